@@ -1,0 +1,31 @@
+# Options, language standards and flags that every own target shares.
+option(KVC_TESTS "Build the tests and benchmarks" ON)
+option(KVC_CUDA "Factorise on the GPU through cuSOLVER (needs a CUDA toolkit to build, no GPU)" OFF)
+option(KVC_SANITIZE "Address and undefined-behaviour sanitizers" OFF)
+set(KVC_TORCH_DIR "" CACHE PATH "Directory of the torch package or LibTorch (include/, lib/); empty: .venv, then python3")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CUDA_STANDARD 17)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+set_property(GLOBAL PROPERTY GLOBAL_DEPENDS_NO_CYCLES ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+find_program(KVC_CCACHE ccache)
+if(KVC_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${KVC_CCACHE}")
+endif()
+
+add_library(kvc_flags INTERFACE)
+target_compile_options(kvc_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Werror)
+if(KVC_SANITIZE)
+  target_compile_options(kvc_flags INTERFACE -fsanitize=address,undefined
+                         -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(kvc_flags INTERFACE -fsanitize=address,undefined)
+endif()

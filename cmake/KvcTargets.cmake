@@ -1,0 +1,48 @@
+# kvc_library(NAME SOURCES ... [DEPS ...] [PRIVATE_DEPS ...]): one directory's library, warnings as errors.
+# Targets that use torch pass TORCH and share one precompiled <ATen/ATen.h>.
+function(kvc_library name)
+  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS} kvc_fmt PRIVATE ${ARG_PRIVATE_DEPS} kvc_flags)
+  if(ARG_TORCH)
+    target_link_libraries(${name} PUBLIC kvc_torch)
+    kvc_precompile(${name})
+  endif()
+endfunction()
+
+# kvc_program(NAME SOURCES ... DEPS ...): an executable in build/<preset>/bin.
+function(kvc_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} CLI11::CLI11 kvc_flags)
+  install(TARGETS ${name})
+endfunction()
+
+# kvc_test(NAME SOURCES ... DEPS ... [TORCH] [LABELS ...]): a GoogleTest binary whose cases become ctest entries.
+function(kvc_test name)
+  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} kvc_fmt kvc_flags GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE KVC_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
+                             KVC_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
+  if(ARG_TORCH)
+    kvc_precompile(${name})
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()
+
+function(kvc_precompile name)
+  if(NOT TARGET kvc_pch)
+    file(GENERATE OUTPUT "${CMAKE_BINARY_DIR}/kvc_pch.cpp" CONTENT "")
+    add_library(kvc_pch OBJECT "${CMAKE_BINARY_DIR}/kvc_pch.cpp")
+    target_link_libraries(kvc_pch PRIVATE kvc_torch kvc_fmt kvc_flags)
+    target_precompile_headers(kvc_pch PRIVATE <ATen/ATen.h>)
+  endif()
+  target_precompile_headers(${name} REUSE_FROM kvc_pch)
+endfunction()

@@ -1,0 +1,49 @@
+# LibTorch as hand-written imported targets: find_package(Torch) of the PyPI wheel needs a CUDA
+# toolkit even for CPU code and overrides the project's CUDA flags.
+#   kvc_fmt    fmt's headers, header-only: the copy inside torch, so that one build sees one fmt
+#   kvc_torch  libtorch_cpu and libc10 (and libtorch_cuda, cuSOLVER where KVC_CUDA is on)
+if(NOT KVC_TORCH_DIR)
+  foreach(_python "${CMAKE_CURRENT_SOURCE_DIR}/.venv/bin/python" python3)
+    execute_process(
+      COMMAND "${_python}" -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+      OUTPUT_VARIABLE _torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE _failed)
+    if(NOT _failed)
+      set(KVC_TORCH_DIR "${_torch_dir}" CACHE PATH "" FORCE)
+      break()
+    endif()
+  endforeach()
+endif()
+set(_version_header "${KVC_TORCH_DIR}/include/torch/headeronly/version.h")
+if(NOT EXISTS "${_version_header}")
+  message(FATAL_ERROR "LibTorch ${TORCH_VERSION} not found (looked in .venv, python3 and KVC_TORCH_DIR='${KVC_TORCH_DIR}'). "
+          "Run scripts/setup.sh, or pass -DKVC_TORCH_DIR=<directory with include/ and lib/>.")
+endif()
+file(STRINGS "${_version_header}" _version_line REGEX "define TORCH_VERSION ")
+if(NOT _version_line MATCHES "\"([0-9]+\\.[0-9]+\\.[0-9]+)" OR NOT CMAKE_MATCH_1 STREQUAL TORCH_VERSION)
+  message(FATAL_ERROR "${KVC_TORCH_DIR}: LibTorch ${TORCH_VERSION} expected, found: ${_version_line}. Run scripts/setup.sh.")
+endif()
+
+add_library(kvc_c10 SHARED IMPORTED)
+set_target_properties(kvc_c10 PROPERTIES IMPORTED_LOCATION "${KVC_TORCH_DIR}/lib/libc10.so")
+add_library(kvc_torch_cpu SHARED IMPORTED)
+set_target_properties(kvc_torch_cpu PROPERTIES
+  IMPORTED_LOCATION "${KVC_TORCH_DIR}/lib/libtorch_cpu.so"
+  INTERFACE_INCLUDE_DIRECTORIES "${KVC_TORCH_DIR}/include;${KVC_TORCH_DIR}/include/torch/csrc/api/include"
+  INTERFACE_LINK_LIBRARIES kvc_c10)
+
+add_library(kvc_fmt INTERFACE)
+target_include_directories(kvc_fmt SYSTEM INTERFACE "${KVC_TORCH_DIR}/include")
+target_compile_definitions(kvc_fmt INTERFACE FMT_HEADER_ONLY)
+
+add_library(kvc_torch INTERFACE)
+target_link_libraries(kvc_torch INTERFACE kvc_torch_cpu)
+if(KVC_CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  add_library(kvc_c10_cuda SHARED IMPORTED)
+  set_target_properties(kvc_c10_cuda PROPERTIES IMPORTED_LOCATION "${KVC_TORCH_DIR}/lib/libc10_cuda.so")
+  target_link_libraries(kvc_torch INTERFACE kvc_c10_cuda CUDA::cudart CUDA::cusolver
+    # CUDA operators register when the library is loaded; no symbol refers to it.
+    "-Wl,--push-state,--no-as-needed" "${KVC_TORCH_DIR}/lib/libtorch_cuda.so" "-Wl,--pop-state"
+    "-Wl,--allow-shlib-undefined")
+  target_compile_definitions(kvc_torch INTERFACE KVC_CUDA=1)
+endif()

@@ -1,0 +1,105 @@
+// kvconvert's own stage: from a checkpoint and its statistics to a KV plan and its tensors.
+//
+// Writes <out>/conversion.h5 (plan, report per group, provenance) and <out>/conversion.safetensors
+// (float32 factors), as a directory that appears complete or not at all.
+// Tensors, for group g (stacked rows: layer by layer, key channels and then value channels):
+//   kvconvert.groups.<g>.latent_proj               [rank, hidden_size]      A
+//   kvconvert.groups.<g>.encoder                   [rank, 2*G*kv_dim]       P, rule ls
+//   kvconvert.groups.<g>.reconstruct_proj          [2*G*kv_dim, rank]       B
+//   kvconvert.groups.<g>.merged_reconstruct_proj   [2*G*kv_dim, rank]       B refitted for merged tokens
+// and for split groups (Palu):
+//   kvconvert.groups.<g>.key.latent_proj           [key_rank, hidden_size]
+//   kvconvert.groups.<g>.key.reconstruct_proj      [kv_dim, key_rank]
+//   kvconvert.groups.<g>.value.latent_proj, .value.reconstruct_proj         likewise
+// Every joint group has all but `encoder` (rule ls only) and `merged_reconstruct_proj` (refit only).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint.h"
+#include "core/json.h"
+#include "core/kv_plan.h"
+#include "core/provenance.h"
+#include "core/token_set.h"
+#include "model/config.h"
+
+namespace kvc {
+
+enum class Factor { kPlain, kWhitened, kJoint };
+enum class RankAllocation { kUniform, kFisher };
+enum class UnmergedChoice { kAuto, kPlain, kLatent };
+
+struct ConvertSettings {
+  std::string method = "commonkv";  // a row of convert/methods/
+  std::string preset;               // "" or "paper"
+  int layers_per_group = 4;
+  double rank = 0.7;             // latent width / hidden_size, in (0, 1]; palu: of each projection's width
+  double kept_ratio = 0.5;       // compressed KV bytes / original KV bytes, in (0, 1]
+  std::int64_t rank_multiple = 0;  // ranks are rounded down to it; 0: 32 if hidden_size >= 1024, else 4
+  RankAllocation rank_allocation = RankAllocation::kUniform;
+  Factor factor = Factor::kWhitened;
+  MergeRule merge = MergeRule::kLs;
+  bool ls_fisher_weights = true;  // least squares weighted by fisher_diag
+  bool refit = true;
+  Granularity granularity = Granularity::kToken;
+  PrefillMode prefill = PrefillMode::kExact;
+  UnmergedChoice unmerged = UnmergedChoice::kAuto;
+  std::int64_t sink_tokens = 4;
+  std::int64_t window_tokens = 128;
+  std::int64_t block_tokens = 64;
+  std::int64_t heads_per_group = 0;  // palu: KV heads factorised together; 0: all
+  std::int64_t context = 0;  // tokens the plan's table is computed for; 0: min(max_position, 8192)
+  std::uint64_t seed = 0;
+  std::string device = "cpu";  // "cuda" factorises through cuSOLVER
+};
+Json to_json(const ConvertSettings& settings);
+
+// Applies a preset, then checks ranges: UsageError naming the flag for anything out of range.
+void resolve(ConvertSettings& settings);
+
+// From config alone. Throws Error with the numbers and the nearest settings that work when the cache
+// would grow or the target cannot be reached, unless `force`.
+KvPlan make_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
+                 const std::vector<double>* fisher_scores = nullptr);
+// Does this conversion need these inputs?
+bool needs_calibration(const ConvertSettings& settings);
+bool needs_fisher(const ConvertSettings& settings);
+
+struct ConvertInputs {
+  std::filesystem::path checkpoint;
+  std::filesystem::path tokens;       // tokens.h5: refit, errors in the report, sensitivity
+  std::filesystem::path calibration;  // calibration.h5, or empty
+  std::filesystem::path fisher;       // fisher.h5, or empty
+  std::filesystem::path out;          // directory
+  bool force = false;
+};
+Provenance conversion_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,
+                                 const ConvertSettings& settings);
+void convert(const ConvertInputs& inputs, const ConvertSettings& settings);
+
+// What the report says of one group.
+struct GroupReport {
+  int group = 0, first_layer = 0, num_layers = 0;
+  std::int64_t rank = 0;
+  double energy_kept = 0;           // sum of kept eigenvalues / sum of all
+  double optimum_error = 0;         // |measured error - dropped eigenvalues| / sum of all eigenvalues
+  double key_error = 0, value_error = 0;                // relative Frobenius error on calibration data, unmerged
+  double merged_key_error = 0, merged_value_error = 0;  // the same for merged tokens
+  double bytes_per_token_plain = 0, bytes_per_token_merged = 0;
+};
+
+// conversion.h5 and conversion.safetensors as read back.
+struct Conversion {
+  KvPlan plan;
+  std::vector<GroupReport> report;
+  Json settings;
+  Provenance provenance;
+  std::filesystem::path tensors;  // conversion.safetensors
+};
+Conversion read_conversion(const std::filesystem::path& directory);
+
+}  // namespace kvc

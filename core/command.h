@@ -1,0 +1,29 @@
+// The common frame of every program: options that all share, one place that catches, exit codes.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace kvc {
+
+// Options every program takes.
+struct CommonOptions {
+  std::string device = "auto";  // auto, cpu, cuda, cuda:N
+  int threads = 0;              // 0: as many as the machine has
+  std::uint64_t seed = 0;
+  bool force = false;  // replace an existing output; override refusals that say so
+  bool quiet = false;
+  bool json = false;  // machine-readable result on stdout
+  std::string log_level = "info";
+};
+
+// Builds the CLI11 app named after argv[0] with the common options, lets `declare` add its own and
+// return the action, parses, runs the action, and returns the exit code. Errors become one line on
+// stderr: "kvconvert: error: ...". Usage errors (CLI11's included) give 2.
+using Action = std::function<void()>;
+int run_command(int argc, char** argv, const std::string& description,
+                const std::function<Action(CLI::App&, CommonOptions&)>& declare);
+
+}  // namespace kvc

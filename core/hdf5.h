@@ -1,0 +1,67 @@
+// HDF5 files as this project writes and reads them: groups, attributes, plain datasets of float64,
+// float32, int64 and strings. Files are byte-identical for equal contents (no times are stored).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace kvc {
+
+class Hdf5Writer {
+ public:
+  explicit Hdf5Writer(const std::filesystem::path& path);  // created exclusively
+  ~Hdf5Writer();
+  Hdf5Writer(const Hdf5Writer&) = delete;
+  Hdf5Writer& operator=(const Hdf5Writer&) = delete;
+
+  // Paths are absolute ("/layers/3/gram"); missing groups are created.
+  void attribute(const std::string& object, const std::string& name, const std::string& value);
+  void attribute(const std::string& object, const std::string& name, std::int64_t value);
+  void attribute(const std::string& object, const std::string& name, double value);
+  // `dimensions` labels the axes (h5py: dataset.dims[i].label); as many as the shape has, or none.
+  void dataset(const std::string& path, std::span<const double> values,
+               const std::vector<std::int64_t>& shape,
+               const std::vector<std::string>& dimensions = {});
+  void dataset(const std::string& path, std::span<const float> values,
+               const std::vector<std::int64_t>& shape,
+               const std::vector<std::string>& dimensions = {});
+  void dataset(const std::string& path, std::span<const std::int64_t> values,
+               const std::vector<std::int64_t>& shape,
+               const std::vector<std::string>& dimensions = {});
+  void dataset(const std::string& path, const std::string& text);  // scalar UTF-8 string
+  void close();  // flush, fsync; throws on failure (disk full)
+
+ private:
+  std::filesystem::path path_;
+  std::int64_t file_ = -1;
+};
+
+class Hdf5Reader {
+ public:
+  explicit Hdf5Reader(const std::filesystem::path& path);
+  ~Hdf5Reader();
+  Hdf5Reader(const Hdf5Reader&) = delete;
+  Hdf5Reader& operator=(const Hdf5Reader&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  bool contains(const std::string& path) const;
+  std::vector<std::string> children(const std::string& group) const;  // sorted
+  std::string string_attribute(const std::string& object, const std::string& name) const;
+  std::int64_t int_attribute(const std::string& object, const std::string& name) const;
+  double double_attribute(const std::string& object, const std::string& name) const;
+  std::vector<std::int64_t> shape(const std::string& path) const;
+  // The shape must equal `shape`; the file's element type must be the one asked for.
+  std::vector<double> doubles(const std::string& path, const std::vector<std::int64_t>& shape) const;
+  std::vector<float> floats(const std::string& path, const std::vector<std::int64_t>& shape) const;
+  std::vector<std::int64_t> ints(const std::string& path, const std::vector<std::int64_t>& shape) const;
+  std::string text(const std::string& path) const;
+
+ private:
+  std::filesystem::path path_;
+  std::int64_t file_ = -1;
+};
+
+}  // namespace kvc

@@ -1,0 +1,10 @@
+// SIGINT and SIGTERM end a run cleanly: long loops call check_interrupt(), which throws.
+#pragma once
+
+namespace kvc {
+
+void install_interrupt_handlers();
+// Throws Error with ExitCode::kInterrupted once a signal has arrived.
+void check_interrupt();
+
+}  // namespace kvc

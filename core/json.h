@@ -1,0 +1,21 @@
+// JSON as the project uses it: key order kept, duplicate keys and excessive depth refused, numbers never
+// re-typed.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace kvc {
+
+using Json = nlohmann::ordered_json;
+
+// Parses UTF-8 JSON text of an object or array. `subject` names the text in messages.
+Json parse_json(std::string_view text, const std::string& subject);
+// Reads and parses a file of at most `max_bytes`.
+Json read_json(const std::filesystem::path& path, std::size_t max_bytes = 16u << 20);
+// Indented by 2, keys in their order, non-ASCII kept, final newline.
+std::string dump_json(const Json& json);
+
+}  // namespace kvc

@@ -1,0 +1,113 @@
+// The KV plan: for each layer, where its keys and values come from, and what that costs in bytes. The
+// one data structure that conversion, export, runtime and validation share.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+
+namespace kvc {
+
+enum class KvSource { kPlain, kLatent };
+
+// How the latents of a group become one per token.
+//   none         never: every compressed token keeps one latent per layer
+//   mean, fisher, sensitivity   h = sum_l w_l A x_l   (CommonKV eq. 8; weights stored in the group)
+//   ls           h = P y, least squares on the exact keys and values y of all layers of the group
+enum class MergeRule { kNone, kMean, kFisher, kSensitivity, kLs };
+enum class Granularity { kToken, kGroup };
+// How prefill attends: exactly, or through the truncated factorisation as the papers' code does.
+enum class PrefillMode { kExact, kTruncated };
+// What a token of a latent group that is not merged is kept as.
+enum class UnmergedForm { kPlain, kLatent };
+enum class KvDtype { kFloat32, kBFloat16, kFloat16 };
+
+std::string to_string(MergeRule);
+std::string to_string(Granularity);
+std::string to_string(PrefillMode);
+std::string to_string(UnmergedForm);
+std::string to_string(KvDtype);
+MergeRule parse_merge_rule(const std::string&);  // Error lists the known ones; likewise below
+Granularity parse_granularity(const std::string&);
+PrefillMode parse_prefill_mode(const std::string&);
+UnmergedForm parse_unmerged_form(const std::string&);
+KvDtype parse_kv_dtype(const std::string&);
+int bytes_per_element(KvDtype);
+
+// Adjacent layers that share one factorisation. The stacked vector y of the group is, layer by layer,
+// the bias-free pre-RoPE key [kv_dim] and then the bias-free value [kv_dim]; with q/k norm the key is
+// taken before its norm.
+struct LatentGroup {
+  int first_layer = 0;
+  int num_layers = 0;
+  bool split_kv = false;      // separate key and value latents (Palu); num_layers is then 1
+  std::int64_t rank = 0;      // joint latent width; with split_kv key_rank + value_rank
+  std::int64_t key_rank = 0;  // split_kv only
+  std::int64_t value_rank = 0;
+  std::vector<double> merge_weights;  // [num_layers], sum 1; mean, fisher and sensitivity only
+};
+
+// What is done with a token of a latent group, and when.
+struct MergePolicy {
+  MergeRule rule = MergeRule::kLs;
+  Granularity granularity = Granularity::kToken;
+  PrefillMode prefill = PrefillMode::kExact;
+  UnmergedForm unmerged = UnmergedForm::kPlain;
+  double target_kept_ratio = 0.5;  // best entries are merged until the cache is this small
+  std::int64_t sink_tokens = 4;    // first tokens, never merged
+  std::int64_t window_tokens = 128;  // last tokens, not merged yet
+  std::int64_t block_tokens = 64;    // generated tokens are compressed this many at a time
+};
+
+struct KvPlan {
+  std::string method = "plain";  // "plain", "commonkv", "palu"
+  std::int64_t num_kv_heads = 0;
+  std::int64_t head_dim = 0;
+  bool key_norm = false;            // the model norms keys per head before RoPE (qwen3)
+  std::vector<KvSource> layers;     // [num_layers]
+  std::vector<LatentGroup> groups;  // ascending; their layers are exactly the latent ones
+  MergePolicy policy;
+
+  std::int64_t kv_dim() const { return num_kv_heads * head_dim; }
+  int num_layers() const { return static_cast<int>(layers.size()); }
+  int group_of(int layer) const;  // -1 for a plain layer
+  // Throws Error naming the first inconsistency (coverage, ranks, weights).
+  void check() const;
+};
+
+KvPlan plain_plan(int num_layers, std::int64_t num_kv_heads, std::int64_t head_dim);
+Json to_json(const KvPlan& plan);
+KvPlan kv_plan_from_json(const Json& json, const std::string& subject);
+
+// How many tokens of a sequence one latent group holds in each form.
+struct GroupTokens {
+  std::int64_t merged = 0;    // one latent for the whole group
+  std::int64_t unmerged = 0;  // compressed decisions that went against merging; form: policy.unmerged
+  std::int64_t pending = 0;   // exact keys and values: sinks, window, incomplete block
+};
+
+// Bytes of one latent group (G layers, b bytes per element):
+//   merged   * (rank*b + p)
+//   unmerged * (2*G*kv_dim*b + p) as plain, or * (G*rank*b + p) as latents
+//   pending  * (2*G*kv_dim*b + held)
+// p = 4, the int32 position, with token granularity; 0 with group granularity, and 0 for rule `none`
+// (positions are contiguous). `held` is what must be kept to decide and encode later:
+//   latent-form unmerged tokens: G*rank*b (each layer's latent);
+//   else mean, fisher, sensitivity: rank*b + 4 (the weighted latent and the float32 score);
+//   else ls: 0, or G*num_kv_heads*4 with key_norm (the float32 root mean squares that undo the norm).
+// The count of every segment is rounded up to `page_tokens` first.
+std::int64_t group_bytes(const KvPlan& plan, int group, const GroupTokens& tokens, KvDtype dtype,
+                         std::int64_t page_tokens = 1);
+// Bytes of one layer's plain KV.
+std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype,
+                               std::int64_t page_tokens = 1);
+// The whole sequence: plain layers at num_tokens plus every group.
+std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,
+                        const std::vector<GroupTokens>& groups, KvDtype dtype,
+                        std::int64_t page_tokens = 1);
+// 2 * num_layers * kv_dim * num_tokens * b: the denominator of kept_ratio.
+std::int64_t original_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
+
+}  // namespace kvc

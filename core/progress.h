@@ -1,0 +1,36 @@
+// Progress on stderr: a redrawn line on a terminal, a line every ten seconds otherwise, nothing when
+// quiet. Messages go through here too, so that they never tear a progress line.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace kvc {
+
+enum class LogLevel { kError, kWarning, kInfo, kDebug };
+
+void set_log_level(LogLevel level);       // --quiet is kError
+void log_info(std::string_view message);  // stderr, ends with a newline
+void log_warning(std::string_view message);
+void log_debug(std::string_view message);
+
+// Counts steps of one stage; also the place where interruption is noticed.
+class Progress {
+ public:
+  Progress(std::string label, std::int64_t total);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  void advance(std::int64_t steps = 1);  // calls check_interrupt()
+
+ private:
+  void draw(bool last);
+  std::string label_;
+  std::int64_t total_, done_ = 0;
+  std::chrono::steady_clock::time_point start_, drawn_;
+  bool drew_ = false;
+};
+
+}  // namespace kvc

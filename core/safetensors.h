@@ -1,0 +1,75 @@
+// Reading and writing one safetensors file. Reading maps the file and checks the whole header before
+// any tensor is used; writing is byte-identical to the Python library's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+
+namespace kvc {
+
+struct TensorInfo {
+  std::string name;
+  Dtype dtype = Dtype::kF32;
+  std::vector<std::int64_t> shape;
+  std::uint64_t begin = 0;  // bytes, relative to the first data byte
+  std::uint64_t end = 0;
+
+  std::uint64_t num_bytes() const { return end - begin; }
+};
+
+class MappedFile;
+
+class SafetensorsFile {
+ public:
+  // Maps `path` and validates the header. Throws Error naming the file and the rule that it breaks.
+  static SafetensorsFile open(const std::filesystem::path& path);
+  // Validates a header alone: `head` is the file's start (length word and header), `file_size` its
+  // whole length. `path` is for messages. What open() uses, and what the fuzz test drives.
+  static std::vector<TensorInfo> parse_header(std::span<const std::byte> head,
+                                              std::uint64_t file_size,
+                                              const std::filesystem::path& path,
+                                              std::map<std::string, std::string>* metadata = nullptr);
+
+  const std::filesystem::path& path() const { return path_; }
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }  // by offset
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const TensorInfo* find(const std::string& name) const;  // nullptr if absent
+  // The tensor's bytes inside the mapping; may be misaligned for its dtype. Valid while a copy of this
+  // object lives.
+  std::span<const std::byte> bytes(const TensorInfo& tensor) const;
+  // The raw header text (JSON, without the length word), for fingerprints.
+  std::string_view header() const;
+
+ private:
+  std::filesystem::path path_;
+  std::shared_ptr<const MappedFile> file_;
+  std::uint64_t data_begin_ = 0;
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string, std::size_t> index_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// One tensor to be written. `read` is called once, when the tensor's turn comes, so that a whole
+// checkpoint never has to be in memory; the span it returns must stay valid until the next call.
+struct TensorSource {
+  std::string name;
+  Dtype dtype = Dtype::kF32;
+  std::vector<std::int64_t> shape;
+  std::function<std::span<const std::byte>()> read;
+};
+
+// Writes `path` (created exclusively; fsynced): `__metadata__` {"format":"pt"}, tensors sorted by dtype
+// and then name. Throws Error when a source returns another number of bytes than its shape needs, and
+// on any write error (disk full), naming the file.
+void write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors);
+
+}  // namespace kvc

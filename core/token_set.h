@@ -1,0 +1,25 @@
+// Token ids of calibration or evaluation text: tokens.h5.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace kvc {
+
+struct TokenSet {
+  std::vector<std::vector<std::int64_t>> sequences;
+  std::string tokenizer_hash;              // SHA-256 of tokenizer.json
+  std::vector<std::string> source_hashes;  // SHA-256 of each source text, as it was read
+  std::string split = "calibration";       // "calibration" or "evaluation"
+
+  std::int64_t num_tokens() const;
+  std::string hash() const;  // SHA-256 over everything above
+};
+
+void write_token_set(const std::filesystem::path& path, const TokenSet& tokens);  // new file, atomic
+// `vocab_size` bounds the ids; 0 leaves them unchecked.
+TokenSet read_token_set(const std::filesystem::path& path, std::int64_t vocab_size);
+
+}  // namespace kvc

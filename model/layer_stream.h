@@ -1,0 +1,69 @@
+// Runs a token set through a checkpoint one layer at a time: only one layer's weights and one boundary of
+// hidden states are held, so memory does not grow with the number of layers. The boundary spills to a
+// file when it is large.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+#include "core/checkpoint.h"
+#include "core/token_set.h"
+#include "model/decoder.h"
+
+namespace kvc {
+
+// What one layer saw for one batch of whole sequences. All tensors in the stream's compute dtype.
+struct LayerActivations {
+  int layer = 0;
+  int batch_index = 0;
+  const TokenBatch& batch;
+  const LayerWeights& weights;
+  at::Tensor hidden;  // [num_tokens, hidden_size], input of k_proj
+  at::Tensor query;   // as in AttentionInput
+  at::Tensor key;     // as in AttentionInput: with bias, before k_norm, pre-RoPE
+  at::Tensor value;
+};
+
+struct LayerStreamOptions {
+  at::ScalarType dtype = at::kFloat;
+  std::int64_t batch_tokens = 4096;              // sequences are grouped up to this many tokens
+  std::int64_t memory_bytes = std::int64_t{1} << 30;  // boundary above this spills to spill_directory
+  std::filesystem::path spill_directory;         // empty: the system's temporary directory
+};
+
+class LayerStream {
+ public:
+  LayerStream(const Checkpoint& checkpoint, const ModelConfig& config, const TokenSet& tokens,
+              LayerStreamOptions options);
+  ~LayerStream();
+
+  int num_batches() const;
+  int next_layer() const { return next_layer_; }
+  const RopeTable& rope() const { return rope_; }
+  const TokenBatch& batch(int index) const;
+  // Hidden states at the boundary before next_layer(), for one batch. [num_tokens, hidden_size]
+  at::Tensor boundary(int batch_index) const;
+
+  using Visitor = std::function<void(const LayerActivations&)>;
+  // Runs the next `num_layers` layers and moves the boundary behind them. `visit` is called for every
+  // (batch, layer), batches outermost, layers in order: a group's layers of one batch come together.
+  void advance(int num_layers, const Visitor& visit);
+  // The same without moving the boundary: a second pass over the same layers follows.
+  void peek(int num_layers, const Visitor& visit);
+
+ private:
+  struct State;
+  void run(int num_layers, const Visitor& visit, bool move);
+  const Checkpoint& checkpoint_;
+  const ModelConfig& config_;
+  LayerStreamOptions options_;
+  RopeTable rope_;
+  int next_layer_ = 0;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace kvc

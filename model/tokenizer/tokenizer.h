@@ -1,0 +1,35 @@
+// tokenizer.json, natively: byte-level BPE and Metaspace-style BPE with byte fallback. Every component
+// that is not supported is refused by its name. Equal to the HuggingFace tokenizers library on every
+// string. Needs no torch.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvc {
+
+class Tokenizer {
+ public:
+  // Reads <directory>/tokenizer.json.
+  static Tokenizer load(const std::filesystem::path& directory);
+  ~Tokenizer();
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+
+  // `text` is UTF-8; invalid bytes are an Error. add_special_tokens: what the post-processor adds (BOS).
+  std::vector<std::int64_t> encode(std::string_view text, bool add_special_tokens = true) const;
+  std::string decode(const std::vector<std::int64_t>& ids, bool skip_special_tokens = true) const;
+  std::int64_t vocab_size() const;          // largest id + 1, added tokens included
+  const std::string& hash() const;          // SHA-256 of tokenizer.json
+
+ private:
+  struct Impl;
+  explicit Tokenizer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvc

@@ -1,0 +1,59 @@
+// kvvalidate: what a conversion costs. Original and candidate run the same tokens through the same
+// decoder in one process.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+
+namespace kvc {
+
+struct ValidateOptions {
+  std::filesystem::path reference;
+  std::filesystem::path candidate;
+  std::vector<std::filesystem::path> texts;  // empty: the built-in evaluation text
+  std::int64_t num_sequences = 16;
+  std::int64_t seq_len = 0;      // tokens; 0: min(2048, max_position_embeddings)
+  std::string dtype = "float32";
+  std::optional<double> max_kld, max_ppl_ratio, min_same_top;
+  std::uint64_t seed = 0;
+};
+
+// A mean with its standard error over sequences.
+struct Estimate {
+  double mean = 0, standard_error = 0;
+};
+
+// One setting's comparison, per scored position; natural logarithms.
+struct Comparison {
+  std::int64_t num_positions = 0;
+  Estimate reference_nll, candidate_nll;
+  double reference_perplexity = 0, candidate_perplexity = 0;
+  double perplexity_ratio = 0;
+  Estimate log_perplexity_ratio;  // paired
+  Estimate kl_divergence;
+  double kl_median = 0, kl_p90 = 0, kl_p95 = 0, kl_p99 = 0, kl_p999 = 0, kl_max = 0;
+  Estimate same_top;        // share of positions with equal argmax
+  Estimate delta_p;         // candidate minus reference probability of the correct token
+  Estimate delta_p_rms;
+};
+
+struct ValidationReport {
+  double kept_ratio = 0;  // measured: allocated bytes / original bytes at the end of the continuation
+  std::int64_t kv_bytes = 0, original_kv_bytes = 0;
+  Comparison teacher_forced;  // one exact forward over the text: sees weight changes only
+  Comparison continuation;    // prefill, compress, score the rest through the compressed cache
+  std::vector<std::string> missed;  // thresholds, as sentences
+  Json options;
+};
+
+ValidationReport validate(const ValidateOptions& options);
+Json to_json(const ValidationReport& report);
+// "kept_ratio 0.50  KLD 0.0123 ± 0.0004  perplexity ratio 1.004  same top 97.1 %"
+std::string summary_line(const ValidationReport& report);
+
+}  // namespace kvc
