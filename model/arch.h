@@ -21,8 +21,8 @@ struct ArchSpec {
   bool attention_bias_key = false;  // honours "attention_bias" (q, k, v, o)
   bool mlp_bias_key = false;
   bool qk_norm = false;           // per-head RMS norm of queries and keys before RoPE
-  std::optional<int> default_num_kv_heads;  // when absent; nullopt: num_heads
-  std::optional<int> default_head_dim;      // when absent; nullopt: hidden_size / num_heads
+  std::optional<int> default_num_kv_heads{};  // when absent; nullopt: num_heads
+  std::optional<int> default_head_dim{};      // when absent; nullopt: hidden_size / num_heads
   WindowRule window = WindowRule::kNone;
 };
 
