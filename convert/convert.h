@@ -1,17 +1,7 @@
 // kvconvert's own stage: from a checkpoint and its statistics to a KV plan and its tensors.
 //
-// Writes <out>/conversion.h5 (plan, report per group, provenance) and <out>/conversion.safetensors
-// (float32 factors), as a directory that appears complete or not at all.
-// Tensors, for group g (stacked rows: layer by layer, key channels and then value channels):
-//   kvconvert.groups.<g>.latent_proj               [rank, hidden_size]      A
-//   kvconvert.groups.<g>.encoder                   [rank, 2*G*kv_dim]       P, rule ls
-//   kvconvert.groups.<g>.reconstruct_proj          [2*G*kv_dim, rank]       B
-//   kvconvert.groups.<g>.merged_reconstruct_proj   [2*G*kv_dim, rank]       B refitted for merged tokens
-// and for split groups (Palu):
-//   kvconvert.groups.<g>.key.latent_proj           [key_rank, hidden_size]
-//   kvconvert.groups.<g>.key.reconstruct_proj      [kv_dim, key_rank]
-//   kvconvert.groups.<g>.value.latent_proj, .value.reconstruct_proj         likewise
-// Every joint group has all but `encoder` (rule ls only) and `merged_reconstruct_proj` (refit only).
+// Writes <out>/conversion.h5 and <out>/conversion.safetensors (core/conversion_file.h), as a directory that
+// appears complete or not at all.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +11,7 @@
 #include <vector>
 
 #include "core/checkpoint.h"
+#include "core/conversion_file.h"
 #include "core/json.h"
 #include "core/kv_plan.h"
 #include "core/provenance.h"
@@ -80,26 +71,5 @@ struct ConvertInputs {
 Provenance conversion_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,
                                  const ConvertSettings& settings);
 void convert(const ConvertInputs& inputs, const ConvertSettings& settings);
-
-// What the report says of one group.
-struct GroupReport {
-  int group = 0, first_layer = 0, num_layers = 0;
-  std::int64_t rank = 0;
-  double energy_kept = 0;           // sum of kept eigenvalues / sum of all
-  double optimum_error = 0;         // |measured error - dropped eigenvalues| / sum of all eigenvalues
-  double key_error = 0, value_error = 0;                // relative Frobenius error on calibration data, unmerged
-  double merged_key_error = 0, merged_value_error = 0;  // the same for merged tokens
-  double bytes_per_token_plain = 0, bytes_per_token_merged = 0;
-};
-
-// conversion.h5 and conversion.safetensors as read back.
-struct Conversion {
-  KvPlan plan;
-  std::vector<GroupReport> report;
-  Json settings;
-  Provenance provenance;
-  std::filesystem::path tensors;  // conversion.safetensors
-};
-Conversion read_conversion(const std::filesystem::path& directory);
 
 }  // namespace kvc

@@ -17,6 +17,7 @@
 
 #include "core/checkpoint.h"
 #include "core/provenance.h"
+#include "core/statistics_file.h"
 #include "core/token_set.h"
 
 namespace kvc {
@@ -34,13 +35,5 @@ Provenance fisher_provenance(const Checkpoint& checkpoint, const TokenSet& token
 void fisher(const FisherOptions& options);
 void add_fishers(const std::vector<std::filesystem::path>& files, const std::filesystem::path& out,
                  bool force);
-
-struct FisherInformation {
-  std::vector<double> channel;  // [num_layers, 2, kv_dim], mean over sequences
-  std::vector<double> score;    // [num_layers], k_proj plus v_proj
-};
-// Error when `file` belongs to another checkpoint.
-FisherInformation read_fisher(const std::filesystem::path& file, const std::string& checkpoint_hash,
-                              int num_layers, std::int64_t kv_dim);
 
 }  // namespace kvc

@@ -1,0 +1,54 @@
+// conversion.h5 and conversion.safetensors: what the conversion stage hands to export. The directory holds
+//   conversion.h5          plan, settings, report per group, provenance
+//   conversion.safetensors float32 factors; for group g (stacked rows: layer by layer, key channels and then
+//                          value channels):
+//     kvconvert.groups.<g>.latent_proj               [rank, hidden_size]      A
+//     kvconvert.groups.<g>.encoder                   [rank, 2*G*kv_dim]       P, rule ls
+//     kvconvert.groups.<g>.reconstruct_proj          [2*G*kv_dim, rank]       B
+//     kvconvert.groups.<g>.merged_reconstruct_proj   [2*G*kv_dim, rank]       B refitted for merged tokens
+//   and for split groups (Palu):
+//     kvconvert.groups.<g>.key.latent_proj           [key_rank, hidden_size]
+//     kvconvert.groups.<g>.key.reconstruct_proj      [kv_dim, key_rank]
+//     kvconvert.groups.<g>.value.latent_proj, .value.reconstruct_proj         likewise
+// Every joint group has all but `encoder` (rule ls only) and `merged_reconstruct_proj` (refit only).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+#include "core/kv_plan.h"
+#include "core/provenance.h"
+
+namespace kvc {
+
+// What the report says of one group.
+struct GroupReport {
+  int group = 0, first_layer = 0, num_layers = 0;
+  std::int64_t rank = 0;
+  double energy_kept = 0;    // sum of kept eigenvalues / sum of all
+  double optimum_error = 0;  // |measured error - dropped eigenvalues| / sum of all eigenvalues
+  double key_error = 0, value_error = 0;  // relative Frobenius error on calibration data, unmerged
+  double merged_key_error = 0, merged_value_error = 0;  // the same for merged tokens
+  double bytes_per_token_plain = 0, bytes_per_token_merged = 0;
+  std::vector<double> singular_values;  // s_i, descending, kept ones
+};
+
+struct Conversion {
+  KvPlan plan;
+  std::vector<GroupReport> report;  // [num_groups]
+  Json settings;
+  std::vector<std::string> calibration_hashes;  // SHA-256 of the calibration texts
+  Provenance provenance;
+  std::filesystem::path tensors;  // conversion.safetensors
+};
+
+Json to_json(const GroupReport& report);
+// Writes <directory>/conversion.h5; the caller writes the tensors.
+void write_conversion(const std::filesystem::path& directory, const Conversion& conversion);
+// `path`: the directory or the conversion.h5 in it.
+Conversion read_conversion(const std::filesystem::path& path);
+
+}  // namespace kvc
