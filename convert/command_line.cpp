@@ -1,0 +1,155 @@
+#include "convert/command_line.h"
+
+#include <map>
+#include <memory>
+
+#include "convert/pipeline.h"
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+// Flags whose words are enumerators; parsed after CLI11 so that a wrong word lists the right ones.
+struct Words {
+  std::string factor, merge, granularity, prefill, unmerged, rank_allocation, format = "factored";
+};
+
+template <typename Value>
+void parse_word(const char* flag, const std::string& word,
+                const std::map<std::string, Value>& known, Value& value) {
+  if (word.empty()) {
+    return;  // the default, or the preset's
+  }
+  const auto found = known.find(word);
+  std::string names;
+  for (const auto& [name, unused] : known) {
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  KVC_CHECK_USAGE(found != known.end(), "{} {}: expected one of {}", flag, word, names);
+  value = found->second;
+}
+
+void apply(const Words& words, PipelineOptions& options) {
+  ConvertSettings& settings = options.settings;
+  parse_word(
+      "--factor", words.factor,
+      {{"plain", Factor::kPlain}, {"whitened", Factor::kWhitened}, {"joint", Factor::kJoint}},
+      settings.factor);
+  parse_word("--merge", words.merge,
+             {{"none", MergeRule::kNone},
+              {"mean", MergeRule::kMean},
+              {"fisher", MergeRule::kFisher},
+              {"sensitivity", MergeRule::kSensitivity},
+              {"ls", MergeRule::kLs}},
+             settings.merge);
+  parse_word("--granularity", words.granularity,
+             {{"token", Granularity::kToken}, {"group", Granularity::kGroup}},
+             settings.granularity);
+  parse_word("--prefill", words.prefill,
+             {{"exact", PrefillMode::kExact}, {"truncated", PrefillMode::kTruncated}},
+             settings.prefill);
+  parse_word("--unmerged", words.unmerged,
+             {{"auto", UnmergedChoice::kAuto},
+              {"plain", UnmergedChoice::kPlain},
+              {"latent", UnmergedChoice::kLatent}},
+             settings.unmerged);
+  parse_word("--rank-alloc", words.rank_allocation,
+             {{"uniform", RankAllocation::kUniform}, {"fisher", RankAllocation::kFisher}},
+             settings.rank_allocation);
+  KVC_CHECK_USAGE(words.format != "mla",
+                  "--export mla is not available yet; use factored, folded or both");
+  parse_word("--export", words.format,
+             {{"factored", ExportFormat::kFactored},
+              {"folded", ExportFormat::kFolded},
+              {"both", ExportFormat::kBoth}},
+             options.format);
+}
+
+void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
+  app.add_option("--method", settings.method, "commonkv or palu")->capture_default_str();
+  app.add_option("--preset", settings.preset, "paper: follow the method's paper to the letter");
+  app.add_option("--group", settings.layers_per_group, "Adjacent layers factorised together")
+      ->capture_default_str();
+  app.add_option("--rank", settings.rank, "Width of the latent as a fraction of hidden_size")
+      ->capture_default_str();
+  app.add_option("--rank-multiple", settings.rank_multiple,
+                 "Ranks are rounded down to it (0: 32 from hidden_size 1024 on, else 4)");
+  app.add_option("--rank-alloc", words.rank_allocation, "uniform (default) or fisher");
+  app.add_option("--kept-ratio", settings.kept_ratio, "Target: compressed / original KV bytes")
+      ->capture_default_str();
+  app.add_option("--factor", words.factor, "whitened (default), plain or joint");
+  app.add_option("--merge", words.merge, "ls (default), fisher, mean, sensitivity or none");
+  app.add_flag("--ls-fisher,!--no-ls-fisher", settings.ls_fisher_weights,
+               "Weight least squares by Fisher information");
+  app.add_flag("--refit,!--no-refit", settings.refit,
+               "Refit the reconstruction to the merged latents (default)");
+  app.add_option("--granularity", words.granularity, "token (default) or group");
+  app.add_option("--prefill", words.prefill, "exact (default) or truncated, as the papers' code");
+  app.add_option("--unmerged", words.unmerged, "auto (default), plain or latent");
+  app.add_option("--sink", settings.sink_tokens, "First tokens, never merged")
+      ->capture_default_str();
+  app.add_option("--window", settings.window_tokens, "Last tokens, not merged yet")
+      ->capture_default_str();
+  app.add_option("--block", settings.block_tokens, "Generated tokens compressed at a time")
+      ->capture_default_str();
+  app.add_option("--head-group", settings.heads_per_group,
+                 "palu: KV heads factorised together (0: all)");
+  app.add_option("--context", settings.context,
+                 "Tokens the plan is computed for (0: the model's context, at most 8192)");
+}
+
+void declare_pipeline(CLI::App& app, PipelineOptions& options, Words& words) {
+  app.add_option("checkpoint", options.checkpoint, "HuggingFace directory")->required();
+  app.add_option("--out", options.out, "Output directory (default: <checkpoint>-<method>)");
+  app.add_option("--export", words.format, "factored, folded or both")->capture_default_str();
+  app.add_option("--factor-dtype", options.factor_dtype,
+                 "Type of the written factors: float32, bfloat16 or float16")
+      ->capture_default_str();
+  app.add_option("--calibration", options.calibration,
+                 "Calibration text: .txt, .jsonl or tokens.h5 (default: built in)");
+  app.add_option("--num-sequences", options.num_sequences, "Calibration sequences")
+      ->capture_default_str();
+  app.add_option("--seq-len", options.seq_len, "Tokens of each")->capture_default_str();
+  app.add_option("--validation-text", options.validation_text,
+                 "Text the result is judged on (default: built in)");
+  app.add_option("--work", options.work, "Directory for finished stages, to resume from");
+  app.add_flag("--plan", options.plan_only, "Print what each group costs and saves, and stop");
+  app.add_flag("--validate,!--no-validate", options.validate,
+               "Measure what the conversion costs (default)");
+}
+
+// The method when --method is not given (design contract).
+void choose_method(const CLI::App& app, PipelineOptions& options) {
+  if (app.count("--method") == 0 && app.count("--kept-ratio") != 0 && app.count("--rank") == 0 &&
+      app.count("--group") == 0) {
+    fail_usage(
+        "--kept-ratio alone selects the method coded, which is not available yet; add --method "
+        "commonkv (or --group and --rank)");
+  }
+  if (app.count("--rank") != 0 || options.settings.method != "palu") {
+    return;
+  }
+  options.settings.rank = options.settings.kept_ratio;  // both projections of each layer alike
+}
+
+}  // namespace
+
+Action declare_convert_options(CLI::App& app, CommonOptions& common) {
+  auto options = std::make_shared<PipelineOptions>();
+  auto words = std::make_shared<Words>();
+  declare_pipeline(app, *options, *words);
+  declare_method(app, options->settings, *words);
+  return [options, words, &app, &common] {
+    choose_method(app, *options);
+    apply(*words, *options);
+    KVC_CHECK_USAGE(options->num_sequences > 0, "--num-sequences must be positive");
+    KVC_CHECK_USAGE(options->seq_len > 1, "--seq-len must be at least 2");
+    options->settings.seed = common.seed;
+    options->settings.device = common.device == "auto" ? "cpu" : common.device;
+    options->force = common.force;
+    options->json = common.json;
+    run_pipeline(*options);
+  };
+}
+
+}  // namespace kvc

@@ -1,0 +1,197 @@
+#include "convert/pipeline.h"
+
+#include <cstdio>
+#include <optional>
+
+#include "calibrate/calibrate.h"
+#include "convert/plan_table.h"
+#include "core/checkpoint.h"
+#include "core/error.h"
+#include "core/output.h"
+#include "core/progress.h"
+#include "fisher/fisher.h"
+#include "model/text.h"
+#include "model/weights.h"
+#include "validate/html_report.h"
+#include "validate/validate.h"
+
+namespace kvc {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Where finished stages are kept. A directory the user did not name goes away with the run, unless
+// the run was interrupted and can be resumed.
+class WorkDirectory {
+ public:
+  WorkDirectory(const fs::path& requested, const fs::path& out)
+      : path_(requested.empty() ? out.parent_path() / ("." + out.filename().string() + ".work")
+                                : requested),
+        temporary_(requested.empty()) {
+    std::error_code error;
+    fs::create_directories(path_, error);
+    KVC_CHECK(!error, "{}: cannot create the work directory: {}; name another with --work",
+              path_.string(), error.message());
+  }
+  ~WorkDirectory() {
+    if (temporary_ && !keep_) {
+      std::error_code ignored;
+      fs::remove_all(path_, ignored);
+    }
+  }
+  WorkDirectory(const WorkDirectory&) = delete;
+  WorkDirectory& operator=(const WorkDirectory&) = delete;
+
+  fs::path operator/(const char* name) const { return path_ / name; }
+  void keep_for_resume() {
+    keep_ = true;
+    log_info(fmt::format("finished stages are kept in {}; run the same command again to go on",
+                         path_.string()));
+  }
+
+ private:
+  fs::path path_;
+  bool temporary_, keep_ = false;
+};
+
+fs::path default_output(const fs::path& checkpoint, const std::string& method) {
+  return fs::current_path() / (fs::canonical(checkpoint).filename().string() + "-" + method);
+}
+
+// The token set of this run, in `file`. An equal one from an earlier run stays.
+TokenSet prepare_tokens(const PipelineOptions& options, const Checkpoint& checkpoint,
+                        const ModelConfig& config, const fs::path& file) {
+  const Tokenizer tokenizer = Tokenizer::load(checkpoint.directory());
+  TextOptions text;
+  text.num_sequences = options.num_sequences;
+  text.seq_len = std::min(options.seq_len, config.max_position_embeddings);
+  text.seed = options.settings.seed;
+  TokenSet tokens =
+      load_token_set(options.calibration, tokenizer, config.vocab_size, text, "calibration");
+  std::error_code ignored;
+  fs::remove(file, ignored);
+  write_token_set(file, tokens);
+  return tokens;
+}
+
+// Runs `stage` unless `artifact` is already what it would write.
+template <typename Stage>
+void run_stage(const char* name, const fs::path& artifact, const Provenance& expected,
+               const Stage& stage) {
+  if (artifact_matches(artifact, expected)) {
+    log_info(fmt::format("{}: reused from an earlier run", name));
+    return;
+  }
+  stage();
+}
+
+// Every stage up to the conversion; returns its directory.
+fs::path run_stages(const PipelineOptions& options, const Checkpoint& checkpoint,
+                    const ModelConfig& config, const WorkDirectory& work) {
+  const ConvertSettings& settings = options.settings;
+  ConvertInputs inputs;
+  inputs.checkpoint = options.checkpoint;
+  inputs.tokens = work / "tokens.h5";
+  inputs.out = work / "conversion";
+  inputs.force = true;
+  const TokenSet tokens = prepare_tokens(options, checkpoint, config, inputs.tokens);
+  if (needs_calibration(settings)) {
+    inputs.calibration = work / "calibration.h5";
+    run_stage("calibration", inputs.calibration, calibration_provenance(checkpoint, tokens), [&] {
+      calibrate({.checkpoint = options.checkpoint,
+                 .out = inputs.calibration,
+                 .tokens = inputs.tokens,
+                 .force = true});
+    });
+  }
+  if (needs_fisher(settings)) {
+    inputs.fisher = work / "fisher.h5";
+    run_stage("Fisher information", inputs.fisher, fisher_provenance(checkpoint, tokens), [&] {
+      fisher({.checkpoint = options.checkpoint,
+              .out = inputs.fisher,
+              .tokens = inputs.tokens,
+              .force = true});
+    });
+  }
+  run_stage("conversion", inputs.out / "conversion.h5",
+            conversion_provenance(checkpoint, tokens, settings),
+            [&] { convert(inputs, settings); });
+  return inputs.out;
+}
+
+ValidationReport validate_export(const PipelineOptions& options, const fs::path& exported) {
+  ValidateOptions validation;
+  validation.reference = options.checkpoint;
+  validation.candidate = exported;
+  validation.texts = options.validation_text;
+  validation.seed = options.settings.seed;
+  return validate(validation);
+}
+
+void print_result(const PipelineOptions& options, const std::optional<ValidationReport>& report) {
+  if (options.json) {
+    Json result;
+    result["out"] = options.out.string();
+    result["validation"] = report ? to_json(*report) : Json(nullptr);
+    std::fputs(dump_json(result).c_str(), stdout);
+    return;
+  }
+  if (report) {
+    fmt::print("{}\n", summary_line(*report));
+  }
+  log_info(fmt::format("wrote {}", options.out.string()));
+}
+
+void convert_and_export(const PipelineOptions& options, const Checkpoint& checkpoint,
+                        const ModelConfig& config, WorkDirectory& work) {
+  OutputDirectory output(options.out, options.force);
+  const fs::path conversion = run_stages(options, checkpoint, config, work);
+  ExportOptions exporting;
+  exporting.checkpoint = options.checkpoint;
+  exporting.conversion = conversion;
+  exporting.format = options.format;
+  exporting.factor_dtype = options.factor_dtype;
+  export_into(exporting, output.path());
+
+  std::optional<ValidationReport> report;
+  if (options.validate) {
+    const bool both = options.format == ExportFormat::kBoth;
+    report = validate_export(options, both ? output.path() / "factored" : output.path());
+    report->options["candidate"] = options.out.string();
+    write_file(output.path() / "report.json", dump_json(to_json(*report)));
+    write_file(output.path() / "report.html", html_report(*report));
+  }
+  output.commit();
+  print_result(options, report);
+}
+
+}  // namespace
+
+void run_pipeline(PipelineOptions options) {
+  resolve(options.settings);
+  if (options.plan_only) {
+    const Checkpoint checkpoint = Checkpoint::open_config_only(options.checkpoint);
+    print_plan(checkpoint, options.settings, options.force, options.json);
+    return;
+  }
+  const Checkpoint checkpoint = Checkpoint::open(options.checkpoint);
+  const ModelConfig config = parse_model_config(checkpoint.config(), options.checkpoint.string());
+  check_tensors(checkpoint, config);
+  make_plan(config, options.settings, options.force);  // refuses before any work is done
+  if (options.out.empty()) {
+    options.out = default_output(options.checkpoint, options.settings.method);
+  }
+  options.out = fs::absolute(options.out);
+  check_output(options.out, options.force);
+  WorkDirectory work(options.work, options.out);
+  try {
+    convert_and_export(options, checkpoint, config, work);
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::kInterrupted) {
+      work.keep_for_resume();
+    }
+    throw;
+  }
+}
+
+}  // namespace kvc

@@ -1,0 +1,36 @@
+// The whole conversion: tokens, calibration, Fisher information, factorisation, export and validation, each
+// an artifact in the work directory, so that an interrupted run resumes where it stopped.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "convert/convert.h"
+#include "export/export.h"
+
+namespace kvc {
+
+struct PipelineOptions {
+  std::filesystem::path checkpoint;
+  std::filesystem::path out;   // empty: <checkpoint's name>-<method> in the current directory
+  std::filesystem::path work;  // empty: .<name of out>.work beside out, removed when the run ends
+  ConvertSettings settings;
+  ExportFormat format = ExportFormat::kFactored;
+  std::string factor_dtype = "float32";
+  std::vector<std::filesystem::path> calibration;      // empty: the built-in text
+  std::vector<std::filesystem::path> validation_text;  // empty: the built-in text
+  std::int64_t num_sequences = 64;                     // calibration sequences
+  std::int64_t seq_len = 512;                          // tokens of each
+  bool plan_only = false;
+  bool validate = true;
+  bool force = false;
+  bool json = false;
+};
+
+// Prints the plan's table (stdout) and stops, or runs every stage and prints one line: what was kept and
+// what it costs. The output directory appears complete, with report.json and report.html, or not at all.
+void run_pipeline(PipelineOptions options);
+
+}  // namespace kvc
