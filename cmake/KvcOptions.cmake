@@ -2,7 +2,7 @@
 option(KVC_TESTS "Build the tests and benchmarks" ON)
 option(KVC_CUDA "Factorise on the GPU through cuSOLVER (needs a CUDA toolkit to build, no GPU)" OFF)
 option(KVC_SANITIZE "Address and undefined-behaviour sanitizers" OFF)
-set(KVC_TORCH_DIR "" CACHE PATH "Directory of the torch package or LibTorch (include/, lib/); empty: .venv, then python3")
+set(KVC_TORCH_DIR "" CACHE PATH "Directory of the torch package or LibTorch (include/, lib/); empty: .venv, .venv-peers, then python3")
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)

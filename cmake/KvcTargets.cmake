@@ -37,6 +37,26 @@ function(kvc_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
 endfunction()
 
+# kvc_python_test(NAME SCRIPT file [PEERS] [ARGS ...] [LABELS ...] [TIMEOUT seconds]): a unittest file run by
+# the system's python3 or, with PEERS, by an interpreter that has transformers (.venv-peers or .venv). Without
+# one the test skips, or fails where the environment says KVC_REQUIRE_PEERS=1. The script finds KVC_BIN_DIR,
+# KVC_TEST_DATA and KVC_SOURCE_DIR in its environment.
+function(kvc_python_test name)
+  cmake_parse_arguments(ARG "PEERS" "SCRIPT;TIMEOUT" "ARGS;LABELS" ${ARGN})
+  get_filename_component(_script "${ARG_SCRIPT}" ABSOLUTE)
+  if(ARG_PEERS)
+    set(_interpreter "${PROJECT_SOURCE_DIR}/scripts/with_peers.sh")
+  else()
+    set(_interpreter python3)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_test(NAME ${name} COMMAND ${_interpreter} "${_script}" ${ARG_ARGS})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" SKIP_RETURN_CODE 77
+    ENVIRONMENT "KVC_BIN_DIR=${CMAKE_BINARY_DIR}/bin;KVC_TEST_DATA=${PROJECT_SOURCE_DIR}/tests/data;KVC_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
+endfunction()
+
 function(kvc_precompile name)
   if(NOT TARGET kvc_pch)
     file(GENERATE OUTPUT "${CMAKE_BINARY_DIR}/kvc_pch.cpp" CONTENT "")

@@ -3,7 +3,8 @@
 #   kvc_fmt    fmt's headers, header-only: the copy inside torch, so that one build sees one fmt
 #   kvc_torch  libtorch_cpu and libc10 (and libtorch_cuda, cuSOLVER where KVC_CUDA is on)
 if(NOT KVC_TORCH_DIR)
-  foreach(_python "${CMAKE_CURRENT_SOURCE_DIR}/.venv/bin/python" python3)
+  foreach(_python "${CMAKE_CURRENT_SOURCE_DIR}/.venv/bin/python" "${CMAKE_CURRENT_SOURCE_DIR}/.venv-peers/bin/python"
+          python3)
     execute_process(
       COMMAND "${_python}" -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
       OUTPUT_VARIABLE _torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE _failed)
@@ -15,7 +16,7 @@ if(NOT KVC_TORCH_DIR)
 endif()
 set(_version_header "${KVC_TORCH_DIR}/include/torch/headeronly/version.h")
 if(NOT EXISTS "${_version_header}")
-  message(FATAL_ERROR "LibTorch ${TORCH_VERSION} not found (looked in .venv, python3 and KVC_TORCH_DIR='${KVC_TORCH_DIR}'). "
+  message(FATAL_ERROR "LibTorch ${TORCH_VERSION} not found (looked in .venv, .venv-peers, python3 and KVC_TORCH_DIR='${KVC_TORCH_DIR}'). "
           "Run scripts/setup.sh, or pass -DKVC_TORCH_DIR=<directory with include/ and lib/>.")
 endif()
 file(READ "${_version_header}" _version_text)
