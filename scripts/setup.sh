@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Installs what the build needs, and nothing else: packages of the distribution, and LibTorch from PyPI in the
+# project's own virtual environment. Can be run again at any time; what is there is left alone.
+#   scripts/setup.sh            to build and run the programs
+#   scripts/setup.sh --peers    also the Python libraries that tests and benchmarks compare with (about 5 GB)
+# KVC_TORCH_DIR=<directory with include/ and lib/> uses that LibTorch and installs none.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source versions.env
+
+readonly PACKAGES=(g++ cmake ninja-build ccache git python3 python3-venv libcli11-dev libhdf5-dev
+                   nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev clang-format)
+
+say() { echo "setup: $*" >&2; }
+fail() { echo "setup: error: $*" >&2; exit 1; }
+
+as_root() {
+  if [[ $(id -u) == 0 ]]; then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    fail "installing packages needs root or sudo; ask an administrator for: ${PACKAGES[*]}"
+  fi
+}
+
+install_packages() {
+  command -v dpkg-query >/dev/null || fail "only Debian and Ubuntu are supported; elsewhere install by hand: ${PACKAGES[*]}"
+  local missing=() package
+  for package in "${PACKAGES[@]}"; do
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
+  done
+  if [[ ${#missing[@]} == 0 ]]; then
+    say "packages: all present"
+    return
+  fi
+  say "packages: installing ${missing[*]}"
+  as_root apt-get update -qq
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq \
+    --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# The torch package's directory in a virtual environment; empty unless it is the pinned version with headers.
+torch_dir() {
+  local found
+  for found in "$1"/lib/python3*/site-packages/torch; do
+    [[ -e $found/include/torch/headeronly/version.h && -e $found/lib/libtorch_cpu.so ]] || continue
+    grep -qs "^__version__ = '$TORCH_VERSION" "$found/version.py" && echo "$found" && return
+  done
+  return 0
+}
+
+make_venv() {
+  [[ -x $1/bin/pip ]] || /usr/bin/env python3 -m venv "$1"
+}
+
+pip_install() {
+  local venv=$1
+  shift
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: "$@"
+}
+
+# libtorch_cpu.so loads without the other GPU libraries that the torch package asks for.
+install_libtorch() {
+  local venv
+  if [[ -n ${KVC_TORCH_DIR:-} ]]; then
+    [[ -e $KVC_TORCH_DIR/lib/libtorch_cpu.so ]] || fail "KVC_TORCH_DIR=$KVC_TORCH_DIR: no lib/libtorch_cpu.so there"
+    say "LibTorch: $KVC_TORCH_DIR, as KVC_TORCH_DIR says"
+    return
+  fi
+  for venv in .venv .venv-peers; do
+    if [[ -n $(torch_dir "$venv") ]]; then
+      say "LibTorch: $TORCH_VERSION in $venv"
+      return
+    fi
+  done
+  say "LibTorch: installing torch $TORCH_VERSION into .venv (1.3 GB on disk)"
+  make_venv .venv
+  pip_install .venv --no-deps "torch==$TORCH_VERSION" "nvidia-cuda-runtime==$CUDA_RUNTIME_VERSION" \
+    "nvidia-cuda-cupti==$CUDA_CUPTI_VERSION"
+  [[ -n $(torch_dir .venv) ]] || fail "torch was installed into .venv, but its headers or libraries are not there"
+}
+
+peers_present() {
+  .venv-peers/bin/python - 2>/dev/null <<PYTHON
+from importlib.metadata import version
+pinned = {"torch": "$TORCH_VERSION", "transformers": "$TRANSFORMERS_VERSION", "tokenizers": "$TOKENIZERS_VERSION",
+          "safetensors": "$SAFETENSORS_VERSION", "h5py": "$H5PY_VERSION", "numpy": "$NUMPY_VERSION"}
+assert all(version(name).split("+")[0] == wanted for name, wanted in pinned.items())
+PYTHON
+}
+
+install_peers() {
+  if peers_present; then
+    say "peers: present in .venv-peers"
+    return
+  fi
+  say "peers: installing torch, transformers, tokenizers, safetensors, h5py and numpy into .venv-peers (about 5 GB)"
+  make_venv .venv-peers
+  pip_install .venv-peers "torch==$TORCH_VERSION" "transformers==$TRANSFORMERS_VERSION" \
+    "tokenizers==$TOKENIZERS_VERSION" "safetensors==$SAFETENSORS_VERSION" "h5py==$H5PY_VERSION" "numpy==$NUMPY_VERSION"
+  peers_present || fail "the libraries in .venv-peers are not the versions of versions.env"
+}
+
+peers=no
+for argument in "$@"; do
+  case $argument in
+    --peers) peers=yes ;;
+    -h | --help) sed -n '2,6s/^# \?//p' "$0"; exit ;;
+    *) fail "unknown option $argument (known: --peers, --help)" ;;
+  esac
+done
+
+install_packages
+[[ $peers == no ]] || install_peers
+install_libtorch
+say "done"

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""The repository checks catch what they are for."""
+
+import os
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(os.environ["KVC_SOURCE_DIR"]) / "scripts"))
+
+import check_layering
+import check_tree
+
+
+class Layering(unittest.TestCase):
+    def assert_rejected(self, path, include):
+        self.assertEqual(len(check_layering.violations_of(path, f"#pragma once\n#include {include}\n")), 1, (path, include))
+
+    def assert_accepted(self, path, include):
+        self.assertEqual(check_layering.violations_of(path, f"#include {include}\n"), [], (path, include))
+
+    def test_upward_includes_are_rejected(self):
+        self.assert_rejected("core/dtype.cpp", '"model/config.h"')
+        self.assert_rejected("model/decoder.cpp", '"runtime/engine.h"')
+        self.assert_rejected("runtime/engine.cpp", '"validate/validate.h"')
+
+    def test_stages_do_not_include_each_other(self):
+        for own in check_layering.STAGES:
+            for other in check_layering.STAGES - {own}:
+                self.assert_rejected(f"{own}/a.cpp", f'"{other}/b.h"')
+
+    def test_the_pipeline_composes_stages(self):
+        self.assert_accepted("convert/pipeline.cpp", '"export/export.h"')
+        self.assert_accepted("convert/main.cpp", '"validate/validate.h"')
+        self.assert_rejected("convert/group_svd.cpp", '"export/export.h"')
+
+    def test_kernels_know_only_themselves(self):
+        self.assert_rejected("runtime/kernels/attend.cpp", '"core/error.h"')
+        self.assert_accepted("runtime/kernels/attend.cpp", '"runtime/kernels/attend.h"')
+        self.assert_accepted("runtime/engine.cpp", '"runtime/kernels/attend.h"')
+
+    def test_libraries_see_neither_torch_in_core_nor_the_command_line(self):
+        self.assert_rejected("core/dtype.h", "<ATen/ATen.h>")
+        self.assert_rejected("tests/model/decoder_test.cpp", "<torch/torch.h>")
+        self.assert_rejected("convert/convert.cpp", "<CLI/CLI.hpp>")
+        self.assert_accepted("convert/main.cpp", "<CLI/CLI.hpp>")
+
+    def test_relative_includes_are_rejected(self):
+        self.assert_rejected("core/dtype.cpp", '"dtype.h"')
+
+
+class Tree(unittest.TestCase):
+    def test_machine_paths_and_registries_are_rejected(self):
+        for line in ("cd /work/main", "path = '/home/someone/x'", "--index-url https://pypi.org/simple", "// TODO later"):
+            self.assertEqual(len(check_tree.violations_of("scripts/a.sh", line)), 1, line)
+
+    def test_other_paths_pass(self):
+        for line in ("build/work/x", "$HOME/work/file", "https://example.org/work/a", "/tmp/x"):
+            self.assertEqual(check_tree.violations_of("scripts/a.sh", line), [], line)
+
+
+if __name__ == "__main__":
+    unittest.main()
