@@ -1,8 +1,15 @@
 // kvexport: a conversion as a HuggingFace directory.
-//   factored  our runtime's format: the small cache. config.json has the source's keys, `model_type`
-//             "kvconvert_<family>", and one object `kvconvert` {format, model_type, plan, report, provenance}.
-//   folded    the original architecture with W' = B A dense: every engine loads it; saves no memory and shows
-//             the exact quality of the factorisation alone.
+//   factored  our runtime's format: the small cache. Original tensors byte for byte (without k_proj
+//   and
+//             v_proj weights where a split group replaces them) beside the kvconvert.* factors.
+//             config.json has the source's keys, `model_type` "kvconvert_<family>", and one object
+//             `kvconvert` {format, model_type, factor_dtype, plan, settings, report,
+//             calibration_hashes, provenance}.
+//   folded    the original architecture with W' = B A dense: every engine loads it; saves no memory
+//   and shows
+//             the exact quality of the factorisation alone. Everything else is the source's, byte
+//             for byte.
+// Tensors are streamed: a checkpoint never has to fit in memory.
 #pragma once
 
 #include <filesystem>
@@ -11,16 +18,21 @@
 namespace kvc {
 
 enum class ExportFormat { kFactored, kFolded, kBoth };
+// "factored", "folded", "both"; UsageError for anything else.
+ExportFormat parse_export_format(const std::string& name);
 
 struct ExportOptions {
   std::filesystem::path checkpoint;
   std::filesystem::path conversion;  // directory that convert() wrote, or the conversion.h5 in it
-  std::filesystem::path out;
+  std::filesystem::path out;         // kBoth: holds folded/ and factored/
   ExportFormat format = ExportFormat::kFactored;
   std::string factor_dtype = "float32";  // of the kvconvert.* tensors
   bool force = false;
 };
 
+// Error when the conversion belongs to another checkpoint. `out` appears complete or not at all.
 void export_checkpoint(const ExportOptions& options);
+// The same into the existing, empty `directory`; options.out and options.force are not used.
+void export_into(const ExportOptions& options, const std::filesystem::path& directory);
 
 }  // namespace kvc

@@ -1,0 +1,126 @@
+#include "export/export.h"
+
+#include "core/checkpoint.h"
+#include "core/conversion_file.h"
+#include "core/error.h"
+#include "core/output.h"
+#include "core/progress.h"
+#include "export/export_config.h"
+#include "export/factor_file.h"
+#include "export/tensor_sources.h"
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace kvc {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What both formats are made from, checked to belong together.
+struct Inputs {
+  Checkpoint checkpoint;
+  ModelConfig config;
+  Conversion conversion;
+  FactorFile factors;
+};
+
+void check_plan(const KvPlan& plan, const ModelConfig& config, const fs::path& conversion) {
+  plan.check();
+  KVC_CHECK(plan.num_layers() == config.num_layers && plan.num_kv_heads == config.num_kv_heads &&
+                plan.head_dim == config.head_dim,
+            "{}: the plan is for {} layers with {} KV heads of {}, the checkpoint has {} layers "
+            "with {} KV heads of {}; convert this checkpoint",
+            conversion.string(), plan.num_layers(), plan.num_kv_heads, plan.head_dim,
+            config.num_layers, config.num_kv_heads, config.head_dim);
+}
+
+Inputs open_inputs(const ExportOptions& options) {
+  Checkpoint checkpoint = Checkpoint::open(options.checkpoint);
+  KVC_CHECK(!checkpoint.config().contains("kvconvert"),
+            "{}: already a converted checkpoint; give the original", options.checkpoint.string());
+  ModelConfig config = parse_model_config(checkpoint.config(), options.checkpoint.string());
+  Conversion conversion = read_conversion(options.conversion);
+  check_provenance(conversion.provenance, "conversion", checkpoint.hash(), options.conversion);
+  check_plan(conversion.plan, config, options.conversion);
+  FactorFile factors(conversion.tensors, conversion.plan, config.hidden_size);
+  return {std::move(checkpoint), std::move(config), std::move(conversion), std::move(factors)};
+}
+
+void write_factored(const Inputs& inputs, const std::string& factor_dtype,
+                    const fs::path& directory) {
+  check_tensors(inputs.checkpoint, inputs.config);
+  write_checkpoint_tensors(
+      directory, factored_tensors(inputs.checkpoint, inputs.conversion.plan, inputs.factors,
+                                  parse_scalar_type(factor_dtype)));
+  write_file(directory / "config.json",
+             dump_json(factored_config(inputs.checkpoint, inputs.config, inputs.conversion,
+                                       factor_dtype)));
+  copy_companion_files(inputs.checkpoint, directory, true);
+}
+
+void write_folded(const Inputs& inputs, const fs::path& directory) {
+  write_checkpoint_tensors(directory, folded_tensors(inputs.checkpoint, inputs.config,
+                                                     inputs.conversion.plan, inputs.factors));
+  write_folded_config(inputs.checkpoint, directory);
+  copy_companion_files(inputs.checkpoint, directory, false);
+}
+
+bool is_within(const fs::path& path, const fs::path& directory) {
+  const fs::path relative =
+      fs::weakly_canonical(path).lexically_relative(fs::weakly_canonical(directory));
+  return !relative.empty() && *relative.begin() != "..";
+}
+
+// An input is never written to, nor replaced with --force.
+void check_apart(const ExportOptions& options) {
+  const fs::path& out = options.out;
+  KVC_CHECK(!is_within(out, options.checkpoint) && !is_within(options.checkpoint, out) &&
+                !is_within(options.conversion, out),
+            "{}: holds or lies within an input; choose another --out", out.string());
+}
+
+}  // namespace
+
+ExportFormat parse_export_format(const std::string& name) {
+  if (name == "factored") {
+    return ExportFormat::kFactored;
+  }
+  if (name == "folded") {
+    return ExportFormat::kFolded;
+  }
+  if (name == "both") {
+    return ExportFormat::kBoth;
+  }
+  KVC_CHECK_USAGE(name != "mla", "--export mla is not available yet; use factored, folded or both");
+  fail_usage("--export {}: expected factored, folded or both", name);
+}
+
+void export_into(const ExportOptions& options, const fs::path& directory) {
+  const Inputs inputs = open_inputs(options);
+  switch (options.format) {
+    case ExportFormat::kFactored:
+      write_factored(inputs, options.factor_dtype, directory);
+      break;
+    case ExportFormat::kFolded:
+      write_folded(inputs, directory);
+      break;
+    case ExportFormat::kBoth:
+      for (const char* name : {"factored", "folded"}) {
+        fs::create_directory(directory / name);
+      }
+      write_factored(inputs, options.factor_dtype, directory / "factored");
+      write_folded(inputs, directory / "folded");
+      break;
+  }
+}
+
+void export_checkpoint(const ExportOptions& options) {
+  check_apart(options);
+  check_output(options.out, options.force);
+  OutputDirectory output(options.out, options.force);
+  export_into(options, output.path());
+  output.commit();
+  log_info(fmt::format("wrote {}", options.out.string()));
+}
+
+}  // namespace kvc

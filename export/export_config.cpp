@@ -1,0 +1,127 @@
+#include "export/export_config.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "core/error.h"
+#include "core/output.h"
+
+namespace kvc {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array<std::string_view, 6> kUnsafeKeys = {"_attn_implementation_internal",
+                                                         "_experts_implementation_internal",
+                                                         "attn_implementation",
+                                                         "experts_implementation",
+                                                         "trust_remote_code",
+                                                         "_name_or_path"};
+constexpr std::size_t kMaxJsonBytes = 16u << 20;
+constexpr std::size_t kMaxCompanionBytes = std::size_t{1} << 30;
+
+bool is_unsafe(const std::string& key) {
+  return std::find(kUnsafeKeys.begin(), kUnsafeKeys.end(), key) != kUnsafeKeys.end();
+}
+
+Json to_json(const Provenance& provenance) {
+  Json json;
+  json["kind"] = provenance.kind;
+  json["checkpoint_hash"] = provenance.checkpoint_hash;
+  json["tokens_hash"] = provenance.tokens_hash;
+  json["options"] = provenance.options;
+  json["tool_version"] = provenance.tool_version;
+  return json;
+}
+
+Json report_json(const std::vector<GroupReport>& report) {
+  Json json = Json::array();
+  for (const GroupReport& group : report) {
+    json.push_back(to_json(group));
+    json.back().erase("singular_values");  // conversion.h5 has them
+  }
+  return json;
+}
+
+// Writes the JSON object in `source` to `target`, changed by `edit`; a plain copy when `edit`
+// returns false.
+template <typename Edit>
+void copy_json(const fs::path& source, const fs::path& target, const Edit& edit) {
+  Json json = read_json(source, kMaxJsonBytes);
+  write_file(target, edit(json) ? dump_json(json) : read_file(source, kMaxJsonBytes));
+}
+
+}  // namespace
+
+bool strip_unsafe_keys(Json& json) {
+  bool changed = false;
+  if (json.is_object()) {
+    std::vector<std::string> unsafe;
+    for (const auto& [key, value] : json.items()) {
+      if (is_unsafe(key)) {
+        unsafe.push_back(key);
+      }
+    }
+    for (const std::string& key : unsafe) {
+      json.erase(key);
+    }
+    changed = !unsafe.empty();
+  }
+  if (json.is_structured()) {
+    for (Json& value : json) {
+      changed = strip_unsafe_keys(value) || changed;
+    }
+  }
+  return changed;
+}
+
+Json factored_config(const Checkpoint& checkpoint, const ModelConfig& config,
+                     const Conversion& conversion, const std::string& factor_dtype) {
+  const std::string family(config.arch->model_type);
+  Json json = checkpoint.config();
+  strip_unsafe_keys(json);
+  json["model_type"] = "kvconvert_" + family;
+  Json kvconvert;
+  kvconvert["format"] = 1;
+  kvconvert["model_type"] = family;
+  kvconvert["factor_dtype"] = factor_dtype;
+  kvconvert["plan"] = to_json(conversion.plan);
+  kvconvert["settings"] = conversion.settings;
+  kvconvert["report"] = report_json(conversion.report);
+  kvconvert["calibration_hashes"] = conversion.calibration_hashes;
+  kvconvert["provenance"] = to_json(conversion.provenance);
+  json["kvconvert"] = std::move(kvconvert);
+  return json;
+}
+
+void write_folded_config(const Checkpoint& checkpoint, const fs::path& directory) {
+  copy_json(checkpoint.directory() / "config.json", directory / "config.json", strip_unsafe_keys);
+}
+
+void copy_companion_files(const Checkpoint& checkpoint, const fs::path& directory,
+                          bool small_cache) {
+  for (const fs::path& file : checkpoint.companion_files()) {
+    const fs::path source = checkpoint.directory() / file, target = directory / file;
+    fs::create_directories(target.parent_path());
+    if (file == "generation_config.json") {
+      copy_json(source, target, [small_cache](Json& json) {
+        const bool dropped =
+            small_cache && json.is_object() && json.erase("cache_implementation") != 0;
+        return strip_unsafe_keys(json) || dropped;
+      });
+    } else if (file == "tokenizer_config.json") {
+      copy_json(source, target, [&](Json& json) {
+        KVC_CHECK(!json.contains("auto_map"),
+                  "{}: auto_map asks for the checkpoint's own code, which is never run or copied; "
+                  "remove the key if the tokenizer works without it",
+                  source.string());
+        return strip_unsafe_keys(json);
+      });
+    } else {
+      write_file(target, read_file(source, kMaxCompanionBytes));
+    }
+  }
+}
+
+}  // namespace kvc

@@ -1,0 +1,92 @@
+#include "export/factor_file.h"
+
+#include <cstring>
+#include <map>
+
+#include <fmt/ranges.h>
+
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+struct FactorSpec {
+  std::vector<std::int64_t> shape;
+  bool required = true;
+};
+using FactorSpecs = std::map<std::string, FactorSpec>;
+
+void add_split_group(FactorSpecs& specs, const KvPlan& plan, int index, std::int64_t hidden_size) {
+  const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
+  const std::int64_t kv_dim = plan.kv_dim();
+  specs[factor_name(index, "key.latent_proj")] = {{group.key_rank, hidden_size}};
+  specs[factor_name(index, "key.reconstruct_proj")] = {{kv_dim, group.key_rank}};
+  specs[factor_name(index, "value.latent_proj")] = {{group.value_rank, hidden_size}};
+  specs[factor_name(index, "value.reconstruct_proj")] = {{kv_dim, group.value_rank}};
+}
+
+void add_joint_group(FactorSpecs& specs, const KvPlan& plan, int index, std::int64_t hidden_size) {
+  const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
+  const std::int64_t stacked = 2 * group.num_layers * plan.kv_dim();
+  specs[factor_name(index, "latent_proj")] = {{group.rank, hidden_size}};
+  specs[factor_name(index, "reconstruct_proj")] = {{stacked, group.rank}};
+  specs[factor_name(index, "merged_reconstruct_proj")] = {{stacked, group.rank}, false};
+  if (plan.policy.rule == MergeRule::kLs) {
+    specs[factor_name(index, "encoder")] = {{group.rank, stacked}};
+  }
+}
+
+FactorSpecs factor_specs(const KvPlan& plan, std::int64_t hidden_size) {
+  FactorSpecs specs;
+  for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
+    if (plan.groups[static_cast<std::size_t>(group)].split_kv) {
+      add_split_group(specs, plan, group, hidden_size);
+    } else {
+      add_joint_group(specs, plan, group, hidden_size);
+    }
+  }
+  return specs;
+}
+
+}  // namespace
+
+std::string factor_name(int group, const std::string& name) {
+  return fmt::format("kvconvert.groups.{}.{}", group, name);
+}
+
+FactorFile::FactorFile(const std::filesystem::path& path, const KvPlan& plan,
+                       std::int64_t hidden_size)
+    : file_(SafetensorsFile::open(path)) {
+  const FactorSpecs specs = factor_specs(plan, hidden_size);
+  for (const auto& [name, spec] : specs) {
+    const TensorInfo* found = file_.find(name);
+    KVC_CHECK(found != nullptr || !spec.required, "{}: {} is missing; convert the checkpoint again",
+              path.string(), name);
+    if (found == nullptr) {
+      continue;
+    }
+    KVC_CHECK(found->dtype == Dtype::kF32, "{}: {} is {}, expected F32", path.string(), name,
+              dtype_name(found->dtype));
+    KVC_CHECK(found->shape == spec.shape, "{}: {} has shape [{}], the plan needs [{}]",
+              path.string(), name, fmt::join(found->shape, ", "), fmt::join(spec.shape, ", "));
+  }
+  for (const TensorInfo& tensor : file_.tensors()) {
+    KVC_CHECK(specs.count(tensor.name) != 0, "{}: {} belongs to no group of the plan",
+              path.string(), tensor.name);
+  }
+}
+
+at::Tensor FactorFile::load(const std::string& name, at::ScalarType dtype) const {
+  const TensorInfo* info = file_.find(name);
+  KVC_CHECK(info != nullptr, "{}: no tensor {}", file_.path().string(), name);
+  at::Tensor stored = at::empty(info->shape, at::kFloat);
+  const auto bytes = file_.bytes(*info);
+  std::memcpy(stored.data_ptr(), bytes.data(), bytes.size());
+  at::Tensor cast = stored.to(dtype);
+  KVC_CHECK(cast.isfinite().all().item<bool>(),
+            "{}: {} holds values outside {}'s range; use --factor-dtype float32 or bfloat16",
+            file_.path().string(), name, c10::toString(dtype));
+  return cast;
+}
+
+}  // namespace kvc

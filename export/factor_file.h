@@ -1,0 +1,32 @@
+// conversion.safetensors: the factors of a plan's latent groups.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/kv_plan.h"
+#include "core/safetensors.h"
+
+namespace kvc {
+
+class FactorFile {
+ public:
+  // Error naming the tensor when one that the plan needs is missing, has another shape or type than
+  // the plan says, or belongs to no group.
+  FactorFile(const std::filesystem::path& path, const KvPlan& plan, std::int64_t hidden_size);
+
+  const std::vector<TensorInfo>& tensors() const { return file_.tensors(); }
+  at::Tensor load(const std::string& name, at::ScalarType dtype) const;
+
+ private:
+  SafetensorsFile file_;
+};
+
+// "kvconvert.groups.<group>.<name>"
+std::string factor_name(int group, const std::string& name);
+
+}  // namespace kvc

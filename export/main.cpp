@@ -1,0 +1,26 @@
+#include <memory>
+
+#include "core/command.h"
+#include "export/export.h"
+
+int main(int argc, char** argv) {
+  return kvc::run_command(
+      argc, argv, "Writes a conversion as a HuggingFace directory.",
+      [](CLI::App& app, kvc::CommonOptions& common) -> kvc::Action {
+        auto options = std::make_shared<kvc::ExportOptions>();
+        auto format = std::make_shared<std::string>("factored");
+        app.add_option("checkpoint", options->checkpoint, "HuggingFace directory")->required();
+        app.add_option("--conversion", options->conversion, "conversion.h5 of this checkpoint")
+            ->required();
+        app.add_option("--export", *format, "factored, folded or both")->capture_default_str();
+        app.add_option("--out", options->out, "Output directory")->required();
+        app.add_option("--factor-dtype", options->factor_dtype,
+                       "Type of the written factors: float32, bfloat16 or float16")
+            ->capture_default_str();
+        return [options, format, &common] {
+          options->format = kvc::parse_export_format(*format);
+          options->force = common.force;
+          kvc::export_checkpoint(*options);
+        };
+      });
+}

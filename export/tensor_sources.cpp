@@ -1,0 +1,127 @@
+#include "export/tensor_sources.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string_view>
+
+#include "model/weights.h"
+
+namespace kvc {
+namespace {
+
+enum class Projection { kKey, kValue };
+
+std::string weight_name(int layer, Projection projection) {
+  return layer_prefix(layer) + "self_attn." + (projection == Projection::kKey ? "k" : "v") +
+         "_proj.weight";
+}
+
+// Buffers that old files hold and every loader recomputes.
+bool is_rope_buffer(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
+
+std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+// A tensor computed when it is written. `buffer` is shared by the sources of one file, so that one
+// such tensor is held at a time.
+TensorSource computed(std::string name, at::ScalarType dtype, std::vector<std::int64_t> shape,
+                      std::shared_ptr<at::Tensor> buffer, std::function<at::Tensor()> compute) {
+  return {std::move(name), dtype_of(dtype), std::move(shape),
+          [buffer = std::move(buffer), compute = std::move(compute)] {
+            *buffer = at::Tensor();
+            *buffer = compute().contiguous();
+            return bytes_of(*buffer);
+          }};
+}
+
+TensorSource original(const Checkpoint& checkpoint, const std::string& name) {
+  const TensorInfo& info = checkpoint.info(name);
+  return {name, info.dtype, info.shape, [&checkpoint, name] { return checkpoint.bytes(name); }};
+}
+
+// W' = B A of one projection of one latent layer. [kv_dim, hidden_size] float64
+at::Tensor fold(const FactorFile& factors, const KvPlan& plan, int layer, Projection projection) {
+  const int index = plan.group_of(layer);
+  const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
+  const bool is_key = projection == Projection::kKey;
+  const std::string part = !group.split_kv ? "" : is_key ? "key." : "value.";
+  const at::Tensor latent_proj =
+      factors.load(factor_name(index, part + "latent_proj"), at::kDouble);
+  at::Tensor reconstruct_proj =
+      factors.load(factor_name(index, part + "reconstruct_proj"), at::kFloat);
+  if (!group.split_kv) {
+    const std::int64_t block = 2 * (layer - group.first_layer) + (is_key ? 0 : 1);
+    reconstruct_proj = reconstruct_proj.narrow(0, block * plan.kv_dim(), plan.kv_dim());
+  }
+  return at::mm(reconstruct_proj.to(at::kDouble), latent_proj);
+}
+
+}  // namespace
+
+std::vector<std::string> replaced_weights(const KvPlan& plan) {
+  std::vector<std::string> names;
+  for (const LatentGroup& group : plan.groups) {
+    if (group.split_kv) {
+      names.push_back(weight_name(group.first_layer, Projection::kKey));
+      names.push_back(weight_name(group.first_layer, Projection::kValue));
+    }
+  }
+  return names;
+}
+
+std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const KvPlan& plan,
+                                           const FactorFile& factors, at::ScalarType factor_dtype) {
+  std::vector<TensorSource> sources;
+  const std::vector<std::string> replaced = replaced_weights(plan);
+  for (const std::string& name : checkpoint.tensor_names()) {
+    if (!is_rope_buffer(name) &&
+        std::find(replaced.begin(), replaced.end(), name) == replaced.end()) {
+      sources.push_back(original(checkpoint, name));
+    }
+  }
+  auto buffer = std::make_shared<at::Tensor>();
+  for (const TensorInfo& factor : factors.tensors()) {
+    sources.push_back(computed(
+        factor.name, factor_dtype, factor.shape, buffer,
+        [&factors, name = factor.name, factor_dtype] { return factors.load(name, factor_dtype); }));
+  }
+  return sources;
+}
+
+std::vector<TensorSource> folded_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
+                                         const KvPlan& plan, const FactorFile& factors) {
+  struct Target {
+    int layer;
+    Projection projection;
+  };
+  std::map<std::string, Target> folded;
+  for (int layer = 0; layer < plan.num_layers(); ++layer) {
+    if (plan.group_of(layer) >= 0) {
+      for (const Projection projection : {Projection::kKey, Projection::kValue}) {
+        folded[weight_name(layer, projection)] = {layer, projection};
+      }
+    }
+  }
+  std::vector<TensorSource> sources;
+  auto buffer = std::make_shared<at::Tensor>();
+  for (const std::string& name : checkpoint.tensor_names()) {
+    const auto target = folded.find(name);
+    if (target == folded.end()) {
+      if (!is_rope_buffer(name)) {
+        sources.push_back(original(checkpoint, name));
+      }
+      continue;
+    }
+    const TensorInfo& info = checkpoint.info(name, {config.kv_dim(), config.hidden_size});
+    const at::ScalarType dtype = scalar_type(info.dtype, name);
+    sources.push_back(
+        computed(name, dtype, info.shape, buffer, [&factors, &plan, dtype, where = target->second] {
+          return fold(factors, plan, where.layer, where.projection).to(dtype);
+        }));
+  }
+  return sources;
+}
+
+}  // namespace kvc

@@ -1,0 +1,27 @@
+// The tensors of an exported directory as sources that are read when they are written.
+#pragma once
+
+#include <vector>
+
+#include "core/checkpoint.h"
+#include "core/kv_plan.h"
+#include "core/safetensors.h"
+#include "export/factor_file.h"
+#include "model/config.h"
+
+namespace kvc {
+
+// k_proj and v_proj weights that the plan's split groups replace.
+std::vector<std::string> replaced_weights(const KvPlan& plan);
+
+// Original tensors but the replaced ones, and the factors cast to `factor_dtype`. The arguments
+// must outlive the sources.
+std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const KvPlan& plan,
+                                           const FactorFile& factors, at::ScalarType factor_dtype);
+
+// Original tensors, with k_proj and v_proj of every latent layer replaced by B A: the product in
+// float64, cast once to the type of the weight it replaces.
+std::vector<TensorSource> folded_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
+                                         const KvPlan& plan, const FactorFile& factors);
+
+}  // namespace kvc
