@@ -15,7 +15,7 @@ struct Provenance {
   std::string kind;             // "tokens", "calibration", "fisher", "conversion"
   std::string checkpoint_hash;  // Checkpoint::hash(); for tokens: the tokenizer hash
   std::string tokens_hash;      // TokenSet::hash(); empty where no tokens entered
-  Json options;                 // everything that changes the result, seed included
+  Json options = Json::object();  // everything that changes the result, seed included
   std::string tool_version = kToolVersion;
 
   friend bool operator==(const Provenance&, const Provenance&) = default;

@@ -1,0 +1,140 @@
+#include "core/command.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <new>
+
+#include "core/error.h"
+#include "core/interrupt.h"
+#include "core/progress.h"
+#include "core/provenance.h"
+
+namespace kvc {
+namespace {
+
+const std::map<std::string, LogLevel> kLogLevels = {{"error", LogLevel::kError},
+                                                    {"warning", LogLevel::kWarning},
+                                                    {"info", LogLevel::kInfo},
+                                                    {"debug", LogLevel::kDebug}};
+constexpr int kMaxThreads = 1024;
+
+// A file opened while descriptor 0, 1 or 2 is closed would take its number and receive what is
+// meant for the terminal. Standard output becomes unwritable, so that losing a result is noticed.
+void reserve_standard_descriptors() {
+  for (int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(descriptor, F_GETFD) == -1 && errno == EBADF) {
+      [[maybe_unused]] const int opened =
+          open("/dev/null", descriptor == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+    }
+  }
+}
+
+std::string check_device(const std::string& device) {
+  const std::string digits = device.rfind("cuda:", 0) == 0 ? device.substr(5) : "0";
+  const bool named = device == "auto" || device == "cpu" || device == "cuda" ||
+                     (device.rfind("cuda:", 0) == 0 && !digits.empty() && digits.size() <= 3 &&
+                      digits.find_first_not_of("0123456789") == std::string::npos);
+  return named ? "" : fmt::format("'{}' is not auto, cpu, cuda or cuda:N", device);
+}
+
+void add_common_options(CLI::App& app, CommonOptions& common) {
+  app.option_defaults()->always_capture_default();
+  app.add_option("--device", common.device, "Where to compute: auto, cpu, cuda or cuda:N")
+      ->check(CLI::Validator([](std::string& device) { return check_device(device); }, "DEVICE",
+                             "device"))
+      ->group("Common");
+  app.add_option("--threads", common.threads, "CPU threads; 0: as many as the machine has")
+      ->check(CLI::Range(0, kMaxThreads))
+      ->group("Common");
+  app.add_option("--seed", common.seed, "Seed of every random choice")->group("Common");
+  app.add_flag("--force", common.force, "Replace an existing output; override refusals that say so")
+      ->group("Common");
+  app.add_flag("--quiet", common.quiet, "Only errors on standard error")->group("Common");
+  app.add_flag("--json", common.json, "Machine-readable result on standard output")
+      ->group("Common");
+  app.add_option("--log-level", common.log_level, "error, warning, info or debug")
+      ->check(CLI::IsMember({"error", "warning", "info", "debug"}))
+      ->group("Common");
+}
+
+// MKL reads its variable when LibTorch first asks for the size of its pool, later than any parsing;
+// the OpenMP runtime reads the other one when it is loaded, so it only reaches child processes.
+void set_thread_count(int threads) {
+  if (threads > 0) {
+    setenv("MKL_NUM_THREADS", std::to_string(threads).c_str(), 1);
+    setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), 1);
+  }
+}
+
+void flush_standard_output() {
+  std::cout.flush();
+  errno = 0;
+  const bool flushed = std::fflush(stdout) == 0;
+  KVC_CHECK(flushed && !std::ferror(stdout) && std::cout.good(),
+            "standard output: the result could not be written{}{}", errno != 0 ? ": " : "",
+            errno != 0 ? std::strerror(errno) : "");
+}
+
+int report(const std::string& program, const std::string& message, ExitCode code) {
+  const std::string line = fmt::format("{}: error: {}\n", program, message);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  return static_cast<int>(code);
+}
+
+// LibTorch appends a backtrace to its messages.
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+int parse_and_run(int argc, char** argv, const std::string& program, const std::string& description,
+                  const std::function<Action(CLI::App&, CommonOptions&)>& declare) {
+  CLI::App app(description, program);
+  CommonOptions common;
+  add_common_options(app, common);
+  app.set_version_flag("--version", fmt::format("{} {}", program, kToolVersion));
+  const Action action = declare(app, common);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& request) {  // --help, --version
+    app.exit(request);
+    flush_standard_output();
+    return static_cast<int>(ExitCode::kDone);
+  } catch (const CLI::ParseError& error) {
+    fail_usage("{}; see {} --help", error.what(), program);
+  }
+  set_log_level(common.quiet ? LogLevel::kError : kLogLevels.at(common.log_level));
+  set_thread_count(common.threads);
+  install_interrupt_handlers();
+  action();
+  flush_standard_output();
+  return static_cast<int>(ExitCode::kDone);
+}
+
+}  // namespace
+
+int run_command(int argc, char** argv, const std::string& description,
+                const std::function<Action(CLI::App&, CommonOptions&)>& declare) {
+  reserve_standard_descriptors();
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a failed write, reported like any other
+  const std::string program =
+      argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "kvconvert";
+  try {
+    return parse_and_run(argc, argv, program, description, declare);
+  } catch (const Error& error) {
+    return report(program, error.what(), error.code());
+  } catch (const std::bad_alloc&) {
+    return report(program, "out of memory", ExitCode::kFailed);
+  } catch (const std::exception& error) {
+    return report(program, first_line(error.what()), ExitCode::kFailed);
+  }
+}
+
+}  // namespace kvc

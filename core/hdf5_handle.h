@@ -1,0 +1,55 @@
+// What the HDF5 writer and reader share: handles that close themselves, and the library's reason
+// for the last failure. Included by their sources only.
+#pragma once
+
+#include <hdf5.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+
+namespace kvc {
+
+inline constexpr int kMaxHdf5Rank = 8;
+
+class Hdf5Handle {
+ public:
+  using Close = herr_t (*)(hid_t);
+  Hdf5Handle(hid_t id, Close close) : id_(id), close_(close) {}
+  ~Hdf5Handle() {
+    if (id_ >= 0) {
+      close_(id_);
+    }
+  }
+  Hdf5Handle(Hdf5Handle&& other) noexcept
+      : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
+  Hdf5Handle& operator=(Hdf5Handle&& other) noexcept {
+    std::swap(id_, other.id_);
+    std::swap(close_, other.close_);
+    return *this;
+  }
+
+  operator hid_t() const { return id_; }
+  bool valid() const { return id_ >= 0; }
+
+ private:
+  hid_t id_;
+  Close close_;
+};
+
+// The library prints nothing, loads no plug-in and does nothing at exit. Call before any other use;
+// the first of these is a property of the calling thread.
+void prepare_hdf5();
+
+// ": No space left on device" where the operating system gave the last failure's reason, else
+// empty.
+std::string hdf5_failure_reason();
+
+// "/layers/3/gram" -> {"layers", "3", "gram"}; Error unless absolute and without empty components.
+std::vector<std::string> split_hdf5_path(const std::string& path);
+
+Hdf5Handle hdf5_string_type(bool ascii = false);  // variable length, as h5py's str
+
+}  // namespace kvc

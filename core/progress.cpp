@@ -1,0 +1,117 @@
+#include "core/progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <mutex>
+
+#include "core/interrupt.h"
+
+namespace kvc {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr auto kTerminalInterval = std::chrono::milliseconds(100);
+constexpr auto kLineInterval = std::chrono::seconds(10);
+
+// Standard error is one per process, and so is what has been drawn on it.
+struct Console {
+  std::mutex mutex;
+  LogLevel level = LogLevel::kInfo;
+  bool line_open = false;  // a progress line without its newline is on the terminal
+};
+
+Console& console() {
+  static Console instance;
+  return instance;
+}
+
+bool is_terminal() {
+  static const bool terminal = isatty(STDERR_FILENO) == 1;
+  return terminal;
+}
+
+std::size_t terminal_width() {
+  winsize size = {};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79u;
+}
+
+// Failing to report must not fail the work: results of these writes are ignored.
+void write_stderr(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+void log(LogLevel level, std::string_view prefix, std::string_view message) {
+  const std::lock_guard lock(console().mutex);
+  if (console().level < level) {
+    return;
+  }
+  write_stderr(fmt::format("{}{}{}\n", console().line_open ? "\r\033[K" : "", prefix, message));
+  console().line_open = false;
+}
+
+std::string clock_text(double seconds) {
+  const auto total = static_cast<std::int64_t>(seconds);
+  return total < 3600 ? fmt::format("{}:{:02}", total / 60, total % 60)
+                      : fmt::format("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60);
+}
+
+}  // namespace
+
+void set_log_level(LogLevel level) {
+  const std::lock_guard lock(console().mutex);
+  console().level = level;
+}
+
+void log_info(std::string_view message) { log(LogLevel::kInfo, "", message); }
+void log_warning(std::string_view message) { log(LogLevel::kWarning, "warning: ", message); }
+void log_debug(std::string_view message) { log(LogLevel::kDebug, "debug: ", message); }
+
+Progress::Progress(std::string label, std::int64_t total)
+    : label_(std::move(label)), total_(total), start_(steady_clock::now()), drawn_(start_) {}
+
+Progress::~Progress() {
+  if (drew_) {
+    draw(true);
+  }
+}
+
+void Progress::advance(std::int64_t steps) {
+  check_interrupt();
+  done_ += steps;
+  if (steady_clock::now() - drawn_ >= (is_terminal() ? kTerminalInterval : kLineInterval)) {
+    draw(false);
+  }
+}
+
+void Progress::draw(bool last) {
+  const std::lock_guard lock(console().mutex);
+  if (console().level < LogLevel::kInfo) {
+    return;
+  }
+  drawn_ = steady_clock::now();
+  drew_ = true;
+  const double elapsed = std::chrono::duration<double>(drawn_ - start_).count();
+  std::string line = fmt::format("{}: {}/{}", label_, done_, total_);
+  if (total_ > 0) {
+    line += fmt::format(" ({} %)", 100 * std::min(done_, total_) / total_);
+  }
+  line += fmt::format(", {}", clock_text(elapsed));
+  if (done_ > 0 && done_ < total_) {
+    const double left = elapsed * static_cast<double>(total_ - done_) / static_cast<double>(done_);
+    line += fmt::format(", {} left", clock_text(left));
+  }
+  if (!is_terminal()) {
+    write_stderr(line + "\n");
+    return;
+  }
+  write_stderr(fmt::format("\r\033[K{}{}", line.substr(0, terminal_width()), last ? "\n" : ""));
+  console().line_open = !last;
+}
+
+}  // namespace kvc
