@@ -1,8 +1,9 @@
-// JSON as the project uses it: key order kept, duplicate keys and excessive depth refused, numbers never
-// re-typed.
+// JSON as the project uses it: key order kept, duplicate keys and excessive depth refused, numbers
+// never re-typed.
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -12,10 +13,16 @@ namespace kvc {
 using Json = nlohmann::ordered_json;
 
 // Parses UTF-8 JSON text of an object or array. `subject` names the text in messages.
+// Integers stay integers (those beyond 64 bits become floats), floats stay floats.
 Json parse_json(std::string_view text, const std::string& subject);
+// Parses the text of an object and hands over its members one by one, so that a huge object is
+// never held as a whole. Messages of `visit` go through unchanged.
+void parse_json_members(std::string_view text, const std::string& subject,
+                        const std::function<void(std::string&& key, Json&& value)>& visit);
 // Reads and parses a file of at most `max_bytes`.
 Json read_json(const std::filesystem::path& path, std::size_t max_bytes = 16u << 20);
-// Indented by 2, keys in their order, non-ASCII kept, final newline.
+// Indented by 2, keys in their order, non-ASCII kept, final newline. A float that is not finite
+// becomes null.
 std::string dump_json(const Json& json);
 
 }  // namespace kvc

@@ -5,9 +5,12 @@
 #include <string>
 #include <string_view>
 
+#include "core/scratch_directory.h"
+
 namespace kvc {
 
-// Refuses (Error) an existing `path` unless `force`. Call before any work is done.
+// Refuses (Error) an existing `path` unless `force`, and a parent directory that does not exist.
+// Call before any work is done.
 void check_output(const std::filesystem::path& path, bool force);
 
 // A directory under construction: `<parent>/.<name>.partial`, mode 0700, locked against a second
@@ -15,35 +18,31 @@ void check_output(const std::filesystem::path& path, bool force);
 class OutputDirectory {
  public:
   OutputDirectory(std::filesystem::path final_path, bool force);
-  ~OutputDirectory();
-  OutputDirectory(const OutputDirectory&) = delete;
-  OutputDirectory& operator=(const OutputDirectory&) = delete;
 
-  const std::filesystem::path& path() const { return partial_; }  // write files here
-  // fsyncs files and directory, moves an existing final directory aside (force), renames, fsyncs the
-  // parent and removes what was moved aside.
+  const std::filesystem::path& path() const { return scratch_.path(); }  // write files here
+  // fsyncs files and directories and renames. An existing final directory (force) is exchanged
+  // atomically with the new one and removed afterwards, so that a complete one always exists.
   void commit();
 
  private:
-  std::filesystem::path final_, partial_;
-  int lock_ = -1;
-  bool force_, committed_ = false;
+  std::filesystem::path final_;
+  ScratchDirectory scratch_;
+  bool force_;
 };
 
-// The same for one file: `<parent>/.<name>.partial`.
+// The same for one file: `<parent>/.<name>.partial/<name>`.
 class OutputFile {
  public:
   OutputFile(std::filesystem::path final_path, bool force);
-  ~OutputFile();
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
 
-  const std::filesystem::path& path() const { return partial_; }
+  const std::filesystem::path& path() const { return partial_; }  // does not exist yet: create it
   void commit();
 
  private:
-  std::filesystem::path final_, partial_;
-  bool force_, committed_ = false;
+  std::filesystem::path final_;
+  ScratchDirectory scratch_;
+  std::filesystem::path partial_;
+  bool force_;
 };
 
 // Creates `path` exclusively with these bytes and fsyncs it; Error on any failure.

@@ -1,0 +1,36 @@
+#include "core/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/file_writer.h"
+
+namespace kvc {
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  KVC_CHECK(file.is_open(), "{}: cannot be opened: {}", path.string(), std::strerror(errno));
+  struct stat status {};
+  KVC_CHECK(::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode), "{}: not a regular file",
+            path.string());
+  const auto size = static_cast<std::size_t>(status.st_size);
+  if (size == 0) {
+    return;  // an empty mapping is an error to mmap
+  }
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  KVC_CHECK(address != MAP_FAILED, "{}: cannot be mapped: {}", path.string(), std::strerror(errno));
+  bytes_ = {static_cast<const std::byte*>(address), size};
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) {
+    ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  }
+}
+
+}  // namespace kvc

@@ -1,0 +1,182 @@
+#include "core/output.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "core/error.h"
+#include "core/file_writer.h"
+
+namespace kvc {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "out/" and "out" are the same output.
+fs::path without_trailing_slash(fs::path path) {
+  path = path.lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
+}
+
+fs::path parent_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+// True when the working directory is `path` or inside it.
+bool holds_working_directory(const fs::path& path) {
+  std::error_code error;
+  const fs::path outer = fs::canonical(path, error);
+  const fs::path inner = error ? fs::path() : fs::current_path(error);
+  if (error) {
+    return false;
+  }
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+fs::path checked_output(const fs::path& given, bool force, bool directory) {
+  const fs::path path = without_trailing_slash(given);
+  check_output(path, force);
+  const fs::file_status status = fs::symlink_status(path);
+  if (fs::exists(status)) {
+    KVC_CHECK(directory || !fs::is_directory(status),
+              "{}: is a directory; a file cannot replace it", path.string());
+    KVC_CHECK(!directory || fs::is_directory(path),
+              "{}: exists and is no directory; a directory cannot replace it", path.string());
+    KVC_CHECK(!directory || !holds_working_directory(path),
+              "{}: holds the working directory and will not be replaced", path.string());
+  }
+  return path;
+}
+
+void sync_tree(const fs::path& directory) {
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory)) {
+    if (!entry.is_symlink() && (entry.is_regular_file() || entry.is_directory())) {
+      sync_path(entry.path(), entry.is_directory());
+    }
+  }
+  sync_path(directory, true);
+}
+
+// renameat2(2); false when the file system does not know `flags`.
+bool rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0) {
+    return true;
+  }
+  const int error = errno;
+  KVC_CHECK(error != EEXIST && error != ENOTEMPTY,
+            "{}: appeared while it was being written; --force replaces it", to.string());
+  KVC_CHECK(error == EINVAL || error == ENOSYS, "{}: cannot be moved to {}: {}", from.string(),
+            to.string(), std::strerror(error));
+  return false;
+}
+
+void rename_to(const fs::path& from, const fs::path& to) {
+  KVC_CHECK(::rename(from.c_str(), to.c_str()) == 0, "{}: cannot be moved to {}: {}", from.string(),
+            to.string(), std::strerror(errno));
+}
+
+// Moves without replacing anything.
+void rename_new(const fs::path& from, const fs::path& to) {
+  if (!rename_with(from, to, RENAME_NOREPLACE)) {
+    check_output(to, false);
+    rename_to(from, to);
+  }
+}
+
+// Puts the directory `from` in the place of `to`; the old contents are under `from` afterwards.
+void exchange(const fs::path& from, const fs::path& to) {
+  if (!rename_with(from, to, RENAME_EXCHANGE)) {
+    const fs::path aside = from.string() + ".old";
+    fs::remove_all(aside);
+    rename_to(to, aside);
+    rename_to(from, to);
+    rename_to(aside, from);
+  }
+}
+
+}  // namespace
+
+void check_output(const fs::path& given, bool force) {
+  const fs::path path = without_trailing_slash(given);
+  KVC_CHECK(path.has_filename() && path.filename() != "." && path.filename() != "..",
+            "'{}': not a name for an output", given.string());
+  KVC_CHECK(fs::is_directory(parent_of(path)), "{}: its parent directory does not exist; create it",
+            path.string());
+  KVC_CHECK(force || !fs::exists(fs::symlink_status(path)),
+            "{}: exists already; choose another output, or --force to replace it", path.string());
+}
+
+OutputDirectory::OutputDirectory(fs::path final_path, bool force)
+    : final_(checked_output(final_path, force, true)), scratch_(final_), force_(force) {}
+
+void OutputDirectory::commit() {
+  sync_tree(path());
+  scratch_.make_public();
+  if (force_ && fs::exists(fs::symlink_status(final_))) {
+    exchange(path(), final_);
+    scratch_.adopt_exchanged();
+  } else {
+    rename_new(path(), final_);
+    scratch_.release();
+  }
+  sync_path(parent_of(final_), true);
+}
+
+OutputFile::OutputFile(fs::path final_path, bool force)
+    : final_(checked_output(final_path, force, false)),
+      scratch_(final_),
+      partial_(scratch_.path() / final_.filename()),
+      force_(force) {}
+
+void OutputFile::commit() {
+  sync_path(partial_, false);
+  if (force_) {
+    rename_to(partial_, final_);
+  } else {
+    rename_new(partial_, final_);
+  }
+  sync_path(parent_of(final_), true);
+}
+
+void write_file(const fs::path& path, std::string_view bytes) {
+  FileWriter file(path);
+  file.write(bytes);
+  file.finish();
+}
+
+std::string read_file(const fs::path& path, std::size_t max_bytes) {
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  KVC_CHECK(file.is_open(), "{}: cannot be opened: {}", path.string(), std::strerror(errno));
+  struct stat status {};
+  KVC_CHECK(::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode), "{}: not a regular file",
+            path.string());
+  KVC_CHECK(static_cast<std::uint64_t>(status.st_size) <= max_bytes,
+            "{}: {} bytes, at most {} expected", path.string(), status.st_size, max_bytes);
+  std::string text(static_cast<std::size_t>(status.st_size), '\0');
+  std::size_t filled = 0;
+  while (filled < text.size()) {
+    const ssize_t count = ::read(file.get(), text.data() + filled, text.size() - filled);
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    KVC_CHECK(count >= 0, "{}: reading failed: {}", path.string(), std::strerror(errno));
+    KVC_CHECK(count > 0, "{}: became shorter while it was read", path.string());
+    filled += static_cast<std::size_t>(count);
+  }
+  return text;
+}
+
+void write_file_atomically(const fs::path& path, std::string_view bytes, bool force) {
+  OutputFile output(path, force);
+  write_file(output.path(), bytes);
+  output.commit();
+}
+
+}  // namespace kvc
