@@ -1,6 +1,7 @@
-// The one decoder-only transformer of the project. Attention is behind an interface, so that calibration,
-// Fisher information, the runtime's KV stores and validation all run this same code. Tokens of several
-// sequences are flattened into one [num_tokens, ...] batch; there is no padding anywhere.
+// The one decoder-only transformer of the project. Attention is behind an interface, so that
+// calibration, Fisher information, the runtime's KV stores and validation all run this same code.
+// Tokens of several sequences are flattened into one [num_tokens, ...] batch; there is no padding
+// anywhere.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,8 +17,8 @@ namespace kvc {
 
 // New tokens of one or several sequences, one sequence after the other.
 struct TokenBatch {
-  at::Tensor ids;        // [num_tokens] int64
-  at::Tensor positions;  // [num_tokens] int64
+  at::Tensor ids;                     // [num_tokens] int64
+  at::Tensor positions;               // [num_tokens] int64
   std::vector<std::int64_t> lengths;  // new tokens per sequence; sum num_tokens
 
   // Whole sequences from position 0.
@@ -40,7 +41,8 @@ class Attention {
   virtual at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) = 0;
 };
 
-// Causal attention of whole sequences over their own tokens, no cache; differentiable. Honours windows.
+// Causal attention of whole sequences over their own tokens, no cache; differentiable. Honours
+// windows.
 class FullAttention : public Attention {
  public:
   FullAttention(const ModelConfig& config, const RopeTable& rope) : config_(config), rope_(rope) {}
@@ -63,7 +65,8 @@ at::Tensor causal_attention(const at::Tensor& query, const at::Tensor& key, cons
 
 // One layer: hidden_states [num_tokens, hidden_size] in and out.
 at::Tensor run_layer(const ModelConfig& config, const LayerWeights& weights, int layer,
-                     const at::Tensor& hidden_states, const TokenBatch& batch, Attention& attention);
+                     const at::Tensor& hidden_states, const TokenBatch& batch,
+                     Attention& attention);
 // Final norm and head: [num_tokens, vocab_size] in float32.
 at::Tensor compute_logits(const ModelConfig& config, const ModelWeights& weights,
                           const at::Tensor& hidden_states);
@@ -71,7 +74,8 @@ at::Tensor compute_logits(const ModelConfig& config, const ModelWeights& weights
 // The whole model in memory.
 class Decoder {
  public:
-  // `replaced_kv`[layer]: that layer's k_proj and v_proj weights are not in the checkpoint. Empty: none.
+  // `replaced_kv`[layer]: that layer's k_proj and v_proj weights are not in the checkpoint. Empty:
+  // none.
   Decoder(const Checkpoint& checkpoint, at::ScalarType dtype, std::vector<bool> replaced_kv = {});
 
   const ModelConfig& config() const { return config_; }

@@ -1,0 +1,72 @@
+#include <algorithm>
+
+#include "core/error.h"
+#include "model/decoder.h"
+
+namespace kvc {
+namespace {
+
+// Key j is visible to query i iff i - window < j <= i. [num_tokens, num_tokens] bool
+at::Tensor window_mask(std::int64_t num_tokens, std::int64_t window) {
+  const at::Tensor all = at::ones({num_tokens, num_tokens}, at::kBool);
+  return all.tril().triu(1 - window);
+}
+
+// Sequences of equal length. query [batch_size, seq_len, num_heads, head_dim], key and value
+// likewise with num_kv_heads. The same shape as the query.
+at::Tensor batched_causal_attention(const at::Tensor& query, const at::Tensor& key,
+                                    const at::Tensor& value, std::optional<std::int64_t> window) {
+  const std::int64_t seq_len = query.size(1);
+  const bool slides = window && seq_len > *window;
+  std::optional<at::Tensor> mask;
+  if (slides) {
+    mask = window_mask(seq_len, *window);
+  }
+  const bool shares_heads = query.size(2) != key.size(2);
+  return at::scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2),
+                                          value.transpose(1, 2), mask, /*dropout_p=*/0.0,
+                                          /*is_causal=*/!slides, /*scale=*/std::nullopt,
+                                          /*enable_gqa=*/shares_heads)
+      .transpose(1, 2);
+}
+
+}  // namespace
+
+at::Tensor causal_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            std::optional<std::int64_t> window) {
+  return batched_causal_attention(query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0), window)
+      .reshape({query.size(0), -1});
+}
+
+at::Tensor finish_key(const ModelConfig& config, const LayerWeights& weights, const RopeTable& rope,
+                      const at::Tensor& key, const at::Tensor& positions) {
+  return rope.rotate(
+      weights.k_norm.defined() ? rms_norm(key, weights.k_norm, config.rms_norm_eps) : key,
+      positions);
+}
+
+at::Tensor FullAttention::attend(int layer, const AttentionInput& input, const TokenBatch& batch) {
+  const auto& window = config_.windows[static_cast<std::size_t>(layer)];
+  const at::Tensor query = rope_.rotate(input.query, batch.positions);
+  const at::Tensor key = finish_key(config_, input.weights, rope_, input.key, batch.positions);
+  const auto batch_size = static_cast<std::int64_t>(batch.lengths.size());
+  const bool equal_lengths = std::adjacent_find(batch.lengths.begin(), batch.lengths.end(),
+                                                std::not_equal_to<>()) == batch.lengths.end();
+  if (equal_lengths) {
+    const auto split = [&](const at::Tensor& x) {
+      return x.unflatten(0, {batch_size, batch.lengths.front()});
+    };
+    return batched_causal_attention(split(query), split(key), split(input.value), window)
+        .reshape({query.size(0), -1});
+  }
+  std::vector<at::Tensor> outputs;
+  std::int64_t first = 0;
+  for (const std::int64_t length : batch.lengths) {
+    outputs.push_back(causal_attention(query.narrow(0, first, length), key.narrow(0, first, length),
+                                       input.value.narrow(0, first, length), window));
+    first += length;
+  }
+  return at::cat(outputs);
+}
+
+}  // namespace kvc
