@@ -1,6 +1,6 @@
-// Runs a token set through a checkpoint one layer at a time: only one layer's weights and one boundary of
-// hidden states are held, so memory does not grow with the number of layers. The boundary spills to a
-// file when it is large.
+// Runs a token set through a checkpoint a few layers at a time: only their weights and one boundary
+// of hidden states are held, so memory does not grow with the number of layers. The boundary spills
+// to a file when it is large.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "core/checkpoint.h"
@@ -30,9 +31,10 @@ struct LayerActivations {
 
 struct LayerStreamOptions {
   at::ScalarType dtype = at::kFloat;
-  std::int64_t batch_tokens = 4096;              // sequences are grouped up to this many tokens
-  std::int64_t memory_bytes = std::int64_t{1} << 30;  // boundary above this spills to spill_directory
-  std::filesystem::path spill_directory;         // empty: the system's temporary directory
+  std::int64_t batch_tokens = 4096;  // sequences are grouped up to this many tokens
+  std::int64_t memory_bytes = std::int64_t{1}
+                              << 30;      // boundary above this spills to spill_directory
+  std::filesystem::path spill_directory;  // empty: the system's temporary directory
 };
 
 class LayerStream {
@@ -49,8 +51,9 @@ class LayerStream {
   at::Tensor boundary(int batch_index) const;
 
   using Visitor = std::function<void(const LayerActivations&)>;
-  // Runs the next `num_layers` layers and moves the boundary behind them. `visit` is called for every
-  // (batch, layer), batches outermost, layers in order: a group's layers of one batch come together.
+  // Runs the next `num_layers` layers and moves the boundary behind them. `visit` is called for
+  // every (batch, layer), batches outermost, layers in order: a group's layers of one batch come
+  // together.
   void advance(int num_layers, const Visitor& visit);
   // The same without moving the boundary: a second pass over the same layers follows.
   void peek(int num_layers, const Visitor& visit);

@@ -1,0 +1,59 @@
+#include "model/spill_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+// A named file that is removed at the end of the scope.
+class TemporaryFile {
+ public:
+  TemporaryFile(const std::filesystem::path& directory, std::int64_t bytes)
+      : path_((directory / "kvconvert-spill-XXXXXX").string()), file_(::mkstemp(path_.data())) {
+    KVC_CHECK(file_ >= 0, "{}: cannot create a temporary file: {}", directory.string(),
+              std::strerror(errno));
+    const int error = ::posix_fallocate(file_, 0, bytes);
+    if (error != 0) {
+      close();
+      fail(
+          "{}: cannot reserve {} bytes for hidden states: {}; choose another directory or fewer "
+          "tokens",
+          directory.string(), bytes, std::strerror(error));
+    }
+  }
+  ~TemporaryFile() { close(); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  void close() {
+    if (file_ >= 0) {
+      ::unlink(path_.c_str());
+      ::close(file_);
+      file_ = -1;
+    }
+  }
+  std::string path_;
+  int file_;
+};
+
+}  // namespace
+
+at::Tensor make_spilled_tensor(const std::vector<std::int64_t>& shape, at::ScalarType dtype,
+                               const std::filesystem::path& directory) {
+  const std::int64_t size = c10::multiply_integers(shape);
+  const auto bytes = size * static_cast<std::int64_t>(c10::elementSize(dtype));
+  const TemporaryFile file(directory.empty() ? std::filesystem::temp_directory_path() : directory,
+                           bytes);
+  return at::from_file(file.path(), /*shared=*/true, size, at::TensorOptions(dtype)).view(shape);
+}
+
+}  // namespace kvc

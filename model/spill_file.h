@@ -1,0 +1,18 @@
+// A tensor in an unnamed temporary file: pages of it leave memory when others are needed.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+namespace kvc {
+
+// Uninitialised, of any element type. Disk space is reserved before it returns (Error when there is
+// not enough); the file has no name, so nothing is left behind whatever happens. `directory` empty:
+// the system's temporary directory.
+at::Tensor make_spilled_tensor(const std::vector<std::int64_t>& shape, at::ScalarType dtype,
+                               const std::filesystem::path& directory);
+
+}  // namespace kvc
