@@ -24,9 +24,9 @@ ALLOWED = {
     "validate": BASE | STAGES | {"validate"},
 }
 EVERYTHING = set(ALLOWED)
-COMPOSERS = re.compile(r"convert/(main|pipeline\w*)\.(h|cpp)")
+COMPOSERS = re.compile(r"convert/(main|command_line|pipeline\w*)\.(h|cpp)")
 # Programs only: libraries never see the command line.
-COMMAND_LINE = re.compile(r"core/command\.(h|cpp)|\w+/main\.cpp")
+COMMAND_LINE = re.compile(r"core/command\.(h|cpp)|\w+/(main\.cpp|command_line\.(h|cpp))")
 TORCH = re.compile(r"(torch|ATen|c10)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
@@ -55,7 +55,7 @@ def violations_of(path, text):
         if own == "core" and TORCH.match(included):
             found.append(f"{path}: core does not use LibTorch ({included})")
         if included.startswith("CLI/") and not COMMAND_LINE.fullmatch(path):
-            found.append(f"{path}: only core/command and main.cpp see the command line ({included})")
+            found.append(f"{path}: only core/command, main.cpp and command_line see the command line ({included})")
         if bracket == '"' and target is None:
             found.append(f"{path}: project includes name the file from the root of the tree ({included})")
     return found

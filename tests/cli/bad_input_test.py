@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Bad input gives one clear message, exit 1 or 2, and leaves nothing behind."""
+
+import os
+import resource
+import subprocess
+import unittest
+
+from programs import FAST, REFERENCE, STORIES, ProgramTest, command, copy_checkpoint, edit_config, edit_tensors
+
+K_PROJ = "model.layers.2.self_attn.k_proj.weight"
+
+
+class Checkpoints(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.checkpoint = copy_checkpoint(STORIES, self.directory / "checkpoint")
+
+    def assert_unusable(self, *words):
+        out = self.directory / "out"
+        self.assert_refused({1}, words, "kvconvert", self.checkpoint, "--out", out, *FAST)
+        self.assert_refused({1}, words, "kvrun", self.checkpoint, "--prompt", "Once")
+
+    def test_truncated_shard(self):
+        shard = self.checkpoint / "model.safetensors"
+        os.truncate(shard, shard.stat().st_size - 4096)
+        self.assert_unusable("model.safetensors")
+
+    def test_shard_of_a_few_bytes(self):
+        os.truncate(self.checkpoint / "model.safetensors", 5)
+        self.assert_unusable("model.safetensors")
+
+    def test_missing_tensor(self):
+        edit_tensors(self.checkpoint, lambda tensors: tensors.pop(K_PROJ))
+        self.assert_unusable(K_PROJ)
+
+    def test_wrong_shape(self):
+        edit_tensors(self.checkpoint, lambda tensors: tensors[K_PROJ].__setitem__(1, [64, 32]))
+        self.assert_unusable(K_PROJ, "32", "64")
+
+    def test_unknown_architecture(self):
+        edit_config(self.checkpoint, model_type="gpt_unknown")
+        self.assert_unusable("gpt_unknown", "llama", "qwen2")
+
+    def test_missing_and_broken_config(self):
+        (self.checkpoint / "config.json").write_text('{"model_type": "llama",', encoding="utf-8")
+        self.assert_unusable("config.json")
+        (self.checkpoint / "config.json").unlink()
+        self.assert_unusable("config.json")
+
+    def test_config_that_contradicts_the_weights(self):
+        edit_config(self.checkpoint, num_hidden_layers=6)
+        self.assert_unusable("layers.5")
+
+    def test_broken_tokenizer(self):
+        (self.checkpoint / "tokenizer.json").write_text("[]", encoding="utf-8")
+        self.assert_unusable("tokenizer.json")
+
+
+class Texts(ProgramTest):
+    def test_empty_calibration_text(self):
+        for name, contents in (("empty.txt", ""), ("blank.jsonl", "\n\n"), ("no_text.jsonl", '{"other": "x"}\n')):
+            text = self.directory / name
+            text.write_text(contents, encoding="utf-8")
+            self.assert_refused({1}, [name], "kvconvert", STORIES, "--out", self.directory / "out", *FAST,
+                                "--calibration", text)
+            self.assert_refused({1}, [name], "kvcalibrate", STORIES, "--out", self.directory / "out.h5",
+                                "--calibration", text)
+
+    def test_absent_calibration_text(self):
+        self.assert_refused({1}, ["absent.txt"], "kvconvert", STORIES, "--out", self.directory / "out", *FAST,
+                            "--calibration", self.directory / "absent.txt")
+
+    def test_absent_prompt(self):
+        self.assert_refused({2}, ["--prompt"], "kvrun", STORIES)
+        self.assert_refused({1}, ["absent.txt"], "kvrun", STORIES, "--prompt-file", self.directory / "absent.txt")
+
+
+class Outputs(ProgramTest):
+    def test_existing_output_needs_force(self):
+        out = self.directory / "out"
+        out.mkdir()
+        (out / "mine.txt").write_text("mine", encoding="utf-8")
+        self.assert_refused({1}, ["out", "--force"], "kvconvert", STORIES, "--out", out, *FAST)
+        self.run_ok("kvconvert", STORIES, "--out", out, *FAST, "--force")
+        self.assertFalse((out / "mine.txt").exists())
+        self.assertTrue((out / "config.json").exists())
+
+    def test_missing_parent(self):
+        self.assert_refused({1}, ["nowhere"], "kvconvert", STORIES, "--out", self.directory / "nowhere" / "out", *FAST)
+
+    def test_a_checkpoint_is_never_its_own_output(self):
+        checkpoint = copy_checkpoint(STORIES, self.directory / "checkpoint")
+        self.assert_refused({1, 2}, ["checkpoint"], "kvconvert", checkpoint, "--out", checkpoint, *FAST)
+
+    def test_artifacts_of_another_checkpoint(self):
+        work = self.directory / "work"
+        self.run_ok("kvconvert", STORIES, "--out", self.directory / "out", "--work", work, *FAST)
+        self.assert_refused({1}, ["another checkpoint"], "kvexport", REFERENCE, "--conversion", work / "conversion",
+                            "--out", self.directory / "exported")
+
+    def test_models_that_cannot_be_compared(self):
+        self.assert_refused({1}, ["vocab"], "kvvalidate", REFERENCE, STORIES)
+
+
+class FullDisk(ProgramTest):
+    """A disk of a few sizes, so that different stages meet its end."""
+
+    KIBIBYTES = (64, 256, 700, 1300)
+
+    def mount(self, kibibytes):
+        disk = self.directory / f"disk{kibibytes}"
+        disk.mkdir()
+        mounted = os.geteuid() == 0 and subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={kibibytes}k", "tmpfs", disk], capture_output=True).returncode == 0
+        if mounted:
+            self.addCleanup(subprocess.run, ["umount", disk], check=True)
+        return disk, mounted
+
+    def test_every_stage(self):
+        for kibibytes in self.KIBIBYTES:
+            disk, mounted = self.mount(kibibytes)
+            limit = {}
+            if not mounted:  # the next best: no file may grow beyond the size
+                size = kibibytes << 8
+                limit = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
+                         "restore_signals": False}
+            with self.subTest(kibibytes=kibibytes, mounted=mounted):
+                self.assert_refused({1}, [str(disk)], "kvconvert", STORIES, "--out", disk / "out", *FAST,
+                                    where=disk, **limit)
+
+    def test_standard_output_that_cannot_be_written(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            process = subprocess.run(command("kvrun", STORIES, "--prompt", "Once", "--max-new-tokens", "4", "--quiet"),
+                                     stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(process.returncode, 1, process.stderr)
+        self.assertIn("standard output", process.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""What every program has in common, options that cannot be right, and plans from a config alone."""
+
+import json
+import unittest
+
+from programs import DATA, PROGRAMS, REFERENCE, STORIES, ProgramTest, listing, run
+
+CONFIGS = DATA / "configs"
+
+
+class CommonOptions(ProgramTest):
+    def test_help_names_the_common_options(self):
+        for program in PROGRAMS:
+            process = self.run_ok(program, "--help")
+            for option in ("--device", "--threads", "--seed", "--force", "--quiet", "--json", "--log-level", "--version"):
+                self.assertIn(option, process.stdout, program)
+            self.assertEqual(process.stderr, "", program)
+
+    def test_version_names_program_and_version(self):
+        for program in PROGRAMS:
+            self.assertRegex(self.run_ok(program, "--version").stdout, rf"^{program} \d+\.\d+\.\d+\n$")
+
+    def test_usage_errors_exit_with_two(self):
+        for program in PROGRAMS:
+            self.assert_refused({2}, ["--no-such-option"], program, STORIES, "--no-such-option")
+            self.assert_refused({2}, ["--help"], program)
+            self.assert_refused({2}, ["--threads"], program, STORIES, "--threads", "many")
+
+    def test_a_missing_checkpoint_is_named(self):
+        absent = self.directory / "absent"
+        self.assert_refused({1}, ["absent"], "kvconvert", absent, "--out", self.directory / "out")
+        self.assert_refused({1}, ["absent"], "kvrun", absent, "--prompt", "x")
+        self.assert_refused({1}, ["absent"], "kvvalidate", absent, STORIES)
+        self.assert_refused({1}, ["absent"], "kvcalibrate", absent, "--out", self.directory / "out.h5")
+
+
+class ConvertSettings(ProgramTest):
+    def assert_usage(self, word, *arguments):
+        self.assert_refused({2}, [word], "kvconvert", STORIES, "--out", self.directory / "out", *arguments)
+
+    def test_values_out_of_range(self):
+        self.assert_usage("--rank", "--rank", "0")
+        self.assert_usage("--rank", "--rank", "2")
+        self.assert_usage("--group", "--group", "0")
+        self.assert_usage("--group", "--group", "-4")
+        self.assert_usage("--kept-ratio", "--group", "4", "--kept-ratio", "0")
+        self.assert_usage("--kept-ratio", "--group", "4", "--kept-ratio", "1.5")
+        self.assert_usage("--num-sequences", "--group", "4", "--num-sequences", "0")
+        self.assert_usage("--seq-len", "--group", "4", "--seq-len", "1")
+
+    def test_unknown_words_list_the_known(self):
+        self.assert_usage("whitened", "--factor", "best")
+        self.assert_usage("sensitivity", "--merge", "best")
+        self.assert_usage("palu", "--method", "best")
+        self.assert_usage("paper", "--group", "4", "--preset", "best")
+
+
+class Plans(ProgramTest):
+    def plan(self, model, *arguments):
+        process = self.run_ok("kvconvert", CONFIGS / model, "--plan", "--group", "4", "--rank", "0.7", *arguments)
+        self.assertEqual(process.stderr, "")
+        return process.stdout
+
+    def test_published_models_from_config_alone(self):
+        before = listing(CONFIGS)
+        # A latent at 0.7 of hidden_size against the keys and values of one layer.
+        self.assertIn("1.40", self.plan("Llama-3.1-8B", "--rank-multiple", "1"))
+        self.assertIn("1.40", self.plan("Mistral-7B-v0.2", "--rank-multiple", "1"))
+        self.assertIn("0.35", self.plan("Llama-2-7B", "--rank-multiple", "1"))
+        self.assertIn("2.80", self.plan("Llama-3.1-70B", "--rank-multiple", "1", "--kept-ratio", "0.75"))
+        self.assertIn("2.45", self.plan("Qwen2.5-7B", "--rank-multiple", "1", "--kept-ratio", "0.7"))
+        self.assertEqual(listing(CONFIGS), before)
+
+    def test_machine_readable(self):
+        plan = json.loads(self.plan("Llama-3.1-8B", "--json"))
+        self.assertIsInstance(plan, dict)
+        self.assertGreater(len(plan), 3)
+
+    def test_what_cannot_help_is_refused_with_numbers(self):
+        self.assert_refused({1, 2}, ["--kept-ratio", "0.7"], "kvconvert", CONFIGS / "Qwen2.5-7B", "--plan",
+                            "--group", "4", "--rank", "0.7", "--kept-ratio", "0.5")
+        self.assert_refused({1, 2}, ["--group"], "kvconvert", CONFIGS / "Llama-3.1-8B", "--plan",
+                            "--group", "1", "--rank", "0.7", "--kept-ratio", "0.5")
+
+    def test_converting_needs_weights(self):
+        self.assert_refused({1}, ["safetensors"], "kvconvert", CONFIGS / "Llama-3.1-8B", "--group", "4",
+                            "--rank", "0.7", "--out", self.directory / "out")
+
+    def test_a_plan_writes_nothing_even_with_an_output_named(self):
+        self.run_ok("kvconvert", REFERENCE, "--plan", "--group", "4", "--rank", "0.7", "--out", self.directory / "out")
+        self.assertEqual(listing(self.directory), {})
+
+
+if __name__ == "__main__":
+    unittest.main()

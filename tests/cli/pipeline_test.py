@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""The project's main job on real input: the reference checkpoint is converted, judged and run."""
+
+import json
+import re
+import time
+import unittest
+
+from programs import FAST, REFERENCE, STORIES, ProgramTest, listing
+
+NUMBER = r"[-+0-9.e]+"
+SUMMARY = re.compile(rf"kept_ratio ({NUMBER}) .*KLD ({NUMBER}) .*perplexity ratio ({NUMBER}) .*same top ({NUMBER})")
+
+
+class Reference(ProgramTest):
+    """Shares one conversion between the tests: it takes most of a minute."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.shared = cls()
+        cls.shared.setUp()
+        cls.source = listing(REFERENCE)
+        cls.out = cls.shared.directory / "converted"
+        started = time.monotonic()
+        cls.process = cls.shared.run_ok("kvconvert", "--group", "4", "--rank", "0.7", REFERENCE, "--out", cls.out)
+        cls.seconds = time.monotonic() - started
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.shared.doCleanups()
+
+    def runTest(self):  # lets setUpClass make an instance
+        pass
+
+    def kvrun(self, model, *arguments):
+        return json.loads(self.run_ok("kvrun", model, "--json", "--quiet", *arguments).stdout)
+
+    def test_ends_with_one_line_that_states_saving_and_price(self):
+        lines = self.process.stdout.strip().splitlines()
+        self.assertEqual(len(lines), 1, self.process.stdout)
+        match = SUMMARY.match(lines[0])
+        self.assertIsNotNone(match, lines[0])
+        kept, kld, ratio, same_top = map(float, match.groups())
+        self.assertLess(kept, 0.75)
+        self.assertLess(kld, 0.05)
+        self.assertAlmostEqual(ratio, 1.0, delta=0.05)
+        self.assertGreater(same_top, 90)
+
+    def test_takes_under_a_minute(self):
+        self.assertLess(self.seconds, 60)
+
+    def test_the_output_is_a_checkpoint_with_its_report(self):
+        files = listing(self.out)
+        for name in ("config.json", "model.safetensors", "tokenizer.json", "report.json", "report.html"):
+            self.assertIn(name, files)
+        config = json.loads((self.out / "config.json").read_text(encoding="utf-8"))
+        plan = config["kvconvert"]["plan"]
+        self.assertEqual(len(plan["layers"]), 12)
+        report = json.loads((self.out / "report.json").read_text(encoding="utf-8"))
+        self.assertIn("continuation", report)
+        self.assertIn("teacher_forced", report)
+        self.assertNotIn("T", re.findall(r"\d{4}-\d{2}-\d{2}(T)\d{2}:", json.dumps(report)), "reports carry no times")
+
+    def test_the_source_is_untouched(self):
+        self.assertEqual(listing(REFERENCE), self.source)
+
+    def test_kvrun_keeps_fewer_bytes_and_still_speaks(self):
+        prompt = "Once upon a time, there was a little girl named Lily. " * 16
+        original = self.kvrun(REFERENCE, "--prompt", prompt, "--max-new-tokens", "200")
+        converted = self.kvrun(self.out, "--prompt", prompt, "--max-new-tokens", "200")
+        self.assertEqual(original["kv"]["bytes"], original["kv"]["original_bytes"])
+        self.assertEqual(converted["kv"]["original_bytes"], original["kv"]["original_bytes"])
+        self.assertLess(converted["kv"]["bytes"], 0.8 * original["kv"]["bytes"])
+        self.assertEqual(converted["tokens"][:10], original["tokens"][:10])
+
+    def test_thresholds_decide_the_exit_code(self):
+        report = self.directory / "report.json"
+        arguments = (REFERENCE, self.out, "--num-sequences", "2", "--seq-len", "256", "--quiet")
+        self.run_ok("kvvalidate", *arguments, "--max-kld", "0.5", "--max-ppl-ratio", "1.5", "--min-same-top", "0.5",
+                    "--report", report)
+        self.assertIn("continuation", json.loads(report.read_text(encoding="utf-8")))
+        self.assert_refused({3}, ["KL"], "kvvalidate", *arguments[:-1], "--max-kld", "1e-9")
+
+
+class Equalities(ProgramTest):
+    def test_a_model_compared_with_itself(self):
+        process = self.run_ok("kvvalidate", STORIES, STORIES, "--num-sequences", "2", "--json", "--quiet")
+        report = json.loads(process.stdout)
+        self.assertEqual(report["kept_ratio"], 1)
+        self.assertLess(abs(report["continuation"]["kl_divergence"]["mean"]), 1e-9)
+
+    def test_stages_by_hand_give_the_pipelines_bytes(self):
+        work = self.directory / "work"
+        self.run_ok("kvconvert", STORIES, "--out", self.directory / "out", "--work", work, *FAST, "--quiet")
+        tokens = work / "tokens.h5"
+        for program, name in (("kvcalibrate", "calibration.h5"), ("kvfisher", "fisher.h5")):
+            self.run_ok(program, STORIES, "--tokens", tokens, "--out", self.directory / name, "--quiet")
+            self.assertEqual((self.directory / name).read_bytes(), (work / name).read_bytes(), name)
+        self.run_ok("kvexport", STORIES, "--conversion", work / "conversion", "--export", "factored",
+                    "--out", self.directory / "exported", "--quiet")
+        self.assertEqual(listing(self.directory / "exported"), listing(self.directory / "out"))
+
+    def test_greedy_text_of_a_public_model(self):
+        expected = (STORIES / "expected_greedy.txt").read_text(encoding="utf-8").strip()
+        process = self.run_ok("kvrun", STORIES, "--prompt", "Once upon a time", "--max-new-tokens", "256",
+                              "--dtype", "float32", "--quiet")
+        self.assertIn(expected[:200], process.stdout)
+
+    def test_both_exports_in_one_directory(self):
+        out = self.directory / "out"
+        self.run_ok("kvconvert", STORIES, "--out", out, *FAST, "--export", "both", "--quiet")
+        for form in ("folded", "factored"):
+            self.run_ok("kvrun", out / form, "--prompt", "Once", "--max-new-tokens", "3", "--quiet")
+
+
+if __name__ == "__main__":
+    unittest.main()
