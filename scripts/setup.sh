@@ -81,8 +81,9 @@ install_libtorch() {
   [[ -n $(torch_dir .venv) ]] || fail "torch was installed into .venv, but its headers or libraries are not there"
 }
 
+# peers_present VENV: does it hold the pinned versions?
 peers_present() {
-  .venv-peers/bin/python - 2>/dev/null <<PYTHON
+  "$1/bin/python" - 2>/dev/null <<PYTHON
 from importlib.metadata import version
 pinned = {"torch": "$TORCH_VERSION", "transformers": "$TRANSFORMERS_VERSION", "tokenizers": "$TOKENIZERS_VERSION",
           "safetensors": "$SAFETENSORS_VERSION", "h5py": "$H5PY_VERSION", "numpy": "$NUMPY_VERSION"}
@@ -91,15 +92,18 @@ PYTHON
 }
 
 install_peers() {
-  if peers_present; then
-    say "peers: present in .venv-peers"
-    return
-  fi
+  local venv
+  for venv in .venv-peers .venv; do
+    if peers_present "$venv"; then
+      say "peers: present in $venv"
+      return
+    fi
+  done
   say "peers: installing torch, transformers, tokenizers, safetensors, h5py and numpy into .venv-peers (about 5 GB)"
   make_venv .venv-peers
   pip_install .venv-peers "torch==$TORCH_VERSION" "transformers==$TRANSFORMERS_VERSION" \
     "tokenizers==$TOKENIZERS_VERSION" "safetensors==$SAFETENSORS_VERSION" "h5py==$H5PY_VERSION" "numpy==$NUMPY_VERSION"
-  peers_present || fail "the libraries in .venv-peers are not the versions of versions.env"
+  peers_present .venv-peers || fail "the libraries in .venv-peers are not the versions of versions.env"
 }
 
 peers=no
