@@ -1,5 +1,5 @@
-// A HuggingFace checkpoint directory: config.json kept verbatim, tensors from one or several safetensors
-// files, memory-mapped. Nothing but headers and the tensors that are asked for is read.
+// A HuggingFace checkpoint directory: config.json kept verbatim, tensors from one or several
+// safetensors files, memory-mapped. Nothing but headers and the tensors that are asked for is read.
 #pragma once
 
 #include <filesystem>
@@ -16,10 +16,11 @@ namespace kvc {
 
 class Checkpoint {
  public:
-  // Reads config.json and all headers. Refuses pickle-only directories, quantised checkpoints, remote
-  // code (auto_map), an index that disagrees with its shards; each with one message and the way out.
+  // Reads config.json and all headers. Refuses pickle-only directories, quantised checkpoints,
+  // remote code (auto_map), an index that disagrees with its shards; each with one message and the
+  // way out.
   static Checkpoint open(const std::filesystem::path& directory);
-  // config.json alone is enough; tensor_names() is then empty and has_weights() false.
+  // Reads config.json alone; tensor_names() is empty and has_weights() false.
   static Checkpoint open_config_only(const std::filesystem::path& directory);
 
   const std::filesystem::path& directory() const { return directory_; }
@@ -34,12 +35,12 @@ class Checkpoint {
   const TensorInfo& info(const std::string& name, const std::vector<std::int64_t>& shape) const;
   std::span<const std::byte> bytes(const std::string& name) const;
 
-  // Fingerprint for provenance: SHA-256 over config.json, every shard's header, and of every tensor its
-  // first, middle and last 4 KiB. Computed once, on first use.
+  // Fingerprint for provenance: SHA-256 over config.json, every shard's header, and of every tensor
+  // its first, middle and last 4 KiB. Computed once, on first use.
   const std::string& hash() const;
 
-  // Files to copy beside converted weights (tokenizer, generation config, chat templates, licences),
-  // relative to directory(), sorted.
+  // Files to copy beside converted weights (tokenizer, generation config, chat templates,
+  // licences), relative to directory(), sorted.
   std::vector<std::filesystem::path> companion_files() const;
 
  private:
@@ -47,6 +48,9 @@ class Checkpoint {
     std::size_t shard = 0;
     const TensorInfo* info = nullptr;
   };
+  void add_shard(const std::string& file, const std::map<std::string, std::string>& weight_map);
+  const Entry& entry(const std::string& name) const;
+
   std::filesystem::path directory_;
   std::string config_text_;
   Json config_;
@@ -55,8 +59,9 @@ class Checkpoint {
   mutable std::string hash_;
 };
 
-// Splits `tensors` into shards of at most `shard_bytes` as transformers does, writes model.safetensors or
-// model-0000i-of-0000n.safetensors plus model.safetensors.index.json into `directory`.
+// Splits `tensors` into shards of at most `shard_bytes` as transformers does, writes
+// model.safetensors or model-0000i-of-0000n.safetensors plus model.safetensors.index.json into
+// `directory`.
 void write_checkpoint_tensors(const std::filesystem::path& directory,
                               std::vector<TensorSource> tensors,
                               std::uint64_t shard_bytes = 50'000'000'000ull);

@@ -1,0 +1,160 @@
+#include "core/checkpoint.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/checkpoint_shards.h"
+#include "core/error.h"
+#include "core/hash.h"
+#include "core/output.h"
+#include "core/safetensors_header.h"
+
+namespace kvc {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxConfigBytes = 16u << 20;
+
+void refuse_remote_code(const Json& json, const fs::path& path) {
+  KVC_CHECK(!json.contains("auto_map"),
+            "{}: \"auto_map\" asks for Python code of the checkpoint, which is never run; only the "
+            "built-in architectures are supported",
+            path.string());
+}
+
+// config.json of a checkpoint that may be converted. A factored checkpoint of this project (it has
+// a "kvconvert" object) names modeling files for transformers; nothing here runs them.
+void check_config(const Json& config, const fs::path& path) {
+  KVC_CHECK(config.is_object(), "{}: expected a JSON object, found {}", path.string(),
+            config.type_name());
+  KVC_CHECK(
+      !config.contains("quantization_config") || config["quantization_config"].is_null(),
+      "{}: the checkpoint is quantised (\"quantization_config\"); use the original in float32, "
+      "bfloat16 or float16",
+      path.string());
+  if (config.contains("kvconvert")) {
+    return;
+  }
+  refuse_remote_code(config, path);
+  const fs::path tokenizer = path.parent_path() / "tokenizer_config.json";
+  if (fs::exists(tokenizer)) {
+    refuse_remote_code(read_json(tokenizer), tokenizer);
+  }
+}
+
+}  // namespace
+
+Checkpoint Checkpoint::open_config_only(const fs::path& directory) {
+  KVC_CHECK(fs::exists(directory),
+            "{}: does not exist; expected the directory of a HuggingFace "
+            "checkpoint",
+            directory.string());
+  KVC_CHECK(fs::is_directory(directory),
+            "{}: not a directory; expected the directory of a HuggingFace checkpoint",
+            directory.string());
+  const fs::path path = directory / "config.json";
+  KVC_CHECK(fs::exists(path),
+            "{}: no config.json; expected the directory of a HuggingFace checkpoint",
+            directory.string());
+  Checkpoint checkpoint;
+  checkpoint.directory_ = directory;
+  checkpoint.config_text_ = read_file(path, kMaxConfigBytes);
+  checkpoint.config_ = parse_json(checkpoint.config_text_, path.string());
+  check_config(checkpoint.config_, path);
+  return checkpoint;
+}
+
+Checkpoint Checkpoint::open(const fs::path& directory) {
+  Checkpoint checkpoint = open_config_only(directory);
+  const ShardList list = find_shards(directory);
+  for (const std::string& file : list.files) {
+    checkpoint.add_shard(file, list.weight_map);
+  }
+  for (const auto& [name, file] : list.weight_map) {
+    KVC_CHECK(checkpoint.contains(name),
+              "{}: tensor '{}' is missing; the index says it is in this file",
+              (directory / file).string(), name);
+  }
+  KVC_CHECK(checkpoint.has_weights(), "{}: holds no tensors",
+            (directory / list.files.front()).string());
+  return checkpoint;
+}
+
+// `weight_map` is empty for a checkpoint without an index.
+void Checkpoint::add_shard(const std::string& file,
+                           const std::map<std::string, std::string>& weight_map) {
+  shards_.push_back(std::make_unique<SafetensorsFile>(SafetensorsFile::open(directory_ / file)));
+  const SafetensorsFile& shard = *shards_.back();
+  for (const TensorInfo& tensor : shard.tensors()) {
+    const auto listed = weight_map.find(tensor.name);
+    KVC_CHECK(weight_map.empty() || listed != weight_map.end(),
+              "{}: tensor '{}' is not in the index", shard.path().string(), tensor.name);
+    KVC_CHECK(weight_map.empty() || listed->second == file,
+              "{}: tensor '{}' is in this file, the index says it is in {}", shard.path().string(),
+              tensor.name, listed->second);
+    tensors_.emplace(tensor.name, Entry{shards_.size() - 1, &tensor});
+  }
+  KVC_CHECK(tensors_.size() <= kMaxTensors, "{}: more than {} tensors", directory_.string(),
+            kMaxTensors);
+}
+
+std::vector<std::string> Checkpoint::tensor_names() const {
+  std::vector<std::string> names;
+  names.reserve(tensors_.size());
+  for (const auto& [name, entry] : tensors_) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+const Checkpoint::Entry& Checkpoint::entry(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  KVC_CHECK(found != tensors_.end(), "{}: tensor '{}' is missing", directory_.string(), name);
+  return found->second;
+}
+
+const TensorInfo& Checkpoint::info(const std::string& name) const { return *entry(name).info; }
+
+const TensorInfo& Checkpoint::info(const std::string& name,
+                                   const std::vector<std::int64_t>& shape) const {
+  const TensorInfo& tensor = info(name);
+  KVC_CHECK(tensor.shape == shape, "{}: tensor '{}' has shape [{}], config.json makes it [{}]",
+            directory_.string(), name, fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
+  return tensor;
+}
+
+std::span<const std::byte> Checkpoint::bytes(const std::string& name) const {
+  const Entry& found = entry(name);
+  return shards_[found.shard]->bytes(*found.info);
+}
+
+const std::string& Checkpoint::hash() const {
+  if (!hash_.empty()) {
+    return hash_;
+  }
+  constexpr std::size_t kSample = 4096;
+  Sha256 sha;
+  // Each part after its length, so that parts cannot run into each other.
+  const auto add = [&sha](std::span<const std::byte> part) {
+    sha.update(fmt::format("{}:", part.size()));
+    sha.update(part);
+  };
+  add(std::as_bytes(std::span(config_text_)));
+  for (const auto& shard : shards_) {
+    add(std::as_bytes(std::span(shard->header())));
+  }
+  for (const auto& [name, found] : tensors_) {
+    const std::span<const std::byte> data = shards_[found.shard]->bytes(*found.info);
+    const std::size_t length = std::min(kSample, data.size());
+    add(data.first(length));
+    add(data.subspan((data.size() - length) / 2, length));
+    add(data.last(length));
+  }
+  hash_ = sha.hex();
+  return hash_;
+}
+
+}  // namespace kvc

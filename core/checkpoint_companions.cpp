@@ -1,0 +1,62 @@
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <string_view>
+
+#include "core/checkpoint.h"
+
+namespace kvc {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array<std::string_view, 9> kNames = {
+    "added_tokens.json", "chat_template.jinja",     "generation_config.json",
+    "merges.txt",        "special_tokens_map.json", "tokenizer.json",
+    "tokenizer.model",   "tokenizer_config.json",   "vocab.json"};
+
+constexpr std::array<std::string_view, 6> kLicenceNames = {"licence", "license",    "copying",
+                                                           "notice",  "use_policy", "usage_policy"};
+
+// Endings that are never copied whatever the name: weights, code.
+constexpr std::array<std::string_view, 11> kRefusedEndings = {
+    ".bin",  ".pt",   ".pth", ".ckpt", ".h5",         ".msgpack",
+    ".gguf", ".onnx", ".py",  ".so",   ".safetensors"};
+
+bool is_companion(const std::string& name) {
+  if (std::find(kNames.begin(), kNames.end(), name) != kNames.end()) {
+    return true;
+  }
+  std::string lower = name;
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const bool licence =
+      std::any_of(kLicenceNames.begin(), kLicenceNames.end(),
+                  [&](std::string_view start) { return lower.starts_with(start); });
+  const bool refused = std::any_of(kRefusedEndings.begin(), kRefusedEndings.end(),
+                                   [&](std::string_view end) { return lower.ends_with(end); });
+  return licence && !refused;
+}
+
+}  // namespace
+
+std::vector<fs::path> Checkpoint::companion_files() const {
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory_)) {
+    if (entry.is_regular_file() && is_companion(entry.path().filename().string())) {
+      files.push_back(entry.path().filename());
+    }
+  }
+  const fs::path templates = "additional_chat_templates";
+  if (fs::is_directory(directory_ / templates)) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(directory_ / templates)) {
+      if (entry.is_regular_file() && entry.path().extension() == ".jinja") {
+        files.push_back(templates / entry.path().filename());
+      }
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace kvc

@@ -1,0 +1,110 @@
+#include "core/checkpoint_shards.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "core/output.h"
+#include "core/safetensors_header.h"
+
+namespace kvc {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr std::size_t kMaxIndexBytes = 256u << 20;
+constexpr std::size_t kMaxShards = 10'000;
+
+bool is_plain_safetensors_name(const std::string& file) {
+  const bool printable = std::none_of(file.begin(), file.end(), [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f || c == '/' || c == '\\';
+  });
+  return printable && !file.starts_with(".") && file.size() <= 255 &&
+         file.ends_with(".safetensors");
+}
+
+ShardList read_index(const fs::path& path) {
+  const std::string subject = path.string();
+  const Json index = read_json(path, kMaxIndexBytes);
+  KVC_CHECK(index.is_object() && index.contains("weight_map") && index["weight_map"].is_object(),
+            "{}: expected an object \"weight_map\" of tensor names and files", subject);
+  const Json& entries = index["weight_map"];
+  KVC_CHECK(!entries.empty(), "{}: weight_map is empty", subject);
+  KVC_CHECK(entries.size() <= kMaxTensors, "{}: {} tensors, at most {} expected", subject,
+            entries.size(), kMaxTensors);
+  ShardList shards;
+  std::set<std::string> files;
+  for (const auto& [name, file] : entries.items()) {
+    check_tensor_name(name, subject);
+    KVC_CHECK(file.is_string() && is_plain_safetensors_name(file.get_ref<const std::string&>()),
+              "{}: tensor '{}': expected the name of a .safetensors file in this directory, found "
+              "{}",
+              subject, name, file.dump());
+    files.insert(file.get<std::string>());
+    shards.weight_map.emplace(name, file.get<std::string>());
+  }
+  KVC_CHECK(files.size() <= kMaxShards, "{}: {} files, at most {} expected", subject, files.size(),
+            kMaxShards);
+  shards.files.assign(files.begin(), files.end());
+  for (const std::string& file : shards.files) {
+    KVC_CHECK(fs::exists(path.parent_path() / file),
+              "{}: shard {} is missing; copy or download it again", subject, file);
+  }
+  return shards;
+}
+
+// The files of `directory` that end so, sorted.
+std::vector<std::string> files_ending(const fs::path& directory, const std::string& ending) {
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    if (entry.path().filename().string().ends_with(ending)) {
+      names.push_back(entry.path().filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+[[noreturn]] void fail_without_weights(const fs::path& directory) {
+  const std::string subject = directory.string();
+  if (const auto found = files_ending(directory, ".safetensors"); !found.empty()) {
+    fail(
+        "{}: has {} but neither {} nor {}; download the missing file, or rename a single file to "
+        "{}",
+        subject, found.front(), kSingleFile, kIndexFile, kSingleFile);
+  }
+  for (const char* ending : {".bin", ".pt", ".pth", ".ckpt"}) {
+    if (const auto found = files_ending(directory, ending); !found.empty()) {
+      fail(
+          "{}: only pickled weights ({}), which can run code when read. Convert them where you "
+          "trust "
+          "them: python -c \"from transformers import AutoModelForCausalLM as M; "
+          "M.from_pretrained('{}').save_pretrained('NEW_DIRECTORY')\"",
+          subject, found.front(), subject);
+    }
+  }
+  if (const auto found = files_ending(directory, ".gguf"); !found.empty()) {
+    fail("{}: GGUF weights ({}) are not read; use the original safetensors checkpoint", subject,
+         found.front());
+  }
+  fail("{}: no weights; expected {} or {}", subject, kSingleFile, kIndexFile);
+}
+
+}  // namespace
+
+ShardList find_shards(const fs::path& directory) {
+  // transformers prefers the single file where both exist.
+  if (fs::exists(directory / kSingleFile)) {
+    return {{kSingleFile}, {}};
+  }
+  if (fs::exists(directory / kIndexFile)) {
+    return read_index(directory / kIndexFile);
+  }
+  fail_without_weights(directory);
+}
+
+}  // namespace kvc
