@@ -28,7 +28,7 @@ std::string make_header(const std::filesystem::path& path,
     entry["dtype"] = dtype_name(tensor.dtype);
     entry["shape"] = tensor.shape;
     entry["data_offsets"] = {position, end};
-    text += "," + Json(tensor.name).dump() + ":" + entry.dump();
+    text += fmt::format(",{}:{}", Json(tensor.name).dump(), entry.dump());
     position = end;
   }
   text += "}";

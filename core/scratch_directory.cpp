@@ -26,7 +26,7 @@ bool names(const std::filesystem::path& path, const FileDescriptor& directory) {
 }  // namespace
 
 ScratchDirectory::ScratchDirectory(const std::filesystem::path& output)
-    : path_(output.parent_path() / ("." + output.filename().string() + ".partial")) {
+    : path_(output.parent_path() / fmt::format(".{}.partial", output.filename().string())) {
   // A few rounds: other processes may clear the same leftover at the same moment.
   for (int round = 0; round < 100; ++round) {
     if (try_create()) {
