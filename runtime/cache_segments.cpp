@@ -1,0 +1,101 @@
+#include "runtime/cache_segments.h"
+
+#include <algorithm>
+
+namespace kvc {
+namespace {
+
+class SegmentBuilder {
+ public:
+  SegmentBuilder(const Decoder& decoder, const LayerWeights& weights, const GroupFactors& factors,
+                 std::int64_t num_queries)
+      : decoder_(decoder), weights_(weights), factors_(factors), num_queries_(num_queries) {}
+
+  Segment from_latents(const at::Tensor& stored, const at::Tensor& positions,
+                       const Reconstruction& layer) const {
+    const ModelConfig& config = decoder_.config();
+    const at::Tensor latent = stored.to(decoder_.dtype());
+    const Linear rebuild_key{layer.key, weights_.k_proj.bias};
+    const at::Tensor key = rebuild_key(latent.narrow(1, 0, factors_.key_rank))
+                               .view({-1, config.num_kv_heads, config.head_dim});
+    Segment segment{
+        .key = finish_key(config, weights_, decoder_.rope(), key, positions),
+        .positions = positions,
+        .value = {},
+        .latent = latent.narrow(1, latent.size(1) - factors_.value_rank, factors_.value_rank),
+        .value_proj = layer.value,
+        .value_bias = weights_.v_proj.bias};
+    if (!prefers_rank_space(num_queries_, config.num_heads, config.head_dim, config.kv_dim(),
+                            factors_.value_rank)) {
+      const Linear rebuild_value{layer.value, weights_.v_proj.bias};
+      segment.value = rebuild_value(segment.latent).view_as(key);
+    }
+    return segment;
+  }
+
+  Segment from_rows(const KeyValueBuffers& rows, const at::Tensor& positions) const {
+    return {.key = rows.key.rows().to(decoder_.dtype()),
+            .positions = positions,
+            .value = rows.value.rows().to(decoder_.dtype()),
+            .latent = {},
+            .value_proj = {},
+            .value_bias = {}};
+  }
+
+ private:
+  const Decoder& decoder_;
+  const LayerWeights& weights_;
+  const GroupFactors& factors_;
+  std::int64_t num_queries_;
+};
+
+// Sinks and then the last tokens of the sequence.
+at::Tensor pending_positions(std::int64_t pending, std::int64_t num_tokens,
+                             std::int64_t sink_tokens) {
+  const std::int64_t sinks = std::min({pending, num_tokens, sink_tokens});
+  return at::cat({at::arange(sinks, at::kLong),
+                  at::arange(num_tokens - (pending - sinks), num_tokens, at::kLong)});
+}
+
+}  // namespace
+
+KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
+                     const GroupFactors& factors, const Reconstruction& layer,
+                     const at::Tensor& latent) {
+  const ModelConfig& config = decoder.config();
+  const Linear key{layer.key, weights.k_proj.bias}, value{layer.value, weights.v_proj.bias};
+  const std::vector<std::int64_t> shape{-1, config.num_kv_heads, config.head_dim};
+  return {
+      key(latent.narrow(1, 0, factors.key_rank)).view(shape),
+      value(latent.narrow(1, latent.size(1) - factors.value_rank, factors.value_rank)).view(shape)};
+}
+
+std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, int group,
+                                    int index, const GroupFactors& factors,
+                                    const LatentStore& store, std::int64_t num_tokens,
+                                    std::int64_t num_queries) {
+  const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
+  const SegmentBuilder builder(decoder, decoder.layer(spec.first_layer + index), factors,
+                               num_queries);
+  const auto at_index = static_cast<std::size_t>(index);
+  std::vector<Segment> segments;
+  if (store.merged_positions().size() > 0) {
+    segments.push_back(builder.from_latents(store.merged(), store.merged_positions().tensor(),
+                                            factors.merged_layers[at_index]));
+  }
+  if (store.unmerged_positions().size() > 0) {
+    const at::Tensor positions = store.unmerged_positions().tensor();
+    segments.push_back(store.keeps_latents()
+                           ? builder.from_latents(store.unmerged_latent(index), positions,
+                                                  factors.layers[at_index])
+                           : builder.from_rows(store.unmerged(index), positions));
+  }
+  const std::int64_t pending = store.pending(index).key.num_rows();
+  if (pending > 0) {
+    segments.push_back(builder.from_rows(
+        store.pending(index), pending_positions(pending, num_tokens, plan.policy.sink_tokens)));
+  }
+  return segments;
+}
+
+}  // namespace kvc

@@ -1,0 +1,32 @@
+// What a latent group holds of a sequence, as segments that attention reads: latents rebuilt to
+// keys at their stored positions.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/decoder.h"
+#include "runtime/latent_factors.h"
+#include "runtime/latent_store.h"
+#include "runtime/segment_attention.h"
+
+namespace kvc {
+
+struct KeyValue {
+  at::Tensor key;    // [n, num_kv_heads, head_dim], with bias, before its norm, pre-RoPE
+  at::Tensor value;  // [n, num_kv_heads, head_dim], with bias
+};
+
+// B h plus biases. latent: [n, rank] in the compute dtype.
+KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
+                     const GroupFactors& factors, const Reconstruction& layer,
+                     const at::Tensor& latent);
+
+// Everything stored for layer `index` of the group, the last `num_queries` tokens of `num_tokens`
+// included. Tensors in the decoder's dtype.
+std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, int group,
+                                    int index, const GroupFactors& factors,
+                                    const LatentStore& store, std::int64_t num_tokens,
+                                    std::int64_t num_queries);
+
+}  // namespace kvc

@@ -1,0 +1,49 @@
+// The decoder's attention over KV caches: new tokens are stored, then attended together with what
+// the caches hold of earlier ones.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "model/decoder.h"
+#include "runtime/kv_cache.h"
+#include "runtime/latent_factors.h"
+
+namespace kvc {
+
+enum class Pass { kPrefill, kExtend };
+
+// One forward pass over new tokens of some sequences, caches[i] that of the batch's sequence i.
+class CachedAttention : public Attention {
+ public:
+  CachedAttention(const Decoder& decoder, const KvPlan& plan, const LatentFactors& factors,
+                  std::vector<KvCache*> caches, Pass pass);
+  at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override;
+
+ private:
+  // Post-RoPE tensors of all new tokens; `latent` where the layer's group needs it.
+  struct NewTokens {
+    at::Tensor query, key, value, latent, key_rms;
+  };
+  struct Place {
+    int layer = 0, group = -1, index = 0;  // index: of the layer in its group
+  };
+  NewTokens new_tokens(const Place& place, const AttentionInput& input,
+                       const at::Tensor& positions);
+  void store(const Place& place, const NewTokens& tokens, const at::Tensor& positions,
+             KvCache& cache, std::int64_t first, std::int64_t count);
+  at::Tensor attend_sequence(const Place& place, const NewTokens& tokens,
+                             const at::Tensor& positions, const KvCache& cache, std::int64_t first,
+                             std::int64_t count);
+  void weigh(const Place& place, const at::Tensor& latent);
+
+  const Decoder& decoder_;
+  const KvPlan& plan_;
+  const LatentFactors& factors_;
+  std::vector<KvCache*> caches_;
+  Pass pass_;
+  at::Tensor first_latent_, weighted_latent_;  // of the current group, all new tokens
+};
+
+}  // namespace kvc

@@ -1,0 +1,23 @@
+// Deciding pending tokens of a sequence: candidates of all latent groups, one selection,
+// compaction.
+#pragma once
+
+#include <cstdint>
+
+#include "core/kv_plan.h"
+#include "model/decoder.h"
+#include "runtime/kv_cache.h"
+#include "runtime/latent_factors.h"
+
+namespace kvc {
+
+// Tokens that are neither decided nor sinks. 0 for a plan whose groups decide nothing.
+std::int64_t undecided_tokens(const KvCache& cache);
+// Tokens that can still be appended before a block leaves the window and is decided.
+std::int64_t tokens_until_block(const KvCache& cache);
+
+// Decides the `count` oldest undecided tokens in every group.
+void compress(const Decoder& decoder, const LatentFactors& factors, KvDtype dtype,
+              std::int64_t page_tokens, std::int64_t count, KvCache& cache);
+
+}  // namespace kvc

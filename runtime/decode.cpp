@@ -1,0 +1,76 @@
+#include "runtime/decode.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/error.h"
+#include "runtime/kernels/decode_attention.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kElementsPerThread = std::int64_t{1}
+                                            << 15;  // below, threads cost more than they save
+
+KvElement element_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return KvElement::kFloat32;
+    case at::kBFloat16:
+      return KvElement::kBFloat16;
+    case at::kHalf:
+      return KvElement::kFloat16;
+    default:
+      fail("decode attention: no kernel for {}", c10::toString(type));
+  }
+}
+
+// Memory for `count` partials of all heads.
+struct Partials {
+  Partials(std::int64_t count, std::int64_t num_heads, std::int64_t head_dim)
+      : values(static_cast<std::size_t>(count * num_heads * (head_dim + 2))) {
+    float* next = values.data();
+    for (std::int64_t i = 0; i < count; ++i) {
+      partials.push_back({next, next + num_heads, next + 2 * num_heads});
+      next += num_heads * (head_dim + 2);
+    }
+  }
+  std::vector<float> values;
+  std::vector<AttentionPartial> partials;
+};
+
+}  // namespace
+
+at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& key,
+                            const at::Tensor& value) {
+  const at::Tensor queries = query.to(at::kFloat).contiguous();
+  const DecodeAttentionParams params{.query = queries.const_data_ptr<float>(),
+                                     .key = key.const_data_ptr(),
+                                     .value = value.const_data_ptr(),
+                                     .element = element_of(key.scalar_type()),
+                                     .num_tokens = key.size(0),
+                                     .num_heads = query.size(0),
+                                     .num_kv_heads = key.size(1),
+                                     .head_dim = key.size(2),
+                                     .scale = 1 / std::sqrt(static_cast<float>(key.size(2)))};
+  at::Tensor output = at::empty({params.num_heads * params.head_dim}, at::kFloat);
+  const std::int64_t chunks =
+      std::clamp<std::int64_t>(key.numel() / kElementsPerThread, 1, at::get_num_threads());
+  const std::int64_t per_chunk = (params.num_tokens + chunks - 1) / chunks;
+  Partials work(chunks, params.num_heads, params.head_dim);
+  at::parallel_for(0, chunks, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t chunk = begin; chunk < end; ++chunk) {
+      decode_attention_partial(params, chunk * per_chunk,
+                               std::min(params.num_tokens, (chunk + 1) * per_chunk),
+                               work.partials[static_cast<std::size_t>(chunk)]);
+    }
+  });
+  combine_partials(work.partials.data(), chunks, params.num_heads, params.head_dim,
+                   output.mutable_data_ptr<float>());
+  return output.to(query.scalar_type());
+}
+
+}  // namespace kvc

@@ -1,0 +1,214 @@
+#include "runtime/engine.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/checkpoint.h"
+#include "core/error.h"
+#include "model/weights.h"
+#include "runtime/compression.h"
+
+namespace kvc {
+namespace {
+
+constexpr int kFactoredFormat = 1;
+constexpr std::int64_t kMinReservedTokens = std::int64_t{1} << 20;
+
+KvPlan plan_of(const Checkpoint& checkpoint, const ModelConfig& config) {
+  if (!checkpoint.config().contains("kvconvert")) {
+    return plain_plan(config.num_layers, config.num_kv_heads, config.head_dim);
+  }
+  const std::string subject = (checkpoint.directory() / "config.json").string();
+  const Json& converted = checkpoint.config().at("kvconvert");
+  KVC_CHECK(converted.is_object() && converted.contains("format") && converted.contains("plan"),
+            "{}: kvconvert needs \"format\" and \"plan\"; export the conversion again", subject);
+  KVC_CHECK(
+      converted.at("format") == kFactoredFormat,
+      "{}: kvconvert format {} expected, {} found; use the version that wrote it, or export again",
+      subject, kFactoredFormat, converted.at("format").dump());
+  KvPlan plan = kv_plan_from_json(converted.at("plan"), subject);
+  plan.check();
+  KVC_CHECK(
+      plan.num_layers() == config.num_layers && plan.num_kv_heads == config.num_kv_heads &&
+          plan.head_dim == config.head_dim,
+      "{}: the plan is for {} layers of {} KV heads of {} channels, the model has {} of {} of {}",
+      subject, plan.num_layers(), plan.num_kv_heads, plan.head_dim, config.num_layers,
+      config.num_kv_heads, config.head_dim);
+  return plan;
+}
+
+std::vector<bool> replaced_layers(const KvPlan& plan) {
+  std::vector<bool> replaced;
+  for (int layer = 0; layer < plan.num_layers(); ++layer) {
+    const int group = plan.group_of(layer);
+    replaced.push_back(group >= 0 && plan.groups[static_cast<std::size_t>(group)].split_kv);
+  }
+  return replaced;
+}
+
+at::ScalarType scalar_type_of(KvDtype dtype) {
+  switch (dtype) {
+    case KvDtype::kBFloat16:
+      return at::kBFloat16;
+    case KvDtype::kFloat16:
+      return at::kHalf;
+    case KvDtype::kFloat32:
+      break;
+  }
+  return at::kFloat;
+}
+
+std::string name_of(at::ScalarType type) {
+  return type == at::kBFloat16 ? "bfloat16" : type == at::kHalf ? "float16" : "float32";
+}
+
+// Row indices of the tokens whose logits a call returns, and how many of each sequence.
+std::vector<std::int64_t> last_rows(const std::vector<std::int64_t>& lengths) {
+  std::vector<std::int64_t> rows;
+  std::int64_t end = 0;
+  for (const std::int64_t length : lengths) {
+    end += length;
+    rows.push_back(end - 1);
+  }
+  return rows;
+}
+
+TokenBatch batch_after(const std::vector<KvCache*>& caches, const Engine::Ids& ids) {
+  std::vector<std::int64_t> flat, positions;
+  TokenBatch batch;
+  for (std::size_t sequence = 0; sequence < caches.size(); ++sequence) {
+    flat.insert(flat.end(), ids[sequence].begin(), ids[sequence].end());
+    for (std::size_t i = 0; i < ids[sequence].size(); ++i) {
+      positions.push_back(caches[sequence]->num_tokens() + static_cast<std::int64_t>(i));
+    }
+    batch.lengths.push_back(static_cast<std::int64_t>(ids[sequence].size()));
+  }
+  batch.ids = at::tensor(flat, at::kLong);
+  batch.positions = at::tensor(positions, at::kLong);
+  return batch;
+}
+
+}  // namespace
+
+Engine Engine::load(const std::filesystem::path& directory, const EngineOptions& options) {
+  const Checkpoint checkpoint = Checkpoint::open(directory);
+  const at::ScalarType dtype =
+      options.dtype.empty() ? storage_dtype(checkpoint) : parse_scalar_type(options.dtype);
+  const ModelConfig config =
+      parse_model_config(checkpoint.config(), (directory / "config.json").string());
+  Engine engine;
+  engine.plan_ = std::make_shared<const KvPlan>(plan_of(checkpoint, config));
+  engine.decoder_ = std::make_unique<Decoder>(checkpoint, dtype, replaced_layers(*engine.plan_));
+  engine.factors_ = load_latent_factors(checkpoint, *engine.plan_, config.hidden_size, dtype);
+  engine.kv_dtype_ = parse_kv_dtype(options.kv_dtype.empty() ? name_of(dtype) : options.kv_dtype);
+  engine.allocator_ = std::make_shared<KvAllocator>(options.page_tokens);
+  return engine;
+}
+
+std::int64_t Engine::weight_bytes() const { return decoder_->weight_bytes() + factors_.bytes(); }
+
+Sequence Engine::new_sequence() const {
+  const StoreOptions options{
+      .allocator = allocator_,
+      .dtype = scalar_type_of(kv_dtype_),
+      .max_tokens = std::max(kMinReservedTokens, 2 * config().max_position_embeddings)};
+  return Sequence(std::make_unique<KvCache>(plan_, options));
+}
+
+void Engine::check_call(const std::vector<Sequence*>& sequences, const Ids& ids) const {
+  KVC_CHECK(sequences.size() == ids.size() && !ids.empty(), "{} sequences with ids for {}",
+            sequences.size(), ids.size());
+  for (std::size_t sequence = 0; sequence < ids.size(); ++sequence) {
+    KVC_CHECK(!ids[sequence].empty(), "sequence {}: no tokens; pass at least one", sequence);
+    for (const std::int64_t id : ids[sequence]) {
+      KVC_CHECK(id >= 0 && id < config().vocab_size,
+                "sequence {}: token id {} is outside the vocabulary of {}", sequence, id,
+                config().vocab_size);
+    }
+  }
+}
+
+std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, const Ids& ids,
+                                        Rows rows, Pass pass) const {
+  const TokenBatch batch = batch_after(caches, ids);
+  CachedAttention attention(*decoder_, *plan_, factors_, caches, pass);
+  at::Tensor hidden_states = decoder_->forward(batch, attention);
+  for (std::size_t sequence = 0; sequence < caches.size(); ++sequence) {
+    caches[sequence]->add_tokens(batch.lengths[sequence]);
+  }
+  if (rows == Rows::kAll) {
+    return decoder_->logits(hidden_states).split_with_sizes(batch.lengths);
+  }
+  if (hidden_states.size(0) > static_cast<std::int64_t>(caches.size())) {
+    hidden_states = hidden_states.index_select(0, at::tensor(last_rows(batch.lengths), at::kLong));
+  }
+  return decoder_->logits(hidden_states).split(1);
+}
+
+void Engine::compress_oldest(std::int64_t count, KvCache& cache) const {
+  compress(*decoder_, factors_, kv_dtype_, allocator_->page_tokens(), count, cache);
+}
+
+std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences, const Ids& ids,
+                                        Rows rows) const {
+  const c10::InferenceMode guard;
+  check_call(sequences, ids);
+  std::vector<KvCache*> caches;
+  for (Sequence* sequence : sequences) {
+    caches.push_back(sequence->cache_.get());
+  }
+  std::vector<at::Tensor> logits = forward(caches, ids, rows, Pass::kPrefill);
+  for (KvCache* cache : caches) {
+    compress_oldest(
+        std::max<std::int64_t>(0, undecided_tokens(*cache) - plan_->policy.window_tokens), *cache);
+  }
+  return logits;
+}
+
+std::vector<at::Tensor> Engine::extend(const std::vector<Sequence*>& sequences, const Ids& ids,
+                                       Rows rows) const {
+  const c10::InferenceMode guard;
+  check_call(sequences, ids);
+  std::vector<std::vector<at::Tensor>> pieces(sequences.size());
+  std::vector<std::size_t> done(sequences.size());
+  while (true) {  // each round ends where a sequence's next block leaves its window
+    std::vector<KvCache*> caches;
+    std::vector<std::size_t> members;
+    Ids chunks;
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      KvCache& cache = *sequences[i]->cache_;
+      const auto left = static_cast<std::int64_t>(ids[i].size() - done[i]);
+      const std::int64_t count = std::min(left, tokens_until_block(cache));
+      if (count > 0) {
+        const auto begin = ids[i].begin() + static_cast<std::ptrdiff_t>(done[i]);
+        caches.push_back(&cache);
+        members.push_back(i);
+        chunks.emplace_back(begin, begin + count);
+        done[i] += static_cast<std::size_t>(count);
+      }
+    }
+    if (caches.empty()) {
+      break;
+    }
+    std::vector<at::Tensor> logits = forward(caches, chunks, rows, Pass::kExtend);
+    for (std::size_t i = 0; i < caches.size(); ++i) {
+      if (tokens_until_block(*caches[i]) <= 0) {
+        compress_oldest(plan_->policy.block_tokens, *caches[i]);
+      }
+      auto& piece = pieces[members[i]];
+      if (rows == Rows::kLast) {
+        piece.clear();
+      }
+      piece.push_back(std::move(logits[i]));
+    }
+  }
+  std::vector<at::Tensor> outputs;
+  for (const auto& piece : pieces) {
+    outputs.push_back(piece.size() == 1 ? piece.front() : at::cat(piece));
+  }
+  return outputs;
+}
+
+}  // namespace kvc

@@ -1,0 +1,52 @@
+// Generation: prompts in, continuations out, with the time each phase took.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "runtime/engine.h"
+#include "runtime/sampler.h"
+
+namespace kvc {
+
+struct GenerateOptions {
+  std::int64_t max_new_tokens = 128;
+  SamplingOptions sampling;
+  std::uint64_t seed = 0;  // sequence i of a batch samples from seed + i
+  std::vector<std::int64_t>
+      stop_ids;  // a sequence ends with the first of these, which is not returned
+  std::int64_t prefill_tokens = 0;  // prompt tokens that prefill takes; the rest extends. 0: all
+  bool all_logits = false;          // keep the logits of every prompt token
+};
+
+struct Generated {
+  std::vector<std::int64_t> tokens;
+  at::Tensor prompt_logits;     // [num_prompt_tokens, vocab_size] with all_logits
+  std::int64_t num_tokens = 0;  // whose keys and values the cache holds at the end
+  KvBytes bytes;                // at the end
+};
+
+struct GenerateTiming {
+  double prefill_seconds = 0;
+  double decode_seconds = 0;
+  std::int64_t prefill_tokens = 0;  // of all sequences
+  std::int64_t decode_tokens =
+      0;  // forward passes' tokens after the first new token, of all sequences
+};
+
+struct GenerateResult {
+  std::vector<Generated> sequences;
+  GenerateTiming timing;
+};
+
+// Called as tokens appear: index of the sequence and its new token.
+using TokenVisitor = std::function<void(std::size_t, std::int64_t)>;
+
+// Continues every prompt (at least one token each), all in one batch.
+GenerateResult generate(const Engine& engine, const Engine::Ids& prompts,
+                        const GenerateOptions& options, const TokenVisitor& visit = {});
+
+}  // namespace kvc

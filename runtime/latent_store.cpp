@@ -1,0 +1,190 @@
+#include "runtime/latent_store.h"
+
+#include <algorithm>
+
+#include "runtime/latent_factors.h"
+
+namespace kvc {
+namespace {
+
+KvBuffer buffer(const StoreOptions& options, std::vector<std::int64_t> row_shape,
+                std::optional<at::ScalarType> dtype = {}) {
+  return KvBuffer(options.allocator, std::move(row_shape), dtype.value_or(options.dtype),
+                  options.max_tokens);
+}
+
+KeyValueBuffers key_value(const KvPlan& plan, const StoreOptions& options) {
+  return {buffer(options, {plan.num_kv_heads, plan.head_dim}),
+          buffer(options, {plan.num_kv_heads, plan.head_dim})};
+}
+
+bool positions_per_token(const KvPlan& plan) {
+  return plan.policy.rule != MergeRule::kNone && plan.policy.granularity == Granularity::kToken;
+}
+
+std::int64_t bytes_of(const std::vector<KvBuffer>& buffers) {
+  std::int64_t bytes = 0;
+  for (const KvBuffer& rows : buffers) {
+    bytes += rows.committed_bytes();
+  }
+  return bytes;
+}
+
+std::int64_t bytes_of(const std::vector<KeyValueBuffers>& buffers) {
+  std::int64_t bytes = 0;
+  for (const KeyValueBuffers& layer : buffers) {
+    bytes += layer.key.committed_bytes() + layer.value.committed_bytes();
+  }
+  return bytes;
+}
+
+}  // namespace
+
+PositionList::PositionList(const StoreOptions& options, bool per_token) {
+  if (per_token) {
+    rows_ = buffer(options, {}, at::kInt);
+  }
+}
+
+void PositionList::append(const at::Tensor& positions) {
+  const std::int64_t count = positions.size(0);
+  size_ += count;
+  if (count == 0) {
+    return;
+  }
+  if (rows_) {
+    rows_->append(positions);
+    return;
+  }
+  const auto first = positions[0].item<std::int64_t>();
+  if (!runs_.empty() && runs_.back().first + runs_.back().second == first) {
+    runs_.back().second += count;
+  } else {
+    runs_.emplace_back(first, count);
+  }
+}
+
+at::Tensor PositionList::tensor() const {
+  if (rows_) {
+    return rows_->rows().to(at::kLong);
+  }
+  std::vector<at::Tensor> ranges{at::empty({0}, at::kLong)};
+  for (const auto& [first, count] : runs_) {
+    ranges.push_back(at::arange(first, first + count, at::kLong));
+  }
+  return at::cat(ranges);
+}
+
+LatentStore::LatentStore(const KvPlan& plan, int group, const StoreOptions& options)
+    : sink_tokens_(plan.policy.sink_tokens),
+      merged_positions_(options, positions_per_token(plan)),
+      unmerged_positions_(options, positions_per_token(plan)),
+      merged_(buffer(options, {plan.groups[static_cast<std::size_t>(group)].rank})) {
+  reserve(plan, group, options);
+}
+
+void LatentStore::reserve(const KvPlan& plan, int group, const StoreOptions& options) {
+  const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
+  const bool latents = kvc::keeps_latents(plan, group);
+  const MergeRule rule = plan.policy.rule;
+  for (int index = 0; index < spec.num_layers; ++index) {
+    pending_.push_back(key_value(plan, options));
+    if (latents) {
+      unmerged_latents_.push_back(buffer(options, {spec.rank}));
+      held_latents_.push_back(buffer(options, {spec.rank}));
+      continue;
+    }
+    unmerged_.push_back(key_value(plan, options));
+    if (rule == MergeRule::kLs && plan.key_norm) {
+      held_rms_.push_back(buffer(options, {plan.num_kv_heads}, at::kFloat));
+    }
+  }
+  if (!latents && rule != MergeRule::kLs) {
+    held_weighted_.push_back(buffer(options, {spec.rank}));
+    held_weighted_.push_back(buffer(options, {}, at::kFloat));
+  }
+}
+
+GroupTokens LatentStore::tokens() const {
+  return {.merged = merged_.num_rows(),
+          .unmerged = unmerged_positions_.size(),
+          .pending = pending_.front().key.num_rows()};
+}
+
+std::vector<std::int64_t> LatentStore::segment_bytes() const {
+  return {merged_.committed_bytes() + merged_positions_.committed_bytes(),
+          bytes_of(unmerged_) + bytes_of(unmerged_latents_) + unmerged_positions_.committed_bytes(),
+          bytes_of(pending_) + bytes_of(held_latents_) + bytes_of(held_rms_) +
+              bytes_of(held_weighted_)};
+}
+
+std::int64_t LatentStore::committed_bytes() const {
+  std::int64_t total = 0;
+  for (const std::int64_t bytes : segment_bytes()) {
+    total += bytes;
+  }
+  return total;
+}
+
+void LatentStore::append_pending(int index, const at::Tensor& key, const at::Tensor& value) {
+  KeyValueBuffers& layer = pending_[static_cast<std::size_t>(index)];
+  layer.key.append(key);
+  layer.value.append(value);
+}
+
+void LatentStore::hold_latent(int index, const at::Tensor& latent) {
+  held_latents_[static_cast<std::size_t>(index)].append(latent);
+}
+
+void LatentStore::hold_weighted(const at::Tensor& latent, const at::Tensor& score) {
+  held_weighted_.front().append(latent);
+  held_weighted_.back().append(score);
+}
+
+void LatentStore::hold_key_rms(int index, const at::Tensor& rms) {
+  held_rms_[static_cast<std::size_t>(index)].append(rms);
+}
+
+void LatentStore::append_latent(int index, const at::Tensor& latent, const at::Tensor& positions) {
+  unmerged_latents_[static_cast<std::size_t>(index)].append(latent);
+  if (index == 0) {
+    unmerged_positions_.append(positions);
+  }
+}
+
+void LatentStore::decide(const at::Tensor& merge, const at::Tensor& positions,
+                         const at::Tensor& latents) {
+  const std::int64_t count = merge.size(0), first = sink_tokens_;
+  const at::Tensor kept = merge.logical_not().nonzero().squeeze(1);  // [unmerged] indices
+  const auto select = [&](const KvBuffer& rows) {
+    return rows.rows().narrow(0, first, count).index_select(0, kept);
+  };
+  for (std::size_t index = 0; index < pending_.size(); ++index) {
+    if (keeps_latents()) {
+      unmerged_latents_[index].append(select(held_latents_[index]));
+    } else {
+      unmerged_[index].key.append(select(pending_[index].key));
+      unmerged_[index].value.append(select(pending_[index].value));
+    }
+  }
+  unmerged_positions_.append(positions.index_select(0, kept));
+  if (latents.defined()) {
+    merged_.append(latents);
+    merged_positions_.append(positions.index_select(0, merge.nonzero().squeeze(1)));
+  }
+  drop_pending(count);
+}
+
+void LatentStore::drop_pending(std::int64_t count) {
+  for (KeyValueBuffers& layer : pending_) {
+    layer.key.erase(sink_tokens_, count);
+    layer.value.erase(sink_tokens_, count);
+  }
+  for (std::vector<KvBuffer>* held : {&held_latents_, &held_rms_, &held_weighted_}) {
+    for (KvBuffer& rows : *held) {
+      rows.erase(sink_tokens_, count);
+    }
+  }
+}
+
+}  // namespace kvc

@@ -1,0 +1,97 @@
+// The KV store of one latent group of one sequence: segments of merged, unmerged and pending
+// tokens.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/kv_plan.h"
+#include "runtime/kv_buffer.h"
+
+namespace kvc {
+
+struct StoreOptions {
+  std::shared_ptr<KvAllocator> allocator;
+  at::ScalarType dtype = at::kFloat;  // of stored keys, values and latents
+  std::int64_t max_tokens = 0;        // bounds the address space that is reserved
+};
+
+struct KeyValueBuffers {
+  KvBuffer key;    // rows [num_kv_heads, head_dim], post-RoPE
+  KvBuffer value;  // rows [num_kv_heads, head_dim]
+};
+
+// Positions of a segment's tokens, in the order of its rows. Stored per token as int32 with token
+// granularity; otherwise whole blocks share a decision and runs of positions suffice.
+class PositionList {
+ public:
+  PositionList(const StoreOptions& options, bool per_token);
+  std::int64_t size() const { return size_; }
+  void append(const at::Tensor& positions);  // [n] int64, ascending
+  at::Tensor tensor() const;                 // [size] int64
+  std::int64_t committed_bytes() const { return rows_ ? rows_->committed_bytes() : 0; }
+
+ private:
+  std::optional<KvBuffer> rows_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> runs_;  // first position, count
+  std::int64_t size_ = 0;
+};
+
+class LatentStore {
+ public:
+  LatentStore(const KvPlan& plan, int group, const StoreOptions& options);
+
+  GroupTokens tokens() const;
+  std::int64_t committed_bytes() const;
+  // The same by segment, in the order merged, unmerged, pending.
+  std::vector<std::int64_t> segment_bytes() const;
+
+  // New tokens of layer `index` of the group, exact; every layer of the group in turn.
+  void append_pending(int index, const at::Tensor& key, const at::Tensor& value);
+  // What deciding and encoding need besides (group_bytes in core/kv_plan.h says when).
+  void hold_latent(int index, const at::Tensor& latent);                  // [n, rank]
+  void hold_weighted(const at::Tensor& latent, const at::Tensor& score);  // [n, rank], [n] float32
+  void hold_key_rms(int index, const at::Tensor& rms);  // [n, num_kv_heads] float32
+  // Groups whose projections are replaced store latents at once.
+  void append_latent(int index, const at::Tensor& latent, const at::Tensor& positions);
+
+  // Decides the `merge.size(0)` oldest pending tokens that are not sinks. merge: [n] bool;
+  // positions: [n] int64; latents: merged latents of the tokens with merge set.
+  void decide(const at::Tensor& merge, const at::Tensor& positions, const at::Tensor& latents);
+
+  const PositionList& merged_positions() const { return merged_positions_; }
+  const PositionList& unmerged_positions() const { return unmerged_positions_; }
+  at::Tensor merged() const { return merged_.rows(); }  // [merged, rank]
+  bool keeps_latents() const { return !unmerged_latents_.empty(); }
+  at::Tensor unmerged_latent(int index) const { return at_layer(unmerged_latents_, index).rows(); }
+  const KeyValueBuffers& unmerged(int index) const { return at_layer(unmerged_, index); }
+  const KeyValueBuffers& pending(int index) const { return at_layer(pending_, index); }
+  at::Tensor held_latent(int index) const { return at_layer(held_latents_, index).rows(); }
+  at::Tensor held_weighted() const { return held_weighted_.front().rows(); }
+  at::Tensor held_score() const { return held_weighted_.back().rows(); }
+  bool holds_key_rms() const { return !held_rms_.empty(); }
+  at::Tensor held_key_rms(int index) const { return at_layer(held_rms_, index).rows(); }
+
+ private:
+  template <typename T>
+  static const T& at_layer(const std::vector<T>& layers, int index) {
+    return layers[static_cast<std::size_t>(index)];
+  }
+  void reserve(const KvPlan& plan, int group, const StoreOptions& options);
+  void drop_pending(std::int64_t count);
+
+  std::int64_t sink_tokens_ = 0;
+  PositionList merged_positions_, unmerged_positions_;
+  KvBuffer merged_;
+  std::vector<KeyValueBuffers> unmerged_, pending_;  // [num_layers]; unmerged_: plain form
+  std::vector<KvBuffer> unmerged_latents_;           // [num_layers]; latent form
+  std::vector<KvBuffer> held_latents_;               // [num_layers], or empty; likewise held_rms_
+  std::vector<KvBuffer> held_rms_;
+  std::vector<KvBuffer> held_weighted_;  // weighted latent and score, or empty
+};
+
+}  // namespace kvc

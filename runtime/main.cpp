@@ -1,0 +1,60 @@
+#include <memory>
+
+#include "core/command.h"
+#include "runtime/run.h"
+
+namespace {
+
+void declare_input(CLI::App& app, kvc::RunOptions& options) {
+  app.add_option("model", options.model, "HuggingFace directory, converted or not")->required();
+  app.add_option("--prompt", options.prompt, "Text to continue");
+  app.add_option("--prompt-file", options.prompt_file, "Text file to continue");
+  app.add_option("--ids", options.ids, "JSON file: token ids, or a list of such lists (a batch)");
+  app.add_option("--tokenize", options.tokenize, "Print the token ids of a text file and stop");
+}
+
+void declare_generation(CLI::App& app, kvc::GenerateOptions& options) {
+  app.add_option("--max-new-tokens", options.max_new_tokens, "Tokens to generate at most");
+  app.add_option("--temperature", options.sampling.temperature, "0: greedy");
+  app.add_option("--top-k", options.sampling.top_k, "Sample from the k most probable; 0: all");
+  app.add_option("--top-p", options.sampling.top_p, "Sample from the most probable that sum to p");
+  app.add_option("--prefill-tokens", options.prefill_tokens,
+                 "Prompt tokens before compression; the rest reads the compressed cache; 0: all");
+}
+
+void declare_engine(CLI::App& app, kvc::RunOptions& options) {
+  app.add_option("--dtype", options.engine.dtype,
+                 "Compute in float32, bfloat16 or float16; empty: as stored");
+  app.add_option("--kv-dtype", options.engine.kv_dtype,
+                 "Store the cache as float32, bfloat16 or float16; empty: as --dtype");
+  app.add_option("--page-tokens", options.engine.page_tokens, "Tokens per page of KV memory");
+  app.add_option("--policy", options.policy, "Token policy (not available yet)");
+  app.add_option("--memory", options.memory, "KV memory budget in bytes (not available yet)");
+}
+
+void declare_output(CLI::App& app, kvc::RunOptions& options) {
+  app.add_option("--logits", options.logits, "Write the prompt's logits as safetensors");
+  app.add_flag("--ignore-eos", options.ignore_eos, "Go on after an end-of-text token");
+  app.add_flag("--stats", options.stats, "Times and memory on standard error");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return kvc::run_command(argc, argv, "Generates text with a small KV cache.",
+                          [](CLI::App& app, kvc::CommonOptions& common) -> kvc::Action {
+                            auto options = std::make_shared<kvc::RunOptions>();
+                            declare_input(app, *options);
+                            declare_generation(app, options->generate);
+                            declare_engine(app, *options);
+                            declare_output(app, *options);
+                            return [options, &common] {
+                              options->generate.seed = common.seed;
+                              options->json = common.json;
+                              options->force = common.force;
+                              options->threads = common.threads;
+                              options->device = common.device;
+                              kvc::run(*options);
+                            };
+                          });
+}

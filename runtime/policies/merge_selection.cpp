@@ -1,0 +1,92 @@
+#include "runtime/policies/merge_selection.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <tuple>
+
+namespace kvc {
+namespace {
+
+struct Entry {
+  float score = 0;
+  std::int64_t candidate = 0;  // first candidate
+  std::int64_t count = 0;      // candidates: 1, or all of the group
+  int group = 0;
+};
+
+float ranked(double score) {
+  return std::isnan(score) ? -std::numeric_limits<float>::infinity() : static_cast<float>(score);
+}
+
+std::vector<Entry> entries_of_group(const KvPlan& plan, const MergeCandidates& candidates,
+                                    int group) {
+  const std::vector<float>& scores = candidates.scores[static_cast<std::size_t>(group)];
+  if (plan.policy.granularity == Granularity::kGroup) {
+    const double sum = std::accumulate(scores.begin(), scores.end(), 0.0);
+    return {{.score = ranked(sum / static_cast<double>(scores.size())),
+             .count = candidates.num_candidates,
+             .group = group}};
+  }
+  std::vector<Entry> entries;
+  for (std::size_t candidate = 0; candidate < scores.size(); ++candidate) {
+    entries.push_back({.score = ranked(scores[candidate]),
+                       .candidate = static_cast<std::int64_t>(candidate),
+                       .count = 1,
+                       .group = group});
+  }
+  return entries;
+}
+
+// Both cost the same number of bytes per token whatever the count.
+bool saves_bytes(const KvPlan& plan, int group, KvDtype dtype) {
+  return group_bytes(plan, group, {.merged = 1}, dtype) <
+         group_bytes(plan, group, {.unmerged = 1}, dtype);
+}
+
+std::vector<Entry> ranked_entries(const KvPlan& plan, const MergeCandidates& candidates,
+                                  KvDtype dtype) {
+  std::vector<Entry> entries;
+  for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
+    if (!plan.groups[static_cast<std::size_t>(group)].split_kv && saves_bytes(plan, group, dtype)) {
+      const auto added = entries_of_group(plan, candidates, group);
+      entries.insert(entries.end(), added.begin(), added.end());
+    }
+  }
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::tuple(-a.score, a.candidate, a.group) < std::tuple(-b.score, b.candidate, b.group);
+  });
+  return entries;
+}
+
+}  // namespace
+
+std::vector<std::vector<bool>> select_merges(const KvPlan& plan, const MergeCandidates& candidates,
+                                             KvDtype dtype, std::int64_t page_tokens) {
+  std::vector<std::vector<bool>> merges(
+      plan.groups.size(), std::vector<bool>(static_cast<std::size_t>(candidates.num_candidates)));
+  if (plan.policy.rule == MergeRule::kNone || candidates.num_candidates == 0) {
+    return merges;
+  }
+  std::vector<GroupTokens> tokens = candidates.tokens;
+  std::int64_t bytes = plan_bytes(plan, candidates.num_tokens, tokens, dtype, page_tokens);
+  const double target = plan.policy.target_kept_ratio *
+                        static_cast<double>(original_bytes(plan, candidates.num_tokens, dtype));
+  for (const Entry& entry : ranked_entries(plan, candidates, dtype)) {
+    if (static_cast<double>(bytes) <= target) {
+      break;
+    }
+    const auto group = static_cast<std::size_t>(entry.group);
+    bytes -= group_bytes(plan, entry.group, tokens[group], dtype, page_tokens);
+    tokens[group].unmerged -= entry.count;
+    tokens[group].merged += entry.count;
+    bytes += group_bytes(plan, entry.group, tokens[group], dtype, page_tokens);
+    for (std::int64_t i = 0; i < entry.count; ++i) {
+      merges[group][static_cast<std::size_t>(entry.candidate + i)] = true;
+    }
+  }
+  return merges;
+}
+
+}  // namespace kvc

@@ -1,0 +1,28 @@
+// Which candidate tokens of which latent groups are merged, so that a sequence meets its byte
+// target.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/kv_plan.h"
+
+namespace kvc {
+
+struct MergeCandidates {
+  std::int64_t num_tokens = 0;      // of the sequence
+  std::int64_t num_candidates = 0;  // per group, the same consecutive positions in all groups
+  // What each group would hold if no candidate were merged: candidates counted as unmerged.
+  std::vector<GroupTokens> tokens;  // [num_groups]
+  // Higher merges first. Scores that are not numbers merge last.
+  std::vector<std::vector<float>> scores;  // [num_groups][num_candidates]
+};
+
+// Greedy: entries (candidate, group), or with group granularity whole groups by their mean score,
+// best first, until plan_bytes <= target_kept_ratio * original_bytes; ties go to the lower
+// position, then to the lower group. Entries whose merging saves nothing are left out.
+// [num_groups][num_candidates]
+std::vector<std::vector<bool>> select_merges(const KvPlan& plan, const MergeCandidates& candidates,
+                                             KvDtype dtype, std::int64_t page_tokens);
+
+}  // namespace kvc

@@ -1,0 +1,82 @@
+#include "runtime/prompts.h"
+
+#include <string>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "core/output.h"
+
+namespace kvc {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxTextBytes = std::size_t{1} << 28;
+
+std::vector<std::int64_t> id_list(const Json& list, const fs::path& path) {
+  std::vector<std::int64_t> ids;
+  for (const Json& id : list) {
+    KVC_CHECK(id.is_number_integer(), "{}: expected token ids, found {}", path.string(), id.dump());
+    ids.push_back(id.get<std::int64_t>());
+  }
+  KVC_CHECK(!ids.empty(), "{}: a list without token ids; give at least one", path.string());
+  return ids;
+}
+
+Prompts read_ids(const fs::path& path) {
+  constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
+  const Json json = read_json(path, kMaxBytes);
+  KVC_CHECK(json.is_array() && !json.empty(),
+            "{}: expected a list of token ids or a list of such lists", path.string());
+  Prompts prompts;
+  prompts.is_batch = json.front().is_array();
+  if (!prompts.is_batch) {
+    prompts.ids.push_back(id_list(json, path));
+    return prompts;
+  }
+  for (const Json& list : json) {
+    KVC_CHECK(list.is_array(), "{}: lists of token ids expected, found {}", path.string(),
+              list.dump());
+    prompts.ids.push_back(id_list(list, path));
+  }
+  return prompts;
+}
+
+}  // namespace
+
+Prompts read_prompts(const RunOptions& options) {
+  const int sources = static_cast<int>(!options.prompt.empty()) +
+                      static_cast<int>(!options.prompt_file.empty()) +
+                      static_cast<int>(!options.ids.empty());
+  KVC_CHECK_USAGE(sources == 1, "one of --prompt, --prompt-file and --ids is needed, {} given",
+                  sources);
+  if (!options.ids.empty()) {
+    Prompts prompts = read_ids(options.ids);
+    if (fs::exists(options.model / "tokenizer.json")) {
+      prompts.tokenizer = Tokenizer::load(options.model);
+    }
+    return prompts;
+  }
+  Prompts prompts;
+  prompts.tokenizer = Tokenizer::load(options.model);
+  const std::string text =
+      options.prompt_file.empty() ? options.prompt : read_file(options.prompt_file, kMaxTextBytes);
+  prompts.ids.push_back(prompts.tokenizer->encode(text));
+  KVC_CHECK(!prompts.ids.front().empty(), "the prompt has no tokens; give a longer one");
+  return prompts;
+}
+
+std::vector<std::int64_t> stop_ids(const fs::path& model, const ModelConfig& config) {
+  const fs::path path = model / "generation_config.json";
+  if (!fs::exists(path)) {
+    return config.eos_token_ids;
+  }
+  const Json json = read_json(path);
+  if (!json.contains("eos_token_id") || json.at("eos_token_id").is_null()) {
+    return config.eos_token_ids;
+  }
+  const Json& eos = json.at("eos_token_id");
+  return eos.is_array() ? id_list(eos, path) : id_list(Json::array({eos}), path);
+}
+
+}  // namespace kvc

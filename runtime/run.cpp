@@ -1,0 +1,146 @@
+#include "runtime/run.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "core/error.h"
+#include "core/output.h"
+#include "core/progress.h"
+#include "core/safetensors.h"
+#include "runtime/prompts.h"
+#include "runtime/run_report.h"
+#include "runtime/text_stream.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::size_t kMaxTextBytes = std::size_t{1} << 28;
+
+void print(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+void check(const RunOptions& options) {
+  KVC_CHECK_USAGE(options.policy.empty(),
+                  "--policy {}: token policies are not available yet; what a conversion merges is "
+                  "part of the checkpoint",
+                  options.policy);
+  KVC_CHECK_USAGE(options.memory.empty(),
+                  "--memory {}: a memory budget is not available yet; choose --kept-ratio when "
+                  "converting",
+                  options.memory);
+  KVC_CHECK_USAGE(options.device == "auto" || options.device == "cpu",
+                  "--device {}: kvrun computes on the CPU; pass cpu or auto", options.device);
+  KVC_CHECK_USAGE(options.engine.page_tokens >= 1, "--page-tokens {}: expected at least 1",
+                  options.engine.page_tokens);
+  KVC_CHECK_USAGE(options.generate.max_new_tokens >= 0, "--max-new-tokens {}: expected at least 0",
+                  options.generate.max_new_tokens);
+  KVC_CHECK_USAGE(options.generate.prefill_tokens >= 0, "--prefill-tokens {}: expected at least 0",
+                  options.generate.prefill_tokens);
+  kvc::check(options.generate.sampling);
+  if (!options.logits.empty()) {
+    check_output(options.logits, options.force);
+  }
+}
+
+void print_ids(const RunOptions& options) {
+  const Tokenizer tokenizer = Tokenizer::load(options.model);
+  print(Json(tokenizer.encode(read_file(options.tokenize, kMaxTextBytes))).dump() + "\n");
+}
+
+void warn_about_length(const Engine& engine, const Prompts& prompts, const RunOptions& options) {
+  for (const auto& ids : prompts.ids) {
+    const std::int64_t total =
+        static_cast<std::int64_t>(ids.size()) + options.generate.max_new_tokens;
+    if (total > engine.config().max_position_embeddings) {
+      log_warning(
+          fmt::format("{} tokens may exceed the model's {} positions; text beyond them is "
+                      "unreliable",
+                      total, engine.config().max_position_embeddings));
+      return;
+    }
+  }
+}
+
+void write_logits(const RunOptions& options, const Prompts& prompts, const GenerateResult& result) {
+  std::vector<TensorSource> sources;
+  for (std::size_t i = 0; i < result.sequences.size(); ++i) {
+    const at::Tensor logits = result.sequences[i].prompt_logits.contiguous();
+    sources.push_back({.name = prompts.is_batch ? fmt::format("logits.{}", i) : "logits",
+                       .dtype = Dtype::kF32,
+                       .shape = logits.sizes().vec(),
+                       .read = [logits] {
+                         return std::span(static_cast<const std::byte*>(logits.const_data_ptr()),
+                                          logits.nbytes());
+                       }});
+  }
+  OutputFile file(options.logits, options.force);
+  write_safetensors(file.path(), std::move(sources));
+  file.commit();
+}
+
+// Text as it appears, of a single sequence.
+TokenVisitor streaming_visitor(const RunOptions& options, const Prompts& prompts,
+                               std::optional<TextStream>& stream) {
+  if (options.json || prompts.is_batch || !prompts.tokenizer) {
+    return {};
+  }
+  stream.emplace(*prompts.tokenizer, prompts.ids.front());
+  return [&stream](std::size_t, std::int64_t token) { print(stream->push(token)); };
+}
+
+// A batch, and ids without a tokenizer, are printed when they are complete: one line per sequence.
+void print_sequences(const Prompts& prompts, const GenerateResult& result) {
+  for (std::size_t i = 0; i < result.sequences.size(); ++i) {
+    const std::vector<std::int64_t>& tokens = result.sequences[i].tokens;
+    print(prompts.tokenizer
+              ? Json(continuation_text(*prompts.tokenizer, prompts.ids[i], tokens)).dump()
+              : Json(tokens).dump());
+    print("\n");
+  }
+}
+
+}  // namespace
+
+void run(const RunOptions& options) {
+  check(options);
+  if (!options.tokenize.empty()) {
+    return print_ids(options);
+  }
+  const Prompts prompts = read_prompts(options);
+  if (options.threads > 0) {
+    at::set_num_threads(options.threads);
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const Engine engine = Engine::load(options.model, options.engine);
+  const double load_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  warn_about_length(engine, prompts, options);
+  GenerateOptions generate_options = options.generate;
+  generate_options.all_logits = !options.logits.empty();
+  if (!options.ignore_eos) {
+    generate_options.stop_ids = stop_ids(options.model, engine.config());
+  }
+  std::optional<TextStream> stream;
+  const TokenVisitor visit = streaming_visitor(options, prompts, stream);
+  const GenerateResult result = generate(engine, prompts.ids, generate_options, visit);
+  if (!options.logits.empty()) {
+    write_logits(options, prompts, result);
+  }
+  if (options.json) {
+    print(run_json(engine, prompts, result, load_seconds).dump() + "\n");
+  } else if (stream) {
+    print(stream->finish() + (options.generate.max_new_tokens > 0 ? "\n" : ""));
+  } else {
+    print_sequences(prompts, result);
+  }
+  if (options.stats) {
+    fmt::print(stderr, "{}\n", run_statistics(engine, result, load_seconds));
+  }
+}
+
+}  // namespace kvc

@@ -1,0 +1,33 @@
+// kvrun: one model, one prompt or a batch of token lists, and what is asked of them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "runtime/engine.h"
+#include "runtime/generate.h"
+
+namespace kvc {
+
+struct RunOptions {
+  std::filesystem::path model;        // HuggingFace directory: plain, folded or factored
+  std::string prompt;                 // exactly one of prompt, prompt_file, ids, tokenize
+  std::filesystem::path prompt_file;  // UTF-8 text
+  std::filesystem::path ids;          // JSON: one list of token ids, or a list of lists
+  std::filesystem::path tokenize;     // print this text's ids and stop
+  std::filesystem::path logits;       // safetensors to write; empty: none
+  EngineOptions engine;
+  GenerateOptions generate;
+  bool ignore_eos = false;
+  bool stats = false;
+  bool json = false;
+  bool force = false;
+  int threads = 0;  // 0: as many as the machine has
+  std::string device = "auto";
+  std::string policy, memory;  // named by the command line's contract; refused
+};
+
+void run(const RunOptions& options);
+
+}  // namespace kvc

@@ -1,0 +1,36 @@
+// Attention of one sequence's queries over a cache that lies in several segments: one softmax over
+// all of them, masks by position.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace kvc {
+
+// Keys and values of some tokens. Values are given, or made from latents: value_proj latent +
+// value_bias.
+struct Segment {
+  at::Tensor key;         // [n, num_kv_heads, head_dim] post-RoPE
+  at::Tensor positions;   // [n] int64
+  at::Tensor value;       // [n, num_kv_heads, head_dim], or undefined
+  at::Tensor latent;      // [n, value_rank] where `value` is undefined
+  at::Tensor value_proj;  // [kv_dim, value_rank]
+  at::Tensor value_bias;  // [kv_dim], or undefined
+};
+
+// Is it cheaper to sum latents (rank space) than to rebuild values? True iff
+// num_queries * num_heads * (rank - head_dim) < rank * kv_dim.
+bool prefers_rank_space(std::int64_t num_queries, std::int64_t num_heads, std::int64_t head_dim,
+                        std::int64_t kv_dim, std::int64_t rank);
+
+// query [T, num_heads, head_dim] post-RoPE, query_positions [T] int64. A query sees the tokens
+// whose position is at most its own and, with a window, greater than its own minus the window.
+// Scores and sums in float32. [T, num_heads * head_dim] in the query's dtype.
+at::Tensor attend_segments(const at::Tensor& query, const at::Tensor& query_positions,
+                           const std::vector<Segment>& segments,
+                           std::optional<std::int64_t> window);
+
+}  // namespace kvc

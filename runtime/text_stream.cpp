@@ -1,0 +1,51 @@
+#include "runtime/text_stream.h"
+
+#include <algorithm>
+
+namespace kvc {
+namespace {
+
+constexpr std::size_t kContextTokens = 8;
+constexpr std::string_view kReplacement =
+    "\xEF\xBF\xBD";  // U+FFFD: bytes of an incomplete character
+
+}  // namespace
+
+TextStream::TextStream(const Tokenizer& tokenizer, const std::vector<std::int64_t>& prompt)
+    : tokenizer_(tokenizer) {
+  const std::size_t count = std::min(prompt.size(), kContextTokens);
+  ids_.assign(prompt.end() - static_cast<std::ptrdiff_t>(count), prompt.end());
+  printed_ = ids_.size();
+}
+
+std::string TextStream::push(std::int64_t token) {
+  ids_.push_back(token);
+  return take(/*even_incomplete=*/false);
+}
+
+std::string TextStream::finish() { return take(/*even_incomplete=*/true); }
+
+std::string TextStream::take(bool even_incomplete) {
+  const auto begin = ids_.begin() + static_cast<std::ptrdiff_t>(context_);
+  const std::string before =
+      tokenizer_.decode({begin, ids_.begin() + static_cast<std::ptrdiff_t>(printed_)});
+  const std::string after = tokenizer_.decode({begin, ids_.end()});
+  if (after.size() <= before.size() || (!even_incomplete && after.ends_with(kReplacement))) {
+    return "";
+  }
+  context_ = printed_;
+  printed_ = ids_.size();
+  return after.substr(before.size());
+}
+
+std::string continuation_text(const Tokenizer& tokenizer, const std::vector<std::int64_t>& prompt,
+                              const std::vector<std::int64_t>& tokens) {
+  TextStream stream(tokenizer, prompt);
+  std::string text;
+  for (const std::int64_t token : tokens) {
+    text += stream.push(token);
+  }
+  return text + stream.finish();
+}
+
+}  // namespace kvc
