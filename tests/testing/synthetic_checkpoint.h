@@ -27,8 +27,8 @@ struct SyntheticCheckpoint {
   bool mlp_bias = false;              // llama
   std::string rope_type = "default";  // default, linear, llama3
   std::string dtype = "float32";      // float32, bfloat16, float16
-  std::optional<std::int64_t>
-      window;  // sliding window in tokens: mistral; qwen from max_window_layers on
+  // Sliding window in tokens: mistral, and qwen from max_window_layers on.
+  std::optional<std::int64_t> window{};
   int max_window_layers = 0;
   bool tokenizer = false;  // also stories260K's tokenizer; vocab_size becomes 512
   std::uint64_t seed = 0;
