@@ -56,7 +56,9 @@ void add_common_options(CLI::App& app, CommonOptions& common) {
   app.add_option("--threads", common.threads, "CPU threads; 0: as many as the machine has")
       ->check(CLI::Range(0, kMaxThreads))
       ->group("Common");
-  app.add_option("--seed", common.seed, "Seed of every random choice")->group("Common");
+  app.add_option("--seed", common.seed, "Seed of every random choice")
+      ->check(CLI::NonNegativeNumber)  // the conversion to unsigned would accept a sign
+      ->group("Common");
   app.add_flag("--force", common.force, "Replace an existing output; override refusals that say so")
       ->group("Common");
   app.add_flag("--quiet", common.quiet, "Only errors on standard error")->group("Common");

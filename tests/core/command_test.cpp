@@ -1,0 +1,173 @@
+#include "core/command.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <new>
+
+#include "core/error.h"
+#include "core/interrupt.h"
+#include "core/progress.h"
+
+namespace kvc {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+struct Outcome {
+  int code = 0;
+  std::string out, err;
+};
+
+// Runs "kvtest <arguments>" in this process; `body` is the action.
+Outcome run(
+    std::vector<std::string> arguments, const std::function<void()>& body = [] {},
+    CommonOptions* options = nullptr) {
+  arguments.insert(arguments.begin(), "/somewhere/kvtest");
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) {
+    argv.push_back(argument.data());
+  }
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Outcome outcome;
+  outcome.code = run_command(static_cast<int>(argv.size()), argv.data(), "Tests.",
+                             [&](CLI::App&, CommonOptions& common) {
+                               return [&] {
+                                 if (options != nullptr) {
+                                   *options = common;
+                                 }
+                                 body();
+                               };
+                             });
+  outcome.out = testing::internal::GetCapturedStdout();
+  outcome.err = testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+TEST(RunCommand, ParsesCommonOptions) {
+  CommonOptions options;
+  const Outcome outcome = run(
+      {"--device", "cuda:3", "--threads", "2", "--seed", "7", "--force", "--quiet", "--json",
+       "--log-level", "debug"},
+      [] {}, &options);
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(options.device, "cuda:3");
+  EXPECT_EQ(options.threads, 2);
+  EXPECT_EQ(options.seed, 7u);
+  EXPECT_TRUE(options.force && options.quiet && options.json);
+  EXPECT_STREQ(getenv("MKL_NUM_THREADS"), "2");
+}
+
+TEST(RunCommand, PrintsHelpAndVersionToStandardOutput) {
+  const Outcome help = run({"--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.out, HasSubstr("--log-level"));
+  const Outcome version = run({"--version"});
+  EXPECT_EQ(version.code, 0);
+  EXPECT_EQ(version.out, "kvtest 0.1.0\n");
+}
+
+TEST(RunCommand, UsageErrorsGiveTwoAndOneLine) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"--absent"},
+                                             {"extra"},
+                                             {"--device", "gpu"},
+                                             {"--device", "cuda:"},
+                                             {"--device", "cuda:x"},
+                                             {"--threads", "-1"},
+                                             {"--threads", "many"},
+                                             {"--seed", "-1"},
+                                             {"--log-level", "loud"},
+                                             {"--seed"}}) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments.front();
+    EXPECT_THAT(outcome.err, StartsWith("kvtest: error: "));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+  }
+}
+
+TEST(RunCommand, ErrorsBecomeOneMessageAndTheirCode) {
+  const Outcome failed = run({}, [] { fail("x.h5: {} is too large", 3); });
+  EXPECT_EQ(failed.code, 1);
+  EXPECT_EQ(failed.err, "kvtest: error: x.h5: 3 is too large\n");
+  EXPECT_EQ(run({}, [] { fail_usage("no"); }).code, 2);
+  EXPECT_EQ(run({}, [] { throw Error("missed", ExitCode::kThresholdMissed); }).code, 3);
+  EXPECT_EQ(run({}, [] { throw std::bad_alloc(); }).err, "kvtest: error: out of memory\n");
+  const Outcome torch = run({}, [] { throw std::runtime_error("first\nbacktrace"); });
+  EXPECT_EQ(torch.code, 1);
+  EXPECT_EQ(torch.err, "kvtest: error: first\n");
+}
+
+// Runs `body` as a program in a child process whose standard output is `descriptor` (-1: closed).
+int exit_code_of_child(int descriptor, const std::function<void()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    descriptor < 0 ? close(STDOUT_FILENO) : dup2(descriptor, STDOUT_FILENO);
+    close(STDERR_FILENO);
+    char name[] = "kvtest";
+    char* argv[] = {name, nullptr};
+    std::_Exit(
+        run_command(1, argv, "Tests.", [&](CLI::App&, CommonOptions&) -> Action { return body; }));
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+TEST(RunCommand, UnwritableStandardOutputIsAFailure) {
+  const auto print = [] { std::printf("result\n"); };
+  const int full = open("/dev/full", O_WRONLY);
+  EXPECT_EQ(exit_code_of_child(full, print), 1);
+  EXPECT_EQ(exit_code_of_child(full, [] {}), 0);
+  close(full);
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  close(pipe_ends[0]);
+  EXPECT_EQ(exit_code_of_child(pipe_ends[1], print), 1);
+  close(pipe_ends[1]);
+  EXPECT_EQ(exit_code_of_child(-1, print), 1);
+  EXPECT_EQ(exit_code_of_child(-1, [] {}), 0);
+}
+
+TEST(RunCommand, SignalsEndLongLoops) {
+  const int null = open("/dev/null", O_WRONLY);
+  EXPECT_EQ(exit_code_of_child(null,
+                               [] {
+                                 std::raise(SIGTERM);
+                                 Progress progress("loop", 2);
+                                 progress.advance();
+                               }),
+            130);
+  EXPECT_EQ(exit_code_of_child(null,
+                               [] {
+                                 std::raise(SIGINT);
+                                 std::raise(SIGINT);
+                               }),
+            1000 + SIGINT);
+  close(null);
+}
+
+TEST(Log, LevelsDecideWhatIsShown) {
+  const auto shown = [](LogLevel level) {
+    testing::internal::CaptureStderr();
+    set_log_level(level);
+    log_debug("d");
+    log_info("i");
+    log_warning("w");
+    set_log_level(LogLevel::kInfo);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(shown(LogLevel::kError), "");
+  EXPECT_EQ(shown(LogLevel::kWarning), "warning: w\n");
+  EXPECT_EQ(shown(LogLevel::kDebug), "debug: d\ni\nwarning: w\n");
+}
+
+}  // namespace
+}  // namespace kvc

@@ -1,0 +1,225 @@
+#include "core/hdf5.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <hdf5.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+#include <thread>
+
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class Hdf5Test : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = std::filesystem::path(testing::TempDir()) /
+                 ("kvc_hdf5_" + std::to_string(getpid()) + "_" +
+                  testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directories(directory_);
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  std::filesystem::path file(const std::string& name) const { return directory_ / name; }
+
+ private:
+  std::filesystem::path directory_;
+};
+
+std::string bytes_of(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+void write_bytes(const std::filesystem::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+template <typename Function>
+std::string message_of(Function&& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::vector<std::int64_t> counting(std::size_t count) {
+  std::vector<std::int64_t> values(count);
+  std::iota(values.begin(), values.end(), 0);
+  return values;
+}
+
+void write_sample(const std::filesystem::path& path) {
+  Hdf5Writer writer(path);
+  writer.attribute("/", "format", std::string("sample"));
+  writer.attribute("/", "empty", std::string());
+  writer.dataset("/layers/3/gram", std::vector<double>{1, 2, 3, 4, 5, 6}, {2, 3},
+                 {"row", "column"});
+  writer.attribute("/layers/3", "count", std::int64_t{-7});
+  writer.attribute("/layers/3/gram", "scale", 0.25);
+  writer.dataset("/layers/10/spectrum", std::vector<float>{1.5f, -2.5f}, {2});
+  writer.dataset("/ids", counting(100'000), {100'000}, {"token"});
+  writer.dataset("/nothing", std::vector<double>{}, {0, 4});
+  writer.dataset("/options", "{\"text\": \"é\"}");
+  writer.close();
+}
+
+TEST_F(Hdf5Test, ReadsBackWhatItWrote) {
+  write_sample(file("a.h5"));
+  const Hdf5Reader reader(file("a.h5"));
+  EXPECT_EQ(reader.string_attribute("/", "format"), "sample");
+  EXPECT_EQ(reader.string_attribute("/", "empty"), "");
+  EXPECT_EQ(reader.int_attribute("/layers/3", "count"), -7);
+  EXPECT_EQ(reader.double_attribute("/layers/3/gram", "scale"), 0.25);
+  EXPECT_THAT(reader.doubles("/layers/3/gram", {2, 3}), ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(reader.floats("/layers/10/spectrum", {2}), ElementsAre(1.5f, -2.5f));
+  EXPECT_EQ(reader.ints("/ids", {100'000}), counting(100'000));
+  EXPECT_TRUE(reader.doubles("/nothing", {0, 4}).empty());
+  EXPECT_EQ(reader.text("/options"), "{\"text\": \"é\"}");
+  EXPECT_THAT(reader.shape("/layers/3/gram"), ElementsAre(2, 3));
+  EXPECT_THAT(reader.children("/layers"), ElementsAre("10", "3"));
+  EXPECT_TRUE(reader.contains("/layers/3"));
+  EXPECT_FALSE(reader.contains("/layers/4"));
+}
+
+TEST_F(Hdf5Test, EqualContentsGiveEqualBytes) {
+  write_sample(file("a.h5"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // object times count seconds
+  write_sample(file("b.h5"));
+  EXPECT_EQ(bytes_of(file("a.h5")), bytes_of(file("b.h5")));
+}
+
+TEST_F(Hdf5Test, LargeIntegerDatasetsAreCompressed) {
+  write_sample(file("a.h5"));
+  EXPECT_LT(std::filesystem::file_size(file("a.h5")), 400'000u);  // 800 000 bytes of ids
+}
+
+TEST_F(Hdf5Test, LabelsAreWhereTheDimensionScalesInterfaceLooks) {
+  write_sample(file("a.h5"));
+  const hid_t opened = H5Fopen(file("a.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  const hid_t attribute =
+      H5Aopen_by_name(opened, "/layers/3/gram", "DIMENSION_LABELS", H5P_DEFAULT, H5P_DEFAULT);
+  const hid_t type = H5Aget_type(attribute);
+  char* labels[2] = {};
+  ASSERT_GE(H5Aread(attribute, type, labels), 0);
+  EXPECT_STREQ(labels[0], "row");
+  EXPECT_STREQ(labels[1], "column");
+  H5free_memory(labels[0]);
+  H5free_memory(labels[1]);
+  H5Tclose(type);
+  H5Aclose(attribute);
+  H5Fclose(opened);
+}
+
+TEST_F(Hdf5Test, RefusesWrongShapeTypeAndName) {
+  write_sample(file("a.h5"));
+  const Hdf5Reader reader(file("a.h5"));
+  EXPECT_THAT(message_of([&] {
+                reader.doubles("/layers/3/gram", {3, 2});
+              }),
+              HasSubstr("a.h5:/layers/3/gram: shape [2, 3], expected [3, 2]"));
+  EXPECT_THAT(message_of([&] { reader.floats("/layers/3/gram", {2, 3}); }), HasSubstr("float32"));
+  EXPECT_THAT(message_of([&] { reader.doubles("/absent", {1}); }), HasSubstr("no such dataset"));
+  EXPECT_THAT(message_of([&] { reader.text("/ids"); }), HasSubstr("string"));
+  EXPECT_THAT(message_of([&] { reader.string_attribute("/", "absent"); }), HasSubstr("absent"));
+}
+
+TEST_F(Hdf5Test, RefusesToWriteOverAFileOrAnInconsistentDataset) {
+  write_sample(file("a.h5"));
+  EXPECT_THROW(Hdf5Writer(file("a.h5")), Error);
+  Hdf5Writer writer(file("b.h5"));
+  EXPECT_THROW(writer.dataset("/x", std::vector<double>{1, 2}, {3}), Error);
+  EXPECT_THROW(writer.dataset("/x", std::vector<double>{1, 2}, {2}, {"a", "b"}), Error);
+}
+
+TEST_F(Hdf5Test, RefusesWhatIsNotAWholeHdf5File) {
+  write_bytes(file("text.h5"), "not HDF5 at all");
+  EXPECT_THAT(message_of([&] { Hdf5Reader reader(file("text.h5")); }), HasSubstr("text.h5"));
+  EXPECT_THAT(message_of([&] { Hdf5Reader reader(file("absent.h5")); }), HasSubstr("no such file"));
+  write_sample(file("a.h5"));
+  const std::string bytes = bytes_of(file("a.h5"));
+  for (std::size_t length :
+       {bytes.size() - 1, bytes.size() / 2, std::size_t{100}, std::size_t{0}}) {
+    write_bytes(file("cut.h5"), bytes.substr(0, length));
+    EXPECT_THAT(message_of([&] { Hdf5Reader reader(file("cut.h5")); }), HasSubstr("truncated"))
+        << length;
+  }
+}
+
+// Single-byte corruption is either unnoticed or an Error; never a crash or a huge allocation. The
+// heap of variable-length strings is left alone: it is the one structure that the format does not
+// checksum and the library does not bound.
+TEST_F(Hdf5Test, SurvivesDamagedBytes) {
+  {
+    Hdf5Writer writer(file("a.h5"));
+    writer.dataset("/g/x", std::vector<double>{1, 2, 3}, {3});
+    writer.dataset("/ids", counting(10'000), {10'000});
+    writer.close();
+  }
+  const std::string bytes = bytes_of(file("a.h5"));
+  ASSERT_EQ(bytes.find("GCOL"), std::string::npos);
+  int refused = 0;
+  for (std::size_t i = 0; i < bytes.size(); i += 23) {
+    std::string damaged = bytes;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0xff);
+    write_bytes(file("damaged.h5"), damaged);
+    refused += !message_of([&] {
+                  const Hdf5Reader reader(file("damaged.h5"));
+                  reader.doubles("/g/x", {3});
+                  reader.ints("/ids", reader.shape("/ids"));
+                }).empty();
+  }
+  EXPECT_GT(refused, 10);
+}
+
+TEST_F(Hdf5Test, RefusesLinksOutOfTheFileAndDataThatIsNotThere) {
+  write_sample(file("a.h5"));
+  const hid_t opened = H5Fcreate(file("b.h5").c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT);
+  H5Lcreate_external("a.h5", "/ids", opened, "outside", H5P_DEFAULT, H5P_DEFAULT);
+  H5Lcreate_soft("/huge", opened, "soft", H5P_DEFAULT, H5P_DEFAULT);
+  const hsize_t size[] = {hsize_t{1} << 36};
+  const hid_t space = H5Screate_simple(1, size, nullptr);
+  H5Dclose(H5Dcreate2(opened, "huge", H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  H5Sclose(space);
+  H5Fclose(opened);
+  const Hdf5Reader reader(file("b.h5"));
+  EXPECT_FALSE(reader.contains("/outside"));
+  EXPECT_THROW(reader.shape("/outside"), Error);
+  EXPECT_THROW(reader.shape("/soft"), Error);
+  EXPECT_THAT(message_of([&] { reader.ints("/huge", reader.shape("/huge")); }),
+              HasSubstr("incomplete"));
+}
+
+// A limit on the file's size fails writes as a full disk does.
+TEST_F(Hdf5Test, ReportsAFullDisk) {
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old_limit = {};
+  getrlimit(RLIMIT_FSIZE, &old_limit);
+  rlimit limit = old_limit;
+  limit.rlim_cur = 64 << 10;
+  setrlimit(RLIMIT_FSIZE, &limit);
+  const std::string message = message_of([&] {
+    Hdf5Writer writer(file("a.h5"));
+    writer.dataset("/x", std::vector<double>(100'000, 1.0), {100'000});
+    writer.close();
+  });
+  setrlimit(RLIMIT_FSIZE, &old_limit);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_THAT(message, HasSubstr("a.h5"));
+  EXPECT_THAT(message, HasSubstr("File too large"));
+}
+
+}  // namespace
+}  // namespace kvc
