@@ -22,8 +22,7 @@ struct SyntheticCheckpoint {
   std::int64_t vocab_size = 96;
   std::int64_t max_position_embeddings = 256;  // tokens
   bool tied_embeddings = false;
-  bool attention_bias =
-      false;  // where the family has the key (llama, qwen3); qwen2 always has q/k/v biases
+  bool attention_bias = false;        // llama, qwen3; qwen2 always has biases of q, k and v
   bool mlp_bias = false;              // llama
   std::string rope_type = "default";  // default, linear, llama3
   std::string dtype = "float32";      // float32, bfloat16, float16
