@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/token_set.h"
@@ -13,15 +15,17 @@ namespace kvc {
 struct TextOptions {
   std::int64_t num_sequences = 64;  // at most; 0 means as many as the text gives
   std::int64_t seq_len = 512;       // tokens per sequence, special tokens included
-  std::uint64_t seed = 0;           // picks sequences evenly spread with a seeded offset when there are more
+  std::uint64_t seed = 0;  // picks sequences evenly spread with a seeded offset when there are more
 };
 
-// Reads `files` (all of one or several kinds), tokenizes, cuts into rows of seq_len (each starting with
-// what the post-processor adds) and keeps num_sequences of them. Error when no token results, naming the
-// file. A tokens.h5 keeps its rows; its tokenizer hash must match. The built-in text is used when
-// `files` is empty.
+// Reads `files` (of one or several kinds), tokenizes each as one text (the records of a .jsonl
+// joined by empty lines), cuts it into rows of seq_len (each with what the post-processor adds; a
+// last row that is not full is kept only if it is the file's first) and keeps num_sequences of all
+// rows. A tokens.h5 gives all of its rows, behind the others; its tokenizer hash must match. The
+// built-in text is used when `files` is empty. Error naming the file when no token results.
 TokenSet load_token_set(const std::vector<std::filesystem::path>& files, const Tokenizer& tokenizer,
-                        std::int64_t vocab_size, const TextOptions& options, const std::string& split);
+                        std::int64_t vocab_size, const TextOptions& options,
+                        const std::string& split);
 
 // The public-domain texts that travel in the program: one for calibration, another for evaluation.
 std::string_view builtin_calibration_text();

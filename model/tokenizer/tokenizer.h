@@ -1,6 +1,6 @@
-// tokenizer.json, natively: byte-level BPE and Metaspace-style BPE with byte fallback. Every component
-// that is not supported is refused by its name. Equal to the HuggingFace tokenizers library on every
-// string. Needs no torch.
+// tokenizer.json, natively: byte-level BPE and Metaspace-style BPE with byte fallback. Every
+// component that is not supported is refused by its name. Equal to the HuggingFace tokenizers
+// library on every string. Needs no torch.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,16 @@ class Tokenizer {
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  // `text` is UTF-8; invalid bytes are an Error. add_special_tokens: what the post-processor adds (BOS).
+  // `text` is UTF-8; invalid bytes are an Error. add_special_tokens: what the post-processor adds
+  // (BOS).
   std::vector<std::int64_t> encode(std::string_view text, bool add_special_tokens = true) const;
+  // What the post-processor puts around the ids of a text that was encoded without.
+  std::vector<std::int64_t> with_special_tokens(std::vector<std::int64_t> ids) const;
+  // Ids without a token (gaps of the vocabulary) give no text; ids outside 0..vocab_size() are an
+  // Error.
   std::string decode(const std::vector<std::int64_t>& ids, bool skip_special_tokens = true) const;
-  std::int64_t vocab_size() const;          // largest id + 1, added tokens included
-  const std::string& hash() const;          // SHA-256 of tokenizer.json
+  std::int64_t vocab_size() const;  // largest id + 1, added tokens included
+  const std::string& hash() const;  // SHA-256 of tokenizer.json
 
  private:
   struct Impl;
