@@ -49,17 +49,17 @@ template <typename... Args>
 }  // namespace kvc
 
 // Always on. Throws kvc::Error with the formatted message.
-#define KVC_CHECK(condition, ...)  \
-  do {                             \
-    if (!(condition)) {            \
-      ::kvc::fail(__VA_ARGS__);    \
-    }                              \
+#define KVC_CHECK(condition, ...) \
+  do {                            \
+    if (!(condition)) {           \
+      ::kvc::fail(__VA_ARGS__);   \
+    }                             \
   } while (false)
 
 // The same for options: throws kvc::UsageError (exit code 2).
-#define KVC_CHECK_USAGE(condition, ...)  \
-  do {                                   \
-    if (!(condition)) {                  \
-      ::kvc::fail_usage(__VA_ARGS__);    \
-    }                                    \
+#define KVC_CHECK_USAGE(condition, ...) \
+  do {                                  \
+    if (!(condition)) {                 \
+      ::kvc::fail_usage(__VA_ARGS__);   \
+    }                                   \
   } while (false)

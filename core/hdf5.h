@@ -54,9 +54,11 @@ class Hdf5Reader {
   double double_attribute(const std::string& object, const std::string& name) const;
   std::vector<std::int64_t> shape(const std::string& path) const;
   // The shape must equal `shape`; the file's element type must be the one asked for.
-  std::vector<double> doubles(const std::string& path, const std::vector<std::int64_t>& shape) const;
+  std::vector<double> doubles(const std::string& path,
+                              const std::vector<std::int64_t>& shape) const;
   std::vector<float> floats(const std::string& path, const std::vector<std::int64_t>& shape) const;
-  std::vector<std::int64_t> ints(const std::string& path, const std::vector<std::int64_t>& shape) const;
+  std::vector<std::int64_t> ints(const std::string& path,
+                                 const std::vector<std::int64_t>& shape) const;
   std::string text(const std::string& path) const;
 
  private:

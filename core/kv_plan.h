@@ -55,8 +55,8 @@ struct MergePolicy {
   Granularity granularity = Granularity::kToken;
   PrefillMode prefill = PrefillMode::kExact;
   UnmergedForm unmerged = UnmergedForm::kPlain;
-  double target_kept_ratio = 0.5;  // best entries are merged until the cache is this small
-  std::int64_t sink_tokens = 4;    // first tokens, never merged
+  double target_kept_ratio = 0.5;    // best entries are merged until the cache is this small
+  std::int64_t sink_tokens = 4;      // first tokens, never merged
   std::int64_t window_tokens = 128;  // last tokens, not merged yet
   std::int64_t block_tokens = 64;    // generated tokens are compressed this many at a time
 };
@@ -83,9 +83,10 @@ KvPlan kv_plan_from_json(const Json& json, const std::string& subject);
 
 // How many tokens of a sequence one latent group holds in each form.
 struct GroupTokens {
-  std::int64_t merged = 0;    // one latent for the whole group
-  std::int64_t unmerged = 0;  // compressed decisions that went against merging; form: policy.unmerged
-  std::int64_t pending = 0;   // exact keys and values: sinks, window, incomplete block
+  std::int64_t merged = 0;  // one latent for the whole group
+  std::int64_t unmerged =
+      0;  // compressed decisions that went against merging; form: policy.unmerged
+  std::int64_t pending = 0;  // exact keys and values: sinks, window, incomplete block
 };
 
 // Bytes of one latent group (G layers, b bytes per element):

@@ -12,9 +12,9 @@ namespace kvc {
 inline constexpr const char* kToolVersion = "0.1.0";
 
 struct Provenance {
-  std::string kind;             // "tokens", "calibration", "fisher", "conversion"
-  std::string checkpoint_hash;  // Checkpoint::hash(); for tokens: the tokenizer hash
-  std::string tokens_hash;      // TokenSet::hash(); empty where no tokens entered
+  std::string kind;               // "tokens", "calibration", "fisher", "conversion"
+  std::string checkpoint_hash;    // Checkpoint::hash(); for tokens: the tokenizer hash
+  std::string tokens_hash;        // TokenSet::hash(); empty where no tokens entered
   Json options = Json::object();  // everything that changes the result, seed included
   std::string tool_version = kToolVersion;
 

@@ -34,10 +34,9 @@ class SafetensorsFile {
   static SafetensorsFile open(const std::filesystem::path& path);
   // Validates a header alone: `head` is the file's start (length word and header), `file_size` its
   // whole length. `path` is for messages. What open() uses, and what the fuzz test drives.
-  static std::vector<TensorInfo> parse_header(std::span<const std::byte> head,
-                                              std::uint64_t file_size,
-                                              const std::filesystem::path& path,
-                                              std::map<std::string, std::string>* metadata = nullptr);
+  static std::vector<TensorInfo> parse_header(
+      std::span<const std::byte> head, std::uint64_t file_size, const std::filesystem::path& path,
+      std::map<std::string, std::string>* metadata = nullptr);
 
   const std::filesystem::path& path() const { return path_; }
   const std::vector<TensorInfo>& tensors() const { return tensors_; }  // by offset

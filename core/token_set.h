@@ -18,7 +18,8 @@ struct TokenSet {
   std::string hash() const;  // SHA-256 over everything above
 };
 
-void write_token_set(const std::filesystem::path& path, const TokenSet& tokens);  // new file, atomic
+void write_token_set(const std::filesystem::path& path,
+                     const TokenSet& tokens);  // new file, atomic
 // `vocab_size` bounds the ids; 0 leaves them unchecked.
 TokenSet read_token_set(const std::filesystem::path& path, std::int64_t vocab_size);
 

@@ -16,9 +16,9 @@ enum class RopeType { kDefault, kLinear, kLlama3 };
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000;
-  double factor = 1;            // linear, llama3
-  double low_freq_factor = 1;   // llama3
-  double high_freq_factor = 4;  // llama3
+  double factor = 1;                            // linear, llama3
+  double low_freq_factor = 1;                   // llama3
+  double high_freq_factor = 4;                  // llama3
   double original_max_position_embeddings = 0;  // llama3, tokens
 
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;

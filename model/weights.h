@@ -37,8 +37,8 @@ struct LayerWeights {
   at::Tensor input_layernorm;             // [hidden_size]
   Linear q_proj, k_proj, v_proj, o_proj;  // k_proj/v_proj weights undefined where a plan replaced
                                           // them; their biases are kept
-  at::Tensor q_norm, k_norm;            // [head_dim], or undefined
-  at::Tensor post_attention_layernorm;  // [hidden_size]
+  at::Tensor q_norm, k_norm;              // [head_dim], or undefined
+  at::Tensor post_attention_layernorm;    // [hidden_size]
   Linear gate_proj, up_proj, down_proj;
   Linear qkv_proj;      // rows q | k | v, or undefined
   Linear gate_up_proj;  // rows gate | up, or undefined
