@@ -1,0 +1,135 @@
+#include "core/conversion_file.h"
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+constexpr const char* kFileName = "conversion.h5";
+constexpr const char* kTensorsName = "conversion.safetensors";
+
+// The scalar columns of the report, one dataset each.
+struct Column {
+  const char* name;
+  double GroupReport::*value;
+};
+constexpr Column kColumns[] = {
+    {"energy_kept", &GroupReport::energy_kept},
+    {"optimum_error", &GroupReport::optimum_error},
+    {"key_error", &GroupReport::key_error},
+    {"value_error", &GroupReport::value_error},
+    {"merged_key_error", &GroupReport::merged_key_error},
+    {"merged_value_error", &GroupReport::merged_value_error},
+    {"bytes_per_token_plain", &GroupReport::bytes_per_token_plain},
+    {"bytes_per_token_merged", &GroupReport::bytes_per_token_merged},
+};
+
+std::string group_path(std::size_t group, const char* name) {
+  return fmt::format("/groups/{}/{}", group, name);
+}
+
+void write_report(Hdf5Writer& file, const std::vector<GroupReport>& report) {
+  const auto count = static_cast<std::int64_t>(report.size());
+  std::vector<std::int64_t> first_layer, num_layers, rank;
+  for (const GroupReport& group : report) {
+    first_layer.push_back(group.first_layer);
+    num_layers.push_back(group.num_layers);
+    rank.push_back(group.rank);
+  }
+  file.dataset("/report/first_layer", first_layer, {count}, {"group"});
+  file.dataset("/report/num_layers", num_layers, {count}, {"group"});
+  file.dataset("/report/rank", rank, {count}, {"group"});
+  for (const Column& column : kColumns) {
+    std::vector<double> values;
+    for (const GroupReport& group : report) {
+      values.push_back(group.*column.value);
+    }
+    file.dataset(std::string("/report/") + column.name, values, {count}, {"group"});
+  }
+  for (std::size_t i = 0; i < report.size(); ++i) {
+    const std::vector<double>& values = report[i].singular_values;
+    file.dataset(group_path(i, "singular_values"), values,
+                 {static_cast<std::int64_t>(values.size())}, {"component"});
+  }
+}
+
+std::vector<GroupReport> read_report(const Hdf5Reader& file, std::int64_t count) {
+  std::vector<GroupReport> report(static_cast<std::size_t>(count));
+  const std::vector<std::int64_t> first_layer = file.ints("/report/first_layer", {count});
+  const std::vector<std::int64_t> num_layers = file.ints("/report/num_layers", {count});
+  const std::vector<std::int64_t> rank = file.ints("/report/rank", {count});
+  for (std::size_t i = 0; i < report.size(); ++i) {
+    report[i].group = static_cast<int>(i);
+    report[i].first_layer = static_cast<int>(first_layer[i]);
+    report[i].num_layers = static_cast<int>(num_layers[i]);
+    report[i].rank = rank[i];
+    const std::string path = group_path(i, "singular_values");
+    report[i].singular_values = file.doubles(path, file.shape(path));
+  }
+  for (const Column& column : kColumns) {
+    const std::vector<double> values = file.doubles(std::string("/report/") + column.name, {count});
+    for (std::size_t i = 0; i < report.size(); ++i) {
+      report[i].*column.value = values[i];
+    }
+  }
+  return report;
+}
+
+}  // namespace
+
+Json to_json(const GroupReport& report) {
+  Json json;
+  json["group"] = report.group;
+  json["first_layer"] = report.first_layer;
+  json["num_layers"] = report.num_layers;
+  json["rank"] = report.rank;
+  for (const Column& column : kColumns) {
+    json[column.name] = report.*column.value;
+  }
+  return json;
+}
+
+void write_conversion(const std::filesystem::path& directory, const Conversion& conversion) {
+  Hdf5Writer file(directory / kFileName);
+  write_provenance(file, conversion.provenance);
+  file.dataset("/plan", dump_json(to_json(conversion.plan)));
+  file.dataset("/settings", dump_json(conversion.settings));
+  file.dataset("/calibration_hashes", dump_json(Json(conversion.calibration_hashes)));
+  write_report(file, conversion.report);
+  for (std::size_t i = 0; i < conversion.plan.groups.size(); ++i) {
+    const std::vector<double>& weights = conversion.plan.groups[i].merge_weights;
+    if (!weights.empty()) {
+      file.dataset(group_path(i, "merge_weights"), weights,
+                   {static_cast<std::int64_t>(weights.size())}, {"layer"});
+    }
+  }
+  file.close();
+}
+
+Conversion read_conversion(const std::filesystem::path& path) {
+  const bool is_file = path.filename() == kFileName;
+  const std::filesystem::path directory = is_file ? path.parent_path() : path;
+  const Hdf5Reader file(directory / kFileName);
+  const std::string subject = file.path().string();
+  Conversion conversion;
+  conversion.provenance = read_provenance(file);
+  KVC_CHECK(conversion.provenance.kind == "conversion",
+            "{}: holds \"{}\", expected a conversion; pass the directory that kvconvert's "
+            "conversion stage wrote",
+            subject, conversion.provenance.kind);
+  conversion.plan =
+      kv_plan_from_json(parse_json(file.text("/plan"), subject + ":/plan"), subject + ":/plan");
+  conversion.settings = parse_json(file.text("/settings"), subject + ":/settings");
+  for (const Json& hash :
+       parse_json(file.text("/calibration_hashes"), subject + ":/calibration_hashes")) {
+    KVC_CHECK(hash.is_string(), "{}:/calibration_hashes: expected strings", subject);
+    conversion.calibration_hashes.push_back(hash.get<std::string>());
+  }
+  conversion.report = read_report(file, static_cast<std::int64_t>(conversion.plan.groups.size()));
+  conversion.tensors = directory / kTensorsName;
+  return conversion;
+}
+
+}  // namespace kvc
