@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,15 +18,32 @@ struct ValidateOptions {
   std::filesystem::path candidate;
   std::vector<std::filesystem::path> texts;  // empty: the built-in evaluation text
   std::int64_t num_sequences = 16;
-  std::int64_t seq_len = 0;      // tokens; 0: min(2048, max_position_embeddings)
+  std::int64_t seq_len = 0;  // tokens; 0: min(2048, max_position_embeddings)
   std::string dtype = "float32";
+  // Of the continuation setting.
   std::optional<double> max_kld, max_ppl_ratio, min_same_top;
   std::uint64_t seed = 0;
 };
 
-// A mean with its standard error over sequences.
+// A mean over positions with its standard error over sequences (positions of one sequence are not
+// independent). The error of a single sequence is unknown: not a number, null in JSON.
 struct Estimate {
-  double mean = 0, standard_error = 0;
+  double mean = 0;
+  double standard_error = std::numeric_limits<double>::quiet_NaN();
+};
+
+// Mean KL divergence of the scored positions in [begin, end), counted from the start of a sequence.
+struct PositionRange {
+  std::int64_t begin = 0, end = 0;
+  double kl_divergence = 0;
+};
+
+// Counts of per-position KL divergences: bin i holds those in 10^[kFirst + i*kWidth, kFirst +
+// (i+1)*kWidth), the first one also everything below, the last one everything above.
+struct KlHistogram {
+  static constexpr double kFirst = -8, kWidth = 0.25;  // decades
+  static constexpr int kNumBins = 40;
+  std::vector<std::int64_t> counts = std::vector<std::int64_t>(kNumBins, 0);
 };
 
 // One setting's comparison, per scored position; natural logarithms.
@@ -35,25 +53,35 @@ struct Comparison {
   double reference_perplexity = 0, candidate_perplexity = 0;
   double perplexity_ratio = 0;
   Estimate log_perplexity_ratio;  // paired
-  Estimate kl_divergence;
+  Estimate kl_divergence;         // of the candidate from the reference
   double kl_median = 0, kl_p90 = 0, kl_p95 = 0, kl_p99 = 0, kl_p999 = 0, kl_max = 0;
-  Estimate same_top;        // share of positions with equal argmax
-  Estimate delta_p;         // candidate minus reference probability of the correct token
+  Estimate same_top;  // share of positions with equal argmax
+  Estimate delta_p;   // candidate minus reference probability of the correct token
   Estimate delta_p_rms;
+  KlHistogram kl_histogram;
+  std::vector<PositionRange> kl_by_position;
 };
 
 struct ValidationReport {
-  double kept_ratio = 0;  // measured: allocated bytes / original bytes at the end of the continuation
+  double kept_ratio =
+      0;  // measured: allocated bytes / original bytes at the end of the continuation
   std::int64_t kv_bytes = 0, original_kv_bytes = 0;
+  std::int64_t num_sequences = 0, num_tokens = 0;
   Comparison teacher_forced;  // one exact forward over the text: sees weight changes only
   Comparison continuation;    // prefill, compress, score the rest through the compressed cache
   std::vector<std::string> missed;  // thresholds, as sentences
-  Json options;
+  Json options;                     // every option, resolved
+  Json inputs;                      // what identifies checkpoints and text
 };
 
+// Error when the two cannot be compared (vocabulary, tokenizer), when the text was calibrated on,
+// or when a model's logits are not finite. A missed threshold is no Error here: see
+// ValidationReport::missed.
 ValidationReport validate(const ValidateOptions& options);
 Json to_json(const ValidationReport& report);
 // "kept_ratio 0.50  KLD 0.0123 ± 0.0004  perplexity ratio 1.004  same top 97.1 %"
 std::string summary_line(const ValidationReport& report);
+// The numbers of both settings as a table for a terminal.
+std::string text_report(const ValidationReport& report);
 
 }  // namespace kvc

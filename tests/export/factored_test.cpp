@@ -1,0 +1,150 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "core/checkpoint.h"
+#include "core/kv_plan.h"
+#include "model/config.h"
+#include "tests/export/export_fixture.h"
+#include "tests/testing/tensor_matchers.h"
+#include "tests/testing/test_tensors.h"
+
+namespace kvc::testing {
+namespace {
+
+using ::testing::ElementsAreArray;
+
+namespace fs = std::filesystem;
+
+class FactoredExport : public ExportFixture {
+ protected:
+  std::vector<std::string> expect_originals_identical() const {
+    const Checkpoint before = Checkpoint::open(checkpoint_), after = Checkpoint::open(out_);
+    std::vector<std::string> missing;
+    for (const std::string& name : before.tensor_names()) {
+      if (!after.contains(name)) {
+        missing.push_back(name);
+        continue;
+      }
+      EXPECT_EQ(before.info(name).dtype, after.info(name).dtype) << name;
+      EXPECT_EQ(before.info(name).shape, after.info(name).shape) << name;
+      EXPECT_TRUE(std::ranges::equal(before.bytes(name), after.bytes(name))) << name;
+    }
+    return missing;
+  }
+};
+
+TEST_F(FactoredExport, JointGroupsKeepEveryOriginalTensor) {
+  synthetic_.dtype = "bfloat16";
+  make(joint_plan());
+  export_as(ExportFormat::kFactored);
+  EXPECT_THAT(expect_originals_identical(), ElementsAreArray(std::vector<std::string>{}));
+  for (const char* name :
+       {"latent_proj", "encoder", "reconstruct_proj", "merged_reconstruct_proj"}) {
+    const std::string tensor = std::string("kvconvert.groups.0.") + name;
+    EXPECT_TRUE(tensors_identical(read_tensor(out_ / "model.safetensors", tensor),
+                                  read_tensor(conversion_ / "conversion.safetensors", tensor)));
+  }
+}
+
+TEST_F(FactoredExport, SplitGroupsReplaceTheirProjectionsButNotTheBiases) {
+  synthetic_.model_type = "qwen2";
+  make(split_plan());
+  export_as(ExportFormat::kFactored);
+  std::vector<std::string> expected;
+  for (int layer = 0; layer < 4; ++layer) {
+    for (const char* projection : {"k_proj", "v_proj"}) {
+      expected.push_back(fmt::format("model.layers.{}.self_attn.{}.weight", layer, projection));
+    }
+  }
+  EXPECT_THAT(expect_originals_identical(), ElementsAreArray(expected));
+  EXPECT_TRUE(Checkpoint::open(out_).contains("model.layers.0.self_attn.k_proj.bias"));
+}
+
+TEST_F(FactoredExport, ConfigKeepsTheSourcesKeysInOrder) {
+  make(joint_plan());
+  export_as(ExportFormat::kFactored);
+  const Json source = read_json(checkpoint_ / "config.json");
+  const Json result = read_json(out_ / "config.json");
+  std::vector<std::string> keys, expected;
+  for (const auto& [key, value] : source.items()) {
+    expected.push_back(key);
+    if (key != "model_type") {
+      EXPECT_EQ(result[key].dump(), value.dump()) << key;
+    }
+  }
+  expected.push_back("kvconvert");
+  for (const auto& [key, value] : result.items()) {
+    keys.push_back(key);
+  }
+  EXPECT_EQ(keys, expected);
+  EXPECT_EQ(result["model_type"], "kvconvert_llama");
+}
+
+TEST_F(FactoredExport, ConfigSaysWhatTheRuntimeNeeds) {
+  make(joint_plan());
+  export_as(ExportFormat::kFactored);
+  const Json config = read_json(out_ / "config.json");
+  const Json& kvconvert = config["kvconvert"];
+  EXPECT_EQ(kvconvert["format"], 1);
+  EXPECT_EQ(kvconvert["model_type"], "llama");
+  EXPECT_EQ(to_json(kv_plan_from_json(kvconvert["plan"], "plan")), to_json(joint_plan()));
+  EXPECT_EQ(kvconvert["settings"]["method"], "commonkv");
+  EXPECT_EQ(kvconvert["report"][0]["energy_kept"], 0.75);
+  EXPECT_EQ(kvconvert["calibration_hashes"][0], std::string(64, 'c'));
+  EXPECT_EQ(kvconvert["provenance"]["checkpoint_hash"], Checkpoint::open(checkpoint_).hash());
+  EXPECT_EQ(parse_model_config(config, "config").arch->model_type, "llama");
+}
+
+TEST_F(FactoredExport, FactorsTakeTheRequestedType) {
+  make(joint_plan());
+  ExportOptions half = options(ExportFormat::kFactored);
+  half.factor_dtype = "bfloat16";
+  export_checkpoint(half);
+  const at::Tensor stored = read_tensor(out_ / "model.safetensors", "kvconvert.groups.1.encoder");
+  const at::Tensor given =
+      read_tensor(conversion_ / "conversion.safetensors", "kvconvert.groups.1.encoder");
+  EXPECT_TRUE(tensors_identical(stored, given.to(at::kBFloat16)));
+}
+
+TEST_F(FactoredExport, DropsACacheThatCannotHoldLatents) {
+  make(joint_plan());
+  write_all(checkpoint_ / "generation_config.json",
+            "{\n  \"cache_implementation\": \"static\",\n  \"temperature\": 0.60\n}\n");
+  export_as(ExportFormat::kBoth);
+  const Json factored = read_json(out_ / "factored" / "generation_config.json");
+  EXPECT_FALSE(factored.contains("cache_implementation"));
+  EXPECT_EQ(factored["temperature"], 0.6);
+  EXPECT_EQ(read_all(out_ / "folded" / "generation_config.json"),
+            read_all(checkpoint_ / "generation_config.json"));
+}
+
+TEST_F(FactoredExport, HoldsNothingButKnownFiles) {
+  make(joint_plan());
+  write_all(checkpoint_ / "modeling_x.py", "import os\n");
+  write_all(checkpoint_ / "optimizer.pt", "x");
+  write_all(checkpoint_ / "LICENSE", "free\n");
+  export_as(ExportFormat::kFactored);
+  std::vector<std::string> files;
+  for (const auto& entry : fs::directory_iterator(out_)) {
+    files.push_back(entry.path().filename().string());
+  }
+  EXPECT_THAT(files,
+              ::testing::UnorderedElementsAre("LICENSE", "config.json", "model.safetensors"));
+}
+
+TEST_F(FactoredExport, TwiceGivesTheSameBytes) {
+  make(joint_plan());
+  export_as(ExportFormat::kFactored);
+  const std::string tensors = read_all(out_ / "model.safetensors");
+  const std::string config = read_all(out_ / "config.json");
+  ExportOptions again = options(ExportFormat::kFactored);
+  again.force = true;
+  export_checkpoint(again);
+  EXPECT_EQ(read_all(out_ / "model.safetensors"), tensors);
+  EXPECT_EQ(read_all(out_ / "config.json"), config);
+}
+
+}  // namespace
+}  // namespace kvc::testing

@@ -1,0 +1,88 @@
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "core/json.h"
+#include "validate/chart.h"
+#include "validate/html_report.h"
+#include "validate/validate.h"
+
+namespace kvc {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+ValidationReport example() {
+  ValidationReport report;
+  report.kept_ratio = 0.5;
+  report.kv_bytes = 500;
+  report.original_kv_bytes = 1000;
+  Comparison& continuation = report.continuation;
+  continuation.num_positions = 1000;
+  continuation.kl_divergence = {0.0123, 0.0004};
+  continuation.kl_p99 = 0.25;
+  continuation.perplexity_ratio = 1.004;
+  continuation.same_top = {0.971, 0.003};
+  continuation.kl_histogram.counts[20] = 1000;
+  continuation.kl_by_position = {{512, 768, 0.01}, {768, 1024, std::nan("")}};
+  report.teacher_forced = continuation;
+  report.options["candidate"] = "a<b>&\"c";
+  report.options["reference"] = "original";
+  return report;
+}
+
+TEST(Report, SummaryLine) {
+  EXPECT_EQ(summary_line(example()),
+            "kept_ratio 0.500  KLD 0.0123 ± 0.0004  perplexity ratio 1.0040  same top 97.1 %");
+}
+
+TEST(Report, SummaryOfOneSequenceStatesNoError) {
+  ValidationReport report = example();
+  report.continuation.kl_divergence = {0.0123};
+  EXPECT_THAT(summary_line(report), HasSubstr("KLD 0.0123  perplexity"));
+}
+
+TEST(Report, JsonHasBothSettingsAndNoNan) {
+  ValidationReport report = example();
+  report.continuation.reference_nll = {2.5};
+  report.missed = {"KL divergence too large"};
+  const Json json = parse_json(dump_json(to_json(report)), "report");
+  EXPECT_EQ(json["kept_ratio"], 0.5);
+  EXPECT_EQ(json["continuation"]["kl_divergence"]["mean"], 0.0123);
+  EXPECT_EQ(json["continuation"]["kl_divergence"]["p99"], 0.25);
+  EXPECT_TRUE(json["continuation"]["reference_nll"]["standard_error"].is_null());
+  EXPECT_TRUE(json["continuation"]["kl_divergence"]["by_position"][1]["mean"].is_null());
+  EXPECT_EQ(json["teacher_forced"]["same_top"]["standard_error"], 0.003);
+  EXPECT_EQ(json["missed"][0], "KL divergence too large");
+}
+
+TEST(Report, TableHasARowPerNumber) {
+  const std::string text = text_report(example());
+  for (const char* part : {"continuation", "teacher-forced", "99.9 %", "0.971 ± 0.003"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST(HtmlReport, IsSelfContainedAndEscaped) {
+  ValidationReport report = example();
+  report.missed = {"same top 0.5 is below --min-same-top 0.9"};
+  const std::string html = html_report(report);
+  for (const char* forbidden : {"http", "src=", "<script", "url(", "@import", "a<b>", "nan"}) {
+    EXPECT_THAT(html, Not(HasSubstr(forbidden)));
+  }
+  EXPECT_THAT(html, HasSubstr("a&lt;b&gt;&amp;&quot;c"));
+  EXPECT_THAT(html, HasSubstr("same top 0.5 is below --min-same-top 0.9"));
+  EXPECT_THAT(html, HasSubstr("97.1 %"));
+}
+
+TEST(Chart, AxisFromZeroHasRoundTicks) {
+  const Axis axis = axis_from_zero(0.37, "share");
+  EXPECT_DOUBLE_EQ(axis.end, 0.4);
+  ASSERT_EQ(axis.ticks.size(), 5u);
+  EXPECT_EQ(axis.ticks[1].label, "0.1");
+  EXPECT_DOUBLE_EQ(axis_from_zero(0, "nothing").end, 1);
+}
+
+}  // namespace
+}  // namespace kvc

@@ -1,0 +1,118 @@
+#include "validate/chart.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvc {
+namespace {
+
+// Size of a chart and of its plot area, in SVG units.
+constexpr double kWidth = 760, kHeight = 280;
+constexpr double kLeft = 64, kRight = 16, kTop = 22, kBottom = 46;
+constexpr double kBase = kHeight - kBottom;
+
+double x_of(const Axis& axis, double value) {
+  return kLeft + (value - axis.begin) / (axis.end - axis.begin) * (kWidth - kLeft - kRight);
+}
+
+double y_of(const Axis& axis, double value) {
+  return kBase - (value - axis.begin) / (axis.end - axis.begin) * (kBase - kTop);
+}
+
+std::string open_chart(const Axis& x, const Axis& y) {
+  std::string svg = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\">\n", kWidth, kHeight);
+  for (const Tick& tick : y.ticks) {
+    const double at = y_of(y, tick.at);
+    svg += fmt::format(
+        "<line class=\"grid\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
+        "<text class=\"axis\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n",
+        kLeft, kWidth - kRight, at, at, kLeft - 8, at + 4, tick.label);
+  }
+  for (const Tick& tick : x.ticks) {
+    const double at = x_of(x, tick.at);
+    svg += fmt::format(
+        "<line class=\"tick\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
+        "<text class=\"axis\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n",
+        at, at, kBase, kBase + 5, at, kBase + 18, tick.label);
+  }
+  svg += fmt::format(
+      "<text class=\"axis\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n"
+      "<text class=\"axis\" transform=\"translate(14 {:.1f}) rotate(-90)\" "
+      "text-anchor=\"middle\">{}</text>\n",
+      (kLeft + kWidth - kRight) / 2, kHeight - 8, x.label, (kTop + kBase) / 2, y.label);
+  return svg;
+}
+
+std::string close_chart() {
+  return fmt::format(
+      "<line class=\"base\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n</svg>\n",
+      kLeft, kWidth - kRight, kBase, kBase);
+}
+
+std::string mark_line(const Axis& x, const Mark& mark, std::size_t row) {
+  const double at = std::clamp(x_of(x, mark.at), kLeft, kWidth - kRight);
+  const bool flip = at > kWidth - 150;  // keep the label inside the chart
+  return fmt::format(
+      "<line class=\"mark\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
+      "<text class=\"label\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n",
+      at, at, kTop - 8, kBase, at + (flip ? -5 : 5), kTop + 2 + 15 * static_cast<double>(row),
+      flip ? "end" : "start", mark.label);
+}
+
+}  // namespace
+
+Axis axis_from_zero(double largest, const std::string& label) {
+  if (!(largest > 0)) {
+    largest = 1;
+  }
+  const double power = std::pow(10, std::floor(std::log10(largest / 4)));
+  double step = power;
+  for (const double factor : {1.0, 2.0, 5.0, 10.0}) {
+    step = factor * power;
+    if (step * 5 >= largest) {
+      break;
+    }
+  }
+  Axis axis{0, step * std::ceil(largest / step - 1e-9), {}, label};
+  for (int i = 0; i * step <= axis.end * (1 + 1e-9); ++i) {
+    axis.ticks.push_back({i * step, fmt::format("{:.6g}", i * step)});
+  }
+  return axis;
+}
+
+std::string bar_chart(const Axis& x, const Axis& y, const std::vector<Bar>& bars,
+                      const std::vector<Mark>& marks) {
+  std::string svg = open_chart(x, y);
+  for (const Bar& bar : bars) {
+    const double left = x_of(x, bar.begin) + 0.5, right = x_of(x, bar.end) - 0.5;
+    const double top = y_of(y, bar.height);
+    svg += fmt::format(
+        "<rect class=\"bar\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\">"
+        "<title>{}</title></rect>\n",
+        left, top, right - left, kBase - top, bar.tip);
+  }
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    svg += mark_line(x, marks[i], i);
+  }
+  return svg + close_chart();
+}
+
+std::string line_chart(const Axis& x, const Axis& y, const std::vector<Point>& points) {
+  std::string svg = open_chart(x, y);
+  std::string path;
+  for (const Point& point : points) {
+    path +=
+        fmt::format("{}{:.1f},{:.1f}", path.empty() ? "" : " ", x_of(x, point.x), y_of(y, point.y));
+  }
+  svg += fmt::format("<polyline class=\"line\" points=\"{}\"/>\n", path);
+  for (const Point& point : points) {
+    svg += fmt::format(
+        "<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\"><title>{}</title></circle>\n",
+        x_of(x, point.x), y_of(y, point.y), point.tip);
+  }
+  return svg + close_chart();
+}
+
+}  // namespace kvc

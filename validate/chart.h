@@ -1,0 +1,45 @@
+// Charts as inline SVG: colours come from the page's style (classes axis, grid, bar, line, dot,
+// mark).
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace kvc {
+
+struct Tick {
+  double at = 0;
+  std::string label;
+};
+
+struct Axis {
+  double begin = 0, end = 1;
+  std::vector<Tick> ticks;
+  std::string label;
+};
+
+struct Bar {
+  double begin = 0, end = 0;  // on the x axis
+  double height = 0;          // on the y axis
+  std::string tip;            // shown on hover
+};
+
+// A labelled vertical line.
+struct Mark {
+  double at = 0;
+  std::string label;
+};
+
+struct Point {
+  double x = 0, y = 0;
+  std::string tip;
+};
+
+// Ticks at 1, 2 or 5 times a power of ten, from 0 to at least `largest`.
+Axis axis_from_zero(double largest, const std::string& label);
+
+std::string bar_chart(const Axis& x, const Axis& y, const std::vector<Bar>& bars,
+                      const std::vector<Mark>& marks);
+std::string line_chart(const Axis& x, const Axis& y, const std::vector<Point>& points);
+
+}  // namespace kvc

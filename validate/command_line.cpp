@@ -1,0 +1,72 @@
+#include "validate/command_line.h"
+
+#include <fmt/ranges.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "core/error.h"
+#include "core/output.h"
+#include "validate/html_report.h"
+#include "validate/validate.h"
+
+namespace kvc {
+namespace {
+
+struct Outputs {
+  std::filesystem::path report, html;  // empty: not written
+};
+
+void check_outputs(const Outputs& outputs, bool force) {
+  for (const auto& path : {outputs.report, outputs.html}) {
+    if (!path.empty()) {
+      check_output(path, force);
+    }
+  }
+}
+
+void run(const ValidateOptions& options, const Outputs& outputs, const CommonOptions& common) {
+  check_outputs(outputs, common.force);
+  const ValidationReport report = validate(options);
+  const std::string json = dump_json(to_json(report));
+  if (!outputs.report.empty()) {
+    write_file_atomically(outputs.report, json, common.force);
+  }
+  if (!outputs.html.empty()) {
+    write_file_atomically(outputs.html, html_report(report), common.force);
+  }
+  std::fputs((common.json ? json : text_report(report)).c_str(), stdout);
+  if (!report.missed.empty()) {
+    throw Error(fmt::format("{}", fmt::join(report.missed, "; ")), ExitCode::kThresholdMissed);
+  }
+}
+
+}  // namespace
+
+Action declare_validate_options(CLI::App& app, CommonOptions& common) {
+  auto options = std::make_shared<ValidateOptions>();
+  auto outputs = std::make_shared<Outputs>();
+  app.add_option("reference", options->reference, "The original, a HuggingFace directory")
+      ->required();
+  app.add_option("candidate", options->candidate, "What was made from it")->required();
+  app.add_option("--text", options->texts,
+                 "Evaluation text: .txt, .jsonl or tokens.h5 (default: built in)");
+  app.add_option("--num-sequences", options->num_sequences, "Rows of text")->capture_default_str();
+  app.add_option("--seq-len", options->seq_len,
+                 "Tokens of each; half is prompt, half is scored (0: the context, at most 2048)");
+  app.add_option("--dtype", options->dtype, "float32, bfloat16 or float16")->capture_default_str();
+  app.add_option("--report", outputs->report, "Write every number here (JSON)");
+  app.add_option("--html", outputs->html, "Write a page with tables and charts here");
+  app.add_option("--max-kld", options->max_kld,
+                 "Fail (exit 3) when the continuation's mean KL divergence is larger");
+  app.add_option("--max-ppl-ratio", options->max_ppl_ratio,
+                 "Fail when its perplexity ratio is larger");
+  app.add_option("--min-same-top", options->min_same_top,
+                 "Fail when the share of equal top tokens is smaller, 0 to 1");
+  return [options, outputs, &common] {
+    options->seed = common.seed;
+    run(*options, *outputs, common);
+  };
+}
+
+}  // namespace kvc

@@ -1,0 +1,75 @@
+#include "validate/evaluation_text.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "model/text.h"
+#include "model/tokenizer/tokenizer.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::size_t kMinTokens = 4;
+
+std::vector<std::string> calibration_hashes(const Checkpoint& candidate) {
+  const Json& config = candidate.config();
+  if (!records_calibration(candidate)) {
+    return {};
+  }
+  const Json& hashes = config["kvconvert"]["calibration_hashes"];
+  KVC_CHECK(hashes.is_array() && std::all_of(hashes.begin(), hashes.end(),
+                                             [](const Json& hash) { return hash.is_string(); }),
+            "{}: kvconvert.calibration_hashes is not a list of strings",
+            (candidate.directory() / "config.json").string());
+  return hashes.get<std::vector<std::string>>();
+}
+
+void check_no_overlap(const TokenSet& text, const Checkpoint& candidate) {
+  const std::vector<std::string> calibrated = calibration_hashes(candidate);
+  for (const std::string& hash : text.source_hashes) {
+    KVC_CHECK(std::find(calibrated.begin(), calibrated.end(), hash) == calibrated.end(),
+              "{}: was calibrated on this evaluation text (SHA-256 {}); a model must be judged on "
+              "text it has not seen, give another --text",
+              candidate.directory().string(), hash);
+  }
+}
+
+}  // namespace
+
+bool records_calibration(const Checkpoint& candidate) {
+  const auto kvconvert = candidate.config().find("kvconvert");
+  return kvconvert != candidate.config().end() && kvconvert->is_object() &&
+         kvconvert->contains("calibration_hashes");
+}
+
+TokenSet load_evaluation_text(const ValidateOptions& options, const Checkpoint& candidate,
+                              const ModelConfig& config) {
+  const Tokenizer tokenizer = Tokenizer::load(options.reference);
+  const Tokenizer other = Tokenizer::load(options.candidate);
+  KVC_CHECK(tokenizer.hash() == other.hash(),
+            "{} and {} have different tokenizers (tokenizer.json); only models that read the same "
+            "tokens can be compared",
+            options.reference.string(), options.candidate.string());
+  TextOptions text;
+  text.num_sequences = options.num_sequences;
+  text.seq_len = options.seq_len;
+  text.seed = options.seed;
+  TokenSet tokens = load_token_set(options.texts, tokenizer, config.vocab_size, text, "evaluation");
+  check_no_overlap(tokens, candidate);
+  auto& rows = tokens.sequences;
+  rows.erase(std::remove_if(rows.begin(), rows.end(),
+                            [](const auto& row) { return row.size() < kMinTokens; }),
+             rows.end());
+  KVC_CHECK(!rows.empty(),
+            "the evaluation text gives no row of at least {} tokens; give a longer "
+            "--text",
+            kMinTokens);
+  for (const auto& row : rows) {
+    KVC_CHECK(static_cast<std::int64_t>(row.size()) <= config.max_position_embeddings,
+              "the evaluation text has a row of {} tokens, the model's context is {}", row.size(),
+              config.max_position_embeddings);
+  }
+  return tokens;
+}
+
+}  // namespace kvc

@@ -1,0 +1,257 @@
+#include "validate/html_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/provenance.h"
+#include "validate/chart.h"
+
+namespace kvc {
+namespace {
+
+constexpr const char* kStyle = R"(
+:root { color-scheme: light dark; --ink: #1c2430; --soft: #5d6877; --rule: #dfe4ea; --page: #ffffff;
+  --tile: #f5f7f9; --accent: #2563a8; --warn: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ee; --soft: #9aa5b4; --rule: #333c48;
+  --page: #14181e; --tile: #1d232b; --accent: #6ea8e6; --warn: #ff8a80; } }
+body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+main { max-width: 820px; margin: 0 auto; padding: 40px 24px 64px; }
+h1 { font-size: 26px; margin: 0 0 4px; } h2 { font-size: 19px; margin: 40px 0 8px; }
+p { margin: 6px 0; } .soft { color: var(--soft); font-size: 14px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 12px; margin: 24px 0; }
+.tile { background: var(--tile); border-radius: 8px; padding: 14px 16px; }
+.tile b { display: block; font-size: 25px; line-height: 1.3; font-weight: 600; }
+.tile span { color: var(--soft); font-size: 13px; display: block; }
+.missed { border-left: 4px solid var(--warn); padding: 8px 14px; background: var(--tile); }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 15px; }
+th, td { text-align: right; padding: 6px 10px; border-bottom: 1px solid var(--rule); }
+th:first-child, td:first-child { text-align: left; padding-left: 0; }
+thead th { color: var(--soft); font-weight: 500; font-size: 13px; } td.sub { padding-left: 18px !important; color: var(--soft); }
+td small { color: var(--soft); } .inputs td { text-align: left; font-size: 13px; overflow-wrap: anywhere; }
+.inputs td:first-child { white-space: nowrap; color: var(--soft); }
+svg { width: 100%; height: auto; display: block; font-family: inherit; }
+.axis { fill: var(--soft); font-size: 12px; } .label { fill: var(--ink); font-size: 12px; }
+.grid { stroke: var(--rule); } .base, .tick { stroke: var(--soft); } .bar { fill: var(--accent); }
+.line { fill: none; stroke: var(--accent); stroke-width: 2; } .dot { fill: var(--accent); }
+.mark { stroke: var(--ink); stroke-dasharray: 3 3; }
+)";
+
+std::string escape(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        escaped += "&amp;";
+        break;
+      case '<':
+        escaped += "&lt;";
+        break;
+      case '>':
+        escaped += "&gt;";
+        break;
+      case '"':
+        escaped += "&quot;";
+        break;
+      default:
+        escaped += c;
+    }
+  }
+  return escaped;
+}
+
+std::string percent(double share, int digits = 1) {
+  return fmt::format("{:.{}f} %", 100 * share, digits);
+}
+
+std::string with_error(double value, double error) {
+  return std::isfinite(error) ? fmt::format("{:.4g} <small>± {:.2g}</small>", value, error)
+                              : fmt::format("{:.4g}", value);
+}
+
+std::string with_error(const Estimate& estimate) {
+  return with_error(estimate.mean, estimate.standard_error);
+}
+
+std::string percent_with_error(const Estimate& share) {
+  return std::isfinite(share.standard_error)
+             ? fmt::format("{:.2f} <small>± {:.2f}</small> %", 100 * share.mean,
+                           100 * share.standard_error)
+             : percent(share.mean, 2);
+}
+
+std::string tile(const std::string& value, const std::string& name, const std::string& note) {
+  return fmt::format("<div class=\"tile\"><span>{}</span><b>{}</b><span>{}</span></div>\n", name,
+                     value, note);
+}
+
+std::string ratio_with_error(const Comparison& c) {
+  return with_error(c.perplexity_ratio, c.perplexity_ratio * c.log_perplexity_ratio.standard_error);
+}
+
+std::string tiles(const ValidationReport& report) {
+  const Comparison& c = report.continuation;
+  return "<div class=\"tiles\">\n" +
+         tile(percent(report.kept_ratio), "KV cache kept",
+              fmt::format("{:.2f} of {:.2f} MiB", static_cast<double>(report.kv_bytes) / 1048576.0,
+                          static_cast<double>(report.original_kv_bytes) / 1048576.0)) +
+         tile(fmt::format("{:.4g}", c.kl_divergence.mean), "KL divergence",
+              fmt::format("99 % of positions below {:.3g}", c.kl_p99)) +
+         tile(fmt::format("{:.4f}", c.perplexity_ratio), "Perplexity ratio",
+              fmt::format("{:.4g} → {:.4g}", c.reference_perplexity, c.candidate_perplexity)) +
+         tile(percent(c.same_top.mean), "Same top token",
+              fmt::format("{} positions", c.num_positions)) +
+         "</div>\n";
+}
+
+template <typename Cell>
+std::string table_row(const char* name, const ValidationReport& report, const Cell& cell,
+                      bool sub = false) {
+  return fmt::format("<tr><td{}>{}</td><td>{}</td><td>{}</td></tr>\n", sub ? " class=\"sub\"" : "",
+                     name, cell(report.continuation), cell(report.teacher_forced));
+}
+
+std::string table(const ValidationReport& report) {
+  using C = const Comparison&;
+  const auto number = [](double value) { return fmt::format("{:.4g}", value); };
+  std::string rows;
+  rows +=
+      table_row("Scored positions", report, [](C c) { return std::to_string(c.num_positions); });
+  rows += table_row("Perplexity, original", report,
+                    [&](C c) { return number(c.reference_perplexity); });
+  rows += table_row("Perplexity, candidate", report,
+                    [&](C c) { return number(c.candidate_perplexity); });
+  rows += table_row("Perplexity ratio", report, [](C c) { return ratio_with_error(c); });
+  rows += table_row("KL divergence, mean", report, [](C c) { return with_error(c.kl_divergence); });
+  rows += table_row(
+      "median", report, [&](C c) { return number(c.kl_median); }, true);
+  rows += table_row(
+      "90 %", report, [&](C c) { return number(c.kl_p90); }, true);
+  rows += table_row(
+      "95 %", report, [&](C c) { return number(c.kl_p95); }, true);
+  rows += table_row(
+      "99 %", report, [&](C c) { return number(c.kl_p99); }, true);
+  rows += table_row(
+      "99.9 %", report, [&](C c) { return number(c.kl_p999); }, true);
+  rows += table_row(
+      "largest", report, [&](C c) { return number(c.kl_max); }, true);
+  rows += table_row("Same top token", report, [](C c) { return percent_with_error(c.same_top); });
+  rows +=
+      table_row("Δp of the correct token, mean", report, [](C c) { return with_error(c.delta_p); });
+  rows += table_row(
+      "root mean square", report, [](C c) { return with_error(c.delta_p_rms); }, true);
+  return "<table><thead><tr><th></th><th>Continuation</th><th>Teacher-forced</th></tr></thead>\n"
+         "<tbody>\n" +
+         rows + "</tbody></table>\n";
+}
+
+std::string histogram_chart(const Comparison& comparison) {
+  const double last = KlHistogram::kFirst + KlHistogram::kNumBins * KlHistogram::kWidth;
+  Axis x{KlHistogram::kFirst,
+         last,
+         {},
+         "KL divergence of one position (outermost bins hold everything beyond)"};
+  for (double decade = KlHistogram::kFirst; decade <= last; decade += 1) {
+    x.ticks.push_back(
+        {decade, fmt::format("10<tspan dy=\"-5\" font-size=\"9\">{:.0f}</tspan>", decade)});
+  }
+  std::vector<Bar> bars;
+  double highest = 0;
+  for (int i = 0; i < KlHistogram::kNumBins; ++i) {
+    const std::int64_t count = comparison.kl_histogram.counts[static_cast<std::size_t>(i)];
+    const double begin = KlHistogram::kFirst + i * KlHistogram::kWidth;
+    const double share =
+        100 * static_cast<double>(count) / static_cast<double>(comparison.num_positions);
+    highest = std::max(highest, share);
+    if (count > 0) {
+      bars.push_back({begin, begin + KlHistogram::kWidth, share,
+                      fmt::format("{:.2g} to {:.2g}: {} positions, {:.2f} %", std::pow(10, begin),
+                                  std::pow(10, begin + KlHistogram::kWidth), count, share)});
+    }
+  }
+  std::vector<Mark> marks;
+  const std::pair<double, const char*> values[] = {{comparison.kl_median, "median"},
+                                                   {comparison.kl_divergence.mean, "mean"},
+                                                   {comparison.kl_p99, "99 %"}};
+  for (const auto& [value, name] : values) {
+    if (value > 0) {
+      marks.push_back({std::log10(value), fmt::format("{} {:.2g}", name, value)});
+    }
+  }
+  return bar_chart(x, axis_from_zero(highest, "% of positions"), bars, marks);
+}
+
+std::string position_chart(const Comparison& comparison) {
+  std::vector<Point> points;
+  double highest = 0;
+  std::int64_t last = 1;
+  for (const PositionRange& range : comparison.kl_by_position) {
+    last = std::max(last, range.end);
+    if (std::isfinite(range.kl_divergence)) {
+      highest = std::max(highest, range.kl_divergence);
+      points.push_back({static_cast<double>(range.begin + range.end - 1) / 2, range.kl_divergence,
+                        fmt::format("positions {} to {}: {:.3g}", range.begin, range.end - 1,
+                                    range.kl_divergence)});
+    }
+  }
+  Axis x = axis_from_zero(static_cast<double>(last), "position in the sequence, tokens");
+  if (!comparison.kl_by_position.empty()) {
+    x.begin = static_cast<double>(comparison.kl_by_position.front().begin);
+    x.end = static_cast<double>(last);
+    std::erase_if(x.ticks, [&](const Tick& tick) { return tick.at < x.begin || tick.at > x.end; });
+  }
+  return line_chart(x, axis_from_zero(highest, "mean KL divergence"), points);
+}
+
+std::string inputs_table(const ValidationReport& report) {
+  std::string rows;
+  for (const Json* part : {&report.options, &report.inputs}) {
+    for (const auto& [key, value] : part->items()) {
+      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+      rows += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", escape(key), escape(text));
+    }
+  }
+  return "<table class=\"inputs\"><tbody>\n" + rows +
+         fmt::format("<tr><td>tool_version</td><td>{}</td></tr>\n", kToolVersion) +
+         "</tbody></table>\n";
+}
+
+std::string missed_notice(const ValidationReport& report) {
+  std::string items;
+  for (const std::string& sentence : report.missed) {
+    items += fmt::format("<p>{}</p>\n", escape(sentence));
+  }
+  return items.empty() ? ""
+                       : "<div class=\"missed\"><b>Thresholds missed</b>\n" + items + "</div>\n";
+}
+
+}  // namespace
+
+std::string html_report(const ValidationReport& report) {
+  const std::string candidate = escape(report.options.value("candidate", "candidate"));
+  const std::string reference = escape(report.options.value("reference", "reference"));
+  return "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+         "<title>What the conversion costs</title>\n<style>" +
+         std::string(kStyle) +
+         "</style></head>\n<body><main>\n<h1>What the conversion costs</h1>\n" +
+         fmt::format("<p class=\"soft\">{} compared with {} on {} sequences, {} tokens</p>\n",
+                     candidate, reference, report.num_sequences, report.num_tokens) +
+         tiles(report) + missed_notice(report) + "<h2>Both settings</h2>\n" + table(report) +
+         "<p class=\"soft\">Continuation: the first half of each sequence is prefilled and "
+         "compressed, "
+         "the second half is read through the compressed cache and scored. Teacher-forced: one "
+         "exact "
+         "forward over each sequence, which sees changed weights only. ± is the standard error "
+         "over "
+         "sequences; logarithms are natural.</p>\n"
+         "<h2>KL divergence in the continuation</h2>\n" +
+         histogram_chart(report.continuation) +
+         "<h2>KL divergence by position in the continuation</h2>\n" +
+         position_chart(report.continuation) + "<h2>KL divergence, teacher-forced</h2>\n" +
+         histogram_chart(report.teacher_forced) + "<h2>How it was measured</h2>\n" +
+         inputs_table(report) + "</main></body></html>\n";
+}
+
+}  // namespace kvc

@@ -1,0 +1,140 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "core/provenance.h"
+#include "validate/validate.h"
+
+namespace kvc {
+namespace {
+
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+Json to_json(const Estimate& estimate) {
+  Json json;
+  json["mean"] = number(estimate.mean);
+  json["standard_error"] = number(estimate.standard_error);
+  return json;
+}
+
+Json to_json(const KlHistogram& histogram) {
+  Json json;
+  json["first_decade"] = KlHistogram::kFirst;
+  json["decades_per_bin"] = KlHistogram::kWidth;
+  json["counts"] = histogram.counts;
+  return json;
+}
+
+Json kl_json(const Comparison& comparison) {
+  Json json = to_json(comparison.kl_divergence);
+  json["median"] = comparison.kl_median;
+  json["p90"] = comparison.kl_p90;
+  json["p95"] = comparison.kl_p95;
+  json["p99"] = comparison.kl_p99;
+  json["p99.9"] = comparison.kl_p999;
+  json["max"] = comparison.kl_max;
+  json["histogram"] = to_json(comparison.kl_histogram);
+  json["by_position"] = Json::array();
+  for (const PositionRange& range : comparison.kl_by_position) {
+    Json entry;
+    entry["begin"] = range.begin;
+    entry["end"] = range.end;
+    entry["mean"] = number(range.kl_divergence);
+    json["by_position"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+Json to_json(const Comparison& comparison) {
+  Json json;
+  json["num_positions"] = comparison.num_positions;
+  json["reference_nll"] = to_json(comparison.reference_nll);
+  json["candidate_nll"] = to_json(comparison.candidate_nll);
+  json["reference_perplexity"] = number(comparison.reference_perplexity);
+  json["candidate_perplexity"] = number(comparison.candidate_perplexity);
+  json["perplexity_ratio"] = number(comparison.perplexity_ratio);
+  json["log_perplexity_ratio"] = to_json(comparison.log_perplexity_ratio);
+  json["kl_divergence"] = kl_json(comparison);
+  json["same_top"] = to_json(comparison.same_top);
+  json["delta_p"] = to_json(comparison.delta_p);
+  json["delta_p_rms"] = to_json(comparison.delta_p_rms);
+  return json;
+}
+
+std::string with_error(double value, double error) {
+  return std::isfinite(error) ? fmt::format("{:.5g} ± {:.2g}", value, error)
+                              : fmt::format("{:.5g}", value);
+}
+
+std::string with_error(const Estimate& estimate) {
+  return with_error(estimate.mean, estimate.standard_error);
+}
+
+// "±" is two bytes and one column; fmt counts it as one.
+std::string row(const char* name, const std::string& left, const std::string& right) {
+  return fmt::format("  {:<24}{:>24}{:>24}\n", name, left, right);
+}
+
+template <typename Cell>
+std::string row(const char* name, const ValidationReport& report, const Cell& cell) {
+  return row(name, cell(report.continuation), cell(report.teacher_forced));
+}
+
+std::string plain(double value) { return fmt::format("{:.5g}", value); }
+
+}  // namespace
+
+Json to_json(const ValidationReport& report) {
+  Json json;
+  json["tool_version"] = kToolVersion;
+  json["options"] = report.options;
+  json["inputs"] = report.inputs;
+  json["num_sequences"] = report.num_sequences;
+  json["num_tokens"] = report.num_tokens;
+  json["kept_ratio"] = number(report.kept_ratio);
+  json["kv_bytes"] = report.kv_bytes;
+  json["original_kv_bytes"] = report.original_kv_bytes;
+  json["continuation"] = to_json(report.continuation);
+  json["teacher_forced"] = to_json(report.teacher_forced);
+  json["missed"] = report.missed;
+  return json;
+}
+
+std::string summary_line(const ValidationReport& report) {
+  const Comparison& measured = report.continuation;
+  return fmt::format("kept_ratio {:.3f}  KLD {}  perplexity ratio {:.4f}  same top {:.1f} %",
+                     report.kept_ratio, with_error(measured.kl_divergence),
+                     measured.perplexity_ratio, 100 * measured.same_top.mean);
+}
+
+std::string text_report(const ValidationReport& report) {
+  std::string text = summary_line(report) + "\n\n";
+  text += row("", "continuation", "teacher-forced");
+  text += row("scored positions", report,
+              [](const Comparison& c) { return std::to_string(c.num_positions); });
+  text += row("perplexity, original", report,
+              [](const Comparison& c) { return plain(c.reference_perplexity); });
+  text += row("perplexity, candidate", report,
+              [](const Comparison& c) { return plain(c.candidate_perplexity); });
+  text += row("perplexity ratio", report, [](const Comparison& c) {
+    return with_error(c.perplexity_ratio,
+                      c.perplexity_ratio * c.log_perplexity_ratio.standard_error);
+  });
+  text += row("ln(perplexity ratio)", report,
+              [](const Comparison& c) { return with_error(c.log_perplexity_ratio); });
+  text += row("KL divergence, mean", report,
+              [](const Comparison& c) { return with_error(c.kl_divergence); });
+  text += row("  median", report, [](const Comparison& c) { return plain(c.kl_median); });
+  text += row("  90 %", report, [](const Comparison& c) { return plain(c.kl_p90); });
+  text += row("  95 %", report, [](const Comparison& c) { return plain(c.kl_p95); });
+  text += row("  99 %", report, [](const Comparison& c) { return plain(c.kl_p99); });
+  text += row("  99.9 %", report, [](const Comparison& c) { return plain(c.kl_p999); });
+  text += row("  max", report, [](const Comparison& c) { return plain(c.kl_max); });
+  text += row("same top", report, [](const Comparison& c) { return with_error(c.same_top); });
+  text += row("delta p, mean", report, [](const Comparison& c) { return with_error(c.delta_p); });
+  text +=
+      row("delta p, RMS", report, [](const Comparison& c) { return with_error(c.delta_p_rms); });
+  return text;
+}
+
+}  // namespace kvc

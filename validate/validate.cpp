@@ -1,0 +1,204 @@
+#include "validate/validate.h"
+
+#include <algorithm>
+
+#include "core/checkpoint.h"
+#include "core/error.h"
+#include "core/progress.h"
+#include "core/provenance.h"
+#include "runtime/engine.h"
+#include "validate/comparison.h"
+#include "validate/evaluation_text.h"
+#include "validate/model_run.h"
+#include "validate/position_scores.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kDefaultSeqLen = 2048;
+constexpr std::int64_t kBatchTokens = 8192;
+constexpr std::int64_t kBatchLogitBytes = std::int64_t{256} << 20;  // of one model
+
+void check_options(const ValidateOptions& options) {
+  KVC_CHECK_USAGE(options.num_sequences >= 1, "--num-sequences {}: must be at least 1",
+                  options.num_sequences);
+  KVC_CHECK_USAGE(options.seq_len == 0 || options.seq_len >= 4, "--seq-len {}: must be at least 4",
+                  options.seq_len);
+  KVC_CHECK_USAGE(options.max_kld.value_or(0) >= 0, "--max-kld must not be negative");
+  KVC_CHECK_USAGE(options.max_ppl_ratio.value_or(1) > 0, "--max-ppl-ratio must be positive");
+  KVC_CHECK_USAGE(options.min_same_top.value_or(0) >= 0 && options.min_same_top.value_or(0) <= 1,
+                  "--min-same-top is a share between 0 and 1");
+}
+
+void check_comparable(const ValidateOptions& options, const ModelConfig& reference,
+                      const ModelConfig& candidate) {
+  KVC_CHECK(reference.vocab_size == candidate.vocab_size,
+            "{} has {} tokens in its vocabulary, {} has {}; only models with the same vocabulary "
+            "can be compared",
+            options.reference.string(), reference.vocab_size, options.candidate.string(),
+            candidate.vocab_size);
+}
+
+// Every option as the run used it.
+ValidateOptions resolve(ValidateOptions options, const ModelConfig& config) {
+  if (options.seq_len == 0) {
+    options.seq_len = std::min(kDefaultSeqLen, config.max_position_embeddings);
+  }
+  KVC_CHECK_USAGE(options.seq_len <= config.max_position_embeddings,
+                  "--seq-len {}: the model's context is {} tokens", options.seq_len,
+                  config.max_position_embeddings);
+  return options;
+}
+
+Json options_json(const ValidateOptions& options) {
+  const auto optional = [](const std::optional<double>& value) {
+    return value ? Json(*value) : Json(nullptr);
+  };
+  Json json;
+  json["reference"] = options.reference.string();
+  json["candidate"] = options.candidate.string();
+  json["texts"] = Json::array();
+  for (const auto& text : options.texts) {
+    json["texts"].push_back(text.string());
+  }
+  json["num_sequences"] = options.num_sequences;
+  json["seq_len"] = options.seq_len;
+  json["dtype"] = options.dtype;
+  json["seed"] = options.seed;
+  json["max_kld"] = optional(options.max_kld);
+  json["max_ppl_ratio"] = optional(options.max_ppl_ratio);
+  json["min_same_top"] = optional(options.min_same_top);
+  return json;
+}
+
+Json inputs_json(const Checkpoint& reference, const Checkpoint& candidate, const TokenSet& text) {
+  Json json;
+  json["reference_hash"] = reference.hash();
+  json["candidate_hash"] = candidate.hash();
+  json["tokenizer_hash"] = text.tokenizer_hash;
+  json["text_hashes"] = text.source_hashes;
+  json["tokens_hash"] = text.hash();
+  json["calibration_overlap"] = records_calibration(candidate)
+                                    ? "no text has the hash of a calibration text"
+                                    : "the candidate does not record its calibration texts";
+  return json;
+}
+
+// Original and candidate side by side, batch by batch.
+class Comparer {
+ public:
+  Comparer(Engine& reference, Engine& candidate) : reference_(reference), candidate_(candidate) {}
+
+  void add(const TokenRows& rows) {
+    compare_teacher_forced(rows);
+    compare_continuation(rows);
+    for (const auto& row : rows) {
+      const auto tokens = static_cast<std::int64_t>(row.size());
+      report_.original_kv_bytes += original_bytes(candidate_.plan(), tokens, candidate_.kv_dtype());
+      report_.num_tokens += tokens;
+      ++report_.num_sequences;
+    }
+  }
+
+  ValidationReport finalize() {
+    report_.teacher_forced = teacher_forced_.finalize();
+    report_.continuation = continuation_.finalize();
+    report_.kept_ratio =
+        static_cast<double>(report_.kv_bytes) / static_cast<double>(report_.original_kv_bytes);
+    return report_;
+  }
+
+ private:
+  static void add_rows(const TokenRows& rows, const std::vector<at::Tensor>& reference,
+                       const std::vector<at::Tensor>& candidate, bool continuation,
+                       ComparisonAccumulator& accumulator) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::int64_t first = continuation ? prompt_length(rows[i]) : 1;
+      const at::Tensor row = at::tensor(rows[i], at::kLong);
+      accumulator.add(first, score_positions(reference[i], candidate[i], row.slice(0, first)));
+    }
+  }
+
+  void compare_teacher_forced(const TokenRows& rows) {
+    const auto reference = teacher_forced_logits(reference_, rows);
+    const auto candidate = teacher_forced_logits(candidate_, rows);
+    add_rows(rows, reference, candidate, false, teacher_forced_);
+  }
+
+  void compare_continuation(const TokenRows& rows) {
+    const ContinuationRun reference = continue_rows(reference_, rows);
+    const ContinuationRun candidate = continue_rows(candidate_, rows);
+    report_.kv_bytes += candidate.kv_bytes;
+    add_rows(rows, reference.logits, candidate.logits, true, continuation_);
+  }
+
+  Engine& reference_;
+  Engine& candidate_;
+  ComparisonAccumulator teacher_forced_, continuation_;
+  ValidationReport report_;
+};
+
+std::size_t rows_per_batch(const TokenRows& rows, std::int64_t vocab_size) {
+  std::int64_t longest = 0;
+  for (const auto& row : rows) {
+    longest = std::max(longest, static_cast<std::int64_t>(row.size()));
+  }
+  const std::int64_t row_bytes = longest * vocab_size * 4;
+  const std::int64_t count = std::min(kBatchTokens / longest, kBatchLogitBytes / row_bytes);
+  return static_cast<std::size_t>(std::max<std::int64_t>(count, 1));
+}
+
+std::vector<std::string> missed_thresholds(const ValidateOptions& options,
+                                           const Comparison& measured) {
+  std::vector<std::string> missed;
+  const double kld = measured.kl_divergence.mean, same_top = measured.same_top.mean;
+  if (options.max_kld && !(kld <= *options.max_kld)) {
+    missed.push_back(
+        fmt::format("KL divergence {:.6g} exceeds --max-kld {:g}", kld, *options.max_kld));
+  }
+  if (options.max_ppl_ratio && !(measured.perplexity_ratio <= *options.max_ppl_ratio)) {
+    missed.push_back(fmt::format("perplexity ratio {:.6g} exceeds --max-ppl-ratio {:g}",
+                                 measured.perplexity_ratio, *options.max_ppl_ratio));
+  }
+  if (options.min_same_top && !(same_top >= *options.min_same_top)) {
+    missed.push_back(fmt::format("same top {:.6g} is below --min-same-top {:g}", same_top,
+                                 *options.min_same_top));
+  }
+  return missed;
+}
+
+}  // namespace
+
+ValidationReport validate(const ValidateOptions& given) {
+  check_options(given);
+  const Checkpoint reference_checkpoint = Checkpoint::open(given.reference);
+  const Checkpoint candidate_checkpoint = Checkpoint::open(given.candidate);
+  const ModelConfig config =
+      parse_model_config(reference_checkpoint.config(), given.reference.string());
+  check_comparable(given, config,
+                   parse_model_config(candidate_checkpoint.config(), given.candidate.string()));
+  const ValidateOptions options = resolve(given, config);
+  const TokenSet text = load_evaluation_text(options, candidate_checkpoint, config);
+
+  EngineOptions engine_options;
+  engine_options.dtype = options.dtype;
+  Engine reference = Engine::load(options.reference, engine_options);
+  Engine candidate = Engine::load(options.candidate, engine_options);
+  Comparer comparer(reference, candidate);
+  const TokenRows& rows = text.sequences;
+  Progress progress("validate", static_cast<std::int64_t>(rows.size()));
+  const std::size_t step = rows_per_batch(rows, config.vocab_size);
+  for (std::size_t begin = 0; begin < rows.size(); begin += step) {
+    const std::size_t end = std::min(begin + step, rows.size());
+    comparer.add(TokenRows(rows.begin() + static_cast<std::ptrdiff_t>(begin),
+                           rows.begin() + static_cast<std::ptrdiff_t>(end)));
+    progress.advance(static_cast<std::int64_t>(end - begin));
+  }
+  ValidationReport report = comparer.finalize();
+  report.options = options_json(options);
+  report.inputs = inputs_json(reference_checkpoint, candidate_checkpoint, text);
+  report.missed = missed_thresholds(options, report.continuation);
+  return report;
+}
+
+}  // namespace kvc
