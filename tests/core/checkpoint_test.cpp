@@ -28,9 +28,12 @@ TEST_F(CheckpointTest, OpensARealOne) {
   EXPECT_EQ(checkpoint.config()["hidden_size"], 256);
   EXPECT_TRUE(checkpoint.has_weights());
   EXPECT_TRUE(checkpoint.contains("model.norm.weight"));
-  EXPECT_EQ(checkpoint.info("model.layers.3.self_attn.k_proj.weight", {64, 256}).dtype, Dtype::kBF16);
+  EXPECT_EQ(checkpoint.info("model.layers.3.self_attn.k_proj.weight", {64, 256}).dtype,
+            Dtype::kBF16);
   EXPECT_EQ(checkpoint.bytes("model.norm.weight").size(), 512u);
-  EXPECT_THAT(error_of([&] { checkpoint.info("model.norm.weight", {2, 3}); }),
+  EXPECT_THAT(error_of([&] {
+                checkpoint.info("model.norm.weight", {2, 3});
+              }),
               AllOf(HasSubstr("'model.norm.weight'"), HasSubstr("[256]"), HasSubstr("[2, 3]")));
   EXPECT_THAT(error_of([&] { checkpoint.bytes("absent"); }),
               AllOf(HasSubstr("reference-llama"), HasSubstr("'absent' is missing")));
@@ -47,10 +50,12 @@ TEST_F(CheckpointTest, OpensConfigAlone) {
 }
 
 TEST_F(CheckpointTest, SaysWhatIsNoCheckpoint) {
-  EXPECT_THAT(error_of([&] { Checkpoint::open(file("absent")); }), HasSubstr("absent: does not exist"));
+  EXPECT_THAT(error_of([&] { Checkpoint::open(file("absent")); }),
+              HasSubstr("absent: does not exist"));
   EXPECT_THAT(open_error(), HasSubstr("no config.json"));
   config();
-  EXPECT_THAT(error_of([&] { Checkpoint::open(file("config.json")); }), HasSubstr("not a directory"));
+  EXPECT_THAT(error_of([&] { Checkpoint::open(file("config.json")); }),
+              HasSubstr("not a directory"));
   EXPECT_THAT(open_error(), HasSubstr("no weights; expected model.safetensors"));
   put(file("model.safetensors"), safetensors_bytes("{}", 0));
   EXPECT_THAT(open_error(), HasSubstr("holds no tensors"));
@@ -102,7 +107,8 @@ TEST_F(CheckpointTest, RefusesAnIndexThatDisagreesWithItsShards) {
   EXPECT_THAT(open_error(), HasSubstr("one.safetensors: tensor 'c' is not in the index"));
   index(R"({"a":"one.safetensors","b":"two.safetensors","c":"two.safetensors"})");
   EXPECT_THAT(open_error(), HasSubstr("'c' is in this file, the index says it is in two"));
-  index(R"({"a":"one.safetensors","b":"two.safetensors","c":"one.safetensors","d":"two.safetensors"})");
+  index(
+      R"({"a":"one.safetensors","b":"two.safetensors","c":"one.safetensors","d":"two.safetensors"})");
   EXPECT_THAT(open_error(), HasSubstr("two.safetensors: tensor 'd' is missing"));
   index(R"({"a":"one.safetensors","d":"absent.safetensors"})");
   EXPECT_THAT(open_error(), HasSubstr("shard absent.safetensors is missing"));
@@ -113,8 +119,9 @@ TEST_F(CheckpointTest, RefusesAnIndexThatDisagreesWithItsShards) {
 
 TEST_F(CheckpointTest, RefusesAnIndexThatLeavesTheDirectory) {
   config();
-  for (const char* name : {"\"../x.safetensors\"", "\"/etc/x.safetensors\"", "\"a\\\\b.safetensors\"",
-                           "\".x.safetensors\"", "\"x.bin\"", "\"\"", "3", "\"a\\u0000.safetensors\""}) {
+  for (const char* name :
+       {"\"../x.safetensors\"", "\"/etc/x.safetensors\"", "\"a\\\\b.safetensors\"",
+        "\".x.safetensors\"", "\"x.bin\"", "\"\"", "3", "\"a\\u0000.safetensors\""}) {
     index(fmt::format("{{\"a\":{}}}", name));
     EXPECT_THAT(open_error(), HasSubstr("expected the name of a .safetensors file")) << name;
   }
@@ -137,7 +144,8 @@ TEST_F(CheckpointTest, HashesConfigHeadersAndSamplesOfEveryTensor) {
   const auto write = [&](std::string_view config_text, const std::string& data) {
     config(config_text);
     put(file("model.safetensors"),
-        safetensors_bytes(R"({"t":{"dtype":"U8","shape":[100000],"data_offsets":[0,100000]}})", 0) + data);
+        safetensors_bytes(R"({"t":{"dtype":"U8","shape":[100000],"data_offsets":[0,100000]}})", 0) +
+            data);
     return Checkpoint::open(directory()).hash();
   };
   const std::string data(100'000, 'x');
@@ -165,8 +173,8 @@ TEST_F(CheckpointTest, ListsCompanionsAndNothingElse) {
   std::filesystem::create_directory(file("vocab.json"));
   EXPECT_THAT(Checkpoint::open_config_only(directory()).companion_files(),
               ElementsAre("LICENSE", "Licence.txt", "NOTICE.md", "USE_POLICY.md",
-                          "additional_chat_templates/tool.jinja", "chat_template.jinja", "merges.txt",
-                          "tokenizer.json"));
+                          "additional_chat_templates/tool.jinja", "chat_template.jinja",
+                          "merges.txt", "tokenizer.json"));
 }
 
 std::vector<TensorSource> zeros(const std::vector<std::pair<std::string, std::int64_t>>& sizes) {
@@ -182,8 +190,10 @@ std::vector<TensorSource> zeros(const std::vector<std::pair<std::string, std::in
 
 TEST_F(CheckpointTest, WritesShardsAndIndexAsTransformersDoes) {
   config();
-  write_checkpoint_tensors(directory(), zeros({{"b", 4}, {"a", 8}, {"huge", 40}, {"c", 9},
-                                               {"caf\u00e9", 4}, {"d", 16}, {"last", 1}}), 64);
+  write_checkpoint_tensors(
+      directory(),
+      zeros({{"b", 4}, {"a", 8}, {"huge", 40}, {"c", 9}, {"caf\u00e9", 4}, {"d", 16}, {"last", 1}}),
+      64);
   EXPECT_EQ(contents(file("model.safetensors.index.json")),
             contents(kData / "safetensors/model.safetensors.index.json"));
   EXPECT_EQ(Checkpoint::open(directory()).tensor_names().size(), 7u);
@@ -194,7 +204,8 @@ TEST_F(CheckpointTest, WritesOneFileWithoutIndexWhenItFits) {
   write_checkpoint_tensors(directory(), zeros({{"b", 4}, {"a", 12}}), 64);
   EXPECT_TRUE(std::filesystem::exists(file("model.safetensors")));
   EXPECT_FALSE(std::filesystem::exists(file("model.safetensors.index.json")));
-  EXPECT_THAT(error_of([&] { write_checkpoint_tensors(directory(), {}); }), HasSubstr("no tensors"));
+  EXPECT_THAT(error_of([&] { write_checkpoint_tensors(directory(), {}); }),
+              HasSubstr("no tensors"));
 }
 
 }  // namespace

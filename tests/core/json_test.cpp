@@ -38,17 +38,20 @@ TEST(Json, KeepsNumberKindsAndKeyOrder) {
 }
 
 TEST(Json, TurnsIntegersBeyond64BitsIntoFloats) {
-  const Json json = parse_json(R"({"model_max_length": 1000000000000000019884624838656})", "a.json");
+  const Json json =
+      parse_json(R"({"model_max_length": 1000000000000000019884624838656})", "a.json");
   EXPECT_TRUE(json["model_max_length"].is_number_float());
   EXPECT_EQ(json["model_max_length"].get<double>(), 1e30);
 }
 
 TEST(Json, RefusesWhatReadersDisagreeAbout) {
-  EXPECT_THAT(parse_error(R"({"a":1,"b":2,"a":3})"), AllOf(HasSubstr("a.json"), HasSubstr("\"a\"")));
+  EXPECT_THAT(parse_error(R"({"a":1,"b":2,"a":3})"),
+              AllOf(HasSubstr("a.json"), HasSubstr("\"a\"")));
   EXPECT_EQ(parse_error(R"({"a":{"x":1},"b":{"x":2}})"), "");
   EXPECT_THAT(parse_error("\xEF\xBB\xBF{}"), HasSubstr("byte order mark"));
   EXPECT_THAT(parse_error(std::string_view("{}\0x", 4)), HasSubstr("NUL at byte 2"));
-  EXPECT_THAT(parse_error(R"({"a": NaN})"), AllOf(HasSubstr("NaN at byte 6"), HasSubstr("replace")));
+  EXPECT_THAT(parse_error(R"({"a": NaN})"),
+              AllOf(HasSubstr("NaN at byte 6"), HasSubstr("replace")));
   EXPECT_THAT(parse_error(R"({"a": Infinity})"), HasSubstr("Infinity"));
   EXPECT_THAT(parse_error(R"({"a": -Infinity})"), HasSubstr("Infinity"));
 }

@@ -33,8 +33,9 @@ class Safetensors : public FilesTest {
 const std::filesystem::path kData = KVC_TEST_DATA;
 
 TEST_F(Safetensors, WritesTheSameBytesAsThePythonLibrary) {
-  for (const char* name : {"safetensors/all_dtypes.safetensors", "safetensors/no_tensors.safetensors",
-                           "reference-llama/model.safetensors", "stories260K-hf/model.safetensors"}) {
+  for (const char* name :
+       {"safetensors/all_dtypes.safetensors", "safetensors/no_tensors.safetensors",
+        "reference-llama/model.safetensors", "stories260K-hf/model.safetensors"}) {
     const auto [original, copy] = rewrite(kData / name);
     EXPECT_TRUE(original == copy) << name;
     std::filesystem::remove(file("copy.safetensors"));
@@ -42,7 +43,8 @@ TEST_F(Safetensors, WritesTheSameBytesAsThePythonLibrary) {
 }
 
 TEST_F(Safetensors, ReadsWhatThePythonLibraryWrote) {
-  const SafetensorsFile golden = SafetensorsFile::open(kData / "safetensors/all_dtypes.safetensors");
+  const SafetensorsFile golden =
+      SafetensorsFile::open(kData / "safetensors/all_dtypes.safetensors");
   EXPECT_EQ(golden.tensors().size(), 24u);
   EXPECT_EQ(golden.metadata().at("format"), "pt");
   EXPECT_EQ(golden.header().substr(0, 16), "{\"__metadata__\":");
@@ -60,8 +62,8 @@ TEST_F(Safetensors, ReadsWhatThePythonLibraryWrote) {
 }
 
 TEST_F(Safetensors, StaysReadableThroughCopiesOfTheObject) {
-  put(file("a.safetensors"), safetensors_bytes(
-      R"({"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", 0) + "hi");
+  put(file("a.safetensors"),
+      safetensors_bytes(R"({"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", 0) + "hi");
   SafetensorsFile copy = [&] {
     const SafetensorsFile original = SafetensorsFile::open(file("a.safetensors"));
     return original;
@@ -90,11 +92,12 @@ TEST_F(Safetensors, AsksForTensorsOneByOneInFileOrder) {
   std::vector<std::string> order;
   std::string buffer;
   const auto source = [&](const std::string& name, Dtype dtype, std::int64_t size) {
-    return TensorSource{name, dtype, {size}, [&order, &buffer, name, dtype, size] {
-      order.push_back(name);
-      buffer.assign(static_cast<std::size_t>(size * bits_per_element(dtype) / 8), name[0]);
-      return as_bytes(buffer);
-    }};
+    return TensorSource{
+        name, dtype, {size}, [&order, &buffer, name, dtype, size] {
+          order.push_back(name);
+          buffer.assign(static_cast<std::size_t>(size * bits_per_element(dtype) / 8), name[0]);
+          return as_bytes(buffer);
+        }};
   };
   write_safetensors(file("a"), {source("b", Dtype::kF32, 1), source("a", Dtype::kF32, 2),
                                 source("z", Dtype::kI64, 1), source("c", Dtype::kBool, 3)});
@@ -136,8 +139,9 @@ TEST_F(Safetensors, ReportsAFullDisk) {
   });
   setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
-  EXPECT_THAT(error, AllOf(HasSubstr(file("a").string()), HasSubstr("writing failed after 50000 bytes"),
-                           HasSubstr("free some space")));
+  EXPECT_THAT(error,
+              AllOf(HasSubstr(file("a").string()), HasSubstr("writing failed after 50000 bytes"),
+                    HasSubstr("free some space")));
   EXPECT_FALSE(std::filesystem::exists(file("a")));
 }
 

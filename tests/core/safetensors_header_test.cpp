@@ -12,8 +12,8 @@ using ::testing::StartsWith;
 
 std::vector<TensorInfo> parse(const std::string& bytes,
                               std::map<std::string, std::string>* metadata = nullptr) {
-  return SafetensorsFile::parse_header(std::as_bytes(std::span(bytes)), bytes.size(), "w.safetensors",
-                                       metadata);
+  return SafetensorsFile::parse_header(std::as_bytes(std::span(bytes)), bytes.size(),
+                                       "w.safetensors", metadata);
 }
 
 std::string header_error(const std::string& header, std::size_t data_bytes = 0) {
@@ -22,7 +22,8 @@ std::string header_error(const std::string& header, std::size_t data_bytes = 0) 
 
 // An entry "t" of dtype, shape and offsets.
 std::string one(const std::string& dtype, const std::string& shape, const std::string& offsets) {
-  return fmt::format(R"({{"t":{{"dtype":{},"shape":{},"data_offsets":{}}}}})", dtype, shape, offsets);
+  return fmt::format(R"({{"t":{{"dtype":{},"shape":{},"data_offsets":{}}}}})", dtype, shape,
+                     offsets);
 }
 
 std::string length_word(std::uint64_t length) {
@@ -66,8 +67,9 @@ TEST(SafetensorsHeader, ChecksEveryField) {
               HasSubstr("shape is missing"));
   EXPECT_THAT(header_error(R"({"t":{"dtype":"F32","shape":[2]}})", 8),
               HasSubstr("data_offsets is missing"));
-  EXPECT_THAT(header_error(R"({"t":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8),
-              HasSubstr("\"dtype\" appears twice"));
+  EXPECT_THAT(
+      header_error(R"({"t":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8),
+      HasSubstr("\"dtype\" appears twice"));
   EXPECT_THAT(header_error(R"({"t":3})"), HasSubstr("tensor 't': must be an object"));
   EXPECT_THAT(header_error(one(R"("F32")", "2", "[0,8]"), 8), HasSubstr("shape must be a list"));
   for (const char* number : {"-1", "2.0", "2e0", "-0", "18446744073709551616", "\"2\"", "null"}) {
@@ -110,8 +112,10 @@ TEST(SafetensorsHeader, ChecksSizesWithoutWrapping) {
   // 2^61 float32 are 2^66 bits, which wraps to 0.
   EXPECT_THAT(header_error(one(R"("F32")", "[2305843009213693952]", "[0,0]")),
               HasSubstr("does not fit in 64 bits"));
-  EXPECT_THAT(header_error(one(R"("F32")", "[9223372036854775808]", "[0,0]")), HasSubstr("too large"));
-  EXPECT_THAT(header_error(one(R"("F32")", "[1]", "[0,18446744073709551615]"), 4), HasSubstr("needs 4"));
+  EXPECT_THAT(header_error(one(R"("F32")", "[9223372036854775808]", "[0,0]")),
+              HasSubstr("too large"));
+  EXPECT_THAT(header_error(one(R"("F32")", "[1]", "[0,18446744073709551615]"), 4),
+              HasSubstr("needs 4"));
   EXPECT_THAT(header_error(one(R"("F4")", "[3]", "[0,1]"), 1), HasSubstr("do not end on a byte"));
   EXPECT_EQ(header_error(one(R"("F4")", "[4]", "[0,2]"), 2), "");
   EXPECT_EQ(header_error(one(R"("F6_E2M3")", "[4]", "[0,3]"), 3), "");
@@ -146,12 +150,14 @@ TEST(SafetensorsHeader, AcceptsWhatTheFormatAllows) {
   EXPECT_TRUE(parse(safetensors_bytes(" \n\t{ } \r\n", 0)).empty());
   const auto scalar = parse(safetensors_bytes(one(R"("F64")", "[]", "[0,8]"), 8));
   EXPECT_TRUE(scalar.at(0).shape.empty());
-  EXPECT_EQ(header_error(R"({"t":{"x":[{}],"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1), "");
+  EXPECT_EQ(header_error(R"({"t":{"x":[{}],"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1),
+            "");
   // Empty tensors between others, entries in any order, an odd header length.
-  const auto tensors = parse(safetensors_bytes(
-      R"({"c":{"dtype":"U8","shape":[1],"data_offsets":[2,3]},)"
-      R"("b":{"dtype":"F32","shape":[0,7],"data_offsets":[2,2]},)"
-      R"("a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", 3));
+  const auto tensors =
+      parse(safetensors_bytes(R"({"c":{"dtype":"U8","shape":[1],"data_offsets":[2,3]},)"
+                              R"("b":{"dtype":"F32","shape":[0,7],"data_offsets":[2,2]},)"
+                              R"("a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})",
+                              3));
   ASSERT_EQ(tensors.size(), 3u);
   EXPECT_EQ(tensors[0].name + tensors[1].name + tensors[2].name, "abc");
 }
