@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/checkpoint.h"
+#include "core/json.h"
 #include "core/provenance.h"
 #include "core/token_set.h"
 
@@ -30,17 +31,26 @@ struct CalibrateOptions {
 
 // What calibrate() will stamp on its artifact; the pipeline compares it to resume.
 Provenance calibration_provenance(const Checkpoint& checkpoint, const TokenSet& tokens);
+// Layer-streamed: one layer's weights and sums are held, one boundary of the residual stream and
+// one layer's keys and values (both spilled to disk when large). Every sequence runs alone, so that
+// its part of the sums does not depend on the others.
 void calibrate(const CalibrateOptions& options);
+void calibrate(const Checkpoint& checkpoint, const TokenSet& tokens,
+               const std::filesystem::path& out, bool force);
 
 // Sums of several runs over the same checkpoint. The result equals one run over all their tokens.
 void add_calibrations(const std::vector<std::filesystem::path>& files,
                       const std::filesystem::path& out, bool force);
 
-// Similarity of layer l and layer l+1, from the sums. Values in [-1, 1] (cosine), [0, 1] (linear CKA).
+// Similarity of layer l and layer l+1, from the sums. Values in [-1, 1] (cosine), [0, 1] (linear
+// CKA).
 struct LayerSimilarity {
   double key_cosine = 0, value_cosine = 0, key_cka = 0, value_cka = 0;
 };
 std::vector<LayerSimilarity> layer_similarity(const std::filesystem::path& calibration,
                                               int num_layers, std::int64_t kv_dim);
+
+// {"num_tokens", "num_layers", "similarity": [{"layer", "next_layer", "key_cosine", ...}]}
+Json calibration_summary(const std::filesystem::path& calibration);
 
 }  // namespace kvc

@@ -1,0 +1,26 @@
+// The calibration tokens that a program was asked to use: a tokens.h5, or text to be tokenized.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "core/checkpoint.h"
+#include "core/token_set.h"
+#include "model/text.h"
+
+namespace kvc {
+
+struct TokenInput {
+  std::filesystem::path tokens{};  // tokens.h5; empty: tokenize `texts`
+  std::vector<std::filesystem::path>
+      texts{};  // .txt, .jsonl or tokens.h5; empty: the built-in text
+  TextOptions text{};
+};
+
+// Error when a tokens.h5 is of the evaluation split, was made by another tokenizer than the
+// checkpoint's (where it has one) or holds ids outside the vocabulary.
+TokenSet load_calibration_tokens(const TokenInput& input, const Checkpoint& checkpoint,
+                                 std::int64_t vocab_size);
+
+}  // namespace kvc
