@@ -43,7 +43,7 @@ ShardList read_index(const fs::path& path) {
     KVC_CHECK(file.is_string() && is_plain_safetensors_name(file.get_ref<const std::string&>()),
               "{}: tensor '{}': expected the name of a .safetensors file in this directory, found "
               "{}",
-              subject, name, file.dump());
+              subject, name, excerpt(file));
     files.insert(file.get<std::string>());
     shards.weight_map.emplace(name, file.get<std::string>());
   }

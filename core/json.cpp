@@ -39,8 +39,8 @@ class Builder : public nlohmann::json_sax<Json> {
 
   bool key(string_t& name) override {
     Level& level = levels_.back();
-    KVC_CHECK(level.keys.insert(name).second, "{}: key \"{}\" appears twice in one object",
-              subject_, name);
+    KVC_CHECK(level.keys.insert(name).second, "{}: key {} appears twice in one object", subject_,
+              excerpt(name));
     level.key = std::move(name);
     return true;
   }
@@ -55,7 +55,9 @@ class Builder : public nlohmann::json_sax<Json> {
                 "with the number that is meant, or remove the key",
                 subject_, literal, at);
     }
+    // "[json.exception...] parse error at line 1, column 2: reason; last read: 'raw bytes'"
     std::string reason = error.what();
+    reason.erase(std::min(reason.find("; last read"), reason.size()));
     if (const std::size_t bracket = reason.find("] "); bracket != std::string::npos) {
       reason.erase(0, bracket + 2);
     }
@@ -133,6 +135,16 @@ void parse_json_members(std::string_view text, const std::string& subject,
 
 Json read_json(const std::filesystem::path& path, std::size_t max_bytes) {
   return parse_json(read_file(path, max_bytes), path.string());
+}
+
+std::string excerpt(const Json& json) {
+  constexpr std::size_t kLength = 80;
+  std::string text = json.dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (text.size() > kLength) {
+    text.resize(kLength);
+    text += "...";
+  }
+  return text;
 }
 
 std::string dump_json(const Json& json) {

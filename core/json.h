@@ -21,6 +21,8 @@ void parse_json_members(std::string_view text, const std::string& subject,
                         const std::function<void(std::string&& key, Json&& value)>& visit);
 // Reads and parses a file of at most `max_bytes`.
 Json read_json(const std::filesystem::path& path, std::size_t max_bytes = 16u << 20);
+// The start of a value's text on one line, printable ASCII: for messages.
+std::string excerpt(const Json& json);
 // Indented by 2, keys in their order, non-ASCII kept, final newline. A float that is not finite
 // becomes null.
 std::string dump_json(const Json& json);

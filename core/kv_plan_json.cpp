@@ -27,13 +27,14 @@ class Fields {
   const Json& list(const char* name) {
     const Json& value = at(name);
     KVC_CHECK(value.is_array(), "{}: \"{}\" must be a list, found {}", subject_, name,
-              value.dump());
+              excerpt(value));
     return value;
   }
 
   std::string text(const char* name) {
     const Json& value = at(name);
-    KVC_CHECK(value.is_string(), "{}: \"{}\" must be text, found {}", subject_, name, value.dump());
+    KVC_CHECK(value.is_string(), "{}: \"{}\" must be text, found {}", subject_, name,
+              excerpt(value));
     return value.get<std::string>();
   }
 
@@ -51,14 +52,14 @@ class Fields {
   void read(const char* name, bool& out) {
     const Json& value = at(name);
     KVC_CHECK(value.is_boolean(), "{}: \"{}\" must be true or false, found {}", subject_, name,
-              value.dump());
+              excerpt(value));
     out = value.get<bool>();
   }
 
   void read(const char* name, double& out) {
     const Json& value = at(name);
     KVC_CHECK(value.is_number(), "{}: \"{}\" must be a number, found {}", subject_, name,
-              value.dump());
+              excerpt(value));
     out = value.get<double>();
   }
 
@@ -71,7 +72,7 @@ class Fields {
                        value.get<std::uint64_t>() <=
                            static_cast<std::uint64_t>(std::numeric_limits<Integer>::max()));
     KVC_CHECK(fits, "{}: \"{}\" must be a whole number from 0 to {}, found {}", subject_, name,
-              std::numeric_limits<Integer>::max(), value.dump());
+              std::numeric_limits<Integer>::max(), excerpt(value));
     out = value.get<Integer>();
   }
 
@@ -104,7 +105,7 @@ LatentGroup group_from_json(const Json& json, const std::string& subject) {
   fields.read("key_rank", group.key_rank);
   fields.read("value_rank", group.value_rank);
   for (const Json& weight : fields.list("merge_weights")) {
-    KVC_CHECK(weight.is_number(), "{}: merge weight {} is no number", subject, weight.dump());
+    KVC_CHECK(weight.is_number(), "{}: merge weight {} is no number", subject, excerpt(weight));
     group.merge_weights.push_back(weight.get<double>());
   }
   fields.done();
@@ -141,7 +142,7 @@ KvSource source_from_json(const Json& json, const std::string& subject) {
   if (json == "plain") {
     return KvSource::kPlain;
   }
-  KVC_CHECK(json == "latent", "{}: layer source {}; known: plain, latent", subject, json.dump());
+  KVC_CHECK(json == "latent", "{}: layer source {}; known: plain, latent", subject, excerpt(json));
   return KvSource::kLatent;
 }
 

@@ -34,7 +34,7 @@ void check_tensor_name(const std::string& name, std::string_view subject) {
   const bool printable = std::none_of(name.begin(), name.end(), [](char c) {
     return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
   });
-  KVC_CHECK(printable, "{}: a tensor name with control characters: {:?}", subject, name);
+  KVC_CHECK(printable, "{}: a tensor name with control characters: {}", subject, excerpt(name));
 }
 
 namespace {
@@ -49,7 +49,7 @@ std::uint64_t read_length(std::span<const std::byte> head) {
 
 std::uint64_t unsigned_integer(const Json& value, const std::string& subject, const char* field) {
   KVC_CHECK(value.is_number_unsigned(), "{}: {} must hold whole numbers from 0 to 2^64-1, found {}",
-            subject, field, value.dump());
+            subject, field, excerpt(value));
   return value.get<std::uint64_t>();
 }
 
@@ -71,7 +71,7 @@ TensorInfo parse_entry(std::string name, const Json& entry, const std::string& f
   const auto parsed = parse_dtype(dtype->get_ref<const std::string&>());
   KVC_CHECK(parsed.has_value(),
             "{}: unknown dtype {}; expected one of safetensors' names (F32, BF16, ...)", subject,
-            dtype->dump());
+            excerpt(*dtype));
   tensor.dtype = *parsed;
   const Json& shape = array_field(entry, subject, "shape");
   KVC_CHECK(shape.size() <= kMaxRank, "{}: {} dimensions, at most {} expected", subject,
@@ -99,7 +99,7 @@ std::map<std::string, std::string> parse_metadata(const Json& json, const std::s
   KVC_CHECK(json.is_object(), "{}: __metadata__ must be an object, found {}", file,
             json.type_name());
   for (const auto& [key, value] : json.items()) {
-    KVC_CHECK(value.is_string(), "{}: __metadata__ \"{}\" must be text, found {}", file, key,
+    KVC_CHECK(value.is_string(), "{}: __metadata__ {} must be text, found {}", file, excerpt(key),
               value.type_name());
     metadata.emplace(key, value.get<std::string>());
   }

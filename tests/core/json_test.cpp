@@ -8,6 +8,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 std::string parse_error(std::string_view text) {
@@ -63,6 +64,13 @@ TEST(Json, RefusesInvalidText) {
     EXPECT_THAT(parse_error(text), StartsWith("a.json: not valid JSON: ")) << text;
   }
   EXPECT_THAT(parse_error("3"), HasSubstr("expected a JSON object or array, found number"));
+}
+
+TEST(Json, QuotesOnlyPrintableStartsOfTheTextInMessages) {
+  EXPECT_THAT(parse_error("[\"secret\xff\"]"), AllOf(HasSubstr("line 1"), Not(HasSubstr("\xff"))));
+  const std::string key = "\"" + std::string(1000, 'k') + "\":1";
+  EXPECT_LT(parse_error("{" + key + "," + key + "}").size(), 200u);
+  EXPECT_EQ(excerpt("caf\u00e9\n\x7f"), "\"caf\\u00e9\\n\\u007f\"");
 }
 
 TEST(Json, CapsTheDepth) {
