@@ -1,4 +1,5 @@
 #include "model/decoder.h"
+#include "model/fused_ops.h"
 
 namespace kvc {
 namespace {
@@ -40,6 +41,9 @@ at::Tensor feed_forward(const LayerWeights& weights, const at::Tensor& x) {
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  if (can_fuse(x) && can_fuse(weight) && weight.scalar_type() == x.scalar_type()) {
+    return fused_rms_norm(x, weight, eps);
+  }
   const at::Tensor wide = x.to(at::kFloat);
   const at::Tensor scale = wide.square().mean(-1, /*keepdim=*/true).add(eps).rsqrt();
   return weight * (wide * scale).to(x.scalar_type());

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "model/fused_ops.h"
+
 namespace kvc {
 namespace {
 
@@ -94,6 +96,9 @@ const RopeTable::Rows& RopeTable::rows(const at::Tensor& positions) const {
 
 at::Tensor RopeTable::rotate(const at::Tensor& x, const at::Tensor& positions) const {
   const Rows& found = rows(positions);
+  if (x.dim() == 3 && can_fuse(x) && x.scalar_type() == dtype_) {
+    return fused_rotate(x, found.cos, found.sin);
+  }
   return rotate_halves(x, found.cos, found.sin);
 }
 
