@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/checkpoint.h"
+#include "core/json.h"
 #include "core/provenance.h"
 #include "core/statistics_file.h"
 #include "core/token_set.h"
@@ -30,10 +31,18 @@ struct FisherOptions {
 };
 
 Provenance fisher_provenance(const Checkpoint& checkpoint, const TokenSet& tokens);
-// Layer-streamed: boundaries of the residual stream are kept (spilled to disk), weights are visited one
-// layer at a time, forwards and then backwards.
+// Layer-streamed: the residual stream at every layer boundary goes to a temporary file beside `out`,
+// weights are visited one layer at a time, forwards and then backwards, so memory does not grow with
+// the number of layers. Every sequence runs alone; float32 throughout, whatever the weights' type.
 void fisher(const FisherOptions& options);
+void fisher(const Checkpoint& checkpoint, const TokenSet& tokens, const std::filesystem::path& out,
+            bool force);
+// Sums of several runs over the same checkpoint, equal to one run over all their sequences. The result
+// has no /rms_sum, which cannot be had from the files' own.
 void add_fishers(const std::vector<std::filesystem::path>& files, const std::filesystem::path& out,
                  bool force);
+
+// {"num_sequences", "num_tokens", "mean_nll", "score": [per layer, k_proj plus v_proj]}
+Json fisher_summary(const std::filesystem::path& fisher);
 
 }  // namespace kvc

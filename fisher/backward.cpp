@@ -1,0 +1,78 @@
+#include "fisher/backward.h"
+
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kLogitElements = std::int64_t{1}
+                                        << 22;  // at a time; memory is a few times that
+
+// Full attention with zeros added to keys and values: the gradients of those zeros are the gradients of
+// the projections' outputs, whether or not anything before them has a gradient.
+class GradientAttention : public Attention {
+ public:
+  GradientAttention(const ModelConfig& config, const RopeTable& rope) : attention_(config, rope) {}
+
+  at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override {
+    hidden_ = input.hidden.detach();
+    key_offset_ = at::zeros_like(input.key).set_requires_grad(true);
+    value_offset_ = at::zeros_like(input.value).set_requires_grad(true);
+    return attention_.attend(layer,
+                             {input.weights, input.hidden, input.query, input.key + key_offset_,
+                              input.value + value_offset_},
+                             batch);
+  }
+
+  // d loss / d W = sum over tokens of (d loss / d y) x^T.
+  at::Tensor key_weight_gradient() const { return weight_gradient(key_offset_); }
+  at::Tensor value_weight_gradient() const { return weight_gradient(value_offset_); }
+
+ private:
+  at::Tensor weight_gradient(const at::Tensor& offset) const {
+    return offset.grad().flatten(1).t().mm(hidden_);
+  }
+
+  FullAttention attention_;
+  at::Tensor hidden_;                     // [num_tokens, hidden_size]
+  at::Tensor key_offset_, value_offset_;  // [num_tokens, num_kv_heads, head_dim]
+};
+
+}  // namespace
+
+LossGradient loss_gradient(const ModelConfig& config, const ModelWeights& weights,
+                           const at::Tensor& hidden_states, const at::Tensor& ids) {
+  const c10::AutoGradMode grad_mode(true);
+  const std::int64_t num_scored = ids.size(0) - 1;
+  const std::int64_t chunk = std::max<std::int64_t>(1, kLogitElements / config.vocab_size);
+  LossGradient result{0, at::zeros_like(hidden_states)};
+  for (std::int64_t first = 0; first < num_scored; first += chunk) {
+    const std::int64_t count = std::min(chunk, num_scored - first);
+    const at::Tensor rows =
+        hidden_states.narrow(0, first, count).detach().clone().set_requires_grad(true);
+    const at::Tensor nll =
+        at::cross_entropy_loss(compute_logits(config, weights, rows),
+                               ids.narrow(0, first + 1, count), {}, at::Reduction::Sum) /
+        static_cast<double>(num_scored);
+    nll.backward();
+    result.loss += nll.item<double>();
+    result.hidden.narrow(0, first, count).copy_(rows.grad());
+  }
+  return result;
+}
+
+LayerGradient layer_gradient(const ModelConfig& config, const RopeTable& rope,
+                             const LayerWeights& weights, int layer,
+                             const at::Tensor& hidden_states, const TokenBatch& batch,
+                             const at::Tensor& output_gradient, bool with_hidden) {
+  const c10::AutoGradMode grad_mode(true);
+  const at::Tensor input = hidden_states.detach().set_requires_grad(with_hidden);
+  GradientAttention attention(config, rope);
+  run_layer(config, weights, layer, input, batch, attention).backward(output_gradient);
+  return {attention.key_weight_gradient(), attention.value_weight_gradient(),
+          with_hidden ? input.grad() : at::Tensor()};
+}
+
+}  // namespace kvc
