@@ -1,7 +1,7 @@
 // kvconvert's own stage: from a checkpoint and its statistics to a KV plan and its tensors.
 //
-// Writes <out>/conversion.h5 and <out>/conversion.safetensors (core/conversion_file.h), as a directory that
-// appears complete or not at all.
+// Writes <out>/conversion.h5 and <out>/conversion.safetensors (core/conversion_file.h), as a
+// directory that appears complete or not at all.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,10 @@ struct ConvertSettings {
   std::string method = "commonkv";  // a row of convert/methods/
   std::string preset;               // "" or "paper"
   int layers_per_group = 4;
-  double rank = 0.7;             // latent width / hidden_size, in (0, 1]; palu: of each projection's width
-  double kept_ratio = 0.5;       // compressed KV bytes / original KV bytes, in (0, 1]
-  std::int64_t rank_multiple = 0;  // ranks are rounded down to it; 0: 32 if hidden_size >= 1024, else 4
+  double rank = 0.7;  // latent width / hidden_size, in (0, 1]; palu: of each projection's width
+  double kept_ratio = 0.5;  // compressed KV bytes / original KV bytes, in (0, 1]
+  std::int64_t rank_multiple =
+      0;  // ranks are rounded down to it; 0: 32 if hidden_size >= 1024, else 4
   RankAllocation rank_allocation = RankAllocation::kUniform;
   Factor factor = Factor::kWhitened;
   MergeRule merge = MergeRule::kLs;
@@ -52,10 +53,10 @@ Json to_json(const ConvertSettings& settings);
 // Applies a preset, then checks ranges: UsageError naming the flag for anything out of range.
 void resolve(ConvertSettings& settings);
 
-// From config alone. Throws Error with the numbers and the nearest settings that work when the cache
-// would grow or the target cannot be reached, unless `force`.
+// From config alone. Throws Error with the numbers and the nearest settings that work when the
+// cache would grow or the target cannot be reached, unless `force`.
 KvPlan make_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                 const std::vector<double>* fisher_scores = nullptr);
+                 const std::vector<double>* fisher_scores = nullptr);  // [num_layers, 2]: key, value
 // Does this conversion need these inputs?
 bool needs_calibration(const ConvertSettings& settings);
 bool needs_fisher(const ConvertSettings& settings);

@@ -1,0 +1,47 @@
+// The factorisation of one group of projections: W = B A, truncated where it costs least in the
+// metric of the inputs, from the eigendecomposition of a Gram matrix in float64.
+//
+// With C = R R^T the metric (C = I: plain) and M = W R = U diag(s) E^T:
+//   B = U_r diag(s)^1/2 = M E_r diag(s)^-1/2,   A = diag(s)^-1 B^T W,   B^T B = diag(s).
+// No inverse of R is formed. E comes from M^T M, or U from M M^T where that is smaller. Squaring is
+// harmless: the singular values that matter lie far above 1e-8 of the largest.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+namespace kvc {
+
+struct GroupFactors {
+  at::Tensor latent_proj;       // [rank, hidden_size] float64, A
+  at::Tensor reconstruct_proj;  // [rows, rank] float64, B
+  at::Tensor singular_values;   // [rank] float64, descending, s
+  double energy_kept = 0;       // sum of kept eigenvalues / sum of all
+  double optimum_error = 0;     // |measured squared error - dropped eigenvalues| / sum of all
+
+  std::int64_t rank() const { return singular_values.size(0); }
+};
+
+// `stacked_proj` W [rows, hidden_size] float64; `metric` C [hidden_size, hidden_size] float64,
+// positive definite, or undefined for the identity. The rank found is smaller than `rank` where the
+// eigenvalues end (below 1e-12 of the largest). Results are on the CPU, the work is done on
+// `device`.
+GroupFactors factorize_group(const at::Tensor& stacked_proj, const at::Tensor& metric,
+                             std::int64_t rank, at::Device device = at::kCPU);
+
+// B from the covariance of the stacked outputs, E[y y^T] [rows, rows] float64 (consumed): no linear
+// encoder has a better shared latent of this rank. A as above.
+GroupFactors factorize_outputs(const at::Tensor& stacked_proj, at::Tensor covariance,
+                               std::int64_t rank, at::Device device = at::kCPU);
+
+// The lower triangle of m^T m (the rest is undefined). m [rows, columns]; a little over half the
+// work of the full product.
+at::Tensor lower_gram(const at::Tensor& m);
+
+// The metric of a group from summed second moments of its layers' inputs, each divided by its token
+// count: damped by 0.01 of the mean diagonal, so that it is positive definite whatever the
+// calibration.
+at::Tensor damped_metric(at::Tensor second_moment);
+
+}  // namespace kvc

@@ -1,0 +1,71 @@
+#include "convert/kept_range.h"
+
+#include <algorithm>
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kDefaultContext = 8192;
+
+// What a group of `num_tokens` holds when as much as possible is merged, or nothing.
+GroupTokens extreme_tokens(const KvPlan& plan, std::int64_t num_tokens, bool merged) {
+  GroupTokens tokens;
+  tokens.pending = std::min(num_tokens, plan.policy.sink_tokens + plan.policy.window_tokens);
+  (merged ? tokens.merged : tokens.unmerged) = num_tokens - tokens.pending;
+  return tokens;
+}
+
+bool merges(const KvPlan& plan) { return plan.policy.rule != MergeRule::kNone; }
+
+}  // namespace
+
+KeptRange kept_range(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype) {
+  const auto ratio = [&](bool merged) {
+    const std::vector<GroupTokens> groups(plan.groups.size(),
+                                          extreme_tokens(plan, num_tokens, merged));
+    return static_cast<double>(plan_bytes(plan, num_tokens, groups, dtype)) /
+           static_cast<double>(original_bytes(plan, num_tokens, dtype));
+  };
+  return {ratio(merges(plan)), ratio(false)};
+}
+
+KeptRange group_kept_range(const KvPlan& plan, int group, std::int64_t num_tokens, KvDtype dtype) {
+  const LatentGroup& layers = plan.groups.at(static_cast<std::size_t>(group));
+  const auto plain =
+      static_cast<double>(layers.num_layers * plain_layer_bytes(plan, num_tokens, dtype));
+  const auto ratio = [&](bool merged) {
+    const GroupTokens tokens = extreme_tokens(plan, num_tokens, merged);
+    return static_cast<double>(group_bytes(plan, group, tokens, dtype)) / plain;
+  };
+  return {ratio(merges(plan)), ratio(false)};
+}
+
+double unmerged_share(double target, const KeptRange& range) {
+  if (range.highest <= range.lowest) {
+    return target >= range.highest ? 1 : 0;
+  }
+  return std::clamp((target - range.lowest) / (range.highest - range.lowest), 0.0, 1.0);
+}
+
+TokenBytes token_bytes(const KvPlan& plan, int group, KvDtype dtype) {
+  const LatentGroup& layers = plan.groups.at(static_cast<std::size_t>(group));
+  TokenBytes bytes;
+  bytes.plain = layers.num_layers * plain_layer_bytes(plan, 1, dtype);
+  bytes.unmerged = group_bytes(plan, group, {.unmerged = 1}, dtype);
+  bytes.merged = merges(plan) ? group_bytes(plan, group, {.merged = 1}, dtype) : bytes.unmerged;
+  return bytes;
+}
+
+KvDtype cache_dtype(const ModelConfig& config) {
+  if (config.dtype == "float32") {
+    return KvDtype::kFloat32;
+  }
+  return config.dtype == "float16" ? KvDtype::kFloat16 : KvDtype::kBFloat16;
+}
+
+std::int64_t plan_context(const ModelConfig& config, const ConvertSettings& settings) {
+  return settings.context > 0 ? settings.context
+                              : std::min(config.max_position_embeddings, kDefaultContext);
+}
+
+}  // namespace kvc

@@ -1,0 +1,36 @@
+// Which kept ratios a plan can reach, and how much of it must merge for a given one.
+#pragma once
+
+#include <cstdint>
+
+#include "convert/convert.h"
+#include "core/kv_plan.h"
+#include "model/config.h"
+
+namespace kvc {
+
+// kept_ratio with every token merged that may be, and with none merged. Sinks and window are exact
+// in both.
+struct KeptRange {
+  double lowest = 1, highest = 1;
+};
+// The whole cache of one sequence of `num_tokens`.
+KeptRange kept_range(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
+// One group against its own plain KV.
+KeptRange group_kept_range(const KvPlan& plan, int group, std::int64_t num_tokens, KvDtype dtype);
+// Share of the mergeable tokens that stays unmerged: q = (c - lowest) / (highest - lowest), in [0,
+// 1].
+double unmerged_share(double target, const KeptRange& range);
+
+// Bytes of one token of a group: as plain KV, not merged, merged.
+struct TokenBytes {
+  std::int64_t plain = 0, unmerged = 0, merged = 0;
+};
+TokenBytes token_bytes(const KvPlan& plan, int group, KvDtype dtype);
+
+// The type a cache of this model has unless told otherwise: the checkpoint's, or 16 bits.
+KvDtype cache_dtype(const ModelConfig& config);
+// Tokens a plan is computed for.
+std::int64_t plan_context(const ModelConfig& config, const ConvertSettings& settings);
+
+}  // namespace kvc

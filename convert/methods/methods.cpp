@@ -1,0 +1,30 @@
+#include "convert/methods/methods.h"
+
+#include "core/error.h"
+
+namespace kvc {
+
+std::span<const Method> methods() {
+  static const Method kMethods[] = {kCommonKv, kPalu};
+  return kMethods;
+}
+
+const Method& find_method(std::string_view name) {
+  std::string known;
+  for (const Method& method : methods()) {
+    if (method.name == name) {
+      return method;
+    }
+    known += (known.empty() ? "" : ", ") + std::string(method.name);
+  }
+  fail_usage("--method {}: expected one of {}", name, known);
+}
+
+std::int64_t rank_multiple(const ModelConfig& config, const ConvertSettings& settings) {
+  if (settings.rank_multiple > 0) {
+    return settings.rank_multiple;
+  }
+  return config.hidden_size >= 1024 ? 32 : 4;
+}
+
+}  // namespace kvc

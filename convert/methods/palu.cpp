@@ -1,0 +1,160 @@
+// Palu: keys and values of every layer factorised apart, each group of KV heads by itself (a block
+// of B), nothing merged. Prefill attends through the factorisation, so every token is one pair of
+// latents.
+#include <algorithm>
+#include <cmath>
+
+#include "convert/group_fit.h"
+#include "convert/group_inputs.h"
+#include "convert/group_svd.h"
+#include "convert/layer_groups.h"
+#include "convert/methods/methods.h"
+#include "convert/rank_allocation.h"
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+void apply_paper_preset(ConvertSettings& settings) {
+  settings.factor = Factor::kWhitened;
+  settings.rank_allocation = RankAllocation::kFisher;
+  settings.rank_multiple = 32;
+}
+
+void fix_settings(ConvertSettings& settings) {
+  KVC_CHECK_USAGE(settings.factor != Factor::kJoint,
+                  "--factor joint: --method palu factorises keys and values apart; use whitened or "
+                  "plain");
+  settings.layers_per_group = 1;
+  settings.merge = MergeRule::kNone;
+  settings.granularity = Granularity::kToken;
+  settings.prefill = PrefillMode::kTruncated;
+  settings.unmerged = UnmergedChoice::kLatent;
+  settings.sink_tokens = 0;
+  settings.window_tokens = 0;
+  settings.block_tokens = 1;
+}
+
+std::int64_t heads_per_group(const ModelConfig& config, const ConvertSettings& settings) {
+  const std::int64_t heads =
+      settings.heads_per_group == 0 ? config.num_kv_heads : settings.heads_per_group;
+  KVC_CHECK(heads <= config.num_kv_heads && config.num_kv_heads % heads == 0,
+            "--head-group {}: the model's {} KV heads cannot be split into groups of it; use a "
+            "divisor of {}",
+            heads, config.num_kv_heads, config.num_kv_heads);
+  return heads;
+}
+
+// Ranks of all key and value projections [2 * num_layers], per head group.
+std::vector<std::int64_t> head_group_ranks(const ModelConfig& config,
+                                           const ConvertSettings& settings,
+                                           const std::vector<double>* fisher_scores) {
+  const std::int64_t width = heads_per_group(config, settings) * config.head_dim;
+  const std::int64_t multiple = std::min(rank_multiple(config, settings), width);
+  const std::int64_t rank = round_rank(settings.rank * static_cast<double>(width), multiple, width);
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(2 * config.num_layers), rank);
+  if (settings.rank_allocation == RankAllocation::kFisher && fisher_scores != nullptr) {
+    const std::vector<std::int64_t> caps(ranks.size(), width);
+    const auto total = rank * static_cast<std::int64_t>(ranks.size());
+    ranks = allocate_ranks(*fisher_scores, total, caps, multiple);
+  }
+  return ranks;
+}
+
+std::vector<LatentGroup> plan_groups(const ModelConfig& config, const ConvertSettings& settings,
+                                     const std::vector<double>* fisher_scores) {
+  const std::vector<std::int64_t> ranks = head_group_ranks(config, settings, fisher_scores);
+  const std::int64_t num_head_groups = config.num_kv_heads / heads_per_group(config, settings);
+  std::vector<LatentGroup> groups = group_layers(config, 1);
+  for (std::size_t layer = 0; layer < groups.size(); ++layer) {
+    LatentGroup& group = groups[layer];
+    group.split_kv = true;
+    group.key_rank = num_head_groups * ranks[2 * layer];
+    group.value_rank = num_head_groups * ranks[2 * layer + 1];
+    group.rank = group.key_rank + group.value_rank;
+  }
+  return groups;
+}
+
+// One projection: A of its head groups one below the other, B block-diagonal.
+struct SplitFactors {
+  at::Tensor latent_proj, reconstruct_proj;
+  std::vector<double> singular_values;
+  double kept = 0, total = 0;  // eigenvalue sums
+  double optimum_error = 0;    // the worst head group's
+};
+
+SplitFactors factorize_heads(const at::Tensor& weight, const at::Tensor& metric,
+                             std::int64_t num_head_groups, std::int64_t rank, at::Device device) {
+  SplitFactors split;
+  std::vector<at::Tensor> latents, blocks;
+  for (const at::Tensor& rows : weight.chunk(num_head_groups, 0)) {
+    const GroupFactors factors = factorize_group(rows, metric, rank / num_head_groups, device);
+    latents.push_back(factors.latent_proj);
+    blocks.push_back(factors.reconstruct_proj);
+    const double* s = factors.singular_values.const_data_ptr<double>();
+    split.singular_values.insert(split.singular_values.end(), s, s + factors.rank());
+    const double kept = factors.singular_values.square().sum().item<double>();
+    split.kept += kept;
+    split.total += kept / factors.energy_kept;
+    split.optimum_error = std::max(split.optimum_error, factors.optimum_error);
+  }
+  split.latent_proj = at::cat(latents);
+  split.reconstruct_proj = at::block_diag(blocks);
+  return split;
+}
+
+void finish(GroupResult& result, const SplitFactors& key, const SplitFactors& value) {
+  const auto emit = [&](const char* name, const at::Tensor& tensor) {
+    result.tensors.emplace_back(name, tensor.to(at::kFloat).contiguous());
+  };
+  emit("key.latent_proj", key.latent_proj);
+  emit("key.reconstruct_proj", key.reconstruct_proj);
+  emit("value.latent_proj", value.latent_proj);
+  emit("value.reconstruct_proj", value.reconstruct_proj);
+  GroupReport& report = result.report;
+  report.rank = key.latent_proj.size(0) + value.latent_proj.size(0);
+  report.energy_kept = (key.kept + value.kept) / (key.total + value.total);
+  report.optimum_error = std::max(key.optimum_error, value.optimum_error);
+  report.singular_values = key.singular_values;
+  report.singular_values.insert(report.singular_values.end(), value.singular_values.begin(),
+                                value.singular_values.end());
+}
+
+GroupResult convert_group(GroupJob& job) {
+  const at::Tensor metric = load_metric(job);
+  const std::int64_t num_head_groups =
+      job.config.num_kv_heads / heads_per_group(job.config, job.settings);
+  const auto factorize = [&](Projection projection, std::int64_t rank) {
+    return factorize_heads(load_projection(job, job.group.first_layer, projection), metric,
+                           num_head_groups, rank, job.device);
+  };
+  const SplitFactors key = factorize(Projection::kKey, job.group.key_rank);
+  const SplitFactors value = factorize(Projection::kValue, job.group.value_rank);
+  job.group.key_rank = key.latent_proj.size(0);
+  job.group.value_rank = value.latent_proj.size(0);
+  job.group.rank = job.group.key_rank + job.group.value_rank;
+
+  GroupResult result;
+  finish(result, key, value);
+  ErrorSum key_error, value_error;
+  const auto reconstruct = [&](std::size_t part, const at::Tensor& hidden) {
+    return at::mm(at::mm(hidden, result.tensors[part].second.t()),
+                  result.tensors[part + 1].second.t());
+  };
+  job.stream.advance(1, [&](const LayerActivations& activations) {
+    const at::Tensor hidden = activations.hidden.to(at::kFloat);
+    const KeysValues exact = bias_free(activations);
+    key_error.add(exact.key, reconstruct(0, hidden));
+    value_error.add(exact.value, reconstruct(2, hidden));
+  });
+  result.report.key_error = key_error.relative();
+  result.report.value_error = value_error.relative();
+  return result;
+}
+
+}  // namespace
+
+const Method kPalu = {"palu", apply_paper_preset, fix_settings, plan_groups, convert_group};
+
+}  // namespace kvc

@@ -1,0 +1,163 @@
+#include "convert/plan_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "convert/kept_range.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kFactorBytes = 4;  // float32
+constexpr std::int64_t kDouble = 8;
+
+// Values of A, B, and where the rule needs them P and the refitted B.
+std::int64_t factor_values(const LatentGroup& group, const ModelConfig& config,
+                           const ConvertSettings& settings) {
+  if (group.split_kv) {
+    return group.rank * (config.hidden_size + config.kv_dim());
+  }
+  const std::int64_t rows = 2 * group.num_layers * config.kv_dim();
+  const std::int64_t copies =
+      1 + (settings.merge == MergeRule::kLs ? 1 : 0) + (settings.refit ? 1 : 0);
+  return group.rank * (config.hidden_size + copies * rows);
+}
+
+// Palu's factors replace k_proj and v_proj; elsewhere prefill needs those too.
+std::int64_t weights_growth(const LatentGroup& group, const ModelConfig& config,
+                            const ConvertSettings& settings, std::int64_t weight_bytes) {
+  const std::int64_t replaced =
+      group.split_kv ? 2 * config.kv_dim() * config.hidden_size * weight_bytes : 0;
+  return kFactorBytes * factor_values(group, config, settings) - replaced;
+}
+
+// Peak of one group's factorisation: its stacked weights, Gram matrices and LAPACK's workspace,
+// beside one group's layers in float32 and the boundary of hidden states.
+std::int64_t peak_memory(const ModelConfig& config, const KvPlan& plan) {
+  std::int64_t peak = 0;
+  for (const LatentGroup& group : plan.groups) {
+    const std::int64_t rows = 2 * group.num_layers * config.kv_dim();
+    const std::int64_t n = std::min(config.hidden_size, rows);
+    const std::int64_t factorisation = kDouble * (2 * rows * config.hidden_size + 6 * n * n +
+                                                  config.hidden_size * config.hidden_size);
+    const std::int64_t fit =
+        kDouble * group.rank * (4 * rows + 2 * group.rank) +
+        4 * group.num_layers *
+            (2 * config.q_dim() + 2 * config.kv_dim() + 3 * config.intermediate_size) *
+            config.hidden_size;
+    peak = std::max({peak, factorisation, fit});
+  }
+  constexpr std::int64_t kBase = std::int64_t{3} << 29;  // libraries, boundary, activations
+  return peak + kBase;
+}
+
+// Seconds on two cores: measured constants of the eigendecomposition and of float64 products.
+double factorisation_seconds(const ModelConfig& config, const ConvertSettings& settings,
+                             const KvPlan& plan) {
+  constexpr double kEigen = 1.4e-10, kProduct = 1.1e-11;
+  double seconds = 0;
+  for (const LatentGroup& group : plan.groups) {
+    const auto h = static_cast<double>(config.hidden_size);
+    const double rows = 2.0 * group.num_layers * static_cast<double>(config.kv_dim());
+    const auto rank = static_cast<double>(group.rank);
+    const double n = std::min(h, rows);
+    const double whitening = settings.factor == Factor::kWhitened ? 2 * rows * h * h : 0;
+    seconds += kEigen * n * n * n + kProduct * (rows * h * n + 6 * rows * h * rank + whitening);
+  }
+  return seconds;
+}
+
+PlanRow group_row(const PlanTable& table, int index, const ModelConfig& config,
+                  const ConvertSettings& settings) {
+  const LatentGroup& group = table.plan.groups[static_cast<std::size_t>(index)];
+  const TokenBytes bytes = token_bytes(table.plan, index, table.dtype);
+  const KeptRange range = group_kept_range(table.plan, index, table.context, table.dtype);
+  PlanRow row;
+  row.group = index;
+  row.first_layer = group.first_layer;
+  row.num_layers = group.num_layers;
+  row.rank = group.rank;
+  row.plain_bytes = bytes.plain;
+  row.unmerged_bytes = bytes.unmerged;
+  row.merged_bytes = bytes.merged;
+  row.kept_unmerged = range.highest;
+  row.kept_merged = range.lowest;
+  row.kept_at_target = range.lowest + table.unmerged_share * (range.highest - range.lowest);
+  row.weights_growth_bytes =
+      weights_growth(group, config, settings, bytes_per_element(cache_dtype(config)));
+  return row;
+}
+
+void add_rows(PlanTable& table, const ModelConfig& config, const ConvertSettings& settings) {
+  for (int layer = 0; layer < table.plan.num_layers();) {
+    const int group = table.plan.group_of(layer);
+    if (group >= 0) {
+      table.rows.push_back(group_row(table, group, config, settings));
+    } else {
+      PlanRow row;
+      row.first_layer = layer;
+      while (layer + row.num_layers < table.plan.num_layers() &&
+             table.plan.group_of(layer + row.num_layers) < 0) {
+        ++row.num_layers;
+      }
+      row.plain_bytes = row.num_layers * plain_layer_bytes(table.plan, 1, table.dtype);
+      row.unmerged_bytes = row.merged_bytes = row.plain_bytes;
+      table.rows.push_back(row);
+    }
+    layer += table.rows.back().num_layers;
+    table.weights_growth_bytes += table.rows.back().weights_growth_bytes;
+  }
+}
+
+void add_notes(PlanTable& table, const ModelConfig& config, const ConvertSettings& settings) {
+  if (table.plan.groups.empty()) {
+    return;
+  }
+  const LatentGroup& group = table.plan.groups.front();
+  if (group.split_kv) {
+    table.notes.push_back(
+        fmt::format("latents of {} + {} channels replace {} + {} of keys and values in every layer",
+                    group.key_rank, group.value_rank, config.kv_dim(), config.kv_dim()));
+    return;
+  }
+  const double width = settings.rank * static_cast<double>(config.hidden_size);
+  const double plain = 2 * static_cast<double>(config.kv_dim());
+  table.notes.push_back(
+      fmt::format("a latent of {:g} x hidden_size is {:.2f}x a plain layer's KV ({:.0f} channels "
+                  "against {:.0f})",
+                  settings.rank, width / plain, width, plain));
+  if (settings.merge == MergeRule::kNone) {
+    table.notes.push_back("nothing is merged: every layer keeps a latent per token");
+    return;
+  }
+  table.notes.push_back(
+      fmt::format("merging {} layers into one latent brings it to {:.2f}x their plain KV",
+                  group.num_layers, width / (plain * group.num_layers)));
+  table.notes.push_back(fmt::format(
+      "for kept_ratio {:g} at {} tokens, {:.1f} % of the tokens outside sinks and window stay "
+      "unmerged, as {}",
+      settings.kept_ratio, table.context, 100 * table.unmerged_share,
+      table.plan.policy.unmerged == UnmergedForm::kPlain ? "plain KV" : "one latent per layer"));
+}
+
+}  // namespace
+
+PlanTable plan_table(const ModelConfig& config, const ConvertSettings& settings, bool force) {
+  PlanTable table;
+  table.plan = make_plan(config, settings, force);
+  table.dtype = cache_dtype(config);
+  table.context = plan_context(config, settings);
+  const KeptRange range = kept_range(table.plan, table.context, table.dtype);
+  table.unmerged_share = unmerged_share(table.plan.policy.target_kept_ratio, range);
+  table.kept_unmerged = range.highest;
+  table.kept_merged = range.lowest;
+  table.kept_at_target = range.lowest + table.unmerged_share * (range.highest - range.lowest);
+  add_rows(table, config, settings);
+  table.peak_memory_bytes = peak_memory(config, table.plan);
+  table.seconds = factorisation_seconds(config, settings, table.plan);
+  add_notes(table, config, settings);
+  return table;
+}
+
+}  // namespace kvc

@@ -1,0 +1,116 @@
+#include <cmath>
+
+#include "convert/convert.h"
+#include "convert/methods/methods.h"
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+const char* name_of(Factor factor) {
+  switch (factor) {
+    case Factor::kPlain:
+      return "plain";
+    case Factor::kWhitened:
+      return "whitened";
+    case Factor::kJoint:
+      return "joint";
+  }
+  fail("unknown factor {}", static_cast<int>(factor));
+}
+
+const char* name_of(RankAllocation allocation) {
+  return allocation == RankAllocation::kUniform ? "uniform" : "fisher";
+}
+
+const char* name_of(UnmergedChoice choice) {
+  switch (choice) {
+    case UnmergedChoice::kAuto:
+      return "auto";
+    case UnmergedChoice::kPlain:
+      return "plain";
+    case UnmergedChoice::kLatent:
+      return "latent";
+  }
+  fail("unknown unmerged form {}", static_cast<int>(choice));
+}
+
+void check_ranges(const ConvertSettings& settings) {
+  const auto is_share = [](double x) { return std::isfinite(x) && x > 0 && x <= 1; };
+  KVC_CHECK_USAGE(is_share(settings.rank), "--rank {}: expected a fraction above 0 and at most 1",
+                  settings.rank);
+  KVC_CHECK_USAGE(is_share(settings.kept_ratio),
+                  "--kept-ratio {}: expected a fraction above 0 and at most 1",
+                  settings.kept_ratio);
+  KVC_CHECK_USAGE(settings.layers_per_group >= 1, "--group {}: expected at least 1 layer",
+                  settings.layers_per_group);
+  KVC_CHECK_USAGE(settings.rank_multiple >= 0,
+                  "--rank-multiple {}: expected 0 (automatic) or a positive number",
+                  settings.rank_multiple);
+  KVC_CHECK_USAGE(settings.sink_tokens >= 0, "--sink {}: expected 0 or more tokens",
+                  settings.sink_tokens);
+  KVC_CHECK_USAGE(settings.window_tokens >= 0, "--window {}: expected 0 or more tokens",
+                  settings.window_tokens);
+  KVC_CHECK_USAGE(settings.block_tokens >= 1, "--block {}: expected at least 1 token",
+                  settings.block_tokens);
+  KVC_CHECK_USAGE(settings.heads_per_group >= 0,
+                  "--head-group {}: expected 0 (all KV heads) or a positive number",
+                  settings.heads_per_group);
+  KVC_CHECK_USAGE(settings.context >= 0, "--context {}: expected 0 (automatic) or more tokens",
+                  settings.context);
+}
+
+}  // namespace
+
+Json to_json(const ConvertSettings& settings) {
+  Json json;
+  json["method"] = settings.method;
+  json["preset"] = settings.preset;
+  json["layers_per_group"] = settings.layers_per_group;
+  json["rank"] = settings.rank;
+  json["kept_ratio"] = settings.kept_ratio;
+  json["rank_multiple"] = settings.rank_multiple;
+  json["rank_allocation"] = name_of(settings.rank_allocation);
+  json["factor"] = name_of(settings.factor);
+  json["merge"] = to_string(settings.merge);
+  json["ls_fisher_weights"] = settings.ls_fisher_weights;
+  json["refit"] = settings.refit;
+  json["granularity"] = to_string(settings.granularity);
+  json["prefill"] = to_string(settings.prefill);
+  json["unmerged"] = name_of(settings.unmerged);
+  json["sink_tokens"] = settings.sink_tokens;
+  json["window_tokens"] = settings.window_tokens;
+  json["block_tokens"] = settings.block_tokens;
+  json["heads_per_group"] = settings.heads_per_group;
+  json["context"] = settings.context;
+  json["seed"] = settings.seed;
+  json["device"] = settings.device;
+  return json;
+}
+
+void resolve(ConvertSettings& settings) {
+  const Method& method = find_method(settings.method);
+  if (!settings.preset.empty()) {
+    KVC_CHECK_USAGE(settings.preset == "paper", "--preset {}: expected paper", settings.preset);
+    method.apply_paper_preset(settings);
+  }
+  method.fix_settings(settings);
+  check_ranges(settings);
+  if (settings.merge == MergeRule::kNone) {
+    settings.refit = false;
+  }
+  if (settings.merge != MergeRule::kLs) {
+    settings.ls_fisher_weights = false;
+  }
+}
+
+bool needs_calibration(const ConvertSettings& settings) {
+  return settings.factor == Factor::kWhitened;
+}
+
+bool needs_fisher(const ConvertSettings& settings) {
+  return settings.merge == MergeRule::kFisher || settings.ls_fisher_weights ||
+         settings.rank_allocation == RankAllocation::kFisher;
+}
+
+}  // namespace kvc
