@@ -68,8 +68,8 @@ TEST(Json, RefusesInvalidText) {
 
 TEST(Json, QuotesOnlyPrintableStartsOfTheTextInMessages) {
   EXPECT_THAT(parse_error("[\"secret\xff\"]"), AllOf(HasSubstr("line 1"), Not(HasSubstr("\xff"))));
-  const std::string key = "\"" + std::string(1000, 'k') + "\":1";
-  EXPECT_LT(parse_error("{" + key + "," + key + "}").size(), 200u);
+  const std::string key(1000, 'k');
+  EXPECT_LT(parse_error(fmt::format(R"({{"{}":1,"{}":2}})", key, key)).size(), 200u);
   EXPECT_EQ(excerpt("caf\u00e9\n\x7f"), "\"caf\\u00e9\\n\\u007f\"");
 }
 

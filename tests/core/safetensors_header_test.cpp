@@ -129,8 +129,9 @@ TEST(SafetensorsHeader, RefusesWhatTheReferenceReaderToleratesSilently) {
   EXPECT_THAT(header_error(R"({"":)" + entry + "}"), HasSubstr("without a name"));
   EXPECT_THAT(header_error(R"({"a\u0000b":)" + entry + "}"), HasSubstr("control characters"));
   EXPECT_THAT(header_error(R"({"a\nb":)" + entry + "}"), HasSubstr("\"a\\nb\""));
-  EXPECT_THAT(header_error("{\"" + std::string(513, 'n') + "\":" + entry + "}"), HasSubstr("513"));
-  EXPECT_EQ(header_error("{\"" + std::string(512, 'n') + "\":" + entry + "}"), "");
+  EXPECT_THAT(header_error(fmt::format(R"({{"{}":{}}})", std::string(513, 'n'), entry)),
+              HasSubstr("513"));
+  EXPECT_EQ(header_error(fmt::format(R"({{"{}":{}}})", std::string(512, 'n'), entry)), "");
   EXPECT_THAT(header_error(one(R"("U8")", "[0,1,1,1,1,1,1,1,1]", "[0,0]")),
               HasSubstr("9 dimensions, at most 8"));
 }
