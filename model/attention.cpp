@@ -12,6 +12,11 @@ at::Tensor window_mask(std::int64_t num_tokens, std::int64_t window) {
   return all.tril().triu(1 - window);
 }
 
+// The CPU's attention kernel is faster, and closer, on float32 copies than on 16-bit types.
+at::Tensor attention_type(const at::Tensor& x) {
+  return x.is_cpu() && x.element_size() == 2 ? x.to(at::kFloat) : x;
+}
+
 // Sequences of equal length. query [batch_size, seq_len, num_heads, head_dim], key and value
 // likewise with num_kv_heads. The same shape as the query.
 at::Tensor batched_causal_attention(const at::Tensor& query, const at::Tensor& key,
@@ -23,11 +28,12 @@ at::Tensor batched_causal_attention(const at::Tensor& query, const at::Tensor& k
     mask = window_mask(seq_len, *window);
   }
   const bool shares_heads = query.size(2) != key.size(2);
-  return at::scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2),
-                                          value.transpose(1, 2), mask, /*dropout_p=*/0.0,
-                                          /*is_causal=*/!slides, /*scale=*/std::nullopt,
-                                          /*enable_gqa=*/shares_heads)
-      .transpose(1, 2);
+  const auto heads_first = [](const at::Tensor& x) { return attention_type(x).transpose(1, 2); };
+  return at::scaled_dot_product_attention(heads_first(query), heads_first(key), heads_first(value),
+                                          mask, /*dropout_p=*/0.0, /*is_causal=*/!slides,
+                                          /*scale=*/std::nullopt, /*enable_gqa=*/shares_heads)
+      .transpose(1, 2)
+      .to(query.scalar_type());
 }
 
 }  // namespace

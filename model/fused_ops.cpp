@@ -5,6 +5,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace kvc {
@@ -28,6 +29,31 @@ struct Rows {
   std::int64_t size, inner, outer_stride, inner_stride;
 };
 
+// Conversions without branches, so that the loops over them vectorise.
+template <typename T>
+float widen(T value) {
+  return static_cast<float>(value);
+}
+
+template <typename T>
+T narrow(float value) {
+  return static_cast<T>(value);
+}
+
+// Round to nearest even. A NaN stays one: its low bits are zero, as it comes from 16-bit values.
+template <>
+c10::BFloat16 narrow<c10::BFloat16>(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t rounding = 0x7fff + ((bits >> 16) & 1);
+  return {static_cast<std::uint16_t>((bits + rounding) >> 16), c10::BFloat16::from_bits()};
+}
+
+// `value` rounded to T's precision.
+template <typename T>
+float rounded(float value) {
+  return widen(narrow<T>(value));
+}
+
 template <typename T>
 float sum_of_squares(const T* x, std::int64_t size) {
   constexpr std::int64_t kLanes = 16;  // independent sums: they vectorise, and round less than one
@@ -35,12 +61,12 @@ float sum_of_squares(const T* x, std::int64_t size) {
   std::int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
     for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-      const auto value = static_cast<float>(x[i + lane]);
+      const float value = widen(x[i + lane]);
       sums[lane] += value * value;
     }
   }
   for (; i < size; ++i) {
-    sums[i % kLanes] += static_cast<float>(x[i]) * static_cast<float>(x[i]);
+    sums[i % kLanes] += widen(x[i]) * widen(x[i]);
   }
   float total = 0;
   for (const float sum : sums) {
@@ -50,27 +76,23 @@ float sum_of_squares(const T* x, std::int64_t size) {
 }
 
 template <typename T>
-void norm_row(const T* x, const T* weight, double eps, std::int64_t size, T* out) {
+void norm_row(const T* __restrict x, const T* __restrict weight, double eps, std::int64_t size,
+              T* __restrict out) {
   const float mean = sum_of_squares(x, size) / static_cast<float>(size);
   const float scale = 1 / std::sqrt(mean + static_cast<float>(eps));
   for (std::int64_t i = 0; i < size; ++i) {
-    const T normed = static_cast<T>(static_cast<float>(x[i]) * scale);
-    out[i] = static_cast<T>(static_cast<float>(weight[i]) * static_cast<float>(normed));
+    out[i] = narrow<T>(widen(weight[i]) * rounded<T>(widen(x[i]) * scale));
   }
 }
 
 template <typename T>
-float rounded_product(T a, T b) {
-  return static_cast<float>(static_cast<T>(static_cast<float>(a) * static_cast<float>(b)));
-}
-
-template <typename T>
-void rotate_row(const T* x, const T* cos, const T* sin, std::int64_t half, T* out) {
+void rotate_row(const T* __restrict x, const T* __restrict cos, const T* __restrict sin,
+                std::int64_t half, T* __restrict first, T* __restrict second) {
   for (std::int64_t i = 0; i < half; ++i) {
-    const T first = x[i], second = x[i + half];
-    out[i] = static_cast<T>(rounded_product(first, cos[i]) - rounded_product(second, sin[i]));
-    out[i + half] =
-        static_cast<T>(rounded_product(second, cos[i]) + rounded_product(first, sin[i]));
+    const float x1 = widen(x[i]), x2 = widen(x[i + half]);
+    const float c = widen(cos[i]), s = widen(sin[i]);
+    first[i] = narrow<T>(rounded<T>(x1 * c) - rounded<T>(x2 * s));
+    second[i] = narrow<T>(rounded<T>(x2 * c) + rounded<T>(x1 * s));
   }
 }
 
@@ -119,7 +141,8 @@ at::Tensor fused_rotate(const at::Tensor& x, const at::Tensor& cos, const at::Te
     auto* first = out.mutable_data_ptr<scalar_t>();
     for_each_row(x.size(0) * num_heads, rows.size, [&](std::int64_t row) {
       const std::int64_t table_row = row / num_heads * half;
-      rotate_row(rows[row], cosines + table_row, sines + table_row, half, first + row * rows.size);
+      scalar_t* target = first + row * rows.size;
+      rotate_row(rows[row], cosines + table_row, sines + table_row, half, target, target + half);
     });
   });
   return out;

@@ -1,7 +1,6 @@
 #include "model/rope.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numbers>
 

@@ -1,10 +1,8 @@
 #include "model/weights.h"
 
-#include <fmt/ranges.h>
-
-#include <algorithm>
 #include <cstring>
-#include <set>
+#include <map>
+#include <span>
 
 #include "core/error.h"
 
