@@ -29,13 +29,15 @@ KvPlan plan_of(const Checkpoint& checkpoint, const ModelConfig& config) {
       "{}: kvconvert format {} expected, {} found; use the version that wrote it, or export again",
       subject, kFactoredFormat, converted.at("format").dump());
   KvPlan plan = kv_plan_from_json(converted.at("plan"), subject);
-  plan.check();
   KVC_CHECK(
       plan.num_layers() == config.num_layers && plan.num_kv_heads == config.num_kv_heads &&
           plan.head_dim == config.head_dim,
       "{}: the plan is for {} layers of {} KV heads of {} channels, the model has {} of {} of {}",
       subject, plan.num_layers(), plan.num_kv_heads, plan.head_dim, config.num_layers,
       config.num_kv_heads, config.head_dim);
+  KVC_CHECK(plan.key_norm == config.arch->qk_norm,
+            "{}: the plan says keys are {}normed, the architecture says otherwise; export again",
+            subject, plan.key_norm ? "" : "not ");
   return plan;
 }
 

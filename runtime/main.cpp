@@ -35,6 +35,7 @@ void declare_engine(CLI::App& app, kvc::RunOptions& options) {
 void declare_output(CLI::App& app, kvc::RunOptions& options) {
   app.add_option("--logits", options.logits, "Write the prompt's logits as safetensors");
   app.add_flag("--ignore-eos", options.ignore_eos, "Go on after an end-of-text token");
+  app.add_flag("--warm-up", options.warm_up, "A short untimed run first, for benchmarks");
   app.add_flag("--stats", options.stats, "Times and memory on standard error");
 }
 

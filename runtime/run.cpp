@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
@@ -83,6 +84,13 @@ void write_logits(const RunOptions& options, const Prompts& prompts, const Gener
   file.commit();
 }
 
+void warm_up(const Engine& engine, const Prompts& prompts, GenerateOptions options) {
+  constexpr std::int64_t kWarmUpTokens = 4;
+  options.max_new_tokens = std::min(options.max_new_tokens, kWarmUpTokens);
+  options.all_logits = false;
+  generate(engine, prompts.ids, options);
+}
+
 // Text as it appears, of a single sequence.
 TokenVisitor streaming_visitor(const RunOptions& options, const Prompts& prompts,
                                std::optional<TextStream>& stream) {
@@ -124,6 +132,9 @@ void run(const RunOptions& options) {
   generate_options.all_logits = !options.logits.empty();
   if (!options.ignore_eos) {
     generate_options.stop_ids = stop_ids(options.model, engine.config());
+  }
+  if (options.warm_up) {
+    warm_up(engine, prompts, generate_options);
   }
   std::optional<TextStream> stream;
   const TokenVisitor visit = streaming_visitor(options, prompts, stream);

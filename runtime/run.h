@@ -20,6 +20,7 @@ struct RunOptions {
   EngineOptions engine;
   GenerateOptions generate;
   bool ignore_eos = false;
+  bool warm_up = false;  // a first, short run that is neither printed nor timed
   bool stats = false;
   bool json = false;
   bool force = false;

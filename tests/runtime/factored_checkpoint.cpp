@@ -1,0 +1,167 @@
+#include "tests/runtime/factored_checkpoint.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint.h"
+#include "core/safetensors.h"
+#include "model/weights.h"
+#include "tests/testing/temporary_directory.h"
+
+namespace kvc::testing {
+namespace {
+
+struct Factors {
+  at::Tensor latent_proj, reconstruct_proj, encoder;
+};
+
+Factors factorise(const at::Tensor& stacked, std::int64_t rank) {
+  const auto [u, s, vt] = at::linalg_svd(stacked, /*full_matrices=*/false);
+  const at::Tensor root = s.narrow(0, 0, rank).sqrt();
+  const at::Tensor reconstruct = u.narrow(1, 0, rank) * root;
+  return {root.unsqueeze(1) * vt.narrow(0, 0, rank), reconstruct,
+          (reconstruct / s.narrow(0, 0, rank)).t()};
+}
+
+class Writer {
+ public:
+  Writer(const std::filesystem::path& source, const KvPlan& plan)
+      : checkpoint_(Checkpoint::open(source)), plan_(plan) {}
+
+  void write(const std::filesystem::path& directory) {
+    for (const std::string& name : checkpoint_.tensor_names()) {
+      if (!is_replaced(name)) {
+        add(name, load_tensor(checkpoint_, name, checkpoint_.info(name).shape, at::kFloat));
+      }
+    }
+    for (std::size_t group = 0; group < plan_.groups.size(); ++group) {
+      plan_.groups[group].split_kv ? add_split(group) : add_joint(group);
+    }
+    std::filesystem::create_directories(directory);
+    Json config = checkpoint_.config();
+    const std::string family = config.at("model_type");
+    config["model_type"] = "kvconvert_" + family;
+    config["kvconvert"] = {{"format", 1}, {"model_type", family}, {"plan", to_json(plan_)}};
+    std::ofstream(directory / "config.json") << dump_json(config);
+    write_checkpoint_tensors(directory, std::move(tensors_));
+  }
+
+ private:
+  bool is_replaced(const std::string& name) const {
+    const auto matches = [&](const LatentGroup& group) {
+      const std::string prefix = layer_prefix(group.first_layer) + "self_attn.";
+      return group.split_kv &&
+             (name == prefix + "k_proj.weight" || name == prefix + "v_proj.weight");
+    };
+    return std::any_of(plan_.groups.begin(), plan_.groups.end(), matches);
+  }
+
+  at::Tensor projection(int layer, const char* which) const {
+    const std::string name = fmt::format("{}self_attn.{}_proj.weight", layer_prefix(layer), which);
+    return load_tensor(checkpoint_, name, checkpoint_.info(name).shape, at::kFloat).to(at::kDouble);
+  }
+
+  void add_joint(std::size_t group) {
+    const LatentGroup& spec = plan_.groups[group];
+    std::vector<at::Tensor> rows;
+    for (int layer = spec.first_layer; layer < spec.first_layer + spec.num_layers; ++layer) {
+      rows.push_back(projection(layer, "k"));
+      rows.push_back(projection(layer, "v"));
+    }
+    const Factors factors = factorise(at::cat(rows), spec.rank);
+    const std::string prefix = fmt::format("kvconvert.groups.{}.", group);
+    add(prefix + "latent_proj", factors.latent_proj);
+    add(prefix + "reconstruct_proj", factors.reconstruct_proj);
+    if (plan_.policy.rule == MergeRule::kLs) {
+      add(prefix + "encoder", factors.encoder);
+    }
+  }
+
+  void add_split(std::size_t group) {
+    const LatentGroup& spec = plan_.groups[group];
+    for (const auto& [part, which, rank] :
+         {std::tuple("key", "k", spec.key_rank), std::tuple("value", "v", spec.value_rank)}) {
+      const Factors factors = factorise(projection(spec.first_layer, which), rank);
+      const std::string prefix = fmt::format("kvconvert.groups.{}.{}.", group, part);
+      add(prefix + "latent_proj", factors.latent_proj);
+      add(prefix + "reconstruct_proj", factors.reconstruct_proj);
+    }
+  }
+
+  void add(const std::string& name, const at::Tensor& tensor) {
+    const at::Tensor data = tensor.to(at::kFloat).contiguous();
+    tensors_.push_back(
+        {.name = name, .dtype = Dtype::kF32, .shape = data.sizes().vec(), .read = [data] {
+           return std::span(static_cast<const std::byte*>(data.const_data_ptr()), data.nbytes());
+         }});
+  }
+
+  const Checkpoint checkpoint_;
+  const KvPlan& plan_;
+  std::vector<TensorSource> tensors_;
+};
+
+KvPlan empty_plan(const SyntheticCheckpoint& model, const std::string& method) {
+  KvPlan plan = plain_plan(model.num_layers, model.num_kv_heads, model.head_dim);
+  plan.method = method;
+  plan.key_norm = model.model_type == "qwen3";
+  plan.layers.assign(plan.layers.size(), KvSource::kLatent);
+  return plan;
+}
+
+}  // namespace
+
+KvPlan grouped_plan(const SyntheticCheckpoint& model, int layers_per_group, std::int64_t rank,
+                    const MergePolicy& policy) {
+  KvPlan plan = empty_plan(model, "commonkv");
+  plan.policy = policy;
+  for (int first = 0; first < model.num_layers; first += layers_per_group) {
+    LatentGroup group;
+    group.first_layer = first;
+    group.num_layers = std::min(layers_per_group, model.num_layers - first);
+    group.rank = rank;
+    if (policy.rule != MergeRule::kNone && policy.rule != MergeRule::kLs) {
+      group.merge_weights.assign(static_cast<std::size_t>(group.num_layers),
+                                 1.0 / group.num_layers);
+    }
+    plan.groups.push_back(group);
+  }
+  plan.check();
+  return plan;
+}
+
+KvPlan split_plan(const SyntheticCheckpoint& model, std::int64_t key_rank,
+                  std::int64_t value_rank) {
+  KvPlan plan = empty_plan(model, "palu");
+  plan.policy.rule = MergeRule::kNone;
+  plan.policy.unmerged = UnmergedForm::kLatent;
+  plan.policy.sink_tokens = plan.policy.window_tokens = 0;
+  plan.policy.block_tokens = 1;
+  for (int layer = 0; layer < model.num_layers; ++layer) {
+    LatentGroup group;
+    group.first_layer = layer;
+    group.num_layers = 1;
+    group.split_kv = true;
+    group.key_rank = key_rank;
+    group.value_rank = value_rank;
+    group.rank = key_rank + value_rank;
+    plan.groups.push_back(group);
+  }
+  plan.check();
+  return plan;
+}
+
+void write_factored_checkpoint(const std::filesystem::path& directory,
+                               const SyntheticCheckpoint& model, const KvPlan& plan) {
+  const TemporaryDirectory source;
+  write_synthetic_checkpoint(source.path(), model);
+  Writer(source.path(), plan).write(directory);
+}
+
+}  // namespace kvc::testing
