@@ -12,6 +12,7 @@ namespace {
 constexpr double kWidth = 760, kHeight = 280;
 constexpr double kLeft = 64, kRight = 16, kTop = 22, kBottom = 46;
 constexpr double kBase = kHeight - kBottom;
+constexpr double kSlack = 1e-9;  // of a tick: rounding
 
 double x_of(const Axis& axis, double value) {
   return kLeft + (value - axis.begin) / (axis.end - axis.begin) * (kWidth - kLeft - kRight);
@@ -51,35 +52,52 @@ std::string close_chart() {
       kLeft, kWidth - kRight, kBase, kBase);
 }
 
-std::string mark_line(const Axis& x, const Mark& mark, std::size_t row) {
-  const double at = std::clamp(x_of(x, mark.at), kLeft, kWidth - kRight);
-  const bool flip = at > kWidth - 150;  // keep the label inside the chart
-  return fmt::format(
-      "<line class=\"mark\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
-      "<text class=\"label\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n",
-      at, at, kTop - 8, kBase, at + (flip ? -5 : 5), kTop + 2 + 15 * static_cast<double>(row),
-      flip ? "end" : "start", mark.label);
+// Labels come after all lines, one below the other, so that none is crossed out.
+std::string mark_lines(const Axis& x, const std::vector<Mark>& marks) {
+  std::string lines, labels;
+  double label_y = kTop + 2;
+  for (const Mark& mark : marks) {
+    const double at = std::clamp(x_of(x, mark.at), kLeft, kWidth - kRight);
+    const bool flip = at > kWidth - 150;  // keeps the label inside the chart
+    lines += fmt::format(
+        "<line class=\"mark\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", at, at,
+        kTop - 8, kBase);
+    labels += fmt::format(
+        "<text class=\"label\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n",
+        at + (flip ? -5 : 5), label_y, flip ? "end" : "start", mark.label);
+    label_y += 15;
+  }
+  return lines + labels;
+}
+
+// 1, 2 or 5 times a power of ten, at most five of which make up `length`.
+double round_step(double length) {
+  const double power = std::pow(10, std::floor(std::log10(length / 5)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (factor * power * 5 >= length * (1 - kSlack)) {
+      return factor * power;
+    }
+  }
+  return 10 * power;
 }
 
 }  // namespace
+
+Axis axis_between(double begin, double end, const std::string& label) {
+  const double step = round_step(end - begin);
+  Axis axis{begin, end, {}, label};
+  for (double i = std::ceil(begin / step - kSlack) + 0.0; i * step <= end + kSlack * step; i += 1) {
+    axis.ticks.push_back({i * step, fmt::format("{:.6g}", i * step)});
+  }
+  return axis;
+}
 
 Axis axis_from_zero(double largest, const std::string& label) {
   if (!(largest > 0)) {
     largest = 1;
   }
-  const double power = std::pow(10, std::floor(std::log10(largest / 4)));
-  double step = power;
-  for (const double factor : {1.0, 2.0, 5.0, 10.0}) {
-    step = factor * power;
-    if (step * 5 >= largest) {
-      break;
-    }
-  }
-  Axis axis{0, step * std::ceil(largest / step - 1e-9), {}, label};
-  for (int i = 0; i * step <= axis.end * (1 + 1e-9); ++i) {
-    axis.ticks.push_back({i * step, fmt::format("{:.6g}", i * step)});
-  }
-  return axis;
+  const double step = round_step(largest);
+  return axis_between(0, step * std::ceil(largest / step - kSlack), label);
 }
 
 std::string bar_chart(const Axis& x, const Axis& y, const std::vector<Bar>& bars,
@@ -93,10 +111,7 @@ std::string bar_chart(const Axis& x, const Axis& y, const std::vector<Bar>& bars
         "<title>{}</title></rect>\n",
         left, top, right - left, kBase - top, bar.tip);
   }
-  for (std::size_t i = 0; i < marks.size(); ++i) {
-    svg += mark_line(x, marks[i], i);
-  }
-  return svg + close_chart();
+  return svg + mark_lines(x, marks) + close_chart();
 }
 
 std::string line_chart(const Axis& x, const Axis& y, const std::vector<Point>& points) {

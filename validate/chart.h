@@ -35,7 +35,9 @@ struct Point {
   std::string tip;
 };
 
-// Ticks at 1, 2 or 5 times a power of ten, from 0 to at least `largest`.
+// Ticks at multiples of 1, 2 or 5 times a power of ten; the second one ends at the first tick from
+// `largest` on.
+Axis axis_between(double begin, double end, const std::string& label);
 Axis axis_from_zero(double largest, const std::string& label);
 
 std::string bar_chart(const Axis& x, const Axis& y, const std::vector<Bar>& bars,

@@ -80,8 +80,19 @@ TEST(Chart, AxisFromZeroHasRoundTicks) {
   const Axis axis = axis_from_zero(0.37, "share");
   EXPECT_DOUBLE_EQ(axis.end, 0.4);
   ASSERT_EQ(axis.ticks.size(), 5u);
+  EXPECT_EQ(axis.ticks[0].label, "0");  // not "-0"
   EXPECT_EQ(axis.ticks[1].label, "0.1");
   EXPECT_DOUBLE_EQ(axis_from_zero(0, "nothing").end, 1);
+}
+
+TEST(Chart, AxisBetweenHasTicksInside) {
+  const Axis axis = axis_between(512, 1024, "tokens");
+  std::vector<std::string> labels;
+  for (const Tick& tick : axis.ticks) {
+    labels.push_back(tick.label);
+  }
+  EXPECT_THAT(labels, ::testing::ElementsAre("600", "800", "1000"));
+  EXPECT_EQ(axis.begin, 512);
 }
 
 }  // namespace
