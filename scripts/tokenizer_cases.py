@@ -73,6 +73,13 @@ def without_tokens(base, dropped):
     return changed
 
 
+def with_first_merges(base, count):
+    """Only the tokens of the earliest merges, single characters and bytes."""
+    merges = base["model"]["merges"]
+    made = {left + right for left, right in merges[:count]}
+    return without_tokens(base, {left + right for left, right in merges[count:]} - made)
+
+
 def legacy(base):
     """The older spelling of merges, no model type."""
     changed = with_model(base, merges=["#version: 0.2"] + [" ".join(merge) for merge in base["model"]["merges"]])
@@ -80,9 +87,11 @@ def legacy(base):
     return changed
 
 
-def variants():
-    """Name -> tokenizer.json, beside the two real ones."""
+def variants(small=False):
+    """Name -> tokenizer.json: the two real ones and changed ones. `small`: with a small vocabulary."""
     byte_level, metaspace = load("reference-llama"), load("stories260K-hf")
+    if small:
+        byte_level, metaspace = with_first_merges(byte_level, 250), with_first_merges(metaspace, 100)
     byte_tokens = {f"<0x{byte:02X}>" for byte in range(256)}
     half_bytes = {f"<0x{byte:02X}>" for byte in range(0xA0, 256)}
     words = {"the", "Once", "time", "!"}
@@ -93,7 +102,7 @@ def variants():
         "byte_level_added": with_added_tokens(byte_level),
         "byte_level_prefix": with_part(with_added_tokens(byte_level), "pre_tokenizer", add_prefix_space=True),
         "byte_level_no_regex": with_part(byte_level, "pre_tokenizer", use_regex=False),
-        "byte_level_whole_words": with_model(byte_level, ignore_merges=True, merges=byte_level["model"]["merges"][200:]),
+        "byte_level_whole_words": with_model(byte_level, ignore_merges=True, merges=byte_level["model"]["merges"][100:]),
         "byte_level_legacy": legacy(byte_level),
         "byte_level_gaps": without_tokens(byte_level, {"a", "\u0120", "\u00e2", "t"}),
         "byte_level_plain": {**byte_level, "decoder": None, "post_processor": None},

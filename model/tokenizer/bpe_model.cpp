@@ -75,7 +75,8 @@ MergeTable read_merges(const TokenizerJson& json, const Vocabulary& vocabulary,
   for (const TokenizerJson& merge : *merges) {
     if (is_version_line(merge)) continue;
     const auto [left, right] = read_merge(merge, subject);
-    table.add(id_of(left), id_of(right), {rank++, id_of(left + right)});
+    const std::int32_t left_id = id_of(left), right_id = id_of(right);
+    table.add(left_id, right_id, {rank++, id_of(left + right)});
   }
   return table;
 }
