@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 #include "core/error.h"
@@ -30,6 +32,16 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) {
     ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  }
+}
+
+void release_pages(std::span<const std::byte> mapped) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data());
+  const std::uintptr_t first = (begin + page - 1) / page * page;
+  const std::uintptr_t last = (begin + mapped.size()) / page * page;
+  if (first < last) {
+    ::madvise(const_cast<std::byte*>(mapped.data() + (first - begin)), last - first, MADV_DONTNEED);
   }
 }
 

@@ -22,4 +22,8 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
+// Gives the memory behind a part of a mapped file back once it has been read; reading it again works
+// and reads the file again. What a whole pass over a large checkpoint holds stays small this way.
+void release_pages(std::span<const std::byte> mapped);
+
 }  // namespace kvc

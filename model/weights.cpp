@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/error.h"
+#include "core/mapped_file.h"
 
 namespace kvc {
 namespace {
@@ -116,6 +117,7 @@ at::Tensor load_tensor(const Checkpoint& checkpoint, const std::string& name,
   KVC_CHECK(tensor.nbytes() == bytes.size(), "{}: {} bytes; expected {}", name, bytes.size(),
             tensor.nbytes());
   std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  release_pages(bytes);
   return tensor.to(dtype);
 }
 
@@ -124,7 +126,7 @@ at::Tensor load_embeddings(const Checkpoint& checkpoint, const ModelConfig& conf
   const std::string name = "model.embed_tokens.weight";
   const TensorInfo& info = checkpoint.info(name, {config.vocab_size, config.hidden_size});
   at::Tensor rows = empty({ids.size(0), config.hidden_size}, scalar_type(info.dtype, name));
-  const std::byte* table = checkpoint.bytes(name).data();
+  const std::span<const std::byte> table = checkpoint.bytes(name);
   const std::size_t row_bytes = rows.element_size() * static_cast<std::size_t>(config.hidden_size);
   const at::Tensor contiguous_ids = ids.contiguous();
   auto* row = static_cast<std::byte*>(rows.data_ptr());
@@ -132,9 +134,10 @@ at::Tensor load_embeddings(const Checkpoint& checkpoint, const ModelConfig& conf
        std::span(contiguous_ids.const_data_ptr<std::int64_t>(), contiguous_ids.numel())) {
     KVC_CHECK(id >= 0 && id < config.vocab_size, "token id {} is outside the vocabulary of {}", id,
               config.vocab_size);
-    std::memcpy(row, table + static_cast<std::size_t>(id) * row_bytes, row_bytes);
+    std::memcpy(row, table.data() + static_cast<std::size_t>(id) * row_bytes, row_bytes);
     row += row_bytes;
   }
+  release_pages(table);
   return rows.to(dtype);
 }
 

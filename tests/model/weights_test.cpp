@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <functional>
 
 #include "core/error.h"
@@ -135,6 +137,36 @@ TEST(LoadTensor, CastsAndCopiesFromMisalignedFiles) {
   EXPECT_EQ(load_tensor(checkpoint, name, {2, 1}, at::kHalf).scalar_type(), at::kHalf);
   EXPECT_THROW(load_tensor(checkpoint, name, {1, 2}, at::kFloat), Error);
   EXPECT_EQ(storage_dtype(checkpoint), at::kFloat);
+}
+
+// Memory of this process behind its mappings of `file`, in kB.
+std::int64_t resident_kb(const std::string& file) {
+  std::ifstream maps("/proc/self/smaps");
+  std::int64_t total = 0;
+  bool ours = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.ends_with(file)) {
+      ours = true;
+    } else if (ours && line.starts_with("Rss:")) {
+      total += std::stoll(line.substr(4));
+      ours = false;
+    }
+  }
+  return total;
+}
+
+TEST(LoadTensor, LeavesNoPagesOfTheFileInMemory) {
+  const TemporaryDirectory directory;
+  testing::write_synthetic_checkpoint(directory / "m", {.hidden_size = 256, .vocab_size = 4096});
+  const std::string file = (directory / "m" / "model.safetensors").string();
+  const Checkpoint checkpoint = Checkpoint::open(directory / "m");
+  const auto bytes = checkpoint.bytes("model.embed_tokens.weight");       // 4 MB
+  EXPECT_GT(std::count(bytes.begin(), bytes.end(), std::byte{0x3f}), 0);  // reads all of it
+  ASSERT_GT(resident_kb(file), 4000);
+  const at::Tensor loaded =
+      load_tensor(checkpoint, "model.embed_tokens.weight", {4096, 256}, at::kFloat);
+  EXPECT_LT(resident_kb(file), 1000);
+  EXPECT_EQ(std::memcmp(loaded.const_data_ptr(), bytes.data(), bytes.size()), 0);
 }
 
 TEST(LoadEmbeddings, EqualsRowsOfTheTable) {
