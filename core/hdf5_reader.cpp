@@ -2,14 +2,12 @@
 #include <cstring>
 
 #include "core/hdf5.h"
+#include "core/hdf5_checks.h"
 #include "core/hdf5_handle.h"
 
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
-constexpr std::int64_t kMaxDeflateRatio = 1040;  // of zlib: 1032, plus headers
-constexpr std::int64_t kMaxChunkBytes = std::int64_t{64} << 20;
 constexpr std::size_t kMaxChildren = 1'000'000;
 constexpr std::size_t kMaxTextBytes = 256u << 20;
 
@@ -17,82 +15,11 @@ std::string subject_of(const std::filesystem::path& path, const std::string& obj
   return path.string() + ":" + object;
 }
 
-// Links that lead out of the file or in circles are not followed.
-bool reachable(hid_t file, const std::string& path) {
-  std::string prefix;
-  for (const std::string& part : split_hdf5_path(path)) {
-    prefix += "/" + part;
-    H5L_info_t link;
-    if (H5Lexists(file, prefix.c_str(), H5P_DEFAULT) <= 0 ||
-        H5Lget_info(file, prefix.c_str(), &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD) {
-      return false;
-    }
-  }
-  return true;
-}
-
 Hdf5Handle open_dataset(hid_t file, const std::string& path, const std::string& subject) {
-  KVC_CHECK(reachable(file, path), "{}: no such dataset", subject);
+  KVC_CHECK(hdf5_reachable(file, path), "{}: no such dataset", subject);
   Hdf5Handle dataset(H5Dopen2(file, path.c_str(), H5P_DEFAULT), H5Dclose);
   KVC_CHECK(dataset.valid(), "{}: not a readable dataset", subject);
   return dataset;
-}
-
-std::vector<std::int64_t> shape_of(hid_t dataset, const std::string& subject) {
-  const Hdf5Handle space(H5Dget_space(dataset), H5Sclose);
-  const int rank = H5Sget_simple_extent_ndims(space);
-  KVC_CHECK(rank >= 0 && rank <= kMaxHdf5Rank, "{}: {} axes; at most {} are allowed", subject, rank,
-            kMaxHdf5Rank);
-  std::vector<hsize_t> sizes(static_cast<std::size_t>(rank));
-  H5Sget_simple_extent_dims(space, sizes.data(), nullptr);
-  std::int64_t left = kMaxElements;
-  for (hsize_t size : sizes) {
-    KVC_CHECK(size <= static_cast<hsize_t>(left), "{}: too many elements", subject);
-    left /= std::max<std::int64_t>(1, static_cast<std::int64_t>(size));
-  }
-  return {sizes.begin(), sizes.end()};
-}
-
-bool allowed_filters(hid_t list) {
-  for (int i = 0; i < H5Pget_nfilters(list); ++i) {
-    unsigned flags = 0, config = 0;
-    std::size_t num_values = 0;
-    const H5Z_filter_t filter = H5Pget_filter2(list, static_cast<unsigned>(i), &flags, &num_values,
-                                               nullptr, 0, nullptr, &config);
-    if (filter != H5Z_FILTER_DEFLATE && filter != H5Z_FILTER_SHUFFLE &&
-        filter != H5Z_FILTER_FLETCHER32) {
-      return false;
-    }
-  }
-  return H5Pget_nfilters(list) <= 3;
-}
-
-// The declared size must be plausible for what the file holds, before anything is allocated for it.
-void check_storage(hid_t file, hid_t dataset, std::int64_t num_bytes, const std::string& subject) {
-  const Hdf5Handle list(H5Dget_create_plist(dataset), H5Pclose);
-  const H5D_layout_t layout = H5Pget_layout(list);
-  KVC_CHECK(layout == H5D_COMPACT || layout == H5D_CONTIGUOUS || layout == H5D_CHUNKED,
-            "{}: storage layout not supported", subject);
-  KVC_CHECK(H5Pget_external_count(list) == 0, "{}: data outside the file", subject);
-  KVC_CHECK(allowed_filters(list),
-            "{}: filter not supported; only shuffle, gzip and fletcher32 are", subject);
-  hsize_t file_bytes = 0;
-  H5Fget_filesize(file, &file_bytes);
-  const auto stored =
-      static_cast<std::int64_t>(std::min<hsize_t>(H5Dget_storage_size(dataset), file_bytes));
-  if (layout == H5D_CHUNKED) {
-    hsize_t chunk[kMaxHdf5Rank] = {};
-    const int rank = H5Pget_chunk(list, kMaxHdf5Rank, chunk);
-    std::int64_t left = kMaxChunkBytes / 8;
-    for (int i = 0; i < std::min(rank, kMaxHdf5Rank); ++i) {
-      KVC_CHECK(chunk[i] > 0 && chunk[i] <= static_cast<hsize_t>(left), "{}: chunks too large",
-                subject);
-      left /= static_cast<std::int64_t>(chunk[i]);
-    }
-    KVC_CHECK(num_bytes / kMaxDeflateRatio <= stored, "{}: incomplete dataset", subject);
-  } else {
-    KVC_CHECK(num_bytes <= stored, "{}: incomplete dataset", subject);
-  }
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
@@ -109,7 +36,7 @@ std::vector<Element> read_dataset(hid_t file, const std::filesystem::path& file_
                                   hid_t memory_type, const char* type_name) {
   const std::string subject = subject_of(file_path, path);
   const Hdf5Handle dataset = open_dataset(file, path, subject);
-  const std::vector<std::int64_t> found = shape_of(dataset, subject);
+  const std::vector<std::int64_t> found = hdf5_shape(dataset, subject);
   KVC_CHECK(found == shape, "{}: shape {}, expected {}", subject, shape_text(found),
             shape_text(shape));
   const Hdf5Handle type(H5Dget_type(dataset), H5Tclose);
@@ -119,7 +46,7 @@ std::vector<Element> read_dataset(hid_t file, const std::filesystem::path& file_
   for (std::int64_t size : shape) {
     count *= size;
   }
-  check_storage(file, dataset, count * static_cast<std::int64_t>(sizeof(Element)), subject);
+  check_hdf5_storage(file, dataset, count * static_cast<std::int64_t>(sizeof(Element)), subject);
   std::vector<Element> values(static_cast<std::size_t>(count));
   if (count > 0) {
     KVC_CHECK(H5Dread(dataset, memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) >= 0,
@@ -150,7 +77,7 @@ struct OpenAttribute {
 
 OpenAttribute open_attribute(hid_t file, const std::string& object, const std::string& name,
                              const std::string& subject) {
-  KVC_CHECK(reachable(file, object), "{}: no such HDF5 object", subject);
+  KVC_CHECK(hdf5_reachable(file, object), "{}: no such HDF5 object", subject);
   Hdf5Handle attribute(
       H5Aopen_by_name(file, object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
   KVC_CHECK(attribute.valid(), "{}: no attribute '{}'", subject, name);
@@ -193,11 +120,11 @@ Hdf5Reader::Hdf5Reader(const std::filesystem::path& path) : path_(path) {
 
 Hdf5Reader::~Hdf5Reader() { H5Fclose(file_); }
 
-bool Hdf5Reader::contains(const std::string& path) const { return reachable(file_, path); }
+bool Hdf5Reader::contains(const std::string& path) const { return hdf5_reachable(file_, path); }
 
 std::vector<std::string> Hdf5Reader::children(const std::string& group) const {
   const std::string subject = subject_of(path_, group);
-  KVC_CHECK(reachable(file_, group), "{}: no such group", subject);
+  KVC_CHECK(hdf5_reachable(file_, group), "{}: no such group", subject);
   const Hdf5Handle opened(H5Gopen2(file_, group.c_str(), H5P_DEFAULT), H5Gclose);
   std::vector<std::string> names;
   KVC_CHECK(opened.valid() &&
@@ -226,7 +153,7 @@ double Hdf5Reader::double_attribute(const std::string& object, const std::string
 
 std::vector<std::int64_t> Hdf5Reader::shape(const std::string& path) const {
   const std::string subject = subject_of(path_, path);
-  return shape_of(open_dataset(file_, path, subject), subject);
+  return hdf5_shape(open_dataset(file_, path, subject), subject);
 }
 
 std::vector<double> Hdf5Reader::doubles(const std::string& path,
@@ -250,7 +177,7 @@ std::string Hdf5Reader::text(const std::string& path) const {
   const Hdf5Handle type(H5Dget_type(dataset), H5Tclose);
   const Hdf5Handle space(H5Dget_space(dataset), H5Sclose);
   check_text_type(type, space, subject);
-  check_storage(file_, dataset, 1, subject);
+  check_hdf5_storage(file_, dataset, 1, subject);
   char* text = nullptr;
   KVC_CHECK(H5Dread(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, &text) >= 0, "{}: cannot be read",
             subject);
