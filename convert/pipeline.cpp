@@ -25,8 +25,9 @@ namespace fs = std::filesystem;
 class WorkDirectory {
  public:
   WorkDirectory(const fs::path& requested, const fs::path& out)
-      : path_(requested.empty() ? out.parent_path() / ("." + out.filename().string() + ".work")
-                                : requested),
+      : path_(requested.empty()
+                  ? out.parent_path() / fmt::format(".{}.work", out.filename().string())
+                  : requested),
         temporary_(requested.empty()) {
     std::error_code error;
     fs::create_directories(path_, error);

@@ -1,5 +1,6 @@
-// The whole conversion: tokens, calibration, Fisher information, factorisation, export and validation, each
-// an artifact in the work directory, so that an interrupted run resumes where it stopped.
+// The whole conversion: tokens, calibration, Fisher information, factorisation, export and
+// validation, each an artifact in the work directory, so that an interrupted run resumes where it
+// stopped.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,9 @@ struct PipelineOptions {
   bool json = false;
 };
 
-// Prints the plan's table (stdout) and stops, or runs every stage and prints one line: what was kept and
-// what it costs. The output directory appears complete, with report.json and report.html, or not at all.
+// Prints the plan's table (stdout) and stops, or runs every stage and prints one line: what was
+// kept and what it costs. The output directory appears complete, with report.json and report.html,
+// or not at all.
 void run_pipeline(PipelineOptions options);
 
 }  // namespace kvc
