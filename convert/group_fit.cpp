@@ -9,7 +9,11 @@ namespace {
 constexpr double kRidge = 1e-6;              // relative to the mean eigenvalue of sum h h^T
 constexpr std::int64_t kSliceTokens = 1024;  // widened to float64 at a time
 
-double squared_norm(const at::Tensor& x) { return x.square().sum(at::kDouble).item<double>(); }
+// Squares and sums in float64.
+double squared_norm(const at::Tensor& x) {
+  const double norm = at::linalg_vector_norm(x, 2, std::nullopt, false, at::kDouble).item<double>();
+  return norm * norm;
+}
 
 }  // namespace
 
