@@ -6,34 +6,49 @@
 namespace kvc {
 namespace {
 
-// Key j is visible to query i iff i - window < j <= i. [num_tokens, num_tokens] bool
-at::Tensor window_mask(std::int64_t num_tokens, std::int64_t window) {
-  const at::Tensor all = at::ones({num_tokens, num_tokens}, at::kBool);
-  return all.tril().triu(1 - window);
-}
-
 // The CPU's attention kernel is faster, and closer, on float32 copies than on 16-bit types.
 at::Tensor attention_type(const at::Tensor& x) {
   return x.is_cpu() && x.element_size() == 2 ? x.to(at::kFloat) : x;
 }
 
-// Sequences of equal length. query [batch_size, seq_len, num_heads, head_dim], key and value
-// likewise with num_kv_heads. The same shape as the query.
-at::Tensor batched_causal_attention(const at::Tensor& query, const at::Tensor& key,
-                                    const at::Tensor& value, std::optional<std::int64_t> window) {
-  const std::int64_t seq_len = query.size(1);
-  const bool slides = window && seq_len > *window;
-  std::optional<at::Tensor> mask;
-  if (slides) {
-    mask = window_mask(seq_len, *window);
-  }
-  const bool shares_heads = query.size(2) != key.size(2);
+// query [batch_size, num_queries, num_heads, head_dim], key and value likewise with num_keys and
+// num_kv_heads. `mask` [num_queries, num_keys] bool, or none: causal, with as many keys as queries.
+at::Tensor attend_heads(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                        const std::optional<at::Tensor>& mask) {
   const auto heads_first = [](const at::Tensor& x) { return attention_type(x).transpose(1, 2); };
   return at::scaled_dot_product_attention(heads_first(query), heads_first(key), heads_first(value),
-                                          mask, /*dropout_p=*/0.0, /*is_causal=*/!slides,
-                                          /*scale=*/std::nullopt, /*enable_gqa=*/shares_heads)
+                                          mask, /*dropout_p=*/0.0, /*is_causal=*/!mask.has_value(),
+                                          /*scale=*/std::nullopt,
+                                          /*enable_gqa=*/query.size(2) != key.size(2))
       .transpose(1, 2)
       .to(query.scalar_type());
+}
+
+// Key j is visible to query i iff i - window < j <= i. Blocks of queries see only the keys that any of
+// them can, so that the mask stays small.
+at::Tensor sliding_attention(const at::Tensor& query, const at::Tensor& key,
+                             const at::Tensor& value, std::int64_t window) {
+  constexpr std::int64_t kQueriesPerBlock = 512;
+  const std::int64_t seq_len = query.size(1);
+  std::vector<at::Tensor> blocks;
+  for (std::int64_t begin = 0; begin < seq_len; begin += kQueriesPerBlock) {
+    const std::int64_t end = std::min(begin + kQueriesPerBlock, seq_len);
+    const std::int64_t first_key = std::max<std::int64_t>(0, begin - window + 1);
+    const at::Tensor distance = at::arange(begin, end, at::kLong).unsqueeze(1) -
+                                at::arange(first_key, end, at::kLong).unsqueeze(0);
+    blocks.push_back(attend_heads(query.slice(1, begin, end), key.slice(1, first_key, end),
+                                  value.slice(1, first_key, end),
+                                  (distance >= 0).logical_and(distance < window)));
+  }
+  return at::cat(blocks, 1);
+}
+
+// Sequences of equal length. query [batch_size, seq_len, num_heads, head_dim], key and value likewise
+// with num_kv_heads. The same shape as the query.
+at::Tensor batched_causal_attention(const at::Tensor& query, const at::Tensor& key,
+                                    const at::Tensor& value, std::optional<std::int64_t> window) {
+  return window && query.size(1) > *window ? sliding_attention(query, key, value, *window)
+                                           : attend_heads(query, key, value, std::nullopt);
 }
 
 }  // namespace

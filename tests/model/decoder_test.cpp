@@ -58,6 +58,15 @@ TEST(CausalAttention, EqualsTheDefinition) {
   }
 }
 
+TEST(CausalAttention, WindowsHoldAcrossBlocksOfQueries) {
+  const at::Tensor query = random_normal({1100, 1, 8}, 1), key = random_normal({1100, 1, 8}, 2),
+                   value = random_normal({1100, 1, 8}, 3);
+  for (const std::int64_t window : {3, 700}) {
+    EXPECT_TRUE(tensors_close(causal_attention(query, key, value, window),
+                              reference_attention(query, key, value, window), 2e-6));
+  }
+}
+
 TEST(CausalAttention, IsDifferentiable) {
   const auto attend = [](const at::Tensor& key, const at::Tensor& value, const auto& attention) {
     const at::Tensor query = random_normal({9, 4, 8}, 1);
