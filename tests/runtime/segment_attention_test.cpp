@@ -1,0 +1,126 @@
+#include "runtime/segment_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/testing/tensor_matchers.h"
+#include "tests/testing/test_tensors.h"
+
+namespace kvc {
+namespace {
+
+using testing::random_normal;
+using testing::tensors_close;
+
+constexpr std::int64_t kHeads = 6, kKvHeads = 2, kHeadDim = 8, kRank = 5;
+
+Segment plain_segment(const at::Tensor& positions, std::uint64_t seed) {
+  Segment segment;
+  segment.key = random_normal({positions.size(0), kKvHeads, kHeadDim}, seed);
+  segment.value = random_normal({positions.size(0), kKvHeads, kHeadDim}, seed + 1);
+  segment.positions = positions;
+  return segment;
+}
+
+Segment latent_segment(const at::Tensor& positions, std::uint64_t seed) {
+  Segment segment;
+  segment.key = random_normal({positions.size(0), kKvHeads, kHeadDim}, seed);
+  segment.latent = random_normal({positions.size(0), kRank}, seed + 1);
+  segment.value_proj = random_normal({kKvHeads * kHeadDim, kRank}, seed + 2);
+  segment.value_bias = random_normal({kKvHeads * kHeadDim}, seed + 3);
+  segment.positions = positions;
+  return segment;
+}
+
+at::Tensor values_of(const Segment& segment) {
+  return segment.value.defined()
+             ? segment.value
+             : at::linear(segment.latent, segment.value_proj, segment.value_bias)
+                   .view_as(segment.key);
+}
+
+// Query by query, over the tokens it sees.
+at::Tensor brute_force(const at::Tensor& query, const at::Tensor& positions,
+                       const std::vector<Segment>& segments, std::optional<std::int64_t> window) {
+  std::vector<at::Tensor> keys, values, key_positions, outputs;
+  for (const Segment& segment : segments) {
+    keys.push_back(segment.key);
+    values.push_back(values_of(segment));
+    key_positions.push_back(segment.positions);
+  }
+  const at::Tensor key = at::cat(keys), value = at::cat(values),
+                   at_position = at::cat(key_positions);
+  for (std::int64_t i = 0; i < query.size(0); ++i) {
+    const auto position = positions[i].item<std::int64_t>();
+    at::Tensor seen = at_position <= position;
+    if (window) {
+      seen = seen & (at_position > position - *window);
+    }
+    const at::Tensor rows = seen.nonzero().squeeze(1);
+    for (std::int64_t head = 0; head < kHeads; ++head) {
+      const std::int64_t kv_head = head / (kHeads / kKvHeads);
+      const at::Tensor scores =
+          at::mv(key.index_select(0, rows).select(1, kv_head), query[i][head]) / std::sqrt(8.0);
+      outputs.push_back(
+          at::mv(value.index_select(0, rows).select(1, kv_head).t(), at::softmax(scores, 0)));
+    }
+  }
+  return at::stack(outputs).view({query.size(0), kHeads * kHeadDim});
+}
+
+at::Tensor range(std::int64_t first, std::int64_t last) {
+  return at::arange(first, last, at::kLong);
+}
+
+TEST(SegmentAttention, IsOneSoftmaxOverAllSegments) {
+  const std::vector<Segment> segments = {latent_segment(at::tensor({3, 4, 9, 10}, at::kLong), 10),
+                                         plain_segment(at::tensor({5, 6, 7, 8}, at::kLong), 20),
+                                         plain_segment(at::cat({range(0, 3), range(11, 20)}), 30)};
+  const at::Tensor query = random_normal({5, kHeads, kHeadDim}, 1);
+  for (const std::optional<std::int64_t> window : {std::optional<std::int64_t>{}, {7}, {1}}) {
+    const at::Tensor expected = brute_force(query, range(15, 20), segments, window);
+    EXPECT_TRUE(
+        tensors_close(attend_segments(query, range(15, 20), segments, window), expected, 1e-5));
+    const std::vector<Segment> reversed(segments.rbegin(), segments.rend());
+    EXPECT_TRUE(
+        tensors_close(attend_segments(query, range(15, 20), reversed, window), expected, 1e-5));
+  }
+}
+
+TEST(SegmentAttention, OneQuerySeesEverything) {
+  const std::vector<Segment> segments = {latent_segment(range(0, 40), 10),
+                                         plain_segment(range(40, 50), 20)};
+  const at::Tensor query = random_normal({1, kHeads, kHeadDim}, 1);
+  EXPECT_TRUE(tensors_close(attend_segments(query, range(49, 50), segments, {}),
+                            brute_force(query, range(49, 50), segments, {}), 1e-5));
+}
+
+// 2^24 scores are a chunk: 3000 queries of 6 heads over 3000 tokens take four.
+TEST(SegmentAttention, ChunksOfQueriesDoNotChangeTheResult) {
+  const std::vector<Segment> segments = {plain_segment(range(0, 3000), 20)};
+  const at::Tensor query = random_normal({3000, kHeads, kHeadDim}, 1);
+  const at::Tensor all = attend_segments(query, range(0, 3000), segments, {});
+  for (const std::int64_t row : {0, 931, 932, 2999}) {
+    EXPECT_TRUE(tensors_close(all.narrow(0, row, 1),
+                              attend_segments(query.narrow(0, row, 1), range(row, row + 1),
+                                              {{.key = segments[0].key.narrow(0, 0, row + 1),
+                                                .positions = range(0, row + 1),
+                                                .value = segments[0].value.narrow(0, 0, row + 1),
+                                                .latent = {},
+                                                .value_proj = {},
+                                                .value_bias = {}}},
+                                              {}),
+                              1e-5));
+  }
+}
+
+TEST(SegmentAttention, RankSpacePaysForFewQueries) {
+  // An 8B at rank 2867: worth it up to 33 queries.
+  EXPECT_TRUE(prefers_rank_space(33, 32, 128, 1024, 2867));
+  EXPECT_FALSE(prefers_rank_space(34, 32, 128, 1024, 2867));
+  EXPECT_TRUE(prefers_rank_space(1000, 8, 32, 64, 32));
+}
+
+}  // namespace
+}  // namespace kvc
