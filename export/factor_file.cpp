@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "core/error.h"
+#include "core/mapped_file.h"
 
 namespace kvc {
 namespace {
@@ -82,6 +83,7 @@ at::Tensor FactorFile::load(const std::string& name, at::ScalarType dtype) const
   at::Tensor stored = at::empty(info->shape, at::kFloat);
   const auto bytes = file_.bytes(*info);
   std::memcpy(stored.data_ptr(), bytes.data(), bytes.size());
+  release_pages(bytes);
   at::Tensor cast = stored.to(dtype);
   KVC_CHECK(cast.isfinite().all().item<bool>(),
             "{}: {} holds values outside {}'s range; use --factor-dtype float32 or bfloat16",

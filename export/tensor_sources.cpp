@@ -5,6 +5,7 @@
 #include <memory>
 #include <string_view>
 
+#include "core/mapped_file.h"
 #include "model/weights.h"
 
 namespace kvc {
@@ -24,21 +25,38 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-// A tensor computed when it is written. `buffer` is shared by the sources of one file, so that one
-// such tensor is held at a time.
+// What the last source of a file gave out: one tensor is held at a time, computed or mapped.
+struct Held {
+  at::Tensor computed;
+  std::span<const std::byte> mapped;
+
+  void release() {
+    computed = at::Tensor();
+    if (!mapped.empty()) {
+      release_pages(mapped);
+    }
+    mapped = {};
+  }
+};
+
 TensorSource computed(std::string name, at::ScalarType dtype, std::vector<std::int64_t> shape,
-                      std::shared_ptr<at::Tensor> buffer, std::function<at::Tensor()> compute) {
+                      std::shared_ptr<Held> held, std::function<at::Tensor()> compute) {
   return {std::move(name), dtype_of(dtype), std::move(shape),
-          [buffer = std::move(buffer), compute = std::move(compute)] {
-            *buffer = at::Tensor();
-            *buffer = compute().contiguous();
-            return bytes_of(*buffer);
+          [held = std::move(held), compute = std::move(compute)] {
+            held->release();
+            held->computed = compute().contiguous();
+            return bytes_of(held->computed);
           }};
 }
 
-TensorSource original(const Checkpoint& checkpoint, const std::string& name) {
+TensorSource original(const Checkpoint& checkpoint, const std::string& name,
+                      std::shared_ptr<Held> held) {
   const TensorInfo& info = checkpoint.info(name);
-  return {name, info.dtype, info.shape, [&checkpoint, name] { return checkpoint.bytes(name); }};
+  return {name, info.dtype, info.shape, [&checkpoint, name, held = std::move(held)] {
+            held->release();
+            held->mapped = checkpoint.bytes(name);
+            return held->mapped;
+          }};
 }
 
 // W' = B A of one projection of one latent layer. [kv_dim, hidden_size] float64
@@ -74,17 +92,17 @@ std::vector<std::string> replaced_weights(const KvPlan& plan) {
 std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const KvPlan& plan,
                                            const FactorFile& factors, at::ScalarType factor_dtype) {
   std::vector<TensorSource> sources;
+  const auto held = std::make_shared<Held>();
   const std::vector<std::string> replaced = replaced_weights(plan);
   for (const std::string& name : checkpoint.tensor_names()) {
     if (!is_rope_buffer(name) &&
         std::find(replaced.begin(), replaced.end(), name) == replaced.end()) {
-      sources.push_back(original(checkpoint, name));
+      sources.push_back(original(checkpoint, name, held));
     }
   }
-  auto buffer = std::make_shared<at::Tensor>();
   for (const TensorInfo& factor : factors.tensors()) {
     sources.push_back(computed(
-        factor.name, factor_dtype, factor.shape, buffer,
+        factor.name, factor_dtype, factor.shape, held,
         [&factors, name = factor.name, factor_dtype] { return factors.load(name, factor_dtype); }));
   }
   return sources;
@@ -105,19 +123,19 @@ std::vector<TensorSource> folded_tensors(const Checkpoint& checkpoint, const Mod
     }
   }
   std::vector<TensorSource> sources;
-  auto buffer = std::make_shared<at::Tensor>();
+  const auto held = std::make_shared<Held>();
   for (const std::string& name : checkpoint.tensor_names()) {
     const auto target = folded.find(name);
     if (target == folded.end()) {
       if (!is_rope_buffer(name)) {
-        sources.push_back(original(checkpoint, name));
+        sources.push_back(original(checkpoint, name, held));
       }
       continue;
     }
     const TensorInfo& info = checkpoint.info(name, {config.kv_dim(), config.hidden_size});
     const at::ScalarType dtype = scalar_type(info.dtype, name);
     sources.push_back(
-        computed(name, dtype, info.shape, buffer, [&factors, &plan, dtype, where = target->second] {
+        computed(name, dtype, info.shape, held, [&factors, &plan, dtype, where = target->second] {
           return fold(factors, plan, where.layer, where.projection).to(dtype);
         }));
   }

@@ -23,6 +23,7 @@ METHODS = {
 
 torch.set_num_threads(2)
 transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
 directory = pathlib.Path(tempfile.mkdtemp(prefix="kvc-python-"))
 atexit.register(shutil.rmtree, directory)
 
