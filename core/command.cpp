@@ -103,6 +103,11 @@ int parse_and_run(int argc, char** argv, const std::string& program, const std::
   add_common_options(app, common);
   app.set_version_flag("--version", fmt::format("{} {}", program, kToolVersion));
   const Action action = declare(app, common);
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_default_str() == "[]") {  // an empty list is no default worth showing
+      option->default_str("");
+    }
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version

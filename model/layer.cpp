@@ -1,4 +1,5 @@
 #include "model/decoder.h"
+#include "model/float_linear.h"
 #include "model/fused_ops.h"
 
 namespace kvc {
@@ -62,7 +63,7 @@ at::Tensor run_layer(const ModelConfig& config, const LayerWeights& weights, int
 at::Tensor compute_logits(const ModelConfig& config, const ModelWeights& weights,
                           const at::Tensor& hidden_states) {
   const at::Tensor normed = rms_norm(hidden_states, weights.norm, config.rms_norm_eps);
-  return at::linear(normed, weights.lm_head).to(at::kFloat);
+  return float_linear(normed, weights.lm_head, {}).to(at::kFloat);
 }
 
 }  // namespace kvc

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "model/float_linear.h"
 
 namespace kvc {
 namespace {
@@ -141,7 +142,7 @@ at::Tensor load_embeddings(const Checkpoint& checkpoint, const ModelConfig& conf
   return rows.to(dtype);
 }
 
-at::Tensor Linear::operator()(const at::Tensor& x) const { return at::linear(x, weight, bias); }
+at::Tensor Linear::operator()(const at::Tensor& x) const { return float_linear(x, weight, bias); }
 
 LayerWeights load_layer(const Checkpoint& checkpoint, const ModelConfig& config, int layer,
                         at::ScalarType dtype, bool with_kv_weights) {
