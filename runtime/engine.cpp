@@ -9,46 +9,31 @@
 #include "core/error.h"
 #include "model/weights.h"
 #include "runtime/compression.h"
+#include "runtime/plan_source.h"
+#include "runtime/thread_scope.h"
 
 namespace kvc {
+
+// A sequence's ids that are still to be fed, and the logits of those that were.
+struct Engine::PendingIds {
+  KvCache* cache = nullptr;
+  const std::vector<std::int64_t>* ids = nullptr;
+  std::size_t done = 0;
+  std::vector<at::Tensor> logits;
+
+  bool is_done() const { return done == ids->size(); }
+  std::vector<std::int64_t> take(std::int64_t at_most) {
+    const auto left = static_cast<std::int64_t>(ids->size() - done);
+    const auto begin = ids->begin() + static_cast<std::ptrdiff_t>(done);
+    const std::int64_t count = std::min(left, at_most);
+    done += static_cast<std::size_t>(count);
+    return {begin, begin + count};
+  }
+};
+
 namespace {
 
-constexpr int kFactoredFormat = 1;
 constexpr std::int64_t kMinReservedTokens = std::int64_t{1} << 20;
-
-KvPlan plan_of(const Checkpoint& checkpoint, const ModelConfig& config) {
-  if (!checkpoint.config().contains("kvconvert")) {
-    return plain_plan(config.num_layers, config.num_kv_heads, config.head_dim);
-  }
-  const std::string subject = (checkpoint.directory() / "config.json").string();
-  const Json& converted = checkpoint.config().at("kvconvert");
-  KVC_CHECK(converted.is_object() && converted.contains("format") && converted.contains("plan"),
-            "{}: kvconvert needs \"format\" and \"plan\"; export the conversion again", subject);
-  KVC_CHECK(
-      converted.at("format") == kFactoredFormat,
-      "{}: kvconvert format {} expected, {} found; use the version that wrote it, or export again",
-      subject, kFactoredFormat, converted.at("format").dump());
-  KvPlan plan = kv_plan_from_json(converted.at("plan"), subject);
-  KVC_CHECK(
-      plan.num_layers() == config.num_layers && plan.num_kv_heads == config.num_kv_heads &&
-          plan.head_dim == config.head_dim,
-      "{}: the plan is for {} layers of {} KV heads of {} channels, the model has {} of {} of {}",
-      subject, plan.num_layers(), plan.num_kv_heads, plan.head_dim, config.num_layers,
-      config.num_kv_heads, config.head_dim);
-  KVC_CHECK(plan.key_norm == config.arch->qk_norm,
-            "{}: the plan says keys are {}normed, the architecture says otherwise; export again",
-            subject, plan.key_norm ? "" : "not ");
-  return plan;
-}
-
-std::vector<bool> replaced_layers(const KvPlan& plan) {
-  std::vector<bool> replaced;
-  for (int layer = 0; layer < plan.num_layers(); ++layer) {
-    const int group = plan.group_of(layer);
-    replaced.push_back(group >= 0 && plan.groups[static_cast<std::size_t>(group)].split_kv);
-  }
-  return replaced;
-}
 
 at::ScalarType scalar_type_of(KvDtype dtype) {
   switch (dtype) {
@@ -90,6 +75,19 @@ TokenBatch batch_after(const std::vector<KvCache*>& caches, const Engine::Ids& i
   batch.ids = at::tensor(flat, at::kLong);
   batch.positions = at::tensor(positions, at::kLong);
   return batch;
+}
+
+// Multiplications of one layer: weights times tokens, and every query with every cached token.
+std::int64_t layer_work(const ModelConfig& config, const std::vector<KvCache*>& caches,
+                        const TokenBatch& batch) {
+  const std::int64_t weights = config.hidden_size * (2 * config.q_dim() + 2 * config.kv_dim() +
+                                                     3 * config.intermediate_size);
+  std::int64_t work = 0;
+  for (std::size_t sequence = 0; sequence < caches.size(); ++sequence) {
+    const std::int64_t length = batch.lengths[sequence];
+    work += length * (weights + 2 * config.q_dim() * (caches[sequence]->num_tokens() + length));
+  }
+  return work;
 }
 
 }  // namespace
@@ -135,6 +133,7 @@ void Engine::check_call(const std::vector<Sequence*>& sequences, const Ids& ids)
 std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, const Ids& ids,
                                         Rows rows, Pass pass) const {
   const TokenBatch batch = batch_after(caches, ids);
+  const ThreadScope threads(layer_work(config(), caches, batch));
   CachedAttention attention(*decoder_, *plan_, factors_, caches, pass);
   at::Tensor hidden_states = decoder_->forward(batch, attention);
   for (std::size_t sequence = 0; sequence < caches.size(); ++sequence) {
@@ -173,44 +172,46 @@ std::vector<at::Tensor> Engine::extend(const std::vector<Sequence*>& sequences, 
                                        Rows rows) const {
   const c10::InferenceMode guard;
   check_call(sequences, ids);
-  std::vector<std::vector<at::Tensor>> pieces(sequences.size());
-  std::vector<std::size_t> done(sequences.size());
-  while (true) {  // each round ends where a sequence's next block leaves its window
-    std::vector<KvCache*> caches;
-    std::vector<std::size_t> members;
-    Ids chunks;
-    for (std::size_t i = 0; i < sequences.size(); ++i) {
-      KvCache& cache = *sequences[i]->cache_;
-      const auto left = static_cast<std::int64_t>(ids[i].size() - done[i]);
-      const std::int64_t count = std::min(left, tokens_until_block(cache));
-      if (count > 0) {
-        const auto begin = ids[i].begin() + static_cast<std::ptrdiff_t>(done[i]);
-        caches.push_back(&cache);
-        members.push_back(i);
-        chunks.emplace_back(begin, begin + count);
-        done[i] += static_cast<std::size_t>(count);
-      }
-    }
-    if (caches.empty()) {
-      break;
-    }
-    std::vector<at::Tensor> logits = forward(caches, chunks, rows, Pass::kExtend);
-    for (std::size_t i = 0; i < caches.size(); ++i) {
-      if (tokens_until_block(*caches[i]) <= 0) {
-        compress_oldest(plan_->policy.block_tokens, *caches[i]);
-      }
-      auto& piece = pieces[members[i]];
-      if (rows == Rows::kLast) {
-        piece.clear();
-      }
-      piece.push_back(std::move(logits[i]));
-    }
+  std::vector<PendingIds> pending;
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    pending.push_back({sequences[i]->cache_.get(), &ids[i], 0, {}});
+  }
+  while (extend_round(pending, rows)) {
   }
   std::vector<at::Tensor> outputs;
-  for (const auto& piece : pieces) {
-    outputs.push_back(piece.size() == 1 ? piece.front() : at::cat(piece));
+  for (PendingIds& sequence : pending) {
+    outputs.push_back(sequence.logits.size() == 1 ? sequence.logits.front()
+                                                  : at::cat(sequence.logits));
   }
   return outputs;
+}
+
+// Feeds every sequence the ids up to where its next block leaves the window; false if none has any left.
+bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
+  std::vector<PendingIds*> active;
+  std::vector<KvCache*> caches;
+  Ids chunks;
+  for (PendingIds& sequence : pending) {
+    if (!sequence.is_done()) {
+      active.push_back(&sequence);
+      caches.push_back(sequence.cache);
+      chunks.push_back(sequence.take(tokens_until_block(*sequence.cache)));
+    }
+  }
+  if (active.empty()) {
+    return false;
+  }
+  const std::vector<at::Tensor> logits = forward(caches, chunks, rows, Pass::kExtend);
+  for (std::size_t i = 0; i < active.size(); ++i) {
+    if (tokens_until_block(*caches[i]) <= 0) {
+      compress_oldest(plan_->policy.block_tokens, *caches[i]);
+    }
+    if (rows == Rows::kLast) {
+      active[i]->logits.clear();
+    }
+    active[i]->logits.push_back(logits[i]);
+  }
+  return true;
 }
 
 }  // namespace kvc

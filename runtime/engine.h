@@ -64,10 +64,12 @@ class Engine {
                                  Rows rows) const;
 
  private:
+  struct PendingIds;
   Engine() = default;
   void check_call(const std::vector<Sequence*>& sequences, const Ids& ids) const;
   std::vector<at::Tensor> forward(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
                                   Pass pass) const;
+  bool extend_round(std::vector<PendingIds>& pending, Rows rows) const;
   void compress_oldest(std::int64_t count, KvCache& cache) const;
 
   std::unique_ptr<Decoder> decoder_;

@@ -1,0 +1,46 @@
+#include "runtime/plan_source.h"
+
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+constexpr int kFactoredFormat = 1;
+
+}  // namespace
+
+KvPlan plan_of(const Checkpoint& checkpoint, const ModelConfig& config) {
+  if (!checkpoint.config().contains("kvconvert")) {
+    return plain_plan(config.num_layers, config.num_kv_heads, config.head_dim);
+  }
+  const std::string subject = (checkpoint.directory() / "config.json").string();
+  const Json& converted = checkpoint.config().at("kvconvert");
+  KVC_CHECK(converted.is_object() && converted.contains("format") && converted.contains("plan"),
+            "{}: kvconvert needs \"format\" and \"plan\"; export the conversion again", subject);
+  KVC_CHECK(
+      converted.at("format") == kFactoredFormat,
+      "{}: kvconvert format {} expected, {} found; use the version that wrote it, or export again",
+      subject, kFactoredFormat, converted.at("format").dump());
+  KvPlan plan = kv_plan_from_json(converted.at("plan"), subject);
+  KVC_CHECK(
+      plan.num_layers() == config.num_layers && plan.num_kv_heads == config.num_kv_heads &&
+          plan.head_dim == config.head_dim,
+      "{}: the plan is for {} layers of {} KV heads of {} channels, the model has {} of {} of {}",
+      subject, plan.num_layers(), plan.num_kv_heads, plan.head_dim, config.num_layers,
+      config.num_kv_heads, config.head_dim);
+  KVC_CHECK(plan.key_norm == config.arch->qk_norm,
+            "{}: the plan says keys are {}normed, the architecture says otherwise; export again",
+            subject, plan.key_norm ? "" : "not ");
+  return plan;
+}
+
+std::vector<bool> replaced_layers(const KvPlan& plan) {
+  std::vector<bool> replaced;
+  for (int layer = 0; layer < plan.num_layers(); ++layer) {
+    const int group = plan.group_of(layer);
+    replaced.push_back(group >= 0 && plan.groups[static_cast<std::size_t>(group)].split_kv);
+  }
+  return replaced;
+}
+
+}  // namespace kvc
