@@ -2,7 +2,9 @@
 // down from the definitions, and the continuation attends to them without any cache.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <memory>
 
 #include "runtime/engine.h"
 #include "runtime/latent_encoding.h"
@@ -169,39 +171,86 @@ TEST(MergedCache, IsWhatTheDefinitionSays) {
   }
 }
 
-// A token whose input is the same in all layers has one latent, whatever the rule: A x.
-TEST(LatentEncoding, EqualInputsGiveTheLatentItself) {
-  SyntheticCheckpoint model;
-  model.model_type = "qwen3";
-  model.attention_bias = true;
-  MergePolicy policy;
-  policy.sink_tokens = 0;
-  const KvPlan plan = testing::grouped_plan(model, 4, 12, policy);
-  const TemporaryDirectory directory;
-  testing::write_factored_checkpoint(directory.path(), model, plan);
-  const Checkpoint checkpoint = Checkpoint::open(directory.path());
-  const Decoder decoder(checkpoint, at::kFloat);
-  const LatentFactors factors =
-      load_latent_factors(checkpoint, plan, decoder.config().hidden_size, at::kFloat);
-  const at::Tensor latent_proj = load_tensor(checkpoint, "kvconvert.groups.0.latent_proj",
-                                             {12, model.hidden_size}, at::kFloat);
-  const at::Tensor hidden = testing::random_normal({7, model.hidden_size}, 3);
-  const at::Tensor positions = at::arange(100, 107, at::kLong);
-
-  LatentStore store(plan, 0, {std::make_shared<KvAllocator>(1), at::kFloat, 100});
-  for (int layer = 0; layer < 4; ++layer) {
-    const LayerWeights& weights = decoder.layer(layer);
-    const at::Tensor key = weights.k_proj(hidden).view({7, model.num_kv_heads, model.head_dim});
-    const at::Tensor value = weights.v_proj(hidden).view_as(key);
-    store.append_pending(
-        layer, finish_key(decoder.config(), weights, decoder.rope(), key, positions), value);
-    store.hold_key_rms(layer, key_rms(key, decoder.config().rms_norm_eps));
+// Four layers in one group of rank 12, and pending tokens of given layer inputs.
+class LatentEncoding : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    model_.model_type = "qwen3";
+    model_.attention_bias = true;
+    MergePolicy policy;
+    policy.sink_tokens = 0;
+    plan_ = testing::grouped_plan(model_, 4, kRank, policy);
+    testing::write_factored_checkpoint(directory_.path(), model_, plan_);
+    const Checkpoint checkpoint = Checkpoint::open(directory_.path());
+    decoder_ = std::make_unique<Decoder>(checkpoint, at::kFloat);
+    factors_ = load_latent_factors(checkpoint, plan_, model_.hidden_size, at::kFloat);
+    latent_proj_ = load_tensor(checkpoint, "kvconvert.groups.0.latent_proj",
+                               {kRank, model_.hidden_size}, at::kFloat);
   }
-  const EncodedTokens encoded =
-      encode_pending(decoder, plan, 0, factors.groups[0], store, positions);
-  EXPECT_TRUE(tensors_close(encoded.latents, at::linear(hidden, latent_proj), 1e-4));
-  EXPECT_TRUE((encoded.scores <= 0).all().item<bool>());
-  EXPECT_TRUE((encoded.scores > -1).all().item<bool>());
+
+  // hidden[layer]: [n, hidden_size]. Also keeps the stacked keys and values in y_.
+  EncodedTokens encode(const std::vector<at::Tensor>& hidden) {
+    const std::int64_t count = hidden.front().size(0);
+    const at::Tensor positions = at::arange(100, 100 + count, at::kLong);
+    LatentStore store(plan_, 0, {std::make_shared<KvAllocator>(1), at::kFloat, 100});
+    std::vector<at::Tensor> stacked;
+    for (int layer = 0; layer < 4; ++layer) {
+      const at::Tensor& x = hidden[static_cast<std::size_t>(layer)];
+      const LayerWeights& weights = decoder_->layer(layer);
+      const at::Tensor key = weights.k_proj(x).view({count, model_.num_kv_heads, model_.head_dim});
+      const at::Tensor value = weights.v_proj(x).view_as(key);
+      stacked.push_back(without_bias(key, weights.k_proj.bias));
+      stacked.push_back(without_bias(value, weights.v_proj.bias));
+      store.append_pending(
+          layer, finish_key(decoder_->config(), weights, decoder_->rope(), key, positions), value);
+      store.hold_key_rms(layer, key_rms(key, decoder_->config().rms_norm_eps));
+    }
+    y_ = at::cat(stacked, 1);
+    return encode_pending(*decoder_, plan_, 0, factors_.groups[0], store, positions);
+  }
+
+  // ||y - B h||^2 / ||y||^2 per token.
+  at::Tensor lost(const at::Tensor& latents) const {
+    std::vector<at::Tensor> rebuilt;
+    for (const Reconstruction& layer : factors_.groups[0].merged_layers) {
+      rebuilt.push_back(at::linear(latents, layer.key));
+      rebuilt.push_back(at::linear(latents, layer.value));
+    }
+    return (y_ - at::cat(rebuilt, 1)).square().sum(1) / y_.square().sum(1);
+  }
+
+  static constexpr std::int64_t kRank = 12;
+  SyntheticCheckpoint model_;
+  const TemporaryDirectory directory_;
+  KvPlan plan_;
+  std::unique_ptr<Decoder> decoder_;
+  LatentFactors factors_;
+  at::Tensor latent_proj_, y_;
+};
+
+// A token whose input is the same in all layers has one latent, whatever the rule: A x.
+TEST_F(LatentEncoding, EqualInputsGiveTheLatentItself) {
+  const at::Tensor hidden = testing::random_normal({7, model_.hidden_size}, 3);
+  const EncodedTokens encoded = encode({hidden, hidden, hidden, hidden});
+  EXPECT_TRUE(tensors_close(encoded.latents, at::linear(hidden, latent_proj_), 1e-4));
+}
+
+TEST_F(LatentEncoding, LeastSquaresLosesLessThanAnyWeighting) {
+  std::vector<at::Tensor> hidden, latents;
+  for (std::uint64_t layer = 0; layer < 4; ++layer) {
+    hidden.push_back(testing::random_normal({20, model_.hidden_size}, 10 + layer));
+    latents.push_back(at::linear(hidden.back(), latent_proj_));
+  }
+  const EncodedTokens encoded = encode(hidden);
+  EXPECT_TRUE(tensors_close(encoded.scores, -lost(encoded.latents), 1e-5));
+  for (const auto& weights : {std::array{0.25, 0.25, 0.25, 0.25}, std::array{1.0, 0.0, 0.0, 0.0},
+                              std::array{0.1, 0.2, 0.3, 0.4}}) {
+    at::Tensor mixed = at::zeros_like(latents.front());
+    for (std::size_t layer = 0; layer < 4; ++layer) {
+      mixed += latents[layer] * weights[layer];
+    }
+    EXPECT_TRUE((lost(encoded.latents) <= lost(mixed) + 1e-6).all().item<bool>());
+  }
 }
 
 }  // namespace
