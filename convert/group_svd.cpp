@@ -50,10 +50,13 @@ double squared_error(const at::Tensor& m, const GroupFactors& factors, const at:
 }
 
 // A from B: diag(s)^-1 B^T W.
-void finish(GroupFactors& factors, const at::Tensor& stacked_proj, const Leading& leading) {
-  factors.singular_values = leading.values.sqrt();
+void set_latent_proj(GroupFactors& factors, const at::Tensor& stacked_proj) {
   const at::Tensor scale = factors.singular_values.to(stacked_proj.device()).unsqueeze(1);
   factors.latent_proj = at::mm(factors.reconstruct_proj.t(), stacked_proj).div_(scale);
+}
+
+void set_spectrum(GroupFactors& factors, const Leading& leading) {
+  factors.singular_values = leading.values.sqrt();
   factors.energy_kept = 1 - leading.dropped / leading.total;
 }
 
@@ -101,9 +104,14 @@ GroupFactors factorize_group(const at::Tensor& stacked_proj, const at::Tensor& m
   const at::Tensor quarter = leading.values.pow(0.25).to(device);  // s^1/2
 
   GroupFactors factors;
+  set_spectrum(factors, leading);
   factors.reconstruct_proj =
       wide ? leading.vectors.t().mul(quarter) : at::mm(m, leading.vectors.t()).div_(quarter);
-  finish(factors, w, leading);
+  if (wide || root.defined()) {
+    set_latent_proj(factors, w);
+  } else {  // diag(s)^-1 B^T W = diag(s)^1/2 E_r^T
+    factors.latent_proj = leading.vectors.mul(quarter.unsqueeze(1));
+  }
   factors.optimum_error =
       std::abs(squared_error(m, factors, root) - leading.dropped) / leading.total;
   to_cpu(factors);
@@ -120,7 +128,8 @@ GroupFactors factorize_outputs(const at::Tensor& stacked_proj, at::Tensor covari
 
   GroupFactors factors;
   factors.reconstruct_proj = leading.vectors.t().mul(leading.values.pow(0.25).to(device));
-  finish(factors, w, leading);
+  set_spectrum(factors, leading);
+  set_latent_proj(factors, w);
   // tr((I - U U^T) E[y y^T])
   const double kept = at::mm(leading.vectors, moment).mul_(leading.vectors).sum().item<double>();
   const double trace = moment.diagonal().sum().item<double>();
