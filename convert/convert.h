@@ -56,7 +56,7 @@ void resolve(ConvertSettings& settings);
 // From config alone. Throws Error with the numbers and the nearest settings that work when the
 // cache would grow or the target cannot be reached, unless `force`.
 KvPlan make_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                 const std::vector<double>* fisher_scores = nullptr);  // [num_layers, 2]: key, value
+                 const std::vector<double>* fisher_scores = nullptr);
 // Does this conversion need these inputs?
 bool needs_calibration(const ConvertSettings& settings);
 bool needs_fisher(const ConvertSettings& settings);
