@@ -18,7 +18,6 @@ namespace {
 void apply_paper_preset(ConvertSettings& settings) {
   settings.factor = Factor::kWhitened;
   settings.rank_allocation = RankAllocation::kFisher;
-  settings.rank_multiple = 32;
 }
 
 void fix_settings(ConvertSettings& settings) {
