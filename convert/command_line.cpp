@@ -67,7 +67,10 @@ void apply(const Words& words, PipelineOptions& options) {
 
 void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
   app.add_option("--method", settings.method, "commonkv or palu")->capture_default_str();
-  app.add_option("--preset", settings.preset, "paper: follow the method's paper to the letter");
+  // CLI11 assigns options in the order of their declaration: those below override the preset.
+  app.add_option_function<std::string>(
+      "--preset", [&settings](const std::string& name) { apply_preset(settings, name); },
+      "paper: follow the method's paper to the letter; flags given beside it win");
   app.add_option("--group", settings.layers_per_group, "Adjacent layers factorised together")
       ->capture_default_str();
   app.add_option("--rank", settings.rank, "Width of the latent as a fraction of hidden_size")

@@ -50,7 +50,11 @@ struct ConvertSettings {
 };
 Json to_json(const ConvertSettings& settings);
 
-// Applies a preset, then checks ranges: UsageError naming the flag for anything out of range.
+// The settings of `name` ("paper") for settings.method; whatever is set afterwards overrides it.
+// UsageError for an unknown preset or method.
+void apply_preset(ConvertSettings& settings, const std::string& name);
+// What the method leaves no choice in, then checks ranges: UsageError naming the flag for anything
+// out of range.
 void resolve(ConvertSettings& settings);
 
 // From config alone. Throws Error with the numbers and the nearest settings that work when the

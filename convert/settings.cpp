@@ -88,13 +88,15 @@ Json to_json(const ConvertSettings& settings) {
   return json;
 }
 
-void resolve(ConvertSettings& settings) {
+void apply_preset(ConvertSettings& settings, const std::string& name) {
   const Method& method = find_method(settings.method);
-  if (!settings.preset.empty()) {
-    KVC_CHECK_USAGE(settings.preset == "paper", "--preset {}: expected paper", settings.preset);
-    method.apply_paper_preset(settings);
-  }
-  method.fix_settings(settings);
+  KVC_CHECK_USAGE(name == "paper", "--preset {}: expected paper", name);
+  settings.preset = name;
+  method.apply_paper_preset(settings);
+}
+
+void resolve(ConvertSettings& settings) {
+  find_method(settings.method).fix_settings(settings);
   check_ranges(settings);
   if (settings.merge == MergeRule::kNone) {
     settings.refit = false;

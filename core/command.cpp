@@ -127,6 +127,11 @@ int parse_and_run(int argc, char** argv, const std::string& program, const std::
 
 }  // namespace
 
+void require_cpu(const CommonOptions& common) {
+  KVC_CHECK_USAGE(common.device == "auto" || common.device == "cpu",
+                  "--device {}: this program computes on the CPU; pass cpu or auto", common.device);
+}
+
 int run_command(int argc, char** argv, const std::string& description,
                 const std::function<Action(CLI::App&, CommonOptions&)>& declare) {
   reserve_standard_descriptors();

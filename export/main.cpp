@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
                        "Type of the written factors: float32, bfloat16 or float16")
             ->capture_default_str();
         return [options, format, &common] {
+          kvc::require_cpu(common);
           options->format = kvc::parse_export_format(*format);
           options->force = common.force;
           kvc::export_checkpoint(*options);

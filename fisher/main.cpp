@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
             ->check(CLI::PositiveNumber);
         app.add_option("--add", command->add, "Fisher files to sum, instead of computing one");
         return [command, &common] {
+          kvc::require_cpu(common);
           command->force = common.force;
           command->input.text.seed = common.seed;
           kvc::run_fisher(*command);

@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
                               options->json = common.json;
                               options->force = common.force;
                               options->threads = common.threads;
-                              options->device = common.device;
+                              kvc::require_cpu(common);
                               kvc::run(*options);
                             };
                           });

@@ -44,8 +44,6 @@ void check(const RunOptions& options) {
                   "--memory {}: a memory budget is not available yet; choose --kept-ratio when "
                   "converting",
                   options.memory);
-  KVC_CHECK_USAGE(options.device == "auto" || options.device == "cpu",
-                  "--device {}: kvrun computes on the CPU; pass cpu or auto", options.device);
   KVC_CHECK_USAGE(options.engine.page_tokens >= 1, "--page-tokens {}: expected at least 1",
                   options.engine.page_tokens);
   KVC_CHECK_USAGE(options.generate.max_new_tokens >= 0, "--max-new-tokens {}: expected at least 0",

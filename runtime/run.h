@@ -25,7 +25,6 @@ struct RunOptions {
   bool json = false;
   bool force = false;
   int threads = 0;  // 0: as many as the machine has
-  std::string device = "auto";
   std::string policy, memory;  // named by the command line's contract; refused
 };
 

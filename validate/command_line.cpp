@@ -64,6 +64,7 @@ Action declare_validate_options(CLI::App& app, CommonOptions& common) {
   app.add_option("--min-same-top", options->min_same_top,
                  "Fail when the share of equal top tokens is smaller, 0 to 1");
   return [options, outputs, &common] {
+    require_cpu(common);
     options->seed = common.seed;
     run(*options, *outputs, common);
   };

@@ -14,8 +14,8 @@ using ::testing::HasSubstr;
 template <typename Change>
 std::string refusal(const Change& change) {
   ConvertSettings settings;
-  change(settings);
   try {
+    change(settings);
     resolve(settings);
   } catch (const UsageError& error) {
     return error.what();
@@ -44,12 +44,12 @@ TEST(Settings, NamesTheFlagThatIsOutOfRange) {
 
 TEST(Settings, UnknownNamesListTheKnown) {
   EXPECT_THAT(refusal([](ConvertSettings& s) { s.method = "xkv"; }), HasSubstr("commonkv, palu"));
-  EXPECT_THAT(refusal([](ConvertSettings& s) { s.preset = "best"; }), HasSubstr("paper"));
+  EXPECT_THAT(refusal([](ConvertSettings& s) { apply_preset(s, "best"); }), HasSubstr("paper"));
 }
 
 TEST(Settings, ThePaperPresetFollowsCommonKv) {
   ConvertSettings settings;
-  settings.preset = "paper";
+  apply_preset(settings, "paper");
   resolve(settings);
   EXPECT_EQ(settings.factor, Factor::kPlain);
   EXPECT_EQ(settings.merge, MergeRule::kFisher);
@@ -60,6 +60,18 @@ TEST(Settings, ThePaperPresetFollowsCommonKv) {
   EXPECT_FALSE(settings.ls_fisher_weights);
   EXPECT_TRUE(needs_fisher(settings));
   EXPECT_FALSE(needs_calibration(settings));
+}
+
+TEST(Settings, WhatIsSetAfterAPresetWins) {
+  ConvertSettings settings;
+  apply_preset(settings, "paper");
+  settings.merge = MergeRule::kMean;
+  settings.refit = true;
+  resolve(settings);
+  EXPECT_EQ(settings.preset, "paper");
+  EXPECT_EQ(settings.merge, MergeRule::kMean);
+  EXPECT_TRUE(settings.refit);
+  EXPECT_EQ(settings.factor, Factor::kPlain);
 }
 
 TEST(Settings, PaluLeavesNoChoiceInMerging) {
