@@ -12,24 +12,28 @@ namespace {
 constexpr std::int64_t kFactorBytes = 4;  // float32
 constexpr std::int64_t kDouble = 8;
 
-// Values of A, B, and where the rule needs them P and the refitted B.
-std::int64_t factor_values(const LatentGroup& group, const ModelConfig& config,
+// Values of the factors that a factored checkpoint holds: A and B where latents are computed, P for
+// least squares, and the refitted B.
+std::int64_t factor_values(const KvPlan& plan, int index, const ModelConfig& config,
                            const ConvertSettings& settings) {
+  const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
   if (group.split_kv) {
     return group.rank * (config.hidden_size + config.kv_dim());
   }
   const std::int64_t rows = 2 * group.num_layers * config.kv_dim();
-  const std::int64_t copies =
-      1 + (settings.merge == MergeRule::kLs ? 1 : 0) + (settings.refit ? 1 : 0);
-  return group.rank * (config.hidden_size + copies * rows);
+  const bool latents = needs_latents(plan, index);
+  const std::int64_t copies = (latents || !settings.refit ? 1 : 0) +
+                              (settings.merge == MergeRule::kLs ? 1 : 0) + (settings.refit ? 1 : 0);
+  return group.rank * ((latents ? config.hidden_size : 0) + copies * rows);
 }
 
 // Palu's factors replace k_proj and v_proj; elsewhere prefill needs those too.
-std::int64_t weights_growth(const LatentGroup& group, const ModelConfig& config,
+std::int64_t weights_growth(const KvPlan& plan, int index, const ModelConfig& config,
                             const ConvertSettings& settings, std::int64_t weight_bytes) {
+  const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
   const std::int64_t replaced =
       group.split_kv ? 2 * config.kv_dim() * config.hidden_size * weight_bytes : 0;
-  return kFactorBytes * factor_values(group, config, settings) - replaced;
+  return kFactorBytes * factor_values(plan, index, config, settings) - replaced;
 }
 
 // Peak of one group's factorisation: its stacked weights, Gram matrices and LAPACK's workspace,
@@ -85,7 +89,7 @@ PlanRow group_row(const PlanTable& table, int index, const ModelConfig& config,
   row.kept_merged = range.lowest;
   row.kept_at_target = range.lowest + table.unmerged_share * (range.highest - range.lowest);
   row.weights_growth_bytes =
-      weights_growth(group, config, settings, bytes_per_element(cache_dtype(config)));
+      weights_growth(table.plan, index, config, settings, bytes_per_element(cache_dtype(config)));
   return row;
 }
 

@@ -10,6 +10,7 @@
 //     kvconvert.groups.<g>.key.latent_proj           [key_rank, hidden_size]
 //     kvconvert.groups.<g>.key.reconstruct_proj      [kv_dim, key_rank]
 //     kvconvert.groups.<g>.value.latent_proj, .value.reconstruct_proj         likewise
+// A factored checkpoint holds those that its plan's policy uses, under the same names.
 // Every joint group has all but `encoder` (rule ls only) and `merged_reconstruct_proj` (refit only).
 #pragma once
 

@@ -117,6 +117,16 @@ void KvPlan::check() const {
       "KV plan: rule none keeps every compressed token as latents; unmerged must be latent");
 }
 
+bool keeps_latents(const KvPlan& plan, int group) {
+  return plan.groups[static_cast<std::size_t>(group)].split_kv ||
+         plan.policy.rule == MergeRule::kNone || plan.policy.unmerged == UnmergedForm::kLatent;
+}
+
+bool needs_latents(const KvPlan& plan, int group) {
+  return keeps_latents(plan, group) || plan.policy.rule != MergeRule::kLs ||
+         plan.policy.prefill == PrefillMode::kTruncated;
+}
+
 KvPlan plain_plan(int num_layers, std::int64_t num_kv_heads, std::int64_t head_dim) {
   KvPlan plan;
   plan.num_kv_heads = num_kv_heads;

@@ -77,6 +77,12 @@ struct KvPlan {
   void check() const;
 };
 
+// Is a token of `group` that is not merged kept as one latent per layer?
+bool keeps_latents(const KvPlan& plan, int group);
+// Must the latents A x be computed when the plan runs? Not when least squares encodes exact keys and
+// values: A and the unmerged B are then used by folded exports alone.
+bool needs_latents(const KvPlan& plan, int group);
+
 KvPlan plain_plan(int num_layers, std::int64_t num_kv_heads, std::int64_t head_dim);
 Json to_json(const KvPlan& plan);
 KvPlan kv_plan_from_json(const Json& json, const std::string& subject);

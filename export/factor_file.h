@@ -20,6 +20,7 @@ class FactorFile {
   FactorFile(const std::filesystem::path& path, const KvPlan& plan, std::int64_t hidden_size);
 
   const std::vector<TensorInfo>& tensors() const { return file_.tensors(); }
+  bool contains(const std::string& name) const { return file_.find(name) != nullptr; }
   at::Tensor load(const std::string& name, at::ScalarType dtype) const;
 
  private:

@@ -76,6 +76,21 @@ at::Tensor fold(const FactorFile& factors, const KvPlan& plan, int layer, Projec
   return at::mm(reconstruct_proj.to(at::kDouble), latent_proj);
 }
 
+// A and the unmerged B are left out where no token is ever rebuilt from them.
+bool runs_without(const KvPlan& plan, const FactorFile& factors, const std::string& name) {
+  for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
+    if (needs_latents(plan, group)) {
+      continue;
+    }
+    const bool refitted = factors.contains(factor_name(group, "merged_reconstruct_proj"));
+    if (name == factor_name(group, "latent_proj") ||
+        (refitted && name == factor_name(group, "reconstruct_proj"))) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::vector<std::string> replaced_weights(const KvPlan& plan) {
@@ -101,6 +116,9 @@ std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const K
     }
   }
   for (const TensorInfo& factor : factors.tensors()) {
+    if (runs_without(plan, factors, factor.name)) {
+      continue;
+    }
     sources.push_back(computed(
         factor.name, factor_dtype, factor.shape, held,
         [&factors, name = factor.name, factor_dtype] { return factors.load(name, factor_dtype); }));

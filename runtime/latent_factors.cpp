@@ -114,16 +114,6 @@ std::int64_t LatentFactors::bytes() const {
   return total;
 }
 
-bool keeps_latents(const KvPlan& plan, int group) {
-  return plan.groups[static_cast<std::size_t>(group)].split_kv ||
-         plan.policy.rule == MergeRule::kNone || plan.policy.unmerged == UnmergedForm::kLatent;
-}
-
-bool needs_latents(const KvPlan& plan, int group) {
-  return keeps_latents(plan, group) || plan.policy.rule != MergeRule::kLs ||
-         plan.policy.prefill == PrefillMode::kTruncated;
-}
-
 LatentFactors load_latent_factors(const Checkpoint& checkpoint, const KvPlan& plan,
                                   std::int64_t hidden_size, at::ScalarType dtype) {
   LatentFactors factors;

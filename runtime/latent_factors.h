@@ -32,11 +32,6 @@ struct LatentFactors {
   std::int64_t bytes() const;
 };
 
-// Must the latents A x be computed? Not when least squares encodes exact keys and values.
-bool needs_latents(const KvPlan& plan, int group);
-// Is a token that is not merged kept as one latent per layer?
-bool keeps_latents(const KvPlan& plan, int group);
-
 // Only what the plan's policy uses is loaded. Throws Error naming a tensor that is missing or
 // misshapen.
 LatentFactors load_latent_factors(const Checkpoint& checkpoint, const KvPlan& plan,

@@ -33,6 +33,13 @@ class FactoredExport : public ExportFixture {
     }
     return missing;
   }
+
+  // Group 0's factor, as the conversion wrote it.
+  bool factor_identical(const std::string& name) const {
+    const std::string tensor = "kvconvert.groups.0." + name;
+    return tensors_identical(read_tensor(out_ / "model.safetensors", tensor),
+                             read_tensor(conversion_ / "conversion.safetensors", tensor));
+  }
 };
 
 TEST_F(FactoredExport, JointGroupsKeepEveryOriginalTensor) {
@@ -40,11 +47,22 @@ TEST_F(FactoredExport, JointGroupsKeepEveryOriginalTensor) {
   make(joint_plan());
   export_as(ExportFormat::kFactored);
   EXPECT_THAT(expect_originals_identical(), ElementsAreArray(std::vector<std::string>{}));
+  for (const char* name : {"encoder", "merged_reconstruct_proj"}) {
+    EXPECT_TRUE(factor_identical(name)) << name;
+  }
+  // Least squares over exact prefill rebuilds no token from its layer's own latent.
+  EXPECT_FALSE(Checkpoint::open(out_).contains("kvconvert.groups.0.latent_proj"));
+  EXPECT_FALSE(Checkpoint::open(out_).contains("kvconvert.groups.0.reconstruct_proj"));
+}
+
+TEST_F(FactoredExport, LatentsOfSingleLayersNeedTheirFactors) {
+  KvPlan plan = joint_plan();
+  plan.policy.unmerged = UnmergedForm::kLatent;
+  make(plan);
+  export_as(ExportFormat::kFactored);
   for (const char* name :
        {"latent_proj", "encoder", "reconstruct_proj", "merged_reconstruct_proj"}) {
-    const std::string tensor = std::string("kvconvert.groups.0.") + name;
-    EXPECT_TRUE(tensors_identical(read_tensor(out_ / "model.safetensors", tensor),
-                                  read_tensor(conversion_ / "conversion.safetensors", tensor)));
+    EXPECT_TRUE(factor_identical(name)) << name;
   }
 }
 
