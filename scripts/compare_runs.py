@@ -4,6 +4,8 @@
 import json
 import sys
 
+SHOWN_CHARACTERS = 320
+
 
 def common_prefix(first, second):
     """How many leading tokens two generations share."""
@@ -15,6 +17,11 @@ def common_prefix(first, second):
     return count
 
 
+def beginning(text):
+    text = " ".join(text.split())
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS].rsplit(" ", 1)[0] + " ..."
+
+
 def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
@@ -23,7 +30,7 @@ def main():
         kv = run["kv"]
         print(f"{name}: KV cache {kv['bytes']:,} bytes for {kv['tokens']} tokens"
               f" (kept_ratio {kv['bytes'] / kv['original_bytes']:.3f})")
-        print(f"  {run['text'].strip()}\n")
+        print(f"  {beginning(run['text'])}\n")
     shared = common_prefix(original["tokens"], converted["tokens"])
     print(f"equal tokens from the start: {shared} of {len(original['tokens'])}")
 
