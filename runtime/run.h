@@ -24,7 +24,7 @@ struct RunOptions {
   bool stats = false;
   bool json = false;
   bool force = false;
-  int threads = 0;  // 0: as many as the machine has
+  int threads = 0;             // 0: as many as the machine has
   std::string policy, memory;  // named by the command line's contract; refused
 };
 
