@@ -8,4 +8,5 @@ scripts/setup.sh --peers
 cmake --preset cpu ${KVC_TORCH_DIR:+"-DKVC_TORCH_DIR=$KVC_TORCH_DIR"}
 cmake --build --preset cpu
 export KVC_REQUIRE_PEERS=1
+export OMP_WAIT_POLICY=passive  # threads that wait in loops slow a machine down that has other work
 exec ctest --preset cpu "$@"
