@@ -120,6 +120,18 @@ fs::path run_stages(const PipelineOptions& options, const Checkpoint& checkpoint
   return inputs.out;
 }
 
+// What each group keeps, and how far its keys and values are from the originals on calibration text.
+void log_groups(const fs::path& conversion) {
+  for (const GroupReport& group : read_conversion(conversion).report) {
+    log_info(fmt::format(
+        "group {} (layers {}-{}): rank {}, energy kept {:.4f}, relative error of keys {:.4f} and "
+        "values {:.4f} (merged {:.4f} and {:.4f}), {:.0f} of {:.0f} bytes per merged token",
+        group.group, group.first_layer, group.first_layer + group.num_layers - 1, group.rank,
+        group.energy_kept, group.key_error, group.value_error, group.merged_key_error,
+        group.merged_value_error, group.bytes_per_token_merged, group.bytes_per_token_plain));
+  }
+}
+
 ValidationReport validate_export(const PipelineOptions& options, const fs::path& exported) {
   ValidateOptions validation;
   validation.reference = options.checkpoint;
@@ -147,6 +159,7 @@ void convert_and_export(const PipelineOptions& options, const Checkpoint& checkp
                         const ModelConfig& config, WorkDirectory& work) {
   OutputDirectory output(options.out, options.force);
   const fs::path conversion = run_stages(options, checkpoint, config, work);
+  log_groups(conversion);
   ExportOptions exporting;
   exporting.checkpoint = options.checkpoint;
   exporting.conversion = conversion;
