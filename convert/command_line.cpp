@@ -56,13 +56,7 @@ void apply(const Words& words, PipelineOptions& options) {
   parse_word("--rank-alloc", words.rank_allocation,
              {{"uniform", RankAllocation::kUniform}, {"fisher", RankAllocation::kFisher}},
              settings.rank_allocation);
-  KVC_CHECK_USAGE(words.format != "mla",
-                  "--export mla is not available yet; use factored, folded or both");
-  parse_word("--export", words.format,
-             {{"factored", ExportFormat::kFactored},
-              {"folded", ExportFormat::kFolded},
-              {"both", ExportFormat::kBoth}},
-             options.format);
+  options.format = parse_export_format(words.format);
 }
 
 void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
