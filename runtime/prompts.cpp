@@ -52,7 +52,7 @@ Prompts read_prompts(const RunOptions& options) {
                   sources);
   if (!options.ids.empty()) {
     Prompts prompts = read_ids(options.ids);
-    if (fs::exists(options.model / "tokenizer.json")) {
+    if (Tokenizer::exists(options.model)) {
       prompts.tokenizer = Tokenizer::load(options.model);
     }
     return prompts;

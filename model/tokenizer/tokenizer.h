@@ -1,6 +1,4 @@
-// tokenizer.json, natively: byte-level BPE and Metaspace-style BPE with byte fallback. Every
-// component that is not supported is refused by its name. Equal to the HuggingFace tokenizers
-// library on every string. Needs no torch.
+// Text to token ids and back, as the HuggingFace libraries do it on every string. Needs no torch.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +10,14 @@
 
 namespace kvc {
 
+class TokenizerBackend;
+
 class Tokenizer {
  public:
   // Reads <directory>/tokenizer.json.
   static Tokenizer load(const std::filesystem::path& directory);
+  // Whether the directory has the files of a tokenizer.
+  static bool exists(const std::filesystem::path& directory);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
@@ -29,12 +31,11 @@ class Tokenizer {
   // Error.
   std::string decode(const std::vector<std::int64_t>& ids, bool skip_special_tokens = true) const;
   std::int64_t vocab_size() const;  // largest id + 1, added tokens included
-  const std::string& hash() const;  // SHA-256 of tokenizer.json
+  const std::string& hash() const;  // SHA-256 of what the ids depend on
 
  private:
-  struct Impl;
-  explicit Tokenizer(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit Tokenizer(std::unique_ptr<TokenizerBackend> backend);
+  std::unique_ptr<TokenizerBackend> backend_;
 };
 
 }  // namespace kvc

@@ -1,0 +1,157 @@
+#include "model/tokenizer/json_tokenizer.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include "core/error.h"
+#include "core/hash.h"
+#include "model/tokenizer/added_tokens.h"
+#include "model/tokenizer/bpe.h"
+#include "model/tokenizer/bpe_model.h"
+#include "model/tokenizer/component.h"
+#include "model/tokenizer/decoders.h"
+#include "model/tokenizer/normalizers.h"
+#include "model/tokenizer/post_processors.h"
+#include "model/tokenizer/pre_tokenizers.h"
+
+namespace kvc {
+
+namespace {
+
+constexpr std::uintmax_t kMaxFileBytes = 256u << 20;
+
+std::string read_tokenizer_file(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  KVC_CHECK(!error, "{}: cannot be read ({}); the model directory needs its tokenizer.json",
+            path.string(), error.message());
+  KVC_CHECK(size <= kMaxFileBytes, "{}: {} bytes, expected at most {}", path.string(), size,
+            kMaxFileBytes);
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  KVC_CHECK(file && text.size() == size, "{}: cannot be read", path.string());
+  return text;
+}
+
+TokenizerJson parse_tokenizer_json(const std::string& text, const std::string& subject) {
+  // Truncation and padding are settings of the moment the file was saved; text is tokenized
+  // without.
+  static const std::set<std::string> kKnownKeys = {"version",        "truncation", "padding",
+                                                   "added_tokens",   "normalizer", "pre_tokenizer",
+                                                   "post_processor", "decoder",    "model"};
+  TokenizerJson json = TokenizerJson::parse(text, nullptr, false);
+  KVC_CHECK(!json.is_discarded(), "{}: not valid JSON", subject);
+  KVC_CHECK(json.is_object(), "{}: expected an object, found {}", subject, json.type_name());
+  for (const auto& [key, value] : json.items()) {
+    KVC_CHECK(kKnownKeys.count(key) != 0, "{}: key \"{}\" is not known", subject, key);
+  }
+  const auto version = component_value<std::string>(json, "version", "1.0", subject);
+  KVC_CHECK(version == "1.0", "{}: version \"{}\", expected \"1.0\"", subject, version);
+  return json;
+}
+
+class JsonTokenizer : public TokenizerBackend {
+ public:
+  JsonTokenizer(const std::string& text, const std::string& subject);
+  std::vector<std::int64_t> encode(std::string_view text) const override;
+  std::vector<std::int64_t> with_special_tokens(std::vector<std::int64_t> ids) const override;
+  std::string decode(const std::vector<std::int64_t>& ids, bool skip_special_tokens) const override;
+  std::int64_t id_bound() const override {
+    return std::max(model_.vocabulary.id_bound(), added_.id_bound());
+  }
+  const std::string& hash() const override { return hash_; }
+
+ private:
+  // One stretch of text without raw added tokens.
+  void encode_part(std::string_view text, BpeCache& cache, std::vector<std::int64_t>& ids) const;
+  // nullptr: no token, or one that is skipped.
+  const std::string* decoded_token(std::int64_t id, bool skip_special_tokens) const;
+
+  std::string hash_;
+  TextNormalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
+  BpeModel model_;
+  AddedTokens added_;
+  PostProcessor post_processor_;
+  TokenDecoder decoder_;
+};
+
+JsonTokenizer::JsonTokenizer(const std::string& text, const std::string& subject)
+    : hash_(sha256_hex(text)) {
+  const TokenizerJson json = parse_tokenizer_json(text, subject);
+  const auto part = [&json](const char* key) {
+    const auto found = json.find(key);
+    return found == json.end() ? TokenizerJson() : *found;
+  };
+  normalizer_ = make_normalizer(part("normalizer"), subject + ": normalizer");
+  pre_tokenizer_ = make_pre_tokenizer(part("pre_tokenizer"), subject + ": pre_tokenizer");
+  model_ = read_bpe_model(part("model"), subject + ": model");
+  added_ =
+      AddedTokens(part("added_tokens"), model_.vocabulary, normalizer_, subject + ": added_tokens");
+  post_processor_ = make_post_processor(part("post_processor"), subject + ": post_processor");
+  decoder_ = make_decoder(part("decoder"), subject + ": decoder");
+}
+
+void JsonTokenizer::encode_part(std::string_view text, BpeCache& cache,
+                                std::vector<std::int64_t>& ids) const {
+  std::string normalized(text);
+  if (normalizer_) normalized = normalizer_(std::move(normalized));
+  for (const TextPart& part : added_.normalized().split(normalized)) {
+    if (part.id) {
+      ids.push_back(*part.id);
+      continue;
+    }
+    std::vector<std::string> pieces{std::string(part.text)};
+    if (pre_tokenizer_) pieces = pre_tokenizer_(std::move(pieces));
+    for (const std::string& piece : pieces) cache.encode(piece, ids);
+  }
+}
+
+std::vector<std::int64_t> JsonTokenizer::encode(std::string_view text) const {
+  std::vector<std::int64_t> ids;
+  BpeCache cache(model_);
+  for (const TextPart& part : added_.raw().split(text)) {
+    if (part.id) {
+      ids.push_back(*part.id);
+    } else {
+      encode_part(part.text, cache, ids);
+    }
+  }
+  return ids;
+}
+
+std::vector<std::int64_t> JsonTokenizer::with_special_tokens(std::vector<std::int64_t> ids) const {
+  return post_processor_ ? post_processor_(std::move(ids)) : ids;
+}
+
+const std::string* JsonTokenizer::decoded_token(std::int64_t id, bool skip_special_tokens) const {
+  const AddedToken* added_token = added_.find(id);
+  const std::string* token =
+      added_token != nullptr ? &added_token->normalized_content : model_.vocabulary.token(id);
+  if (token == nullptr || (skip_special_tokens && added_.is_special(*token))) return nullptr;
+  return token;
+}
+
+std::string JsonTokenizer::decode(const std::vector<std::int64_t>& ids,
+                                  bool skip_special_tokens) const {
+  std::vector<std::string> tokens;
+  for (const std::int64_t id : ids) {
+    const std::string* token = decoded_token(id, skip_special_tokens);
+    if (token != nullptr) tokens.push_back(*token);
+  }
+  if (!decoder_) return fmt::format("{}", fmt::join(tokens, " "));
+  return fmt::format("{}", fmt::join(decoder_(std::move(tokens)), ""));
+}
+
+}  // namespace
+
+std::unique_ptr<TokenizerBackend> read_json_tokenizer(const std::filesystem::path& file) {
+  return std::make_unique<JsonTokenizer>(read_tokenizer_file(file), file.string());
+}
+
+}  // namespace kvc
