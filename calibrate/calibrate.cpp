@@ -8,7 +8,6 @@
 #include "core/progress.h"
 #include "model/layer_stream.h"
 #include "model/spill_file.h"
-#include "model/token_input.h"
 
 namespace kvc {
 namespace {
@@ -83,15 +82,6 @@ Provenance calibration_provenance(const Checkpoint& checkpoint, const TokenSet& 
   provenance.tokens_hash = tokens.hash();
   provenance.options = {{"compute_dtype", "float32"}};
   return provenance;
-}
-
-void calibrate(const CalibrateOptions& options) {
-  check_output(options.out, options.force);
-  const Checkpoint checkpoint = Checkpoint::open(options.checkpoint);
-  const TokenInput input{.tokens = options.tokens};
-  const TokenSet tokens =
-      load_calibration_tokens(input, checkpoint, config_of(checkpoint).vocab_size);
-  calibrate(checkpoint, tokens, options.out, options.force);
 }
 
 void calibrate(const Checkpoint& checkpoint, const TokenSet& tokens,

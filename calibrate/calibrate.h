@@ -22,19 +22,11 @@
 
 namespace kvc {
 
-struct CalibrateOptions {
-  std::filesystem::path checkpoint;
-  std::filesystem::path out;     // calibration.h5
-  std::filesystem::path tokens;  // tokens.h5
-  bool force = false;
-};
-
 // What calibrate() will stamp on its artifact; the pipeline compares it to resume.
 Provenance calibration_provenance(const Checkpoint& checkpoint, const TokenSet& tokens);
 // Layer-streamed: one layer's weights and sums are held, one boundary of the residual stream and
 // one layer's keys and values (both spilled to disk when large). Every sequence runs alone, so that
 // its part of the sums does not depend on the others.
-void calibrate(const CalibrateOptions& options);
 void calibrate(const Checkpoint& checkpoint, const TokenSet& tokens,
                const std::filesystem::path& out, bool force);
 

@@ -7,7 +7,6 @@
 #include "fisher/boundary_file.h"
 #include "fisher/fisher_file.h"
 #include "model/layer_stream.h"
-#include "model/token_input.h"
 
 namespace kvc {
 namespace {
@@ -113,15 +112,6 @@ Provenance fisher_provenance(const Checkpoint& checkpoint, const TokenSet& token
   provenance.tokens_hash = tokens.hash();
   provenance.options["compute_dtype"] = "float32";
   return provenance;
-}
-
-void fisher(const FisherOptions& options) {
-  check_output(options.out, options.force);
-  const Checkpoint checkpoint = Checkpoint::open(options.checkpoint);
-  const TokenInput input{.tokens = options.tokens};
-  const TokenSet tokens =
-      load_calibration_tokens(input, checkpoint, config_of(checkpoint).vocab_size);
-  fisher(checkpoint, tokens, options.out, options.force);
 }
 
 void fisher(const Checkpoint& checkpoint, const TokenSet& tokens, const std::filesystem::path& out,

@@ -23,18 +23,10 @@
 
 namespace kvc {
 
-struct FisherOptions {
-  std::filesystem::path checkpoint;
-  std::filesystem::path out;     // fisher.h5
-  std::filesystem::path tokens;  // tokens.h5
-  bool force = false;
-};
-
 Provenance fisher_provenance(const Checkpoint& checkpoint, const TokenSet& tokens);
 // Layer-streamed: the residual stream at every layer boundary goes to a temporary file beside `out`,
 // weights are visited one layer at a time, forwards and then backwards, so memory does not grow with
 // the number of layers. Every sequence runs alone; float32 throughout, whatever the weights' type.
-void fisher(const FisherOptions& options);
 void fisher(const Checkpoint& checkpoint, const TokenSet& tokens, const std::filesystem::path& out,
             bool force);
 // Sums of several runs over the same checkpoint, equal to one run over all their sequences. The result

@@ -11,6 +11,7 @@
 #include "core/hdf5.h"
 #include "core/statistics_file.h"
 #include "model/decoder.h"
+#include "model/token_input.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
@@ -169,22 +170,21 @@ TEST_P(CalibrateFileTest, RefusesEvaluationTokensAndExistingOutputs) {
   TokenSet tokens = token_set(random_ids(1, 4, 96, 5));
   tokens.split = "evaluation";
   write_token_set(directory_ / "tokens.h5", tokens);
-  CalibrateOptions options{.checkpoint = directory_ / "model",
-                           .out = directory_ / "c.h5",
-                           .tokens = directory_ / "tokens.h5"};
+  const Checkpoint checkpoint = Checkpoint::open(directory_ / "model");
+  const TokenInput input{.tokens = directory_ / "tokens.h5"};
   try {
-    calibrate(options);
+    load_calibration_tokens(input, checkpoint, 96);
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("evaluation split"));
   }
   tokens.split = "calibration";
-  std::filesystem::remove(options.tokens);
-  write_token_set(options.tokens, tokens);
-  calibrate(options);
-  EXPECT_THROW(calibrate(options), Error);
-  options.force = true;
-  EXPECT_NO_THROW(calibrate(options));
+  std::filesystem::remove(input.tokens);
+  write_token_set(input.tokens, tokens);
+  const TokenSet loaded = load_calibration_tokens(input, checkpoint, 96);
+  calibrate(checkpoint, loaded, directory_ / "c.h5", false);
+  EXPECT_THROW(calibrate(checkpoint, loaded, directory_ / "c.h5", false), Error);
+  EXPECT_NO_THROW(calibrate(checkpoint, loaded, directory_ / "c.h5", true));
 }
 
 }  // namespace

@@ -1,0 +1,32 @@
+// The frame of the programs that turn a checkpoint and calibration text into a file of sums: their
+// options, what those exclude, and the two things such a program does.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint.h"
+#include "core/json.h"
+#include "core/token_set.h"
+
+namespace kvc {
+
+struct StatisticsProgram {
+  std::string description;  // for --help
+  std::string artifact;     // "calibration.h5"
+  std::function<void(const Checkpoint&, const TokenSet&, const std::filesystem::path& out,
+                     bool force)>
+      compute;
+  // Sums files of earlier runs over the same checkpoint.
+  std::function<void(const std::vector<std::filesystem::path>& files,
+                     const std::filesystem::path& out, bool force)>
+      add;
+  std::function<Json(const std::filesystem::path&)> summary;  // what --json prints
+};
+
+// main() of such a program; the exit code.
+int run_statistics_program(int argc, char** argv, const StatisticsProgram& program);
+
+}  // namespace kvc
