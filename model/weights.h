@@ -9,6 +9,7 @@
 
 #include "core/checkpoint.h"
 #include "model/config.h"
+#include "model/linear.h"
 #include "model/tensor_names.h"
 
 namespace kvc {
@@ -21,14 +22,6 @@ at::ScalarType parse_scalar_type(const std::string& name);  // "float32", "bfloa
 // Copies a tensor out of the mapping, cast to `dtype`. The shape is checked here, once.
 at::Tensor load_tensor(const Checkpoint& checkpoint, const std::string& name,
                        const std::vector<std::int64_t>& shape, at::ScalarType dtype);
-
-// y = x W^T + b.
-struct Linear {
-  at::Tensor weight;  // [out, in]
-  at::Tensor bias;    // [out], or undefined
-
-  at::Tensor operator()(const at::Tensor& x) const;
-};
 
 // Projections may share one fused matrix, of which each one's weight is a block of rows: one
 // product is faster than several. load_layer leaves them apart, so that gradients can be taken for
