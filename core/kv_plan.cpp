@@ -74,6 +74,21 @@ void check_policy(const MergePolicy& policy) {
             "KV plan: blocks of {} tokens, expected 1 to {}", policy.block_tokens, kMaxTokens);
 }
 
+void check_own_widths(const KvPlan& plan) {
+  if (!plan.own_widths) {
+    return;
+  }
+  for (const std::int64_t width : {plan.own_widths->key, plan.own_widths->value}) {
+    KVC_CHECK(width >= 1 && width <= kMaxWidth,
+              "KV plan: {} values per token in the model's own cache, expected 1 to {}", width,
+              kMaxWidth);
+  }
+  KVC_CHECK(plan.groups.empty(),
+            "KV plan: {} groups of layers whose cache already holds latents of their own; expected "
+            "none",
+            plan.groups.size());
+}
+
 }  // namespace
 
 int KvPlan::group_of(int layer) const {
@@ -112,6 +127,7 @@ void KvPlan::check() const {
               layers[i] == KvSource::kLatent ? "latent" : "plain", covered[i] ? "a" : "no");
   }
   check_policy(policy);
+  check_own_widths(*this);
   KVC_CHECK(
       groups.empty() || policy.rule != MergeRule::kNone || policy.unmerged == UnmergedForm::kLatent,
       "KV plan: rule none keeps every compressed token as latents; unmerged must be latent");

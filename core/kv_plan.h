@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,13 @@ struct MergePolicy {
   std::int64_t block_tokens = 64;    // generated tokens are compressed this many at a time
 };
 
+// Elements that one token of one layer stores for its keys and for its values.
+struct KvWidths {
+  std::int64_t key = 0, value = 0;
+
+  std::int64_t total() const { return key + value; }
+};
+
 struct KvPlan {
   std::string method = "plain";  // "plain", "commonkv", "palu"
   std::int64_t num_kv_heads = 0;
@@ -69,8 +77,12 @@ struct KvPlan {
   std::vector<KvSource> layers;     // [num_layers]
   std::vector<LatentGroup> groups;  // ascending; their layers are exactly the latent ones
   MergePolicy policy;
+  // What the model's own cache holds where that is not one key and one value per KV head: with
+  // multi-head latent attention the latent and the shared rotary key. Such layers stay plain.
+  std::optional<KvWidths> own_widths{};
 
   std::int64_t kv_dim() const { return num_kv_heads * head_dim; }
+  KvWidths plain_widths() const { return own_widths.value_or(KvWidths{kv_dim(), kv_dim()}); }
   int num_layers() const { return static_cast<int>(layers.size()); }
   int group_of(int layer) const;  // -1 for a plain layer
   // Throws Error naming the first inconsistency (coverage, ranks, weights).
@@ -107,14 +119,15 @@ struct GroupTokens {
 // The count of every segment is rounded up to `page_tokens` first.
 std::int64_t group_bytes(const KvPlan& plan, int group, const GroupTokens& tokens, KvDtype dtype,
                          std::int64_t page_tokens = 1);
-// Bytes of one layer's plain KV.
+// Bytes of one layer's plain KV: plain_widths().total() * b per token.
 std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype,
                                std::int64_t page_tokens = 1);
 // The whole sequence: plain layers at num_tokens plus every group.
 std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,
                         const std::vector<GroupTokens>& groups, KvDtype dtype,
                         std::int64_t page_tokens = 1);
-// 2 * num_layers * kv_dim * num_tokens * b: the denominator of kept_ratio.
+// num_layers * plain_widths().total() * num_tokens * b (2 * kv_dim wide where each head has its keys and
+// values): the denominator of kept_ratio.
 std::int64_t original_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
 
 }  // namespace kvc

@@ -58,7 +58,8 @@ std::int64_t group_bytes(const KvPlan& plan, int index, const GroupTokens& token
 
 std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype,
                                std::int64_t page_tokens) {
-  return product(2, plan.kv_dim(), bytes_per_element(dtype), round_up(num_tokens, page_tokens));
+  return product(plan.plain_widths().total(), bytes_per_element(dtype),
+                 round_up(num_tokens, page_tokens));
 }
 
 std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,
@@ -79,7 +80,8 @@ std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,
 }
 
 std::int64_t original_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype) {
-  return product(2, plan.num_layers(), plan.kv_dim(), num_tokens, bytes_per_element(dtype));
+  return product(plan.num_layers(), plan.plain_widths().total(), num_tokens,
+                 bytes_per_element(dtype));
 }
 
 }  // namespace kvc

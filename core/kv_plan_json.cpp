@@ -24,6 +24,13 @@ class Fields {
     return *found;
   }
 
+  // nullptr where there is none.
+  const Json* optional(const char* name) {
+    const auto found = json_.find(name);
+    read_ += found == json_.end() ? 0 : 1;
+    return found == json_.end() ? nullptr : &*found;
+  }
+
   const Json& list(const char* name) {
     const Json& value = at(name);
     KVC_CHECK(value.is_array(), "{}: \"{}\" must be a list, found {}", subject_, name,
@@ -138,6 +145,15 @@ MergePolicy policy_from_json(const Json& json, const std::string& subject) {
   return policy;
 }
 
+KvWidths widths_from_json(const Json& json, const std::string& subject) {
+  Fields fields(json, subject);
+  KvWidths widths;
+  fields.read("key", widths.key);
+  fields.read("value", widths.value);
+  fields.done();
+  return widths;
+}
+
 KvSource source_from_json(const Json& json, const std::string& subject) {
   if (json == "plain") {
     return KvSource::kPlain;
@@ -163,6 +179,9 @@ Json to_json(const KvPlan& plan) {
     json["groups"].push_back(group_to_json(group));
   }
   json["policy"] = policy_to_json(plan.policy);
+  if (plan.own_widths) {
+    json["own_widths"] = {{"key", plan.own_widths->key}, {"value", plan.own_widths->value}};
+  }
   return json;
 }
 
@@ -181,6 +200,9 @@ KvPlan kv_plan_from_json(const Json& json, const std::string& subject) {
         group_from_json(group, fmt::format("{}: group {}", subject, plan.groups.size())));
   }
   plan.policy = policy_from_json(fields.at("policy"), subject + ": policy");
+  if (const Json* widths = fields.optional("own_widths")) {
+    plan.own_widths = widths_from_json(*widths, subject + ": own_widths");
+  }
   fields.done();
   try {
     plan.check();

@@ -9,15 +9,20 @@ namespace kvc {
 KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& options)
     : plan_(std::move(shared_plan)) {
   const KvPlan& plan = *plan_;
-  const std::vector<std::int64_t> row{plan.num_kv_heads, plan.head_dim};
+  // Rows per KV head, or the model's own latents as if they were one head's.
+  std::vector<std::int64_t> key_row{plan.num_kv_heads, plan.head_dim}, value_row = key_row;
+  if (plan.own_widths) {
+    key_row = {1, plan.own_widths->key};
+    value_row = {1, plan.own_widths->value};
+  }
   for (const KvSource source : plan.layers) {
     if (source != KvSource::kPlain) {
       plain_index_.push_back(-1);
       continue;
     }
     plain_index_.push_back(static_cast<int>(plain_.size()));
-    plain_.push_back({KvBuffer(options.allocator, row, options.dtype, options.max_tokens),
-                      KvBuffer(options.allocator, row, options.dtype, options.max_tokens)});
+    plain_.push_back({KvBuffer(options.allocator, key_row, options.dtype, options.max_tokens),
+                      KvBuffer(options.allocator, value_row, options.dtype, options.max_tokens)});
   }
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
     groups_.emplace_back(plan, group, options);

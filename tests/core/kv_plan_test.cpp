@@ -244,5 +244,39 @@ TEST(KvBytes, OfAPlanAddUp) {
               HasSubstr("64 bits"));
 }
 
+// DeepSeek-V2-Lite: 27 layers that store a latent of 512 and a rotary key of 64.
+KvPlan latent_attention_plan() {
+  KvPlan plan = plain_plan(27, 16, 192);
+  plan.own_widths = KvWidths{512, 64};
+  return plan;
+}
+
+TEST(KvBytes, OfAModelWithItsOwnLatentsAreThoseOfItsLatents) {
+  const KvPlan plan = latent_attention_plan();
+  EXPECT_EQ(plain_layer_bytes(plan, 17, KvDtype::kBFloat16, 16), 32 * 576 * 2);
+  EXPECT_EQ(original_bytes(plan, 3, KvDtype::kFloat32), 27 * 3 * 576 * 4);
+  EXPECT_EQ(plan_bytes(plan, 3, {}, KvDtype::kFloat32), original_bytes(plan, 3, KvDtype::kFloat32));
+}
+
+TEST(KvPlan, KeepsTheWidthsOfAModelWithItsOwnLatents) {
+  const KvPlan plan = latent_attention_plan();
+  const KvPlan read = kv_plan_from_json(to_json(plan), "p");
+  ASSERT_TRUE(read.own_widths.has_value());
+  EXPECT_EQ(read.own_widths->key, 512);
+  EXPECT_EQ(read.own_widths->value, 64);
+  EXPECT_FALSE(kv_plan_from_json(to_json(plain_plan(2, 1, 2)), "p").own_widths.has_value());
+  Json json = to_json(plan);
+  json["own_widths"]["value"] = 0;
+  EXPECT_THAT(error_of([&] { kv_plan_from_json(json, "p"); }), HasSubstr("0 values per token"));
+  json["own_widths"].erase("value");
+  EXPECT_THAT(error_of([&] { kv_plan_from_json(json, "p"); }), HasSubstr("\"value\" is missing"));
+}
+
+TEST(KvPlan, RefusesGroupsOfLayersWithTheirOwnLatents) {
+  KvPlan plan = grouped_plan(MergeRule::kLs);
+  plan.own_widths = KvWidths{8, 4};
+  EXPECT_THAT(error_of([&] { plan.check(); }), HasSubstr("latents of their own"));
+}
+
 }  // namespace
 }  // namespace kvc
