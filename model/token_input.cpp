@@ -1,7 +1,6 @@
 #include "model/token_input.h"
 
 #include "core/error.h"
-#include "core/hash.h"
 
 namespace kvc {
 
@@ -16,11 +15,11 @@ TokenSet load_calibration_tokens(const TokenInput& input, const Checkpoint& chec
             "{}: of the {} split; statistics come from text that nothing is judged on, so give a "
             "token set of the calibration split",
             input.tokens.string(), tokens.split);
-  const std::filesystem::path tokenizer = checkpoint.directory() / "tokenizer.json";
+  const std::filesystem::path& directory = checkpoint.directory();
   KVC_CHECK(
-      !std::filesystem::exists(tokenizer) || sha256_hex_of_file(tokenizer) == tokens.tokenizer_hash,
-      "{}: made by another tokenizer than {}; tokenize the text for this checkpoint",
-      input.tokens.string(), tokenizer.string());
+      !Tokenizer::exists(directory) || Tokenizer::hash_of(directory) == tokens.tokenizer_hash,
+      "{}: made by another tokenizer than the one in {}; tokenize the text for this checkpoint",
+      input.tokens.string(), directory.string());
   KVC_CHECK(!tokens.sequences.empty(), "{}: no tokens", input.tokens.string());
   return tokens;
 }

@@ -3,18 +3,40 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "model/tokenizer/json_tokenizer.h"
+#include "model/tokenizer/sentencepiece_tokenizer.h"
 #include "model/tokenizer/tokenizer_backend.h"
 #include "model/tokenizer/utf8.h"
 
 namespace kvc {
 
-Tokenizer Tokenizer::load(const std::filesystem::path& directory) {
-  return Tokenizer(read_json_tokenizer(directory / "tokenizer.json"));
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kJsonFile = "tokenizer.json";
+constexpr const char* kSentencepieceFile = "tokenizer.model";
+
+std::unique_ptr<TokenizerBackend> read_backend(const fs::path& directory) {
+  if (fs::exists(directory / kJsonFile)) return read_json_tokenizer(directory / kJsonFile);
+  KVC_CHECK(fs::exists(directory / kSentencepieceFile),
+            "{}: no tokenizer; the model directory needs its {} or {}", directory.string(),
+            kJsonFile, kSentencepieceFile);
+  return read_sentencepiece_tokenizer(directory);
 }
 
-bool Tokenizer::exists(const std::filesystem::path& directory) {
-  return std::filesystem::exists(directory / "tokenizer.json");
+}  // namespace
+
+Tokenizer Tokenizer::load(const fs::path& directory) { return Tokenizer(read_backend(directory)); }
+
+bool Tokenizer::exists(const fs::path& directory) {
+  return fs::exists(directory / kJsonFile) || fs::exists(directory / kSentencepieceFile);
+}
+
+std::string Tokenizer::hash_of(const fs::path& directory) {
+  const fs::path json = directory / kJsonFile;
+  return fs::exists(json) ? sha256_hex_of_file(json) : read_backend(directory)->hash();
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<TokenizerBackend> backend) : backend_(std::move(backend)) {}

@@ -14,10 +14,12 @@ class TokenizerBackend;
 
 class Tokenizer {
  public:
-  // Reads <directory>/tokenizer.json.
+  // Reads <directory>/tokenizer.json, or else tokenizer.model and the settings beside it.
   static Tokenizer load(const std::filesystem::path& directory);
   // Whether the directory has the files of a tokenizer.
   static bool exists(const std::filesystem::path& directory);
+  // hash() of the directory's tokenizer, without reading more than that takes.
+  static std::string hash_of(const std::filesystem::path& directory);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
