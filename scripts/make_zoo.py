@@ -124,7 +124,8 @@ def load(directory, **options):
 
 def write_checkpoint(directory, case, seed):
     shutil.rmtree(directory, ignore_errors=True)
-    new_model(case, seed).save_pretrained(directory, max_shard_size=case.shard_size)
+    new_model(case, seed).save_pretrained(directory, max_shard_size=case.shard_size,
+                                          save_original_format=not case.stacked)
     (directory / "generation_config.json").unlink(missing_ok=True)
     edit_tensors(directory, case)
     edit_config(directory, case)

@@ -22,6 +22,7 @@ class Case:
     shard_size: str = "5GB"
     prefix: tuple = ()  # (as saved, as stored) start of the text model's tensor names
     twice: bool = False  # the tied output matrix is stored as well
+    stacked: bool = False  # the experts of a layer are stored in one tensor, not one by one
     drop: tuple = ()  # keys of config.json left to their defaults
     renamed: dict = dataclasses.field(default_factory=dict)  # keys of config.json under their other name
     # RoPE depends on the longest sequence of a call: golden tokens come from one pass per step over one sequence.
@@ -143,6 +144,20 @@ EXPERTS = {
                                                      decoder_sparse_step=2),
                                    {"norm_topk_prob": dict(norm_topk_prob=True)}, spelling="v4",
                                    renamed={"num_local_experts": "num_experts"}),
+    "mixtral_stacked": Case("mixtral", dict(num_local_experts=4, num_experts_per_tok=2, intermediate_size=24,
+                                            num_hidden_layers=2), stacked=True),
+    "qwen3_moe_stacked_window": Case("qwen3_moe", dict(
+        num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, norm_topk_prob=True, attention_bias=True,
+        use_sliding_window=True, sliding_window=8, num_hidden_layers=2),
+        {"window": dict(use_sliding_window=False, sliding_window=None)}, stacked=True),
+    "qwen2_moe": Case("qwen2_moe", dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
+                                        shared_expert_intermediate_size=20, decoder_sparse_step=2,
+                                        num_key_value_heads=2), {"experts": dict(num_experts_per_tok=1)}),
+    "qwen2_moe_window": Case("qwen2_moe", dict(
+        num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=20,
+        norm_topk_prob=True, use_sliding_window=True, sliding_window=8, max_window_layers=3, qkv_bias=False),
+        {"window": dict(layer_types=[FULL] * 4), "norm_topk_prob": dict(norm_topk_prob=False),
+         "full layers": dict(layer_types=[SLIDING] * 4)}, stacked=True, drop=("layer_types",)),
 }
 MLA = dict(kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=12, num_key_value_heads=4)
 DEEPSEEK = {
@@ -157,6 +172,11 @@ DEEPSEEK = {
         n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=8, n_shared_experts=1,
         topk_method="group_limited_greedy", n_group=4, topk_group=2, routed_scaling_factor=2.5),
         {"groups": dict(topk_method="greedy"), "routed_scaling_factor": dict(routed_scaling_factor=1.0)}),
+    "deepseek_v2_bias": Case("deepseek_v2", MLA | dict(
+        q_lora_rank=20, attention_bias=True, mlp_bias=True, first_k_dense_replace=1, n_routed_experts=4,
+        num_experts_per_tok=2, moe_intermediate_size=8, n_shared_experts=2, v_head_dim=20, num_hidden_layers=2,
+        rope_parameters=rope("linear", factor=3.0, mscale_all_dim=2.0)),
+        {"scaling": DEFAULT, "mscale": dict(rope_parameters=rope("linear", factor=3.0))}, stacked=True),
 }
 OTHERS = {
     "olmo2": Case("olmo2", dict(num_key_value_heads=4)),
