@@ -1,0 +1,62 @@
+#include "model/unused_tensors.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <string_view>
+
+#include "model/tensor_names.h"
+
+namespace kvc {
+namespace {
+
+// Recomputed or copied from other tensors by every loader: rotary buffers of old files, and a head
+// stored although it is tied to the embedding.
+bool is_redundant(const std::string& name, const ModelConfig& config) {
+  return name.ends_with("rotary_emb.inv_freq") ||
+         (name == head_name(config) && config.tied_embeddings);
+}
+
+// "lm_head." of "lm_head.weight": where a bias would be, too.
+std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.') + 1); }
+
+bool is_inside(const std::string& name, const ModelConfig& config) {
+  const std::string layers = config.tensor_prefix + "layers.";
+  if (name.starts_with(layers)) {
+    std::uint64_t layer = 0;
+    const char* first = name.data() + layers.size();
+    const auto parsed = std::from_chars(first, name.data() + name.size(), layer);
+    return parsed.ec != std::errc() || layer < static_cast<std::uint64_t>(config.num_layers);
+  }
+  return name.starts_with(module_of(embedding_name(config))) ||
+         name.starts_with(module_of(head_name(config))) ||
+         name.starts_with(config.tensor_prefix + "norm.");
+}
+
+}  // namespace
+
+UnusedTensors unused_tensors(const Checkpoint& checkpoint, const ModelConfig& config) {
+  std::set<std::string> used;
+  for (const NamedShape& tensor : model_tensors(config)) {
+    used.insert(tensor.name);
+  }
+  UnusedTensors unused;
+  for (const std::string& name : checkpoint.tensor_names()) {
+    if (!used.contains(name) && !name.starts_with("kvconvert.") && !is_redundant(name, config)) {
+      (is_inside(name, config) ? unused.foreign : unused.carried).push_back(name);
+    }
+  }
+  return unused;
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  constexpr std::size_t kMaxListed = 12;
+  const std::size_t shown = std::min(names.size(), kMaxListed);
+  std::string text = fmt::format(
+      "{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  return names.size() > shown ? fmt::format("{} and {} more", text, names.size() - shown) : text;
+}
+
+}  // namespace kvc
