@@ -15,8 +15,7 @@ namespace {
 constexpr std::int64_t kMemoryBytes = std::int64_t{1} << 30;  // larger tensors spill to disk
 
 ModelConfig config_of(const Checkpoint& checkpoint) {
-  ModelConfig config =
-      parse_model_config(checkpoint.config(), (checkpoint.directory() / "config.json").string());
+  ModelConfig config = read_model_config(checkpoint);
   check_tensors(checkpoint, config);
   return config;
 }

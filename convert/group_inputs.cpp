@@ -15,10 +15,9 @@ constexpr std::int64_t kSliceTokens = 1024;  // widened to float64 at a time
 }  // namespace
 
 at::Tensor load_projection(const GroupJob& job, int layer, Projection projection) {
-  const std::string name = layer_prefix(layer) + "self_attn." +
-                           (projection == Projection::kKey ? "k" : "v") + "_proj.weight";
-  return load_tensor(job.checkpoint, name, {job.config.kv_dim(), job.config.hidden_size},
-                     at::kDouble);
+  const ProjectionRows rows =
+      projection == Projection::kKey ? key_rows(job.config, layer) : value_rows(job.config, layer);
+  return load_rows(job.checkpoint, rows, job.config.hidden_size, at::kDouble);
 }
 
 at::Tensor load_stacked_proj(const GroupJob& job) {

@@ -29,15 +29,15 @@ class NoisyKeys : public Attention {
     if (layer != noisy_layer_) {
       return full_.attend(layer, input, batch);
     }
-    const at::Tensor query = rope_.rotate(input.query, batch.positions);
+    const at::Tensor query = rope_.rotate(layer, input.query, batch.positions);
     const at::Tensor key =
         at::randn(input.key.sizes(), generator_, at::kFloat).to(input.key.scalar_type());
     std::vector<at::Tensor> outputs;
     std::int64_t begin = 0;
     for (const std::int64_t length : batch.lengths) {
-      outputs.push_back(causal_attention(
-          query.narrow(0, begin, length), key.narrow(0, begin, length),
-          input.value.narrow(0, begin, length), config_.windows[static_cast<std::size_t>(layer)]));
+      outputs.push_back(
+          causal_attention(query.narrow(0, begin, length), key.narrow(0, begin, length),
+                           input.value.narrow(0, begin, length), attention_rule(config_, layer)));
       begin += length;
     }
     return at::cat(outputs);
@@ -45,7 +45,7 @@ class NoisyKeys : public Attention {
 
  private:
   const ModelConfig& config_;
-  const RopeTable& rope_;
+  const RopeTables& rope_;
   FullAttention full_;
   int noisy_layer_;
   at::Generator generator_;
@@ -78,7 +78,7 @@ double perplexity(const Decoder& decoder, const TokenSet& tokens, int noisy_laye
 std::vector<double> sensitivity_scores(const Checkpoint& checkpoint, const TokenSet& tokens,
                                        std::uint64_t seed) {
   const c10::NoGradGuard no_grad;
-  const Decoder decoder(checkpoint, storage_dtype(checkpoint));
+  const Decoder decoder(checkpoint, storage_dtype(checkpoint, read_model_config(checkpoint)));
   const double intact = perplexity(decoder, tokens, -1, seed);
   Progress progress("layer sensitivity", decoder.config().num_layers);
   std::vector<double> scores;

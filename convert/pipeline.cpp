@@ -10,6 +10,7 @@
 #include "core/output.h"
 #include "core/progress.h"
 #include "fisher/fisher.h"
+#include "model/checkpoint_config.h"
 #include "model/text.h"
 #include "model/weights.h"
 #include "validate/html_report.h"
@@ -189,7 +190,7 @@ void run_pipeline(PipelineOptions options) {
     return;
   }
   const Checkpoint checkpoint = Checkpoint::open(options.checkpoint);
-  const ModelConfig config = parse_model_config(checkpoint.config(), options.checkpoint.string());
+  const ModelConfig config = read_model_config(checkpoint);
   check_tensors(checkpoint, config);
   make_plan(config, options.settings, options.force);  // refuses before any work is done
   if (options.out.empty()) {

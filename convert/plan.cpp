@@ -6,6 +6,7 @@
 
 #include "convert/convert.h"
 #include "convert/kept_range.h"
+#include "convert/method_support.h"
 #include "convert/methods/methods.h"
 #include "core/error.h"
 
@@ -33,7 +34,7 @@ KvPlan raw_plan(const ModelConfig& config, const ConvertSettings& settings,
                 const std::vector<double>* fisher_scores) {
   KvPlan plan = plain_plan(config.num_layers, config.num_kv_heads, config.head_dim);
   plan.method = settings.method;
-  plan.key_norm = config.arch->qk_norm;
+  plan.key_norm = config.arch->qk_norm != QkNorm::kNone;
   plan.policy.rule = settings.merge;
   plan.policy.granularity = settings.granularity;
   plan.policy.prefill = settings.prefill;
@@ -195,6 +196,9 @@ void check_reachable(const ModelConfig& config, const ConvertSettings& settings,
 
 KvPlan make_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
                  const std::vector<double>* fisher_scores) {
+  if (const auto reason = refusal(find_method(settings.method), *config.arch)) {
+    fail("--method {}: {}", settings.method, *reason);
+  }
   KvPlan plan = build_plan(config, settings, false, fisher_scores);
   const KvDtype dtype = cache_dtype(config);
   if (plan.groups.empty() || enlarges_unmerged(plan, dtype)) {

@@ -8,7 +8,9 @@
 #include "export/export_config.h"
 #include "export/factor_file.h"
 #include "export/tensor_sources.h"
+#include "model/checkpoint_config.h"
 #include "model/config.h"
+#include "model/unused_tensors.h"
 #include "model/weights.h"
 
 namespace kvc {
@@ -38,7 +40,7 @@ Inputs open_inputs(const ExportOptions& options) {
   Checkpoint checkpoint = Checkpoint::open(options.checkpoint);
   KVC_CHECK(!checkpoint.config().contains("kvconvert"),
             "{}: already a converted checkpoint; give the original", options.checkpoint.string());
-  ModelConfig config = parse_model_config(checkpoint.config(), options.checkpoint.string());
+  ModelConfig config = read_model_config(checkpoint);
   Conversion conversion = read_conversion(options.conversion);
   check_provenance(conversion.provenance, "conversion", checkpoint.hash(), options.conversion);
   check_plan(conversion.plan, config, options.conversion);
@@ -50,12 +52,21 @@ void write_factored(const Inputs& inputs, const std::string& factor_dtype,
                     const fs::path& directory) {
   check_tensors(inputs.checkpoint, inputs.config);
   write_checkpoint_tensors(
-      directory, factored_tensors(inputs.checkpoint, inputs.conversion.plan, inputs.factors,
-                                  parse_scalar_type(factor_dtype)));
+      directory, factored_tensors(inputs.checkpoint, inputs.config, inputs.conversion.plan,
+                                  inputs.factors, parse_scalar_type(factor_dtype)));
   write_file(directory / "config.json",
              dump_json(factored_config(inputs.checkpoint, inputs.config, inputs.conversion,
                                        factor_dtype)));
   copy_companion_files(inputs.checkpoint, directory, true);
+}
+
+// Tensors beside the text model go into the export as they are.
+void log_carried(const Inputs& inputs) {
+  const std::vector<std::string> carried = unused_tensors(inputs.checkpoint, inputs.config).carried;
+  if (!carried.empty()) {
+    log_info(fmt::format("{} tensors are no part of the text model and are carried unchanged: {}",
+                         carried.size(), listed(carried)));
+  }
 }
 
 void write_folded(const Inputs& inputs, const fs::path& directory) {
@@ -97,6 +108,7 @@ ExportFormat parse_export_format(const std::string& name) {
 
 void export_into(const ExportOptions& options, const fs::path& directory) {
   const Inputs inputs = open_inputs(options);
+  log_carried(inputs);
   switch (options.format) {
     case ExportFormat::kFactored:
       write_factored(inputs, options.factor_dtype, directory);

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "core/mapped_file.h"
 #include "model/weights.h"
@@ -13,9 +14,8 @@ namespace {
 
 enum class Projection { kKey, kValue };
 
-std::string weight_name(int layer, Projection projection) {
-  return layer_prefix(layer) + "self_attn." + (projection == Projection::kKey ? "k" : "v") +
-         "_proj.weight";
+ProjectionRows rows_of(const ModelConfig& config, int layer, Projection projection) {
+  return projection == Projection::kKey ? key_rows(config, layer) : value_rows(config, layer);
 }
 
 // Buffers that old files hold and every loader recomputes.
@@ -76,6 +76,28 @@ at::Tensor fold(const FactorFile& factors, const KvPlan& plan, int layer, Projec
   return at::mm(reconstruct_proj.to(at::kDouble), latent_proj);
 }
 
+// Rows of a tensor that B A replaces.
+struct Target {
+  int layer;
+  Projection projection;
+  ProjectionRows rows;
+};
+
+// The tensor of that shape with its targets folded; what lies between them stays as it is.
+at::Tensor fold_rows(const Checkpoint& checkpoint, const FactorFile& factors, const KvPlan& plan,
+                     const std::vector<Target>& targets, const std::vector<std::int64_t>& shape,
+                     at::ScalarType dtype) {
+  if (targets.front().rows.is_whole()) {
+    return fold(factors, plan, targets.front().layer, targets.front().projection).to(dtype);
+  }
+  at::Tensor tensor = load_tensor(checkpoint, targets.front().rows.tensor, shape, dtype);
+  for (const Target& target : targets) {
+    tensor.narrow(0, target.rows.first_row, target.rows.num_rows)
+        .copy_(fold(factors, plan, target.layer, target.projection));
+  }
+  return tensor;
+}
+
 // A and the unmerged B are left out where no token is ever rebuilt from them.
 bool runs_without(const KvPlan& plan, const FactorFile& factors, const std::string& name) {
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
@@ -93,22 +115,25 @@ bool runs_without(const KvPlan& plan, const FactorFile& factors, const std::stri
 
 }  // namespace
 
-std::vector<std::string> replaced_weights(const KvPlan& plan) {
+std::vector<std::string> replaced_weights(const ModelConfig& config, const KvPlan& plan) {
   std::vector<std::string> names;
   for (const LatentGroup& group : plan.groups) {
-    if (group.split_kv) {
-      names.push_back(weight_name(group.first_layer, Projection::kKey));
-      names.push_back(weight_name(group.first_layer, Projection::kValue));
+    for (const Projection projection : {Projection::kKey, Projection::kValue}) {
+      const ProjectionRows rows = rows_of(config, group.first_layer, projection);
+      if (group.split_kv && rows.is_whole()) {
+        names.push_back(rows.tensor);
+      }
     }
   }
   return names;
 }
 
-std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const KvPlan& plan,
-                                           const FactorFile& factors, at::ScalarType factor_dtype) {
+std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
+                                           const KvPlan& plan, const FactorFile& factors,
+                                           at::ScalarType factor_dtype) {
   std::vector<TensorSource> sources;
   const auto held = std::make_shared<Held>();
-  const std::vector<std::string> replaced = replaced_weights(plan);
+  const std::vector<std::string> replaced = replaced_weights(config, plan);
   for (const std::string& name : checkpoint.tensor_names()) {
     if (!is_rope_buffer(name) &&
         std::find(replaced.begin(), replaced.end(), name) == replaced.end()) {
@@ -128,15 +153,13 @@ std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const K
 
 std::vector<TensorSource> folded_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
                                          const KvPlan& plan, const FactorFile& factors) {
-  struct Target {
-    int layer;
-    Projection projection;
-  };
-  std::map<std::string, Target> folded;
+  std::map<std::string, std::vector<Target>> folded;  // by tensor
   for (int layer = 0; layer < plan.num_layers(); ++layer) {
-    if (plan.group_of(layer) >= 0) {
-      for (const Projection projection : {Projection::kKey, Projection::kValue}) {
-        folded[weight_name(layer, projection)] = {layer, projection};
+    for (const Projection projection : {Projection::kKey, Projection::kValue}) {
+      if (plan.group_of(layer) >= 0) {
+        ProjectionRows rows = rows_of(config, layer, projection);
+        std::vector<Target>& targets = folded[rows.tensor];
+        targets.push_back({layer, projection, std::move(rows)});
       }
     }
   }
@@ -150,12 +173,14 @@ std::vector<TensorSource> folded_tensors(const Checkpoint& checkpoint, const Mod
       }
       continue;
     }
-    const TensorInfo& info = checkpoint.info(name, {config.kv_dim(), config.hidden_size});
-    const at::ScalarType dtype = scalar_type(info.dtype, name);
+    const std::vector<std::int64_t> shape = {target->second.front().rows.tensor_rows,
+                                             config.hidden_size};
+    const at::ScalarType dtype = scalar_type(checkpoint.info(name, shape).dtype, name);
     sources.push_back(
-        computed(name, dtype, info.shape, held, [&factors, &plan, dtype, where = target->second] {
-          return fold(factors, plan, where.layer, where.projection).to(dtype);
-        }));
+        computed(name, dtype, shape, held,
+                 [&checkpoint, &factors, &plan, dtype, shape, targets = target->second] {
+                   return fold_rows(checkpoint, factors, plan, targets, shape, dtype);
+                 }));
   }
   return sources;
 }

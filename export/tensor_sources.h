@@ -11,13 +11,15 @@
 
 namespace kvc {
 
-// k_proj and v_proj weights that the plan's split groups replace.
-std::vector<std::string> replaced_weights(const KvPlan& plan);
+// k_proj and v_proj weights that the plan's split groups replace. Rows of a tensor that holds more stay
+// in it, unread.
+std::vector<std::string> replaced_weights(const ModelConfig& config, const KvPlan& plan);
 
 // Original tensors but the replaced ones, and the factors cast to `factor_dtype`. The arguments
 // must outlive the sources.
-std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const KvPlan& plan,
-                                           const FactorFile& factors, at::ScalarType factor_dtype);
+std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
+                                           const KvPlan& plan, const FactorFile& factors,
+                                           at::ScalarType factor_dtype);
 
 // Original tensors, with k_proj and v_proj of every latent layer replaced by B A: the product in
 // float64, cast once to the type of the weight it replaces.

@@ -14,7 +14,7 @@ constexpr std::int64_t kLogitElements = std::int64_t{1}
 // the projections' outputs, whether or not anything before them has a gradient.
 class GradientAttention : public Attention {
  public:
-  GradientAttention(const ModelConfig& config, const RopeTable& rope) : attention_(config, rope) {}
+  GradientAttention(const ModelConfig& config, const RopeTables& rope) : attention_(config, rope) {}
 
   at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override {
     hidden_ = input.hidden.detach();
@@ -63,7 +63,7 @@ LossGradient loss_gradient(const ModelConfig& config, const ModelWeights& weight
   return result;
 }
 
-LayerGradient layer_gradient(const ModelConfig& config, const RopeTable& rope,
+LayerGradient layer_gradient(const ModelConfig& config, const RopeTables& rope,
                              const LayerWeights& weights, int layer,
                              const at::Tensor& hidden_states, const TokenBatch& batch,
                              const at::Tensor& output_gradient, bool with_hidden) {

@@ -23,7 +23,7 @@ struct LayerGradient {
   at::Tensor hidden;  // [num_tokens, hidden_size], of the layer's input; undefined if not asked for
 };
 // Runs the layer again and back. hidden_states: its input; output_gradient: d loss / d its output.
-LayerGradient layer_gradient(const ModelConfig& config, const RopeTable& rope,
+LayerGradient layer_gradient(const ModelConfig& config, const RopeTables& rope,
                              const LayerWeights& weights, int layer,
                              const at::Tensor& hidden_states, const TokenBatch& batch,
                              const at::Tensor& output_gradient, bool with_hidden);

@@ -12,8 +12,7 @@ namespace kvc {
 namespace {
 
 ModelConfig config_of(const Checkpoint& checkpoint) {
-  ModelConfig config =
-      parse_model_config(checkpoint.config(), (checkpoint.directory() / "config.json").string());
+  ModelConfig config = read_model_config(checkpoint);
   check_tensors(checkpoint, config);
   return config;
 }

@@ -10,27 +10,130 @@
 namespace kvc {
 namespace {
 
+constexpr ArchSpec gemma2() {
+  return {.model_type = "gemma2",
+          .architecture = "Gemma2ForCausalLM",
+          .norm = NormKind::kRmsPlusOne,
+          .norms = NormPlacement::kSandwich,
+          .biases = BiasRule::kAttentionBiasKey,
+          .activation_key = "hidden_activation",
+          .default_activation = "gelu_pytorch_tanh",
+          .default_tied_embeddings = true,
+          .scale_embeddings = true,
+          .default_num_kv_heads = 4,
+          .default_head_dim = 256,
+          .window = WindowRule::kEvenLayers,
+          .default_window = 4096,
+          .settings = {{{"query_pre_attn_scalar", 256},
+                        {"attn_logit_softcapping", 50},
+                        {"final_logit_softcapping", 30}}}};
+}
+
+constexpr ArchSpec gemma3_text() {
+  ArchSpec arch = gemma2();
+  arch.model_type = "gemma3_text";
+  arch.architecture = "Gemma3ForCausalLM";
+  arch.qk_norm = QkNorm::kPerHead;
+  arch.default_vocab_size = 262208;
+  arch.default_num_heads = 8;
+  arch.default_max_positions = 131072;
+  arch.window = WindowRule::kPattern;
+  arch.rope = RopeRule::kPerLayerType;
+  arch.default_theta = 1000000;
+  arch.settings = {{{"query_pre_attn_scalar", 256}, {"final_logit_softcapping", 0}}};
+  return arch;
+}
+
+constexpr ArchSpec gemma3() {
+  ArchSpec arch = gemma3_text();
+  arch.model_type = "gemma3";
+  arch.architecture = "Gemma3ForConditionalGeneration";
+  arch.nested_text = true;
+  return arch;
+}
+
 constexpr ArchSpec kArchs[] = {
     {.model_type = "llama",
      .architecture = "LlamaForCausalLM",
-     .attention_bias_key = true,
+     .biases = BiasRule::kAttentionBiasKey,
      .mlp_bias_key = true},
     {.model_type = "mistral",
      .architecture = "MistralForCausalLM",
      .default_num_kv_heads = 8,
-     .window = WindowRule::kAllLayers},
+     .window = WindowRule::kAllLayers,
+     .default_window = 4096},
+    {.model_type = "ministral",
+     .architecture = "MinistralForCausalLM",
+     .default_num_kv_heads = 8,
+     .window = WindowRule::kAllLayers,
+     .default_window = 4096},
     {.model_type = "qwen2",
      .architecture = "Qwen2ForCausalLM",
-     .qkv_bias_always = true,
+     .biases = BiasRule::kQueryKeyValue,
      .default_num_kv_heads = 32,
-     .window = WindowRule::kFromMaxWindowLayers},
+     .window = WindowRule::kFromMaxWindowLayers,
+     .default_window = 4096},
     {.model_type = "qwen3",
      .architecture = "Qwen3ForCausalLM",
-     .attention_bias_key = true,
-     .qk_norm = true,
+     .qk_norm = QkNorm::kPerHead,
+     .biases = BiasRule::kAttentionBiasKey,
      .default_num_kv_heads = 32,
      .default_head_dim = 128,
-     .window = WindowRule::kFromMaxWindowLayers},
+     .window = WindowRule::kFromMaxWindowLayers,
+     .default_window = 4096},
+    {.model_type = "gemma",
+     .architecture = "GemmaForCausalLM",
+     .norm = NormKind::kRmsPlusOne,
+     .biases = BiasRule::kAttentionBiasKey,
+     .default_activation = "gelu_pytorch_tanh",
+     .default_tied_embeddings = true,
+     .scale_embeddings = true,
+     .default_num_kv_heads = 16,
+     .default_head_dim = 256},
+    gemma2(),
+    gemma3_text(),
+    gemma3(),
+    {.model_type = "phi3",
+     .architecture = "Phi3ForCausalLM",
+     .fused_projections = true,
+     .default_norm_eps = 1e-5,
+     .window = WindowRule::kAllLayers,
+     .rope = RopeRule::kLongRope,
+     .partial_rotary = true},
+    {.model_type = "olmo2",
+     .architecture = "Olmo2ForCausalLM",
+     .norms = NormPlacement::kPost,
+     .qk_norm = QkNorm::kWholeProjection,
+     .biases = BiasRule::kAttentionBiasKey,
+     .default_norm_eps = 1e-5},
+    {.model_type = "smollm3",
+     .architecture = "SmolLM3ForCausalLM",
+     .biases = BiasRule::kAttentionBiasKey,
+     .mlp_bias_key = true,
+     .default_tied_embeddings = true,
+     .default_num_kv_heads = 4,
+     .window = WindowRule::kLayersWithoutRope,
+     .default_theta = 2000000,
+     .layers_without_rope = true},
+    {.model_type = "granite",
+     .architecture = "GraniteForCausalLM",
+     .biases = BiasRule::kAttentionBiasKey,
+     .mlp_bias_key = true,
+     .settings = {{{"embedding_multiplier", 1},
+                   {"logits_scaling", 1},
+                   {"residual_multiplier", 1},
+                   {"attention_multiplier", 1}}}},
+    {.model_type = "starcoder2",
+     .architecture = "Starcoder2ForCausalLM",
+     .norm = NormKind::kLayer,
+     .gated_mlp = false,
+     .biases = BiasRule::kUseBiasKey,
+     .default_activation = "gelu_pytorch_tanh",
+     .norm_eps_key = "norm_epsilon",
+     .default_norm_eps = 1e-5,
+     .default_tied_embeddings = true,
+     .default_num_kv_heads = 2,
+     .window = WindowRule::kAllLayers},
 };
 
 }  // namespace

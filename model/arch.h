@@ -1,29 +1,99 @@
 // The table of supported architectures: one row each, and nothing outside it asks for a model's name.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 #include <string_view>
 
 namespace kvc {
 
-// Where a family takes a value from when config.json does not say.
+enum class AttentionKind {
+  kHeads,  // keys and values of their own per KV head, from k_proj and v_proj
+  kMla     // all keys and values made from one latent per token
+};
+
+enum class NormKind {
+  kRms,         // x / rms(x), cast, times w
+  kRmsPlusOne,  // x / rms(x) times 1 + w in float32, then cast
+  kLayer        // (x - mean) / deviation, times w plus b
+};
+
+enum class NormPlacement {
+  kPre,       // before attention and before the MLP
+  kSandwich,  // before and after each
+  kPost       // after each, nothing before
+};
+
+enum class QkNorm {
+  kNone,
+  kPerHead,         // queries and keys, head by head
+  kWholeProjection  // over all channels of a token's queries, and of its keys
+};
+
+enum class BiasRule {
+  kNone,
+  kQueryKeyValue,     // always on q, k, v, without a config key
+  kAttentionBiasKey,  // "attention_bias": q, k, v, o
+  kUseBiasKey         // "use_bias": every projection of attention and MLP
+};
+
+// Which layers see a sliding window when config.json has no layer_types.
 enum class WindowRule {
-  kNone,                // no sliding window, whatever the config holds
-  kAllLayers,           // mistral: every layer, if the window is not null
-  kFromMaxWindowLayers  // qwen: layers from max_window_layers on, if use_sliding_window
+  kNone,                 // none, whatever the config holds
+  kAllLayers,            // every layer, if the window is not null
+  kFromMaxWindowLayers,  // layers from max_window_layers on, if use_sliding_window
+  kEvenLayers,           // 0, 2, 4, ...
+  kPattern,              // all but every sliding_window_pattern-th
+  kLayersWithoutRope     // layers without RoPE, if use_sliding_window
+};
+
+enum class RopeRule {
+  kOne,           // one set of parameters
+  kPerLayerType,  // one for full layers, one for sliding ones
+  kLongRope       // one; "su" and "yarn" are old names of longrope, and only that and default exist
+};
+
+// A key of config.json that changes what attention or the residual stream computes, and its value when
+// absent. Where no row has the key it must be absent too.
+struct Setting {
+  std::string_view key;
+  double fallback = 0;  // 0: off
 };
 
 struct ArchSpec {
-  std::string_view model_type;      // config.json's model_type
-  std::string_view architecture;    // "LlamaForCausalLM"
-  bool qkv_bias_always = false;     // qwen2: q, k, v biases without a config key
-  bool attention_bias_key = false;  // honours "attention_bias" (q, k, v, o)
-  bool mlp_bias_key = false;
-  bool qk_norm = false;                       // per-head RMS norm of queries and keys before RoPE
-  std::optional<int> default_num_kv_heads{};  // when absent; nullopt: num_heads
-  std::optional<int> default_head_dim{};      // when absent; nullopt: hidden_size / num_heads
+  std::string_view model_type;    // config.json's model_type
+  std::string_view architecture;  // "LlamaForCausalLM"
+  bool nested_text = false;  // the text model lies under "text_config", its tensors under a prefix
+
+  AttentionKind attention = AttentionKind::kHeads;
+  NormKind norm = NormKind::kRms;
+  NormPlacement norms = NormPlacement::kPre;
+  QkNorm qk_norm = QkNorm::kNone;  // before RoPE, in the row's norm kind
+  bool gated_mlp = true;           // false: one projection up, activation, one down
+  bool fused_projections = false;  // stored as qkv_proj and gate_up_proj
+  BiasRule biases = BiasRule::kNone;
+  bool mlp_bias_key = false;  // honours "mlp_bias"
+  std::string_view activation_key = "hidden_act";
+  std::string_view default_activation = "silu";
+  std::string_view norm_eps_key = "rms_norm_eps";
+  double default_norm_eps = 1e-6;
+  bool default_tied_embeddings = false;
+  bool scale_embeddings = false;  // by sqrt(hidden_size), rounded to the type computed in
+
+  std::optional<int> default_vocab_size{};     // here and below: when absent; nullopt: required
+  std::optional<int> default_num_heads{};      //
+  std::optional<int> default_num_kv_heads{};   // nullopt: num_heads
+  std::optional<int> default_head_dim{};       // nullopt: hidden_size / num_heads
+  std::optional<int> default_max_positions{};  //
+
   WindowRule window = WindowRule::kNone;
+  std::optional<int> default_window{};
+  RopeRule rope = RopeRule::kOne;
+  double default_theta = 10000;
+  bool partial_rotary = false;       // honours "partial_rotary_factor"
+  bool layers_without_rope = false;  // honours "no_rope_layers" and "no_rope_layer_interval"
+  std::array<Setting, 4> settings{};
 };
 
 std::span<const ArchSpec> supported_archs();

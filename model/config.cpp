@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <utility>
 
 #include "core/error.h"
+#include "model/config_layers.h"
 #include "model/config_reader.h"
 #include "model/rope_config.h"
 
@@ -31,6 +34,7 @@ constexpr std::array kForeignSettings = {
     "logits_scaling",
     "attention_chunk_size",
     "no_rope_layers",
+    "no_rope_layer_interval",
     "clip_qkv",
     "use_qk_norm",
     "qk_layernorm",
@@ -53,16 +57,37 @@ std::string family_of(const ConfigReader& reader) {
   return family;
 }
 
+bool honours(const ArchSpec& arch, std::string_view key) {
+  return (arch.layers_without_rope && key.starts_with("no_rope_layer")) ||
+         std::any_of(arch.settings.begin(), arch.settings.end(),
+                     [&](const Setting& setting) { return setting.key == key; });
+}
+
 void refuse_foreign_settings(const ConfigReader& reader, const ArchSpec& arch) {
   for (const char* key : kForeignSettings) {
     const Json* value = reader.find(key);
-    KVC_CHECK(value == nullptr || *value == false,
+    KVC_CHECK(value == nullptr || *value == false || honours(arch, key),
               "{}: \"{}\" is set, which {} models do not have; it is not supported",
               reader.subject(), key, arch.model_type);
   }
-  const std::string activation = reader.text_or("hidden_act", "silu");
-  KVC_CHECK(activation == "silu", "{}: \"hidden_act\" is \"{}\"; only \"silu\" is supported",
-            reader.subject(), activation);
+}
+
+Activation resolve_activation(const ConfigReader& reader, const ArchSpec& arch) {
+  constexpr std::pair<std::string_view, Activation> kKnown[] = {
+      {"silu", Activation::kSilu},
+      {"gelu", Activation::kGelu},
+      {"gelu_pytorch_tanh", Activation::kGeluTanh},
+      {"gelu_new", Activation::kGeluTanh},
+  };
+  const std::string key(arch.activation_key);
+  const std::string name = reader.text_or(key.c_str(), std::string(arch.default_activation));
+  for (const auto& [known, activation] : kKnown) {
+    if (name == known) {
+      return activation;
+    }
+  }
+  fail("{}: \"{}\" is \"{}\"; supported: silu, gelu, gelu_pytorch_tanh, gelu_new", reader.subject(),
+       key, name);
 }
 
 // Absent takes the family's default; null means one KV head per query head.
@@ -95,67 +120,77 @@ std::int64_t resolve_head_dim(const ConfigReader& reader, const ModelConfig& con
   return head_dim;
 }
 
+// An integer, or the row's value when absent; required where the row has none.
+std::int64_t size_or(const ConfigReader& reader, const char* key, std::optional<int> absent,
+                     std::int64_t max) {
+  return absent ? reader.integer_or(key, *absent, 1, max) : reader.integer(key, 1, max);
+}
+
 void read_sizes(const ConfigReader& reader, ModelConfig& config) {
-  config.vocab_size = reader.integer("vocab_size", 1, kMaxVocabSize);
+  const ArchSpec& arch = *config.arch;
+  config.vocab_size = size_or(reader, "vocab_size", arch.default_vocab_size, kMaxVocabSize);
   config.hidden_size = reader.integer("hidden_size", 1, kMaxHiddenSize);
   config.intermediate_size = reader.integer("intermediate_size", 1, kMaxIntermediateSize);
   config.num_layers = static_cast<int>(reader.integer("num_hidden_layers", 1, kMaxLayers));
-  config.num_heads = reader.integer("num_attention_heads", 1, kMaxHeads);
+  config.num_heads = size_or(reader, "num_attention_heads", arch.default_num_heads, kMaxHeads);
   config.num_kv_heads = resolve_num_kv_heads(reader, config);
   config.head_dim = resolve_head_dim(reader, config);
-  config.max_position_embeddings = reader.integer("max_position_embeddings", 1, kMaxPositions);
+  config.max_position_embeddings =
+      size_or(reader, "max_position_embeddings", arch.default_max_positions, kMaxPositions);
 }
 
 void read_biases(const ConfigReader& reader, ModelConfig& config) {
   const ArchSpec& arch = *config.arch;
-  const bool attention_bias = reader.boolean_or("attention_bias", false) && arch.attention_bias_key;
-  config.attention_bias = arch.qkv_bias_always || attention_bias;
-  config.output_bias = attention_bias;
-  config.mlp_bias = reader.boolean_or("mlp_bias", false) && arch.mlp_bias_key;
+  const bool everywhere =
+      arch.biases == BiasRule::kUseBiasKey && reader.boolean_or("use_bias", true);
+  const bool attention =
+      arch.biases == BiasRule::kAttentionBiasKey && reader.boolean_or("attention_bias", false);
+  config.attention_bias = arch.biases == BiasRule::kQueryKeyValue || attention || everywhere;
+  config.output_bias = attention || everywhere;
+  config.mlp_bias = everywhere || (arch.mlp_bias_key && reader.boolean_or("mlp_bias", false));
 }
 
-// The window of a sliding layer, or nullopt where no layer slides.
-std::optional<std::int64_t> sliding_window(const ConfigReader& reader, WindowRule rule) {
-  constexpr std::int64_t kDefaultWindow = 4096;  // mistral and qwen, when the key is absent
-  const bool off = rule == WindowRule::kNone ||
-                   (rule == WindowRule::kFromMaxWindowLayers &&
-                    !reader.boolean_or("use_sliding_window", false)) ||
-                   (reader.contains("sliding_window") && reader.find("sliding_window") == nullptr);
-  if (off) {
-    return std::nullopt;
-  }
-  return reader.integer_or("sliding_window", kDefaultWindow, 1, kMaxPositions);
+void read_norms(const ConfigReader& reader, ModelConfig& config) {
+  const std::string key(config.arch->norm_eps_key);
+  config.norm_eps = reader.fraction_or(key.c_str(), config.arch->default_norm_eps);
+  KVC_CHECK(config.norm_eps >= 0 && config.norm_eps < 1,
+            "{}: \"{}\" is {}; expected a small positive number", reader.subject(), key,
+            config.norm_eps);
 }
 
-// layer_types, when there are any, decide which layers slide; otherwise the family's rule does.
-std::vector<std::optional<std::int64_t>> resolve_windows(const ConfigReader& reader,
-                                                         const ModelConfig& config) {
-  constexpr std::int64_t kDefaultMaxWindowLayers = 28;
-  const WindowRule rule = config.arch->window;
-  const auto window = sliding_window(reader, rule);
-  const auto types = reader.texts("layer_types");
-  KVC_CHECK(types.empty() || types.size() == static_cast<std::size_t>(config.num_layers),
-            "{}: \"layer_types\" has {} entries; expected {} (\"num_hidden_layers\")",
-            reader.subject(), types.size(), config.num_layers);
-  const std::int64_t first =
-      rule == WindowRule::kFromMaxWindowLayers
-          ? reader.integer_or("max_window_layers", kDefaultMaxWindowLayers, 0, INT32_MAX)
-          : 0;
-  std::vector<std::optional<std::int64_t>> windows(static_cast<std::size_t>(config.num_layers));
-  for (std::size_t layer = 0; layer < windows.size(); ++layer) {
-    bool slides = static_cast<std::int64_t>(layer) >= first;
-    if (!types.empty()) {
-      slides = types[layer] == "sliding_attention";
-      KVC_CHECK(slides || types[layer] == "full_attention",
-                "{}: layer {} is of type \"{}\"; supported: full_attention, sliding_attention",
-                reader.subject(), layer, types[layer]);
-      KVC_CHECK(!slides || window,
-                "{}: layer {} is sliding_attention, but this {} config sets no sliding window",
-                reader.subject(), layer, config.arch->model_type);
+// A setting's value: `neutral` where the row has no such setting, 0 where the config says null.
+double setting(const ConfigReader& reader, const ArchSpec& arch, const char* key, double neutral) {
+  for (const Setting& known : arch.settings) {
+    if (known.key == key) {
+      const double value = reader.number_or(key, reader.contains(key) ? 0 : known.fallback);
+      KVC_CHECK(value >= 0, "{}: \"{}\" is {}; expected a positive number", reader.subject(), key,
+                value);
+      return value;
     }
-    windows[layer] = slides ? window : std::nullopt;
   }
-  return windows;
+  return neutral;
+}
+
+void read_scales(const ConfigReader& reader, ModelConfig& config) {
+  const auto value = [&](const char* key, double neutral) {
+    return setting(reader, *config.arch, key, neutral);
+  };
+  const auto positive = [&](const char* key, double neutral) {
+    const double number = value(key, neutral);
+    KVC_CHECK(number > 0, "{}: \"{}\" is {}; expected a positive number", reader.subject(), key,
+              number);
+    return number;
+  };
+  const double scalar = positive("query_pre_attn_scalar", static_cast<double>(config.head_dim));
+  config.attention_scale = positive("attention_multiplier", 1 / std::sqrt(scalar));
+  config.score_softcap = value("attn_logit_softcapping", 0);
+  config.logit_softcap = value("final_logit_softcapping", 0);
+  config.embedding_scale = positive("embedding_multiplier", 1);
+  if (config.arch->scale_embeddings) {
+    config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
+  }
+  config.residual_scale = positive("residual_multiplier", 1);
+  config.logit_scale = 1 / positive("logits_scaling", 1);
 }
 
 std::string resolve_dtype(const ConfigReader& reader) {
@@ -168,23 +203,32 @@ std::string resolve_dtype(const ConfigReader& reader) {
   return dtype;
 }
 
-}  // namespace
+// The text model's own config; what only the whole model's says is added.
+Json text_config(const ConfigReader& top) {
+  const Json* text = top.object("text_config");
+  KVC_CHECK(text != nullptr, "{}: \"text_config\" is missing", top.subject());
+  Json merged = *text;
+  for (const char* key :
+       {"tie_word_embeddings", "eos_token_id", "bos_token_id", "dtype", "torch_dtype"}) {
+    if (!merged.contains(key) && top.find(key) != nullptr) {
+      merged[key] = *top.find(key);
+    }
+  }
+  return merged;
+}
 
-ModelConfig parse_model_config(const Json& json, const std::string& subject) {
-  KVC_CHECK(json.is_object(), "{}: expected a JSON object", subject);
-  const ConfigReader reader(json, subject);
+ModelConfig resolve(const ConfigReader& reader, const ArchSpec& arch) {
   ModelConfig config;
-  config.arch = &find_arch(family_of(reader), subject);
-  refuse_foreign_settings(reader, *config.arch);
+  config.arch = &arch;
+  refuse_foreign_settings(reader, arch);
+  config.activation = resolve_activation(reader, arch);
   read_sizes(reader, config);
   read_biases(reader, config);
-  config.rms_norm_eps = reader.fraction_or("rms_norm_eps", config.rms_norm_eps);
-  KVC_CHECK(config.rms_norm_eps >= 0 && config.rms_norm_eps < 1,
-            "{}: \"rms_norm_eps\" is {}; expected a small positive number", subject,
-            config.rms_norm_eps);
-  config.tied_embeddings = reader.boolean_or("tie_word_embeddings", false);
-  config.rope = resolve_rope(reader, config.max_position_embeddings);
-  config.windows = resolve_windows(reader, config);
+  read_norms(reader, config);
+  read_scales(reader, config);
+  config.tied_embeddings = reader.boolean_or("tie_word_embeddings", arch.default_tied_embeddings);
+  config.ropes = resolve_ropes(reader, config);
+  config.layers = resolve_layers(reader, config);
   config.eos_token_ids = reader.integers("eos_token_id");
   if (reader.find("bos_token_id") != nullptr) {
     config.bos_token_id = reader.integer("bos_token_id", 0, kMaxVocabSize);
@@ -193,20 +237,30 @@ ModelConfig parse_model_config(const Json& json, const std::string& subject) {
   return config;
 }
 
-std::int64_t ModelConfig::num_parameters() const {
-  const std::int64_t attention = (2 * q_dim() + 2 * kv_dim()) * hidden_size;
-  const std::int64_t mlp = 3 * intermediate_size * hidden_size;
-  const std::int64_t biases = (attention_bias ? q_dim() + 2 * kv_dim() : 0) +
-                              (output_bias ? hidden_size : 0) +
-                              (mlp_bias ? 2 * intermediate_size + hidden_size : 0);
-  const std::int64_t norms = 2 * hidden_size + (arch->qk_norm ? 2 * head_dim : 0);
-  const std::int64_t embeddings = (tied_embeddings ? 1 : 2) * vocab_size * hidden_size;
-  return embeddings + num_layers * (attention + mlp + biases + norms) + hidden_size;
+}  // namespace
+
+ModelConfig parse_model_config(const Json& json, const std::string& subject) {
+  KVC_CHECK(json.is_object(), "{}: expected a JSON object", subject);
+  const ConfigReader top(json, subject);
+  const ArchSpec& arch = find_arch(family_of(top), subject);
+  if (!arch.nested_text) {
+    return resolve(top, arch);
+  }
+  const Json text = text_config(top);
+  const std::string text_subject = subject + ": text_config";
+  ModelConfig config = resolve(ConfigReader(text, text_subject), arch);
+  config.tensor_prefix = "language_model.model.";
+  return config;
 }
 
-// RoPE and heads are the same in all layers of the supported families.
+bool ModelConfig::depends_on_length(int index) const {
+  const int rope = layer(index).rope;
+  return rope >= 0 && ropes[static_cast<std::size_t>(rope)].depends_on_length();
+}
+
 bool ModelConfig::same_kind(int layer_a, int layer_b) const {
-  return windows[static_cast<std::size_t>(layer_a)] == windows[static_cast<std::size_t>(layer_b)];
+  return layer(layer_a).window == layer(layer_b).window &&
+         layer(layer_a).rope == layer(layer_b).rope;
 }
 
 }  // namespace kvc

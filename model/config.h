@@ -11,21 +11,43 @@
 
 namespace kvc {
 
-enum class RopeType { kDefault, kLinear, kLlama3 };
+enum class RopeType { kDefault, kLinear, kLlama3, kDynamic, kYarn, kLongRope };
 
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000;
-  double factor = 1;                            // linear, llama3
+  double factor = 1;                            // linear, llama3, dynamic, yarn
   double low_freq_factor = 1;                   // llama3
   double high_freq_factor = 4;                  // llama3
-  double original_max_position_embeddings = 0;  // llama3, tokens
+  double original_max_position_embeddings = 0;  // llama3, yarn, longrope; tokens
+  double max_position_embeddings = 0;           // dynamic; tokens
+  double beta_fast = 32;                        // yarn
+  double beta_slow = 1;                         // yarn
+  bool truncate = true;                         // yarn: whole channels bound the ramp
+  double attention_factor = 1;  // yarn, longrope: scales cos and sin, so queries and keys alike
+  std::vector<double> short_factors{}, long_factors{};  // longrope; [rotary_dim / 2]
+  std::int64_t rotary_dim = 0;  // leading channels of a head that rotate; the others pass
+  bool interleaved = false;     // pairs (2i, 2i+1), rotated in float32; else (i, i + rotary_dim/2)
 
+  // The angles of all positions change with the length of the text.
+  bool depends_on_length() const {
+    return type == RopeType::kDynamic || type == RopeType::kLongRope;
+  }
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
+};
+
+enum class Activation { kSilu, kGelu, kGeluTanh };
+
+// What layers may differ in.
+struct LayerSpec {
+  std::optional<std::int64_t> window;  // sliding window in tokens
+  int rope = 0;                        // index into ModelConfig::ropes; -1: no RoPE
+  bool experts = false;                // a mixture of experts instead of one MLP
 };
 
 struct ModelConfig {
   const ArchSpec* arch = nullptr;
+  std::string tensor_prefix = "model.";  // of the text model's tensors
   std::int64_t vocab_size = 0;
   std::int64_t hidden_size = 0;
   std::int64_t intermediate_size = 0;
@@ -34,20 +56,31 @@ struct ModelConfig {
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
   std::int64_t max_position_embeddings = 0;  // tokens
-  double rms_norm_eps = 1e-6;
+  double norm_eps = 1e-6;
+  Activation activation = Activation::kSilu;
   bool tied_embeddings = false;
   bool attention_bias = false;  // resolved: q, k, v have biases
   bool output_bias = false;     // o_proj has one
   bool mlp_bias = false;
-  RopeConfig rope;
-  std::vector<std::optional<std::int64_t>> windows;  // [num_layers]; sliding window in tokens
+
+  double attention_scale = 0;  // of query · key
+  double score_softcap = 0;    // s: x -> s tanh(x / s) on attention scores; 0: none
+  double logit_softcap = 0;    // likewise on logits
+  double embedding_scale = 1;
+  double residual_scale = 1;  // of what attention and MLP add
+  double logit_scale = 1;
+
+  std::vector<RopeConfig> ropes;
+  std::vector<LayerSpec> layers;  // [num_layers]
   std::vector<std::int64_t> eos_token_ids;
   std::optional<std::int64_t> bos_token_id;
   std::string dtype;  // "bfloat16", ... as config.json says; empty if it does not
 
   std::int64_t q_dim() const { return num_heads * head_dim; }
   std::int64_t kv_dim() const { return num_kv_heads * head_dim; }
-  std::int64_t num_parameters() const;  // of the original model
+  const LayerSpec& layer(int index) const { return layers[static_cast<std::size_t>(index)]; }
+  bool depends_on_length(int layer) const;  // its RoPE does
+  std::int64_t num_parameters() const;      // of the original text model
   // Layers may share a group only if their keys and values are of one kind: same window, RoPE, heads.
   bool same_kind(int layer_a, int layer_b) const;
 };

@@ -91,6 +91,18 @@ double ConfigReader::number_or(const char* key, double fallback) const {
   return find(key) == nullptr ? fallback : number(key);
 }
 
+std::vector<double> ConfigReader::numbers(const char* key) const {
+  const Json& list = required(key);
+  std::vector<double> values;
+  for (const Json& value : list.is_array() ? list : Json::array({nullptr})) {
+    if (!value.is_number() || !std::isfinite(value.get<double>())) {
+      fail_kind(key, list, "a list of numbers");
+    }
+    values.push_back(value.get<double>());
+  }
+  return values;
+}
+
 double ConfigReader::fraction_or(const char* key, double fallback) const {
   const Json* value = find(key);
   if (value == nullptr) {
@@ -141,6 +153,14 @@ std::vector<std::string> ConfigReader::texts(const char* key) const {
     values.push_back(item.get<std::string>());
   }
   return values;
+}
+
+std::vector<std::string> ConfigReader::keys() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object_.items()) {
+    keys.push_back(key);
+  }
+  return keys;
 }
 
 const Json* ConfigReader::object(const char* key) const {

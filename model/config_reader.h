@@ -29,6 +29,7 @@ class ConfigReader {
       const char* key) const;            // one integer, a list of them, or none
   double number(const char* key) const;  // integer or fraction, finite
   double number_or(const char* key, double fallback) const;
+  std::vector<double> numbers(const char* key) const;  // a list; Error when absent
   // A fraction ("1e-6", "1.0"); a whole number is refused, as transformers does.
   double fraction_or(const char* key, double fallback) const;
   bool boolean_or(const char* key, bool fallback) const;
@@ -36,6 +37,7 @@ class ConfigReader {
   std::string text_or(const char* key, const std::string& fallback) const;
   std::vector<std::string> texts(const char* key) const;  // empty when absent
   const Json* object(const char* key) const;              // nullptr when absent, null or empty
+  std::vector<std::string> keys() const;
 
  private:
   const Json& required(const char* key) const;

@@ -7,32 +7,41 @@
 namespace kvc {
 namespace {
 
-std::vector<std::string> replaced_names(const std::vector<bool>& replaced_kv) {
+std::vector<std::string> replaced_names(const ModelConfig& config,
+                                        const std::vector<bool>& replaced_kv) {
   std::vector<std::string> names;
-  for (std::size_t layer = 0; layer < replaced_kv.size(); ++layer) {
-    if (replaced_kv[layer]) {
-      const std::string prefix = layer_prefix(static_cast<int>(layer)) + "self_attn.";
-      names.push_back(prefix + "k_proj.weight");
-      names.push_back(prefix + "v_proj.weight");
+  for (int layer = 0; layer < static_cast<int>(replaced_kv.size()); ++layer) {
+    for (const ProjectionRows& rows : {key_rows(config, layer), value_rows(config, layer)}) {
+      if (replaced_kv[static_cast<std::size_t>(layer)] && rows.is_whole()) {
+        names.push_back(rows.tensor);
+      }
     }
   }
   return names;
-}
-
-std::int64_t bytes_of(const Linear& linear) {
-  return static_cast<std::int64_t>((linear.weight.defined() ? linear.weight.nbytes() : 0) +
-                                   (linear.bias.defined() ? linear.bias.nbytes() : 0));
 }
 
 std::int64_t bytes_of(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
 }
 
+std::int64_t bytes_of(const Linear& linear) {
+  return bytes_of(linear.weight) + bytes_of(linear.bias);
+}
+
+std::int64_t bytes_of(const Norm& norm) { return bytes_of(norm.weight) + bytes_of(norm.bias); }
+
 std::int64_t bytes_of(const LayerWeights& weights) {
-  return bytes_of(weights.input_layernorm) + bytes_of(weights.q_proj) + bytes_of(weights.k_proj) +
-         bytes_of(weights.v_proj) + bytes_of(weights.o_proj) + bytes_of(weights.q_norm) +
-         bytes_of(weights.k_norm) + bytes_of(weights.post_attention_layernorm) +
-         bytes_of(weights.gate_proj) + bytes_of(weights.up_proj) + bytes_of(weights.down_proj);
+  std::int64_t bytes = 0;
+  for (const Norm* norm :
+       {&weights.input_norm, &weights.q_norm, &weights.k_norm, &weights.attention_output_norm,
+        &weights.mlp_norm, &weights.mlp_output_norm}) {
+    bytes += bytes_of(*norm);
+  }
+  for (const Linear* linear : {&weights.q_proj, &weights.k_proj, &weights.v_proj, &weights.o_proj,
+                               &weights.gate_proj, &weights.up_proj, &weights.down_proj}) {
+    bytes += bytes_of(*linear);
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -53,11 +62,8 @@ TokenBatch TokenBatch::of(const std::vector<std::vector<std::int64_t>>& sequence
 }
 
 Decoder::Decoder(const Checkpoint& checkpoint, at::ScalarType dtype, std::vector<bool> replaced_kv)
-    : config_(parse_model_config(checkpoint.config(),
-                                 (checkpoint.directory() / "config.json").string())),
-      dtype_(dtype),
-      rope_(config_, dtype) {
-  check_tensors(checkpoint, config_, replaced_names(replaced_kv));
+    : config_(read_model_config(checkpoint)), dtype_(dtype), rope_(config_, dtype) {
+  check_tensors(checkpoint, config_, replaced_names(config_, replaced_kv));
   replaced_kv.resize(static_cast<std::size_t>(config_.num_layers), false);
   weights_ = load_model_weights(checkpoint, config_, dtype);
   for (int layer = 0; layer < config_.num_layers; ++layer) {
@@ -79,7 +85,7 @@ std::int64_t Decoder::weight_bytes() const {
 }
 
 at::Tensor Decoder::forward(const TokenBatch& batch, Attention& attention) const {
-  at::Tensor hidden_states = at::embedding(weights_.embed_tokens, batch.ids);
+  at::Tensor hidden_states = embed(config_, weights_.embed_tokens, batch.ids);
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     hidden_states = run_layer(config_, this->layer(layer), layer, hidden_states, batch, attention);
   }

@@ -10,6 +10,8 @@
 #include <optional>
 #include <vector>
 
+#include "model/attention_rule.h"
+#include "model/checkpoint_config.h"
 #include "model/config.h"
 #include "model/rope.h"
 #include "model/weights.h"
@@ -42,27 +44,27 @@ class Attention {
   virtual at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) = 0;
 };
 
-// Causal attention of whole sequences over their own tokens, no cache; differentiable. Honours
-// windows.
+// Causal attention of whole sequences over their own tokens, no cache; differentiable. Honours the
+// layer's rule.
 class FullAttention : public Attention {
  public:
-  FullAttention(const ModelConfig& config, const RopeTable& rope) : config_(config), rope_(rope) {}
+  FullAttention(const ModelConfig& config, const RopeTables& rope) : config_(config), rope_(rope) {}
   at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override;
 
  private:
   const ModelConfig& config_;
-  const RopeTable& rope_;
+  const RopeTables& rope_;
 };
 
-// x / rms(x) * weight over the last axis; the mean square in float32, cast back before the product.
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+AttentionRule attention_rule(const ModelConfig& config, int layer);
 // k_norm (where there is one) and RoPE: from AttentionInput::key to the key that attention uses.
-at::Tensor finish_key(const ModelConfig& config, const LayerWeights& weights, const RopeTable& rope,
-                      const at::Tensor& key, const at::Tensor& positions);
+// `length`: of the text, where `positions` are not those of its end (RopeTable::rotate).
+at::Tensor finish_key(const LayerWeights& weights, const RopeTables& rope, int layer,
+                      const at::Tensor& key, const at::Tensor& positions, std::int64_t length = 0);
 // Causal attention of one sequence's own tokens. query [T, num_heads, head_dim] and key/value
 // [T, num_kv_heads, head_dim], keys and queries post-RoPE. [T, num_heads * head_dim].
 at::Tensor causal_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                            std::optional<std::int64_t> window);
+                            const AttentionRule& rule);
 
 // One layer: hidden_states [num_tokens, hidden_size] in and out.
 at::Tensor run_layer(const ModelConfig& config, const LayerWeights& weights, int layer,
@@ -80,7 +82,7 @@ class Decoder {
   Decoder(const Checkpoint& checkpoint, at::ScalarType dtype, std::vector<bool> replaced_kv = {});
 
   const ModelConfig& config() const { return config_; }
-  const RopeTable& rope() const { return rope_; }
+  const RopeTables& rope() const { return rope_; }
   const LayerWeights& layer(int index) const { return layers_[static_cast<std::size_t>(index)]; }
   const ModelWeights& weights() const { return weights_; }
   at::ScalarType dtype() const { return dtype_; }
@@ -93,7 +95,7 @@ class Decoder {
  private:
   ModelConfig config_;
   at::ScalarType dtype_;
-  RopeTable rope_;
+  RopeTables rope_;
   ModelWeights weights_;
   std::vector<LayerWeights> layers_;
 };

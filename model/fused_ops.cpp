@@ -75,13 +75,13 @@ float sum_of_squares(const T* x, std::int64_t size) {
   return total;
 }
 
-template <typename T>
-void norm_row(const T* __restrict x, const T* __restrict weight, double eps, std::int64_t size,
+template <typename T, typename W>
+void norm_row(const T* __restrict x, const W* __restrict weight, double eps, std::int64_t size,
               T* __restrict out) {
   const float mean = sum_of_squares(x, size) / static_cast<float>(size);
   const float scale = 1 / std::sqrt(mean + static_cast<float>(eps));
   for (std::int64_t i = 0; i < size; ++i) {
-    out[i] = narrow<T>(widen(weight[i]) * rounded<T>(widen(x[i]) * scale));
+    out[i] = narrow<T>(widen(weight[i]) * rounded<W>(widen(x[i]) * scale));
   }
 }
 
@@ -122,18 +122,24 @@ at::Tensor fused_rms_norm(const at::Tensor& x, const at::Tensor& weight, double 
   at::Tensor out = at::empty(x.sizes(), x.options());
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "fused_rms_norm", [&] {
     const Rows<scalar_t> rows(x);
-    const auto* weights = weight.const_data_ptr<scalar_t>();
     auto* first = out.mutable_data_ptr<scalar_t>();
-    for_each_row(x.numel() / rows.size, rows.size, [&](std::int64_t row) {
-      norm_row(rows[row], weights, eps, rows.size, first + row * rows.size);
-    });
+    const auto norm_rows = [&](const auto* weights) {
+      for_each_row(x.numel() / rows.size, rows.size, [&](std::int64_t row) {
+        norm_row(rows[row], weights, eps, rows.size, first + row * rows.size);
+      });
+    };
+    if (weight.scalar_type() == at::kFloat) {
+      norm_rows(weight.const_data_ptr<float>());
+    } else {
+      norm_rows(weight.const_data_ptr<scalar_t>());
+    }
   });
   return out;
 }
 
 at::Tensor fused_rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
   at::Tensor out = at::empty(x.sizes(), x.options());
-  const std::int64_t num_heads = x.size(1), half = x.size(2) / 2;
+  const std::int64_t num_heads = x.size(1), half = cos.size(-1);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "fused_rotate", [&] {
     const Rows<scalar_t> rows(x);
     const auto* cosines = cos.const_data_ptr<scalar_t>();
@@ -143,6 +149,7 @@ at::Tensor fused_rotate(const at::Tensor& x, const at::Tensor& cos, const at::Te
       const std::int64_t table_row = row / num_heads * half;
       scalar_t* target = first + row * rows.size;
       rotate_row(rows[row], cosines + table_row, sines + table_row, half, target, target + half);
+      std::copy(rows[row] + 2 * half, rows[row] + rows.size, target + 2 * half);
     });
   });
   return out;

@@ -10,9 +10,10 @@ namespace kvc {
 bool can_fuse(const at::Tensor& x);
 bool wants_gradient(const at::Tensor& x);
 
-// x: [..., size], weight: [size] of x's type.
+// x: [..., size], weight: [size] of x's type, or float32: then the product is rounded once, at the end.
 at::Tensor fused_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
-// x: [num_tokens, num_heads, head_dim]; cos, sin: [num_tokens, 1, head_dim / 2] contiguous, of x's type.
+// x: [num_tokens, num_heads, head_dim]; cos, sin: [num_tokens, 1, rotary_dim / 2] contiguous, of x's type.
+// Channels from rotary_dim on are copied.
 at::Tensor fused_rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 
 }  // namespace kvc

@@ -1,6 +1,5 @@
 #include "model/decoder.h"
 #include "model/float_linear.h"
-#include "model/fused_ops.h"
 
 namespace kvc {
 namespace {
@@ -25,45 +24,61 @@ AttentionInput project(const ModelConfig& config, const LayerWeights& weights,
       input.value = heads(weights.v_proj(hidden));
     }
   }
-  if (weights.q_norm.defined()) {
-    input.query = rms_norm(input.query, weights.q_norm, config.rms_norm_eps);
-  }
+  input.query = weights.q_norm.over_heads(input.query);
   return input;
 }
 
-at::Tensor feed_forward(const LayerWeights& weights, const at::Tensor& x) {
+at::Tensor activate(Activation activation, const at::Tensor& x) {
+  switch (activation) {
+    case Activation::kSilu:
+      break;
+    case Activation::kGelu:
+      return at::gelu(x);
+    case Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+  }
+  return at::silu(x);
+}
+
+at::Tensor feed_forward(const ModelConfig& config, const LayerWeights& weights,
+                        const at::Tensor& x) {
   if (weights.gate_up_proj.weight.defined()) {
     const std::vector<at::Tensor> gate_up = weights.gate_up_proj(x).chunk(2, -1);
-    return weights.down_proj(at::silu(gate_up[0]) * gate_up[1]);
+    return weights.down_proj(activate(config.activation, gate_up[0]) * gate_up[1]);
   }
-  return weights.down_proj(at::silu(weights.gate_proj(x)) * weights.up_proj(x));
+  if (!weights.gate_proj.weight.defined()) {
+    return weights.down_proj(activate(config.activation, weights.up_proj(x)));
+  }
+  return weights.down_proj(activate(config.activation, weights.gate_proj(x)) * weights.up_proj(x));
+}
+
+at::Tensor add(const ModelConfig& config, const at::Tensor& residual, const at::Tensor& x) {
+  return config.residual_scale == 1 ? residual + x : residual + x * config.residual_scale;
 }
 
 }  // namespace
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  if (can_fuse(x) && can_fuse(weight) && weight.scalar_type() == x.scalar_type()) {
-    return fused_rms_norm(x, weight, eps);
-  }
-  const at::Tensor wide = x.to(at::kFloat);
-  const at::Tensor scale = wide.square().mean(-1, /*keepdim=*/true).add(eps).rsqrt();
-  return weight * (wide * scale).to(x.scalar_type());
-}
-
 at::Tensor run_layer(const ModelConfig& config, const LayerWeights& weights, int layer,
                      const at::Tensor& hidden_states, const TokenBatch& batch,
                      Attention& attention) {
-  const at::Tensor normed = rms_norm(hidden_states, weights.input_layernorm, config.rms_norm_eps);
+  const at::Tensor normed = weights.input_norm(hidden_states);
   const at::Tensor attended = attention.attend(layer, project(config, weights, normed), batch);
-  const at::Tensor middle = hidden_states + weights.o_proj(attended);
-  return middle + feed_forward(weights, rms_norm(middle, weights.post_attention_layernorm,
-                                                 config.rms_norm_eps));
+  const at::Tensor middle =
+      add(config, hidden_states, weights.attention_output_norm(weights.o_proj(attended)));
+  const at::Tensor output = feed_forward(config, weights, weights.mlp_norm(middle));
+  return add(config, middle, weights.mlp_output_norm(output));
 }
 
 at::Tensor compute_logits(const ModelConfig& config, const ModelWeights& weights,
                           const at::Tensor& hidden_states) {
-  const at::Tensor normed = rms_norm(hidden_states, weights.norm, config.rms_norm_eps);
-  return float_linear(normed, weights.lm_head, {}).to(at::kFloat);
+  at::Tensor logits = float_linear(weights.norm(hidden_states), weights.lm_head, {}).to(at::kFloat);
+  if (config.logit_scale != 1) {
+    logits = logits * config.logit_scale;
+  }
+  if (config.logit_softcap != 0) {
+    logits = (logits / config.logit_softcap).tanh() * config.logit_softcap;
+  }
+  return logits;
 }
 
 }  // namespace kvc

@@ -36,7 +36,7 @@ std::vector<TokenBatch> make_batches(const TokenSet& tokens, std::int64_t batch_
 // Shows every layer's projections to the visitor on their way to attention.
 class VisitedAttention : public Attention {
  public:
-  VisitedAttention(const ModelConfig& config, const RopeTable& rope, int batch_index,
+  VisitedAttention(const ModelConfig& config, const RopeTables& rope, int batch_index,
                    const LayerStream::Visitor& visit)
       : attention_(config, rope), batch_index_(batch_index), visit_(visit) {}
 

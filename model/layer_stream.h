@@ -45,7 +45,7 @@ class LayerStream {
 
   int num_batches() const;
   int next_layer() const { return next_layer_; }
-  const RopeTable& rope() const { return rope_; }
+  const RopeTables& rope() const { return rope_; }
   const TokenBatch& batch(int index) const;
   // Hidden states at the boundary before next_layer(), for one batch. [num_tokens, hidden_size]
   at::Tensor boundary(int batch_index) const;
@@ -64,7 +64,7 @@ class LayerStream {
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
   LayerStreamOptions options_;
-  RopeTable rope_;
+  RopeTables rope_;
   int next_layer_ = 0;
   std::unique_ptr<State> state_;
 };

@@ -1,41 +1,16 @@
 #include "model/rope.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
+#include <utility>
 
 #include "model/fused_ops.h"
 
 namespace kvc {
 namespace {
 
-// llama3: long waves are slowed down by `factor`, short ones kept, those between interpolated.
-float llama3_frequency(const RopeConfig& rope, float frequency) {
-  const auto factor = static_cast<float>(rope.factor);
-  const auto original = static_cast<float>(rope.original_max_position_embeddings);
-  const auto low = static_cast<float>(rope.low_freq_factor);
-  const auto high = static_cast<float>(rope.high_freq_factor);
-  const float wavelength = 2 * std::numbers::pi_v<float> / frequency;
-  if (wavelength > original / low) {
-    return frequency / factor;
-  }
-  if (wavelength < original / high) {
-    return frequency;
-  }
-  const float smooth = (original / wavelength - low) / (high - low);
-  return (1 - smooth) * frequency / factor + smooth * frequency;
-}
-
-float scaled_frequency(const RopeConfig& rope, float frequency) {
-  switch (rope.type) {
-    case RopeType::kDefault:
-      return frequency;
-    case RopeType::kLinear:
-      return frequency / static_cast<float>(rope.factor);
-    case RopeType::kLlama3:
-      return llama3_frequency(rope, frequency);
-  }
-  return frequency;
+// One past the largest position.
+std::int64_t length_of(const at::Tensor& positions) {
+  return positions.numel() == 0 ? 0 : positions.max().item<std::int64_t>() + 1;
 }
 
 // [x1 cos - x2 sin, x2 cos + x1 sin], both halves rounded as transformers rounds them.
@@ -45,66 +20,120 @@ at::Tensor rotate_halves(const at::Tensor& x, const at::Tensor& cos, const at::T
   return at::cat({first * cos - second * sin, second * cos + first * sin}, -1);
 }
 
+// The same for pairs (2i, 2i+1), in float32.
+at::Tensor rotate_neighbours(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  const at::Tensor pairs = x.to(at::kFloat).unflatten(-1, {-1, 2});
+  const at::Tensor first = pairs.select(-1, 0), second = pairs.select(-1, 1);
+  return at::stack({first * cos - second * sin, second * cos + first * sin}, -1)
+      .flatten(-2)
+      .to(x.scalar_type());
+}
+
+// Rotates the leading channels that cos and sin cover.
+at::Tensor rotate_leading(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+                          bool interleaved) {
+  const auto rotated = [&](const at::Tensor& part) {
+    return interleaved ? rotate_neighbours(part, cos, sin) : rotate_halves(part, cos, sin);
+  };
+  const std::int64_t rotary_dim = 2 * cos.size(-1), passed = x.size(-1) - rotary_dim;
+  return passed == 0
+             ? rotated(x)
+             : at::cat({rotated(x.narrow(-1, 0, rotary_dim)), x.narrow(-1, rotary_dim, passed)},
+                       -1);
+}
+
 }  // namespace
 
-// In float32 and in transformers' order of operations: a last-bit difference grows with the
-// position.
-at::Tensor rope_inverse_frequencies(const RopeConfig& rope, std::int64_t head_dim) {
-  const at::Tensor exponents =
-      at::arange(0, head_dim, 2, at::kLong).to(at::kFloat) / static_cast<double>(head_dim);
-  const at::Tensor frequencies = at::pow(rope.theta, exponents).reciprocal();
-  float* values = frequencies.mutable_data_ptr<float>();
-  for (std::int64_t i = 0; i < frequencies.numel(); ++i) {
-    values[i] = scaled_frequency(rope, values[i]);
+RopeTable::RopeTable(RopeConfig rope, at::ScalarType dtype)
+    : rope_(std::move(rope)), dtype_(dtype) {}
+
+std::int64_t RopeTable::regime_of(std::int64_t length) const {
+  if (rope_.type == RopeType::kDynamic) {
+    return static_cast<double>(length) > rope_.max_position_embeddings ? length : 0;
   }
-  return frequencies;
+  const double original = rope_.original_max_position_embeddings;
+  return rope_.type == RopeType::kLongRope && static_cast<double>(length) > original
+             ? static_cast<std::int64_t>(original) + 1
+             : 0;
 }
 
-RopeTable::RopeTable(const ModelConfig& config, at::ScalarType dtype)
-    : inverse_frequencies_(rope_inverse_frequencies(config.rope, config.head_dim)), dtype_(dtype) {
+RopeTable::Angles& RopeTable::angles(std::int64_t regime, std::int64_t num_positions) const {
   constexpr std::int64_t kFirstPositions = 1024;
-  grow(std::min(config.max_position_embeddings, kFirstPositions));
-}
-
-void RopeTable::grow(std::int64_t num_positions) const {
-  const std::int64_t known = cos_.defined() ? cos_.size(0) : 0;
-  if (num_positions <= known) {
-    return;
+  if (angles_[0].regime != regime) {
+    std::swap(angles_[0], angles_[1]);
   }
-  const at::Tensor positions = at::arange(std::max(num_positions, 2 * known), at::kFloat);
-  const at::Tensor angles = at::outer(positions, inverse_frequencies_);
-  cos_ = angles.cos();
-  sin_ = angles.sin();
+  Angles& found = angles_[0];
+  if (found.regime != regime) {
+    found = {regime, rope_inverse_frequencies(rope_, regime), {}, {}};
+  }
+  const std::int64_t known = found.cos.defined() ? found.cos.size(0) : 0;
+  if (num_positions > known) {
+    const std::int64_t count = std::max({num_positions, 2 * known, kFirstPositions});
+    const at::Tensor turns = at::outer(at::arange(count, at::kFloat), found.inverse_frequencies);
+    found.cos = turns.cos() * rope_.attention_factor;
+    found.sin = turns.sin() * rope_.attention_factor;
+  }
+  return found;
 }
 
-const RopeTable::Rows& RopeTable::rows(const at::Tensor& positions) const {
+const RopeTable::Rows& RopeTable::rows(const at::Tensor& positions, std::int64_t length) const {
   const std::uint32_t version = positions.is_inference() ? 0 : positions._version();
+  const std::int64_t regime =
+      rope_.depends_on_length() ? regime_of(std::max(length, length_of(positions))) : 0;
   const auto holds = [&](const Rows& rows) {
-    return rows.positions.is_same(positions) && rows.version == version;
+    return rows.positions.is_same(positions) && rows.version == version && rows.regime == regime;
   };
   if (!holds(recent_[0])) {
     std::swap(recent_[0], recent_[1]);
   }
   if (!holds(recent_[0])) {
-    grow(positions.numel() == 0 ? 0 : positions.max().item<std::int64_t>() + 1);
-    recent_[0] = {positions, version, cos_.index_select(0, positions).unsqueeze(1).to(dtype_),
-                  sin_.index_select(0, positions).unsqueeze(1).to(dtype_)};
+    const Angles& found = angles(regime, length_of(positions));
+    const at::ScalarType type = rope_.interleaved ? at::kFloat : dtype_;
+    recent_[0] = {positions, version, regime,
+                  found.cos.index_select(0, positions).unsqueeze(1).to(type),
+                  found.sin.index_select(0, positions).unsqueeze(1).to(type)};
   }
   return recent_[0];
 }
 
-at::Tensor RopeTable::rotate(const at::Tensor& x, const at::Tensor& positions) const {
-  const Rows& found = rows(positions);
-  if (x.dim() == 3 && can_fuse(x) && x.scalar_type() == dtype_) {
+at::Tensor RopeTable::rotate(const at::Tensor& x, const at::Tensor& positions,
+                             std::int64_t length) const {
+  const Rows& found = rows(positions, length);
+  if (x.dim() == 3 && can_fuse(x) && x.scalar_type() == dtype_ && !rope_.interleaved) {
     return fused_rotate(x, found.cos, found.sin);
   }
-  return rotate_halves(x, found.cos, found.sin);
+  return rotate_leading(x, found.cos, found.sin, rope_.interleaved);
 }
 
 at::Tensor RopeTable::unrotate(const at::Tensor& x, const at::Tensor& positions) const {
-  grow(positions.numel() == 0 ? 0 : positions.max().item<std::int64_t>() + 1);
-  return rotate_halves(x.to(at::kFloat), cos_.index_select(0, positions).unsqueeze(1),
-                       -sin_.index_select(0, positions).unsqueeze(1));
+  const std::int64_t length = length_of(positions);
+  const Angles& found = angles(rope_.depends_on_length() ? regime_of(length) : 0, length);
+  // The rotation is scaled by the attention factor a: its inverse is the opposite one over a, a^-2 times.
+  const double scale = 1 / (rope_.attention_factor * rope_.attention_factor);
+  return rotate_leading(x.to(at::kFloat), found.cos.index_select(0, positions).unsqueeze(1) * scale,
+                        found.sin.index_select(0, positions).unsqueeze(1) * -scale,
+                        rope_.interleaved);
+}
+
+RopeTables::RopeTables(const ModelConfig& config, at::ScalarType dtype) {
+  for (const RopeConfig& rope : config.ropes) {
+    tables_.emplace_back(rope, dtype);
+  }
+  for (const LayerSpec& layer : config.layers) {
+    table_of_layer_.push_back(layer.rope);
+  }
+}
+
+at::Tensor RopeTables::rotate(int layer, const at::Tensor& x, const at::Tensor& positions,
+                              std::int64_t length) const {
+  const int table = table_of_layer_[static_cast<std::size_t>(layer)];
+  return table < 0 ? x : tables_[static_cast<std::size_t>(table)].rotate(x, positions, length);
+}
+
+at::Tensor RopeTables::unrotate(int layer, const at::Tensor& x, const at::Tensor& positions) const {
+  const int table = table_of_layer_[static_cast<std::size_t>(layer)];
+  return table < 0 ? x.to(at::kFloat)
+                   : tables_[static_cast<std::size_t>(table)].unrotate(x, positions);
 }
 
 }  // namespace kvc

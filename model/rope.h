@@ -1,43 +1,68 @@
-// Rotary position embedding from one table per model. Pairs are (i, i + head_dim/2), HuggingFace's
-// layout. Formulas: default, linear and llama3 as transformers computes them.
+// Rotary position embedding: one table per set of parameters, the layers' tables of a model. Formulas as
+// transformers computes them.
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "model/config.h"
 
 namespace kvc {
 
-// Inverse frequencies, float32. [head_dim / 2]
-at::Tensor rope_inverse_frequencies(const RopeConfig& rope, std::int64_t head_dim);
+// Inverse frequencies, float32, for texts of `length` tokens (which only dynamic and longrope read).
+// [rotary_dim / 2]
+at::Tensor rope_inverse_frequencies(const RopeConfig& rope, std::int64_t length = 0);
 
 // Not for concurrent use: the table grows, and remembers what was asked last, on demand.
 class RopeTable {
  public:
   // cos and sin are computed in float32 and cast to `dtype` (as transformers does).
-  RopeTable(const ModelConfig& config, at::ScalarType dtype);
+  RopeTable(RopeConfig rope, at::ScalarType dtype);
 
   // Rotates. x: [num_tokens, num_heads, head_dim]; positions: [num_tokens] int64. Same shape and
-  // dtype.
-  at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions) const;
-  // The inverse rotation, in float32 whatever x's dtype.
+  // dtype. The text's length is `length` or what the largest position implies, whichever is more.
+  at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions,
+                    std::int64_t length = 0) const;
+  // The inverse of rotate, in float32 whatever x's dtype.
   at::Tensor unrotate(const at::Tensor& x, const at::Tensor& positions) const;
 
  private:
+  struct Angles {
+    std::int64_t regime = -1;        // the shortest text they hold for
+    at::Tensor inverse_frequencies;  // [rotary_dim / 2]
+    at::Tensor cos, sin;             // [num_positions, rotary_dim / 2], float32
+  };
   struct Rows {
     at::Tensor positions;
     std::uint32_t version = 0;  // of positions, when these rows were looked up
-    at::Tensor cos, sin;        // [num_tokens, 1, head_dim / 2], dtype_
+    std::int64_t regime = -1;
+    at::Tensor cos, sin;  // [num_tokens, 1, rotary_dim / 2], dtype_ (float32 where interleaved)
   };
-  void grow(std::int64_t num_positions) const;
+  std::int64_t regime_of(std::int64_t length) const;
+  Angles& angles(std::int64_t regime, std::int64_t num_positions) const;
   // Every layer asks for the same positions: the last two answers are kept.
-  const Rows& rows(const at::Tensor& positions) const;
-  at::Tensor inverse_frequencies_;
+  const Rows& rows(const at::Tensor& positions, std::int64_t length) const;
+
+  RopeConfig rope_;
   at::ScalarType dtype_;
-  mutable at::Tensor cos_, sin_;  // [num_positions, head_dim / 2], float32
-  mutable Rows recent_[2];        // latest first
+  mutable Angles angles_[2];  // latest first
+  mutable Rows recent_[2];    // likewise
+};
+
+// The tables of a model's layers; a layer without RoPE leaves everything as it is.
+class RopeTables {
+ public:
+  RopeTables(const ModelConfig& config, at::ScalarType dtype);
+
+  at::Tensor rotate(int layer, const at::Tensor& x, const at::Tensor& positions,
+                    std::int64_t length = 0) const;
+  at::Tensor unrotate(int layer, const at::Tensor& x, const at::Tensor& positions) const;
+
+ private:
+  std::vector<RopeTable> tables_;
+  std::vector<int> table_of_layer_;  // -1: none
 };
 
 }  // namespace kvc

@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/output.h"
 #include "core/progress.h"
-#include "model/config.h"
+#include "model/checkpoint_config.h"
 #include "model/token_input.h"
 
 namespace kvc {
@@ -52,8 +52,7 @@ void run(const StatisticsProgram& program, const Request& request) {
   }
   log_debug(fmt::format("{} threads", at::get_num_threads()));
   const Checkpoint checkpoint = Checkpoint::open(request.checkpoint);
-  const ModelConfig config =
-      parse_model_config(checkpoint.config(), (checkpoint.directory() / "config.json").string());
+  const ModelConfig config = read_model_config(checkpoint);
   program.compute(checkpoint, load_calibration_tokens(request.input, checkpoint, config.vocab_size),
                   request.out, request.force);
 }

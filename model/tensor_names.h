@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/config.h"
@@ -14,7 +15,31 @@ struct NamedShape {
   std::vector<std::int64_t> shape;
 };
 
-std::string layer_prefix(int layer);  // "model.layers.3."
+std::string layer_prefix(const ModelConfig& config, int layer);  // "model.layers.3."
+std::string embedding_name(const ModelConfig& config);           // "model.embed_tokens.weight"
+std::string head_name(const ModelConfig& config);                // "lm_head.weight"
+
+// Where a projection's weight lies: rows of a tensor [tensor_rows, hidden_size], all of them unless the
+// architecture stores several projections as one.
+struct ProjectionRows {
+  std::string tensor;
+  std::int64_t tensor_rows = 0, first_row = 0, num_rows = 0;
+
+  bool is_whole() const { return num_rows == tensor_rows; }
+};
+std::string bias_name(const ProjectionRows& rows);  // "...bias" of that tensor
+ProjectionRows query_rows(const ModelConfig& config, int layer);
+ProjectionRows key_rows(const ModelConfig& config, int layer);
+ProjectionRows value_rows(const ModelConfig& config, int layer);
+ProjectionRows gate_rows(const ModelConfig& config, int layer);  // of a gated MLP
+ProjectionRows up_rows(const ModelConfig& config, int layer);
+
+// A layer's other modules by role ("input_layernorm"); empty where the architecture has none.
+struct ModuleNames {
+  std::string_view input_norm, attention_output_norm, mlp_norm, mlp_output_norm, down_proj;
+};
+ModuleNames module_names(const ArchSpec& arch);
+
 // Every tensor of one layer, and of the whole model (lm_head only when it is not tied).
 std::vector<NamedShape> layer_tensors(const ModelConfig& config, int layer);
 std::vector<NamedShape> model_tensors(const ModelConfig& config);

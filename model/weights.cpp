@@ -11,8 +11,11 @@
 namespace kvc {
 namespace {
 
-at::Tensor empty(const std::vector<std::int64_t>& shape, at::ScalarType dtype) {
-  return at::empty(shape, at::TensorOptions(dtype));
+Norm make_norm(const ModelConfig& config, at::Tensor weight, at::Tensor bias) {
+  if (weight.defined() && config.arch->norm == NormKind::kRmsPlusOne) {
+    weight = weight.to(at::kFloat) + 1;
+  }
+  return {std::move(weight), std::move(bias), config.norm_eps};
 }
 
 // Reads tensors of one layer by their short names.
@@ -20,28 +23,51 @@ class LayerReader {
  public:
   LayerReader(const Checkpoint& checkpoint, const ModelConfig& config, int layer,
               at::ScalarType dtype)
-      : checkpoint_(checkpoint), prefix_(layer_prefix(layer)), dtype_(dtype) {
+      : checkpoint_(checkpoint),
+        config_(config),
+        prefix_(layer_prefix(config, layer)),
+        dtype_(dtype) {
     for (NamedShape& tensor : layer_tensors(config, layer)) {
       shapes_.emplace(std::move(tensor.name), std::move(tensor.shape));
     }
   }
 
-  // Undefined when the architecture has no such tensor.
-  at::Tensor tensor(const std::string& name) const {
-    const auto found = shapes_.find(prefix_ + name);
-    return found == shapes_.end() ? at::Tensor()
-                                  : load_tensor(checkpoint_, found->first, found->second, dtype_);
+  Linear linear(std::string_view name) const {
+    return {tensor(prefix_ + std::string(name) + ".weight"),
+            tensor(prefix_ + std::string(name) + ".bias")};
   }
-  Linear linear(const std::string& name, bool with_weight = true) const {
-    return {with_weight ? tensor(name + ".weight") : at::Tensor(), tensor(name + ".bias")};
+  // A projection's rows, and the same rows of its bias.
+  Linear linear(const ProjectionRows& rows, bool with_weight = true) const {
+    const at::Tensor bias = tensor(bias_name(rows));
+    return {with_weight ? load_rows(checkpoint_, rows, config_.hidden_size, dtype_) : at::Tensor(),
+            bias.defined() ? bias.narrow(0, rows.first_row, rows.num_rows) : bias};
+  }
+  Norm norm(std::string_view name) const {
+    const std::string full = prefix_ + std::string(name);
+    return make_norm(config_, tensor(full + ".weight"), tensor(full + ".bias"));
   }
 
  private:
+  // Undefined when the architecture has no such tensor.
+  at::Tensor tensor(const std::string& name) const {
+    const auto found = shapes_.find(name);
+    return found == shapes_.end() ? at::Tensor()
+                                  : load_tensor(checkpoint_, found->first, found->second, dtype_);
+  }
   const Checkpoint& checkpoint_;
+  const ModelConfig& config_;
   std::string prefix_;
   at::ScalarType dtype_;
   std::map<std::string, std::vector<std::int64_t>> shapes_;
 };
+
+at::Tensor scaled_embeddings(const ModelConfig& config, const at::Tensor& rows) {
+  double scale = config.embedding_scale;
+  if (config.arch->scale_embeddings) {
+    scale = at::scalar_tensor(scale, rows.scalar_type()).item<double>();
+  }
+  return scale == 1 ? rows : rows * scale;
+}
 
 // Stacks the rows of `parts` and makes each of them a view of its block.
 Linear fuse(std::initializer_list<Linear*> parts) {
@@ -65,68 +91,16 @@ Linear fuse(std::initializer_list<Linear*> parts) {
 
 }  // namespace
 
-at::ScalarType scalar_type(Dtype dtype, const std::string& tensor) {
-  switch (dtype) {
-    case Dtype::kF64:
-      return at::kDouble;
-    case Dtype::kF32:
-      return at::kFloat;
-    case Dtype::kBF16:
-      return at::kBFloat16;
-    case Dtype::kF16:
-      return at::kHalf;
-    default:
-      fail("{}: stored as {}; weights must be F64, F32, BF16 or F16", tensor, dtype_name(dtype));
-  }
-}
-
-Dtype dtype_of(at::ScalarType type) {
-  switch (type) {
-    case at::kDouble:
-      return Dtype::kF64;
-    case at::kFloat:
-      return Dtype::kF32;
-    case at::kBFloat16:
-      return Dtype::kBF16;
-    case at::kHalf:
-      return Dtype::kF16;
-    case at::kLong:
-      return Dtype::kI64;
-    case at::kInt:
-      return Dtype::kI32;
-    default:
-      fail("tensors of type {} cannot be stored", c10::toString(type));
-  }
-}
-
-at::ScalarType parse_scalar_type(const std::string& name) {
-  for (const auto& [known, type] :
-       {std::pair("float32", at::kFloat), std::pair("bfloat16", at::kBFloat16),
-        std::pair("float16", at::kHalf)}) {
-    if (name == known) {
-      return type;
-    }
-  }
-  fail_usage("dtype \"{}\" is not supported; supported: float32, bfloat16, float16", name);
-}
-
-at::Tensor load_tensor(const Checkpoint& checkpoint, const std::string& name,
-                       const std::vector<std::int64_t>& shape, at::ScalarType dtype) {
-  const at::ScalarType stored = scalar_type(checkpoint.info(name, shape).dtype, name);
-  const std::span<const std::byte> bytes = checkpoint.bytes(name);
-  at::Tensor tensor = empty(shape, stored);
-  KVC_CHECK(tensor.nbytes() == bytes.size(), "{}: {} bytes; expected {}", name, bytes.size(),
-            tensor.nbytes());
-  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
-  release_pages(bytes);
-  return tensor.to(dtype);
+at::Tensor embed(const ModelConfig& config, const at::Tensor& embed_tokens, const at::Tensor& ids) {
+  return scaled_embeddings(config, at::embedding(embed_tokens, ids));
 }
 
 at::Tensor load_embeddings(const Checkpoint& checkpoint, const ModelConfig& config,
                            const at::Tensor& ids, at::ScalarType dtype) {
-  const std::string name = "model.embed_tokens.weight";
+  const std::string name = embedding_name(config);
   const TensorInfo& info = checkpoint.info(name, {config.vocab_size, config.hidden_size});
-  at::Tensor rows = empty({ids.size(0), config.hidden_size}, scalar_type(info.dtype, name));
+  at::Tensor rows = at::empty({ids.size(0), config.hidden_size},
+                              at::TensorOptions(scalar_type(info.dtype, name)));
   const std::span<const std::byte> table = checkpoint.bytes(name);
   const std::size_t row_bytes = rows.element_size() * static_cast<std::size_t>(config.hidden_size);
   const at::Tensor contiguous_ids = ids.contiguous();
@@ -139,7 +113,7 @@ at::Tensor load_embeddings(const Checkpoint& checkpoint, const ModelConfig& conf
     row += row_bytes;
   }
   release_pages(table);
-  return rows.to(dtype);
+  return scaled_embeddings(config, rows.to(dtype));
 }
 
 at::Tensor Linear::operator()(const at::Tensor& x) const { return float_linear(x, weight, bias); }
@@ -147,18 +121,23 @@ at::Tensor Linear::operator()(const at::Tensor& x) const { return float_linear(x
 LayerWeights load_layer(const Checkpoint& checkpoint, const ModelConfig& config, int layer,
                         at::ScalarType dtype, bool with_kv_weights) {
   const LayerReader reader(checkpoint, config, layer, dtype);
+  const ModuleNames names = module_names(*config.arch);
   LayerWeights weights;
-  weights.input_layernorm = reader.tensor("input_layernorm.weight");
-  weights.q_proj = reader.linear("self_attn.q_proj");
-  weights.k_proj = reader.linear("self_attn.k_proj", with_kv_weights);
-  weights.v_proj = reader.linear("self_attn.v_proj", with_kv_weights);
+  weights.input_norm = reader.norm(names.input_norm);
+  weights.q_proj = reader.linear(query_rows(config, layer));
+  weights.k_proj = reader.linear(key_rows(config, layer), with_kv_weights);
+  weights.v_proj = reader.linear(value_rows(config, layer), with_kv_weights);
   weights.o_proj = reader.linear("self_attn.o_proj");
-  weights.q_norm = reader.tensor("self_attn.q_norm.weight");
-  weights.k_norm = reader.tensor("self_attn.k_norm.weight");
-  weights.post_attention_layernorm = reader.tensor("post_attention_layernorm.weight");
-  weights.gate_proj = reader.linear("mlp.gate_proj");
-  weights.up_proj = reader.linear("mlp.up_proj");
-  weights.down_proj = reader.linear("mlp.down_proj");
+  weights.q_norm = reader.norm("self_attn.q_norm");
+  weights.k_norm = reader.norm("self_attn.k_norm");
+  weights.attention_output_norm = reader.norm(names.attention_output_norm);
+  weights.mlp_norm = reader.norm(names.mlp_norm);
+  if (config.arch->gated_mlp) {
+    weights.gate_proj = reader.linear(gate_rows(config, layer));
+  }
+  weights.up_proj = reader.linear(up_rows(config, layer));
+  weights.down_proj = reader.linear(names.down_proj);
+  weights.mlp_output_norm = reader.norm(names.mlp_output_norm);
   return weights;
 }
 
@@ -166,23 +145,31 @@ void fuse_projections(LayerWeights& weights) {
   if (weights.k_proj.weight.defined()) {
     weights.qkv_proj = fuse({&weights.q_proj, &weights.k_proj, &weights.v_proj});
   }
-  weights.gate_up_proj = fuse({&weights.gate_proj, &weights.up_proj});
+  if (weights.gate_proj.weight.defined()) {
+    weights.gate_up_proj = fuse({&weights.gate_proj, &weights.up_proj});
+  }
 }
 
 ModelWeights load_model_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                                 at::ScalarType dtype) {
   const std::vector<std::int64_t> shape = {config.vocab_size, config.hidden_size};
+  const auto norm_part = [&](const char* part) {
+    return load_tensor(checkpoint, config.tensor_prefix + "norm." + part, {config.hidden_size},
+                       dtype);
+  };
   ModelWeights weights;
-  weights.embed_tokens = load_tensor(checkpoint, "model.embed_tokens.weight", shape, dtype);
-  weights.norm = load_tensor(checkpoint, "model.norm.weight", {config.hidden_size}, dtype);
+  weights.embed_tokens = load_tensor(checkpoint, embedding_name(config), shape, dtype);
+  weights.norm =
+      make_norm(config, norm_part("weight"),
+                config.arch->norm == NormKind::kLayer ? norm_part("bias") : at::Tensor());
   weights.lm_head = config.tied_embeddings
                         ? weights.embed_tokens
-                        : load_tensor(checkpoint, "lm_head.weight", shape, dtype);
+                        : load_tensor(checkpoint, head_name(config), shape, dtype);
   return weights;
 }
 
-at::ScalarType storage_dtype(const Checkpoint& checkpoint) {
-  const std::string name = "model.embed_tokens.weight";
+at::ScalarType storage_dtype(const Checkpoint& checkpoint, const ModelConfig& config) {
+  const std::string name = embedding_name(config);
   return scalar_type(checkpoint.info(name).dtype, name);
 }
 

@@ -10,6 +10,7 @@
 #include "core/checkpoint.h"
 #include "model/config.h"
 #include "model/linear.h"
+#include "model/norm.h"
 #include "model/tensor_names.h"
 
 namespace kvc {
@@ -22,24 +23,29 @@ at::ScalarType parse_scalar_type(const std::string& name);  // "float32", "bfloa
 // Copies a tensor out of the mapping, cast to `dtype`. The shape is checked here, once.
 at::Tensor load_tensor(const Checkpoint& checkpoint, const std::string& name,
                        const std::vector<std::int64_t>& shape, at::ScalarType dtype);
+// Some rows of a tensor, without reading the others. [num_rows, columns]
+at::Tensor load_rows(const Checkpoint& checkpoint, const ProjectionRows& rows, std::int64_t columns,
+                     at::ScalarType dtype);
 
 // Projections may share one fused matrix, of which each one's weight is a block of rows: one
 // product is faster than several. load_layer leaves them apart, so that gradients can be taken for
-// each.
+// each. Norms that an architecture does not have are undefined, and so change nothing.
 struct LayerWeights {
-  at::Tensor input_layernorm;             // [hidden_size]
+  Norm input_norm;                        // of what attention reads
   Linear q_proj, k_proj, v_proj, o_proj;  // k_proj/v_proj weights undefined where a plan replaced
                                           // them; their biases are kept
-  at::Tensor q_norm, k_norm;              // [head_dim], or undefined
-  at::Tensor post_attention_layernorm;    // [hidden_size]
-  Linear gate_proj, up_proj, down_proj;
-  Linear qkv_proj;      // rows q | k | v, or undefined
-  Linear gate_up_proj;  // rows gate | up, or undefined
+  Norm q_norm, k_norm;                    // [head_dim], or [q_dim] and [kv_dim]
+  Norm attention_output_norm;             // of what attention adds
+  Norm mlp_norm;                          // of what the MLP reads
+  Linear gate_proj, up_proj, down_proj;   // gate_proj undefined where the MLP is not gated
+  Norm mlp_output_norm;                   // of what the MLP adds
+  Linear qkv_proj;                        // rows q | k | v, or undefined
+  Linear gate_up_proj;                    // rows gate | up, or undefined
 };
 
 struct ModelWeights {
   at::Tensor embed_tokens;  // [vocab_size, hidden_size]
-  at::Tensor norm;          // [hidden_size]
+  Norm norm;                // [hidden_size]
   at::Tensor lm_head;       // [vocab_size, hidden_size]; the embedding itself when tied
 };
 
@@ -51,11 +57,14 @@ LayerWeights load_layer(const Checkpoint& checkpoint, const ModelConfig& config,
 void fuse_projections(LayerWeights& weights);
 ModelWeights load_model_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                                 at::ScalarType dtype);
-// Rows `ids` [num_tokens] of the embedding, cast to `dtype`, without reading the others.
+// What the first layer reads, [num_tokens, hidden_size]: rows `ids` [num_tokens] of the embedding,
+// scaled as the config says.
+at::Tensor embed(const ModelConfig& config, const at::Tensor& embed_tokens, const at::Tensor& ids);
+// The same in `dtype`, without reading other rows of the embedding.
 at::Tensor load_embeddings(const Checkpoint& checkpoint, const ModelConfig& config,
                            const at::Tensor& ids, at::ScalarType dtype);
 // The type the checkpoint stores its weights in (that of the embedding).
-at::ScalarType storage_dtype(const Checkpoint& checkpoint);
+at::ScalarType storage_dtype(const Checkpoint& checkpoint, const ModelConfig& config);
 // Error listing every tensor that the config needs and the checkpoint lacks, or that it holds and
 // no part of the architecture uses. Reads headers only. `replaced` names tensors that may be
 // absent.

@@ -7,9 +7,14 @@ namespace {
 
 class SegmentBuilder {
  public:
-  SegmentBuilder(const Decoder& decoder, const LayerWeights& weights, const GroupFactors& factors,
-                 std::int64_t num_queries)
-      : decoder_(decoder), weights_(weights), factors_(factors), num_queries_(num_queries) {}
+  SegmentBuilder(const Decoder& decoder, int layer, const GroupFactors& factors,
+                 std::int64_t num_queries, std::int64_t length)
+      : decoder_(decoder),
+        layer_(layer),
+        weights_(decoder.layer(layer)),
+        factors_(factors),
+        num_queries_(num_queries),
+        length_(length) {}
 
   Segment from_latents(const at::Tensor& stored, const at::Tensor& positions,
                        const Reconstruction& layer) const {
@@ -19,7 +24,7 @@ class SegmentBuilder {
     const at::Tensor key = rebuild_key(latent.narrow(1, 0, factors_.key_rank))
                                .view({-1, config.num_kv_heads, config.head_dim});
     Segment segment{
-        .key = finish_key(config, weights_, decoder_.rope(), key, positions),
+        .key = finish_key(weights_, decoder_.rope(), layer_, key, positions, length_),
         .positions = positions,
         .value = {},
         .latent = latent.narrow(1, latent.size(1) - factors_.value_rank, factors_.value_rank),
@@ -34,7 +39,10 @@ class SegmentBuilder {
   }
 
   Segment from_rows(const KeyValueBuffers& rows, const at::Tensor& positions) const {
-    return {.key = rows.key.rows().to(decoder_.dtype()),
+    const at::Tensor key = rows.key.rows().to(decoder_.dtype());
+    return {.key = stores_raw_keys(decoder_.config(), layer_)
+                       ? finish_key(weights_, decoder_.rope(), layer_, key, positions, length_)
+                       : key,
             .positions = positions,
             .value = rows.value.rows().to(decoder_.dtype()),
             .latent = {},
@@ -44,9 +52,10 @@ class SegmentBuilder {
 
  private:
   const Decoder& decoder_;
+  int layer_;
   const LayerWeights& weights_;
   const GroupFactors& factors_;
-  std::int64_t num_queries_;
+  std::int64_t num_queries_, length_;
 };
 
 // Sinks and then the last tokens of the sequence.
@@ -58,6 +67,10 @@ at::Tensor pending_positions(std::int64_t pending, std::int64_t num_tokens,
 }
 
 }  // namespace
+
+bool stores_raw_keys(const ModelConfig& config, int layer) {
+  return config.depends_on_length(layer);
+}
 
 KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
                      const GroupFactors& factors, const Reconstruction& layer,
@@ -73,10 +86,9 @@ KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
 std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, int group,
                                     int index, const GroupFactors& factors,
                                     const LatentStore& store, std::int64_t num_tokens,
-                                    std::int64_t num_queries) {
+                                    std::int64_t num_queries, std::int64_t length) {
   const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
-  const SegmentBuilder builder(decoder, decoder.layer(spec.first_layer + index), factors,
-                               num_queries);
+  const SegmentBuilder builder(decoder, spec.first_layer + index, factors, num_queries, length);
   const auto at_index = static_cast<std::size_t>(index);
   std::vector<Segment> segments;
   if (store.merged_positions().size() > 0) {

@@ -12,24 +12,20 @@ namespace {
 
 // One sequence's queries over the keys and values of a plain layer, new tokens last.
 at::Tensor attend_rows(const at::Tensor& query, const at::Tensor& positions,
-                       const KeyValueBuffers& rows, std::optional<std::int64_t> window) {
+                       const KeyValueBuffers& rows, const AttentionRule& rule) {
   const at::Tensor key = rows.key.rows(), value = rows.value.rows();
-  const std::int64_t num_tokens = key.size(0);
   if (query.size(0) == 1) {
-    const std::int64_t seen = window ? std::min(*window, num_tokens) : num_tokens;
-    return decode_attention(query[0], key.narrow(0, num_tokens - seen, seen),
-                            value.narrow(0, num_tokens - seen, seen))
-        .unsqueeze(0);
+    return decode_attention(query[0], key, value, rule).unsqueeze(0);
   }
   const auto dtype = query.scalar_type();
   return attend_segments(query, positions,
                          {{.key = key.to(dtype),
-                           .positions = at::arange(num_tokens, at::kLong),
+                           .positions = at::arange(key.size(0), at::kLong),
                            .value = value.to(dtype),
                            .latent = {},
                            .value_proj = {},
                            .value_bias = {}}},
-                         window);
+                         rule);
 }
 
 }  // namespace
@@ -44,7 +40,10 @@ at::Tensor CachedAttention::attend(int layer, const AttentionInput& input,
   const int group = plan_.group_of(layer);
   const int first_layer =
       group < 0 ? layer : plan_.groups[static_cast<std::size_t>(group)].first_layer;
-  const Place place{layer, group, layer - first_layer};
+  const std::int64_t length = decoder_.config().depends_on_length(layer)
+                                  ? batch.positions.max().item<std::int64_t>() + 1
+                                  : 0;
+  const Place place{layer, group, layer - first_layer, length};
   const NewTokens tokens = new_tokens(place, input, batch.positions);
   std::vector<at::Tensor> outputs;
   std::int64_t first = 0;
@@ -77,14 +76,15 @@ CachedAttention::NewTokens CachedAttention::new_tokens(const Place& place,
                           factors.layers[static_cast<std::size_t>(place.index)], tokens.latent);
     }
     if (input.weights.k_norm.defined()) {
-      tokens.key_rms = key_rms(exact.key, decoder_.config().rms_norm_eps);
+      tokens.key_rms = key_rms(exact.key, input.weights.k_norm);
     }
     if (!split && !keeps_latents(plan_, place.group) && plan_.policy.rule != MergeRule::kLs) {
       weigh(place, tokens.latent);
     }
   }
-  tokens.query = decoder_.rope().rotate(input.query, positions);
-  tokens.key = finish_key(decoder_.config(), input.weights, decoder_.rope(), exact.key, positions);
+  tokens.query = decoder_.rope().rotate(place.layer, input.query, positions);
+  tokens.key = finish_key(input.weights, decoder_.rope(), place.layer, exact.key, positions);
+  tokens.pending_key = stores_raw_keys(decoder_.config(), place.layer) ? exact.key : tokens.key;
   tokens.value = exact.value;
   return tokens;
 }
@@ -118,7 +118,7 @@ void CachedAttention::store(const Place& place, const NewTokens& tokens,
     group.append_latent(place.index, own(tokens.latent), own(positions));
     return;
   }
-  group.append_pending(place.index, own(tokens.key), own(tokens.value));
+  group.append_pending(place.index, own(tokens.pending_key), own(tokens.value));
   if (group.keeps_latents()) {
     group.hold_latent(place.index, own(tokens.latent));
   } else if (group.holds_key_rms()) {
@@ -132,18 +132,18 @@ at::Tensor CachedAttention::attend_sequence(const Place& place, const NewTokens&
                                             const at::Tensor& positions, const KvCache& cache,
                                             std::int64_t first, std::int64_t count) {
   const auto own = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
-  const auto& window = decoder_.config().windows[static_cast<std::size_t>(place.layer)];
+  const AttentionRule rule = attention_rule(decoder_.config(), place.layer);
   if (cache.num_tokens() == 0 && pass_ == Pass::kPrefill) {
-    return causal_attention(own(tokens.query), own(tokens.key), own(tokens.value), window);
+    return causal_attention(own(tokens.query), own(tokens.key), own(tokens.value), rule);
   }
   if (place.group < 0) {
-    return attend_rows(own(tokens.query), own(positions), cache.plain_layer(place.layer), window);
+    return attend_rows(own(tokens.query), own(positions), cache.plain_layer(place.layer), rule);
   }
   const std::vector<Segment> segments =
       cache_segments(decoder_, plan_, place.group, place.index,
                      factors_.groups[static_cast<std::size_t>(place.group)],
-                     cache.group(place.group), cache.num_tokens() + count, count);
-  return attend_segments(own(tokens.query), own(positions), segments, window);
+                     cache.group(place.group), cache.num_tokens() + count, count, place.length);
+  return attend_segments(own(tokens.query), own(positions), segments, rule);
 }
 
 }  // namespace kvc

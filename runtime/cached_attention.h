@@ -22,12 +22,15 @@ class CachedAttention : public Attention {
   at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override;
 
  private:
-  // Post-RoPE tensors of all new tokens; `latent` where the layer's group needs it.
+  // Post-RoPE tensors of all new tokens; `latent` where the layer's group needs it; `pending_key` as a
+  // latent group stores it.
   struct NewTokens {
-    at::Tensor query, key, value, latent, key_rms;
+    at::Tensor query, key, value, latent, pending_key, key_rms;
   };
   struct Place {
     int layer = 0, group = -1, index = 0;  // index: of the layer in its group
+    std::int64_t length =
+        0;  // of the longest sequence with its new tokens, where RoPE depends on it
   };
   NewTokens new_tokens(const Place& place, const AttentionInput& input,
                        const at::Tensor& positions);

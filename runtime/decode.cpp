@@ -44,9 +44,14 @@ struct Partials {
 
 }  // namespace
 
-at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& key,
-                            const at::Tensor& value) {
+at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& all_keys,
+                            const at::Tensor& all_values, const AttentionRule& rule) {
+  const std::int64_t num_tokens = all_keys.size(0);
+  const std::int64_t seen = std::min(rule.window.value_or(num_tokens), num_tokens);
+  const at::Tensor key = all_keys.narrow(0, num_tokens - seen, seen);
+  const at::Tensor value = all_values.narrow(0, num_tokens - seen, seen);
   const at::Tensor queries = query.to(at::kFloat).contiguous();
+  const double scale = rule.scale.value_or(1 / std::sqrt(static_cast<double>(key.size(2))));
   const DecodeAttentionParams params{.query = queries.const_data_ptr<float>(),
                                      .key = key.const_data_ptr(),
                                      .value = value.const_data_ptr(),
@@ -55,7 +60,8 @@ at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& key,
                                      .num_heads = query.size(0),
                                      .num_kv_heads = key.size(1),
                                      .head_dim = key.size(2),
-                                     .scale = 1 / std::sqrt(static_cast<float>(key.size(2)))};
+                                     .scale = static_cast<float>(scale),
+                                     .softcap = static_cast<float>(rule.softcap)};
   at::Tensor output = at::empty({params.num_heads * params.head_dim}, at::kFloat);
   const std::int64_t chunks =
       std::clamp<std::int64_t>(key.numel() / kElementsPerThread, 1, at::get_num_threads());

@@ -7,6 +7,7 @@
 
 #include "core/checkpoint.h"
 #include "core/error.h"
+#include "model/checkpoint_config.h"
 #include "model/weights.h"
 #include "runtime/compression.h"
 #include "runtime/plan_source.h"
@@ -94,10 +95,9 @@ std::int64_t layer_work(const ModelConfig& config, const std::vector<KvCache*>& 
 
 Engine Engine::load(const std::filesystem::path& directory, const EngineOptions& options) {
   const Checkpoint checkpoint = Checkpoint::open(directory);
+  const ModelConfig config = read_model_config(checkpoint);
   const at::ScalarType dtype =
-      options.dtype.empty() ? storage_dtype(checkpoint) : parse_scalar_type(options.dtype);
-  const ModelConfig config =
-      parse_model_config(checkpoint.config(), (directory / "config.json").string());
+      options.dtype.empty() ? storage_dtype(checkpoint, config) : parse_scalar_type(options.dtype);
   Engine engine;
   engine.plan_ = std::make_shared<const KvPlan>(plan_of(checkpoint, config));
   engine.decoder_ = std::make_unique<Decoder>(checkpoint, dtype, replaced_layers(*engine.plan_));

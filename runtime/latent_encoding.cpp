@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/cache_segments.h"
+
 namespace kvc {
 namespace {
 
@@ -63,12 +65,13 @@ class Encoder {
     const std::int64_t count = positions.size(0);
     std::vector<at::Tensor> columns;
     for (int index = 0; index < spec_.num_layers; ++index) {
-      const LayerWeights& weights = decoder_.layer(spec_.first_layer + index);
+      const int layer = spec_.first_layer + index;
+      const LayerWeights& weights = decoder_.layer(layer);
       const KeyValueBuffers& pending = store_.pending(index);
-      at::Tensor key =
-          decoder_.rope().unrotate(pending.key.rows().narrow(0, first, count), positions);
-      if (weights.k_norm.defined()) {
-        key = undo_key_norm(key, weights, index, first);
+      at::Tensor key = pending.key.rows().narrow(0, first, count).to(at::kFloat);
+      if (!stores_raw_keys(decoder_.config(), layer)) {
+        key = decoder_.rope().unrotate(layer, key, positions);
+        key = weights.k_norm.defined() ? undo_key_norm(key, weights, index, first) : key;
       }
       const at::Tensor value = pending.value.rows().narrow(0, first, count).to(at::kFloat);
       columns.push_back(without_bias(key.flatten(1), weights.k_proj.bias));
@@ -80,7 +83,8 @@ class Encoder {
   // A channel that the norm's weight sets to zero is lost, and without effect: taken as zero.
   at::Tensor undo_key_norm(const at::Tensor& key, const LayerWeights& weights, int index,
                            std::int64_t first) const {
-    const at::Tensor weight = weights.k_norm.to(at::kFloat);
+    const at::Tensor weight =
+        weights.k_norm.weight.to(at::kFloat).view({-1, key.size(-1)});  // of all heads, or each
     const at::Tensor inverse = at::where(weight == 0, at::zeros_like(weight), weight.reciprocal());
     at::Tensor rms;
     if (store_.holds_key_rms()) {
@@ -89,8 +93,7 @@ class Encoder {
       const Reconstruction& layer = factors_.layers[static_cast<std::size_t>(index)];
       const at::Tensor latent = store_.held_latent(index).narrow(0, first, key.size(0));
       const Linear rebuild{layer.key, weights.k_proj.bias};
-      rms = key_rms(rebuild(latent.to(layer.key.scalar_type())).view(key.sizes()),
-                    decoder_.config().rms_norm_eps);
+      rms = key_rms(rebuild(latent.to(layer.key.scalar_type())).view(key.sizes()), weights.k_norm);
     }
     return key * rms.unsqueeze(-1) * inverse;
   }
@@ -130,8 +133,11 @@ at::Tensor row_cosine(const at::Tensor& a, const at::Tensor& b) {
   return (left * right).sum(1) / norms.sqrt().clamp_min(1e-30);
 }
 
-at::Tensor key_rms(const at::Tensor& key, double eps) {
-  return key.to(at::kFloat).square().mean(-1).add(eps).sqrt();
+at::Tensor key_rms(const at::Tensor& key, const Norm& k_norm) {
+  const at::Tensor squares = key.to(at::kFloat).square();
+  const bool per_head = k_norm.weight.size(0) == key.size(-1);
+  const at::Tensor mean = per_head ? squares.mean(-1) : squares.mean({1, 2}).unsqueeze(1);
+  return mean.add(k_norm.eps).sqrt().expand({key.size(0), key.size(1)});
 }
 
 }  // namespace kvc

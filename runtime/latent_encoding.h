@@ -29,7 +29,8 @@ EncodedTokens encode_pending(const Decoder& decoder, const KvPlan& plan, int gro
 
 // cos of each row of a and b, [n, rank] of any floating type. [n] float32
 at::Tensor row_cosine(const at::Tensor& a, const at::Tensor& b);
-// sqrt(mean of squares + eps) per head, what rms_norm divides by. [n, num_kv_heads] float32
-at::Tensor key_rms(const at::Tensor& key, double eps);
+// sqrt(mean of squares + eps), what k_norm divides the key [n, num_kv_heads, head_dim] by: one number
+// per head, or one per token under all its heads. [n, num_kv_heads] float32
+at::Tensor key_rms(const at::Tensor& key, const Norm& k_norm);
 
 }  // namespace kvc

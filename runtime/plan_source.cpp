@@ -28,7 +28,7 @@ KvPlan plan_of(const Checkpoint& checkpoint, const ModelConfig& config) {
       "{}: the plan is for {} layers of {} KV heads of {} channels, the model has {} of {} of {}",
       subject, plan.num_layers(), plan.num_kv_heads, plan.head_dim, config.num_layers,
       config.num_kv_heads, config.head_dim);
-  KVC_CHECK(plan.key_norm == config.arch->qk_norm,
+  KVC_CHECK(plan.key_norm == (config.arch->qk_norm != QkNorm::kNone),
             "{}: the plan says keys are {}normed, the architecture says otherwise; export again",
             subject, plan.key_norm ? "" : "not ");
   return plan;

@@ -58,12 +58,12 @@ SegmentedKeys gather_keys(const std::vector<Segment>& segments) {
 // query: [T, num_heads, head_dim]. [T, num_heads * head_dim] float32.
 at::Tensor attend_chunk(const at::Tensor& query, const at::Tensor& query_positions,
                         const std::vector<Segment>& segments, const SegmentedKeys& gathered,
-                        std::optional<std::int64_t> window) {
+                        const AttentionRule& rule) {
   const std::int64_t num_queries = query.size(0), num_heads = query.size(1),
                      head_dim = query.size(2);
   const std::int64_t num_kv_heads = segments.front().key.size(1);
   const std::int64_t heads_per_kv = num_heads / num_kv_heads;
-  const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
+  const double scale = rule.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
   const at::Tensor queries = (query.to(at::kFloat) * scale)
                                  .view({num_queries, num_kv_heads, heads_per_kv, head_dim})
                                  .permute({1, 2, 0, 3})
@@ -73,8 +73,11 @@ at::Tensor attend_chunk(const at::Tensor& query, const at::Tensor& query_positio
     pieces.push_back(at::bmm(queries, keys));
   }
   at::Tensor scores = at::cat(pieces, -1);  // [num_kv_heads, heads_per_kv * T, total]
-  if (num_queries > 1 || window) {
-    const at::Tensor allowed = allowed_mask(query_positions, gathered.positions, window);
+  if (rule.softcap != 0) {
+    scores.div_(rule.softcap).tanh_().mul_(rule.softcap);
+  }
+  if (num_queries > 1 || rule.window) {
+    const at::Tensor allowed = allowed_mask(query_positions, gathered.positions, rule.window);
     scores.view({num_kv_heads, heads_per_kv, num_queries, gathered.total})
         .masked_fill_(allowed.logical_not(), -INFINITY);
   }
@@ -100,8 +103,7 @@ bool prefers_rank_space(std::int64_t num_queries, std::int64_t num_heads, std::i
 }
 
 at::Tensor attend_segments(const at::Tensor& query, const at::Tensor& query_positions,
-                           const std::vector<Segment>& segments,
-                           std::optional<std::int64_t> window) {
+                           const std::vector<Segment>& segments, const AttentionRule& rule) {
   const SegmentedKeys gathered = gather_keys(segments);
   const std::int64_t num_queries = query.size(0);
   const std::int64_t step = std::max<std::int64_t>(
@@ -111,7 +113,7 @@ at::Tensor attend_segments(const at::Tensor& query, const at::Tensor& query_posi
     const std::int64_t count = std::min(step, num_queries - first);
     outputs.push_back(attend_chunk(query.narrow(0, first, count),
                                    query_positions.narrow(0, first, count), segments, gathered,
-                                   window));
+                                   rule));
   }
   return (outputs.size() == 1 ? outputs.front() : at::cat(outputs)).to(query.scalar_type());
 }

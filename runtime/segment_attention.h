@@ -5,8 +5,9 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
-#include <optional>
 #include <vector>
+
+#include "model/attention_rule.h"
 
 namespace kvc {
 
@@ -26,11 +27,8 @@ struct Segment {
 bool prefers_rank_space(std::int64_t num_queries, std::int64_t num_heads, std::int64_t head_dim,
                         std::int64_t kv_dim, std::int64_t rank);
 
-// query [T, num_heads, head_dim] post-RoPE, query_positions [T] int64. A query sees the tokens
-// whose position is at most its own and, with a window, greater than its own minus the window.
-// Scores and sums in float32. [T, num_heads * head_dim] in the query's dtype.
+// query [T, num_heads, head_dim] post-RoPE, query_positions [T] int64. Scores and sums in float32. [T, num_heads * head_dim] in the query's dtype.
 at::Tensor attend_segments(const at::Tensor& query, const at::Tensor& query_positions,
-                           const std::vector<Segment>& segments,
-                           std::optional<std::int64_t> window);
+                           const std::vector<Segment>& segments, const AttentionRule& rule);
 
 }  // namespace kvc

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/progress.h"
 #include "core/provenance.h"
+#include "model/checkpoint_config.h"
 #include "runtime/engine.h"
 #include "validate/comparison.h"
 #include "validate/evaluation_text.h"
@@ -173,10 +174,8 @@ ValidationReport validate(const ValidateOptions& given) {
   check_options(given);
   const Checkpoint reference_checkpoint = Checkpoint::open(given.reference);
   const Checkpoint candidate_checkpoint = Checkpoint::open(given.candidate);
-  const ModelConfig config =
-      parse_model_config(reference_checkpoint.config(), given.reference.string());
-  check_comparable(given, config,
-                   parse_model_config(candidate_checkpoint.config(), given.candidate.string()));
+  const ModelConfig config = read_model_config(reference_checkpoint);
+  check_comparable(given, config, read_model_config(candidate_checkpoint));
   const ValidateOptions options = resolve(given, config);
   const TokenSet text = load_evaluation_text(options, candidate_checkpoint, config);
 

@@ -97,6 +97,16 @@ void score_block(D d, const HeadRows<T>& rows, const Quad& quad, std::int64_t fi
   }
 }
 
+// Scores [count, kQuad] x become softcap * tanh(x / softcap).
+inline void cap(float softcap, std::int64_t count, float* scores) {
+  const hn::CappedTag<float, 4> d4;
+  const auto limit = hn::Set(d4, softcap), inverse = hn::Set(d4, 1 / softcap);
+  for (std::int64_t token = 0; token < count; ++token) {
+    float* row = scores + token * kQuad;
+    hn::StoreU(hn::Mul(limit, hn::Tanh(d4, hn::Mul(hn::LoadU(d4, row), inverse))), d4, row);
+  }
+}
+
 // Turns scores [count, kQuad] into exp(score - max) and rescales what was summed under a smaller
 // max.
 inline void exponentiate(Quad& quad, std::int64_t head_dim, std::int64_t count, float* scores) {
@@ -213,6 +223,9 @@ void attend_typed(D d, const DecodeAttentionParams& params, std::int64_t first, 
                              params.num_kv_heads * params.head_dim, params.head_dim};
       Quad& state = work.quads[static_cast<std::size_t>(quad)];
       score_block(d, rows, state, block, count, scores);
+      if (params.softcap != 0) {
+        cap(params.softcap, count, scores);
+      }
       exponentiate(state, params.head_dim, count, scores);
       accumulate_block(d, rows, state, block, count, scores);
     }

@@ -18,7 +18,8 @@ struct DecodeAttentionParams {
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
-  float scale = 1;  // of the scores, 1 / sqrt(head_dim)
+  float scale = 1;    // of the scores
+  float softcap = 0;  // s: scores x, once scaled, become s tanh(x / s); 0: none
 };
 
 // The softmax of some tokens, to be combined with that of others.
@@ -28,7 +29,7 @@ struct AttentionPartial {
   float* output = nullptr;  // [num_heads, head_dim] sum of exp(score - max) * value
 };
 
-// The specification: softmax(scale * query keyᵀ) value in float32. output: [num_heads, head_dim].
+// The specification: softmax(cap(scale * query keyᵀ)) value in float32. output: [num_heads, head_dim].
 void decode_attention_reference(const DecodeAttentionParams& params, float* output);
 void decode_attention_partial_reference(const DecodeAttentionParams& params, std::int64_t first,
                                         std::int64_t last, const AttentionPartial& partial);

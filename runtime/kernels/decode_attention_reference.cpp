@@ -28,7 +28,9 @@ HeadSoftmax attend_head(const DecodeAttentionParams& params, std::int64_t head, 
       score += static_cast<double>(params.query[head * params.head_dim + channel]) *
                load_element(params.key, offset(token) + channel, params.element);
     }
-    scores.push_back(score * params.scale);
+    score *= params.scale;
+    scores.push_back(params.softcap == 0 ? score
+                                         : params.softcap * std::tanh(score / params.softcap));
     softmax.max = std::max(softmax.max, scores.back());
   }
   for (std::int64_t token = first; token < last; ++token) {

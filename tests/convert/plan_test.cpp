@@ -24,7 +24,7 @@ ModelConfig model(int num_layers, std::int64_t hidden_size, std::int64_t num_hea
   config.num_kv_heads = num_kv_heads;
   config.head_dim = hidden_size / num_heads;
   config.max_position_embeddings = 8192;
-  config.windows.resize(static_cast<std::size_t>(num_layers));
+  config.layers.resize(static_cast<std::size_t>(num_layers));
   return config;
 }
 
@@ -161,7 +161,7 @@ TEST(Plan, TheRankIsCappedByTheGroup) {
 
 TEST(Plan, LayersOfDifferentKindNeverShareAGroup) {
   ModelConfig config = model(6, 64, 8, 8);
-  config.windows[3] = config.windows[4] = config.windows[5] = 32;
+  config.layers[3].window = config.layers[4].window = config.layers[5].window = 32;
   const std::vector<LatentGroup> groups = group_layers(config, 4);
   ASSERT_EQ(groups.size(), 2u);
   EXPECT_EQ(groups[0].num_layers, 3);

@@ -55,7 +55,7 @@ struct Reference {
 // sequence at a time. Logits are scored `shift` tokens ahead.
 Reference autograd_reference(const Checkpoint& checkpoint, const Sequences& sequences, int shift) {
   const ModelConfig config = parse_model_config(checkpoint.config(), "config.json");
-  const RopeTable rope(config, at::kFloat);
+  const RopeTables rope(config, at::kFloat);
   const ModelWeights model = load_model_weights(checkpoint, config, at::kFloat);
   FullAttention attention(config, rope);
   std::vector<LayerWeights> layers;
@@ -69,7 +69,7 @@ Reference autograd_reference(const Checkpoint& checkpoint, const Sequences& sequ
   Reference reference;
   for (const auto& sequence : sequences) {
     const TokenBatch batch = TokenBatch::of({sequence});
-    at::Tensor x = at::embedding(model.embed_tokens, batch.ids);
+    at::Tensor x = embed(config, model.embed_tokens, batch.ids);
     for (int layer = 0; layer < config.num_layers; ++layer) {
       x = run_layer(config, layers[static_cast<std::size_t>(layer)], layer, x, batch, attention);
     }
@@ -193,13 +193,13 @@ TEST(LossGradient, PiecesOfALargeVocabularyAddUp) {
   config.vocab_size = std::int64_t{1} << 20;  // four rows at a time
   config.hidden_size = 2;
   ModelWeights weights;
-  weights.norm = at::ones({2});
+  weights.norm = {.weight = at::ones({2}), .bias = {}, .eps = config.norm_eps};
   weights.lm_head = at::zeros({config.vocab_size, 2});
   weights.lm_head[7][0] = 1;  // only token 7 has a logit that depends on the state
   const at::Tensor ids = at::full({7}, 7, at::kLong);
   const at::Tensor hidden = testing::random_normal({7, 2}, 1);
   const LossGradient gradient = loss_gradient(config, weights, hidden, ids);
-  const at::Tensor logit = rms_norm(hidden, weights.norm, config.rms_norm_eps).select(1, 0);
+  const at::Tensor logit = weights.norm(hidden).select(1, 0);
   const at::Tensor others = at::full({7}, static_cast<double>(config.vocab_size - 1));
   const at::Tensor nll = (logit.exp() + others).log() - logit;
   EXPECT_NEAR(gradient.loss, nll.narrow(0, 0, 6).mean().item<double>(), 1e-3);

@@ -19,6 +19,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::synthetic_config;
 
+std::vector<std::optional<std::int64_t>> windows_of(const ModelConfig& config) {
+  std::vector<std::optional<std::int64_t>> windows;
+  for (const LayerSpec& layer : config.layers) {
+    windows.push_back(layer.window);
+  }
+  return windows;
+}
+
 ModelConfig parse(const Json& json) { return parse_model_config(json, "some/config.json"); }
 
 std::string refusal(const Json& json) {
@@ -56,7 +64,7 @@ TEST(ModelConfig, ReadsSizesAndTokens) {
   EXPECT_THAT(config.eos_token_ids, ElementsAre(2, 7));
   EXPECT_EQ(config.bos_token_id, 1);
   EXPECT_EQ(config.dtype, "float32");
-  EXPECT_THAT(config.windows, Each(std::nullopt));
+  EXPECT_THAT(windows_of(config), Each(std::nullopt));
 }
 
 TEST(ModelConfig, CountsParameters) {
@@ -107,20 +115,20 @@ TEST(ModelConfig, ResolvesBiases) {
 
 TEST(ModelConfig, ResolvesWindows) {
   const std::optional<std::int64_t> none;
-  EXPECT_THAT(parse(without(config_of("mistral"), "sliding_window")).windows, Each(4096));
-  EXPECT_THAT(parse(config_of("mistral")).windows, Each(none));  // null
-  EXPECT_THAT(parse(with(config_of("llama"), "sliding_window", 5)).windows, Each(none));
+  EXPECT_THAT(windows_of(parse(without(config_of("mistral"), "sliding_window"))), Each(4096));
+  EXPECT_THAT(windows_of(parse(config_of("mistral"))), Each(none));  // null
+  EXPECT_THAT(windows_of(parse(with(config_of("llama"), "sliding_window", 5))), Each(none));
 
   Json qwen = synthetic_config({.model_type = "qwen2", .window = 7, .max_window_layers = 3});
-  EXPECT_THAT(parse(qwen).windows, ElementsAre(none, none, none, 7));
+  EXPECT_THAT(windows_of(parse(qwen)), ElementsAre(none, none, none, 7));
   EXPECT_FALSE(parse(qwen).same_kind(0, 3));
   EXPECT_TRUE(parse(qwen).same_kind(0, 2));
   qwen["layer_types"] = {"full_attention", "sliding_attention", "full_attention", "full_attention"};
-  EXPECT_THAT(parse(qwen).windows, ElementsAre(none, 7, none, none));
+  EXPECT_THAT(windows_of(parse(qwen)), ElementsAre(none, 7, none, none));
   qwen["use_sliding_window"] = false;
   EXPECT_THAT(refusal(qwen), HasSubstr("sets no sliding window"));
   qwen.erase("layer_types");
-  EXPECT_THAT(parse(qwen).windows, Each(none));
+  EXPECT_THAT(windows_of(parse(qwen)), Each(none));
 }
 
 TEST(ModelConfig, ReadsRopeInBothSpellings) {
@@ -132,29 +140,36 @@ TEST(ModelConfig, ReadsRopeInBothSpellings) {
   Json old = without(config_of("llama"), "rope_parameters");
   old["rope_theta"] = 500000.0;
   old["rope_scaling"] = llama3;
-  const RopeConfig rope = parse(old).rope;
-  EXPECT_EQ(rope, (RopeConfig{RopeType::kLlama3, 500000, 8, 1, 4, 8192}));
+  const RopeConfig rope = parse(old).ropes.front();
+  EXPECT_EQ(rope, (RopeConfig{.type = RopeType::kLlama3,
+                              .theta = 500000,
+                              .factor = 8,
+                              .low_freq_factor = 1,
+                              .high_freq_factor = 4,
+                              .original_max_position_embeddings = 8192,
+                              .rotary_dim = 8}));
 
   Json current = with(config_of("llama"), "rope_parameters", llama3);
   current["rope_parameters"]["rope_theta"] = 500000;
-  EXPECT_EQ(parse(current).rope, rope);
+  EXPECT_EQ(parse(current).ropes.front(), rope);
   current["original_max_position_embeddings"] = 4096;  // the top-level key wins
-  EXPECT_EQ(parse(current).rope.original_max_position_embeddings, 4096);
+  EXPECT_EQ(parse(current).ropes.front().original_max_position_embeddings, 4096);
   current.erase("original_max_position_embeddings");
   current["rope_parameters"].erase("original_max_position_embeddings");
-  EXPECT_EQ(parse(current).rope.original_max_position_embeddings, 256);
+  EXPECT_EQ(parse(current).ropes.front().original_max_position_embeddings, 256);
 }
 
 TEST(ModelConfig, RopeScalingReplacesRopeParametersWhole) {
   Json json =
       with(config_of("llama"), "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}});
-  EXPECT_EQ(parse(json).rope.theta, 5e5);
+  EXPECT_EQ(parse(json).ropes.front().theta, 5e5);
   json["rope_scaling"] = nullptr;
-  EXPECT_EQ(parse(json).rope.theta, 5e5);
+  EXPECT_EQ(parse(json).ropes.front().theta, 5e5);
   json["rope_scaling"] = Json::object();
-  EXPECT_EQ(parse(json).rope.theta, 5e5);
+  EXPECT_EQ(parse(json).ropes.front().theta, 5e5);
   json["rope_scaling"] = {{"type", "linear"}, {"factor", 2}};
-  EXPECT_EQ(parse(json).rope, (RopeConfig{.type = RopeType::kLinear, .theta = 10000, .factor = 2}));
+  EXPECT_EQ(parse(json).ropes.front(),
+            (RopeConfig{.type = RopeType::kLinear, .theta = 10000, .factor = 2, .rotary_dim = 8}));
 }
 
 TEST(ModelConfig, DtypeWinsOverTorchDtype) {
@@ -218,10 +233,11 @@ TEST(ModelConfig, RefusesWrongKindsAndImpossibleSizes) {
 TEST(ModelConfig, RefusesWhatItCannotComputeByName) {
   const std::vector<BadKey> cases = {
       {"model_type", "gpt2", "\"gpt2\" is not supported; supported: llama, mistral, qwen2, qwen3"},
-      {"hidden_act", "gelu", "\"hidden_act\" is \"gelu\""},
+      {"hidden_act", "relu2", "\"hidden_act\" is \"relu2\""},
       {"partial_rotary_factor", 0.5, "\"partial_rotary_factor\" is 0.5"},
-      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}, "rope type \"yarn\""},
-      {"rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}, "rope type \"dynamic\""},
+      {"rope_scaling", {{"rope_type", "proportional"}}, "rope type \"proportional\""},
+      {"rope_scaling", {{"type", "mrope"}, {"factor", 4.0}}, "rope type \"mrope\""},
+      {"rope_scaling", {{"rope_type", "default"}, {"mrope_section", {2, 2}}}, "\"mrope_section\""},
       {"rope_scaling", {{"rope_type", "linear"}}, "rope_scaling: \"factor\" is missing"},
       {"rope_scaling", {{"rope_type", "linear"}, {"factor", -1}}, "\"factor\" is -1"},
       {"rope_scaling",

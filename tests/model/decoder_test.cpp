@@ -51,7 +51,7 @@ TEST(CausalAttention, EqualsTheDefinition) {
       const at::Tensor query = random_normal({37, 4, 24}, 1);
       const at::Tensor key = random_normal({37, num_kv_heads, 24}, 2);
       const at::Tensor value = random_normal({37, num_kv_heads, 24}, 3);
-      EXPECT_TRUE(tensors_close(causal_attention(query, key, value, window),
+      EXPECT_TRUE(tensors_close(causal_attention(query, key, value, {.window = window}),
                                 reference_attention(query, key, value, window), 2e-6))
           << num_kv_heads << " KV heads, window " << window.value_or(0);
     }
@@ -62,7 +62,7 @@ TEST(CausalAttention, WindowsHoldAcrossBlocksOfQueries) {
   const at::Tensor query = random_normal({1100, 1, 8}, 1), key = random_normal({1100, 1, 8}, 2),
                    value = random_normal({1100, 1, 8}, 3);
   for (const std::int64_t window : {3, 700}) {
-    EXPECT_TRUE(tensors_close(causal_attention(query, key, value, window),
+    EXPECT_TRUE(tensors_close(causal_attention(query, key, value, {.window = window}),
                               reference_attention(query, key, value, window), 2e-6));
   }
 }
@@ -107,7 +107,7 @@ TEST_P(EveryArch, LayersApartEqualTheDecoder) {
   const ModelConfig& config = decoder.config();
   FullAttention attention(config, decoder.rope());
   const TokenBatch batch = TokenBatch::of(testing::random_ids(3, 11, config.vocab_size, 7));
-  at::Tensor hidden_states = at::embedding(decoder.weights().embed_tokens, batch.ids);
+  at::Tensor hidden_states = embed(config, decoder.weights().embed_tokens, batch.ids);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     hidden_states = run_layer(config, load_layer(checkpoint, config, layer, at::kFloat), layer,
                               hidden_states, batch, attention);

@@ -38,14 +38,25 @@ TEST_P(FusedOps, RmsNormEqualsTheComposition) {
   }
 }
 
+// A float32 weight beside narrower states: the product is rounded once.
+TEST_P(FusedOps, RmsNormWithAWideWeightRoundsOnce) {
+  const at::Tensor x = random_normal({37, 72}, 1).to(GetParam()), weight = random_normal({72}, 2);
+  const at::Tensor wide = x.to(at::kDouble);
+  const at::Tensor expected =
+      (wide / (wide.square().mean(-1, true) + 1e-6).sqrt() * weight).to(GetParam());
+  EXPECT_TRUE(tensors_close(rms_norm(x, weight, 1e-6), expected, tolerance()));
+  EXPECT_TRUE(tensors_close(rms_norm(composed(x), weight, 1e-6).detach(), expected, tolerance()));
+}
+
 TEST_P(FusedOps, RotationEqualsTheComposition) {
-  const ModelConfig config = parse_model_config(testing::synthetic_config({.head_dim = 24}), "c");
-  const RopeTable rope(config, GetParam());
-  const at::Tensor positions = at::arange(50, 87, at::kLong);
-  const at::Tensor fused_projection = random_normal({37, 9, 24}, 3).to(GetParam());
-  const at::Tensor query = fused_projection.narrow(1, 2, 4);
-  EXPECT_TRUE(testing::tensors_identical(rope.rotate(query, positions),
-                                         rope.rotate(composed(query), positions).detach()));
+  for (const std::int64_t rotary_dim : {24, 10}) {
+    const RopeTable rope({.rotary_dim = rotary_dim}, GetParam());
+    const at::Tensor positions = at::arange(50, 87, at::kLong);
+    const at::Tensor fused_projection = random_normal({37, 9, 24}, 3).to(GetParam());
+    const at::Tensor query = fused_projection.narrow(1, 2, 4);
+    EXPECT_TRUE(testing::tensors_identical(rope.rotate(query, positions),
+                                           rope.rotate(composed(query), positions).detach()));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, FusedOps, ::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),

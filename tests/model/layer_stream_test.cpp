@@ -80,8 +80,8 @@ TEST_F(LayerStreamTest, ShowsProjectionsOfTheNormedInput) {
     boundaries.push_back(stream.boundary(index).clone());
   }
   stream.peek(1, [&](const LayerActivations& seen) {
-    const at::Tensor normed = rms_norm(boundaries[static_cast<std::size_t>(seen.batch_index)],
-                                       seen.weights.input_layernorm, config_.rms_norm_eps);
+    const at::Tensor normed =
+        seen.weights.input_norm(boundaries[static_cast<std::size_t>(seen.batch_index)]);
     EXPECT_TRUE(tensors_identical(seen.hidden, normed));
     EXPECT_TRUE(tensors_close(seen.key.flatten(1), seen.weights.k_proj(normed), 1e-5));
     EXPECT_TRUE(tensors_close(seen.value.flatten(1), seen.weights.v_proj(normed), 1e-5));

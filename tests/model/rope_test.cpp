@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -14,33 +13,36 @@ using testing::tensors_close;
 const std::filesystem::path kGolden =
     std::filesystem::path(KVC_TEST_DATA) / "golden/rope.safetensors";
 
-ModelConfig config_with(const RopeConfig& rope, std::int64_t head_dim) {
-  ModelConfig config = parse_model_config(testing::synthetic_config({}), "config.json");
-  config.rope = rope;
-  config.head_dim = head_dim;
-  return config;
+RopeConfig of_width(RopeConfig rope, std::int64_t rotary_dim) {
+  rope.rotary_dim = rotary_dim;
+  return rope;
 }
 
-RopeConfig llama31() { return {RopeType::kLlama3, 500000, 8, 1, 4, 8192}; }
+RopeConfig llama31() {
+  return {.type = RopeType::kLlama3,
+          .theta = 500000,
+          .factor = 8,
+          .original_max_position_embeddings = 8192};
+}
 
 TEST(Rope, DefaultFrequenciesArePowersOfTheta) {
-  const at::Tensor frequencies = rope_inverse_frequencies({.theta = 10000}, 8);
+  const at::Tensor frequencies = rope_inverse_frequencies({.theta = 10000, .rotary_dim = 8});
   EXPECT_TRUE(tensors_close(frequencies, at::tensor({1.0, 0.1, 0.01, 0.001}), 1e-8));
 }
 
 TEST(Rope, LinearFrequenciesAreDividedByTheFactor) {
-  const at::Tensor frequencies =
-      rope_inverse_frequencies({.type = RopeType::kLinear, .theta = 10000, .factor = 4}, 128);
+  const at::Tensor frequencies = rope_inverse_frequencies(
+      {.type = RopeType::kLinear, .theta = 10000, .factor = 4, .rotary_dim = 128});
   const at::Tensor golden = testing::read_tensor(kGolden, "linear");
   EXPECT_TRUE(tensors_close(frequencies / golden, at::ones_like(golden), 2e-7));
 }
 
 TEST(Rope, Llama3FrequenciesEqualTransformers) {
-  const at::Tensor frequencies = rope_inverse_frequencies(llama31(), 128);
+  const at::Tensor frequencies = rope_inverse_frequencies(of_width(llama31(), 128));
   const at::Tensor golden = testing::read_tensor(kGolden, "llama3");
   EXPECT_TRUE(tensors_close(frequencies / golden, at::ones_like(golden), 2e-7));
   // Three regimes: kept, interpolated, divided by 8.
-  const at::Tensor plain = rope_inverse_frequencies({.theta = 500000}, 128);
+  const at::Tensor plain = rope_inverse_frequencies({.theta = 500000, .rotary_dim = 128});
   EXPECT_EQ(frequencies[0].item<float>(), plain[0].item<float>());
   EXPECT_FLOAT_EQ(frequencies[63].item<float>(), plain[63].item<float>() / 8);
 }
@@ -49,7 +51,7 @@ TEST(Rope, TablesEqualTransformersFarOut) {
   const at::Tensor positions = testing::read_tensor(kGolden, "positions");
   const at::Tensor cos = testing::read_tensor(kGolden, "cos"),
                    sin = testing::read_tensor(kGolden, "sin");
-  const RopeTable rope(config_with(llama31(), 128), at::kFloat);
+  const RopeTable rope(of_width(llama31(), 128), at::kFloat);
   // A head of ones and then zeros rotates to (cos, sin).
   const at::Tensor x = at::cat({at::ones({5, 1, 64}), at::zeros({5, 1, 64})}, -1);
   const at::Tensor rotated = rope.rotate(x, positions).squeeze(1);
@@ -59,7 +61,7 @@ TEST(Rope, TablesEqualTransformersFarOut) {
 
 TEST(Rope, RotatesPairsOfChannelsHalfAHeadApart) {
   // theta 1e4, head_dim 4: position 3 turns pair (0, 2) by 3 and pair (1, 3) by 0.03.
-  const RopeTable rope(config_with({}, 4), at::kFloat);
+  const RopeTable rope(of_width({}, 4), at::kFloat);
   const at::Tensor x = at::tensor({1.0f, 2.0f, 3.0f, 4.0f}).view({1, 1, 4});
   const at::Tensor expected =
       at::tensor({1 * std::cos(3.0) - 3 * std::sin(3.0), 2 * std::cos(0.03) - 4 * std::sin(0.03),
@@ -70,7 +72,7 @@ TEST(Rope, RotatesPairsOfChannelsHalfAHeadApart) {
 TEST(Rope, UnrotateInvertsRotate) {
   const at::Tensor positions = at::tensor({0, 1, 77, 5000, 12}, at::kLong);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const RopeTable rope(config_with(llama31(), 16), dtype);
+    const RopeTable rope(of_width(llama31(), 16), dtype);
     const at::Tensor x = testing::random_normal({5, 3, 16}, 1).to(dtype);
     const at::Tensor back = rope.unrotate(rope.rotate(x, positions), positions);
     EXPECT_EQ(back.scalar_type(), at::kFloat);
@@ -79,13 +81,13 @@ TEST(Rope, UnrotateInvertsRotate) {
 }
 
 TEST(Rope, ForgetsNothingBetweenCalls) {
-  const RopeTable rope(config_with({}, 8), at::kFloat);
+  const RopeTable rope(of_width({}, 8), at::kFloat);
   const at::Tensor x = testing::random_normal({2, 1, 8}, 2);
   const std::vector<at::Tensor> positions = {
       at::tensor({1, 2}, at::kLong), at::tensor({3, 4}, at::kLong), at::tensor({5, 6}, at::kLong)};
   for (const int which : {0, 1, 0, 2, 1, 1, 2, 0}) {
     const at::Tensor& asked = positions[static_cast<std::size_t>(which)];
-    const RopeTable fresh(config_with({}, 8), at::kFloat);
+    const RopeTable fresh(of_width({}, 8), at::kFloat);
     EXPECT_TRUE(testing::tensors_identical(rope.rotate(x, asked), fresh.rotate(x, asked)));
   }
   positions[0].add_(1);

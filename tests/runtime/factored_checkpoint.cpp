@@ -55,7 +55,7 @@ class Writer {
  private:
   bool is_replaced(const std::string& name) const {
     const auto matches = [&](const LatentGroup& group) {
-      const std::string prefix = layer_prefix(group.first_layer) + "self_attn.";
+      const std::string prefix = fmt::format("model.layers.{}.self_attn.", group.first_layer);
       return group.split_kv &&
              (name == prefix + "k_proj.weight" || name == prefix + "v_proj.weight");
     };
@@ -63,7 +63,7 @@ class Writer {
   }
 
   at::Tensor projection(int layer, const char* which) const {
-    const std::string name = fmt::format("{}self_attn.{}_proj.weight", layer_prefix(layer), which);
+    const std::string name = fmt::format("model.layers.{}.self_attn.{}_proj.weight", layer, which);
     return load_tensor(checkpoint_, name, checkpoint_.info(name).shape, at::kFloat).to(at::kDouble);
   }
 

@@ -32,7 +32,7 @@ class RecordingAttention : public Attention {
   at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override {
     records.push_back(
         {input.hidden,
-         finish_key(decoder_.config(), input.weights, decoder_.rope(), input.key, batch.positions),
+         finish_key(input.weights, decoder_.rope(), layer, input.key, batch.positions),
          input.value});
     raw_keys.push_back(input.key);
     return attention_.attend(layer, input, batch);
@@ -54,9 +54,9 @@ class GivenAttention : public Attention {
     const ModelConfig& config = decoder_.config();
     const LayerRecord& prompt = prompt_[static_cast<std::size_t>(layer)];
     const at::Tensor own =
-        finish_key(config, input.weights, decoder_.rope(), input.key, batch.positions);
+        finish_key(input.weights, decoder_.rope(), layer, input.key, batch.positions);
     const at::Tensor key = at::cat({prompt.key, own}), value = at::cat({prompt.value, input.value});
-    const at::Tensor query = decoder_.rope().rotate(input.query, batch.positions);
+    const at::Tensor query = decoder_.rope().rotate(layer, input.query, batch.positions);
     const std::int64_t repeat = config.num_heads / config.num_kv_heads;
     const at::Tensor scores =
         at::einsum("qhd,khd->hqk", {query, key.repeat_interleave(repeat, 1)}) /
@@ -110,8 +110,8 @@ std::vector<LayerRecord> expected_prompt(const Decoder& decoder, const KvPlan& p
       const LayerWeights& weights = decoder.layer(layer);
       const at::Tensor key =
           at::linear(latents, rebuild.key, weights.k_proj.bias).view_as(record.key);
-      const at::Tensor rotated = finish_key(decoder.config(), weights, decoder.rope(), key,
-                                            at::arange(key.size(0), at::kLong));
+      const at::Tensor rotated =
+          finish_key(weights, decoder.rope(), layer, key, at::arange(key.size(0), at::kLong));
       const at::Tensor value =
           at::linear(latents, rebuild.value, weights.v_proj.bias).view_as(record.value);
       const auto replace = [&](const at::Tensor& all, const at::Tensor& merged) {
@@ -201,9 +201,9 @@ class LatentEncoding : public ::testing::Test {
       const at::Tensor value = weights.v_proj(x).view_as(key);
       stacked.push_back(without_bias(key, weights.k_proj.bias));
       stacked.push_back(without_bias(value, weights.v_proj.bias));
-      store.append_pending(
-          layer, finish_key(decoder_->config(), weights, decoder_->rope(), key, positions), value);
-      store.hold_key_rms(layer, key_rms(key, decoder_->config().rms_norm_eps));
+      store.append_pending(layer, finish_key(weights, decoder_->rope(), layer, key, positions),
+                           value);
+      store.hold_key_rms(layer, key_rms(key, weights.k_norm));
     }
     y_ = at::cat(stacked, 1);
     return encode_pending(*decoder_, plan_, 0, factors_.groups[0], store, positions);

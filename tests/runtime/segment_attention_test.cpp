@@ -80,11 +80,11 @@ TEST(SegmentAttention, IsOneSoftmaxOverAllSegments) {
   const at::Tensor query = random_normal({5, kHeads, kHeadDim}, 1);
   for (const std::optional<std::int64_t> window : {std::optional<std::int64_t>{}, {7}, {1}}) {
     const at::Tensor expected = brute_force(query, range(15, 20), segments, window);
-    EXPECT_TRUE(
-        tensors_close(attend_segments(query, range(15, 20), segments, window), expected, 1e-5));
+    EXPECT_TRUE(tensors_close(attend_segments(query, range(15, 20), segments, {.window = window}),
+                              expected, 1e-5));
     const std::vector<Segment> reversed(segments.rbegin(), segments.rend());
-    EXPECT_TRUE(
-        tensors_close(attend_segments(query, range(15, 20), reversed, window), expected, 1e-5));
+    EXPECT_TRUE(tensors_close(attend_segments(query, range(15, 20), reversed, {.window = window}),
+                              expected, 1e-5));
   }
 }
 

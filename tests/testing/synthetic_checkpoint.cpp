@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <utility>
 #include <vector>
 
 #include "core/checkpoint.h"
@@ -16,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kTokenizerVocabSize = 512;
 
-Json rope_parameters(const SyntheticCheckpoint& options) {
+Json rope_parameters(const SyntheticCheckpoint& options, const ArchSpec& arch) {
   Json rope = {{"rope_type", options.rope_type}, {"rope_theta", 10000.0}};
   if (options.rope_type == "linear") {
     rope["factor"] = 2.0;
@@ -26,6 +27,10 @@ Json rope_parameters(const SyntheticCheckpoint& options) {
     rope["low_freq_factor"] = 1.0;
     rope["high_freq_factor"] = 4.0;
     rope["original_max_position_embeddings"] = 64;
+  }
+  if (arch.rope == RopeRule::kPerLayerType) {
+    const Json sliding = {{"rope_type", "default"}, {"rope_theta", 100.0}};
+    return {{"full_attention", std::move(rope)}, {"sliding_attention", sliding}};
   }
   return rope;
 }
@@ -39,7 +44,7 @@ at::Tensor random_weight(const NamedShape& tensor, std::uint64_t seed) {
   if (tensor.name.ends_with(".bias")) {
     return 0.1 * normal;
   }
-  return tensor.name == "model.embed_tokens.weight"
+  return tensor.name.ends_with("embed_tokens.weight")
              ? normal
              : normal / std::sqrt(static_cast<double>(tensor.shape.back()));
 }
@@ -58,10 +63,8 @@ void copy_tokenizer(const std::filesystem::path& directory) {
   }
 }
 
-}  // namespace
-
-Json synthetic_config(const SyntheticCheckpoint& options) {
-  const ArchSpec& arch = find_arch(options.model_type, "synthetic checkpoint");
+// The text model's config: the whole of it for most architectures.
+Json text_config(const SyntheticCheckpoint& options, const ArchSpec& arch) {
   Json config = {
       {"architectures", Json::array({arch.architecture})},
       {"model_type", options.model_type},
@@ -73,15 +76,15 @@ Json synthetic_config(const SyntheticCheckpoint& options) {
       {"num_key_value_heads", options.num_kv_heads},
       {"head_dim", options.head_dim},
       {"max_position_embeddings", options.max_position_embeddings},
-      {"rms_norm_eps", 1e-6},
-      {"hidden_act", "silu"},
+      {std::string(arch.norm_eps_key), 1e-6},
+      {std::string(arch.activation_key), arch.default_activation},
       {"tie_word_embeddings", options.tied_embeddings},
-      {"rope_parameters", rope_parameters(options)},
+      {"rope_parameters", rope_parameters(options, arch)},
       {"bos_token_id", 1},
       {"eos_token_id", 2},
       {"dtype", options.dtype},
   };
-  if (arch.attention_bias_key) {
+  if (arch.biases == BiasRule::kAttentionBiasKey) {
     config["attention_bias"] = options.attention_bias;
   }
   if (arch.mlp_bias_key) {
@@ -90,10 +93,28 @@ Json synthetic_config(const SyntheticCheckpoint& options) {
   if (arch.window != WindowRule::kNone) {
     config["sliding_window"] = options.window ? Json(*options.window) : Json(nullptr);
   }
-  if (arch.window == WindowRule::kFromMaxWindowLayers) {
+  if (arch.window == WindowRule::kFromMaxWindowLayers ||
+      arch.window == WindowRule::kLayersWithoutRope) {
     config["use_sliding_window"] = options.window.has_value();
+  }
+  if (arch.window == WindowRule::kFromMaxWindowLayers) {
     config["max_window_layers"] = options.max_window_layers;
   }
+  return config;
+}
+
+}  // namespace
+
+Json synthetic_config(const SyntheticCheckpoint& options) {
+  const ArchSpec& arch = find_arch(options.model_type, "synthetic checkpoint");
+  Json text = text_config(options, arch);
+  if (!arch.nested_text) {
+    return text;
+  }
+  Json config = {{"architectures", text["architectures"]}, {"model_type", options.model_type}};
+  text.erase("architectures");
+  text["model_type"] = options.model_type + "_text";
+  config["text_config"] = std::move(text);
   return config;
 }
 

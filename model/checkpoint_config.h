@@ -1,0 +1,11 @@
+// The config of a checkpoint directory, together with where its files keep the text model's tensors.
+#pragma once
+
+#include "core/checkpoint.h"
+#include "model/config.h"
+
+namespace kvc {
+
+ModelConfig read_model_config(const Checkpoint& checkpoint);
+
+}  // namespace kvc

@@ -1,0 +1,122 @@
+#include "model/config_layers.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kMaxWindow = INT32_MAX;
+
+// The window of a sliding layer, or nullopt where no layer slides.
+std::optional<std::int64_t> sliding_window(const ConfigReader& reader, const ArchSpec& arch) {
+  const bool needs_switch = arch.window == WindowRule::kFromMaxWindowLayers ||
+                            arch.window == WindowRule::kLayersWithoutRope;
+  if (arch.window == WindowRule::kNone ||
+      (needs_switch && !reader.boolean_or("use_sliding_window", false))) {
+    return std::nullopt;
+  }
+  if (reader.find("sliding_window") != nullptr) {
+    return reader.integer("sliding_window", 1, kMaxWindow);
+  }
+  return reader.contains("sliding_window") ? std::nullopt
+                                           : std::optional<std::int64_t>(arch.default_window);
+}
+
+// Does the family's own rule let a layer slide? For rules that say so by index.
+std::vector<bool> layers_by_rule(const ConfigReader& reader, const ModelConfig& config,
+                                 const std::vector<bool>& has_rope) {
+  constexpr std::int64_t kDefaultMaxWindowLayers = 28, kDefaultPattern = 6;
+  const WindowRule rule = config.arch->window;
+  const std::int64_t first =
+      rule == WindowRule::kFromMaxWindowLayers
+          ? reader.integer_or("max_window_layers", kDefaultMaxWindowLayers, 0, INT32_MAX)
+          : 0;
+  const std::int64_t pattern =
+      rule == WindowRule::kPattern
+          ? reader.integer_or("sliding_window_pattern", kDefaultPattern, 1, INT32_MAX)
+          : 1;
+  std::vector<bool> slides;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    switch (rule) {
+      case WindowRule::kNone:
+        slides.push_back(false);
+        break;
+      case WindowRule::kAllLayers:
+      case WindowRule::kFromMaxWindowLayers:
+        slides.push_back(layer >= first);
+        break;
+      case WindowRule::kEvenLayers:
+        slides.push_back(layer % 2 == 0);
+        break;
+      case WindowRule::kPattern:
+        slides.push_back((layer + 1) % pattern != 0);
+        break;
+      case WindowRule::kLayersWithoutRope:
+        slides.push_back(!has_rope[static_cast<std::size_t>(layer)]);
+        break;
+    }
+  }
+  return slides;
+}
+
+std::vector<bool> sliding_layers(const ConfigReader& reader, const ModelConfig& config,
+                                 const std::vector<bool>& has_rope, bool has_window) {
+  const auto types = reader.texts("layer_types");
+  if (types.empty()) {
+    return layers_by_rule(reader, config, has_rope);
+  }
+  KVC_CHECK(types.size() == static_cast<std::size_t>(config.num_layers),
+            "{}: \"layer_types\" has {} entries; expected {} (\"num_hidden_layers\")",
+            reader.subject(), types.size(), config.num_layers);
+  std::vector<bool> slides;
+  for (const std::string& type : types) {
+    slides.push_back(type == "sliding_attention");
+    KVC_CHECK(slides.back() || type == "full_attention",
+              "{}: layer {} is of type \"{}\"; supported: full_attention, sliding_attention",
+              reader.subject(), slides.size() - 1, type);
+    KVC_CHECK(!slides.back() || has_window,
+              "{}: layer {} is sliding_attention, but this {} config sets no sliding window",
+              reader.subject(), slides.size() - 1, config.arch->model_type);
+  }
+  return slides;
+}
+
+// no_rope_layers lists a 1 for every layer that has RoPE, as transformers names it.
+std::vector<bool> layers_with_rope(const ConfigReader& reader, const ModelConfig& config) {
+  constexpr std::int64_t kDefaultInterval = 4;
+  const auto num_layers = static_cast<std::size_t>(config.num_layers);
+  std::vector<bool> has_rope(num_layers, true);
+  if (!config.arch->layers_without_rope) {
+    return has_rope;
+  }
+  const std::vector<std::int64_t> listed = reader.integers("no_rope_layers");
+  const std::int64_t interval =
+      reader.integer_or("no_rope_layer_interval", kDefaultInterval, 1, INT32_MAX);
+  KVC_CHECK(reader.find("no_rope_layers") == nullptr || listed.size() == num_layers,
+            "{}: \"no_rope_layers\" has {} entries; expected {} (\"num_hidden_layers\")",
+            reader.subject(), listed.size(), num_layers);
+  for (std::size_t layer = 0; layer < num_layers; ++layer) {
+    has_rope[layer] =
+        listed.empty() ? static_cast<std::int64_t>(layer + 1) % interval != 0 : listed[layer] != 0;
+  }
+  return has_rope;
+}
+
+}  // namespace
+
+std::vector<LayerSpec> resolve_layers(const ConfigReader& reader, const ModelConfig& config) {
+  const auto window = sliding_window(reader, *config.arch);
+  const std::vector<bool> has_rope = layers_with_rope(reader, config);
+  const std::vector<bool> slides = sliding_layers(reader, config, has_rope, window.has_value());
+  std::vector<LayerSpec> layers;
+  for (std::size_t layer = 0; layer < slides.size(); ++layer) {
+    const int rope = slides[layer] && config.ropes.size() > 1 ? 1 : 0;
+    layers.push_back(
+        {.window = slides[layer] ? window : std::nullopt, .rope = has_rope[layer] ? rope : -1});
+  }
+  return layers;
+}
+
+}  // namespace kvc

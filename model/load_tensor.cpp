@@ -1,0 +1,83 @@
+#include <cstring>
+#include <span>
+
+#include "core/error.h"
+#include "core/mapped_file.h"
+#include "model/weights.h"
+
+namespace kvc {
+
+at::ScalarType scalar_type(Dtype dtype, const std::string& tensor) {
+  switch (dtype) {
+    case Dtype::kF64:
+      return at::kDouble;
+    case Dtype::kF32:
+      return at::kFloat;
+    case Dtype::kBF16:
+      return at::kBFloat16;
+    case Dtype::kF16:
+      return at::kHalf;
+    default:
+      fail("{}: stored as {}; weights must be F64, F32, BF16 or F16", tensor, dtype_name(dtype));
+  }
+}
+
+Dtype dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kDouble:
+      return Dtype::kF64;
+    case at::kFloat:
+      return Dtype::kF32;
+    case at::kBFloat16:
+      return Dtype::kBF16;
+    case at::kHalf:
+      return Dtype::kF16;
+    case at::kLong:
+      return Dtype::kI64;
+    case at::kInt:
+      return Dtype::kI32;
+    default:
+      fail("tensors of type {} cannot be stored", c10::toString(type));
+  }
+}
+
+at::ScalarType parse_scalar_type(const std::string& name) {
+  for (const auto& [known, type] :
+       {std::pair("float32", at::kFloat), std::pair("bfloat16", at::kBFloat16),
+        std::pair("float16", at::kHalf)}) {
+    if (name == known) {
+      return type;
+    }
+  }
+  fail_usage("dtype \"{}\" is not supported; supported: float32, bfloat16, float16", name);
+}
+
+at::Tensor load_tensor(const Checkpoint& checkpoint, const std::string& name,
+                       const std::vector<std::int64_t>& shape, at::ScalarType dtype) {
+  const at::ScalarType stored = scalar_type(checkpoint.info(name, shape).dtype, name);
+  const std::span<const std::byte> bytes = checkpoint.bytes(name);
+  at::Tensor tensor = at::empty(shape, at::TensorOptions(stored));
+  KVC_CHECK(tensor.nbytes() == bytes.size(), "{}: {} bytes; expected {}", name, bytes.size(),
+            tensor.nbytes());
+  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  release_pages(bytes);
+  return tensor.to(dtype);
+}
+
+at::Tensor load_rows(const Checkpoint& checkpoint, const ProjectionRows& rows, std::int64_t columns,
+                     at::ScalarType dtype) {
+  if (rows.is_whole()) {
+    return load_tensor(checkpoint, rows.tensor, {rows.num_rows, columns}, dtype);
+  }
+  const TensorInfo& info = checkpoint.info(rows.tensor, {rows.tensor_rows, columns});
+  at::Tensor tensor =
+      at::empty({rows.num_rows, columns}, at::TensorOptions(scalar_type(info.dtype, rows.tensor)));
+  const std::size_t row_bytes = tensor.element_size() * static_cast<std::size_t>(columns);
+  const std::span<const std::byte> bytes =
+      checkpoint.bytes(rows.tensor)
+          .subspan(static_cast<std::size_t>(rows.first_row) * row_bytes, tensor.nbytes());
+  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  return tensor.to(dtype);
+}
+
+}  // namespace kvc

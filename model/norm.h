@@ -1,0 +1,26 @@
+// The normalisations of a decoder layer.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace kvc {
+
+// RMS norms, and layer norms where there is a bias. Without a weight it is no norm: x as it is.
+struct Norm {
+  at::Tensor
+      weight;  // [size]; float32 1 + w for NormKind::kRmsPlusOne, whatever the other weights are
+  at::Tensor bias;  // [size], or undefined
+  double eps = 0;
+
+  bool defined() const { return weight.defined(); }
+  at::Tensor operator()(const at::Tensor& x) const;  // over the last axis
+  // x: [num_tokens, num_heads, head_dim], over each head, or all heads of a token if the weight has
+  // that many channels.
+  at::Tensor over_heads(const at::Tensor& x) const;
+};
+
+// x / rms(x) * weight over the last axis; the mean square in float32, cast back before the product, or
+// after it where only the weight is float32.
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+
+}  // namespace kvc
