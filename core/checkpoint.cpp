@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/checkpoint_refusals.h"
 #include "core/checkpoint_shards.h"
 #include "core/error.h"
 #include "core/hash.h"
@@ -30,11 +31,7 @@ void refuse_remote_code(const Json& json, const fs::path& path) {
 void check_config(const Json& config, const fs::path& path) {
   KVC_CHECK(config.is_object(), "{}: expected a JSON object, found {}", path.string(),
             config.type_name());
-  KVC_CHECK(
-      !config.contains("quantization_config") || config["quantization_config"].is_null(),
-      "{}: the checkpoint is quantised (\"quantization_config\"); use the original in float32, "
-      "bfloat16 or float16",
-      path.string());
+  refuse_quantised_config(config, path);
   if (config.contains("kvconvert")) {
     return;
   }
@@ -48,17 +45,8 @@ void check_config(const Json& config, const fs::path& path) {
 }  // namespace
 
 Checkpoint Checkpoint::open_config_only(const fs::path& directory) {
-  KVC_CHECK(fs::exists(directory),
-            "{}: does not exist; expected the directory of a HuggingFace "
-            "checkpoint",
-            directory.string());
-  KVC_CHECK(fs::is_directory(directory),
-            "{}: not a directory; expected the directory of a HuggingFace checkpoint",
-            directory.string());
+  check_checkpoint_directory(directory);
   const fs::path path = directory / "config.json";
-  KVC_CHECK(fs::exists(path),
-            "{}: no config.json; expected the directory of a HuggingFace checkpoint",
-            directory.string());
   Checkpoint checkpoint;
   checkpoint.directory_ = directory;
   checkpoint.config_text_ = read_file(path, kMaxConfigBytes);
@@ -88,6 +76,7 @@ void Checkpoint::add_shard(const std::string& file,
                            const std::map<std::string, std::string>& weight_map) {
   shards_.push_back(std::make_unique<SafetensorsFile>(SafetensorsFile::open(directory_ / file)));
   const SafetensorsFile& shard = *shards_.back();
+  refuse_quantised_tensors(shard.tensors(), shard.path());
   for (const TensorInfo& tensor : shard.tensors()) {
     const auto listed = weight_map.find(tensor.name);
     KVC_CHECK(weight_map.empty() || listed != weight_map.end(),

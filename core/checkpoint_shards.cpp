@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "core/checkpoint_refusals.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/output.h"
@@ -55,43 +56,6 @@ ShardList read_index(const fs::path& path) {
               "{}: shard {} is missing; copy or download it again", subject, file);
   }
   return shards;
-}
-
-// The files of `directory` that end so, sorted.
-std::vector<std::string> files_ending(const fs::path& directory, const std::string& ending) {
-  std::vector<std::string> names;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    if (entry.path().filename().string().ends_with(ending)) {
-      names.push_back(entry.path().filename().string());
-    }
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-[[noreturn]] void fail_without_weights(const fs::path& directory) {
-  const std::string subject = directory.string();
-  if (const auto found = files_ending(directory, ".safetensors"); !found.empty()) {
-    fail(
-        "{}: has {} but neither {} nor {}; download the missing file, or rename a single file to "
-        "{}",
-        subject, found.front(), kSingleFile, kIndexFile, kSingleFile);
-  }
-  for (const char* ending : {".bin", ".pt", ".pth", ".ckpt"}) {
-    if (const auto found = files_ending(directory, ending); !found.empty()) {
-      fail(
-          "{}: only pickled weights ({}), which can run code when read. Convert them where you "
-          "trust "
-          "them: python -c \"from transformers import AutoModelForCausalLM as M; "
-          "M.from_pretrained('{}').save_pretrained('NEW_DIRECTORY')\"",
-          subject, found.front(), subject);
-    }
-  }
-  if (const auto found = files_ending(directory, ".gguf"); !found.empty()) {
-    fail("{}: GGUF weights ({}) are not read; use the original safetensors checkpoint", subject,
-         found.front());
-  }
-  fail("{}: no weights; expected {} or {}", subject, kSingleFile, kIndexFile);
 }
 
 }  // namespace

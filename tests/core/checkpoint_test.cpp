@@ -63,32 +63,6 @@ TEST_F(CheckpointTest, SaysWhatIsNoCheckpoint) {
   EXPECT_THAT(open_error(), HasSubstr("expected a JSON object, found array"));
 }
 
-TEST_F(CheckpointTest, RefusesPickledAndForeignWeights) {
-  config();
-  put(file("model.gguf"), "x");
-  EXPECT_THAT(open_error(), HasSubstr("GGUF"));
-  put(file("pytorch_model.bin"), "x");
-  EXPECT_THAT(open_error(), AllOf(HasSubstr("pytorch_model.bin"), HasSubstr("python -c")));
-  put(file("model-00001-of-00002.safetensors"), zeros_file({"a"}));
-  EXPECT_THAT(open_error(), AllOf(HasSubstr("model-00001-of-00002.safetensors"),
-                                  HasSubstr("nor model.safetensors.index.json")));
-}
-
-TEST_F(CheckpointTest, RefusesQuantisedOnesAndRemoteCode) {
-  put(file("model.safetensors"), zeros_file({"a"}));
-  config(R"({"quantization_config": {"bits": 4}})");
-  EXPECT_THAT(open_error(), HasSubstr("quantised"));
-  config(R"({"quantization_config": null})");
-  EXPECT_EQ(open_error(), "");
-  config(R"({"auto_map": {"AutoConfig": "x.C"}})");
-  EXPECT_THAT(open_error(), HasSubstr("never run"));
-  config();
-  put(file("tokenizer_config.json"), R"({"auto_map": {}})");
-  EXPECT_THAT(open_error(), HasSubstr("tokenizer_config.json"));
-  config(R"({"auto_map": {"AutoConfig": "x.C"}, "kvconvert": {}})");
-  EXPECT_EQ(open_error(), "") << "a factored checkpoint of our own";
-}
-
 TEST_F(CheckpointTest, ReadsShards) {
   config();
   put(file("one.safetensors"), zeros_file({"a", "c"}));
