@@ -35,6 +35,12 @@ const char* name_of(UnmergedChoice choice) {
   fail("unknown unmerged form {}", static_cast<int>(choice));
 }
 
+void check_tokens(const char* flag, std::int64_t tokens, std::int64_t least) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;  // sums and bytes of these fit in 64 bits
+  KVC_CHECK_USAGE(tokens >= least && tokens <= kMost, "{} {}: expected {} to {} tokens", flag,
+                  tokens, least, kMost);
+}
+
 void check_ranges(const ConvertSettings& settings) {
   const auto is_share = [](double x) { return std::isfinite(x) && x > 0 && x <= 1; };
   KVC_CHECK_USAGE(is_share(settings.rank), "--rank {}: expected a fraction above 0 and at most 1",
@@ -47,17 +53,13 @@ void check_ranges(const ConvertSettings& settings) {
   KVC_CHECK_USAGE(settings.rank_multiple >= 0,
                   "--rank-multiple {}: expected 0 (automatic) or a positive number",
                   settings.rank_multiple);
-  KVC_CHECK_USAGE(settings.sink_tokens >= 0, "--sink {}: expected 0 or more tokens",
-                  settings.sink_tokens);
-  KVC_CHECK_USAGE(settings.window_tokens >= 0, "--window {}: expected 0 or more tokens",
-                  settings.window_tokens);
-  KVC_CHECK_USAGE(settings.block_tokens >= 1, "--block {}: expected at least 1 token",
-                  settings.block_tokens);
+  check_tokens("--sink", settings.sink_tokens, 0);
+  check_tokens("--window", settings.window_tokens, 0);
+  check_tokens("--block", settings.block_tokens, 1);
+  check_tokens("--context", settings.context, 0);  // 0: automatic
   KVC_CHECK_USAGE(settings.heads_per_group >= 0,
                   "--head-group {}: expected 0 (all KV heads) or a positive number",
                   settings.heads_per_group);
-  KVC_CHECK_USAGE(settings.context >= 0, "--context {}: expected 0 (automatic) or more tokens",
-                  settings.context);
 }
 
 }  // namespace

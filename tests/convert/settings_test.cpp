@@ -40,6 +40,11 @@ TEST(Settings, NamesTheFlagThatIsOutOfRange) {
   EXPECT_THAT(refusal([](S& s) { s.window_tokens = -1; }), HasSubstr("--window"));
   EXPECT_THAT(refusal([](S& s) { s.block_tokens = 0; }), HasSubstr("--block"));
   EXPECT_THAT(refusal([](S& s) { s.context = -1; }), HasSubstr("--context"));
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  EXPECT_THAT(refusal([](S& s) { s.sink_tokens = kHuge; }), HasSubstr("--sink"));
+  EXPECT_THAT(refusal([](S& s) { s.window_tokens = kHuge; }), HasSubstr("--window"));
+  EXPECT_THAT(refusal([](S& s) { s.block_tokens = kHuge; }), HasSubstr("--block"));
+  EXPECT_THAT(refusal([](S& s) { s.context = kHuge; }), HasSubstr("--context"));
 }
 
 TEST(Settings, UnknownNamesListTheKnown) {
