@@ -26,7 +26,8 @@ void declare_engine(CLI::App& app, kvc::RunOptions& options) {
   app.add_option("--dtype", options.engine.dtype,
                  "Compute in float32, bfloat16 or float16; empty: as stored");
   app.add_option("--kv-dtype", options.engine.kv_dtype,
-                 "Store the cache as float32, bfloat16 or float16; empty: as --dtype");
+                 "Store the cache as float32, bfloat16 or float16; empty: as --dtype")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   app.add_option("--page-tokens", options.engine.page_tokens, "Tokens per page of KV memory");
   app.add_option("--policy", options.policy, "Token policy (not available yet)");
   app.add_option("--memory", options.memory, "KV memory budget in bytes (not available yet)");

@@ -1,22 +1,26 @@
 #include "runtime/prompts.h"
 
+#include <limits>
 #include <string>
 
 #include "core/error.h"
 #include "core/json.h"
 #include "core/output.h"
+#include "model/tokenizer/utf8.h"
 
 namespace kvc {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxTextBytes = std::size_t{1} << 28;
+constexpr std::uint64_t kMaxId = std::numeric_limits<std::int64_t>::max();
 
 std::vector<std::int64_t> id_list(const Json& list, const fs::path& path) {
   std::vector<std::int64_t> ids;
   for (const Json& id : list) {
-    KVC_CHECK(id.is_number_integer(), "{}: expected token ids, found {}", path.string(), id.dump());
+    KVC_CHECK(
+        id.is_number_integer() && (!id.is_number_unsigned() || id.get<std::uint64_t>() <= kMaxId),
+        "{}: expected token ids, found {}", path.string(), id.dump());
     ids.push_back(id.get<std::int64_t>());
   }
   KVC_CHECK(!ids.empty(), "{}: a list without token ids; give at least one", path.string());
@@ -44,6 +48,15 @@ Prompts read_ids(const fs::path& path) {
 
 }  // namespace
 
+std::string read_prompt_text(const fs::path& path) {
+  constexpr std::size_t kMaxBytes = std::size_t{1} << 28;
+  const std::string text = read_file(path, kMaxBytes);
+  const auto invalid = first_invalid_utf8(text);
+  KVC_CHECK(!invalid, "{}: byte {} is not UTF-8; convert the text to UTF-8", path.string(),
+            invalid.value_or(0));
+  return text;
+}
+
 Prompts read_prompts(const RunOptions& options) {
   const int sources = static_cast<int>(!options.prompt.empty()) +
                       static_cast<int>(!options.prompt_file.empty()) +
@@ -60,7 +73,7 @@ Prompts read_prompts(const RunOptions& options) {
   Prompts prompts;
   prompts.tokenizer = Tokenizer::load(options.model);
   const std::string text =
-      options.prompt_file.empty() ? options.prompt : read_file(options.prompt_file, kMaxTextBytes);
+      options.prompt_file.empty() ? options.prompt : read_prompt_text(options.prompt_file);
   prompts.ids.push_back(prompts.tokenizer->encode(text));
   KVC_CHECK(!prompts.ids.front().empty(), "the prompt has no tokens; give a longer one");
   return prompts;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "model/config.h"
@@ -18,6 +19,8 @@ struct Prompts {
   std::optional<Tokenizer> tokenizer;  // absent where the directory has none and --ids needs none
 };
 
+// A UTF-8 text as a whole; Error naming the file when it is absent or something else.
+std::string read_prompt_text(const std::filesystem::path& path);
 // Throws UsageError unless exactly one source is named; Error for an empty prompt.
 Prompts read_prompts(const RunOptions& options);
 // eos_token_id of generation_config.json, or else of config.json.

@@ -19,8 +19,6 @@
 namespace kvc {
 namespace {
 
-constexpr std::size_t kMaxTextBytes = std::size_t{1} << 28;
-
 void print(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
@@ -35,6 +33,12 @@ void keep_freed_memory() {
 #endif
 }
 
+void check_tokens(const char* flag, std::int64_t tokens, std::int64_t least) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;  // sums and bytes of these fit in 64 bits
+  KVC_CHECK_USAGE(tokens >= least && tokens <= kMost, "{} {}: expected {} to {}", flag, tokens,
+                  least, kMost);
+}
+
 void check(const RunOptions& options) {
   KVC_CHECK_USAGE(options.policy.empty(),
                   "--policy {}: token policies are not available yet; what a conversion merges is "
@@ -44,12 +48,9 @@ void check(const RunOptions& options) {
                   "--memory {}: a memory budget is not available yet; choose --kept-ratio when "
                   "converting",
                   options.memory);
-  KVC_CHECK_USAGE(options.engine.page_tokens >= 1, "--page-tokens {}: expected at least 1",
-                  options.engine.page_tokens);
-  KVC_CHECK_USAGE(options.generate.max_new_tokens >= 0, "--max-new-tokens {}: expected at least 0",
-                  options.generate.max_new_tokens);
-  KVC_CHECK_USAGE(options.generate.prefill_tokens >= 0, "--prefill-tokens {}: expected at least 0",
-                  options.generate.prefill_tokens);
+  check_tokens("--page-tokens", options.engine.page_tokens, 1);
+  check_tokens("--max-new-tokens", options.generate.max_new_tokens, 0);
+  check_tokens("--prefill-tokens", options.generate.prefill_tokens, 0);
   kvc::check(options.generate.sampling);
   if (!options.logits.empty()) {
     check_output(options.logits, options.force);
@@ -58,7 +59,7 @@ void check(const RunOptions& options) {
 
 void print_ids(const RunOptions& options) {
   const Tokenizer tokenizer = Tokenizer::load(options.model);
-  print(Json(tokenizer.encode(read_file(options.tokenize, kMaxTextBytes))).dump() + "\n");
+  print(Json(tokenizer.encode(read_prompt_text(options.tokenize))).dump() + "\n");
 }
 
 void warn_about_length(const Engine& engine, const Prompts& prompts, const RunOptions& options) {

@@ -130,18 +130,33 @@ TEST(Kvrun, StatsGoToStandardError) {
 
 TEST(Kvrun, RefusesUsageThatCannotWork) {
   const std::string model = kStories.string();
-  for (const auto& [arguments, word] : {std::pair("--prompt x --policy h2o", "--policy"),
-                                        {"--prompt x --memory 1000", "--memory"},
-                                        {"--prompt x --device cuda", "--device"},
-                                        {"--prompt x --temperature -1", "--temperature"},
-                                        {"--prompt x --ids y.json", "--ids"},
-                                        {"--prompt x --max-new-tokens -1", "--max-new-tokens"},
-                                        {"", "--prompt"}}) {
+  for (const auto& [arguments, word] :
+       {std::pair("--prompt x --policy h2o", "--policy"),
+        {"--prompt x --memory 1000", "--memory"},
+        {"--prompt x --device cuda", "--device"},
+        {"--prompt x --temperature -1", "--temperature"},
+        {"--prompt x --ids y.json", "--ids"},
+        {"--prompt x --max-new-tokens -1", "--max-new-tokens"},
+        {"--prompt x --max-new-tokens 9223372036854775807", "--max-new-tokens"},
+        {"--prompt x --page-tokens 0", "--page-tokens"},
+        {"--prompt x --kv-dtype int8", "--kv-dtype"},
+        {"", "--prompt"}}) {
     const Outcome outcome = kvrun(fmt::format("{} {}", model, arguments), true);
     EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_THAT(outcome.output, HasSubstr(word));
   }
-  EXPECT_EQ(kvrun(model + " --prompt x --kv-dtype int8").code, 1);
+}
+
+TEST(Kvrun, NamesTheFileThatIsNoText) {
+  const testing::TemporaryDirectory directory;
+  std::ofstream(directory / "latin1.txt") << "caf\xE9";
+  for (const char* option : {"--prompt-file", "--tokenize"}) {
+    const Outcome outcome = kvrun(
+        fmt::format("{} {} {}", kStories.string(), option, (directory / "latin1.txt").string()),
+        true);
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.output, HasSubstr("latin1.txt: byte 3 is not UTF-8"));
+  }
 }
 
 // A character that takes several byte tokens appears once, whole.
