@@ -56,6 +56,18 @@ class WorkDirectory {
   bool temporary_, keep_ = false;
 };
 
+void check_inputs_apart(const PipelineOptions& options) {
+  check_apart(options.out, options.checkpoint);
+  for (const auto* texts : {&options.calibration, &options.validation_text}) {
+    for (const fs::path& text : *texts) {
+      check_apart(options.out, text);
+    }
+  }
+  KVC_CHECK_USAGE(options.work.empty() || !is_within(options.work, options.out),
+                  "--work {}: is or lies within the output; name another directory",
+                  options.work.string());
+}
+
 fs::path default_output(const fs::path& checkpoint, const std::string& method) {
   return fs::current_path() / (fs::canonical(checkpoint).filename().string() + "-" + method);
 }
@@ -99,21 +111,13 @@ fs::path run_stages(const PipelineOptions& options, const Checkpoint& checkpoint
   const TokenSet tokens = prepare_tokens(options, checkpoint, config, inputs.tokens);
   if (needs_calibration(settings)) {
     inputs.calibration = work / "calibration.h5";
-    run_stage("calibration", inputs.calibration, calibration_provenance(checkpoint, tokens), [&] {
-      calibrate({.checkpoint = options.checkpoint,
-                 .out = inputs.calibration,
-                 .tokens = inputs.tokens,
-                 .force = true});
-    });
+    run_stage("calibration", inputs.calibration, calibration_provenance(checkpoint, tokens),
+              [&] { calibrate(checkpoint, tokens, inputs.calibration, true); });
   }
   if (needs_fisher(settings)) {
     inputs.fisher = work / "fisher.h5";
-    run_stage("Fisher information", inputs.fisher, fisher_provenance(checkpoint, tokens), [&] {
-      fisher({.checkpoint = options.checkpoint,
-              .out = inputs.fisher,
-              .tokens = inputs.tokens,
-              .force = true});
-    });
+    run_stage("Fisher information", inputs.fisher, fisher_provenance(checkpoint, tokens),
+              [&] { fisher(checkpoint, tokens, inputs.fisher, true); });
   }
   run_stage("conversion", inputs.out / "conversion.h5",
             conversion_provenance(checkpoint, tokens, settings),
@@ -157,8 +161,8 @@ void print_result(const PipelineOptions& options, const std::optional<Validation
 }
 
 void convert_and_export(const PipelineOptions& options, const Checkpoint& checkpoint,
-                        const ModelConfig& config, WorkDirectory& work) {
-  OutputDirectory output(options.out, options.force);
+                        const ModelConfig& config, const WorkDirectory& work,
+                        OutputDirectory& output) {
   const fs::path conversion = run_stages(options, checkpoint, config, work);
   log_groups(conversion);
   ExportOptions exporting;
@@ -186,21 +190,25 @@ void run_pipeline(PipelineOptions options) {
   resolve(options.settings);
   if (options.plan_only) {
     const Checkpoint checkpoint = Checkpoint::open_config_only(options.checkpoint);
+    check_original(checkpoint);
     print_plan(checkpoint, options.settings, options.force, options.json);
     return;
   }
   const Checkpoint checkpoint = Checkpoint::open(options.checkpoint);
+  check_original(checkpoint);
   const ModelConfig config = read_model_config(checkpoint);
   check_tensors(checkpoint, config);
   make_plan(config, options.settings, options.force);  // refuses before any work is done
   if (options.out.empty()) {
     options.out = default_output(options.checkpoint, options.settings.method);
   }
-  options.out = fs::absolute(options.out);
+  options.out = output_path(fs::absolute(options.out));
   check_output(options.out, options.force);
+  check_inputs_apart(options);
+  OutputDirectory output(options.out, options.force);  // the lock comes before the work directory
   WorkDirectory work(options.work, options.out);
   try {
-    convert_and_export(options, checkpoint, config, work);
+    convert_and_export(options, checkpoint, config, work, output);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kInterrupted) {
       work.keep_for_resume();

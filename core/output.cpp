@@ -19,12 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "out/" and "out" are the same output.
-fs::path without_trailing_slash(fs::path path) {
-  path = path.lexically_normal();
-  return path.has_filename() ? path : path.parent_path();
-}
-
 fs::path parent_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
@@ -41,7 +35,7 @@ bool holds_working_directory(const fs::path& path) {
 }
 
 fs::path checked_output(const fs::path& given, bool force, bool directory) {
-  const fs::path path = without_trailing_slash(given);
+  const fs::path path = output_path(given);
   check_output(path, force);
   const fs::file_status status = fs::symlink_status(path);
   if (fs::exists(status)) {
@@ -103,13 +97,33 @@ void exchange(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
+fs::path output_path(const fs::path& path) {
+  fs::path normal = path.lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+bool is_within(const fs::path& path, const fs::path& directory) {
+  const fs::path relative =
+      fs::weakly_canonical(path).lexically_relative(fs::weakly_canonical(directory));
+  return !relative.empty() && *relative.begin() != "..";
+}
+
+void check_apart(const fs::path& output, const fs::path& input) {
+  KVC_CHECK(!is_within(output, input) && !is_within(input, output),
+            "{}: is, holds or lies within the input {}; choose another --out", output.string(),
+            input.string());
+}
+
 void check_output(const fs::path& given, bool force) {
-  const fs::path path = without_trailing_slash(given);
+  const fs::path path = output_path(given);
   KVC_CHECK(path.has_filename() && path.filename() != "." && path.filename() != "..",
             "'{}': not a name for an output", given.string());
   KVC_CHECK(fs::is_directory(parent_of(path)), "{}: its parent directory does not exist; create it",
             path.string());
-  KVC_CHECK(force || !fs::exists(fs::symlink_status(path)),
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  KVC_CHECK(fs::status_known(status), "{}: {}", path.string(), error.message());
+  KVC_CHECK(force || !fs::exists(status),
             "{}: exists already; choose another output, or --force to replace it", path.string());
 }
 

@@ -9,6 +9,13 @@
 
 namespace kvc {
 
+// `path` as it names an output: normal, "out/" like "out".
+std::filesystem::path output_path(const std::filesystem::path& path);
+// True when `path` is `directory` or lies within it, symbolic links resolved.
+bool is_within(const std::filesystem::path& path, const std::filesystem::path& directory);
+// Refuses (Error) an output that is, holds or lies within an input: inputs are never written to, nor
+// replaced with --force.
+void check_apart(const std::filesystem::path& output, const std::filesystem::path& input);
 // Refuses (Error) an existing `path` unless `force`, and a parent directory that does not exist.
 // Call before any work is done.
 void check_output(const std::filesystem::path& path, bool force);

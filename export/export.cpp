@@ -1,6 +1,5 @@
 #include "export/export.h"
 
-#include "core/checkpoint.h"
 #include "core/conversion_file.h"
 #include "core/error.h"
 #include "core/output.h"
@@ -38,8 +37,7 @@ void check_plan(const KvPlan& plan, const ModelConfig& config, const fs::path& c
 
 Inputs open_inputs(const ExportOptions& options) {
   Checkpoint checkpoint = Checkpoint::open(options.checkpoint);
-  KVC_CHECK(!checkpoint.config().contains("kvconvert"),
-            "{}: already a converted checkpoint; give the original", options.checkpoint.string());
+  check_original(checkpoint);
   ModelConfig config = read_model_config(checkpoint);
   Conversion conversion = read_conversion(options.conversion);
   check_provenance(conversion.provenance, "conversion", checkpoint.hash(), options.conversion);
@@ -76,20 +74,6 @@ void write_folded(const Inputs& inputs, const fs::path& directory) {
   copy_companion_files(inputs.checkpoint, directory, false);
 }
 
-bool is_within(const fs::path& path, const fs::path& directory) {
-  const fs::path relative =
-      fs::weakly_canonical(path).lexically_relative(fs::weakly_canonical(directory));
-  return !relative.empty() && *relative.begin() != "..";
-}
-
-// An input is never written to, nor replaced with --force.
-void check_apart(const ExportOptions& options) {
-  const fs::path& out = options.out;
-  KVC_CHECK(!is_within(out, options.checkpoint) && !is_within(options.checkpoint, out) &&
-                !is_within(options.conversion, out),
-            "{}: holds or lies within an input; choose another --out", out.string());
-}
-
 }  // namespace
 
 ExportFormat parse_export_format(const std::string& name) {
@@ -104,6 +88,12 @@ ExportFormat parse_export_format(const std::string& name) {
   }
   KVC_CHECK_USAGE(name != "mla", "--export mla is not available yet; use factored, folded or both");
   fail_usage("--export {}: expected factored, folded or both", name);
+}
+
+void check_original(const Checkpoint& checkpoint) {
+  KVC_CHECK(!checkpoint.config().contains("kvconvert"),
+            "{}: already a converted checkpoint; give the original",
+            checkpoint.directory().string());
 }
 
 void export_into(const ExportOptions& options, const fs::path& directory) {
@@ -127,8 +117,9 @@ void export_into(const ExportOptions& options, const fs::path& directory) {
 }
 
 void export_checkpoint(const ExportOptions& options) {
-  check_apart(options);
   check_output(options.out, options.force);
+  check_apart(options.out, options.checkpoint);
+  check_apart(options.out, options.conversion);
   OutputDirectory output(options.out, options.force);
   export_into(options, output.path());
   output.commit();

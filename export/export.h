@@ -15,6 +15,8 @@
 #include <filesystem>
 #include <string>
 
+#include "core/checkpoint.h"
+
 namespace kvc {
 
 enum class ExportFormat { kFactored, kFolded, kBoth };
@@ -30,6 +32,8 @@ struct ExportOptions {
   bool force = false;
 };
 
+// Error for a checkpoint that is a conversion already.
+void check_original(const Checkpoint& checkpoint);
 // Error when the conversion belongs to another checkpoint. `out` appears complete or not at all.
 void export_checkpoint(const ExportOptions& options);
 // The same into the existing, empty `directory`; options.out and options.force are not used.

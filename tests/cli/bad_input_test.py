@@ -3,7 +3,9 @@
 
 import os
 import resource
+import signal
 import subprocess
+import time
 import unittest
 
 from programs import FAST, REFERENCE, STORIES, ProgramTest, command, copy_checkpoint, edit_config, edit_tensors
@@ -92,6 +94,45 @@ class Outputs(ProgramTest):
     def test_a_checkpoint_is_never_its_own_output(self):
         checkpoint = copy_checkpoint(STORIES, self.directory / "checkpoint")
         self.assert_refused({1, 2}, ["checkpoint"], "kvconvert", checkpoint, "--out", checkpoint, *FAST)
+        for out in (checkpoint, self.directory, checkpoint / "out"):
+            self.assert_refused({1}, ["input", "--out"], "kvconvert", checkpoint, "--out", out, *FAST, "--force")
+
+    def test_an_output_is_never_a_text_or_the_work_directory(self):
+        out = self.directory / "out"
+        out.mkdir()
+        text = out / "text.txt"
+        text.write_text("Once upon a time", encoding="utf-8")
+        for option in ("--calibration", "--validation-text"):
+            self.assert_refused({1}, ["text.txt"], "kvconvert", STORIES, "--out", out, *FAST, "--force", option, text)
+        for work in (out, out / "work"):
+            self.assert_refused({2}, ["--work"], "kvconvert", STORIES, "--out", out, *FAST, "--force", "--work", work)
+
+    def test_a_converted_checkpoint_is_refused_at_once(self):
+        converted = copy_checkpoint(STORIES, self.directory / "converted")
+        edit_config(converted, kvconvert={})
+        work = self.directory / "work"
+        self.assert_refused({1}, ["converted", "original"], "kvconvert", converted, "--out", self.directory / "out",
+                            "--work", work, *FAST)
+
+    def test_a_slash_at_the_end_changes_nothing(self):
+        self.run_ok("kvconvert", STORIES, "--out", f"{self.directory}/out/", *FAST)
+        self.assertEqual([path.name for path in self.directory.iterdir()], ["out"])
+
+    def test_a_second_process_leaves_the_first_alone(self):
+        out = self.directory / "out"
+        arguments = (STORIES, "--out", out, *FAST)
+        first = subprocess.Popen(command("kvconvert", *arguments), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE, text=True)
+        while first.poll() is None and not (self.directory / ".out.work" / "tokens.h5").exists():
+            time.sleep(0.001)
+        first.send_signal(signal.SIGSTOP)
+        try:
+            self.assert_refused({1}, ["another process"], "kvconvert", *arguments)
+        finally:
+            first.send_signal(signal.SIGCONT)
+            _, errors = first.communicate(timeout=120)
+        self.assertEqual(first.returncode, 0, errors)
+        self.assertEqual([path.name for path in self.directory.iterdir()], ["out"])
 
     def test_artifacts_of_another_checkpoint(self):
         work = self.directory / "work"

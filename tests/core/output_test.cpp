@@ -85,6 +85,25 @@ TEST_F(Output, LeavesNothingWithoutCommit) {
   EXPECT_THAT(names(), IsEmpty());
 }
 
+TEST_F(Output, ASlashAtTheEndIsNoPartOfItsName) {
+  EXPECT_EQ(output_path("a/out/"), "a/out");
+  EXPECT_EQ(output_path("a/b/../out"), "a/out");
+}
+
+TEST_F(Output, IsApartFromEveryInput) {
+  fs::create_directories(file("input/part"));
+  fs::create_directory_symlink(file("input"), file("link"));
+  for (const char* output : {"input", "input/part", "input/new", "link", "link/new", "."}) {
+    EXPECT_THROW(check_apart(file(output), file("input")), Error) << output;
+  }
+  EXPECT_NO_THROW(check_apart(file("input2"), file("input")));
+  EXPECT_NO_THROW(check_apart(file("in"), file("input")));
+}
+
+TEST_F(Output, ANameThatIsTooLongIsRefused) {
+  EXPECT_THROW(check_output(file(std::string(300, 'a')), false), Error);
+}
+
 TEST_F(Output, RefusesAnExistingOneUnlessForced) {
   write_directory("old", false);
   EXPECT_THAT(
