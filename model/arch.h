@@ -6,6 +6,8 @@
 #include <span>
 #include <string_view>
 
+#include "model/moe_config.h"
+
 namespace kvc {
 
 enum class AttentionKind {
@@ -35,17 +37,20 @@ enum class BiasRule {
   kNone,
   kQueryKeyValue,     // always on q, k, v, without a config key
   kAttentionBiasKey,  // "attention_bias": q, k, v, o
+  kQkvBiasKey,        // "qkv_bias", true when absent: q, k, v
   kUseBiasKey         // "use_bias": every projection of attention and MLP
 };
 
 // Which layers see a sliding window when config.json has no layer_types.
 enum class WindowRule {
-  kNone,                 // none, whatever the config holds
-  kAllLayers,            // every layer, if the window is not null
-  kFromMaxWindowLayers,  // layers from max_window_layers on, if use_sliding_window
-  kEvenLayers,           // 0, 2, 4, ...
-  kPattern,              // all but every sliding_window_pattern-th
-  kLayersWithoutRope     // layers without RoPE, if use_sliding_window
+  kNone,                      // none, whatever the config holds
+  kAllLayers,                 // every layer, if the window is not null
+  kAllLayersIfUsed,           // every layer, if use_sliding_window
+  kFromMaxWindowLayers,       // layers from max_window_layers on, if use_sliding_window
+  kEvenBelowMaxWindowLayers,  // even layers below max_window_layers, if use_sliding_window
+  kEvenLayers,                // 0, 2, 4, ...
+  kPattern,                   // all but every sliding_window_pattern-th
+  kLayersWithoutRope          // layers without RoPE, if use_sliding_window
 };
 
 enum class RopeRule {
@@ -91,7 +96,9 @@ struct ArchSpec {
   std::optional<int> default_window{};
   RopeRule rope = RopeRule::kOne;
   double default_theta = 10000;
-  bool partial_rotary = false;       // honours "partial_rotary_factor"
+  bool partial_rotary = false;  // honours "partial_rotary_factor"
+  ExpertStyle experts = ExpertStyle::kNone;
+  bool latent_attention = false;     // multi-head latent attention, rotating pairs (2i, 2i+1)
   bool layers_without_rope = false;  // honours "no_rope_layers" and "no_rope_layer_interval"
   std::array<Setting, 4> settings{};
 };

@@ -29,6 +29,22 @@ at::Tensor capped_attention(const at::Tensor& query, const at::Tensor& key, cons
   return at::matmul(weights, value).unflatten(2, {-1, num_queries}).flatten(1, 2);
 }
 
+// The CPU's fast kernel wants keys and values of one width; zeros change neither scores nor sums.
+at::Tensor widen(const at::Tensor& x, std::int64_t width) {
+  return x.size(-1) == width ? x : at::constant_pad_nd(x, {0, width - x.size(-1)});
+}
+
+at::Tensor fast_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                          const std::optional<at::Tensor>& mask, const AttentionRule& rule) {
+  const std::int64_t width = std::max(key.size(-1), value.size(-1));
+  const double scale = rule.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
+  return at::scaled_dot_product_attention(widen(query, width), widen(key, width),
+                                          widen(value, width), mask, /*dropout_p=*/0.0,
+                                          /*is_causal=*/!mask.has_value(), scale,
+                                          /*enable_gqa=*/query.size(1) != key.size(1))
+      .narrow(-1, 0, value.size(-1));
+}
+
 // query [batch_size, num_queries, num_heads, head_dim], key and value likewise with num_keys and
 // num_kv_heads. `mask` [num_queries, num_keys] bool, or none: causal, with as many keys as queries.
 at::Tensor attend_heads(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -38,10 +54,7 @@ at::Tensor attend_heads(const at::Tensor& query, const at::Tensor& key, const at
       rule.softcap != 0
           ? capped_attention(heads_first(query), heads_first(key), heads_first(value), mask.value(),
                              rule)
-          : at::scaled_dot_product_attention(heads_first(query), heads_first(key),
-                                             heads_first(value), mask, /*dropout_p=*/0.0,
-                                             /*is_causal=*/!mask.has_value(), rule.scale,
-                                             /*enable_gqa=*/query.size(2) != key.size(2));
+          : fast_attention(heads_first(query), heads_first(key), heads_first(value), mask, rule);
   return attended.transpose(1, 2).to(query.scalar_type());
 }
 
@@ -85,15 +98,60 @@ at::Tensor causal_attention(const at::Tensor& query, const at::Tensor& key, cons
       .reshape({query.size(0), -1});
 }
 
+at::Tensor rotate_tokens(const RopeTables& rope, int layer, const at::Tensor& x,
+                         const TokenBatch& batch) {
+  if (batch.lengths.size() == 1 || !rope.depends_on_length(layer)) {
+    return rope.rotate(layer, x, batch.positions);
+  }
+  std::vector<at::Tensor> rotated;
+  std::int64_t first = 0;
+  for (const std::int64_t length : batch.lengths) {
+    rotated.push_back(
+        rope.rotate(layer, x.narrow(0, first, length), batch.positions.narrow(0, first, length)));
+    first += length;
+  }
+  return at::cat(rotated);
+}
+
 at::Tensor finish_key(const LayerWeights& weights, const RopeTables& rope, int layer,
                       const at::Tensor& key, const at::Tensor& positions, std::int64_t length) {
   return rope.rotate(layer, weights.k_norm.over_heads(key), positions, length);
 }
 
+namespace {
+
+struct KeysAndValues {
+  at::Tensor key;    // [num_tokens, num_kv_heads, head_dim], post-RoPE
+  at::Tensor value;  // [num_tokens, num_kv_heads, head_dim or v_head_dim]
+};
+
+KeysAndValues keys_and_values(const ModelConfig& config, const RopeTables& rope, int layer,
+                              const AttentionInput& input, const TokenBatch& batch) {
+  if (config.mla) {
+    MlaKeyValue expanded = expand_latents(*config.mla, input.weights.mla, input.latent,
+                                          rotate_tokens(rope, layer, input.rotary_key, batch));
+    return {std::move(expanded.key), std::move(expanded.value)};
+  }
+  return {rotate_tokens(rope, layer, input.weights.k_norm.over_heads(input.key), batch),
+          input.value};
+}
+
+}  // namespace
+
+at::Tensor rotate_query(const ModelConfig& config, const RopeTables& rope, int layer,
+                        const at::Tensor& query, const TokenBatch& batch) {
+  if (!config.mla) {
+    return rotate_tokens(rope, layer, query, batch);
+  }
+  const std::int64_t nope = config.mla->qk_nope_head_dim;
+  const at::Tensor rotary = query.narrow(-1, nope, config.mla->qk_rope_head_dim);
+  return at::cat({query.narrow(-1, 0, nope), rotate_tokens(rope, layer, rotary, batch)}, -1);
+}
+
 at::Tensor FullAttention::attend(int layer, const AttentionInput& input, const TokenBatch& batch) {
   const AttentionRule rule = attention_rule(config_, layer);
-  const at::Tensor query = rope_.rotate(layer, input.query, batch.positions);
-  const at::Tensor key = finish_key(input.weights, rope_, layer, input.key, batch.positions);
+  const at::Tensor query = rotate_query(config_, rope_, layer, input.query, batch);
+  const auto [key, value] = keys_and_values(config_, rope_, layer, input, batch);
   const auto batch_size = static_cast<std::int64_t>(batch.lengths.size());
   const bool equal_lengths = std::adjacent_find(batch.lengths.begin(), batch.lengths.end(),
                                                 std::not_equal_to<>()) == batch.lengths.end();
@@ -101,14 +159,14 @@ at::Tensor FullAttention::attend(int layer, const AttentionInput& input, const T
     const auto split = [&](const at::Tensor& x) {
       return x.unflatten(0, {batch_size, batch.lengths.front()});
     };
-    return batched_causal_attention(split(query), split(key), split(input.value), rule)
+    return batched_causal_attention(split(query), split(key), split(value), rule)
         .reshape({query.size(0), -1});
   }
   std::vector<at::Tensor> outputs;
   std::int64_t first = 0;
   for (const std::int64_t length : batch.lengths) {
     outputs.push_back(causal_attention(query.narrow(0, first, length), key.narrow(0, first, length),
-                                       input.value.narrow(0, first, length), rule));
+                                       value.narrow(0, first, length), rule));
     first += length;
   }
   return at::cat(outputs);

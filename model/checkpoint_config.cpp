@@ -1,5 +1,6 @@
 #include "model/checkpoint_config.h"
 
+#include "model/expert_tensors.h"
 #include "model/tensor_names.h"
 
 namespace kvc {
@@ -7,6 +8,9 @@ namespace kvc {
 ModelConfig read_model_config(const Checkpoint& checkpoint) {
   ModelConfig config =
       parse_model_config(checkpoint.config(), (checkpoint.directory() / "config.json").string());
+  if (stores_stacked_experts(checkpoint, config)) {
+    config.moe->stacked = true;
+  }
   if (config.arch->nested_text) {
     // Which of them a file has depends on the version that wrote it.
     for (const char* prefix : {"language_model.model.", "model.language_model.", "model."}) {

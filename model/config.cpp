@@ -59,6 +59,7 @@ std::string family_of(const ConfigReader& reader) {
 
 bool honours(const ArchSpec& arch, std::string_view key) {
   return (arch.layers_without_rope && key.starts_with("no_rope_layer")) ||
+         (arch.latent_attention && key == "kv_lora_rank") ||
          std::any_of(arch.settings.begin(), arch.settings.end(),
                      [&](const Setting& setting) { return setting.key == key; });
 }
@@ -134,7 +135,12 @@ void read_sizes(const ConfigReader& reader, ModelConfig& config) {
   config.num_layers = static_cast<int>(reader.integer("num_hidden_layers", 1, kMaxLayers));
   config.num_heads = size_or(reader, "num_attention_heads", arch.default_num_heads, kMaxHeads);
   config.num_kv_heads = resolve_num_kv_heads(reader, config);
-  config.head_dim = resolve_head_dim(reader, config);
+  if (arch.latent_attention) {
+    config.mla = resolve_mla(reader, config.num_heads);
+    config.head_dim = config.mla->qk_head_dim();
+  } else {
+    config.head_dim = resolve_head_dim(reader, config);
+  }
   config.max_position_embeddings =
       size_or(reader, "max_position_embeddings", arch.default_max_positions, kMaxPositions);
 }
@@ -145,7 +151,10 @@ void read_biases(const ConfigReader& reader, ModelConfig& config) {
       arch.biases == BiasRule::kUseBiasKey && reader.boolean_or("use_bias", true);
   const bool attention =
       arch.biases == BiasRule::kAttentionBiasKey && reader.boolean_or("attention_bias", false);
-  config.attention_bias = arch.biases == BiasRule::kQueryKeyValue || attention || everywhere;
+  const bool without_output =
+      arch.biases == BiasRule::kQueryKeyValue ||
+      (arch.biases == BiasRule::kQkvBiasKey && reader.boolean_or("qkv_bias", true));
+  config.attention_bias = without_output || attention || everywhere;
   config.output_bias = attention || everywhere;
   config.mlp_bias = everywhere || (arch.mlp_bias_key && reader.boolean_or("mlp_bias", false));
 }
@@ -193,6 +202,23 @@ void read_scales(const ConfigReader& reader, ModelConfig& config) {
   config.logit_scale = 1 / positive("logits_scaling", 1);
 }
 
+// Latent attention sharpens its scores as the texts that it was extended to grow.
+void scale_for_length(ModelConfig& config) {
+  const RopeConfig& rope = config.ropes.front();
+  if (config.mla && rope.type != RopeType::kDefault && rope.mscale_all_dim != 0) {
+    const double magnitude = yarn_magnitude(rope.factor, rope.mscale_all_dim);
+    config.attention_scale *= magnitude * magnitude;
+  }
+}
+
+void resolve_experts(const ConfigReader& reader, ModelConfig& config) {
+  config.moe =
+      resolve_moe(reader, config.arch->experts, config.num_layers, config.intermediate_size);
+  for (std::size_t layer = 0; config.moe && layer < config.layers.size(); ++layer) {
+    config.layers[layer].experts = config.moe->layers[layer];
+  }
+}
+
 std::string resolve_dtype(const ConfigReader& reader) {
   const std::string dtype = reader.text_or("dtype", reader.text_or("torch_dtype", ""));
   constexpr std::array<std::string_view, 5> kKnown = {"", "float32", "bfloat16", "float16",
@@ -228,7 +254,9 @@ ModelConfig resolve(const ConfigReader& reader, const ArchSpec& arch) {
   read_scales(reader, config);
   config.tied_embeddings = reader.boolean_or("tie_word_embeddings", arch.default_tied_embeddings);
   config.ropes = resolve_ropes(reader, config);
+  scale_for_length(config);
   config.layers = resolve_layers(reader, config);
+  resolve_experts(reader, config);
   config.eos_token_ids = reader.integers("eos_token_id");
   if (reader.find("bos_token_id") != nullptr) {
     config.bos_token_id = reader.integer("bos_token_id", 0, kMaxVocabSize);

@@ -8,6 +8,8 @@
 
 #include "core/json.h"
 #include "model/arch.h"
+#include "model/mla_config.h"
+#include "model/moe_config.h"
 
 namespace kvc {
 
@@ -25,6 +27,7 @@ struct RopeConfig {
   double beta_slow = 1;                         // yarn
   bool truncate = true;                         // yarn: whole channels bound the ramp
   double attention_factor = 1;  // yarn, longrope: scales cos and sin, so queries and keys alike
+  double mscale_all_dim = 0;    // of latent attention, which scales its scores by it
   std::vector<double> short_factors{}, long_factors{};  // longrope; [rotary_dim / 2]
   std::int64_t rotary_dim = 0;  // leading channels of a head that rotate; the others pass
   bool interleaved = false;     // pairs (2i, 2i+1), rotated in float32; else (i, i + rotary_dim/2)
@@ -70,6 +73,9 @@ struct ModelConfig {
   double residual_scale = 1;  // of what attention and MLP add
   double logit_scale = 1;
 
+  std::optional<MoeConfig> moe{};  // of the layers with experts
+  std::optional<MlaConfig> mla{};  // head_dim is then that of queries and keys, for every head
+
   std::vector<RopeConfig> ropes;
   std::vector<LayerSpec> layers;  // [num_layers]
   std::vector<std::int64_t> eos_token_ids;
@@ -78,6 +84,8 @@ struct ModelConfig {
 
   std::int64_t q_dim() const { return num_heads * head_dim; }
   std::int64_t kv_dim() const { return num_kv_heads * head_dim; }
+  std::int64_t attended_dim() const { return num_heads * (mla ? mla->v_head_dim : head_dim); }
+  std::int64_t rotary_width() const { return mla ? mla->qk_rope_head_dim : head_dim; }
   const LayerSpec& layer(int index) const { return layers[static_cast<std::size_t>(index)]; }
   bool depends_on_length(int layer) const;  // its RoPE does
   std::int64_t num_parameters() const;      // of the original text model

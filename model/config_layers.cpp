@@ -9,12 +9,15 @@ namespace {
 
 constexpr std::int64_t kMaxWindow = INT32_MAX;
 
+bool needs_switch(WindowRule rule) {
+  return rule == WindowRule::kAllLayersIfUsed || rule == WindowRule::kFromMaxWindowLayers ||
+         rule == WindowRule::kEvenBelowMaxWindowLayers || rule == WindowRule::kLayersWithoutRope;
+}
+
 // The window of a sliding layer, or nullopt where no layer slides.
 std::optional<std::int64_t> sliding_window(const ConfigReader& reader, const ArchSpec& arch) {
-  const bool needs_switch = arch.window == WindowRule::kFromMaxWindowLayers ||
-                            arch.window == WindowRule::kLayersWithoutRope;
   if (arch.window == WindowRule::kNone ||
-      (needs_switch && !reader.boolean_or("use_sliding_window", false))) {
+      (needs_switch(arch.window) && !reader.boolean_or("use_sliding_window", false))) {
     return std::nullopt;
   }
   if (reader.find("sliding_window") != nullptr) {
@@ -29,10 +32,10 @@ std::vector<bool> layers_by_rule(const ConfigReader& reader, const ModelConfig& 
                                  const std::vector<bool>& has_rope) {
   constexpr std::int64_t kDefaultMaxWindowLayers = 28, kDefaultPattern = 6;
   const WindowRule rule = config.arch->window;
-  const std::int64_t first =
-      rule == WindowRule::kFromMaxWindowLayers
-          ? reader.integer_or("max_window_layers", kDefaultMaxWindowLayers, 0, INT32_MAX)
-          : 0;
+  const bool bounded =
+      rule == WindowRule::kFromMaxWindowLayers || rule == WindowRule::kEvenBelowMaxWindowLayers;
+  const std::int64_t bound =
+      bounded ? reader.integer_or("max_window_layers", kDefaultMaxWindowLayers, 0, INT32_MAX) : 0;
   const std::int64_t pattern =
       rule == WindowRule::kPattern
           ? reader.integer_or("sliding_window_pattern", kDefaultPattern, 1, INT32_MAX)
@@ -44,8 +47,12 @@ std::vector<bool> layers_by_rule(const ConfigReader& reader, const ModelConfig& 
         slides.push_back(false);
         break;
       case WindowRule::kAllLayers:
+      case WindowRule::kAllLayersIfUsed:
       case WindowRule::kFromMaxWindowLayers:
-        slides.push_back(layer >= first);
+        slides.push_back(layer >= bound);
+        break;
+      case WindowRule::kEvenBelowMaxWindowLayers:
+        slides.push_back(layer % 2 == 0 && layer < bound);
         break;
       case WindowRule::kEvenLayers:
         slides.push_back(layer % 2 == 0);

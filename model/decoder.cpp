@@ -30,8 +30,19 @@ std::int64_t bytes_of(const Linear& linear) {
 
 std::int64_t bytes_of(const Norm& norm) { return bytes_of(norm.weight) + bytes_of(norm.bias); }
 
+std::int64_t bytes_of(const MlaWeights& weights) {
+  return bytes_of(weights.q_a_proj) + bytes_of(weights.q_a_norm) + bytes_of(weights.q_proj) +
+         bytes_of(weights.kv_a_proj) + bytes_of(weights.kv_a_norm) + bytes_of(weights.kv_b_proj);
+}
+
+std::int64_t bytes_of(const MoeWeights& weights) {
+  return bytes_of(weights.router) + bytes_of(weights.gate_up) + bytes_of(weights.down) +
+         bytes_of(weights.shared_gate_up) + bytes_of(weights.shared_down) +
+         bytes_of(weights.shared_gate);
+}
+
 std::int64_t bytes_of(const LayerWeights& weights) {
-  std::int64_t bytes = 0;
+  std::int64_t bytes = bytes_of(weights.mla) + bytes_of(weights.experts);
   for (const Norm* norm :
        {&weights.input_norm, &weights.q_norm, &weights.k_norm, &weights.attention_output_norm,
         &weights.mlp_norm, &weights.mlp_output_norm}) {

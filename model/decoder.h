@@ -35,6 +35,8 @@ struct AttentionInput {
   at::Tensor key;     // [num_tokens, num_kv_heads, head_dim], with bias, before k_norm, pre-RoPE;
                       // undefined where a plan replaced k_proj
   at::Tensor value;   // [num_tokens, num_kv_heads, head_dim], with bias; undefined likewise
+  // With multi-head latent attention, instead of key and value; as in MlaProjections.
+  at::Tensor latent{}, rotary_key{};
 };
 
 class Attention {
@@ -57,12 +59,20 @@ class FullAttention : public Attention {
 };
 
 AttentionRule attention_rule(const ModelConfig& config, int layer);
+// RoPE of new tokens [num_tokens, num_heads, head_dim]; where it depends on the length of the text, every
+// sequence has its own.
+at::Tensor rotate_tokens(const RopeTables& rope, int layer, const at::Tensor& x,
+                         const TokenBatch& batch);
+// Likewise of queries, of which multi-head latent attention rotates the last channels only.
+at::Tensor rotate_query(const ModelConfig& config, const RopeTables& rope, int layer,
+                        const at::Tensor& query, const TokenBatch& batch);
 // k_norm (where there is one) and RoPE: from AttentionInput::key to the key that attention uses.
 // `length`: of the text, where `positions` are not those of its end (RopeTable::rotate).
 at::Tensor finish_key(const LayerWeights& weights, const RopeTables& rope, int layer,
                       const at::Tensor& key, const at::Tensor& positions, std::int64_t length = 0);
 // Causal attention of one sequence's own tokens. query [T, num_heads, head_dim] and key/value
-// [T, num_kv_heads, head_dim], keys and queries post-RoPE. [T, num_heads * head_dim].
+// [T, num_kv_heads, head_dim], keys and queries post-RoPE. [T, num_heads * head_dim]; values may be of
+// another width than keys, and so the output.
 at::Tensor causal_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                             const AttentionRule& rule);
 

@@ -9,6 +9,13 @@ namespace {
 AttentionInput project(const ModelConfig& config, const LayerWeights& weights,
                        const at::Tensor& hidden) {
   AttentionInput input{weights, hidden, {}, {}, {}};
+  if (config.mla) {
+    const MlaProjections projections = project_mla(*config.mla, weights.mla, hidden);
+    input.query = projections.query;
+    input.latent = projections.latent;
+    input.rotary_key = projections.rotary_key;
+    return input;
+  }
   const auto heads = [&](const at::Tensor& x) { return x.unflatten(-1, {-1, config.head_dim}); };
   if (weights.qkv_proj.weight.defined()) {
     const at::Tensor projected = heads(weights.qkv_proj(hidden));
@@ -42,6 +49,10 @@ at::Tensor activate(Activation activation, const at::Tensor& x) {
 
 at::Tensor feed_forward(const ModelConfig& config, const LayerWeights& weights,
                         const at::Tensor& x) {
+  if (weights.experts.defined()) {
+    return run_experts(*config.moe, weights.experts, x,
+                       [&](const at::Tensor& gate) { return activate(config.activation, gate); });
+  }
   if (weights.gate_up_proj.weight.defined()) {
     const std::vector<at::Tensor> gate_up = weights.gate_up_proj(x).chunk(2, -1);
     return weights.down_proj(activate(config.activation, gate_up[0]) * gate_up[1]);

@@ -31,6 +31,7 @@ struct MoeConfig {
   std::int64_t num_groups = 1;        // the experts are chosen from the best groups_per_token of
   std::int64_t groups_per_token = 1;  // num_groups groups of adjacent experts
   std::vector<bool> layers;           // [num_layers]: does the layer have experts?
+  bool stacked = false;  // the files hold all experts of a layer in one tensor, not one by one
 
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };

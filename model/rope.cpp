@@ -124,6 +124,11 @@ RopeTables::RopeTables(const ModelConfig& config, at::ScalarType dtype) {
   }
 }
 
+bool RopeTables::depends_on_length(int layer) const {
+  const int table = table_of_layer_[static_cast<std::size_t>(layer)];
+  return table >= 0 && tables_[static_cast<std::size_t>(table)].depends_on_length();
+}
+
 at::Tensor RopeTables::rotate(int layer, const at::Tensor& x, const at::Tensor& positions,
                               std::int64_t length) const {
   const int table = table_of_layer_[static_cast<std::size_t>(layer)];

@@ -27,6 +27,7 @@ class RopeTable {
                     std::int64_t length = 0) const;
   // The inverse of rotate, in float32 whatever x's dtype.
   at::Tensor unrotate(const at::Tensor& x, const at::Tensor& positions) const;
+  bool depends_on_length() const { return rope_.depends_on_length(); }
 
  private:
   struct Angles {
@@ -56,6 +57,7 @@ class RopeTables {
  public:
   RopeTables(const ModelConfig& config, at::ScalarType dtype);
 
+  bool depends_on_length(int layer) const;
   at::Tensor rotate(int layer, const at::Tensor& x, const at::Tensor& positions,
                     std::int64_t length = 0) const;
   at::Tensor unrotate(int layer, const at::Tensor& x, const at::Tensor& positions) const;

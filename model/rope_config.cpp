@@ -159,10 +159,10 @@ std::int64_t rotary_dim(const Source& source) {
   KVC_CHECK(fraction > 0 && fraction <= 1, "{}: \"{}\" is {}; expected more than 0 and at most 1",
             source.top.subject(), kKey, fraction);
   const auto channels =
-      static_cast<std::int64_t>(static_cast<double>(source.config.head_dim) * fraction);
+      static_cast<std::int64_t>(static_cast<double>(source.config.rotary_width()) * fraction);
   KVC_CHECK(channels >= 2 && channels % 2 == 0,
             "{}: \"{}\" {} rotates {} of {} channels; expected an even number",
-            source.top.subject(), kKey, fraction, channels, source.config.head_dim);
+            source.top.subject(), kKey, fraction, channels, source.config.rotary_width());
   return channels;
 }
 
@@ -184,6 +184,8 @@ RopeConfig resolve(const Source& source, double theta) {
   KVC_CHECK(rope.theta > 1, "{}: \"rope_theta\" is {}; expected more than 1", parameters.subject(),
             rope.theta);
   rope.rotary_dim = rotary_dim(source);
+  rope.interleaved = config.arch->latent_attention;
+  rope.mscale_all_dim = parameters.number_or("mscale_all_dim", 0);
   switch (rope.type) {
     case RopeType::kDefault:
       break;

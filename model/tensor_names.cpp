@@ -1,5 +1,8 @@
 #include "model/tensor_names.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include <fmt/format.h>
 
 namespace kvc {
@@ -72,6 +75,9 @@ class LayerTensors {
       }
     }
   }
+  void append(std::vector<NamedShape> tensors) {
+    std::move(tensors.begin(), tensors.end(), std::back_inserter(tensors_));
+  }
   std::vector<NamedShape> take() { return std::move(tensors_); }
 
  private:
@@ -82,6 +88,42 @@ class LayerTensors {
   std::string prefix_;
   std::vector<NamedShape> tensors_;
 };
+
+void add_projections(const ModelConfig& config, int layer, LayerTensors& tensors) {
+  tensors.rows(query_rows(config, layer), config.attention_bias);
+  tensors.rows(key_rows(config, layer), config.attention_bias);
+  tensors.rows(value_rows(config, layer), config.attention_bias);
+}
+
+void add_latent_projections(const ModelConfig& config, LayerTensors& tensors) {
+  const MlaConfig& mla = *config.mla;
+  if (mla.q_lora_rank > 0) {
+    tensors.linear("self_attn.q_a_proj", mla.q_lora_rank, config.hidden_size,
+                   config.attention_bias);
+    tensors.norm("self_attn.q_a_layernorm", mla.q_lora_rank);
+    tensors.linear("self_attn.q_b_proj", config.q_dim(), mla.q_lora_rank, false);
+  } else {
+    tensors.linear("self_attn.q_proj", config.q_dim(), config.hidden_size, false);
+  }
+  tensors.linear("self_attn.kv_a_proj_with_mqa", mla.cache_width(), config.hidden_size,
+                 config.attention_bias);
+  tensors.norm("self_attn.kv_a_layernorm", mla.kv_lora_rank);
+  tensors.linear("self_attn.kv_b_proj", config.num_heads * (mla.qk_nope_head_dim + mla.v_head_dim),
+                 mla.kv_lora_rank, false);
+}
+
+void add_mlp(const ModelConfig& config, int layer, LayerTensors& tensors) {
+  if (config.layer(layer).experts) {
+    tensors.append(expert_tensors(config, layer));
+    return;
+  }
+  if (config.arch->gated_mlp) {
+    tensors.rows(gate_rows(config, layer), config.mlp_bias);
+  }
+  tensors.rows(up_rows(config, layer), config.mlp_bias);
+  tensors.linear(module_names(*config.arch).down_proj, config.hidden_size, config.intermediate_size,
+                 config.mlp_bias);
+}
 
 }  // namespace
 
@@ -145,10 +187,12 @@ std::vector<NamedShape> layer_tensors(const ModelConfig& config, int layer) {
   const std::int64_t hidden_size = config.hidden_size;
   LayerTensors tensors(config, layer);
   tensors.norm(names.input_norm, hidden_size);
-  tensors.rows(query_rows(config, layer), config.attention_bias);
-  tensors.rows(key_rows(config, layer), config.attention_bias);
-  tensors.rows(value_rows(config, layer), config.attention_bias);
-  tensors.linear("self_attn.o_proj", hidden_size, config.q_dim(), config.output_bias);
+  if (config.mla) {
+    add_latent_projections(config, tensors);
+  } else {
+    add_projections(config, layer, tensors);
+  }
+  tensors.linear("self_attn.o_proj", hidden_size, config.attended_dim(), config.output_bias);
   if (arch.qk_norm != QkNorm::kNone) {
     const bool per_head = arch.qk_norm == QkNorm::kPerHead;
     tensors.norm("self_attn.q_norm", per_head ? config.head_dim : config.q_dim());
@@ -156,11 +200,7 @@ std::vector<NamedShape> layer_tensors(const ModelConfig& config, int layer) {
   }
   tensors.norm(names.attention_output_norm, hidden_size);
   tensors.norm(names.mlp_norm, hidden_size);
-  if (arch.gated_mlp) {
-    tensors.rows(gate_rows(config, layer), config.mlp_bias);
-  }
-  tensors.rows(up_rows(config, layer), config.mlp_bias);
-  tensors.linear(names.down_proj, hidden_size, config.intermediate_size, config.mlp_bias);
+  add_mlp(config, layer, tensors);
   tensors.norm(names.mlp_output_norm, hidden_size);
   return tensors.take();
 }

@@ -40,6 +40,8 @@ struct ModuleNames {
 };
 ModuleNames module_names(const ArchSpec& arch);
 
+// The router, the experts and the shared experts of a layer that has them.
+std::vector<NamedShape> expert_tensors(const ModelConfig& config, int layer);
 // Every tensor of one layer, and of the whole model (lm_head only when it is not tied).
 std::vector<NamedShape> layer_tensors(const ModelConfig& config, int layer);
 std::vector<NamedShape> model_tensors(const ModelConfig& config);

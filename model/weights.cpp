@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "model/expert_tensors.h"
 #include "model/float_linear.h"
 
 namespace kvc {
@@ -89,6 +90,36 @@ Linear fuse(std::initializer_list<Linear*> parts) {
   return fused;
 }
 
+MlaWeights load_mla(const LayerReader& reader, const MlaConfig& config) {
+  constexpr double kLatentNormEps = 1e-6;  // whatever the config's rms_norm_eps is
+  const auto norm = [&](const char* name) {
+    Norm loaded = reader.norm(name);
+    loaded.eps = kLatentNormEps;
+    return loaded;
+  };
+  MlaWeights weights;
+  if (config.q_lora_rank > 0) {
+    weights.q_a_proj = reader.linear("self_attn.q_a_proj");
+    weights.q_a_norm = norm("self_attn.q_a_layernorm");
+    weights.q_proj = reader.linear("self_attn.q_b_proj");
+  } else {
+    weights.q_proj = reader.linear("self_attn.q_proj");
+  }
+  weights.kv_a_proj = reader.linear("self_attn.kv_a_proj_with_mqa");
+  weights.kv_a_norm = norm("self_attn.kv_a_layernorm");
+  weights.kv_b_proj = reader.linear("self_attn.kv_b_proj");
+  return weights;
+}
+
+void load_mlp(const LayerReader& reader, const ModelConfig& config, int layer,
+              LayerWeights& weights) {
+  if (config.arch->gated_mlp) {
+    weights.gate_proj = reader.linear(gate_rows(config, layer));
+  }
+  weights.up_proj = reader.linear(up_rows(config, layer));
+  weights.down_proj = reader.linear(module_names(*config.arch).down_proj);
+}
+
 }  // namespace
 
 at::Tensor embed(const ModelConfig& config, const at::Tensor& embed_tokens, const at::Tensor& ids) {
@@ -124,19 +155,23 @@ LayerWeights load_layer(const Checkpoint& checkpoint, const ModelConfig& config,
   const ModuleNames names = module_names(*config.arch);
   LayerWeights weights;
   weights.input_norm = reader.norm(names.input_norm);
-  weights.q_proj = reader.linear(query_rows(config, layer));
-  weights.k_proj = reader.linear(key_rows(config, layer), with_kv_weights);
-  weights.v_proj = reader.linear(value_rows(config, layer), with_kv_weights);
+  if (config.mla) {
+    weights.mla = load_mla(reader, *config.mla);
+  } else {
+    weights.q_proj = reader.linear(query_rows(config, layer));
+    weights.k_proj = reader.linear(key_rows(config, layer), with_kv_weights);
+    weights.v_proj = reader.linear(value_rows(config, layer), with_kv_weights);
+  }
   weights.o_proj = reader.linear("self_attn.o_proj");
   weights.q_norm = reader.norm("self_attn.q_norm");
   weights.k_norm = reader.norm("self_attn.k_norm");
   weights.attention_output_norm = reader.norm(names.attention_output_norm);
   weights.mlp_norm = reader.norm(names.mlp_norm);
-  if (config.arch->gated_mlp) {
-    weights.gate_proj = reader.linear(gate_rows(config, layer));
+  if (config.layer(layer).experts) {
+    weights.experts = load_experts(checkpoint, config, layer, dtype);
+  } else {
+    load_mlp(reader, config, layer, weights);
   }
-  weights.up_proj = reader.linear(up_rows(config, layer));
-  weights.down_proj = reader.linear(names.down_proj);
   weights.mlp_output_norm = reader.norm(names.mlp_output_norm);
   return weights;
 }

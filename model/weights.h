@@ -10,6 +10,8 @@
 #include "core/checkpoint.h"
 #include "model/config.h"
 #include "model/linear.h"
+#include "model/mla.h"
+#include "model/moe.h"
 #include "model/norm.h"
 #include "model/tensor_names.h"
 
@@ -41,6 +43,8 @@ struct LayerWeights {
   Norm mlp_output_norm;                   // of what the MLP adds
   Linear qkv_proj;                        // rows q | k | v, or undefined
   Linear gate_up_proj;                    // rows gate | up, or undefined
+  MlaWeights mla;                         // instead of q, k and v, or undefined
+  MoeWeights experts;                     // instead of gate, up and down, or undefined
 };
 
 struct ModelWeights {

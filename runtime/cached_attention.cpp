@@ -5,6 +5,7 @@
 #include "runtime/cache_segments.h"
 #include "runtime/decode.h"
 #include "runtime/latent_encoding.h"
+#include "runtime/mla_attention.h"
 #include "runtime/segment_attention.h"
 
 namespace kvc {
@@ -37,6 +38,9 @@ CachedAttention::CachedAttention(const Decoder& decoder, const KvPlan& plan,
 
 at::Tensor CachedAttention::attend(int layer, const AttentionInput& input,
                                    const TokenBatch& batch) {
+  if (decoder_.config().mla) {
+    return attend_mla(decoder_, layer, input, batch, caches_, pass_ == Pass::kPrefill);
+  }
   const int group = plan_.group_of(layer);
   const int first_layer =
       group < 0 ? layer : plan_.groups[static_cast<std::size_t>(group)].first_layer;

@@ -1,6 +1,7 @@
 #include "runtime/plan_source.h"
 
 #include "core/error.h"
+#include "model/cache_plan.h"
 
 namespace kvc {
 namespace {
@@ -11,7 +12,7 @@ constexpr int kFactoredFormat = 1;
 
 KvPlan plan_of(const Checkpoint& checkpoint, const ModelConfig& config) {
   if (!checkpoint.config().contains("kvconvert")) {
-    return plain_plan(config.num_layers, config.num_kv_heads, config.head_dim);
+    return plain_plan(config);
   }
   const std::string subject = (checkpoint.directory() / "config.json").string();
   const Json& converted = checkpoint.config().at("kvconvert");
