@@ -1,8 +1,9 @@
 #include "convert/command_line.h"
 
-#include <map>
+#include <cstdio>
 #include <memory>
 
+#include "convert/method_support.h"
 #include "convert/pipeline.h"
 #include "core/error.h"
 
@@ -14,47 +15,26 @@ struct Words {
   std::string factor, merge, granularity, prefill, unmerged, rank_allocation, format = "factored";
 };
 
+// A wrong word in a flag is an error of usage, whatever it is in a file. An empty one leaves the default,
+// or the preset's.
 template <typename Value>
-void parse_word(const char* flag, const std::string& word,
-                const std::map<std::string, Value>& known, Value& value) {
-  if (word.empty()) {
-    return;  // the default, or the preset's
+void parse_word(const char* flag, const std::string& word, Value (*parse)(const std::string&),
+                Value& value) {
+  try {
+    value = word.empty() ? value : parse(word);
+  } catch (const Error& error) {
+    fail_usage("{}: {}", flag, error.what());
   }
-  const auto found = known.find(word);
-  std::string names;
-  for (const auto& [name, unused] : known) {
-    names += (names.empty() ? "" : ", ") + name;
-  }
-  KVC_CHECK_USAGE(found != known.end(), "{} {}: expected one of {}", flag, word, names);
-  value = found->second;
 }
 
 void apply(const Words& words, PipelineOptions& options) {
   ConvertSettings& settings = options.settings;
-  parse_word(
-      "--factor", words.factor,
-      {{"plain", Factor::kPlain}, {"whitened", Factor::kWhitened}, {"joint", Factor::kJoint}},
-      settings.factor);
-  parse_word("--merge", words.merge,
-             {{"none", MergeRule::kNone},
-              {"mean", MergeRule::kMean},
-              {"fisher", MergeRule::kFisher},
-              {"sensitivity", MergeRule::kSensitivity},
-              {"ls", MergeRule::kLs}},
-             settings.merge);
-  parse_word("--granularity", words.granularity,
-             {{"token", Granularity::kToken}, {"group", Granularity::kGroup}},
-             settings.granularity);
-  parse_word("--prefill", words.prefill,
-             {{"exact", PrefillMode::kExact}, {"truncated", PrefillMode::kTruncated}},
-             settings.prefill);
-  parse_word("--unmerged", words.unmerged,
-             {{"auto", UnmergedChoice::kAuto},
-              {"plain", UnmergedChoice::kPlain},
-              {"latent", UnmergedChoice::kLatent}},
-             settings.unmerged);
-  parse_word("--rank-alloc", words.rank_allocation,
-             {{"uniform", RankAllocation::kUniform}, {"fisher", RankAllocation::kFisher}},
+  parse_word("--factor", words.factor, parse_factor, settings.factor);
+  parse_word("--merge", words.merge, parse_merge_rule, settings.merge);
+  parse_word("--granularity", words.granularity, parse_granularity, settings.granularity);
+  parse_word("--prefill", words.prefill, parse_prefill_mode, settings.prefill);
+  parse_word("--unmerged", words.unmerged, parse_unmerged_choice, settings.unmerged);
+  parse_word("--rank-alloc", words.rank_allocation, parse_rank_allocation,
              settings.rank_allocation);
   options.format = parse_export_format(words.format);
 }
@@ -96,7 +76,7 @@ void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
 }
 
 void declare_pipeline(CLI::App& app, PipelineOptions& options, Words& words) {
-  app.add_option("checkpoint", options.checkpoint, "HuggingFace directory")->required();
+  app.add_option("checkpoint", options.checkpoint, "HuggingFace directory");
   app.add_option("--out", options.out, "Output directory (default: <checkpoint>-<method>)");
   app.add_option("--export", words.format, "factored, folded or both")->capture_default_str();
   app.add_option("--factor-dtype", options.factor_dtype,
@@ -136,7 +116,15 @@ Action declare_convert_options(CLI::App& app, CommonOptions& common) {
   auto words = std::make_shared<Words>();
   declare_pipeline(app, *options, *words);
   declare_method(app, options->settings, *words);
-  return [options, words, &app, &common] {
+  const auto list_models = std::make_shared<bool>(false);
+  app.add_flag("--list-models", *list_models,
+               "Print which families each method converts, and stop");
+  return [options, words, list_models, &app, &common] {
+    if (*list_models) {
+      std::fputs((common.json ? dump_json(support_json()) : support_text()).c_str(), stdout);
+      return;
+    }
+    KVC_CHECK_USAGE(!options->checkpoint.empty(), "checkpoint is required; see kvconvert --help");
     choose_method(app, *options);
     apply(*words, *options);
     KVC_CHECK_USAGE(options->num_sequences > 0, "--num-sequences must be positive");

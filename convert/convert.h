@@ -24,6 +24,13 @@ enum class Factor { kPlain, kWhitened, kJoint };
 enum class RankAllocation { kUniform, kFisher };
 enum class UnmergedChoice { kAuto, kPlain, kLatent };
 
+std::string to_string(Factor);
+std::string to_string(RankAllocation);
+std::string to_string(UnmergedChoice);
+Factor parse_factor(const std::string&);  // Error lists the known ones; likewise below
+RankAllocation parse_rank_allocation(const std::string&);
+UnmergedChoice parse_unmerged_choice(const std::string&);
+
 struct ConvertSettings {
   std::string method = "commonkv";  // a row of convert/methods/
   std::string preset;               // "" or "paper"

@@ -2,38 +2,19 @@
 
 #include "convert/convert.h"
 #include "convert/methods/methods.h"
+#include "core/enum_names.h"
 #include "core/error.h"
 
 namespace kvc {
 namespace {
 
-const char* name_of(Factor factor) {
-  switch (factor) {
-    case Factor::kPlain:
-      return "plain";
-    case Factor::kWhitened:
-      return "whitened";
-    case Factor::kJoint:
-      return "joint";
-  }
-  fail("unknown factor {}", static_cast<int>(factor));
-}
-
-const char* name_of(RankAllocation allocation) {
-  return allocation == RankAllocation::kUniform ? "uniform" : "fisher";
-}
-
-const char* name_of(UnmergedChoice choice) {
-  switch (choice) {
-    case UnmergedChoice::kAuto:
-      return "auto";
-    case UnmergedChoice::kPlain:
-      return "plain";
-    case UnmergedChoice::kLatent:
-      return "latent";
-  }
-  fail("unknown unmerged form {}", static_cast<int>(choice));
-}
+constexpr EnumName<Factor> kFactors[] = {
+    {Factor::kPlain, "plain"}, {Factor::kWhitened, "whitened"}, {Factor::kJoint, "joint"}};
+constexpr EnumName<RankAllocation> kRankAllocations[] = {{RankAllocation::kUniform, "uniform"},
+                                                         {RankAllocation::kFisher, "fisher"}};
+constexpr EnumName<UnmergedChoice> kUnmergedChoices[] = {{UnmergedChoice::kAuto, "auto"},
+                                                         {UnmergedChoice::kPlain, "plain"},
+                                                         {UnmergedChoice::kLatent, "latent"}};
 
 void check_tokens(const char* flag, std::int64_t tokens, std::int64_t least) {
   constexpr std::int64_t kMost = std::int64_t{1} << 30;  // sums and bytes of these fit in 64 bits
@@ -64,6 +45,18 @@ void check_ranges(const ConvertSettings& settings) {
 
 }  // namespace
 
+std::string to_string(Factor value) { return name_of(kFactors, value); }
+std::string to_string(RankAllocation value) { return name_of(kRankAllocations, value); }
+std::string to_string(UnmergedChoice value) { return name_of(kUnmergedChoices, value); }
+
+Factor parse_factor(const std::string& name) { return value_of(kFactors, name, "factorisation"); }
+RankAllocation parse_rank_allocation(const std::string& name) {
+  return value_of(kRankAllocations, name, "rank allocation");
+}
+UnmergedChoice parse_unmerged_choice(const std::string& name) {
+  return value_of(kUnmergedChoices, name, "form of unmerged tokens");
+}
+
 Json to_json(const ConvertSettings& settings) {
   Json json;
   json["method"] = settings.method;
@@ -72,14 +65,14 @@ Json to_json(const ConvertSettings& settings) {
   json["rank"] = settings.rank;
   json["kept_ratio"] = settings.kept_ratio;
   json["rank_multiple"] = settings.rank_multiple;
-  json["rank_allocation"] = name_of(settings.rank_allocation);
-  json["factor"] = name_of(settings.factor);
+  json["rank_allocation"] = to_string(settings.rank_allocation);
+  json["factor"] = to_string(settings.factor);
   json["merge"] = to_string(settings.merge);
   json["ls_fisher_weights"] = settings.ls_fisher_weights;
   json["refit"] = settings.refit;
   json["granularity"] = to_string(settings.granularity);
   json["prefill"] = to_string(settings.prefill);
-  json["unmerged"] = name_of(settings.unmerged);
+  json["unmerged"] = to_string(settings.unmerged);
   json["sink_tokens"] = settings.sink_tokens;
   json["window_tokens"] = settings.window_tokens;
   json["block_tokens"] = settings.block_tokens;

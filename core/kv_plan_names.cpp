@@ -1,58 +1,23 @@
-#include <fmt/ranges.h>
-
-#include <array>
-#include <span>
-#include <string_view>
-#include <vector>
-
-#include "core/error.h"
+#include "core/enum_names.h"
 #include "core/kv_plan.h"
 
 namespace kvc {
 namespace {
 
-template <typename Enum>
-struct Name {
-  Enum value;
-  std::string_view name;
-};
-
-constexpr std::array kMergeRules = {Name{MergeRule::kNone, "none"}, Name{MergeRule::kMean, "mean"},
-                                    Name{MergeRule::kFisher, "fisher"},
-                                    Name{MergeRule::kSensitivity, "sensitivity"},
-                                    Name{MergeRule::kLs, "ls"}};
-constexpr std::array kGranularities = {Name{Granularity::kToken, "token"},
-                                       Name{Granularity::kGroup, "group"}};
-constexpr std::array kPrefillModes = {Name{PrefillMode::kExact, "exact"},
-                                      Name{PrefillMode::kTruncated, "truncated"}};
-constexpr std::array kUnmergedForms = {Name{UnmergedForm::kPlain, "plain"},
-                                       Name{UnmergedForm::kLatent, "latent"}};
-constexpr std::array kKvDtypes = {Name{KvDtype::kFloat32, "float32"},
-                                  Name{KvDtype::kBFloat16, "bfloat16"},
-                                  Name{KvDtype::kFloat16, "float16"}};
-
-template <typename Enum, std::size_t Size>
-std::string name_of(const std::array<Name<Enum>, Size>& names, Enum value) {
-  for (const Name<Enum>& row : names) {
-    if (row.value == value) {
-      return std::string(row.name);
-    }
-  }
-  fail("unnamed enumeration value {}", static_cast<int>(value));
-}
-
-template <typename Enum, std::size_t Size>
-Enum value_of(const std::array<Name<Enum>, Size>& names, const std::string& name,
-              std::string_view what) {
-  std::vector<std::string_view> known;
-  for (const Name<Enum>& row : names) {
-    if (row.name == name) {
-      return row.value;
-    }
-    known.push_back(row.name);
-  }
-  fail("unknown {} '{}'; known: {}", what, name, fmt::join(known, ", "));
-}
+constexpr EnumName<MergeRule> kMergeRules[] = {{MergeRule::kNone, "none"},
+                                               {MergeRule::kMean, "mean"},
+                                               {MergeRule::kFisher, "fisher"},
+                                               {MergeRule::kSensitivity, "sensitivity"},
+                                               {MergeRule::kLs, "ls"}};
+constexpr EnumName<Granularity> kGranularities[] = {{Granularity::kToken, "token"},
+                                                    {Granularity::kGroup, "group"}};
+constexpr EnumName<PrefillMode> kPrefillModes[] = {{PrefillMode::kExact, "exact"},
+                                                   {PrefillMode::kTruncated, "truncated"}};
+constexpr EnumName<UnmergedForm> kUnmergedForms[] = {{UnmergedForm::kPlain, "plain"},
+                                                     {UnmergedForm::kLatent, "latent"}};
+constexpr EnumName<KvDtype> kKvDtypes[] = {{KvDtype::kFloat32, "float32"},
+                                           {KvDtype::kBFloat16, "bfloat16"},
+                                           {KvDtype::kFloat16, "float16"}};
 
 }  // namespace
 
