@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/data/tokenizer: texts and ids as the tokenizers library encodes and decodes them, for the two
-real tokenizers and for small ones that turn on what those leave off (made here too).
+"""Writes tests/data/tokenizer/*.json: texts and ids as the tokenizers library encodes and decodes them, for the two
+real tokenizers, for small ones that turn on what those leave off (made here too) and for the families of
+scripts/make_tokenizers.py.
 
     .venv/bin/python scripts/make_tokenizer_golden.py
 """
@@ -14,7 +15,7 @@ OUTPUT = cases.DATA / "tokenizer"
 NUM_TEXTS, NUM_ID_LISTS = 300, 40
 VARIANTS = ["byte_level_prefix", "byte_level_no_regex", "byte_level_whole_words", "byte_level_legacy", "byte_level_plain",
             "metaspace_added", "metaspace_fused_unknown", "metaspace_single_unknown", "metaspace_dropped_unknown",
-            "metaspace_some_bytes", "metaspace_whole_words", "metaspace_bytes"]
+            "metaspace_some_bytes", "metaspace_whole_words", "metaspace_bytes", "metaspace_forms"]
 
 
 def write_lines(path, opening, lines, closing):
@@ -48,6 +49,8 @@ def main():
         text = json.dumps(definitions[name], separators=(",", ":"))
         (directory / "tokenizer.json").write_text(text + "\n", encoding="ascii")
         write_golden(name, directory, len(cases.NASTY) + 40)
+    for name in cases.FAMILIES:
+        write_golden(name, OUTPUT / name, len(cases.NASTY) + 20)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,23 @@
 #!/usr/bin/env python3
-"""Writes model/tokenizer/unicode_ranges.h: the code point classes that tokenizers needs.
+"""Writes model/tokenizer/unicode_ranges.h and property_ranges.h: what tokenizers need to know of characters.
 
-The classes are probed from the tokenizers wheel itself, over every Unicode scalar value, so that they
-are the ones of the Unicode version that it bundles.
+Everything is probed from the tokenizers wheel itself, over every Unicode scalar value, so that it is that of
+the Unicode versions that the wheel bundles (its Oniguruma, its Rust and its crates each have their own).
 
-    .venv/bin/python scripts/make_unicode_tables.py model/tokenizer/unicode_ranges.h
+    .venv/bin/python scripts/make_unicode_tables.py model/tokenizer
 """
 import sys
+from pathlib import Path
 
 import tokenizers
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 SCALARS = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 CHUNK = 4096
+CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co".split()
+PROPERTIES = """Alphabetic Word Emoji Extended_Pictographic Arabic Armenian Bengali Bopomofo Common Cyrillic Devanagari
+    Ethiopic Georgian Greek Gujarati Gurmukhi Han Hangul Hebrew Hiragana Inherited Kannada Katakana Khmer Lao Latin
+    Malayalam Mongolian Myanmar Sinhala Tamil Telugu Thai Tibetan""".split()
 
 
 def matching(pattern):
@@ -39,6 +44,52 @@ def word_characters():
     return found
 
 
+def isolated_by(pre_tokenizer):
+    return [code for code in SCALARS if len(pre_tokenizer.pre_tokenize_str(f"a{chr(code)}b")) == 3]
+
+
+def removed_by(normalizer):
+    return [code for code in SCALARS if normalizer.normalize_str(f"a{chr(code)}b") == "ab"]
+
+
+def normalizing():
+    """Code points that decompose, compose or change places under some normalization form."""
+    canonical, compatible = normalizers.NFD(), normalizers.NFKD()
+    found = set(range(0x1100, 0x1200))  # Hangul Jamo compose by arithmetic
+    for code in SCALARS:
+        character = chr(code)
+        pieces = canonical.normalize_str(character)
+        if pieces != character:
+            found.update([code, *map(ord, pieces)])
+        pieces = compatible.normalize_str(character)
+        if pieces != character:
+            found.update([code, *map(ord, pieces)])
+        # U+0345 has the highest combining class: whatever has another one goes before it.
+        if canonical.normalize_str(f"a\u0345{character}") != f"a\u0345{pieces}":
+            found.add(code)
+    found.add(0x345)
+    return sorted(found)
+
+
+def lowercase():
+    """(first, last, step, difference) of runs of code points whose lower case is one other code point."""
+    normalizer = normalizers.Lowercase()
+    rows, several = [], []
+    for code in SCALARS:
+        lower = normalizer.normalize_str(chr(code))
+        if len(lower) > 1:
+            several.append(code)
+        elif lower != chr(code):
+            difference = ord(lower) - code
+            row = rows[-1] if rows else None
+            if row and row[3] == difference and code - row[1] in ((row[2],) if row[2] else (1, 2)):
+                row[1:3] = [code, code - row[1]]
+            else:
+                rows.append([code, code, 0, difference])
+    assert several == [0x130], several  # written out in unicode.cpp
+    return [[first, last, step or 1, difference] for first, last, step, difference in rows]
+
+
 def ranges(codes):
     result = []
     for code in codes:
@@ -50,26 +101,57 @@ def ranges(codes):
 
 
 def table(name, comment, codes):
-    rows = ranges(codes)
-    cells = [f"{{0x{first:X}, 0x{last:X}}}" for first, last in rows]
-    lines = ["    " + ", ".join(cells[i : i + 4]) + "," for i in range(0, len(cells), 4)]
-    return "\n".join([f"// {comment}", f"inline constexpr CodePointRange {name}[] = {{", *lines, "};"])
+    return cells(f"inline constexpr CodePointRange {name}[]", comment, [f"0x{a:X}, 0x{b:X}" for a, b in ranges(codes)], 6)
+
+
+def cells(declaration, comment, rows, per_line):
+    rows = [f"{{{row}}}" for row in rows]
+    lines = ["    " + ", ".join(rows[i : i + per_line]) + "," for i in range(0, len(rows), per_line)]
+    comment = [f"// {comment}"] if comment else []
+    return "\n".join([*comment, f"{declaration} = {{", *lines, "};"])
+
+
+def opening(includes):
+    return (f"// Made by scripts/make_unicode_tables.py from tokenizers {tokenizers.__version__}; not to be edited.\n"
+            f"// clang-format off\n#pragma once\n{includes}\nnamespace kvc {{")
+
+
+def unicode_ranges():
+    structs = ("// First and last code point; tables are sorted and their ranges do not touch.\n"
+               "struct CodePointRange {\n  char32_t first, last;\n};\n\n"
+               "// Every step-th code point from first to last has its lower case `difference` further on.\n"
+               "struct LowercaseRange {\n  char32_t first, last;\n  char32_t step;\n  int difference;\n};")
+    return [opening(""), structs,
+            table("kLetterRanges", r"\p{L} of its Oniguruma.", matching(r"\p{L}")),
+            table("kNumberRanges", r"\p{N} of its Oniguruma.", matching(r"\p{N}")),
+            table("kWhiteSpaceRanges", r"\s of its Oniguruma, White_Space of its Rust.", matching(r"\s")),
+            table("kWordRanges", r"\w of its Rust regex.", word_characters()),
+            table("kNumericRanges", "is_numeric of its Rust.", isolated_by(pre_tokenizers.Digits(True))),
+            table("kPunctuationRanges", "What its pre-tokenizer Punctuation takes for punctuation.",
+                  isolated_by(pre_tokenizers.Punctuation())),
+            table("kCombiningMarkRanges", "What its normalizer StripAccents removes.", removed_by(normalizers.StripAccents())),
+            table("kNormalizingRanges", "What its normalization forms decompose, compose or reorder.", normalizing()),
+            cells("inline constexpr LowercaseRange kLowercaseRanges[]", "Its normalizer Lowercase, without U+0130.",
+                  [f"0x{a:X}, 0x{b:X}, {step}, {difference}" for a, b, step, difference in lowercase()], 4),
+            "}  // namespace kvc"]
+
+
+def property_ranges():
+    names = [*CATEGORIES, *PROPERTIES]
+    tables = [table(f"k{name.replace('_', '')}Property", "", matching(rf"\p{{{name}}}")) for name in names]
+    rows = [f'"{name.replace("_", "").lower()}", k{name.replace("_", "")}Property' for name in names]
+    struct = "struct NamedProperty {\n  std::string_view name;  // as Oniguruma compares names: lower case, no _\n" \
+             "  std::span<const CodePointRange> ranges;\n};"
+    listed = cells("inline constexpr NamedProperty kProperties[]", r"\p{...} of its Oniguruma; general categories come first.",
+                   rows, 3)
+    includes = '\n#include <span>\n#include <string_view>\n\n#include "model/tokenizer/unicode_ranges.h"\n'
+    return [opening(includes), struct, *tables, f"inline constexpr int kNumCategories = {len(CATEGORIES)};", listed,
+            "}  // namespace kvc"]
 
 
 def main():
-    parts = [
-        "// Made by scripts/make_unicode_tables.py from tokenizers " + tokenizers.__version__
-        + "; not to be edited.\n// clang-format off\n#pragma once\n\nnamespace kvc {\n\n"
-        "// First and last code point; tables are sorted and their ranges do not touch.\n"
-        "struct CodePointRange {\n  char32_t first, last;\n};",
-        table("kLetterRanges", r"\p{L} of its Oniguruma.", matching(r"\p{L}")),
-        table("kNumberRanges", r"\p{N} of its Oniguruma.", matching(r"\p{N}")),
-        table("kWhiteSpaceRanges", r"\s of its Oniguruma.", matching(r"\s")),
-        table("kWordRanges", r"\w of its Rust regex.", word_characters()),
-        "}  // namespace kvc",
-    ]
-    with open(sys.argv[1], "w", encoding="ascii") as file:
-        file.write("\n\n".join(parts) + "\n")
+    for name, parts in (("unicode_ranges.h", unicode_ranges()), ("property_ranges.h", property_ranges())):
+        Path(sys.argv[1], name).write_text("\n\n".join(parts) + "\n", encoding="ascii")
 
 
 if __name__ == "__main__":

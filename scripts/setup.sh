@@ -10,7 +10,7 @@ source versions.env
 
 readonly PACKAGES=(g++ cmake ninja-build ccache git python3 python3-venv libcli11-dev libhdf5-dev
                    nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev
-                   libsentencepiece-dev clang-format)
+                   libonig-dev libsentencepiece-dev libutf8proc-dev clang-format)
 
 say() { echo "setup: $*" >&2; }
 fail() { echo "setup: error: $*" >&2; exit 1; }

@@ -21,7 +21,12 @@ NASTY = [
     "\u200b\u200c\u200d\u2060", "\u180e", "\u00ad", "\u2160\u00bd\u00b2\u0967", "<s>", "<s></s>", "a<s>b", " <s> ", "<s", "<<s>>",
     "<unk>", "x<unk>y", "<0x41>", "<0x0A>", "</s> end", "<S>", "a" * 300, "ab" * 200, " " * 100, "\n" * 50, "\u00e9" * 100,
     "the the the " * 40, "\U0001f600" * 40, "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35", "tab\tsep\tvalue", "trailing \n", "\n leading",
-    "e\u0301" * 10, "\u0130\u0131\u017f", "\ufb01\ufb02", "\u1e9e\u00df", "\u0660", "\U0001d7d8\U0001d400", "\U00010ffe",
+    "e\u0301" * 10, "\u1100\u1161\u11a8 \uac00\u11a8", "a\u0345\u0323\u0301\u0316b", "\u0344\u0f73\u0f71\u0f72", "\u212b\u2126\ufb01\ufdfa",
+    "\uff21\uff42\uff11", "A\u030a\u0327 \u1e69\u0323", "\u09c7\u09be\u0b47\u0b56\U00011131\U00011127", "\U00011935\U00011930", "DON'T I\u2019LL we'Re \u017fS",
+    "camelCaseHTTPServer", "x\u4e2d\u6587y\u30ab\u30bf\u30ab\u30ca", "http://a.b/c?d=e&f#g", "/* c */\n\n\t\tif (x) {\r\n}", "$1,234.56 \u20ac5 \u00a5", " \u00a0 \u2003x",
+    "  <left>  <right>  <both>  <word> a<word>b", "<NORM> <norm><wide norm>  x", "<word><word> <word>", "<le<left>ft>", "<\uff4eorm> \u24ddorm",
+    "\u0661\u0662\u0663\u0664 \u2167\u00bc", "\u200dx\ufe0f\u20e3", "\u0410\u0301\u0411 \u0399\u0308\u0301", "\u03a3\u03a3 \u0130I\u0131", "_a__b_ \u203f",
+    "e\u0301" * 2, "\u0130\u0131\u017f", "\ufb01\ufb02", "\u1e9e\u00df", "\u0660", "\U0001d7d8\U0001d400", "\U00010ffe",
 ]
 
 
@@ -116,7 +121,28 @@ def variants(small=False):
         "metaspace_some_bytes_single": with_model(some_bytes, fuse_unk=False),
         "metaspace_whole_words": with_model(without_tokens(metaspace, words), ignore_merges=True),
         "metaspace_bytes": with_part(metaspace, "decoder", type="ByteFallback"),
+        "metaspace_first": with_parts(metaspace, normalizer=None, pre_tokenizer=METASPACE_FIRST, decoder=METASPACE_FIRST),
+        "metaspace_forms": with_parts(with_added_tokens(metaspace), pre_tokenizer=METASPACE_FIRST,
+                                      normalizer={"type": "Sequence", "normalizers": [{"type": "NFKC"}, STRIP_LEFT]}),
+        "lowercase_bytes": with_parts(with_added_tokens(byte_level),
+                                      normalizer={"type": "Sequence", "normalizers": [{"type": "Lowercase"}, {"type": "NFD"}]}),
+        "normalized_bytes": with_parts(with_added_tokens(byte_level), normalizer={"type": "ByteLevel"}, pre_tokenizer=None),
     }
+
+
+METASPACE_FIRST = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}
+STRIP_LEFT = {"type": "Strip", "strip_left": True, "strip_right": False}
+FAMILIES = ("gpt2", "llama3", "qwen2", "qwen35", "o200k", "kimi", "starcoder2", "deepseek_v3", "deepseek_coder", "falcon", "gpt_neox",
+            "clip", "llama2", "mistral", "metaspace_always", "metaspace_never", "gemma", "accents", "control")
+
+
+def families():
+    """Name -> tokenizer.json as scripts/make_tokenizers.py wrote it."""
+    return {name: load(f"tokenizer/{name}") for name in FAMILIES}
+
+
+def with_parts(base, **parts):
+    return {**base, **parts}
 
 
 def natural_text():
@@ -148,8 +174,12 @@ def random_texts(rng, count):
             yield "".join(rng.choice(parts) for _ in range(rng.randrange(1, 12)))
 
 
-def texts_with_every_scalar(per_text):
-    codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+def every_scalar(step=1):
+    return [code for code in range(0, 0x110000, step) if not 0xD800 <= code < 0xE000]
+
+
+def texts_with_every_scalar(per_text, step=1):
+    codes = every_scalar(step)
     for start in range(0, len(codes), per_text):
         yield "".join(f"a{chr(c)} {chr(c)}1{chr(c)}{chr(c)}  {chr(c)}<word>" for c in codes[start : start + per_text])
 

@@ -3,6 +3,7 @@
 #include "model/tokenizer/added_tokens.h"
 #include "model/tokenizer/unicode.h"
 #include "model/tokenizer/utf8.h"
+#include "model/tokenizer/white_space.h"
 
 namespace kvc {
 
@@ -13,41 +14,27 @@ bool touches_word(std::string_view text, std::size_t begin, std::size_t end) {
          (end < text.size() && is_word_character(code_point_at(text, end).value));
 }
 
-std::size_t white_space_begin(std::string_view text, std::size_t end) {
-  while (end > 0) {
-    const CodePoint code = code_point_before(text, end);
-    if (!is_white_space(code.value)) break;
-    end -= code.length;
-  }
-  return end;
-}
-
-std::size_t white_space_end(std::string_view text, std::size_t begin) {
-  while (begin < text.size()) {
-    const CodePoint code = code_point_at(text, begin);
-    if (!is_white_space(code.value)) break;
-    begin += code.length;
-  }
-  return begin;
-}
-
 }  // namespace
 
 AddedTokenMatcher::AddedTokenMatcher() : nodes_(1) {}
 
-void AddedTokenMatcher::add(std::string_view pattern, const AddedToken& token) {
+bool AddedTokenMatcher::add(std::string_view pattern, const AddedToken& token) {
+  starts_[static_cast<unsigned char>(pattern.front())] = true;
   std::size_t node = 0;
   for (const char byte : pattern) {
     const auto [child, inserted] = nodes_[node].children.emplace(byte, nodes_.size());
     node = child->second;
     if (inserted) nodes_.emplace_back();
   }
-  if (nodes_[node].token == nullptr) nodes_[node].token = &token;
+  if (nodes_[node].token != nullptr) return false;
+  nodes_[node].token = &token;
+  return true;
 }
 
 std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::find(std::string_view text,
                                                                 std::size_t begin) const {
   for (; begin < text.size(); ++begin) {
+    if (!starts_[static_cast<unsigned char>(text[begin])]) continue;
     Match match;
     std::size_t node = 0;
     for (std::size_t end = begin; end < text.size();) {
@@ -72,7 +59,7 @@ std::vector<TextPart> AddedTokenMatcher::split(std::string_view text) const {
     if (match->token->single_word && touches_word(text, match->begin, match->end)) continue;
     std::size_t begin = match->begin;
     std::size_t end = match->end;
-    if (match->token->lstrip) begin = std::max(white_space_begin(text, begin), done);
+    if (match->token->lstrip && begin > done) begin = white_space_begin(text, begin, done);
     if (match->token->rstrip) end = white_space_end(text, end);
     if (done < begin) parts.push_back({std::nullopt, text.substr(done, begin - done)});
     parts.push_back({match->token->id, {}});

@@ -1,10 +1,22 @@
 #include "model/tokenizer/added_tokens.h"
 
-#include <algorithm>
+#include <utility>
+
+#include "model/tokenizer/aligned_text.h"
+#include "model/tokenizer/search_budget.h"
 
 namespace kvc {
 
 namespace {
+
+constexpr std::size_t kMaxContentBytes = 4096;  // bounds the time that looking for it takes
+
+std::string normalize(const TextNormalizer& normalizer, const std::string& content) {
+  AlignedText aligned{content};
+  SearchBudget budget(content.size());
+  normalizer(aligned, budget);
+  return std::move(aligned.text);
+}
 
 AddedToken read_added_token(const TokenizerJson& json, const TextNormalizer& normalizer,
                             const std::string& subject) {
@@ -17,9 +29,11 @@ AddedToken read_added_token(const TokenizerJson& json, const TextNormalizer& nor
   token.rstrip = component_value<bool>(json, "rstrip", subject);
   token.normalized = component_value<bool>(json, "normalized", subject);
   token.special = component_value<bool>(json, "special", subject);
-  KVC_CHECK(!token.content.empty(), "{}: the token with id {} is empty", subject, token.id);
+  KVC_CHECK(token.content.size() <= kMaxContentBytes,
+            "{}: the token with id {} has {} bytes, expected at most {}", subject, token.id,
+            token.content.size(), kMaxContentBytes);
   token.normalized_content =
-      token.normalized && normalizer ? normalizer(token.content) : token.content;
+      token.normalized && normalizer ? normalize(normalizer, token.content) : token.content;
   return token;
 }
 
@@ -30,20 +44,28 @@ AddedTokens::AddedTokens(const TokenizerJson& json, const Vocabulary& vocabulary
   if (json.is_null()) return;
   KVC_CHECK(json.is_array(), "{}: expected a list", subject);
   std::int64_t next_id = vocabulary.num_tokens();
+  std::map<std::string, std::int64_t> own_ids;
   for (const TokenizerJson& member : json) {
     AddedToken token = read_added_token(member, normalizer, subject);
+    if (token.content.empty()) continue;  // the library drops it as well
+    const auto own = own_ids.find(token.content);
     const auto known = vocabulary.id(token.content);
-    const std::int64_t id = known ? *known : next_id++;
+    const std::int64_t id = own != own_ids.end() ? own->second : known ? *known : next_id++;
     KVC_CHECK(token.id == id,
               "{}: token \"{}\" has id {}, but the tokenizers library gives it id {}; save the "
               "tokenizer again with that library",
               subject, token.content, token.id, id);
-    if (token.special) special_[token.content] = true;
-    const bool inserted = tokens_.emplace(id, std::move(token)).second;
-    KVC_CHECK(inserted, "{}: id {} appears twice", subject, id);
+    own_ids[token.content] = id;
+    if (token.special) special_.insert(token.content);
+    tokens_.insert_or_assign(id, std::move(token));  // the last of several counts
   }
   for (const auto& [id, token] : tokens_) {
-    (token.normalized ? normalized_ : raw_).add(token.normalized_content, token);
+    const std::string& pattern = token.normalized_content;
+    KVC_CHECK(!pattern.empty(), "{}: nothing is left of token \"{}\" when it is normalized",
+              subject, token.content);
+    KVC_CHECK((token.normalized ? normalized_ : raw_).add(pattern, token),
+              "{}: token \"{}\" and another one are both looked for as \"{}\"", subject,
+              token.content, pattern);
   }
 }
 
@@ -53,7 +75,7 @@ const AddedToken* AddedTokens::find(std::int64_t id) const {
 }
 
 bool AddedTokens::is_special(const std::string& content) const {
-  return special_.count(content) != 0;
+  return special_.contains(content);
 }
 
 }  // namespace kvc

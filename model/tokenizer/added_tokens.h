@@ -2,9 +2,11 @@
 // before the model sees it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,7 +37,8 @@ struct TextPart {
 class AddedTokenMatcher {
  public:
   AddedTokenMatcher();
-  void add(std::string_view pattern, const AddedToken& token);
+  // false: the pattern has a token already.
+  bool add(std::string_view pattern, const AddedToken& token);
   // Cuts `text` into parts; text parts are never empty.
   std::vector<TextPart> split(std::string_view text) const;
 
@@ -50,7 +53,8 @@ class AddedTokenMatcher {
   };
   std::optional<Match> find(std::string_view text, std::size_t begin) const;
 
-  std::vector<Node> nodes_;  // a trie over bytes; nodes_[0] is its root
+  std::vector<Node> nodes_;            // a trie over bytes; nodes_[0] is its root
+  std::array<bool, 256> starts_ = {};  // bytes with which a pattern starts
 };
 
 class AddedTokens {
@@ -73,7 +77,7 @@ class AddedTokens {
 
  private:
   std::map<std::int64_t, AddedToken> tokens_;  // by id; the matchers point into it
-  std::map<std::string, bool> special_;
+  std::set<std::string> special_;
   AddedTokenMatcher raw_, normalized_;
 };
 

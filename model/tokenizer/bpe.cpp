@@ -3,6 +3,8 @@
 #include <limits>
 #include <queue>
 
+#include <fmt/format.h>
+
 #include "core/error.h"
 #include "model/tokenizer/utf8.h"
 
@@ -25,11 +27,17 @@ struct Symbol {
 class CharacterTokens {
  public:
   CharacterTokens(const BpeModel& model, std::string_view word) : model_(model) {
+    const bool spelled_alone = model.prefix.empty() && model.suffix.empty();
     ids_.reserve(word.size());
     for (std::size_t position = 0; position < word.size();) {
-      const std::size_t length = code_point_at(word, position).length;
-      add(word.substr(position, length));
-      position += length;
+      const std::size_t end = position + code_point_at(word, position).length;
+      const std::string_view character = word.substr(position, end - position);
+      if (spelled_alone) {
+        add(character);
+      } else {
+        add(spelling(character, position == 0, end == word.size()));
+      }
+      position = end;
     }
     flush_unknown();
   }
@@ -37,11 +45,17 @@ class CharacterTokens {
   const std::vector<std::int32_t>& ids() const { return ids_; }
 
  private:
+  std::string spelling(std::string_view character, bool first, bool last) const {
+    return fmt::format("{}{}{}", first ? "" : model_.prefix, character, last ? model_.suffix : "");
+  }
+
   void add(std::string_view character) {
     if (const auto id = model_.vocabulary.id(character)) {
       flush_unknown();
       ids_.push_back(*id);
-    } else if (!add_bytes(character) && model_.unknown) {
+    } else if (!add_bytes(character) && !model_.unknown_token.empty()) {
+      KVC_CHECK(model_.unknown, "the vocabulary has neither \"{}\" nor the unknown token \"{}\"",
+                character, model_.unknown_token);
       if (!model_.fuse_unknown) flush_unknown();
       unknown_pending_ = true;
     }
@@ -158,7 +172,7 @@ void bpe_encode(const BpeModel& model, std::string_view word, std::vector<std::i
   }
 }
 
-void BpeCache::encode(const std::string& word, std::vector<std::int64_t>& ids) {
+void BpeCache::encode(std::string_view word, std::vector<std::int64_t>& ids) {
   if (const auto found = words_.find(word); found != words_.end()) {
     ids.insert(ids.end(), found->second.begin(), found->second.end());
     return;

@@ -16,11 +16,13 @@ namespace kvc {
 struct BpeModel {
   Vocabulary vocabulary;
   MergeTable merges;
-  std::optional<std::int32_t>
-      unknown;                 // id of unk_token; without one unknown characters are dropped
-  bool fuse_unknown = false;   // neighbouring unknown characters become one token
+  std::string unknown_token;            // empty: unknown characters are dropped
+  std::optional<std::int32_t> unknown;  // its id; without one unknown characters are an Error
+  bool fuse_unknown = false;            // neighbouring unknown characters become one token
   bool byte_fallback = false;  // unknown characters become tokens of their bytes, if all exist
   bool ignore_merges = false;  // a word that is a token stays whole
+  std::string prefix;          // of every character but a word's first
+  std::string suffix;          // of a word's last character
   std::vector<std::int32_t> byte_tokens;  // [256]; -1: the vocabulary lacks it
 };
 
@@ -31,7 +33,7 @@ void bpe_encode(const BpeModel& model, std::string_view word, std::vector<std::i
 class BpeCache {
  public:
   explicit BpeCache(const BpeModel& model) : model_(model) {}
-  void encode(const std::string& word, std::vector<std::int64_t>& ids);
+  void encode(std::string_view word, std::vector<std::int64_t>& ids);
 
  private:
   const BpeModel& model_;

@@ -19,11 +19,6 @@ void check_kind(const TokenizerJson& json, const std::string& subject) {
   const auto dropout = json.find("dropout");
   KVC_CHECK(dropout == json.end() || dropout->is_null() || *dropout == 0.0,
             "{}: dropout is not supported; set it to null", subject);
-  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    const auto affix = component_value<std::string>(json, key, "", subject);
-    KVC_CHECK(affix.empty(), "{}: {} \"{}\" is not supported; supported: null", subject, key,
-              affix);
-  }
 }
 
 Vocabulary read_vocabulary(const TokenizerJson& json, const std::string& subject) {
@@ -59,8 +54,9 @@ bool is_version_line(const TokenizerJson& merge) {
   return merge.is_string() && merge.get_ref<const std::string&>().starts_with("#version");
 }
 
+// `prefix` marks tokens that stand within a word; what merges loses it.
 MergeTable read_merges(const TokenizerJson& json, const Vocabulary& vocabulary,
-                       const std::string& subject) {
+                       const std::string& prefix, const std::string& subject) {
   const auto merges = json.find("merges");
   KVC_CHECK(merges != json.end() && merges->is_array(), "{}: \"merges\" is missing or not a list",
             subject);
@@ -76,7 +72,9 @@ MergeTable read_merges(const TokenizerJson& json, const Vocabulary& vocabulary,
     if (is_version_line(merge)) continue;
     const auto [left, right] = read_merge(merge, subject);
     const std::int32_t left_id = id_of(left), right_id = id_of(right);
-    table.add(left_id, right_id, {rank++, id_of(left + right)});
+    KVC_CHECK(right.size() >= prefix.size(),
+              "{}: a merge needs token \"{}\" without its prefix \"{}\"", subject, right, prefix);
+    table.add(left_id, right_id, {rank++, id_of(left + right.substr(prefix.size()))});
   }
   return table;
 }
@@ -95,18 +93,15 @@ BpeModel read_bpe_model(const TokenizerJson& json, const std::string& subject) {
   check_kind(json, subject);
   BpeModel model;
   model.vocabulary = read_vocabulary(json, subject);
-  model.merges = read_merges(json, model.vocabulary, subject);
+  model.prefix = component_value<std::string>(json, "continuing_subword_prefix", "", subject);
+  model.suffix = component_value<std::string>(json, "end_of_word_suffix", "", subject);
+  model.merges = read_merges(json, model.vocabulary, model.prefix, subject);
   model.fuse_unknown = component_value<bool>(json, "fuse_unk", false, subject);
   model.byte_fallback = component_value<bool>(json, "byte_fallback", false, subject);
   model.ignore_merges = component_value<bool>(json, "ignore_merges", false, subject);
   model.byte_tokens = find_byte_tokens(model.vocabulary);
-  const auto unknown = json.find("unk_token");
-  if (unknown != json.end() && !unknown->is_null()) {
-    const auto token = component_value<std::string>(json, "unk_token", subject);
-    model.unknown = model.vocabulary.id(token);
-    KVC_CHECK(model.unknown.has_value(), "{}: unk_token \"{}\" is not in the vocabulary", subject,
-              token);
-  }
+  model.unknown_token = component_value<std::string>(json, "unk_token", "", subject);
+  model.unknown = model.vocabulary.id(model.unknown_token);
   return model;
 }
 

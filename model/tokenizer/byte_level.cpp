@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "model/tokenizer/pieces.h"
 #include "model/tokenizer/unicode.h"
 #include "model/tokenizer/utf8.h"
 
@@ -71,16 +72,24 @@ Run run_of(CharacterClass kind, std::string_view text, std::size_t begin) {
   return run;
 }
 
-std::vector<std::string> split_gpt2(const std::vector<std::string>& texts) {
-  std::vector<std::string> pieces;
-  for (const std::string& text : texts) {
-    for (std::size_t begin = 0; begin < text.size();) {
-      const std::size_t end = gpt2_piece_end(text, begin);
-      pieces.push_back(text.substr(begin, end - begin));
-      begin = end;
-    }
+void find_gpt2_pieces(std::string_view text, SearchBudget&, std::vector<Segment>& segments) {
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = gpt2_piece_end(text, begin);
+    segments.push_back({begin, end, true});
+    begin = end;
   }
-  return pieces;
+}
+
+void append_characters(std::string_view text, std::string& result) {
+  for (const char byte : text) result += alphabet().character[static_cast<unsigned char>(byte)];
+}
+
+void prefix_with_space(Pieces& pieces) {
+  const std::string text = pieces.text;
+  rewrite_pieces(pieces, [&text](const Piece& piece, std::string& result) {
+    if (text[piece.begin] != ' ') result += ' ';
+    result.append(text, piece.begin, piece.end - piece.begin);
+  });
 }
 
 }  // namespace
@@ -101,30 +110,29 @@ std::size_t gpt2_piece_end(std::string_view text, std::size_t begin) {
 
 std::string bytes_to_characters(std::string_view text) {
   std::string result;
-  for (const char byte : text) result += alphabet().character[static_cast<unsigned char>(byte)];
+  append_characters(text, result);
   return result;
 }
 
 PreTokenizer make_byte_level_pre_tokenizer(const TokenizerJson& json, const std::string& subject) {
   const bool add_prefix_space = component_value<bool>(json, "add_prefix_space", subject);
   const bool use_regex = component_value<bool>(json, "use_regex", true, subject);
-  return [add_prefix_space, use_regex](std::vector<std::string> pieces) {
-    if (add_prefix_space) {
-      for (std::string& piece : pieces) {
-        if (!piece.starts_with(' ')) piece.insert(0, 1, ' ');
-      }
-    }
-    if (use_regex) pieces = split_gpt2(pieces);
-    for (std::string& piece : pieces) piece = bytes_to_characters(piece);
-    return pieces;
+  return [add_prefix_space, use_regex](Pieces& pieces, SearchBudget& budget) {
+    if (add_prefix_space) prefix_with_space(pieces);
+    if (use_regex) split_pieces(pieces, find_gpt2_pieces, SplitBehavior::kIsolated, budget);
+    const std::string text = pieces.text;
+    rewrite_pieces(pieces, [&text](const Piece& piece, std::string& result) {
+      append_characters(std::string_view(text).substr(piece.begin, piece.end - piece.begin),
+                        result);
+    });
   };
 }
 
 TokenDecoder make_byte_level_decoder(const TokenizerJson&, const std::string&) {
-  return [](const std::vector<std::string>& tokens) {
+  return [](std::vector<std::string>& tokens) {
     std::string bytes;
     for (const std::string& token : tokens) bytes += characters_to_bytes(token).value_or(token);
-    return std::vector<std::string>{replace_invalid_utf8(bytes)};
+    tokens = {replace_invalid_utf8(bytes)};
   };
 }
 

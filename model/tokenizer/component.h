@@ -19,12 +19,15 @@ namespace kvc {
 // order means nothing here.
 using TokenizerJson = nlohmann::json;
 
-using TextNormalizer = std::function<std::string(std::string)>;
-// Pieces in, pieces out; no piece is empty.
-using PreTokenizer = std::function<std::vector<std::string>(std::vector<std::string>)>;
-using PostProcessor = std::function<std::vector<std::int64_t>(std::vector<std::int64_t>)>;
+struct AlignedText;
+struct Pieces;
+class SearchBudget;
+
+using TextNormalizer = std::function<void(AlignedText&, SearchBudget&)>;
+using PreTokenizer = std::function<void(Pieces&, SearchBudget&)>;
+using PostProcessor = std::function<void(std::vector<std::int64_t>& ids)>;
 // Tokens in, pieces of text out; the text is all pieces joined.
-using TokenDecoder = std::function<std::vector<std::string>(std::vector<std::string>)>;
+using TokenDecoder = std::function<void(std::vector<std::string>& tokens)>;
 
 template <typename Component>
 struct ComponentRow {
@@ -54,6 +57,10 @@ T component_value(const TokenizerJson& json, std::string_view key, T absent,
   return component_value<T>(json, key, subject);
 }
 
+// Value of a required key that is one character.
+char32_t component_character(const TokenizerJson& json, std::string_view key,
+                             const std::string& subject);
+
 // Null makes an empty component.
 template <typename Component>
 Component make_component(const TokenizerJson& json, std::span<const ComponentRow<Component>> rows,
@@ -70,21 +77,20 @@ Component make_component(const TokenizerJson& json, std::span<const ComponentRow
   fail("{}: \"{}\" is not supported; supported: {}", subject, type, known);
 }
 
-// A component that applies the ones listed under `key` one after the other.
+// The components listed under `key`, which apply one after the other.
 template <typename Component>
-Component make_sequence(const TokenizerJson& json, std::string_view key,
-                        Component (*make)(const TokenizerJson&, const std::string&),
-                        const std::string& subject) {
-  const auto members = component_value<std::vector<TokenizerJson>>(json, key, subject);
+std::vector<Component> make_members(const TokenizerJson& json, std::string_view key,
+                                    Component (*make)(const TokenizerJson&, const std::string&),
+                                    const std::string& subject) {
+  const auto members = json.find(key);
+  KVC_CHECK(members != json.end() && members->is_array(), "{}: \"{}\" is missing or not a list",
+            subject, key);
   std::vector<Component> components;
-  for (const TokenizerJson& member : members) {
+  for (const TokenizerJson& member : *members) {
     KVC_CHECK(!member.is_null(), "{}: a member of \"{}\" is null", subject, key);
     components.push_back(make(member, subject));
   }
-  return [components = std::move(components)](auto value) {
-    for (const Component& component : components) value = component(std::move(value));
-    return value;
-  };
+  return components;
 }
 
 }  // namespace kvc

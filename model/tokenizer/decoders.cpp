@@ -1,9 +1,11 @@
 #include "model/tokenizer/decoders.h"
 
-#include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "model/tokenizer/byte_level.h"
 #include "model/tokenizer/byte_token.h"
+#include "model/tokenizer/metaspace.h"
 #include "model/tokenizer/replace.h"
 #include "model/tokenizer/utf8.h"
 
@@ -14,17 +16,41 @@ namespace {
 using Tokens = std::vector<std::string>;
 
 TokenDecoder make_replace(const TokenizerJson& json, const std::string& subject) {
-  return [replacement = read_replacement(json, subject)](Tokens tokens) {
-    for (std::string& token : tokens) token = replacement.apply(token);
-    return tokens;
+  return [replacement = std::make_shared<const Replacement>(json, subject)](Tokens& tokens) {
+    std::size_t num_bytes = 0;
+    for (const std::string& token : tokens) num_bytes += token.size();
+    SearchBudget budget(num_bytes);
+    for (std::string& token : tokens) {
+      AlignedText aligned{std::move(token)};
+      replacement->apply(aligned, budget);
+      token = std::move(aligned.text);
+    }
   };
 }
 
 TokenDecoder make_fuse(const TokenizerJson&, const std::string&) {
-  return [](const Tokens& tokens) {
+  return [](Tokens& tokens) {
     std::string text;
     for (const std::string& token : tokens) text += token;
-    return Tokens{text};
+    tokens = {std::move(text)};
+  };
+}
+
+// The suffix that marks the end of a word becomes a space, or nothing at the end.
+TokenDecoder make_bpe(const TokenizerJson& json, const std::string& subject) {
+  const auto suffix = component_value<std::string>(json, "suffix", subject);
+  KVC_CHECK(!suffix.empty(), "{}: the suffix is empty", subject);
+  return [suffix](Tokens& tokens) {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const std::string between = i + 1 == tokens.size() ? "" : " ";
+      std::string text;
+      std::size_t begin = 0;
+      for (std::size_t match; (match = tokens[i].find(suffix, begin)) != std::string::npos;) {
+        text += tokens[i].substr(begin, match - begin) + between;
+        begin = match + suffix.size();
+      }
+      tokens[i] = text + tokens[i].substr(begin);
+    }
   };
 }
 
@@ -40,49 +66,57 @@ void flush_bytes(std::string& bytes, Tokens& pieces) {
 }
 
 TokenDecoder make_byte_fallback(const TokenizerJson&, const std::string&) {
-  return [](const Tokens& tokens) {
+  return [](Tokens& tokens) {
     Tokens pieces;
     std::string bytes;
-    for (const std::string& token : tokens) {
+    for (std::string& token : tokens) {
       if (const auto byte = byte_of_token(token)) {
         bytes += *byte;
         continue;
       }
       flush_bytes(bytes, pieces);
-      pieces.push_back(token);
+      pieces.push_back(std::move(token));
     }
     flush_bytes(bytes, pieces);
-    return pieces;
+    tokens = std::move(pieces);
   };
 }
 
-std::string strip(std::string text, const std::string& content, std::size_t start,
-                  std::size_t stop) {
-  for (; start > 0 && text.starts_with(content); --start) text.erase(0, content.size());
-  for (; stop > 0 && text.ends_with(content); --stop) text.erase(text.size() - content.size());
-  return text;
+void strip(std::string& text, const std::string& content, std::size_t start, std::size_t stop) {
+  std::size_t begin = 0, end = text.size();
+  const std::string_view view = text;
+  for (; start > 0 && view.substr(begin, end - begin).starts_with(content); --start) {
+    begin += content.size();
+  }
+  for (; stop > 0 && view.substr(begin, end - begin).ends_with(content); --stop) {
+    end -= content.size();
+  }
+  text = text.substr(begin, end - begin);
 }
 
 TokenDecoder make_strip(const TokenizerJson& json, const std::string& subject) {
-  const auto content = component_value<std::string>(json, "content", subject);
+  std::string content;
+  append_utf8(content, component_character(json, "content", subject));
   const auto start = component_value<std::size_t>(json, "start", subject);
   const auto stop = component_value<std::size_t>(json, "stop", subject);
-  KVC_CHECK(!content.empty() && code_point_at(content, 0).length == content.size(),
-            "{}: \"content\" is \"{}\", expected one character", subject, content);
-  return [content, start, stop](Tokens tokens) {
-    for (std::string& token : tokens) token = strip(std::move(token), content, start, stop);
-    return tokens;
+  return [content, start, stop](Tokens& tokens) {
+    for (std::string& token : tokens) strip(token, content, start, stop);
   };
 }
 
 TokenDecoder make_decoders(const TokenizerJson& json, const std::string& subject) {
-  return make_sequence<TokenDecoder>(json, "decoders", make_decoder, subject);
+  return [members =
+              make_members<TokenDecoder>(json, "decoders", make_decoder, subject)](Tokens& tokens) {
+    for (const TokenDecoder& member : members) member(tokens);
+  };
 }
 
 constexpr ComponentRow<TokenDecoder> kDecoders[] = {
+    {"BPEDecoder", make_bpe},
     {"ByteFallback", make_byte_fallback},
     {"ByteLevel", make_byte_level_decoder},
     {"Fuse", make_fuse},
+    {"Metaspace", make_metaspace_decoder},
     {"Replace", make_replace},
     {"Sequence", make_decoders},
     {"Strip", make_strip},

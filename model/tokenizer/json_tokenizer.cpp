@@ -11,13 +11,17 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "model/tokenizer/added_tokens.h"
+#include "model/tokenizer/aligned_text.h"
 #include "model/tokenizer/bpe.h"
 #include "model/tokenizer/bpe_model.h"
 #include "model/tokenizer/component.h"
 #include "model/tokenizer/decoders.h"
 #include "model/tokenizer/normalizers.h"
+#include "model/tokenizer/pieces.h"
 #include "model/tokenizer/post_processors.h"
 #include "model/tokenizer/pre_tokenizers.h"
+#include "model/tokenizer/search_budget.h"
+#include "model/tokenizer/utf8.h"
 
 namespace kvc {
 
@@ -67,8 +71,13 @@ class JsonTokenizer : public TokenizerBackend {
   const std::string& hash() const override { return hash_; }
 
  private:
-  // One stretch of text without raw added tokens.
-  void encode_part(std::string_view text, BpeCache& cache, std::vector<std::int64_t>& ids) const;
+  struct Encoding {
+    BpeCache cache;
+    SearchBudget budget;
+    std::vector<std::int64_t> ids;
+  };
+  // One stretch of text without raw added tokens. `first`: the text starts with it.
+  void encode_part(std::string_view text, bool first, Encoding& encoding) const;
   // nullptr: no token, or one that is skipped.
   const std::string* decoded_token(std::int64_t id, bool skip_special_tokens) const;
 
@@ -97,36 +106,40 @@ JsonTokenizer::JsonTokenizer(const std::string& text, const std::string& subject
   decoder_ = make_decoder(part("decoder"), subject + ": decoder");
 }
 
-void JsonTokenizer::encode_part(std::string_view text, BpeCache& cache,
-                                std::vector<std::int64_t>& ids) const {
-  std::string normalized(text);
-  if (normalizer_) normalized = normalizer_(std::move(normalized));
-  for (const TextPart& part : added_.normalized().split(normalized)) {
+void JsonTokenizer::encode_part(std::string_view text, bool first, Encoding& encoding) const {
+  AlignedText aligned{std::string(text), first ? code_point_at(text, 0).length : 0};
+  if (normalizer_) normalizer_(aligned, encoding.budget);
+  for (const TextPart& part : added_.normalized().split(aligned.text)) {
     if (part.id) {
-      ids.push_back(*part.id);
+      encoding.ids.push_back(*part.id);
       continue;
     }
-    std::vector<std::string> pieces{std::string(part.text)};
-    if (pre_tokenizer_) pieces = pre_tokenizer_(std::move(pieces));
-    for (const std::string& piece : pieces) cache.encode(piece, ids);
+    const auto begin = static_cast<std::size_t>(part.text.data() - aligned.text.data());
+    Pieces pieces{std::string(part.text),
+                  {{0, part.text.size()}},
+                  aligned.first_end - std::min(aligned.first_end, begin)};
+    if (pre_tokenizer_) pre_tokenizer_(pieces, encoding.budget);
+    for (const Piece& piece : pieces.pieces) {
+      encoding.cache.encode(pieces.view(piece), encoding.ids);
+    }
   }
 }
 
 std::vector<std::int64_t> JsonTokenizer::encode(std::string_view text) const {
-  std::vector<std::int64_t> ids;
-  BpeCache cache(model_);
+  Encoding encoding{BpeCache(model_), SearchBudget(text.size()), {}};
   for (const TextPart& part : added_.raw().split(text)) {
     if (part.id) {
-      ids.push_back(*part.id);
+      encoding.ids.push_back(*part.id);
     } else {
-      encode_part(part.text, cache, ids);
+      encode_part(part.text, part.text.data() == text.data(), encoding);
     }
   }
-  return ids;
+  return std::move(encoding.ids);
 }
 
 std::vector<std::int64_t> JsonTokenizer::with_special_tokens(std::vector<std::int64_t> ids) const {
-  return post_processor_ ? post_processor_(std::move(ids)) : ids;
+  if (post_processor_) post_processor_(ids);
+  return ids;
 }
 
 const std::string* JsonTokenizer::decoded_token(std::int64_t id, bool skip_special_tokens) const {
@@ -145,7 +158,8 @@ std::string JsonTokenizer::decode(const std::vector<std::int64_t>& ids,
     if (token != nullptr) tokens.push_back(*token);
   }
   if (!decoder_) return fmt::format("{}", fmt::join(tokens, " "));
-  return fmt::format("{}", fmt::join(decoder_(std::move(tokens)), ""));
+  decoder_(tokens);
+  return fmt::format("{}", fmt::join(tokens, ""));
 }
 
 }  // namespace

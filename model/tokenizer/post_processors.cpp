@@ -1,6 +1,7 @@
 #include "model/tokenizer/post_processors.h"
 
 #include <optional>
+#include <utility>
 
 namespace kvc {
 
@@ -32,21 +33,58 @@ PostProcessor make_template(const TokenizerJson& json, const std::string& subjec
        component_value<std::vector<TokenizerJson>>(json, "single", subject)) {
     pieces.push_back(read_piece(piece, special_tokens, subject));
   }
-  return [pieces](const Ids& text) {
+  return [pieces](Ids& ids) {
     Ids result;
     for (const TemplatePiece& piece : pieces) {
-      const Ids& ids = piece ? *piece : text;
-      result.insert(result.end(), ids.begin(), ids.end());
+      const Ids& part = piece ? *piece : ids;
+      result.insert(result.end(), part.begin(), part.end());
     }
-    return result;
+    ids = std::move(result);
+  };
+}
+
+// ["<s>", 1]
+std::int64_t read_token_id(const TokenizerJson& json, const char* key, const std::string& subject) {
+  const auto pair = component_value<TokenizerJson>(json, key, subject);
+  KVC_CHECK(
+      pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_number_unsigned(),
+      "{}: key \"{}\" is not a token and its id", subject, key);
+  return pair[1].get<std::int64_t>();
+}
+
+// Of one text: BertProcessing and RobertaProcessing differ in offsets only.
+PostProcessor make_enclosing(const TokenizerJson& json, const std::string& subject) {
+  const std::int64_t first = read_token_id(json, "cls", subject);
+  const std::int64_t last = read_token_id(json, "sep", subject);
+  return [first, last](Ids& ids) {
+    ids.insert(ids.begin(), first);
+    ids.push_back(last);
   };
 }
 
 // Moves offsets only, which nothing here uses.
-PostProcessor make_byte_level(const TokenizerJson&, const std::string&) { return {}; }
+PostProcessor make_byte_level(const TokenizerJson&, const std::string&) {
+  return [](Ids&) {};
+}
+
+// A second template would put its tokens around the first one's, not around the text.
+PostProcessor make_processors(const TokenizerJson& json, const std::string& subject) {
+  int num_templates = 0;
+  for (const TokenizerJson& member : component_value<TokenizerJson>(json, "processors", subject)) {
+    if (!member.is_object()) continue;
+    const auto type = component_value<std::string>(member, "type", subject);
+    KVC_CHECK(type == "ByteLevel" || ++num_templates == 1,
+              "{}: more than one member that adds tokens is not supported", subject);
+  }
+  return [members = make_members<PostProcessor>(json, "processors", make_post_processor, subject)](
+             Ids& ids) {
+    for (const PostProcessor& member : members) member(ids);
+  };
+}
 
 constexpr ComponentRow<PostProcessor> kPostProcessors[] = {
-    {"ByteLevel", make_byte_level},
+    {"BertProcessing", make_enclosing},    {"ByteLevel", make_byte_level},
+    {"RobertaProcessing", make_enclosing}, {"Sequence", make_processors},
     {"TemplateProcessing", make_template},
 };
 

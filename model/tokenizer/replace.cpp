@@ -1,31 +1,32 @@
 #include "model/tokenizer/replace.h"
 
+#include <utility>
+#include <vector>
+
 namespace kvc {
 
-std::string Replacement::apply(std::string_view text) const {
-  std::string result;
-  result.reserve(text.size());
-  std::size_t begin = 0;
-  for (std::size_t match; (match = text.find(pattern, begin)) != std::string_view::npos;) {
-    result += text.substr(begin, match - begin);
-    result += content;
-    begin = match + pattern.size();
-  }
-  result += text.substr(begin);
-  return result;
-}
+Replacement::Replacement(const TokenizerJson& json, const std::string& subject)
+    : pattern_(json, subject), content_(component_value<std::string>(json, "content", subject)) {}
 
-Replacement read_replacement(const TokenizerJson& json, const std::string& subject) {
-  const auto pattern = component_value<TokenizerJson>(json, "pattern", subject);
-  KVC_CHECK(pattern.is_object() && pattern.size() == 1, "{}: \"pattern\" is not one pattern",
-            subject);
-  KVC_CHECK(pattern.contains("String"),
-            "{}: pattern kind \"{}\" is not supported; supported: String", subject,
-            pattern.begin().key());
-  Replacement replacement{component_value<std::string>(pattern, "String", subject),
-                          component_value<std::string>(json, "content", subject)};
-  KVC_CHECK(!replacement.pattern.empty(), "{}: the pattern is empty", subject);
-  return replacement;
+void Replacement::apply(AlignedText& aligned, SearchBudget& budget) const {
+  if (aligned.text.empty()) return;
+  std::vector<Segment> segments;
+  pattern_.find_all(aligned.text, budget, segments);
+  std::string result;
+  result.reserve(aligned.text.size());
+  std::size_t first_end = 0;
+  for (const Segment& segment : segments) {
+    const std::size_t begin = result.size();
+    result += segment.is_match ? content_
+                               : aligned.text.substr(segment.begin, segment.end - segment.begin);
+    // What replaces a match stands for the match's last character.
+    if (segment.end <= aligned.first_end) {
+      first_end = result.size();
+    } else if (!segment.is_match && segment.begin < aligned.first_end) {
+      first_end = begin + aligned.first_end - segment.begin;
+    }
+  }
+  aligned = {std::move(result), first_end};
 }
 
 }  // namespace kvc

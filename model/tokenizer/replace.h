@@ -1,20 +1,22 @@
-// Replace with a literal pattern, which is a normalizer as well as a decoder.
+// Replace, which is a normalizer as well as a decoder.
 #pragma once
 
 #include <string>
-#include <string_view>
 
+#include "model/tokenizer/aligned_text.h"
 #include "model/tokenizer/component.h"
+#include "model/tokenizer/text_pattern.h"
 
 namespace kvc {
 
-struct Replacement {
-  std::string pattern;  // not empty
-  std::string content;
+class Replacement {
+ public:
+  Replacement(const TokenizerJson& json, const std::string& subject);
+  void apply(AlignedText& aligned, SearchBudget& budget) const;
 
-  std::string apply(std::string_view text) const;  // leftmost matches, none overlapping
+ private:
+  TextPattern pattern_;
+  std::string content_;
 };
-
-Replacement read_replacement(const TokenizerJson& json, const std::string& subject);
 
 }  // namespace kvc

@@ -35,6 +35,13 @@ json added(const std::string& content, int id) {
           {"rstrip", false}, {"normalized", false}, {"special", true}};
 }
 
+json split(const std::string& pattern) {
+  return {{"type", "Split"},
+          {"pattern", {{"Regex", pattern}}},
+          {"behavior", "Isolated"},
+          {"invert", false}};
+}
+
 class TokenizerFile : public testing::Test {
  protected:
   TokenizerFile() { std::filesystem::create_directories(directory_); }
@@ -62,9 +69,6 @@ const Refusal kRefusals[] = {
     {"unigram", [](json& t) { t["model"]["type"] = "Unigram"; }, "\"Unigram\" is not supported"},
     {"word piece", [](json& t) { t["model"]["type"] = "WordPiece"; }, "\"WordPiece\""},
     {"dropout", [](json& t) { t["model"]["dropout"] = 0.1; }, "dropout"},
-    {"prefix", [](json& t) { t["model"]["continuing_subword_prefix"] = "##"; }, "\"##\""},
-    {"suffix", [](json& t) { t["model"]["end_of_word_suffix"] = "</w>"; }, "\"</w>\""},
-    {"unk", [](json& t) { t["model"]["unk_token"] = "<unk>"; }, "unk_token \"<unk>\""},
     {"merge", [](json& t) { t["model"]["merges"] = {"a c"}; }, "token \"c\""},
     {"merge result", [](json& t) { t["model"]["merges"] = {"b a"}; }, "token \"ba\""},
     {"merge text", [](json& t) { t["model"]["merges"] = {"a b c"}; }, "merge \"a b c\""},
@@ -75,24 +79,47 @@ const Refusal kRefusals[] = {
     {"no model", [](json& t) { t.erase("model"); }, "model: expected an object"},
     {"normalizer",
      [](json& t) {
-       t["normalizer"] = {{"type", "NFC"}};
+       t["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", ""}};
      },
-     "normalizer: \"NFC\""},
+     "normalizer: \"Precompiled\""},
     {"nested normalizer",
      [](json& t) {
-       t["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "Lowercase"}}}}};
+       t["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "BertNormalizer"}}}}};
      },
-     "\"Lowercase\" is not supported"},
-    {"regex",
+     "\"BertNormalizer\" is not supported"},
+    {"pattern kind",
      [](json& t) {
-       t["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", " +"}}}, {"content", ""}};
+       t["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Glob", "*"}}}, {"content", ""}};
      },
-     "pattern kind \"Regex\" is not supported"},
+     "pattern kind \"Glob\" is not supported"},
+    {"invalid regex", [](json& t) { t["pre_tokenizer"] = split("(a"); },
+     "the pattern \"(a\" is not valid"},
+    {"property", [](json& t) { t["pre_tokenizer"] = split("\\p{Nonsense}+"); },
+     "\"\\p{Nonsense}\" in the pattern is not supported"},
+    {"grapheme cluster", [](json& t) { t["pre_tokenizer"] = split("\\X"); }, "\"\\X\""},
+    {"regex option", [](json& t) { t["pre_tokenizer"] = split("(?W:a)"); }, "\"(?W:\""},
+    {"behavior",
+     [](json& t) {
+       t["pre_tokenizer"] = split("a");
+       t["pre_tokenizer"]["behavior"] = "Doubled";
+     },
+     "behavior \"Doubled\" is not known"},
     {"pre-tokenizer",
      [](json& t) {
-       t["pre_tokenizer"] = {{"type", "Split"}};
+       t["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
      },
-     "pre_tokenizer: \"Split\" is not supported; supported: ByteLevel"},
+     "pre_tokenizer: \"BertPreTokenizer\" is not supported; supported: ByteLevel"},
+    {"prepend scheme",
+     [](json& t) {
+       t["pre_tokenizer"] = {
+           {"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "last"}};
+     },
+     "prepend_scheme \"last\""},
+    {"replacement",
+     [](json& t) {
+       t["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "__"}};
+     },
+     "expected one character"},
     {"incomplete",
      [](json& t) {
        t["pre_tokenizer"] = {{"type", "ByteLevel"}};
@@ -102,7 +129,13 @@ const Refusal kRefusals[] = {
      [](json& t) {
        t["post_processor"] = {{"type", "BertProcessing"}};
      },
-     "post_processor: \"BertProcessing\""},
+     "key \"cls\" is missing"},
+    {"two templates",
+     [](json& t) {
+       const json bert = {{"type", "BertProcessing"}, {"cls", {"a", 0}}, {"sep", {"b", 1}}};
+       t["post_processor"] = {{"type", "Sequence"}, {"processors", {bert, bert}}};
+     },
+     "more than one member"},
     {"template token",
      [](json& t) {
        t["post_processor"] = {{"type", "TemplateProcessing"},
@@ -123,12 +156,22 @@ const Refusal kRefusals[] = {
     {"unknown key", [](json& t) { t["extra"] = 1; }, "key \"extra\""},
     {"version", [](json& t) { t["version"] = "2.0"; }, "version \"2.0\""},
     {"added id", [](json& t) { t["added_tokens"] = {added("<s>", 7)}; }, "gives it id 3"},
-    {"added twice",
+    {"added without text",
      [](json& t) {
-       t["added_tokens"] = {added("a", 0), added("a", 0)};
+       t["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
+       t["added_tokens"] = {added(" ", 3)};
+       t["added_tokens"][0]["normalized"] = true;
      },
-     "twice"},
-    {"added empty", [](json& t) { t["added_tokens"] = {added("", 3)}; }, "is empty"},
+     "nothing is left of token \" \""},
+    {"added alike",
+     [](json& t) {
+       t["normalizer"] = {{"type", "Lowercase"}};
+       t["added_tokens"] = {added("X", 3), added("x", 4)};
+       for (json& token : t["added_tokens"]) token["normalized"] = true;
+     },
+     "both looked for as \"x\""},
+    {"added length", [](json& t) { t["added_tokens"] = {added(std::string(5000, 'x'), 3)}; },
+     "5000 bytes"},
 };
 
 TEST_F(TokenizerFile, RefusalsNameTheCause) {
@@ -158,6 +201,29 @@ TEST_F(TokenizerFile, TextAndIdsAreChecked) {
   EXPECT_THROW(tokenizer.encode("a\xC3"), Error);
   EXPECT_THROW(tokenizer.decode({10}), Error);
   EXPECT_THROW(tokenizer.decode({-1}), Error);
+}
+
+// As the library has it: an empty one is dropped, the last of several with one content counts.
+TEST_F(TokenizerFile, AddedTokensWithOneContent) {
+  json twice = small_tokenizer();
+  twice["added_tokens"] = {added("", 3), added("<x>", 3), added("<x>", 3)};
+  twice["added_tokens"][2]["lstrip"] = true;
+  EXPECT_EQ(load(twice.dump()).encode("a <x>"), (std::vector<std::int64_t>{0, 3}));
+}
+
+TEST_F(TokenizerFile, AnUnknownTokenIsMissedOnlyWhenItIsNeeded) {
+  json tokenizer = small_tokenizer();
+  tokenizer["model"]["unk_token"] = "<unk>";
+  EXPECT_EQ(load(tokenizer.dump()).encode("ab"), (std::vector<std::int64_t>{2}));
+  EXPECT_THROW(load(tokenizer.dump()).encode("abc"), Error);
+}
+
+// Exponential on this text without a bound.
+TEST_F(TokenizerFile, APatternThatBacktracksIsStopped) {
+  json tokenizer = small_tokenizer();
+  tokenizer["pre_tokenizer"] = split("(a|aa)+$");
+  const Tokenizer slow = load(tokenizer.dump());
+  EXPECT_THROW(slow.encode(std::string(200, 'a') + "b"), Error);
 }
 
 TEST_F(TokenizerFile, HashIsOfTheFile) {

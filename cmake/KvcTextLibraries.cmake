@@ -1,0 +1,30 @@
+# The tokenizers' libraries as imported targets; the distributions ship no CMake files for them.
+#   kvc_oniguruma  regular expressions
+#   kvc_utf8proc   Unicode normalization forms
+
+# _kvc_text_library(target library header macro-prefix last-macro package minimum)
+function(_kvc_text_library target library header prefix last package minimum)
+  find_path(${target}_INCLUDE_DIR ${header})
+  find_library(${target}_LIBRARY ${library})
+  if(NOT ${target}_INCLUDE_DIR OR NOT ${target}_LIBRARY)
+    message(FATAL_ERROR "${library} not found. Run scripts/setup.sh, or install ${package} (at least ${minimum}).")
+  endif()
+  file(READ "${${target}_INCLUDE_DIR}/${header}" _text)
+  set(_version "")
+  foreach(_part MAJOR MINOR ${last})
+    string(REGEX MATCH "define ${prefix}_VERSION_${_part} +([0-9]+)" _ "${_text}")
+    list(APPEND _version "${CMAKE_MATCH_1}")
+  endforeach()
+  list(JOIN _version "." _version)
+  if(_version VERSION_LESS minimum)
+    message(FATAL_ERROR "${${target}_LIBRARY}: at least ${library} ${minimum} expected, ${_version} found. Run scripts/setup.sh.")
+  endif()
+  add_library(${target} SHARED IMPORTED)
+  set_target_properties(${target} PROPERTIES IMPORTED_LOCATION "${${target}_LIBRARY}")
+  if(NOT ${target}_INCLUDE_DIR STREQUAL "/usr/include")
+    set_target_properties(${target} PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${${target}_INCLUDE_DIR}")
+  endif()
+endfunction()
+
+_kvc_text_library(kvc_oniguruma onig oniguruma.h ONIGURUMA TEENY libonig-dev ${ONIGURUMA_MIN_VERSION})
+_kvc_text_library(kvc_utf8proc utf8proc utf8proc.h UTF8PROC PATCH libutf8proc-dev ${UTF8PROC_MIN_VERSION})

@@ -1,0 +1,34 @@
+// Regular expressions as the tokenizers library has them: Oniguruma in its own syntax, over UTF-8,
+// with that library's Unicode tables whatever the installed Oniguruma's are.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/tokenizer/pieces.h"
+#include "model/tokenizer/search_budget.h"
+
+namespace kvc {
+
+class Regex {
+ public:
+  // Throws Error when `pattern` is invalid or needs what is not supported.
+  Regex(const std::string& pattern, const std::string& subject);
+  Regex(const Regex&) = delete;
+  Regex& operator=(const Regex&) = delete;
+  Regex(Regex&&) noexcept;
+  Regex& operator=(Regex&&) noexcept;
+  ~Regex();
+
+  // Appends the segments of `text`, which is valid UTF-8 and not empty. An empty match is one only
+  // where no match ended. Throws Error when the budget is spent.
+  void find_all(std::string_view text, SearchBudget& budget, std::vector<Segment>& segments) const;
+
+ private:
+  struct Compiled;
+  std::unique_ptr<Compiled> compiled_;
+};
+
+}  // namespace kvc

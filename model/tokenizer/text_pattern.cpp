@@ -1,0 +1,32 @@
+#include "model/tokenizer/text_pattern.h"
+
+namespace kvc {
+
+TextPattern::TextPattern(const TokenizerJson& json, const std::string& subject) {
+  const auto pattern = json.find("pattern");
+  KVC_CHECK(pattern != json.end() && pattern->is_object() && pattern->size() == 1,
+            "{}: \"pattern\" is missing or not one pattern", subject);
+  const std::string& kind = pattern->begin().key();
+  KVC_CHECK(kind == "String" || kind == "Regex",
+            "{}: pattern kind \"{}\" is not supported; supported: String, Regex", subject, kind);
+  const auto text = component_value<std::string>(*pattern, kind, subject);
+  if (kind == "Regex" || text.empty()) {
+    regex_ = std::make_shared<const Regex>(text, subject);
+  } else {
+    literal_ = text;
+  }
+}
+
+void TextPattern::find_all(std::string_view text, SearchBudget& budget,
+                           std::vector<Segment>& segments) const {
+  if (regex_) return regex_->find_all(text, budget, segments);
+  std::size_t done = 0;
+  for (std::size_t match; (match = text.find(literal_, done)) != std::string_view::npos;) {
+    if (done != match) segments.push_back({done, match, false});
+    done = match + literal_.size();
+    segments.push_back({match, done, true});
+  }
+  if (done != text.size()) segments.push_back({done, text.size(), false});
+}
+
+}  // namespace kvc
