@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "convert/optimum_check.h"
 #include "convert/symmetric_eigen.h"
 #include "core/error.h"
 
@@ -11,42 +12,49 @@ namespace {
 
 constexpr double kEffectiveRank = 1e-12;  // relative to the largest eigenvalue
 constexpr double kDamping = 0.01;         // relative to the mean diagonal
-constexpr std::int64_t kGramBlock = 512;
+constexpr std::int64_t kGramBlock = 256;  // whose square is computed whole
 
 // The leading eigenpairs and what they leave.
 struct Leading {
-  at::Tensor values;   // [rank]
-  at::Tensor vectors;  // [rank, n]
-  double total = 0;    // sum of all eigenvalues, none below zero
+  at::Tensor values;    // [rank]
+  at::Tensor vectors;   // [rank, n]
+  at::Tensor spectrum;  // [n], all eigenvalues, none below zero
+  double total = 0;     // their sum
   double dropped = 0;
+
+  // The defect of M's projection on the vectors, from the measured ||M||^2 and ||M e_j||^2.
+  double error(double energy, const at::Tensor& captured) const {
+    return optimum_error(energy, captured, spectrum, vectors);
+  }
 };
 
 Leading leading_eigenpairs(at::Tensor matrix, std::int64_t rank) {
-  const SymmetricEigen eigen = symmetric_eigen(std::move(matrix));
+  const std::int64_t num_vectors = std::min(rank, matrix.size(0));
+  const SymmetricEigen eigen = symmetric_eigen(std::move(matrix), num_vectors);
   const at::Tensor values = eigen.values.cpu().clamp_min(0);
   const double* value = values.const_data_ptr<double>();
   KVC_CHECK(std::isfinite(value[0]) && value[0] > 0,
             "the projections of a group are all zero or not finite; the checkpoint holds no "
             "usable weights");
   std::int64_t kept = 0;
-  while (kept < std::min(rank, values.size(0)) && value[kept] >= kEffectiveRank * value[0]) {
+  while (kept < num_vectors && value[kept] >= kEffectiveRank * value[0]) {
     ++kept;
   }
   Leading leading;
   leading.values = values.narrow(0, 0, kept).clone();
-  leading.vectors = eigen.vectors.narrow(0, 0, kept).clone();
+  leading.vectors = eigen.vectors.narrow(0, 0, kept);
+  leading.spectrum = values;
   leading.total = values.sum().item<double>();
   leading.dropped = values.narrow(0, kept, values.size(0) - kept).sum().item<double>();
   return leading;
 }
 
-// ||M - B (A R)||_F^2. Products in float32: the error this leaves is far below 1e-6 of ||M||^2.
-double squared_error(const at::Tensor& m, const GroupFactors& factors, const at::Tensor& root) {
-  const at::Tensor latent = factors.latent_proj.to(at::kFloat);
-  const at::Tensor rooted = root.defined() ? at::mm(latent, root.to(at::kFloat)) : latent;
-  const at::Tensor residual =
-      at::addmm(m.to(at::kFloat), factors.reconstruct_proj.to(at::kFloat), rooted, 1, -1);
-  return residual.square_().sum(at::kDouble).item<double>();
+double energy(const at::Tensor& m) { return at::linalg_vector_norm(m).square().item<double>(); }
+
+// Squared norms of the columns.
+at::Tensor column_energies(const at::Tensor& m) {
+  constexpr std::int64_t kRows[] = {0};
+  return at::linalg_vector_norm(m, 2, at::IntArrayRef(kRows)).square();
 }
 
 // A from B: diag(s)^-1 B^T W.
@@ -70,16 +78,26 @@ void check_input(const at::Tensor& stacked_proj, std::int64_t rank) {
             "factorize_group: expected a float64 matrix and a positive rank");
 }
 
+// Halves again and again: what is left of the diagonal, and one large product below it.
+void fill_lower_gram(const at::Tensor& m, at::Tensor gram) {
+  const std::int64_t n = m.size(1);
+  if (n <= kGramBlock) {
+    at::mm_out(gram, m.t(), m);
+    return;
+  }
+  const std::int64_t half = (n / kGramBlock + 1) / 2 * kGramBlock, rest = n - half;
+  const at::Tensor left = m.narrow(1, 0, half), right = m.narrow(1, half, rest);
+  at::Tensor below = gram.narrow(0, half, rest).narrow(1, 0, half);
+  at::mm_out(below, right.t(), left);
+  fill_lower_gram(left, gram.narrow(0, 0, half).narrow(1, 0, half));
+  fill_lower_gram(right, gram.narrow(0, half, rest).narrow(1, half, rest));
+}
+
 }  // namespace
 
 at::Tensor lower_gram(const at::Tensor& m) {
-  const std::int64_t n = m.size(1);
-  at::Tensor gram = at::empty({n, n}, m.options());
-  for (std::int64_t begin = 0; begin < n; begin += kGramBlock) {
-    const std::int64_t width = std::min(kGramBlock, n - begin);
-    at::Tensor block = gram.narrow(0, begin, n - begin).narrow(1, begin, width);
-    block.copy_(at::mm(m.narrow(1, begin, n - begin).t(), m.narrow(1, begin, width)));
-  }
+  at::Tensor gram = at::empty({m.size(1), m.size(1)}, m.options());
+  fill_lower_gram(m, gram);
   return gram;
 }
 
@@ -105,15 +123,21 @@ GroupFactors factorize_group(const at::Tensor& stacked_proj, const at::Tensor& m
 
   GroupFactors factors;
   set_spectrum(factors, leading);
-  factors.reconstruct_proj =
-      wide ? leading.vectors.t().mul(quarter) : at::mm(m, leading.vectors.t()).div_(quarter);
+  at::Tensor captured;  // ||M e_j||^2 or ||M^T u_j||^2
+  if (wide) {
+    captured = column_energies(at::mm(m.t(), leading.vectors.t()));
+    factors.reconstruct_proj = leading.vectors.t().mul(quarter);
+  } else {
+    factors.reconstruct_proj = at::mm(m, leading.vectors.t());
+    captured = column_energies(factors.reconstruct_proj);
+    factors.reconstruct_proj.div_(quarter);
+  }
+  factors.optimum_error = leading.error(energy(m), captured);
   if (wide || root.defined()) {
     set_latent_proj(factors, w);
   } else {  // diag(s)^-1 B^T W = diag(s)^1/2 E_r^T
-    factors.latent_proj = leading.vectors.mul(quarter.unsqueeze(1));
+    factors.latent_proj = leading.vectors.mul(quarter.unsqueeze(1)).contiguous();
   }
-  factors.optimum_error =
-      std::abs(squared_error(m, factors, root) - leading.dropped) / leading.total;
   to_cpu(factors);
   return factors;
 }
@@ -130,10 +154,9 @@ GroupFactors factorize_outputs(const at::Tensor& stacked_proj, at::Tensor covari
   factors.reconstruct_proj = leading.vectors.t().mul(leading.values.pow(0.25).to(device));
   set_spectrum(factors, leading);
   set_latent_proj(factors, w);
-  // tr((I - U U^T) E[y y^T])
-  const double kept = at::mm(leading.vectors, moment).mul_(leading.vectors).sum().item<double>();
-  const double trace = moment.diagonal().sum().item<double>();
-  factors.optimum_error = std::abs(trace - kept - leading.dropped) / leading.total;
+  // u_j^T E[y y^T] u_j of trace(E[y y^T])
+  const at::Tensor captured = at::mm(leading.vectors, moment).mul_(leading.vectors).sum(1);
+  factors.optimum_error = leading.error(moment.diagonal().sum().item<double>(), captured);
   to_cpu(factors);
   return factors;
 }

@@ -34,7 +34,7 @@ double metric_error(const at::Tensor& w, const GroupFactors& factors, const at::
 TEST(SymmetricEigen, DiagonalisesByHand) {
   // [[2, 1], [1, 2]] has eigenvalues 3 and 1; only the lower triangle is read.
   const at::Tensor matrix = at::tensor({2.0, 99.0, 1.0, 2.0}, at::kDouble).view({2, 2});
-  const SymmetricEigen eigen = symmetric_eigen(matrix);
+  const SymmetricEigen eigen = symmetric_eigen(matrix, 2);
   EXPECT_TRUE(tensors_close(eigen.values, at::tensor({3.0, 1.0}, at::kDouble), 1e-14));
   const at::Tensor direction = eigen.vectors[0].abs();
   EXPECT_TRUE(tensors_close(direction, at::full({2}, std::sqrt(0.5), at::kDouble), 1e-14));
@@ -43,7 +43,7 @@ TEST(SymmetricEigen, DiagonalisesByHand) {
 TEST(SymmetricEigen, RowsAreOrthonormalEigenvectors) {
   const at::Tensor x = random_matrix(60, 37, 1);
   const at::Tensor matrix = at::mm(x.t(), x);
-  const SymmetricEigen eigen = symmetric_eigen(matrix.clone());
+  const SymmetricEigen eigen = symmetric_eigen(matrix.clone(), 37);
   const at::Tensor rebuilt =
       at::mm(eigen.vectors.t(), eigen.vectors.mul(eigen.values.unsqueeze(1)));
   EXPECT_TRUE(tensors_close(rebuilt, matrix, 1e-11));
@@ -67,7 +67,7 @@ TEST(FactorDevice, KnowsWhatTheBuildHas) {
 }
 
 TEST(LowerGram, EqualsTheFullProduct) {
-  const at::Tensor m = random_matrix(40, 1300, 2);  // three blocks, the last one narrow
+  const at::Tensor m = random_matrix(40, 1300, 2);  // six blocks, the last one narrow
   EXPECT_TRUE(tensors_close(lower_gram(m).tril(), at::mm(m.t(), m).tril(), 1e-11));
 }
 

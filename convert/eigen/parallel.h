@@ -1,0 +1,14 @@
+// Loops over independent pieces on ATen's threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace kvc {
+
+// body(begin, end) over pieces of [0, count), at most one per thread. Pieces run in order of their
+// beginnings where there is one thread. ATen's products inside a body use one thread.
+void parallel_pieces(std::int64_t count, std::int64_t grain,
+                     const std::function<void(std::int64_t, std::int64_t)>& body);
+
+}  // namespace kvc
