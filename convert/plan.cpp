@@ -9,6 +9,7 @@
 #include "convert/method_support.h"
 #include "convert/methods/methods.h"
 #include "core/error.h"
+#include "model/cache_plan.h"
 
 namespace kvc {
 namespace {
@@ -32,7 +33,7 @@ void set_groups(KvPlan& plan, std::vector<LatentGroup> groups) {
 
 KvPlan raw_plan(const ModelConfig& config, const ConvertSettings& settings,
                 const std::vector<double>* fisher_scores) {
-  KvPlan plan = plain_plan(config.num_layers, config.num_kv_heads, config.head_dim);
+  KvPlan plan = plain_plan(config);
   plan.method = settings.method;
   plan.key_norm = config.arch->qk_norm != QkNorm::kNone;
   plan.policy.rule = settings.merge;

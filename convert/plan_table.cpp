@@ -1,10 +1,12 @@
 #include "convert/plan_table.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "convert/kept_range.h"
+#include "model/cache_plan.h"
+#include "model/tensor_names.h"
 
 namespace kvc {
 namespace {
@@ -36,6 +38,15 @@ std::int64_t weights_growth(const KvPlan& plan, int index, const ModelConfig& co
   return kFactorBytes * factor_values(plan, index, config, settings) - replaced;
 }
 
+// Parameters of a group's layers, experts included.
+std::int64_t weights_of(const ModelConfig& config, const LatentGroup& group) {
+  std::int64_t parameters = 0;
+  for (int layer = group.first_layer; layer < group.first_layer + group.num_layers; ++layer) {
+    parameters += num_parameters(layer_tensors(config, layer));
+  }
+  return parameters;
+}
+
 // Peak of one group's factorisation: its stacked weights, Gram matrices and LAPACK's workspace,
 // beside one group's layers in float32 and the boundary of hidden states.
 std::int64_t peak_memory(const ModelConfig& config, const KvPlan& plan) {
@@ -45,11 +56,8 @@ std::int64_t peak_memory(const ModelConfig& config, const KvPlan& plan) {
     const std::int64_t n = std::min(config.hidden_size, rows);
     const std::int64_t factorisation = kDouble * (2 * rows * config.hidden_size + 6 * n * n +
                                                   config.hidden_size * config.hidden_size);
-    const std::int64_t fit =
-        kDouble * group.rank * (4 * rows + 2 * group.rank) +
-        4 * group.num_layers *
-            (2 * config.q_dim() + 2 * config.kv_dim() + 3 * config.intermediate_size) *
-            config.hidden_size;
+    const std::int64_t fit = kDouble * group.rank * (4 * rows + 2 * group.rank) +
+                             kFactorBytes * weights_of(config, group);
     peak = std::max({peak, factorisation, fit});
   }
   constexpr std::int64_t kBase = std::int64_t{3} << 29;  // libraries, boundary, activations
@@ -72,6 +80,29 @@ double factorisation_seconds(const ModelConfig& config, const ConvertSettings& s
   return seconds;
 }
 
+std::string window_text(const LayerSpec& layer) {
+  return layer.window ? fmt::format("{} tokens", *layer.window) : "none";
+}
+
+// Why the layer after the group is not part of it, where it is of another kind.
+std::string end_of(const LatentGroup& group, const ModelConfig& config) {
+  const int last = group.first_layer + group.num_layers - 1;
+  if (last + 1 == config.num_layers || config.same_kind(last, last + 1)) {
+    return "";
+  }
+  const LayerSpec &here = config.layer(last), &next = config.layer(last + 1);
+  std::vector<std::string> differences;
+  if (here.window != next.window) {
+    differences.push_back(fmt::format("window {} -> {}", window_text(here), window_text(next)));
+  }
+  if (here.rope != next.rope) {
+    differences.push_back(here.rope < 0   ? "no RoPE -> RoPE"
+                          : next.rope < 0 ? "RoPE -> none"
+                                          : "other RoPE");
+  }
+  return fmt::format("{}", fmt::join(differences, ", "));
+}
+
 PlanRow group_row(const PlanTable& table, int index, const ModelConfig& config,
                   const ConvertSettings& settings) {
   const LatentGroup& group = table.plan.groups[static_cast<std::size_t>(index)];
@@ -82,6 +113,8 @@ PlanRow group_row(const PlanTable& table, int index, const ModelConfig& config,
   row.first_layer = group.first_layer;
   row.num_layers = group.num_layers;
   row.rank = group.rank;
+  row.ends =
+      group.split_kv || group.num_layers == settings.layers_per_group ? "" : end_of(group, config);
   row.plain_bytes = bytes.plain;
   row.unmerged_bytes = bytes.unmerged;
   row.merged_bytes = bytes.merged;
@@ -145,9 +178,28 @@ void add_notes(PlanTable& table, const ModelConfig& config, const ConvertSetting
       table.plan.policy.unmerged == UnmergedForm::kPlain ? "plain KV" : "one latent per layer"));
 }
 
+// The table of a model that no method applies to: what its own cache costs, and the reason.
+PlanTable own_cache_table(const ModelConfig& config, const ConvertSettings& settings) {
+  PlanTable table;
+  table.plan = plain_plan(config);
+  table.dtype = cache_dtype(config);
+  table.context = plan_context(config, settings);
+  add_rows(table, config, settings);
+  table.notes.push_back(
+      fmt::format("the model's own cache takes {} bytes per token in all layers; kept_ratio is "
+                  "relative to it",
+                  original_bytes(table.plan, 1, table.dtype)));
+  table.notes.push_back(
+      fmt::format("method {} does not apply: {}", settings.method, why_not_factorised(config)));
+  return table;
+}
+
 }  // namespace
 
 PlanTable plan_table(const ModelConfig& config, const ConvertSettings& settings, bool force) {
+  if (!why_not_factorised(config).empty()) {
+    return own_cache_table(config, settings);
+  }
   PlanTable table;
   table.plan = make_plan(config, settings, force);
   table.dtype = cache_dtype(config);

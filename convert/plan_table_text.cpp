@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "convert/plan_table.h"
+#include "model/checkpoint_config.h"
 
 namespace kvc {
 namespace {
@@ -18,10 +19,12 @@ double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / (1 <<
 std::string row_text(const PlanRow& row) {
   const std::string name = row.group < 0 ? "plain" : fmt::format("{}", row.group);
   const std::string rank = row.group < 0 ? "-" : fmt::format("{}", row.rank);
+  const std::string ends = row.ends.empty() ? "" : "  ends: " + row.ends;
   return fmt::format(
-      "{:>5}  {:>7}  {:>6}  {:>9}  {:>9}  {:>9}  {:>8.3f}  {:>8.3f}  {:>8.3f}  {:>9.1f}\n", name,
+      "{:>5}  {:>7}  {:>6}  {:>9}  {:>9}  {:>9}  {:>8.3f}  {:>8.3f}  {:>8.3f}  {:>9.1f}{}\n", name,
       layers_text(row), rank, row.plain_bytes, row.unmerged_bytes, row.merged_bytes,
-      row.kept_unmerged, row.kept_merged, row.kept_at_target, mebibytes(row.weights_growth_bytes));
+      row.kept_unmerged, row.kept_merged, row.kept_at_target, mebibytes(row.weights_growth_bytes),
+      ends);
 }
 
 Json to_json(const PlanRow& row) {
@@ -37,6 +40,7 @@ Json to_json(const PlanRow& row) {
   json["kept_ratio_merged"] = row.kept_merged;
   json["kept_ratio_at_target"] = row.kept_at_target;
   json["weights_growth_bytes"] = row.weights_growth_bytes;
+  json["ends"] = row.ends.empty() ? Json(nullptr) : Json(row.ends);
   return json;
 }
 
@@ -79,6 +83,9 @@ std::string to_text(const PlanTable& table) {
   for (const std::string& note : table.notes) {
     text += note + "\n";
   }
+  if (table.plan.groups.empty()) {
+    return text;
+  }
   text += fmt::format(
       "weights grow by {:.1f} MiB (float32 factors); converting takes about {:.1f} GiB of memory "
       "and {:.0f} s "
@@ -90,8 +97,7 @@ std::string to_text(const PlanTable& table) {
 
 void print_plan(const Checkpoint& checkpoint, const ConvertSettings& settings, bool force,
                 bool json) {
-  const ModelConfig config =
-      parse_model_config(checkpoint.config(), checkpoint.directory().string());
+  const ModelConfig config = read_model_config(checkpoint);
   const PlanTable table = plan_table(config, settings, force);
   std::fputs(json ? dump_json(to_json(table)).c_str() : to_text(table).c_str(), stdout);
 }

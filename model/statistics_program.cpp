@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/output.h"
 #include "core/progress.h"
+#include "model/cache_plan.h"
 #include "model/checkpoint_config.h"
 #include "model/token_input.h"
 
@@ -53,6 +54,7 @@ void run(const StatisticsProgram& program, const Request& request) {
   log_debug(fmt::format("{} threads", at::get_num_threads()));
   const Checkpoint checkpoint = Checkpoint::open(request.checkpoint);
   const ModelConfig config = read_model_config(checkpoint);
+  require_key_value_projections(config, request.checkpoint.string());
   program.compute(checkpoint, load_calibration_tokens(request.input, checkpoint, config.vocab_size),
                   request.out, request.force);
 }

@@ -223,9 +223,9 @@ std::vector<NamedShape> model_tensors(const ModelConfig& config) {
   return tensors;
 }
 
-std::int64_t ModelConfig::num_parameters() const {
+std::int64_t num_parameters(const std::vector<NamedShape>& tensors) {
   std::int64_t total = 0;
-  for (const NamedShape& tensor : model_tensors(*this)) {
+  for (const NamedShape& tensor : tensors) {
     std::int64_t count = 1;
     for (const std::int64_t size : tensor.shape) {
       count *= size;
@@ -233,6 +233,10 @@ std::int64_t ModelConfig::num_parameters() const {
     total += count;
   }
   return total;
+}
+
+std::int64_t ModelConfig::num_parameters() const {
+  return kvc::num_parameters(model_tensors(*this));
 }
 
 }  // namespace kvc

@@ -45,5 +45,6 @@ std::vector<NamedShape> expert_tensors(const ModelConfig& config, int layer);
 // Every tensor of one layer, and of the whole model (lm_head only when it is not tied).
 std::vector<NamedShape> layer_tensors(const ModelConfig& config, int layer);
 std::vector<NamedShape> model_tensors(const ModelConfig& config);
+std::int64_t num_parameters(const std::vector<NamedShape>& tensors);
 
 }  // namespace kvc
