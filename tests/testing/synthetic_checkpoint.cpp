@@ -63,6 +63,27 @@ void copy_tokenizer(const std::filesystem::path& directory) {
   }
 }
 
+// Every family reads its own of these.
+void add_experts(Json& config) {
+  for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"}) {
+    config[key] = 4;
+  }
+  config["num_experts_per_tok"] = 2;
+  config["moe_intermediate_size"] = 16;
+  config["shared_expert_intermediate_size"] = 12;
+  config["n_shared_experts"] = 1;
+  config["first_k_dense_replace"] = 1;
+}
+
+void add_latent_attention(const SyntheticCheckpoint& options, Json& config) {
+  config["num_key_value_heads"] = options.num_heads;
+  config["q_lora_rank"] = 12;
+  config["kv_lora_rank"] = 16;
+  config["qk_nope_head_dim"] = options.head_dim;
+  config["qk_rope_head_dim"] = 4;
+  config["v_head_dim"] = 6;
+}
+
 // The text model's config: the whole of it for most architectures.
 Json text_config(const SyntheticCheckpoint& options, const ArchSpec& arch) {
   Json config = {
@@ -86,6 +107,12 @@ Json text_config(const SyntheticCheckpoint& options, const ArchSpec& arch) {
   };
   if (arch.biases == BiasRule::kAttentionBiasKey) {
     config["attention_bias"] = options.attention_bias;
+  }
+  if (arch.experts != ExpertStyle::kNone) {
+    add_experts(config);
+  }
+  if (arch.latent_attention) {
+    add_latent_attention(options, config);
   }
   if (arch.mlp_bias_key) {
     config["mlp_bias"] = options.mlp_bias;
