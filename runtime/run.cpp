@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 
 #include "core/error.h"
 #include "core/output.h"
@@ -52,9 +53,6 @@ void check(const RunOptions& options) {
   check_tokens("--max-new-tokens", options.generate.max_new_tokens, 0);
   check_tokens("--prefill-tokens", options.generate.prefill_tokens, 0);
   kvc::check(options.generate.sampling);
-  if (!options.logits.empty()) {
-    check_output(options.logits, options.force);
-  }
 }
 
 void print_ids(const RunOptions& options) {
@@ -76,7 +74,7 @@ void warn_about_length(const Engine& engine, const Prompts& prompts, const RunOp
   }
 }
 
-void write_logits(const RunOptions& options, const Prompts& prompts, const GenerateResult& result) {
+void write_logits(OutputFile& file, const Prompts& prompts, const GenerateResult& result) {
   std::vector<TensorSource> sources;
   for (std::size_t i = 0; i < result.sequences.size(); ++i) {
     const at::Tensor logits = result.sequences[i].prompt_logits.contiguous();
@@ -88,7 +86,6 @@ void write_logits(const RunOptions& options, const Prompts& prompts, const Gener
                                           logits.nbytes());
                        }});
   }
-  OutputFile file(options.logits, options.force);
   write_safetensors(file.path(), std::move(sources));
   file.commit();
 }
@@ -128,6 +125,10 @@ void run(const RunOptions& options) {
   if (!options.tokenize.empty()) {
     return print_ids(options);
   }
+  std::optional<OutputFile> logits;  // opened before the work, so that a refusal comes at once
+  if (!options.logits.empty()) {
+    logits.emplace(options.logits, options.force);
+  }
   const Prompts prompts = read_prompts(options);
   if (options.threads > 0) {
     at::set_num_threads(options.threads);
@@ -139,7 +140,7 @@ void run(const RunOptions& options) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   warn_about_length(engine, prompts, options);
   GenerateOptions generate_options = options.generate;
-  generate_options.all_logits = !options.logits.empty();
+  generate_options.all_logits = logits.has_value();
   if (!options.ignore_eos) {
     generate_options.stop_ids = stop_ids(options.model, engine.config());
   }
@@ -149,8 +150,8 @@ void run(const RunOptions& options) {
   std::optional<TextStream> stream;
   const TokenVisitor visit = streaming_visitor(options, prompts, stream);
   const GenerateResult result = generate(engine, prompts.ids, generate_options, visit);
-  if (!options.logits.empty()) {
-    write_logits(options, prompts, result);
+  if (logits) {
+    write_logits(*logits, prompts, result);
   }
   if (options.json) {
     print(run_json(engine, prompts, result, load_seconds).dump() + "\n");

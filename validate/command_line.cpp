@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "core/error.h"
 #include "core/output.h"
@@ -17,23 +18,29 @@ struct Outputs {
   std::filesystem::path report, html;  // empty: not written
 };
 
-void check_outputs(const Outputs& outputs, bool force) {
-  for (const auto& path : {outputs.report, outputs.html}) {
-    if (!path.empty()) {
-      check_output(path, force);
-    }
-  }
+// Opened before the work, so that one that cannot be written is known at once.
+std::optional<OutputFile> open_output(const std::filesystem::path& path, bool force) {
+  return path.empty() ? std::nullopt : std::make_optional<OutputFile>(path, force);
+}
+
+void finish(OutputFile& file, const std::string& text) {
+  write_file(file.path(), text);
+  file.commit();
 }
 
 void run(const ValidateOptions& options, const Outputs& outputs, const CommonOptions& common) {
-  check_outputs(outputs, common.force);
+  KVC_CHECK_USAGE(
+      outputs.report.empty() || output_path(outputs.report) != output_path(outputs.html),
+      "--report and --html name the same file, {}", outputs.report.string());
+  std::optional<OutputFile> json_file = open_output(outputs.report, common.force);
+  std::optional<OutputFile> html_file = open_output(outputs.html, common.force);
   const ValidationReport report = validate(options);
   const std::string json = dump_json(to_json(report));
-  if (!outputs.report.empty()) {
-    write_file_atomically(outputs.report, json, common.force);
+  if (json_file) {
+    finish(*json_file, json);
   }
-  if (!outputs.html.empty()) {
-    write_file_atomically(outputs.html, html_report(report), common.force);
+  if (html_file) {
+    finish(*html_file, html_report(report));
   }
   std::fputs((common.json ? json : text_report(report)).c_str(), stdout);
   if (!report.missed.empty()) {

@@ -1,5 +1,7 @@
 #include "validate/model_run.h"
 
+#include "core/interrupt.h"
+
 namespace kvc {
 namespace {
 
@@ -26,6 +28,7 @@ std::vector<at::Tensor> teacher_forced_logits(Engine& engine, const TokenRows& r
   for (const auto& row : rows) {
     inputs.emplace_back(row.begin(), row.end() - 1);
   }
+  check_interrupt();
   std::vector<Sequence> sequences = new_sequences(engine, rows.size());
   return engine.prefill(pointers(sequences), inputs, Engine::Rows::kAll);
 }
@@ -37,10 +40,12 @@ ContinuationRun continue_rows(Engine& engine, const TokenRows& rows) {
     prompts.emplace_back(row.begin(), middle);
     continuations.emplace_back(middle, row.end());
   }
+  check_interrupt();
   const std::int64_t bytes_before = engine.allocator().allocated_bytes();
   std::vector<Sequence> sequences = new_sequences(engine, rows.size());
   const std::vector<at::Tensor> first =
       engine.prefill(pointers(sequences), prompts, Engine::Rows::kLast);
+  check_interrupt();
   const std::vector<at::Tensor> rest =
       engine.extend(pointers(sequences), continuations, Engine::Rows::kAll);
   ContinuationRun run;

@@ -140,6 +140,15 @@ class Outputs(ProgramTest):
         self.assert_refused({1}, ["another checkpoint"], "kvexport", REFERENCE, "--conversion", work / "conversion",
                             "--out", self.directory / "exported")
 
+    def test_outputs_that_cannot_be_written_are_known_before_the_work(self):
+        out = self.directory / "out"
+        out.mkdir()
+        self.assert_refused({1}, ["out"], "kvrun", STORIES, "--prompt", "Once", "--logits", out, "--force")
+        self.assert_refused({1}, ["out"], "kvvalidate", STORIES, STORIES, "--html", out, "--force")
+        report = self.directory / "report"
+        self.assert_refused({2}, ["--report", "--html"], "kvvalidate", STORIES, STORIES, "--report", report,
+                            "--html", report)
+
     def test_models_that_cannot_be_compared(self):
         self.assert_refused({1}, ["vocab"], "kvvalidate", REFERENCE, STORIES)
 
