@@ -142,6 +142,9 @@ int run_command(int argc, char** argv, const std::string& description,
     return parse_and_run(argc, argv, program, description, declare);
   } catch (const Error& error) {
     return report(program, error.what(), error.code());
+  } catch (const std::filesystem::filesystem_error& error) {  // what() is not for users
+    return report(program, fmt::format("{}: {}", error.path1().string(), error.code().message()),
+                  ExitCode::kFailed);
   } catch (const std::bad_alloc&) {
     return report(program, "out of memory", ExitCode::kFailed);
   } catch (const std::exception& error) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <new>
 
 #include "core/error.h"
@@ -100,6 +101,13 @@ TEST(RunCommand, ErrorsBecomeOneMessageAndTheirCode) {
   EXPECT_EQ(run({}, [] { fail_usage("no"); }).code, 2);
   EXPECT_EQ(run({}, [] { throw Error("missed", ExitCode::kThresholdMissed); }).code, 3);
   EXPECT_EQ(run({}, [] { throw std::bad_alloc(); }).err, "kvtest: error: out of memory\n");
+  EXPECT_EQ(run({},
+                [] {
+                  const auto denied = std::make_error_code(std::errc::permission_denied);
+                  throw std::filesystem::filesystem_error("status", "a/config.json", denied);
+                })
+                .err,
+            "kvtest: error: a/config.json: Permission denied\n");
   const Outcome torch = run({}, [] { throw std::runtime_error("first\nbacktrace"); });
   EXPECT_EQ(torch.code, 1);
   EXPECT_EQ(torch.err, "kvtest: error: first\n");
