@@ -48,7 +48,14 @@ std::string notes_table() {
 
 }  // namespace
 
-std::optional<std::string> refusal(const Method&, const ArchSpec&) { return std::nullopt; }
+// Every method of today factorises the two projections.
+std::optional<std::string> refusal(const Method&, const ArchSpec& arch) {
+  if (arch.latent_attention) {
+    return "each layer already caches one latent per token, so there are no key and value "
+           "projections to factorise";
+  }
+  return std::nullopt;
+}
 
 std::vector<std::string> family_notes(const ArchSpec& arch) {
   std::vector<std::string> notes;
@@ -74,6 +81,12 @@ std::vector<std::string> family_notes(const ArchSpec& arch) {
   }
   if (arch.fused_projections) {
     notes.emplace_back("keys and values are rows of `qkv_proj`, which stays in place");
+  }
+  if (arch.latent_attention) {
+    notes.emplace_back("one latent per token and layer is cached already, and `kvrun` keeps it so");
+  }
+  if (arch.experts != ExpertStyle::kNone) {
+    notes.emplace_back("attention is converted, experts are carried along");
   }
   if (arch.nested_text) {
     notes.emplace_back(

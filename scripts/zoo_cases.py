@@ -106,6 +106,8 @@ GEMMA3_OFF = {
 }
 VISION = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
 GEMMA = {
+    "gemma": Case("gemma", dict(num_key_value_heads=1, head_dim=16, num_hidden_layers=3),
+                  {"activation": dict(hidden_act="silu")}, spelling="v4"),
     "gemma2": Case("gemma2", GEMMA2, GEMMA2_OFF),
     "gemma2_v4": Case("gemma2", GEMMA2 | dict(num_hidden_layers=2, final_logit_softcapping=14.0), spelling="v4"),
     "gemma3_text": Case("gemma3_text", GEMMA3, GEMMA3_OFF),
