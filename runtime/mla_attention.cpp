@@ -50,20 +50,22 @@ bool prefers_latents(const MlaConfig& config, std::int64_t num_queries) {
 at::Tensor attend_latents(const MlaConfig& config, const MlaWeights& weights, double scale,
                           const at::Tensor& query, const LatentRows& rows) {
   const std::int64_t nope = config.qk_nope_head_dim;
-  const at::Tensor heads =
-      weights.kv_b_proj.weight.to(at::kFloat).unflatten(0, {-1, nope + config.v_head_dim});
+  const at::Tensor& kv_b_proj = weights.kv_b_proj.weight;
+  const at::Tensor heads = kv_b_proj.unflatten(0, {-1, nope + config.v_head_dim});
   const at::Tensor key_proj = heads.narrow(1, 0, nope);  // [num_heads, nope, kv_lora_rank]
   const at::Tensor value_proj = heads.narrow(1, nope, config.v_head_dim);
   const at::Tensor latents = rows.latent.to(at::kFloat);  // [n, kv_lora_rank]
   const at::Tensor keys = at::cat({latents, rows.rotary_key.flatten(1).to(at::kFloat)}, 1);
-  const at::Tensor by_head = heads_first(query) * scale;
-  const at::Tensor absorbed = at::cat({at::bmm(by_head.narrow(-1, 0, nope), key_proj),
-                                       by_head.narrow(-1, nope, config.qk_rope_head_dim)},
-                                      -1);  // [num_heads, T, kv_lora_rank + qk_rope_head_dim]
+  const at::Tensor by_head = query.transpose(0, 1);
+  const at::Tensor absorbed =  // [num_heads, T, kv_lora_rank + qk_rope_head_dim]
+      at::cat({at::bmm(by_head.narrow(-1, 0, nope), key_proj).to(at::kFloat),
+               by_head.narrow(-1, nope, config.qk_rope_head_dim).to(at::kFloat)},
+              -1) *
+      scale;
   return in_chunks(query, latents.size(0), [&](std::int64_t first, std::int64_t count) {
     at::Tensor scores = at::matmul(absorbed.narrow(1, first, count), keys.t());
     hide_later_tokens(scores, first, query.size(0));
-    const at::Tensor sums = at::matmul(scores.softmax(-1), latents);
+    const at::Tensor sums = at::matmul(scores.softmax(-1), latents).to(kv_b_proj.scalar_type());
     return at::bmm(sums, value_proj.transpose(1, 2));
   });
 }

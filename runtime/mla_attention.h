@@ -23,7 +23,7 @@ struct LatentRows {
 bool prefers_latents(const MlaConfig& config, std::int64_t num_queries);
 
 // One sequence's queries. query [T, num_heads, qk_head_dim] post-RoPE; query i is token number rows - T + i and sees the rows
-// up to itself. Scores and sums in float32. [T, num_heads * v_head_dim] in the query's dtype.
+// up to itself. Scores and sums in float32. [T, num_heads * v_head_dim] in the query's dtype, which is the weights'.
 // With q = [q_n; q_r], key W_k c and value W_v c: scores (W_k^T q_n) . c + q_r . k_r, output
 // W_v sum(p c).
 at::Tensor attend_latents(const MlaConfig& config, const MlaWeights& weights, double scale,
