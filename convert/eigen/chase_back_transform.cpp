@@ -21,28 +21,37 @@ class Panels {
         rows_(n + 2 * kBandWidth),
         num_columns_(num_columns),
         count_((num_columns + kPanelColumns - 1) / kPanelColumns),
-        values_(at::empty({count_, rows_, kPanelColumns}, at::kDouble)) {}
+        values_(at::empty({count_, rows_, kPanelColumns}, at::kDouble)),
+        data_(values_.mutable_data_ptr<double>()) {}
 
   std::int64_t count() const { return count_; }
   double* row(std::int64_t panel, std::int64_t row) {
-    return values_.mutable_data_ptr<double>() + (panel * rows_ + row) * kPanelColumns;
+    return data_ + (panel * rows_ + row) * kPanelColumns;
   }
 
-  void load(std::int64_t panel, const at::Tensor& z, const std::vector<std::int64_t>& columns) {
-    const std::int64_t first = panel * kPanelColumns, used = width(panel);
+  // Rows in turn, each to all of the panels: z is read in the order in which it lies.
+  void load(std::int64_t begin, std::int64_t end, const at::Tensor& z,
+            const std::vector<std::int64_t>& columns) {
     for (std::int64_t r = 0; r < rows_; ++r) {
-      double* to = std::fill_n(row(panel, r), kPanelColumns, 0.0) - kPanelColumns;
       const double* from = z.const_data_ptr<double>() + r * z.stride(0);
-      for (std::int64_t i = 0; r < n_ && i < used; ++i) {
-        to[i] = from[columns[static_cast<std::size_t>(first + i)]];
+      for (std::int64_t panel = begin; panel < end; ++panel) {
+        double* to = row(panel, r);
+        const std::int64_t used = r < n_ ? width(panel) : 0;
+        const std::int64_t* column = columns.data() + panel * kPanelColumns;
+        for (std::int64_t i = 0; i < used; ++i) {
+          to[i] = from[column[i]];
+        }
+        std::fill(to + used, to + kPanelColumns, 0.0);
       }
     }
   }
 
-  void store(std::int64_t panel, at::Tensor& x) {
-    double* to = x.mutable_data_ptr<double>() + panel * kPanelColumns;
-    for (std::int64_t r = 0; r < n_; ++r, to += x.stride(0)) {
-      std::copy_n(row(panel, r), width(panel), to);
+  void store(std::int64_t begin, std::int64_t end, at::Tensor& z) {
+    for (std::int64_t r = 0; r < n_; ++r) {
+      double* to = z.mutable_data_ptr<double>() + r * z.stride(0);
+      for (std::int64_t panel = begin; panel < end; ++panel) {
+        std::copy_n(row(panel, r), width(panel), to + panel * kPanelColumns);
+      }
     }
   }
 
@@ -53,6 +62,7 @@ class Panels {
 
   std::int64_t n_, rows_, num_columns_, count_;
   at::Tensor values_;
+  double* data_;
 };
 
 // V and W = V T of kReflectorGroup sweeps' reflectors at one step.
@@ -124,17 +134,13 @@ void apply_chase(const ChaseReflectors& reflectors, at::Tensor& z,
                  const std::vector<std::int64_t>& columns) {
   Panels panels(z.size(0), z.size(1));
   parallel_pieces(panels.count(), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t panel = begin; panel < end; ++panel) {
-      panels.load(panel, z, columns);
-    }
+    panels.load(begin, end, z, columns);
   });
   parallel_pieces(panels.count(), 1, [&](std::int64_t begin, std::int64_t end) {
     if (reflectors.num_sweeps() > 0) {
       apply_to_panels(reflectors, panels, begin, end);
     }
-    for (std::int64_t panel = begin; panel < end; ++panel) {
-      panels.store(panel, z);
-    }
+    panels.store(begin, end, z);
   });
 }
 

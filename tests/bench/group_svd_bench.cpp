@@ -1,6 +1,7 @@
 // The factorisation of one group of four layers of an 8B model: 8192 x 4096 random float32 weights, rank
 // 2867. With a file argument the matrix is read from it (raw float32, row-major), so that a peer can be
-// timed on the same one: group_svd_bench [google-benchmark options] [matrix.f32]
+// timed on the same one: convert_bench [google-benchmark options] [matrix.f32]
+// And the eigensolver alone, 70 % of the eigenvectors, beside LAPACK's, which computes all.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
@@ -8,6 +9,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "convert/eigen/two_stage_eigen.h"
 #include "convert/group_svd.h"
 #include "core/error.h"
 
@@ -40,6 +42,36 @@ void BM_FactorizeGroup(benchmark::State& state) {
   state.counters["optimum_error"] = optimum_error;
 }
 BENCHMARK(BM_FactorizeGroup)->Unit(benchmark::kMillisecond)->Iterations(1)->UseRealTime();
+
+at::Tensor random_gram(std::int64_t n) {
+  const at::Tensor x = at::randn({2 * n, n}, at::kDouble);
+  return at::mm(x.t(), x);
+}
+
+void BM_TwoStageEigen(benchmark::State& state) {
+  const std::int64_t n = state.range(0);
+  const at::Tensor gram = random_gram(n);
+  for (auto iteration : state) {
+    benchmark::DoNotOptimize(kvc::two_stage_eigen(gram, kvc::largest_magnitude(gram), n * 7 / 10));
+  }
+}
+
+void BM_LapackEigen(benchmark::State& state) {
+  const at::Tensor gram = random_gram(state.range(0));
+  for (auto iteration : state) {
+    benchmark::DoNotOptimize(at::linalg_eigh(gram, "L"));
+  }
+}
+BENCHMARK(BM_TwoStageEigen)
+    ->RangeMultiplier(2)
+    ->Range(256, 4096)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK(BM_LapackEigen)
+    ->RangeMultiplier(2)
+    ->Range(256, 4096)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 
 }  // namespace
 

@@ -4,7 +4,10 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 
+#include "convert/eigen/back_transform.h"
+#include "convert/eigen/band_tridiagonal.h"
 #include "convert/eigen/secular_equation.h"
 #include "convert/eigen/two_stage_eigen.h"
 #include "convert/optimum_check.h"
@@ -139,10 +142,21 @@ void expect_eigenpairs(const at::Tensor& matrix, const Pairs& pairs, std::int64_
   EXPECT_TRUE((values.diff() <= 0).all().item<bool>()) << "not descending";
 }
 
+// A number of threads for the rest of a block.
+class Threads {
+ public:
+  explicit Threads(int count) { at::set_num_threads(count); }
+  ~Threads() { at::set_num_threads(before_); }
+
+ private:
+  int before_ = at::get_num_threads();
+};
+
 class TwoStageEigen : public ::testing::TestWithParam<std::int64_t> {};
 
 TEST_P(TwoStageEigen, DiagonalisesEveryClass) {
   const std::int64_t n = GetParam();
+  const Threads threads(n > 300 ? 2 : 1);
   for (const MatrixClass& matrix_class : matrix_classes()) {
     SCOPED_TRACE(matrix_class.name);
     const at::Tensor matrix = matrix_class.make(n);
@@ -167,14 +181,39 @@ TEST(TwoStageEigen, FindsAnyNumberOfVectors) {
 
 TEST(TwoStageEigen, RepeatsItsBits) {
   const at::Tensor matrix = random_symmetric(300);
-  const int threads = at::get_num_threads();
   for (const int count : {1, 2}) {
-    at::set_num_threads(count);
+    const Threads threads(count);
     const Pairs first = solve(matrix, 210), second = solve(matrix, 210);
     EXPECT_TRUE(at::equal(first.values, second.values)) << count;
     EXPECT_TRUE(at::equal(first.vectors, second.vectors)) << count;
   }
-  at::set_num_threads(threads);
+}
+
+TEST(ChaseBand, IsTheSameForAnyNumberOfThreads) {
+  const at::Tensor element = random_normal({500, kBandWidth + 1}, 6).to(at::kDouble);
+  std::vector<Tridiagonal> results;
+  std::vector<at::Tensor> vectors;
+  for (const int count : {1, 2, 3}) {
+    const Threads threads(count);
+    std::vector<double> band(static_cast<std::size_t>((500 + 2 * kBandWidth) * (kBandStride + 1)));
+    for (std::int64_t i = 0; i < 500; ++i) {
+      for (std::int64_t below = 0; below <= kBandWidth && i + below < 500; ++below) {
+        band[static_cast<std::size_t>(i * (kBandStride + 1) + below)] =
+            element[i][below].item<double>();
+      }
+    }
+    ChaseReflectors reflectors(500);
+    results.push_back(chase_band(band, reflectors));
+    std::vector<std::int64_t> columns(60);
+    std::iota(columns.begin(), columns.end(), 0);
+    vectors.push_back(at::eye(500, 60, at::kDouble));
+    apply_chase(reflectors, vectors.back(), columns);
+  }
+  for (std::size_t i = 1; i < results.size(); ++i) {
+    EXPECT_EQ(results[i].diagonal, results[0].diagonal);
+    EXPECT_EQ(results[i].subdiagonal, results[0].subdiagonal);
+    EXPECT_TRUE(at::equal(vectors[i], vectors[0]));
+  }
 }
 
 TEST(SymmetricEigen, RefusesWhatIsNotFiniteAtAnySize) {
