@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -45,6 +46,10 @@ std::int64_t Sampler::next(const at::Tensor& logits) {
   const at::Tensor row = logits.contiguous();
   const float* values = row.const_data_ptr<float>();
   const std::int64_t vocab_size = row.numel();
+  KVC_CHECK(std::all_of(values, values + vocab_size,
+                        [](float x) { return x < std::numeric_limits<float>::infinity(); }),
+            "the model's logits are not finite; does the checkpoint hold NaN or infinity? --dtype "
+            "float32 has the widest range");
   if (options_.temperature == 0) {
     return std::max_element(values, values + vocab_size) - values;
   }

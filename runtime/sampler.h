@@ -23,7 +23,8 @@ void check(const SamplingOptions& options);
 class Sampler {
  public:
   Sampler(const SamplingOptions& options, std::uint64_t seed);
-  std::int64_t next(const at::Tensor& logits);  // [vocab_size] float32
+  // [vocab_size] float32; Error for NaN and infinity.
+  std::int64_t next(const at::Tensor& logits);
 
  private:
   SamplingOptions options_;

@@ -30,6 +30,15 @@ TEST(Sampler, GreedyTakesTheLargestAndTheFirstOfEqualOnes) {
   EXPECT_EQ(sampler.next(at::tensor({1.0f, 3.0f, 3.0f})), 1);
 }
 
+TEST(Sampler, RefusesLogitsThatAreNotFinite) {
+  for (const double temperature : {0.0, 1.0}) {
+    Sampler sampler({.temperature = temperature}, 0);
+    EXPECT_THROW(sampler.next(at::tensor({1.0f, std::nanf("")})), Error);
+    EXPECT_THROW(sampler.next(at::tensor({1.0f, HUGE_VALF})), Error);
+    EXPECT_EQ(sampler.next(at::tensor({-HUGE_VALF, 1.0f})), 1);
+  }
+}
+
 TEST(Sampler, FollowsTheDistribution) {
   const auto counts = draw({.temperature = 1}, 20000);
   EXPECT_NEAR(counts.at(0), 2000, 200);
