@@ -9,6 +9,8 @@ constexpr std::size_t kContextTokens = 8;
 constexpr std::string_view kReplacement =
     "\xEF\xBF\xBD";  // U+FFFD: bytes of an incomplete character
 
+bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0u) == 0x80u; }
+
 }  // namespace
 
 TextStream::TextStream(const Tokenizer& tokenizer, const std::vector<std::int64_t>& prompt)
@@ -35,7 +37,11 @@ std::string TextStream::take(bool even_incomplete) {
   }
   context_ = printed_;
   printed_ = ids_.size();
-  return after.substr(before.size());
+  // With byte fallback a bad byte spoils the good ones before it, also those that were printed; what
+  // follows them starts with a whole character all the same.
+  std::size_t begin = before.size();
+  while (begin < after.size() && is_continuation(after[begin])) ++begin;
+  return after.substr(begin);
 }
 
 std::string continuation_text(const Tokenizer& tokenizer, const std::vector<std::int64_t>& prompt,

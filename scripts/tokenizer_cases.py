@@ -2,6 +2,7 @@
 import copy
 import json
 import random
+import unicodedata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -174,14 +175,27 @@ def random_texts(rng, count):
             yield "".join(rng.choice(parts) for _ in range(rng.randrange(1, 12)))
 
 
-def every_scalar(step=1):
-    return [code for code in range(0, 0x110000, step) if not 0xD800 <= code < 0xE000]
+def every_scalar():
+    return [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 
 
-def texts_with_every_scalar(per_text, step=1):
-    codes = every_scalar(step)
+def sampled_scalars(step):
+    """All assigned scalar values but ideographs, Hangul syllables and private use, and every step-th of the others."""
+    def plain(code):
+        return unicodedata.category(chr(code)) not in ("Cn", "Co") and not unicodedata.name(chr(code), "").startswith(("CJK", "HANGUL S"))
+    return [code for code in every_scalar() if code % step == 0 or plain(code)]
+
+
+def texts_with_scalars(codes, per_text):
+    """Each between letters, after a space, between digits and twice."""
     for start in range(0, len(codes), per_text):
-        yield "".join(f"a{chr(c)} {chr(c)}1{chr(c)}{chr(c)}  {chr(c)}<word>" for c in codes[start : start + per_text])
+        yield "".join(f"a{chr(c)}b {chr(c)}1{chr(c)}{chr(c)}2" for c in codes[start : start + per_text])
+
+
+def texts_of_lone_scalars(codes, per_text):
+    """Added tokens cut texts: what stands between them is tokenized by itself."""
+    for start in range(0, len(codes), per_text):
+        yield "<keep>".join(map(chr, codes[start : start + per_text]))
 
 
 def random_ids(rng, vocab_size, count):

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/json.h"
 #include "model/tokenizer/byte_token.h"
 
 namespace kvc {
@@ -25,12 +26,13 @@ Vocabulary read_vocabulary(const TokenizerJson& json, const std::string& subject
   const auto tokens = json.find("vocab");
   KVC_CHECK(tokens != json.end() && tokens->is_object(),
             "{}: \"vocab\" is missing or not an object of token: id", subject);
-  constexpr std::uint64_t kMaxId = (1u << 24) - 1;  // bounds the memory that a file can ask for
+  // Bounds the memory that a file can ask for; vocabularies have few gaps.
+  const std::uint64_t max_id = (1u << 16) + 16 * tokens->size();
   Vocabulary vocabulary;
   for (const auto& [token, id] : tokens->items()) {
-    KVC_CHECK(id.is_number_unsigned() && id.get<std::uint64_t>() <= kMaxId,
+    KVC_CHECK(id.is_number_unsigned() && id.get<std::uint64_t>() <= max_id,
               "{}: token \"{}\" has id {}, expected a number from 0 to {}", subject, token,
-              id.dump(), kMaxId);
+              excerpt(id), max_id);
     vocabulary.add(token, id.get<std::int32_t>(), subject);
   }
   return vocabulary;
@@ -42,7 +44,7 @@ TokenPair read_merge(const TokenizerJson& merge, const std::string& subject) {
     return {merge[0], merge[1]};
   }
   KVC_CHECK(merge.is_string(), "{}: merge {} is neither \"a b\" nor [\"a\", \"b\"]", subject,
-            merge.dump());
+            excerpt(merge));
   const auto& text = merge.get_ref<const std::string&>();
   const std::size_t space = text.find(' ');
   KVC_CHECK(space != std::string::npos && text.find(' ', space + 1) == std::string::npos,

@@ -42,12 +42,36 @@ std::string read_tokenizer_file(const std::filesystem::path& path) {
   return text;
 }
 
+// How deep braces and brackets nest outside strings.
+int nesting_depth(std::string_view text) {
+  int depth = 0, deepest = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      deepest = std::max(deepest, ++depth);
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
 TokenizerJson parse_tokenizer_json(const std::string& text, const std::string& subject) {
   // Truncation and padding are settings of the moment the file was saved; text is tokenized
   // without.
   static const std::set<std::string> kKnownKeys = {"version",        "truncation", "padding",
                                                    "added_tokens",   "normalizer", "pre_tokenizer",
                                                    "post_processor", "decoder",    "model"};
+  constexpr int kMaxDepth = 64;
+  const int depth = nesting_depth(text);
+  KVC_CHECK(depth <= kMaxDepth, "{}: nested {} deep, expected at most {}", subject, depth,
+            kMaxDepth);
   TokenizerJson json = TokenizerJson::parse(text, nullptr, false);
   KVC_CHECK(!json.is_discarded(), "{}: not valid JSON", subject);
   KVC_CHECK(json.is_object(), "{}: expected an object, found {}", subject, json.type_name());

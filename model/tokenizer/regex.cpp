@@ -38,6 +38,15 @@ std::string error_text(int code, OnigErrorInfo* info = nullptr) {
   return std::string(reinterpret_cast<const char*>(text), static_cast<std::size_t>(length));
 }
 
+// For messages.
+std::string beginning(const std::string& pattern) {
+  constexpr std::size_t kMost = 200;
+  if (pattern.size() <= kMost) return pattern;
+  std::size_t end = kMost;
+  while (utf8_sequence(pattern, end).length == 1 && !utf8_sequence(pattern, end).valid) --end;
+  return pattern.substr(0, end) + "...";
+}
+
 struct FreeRegion {
   void operator()(OnigRegion* region) const { onig_region_free(region, 1); }
 };
@@ -125,8 +134,8 @@ Regex::Regex(const std::string& pattern, const std::string& subject)
   const OnigUChar* bytes = onig_bytes(expanded);
   const int code = onig_new(&regex, bytes, bytes + expanded.size(), ONIG_OPTION_NONE,
                             ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
-  KVC_CHECK(code == ONIG_NORMAL, "{}: the pattern \"{}\" is not valid: {}", subject, pattern,
-            error_text(code, &info));
+  KVC_CHECK(code == ONIG_NORMAL, "{}: the pattern \"{}\" is not valid: {}", subject,
+            beginning(pattern), error_text(code, &info));
   compiled_->regex.reset(regex);
 }
 

@@ -1,6 +1,8 @@
 // Reads JSON lines and answers each with one: a string with {"ids", "text"} (its ids with special
 // tokens and what they decode to), a list of ids with {"text", "all"} (decoded without and with
-// special tokens). What scripts/check_tokenizer.py compares with the tokenizers library.
+// special tokens), {"timed": text} with {"seconds", "num_ids"}; before them, {"load_seconds"} if a
+// second argument asks for times. What scripts/check_tokenizer.py and bench_tokenizer.py talk to.
+#include <chrono>
 #include <exception>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -10,11 +12,24 @@
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+nlohmann::json timed(const kvc::Tokenizer& tokenizer, const std::string& text) {
+  const auto start = Clock::now();
+  const auto ids = tokenizer.encode(text);
+  return {{"seconds", seconds_since(start)}, {"num_ids", ids.size()}};
+}
+
 nlohmann::json answer(const kvc::Tokenizer& tokenizer, const nlohmann::json& line) {
   if (line.is_string()) {
     const auto ids = tokenizer.encode(line.get<std::string>());
     return {{"ids", ids}, {"text", tokenizer.decode(ids)}};
   }
+  if (line.is_object()) return timed(tokenizer, line.at("timed").get<std::string>());
   const auto ids = line.get<std::vector<std::int64_t>>();
   return {{"text", tokenizer.decode(ids, true)}, {"all", tokenizer.decode(ids, false)}};
 }
@@ -22,14 +37,18 @@ nlohmann::json answer(const kvc::Tokenizer& tokenizer, const nlohmann::json& lin
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::cerr << "usage: tokenize_lines MODEL_DIRECTORY < LINES\n";
+  if (argc != 2 && argc != 3) {
+    std::cerr << "usage: tokenize_lines MODEL_DIRECTORY [times] < LINES\n";
     return 2;
   }
   try {
+    const auto start = Clock::now();
     const auto tokenizer = kvc::Tokenizer::load(argv[1]);
+    if (argc == 3)
+      std::cout << nlohmann::json{{"load_seconds", seconds_since(start)}}.dump() << std::endl;
     for (std::string line; std::getline(std::cin, line);) {
       std::cout << answer(tokenizer, nlohmann::json::parse(line)).dump() << '\n';
+      if (argc == 3) std::cout.flush();
     }
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
