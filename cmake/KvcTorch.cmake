@@ -44,6 +44,10 @@ target_compile_definitions(kvc_fmt INTERFACE FMT_HEADER_ONLY)
 
 add_library(kvc_torch INTERFACE)
 target_link_libraries(kvc_torch INTERFACE kvc_torch_cpu)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+  # From 13 on it sees copies out of bounds in std::vector<bool> where LibTorch's headers reserve one.
+  target_compile_options(kvc_torch INTERFACE -Wno-array-bounds)
+endif()
 if(KVC_CUDA)
   find_package(CUDAToolkit REQUIRED)
   add_library(kvc_c10_cuda SHARED IMPORTED)
