@@ -1,0 +1,160 @@
+#include "model/chat/jinja_strings.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "model/tokenizer/unicode.h"
+#include "model/tokenizer/utf8.h"
+
+namespace kvc::jinja {
+
+namespace {
+
+constexpr auto kNone = std::string_view::npos;
+
+char ascii_upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; }
+char ascii_lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
+bool is_letter(char c) {
+  return static_cast<unsigned char>(c) >= 0x80 || ascii_upper(c) != ascii_lower(c);
+}
+
+// What Python's str methods take for white space.
+bool is_space(char32_t code) { return is_white_space(code) || (code >= 0x1C && code <= 0x1F); }
+
+}  // namespace
+
+std::string upper(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(), ascii_upper);
+  return result;
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(), ascii_lower);
+  return result;
+}
+
+std::string capitalize(std::string_view text) {
+  std::string result = lower(text);
+  if (!result.empty()) result[0] = ascii_upper(result[0]);
+  return result;
+}
+
+std::string title(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    const bool inside = !result.empty() && is_letter(result.back());
+    result += inside ? ascii_lower(c) : ascii_upper(c);
+  }
+  return result;
+}
+
+std::string strip(std::string_view text, const std::string* characters, Sides sides) {
+  const auto goes = [characters](std::string_view all, std::size_t at, const CodePoint& code) {
+    return characters == nullptr ? is_space(code.value)
+                                 : characters->find(all.substr(at, code.length)) != kNone;
+  };
+  while (sides != Sides::kRight && !text.empty()) {
+    const CodePoint code = code_point_at(text, 0);
+    if (!goes(text, 0, code)) break;
+    text.remove_prefix(code.length);
+  }
+  while (sides != Sides::kLeft && !text.empty()) {
+    const CodePoint code = code_point_before(text, text.size());
+    if (!goes(text, text.size() - code.length, code)) break;
+    text.remove_suffix(code.length);
+  }
+  return std::string(text);
+}
+
+std::string replace(const std::string& text, const std::string& from, const std::string& to,
+                    std::int64_t count) {
+  std::string result;
+  std::size_t at = 0;
+  while (count != 0) {
+    const std::size_t next = text.find(from, at);
+    if (next == std::string::npos || (from.empty() && next >= text.size())) break;
+    // An empty `from` stands before every character and at the end.
+    const std::size_t end =
+        from.empty() ? next + code_point_at(text, next).length : next + from.size();
+    result += text.substr(at, next - at) + to;
+    if (from.empty()) result += text.substr(next, end - next);
+    at = end;
+    count -= count > 0;
+  }
+  if (from.empty() && count != 0) result += to;
+  return result + text.substr(at);
+}
+
+std::vector<std::string> split(const std::string& text, const std::string& separator,
+                               std::int64_t count, bool from_right) {
+  std::vector<std::string> parts;
+  if (!from_right) {
+    std::size_t at = 0;
+    for (std::size_t next; count != 0 && (next = text.find(separator, at)) != kNone; --count) {
+      parts.push_back(text.substr(at, next - at));
+      at = next + separator.size();
+    }
+    parts.push_back(text.substr(at));
+    return parts;
+  }
+  std::size_t end = text.size();
+  while (count != 0 && end >= separator.size()) {
+    const std::size_t next = text.rfind(separator, end - separator.size());
+    if (next == kNone) break;
+    parts.push_back(text.substr(next + separator.size(), end - next - separator.size()));
+    end = next;
+    --count;
+  }
+  parts.push_back(text.substr(0, end));
+  std::reverse(parts.begin(), parts.end());
+  return parts;
+}
+
+std::vector<std::string> split_at_space(std::string_view text, std::int64_t count,
+                                        bool from_right) {
+  std::vector<std::string> parts;
+  const Sides outer = from_right ? Sides::kRight : Sides::kLeft;
+  std::string rest = strip(text, nullptr, outer);
+  while (!rest.empty()) {
+    if (count == 0) {
+      parts.push_back(strip(rest, nullptr, from_right ? Sides::kLeft : Sides::kRight));
+      // Only the side that was not looked at keeps its white space.
+      parts.back() = rest;
+      break;
+    }
+    std::size_t cut = from_right ? rest.size() : 0;
+    while (from_right ? cut > 0 : cut < rest.size()) {
+      const CodePoint code = from_right ? code_point_before(rest, cut) : code_point_at(rest, cut);
+      if (is_space(code.value)) break;
+      cut = from_right ? cut - code.length : cut + code.length;
+    }
+    parts.push_back(from_right ? rest.substr(cut) : rest.substr(0, cut));
+    rest = strip(from_right ? rest.substr(0, cut) : rest.substr(cut), nullptr, outer);
+    --count;
+  }
+  if (from_right) std::reverse(parts.begin(), parts.end());
+  return parts;
+}
+
+std::vector<std::string> split_lines(const std::string& text, bool keep_ends) {
+  std::vector<std::string> lines;
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint code = code_point_at(text, at);
+    const char32_t c = code.value;
+    const bool is_end = (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 ||
+                        c == 0x2028 || c == 0x2029;
+    const std::size_t line_end = at;
+    at += code.length;
+    if (!is_end) continue;
+    if (c == '\r' && at < text.size() && text[at] == '\n') ++at;
+    lines.push_back(text.substr(begin, (keep_ends ? at : line_end) - begin));
+    begin = at;
+  }
+  if (begin < text.size()) lines.push_back(text.substr(begin));
+  return lines;
+}
+
+}  // namespace kvc::jinja

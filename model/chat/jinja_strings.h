@@ -1,0 +1,30 @@
+// Python's string functions on UTF-8.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvc::jinja {
+
+// Every function takes valid UTF-8. Letters outside of ASCII keep their case.
+std::string upper(std::string_view text);
+std::string lower(std::string_view text);
+std::string capitalize(std::string_view text);
+std::string title(std::string_view text);  // str.title
+
+enum class Sides { kBoth, kLeft, kRight };
+// Without white space, or without the characters of `characters`, at its ends.
+std::string strip(std::string_view text, const std::string* characters, Sides sides);
+
+// At most `count` times; negative: everywhere.
+std::string replace(const std::string& text, const std::string& from, const std::string& to,
+                    std::int64_t count);
+// At most `count` cuts, from the right if `from_right`; negative: everywhere.
+std::vector<std::string> split(const std::string& text, const std::string& separator,
+                               std::int64_t count, bool from_right);
+std::vector<std::string> split_at_space(std::string_view text, std::int64_t count, bool from_right);
+std::vector<std::string> split_lines(const std::string& text, bool keep_ends = false);
+
+}  // namespace kvc::jinja

@@ -1,0 +1,101 @@
+// A value of a template: what Python's objects are to Jinja2.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/json.h"
+
+namespace kvc::jinja {
+
+class Value;
+class Interpreter;
+
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+};
+
+struct Undefined {
+  std::string name;  // of what is missing, for messages
+};
+struct None {};
+
+// Lists and tuples; they differ only in how they print.
+struct List {
+  std::vector<Value> items;
+  bool is_tuple = false;
+  int depth = 1;
+};
+
+// Keys are strings or integers, in the order of their insertion.
+struct Dict {
+  std::vector<std::pair<Value, Value>> entries;
+  int depth = 1;
+  const Value* find(const Value& key) const;  // nullptr: no such key
+  void set(Value key, Value value);           // Error for other keys
+};
+
+struct Namespace {
+  std::map<std::string, Value> attributes;
+};
+
+struct Callable {
+  std::string name;
+  std::function<Value(Interpreter&, Arguments&&)> call;
+};
+
+class Value {
+ public:
+  using Data = std::variant<Undefined, None, bool, std::int64_t, double, std::string,
+                            std::shared_ptr<const List>, std::shared_ptr<const Dict>,
+                            std::shared_ptr<Namespace>, std::shared_ptr<const Callable>>;
+
+  Value() : data_(Undefined{}) {}
+  Value(bool value) : data_(value) {}
+  Value(std::int64_t value) : data_(value) {}
+  Value(double value) : data_(value) {}
+  Value(std::string value) : data_(std::move(value)) {}
+  Value(const char* value) : data_(std::string(value)) {}
+  static Value none();
+  static Value undefined(std::string name);
+  // Error when values nest too deeply, or hold a namespace or a macro.
+  static Value list(std::vector<Value> items, bool is_tuple = false);
+  static Value dict(Dict dict);
+  static Value callable(std::string name, std::function<Value(Interpreter&, Arguments&&)> call);
+  static Value new_namespace(std::map<std::string, Value> attributes);
+  static Value from_json(const Json& json);
+
+  template <typename T>
+  const T* as() const {
+    return std::get_if<T>(&data_);
+  }
+  bool is_undefined() const { return as<Undefined>() != nullptr; }
+  bool is_none() const { return as<None>() != nullptr; }
+  bool is_string() const { return as<std::string>() != nullptr; }
+  bool is_number() const;  // bool included, as in Python
+  const List* list() const;
+  const Dict* dict() const;
+  Namespace* name_space() const;
+  const Callable* callable() const;
+
+  double number() const;                                 // is_number()
+  std::int64_t integer(const char* subject) const;       // Error unless an integer or bool
+  const std::string& string(const char* subject) const;  // Error unless a string
+  bool truth() const;
+  const char* type_name() const;  // as Python's
+
+ private:
+  explicit Value(Data data) : data_(std::move(data)) {}
+  int depth() const;
+  Data data_;
+};
+
+}  // namespace kvc::jinja

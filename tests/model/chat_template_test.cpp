@@ -1,0 +1,124 @@
+// A checkpoint's chat template: where it is found, what it renders, what is refused. That the
+// language equals Jinja2's is tested in tests/python/chat_template_test.py.
+#include "model/chat/chat_template.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+const std::vector<ChatMessage> kTurns = {
+    {"system", "Be brief."}, {"user", "Hi"}, {"assistant", "Yes?"}, {"user", "Bye"}};
+
+std::string render(const std::string& source, const Json& variables = Json::object()) {
+  return ChatTemplate(source, Json::object(), "t").render(variables, 0);
+}
+
+std::string error_of(const std::string& source) {
+  try {
+    render(source);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+class ChatDirectory : public testing::Test {
+ protected:
+  void write(const std::string& name, const std::string& text) {
+    std::ofstream(directory_ / name) << text;
+  }
+  std::string rendered() {
+    return ChatTemplate::load(directory_).render(kTurns, Json::object(), 0);
+  }
+  void SetUp() override { fs::create_directories(directory_); }
+  void TearDown() override { fs::remove_all(directory_); }
+  const fs::path directory_ =
+      fs::temp_directory_path() / ("kvc_chat_" + std::to_string(::getpid()));
+};
+
+TEST_F(ChatDirectory, PrefersTheFileOverTheConfig) {
+  write("tokenizer_config.json", R"({"chat_template": "config", "bos_token": "<b>"})");
+  EXPECT_EQ(rendered(), "config");
+  write("chat_template.jinja",
+        "{{ bos_token }}{{ messages[3].content }}{{ add_generation_prompt }}");
+  EXPECT_EQ(rendered(), "<b>ByeTrue");
+}
+
+TEST_F(ChatDirectory, TakesTheDefaultOfSeveral) {
+  write(
+      "tokenizer_config.json",
+      R"({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d{{ eos_token }}"}],
+            "eos_token": {"content": "<e>", "__type": "AddedToken"}})");
+  EXPECT_EQ(rendered(), "d<e>");
+  write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "t"}]})");
+  EXPECT_THROW(rendered(), Error);
+}
+
+TEST_F(ChatDirectory, SaysTheWayOutWithoutATemplate) {
+  try {
+    rendered();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("--chat-template"));
+  }
+}
+
+TEST(ChatTemplate, RendersAConversation) {
+  const ChatTemplate chat = ChatTemplate::read(fs::path(KVC_TEST_DATA) / "chat" / "llama2.jinja",
+                                               fs::path(KVC_TEST_DATA) / "stories260K-hf");
+  EXPECT_EQ(chat.render(kTurns, Json::object(), 0),
+            "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] Yes? </s><s>[INST] Bye [/INST]");
+  try {
+    chat.render({kTurns[1], kTurns[1]}, Json::object(), 0);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("Conversation roles must alternate"));
+  }
+}
+
+TEST(ChatTemplate, FollowsTheRulesForWhiteSpace) {
+  EXPECT_EQ(render("a\n  {% if true %}\n b\n  {% endif %}\nc\n"), "a\n b\nc");
+  EXPECT_EQ(render("x {{- 1 -}} \n y {#- n -#} z"), "x1yz");
+}
+
+TEST(ChatTemplate, NamesTheLineOfAnError) {
+  EXPECT_THAT(error_of("a\n\n{% include 'x' %}"), HasSubstr("line 3: the tag 'include'"));
+  EXPECT_THAT(error_of("\n{{ 1 | nofilter }}"), HasSubstr("line 2: the filter 'nofilter'"));
+  EXPECT_THAT(error_of("{{ x.y }}"), HasSubstr("'x' is not defined"));
+  EXPECT_THAT(error_of("{% if true %}\n"), HasSubstr("expected endif"));
+}
+
+TEST(ChatTemplate, EndsWhateverTheTemplateAsksFor) {
+  EXPECT_THAT(
+      error_of("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"),
+      HasSubstr("does not end"));
+  EXPECT_THAT(error_of("{{ 'a' * 10000000000 }}"), HasSubstr("too many"));
+  EXPECT_THAT(error_of("{% set ns = namespace(t='abcdefgh') %}{% for a in range(99) %}"
+                       "{% set ns.t = ns.t + ns.t %}{% endfor %}"),
+              HasSubstr("bytes of text"));
+  EXPECT_THAT(error_of("{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}"),
+              HasSubstr("nested too deeply"));
+  EXPECT_THAT(error_of("{% set ns = namespace(l=[]) %}{% for a in range(999) %}"
+                       "{% set ns.l = [ns.l] %}{% endfor %}"),
+              HasSubstr("levels"));
+  EXPECT_THAT(error_of("{{ " + std::string(9999, '(') + "1" + std::string(9999, ')') + " }}"),
+              HasSubstr("levels"));
+  EXPECT_THAT(error_of("{{ " + std::string(100000, '-') + "1 }}"), HasSubstr("too many signs"));
+}
+
+}  // namespace
+}  // namespace kvc
