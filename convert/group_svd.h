@@ -18,7 +18,7 @@ struct GroupFactors {
   at::Tensor reconstruct_proj;  // [rows, rank] float64, B
   at::Tensor singular_values;   // [rank] float64, descending, s
   double energy_kept = 0;       // sum of kept eigenvalues / sum of all
-  double optimum_error = 0;     // |measured squared error - dropped eigenvalues| / sum of all
+  double optimum_error = 0;     // bounds |squared error - dropped eigenvalues| / sum of all
 
   std::int64_t rank() const { return singular_values.size(0); }
 };

@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("--binary", type=pathlib.Path, default=root / "build/cpu/tests/convert_bench")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
+    parser.add_argument("--dtype", choices=["float64", "float32"], default="float32")
     parser.add_argument("--full-matrices", action="store_true", help="torch.linalg.svd's default; slower")
     parser.add_argument("--max-ratio", type=float, default=1 / 3)
     options = parser.parse_args()
