@@ -1,5 +1,7 @@
 #include "tests/fuzz/json_mutator.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <limits>
 #include <utility>
@@ -116,7 +118,8 @@ void JsonMutator::mutate(Json& root) {
     case 3:
       if (container.is_object()) {  // the right value under a slightly wrong name
         Json value = item(container, first);
-        container["x" + std::next(container.begin(), static_cast<std::ptrdiff_t>(first)).key()] =
+        container[fmt::format(
+            "x{}", std::next(container.begin(), static_cast<std::ptrdiff_t>(first)).key())] =
             std::move(value);
         erase_item(container, first);
       } else {
@@ -137,7 +140,7 @@ void JsonMutator::damage_text(std::string& text) {
       const std::size_t begin = text.find('"');
       const std::size_t end = text.find(',', begin);
       if (begin != std::string::npos && end != std::string::npos) {
-        text.insert(end, "," + text.substr(begin, end - begin));
+        text.insert(end, fmt::format(",{}", text.substr(begin, end - begin)));
       }
       break;
     }
