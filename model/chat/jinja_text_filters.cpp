@@ -66,7 +66,7 @@ Value tojson(Interpreter& interpreter, const Value& value, const Arguments& argu
         indent->is_string()
             ? indent->string("indent")
             : std::string(static_cast<std::size_t>(std::max<std::int64_t>(width, 0)), ' ');
-    style.item_separator = ",";
+    style.item_separator = std::string(1, ',');
   }
   const Value* separators = argument(arguments, 2, "separators");
   if (separators != nullptr && !separators->is_none()) {
