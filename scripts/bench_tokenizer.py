@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Times the native tokenizer against the tokenizers library, one thread each, turn by turn: 1 MB of English with
-vocabularies of 16000 tokens, and loading a tokenizer.json with 128000.
+"""Times the native tokenizer against the tokenizers library, one thread each, turn by turn: 1 MB of English, as one
+text and line by line, with vocabularies of 16000 tokens; and loading a tokenizer.json with 128000.
 
     .venv/bin/python scripts/bench_tokenizer.py build/cpu/tests/tokenize_lines [--rounds 5] [--keep DIRECTORY]
 """
@@ -28,8 +28,8 @@ class Native:
         self.process = subprocess.Popen([program, directory, "times"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
         self.load_seconds = json.loads(self.process.stdout.readline())["load_seconds"]
 
-    def seconds(self, text):
-        self.process.stdin.write(json.dumps({"timed": text}) + "\n")
+    def seconds(self, texts):
+        self.process.stdin.write(json.dumps({"timed": texts}) + "\n")
         self.process.stdin.flush()
         answer = json.loads(self.process.stdout.readline())
         return answer["seconds"], answer["num_ids"]
@@ -39,10 +39,10 @@ class Native:
         self.process.wait()
 
 
-def library_seconds(library, text):
+def library_seconds(library, texts):
     start = time.perf_counter()
-    ids = library.encode(text).ids
-    return time.perf_counter() - start, len(ids)
+    num_ids = sum(len(encoding.ids) for encoding in library.encode_batch_fast(texts))
+    return time.perf_counter() - start, num_ids
 
 
 def english():
@@ -76,20 +76,25 @@ def prepare(directory):
     (directory / "large" / "tokenizer.json").write_text(json.dumps(made), encoding="utf-8")
 
 
-def compare(program, directory, rounds):
+def medians(times):
+    return (sorted(column)[len(times) // 2] for column in zip(*times))
+
+
+def compare(program, directory, kinds, rounds):
     text = english()
-    print(f"{'kind':18} {'native MB/s':>11} {'library MB/s':>12} {'ratio':>6}")
-    for name in KINDS:
+    print("| kind | text | native MB/s | library MB/s | ratio |\n|---|---|---|---|---|")
+    for name in kinds:
         native, library = Native(program, directory / name), Tokenizer.from_file(str(directory / name / "tokenizer.json"))
-        times = []
-        for _ in range(rounds):
-            ours, num_ids = native.seconds(text)
-            theirs, expected = library_seconds(library, text)
-            assert num_ids == expected, (name, num_ids, expected)
-            times.append((ours, theirs))
+        for form, texts in (("whole", [text]), ("lines", text.splitlines())):
+            times = []
+            for _ in range(rounds):
+                ours, num_ids = native.seconds(texts)
+                theirs, expected = library_seconds(library, texts)
+                assert num_ids == expected, (name, form, num_ids, expected)
+                times.append((ours, theirs))
+            ours, theirs = medians(times)
+            print(f"| {name} | {form} | {1 / ours:.1f} | {1 / theirs:.2f} | {theirs / ours:.1f} |", flush=True)
         native.close()
-        ours, theirs = (sorted(column)[len(times) // 2] for column in zip(*times))
-        print(f"{name:18} {1 / ours:11.1f} {1 / theirs:12.1f} {theirs / ours:6.2f}", flush=True)
 
 
 def load(program, directory, rounds):
@@ -100,7 +105,7 @@ def load(program, directory, rounds):
         start = time.perf_counter()
         Tokenizer.from_file(str(path))
         times.append((native.load_seconds, time.perf_counter() - start))
-    ours, theirs = (sorted(column)[len(times) // 2] for column in zip(*times))
+    ours, theirs = medians(times)
     print(f"load 128000 tokens ({path.stat().st_size / 1e6:.1f} MB): native {ours:.2f} s, library {theirs:.2f} s")
 
 
@@ -108,13 +113,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--keep", help="where the tokenizers lie, or are made")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(options.keep or temporary)
         if not (directory / "large").exists():
             prepare(directory)
-        compare(options.program, directory, options.rounds)
+        compare(options.program, directory, options.kinds.split(","), options.rounds)
         load(options.program, directory, options.rounds)
 
 

@@ -59,8 +59,9 @@ std::vector<TextPart> AddedTokenMatcher::split(std::string_view text) const {
     if (match->token->single_word && touches_word(text, match->begin, match->end)) continue;
     std::size_t begin = match->begin;
     std::size_t end = match->end;
-    if (match->token->lstrip && begin > done) begin = white_space_begin(text, begin, done);
+    if (match->token->lstrip) begin = begin > done ? white_space_begin(text, begin, done) : done;
     if (match->token->rstrip) end = white_space_end(text, end);
+    if (begin >= end) continue;  // the token before has taken all of it as white space
     if (done < begin) parts.push_back({std::nullopt, text.substr(done, begin - done)});
     parts.push_back({match->token->id, {}});
     done = end;

@@ -61,8 +61,7 @@ AddedTokens::AddedTokens(const TokenizerJson& json, const Vocabulary& vocabulary
   }
   for (const auto& [id, token] : tokens_) {
     const std::string& pattern = token.normalized_content;
-    KVC_CHECK(!pattern.empty(), "{}: nothing is left of token \"{}\" when it is normalized",
-              subject, token.content);
+    if (pattern.empty()) continue;  // nothing is left of it when it is normalized
     KVC_CHECK((token.normalized ? normalized_ : raw_).add(pattern, token),
               "{}: token \"{}\" and another one are both looked for as \"{}\"", subject,
               token.content, pattern);

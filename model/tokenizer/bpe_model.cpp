@@ -29,6 +29,7 @@ Vocabulary read_vocabulary(const TokenizerJson& json, const std::string& subject
   // Bounds the memory that a file can ask for; vocabularies have few gaps.
   const std::uint64_t max_id = (1u << 16) + 16 * tokens->size();
   Vocabulary vocabulary;
+  vocabulary.reserve(tokens->size());
   for (const auto& [token, id] : tokens->items()) {
     KVC_CHECK(id.is_number_unsigned() && id.get<std::uint64_t>() <= max_id,
               "{}: token \"{}\" has id {}, expected a number from 0 to {}", subject, token,

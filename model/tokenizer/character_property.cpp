@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
+#include <utility>
 
 #include "model/tokenizer/property_ranges.h"
 
@@ -88,9 +90,17 @@ bool is_part_of(std::string_view category, std::string_view group) {
   return group.size() == 1 && category.front() == group.front();
 }
 
+// Superscript digits and fractions, which \w matches but [\w] does not.
+std::vector<CodePointRange> without_latin1_numbers(const std::vector<CodePointRange>& ranges) {
+  constexpr CodePointRange kNumbers[] = {{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}};
+  std::vector<CodePointRange> others = complement(ranges);
+  others.insert(others.end(), std::begin(kNumbers), std::end(kNumbers));
+  return complement(sorted_union(std::move(others)));
+}
+
 }  // namespace
 
-std::optional<std::vector<CodePointRange>> property_ranges(std::string_view name) {
+std::optional<std::vector<CodePointRange>> property_ranges(std::string_view name, bool in_class) {
   const std::string wanted = compared_name(name);
   if (wanted == "any") return std::vector<CodePointRange>{{0, kLastCodePoint}};
   std::vector<CodePointRange> ranges;
@@ -103,7 +113,8 @@ std::optional<std::vector<CodePointRange>> property_ranges(std::string_view name
   }
   // C also has surrogates and unassigned code points, for which there is no table.
   if (ranges.empty() || wanted == "c") return std::nullopt;
-  return sorted_union(std::move(ranges));
+  ranges = sorted_union(std::move(ranges));
+  return in_class && wanted == "word" ? without_latin1_numbers(ranges) : ranges;
 }
 
 std::vector<CodePointRange> complement(const std::vector<CodePointRange>& ranges) {

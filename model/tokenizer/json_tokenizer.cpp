@@ -117,9 +117,10 @@ class JsonTokenizer : public TokenizerBackend {
 JsonTokenizer::JsonTokenizer(const std::string& text, const std::string& subject)
     : hash_(sha256_hex(text)) {
   const TokenizerJson json = parse_tokenizer_json(text, subject);
-  const auto part = [&json](const char* key) {
+  const TokenizerJson absent;
+  const auto part = [&](const char* key) -> const TokenizerJson& {
     const auto found = json.find(key);
-    return found == json.end() ? TokenizerJson() : *found;
+    return found == json.end() ? absent : *found;
   };
   normalizer_ = make_normalizer(part("normalizer"), subject + ": normalizer");
   pre_tokenizer_ = make_pre_tokenizer(part("pre_tokenizer"), subject + ": pre_tokenizer");

@@ -96,10 +96,11 @@ class Expander {
 
   // "[...]" with everything spelled out.
   const std::string& set_of(std::string_view name, bool negated, std::string_view construct) {
-    const std::string key = fmt::format("{}{}", negated ? "^" : "", name);
+    const bool in_class = class_depth_ > 0;
+    const std::string key = fmt::format("{}{}{}", in_class ? "[" : "", negated ? "^" : "", name);
     const auto found = sets_.find(key);
     if (found != sets_.end()) return found->second;
-    auto ranges = property_ranges(name);
+    auto ranges = property_ranges(name, in_class);
     if (!ranges) refuse(construct);
     if (negated) ranges = complement(*ranges);
     return sets_[key] = fmt::format("[{}]", class_members(*ranges));

@@ -30,6 +30,7 @@ class Vocabulary {
   Vocabulary(Vocabulary&&) = default;
   Vocabulary& operator=(Vocabulary&&) = default;
 
+  void reserve(std::size_t num_tokens) { ids_.reserve(num_tokens); }
   // Throws Error when the token or the id is taken already.
   void add(const std::string& token, std::int32_t id, const std::string& subject);
 

@@ -56,6 +56,13 @@ TEST(Regex, UnicodeClassesAreThoseOfTheLibrary) {
   EXPECT_THAT(segments(R"(\w+\b)", "a_1\u0301-b"), ElementsAre("[a_1\u0301]", "-", "[b]"));
 }
 
+// An oddity of Oniguruma, which the library shares.
+TEST(Regex, WordsInClasses) {
+  EXPECT_THAT(segments(R"(\w)", "\u00B2"), ElementsAre("[\u00B2]"));
+  EXPECT_THAT(segments(R"([\w])", "\u00B2"), ElementsAre("\u00B2"));
+  EXPECT_THAT(segments(R"([^\w])", "\u00B2"), ElementsAre("[\u00B2]"));
+}
+
 TEST(Regex, CaseIsIgnoredWhereThePatternSaysSo) {
   EXPECT_THAT(segments("(?i:'s)|s", "'S S\u017Fs'\u017F"),
               ElementsAre("['S]", " S\u017F", "[s]", "['\u017F]"));

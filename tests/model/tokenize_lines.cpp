@@ -1,6 +1,6 @@
 // Reads JSON lines and answers each with one: a string with {"ids", "text"} (its ids with special
 // tokens and what they decode to), a list of ids with {"text", "all"} (decoded without and with
-// special tokens), {"timed": text} with {"seconds", "num_ids"}; before them, {"load_seconds"} if a
+// special tokens), {"timed": texts} with {"seconds", "num_ids"}; before them, {"load_seconds"} if a
 // second argument asks for times. What scripts/check_tokenizer.py and bench_tokenizer.py talk to.
 #include <chrono>
 #include <exception>
@@ -18,10 +18,11 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-nlohmann::json timed(const kvc::Tokenizer& tokenizer, const std::string& text) {
+nlohmann::json timed(const kvc::Tokenizer& tokenizer, const std::vector<std::string>& texts) {
   const auto start = Clock::now();
-  const auto ids = tokenizer.encode(text);
-  return {{"seconds", seconds_since(start)}, {"num_ids", ids.size()}};
+  std::size_t num_ids = 0;
+  for (const std::string& text : texts) num_ids += tokenizer.encode(text).size();
+  return {{"seconds", seconds_since(start)}, {"num_ids", num_ids}};
 }
 
 nlohmann::json answer(const kvc::Tokenizer& tokenizer, const nlohmann::json& line) {
@@ -29,7 +30,7 @@ nlohmann::json answer(const kvc::Tokenizer& tokenizer, const nlohmann::json& lin
     const auto ids = tokenizer.encode(line.get<std::string>());
     return {{"ids", ids}, {"text", tokenizer.decode(ids)}};
   }
-  if (line.is_object()) return timed(tokenizer, line.at("timed").get<std::string>());
+  if (line.is_object()) return timed(tokenizer, line.at("timed"));
   const auto ids = line.get<std::vector<std::int64_t>>();
   return {{"text", tokenizer.decode(ids, true)}, {"all", tokenizer.decode(ids, false)}};
 }

@@ -156,13 +156,6 @@ const Refusal kRefusals[] = {
     {"unknown key", [](json& t) { t["extra"] = 1; }, "key \"extra\""},
     {"version", [](json& t) { t["version"] = "2.0"; }, "version \"2.0\""},
     {"added id", [](json& t) { t["added_tokens"] = {added("<s>", 7)}; }, "gives it id 3"},
-    {"added without text",
-     [](json& t) {
-       t["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
-       t["added_tokens"] = {added(" ", 3)};
-       t["added_tokens"][0]["normalized"] = true;
-     },
-     "nothing is left of token \" \""},
     {"added alike",
      [](json& t) {
        t["normalizer"] = {{"type", "Lowercase"}};
@@ -209,6 +202,14 @@ TEST_F(TokenizerFile, AddedTokensWithOneContent) {
   twice["added_tokens"] = {added("", 3), added("<x>", 3), added("<x>", 3)};
   twice["added_tokens"][2]["lstrip"] = true;
   EXPECT_EQ(load(twice.dump()).encode("a <x>"), (std::vector<std::int64_t>{0, 3}));
+}
+
+// "  " takes the white space around it; what a token before it has taken gives no other token.
+TEST_F(TokenizerFile, WhiteSpaceIsTakenOnce) {
+  json spaces = small_tokenizer();
+  spaces["added_tokens"] = {added("  ", 3)};
+  spaces["added_tokens"][0]["lstrip"] = spaces["added_tokens"][0]["rstrip"] = true;
+  EXPECT_EQ(load(spaces.dump()).encode("a      b"), (std::vector<std::int64_t>{0, 3, 1}));
 }
 
 TEST_F(TokenizerFile, AnUnknownTokenIsMissedOnlyWhenItIsNeeded) {
