@@ -29,7 +29,7 @@ class NoisyKeys : public Attention {
     if (layer != noisy_layer_) {
       return full_.attend(layer, input, batch);
     }
-    const at::Tensor query = rope_.rotate(layer, input.query, batch.positions);
+    const at::Tensor query = rotate_tokens(rope_, layer, input.query, batch);
     const at::Tensor key =
         at::randn(input.key.sizes(), generator_, at::kFloat).to(input.key.scalar_type());
     std::vector<at::Tensor> outputs;

@@ -102,6 +102,7 @@ constexpr ArchSpec kArchs[] = {
      .partial_rotary = true},
     {.model_type = "olmo2",
      .architecture = "Olmo2ForCausalLM",
+     .norm = NormKind::kRmsWide,
      .norms = NormPlacement::kPost,
      .qk_norm = QkNorm::kWholeProjection,
      .biases = BiasRule::kAttentionBiasKey,

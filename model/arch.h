@@ -17,6 +17,7 @@ enum class AttentionKind {
 
 enum class NormKind {
   kRms,         // x / rms(x), cast, times w
+  kRmsWide,     // x / rms(x) times w in float32, then cast
   kRmsPlusOne,  // x / rms(x) times 1 + w in float32, then cast
   kLayer        // (x - mean) / deviation, times w plus b
 };

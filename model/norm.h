@@ -7,9 +7,8 @@ namespace kvc {
 
 // RMS norms, and layer norms where there is a bias. Without a weight it is no norm: x as it is.
 struct Norm {
-  at::Tensor
-      weight;  // [size]; float32 1 + w for NormKind::kRmsPlusOne, whatever the other weights are
-  at::Tensor bias;  // [size], or undefined
+  at::Tensor weight;  // [size]; float32 for kRmsWide and kRmsPlusOne (1 + w), whatever others are
+  at::Tensor bias;    // [size], or undefined
   double eps = 0;
 
   bool defined() const { return weight.defined(); }

@@ -210,17 +210,19 @@ RopeConfig resolve(const Source& source, double theta) {
   return rope;
 }
 
-// One set of parameters per layer type; the older spelling scales full layers only.
+// One set of parameters per layer type; the older spelling scales full layers only, and only by its
+// "rope_type": "type" alone is not read there, as in transformers.
 std::vector<RopeConfig> resolve_layer_types(const ConfigReader& top, const ModelConfig& config) {
   constexpr double kSlidingTheta = 10000;
-  Json parameters = {{"full_attention", Json::object()}, {"sliding_attention", Json::object()}};
+  const Json unscaled = {{"rope_type", "default"}};
+  Json parameters = {{"full_attention", unscaled}, {"sliding_attention", unscaled}};
   if (const Json* given = top.object("rope_parameters")) {
     for (const auto& [type, value] : given->items()) {
       KVC_CHECK(parameters.contains(type) && (value.is_object() || value.is_null()),
                 "{}: rope_parameters has \"{}\"; expected an object each for full_attention and "
                 "sliding_attention",
                 top.subject(), type);
-      parameters[type] = value.is_null() ? Json::object() : value;
+      parameters[type] = value.is_null() ? unscaled : value;
     }
   }
   if (const Json* scaling = top.object("rope_scaling")) {

@@ -13,8 +13,9 @@ namespace kvc {
 namespace {
 
 Norm make_norm(const ModelConfig& config, at::Tensor weight, at::Tensor bias) {
-  if (weight.defined() && config.arch->norm == NormKind::kRmsPlusOne) {
-    weight = weight.to(at::kFloat) + 1;
+  const NormKind kind = config.arch->norm;
+  if (weight.defined() && (kind == NormKind::kRmsWide || kind == NormKind::kRmsPlusOne)) {
+    weight = weight.to(at::kFloat) + (kind == NormKind::kRmsPlusOne ? 1 : 0);
   }
   return {std::move(weight), std::move(bias), config.norm_eps};
 }

@@ -86,9 +86,9 @@ KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
 std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, int group,
                                     int index, const GroupFactors& factors,
                                     const LatentStore& store, std::int64_t num_tokens,
-                                    std::int64_t num_queries, std::int64_t length) {
+                                    std::int64_t num_queries) {
   const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
-  const SegmentBuilder builder(decoder, spec.first_layer + index, factors, num_queries, length);
+  const SegmentBuilder builder(decoder, spec.first_layer + index, factors, num_queries, num_tokens);
   const auto at_index = static_cast<std::size_t>(index);
   std::vector<Segment> segments;
   if (store.merged_positions().size() > 0) {

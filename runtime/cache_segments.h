@@ -22,16 +22,16 @@ KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
                      const GroupFactors& factors, const Reconstruction& layer,
                      const at::Tensor& latent);
 
-// Latent groups store keys as attention reads them, unless RoPE depends on the length of the text: then
-// before k_norm and RoPE, so that every pass turns all of them by the angles of its own length, stored
+// Caches hold keys as attention reads them, unless RoPE depends on the length of the text: then before
+// k_norm and RoPE, so that every pass turns all of them by the angles of the sequence's length, stored
 // ones and rebuilt ones alike.
 bool stores_raw_keys(const ModelConfig& config, int layer);
 
 // Everything stored for layer `index` of the group, the last `num_queries` tokens of `num_tokens`
-// included. `length`: of the text, for RoPE that depends on it. Tensors in the decoder's dtype.
+// included. Tensors in the decoder's dtype.
 std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, int group,
                                     int index, const GroupFactors& factors,
                                     const LatentStore& store, std::int64_t num_tokens,
-                                    std::int64_t num_queries, std::int64_t length = 0);
+                                    std::int64_t num_queries);
 
 }  // namespace kvc

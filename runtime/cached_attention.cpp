@@ -12,9 +12,15 @@ namespace kvc {
 namespace {
 
 // One sequence's queries over the keys and values of a plain layer, new tokens last.
-at::Tensor attend_rows(const at::Tensor& query, const at::Tensor& positions,
-                       const KeyValueBuffers& rows, const AttentionRule& rule) {
-  const at::Tensor key = rows.key.rows(), value = rows.value.rows();
+at::Tensor attend_rows(const Decoder& decoder, int layer, const at::Tensor& query,
+                       const at::Tensor& positions, const KeyValueBuffers& rows) {
+  const AttentionRule rule = attention_rule(decoder.config(), layer);
+  at::Tensor key = rows.key.rows(), value = rows.value.rows();
+  if (stores_raw_keys(decoder.config(), layer)) {
+    key = finish_key(decoder.layer(layer), decoder.rope(), layer, key.to(decoder.dtype()),
+                     at::arange(key.size(0), at::kLong));
+    value = value.to(decoder.dtype());
+  }
   if (query.size(0) == 1) {
     return decode_attention(query[0], key, value, rule).unsqueeze(0);
   }
@@ -44,11 +50,8 @@ at::Tensor CachedAttention::attend(int layer, const AttentionInput& input,
   const int group = plan_.group_of(layer);
   const int first_layer =
       group < 0 ? layer : plan_.groups[static_cast<std::size_t>(group)].first_layer;
-  const std::int64_t length = decoder_.config().depends_on_length(layer)
-                                  ? batch.positions.max().item<std::int64_t>() + 1
-                                  : 0;
-  const Place place{layer, group, layer - first_layer, length};
-  const NewTokens tokens = new_tokens(place, input, batch.positions);
+  const Place place{layer, group, layer - first_layer};
+  const NewTokens tokens = new_tokens(place, input, batch);
   std::vector<at::Tensor> outputs;
   std::int64_t first = 0;
   for (std::size_t sequence = 0; sequence < caches_.size(); ++sequence) {
@@ -63,7 +66,7 @@ at::Tensor CachedAttention::attend(int layer, const AttentionInput& input,
 
 CachedAttention::NewTokens CachedAttention::new_tokens(const Place& place,
                                                        const AttentionInput& input,
-                                                       const at::Tensor& positions) {
+                                                       const TokenBatch& batch) {
   NewTokens tokens;
   KeyValue exact{input.key, input.value};
   if (place.group >= 0) {
@@ -86,9 +89,10 @@ CachedAttention::NewTokens CachedAttention::new_tokens(const Place& place,
       weigh(place, tokens.latent);
     }
   }
-  tokens.query = decoder_.rope().rotate(place.layer, input.query, positions);
-  tokens.key = finish_key(input.weights, decoder_.rope(), place.layer, exact.key, positions);
-  tokens.pending_key = stores_raw_keys(decoder_.config(), place.layer) ? exact.key : tokens.key;
+  tokens.query = rotate_tokens(decoder_.rope(), place.layer, input.query, batch);
+  tokens.key = rotate_tokens(decoder_.rope(), place.layer,
+                             input.weights.k_norm.over_heads(exact.key), batch);
+  tokens.stored_key = stores_raw_keys(decoder_.config(), place.layer) ? exact.key : tokens.key;
   tokens.value = exact.value;
   return tokens;
 }
@@ -112,7 +116,7 @@ void CachedAttention::store(const Place& place, const NewTokens& tokens,
   const auto own = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
   if (place.group < 0) {
     KeyValueBuffers& rows = cache.plain_layer(place.layer);
-    rows.key.append(own(tokens.key));
+    rows.key.append(own(tokens.stored_key));
     rows.value.append(own(tokens.value));
     return;
   }
@@ -122,7 +126,7 @@ void CachedAttention::store(const Place& place, const NewTokens& tokens,
     group.append_latent(place.index, own(tokens.latent), own(positions));
     return;
   }
-  group.append_pending(place.index, own(tokens.pending_key), own(tokens.value));
+  group.append_pending(place.index, own(tokens.stored_key), own(tokens.value));
   if (group.keeps_latents()) {
     group.hold_latent(place.index, own(tokens.latent));
   } else if (group.holds_key_rms()) {
@@ -141,12 +145,13 @@ at::Tensor CachedAttention::attend_sequence(const Place& place, const NewTokens&
     return causal_attention(own(tokens.query), own(tokens.key), own(tokens.value), rule);
   }
   if (place.group < 0) {
-    return attend_rows(own(tokens.query), own(positions), cache.plain_layer(place.layer), rule);
+    return attend_rows(decoder_, place.layer, own(tokens.query), own(positions),
+                       cache.plain_layer(place.layer));
   }
   const std::vector<Segment> segments =
       cache_segments(decoder_, plan_, place.group, place.index,
                      factors_.groups[static_cast<std::size_t>(place.group)],
-                     cache.group(place.group), cache.num_tokens() + count, count, place.length);
+                     cache.group(place.group), cache.num_tokens() + count, count);
   return attend_segments(own(tokens.query), own(positions), segments, rule);
 }
 

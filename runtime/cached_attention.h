@@ -22,18 +22,15 @@ class CachedAttention : public Attention {
   at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override;
 
  private:
-  // Post-RoPE tensors of all new tokens; `latent` where the layer's group needs it; `pending_key` as a
-  // latent group stores it.
+  // Post-RoPE tensors of all new tokens; `latent` where the layer's group needs it; `stored_key` as caches
+  // hold it (stores_raw_keys).
   struct NewTokens {
-    at::Tensor query, key, value, latent, pending_key, key_rms;
+    at::Tensor query, key, value, latent, stored_key, key_rms;
   };
   struct Place {
     int layer = 0, group = -1, index = 0;  // index: of the layer in its group
-    std::int64_t length =
-        0;  // of the longest sequence with its new tokens, where RoPE depends on it
   };
-  NewTokens new_tokens(const Place& place, const AttentionInput& input,
-                       const at::Tensor& positions);
+  NewTokens new_tokens(const Place& place, const AttentionInput& input, const TokenBatch& batch);
   void store(const Place& place, const NewTokens& tokens, const at::Tensor& positions,
              KvCache& cache, std::int64_t first, std::int64_t count);
   at::Tensor attend_sequence(const Place& place, const NewTokens& tokens,

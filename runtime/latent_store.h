@@ -21,7 +21,7 @@ struct StoreOptions {
 };
 
 struct KeyValueBuffers {
-  KvBuffer key;    // rows [num_kv_heads, head_dim], post-RoPE
+  KvBuffer key;    // rows [num_kv_heads, head_dim], post-RoPE, or raw (stores_raw_keys)
   KvBuffer value;  // rows [num_kv_heads, head_dim]
 };
 

@@ -27,7 +27,8 @@ struct Segment {
 bool prefers_rank_space(std::int64_t num_queries, std::int64_t num_heads, std::int64_t head_dim,
                         std::int64_t kv_dim, std::int64_t rank);
 
-// query [T, num_heads, head_dim] post-RoPE, query_positions [T] int64. Scores and sums in float32. [T, num_heads * head_dim] in the query's dtype.
+// query [T, num_heads, head_dim] post-RoPE, query_positions [T] int64. Scores and sums in float32.
+// [T, num_heads * head_dim] in the query's dtype.
 at::Tensor attend_segments(const at::Tensor& query, const at::Tensor& query_positions,
                            const std::vector<Segment>& segments, const AttentionRule& rule);
 
