@@ -26,14 +26,24 @@ def spread(logits):
     return (logits.max() - logits.min()).item()
 
 
+def forget_lengths(model):
+    """Dynamic RoPE keeps the angles of the longest text so far: every text starts from the original ones."""
+    for module in model.modules():
+        if hasattr(module, "original_inv_freq") and getattr(module, "rope_type", None) == "dynamic":
+            module.max_seq_len_cached = module.original_max_seq_len
+            module.inv_freq = module.original_inv_freq
+
+
 @torch.no_grad()
 def logits_of(model, ids):
+    forget_lengths(model)
     return model(ids, use_cache=False).logits[0].float()
 
 
 @torch.no_grad()
 def generate(model, prompts):
     """[len(prompts), NUM_NEW_TOKENS]: greedy tokens with a cache, of a left-padded batch."""
+    forget_lengths(model)
     length = max(ids.shape[1] for ids in prompts)
     rows = [torch.nn.functional.pad(ids, (length - ids.shape[1], 0)) for ids in prompts]
     masks = [torch.nn.functional.pad(torch.ones_like(ids), (length - ids.shape[1], 0)) for ids in prompts]

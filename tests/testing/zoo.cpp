@@ -1,5 +1,7 @@
 #include "tests/testing/zoo.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "tests/testing/test_tensors.h"
@@ -39,7 +41,7 @@ ZooCase load_zoo_case(const std::string& name) {
   const fs::path golden = zoo_directory() / (name + ".safetensors");
   zoo_case.by_length = read_ids(golden, "by_length").at(0) != 0;
   for (int i = 0; i < kPrompts; ++i) {
-    const std::string suffix = "." + std::to_string(i);
+    const std::string suffix = fmt::format(".{}", i);
     zoo_case.prompts.push_back({read_ids(golden, "ids" + suffix),
                                 read_tensor(golden, "logits" + suffix),
                                 read_ids(golden, "tokens" + suffix)});
