@@ -13,6 +13,17 @@ void declare_input(CLI::App& app, kvc::RunOptions& options) {
   app.add_option("--tokenize", options.tokenize, "Print the token ids of a text file and stop");
 }
 
+void declare_chat(CLI::App& app, kvc::RunOptions& options) {
+  app.add_flag("--chat", options.chat,
+               "Converse: the prompt, or every line of standard input, is a turn");
+  app.add_option("--system", options.system, "With --chat: the system message");
+  app.add_option("--chat-template", options.chat_template,
+                 "With --chat: a Jinja file instead of the checkpoint's own template");
+  app.add_option(
+      "--chat-arguments", options.chat_arguments,
+      "With --chat: variables of the template as JSON, e.g. {\"enable_thinking\": false}");
+}
+
 void declare_generation(CLI::App& app, kvc::GenerateOptions& options) {
   app.add_option("--max-new-tokens", options.max_new_tokens, "Tokens to generate at most");
   app.add_option("--temperature", options.sampling.temperature, "0: greedy");
@@ -47,6 +58,7 @@ int main(int argc, char** argv) {
                           [](CLI::App& app, kvc::CommonOptions& common) -> kvc::Action {
                             auto options = std::make_shared<kvc::RunOptions>();
                             declare_input(app, *options);
+                            declare_chat(app, *options);
                             declare_generation(app, options->generate);
                             declare_engine(app, *options);
                             declare_output(app, *options);

@@ -13,6 +13,7 @@
 #include "core/output.h"
 #include "core/progress.h"
 #include "core/safetensors.h"
+#include "runtime/chat.h"
 #include "runtime/prompts.h"
 #include "runtime/run_report.h"
 #include "runtime/text_stream.h"
@@ -53,6 +54,9 @@ void check(const RunOptions& options) {
   check_tokens("--max-new-tokens", options.generate.max_new_tokens, 0);
   check_tokens("--prefill-tokens", options.generate.prefill_tokens, 0);
   kvc::check(options.generate.sampling);
+  KVC_CHECK_USAGE(options.chat || (options.system.empty() && options.chat_template.empty() &&
+                                   options.chat_arguments.empty()),
+                  "--system, --chat-template and --chat-arguments need --chat");
 }
 
 void print_ids(const RunOptions& options) {
@@ -125,15 +129,18 @@ void run(const RunOptions& options) {
   if (!options.tokenize.empty()) {
     return print_ids(options);
   }
+  if (options.threads > 0) {
+    at::set_num_threads(options.threads);
+  }
+  keep_freed_memory();
+  if (options.chat) {
+    return chat(options);
+  }
   std::optional<OutputFile> logits;  // opened before the work, so that a refusal comes at once
   if (!options.logits.empty()) {
     logits.emplace(options.logits, options.force);
   }
   const Prompts prompts = read_prompts(options);
-  if (options.threads > 0) {
-    at::set_num_threads(options.threads);
-  }
-  keep_freed_memory();
   const auto start = std::chrono::steady_clock::now();
   const Engine engine = Engine::load(options.model, options.engine);
   const double load_seconds =

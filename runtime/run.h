@@ -11,12 +11,16 @@
 namespace kvc {
 
 struct RunOptions {
-  std::filesystem::path model;        // HuggingFace directory: plain, folded or factored
-  std::string prompt;                 // exactly one of prompt, prompt_file, ids, tokenize
-  std::filesystem::path prompt_file;  // UTF-8 text
-  std::filesystem::path ids;          // JSON: one list of token ids, or a list of lists
-  std::filesystem::path tokenize;     // print this text's ids and stop
-  std::filesystem::path logits;       // safetensors to write; empty: none
+  std::filesystem::path model;          // HuggingFace directory: plain, folded or factored
+  std::string prompt;                   // exactly one of prompt, prompt_file, ids, tokenize
+  std::filesystem::path prompt_file;    // UTF-8 text
+  std::filesystem::path ids;            // JSON: one list of token ids, or a list of lists
+  std::filesystem::path tokenize;       // print this text's ids and stop
+  bool chat = false;                    // the prompt, or every line of standard input, is a turn
+  std::string system;                   // --chat: the system message; empty: none
+  std::filesystem::path chat_template;  // --chat: instead of the checkpoint's own
+  std::string chat_arguments;           // --chat: JSON object of further variables of the template
+  std::filesystem::path logits;         // safetensors to write; empty: none
   EngineOptions engine;
   GenerateOptions generate;
   bool ignore_eos = false;

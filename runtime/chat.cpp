@@ -1,0 +1,144 @@
+#include "runtime/chat.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "core/error.h"
+#include "core/interrupt.h"
+#include "core/json.h"
+#include "core/progress.h"
+#include "model/tokenizer/utf8.h"
+#include "runtime/conversation.h"
+#include "runtime/prompts.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::size_t kMaxLineBytes = std::size_t{1} << 24;
+
+void print(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+volatile std::sig_atomic_t answer_stopped = 0;
+
+extern "C" void stop_answer(int) { answer_stopped = 1; }
+
+// While it lives, a signal does something else than to end the run in an orderly way.
+class SignalScope {
+ public:
+  SignalScope(int signal, void (*handler)(int)) : signal_(signal) {
+    struct sigaction action = {};
+    action.sa_handler = handler;
+    sigemptyset(&action.sa_mask);
+    action.sa_flags = SA_RESTART;
+    sigaction(signal, &action, &before_);
+  }
+  ~SignalScope() { sigaction(signal_, &before_, nullptr); }
+  SignalScope(const SignalScope&) = delete;
+  SignalScope& operator=(const SignalScope&) = delete;
+
+ private:
+  int signal_;
+  struct sigaction before_ = {};
+};
+
+// A line of standard input without its end; nullopt where it ends.
+std::optional<std::string> next_line(bool is_terminal) {
+  // There is nothing to put in order while the program waits.
+  const SignalScope interrupt(SIGINT, SIG_DFL), termination(SIGTERM, SIG_DFL);
+  if (is_terminal) print("> ");
+  std::string line;
+  for (int c = std::getchar(); c != EOF && c != '\n'; c = std::getchar()) {
+    line += static_cast<char>(c);
+    KVC_CHECK(line.size() <= kMaxLineBytes, "standard input: a line of more than {} bytes",
+              kMaxLineBytes);
+  }
+  if (line.empty() && std::feof(stdin) != 0) return std::nullopt;
+  if (line.ends_with('\r')) line.pop_back();
+  KVC_CHECK(!first_invalid_utf8(line), "standard input: a line is not UTF-8; convert the text");
+  return line;
+}
+
+Json answer_json(const Conversation& conversation, const Conversation::Answer& answer) {
+  return {{"text", answer.text},
+          {"tokens", answer.tokens},
+          {"prompt_tokens", answer.num_prompt},
+          {"read_tokens", answer.num_read},
+          {"interrupted", answer.interrupted},
+          {"kv",
+           {{"bytes", conversation.sequence().cache().bytes().total()},
+            {"tokens", conversation.sequence().num_tokens()}}}};
+}
+
+void turn(Conversation& conversation, const std::string& text, const RunOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  answer_stopped = 0;
+  const SignalScope interrupt(SIGINT, stop_answer);
+  const auto stopped = [] {
+    check_interrupt();
+    return answer_stopped != 0;
+  };
+  const auto show = [&](std::string_view piece) {
+    if (!options.json) print(piece);
+  };
+  const Conversation::Answer answer = conversation.say(text, show, stopped);
+  print(options.json ? answer_json(conversation, answer).dump() + "\n" : "\n");
+  if (!options.stats) return;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  fmt::print(stderr,
+             "read {} of {} prompt tokens, wrote {} in {:.3f} s; kv {} bytes of {} tokens\n",
+             answer.num_read, answer.num_prompt, answer.tokens.size(), seconds.count(),
+             conversation.sequence().cache().bytes().total(), conversation.sequence().num_tokens());
+}
+
+Json template_arguments(const RunOptions& options) {
+  if (options.chat_arguments.empty()) return Json::object();
+  const Json arguments = parse_json(options.chat_arguments, "--chat-arguments");
+  KVC_CHECK_USAGE(arguments.is_object(), "--chat-arguments: expected a JSON object, found {}",
+                  excerpt(arguments));
+  return arguments;
+}
+
+}  // namespace
+
+void chat(const RunOptions& options) {
+  KVC_CHECK_USAGE(options.ids.empty() && options.logits.empty() && options.tokenize.empty(),
+                  "--chat does not go with --ids, --logits or --tokenize");
+  KVC_CHECK_USAGE(options.prompt.empty() || options.prompt_file.empty(),
+                  "--prompt and --prompt-file exclude each other");
+  const Tokenizer tokenizer = Tokenizer::load(options.model);
+  const ChatTemplate chat_template = options.chat_template.empty()
+                                         ? ChatTemplate::load(options.model)
+                                         : ChatTemplate::read(options.chat_template, options.model);
+  ConversationOptions conversation_options{options.system, template_arguments(options),
+                                           options.generate};
+  const Engine engine = Engine::load(options.model, options.engine);
+  if (!options.ignore_eos) {
+    conversation_options.generate.stop_ids = stop_ids(options.model, engine.config());
+  }
+  Conversation conversation(engine, tokenizer, chat_template, std::move(conversation_options));
+  if (!options.prompt.empty() || !options.prompt_file.empty()) {
+    return turn(
+        conversation,
+        options.prompt_file.empty() ? options.prompt : read_prompt_text(options.prompt_file),
+        options);
+  }
+  const bool is_terminal = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
+  if (is_terminal) log_info("/exit or Ctrl-D ends the conversation, Ctrl-C an answer");
+  while (const auto line = next_line(is_terminal)) {
+    if (*line == "/exit") break;
+    if (!line->empty()) turn(conversation, *line, options);
+  }
+  if (is_terminal) print("\n");
+}
+
+}  // namespace kvc

@@ -1,0 +1,60 @@
+// A conversation over one KV cache: every turn is rendered with the chat template, and only what
+// the cache does not hold yet is read.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/json.h"
+#include "model/chat/chat_template.h"
+#include "model/tokenizer/tokenizer.h"
+#include "runtime/engine.h"
+#include "runtime/generate.h"
+
+namespace kvc {
+
+struct ConversationOptions {
+  std::string system;               // the system message; empty: none
+  Json arguments = Json::object();  // further variables of the template
+  GenerateOptions generate;
+};
+
+class Conversation {
+ public:
+  // What is passed must outlive the conversation.
+  Conversation(const Engine& engine, const Tokenizer& tokenizer, const ChatTemplate& chat_template,
+               ConversationOptions options);
+
+  struct Answer {
+    std::string text;
+    std::vector<std::int64_t> tokens;  // without the one that ended it
+    std::int64_t num_read = 0;         // prompt tokens that were not in the cache already
+    std::int64_t num_prompt = 0;       // prompt tokens in all
+    bool interrupted = false;
+  };
+  // `show` is given the text as it appears; `stopped` is asked before every token and ends the
+  // answer.
+  Answer say(const std::string& text, const std::function<void(std::string_view)>& show,
+             const std::function<bool()>& stopped);
+
+  const Sequence& sequence() const { return *sequence_; }
+
+ private:
+  at::Tensor read(const std::vector<std::int64_t>& ids, Answer& answer);
+
+  const Engine& engine_;
+  const Tokenizer& tokenizer_;
+  const ChatTemplate& chat_template_;
+  ConversationOptions options_;
+  std::time_t started_;  // templates that print the date print the same one in every turn
+  std::vector<ChatMessage> messages_;
+  std::optional<Sequence> sequence_;
+  std::vector<std::int64_t> cached_;  // the ids that the sequence holds
+};
+
+}  // namespace kvc

@@ -1,0 +1,91 @@
+"""kvrun --chat: turns from a pipe and from --prompt, the checkpoint's own template, what is refused."""
+import json
+import shutil
+import signal
+import subprocess
+import unittest
+
+from programs import STORIES, ProgramTest, command
+
+TEMPLATE = ("{{ bos_token }}{% for m in messages %}{% if m.role == 'critic' or m.content == 'bad' %}{{ raise_exception('No critics') }}{% endif %}"
+            "{{ m.role[0] ~ ':' ~ (' ' if m.role != 'assistant') ~ m.content ~ '\n' }}{% endfor %}{% if add_generation_prompt %}a:{% endif %}")
+
+
+class Chat(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.model = self.directory / "model"
+        shutil.copytree(STORIES, self.model)
+        (self.model / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+
+    def chat(self, lines, *arguments, model=None, code=0):
+        process = subprocess.run(command("kvrun", model or self.model, "--chat", "--max-new-tokens", "12", *arguments), input=lines,
+                                 capture_output=True, text=True, timeout=240)
+        self.assertEqual(process.returncode, code, process.stderr)
+        return process
+
+    def continuation(self, text):
+        """The ids that follow a text, without a chat."""
+        ids = self.directory / "ids.json"
+        prompt = self.directory / "prompt.txt"
+        prompt.write_text(text, encoding="utf-8")
+        # <s> of the rendered text and the one that kvrun adds: the chat must not add a second.
+        ids.write_text(self.run_ok("kvrun", self.model, "--tokenize", prompt).stdout)
+        process = self.run_ok("kvrun", self.model, "--ids", ids, "--max-new-tokens", "12", "--json")
+        return json.loads(process.stdout)["tokens"]
+
+    def test_one_turn_continues_the_rendered_text(self):
+        answer = json.loads(self.chat("", "--prompt", "Hi", "--system", "Once", "--json").stdout)
+        self.assertEqual(answer["tokens"], self.continuation("s: Once\nu: Hi\na:"))
+        self.assertEqual(answer["read_tokens"], answer["prompt_tokens"])
+        self.assertEqual(self.chat("", "--prompt", "Hi", "--system", "Once").stdout, answer["text"] + "\n")
+
+    def test_later_turns_read_what_is_new_and_answer_as_if_all_was_read(self):
+        first, second = map(json.loads, self.chat("Hi\n\nAnd you?\n/exit\nnever\n", "--json").stdout.splitlines())
+        self.assertEqual(first["tokens"], self.continuation("u: Hi\na:"))
+        self.assertEqual(second["tokens"], self.continuation("u: Hi\na:" + first["text"] + "\nu: And you?\na:"))
+        self.assertEqual(second["kv"]["tokens"], second["prompt_tokens"] + len(second["tokens"]))
+        self.assertLess(second["read_tokens"], second["prompt_tokens"] - first["prompt_tokens"])
+
+    def test_ends_at_any_of_the_end_tokens(self):
+        free = json.loads(self.chat("", "--prompt", "Hi", "--json").stdout)["tokens"]
+        config = self.model / "generation_config.json"
+        config.write_text(json.dumps({"eos_token_id": [2, free[4]]}), encoding="ascii")
+        stopped = json.loads(self.chat("", "--prompt", "Hi", "--json").stdout)["tokens"]
+        self.assertEqual(stopped, free[:free.index(free[4])])
+        self.assertEqual(json.loads(self.chat("", "--prompt", "Hi", "--json", "--ignore-eos").stdout)["tokens"], free)
+
+    def test_another_template_and_its_arguments(self):
+        other = self.directory / "other.jinja"
+        other.write_text("{{ bos_token }}{{ start }} {{ messages[-1].content }}", encoding="utf-8")
+        answer = json.loads(self.chat("", "--prompt", "a time", "--chat-template", other, "--chat-arguments", '{"start": "Once upon"}',
+                                      "--json").stdout)
+        self.assertEqual(answer["tokens"], self.continuation("Once upon a time"))
+
+    def test_refusals(self):
+        self.assertIn("--chat-template", self.chat("Hi\n", model=STORIES, code=1).stderr)
+        self.assertIn("No critics", self.chat("bad\n", code=1).stderr)
+        self.assertIn("need --chat", self.run_refused("--prompt", "x", "--system", "y"))
+        (self.model / "chat_template.jinja").write_text("\n{% import 'x' as y %}", encoding="utf-8")
+        self.assertIn("line 2", self.chat("Hi\n", code=1).stderr)
+
+    def run_refused(self, *arguments):
+        process = subprocess.run(command("kvrun", self.model, *arguments), capture_output=True, text=True, timeout=240)
+        self.assertEqual(process.returncode, 2, process.stderr)
+        return process.stderr
+
+    def test_an_interrupt_ends_the_answer_and_not_the_conversation(self):
+        process = subprocess.Popen(command("kvrun", self.model, "--chat", "--max-new-tokens", "400", "--ignore-eos"), stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        process.stdin.write(b"Once\n")
+        process.stdin.flush()
+        self.assertTrue(process.stdout.read(1))
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(b"/exit\n", timeout=240)
+        self.assertEqual(process.returncode, 0, errors)
+        self.assertEqual(rest.count(b"\n") >= 1, True)
+
+
+if __name__ == "__main__":
+    unittest.main()
