@@ -22,9 +22,10 @@ KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
                      const GroupFactors& factors, const Reconstruction& layer,
                      const at::Tensor& latent);
 
-// Caches hold keys as attention reads them, unless RoPE depends on the length of the text: then before
-// k_norm and RoPE, so that every pass turns all of them by the angles of the sequence's length, stored
-// ones and rebuilt ones alike.
+// Latent groups hold keys as attention reads them, unless RoPE depends on the length of the text: then
+// before k_norm and RoPE, so that every pass turns all of them by the angles of the sequence's length,
+// stored ones and rebuilt ones alike. Plain layers keep every key as it was turned when it came, as
+// transformers' cache does.
 bool stores_raw_keys(const ModelConfig& config, int layer);
 
 // Everything stored for layer `index` of the group, the last `num_queries` tokens of `num_tokens`

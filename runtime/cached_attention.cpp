@@ -12,15 +12,9 @@ namespace kvc {
 namespace {
 
 // One sequence's queries over the keys and values of a plain layer, new tokens last.
-at::Tensor attend_rows(const Decoder& decoder, int layer, const at::Tensor& query,
-                       const at::Tensor& positions, const KeyValueBuffers& rows) {
-  const AttentionRule rule = attention_rule(decoder.config(), layer);
-  at::Tensor key = rows.key.rows(), value = rows.value.rows();
-  if (stores_raw_keys(decoder.config(), layer)) {
-    key = finish_key(decoder.layer(layer), decoder.rope(), layer, key.to(decoder.dtype()),
-                     at::arange(key.size(0), at::kLong));
-    value = value.to(decoder.dtype());
-  }
+at::Tensor attend_rows(const at::Tensor& query, const at::Tensor& positions,
+                       const KeyValueBuffers& rows, const AttentionRule& rule) {
+  const at::Tensor key = rows.key.rows(), value = rows.value.rows();
   if (query.size(0) == 1) {
     return decode_attention(query[0], key, value, rule).unsqueeze(0);
   }
@@ -92,7 +86,7 @@ CachedAttention::NewTokens CachedAttention::new_tokens(const Place& place,
   tokens.query = rotate_tokens(decoder_.rope(), place.layer, input.query, batch);
   tokens.key = rotate_tokens(decoder_.rope(), place.layer,
                              input.weights.k_norm.over_heads(exact.key), batch);
-  tokens.stored_key = stores_raw_keys(decoder_.config(), place.layer) ? exact.key : tokens.key;
+  tokens.pending_key = stores_raw_keys(decoder_.config(), place.layer) ? exact.key : tokens.key;
   tokens.value = exact.value;
   return tokens;
 }
@@ -116,7 +110,7 @@ void CachedAttention::store(const Place& place, const NewTokens& tokens,
   const auto own = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
   if (place.group < 0) {
     KeyValueBuffers& rows = cache.plain_layer(place.layer);
-    rows.key.append(own(tokens.stored_key));
+    rows.key.append(own(tokens.key));
     rows.value.append(own(tokens.value));
     return;
   }
@@ -126,7 +120,7 @@ void CachedAttention::store(const Place& place, const NewTokens& tokens,
     group.append_latent(place.index, own(tokens.latent), own(positions));
     return;
   }
-  group.append_pending(place.index, own(tokens.stored_key), own(tokens.value));
+  group.append_pending(place.index, own(tokens.pending_key), own(tokens.value));
   if (group.keeps_latents()) {
     group.hold_latent(place.index, own(tokens.latent));
   } else if (group.holds_key_rms()) {
@@ -145,8 +139,7 @@ at::Tensor CachedAttention::attend_sequence(const Place& place, const NewTokens&
     return causal_attention(own(tokens.query), own(tokens.key), own(tokens.value), rule);
   }
   if (place.group < 0) {
-    return attend_rows(decoder_, place.layer, own(tokens.query), own(positions),
-                       cache.plain_layer(place.layer));
+    return attend_rows(own(tokens.query), own(positions), cache.plain_layer(place.layer), rule);
   }
   const std::vector<Segment> segments =
       cache_segments(decoder_, plan_, place.group, place.index,

@@ -22,10 +22,10 @@ class CachedAttention : public Attention {
   at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override;
 
  private:
-  // Post-RoPE tensors of all new tokens; `latent` where the layer's group needs it; `stored_key` as caches
-  // hold it (stores_raw_keys).
+  // Post-RoPE tensors of all new tokens; `latent` where the layer's group needs it; `pending_key` as
+  // latent groups hold it (stores_raw_keys).
   struct NewTokens {
-    at::Tensor query, key, value, latent, stored_key, key_rms;
+    at::Tensor query, key, value, latent, pending_key, key_rms;
   };
   struct Place {
     int layer = 0, group = -1, index = 0;  // index: of the layer in its group

@@ -3,6 +3,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "core/checkpoint.h"
@@ -23,6 +24,12 @@ struct Engine::PendingIds {
   std::vector<at::Tensor> logits;
 
   bool is_done() const { return done == ids->size(); }
+  void add(const at::Tensor& of_chunk, Rows rows) {
+    if (rows == Rows::kLast) {
+      logits.clear();
+    }
+    logits.push_back(of_chunk);
+  }
   std::vector<std::int64_t> take(std::int64_t at_most) {
     const auto left = static_cast<std::int64_t>(ids->size() - done);
     const auto begin = ids->begin() + static_cast<std::ptrdiff_t>(done);
@@ -109,13 +116,15 @@ Engine Engine::load(const std::filesystem::path& directory, const EngineOptions&
 
 std::int64_t Engine::weight_bytes() const { return decoder_->weight_bytes() + factors_.bytes(); }
 
-Sequence Engine::new_sequence() const {
+KvCache Engine::new_cache() const {
   const StoreOptions options{
       .allocator = allocator_,
       .dtype = scalar_type_of(kv_dtype_),
       .max_tokens = std::max(kMinReservedTokens, 2 * config().max_position_embeddings)};
-  return Sequence(std::make_unique<KvCache>(plan_, options));
+  return {plan_, options};
 }
+
+Sequence Engine::new_sequence() const { return Sequence(std::make_unique<KvCache>(new_cache())); }
 
 void Engine::check_call(const std::vector<Sequence*>& sequences, const Ids& ids) const {
   KVC_CHECK(sequences.size() == ids.size() && !ids.empty(), "{} sequences with ids for {}",
@@ -137,7 +146,7 @@ std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, con
   CachedAttention attention(*decoder_, *plan_, factors_, caches, pass);
   at::Tensor hidden_states = decoder_->forward(batch, attention);
   for (std::size_t sequence = 0; sequence < caches.size(); ++sequence) {
-    caches[sequence]->add_tokens(batch.lengths[sequence]);
+    caches[sequence]->add_tokens(ids[sequence]);
   }
   if (rows == Rows::kAll) {
     return decoder_->logits(hidden_states).split_with_sizes(batch.lengths);
@@ -152,18 +161,61 @@ void Engine::compress_oldest(std::int64_t count, KvCache& cache) const {
   compress(*decoder_, factors_, kv_dtype_, allocator_->page_tokens(), count, cache);
 }
 
+std::vector<at::Tensor> Engine::read(const std::vector<KvCache*>& caches, const Ids& ids,
+                                     Rows rows) const {
+  std::vector<at::Tensor> logits = forward(caches, ids, rows, Pass::kPrefill);
+  for (KvCache* cache : caches) {
+    compress_oldest(
+        std::max<std::int64_t>(0, undecided_tokens(*cache) - plan_->policy.window_tokens), *cache);
+  }
+  return logits;
+}
+
+// Tokens that can be appended before longrope's long factors set in; none are left of that number where
+// they have, or never do.
+std::int64_t Engine::tokens_until_longrope(const KvCache& cache) const {
+  std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
+  for (const RopeConfig& rope : config().ropes) {
+    const auto original = static_cast<std::int64_t>(rope.original_max_position_embeddings);
+    if (rope.type == RopeType::kLongRope && cache.num_tokens() > 0 &&
+        cache.num_tokens() <= original) {
+      fewest = std::min(fewest, original - cache.num_tokens());
+    }
+  }
+  return fewest;
+}
+
+// A text that outgrows longrope's original length has other keys and values in every layer but the first:
+// what is cached is dropped, and all of it is read with the long factors. Logits of the new ids.
+at::Tensor Engine::read_again(KvCache& cache, const std::vector<std::int64_t>& ids,
+                              Rows rows) const {
+  std::vector<std::int64_t> all = cache.ids();
+  all.insert(all.end(), ids.begin(), ids.end());
+  cache = new_cache();
+  const at::Tensor logits = read({&cache}, {all}, rows).front();
+  const std::int64_t count = std::min(logits.size(0), static_cast<std::int64_t>(ids.size()));
+  return logits.narrow(0, logits.size(0) - count, count);
+}
+
 std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences, const Ids& ids,
                                         Rows rows) const {
   const c10::InferenceMode guard;
   check_call(sequences, ids);
   std::vector<KvCache*> caches;
-  for (Sequence* sequence : sequences) {
-    caches.push_back(sequence->cache_.get());
+  bool outgrows = false;
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    caches.push_back(sequences[i]->cache_.get());
+    outgrows =
+        outgrows || tokens_until_longrope(*caches[i]) < static_cast<std::int64_t>(ids[i].size());
   }
-  std::vector<at::Tensor> logits = forward(caches, ids, rows, Pass::kPrefill);
-  for (KvCache* cache : caches) {
-    compress_oldest(
-        std::max<std::int64_t>(0, undecided_tokens(*cache) - plan_->policy.window_tokens), *cache);
+  if (!outgrows) {
+    return read(caches, ids, rows);
+  }
+  std::vector<at::Tensor> logits;
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    const bool again = tokens_until_longrope(*caches[i]) < static_cast<std::int64_t>(ids[i].size());
+    logits.push_back(again ? read_again(*caches[i], ids[i], rows)
+                           : read({caches[i]}, {ids[i]}, rows).front());
   }
   return logits;
 }
@@ -191,25 +243,30 @@ bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
   std::vector<PendingIds*> active;
   std::vector<KvCache*> caches;
   Ids chunks;
+  bool any = false;
   for (PendingIds& sequence : pending) {
-    if (!sequence.is_done()) {
-      active.push_back(&sequence);
-      caches.push_back(sequence.cache);
-      chunks.push_back(sequence.take(tokens_until_block(*sequence.cache)));
+    if (sequence.is_done()) {
+      continue;
     }
+    any = true;
+    const std::int64_t until_longrope = tokens_until_longrope(*sequence.cache);
+    if (until_longrope == 0) {
+      sequence.add(read_again(*sequence.cache, sequence.take(1), rows), rows);
+      continue;
+    }
+    active.push_back(&sequence);
+    caches.push_back(sequence.cache);
+    chunks.push_back(sequence.take(std::min(tokens_until_block(*sequence.cache), until_longrope)));
   }
   if (active.empty()) {
-    return false;
+    return any;
   }
   const std::vector<at::Tensor> logits = forward(caches, chunks, rows, Pass::kExtend);
   for (std::size_t i = 0; i < active.size(); ++i) {
     if (tokens_until_block(*caches[i]) <= 0) {
       compress_oldest(plan_->policy.block_tokens, *caches[i]);
     }
-    if (rows == Rows::kLast) {
-      active[i]->logits.clear();
-    }
-    active[i]->logits.push_back(logits[i]);
+    active[i]->add(logits[i], rows);
   }
   return true;
 }

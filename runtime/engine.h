@@ -70,6 +70,11 @@ class Engine {
   std::vector<at::Tensor> forward(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
                                   Pass pass) const;
   bool extend_round(std::vector<PendingIds>& pending, Rows rows) const;
+  KvCache new_cache() const;
+  std::int64_t tokens_until_longrope(const KvCache& cache) const;
+  at::Tensor read_again(KvCache& cache, const std::vector<std::int64_t>& ids, Rows rows) const;
+  std::vector<at::Tensor> read(const std::vector<KvCache*>& caches, const Ids& ids,
+                               Rows rows) const;
   void compress_oldest(std::int64_t count, KvCache& cache) const;
 
   std::unique_ptr<Decoder> decoder_;

@@ -30,7 +30,11 @@ class KvCache {
 
   const KvPlan& plan() const { return *plan_; }
   std::int64_t num_tokens() const { return num_tokens_; }
-  void add_tokens(std::int64_t count) { num_tokens_ += count; }
+  const std::vector<std::int64_t>& ids() const { return ids_; }  // of all tokens
+  void add_tokens(const std::vector<std::int64_t>& ids) {
+    ids_.insert(ids_.end(), ids.begin(), ids.end());
+    num_tokens_ += static_cast<std::int64_t>(ids.size());
+  }
 
   KeyValueBuffers& plain_layer(int layer);
   const KeyValueBuffers& plain_layer(int layer) const;
@@ -44,6 +48,7 @@ class KvCache {
  private:
   std::shared_ptr<const KvPlan> plan_;
   std::int64_t num_tokens_ = 0;
+  std::vector<std::int64_t> ids_;
   std::vector<int> plain_index_;        // [num_layers] into plain_, -1 for latent layers
   std::vector<KeyValueBuffers> plain_;  // plain layers, ascending
   std::vector<LatentStore> groups_;

@@ -61,6 +61,19 @@ def step_logits(model, case, ids, tokens):
     return logits_of(model, sequence)[first - 1:-1]
 
 
+@torch.no_grad()
+def cached_logits(model, ids):
+    """Logits that choose each of the ids that follow `ids` [1, num_tokens] greedily, with a cache."""
+    forget_lengths(model)
+    cache, rows = None, []
+    for _ in range(NUM_NEW_TOKENS):
+        output = model(ids, past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        rows.append(output.logits[0, -1].float())
+        ids = rows[-1].argmax()[None, None]
+    return torch.stack(rows)
+
+
 def greedy_tokens(model, case, ids):
     """The ids that follow `ids` [1, num_tokens] greedily. [NUM_NEW_TOKENS]"""
     if case.cache_agrees:
@@ -74,7 +87,7 @@ def check_greedy(model, case, prompts):
     """With and without a cache, alone and in a batch, the same tokens follow, none of them by a narrow margin."""
     tokens = [greedy_tokens(model, case, ids) for ids in prompts]
     for ids, single in zip(prompts, tokens):
-        rows = step_logits(model, case, ids, single)
+        rows = cached_logits(model, ids) if case.stale_cache else step_logits(model, case, ids, single)
         best = rows.topk(2).values
         margin = ((best[:, 0] - best[:, 1]).min() / spread(rows)).item()
         require(margin > MIN_MARGIN, f"greedy margin {margin:.1e}")
