@@ -85,7 +85,7 @@ std::vector<std::string> family_notes(const ArchSpec& arch) {
   if (arch.latent_attention) {
     notes.emplace_back("one latent per token and layer is cached already, and `kvrun` keeps it so");
   }
-  if (arch.experts != ExpertStyle::kNone) {
+  if (arch.experts != ExpertStyle::kNone && !arch.latent_attention) {
     notes.emplace_back("attention is converted, experts are carried along");
   }
   if (arch.nested_text) {
