@@ -49,7 +49,8 @@ void SentencepieceVocabulary::load(const std::string& model) {
   }
 }
 
-// Special tokens that are neither added tokens nor pieces get the next free ids.
+// Special tokens that are neither added tokens nor pieces get the next ids, counted by tokens: where
+// ids have gaps they may take the id of another token, which then is no longer cut out of a text.
 void SentencepieceVocabulary::number_special_tokens() {
   std::set<std::string> names;
   const int num_pieces = processor_.GetPieceSize();
@@ -77,8 +78,10 @@ void SentencepieceVocabulary::index_tokens() {
     special_.insert(special.content);
     special_ids_.insert(id_of(special.content));
   }
+  for (const auto& [id, added_token] : settings_.added) {
+    trie_.add(to_code_points(added_token.content));
+  }
   for (const auto& [content, id] : added_ids_) {
-    trie_.add(to_code_points(content));
     if (!is_special(content)) dividing_.insert(content);
   }
   for (const std::string& content : settings_.additional) {
