@@ -105,17 +105,33 @@ def write_real(name, rows):
         GOLDEN / f"{name}.safetensors")
 
 
+ROPES = {  # parameters of a head of 128 channels and the length of the text, if it counts
+    "llama3": ({**LLAMA3, "rope_theta": 500000.0, "original_max_position_embeddings": 8192}, None),
+    "linear": ({"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}, None),
+    "dynamic": ({"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}, 300000),
+    "yarn": ({"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0, "original_max_position_embeddings": 32768},
+             None),
+    "yarn_mscale": ({"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "mscale": 0.9, "mscale_all_dim": 0.5,
+                     "original_max_position_embeddings": 4096, "beta_fast": 16.0, "truncate": False}, None),
+    "longrope_short": ("longrope", 4096),
+    "longrope_long": ("longrope", 4097),
+}
+
+
 def write_rope():
-    """Inverse frequencies of Llama-3.1's settings, linear and default ones, and cos/sin far out."""
+    """Inverse frequencies and attention factors of every scaled type, and Llama-3.1's cos/sin far out."""
     shape = dict(head_dim=128, hidden_size=4096, num_attention_heads=32, max_position_embeddings=131072)
-    llama31 = {**LLAMA3, "rope_theta": 500000.0, "original_max_position_embeddings": 8192}
-    linear = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+    longrope = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 4096,
+                "short_factor": [1 + i / 64 for i in range(64)], "long_factor": [1 + i / 2 for i in range(64)]}
     tensors = {}
-    for name, parameters in {"llama3": llama31, "linear": linear}.items():
+    for name, (parameters, length) in ROPES.items():
+        parameters = longrope if parameters == "longrope" else parameters
         config = AutoConfig.for_model("llama", rope_parameters=parameters, **shape)
-        tensors[name], _ = ROPE_INIT_FUNCTIONS[name](config, "cpu")
+        frequencies, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](
+            config, "cpu", seq_len=None if length is None else torch.tensor(length))
+        tensors |= {name: frequencies.clone(), f"{name}.attention_factor": torch.tensor(factor, dtype=torch.float64)}
     model = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model("llama", rope_parameters=llama31, num_hidden_layers=1, vocab_size=8,
+        AutoConfig.for_model("llama", rope_parameters=ROPES["llama3"][0], num_hidden_layers=1, vocab_size=8,
                              intermediate_size=8, **shape))
     positions = torch.tensor([0, 1, 1000, 8192, 131071])
     cos, sin = model.model.rotary_emb(torch.zeros(1), positions[None])

@@ -168,6 +168,18 @@ TEST(Plan, LayersOfDifferentKindNeverShareAGroup) {
   EXPECT_EQ(groups[1].first_layer, 3);
 }
 
+TEST(Plan, LayersWithAndWithoutRopeNeverShareAGroup) {
+  ModelConfig config = model(6, 64, 8, 8);
+  config.ropes = {{.rotary_dim = 8}, {.theta = 100, .rotary_dim = 8}};
+  config.layers[2].rope = -1;
+  config.layers[5].rope = 1;
+  std::vector<int> first_layers;
+  for (const LatentGroup& group : group_layers(config, 4)) {
+    first_layers.push_back(group.first_layer);
+  }
+  EXPECT_EQ(first_layers, (std::vector<int>{0, 2, 3, 5}));
+}
+
 TEST(Plan, WithoutMergingTheRankAloneDecides) {
   ConvertSettings settings = published(0.9);
   settings.merge = MergeRule::kNone;

@@ -5,6 +5,7 @@
 
 #include "core/checkpoint.h"
 #include "core/safetensors.h"
+#include "model/arch.h"
 #include "model/weights.h"
 #include "tests/testing/test_tensors.h"
 
@@ -39,7 +40,7 @@ std::vector<std::pair<std::string, Shape>> factor_shapes(const KvPlan& plan, std
 KvPlan ExportFixture::joint_plan() const {
   KvPlan plan = plain_plan(synthetic_.num_layers, synthetic_.num_kv_heads, synthetic_.head_dim);
   plan.method = "commonkv";
-  plan.key_norm = synthetic_.model_type == "qwen3";
+  plan.key_norm = find_arch(synthetic_.model_type, "test").qk_norm != QkNorm::kNone;
   for (const int layer : {0, 1, 2}) {
     plan.layers[static_cast<std::size_t>(layer)] = KvSource::kLatent;
   }

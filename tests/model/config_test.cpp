@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -172,6 +173,155 @@ TEST(ModelConfig, RopeScalingReplacesRopeParametersWhole) {
             (RopeConfig{.type = RopeType::kLinear, .theta = 10000, .factor = 2, .rotary_dim = 8}));
 }
 
+TEST(ModelConfig, ReadsEveryRopeType) {
+  const auto rope_of = [](const char* model_type, const Json& parameters) {
+    return parse(with(config_of(model_type), "rope_scaling", parameters)).ropes.front();
+  };
+  const RopeConfig dynamic = rope_of("llama", {{"type", "dynamic"}, {"factor", 4}});
+  EXPECT_EQ(dynamic.type, RopeType::kDynamic);
+  EXPECT_EQ(dynamic.max_position_embeddings, 256);
+  EXPECT_TRUE(dynamic.depends_on_length());
+  // Without a factor it is max_position_embeddings over the original length: 256 / 64.
+  const RopeConfig yarn =
+      rope_of("qwen2", {{"rope_type", "yarn"}, {"original_max_position_embeddings", 64}});
+  EXPECT_EQ(yarn.factor, 4);
+  EXPECT_NEAR(yarn.attention_factor, 0.1 * std::log(4) + 1, 1e-12);
+  EXPECT_FALSE(yarn.depends_on_length());
+
+  // phi3: older names of longrope; the original length is 4096 unless the config itself says another.
+  const Json factors = {{"short_factor", {1, 1, 1, 1}}, {"long_factor", {2, 2, 2, 2}}};
+  for (const char* name : {"longrope", "su", "yarn"}) {
+    const RopeConfig longrope = rope_of("phi3", with(factors, "type", name));
+    EXPECT_EQ(longrope.type, RopeType::kLongRope);
+    EXPECT_EQ(longrope.original_max_position_embeddings, 4096);
+    EXPECT_EQ(longrope.attention_factor, 1);  // 256 / 4096 stretches nothing
+  }
+  Json phi = with(config_of("phi3"), "original_max_position_embeddings", 16);
+  phi["rope_scaling"] = with(factors, "type", "longrope");
+  EXPECT_NEAR(parse(phi).ropes.front().attention_factor, std::sqrt(1 + std::log(16) / std::log(16)),
+              1e-12);
+}
+
+TEST(ModelConfig, RotatesPartOfAHeadWhereTheFamilyDoes) {
+  EXPECT_EQ(parse(with(config_of("phi3"), "partial_rotary_factor", 0.75)).ropes.front().rotary_dim,
+            6);
+  EXPECT_THAT(refusal(with(config_of("phi3"), "partial_rotary_factor", 0.4)), HasSubstr("even"));
+  EXPECT_THAT(refusal(with(config_of("phi3"), "partial_rotary_factor", 1.5)),
+              HasSubstr("at most 1"));
+}
+
+TEST(ModelConfig, GemmaHasSettingsOfItsOwn) {
+  Json json = with(config_of("gemma2"), "sliding_window", 7);
+  json.erase("tie_word_embeddings");
+  const ModelConfig gemma2 = parse(json);
+  EXPECT_DOUBLE_EQ(gemma2.attention_scale, 1.0 / 16);  // query_pre_attn_scalar 256
+  EXPECT_EQ(gemma2.score_softcap, 50);
+  EXPECT_EQ(gemma2.logit_softcap, 30);
+  EXPECT_DOUBLE_EQ(gemma2.embedding_scale, std::sqrt(32));
+  EXPECT_EQ(gemma2.activation, Activation::kGeluTanh);
+  EXPECT_TRUE(gemma2.tied_embeddings);
+  const std::optional<std::int64_t> none;
+  EXPECT_THAT(windows_of(gemma2), ElementsAre(7, none, 7, none));
+  json["attn_logit_softcapping"] = nullptr;
+  json["final_logit_softcapping"] = 12;
+  json["query_pre_attn_scalar"] = 9;
+  EXPECT_EQ(parse(json).score_softcap, 0);
+  EXPECT_EQ(parse(json).logit_softcap, 12);
+  EXPECT_DOUBLE_EQ(parse(json).attention_scale, 1.0 / 3);
+}
+
+// RoPE per layer type in the newer spelling; in the older one, scaling is of full layers only.
+TEST(ModelConfig, Gemma3HasTwoRopes) {
+  Json json = with(config_of("gemma3_text"), "sliding_window", 7);
+  json["sliding_window_pattern"] = 2;
+  const ModelConfig current = parse(json);
+  EXPECT_EQ(current.ropes[0].theta, 10000);
+  EXPECT_EQ(current.ropes[1].theta, 100);
+  EXPECT_EQ(current.layer(0).rope, 1);
+  EXPECT_EQ(current.layer(1).rope, 0);
+  EXPECT_FALSE(current.same_kind(0, 1));
+  EXPECT_TRUE(current.same_kind(0, 2));
+  EXPECT_EQ(current.logit_softcap, 0);
+
+  json.erase("rope_parameters");
+  EXPECT_EQ(parse(json).ropes[0].theta, 1e6);
+  EXPECT_EQ(parse(json).ropes[1].theta, 1e4);
+  json["rope_theta"] = 5e5;
+  json["rope_local_base_freq"] = 500;
+  json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8}};
+  const ModelConfig older = parse(json);
+  EXPECT_EQ(older.ropes[0],
+            (RopeConfig{.type = RopeType::kLinear, .theta = 5e5, .factor = 8, .rotary_dim = 8}));
+  EXPECT_EQ(older.ropes[1], (RopeConfig{.theta = 500, .rotary_dim = 8}));
+
+  json["attn_logit_softcapping"] = 50.0;  // which transformers would not apply
+  EXPECT_THAT(refusal(json), HasSubstr("attn_logit_softcapping"));
+}
+
+TEST(ModelConfig, TextModelsMayLieInside) {
+  Json json = config_of("gemma3");
+  json["eos_token_id"] = {1, 106};
+  json["text_config"].erase("eos_token_id");
+  for (const char* key : {"vocab_size", "num_attention_heads", "max_position_embeddings"}) {
+    json["text_config"].erase(key);  // as released files leave them out
+  }
+  const ModelConfig config = parse(json);
+  EXPECT_THAT(config.eos_token_ids, ElementsAre(1, 106));
+  EXPECT_EQ(config.vocab_size, 262208);
+  EXPECT_EQ(config.num_heads, 8);
+  EXPECT_EQ(config.max_position_embeddings, 131072);
+  json["text_config"]["hidden_size"] = 0;
+  EXPECT_THAT(refusal(json), HasSubstr("text_config: \"hidden_size\""));
+  EXPECT_THAT(refusal(without(json, "text_config")), HasSubstr("\"text_config\" is missing"));
+}
+
+TEST(ModelConfig, LayersMayHaveNoRope) {
+  const auto ropes = [](const Json& json) {
+    std::vector<int> indices;
+    for (const LayerSpec& layer : parse(json).layers) {
+      indices.push_back(layer.rope);
+    }
+    return indices;
+  };
+  EXPECT_THAT(ropes(config_of("smollm3")), ElementsAre(0, 0, 0, -1));
+  EXPECT_THAT(ropes(with(config_of("smollm3"), "no_rope_layer_interval", 2)),
+              ElementsAre(0, -1, 0, -1));
+  EXPECT_THAT(ropes(with(config_of("smollm3"), "no_rope_layers", {0, 1, 1, 0})),
+              ElementsAre(-1, 0, 0, -1));
+  EXPECT_THAT(refusal(with(config_of("smollm3"), "no_rope_layers", {0, 1})),
+              HasSubstr("2 entries"));
+  EXPECT_THAT(refusal(with(config_of("llama"), "no_rope_layers", {0, 1, 1, 0})),
+              HasSubstr("\"no_rope_layers\" is set"));
+  Json sliding = with(config_of("smollm3"), "use_sliding_window", true);
+  sliding["sliding_window"] = 9;
+  const std::optional<std::int64_t> none;
+  EXPECT_THAT(windows_of(parse(sliding)), ElementsAre(none, none, none, 9));
+}
+
+TEST(ModelConfig, GraniteScales) {
+  Json json = with(config_of("granite"), "attention_multiplier", 0.25);
+  json["embedding_multiplier"] = 12;
+  json["residual_multiplier"] = 0.5;
+  json["logits_scaling"] = 8.0;
+  const ModelConfig config = parse(json);
+  EXPECT_EQ(config.attention_scale, 0.25);
+  EXPECT_EQ(config.embedding_scale, 12);
+  EXPECT_EQ(config.residual_scale, 0.5);
+  EXPECT_EQ(config.logit_scale, 0.125);
+  EXPECT_EQ(parse(config_of("granite")).attention_scale, 1);  // its default, not 1 / sqrt(head_dim)
+  EXPECT_THAT(refusal(with(json, "logits_scaling", 0.0)), HasSubstr("logits_scaling"));
+  EXPECT_THAT(refusal(with(config_of("llama"), "logits_scaling", 2.0)), HasSubstr("is set"));
+}
+
+TEST(ModelConfig, BiasesEverywhereUnlessSwitchedOff) {
+  const ModelConfig config = parse(config_of("starcoder2"));
+  EXPECT_TRUE(config.attention_bias && config.output_bias && config.mlp_bias);
+  EXPECT_EQ(config.norm_eps, 1e-6);
+  EXPECT_EQ(parse(without(config_of("starcoder2"), "norm_epsilon")).norm_eps, 1e-5);
+  const ModelConfig bare = parse(with(config_of("starcoder2"), "use_bias", false));
+  EXPECT_FALSE(bare.attention_bias || bare.output_bias || bare.mlp_bias);
+}
+
 TEST(ModelConfig, DtypeWinsOverTorchDtype) {
   Json json = with(config_of("llama"), "torch_dtype", "float16");
   EXPECT_EQ(parse(json).dtype, "float32");
@@ -232,7 +382,7 @@ TEST(ModelConfig, RefusesWrongKindsAndImpossibleSizes) {
 
 TEST(ModelConfig, RefusesWhatItCannotComputeByName) {
   const std::vector<BadKey> cases = {
-      {"model_type", "gpt2", "\"gpt2\" is not supported; supported: llama, mistral, qwen2, qwen3"},
+      {"model_type", "gpt2", "\"gpt2\" is not supported; supported: llama, mistral, "},
       {"hidden_act", "relu2", "\"hidden_act\" is \"relu2\""},
       {"partial_rotary_factor", 0.5, "\"partial_rotary_factor\" is 0.5"},
       {"rope_scaling", {{"rope_type", "proportional"}}, "rope type \"proportional\""},

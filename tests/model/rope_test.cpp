@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -45,6 +50,117 @@ TEST(Rope, Llama3FrequenciesEqualTransformers) {
   const at::Tensor plain = rope_inverse_frequencies({.theta = 500000, .rotary_dim = 128});
   EXPECT_EQ(frequencies[0].item<float>(), plain[0].item<float>());
   EXPECT_FLOAT_EQ(frequencies[63].item<float>(), plain[63].item<float>() / 8);
+}
+
+struct ScaledRope {
+  const char* golden;
+  Json parameters;
+  std::int64_t length = 0;
+};
+
+std::vector<ScaledRope> scaled_ropes() {
+  Json longrope = {{"rope_type", "longrope"}, {"original_max_position_embeddings", 4096}};
+  for (int pair = 0; pair < 64; ++pair) {
+    longrope["short_factor"].push_back(1 + pair / 64.0);
+    longrope["long_factor"].push_back(1 + pair / 2.0);
+  }
+  return {{"dynamic", {{"rope_type", "dynamic"}, {"factor", 4.0}}, 300000},
+          {"yarn",
+           {{"rope_type", "yarn"},
+            {"rope_theta", 1e6},
+            {"factor", 4.0},
+            {"original_max_position_embeddings", 32768}}},
+          {"yarn_mscale",
+           {{"type", "yarn"},
+            {"factor", 40},
+            {"mscale", 0.9},
+            {"mscale_all_dim", 0.5},
+            {"original_max_position_embeddings", 4096},
+            {"beta_fast", 16},
+            {"truncate", false}}},
+          {"longrope_short", longrope, 4096},
+          {"longrope_long", longrope, 4097}};
+}
+
+TEST(Rope, ScaledFrequenciesEqualTransformers) {
+  for (const ScaledRope& scaled : scaled_ropes()) {
+    Json json = testing::synthetic_config({.head_dim = 128, .max_position_embeddings = 131072});
+    json["rope_parameters"] = scaled.parameters;
+    const RopeConfig rope = parse_model_config(json, "config.json").ropes.front();
+    const at::Tensor golden = testing::read_tensor(kGolden, scaled.golden);
+    const at::Tensor factor =
+        testing::read_tensor(kGolden, std::string(scaled.golden) + ".attention_factor");
+    EXPECT_TRUE(tensors_close(rope_inverse_frequencies(rope, scaled.length) / golden,
+                              at::ones_like(golden), 5e-7))
+        << scaled.golden;
+    EXPECT_NEAR(rope.attention_factor, factor.item<double>(), 1e-12) << scaled.golden;
+  }
+}
+
+// M = 100, f = 2, d = 4, L = 150: theta' = theta (2 * 1.5 - 1)^2 = 4 theta, and the second frequency
+// theta'^-1/2 is half as high.
+TEST(Rope, DynamicRopeFollowsTheLengthOfTheText) {
+  const RopeTable rope({.type = RopeType::kDynamic,
+                        .theta = 100,
+                        .factor = 2,
+                        .max_position_embeddings = 100,
+                        .rotary_dim = 4},
+                       at::kFloat);
+  const at::Tensor x = at::tensor({0.0f, 1.0f, 0.0f, 0.0f}).view({1, 1, 4});
+  const at::Tensor position = at::tensor({10}, at::kLong);
+  const auto cosine = [&](std::int64_t length) {
+    return rope.rotate(x, position, length).flatten()[1].item<double>();
+  };
+  EXPECT_NEAR(cosine(0), std::cos(1.0), 1e-6);
+  EXPECT_NEAR(cosine(100), std::cos(1.0), 1e-6);
+  EXPECT_NEAR(cosine(150), std::cos(0.5), 1e-6);
+  EXPECT_NEAR(cosine(100), std::cos(1.0), 1e-6);
+}
+
+TEST(Rope, LongropeSwitchesBeyondTheOriginalLength) {
+  const RopeTable rope({.type = RopeType::kLongRope,
+                        .original_max_position_embeddings = 8,
+                        .attention_factor = 2,
+                        .short_factors = {1},
+                        .long_factors = {4},
+                        .rotary_dim = 2},
+                       at::kFloat);
+  const at::Tensor x = at::tensor({1.0f, 0.0f, 3.0f}).view({1, 1, 3});  // the third channel passes
+  const at::Tensor position = at::tensor({1}, at::kLong);
+  const auto rotated = [&](double angle) {
+    return at::tensor({2 * std::cos(angle), 2 * std::sin(angle), 3.0});
+  };
+  EXPECT_TRUE(tensors_close(rope.rotate(x, position).flatten(), rotated(1), 1e-6));
+  EXPECT_TRUE(tensors_close(rope.rotate(x, position, 8).flatten(), rotated(1), 1e-6));
+  EXPECT_TRUE(tensors_close(rope.rotate(x, position, 9).flatten(), rotated(0.25), 1e-6));
+  EXPECT_TRUE(tensors_close(rope.unrotate(rope.rotate(x, position), position), x, 1e-6));
+}
+
+TEST(Rope, InterleavedPairsAreNeighbours) {
+  const RopeTable rope({.theta = 10000, .rotary_dim = 4, .interleaved = true}, at::kBFloat16);
+  const at::Tensor x = at::tensor({1.0f, 2.0f, 3.0f, 4.0f}).view({1, 1, 4}).to(at::kBFloat16);
+  const at::Tensor expected = at::tensor(
+      {1 * std::cos(3.0) - 2 * std::sin(3.0), 2 * std::cos(3.0) + 1 * std::sin(3.0),
+       3 * std::cos(0.03) - 4 * std::sin(0.03), 4 * std::cos(0.03) + 3 * std::sin(0.03)});
+  EXPECT_TRUE(testing::tensors_identical(rope.rotate(x, at::tensor({3}, at::kLong)).flatten(),
+                                         expected.to(at::kFloat).to(at::kBFloat16)));
+}
+
+TEST(Rope, LayersHaveTheirOwnTableOrNone) {
+  ModelConfig config;
+  config.ropes = {{.theta = 10000, .rotary_dim = 4}, {.theta = 100, .rotary_dim = 4}};
+  config.layers = {
+      {.window = {}, .rope = 0}, {.window = {}, .rope = 1}, {.window = {}, .rope = -1}};
+  const RopeTables ropes(config, at::kFloat);
+  const at::Tensor x = testing::random_normal({3, 2, 4}, 1);
+  const at::Tensor positions = at::tensor({4, 5, 6}, at::kLong);
+  for (const int layer : {0, 1}) {
+    const RopeTable alone(config.ropes[static_cast<std::size_t>(layer)], at::kFloat);
+    EXPECT_TRUE(
+        testing::tensors_identical(ropes.rotate(layer, x, positions), alone.rotate(x, positions)));
+  }
+  EXPECT_TRUE(testing::tensors_identical(ropes.rotate(2, x, positions), x));
+  EXPECT_TRUE(testing::tensors_identical(ropes.unrotate(2, x, positions), x));
 }
 
 TEST(Rope, TablesEqualTransformersFarOut) {

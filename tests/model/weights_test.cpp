@@ -136,7 +136,7 @@ TEST(LoadTensor, CastsAndCopiesFromMisalignedFiles) {
                                 at::tensor({1.5f, -2.0f}).view({2, 1})));
   EXPECT_EQ(load_tensor(checkpoint, name, {2, 1}, at::kHalf).scalar_type(), at::kHalf);
   EXPECT_THROW(load_tensor(checkpoint, name, {1, 2}, at::kFloat), Error);
-  EXPECT_EQ(storage_dtype(checkpoint, config_of(checkpoint)), at::kFloat);
+  EXPECT_EQ(storage_dtype(checkpoint, ModelConfig{}), at::kFloat);
 }
 
 // Memory of this process behind its mappings of `file`, in kB.

@@ -47,6 +47,22 @@ TEST(DecodeAttentionReference, QueryHeadsShareAKvHeadInOrder) {
   EXPECT_EQ((std::vector<float>(output, output + 4)), (std::vector<float>{3, 3, 8, 8}));
 }
 
+// Scores 0 and a large one that the cap leaves at ln 3.
+TEST(DecodeAttentionReference, CapsScores) {
+  const float query[] = {1}, key[] = {0, 1000}, value[] = {1, 5};
+  const DecodeAttentionParams params{.query = query,
+                                     .key = key,
+                                     .value = value,
+                                     .num_tokens = 2,
+                                     .num_heads = 1,
+                                     .num_kv_heads = 1,
+                                     .head_dim = 1,
+                                     .softcap = std::log(3.0f)};
+  float output = 0;
+  decode_attention_reference(params, &output);
+  EXPECT_NEAR(output, 4, 1e-6);
+}
+
 TEST(DecodeAttentionReference, ReadsHalfPrecision) {
   const float query[] = {1};
   const std::uint16_t key[] = {0, 0};
@@ -81,7 +97,8 @@ KvElement element_of(at::ScalarType type) {
 
 TEST_P(DecodeAttention, MatchesReference) {
   const auto [type, num_heads, num_kv_heads, head_dim] = GetParam();
-  for (const std::int64_t num_tokens : {1, 37, 64, 300, 5000}) {
+  for (const auto& [num_tokens, softcap] :
+       {std::pair(1, 0.0), {37, 0.0}, {64, 1.5}, {300, 0.0}, {300, 0.7}, {5000, 0.0}}) {
     const at::Tensor query = random_normal({num_heads, head_dim}, 1);
     const at::Tensor key = random_normal({num_tokens, num_kv_heads, head_dim}, 2).to(type);
     const at::Tensor value = random_normal({num_tokens, num_kv_heads, head_dim}, 3).to(type);
@@ -93,10 +110,13 @@ TEST_P(DecodeAttention, MatchesReference) {
                                        .num_heads = num_heads,
                                        .num_kv_heads = num_kv_heads,
                                        .head_dim = head_dim,
-                                       .scale = 1 / std::sqrt(static_cast<float>(head_dim))};
+                                       .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
+                                       .softcap = static_cast<float>(softcap)};
     at::Tensor expected = at::empty({num_heads * head_dim}, at::kFloat);
     decode_attention_reference(params, expected.mutable_data_ptr<float>());
-    EXPECT_TRUE(tensors_close(decode_attention(query, key, value), expected, 1e-5)) << num_tokens;
+    EXPECT_TRUE(
+        tensors_close(decode_attention(query, key, value, {.softcap = softcap}), expected, 1e-5))
+        << num_tokens << " " << softcap;
   }
 }
 
@@ -104,6 +124,15 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DecodeAttention,
                          ::testing::Combine(::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                                             ::testing::Values(8, 12), ::testing::Values(1, 2, 4),
                                             ::testing::Values(6, 8, 12, 32, 72, 128)));
+
+TEST(DecodeAttentionKernel, SeesTheWindowOnlyAndScales) {
+  const at::Tensor query = random_normal({4, 16}, 1);
+  const at::Tensor key = random_normal({50, 2, 16}, 2), value = random_normal({50, 2, 16}, 3);
+  const at::Tensor expected =
+      decode_attention(query * 2, key.narrow(0, 41, 9), value.narrow(0, 41, 9));
+  EXPECT_TRUE(tensors_close(decode_attention(query, key, value, {.window = 9, .scale = 0.5}),
+                            expected, 1e-6));
+}
 
 TEST(DecodeAttentionKernel, SurvivesLargeScores) {
   const at::Tensor query = at::full({1, 16}, 1000.0), value = random_normal({200, 1, 16}, 4);

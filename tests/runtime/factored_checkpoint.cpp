@@ -110,7 +110,7 @@ class Writer {
 KvPlan empty_plan(const SyntheticCheckpoint& model, const std::string& method) {
   KvPlan plan = plain_plan(model.num_layers, model.num_kv_heads, model.head_dim);
   plan.method = method;
-  plan.key_norm = model.model_type == "qwen3";
+  plan.key_norm = find_arch(model.model_type, "test").qk_norm != QkNorm::kNone;
   plan.layers.assign(plan.layers.size(), KvSource::kLatent);
   return plan;
 }

@@ -59,8 +59,8 @@ class GivenAttention : public Attention {
     const at::Tensor query = decoder_.rope().rotate(layer, input.query, batch.positions);
     const std::int64_t repeat = config.num_heads / config.num_kv_heads;
     const at::Tensor scores =
-        at::einsum("qhd,khd->hqk", {query, key.repeat_interleave(repeat, 1)}) /
-        std::sqrt(static_cast<double>(config.head_dim));
+        at::einsum("qhd,khd->hqk", {query, key.repeat_interleave(repeat, 1)}) *
+        config.attention_scale;
     const at::Tensor mask = at::arange(key.size(0)).unsqueeze(0) > batch.positions.unsqueeze(1);
     const at::Tensor weights = at::softmax(scores.masked_fill(mask, -INFINITY), -1);
     return at::einsum("hqk,khd->qhd", {weights, value.repeat_interleave(repeat, 1)}).flatten(1);
@@ -158,7 +158,7 @@ void expect_defined_cache(const SyntheticCheckpoint& model, MergeRule rule, std:
 }
 
 TEST(MergedCache, IsWhatTheDefinitionSays) {
-  for (const char* architecture : {"llama", "qwen2", "qwen3"}) {
+  for (const char* architecture : {"llama", "qwen2", "qwen3", "olmo2", "gemma3_text", "smollm3"}) {
     SyntheticCheckpoint model;
     model.model_type = architecture;
     model.attention_bias = true;
@@ -172,10 +172,10 @@ TEST(MergedCache, IsWhatTheDefinitionSays) {
 }
 
 // Four layers in one group of rank 12, and pending tokens of given layer inputs.
-class LatentEncoding : public ::testing::Test {
+class LatentEncoding : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    model_.model_type = "qwen3";
+    model_.model_type = GetParam();
     model_.attention_bias = true;
     MergePolicy policy;
     policy.sink_tokens = 0;
@@ -229,13 +229,13 @@ class LatentEncoding : public ::testing::Test {
 };
 
 // A token whose input is the same in all layers has one latent, whatever the rule: A x.
-TEST_F(LatentEncoding, EqualInputsGiveTheLatentItself) {
+TEST_P(LatentEncoding, EqualInputsGiveTheLatentItself) {
   const at::Tensor hidden = testing::random_normal({7, model_.hidden_size}, 3);
   const EncodedTokens encoded = encode({hidden, hidden, hidden, hidden});
   EXPECT_TRUE(tensors_close(encoded.latents, at::linear(hidden, latent_proj_), 1e-4));
 }
 
-TEST_F(LatentEncoding, LeastSquaresLosesLessThanAnyWeighting) {
+TEST_P(LatentEncoding, LeastSquaresLosesLessThanAnyWeighting) {
   std::vector<at::Tensor> hidden, latents;
   for (std::uint64_t layer = 0; layer < 4; ++layer) {
     hidden.push_back(testing::random_normal({20, model_.hidden_size}, 10 + layer));
@@ -252,6 +252,11 @@ TEST_F(LatentEncoding, LeastSquaresLosesLessThanAnyWeighting) {
     EXPECT_TRUE((lost(encoded.latents) <= lost(mixed) + 1e-6).all().item<bool>());
   }
 }
+
+// Norms of each head, the same with 1 + w, and of whole projections.
+INSTANTIATE_TEST_SUITE_P(KeyNorms, LatentEncoding,
+                         ::testing::Values("qwen3", "gemma3_text", "olmo2"),
+                         [](const auto& row) { return row.param; });
 
 }  // namespace
 }  // namespace kvc

@@ -42,7 +42,7 @@ at::Tensor values_of(const Segment& segment) {
 
 // Query by query, over the tokens it sees.
 at::Tensor brute_force(const at::Tensor& query, const at::Tensor& positions,
-                       const std::vector<Segment>& segments, std::optional<std::int64_t> window) {
+                       const std::vector<Segment>& segments, const AttentionRule& rule) {
   std::vector<at::Tensor> keys, values, key_positions, outputs;
   for (const Segment& segment : segments) {
     keys.push_back(segment.key);
@@ -54,14 +54,17 @@ at::Tensor brute_force(const at::Tensor& query, const at::Tensor& positions,
   for (std::int64_t i = 0; i < query.size(0); ++i) {
     const auto position = positions[i].item<std::int64_t>();
     at::Tensor seen = at_position <= position;
-    if (window) {
-      seen = seen & (at_position > position - *window);
+    if (rule.window) {
+      seen = seen & (at_position > position - *rule.window);
     }
     const at::Tensor rows = seen.nonzero().squeeze(1);
     for (std::int64_t head = 0; head < kHeads; ++head) {
       const std::int64_t kv_head = head / (kHeads / kKvHeads);
-      const at::Tensor scores =
-          at::mv(key.index_select(0, rows).select(1, kv_head), query[i][head]) / std::sqrt(8.0);
+      at::Tensor scores = at::mv(key.index_select(0, rows).select(1, kv_head), query[i][head]) *
+                          rule.scale.value_or(1 / std::sqrt(8.0));
+      if (rule.softcap != 0) {
+        scores = at::tanh(scores / rule.softcap) * rule.softcap;
+      }
       outputs.push_back(
           at::mv(value.index_select(0, rows).select(1, kv_head).t(), at::softmax(scores, 0)));
     }
@@ -78,13 +81,15 @@ TEST(SegmentAttention, IsOneSoftmaxOverAllSegments) {
                                          plain_segment(at::tensor({5, 6, 7, 8}, at::kLong), 20),
                                          plain_segment(at::cat({range(0, 3), range(11, 20)}), 30)};
   const at::Tensor query = random_normal({5, kHeads, kHeadDim}, 1);
-  for (const std::optional<std::int64_t> window : {std::optional<std::int64_t>{}, {7}, {1}}) {
-    const at::Tensor expected = brute_force(query, range(15, 20), segments, window);
-    EXPECT_TRUE(tensors_close(attend_segments(query, range(15, 20), segments, {.window = window}),
-                              expected, 1e-5));
+  for (const AttentionRule& rule :
+       {AttentionRule{}, AttentionRule{.window = 7}, AttentionRule{.window = 1},
+        AttentionRule{.window = 9, .scale = 0.9, .softcap = 0.8}}) {
+    const at::Tensor expected = brute_force(query, range(15, 20), segments, rule);
+    EXPECT_TRUE(
+        tensors_close(attend_segments(query, range(15, 20), segments, rule), expected, 1e-5));
     const std::vector<Segment> reversed(segments.rbegin(), segments.rend());
-    EXPECT_TRUE(tensors_close(attend_segments(query, range(15, 20), reversed, {.window = window}),
-                              expected, 1e-5));
+    EXPECT_TRUE(
+        tensors_close(attend_segments(query, range(15, 20), reversed, rule), expected, 1e-5));
   }
 }
 
