@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "core/error.h"
+#include "model/tokenizer/utf8.h"
 
 namespace kvc::jinja {
 
@@ -36,7 +37,7 @@ std::string found(const Token& token) {
     case TokenKind::kPrintEnd:
       return "}}";
     default:
-      return "'" + token.text.substr(0, 40) + "'";
+      return "'" + replace_invalid_utf8(token.text.substr(0, 40)) + "'";
   }
 }
 

@@ -187,7 +187,8 @@ class Lexer {
       add(TokenKind::kOperator, std::string(text));
       return advance(text.size());
     }
-    fail_here(fmt::format("unexpected character '{}'", source_.substr(at_, 1)));
+    const std::size_t length = code_point_at(source_, at_).length;
+    fail_here(fmt::format("unexpected character '{}'", source_.substr(at_, length)));
   }
 
   void check_brackets(char c, std::string& open) const {
