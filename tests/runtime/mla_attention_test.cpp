@@ -2,12 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
+#include "runtime/engine.h"
+#include "tests/testing/synthetic_checkpoint.h"
+#include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
 namespace kvc {
 namespace {
 
+using testing::random_ids;
 using testing::random_normal;
 using testing::tensors_close;
 
@@ -85,6 +91,53 @@ TEST(MlaAttention, AnswersInTheQuerysType) {
     const at::Tensor output = attend(kSizes, rounded, kScale, query, rows);
     EXPECT_EQ(output.scalar_type(), at::kBFloat16);
     EXPECT_TRUE(tensors_close(output.to(at::kFloat), expected, 0.05 * testing::spread(expected)));
+  }
+}
+
+Engine load(const std::filesystem::path& directory) {
+  EngineOptions options;
+  options.dtype = "float32";
+  return Engine::load(directory, options);
+}
+
+// A latent of 16 and a rotary key of 4 in each of 4 layers.
+TEST(MlaCache, HoldsTheLatentsThatThePlanCounts) {
+  const testing::TemporaryDirectory directory;
+  testing::write_synthetic_checkpoint(directory / "m", {.model_type = "deepseek_v2"});
+  const Engine engine = load(directory / "m");
+  Sequence sequence = engine.new_sequence();
+  engine.prefill({&sequence}, random_ids(1, 21, 96, 1), Engine::Rows::kLast);
+  engine.extend({&sequence}, random_ids(1, 12, 96, 2), Engine::Rows::kLast);
+  EXPECT_EQ(sequence.num_tokens(), 33);
+  EXPECT_EQ(engine.allocator().allocated_bytes(), 48 * 4 * (16 + 4) * 4);
+  EXPECT_EQ(engine.allocator().allocated_bytes(),
+            plan_bytes(engine.plan(), 33, {}, KvDtype::kFloat32, 16));
+  EXPECT_EQ(original_bytes(engine.plan(), 33, KvDtype::kFloat32), 33 * 4 * (16 + 4) * 4);
+}
+
+// Angles that change with the length of the text apply to cached keys, too. One layer, as deeper ones
+// read what earlier tokens were at their time.
+TEST(MlaCache, FollowsRopeThatDependsOnTheLength) {
+  const testing::TemporaryDirectory directory;
+  const testing::SyntheticCheckpoint model{.model_type = "deepseek_v2", .num_layers = 1};
+  testing::write_synthetic_checkpoint(directory / "m", model);
+  Json config = testing::synthetic_config(model);
+  config["max_position_embeddings"] = 16;
+  config["rope_parameters"] = {{"rope_type", "dynamic"}, {"rope_theta", 100.0}, {"factor", 4.0}};
+  std::ofstream(directory / "m/config.json") << dump_json(config);
+  const Engine engine = load(directory / "m");
+  const Decoder decoder(Checkpoint::open(directory / "m"), at::kFloat);
+  FullAttention attention(decoder.config(), decoder.rope());
+  const std::vector<std::int64_t> ids = random_ids(1, 30, 96, 3).front();
+  Sequence sequence = engine.new_sequence();
+  engine.prefill({&sequence}, {{ids.begin(), ids.begin() + 10}}, Engine::Rows::kLast);
+  for (std::ptrdiff_t end = 11; end <= 30; ++end) {
+    const at::Tensor logits =
+        engine.extend({&sequence}, {{ids[static_cast<std::size_t>(end) - 1]}}, Engine::Rows::kLast)
+            .front();
+    const at::Tensor expected = decoder.logits(
+        decoder.forward(TokenBatch::of({{ids.begin(), ids.begin() + end}}), attention));
+    EXPECT_TRUE(tensors_close(logits, expected.narrow(0, end - 1, 1), 1e-5)) << end;
   }
 }
 
