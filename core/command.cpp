@@ -16,6 +16,7 @@
 
 #include "core/error.h"
 #include "core/interrupt.h"
+#include "core/message.h"
 #include "core/progress.h"
 #include "core/provenance.h"
 
@@ -88,7 +89,7 @@ void flush_standard_output() {
 }
 
 int report(const std::string& program, const std::string& message, ExitCode code) {
-  const std::string line = fmt::format("{}: error: {}\n", program, message);
+  const std::string line = fmt::format("{}: error: {}\n", program, one_line(message));
   std::fwrite(line.data(), 1, line.size(), stderr);
   return static_cast<int>(code);
 }

@@ -1,0 +1,24 @@
+#include "core/message.h"
+
+#include <gtest/gtest.h>
+
+namespace kvc {
+namespace {
+
+TEST(OneLine, EscapesWhatWouldBreakTheLine) {
+  EXPECT_EQ(one_line("config.json: \"a\nb\x01\x7f\" \xC3\xA9"),
+            "config.json: \"a\\nb\\x01\\x7f\" \xC3\xA9");
+}
+
+TEST(OneLine, LeavesOutTheMiddleOfALongMessage) {
+  std::string message(9000, 'x');
+  message.insert(0, "begin").append("end");
+  const std::string line = one_line(message);
+  EXPECT_EQ(line.size(), 4003u);
+  EXPECT_TRUE(line.starts_with("beginx"));
+  EXPECT_TRUE(line.ends_with("xend"));
+  EXPECT_NE(line.find("x...x"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvc
