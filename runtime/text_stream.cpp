@@ -39,9 +39,11 @@ std::string TextStream::take(bool even_incomplete) {
   printed_ = ids_.size();
   // With byte fallback a bad byte spoils the good ones before it, also those that were printed; what
   // follows them starts with a whole character all the same.
-  std::size_t begin = before.size();
-  while (begin < after.size() && is_continuation(after[begin])) ++begin;
-  return after.substr(begin);
+  std::size_t fresh = before.size();
+  while (fresh < after.size() && is_continuation(after[fresh])) {
+    ++fresh;
+  }
+  return after.substr(fresh);
 }
 
 std::string continuation_text(const Tokenizer& tokenizer, const std::vector<std::int64_t>& prompt,
