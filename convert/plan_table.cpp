@@ -67,7 +67,7 @@ std::int64_t peak_memory(const ModelConfig& config, const KvPlan& plan) {
 // Seconds on two cores: measured constants of the eigendecomposition and of float64 products.
 double factorisation_seconds(const ModelConfig& config, const ConvertSettings& settings,
                              const KvPlan& plan) {
-  constexpr double kEigen = 1.4e-10, kProduct = 1.1e-11;
+  constexpr double kEigen = 3.5e-11, kProduct = 1.1e-11;
   double seconds = 0;
   for (const LatentGroup& group : plan.groups) {
     const auto h = static_cast<double>(config.hidden_size);
