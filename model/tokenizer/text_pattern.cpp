@@ -6,7 +6,7 @@ TextPattern::TextPattern(const TokenizerJson& json, const std::string& subject) 
   const auto pattern = json.find("pattern");
   KVC_CHECK(pattern != json.end() && pattern->is_object() && pattern->size() == 1,
             "{}: \"pattern\" is missing or not one pattern", subject);
-  const std::string& kind = pattern->begin().key();
+  const std::string kind = pattern->begin().key();
   KVC_CHECK(kind == "String" || kind == "Regex",
             "{}: pattern kind \"{}\" is not supported; supported: String, Regex", subject, kind);
   const auto text = component_value<std::string>(*pattern, kind, subject);
