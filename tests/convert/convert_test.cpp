@@ -225,7 +225,7 @@ TEST_F(Convert, PaluIsASplitGroupOfOneLayer) {
   settings.method = "palu";
   settings.rank = 0.5;
   const fs::path out = convert_to("out", settings, false);
-  const LatentGroup& group = read_conversion(out).plan.groups.at(1);
+  const LatentGroup group = read_conversion(out).plan.groups.at(1);
   EXPECT_TRUE(group.split_kv);
   EXPECT_EQ(group.key_rank, 8);
   // The same factorisation as a group of one layer's keys alone.
