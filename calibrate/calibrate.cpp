@@ -14,12 +14,6 @@ namespace {
 
 constexpr std::int64_t kMemoryBytes = std::int64_t{1} << 30;  // larger tensors spill to disk
 
-ModelConfig config_of(const Checkpoint& checkpoint) {
-  ModelConfig config = read_model_config(checkpoint);
-  check_tensors(checkpoint, config);
-  return config;
-}
-
 // The keys and values of the layer before the current one, for every token; each sequence's are
 // replaced by the current layer's once both have been used.
 class PreviousLayer {
@@ -85,7 +79,7 @@ Provenance calibration_provenance(const Checkpoint& checkpoint, const TokenSet& 
 
 void calibrate(const Checkpoint& checkpoint, const TokenSet& tokens,
                const std::filesystem::path& out, bool force) {
-  const ModelConfig config = config_of(checkpoint);
+  const ModelConfig config = read_checked_model_config(checkpoint);
   OutputFile output(out, force);
   Hdf5Writer file(output.path());
   write_provenance(file, calibration_provenance(checkpoint, tokens));

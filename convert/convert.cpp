@@ -49,8 +49,7 @@ struct Sources {
 
 Sources open_sources(const ConvertInputs& inputs, const ConvertSettings& settings) {
   Checkpoint checkpoint = Checkpoint::open(inputs.checkpoint);
-  ModelConfig config = read_model_config(checkpoint);
-  check_tensors(checkpoint, config);
+  ModelConfig config = read_checked_model_config(checkpoint);
   TokenSet tokens = read_token_set(inputs.tokens, config.vocab_size);
   KVC_CHECK(!needs_calibration(settings) || !inputs.calibration.empty(),
             "--factor whitened needs a calibration file");

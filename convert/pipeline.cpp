@@ -12,7 +12,6 @@
 #include "fisher/fisher.h"
 #include "model/checkpoint_config.h"
 #include "model/text.h"
-#include "model/weights.h"
 #include "validate/html_report.h"
 #include "validate/validate.h"
 
@@ -196,8 +195,7 @@ void run_pipeline(PipelineOptions options) {
   }
   const Checkpoint checkpoint = Checkpoint::open(options.checkpoint);
   check_original(checkpoint);
-  const ModelConfig config = read_model_config(checkpoint);
-  check_tensors(checkpoint, config);
+  const ModelConfig config = read_checked_model_config(checkpoint);
   make_plan(config, options.settings, options.force);  // refuses before any work is done
   if (options.out.empty()) {
     options.out = default_output(options.checkpoint, options.settings.method);

@@ -11,12 +11,6 @@
 namespace kvc {
 namespace {
 
-ModelConfig config_of(const Checkpoint& checkpoint) {
-  ModelConfig config = read_model_config(checkpoint);
-  check_tensors(checkpoint, config);
-  return config;
-}
-
 // One run over a token set. Boundary l is the input of layer l; behind the last layer, and once layer l
 // has been differentiated, boundary l holds d loss / d boundary instead.
 class FisherRun {
@@ -115,7 +109,7 @@ Provenance fisher_provenance(const Checkpoint& checkpoint, const TokenSet& token
 
 void fisher(const Checkpoint& checkpoint, const TokenSet& tokens, const std::filesystem::path& out,
             bool force) {
-  const ModelConfig config = config_of(checkpoint);
+  const ModelConfig config = read_checked_model_config(checkpoint);
   for (const auto& sequence : tokens.sequences) {
     KVC_CHECK(sequence.size() >= 2,
               "the token set holds a sequence of {} tokens; Fisher information scores each token "

@@ -2,6 +2,7 @@
 
 #include "model/expert_tensors.h"
 #include "model/tensor_names.h"
+#include "model/weights.h"
 
 namespace kvc {
 
@@ -21,6 +22,12 @@ ModelConfig read_model_config(const Checkpoint& checkpoint) {
       }
     }
   }
+  return config;
+}
+
+ModelConfig read_checked_model_config(const Checkpoint& checkpoint) {
+  ModelConfig config = read_model_config(checkpoint);
+  check_tensors(checkpoint, config);
   return config;
 }
 

@@ -7,5 +7,7 @@
 namespace kvc {
 
 ModelConfig read_model_config(const Checkpoint& checkpoint);
+// The same of a checkpoint whose tensors are those of its config (check_tensors in model/weights.h).
+ModelConfig read_checked_model_config(const Checkpoint& checkpoint);
 
 }  // namespace kvc
