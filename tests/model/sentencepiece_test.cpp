@@ -1,5 +1,4 @@
-// Checkpoints with a tokenizer.model alone: texts and ids from transformers' Python tokenizers
-// (scripts/make_sentencepiece_golden.py), damaged files, settings that are refused.
+// Checkpoints with a tokenizer.model alone: damaged files, settings that are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,7 +6,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
@@ -20,7 +18,6 @@ namespace kvc {
 namespace {
 
 namespace fs = std::filesystem;
-using Ids = std::vector<std::int64_t>;
 using testing::HasSubstr;
 
 const fs::path kData = fs::path(KVC_TEST_DATA) / "tokenizer";
@@ -29,30 +26,6 @@ std::string read_all(const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
-
-class SentencepieceGolden : public testing::TestWithParam<const char*> {};
-
-TEST_P(SentencepieceGolden, EqualsTransformers) {
-  const Tokenizer tokenizer = Tokenizer::load(kData / GetParam());
-  const auto cases = nlohmann::json::parse(read_all(kData / (std::string(GetParam()) + ".json")));
-  ASSERT_GT(cases.size(), 100u);
-  for (const auto& expected : cases) {
-    const Ids ids = expected["ids"];
-    EXPECT_EQ(tokenizer.decode(ids), expected["decoded"].get<std::string>()) << expected.dump();
-    if (expected.contains("text")) {
-      EXPECT_EQ(tokenizer.encode(expected["text"].get<std::string>()), ids) << expected.dump();
-    } else {
-      EXPECT_EQ(tokenizer.decode(ids, false), expected["all"].get<std::string>())
-          << expected.dump();
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(All, SentencepieceGolden,
-                         testing::Values("sentencepiece_llama", "sentencepiece_legacy",
-                                         "sentencepiece_added", "sentencepiece_old_files",
-                                         "sentencepiece_gemma", "sentencepiece_nfkc",
-                                         "sentencepiece_unigram"));
 
 class SentencepieceFiles : public testing::Test {
  protected:

@@ -1,4 +1,5 @@
-// Texts and ids from the tokenizers library (scripts/make_tokenizer_golden.py).
+// Texts and ids from the tokenizers library (scripts/make_tokenizer_golden.py) and, where there is a
+// tokenizer.model alone, from transformers' Python tokenizers (scripts/make_sentencepiece_golden.py).
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -50,7 +51,9 @@ INSTANTIATE_TEST_SUITE_P(
                     "metaspace_bytes", "metaspace_forms", "gpt2", "llama3", "qwen2", "qwen35",
                     "o200k", "kimi", "starcoder2", "deepseek_v3", "deepseek_coder", "falcon",
                     "gpt_neox", "clip", "llama2", "mistral", "metaspace_always", "metaspace_never",
-                    "gemma", "accents", "control"));
+                    "gemma", "accents", "control", "sentencepiece_llama", "sentencepiece_legacy",
+                    "sentencepiece_added", "sentencepiece_old_files", "sentencepiece_gemma",
+                    "sentencepiece_nfkc", "sentencepiece_unigram"));
 
 TEST(Tokenizer, AddsSpecialTokensOnlyIfAsked) {
   const Tokenizer tokenizer = Tokenizer::load(kData / "stories260K-hf");
