@@ -11,7 +11,7 @@ from pathlib import Path
 
 import sentencepiece_cases
 import tokenizer_cases as cases
-from check_tokenizer import batches, native
+from check_tokenizer import count_differences
 
 
 EVERY_SCALAR = ["sentencepiece_llama", "sentencepiece_gemma", "sentencepiece_symbols", "sentencepiece_nfkc", "sentencepiece_unigram"]
@@ -20,8 +20,7 @@ EVERY_SCALAR = ["sentencepiece_llama", "sentencepiece_gemma", "sentencepiece_sym
 def items(rng, count, vocab_size, every_scalar):
     yield from sentencepiece_cases.texts(rng, count)
     if every_scalar and count >= 50_000:
-        codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
-        yield from cases.texts_with_scalars(codes, 100)
+        yield from cases.texts_with_scalars(cases.every_scalar(), 100)
     yield from cases.random_ids(rng, vocab_size, count // 5)
 
 
@@ -39,15 +38,9 @@ def compare(program, name, models, count):
         library = sentencepiece_cases.load(directory)
         # Slow in the library: once per model is enough.
         every_scalar = name in EVERY_SCALAR
-        checked = differences = 0
-        for batch in batches(items(cases.generator(1), count, library.sp_model.get_piece_size(), every_scalar)):
-            for item, found in zip(batch, native(program, directory, batch), strict=True):
-                wanted = expected(library, item)
-                checked += 1
-                if found != wanted:
-                    differences += 1
-                    if differences <= 5:
-                        print(f"{name}: {item!r}\n  native  {found}\n  library {wanted}")
+        checked, differences = count_differences(
+            program, name, directory, items(cases.generator(1), count, library.sp_model.get_piece_size(), every_scalar),
+            lambda batch: (expected(library, item) for item in batch))
         print(f"{name}: {checked} compared, {differences} differ", flush=True)
         return differences
 

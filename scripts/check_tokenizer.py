@@ -57,20 +57,27 @@ def items_of(library, texts, codes):
     yield from cases.random_ids(cases.generator(2), library.get_vocab_size(), len(texts) // 5)
 
 
+def count_differences(program, name, directory, items, expected):
+    """How many items were compared, and how many differ from `expected` of their batch; prints the first of these."""
+    checked = differences = 0
+    for batch in batches(items):
+        for item, found, wanted in zip(batch, native(program, directory, batch), expected(batch), strict=True):
+            checked += 1
+            if found != wanted:
+                differences += 1
+                if differences <= 5:
+                    print(f"{name}: {item!r}\n  native  {found}\n  library {wanted}")
+    return checked, differences
+
+
 def compare(program, name, definition, texts, codes):
     """Number of differences."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "tokenizer.json"
         path.write_text(json.dumps(definition), encoding="utf-8")
         library = Tokenizer.from_file(str(path))
-        checked = differences = 0
-        for batch in batches(items_of(library, texts, codes)):
-            for item, found, wanted in zip(batch, native(program, directory, batch), expected(library, batch), strict=True):
-                checked += 1
-                if found != wanted:
-                    differences += 1
-                    if differences <= 5:
-                        print(f"{name}: {item!r}\n  native  {found}\n  library {wanted}")
+        checked, differences = count_differences(
+            program, name, directory, items_of(library, texts, codes), lambda batch: expected(library, batch))
         print(f"{name}: {checked} texts and lists of ids, {len(codes)} scalar values compared, {differences} differ", flush=True)
         return differences
 
