@@ -1,12 +1,13 @@
 #include "model/fused_ops.h"
 
 #include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+
+#include "model/parallel.h"
 
 namespace kvc {
 namespace {
@@ -99,7 +100,7 @@ void rotate_row(const T* __restrict x, const T* __restrict cos, const T* __restr
 template <typename Row>
 void for_each_row(std::int64_t num_rows, std::int64_t size, const Row& row) {
   const std::int64_t grain = std::max<std::int64_t>(1, kElementsPerThread / size);
-  at::parallel_for(0, num_rows, grain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_pieces(num_rows, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t index = begin; index < end; ++index) {
       row(index);
     }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "model/parallel.h"
 #include "runtime/kernels/decode_attention.h"
 
 namespace kvc {
@@ -67,7 +68,7 @@ at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& all_keys,
       std::clamp<std::int64_t>(key.numel() / kElementsPerThread, 1, at::get_num_threads());
   const std::int64_t per_chunk = (params.num_tokens + chunks - 1) / chunks;
   Partials work(chunks, params.num_heads, params.head_dim);
-  at::parallel_for(0, chunks, 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_pieces(chunks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t chunk = begin; chunk < end; ++chunk) {
       decode_attention_partial(params, chunk * per_chunk,
                                std::min(params.num_tokens, (chunk + 1) * per_chunk),

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <thread>
 
-#include "convert/eigen/parallel.h"
+#include "model/parallel.h"
 
 namespace kvc {
 namespace {

@@ -2,8 +2,8 @@
 #include <array>
 
 #include "convert/eigen/back_transform.h"
-#include "convert/eigen/parallel.h"
 #include "convert/eigen/reflector_kernel.h"
+#include "model/parallel.h"
 
 namespace kvc {
 namespace {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "convert/eigen/parallel.h"
 #include "convert/eigen/secular_kernel.h"
+#include "model/parallel.h"
 
 namespace kvc {
 namespace {

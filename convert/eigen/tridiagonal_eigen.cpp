@@ -7,8 +7,8 @@
 #include <limits>
 #include <numeric>
 
-#include "convert/eigen/parallel.h"
 #include "convert/eigen/rank_one_merge.h"
+#include "model/parallel.h"
 
 namespace kvc {
 namespace {

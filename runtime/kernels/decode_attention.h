@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-namespace kvc {
+#include "runtime/kernels/kv_rows.h"
 
-enum class KvElement { kFloat32, kBFloat16, kFloat16 };
+namespace kvc {
 
 // One token's query heads against num_tokens cached keys and values, post-RoPE. Query head h reads
 // KV head h / (num_heads / num_kv_heads).

@@ -1,4 +1,4 @@
-#include "convert/eigen/parallel.h"
+#include "model/parallel.h"
 
 #include <ATen/Parallel.h>
 

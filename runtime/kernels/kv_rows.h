@@ -1,0 +1,60 @@
+// How rows of a KV store lie in memory: what stores write and kernels read. Needs no torch.
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+
+namespace kvc {
+
+enum class KvElement { kFloat32, kBFloat16, kFloat16, kInt8, kInt4 };
+
+// Which numbers of a quantised store share a scale.
+//   per row      `quantised_group(head_dim)` neighbouring channels of one row (values, latents)
+//   per channel  one channel of kQuantisedRows neighbouring rows (keys, before RoPE)
+enum class KvScales { kPerRow, kPerChannel };
+
+inline constexpr std::int64_t kQuantisedRows = 32;
+// Channels that share a scale: 32, or the largest power of two that divides a head's width.
+inline std::int64_t quantised_group(std::int64_t head_dim) {
+  return std::gcd(head_dim, std::int64_t{32});
+}
+
+// Rows of `width` numbers each in blocks of `block_rows` rows: row i is row i % block_rows of block
+// i / block_rows. An integer code c stands for minimum + scale * c, with c in 0 .. 255 or 0 .. 15;
+// scale and minimum are float16.
+//   float32, bfloat16, float16   the rows, one after the other
+//   int8, per row       every row: `width` codes, then for every group of channels its scale and its
+//                       minimum
+//   int8, per channel   every kQuantisedRows rows: the rows' codes, then `width` scales, then
+//                       `width` minima; block_rows is a multiple of kQuantisedRows
+//   int4                the same with half a byte per code: of a row's every run of g =
+//                       quantised_group(head_dim) channels, byte j holds channel j in its low and
+//                       channel j + g / 2 in its high half
+struct KvRows {
+  const void* const* blocks = nullptr;
+  std::int64_t block_rows = 0;
+  std::int64_t num_rows = 0;
+  KvElement element = KvElement::kFloat32;
+  KvScales scales = KvScales::kPerRow;  // int8 and int4
+};
+
+// Bytes of `rows` rows (per channel: a multiple of kQuantisedRows).
+inline std::int64_t kv_rows_bytes(std::int64_t rows, std::int64_t width, std::int64_t head_dim,
+                                  KvElement element, KvScales scales) {
+  switch (element) {
+    case KvElement::kFloat32:
+      return rows * width * 4;
+    case KvElement::kBFloat16:
+    case KvElement::kFloat16:
+      return rows * width * 2;
+    default:
+      break;
+  }
+  const std::int64_t codes = element == KvElement::kInt8 ? rows * width : rows * width / 2;
+  const std::int64_t scaled = scales == KvScales::kPerRow
+                                  ? rows * (width / quantised_group(head_dim))
+                                  : rows / kQuantisedRows * width;
+  return codes + scaled * 4;
+}
+
+}  // namespace kvc
