@@ -72,7 +72,7 @@ Run run_of(CharacterClass kind, std::string_view text, std::size_t begin) {
   return run;
 }
 
-void find_gpt2_pieces(std::string_view text, SearchBudget&, std::vector<Segment>& segments) {
+void find_gpt2_pieces(std::string_view text, SearchBudget&, std::vector<TextSegment>& segments) {
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = gpt2_piece_end(text, begin);
     segments.push_back({begin, end, true});

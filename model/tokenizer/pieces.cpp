@@ -21,10 +21,10 @@ constexpr BehaviorRow kBehaviors[] = {
 };
 
 // Neighbours of one kind become one.
-void merge_contiguous(std::vector<Segment>& segments) {
+void merge_contiguous(std::vector<TextSegment>& segments) {
   std::size_t count = 0;
   bool previous_match = false;
-  for (const Segment& segment : segments) {
+  for (const TextSegment& segment : segments) {
     if (segment.is_match == previous_match && count > 0) {
       segments[count - 1].end = segment.end;
     } else {
@@ -36,10 +36,10 @@ void merge_contiguous(std::vector<Segment>& segments) {
 }
 
 // A match becomes the end of what stands before it, if that is no match.
-void merge_with_previous(std::vector<Segment>& segments) {
+void merge_with_previous(std::vector<TextSegment>& segments) {
   std::size_t count = 0;
   bool previous_match = false;
-  for (const Segment& segment : segments) {
+  for (const TextSegment& segment : segments) {
     if (segment.is_match && !previous_match && count > 0) {
       segments[count - 1].end = segment.end;
     } else {
@@ -50,11 +50,11 @@ void merge_with_previous(std::vector<Segment>& segments) {
   segments.resize(count);
 }
 
-void merge_with_next(std::vector<Segment>& segments) {
+void merge_with_next(std::vector<TextSegment>& segments) {
   std::size_t first = segments.size();
   bool next_match = false;
   for (std::size_t i = segments.size(); i-- > 0;) {
-    const Segment segment = segments[i];
+    const TextSegment segment = segments[i];
     if (segment.is_match && !next_match && first < segments.size()) {
       segments[first].begin = segment.begin;
     } else {
@@ -65,10 +65,10 @@ void merge_with_next(std::vector<Segment>& segments) {
   segments.erase(segments.begin(), segments.begin() + static_cast<std::ptrdiff_t>(first));
 }
 
-void apply_behavior(std::vector<Segment>& segments, SplitBehavior behavior) {
+void apply_behavior(std::vector<TextSegment>& segments, SplitBehavior behavior) {
   switch (behavior) {
     case SplitBehavior::kRemoved:
-      std::erase_if(segments, [](const Segment& segment) { return segment.is_match; });
+      std::erase_if(segments, [](const TextSegment& segment) { return segment.is_match; });
       break;
     case SplitBehavior::kIsolated:
       break;
@@ -100,12 +100,12 @@ void split_pieces(Pieces& pieces, const SegmentFinder& find, SplitBehavior behav
                   SearchBudget& budget) {
   std::vector<Piece> result;
   result.reserve(pieces.text.size() / 8 + pieces.pieces.size());
-  std::vector<Segment> segments;
+  std::vector<TextSegment> segments;
   for (const Piece& piece : pieces.pieces) {
     segments.clear();
     find(pieces.view(piece), budget, segments);
     apply_behavior(segments, behavior);
-    for (const Segment& segment : segments) {
+    for (const TextSegment& segment : segments) {
       if (segment.begin == segment.end) continue;
       result.push_back({piece.begin + segment.begin, piece.begin + segment.end});
     }

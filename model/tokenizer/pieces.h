@@ -28,14 +28,14 @@ struct Pieces {
 };
 
 // One stretch of a text that a pattern was looked for in: matches and what lies between them.
-struct Segment {
+struct TextSegment {
   std::size_t begin = 0, end = 0;
   bool is_match = false;
 };
 
 // Appends the segments of `text`, which is not empty; together they cover it.
 using SegmentFinder =
-    std::function<void(std::string_view text, SearchBudget&, std::vector<Segment>& segments)>;
+    std::function<void(std::string_view text, SearchBudget&, std::vector<TextSegment>& segments)>;
 
 // What becomes of a match.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };

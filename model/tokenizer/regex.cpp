@@ -80,7 +80,7 @@ class Search {
   }
 
   // The first match at or after `begin`; false: there is none.
-  bool find(std::size_t begin, Segment& match) {
+  bool find(std::size_t begin, TextSegment& match) {
     for (std::uint64_t retries = kFirstRetries;; retries *= kMoreRetries) {
       const int found = search(begin, std::min(retries, budget_.left()));
       if (retries > kFirstRetries) budget_.charge(retries);
@@ -105,7 +105,7 @@ class Search {
                                   ONIG_OPTION_NONE, parameters_.get());
   }
 
-  bool read_match(int found, Segment& match) const {
+  bool read_match(int found, TextSegment& match) const {
     if (found == ONIG_MISMATCH) return false;
     KVC_CHECK(found >= 0, "{}: looking for the pattern in a text of {} bytes: {}", subject_,
               text_.size(), error_text(found));
@@ -144,11 +144,11 @@ Regex& Regex::operator=(Regex&&) noexcept = default;
 Regex::~Regex() = default;
 
 void Regex::find_all(std::string_view text, SearchBudget& budget,
-                     std::vector<Segment>& segments) const {
+                     std::vector<TextSegment>& segments) const {
   Search search(compiled_->regex.get(), text, budget, compiled_->subject);
   std::size_t done = 0;  // segments cover the text up to here
   bool any_match = false;
-  Segment match;
+  TextSegment match;
   for (std::size_t begin = 0; begin <= text.size() && search.find(begin, match);) {
     if (match.begin == match.end && any_match && match.end == done) {
       begin += begin < text.size() ? code_point_at(text, begin).length : 1;

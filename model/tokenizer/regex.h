@@ -24,7 +24,8 @@ class Regex {
 
   // Appends the segments of `text`, which is valid UTF-8 and not empty. An empty match is one only
   // where no match ended. Throws Error when the budget is spent.
-  void find_all(std::string_view text, SearchBudget& budget, std::vector<Segment>& segments) const;
+  void find_all(std::string_view text, SearchBudget& budget,
+                std::vector<TextSegment>& segments) const;
 
  private:
   struct Compiled;

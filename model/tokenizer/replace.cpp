@@ -10,12 +10,12 @@ Replacement::Replacement(const TokenizerJson& json, const std::string& subject)
 
 void Replacement::apply(AlignedText& aligned, SearchBudget& budget) const {
   if (aligned.text.empty()) return;
-  std::vector<Segment> segments;
+  std::vector<TextSegment> segments;
   pattern_.find_all(aligned.text, budget, segments);
   std::string result;
   result.reserve(aligned.text.size());
   std::size_t first_end = 0;
-  for (const Segment& segment : segments) {
+  for (const TextSegment& segment : segments) {
     const std::size_t begin = result.size();
     result += segment.is_match ? content_
                                : aligned.text.substr(segment.begin, segment.end - segment.begin);

@@ -20,7 +20,7 @@ PreTokenizer splitter(SegmentFinder find, SplitBehavior behavior) {
 // Each character for which `belongs` holds is one match.
 template <typename Belongs>
 SegmentFinder character_finder(Belongs belongs) {
-  return [belongs](std::string_view text, SearchBudget&, std::vector<Segment>& segments) {
+  return [belongs](std::string_view text, SearchBudget&, std::vector<TextSegment>& segments) {
     std::size_t done = 0;
     for (std::size_t position = 0; position < text.size();) {
       const CodePoint code = code_point_at(text, position);
@@ -44,7 +44,7 @@ WordKind word_kind(char32_t code_point) {
 }
 
 // White space is what matches; runs of word characters and runs of others lie between.
-void find_outside_words(std::string_view text, SearchBudget&, std::vector<Segment>& segments) {
+void find_outside_words(std::string_view text, SearchBudget&, std::vector<TextSegment>& segments) {
   WordKind previous = WordKind::kSpace;
   for (std::size_t position = 0; position < text.size();) {
     const CodePoint code = code_point_at(text, position);
@@ -68,10 +68,10 @@ PreTokenizer make_split(const TokenizerJson& json, const std::string& subject) {
   const bool invert = component_value<bool>(json, "invert", subject);
   return splitter(
       [pattern, invert](std::string_view text, SearchBudget& budget,
-                        std::vector<Segment>& segments) {
+                        std::vector<TextSegment>& segments) {
         pattern.find_all(text, budget, segments);
         if (!invert) return;
-        for (Segment& segment : segments) segment.is_match = !segment.is_match;
+        for (TextSegment& segment : segments) segment.is_match = !segment.is_match;
       },
       behavior);
 }

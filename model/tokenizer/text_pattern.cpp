@@ -18,7 +18,7 @@ TextPattern::TextPattern(const TokenizerJson& json, const std::string& subject) 
 }
 
 void TextPattern::find_all(std::string_view text, SearchBudget& budget,
-                           std::vector<Segment>& segments) const {
+                           std::vector<TextSegment>& segments) const {
   if (regex_) return regex_->find_all(text, budget, segments);
   std::size_t done = 0;
   for (std::size_t match; (match = text.find(literal_, done)) != std::string_view::npos;) {

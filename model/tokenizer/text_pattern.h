@@ -18,7 +18,8 @@ class TextPattern {
   TextPattern(const TokenizerJson& json, const std::string& subject);
 
   // Appends the segments of `text`, which is not empty.
-  void find_all(std::string_view text, SearchBudget& budget, std::vector<Segment>& segments) const;
+  void find_all(std::string_view text, SearchBudget& budget,
+                std::vector<TextSegment>& segments) const;
 
  private:
   std::string literal_;

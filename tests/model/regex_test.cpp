@@ -15,10 +15,10 @@ using testing::HasSubstr;
 std::vector<std::string> segments(const std::string& pattern, const std::string& text) {
   const Regex regex(pattern, "test");
   SearchBudget budget(text.size());
-  std::vector<Segment> found;
+  std::vector<TextSegment> found;
   regex.find_all(text, budget, found);
   std::vector<std::string> result;
-  for (const Segment& segment : found) {
+  for (const TextSegment& segment : found) {
     const std::string part = text.substr(segment.begin, segment.end - segment.begin);
     result.push_back(segment.is_match ? "[" + part + "]" : part);
   }
