@@ -58,17 +58,17 @@ at::Tensor column_energies(const at::Tensor& m) {
 }
 
 // A from B: diag(s)^-1 B^T W.
-void set_latent_proj(GroupFactors& factors, const at::Tensor& stacked_proj) {
+void set_latent_proj(GroupFactorization& factors, const at::Tensor& stacked_proj) {
   const at::Tensor scale = factors.singular_values.to(stacked_proj.device()).unsqueeze(1);
   factors.latent_proj = at::mm(factors.reconstruct_proj.t(), stacked_proj).div_(scale);
 }
 
-void set_spectrum(GroupFactors& factors, const Leading& leading) {
+void set_spectrum(GroupFactorization& factors, const Leading& leading) {
   factors.singular_values = leading.values.sqrt();
   factors.energy_kept = 1 - leading.dropped / leading.total;
 }
 
-void to_cpu(GroupFactors& factors) {
+void to_cpu(GroupFactorization& factors) {
   factors.latent_proj = factors.latent_proj.cpu();
   factors.reconstruct_proj = factors.reconstruct_proj.cpu().contiguous();
 }
@@ -110,8 +110,8 @@ at::Tensor damped_metric(at::Tensor second_moment) {
   return second_moment;
 }
 
-GroupFactors factorize_group(const at::Tensor& stacked_proj, const at::Tensor& metric,
-                             std::int64_t rank, at::Device device) {
+GroupFactorization factorize_group(const at::Tensor& stacked_proj, const at::Tensor& metric,
+                                   std::int64_t rank, at::Device device) {
   check_input(stacked_proj, rank);
   const at::Tensor w = stacked_proj.to(device);
   // Any root R of C gives the same B. Damping bounds C's condition, so its Cholesky factor exists.
@@ -121,7 +121,7 @@ GroupFactors factorize_group(const at::Tensor& stacked_proj, const at::Tensor& m
   const Leading leading = leading_eigenpairs(lower_gram(wide ? m.t() : m), rank);
   const at::Tensor quarter = leading.values.pow(0.25).to(device);  // s^1/2
 
-  GroupFactors factors;
+  GroupFactorization factors;
   set_spectrum(factors, leading);
   at::Tensor captured;  // ||M e_j||^2 or ||M^T u_j||^2
   if (wide) {
@@ -142,15 +142,15 @@ GroupFactors factorize_group(const at::Tensor& stacked_proj, const at::Tensor& m
   return factors;
 }
 
-GroupFactors factorize_outputs(const at::Tensor& stacked_proj, at::Tensor covariance,
-                               std::int64_t rank, at::Device device) {
+GroupFactorization factorize_outputs(const at::Tensor& stacked_proj, at::Tensor covariance,
+                                     std::int64_t rank, at::Device device) {
   check_input(stacked_proj, rank);
   const at::Tensor w = stacked_proj.to(device);
   const at::Tensor moment = covariance.to(device);
   covariance.reset();
   const Leading leading = leading_eigenpairs(moment.clone(), rank);
 
-  GroupFactors factors;
+  GroupFactorization factors;
   factors.reconstruct_proj = leading.vectors.t().mul(leading.values.pow(0.25).to(device));
   set_spectrum(factors, leading);
   set_latent_proj(factors, w);

@@ -13,7 +13,7 @@
 
 namespace kvc {
 
-struct GroupFactors {
+struct GroupFactorization {
   at::Tensor latent_proj;       // [rank, hidden_size] float64, A
   at::Tensor reconstruct_proj;  // [rows, rank] float64, B
   at::Tensor singular_values;   // [rank] float64, descending, s
@@ -27,13 +27,13 @@ struct GroupFactors {
 // positive definite, or undefined for the identity. The rank found is smaller than `rank` where the
 // eigenvalues end (below 1e-12 of the largest). Results are on the CPU, the work is done on
 // `device`.
-GroupFactors factorize_group(const at::Tensor& stacked_proj, const at::Tensor& metric,
-                             std::int64_t rank, at::Device device = at::kCPU);
+GroupFactorization factorize_group(const at::Tensor& stacked_proj, const at::Tensor& metric,
+                                   std::int64_t rank, at::Device device = at::kCPU);
 
 // B from the covariance of the stacked outputs, E[y y^T] [rows, rows] float64 (consumed): no linear
 // encoder has a better shared latent of this rank. A as above.
-GroupFactors factorize_outputs(const at::Tensor& stacked_proj, at::Tensor covariance,
-                               std::int64_t rank, at::Device device = at::kCPU);
+GroupFactorization factorize_outputs(const at::Tensor& stacked_proj, at::Tensor covariance,
+                                     std::int64_t rank, at::Device device = at::kCPU);
 
 // The lower triangle of m^T m (the rest is undefined). m [rows, columns]; a little over half the
 // work of the full product.

@@ -9,7 +9,7 @@ constexpr double kSmallestWeight = 1e-3;  // relative to the mean of a layer's k
 
 }  // namespace
 
-at::Tensor ls_encoder(const GroupFactors& factors, const at::Tensor& weights) {
+at::Tensor ls_encoder(const GroupFactorization& factors, const at::Tensor& weights) {
   const at::Tensor root = factors.singular_values.sqrt();
   // U = B diag(s)^-1/2 is orthonormal, so U^T F U is as well conditioned as F itself.
   const at::Tensor u = factors.reconstruct_proj.div(root);

@@ -13,7 +13,7 @@ namespace kvc {
 
 // P [rank, rows] float64 with P B = I. `weights` f [rows] float64, positive; undefined: all equal,
 // and then P = diag(s)^-1 B^T.
-at::Tensor ls_encoder(const GroupFactors& factors, const at::Tensor& weights);
+at::Tensor ls_encoder(const GroupFactorization& factors, const at::Tensor& weights);
 
 // A group's channel weights in the order of its stacked rows: Fisher information of each output
 // channel, at least 1e-3 of its mean over the layer's keys (or values), so that no channel is given

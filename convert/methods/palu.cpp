@@ -88,7 +88,8 @@ SplitFactors factorize_heads(const at::Tensor& weight, const at::Tensor& metric,
   SplitFactors split;
   std::vector<at::Tensor> latents, blocks;
   for (const at::Tensor& rows : weight.chunk(num_head_groups, 0)) {
-    const GroupFactors factors = factorize_group(rows, metric, rank / num_head_groups, device);
+    const GroupFactorization factors =
+        factorize_group(rows, metric, rank / num_head_groups, device);
     latents.push_back(factors.latent_proj);
     blocks.push_back(factors.reconstruct_proj);
     const double* s = factors.singular_values.const_data_ptr<double>();

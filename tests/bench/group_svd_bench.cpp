@@ -34,7 +34,7 @@ at::Tensor read_matrix(const char* path) {
 void BM_FactorizeGroup(benchmark::State& state) {
   double optimum_error = 0;
   for (auto iteration : state) {
-    const kvc::GroupFactors factors =
+    const kvc::GroupFactorization factors =
         kvc::factorize_group(matrix().to(at::kDouble), at::Tensor(), kRank);
     optimum_error = factors.optimum_error;
     benchmark::DoNotOptimize(factors.latent_proj.const_data_ptr());

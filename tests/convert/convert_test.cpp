@@ -230,7 +230,7 @@ TEST_F(Convert, PaluIsASplitGroupOfOneLayer) {
   EXPECT_EQ(group.key_rank, 8);
   // The same factorisation as a group of one layer's keys alone.
   const at::Tensor metric = damped_metric(gram(1).div(3.0 * 32));
-  const GroupFactors keys =
+  const GroupFactorization keys =
       factorize_group(projection(1, "k_proj").to(at::kDouble), metric, group.key_rank);
   EXPECT_TRUE(
       tensors_close(at::mm(factor(out, "1.key.reconstruct_proj"), factor(out, "1.key.latent_proj")),

@@ -57,12 +57,12 @@ struct Fixture {
 
   LatentGroup group;
   at::Tensor stacked_proj = random_matrix(2 * kLayers * kKvDim, kHidden, 1);
-  GroupFactors factors = factorize_group(stacked_proj, {}, 7);
+  GroupFactorization factors = factorize_group(stacked_proj, {}, 7);
   LayerWeights weights[kLayers];
   std::vector<at::Tensor> hidden;
 };
 
-Merger ls_merger(const GroupFactors& factors) { return {ls_encoder(factors, {}), {}}; }
+Merger ls_merger(const GroupFactorization& factors) { return {ls_encoder(factors, {}), {}}; }
 Merger mean_merger() { return {at::Tensor(), std::vector<double>(kLayers, 1.0 / kLayers)}; }
 
 double error_of(const FitErrors& errors) {

@@ -26,7 +26,7 @@ at::Tensor random_metric(std::int64_t n, std::uint64_t seed) {
 }
 
 // tr((W - B A) C (W - B A)^T)
-double metric_error(const at::Tensor& w, const GroupFactors& factors, const at::Tensor& c) {
+double metric_error(const at::Tensor& w, const GroupFactorization& factors, const at::Tensor& c) {
   const at::Tensor e = w - at::mm(factors.reconstruct_proj, factors.latent_proj);
   return at::mm(e, c).mul(e).sum().item<double>();
 }
@@ -83,7 +83,7 @@ class GroupSvd : public ::testing::TestWithParam<Shape> {
 
 TEST_P(GroupSvd, FullRankIsExact) {
   for (const at::Tensor& metric : {at::Tensor(), random_metric(w.size(1), 4)}) {
-    const GroupFactors factors = factorize_group(w, metric, full);
+    const GroupFactorization factors = factorize_group(w, metric, full);
     EXPECT_EQ(factors.rank(), full);
     EXPECT_TRUE(tensors_close(at::mm(factors.reconstruct_proj, factors.latent_proj), w, 1e-9));
     EXPECT_NEAR(factors.energy_kept, 1, 1e-12);
@@ -92,7 +92,7 @@ TEST_P(GroupSvd, FullRankIsExact) {
 }
 
 TEST_P(GroupSvd, BHasTheSingularValuesAndTheEncoderIsItsInverse) {
-  const GroupFactors factors = factorize_group(w, random_metric(w.size(1), 5), full / 2);
+  const GroupFactorization factors = factorize_group(w, random_metric(w.size(1), 5), full / 2);
   const at::Tensor& b = factors.reconstruct_proj;
   EXPECT_TRUE(tensors_close(at::mm(b.t(), b), at::diag(factors.singular_values), 1e-9));
   const at::Tensor p = ls_encoder(factors, {});
@@ -103,11 +103,11 @@ TEST_P(GroupSvd, BHasTheSingularValuesAndTheEncoderIsItsInverse) {
 TEST_P(GroupSvd, TheErrorIsTheDroppedEigenvalues) {
   const at::Tensor c = random_metric(w.size(1), 6);
   const double total = at::mm(w, c).mul(w).sum().item<double>();
-  const GroupFactors all = factorize_group(w, c, full);
+  const GroupFactorization all = factorize_group(w, c, full);
   const at::Tensor eigenvalues = all.singular_values.square();
   double previous = total;
   for (const std::int64_t rank : {full / 4, full / 2, full - 1}) {
-    const GroupFactors factors = factorize_group(w, c, rank);
+    const GroupFactorization factors = factorize_group(w, c, rank);
     const double dropped = eigenvalues.narrow(0, rank, full - rank).sum().item<double>();
     EXPECT_NEAR(metric_error(w, factors, c), dropped, 1e-9 * total) << rank;
     EXPECT_LT(factors.optimum_error, 1e-6);
@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(TallAndWide, GroupSvd, ::testing::Values(Shape{96, 40},
 
 TEST(GroupSvd, StopsAtTheEffectiveRank) {
   const at::Tensor w = at::mm(random_matrix(50, 6, 8), random_matrix(6, 30, 9));
-  const GroupFactors factors = factorize_group(w, {}, 20);
+  const GroupFactorization factors = factorize_group(w, {}, 20);
   EXPECT_EQ(factors.rank(), 6);
   EXPECT_TRUE(tensors_close(at::mm(factors.reconstruct_proj, factors.latent_proj), w, 1e-9));
 }
@@ -142,8 +142,8 @@ TEST(FactorizeOutputs, KeepsTheMostOutputEnergy) {
   const at::Tensor w = random_matrix(24, 16, 10);
   const at::Tensor y = random_matrix(200, 24, 11).mul(at::linspace(2, 0.1, 24, at::kDouble));
   const at::Tensor moment = at::mm(y.t(), y).div(200);
-  const GroupFactors joint = factorize_outputs(w, moment.clone(), 8);
-  const auto error = [&](const GroupFactors& factors) {
+  const GroupFactorization joint = factorize_outputs(w, moment.clone(), 8);
+  const auto error = [&](const GroupFactorization& factors) {
     const at::Tensor encoded = at::mm(y, ls_encoder(factors, {}).t());
     return (y - at::mm(encoded, factors.reconstruct_proj.t())).square().sum().item<double>();
   };

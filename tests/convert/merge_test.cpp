@@ -60,7 +60,7 @@ TEST(Sensitivity, ScoresEveryLayerReproducibly) {
 
 class LsEncoder : public ::testing::Test {
  protected:
-  GroupFactors factors = factorize_group(random_matrix(32, 20, 1), {}, 9);
+  GroupFactorization factors = factorize_group(random_matrix(32, 20, 1), {}, 9);
   at::Tensor b = factors.reconstruct_proj;
   at::Tensor weights = random_matrix(32, 1, 2).flatten().square().add(0.01);
 
