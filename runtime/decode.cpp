@@ -53,11 +53,12 @@ at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& all_keys,
   const at::Tensor value = all_values.narrow(0, num_tokens - seen, seen);
   const at::Tensor queries = query.to(at::kFloat).contiguous();
   const double scale = rule.scale.value_or(1 / std::sqrt(static_cast<double>(key.size(2))));
+  const void* key_block = key.const_data_ptr();
+  const void* value_block = value.const_data_ptr();
+  const KvElement element = element_of(key.scalar_type());
+  const KvSegment segment{.key = {&key_block, seen, seen, element},
+                          .value = {&value_block, seen, seen, element}};
   const DecodeAttentionParams params{.query = queries.const_data_ptr<float>(),
-                                     .key = key.const_data_ptr(),
-                                     .value = value.const_data_ptr(),
-                                     .element = element_of(key.scalar_type()),
-                                     .num_tokens = key.size(0),
                                      .num_heads = query.size(0),
                                      .num_kv_heads = key.size(1),
                                      .head_dim = key.size(2),
@@ -66,12 +67,12 @@ at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& all_keys,
   at::Tensor output = at::empty({params.num_heads * params.head_dim}, at::kFloat);
   const std::int64_t chunks =
       std::clamp<std::int64_t>(key.numel() / kElementsPerThread, 1, at::get_num_threads());
-  const std::int64_t per_chunk = (params.num_tokens + chunks - 1) / chunks;
+  const std::int64_t per_chunk = (seen + chunks - 1) / chunks;
   Partials work(chunks, params.num_heads, params.head_dim);
   parallel_pieces(chunks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t chunk = begin; chunk < end; ++chunk) {
-      decode_attention_partial(params, chunk * per_chunk,
-                               std::min(params.num_tokens, (chunk + 1) * per_chunk),
+      decode_attention_partial(params, segment, chunk * per_chunk,
+                               std::min(seen, (chunk + 1) * per_chunk),
                                work.partials[static_cast<std::size_t>(chunk)]);
     }
   });

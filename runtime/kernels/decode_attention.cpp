@@ -16,9 +16,9 @@ HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
 #if HWY_TARGET == HWY_SCALAR
 
-void attend(const DecodeAttentionParams& params, std::int64_t first, std::int64_t last,
-            const AttentionPartial& partial) {
-  decode_attention_partial_reference(params, first, last, partial);
+void attend(const DecodeAttentionParams& params, const KvSegment& segment, std::int64_t first,
+            std::int64_t last, const AttentionPartial& partial) {
+  decode_attention_partial_reference(params, segment, first, last, partial);
 }
 
 #else
@@ -63,7 +63,7 @@ void store_sums(D d, hn::Vec<D> a, hn::Vec<D> b, hn::Vec<D> c, hn::Vec<D> e, flo
   hn::StoreU(sums, hn::CappedTag<float, 4>(), to);
 }
 
-// One KV head's keys and values: token t at t * stride.
+// One KV head's keys and values in a block: token t at t * stride.
 template <class T>
 struct HeadRows {
   const T* key;
@@ -207,56 +207,72 @@ inline void collect(const DecodeAttentionParams& params, const Workspace& work,
   }
 }
 
+// Rows first .. last - 1 of one block of rows each of keys and values.
 template <class D, class T>
-void attend_typed(D d, const DecodeAttentionParams& params, std::int64_t first, std::int64_t last,
-                  const AttentionPartial& partial) {
-  Workspace work = prepare(params);
+void attend_rows(D d, const DecodeAttentionParams& params, const T* key, const T* value,
+                 std::int64_t count, Workspace& work) {
   const std::int64_t quads_per_kv =
       static_cast<std::int64_t>(work.quads.size()) / params.num_kv_heads;
   HWY_ALIGN float scores[kBlockTokens * kQuad];
-  for (std::int64_t block = first; block < last; block += kBlockTokens) {
-    const std::int64_t count = std::min(kBlockTokens, last - block);
-    for (std::int64_t quad = 0; quad < static_cast<std::int64_t>(work.quads.size()); ++quad) {
-      const std::int64_t offset = quad / quads_per_kv * params.head_dim;
-      const HeadRows<T> rows{static_cast<const T*>(params.key) + offset,
-                             static_cast<const T*>(params.value) + offset,
-                             params.num_kv_heads * params.head_dim, params.head_dim};
-      Quad& state = work.quads[static_cast<std::size_t>(quad)];
-      score_block(d, rows, state, block, count, scores);
-      if (params.softcap != 0) {
-        cap(params.softcap, count, scores);
-      }
-      exponentiate(state, params.head_dim, count, scores);
-      accumulate_block(d, rows, state, block, count, scores);
+  for (std::int64_t quad = 0; quad < static_cast<std::int64_t>(work.quads.size()); ++quad) {
+    const std::int64_t offset = quad / quads_per_kv * params.head_dim;
+    const HeadRows<T> rows{key + offset, value + offset, params.num_kv_heads * params.head_dim,
+                           params.head_dim};
+    Quad& state = work.quads[static_cast<std::size_t>(quad)];
+    score_block(d, rows, state, 0, count, scores);
+    if (params.softcap != 0) {
+      cap(params.softcap, count, scores);
     }
+    exponentiate(state, params.head_dim, count, scores);
+    accumulate_block(d, rows, state, 0, count, scores);
+  }
+}
+
+template <class D, class T>
+void attend_typed(D d, const DecodeAttentionParams& params, const KvSegment& segment,
+                  std::int64_t first, std::int64_t last, const AttentionPartial& partial) {
+  Workspace work = prepare(params);
+  const std::int64_t width = params.num_kv_heads * params.head_dim;
+  const auto at = [width](const KvRows& rows, std::int64_t row) {
+    return static_cast<const T*>(rows.blocks[row / rows.block_rows]) +
+           row % rows.block_rows * width;
+  };
+  for (std::int64_t row = first; row < last;) {
+    const std::int64_t count =
+        std::min({kBlockTokens, last - row, segment.key.block_rows - row % segment.key.block_rows,
+                  segment.value.block_rows - row % segment.value.block_rows});
+    attend_rows(d, params, at(segment.key, row), at(segment.value, row), count, work);
+    row += count;
   }
   collect(params, work, partial);
 }
 
 template <class T>
-void attend_element(const DecodeAttentionParams& params, std::int64_t first, std::int64_t last,
-                    const AttentionPartial& partial) {
+void attend_element(const DecodeAttentionParams& params, const KvSegment& segment,
+                    std::int64_t first, std::int64_t last, const AttentionPartial& partial) {
   const hn::ScalableTag<float> widest;
   const hn::CappedTag<float, 8> eight;
   const hn::CappedTag<float, 4> four;
   if (params.head_dim % static_cast<std::int64_t>(hn::Lanes(widest)) == 0) {
-    attend_typed<decltype(widest), T>(widest, params, first, last, partial);
+    attend_typed<decltype(widest), T>(widest, params, segment, first, last, partial);
   } else if (params.head_dim % static_cast<std::int64_t>(hn::Lanes(eight)) == 0) {
-    attend_typed<decltype(eight), T>(eight, params, first, last, partial);
+    attend_typed<decltype(eight), T>(eight, params, segment, first, last, partial);
   } else {
-    attend_typed<decltype(four), T>(four, params, first, last, partial);
+    attend_typed<decltype(four), T>(four, params, segment, first, last, partial);
   }
 }
 
-void attend(const DecodeAttentionParams& params, std::int64_t first, std::int64_t last,
-            const AttentionPartial& partial) {
-  switch (params.element) {
+void attend(const DecodeAttentionParams& params, const KvSegment& segment, std::int64_t first,
+            std::int64_t last, const AttentionPartial& partial) {
+  switch (segment.key.element) {
     case KvElement::kFloat32:
-      return attend_element<float>(params, first, last, partial);
+      return attend_element<float>(params, segment, first, last, partial);
     case KvElement::kBFloat16:
-      return attend_element<hwy::bfloat16_t>(params, first, last, partial);
+      return attend_element<hwy::bfloat16_t>(params, segment, first, last, partial);
     case KvElement::kFloat16:
-      return attend_element<hwy::float16_t>(params, first, last, partial);
+      return attend_element<hwy::float16_t>(params, segment, first, last, partial);
+    default:
+      return decode_attention_partial_reference(params, segment, first, last, partial);
   }
 }
 
@@ -270,12 +286,13 @@ namespace kvc {
 
 HWY_EXPORT(attend);
 
-void decode_attention_partial(const DecodeAttentionParams& params, std::int64_t first,
-                              std::int64_t last, const AttentionPartial& partial) {
-  if (params.head_dim % 4 != 0) {
-    return decode_attention_partial_reference(params, first, last, partial);
+void decode_attention_partial(const DecodeAttentionParams& params, const KvSegment& segment,
+                              std::int64_t first, std::int64_t last,
+                              const AttentionPartial& partial) {
+  if (params.head_dim % 4 != 0 || segment.raw_key || segment.key.element != segment.value.element) {
+    return decode_attention_partial_reference(params, segment, first, last, partial);
   }
-  HWY_DYNAMIC_DISPATCH(attend)(params, first, last, partial);
+  HWY_DYNAMIC_DISPATCH(attend)(params, segment, first, last, partial);
 }
 
 void combine_partials(const AttentionPartial* partials, std::int64_t count, std::int64_t num_heads,

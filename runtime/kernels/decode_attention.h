@@ -1,4 +1,7 @@
-// Attention of one token over contiguous keys and values of one layer, on the CPU. Needs no torch.
+// Attention of one token over the rows of a KV store, on the CPU. Needs no torch.
+//
+// A sequence's rows lie in segments, each of one storage type. A range of one segment's rows gives a
+// partial softmax; combine_partials joins partials, in any order.
 #pragma once
 
 #include <cstdint>
@@ -7,19 +10,42 @@
 
 namespace kvc {
 
-// One token's query heads against num_tokens cached keys and values, post-RoPE. Query head h reads
-// KV head h / (num_heads / num_kv_heads).
+// Angles of the rotary pairs. Position p's are p times position 1's, and one factor multiplies all
+// of them (position 0 holds it): kernels turn a run of rows by the angles of its first position
+// and of small distances.
+struct RopeAngles {
+  const float* cos = nullptr;  // [num_positions, num_pairs]
+  const float* sin = nullptr;  // likewise
+  std::int64_t num_pairs = 0;  // channels from 2 num_pairs on stay as they are; 0: all do
+  bool interleaved = false;    // pairs (2i, 2i+1), otherwise (i, i + num_pairs)
+};
+
+// What turns a raw key into one that attention reads: over each head RMS norm (where there are
+// weights), then RoPE.
+struct RawKeys {
+  RopeAngles rope{};
+  const float* norm = nullptr;  // [head_dim] factors of the normalised key, or null
+  float norm_epsilon = 0;
+};
+
+// Some cached tokens of one layer.
+struct KvSegment {
+  KvRows key{};                             // rows of num_kv_heads * head_dim
+  KvRows value{};                           // likewise, as many
+  const std::int32_t* positions = nullptr;  // [num_rows]; null: first_position + row
+  std::int64_t first_position = 0;
+  bool raw_key = false;  // keys before norm and RoPE
+};
+
+// One token's query heads. Query head h reads KV head h / (num_heads / num_kv_heads).
 struct DecodeAttentionParams {
-  const float* query = nullptr;             // [num_heads, head_dim]
-  const void* key = nullptr;                // [num_tokens, num_kv_heads, head_dim]
-  const void* value = nullptr;              // likewise
-  KvElement element = KvElement::kFloat32;  // of key and value
-  std::int64_t num_tokens = 0;
+  const float* query = nullptr;  // [num_heads, head_dim] post-RoPE
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
-  float scale = 1;    // of the scores
-  float softcap = 0;  // s: scores x, once scaled, become s tanh(x / s); 0: none
+  float scale = 1;     // of the scores
+  float softcap = 0;   // s: scores x, once scaled, become s tanh(x / s); 0: none
+  RawKeys raw_keys{};  // for segments that hold such
 };
 
 // The softmax of some tokens, to be combined with that of others.
@@ -29,17 +55,23 @@ struct AttentionPartial {
   float* output = nullptr;  // [num_heads, head_dim] sum of exp(score - max) * value
 };
 
-// The specification: softmax(cap(scale * query keyᵀ)) value in float32. output: [num_heads, head_dim].
-void decode_attention_reference(const DecodeAttentionParams& params, float* output);
-void decode_attention_partial_reference(const DecodeAttentionParams& params, std::int64_t first,
+// The specification: softmax(cap(scale * query keyᵀ)) value of a segment's rows first .. last - 1
+// (at least one), summed in float64.
+void decode_attention_partial_reference(const DecodeAttentionParams& params,
+                                        const KvSegment& segment, std::int64_t first,
                                         std::int64_t last, const AttentionPartial& partial);
 
-// Tokens first .. last - 1 (at least one), vectorised.
-void decode_attention_partial(const DecodeAttentionParams& params, std::int64_t first,
-                              std::int64_t last, const AttentionPartial& partial);
+// The same, vectorised, in float32.
+void decode_attention_partial(const DecodeAttentionParams& params, const KvSegment& segment,
+                              std::int64_t first, std::int64_t last,
+                              const AttentionPartial& partial);
 
 // Combines `count` partials of `num_heads` heads. output: [num_heads, head_dim].
 void combine_partials(const AttentionPartial* partials, std::int64_t count, std::int64_t num_heads,
                       std::int64_t head_dim, float* output);
+
+// All rows of all segments, through the reference. output: [num_heads, head_dim].
+void decode_attention_reference(const DecodeAttentionParams& params, const KvSegment* segments,
+                                std::int64_t count, float* output);
 
 }  // namespace kvc

@@ -8,6 +8,10 @@ namespace kvc {
 
 enum class KvElement { kFloat32, kBFloat16, kFloat16, kInt8, kInt4 };
 
+inline bool is_quantised(KvElement element) {
+  return element == KvElement::kInt8 || element == KvElement::kInt4;
+}
+
 // Which numbers of a quantised store share a scale.
 //   per row      `quantised_group(head_dim)` neighbouring channels of one row (values, latents)
 //   per channel  one channel of kQuantisedRows neighbouring rows (keys, before RoPE)
@@ -24,7 +28,7 @@ inline std::int64_t quantised_group(std::int64_t head_dim) {
 // scale and minimum are float16.
 //   float32, bfloat16, float16   the rows, one after the other
 //   int8, per row       every row: `width` codes, then for every group of channels its scale and its
-//                       minimum
+//                       minimum, side by side
 //   int8, per channel   every kQuantisedRows rows: the rows' codes, then `width` scales, then
 //                       `width` minima; block_rows is a multiple of kQuantisedRows
 //   int4                the same with half a byte per code: of a row's every run of g =

