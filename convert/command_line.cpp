@@ -12,7 +12,8 @@ namespace {
 
 // Flags whose words are enumerators; parsed after CLI11 so that a wrong word lists the right ones.
 struct Words {
-  std::string factor, merge, granularity, prefill, unmerged, rank_allocation, format = "factored";
+  std::string factor, merge, granularity, prefill, unmerged, rank_allocation, gauge,
+      format = "factored";
 };
 
 // A wrong word in a flag is an error of usage, whatever it is in a file. An empty one leaves the default,
@@ -34,6 +35,7 @@ void apply(const Words& words, PipelineOptions& options) {
   parse_word("--granularity", words.granularity, parse_granularity, settings.granularity);
   parse_word("--prefill", words.prefill, parse_prefill_mode, settings.prefill);
   parse_word("--unmerged", words.unmerged, parse_unmerged_choice, settings.unmerged);
+  parse_word("--gauge", words.gauge, parse_gauge, settings.gauge);
   parse_word("--rank-alloc", words.rank_allocation, parse_rank_allocation,
              settings.rank_allocation);
   options.format = parse_export_format(words.format);
@@ -60,6 +62,8 @@ void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
                "Weight least squares by Fisher information");
   app.add_flag("--refit,!--no-refit", settings.refit,
                "Refit the reconstruction to the merged latents (default)");
+  app.add_option("--gauge", words.gauge,
+                 "svd (default), or pivot: key channels kept verbatim, so that fewer are rebuilt");
   app.add_option("--granularity", words.granularity, "token (default) or group");
   app.add_option("--prefill", words.prefill, "exact (default) or truncated, as the papers' code");
   app.add_option("--unmerged", words.unmerged, "auto (default), plain or latent");

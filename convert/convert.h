@@ -23,13 +23,18 @@ namespace kvc {
 enum class Factor { kPlain, kWhitened, kJoint };
 enum class RankAllocation { kUniform, kFisher };
 enum class UnmergedChoice { kAuto, kPlain, kLatent };
+// Coordinates of merged latents: those of the factorisation, or key channels kept verbatim
+// (convert/pivot_gauge.h).
+enum class Gauge { kSvd, kPivot };
 
 std::string to_string(Factor);
 std::string to_string(RankAllocation);
 std::string to_string(UnmergedChoice);
+std::string to_string(Gauge);
 Factor parse_factor(const std::string&);  // Error lists the known ones; likewise below
 RankAllocation parse_rank_allocation(const std::string&);
 UnmergedChoice parse_unmerged_choice(const std::string&);
+Gauge parse_gauge(const std::string&);
 
 struct ConvertSettings {
   std::string method = "commonkv";  // a row of convert/methods/
@@ -44,6 +49,7 @@ struct ConvertSettings {
   MergeRule merge = MergeRule::kLs;
   bool ls_fisher_weights = true;  // least squares weighted by fisher_diag
   bool refit = true;
+  Gauge gauge = Gauge::kSvd;
   Granularity granularity = Granularity::kToken;
   PrefillMode prefill = PrefillMode::kExact;
   UnmergedChoice unmerged = UnmergedChoice::kAuto;

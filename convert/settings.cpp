@@ -15,6 +15,7 @@ constexpr EnumName<RankAllocation> kRankAllocations[] = {{RankAllocation::kUnifo
 constexpr EnumName<UnmergedChoice> kUnmergedChoices[] = {{UnmergedChoice::kAuto, "auto"},
                                                          {UnmergedChoice::kPlain, "plain"},
                                                          {UnmergedChoice::kLatent, "latent"}};
+constexpr EnumName<Gauge> kGauges[] = {{Gauge::kSvd, "svd"}, {Gauge::kPivot, "pivot"}};
 
 void check_tokens(const char* flag, std::int64_t tokens, std::int64_t least) {
   constexpr std::int64_t kMost = std::int64_t{1} << 30;  // sums and bytes of these fit in 64 bits
@@ -48,6 +49,7 @@ void check_ranges(const ConvertSettings& settings) {
 std::string to_string(Factor value) { return name_of(kFactors, value); }
 std::string to_string(RankAllocation value) { return name_of(kRankAllocations, value); }
 std::string to_string(UnmergedChoice value) { return name_of(kUnmergedChoices, value); }
+std::string to_string(Gauge value) { return name_of(kGauges, value); }
 
 Factor parse_factor(const std::string& name) { return value_of(kFactors, name, "factorisation"); }
 RankAllocation parse_rank_allocation(const std::string& name) {
@@ -56,6 +58,7 @@ RankAllocation parse_rank_allocation(const std::string& name) {
 UnmergedChoice parse_unmerged_choice(const std::string& name) {
   return value_of(kUnmergedChoices, name, "form of unmerged tokens");
 }
+Gauge parse_gauge(const std::string& name) { return value_of(kGauges, name, "gauge"); }
 
 Json to_json(const ConvertSettings& settings) {
   Json json;
@@ -70,6 +73,7 @@ Json to_json(const ConvertSettings& settings) {
   json["merge"] = to_string(settings.merge);
   json["ls_fisher_weights"] = settings.ls_fisher_weights;
   json["refit"] = settings.refit;
+  json["gauge"] = to_string(settings.gauge);
   json["granularity"] = to_string(settings.granularity);
   json["prefill"] = to_string(settings.prefill);
   json["unmerged"] = to_string(settings.unmerged);
@@ -99,6 +103,10 @@ void resolve(ConvertSettings& settings) {
   if (settings.merge != MergeRule::kLs) {
     settings.ls_fisher_weights = false;
   }
+  KVC_CHECK_USAGE(
+      settings.gauge == Gauge::kSvd || settings.merge == MergeRule::kLs,
+      "--gauge pivot: latents are merged in the coordinates of the factorisation unless "
+      "least squares makes them; use --merge ls");
 }
 
 bool needs_calibration(const ConvertSettings& settings) {

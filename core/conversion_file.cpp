@@ -18,6 +18,7 @@ struct Column {
 constexpr Column kColumns[] = {
     {"energy_kept", &GroupReport::energy_kept},
     {"optimum_error", &GroupReport::optimum_error},
+    {"pivot_condition", &GroupReport::pivot_condition},
     {"key_error", &GroupReport::key_error},
     {"value_error", &GroupReport::value_error},
     {"merged_key_error", &GroupReport::merged_key_error},

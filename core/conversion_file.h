@@ -29,8 +29,9 @@ namespace kvc {
 struct GroupReport {
   int group = 0, first_layer = 0, num_layers = 0;
   std::int64_t rank = 0;
-  double energy_kept = 0;    // sum of kept eigenvalues / sum of all
-  double optimum_error = 0;  // bounds |squared error - dropped eigenvalues| / sum of all
+  double energy_kept = 0;      // sum of kept eigenvalues / sum of all
+  double pivot_condition = 0;  // of the pivot gauge's transform; 0: gauge of the factorisation
+  double optimum_error = 0;    // bounds |squared error - dropped eigenvalues| / sum of all
   double key_error = 0, value_error = 0;  // relative Frobenius error on calibration data, unmerged
   double merged_key_error = 0, merged_value_error = 0;  // the same for merged tokens
   double bytes_per_token_plain = 0, bytes_per_token_merged = 0;

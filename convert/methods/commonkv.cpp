@@ -1,5 +1,7 @@
 // CommonKV: one factorisation for the stacked key and value projections of adjacent layers; the
 // latents of a group become one per merged token.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -9,7 +11,9 @@
 #include "convert/layer_groups.h"
 #include "convert/ls_encoder.h"
 #include "convert/methods/methods.h"
+#include "convert/pivot_gauge.h"
 #include "convert/rank_allocation.h"
+#include "core/progress.h"
 
 namespace kvc {
 namespace {
@@ -31,10 +35,20 @@ double group_score(const LatentGroup& group, const std::vector<double>& fisher_s
   return std::accumulate(first, first + 2 * group.num_layers, 0.0);
 }
 
+// With the pivot gauge every KV head of every layer keeps the same number of RoPE pairs.
+std::int64_t group_rank_multiple(const ModelConfig& config, const ConvertSettings& settings,
+                                 const std::vector<LatentGroup>& groups) {
+  std::int64_t multiple = rank_multiple(config, settings);
+  if (settings.gauge == Gauge::kPivot && settings.rank_multiple == 0 && !groups.empty()) {
+    multiple = std::lcm(multiple, 2 * groups.front().num_layers * config.num_kv_heads);
+  }
+  return std::min(multiple, config.hidden_size);
+}
+
 std::vector<LatentGroup> plan_groups(const ModelConfig& config, const ConvertSettings& settings,
                                      const std::vector<double>* fisher_scores) {
   std::vector<LatentGroup> groups = group_layers(config, settings.layers_per_group);
-  const std::int64_t multiple = rank_multiple(config, settings);
+  const std::int64_t multiple = group_rank_multiple(config, settings, groups);
   const double width = settings.rank * static_cast<double>(config.hidden_size);
   std::vector<std::int64_t> caps;
   std::vector<double> scores;
@@ -54,7 +68,7 @@ std::vector<LatentGroup> plan_groups(const ModelConfig& config, const ConvertSet
   return groups;
 }
 
-GroupFactors factorize(GroupJob& job) {
+GroupFactorization factorize(GroupJob& job) {
   at::Tensor moment;
   if (job.settings.factor == Factor::kJoint) {
     moment = measure_output_moment(job);
@@ -65,7 +79,7 @@ GroupFactors factorize(GroupJob& job) {
              : factorize_group(stacked, load_metric(job), job.group.rank, job.device);
 }
 
-Merger make_merger(const GroupJob& job, const GroupFactors& factors) {
+Merger make_merger(const GroupJob& job, const GroupFactorization& factors) {
   Merger merger;
   if (job.settings.merge == MergeRule::kLs) {
     const at::Tensor weights =
@@ -79,8 +93,33 @@ Merger make_merger(const GroupJob& job, const GroupFactors& factors) {
   return merger;
 }
 
+// What a merged token is encoded with and rebuilt from. float64
+struct MergedFactors {
+  at::Tensor encoder, reconstruct_proj;  // encoder: rule ls
+};
+
+// In the pivot gauge where the settings ask for it and the group allows it. Returns the condition of
+// the change, 0 where there is none.
+double regauge(const GroupJob& job, MergedFactors& factors) {
+  if (job.settings.gauge == Gauge::kSvd) {
+    return 0;
+  }
+  const PivotGauge gauge =
+      pivot_gauge(job.group, job.config.kv_dim(), job.config.head_dim, factors.reconstruct_proj);
+  if (gauge.rows.empty()) {
+    log_warning(fmt::format(
+        "group {}: no well-conditioned choice of {} key channels; it keeps the factorisation's "
+        "coordinates",
+        job.index, job.group.rank));
+    return 0;
+  }
+  factors.encoder = at::mm(gauge.transform, factors.encoder);
+  factors.reconstruct_proj = regauge_reconstruct(gauge, factors.reconstruct_proj);
+  return gauge.condition;
+}
+
 GroupResult convert_group(GroupJob& job) {
-  GroupFactors factors = factorize(job);
+  GroupFactorization factors = factorize(job);
   job.group.rank = factors.rank();
   const Merger merger = make_merger(job, factors);
   GroupFit fit(job.group, job.config.kv_dim(), factors.latent_proj, factors.reconstruct_proj,
@@ -94,16 +133,17 @@ GroupResult convert_group(GroupJob& job) {
   };
   emit("latent_proj", factors.latent_proj);
   emit("reconstruct_proj", factors.reconstruct_proj);
-  if (merger.encoder.defined()) {
-    emit("encoder", merger.encoder);
+  MergedFactors merged{merger.encoder, job.settings.refit ? fit.refit() : factors.reconstruct_proj};
+  FitErrors merged_errors;
+  if (job.settings.merge != MergeRule::kNone) {
+    merged_errors = fit.merged_errors(merged.reconstruct_proj);
   }
-  FitErrors merged;
-  if (job.settings.refit) {
-    const at::Tensor refitted = fit.refit();
-    merged = fit.merged_errors(refitted);
-    emit("merged_reconstruct_proj", refitted);
-  } else if (job.settings.merge != MergeRule::kNone) {
-    merged = fit.merged_errors(factors.reconstruct_proj);
+  result.report.pivot_condition = regauge(job, merged);
+  if (merged.encoder.defined()) {
+    emit("encoder", merged.encoder);
+  }
+  if (job.settings.refit || result.report.pivot_condition > 0) {
+    emit("merged_reconstruct_proj", merged.reconstruct_proj);
   }
   const FitErrors unmerged = fit.unmerged_errors();
   GroupReport& report = result.report;
@@ -112,8 +152,8 @@ GroupResult convert_group(GroupJob& job) {
   report.optimum_error = factors.optimum_error;
   report.key_error = unmerged.key;
   report.value_error = unmerged.value;
-  report.merged_key_error = merged.key;
-  report.merged_value_error = merged.value;
+  report.merged_key_error = merged_errors.key;
+  report.merged_value_error = merged_errors.value;
   const double* s = factors.singular_values.const_data_ptr<double>();
   report.singular_values.assign(s, s + factors.rank());
   return result;
