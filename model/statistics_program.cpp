@@ -2,7 +2,9 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "core/command.h"
 #include "core/error.h"
@@ -18,6 +20,7 @@ namespace {
 struct Request {
   std::filesystem::path checkpoint, out;
   TokenInput input;
+  std::int64_t seq_len = 0;  // 0: TextOptions' default, or the model's context if that is shorter
   std::vector<std::filesystem::path> add;
   bool force = false;
 };
@@ -31,7 +34,8 @@ void declare(CLI::App& app, const StatisticsProgram& program, Request& request) 
   app.add_option("--num-sequences", request.input.text.num_sequences,
                  "Sequences cut from the text, at most; 0: all")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--seq-len", request.input.text.seq_len, "Tokens per sequence")
+  app.add_option("--seq-len", request.seq_len,
+                 "Tokens per sequence; default: 512, or the model's context if that is shorter")
       ->check(CLI::PositiveNumber);
   app.add_option("--add", request.add, "Files of earlier runs to sum, instead of computing one");
 }
@@ -44,9 +48,34 @@ void check(const Request& request) {
   KVC_CHECK_USAGE(!request.checkpoint.empty() || !request.add.empty(), "CHECKPOINT is required");
 }
 
+// Nothing that is read is replaced, with --force neither.
+void check_apart_from_inputs(const Request& request) {
+  std::vector<std::filesystem::path> inputs = request.input.texts;
+  inputs.insert(inputs.end(), request.add.begin(), request.add.end());
+  for (const std::filesystem::path& input : {request.checkpoint, request.input.tokens}) {
+    if (!input.empty()) {
+      inputs.push_back(input);
+    }
+  }
+  for (const std::filesystem::path& input : inputs) {
+    check_apart(request.out, input);
+  }
+}
+
+// The model was not made for longer sequences; what it does with them says nothing about it.
+void check_lengths(const TokenSet& tokens, const ModelConfig& config, const Request& request) {
+  for (const auto& row : tokens.sequences) {
+    KVC_CHECK(static_cast<std::int64_t>(row.size()) <= config.max_position_embeddings,
+              "{}: the calibration tokens hold a sequence of {}, the model's context is {}; give a "
+              "smaller --seq-len",
+              request.checkpoint.string(), row.size(), config.max_position_embeddings);
+  }
+}
+
 void run(const StatisticsProgram& program, const Request& request) {
   check(request);
   check_output(request.out, request.force);
+  check_apart_from_inputs(request);
   if (!request.add.empty()) {
     program.add(request.add, request.out, request.force);
     return;
@@ -55,8 +84,13 @@ void run(const StatisticsProgram& program, const Request& request) {
   const Checkpoint checkpoint = Checkpoint::open(request.checkpoint);
   const ModelConfig config = read_model_config(checkpoint);
   require_key_value_projections(config, request.checkpoint.string());
-  program.compute(checkpoint, load_calibration_tokens(request.input, checkpoint, config.vocab_size),
-                  request.out, request.force);
+  TokenInput input = request.input;
+  input.text.seq_len = request.seq_len > 0
+                           ? request.seq_len
+                           : std::min(input.text.seq_len, config.max_position_embeddings);
+  const TokenSet tokens = load_calibration_tokens(input, checkpoint, config.vocab_size);
+  check_lengths(tokens, config, request);
+  program.compute(checkpoint, tokens, request.out, request.force);
 }
 
 }  // namespace

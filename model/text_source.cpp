@@ -20,8 +20,8 @@ constexpr std::string_view kRecordSeparator = "\n\n";
 
 std::string read_bytes(const std::filesystem::path& path) {
   KVC_CHECK(std::filesystem::exists(path), "{}: no such file", path.string());
-  KVC_CHECK(!std::filesystem::is_directory(path), "{}: a directory, expected a text file",
-            path.string());
+  KVC_CHECK(std::filesystem::is_regular_file(path), "{}: {}, expected a text file", path.string(),
+            std::filesystem::is_directory(path) ? "a directory" : "no regular file");
   std::ifstream file(path, std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   KVC_CHECK(file, "{}: cannot be read", path.string());

@@ -50,7 +50,7 @@ void check(const RunOptions& options) {
                   "--memory {}: a memory budget is not available yet; choose --kept-ratio when "
                   "converting",
                   options.memory);
-  check_tokens("--page-tokens", options.engine.page_tokens, 1);
+  check_tokens("--page-tokens", options.engine.page_tokens, 0);
   check_tokens("--max-new-tokens", options.generate.max_new_tokens, 0);
   check_tokens("--prefill-tokens", options.generate.prefill_tokens, 0);
   kvc::check(options.generate.sampling);
@@ -138,6 +138,7 @@ void run(const RunOptions& options) {
   }
   std::optional<OutputFile> logits;  // opened before the work, so that a refusal comes at once
   if (!options.logits.empty()) {
+    check_apart(options.logits, options.model);
     logits.emplace(options.logits, options.force);
   }
   const Prompts prompts = read_prompts(options);

@@ -73,6 +73,17 @@ class Texts(ProgramTest):
         self.assert_refused({1}, ["absent.txt"], "kvconvert", STORIES, "--out", self.directory / "out", *FAST,
                             "--calibration", self.directory / "absent.txt")
 
+    def test_a_pipe_is_no_text(self):
+        pipe = self.directory / "pipe.txt"
+        os.mkfifo(pipe)
+        self.assert_refused({1}, ["pipe.txt", "regular"], "kvcalibrate", STORIES, "--out", self.directory / "out.h5",
+                            "--calibration", pipe)
+
+    def test_sequences_beyond_the_context(self):
+        for program in ("kvcalibrate", "kvfisher"):
+            self.assert_refused({1}, ["513", "512", "--seq-len"], program, STORIES, "--out", self.directory / "out.h5",
+                                "--seq-len", "513")
+
     def test_absent_prompt(self):
         self.assert_refused({2}, ["--prompt"], "kvrun", STORIES)
         self.assert_refused({1}, ["absent.txt"], "kvrun", STORIES, "--prompt-file", self.directory / "absent.txt")
@@ -96,6 +107,13 @@ class Outputs(ProgramTest):
         self.assert_refused({1, 2}, ["checkpoint"], "kvconvert", checkpoint, "--out", checkpoint, *FAST)
         for out in (checkpoint, self.directory, checkpoint / "out"):
             self.assert_refused({1}, ["input", "--out"], "kvconvert", checkpoint, "--out", out, *FAST, "--force")
+
+    def test_no_program_writes_into_its_inputs(self):
+        checkpoint = copy_checkpoint(STORIES, self.directory / "checkpoint")
+        weights = checkpoint / "model.safetensors"
+        for program in ("kvcalibrate", "kvfisher"):
+            self.assert_refused({1}, ["input"], program, checkpoint, "--out", weights, "--force")
+        self.assert_refused({1}, ["input"], "kvrun", checkpoint, "--prompt", "Once", "--logits", weights, "--force")
 
     def test_an_output_is_never_a_text_or_the_work_directory(self):
         out = self.directory / "out"
