@@ -10,6 +10,7 @@ sys.path.insert(0, str(pathlib.Path(os.environ["KVC_SOURCE_DIR"]) / "scripts"))
 
 import check_layering
 import check_tree
+import check_types
 
 
 class Layering(unittest.TestCase):
@@ -47,6 +48,21 @@ class Layering(unittest.TestCase):
 
     def test_relative_includes_are_rejected(self):
         self.assert_rejected("core/dtype.cpp", '"dtype.h"')
+
+
+class Types(unittest.TestCase):
+    def test_one_name_is_one_type(self):
+        one = "namespace kvc {\nstruct Segment {\n  int first = 0;\n};\n}  // namespace kvc\n"
+        other = "namespace kvc {\nenum class Kind { kA };\nclass Segment final : public Base {\n};\n}\n"
+        self.assertEqual(len(check_types.violations_of({"a.h": one, "b.h": other})), 1)
+        self.assertEqual(check_types.violations_of({"a.h": one}), [])
+
+    def test_other_scopes_are_other_types(self):
+        local = "namespace kvc {\nnamespace {\nstruct Segment {};\n}\nvoid f() { struct Segment { int x; }; }\n}\n"
+        nested = "namespace kvc {\nclass Engine {\n  struct Segment {};\n};\nstruct Segment;\n}\n"
+        own = "namespace kvc {\nstruct Segment {};\n}\n"
+        self.assertEqual(check_types.violations_of({"a.cpp": local, "b.h": nested, "c.h": own}), [])
+        self.assertEqual(check_types.types_of(nested), ["kvc::Engine"])
 
 
 class Tree(unittest.TestCase):
