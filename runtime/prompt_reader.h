@@ -1,0 +1,52 @@
+// Prompts layer by layer: every layer reads all new tokens, in pieces of bounded size, before the next
+// layer begins. Memory for activations is that of a piece, and attention is exact over all that was read,
+// because one layer's keys and values are few.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "core/error.h"
+#include "core/kv_plan.h"
+#include "model/decoder.h"
+#include "runtime/cached_attention.h"
+#include "runtime/kv_cache.h"
+#include "runtime/latent_factors.h"
+#include "runtime/part_times.h"
+
+namespace kvc {
+
+// Asked now and then by what takes long; true ends it.
+using Stopped = std::function<bool()>;
+
+// A caller's `stopped` ended a call.
+class Interrupted : public Error {
+ public:
+  Interrupted() : Error("interrupted", ExitCode::kInterrupted) {}
+};
+
+// Consecutive new tokens of consecutive sequences.
+struct PromptPiece {
+  std::vector<std::size_t> sequences;  // ascending, those of the batch
+  TokenBatch batch;
+};
+
+// ids[i] are the new tokens of a sequence that has num_tokens[i]. At most `most` tokens a piece, but
+// sequences of `whole` come in one; 0: all in one piece.
+std::vector<PromptPiece> pieces_of(const std::vector<std::vector<std::int64_t>>& ids,
+                                   const std::vector<std::int64_t>& num_tokens,
+                                   const std::vector<bool>& whole, std::int64_t most);
+
+// Hidden states after the last layer of every piece, [tokens of the piece, hidden_size]. Stores keys and
+// values, but leaves the caches' numbers of tokens as they are. Throws Interrupted.
+std::vector<at::Tensor> read_pieces(const Decoder& decoder, const KvPlan& plan,
+                                    const LatentFactors& factors,
+                                    const std::vector<KvCache*>& caches,
+                                    const std::vector<std::int64_t>& lengths,
+                                    const std::vector<PromptPiece>& pieces, const Stopped& stopped,
+                                    PartTimes* times);
+
+}  // namespace kvc
