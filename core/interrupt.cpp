@@ -26,8 +26,10 @@ void install_interrupt_handlers() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
+bool is_interrupted() { return interrupted != 0; }
+
 void check_interrupt() {
-  if (interrupted != 0) {
+  if (is_interrupted()) {
     throw Error("interrupted", ExitCode::kInterrupted);
   }
 }

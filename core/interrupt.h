@@ -4,6 +4,7 @@
 namespace kvc {
 
 void install_interrupt_handlers();
+bool is_interrupted();  // a signal has arrived
 // Throws Error with ExitCode::kInterrupted once a signal has arrived.
 void check_interrupt();
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <optional>
@@ -16,6 +15,7 @@
 #include "core/progress.h"
 #include "model/tokenizer/utf8.h"
 #include "runtime/conversation.h"
+#include "runtime/generation_config.h"
 #include "runtime/prompts.h"
 
 namespace kvc {
@@ -80,7 +80,6 @@ Json answer_json(const Conversation& conversation, const Conversation::Answer& a
 }
 
 void turn(Conversation& conversation, const std::string& text, const RunOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
   answer_stopped = 0;
   const SignalScope interrupt(SIGINT, stop_answer);
   const auto stopped = [] {
@@ -93,11 +92,12 @@ void turn(Conversation& conversation, const std::string& text, const RunOptions&
   const Conversation::Answer answer = conversation.say(text, show, stopped);
   print(options.json ? answer_json(conversation, answer).dump() + "\n" : "\n");
   if (!options.stats) return;
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   fmt::print(stderr,
-             "read {} of {} prompt tokens, wrote {} in {:.3f} s; kv {} bytes of {} tokens\n",
-             answer.num_read, answer.num_prompt, answer.tokens.size(), seconds.count(),
-             conversation.sequence().cache().bytes().total(), conversation.sequence().num_tokens());
+             "read {} of {} prompt tokens in {:.3f} s, wrote {} in {:.3f} s; kv {} bytes of {} "
+             "tokens\n",
+             answer.num_read, answer.num_prompt, answer.read_seconds, answer.tokens.size(),
+             answer.write_seconds, conversation.sequence().cache().bytes().total(),
+             conversation.sequence().num_tokens());
 }
 
 Json template_arguments(const RunOptions& options) {
@@ -111,6 +111,7 @@ Json template_arguments(const RunOptions& options) {
 }  // namespace
 
 void chat(const RunOptions& options) {
+  KVC_CHECK_USAGE(options.generate.num_samples == 1, "--chat does not go with --num-samples");
   KVC_CHECK_USAGE(options.ids.empty() && options.logits.empty() && options.tokenize.empty(),
                   "--chat does not go with --ids, --logits or --tokenize");
   KVC_CHECK_USAGE(options.prompt.empty() || options.prompt_file.empty(),
@@ -120,7 +121,7 @@ void chat(const RunOptions& options) {
                                          ? ChatTemplate::load(options.model)
                                          : ChatTemplate::read(options.chat_template, options.model);
   ConversationOptions conversation_options{options.system, template_arguments(options),
-                                           options.generate};
+                                           options.generate, options.stop};
   const Engine engine = Engine::load(options.model, options.engine);
   if (!options.ignore_eos) {
     conversation_options.generate.stop_ids = stop_ids(options.model, engine.config());

@@ -1,6 +1,7 @@
 #include "runtime/conversation.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "core/error.h"
@@ -8,6 +9,15 @@
 #include "runtime/text_stream.h"
 
 namespace kvc {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
 
 Conversation::Conversation(const Engine& engine, const Tokenizer& tokenizer,
                            const ChatTemplate& chat_template, ConversationOptions options)
@@ -21,7 +31,8 @@ Conversation::Conversation(const Engine& engine, const Tokenizer& tokenizer,
 
 // Logits behind the last of `ids`. A cache whose ids are their beginning is extended; another one is
 // dropped, e.g. when a template changes what it said of earlier turns.
-at::Tensor Conversation::read(const std::vector<std::int64_t>& ids, Answer& answer) {
+at::Tensor Conversation::read(const std::vector<std::int64_t>& ids, const Stopped& stopped,
+                              Answer& answer) {
   const bool extends = sequence_ && cached_.size() < ids.size() &&
                        std::equal(cached_.begin(), cached_.end(), ids.begin());
   if (!extends) {
@@ -31,26 +42,20 @@ at::Tensor Conversation::read(const std::vector<std::int64_t>& ids, Answer& answ
   }
   const std::vector<std::int64_t> added(ids.begin() + static_cast<std::ptrdiff_t>(cached_.size()),
                                         ids.end());
-  const at::Tensor logits =
-      engine_.prefill({&*sequence_}, {added}, Engine::Rows::kLast).front().select(0, -1);
-  cached_ = ids;
   answer.num_read = static_cast<std::int64_t>(added.size());
   answer.num_prompt = static_cast<std::int64_t>(ids.size());
+  cached_.clear();  // until all of it is read
+  const at::Tensor logits =
+      engine_.prefill({&*sequence_}, {added}, Engine::Rows::kLast, stopped).front().select(0, -1);
+  cached_ = ids;
   return logits;
 }
 
-Conversation::Answer Conversation::say(const std::string& text,
-                                       const std::function<void(std::string_view)>& show,
-                                       const std::function<bool()>& stopped) {
-  std::vector<ChatMessage> messages = messages_;
-  messages.push_back({"user", text});
-  const std::vector<std::int64_t> prompt = tokenizer_.encode(
-      chat_template_.render(messages, options_.arguments, started_), /*add_special_tokens=*/false);
-  KVC_CHECK(!prompt.empty(), "the chat template makes no text of this conversation");
-  Answer answer;
-  at::Tensor logits = read(prompt, answer);
-  TextStream stream(tokenizer_, prompt);
-  Sampler sampler(options_.generate.sampling, options_.generate.seed);
+void Conversation::write(const std::vector<std::int64_t>& prompt, at::Tensor logits,
+                         const std::function<void(std::string_view)>& show, const Stopped& stopped,
+                         Answer& answer) {
+  Continuation continuation(tokenizer_, prompt, options_.stop);
+  Sampler sampler(options_.generate.sampling, options_.generate.seed, prompt);
   const std::vector<std::int64_t>& stops = options_.generate.stop_ids;
   while (static_cast<std::int64_t>(answer.tokens.size()) < options_.generate.max_new_tokens) {
     answer.interrupted = stopped();
@@ -58,17 +63,38 @@ Conversation::Answer Conversation::say(const std::string& text,
     const std::int64_t token = sampler.next(logits);
     if (std::find(stops.begin(), stops.end(), token) != stops.end()) break;
     answer.tokens.push_back(token);
-    const std::string piece = stream.push(token);
-    show(piece);
-    answer.text += piece;
+    show(continuation.push(token));
+    if (continuation.stopped()) break;
     logits = engine_.extend({&*sequence_}, {{token}}, Engine::Rows::kLast).front().select(0, -1);
     cached_.push_back(token);
   }
-  const std::string rest = stream.finish();
-  show(rest);
-  answer.text += rest;
-  messages.push_back({"assistant", answer.text});
-  messages_ = std::move(messages);
+  show(continuation.finish());
+  answer.text = continuation.text();
+}
+
+Conversation::Answer Conversation::say(const std::string& text,
+                                       const std::function<void(std::string_view)>& show,
+                                       const Stopped& stopped) {
+  std::vector<ChatMessage> messages = messages_;
+  messages.push_back({"user", text});
+  const std::vector<std::int64_t> prompt = tokenizer_.encode(
+      chat_template_.render(messages, options_.arguments, started_), /*add_special_tokens=*/false);
+  KVC_CHECK(!prompt.empty(), "the chat template makes no text of this conversation");
+  Answer answer;
+  const auto start = Clock::now();
+  try {
+    const at::Tensor logits = read(prompt, stopped, answer);
+    answer.read_seconds = seconds_since(start);
+    const auto written = Clock::now();
+    write(prompt, logits, show, stopped, answer);
+    answer.write_seconds = seconds_since(written);
+  } catch (const Interrupted&) {
+    answer.interrupted = true;
+  }
+  if (!answer.interrupted || !answer.tokens.empty()) {
+    messages.push_back({"assistant", answer.text});
+    messages_ = std::move(messages);
+  }
   return answer;
 }
 

@@ -22,6 +22,7 @@ struct ConversationOptions {
   std::string system;               // the system message; empty: none
   Json arguments = Json::object();  // further variables of the template
   GenerateOptions generate;
+  std::vector<std::string> stop;  // an answer ends before the first of these texts
 };
 
 class Conversation {
@@ -36,16 +37,20 @@ class Conversation {
     std::int64_t num_read = 0;         // prompt tokens that were not in the cache already
     std::int64_t num_prompt = 0;       // prompt tokens in all
     bool interrupted = false;
+    double read_seconds = 0, write_seconds = 0;
   };
-  // `show` is given the text as it appears; `stopped` is asked before every token and ends the
-  // answer.
+  // `show` is given the text as it appears; `stopped` is asked before every token and while the prompt is
+  // read, and ends the answer. A turn that ends before it has an answer is forgotten.
   Answer say(const std::string& text, const std::function<void(std::string_view)>& show,
-             const std::function<bool()>& stopped);
+             const Stopped& stopped);
 
   const Sequence& sequence() const { return *sequence_; }
 
  private:
-  at::Tensor read(const std::vector<std::int64_t>& ids, Answer& answer);
+  at::Tensor read(const std::vector<std::int64_t>& ids, const Stopped& stopped, Answer& answer);
+  void write(const std::vector<std::int64_t>& prompt, at::Tensor logits,
+             const std::function<void(std::string_view)>& show, const Stopped& stopped,
+             Answer& answer);
 
   const Engine& engine_;
   const Tokenizer& tokenizer_;

@@ -4,8 +4,6 @@
 #include <chrono>
 #include <utility>
 
-#include "core/interrupt.h"
-
 namespace kvc {
 namespace {
 
@@ -20,24 +18,31 @@ class Generation {
   Generation(const Engine& engine, const Engine::Ids& prompts, const GenerateOptions& options,
              const TokenVisitor& visit)
       : engine_(engine), prompts_(prompts), options_(options), visit_(visit) {
-    result_.sequences.resize(prompts.size());
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       sequences_.push_back(engine.new_sequence());
-      samplers_.emplace_back(options.sampling, options.seed + i);
     }
   }
 
   GenerateResult run() {
     const auto start = Clock::now();
-    std::vector<at::Tensor> logits = read_prompts();
-    std::vector<std::size_t> active = take_tokens(all_indices(), logits);
+    const PartTimes before = part_times();
+    std::vector<std::size_t> active;
+    try {
+      const std::vector<at::Tensor> logits = fork_samples(read_prompts());
+      active = take_tokens(all_indices(), logits);
+    } catch (const Interrupted&) {
+      result_.sequences.resize(sequences_.size());
+      result_.interrupted = true;
+    }
     result_.timing.prefill_seconds = seconds_since(start);
+    const PartTimes between = part_times();
+    result_.timing.prefill_parts = between.since(before);
     const auto decode_start = Clock::now();
-    while (!active.empty()) {
-      check_interrupt();
+    while (!active.empty() && !stopped()) {
       active = take_tokens(active, step(active));
     }
     result_.timing.decode_seconds = seconds_since(decode_start);
+    result_.timing.decode_parts = part_times().since(between);
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
       result_.sequences[i].num_tokens = sequences_[i].num_tokens();
       result_.sequences[i].bytes = sequences_[i].cache().bytes();
@@ -46,6 +51,15 @@ class Generation {
   }
 
  private:
+  PartTimes part_times() const {
+    return engine_.part_times() == nullptr ? PartTimes{} : *engine_.part_times();
+  }
+
+  bool stopped() {
+    result_.interrupted = options_.stopped && options_.stopped();
+    return result_.interrupted;
+  }
+
   std::vector<std::size_t> all_indices() const {
     std::vector<std::size_t> indices(sequences_.size());
     for (std::size_t i = 0; i < indices.size(); ++i) {
@@ -62,7 +76,7 @@ class Generation {
     return pointers;
   }
 
-  // Last row of logits per sequence.
+  // Logits of every prompt, all rows or the last.
   std::vector<at::Tensor> read_prompts() {
     const auto rows = options_.all_logits ? Engine::Rows::kAll : Engine::Rows::kLast;
     Engine::Ids heads, tails;
@@ -80,7 +94,8 @@ class Generation {
       }
       result_.timing.prefill_tokens += length;
     }
-    std::vector<at::Tensor> logits = engine_.prefill(pointers(all_indices()), heads, rows);
+    std::vector<at::Tensor> logits =
+        engine_.prefill(pointers(all_indices()), heads, rows, options_.stopped);
     if (!with_tail.empty()) {
       const auto more = engine_.extend(pointers(with_tail), tails, rows);
       for (std::size_t i = 0; i < with_tail.size(); ++i) {
@@ -88,12 +103,29 @@ class Generation {
         row = options_.all_logits ? at::cat({row, more[i]}) : more[i];
       }
     }
-    if (options_.all_logits) {
-      for (std::size_t i = 0; i < logits.size(); ++i) {
-        result_.sequences[i].prompt_logits = logits[i];
-        logits[i] = logits[i].narrow(0, logits[i].size(0) - 1, 1);
+    return logits;
+  }
+
+  // Makes the samples of every prompt: last rows of logits per sequence.
+  std::vector<at::Tensor> fork_samples(std::vector<at::Tensor> of_prompts) {
+    const auto samples = static_cast<std::size_t>(options_.num_samples);
+    result_.sequences.resize(sequences_.size() * samples);
+    std::vector<Sequence> sequences;
+    std::vector<at::Tensor> logits;
+    for (std::size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
+      const at::Tensor& rows = of_prompts[prompt];
+      if (options_.all_logits) {
+        result_.sequences[prompt * samples].prompt_logits = rows;
+      }
+      for (std::size_t sample = 0; sample < samples; ++sample) {
+        samplers_.emplace_back(options_.sampling, options_.seed + sequences.size(),
+                               prompts_[prompt]);
+        logits.push_back(rows.narrow(0, rows.size(0) - 1, 1));
+        sequences.push_back(sample + 1 < samples ? sequences_[prompt].fork()
+                                                 : std::move(sequences_[prompt]));
       }
     }
+    sequences_ = std::move(sequences);
     return logits;
   }
 
@@ -112,21 +144,24 @@ class Generation {
                                        const std::vector<at::Tensor>& logits) {
     std::vector<std::size_t> remaining;
     for (std::size_t i = 0; i < active.size() && options_.max_new_tokens > 0; ++i) {
-      const std::int64_t token = samplers_[active[i]].next(logits[i][0]);
+      const std::int64_t token = sample(active[i], logits[i][0]);
       const auto& stops = options_.stop_ids;
       if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
         continue;
       }
       auto& tokens = result_.sequences[active[i]].tokens;
       tokens.push_back(token);
-      if (visit_) {
-        visit_(active[i], token);
-      }
-      if (static_cast<std::int64_t>(tokens.size()) < options_.max_new_tokens) {
+      const bool goes_on = !visit_ || visit_(active[i], token);
+      if (goes_on && static_cast<std::int64_t>(tokens.size()) < options_.max_new_tokens) {
         remaining.push_back(active[i]);
       }
     }
     return remaining;
+  }
+
+  std::int64_t sample(std::size_t sequence, const at::Tensor& logits) {
+    const PartScope scope(engine_.part_times(), Part::kSampling);
+    return samplers_[sequence].next(logits);
   }
 
   const Engine& engine_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/engine.h"
+#include "runtime/part_times.h"
 #include "runtime/sampler.h"
 
 namespace kvc {
@@ -15,35 +16,40 @@ namespace kvc {
 struct GenerateOptions {
   std::int64_t max_new_tokens = 128;
   SamplingOptions sampling;
-  std::uint64_t seed = 0;  // sequence i of a batch samples from seed + i
+  std::uint64_t seed = 0;        // sequence i of the result samples from seed + i
+  std::int64_t num_samples = 1;  // continuations of every prompt, which share what it stored
   std::vector<std::int64_t>
       stop_ids;  // a sequence ends with the first of these, which is not returned
   std::int64_t prefill_tokens = 0;  // prompt tokens that prefill takes; the rest extends. 0: all
   bool all_logits = false;          // keep the logits of every prompt token
+  Stopped stopped;                  // asked before every step and while prompts are read
 };
 
 struct Generated {
   std::vector<std::int64_t> tokens;
-  at::Tensor prompt_logits;     // [num_prompt_tokens, vocab_size] with all_logits
+  at::Tensor prompt_logits;  // [num_prompt_tokens, vocab_size] with all_logits; of the first sample
   std::int64_t num_tokens = 0;  // whose keys and values the cache holds at the end
   KvBytes bytes;                // at the end
 };
 
 struct GenerateTiming {
-  double prefill_seconds = 0;
+  double prefill_seconds = 0;  // to the first new token
   double decode_seconds = 0;
   std::int64_t prefill_tokens = 0;  // of all sequences
   std::int64_t decode_tokens =
       0;  // forward passes' tokens after the first new token, of all sequences
+  PartTimes prefill_parts, decode_parts;  // with EngineOptions::time_parts
 };
 
 struct GenerateResult {
-  std::vector<Generated> sequences;
+  std::vector<Generated>
+      sequences;  // the samples of prompt i are i * num_samples and those that follow
   GenerateTiming timing;
+  bool interrupted = false;  // `stopped` ended it: sequences hold what there was
 };
 
-// Called as tokens appear: index of the sequence and its new token.
-using TokenVisitor = std::function<void(std::size_t, std::int64_t)>;
+// Called as tokens appear: index of the sequence and its new token. False: the sequence ends with it.
+using TokenVisitor = std::function<bool(std::size_t, std::int64_t)>;
 
 // Continues every prompt (at least one token each), all in one batch.
 GenerateResult generate(const Engine& engine, const Engine::Ids& prompts,

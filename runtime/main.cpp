@@ -24,22 +24,39 @@ void declare_chat(CLI::App& app, kvc::RunOptions& options) {
       "With --chat: variables of the template as JSON, e.g. {\"enable_thinking\": false}");
 }
 
-void declare_generation(CLI::App& app, kvc::GenerateOptions& options) {
-  app.add_option("--max-new-tokens", options.max_new_tokens, "Tokens to generate at most");
-  app.add_option("--temperature", options.sampling.temperature, "0: greedy");
-  app.add_option("--top-k", options.sampling.top_k, "Sample from the k most probable; 0: all");
-  app.add_option("--top-p", options.sampling.top_p, "Sample from the most probable that sum to p");
-  app.add_option("--prefill-tokens", options.prefill_tokens,
+void declare_generation(CLI::App& app, kvc::RunOptions& options) {
+  app.add_option("--max-new-tokens", options.generate.max_new_tokens, "Tokens to generate at most");
+  app.add_option(
+      "--num-samples", options.generate.num_samples,
+      "Continuations of the prompt, which share its cache; the i-th samples from seed + i");
+  app.add_option("--stop", options.stop, "End before this text; may be given several times")
+      ->allow_extra_args(false);
+  app.add_option("--prefill-tokens", options.generate.prefill_tokens,
                  "Prompt tokens before compression; the rest reads the compressed cache; 0: all");
+}
+
+void declare_sampling(CLI::App& app, kvc::SamplingRequest& request) {
+  app.add_flag("--sample", request.sample,
+               "Sample as the checkpoint's generation_config.json says; options below replace it");
+  app.add_option("--temperature", request.temperature, "Sample at this temperature; 0: greedy");
+  app.add_option("--top-k", request.top_k, "Sample from the k most probable; 0: all");
+  app.add_option("--top-p", request.top_p, "Sample from the most probable that sum to p");
+  app.add_option("--min-p", request.min_p,
+                 "Sample from tokens of at least p times the largest probability");
+  app.add_option("--repetition-penalty", request.repetition_penalty,
+                 "Above 1: make tokens less probable that the text has already");
 }
 
 void declare_engine(CLI::App& app, kvc::RunOptions& options) {
   app.add_option("--dtype", options.engine.dtype,
                  "Compute in float32, bfloat16 or float16; empty: as stored");
   app.add_option("--kv-dtype", options.engine.kv_dtype,
-                 "Store the cache as float32, bfloat16 or float16; empty: as --dtype")
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
-  app.add_option("--page-tokens", options.engine.page_tokens, "Tokens per page of KV memory");
+                 "Store the cache as float32, bfloat16, float16, int8 or int4; empty: as --dtype")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8", "int4"}));
+  app.add_option("--page-tokens", options.engine.page_tokens,
+                 "Tokens per page of KV memory; 16, or 32 for integers");
+  app.add_option("--prefill-chunk", options.engine.prefill_chunk,
+                 "Prompt tokens that are read at a time; bounds memory, not results; 0: all");
   app.add_option("--policy", options.policy, "Token policy (not available yet)");
   app.add_option("--memory", options.memory, "KV memory budget in bytes (not available yet)");
 }
@@ -59,7 +76,8 @@ int main(int argc, char** argv) {
                             auto options = std::make_shared<kvc::RunOptions>();
                             declare_input(app, *options);
                             declare_chat(app, *options);
-                            declare_generation(app, options->generate);
+                            declare_generation(app, *options);
+                            declare_sampling(app, options->sampling);
                             declare_engine(app, *options);
                             declare_output(app, *options);
                             return [options, &common] {

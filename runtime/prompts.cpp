@@ -4,7 +4,6 @@
 #include <string>
 
 #include "core/error.h"
-#include "core/json.h"
 #include "core/output.h"
 #include "model/tokenizer/utf8.h"
 
@@ -12,20 +11,6 @@ namespace kvc {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::uint64_t kMaxId = std::numeric_limits<std::int64_t>::max();
-
-std::vector<std::int64_t> id_list(const Json& list, const fs::path& path) {
-  std::vector<std::int64_t> ids;
-  for (const Json& id : list) {
-    KVC_CHECK(
-        id.is_number_integer() && (!id.is_number_unsigned() || id.get<std::uint64_t>() <= kMaxId),
-        "{}: expected token ids, found {}", path.string(), id.dump());
-    ids.push_back(id.get<std::int64_t>());
-  }
-  KVC_CHECK(!ids.empty(), "{}: a list without token ids; give at least one", path.string());
-  return ids;
-}
 
 Prompts read_ids(const fs::path& path) {
   constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
@@ -47,6 +32,19 @@ Prompts read_ids(const fs::path& path) {
 }
 
 }  // namespace
+
+std::vector<std::int64_t> id_list(const Json& list, const fs::path& path) {
+  constexpr std::uint64_t kMaxId = std::numeric_limits<std::int64_t>::max();
+  std::vector<std::int64_t> ids;
+  for (const Json& id : list) {
+    KVC_CHECK(
+        id.is_number_integer() && (!id.is_number_unsigned() || id.get<std::uint64_t>() <= kMaxId),
+        "{}: expected token ids, found {}", path.string(), id.dump());
+    ids.push_back(id.get<std::int64_t>());
+  }
+  KVC_CHECK(!ids.empty(), "{}: a list without token ids; give at least one", path.string());
+  return ids;
+}
 
 std::string read_prompt_text(const fs::path& path) {
   constexpr std::size_t kMaxBytes = std::size_t{1} << 28;
@@ -77,19 +75,6 @@ Prompts read_prompts(const RunOptions& options) {
   prompts.ids.push_back(prompts.tokenizer->encode(text));
   KVC_CHECK(!prompts.ids.front().empty(), "the prompt has no tokens; give a longer one");
   return prompts;
-}
-
-std::vector<std::int64_t> stop_ids(const fs::path& model, const ModelConfig& config) {
-  const fs::path path = model / "generation_config.json";
-  if (!fs::exists(path)) {
-    return config.eos_token_ids;
-  }
-  const Json json = read_json(path);
-  if (!json.contains("eos_token_id") || json.at("eos_token_id").is_null()) {
-    return config.eos_token_ids;
-  }
-  const Json& eos = json.at("eos_token_id");
-  return eos.is_array() ? id_list(eos, path) : id_list(Json::array({eos}), path);
 }
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-// What kvrun reads: prompts as token ids, and the ids that end a text.
+// What kvrun reads: prompts as token ids.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "model/config.h"
+#include "core/json.h"
 #include "model/tokenizer/tokenizer.h"
 #include "runtime/run.h"
 
@@ -23,7 +23,7 @@ struct Prompts {
 std::string read_prompt_text(const std::filesystem::path& path);
 // Throws UsageError unless exactly one source is named; Error for an empty prompt.
 Prompts read_prompts(const RunOptions& options);
-// eos_token_id of generation_config.json, or else of config.json.
-std::vector<std::int64_t> stop_ids(const std::filesystem::path& model, const ModelConfig& config);
+// A list of token ids from a JSON file; Error naming the file for anything else, an empty list included.
+std::vector<std::int64_t> id_list(const Json& list, const std::filesystem::path& path);
 
 }  // namespace kvc

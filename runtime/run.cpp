@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/output.h"
 #include "core/progress.h"
 #include "core/safetensors.h"
@@ -50,10 +51,14 @@ void check(const RunOptions& options) {
                   "--memory {}: a memory budget is not available yet; choose --kept-ratio when "
                   "converting",
                   options.memory);
-  check_tokens("--page-tokens", options.engine.page_tokens, 0);
+  check_tokens("--page-tokens", options.engine.page_tokens.value_or(1), 1);
   check_tokens("--max-new-tokens", options.generate.max_new_tokens, 0);
   check_tokens("--prefill-tokens", options.generate.prefill_tokens, 0);
-  kvc::check(options.generate.sampling);
+  check_tokens("--prefill-chunk", options.engine.prefill_chunk, 0);
+  constexpr std::int64_t kMostSamples = 1024;
+  KVC_CHECK_USAGE(options.generate.num_samples >= 1 && options.generate.num_samples <= kMostSamples,
+                  "--num-samples {}: expected 1 to {}", options.generate.num_samples, kMostSamples);
+  check_stop_strings(options.stop);
   KVC_CHECK_USAGE(options.chat || (options.system.empty() && options.chat_template.empty() &&
                                    options.chat_arguments.empty()),
                   "--system, --chat-template and --chat-arguments need --chat");
@@ -80,8 +85,9 @@ void warn_about_length(const Engine& engine, const Prompts& prompts, const RunOp
 
 void write_logits(OutputFile& file, const Prompts& prompts, const GenerateResult& result) {
   std::vector<TensorSource> sources;
-  for (std::size_t i = 0; i < result.sequences.size(); ++i) {
-    const at::Tensor logits = result.sequences[i].prompt_logits.contiguous();
+  const std::size_t samples = result.sequences.size() / prompts.ids.size();
+  for (std::size_t i = 0; i < prompts.ids.size(); ++i) {
+    const at::Tensor logits = result.sequences[i * samples].prompt_logits.contiguous();
     sources.push_back({.name = prompts.is_batch ? fmt::format("logits.{}", i) : "logits",
                        .dtype = Dtype::kF32,
                        .shape = logits.sizes().vec(),
@@ -101,34 +107,84 @@ void warm_up(const Engine& engine, const Prompts& prompts, GenerateOptions optio
   generate(engine, prompts.ids, options);
 }
 
-// Text as it appears, of a single sequence.
-TokenVisitor streaming_visitor(const RunOptions& options, const Prompts& prompts,
-                               std::optional<TextStream>& stream) {
-  if (options.json || prompts.is_batch || !prompts.tokenizer) {
-    return {};
+// The texts of a run's sequences; empty where there is no tokenizer.
+std::vector<Continuation> continuations(const RunOptions& options, const Prompts& prompts) {
+  KVC_CHECK(prompts.tokenizer || options.stop.empty(),
+            "{}: no tokenizer to find the texts of --stop with", options.model.string());
+  std::vector<Continuation> texts;
+  for (std::size_t i = 0; prompts.tokenizer && i < prompts.ids.size(); ++i) {
+    for (std::int64_t sample = 0; sample < options.generate.num_samples; ++sample) {
+      texts.emplace_back(*prompts.tokenizer, prompts.ids[i], options.stop);
+    }
   }
-  stream.emplace(*prompts.tokenizer, prompts.ids.front());
-  return [&stream](std::size_t, std::int64_t token) { print(stream->push(token)); };
+  return texts;
 }
 
-// A batch, and ids without a tokenizer, are printed when they are complete: one line per sequence.
-void print_sequences(const Prompts& prompts, const GenerateResult& result) {
-  for (std::size_t i = 0; i < result.sequences.size(); ++i) {
-    const std::vector<std::int64_t>& tokens = result.sequences[i].tokens;
-    print(prompts.tokenizer
-              ? Json(continuation_text(*prompts.tokenizer, prompts.ids[i], tokens)).dump()
-              : Json(tokens).dump());
+// Prints a single sequence's text as it appears; ends sequences at stop strings.
+TokenVisitor visitor(std::vector<Continuation>& texts, bool streams) {
+  if (texts.empty()) {
+    return {};
+  }
+  return [&texts, streams](std::size_t sequence, std::int64_t token) {
+    const std::string piece = texts[sequence].push(token);
+    if (streams) {
+      print(piece);
+    }
+    return !texts[sequence].stopped();
+  };
+}
+
+// Several sequences, and ids without a tokenizer, are printed when they are complete: one line each.
+void print_sequences(const RunReport& report) {
+  for (std::size_t i = 0; i < report.result.sequences.size(); ++i) {
+    print(report.texts.empty() ? Json(report.result.sequences[i].tokens).dump()
+                               : Json(report.texts[i]).dump());
     print("\n");
+  }
+}
+
+void generate_and_print(const Engine& engine, const RunOptions& options, const Prompts& prompts,
+                        double load_seconds, OutputFile* logits) {
+  std::vector<Continuation> texts = continuations(options, prompts);
+  const bool is_list = prompts.is_batch || options.generate.num_samples > 1;
+  const bool streams = !options.json && !is_list && !texts.empty();
+  const GenerateResult result =
+      generate(engine, prompts.ids, options.generate, visitor(texts, streams));
+  RunReport report{engine, result, {}, is_list, load_seconds};
+  for (Continuation& text : texts) {
+    const std::string rest = text.finish();
+    if (streams) {
+      print(rest + (options.generate.max_new_tokens > 0 ? "\n" : ""));
+    }
+    report.texts.push_back(text.text());
+  }
+  if (logits != nullptr && !result.interrupted) {
+    write_logits(*logits, prompts, result);
+  }
+  if (options.json) {
+    print(run_json(report).dump() + "\n");
+  } else if (!streams) {
+    print_sequences(report);
+  }
+  if (options.stats) {
+    fmt::print(stderr, "{}\n", run_statistics(report));
+  }
+  if (result.interrupted) {
+    throw Interrupted();
   }
 }
 
 }  // namespace
 
-void run(const RunOptions& options) {
-  check(options);
-  if (!options.tokenize.empty()) {
-    return print_ids(options);
+void run(const RunOptions& given) {
+  check(given);
+  if (!given.tokenize.empty()) {
+    return print_ids(given);
   }
+  RunOptions options = given;
+  options.generate.sampling = resolve(given.sampling, given.model);
+  options.generate.stopped = is_interrupted;
+  options.engine.time_parts = given.stats || given.json;
   if (options.threads > 0) {
     at::set_num_threads(options.threads);
   }
@@ -140,6 +196,7 @@ void run(const RunOptions& options) {
   if (!options.logits.empty()) {
     check_apart(options.logits, options.model);
     logits.emplace(options.logits, options.force);
+    options.generate.all_logits = true;
   }
   const Prompts prompts = read_prompts(options);
   const auto start = std::chrono::steady_clock::now();
@@ -147,30 +204,13 @@ void run(const RunOptions& options) {
   const double load_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   warn_about_length(engine, prompts, options);
-  GenerateOptions generate_options = options.generate;
-  generate_options.all_logits = logits.has_value();
   if (!options.ignore_eos) {
-    generate_options.stop_ids = stop_ids(options.model, engine.config());
+    options.generate.stop_ids = stop_ids(options.model, engine.config());
   }
   if (options.warm_up) {
-    warm_up(engine, prompts, generate_options);
+    warm_up(engine, prompts, options.generate);
   }
-  std::optional<TextStream> stream;
-  const TokenVisitor visit = streaming_visitor(options, prompts, stream);
-  const GenerateResult result = generate(engine, prompts.ids, generate_options, visit);
-  if (logits) {
-    write_logits(*logits, prompts, result);
-  }
-  if (options.json) {
-    print(run_json(engine, prompts, result, load_seconds).dump() + "\n");
-  } else if (stream) {
-    print(stream->finish() + (options.generate.max_new_tokens > 0 ? "\n" : ""));
-  } else {
-    print_sequences(prompts, result);
-  }
-  if (options.stats) {
-    fmt::print(stderr, "{}\n", run_statistics(engine, result, load_seconds));
-  }
+  generate_and_print(engine, options, prompts, load_seconds, logits ? &*logits : nullptr);
 }
 
 }  // namespace kvc

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "runtime/engine.h"
 #include "runtime/generate.h"
+#include "runtime/generation_config.h"
 
 namespace kvc {
 
@@ -22,7 +24,9 @@ struct RunOptions {
   std::string chat_arguments;           // --chat: JSON object of further variables of the template
   std::filesystem::path logits;         // safetensors to write; empty: none
   EngineOptions engine;
-  GenerateOptions generate;
+  GenerateOptions generate;  // sampling and stop_ids are filled in
+  SamplingRequest sampling;
+  std::vector<std::string> stop;  // generation ends before the first of these texts
   bool ignore_eos = false;
   bool warm_up = false;  // a first, short run that is neither printed nor timed
   bool stats = false;
@@ -32,6 +36,7 @@ struct RunOptions {
   std::string policy, memory;  // named by the command line's contract; refused
 };
 
+// Throws Error of ExitCode::kInterrupted after what there was has been printed.
 void run(const RunOptions& options);
 
 }  // namespace kvc

@@ -1,8 +1,9 @@
 #include "runtime/run_report.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
-#include "runtime/text_stream.h"
+#include <numeric>
 
 namespace kvc {
 namespace {
@@ -11,10 +12,28 @@ double rate(std::int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
+double ratio(std::int64_t bytes, std::int64_t original) {
+  return original > 0 ? static_cast<double>(bytes) / static_cast<double>(original) : 1;
+}
+
 // What the original model's cache would allocate for the same tokens, in the same pages.
 std::int64_t original_allocation(const Engine& engine, std::int64_t num_tokens) {
-  const std::int64_t page = engine.allocator().page_tokens();
-  return original_bytes(engine.plan(), (num_tokens + page - 1) / page * page, engine.kv_dtype());
+  const std::int64_t page = engine.pool().page_tokens();
+  return original_bytes(engine.plan(), (num_tokens + page - 1) / page * page,
+                        engine.original_kv_dtype());
+}
+
+std::int64_t peak_resident_bytes() {
+  struct rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
+
+Json segments_json(const KvBytes& bytes) {
+  return {{"plain", bytes.plain},
+          {"merged", bytes.merged},
+          {"unmerged", bytes.unmerged},
+          {"pending", bytes.pending}};
 }
 
 Json kv_json(const Engine& engine, const Generated& sequence) {
@@ -22,74 +41,98 @@ Json kv_json(const Engine& engine, const Generated& sequence) {
   Json json;
   json["bytes"] = sequence.bytes.total();
   json["original_bytes"] = original;
-  json["kept_ratio"] = static_cast<double>(sequence.bytes.total()) / static_cast<double>(original);
+  json["kept_ratio"] = ratio(sequence.bytes.total(), original);
   json["tokens"] = sequence.num_tokens;
-  json["segments"] = {{"plain", sequence.bytes.plain},
-                      {"merged", sequence.bytes.merged},
-                      {"unmerged", sequence.bytes.unmerged},
-                      {"pending", sequence.bytes.pending}};
+  json["segments"] = segments_json(sequence.bytes);
   return json;
 }
 
-Json text_json(const Prompts& prompts, std::size_t index, const Generated& sequence) {
-  return prompts.tokenizer
-             ? Json(continuation_text(*prompts.tokenizer, prompts.ids[index], sequence.tokens))
-             : Json();
+Json parts_json(const PartTimes& parts) {
+  Json json = Json::object();
+  for (std::size_t i = 0; i < kPartNames.size(); ++i) {
+    json[kPartNames[i]] = parts.seconds[i];
+  }
+  return json;
 }
 
-Json timing_json(const GenerateTiming& timing, double load_seconds) {
+Json timing_json(const RunReport& report) {
+  const GenerateTiming& timing = report.result.timing;
   Json json;
-  json["load_seconds"] = load_seconds;
+  json["load_seconds"] = report.load_seconds;
+  json["first_token_seconds"] = timing.prefill_seconds;
   json["prefill_seconds"] = timing.prefill_seconds;
   json["prefill_tokens"] = timing.prefill_tokens;
   json["prefill_tokens_per_second"] = rate(timing.prefill_tokens, timing.prefill_seconds);
   json["decode_seconds"] = timing.decode_seconds;
   json["decode_tokens"] = timing.decode_tokens;
   json["decode_tokens_per_second"] = rate(timing.decode_tokens, timing.decode_seconds);
+  if (report.engine.part_times() != nullptr) {
+    json["prefill_parts"] = parts_json(timing.prefill_parts);
+    json["decode_parts"] = parts_json(timing.decode_parts);
+  }
   return json;
+}
+
+// Shares of the time that was measured, "model 80.0 %, attention 15.0 %, ...".
+std::string shares(const PartTimes& parts) {
+  const double total = std::accumulate(parts.seconds.begin(), parts.seconds.end(), 0.0);
+  std::string text;
+  for (std::size_t i = 0; i < kPartNames.size() && total > 0; ++i) {
+    text += fmt::format("{}{} {:.1f} %", i == 0 ? "" : ", ", kPartNames[i],
+                        100 * parts.seconds[i] / total);
+  }
+  return text.empty() ? "nothing" : text;
 }
 
 }  // namespace
 
-Json run_json(const Engine& engine, const Prompts& prompts, const GenerateResult& result,
-              double load_seconds) {
+Json run_json(const RunReport& report) {
   Json tokens = Json::array(), texts = Json::array(), kv = Json::array();
-  for (std::size_t i = 0; i < result.sequences.size(); ++i) {
-    tokens.push_back(result.sequences[i].tokens);
-    texts.push_back(text_json(prompts, i, result.sequences[i]));
-    kv.push_back(kv_json(engine, result.sequences[i]));
+  for (std::size_t i = 0; i < report.result.sequences.size(); ++i) {
+    tokens.push_back(report.result.sequences[i].tokens);
+    texts.push_back(report.texts.empty() ? Json() : Json(report.texts[i]));
+    kv.push_back(kv_json(report.engine, report.result.sequences[i]));
   }
   Json json;
-  json["tokens"] = prompts.is_batch ? tokens : tokens.front();
-  json["text"] = prompts.is_batch ? texts : texts.front();
-  json["kv"] = prompts.is_batch ? kv : kv.front();
-  json["timing"] = timing_json(result.timing, load_seconds);
+  json["tokens"] = report.is_list ? tokens : tokens.front();
+  json["text"] = report.is_list ? texts : texts.front();
+  json["kv"] = report.is_list ? kv : kv.front();
+  json["timing"] = timing_json(report);
+  json["memory"] = {{"weight_bytes", report.engine.weight_bytes()},
+                    {"kv_peak_bytes", report.engine.pool().peak_bytes()},
+                    {"peak_resident_bytes", peak_resident_bytes()}};
+  json["interrupted"] = report.result.interrupted;
   return json;
 }
 
-std::string run_statistics(const Engine& engine, const GenerateResult& result,
-                           double load_seconds) {
-  const GenerateTiming& timing = result.timing;
+std::string run_statistics(const RunReport& report) {
+  const Engine& engine = report.engine;
+  const GenerateTiming& timing = report.result.timing;
   KvBytes bytes;
   std::int64_t original = 0;
-  for (const Generated& sequence : result.sequences) {
+  for (const Generated& sequence : report.result.sequences) {
     bytes.plain += sequence.bytes.plain;
     bytes.merged += sequence.bytes.merged;
     bytes.unmerged += sequence.bytes.unmerged;
     bytes.pending += sequence.bytes.pending;
     original += original_allocation(engine, sequence.num_tokens);
   }
-  std::string text = fmt::format("load     {:.3f} s\n", load_seconds);
+  std::string text = fmt::format("load     {:.3f} s\n", report.load_seconds);
   text += fmt::format("prefill  {} tokens, first token after {:.3f} s, {:.1f} tokens/s\n",
                       timing.prefill_tokens, timing.prefill_seconds,
                       rate(timing.prefill_tokens, timing.prefill_seconds));
   text += fmt::format("decode   {} tokens in {:.3f} s, {:.1f} tokens/s\n", timing.decode_tokens,
                       timing.decode_seconds, rate(timing.decode_tokens, timing.decode_seconds));
+  if (engine.part_times() != nullptr) {
+    text += fmt::format("time     prefill: {}\n", shares(timing.prefill_parts));
+    text += fmt::format("         decode: {}\n", shares(timing.decode_parts));
+  }
   text += fmt::format("weights  {} bytes\n", engine.weight_bytes());
   text += fmt::format(
-      "kv       {} bytes of {} ({:.3f}): plain {}, merged {}, unmerged {}, pending {}; peak {}",
-      bytes.total(), original, static_cast<double>(bytes.total()) / static_cast<double>(original),
-      bytes.plain, bytes.merged, bytes.unmerged, bytes.pending, engine.allocator().peak_bytes());
+      "kv       {} bytes of {} ({:.3f}): plain {}, merged {}, unmerged {}, pending {}; peak {}\n",
+      bytes.total(), original, ratio(bytes.total(), original), bytes.plain, bytes.merged,
+      bytes.unmerged, bytes.pending, engine.pool().peak_bytes());
+  text += fmt::format("memory   {} bytes resident at the peak", peak_resident_bytes());
   return text;
 }
 

@@ -2,19 +2,26 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/json.h"
 #include "runtime/engine.h"
 #include "runtime/generate.h"
-#include "runtime/prompts.h"
 
 namespace kvc {
 
-// {"tokens", "text", "kv": {"bytes", "original_bytes", "kept_ratio", "tokens"}, "timing"}; for a
-// batch tokens, text and kv are lists.
-Json run_json(const Engine& engine, const Prompts& prompts, const GenerateResult& result,
-              double load_seconds);
-// Times, rates, weights and KV bytes by segment, one line each.
-std::string run_statistics(const Engine& engine, const GenerateResult& result, double load_seconds);
+struct RunReport {
+  const Engine& engine;
+  const GenerateResult& result;
+  std::vector<std::string> texts;  // of the result's sequences; empty without a tokenizer
+  bool is_list = false;            // a batch, or several samples
+  double load_seconds = 0;
+};
+
+// {"tokens", "text", "kv": {"bytes", "original_bytes", "kept_ratio", "tokens", "segments"}, "timing",
+// "memory", "interrupted"}; of several sequences tokens, text and kv are lists.
+Json run_json(const RunReport& report);
+// Times, rates, where the time went, weights and KV bytes by segment, peaks; one line each.
+std::string run_statistics(const RunReport& report);
 
 }  // namespace kvc

@@ -2,27 +2,50 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
-#include <numeric>
-#include <vector>
+#include <utility>
 
 #include "core/error.h"
 
 namespace kvc {
 namespace {
 
-// Token ids, most probable first; ties to the lower id.
-std::vector<std::int64_t> ranked_ids(const float* logits, std::int64_t vocab_size,
-                                     std::int64_t keep) {
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(vocab_size));
-  std::iota(ids.begin(), ids.end(), 0);
-  const auto before = [logits](std::int64_t a, std::int64_t b) {
-    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+constexpr std::size_t kFirstRanked = 64;
+constexpr std::size_t kRankedGrowth = 8;
+
+// Cuts `all` to its most probable that sum to `top_p` of the whole; ties to the lower id. Few are ranked,
+// because few make up most of a distribution.
+void keep_most_probable(std::vector<Candidate>& all, double top_p) {
+  double total = 0;
+  for (const Candidate& candidate : all) {
+    total += candidate.weight;
+  }
+  const auto before = [](const Candidate& a, const Candidate& b) {
+    return a.weight > b.weight || (a.weight == b.weight && a.id < b.id);
   };
-  const auto end = ids.begin() + static_cast<std::ptrdiff_t>(std::min(keep, vocab_size));
-  std::partial_sort(ids.begin(), end, ids.end(), before);
-  ids.erase(end, ids.end());
-  return ids;
+  double kept = 0;
+  std::size_t count = 0, ranked = 0;
+  while (count < all.size() && (count == 0 || kept < top_p * total)) {
+    if (count == ranked) {
+      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(ranked);
+      ranked = std::min(all.size(), std::max(kFirstRanked, ranked * kRankedGrowth));
+      std::partial_sort(begin, all.begin() + static_cast<std::ptrdiff_t>(ranked), all.end(),
+                        before);
+    }
+    kept += all[count++].weight;
+  }
+  all.resize(count);
+}
+
+// The k-th largest logit; without a k, none is too small.
+float smallest_of_top(std::vector<float> logits, std::int64_t top_k) {
+  if (top_k == 0 || top_k >= static_cast<std::int64_t>(logits.size())) {
+    return -std::numeric_limits<float>::infinity();
+  }
+  const auto nth = logits.begin() + static_cast<std::ptrdiff_t>(top_k - 1);
+  std::nth_element(logits.begin(), nth, logits.end(), std::greater<>());
+  return *nth;
 }
 
 }  // namespace
@@ -35,46 +58,94 @@ void check(const SamplingOptions& options) {
                   options.top_k);
   KVC_CHECK_USAGE(options.top_p > 0 && options.top_p <= 1,
                   "--top-p {}: expected a number in (0, 1]", options.top_p);
+  KVC_CHECK_USAGE(options.min_p >= 0 && options.min_p <= 1,
+                  "--min-p {}: expected a number in [0, 1]", options.min_p);
+  KVC_CHECK_USAGE(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty),
+                  "--repetition-penalty {}: expected a positive number; 1 is none",
+                  options.repetition_penalty);
 }
 
-Sampler::Sampler(const SamplingOptions& options, std::uint64_t seed)
+std::vector<Candidate> candidates(const std::vector<float>& logits,
+                                  const SamplingOptions& options) {
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  const float smallest = smallest_of_top(logits, options.top_k);
+  std::vector<Candidate> kept;
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    if (logits[id] >= smallest) {
+      kept.push_back({static_cast<std::int64_t>(id),
+                      std::exp((static_cast<double>(logits[id]) - largest) / options.temperature)});
+    }
+  }
+  if (options.top_p < 1) {
+    keep_most_probable(kept, options.top_p);
+  }
+  if (options.min_p > 0) {  // the most probable token's weight is 1
+    std::erase_if(kept,
+                  [&](const Candidate& candidate) { return candidate.weight < options.min_p; });
+  }
+  return kept;
+}
+
+Sampler::Sampler(const SamplingOptions& options, std::uint64_t seed,
+                 const std::vector<std::int64_t>& prompt)
     : options_(options), generator_(seed) {
   check(options);
+  for (const std::int64_t id : prompt) {
+    mark(id);
+  }
+}
+
+void Sampler::mark(std::int64_t id) {
+  if (options_.repetition_penalty == 1) {
+    return;
+  }
+  const auto index = static_cast<std::size_t>(id);
+  if (index >= seen_.size()) {
+    seen_.resize(index + 1);
+  }
+  seen_[index] = true;
+}
+
+void Sampler::penalize(std::vector<float>& logits) const {
+  const auto penalty = static_cast<float>(options_.repetition_penalty);
+  for (std::size_t id = 0; id < std::min(seen_.size(), logits.size()); ++id) {
+    if (seen_[id]) {
+      logits[id] = logits[id] < 0 ? logits[id] * penalty : logits[id] / penalty;
+    }
+  }
 }
 
 std::int64_t Sampler::next(const at::Tensor& logits) {
   const at::Tensor row = logits.contiguous();
-  const float* values = row.const_data_ptr<float>();
-  const std::int64_t vocab_size = row.numel();
-  KVC_CHECK(std::all_of(values, values + vocab_size,
+  const float* first = row.const_data_ptr<float>();
+  std::vector<float> values(first, first + row.numel());
+  KVC_CHECK(std::all_of(values.begin(), values.end(),
                         [](float x) { return x < std::numeric_limits<float>::infinity(); }),
             "the model's logits are not finite; does the checkpoint hold NaN or infinity? --dtype "
             "float32 has the widest range");
-  if (options_.temperature == 0) {
-    return std::max_element(values, values + vocab_size) - values;
-  }
-  const std::vector<std::int64_t> ids =
-      ranked_ids(values, vocab_size, options_.top_k == 0 ? vocab_size : options_.top_k);
-  std::vector<double> weights;
-  for (const std::int64_t id : ids) {
-    weights.push_back(
-        std::exp((static_cast<double>(values[id]) - values[ids.front()]) / options_.temperature));
-  }
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  double kept = 0;
-  std::size_t count = 0;
-  while (count < weights.size() && (count == 0 || kept < options_.top_p * total)) {
-    kept += weights[count++];
-  }
-  const double uniform = static_cast<double>(generator_() >> 11) * 0x1.0p-53;  // [0, 1)
-  double passed = 0;
-  for (std::size_t i = 0; i + 1 < count; ++i) {
-    passed += weights[i];
-    if (uniform * kept < passed) {
-      return ids[i];
+  penalize(values);
+  std::int64_t token = std::max_element(values.begin(), values.end()) - values.begin();
+  if (options_.temperature > 0) {
+    const std::vector<Candidate> left = candidates(values, options_);
+    double total = 0;
+    for (const Candidate& candidate : left) {
+      total += candidate.weight;
+    }
+    const double uniform = static_cast<double>(generator_() >> 11) * 0x1.0p-53;  // [0, 1)
+    double passed = 0;
+    for (const Candidate& candidate : left) {
+      if (candidate.weight == 0) {
+        continue;
+      }
+      token = candidate.id;
+      passed += candidate.weight;
+      if (uniform * total < passed) {
+        break;
+      }
     }
   }
-  return ids[count - 1];
+  mark(token);
+  return token;
 }
 
 }  // namespace kvc

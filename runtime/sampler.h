@@ -1,34 +1,55 @@
-// The next token from one row of logits: greedy, or temperature, top-k and top-p with a seeded
-// generator.
+// The next token from one row of logits: greedy, or drawn with a seeded generator from what temperature,
+// top-k, top-p and min-p leave. Penalty and filters are those of transformers, in its order.
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include <cstdint>
 #include <random>
+#include <vector>
 
 namespace kvc {
 
 struct SamplingOptions {
   double temperature = 0;  // 0: greedy
-  std::int64_t top_k = 0;  // 0: all
-  double top_p = 1;        // smallest set of tokens with at least this probability, in (0, 1]
+  std::int64_t top_k =
+      0;             // the k most probable, and what is as probable as the last of them; 0: all
+  double top_p = 1;  // smallest set of tokens with at least this probability, in (0, 1]
+  double min_p = 0;  // at least this share of the most probable token's probability, in [0, 1]
+  // Logits of tokens that the text has already are divided by this where positive, multiplied where
+  // negative; positive. Also of greedy choices.
+  double repetition_penalty = 1;
 };
 
 // Throws UsageError naming the flag for anything out of range.
 void check(const SamplingOptions& options);
 
+struct Candidate {
+  std::int64_t id = 0;
+  double weight = 0;  // proportional to its probability
+};
+
+// What is left to draw from, by ascending id, or most probable first where top_p is below 1. logits:
+// [vocab_size] float32 with the penalty applied; temperature > 0.
+std::vector<Candidate> candidates(const std::vector<float>& logits, const SamplingOptions& options);
+
 // The same seed gives the same tokens on every platform: inverse distribution function of one
 // uniform number per token.
 class Sampler {
  public:
-  Sampler(const SamplingOptions& options, std::uint64_t seed);
-  // [vocab_size] float32; Error for NaN and infinity.
+  // `prompt`: the tokens that a repetition penalty counts from the beginning.
+  Sampler(const SamplingOptions& options, std::uint64_t seed,
+          const std::vector<std::int64_t>& prompt = {});
+  // [vocab_size] float32; Error for NaN and infinity. The token counts as part of the text.
   std::int64_t next(const at::Tensor& logits);
 
  private:
+  void mark(std::int64_t id);
+  void penalize(std::vector<float>& logits) const;
+
   SamplingOptions options_;
   std::mt19937_64 generator_;
+  std::vector<bool> seen_;  // by id, as far as the largest one; empty without a penalty
 };
 
 }  // namespace kvc

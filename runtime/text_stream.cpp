@@ -46,14 +46,14 @@ std::string TextStream::take(bool even_incomplete) {
   return after.substr(fresh);
 }
 
-std::string continuation_text(const Tokenizer& tokenizer, const std::vector<std::int64_t>& prompt,
-                              const std::vector<std::int64_t>& tokens) {
-  TextStream stream(tokenizer, prompt);
-  std::string text;
-  for (const std::int64_t token : tokens) {
-    text += stream.push(token);
-  }
-  return text + stream.finish();
+std::string Continuation::finish() {
+  std::string rest = filter_.push(stream_.finish());
+  return keep(rest + filter_.finish());
+}
+
+std::string Continuation::keep(std::string piece) {
+  text_ += piece;
+  return piece;
 }
 
 }  // namespace kvc

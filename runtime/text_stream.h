@@ -1,12 +1,14 @@
 // Generated tokens as text, piece by piece: only complete characters, with the spaces that the
-// tokens before them ask for.
+// tokens before them ask for, up to a stop string.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/tokenizer/tokenizer.h"
+#include "runtime/stop_filter.h"
 
 namespace kvc {
 
@@ -26,8 +28,25 @@ class TextStream {
   std::size_t printed_ = 0;
 };
 
-// The continuation as one string.
-std::string continuation_text(const Tokenizer& tokenizer, const std::vector<std::int64_t>& prompt,
-                              const std::vector<std::int64_t>& tokens);
+// The text that continues a prompt, up to the first stop string.
+class Continuation {
+ public:
+  // `tokenizer` must outlive the continuation.
+  Continuation(const Tokenizer& tokenizer, const std::vector<std::int64_t>& prompt,
+               std::vector<std::string> stops)
+      : stream_(tokenizer, prompt), filter_(std::move(stops)) {}
+
+  // Text that became certain; may be empty.
+  std::string push(std::int64_t token) { return keep(filter_.push(stream_.push(token))); }
+  std::string finish();
+  bool stopped() const { return filter_.stopped(); }  // by a stop string
+  const std::string& text() const { return text_; }   // all that was returned
+
+ private:
+  std::string keep(std::string piece);
+  TextStream stream_;
+  StopFilter filter_;
+  std::string text_;
+};
 
 }  // namespace kvc
