@@ -63,16 +63,17 @@ Json& JsonMutator::any_container(Json& root) {
 Json JsonMutator::wrong_value(const Json& value) {
   const bool whole = value.is_number_integer();
   const auto number = whole ? value.get<std::int64_t>() : std::int64_t{3};
+  const auto bits = static_cast<std::uint64_t>(number);  // whose arithmetic wraps
   const std::array<Json, 24> values = {nullptr,
                                        true,
                                        false,
                                        0,
                                        1,
                                        -1,
-                                       -number,
-                                       number + 1,
+                                       static_cast<std::int64_t>(0 - bits),
+                                       static_cast<std::int64_t>(bits + 1),
                                        number / 2,
-                                       number < (std::int64_t{1} << 40) ? number * 1000003 : 0,
+                                       static_cast<std::int64_t>(bits * 1000003),
                                        std::numeric_limits<std::int64_t>::max(),
                                        std::numeric_limits<std::int64_t>::min(),
                                        std::numeric_limits<std::uint64_t>::max(),
