@@ -23,7 +23,8 @@ enum class Granularity { kToken, kGroup };
 enum class PrefillMode { kExact, kTruncated };
 // What a token of a latent group that is not merged is kept as.
 enum class UnmergedForm { kPlain, kLatent };
-enum class KvDtype { kFloat32, kBFloat16, kFloat16 };
+// What the numbers of a cache are stored as. Integers: codes under a float16 scale and minimum per group.
+enum class KvDtype { kFloat32, kBFloat16, kFloat16, kInt8, kInt4 };
 
 std::string to_string(MergeRule);
 std::string to_string(Granularity);
@@ -35,7 +36,9 @@ Granularity parse_granularity(const std::string&);
 PrefillMode parse_prefill_mode(const std::string&);
 UnmergedForm parse_unmerged_form(const std::string&);
 KvDtype parse_kv_dtype(const std::string&);
-int bytes_per_element(KvDtype);
+bool is_integer(KvDtype);
+int bits_per_element(KvDtype);   // of a number, or of its code
+int bytes_per_element(KvDtype);  // of numbers stored exactly: under integer types 16-bit ones
 
 // Adjacent layers that share one factorisation. The stacked vector y of the group is, layer by layer,
 // the bias-free pre-RoPE key [kv_dim] and then the bias-free value [kv_dim]; with q/k norm the key is
@@ -107,19 +110,39 @@ struct GroupTokens {
   std::int64_t pending = 0;  // exact keys and values: sinks, window, incomplete block
 };
 
-// Bytes of one latent group (G layers, b bytes per element):
+// Under integer types, keys (each channel over kQuantisedTokens tokens) and values (each token over neighbouring
+// channels) become codes, kQuantisedTokens tokens at a time. Exact, as 16-bit numbers, are until then: of a plain
+// layer the sinks, the window and the incomplete block; of a latent group's unmerged tokens the incomplete
+// block; all of its pending tokens. Latents (each on its own) become codes at once.
+inline constexpr std::int64_t kQuantisedTokens = 32;
+// Bytes of `tokens` tokens' codes, scales and minima. With c bits per code and g = gcd(head_dim, 32), the
+// channels that share a scale:
+//   keys    tokens * width * c/8 + tokens/32 * width * 4
+//   values  tokens * width * (c/8 + 4/g), and latents likewise with g = gcd(rank, 32)
+std::int64_t quantised_key_bytes(std::int64_t tokens, std::int64_t width, KvDtype dtype);
+std::int64_t quantised_value_bytes(std::int64_t tokens, std::int64_t width, std::int64_t head_dim,
+                                   KvDtype dtype);
+// Is a latent smaller as codes than as 16-bit numbers? Otherwise it is stored as these.
+bool quantises_latents(std::int64_t rank, KvDtype dtype);
+// How many tokens of a plain layer are codes once `num_tokens` were read: 0 for other types.
+std::int64_t quantised_tokens(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
+
+// Bytes of one latent group (G layers, b bytes per element; under integer types b = 2, but a latent is
+// rank*b as codes and whole blocks of unmerged plain tokens are G * (keys + values) as codes):
 //   merged   * (rank*b + p)
 //   unmerged * (2*G*kv_dim*b + p) as plain, or * (G*rank*b + p) as latents
 //   pending  * (2*G*kv_dim*b + held)
 // p = 4, the int32 position, with token granularity; 0 with group granularity, and 0 for rule `none`
-// (positions are contiguous). `held` is what must be kept to decide and encode later:
+// (positions are contiguous). `held` is what must be kept to decide and encode later, exact:
 //   latent-form unmerged tokens: G*rank*b (each layer's latent);
 //   else mean, fisher, sensitivity: rank*b + 4 (the weighted latent and the float32 score);
 //   else ls: 0, or G*num_kv_heads*4 with key_norm (the float32 root mean squares that undo the norm).
-// The count of every segment is rounded up to `page_tokens` first.
+// The count of every segment is rounded up to `page_tokens` first, of quantised and of exact tokens apart;
+// under integer types page_tokens is 1 or a multiple of kQuantisedTokens.
 std::int64_t group_bytes(const KvPlan& plan, int group, const GroupTokens& tokens, KvDtype dtype,
                          std::int64_t page_tokens = 1);
-// Bytes of one layer's plain KV: plain_widths().total() * b per token.
+// Bytes of one layer's plain KV: plain_widths().total() * b per token. Under integer types, quantised_tokens of
+// them as codes: keys and values, or of a model's own cache the latent alone.
 std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype,
                                std::int64_t page_tokens = 1);
 // The whole sequence: plain layers at num_tokens plus every group.
@@ -127,7 +150,7 @@ std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,
                         const std::vector<GroupTokens>& groups, KvDtype dtype,
                         std::int64_t page_tokens = 1);
 // num_layers * plain_widths().total() * num_tokens * b (2 * kv_dim wide where each head has its keys and
-// values): the denominator of kept_ratio.
+// values): the denominator of kept_ratio. Integer types count as the 16-bit numbers they stand for.
 std::int64_t original_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
 
 }  // namespace kvc

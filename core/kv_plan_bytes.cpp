@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <numeric>
+
 #include "core/checked.h"
 #include "core/kv_plan.h"
 
@@ -7,6 +10,7 @@ namespace {
 constexpr const char* kSubject = "KV bytes";
 constexpr std::int64_t kPositionBytes = 4;  // int32
 constexpr std::int64_t kFloatBytes = 4;
+constexpr std::int64_t kScaleBytes = 4;  // float16 scale and minimum
 
 template <typename... Factors>
 std::int64_t product(std::int64_t first, Factors... rest) {
@@ -22,6 +26,31 @@ std::int64_t round_up(std::int64_t tokens, std::int64_t page_tokens) {
   return product(sum(tokens, page_tokens - 1) / page_tokens, page_tokens);
 }
 
+std::int64_t scale_channels(std::int64_t width) { return std::gcd(width, std::int64_t{32}); }
+
+std::int64_t code_bytes(std::int64_t tokens, std::int64_t width, KvDtype dtype) {
+  return product(tokens, width, bits_per_element(dtype)) / 8;
+}
+
+// A latent's bytes are the same for every token.
+std::int64_t latent_bytes(std::int64_t rank, KvDtype dtype) {
+  return quantises_latents(rank, dtype) ? quantised_value_bytes(1, rank, rank, dtype)
+                                        : product(rank, bytes_per_element(dtype));
+}
+
+// Keys and values of one layer: `quantised` tokens as codes, `exact` ones not.
+std::int64_t key_value_bytes(const KvPlan& plan, std::int64_t quantised, std::int64_t exact,
+                             KvDtype dtype, std::int64_t page_tokens) {
+  const std::int64_t codes = round_up(quantised, page_tokens);
+  std::int64_t bytes =
+      product(2, plan.kv_dim(), bytes_per_element(dtype), round_up(exact, page_tokens));
+  if (codes > 0) {
+    bytes = sum(bytes, quantised_key_bytes(codes, plan.kv_dim(), dtype));
+    bytes = sum(bytes, quantised_value_bytes(codes, plan.kv_dim(), plan.head_dim, dtype));
+  }
+  return bytes;
+}
+
 // Beside its exact keys and values, what a pending token keeps so that it can be decided and
 // encoded.
 std::int64_t held_bytes(const KvPlan& plan, const LatentGroup& group, std::int64_t element) {
@@ -34,7 +63,45 @@ std::int64_t held_bytes(const KvPlan& plan, const LatentGroup& group, std::int64
   return sum(product(group.rank, element), kFloatBytes);
 }
 
+std::int64_t unmerged_bytes(const KvPlan& plan, const LatentGroup& group, std::int64_t tokens,
+                            KvDtype dtype, std::int64_t page_tokens) {
+  if (plan.policy.unmerged == UnmergedForm::kLatent) {
+    return product(round_up(tokens, page_tokens), group.num_layers,
+                   latent_bytes(group.rank, dtype));
+  }
+  const std::int64_t quantised =
+      is_integer(dtype) ? tokens / kQuantisedTokens * kQuantisedTokens : 0;
+  return product(group.num_layers,
+                 key_value_bytes(plan, quantised, tokens - quantised, dtype, page_tokens));
+}
+
 }  // namespace
+
+std::int64_t quantised_key_bytes(std::int64_t tokens, std::int64_t width, KvDtype dtype) {
+  KVC_CHECK(tokens % kQuantisedTokens == 0, "{}: {} tokens of {}, expected a multiple of {}",
+            kSubject, tokens, to_string(dtype), kQuantisedTokens);
+  return sum(code_bytes(tokens, width, dtype),
+             product(tokens / kQuantisedTokens, width, kScaleBytes));
+}
+
+std::int64_t quantised_value_bytes(std::int64_t tokens, std::int64_t width, std::int64_t head_dim,
+                                   KvDtype dtype) {
+  return sum(code_bytes(tokens, width, dtype),
+             product(tokens, width / scale_channels(head_dim), kScaleBytes));
+}
+
+bool quantises_latents(std::int64_t rank, KvDtype dtype) {
+  return is_integer(dtype) &&
+         quantised_value_bytes(1, rank, rank, dtype) < product(rank, bytes_per_element(dtype));
+}
+
+std::int64_t quantised_tokens(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype) {
+  if (!is_integer(dtype)) {
+    return 0;
+  }
+  const std::int64_t exact = sum(plan.policy.sink_tokens, plan.policy.window_tokens);
+  return std::max<std::int64_t>(0, num_tokens - exact) / kQuantisedTokens * kQuantisedTokens;
+}
 
 std::int64_t group_bytes(const KvPlan& plan, int index, const GroupTokens& tokens, KvDtype dtype,
                          std::int64_t page_tokens) {
@@ -43,23 +110,29 @@ std::int64_t group_bytes(const KvPlan& plan, int index, const GroupTokens& token
   const bool positions =
       plan.policy.granularity == Granularity::kToken && plan.policy.rule != MergeRule::kNone;
   const std::int64_t position = positions ? kPositionBytes : 0;
-  const std::int64_t latent = product(group.rank, element);
   const std::int64_t exact = product(2, group.num_layers, plan.kv_dim(), element);
+  const std::int64_t merged =
+      product(round_up(tokens.merged, page_tokens), sum(latent_bytes(group.rank, dtype), position));
   const std::int64_t unmerged =
-      plan.policy.unmerged == UnmergedForm::kPlain ? exact : product(group.num_layers, latent);
-  const std::int64_t pending = sum(exact, held_bytes(plan, group, element));
-  const std::int64_t merged_total =
-      product(round_up(tokens.merged, page_tokens), sum(latent, position));
-  const std::int64_t unmerged_total =
-      product(round_up(tokens.unmerged, page_tokens), sum(unmerged, position));
-  const std::int64_t pending_total = product(round_up(tokens.pending, page_tokens), pending);
-  return sum(sum(merged_total, unmerged_total), pending_total);
+      sum(unmerged_bytes(plan, group, tokens.unmerged, dtype, page_tokens),
+          product(round_up(tokens.unmerged, page_tokens), position));
+  const std::int64_t pending =
+      product(round_up(tokens.pending, page_tokens), sum(exact, held_bytes(plan, group, element)));
+  return sum(sum(merged, unmerged), pending);
 }
 
 std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype,
                                std::int64_t page_tokens) {
-  return product(plan.plain_widths().total(), bytes_per_element(dtype),
-                 round_up(num_tokens, page_tokens));
+  const std::int64_t quantised = quantised_tokens(plan, num_tokens, dtype);
+  if (!plan.own_widths) {
+    return key_value_bytes(plan, quantised, num_tokens - quantised, dtype, page_tokens);
+  }
+  const std::int64_t element = bytes_per_element(dtype);
+  const std::int64_t latents = quantises_latents(plan.own_widths->key, dtype) ? quantised : 0;
+  return sum(
+      sum(product(round_up(latents, page_tokens), latent_bytes(plan.own_widths->key, dtype)),
+          product(round_up(num_tokens - latents, page_tokens), plan.own_widths->key, element)),
+      product(round_up(num_tokens, page_tokens), plan.own_widths->value, element));
 }
 
 std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,

@@ -17,7 +17,9 @@ constexpr EnumName<UnmergedForm> kUnmergedForms[] = {{UnmergedForm::kPlain, "pla
                                                      {UnmergedForm::kLatent, "latent"}};
 constexpr EnumName<KvDtype> kKvDtypes[] = {{KvDtype::kFloat32, "float32"},
                                            {KvDtype::kBFloat16, "bfloat16"},
-                                           {KvDtype::kFloat16, "float16"}};
+                                           {KvDtype::kFloat16, "float16"},
+                                           {KvDtype::kInt8, "int8"},
+                                           {KvDtype::kInt4, "int4"}};
 
 }  // namespace
 
@@ -41,6 +43,19 @@ UnmergedForm parse_unmerged_form(const std::string& name) {
 }
 KvDtype parse_kv_dtype(const std::string& name) { return value_of(kKvDtypes, name, "KV dtype"); }
 
+bool is_integer(KvDtype dtype) { return dtype == KvDtype::kInt8 || dtype == KvDtype::kInt4; }
+
 int bytes_per_element(KvDtype dtype) { return dtype == KvDtype::kFloat32 ? 4 : 2; }
+
+int bits_per_element(KvDtype dtype) {
+  switch (dtype) {
+    case KvDtype::kInt8:
+      return 8;
+    case KvDtype::kInt4:
+      return 4;
+    default:
+      return 8 * bytes_per_element(dtype);
+  }
+}
 
 }  // namespace kvc

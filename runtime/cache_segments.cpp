@@ -16,15 +16,15 @@ class SegmentBuilder {
         num_queries_(num_queries),
         length_(length) {}
 
-  Segment from_latents(const at::Tensor& stored, const at::Tensor& positions,
+  Segment from_latents(const RowStore& stored, const at::Tensor& positions,
                        const Reconstruction& layer) const {
     const ModelConfig& config = decoder_.config();
-    const at::Tensor latent = stored.to(decoder_.dtype());
+    const at::Tensor latent = stored.rows(decoder_.dtype());
     const Linear rebuild_key{layer.key, weights_.k_proj.bias};
     const at::Tensor key = rebuild_key(latent.narrow(1, 0, factors_.key_rank))
                                .view({-1, config.num_kv_heads, config.head_dim});
     Segment segment{
-        .key = finish_key(weights_, decoder_.rope(), layer_, key, positions, length_),
+        .key = finish(key, positions),
         .positions = positions,
         .value = {},
         .latent = latent.narrow(1, latent.size(1) - factors_.value_rank, factors_.value_rank),
@@ -38,19 +38,37 @@ class SegmentBuilder {
     return segment;
   }
 
-  Segment from_rows(const KeyValueBuffers& rows, const at::Tensor& positions) const {
-    const at::Tensor key = rows.key.rows().to(decoder_.dtype());
-    return {.key = stores_raw_keys(decoder_.config(), layer_)
-                       ? finish_key(weights_, decoder_.rope(), layer_, key, positions, length_)
-                       : key,
+  Segment from_exact(const KeyValueStore& rows, const at::Tensor& positions) const {
+    const at::Tensor key = rows.key.rows(decoder_.dtype());
+    return from_key_value(is_raw() ? finish(key, positions) : key,
+                          rows.value.rows(decoder_.dtype()), positions);
+  }
+
+  // Codes hold keys after their norm, but raw ones as they are.
+  Segment from_codes(const KeyValueStore& rows, const at::Tensor& positions) const {
+    const at::Tensor key = rows.key_codes->rows(decoder_.dtype());
+    return from_key_value(
+        is_raw() ? finish(key, positions) : decoder_.rope().rotate(layer_, key, positions),
+        rows.value_codes->rows(decoder_.dtype()), positions);
+  }
+
+ private:
+  bool is_raw() const { return stores_raw_keys(decoder_.config(), layer_); }
+
+  at::Tensor finish(const at::Tensor& key, const at::Tensor& positions) const {
+    return finish_key(weights_, decoder_.rope(), layer_, key, positions, length_);
+  }
+
+  static Segment from_key_value(const at::Tensor& key, const at::Tensor& value,
+                                const at::Tensor& positions) {
+    return {.key = key,
             .positions = positions,
-            .value = rows.value.rows().to(decoder_.dtype()),
+            .value = value,
             .latent = {},
             .value_proj = {},
             .value_bias = {}};
   }
 
- private:
   const Decoder& decoder_;
   int layer_;
   const LayerWeights& weights_;
@@ -64,6 +82,24 @@ at::Tensor pending_positions(std::int64_t pending, std::int64_t num_tokens,
   const std::int64_t sinks = std::min({pending, num_tokens, sink_tokens});
   return at::cat({at::arange(sinks, at::kLong),
                   at::arange(num_tokens - (pending - sinks), num_tokens, at::kLong)});
+}
+
+void add_unmerged(const SegmentBuilder& builder, const LatentStore& store, int index,
+                  const GroupFactors& factors, std::vector<Segment>& segments) {
+  const at::Tensor positions = store.unmerged_positions().tensor();
+  if (store.keeps_latents()) {
+    segments.push_back(builder.from_latents(store.unmerged_latent(index), positions,
+                                            factors.layers[static_cast<std::size_t>(index)]));
+    return;
+  }
+  const KeyValueStore& rows = store.unmerged(index);
+  const std::int64_t codes = rows.num_codes();
+  if (codes > 0) {
+    segments.push_back(builder.from_codes(rows, positions.narrow(0, 0, codes)));
+  }
+  if (rows.num_exact() > 0) {
+    segments.push_back(builder.from_exact(rows, positions.narrow(0, codes, rows.num_exact())));
+  }
 }
 
 }  // namespace
@@ -96,15 +132,11 @@ std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, 
                                             factors.merged_layers[at_index]));
   }
   if (store.unmerged_positions().size() > 0) {
-    const at::Tensor positions = store.unmerged_positions().tensor();
-    segments.push_back(store.keeps_latents()
-                           ? builder.from_latents(store.unmerged_latent(index), positions,
-                                                  factors.layers[at_index])
-                           : builder.from_rows(store.unmerged(index), positions));
+    add_unmerged(builder, store, index, factors, segments);
   }
-  const std::int64_t pending = store.pending(index).key.num_rows();
+  const std::int64_t pending = store.pending(index).num_exact();
   if (pending > 0) {
-    segments.push_back(builder.from_rows(
+    segments.push_back(builder.from_exact(
         store.pending(index), pending_positions(pending, num_tokens, plan.policy.sink_tokens)));
   }
   return segments;

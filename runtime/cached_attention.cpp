@@ -3,43 +3,49 @@
 #include <utility>
 
 #include "runtime/cache_segments.h"
-#include "runtime/decode.h"
 #include "runtime/latent_encoding.h"
 #include "runtime/mla_attention.h"
+#include "runtime/plain_attention.h"
 #include "runtime/segment_attention.h"
 
 namespace kvc {
-namespace {
-
-// One sequence's queries over the keys and values of a plain layer, new tokens last.
-at::Tensor attend_rows(const at::Tensor& query, const at::Tensor& positions,
-                       const KeyValueBuffers& rows, const AttentionRule& rule) {
-  const at::Tensor key = rows.key.rows(), value = rows.value.rows();
-  if (query.size(0) == 1) {
-    return decode_attention(query[0], key, value, rule).unsqueeze(0);
-  }
-  const auto dtype = query.scalar_type();
-  return attend_segments(query, positions,
-                         {{.key = key.to(dtype),
-                           .positions = at::arange(key.size(0), at::kLong),
-                           .value = value.to(dtype),
-                           .latent = {},
-                           .value_proj = {},
-                           .value_bias = {}}},
-                         rule);
-}
-
-}  // namespace
 
 CachedAttention::CachedAttention(const Decoder& decoder, const KvPlan& plan,
                                  const LatentFactors& factors, std::vector<KvCache*> caches,
-                                 Pass pass)
-    : decoder_(decoder), plan_(plan), factors_(factors), caches_(std::move(caches)), pass_(pass) {}
+                                 Pass pass, std::vector<PromptKeys*> prompts, PartTimes* times)
+    : decoder_(decoder),
+      plan_(plan),
+      factors_(factors),
+      caches_(std::move(caches)),
+      pass_(pass),
+      prompts_(std::move(prompts)),
+      times_(times) {
+  prompts_.resize(caches_.size());
+}
+
+// Angles that depend on the length of the text are those of the whole prompt in every piece of it.
+at::Tensor CachedAttention::rotate(int layer, const at::Tensor& x, const TokenBatch& batch) const {
+  if (!decoder_.config().depends_on_length(layer)) {
+    return decoder_.rope().rotate(layer, x, batch.positions);
+  }
+  std::vector<at::Tensor> rotated;
+  std::int64_t first = 0;
+  for (std::size_t sequence = 0; sequence < caches_.size(); ++sequence) {
+    const std::int64_t count = batch.lengths[sequence];
+    const PromptKeys* prompt = prompts_[sequence];
+    rotated.push_back(decoder_.rope().rotate(
+        layer, x.narrow(0, first, count), batch.positions.narrow(0, first, count),
+        prompt == nullptr ? 0 : caches_[sequence]->num_tokens() + prompt->num_tokens()));
+    first += count;
+  }
+  return at::cat(rotated);
+}
 
 at::Tensor CachedAttention::attend(int layer, const AttentionInput& input,
                                    const TokenBatch& batch) {
+  const PartScope scope(times_, Part::kAttention, Part::kModel);
   if (decoder_.config().mla) {
-    return attend_mla(decoder_, layer, input, batch, caches_, pass_ == Pass::kPrefill);
+    return attend_mla(decoder_, layer, input, batch, caches_, pass_ == Pass::kPrefill, prompts_);
   }
   const int group = plan_.group_of(layer);
   const int first_layer =
@@ -51,8 +57,7 @@ at::Tensor CachedAttention::attend(int layer, const AttentionInput& input,
   for (std::size_t sequence = 0; sequence < caches_.size(); ++sequence) {
     const std::int64_t count = batch.lengths[sequence];
     store(place, tokens, batch.positions, *caches_[sequence], first, count);
-    outputs.push_back(
-        attend_sequence(place, tokens, batch.positions, *caches_[sequence], first, count));
+    outputs.push_back(attend_sequence(place, tokens, batch.positions, sequence, first, count));
     first += count;
   }
   return outputs.size() == 1 ? outputs.front() : at::cat(outputs);
@@ -83,9 +88,8 @@ CachedAttention::NewTokens CachedAttention::new_tokens(const Place& place,
       weigh(place, tokens.latent);
     }
   }
-  tokens.query = rotate_tokens(decoder_.rope(), place.layer, input.query, batch);
-  tokens.key = rotate_tokens(decoder_.rope(), place.layer,
-                             input.weights.k_norm.over_heads(exact.key), batch);
+  tokens.query = rotate(place.layer, input.query, batch);
+  tokens.key = rotate(place.layer, input.weights.k_norm.over_heads(exact.key), batch);
   tokens.pending_key = stores_raw_keys(decoder_.config(), place.layer) ? exact.key : tokens.key;
   tokens.value = exact.value;
   return tokens;
@@ -109,9 +113,7 @@ void CachedAttention::store(const Place& place, const NewTokens& tokens,
                             std::int64_t count) {
   const auto own = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
   if (place.group < 0) {
-    KeyValueBuffers& rows = cache.plain_layer(place.layer);
-    rows.key.append(own(tokens.key));
-    rows.value.append(own(tokens.value));
+    cache.plain_layer(place.layer).append(own(tokens.key), own(tokens.value));
     return;
   }
   LatentStore& group = cache.group(place.group);
@@ -131,20 +133,26 @@ void CachedAttention::store(const Place& place, const NewTokens& tokens,
 }
 
 at::Tensor CachedAttention::attend_sequence(const Place& place, const NewTokens& tokens,
-                                            const at::Tensor& positions, const KvCache& cache,
+                                            const at::Tensor& positions, std::size_t sequence,
                                             std::int64_t first, std::int64_t count) {
+  const KvCache& cache = *caches_[sequence];
   const auto own = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
   const AttentionRule rule = attention_rule(decoder_.config(), place.layer);
   if (cache.num_tokens() == 0 && pass_ == Pass::kPrefill) {
+    if (PromptKeys* prompt = prompts_[sequence]) {
+      prompt->append(place.layer, own(tokens.key), own(tokens.value));
+      return attend_prompt(own(tokens.query), prompt->key(), prompt->value(), rule);
+    }
     return causal_attention(own(tokens.query), own(tokens.key), own(tokens.value), rule);
   }
   if (place.group < 0) {
-    return attend_rows(own(tokens.query), own(positions), cache.plain_layer(place.layer), rule);
+    return attend_plain(decoder_, place.layer, cache.plain_layer(place.layer),
+                        plan_.policy.sink_tokens, own(tokens.query), own(positions));
   }
-  const std::vector<Segment> segments =
-      cache_segments(decoder_, plan_, place.group, place.index,
-                     factors_.groups[static_cast<std::size_t>(place.group)],
-                     cache.group(place.group), cache.num_tokens() + count, count);
+  const std::vector<Segment> segments = cache_segments(
+      decoder_, plan_, place.group, place.index,
+      factors_.groups[static_cast<std::size_t>(place.group)], cache.group(place.group),
+      own(positions)[count - 1].item<std::int64_t>() + 1, count);
   return attend_segments(own(tokens.query), own(positions), segments, rule);
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/latent_encoding.h"
+#include "runtime/plain_attention.h"
 #include "runtime/policies/merge_selection.h"
 
 namespace kvc {
@@ -47,6 +48,50 @@ MergeCandidates candidates_of(const KvCache& cache, const std::vector<EncodedTok
   return candidates;
 }
 
+std::int64_t whole_blocks(std::int64_t tokens) {
+  return std::max<std::int64_t>(0, tokens) / kQuantisedTokens * kQuantisedTokens;
+}
+
+// The first plain layer that makes codes of its tokens; all do at the same ones.
+const KeyValueStore* quantising_store(const KvCache& cache) {
+  for (int layer = 0; layer < cache.plan().num_layers(); ++layer) {
+    if (cache.plan().layers[static_cast<std::size_t>(layer)] == KvSource::kPlain) {
+      const KeyValueStore& store = cache.plain_layer(layer);
+      return store.key_codes ? &store : nullptr;
+    }
+  }
+  return nullptr;
+}
+
+void quantise_plain(const Decoder& decoder, int layer, KvCache& cache) {
+  KeyValueStore& store = cache.plain_layer(layer);
+  const MergePolicy& policy = cache.plan().policy;
+  const std::int64_t count =
+      whole_blocks(store.num_exact() - policy.sink_tokens - policy.window_tokens);
+  if (!store.key_codes || count == 0) {
+    return;
+  }
+  const std::int64_t first = policy.sink_tokens + store.num_codes();
+  const bool is_latent = cache.plan().own_widths.has_value();
+  store.quantise(policy.sink_tokens, count, [&](const at::Tensor& key, std::int64_t offset) {
+    const at::Tensor positions =
+        at::arange(first + offset, first + offset + key.size(0), at::kLong);
+    return is_latent ? key : key_for_codes(decoder, layer, key, positions);
+  });
+}
+
+void quantise_unmerged(const Decoder& decoder, int layer, int index, LatentStore& group) {
+  KeyValueStore& store = group.unmerged(index);
+  const std::int64_t count = whole_blocks(store.num_exact());
+  if (!store.key_codes || count == 0) {
+    return;
+  }
+  const at::Tensor positions = group.unmerged_positions().tensor().slice(0, store.num_codes());
+  store.quantise(0, count, [&](const at::Tensor& key, std::int64_t offset) {
+    return key_for_codes(decoder, layer, key, positions.narrow(0, offset, key.size(0)));
+  });
+}
+
 }  // namespace
 
 std::int64_t undecided_tokens(const KvCache& cache) {
@@ -56,12 +101,16 @@ std::int64_t undecided_tokens(const KvCache& cache) {
 }
 
 std::int64_t tokens_until_block(const KvCache& cache) {
-  const LatentStore* store = deciding_store(cache);
-  if (store == nullptr) {
-    return std::numeric_limits<std::int64_t>::max();
-  }
   const MergePolicy& policy = cache.plan().policy;
-  return policy.sink_tokens + policy.window_tokens + policy.block_tokens - store->tokens().pending;
+  const std::int64_t kept = policy.sink_tokens + policy.window_tokens;
+  std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
+  if (const LatentStore* store = deciding_store(cache)) {
+    fewest = kept + policy.block_tokens - store->tokens().pending;
+  }
+  if (const KeyValueStore* store = quantising_store(cache)) {
+    fewest = std::min(fewest, kept + kQuantisedTokens - store->num_exact());
+  }
+  return fewest;
 }
 
 void compress(const Decoder& decoder, const LatentFactors& factors, KvDtype dtype,
@@ -92,6 +141,19 @@ void compress(const Decoder& decoder, const LatentFactors& factors, KvDtype dtyp
             ? encoded[group].latents.index_select(0, merge.nonzero().squeeze(1))
             : at::Tensor();
     cache.group(static_cast<int>(group)).decide(merge, positions, latents);
+  }
+}
+
+void quantise(const Decoder& decoder, KvCache& cache) {
+  const KvPlan& plan = cache.plan();
+  for (int layer = 0; layer < plan.num_layers(); ++layer) {
+    const int group = plan.group_of(layer);
+    if (group < 0) {
+      quantise_plain(decoder, layer, cache);
+    } else if (!cache.group(group).keeps_latents()) {
+      const int index = layer - plan.groups[static_cast<std::size_t>(group)].first_layer;
+      quantise_unmerged(decoder, layer, index, cache.group(group));
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "core/checkpoint.h"
@@ -41,18 +42,37 @@ struct Engine::PendingIds {
 
 namespace {
 
-constexpr std::int64_t kMinReservedTokens = std::int64_t{1} << 20;
+constexpr std::int64_t kPageTokens = 16;
 
-at::ScalarType scalar_type_of(KvDtype dtype) {
+// Of what the cache stores as numbers: under integer types those of `compute` if it has 16 bits.
+at::ScalarType scalar_type_of(KvDtype dtype, at::ScalarType compute) {
   switch (dtype) {
+    case KvDtype::kFloat32:
+      return at::kFloat;
     case KvDtype::kBFloat16:
       return at::kBFloat16;
     case KvDtype::kFloat16:
       return at::kHalf;
-    case KvDtype::kFloat32:
-      break;
+    default:
+      return compute == at::kFloat ? at::kHalf : compute;
   }
-  return at::kFloat;
+}
+
+std::optional<KvElement> codes_of(KvDtype dtype) {
+  return !is_integer(dtype)        ? std::nullopt
+         : dtype == KvDtype::kInt8 ? std::optional(KvElement::kInt8)
+                                   : std::optional(KvElement::kInt4);
+}
+
+// Few channels under one scale cost as much as 16-bit numbers.
+void check_integer(KvDtype dtype, const ModelConfig& config, std::int64_t page_tokens) {
+  constexpr std::int64_t kLeastChannels = 8;
+  KVC_CHECK(config.mla || config.head_dim % kLeastChannels == 0,
+            "KV cache of {}: heads of {} channels, expected a multiple of {}; use float16",
+            to_string(dtype), config.head_dim, kLeastChannels);
+  KVC_CHECK(page_tokens % kQuantisedTokens == 0,
+            "KV cache of {}: pages of {} tokens, expected a multiple of {}", to_string(dtype),
+            page_tokens, kQuantisedTokens);
 }
 
 std::string name_of(at::ScalarType type) {
@@ -85,19 +105,6 @@ TokenBatch batch_after(const std::vector<KvCache*>& caches, const Engine::Ids& i
   return batch;
 }
 
-// Multiplications of one layer: weights times tokens, and every query with every cached token.
-std::int64_t layer_work(const ModelConfig& config, const std::vector<KvCache*>& caches,
-                        const TokenBatch& batch) {
-  const std::int64_t weights = config.hidden_size * (2 * config.q_dim() + 2 * config.kv_dim() +
-                                                     3 * config.intermediate_size);
-  std::int64_t work = 0;
-  for (std::size_t sequence = 0; sequence < caches.size(); ++sequence) {
-    const std::int64_t length = batch.lengths[sequence];
-    work += length * (weights + 2 * config.q_dim() * (caches[sequence]->num_tokens() + length));
-  }
-  return work;
-}
-
 }  // namespace
 
 Engine Engine::load(const std::filesystem::path& directory, const EngineOptions& options) {
@@ -110,19 +117,30 @@ Engine Engine::load(const std::filesystem::path& directory, const EngineOptions&
   engine.decoder_ = std::make_unique<Decoder>(checkpoint, dtype, replaced_layers(*engine.plan_));
   engine.factors_ = load_latent_factors(checkpoint, *engine.plan_, config.hidden_size, dtype);
   engine.kv_dtype_ = parse_kv_dtype(options.kv_dtype.empty() ? name_of(dtype) : options.kv_dtype);
-  engine.allocator_ = std::make_shared<KvAllocator>(options.page_tokens);
+  const bool integer = is_integer(engine.kv_dtype_);
+  const std::int64_t page_tokens =
+      options.page_tokens.value_or(integer ? kQuantisedTokens : kPageTokens);
+  if (integer) {
+    check_integer(engine.kv_dtype_, config, page_tokens);
+  }
+  engine.pool_ = std::make_shared<KvPool>(page_tokens);
+  engine.prefill_chunk_ = options.prefill_chunk;
+  if (options.time_parts) {
+    engine.part_times_ = std::make_unique<PartTimes>();
+  }
   return engine;
 }
 
 std::int64_t Engine::weight_bytes() const { return decoder_->weight_bytes() + factors_.bytes(); }
 
 KvCache Engine::new_cache() const {
-  const StoreOptions options{
-      .allocator = allocator_,
-      .dtype = scalar_type_of(kv_dtype_),
-      .max_tokens = std::max(kMinReservedTokens, 2 * config().max_position_embeddings)};
-  return {plan_, options};
+  return {plan_,
+          {.pool = pool_,
+           .dtype = scalar_type_of(kv_dtype_, decoder_->dtype()),
+           .codes = codes_of(kv_dtype_)}};
 }
+
+KvDtype Engine::original_kv_dtype() const { return parse_kv_dtype(name_of(decoder_->dtype())); }
 
 Sequence Engine::new_sequence() const { return Sequence(std::make_unique<KvCache>(new_cache())); }
 
@@ -139,15 +157,35 @@ void Engine::check_call(const std::vector<Sequence*>& sequences, const Ids& ids)
   }
 }
 
+// Multiplications of one layer: weights times tokens, and every query with every cached token.
+std::int64_t Engine::layer_work(const std::vector<KvCache*>& caches,
+                                const std::vector<std::int64_t>& lengths) const {
+  const std::int64_t weights =
+      config().hidden_size *
+      (2 * config().q_dim() + 2 * config().kv_dim() + 3 * config().intermediate_size);
+  std::int64_t work = 0;
+  for (std::size_t sequence = 0; sequence < caches.size(); ++sequence) {
+    const std::int64_t length = lengths[sequence];
+    work += length * (weights + 2 * config().q_dim() * (caches[sequence]->num_tokens() + length));
+  }
+  return work;
+}
+
 std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, const Ids& ids,
-                                        Rows rows, Pass pass) const {
+                                        Rows rows) const {
   const TokenBatch batch = batch_after(caches, ids);
-  const ThreadScope threads(layer_work(config(), caches, batch));
-  CachedAttention attention(*decoder_, *plan_, factors_, caches, pass);
-  at::Tensor hidden_states = decoder_->forward(batch, attention);
+  const ThreadScope threads(layer_work(caches, batch.lengths));
+  CachedAttention attention(*decoder_, *plan_, factors_, caches, Pass::kExtend, {},
+                            part_times_.get());
+  at::Tensor hidden_states;
+  {
+    const PartScope scope(part_times_.get(), Part::kModel);
+    hidden_states = decoder_->forward(batch, attention);
+  }
   for (std::size_t sequence = 0; sequence < caches.size(); ++sequence) {
     caches[sequence]->add_tokens(ids[sequence]);
   }
+  const PartScope scope(part_times_.get(), Part::kLogits);
   if (rows == Rows::kAll) {
     return decoder_->logits(hidden_states).split_with_sizes(batch.lengths);
   }
@@ -158,17 +196,9 @@ std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, con
 }
 
 void Engine::compress_oldest(std::int64_t count, KvCache& cache) const {
-  compress(*decoder_, factors_, kv_dtype_, allocator_->page_tokens(), count, cache);
-}
-
-std::vector<at::Tensor> Engine::read(const std::vector<KvCache*>& caches, const Ids& ids,
-                                     Rows rows) const {
-  std::vector<at::Tensor> logits = forward(caches, ids, rows, Pass::kPrefill);
-  for (KvCache* cache : caches) {
-    compress_oldest(
-        std::max<std::int64_t>(0, undecided_tokens(*cache) - plan_->policy.window_tokens), *cache);
-  }
-  return logits;
+  const PartScope scope(part_times_.get(), Part::kCompression);
+  compress(*decoder_, factors_, kv_dtype_, pool_->page_tokens(), count, cache);
+  quantise(*decoder_, cache);
 }
 
 // Tokens that can be appended before longrope's long factors set in; none are left of that number where
@@ -183,41 +213,6 @@ std::int64_t Engine::tokens_until_longrope(const KvCache& cache) const {
     }
   }
   return fewest;
-}
-
-// A text that outgrows longrope's original length has other keys and values in every layer but the first:
-// what is cached is dropped, and all of it is read with the long factors. Logits of the new ids.
-at::Tensor Engine::read_again(KvCache& cache, const std::vector<std::int64_t>& ids,
-                              Rows rows) const {
-  std::vector<std::int64_t> all = cache.ids();
-  all.insert(all.end(), ids.begin(), ids.end());
-  cache = new_cache();
-  const at::Tensor logits = read({&cache}, {all}, rows).front();
-  const std::int64_t count = std::min(logits.size(0), static_cast<std::int64_t>(ids.size()));
-  return logits.narrow(0, logits.size(0) - count, count);
-}
-
-std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences, const Ids& ids,
-                                        Rows rows) const {
-  const c10::InferenceMode guard;
-  check_call(sequences, ids);
-  std::vector<KvCache*> caches;
-  bool outgrows = false;
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    caches.push_back(sequences[i]->cache_.get());
-    outgrows =
-        outgrows || tokens_until_longrope(*caches[i]) < static_cast<std::int64_t>(ids[i].size());
-  }
-  if (!outgrows) {
-    return read(caches, ids, rows);
-  }
-  std::vector<at::Tensor> logits;
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    const bool again = tokens_until_longrope(*caches[i]) < static_cast<std::int64_t>(ids[i].size());
-    logits.push_back(again ? read_again(*caches[i], ids[i], rows)
-                           : read({caches[i]}, {ids[i]}, rows).front());
-  }
-  return logits;
 }
 
 std::vector<at::Tensor> Engine::extend(const std::vector<Sequence*>& sequences, const Ids& ids,
@@ -251,20 +246,24 @@ bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
     any = true;
     const std::int64_t until_longrope = tokens_until_longrope(*sequence.cache);
     if (until_longrope == 0) {
-      sequence.add(read_again(*sequence.cache, sequence.take(1), rows), rows);
+      sequence.add(read_again(*sequence.cache, sequence.take(1), rows, {}), rows);
       continue;
     }
     active.push_back(&sequence);
     caches.push_back(sequence.cache);
-    chunks.push_back(sequence.take(std::min(tokens_until_block(*sequence.cache), until_longrope)));
+    chunks.push_back(sequence.take(std::min(
+        {tokens_until_block(*sequence.cache), until_longrope,
+         prefill_chunk_ > 0 ? prefill_chunk_ : std::numeric_limits<std::int64_t>::max()})));
   }
   if (active.empty()) {
     return any;
   }
-  const std::vector<at::Tensor> logits = forward(caches, chunks, rows, Pass::kExtend);
+  const std::vector<at::Tensor> logits = forward(caches, chunks, rows);
   for (std::size_t i = 0; i < active.size(); ++i) {
     if (tokens_until_block(*caches[i]) <= 0) {
-      compress_oldest(plan_->policy.block_tokens, *caches[i]);
+      const MergePolicy& policy = plan_->policy;
+      const std::int64_t left = undecided_tokens(*caches[i]) - policy.window_tokens;
+      compress_oldest(left >= policy.block_tokens ? policy.block_tokens : 0, *caches[i]);
     }
     active[i]->add(logits[i], rows);
   }

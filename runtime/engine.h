@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,18 +15,26 @@
 #include "runtime/cached_attention.h"
 #include "runtime/kv_cache.h"
 #include "runtime/latent_factors.h"
+#include "runtime/part_times.h"
+#include "runtime/prompt_reader.h"
 
 namespace kvc {
 
 struct EngineOptions {
-  std::string dtype;              // compute and weights: "float32", ...; empty: as stored
-  std::string kv_dtype;           // what the KV cache stores; empty: the compute dtype
-  std::int64_t page_tokens = 16;  // KV buffers grow by this many tokens
+  std::string dtype;     // compute and weights: "float32", ...; empty: as stored
+  std::string kv_dtype;  // what the KV cache stores; empty: the compute dtype
+  std::optional<std::int64_t> page_tokens{};  // KV stores grow by so many; 16, or 32 for integers
+  // A prompt's tokens whose activations are in memory at a time; 0: all. Results differ by rounding.
+  std::int64_t prefill_chunk = 2048;
+  bool time_parts = false;  // measure where the time goes
 };
 
-// One sequence and its KV cache. Movable; releases its memory when destroyed.
+// One sequence and its KV cache. Movable; gives its memory back when destroyed.
 class Sequence {
  public:
+  // Another sequence of the same tokens. They share memory as far as neither changes it.
+  Sequence fork() const { return Sequence(std::make_unique<KvCache>(*cache_)); }
+
   std::int64_t num_tokens() const { return cache_->num_tokens(); }
   const KvCache& cache() const { return *cache_; }
 
@@ -43,8 +52,10 @@ class Engine {
   const ModelConfig& config() const { return decoder_->config(); }
   const KvPlan& plan() const { return *plan_; }
   KvDtype kv_dtype() const { return kv_dtype_; }
+  KvDtype original_kv_dtype() const;  // of the model's own cache: the compute dtype
   std::int64_t weight_bytes() const;  // factors included
-  const KvAllocator& allocator() const { return *allocator_; }
+  const KvPool& pool() const { return *pool_; }
+  PartTimes* part_times() const { return part_times_.get(); }  // null without time_parts
 
   Sequence new_sequence() const;
 
@@ -54,9 +65,11 @@ class Engine {
 
   // A prompt (or a later turn's): attention over it is exact (policy.prefill), compression follows
   // it. ids[i] are the new tokens of sequences[i], at least one. Logits float32: per sequence
-  // [rows, vocab_size].
+  // [rows, vocab_size]. `stopped` is asked between pieces of prefill_chunk tokens and between layers;
+  // where it says so the call throws Interrupted. Whatever it throws, a call that began to read leaves
+  // the sequences empty.
   std::vector<at::Tensor> prefill(const std::vector<Sequence*>& sequences, const Ids& ids,
-                                  Rows rows) const;
+                                  Rows rows, const Stopped& stopped = {}) const;
   // Tokens as generation produces them: attention reads the compressed cache, and a block is
   // compressed when it leaves the window. Several ids of one sequence give the same logits and
   // cache as one at a time.
@@ -67,21 +80,31 @@ class Engine {
   struct PendingIds;
   Engine() = default;
   void check_call(const std::vector<Sequence*>& sequences, const Ids& ids) const;
-  std::vector<at::Tensor> forward(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
-                                  Pass pass) const;
+  std::int64_t layer_work(const std::vector<KvCache*>& caches,
+                          const std::vector<std::int64_t>& lengths) const;
+  std::vector<at::Tensor> forward(const std::vector<KvCache*>& caches, const Ids& ids,
+                                  Rows rows) const;
   bool extend_round(std::vector<PendingIds>& pending, Rows rows) const;
   KvCache new_cache() const;
   std::int64_t tokens_until_longrope(const KvCache& cache) const;
-  at::Tensor read_again(KvCache& cache, const std::vector<std::int64_t>& ids, Rows rows) const;
-  std::vector<at::Tensor> read(const std::vector<KvCache*>& caches, const Ids& ids,
-                               Rows rows) const;
+  at::Tensor read_again(KvCache& cache, const std::vector<std::int64_t>& ids, Rows rows,
+                        const Stopped& stopped) const;
+  std::vector<at::Tensor> read(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
+                               const Stopped& stopped) const;
+  std::vector<PromptPiece> pieces_of_prompts(const std::vector<KvCache*>& caches,
+                                             const Ids& ids) const;
+  std::vector<at::Tensor> prompt_logits(const std::vector<PromptPiece>& pieces,
+                                        const std::vector<at::Tensor>& hidden_states,
+                                        const Ids& ids, Rows rows) const;
   void compress_oldest(std::int64_t count, KvCache& cache) const;
 
   std::unique_ptr<Decoder> decoder_;
   std::shared_ptr<const KvPlan> plan_;
   KvDtype kv_dtype_ = KvDtype::kFloat32;
-  std::shared_ptr<KvAllocator> allocator_;
+  std::shared_ptr<KvPool> pool_;
   LatentFactors factors_;
+  std::int64_t prefill_chunk_ = 0;
+  std::unique_ptr<PartTimes> part_times_;
 };
 
 }  // namespace kvc

@@ -9,31 +9,24 @@ namespace kvc {
 KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& options)
     : plan_(std::move(shared_plan)) {
   const KvPlan& plan = *plan_;
-  // Rows per KV head, or the model's own latents as if they were one head's.
-  std::vector<std::int64_t> key_row{plan.num_kv_heads, plan.head_dim}, value_row = key_row;
-  if (plan.own_widths) {
-    key_row = {1, plan.own_widths->key};
-    value_row = {1, plan.own_widths->value};
-  }
   for (const KvSource source : plan.layers) {
     if (source != KvSource::kPlain) {
       plain_index_.push_back(-1);
       continue;
     }
     plain_index_.push_back(static_cast<int>(plain_.size()));
-    plain_.push_back({KvBuffer(options.allocator, key_row, options.dtype, options.max_tokens),
-                      KvBuffer(options.allocator, value_row, options.dtype, options.max_tokens)});
+    plain_.push_back(plain_store(plan, options));
   }
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
     groups_.emplace_back(plan, group, options);
   }
 }
 
-KeyValueBuffers& KvCache::plain_layer(int layer) {
-  return const_cast<KeyValueBuffers&>(std::as_const(*this).plain_layer(layer));
+KeyValueStore& KvCache::plain_layer(int layer) {
+  return const_cast<KeyValueStore&>(std::as_const(*this).plain_layer(layer));
 }
 
-const KeyValueBuffers& KvCache::plain_layer(int layer) const {
+const KeyValueStore& KvCache::plain_layer(int layer) const {
   const int index = plain_index_[static_cast<std::size_t>(layer)];
   KVC_CHECK(index >= 0, "KV cache: layer {} stores no keys and values of its own", layer);
   return plain_[static_cast<std::size_t>(index)];
@@ -49,8 +42,8 @@ std::vector<GroupTokens> KvCache::tokens() const {
 
 KvBytes KvCache::bytes() const {
   KvBytes bytes;
-  for (const KeyValueBuffers& layer : plain_) {
-    bytes.plain += layer.key.committed_bytes() + layer.value.committed_bytes();
+  for (const KeyValueStore& layer : plain_) {
+    bytes.plain += layer.bytes();
   }
   for (const LatentStore& group : groups_) {
     const std::vector<std::int64_t> segments = group.segment_bytes();

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "core/kv_plan.h"
-#include "runtime/kv_buffer.h"
+#include "runtime/key_value_store.h"
 #include "runtime/latent_store.h"
 
 namespace kvc {
 
-// Committed bytes by what they hold.
+// Bytes of blocks by what they hold.
 struct KvBytes {
   std::int64_t plain = 0;     // layers that store their own keys and values
   std::int64_t merged = 0;    // latent groups: one latent for the whole group
@@ -24,6 +24,7 @@ struct KvBytes {
   std::int64_t total() const { return plain + merged + unmerged + pending; }
 };
 
+// A copy shares its blocks with the original until one of them writes.
 class KvCache {
  public:
   KvCache(std::shared_ptr<const KvPlan> plan, const StoreOptions& options);
@@ -36,8 +37,8 @@ class KvCache {
     num_tokens_ += static_cast<std::int64_t>(ids.size());
   }
 
-  KeyValueBuffers& plain_layer(int layer);
-  const KeyValueBuffers& plain_layer(int layer) const;
+  KeyValueStore& plain_layer(int layer);
+  const KeyValueStore& plain_layer(int layer) const;
   LatentStore& group(int group) { return groups_[static_cast<std::size_t>(group)]; }
   const LatentStore& group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
 
@@ -49,8 +50,8 @@ class KvCache {
   std::shared_ptr<const KvPlan> plan_;
   std::int64_t num_tokens_ = 0;
   std::vector<std::int64_t> ids_;
-  std::vector<int> plain_index_;        // [num_layers] into plain_, -1 for latent layers
-  std::vector<KeyValueBuffers> plain_;  // plain layers, ascending
+  std::vector<int> plain_index_;      // [num_layers] into plain_, -1 for latent layers
+  std::vector<KeyValueStore> plain_;  // plain layers, ascending
   std::vector<LatentStore> groups_;
 };
 

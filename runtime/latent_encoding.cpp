@@ -27,19 +27,19 @@ class Encoder {
     }
     const std::int64_t count = positions.size(0);
     if (!store_.keeps_latents()) {
-      return {store_.held_weighted().narrow(0, first, count),
-              store_.held_score().narrow(0, first, count)};
+      return {store_.held_weighted().rows(first, count, at::kFloat),
+              store_.held_score().rows(first, count, at::kFloat)};
     }
     at::Tensor latent;
     for (int index = 0; index < spec_.num_layers; ++index) {
       const double weight = spec_.merge_weights[static_cast<std::size_t>(index)];
-      const at::Tensor term =
-          store_.held_latent(index).narrow(0, first, count).to(at::kFloat) * weight;
+      const at::Tensor term = store_.held_latent(index).rows(first, count, at::kFloat) * weight;
       latent = index == 0 ? term : latent + term;
     }
-    const auto ends = [&](int index) { return store_.held_latent(index).narrow(0, first, count); };
-    return {latent.to(store_.held_latent(0).scalar_type()),
-            row_cosine(ends(0), ends(spec_.num_layers - 1))};
+    const auto end = [&](int index) {
+      return store_.held_latent(index).rows(first, count, at::kFloat);
+    };
+    return {latent, row_cosine(end(0), end(spec_.num_layers - 1))};
   }
 
  private:
@@ -57,7 +57,7 @@ class Encoder {
     }
     // A token of all zeros loses nothing.
     const at::Tensor norm = stacked.square().sum(1).clamp_min(1e-30);
-    return {latent.to(store_.pending(0).key.rows().scalar_type()), -(lost / norm)};
+    return {latent, -(lost / norm)};
   }
 
   // y: [n, 2 * num_layers * kv_dim] float32.
@@ -67,13 +67,13 @@ class Encoder {
     for (int index = 0; index < spec_.num_layers; ++index) {
       const int layer = spec_.first_layer + index;
       const LayerWeights& weights = decoder_.layer(layer);
-      const KeyValueBuffers& pending = store_.pending(index);
-      at::Tensor key = pending.key.rows().narrow(0, first, count).to(at::kFloat);
+      const KeyValueStore& pending = store_.pending(index);
+      at::Tensor key = pending.key.rows(first, count, at::kFloat);
       if (!stores_raw_keys(decoder_.config(), layer)) {
         key = decoder_.rope().unrotate(layer, key, positions);
         key = weights.k_norm.defined() ? undo_key_norm(key, weights, index, first) : key;
       }
-      const at::Tensor value = pending.value.rows().narrow(0, first, count).to(at::kFloat);
+      const at::Tensor value = pending.value.rows(first, count, at::kFloat);
       columns.push_back(without_bias(key.flatten(1), weights.k_proj.bias));
       columns.push_back(without_bias(value.flatten(1), weights.v_proj.bias));
     }
@@ -88,12 +88,13 @@ class Encoder {
     const at::Tensor inverse = at::where(weight == 0, at::zeros_like(weight), weight.reciprocal());
     at::Tensor rms;
     if (store_.holds_key_rms()) {
-      rms = store_.held_key_rms(index).narrow(0, first, key.size(0));
+      rms = store_.held_key_rms(index).rows(first, key.size(0), at::kFloat);
     } else {  // latents are kept instead: the rebuilt key has the norm's scale
       const Reconstruction& layer = factors_.layers[static_cast<std::size_t>(index)];
-      const at::Tensor latent = store_.held_latent(index).narrow(0, first, key.size(0));
+      const at::ScalarType dtype = layer.key.scalar_type();
+      const at::Tensor latent = store_.held_latent(index).rows(first, key.size(0), dtype);
       const Linear rebuild{layer.key, weights.k_proj.bias};
-      rms = key_rms(rebuild(latent.to(layer.key.scalar_type())).view(key.sizes()), weights.k_norm);
+      rms = key_rms(rebuild(latent).view(key.sizes()), weights.k_norm);
     }
     return key * rms.unsqueeze(-1) * inverse;
   }

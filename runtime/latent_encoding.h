@@ -14,7 +14,7 @@
 namespace kvc {
 
 struct EncodedTokens {
-  at::Tensor latents;  // [n, rank] in the store's dtype
+  at::Tensor latents;  // [n, rank] float32
   at::Tensor scores;   // [n] float32, higher merges first
 };
 

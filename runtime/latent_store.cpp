@@ -7,33 +7,20 @@
 namespace kvc {
 namespace {
 
-KvBuffer buffer(const StoreOptions& options, std::vector<std::int64_t> row_shape,
-                std::optional<at::ScalarType> dtype = {}) {
-  return KvBuffer(options.allocator, std::move(row_shape), dtype.value_or(options.dtype),
-                  options.max_tokens);
-}
-
-KeyValueBuffers key_value(const KvPlan& plan, const StoreOptions& options) {
-  return {buffer(options, {plan.num_kv_heads, plan.head_dim}),
-          buffer(options, {plan.num_kv_heads, plan.head_dim})};
+RowStore exact_rows(const StoreOptions& options, std::vector<std::int64_t> row_shape,
+                    std::optional<at::ScalarType> dtype = {}) {
+  return {options.pool, {.shape = std::move(row_shape), .dtype = dtype.value_or(options.dtype)}};
 }
 
 bool positions_per_token(const KvPlan& plan) {
   return plan.policy.rule != MergeRule::kNone && plan.policy.granularity == Granularity::kToken;
 }
 
-std::int64_t bytes_of(const std::vector<KvBuffer>& buffers) {
+template <typename Store>
+std::int64_t bytes_of(const std::vector<Store>& stores) {
   std::int64_t bytes = 0;
-  for (const KvBuffer& rows : buffers) {
-    bytes += rows.committed_bytes();
-  }
-  return bytes;
-}
-
-std::int64_t bytes_of(const std::vector<KeyValueBuffers>& buffers) {
-  std::int64_t bytes = 0;
-  for (const KeyValueBuffers& layer : buffers) {
-    bytes += layer.key.committed_bytes() + layer.value.committed_bytes();
+  for (const Store& store : stores) {
+    bytes += store.bytes();
   }
   return bytes;
 }
@@ -42,7 +29,7 @@ std::int64_t bytes_of(const std::vector<KeyValueBuffers>& buffers) {
 
 PositionList::PositionList(const StoreOptions& options, bool per_token) {
   if (per_token) {
-    rows_ = buffer(options, {}, at::kInt);
+    rows_ = exact_rows(options, {}, at::kInt);
   }
 }
 
@@ -66,7 +53,7 @@ void PositionList::append(const at::Tensor& positions) {
 
 at::Tensor PositionList::tensor() const {
   if (rows_) {
-    return rows_->rows().to(at::kLong);
+    return rows_->rows(at::kLong);
   }
   std::vector<at::Tensor> ranges{at::empty({0}, at::kLong)};
   for (const auto& [first, count] : runs_) {
@@ -79,7 +66,7 @@ LatentStore::LatentStore(const KvPlan& plan, int group, const StoreOptions& opti
     : sink_tokens_(plan.policy.sink_tokens),
       merged_positions_(options, positions_per_token(plan)),
       unmerged_positions_(options, positions_per_token(plan)),
-      merged_(buffer(options, {plan.groups[static_cast<std::size_t>(group)].rank})) {
+      merged_(latent_rows(plan.groups[static_cast<std::size_t>(group)].rank, options)) {
   reserve(plan, group, options);
 }
 
@@ -88,48 +75,38 @@ void LatentStore::reserve(const KvPlan& plan, int group, const StoreOptions& opt
   const bool latents = kvc::keeps_latents(plan, group);
   const MergeRule rule = plan.policy.rule;
   for (int index = 0; index < spec.num_layers; ++index) {
-    pending_.push_back(key_value(plan, options));
+    pending_.push_back(exact_store(plan, options));
     if (latents) {
-      unmerged_latents_.push_back(buffer(options, {spec.rank}));
-      held_latents_.push_back(buffer(options, {spec.rank}));
+      unmerged_latents_.push_back(latent_rows(spec.rank, options));
+      held_latents_.push_back(exact_rows(options, {spec.rank}));
       continue;
     }
-    unmerged_.push_back(key_value(plan, options));
+    unmerged_.push_back(plain_store(plan, options));
     if (rule == MergeRule::kLs && plan.key_norm) {
-      held_rms_.push_back(buffer(options, {plan.num_kv_heads}, at::kFloat));
+      held_rms_.push_back(exact_rows(options, {plan.num_kv_heads}, at::kFloat));
     }
   }
   if (!latents && rule != MergeRule::kLs) {
-    held_weighted_.push_back(buffer(options, {spec.rank}));
-    held_weighted_.push_back(buffer(options, {}, at::kFloat));
+    held_weighted_.push_back(exact_rows(options, {spec.rank}));
+    held_weighted_.push_back(exact_rows(options, {}, at::kFloat));
   }
 }
 
 GroupTokens LatentStore::tokens() const {
   return {.merged = merged_.num_rows(),
           .unmerged = unmerged_positions_.size(),
-          .pending = pending_.front().key.num_rows()};
+          .pending = pending_.front().num_exact()};
 }
 
 std::vector<std::int64_t> LatentStore::segment_bytes() const {
-  return {merged_.committed_bytes() + merged_positions_.committed_bytes(),
-          bytes_of(unmerged_) + bytes_of(unmerged_latents_) + unmerged_positions_.committed_bytes(),
+  return {merged_.bytes() + merged_positions_.bytes(),
+          bytes_of(unmerged_) + bytes_of(unmerged_latents_) + unmerged_positions_.bytes(),
           bytes_of(pending_) + bytes_of(held_latents_) + bytes_of(held_rms_) +
               bytes_of(held_weighted_)};
 }
 
-std::int64_t LatentStore::committed_bytes() const {
-  std::int64_t total = 0;
-  for (const std::int64_t bytes : segment_bytes()) {
-    total += bytes;
-  }
-  return total;
-}
-
 void LatentStore::append_pending(int index, const at::Tensor& key, const at::Tensor& value) {
-  KeyValueBuffers& layer = pending_[static_cast<std::size_t>(index)];
-  layer.key.append(key);
-  layer.value.append(value);
+  pending_[static_cast<std::size_t>(index)].append(key, value);
 }
 
 void LatentStore::hold_latent(int index, const at::Tensor& latent) {
@@ -156,15 +133,14 @@ void LatentStore::decide(const at::Tensor& merge, const at::Tensor& positions,
                          const at::Tensor& latents) {
   const std::int64_t count = merge.size(0), first = sink_tokens_;
   const at::Tensor kept = merge.logical_not().nonzero().squeeze(1);  // [unmerged] indices
-  const auto select = [&](const KvBuffer& rows) {
-    return rows.rows().narrow(0, first, count).index_select(0, kept);
+  const auto select = [&](const RowStore& rows) {
+    return rows.rows(first, count, rows.dtype()).index_select(0, kept);
   };
   for (std::size_t index = 0; index < pending_.size(); ++index) {
     if (keeps_latents()) {
       unmerged_latents_[index].append(select(held_latents_[index]));
     } else {
-      unmerged_[index].key.append(select(pending_[index].key));
-      unmerged_[index].value.append(select(pending_[index].value));
+      unmerged_[index].append(select(pending_[index].key), select(pending_[index].value));
     }
   }
   unmerged_positions_.append(positions.index_select(0, kept));
@@ -176,12 +152,12 @@ void LatentStore::decide(const at::Tensor& merge, const at::Tensor& positions,
 }
 
 void LatentStore::drop_pending(std::int64_t count) {
-  for (KeyValueBuffers& layer : pending_) {
+  for (KeyValueStore& layer : pending_) {
     layer.key.erase(sink_tokens_, count);
     layer.value.erase(sink_tokens_, count);
   }
-  for (std::vector<KvBuffer>* held : {&held_latents_, &held_rms_, &held_weighted_}) {
-    for (KvBuffer& rows : *held) {
+  for (std::vector<RowStore>* held : {&held_latents_, &held_rms_, &held_weighted_}) {
+    for (RowStore& rows : *held) {
       rows.erase(sink_tokens_, count);
     }
   }

@@ -10,20 +10,9 @@
 #include <vector>
 
 #include "core/kv_plan.h"
-#include "runtime/kv_buffer.h"
+#include "runtime/key_value_store.h"
 
 namespace kvc {
-
-struct StoreOptions {
-  std::shared_ptr<KvAllocator> allocator;
-  at::ScalarType dtype = at::kFloat;  // of stored keys, values and latents
-  std::int64_t max_tokens = 0;        // bounds the address space that is reserved
-};
-
-struct KeyValueBuffers {
-  KvBuffer key;    // rows [num_kv_heads, head_dim], post-RoPE, or raw (stores_raw_keys)
-  KvBuffer value;  // rows [num_kv_heads, head_dim]
-};
 
 // Positions of a segment's tokens, in the order of its rows. Stored per token as int32 with token
 // granularity; otherwise whole blocks share a decision and runs of positions suffice.
@@ -33,10 +22,10 @@ class PositionList {
   std::int64_t size() const { return size_; }
   void append(const at::Tensor& positions);  // [n] int64, ascending
   at::Tensor tensor() const;                 // [size] int64
-  std::int64_t committed_bytes() const { return rows_ ? rows_->committed_bytes() : 0; }
+  std::int64_t bytes() const { return rows_ ? rows_->bytes() : 0; }
 
  private:
-  std::optional<KvBuffer> rows_;
+  std::optional<RowStore> rows_;
   std::vector<std::pair<std::int64_t, std::int64_t>> runs_;  // first position, count
   std::int64_t size_ = 0;
 };
@@ -46,8 +35,7 @@ class LatentStore {
   LatentStore(const KvPlan& plan, int group, const StoreOptions& options);
 
   GroupTokens tokens() const;
-  std::int64_t committed_bytes() const;
-  // The same by segment, in the order merged, unmerged, pending.
+  // Of the segments, in the order merged, unmerged, pending.
   std::vector<std::int64_t> segment_bytes() const;
 
   // New tokens of layer `index` of the group, exact; every layer of the group in turn.
@@ -65,16 +53,18 @@ class LatentStore {
 
   const PositionList& merged_positions() const { return merged_positions_; }
   const PositionList& unmerged_positions() const { return unmerged_positions_; }
-  at::Tensor merged() const { return merged_.rows(); }  // [merged, rank]
+  const RowStore& merged() const { return merged_; }  // rows [rank]
   bool keeps_latents() const { return !unmerged_latents_.empty(); }
-  at::Tensor unmerged_latent(int index) const { return at_layer(unmerged_latents_, index).rows(); }
-  const KeyValueBuffers& unmerged(int index) const { return at_layer(unmerged_, index); }
-  const KeyValueBuffers& pending(int index) const { return at_layer(pending_, index); }
-  at::Tensor held_latent(int index) const { return at_layer(held_latents_, index).rows(); }
-  at::Tensor held_weighted() const { return held_weighted_.front().rows(); }
-  at::Tensor held_score() const { return held_weighted_.back().rows(); }
+  const RowStore& unmerged_latent(int index) const { return at_layer(unmerged_latents_, index); }
+  // Codes first, then the exact rows of the last, incomplete block.
+  const KeyValueStore& unmerged(int index) const { return at_layer(unmerged_, index); }
+  KeyValueStore& unmerged(int index) { return unmerged_[static_cast<std::size_t>(index)]; }
+  const KeyValueStore& pending(int index) const { return at_layer(pending_, index); }
+  const RowStore& held_latent(int index) const { return at_layer(held_latents_, index); }
+  const RowStore& held_weighted() const { return held_weighted_.front(); }
+  const RowStore& held_score() const { return held_weighted_.back(); }
   bool holds_key_rms() const { return !held_rms_.empty(); }
-  at::Tensor held_key_rms(int index) const { return at_layer(held_rms_, index).rows(); }
+  const RowStore& held_key_rms(int index) const { return at_layer(held_rms_, index); }
 
  private:
   template <typename T>
@@ -86,12 +76,12 @@ class LatentStore {
 
   std::int64_t sink_tokens_ = 0;
   PositionList merged_positions_, unmerged_positions_;
-  KvBuffer merged_;
-  std::vector<KeyValueBuffers> unmerged_, pending_;  // [num_layers]; unmerged_: plain form
-  std::vector<KvBuffer> unmerged_latents_;           // [num_layers]; latent form
-  std::vector<KvBuffer> held_latents_;               // [num_layers], or empty; likewise held_rms_
-  std::vector<KvBuffer> held_rms_;
-  std::vector<KvBuffer> held_weighted_;  // weighted latent and score, or empty
+  RowStore merged_;
+  std::vector<KeyValueStore> unmerged_, pending_;  // [num_layers]; unmerged_: plain form
+  std::vector<RowStore> unmerged_latents_;         // [num_layers]; latent form
+  std::vector<RowStore> held_latents_;             // [num_layers], or empty; likewise held_rms_
+  std::vector<RowStore> held_rms_;
+  std::vector<RowStore> held_weighted_;  // weighted latent and score, or empty
 };
 
 }  // namespace kvc

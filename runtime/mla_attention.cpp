@@ -5,6 +5,8 @@
 #include <functional>
 #include <vector>
 
+#include "runtime/plain_attention.h"
+
 namespace kvc {
 namespace {
 
@@ -36,6 +38,17 @@ at::Tensor in_chunks(const at::Tensor& query, std::int64_t num_keys,
     outputs.push_back(chunk(first, std::min(step, num_queries - first)));
   }
   return at::cat(outputs, 1).transpose(0, 1).reshape({num_queries, -1}).to(query.scalar_type());
+}
+
+// [n, kv_lora_rank], those of codes where their tokens are.
+at::Tensor latents_in_order(const KeyValueStore& store, std::int64_t sink_tokens,
+                            at::ScalarType dtype) {
+  const at::Tensor exact = store.key.rows(dtype).squeeze(1);
+  const PlainOrder order(store, sink_tokens);
+  return order.codes == 0
+             ? exact
+             : at::cat({exact.narrow(0, 0, order.sinks), store.key_codes->rows(dtype).squeeze(1),
+                        exact.narrow(0, order.sinks, order.last)});
 }
 
 }  // namespace
@@ -86,7 +99,8 @@ at::Tensor attend_expanded(const MlaConfig& config, const MlaWeights& weights, d
 }
 
 at::Tensor attend_mla(const Decoder& decoder, int layer, const AttentionInput& input,
-                      const TokenBatch& batch, const std::vector<KvCache*>& caches, bool exact) {
+                      const TokenBatch& batch, const std::vector<KvCache*>& caches, bool exact,
+                      const std::vector<PromptKeys*>& prompts) {
   const MlaConfig& config = *decoder.config().mla;
   const double scale = decoder.config().attention_scale;
   const at::Tensor query =
@@ -101,21 +115,27 @@ at::Tensor attend_mla(const Decoder& decoder, int layer, const AttentionInput& i
     const at::Tensor queries = query.narrow(0, first, count);
     const LatentRows added{input.latent.narrow(0, first, count),
                            rotary_key.narrow(0, first, count)};
-    KeyValueBuffers& rows = caches[sequence]->plain_layer(layer);
+    KeyValueStore& rows = caches[sequence]->plain_layer(layer);
     rows.key.append(added.latent.unsqueeze(1));
     rows.value.append(raw ? input.rotary_key.narrow(0, first, count) : added.rotary_key);
     if (exact && caches[sequence]->num_tokens() == 0) {
       const MlaKeyValue own =
           expand_latents(config, input.weights.mla, added.latent, added.rotary_key);
-      outputs.push_back(
-          causal_attention(queries, own.key, own.value, attention_rule(decoder.config(), layer)));
+      const AttentionRule rule = attention_rule(decoder.config(), layer);
+      if (PromptKeys* prompt = prompts[sequence]) {
+        prompt->append(layer, own.key, own.value);
+        outputs.push_back(attend_prompt(queries, prompt->key(), prompt->value(), rule));
+      } else {
+        outputs.push_back(causal_attention(queries, own.key, own.value, rule));
+      }
     } else {
-      at::Tensor keys = rows.value.rows();
+      at::Tensor keys = rows.value.rows(query.scalar_type());
       if (raw) {
         const at::Tensor positions = at::arange(keys.size(0), at::kLong);
-        keys = decoder.rope().rotate(layer, keys.to(query.scalar_type()), positions);
+        keys = decoder.rope().rotate(layer, keys, positions);
       }
-      const LatentRows cached{rows.key.rows().squeeze(1), keys};
+      const std::int64_t sinks = caches[sequence]->plan().policy.sink_tokens;
+      const LatentRows cached{latents_in_order(rows, sinks, query.scalar_type()), keys};
       const auto attend = prefers_latents(config, count) ? attend_latents : attend_expanded;
       outputs.push_back(attend(config, input.weights.mla, scale, queries, cached));
     }

@@ -8,6 +8,7 @@
 
 #include "model/decoder.h"
 #include "runtime/kv_cache.h"
+#include "runtime/prompt_attention.h"
 
 namespace kvc {
 
@@ -34,8 +35,10 @@ at::Tensor attend_expanded(const MlaConfig& config, const MlaWeights& weights, d
 
 // Stores the latents of new tokens, caches[i] those of the batch's sequence i, and attends to them and
 // to what the caches hold of earlier ones. `exact`: where there are none, new tokens see each other
-// unrounded by the cache's type. [num_tokens, num_heads * v_head_dim].
+// unrounded by the cache's type, through prompts[i] where they come in pieces (null: all at once).
+// [num_tokens, num_heads * v_head_dim].
 at::Tensor attend_mla(const Decoder& decoder, int layer, const AttentionInput& input,
-                      const TokenBatch& batch, const std::vector<KvCache*>& caches, bool exact);
+                      const TokenBatch& batch, const std::vector<KvCache*>& caches, bool exact,
+                      const std::vector<PromptKeys*>& prompts);
 
 }  // namespace kvc

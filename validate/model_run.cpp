@@ -41,7 +41,7 @@ ContinuationRun continue_rows(Engine& engine, const TokenRows& rows) {
     continuations.emplace_back(middle, row.end());
   }
   check_interrupt();
-  const std::int64_t bytes_before = engine.allocator().allocated_bytes();
+  const std::int64_t bytes_before = engine.pool().allocated_bytes();
   std::vector<Sequence> sequences = new_sequences(engine, rows.size());
   const std::vector<at::Tensor> first =
       engine.prefill(pointers(sequences), prompts, Engine::Rows::kLast);
@@ -52,7 +52,7 @@ ContinuationRun continue_rows(Engine& engine, const TokenRows& rows) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     run.logits.push_back(at::cat({first[i], rest[i].narrow(0, 0, rest[i].size(0) - 1)}));
   }
-  run.kv_bytes = engine.allocator().allocated_bytes() - bytes_before;
+  run.kv_bytes = engine.pool().allocated_bytes() - bytes_before;
   return run;
 }
 

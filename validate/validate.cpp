@@ -95,7 +95,8 @@ class Comparer {
     compare_continuation(rows);
     for (const auto& row : rows) {
       const auto tokens = static_cast<std::int64_t>(row.size());
-      report_.original_kv_bytes += original_bytes(candidate_.plan(), tokens, candidate_.kv_dtype());
+      report_.original_kv_bytes +=
+          original_bytes(candidate_.plan(), tokens, candidate_.original_kv_dtype());
       report_.num_tokens += tokens;
       ++report_.num_sequences;
     }

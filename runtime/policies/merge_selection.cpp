@@ -39,10 +39,10 @@ std::vector<Entry> entries_of_group(const KvPlan& plan, const MergeCandidates& c
   return entries;
 }
 
-// Both cost the same number of bytes per token whatever the count.
+// Whole blocks cost the same number of bytes per token whatever their count.
 bool saves_bytes(const KvPlan& plan, int group, KvDtype dtype) {
-  return group_bytes(plan, group, {.merged = 1}, dtype) <
-         group_bytes(plan, group, {.unmerged = 1}, dtype);
+  return group_bytes(plan, group, {.merged = kQuantisedTokens}, dtype) <
+         group_bytes(plan, group, {.unmerged = kQuantisedTokens}, dtype);
 }
 
 std::vector<Entry> ranked_entries(const KvPlan& plan, const MergeCandidates& candidates,

@@ -99,12 +99,12 @@ MergePolicy small_policy(MergeRule rule) {
 
 // The formula's bytes, and what the allocator really holds.
 void expect_exact_bytes(const Engine& engine, const Sequence& sequence) {
-  const std::int64_t page = engine.allocator().page_tokens();
+  const std::int64_t page = engine.pool().page_tokens();
   EXPECT_EQ(sequence.cache().allocated_bytes(),
             plan_bytes(engine.plan(), sequence.num_tokens(), sequence.cache().tokens(),
                        engine.kv_dtype(), page))
       << "at " << sequence.num_tokens() << " tokens";
-  EXPECT_EQ(engine.allocator().allocated_bytes(), sequence.cache().allocated_bytes());
+  EXPECT_EQ(engine.pool().allocated_bytes(), sequence.cache().allocated_bytes());
   for (const GroupTokens& tokens : sequence.cache().tokens()) {
     EXPECT_EQ(tokens.merged + tokens.unmerged + tokens.pending, sequence.num_tokens());
   }
@@ -286,11 +286,11 @@ TEST(Engine, ReleasesTheMemoryOfASequence) {
   {
     Sequence sequence = engine->new_sequence();
     engine->prefill({&sequence}, {{1, 2, 3}}, Engine::Rows::kLast);
-    EXPECT_GT(engine->allocator().allocated_bytes(), 0);
+    EXPECT_GT(engine->pool().allocated_bytes(), 0);
     const Sequence moved = std::move(sequence);
-    EXPECT_GT(engine->allocator().allocated_bytes(), 0);
+    EXPECT_GT(engine->pool().allocated_bytes(), 0);
   }
-  EXPECT_EQ(engine->allocator().allocated_bytes(), 0);
+  EXPECT_EQ(engine->pool().allocated_bytes(), 0);
 }
 
 TEST(Engine, HalfPrecisionCacheTakesHalfTheBytes) {
@@ -312,7 +312,14 @@ TEST(Engine, RefusesWhatItDoesNotKnow) {
   std::ofstream(directory / "config.json") << dump_json(config);
   EXPECT_THAT([&] { Engine::load(directory.path(), {}); },
               ::testing::ThrowsMessage<Error>(::testing::HasSubstr("format 1 expected, 2 found")));
-  EXPECT_THROW(load_plain(model, cache_of("int8")), Error);
+  EXPECT_THROW(load_plain(model, cache_of("int3")), Error);
+  const SyntheticCheckpoint narrow{.head_dim = 12};
+  EXPECT_THAT([&] { load_plain(narrow, cache_of("int8")); },
+              ::testing::ThrowsMessage<Error>(::testing::HasSubstr("heads of 12 channels")));
+  EngineOptions pages = cache_of("int4");
+  pages.page_tokens = 48;
+  EXPECT_THAT([&] { load_plain(model, pages); },
+              ::testing::ThrowsMessage<Error>(::testing::HasSubstr("pages of 48 tokens")));
   const auto engine = load_plain(model);
   Sequence sequence = engine->new_sequence();
   EXPECT_THROW(engine->prefill({&sequence}, {{96}}, Engine::Rows::kLast), Error);

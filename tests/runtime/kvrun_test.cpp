@@ -139,7 +139,7 @@ TEST(Kvrun, RefusesUsageThatCannotWork) {
         {"--prompt x --max-new-tokens -1", "--max-new-tokens"},
         {"--prompt x --max-new-tokens 9223372036854775807", "--max-new-tokens"},
         {"--prompt x --page-tokens 0", "--page-tokens"},
-        {"--prompt x --kv-dtype int8", "--kv-dtype"},
+        {"--prompt x --kv-dtype int3", "--kv-dtype"},
         {"", "--prompt"}}) {
     const Outcome outcome = kvrun(fmt::format("{} {}", model, arguments), true);
     EXPECT_EQ(outcome.code, 2) << arguments;

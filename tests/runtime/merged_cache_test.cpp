@@ -192,7 +192,7 @@ class LatentEncoding : public ::testing::TestWithParam<const char*> {
   EncodedTokens encode(const std::vector<at::Tensor>& hidden) {
     const std::int64_t count = hidden.front().size(0);
     const at::Tensor positions = at::arange(100, 100 + count, at::kLong);
-    LatentStore store(plan_, 0, {std::make_shared<KvAllocator>(1), at::kFloat, 100});
+    LatentStore store(plan_, 0, {std::make_shared<KvPool>(1), at::kFloat});
     std::vector<at::Tensor> stacked;
     for (int layer = 0; layer < 4; ++layer) {
       const at::Tensor& x = hidden[static_cast<std::size_t>(layer)];

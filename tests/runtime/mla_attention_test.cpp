@@ -109,8 +109,8 @@ TEST(MlaCache, HoldsTheLatentsThatThePlanCounts) {
   engine.prefill({&sequence}, random_ids(1, 21, 96, 1), Engine::Rows::kLast);
   engine.extend({&sequence}, random_ids(1, 12, 96, 2), Engine::Rows::kLast);
   EXPECT_EQ(sequence.num_tokens(), 33);
-  EXPECT_EQ(engine.allocator().allocated_bytes(), 48 * 4 * (16 + 4) * 4);
-  EXPECT_EQ(engine.allocator().allocated_bytes(),
+  EXPECT_EQ(engine.pool().allocated_bytes(), 48 * 4 * (16 + 4) * 4);
+  EXPECT_EQ(engine.pool().allocated_bytes(),
             plan_bytes(engine.plan(), 33, {}, KvDtype::kFloat32, 16));
   EXPECT_EQ(original_bytes(engine.plan(), 33, KvDtype::kFloat32), 33 * 4 * (16 + 4) * 4);
 }
