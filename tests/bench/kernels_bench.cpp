@@ -1,0 +1,183 @@
+// The attention kernels against the streaming read bandwidth of the same threads, one after the other in
+// every round: kernels_bench [tokens] [threads] [rounds]. Rates count the bytes of keys and values.
+#include <algorithm>
+#include <barrier>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/kernels/decode_attention.h"
+#include "tests/bench/read_stream.h"
+
+namespace kvc {
+namespace {
+
+// body(thread) on every thread, again and again.
+class Team {
+ public:
+  explicit Team(int size) : size_(size), start_(size), end_(size) {
+    for (int thread = 1; thread < size; ++thread) {
+      threads_.emplace_back([this, thread] {
+        for (start_.arrive_and_wait(); body_; start_.arrive_and_wait()) {
+          body_(thread);
+          end_.arrive_and_wait();
+        }
+      });
+    }
+  }
+  ~Team() {
+    body_ = nullptr;
+    start_.arrive_and_wait();
+  }
+  Team(const Team&) = delete;
+
+  int size() const { return size_; }
+  double seconds(const std::function<void(int)>& body) {
+    body_ = body;
+    const auto begin = std::chrono::steady_clock::now();
+    start_.arrive_and_wait();
+    body_(0);
+    end_.arrive_and_wait();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+
+ private:
+  int size_;
+  std::barrier<> start_, end_;
+  std::function<void(int)> body_;
+  std::vector<std::jthread> threads_;
+};
+
+constexpr std::int64_t kHeads = 32, kKvHeads = 8, kBlockRows = 64;
+
+struct Case {
+  std::string name;
+  std::int64_t bytes;
+  std::function<void(int thread, int threads)> run;
+};
+
+// Rows of one byte value: speed does not depend on the numbers as long as none is subnormal.
+struct Rows {
+  Rows(std::int64_t num_rows, std::int64_t head_dim, KvElement element, KvScales scales) {
+    const std::int64_t bytes =
+        kv_rows_bytes(kBlockRows, kKvHeads * head_dim, head_dim, element, scales);
+    const std::int64_t count = (num_rows + kBlockRows - 1) / kBlockRows;
+    memory.reset(static_cast<std::uint8_t*>(
+        std::aligned_alloc(64, static_cast<std::size_t>((bytes * count + 63) / 64 * 64))));
+    std::fill_n(memory.get(), bytes * count,
+                std::uint8_t{0x3C});  // 1.06 as float16, 0.011 otherwise
+    for (std::int64_t block = 0; block < count; ++block) {
+      blocks.push_back(memory.get() + block * bytes);
+    }
+    rows = {blocks.data(), kBlockRows, num_rows, element, scales};
+    total = bytes * count;
+  }
+  struct Free {
+    void operator()(std::uint8_t* bytes) const { std::free(bytes); }
+  };
+  std::unique_ptr<std::uint8_t, Free> memory;
+  std::vector<const void*> blocks;
+  KvRows rows;
+  std::int64_t total;
+};
+
+struct Angles {
+  Angles(std::int64_t positions, std::int64_t pairs)
+      : cos(static_cast<std::size_t>(positions * pairs)), sin(cos.size()) {
+    for (std::int64_t i = 0; i < positions * pairs; ++i) {
+      const double turn =
+          static_cast<double>(i / pairs) *
+          std::pow(1e4, -static_cast<double>(i % pairs) / static_cast<double>(pairs));
+      cos[static_cast<std::size_t>(i)] = static_cast<float>(std::cos(turn));
+      sin[static_cast<std::size_t>(i)] = static_cast<float>(std::sin(turn));
+    }
+  }
+  std::vector<float> cos, sin;
+};
+
+Case attention_case(const char* name, std::int64_t tokens, std::int64_t head_dim, KvElement element,
+                    bool raw) {
+  auto key = std::make_shared<Rows>(tokens, head_dim, element, KvScales::kPerChannel);
+  auto value = std::make_shared<Rows>(tokens, head_dim, element, KvScales::kPerRow);
+  auto query = std::make_shared<std::vector<float>>(kHeads * head_dim, 0.1f);
+  auto angles = std::make_shared<Angles>(raw ? tokens : 0, head_dim / 2);
+  const auto run = [=](int thread, int threads) {
+    DecodeAttentionParams params{.query = query->data(),
+                                 .num_heads = kHeads,
+                                 .num_kv_heads = kKvHeads,
+                                 .head_dim = head_dim};
+    params.scale = 0.01f;
+    params.raw_keys.rope = {angles->cos.data(), angles->sin.data(), head_dim / 2, false};
+    const KvSegment segment{.key = key->rows, .value = value->rows, .raw_key = raw};
+    std::vector<float> memory(static_cast<std::size_t>(kHeads * (head_dim + 2)));
+    const AttentionPartial partial{memory.data(), memory.data() + kHeads,
+                                   memory.data() + 2 * kHeads};
+    decode_attention_partial(params, segment, tokens * thread / threads,
+                             tokens * (thread + 1) / threads, partial);
+  };
+  return {name, key->total + value->total, run};
+}
+
+std::vector<Case> make_cases(std::int64_t tokens) {
+  std::vector<Case> cases;
+  const auto buffer = std::make_shared<std::vector<std::uint8_t>>(std::size_t{256} << 20, 1);
+  cases.push_back({"read", static_cast<std::int64_t>(buffer->size()), [=](int thread, int threads) {
+                     const std::size_t piece = buffer->size() / static_cast<std::size_t>(threads);
+                     read_stream(buffer->data() + piece * static_cast<std::size_t>(thread), piece);
+                   }});
+  cases.push_back(attention_case("bfloat16 128", tokens, 128, KvElement::kBFloat16, false));
+  cases.push_back(attention_case("bfloat16 64", tokens * 2, 64, KvElement::kBFloat16, false));
+  cases.push_back(attention_case("float16 128", tokens, 128, KvElement::kFloat16, false));
+  cases.push_back(attention_case("float32 128", tokens, 128, KvElement::kFloat32, false));
+  cases.push_back(attention_case("bfloat16 128 raw", tokens, 128, KvElement::kBFloat16, true));
+  cases.push_back(attention_case("int8 128", tokens * 2, 128, KvElement::kInt8, false));
+  cases.push_back(attention_case("int8 128 raw", tokens * 2, 128, KvElement::kInt8, true));
+  cases.push_back(attention_case("int4 128 raw", tokens * 4, 128, KvElement::kInt4, true));
+  return cases;
+}
+
+void measure(std::int64_t tokens, int threads, int rounds, const std::string& only) {
+  std::vector<Case> cases = make_cases(tokens);
+  std::erase_if(cases, [&](const Case& c) {
+    return c.name != "read" && c.name.find(only) == std::string::npos;
+  });
+  Team team(threads);
+  std::vector<std::vector<double>> rates(cases.size()), ratios(cases.size());
+  for (int round = -1; round < rounds; ++round) {
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const double seconds = team.seconds([&](int thread) { cases[i].run(thread, threads); });
+      if (round >= 0) {
+        rates[i].push_back(static_cast<double>(cases[i].bytes) / seconds / 1e9);
+        ratios[i].push_back(rates[i].back() / rates[0].back());
+      }
+    }
+  }
+  const auto median = [](std::vector<double> numbers) {
+    std::sort(numbers.begin(), numbers.end());
+    return numbers[numbers.size() / 2];
+  };
+  std::printf("%lld tokens (times their size in bfloat16), %d threads, medians of %d rounds\n",
+              static_cast<long long>(tokens), threads, rounds);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    std::printf("%-24s %7.1f GB/s  %5.2f of read\n", cases[i].name.c_str(), median(rates[i]),
+                median(ratios[i]));
+  }
+}
+
+}  // namespace
+}  // namespace kvc
+
+int main(int argc, char** argv) {
+  const auto number = [&](int at, int otherwise) {
+    return argc > at ? std::atoi(argv[at]) : otherwise;
+  };
+  kvc::measure(number(1, 16384), number(2, 2), number(3, 9), argc > 4 ? argv[4] : "");
+  return 0;
+}
