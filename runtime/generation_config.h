@@ -22,8 +22,8 @@ SamplingOptions authors_sampling(const std::filesystem::path& model);
 // filtered; each number replaces one. Greedy where neither `sample` nor a temperature is given.
 struct SamplingRequest {
   bool sample = false;
-  std::optional<double> temperature, top_p, min_p, repetition_penalty;
-  std::optional<std::int64_t> top_k;
+  std::optional<double> temperature{}, top_p{}, min_p{}, repetition_penalty{};
+  std::optional<std::int64_t> top_k{};
 };
 // Throws UsageError for what check (runtime/sampler.h) refuses.
 SamplingOptions resolve(const SamplingRequest& request, const std::filesystem::path& model);

@@ -48,25 +48,7 @@ float smallest_of_top(std::vector<float> logits, std::int64_t top_k) {
   return *nth;
 }
 
-}  // namespace
-
-void check(const SamplingOptions& options) {
-  KVC_CHECK_USAGE(options.temperature >= 0 && std::isfinite(options.temperature),
-                  "--temperature {}: expected 0 (greedy) or a positive number",
-                  options.temperature);
-  KVC_CHECK_USAGE(options.top_k >= 0, "--top-k {}: expected 0 (all) or a positive number",
-                  options.top_k);
-  KVC_CHECK_USAGE(options.top_p > 0 && options.top_p <= 1,
-                  "--top-p {}: expected a number in (0, 1]", options.top_p);
-  KVC_CHECK_USAGE(options.min_p >= 0 && options.min_p <= 1,
-                  "--min-p {}: expected a number in [0, 1]", options.min_p);
-  KVC_CHECK_USAGE(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty),
-                  "--repetition-penalty {}: expected a positive number; 1 is none",
-                  options.repetition_penalty);
-}
-
-std::vector<Candidate> candidates(const std::vector<float>& logits,
-                                  const SamplingOptions& options) {
+std::vector<Candidate> filtered(const std::vector<float>& logits, const SamplingOptions& options) {
   const float largest = *std::max_element(logits.begin(), logits.end());
   const float smallest = smallest_of_top(logits, options.top_k);
   std::vector<Candidate> kept;
@@ -84,6 +66,23 @@ std::vector<Candidate> candidates(const std::vector<float>& logits,
                   [&](const Candidate& candidate) { return candidate.weight < options.min_p; });
   }
   return kept;
+}
+
+}  // namespace
+
+void check(const SamplingOptions& options) {
+  KVC_CHECK_USAGE(options.temperature >= 0 && std::isfinite(options.temperature),
+                  "--temperature {}: expected 0 (greedy) or a positive number",
+                  options.temperature);
+  KVC_CHECK_USAGE(options.top_k >= 0, "--top-k {}: expected 0 (all) or a positive number",
+                  options.top_k);
+  KVC_CHECK_USAGE(options.top_p > 0 && options.top_p <= 1,
+                  "--top-p {}: expected a number in (0, 1]", options.top_p);
+  KVC_CHECK_USAGE(options.min_p >= 0 && options.min_p <= 1,
+                  "--min-p {}: expected a number in [0, 1]", options.min_p);
+  KVC_CHECK_USAGE(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty),
+                  "--repetition-penalty {}: expected a positive number; 1 is none",
+                  options.repetition_penalty);
 }
 
 Sampler::Sampler(const SamplingOptions& options, std::uint64_t seed,
@@ -106,16 +105,7 @@ void Sampler::mark(std::int64_t id) {
   seen_[index] = true;
 }
 
-void Sampler::penalize(std::vector<float>& logits) const {
-  const auto penalty = static_cast<float>(options_.repetition_penalty);
-  for (std::size_t id = 0; id < std::min(seen_.size(), logits.size()); ++id) {
-    if (seen_[id]) {
-      logits[id] = logits[id] < 0 ? logits[id] * penalty : logits[id] / penalty;
-    }
-  }
-}
-
-std::int64_t Sampler::next(const at::Tensor& logits) {
+std::vector<Candidate> Sampler::distribution(const at::Tensor& logits) const {
   const at::Tensor row = logits.contiguous();
   const float* first = row.const_data_ptr<float>();
   std::vector<float> values(first, first + row.numel());
@@ -123,25 +113,34 @@ std::int64_t Sampler::next(const at::Tensor& logits) {
                         [](float x) { return x < std::numeric_limits<float>::infinity(); }),
             "the model's logits are not finite; does the checkpoint hold NaN or infinity? --dtype "
             "float32 has the widest range");
-  penalize(values);
-  std::int64_t token = std::max_element(values.begin(), values.end()) - values.begin();
-  if (options_.temperature > 0) {
-    const std::vector<Candidate> left = candidates(values, options_);
-    double total = 0;
-    for (const Candidate& candidate : left) {
-      total += candidate.weight;
+  const auto penalty = static_cast<float>(options_.repetition_penalty);
+  for (std::size_t id = 0; id < std::min(seen_.size(), values.size()); ++id) {
+    if (seen_[id]) {
+      values[id] = values[id] < 0 ? values[id] * penalty : values[id] / penalty;
     }
-    const double uniform = static_cast<double>(generator_() >> 11) * 0x1.0p-53;  // [0, 1)
-    double passed = 0;
-    for (const Candidate& candidate : left) {
-      if (candidate.weight == 0) {
-        continue;
-      }
+  }
+  if (options_.temperature == 0) {
+    return {{std::max_element(values.begin(), values.end()) - values.begin(), 1}};
+  }
+  return filtered(values, options_);
+}
+
+std::int64_t Sampler::next(const at::Tensor& logits) {
+  const std::vector<Candidate> left = distribution(logits);
+  double total = 0;
+  for (const Candidate& candidate : left) {
+    total += candidate.weight;
+  }
+  std::int64_t token = left.front().id;
+  const double uniform = static_cast<double>(generator_() >> 11) * 0x1.0p-53;  // [0, 1)
+  double passed = 0;
+  for (const Candidate& candidate : left) {
+    if (candidate.weight > 0) {
       token = candidate.id;
       passed += candidate.weight;
-      if (uniform * total < passed) {
-        break;
-      }
+    }
+    if (uniform * total < passed) {
+      break;
     }
   }
   mark(token);

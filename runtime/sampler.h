@@ -29,10 +29,6 @@ struct Candidate {
   double weight = 0;  // proportional to its probability
 };
 
-// What is left to draw from, by ascending id, or most probable first where top_p is below 1. logits:
-// [vocab_size] float32 with the penalty applied; temperature > 0.
-std::vector<Candidate> candidates(const std::vector<float>& logits, const SamplingOptions& options);
-
 // The same seed gives the same tokens on every platform: inverse distribution function of one
 // uniform number per token.
 class Sampler {
@@ -40,12 +36,14 @@ class Sampler {
   // `prompt`: the tokens that a repetition penalty counts from the beginning.
   Sampler(const SamplingOptions& options, std::uint64_t seed,
           const std::vector<std::int64_t>& prompt = {});
-  // [vocab_size] float32; Error for NaN and infinity. The token counts as part of the text.
+  // logits: [vocab_size] float32; Error for NaN and infinity. The token counts as part of the text.
   std::int64_t next(const at::Tensor& logits);
+  // What it would draw from, at least one token: by ascending id, or most probable first where top_p is
+  // below 1.
+  std::vector<Candidate> distribution(const at::Tensor& logits) const;
 
  private:
   void mark(std::int64_t id);
-  void penalize(std::vector<float>& logits) const;
 
   SamplingOptions options_;
   std::mt19937_64 generator_;

@@ -1,0 +1,119 @@
+#include "runtime/generate.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/testing/synthetic_checkpoint.h"
+#include "tests/testing/temporary_directory.h"
+#include "tests/testing/test_tensors.h"
+
+namespace kvc {
+namespace {
+
+Engine load(const testing::SyntheticCheckpoint& model, bool time_parts = false) {
+  const testing::TemporaryDirectory directory;
+  testing::write_synthetic_checkpoint(directory.path(), model);
+  EngineOptions options;
+  options.page_tokens = 4;
+  options.prefill_chunk = 8;
+  options.time_parts = time_parts;
+  return Engine::load(directory.path(), options);
+}
+
+GenerateOptions sampled(std::uint64_t seed, std::int64_t num_samples) {
+  GenerateOptions options;
+  options.max_new_tokens = 6;
+  options.sampling.temperature = 1;
+  options.seed = seed;
+  options.num_samples = num_samples;
+  return options;
+}
+
+const Engine::Ids kPrompts = testing::random_ids(2, 20, 96, 1);
+
+TEST(Generate, SamplesAreThoseOfSeparateRuns) {
+  const Engine engine = load({});
+  const GenerateResult result = generate(engine, kPrompts, sampled(7, 3));
+  ASSERT_EQ(result.sequences.size(), 6u);
+  for (std::size_t i = 0; i < 6; ++i) {
+    const GenerateResult alone = generate(engine, {kPrompts[i / 3]}, sampled(7 + i, 1));
+    EXPECT_EQ(result.sequences[i].tokens, alone.sequences[0].tokens) << i;
+    EXPECT_EQ(result.sequences[i].num_tokens, 25);
+  }
+  EXPECT_NE(result.sequences[0].tokens, result.sequences[1].tokens);
+}
+
+TEST(Generate, SamplesShareThePromptsMemory) {
+  const Engine one = load({}), many = load({});
+  GenerateOptions options = sampled(1, 1);
+  options.max_new_tokens = 2;
+  generate(one, {kPrompts[0]}, options);
+  options.num_samples = 5;
+  generate(many, {kPrompts[0]}, options);
+  const std::int64_t pages_of_prompt = one.pool().peak_bytes() / 6 * 5;  // 20 tokens and one more
+  EXPECT_EQ(one.pool().peak_bytes() % 6, 0);
+  EXPECT_EQ(many.pool().peak_bytes(),
+            pages_of_prompt + 5 * (one.pool().peak_bytes() - pages_of_prompt));
+}
+
+TEST(Generate, AVisitorEndsItsSequenceOnly) {
+  const Engine engine = load({});
+  std::vector<int> seen(2, 0);
+  GenerateOptions options;
+  options.max_new_tokens = 6;
+  const GenerateResult result =
+      generate(engine, kPrompts, options, [&](std::size_t sequence, std::int64_t) {
+        ++seen[sequence];
+        return sequence == 1 || seen[0] < 3;
+      });
+  EXPECT_EQ(result.sequences[0].tokens.size(), 3u);
+  EXPECT_EQ(result.sequences[1].tokens.size(), 6u);
+  EXPECT_FALSE(result.interrupted);
+}
+
+TEST(Generate, StoppedKeepsWhatThereIs) {
+  const Engine engine = load({});
+  GenerateOptions options;
+  options.max_new_tokens = 50;
+  int produced = 0;
+  options.stopped = [&] { return produced >= 8; };
+  const GenerateResult result = generate(engine, kPrompts, options, [&](std::size_t, std::int64_t) {
+    ++produced;
+    return true;
+  });
+  EXPECT_TRUE(result.interrupted);
+  EXPECT_EQ(result.sequences[0].tokens.size(), 4u);
+  EXPECT_EQ(result.sequences[1].tokens.size(), 4u);
+}
+
+TEST(Generate, StoppedWhileThePromptIsRead) {
+  const Engine engine = load({});
+  GenerateOptions options;
+  int asked = 0;
+  options.stopped = [&] { return ++asked > 3; };
+  const GenerateResult result = generate(engine, kPrompts, options);
+  EXPECT_TRUE(result.interrupted);
+  ASSERT_EQ(result.sequences.size(), 2u);
+  EXPECT_TRUE(result.sequences[0].tokens.empty());
+  EXPECT_EQ(result.sequences[0].bytes.total(), 0);
+}
+
+TEST(Generate, TimesOfPartsAddUpToAlmostAll) {
+  const Engine engine = load({.hidden_size = 256, .intermediate_size = 1024}, /*time_parts=*/true);
+  GenerateOptions options;
+  options.max_new_tokens = 20;
+  const GenerateTiming timing = generate(engine, kPrompts, options).timing;
+  for (const auto& [parts, seconds] : {std::pair(timing.prefill_parts, timing.prefill_seconds),
+                                       {timing.decode_parts, timing.decode_seconds}}) {
+    double sum = 0;
+    for (const double part : parts.seconds) {
+      EXPECT_GE(part, 0);
+      sum += part;
+    }
+    EXPECT_LE(sum, seconds);
+    EXPECT_GE(sum, 0.5 * seconds);
+  }
+  EXPECT_EQ(load({}).part_times(), nullptr);
+}
+
+}  // namespace
+}  // namespace kvc
