@@ -14,7 +14,8 @@ BASE = {"core", "model"}
 STAGES = {"calibrate", "fisher", "convert", "export", "runtime"}
 ALLOWED = {
     "core": {"core"},
-    "model": BASE,
+    "model": BASE | {"model/kernels"},
+    "model/kernels": {"model/kernels"},
     "calibrate": BASE | {"calibrate"},
     "fisher": BASE | {"fisher"},
     "convert": BASE | {"convert"},
@@ -34,9 +35,9 @@ SOURCES = {".h", ".cpp", ".cu", ".cuh"}
 
 def component(path):
     """The layer a path belongs to, or None outside the layers."""
-    if path.startswith("runtime/kernels/"):
-        return "runtime/kernels"
     first = path.split("/")[0]
+    if path.startswith(f"{first}/kernels/"):
+        return f"{first}/kernels"
     return first if first in ALLOWED else None
 
 

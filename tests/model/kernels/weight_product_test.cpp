@@ -1,0 +1,111 @@
+#include "model/kernels/weight_product.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <tuple>
+
+#include "model/kernels/element.h"
+#include "tests/model/kernels/random_values.h"
+
+namespace kvc {
+namespace {
+
+using testing::random_values;
+
+struct Product {
+  Product(WeightElement type, std::int64_t num_rows, std::int64_t num_out, std::int64_t num_in)
+      : wide(random_values(num_out * num_in, 1)) {
+    for (const float value : wide) {
+      narrow.push_back(type == WeightElement::kBFloat16 ? bfloat16_of(value) : float16_of(value));
+    }
+    const std::int64_t stride = padded_channels(num_in) + 3;
+    x = random_values(num_rows * stride, 2);
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+      for (std::int64_t channel = num_in; channel < padded_channels(num_in); ++channel) {
+        x[static_cast<std::size_t>(row * stride + channel)] = 0;
+      }
+    }
+    const void* weight = narrow.data();
+    if (type == WeightElement::kFloat32) {
+      weight = wide.data();
+    }
+    params = {weight, type, num_out, num_in, x.data(), stride, num_rows};
+  }
+
+  using Kernel = void (*)(const WeightProductParams&, std::int64_t, std::int64_t, float*);
+  std::vector<float> run(Kernel kernel, std::int64_t first, std::int64_t last) const {
+    std::vector<float> y(static_cast<std::size_t>(params.num_rows * (last - first)), NAN);
+    kernel(params, first, last, y.data());
+    return y;
+  }
+
+  std::vector<float> wide, x;
+  std::vector<std::uint16_t> narrow;
+  WeightProductParams params;
+};
+
+TEST(WeightProductReference, SumsProducts) {
+  const std::vector<float> weight = {1, 2, 3, -1, 0, 0.5};
+  std::vector<float> x(64);
+  x = {};
+  x.resize(64);
+  x[0] = 10, x[1] = 100, x[2] = 1000;
+  x[32] = 1, x[33] = 1, x[34] = 2;
+  const WeightProductParams params{weight.data(), WeightElement::kFloat32, 2, 3, x.data(), 32, 2};
+  std::vector<float> y(4);
+  weight_product_reference(params, 0, 2, y.data());
+  EXPECT_THAT(y, ::testing::ElementsAre(3210, 490, 9, 0));
+  weight_product_reference(params, 1, 2, y.data());
+  EXPECT_THAT(y, ::testing::ElementsAre(490, 0, 9, 0));
+}
+
+class WeightProduct : public ::testing::TestWithParam<std::tuple<WeightElement, int, int>> {};
+
+TEST_P(WeightProduct, MatchesReference) {
+  const auto [type, num_rows, num_in] = GetParam();
+  for (const std::int64_t num_out : {1, 4, 7, 37}) {
+    const Product product(type, num_rows, num_out, num_in);
+    const std::vector<float> expected = product.run(weight_product_reference, 0, num_out);
+    const std::vector<float> actual = product.run(weight_product, 0, num_out);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(actual[i], expected[i], 1e-5 * std::sqrt(num_in)) << "output " << i;
+    }
+  }
+}
+
+// So that results do not depend on the number of threads.
+TEST_P(WeightProduct, DoesNotDependOnTheRange) {
+  const auto [type, num_rows, num_in] = GetParam();
+  const Product product(type, num_rows, 37, num_in);
+  const std::vector<float> whole = product.run(weight_product, 0, 37);
+  const std::vector<float> part = product.run(weight_product, 5, 19);
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    for (std::int64_t output = 5; output < 19; ++output) {
+      ASSERT_EQ(part[static_cast<std::size_t>(row * 14 + output - 5)],
+                whole[static_cast<std::size_t>(row * 37 + output)]);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, WeightProduct,
+                         ::testing::Combine(::testing::Values(WeightElement::kFloat32,
+                                                              WeightElement::kBFloat16,
+                                                              WeightElement::kFloat16),
+                                            ::testing::Values(1, 2, 3, 4, 5, 8),
+                                            ::testing::Values(1, 16, 33, 72, 256, 300)));
+
+// What pads the rows must not meet what follows the weights: 0 * NaN is NaN.
+TEST(WeightProduct, DoesNotReadPastARow) {
+  Product product(WeightElement::kFloat32, 1, 5, 20);
+  for (std::size_t i = 20; i < product.wide.size(); ++i) {
+    product.wide[i] = NAN;
+  }
+  const std::vector<float> y = product.run(weight_product, 0, 5);
+  EXPECT_FALSE(std::isnan(y[0]));
+  EXPECT_TRUE(std::isnan(y[1]));
+}
+
+}  // namespace
+}  // namespace kvc
