@@ -115,6 +115,11 @@ at::Tensor RopeTable::unrotate(const at::Tensor& x, const at::Tensor& positions)
                         rope_.interleaved);
 }
 
+RopeRows RopeTable::rows_of_positions(std::int64_t num_positions) const {
+  const Angles& found = angles(0, num_positions);
+  return {found.cos, found.sin, rope_.interleaved};
+}
+
 RopeTables::RopeTables(const ModelConfig& config, at::ScalarType dtype) {
   for (const RopeConfig& rope : config.ropes) {
     tables_.emplace_back(rope, dtype);
@@ -139,6 +144,12 @@ at::Tensor RopeTables::unrotate(int layer, const at::Tensor& x, const at::Tensor
   const int table = table_of_layer_[static_cast<std::size_t>(layer)];
   return table < 0 ? x.to(at::kFloat)
                    : tables_[static_cast<std::size_t>(table)].unrotate(x, positions);
+}
+
+RopeRows RopeTables::rows_of_positions(int layer, std::int64_t num_positions) const {
+  const int table = table_of_layer_[static_cast<std::size_t>(layer)];
+  return table < 0 ? RopeRows{}
+                   : tables_[static_cast<std::size_t>(table)].rows_of_positions(num_positions);
 }
 
 }  // namespace kvc

@@ -15,6 +15,13 @@ namespace kvc {
 // [rotary_dim / 2]
 at::Tensor rope_inverse_frequencies(const RopeConfig& rope, std::int64_t length = 0);
 
+// Angles of positions 0, 1, ... for kernels: cos and sin [num_positions, rotary_dim / 2] float32, times the
+// attention factor; undefined where there is no RoPE.
+struct RopeRows {
+  at::Tensor cos, sin;
+  bool interleaved = false;  // pairs (2i, 2i+1), otherwise (i, i + rotary_dim/2)
+};
+
 // Not for concurrent use: the table grows, and remembers what was asked last, on demand.
 class RopeTable {
  public:
@@ -28,6 +35,8 @@ class RopeTable {
   // The inverse of rotate, in float32 whatever x's dtype.
   at::Tensor unrotate(const at::Tensor& x, const at::Tensor& positions) const;
   bool depends_on_length() const { return rope_.depends_on_length(); }
+  // Of at least `num_positions` positions, where they do not depend on the length of the text.
+  RopeRows rows_of_positions(std::int64_t num_positions) const;
 
  private:
   struct Angles {
@@ -61,6 +70,7 @@ class RopeTables {
   at::Tensor rotate(int layer, const at::Tensor& x, const at::Tensor& positions,
                     std::int64_t length = 0) const;
   at::Tensor unrotate(int layer, const at::Tensor& x, const at::Tensor& positions) const;
+  RopeRows rows_of_positions(int layer, std::int64_t num_positions) const;
 
  private:
   std::vector<RopeTable> tables_;

@@ -76,8 +76,12 @@ KeyValueStore exact_store(const KvPlan& plan, const StoreOptions& options) {
 }
 
 RowStore latent_rows(std::int64_t rank, const StoreOptions& options) {
-  return saves_memory(rank, options) ? codes({rank}, KvScales::kPerRow, options)
-                                     : exact_rows({rank}, options);
+  if (saves_memory(rank, options)) {
+    return codes({rank}, KvScales::kPerRow, options);
+  }
+  StoreOptions precise = options;  // float16 where it takes no more than bfloat16
+  precise.dtype = options.dtype == at::kBFloat16 ? at::kHalf : options.dtype;
+  return exact_rows({rank}, precise);
 }
 
 }  // namespace kvc

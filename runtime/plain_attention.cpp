@@ -18,6 +18,44 @@ Segment segment_of(const at::Tensor& key, const at::Tensor& value, const at::Ten
           .value_bias = {}};
 }
 
+// Rows of the last `seen` tokens.
+std::vector<RowRange> ranges_of(const KeyValueStore& store, const PlainOrder& order,
+                                bool codes_are_raw, std::int64_t seen) {
+  const std::int64_t first = order.num_tokens() - seen;  // position
+  const KvSegment exact{.key = store.key.table(), .value = store.value.table()};
+  if (order.codes == 0) {
+    return {{exact, first, order.num_tokens()}};
+  }
+  const KvSegment codes{.key = store.key_codes->table(),
+                        .value = store.value_codes->table(),
+                        .first_position = order.sinks,
+                        .raw_key = codes_are_raw};
+  const std::int64_t after_codes = order.sinks + order.codes;
+  return {{exact, std::min(first, order.sinks), order.sinks},
+          {codes, std::clamp(first - order.sinks, std::int64_t{0}, order.codes), order.codes},
+          {exact, order.sinks + std::max<std::int64_t>(0, first - after_codes),
+           order.sinks + order.last}};
+}
+
+// The query of the last token, through the kernel.
+at::Tensor attend_one(const Decoder& decoder, int layer, const KeyValueStore& store,
+                      const PlainOrder& order, const at::Tensor& query, const AttentionRule& rule) {
+  const bool turned = decoder.config().depends_on_length(layer);
+  const RopeRows rope = order.codes == 0 || turned
+                            ? RopeRows{}
+                            : decoder.rope().rows_of_positions(layer, order.num_tokens());
+  RawKeys raw_keys;
+  if (rope.cos.defined()) {
+    raw_keys.rope = {.cos = rope.cos.const_data_ptr<float>(),
+                     .sin = rope.sin.const_data_ptr<float>(),
+                     .num_pairs = rope.cos.size(1),
+                     .interleaved = rope.interleaved};
+  }
+  const std::int64_t seen = std::min(rule.window.value_or(order.num_tokens()), order.num_tokens());
+  return decode_attention(query, decoder.config().num_kv_heads,
+                          ranges_of(store, order, rope.cos.defined(), seen), rule, raw_keys);
+}
+
 }  // namespace
 
 PlainOrder::PlainOrder(const KeyValueStore& store, std::int64_t sink_tokens)
@@ -40,10 +78,8 @@ at::Tensor attend_plain(const Decoder& decoder, int layer, const KeyValueStore& 
   const AttentionRule rule = attention_rule(decoder.config(), layer);
   const PlainOrder order(store, sink_tokens);
   const at::ScalarType dtype = query.scalar_type();
-  if (query.size(0) == 1 && order.codes == 0) {
-    const at::ScalarType stored = store.key.dtype();
-    return decode_attention(query[0], store.key.rows(stored), store.value.rows(stored), rule)
-        .unsqueeze(0);
+  if (query.size(0) == 1) {
+    return attend_one(decoder, layer, store, order, query[0], rule).unsqueeze(0);
   }
   std::vector<Segment> segments;
   if (order.codes > 0) {

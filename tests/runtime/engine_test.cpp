@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
@@ -17,98 +18,22 @@
 namespace kvc {
 namespace {
 
+using testing::cache_of;
+using testing::cached_logits;
+using testing::expect_exact_bytes;
 using testing::grouped_plan;
+using testing::kRounding;
+using testing::load;
+using testing::load_plain;
+using testing::pages_of;
+using testing::part;
+using testing::plain_logits;
 using testing::random_ids;
+using testing::Row;
+using testing::small_policy;
 using testing::SyntheticCheckpoint;
 using testing::TemporaryDirectory;
 using testing::tensors_close;
-
-constexpr double kRounding = 2e-4;  // logits of order 1 after four layers in float32
-
-using Row = std::vector<std::int64_t>;
-
-Row part(const Row& ids, std::size_t first, std::size_t last) {
-  return {ids.begin() + static_cast<std::ptrdiff_t>(first),
-          ids.begin() + static_cast<std::ptrdiff_t>(last)};
-}
-
-// The model's logits from one exact pass without a cache.
-at::Tensor plain_logits(const SyntheticCheckpoint& model, const Row& ids) {
-  const TemporaryDirectory directory;
-  testing::write_synthetic_checkpoint(directory.path(), model);
-  const Decoder decoder(Checkpoint::open(directory.path()), at::kFloat);
-  FullAttention attention(decoder.config(), decoder.rope());
-  return decoder.logits(decoder.forward(TokenBatch::of({ids}), attention));
-}
-
-EngineOptions pages_of(std::int64_t tokens) {
-  EngineOptions options;
-  options.page_tokens = tokens;
-  return options;
-}
-
-EngineOptions cache_of(const std::string& dtype) {
-  EngineOptions options;
-  options.kv_dtype = dtype;
-  return options;
-}
-
-std::unique_ptr<Engine> load(const SyntheticCheckpoint& model, const KvPlan& plan,
-                             const EngineOptions& options = {}) {
-  const TemporaryDirectory directory;
-  testing::write_factored_checkpoint(directory.path(), model, plan);
-  return std::make_unique<Engine>(Engine::load(directory.path(), options));
-}
-
-std::unique_ptr<Engine> load_plain(const SyntheticCheckpoint& model,
-                                   const EngineOptions& options = {}) {
-  const TemporaryDirectory directory;
-  testing::write_synthetic_checkpoint(directory.path(), model);
-  return std::make_unique<Engine>(Engine::load(directory.path(), options));
-}
-
-// The first `prefill` ids as a prompt, the rest as a continuation of `chunk` ids at a time.
-at::Tensor cached_logits(const Engine& engine, const Row& ids, std::size_t prefill,
-                         std::size_t chunk, Sequence& sequence) {
-  std::vector<at::Tensor> rows =
-      engine.prefill({&sequence}, {part(ids, 0, prefill)}, Engine::Rows::kAll);
-  for (std::size_t first = prefill; first < ids.size(); first += chunk) {
-    const std::size_t last = std::min(ids.size(), first + chunk);
-    rows.push_back(
-        engine.extend({&sequence}, {part(ids, first, last)}, Engine::Rows::kAll).front());
-  }
-  return at::cat(rows);
-}
-
-at::Tensor cached_logits(const Engine& engine, const Row& ids, std::size_t prefill,
-                         std::size_t chunk) {
-  Sequence sequence = engine.new_sequence();
-  return cached_logits(engine, ids, prefill, chunk, sequence);
-}
-
-MergePolicy small_policy(MergeRule rule) {
-  MergePolicy policy;
-  policy.rule = rule;
-  policy.unmerged = rule == MergeRule::kNone ? UnmergedForm::kLatent : UnmergedForm::kPlain;
-  policy.target_kept_ratio = 0.6;
-  policy.sink_tokens = 2;
-  policy.window_tokens = 6;
-  policy.block_tokens = 5;
-  return policy;
-}
-
-// The formula's bytes, and what the allocator really holds.
-void expect_exact_bytes(const Engine& engine, const Sequence& sequence) {
-  const std::int64_t page = engine.pool().page_tokens();
-  EXPECT_EQ(sequence.cache().allocated_bytes(),
-            plan_bytes(engine.plan(), sequence.num_tokens(), sequence.cache().tokens(),
-                       engine.kv_dtype(), page))
-      << "at " << sequence.num_tokens() << " tokens";
-  EXPECT_EQ(engine.pool().allocated_bytes(), sequence.cache().allocated_bytes());
-  for (const GroupTokens& tokens : sequence.cache().tokens()) {
-    EXPECT_EQ(tokens.merged + tokens.unmerged + tokens.pending, sequence.num_tokens());
-  }
-}
 
 std::vector<SyntheticCheckpoint> every_architecture() {
   SyntheticCheckpoint llama{.model_type = "llama", .attention_bias = true, .rope_type = "llama3"};

@@ -1,0 +1,207 @@
+// Sequences that are read, extended, forked and dropped at random, held against what the same tokens
+// give in fresh sequences.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/runtime/engine_fixture.h"
+#include "tests/runtime/factored_checkpoint.h"
+#include "tests/testing/tensor_matchers.h"
+#include "tests/testing/test_tensors.h"
+
+namespace kvc {
+namespace {
+
+using testing::cache_of;
+using testing::kRounding;
+using testing::load;
+using testing::load_plain;
+using testing::Row;
+using testing::SyntheticCheckpoint;
+using testing::tensors_close;
+
+struct Call {
+  bool prompt;
+  Row ids;
+};
+
+struct Tracked {
+  Sequence sequence;
+  std::vector<Call> calls;  // that made it
+  at::Tensor logits;        // after the last
+};
+
+constexpr std::int64_t kMostTokens = 120;
+constexpr std::size_t kMostSequences = 8;
+
+class RandomOperations {
+ public:
+  RandomOperations(const Engine& engine, const testing::PlainModel& model, unsigned seed)
+      : engine_(engine), model_(model), random_(seed) {}
+
+  void step() {
+    const unsigned kind = random_() % 16;
+    if (tracked_.empty() || (kind == 0 && tracked_.size() < kMostSequences)) {
+      tracked_.push_back({engine_.new_sequence(), {}, {}});
+      call(tracked_.back(), true);
+      return;
+    }
+    Tracked& chosen = tracked_[random_() % tracked_.size()];
+    if (kind <= 2 && tracked_.size() < kMostSequences) {
+      tracked_.push_back({chosen.sequence.fork(), chosen.calls, chosen.logits});
+    } else if (kind == 3 || chosen.sequence.num_tokens() > kMostTokens) {
+      std::swap(chosen, tracked_.back());
+      tracked_.pop_back();
+    } else {
+      call(chosen, kind <= 5);
+    }
+  }
+
+  // A random sequence has the logits of a fresh one that heard the same calls, and, to the accuracy of
+  // what stores it, those of one pass without a cache.
+  void check(double accuracy) {
+    if (tracked_.empty()) {
+      return;
+    }
+    const Tracked& chosen = tracked_[random_() % tracked_.size()];
+    Sequence fresh = engine_.new_sequence();
+    at::Tensor expected;
+    Row ids;
+    for (const Call& made : chosen.calls) {
+      expected = run(fresh, made);
+      ids.insert(ids.end(), made.ids.begin(), made.ids.end());
+    }
+    ASSERT_TRUE(tensors_close(chosen.logits, expected, kRounding));
+    ASSERT_EQ(chosen.sequence.cache().allocated_bytes(), fresh.cache().allocated_bytes());
+    ASSERT_EQ(chosen.sequence.cache().allocated_bytes(),
+              plan_bytes(engine_.plan(), fresh.num_tokens(), fresh.cache().tokens(),
+                         engine_.kv_dtype(), engine_.pool().page_tokens()));
+    if (accuracy > 0) {
+      ASSERT_TRUE(
+          tensors_close(chosen.logits.view({-1}), model_.logits(ids)[-1].view({-1}), accuracy));
+    }
+  }
+
+  // The longest sequence holds what its type and plan are about.
+  void check_forms() const {
+    std::int64_t codes = 0, decided = 0;
+    for (const Tracked& tracked : tracked_) {
+      const KvCache& cache = tracked.sequence.cache();
+      if (cache.plan().layers.back() == KvSource::kPlain) {
+        codes = std::max(codes, cache.plain_layer(cache.plan().num_layers() - 1).num_codes());
+      }
+      for (const GroupTokens& tokens : cache.tokens()) {
+        decided = std::max(decided, tokens.merged + tokens.unmerged);
+      }
+    }
+    EXPECT_EQ(codes > 0, is_integer(engine_.kv_dtype()));
+    EXPECT_EQ(decided > 0, !engine_.plan().groups.empty());
+  }
+
+  // Shared blocks count once.
+  void check_bytes() const {
+    std::int64_t separate = 0;
+    for (const Tracked& tracked : tracked_) {
+      separate += tracked.sequence.cache().allocated_bytes();
+    }
+    ASSERT_LE(engine_.pool().allocated_bytes(), separate);
+  }
+
+ private:
+  at::Tensor run(Sequence& sequence, const Call& made) const {
+    return made.prompt ? engine_.prefill({&sequence}, {made.ids}, Engine::Rows::kLast).front()
+                       : engine_.extend({&sequence}, {made.ids}, Engine::Rows::kLast).front();
+  }
+
+  void call(Tracked& tracked, bool prompt) {
+    Call made{prompt, {}};
+    const unsigned count = prompt ? 1 + random_() % 40 : 1 + random_() % 3;
+    for (unsigned i = 0; i < count; ++i) {
+      made.ids.push_back(static_cast<std::int64_t>(random_()) % engine_.config().vocab_size);
+    }
+    tracked.logits = run(tracked.sequence, made);
+    tracked.calls.push_back(made);
+  }
+
+  const Engine& engine_;
+  const testing::PlainModel& model_;
+  std::mt19937 random_;
+  std::vector<Tracked> tracked_;
+};
+
+void run_operations(const Engine& engine, const SyntheticCheckpoint& model, int count,
+                    double accuracy) {
+  {
+    const testing::PlainModel reference(model);
+    RandomOperations operations(engine, reference, 1);
+    for (int i = 0; i < count; ++i) {
+      operations.step();
+      if (i % 40 == 0) {
+        operations.check(accuracy);
+        operations.check_bytes();
+      }
+      if (::testing::Test::HasFatalFailure()) {
+        return;
+      }
+    }
+    operations.check_forms();
+  }
+  EXPECT_EQ(engine.pool().num_blocks(), 0);
+  EXPECT_EQ(engine.pool().num_slabs(), 0);
+  EXPECT_EQ(engine.pool().allocated_bytes(), 0);
+}
+
+SyntheticCheckpoint tiny_model() {
+  SyntheticCheckpoint model{.model_type = "qwen3"};
+  model.hidden_size = 16;
+  model.num_heads = 2;
+  model.num_kv_heads = 1;
+  model.intermediate_size = 16;
+  model.vocab_size = 32;
+  return model;
+}
+
+// A group of `layers` layers before plain ones, with so short a window that blocks leave it all the time.
+KvPlan short_window_plan(const SyntheticCheckpoint& model, int layers, MergeRule rule,
+                         UnmergedForm unmerged = UnmergedForm::kPlain) {
+  MergePolicy policy = testing::small_policy(rule);
+  policy.unmerged = unmerged;
+  KvPlan plan = testing::grouped_plan(model, std::max(layers, 1), 8, policy);
+  plan.groups.resize(layers > 0 ? 1 : 0);
+  for (std::size_t layer = static_cast<std::size_t>(layers); layer < plan.layers.size(); ++layer) {
+    plan.layers[layer] = KvSource::kPlain;
+  }
+  return plan;
+}
+
+TEST(RandomOperations, PlainFloatsEqualOnePassWithoutACache) {
+  const SyntheticCheckpoint model = tiny_model();
+  run_operations(*load_plain(model), model, 2500, kRounding);
+}
+
+TEST(RandomOperations, PlainIntegersAreAsAccurateAsTheirType) {
+  const SyntheticCheckpoint model = tiny_model();
+  const KvPlan plan = short_window_plan(model, 0, MergeRule::kLs);
+  run_operations(*load(model, plan, cache_of("int8")), model, 2500, 0.05);
+}
+
+TEST(RandomOperations, MergedFloatsEqualFreshSequences) {
+  const SyntheticCheckpoint model = tiny_model();
+  const KvPlan plan = short_window_plan(model, 2, MergeRule::kLs);
+  run_operations(*load(model, plan, cache_of("bfloat16")), model, 2500, 0);
+}
+
+TEST(RandomOperations, MergedIntegersEqualFreshSequences) {
+  const SyntheticCheckpoint model = tiny_model();
+  for (const UnmergedForm unmerged : {UnmergedForm::kPlain, UnmergedForm::kLatent}) {
+    const KvPlan plan = short_window_plan(model, 2, MergeRule::kMean, unmerged);
+    run_operations(*load(model, plan, cache_of("int4")), model, 1250, 0);
+  }
+}
+
+}  // namespace
+}  // namespace kvc
