@@ -3,10 +3,14 @@
 function(kvc_library name)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
-  target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${name} PUBLIC ${ARG_DEPS} kvc_fmt PRIVATE ${ARG_PRIVATE_DEPS} kvc_flags)
+  target_include_directories(${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>"
+                             "$<INSTALL_INTERFACE:include/kvconvert>")
+  # Installed, a target of kvconvertConfig.cmake takes the place of one that knows this machine's paths.
+  target_link_libraries(${name}
+    PUBLIC ${ARG_DEPS} $<BUILD_INTERFACE:kvc_fmt> $<INSTALL_INTERFACE:kvconvert::fmt>
+    PRIVATE ${ARG_PRIVATE_DEPS} $<BUILD_INTERFACE:kvc_flags>)
   if(ARG_TORCH)
-    target_link_libraries(${name} PUBLIC kvc_torch)
+    target_link_libraries(${name} PUBLIC $<BUILD_INTERFACE:kvc_torch> $<INSTALL_INTERFACE:kvconvert::torch>)
     kvc_precompile(${name})
   endif()
 endfunction()
