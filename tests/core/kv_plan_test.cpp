@@ -48,7 +48,7 @@ TEST(KvPlan, NamesRoundTrip) {
   for (const char* name : {"plain", "latent"}) {
     EXPECT_EQ(to_string(parse_unmerged_form(name)), name);
   }
-  for (const char* name : {"float32", "bfloat16", "float16"}) {
+  for (const char* name : {"float32", "bfloat16", "float16", "int8", "int4"}) {
     EXPECT_EQ(to_string(parse_kv_dtype(name)), name);
   }
   EXPECT_EQ(error_of([] { parse_merge_rule("median"); }),
@@ -56,6 +56,10 @@ TEST(KvPlan, NamesRoundTrip) {
   EXPECT_EQ(bytes_per_element(KvDtype::kFloat32), 4);
   EXPECT_EQ(bytes_per_element(KvDtype::kBFloat16), 2);
   EXPECT_EQ(bytes_per_element(KvDtype::kFloat16), 2);
+  EXPECT_EQ(bytes_per_element(KvDtype::kInt8), 2);  // of exact tokens
+  EXPECT_EQ(bits_per_element(KvDtype::kInt8), 8);
+  EXPECT_EQ(bits_per_element(KvDtype::kInt4), 4);
+  EXPECT_EQ(bits_per_element(KvDtype::kFloat32), 32);
 }
 
 TEST(KvPlan, FindsTheGroupOfALayer) {
@@ -244,6 +248,41 @@ TEST(KvBytes, OfAPlanAddUp) {
               HasSubstr("64 bits"));
 }
 
+// 8 heads of 128 channels: of 462 tokens 4 sinks and a window of 128 are exact, and of the 330 between them
+// the last, incomplete block of 10.
+TEST(KvBytes, OfIntegersCountScalesAndExactTokens) {
+  const KvPlan plan = plain_plan(1, 8, 128);
+  EXPECT_EQ(quantised_tokens(plan, 462, KvDtype::kInt8), 320);
+  EXPECT_EQ(quantised_tokens(plan, 462, KvDtype::kFloat16), 0);
+  EXPECT_EQ(quantised_tokens(plan, 163, KvDtype::kInt8), 0);
+  EXPECT_EQ(quantised_tokens(plan, 164, KvDtype::kInt8), 32);
+  const std::int64_t exact = 142 * 2 * 1024 * 2;
+  const std::int64_t scales = 320 / 32 * 1024 * 4 + 320 * 1024 / 32 * 4;
+  EXPECT_EQ(plain_layer_bytes(plan, 462, KvDtype::kInt8), exact + 2 * 320 * 1024 + scales);
+  EXPECT_EQ(plain_layer_bytes(plan, 462, KvDtype::kInt4), exact + 320 * 1024 + scales);
+  EXPECT_EQ(plain_layer_bytes(plan, 462, KvDtype::kInt4, 32),
+            (exact / 142 * 160) + 320 * 1024 + scales);
+  EXPECT_EQ(original_bytes(plan, 462, KvDtype::kInt4),
+            original_bytes(plan, 462, KvDtype::kFloat16));
+  EXPECT_THAT(error_of([&] { plain_layer_bytes(plan, 462, KvDtype::kInt8, 48); }),
+              HasSubstr("multiple of 32"));
+}
+
+// Rank 10: two channels share a scale, so its latents stay 16-bit; rank 16 takes 16 + 4 bytes.
+TEST(KvBytes, OfIntegersInAGroupFollowTheFormula) {
+  KvPlan plan = grouped_plan(MergeRule::kLs);
+  EXPECT_EQ(group_bytes(plan, 0, {.merged = 3}, KvDtype::kInt8), 3 * (20 + 4));
+  plan.groups[0].rank = 16;
+  EXPECT_EQ(group_bytes(plan, 0, {.merged = 3}, KvDtype::kInt8), 3 * (20 + 4));
+  EXPECT_EQ(group_bytes(plan, 0, {.merged = 3}, KvDtype::kInt4), 3 * (12 + 4));
+  EXPECT_EQ(group_bytes(plan, 0, {.pending = 5}, KvDtype::kInt8), 5 * 96);
+  // 33 unmerged tokens of 3 layers: a block of 32 as 8-bit codes and one token as 2 * 8 numbers of 16 bits.
+  const std::int64_t block = 2 * 32 * 8 + 8 * 4 + 32 * 2 * 4;
+  EXPECT_EQ(group_bytes(plan, 0, {.unmerged = 33}, KvDtype::kInt8), 3 * (block + 32) + 33 * 4);
+  plan.policy.unmerged = UnmergedForm::kLatent;
+  EXPECT_EQ(group_bytes(plan, 0, {.unmerged = 33}, KvDtype::kInt8), 33 * (3 * 20 + 4));
+}
+
 // DeepSeek-V2-Lite: 27 layers that store a latent of 512 and a rotary key of 64.
 KvPlan latent_attention_plan() {
   KvPlan plan = plain_plan(27, 16, 192);
@@ -256,6 +295,9 @@ TEST(KvBytes, OfAModelWithItsOwnLatentsAreThoseOfItsLatents) {
   EXPECT_EQ(plain_layer_bytes(plan, 17, KvDtype::kBFloat16, 16), 32 * 576 * 2);
   EXPECT_EQ(original_bytes(plan, 3, KvDtype::kFloat32), 27 * 3 * 576 * 4);
   EXPECT_EQ(plan_bytes(plan, 3, {}, KvDtype::kFloat32), original_bytes(plan, 3, KvDtype::kFloat32));
+  // The latents of 64 of 200 tokens as codes; rotary keys stay exact.
+  EXPECT_EQ(plain_layer_bytes(plan, 200, KvDtype::kInt8),
+            64 * (512 + 64) + 136 * 512 * 2 + 200 * 64 * 2);
 }
 
 TEST(KvPlan, KeepsTheWidthsOfAModelWithItsOwnLatents) {
