@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""kvrun's generation: text as it appears, stop strings, samples, sampling as the authors set it, interruption, statistics."""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from programs import STORIES, ProgramTest, command
+
+GREEDY = ("--prompt", "Once upon a time")
+TEXT = ", there was a little girl named Lily. She loved to play outside in the park."
+
+
+class Generation(ProgramTest):
+    def text(self, *arguments, model=STORIES):
+        return self.run_ok("kvrun", model, *GREEDY, "--max-new-tokens", "40", *arguments).stdout
+
+    def json(self, *arguments, model=STORIES):
+        process = self.run_ok("kvrun", model, *arguments, "--max-new-tokens", "40", "--json")
+        return json.loads(process.stdout)  # fails where there is more than one result
+
+    def start(self, *arguments):
+        process = subprocess.Popen(command("kvrun", STORIES, "--ignore-eos", *arguments), stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        return process
+
+    def test_ends_before_a_stop_string(self):
+        self.assertTrue(self.text().startswith(TEXT))
+        self.assertEqual(self.text("--stop", "She loved"), ", there was a little girl named Lily. \n")
+        self.assertEqual(self.text("--stop", "park", "--stop", "girl"), ", there was a little \n")
+        self.assertEqual(self.text("--stop", "no such text"), self.text())
+
+    def test_stop_strings_of_a_batch_end_each_sequence(self):
+        ids = self.directory / "ids.json"
+        ids.write_text("[[1, 403, 407, 261, 378], [1, 403, 407, 261, 378, 432, 383, 286, 261], [1, 403]]")
+        whole, cut = self.json("--ids", ids), self.json("--ids", ids, "--stop", "girl")
+        for before, after in zip(whole["text"], cut["text"]):
+            self.assertEqual(after, before.split("girl")[0])
+        self.assertLess(len(cut["tokens"][0]), 40)
+
+    def test_stop_strings_of_a_conversation(self):
+        model = self.directory / "model"
+        shutil.copytree(STORIES, model)
+        (model / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}", encoding="utf-8")
+        lines = self.run_chat(model, "Once upon a time\n?\n", "--stop", "named", "--json").splitlines()
+        first, second = map(json.loads, lines)
+        self.assertEqual(first["text"], ", there was a little girl ")
+        self.assertGreater(second["prompt_tokens"], first["prompt_tokens"])
+
+    def run_chat(self, model, lines, *arguments):
+        process = subprocess.run(command("kvrun", model, "--chat", "--max-new-tokens", "40", *arguments), input=lines,
+                                 capture_output=True, text=True, timeout=240)
+        self.assertEqual(process.returncode, 0, process.stderr)
+        return process.stdout
+
+    def test_samples_share_a_prompt(self):
+        several = self.json(*GREEDY, "--temperature", "1", "--seed", "5", "--num-samples", "3")
+        for i in range(3):
+            alone = self.json(*GREEDY, "--temperature", "1", "--seed", 5 + i)
+            self.assertEqual(several["tokens"][i], alone["tokens"])
+            self.assertEqual(several["text"][i], alone["text"])
+        self.assertEqual(several["timing"]["prefill_tokens"], 5)
+        lines = self.text("--temperature", "1", "--seed", "5", "--num-samples", "3").splitlines()
+        self.assertEqual(list(map(json.loads, lines)), several["text"])
+
+    def test_sampling_as_the_authors_set_it(self):
+        model = self.directory / "model"
+        shutil.copytree(STORIES, model)
+        settings = {"temperature": 0.7, "top_k": 30, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1, "eos_token_id": 2}
+        (model / "generation_config.json").write_text(json.dumps(settings), encoding="ascii")
+        flags = [word for name, value in settings.items() if name != "eos_token_id"
+                 for word in ("--" + name.replace("_", "-"), str(value))]
+        self.assertEqual(self.json(*GREEDY, "--sample", model=model)["tokens"], self.json(*GREEDY, *flags)["tokens"])
+        self.assertEqual(self.json(*GREEDY, "--sample", "--temperature", "0", "--repetition-penalty", "1", model=model)["tokens"],
+                         self.json(*GREEDY)["tokens"])
+        self.assertEqual(self.text(model=model), self.text())
+
+    def test_values_that_cannot_be(self):
+        for flag, value in (("--min-p", "1.5"), ("--min-p", "-0.1"), ("--repetition-penalty", "0"), ("--top-p", "0"), ("--top-k", "-1"),
+                            ("--temperature", "nan"), ("--num-samples", "0"), ("--prefill-chunk", "-1"), ("--stop", "")):
+            self.assert_refused({2}, [flag], "kvrun", STORIES, *GREEDY, flag, value)
+        self.assert_refused({2}, ["--num-samples"], "kvrun", STORIES, "--chat", "--prompt", "x", "--num-samples", "2")
+        model = self.directory / "model"
+        shutil.copytree(STORIES, model)
+        (model / "generation_config.json").write_text('{"top_p": 7}', encoding="ascii")
+        self.assert_refused({1}, ["generation_config.json", "7"], "kvrun", model, *GREEDY, "--sample")
+
+    def test_text_appears_as_it_is_generated_and_an_interrupt_keeps_it(self):
+        process = self.start(*GREEDY, "--max-new-tokens", "100000")
+        beginning = process.stdout.read(len(TEXT))
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=240)
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertEqual(beginning.decode(), TEXT)
+        self.assertTrue(rest.endswith(b"\n"))
+        self.assertIn(b"interrupted", errors)
+
+    def test_an_interrupted_result_says_so(self):
+        process = self.start(*GREEDY, "--max-new-tokens", "100000", "--json", "--stats")
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=240)
+        self.assertEqual(process.returncode, 130, errors)
+        result = json.loads(output)
+        self.assertTrue(result["interrupted"])
+        self.assertEqual(result["kv"]["tokens"], 5 + len(result["tokens"]) - 1)
+
+    def test_an_interrupt_ends_the_reading_of_a_long_prompt(self):
+        ids = self.directory / "ids.json"
+        ids.write_text(json.dumps([1] + [403] * 120000))  # minutes
+        process = self.start("--ids", ids, "--max-new-tokens", "1")
+        time.sleep(1.5)
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertEqual(output.strip(), b"")
+
+    def test_statistics(self):
+        process = self.run_ok("kvrun", STORIES, *GREEDY, "--max-new-tokens", "10", "--stats", "--json")
+        result = json.loads(process.stdout)
+        timing, memory = result["timing"], result["memory"]
+        for parts, seconds in (("prefill_parts", "prefill_seconds"), ("decode_parts", "decode_seconds")):
+            self.assertEqual(set(timing[parts]), {"model", "attention", "compression", "logits", "sampling"})
+            self.assertLessEqual(sum(timing[parts].values()), timing[seconds])
+        self.assertGreaterEqual(memory["kv_peak_bytes"], result["kv"]["bytes"])
+        self.assertGreater(memory["peak_resident_bytes"], memory["weight_bytes"])
+        for word in ("first token after", "tokens/s", "attention", "weights", "pending", "resident"):
+            self.assertIn(word, process.stderr)
+
+    def test_prompts_in_pieces_give_the_same_tokens(self):
+        ids = self.directory / "ids.json"
+        ids.write_text(json.dumps([1] + [403 + i % 90 for i in range(300)]))
+        whole = self.json("--ids", ids, "--prefill-chunk", "0")
+        for chunk in (1, 64, 299):
+            pieces = self.json("--ids", ids, "--prefill-chunk", chunk)
+            self.assertEqual(pieces["tokens"], whole["tokens"])
+            self.assertEqual(pieces["kv"], whole["kv"])
+
+
+if __name__ == "__main__":
+    unittest.main()
