@@ -25,7 +25,7 @@ std::int64_t bytes_of(const at::Tensor& tensor) {
 }
 
 std::int64_t bytes_of(const Linear& linear) {
-  return bytes_of(linear.weight) + bytes_of(linear.bias);
+  return bytes_of(linear.weight) + bytes_of(linear.bias) + bytes_of(linear.scales);
 }
 
 std::int64_t bytes_of(const Norm& norm) { return bytes_of(norm.weight) + bytes_of(norm.bias); }
@@ -72,22 +72,23 @@ TokenBatch TokenBatch::of(const std::vector<std::vector<std::int64_t>>& sequence
   return batch;
 }
 
-Decoder::Decoder(const Checkpoint& checkpoint, at::ScalarType dtype, std::vector<bool> replaced_kv)
+Decoder::Decoder(const Checkpoint& checkpoint, at::ScalarType dtype, std::vector<bool> replaced_kv,
+                 WeightType type)
     : config_(read_model_config(checkpoint)), dtype_(dtype), rope_(config_, dtype) {
   check_tensors(checkpoint, config_, replaced_names(config_, replaced_kv));
   replaced_kv.resize(static_cast<std::size_t>(config_.num_layers), false);
-  weights_ = load_model_weights(checkpoint, config_, dtype);
+  weights_ = load_model_weights(checkpoint, config_, dtype, type);
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     const bool with_kv_weights = !replaced_kv[static_cast<std::size_t>(layer)];
-    layers_.push_back(load_layer(checkpoint, config_, layer, dtype, with_kv_weights));
+    layers_.push_back(load_layer(checkpoint, config_, layer, dtype, with_kv_weights, type));
     fuse_projections(layers_.back());
   }
 }
 
 std::int64_t Decoder::weight_bytes() const {
-  std::int64_t bytes = bytes_of(weights_.embed_tokens) + bytes_of(weights_.norm);
+  std::int64_t bytes = bytes_of(weights_.lm_head) + bytes_of(weights_.norm);
   if (!config_.tied_embeddings) {
-    bytes += bytes_of(weights_.lm_head);
+    bytes += bytes_of(weights_.embed_tokens);
   }
   for (const LayerWeights& layer : layers_) {
     bytes += bytes_of(layer);
@@ -96,7 +97,7 @@ std::int64_t Decoder::weight_bytes() const {
 }
 
 at::Tensor Decoder::forward(const TokenBatch& batch, Attention& attention) const {
-  at::Tensor hidden_states = embed(config_, weights_.embed_tokens, batch.ids);
+  at::Tensor hidden_states = embed(config_, weights_, batch.ids, dtype_);
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     hidden_states = run_layer(config_, this->layer(layer), layer, hidden_states, batch, attention);
   }

@@ -89,7 +89,8 @@ class Decoder {
  public:
   // `replaced_kv`[layer]: that layer's k_proj and v_proj weights are not in the checkpoint. Empty:
   // none.
-  Decoder(const Checkpoint& checkpoint, at::ScalarType dtype, std::vector<bool> replaced_kv = {});
+  Decoder(const Checkpoint& checkpoint, at::ScalarType dtype, std::vector<bool> replaced_kv = {},
+          WeightType type = WeightType::kFloat);
 
   const ModelConfig& config() const { return config_; }
   const RopeTables& rope() const { return rope_; }

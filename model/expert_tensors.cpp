@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "model/empty_weight.h"
+#include "model/int8_linear.h"
 #include "model/tensor_names.h"
 #include "model/weights.h"
 
@@ -36,42 +38,62 @@ Names names_of(const ModelConfig& config, int layer) {
 // Tensors that are read, each under its name with its shape.
 class Reader {
  public:
-  Reader(const Checkpoint& checkpoint, at::ScalarType dtype)
-      : checkpoint_(checkpoint), dtype_(dtype) {}
+  Reader(const Checkpoint& checkpoint, at::ScalarType dtype, WeightType type)
+      : checkpoint_(checkpoint), dtype_(dtype), type_(type) {}
 
   at::Tensor load(const std::string& name, const std::vector<std::int64_t>& shape) const {
     return load_tensor(checkpoint_, name, shape, dtype_);
   }
   Linear linear(const std::string& name, std::int64_t out, std::int64_t in, bool bias) const {
-    return {load(name + ".weight", {out, in}), bias ? load(name + ".bias", {out}) : at::Tensor()};
+    Linear linear = weight(name + ".weight", {out, in});
+    linear.bias = bias ? load(name + ".bias", {out}) : at::Tensor();
+    return linear;
+  }
+  Linear weight(const std::string& name, const std::vector<std::int64_t>& shape) const {
+    return load_weight(checkpoint_, name, shape, dtype_, type_);
+  }
+  // Without values.
+  Linear empty(const std::vector<std::int64_t>& shape) const {
+    return type_ == WeightType::kInt8 ? empty_int8(shape) : Linear{empty_weight(shape, dtype_), {}};
   }
 
  private:
   const Checkpoint& checkpoint_;
   at::ScalarType dtype_;
+  WeightType type_;
 };
+
+// Copies a weight into the rows of another from `first_row` on.
+void copy_rows(const Linear& from, std::int64_t first_row, const Linear& to) {
+  to.weight.narrow(0, first_row, from.weight.size(0)).copy_(from.weight);
+  if (to.scales.defined()) {
+    to.scales.narrow(0, first_row, from.scales.size(0)).copy_(from.scales);
+  }
+}
 
 // One expert's matrices at a time into the layer's.
 void stack_experts(const Reader& reader, const Names& names, const ModelConfig& config,
-                   at::ScalarType dtype, MoeWeights& weights) {
+                   MoeWeights& weights) {
   const MoeConfig& moe = *config.moe;
   const std::int64_t hidden_size = config.hidden_size, size = moe.expert_size;
-  const at::TensorOptions options(dtype);
-  weights.gate_up = at::empty({moe.num_experts, 2 * size, hidden_size}, options);
-  weights.down = at::empty({moe.num_experts, hidden_size, size}, options);
+  weights.gate_up = reader.empty({moe.num_experts, 2 * size, hidden_size});
+  weights.down = reader.empty({moe.num_experts, hidden_size, size});
   for (std::int64_t expert = 0; expert < moe.num_experts; ++expert) {
-    const auto load = [&](const std::string& projection, std::int64_t out, std::int64_t in) {
-      return reader.load(names.of_expert(expert, projection), {out, in});
+    const auto weight = [&](const std::string& projection, std::int64_t out, std::int64_t in) {
+      return reader.weight(names.of_expert(expert, projection), {out, in});
     };
-    weights.gate_up[expert].narrow(0, 0, size).copy_(load(names.gate, size, hidden_size));
-    weights.gate_up[expert].narrow(0, size, size).copy_(load(names.up, size, hidden_size));
-    weights.down[expert].copy_(load(names.down, hidden_size, size));
+    const Linear gate_up = weights.gate_up.stacked(expert);
+    copy_rows(weight(names.gate, size, hidden_size), 0, gate_up);
+    copy_rows(weight(names.up, size, hidden_size), size, gate_up);
+    copy_rows(weight(names.down, hidden_size, size), 0, weights.down.stacked(expert));
   }
 }
 
 Linear stack(const Linear& first, const Linear& second) {
-  return {at::cat({first.weight, second.weight}),
-          first.bias.defined() ? at::cat({first.bias, second.bias}) : at::Tensor()};
+  const auto stacked = [&](at::Tensor Linear::*member) {
+    return (first.*member).defined() ? at::cat({first.*member, second.*member}) : at::Tensor();
+  };
+  return {stacked(&Linear::weight), stacked(&Linear::bias), stacked(&Linear::scales)};
 }
 
 void load_shared(const Reader& reader, const Names& names, const ModelConfig& config,
@@ -139,19 +161,19 @@ bool stores_stacked_experts(const Checkpoint& checkpoint, const ModelConfig& con
 }
 
 MoeWeights load_experts(const Checkpoint& checkpoint, const ModelConfig& config, int layer,
-                        at::ScalarType dtype) {
+                        at::ScalarType dtype, WeightType type) {
   const MoeConfig& moe = *config.moe;
   const Names names = names_of(config, layer);
-  const Reader reader(checkpoint, dtype);
+  const Reader reader(checkpoint, dtype, type);
   MoeWeights weights;
   weights.router = reader.load(names.router, {moe.num_experts, config.hidden_size});
   if (moe.stacked) {
     const std::int64_t hidden_size = config.hidden_size, size = moe.expert_size;
     weights.gate_up =
-        reader.load(names.stacked_gate_up(), {moe.num_experts, 2 * size, hidden_size});
-    weights.down = reader.load(names.stacked_down(), {moe.num_experts, hidden_size, size});
+        reader.weight(names.stacked_gate_up(), {moe.num_experts, 2 * size, hidden_size});
+    weights.down = reader.weight(names.stacked_down(), {moe.num_experts, hidden_size, size});
   } else {
-    stack_experts(reader, names, config, dtype, weights);
+    stack_experts(reader, names, config, weights);
   }
   if (moe.shared_size > 0) {
     load_shared(reader, names, config, weights);

@@ -13,6 +13,6 @@ namespace kvc {
 // `config` with all experts of a layer in one tensor (MoeConfig::stacked): does the checkpoint hold such?
 bool stores_stacked_experts(const Checkpoint& checkpoint, const ModelConfig& config);
 MoeWeights load_experts(const Checkpoint& checkpoint, const ModelConfig& config, int layer,
-                        at::ScalarType dtype);
+                        at::ScalarType dtype, WeightType type = WeightType::kFloat);
 
 }  // namespace kvc

@@ -3,6 +3,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "model/few_rows.h"
+
 namespace kvc {
 namespace {
 
@@ -56,6 +58,9 @@ bool covers(const at::Tensor& x, const at::Tensor& weight) {
 }  // namespace
 
 at::Tensor float_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  if (can_multiply_few_rows(x, weight, bias)) {
+    return multiply_few_rows(x, weight, bias);
+  }
   if (!covers(x, weight)) {
     return at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
   }

@@ -4,9 +4,9 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
+#include "model/element.h"
 #include "model/parallel.h"
 
 namespace kvc {
@@ -29,25 +29,6 @@ struct Rows {
   const T* first;
   std::int64_t size, inner, outer_stride, inner_stride;
 };
-
-// Conversions without branches, so that the loops over them vectorise.
-template <typename T>
-float widen(T value) {
-  return static_cast<float>(value);
-}
-
-template <typename T>
-T narrow(float value) {
-  return static_cast<T>(value);
-}
-
-// Round to nearest even. A NaN stays one: its low bits are zero, as it comes from 16-bit values.
-template <>
-c10::BFloat16 narrow<c10::BFloat16>(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t rounding = 0x7fff + ((bits >> 16) & 1);
-  return {static_cast<std::uint16_t>((bits + rounding) >> 16), c10::BFloat16::from_bits()};
-}
 
 // `value` rounded to T's precision.
 template <typename T>

@@ -1,5 +1,4 @@
 #include "model/decoder.h"
-#include "model/float_linear.h"
 
 namespace kvc {
 namespace {
@@ -82,7 +81,7 @@ at::Tensor run_layer(const ModelConfig& config, const LayerWeights& weights, int
 
 at::Tensor compute_logits(const ModelConfig& config, const ModelWeights& weights,
                           const at::Tensor& hidden_states) {
-  at::Tensor logits = float_linear(weights.norm(hidden_states), weights.lm_head, {}).to(at::kFloat);
+  at::Tensor logits = weights.lm_head(weights.norm(hidden_states)).to(at::kFloat);
   if (config.logit_scale != 1) {
     logits = logits * config.logit_scale;
   }

@@ -5,11 +5,17 @@
 
 namespace kvc {
 
+// What weights are held as: a float type, or int8 with scales (int8_linear.h).
+enum class WeightType { kFloat, kInt8 };
+
 struct Linear {
-  at::Tensor weight;  // [out, in]
-  at::Tensor bias;    // [out], or undefined
+  at::Tensor weight;    // [out, in]; int8: codes [out, in rounded up to whole groups]
+  at::Tensor bias;      // [out], or undefined
+  at::Tensor scales{};  // int8: [out, groups of `in`] float16; otherwise undefined
 
   at::Tensor operator()(const at::Tensor& x) const;
+  // One of several stacked ones, without their biases: weight [count, out, in].
+  Linear stacked(std::int64_t index) const;
 };
 
 }  // namespace kvc

@@ -3,6 +3,8 @@
 
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "model/empty_weight.h"
+#include "model/int8_linear.h"
 #include "model/weights.h"
 
 namespace kvc {
@@ -52,32 +54,58 @@ at::ScalarType parse_scalar_type(const std::string& name) {
   fail_usage("dtype \"{}\" is not supported; supported: float32, bfloat16, float16", name);
 }
 
-at::Tensor load_tensor(const Checkpoint& checkpoint, const std::string& name,
-                       const std::vector<std::int64_t>& shape, at::ScalarType dtype) {
-  const at::ScalarType stored = scalar_type(checkpoint.info(name, shape).dtype, name);
-  const std::span<const std::byte> bytes = checkpoint.bytes(name);
-  at::Tensor tensor = at::empty(shape, at::TensorOptions(stored));
+namespace {
+
+// Bytes of the file as a tensor of `sizes`.
+at::Tensor copy_bytes(std::span<const std::byte> bytes, at::IntArrayRef sizes,
+                      at::ScalarType stored, at::ScalarType dtype, const std::string& name) {
+  at::Tensor tensor =
+      stored == dtype ? empty_weight(sizes, stored) : at::empty(sizes, at::TensorOptions(stored));
   KVC_CHECK(tensor.nbytes() == bytes.size(), "{}: {} bytes; expected {}", name, bytes.size(),
             tensor.nbytes());
   std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
   release_pages(bytes);
-  return tensor.to(dtype);
+  return stored == dtype ? tensor : empty_weight(sizes, dtype).copy_(tensor);
+}
+
+}  // namespace
+
+at::Tensor load_tensor(const Checkpoint& checkpoint, const std::string& name,
+                       const std::vector<std::int64_t>& shape, at::ScalarType dtype) {
+  const at::ScalarType stored = scalar_type(checkpoint.info(name, shape).dtype, name);
+  return copy_bytes(checkpoint.bytes(name), shape, stored, dtype, name);
 }
 
 at::Tensor load_rows(const Checkpoint& checkpoint, const ProjectionRows& rows, std::int64_t columns,
                      at::ScalarType dtype) {
-  if (rows.is_whole()) {
-    return load_tensor(checkpoint, rows.tensor, {rows.num_rows, columns}, dtype);
-  }
   const TensorInfo& info = checkpoint.info(rows.tensor, {rows.tensor_rows, columns});
-  at::Tensor tensor =
-      at::empty({rows.num_rows, columns}, at::TensorOptions(scalar_type(info.dtype, rows.tensor)));
-  const std::size_t row_bytes = tensor.element_size() * static_cast<std::size_t>(columns);
+  const at::ScalarType stored = scalar_type(info.dtype, rows.tensor);
+  const std::size_t row_bytes = c10::elementSize(stored) * static_cast<std::size_t>(columns);
   const std::span<const std::byte> bytes =
       checkpoint.bytes(rows.tensor)
-          .subspan(static_cast<std::size_t>(rows.first_row) * row_bytes, tensor.nbytes());
-  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
-  return tensor.to(dtype);
+          .subspan(static_cast<std::size_t>(rows.first_row) * row_bytes,
+                   static_cast<std::size_t>(rows.num_rows) * row_bytes);
+  return copy_bytes(bytes, {rows.num_rows, columns}, stored, dtype, rows.tensor);
+}
+
+Linear load_weight(const Checkpoint& checkpoint, const std::string& name,
+                   const std::vector<std::int64_t>& shape, at::ScalarType dtype, WeightType type) {
+  if (type == WeightType::kFloat) {
+    return {load_tensor(checkpoint, name, shape, dtype), {}};
+  }
+  Linear weight = empty_int8(shape);
+  load_int8(checkpoint, name, shape, /*first_row=*/0, weight);
+  return weight;
+}
+
+Linear load_weight_rows(const Checkpoint& checkpoint, const ProjectionRows& rows,
+                        std::int64_t columns, at::ScalarType dtype, WeightType type) {
+  if (type == WeightType::kFloat) {
+    return {load_rows(checkpoint, rows, columns, dtype), {}};
+  }
+  Linear weight = empty_int8({rows.num_rows, columns});
+  load_int8(checkpoint, rows.tensor, {rows.tensor_rows, columns}, rows.first_row, weight);
+  return weight;
 }
 
 }  // namespace kvc

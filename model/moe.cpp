@@ -45,9 +45,9 @@ at::Tensor run_routed_experts(const MoeWeights& weights, const Routing& routing,
   for (std::int64_t expert = 0; expert < counts.size(0); ++expert) {
     const std::int64_t count = counts.const_data_ptr<std::int64_t>()[expert];
     if (count > 0) {
-      const at::Tensor inner = gated(
-          float_linear(rows.narrow(0, first, count), weights.gate_up[expert], {}), activation);
-      outputs.push_back(float_linear(inner, weights.down[expert], {}));
+      const at::Tensor inner =
+          gated(weights.gate_up.stacked(expert)(rows.narrow(0, first, count)), activation);
+      outputs.push_back(weights.down.stacked(expert)(inner));
     }
     first += count;
   }

@@ -11,9 +11,9 @@
 namespace kvc {
 
 struct MoeWeights {
-  at::Tensor router;   // [num_experts, hidden_size]
-  at::Tensor gate_up;  // [num_experts, 2 * expert_size, hidden_size]: rows gate | up
-  at::Tensor down;     // [num_experts, hidden_size, expert_size]
+  at::Tensor router;  // [num_experts, hidden_size]
+  Linear gate_up;     // [num_experts, 2 * expert_size, hidden_size]: rows gate | up; no bias
+  Linear down;        // [num_experts, hidden_size, expert_size]; no bias
   Linear shared_gate_up, shared_down;  // rows gate | up of shared_size each; or undefined
   at::Tensor shared_gate;              // [1, hidden_size], or undefined
 

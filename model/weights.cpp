@@ -6,8 +6,9 @@
 
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "model/empty_weight.h"
 #include "model/expert_tensors.h"
-#include "model/float_linear.h"
+#include "model/int8_linear.h"
 
 namespace kvc {
 namespace {
@@ -24,25 +25,37 @@ Norm make_norm(const ModelConfig& config, at::Tensor weight, at::Tensor bias) {
 class LayerReader {
  public:
   LayerReader(const Checkpoint& checkpoint, const ModelConfig& config, int layer,
-              at::ScalarType dtype)
+              at::ScalarType dtype, WeightType type)
       : checkpoint_(checkpoint),
         config_(config),
         prefix_(layer_prefix(config, layer)),
-        dtype_(dtype) {
+        dtype_(dtype),
+        type_(type) {
     for (NamedShape& tensor : layer_tensors(config, layer)) {
       shapes_.emplace(std::move(tensor.name), std::move(tensor.shape));
     }
   }
 
-  Linear linear(std::string_view name) const {
-    return {tensor(prefix_ + std::string(name) + ".weight"),
-            tensor(prefix_ + std::string(name) + ".bias")};
+  Linear linear(std::string_view name) const { return linear(name, type_); }
+  Linear linear(std::string_view name, WeightType type) const {
+    const std::string full = prefix_ + std::string(name);
+    const auto found = shapes_.find(full + ".weight");
+    Linear linear;
+    if (found != shapes_.end()) {
+      linear = load_weight(checkpoint_, found->first, found->second, dtype_, type);
+    }
+    linear.bias = tensor(full + ".bias");
+    return linear;
   }
   // A projection's rows, and the same rows of its bias.
   Linear linear(const ProjectionRows& rows, bool with_weight = true) const {
     const at::Tensor bias = tensor(bias_name(rows));
-    return {with_weight ? load_rows(checkpoint_, rows, config_.hidden_size, dtype_) : at::Tensor(),
-            bias.defined() ? bias.narrow(0, rows.first_row, rows.num_rows) : bias};
+    Linear linear;
+    if (with_weight) {
+      linear = load_weight_rows(checkpoint_, rows, config_.hidden_size, dtype_, type_);
+    }
+    linear.bias = bias.defined() ? bias.narrow(0, rows.first_row, rows.num_rows) : bias;
+    return linear;
   }
   Norm norm(std::string_view name) const {
     const std::string full = prefix_ + std::string(name);
@@ -60,6 +73,7 @@ class LayerReader {
   const ModelConfig& config_;
   std::string prefix_;
   at::ScalarType dtype_;
+  WeightType type_;
   std::map<std::string, std::vector<std::int64_t>> shapes_;
 };
 
@@ -71,24 +85,39 @@ at::Tensor scaled_embeddings(const ModelConfig& config, const at::Tensor& rows) 
   return scale == 1 ? rows : rows * scale;
 }
 
-// Stacks the rows of `parts` and makes each of them a view of its block.
-Linear fuse(std::initializer_list<Linear*> parts) {
-  std::vector<at::Tensor> weights, biases;
-  for (const Linear* part : parts) {
-    weights.push_back(part->weight);
-    if (part->bias.defined()) {
-      biases.push_back(part->bias);
+at::Tensor stack_rows(const std::vector<at::Tensor>& parts) {
+  std::vector<std::int64_t> sizes = parts.front().sizes().vec();
+  sizes.front() = 0;
+  for (const at::Tensor& part : parts) {
+    sizes.front() += part.size(0);
+  }
+  at::Tensor stacked = empty_weight(sizes, parts.front().scalar_type());
+  return at::cat_out(stacked, parts);
+}
+
+// Stacks the rows of `parts` and makes each of them a view of its block. Undefined where no part has any.
+at::Tensor fuse(std::initializer_list<Linear*> parts, at::Tensor Linear::*member) {
+  std::vector<at::Tensor> tensors;
+  for (Linear* part : parts) {
+    if ((part->*member).defined()) {
+      tensors.push_back(part->*member);
     }
   }
-  Linear fused{at::cat(weights), biases.empty() ? at::Tensor() : at::cat(biases)};
+  if (tensors.empty()) {
+    return {};
+  }
+  at::Tensor fused = stack_rows(tensors);
   std::int64_t row = 0;
   for (Linear* part : parts) {
-    const std::int64_t rows = part->weight.size(0);
-    part->weight = fused.weight.narrow(0, row, rows);
-    part->bias = fused.bias.defined() ? fused.bias.narrow(0, row, rows) : at::Tensor();
+    const std::int64_t rows = (part->*member).size(0);
+    part->*member = fused.narrow(0, row, rows);
     row += rows;
   }
   return fused;
+}
+
+Linear fuse(std::initializer_list<Linear*> parts) {
+  return {fuse(parts, &Linear::weight), fuse(parts, &Linear::bias), fuse(parts, &Linear::scales)};
 }
 
 MlaWeights load_mla(const LayerReader& reader, const MlaConfig& config) {
@@ -108,7 +137,8 @@ MlaWeights load_mla(const LayerReader& reader, const MlaConfig& config) {
   }
   weights.kv_a_proj = reader.linear("self_attn.kv_a_proj_with_mqa");
   weights.kv_a_norm = norm("self_attn.kv_a_layernorm");
-  weights.kv_b_proj = reader.linear("self_attn.kv_b_proj");
+  // Attention on latents multiplies with parts of it.
+  weights.kv_b_proj = reader.linear("self_attn.kv_b_proj", WeightType::kFloat);
   return weights;
 }
 
@@ -125,6 +155,14 @@ void load_mlp(const LayerReader& reader, const ModelConfig& config, int layer,
 
 at::Tensor embed(const ModelConfig& config, const at::Tensor& embed_tokens, const at::Tensor& ids) {
   return scaled_embeddings(config, at::embedding(embed_tokens, ids));
+}
+
+at::Tensor embed(const ModelConfig& config, const ModelWeights& weights, const at::Tensor& ids,
+                 at::ScalarType dtype) {
+  return weights.embed_tokens.defined()
+             ? embed(config, weights.embed_tokens, ids)
+             : scaled_embeddings(config,
+                                 int8_rows(weights.lm_head, ids, config.hidden_size, dtype));
 }
 
 at::Tensor load_embeddings(const Checkpoint& checkpoint, const ModelConfig& config,
@@ -148,11 +186,9 @@ at::Tensor load_embeddings(const Checkpoint& checkpoint, const ModelConfig& conf
   return scaled_embeddings(config, rows.to(dtype));
 }
 
-at::Tensor Linear::operator()(const at::Tensor& x) const { return float_linear(x, weight, bias); }
-
 LayerWeights load_layer(const Checkpoint& checkpoint, const ModelConfig& config, int layer,
-                        at::ScalarType dtype, bool with_kv_weights) {
-  const LayerReader reader(checkpoint, config, layer, dtype);
+                        at::ScalarType dtype, bool with_kv_weights, WeightType type) {
+  const LayerReader reader(checkpoint, config, layer, dtype, type);
   const ModuleNames names = module_names(*config.arch);
   LayerWeights weights;
   weights.input_norm = reader.norm(names.input_norm);
@@ -169,7 +205,7 @@ LayerWeights load_layer(const Checkpoint& checkpoint, const ModelConfig& config,
   weights.attention_output_norm = reader.norm(names.attention_output_norm);
   weights.mlp_norm = reader.norm(names.mlp_norm);
   if (config.layer(layer).experts) {
-    weights.experts = load_experts(checkpoint, config, layer, dtype);
+    weights.experts = load_experts(checkpoint, config, layer, dtype, type);
   } else {
     load_mlp(reader, config, layer, weights);
   }
@@ -187,20 +223,24 @@ void fuse_projections(LayerWeights& weights) {
 }
 
 ModelWeights load_model_weights(const Checkpoint& checkpoint, const ModelConfig& config,
-                                at::ScalarType dtype) {
+                                at::ScalarType dtype, WeightType type) {
   const std::vector<std::int64_t> shape = {config.vocab_size, config.hidden_size};
   const auto norm_part = [&](const char* part) {
     return load_tensor(checkpoint, config.tensor_prefix + "norm." + part, {config.hidden_size},
                        dtype);
   };
+  const bool tied = config.tied_embeddings;
+  const std::string head = tied ? embedding_name(config) : head_name(config);
   ModelWeights weights;
-  weights.embed_tokens = load_tensor(checkpoint, embedding_name(config), shape, dtype);
+  weights.lm_head = load_weight(checkpoint, head, shape, dtype, type);
+  if (!tied) {
+    weights.embed_tokens = load_tensor(checkpoint, embedding_name(config), shape, dtype);
+  } else if (type == WeightType::kFloat) {
+    weights.embed_tokens = weights.lm_head.weight;
+  }
   weights.norm =
       make_norm(config, norm_part("weight"),
                 config.arch->norm == NormKind::kLayer ? norm_part("bias") : at::Tensor());
-  weights.lm_head = config.tied_embeddings
-                        ? weights.embed_tokens
-                        : load_tensor(checkpoint, head_name(config), shape, dtype);
   return weights;
 }
 

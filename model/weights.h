@@ -29,6 +29,12 @@ at::Tensor load_tensor(const Checkpoint& checkpoint, const std::string& name,
 at::Tensor load_rows(const Checkpoint& checkpoint, const ProjectionRows& rows, std::int64_t columns,
                      at::ScalarType dtype);
 
+// The same two as the weight of a projection, held as `type`.
+Linear load_weight(const Checkpoint& checkpoint, const std::string& name,
+                   const std::vector<std::int64_t>& shape, at::ScalarType dtype, WeightType type);
+Linear load_weight_rows(const Checkpoint& checkpoint, const ProjectionRows& rows,
+                        std::int64_t columns, at::ScalarType dtype, WeightType type);
+
 // Projections may share one fused matrix, of which each one's weight is a block of rows: one
 // product is faster than several. load_layer leaves them apart, so that gradients can be taken for
 // each. Norms that an architecture does not have are undefined, and so change nothing.
@@ -48,22 +54,27 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  at::Tensor embed_tokens;  // [vocab_size, hidden_size]
+  at::Tensor embed_tokens;  // [vocab_size, hidden_size]; undefined when tied and int8
   Norm norm;                // [hidden_size]
-  at::Tensor lm_head;       // [vocab_size, hidden_size]; the embedding itself when tied
+  Linear lm_head;           // [vocab_size, hidden_size]; the embedding itself when tied
 };
 
-// `with_kv_weights` false: k_proj and v_proj weights are not read (a plan replaced them).
+// `with_kv_weights` false: k_proj and v_proj weights are not read (a plan replaced them). `type` is that of
+// matrices that activations are multiplied with, except those of routers and of MLA's latents.
 LayerWeights load_layer(const Checkpoint& checkpoint, const ModelConfig& config, int layer,
-                        at::ScalarType dtype, bool with_kv_weights = true);
+                        at::ScalarType dtype, bool with_kv_weights = true,
+                        WeightType type = WeightType::kFloat);
 // Moves q/k/v and gate/up into fused matrices; no weight is held twice. Without k_proj's weight
 // only gate/up.
 void fuse_projections(LayerWeights& weights);
 ModelWeights load_model_weights(const Checkpoint& checkpoint, const ModelConfig& config,
-                                at::ScalarType dtype);
+                                at::ScalarType dtype, WeightType type = WeightType::kFloat);
 // What the first layer reads, [num_tokens, hidden_size]: rows `ids` [num_tokens] of the embedding,
 // scaled as the config says.
 at::Tensor embed(const ModelConfig& config, const at::Tensor& embed_tokens, const at::Tensor& ids);
+// The same, wherever the embedding lies.
+at::Tensor embed(const ModelConfig& config, const ModelWeights& weights, const at::Tensor& ids,
+                 at::ScalarType dtype);
 // The same in `dtype`, without reading other rows of the embedding.
 at::Tensor load_embeddings(const Checkpoint& checkpoint, const ModelConfig& config,
                            const at::Tensor& ids, at::ScalarType dtype);

@@ -194,8 +194,8 @@ TEST(LossGradient, PiecesOfALargeVocabularyAddUp) {
   config.hidden_size = 2;
   ModelWeights weights;
   weights.norm = {.weight = at::ones({2}), .bias = {}, .eps = config.norm_eps};
-  weights.lm_head = at::zeros({config.vocab_size, 2});
-  weights.lm_head[7][0] = 1;  // only token 7 has a logit that depends on the state
+  weights.lm_head.weight = at::zeros({config.vocab_size, 2});
+  weights.lm_head.weight[7][0] = 1;  // only token 7 has a logit that depends on the state
   const at::Tensor ids = at::full({7}, 7, at::kLong);
   const at::Tensor hidden = testing::random_normal({7, 2}, 1);
   const LossGradient gradient = loss_gradient(config, weights, hidden, ids);

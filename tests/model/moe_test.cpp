@@ -72,8 +72,8 @@ Block random_block(bool shared) {
   block.config.normalize = true;
   block.weights.router = random_normal({kExperts, kHidden}, 1);
   block.weights.router[4] -= 100 * at::ones({kHidden});  // chosen for negative sums only
-  block.weights.gate_up = random_normal({kExperts, 2 * kSize, kHidden}, 2);
-  block.weights.down = random_normal({kExperts, kHidden, kSize}, 3);
+  block.weights.gate_up.weight = random_normal({kExperts, 2 * kSize, kHidden}, 2);
+  block.weights.down.weight = random_normal({kExperts, kHidden, kSize}, 3);
   if (shared) {
     block.config.shared_size = kShared;
     block.weights.shared_gate_up = {random_normal({2 * kShared, kHidden}, 4),
@@ -98,7 +98,7 @@ at::Tensor run_reference(const Block& block, const at::Tensor& x) {
     for (std::int64_t i = 0; i < block.config.experts_per_token; ++i) {
       const auto expert = routing.experts[0][i].item<std::int64_t>();
       sum = sum + routing.weights[0][i] *
-                      mlp(block.weights.gate_up[expert], block.weights.down[expert], token);
+                      mlp(block.weights.gate_up.weight[expert], block.weights.down.weight[expert], token);
     }
     if (block.config.shared_size > 0) {
       const Linear& up = block.weights.shared_gate_up;

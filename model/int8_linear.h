@@ -1,0 +1,31 @@
+// Weights held as int8 codes with a float16 scale for every 32 of a row: 8.5 bits each.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <string>
+#include <vector>
+
+#include "core/checkpoint.h"
+#include "model/linear.h"
+
+namespace kvc {
+
+// x W^T + b in x's type; no gradients. x: [num_tokens, in], codes and scales as in Linear, bias [out] of
+// x's type or undefined. Few rows are multiplied with the codes; for more, parts of the weight are turned
+// into x's type in passing.
+at::Tensor int8_linear(const at::Tensor& x, const at::Tensor& codes, const at::Tensor& scales,
+                       const at::Tensor& bias);
+// Rows `ids` of such a weight with `columns` columns. [num_ids, columns]
+at::Tensor int8_rows(const Linear& weight, const at::Tensor& ids, std::int64_t columns,
+                     at::ScalarType type);
+
+// Codes and scales without values, of a weight of `shape` [..., out, in].
+Linear empty_int8(const std::vector<std::int64_t>& shape);
+// Reads the rows of a stored tensor from `first_row` on (of all its rows, all axes but the last flattened)
+// into as many of `target`, one at a time: nothing of the tensor's size is held besides.
+void load_int8(const Checkpoint& checkpoint, const std::string& name,
+               const std::vector<std::int64_t>& shape, std::int64_t first_row,
+               const Linear& target);
+
+}  // namespace kvc
