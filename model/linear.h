@@ -3,10 +3,13 @@
 
 #include <ATen/ATen.h>
 
+#include <string>
+
 namespace kvc {
 
 // What weights are held as: a float type, or int8 with scales (int8_linear.h).
 enum class WeightType { kFloat, kInt8 };
+WeightType parse_weight_type(const std::string& name);  // "int8"; empty: kFloat
 
 struct Linear {
   at::Tensor weight;    // [out, in]; int8: codes [out, in rounded up to whole groups]

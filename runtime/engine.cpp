@@ -114,7 +114,8 @@ Engine Engine::load(const std::filesystem::path& directory, const EngineOptions&
       options.dtype.empty() ? storage_dtype(checkpoint, config) : parse_scalar_type(options.dtype);
   Engine engine;
   engine.plan_ = std::make_shared<const KvPlan>(plan_of(checkpoint, config));
-  engine.decoder_ = std::make_unique<Decoder>(checkpoint, dtype, replaced_layers(*engine.plan_));
+  engine.decoder_ = std::make_unique<Decoder>(checkpoint, dtype, replaced_layers(*engine.plan_),
+                                              parse_weight_type(options.weight_dtype));
   engine.factors_ = load_latent_factors(checkpoint, *engine.plan_, config.hidden_size, dtype);
   engine.kv_dtype_ = parse_kv_dtype(options.kv_dtype.empty() ? name_of(dtype) : options.kv_dtype);
   const bool integer = is_integer(engine.kv_dtype_);

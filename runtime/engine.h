@@ -26,7 +26,8 @@ struct EngineOptions {
   std::optional<std::int64_t> page_tokens{};  // KV stores grow by so many; 16, or 32 for integers
   // A prompt's tokens whose activations are in memory at a time; 0: all. Results differ by rounding.
   std::int64_t prefill_chunk = 2048;
-  bool time_parts = false;  // measure where the time goes
+  bool time_parts = false;     // measure where the time goes
+  std::string weight_dtype{};  // "int8": matrices that activations meet; empty: as dtype
 };
 
 // One sequence and its KV cache. Movable; gives its memory back when destroyed.

@@ -50,6 +50,9 @@ void declare_sampling(CLI::App& app, kvc::SamplingRequest& request) {
 void declare_engine(CLI::App& app, kvc::RunOptions& options) {
   app.add_option("--dtype", options.engine.dtype,
                  "Compute in float32, bfloat16 or float16; empty: as stored");
+  app.add_option("--weight-dtype", options.engine.weight_dtype,
+                 "Hold projections, MLPs, experts and the head as int8; empty: as --dtype")
+      ->check(CLI::IsMember({"int8"}));
   app.add_option("--kv-dtype", options.engine.kv_dtype,
                  "Store the cache as float32, bfloat16, float16, int8 or int4; empty: as --dtype")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8", "int4"}));
