@@ -2,7 +2,6 @@
 #pragma once
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -11,14 +10,11 @@
 namespace kvc {
 
 inline float widen_float16(std::uint16_t bits) {
-  const int exponent = (bits >> 10) & 31;
-  const auto fraction = static_cast<float>(bits & 1023);
-  const float sign = (bits & 0x8000) != 0 ? -1.0f : 1.0f;
-  if (exponent == 31) {
-    return fraction == 0 ? sign * INFINITY : NAN;
-  }
-  return exponent == 0 ? sign * std::ldexp(fraction, -24)
-                       : sign * std::ldexp(1024.0f + fraction, exponent - 25);
+  const float size =
+      std::bit_cast<float>(static_cast<std::uint32_t>(bits & 0x7FFF) << 13) * 0x1p112f;
+  const std::uint32_t special = size >= 65536.0f ? 0x7F800000u : 0;  // infinity or no number
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(size) | special |
+                              static_cast<std::uint32_t>(bits & 0x8000) << 16);
 }
 
 inline float widen_bfloat16(std::uint16_t bits) {

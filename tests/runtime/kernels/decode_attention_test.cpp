@@ -52,5 +52,72 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DecodeAttentionRows,
                                             ::testing::Values(6, 7, 8, 20, 64, 72, 96, 128, 256),
                                             ::testing::Values(16, 64, 100, 512)));
 
+// Element of keys and of values, head_dim, rotary pairs, interleaved, a run of positions.
+using RawShape = std::tuple<KvElement, KvElement, std::int64_t, int, bool, bool>;
+
+class DecodeAttentionRawKeys : public ::testing::TestWithParam<RawShape> {};
+
+TEST_P(DecodeAttentionRawKeys, MatchesReference) {
+  const auto [key_element, value_element, head_dim, pairs_of_four, interleaved, run] = GetParam();
+  const std::int64_t num_kv_heads = 2, num_heads = 6, num_rows = 100;
+  const std::int64_t num_pairs = head_dim * pairs_of_four / 8;
+  const auto shape = [&](KvElement element, KvScales scales) {
+    return testing::RowsShape{num_rows, num_kv_heads * head_dim, head_dim, 64, element, scales};
+  };
+  const StoredRows key(shape(key_element, KvScales::kPerChannel), 1);
+  const StoredRows value(shape(value_element, KvScales::kPerRow), 2);
+  const testing::Angles angles(700, num_pairs, interleaved, 1.5);
+  std::vector<std::int32_t> positions;
+  for (std::int32_t row = 0; row < num_rows; ++row) {
+    positions.push_back(row < 70 ? 400 + row : 3 * row);
+  }
+  const std::vector<float> query = random_numbers(num_heads * head_dim, 3);
+  const std::vector<float> norm = random_numbers(head_dim, 4);
+  KvSegment segment{.key = key.rows(), .value = value.rows()};
+  segment.positions = run ? nullptr : positions.data();
+  segment.first_position = 100;
+  segment.raw_key = true;
+  DecodeAttentionParams params{.query = query.data(),
+                               .num_heads = num_heads,
+                               .num_kv_heads = num_kv_heads,
+                               .head_dim = head_dim,
+                               .scale = 0.3f / std::sqrt(static_cast<float>(head_dim))};
+  params.raw_keys.rope = angles.rope;
+  for (const float* weights : {static_cast<const float*>(nullptr), norm.data()}) {
+    params.raw_keys.norm = weights;
+    params.raw_keys.norm_epsilon = 1e-5f;
+    for (const auto& [first, last] : {std::pair(0, 1), {37, 100}, {5, 6}}) {
+      Partial actual(num_heads, head_dim), expected(num_heads, head_dim);
+      decode_attention_partial(params, segment, first, last, actual.view());
+      decode_attention_partial_reference(params, segment, first, last, expected.view());
+      EXPECT_TRUE(partials_close(actual, expected, 1e-5)) << first << " .. " << last;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, DecodeAttentionRawKeys,
+    ::testing::Combine(::testing::Values(KvElement::kFloat32, KvElement::kBFloat16,
+                                         KvElement::kInt8, KvElement::kInt4),
+                       ::testing::Values(KvElement::kBFloat16, KvElement::kInt8, KvElement::kInt4),
+                       ::testing::Values(8, 24, 64, 96, 128), ::testing::Values(0, 2, 4),
+                       ::testing::Bool(), ::testing::Bool()));
+
+TEST(DecodeAttention, SurvivesLargeScores) {
+  const std::vector<float> query(16, 1000);
+  std::vector<float> key, value = random_numbers(200 * 16, 4);
+  for (int row = 0; row < 200; ++row) {
+    key.insert(key.end(), 16, static_cast<float>(row) / 100 - 1);
+  }
+  const void* blocks[] = {key.data(), value.data()};
+  const KvSegment segment{.key = {&blocks[0], 200, 200}, .value = {&blocks[1], 200, 200}};
+  Partial partial(1, 16);
+  decode_attention_partial(
+      {.query = query.data(), .num_heads = 1, .num_kv_heads = 1, .head_dim = 16}, segment, 0, 200,
+      partial.view());
+  EXPECT_EQ(partial.sum[0], 1);
+  EXPECT_EQ(partial.output, std::vector<float>(value.end() - 16, value.end()));
+}
+
 }  // namespace
 }  // namespace kvc

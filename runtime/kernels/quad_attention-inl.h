@@ -1,0 +1,204 @@
+// Four query heads over a tile of keys and values: scores, running softmax, weighted sums.
+#if defined(KVC_RUNTIME_KERNELS_QUAD_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVC_RUNTIME_KERNELS_QUAD_ATTENTION_INL_H_
+#undef KVC_RUNTIME_KERNELS_QUAD_ATTENTION_INL_H_
+#else
+#define KVC_RUNTIME_KERNELS_QUAD_ATTENTION_INL_H_
+#endif
+
+#include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
+
+#include <cstdint>
+
+#include "runtime/kernels/query_quads.h"
+#include "runtime/kernels/read_ahead.h"
+#include "runtime/kernels/row_sources-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvc::HWY_NAMESPACE {
+#if HWY_TARGET != HWY_SCALAR
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+inline constexpr std::int64_t kTileRows = 64;  // keys and values of a tile stay in L1 or L2
+inline constexpr std::int64_t kScores = kTileRows * kQuad;
+
+// Sums of four vectors as the four lanes of one 128-bit vector.
+template <class D>
+auto fold_blocks(D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(D()) <= 4) {
+    (void)d;
+    return v;
+  } else {
+    const hn::Half<D> half;
+    return fold_blocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+template <class D>
+void store_sums(D d, hn::Vec<D> a, hn::Vec<D> b, hn::Vec<D> c, hn::Vec<D> e, float* to) {
+  const hn::Repartition<double, D> pairs;
+  const auto ab = hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  const auto ce = hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
+  const auto low = hn::InterleaveLower(pairs, hn::BitCast(pairs, ab), hn::BitCast(pairs, ce));
+  const auto high = hn::InterleaveUpper(pairs, hn::BitCast(pairs, ab), hn::BitCast(pairs, ce));
+  const auto sums = fold_blocks(d, hn::Add(hn::BitCast(d, low), hn::BitCast(d, high)));
+  hn::StoreU(sums, hn::CappedTag<float, 4>(), to);
+}
+
+// Scores of kTokens rows from `row` on. scores: [kTokens, kQuad].
+template <int kTokens, class Source>
+HWY_INLINE void score_rows(const Source& keys, const float* query, std::int64_t width,
+                           std::int64_t row, float* scores) {
+  const Wide d;
+  Vec sums[kTokens][kQuad];
+  for (auto& of_token : sums) {
+    for (Vec& sum : of_token) {
+      sum = hn::Zero(d);
+    }
+  }
+  const std::int64_t lanes = wide_lanes(), steps = width / (2 * lanes);
+  for (std::int64_t step = 0; step < steps; ++step) {
+    VecPair k[kTokens];
+    for (int token = 0; token < kTokens; ++token) {
+      k[token] = keys.pair(row + token, step);
+    }
+    for (std::int64_t q = 0; q < kQuad; ++q) {
+      const float* from = query + q * width + 2 * step * lanes;
+      const Vec q0 = hn::LoadU(d, from), q1 = hn::LoadU(d, from + lanes);
+      for (int token = 0; token < kTokens; ++token) {
+        sums[token][q] = hn::MulAdd(q0, k[token].first, sums[token][q]);
+        sums[token][q] = hn::MulAdd(q1, k[token].second, sums[token][q]);
+      }
+    }
+  }
+  for (int token = 0; token < kTokens; ++token) {
+    store_sums(d, sums[token][0], sums[token][1], sums[token][2], sums[token][3],
+               scores + token * kQuad);
+  }
+}
+
+// scores: [count, kQuad]; `width` channels, a whole number of vector pairs.
+template <class Source>
+void score_tile(const Source& keys, const Quad& quad, std::int64_t width, std::int64_t count,
+                float* scores, ReadAhead& ahead) {
+  constexpr int kTokens = hn::MaxLanes(Wide()) >= 16 ? 4 : 2;  // as many sums as registers hold
+  const std::int64_t bytes = kTokens * keys.step_bytes() * (width / (2 * wide_lanes()));
+  std::int64_t row = 0;
+  for (; row + kTokens <= count; row += kTokens) {
+    ahead.fetch(bytes);
+    score_rows<kTokens>(keys, quad.query, width, row, scores + row * kQuad);
+  }
+  for (; row < count; ++row) {
+    score_rows<1>(keys, quad.query, width, row, scores + row * kQuad);
+  }
+}
+
+// Scores x become softcap * tanh(x / softcap).
+inline void cap_scores(float softcap, std::int64_t count, float* scores) {
+  const hn::ScalableTag<float> d;
+  const auto limit = hn::Set(d, softcap), inverse = hn::Set(d, 1 / softcap);
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  for (std::int64_t i = 0; i < count * kQuad; i += lanes) {
+    const auto x = hn::Mul(hn::LoadU(d, scores + i), inverse);
+    hn::StoreU(hn::Mul(limit, hn::Tanh(d, x)), d, scores + i);
+  }
+}
+
+// Turns scores [count, kQuad] into exp(score - max) and rescales what was summed under a smaller max.
+// Behind the last one a whole vector may be written.
+inline void exponentiate(Quad& quad, std::int64_t width, std::int64_t count, float* scores) {
+  const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 4> d4;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t size = count * kQuad, padded = (size + lanes - 1) / lanes * lanes;
+  for (std::int64_t i = size; i < padded; ++i) {
+    scores[i] = -INFINITY;
+  }
+  auto wide = hn::LoadDup128(d, quad.max);
+  for (std::int64_t i = 0; i < padded; i += lanes) {
+    wide = hn::Max(wide, hn::LoadU(d, scores + i));
+  }
+  HWY_ALIGN float folded[hn::MaxLanes(d)];
+  hn::StoreU(wide, d, folded);
+  auto largest = hn::LoadU(d4, folded);
+  for (std::int64_t i = kQuad; i < lanes; i += kQuad) {
+    largest = hn::Max(largest, hn::LoadU(d4, folded + i));
+  }
+  const auto scale = hn::Exp(d4, hn::Sub(hn::LoadU(d4, quad.max), largest));
+  float scales[kQuad];
+  hn::StoreU(scale, d4, scales);
+  hn::StoreU(largest, d4, quad.max);
+  const auto subtracted = hn::LoadDup128(d, quad.max);
+  auto sum = hn::Zero(d);
+  for (std::int64_t i = 0; i < padded; i += lanes) {
+    const auto e = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + i), subtracted));
+    hn::StoreU(e, d, scores + i);
+    sum = hn::Add(sum, e);
+  }
+  hn::StoreU(hn::MulAdd(hn::LoadU(d4, quad.sum), scale, fold_blocks(d, sum)), d4, quad.sum);
+  for (std::int64_t q = 0; q < kQuad; ++q) {
+    if (scales[q] != 1.0f) {
+      float* output = quad.output + q * width;
+      const auto factor = hn::Set(d4, scales[q]);
+      for (std::int64_t channel = 0; channel < width; channel += kQuad) {
+        hn::StoreU(hn::Mul(hn::LoadU(d4, output + channel), factor), d4, output + channel);
+      }
+    }
+  }
+}
+
+// output[q] += weights[row][q] * value[row], kPairs vector pairs of channels from `step` on.
+template <int kPairs, class Source>
+HWY_INLINE void accumulate_steps(const Source& values, float* output, std::int64_t width,
+                                 std::int64_t step, std::int64_t count, const float* weights,
+                                 ReadAhead& ahead) {
+  const Wide d;
+  const std::int64_t lanes = wide_lanes();
+  float* to = output + 2 * step * lanes;
+  Vec sums[kQuad][2 * kPairs];
+  for (std::int64_t q = 0; q < kQuad; ++q) {
+    for (int i = 0; i < 2 * kPairs; ++i) {
+      sums[q][i] = hn::LoadU(d, to + q * width + i * lanes);
+    }
+  }
+  for (std::int64_t row = 0; row < count; ++row) {
+    ahead.fetch(kPairs * values.step_bytes());
+    VecPair v[kPairs];
+    for (int pair = 0; pair < kPairs; ++pair) {
+      v[pair] = values.pair(row, step + pair);
+    }
+    for (std::int64_t q = 0; q < kQuad; ++q) {
+      const Vec weight = hn::Set(d, weights[row * kQuad + q]);
+      for (int pair = 0; pair < kPairs; ++pair) {
+        sums[q][2 * pair] = hn::MulAdd(weight, v[pair].first, sums[q][2 * pair]);
+        sums[q][2 * pair + 1] = hn::MulAdd(weight, v[pair].second, sums[q][2 * pair + 1]);
+      }
+    }
+  }
+  for (std::int64_t q = 0; q < kQuad; ++q) {
+    for (int i = 0; i < 2 * kPairs; ++i) {
+      hn::StoreU(sums[q][i], d, to + q * width + i * lanes);
+    }
+  }
+}
+
+template <class Source>
+void accumulate_tile(const Source& values, const Quad& quad, std::int64_t width, std::int64_t count,
+                     const float* weights, ReadAhead& ahead) {
+  constexpr int kPairs = hn::MaxLanes(Wide()) >= 16 ? 2 : 1;
+  const std::int64_t steps = width / (2 * wide_lanes());
+  std::int64_t step = 0;
+  for (; step + kPairs <= steps; step += kPairs) {
+    accumulate_steps<kPairs>(values, quad.output, width, step, count, weights, ahead);
+  }
+  for (; step < steps; ++step) {
+    accumulate_steps<1>(values, quad.output, width, step, count, weights, ahead);
+  }
+}
+
+#endif  // HWY_TARGET != HWY_SCALAR
+}  // namespace kvc::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,147 @@
+// Norm and RoPE of a tile's keys.
+#if defined(KVC_RUNTIME_KERNELS_RAW_KEYS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVC_RUNTIME_KERNELS_RAW_KEYS_INL_H_
+#undef KVC_RUNTIME_KERNELS_RAW_KEYS_INL_H_
+#else
+#define KVC_RUNTIME_KERNELS_RAW_KEYS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/kernels/decode_attention.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvc::HWY_NAMESPACE {
+#if HWY_TARGET != HWY_SCALAR
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Angles of a tile's rows, shared by its heads. A run of neighbouring positions p + i comes from
+// the angles of p and of i (cos and sin of a sum), which reads less memory than every row's own.
+class TileAngles {
+ public:
+  TileAngles(const RopeAngles& rope, std::int64_t max_rows)
+      : rope_(rope),
+        memory_(static_cast<std::size_t>(2 * max_rows * rope.num_pairs)),
+        cos_(static_cast<std::size_t>(max_rows)),
+        sin_(cos_) {}
+
+  const float* const* cos() const { return cos_.data(); }  // of the tile's rows
+  const float* const* sin() const { return sin_.data(); }
+  const float* cos(std::int64_t row) const { return cos_[static_cast<std::size_t>(row)]; }
+  const float* sin(std::int64_t row) const { return sin_[static_cast<std::size_t>(row)]; }
+
+  void set(const KvSegment& segment, std::int64_t first, std::int64_t count) {
+    if (rope_.num_pairs == 0) {
+      return;
+    }
+    const auto position = [&](std::int64_t row) -> std::int64_t {
+      return segment.positions != nullptr ? segment.positions[first + row]
+                                          : segment.first_position + first + row;
+    };
+    bool run = true;
+    for (std::int64_t row = 1; segment.positions != nullptr && row < count; ++row) {
+      run = run && position(row) == position(0) + row;
+    }
+    for (std::int64_t row = 0; row < count; ++row) {
+      const auto at = static_cast<std::size_t>(row);
+      if (run) {
+        float* angles = memory_.data() + 2 * row * rope_.num_pairs;
+        add_angles(position(0), row, angles);
+        cos_[at] = angles;
+        sin_[at] = angles + rope_.num_pairs;
+      } else {
+        cos_[at] = rope_.cos + position(row) * rope_.num_pairs;
+        sin_[at] = rope_.sin + position(row) * rope_.num_pairs;
+      }
+    }
+  }
+
+ private:
+  // cos and then sin of position + distance.
+  void add_angles(std::int64_t position, std::int64_t distance, float* to) const {
+    const hn::ScalableTag<float> d;
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    const std::int64_t pairs = rope_.num_pairs;
+    const float* cos_a = rope_.cos + position * pairs;
+    const float* sin_a = rope_.sin + position * pairs;
+    const float* cos_b = rope_.cos + distance * pairs;
+    const float* sin_b = rope_.sin + distance * pairs;
+    const float inverse = 1 / rope_.cos[0];
+    const auto factor = hn::Set(d, inverse);
+    std::int64_t i = 0;
+    for (; i + lanes <= pairs; i += lanes) {
+      const auto ca = hn::Mul(hn::LoadU(d, cos_a + i), factor), cb = hn::LoadU(d, cos_b + i);
+      const auto sa = hn::Mul(hn::LoadU(d, sin_a + i), factor), sb = hn::LoadU(d, sin_b + i);
+      hn::StoreU(hn::NegMulAdd(sa, sb, hn::Mul(ca, cb)), d, to + i);
+      hn::StoreU(hn::MulAdd(sa, cb, hn::Mul(ca, sb)), d, to + pairs + i);
+    }
+    for (; i < pairs; ++i) {
+      to[i] = (cos_a[i] * cos_b[i] - sin_a[i] * sin_b[i]) * inverse;
+      to[pairs + i] = (sin_a[i] * cos_b[i] + cos_a[i] * sin_b[i]) * inverse;
+    }
+  }
+
+  RopeAngles rope_;
+  std::vector<float> memory_;            // [max_rows, 2, num_pairs]
+  std::vector<const float*> cos_, sin_;  // [max_rows]
+};
+
+inline void rotate_key(const RopeAngles& rope, const float* cos, const float* sin, float* key) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t pairs = rope.num_pairs;
+  std::int64_t i = 0;
+  for (; i + lanes <= pairs; i += lanes) {
+    const auto c = hn::LoadU(d, cos + i), s = hn::LoadU(d, sin + i);
+    hn::Vec<decltype(d)> a, b;
+    if (rope.interleaved) {
+      hn::LoadInterleaved2(d, key + 2 * i, a, b);
+    } else {
+      a = hn::LoadU(d, key + i);
+      b = hn::LoadU(d, key + pairs + i);
+    }
+    const auto turned_a = hn::NegMulAdd(b, s, hn::Mul(a, c));
+    const auto turned_b = hn::MulAdd(a, s, hn::Mul(b, c));
+    if (rope.interleaved) {
+      hn::StoreInterleaved2(turned_a, turned_b, d, key + 2 * i);
+    } else {
+      hn::StoreU(turned_a, d, key + i);
+      hn::StoreU(turned_b, d, key + pairs + i);
+    }
+  }
+  for (; i < pairs; ++i) {
+    float& a = key[rope.interleaved ? 2 * i : i];
+    float& b = key[rope.interleaved ? 2 * i + 1 : i + pairs];
+    const float turned = a * cos[i] - b * sin[i];
+    b = b * cos[i] + a * sin[i];
+    a = turned;
+  }
+}
+
+// `width` numbers, zeros from head_dim on; norm is padded likewise.
+inline void normalise_key(const float* norm, float epsilon, std::int64_t head_dim,
+                          std::int64_t width, float* key) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  auto squares = hn::Zero(d);
+  for (std::int64_t i = 0; i < width; i += lanes) {
+    const auto x = hn::LoadU(d, key + i);
+    squares = hn::MulAdd(x, x, squares);
+  }
+  const float mean = hn::GetLane(hn::SumOfLanes(d, squares)) / static_cast<float>(head_dim);
+  const auto factor = hn::Set(d, 1 / std::sqrt(mean + epsilon));
+  for (std::int64_t i = 0; i < width; i += lanes) {
+    hn::StoreU(hn::Mul(hn::Mul(hn::LoadU(d, key + i), factor), hn::LoadU(d, norm + i)), d, key + i);
+  }
+}
+
+#endif  // HWY_TARGET != HWY_SCALAR
+}  // namespace kvc::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

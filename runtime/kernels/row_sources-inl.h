@@ -1,0 +1,170 @@
+// Where a kernel takes a tile's numbers from, a pair of vectors at a time: rows as they lie, codes with
+// the scales of their rows, keys that turn while they are read.
+#if defined(KVC_RUNTIME_KERNELS_ROW_SOURCES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVC_RUNTIME_KERNELS_ROW_SOURCES_INL_H_
+#undef KVC_RUNTIME_KERNELS_ROW_SOURCES_INL_H_
+#else
+#define KVC_RUNTIME_KERNELS_ROW_SOURCES_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "runtime/kernels/kv_rows.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvc::HWY_NAMESPACE {
+#if HWY_TARGET != HWY_SCALAR
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Wide = hn::ScalableTag<float>;
+using Vec = hn::Vec<Wide>;
+using VecPair = std::pair<Vec, Vec>;
+
+inline std::int64_t wide_lanes() { return static_cast<std::int64_t>(hn::Lanes(Wide())); }
+
+// Numbers of a row from `channel` on as float32; codes as whole numbers.
+struct Float32Row {
+  static constexpr int kBits = 32;
+  static Vec load(const std::uint8_t* row, std::int64_t channel) {
+    return hn::LoadU(Wide(), reinterpret_cast<const float*>(row) + channel);
+  }
+};
+template <class T>
+struct HalfRow {
+  static constexpr int kBits = 16;
+  static Vec load(const std::uint8_t* row, std::int64_t channel) {
+    return hn::PromoteTo(
+        Wide(), hn::LoadU(hn::Rebind<T, Wide>(), reinterpret_cast<const T*>(row) + channel));
+  }
+};
+using BFloat16Row = HalfRow<hwy::bfloat16_t>;
+using Float16Row = HalfRow<hwy::float16_t>;
+struct Int8Row {
+  static constexpr int kBits = 8;
+  static Vec load(const std::uint8_t* row, std::int64_t channel) {
+    const auto codes = hn::LoadU(hn::Rebind<std::uint8_t, Wide>(), row + channel);
+    return hn::ConvertTo(Wide(), hn::PromoteTo(hn::Rebind<std::int32_t, Wide>(), codes));
+  }
+};
+// Runs of 32 channels.
+struct Int4Row {
+  static constexpr int kBits = 4;
+  static Vec load(const std::uint8_t* row, std::int64_t channel) {
+    const hn::Rebind<std::int32_t, Wide> whole;
+    const std::int64_t in_run = channel % 32;
+    const auto both = hn::PromoteTo(
+        whole, hn::LoadU(hn::Rebind<std::uint8_t, Wide>(), row + channel / 32 * 16 + in_run % 16));
+    return hn::ConvertTo(Wide(),
+                         in_run < 16 ? hn::And(both, hn::Set(whole, 15)) : hn::ShiftRight<4>(both));
+  }
+};
+
+// A source yields, of its tile's row, pair `step` of vectors: channels in the order it names.
+// kRowBytes of every row's numbers are read with a step.
+
+template <class Row>
+struct PlainRows {
+  const std::uint8_t* base;  // the head's numbers of the tile's first row
+  std::int64_t stride;       // bytes from row to row
+
+  std::int64_t step_bytes() const { return 2 * wide_lanes() * Row::kBits / 8; }
+  VecPair pair(std::int64_t row, std::int64_t step) const {
+    const std::uint8_t* from = base + row * stride;
+    const std::int64_t channel = 2 * step * wide_lanes();
+    if constexpr (std::is_same_v<Row, BFloat16Row>) {  // the even and the odd ones
+      const hn::Repartition<std::uint32_t, Wide> bits;
+      const auto both = hn::LoadU(bits, reinterpret_cast<const std::uint32_t*>(from + 2 * channel));
+      return {hn::BitCast(Wide(), hn::ShiftLeft<16>(both)),
+              hn::BitCast(Wide(), hn::And(both, hn::Set(bits, 0xFFFF0000u)))};
+    } else {
+      return {Row::load(from, channel), Row::load(from, channel + wide_lanes())};
+    }
+  }
+};
+
+// Codes with a scale and a minimum for every 32 channels of a row.
+template <class Row>
+struct ScaledRows {
+  const std::uint8_t* base;
+  std::int64_t stride;
+  const float* scales;  // of the tile's first row: {scale, minimum} of the head's groups
+  std::int64_t scales_stride;
+
+  std::int64_t step_bytes() const { return 2 * wide_lanes() * Row::kBits / 8; }
+  VecPair pair(std::int64_t row, std::int64_t step) const {
+    const std::uint8_t* from = base + row * stride;
+    const std::int64_t channel = 2 * step * wide_lanes();
+    const float* of_group = scales + row * scales_stride + channel / 32 * 2;
+    const Vec scale = hn::Set(Wide(), of_group[0]), minimum = hn::Set(Wide(), of_group[1]);
+    return {hn::MulAdd(scale, Row::load(from, channel), minimum),
+            hn::MulAdd(scale, Row::load(from, channel + wide_lanes()), minimum)};
+  }
+};
+
+// Raw keys all of whose channels turn, pairs (i, i + half): vectors of first and of second halves.
+template <class Row>
+struct TurnedRows {
+  const std::uint8_t* base;
+  std::int64_t stride, half;
+  const float* const* cos;  // of the tile's rows
+  const float* const* sin;
+  const float* scale;  // codes: of the head's channels
+  const float* minimum;
+
+  std::int64_t step_bytes() const { return 2 * wide_lanes() * Row::kBits / 8; }
+  Vec key(const std::uint8_t* from, std::int64_t channel) const {
+    const Vec x = Row::load(from, channel);
+    if constexpr (Row::kBits > 8) {
+      return x;
+    } else {
+      return hn::MulAdd(hn::LoadU(Wide(), scale + channel), x,
+                        hn::LoadU(Wide(), minimum + channel));
+    }
+  }
+  VecPair pair(std::int64_t row, std::int64_t step) const {
+    const std::uint8_t* from = base + row * stride;
+    const std::int64_t channel = step * wide_lanes();
+    const Vec a = key(from, channel), b = key(from, channel + half);
+    const Vec c = hn::LoadU(Wide(), cos[row] + channel), s = hn::LoadU(Wide(), sin[row] + channel);
+    return {hn::NegMulAdd(b, s, hn::Mul(a, c)), hn::MulAdd(a, s, hn::Mul(b, c))};
+  }
+};
+
+// Orders of channels: place in the kernel's order of every channel of a head.
+inline std::vector<std::int32_t> order_in_place(std::int64_t head_dim) {
+  std::vector<std::int32_t> order;
+  for (std::int64_t channel = 0; channel < head_dim; ++channel) {
+    order.push_back(static_cast<std::int32_t>(channel));
+  }
+  return order;
+}
+inline std::vector<std::int32_t> order_even_odd(std::int64_t head_dim) {
+  std::vector<std::int32_t> order;
+  const std::int64_t run = 2 * wide_lanes();
+  for (std::int64_t channel = 0; channel < head_dim; ++channel) {
+    const std::int64_t in_run = channel % run;
+    order.push_back(
+        static_cast<std::int32_t>(channel - in_run + in_run / 2 + in_run % 2 * wide_lanes()));
+  }
+  return order;
+}
+inline std::vector<std::int32_t> order_halves(std::int64_t head_dim) {
+  std::vector<std::int32_t> order;
+  for (std::int64_t channel = 0; channel < head_dim; ++channel) {
+    const std::int64_t in_half = channel % (head_dim / 2), lane = in_half % wide_lanes();
+    order.push_back(static_cast<std::int32_t>(2 * (in_half - lane) + lane +
+                                              channel / (head_dim / 2) * wide_lanes()));
+  }
+  return order;
+}
+
+#endif  // HWY_TARGET != HWY_SCALAR
+}  // namespace kvc::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
