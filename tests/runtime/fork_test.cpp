@@ -58,7 +58,7 @@ TEST(Fork, SharesMemoryAndGoesItsOwnWay) {
     expect_independent(*plain, model.vocab_size);
   }
   for (const char* dtype : {"float32", "int8"}) {
-    for (const MergeRule rule : {MergeRule::kNone, MergeRule::kMean, MergeRule::kLs}) {
+    for (const MergeRule rule : {MergeRule::kNone, MergeRule::kLs}) {
       const auto merged =
           testing::load(model, testing::grouped_plan(model, 2, 16, testing::small_policy(rule)),
                         testing::cache_of(dtype));

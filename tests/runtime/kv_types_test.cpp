@@ -2,11 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
+#include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -25,6 +27,7 @@ using testing::random_ids;
 using testing::Row;
 using testing::small_policy;
 using testing::SyntheticCheckpoint;
+using testing::TemporaryDirectory;
 using testing::tensors_close;
 
 // Root mean square of logit differences relative to that of logits.
@@ -108,6 +111,24 @@ TEST(IntegerCache, LaterPromptsReadIt) {
       engine->prefill({&sequence}, {part(ids, 200, 250)}, Engine::Rows::kAll).front();
   EXPECT_LT(relative_error(later, plain_logits(model, ids).slice(0, 200)), 0.01);
   expect_exact_bytes(*engine, sequence);
+}
+
+// Keys that were turned by the angles of their time become codes as they are.
+TEST(IntegerCache, FollowsRopeThatDependsOnTheLength) {
+  const SyntheticCheckpoint model{.model_type = "llama"};
+  const TemporaryDirectory directory;
+  testing::write_synthetic_checkpoint(directory.path(), model);
+  Json config = testing::synthetic_config(model);
+  config["max_position_embeddings"] = 64;
+  config["rope_parameters"] = {{"rope_type", "dynamic"}, {"rope_theta", 100.0}, {"factor", 4.0}};
+  std::ofstream(directory / "config.json") << dump_json(config);
+  const Row ids = random_ids(1, 230, model.vocab_size, 8).front();
+  const Engine exact = Engine::load(directory.path(), {});
+  const Engine integer = Engine::load(directory.path(), cache_of("int8"));
+  const at::Tensor expected = cached_logits(exact, ids, 180, 1);
+  EXPECT_LT(relative_error(cached_logits(integer, ids, 180, 1), expected), 0.01);
+  EXPECT_LT(relative_error(cached_logits(integer, ids, 180, 7), cached_logits(exact, ids, 180, 7)),
+            0.01);
 }
 
 // Codes, exact tokens and pages of every kind of store, at every step.

@@ -115,6 +115,29 @@ TEST(MlaCache, HoldsTheLatentsThatThePlanCounts) {
   EXPECT_EQ(original_bytes(engine.plan(), 33, KvDtype::kFloat32), 33 * 4 * (16 + 4) * 4);
 }
 
+// Latents become codes, rotary keys stay as they are.
+TEST(MlaCache, OfIntegersKeepsTheLogits) {
+  const testing::TemporaryDirectory directory;
+  testing::write_synthetic_checkpoint(directory / "m", {.model_type = "deepseek_v2"});
+  EngineOptions options;
+  options.dtype = "float32";
+  const Engine exact = Engine::load(directory / "m", options);
+  options.kv_dtype = "int8";
+  const Engine integer = Engine::load(directory / "m", options);
+  const auto prompt = random_ids(1, 200, 96, 4), rest = random_ids(1, 45, 96, 5);
+  at::Tensor logits[2];
+  for (const Engine* engine : {&exact, &integer}) {
+    Sequence sequence = engine->new_sequence();
+    engine->prefill({&sequence}, prompt, Engine::Rows::kLast);
+    logits[engine == &integer] = engine->extend({&sequence}, rest, Engine::Rows::kAll).front();
+    EXPECT_EQ(
+        engine->pool().allocated_bytes(),
+        plan_bytes(engine->plan(), 245, {}, engine->kv_dtype(), engine->pool().page_tokens()));
+    EXPECT_EQ(sequence.cache().plain_layer(0).num_codes(), engine == &integer ? 96 : 0);
+  }
+  EXPECT_TRUE(tensors_close(logits[1], logits[0], 0.01 * testing::spread(logits[0])));
+}
+
 // Angles that change with the length of the text apply to cached keys, too. One layer, as deeper ones
 // read what earlier tokens were at their time.
 TEST(MlaCache, FollowsRopeThatDependsOnTheLength) {

@@ -1,0 +1,156 @@
+// What the operating system says of KV memory: it grows as the formula does, and comes back.
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "runtime/kv_cache.h"
+#include "tests/runtime/engine_fixture.h"
+#include "tests/testing/test_tensors.h"
+
+namespace kvc {
+namespace {
+
+using testing::random_ids;
+using testing::SyntheticCheckpoint;
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kMeasuresMemory = false;  // the sanitizer keeps its own
+#else
+constexpr bool kMeasuresMemory = true;
+#endif
+
+// Memory of this process that is in use once what malloc holds back is returned.
+double resident_bytes() {
+  ::malloc_trim(0);
+  std::int64_t total = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return static_cast<double>(resident * ::sysconf(_SC_PAGESIZE));
+}
+
+constexpr std::int64_t kTokens = 16384, kStep = 512, kLayers = 4, kHeads = 4, kChannels = 64;
+
+StoreOptions store_options(KvDtype dtype) {
+  StoreOptions options{.pool = std::make_shared<KvPool>(32), .dtype = at::kBFloat16};
+  if (dtype == KvDtype::kFloat32) {
+    options.dtype = at::kFloat;
+  } else if (is_integer(dtype)) {
+    options.codes = dtype == KvDtype::kInt8 ? KvElement::kInt8 : KvElement::kInt4;
+  }
+  return options;
+}
+
+// Tokens come in steps as from a prompt, and all but the last ones leave the window at its end.
+void fill_plain(KvCache& cache, const at::Tensor& rows) {
+  const MergePolicy& policy = cache.plan().policy;
+  for (int layer = 0; layer < kLayers; ++layer) {
+    KeyValueStore& store = cache.plain_layer(layer);
+    for (std::int64_t token = 0; token < kTokens; token += kStep) {
+      store.append(rows, rows);
+    }
+    if (store.key_codes) {
+      const std::int64_t most = kTokens - policy.sink_tokens - policy.window_tokens;
+      store.quantise(policy.sink_tokens, most / kQuantisedTokens * kQuantisedTokens,
+                     [](const at::Tensor& key, std::int64_t) { return key; });
+    }
+  }
+}
+
+// A third of the tokens merges, as chosen token by token.
+void fill_group(KvCache& cache, const at::Tensor& rows, std::int64_t rank) {
+  LatentStore& group = cache.group(0);
+  for (std::int64_t token = 0; token < kTokens; token += kStep) {
+    for (int layer = 0; layer < kLayers; ++layer) {
+      group.append_pending(layer, rows, rows);
+    }
+  }
+  const std::int64_t count =
+      kTokens - cache.plan().policy.sink_tokens - cache.plan().policy.window_tokens;
+  const at::Tensor positions = at::arange(count, at::kLong);
+  const at::Tensor merge = positions.remainder(3) == 0;
+  group.decide(merge, positions, testing::random_normal({(count + 2) / 3, rank}, 1));
+  for (int layer = 0; layer < kLayers; ++layer) {
+    KeyValueStore& store = group.unmerged(layer);
+    if (store.key_codes) {
+      store.quantise(0, store.num_exact() / kQuantisedTokens * kQuantisedTokens,
+                     [](const at::Tensor& key, std::int64_t) { return key; });
+    }
+  }
+}
+
+KvPlan group_plan(std::int64_t rank) {
+  KvPlan plan = plain_plan(kLayers, kHeads, kChannels);
+  plan.method = "commonkv";
+  plan.layers.assign(kLayers, KvSource::kLatent);
+  plan.groups = {{.first_layer = 0, .num_layers = kLayers, .rank = rank, .merge_weights = {}}};
+  return plan;
+}
+
+TEST(KvMemory, GrowsAsTheFormulaSaysForEveryStoreAndType) {
+  constexpr std::int64_t kRank = 256;
+  const at::Tensor rows = testing::random_normal({kStep, kHeads, kChannels}, 2);
+  const auto plain = std::make_shared<const KvPlan>(plain_plan(kLayers, kHeads, kChannels));
+  const auto grouped = std::make_shared<const KvPlan>(group_plan(kRank));
+  for (const KvDtype dtype :
+       {KvDtype::kFloat32, KvDtype::kBFloat16, KvDtype::kInt8, KvDtype::kInt4}) {
+    for (const auto& plan : {plain, grouped}) {
+      const StoreOptions options = store_options(dtype);
+      KvCache cache(plan, options);
+      const double before = resident_bytes();
+      plan == plain ? fill_plain(cache, rows) : fill_group(cache, rows, kRank);
+      const auto expected = static_cast<double>(
+          plan_bytes(*plan, kTokens, cache.tokens(), dtype, options.pool->page_tokens()));
+      EXPECT_EQ(static_cast<double>(options.pool->allocated_bytes()), expected);
+      if (kMeasuresMemory) {
+        EXPECT_NEAR(resident_bytes() - before, expected, 0.03 * expected)
+            << to_string(dtype) << (plan == plain ? " plain" : " group");
+      }
+    }
+  }
+}
+
+// 64 sequences at a time grow and end at random, for KVC_SOAK_SECONDS (2).
+TEST(KvMemory, ReturnsWhenManySequencesCameAndWent) {
+  const char* given = std::getenv("KVC_SOAK_SECONDS");
+  const std::chrono::duration<double> duration(given == nullptr ? 2.0 : std::stod(given));
+  SyntheticCheckpoint model{.num_kv_heads = 4, .head_dim = 128};
+  const auto engine = testing::load_plain(model, testing::cache_of("int8"));
+  std::mt19937 random(1);
+  const auto soak = [&](std::chrono::duration<double> time) {
+    std::vector<Sequence> sequences;
+    const auto end = std::chrono::steady_clock::now() + time;
+    while (std::chrono::steady_clock::now() < end) {
+      if (sequences.size() < 64) {
+        sequences.push_back(engine->new_sequence());
+      }
+      Sequence& sequence = sequences[random() % sequences.size()];
+      const auto ids = random_ids(1, 1 + static_cast<std::int64_t>(random() % 60), 96, random());
+      engine->prefill({&sequence}, ids, Engine::Rows::kLast);
+      if (random() % 8 == 0 || sequence.num_tokens() > 600) {
+        std::swap(sequences[random() % sequences.size()], sequences.back());
+        sequences.pop_back();
+      }
+    }
+  };
+  soak(duration / 2);
+  EXPECT_EQ(engine->pool().num_slabs(), 0);
+  const double before = resident_bytes();
+  soak(duration);
+  EXPECT_EQ(engine->pool().num_blocks(), 0);
+  EXPECT_EQ(engine->pool().num_slabs(), 0);
+  const auto peak = static_cast<double>(engine->pool().peak_bytes());
+  EXPECT_GT(peak, 16 << 20);
+  if (kMeasuresMemory) {
+    EXPECT_LT(resident_bytes() - before, peak / 8 + (4 << 20));
+  }
+}
+
+}  // namespace
+}  // namespace kvc
