@@ -4,6 +4,9 @@
 #include <chrono>
 #include <utility>
 
+#include "runtime/beam_search.h"
+#include "runtime/read_prompts.h"
+
 namespace kvc {
 namespace {
 
@@ -20,6 +23,7 @@ class Generation {
       : engine_(engine), prompts_(prompts), options_(options), visit_(visit) {
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       sequences_.push_back(engine.new_sequence());
+      result_.timing.prefill_tokens += static_cast<std::int64_t>(prompts[i].size());
     }
   }
 
@@ -28,7 +32,8 @@ class Generation {
     const PartTimes before = part_times();
     std::vector<std::size_t> active;
     try {
-      const std::vector<at::Tensor> logits = fork_samples(read_prompts());
+      const std::vector<at::Tensor> logits =
+          fork_samples(read_prompts(engine_, prompts_, options_, sequences_));
       active = take_tokens(all_indices(), logits);
     } catch (const Interrupted&) {
       result_.sequences.resize(sequences_.size());
@@ -74,36 +79,6 @@ class Generation {
       pointers.push_back(&sequences_[i]);
     }
     return pointers;
-  }
-
-  // Logits of every prompt, all rows or the last.
-  std::vector<at::Tensor> read_prompts() {
-    const auto rows = options_.all_logits ? Engine::Rows::kAll : Engine::Rows::kLast;
-    Engine::Ids heads, tails;
-    std::vector<std::size_t> with_tail;
-    for (std::size_t i = 0; i < prompts_.size(); ++i) {
-      const auto& prompt = prompts_[i];
-      const auto length = static_cast<std::ptrdiff_t>(prompt.size());
-      const std::ptrdiff_t head = options_.prefill_tokens == 0
-                                      ? length
-                                      : std::min<std::ptrdiff_t>(length, options_.prefill_tokens);
-      heads.emplace_back(prompt.begin(), prompt.begin() + head);
-      if (head < length) {
-        tails.emplace_back(prompt.begin() + head, prompt.end());
-        with_tail.push_back(i);
-      }
-      result_.timing.prefill_tokens += length;
-    }
-    std::vector<at::Tensor> logits =
-        engine_.prefill(pointers(all_indices()), heads, rows, options_.stopped);
-    if (!with_tail.empty()) {
-      const auto more = engine_.extend(pointers(with_tail), tails, rows);
-      for (std::size_t i = 0; i < with_tail.size(); ++i) {
-        at::Tensor& row = logits[with_tail[i]];
-        row = options_.all_logits ? at::cat({row, more[i]}) : more[i];
-      }
-    }
-    return logits;
   }
 
   // Makes the samples of every prompt: last rows of logits per sequence.
@@ -177,7 +152,8 @@ class Generation {
 
 GenerateResult generate(const Engine& engine, const Engine::Ids& prompts,
                         const GenerateOptions& options, const TokenVisitor& visit) {
-  return Generation(engine, prompts, options, visit).run();
+  return options.num_beams > 1 ? search_beams(engine, prompts, options)
+                               : Generation(engine, prompts, options, visit).run();
 }
 
 }  // namespace kvc

@@ -18,6 +18,9 @@ struct GenerateOptions {
   SamplingOptions sampling;
   std::uint64_t seed = 0;        // sequence i of the result samples from seed + i
   std::int64_t num_samples = 1;  // continuations of every prompt, which share what it stored
+  // Above 1: beam search of so many beams, greedy, without a visitor; samples are then the best finished
+  // beams, num_samples <= num_beams.
+  std::int64_t num_beams = 1;
   std::vector<std::int64_t>
       stop_ids;  // a sequence ends with the first of these, which is not returned
   std::int64_t prefill_tokens = 0;  // prompt tokens that prefill takes; the rest extends. 0: all

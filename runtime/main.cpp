@@ -29,6 +29,8 @@ void declare_generation(CLI::App& app, kvc::RunOptions& options) {
   app.add_option(
       "--num-samples", options.generate.num_samples,
       "Continuations of the prompt, which share its cache; the i-th samples from seed + i");
+  app.add_option("--beams", options.generate.num_beams,
+                 "Beam search; --num-samples then gives so many of its best texts");
   app.add_option("--stop", options.stop, "End before this text; may be given several times")
       ->allow_extra_args(false);
   app.add_option("--prefill-tokens", options.generate.prefill_tokens,

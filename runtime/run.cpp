@@ -42,6 +42,21 @@ void check_tokens(const char* flag, std::int64_t tokens, std::int64_t least) {
                   least, kMost);
 }
 
+void check_beams(const RunOptions& options) {
+  constexpr std::int64_t kMostBeams = 256;
+  const std::int64_t beams = options.generate.num_beams;
+  KVC_CHECK_USAGE(beams >= 1 && beams <= kMostBeams, "--beams {}: expected 1 to {}", beams,
+                  kMostBeams);
+  KVC_CHECK_USAGE(beams == 1 || options.generate.num_samples <= beams,
+                  "--num-samples {}: more than --beams {} finds", options.generate.num_samples,
+                  beams);
+  const SamplingRequest& sampling = options.sampling;
+  KVC_CHECK_USAGE(beams == 1 || (!sampling.sample && sampling.temperature.value_or(0) == 0 &&
+                                 sampling.repetition_penalty.value_or(1) == 1 &&
+                                 options.stop.empty() && !options.chat),
+                  "--beams does not go with sampling, --repetition-penalty, --stop or --chat");
+}
+
 void check(const RunOptions& options) {
   KVC_CHECK_USAGE(options.policy.empty(),
                   "--policy {}: token policies are not available yet; what a conversion merges is "
@@ -58,6 +73,7 @@ void check(const RunOptions& options) {
   constexpr std::int64_t kMostSamples = 1024;
   KVC_CHECK_USAGE(options.generate.num_samples >= 1 && options.generate.num_samples <= kMostSamples,
                   "--num-samples {}: expected 1 to {}", options.generate.num_samples, kMostSamples);
+  check_beams(options);
   check_stop_strings(options.stop);
   KVC_CHECK_USAGE(options.chat || (options.system.empty() && options.chat_template.empty() &&
                                    options.chat_arguments.empty()),
@@ -134,6 +150,14 @@ TokenVisitor visitor(std::vector<Continuation>& texts, bool streams) {
   };
 }
 
+void visit_all(const GenerateResult& result, const TokenVisitor& visit) {
+  for (std::size_t i = 0; i < result.sequences.size(); ++i) {
+    for (const std::int64_t token : result.sequences[i].tokens) {
+      visit(i, token);
+    }
+  }
+}
+
 // Several sequences, and ids without a tokenizer, are printed when they are complete: one line each.
 void print_sequences(const RunReport& report) {
   for (std::size_t i = 0; i < report.result.sequences.size(); ++i) {
@@ -148,8 +172,11 @@ void generate_and_print(const Engine& engine, const RunOptions& options, const P
   std::vector<Continuation> texts = continuations(options, prompts);
   const bool is_list = prompts.is_batch || options.generate.num_samples > 1;
   const bool streams = !options.json && !is_list && !texts.empty();
-  const GenerateResult result =
-      generate(engine, prompts.ids, options.generate, visitor(texts, streams));
+  const TokenVisitor visit = visitor(texts, streams);
+  const GenerateResult result = generate(engine, prompts.ids, options.generate, visit);
+  if (options.generate.num_beams > 1 && visit) {  // known only now
+    visit_all(result, visit);
+  }
   RunReport report{engine, result, {}, is_list, load_seconds};
   for (Continuation& text : texts) {
     const std::string rest = text.finish();

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/test_tensors.h"
@@ -95,6 +97,45 @@ TEST(Generate, StoppedWhileThePromptIsRead) {
   ASSERT_EQ(result.sequences.size(), 2u);
   EXPECT_TRUE(result.sequences[0].tokens.empty());
   EXPECT_EQ(result.sequences[0].bytes.total(), 0);
+}
+
+// Of all texts of two tokens, beams as many as tokens find the best.
+TEST(Generate, BeamsFindTheMostProbableText) {
+  const testing::SyntheticCheckpoint model{.vocab_size = 20};
+  const Engine engine = load(model);
+  const Engine::Ids prompt = testing::random_ids(1, 9, 20, 3);
+  GenerateOptions options;
+  options.max_new_tokens = 2;
+  options.num_beams = 20;
+  options.num_samples = 3;
+  const GenerateResult result = generate(engine, prompt, options);
+  std::vector<std::pair<float, std::vector<std::int64_t>>> texts;
+  Sequence sequence = engine.new_sequence();
+  const at::Tensor first =
+      engine.prefill({&sequence}, prompt, Engine::Rows::kLast).front()[0].log_softmax(-1);
+  for (std::int64_t a = 0; a < 20; ++a) {
+    Sequence fork = sequence.fork();
+    const at::Tensor second =
+        engine.extend({&fork}, {{a}}, Engine::Rows::kLast).front()[0].log_softmax(-1);
+    for (std::int64_t b = 0; b < 20; ++b) {
+      texts.push_back({-first[a].item<float>() - second[b].item<float>(), {a, b}});
+    }
+  }
+  std::sort(texts.begin(), texts.end());
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(result.sequences[i].tokens, texts[i].second);
+  }
+}
+
+TEST(Generate, BeamsGiveTheirMemoryBack) {
+  const Engine engine = load({});
+  GenerateOptions options;
+  options.max_new_tokens = 20;
+  options.num_beams = 6;
+  options.stop_ids = {5, 6};
+  generate(engine, kPrompts, options);
+  EXPECT_EQ(engine.pool().allocated_bytes(), 0);
+  EXPECT_EQ(engine.pool().num_blocks(), 0);
 }
 
 TEST(Generate, TimesOfPartsAddUpToAlmostAll) {
