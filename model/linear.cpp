@@ -10,7 +10,8 @@ WeightType parse_weight_type(const std::string& name) {
   if (name == "int8" || name.empty()) {
     return name.empty() ? WeightType::kFloat : WeightType::kInt8;
   }
-  fail_usage("weight dtype \"{}\" is not supported; supported: int8, or none: that of --dtype", name);
+  fail_usage("weight dtype \"{}\" is not supported; supported: int8, or none: that of --dtype",
+             name);
 }
 
 at::Tensor Linear::operator()(const at::Tensor& x) const {

@@ -90,7 +90,7 @@ std::vector<at::Tensor> read_pieces(const Decoder& decoder, const KvPlan& plan,
     attentions.emplace_back(decoder, plan, factors, std::move(own_caches), Pass::kPrefill,
                             std::move(own_prompts), times);
     hidden_states.push_back(
-        embed(decoder.config(), decoder.weights().embed_tokens, piece.batch.ids));
+        embed(decoder.config(), decoder.weights(), piece.batch.ids, decoder.dtype()));
   }
   for (int layer = 0; layer < decoder.config().num_layers; ++layer) {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
