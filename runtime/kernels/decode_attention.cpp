@@ -6,7 +6,8 @@
 
 #include <hwy/highway.h>
 
-#include "runtime/kernels/quad_attention-inl.h"
+#include <algorithm>
+
 #include "runtime/kernels/segment_reader-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -22,22 +23,31 @@ void attend(const DecodeAttentionParams& params, const KvSegment& segment, std::
 
 void attend(const DecodeAttentionParams& params, const KvSegment& segment, std::int64_t first,
             std::int64_t last, const AttentionPartial& partial) {
-  SegmentReader reader(params, segment);
-  QueryQuads quads(params, reader.width(), reader.key_order());
+  const QuadHeads heads(params);
+  KeyReader keys(params, segment);
+  ValueReader values(segment.value, params.num_kv_heads * params.head_dim, params.head_dim,
+                     params.head_dim);
+  const QuadQueries queries(params, keys.width(), keys.order());
+  QuadOutputs outputs(params, values.width());
+  QuadSoftmaxes softmaxes(params);
   HWY_ALIGN float scores[kScores + hn::MaxLanes(Wide())];
   for (std::int64_t row = first; row < last;) {
-    const std::int64_t count = reader.begin_tile(row, last);
-    for (std::int64_t quad = 0; quad < quads.size(); ++quad) {
-      reader.score(quads[quad], quads.kv_head(quad), scores);
+    const std::int64_t count =
+        std::min({kTileRows, last - row, keys.rows_together(row), values.rows_together(row)});
+    keys.begin_tile(row, count, last);
+    values.begin_tile(row, count, last);
+    for (std::int64_t quad = 0; quad < heads.count; ++quad) {
+      keys.score(queries[quad], heads.kv_head(quad), scores);
       if (params.softcap != 0) {
         cap_scores(params.softcap, count, scores);
       }
-      exponentiate(quads[quad], reader.width(), count, scores);
-      reader.accumulate(quads[quad], quads.kv_head(quad), scores);
+      apply(exponentiate(softmaxes[quad], count, scores), values.width(), outputs[quad]);
+      values.accumulate(outputs[quad], heads.kv_head(quad), scores);
     }
     row += count;
   }
-  quads.collect(params, reader.value_order(), partial);
+  softmaxes.begin(partial, params.head_dim);
+  outputs.add_to(partial.output, values.order());
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR

@@ -20,10 +20,11 @@ struct RopeAngles {
   bool interleaved = false;    // pairs (2i, 2i+1), otherwise (i, i + num_pairs)
 };
 
-// What turns a raw key into one that attention reads: over each head RMS norm (where there are
-// weights), then RoPE.
+// What turns a raw key into one that attention reads: bias, over each head RMS norm (both where there
+// are such), then RoPE.
 struct RawKeys {
   RopeAngles rope{};
+  const float* bias = nullptr;  // [num_kv_heads, head_dim], or null
   const float* norm = nullptr;  // [head_dim] factors of the normalised key, or null
   float norm_epsilon = 0;
 };

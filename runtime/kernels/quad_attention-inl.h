@@ -9,6 +9,8 @@
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "runtime/kernels/query_quads.h"
@@ -80,17 +82,17 @@ HWY_INLINE void score_rows(const Source& keys, const float* query, std::int64_t 
 
 // scores: [count, kQuad]; `width` channels, a whole number of vector pairs.
 template <class Source>
-void score_tile(const Source& keys, const Quad& quad, std::int64_t width, std::int64_t count,
+void score_tile(const Source& keys, const float* query, std::int64_t width, std::int64_t count,
                 float* scores, ReadAhead& ahead) {
   constexpr int kTokens = hn::MaxLanes(Wide()) >= 16 ? 4 : 2;  // as many sums as registers hold
   const std::int64_t bytes = kTokens * keys.step_bytes() * (width / (2 * wide_lanes()));
   std::int64_t row = 0;
   for (; row + kTokens <= count; row += kTokens) {
     ahead.fetch(bytes);
-    score_rows<kTokens>(keys, quad.query, width, row, scores + row * kQuad);
+    score_rows<kTokens>(keys, query, width, row, scores + row * kQuad);
   }
   for (; row < count; ++row) {
-    score_rows<1>(keys, quad.query, width, row, scores + row * kQuad);
+    score_rows<1>(keys, query, width, row, scores + row * kQuad);
   }
 }
 
@@ -105,17 +107,19 @@ inline void cap_scores(float softcap, std::int64_t count, float* scores) {
   }
 }
 
-// Turns scores [count, kQuad] into exp(score - max) and rescales what was summed under a smaller max.
-// Behind the last one a whole vector may be written.
-inline void exponentiate(Quad& quad, std::int64_t width, std::int64_t count, float* scores) {
-  const hn::ScalableTag<float> d;
+// What a tile's new maximum makes of sums under the old one.
+struct Rescale {
+  float factors[kQuad];
+};
+
+// Turns scores [count, kQuad] into exp(score - max). Behind the last one a whole vector may be written.
+inline Rescale exponentiate(QuadSoftmax& softmax, std::int64_t count, float* scores) {
+  const Wide d;
   const hn::CappedTag<float, 4> d4;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const std::int64_t size = count * kQuad, padded = (size + lanes - 1) / lanes * lanes;
-  for (std::int64_t i = size; i < padded; ++i) {
-    scores[i] = -INFINITY;
-  }
-  auto wide = hn::LoadDup128(d, quad.max);
+  const std::int64_t lanes = wide_lanes(), size = count * kQuad;
+  const std::int64_t padded = (size + lanes - 1) / lanes * lanes;
+  std::fill(scores + size, scores + padded, -INFINITY);
+  Vec wide = hn::LoadDup128(d, softmax.max);
   for (std::int64_t i = 0; i < padded; i += lanes) {
     wide = hn::Max(wide, hn::LoadU(d, scores + i));
   }
@@ -125,24 +129,28 @@ inline void exponentiate(Quad& quad, std::int64_t width, std::int64_t count, flo
   for (std::int64_t i = kQuad; i < lanes; i += kQuad) {
     largest = hn::Max(largest, hn::LoadU(d4, folded + i));
   }
-  const auto scale = hn::Exp(d4, hn::Sub(hn::LoadU(d4, quad.max), largest));
-  float scales[kQuad];
-  hn::StoreU(scale, d4, scales);
-  hn::StoreU(largest, d4, quad.max);
-  const auto subtracted = hn::LoadDup128(d, quad.max);
-  auto sum = hn::Zero(d);
+  const auto scale = hn::Exp(d4, hn::Sub(hn::LoadU(d4, softmax.max), largest));
+  Rescale rescale;
+  hn::StoreU(scale, d4, rescale.factors);
+  hn::StoreU(largest, d4, softmax.max);
+  const Vec subtracted = hn::LoadDup128(d, softmax.max);
+  Vec sum = hn::Zero(d);
   for (std::int64_t i = 0; i < padded; i += lanes) {
-    const auto e = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + i), subtracted));
+    const Vec e = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + i), subtracted));
     hn::StoreU(e, d, scores + i);
     sum = hn::Add(sum, e);
   }
-  hn::StoreU(hn::MulAdd(hn::LoadU(d4, quad.sum), scale, fold_blocks(d, sum)), d4, quad.sum);
-  for (std::int64_t q = 0; q < kQuad; ++q) {
-    if (scales[q] != 1.0f) {
-      float* output = quad.output + q * width;
-      const auto factor = hn::Set(d4, scales[q]);
-      for (std::int64_t channel = 0; channel < width; channel += kQuad) {
-        hn::StoreU(hn::Mul(hn::LoadU(d4, output + channel), factor), d4, output + channel);
+  hn::StoreU(hn::MulAdd(hn::LoadU(d4, softmax.sum), scale, fold_blocks(d, sum)), d4, softmax.sum);
+  return rescale;
+}
+
+inline void apply(const Rescale& rescale, std::int64_t width, float* output) {
+  const Wide d;
+  for (std::int64_t q = 0; q < kQuad; ++q, output += width) {
+    if (rescale.factors[q] != 1.0f) {
+      const Vec factor = hn::Set(d, rescale.factors[q]);
+      for (std::int64_t channel = 0; channel < width; channel += wide_lanes()) {
+        hn::StoreU(hn::Mul(hn::LoadU(d, output + channel), factor), d, output + channel);
       }
     }
   }
@@ -184,16 +192,16 @@ HWY_INLINE void accumulate_steps(const Source& values, float* output, std::int64
 }
 
 template <class Source>
-void accumulate_tile(const Source& values, const Quad& quad, std::int64_t width, std::int64_t count,
+void accumulate_tile(const Source& values, float* output, std::int64_t width, std::int64_t count,
                      const float* weights, ReadAhead& ahead) {
   constexpr int kPairs = hn::MaxLanes(Wide()) >= 16 ? 2 : 1;
   const std::int64_t steps = width / (2 * wide_lanes());
   std::int64_t step = 0;
   for (; step + kPairs <= steps; step += kPairs) {
-    accumulate_steps<kPairs>(values, quad.output, width, step, count, weights, ahead);
+    accumulate_steps<kPairs>(values, output, width, step, count, weights, ahead);
   }
   for (; step < steps; ++step) {
-    accumulate_steps<1>(values, quad.output, width, step, count, weights, ahead);
+    accumulate_steps<1>(values, output, width, step, count, weights, ahead);
   }
 }
 

@@ -1,9 +1,274 @@
 #include "runtime/kernels/quantise.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/kernels/quantise.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/kernels/fast_narrow.h"
+#include "runtime/kernels/kv_element.h"
+
+// Plain loops that the compiler vectorises, once for each target. Compiled without contraction of
+// products and sums, so that the codes are the reference's.
+HWY_BEFORE_NAMESPACE();
+namespace kvc::HWY_NAMESPACE {
+
+constexpr std::int64_t kStrip = 64;  // channels at a time: a multiple of every group
+
+// The nearest integer of a number from 0 to 2^22, ties to even.
+inline float nearest_integer(float x) {
+  constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: floats there are integers
+  return (x + kMagic) - kMagic;
+}
+
+inline std::uint8_t code_of(float x, float minimum, float inverse, float levels) {
+  float code = (x - minimum) * inverse;
+  code = code > 0 ? code : 0;
+  code = code < levels ? code : levels;
+  return static_cast<std::uint8_t>(static_cast<int>(nearest_integer(code)));
+}
+
+inline void widen(const void* from, KvElement element, std::int64_t first, std::int64_t count,
+                  float* to) {
+  switch (element) {
+    case KvElement::kBFloat16:
+      for (std::int64_t i = 0; i < count; ++i) {
+        to[i] = widen_bfloat16(load_as<std::uint16_t>(from, first + i));
+      }
+      break;
+    case KvElement::kFloat16:
+      for (std::int64_t i = 0; i < count; ++i) {
+        to[i] = fast_widen_float16(load_as<std::uint16_t>(from, first + i));
+      }
+      break;
+    default:
+      std::memcpy(to, static_cast<const float*>(from) + first,
+                  static_cast<std::size_t>(count) * sizeof(float));
+  }
+}
+
+// `count` codes as the row holds them; int4: whole groups.
+inline void store_codes(const std::uint8_t* codes, std::int64_t count, KvElement element,
+                        std::int64_t group, std::uint8_t* to) {
+  if (element == KvElement::kInt8) {
+    std::memcpy(to, codes, static_cast<std::size_t>(count));
+    return;
+  }
+  const std::int64_t half = group / 2;
+  for (std::int64_t first = 0; first < count; first += group) {
+    for (std::int64_t i = 0; i < half; ++i) {
+      to[first / 2 + i] =
+          static_cast<std::uint8_t>(codes[first + i] | (codes[first + half + i] << 4));
+    }
+  }
+}
+
+inline void load_codes(const std::uint8_t* from, std::int64_t count, std::int64_t group,
+                       std::uint8_t* codes) {
+  const std::int64_t half = group / 2;
+  for (std::int64_t first = 0; first < count; first += group) {
+    for (std::int64_t i = 0; i < half; ++i) {
+      codes[first + i] = from[first / 2 + i] & 15;
+      codes[first + half + i] = from[first / 2 + i] >> 4;
+    }
+  }
+}
+
+struct Scale {
+  std::uint16_t scale, minimum;  // float16
+  float minimum_value, inverse;
+};
+
+inline Scale scale_of(float smallest, float largest, float levels) {
+  Scale found;
+  found.minimum = fast_float16_below(smallest);
+  found.minimum_value = fast_widen_float16(found.minimum);
+  found.scale = fast_float16_above((largest - found.minimum_value) / levels);
+  const float scale = fast_widen_float16(found.scale);
+  found.inverse = scale == 0 ? 0 : 1 / scale;
+  return found;
+}
+
+template <int kGroup>
+void quantise_row(const QuantiseParams& params, const float* row, float levels, std::uint8_t* to) {
+  const bool wide = params.element == KvElement::kInt8;
+  std::uint8_t* scales = to + (wide ? params.width : params.width / 2);
+  for (std::int64_t first = 0; first < params.width; first += kGroup) {
+    float low[kGroup], high[kGroup];
+    std::copy_n(row + first, kGroup, low);
+    std::copy_n(row + first, kGroup, high);
+    for (int half = kGroup / 2; half >= 1; half /= 2) {
+      for (int i = 0; i < half; ++i) {
+        low[i] = low[i + half] < low[i] ? low[i + half] : low[i];
+        high[i] = high[i + half] > high[i] ? high[i + half] : high[i];
+      }
+    }
+    const Scale found = scale_of(low[0], high[0], levels);
+    std::uint8_t codes[kGroup];
+    for (int i = 0; i < kGroup; ++i) {
+      codes[i] = code_of(row[first + i], found.minimum_value, found.inverse, levels);
+    }
+    store_codes(codes, kGroup, params.element, kGroup, to + (wide ? first : first / 2));
+    std::memcpy(scales + 4 * (first / kGroup), &found.scale, 2);
+    std::memcpy(scales + 4 * (first / kGroup) + 2, &found.minimum, 2);
+  }
+}
+
+inline void quantise_per_row(const QuantiseParams& params, float levels) {
+  const std::int64_t bytes =
+      kv_rows_bytes(1, params.width, params.head_dim, params.element, params.scales);
+  std::vector<float> row(static_cast<std::size_t>(params.width));
+  auto* to = static_cast<std::uint8_t*>(params.to);
+  for (std::int64_t i = 0; i < params.count; ++i, to += bytes) {
+    widen(params.from, params.from_element, i * params.width, params.width, row.data());
+    switch (quantised_group(params.head_dim)) {
+      case 32:
+        quantise_row<32>(params, row.data(), levels, to);
+        break;
+      case 16:
+        quantise_row<16>(params, row.data(), levels, to);
+        break;
+      case 8:
+        quantise_row<8>(params, row.data(), levels, to);
+        break;
+      case 4:
+        quantise_row<4>(params, row.data(), levels, to);
+        break;
+      case 2:
+        quantise_row<2>(params, row.data(), levels, to);
+        break;
+      default:
+        quantise_row<1>(params, row.data(), levels, to);
+    }
+  }
+}
+
+// Channels first .. first + count - 1 of the kQuantisedRows rows from `row` on.
+inline void quantise_strip(const QuantiseParams& params, std::int64_t row, std::int64_t first,
+                           std::int64_t count, float levels, std::uint8_t* to) {
+  const std::int64_t row_bytes =
+      params.element == KvElement::kInt8 ? params.width : params.width / 2;
+  float numbers[kQuantisedRows][kStrip], low[kStrip], high[kStrip], minimum[kStrip],
+      inverse[kStrip];
+  for (std::int64_t i = 0; i < kQuantisedRows; ++i) {
+    widen(params.from, params.from_element, (row + i) * params.width + first, count, numbers[i]);
+  }
+  std::copy_n(numbers[0], count, low);
+  std::copy_n(numbers[0], count, high);
+  for (std::int64_t i = 1; i < kQuantisedRows; ++i) {
+    for (std::int64_t c = 0; c < count; ++c) {
+      low[c] = numbers[i][c] < low[c] ? numbers[i][c] : low[c];
+      high[c] = numbers[i][c] > high[c] ? numbers[i][c] : high[c];
+    }
+  }
+  std::uint8_t* scales = to + kQuantisedRows * row_bytes;
+  for (std::int64_t c = 0; c < count; ++c) {
+    const Scale found = scale_of(low[c], high[c], levels);
+    minimum[c] = found.minimum_value;
+    inverse[c] = found.inverse;
+    std::memcpy(scales + 2 * (first + c), &found.scale, 2);
+    std::memcpy(scales + 2 * (params.width + first + c), &found.minimum, 2);
+  }
+  const std::int64_t offset = params.element == KvElement::kInt8 ? first : first / 2;
+  for (std::int64_t i = 0; i < kQuantisedRows; ++i) {
+    std::uint8_t codes[kStrip];
+    for (std::int64_t c = 0; c < count; ++c) {
+      codes[c] = code_of(numbers[i][c], minimum[c], inverse[c], levels);
+    }
+    store_codes(codes, count, params.element, quantised_group(params.head_dim),
+                to + i * row_bytes + offset);
+  }
+}
+
+void quantise(const QuantiseParams& params) {
+  const float levels = params.element == KvElement::kInt8 ? 255.0f : 15.0f;
+  if (params.scales == KvScales::kPerRow) {
+    return quantise_per_row(params, levels);
+  }
+  const std::int64_t bytes =
+      kv_rows_bytes(kQuantisedRows, params.width, params.head_dim, params.element, params.scales);
+  auto* to = static_cast<std::uint8_t*>(params.to);
+  for (std::int64_t row = 0; row < params.count; row += kQuantisedRows, to += bytes) {
+    for (std::int64_t first = 0; first < params.width; first += kStrip) {
+      quantise_strip(params, row, first, std::min(kStrip, params.width - first), levels, to);
+    }
+  }
+}
+
+inline void narrow(const float* from, std::int64_t count, KvElement element, void* to,
+                   std::int64_t first) {
+  if (element == KvElement::kFloat32) {
+    std::memcpy(static_cast<float*>(to) + first, from,
+                static_cast<std::size_t>(count) * sizeof(float));
+    return;
+  }
+  auto* out = static_cast<std::uint16_t*>(to) + first;
+  for (std::int64_t i = 0; i < count; ++i) {
+    out[i] =
+        element == KvElement::kBFloat16 ? narrow_bfloat16(from[i]) : fast_nearest_float16(from[i]);
+  }
+}
+
+// Channels first .. first + count - 1 of one row.
+inline void dequantise_strip(const DequantiseParams& params, const KvRowPlace& place,
+                             std::int64_t first, std::int64_t count, float* to) {
+  const std::int64_t group = quantised_group(params.head_dim);
+  std::uint8_t unpacked[kStrip];
+  const std::uint8_t* codes = place.codes + first;
+  if (params.rows.element == KvElement::kInt4) {
+    load_codes(place.codes + first / 2, count, group, unpacked);
+    codes = unpacked;
+  }
+  if (params.rows.scales == KvScales::kPerChannel) {
+    for (std::int64_t c = 0; c < count; ++c) {
+      const float scale = fast_widen_float16(load_as<std::uint16_t>(place.scales, first + c));
+      to[c] = fast_widen_float16(load_as<std::uint16_t>(place.scales, params.width + first + c)) +
+              scale * static_cast<float>(codes[c]);
+    }
+    return;
+  }
+  for (std::int64_t c = 0; c < count; c += group) {
+    const std::int64_t index = 2 * ((first + c) / group);
+    const float scale = fast_widen_float16(load_as<std::uint16_t>(place.scales, index));
+    const float minimum = fast_widen_float16(load_as<std::uint16_t>(place.scales, index + 1));
+    for (std::int64_t i = c; i < c + group; ++i) {
+      to[i] = minimum + scale * static_cast<float>(codes[i]);
+    }
+  }
+}
+
+void dequantise(const DequantiseParams& params) {
+  float numbers[kStrip];
+  for (std::int64_t row = params.first; row < params.last; ++row) {
+    const KvRowPlace place = kv_row_place(params.rows, params.width, params.head_dim, row);
+    for (std::int64_t first = 0; first < params.width; first += kStrip) {
+      const std::int64_t count = std::min(kStrip, params.width - first);
+      dequantise_strip(params, place, first, count, numbers);
+      narrow(numbers, count, params.to_element, params.to,
+             (row - params.first) * params.width + first);
+    }
+  }
+}
+
+}  // namespace kvc::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace kvc {
 
-void quantise_rows(const QuantiseParams& params) { quantise_rows_reference(params); }
+HWY_EXPORT(quantise);
+HWY_EXPORT(dequantise);
 
-void dequantise_rows(const DequantiseParams& params) { dequantise_rows_reference(params); }
+void quantise_rows(const QuantiseParams& params) { HWY_DYNAMIC_DISPATCH(quantise)(params); }
+
+void dequantise_rows(const DequantiseParams& params) {
+  is_quantised(params.rows.element) ? HWY_DYNAMIC_DISPATCH(dequantise)(params)
+                                    : dequantise_rows_reference(params);
+}
 
 }  // namespace kvc
+#endif  // HWY_ONCE

@@ -1,46 +1,66 @@
 #include "runtime/kernels/query_quads.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace kvc {
 
-QueryQuads::QueryQuads(const DecodeAttentionParams& params, std::int64_t width,
-                       const ChannelOrder& key_order)
+QuadHeads::QuadHeads(const DecodeAttentionParams& params)
+    : heads_per_kv(params.num_heads / params.num_kv_heads),
+      per_kv_head((heads_per_kv + kQuad - 1) / kQuad),
+      count(params.num_kv_heads * per_kv_head) {}
+
+std::int64_t QuadHeads::head(std::int64_t quad, std::int64_t lane) const {
+  const std::int64_t in_kv_head = quad % per_kv_head * kQuad + lane;
+  return in_kv_head < heads_per_kv ? kv_head(quad) * heads_per_kv + in_kv_head : -1;
+}
+
+QuadQueries::QuadQueries(const DecodeAttentionParams& params, std::int64_t width,
+                         const ChannelOrder& order, const float* factors)
     : width_(width) {
-  const std::int64_t heads_per_kv = params.num_heads / params.num_kv_heads;
-  per_kv_head_ = (heads_per_kv + kQuad - 1) / kQuad;
-  const std::int64_t count = params.num_kv_heads * per_kv_head_;
-  queries_.resize(static_cast<std::size_t>(count * kQuad * width));
-  outputs_.resize(queries_.size());
-  for (std::int64_t quad = 0; quad < count; ++quad) {
-    float* queries = queries_.data() + quad * kQuad * width;
-    const std::int64_t first = quad % per_kv_head_ * kQuad;  // among the KV head's heads
-    for (std::int64_t lane = 0; lane < kQuad && first + lane < heads_per_kv; ++lane) {
-      const std::int64_t head = quad / per_kv_head_ * heads_per_kv + first + lane;
-      for (std::int64_t channel = 0; channel < params.head_dim; ++channel) {
-        queries[lane * width + key_order[static_cast<std::size_t>(channel)]] =
-            params.query[head * params.head_dim + channel] * params.scale;
-      }
+  const QuadHeads heads(params);
+  memory_.resize(static_cast<std::size_t>(heads.count * kQuad * width));
+  for (std::int64_t row = 0; row < heads.count * kQuad; ++row) {
+    const std::int64_t quad = row / kQuad, head = heads.head(quad, row % kQuad);
+    for (std::int64_t i = 0; head >= 0 && i < params.head_dim; ++i) {
+      const float factor =
+          factors == nullptr ? 1.0f : factors[heads.kv_head(quad) * params.head_dim + i];
+      memory_[static_cast<std::size_t>(row * width + order[static_cast<std::size_t>(i)])] =
+          params.query[head * params.head_dim + i] * params.scale * factor;
     }
-    quads_.push_back({queries,
-                      outputs_.data() + quad * kQuad * width,
-                      {-INFINITY, -INFINITY, -INFINITY, -INFINITY},
-                      {}});
   }
 }
 
-void QueryQuads::collect(const DecodeAttentionParams& params, const ChannelOrder& value_order,
-                         const AttentionPartial& partial) const {
-  const std::int64_t heads_per_kv = params.num_heads / params.num_kv_heads;
-  for (std::int64_t head = 0; head < params.num_heads; ++head) {
-    const std::int64_t index = head % heads_per_kv, lane = index % kQuad;
-    const Quad& quad =
-        quads_[static_cast<std::size_t>(head / heads_per_kv * per_kv_head_ + index / kQuad)];
-    partial.max[head] = quad.max[lane];
-    partial.sum[head] = quad.sum[lane];
-    for (std::int64_t channel = 0; channel < params.head_dim; ++channel) {
-      partial.output[head * params.head_dim + channel] =
-          quad.output[lane * width_ + value_order[static_cast<std::size_t>(channel)]];
+QuadOutputs::QuadOutputs(const DecodeAttentionParams& params, std::int64_t width)
+    : heads_(params),
+      width_(width),
+      memory_(static_cast<std::size_t>(heads_.count * kQuad * width)) {}
+
+void QuadOutputs::add_to(float* output, const ChannelOrder& order, const float* factors) const {
+  const auto channels = static_cast<std::int64_t>(order.size());
+  for (std::int64_t row = 0; row < heads_.count * kQuad; ++row) {
+    const std::int64_t quad = row / kQuad, head = heads_.head(quad, row % kQuad);
+    for (std::int64_t i = 0; head >= 0 && i < channels; ++i) {
+      const float factor = factors == nullptr ? 1.0f : factors[heads_.kv_head(quad) * channels + i];
+      output[head * channels + i] +=
+          factor *
+          memory_[static_cast<std::size_t>(row * width_ + order[static_cast<std::size_t>(i)])];
+    }
+  }
+}
+
+QuadSoftmaxes::QuadSoftmaxes(const DecodeAttentionParams& params) : heads_(params) {
+  quads_.assign(static_cast<std::size_t>(heads_.count),
+                {{-INFINITY, -INFINITY, -INFINITY, -INFINITY}, {}});
+}
+
+void QuadSoftmaxes::begin(const AttentionPartial& partial, std::int64_t width) const {
+  for (std::int64_t row = 0; row < heads_.count * kQuad; ++row) {
+    const std::int64_t quad = row / kQuad, head = heads_.head(quad, row % kQuad);
+    if (head >= 0) {
+      partial.max[head] = quads_[static_cast<std::size_t>(quad)].max[row % kQuad];
+      partial.sum[head] = quads_[static_cast<std::size_t>(quad)].sum[row % kQuad];
+      std::fill_n(partial.output + head * width, width, 0.0f);
     }
   }
 }

@@ -10,35 +10,63 @@ namespace kvc {
 
 inline constexpr std::int64_t kQuad = 4;  // query heads that share one pass over keys and values
 
-// Up to four query heads of one KV head, the missing ones zero.
-struct Quad {
-  const float* query;  // [kQuad, width] scaled
-  float* output;       // [kQuad, width] sums of exp(score - max) * value
+// Place in a kernel's order of every channel of a head. [head_dim]
+using ChannelOrder = std::vector<std::int32_t>;
+
+// The running softmax of four scores.
+struct QuadSoftmax {
   float max[kQuad];
   float sum[kQuad];
 };
 
-// Place in a kernel's order of every channel of a head. [head_dim]
-using ChannelOrder = std::vector<std::int32_t>;
+// Fours of query heads of one KV head, the missing ones zero.
+struct QuadHeads {
+  explicit QuadHeads(const DecodeAttentionParams& params);
+  std::int64_t heads_per_kv, per_kv_head, count;
+  std::int64_t kv_head(std::int64_t quad) const { return quad / per_kv_head; }
+  // -1: missing.
+  std::int64_t head(std::int64_t quad, std::int64_t lane) const;
+};
 
-class QueryQuads {
+// Scaled queries. [quads, kQuad, width] with zeros from head_dim on
+class QuadQueries {
  public:
-  // `width`: head_dim and zeros up to a whole number of vectors.
-  QueryQuads(const DecodeAttentionParams& params, std::int64_t width,
-             const ChannelOrder& key_order);
-
-  std::int64_t size() const { return static_cast<std::int64_t>(quads_.size()); }
-  std::int64_t kv_head(std::int64_t quad) const { return quad / per_kv_head_; }
-  std::int64_t per_kv_head() const { return per_kv_head_; }
-  Quad& operator[](std::int64_t quad) { return quads_[static_cast<std::size_t>(quad)]; }
-
-  void collect(const DecodeAttentionParams& params, const ChannelOrder& value_order,
-               const AttentionPartial& partial) const;
+  // factors [num_kv_heads, head_dim] multiply the queries; null: ones.
+  QuadQueries(const DecodeAttentionParams& params, std::int64_t width, const ChannelOrder& order,
+              const float* factors = nullptr);
+  const float* operator[](std::int64_t quad) const {
+    return memory_.data() + quad * kQuad * width_;
+  }
 
  private:
-  std::int64_t width_, per_kv_head_;
-  std::vector<float> queries_, outputs_;  // [quads, kQuad, width]
-  std::vector<Quad> quads_;               // [num_kv_heads, per_kv_head]
+  std::int64_t width_;
+  std::vector<float> memory_;
+};
+
+// Sums of exp(score - max) * value. [quads, kQuad, width]
+class QuadOutputs {
+ public:
+  QuadOutputs(const DecodeAttentionParams& params, std::int64_t width);
+  float* operator[](std::int64_t quad) { return memory_.data() + quad * kQuad * width_; }
+  // output[num_heads, order.size()] += sums, times factors [num_kv_heads, order.size()] unless null.
+  void add_to(float* output, const ChannelOrder& order, const float* factors = nullptr) const;
+
+ private:
+  QuadHeads heads_;
+  std::int64_t width_;
+  std::vector<float> memory_;
+};
+
+class QuadSoftmaxes {
+ public:
+  explicit QuadSoftmaxes(const DecodeAttentionParams& params);
+  QuadSoftmax& operator[](std::int64_t quad) { return quads_[static_cast<std::size_t>(quad)]; }
+  // Writes max and sum, and zeros [num_heads, width] of the output.
+  void begin(const AttentionPartial& partial, std::int64_t width) const;
+
+ private:
+  QuadHeads heads_;
+  std::vector<QuadSoftmax> quads_;
 };
 
 }  // namespace kvc

@@ -8,6 +8,7 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -25,45 +26,39 @@ namespace hn = hwy::HWY_NAMESPACE;
 class TileAngles {
  public:
   TileAngles(const RopeAngles& rope, std::int64_t max_rows)
-      : rope_(rope),
-        memory_(static_cast<std::size_t>(2 * max_rows * rope.num_pairs)),
-        cos_(static_cast<std::size_t>(max_rows)),
-        sin_(cos_) {}
+      : rope_(rope), memory_(static_cast<std::size_t>(2 * max_rows * rope.num_pairs)) {}
 
-  const float* const* cos() const { return cos_.data(); }  // of the tile's rows
-  const float* const* sin() const { return sin_.data(); }
-  const float* cos(std::int64_t row) const { return cos_[static_cast<std::size_t>(row)]; }
-  const float* sin(std::int64_t row) const { return sin_[static_cast<std::size_t>(row)]; }
+  // cos and then sin of the tile's row, [2, num_pairs].
+  const float* row(std::int64_t line) const { return memory_.data() + 2 * line * rope_.num_pairs; }
 
   void set(const KvSegment& segment, std::int64_t first, std::int64_t count) {
     if (rope_.num_pairs == 0) {
       return;
     }
-    const auto position = [&](std::int64_t row) -> std::int64_t {
-      return segment.positions != nullptr ? segment.positions[first + row]
-                                          : segment.first_position + first + row;
+    const auto position = [&](std::int64_t line) -> std::int64_t {
+      return segment.positions != nullptr ? segment.positions[first + line]
+                                          : segment.first_position + first + line;
     };
     bool run = true;
-    for (std::int64_t row = 1; segment.positions != nullptr && row < count; ++row) {
-      run = run && position(row) == position(0) + row;
+    for (std::int64_t line = 1; segment.positions != nullptr && line < count; ++line) {
+      run = run && position(line) == position(0) + line;
     }
-    for (std::int64_t row = 0; row < count; ++row) {
-      const auto at = static_cast<std::size_t>(row);
+    const float inverse = 1 / rope_.cos[0];
+    for (std::int64_t line = 0; line < count; ++line) {
+      float* to = memory_.data() + 2 * line * rope_.num_pairs;
       if (run) {
-        float* angles = memory_.data() + 2 * row * rope_.num_pairs;
-        add_angles(position(0), row, angles);
-        cos_[at] = angles;
-        sin_[at] = angles + rope_.num_pairs;
+        add_angles(position(0), line, inverse, to);
       } else {
-        cos_[at] = rope_.cos + position(row) * rope_.num_pairs;
-        sin_[at] = rope_.sin + position(row) * rope_.num_pairs;
+        std::copy_n(rope_.cos + position(line) * rope_.num_pairs, rope_.num_pairs, to);
+        std::copy_n(rope_.sin + position(line) * rope_.num_pairs, rope_.num_pairs,
+                    to + rope_.num_pairs);
       }
     }
   }
 
  private:
-  // cos and then sin of position + distance.
-  void add_angles(std::int64_t position, std::int64_t distance, float* to) const {
+  // cos and sin of position + distance.
+  void add_angles(std::int64_t position, std::int64_t distance, float inverse, float* to) const {
     const hn::ScalableTag<float> d;
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
     const std::int64_t pairs = rope_.num_pairs;
@@ -71,7 +66,6 @@ class TileAngles {
     const float* sin_a = rope_.sin + position * pairs;
     const float* cos_b = rope_.cos + distance * pairs;
     const float* sin_b = rope_.sin + distance * pairs;
-    const float inverse = 1 / rope_.cos[0];
     const auto factor = hn::Set(d, inverse);
     std::int64_t i = 0;
     for (; i + lanes <= pairs; i += lanes) {
@@ -87,14 +81,16 @@ class TileAngles {
   }
 
   RopeAngles rope_;
-  std::vector<float> memory_;            // [max_rows, 2, num_pairs]
-  std::vector<const float*> cos_, sin_;  // [max_rows]
+  std::vector<float> memory_;  // [max_rows, 2, num_pairs]
 };
 
-inline void rotate_key(const RopeAngles& rope, const float* cos, const float* sin, float* key) {
+// angles: cos and then sin, [2, num_pairs].
+inline void rotate_key(const RopeAngles& rope, const float* angles, float* key) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t pairs = rope.num_pairs;
+  const float* cos = angles;
+  const float* sin = angles + pairs;
   std::int64_t i = 0;
   for (; i + lanes <= pairs; i += lanes) {
     const auto c = hn::LoadU(d, cos + i), s = hn::LoadU(d, sin + i);

@@ -64,8 +64,8 @@ struct Int4Row {
   }
 };
 
-// A source yields, of its tile's row, pair `step` of vectors: channels in the order it names.
-// kRowBytes of every row's numbers are read with a step.
+// A source yields pair `step` of vectors of its tile's row, in one of the orders below, and says how many
+// bytes of a row a step reads.
 
 template <class Row>
 struct PlainRows {
@@ -111,16 +111,15 @@ template <class Row>
 struct TurnedRows {
   const std::uint8_t* base;
   std::int64_t stride, half;
-  const float* const* cos;  // of the tile's rows
-  const float* const* sin;
-  const float* scale;  // codes: of the head's channels
-  const float* minimum;
+  const float* angles;   // [rows, 2, half]: cos and then sin
+  const float* scale;    // of the head's channels; numbers: null
+  const float* minimum;  // likewise; numbers: what is added to them, or null
 
   std::int64_t step_bytes() const { return 2 * wide_lanes() * Row::kBits / 8; }
   Vec key(const std::uint8_t* from, std::int64_t channel) const {
     const Vec x = Row::load(from, channel);
     if constexpr (Row::kBits > 8) {
-      return x;
+      return minimum == nullptr ? x : hn::Add(x, hn::LoadU(Wide(), minimum + channel));
     } else {
       return hn::MulAdd(hn::LoadU(Wide(), scale + channel), x,
                         hn::LoadU(Wide(), minimum + channel));
@@ -130,7 +129,8 @@ struct TurnedRows {
     const std::uint8_t* from = base + row * stride;
     const std::int64_t channel = step * wide_lanes();
     const Vec a = key(from, channel), b = key(from, channel + half);
-    const Vec c = hn::LoadU(Wide(), cos[row] + channel), s = hn::LoadU(Wide(), sin[row] + channel);
+    const float* turn = angles + 2 * row * half + channel;
+    const Vec c = hn::LoadU(Wide(), turn), s = hn::LoadU(Wide(), turn + half);
     return {hn::NegMulAdd(b, s, hn::Mul(a, c)), hn::MulAdd(a, s, hn::Mul(b, c))};
   }
 };

@@ -1,4 +1,5 @@
-// Reads a segment tile by tile, head by head: in place where vectors fit, otherwise through float32 rows.
+// Reads keys and values tile by tile, head by head: in place where vectors fit, otherwise through rows of
+// float32 numbers.
 #if defined(KVC_RUNTIME_KERNELS_SEGMENT_READER_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_SEGMENT_READER_INL_H_
 #undef KVC_RUNTIME_KERNELS_SEGMENT_READER_INL_H_
@@ -20,208 +21,270 @@ HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
 #if HWY_TARGET != HWY_SCALAR
 
-// How a tile's rows are read.
-enum class Access { kPlain, kScaled, kTurned, kUnpacked };
+// `channels` and zeros up to a whole number of vector pairs.
+inline std::int64_t padded_width(std::int64_t channels) {
+  const std::int64_t pair = 2 * wide_lanes();
+  return (channels + pair - 1) / pair * pair;
+}
 
-inline Access key_access(const DecodeAttentionParams& params, const KvSegment& segment) {
-  const std::int64_t pair = 2 * wide_lanes(), head_dim = params.head_dim;
-  if (!segment.raw_key) {
-    return !is_quantised(segment.key.element) && head_dim % pair == 0 ? Access::kPlain
-                                                                      : Access::kUnpacked;
+// Rows that lie together: in one block.
+inline std::int64_t rows_in_block(const KvRows& rows, std::int64_t first) {
+  return rows.block_rows - first % rows.block_rows;
+}
+inline bool has_row_groups(const KvRows& rows) {
+  return is_quantised(rows.element) && rows.scales == KvScales::kPerChannel;
+}
+
+// body(row type) of the element's rows.
+template <class Body>
+void with_element(KvElement element, const Body& body) {
+  switch (element) {
+    case KvElement::kFloat32:
+      return body(Float32Row());
+    case KvElement::kBFloat16:
+      return body(BFloat16Row());
+    case KvElement::kFloat16:
+      return body(Float16Row());
+    case KvElement::kInt8:
+      return body(Int8Row());
+    case KvElement::kInt4:
+      return body(Int4Row());
   }
-  const RawKeys& raw = params.raw_keys;
-  const bool whole = raw.norm == nullptr && !raw.rope.interleaved &&
-                     2 * raw.rope.num_pairs == head_dim && head_dim % pair == 0;
-  const bool runs = segment.key.element != KvElement::kInt4 || head_dim % 64 == 0;
-  const bool scales =
-      !is_quantised(segment.key.element) || segment.key.scales == KvScales::kPerChannel;
-  return whole && runs && scales ? Access::kTurned : Access::kUnpacked;
 }
 
-inline Access value_access(const KvRows& rows, std::int64_t head_dim) {
-  if (!is_quantised(rows.element)) {
-    return head_dim % (2 * wide_lanes()) == 0 ? Access::kPlain : Access::kUnpacked;
-  }
-  return rows.scales == KvScales::kPerRow && head_dim % 32 == 0 ? Access::kScaled
-                                                                : Access::kUnpacked;
-}
-
-inline ChannelOrder order_of(Access access, const KvRows& rows, std::int64_t head_dim) {
-  return access == Access::kTurned ? order_halves(head_dim)
-         : access == Access::kPlain && rows.element == KvElement::kBFloat16
-             ? order_even_odd(head_dim)
-             : order_in_place(head_dim);
-}
-
-class SegmentReader {
+// A tile of one store's rows.
+class TileRows {
  public:
-  SegmentReader(const DecodeAttentionParams& params, const KvSegment& segment)
+  TileRows(const KvRows& rows, std::int64_t width, std::int64_t head_dim)
+      : rows_(rows), width_(width), head_dim_(head_dim), scales_(width, head_dim) {}
+
+  const KvRows& rows() const { return rows_; }
+  std::int64_t width() const { return width_; }
+  std::int64_t head_dim() const { return head_dim_; }
+  std::int64_t first() const { return first_; }
+  const TileScales& scales() const { return scales_; }
+  ReadAhead& ahead() { return ahead_; }
+
+  void begin(std::int64_t first, std::int64_t count, std::int64_t last) {
+    first_ = first;
+    scales_.set(rows_, first, count);
+    const std::int64_t next = first + count, more = std::min(count, last - next);
+    ahead_ = more <= 0
+                 ? ReadAhead()
+                 : ReadAhead(kv_row_place(rows_, width_, head_dim_, next).codes,
+                             kv_rows_bytes(more, width_, head_dim_, rows_.element, rows_.scales));
+  }
+  // Numbers from `channel` on of the tile's row `line`.
+  const std::uint8_t* at(std::int64_t line, std::int64_t channel) const {
+    return kv_row_place(rows_, width_, head_dim_, first_ + line).codes + bytes_of(channel);
+  }
+  std::int64_t stride() const {
+    return has_row_groups(rows_) ? bytes_of(width_)
+                                 : kv_rows_bytes(1, width_, head_dim_, rows_.element, rows_.scales);
+  }
+  void unpack(std::int64_t line, std::int64_t count, std::int64_t channel, std::int64_t channels,
+              std::int64_t to_stride, float* to) const {
+    const RowsPiece piece{&rows_, width_, head_dim_, channel, channels};
+    for (std::int64_t row = line; row < line + count; ++row, to += to_stride) {
+      unpack_row(piece, scales_, first_ + row, row, to);
+    }
+  }
+
+ private:
+  std::int64_t bytes_of(std::int64_t channels) const {
+    switch (rows_.element) {
+      case KvElement::kFloat32:
+        return 4 * channels;
+      case KvElement::kInt8:
+        return channels;
+      case KvElement::kInt4:
+        return channels / 2;
+      default:
+        return 2 * channels;
+    }
+  }
+
+  const KvRows& rows_;
+  std::int64_t width_, head_dim_, first_ = 0;
+  TileScales scales_;
+  ReadAhead ahead_;
+};
+
+class KeyReader {
+ public:
+  KeyReader(const DecodeAttentionParams& params, const KvSegment& segment)
       : params_(params),
         segment_(segment),
-        width_((params.head_dim + 2 * wide_lanes() - 1) / (2 * wide_lanes()) * 2 * wide_lanes()),
-        key_access_(key_access(params, segment)),
-        value_access_(value_access(segment.value, params.head_dim)),
+        tile_(segment.key, params.num_kv_heads * params.head_dim, params.head_dim),
+        width_(padded_width(params.head_dim)),
+        plain_(!segment.raw_key && !is_quantised(segment.key.element) && width_ == params.head_dim),
+        turned_(turns_in_registers()),
         angles_(segment.raw_key ? params.raw_keys.rope : RopeAngles{}, kTileRows),
-        key_scales_(row_width(), params.head_dim),
-        value_scales_(row_width(), params.head_dim),
         norm_(static_cast<std::size_t>(width_)),
         numbers_(static_cast<std::size_t>(kTileRows * width_)) {
-    if (normalises()) {
+    if (params.raw_keys.norm != nullptr) {
       std::copy_n(params.raw_keys.norm, params.head_dim, norm_.begin());
     }
   }
 
   std::int64_t width() const { return width_; }
-  ChannelOrder key_order() const { return order_of(key_access_, segment_.key, params_.head_dim); }
-  ChannelOrder value_order() const {
-    return order_of(value_access_, segment_.value, params_.head_dim);
+  ChannelOrder order() const {
+    return turned_ ? order_halves(params_.head_dim)
+           : plain_ && segment_.key.element == KvElement::kBFloat16
+               ? order_even_odd(params_.head_dim)
+               : order_in_place(params_.head_dim);
   }
-
-  // Goes to the rows from `first` on that lie together in memory; returns how many.
-  std::int64_t begin_tile(std::int64_t first, std::int64_t last) {
-    const auto together = [first](const KvRows& rows) {
-      const bool grouped = is_quantised(rows.element) && rows.scales == KvScales::kPerChannel;
-      const std::int64_t in_block = first % rows.block_rows;
-      return grouped ? kQuantisedRows - in_block % kQuantisedRows : rows.block_rows - in_block;
-    };
-    first_ = first;
-    count_ = std::min({kTileRows, last - first, together(segment_.key), together(segment_.value)});
-    keys_ahead_ = ahead(segment_.key, last);
-    values_ahead_ = ahead(segment_.value, last);
-    key_scales_.set(segment_.key, first, count_);
-    value_scales_.set(segment_.value, first, count_);
+  std::int64_t rows_together(std::int64_t first) const {
+    return rows_in_block(segment_.key, first);
+  }
+  void begin_tile(std::int64_t first, std::int64_t count, std::int64_t last) {
+    count_ = count;
+    tile_.begin(first, count, last);
     if (segment_.raw_key) {
-      angles_.set(segment_, first, count_);
+      angles_.set(segment_, first, count);
     }
-    return count_;
   }
 
-  void score(const Quad& quad, std::int64_t kv_head, float* scores) {
-    const auto body = [&](const auto& keys) {
-      score_tile(keys, quad, width_, count_, scores, keys_ahead_);
-    };
-    const std::uint8_t* codes = place(segment_.key, kv_head);
-    const std::int64_t stride = row_stride(segment_.key);
-    if (key_access_ == Access::kUnpacked) {
-      unpack_keys(kv_head);
-      return body(unpacked());
+  // scores: [count, kQuad].
+  void score(const float* query, std::int64_t kv_head, float* scores) {
+    for (std::int64_t line = 0; line < count_;) {
+      const std::int64_t in_group = (tile_.first() + line) % kQuantisedRows;
+      const std::int64_t count = has_row_groups(segment_.key)
+                                     ? std::min(count_ - line, kQuantisedRows - in_group)
+                                     : count_;
+      score_lines(query, kv_head, line, count, scores + line * kQuad);
+      line += count;
     }
-    with_element(segment_.key.element, [&](auto row) {
-      using Row = decltype(row);
-      if (key_access_ == Access::kTurned) {
-        const float* scale = is_quantised(segment_.key.element)
-                                 ? key_scales_.row(0) + kv_head * params_.head_dim
-                                 : nullptr;
-        body(TurnedRows<Row>{codes, stride, params_.head_dim / 2, angles_.cos(), angles_.sin(),
-                             scale, scale + (scale == nullptr ? 0 : row_width())});
-      } else if constexpr (Row::kBits > 8) {
-        body(PlainRows<Row>{codes, stride});
-      }
-    });
-  }
-
-  void accumulate(const Quad& quad, std::int64_t kv_head, const float* weights) {
-    const auto body = [&](const auto& values) {
-      accumulate_tile(values, quad, width_, count_, weights, values_ahead_);
-    };
-    const std::uint8_t* codes = place(segment_.value, kv_head);
-    const std::int64_t stride = row_stride(segment_.value);
-    if (value_access_ == Access::kUnpacked) {
-      unpack(segment_.value, value_scales_, kv_head);
-      return body(unpacked());
-    }
-    with_element(segment_.value.element, [&](auto row) {
-      using Row = decltype(row);
-      if constexpr (Row::kBits > 8) {
-        body(PlainRows<Row>{codes, stride});
-      } else {
-        body(ScaledRows<Row>{codes, stride,
-                             value_scales_.row(0) + kv_head * params_.head_dim / 32 * 2,
-                             value_scales_.stride()});
-      }
-    });
   }
 
  private:
-  std::int64_t row_width() const { return params_.num_kv_heads * params_.head_dim; }
-  bool normalises() const { return segment_.raw_key && params_.raw_keys.norm != nullptr; }
-  PlainRows<Float32Row> unpacked() const {
-    return {reinterpret_cast<const std::uint8_t*>(numbers_.data()),
-            width_ * std::int64_t{sizeof(float)}};
+  bool turns_in_registers() const {
+    const RawKeys& raw = params_.raw_keys;
+    const KvRows& rows = segment_.key;
+    return segment_.raw_key && raw.norm == nullptr && !raw.rope.interleaved &&
+           2 * raw.rope.num_pairs == params_.head_dim && width_ == params_.head_dim &&
+           (is_quantised(rows.element) ? has_row_groups(rows) && raw.bias == nullptr : true) &&
+           (rows.element != KvElement::kInt4 || params_.head_dim % 64 == 0);
   }
 
-  // body(row type) of the element's rows.
-  template <class Body>
-  static void with_element(KvElement element, const Body& body) {
-    switch (element) {
-      case KvElement::kFloat32:
-        return body(Float32Row());
-      case KvElement::kBFloat16:
-        return body(BFloat16Row());
-      case KvElement::kFloat16:
-        return body(Float16Row());
-      case KvElement::kInt8:
-        return body(Int8Row());
-      case KvElement::kInt4:
-        return body(Int4Row());
+  // Lines of one group of rows where channels have scales.
+  void score_lines(const float* query, std::int64_t kv_head, std::int64_t line, std::int64_t count,
+                   float* scores) {
+    const auto body = [&](const auto& keys) {
+      score_tile(keys, query, width_, count, scores, tile_.ahead());
+    };
+    const std::int64_t channel = kv_head * params_.head_dim;
+    if (!plain_ && !turned_) {
+      unpack(line, count, channel);
+      return body(PlainRows<Float32Row>{reinterpret_cast<const std::uint8_t*>(numbers_.data()),
+                                        width_ * std::int64_t{sizeof(float)}});
     }
-  }
-
-  static std::int64_t bytes_of(const KvRows& rows, std::int64_t numbers) {
-    return rows.element == KvElement::kInt4
-               ? numbers / 2
-               : numbers * kv_rows_bytes(1, 1, 1, rows.element, KvScales::kPerChannel);
-  }
-  // The head's numbers of the tile's first row.
-  const std::uint8_t* place(const KvRows& rows, std::int64_t kv_head) const {
-    return kv_row_place(rows, row_width(), params_.head_dim, first_).codes +
-           bytes_of(rows, kv_head * params_.head_dim);
-  }
-  std::int64_t row_stride(const KvRows& rows) const {
-    return is_quantised(rows.element) && rows.scales == KvScales::kPerChannel
-               ? bytes_of(rows, row_width())
-               : kv_rows_bytes(1, row_width(), params_.head_dim, rows.element, rows.scales);
-  }
-
-  // The rows behind the tile.
-  ReadAhead ahead(const KvRows& rows, std::int64_t last) const {
-    const std::int64_t next = first_ + count_, count = std::min(count_, last - next);
-    if (count <= 0) {
-      return {};
-    }
-    return {kv_row_place(rows, row_width(), params_.head_dim, next).codes,
-            kv_rows_bytes(count, row_width(), params_.head_dim, rows.element, rows.scales)};
-  }
-
-  void unpack(const KvRows& rows, const TileScales& scales, std::int64_t kv_head) {
-    const RowsPiece piece{&rows, row_width(), params_.head_dim, kv_head * params_.head_dim,
-                          params_.head_dim};
-    for (std::int64_t row = 0; row < count_; ++row) {
-      unpack_row(piece, scales, first_ + row, row, numbers_.data() + row * width_);
-    }
-  }
-
-  void unpack_keys(std::int64_t kv_head) {
-    unpack(segment_.key, key_scales_, kv_head);
-    for (std::int64_t row = 0; segment_.raw_key && row < count_; ++row) {
-      float* key = numbers_.data() + row * width_;
-      if (normalises()) {
-        normalise_key(norm_.data(), params_.raw_keys.norm_epsilon, params_.head_dim, width_, key);
+    const std::uint8_t* numbers = tile_.at(line, channel);
+    with_element(segment_.key.element, [&](auto row) {
+      using Row = decltype(row);
+      if (turned_) {
+        body(TurnedRows<Row>{numbers, tile_.stride(), params_.head_dim / 2, angles_.row(line),
+                             scale_of(line, channel), minimum_of(line, channel)});
+      } else if constexpr (Row::kBits > 8) {
+        body(PlainRows<Row>{numbers, tile_.stride()});
       }
-      rotate_key(params_.raw_keys.rope, angles_.cos()[row], angles_.sin()[row], key);
+    });
+  }
+
+  const float* scale_of(std::int64_t line, std::int64_t channel) const {
+    return is_quantised(segment_.key.element) ? tile_.scales().row(line) + channel : nullptr;
+  }
+  const float* minimum_of(std::int64_t line, std::int64_t channel) const {
+    if (is_quantised(segment_.key.element)) {
+      return tile_.scales().row(line) + tile_.width() + channel;
+    }
+    return params_.raw_keys.bias == nullptr ? nullptr : params_.raw_keys.bias + channel;
+  }
+
+  void unpack(std::int64_t line, std::int64_t count, std::int64_t channel) {
+    const RawKeys& raw = params_.raw_keys;
+    tile_.unpack(line, count, channel, params_.head_dim, width_, numbers_.data());
+    for (std::int64_t row = 0; segment_.raw_key && row < count; ++row) {
+      float* key = numbers_.data() + row * width_;
+      for (std::int64_t i = 0; raw.bias != nullptr && i < params_.head_dim; ++i) {
+        key[i] += raw.bias[channel + i];
+      }
+      if (raw.norm != nullptr) {
+        normalise_key(norm_.data(), raw.norm_epsilon, params_.head_dim, width_, key);
+      }
+      rotate_key(raw.rope, angles_.row(line + row), key);
     }
   }
 
   const DecodeAttentionParams& params_;
   const KvSegment& segment_;
-  std::int64_t width_;  // head_dim and zeros up to a whole number of vector pairs
-  Access key_access_, value_access_;
+  TileRows tile_;
+  std::int64_t width_;
+  bool plain_, turned_;
   TileAngles angles_;
-  TileScales key_scales_, value_scales_;
   std::vector<float> norm_;     // [width]
   std::vector<float> numbers_;  // [kTileRows, width], zeros from head_dim on
-  std::int64_t first_ = 0, count_ = 0;
-  ReadAhead keys_ahead_, values_ahead_;
+  std::int64_t count_ = 0;
+};
+
+class ValueReader {
+ public:
+  // Heads of `channels` numbers from `first_channel` of rows of `width` on, in groups of
+  // quantised_group(head_dim).
+  ValueReader(const KvRows& rows, std::int64_t width, std::int64_t head_dim, std::int64_t channels,
+              std::int64_t first_channel = 0)
+      : tile_(rows, width, head_dim),
+        channels_(channels),
+        first_channel_(first_channel),
+        width_(padded_width(channels)),
+        plain_(!is_quantised(rows.element) && width_ == channels),
+        scaled_(is_quantised(rows.element) && rows.scales == KvScales::kPerRow &&
+                width_ == channels && channels % 32 == 0 && first_channel % 32 == 0 &&
+                quantised_group(head_dim) == 32),
+        numbers_(plain_ || scaled_ ? 0 : static_cast<std::size_t>(kTileRows * width_)) {}
+
+  std::int64_t width() const { return width_; }
+  ChannelOrder order() const {
+    return plain_ && tile_.rows().element == KvElement::kBFloat16 ? order_even_odd(channels_)
+                                                                  : order_in_place(channels_);
+  }
+  std::int64_t rows_together(std::int64_t first) const {
+    const KvRows& rows = tile_.rows();
+    return has_row_groups(rows) ? kQuantisedRows - first % kQuantisedRows
+                                : rows_in_block(rows, first);
+  }
+  void begin_tile(std::int64_t first, std::int64_t count, std::int64_t last) {
+    count_ = count;
+    tile_.begin(first, count, last);
+  }
+
+  void accumulate(float* output, std::int64_t kv_head, const float* weights) {
+    const auto body = [&](const auto& values) {
+      accumulate_tile(values, output, width_, count_, weights, tile_.ahead());
+    };
+    const std::int64_t channel = first_channel_ + kv_head * channels_;
+    if (!plain_ && !scaled_) {
+      tile_.unpack(0, count_, channel, channels_, width_, numbers_.data());
+      return body(PlainRows<Float32Row>{reinterpret_cast<const std::uint8_t*>(numbers_.data()),
+                                        width_ * std::int64_t{sizeof(float)}});
+    }
+    with_element(tile_.rows().element, [&](auto row) {
+      using Row = decltype(row);
+      if constexpr (Row::kBits > 8) {
+        body(PlainRows<Row>{tile_.at(0, channel), tile_.stride()});
+      } else {
+        body(ScaledRows<Row>{tile_.at(0, channel), tile_.stride(),
+                             tile_.scales().row(0) + channel / 32 * 2, tile_.scales().stride()});
+      }
+    });
+  }
+
+ private:
+  TileRows tile_;
+  std::int64_t channels_, first_channel_, width_;
+  bool plain_, scaled_;
+  std::vector<float> numbers_;  // [kTileRows, width], zeros from `channels` on
+  std::int64_t count_ = 0;
 };
 
 #endif  // HWY_TARGET != HWY_SCALAR

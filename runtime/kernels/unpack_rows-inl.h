@@ -124,27 +124,34 @@ class TileScales {
  public:
   TileScales(std::int64_t width, std::int64_t head_dim) : width_(width), head_dim_(head_dim) {}
 
-  // {scale, minimum} of every group of a row's channels; or of all channels, scales and then minima.
-  const float* row(std::int64_t row) const { return memory_.data() + row * stride_; }
+  // Of the tile's row: {scale, minimum} of every group of channels; or the scales and then the minima
+  // of all channels.
+  const float* row(std::int64_t line) const {
+    return memory_.data() + (per_row_ ? line : (in_group_ + line) / kQuantisedRows) * stride_;
+  }
   std::int64_t stride() const { return stride_; }
 
   void set(const KvRows& rows, std::int64_t first, std::int64_t count) {
     if (!is_quantised(rows.element)) {
       return;
     }
-    const bool per_row = rows.scales == KvScales::kPerRow;
-    stride_ = per_row ? 2 * (width_ / quantised_group(head_dim_)) : 2 * width_;
-    const std::int64_t lines = per_row ? count : 1;
-    memory_.resize(static_cast<std::size_t>(std::max(lines, std::int64_t{1}) * stride_));
+    per_row_ = rows.scales == KvScales::kPerRow;
+    in_group_ = first % rows.block_rows % kQuantisedRows;
+    stride_ = per_row_ ? 2 * (width_ / quantised_group(head_dim_)) : 2 * width_;
+    const std::int64_t step = per_row_ ? 1 : kQuantisedRows;
+    const std::int64_t begin = per_row_ ? first : first - in_group_;
+    const std::int64_t lines = (first + count - begin + step - 1) / step;
+    memory_.resize(std::max(memory_.size(), static_cast<std::size_t>(lines * stride_)));
     for (std::int64_t line = 0; line < lines; ++line) {
-      widen_row(reinterpret_cast<const hwy::float16_t*>(
-                    kv_row_place(rows, width_, head_dim_, first + line).scales),
-                stride_, memory_.data() + line * stride_);
+      const KvRowPlace place = kv_row_place(rows, width_, head_dim_, begin + line * step);
+      widen_row(reinterpret_cast<const hwy::float16_t*>(place.scales), stride_,
+                memory_.data() + line * stride_);
     }
   }
 
  private:
-  std::int64_t width_, head_dim_, stride_ = 0;
+  std::int64_t width_, head_dim_, stride_ = 0, in_group_ = 0;
+  bool per_row_ = true;
   std::vector<float> memory_;
 };
 
@@ -168,7 +175,7 @@ inline void unpack_row(const RowsPiece& piece, const TileScales& scales, std::in
   }
   widen_codes(piece, place.codes, to);
   if (rows.scales == KvScales::kPerChannel) {
-    const float* of_channels = scales.row(0) + piece.first_channel;
+    const float* of_channels = scales.row(line) + piece.first_channel;
     return scale_row(of_channels, of_channels + piece.width, piece.count, to);
   }
   const std::int64_t group = quantised_group(piece.head_dim);

@@ -1,0 +1,71 @@
+#include "runtime/kernels/rank_space_attention.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/kernels/rank_space_attention.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+
+#include "runtime/kernels/segment_reader-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvc::HWY_NAMESPACE {
+#if HWY_TARGET == HWY_SCALAR
+
+void attend_latents(const DecodeAttentionParams& params, const RankSpaceSegment& segment,
+                    std::int64_t first, std::int64_t last, const AttentionPartial& partial) {
+  rank_space_attention_partial_reference(params, segment, first, last, partial);
+}
+
+#else
+
+void attend_latents(const DecodeAttentionParams& params, const RankSpaceSegment& segment,
+                    std::int64_t first, std::int64_t last, const AttentionPartial& partial) {
+  const QuadHeads heads(params);
+  KeyReader keys(params, segment.keys);
+  ValueReader latents(segment.latents, segment.width, segment.width, segment.rank,
+                      segment.first_channel);
+  const QuadQueries queries(params, keys.width(), keys.order());
+  QuadOutputs outputs(params, latents.width());
+  QuadSoftmaxes softmaxes(params);
+  HWY_ALIGN float scores[kScores + hn::MaxLanes(Wide())];
+  for (std::int64_t row = first; row < last;) {
+    const std::int64_t latent = segment.first_latent + row;
+    const std::int64_t count =
+        std::min({kTileRows, last - row, keys.rows_together(row), latents.rows_together(latent)});
+    keys.begin_tile(row, count, last);
+    latents.begin_tile(latent, count, segment.first_latent + last);
+    for (std::int64_t quad = 0; quad < heads.count; ++quad) {
+      keys.score(queries[quad], heads.kv_head(quad), scores);
+      if (params.softcap != 0) {
+        cap_scores(params.softcap, count, scores);
+      }
+      apply(exponentiate(softmaxes[quad], count, scores), latents.width(), outputs[quad]);
+      latents.accumulate(outputs[quad], 0, scores);
+    }
+    row += count;
+  }
+  softmaxes.begin(partial, segment.rank);
+  outputs.add_to(partial.output, latents.order());
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
+
+}  // namespace kvc::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvc {
+
+HWY_EXPORT(attend_latents);
+
+void rank_space_attention_partial(const DecodeAttentionParams& params,
+                                  const RankSpaceSegment& segment, std::int64_t first,
+                                  std::int64_t last, const AttentionPartial& partial) {
+  HWY_DYNAMIC_DISPATCH(attend_latents)(params, segment, first, last, partial);
+}
+
+}  // namespace kvc
+#endif  // HWY_ONCE
