@@ -11,6 +11,7 @@
 
 #include "runtime/kernels/fast_narrow.h"
 #include "runtime/kernels/kv_element.h"
+#include "runtime/kernels/narrow.h"
 
 // Plain loops that the compiler vectorises, once for each target. Compiled without contraction of
 // products and sums, so that the codes are the reference's.
