@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <cstdint>
 #include <memory>
@@ -17,6 +18,19 @@ namespace kvc::testing {
 constexpr double kRounding = 2e-4;  // logits of order 1 after four layers in float32
 
 using Row = std::vector<std::int64_t>;
+
+// While alive, torch computes on one thread: tiny tensors gain nothing from more, and wait for them on a
+// machine that has other work.
+class OneThread {
+ public:
+  OneThread() : before_(at::get_num_threads()) { at::set_num_threads(1); }
+  ~OneThread() { at::set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
 
 Row part(const Row& ids, std::size_t first, std::size_t last);
 

@@ -52,6 +52,7 @@ void expect_independent(const Engine& engine, std::int64_t vocab_size) {
 }
 
 TEST(Fork, SharesMemoryAndGoesItsOwnWay) {
+  const testing::OneThread one;
   const SyntheticCheckpoint model{.model_type = "qwen3"};
   for (const char* dtype : {"float32", "bfloat16", "int8", "int4"}) {
     const auto plain = testing::load_plain(model, testing::cache_of(dtype));

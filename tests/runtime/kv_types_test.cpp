@@ -30,6 +30,10 @@ using testing::SyntheticCheckpoint;
 using testing::TemporaryDirectory;
 using testing::tensors_close;
 
+class IntegerCache : public ::testing::Test {
+  testing::OneThread one_;
+};
+
 // Root mean square of logit differences relative to that of logits.
 double relative_error(const at::Tensor& actual, const at::Tensor& expected) {
   return ((actual - expected).square().mean().sqrt() / expected.square().mean().sqrt())
@@ -58,7 +62,7 @@ KvPlan half_plain_plan(const SyntheticCheckpoint& model, std::int64_t rank,
   return plan;
 }
 
-TEST(IntegerCache, KeepsTheLogitsAsFarAsItsTypeDoes) {
+TEST_F(IntegerCache, KeepsTheLogitsAsFarAsItsTypeDoes) {
   for (const SyntheticCheckpoint& model : architectures()) {
     const Row ids = random_ids(1, 240, model.vocab_size, 1).front();
     const at::Tensor expected = plain_logits(model, ids);
@@ -74,7 +78,7 @@ TEST(IntegerCache, KeepsTheLogitsAsFarAsItsTypeDoes) {
 }
 
 // One token at a time goes through the kernel, which turns keys itself; several through tensors.
-TEST(IntegerCache, SeveralIdsEqualOneAtATime) {
+TEST_F(IntegerCache, SeveralIdsEqualOneAtATime) {
   for (const SyntheticCheckpoint& model : architectures()) {
     const Row ids = random_ids(1, 250, model.vocab_size, 2).front();
     for (const char* dtype : {"int8", "int4"}) {
@@ -86,7 +90,7 @@ TEST(IntegerCache, SeveralIdsEqualOneAtATime) {
   }
 }
 
-TEST(IntegerCache, DoesNotDependOnHowAPromptIsCut) {
+TEST_F(IntegerCache, DoesNotDependOnHowAPromptIsCut) {
   const SyntheticCheckpoint model{.model_type = "qwen3"};
   const Row ids = random_ids(1, 230, model.vocab_size, 3).front();
   for (const char* dtype : {"int8", "int4"}) {
@@ -101,7 +105,7 @@ TEST(IntegerCache, DoesNotDependOnHowAPromptIsCut) {
   }
 }
 
-TEST(IntegerCache, LaterPromptsReadIt) {
+TEST_F(IntegerCache, LaterPromptsReadIt) {
   const SyntheticCheckpoint model{.model_type = "llama", .rope_type = "llama3"};
   const Row ids = random_ids(1, 250, model.vocab_size, 4).front();
   const auto engine = load_plain(model, cache_of("int8"));
@@ -114,7 +118,7 @@ TEST(IntegerCache, LaterPromptsReadIt) {
 }
 
 // Keys that were turned by the angles of their time become codes as they are.
-TEST(IntegerCache, FollowsRopeThatDependsOnTheLength) {
+TEST_F(IntegerCache, FollowsRopeThatDependsOnTheLength) {
   const SyntheticCheckpoint model{.model_type = "llama"};
   const TemporaryDirectory directory;
   testing::write_synthetic_checkpoint(directory.path(), model);
@@ -132,7 +136,7 @@ TEST(IntegerCache, FollowsRopeThatDependsOnTheLength) {
 }
 
 // Codes, exact tokens and pages of every kind of store, at every step.
-TEST(IntegerCache, AllocatedBytesEqualTheFormulaAtEveryStep) {
+TEST_F(IntegerCache, AllocatedBytesEqualTheFormulaAtEveryStep) {
   for (const char* type : {"llama", "qwen3"}) {
     const SyntheticCheckpoint model{.model_type = type};
     for (const MergeRule rule : {MergeRule::kNone, MergeRule::kMean, MergeRule::kLs}) {
@@ -159,7 +163,7 @@ TEST(IntegerCache, AllocatedBytesEqualTheFormulaAtEveryStep) {
   }
 }
 
-TEST(IntegerCache, LatentsAndUnmergedTokensKeepTheLogits) {
+TEST_F(IntegerCache, LatentsAndUnmergedTokensKeepTheLogits) {
   for (const char* type : {"llama", "qwen3"}) {
     const SyntheticCheckpoint model{.model_type = type, .attention_bias = true};
     const Row ids = random_ids(1, 150, model.vocab_size, 6).front();
@@ -174,7 +178,7 @@ TEST(IntegerCache, LatentsAndUnmergedTokensKeepTheLogits) {
   }
 }
 
-TEST(IntegerCache, MergedLatentsLoseLittleMore) {
+TEST_F(IntegerCache, MergedLatentsLoseLittleMore) {
   const SyntheticCheckpoint model{.model_type = "qwen3"};
   const Row ids = random_ids(1, 150, model.vocab_size, 7).front();
   MergePolicy policy = small_policy(MergeRule::kLs);
@@ -189,7 +193,7 @@ TEST(IntegerCache, MergedLatentsLoseLittleMore) {
 }
 
 // Keys far beyond float16 saturate where the model computes in float32.
-TEST(IntegerCache, LargeNumbersStayFinite) {
+TEST_F(IntegerCache, LargeNumbersStayFinite) {
   const KvPlan plan = plain_plan(1, 2, 8);
   KeyValueStore store = plain_store(
       plan, {.pool = std::make_shared<KvPool>(32), .dtype = at::kHalf, .codes = KvElement::kInt8});

@@ -135,6 +135,7 @@ class RandomOperations {
 
 void run_operations(const Engine& engine, const SyntheticCheckpoint& model, int count,
                     double accuracy) {
+  const testing::OneThread one;
   {
     const testing::PlainModel reference(model);
     RandomOperations operations(engine, reference, 1);
