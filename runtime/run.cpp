@@ -27,12 +27,12 @@ void print(std::string_view text) {
   std::fflush(stdout);
 }
 
-// The memory of one pass's activations serves the next pass, instead of going back to the system.
+// The memory of one step's activations serves the next step, instead of going back to the system. What a
+// prompt's pieces need is larger and goes back: among other blocks it would leave holes.
 void keep_freed_memory() {
 #ifdef __GLIBC__
-  constexpr int kBytes = 256 << 20;
-  mallopt(M_MMAP_THRESHOLD, kBytes / 8);
-  mallopt(M_TRIM_THRESHOLD, kBytes);
+  mallopt(M_MMAP_THRESHOLD, 4 << 20);
+  mallopt(M_TRIM_THRESHOLD, 256 << 20);
 #endif
 }
 
