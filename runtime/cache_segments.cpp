@@ -5,6 +5,11 @@
 namespace kvc {
 namespace {
 
+// `rows` has no other user.
+at::Tensor with_bias(at::Tensor rows, const at::Tensor& bias) {
+  return bias.defined() ? rows.add_(bias) : rows;
+}
+
 class SegmentBuilder {
  public:
   SegmentBuilder(const Decoder& decoder, int layer, const GroupFactors& factors,
@@ -16,13 +21,26 @@ class SegmentBuilder {
         num_queries_(num_queries),
         length_(length) {}
 
-  Segment from_latents(const RowStore& stored, const at::Tensor& positions,
+  // Rows of `expanded` are the keys and values of the first latents; null: there are none.
+  void add_latents(const RowStore& stored, const at::Tensor& positions, const Reconstruction& layer,
+                   const KeyValueStore* expanded, std::vector<Segment>& segments) const {
+    const std::int64_t rebuilt = expanded == nullptr ? 0 : expanded->num_exact();
+    if (rebuilt > 0) {
+      segments.push_back(from_exact(*expanded, positions.narrow(0, 0, rebuilt)));
+    }
+    if (rebuilt < stored.num_rows()) {
+      segments.push_back(from_latents(stored, rebuilt, positions.slice(0, rebuilt), layer));
+    }
+  }
+
+  // Rows from `first` on, at `positions`.
+  Segment from_latents(const RowStore& stored, std::int64_t first, const at::Tensor& positions,
                        const Reconstruction& layer) const {
     const ModelConfig& config = decoder_.config();
-    const at::Tensor latent = stored.rows(decoder_.dtype());
-    const Linear rebuild_key{layer.key, weights_.k_proj.bias};
-    const at::Tensor key = rebuild_key(latent.narrow(1, 0, factors_.key_rank))
-                               .view({-1, config.num_kv_heads, config.head_dim});
+    const at::Tensor latent = stored.rows(first, positions.size(0), decoder_.dtype());
+    const at::Tensor key =
+        with_bias(rebuild_key(layer, latent.narrow(1, 0, factors_.key_rank)), weights_.k_proj.bias)
+            .view({-1, config.num_kv_heads, config.head_dim});
     Segment segment{
         .key = finish(key, positions),
         .positions = positions,
@@ -87,9 +105,11 @@ at::Tensor pending_positions(std::int64_t pending, std::int64_t num_tokens,
 void add_unmerged(const SegmentBuilder& builder, const LatentStore& store, int index,
                   const GroupFactors& factors, std::vector<Segment>& segments) {
   const at::Tensor positions = store.unmerged_positions().tensor();
+  const auto at_index = static_cast<std::size_t>(index);
   if (store.keeps_latents()) {
-    segments.push_back(builder.from_latents(store.unmerged_latent(index), positions,
-                                            factors.layers[static_cast<std::size_t>(index)]));
+    const std::optional<Expansion>& expansion = store.expansion();
+    builder.add_latents(store.unmerged_latent(index), positions, factors.layers[at_index],
+                        expansion ? &expansion->unmerged[at_index] : nullptr, segments);
     return;
   }
   const KeyValueStore& rows = store.unmerged(index);
@@ -112,10 +132,11 @@ KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
                      const GroupFactors& factors, const Reconstruction& layer,
                      const at::Tensor& latent) {
   const ModelConfig& config = decoder.config();
-  const Linear key{layer.key, weights.k_proj.bias}, value{layer.value, weights.v_proj.bias};
+  const Linear value{layer.value, weights.v_proj.bias};
   const std::vector<std::int64_t> shape{-1, config.num_kv_heads, config.head_dim};
   return {
-      key(latent.narrow(1, 0, factors.key_rank)).view(shape),
+      with_bias(rebuild_key(layer, latent.narrow(1, 0, factors.key_rank)), weights.k_proj.bias)
+          .view(shape),
       value(latent.narrow(1, latent.size(1) - factors.value_rank, factors.value_rank)).view(shape)};
 }
 
@@ -128,8 +149,10 @@ std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, 
   const auto at_index = static_cast<std::size_t>(index);
   std::vector<Segment> segments;
   if (store.merged_positions().size() > 0) {
-    segments.push_back(builder.from_latents(store.merged(), store.merged_positions().tensor(),
-                                            factors.merged_layers[at_index]));
+    const std::optional<Expansion>& expansion = store.expansion();
+    builder.add_latents(store.merged(), store.merged_positions().tensor(),
+                        factors.merged_layers[at_index],
+                        expansion ? &expansion->merged[at_index] : nullptr, segments);
   }
   if (store.unmerged_positions().size() > 0) {
     add_unmerged(builder, store, index, factors, segments);

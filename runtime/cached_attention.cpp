@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "runtime/cache_segments.h"
+#include "runtime/latent_attention.h"
 #include "runtime/latent_encoding.h"
 #include "runtime/mla_attention.h"
 #include "runtime/plain_attention.h"
-#include "runtime/segment_attention.h"
 
 namespace kvc {
 
@@ -149,11 +149,9 @@ at::Tensor CachedAttention::attend_sequence(const Place& place, const NewTokens&
     return attend_plain(decoder_, place.layer, cache.plain_layer(place.layer),
                         plan_.policy.sink_tokens, own(tokens.query), own(positions));
   }
-  const std::vector<Segment> segments = cache_segments(
-      decoder_, plan_, place.group, place.index,
-      factors_.groups[static_cast<std::size_t>(place.group)], cache.group(place.group),
-      own(positions)[count - 1].item<std::int64_t>() + 1, count);
-  return attend_segments(own(tokens.query), own(positions), segments, rule);
+  const GroupLayer layer{plan_, place.group, place.index,
+                         factors_.groups[static_cast<std::size_t>(place.group)]};
+  return attend_group(decoder_, layer, cache.group(place.group), own(tokens.query), own(positions));
 }
 
 }  // namespace kvc

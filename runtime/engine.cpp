@@ -107,39 +107,52 @@ TokenBatch batch_after(const std::vector<KvCache*>& caches, const Engine::Ids& i
 
 }  // namespace
 
+CacheTypes cache_types(const Checkpoint& checkpoint, const ModelConfig& config,
+                       const EngineOptions& options) {
+  CacheTypes types;
+  types.compute =
+      options.dtype.empty() ? storage_dtype(checkpoint, config) : parse_scalar_type(options.dtype);
+  types.kv = parse_kv_dtype(options.kv_dtype.empty() ? name_of(types.compute) : options.kv_dtype);
+  const bool integer = is_integer(types.kv);
+  types.page_tokens = options.page_tokens.value_or(integer ? kQuantisedTokens : kPageTokens);
+  if (integer) {
+    check_integer(types.kv, config, types.page_tokens);
+  }
+  return types;
+}
+
 Engine Engine::load(const std::filesystem::path& directory, const EngineOptions& options) {
   const Checkpoint checkpoint = Checkpoint::open(directory);
   const ModelConfig config = read_model_config(checkpoint);
-  const at::ScalarType dtype =
-      options.dtype.empty() ? storage_dtype(checkpoint, config) : parse_scalar_type(options.dtype);
+  const CacheTypes types = cache_types(checkpoint, config, options);
   Engine engine;
   engine.plan_ = std::make_shared<const KvPlan>(plan_of(checkpoint, config));
-  engine.decoder_ = std::make_unique<Decoder>(checkpoint, dtype, replaced_layers(*engine.plan_),
-                                              parse_weight_type(options.weight_dtype));
-  engine.factors_ = load_latent_factors(checkpoint, *engine.plan_, config.hidden_size, dtype);
-  engine.kv_dtype_ = parse_kv_dtype(options.kv_dtype.empty() ? name_of(dtype) : options.kv_dtype);
-  const bool integer = is_integer(engine.kv_dtype_);
-  const std::int64_t page_tokens =
-      options.page_tokens.value_or(integer ? kQuantisedTokens : kPageTokens);
-  if (integer) {
-    check_integer(engine.kv_dtype_, config, page_tokens);
-  }
-  engine.pool_ = std::make_shared<KvPool>(page_tokens);
+  engine.decoder_ =
+      std::make_unique<Decoder>(checkpoint, types.compute, replaced_layers(*engine.plan_),
+                                parse_weight_type(options.weight_dtype));
+  engine.factors_ =
+      load_latent_factors(checkpoint, *engine.plan_, config.hidden_size, types.compute);
+  engine.kv_dtype_ = types.kv;
+  engine.pool_ = std::make_shared<KvPool>(types.page_tokens);
   engine.prefill_chunk_ = options.prefill_chunk;
   if (options.time_parts) {
     engine.part_times_ = std::make_unique<PartTimes>();
+  }
+  if (options.memory_bytes) {
+    engine.budget_.emplace(*options.memory_bytes, engine.store_options(), engine.kv_dtype_);
   }
   return engine;
 }
 
 std::int64_t Engine::weight_bytes() const { return decoder_->weight_bytes() + factors_.bytes(); }
 
-KvCache Engine::new_cache() const {
-  return {plan_,
-          {.pool = pool_,
-           .dtype = scalar_type_of(kv_dtype_, decoder_->dtype()),
-           .codes = codes_of(kv_dtype_)}};
+StoreOptions Engine::store_options() const {
+  return {.pool = pool_,
+          .dtype = scalar_type_of(kv_dtype_, decoder_->dtype()),
+          .codes = codes_of(kv_dtype_)};
 }
+
+KvCache Engine::new_cache() const { return {plan_, store_options()}; }
 
 KvDtype Engine::original_kv_dtype() const { return parse_kv_dtype(name_of(decoder_->dtype())); }
 
@@ -156,6 +169,14 @@ void Engine::check_call(const std::vector<Sequence*>& sequences, const Ids& ids)
                 config().vocab_size);
     }
   }
+}
+
+std::vector<std::int64_t> Engine::lengths_of(const Ids& ids) {
+  std::vector<std::int64_t> lengths;
+  for (const auto& sequence : ids) {
+    lengths.push_back(static_cast<std::int64_t>(sequence.size()));
+  }
+  return lengths;
 }
 
 // Multiplications of one layer: weights times tokens, and every query with every cached token.
@@ -259,14 +280,22 @@ bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
   if (active.empty()) {
     return any;
   }
+  if (budget_) {
+    budget_->make_room(caches, lengths_of(chunks), false);
+  }
   const std::vector<at::Tensor> logits = forward(caches, chunks, rows);
+  bool compressed = false;
   for (std::size_t i = 0; i < active.size(); ++i) {
     if (tokens_until_block(*caches[i]) <= 0) {
       const MergePolicy& policy = plan_->policy;
       const std::int64_t left = undecided_tokens(*caches[i]) - policy.window_tokens;
       compress_oldest(left >= policy.block_tokens ? policy.block_tokens : 0, *caches[i]);
+      compressed = true;
     }
     active[i]->add(logits[i], rows);
+  }
+  if (budget_ && compressed) {
+    budget_->use_room(*decoder_, factors_, caches);
   }
   return true;
 }

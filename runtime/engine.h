@@ -10,11 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "core/checkpoint.h"
 #include "core/kv_plan.h"
 #include "model/decoder.h"
 #include "runtime/cached_attention.h"
 #include "runtime/kv_cache.h"
 #include "runtime/latent_factors.h"
+#include "runtime/memory_budget.h"
 #include "runtime/part_times.h"
 #include "runtime/prompt_reader.h"
 
@@ -23,12 +25,23 @@ namespace kvc {
 struct EngineOptions {
   std::string dtype;     // compute and weights: "float32", ...; empty: as stored
   std::string kv_dtype;  // what the KV cache stores; empty: the compute dtype
-  std::optional<std::int64_t> page_tokens{};  // KV stores grow by so many; 16, or 32 for integers
+  std::optional<std::int64_t> memory_bytes{};  // of KV caches: a limit (runtime/memory_budget.h)
+  std::optional<std::int64_t> page_tokens{};   // KV stores grow by so many; 16, or 32 for integers
   // A prompt's tokens whose activations are in memory at a time; 0: all. Results differ by rounding.
   std::int64_t prefill_chunk = 2048;
   bool time_parts = false;     // measure where the time goes
   std::string weight_dtype{};  // "int8": matrices that activations meet; empty: as dtype
 };
+
+// What an engine computes in, and how its caches store.
+struct CacheTypes {
+  at::ScalarType compute = at::kFloat;
+  KvDtype kv = KvDtype::kFloat32;
+  std::int64_t page_tokens = 0;
+};
+// Error for a type that the model's heads or the pages do not fit.
+CacheTypes cache_types(const Checkpoint& checkpoint, const ModelConfig& config,
+                       const EngineOptions& options);
 
 // One sequence and its KV cache. Movable; gives its memory back when destroyed.
 class Sequence {
@@ -80,18 +93,22 @@ class Engine {
  private:
   struct PendingIds;
   Engine() = default;
+  static std::vector<std::int64_t> lengths_of(const Ids& ids);
   void check_call(const std::vector<Sequence*>& sequences, const Ids& ids) const;
   std::int64_t layer_work(const std::vector<KvCache*>& caches,
                           const std::vector<std::int64_t>& lengths) const;
   std::vector<at::Tensor> forward(const std::vector<KvCache*>& caches, const Ids& ids,
                                   Rows rows) const;
   bool extend_round(std::vector<PendingIds>& pending, Rows rows) const;
+  StoreOptions store_options() const;
   KvCache new_cache() const;
   std::int64_t tokens_until_longrope(const KvCache& cache) const;
   at::Tensor read_again(KvCache& cache, const std::vector<std::int64_t>& ids, Rows rows,
                         const Stopped& stopped) const;
   std::vector<at::Tensor> read(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
                                const Stopped& stopped) const;
+  std::vector<at::Tensor> read_all(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
+                                   const Stopped& stopped) const;
   std::vector<PromptPiece> pieces_of_prompts(const std::vector<KvCache*>& caches,
                                              const Ids& ids) const;
   std::vector<at::Tensor> prompt_logits(const std::vector<PromptPiece>& pieces,
@@ -106,6 +123,7 @@ class Engine {
   LatentFactors factors_;
   std::int64_t prefill_chunk_ = 0;
   std::unique_ptr<PartTimes> part_times_;
+  std::optional<MemoryBudget> budget_;
 };
 
 }  // namespace kvc

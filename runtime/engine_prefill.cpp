@@ -64,14 +64,22 @@ std::vector<at::Tensor> Engine::prompt_logits(const std::vector<PromptPiece>& pi
 }
 
 std::vector<at::Tensor> Engine::read(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
-                                     const Stopped& stopped) const try {
+                                     const Stopped& stopped) const {
+  if (!budget_) {
+    return read_all(caches, ids, rows, stopped);
+  }
+  budget_->make_room(caches, lengths_of(ids), true);
+  std::vector<at::Tensor> logits = read_all(caches, ids, rows, stopped);
+  budget_->use_room(*decoder_, factors_, caches);
+  return logits;
+}
+
+std::vector<at::Tensor> Engine::read_all(const std::vector<KvCache*>& caches, const Ids& ids,
+                                         Rows rows, const Stopped& stopped) const try {
   const std::vector<PromptPiece> pieces = pieces_of_prompts(caches, ids);
   std::vector<at::Tensor> hidden_states;
   {
-    std::vector<std::int64_t> lengths;
-    for (const auto& sequence : ids) {
-      lengths.push_back(length_of(sequence));
-    }
+    const std::vector<std::int64_t> lengths = lengths_of(ids);
     const ThreadScope threads(layer_work(caches, lengths));
     const PartScope scope(part_times_.get(), Part::kModel);
     hidden_states = read_pieces(*decoder_, *plan_, factors_, caches, lengths, pieces, stopped,

@@ -50,6 +50,7 @@ KvBytes KvCache::bytes() const {
     bytes.merged += segments[0];
     bytes.unmerged += segments[1];
     bytes.pending += segments[2];
+    bytes.expanded += group.expansion() ? group.expansion()->bytes() : 0;
   }
   return bytes;
 }

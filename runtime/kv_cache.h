@@ -21,7 +21,9 @@ struct KvBytes {
   std::int64_t unmerged = 0;  // decided against merging
   std::int64_t pending = 0;   // sinks, window and incomplete block
 
-  std::int64_t total() const { return plain + merged + unmerged + pending; }
+  std::int64_t expanded = 0;  // rebuilt beside the latents, where a memory budget leaves room
+
+  std::int64_t total() const { return plain + merged + unmerged + pending + expanded; }
 };
 
 // A copy shares its blocks with the original until one of them writes.

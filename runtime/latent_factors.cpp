@@ -24,6 +24,18 @@ std::vector<Reconstruction> split_layers(const at::Tensor& stacked, int num_laye
   return layers;
 }
 
+KeptChannels kept_channels(const at::Tensor& proj) {
+  const at::Tensor ones = proj == 1;
+  const at::Tensor is_unit = at::logical_and((proj != 0).sum(1) == 1, ones.any(1));
+  const at::Tensor channels = is_unit.nonzero().squeeze(1);
+  if (channels.size(0) == 0) {
+    return {};
+  }
+  const at::Tensor others = is_unit.logical_not().nonzero().squeeze(1);
+  const at::Tensor numbers = ones.index_select(0, channels).to(at::kByte).argmax(1);
+  return {channels, numbers, others, proj.index_select(0, others)};
+}
+
 class GroupLoader {
  public:
   GroupLoader(const Checkpoint& checkpoint, const KvPlan& plan, int group, std::int64_t hidden_size,
@@ -70,6 +82,9 @@ class GroupLoader {
                                   ? split_layers(load("merged_reconstruct_proj", shape, dtype_),
                                                  spec_.num_layers, plan_.kv_dim())
                                   : factors.layers;
+      for (Reconstruction& layer : factors.merged_layers) {
+        layer.kept = kept_channels(layer.key);
+      }
     }
     return factors;
   }
@@ -92,6 +107,10 @@ std::int64_t bytes_of(const std::vector<Reconstruction>& layers) {
   std::int64_t bytes = 0;
   for (const Reconstruction& layer : layers) {
     bytes += static_cast<std::int64_t>(layer.key.nbytes() + layer.value.nbytes());
+    for (const at::Tensor& kept :
+         {layer.kept.channels, layer.kept.numbers, layer.kept.others, layer.kept.proj}) {
+      bytes += kept.defined() ? static_cast<std::int64_t>(kept.nbytes()) : 0;
+    }
   }
   return bytes;
 }
@@ -101,6 +120,15 @@ bool share_memory(const std::vector<Reconstruction>& a, const std::vector<Recons
 }
 
 }  // namespace
+
+at::Tensor rebuild_key(const Reconstruction& layer, const at::Tensor& latent) {
+  if (!layer.kept.channels.defined()) {
+    return at::linear(latent, layer.key);
+  }
+  at::Tensor key = at::empty({latent.size(0), layer.key.size(0)}, latent.options());
+  key.index_copy_(1, layer.kept.channels, latent.index_select(1, layer.kept.numbers));
+  return key.index_copy_(1, layer.kept.others, at::linear(latent, layer.kept.proj));
+}
 
 std::int64_t LatentFactors::bytes() const {
   std::int64_t total = 0;

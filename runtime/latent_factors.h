@@ -11,11 +11,24 @@
 
 namespace kvc {
 
+// Key channels that are numbers of the latent themselves: the unit rows that the pivot gauge gives B
+// (convert/pivot_gauge.h).
+struct KeptChannels {
+  at::Tensor channels;  // [k] of the key, or undefined where there are none
+  at::Tensor numbers;   // [k] of the latent
+  at::Tensor others;    // [kv_dim - k] channels that are rebuilt
+  at::Tensor proj;      // [kv_dim - k, key_rank] from the latent
+};
+
 // From a latent to one layer's bias-free pre-RoPE key (before its norm) and bias-free value.
 struct Reconstruction {
   at::Tensor key;    // [kv_dim, key_rank]
   at::Tensor value;  // [kv_dim, value_rank]
+  KeptChannels kept{};
 };
+
+// latent [n, key_rank], of the factors' dtype; [n, kv_dim] bias-free.
+at::Tensor rebuild_key(const Reconstruction& layer, const at::Tensor& latent);
 
 struct GroupFactors {
   std::int64_t key_rank = 0;  // first channels of a latent that make keys: split_kv only, else rank

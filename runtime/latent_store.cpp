@@ -62,6 +62,19 @@ at::Tensor PositionList::tensor() const {
   return at::cat(ranges);
 }
 
+std::int64_t PositionList::count_before(std::int64_t position) const {
+  if (rows_) {
+    const at::Tensor positions = rows_->rows(at::kInt);
+    const auto* first = positions.const_data_ptr<std::int32_t>();
+    return std::lower_bound(first, first + size_, position) - first;
+  }
+  std::int64_t count = 0;
+  for (const auto& [first, length] : runs_) {
+    count += std::clamp<std::int64_t>(position - first, 0, length);
+  }
+  return count;
+}
+
 LatentStore::LatentStore(const KvPlan& plan, int group, const StoreOptions& options)
     : sink_tokens_(plan.policy.sink_tokens),
       merged_positions_(options, positions_per_token(plan)),
@@ -96,6 +109,16 @@ GroupTokens LatentStore::tokens() const {
   return {.merged = merged_.num_rows(),
           .unmerged = unmerged_positions_.size(),
           .pending = pending_.front().num_exact()};
+}
+
+std::int64_t Expansion::bytes() const { return bytes_of(merged) + bytes_of(unmerged); }
+
+bool LatentStore::is_expanded() const {
+  const auto covers = [](const std::vector<KeyValueStore>& layers, std::int64_t rows) {
+    return rows == 0 || (!layers.empty() && layers.back().num_exact() == rows);
+  };
+  return expansion_ && covers(expansion_->merged, merged_.num_rows()) &&
+         (!keeps_latents() || covers(expansion_->unmerged, unmerged_positions_.size()));
 }
 
 std::vector<std::int64_t> LatentStore::segment_bytes() const {
@@ -136,30 +159,26 @@ void LatentStore::decide(const at::Tensor& merge, const at::Tensor& positions,
   const auto select = [&](const RowStore& rows) {
     return rows.rows(first, count, rows.dtype()).index_select(0, kept);
   };
-  for (std::size_t index = 0; index < pending_.size(); ++index) {
+  for (std::size_t index = 0; index < pending_.size();
+       ++index) {  // one layer's rows are held twice
     if (keeps_latents()) {
       unmerged_latents_[index].append(select(held_latents_[index]));
+      held_latents_[index].erase(first, count);
     } else {
       unmerged_[index].append(select(pending_[index].key), select(pending_[index].value));
+    }
+    pending_[index].key.erase(first, count);
+    pending_[index].value.erase(first, count);
+  }
+  for (std::vector<RowStore>* held : {&held_rms_, &held_weighted_}) {
+    for (RowStore& rows : *held) {
+      rows.erase(first, count);
     }
   }
   unmerged_positions_.append(positions.index_select(0, kept));
   if (latents.defined()) {
     merged_.append(latents);
     merged_positions_.append(positions.index_select(0, merge.nonzero().squeeze(1)));
-  }
-  drop_pending(count);
-}
-
-void LatentStore::drop_pending(std::int64_t count) {
-  for (KeyValueStore& layer : pending_) {
-    layer.key.erase(sink_tokens_, count);
-    layer.value.erase(sink_tokens_, count);
-  }
-  for (std::vector<RowStore>* held : {&held_latents_, &held_rms_, &held_weighted_}) {
-    for (RowStore& rows : *held) {
-      rows.erase(sink_tokens_, count);
-    }
   }
 }
 

@@ -20,8 +20,9 @@ class PositionList {
  public:
   PositionList(const StoreOptions& options, bool per_token);
   std::int64_t size() const { return size_; }
-  void append(const at::Tensor& positions);  // [n] int64, ascending
-  at::Tensor tensor() const;                 // [size] int64
+  void append(const at::Tensor& positions);                // [n] int64, ascending
+  at::Tensor tensor() const;                               // [size] int64
+  std::int64_t count_before(std::int64_t position) const;  // of the list's, which ascend
   std::int64_t bytes() const { return rows_ ? rows_->bytes() : 0; }
 
  private:
@@ -30,12 +31,20 @@ class PositionList {
   std::int64_t size_ = 0;
 };
 
+// Keys and values rebuilt from the first latents of a store (runtime/expansion.h).
+struct Expansion {
+  std::vector<KeyValueStore> merged;    // [num_layers]
+  std::vector<KeyValueStore> unmerged;  // [num_layers], or empty where they are no latents
+
+  std::int64_t bytes() const;
+};
+
 class LatentStore {
  public:
   LatentStore(const KvPlan& plan, int group, const StoreOptions& options);
 
   GroupTokens tokens() const;
-  // Of the segments, in the order merged, unmerged, pending.
+  // Of the segments, in the order merged, unmerged, pending; without the expansion.
   std::vector<std::int64_t> segment_bytes() const;
 
   // New tokens of layer `index` of the group, exact; every layer of the group in turn.
@@ -50,6 +59,11 @@ class LatentStore {
   // Decides the `merge.size(0)` oldest pending tokens that are not sinks. merge: [n] bool;
   // positions: [n] int64; latents: merged latents of the tokens with merge set.
   void decide(const at::Tensor& merge, const at::Tensor& positions, const at::Tensor& latents);
+
+  std::optional<Expansion>& expansion() { return expansion_; }
+  const std::optional<Expansion>& expansion() const { return expansion_; }
+  // Has every latent its keys and values beside it?
+  bool is_expanded() const;
 
   const PositionList& merged_positions() const { return merged_positions_; }
   const PositionList& unmerged_positions() const { return unmerged_positions_; }
@@ -72,7 +86,6 @@ class LatentStore {
     return layers[static_cast<std::size_t>(index)];
   }
   void reserve(const KvPlan& plan, int group, const StoreOptions& options);
-  void drop_pending(std::int64_t count);
 
   std::int64_t sink_tokens_ = 0;
   PositionList merged_positions_, unmerged_positions_;
@@ -82,6 +95,7 @@ class LatentStore {
   std::vector<RowStore> held_latents_;             // [num_layers], or empty; likewise held_rms_
   std::vector<RowStore> held_rms_;
   std::vector<RowStore> held_weighted_;  // weighted latent and score, or empty
+  std::optional<Expansion> expansion_;
 };
 
 }  // namespace kvc

@@ -63,7 +63,15 @@ void declare_engine(CLI::App& app, kvc::RunOptions& options) {
   app.add_option("--prefill-chunk", options.engine.prefill_chunk,
                  "Prompt tokens that are read at a time; bounds memory, not results; 0: all");
   app.add_option("--policy", options.policy, "Token policy (not available yet)");
-  app.add_option("--memory", options.memory, "KV memory budget in bytes (not available yet)");
+  app.add_option_function<std::string>(
+      "--memory",
+      [&options](const std::string& text) {
+        options.engine.memory_bytes = kvc::parse_bytes("--memory", text);
+      },
+      "KV memory at most, e.g. 2GiB; what the caches leave of it holds keys and values rebuilt "
+      "from "
+      "latents, for speed");
+  app.add_flag("--plan", options.plan, "Print what the KV cache of this run will take, and stop");
 }
 
 void declare_output(CLI::App& app, kvc::RunOptions& options) {

@@ -15,6 +15,7 @@
 #include "core/progress.h"
 #include "core/safetensors.h"
 #include "runtime/chat.h"
+#include "runtime/memory_plan.h"
 #include "runtime/prompts.h"
 #include "runtime/run_report.h"
 #include "runtime/text_stream.h"
@@ -62,10 +63,6 @@ void check(const RunOptions& options) {
                   "--policy {}: token policies are not available yet; what a conversion merges is "
                   "part of the checkpoint",
                   options.policy);
-  KVC_CHECK_USAGE(options.memory.empty(),
-                  "--memory {}: a memory budget is not available yet; choose --kept-ratio when "
-                  "converting",
-                  options.memory);
   check_tokens("--page-tokens", options.engine.page_tokens.value_or(1), 1);
   check_tokens("--max-new-tokens", options.generate.max_new_tokens, 0);
   check_tokens("--prefill-tokens", options.generate.prefill_tokens, 0);
@@ -212,6 +209,9 @@ void run(const RunOptions& given) {
   options.generate.sampling = resolve(given.sampling, given.model);
   options.generate.stopped = is_interrupted;
   options.engine.time_parts = given.stats || given.json;
+  if (options.plan) {
+    return print_memory_plan(options);
+  }
   if (options.threads > 0) {
     at::set_num_threads(options.threads);
   }

@@ -33,7 +33,8 @@ struct RunOptions {
   bool json = false;
   bool force = false;
   int threads = 0;             // 0: as many as the machine has
-  std::string policy, memory;  // named by the command line's contract; refused
+  bool plan = false;   // print what the KV caches will take and stop
+  std::string policy;  // named by the command line's contract; refused
 };
 
 // Throws Error of ExitCode::kInterrupted after what there was has been printed.

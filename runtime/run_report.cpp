@@ -33,7 +33,8 @@ Json segments_json(const KvBytes& bytes) {
   return {{"plain", bytes.plain},
           {"merged", bytes.merged},
           {"unmerged", bytes.unmerged},
-          {"pending", bytes.pending}};
+          {"pending", bytes.pending},
+          {"expanded", bytes.expanded}};
 }
 
 Json kv_json(const Engine& engine, const Generated& sequence) {

@@ -132,7 +132,7 @@ TEST(Kvrun, RefusesUsageThatCannotWork) {
   const std::string model = kStories.string();
   for (const auto& [arguments, word] :
        {std::pair("--prompt x --policy h2o", "--policy"),
-        {"--prompt x --memory 1000", "--memory"},
+        {"--prompt x --memory 10XB", "--memory"},
         {"--prompt x --device cuda", "--device"},
         {"--prompt x --temperature -1", "--temperature"},
         {"--prompt x --ids y.json", "--ids"},

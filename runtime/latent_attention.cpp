@@ -1,0 +1,87 @@
+#include "runtime/latent_attention.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "runtime/cache_segments.h"
+#include "runtime/decode.h"
+#include "runtime/segment_attention.h"
+
+namespace kvc {
+namespace {
+
+// Can every token be read without being rebuilt or turned?
+bool lies_ready(const Decoder& decoder, int layer, const LatentStore& store, int index) {
+  const bool has_latents = store.merged_positions().size() > 0 ||
+                           (store.keeps_latents() && store.unmerged_positions().size() > 0);
+  const bool has_codes = !store.keeps_latents() && store.unmerged(index).num_codes() > 0;
+  return !stores_raw_keys(decoder.config(), layer) && !has_codes &&
+         (!has_latents || store.is_expanded());
+}
+
+// Exact rows that the query at the end of num_tokens sees through the window.
+class VisibleRows {
+ public:
+  VisibleRows(std::int64_t num_tokens, const AttentionRule& rule)
+      : first_(num_tokens - std::min(rule.window.value_or(num_tokens), num_tokens)) {}
+
+  // Rows at ascending positions.
+  void add(const KeyValueStore& rows, const PositionList& positions) {
+    add(rows, 0, rows.num_exact(), first_ == 0 ? 0 : positions.count_before(first_));
+  }
+  // Rows of which the first are at positions from 0 on, the others at the end of the sequence.
+  void add_pending(const KeyValueStore& rows, std::int64_t sinks, std::int64_t num_tokens) {
+    const std::int64_t count = rows.num_exact(), leading = std::min(sinks, count);
+    const std::int64_t gap = num_tokens - count;  // tokens that are no longer among them
+    add(rows, 0, leading, first_);
+    add(rows, leading, count, std::max(leading, first_ - gap));
+  }
+  const std::vector<RowRange>& ranges() const { return ranges_; }
+
+ private:
+  void add(const KeyValueStore& rows, std::int64_t begin, std::int64_t end, std::int64_t first) {
+    if (std::max(begin, first) < end) {
+      ranges_.push_back(
+          {{.key = rows.key.table(), .value = rows.value.table()}, std::max(begin, first), end});
+    }
+  }
+
+  std::int64_t first_;  // position
+  std::vector<RowRange> ranges_;
+};
+
+at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const LatentStore& store,
+                      const at::Tensor& query, std::int64_t num_tokens) {
+  const AttentionRule rule = attention_rule(decoder.config(), layer.layer());
+  const auto index = static_cast<std::size_t>(layer.index);
+  VisibleRows rows(num_tokens, rule);
+  if (const std::optional<Expansion>& expansion = store.expansion()) {
+    rows.add(expansion->merged[index], store.merged_positions());
+    if (store.keeps_latents()) {
+      rows.add(expansion->unmerged[index], store.unmerged_positions());
+    }
+  }
+  if (!store.keeps_latents()) {
+    rows.add(store.unmerged(layer.index), store.unmerged_positions());
+  }
+  rows.add_pending(store.pending(layer.index), layer.plan.policy.sink_tokens, num_tokens);
+  return decode_attention(query, decoder.config().num_kv_heads, rows.ranges(), rule);
+}
+
+}  // namespace
+
+at::Tensor attend_group(const Decoder& decoder, const GroupLayer& layer, const LatentStore& store,
+                        const at::Tensor& query, const at::Tensor& positions) {
+  const std::int64_t num_tokens = positions[positions.size(0) - 1].item<std::int64_t>() + 1;
+  if (query.size(0) == 1 && lies_ready(decoder, layer.layer(), store, layer.index)) {
+    return attend_one(decoder, layer, store, query[0], num_tokens).unsqueeze(0);
+  }
+  const std::vector<Segment> segments =
+      cache_segments(decoder, layer.plan, layer.group, layer.index, layer.factors, store,
+                     num_tokens, query.size(0));
+  return attend_segments(query, positions, segments,
+                         attention_rule(decoder.config(), layer.layer()));
+}
+
+}  // namespace kvc
