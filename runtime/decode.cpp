@@ -73,11 +73,28 @@ std::int64_t count_rows(const std::vector<RowRange>& ranges) {
   return count;
 }
 
+// log sum exp(score) of every head, from partials of the same heads.
+at::Tensor log_sums(const std::vector<AttentionPartial>& partials, std::int64_t num_heads) {
+  at::Tensor logs = at::empty({num_heads}, at::kFloat);
+  auto* to = logs.mutable_data_ptr<float>();
+  for (std::int64_t head = 0; head < num_heads; ++head) {
+    float largest = -INFINITY, sum = 0;
+    for (const AttentionPartial& partial : partials) {
+      largest = std::max(largest, partial.max[head]);
+    }
+    for (const AttentionPartial& partial : partials) {
+      sum += partial.sum[head] * std::exp(partial.max[head] - largest);
+    }
+    to[head] = largest + std::log(sum);
+  }
+  return logs;
+}
+
 }  // namespace
 
-at::Tensor decode_attention(const at::Tensor& query, std::int64_t num_kv_heads,
-                            const std::vector<RowRange>& ranges, const AttentionRule& rule,
-                            const RawKeys& raw_keys) {
+PartialAttention decode_attention_partly(const at::Tensor& query, std::int64_t num_kv_heads,
+                                         const std::vector<RowRange>& ranges,
+                                         const AttentionRule& rule, const RawKeys& raw_keys) {
   const at::Tensor queries = query.to(at::kFloat).contiguous();
   const double scale = rule.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(1))));
   const DecodeAttentionParams params{.query = queries.const_data_ptr<float>(),
@@ -103,10 +120,18 @@ at::Tensor decode_attention(const at::Tensor& query, std::int64_t num_kv_heads,
       }
     }
   });
-  at::Tensor output = at::empty({params.num_heads * params.head_dim}, at::kFloat);
+  at::Tensor output = at::empty({params.num_heads, params.head_dim}, at::kFloat);
   combine_partials(work.partials.data(), static_cast<std::int64_t>(pieces.size()), params.num_heads,
                    params.head_dim, output.mutable_data_ptr<float>());
-  return output.to(query.scalar_type());
+  return {output, log_sums(work.partials, params.num_heads)};
+}
+
+at::Tensor decode_attention(const at::Tensor& query, std::int64_t num_kv_heads,
+                            const std::vector<RowRange>& ranges, const AttentionRule& rule,
+                            const RawKeys& raw_keys) {
+  return decode_attention_partly(query, num_kv_heads, ranges, rule, raw_keys)
+      .output.flatten()
+      .to(query.scalar_type());
 }
 
 at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,

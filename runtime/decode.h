@@ -8,6 +8,7 @@
 
 #include "model/attention_rule.h"
 #include "runtime/kernels/decode_attention.h"
+#include "runtime/segment_attention.h"
 
 namespace kvc {
 
@@ -23,6 +24,11 @@ struct RowRange {
 at::Tensor decode_attention(const at::Tensor& query, std::int64_t num_kv_heads,
                             const std::vector<RowRange>& ranges, const AttentionRule& rule,
                             const RawKeys& raw_keys = {});
+
+// The same, to be joined with attention over other tokens.
+PartialAttention decode_attention_partly(const at::Tensor& query, std::int64_t num_kv_heads,
+                                         const std::vector<RowRange>& ranges,
+                                         const AttentionRule& rule, const RawKeys& raw_keys = {});
 
 // The same of the last of n tokens, key and value [n, num_kv_heads, head_dim] contiguous, post-RoPE;
 // types float32, bfloat16, float16, keys and values alike.

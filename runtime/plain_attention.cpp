@@ -40,20 +40,10 @@ std::vector<RowRange> ranges_of(const KeyValueStore& store, const PlainOrder& or
 // The query of the last token, through the kernel.
 at::Tensor attend_one(const Decoder& decoder, int layer, const KeyValueStore& store,
                       const PlainOrder& order, const at::Tensor& query, const AttentionRule& rule) {
-  const bool turned = decoder.config().depends_on_length(layer);
-  const RopeRows rope = order.codes == 0 || turned
-                            ? RopeRows{}
-                            : decoder.rope().rows_of_positions(layer, order.num_tokens());
-  RawKeys raw_keys;
-  if (rope.cos.defined()) {
-    raw_keys.rope = {.cos = rope.cos.const_data_ptr<float>(),
-                     .sin = rope.sin.const_data_ptr<float>(),
-                     .num_pairs = rope.cos.size(1),
-                     .interleaved = rope.interleaved};
-  }
+  const CodedKeys keys(decoder, layer, order.codes == 0 ? 1 : order.num_tokens());
   const std::int64_t seen = std::min(rule.window.value_or(order.num_tokens()), order.num_tokens());
   return decode_attention(query, decoder.config().num_kv_heads,
-                          ranges_of(store, order, rope.cos.defined(), seen), rule, raw_keys);
+                          ranges_of(store, order, keys.are_raw(), seen), rule, keys.raw_keys);
 }
 
 }  // namespace
@@ -70,6 +60,19 @@ at::Tensor PlainOrder::code_positions() const {
 at::Tensor PlainOrder::exact_positions() const {
   return at::cat(
       {at::arange(sinks, at::kLong), at::arange(sinks + codes, num_tokens(), at::kLong)});
+}
+
+CodedKeys::CodedKeys(const Decoder& decoder, int layer, std::int64_t num_tokens) {
+  if (decoder.config().depends_on_length(layer)) {
+    return;
+  }
+  rope = decoder.rope().rows_of_positions(layer, num_tokens);
+  if (are_raw()) {
+    raw_keys.rope = {.cos = rope.cos.const_data_ptr<float>(),
+                     .sin = rope.sin.const_data_ptr<float>(),
+                     .num_pairs = rope.cos.size(1),
+                     .interleaved = rope.interleaved};
+  }
 }
 
 at::Tensor attend_plain(const Decoder& decoder, int layer, const KeyValueStore& store,

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "model/decoder.h"
+#include "runtime/kernels/decode_attention.h"
 #include "runtime/key_value_store.h"
 
 namespace kvc {
@@ -26,8 +27,17 @@ at::Tensor attend_plain(const Decoder& decoder, int layer, const KeyValueStore& 
                         std::int64_t sink_tokens, const at::Tensor& query,
                         const at::Tensor& positions);
 
-// The exact rows that became codes: a plain layer's keys as its codes hold them. [n, num_kv_heads,
-// head_dim] float32
+// What turns the codes of a layer's keys as the kernel reads them, at positions below num_tokens: no
+// angles where codes hold keys as they were turned. The tensors hold what `raw_keys` points to.
+struct CodedKeys {
+  RopeRows rope;
+  RawKeys raw_keys;
+
+  CodedKeys(const Decoder& decoder, int layer, std::int64_t num_tokens);
+  bool are_raw() const { return rope.cos.defined(); }
+};
+
+// Keys of exact rows as codes hold them. [n, num_kv_heads, head_dim] float32
 at::Tensor key_for_codes(const Decoder& decoder, int layer, const at::Tensor& key,
                          const at::Tensor& positions);
 
