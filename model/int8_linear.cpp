@@ -18,7 +18,7 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kFewRows = 16;
+constexpr std::int64_t kFewRows = 32;  // up to here turning the weight into x's type costs more
 constexpr std::int64_t kTileWeights = std::int64_t{1} << 22;
 
 WeightElement element_of(at::ScalarType type) {
@@ -35,27 +35,27 @@ Int8Matrix matrix_of(const at::Tensor& codes, const at::Tensor& scales, std::int
           static_cast<const std::uint16_t*>(scales.const_data_ptr()), codes.size(0), in};
 }
 
-// Rows first .. first + count - 1 in `type`. [count, in]
-at::Tensor dequantized(const Int8Matrix& matrix, std::int64_t first, std::int64_t count,
-                       at::ScalarType type) {
-  at::Tensor tile = at::empty({count, matrix.in}, at::TensorOptions(type));
+// tile = rows first .. first + tile.size(0) - 1, in the tile's type.
+void dequantize(const Int8Matrix& matrix, std::int64_t first, at::Tensor& tile) {
   auto* to = static_cast<std::byte*>(tile.mutable_data_ptr());
   const std::size_t row_bytes = static_cast<std::size_t>(matrix.in) * tile.element_size();
-  parallel_pieces(count, /*grain=*/32, [&](std::int64_t begin, std::int64_t end) {
-    dequantize_int8(matrix, first + begin, first + end, element_of(type),
+  parallel_pieces(tile.size(0), /*grain=*/32, [&](std::int64_t begin, std::int64_t end) {
+    dequantize_int8(matrix, first + begin, first + end, element_of(tile.scalar_type()),
                     to + static_cast<std::size_t>(begin) * row_bytes);
   });
-  return tile;
 }
 
 at::Tensor multiply_many_rows(const at::Tensor& x, const Int8Matrix& matrix,
                               const at::Tensor& bias) {
-  const std::int64_t rows = std::max<std::int64_t>(1, kTileWeights / matrix.in);
+  const std::int64_t rows =
+      std::min(matrix.out, std::max<std::int64_t>(1, kTileWeights / matrix.in));
+  const at::Tensor memory = at::empty({rows, matrix.in}, x.options());
   std::vector<at::Tensor> parts;
   for (std::int64_t first = 0; first < matrix.out; first += rows) {
     const std::int64_t count = std::min(rows, matrix.out - first);
-    parts.push_back(float_linear(x, dequantized(matrix, first, count, x.scalar_type()),
-                                 bias.defined() ? bias.narrow(0, first, count) : bias));
+    at::Tensor tile = memory.narrow(0, 0, count);
+    dequantize(matrix, first, tile);
+    parts.push_back(float_linear(x, tile, bias.defined() ? bias.narrow(0, first, count) : bias));
   }
   return parts.size() == 1 ? parts.front() : at::cat(parts, -1);
 }

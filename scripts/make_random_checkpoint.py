@@ -5,7 +5,8 @@ make_random_checkpoint.py OUT [--layers 32 --hidden 4096 --intermediate 14336 --
 
 Embeddings and attention projections hold random numbers of a standard deviation near 0.02; the rest (the MLP) is
 zero and lies in holes of the file, so that the default takes 2.8 GB of disk for 14 GB of weights. The tokenizer is
-that of tests/data/stories260K-hf, whose 512 tokens bound the vocabulary from below. Needs no library.
+that of tests/data/stories260K-hf, whose 512 tokens bound the vocabulary from below; embeddings of others are zero,
+so that greedy generation stays among those. Needs no library.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import struct
 import sys
 
 TOKENIZER = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data" / "stories260K-hf"
+TOKENIZER_SIZE = 512
 CHUNK_VALUES = 1 << 22
 # High bytes of bfloat16 numbers: sign, then exponents 2^-9..2^-8 (a quarter) or 2^-7..2^-6; low bytes are uniform.
 HIGH_BYTES = bytes((value & 0x80) | (0x3B if value & 0x60 == 0 else 0x3C) for value in range(256))
@@ -45,10 +47,10 @@ def config_of(options):
 
 
 def tensor_table(options):
-    """{name: (shape, fill)} with fill one of random, ones, zeros."""
+    """{name: (shape, fill)} with fill one of random, ones, zeros, tokens (random where the tokenizer has a token)."""
     hidden, intermediate = options.hidden, options.intermediate
     kv_dim = options.kv_heads * (hidden // options.heads)
-    table = {"model.embed_tokens.weight": ([options.vocab, hidden], "random"), "model.norm.weight": ([hidden], "ones")}
+    table = {"model.embed_tokens.weight": ([options.vocab, hidden], "tokens"), "model.norm.weight": ([hidden], "ones")}
     for layer in range(options.layers):
         prefix = f"model.layers.{layer}."
         for name, shape, fill in (
@@ -94,7 +96,10 @@ def write_safetensors(path, tensors, seed):
     with open(path, "xb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name, (shape, fill) in tensors.items():
-            write_values(file, num_values(shape), fill, random.Random(f"{seed} {name}"))
+            count = num_values(shape)
+            known = TOKENIZER_SIZE * shape[1] if fill == "tokens" else 0
+            write_values(file, known or count, "random" if known else fill, random.Random(f"{seed} {name}"))
+            write_values(file, count - (known or count), "zeros", None)
         file.truncate(8 + len(text) + offset)
 
 

@@ -136,6 +136,21 @@ TEST_P(EveryArch, CountsItsWeights) {
   }
 }
 
+TEST_P(EveryArch, Int8WeightsTakeLessAndStayClose) {
+  const Checkpoint checkpoint = Checkpoint::open(directory_ / "m");
+  const Decoder exact(checkpoint, at::kFloat), int8(checkpoint, at::kFloat, {}, WeightType::kInt8);
+  const TokenBatch batch = TokenBatch::of(testing::random_ids(2, 11, exact.config().vocab_size, 7));
+  const auto logits = [&](const Decoder& decoder) {
+    FullAttention attention(decoder.config(), decoder.rope());
+    return decoder.logits(decoder.forward(batch, attention));
+  };
+  const at::Tensor expected = logits(exact);
+  // On average: a router may send a token elsewhere.
+  EXPECT_LT((logits(int8) - expected).abs().mean().item<double>(),
+            0.01 * testing::spread(expected));
+  EXPECT_LT(int8.weight_bytes(), 0.65 * static_cast<double>(exact.weight_bytes()));
+}
+
 TEST_P(EveryArch, ReplacedProjectionsAreLeftOut) {
   if (find_arch(GetParam(), "test").latent_attention) {
     GTEST_SKIP() << "has no key and value projections";

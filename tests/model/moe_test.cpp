@@ -97,8 +97,8 @@ at::Tensor run_reference(const Block& block, const at::Tensor& x) {
     at::Tensor sum = at::zeros_like(token);
     for (std::int64_t i = 0; i < block.config.experts_per_token; ++i) {
       const auto expert = routing.experts[0][i].item<std::int64_t>();
-      sum = sum + routing.weights[0][i] *
-                      mlp(block.weights.gate_up.weight[expert], block.weights.down.weight[expert], token);
+      sum = sum + routing.weights[0][i] * mlp(block.weights.gate_up.weight[expert],
+                                              block.weights.down.weight[expert], token);
     }
     if (block.config.shared_size > 0) {
       const Linear& up = block.weights.shared_gate_up;
