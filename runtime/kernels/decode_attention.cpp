@@ -27,7 +27,6 @@ void attend(const DecodeAttentionParams& params, const KvSegment& segment, std::
   KeyReader keys(params, segment);
   ValueReader values(segment.value, params.num_kv_heads * params.head_dim, params.head_dim,
                      params.head_dim);
-  const QuadQueries queries(params, keys.width(), keys.order());
   QuadOutputs outputs(params, values.width());
   QuadSoftmaxes softmaxes(params);
   HWY_ALIGN float scores[kScores + hn::MaxLanes(Wide())];
@@ -37,7 +36,7 @@ void attend(const DecodeAttentionParams& params, const KvSegment& segment, std::
     keys.begin_tile(row, count, last);
     values.begin_tile(row, count, last);
     for (std::int64_t quad = 0; quad < heads.count; ++quad) {
-      keys.score(queries[quad], heads.kv_head(quad), scores);
+      keys.score(quad, heads.kv_head(quad), scores);
       if (params.softcap != 0) {
         cap_scores(params.softcap, count, scores);
       }

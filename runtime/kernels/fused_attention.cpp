@@ -24,10 +24,9 @@ void attend_fused(const DecodeAttentionParams& params, const FusedSegment& segme
 // One of the two layers.
 struct FusedSource {
   FusedSource(const DecodeAttentionParams& params, const KvSegment& segment, const float* factors)
-      : keys(params, segment),
+      : keys(params, segment, factors),
         values(segment.value, params.num_kv_heads * params.head_dim, params.head_dim,
                params.head_dim),
-        queries(params, keys.width(), keys.order(), factors),
         outputs(params, values.width()) {}
 
   std::int64_t rows_together(std::int64_t row) const {
@@ -45,7 +44,6 @@ struct FusedSource {
 
   KeyReader keys;
   ValueReader values;
-  QuadQueries queries;
   QuadOutputs outputs;
 };
 
@@ -70,8 +68,8 @@ void attend_fused(const DecodeAttentionParams& params, const FusedSegment& segme
     one.begin_tile(row, count, last);
     two.begin_tile(row, count, last);
     for (std::int64_t quad = 0; quad < heads.count; ++quad) {
-      one.keys.score(one.queries[quad], heads.kv_head(quad), scores);
-      two.keys.score(two.queries[quad], heads.kv_head(quad), more);
+      one.keys.score(quad, heads.kv_head(quad), scores);
+      two.keys.score(quad, heads.kv_head(quad), more);
       add_scores(count, more, scores);
       if (params.softcap != 0) {
         cap_scores(params.softcap, count, scores);

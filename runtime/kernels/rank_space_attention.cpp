@@ -27,7 +27,6 @@ void attend_latents(const DecodeAttentionParams& params, const RankSpaceSegment&
   KeyReader keys(params, segment.keys);
   ValueReader latents(segment.latents, segment.width, segment.width, segment.rank,
                       segment.first_channel);
-  const QuadQueries queries(params, keys.width(), keys.order());
   QuadOutputs outputs(params, latents.width());
   QuadSoftmaxes softmaxes(params);
   HWY_ALIGN float scores[kScores + hn::MaxLanes(Wide())];
@@ -38,7 +37,7 @@ void attend_latents(const DecodeAttentionParams& params, const RankSpaceSegment&
     keys.begin_tile(row, count, last);
     latents.begin_tile(latent, count, segment.first_latent + last);
     for (std::int64_t quad = 0; quad < heads.count; ++quad) {
-      keys.score(queries[quad], heads.kv_head(quad), scores);
+      keys.score(quad, heads.kv_head(quad), scores);
       if (params.softcap != 0) {
         cap_scores(params.softcap, count, scores);
       }

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/kernels/int16_dot-inl.h"
 #include "runtime/kernels/quad_attention-inl.h"
 #include "runtime/kernels/raw_keys-inl.h"
 #include "runtime/kernels/row_sources-inl.h"
@@ -112,28 +113,33 @@ class TileRows {
 
 class KeyReader {
  public:
-  KeyReader(const DecodeAttentionParams& params, const KvSegment& segment)
+  // factors [num_kv_heads, head_dim] multiply the keys; null: ones.
+  KeyReader(const DecodeAttentionParams& params, const KvSegment& segment,
+            const float* factors = nullptr)
       : params_(params),
         segment_(segment),
         tile_(segment.key, params.num_kv_heads * params.head_dim, params.head_dim),
         width_(padded_width(params.head_dim)),
         plain_(!segment.raw_key && !is_quantised(segment.key.element) && width_ == params.head_dim),
         turned_(turns_in_registers()),
+        narrow_(KVC_HAS_INT16_DOT && turned_ && is_quantised(segment.key.element) &&
+                params.head_dim % 64 == 0),
+        queries_(params, width_, order(), factors),
         angles_(segment.raw_key ? params.raw_keys.rope : RopeAngles{}, kTileRows),
         norm_(static_cast<std::size_t>(width_)),
         numbers_(static_cast<std::size_t>(kTileRows * width_)) {
     if (params.raw_keys.norm != nullptr) {
       std::copy_n(params.raw_keys.norm, params.head_dim, norm_.begin());
     }
+#if KVC_HAS_INT16_DOT
+    if (narrow_) {
+      narrow_queries_ = Int16Queries(queries_[0], QuadHeads(params).count, params.head_dim);
+      narrow_angles_.resize(static_cast<std::size_t>(kTileRows * params.head_dim));
+      narrow_scales_.resize(static_cast<std::size_t>(2 * params.head_dim));
+    }
+#endif
   }
 
-  std::int64_t width() const { return width_; }
-  ChannelOrder order() const {
-    return turned_ ? order_halves(params_.head_dim)
-           : plain_ && segment_.key.element == KvElement::kBFloat16
-               ? order_even_odd(params_.head_dim)
-               : order_in_place(params_.head_dim);
-  }
   std::int64_t rows_together(std::int64_t first) const {
     return rows_in_block(segment_.key, first);
   }
@@ -143,21 +149,47 @@ class KeyReader {
     if (segment_.raw_key) {
       angles_.set(segment_, first, count);
     }
+#if KVC_HAS_INT16_DOT
+    if (narrow_) {
+      narrow_angles(angles_.row(0), count * params_.head_dim, params_.raw_keys.rope.cos[0],
+                    narrow_angles_.data());
+    }
+#endif
   }
 
   // scores: [count, kQuad].
-  void score(const float* query, std::int64_t kv_head, float* scores) {
+  void score(std::int64_t quad, std::int64_t kv_head, float* scores) {
     for (std::int64_t line = 0; line < count_;) {
       const std::int64_t in_group = (tile_.first() + line) % kQuantisedRows;
       const std::int64_t count = has_row_groups(segment_.key)
                                      ? std::min(count_ - line, kQuantisedRows - in_group)
                                      : count_;
-      score_lines(query, kv_head, line, count, scores + line * kQuad);
+      score_lines(quad, kv_head, line, count, scores + line * kQuad);
       line += count;
     }
   }
 
  private:
+  ChannelOrder order() const {
+    return turned_ && !narrow_ ? order_halves(params_.head_dim)
+           : plain_ && segment_.key.element == KvElement::kBFloat16
+               ? order_even_odd(params_.head_dim)
+               : order_in_place(params_.head_dim);
+  }
+
+#if KVC_HAS_INT16_DOT
+  template <class Row>
+  void score_narrow(const std::uint8_t* codes, std::int64_t quad, std::int64_t channel,
+                    std::int64_t line, std::int64_t count, float* scores) {
+    const std::int64_t head_dim = params_.head_dim;
+    const Int16Scales scales = narrow_scales<Row>(
+        scale_of(line, channel), minimum_of(line, channel), head_dim, narrow_scales_.data());
+    int16_score_tile<Row>(codes, tile_.stride(), head_dim, narrow_angles_.data() + line * head_dim,
+                          params_.raw_keys.rope.cos[0], scales, narrow_queries_[quad],
+                          narrow_queries_.units(quad), count, scores, tile_.ahead());
+  }
+#endif
+
   bool turns_in_registers() const {
     const RawKeys& raw = params_.raw_keys;
     const KvRows& rows = segment_.key;
@@ -168,10 +200,10 @@ class KeyReader {
   }
 
   // Lines of one group of rows where channels have scales.
-  void score_lines(const float* query, std::int64_t kv_head, std::int64_t line, std::int64_t count,
+  void score_lines(std::int64_t quad, std::int64_t kv_head, std::int64_t line, std::int64_t count,
                    float* scores) {
     const auto body = [&](const auto& keys) {
-      score_tile(keys, query, width_, count, scores, tile_.ahead());
+      score_tile(keys, queries_[quad], width_, count, scores, tile_.ahead());
     };
     const std::int64_t channel = kv_head * params_.head_dim;
     if (!plain_ && !turned_) {
@@ -180,6 +212,13 @@ class KeyReader {
                                         width_ * std::int64_t{sizeof(float)}});
     }
     const std::uint8_t* numbers = tile_.at(line, channel);
+#if KVC_HAS_INT16_DOT
+    if (narrow_) {
+      return segment_.key.element == KvElement::kInt8
+                 ? score_narrow<Int8Row>(numbers, quad, channel, line, count, scores)
+                 : score_narrow<Int4Row>(numbers, quad, channel, line, count, scores);
+    }
+#endif
     with_element(segment_.key.element, [&](auto row) {
       using Row = decltype(row);
       if (turned_) {
@@ -221,10 +260,17 @@ class KeyReader {
   TileRows tile_;
   std::int64_t width_;
   bool plain_, turned_;
+  bool narrow_;  // codes stay integers
+  QuadQueries queries_;
   TileAngles angles_;
   std::vector<float> norm_;     // [width]
   std::vector<float> numbers_;  // [kTileRows, width], zeros from head_dim on
   std::int64_t count_ = 0;
+#if KVC_HAS_INT16_DOT
+  Int16Queries narrow_queries_;
+  std::vector<std::int16_t> narrow_angles_;  // [kTileRows, 2, head_dim / 2]
+  std::vector<std::int16_t> narrow_scales_;  // [2, head_dim]
+#endif
 };
 
 class ValueReader {
@@ -245,6 +291,11 @@ class ValueReader {
 
   std::int64_t width() const { return width_; }
   ChannelOrder order() const {
+#if KVC_HAS_INT16_DOT
+    if (scaled_) {
+      return order_of_pairs(channels_);
+    }
+#endif
     return plain_ && tile_.rows().element == KvElement::kBFloat16 ? order_even_odd(channels_)
                                                                   : order_in_place(channels_);
   }
@@ -273,8 +324,14 @@ class ValueReader {
       if constexpr (Row::kBits > 8) {
         body(PlainRows<Row>{tile_.at(0, channel), tile_.stride()});
       } else {
+#if KVC_HAS_INT16_DOT
+        return int16_accumulate_tile<Row>(
+            tile_.at(0, channel), tile_.stride(), tile_.scales().row(0) + channel / 32 * 2,
+            tile_.scales().stride(), width_, count_, weights, weights_, output, tile_.ahead());
+#else
         body(ScaledRows<Row>{tile_.at(0, channel), tile_.stride(),
                              tile_.scales().row(0) + channel / 32 * 2, tile_.scales().stride()});
+#endif
       }
     });
   }
@@ -285,6 +342,9 @@ class ValueReader {
   bool plain_, scaled_;
   std::vector<float> numbers_;  // [kTileRows, width], zeros from `channels` on
   std::int64_t count_ = 0;
+#if KVC_HAS_INT16_DOT
+  Int16Weights weights_;
+#endif
 };
 
 #endif  // HWY_TARGET != HWY_SCALAR

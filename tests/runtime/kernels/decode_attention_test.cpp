@@ -61,6 +61,7 @@ TEST_P(DecodeAttentionRawKeys, MatchesReference) {
   const auto [key_element, value_element, head_dim, pairs_of_four, interleaved, run] = GetParam();
   const std::int64_t num_kv_heads = 2, num_heads = 6, num_rows = 100;
   const std::int64_t num_pairs = head_dim * pairs_of_four / 8;
+  const bool codes = is_quantised(key_element) || is_quantised(value_element);
   const auto shape = [&](KvElement element, KvScales scales) {
     return testing::RowsShape{num_rows, num_kv_heads * head_dim, head_dim, 64, element, scales};
   };
@@ -90,7 +91,7 @@ TEST_P(DecodeAttentionRawKeys, MatchesReference) {
       Partial actual(num_heads, head_dim), expected(num_heads, head_dim);
       decode_attention_partial(params, segment, first, last, actual.view());
       decode_attention_partial_reference(params, segment, first, last, expected.view());
-      EXPECT_TRUE(partials_close(actual, expected, 1e-5)) << first << " .. " << last;
+      EXPECT_TRUE(partials_close(actual, expected, codes ? 5e-4 : 1e-5)) << first << " .. " << last;
     }
   }
 }
