@@ -24,18 +24,6 @@ std::vector<Reconstruction> split_layers(const at::Tensor& stacked, int num_laye
   return layers;
 }
 
-KeptChannels kept_channels(const at::Tensor& proj) {
-  const at::Tensor ones = proj == 1;
-  const at::Tensor is_unit = at::logical_and((proj != 0).sum(1) == 1, ones.any(1));
-  const at::Tensor channels = is_unit.nonzero().squeeze(1);
-  if (channels.size(0) == 0) {
-    return {};
-  }
-  const at::Tensor others = is_unit.logical_not().nonzero().squeeze(1);
-  const at::Tensor numbers = ones.index_select(0, channels).to(at::kByte).argmax(1);
-  return {channels, numbers, others, proj.index_select(0, others)};
-}
-
 class GroupLoader {
  public:
   GroupLoader(const Checkpoint& checkpoint, const KvPlan& plan, int group, std::int64_t hidden_size,
@@ -120,6 +108,18 @@ bool share_memory(const std::vector<Reconstruction>& a, const std::vector<Recons
 }
 
 }  // namespace
+
+KeptChannels kept_channels(const at::Tensor& proj) {
+  const at::Tensor ones = proj == 1;
+  const at::Tensor is_unit = at::logical_and((proj != 0).sum(1) == 1, ones.any(1));
+  const at::Tensor channels = is_unit.nonzero().squeeze(1);
+  if (channels.size(0) == 0) {
+    return {};
+  }
+  const at::Tensor others = is_unit.logical_not().nonzero().squeeze(1);
+  const at::Tensor numbers = ones.index_select(0, channels).to(at::kByte).argmax(1);
+  return {channels, numbers, others, proj.index_select(0, others)};
+}
 
 at::Tensor rebuild_key(const Reconstruction& layer, const at::Tensor& latent) {
   if (!layer.kept.channels.defined()) {

@@ -27,6 +27,8 @@ struct Reconstruction {
   KeptChannels kept{};
 };
 
+// Those of a key's projection [kv_dim, key_rank].
+KeptChannels kept_channels(const at::Tensor& proj);
 // latent [n, key_rank], of the factors' dtype; [n, kv_dim] bias-free.
 at::Tensor rebuild_key(const Reconstruction& layer, const at::Tensor& latent);
 
