@@ -76,8 +76,8 @@ void expect_equal_caches(const Sequence& actual, const Sequence& expected) {
 
 // Two turns of two sequences and some tokens after them; the first turn in pieces.
 void expect_equal_in_pieces(const Directory& directory, std::int64_t vocab_size,
-                            const std::string& kv_dtype = "") {
-  const Engine::Ids prompts = {random_ids(1, 43, vocab_size, 1).front(),
+                            const std::string& kv_dtype = "", std::int64_t length = 43) {
+  const Engine::Ids prompts = {random_ids(1, length, vocab_size, 1).front(),
                                random_ids(1, 20, vocab_size, 2).front()};
   const Engine::Ids later = random_ids(2, 15, vocab_size, 3),
                     more = random_ids(2, 9, vocab_size, 4);
@@ -88,7 +88,9 @@ void expect_equal_in_pieces(const Directory& directory, std::int64_t vocab_size,
     expected.push_back(whole.prefill({&a, &b}, ids, Engine::Rows::kAll));
   }
   expected.push_back(whole.extend({&a, &b}, more, Engine::Rows::kAll));
-  for (const std::int64_t chunk : {1, 7, 16, 50}) {
+  const std::vector<std::int64_t> chunks =
+      length > 50 ? std::vector<std::int64_t>{29, 64} : std::vector<std::int64_t>{1, 7, 16, 50};
+  for (const std::int64_t chunk : chunks) {
     const Engine engine = directory.load(options_of(chunk, kv_dtype));
     Sequence c = engine.new_sequence(), d = engine.new_sequence();
     std::vector<std::vector<at::Tensor>> actual;
@@ -138,10 +140,12 @@ TEST(PromptPieces, PlainCache) {
 // Whatever the cache rounds, a new prompt is read through exact keys and values.
 TEST(PromptPieces, RoundedCaches) {
   const SyntheticCheckpoint model{.head_dim = 32};
-  expect_equal_in_pieces(Directory(model), model.vocab_size, "bfloat16");
-  expect_equal_in_pieces(
-      Directory(model, testing::grouped_plan(model, 2, 12, policy_of(MergeRule::kMean))),
-      model.vocab_size, "bfloat16");
+  for (const char* kv_dtype : {"bfloat16", "int8", "int4"}) {
+    constexpr std::int64_t kLength = 200;  // so that plain layers have codes of some tokens
+    expect_equal_in_pieces(Directory(model), model.vocab_size, kv_dtype, kLength);
+    const KvPlan plan = testing::grouped_plan(model, 2, 12, policy_of(MergeRule::kLs));
+    expect_equal_in_pieces(Directory(model, plan), model.vocab_size, kv_dtype, kLength);
+  }
 }
 
 TEST(PromptPieces, MergedCaches) {
