@@ -19,7 +19,7 @@ namespace kvc {
 namespace {
 
 constexpr std::int64_t kFewRows = 32;  // up to here turning the weight into x's type costs more
-constexpr std::int64_t kTileWeights = std::int64_t{1} << 22;
+constexpr std::int64_t kTileWeights = std::int64_t{1} << 20;  // so few that they stay in a cache
 
 WeightElement element_of(at::ScalarType type) {
   KVC_CHECK(type == at::kFloat || type == at::kBFloat16 || type == at::kHalf,
