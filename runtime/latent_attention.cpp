@@ -6,29 +6,46 @@
 
 #include "runtime/cache_segments.h"
 #include "runtime/decode.h"
+#include "runtime/plain_attention.h"
 #include "runtime/segment_attention.h"
 
 namespace kvc {
 namespace {
 
-// Can every token be read without being rebuilt or turned?
-bool lies_ready(const Decoder& decoder, int layer, const LatentStore& store, int index) {
-  const bool has_latents = store.merged_positions().size() > 0 ||
-                           (store.keeps_latents() && store.unmerged_positions().size() > 0);
-  const bool has_codes = !store.keeps_latents() && store.unmerged(index).num_codes() > 0;
-  return !stores_raw_keys(decoder.config(), layer) && !has_codes &&
-         (!has_latents || store.is_expanded());
+// Are there latents without keys and values beside them?
+bool has_latents(const LatentStore& store) {
+  return (store.merged_positions().size() > 0 ||
+          (store.keeps_latents() && store.unmerged_positions().size() > 0)) &&
+         !store.is_expanded();
 }
 
-// Exact rows that the query at the end of num_tokens sees through the window.
+// Can one query read all rows where they lie? Not where they must be turned by angles that change; and the
+// tensors that stand for latents know of no window.
+bool reads_in_place(const Decoder& decoder, int layer, const LatentStore& store) {
+  return !stores_raw_keys(decoder.config(), layer) &&
+         !(attention_rule(decoder.config(), layer).window && has_latents(store));
+}
+
+// Rows that the query at the end of num_tokens sees through the window.
 class VisibleRows {
  public:
   VisibleRows(std::int64_t num_tokens, const AttentionRule& rule)
       : first_(num_tokens - std::min(rule.window.value_or(num_tokens), num_tokens)) {}
 
-  // Rows at ascending positions.
-  void add(const KeyValueStore& rows, const PositionList& positions) {
-    add(rows, 0, rows.num_exact(), first_ == 0 ? 0 : positions.count_before(first_));
+  // Rows at ascending positions: codes, whose positions are `code_positions`, and then exact ones.
+  void add(const KeyValueStore& rows, const PositionList& positions,
+           const at::Tensor& code_positions = {}, bool are_raw = false) {
+    const std::int64_t hidden = first_ == 0 ? 0 : positions.count_before(first_);
+    const std::int64_t codes = rows.num_codes();
+    if (hidden < codes) {
+      ranges_.push_back({{.key = rows.key_codes->table(),
+                          .value = rows.value_codes->table(),
+                          .positions = code_positions.const_data_ptr<std::int32_t>(),
+                          .raw_key = are_raw},
+                         hidden,
+                         codes});
+    }
+    add(rows, 0, rows.num_exact(), hidden - codes);
   }
   // Rows of which the first are at positions from 0 on, the others at the end of the sequence.
   void add_pending(const KeyValueStore& rows, std::int64_t sinks, std::int64_t num_tokens) {
@@ -51,10 +68,13 @@ class VisibleRows {
   std::vector<RowRange> ranges_;
 };
 
+// Latents through tensors, everything else through the kernel.
 at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const LatentStore& store,
                       const at::Tensor& query, std::int64_t num_tokens) {
   const AttentionRule rule = attention_rule(decoder.config(), layer.layer());
   const auto index = static_cast<std::size_t>(layer.index);
+  const CodedKeys keys(decoder, layer.layer(), num_tokens);
+  at::Tensor code_positions;
   VisibleRows rows(num_tokens, rule);
   if (const std::optional<Expansion>& expansion = store.expansion()) {
     rows.add(expansion->merged[index], store.merged_positions());
@@ -63,10 +83,24 @@ at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const Lat
     }
   }
   if (!store.keeps_latents()) {
-    rows.add(store.unmerged(layer.index), store.unmerged_positions());
+    if (store.unmerged(layer.index).num_codes() > 0) {
+      code_positions = store.unmerged_positions().tensor().to(at::kInt);
+    }
+    rows.add(store.unmerged(layer.index), store.unmerged_positions(), code_positions,
+             keys.are_raw());
   }
   rows.add_pending(store.pending(layer.index), layer.plan.policy.sink_tokens, num_tokens);
-  return decode_attention(query, decoder.config().num_kv_heads, rows.ranges(), rule);
+  std::vector<PartialAttention> parts;
+  if (!rows.ranges().empty()) {
+    parts.push_back(decode_attention_partly(query, decoder.config().num_kv_heads, rows.ranges(),
+                                            rule, keys.raw_keys));
+  }
+  const std::vector<Segment> latents = latent_segments(
+      decoder, layer.plan, layer.group, layer.index, layer.factors, store, num_tokens, 1);
+  if (!latents.empty()) {
+    parts.push_back(attend_segments_partly(query, latents, rule));
+  }
+  return join(parts).to(query.scalar_type());
 }
 
 }  // namespace
@@ -74,7 +108,7 @@ at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const Lat
 at::Tensor attend_group(const Decoder& decoder, const GroupLayer& layer, const LatentStore& store,
                         const at::Tensor& query, const at::Tensor& positions) {
   const std::int64_t num_tokens = positions[positions.size(0) - 1].item<std::int64_t>() + 1;
-  if (query.size(0) == 1 && lies_ready(decoder, layer.layer(), store, layer.index)) {
+  if (query.size(0) == 1 && reads_in_place(decoder, layer.layer(), store)) {
     return attend_one(decoder, layer, store, query[0], num_tokens).unsqueeze(0);
   }
   const std::vector<Segment> segments =

@@ -35,6 +35,8 @@ double resident_bytes() {
   return static_cast<double>(resident * ::sysconf(_SC_PAGESIZE));
 }
 
+constexpr double kOwnBytes = 512 << 10;  // what malloc keeps, lists of blocks
+
 constexpr std::int64_t kTokens = 16384, kStep = 512, kLayers = 2, kHeads = 8, kChannels = 64;
 
 StoreOptions store_options(KvDtype dtype) {
@@ -117,7 +119,7 @@ TEST(KvMemory, GrowsAsTheFormulaSaysForEveryStoreAndType) {
           plan_bytes(*plan, kTokens, cache.tokens(), dtype, options.pool->page_tokens()));
       EXPECT_EQ(static_cast<double>(options.pool->allocated_bytes()), expected);
       if (kMeasuresMemory) {
-        EXPECT_NEAR(resident_bytes() - before, expected, 0.03 * expected)
+        EXPECT_NEAR(resident_bytes() - before, expected, 0.03 * expected + kOwnBytes)
             << to_string(dtype) << (plan == plain ? " plain" : " group");
       }
     }
