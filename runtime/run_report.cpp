@@ -116,6 +116,7 @@ std::string run_statistics(const RunReport& report) {
     bytes.merged += sequence.bytes.merged;
     bytes.unmerged += sequence.bytes.unmerged;
     bytes.pending += sequence.bytes.pending;
+    bytes.expanded += sequence.bytes.expanded;
     original += original_allocation(engine, sequence.num_tokens);
   }
   std::string text = fmt::format("load     {:.3f} s\n", report.load_seconds);
@@ -130,9 +131,10 @@ std::string run_statistics(const RunReport& report) {
   }
   text += fmt::format("weights  {} bytes\n", engine.weight_bytes());
   text += fmt::format(
-      "kv       {} bytes of {} ({:.3f}): plain {}, merged {}, unmerged {}, pending {}; peak {}\n",
+      "kv       {} bytes of {} ({:.3f}): plain {}, merged {}, unmerged {}, pending {}, "
+      "expanded {}; peak {}\n",
       bytes.total(), original, ratio(bytes.total(), original), bytes.plain, bytes.merged,
-      bytes.unmerged, bytes.pending, engine.pool().peak_bytes());
+      bytes.unmerged, bytes.pending, bytes.expanded, engine.pool().peak_bytes());
   text += fmt::format("memory   {} bytes resident at the peak", peak_resident_bytes());
   return text;
 }
