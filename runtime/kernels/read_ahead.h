@@ -18,8 +18,7 @@ class ReadAhead {
     const char* stop = next_ + std::min<std::int64_t>(bytes, end_ - next_);
     for (; next_ < stop; next_ += kLine) {
 #if defined(__GNUC__) || defined(__clang__)
-      __builtin_prefetch(next_, 0,
-                         2);  // to the second level of caches: a tile is larger than the first
+      __builtin_prefetch(next_);
 #endif
     }
   }

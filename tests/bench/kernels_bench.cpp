@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "runtime/kernels/decode_attention.h"
+#include "runtime/kernels/fused_attention.h"
+#include "runtime/kernels/rank_space_attention.h"
 #include "tests/bench/read_stream.h"
 
 namespace kvc {
@@ -102,6 +104,14 @@ struct Angles {
   std::vector<float> cos, sin;
 };
 
+struct Outputs {
+  explicit Outputs(std::int64_t width)
+      : memory(static_cast<std::size_t>(kHeads * (width + 2))),
+        partial{memory.data(), memory.data() + kHeads, memory.data() + 2 * kHeads} {}
+  std::vector<float> memory;
+  AttentionPartial partial;
+};
+
 Case attention_case(const char* name, std::int64_t tokens, std::int64_t head_dim, KvElement element,
                     bool raw) {
   auto key = std::make_shared<Rows>(tokens, head_dim, element, KvScales::kPerChannel);
@@ -116,13 +126,64 @@ Case attention_case(const char* name, std::int64_t tokens, std::int64_t head_dim
     params.scale = 0.01f;
     params.raw_keys.rope = {angles->cos.data(), angles->sin.data(), head_dim / 2, false};
     const KvSegment segment{.key = key->rows, .value = value->rows, .raw_key = raw};
-    std::vector<float> memory(static_cast<std::size_t>(kHeads * (head_dim + 2)));
-    const AttentionPartial partial{memory.data(), memory.data() + kHeads,
-                                   memory.data() + 2 * kHeads};
+    Outputs outputs(head_dim);
     decode_attention_partial(params, segment, tokens * thread / threads,
-                             tokens * (thread + 1) / threads, partial);
+                             tokens * (thread + 1) / threads, outputs.partial);
   };
   return {name, key->total + value->total, run};
+}
+
+// Two layers of `tokens` rows each, weights of ones.
+Case fused_case(std::int64_t tokens, std::int64_t head_dim) {
+  const auto rows = [&] {
+    return std::make_shared<Rows>(tokens, head_dim, KvElement::kBFloat16, KvScales::kPerRow);
+  };
+  const std::shared_ptr<Rows> stored[] = {rows(), rows(), rows(), rows()};
+  const std::vector<std::shared_ptr<Rows>> all(std::begin(stored), std::end(stored));
+  auto query = std::make_shared<std::vector<float>>(kHeads * head_dim, 0.1f);
+  const auto run = [=](int thread, int threads) {
+    const DecodeAttentionParams params{.query = query->data(),
+                                       .num_heads = kHeads,
+                                       .num_kv_heads = kKvHeads,
+                                       .head_dim = head_dim,
+                                       .scale = 0.01f};
+    FusedSegment segment;
+    segment.first = {.key = all[0]->rows, .value = all[1]->rows};
+    segment.second = {.key = all[2]->rows, .value = all[3]->rows};
+    Outputs outputs(head_dim);
+    fused_attention_partial(params, segment, tokens * thread / threads,
+                            tokens * (thread + 1) / threads, outputs.partial);
+  };
+  return {"bfloat16 128 fused", 4 * all[0]->total, run};
+}
+
+// Latents of rank 512 and keys that were just rebuilt, a tile at a time; bytes are those of the latents.
+Case rank_space_case(std::int64_t tokens, KvElement element, const char* name) {
+  constexpr std::int64_t kRank = 512, kTile = 128, kHeadDim = 128;
+  auto latents = std::make_shared<Rows>(tokens, kRank / kKvHeads, element, KvScales::kPerRow);
+  auto key = std::make_shared<Rows>(2 * kTile, kHeadDim, KvElement::kBFloat16, KvScales::kPerRow);
+  auto query = std::make_shared<std::vector<float>>(kHeads * kHeadDim, 0.1f);
+  auto angles = std::make_shared<Angles>(tokens, kHeadDim / 2);
+  const auto run = [=](int thread, int threads) {
+    DecodeAttentionParams params{.query = query->data(),
+                                 .num_heads = kHeads,
+                                 .num_kv_heads = kKvHeads,
+                                 .head_dim = kHeadDim};
+    params.scale = 0.01f;
+    params.raw_keys.rope = {angles->cos.data(), angles->sin.data(), kHeadDim / 2, false};
+    Outputs outputs(kRank);
+    const std::int64_t last = tokens * (thread + 1) / threads;
+    for (std::int64_t row = tokens * thread / threads; row < last; row += kTile) {
+      RankSpaceSegment segment;
+      segment.keys = {.key = key->rows, .first_position = row, .raw_key = true};
+      segment.latents = latents->rows;
+      segment.first_latent = row;
+      segment.width = segment.rank = kRank;
+      rank_space_attention_partial(params, segment, 0, std::min(kTile, last - row),
+                                   outputs.partial);
+    }
+  };
+  return {name, latents->total, run};
 }
 
 std::vector<Case> make_cases(std::int64_t tokens) {
@@ -137,7 +198,9 @@ std::vector<Case> make_cases(std::int64_t tokens) {
   cases.push_back(attention_case("float16 128", tokens, 128, KvElement::kFloat16, false));
   cases.push_back(attention_case("float32 128", tokens, 128, KvElement::kFloat32, false));
   cases.push_back(attention_case("bfloat16 128 raw", tokens, 128, KvElement::kBFloat16, true));
-  cases.push_back(attention_case("int8 128", tokens * 2, 128, KvElement::kInt8, false));
+  cases.push_back(fused_case(tokens / 2, 128));
+  cases.push_back(rank_space_case(tokens * 2, KvElement::kBFloat16, "bfloat16 latents 512"));
+  cases.push_back(rank_space_case(tokens * 4, KvElement::kInt8, "int8 latents 512"));
   cases.push_back(attention_case("int8 128 raw", tokens * 2, 128, KvElement::kInt8, true));
   cases.push_back(attention_case("int4 128 raw", tokens * 4, 128, KvElement::kInt4, true));
   return cases;

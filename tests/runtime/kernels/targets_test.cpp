@@ -1,0 +1,80 @@
+// Every instruction set that this machine has, not only the best.
+#include <gtest/gtest.h>
+#include <hwy/targets.h>
+
+#include <cmath>
+#include <vector>
+
+#include "runtime/kernels/decode_attention.h"
+#include "runtime/kernels/fused_attention.h"
+#include "tests/runtime/kernels/kernel_inputs.h"
+
+namespace kvc {
+namespace {
+
+using testing::Partial;
+using testing::partials_close;
+using testing::random_numbers;
+using testing::StoredRows;
+
+class EveryTarget : public ::testing::TestWithParam<KvElement> {
+ protected:
+  ~EveryTarget() override { choose(0); }
+  // 0: whatever is best.
+  static void choose(std::int64_t target) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+  static std::vector<std::int64_t> targets() {
+    std::vector<std::int64_t> each;
+    for (std::int64_t all = hwy::SupportedTargets(); all != 0; all &= all - 1) {
+      each.push_back(all & -all);
+    }
+    return each;
+  }
+};
+
+TEST_P(EveryTarget, AttendsAsTheReferenceDoes) {
+  const KvElement element = GetParam();
+  for (const std::int64_t head_dim : {24, 64, 128}) {
+    const std::int64_t width = 2 * head_dim, num_heads = 6;
+    const StoredRows key({90, width, head_dim, 64, element, KvScales::kPerChannel}, 1);
+    const StoredRows value({90, width, head_dim, 64, element}, 2);
+    const testing::Angles angles(200, head_dim / 2, false);
+    const std::vector<float> query = random_numbers(num_heads * head_dim, 3);
+    DecodeAttentionParams params{.query = query.data(),
+                                 .num_heads = num_heads,
+                                 .num_kv_heads = 2,
+                                 .head_dim = head_dim,
+                                 .scale = 0.5f / std::sqrt(static_cast<float>(head_dim))};
+    params.raw_keys.rope = angles.rope;
+    const KvSegment segment{.key = key.rows(),
+                            .value = value.rows(),
+                            .first_position = 70,
+                            .raw_key = is_quantised(element)};
+    FusedSegment fused;
+    fused.first = fused.second = segment;
+    Partial expected(num_heads, head_dim), expected_fused(num_heads, head_dim);
+    decode_attention_partial_reference(params, segment, 3, 90, expected.view());
+    fused_attention_partial_reference(params, fused, 3, 90, expected_fused.view());
+    for (const std::int64_t target : targets()) {
+      choose(target);
+      Partial actual(num_heads, head_dim), actual_fused(num_heads, head_dim);
+      decode_attention_partial(params, segment, 3, 90, actual.view());
+      fused_attention_partial(params, fused, 3, 90, actual_fused.view());
+      choose(0);
+      const double tolerance = is_quantised(element) ? 1e-3 : 2e-5;
+      EXPECT_TRUE(partials_close(actual, expected, tolerance)) << hwy::TargetName(target);
+      EXPECT_TRUE(partials_close(actual_fused, expected_fused, tolerance))
+          << hwy::TargetName(target);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Elements, EveryTarget,
+                         ::testing::Values(KvElement::kFloat32, KvElement::kBFloat16,
+                                           KvElement::kFloat16, KvElement::kInt8,
+                                           KvElement::kInt4));
+
+}  // namespace
+}  // namespace kvc
