@@ -19,14 +19,19 @@ QuadQueries::QuadQueries(const DecodeAttentionParams& params, std::int64_t width
                          const ChannelOrder& order, const float* factors)
     : width_(width) {
   const QuadHeads heads(params);
+  const std::int32_t* places = order.data();
   memory_.resize(static_cast<std::size_t>(heads.count * kQuad * width));
   for (std::int64_t row = 0; row < heads.count * kQuad; ++row) {
     const std::int64_t quad = row / kQuad, head = heads.head(quad, row % kQuad);
-    for (std::int64_t i = 0; head >= 0 && i < params.head_dim; ++i) {
-      const float factor =
-          factors == nullptr ? 1.0f : factors[heads.kv_head(quad) * params.head_dim + i];
-      memory_[static_cast<std::size_t>(row * width + order[static_cast<std::size_t>(i)])] =
-          params.query[head * params.head_dim + i] * params.scale * factor;
+    if (head < 0) {
+      continue;
+    }
+    const float* from = params.query + head * params.head_dim;
+    const float* factor =
+        factors == nullptr ? nullptr : factors + heads.kv_head(quad) * params.head_dim;
+    float* to = memory_.data() + row * width;
+    for (std::int64_t i = 0; i < params.head_dim; ++i) {
+      to[places[i]] = from[i] * params.scale * (factor == nullptr ? 1.0f : factor[i]);
     }
   }
 }
@@ -38,13 +43,19 @@ QuadOutputs::QuadOutputs(const DecodeAttentionParams& params, std::int64_t width
 
 void QuadOutputs::add_to(float* output, const ChannelOrder& order, const float* factors) const {
   const auto channels = static_cast<std::int64_t>(order.size());
+  const std::int32_t* places = order.data();
+  const bool in_order = std::is_sorted(order.begin(), order.end());
   for (std::int64_t row = 0; row < heads_.count * kQuad; ++row) {
     const std::int64_t quad = row / kQuad, head = heads_.head(quad, row % kQuad);
-    for (std::int64_t i = 0; head >= 0 && i < channels; ++i) {
-      const float factor = factors == nullptr ? 1.0f : factors[heads_.kv_head(quad) * channels + i];
-      output[head * channels + i] +=
-          factor *
-          memory_[static_cast<std::size_t>(row * width_ + order[static_cast<std::size_t>(i)])];
+    if (head < 0) {
+      continue;
+    }
+    const float* from = memory_.data() + row * width_;
+    const float* factor = factors == nullptr ? nullptr : factors + heads_.kv_head(quad) * channels;
+    float* to = output + head * channels;
+    for (std::int64_t i = 0; i < channels; ++i) {
+      const float sum = from[in_order ? i : places[i]];
+      to[i] += factor == nullptr ? sum : factor[i] * sum;
     }
   }
 }
