@@ -152,30 +152,45 @@ void LatentStore::append_latent(int index, const at::Tensor& latent, const at::T
   }
 }
 
-void LatentStore::decide(const at::Tensor& merge, const at::Tensor& positions,
-                         const at::Tensor& latents) {
-  const std::int64_t count = merge.size(0), first = sink_tokens_;
-  const at::Tensor kept = merge.logical_not().nonzero().squeeze(1);  // [unmerged] indices
+std::int64_t rows_decided_at_once(std::int64_t count) {
+  constexpr std::int64_t kParts = 8, kLeast = 256;
+  return std::min(count, std::max(kLeast, (count + kParts - 1) / kParts));
+}
+
+// Of the `count` oldest pending rows of a layer, those at `kept` stay, unmerged.
+void LatentStore::move_decided(std::size_t index, const at::Tensor& kept, std::int64_t count) {
+  const std::int64_t first = sink_tokens_;
   const auto select = [&](const RowStore& rows) {
     return rows.rows(first, count, rows.dtype()).index_select(0, kept);
   };
-  for (std::size_t index = 0; index < pending_.size();
-       ++index) {  // one layer's rows are held twice
-    if (keeps_latents()) {
-      unmerged_latents_[index].append(select(held_latents_[index]));
-      held_latents_[index].erase(first, count);
-    } else {
-      unmerged_[index].append(select(pending_[index].key), select(pending_[index].value));
+  KeyValueStore& pending = pending_[index];
+  if (keeps_latents()) {
+    unmerged_latents_[index].append(select(held_latents_[index]));
+    held_latents_[index].erase(first, count);
+  } else {
+    unmerged_[index].append(select(pending.key), select(pending.value));
+  }
+  pending.key.erase(first, count);
+  pending.value.erase(first, count);
+}
+
+void LatentStore::decide(const at::Tensor& merge, const at::Tensor& positions,
+                         const at::Tensor& latents) {
+  const std::int64_t count = merge.size(0), first = sink_tokens_;
+  const at::Tensor keep = merge.logical_not();
+  const std::int64_t part = rows_decided_at_once(count);
+  for (std::size_t index = 0; index < pending_.size(); ++index) {
+    for (std::int64_t begin = 0; begin < count; begin += part) {
+      const std::int64_t rows = std::min(part, count - begin);
+      move_decided(index, keep.narrow(0, begin, rows).nonzero().squeeze(1), rows);
     }
-    pending_[index].key.erase(first, count);
-    pending_[index].value.erase(first, count);
   }
   for (std::vector<RowStore>* held : {&held_rms_, &held_weighted_}) {
     for (RowStore& rows : *held) {
       rows.erase(first, count);
     }
   }
-  unmerged_positions_.append(positions.index_select(0, kept));
+  unmerged_positions_.append(positions.index_select(0, keep.nonzero().squeeze(1)));
   if (latents.defined()) {
     merged_.append(latents);
     merged_positions_.append(positions.index_select(0, merge.nonzero().squeeze(1)));

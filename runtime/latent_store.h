@@ -39,6 +39,9 @@ struct Expansion {
   std::int64_t bytes() const;
 };
 
+// Of `count` decided tokens, how many of one layer are at most held twice, decided and not yet.
+std::int64_t rows_decided_at_once(std::int64_t count);
+
 class LatentStore {
  public:
   LatentStore(const KvPlan& plan, int group, const StoreOptions& options);
@@ -86,6 +89,7 @@ class LatentStore {
     return layers[static_cast<std::size_t>(index)];
   }
   void reserve(const KvPlan& plan, int group, const StoreOptions& options);
+  void move_decided(std::size_t index, const at::Tensor& kept, std::int64_t count);
 
   std::int64_t sink_tokens_ = 0;
   PositionList merged_positions_, unmerged_positions_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/expansion.h"
+#include "runtime/latent_store.h"
 #include "runtime/policies/merge_selection.h"
 
 namespace kvc {
@@ -77,7 +78,7 @@ std::int64_t CacheForecast::expansion_bytes() const {
   return total;
 }
 
-// Group after group and layer after layer: a layer's unmerged tokens are stored before its exact ones go.
+// Group after group, layer after layer, part after part: unmerged tokens are stored before exact ones go.
 std::int64_t CacheForecast::compress(std::int64_t count) {
   std::int64_t now = bytes(), peak = now;
   if (count <= 0) {
@@ -103,7 +104,9 @@ std::int64_t CacheForecast::compress(std::int64_t count) {
     };
     const std::int64_t merged = std::count(merges[i].begin(), merges[i].end(), true);
     const std::int64_t before = of_group(groups_[i]);
-    const std::int64_t unmerged = spread_ == MergeSpread::kEven ? count - merged : count;
+    const std::int64_t twice = rows_decided_at_once(count);
+    const std::int64_t unmerged =
+        spread_ == MergeSpread::kEven ? twice * (count - merged) / count : twice;
     peak = std::max(peak, now + of_group({.unmerged = unmerged}) / plan_.groups[i].num_layers);
     groups_[i].merged += merged;
     groups_[i].unmerged += count - merged;

@@ -36,7 +36,8 @@ RunForecast forecast_run(const KvPlan& plan, const CacheTypes& types, const Prom
     // The last token is never fed back.
     const std::int64_t more =
         length - prefill + std::max<std::int64_t>(0, generate.max_new_tokens - 1);
-    CacheForecast cache(plan, types.kv, types.page_tokens);
+    CacheForecast cache(plan, 0, std::vector<GroupTokens>(plan.groups.size()), types.kv,
+                        types.page_tokens, MergeSpread::kNone);  // what make_room asks for
     run.reading += cache.read(prefill);
     run.end += cache.extend(more);
     run.tokens += length + std::max<std::int64_t>(0, generate.max_new_tokens - 1);
