@@ -20,6 +20,8 @@ function(kvc_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} CLI11::CLI11 kvc_flags)
+  # Found without help also where it lies within the project, whose directories an installed program forgets.
+  set_target_properties(${name} PROPERTIES INSTALL_RPATH "${KVC_TORCH_DIR}/lib")
   install(TARGETS ${name})
 endfunction()
 

@@ -57,6 +57,13 @@ class InstalledLibrary(unittest.TestCase):
         self.assertIn("absent", self.example(self.directory / "absent", "x", expect=1).stderr)
         self.assertIn("usage", self.example(expect=2).stderr)
 
+    def test_installed_programs_run(self):
+        prefix = self.directory / "programs"
+        run("cmake", "--install", BIN.parent, "--component", "Unspecified", "--prefix", prefix)
+        for program in sorted((prefix / "bin").iterdir()):
+            self.assertIn(program.name, run(program, "--version").stdout)
+        self.assertEqual(len(list((prefix / "bin").iterdir())), 6)
+
     def test_nothing_installed_names_the_sources(self):
         for path in (self.directory / "prefix").rglob("*"):
             if path.suffix in {".cmake", ".h"}:
