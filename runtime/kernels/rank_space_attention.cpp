@@ -8,7 +8,8 @@
 
 #include <algorithm>
 
-#include "runtime/kernels/segment_reader-inl.h"
+#include "runtime/kernels/key_reader-inl.h"
+#include "runtime/kernels/value_reader-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {

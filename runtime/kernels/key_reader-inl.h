@@ -1,10 +1,10 @@
-// Reads keys and values tile by tile, head by head: in place where vectors fit, otherwise through rows of
-// float32 numbers.
-#if defined(KVC_RUNTIME_KERNELS_SEGMENT_READER_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef KVC_RUNTIME_KERNELS_SEGMENT_READER_INL_H_
-#undef KVC_RUNTIME_KERNELS_SEGMENT_READER_INL_H_
+// Scores of keys tile by tile, head by head: in place where vectors fit, otherwise through rows of float32
+// numbers.
+#if defined(KVC_RUNTIME_KERNELS_KEY_READER_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVC_RUNTIME_KERNELS_KEY_READER_INL_H_
+#undef KVC_RUNTIME_KERNELS_KEY_READER_INL_H_
 #else
-#define KVC_RUNTIME_KERNELS_SEGMENT_READER_INL_H_
+#define KVC_RUNTIME_KERNELS_KEY_READER_INL_H_
 #endif
 
 #include <hwy/highway.h>
@@ -12,104 +12,14 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/kernels/int16_dot-inl.h"
+#include "runtime/kernels/int16_scores-inl.h"
 #include "runtime/kernels/quad_attention-inl.h"
 #include "runtime/kernels/raw_keys-inl.h"
-#include "runtime/kernels/row_sources-inl.h"
-#include "runtime/kernels/unpack_rows-inl.h"
+#include "runtime/kernels/tile_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
 #if HWY_TARGET != HWY_SCALAR
-
-// `channels` and zeros up to a whole number of vector pairs.
-inline std::int64_t padded_width(std::int64_t channels) {
-  const std::int64_t pair = 2 * wide_lanes();
-  return (channels + pair - 1) / pair * pair;
-}
-
-// Rows that lie together: in one block.
-inline std::int64_t rows_in_block(const KvRows& rows, std::int64_t first) {
-  return rows.block_rows - first % rows.block_rows;
-}
-inline bool has_row_groups(const KvRows& rows) {
-  return is_quantised(rows.element) && rows.scales == KvScales::kPerChannel;
-}
-
-// body(row type) of the element's rows.
-template <class Body>
-void with_element(KvElement element, const Body& body) {
-  switch (element) {
-    case KvElement::kFloat32:
-      return body(Float32Row());
-    case KvElement::kBFloat16:
-      return body(BFloat16Row());
-    case KvElement::kFloat16:
-      return body(Float16Row());
-    case KvElement::kInt8:
-      return body(Int8Row());
-    case KvElement::kInt4:
-      return body(Int4Row());
-  }
-}
-
-// A tile of one store's rows.
-class TileRows {
- public:
-  TileRows(const KvRows& rows, std::int64_t width, std::int64_t head_dim)
-      : rows_(rows), width_(width), head_dim_(head_dim), scales_(width, head_dim) {}
-
-  const KvRows& rows() const { return rows_; }
-  std::int64_t width() const { return width_; }
-  std::int64_t head_dim() const { return head_dim_; }
-  std::int64_t first() const { return first_; }
-  const TileScales& scales() const { return scales_; }
-  ReadAhead& ahead() { return ahead_; }
-
-  void begin(std::int64_t first, std::int64_t count, std::int64_t last) {
-    first_ = first;
-    scales_.set(rows_, first, count);
-    const std::int64_t next = first + count, more = std::min(count, last - next);
-    ahead_ = more <= 0
-                 ? ReadAhead()
-                 : ReadAhead(kv_row_place(rows_, width_, head_dim_, next).codes,
-                             kv_rows_bytes(more, width_, head_dim_, rows_.element, rows_.scales));
-  }
-  // Numbers from `channel` on of the tile's row `line`.
-  const std::uint8_t* at(std::int64_t line, std::int64_t channel) const {
-    return kv_row_place(rows_, width_, head_dim_, first_ + line).codes + bytes_of(channel);
-  }
-  std::int64_t stride() const {
-    return has_row_groups(rows_) ? bytes_of(width_)
-                                 : kv_rows_bytes(1, width_, head_dim_, rows_.element, rows_.scales);
-  }
-  void unpack(std::int64_t line, std::int64_t count, std::int64_t channel, std::int64_t channels,
-              std::int64_t to_stride, float* to) const {
-    const RowsPiece piece{&rows_, width_, head_dim_, channel, channels};
-    for (std::int64_t row = line; row < line + count; ++row, to += to_stride) {
-      unpack_row(piece, scales_, first_ + row, row, to);
-    }
-  }
-
- private:
-  std::int64_t bytes_of(std::int64_t channels) const {
-    switch (rows_.element) {
-      case KvElement::kFloat32:
-        return 4 * channels;
-      case KvElement::kInt8:
-        return channels;
-      case KvElement::kInt4:
-        return channels / 2;
-      default:
-        return 2 * channels;
-    }
-  }
-
-  const KvRows& rows_;
-  std::int64_t width_, head_dim_, first_ = 0;
-  TileScales scales_;
-  ReadAhead ahead_;
-};
 
 class KeyReader {
  public:
@@ -270,80 +180,6 @@ class KeyReader {
   Int16Queries narrow_queries_;
   std::vector<std::int16_t> narrow_angles_;  // [kTileRows, 2, head_dim / 2]
   std::vector<std::int16_t> narrow_scales_;  // [2, head_dim]
-#endif
-};
-
-class ValueReader {
- public:
-  // Heads of `channels` numbers from `first_channel` of rows of `width` on, in groups of
-  // quantised_group(head_dim).
-  ValueReader(const KvRows& rows, std::int64_t width, std::int64_t head_dim, std::int64_t channels,
-              std::int64_t first_channel = 0)
-      : tile_(rows, width, head_dim),
-        channels_(channels),
-        first_channel_(first_channel),
-        width_(padded_width(channels)),
-        plain_(!is_quantised(rows.element) && width_ == channels),
-        scaled_(is_quantised(rows.element) && rows.scales == KvScales::kPerRow &&
-                width_ == channels && channels % 32 == 0 && first_channel % 32 == 0 &&
-                quantised_group(head_dim) == 32),
-        numbers_(plain_ || scaled_ ? 0 : static_cast<std::size_t>(kTileRows * width_)) {}
-
-  std::int64_t width() const { return width_; }
-  ChannelOrder order() const {
-#if KVC_HAS_INT16_DOT
-    if (scaled_) {
-      return order_of_pairs(channels_);
-    }
-#endif
-    return plain_ && tile_.rows().element == KvElement::kBFloat16 ? order_even_odd(channels_)
-                                                                  : order_in_place(channels_);
-  }
-  std::int64_t rows_together(std::int64_t first) const {
-    const KvRows& rows = tile_.rows();
-    return has_row_groups(rows) ? kQuantisedRows - first % kQuantisedRows
-                                : rows_in_block(rows, first);
-  }
-  void begin_tile(std::int64_t first, std::int64_t count, std::int64_t last) {
-    count_ = count;
-    tile_.begin(first, count, last);
-  }
-
-  void accumulate(float* output, std::int64_t kv_head, const float* weights) {
-    const auto body = [&](const auto& values) {
-      accumulate_tile(values, output, width_, count_, weights, tile_.ahead());
-    };
-    const std::int64_t channel = first_channel_ + kv_head * channels_;
-    if (!plain_ && !scaled_) {
-      tile_.unpack(0, count_, channel, channels_, width_, numbers_.data());
-      return body(PlainRows<Float32Row>{reinterpret_cast<const std::uint8_t*>(numbers_.data()),
-                                        width_ * std::int64_t{sizeof(float)}});
-    }
-    with_element(tile_.rows().element, [&](auto row) {
-      using Row = decltype(row);
-      if constexpr (Row::kBits > 8) {
-        body(PlainRows<Row>{tile_.at(0, channel), tile_.stride()});
-      } else {
-#if KVC_HAS_INT16_DOT
-        return int16_accumulate_tile<Row>(
-            tile_.at(0, channel), tile_.stride(), tile_.scales().row(0) + channel / 32 * 2,
-            tile_.scales().stride(), width_, count_, weights, weights_, output, tile_.ahead());
-#else
-        body(ScaledRows<Row>{tile_.at(0, channel), tile_.stride(),
-                             tile_.scales().row(0) + channel / 32 * 2, tile_.scales().stride()});
-#endif
-      }
-    });
-  }
-
- private:
-  TileRows tile_;
-  std::int64_t channels_, first_channel_, width_;
-  bool plain_, scaled_;
-  std::vector<float> numbers_;  // [kTileRows, width], zeros from `channels` on
-  std::int64_t count_ = 0;
-#if KVC_HAS_INT16_DOT
-  Int16Weights weights_;
 #endif
 };
 
