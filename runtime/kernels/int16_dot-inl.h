@@ -20,6 +20,8 @@ namespace kvc::HWY_NAMESPACE {
 
 #define KVC_HAS_INT16_DOT 1
 inline constexpr std::int64_t kRun = 32;  // channels of a vector of 16-bit numbers, and of a scale
+inline constexpr std::int64_t kAhead =
+    2;  // bytes to fetch for each that is read: scales lie between codes
 
 // sums + products of pairs of neighbouring 16-bit numbers
 inline __m512i add_products(__m512i sums, __m512i a, __m512i b) {

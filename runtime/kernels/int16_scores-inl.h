@@ -147,7 +147,7 @@ void int16_score_tile(const std::uint8_t* codes, std::int64_t stride, std::int64
                             hn::Set(Wide(), scales.unit * factor * (32768.0f / 32767)));
   std::int64_t row = 0;
   for (; row + 4 <= count; row += 4) {
-    ahead.fetch(4 * head_dim * Row::kBits / 8);
+    ahead.fetch(kAhead * 4 * head_dim * Row::kBits / 8);
     int16_score_rows<Row, 4>(codes + row * stride, stride, head_dim, angles + row * head_dim,
                              scales.numbers, query, units, scores + row * kQuad);
   }

@@ -71,7 +71,7 @@ HWY_INLINE void int16_accumulate_groups(const std::uint8_t* codes, std::int64_t 
     }
   }
   for (std::int64_t row = 0; row < count; row += 2) {
-    ahead.fetch(2 * kGroups * kRun * Row::kBits / 8);
+    ahead.fetch(kAhead * 2 * kGroups * kRun * Row::kBits / 8);
     const std::uint8_t* one = codes + row * stride;
     const std::uint8_t* two = row + 1 < count ? one + stride : one;
     for (int i = 0; i < kGroups; ++i) {
