@@ -7,10 +7,12 @@
 #include "model/kernels/element.h"
 #include "model/kernels/int8_product.h"
 #include "tests/model/kernels/random_values.h"
+#include "tests/model/kernels/targets.h"
 
 namespace kvc {
 namespace {
 
+using testing::on_every_target;
 using testing::random_values;
 
 TEST(Float16, EveryNumberSurvives) {
@@ -141,13 +143,16 @@ class Int8Product : public ::testing::TestWithParam<std::tuple<int, int>> {};
 
 TEST_P(Int8Product, MatchesReference) {
   const auto [num_rows, num_in] = GetParam();
+  const double tolerance = 1e-5 * std::sqrt(num_in);
   for (const std::int64_t num_out : {1, 4, 7, 37}) {
     const Product product(num_rows, num_out, num_in);
     const std::vector<float> expected = product.run(int8_product_reference, 0, num_out);
-    const std::vector<float> actual = product.run(int8_product, 0, num_out);
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      ASSERT_NEAR(actual[i], expected[i], 1e-5 * std::sqrt(num_in)) << "output " << i;
-    }
+    on_every_target([&] {
+      const std::vector<float> actual = product.run(int8_product, 0, num_out);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        ASSERT_NEAR(actual[i], expected[i], tolerance) << "output " << i;
+      }
+    });
   }
 }
 
@@ -171,17 +176,21 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Int8Product,
 TEST(DequantizeInt8, MatchesReference) {
   for (const std::int64_t num_in : {5, 32, 72, 300}) {
     const Product product(1, 9, num_in);
+    const Int8Matrix& matrix = product.params.weight;
     const auto count = static_cast<std::size_t>(4 * num_in);
     std::vector<float> expected(count), actual(count);
-    dequantize_int8_reference(product.params.weight, 3, 7, WeightElement::kFloat32,
-                              expected.data());
-    dequantize_int8(product.params.weight, 3, 7, WeightElement::kFloat32, actual.data());
-    EXPECT_EQ(actual, expected);
+    dequantize_int8_reference(matrix, 3, 7, WeightElement::kFloat32, expected.data());
+    on_every_target([&] {
+      dequantize_int8(matrix, 3, 7, WeightElement::kFloat32, actual.data());
+      EXPECT_EQ(actual, expected);
+    });
     for (const WeightElement type : {WeightElement::kBFloat16, WeightElement::kFloat16}) {
       std::vector<std::uint16_t> expected_bits(count), actual_bits(count);
-      dequantize_int8_reference(product.params.weight, 3, 7, type, expected_bits.data());
-      dequantize_int8(product.params.weight, 3, 7, type, actual_bits.data());
-      EXPECT_EQ(actual_bits, expected_bits);
+      dequantize_int8_reference(matrix, 3, 7, type, expected_bits.data());
+      on_every_target([&] {
+        dequantize_int8(matrix, 3, 7, type, actual_bits.data());
+        EXPECT_EQ(actual_bits, expected_bits);
+      });
     }
   }
 }

@@ -8,10 +8,12 @@
 
 #include "model/kernels/element.h"
 #include "tests/model/kernels/random_values.h"
+#include "tests/model/kernels/targets.h"
 
 namespace kvc {
 namespace {
 
+using testing::on_every_target;
 using testing::random_values;
 
 struct Product {
@@ -65,13 +67,16 @@ class WeightProduct : public ::testing::TestWithParam<std::tuple<WeightElement, 
 
 TEST_P(WeightProduct, MatchesReference) {
   const auto [type, num_rows, num_in] = GetParam();
+  const double tolerance = 1e-5 * std::sqrt(num_in);
   for (const std::int64_t num_out : {1, 4, 7, 37}) {
     const Product product(type, num_rows, num_out, num_in);
     const std::vector<float> expected = product.run(weight_product_reference, 0, num_out);
-    const std::vector<float> actual = product.run(weight_product, 0, num_out);
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      ASSERT_NEAR(actual[i], expected[i], 1e-5 * std::sqrt(num_in)) << "output " << i;
-    }
+    on_every_target([&] {
+      const std::vector<float> actual = product.run(weight_product, 0, num_out);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        ASSERT_NEAR(actual[i], expected[i], tolerance) << "output " << i;
+      }
+    });
   }
 }
 
