@@ -21,11 +21,10 @@ class GroupExpander {
   GroupExpander(const Decoder& decoder, const GroupFactors& factors, int layer)
       : decoder_(decoder), factors_(factors), layer_(layer) {}
 
-  // The latents behind those that `expanded` holds already.
-  void extend(const LatentRows& latents, KeyValueStore& expanded) const {
-    for (std::int64_t first = expanded.num_exact(); first < latents.rows.num_rows();
-         first = expanded.num_exact()) {
-      const std::int64_t count = std::min(kChunkTokens, latents.rows.num_rows() - first);
+  // The latents behind those that `expanded` holds already, up to `last`.
+  void extend(const LatentRows& latents, std::int64_t last, KeyValueStore& expanded) const {
+    for (std::int64_t first = expanded.num_exact(); first < last; first = expanded.num_exact()) {
+      const std::int64_t count = std::min(kChunkTokens, last - first);
       const LayerWeights& weights = decoder_.layer(layer_);
       const KeyValue rebuilt = reconstruct(decoder_, weights, factors_, latents.layer,
                                            latents.rows.rows(first, count, decoder_.dtype()));
@@ -55,7 +54,7 @@ std::vector<KeyValueStore> empty_layers(const KvPlan& plan, int num_layers,
 }  // namespace
 
 void expand_group(const Decoder& decoder, const LatentFactors& all_factors,
-                  const StoreOptions& options, int group, KvCache& cache) {
+                  const StoreOptions& options, int group, std::int64_t rows, KvCache& cache) {
   const LatentGroup& spec = cache.plan().groups[static_cast<std::size_t>(group)];
   const GroupFactors& factors = all_factors.groups[static_cast<std::size_t>(group)];
   LatentStore& store = cache.group(group);
@@ -67,29 +66,68 @@ void expand_group(const Decoder& decoder, const LatentFactors& all_factors,
   Expansion& expansion = *store.expansion();
   const at::Tensor merged = store.merged_positions().tensor();
   const at::Tensor unmerged = store.unmerged_positions().tensor();
+  const std::int64_t num_merged = std::min(rows, merged.size(0));
+  const std::int64_t num_unmerged =
+      store.keeps_latents() ? std::min(rows - num_merged, unmerged.size(0)) : 0;
   for (int index = 0; index < spec.num_layers; ++index) {
     const auto at_index = static_cast<std::size_t>(index);
     const GroupExpander expander(decoder, factors, spec.first_layer + index);
-    if (merged.size(0) > 0) {
-      expander.extend({store.merged(), merged, factors.merged_layers[at_index]},
+    if (num_merged > 0) {
+      expander.extend({store.merged(), merged, factors.merged_layers[at_index]}, num_merged,
                       expansion.merged[at_index]);
     }
-    if (store.keeps_latents() && unmerged.size(0) > 0) {
+    if (num_unmerged > 0) {
       expander.extend({store.unmerged_latent(index), unmerged, factors.layers[at_index]},
-                      expansion.unmerged[at_index]);
+                      num_unmerged, expansion.unmerged[at_index]);
     }
   }
 }
 
+void shrink_expansion(std::int64_t rows, LatentStore& store) {
+  if (rows <= 0 || !store.expansion()) {
+    store.expansion().reset();
+    return;
+  }
+  const auto cut = [](std::vector<KeyValueStore>& layers, std::int64_t kept) {
+    for (KeyValueStore& layer : layers) {
+      const std::int64_t count = layer.num_exact();
+      if (count > kept) {
+        layer.key.erase(kept, count - kept);
+        layer.value.erase(kept, count - kept);
+      }
+    }
+  };
+  Expansion& expansion = *store.expansion();
+  const std::int64_t merged = expansion.merged.front().num_exact();
+  cut(expansion.unmerged, std::max<std::int64_t>(0, rows - merged));
+  cut(expansion.merged, rows);
+}
+
+std::int64_t expanded_rows(const LatentStore& store) {
+  const auto rows = [](const std::vector<KeyValueStore>& layers) {
+    return layers.empty() ? 0 : layers.front().num_exact();
+  };
+  return store.expansion() ? rows(store.expansion()->merged) + rows(store.expansion()->unmerged)
+                           : 0;
+}
+
+std::int64_t latent_rows_of(const KvPlan& plan, int group, const GroupTokens& tokens) {
+  return tokens.merged + (keeps_latents(plan, group) ? tokens.unmerged : 0);
+}
+
+std::int64_t expansion_row_bytes(const KvPlan& plan, int group, KvDtype dtype) {
+  return 2 * plan.groups[static_cast<std::size_t>(group)].num_layers * plan.kv_dim() *
+         bytes_per_element(dtype);
+}
+
 std::int64_t expansion_bytes(const KvPlan& plan, int group, const GroupTokens& tokens,
                              KvDtype dtype, std::int64_t page_tokens) {
-  const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
   const auto pages = [page_tokens](std::int64_t count) {
     return (count + page_tokens - 1) / page_tokens * page_tokens;
   };
   const std::int64_t rows =
       pages(tokens.merged) + (keeps_latents(plan, group) ? pages(tokens.unmerged) : 0);
-  return rows * 2 * spec.num_layers * plan.kv_dim() * bytes_per_element(dtype);
+  return rows * expansion_row_bytes(plan, group, dtype);
 }
 
 }  // namespace kvc

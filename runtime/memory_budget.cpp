@@ -54,31 +54,25 @@ void MemoryBudget::make_room(const std::vector<KvCache*>& caches,
     needed += growth(*caches[i], counts[i], is_prompt);
     tokens += counts[i];
   }
-  const auto fits = [&] { return stores_.pool->allocated_bytes() + needed <= limit_; };
+  const auto missing = [&] { return stores_.pool->allocated_bytes() + needed - limit_; };
   const auto groups = static_cast<int>(caches.front()->plan().groups.size());
-  for (int group = groups - 1; group >= 0 && !fits(); --group) {
+  for (int group = groups - 1; group >= 0; --group) {
     for (KvCache* cache : caches) {
-      if (!fits()) {
-        cache->group(group).expansion().reset();
+      if (missing() > 0) {
+        const std::int64_t rows =
+            missing() / expansion_row_bytes(cache->plan(), group, dtype_) + page();
+        LatentStore& store = cache->group(group);
+        shrink_expansion((expanded_rows(store) - rows) / page() * page(), store);
       }
     }
   }
   const std::int64_t allocated = stores_.pool->allocated_bytes();
-  KVC_CHECK(fits(),
+  KVC_CHECK(missing() <= 0,
             "KV memory: the caches take {} bytes and {} more tokens need up to {}{}, the budget is "
             "{}; raise --memory to {}, shorten the text, or store less with --kv-dtype int8 or a "
             "smaller --kept-ratio",
             allocated, tokens, needed, is_prompt ? " while they are read" : "", limit_,
             allocated + needed);
-}
-
-bool MemoryBudget::has_room_to_expand(int group, std::int64_t reserve, const KvCache& cache) const {
-  const std::optional<Expansion>& expansion = cache.group(group).expansion();
-  const std::int64_t held = expansion ? expansion->bytes() : 0;
-  const std::int64_t wanted =
-      expansion_bytes(cache.plan(), group, cache.tokens()[static_cast<std::size_t>(group)], dtype_,
-                      stores_.pool->page_tokens());
-  return stores_.pool->allocated_bytes() + wanted - held + reserve <= limit_;
 }
 
 void MemoryBudget::use_room(const Decoder& decoder, const LatentFactors& factors,
@@ -90,10 +84,16 @@ void MemoryBudget::use_room(const Decoder& decoder, const LatentFactors& factors
   const auto groups = static_cast<int>(caches.front()->plan().groups.size());
   for (int group = 0; group < groups; ++group) {
     for (KvCache* cache : caches) {
-      if (has_room_to_expand(group, reserve, *cache)) {
-        expand_group(decoder, factors, stores_, group, *cache);
-      } else {
-        cache->group(group).expansion().reset();
+      const std::int64_t held = expanded_rows(cache->group(group));
+      const std::int64_t all =
+          latent_rows_of(cache->plan(), group, cache->tokens()[static_cast<std::size_t>(group)]);
+      const std::int64_t row_bytes = expansion_row_bytes(cache->plan(), group, dtype_);
+      // Two parts may each begin a page.
+      const std::int64_t room = (limit_ - stores_.pool->allocated_bytes() - reserve) / row_bytes;
+      const std::int64_t rows =
+          room >= all - held + 2 * page() ? all : held + (room - 2 * page()) / page() * page();
+      if (rows > held) {
+        expand_group(decoder, factors, stores_, group, rows, *cache);
       }
     }
   }

@@ -24,13 +24,14 @@ class MemoryBudget {
   // by one. Error with the numbers where they do not even then.
   void make_room(const std::vector<KvCache*>& caches, const std::vector<std::int64_t>& counts,
                  bool is_prompt) const;
-  // Rebuilds as much as fits, with room left for the next block of every cache.
+  // Rebuilds as much as fits, with room left for the next block of every cache; of the last group that
+  // fits in part, its first latents.
   void use_room(const Decoder& decoder, const LatentFactors& factors,
                 const std::vector<KvCache*>& caches) const;
 
  private:
   std::int64_t growth(const KvCache& cache, std::int64_t count, bool is_prompt) const;
-  bool has_room_to_expand(int group, std::int64_t reserve, const KvCache& cache) const;
+  std::int64_t page() const { return stores_.pool->page_tokens(); }
 
   std::int64_t limit_;
   StoreOptions stores_;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <vector>
 
 #include "core/error.h"
 #include "model/checkpoint_config.h"
@@ -15,90 +17,143 @@
 namespace kvc {
 namespace {
 
-// Sums over the sequences of a run.
-struct RunForecast {
-  std::int64_t tokens = 0;
-  std::int64_t reading = 0;              // most while prompts are read
-  std::int64_t end = 0;                  // most afterwards, nothing rebuilt
-  std::int64_t original = 0;             // of the unconverted model at the end
-  std::int64_t reserve = 0;              // kept free for every sequence's next block
-  std::vector<std::int64_t> expansions;  // [num_groups] at the end
-};
-
-RunForecast forecast_run(const KvPlan& plan, const CacheTypes& types, const Prompts& prompts,
-                         const GenerateOptions& generate) {
-  RunForecast run;
-  run.expansions.assign(plan.groups.size(), 0);
-  for (const auto& ids : prompts.ids) {
-    const auto length = static_cast<std::int64_t>(ids.size());
-    const std::int64_t prefill =
-        generate.prefill_tokens > 0 ? std::min(length, generate.prefill_tokens) : length;
-    // The last token is never fed back.
-    const std::int64_t more =
-        length - prefill + std::max<std::int64_t>(0, generate.max_new_tokens - 1);
-    CacheForecast cache(plan, 0, std::vector<GroupTokens>(plan.groups.size()), types.kv,
-                        types.page_tokens, MergeSpread::kNone);  // what make_room asks for
-    run.reading += cache.read(prefill);
-    run.end += cache.extend(more);
-    run.tokens += length + std::max<std::int64_t>(0, generate.max_new_tokens - 1);
-    run.original += original_bytes(plan, cache.num_tokens(), types.kv);
-    for (std::size_t group = 0; group < plan.groups.size(); ++group) {
-      run.expansions[group] += expansion_bytes(plan, static_cast<int>(group), cache.tokens()[group],
-                                               types.kv, types.page_tokens);
-    }
-    const std::int64_t before = cache.bytes();
-    run.reserve += std::max<std::int64_t>(0, cache.extend(plan.policy.block_tokens) - before);
-  }
-  return run;
-}
-
-// How many groups fit beside the caches under `limit`, and the most that is then in use.
-struct UnderLimit {
-  std::int64_t groups = 0, peak = 0;
-};
-
-UnderLimit apply_limit(const RunForecast& run, std::int64_t limit) {
-  const std::int64_t least = std::max(run.reading, run.end);
-  KVC_CHECK(least <= limit,
-            "KV memory: the caches take up to {} bytes, the budget is {}; raise --memory to that, "
-            "shorten the text, or store less with --kv-dtype int8 or a smaller --kept-ratio",
-            least, limit);
-  UnderLimit result;
-  std::int64_t bytes = run.end;
-  for (const std::int64_t expansion : run.expansions) {
-    if (expansion > 0 && bytes + expansion + run.reserve <= limit) {
-      bytes += expansion;
-      ++result.groups;
+// The caches of a run, from their prompts to their last tokens.
+class RunForecast {
+ public:
+  RunForecast(const KvPlan& plan, const CacheTypes& types, const Prompts& prompts,
+              const GenerateOptions& generate)
+      : plan_(plan), types_(types) {
+    for (const auto& ids : prompts.ids) {
+      const auto length = static_cast<std::int64_t>(ids.size());
+      const std::int64_t prefill =
+          generate.prefill_tokens > 0 ? std::min(length, generate.prefill_tokens) : length;
+      caches_.emplace_back(plan, 0, std::vector<GroupTokens>(plan.groups.size()), types.kv,
+                           types.page_tokens, MergeSpread::kNone);  // what make_room asks for
+      reading_ += caches_.back().read(prefill);
+      // The last token is never fed back.
+      left_.push_back(length - prefill + std::max<std::int64_t>(0, generate.max_new_tokens - 1));
     }
   }
-  result.peak = std::max(run.reading, bytes);
-  return result;
+
+  std::int64_t reading() const { return reading_; }  // most while prompts are read
+
+  // Feeds the next block's tokens; false when there are none left. Most bytes on the way.
+  bool advance(std::int64_t& most) {
+    bool any = false;
+    most = 0;
+    for (std::size_t i = 0; i < caches_.size(); ++i) {
+      const std::int64_t count = std::min(left_[i], plan_.policy.block_tokens);
+      any = any || count > 0;
+      most += caches_[i].extend(count);
+      left_[i] -= count;
+    }
+    return any;
+  }
+
+  // Groups of all sequences whose rebuilt keys and values fit beside the caches, and their bytes.
+  struct Expanded {
+    std::int64_t groups = 0, bytes = 0;
+  };
+  Expanded expanded(std::int64_t limit) const {
+    std::int64_t reserve = 0;
+    for (const CacheForecast& cache : caches_) {
+      CacheForecast next = cache;
+      reserve += next.extend(plan_.policy.block_tokens) - cache.bytes();
+    }
+    Expanded result;
+    for (std::size_t group = 0; group < plan_.groups.size(); ++group) {
+      for (const CacheForecast& cache : caches_) {
+        const std::int64_t wanted = expansion_bytes(
+            plan_, static_cast<int>(group), cache.tokens()[group], types_.kv, types_.page_tokens);
+        const std::int64_t room =
+            std::max<std::int64_t>(0, limit - bytes() - result.bytes - reserve);
+        result.bytes += std::min(wanted, room);
+        result.groups += wanted > 0 && wanted <= room ? 1 : 0;
+      }
+    }
+    return result;
+  }
+
+  std::int64_t bytes() const {
+    return sum([](const CacheForecast& cache) { return cache.bytes(); });
+  }
+  std::int64_t all_expansions() const {
+    return sum([](const CacheForecast& cache) { return cache.expansion_bytes(); });
+  }
+  std::int64_t num_tokens() const {
+    return sum([](const CacheForecast& cache) { return cache.num_tokens(); });
+  }
+  std::int64_t original() const {
+    return sum([this](const CacheForecast& cache) {
+      return original_bytes(plan_, cache.num_tokens(), types_.kv);
+    });
+  }
+
+ private:
+  template <typename Function>
+  std::int64_t sum(const Function& of_cache) const {
+    std::int64_t total = 0;
+    for (const CacheForecast& cache : caches_) {
+      total += of_cache(cache);
+    }
+    return total;
+  }
+
+  const KvPlan& plan_;
+  const CacheTypes& types_;
+  std::vector<CacheForecast> caches_;
+  std::vector<std::int64_t> left_;
+  std::int64_t reading_ = 0;
+};
+
+struct Totals {
+  std::int64_t end = 0;   // most after reading, nothing rebuilt
+  std::int64_t peak = 0;  // most that is in use under the limit
+  RunForecast::Expanded expanded;
+};
+
+Totals follow(RunForecast& run, std::optional<std::int64_t> limit) {
+  Totals totals{.end = run.bytes(), .peak = run.reading(), .expanded = {}};
+  for (bool more = true; more;) {
+    totals.expanded = limit ? run.expanded(*limit) : RunForecast::Expanded{};
+    const std::int64_t in_use = run.bytes() + totals.expanded.bytes;
+    std::int64_t most = 0;
+    more = run.advance(most);
+    totals.end = std::max(totals.end, most);
+    const std::int64_t growing = most + totals.expanded.bytes;  // rebuilt ones go where need be
+    totals.peak = std::max({totals.peak, in_use, limit ? std::min(*limit, growing) : growing});
+  }
+  if (limit) {
+    KVC_CHECK(
+        std::max(run.reading(), totals.end) <= *limit,
+        "KV memory: the caches take up to {} bytes, the budget is {}; raise --memory to that, "
+        "shorten the text, or store less with --kv-dtype int8 or a smaller --kept-ratio",
+        std::max(run.reading(), totals.end), *limit);
+  }
+  return totals;
 }
 
 double ratio(std::int64_t a, std::int64_t b) {
   return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 1;
 }
 
-Json plan_json(const RunForecast& run, const CacheTypes& types, std::size_t num_groups,
+Json plan_json(RunForecast& run, const CacheTypes& types, std::size_t num_groups,
                const RunOptions& options) {
-  std::int64_t expansion = 0;
-  for (const std::int64_t bytes : run.expansions) {
-    expansion += bytes;
-  }
+  const std::optional<std::int64_t> limit = options.engine.memory_bytes;
+  const Totals totals = follow(run, limit);
   Json json;
   json["kv_dtype"] = to_string(types.kv);
-  json["tokens"] = run.tokens;
-  json["reading_bytes"] = run.reading;
-  json["end_bytes"] = run.end;
-  json["original_bytes"] = run.original;
-  json["kept_ratio"] = ratio(run.end, run.original);
-  json["expansion_bytes"] = expansion;
-  if (options.engine.memory_bytes) {
-    const UnderLimit limited = apply_limit(run, *options.engine.memory_bytes);
-    json["memory_bytes"] = *options.engine.memory_bytes;
-    json["expanded_groups"] = limited.groups;
+  json["tokens"] = run.num_tokens();
+  json["reading_bytes"] = run.reading();
+  json["end_bytes"] = totals.end;
+  json["original_bytes"] = run.original();
+  json["kept_ratio"] = ratio(totals.end, run.original());
+  json["expansion_bytes"] = run.all_expansions();
+  if (limit) {
+    json["memory_bytes"] = *limit;
+    json["expanded_groups"] = totals.expanded.groups;
     json["num_groups"] = num_groups;
-    json["peak_bytes"] = limited.peak;
+    json["peak_bytes"] = totals.peak;
   }
   return json;
 }
@@ -110,8 +165,10 @@ void print_memory_plan(const RunOptions& options) {
   const ModelConfig config = read_model_config(checkpoint);
   const KvPlan plan = plan_of(checkpoint, config);
   const CacheTypes types = cache_types(checkpoint, config, options.engine);
-  const RunForecast run = forecast_run(plan, types, read_prompts(options), options.generate);
-  const Json json = plan_json(run, types, plan.groups.size(), options);
+  const Prompts prompts = read_prompts(options);
+  RunForecast run(plan, types, prompts, options.generate);
+  const Json json = plan_json(run, types, plan.groups.size() * prompts.ids.size(), options);
+  const auto number = [&json](const char* key) { return json[key].get<std::int64_t>(); };
   if (options.json) {
     fmt::print("{}\n", json.dump());
     return;
@@ -119,12 +176,12 @@ void print_memory_plan(const RunOptions& options) {
   fmt::print(
       "KV cache of {} tokens as {}: up to {} bytes while the prompt is read, then up to {} "
       "(kept_ratio {:.3f}); keys and values rebuilt from latents would take {} more\n",
-      run.tokens, to_string(types.kv), run.reading, run.end, ratio(run.end, run.original),
-      json["expansion_bytes"].get<std::int64_t>());
+      number("tokens"), to_string(types.kv), number("reading_bytes"), number("end_bytes"),
+      json["kept_ratio"].get<double>(), number("expansion_bytes"));
   if (options.engine.memory_bytes) {
-    fmt::print("within {} bytes: {} of {} groups rebuilt, up to {} bytes in use\n",
-               *options.engine.memory_bytes, json["expanded_groups"].get<std::int64_t>(),
-               plan.groups.size(), json["peak_bytes"].get<std::int64_t>());
+    fmt::print("within {} bytes: {} of {} groups rebuilt at the end, up to {} bytes in use\n",
+               number("memory_bytes"), number("expanded_groups"), number("num_groups"),
+               number("peak_bytes"));
   }
 }
 
