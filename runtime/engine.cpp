@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "model/checkpoint_config.h"
 #include "model/weights.h"
-#include "runtime/compression.h"
+#include "runtime/compression/compression.h"
 #include "runtime/plan_source.h"
 #include "runtime/thread_scope.h"
 

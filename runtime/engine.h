@@ -13,20 +13,21 @@
 #include "core/checkpoint.h"
 #include "core/kv_plan.h"
 #include "model/decoder.h"
-#include "runtime/cached_attention.h"
-#include "runtime/kv_cache.h"
-#include "runtime/latent_factors.h"
-#include "runtime/memory_budget.h"
+#include "runtime/attention/cached_attention.h"
+#include "runtime/compression/latent_factors.h"
+#include "runtime/memory/memory_budget.h"
 #include "runtime/part_times.h"
 #include "runtime/prompt_reader.h"
+#include "runtime/store/kv_cache.h"
 
 namespace kvc {
 
 struct EngineOptions {
   std::string dtype;     // compute and weights: "float32", ...; empty: as stored
   std::string kv_dtype;  // what the KV cache stores; empty: the compute dtype
-  std::optional<std::int64_t> memory_bytes{};  // of KV caches: a limit (runtime/memory_budget.h)
-  std::optional<std::int64_t> page_tokens{};   // KV stores grow by so many; 16, or 32 for integers
+  std::optional<std::int64_t>
+      memory_bytes{};  // of KV caches: a limit (runtime/memory/memory_budget.h)
+  std::optional<std::int64_t> page_tokens{};  // KV stores grow by so many; 16, or 32 for integers
   // A prompt's tokens whose activations are in memory at a time; 0: all. Results differ by rounding.
   std::int64_t prefill_chunk = 2048;
   bool time_parts = false;     // measure where the time goes

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/compression.h"
+#include "runtime/compression/compression.h"
 #include "runtime/engine.h"
 #include "runtime/thread_scope.h"
 

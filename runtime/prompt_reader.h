@@ -12,10 +12,10 @@
 #include "core/error.h"
 #include "core/kv_plan.h"
 #include "model/decoder.h"
-#include "runtime/cached_attention.h"
-#include "runtime/kv_cache.h"
-#include "runtime/latent_factors.h"
+#include "runtime/attention/cached_attention.h"
+#include "runtime/compression/latent_factors.h"
 #include "runtime/part_times.h"
+#include "runtime/store/kv_cache.h"
 
 namespace kvc {
 

@@ -15,7 +15,7 @@
 #include "core/progress.h"
 #include "core/safetensors.h"
 #include "runtime/chat.h"
-#include "runtime/memory_plan.h"
+#include "runtime/memory/memory_plan.h"
 #include "runtime/prompts.h"
 #include "runtime/run_report.h"
 #include "runtime/text_stream.h"

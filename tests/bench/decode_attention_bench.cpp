@@ -4,7 +4,7 @@
 #include <benchmark/benchmark.h>
 #include <c10/core/InferenceMode.h>
 
-#include "runtime/decode.h"
+#include "runtime/attention/decode.h"
 
 namespace kvc {
 namespace {

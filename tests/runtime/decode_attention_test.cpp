@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-#include "runtime/decode.h"
+#include "runtime/attention/decode.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/kv_cache.h"
+#include "runtime/store/kv_cache.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/testing/test_tensors.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/kv_pool.h"
+#include "runtime/store/kv_pool.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "runtime/block_list.h"
+#include "runtime/store/block_list.h"
 
 namespace kvc {
 namespace {

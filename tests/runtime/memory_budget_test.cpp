@@ -1,12 +1,12 @@
 // A limit on KV memory: what is rebuilt in the room that is left changes speed, not results; what is
 // forecast is what is taken.
-#include "runtime/memory_budget.h"
+#include "runtime/memory/memory_budget.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "runtime/memory_forecast.h"
+#include "runtime/memory/memory_forecast.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/testing/tensor_matchers.h"

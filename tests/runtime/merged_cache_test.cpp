@@ -6,8 +6,8 @@
 #include <cmath>
 #include <memory>
 
+#include "runtime/compression/latent_encoding.h"
 #include "runtime/engine.h"
-#include "runtime/latent_encoding.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"

@@ -1,4 +1,4 @@
-#include "runtime/mla_attention.h"
+#include "runtime/attention/mla_attention.h"
 
 #include <gtest/gtest.h>
 

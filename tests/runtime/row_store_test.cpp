@@ -1,4 +1,4 @@
-#include "runtime/row_store.h"
+#include "runtime/store/row_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

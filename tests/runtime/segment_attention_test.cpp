@@ -1,10 +1,10 @@
-#include "runtime/segment_attention.h"
+#include "runtime/attention/segment_attention.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "runtime/decode.h"
+#include "runtime/attention/decode.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 

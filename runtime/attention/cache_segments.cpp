@@ -1,0 +1,201 @@
+#include "runtime/attention/cache_segments.h"
+
+#include <algorithm>
+
+namespace kvc {
+namespace {
+
+// `rows` has no other user.
+at::Tensor with_bias(at::Tensor rows, const at::Tensor& bias) {
+  return bias.defined() ? rows.add_(bias) : rows;
+}
+
+class SegmentBuilder {
+ public:
+  SegmentBuilder(const Decoder& decoder, int layer, const GroupFactors& factors,
+                 std::int64_t num_queries, std::int64_t length)
+      : decoder_(decoder),
+        layer_(layer),
+        weights_(decoder.layer(layer)),
+        factors_(factors),
+        num_queries_(num_queries),
+        length_(length) {}
+
+  // Rows of `expanded` are the keys and values of the first latents; null: there are none.
+  void add_latents(const RowStore& stored, const at::Tensor& positions, const Reconstruction& layer,
+                   const KeyValueStore* expanded, std::vector<Segment>& segments) const {
+    const std::int64_t rebuilt = count(expanded);
+    if (rebuilt > 0) {
+      segments.push_back(from_exact(*expanded, positions.narrow(0, 0, rebuilt)));
+    }
+    add_others(stored, positions, layer, expanded, segments);
+  }
+
+  // Only the latents without such rows.
+  void add_others(const RowStore& stored, const at::Tensor& positions, const Reconstruction& layer,
+                  const KeyValueStore* expanded, std::vector<Segment>& segments) const {
+    const std::int64_t rebuilt = count(expanded);
+    if (rebuilt < stored.num_rows()) {
+      segments.push_back(from_latents(stored, rebuilt, positions.slice(0, rebuilt), layer));
+    }
+  }
+
+  // Rows from `first` on, at `positions`.
+  Segment from_latents(const RowStore& stored, std::int64_t first, const at::Tensor& positions,
+                       const Reconstruction& layer) const {
+    const ModelConfig& config = decoder_.config();
+    const at::Tensor latent = stored.rows(first, positions.size(0), decoder_.dtype());
+    const at::Tensor key =
+        with_bias(rebuild_key(layer, latent.narrow(1, 0, factors_.key_rank)), weights_.k_proj.bias)
+            .view({-1, config.num_kv_heads, config.head_dim});
+    Segment segment{
+        .key = finish(key, positions),
+        .positions = positions,
+        .value = {},
+        .latent = latent.narrow(1, latent.size(1) - factors_.value_rank, factors_.value_rank),
+        .value_proj = layer.value,
+        .value_bias = weights_.v_proj.bias};
+    if (!prefers_rank_space(num_queries_, config.num_heads, config.head_dim, config.kv_dim(),
+                            factors_.value_rank)) {
+      const Linear rebuild_value{layer.value, weights_.v_proj.bias};
+      segment.value = rebuild_value(segment.latent).view_as(key);
+    }
+    return segment;
+  }
+
+  Segment from_exact(const KeyValueStore& rows, const at::Tensor& positions) const {
+    const at::Tensor key = rows.key.rows(decoder_.dtype());
+    return from_key_value(is_raw() ? finish(key, positions) : key,
+                          rows.value.rows(decoder_.dtype()), positions);
+  }
+
+  // Codes hold keys after their norm, but raw ones as they are.
+  Segment from_codes(const KeyValueStore& rows, const at::Tensor& positions) const {
+    const at::Tensor key = rows.key_codes->rows(decoder_.dtype());
+    return from_key_value(
+        is_raw() ? finish(key, positions) : decoder_.rope().rotate(layer_, key, positions),
+        rows.value_codes->rows(decoder_.dtype()), positions);
+  }
+
+ private:
+  static std::int64_t count(const KeyValueStore* expanded) {
+    return expanded == nullptr ? 0 : expanded->num_exact();
+  }
+
+  bool is_raw() const { return stores_raw_keys(decoder_.config(), layer_); }
+
+  at::Tensor finish(const at::Tensor& key, const at::Tensor& positions) const {
+    return finish_key(weights_, decoder_.rope(), layer_, key, positions, length_);
+  }
+
+  static Segment from_key_value(const at::Tensor& key, const at::Tensor& value,
+                                const at::Tensor& positions) {
+    return {.key = key,
+            .positions = positions,
+            .value = value,
+            .latent = {},
+            .value_proj = {},
+            .value_bias = {}};
+  }
+
+  const Decoder& decoder_;
+  int layer_;
+  const LayerWeights& weights_;
+  const GroupFactors& factors_;
+  std::int64_t num_queries_, length_;
+};
+
+// Sinks and then the last tokens of the sequence.
+at::Tensor pending_positions(std::int64_t pending, std::int64_t num_tokens,
+                             std::int64_t sink_tokens) {
+  const std::int64_t sinks = std::min({pending, num_tokens, sink_tokens});
+  return at::cat({at::arange(sinks, at::kLong),
+                  at::arange(num_tokens - (pending - sinks), num_tokens, at::kLong)});
+}
+
+void add_unmerged(const SegmentBuilder& builder, const LatentStore& store, int index,
+                  const GroupFactors& factors, std::vector<Segment>& segments) {
+  const at::Tensor positions = store.unmerged_positions().tensor();
+  const auto at_index = static_cast<std::size_t>(index);
+  if (store.keeps_latents()) {
+    const std::optional<Expansion>& expansion = store.expansion();
+    builder.add_latents(store.unmerged_latent(index), positions, factors.layers[at_index],
+                        expansion ? &expansion->unmerged[at_index] : nullptr, segments);
+    return;
+  }
+  const KeyValueStore& rows = store.unmerged(index);
+  const std::int64_t codes = rows.num_codes();
+  if (codes > 0) {
+    segments.push_back(builder.from_codes(rows, positions.narrow(0, 0, codes)));
+  }
+  if (rows.num_exact() > 0) {
+    segments.push_back(builder.from_exact(rows, positions.narrow(0, codes, rows.num_exact())));
+  }
+}
+
+}  // namespace
+
+bool stores_raw_keys(const ModelConfig& config, int layer) {
+  return config.depends_on_length(layer);
+}
+
+KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
+                     const GroupFactors& factors, const Reconstruction& layer,
+                     const at::Tensor& latent) {
+  const ModelConfig& config = decoder.config();
+  const Linear value{layer.value, weights.v_proj.bias};
+  const std::vector<std::int64_t> shape{-1, config.num_kv_heads, config.head_dim};
+  return {
+      with_bias(rebuild_key(layer, latent.narrow(1, 0, factors.key_rank)), weights.k_proj.bias)
+          .view(shape),
+      value(latent.narrow(1, latent.size(1) - factors.value_rank, factors.value_rank)).view(shape)};
+}
+
+std::vector<Segment> latent_segments(const Decoder& decoder, const KvPlan& plan, int group,
+                                     int index, const GroupFactors& factors,
+                                     const LatentStore& store, std::int64_t num_tokens,
+                                     std::int64_t num_queries) {
+  const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
+  const SegmentBuilder builder(decoder, spec.first_layer + index, factors, num_queries, num_tokens);
+  const auto at_index = static_cast<std::size_t>(index);
+  const std::optional<Expansion>& expansion = store.expansion();
+  std::vector<Segment> segments;
+  if (store.merged_positions().size() > 0) {
+    builder.add_others(store.merged(), store.merged_positions().tensor(),
+                       factors.merged_layers[at_index],
+                       expansion ? &expansion->merged[at_index] : nullptr, segments);
+  }
+  if (store.keeps_latents() && store.unmerged_positions().size() > 0) {
+    builder.add_others(store.unmerged_latent(index), store.unmerged_positions().tensor(),
+                       factors.layers[at_index],
+                       expansion ? &expansion->unmerged[at_index] : nullptr, segments);
+  }
+  return segments;
+}
+
+std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, int group,
+                                    int index, const GroupFactors& factors,
+                                    const LatentStore& store, std::int64_t num_tokens,
+                                    std::int64_t num_queries) {
+  const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
+  const SegmentBuilder builder(decoder, spec.first_layer + index, factors, num_queries, num_tokens);
+  const auto at_index = static_cast<std::size_t>(index);
+  std::vector<Segment> segments;
+  if (store.merged_positions().size() > 0) {
+    const std::optional<Expansion>& expansion = store.expansion();
+    builder.add_latents(store.merged(), store.merged_positions().tensor(),
+                        factors.merged_layers[at_index],
+                        expansion ? &expansion->merged[at_index] : nullptr, segments);
+  }
+  if (store.unmerged_positions().size() > 0) {
+    add_unmerged(builder, store, index, factors, segments);
+  }
+  const std::int64_t pending = store.pending(index).num_exact();
+  if (pending > 0) {
+    segments.push_back(builder.from_exact(
+        store.pending(index), pending_positions(pending, num_tokens, plan.policy.sink_tokens)));
+  }
+  return segments;
+}
+
+}  // namespace kvc

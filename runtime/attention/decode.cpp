@@ -1,0 +1,149 @@
+#include "runtime/attention/decode.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "model/parallel.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kElementsPerThread = std::int64_t{1}
+                                            << 15;  // below, threads cost more than they save
+
+KvElement element_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return KvElement::kFloat32;
+    case at::kBFloat16:
+      return KvElement::kBFloat16;
+    case at::kHalf:
+      return KvElement::kFloat16;
+    default:
+      fail("decode attention: no kernel for {}", c10::toString(type));
+  }
+}
+
+// Memory for `count` partials of all heads.
+struct Partials {
+  Partials(std::size_t count, std::int64_t num_heads, std::int64_t head_dim)
+      : values(count * static_cast<std::size_t>(num_heads * (head_dim + 2))) {
+    float* next = values.data();
+    for (std::size_t i = 0; i < count; ++i) {
+      partials.push_back({next, next + num_heads, next + 2 * num_heads});
+      next += num_heads * (head_dim + 2);
+    }
+  }
+  std::vector<float> values;
+  std::vector<AttentionPartial> partials;
+};
+
+// Rows that one thread reads in one go.
+struct Piece {
+  const RowRange* range;
+  std::int64_t first, last, chunk;
+};
+
+// The ranges' rows, one after the other, in `chunks` equal parts.
+std::vector<Piece> split(const std::vector<RowRange>& ranges, std::int64_t num_rows,
+                         std::int64_t chunks) {
+  const std::int64_t per_chunk = (num_rows + chunks - 1) / chunks;
+  std::vector<Piece> pieces;
+  std::int64_t done = 0;
+  for (const RowRange& range : ranges) {
+    for (std::int64_t first = range.first; first < range.last;) {
+      const std::int64_t chunk = done / per_chunk;
+      const std::int64_t last = std::min(range.last, first + (chunk + 1) * per_chunk - done);
+      pieces.push_back({&range, first, last, chunk});
+      done += last - first;
+      first = last;
+    }
+  }
+  return pieces;
+}
+
+std::int64_t count_rows(const std::vector<RowRange>& ranges) {
+  std::int64_t count = 0;
+  for (const RowRange& range : ranges) {
+    count += std::max<std::int64_t>(0, range.last - range.first);
+  }
+  return count;
+}
+
+// log sum exp(score) of every head, from partials of the same heads.
+at::Tensor log_sums(const std::vector<AttentionPartial>& partials, std::int64_t num_heads) {
+  at::Tensor logs = at::empty({num_heads}, at::kFloat);
+  auto* to = logs.mutable_data_ptr<float>();
+  for (std::int64_t head = 0; head < num_heads; ++head) {
+    float largest = -INFINITY, sum = 0;
+    for (const AttentionPartial& partial : partials) {
+      largest = std::max(largest, partial.max[head]);
+    }
+    for (const AttentionPartial& partial : partials) {
+      sum += partial.sum[head] * std::exp(partial.max[head] - largest);
+    }
+    to[head] = largest + std::log(sum);
+  }
+  return logs;
+}
+
+}  // namespace
+
+PartialAttention decode_attention_partly(const at::Tensor& query, std::int64_t num_kv_heads,
+                                         const std::vector<RowRange>& ranges,
+                                         const AttentionRule& rule, const RawKeys& raw_keys) {
+  const at::Tensor queries = query.to(at::kFloat).contiguous();
+  const double scale = rule.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(1))));
+  const DecodeAttentionParams params{.query = queries.const_data_ptr<float>(),
+                                     .num_heads = query.size(0),
+                                     .num_kv_heads = num_kv_heads,
+                                     .head_dim = query.size(1),
+                                     .scale = static_cast<float>(scale),
+                                     .softcap = static_cast<float>(rule.softcap),
+                                     .raw_keys = raw_keys};
+  const std::int64_t num_rows = count_rows(ranges);
+  KVC_CHECK(num_rows >= 1, "decode attention: no keys");
+  const std::int64_t numbers = num_rows * num_kv_heads * params.head_dim;
+  const std::int64_t chunks =
+      std::clamp<std::int64_t>(numbers / kElementsPerThread, 1, at::get_num_threads());
+  const std::vector<Piece> pieces = split(ranges, num_rows, chunks);
+  Partials work(pieces.size(), params.num_heads, params.head_dim);
+  parallel_pieces(chunks, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const Piece& piece = pieces[i];
+      if (piece.chunk >= begin && piece.chunk < end) {
+        decode_attention_partial(params, piece.range->segment, piece.first, piece.last,
+                                 work.partials[i]);
+      }
+    }
+  });
+  at::Tensor output = at::empty({params.num_heads, params.head_dim}, at::kFloat);
+  combine_partials(work.partials.data(), static_cast<std::int64_t>(pieces.size()), params.num_heads,
+                   params.head_dim, output.mutable_data_ptr<float>());
+  return {output, log_sums(work.partials, params.num_heads)};
+}
+
+at::Tensor decode_attention(const at::Tensor& query, std::int64_t num_kv_heads,
+                            const std::vector<RowRange>& ranges, const AttentionRule& rule,
+                            const RawKeys& raw_keys) {
+  return decode_attention_partly(query, num_kv_heads, ranges, rule, raw_keys)
+      .output.flatten()
+      .to(query.scalar_type());
+}
+
+at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const AttentionRule& rule) {
+  const std::int64_t num_tokens = key.size(0);
+  const std::int64_t seen = std::min(rule.window.value_or(num_tokens), num_tokens);
+  const void* key_block = key.const_data_ptr();
+  const void* value_block = value.const_data_ptr();
+  const KvElement element = element_of(key.scalar_type());
+  const KvSegment segment{.key = {&key_block, num_tokens, num_tokens, element},
+                          .value = {&value_block, num_tokens, num_tokens, element}};
+  return decode_attention(query, key.size(1), {{segment, num_tokens - seen, num_tokens}}, rule);
+}
+
+}  // namespace kvc

@@ -1,0 +1,38 @@
+// Attention of one new token over rows of KV stores: what decoding does in every plain layer.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "model/attention_rule.h"
+#include "runtime/attention/segment_attention.h"
+#include "runtime/kernels/decode_attention.h"
+
+namespace kvc {
+
+// Rows first .. last - 1 of a segment.
+struct RowRange {
+  KvSegment segment;
+  std::int64_t first = 0, last = 0;
+};
+
+// query [num_heads, head_dim] post-RoPE, over all rows of the ranges (at least one): what the rule's
+// window hides is left out of them. Scores and sums in float32. [num_heads * head_dim] in the query's
+// dtype.
+at::Tensor decode_attention(const at::Tensor& query, std::int64_t num_kv_heads,
+                            const std::vector<RowRange>& ranges, const AttentionRule& rule,
+                            const RawKeys& raw_keys = {});
+
+// The same, to be joined with attention over other tokens.
+PartialAttention decode_attention_partly(const at::Tensor& query, std::int64_t num_kv_heads,
+                                         const std::vector<RowRange>& ranges,
+                                         const AttentionRule& rule, const RawKeys& raw_keys = {});
+
+// The same of the last of n tokens, key and value [n, num_kv_heads, head_dim] contiguous, post-RoPE;
+// types float32, bfloat16, float16, keys and values alike.
+at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const AttentionRule& rule = {});
+
+}  // namespace kvc

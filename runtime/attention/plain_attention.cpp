@@ -1,0 +1,107 @@
+#include "runtime/attention/plain_attention.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/attention/decode.h"
+#include "runtime/attention/segment_attention.h"
+
+namespace kvc {
+namespace {
+
+Segment segment_of(const at::Tensor& key, const at::Tensor& value, const at::Tensor& positions) {
+  return {.key = key,
+          .positions = positions,
+          .value = value,
+          .latent = {},
+          .value_proj = {},
+          .value_bias = {}};
+}
+
+// Rows of the last `seen` tokens.
+std::vector<RowRange> ranges_of(const KeyValueStore& store, const PlainOrder& order,
+                                bool codes_are_raw, std::int64_t seen) {
+  const std::int64_t first = order.num_tokens() - seen;  // position
+  const KvSegment exact{.key = store.key.table(), .value = store.value.table()};
+  if (order.codes == 0) {
+    return {{exact, first, order.num_tokens()}};
+  }
+  const KvSegment codes{.key = store.key_codes->table(),
+                        .value = store.value_codes->table(),
+                        .first_position = order.sinks,
+                        .raw_key = codes_are_raw};
+  const std::int64_t after_codes = order.sinks + order.codes;
+  return {{exact, std::min(first, order.sinks), order.sinks},
+          {codes, std::clamp(first - order.sinks, std::int64_t{0}, order.codes), order.codes},
+          {exact, order.sinks + std::max<std::int64_t>(0, first - after_codes),
+           order.sinks + order.last}};
+}
+
+// The query of the last token, through the kernel.
+at::Tensor attend_one(const Decoder& decoder, int layer, const KeyValueStore& store,
+                      const PlainOrder& order, const at::Tensor& query, const AttentionRule& rule) {
+  const CodedKeys keys(decoder, layer, order.codes == 0 ? 1 : order.num_tokens());
+  const std::int64_t seen = std::min(rule.window.value_or(order.num_tokens()), order.num_tokens());
+  return decode_attention(query, decoder.config().num_kv_heads,
+                          ranges_of(store, order, keys.are_raw(), seen), rule, keys.raw_keys);
+}
+
+}  // namespace
+
+PlainOrder::PlainOrder(const KeyValueStore& store, std::int64_t sink_tokens)
+    : sinks(std::min(store.num_exact(), sink_tokens)),
+      codes(store.num_codes()),
+      last(store.num_exact() - sinks) {}
+
+at::Tensor PlainOrder::code_positions() const {
+  return at::arange(sinks, sinks + codes, at::kLong);
+}
+
+at::Tensor PlainOrder::exact_positions() const {
+  return at::cat(
+      {at::arange(sinks, at::kLong), at::arange(sinks + codes, num_tokens(), at::kLong)});
+}
+
+CodedKeys::CodedKeys(const Decoder& decoder, int layer, std::int64_t num_tokens) {
+  if (decoder.config().depends_on_length(layer)) {
+    return;
+  }
+  rope = decoder.rope().rows_of_positions(layer, num_tokens);
+  if (are_raw()) {
+    raw_keys.rope = {.cos = rope.cos.const_data_ptr<float>(),
+                     .sin = rope.sin.const_data_ptr<float>(),
+                     .num_pairs = rope.cos.size(1),
+                     .interleaved = rope.interleaved};
+  }
+}
+
+at::Tensor attend_plain(const Decoder& decoder, int layer, const KeyValueStore& store,
+                        std::int64_t sink_tokens, const at::Tensor& query,
+                        const at::Tensor& positions) {
+  const AttentionRule rule = attention_rule(decoder.config(), layer);
+  const PlainOrder order(store, sink_tokens);
+  const at::ScalarType dtype = query.scalar_type();
+  if (query.size(0) == 1) {
+    return attend_one(decoder, layer, store, order, query[0], rule).unsqueeze(0);
+  }
+  std::vector<Segment> segments;
+  if (order.codes > 0) {
+    const at::Tensor code_positions = order.code_positions();
+    at::Tensor key = store.key_codes->rows(dtype);
+    if (!decoder.config().depends_on_length(layer)) {
+      key = decoder.rope().rotate(layer, key, code_positions);
+    }
+    segments.push_back(segment_of(key, store.value_codes->rows(dtype), code_positions));
+  }
+  segments.push_back(
+      segment_of(store.key.rows(dtype), store.value.rows(dtype), order.exact_positions()));
+  return attend_segments(query, positions, segments, rule);
+}
+
+at::Tensor key_for_codes(const Decoder& decoder, int layer, const at::Tensor& key,
+                         const at::Tensor& positions) {
+  return decoder.config().depends_on_length(layer) ? key
+                                                   : decoder.rope().unrotate(layer, key, positions);
+}
+
+}  // namespace kvc

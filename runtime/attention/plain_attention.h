@@ -1,0 +1,44 @@
+// Attention over the store of a plain layer: exact rows and, under an integer type, codes.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+#include "model/decoder.h"
+#include "runtime/kernels/decode_attention.h"
+#include "runtime/store/key_value_store.h"
+
+namespace kvc {
+
+// Where a plain layer's tokens are: the sinks (exact), then the codes, then the last tokens (exact).
+struct PlainOrder {
+  std::int64_t sinks = 0, codes = 0, last = 0;
+
+  PlainOrder(const KeyValueStore& store, std::int64_t sink_tokens);
+  std::int64_t num_tokens() const { return sinks + codes + last; }
+  at::Tensor code_positions() const;   // [codes]
+  at::Tensor exact_positions() const;  // [sinks + last]
+};
+
+// One sequence's queries, those of the last tokens. query [T, num_heads, head_dim] post-RoPE,
+// positions [T]. [T, num_heads * head_dim] in the query's dtype.
+at::Tensor attend_plain(const Decoder& decoder, int layer, const KeyValueStore& store,
+                        std::int64_t sink_tokens, const at::Tensor& query,
+                        const at::Tensor& positions);
+
+// What turns the codes of a layer's keys as the kernel reads them, at positions below num_tokens: no
+// angles where codes hold keys as they were turned. The tensors hold what `raw_keys` points to.
+struct CodedKeys {
+  RopeRows rope;
+  RawKeys raw_keys;
+
+  CodedKeys(const Decoder& decoder, int layer, std::int64_t num_tokens);
+  bool are_raw() const { return rope.cos.defined(); }
+};
+
+// Keys of exact rows as codes hold them. [n, num_kv_heads, head_dim] float32
+at::Tensor key_for_codes(const Decoder& decoder, int layer, const at::Tensor& key,
+                         const at::Tensor& positions);
+
+}  // namespace kvc

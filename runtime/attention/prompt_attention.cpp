@@ -1,0 +1,121 @@
+#include "runtime/attention/prompt_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <vector>
+
+#include "runtime/attention/segment_attention.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kQueriesPerBlock = 512;
+
+// [n, heads, width] as [1, heads, n, width]; zeros up to `width` change neither scores nor sums.
+at::Tensor heads_first(const at::Tensor& x, std::int64_t width) {
+  const at::Tensor wide = x.size(-1) == width ? x : at::constant_pad_nd(x, {0, width - x.size(-1)});
+  return wide.transpose(0, 1).unsqueeze(0);
+}
+
+struct Operands {
+  at::Tensor query, key, value;  // [1, heads, n, width] float32
+  double scale = 1;
+};
+
+// All keys before the queries, then the queries' own, joined by the sums of their exponentials: no mask
+// is made.
+at::Tensor attend_all(const Operands& x) {
+  const std::int64_t past = x.key.size(2) - x.query.size(2);
+  const auto attend = [&](std::int64_t first, std::int64_t last, bool is_causal) {
+    return at::_scaled_dot_product_flash_attention_for_cpu(
+        x.query, x.key.slice(2, first, last), x.value.slice(2, first, last), /*dropout_p=*/0.0,
+        is_causal, /*attn_mask=*/{}, x.scale);
+  };
+  const auto [own, own_sum] = attend(past, x.key.size(2), /*is_causal=*/true);
+  if (past == 0) {
+    return own;
+  }
+  const auto [earlier, earlier_sum] = attend(0, past, /*is_causal=*/false);
+  return own + (earlier - own) * (earlier_sum - own_sum).sigmoid().unsqueeze(-1);
+}
+
+// Blocks of queries see only the keys that any of them can, so that the mask stays small.
+at::Tensor attend_window(const Operands& x, std::int64_t window) {
+  const std::int64_t num_queries = x.query.size(2), past = x.key.size(2) - num_queries;
+  std::vector<at::Tensor> blocks;
+  for (std::int64_t begin = 0; begin < num_queries; begin += kQueriesPerBlock) {
+    const std::int64_t end = std::min(begin + kQueriesPerBlock, num_queries);
+    const std::int64_t first_key = std::max<std::int64_t>(0, past + begin - window + 1);
+    const at::Tensor distance = at::arange(past + begin, past + end, at::kLong).unsqueeze(1) -
+                                at::arange(first_key, past + end, at::kLong).unsqueeze(0);
+    blocks.push_back(at::scaled_dot_product_attention(
+        x.query.slice(2, begin, end), x.key.slice(2, first_key, past + end),
+        x.value.slice(2, first_key, past + end), (distance >= 0).logical_and(distance < window),
+        /*dropout_p=*/0.0, /*is_causal=*/false, x.scale,
+        /*enable_gqa=*/x.query.size(1) != x.key.size(1)));
+  }
+  return at::cat(blocks, 2);
+}
+
+// Capped scores have no kernel; attend_segments makes them for few queries at a time.
+at::Tensor attend_capped(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const AttentionRule& rule) {
+  const std::int64_t n = key.size(0), num_queries = query.size(0);
+  const std::int64_t first =
+      std::max<std::int64_t>(0, n - num_queries - rule.window.value_or(n) + 1);
+  return attend_segments(query, at::arange(n - num_queries, n, at::kLong),
+                         {{.key = key.slice(0, first),
+                           .positions = at::arange(first, n, at::kLong),
+                           .value = value.slice(0, first),
+                           .latent = {},
+                           .value_proj = {},
+                           .value_bias = {}}},
+                         rule);
+}
+
+}  // namespace
+
+void PromptKeys::append(int layer, const at::Tensor& key, const at::Tensor& value) {
+  if (layer != layer_) {
+    layer_ = layer;
+    read_ = 0;
+    for (auto [rows, x] : {std::pair(&key_, &key), {&value_, &value}}) {
+      *rows = at::empty({num_tokens_, x->size(1), x->size(2)}, at::kFloat);
+    }
+  }
+  key_.narrow(0, read_, key.size(0)).copy_(key);
+  value_.narrow(0, read_, key.size(0)).copy_(value);
+  read_ += key.size(0);
+}
+
+void PromptKeys::release_complete() {
+  if (read_ == num_tokens_) {
+    key_ = at::Tensor();
+    value_ = at::Tensor();
+  }
+}
+
+at::Tensor attend_prompt(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const AttentionRule& rule) {
+  if (rule.softcap != 0) {
+    return attend_capped(query, key, value, rule);
+  }
+  const std::int64_t n = key.size(0), num_queries = query.size(0);
+  const std::int64_t width = std::max(key.size(2), value.size(2));
+  const Operands operands{
+      .query = heads_first(query.to(at::kFloat), width),
+      .key = heads_first(key, width),
+      .value = heads_first(value, width),
+      .scale = rule.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(2))))};
+  const at::Tensor attended = rule.window && n > *rule.window
+                                  ? attend_window(operands, *rule.window)
+                                  : attend_all(operands);
+  return attended.narrow(-1, 0, value.size(2))
+      .squeeze(0)
+      .transpose(0, 1)
+      .reshape({num_queries, -1})
+      .to(query.scalar_type());
+}
+
+}  // namespace kvc

@@ -1,0 +1,160 @@
+#include "runtime/compression/compression.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "runtime/attention/plain_attention.h"
+#include "runtime/compression/latent_encoding.h"
+#include "runtime/policies/merge_selection.h"
+
+namespace kvc {
+namespace {
+
+// Groups whose projections are replaced store every token as a latent at once.
+bool decides(const LatentGroup& group) { return !group.split_kv; }
+
+// All deciding groups decide the same tokens; nullptr if there are none.
+const LatentStore* deciding_store(const KvCache& cache) {
+  const auto& groups = cache.plan().groups;
+  const auto found = std::find_if(groups.begin(), groups.end(), decides);
+  return found == groups.end() ? nullptr : &cache.group(static_cast<int>(found - groups.begin()));
+}
+
+at::Tensor as_tensor(const std::vector<bool>& values) {
+  at::Tensor tensor = at::empty({static_cast<std::int64_t>(values.size())}, at::kBool);
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<bool>());
+  return tensor;
+}
+
+MergeCandidates candidates_of(const KvCache& cache, const std::vector<EncodedTokens>& encoded,
+                              std::int64_t count) {
+  MergeCandidates candidates{.num_tokens = cache.num_tokens(),
+                             .num_candidates = count,
+                             .tokens = cache.tokens(),
+                             .scores = {}};
+  for (std::size_t group = 0; group < encoded.size(); ++group) {
+    candidates.scores.emplace_back();
+    if (decides(cache.plan().groups[group])) {
+      candidates.tokens[group].pending -= count;
+      candidates.tokens[group].unmerged += count;
+    }
+    if (encoded[group].scores.defined()) {
+      const at::Tensor scores = encoded[group].scores.contiguous();
+      const float* values = scores.const_data_ptr<float>();
+      candidates.scores.back().assign(values, values + count);
+    }
+  }
+  return candidates;
+}
+
+std::int64_t whole_blocks(std::int64_t tokens) {
+  return std::max<std::int64_t>(0, tokens) / kQuantisedTokens * kQuantisedTokens;
+}
+
+// The first plain layer that makes codes of its tokens; all do at the same ones.
+const KeyValueStore* quantising_store(const KvCache& cache) {
+  for (int layer = 0; layer < cache.plan().num_layers(); ++layer) {
+    if (cache.plan().layers[static_cast<std::size_t>(layer)] == KvSource::kPlain) {
+      const KeyValueStore& store = cache.plain_layer(layer);
+      return store.key_codes ? &store : nullptr;
+    }
+  }
+  return nullptr;
+}
+
+void quantise_plain(const Decoder& decoder, int layer, KvCache& cache) {
+  KeyValueStore& store = cache.plain_layer(layer);
+  const MergePolicy& policy = cache.plan().policy;
+  const std::int64_t count =
+      whole_blocks(store.num_exact() - policy.sink_tokens - policy.window_tokens);
+  if (!store.key_codes || count == 0) {
+    return;
+  }
+  const std::int64_t first = policy.sink_tokens + store.num_codes();
+  const bool is_latent = cache.plan().own_widths.has_value();
+  store.quantise(policy.sink_tokens, count, [&](const at::Tensor& key, std::int64_t offset) {
+    const at::Tensor positions =
+        at::arange(first + offset, first + offset + key.size(0), at::kLong);
+    return is_latent ? key : key_for_codes(decoder, layer, key, positions);
+  });
+}
+
+void quantise_unmerged(const Decoder& decoder, int layer, int index, LatentStore& group) {
+  KeyValueStore& store = group.unmerged(index);
+  const std::int64_t count = whole_blocks(store.num_exact());
+  if (!store.key_codes || count == 0) {
+    return;
+  }
+  const at::Tensor positions = group.unmerged_positions().tensor().slice(0, store.num_codes());
+  store.quantise(0, count, [&](const at::Tensor& key, std::int64_t offset) {
+    return key_for_codes(decoder, layer, key, positions.narrow(0, offset, key.size(0)));
+  });
+}
+
+}  // namespace
+
+std::int64_t undecided_tokens(const KvCache& cache) {
+  const LatentStore* store = deciding_store(cache);
+  const std::int64_t sinks = cache.plan().policy.sink_tokens;
+  return store == nullptr ? 0 : std::max<std::int64_t>(0, store->tokens().pending - sinks);
+}
+
+std::int64_t tokens_until_block(const KvCache& cache) {
+  const MergePolicy& policy = cache.plan().policy;
+  const std::int64_t kept = policy.sink_tokens + policy.window_tokens;
+  std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
+  if (const LatentStore* store = deciding_store(cache)) {
+    fewest = kept + policy.block_tokens - store->tokens().pending;
+  }
+  if (const KeyValueStore* store = quantising_store(cache)) {
+    fewest = std::min(fewest, kept + kQuantisedTokens - store->num_exact());
+  }
+  return fewest;
+}
+
+void compress(const Decoder& decoder, const LatentFactors& factors, KvDtype dtype,
+              std::int64_t page_tokens, std::int64_t count, KvCache& cache) {
+  const LatentStore* first_store = deciding_store(cache);
+  if (first_store == nullptr || count == 0) {
+    return;
+  }
+  const KvPlan& plan = cache.plan();
+  const std::int64_t first =
+      plan.policy.sink_tokens + first_store->tokens().merged + first_store->tokens().unmerged;
+  const at::Tensor positions = at::arange(first, first + count, at::kLong);
+  std::vector<EncodedTokens> encoded(plan.groups.size());
+  for (std::size_t group = 0; group < encoded.size(); ++group) {
+    if (decides(plan.groups[group]) && plan.policy.rule != MergeRule::kNone) {
+      encoded[group] = encode_pending(decoder, plan, static_cast<int>(group), factors.groups[group],
+                                      cache.group(static_cast<int>(group)), positions);
+    }
+  }
+  const auto merges = select_merges(plan, candidates_of(cache, encoded, count), dtype, page_tokens);
+  for (std::size_t group = 0; group < encoded.size(); ++group) {
+    if (!decides(plan.groups[group])) {
+      continue;
+    }
+    const at::Tensor merge = as_tensor(merges[group]);
+    const at::Tensor latents =
+        encoded[group].latents.defined()
+            ? encoded[group].latents.index_select(0, merge.nonzero().squeeze(1))
+            : at::Tensor();
+    cache.group(static_cast<int>(group)).decide(merge, positions, latents);
+  }
+}
+
+void quantise(const Decoder& decoder, KvCache& cache) {
+  const KvPlan& plan = cache.plan();
+  for (int layer = 0; layer < plan.num_layers(); ++layer) {
+    const int group = plan.group_of(layer);
+    if (group < 0) {
+      quantise_plain(decoder, layer, cache);
+    } else if (!cache.group(group).keeps_latents()) {
+      const int index = layer - plan.groups[static_cast<std::size_t>(group)].first_layer;
+      quantise_unmerged(decoder, layer, index, cache.group(group));
+    }
+  }
+}
+
+}  // namespace kvc

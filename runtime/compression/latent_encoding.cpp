@@ -1,0 +1,144 @@
+#include "runtime/compression/latent_encoding.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/attention/cache_segments.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kChunkTokens = 1024;  // bounds the float32 copy of keys and values
+
+class Encoder {
+ public:
+  Encoder(const Decoder& decoder, const KvPlan& plan, int group, const GroupFactors& factors,
+          const LatentStore& store)
+      : decoder_(decoder),
+        plan_(plan),
+        spec_(plan.groups[static_cast<std::size_t>(group)]),
+        factors_(factors),
+        store_(store) {}
+
+  // Pending rows first .. first + count - 1.
+  EncodedTokens encode(std::int64_t first, const at::Tensor& positions) const {
+    if (plan_.policy.rule == MergeRule::kLs) {
+      return least_squares(first, positions);
+    }
+    const std::int64_t count = positions.size(0);
+    if (!store_.keeps_latents()) {
+      return {store_.held_weighted().rows(first, count, at::kFloat),
+              store_.held_score().rows(first, count, at::kFloat)};
+    }
+    at::Tensor latent;
+    for (int index = 0; index < spec_.num_layers; ++index) {
+      const double weight = spec_.merge_weights[static_cast<std::size_t>(index)];
+      const at::Tensor term = store_.held_latent(index).rows(first, count, at::kFloat) * weight;
+      latent = index == 0 ? term : latent + term;
+    }
+    const auto end = [&](int index) {
+      return store_.held_latent(index).rows(first, count, at::kFloat);
+    };
+    return {latent, row_cosine(end(0), end(spec_.num_layers - 1))};
+  }
+
+ private:
+  EncodedTokens least_squares(std::int64_t first, const at::Tensor& positions) const {
+    const at::Tensor stacked = stacked_rows(first, positions);
+    const at::Tensor latent = at::linear(stacked, factors_.encoder);
+    at::Tensor lost = at::zeros({positions.size(0)}, at::kFloat);
+    std::int64_t column = 0;
+    for (const Reconstruction& layer : factors_.merged_layers) {
+      for (const at::Tensor& proj : {layer.key, layer.value}) {
+        const at::Tensor rebuilt = at::linear(latent, proj.to(at::kFloat));
+        lost += (stacked.narrow(1, column, proj.size(0)) - rebuilt).square().sum(1);
+        column += proj.size(0);
+      }
+    }
+    // A token of all zeros loses nothing.
+    const at::Tensor norm = stacked.square().sum(1).clamp_min(1e-30);
+    return {latent, -(lost / norm)};
+  }
+
+  // y: [n, 2 * num_layers * kv_dim] float32.
+  at::Tensor stacked_rows(std::int64_t first, const at::Tensor& positions) const {
+    const std::int64_t count = positions.size(0);
+    std::vector<at::Tensor> columns;
+    for (int index = 0; index < spec_.num_layers; ++index) {
+      const int layer = spec_.first_layer + index;
+      const LayerWeights& weights = decoder_.layer(layer);
+      const KeyValueStore& pending = store_.pending(index);
+      at::Tensor key = pending.key.rows(first, count, at::kFloat);
+      if (!stores_raw_keys(decoder_.config(), layer)) {
+        key = decoder_.rope().unrotate(layer, key, positions);
+        key = weights.k_norm.defined() ? undo_key_norm(key, weights, index, first) : key;
+      }
+      const at::Tensor value = pending.value.rows(first, count, at::kFloat);
+      columns.push_back(without_bias(key.flatten(1), weights.k_proj.bias));
+      columns.push_back(without_bias(value.flatten(1), weights.v_proj.bias));
+    }
+    return at::cat(columns, 1);
+  }
+
+  // A channel that the norm's weight sets to zero is lost, and without effect: taken as zero.
+  at::Tensor undo_key_norm(const at::Tensor& key, const LayerWeights& weights, int index,
+                           std::int64_t first) const {
+    const at::Tensor weight =
+        weights.k_norm.weight.to(at::kFloat).view({-1, key.size(-1)});  // of all heads, or each
+    const at::Tensor inverse = at::where(weight == 0, at::zeros_like(weight), weight.reciprocal());
+    at::Tensor rms;
+    if (store_.holds_key_rms()) {
+      rms = store_.held_key_rms(index).rows(first, key.size(0), at::kFloat);
+    } else {  // latents are kept instead: the rebuilt key has the norm's scale
+      const Reconstruction& layer = factors_.layers[static_cast<std::size_t>(index)];
+      const at::ScalarType dtype = layer.key.scalar_type();
+      const at::Tensor latent = store_.held_latent(index).rows(first, key.size(0), dtype);
+      const Linear rebuild{layer.key, weights.k_proj.bias};
+      rms = key_rms(rebuild(latent).view(key.sizes()), weights.k_norm);
+    }
+    return key * rms.unsqueeze(-1) * inverse;
+  }
+
+  static at::Tensor without_bias(const at::Tensor& rows, const at::Tensor& bias) {
+    return bias.defined() ? rows - bias.to(at::kFloat) : rows;
+  }
+
+  const Decoder& decoder_;
+  const KvPlan& plan_;
+  const LatentGroup& spec_;
+  const GroupFactors& factors_;
+  const LatentStore& store_;
+};
+
+}  // namespace
+
+EncodedTokens encode_pending(const Decoder& decoder, const KvPlan& plan, int group,
+                             const GroupFactors& factors, const LatentStore& store,
+                             const at::Tensor& positions) {
+  const Encoder encoder(decoder, plan, group, factors, store);
+  const std::int64_t count = positions.size(0);
+  std::vector<at::Tensor> latents, scores;
+  for (std::int64_t first = 0; first < count; first += kChunkTokens) {
+    const std::int64_t length = std::min(kChunkTokens, count - first);
+    const EncodedTokens chunk =
+        encoder.encode(plan.policy.sink_tokens + first, positions.narrow(0, first, length));
+    latents.push_back(chunk.latents);
+    scores.push_back(chunk.scores);
+  }
+  return {at::cat(latents), at::cat(scores)};
+}
+
+at::Tensor row_cosine(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor left = a.to(at::kFloat), right = b.to(at::kFloat);
+  const at::Tensor norms = left.square().sum(1) * right.square().sum(1);
+  return (left * right).sum(1) / norms.sqrt().clamp_min(1e-30);
+}
+
+at::Tensor key_rms(const at::Tensor& key, const Norm& k_norm) {
+  const at::Tensor squares = key.to(at::kFloat).square();
+  const bool per_head = k_norm.weight.size(0) == key.size(-1);
+  const at::Tensor mean = per_head ? squares.mean(-1) : squares.mean({1, 2}).unsqueeze(1);
+  return mean.add(k_norm.eps).sqrt().expand({key.size(0), key.size(1)});
+}
+
+}  // namespace kvc

@@ -1,0 +1,36 @@
+// From the pending tokens of a latent group to one merged latent per token and a score of how well
+// it stands for all layers.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+#include "core/kv_plan.h"
+#include "model/decoder.h"
+#include "runtime/compression/latent_factors.h"
+#include "runtime/store/latent_store.h"
+
+namespace kvc {
+
+struct EncodedTokens {
+  at::Tensor latents;  // [n, rank] float32
+  at::Tensor scores;   // [n] float32, higher merges first
+};
+
+// The `positions.size(0)` oldest pending tokens that are not sinks; positions [n] int64.
+//   ls        y = stacked bias-free pre-RoPE keys (before their norm) and values of all layers, h =
+//   P y;
+//             score = -||y - B h||^2 / ||y||^2, the share of y that is lost
+//   weighted  h = sum_l w_l A x_l; score = cos(A x_first, A x_last)
+EncodedTokens encode_pending(const Decoder& decoder, const KvPlan& plan, int group,
+                             const GroupFactors& factors, const LatentStore& store,
+                             const at::Tensor& positions);
+
+// cos of each row of a and b, [n, rank] of any floating type. [n] float32
+at::Tensor row_cosine(const at::Tensor& a, const at::Tensor& b);
+// sqrt(mean of squares + eps), what k_norm divides the key [n, num_kv_heads, head_dim] by: one number
+// per head, or one per token under all its heads. [n, num_kv_heads] float32
+at::Tensor key_rms(const at::Tensor& key, const Norm& k_norm);
+
+}  // namespace kvc

@@ -1,0 +1,156 @@
+#include "runtime/compression/latent_factors.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "model/weights.h"
+
+namespace kvc {
+namespace {
+
+std::string factor_name(int group, const char* tensor) {
+  return fmt::format("kvconvert.groups.{}.{}", group, tensor);
+}
+
+std::vector<Reconstruction> split_layers(const at::Tensor& stacked, int num_layers,
+                                         std::int64_t kv_dim) {
+  std::vector<Reconstruction> layers;
+  for (int index = 0; index < num_layers; ++index) {
+    layers.push_back({stacked.narrow(0, 2 * index * kv_dim, kv_dim),
+                      stacked.narrow(0, (2 * index + 1) * kv_dim, kv_dim)});
+  }
+  return layers;
+}
+
+class GroupLoader {
+ public:
+  GroupLoader(const Checkpoint& checkpoint, const KvPlan& plan, int group, std::int64_t hidden_size,
+              at::ScalarType dtype)
+      : checkpoint_(checkpoint),
+        plan_(plan),
+        group_(group),
+        spec_(plan.groups[static_cast<std::size_t>(group)]),
+        hidden_size_(hidden_size),
+        dtype_(dtype) {}
+
+  GroupFactors load_split() const {
+    GroupFactors factors;
+    factors.key_rank = spec_.key_rank;
+    factors.value_rank = spec_.value_rank;
+    factors.latent_proj =
+        at::cat({load("key.latent_proj", {spec_.key_rank, hidden_size_}, dtype_),
+                 load("value.latent_proj", {spec_.value_rank, hidden_size_}, dtype_)});
+    factors.layers = {{load("key.reconstruct_proj", {plan_.kv_dim(), spec_.key_rank}, dtype_),
+                       load("value.reconstruct_proj", {plan_.kv_dim(), spec_.value_rank}, dtype_)}};
+    return factors;
+  }
+
+  GroupFactors load_joint() const {
+    const std::int64_t stacked = 2 * spec_.num_layers * plan_.kv_dim();
+    GroupFactors factors;
+    factors.key_rank = factors.value_rank = spec_.rank;
+    if (needs_latents(plan_, group_)) {
+      factors.latent_proj = load("latent_proj", {spec_.rank, hidden_size_}, dtype_);
+    }
+    if (plan_.policy.rule == MergeRule::kLs) {
+      factors.encoder = load("encoder", {spec_.rank, stacked}, at::kFloat);
+    }
+    const std::vector<std::int64_t> shape{stacked, spec_.rank};
+    const bool merges = plan_.policy.rule != MergeRule::kNone;
+    const bool refitted =
+        merges && checkpoint_.contains(factor_name(group_, "merged_reconstruct_proj"));
+    if (needs_latents(plan_, group_) || !refitted) {
+      factors.layers =
+          split_layers(load("reconstruct_proj", shape, dtype_), spec_.num_layers, plan_.kv_dim());
+    }
+    if (merges) {
+      factors.merged_layers = refitted
+                                  ? split_layers(load("merged_reconstruct_proj", shape, dtype_),
+                                                 spec_.num_layers, plan_.kv_dim())
+                                  : factors.layers;
+      for (Reconstruction& layer : factors.merged_layers) {
+        layer.kept = kept_channels(layer.key);
+      }
+    }
+    return factors;
+  }
+
+ private:
+  at::Tensor load(const char* tensor, const std::vector<std::int64_t>& shape,
+                  at::ScalarType dtype) const {
+    return load_tensor(checkpoint_, factor_name(group_, tensor), shape, dtype);
+  }
+
+  const Checkpoint& checkpoint_;
+  const KvPlan& plan_;
+  const int group_;
+  const LatentGroup& spec_;
+  const std::int64_t hidden_size_;
+  const at::ScalarType dtype_;
+};
+
+std::int64_t bytes_of(const std::vector<Reconstruction>& layers) {
+  std::int64_t bytes = 0;
+  for (const Reconstruction& layer : layers) {
+    bytes += static_cast<std::int64_t>(layer.key.nbytes() + layer.value.nbytes());
+    for (const at::Tensor& kept :
+         {layer.kept.channels, layer.kept.numbers, layer.kept.others, layer.kept.proj}) {
+      bytes += kept.defined() ? static_cast<std::int64_t>(kept.nbytes()) : 0;
+    }
+  }
+  return bytes;
+}
+
+bool share_memory(const std::vector<Reconstruction>& a, const std::vector<Reconstruction>& b) {
+  return !a.empty() && !b.empty() && a.front().key.data_ptr() == b.front().key.data_ptr();
+}
+
+}  // namespace
+
+KeptChannels kept_channels(const at::Tensor& proj) {
+  const at::Tensor ones = proj == 1;
+  const at::Tensor is_unit = at::logical_and((proj != 0).sum(1) == 1, ones.any(1));
+  const at::Tensor channels = is_unit.nonzero().squeeze(1);
+  if (channels.size(0) == 0) {
+    return {};
+  }
+  const at::Tensor others = is_unit.logical_not().nonzero().squeeze(1);
+  const at::Tensor numbers = ones.index_select(0, channels).to(at::kByte).argmax(1);
+  return {channels, numbers, others, proj.index_select(0, others)};
+}
+
+at::Tensor rebuild_key(const Reconstruction& layer, const at::Tensor& latent) {
+  if (!layer.kept.channels.defined()) {
+    return at::linear(latent, layer.key);
+  }
+  at::Tensor key = at::empty({latent.size(0), layer.key.size(0)}, latent.options());
+  key.index_copy_(1, layer.kept.channels, latent.index_select(1, layer.kept.numbers));
+  return key.index_copy_(1, layer.kept.others, at::linear(latent, layer.kept.proj));
+}
+
+std::int64_t LatentFactors::bytes() const {
+  std::int64_t total = 0;
+  for (const GroupFactors& group : groups) {
+    for (const at::Tensor& tensor : {group.latent_proj, group.encoder}) {
+      total += tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+    }
+    total += bytes_of(group.layers);
+    total += share_memory(group.layers, group.merged_layers) ? 0 : bytes_of(group.merged_layers);
+  }
+  return total;
+}
+
+LatentFactors load_latent_factors(const Checkpoint& checkpoint, const KvPlan& plan,
+                                  std::int64_t hidden_size, at::ScalarType dtype) {
+  LatentFactors factors;
+  for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
+    const GroupLoader loader(checkpoint, plan, group, hidden_size, dtype);
+    const bool split = plan.groups[static_cast<std::size_t>(group)].split_kv;
+    factors.groups.push_back(split ? loader.load_split() : loader.load_joint());
+  }
+  return factors;
+}
+
+}  // namespace kvc

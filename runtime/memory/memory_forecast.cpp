@@ -1,0 +1,155 @@
+#include "runtime/memory/memory_forecast.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/compression/expansion.h"
+#include "runtime/policies/merge_selection.h"
+#include "runtime/store/latent_store.h"
+
+namespace kvc {
+namespace {
+
+bool decides(const LatentGroup& group) { return !group.split_kv; }
+
+std::int64_t count_plain(const KvPlan& plan) {
+  return std::count(plan.layers.begin(), plan.layers.end(), KvSource::kPlain);
+}
+
+}  // namespace
+
+CacheForecast::CacheForecast(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens)
+    : CacheForecast(plan, 0, std::vector<GroupTokens>(plan.groups.size()), dtype, page_tokens,
+                    MergeSpread::kEven) {}
+
+CacheForecast::CacheForecast(const KvPlan& plan, std::int64_t num_tokens,
+                             std::vector<GroupTokens> groups, KvDtype dtype,
+                             std::int64_t page_tokens, MergeSpread spread)
+    : plan_(plan),
+      dtype_(dtype),
+      spread_(spread),
+      page_tokens_(page_tokens),
+      num_tokens_(num_tokens),
+      codes_(quantised_tokens(plan, num_tokens, dtype)),
+      groups_(std::move(groups)) {}
+
+void CacheForecast::append(std::int64_t count) {
+  num_tokens_ += count;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    (decides(plan_.groups[i]) ? groups_[i].pending : groups_[i].unmerged) += count;
+  }
+}
+
+std::int64_t CacheForecast::undecided() const {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (decides(plan_.groups[i])) {
+      return std::max<std::int64_t>(0, groups_[i].pending - plan_.policy.sink_tokens);
+    }
+  }
+  return 0;
+}
+
+// Of all plain layers, with codes_ of their tokens as codes.
+std::int64_t CacheForecast::plain_bytes() const {
+  const std::int64_t kept = plan_.policy.sink_tokens + plan_.policy.window_tokens;
+  const auto layer = [this](std::int64_t tokens, KvDtype dtype) {
+    return plain_layer_bytes(plan_, tokens, dtype, page_tokens_);
+  };
+  if (codes_ == 0) {
+    return count_plain(plan_) * layer(num_tokens_, is_integer(dtype_) ? KvDtype::kFloat16 : dtype_);
+  }
+  const std::int64_t codes = layer(codes_ + kept, dtype_) - layer(kept, KvDtype::kFloat16);
+  return count_plain(plan_) * (codes + layer(num_tokens_ - codes_, KvDtype::kFloat16));
+}
+
+std::int64_t CacheForecast::bytes() const {
+  std::int64_t total = plain_bytes();
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    total += group_bytes(plan_, static_cast<int>(i), groups_[i], dtype_, page_tokens_);
+  }
+  return total;
+}
+
+std::int64_t CacheForecast::expansion_bytes() const {
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    total += kvc::expansion_bytes(plan_, static_cast<int>(i), groups_[i], dtype_, page_tokens_);
+  }
+  return total;
+}
+
+// Group after group, layer after layer, part after part: unmerged tokens are stored before exact ones go.
+std::int64_t CacheForecast::compress(std::int64_t count) {
+  std::int64_t now = bytes(), peak = now;
+  if (count <= 0) {
+    return peak;
+  }
+  MergeCandidates candidates{
+      .num_tokens = num_tokens_, .num_candidates = count, .tokens = groups_, .scores = {}};
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    candidates.scores.emplace_back();
+    if (decides(plan_.groups[i])) {
+      candidates.scores.back().assign(static_cast<std::size_t>(count), 0.0f);
+      candidates.tokens[i].pending -= count;
+      candidates.tokens[i].unmerged += count;
+    }
+  }
+  const auto merges = select_merges(plan_, candidates, dtype_, page_tokens_);
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (!decides(plan_.groups[i])) {
+      continue;
+    }
+    const auto of_group = [&](const GroupTokens& tokens) {
+      return group_bytes(plan_, static_cast<int>(i), tokens, dtype_, page_tokens_);
+    };
+    const std::int64_t merged = std::count(merges[i].begin(), merges[i].end(), true);
+    const std::int64_t before = of_group(groups_[i]);
+    const std::int64_t twice = rows_decided_at_once(count);
+    const std::int64_t unmerged =
+        spread_ == MergeSpread::kEven ? twice * (count - merged) / count : twice;
+    peak = std::max(peak, now + of_group({.unmerged = unmerged}) / plan_.groups[i].num_layers);
+    groups_[i].merged += merged;
+    groups_[i].unmerged += count - merged;
+    groups_[i].pending -= count;
+    now += of_group(groups_[i]) - before;
+  }
+  return peak;
+}
+
+// Layer after layer, likewise.
+std::int64_t CacheForecast::quantise() {
+  const std::int64_t before = plain_bytes(), codes = quantised_tokens(plan_, num_tokens_, dtype_);
+  if (codes == codes_ || count_plain(plan_) == 0) {
+    return bytes();
+  }
+  const std::int64_t others = bytes() - before;
+  codes_ = codes;
+  const std::int64_t kept = plan_.policy.sink_tokens + plan_.policy.window_tokens;
+  const std::int64_t of_layer = plain_layer_bytes(plan_, codes + kept, dtype_, page_tokens_) -
+                                plain_layer_bytes(plan_, kept, KvDtype::kFloat16, page_tokens_);
+  return others + before + of_layer;
+}
+
+std::int64_t CacheForecast::read(std::int64_t count) {
+  append(count);
+  const std::int64_t compressed = compress(undecided() - plan_.policy.window_tokens);
+  return std::max(compressed, quantise());
+}
+
+std::int64_t CacheForecast::extend(std::int64_t count) {
+  std::int64_t peak = bytes();
+  const MergePolicy& policy = plan_.policy;
+  for (std::int64_t done = 0; done < count;) {
+    const std::int64_t step = std::min(
+        count - done,
+        std::max<std::int64_t>(1, policy.window_tokens + policy.block_tokens - undecided()));
+    append(step);
+    done += step;
+    const bool full = undecided() >= policy.window_tokens + policy.block_tokens;
+    peak = std::max(peak, compress(full ? policy.block_tokens : 0));
+    peak = std::max(peak, quantise());
+  }
+  return peak;
+}
+
+}  // namespace kvc

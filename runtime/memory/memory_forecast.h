@@ -1,0 +1,48 @@
+// What a KV cache will take, before anything is read: the counts of tokens that the runtime goes through,
+// under the plan's formula.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/kv_plan.h"
+
+namespace kvc {
+
+// Which tokens merge depends on the text: while a group is compressed, its merged tokens are taken to be
+// its share of all, or (for a bound) none.
+enum class MergeSpread { kEven, kNone };
+
+// The counts of one sequence's cache.
+class CacheForecast {
+ public:
+  CacheForecast(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens);
+  // Of a cache that holds these.
+  CacheForecast(const KvPlan& plan, std::int64_t num_tokens, std::vector<GroupTokens> groups,
+                KvDtype dtype, std::int64_t page_tokens, MergeSpread spread);
+
+  // Each returns the most bytes on the way.
+  std::int64_t read(std::int64_t count);    // a prompt's tokens, then compressed
+  std::int64_t extend(std::int64_t count);  // one after the other
+
+  std::int64_t bytes() const;
+  std::int64_t expansion_bytes()
+      const;  // of everything that can be rebuilt (runtime/compression/expansion.h)
+  std::int64_t num_tokens() const { return num_tokens_; }
+  const std::vector<GroupTokens>& tokens() const { return groups_; }
+
+ private:
+  void append(std::int64_t count);
+  std::int64_t undecided() const;
+  std::int64_t plain_bytes() const;
+  std::int64_t compress(std::int64_t count);
+  std::int64_t quantise();
+
+  const KvPlan& plan_;
+  KvDtype dtype_;
+  MergeSpread spread_;
+  std::int64_t page_tokens_, num_tokens_ = 0, codes_ = 0;  // codes_: tokens of plain layers
+  std::vector<GroupTokens> groups_;
+};
+
+}  // namespace kvc

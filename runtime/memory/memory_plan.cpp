@@ -1,0 +1,188 @@
+#include "runtime/memory/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "core/error.h"
+#include "model/checkpoint_config.h"
+#include "runtime/compression/expansion.h"
+#include "runtime/memory/memory_budget.h"
+#include "runtime/memory/memory_forecast.h"
+#include "runtime/plan_source.h"
+#include "runtime/prompts.h"
+
+namespace kvc {
+namespace {
+
+// The caches of a run, from their prompts to their last tokens.
+class RunForecast {
+ public:
+  RunForecast(const KvPlan& plan, const CacheTypes& types, const Prompts& prompts,
+              const GenerateOptions& generate)
+      : plan_(plan), types_(types) {
+    for (const auto& ids : prompts.ids) {
+      const auto length = static_cast<std::int64_t>(ids.size());
+      const std::int64_t prefill =
+          generate.prefill_tokens > 0 ? std::min(length, generate.prefill_tokens) : length;
+      caches_.emplace_back(plan, 0, std::vector<GroupTokens>(plan.groups.size()), types.kv,
+                           types.page_tokens, MergeSpread::kNone);  // what make_room asks for
+      reading_ += caches_.back().read(prefill);
+      // The last token is never fed back.
+      left_.push_back(length - prefill + std::max<std::int64_t>(0, generate.max_new_tokens - 1));
+    }
+  }
+
+  std::int64_t reading() const { return reading_; }  // most while prompts are read
+
+  // Feeds the next block's tokens; false when there are none left. Most bytes on the way.
+  bool advance(std::int64_t& most) {
+    bool any = false;
+    most = 0;
+    for (std::size_t i = 0; i < caches_.size(); ++i) {
+      const std::int64_t count = std::min(left_[i], plan_.policy.block_tokens);
+      any = any || count > 0;
+      most += caches_[i].extend(count);
+      left_[i] -= count;
+    }
+    return any;
+  }
+
+  // Groups of all sequences whose rebuilt keys and values fit beside the caches, and their bytes.
+  struct Expanded {
+    std::int64_t groups = 0, bytes = 0;
+  };
+  Expanded expanded(std::int64_t limit) const {
+    std::int64_t reserve = 0;
+    for (const CacheForecast& cache : caches_) {
+      CacheForecast next = cache;
+      reserve += next.extend(plan_.policy.block_tokens) - cache.bytes();
+    }
+    Expanded result;
+    for (std::size_t group = 0; group < plan_.groups.size(); ++group) {
+      for (const CacheForecast& cache : caches_) {
+        const std::int64_t wanted = expansion_bytes(
+            plan_, static_cast<int>(group), cache.tokens()[group], types_.kv, types_.page_tokens);
+        const std::int64_t room =
+            std::max<std::int64_t>(0, limit - bytes() - result.bytes - reserve);
+        result.bytes += std::min(wanted, room);
+        result.groups += wanted > 0 && wanted <= room ? 1 : 0;
+      }
+    }
+    return result;
+  }
+
+  std::int64_t bytes() const {
+    return sum([](const CacheForecast& cache) { return cache.bytes(); });
+  }
+  std::int64_t all_expansions() const {
+    return sum([](const CacheForecast& cache) { return cache.expansion_bytes(); });
+  }
+  std::int64_t num_tokens() const {
+    return sum([](const CacheForecast& cache) { return cache.num_tokens(); });
+  }
+  std::int64_t original() const {
+    return sum([this](const CacheForecast& cache) {
+      return original_bytes(plan_, cache.num_tokens(), types_.kv);
+    });
+  }
+
+ private:
+  template <typename Function>
+  std::int64_t sum(const Function& of_cache) const {
+    std::int64_t total = 0;
+    for (const CacheForecast& cache : caches_) {
+      total += of_cache(cache);
+    }
+    return total;
+  }
+
+  const KvPlan& plan_;
+  const CacheTypes& types_;
+  std::vector<CacheForecast> caches_;
+  std::vector<std::int64_t> left_;
+  std::int64_t reading_ = 0;
+};
+
+struct Totals {
+  std::int64_t end = 0;   // most after reading, nothing rebuilt
+  std::int64_t peak = 0;  // most that is in use under the limit
+  RunForecast::Expanded expanded;
+};
+
+Totals follow(RunForecast& run, std::optional<std::int64_t> limit) {
+  Totals totals{.end = run.bytes(), .peak = run.reading(), .expanded = {}};
+  for (bool more = true; more;) {
+    totals.expanded = limit ? run.expanded(*limit) : RunForecast::Expanded{};
+    const std::int64_t in_use = run.bytes() + totals.expanded.bytes;
+    std::int64_t most = 0;
+    more = run.advance(most);
+    totals.end = std::max(totals.end, most);
+    const std::int64_t growing = most + totals.expanded.bytes;  // rebuilt ones go where need be
+    totals.peak = std::max({totals.peak, in_use, limit ? std::min(*limit, growing) : growing});
+  }
+  if (limit) {
+    KVC_CHECK(
+        std::max(run.reading(), totals.end) <= *limit,
+        "KV memory: the caches take up to {} bytes, the budget is {}; raise --memory to that, "
+        "shorten the text, or store less with --kv-dtype int8 or a smaller --kept-ratio",
+        std::max(run.reading(), totals.end), *limit);
+  }
+  return totals;
+}
+
+double ratio(std::int64_t a, std::int64_t b) {
+  return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 1;
+}
+
+Json plan_json(RunForecast& run, const CacheTypes& types, std::size_t num_groups,
+               const RunOptions& options) {
+  const std::optional<std::int64_t> limit = options.engine.memory_bytes;
+  const Totals totals = follow(run, limit);
+  Json json;
+  json["kv_dtype"] = to_string(types.kv);
+  json["tokens"] = run.num_tokens();
+  json["reading_bytes"] = run.reading();
+  json["end_bytes"] = totals.end;
+  json["original_bytes"] = run.original();
+  json["kept_ratio"] = ratio(totals.end, run.original());
+  json["expansion_bytes"] = run.all_expansions();
+  if (limit) {
+    json["memory_bytes"] = *limit;
+    json["expanded_groups"] = totals.expanded.groups;
+    json["num_groups"] = num_groups;
+    json["peak_bytes"] = totals.peak;
+  }
+  return json;
+}
+
+}  // namespace
+
+void print_memory_plan(const RunOptions& options) {
+  const Checkpoint checkpoint = Checkpoint::open(options.model);
+  const ModelConfig config = read_model_config(checkpoint);
+  const KvPlan plan = plan_of(checkpoint, config);
+  const CacheTypes types = cache_types(checkpoint, config, options.engine);
+  const Prompts prompts = read_prompts(options);
+  RunForecast run(plan, types, prompts, options.generate);
+  const Json json = plan_json(run, types, plan.groups.size() * prompts.ids.size(), options);
+  const auto number = [&json](const char* key) { return json[key].get<std::int64_t>(); };
+  if (options.json) {
+    fmt::print("{}\n", json.dump());
+    return;
+  }
+  fmt::print(
+      "KV cache of {} tokens as {}: up to {} bytes while the prompt is read, then up to {} "
+      "(kept_ratio {:.3f}); keys and values rebuilt from latents would take {} more\n",
+      number("tokens"), to_string(types.kv), number("reading_bytes"), number("end_bytes"),
+      json["kept_ratio"].get<double>(), number("expansion_bytes"));
+  if (options.engine.memory_bytes) {
+    fmt::print("within {} bytes: {} of {} groups rebuilt at the end, up to {} bytes in use\n",
+               number("memory_bytes"), number("expanded_groups"), number("num_groups"),
+               number("peak_bytes"));
+  }
+}
+
+}  // namespace kvc

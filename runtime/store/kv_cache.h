@@ -1,0 +1,60 @@
+// The KV cache of one sequence: per plain layer a store of keys and values, per latent group a
+// store of latents.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/kv_plan.h"
+#include "runtime/store/key_value_store.h"
+#include "runtime/store/latent_store.h"
+
+namespace kvc {
+
+// Bytes of blocks by what they hold.
+struct KvBytes {
+  std::int64_t plain = 0;     // layers that store their own keys and values
+  std::int64_t merged = 0;    // latent groups: one latent for the whole group
+  std::int64_t unmerged = 0;  // decided against merging
+  std::int64_t pending = 0;   // sinks, window and incomplete block
+
+  std::int64_t expanded = 0;  // rebuilt beside the latents, where a memory budget leaves room
+
+  std::int64_t total() const { return plain + merged + unmerged + pending + expanded; }
+};
+
+// A copy shares its blocks with the original until one of them writes.
+class KvCache {
+ public:
+  KvCache(std::shared_ptr<const KvPlan> plan, const StoreOptions& options);
+
+  const KvPlan& plan() const { return *plan_; }
+  std::int64_t num_tokens() const { return num_tokens_; }
+  const std::vector<std::int64_t>& ids() const { return ids_; }  // of all tokens
+  void add_tokens(const std::vector<std::int64_t>& ids) {
+    ids_.insert(ids_.end(), ids.begin(), ids.end());
+    num_tokens_ += static_cast<std::int64_t>(ids.size());
+  }
+
+  KeyValueStore& plain_layer(int layer);
+  const KeyValueStore& plain_layer(int layer) const;
+  LatentStore& group(int group) { return groups_[static_cast<std::size_t>(group)]; }
+  const LatentStore& group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
+
+  std::vector<GroupTokens> tokens() const;  // [num_groups]
+  KvBytes bytes() const;
+  std::int64_t allocated_bytes() const { return bytes().total(); }
+
+ private:
+  std::shared_ptr<const KvPlan> plan_;
+  std::int64_t num_tokens_ = 0;
+  std::vector<std::int64_t> ids_;
+  std::vector<int> plain_index_;      // [num_layers] into plain_, -1 for latent layers
+  std::vector<KeyValueStore> plain_;  // plain layers, ascending
+  std::vector<LatentStore> groups_;
+};
+
+}  // namespace kvc

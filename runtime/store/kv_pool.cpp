@@ -1,0 +1,174 @@
+#include "runtime/store/kv_pool.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kMinSlabBytes = std::int64_t{256} << 10;
+constexpr std::int64_t kMinSlabBlocks = 8;
+
+std::int64_t system_page() {
+  static const auto page = static_cast<std::int64_t>(::sysconf(_SC_PAGESIZE));
+  return page;
+}
+
+std::int64_t round_down(std::int64_t value, std::int64_t multiple) {
+  return value / multiple * multiple;
+}
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return round_down(value + multiple - 1, multiple);
+}
+
+}  // namespace
+
+struct KvSlab {
+  KvSlab(std::int64_t slab_number, std::int64_t bytes_of_block)
+      : number(slab_number),
+        block_bytes(bytes_of_block),
+        bytes(round_up(std::max(kMinSlabBytes, kMinSlabBlocks * block_bytes), system_page())) {
+    void* memory = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    KVC_CHECK(memory != MAP_FAILED, "KV cache: cannot map {} more bytes: {}", bytes,
+              std::strerror(errno));
+    base = static_cast<std::byte*>(memory);
+    const std::int64_t blocks = bytes / block_bytes;
+    owners.assign(static_cast<std::size_t>(blocks), 0);
+    for (std::int64_t index = blocks - 1; index >= 0; --index) {
+      free.push_back(index);
+    }
+  }
+  ~KvSlab() { ::munmap(base, static_cast<std::size_t>(bytes)); }
+  KvSlab(const KvSlab&) = delete;
+  KvSlab& operator=(const KvSlab&) = delete;
+
+  std::uint32_t& owners_of(std::int64_t index) { return owners[static_cast<std::size_t>(index)]; }
+  bool is_empty() const { return free.size() == owners.size(); }
+
+  // Is a byte of first .. last - 1 part of a block in use?
+  bool is_used(std::int64_t first, std::int64_t last) const {
+    const auto num_blocks = static_cast<std::int64_t>(owners.size());
+    for (std::int64_t block = first / block_bytes; block < num_blocks && block * block_bytes < last;
+         ++block) {
+      if (owners[static_cast<std::size_t>(block)] != 0) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // Pages that the free block `index` lies in, and no block in use, go back to the system.
+  void drop_pages(std::int64_t index) const {
+    const std::int64_t page = system_page();
+    const std::int64_t begin = index * block_bytes, end = begin + block_bytes;
+    std::int64_t first = round_down(begin, page), last = round_up(end, page);
+    if (is_used(first, begin)) {
+      first += page;
+    }
+    if (is_used(end, last)) {
+      last -= page;
+    }
+    if (first < last) {
+      ::madvise(base + first, static_cast<std::size_t>(last - first), MADV_DONTNEED);
+    }
+  }
+
+  KvPool* pool = nullptr;
+  std::int64_t number;
+  std::int64_t block_bytes;
+  std::int64_t bytes;
+  std::byte* base = nullptr;
+  std::vector<std::uint32_t> owners;  // of each block; 0: free
+  std::vector<std::int64_t> free;     // blocks, taken from the back
+};
+
+KvBlock::KvBlock(const KvBlock& other) : slab_(other.slab_), index_(other.index_) {
+  if (slab_ != nullptr) {
+    ++slab_->owners_of(index_);
+  }
+}
+
+KvBlock::KvBlock(KvBlock&& other) noexcept
+    : slab_(std::exchange(other.slab_, nullptr)), index_(other.index_) {}
+
+KvBlock& KvBlock::operator=(KvBlock other) noexcept {
+  std::swap(slab_, other.slab_);
+  std::swap(index_, other.index_);
+  return *this;
+}
+
+KvBlock::~KvBlock() {
+  if (slab_ != nullptr && --slab_->owners_of(index_) == 0) {
+    slab_->pool->release(*slab_, index_);
+  }
+}
+
+std::byte* KvBlock::data() const { return slab_->base + index_ * slab_->block_bytes; }
+
+bool KvBlock::is_shared() const { return slab_->owners_of(index_) > 1; }
+
+KvPool::KvPool(std::int64_t page_tokens) : page_tokens_(page_tokens) {
+  KVC_CHECK(page_tokens >= 1, "KV cache: pages of {} tokens; pass at least 1", page_tokens);
+}
+
+KvPool::~KvPool() = default;
+
+// The open slab of the lowest number: what is left of the others empties.
+KvSlab& KvPool::open_slab(BlockSize& size, std::int64_t block_bytes) {
+  if (size.open.empty()) {
+    const std::int64_t number = size.next_number++;
+    size.slabs.emplace(number, std::make_unique<KvSlab>(number, block_bytes));
+    size.open.insert(number);
+  }
+  return *size.slabs.at(*size.open.begin());
+}
+
+KvBlock KvPool::allocate(std::int64_t bytes) {
+  KVC_CHECK(bytes >= 1, "KV cache: a block of {} bytes", bytes);
+  BlockSize& size = sizes_[bytes];
+  KvSlab& slab = open_slab(size, bytes);
+  slab.pool = this;
+  const std::int64_t index = slab.free.back();
+  slab.free.pop_back();
+  slab.owners_of(index) = 1;
+  if (slab.free.empty()) {
+    size.open.erase(slab.number);
+  }
+  ++num_blocks_;
+  allocated_ += bytes;
+  peak_ = std::max(peak_, allocated_);
+  return {&slab, index};
+}
+
+void KvPool::release(KvSlab& slab, std::int64_t index) {
+  BlockSize& size = sizes_.at(slab.block_bytes);
+  slab.free.push_back(index);
+  size.open.insert(slab.number);
+  --num_blocks_;
+  allocated_ -= slab.block_bytes;
+  if (slab.is_empty()) {
+    size.open.erase(slab.number);
+    size.slabs.erase(slab.number);
+  } else {
+    slab.drop_pages(index);
+  }
+}
+
+std::int64_t KvPool::num_slabs() const {
+  std::int64_t count = 0;
+  for (const auto& [bytes, size] : sizes_) {
+    count += static_cast<std::int64_t>(size.slabs.size());
+  }
+  return count;
+}
+
+}  // namespace kvc

@@ -1,0 +1,200 @@
+#include "runtime/store/latent_store.h"
+
+#include <algorithm>
+
+#include "runtime/compression/latent_factors.h"
+
+namespace kvc {
+namespace {
+
+RowStore exact_rows(const StoreOptions& options, std::vector<std::int64_t> row_shape,
+                    std::optional<at::ScalarType> dtype = {}) {
+  return {options.pool, {.shape = std::move(row_shape), .dtype = dtype.value_or(options.dtype)}};
+}
+
+bool positions_per_token(const KvPlan& plan) {
+  return plan.policy.rule != MergeRule::kNone && plan.policy.granularity == Granularity::kToken;
+}
+
+template <typename Store>
+std::int64_t bytes_of(const std::vector<Store>& stores) {
+  std::int64_t bytes = 0;
+  for (const Store& store : stores) {
+    bytes += store.bytes();
+  }
+  return bytes;
+}
+
+}  // namespace
+
+PositionList::PositionList(const StoreOptions& options, bool per_token) {
+  if (per_token) {
+    rows_ = exact_rows(options, {}, at::kInt);
+  }
+}
+
+void PositionList::append(const at::Tensor& positions) {
+  const std::int64_t count = positions.size(0);
+  size_ += count;
+  if (count == 0) {
+    return;
+  }
+  if (rows_) {
+    rows_->append(positions);
+    return;
+  }
+  const auto first = positions[0].item<std::int64_t>();
+  if (!runs_.empty() && runs_.back().first + runs_.back().second == first) {
+    runs_.back().second += count;
+  } else {
+    runs_.emplace_back(first, count);
+  }
+}
+
+at::Tensor PositionList::tensor() const {
+  if (rows_) {
+    return rows_->rows(at::kLong);
+  }
+  std::vector<at::Tensor> ranges{at::empty({0}, at::kLong)};
+  for (const auto& [first, count] : runs_) {
+    ranges.push_back(at::arange(first, first + count, at::kLong));
+  }
+  return at::cat(ranges);
+}
+
+std::int64_t PositionList::count_before(std::int64_t position) const {
+  if (rows_) {
+    const at::Tensor positions = rows_->rows(at::kInt);
+    const auto* first = positions.const_data_ptr<std::int32_t>();
+    return std::lower_bound(first, first + size_, position) - first;
+  }
+  std::int64_t count = 0;
+  for (const auto& [first, length] : runs_) {
+    count += std::clamp<std::int64_t>(position - first, 0, length);
+  }
+  return count;
+}
+
+LatentStore::LatentStore(const KvPlan& plan, int group, const StoreOptions& options)
+    : sink_tokens_(plan.policy.sink_tokens),
+      merged_positions_(options, positions_per_token(plan)),
+      unmerged_positions_(options, positions_per_token(plan)),
+      merged_(latent_rows(plan.groups[static_cast<std::size_t>(group)].rank, options)) {
+  reserve(plan, group, options);
+}
+
+void LatentStore::reserve(const KvPlan& plan, int group, const StoreOptions& options) {
+  const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
+  const bool latents = kvc::keeps_latents(plan, group);
+  const MergeRule rule = plan.policy.rule;
+  for (int index = 0; index < spec.num_layers; ++index) {
+    pending_.push_back(exact_store(plan, options));
+    if (latents) {
+      unmerged_latents_.push_back(latent_rows(spec.rank, options));
+      held_latents_.push_back(exact_rows(options, {spec.rank}));
+      continue;
+    }
+    unmerged_.push_back(plain_store(plan, options));
+    if (rule == MergeRule::kLs && plan.key_norm) {
+      held_rms_.push_back(exact_rows(options, {plan.num_kv_heads}, at::kFloat));
+    }
+  }
+  if (!latents && rule != MergeRule::kLs) {
+    held_weighted_.push_back(exact_rows(options, {spec.rank}));
+    held_weighted_.push_back(exact_rows(options, {}, at::kFloat));
+  }
+}
+
+GroupTokens LatentStore::tokens() const {
+  return {.merged = merged_.num_rows(),
+          .unmerged = unmerged_positions_.size(),
+          .pending = pending_.front().num_exact()};
+}
+
+std::int64_t Expansion::bytes() const { return bytes_of(merged) + bytes_of(unmerged); }
+
+bool LatentStore::is_expanded() const {
+  const auto covers = [](const std::vector<KeyValueStore>& layers, std::int64_t rows) {
+    return rows == 0 || (!layers.empty() && layers.back().num_exact() == rows);
+  };
+  return expansion_ && covers(expansion_->merged, merged_.num_rows()) &&
+         (!keeps_latents() || covers(expansion_->unmerged, unmerged_positions_.size()));
+}
+
+std::vector<std::int64_t> LatentStore::segment_bytes() const {
+  return {merged_.bytes() + merged_positions_.bytes(),
+          bytes_of(unmerged_) + bytes_of(unmerged_latents_) + unmerged_positions_.bytes(),
+          bytes_of(pending_) + bytes_of(held_latents_) + bytes_of(held_rms_) +
+              bytes_of(held_weighted_)};
+}
+
+void LatentStore::append_pending(int index, const at::Tensor& key, const at::Tensor& value) {
+  pending_[static_cast<std::size_t>(index)].append(key, value);
+}
+
+void LatentStore::hold_latent(int index, const at::Tensor& latent) {
+  held_latents_[static_cast<std::size_t>(index)].append(latent);
+}
+
+void LatentStore::hold_weighted(const at::Tensor& latent, const at::Tensor& score) {
+  held_weighted_.front().append(latent);
+  held_weighted_.back().append(score);
+}
+
+void LatentStore::hold_key_rms(int index, const at::Tensor& rms) {
+  held_rms_[static_cast<std::size_t>(index)].append(rms);
+}
+
+void LatentStore::append_latent(int index, const at::Tensor& latent, const at::Tensor& positions) {
+  unmerged_latents_[static_cast<std::size_t>(index)].append(latent);
+  if (index == 0) {
+    unmerged_positions_.append(positions);
+  }
+}
+
+std::int64_t rows_decided_at_once(std::int64_t count) {
+  constexpr std::int64_t kParts = 8, kLeast = 256;
+  return std::min(count, std::max(kLeast, (count + kParts - 1) / kParts));
+}
+
+// Of the `count` oldest pending rows of a layer, those at `kept` stay, unmerged.
+void LatentStore::move_decided(std::size_t index, const at::Tensor& kept, std::int64_t count) {
+  const std::int64_t first = sink_tokens_;
+  const auto select = [&](const RowStore& rows) {
+    return rows.rows(first, count, rows.dtype()).index_select(0, kept);
+  };
+  KeyValueStore& pending = pending_[index];
+  if (keeps_latents()) {
+    unmerged_latents_[index].append(select(held_latents_[index]));
+    held_latents_[index].erase(first, count);
+  } else {
+    unmerged_[index].append(select(pending.key), select(pending.value));
+  }
+  pending.key.erase(first, count);
+  pending.value.erase(first, count);
+}
+
+void LatentStore::decide(const at::Tensor& merge, const at::Tensor& positions,
+                         const at::Tensor& latents) {
+  const std::int64_t count = merge.size(0), first = sink_tokens_;
+  const at::Tensor keep = merge.logical_not();
+  const std::int64_t part = rows_decided_at_once(count);
+  for (std::size_t index = 0; index < pending_.size(); ++index) {
+    for (std::int64_t begin = 0; begin < count; begin += part) {
+      const std::int64_t rows = std::min(part, count - begin);
+      move_decided(index, keep.narrow(0, begin, rows).nonzero().squeeze(1), rows);
+    }
+  }
+  for (std::vector<RowStore>* held : {&held_rms_, &held_weighted_}) {
+    for (RowStore& rows : *held) {
+      rows.erase(first, count);
+    }
+  }
+  unmerged_positions_.append(positions.index_select(0, keep.nonzero().squeeze(1)));
+  if (latents.defined()) {
+    merged_.append(latents);
+    merged_positions_.append(positions.index_select(0, merge.nonzero().squeeze(1)));
+  }
+}
+
+}  // namespace kvc

@@ -1,0 +1,105 @@
+// The KV store of one latent group of one sequence: segments of merged, unmerged and pending
+// tokens.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/kv_plan.h"
+#include "runtime/store/key_value_store.h"
+
+namespace kvc {
+
+// Positions of a segment's tokens, in the order of its rows. Stored per token as int32 with token
+// granularity; otherwise whole blocks share a decision and runs of positions suffice.
+class PositionList {
+ public:
+  PositionList(const StoreOptions& options, bool per_token);
+  std::int64_t size() const { return size_; }
+  void append(const at::Tensor& positions);                // [n] int64, ascending
+  at::Tensor tensor() const;                               // [size] int64
+  std::int64_t count_before(std::int64_t position) const;  // of the list's, which ascend
+  std::int64_t bytes() const { return rows_ ? rows_->bytes() : 0; }
+
+ private:
+  std::optional<RowStore> rows_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> runs_;  // first position, count
+  std::int64_t size_ = 0;
+};
+
+// Keys and values rebuilt from the first latents of a store (runtime/compression/expansion.h).
+struct Expansion {
+  std::vector<KeyValueStore> merged;    // [num_layers]
+  std::vector<KeyValueStore> unmerged;  // [num_layers], or empty where they are no latents
+
+  std::int64_t bytes() const;
+};
+
+// Of `count` decided tokens, how many of one layer are at most held twice, decided and not yet.
+std::int64_t rows_decided_at_once(std::int64_t count);
+
+class LatentStore {
+ public:
+  LatentStore(const KvPlan& plan, int group, const StoreOptions& options);
+
+  GroupTokens tokens() const;
+  // Of the segments, in the order merged, unmerged, pending; without the expansion.
+  std::vector<std::int64_t> segment_bytes() const;
+
+  // New tokens of layer `index` of the group, exact; every layer of the group in turn.
+  void append_pending(int index, const at::Tensor& key, const at::Tensor& value);
+  // What deciding and encoding need besides (group_bytes in core/kv_plan.h says when).
+  void hold_latent(int index, const at::Tensor& latent);                  // [n, rank]
+  void hold_weighted(const at::Tensor& latent, const at::Tensor& score);  // [n, rank], [n] float32
+  void hold_key_rms(int index, const at::Tensor& rms);  // [n, num_kv_heads] float32
+  // Groups whose projections are replaced store latents at once.
+  void append_latent(int index, const at::Tensor& latent, const at::Tensor& positions);
+
+  // Decides the `merge.size(0)` oldest pending tokens that are not sinks. merge: [n] bool;
+  // positions: [n] int64; latents: merged latents of the tokens with merge set.
+  void decide(const at::Tensor& merge, const at::Tensor& positions, const at::Tensor& latents);
+
+  std::optional<Expansion>& expansion() { return expansion_; }
+  const std::optional<Expansion>& expansion() const { return expansion_; }
+  // Has every latent its keys and values beside it?
+  bool is_expanded() const;
+
+  const PositionList& merged_positions() const { return merged_positions_; }
+  const PositionList& unmerged_positions() const { return unmerged_positions_; }
+  const RowStore& merged() const { return merged_; }  // rows [rank]
+  bool keeps_latents() const { return !unmerged_latents_.empty(); }
+  const RowStore& unmerged_latent(int index) const { return at_layer(unmerged_latents_, index); }
+  // Codes first, then the exact rows of the last, incomplete block.
+  const KeyValueStore& unmerged(int index) const { return at_layer(unmerged_, index); }
+  KeyValueStore& unmerged(int index) { return unmerged_[static_cast<std::size_t>(index)]; }
+  const KeyValueStore& pending(int index) const { return at_layer(pending_, index); }
+  const RowStore& held_latent(int index) const { return at_layer(held_latents_, index); }
+  const RowStore& held_weighted() const { return held_weighted_.front(); }
+  const RowStore& held_score() const { return held_weighted_.back(); }
+  bool holds_key_rms() const { return !held_rms_.empty(); }
+  const RowStore& held_key_rms(int index) const { return at_layer(held_rms_, index); }
+
+ private:
+  template <typename T>
+  static const T& at_layer(const std::vector<T>& layers, int index) {
+    return layers[static_cast<std::size_t>(index)];
+  }
+  void reserve(const KvPlan& plan, int group, const StoreOptions& options);
+  void move_decided(std::size_t index, const at::Tensor& kept, std::int64_t count);
+
+  std::int64_t sink_tokens_ = 0;
+  PositionList merged_positions_, unmerged_positions_;
+  RowStore merged_;
+  std::vector<KeyValueStore> unmerged_, pending_;  // [num_layers]; unmerged_: plain form
+  std::vector<RowStore> unmerged_latents_;         // [num_layers]; latent form
+  std::vector<RowStore> held_latents_;             // [num_layers], or empty; likewise held_rms_
+  std::vector<RowStore> held_rms_;
+  std::vector<RowStore> held_weighted_;  // weighted latent and score, or empty
+  std::optional<Expansion> expansion_;
+};
+
+}  // namespace kvc

@@ -1,0 +1,68 @@
+// Rows of one shape in blocks of a pool, as numbers or as integer codes. Appending and erasing move no
+// rows but those behind the erased ones; copies share blocks until one of them writes.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/kernels/kv_rows.h"
+#include "runtime/store/block_list.h"
+#include "runtime/store/kv_pool.h"
+
+namespace kvc {
+
+struct RowCodes {
+  KvElement element = KvElement::kInt8;  // or kInt4
+  KvScales scales = KvScales::kPerRow;
+};
+
+struct RowFormat {
+  std::vector<std::int64_t> shape;    // of a row, e.g. {num_kv_heads, head_dim} or {rank}
+  at::ScalarType dtype = at::kFloat;  // of rows that are no codes
+  std::optional<RowCodes> codes{};
+};
+
+class RowStore {
+ public:
+  // Throws Error for rows that have no such codes: int8 and int4 need a block of whole groups of rows,
+  // int4 rows whose last axis is even.
+  RowStore(std::shared_ptr<KvPool> pool, RowFormat format);
+
+  std::int64_t num_rows() const { return num_rows_; }
+  at::ScalarType dtype() const { return format_.dtype; }
+  bool has_codes() const { return format_.codes.has_value(); }
+  // Of the blocks: rows rounded up to the pool's page_tokens.
+  std::int64_t bytes() const { return blocks_.bytes(); }
+
+  // `rows` [n, shape...] of any type that casts to the store's; float16 saturates. With scales per
+  // channel n is a multiple of kQuantisedRows.
+  void append(const at::Tensor& rows);
+  // Removes rows first .. first + count - 1, of a store without codes; later rows move down.
+  void erase(std::int64_t first, std::int64_t count);
+
+  // A contiguous copy, [count, shape...] in `dtype`.
+  at::Tensor rows(std::int64_t first, std::int64_t count, at::ScalarType dtype) const;
+  at::Tensor rows(at::ScalarType dtype) const { return rows(0, num_rows_, dtype); }
+  // Where they lie, for kernels; valid until the store changes.
+  KvRows table() const;
+
+ private:
+  std::int64_t page() const { return blocks_.pool().page_tokens(); }
+  std::int64_t bytes_of(std::int64_t rows) const;
+  at::Tensor empty_rows(std::int64_t count, at::ScalarType dtype) const;
+  at::Tensor stored(const at::Tensor& rows) const;
+  void write(std::int64_t first, const at::Tensor& rows);
+  void write_codes(std::int64_t first, const at::Tensor& rows);
+  void resize(std::int64_t rows);
+
+  RowFormat format_;
+  std::int64_t width_ = 0, head_dim_ = 0;  // numbers of a row and of its last axis
+  std::int64_t num_rows_ = 0;
+  BlockList blocks_;
+};
+
+}  // namespace kvc
