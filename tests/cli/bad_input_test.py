@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -74,7 +75,9 @@ class Texts(ProgramTest):
                             "--calibration", self.directory / "absent.txt")
 
     def test_a_pipe_is_no_text(self):
-        pipe = self.directory / "pipe.txt"
+        elsewhere = tempfile.TemporaryDirectory()  # the test's own directory is read as a whole
+        self.addCleanup(elsewhere.cleanup)
+        pipe = os.path.join(elsewhere.name, "pipe.txt")
         os.mkfifo(pipe)
         self.assert_refused({1}, ["pipe.txt", "regular"], "kvcalibrate", STORIES, "--out", self.directory / "out.h5",
                             "--calibration", pipe)
