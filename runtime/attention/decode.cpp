@@ -7,25 +7,13 @@
 
 #include "core/error.h"
 #include "model/parallel.h"
+#include "runtime/store/element_type.h"
 
 namespace kvc {
 namespace {
 
 constexpr std::int64_t kElementsPerThread = std::int64_t{1}
                                             << 15;  // below, threads cost more than they save
-
-KvElement element_of(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return KvElement::kFloat32;
-    case at::kBFloat16:
-      return KvElement::kBFloat16;
-    case at::kHalf:
-      return KvElement::kFloat16;
-    default:
-      fail("decode attention: no kernel for {}", c10::toString(type));
-  }
-}
 
 // Memory for `count` partials of all heads.
 struct Partials {

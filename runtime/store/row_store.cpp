@@ -9,25 +9,13 @@
 #include "core/error.h"
 #include "model/parallel.h"
 #include "runtime/kernels/quantise.h"
+#include "runtime/store/element_type.h"
 
 namespace kvc {
 namespace {
 
 constexpr std::int64_t kNumbersPerThread = std::int64_t{1} << 15;
 constexpr double kLargestFloat16 = 65504;
-
-KvElement element_of(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return KvElement::kFloat32;
-    case at::kBFloat16:
-      return KvElement::kBFloat16;
-    case at::kHalf:
-      return KvElement::kFloat16;
-    default:
-      fail("KV cache: no kernel reads rows of {}", c10::toString(type));
-  }
-}
 
 std::int64_t product(const std::vector<std::int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "runtime/engine.h"
+#include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
@@ -51,14 +52,8 @@ class Directory {
 };
 
 MergePolicy policy_of(MergeRule rule, PrefillMode prefill = PrefillMode::kExact) {
-  MergePolicy policy;
-  policy.rule = rule;
+  MergePolicy policy = testing::small_policy(rule);
   policy.prefill = prefill;
-  policy.unmerged = rule == MergeRule::kNone ? UnmergedForm::kLatent : UnmergedForm::kPlain;
-  policy.target_kept_ratio = 0.6;
-  policy.sink_tokens = 2;
-  policy.window_tokens = 6;
-  policy.block_tokens = 5;
   return policy;
 }
 
