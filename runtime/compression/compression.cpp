@@ -11,9 +11,6 @@
 namespace kvc {
 namespace {
 
-// Groups whose projections are replaced store every token as a latent at once.
-bool decides(const LatentGroup& group) { return !group.split_kv; }
-
 // All deciding groups decide the same tokens; nullptr if there are none.
 const LatentStore* deciding_store(const KvCache& cache) {
   const auto& groups = cache.plan().groups;
@@ -93,6 +90,8 @@ void quantise_unmerged(const Decoder& decoder, int layer, int index, LatentStore
 }
 
 }  // namespace
+
+bool decides(const LatentGroup& group) { return !group.split_kv; }
 
 std::int64_t undecided_tokens(const KvCache& cache) {
   const LatentStore* store = deciding_store(cache);

@@ -11,6 +11,9 @@
 
 namespace kvc {
 
+// Does a group decide which tokens merge? One whose projections are replaced does not: it stores every
+// token as a latent at once.
+bool decides(const LatentGroup& group);
 // Tokens that are neither decided nor sinks. 0 for a plan whose groups decide nothing.
 std::int64_t undecided_tokens(const KvCache& cache);
 // Tokens that can still be appended before a block leaves the window and is decided, or becomes codes.

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/compression/compression.h"
 #include "runtime/compression/expansion.h"
 #include "runtime/policies/merge_selection.h"
 #include "runtime/store/latent_store.h"
 
 namespace kvc {
 namespace {
-
-bool decides(const LatentGroup& group) { return !group.split_kv; }
 
 std::int64_t count_plain(const KvPlan& plan) {
   return std::count(plan.layers.begin(), plan.layers.end(), KvSource::kPlain);
