@@ -2,15 +2,12 @@
 
 #include <c10/core/GradMode.h>
 
-#include "convert/factor_spill.h"
-#include "convert/kept_range.h"
-#include "convert/merge_weights.h"
 #include "convert/methods/methods.h"
 #include "convert/symmetric_eigen.h"
 #include "core/error.h"
 #include "core/output.h"
-#include "core/progress.h"
 #include "core/statistics_file.h"
+#include "model/checkpoint_config.h"
 
 namespace kvc {
 namespace {
@@ -22,21 +19,6 @@ std::vector<double> projection_scores(const FisherInformation& fisher, std::int6
     scores[i / static_cast<std::size_t>(kv_dim)] += fisher.channel[i];
   }
   return scores;
-}
-
-void set_merge_weights(KvPlan& plan, const Checkpoint& checkpoint, const TokenSet& tokens,
-                       const FisherInformation& fisher, std::uint64_t seed) {
-  std::vector<double> scores;
-  if (plan.policy.rule == MergeRule::kFisher) {
-    scores = fisher.score;
-  } else if (plan.policy.rule == MergeRule::kSensitivity) {
-    scores = sensitivity_scores(checkpoint, tokens, seed);
-  } else {
-    return;
-  }
-  for (LatentGroup& group : plan.groups) {
-    group.merge_weights = merge_weights(group, scores);
-  }
 }
 
 // The inputs of a conversion, read and checked against each other.
@@ -67,52 +49,25 @@ KvPlan final_plan(const Sources& sources, const ConvertSettings& settings, bool 
   if (needs_fisher(settings)) {
     scores = projection_scores(sources.fisher, sources.config.kv_dim());
   }
-  KvPlan plan = make_plan(sources.config, settings, force, scores.empty() ? nullptr : &scores);
-  set_merge_weights(plan, sources.checkpoint, sources.tokens, sources.fisher, settings.seed);
-  return plan;
+  return make_plan(sources.config, settings, force, scores.empty() ? nullptr : &scores);
 }
 
-void complete_report(GroupReport& report, const KvPlan& plan, int index, KvDtype dtype) {
-  const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
-  const TokenBytes bytes = token_bytes(plan, index, dtype);
-  report.group = index;
-  report.first_layer = group.first_layer;
-  report.num_layers = group.num_layers;
-  report.bytes_per_token_plain = static_cast<double>(bytes.plain);
-  report.bytes_per_token_merged = static_cast<double>(bytes.merged);
-}
-
-// Factorises group after group; lowers the plan's ranks to the effective ones.
-std::vector<GroupReport> convert_groups(const Sources& sources, const ConvertInputs& inputs,
-                                        const ConvertSettings& settings, KvPlan& plan,
-                                        const std::filesystem::path& directory) {
-  const at::Device device = factor_device(settings.device);
-  LayerStreamOptions options;
-  options.spill_directory = directory;
-  LayerStream stream(sources.checkpoint, sources.config, sources.tokens, options);
-  FactorSpill spill(directory);
-  std::vector<GroupReport> reports;
-  Progress progress("factorise", static_cast<std::int64_t>(plan.groups.size()));
-  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
-    LatentGroup& group = plan.groups[i];
-    stream.advance(group.first_layer - stream.next_layer(), [](const LayerActivations&) {});
-    const int index = static_cast<int>(i);
-    GroupJob job{sources.checkpoint,
-                 sources.config,
-                 settings,
-                 inputs.calibration,
-                 sources.fisher.channel,
-                 device,
-                 stream,
-                 index,
-                 group};
-    const GroupResult result = find_method(settings.method).convert_group(job);
-    spill.add(result.tensors);
-    reports.push_back(result.report);
-    complete_report(reports.back(), plan, index, cache_dtype(sources.config));
-    progress.advance();
-  }
-  spill.assemble();
+std::vector<GroupReport> convert_plan(const Sources& sources, const ConvertInputs& inputs,
+                                      const ConvertSettings& settings, KvPlan& plan,
+                                      const std::filesystem::path& directory) {
+  FactorSpill factors(directory);
+  ConversionJob job{sources.checkpoint,
+                    sources.config,
+                    settings,
+                    sources.tokens,
+                    inputs.calibration,
+                    sources.fisher,
+                    factor_device(settings.device),
+                    directory,
+                    plan,
+                    factors};
+  std::vector<GroupReport> reports = find_method(settings.method).convert(job);
+  factors.assemble();
   return reports;
 }
 
@@ -135,7 +90,7 @@ void convert(const ConvertInputs& inputs, const ConvertSettings& settings) {
   OutputDirectory output(inputs.out, inputs.force);
   Conversion conversion;
   conversion.plan = final_plan(sources, settings, inputs.force);
-  conversion.report = convert_groups(sources, inputs, settings, conversion.plan, output.path());
+  conversion.report = convert_plan(sources, inputs, settings, conversion.plan, output.path());
   conversion.settings = to_json(settings);
   conversion.calibration_hashes = sources.tokens.source_hashes;
   conversion.provenance = conversion_provenance(sources.checkpoint, sources.tokens, settings);

@@ -24,7 +24,7 @@ enum class Factor { kPlain, kWhitened, kJoint };
 enum class RankAllocation { kUniform, kFisher };
 enum class UnmergedChoice { kAuto, kPlain, kLatent };
 // Coordinates of merged latents: those of the factorisation, or key channels kept verbatim
-// (convert/pivot_gauge.h).
+// (convert/latent/pivot_gauge.h).
 enum class Gauge { kSvd, kPivot };
 
 std::string to_string(Factor);

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "convert/kept_range.h"
+#include "convert/latent/kept_range.h"
 #include "model/cache_plan.h"
 #include "model/tensor_names.h"
 

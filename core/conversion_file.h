@@ -10,6 +10,15 @@
 //     kvconvert.groups.<g>.key.latent_proj           [key_rank, hidden_size]
 //     kvconvert.groups.<g>.key.reconstruct_proj      [kv_dim, key_rank]
 //     kvconvert.groups.<g>.value.latent_proj, .value.reconstruct_proj         likewise
+//   for coded block b of n stacked channels and k coefficients (core/kv_sources.h):
+//     kvconvert.coded.<b>.encoder                    [k, n]                   E
+//     kvconvert.coded.<b>.decoder                    [n, k]                   F
+//     kvconvert.coded.<b>.mean                       [n]
+//     kvconvert.coded.<b>.steps                      [k]                      of the quantiser
+//   for fused layer l with sources s in the plan's order; keys before RoPE, pairs as HuggingFace halves:
+//     kvconvert.fused.<l>.key, .value                [sources, kv_dim]        form channel
+//     kvconvert.fused.<l>.key                        [sources, 2, kv_dim / 2] form complex: real, imaginary
+//     kvconvert.fused.<l>.key, .value                [kv_dim, sources * kv_dim]   form full
 // A factored checkpoint holds those that its plan's policy uses, under the same names.
 // Every joint group has all but `encoder` (rule ls only) and `merged_reconstruct_proj` (refit only).
 #pragma once

@@ -87,9 +87,116 @@ void check_own_widths(const KvPlan& plan) {
             "KV plan: {} groups of layers whose cache already holds latents of their own; expected "
             "none",
             plan.groups.size());
+  KVC_CHECK(plan.coded.empty() && plan.fused.empty(),
+            "KV plan: layers whose cache holds latents of their own are neither coded nor fused");
+}
+
+// Layers first to first + count - 1 must be the plan's, from `least` on.
+void check_layers(const KvPlan& plan, const char* what, int first, int count, int least) {
+  KVC_CHECK(count >= 1 && count <= plan.num_layers(),
+            "KV plan: the {} at layer {} has {} layers, expected 1 to {}", what, first, count,
+            plan.num_layers());
+  KVC_CHECK(first >= least && first <= plan.num_layers() - count,
+            "KV plan: a {} begins at layer {}, expected {} to {} (ascending, no overlap)", what,
+            first, least, plan.num_layers() - count);
+}
+
+// `covered` [num_layers]: layers that the plan's parts of this source hold.
+void check_cover(const KvPlan& plan, KvSource source, const std::vector<bool>& covered,
+                 const char* part) {
+  for (int layer = 0; layer < plan.num_layers(); ++layer) {
+    const auto i = static_cast<std::size_t>(layer);
+    KVC_CHECK(covered[i] == (plan.layers[i] == source),
+              "KV plan: layer {} is {}, but {} {} holds it", layer, to_string(plan.layers[i]),
+              covered[i] ? "a" : "no", part);
+  }
+}
+
+void check_groups(const KvPlan& plan) {
+  std::vector<bool> covered(plan.layers.size(), false);
+  int next = 0;
+  for (const LatentGroup& group : plan.groups) {
+    check_layers(plan, "group", group.first_layer, group.num_layers, next);
+    next = group.first_layer + group.num_layers;
+    std::fill(covered.begin() + group.first_layer, covered.begin() + next, true);
+    check_ranks(group, plan.kv_dim());
+    check_weights(group, plan.policy.rule);
+  }
+  check_cover(plan, KvSource::kLatent, covered, "group");
+}
+
+// All heads of a layer, or the only block of its layers, come one after the other.
+void check_coded(const KvPlan& plan) {
+  std::vector<bool> covered(plan.layers.size(), false);
+  int next = 0, next_head = 0;  // next_head > 0: within a layer coded head by head
+  for (const CodedBlock& block : plan.coded) {
+    check_layers(plan, "coded block", block.first_layer, block.num_layers,
+                 next_head > 0 ? next - 1 : next);
+    KVC_CHECK(block.head < 0 ? next_head == 0
+                             : block.num_layers == 1 && block.head == next_head &&
+                                   (next_head == 0 || block.first_layer == next - 1),
+              "KV plan: the coded block at layer {} is for KV head {}, expected {}",
+              block.first_layer, block.head,
+              next_head == 0 ? "0, or -1 for all" : fmt::format("{}", next_head));
+    next_head = block.head < 0 || block.head + 1 == plan.num_kv_heads ? 0 : block.head + 1;
+    next = block.first_layer + block.num_layers;
+    std::fill(covered.begin() + block.first_layer, covered.begin() + next, true);
+    const std::int64_t channels =
+        2 * block.num_layers * (block.head < 0 ? plan.kv_dim() : plan.head_dim);
+    for (const std::int64_t count : block.coefficients) {
+      KVC_CHECK(count >= 0 && count <= channels,
+                "KV plan: {} coefficients of one width in the coded block at layer {}, expected 0 "
+                "to {}",
+                count, block.first_layer, channels);
+    }
+    KVC_CHECK(block.coefficients[0] == 0 && block.num_coefficients() <= channels,
+              "KV plan: {} coefficients of {} channels in the coded block at layer {}",
+              block.num_coefficients(), channels, block.first_layer);
+  }
+  KVC_CHECK(next_head == 0, "KV plan: the last coded layer lacks KV head {}", next_head);
+  check_cover(plan, KvSource::kCoded, covered, "coded block");
+}
+
+void check_fused(const KvPlan& plan) {
+  std::vector<bool> covered(plan.layers.size(), false);
+  int next = 0;
+  for (const FusedLayer& fused : plan.fused) {
+    check_layers(plan, "fused layer", fused.layer, 1, next);
+    next = fused.layer + 1;
+    covered[static_cast<std::size_t>(fused.layer)] = true;
+    for (const auto* sources : {&fused.key_sources, &fused.value_sources}) {
+      int least = 0;
+      KVC_CHECK(!sources->empty(), "KV plan: fused layer {} has no sources", fused.layer);
+      for (const int source : *sources) {
+        KVC_CHECK(
+            source >= least && source < fused.layer &&
+                plan.layers[static_cast<std::size_t>(source)] == KvSource::kPlain,
+            "KV plan: fused layer {} reads layer {}, expected ascending plain layers below it",
+            fused.layer, source);
+        least = source + 1;
+      }
+    }
+  }
+  check_cover(plan, KvSource::kFused, covered, "fused layer");
 }
 
 }  // namespace
+
+std::int64_t CodedBlock::num_coefficients() const {
+  return std::accumulate(coefficients.begin(), coefficients.end(), std::int64_t{0});
+}
+
+std::int64_t CodedBlock::bits() const {
+  std::int64_t bits = 0;
+  for (int width = 1; width <= kMaxCodeBits; ++width) {
+    bits += width * coefficients[static_cast<std::size_t>(width)];
+  }
+  return bits;
+}
+
+int KvPlan::num_layers_from(KvSource source) const {
+  return static_cast<int>(std::count(layers.begin(), layers.end(), source));
+}
 
 int KvPlan::group_of(int layer) const {
   for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -106,26 +213,9 @@ void KvPlan::check() const {
       "KV plan: {} KV heads of {} channels, expected 1 to {}", num_kv_heads, head_dim, kMaxWidth);
   KVC_CHECK(!layers.empty() && static_cast<std::int64_t>(layers.size()) <= kMaxLayers,
             "KV plan: {} layers, expected 1 to {}", layers.size(), kMaxLayers);
-  std::vector<bool> covered(layers.size(), false);
-  int next = 0;
-  for (const LatentGroup& group : groups) {
-    KVC_CHECK(group.num_layers >= 1 && group.num_layers <= num_layers(),
-              "KV plan: the group at layer {} has {} layers, expected 1 to {}", group.first_layer,
-              group.num_layers, num_layers());
-    KVC_CHECK(group.first_layer >= next && group.first_layer <= num_layers() - group.num_layers,
-              "KV plan: a group begins at layer {}, expected {} to {} (ascending, no overlap)",
-              group.first_layer, next, num_layers() - group.num_layers);
-    next = group.first_layer + group.num_layers;
-    std::fill(covered.begin() + group.first_layer, covered.begin() + next, true);
-    check_ranks(group, kv_dim());
-    check_weights(group, policy.rule);
-  }
-  for (int layer = 0; layer < num_layers(); ++layer) {
-    const auto i = static_cast<std::size_t>(layer);
-    KVC_CHECK(covered[i] == (layers[i] == KvSource::kLatent),
-              "KV plan: layer {} is {}, but {} group holds it", layer,
-              layers[i] == KvSource::kLatent ? "latent" : "plain", covered[i] ? "a" : "no");
-  }
+  check_groups(*this);
+  check_coded(*this);
+  check_fused(*this);
   check_policy(policy);
   check_own_widths(*this);
   KVC_CHECK(

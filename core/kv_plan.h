@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/kv_sources.h"
 
 namespace kvc {
-
-enum class KvSource { kPlain, kLatent };
 
 // How the latents of a group become one per token.
 //   none         never: every compressed token keeps one latent per layer
@@ -40,19 +39,6 @@ bool is_integer(KvDtype);
 int bits_per_element(KvDtype);   // of a number, or of its code
 int bytes_per_element(KvDtype);  // of numbers stored exactly: under integer types 16-bit ones
 
-// Adjacent layers that share one factorisation. The stacked vector y of the group is, layer by layer,
-// the bias-free pre-RoPE key [kv_dim] and then the bias-free value [kv_dim]; with q/k norm the key is
-// taken before its norm.
-struct LatentGroup {
-  int first_layer = 0;
-  int num_layers = 0;
-  bool split_kv = false;      // separate key and value latents (Palu); num_layers is then 1
-  std::int64_t rank = 0;      // joint latent width; with split_kv key_rank + value_rank
-  std::int64_t key_rank = 0;  // split_kv only
-  std::int64_t value_rank = 0;
-  std::vector<double> merge_weights;  // [num_layers], sum 1; mean, fisher and sensitivity only
-};
-
 // What is done with a token of a latent group, and when.
 struct MergePolicy {
   MergeRule rule = MergeRule::kLs;
@@ -73,12 +59,14 @@ struct KvWidths {
 };
 
 struct KvPlan {
-  std::string method = "plain";  // "plain", "commonkv", "palu"
+  std::string method = "plain";  // "plain", or a method's name (convert/methods/)
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
   bool key_norm = false;            // the model norms keys per head before RoPE (qwen3)
   std::vector<KvSource> layers;     // [num_layers]
   std::vector<LatentGroup> groups;  // ascending; their layers are exactly the latent ones
+  std::vector<CodedBlock> coded;    // ascending by layer, then head; they cover the coded layers
+  std::vector<FusedLayer> fused;    // ascending; exactly the fused layers
   MergePolicy policy;
   // What the model's own cache holds where that is not one key and one value per KV head: with
   // multi-head latent attention the latent and the shared rotary key. Such layers stay plain.
@@ -87,7 +75,8 @@ struct KvPlan {
   std::int64_t kv_dim() const { return num_kv_heads * head_dim; }
   KvWidths plain_widths() const { return own_widths.value_or(KvWidths{kv_dim(), kv_dim()}); }
   int num_layers() const { return static_cast<int>(layers.size()); }
-  int group_of(int layer) const;  // -1 for a plain layer
+  int num_layers_from(KvSource source) const;
+  int group_of(int layer) const;  // latent group, or -1
   // Throws Error naming the first inconsistency (coverage, ranks, weights).
   void check() const;
 };
@@ -145,7 +134,14 @@ std::int64_t group_bytes(const KvPlan& plan, int group, const GroupTokens& token
 // them as codes: keys and values, or of a model's own cache the latent alone.
 std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype,
                                std::int64_t page_tokens = 1);
-// The whole sequence: plain layers at num_tokens plus every group.
+// How many tokens of a coded layer are codes once `num_tokens` were read: all but the sinks, the window
+// and an incomplete block of kQuantisedTokens.
+std::int64_t coded_tokens(const KvPlan& plan, std::int64_t num_tokens);
+// Bytes of one coded block. With C coded tokens, the others exact with b bytes per element:
+//   C * (bits / 8 + gain) + (num_tokens - C) * n * b       n: channels of the block, keys and values
+std::int64_t coded_block_bytes(const KvPlan& plan, const CodedBlock& block, std::int64_t num_tokens,
+                               KvDtype dtype, std::int64_t page_tokens = 1);
+// The whole sequence: plain layers and coded blocks at num_tokens plus every group.
 std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,
                         const std::vector<GroupTokens>& groups, KvDtype dtype,
                         std::int64_t page_tokens = 1);

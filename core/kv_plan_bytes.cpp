@@ -32,6 +32,11 @@ std::int64_t code_bytes(std::int64_t tokens, std::int64_t width, KvDtype dtype) 
   return product(tokens, width, bits_per_element(dtype)) / 8;
 }
 
+std::int64_t whole_blocks_outside_window(const KvPlan& plan, std::int64_t num_tokens) {
+  const std::int64_t exact = sum(plan.policy.sink_tokens, plan.policy.window_tokens);
+  return std::max<std::int64_t>(0, num_tokens - exact) / kQuantisedTokens * kQuantisedTokens;
+}
+
 // A latent's bytes are the same for every token.
 std::int64_t latent_bytes(std::int64_t rank, KvDtype dtype) {
   return quantises_latents(rank, dtype) ? quantised_value_bytes(1, rank, rank, dtype)
@@ -99,8 +104,7 @@ std::int64_t quantised_tokens(const KvPlan& plan, std::int64_t num_tokens, KvDty
   if (!is_integer(dtype)) {
     return 0;
   }
-  const std::int64_t exact = sum(plan.policy.sink_tokens, plan.policy.window_tokens);
-  return std::max<std::int64_t>(0, num_tokens - exact) / kQuantisedTokens * kQuantisedTokens;
+  return whole_blocks_outside_window(plan, num_tokens);
 }
 
 std::int64_t group_bytes(const KvPlan& plan, int index, const GroupTokens& tokens, KvDtype dtype,
@@ -135,6 +139,21 @@ std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDt
       product(round_up(num_tokens, page_tokens), plan.own_widths->value, element));
 }
 
+std::int64_t coded_tokens(const KvPlan& plan, std::int64_t num_tokens) {
+  return whole_blocks_outside_window(plan, num_tokens);
+}
+
+std::int64_t coded_block_bytes(const KvPlan& plan, const CodedBlock& block, std::int64_t num_tokens,
+                               KvDtype dtype, std::int64_t page_tokens) {
+  const std::int64_t coded = coded_tokens(plan, num_tokens);
+  const std::int64_t codes = round_up(coded, page_tokens);
+  const std::int64_t width = block.head < 0 ? plan.kv_dim() : plan.head_dim;
+  return sum(sum(product(codes / kQuantisedTokens, block.bits(), kQuantisedTokens / 8),
+                 block.gain ? codes : 0),
+             product(round_up(num_tokens - coded, page_tokens), 2, block.num_layers, width,
+                     bytes_per_element(dtype)));
+}
+
 std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,
                         const std::vector<GroupTokens>& groups, KvDtype dtype,
                         std::int64_t page_tokens) {
@@ -148,6 +167,9 @@ std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,
   }
   for (std::size_t i = 0; i < groups.size(); ++i) {
     total = sum(total, group_bytes(plan, static_cast<int>(i), groups[i], dtype, page_tokens));
+  }
+  for (const CodedBlock& block : plan.coded) {
+    total = sum(total, coded_block_bytes(plan, block, num_tokens, dtype, page_tokens));
   }
   return total;
 }

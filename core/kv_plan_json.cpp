@@ -1,99 +1,13 @@
-#include <limits>
+#include <algorithm>
 #include <string>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "core/json_fields.h"
 #include "core/kv_plan.h"
 
 namespace kvc {
 namespace {
-
-// The fields of one JSON object; every field must be asked for, none may be left over.
-class Fields {
- public:
-  Fields(const Json& json, std::string subject) : json_(json), subject_(std::move(subject)) {
-    KVC_CHECK(json.is_object(), "{}: expected an object, found {}", subject_, json.type_name());
-  }
-
-  const Json& at(const char* name) {
-    const auto found = json_.find(name);
-    KVC_CHECK(found != json_.end(), "{}: \"{}\" is missing", subject_, name);
-    ++read_;
-    return *found;
-  }
-
-  // nullptr where there is none.
-  const Json* optional(const char* name) {
-    const auto found = json_.find(name);
-    read_ += found == json_.end() ? 0 : 1;
-    return found == json_.end() ? nullptr : &*found;
-  }
-
-  const Json& list(const char* name) {
-    const Json& value = at(name);
-    KVC_CHECK(value.is_array(), "{}: \"{}\" must be a list, found {}", subject_, name,
-              excerpt(value));
-    return value;
-  }
-
-  std::string text(const char* name) {
-    const Json& value = at(name);
-    KVC_CHECK(value.is_string(), "{}: \"{}\" must be text, found {}", subject_, name,
-              excerpt(value));
-    return value.get<std::string>();
-  }
-
-  // A name that `parse` knows.
-  template <typename Enum>
-  void read(const char* name, Enum& out, Enum (*parse)(const std::string&)) {
-    const std::string value = text(name);
-    try {
-      out = parse(value);
-    } catch (const Error& error) {
-      fail("{}: {}", subject_, error.what());
-    }
-  }
-
-  void read(const char* name, bool& out) {
-    const Json& value = at(name);
-    KVC_CHECK(value.is_boolean(), "{}: \"{}\" must be true or false, found {}", subject_, name,
-              excerpt(value));
-    out = value.get<bool>();
-  }
-
-  void read(const char* name, double& out) {
-    const Json& value = at(name);
-    KVC_CHECK(value.is_number(), "{}: \"{}\" must be a number, found {}", subject_, name,
-              excerpt(value));
-    out = value.get<double>();
-  }
-
-  template <typename Integer>
-  requires std::is_integral_v<Integer>
-  void read(const char* name, Integer& out) {
-    const Json& value = at(name);
-    const bool fits = value.is_number_integer() && value.get<std::int64_t>() >= 0 &&
-                      (!value.is_number_unsigned() ||
-                       value.get<std::uint64_t>() <=
-                           static_cast<std::uint64_t>(std::numeric_limits<Integer>::max()));
-    KVC_CHECK(fits, "{}: \"{}\" must be a whole number from 0 to {}, found {}", subject_, name,
-              std::numeric_limits<Integer>::max(), excerpt(value));
-    out = value.get<Integer>();
-  }
-
-  // Call last: an unknown field may change the meaning of the known ones.
-  void done() const {
-    KVC_CHECK(read_ == json_.size(), "{}: {} fields, {} are known; written by another version?",
-              subject_, json_.size(), read_);
-  }
-
- private:
-  const Json& json_;
-  std::string subject_;
-  std::size_t read_ = 0;
-};
 
 Json group_to_json(const LatentGroup& group) {
   return {{"first_layer", group.first_layer},    {"num_layers", group.num_layers},
@@ -103,7 +17,7 @@ Json group_to_json(const LatentGroup& group) {
 }
 
 LatentGroup group_from_json(const Json& json, const std::string& subject) {
-  Fields fields(json, subject);
+  JsonFields fields(json, subject);
   LatentGroup group;
   fields.read("first_layer", group.first_layer);
   fields.read("num_layers", group.num_layers);
@@ -131,7 +45,7 @@ Json policy_to_json(const MergePolicy& policy) {
 }
 
 MergePolicy policy_from_json(const Json& json, const std::string& subject) {
-  Fields fields(json, subject);
+  JsonFields fields(json, subject);
   MergePolicy policy;
   fields.read("rule", policy.rule, parse_merge_rule);
   fields.read("granularity", policy.granularity, parse_granularity);
@@ -146,7 +60,7 @@ MergePolicy policy_from_json(const Json& json, const std::string& subject) {
 }
 
 KvWidths widths_from_json(const Json& json, const std::string& subject) {
-  Fields fields(json, subject);
+  JsonFields fields(json, subject);
   KvWidths widths;
   fields.read("key", widths.key);
   fields.read("value", widths.value);
@@ -154,12 +68,58 @@ KvWidths widths_from_json(const Json& json, const std::string& subject) {
   return widths;
 }
 
-KvSource source_from_json(const Json& json, const std::string& subject) {
-  if (json == "plain") {
-    return KvSource::kPlain;
+Json coded_to_json(const CodedBlock& block) {
+  return {{"first_layer", block.first_layer},
+          {"num_layers", block.num_layers},
+          {"head", block.head < 0 ? Json(nullptr) : Json(block.head)},
+          {"coefficients", block.coefficients},
+          {"gain", block.gain}};
+}
+
+CodedBlock coded_from_json(const Json& json, const std::string& subject) {
+  JsonFields fields(json, subject);
+  CodedBlock block;
+  fields.read("first_layer", block.first_layer);
+  fields.read("num_layers", block.num_layers);
+  if (json.contains("head") && !json.at("head").is_null()) {
+    fields.read("head", block.head);
+  } else {
+    fields.at("head");
   }
-  KVC_CHECK(json == "latent", "{}: layer source {}; known: plain, latent", subject, excerpt(json));
-  return KvSource::kLatent;
+  const std::vector<std::int64_t> counts = fields.integers<std::int64_t>("coefficients");
+  KVC_CHECK(counts.size() == block.coefficients.size(),
+            "{}: \"coefficients\" has {} counts, expected one for each of 0 to {} bits", subject,
+            counts.size(), kMaxCodeBits);
+  std::copy(counts.begin(), counts.end(), block.coefficients.begin());
+  fields.read("gain", block.gain);
+  fields.done();
+  return block;
+}
+
+Json fused_to_json(const FusedLayer& fused) {
+  return {{"layer", fused.layer},
+          {"form", to_string(fused.form)},
+          {"key_sources", fused.key_sources},
+          {"value_sources", fused.value_sources}};
+}
+
+FusedLayer fused_from_json(const Json& json, const std::string& subject) {
+  JsonFields fields(json, subject);
+  FusedLayer fused;
+  fields.read("layer", fused.layer);
+  fields.read("form", fused.form, parse_fusion_form);
+  fused.key_sources = fields.integers<int>("key_sources");
+  fused.value_sources = fields.integers<int>("value_sources");
+  fields.done();
+  return fused;
+}
+
+KvSource source_from_json(const Json& json, const std::string& subject) {
+  try {
+    return parse_kv_source(json.is_string() ? json.get<std::string>() : excerpt(json));
+  } catch (const Error& error) {
+    fail("{}: {}", subject, error.what());
+  }
 }
 
 }  // namespace
@@ -172,11 +132,17 @@ Json to_json(const KvPlan& plan) {
   json["key_norm"] = plan.key_norm;
   json["layers"] = Json::array();
   for (const KvSource source : plan.layers) {
-    json["layers"].push_back(source == KvSource::kPlain ? "plain" : "latent");
+    json["layers"].push_back(to_string(source));
   }
   json["groups"] = Json::array();
   for (const LatentGroup& group : plan.groups) {
     json["groups"].push_back(group_to_json(group));
+  }
+  for (const CodedBlock& block : plan.coded) {
+    json["coded"].push_back(coded_to_json(block));
+  }
+  for (const FusedLayer& fused : plan.fused) {
+    json["fused"].push_back(fused_to_json(fused));
   }
   json["policy"] = policy_to_json(plan.policy);
   if (plan.own_widths) {
@@ -186,7 +152,7 @@ Json to_json(const KvPlan& plan) {
 }
 
 KvPlan kv_plan_from_json(const Json& json, const std::string& subject) {
-  Fields fields(json, subject);
+  JsonFields fields(json, subject);
   KvPlan plan;
   plan.method = fields.text("method");
   fields.read("num_kv_heads", plan.num_kv_heads);
@@ -199,6 +165,8 @@ KvPlan kv_plan_from_json(const Json& json, const std::string& subject) {
     plan.groups.push_back(
         group_from_json(group, fmt::format("{}: group {}", subject, plan.groups.size())));
   }
+  plan.coded = fields.optional_list("coded", coded_from_json);
+  plan.fused = fields.optional_list("fused", fused_from_json);
   plan.policy = policy_from_json(fields.at("policy"), subject + ": policy");
   if (const Json* widths = fields.optional("own_widths")) {
     plan.own_widths = widths_from_json(*widths, subject + ": own_widths");

@@ -4,6 +4,13 @@
 namespace kvc {
 namespace {
 
+constexpr EnumName<KvSource> kKvSources[] = {{KvSource::kPlain, "plain"},
+                                             {KvSource::kLatent, "latent"},
+                                             {KvSource::kCoded, "coded"},
+                                             {KvSource::kFused, "fused"}};
+constexpr EnumName<FusionForm> kFusionForms[] = {{FusionForm::kChannel, "channel"},
+                                                 {FusionForm::kComplex, "complex"},
+                                                 {FusionForm::kFull, "full"}};
 constexpr EnumName<MergeRule> kMergeRules[] = {{MergeRule::kNone, "none"},
                                                {MergeRule::kMean, "mean"},
                                                {MergeRule::kFisher, "fisher"},
@@ -23,12 +30,20 @@ constexpr EnumName<KvDtype> kKvDtypes[] = {{KvDtype::kFloat32, "float32"},
 
 }  // namespace
 
+std::string to_string(KvSource value) { return name_of(kKvSources, value); }
+std::string to_string(FusionForm value) { return name_of(kFusionForms, value); }
 std::string to_string(MergeRule value) { return name_of(kMergeRules, value); }
 std::string to_string(Granularity value) { return name_of(kGranularities, value); }
 std::string to_string(PrefillMode value) { return name_of(kPrefillModes, value); }
 std::string to_string(UnmergedForm value) { return name_of(kUnmergedForms, value); }
 std::string to_string(KvDtype value) { return name_of(kKvDtypes, value); }
 
+KvSource parse_kv_source(const std::string& name) {
+  return value_of(kKvSources, name, "layer source");
+}
+FusionForm parse_fusion_form(const std::string& name) {
+  return value_of(kFusionForms, name, "form of fusion");
+}
 MergeRule parse_merge_rule(const std::string& name) {
   return value_of(kMergeRules, name, "merge rule");
 }

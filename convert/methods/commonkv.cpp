@@ -5,14 +5,16 @@
 #include <algorithm>
 #include <numeric>
 
-#include "convert/group_fit.h"
-#include "convert/group_inputs.h"
-#include "convert/group_svd.h"
-#include "convert/layer_groups.h"
-#include "convert/ls_encoder.h"
+#include "convert/latent/group_fit.h"
+#include "convert/latent/group_inputs.h"
+#include "convert/latent/group_svd.h"
+#include "convert/latent/latent_conversion.h"
+#include "convert/latent/latent_plan.h"
+#include "convert/latent/layer_groups.h"
+#include "convert/latent/ls_encoder.h"
+#include "convert/latent/pivot_gauge.h"
+#include "convert/latent/rank_allocation.h"
 #include "convert/methods/methods.h"
-#include "convert/pivot_gauge.h"
-#include "convert/rank_allocation.h"
 #include "core/progress.h"
 
 namespace kvc {
@@ -70,22 +72,22 @@ std::vector<LatentGroup> plan_groups(const ModelConfig& config, const ConvertSet
 
 GroupFactorization factorize(GroupJob& job) {
   at::Tensor moment;
-  if (job.settings.factor == Factor::kJoint) {
+  if (job.conversion.settings.factor == Factor::kJoint) {
     moment = measure_output_moment(job);
   }
   const at::Tensor stacked = load_stacked_proj(job);
   return moment.defined()
-             ? factorize_outputs(stacked, std::move(moment), job.group.rank, job.device)
-             : factorize_group(stacked, load_metric(job), job.group.rank, job.device);
+             ? factorize_outputs(stacked, std::move(moment), job.group.rank, job.conversion.device)
+             : factorize_group(stacked, load_metric(job), job.group.rank, job.conversion.device);
 }
 
 Merger make_merger(const GroupJob& job, const GroupFactorization& factors) {
   Merger merger;
-  if (job.settings.merge == MergeRule::kLs) {
-    const at::Tensor weights =
-        job.settings.ls_fisher_weights
-            ? ls_channel_weights(job.group, job.fisher_channel, job.config.kv_dim())
-            : at::Tensor();
+  if (job.conversion.settings.merge == MergeRule::kLs) {
+    const at::Tensor weights = job.conversion.settings.ls_fisher_weights
+                                   ? ls_channel_weights(job.group, job.conversion.fisher.channel,
+                                                        job.conversion.config.kv_dim())
+                                   : at::Tensor();
     merger.encoder = ls_encoder(factors, weights);
   } else {
     merger.weights = job.group.merge_weights;
@@ -101,11 +103,11 @@ struct MergedFactors {
 // In the pivot gauge where the settings ask for it and the group allows it. Returns the condition of
 // the change, 0 where there is none.
 double regauge(const GroupJob& job, MergedFactors& factors) {
-  if (job.settings.gauge == Gauge::kSvd) {
+  if (job.conversion.settings.gauge == Gauge::kSvd) {
     return 0;
   }
-  const PivotGauge gauge =
-      pivot_gauge(job.group, job.config.kv_dim(), job.config.head_dim, factors.reconstruct_proj);
+  const PivotGauge gauge = pivot_gauge(job.group, job.conversion.config.kv_dim(),
+                                       job.conversion.config.head_dim, factors.reconstruct_proj);
   if (gauge.rows.empty()) {
     log_warning(fmt::format(
         "group {}: no well-conditioned choice of {} key channels; it keeps the factorisation's "
@@ -122,8 +124,8 @@ GroupResult convert_group(GroupJob& job) {
   GroupFactorization factors = factorize(job);
   job.group.rank = factors.rank();
   const Merger merger = make_merger(job, factors);
-  GroupFit fit(job.group, job.config.kv_dim(), factors.latent_proj, factors.reconstruct_proj,
-               merger);
+  GroupFit fit(job.group, job.conversion.config.kv_dim(), factors.latent_proj,
+               factors.reconstruct_proj, merger);
   job.stream.advance(job.group.num_layers,
                      [&](const LayerActivations& activations) { fit.add(activations); });
 
@@ -133,16 +135,17 @@ GroupResult convert_group(GroupJob& job) {
   };
   emit("latent_proj", factors.latent_proj);
   emit("reconstruct_proj", factors.reconstruct_proj);
-  MergedFactors merged{merger.encoder, job.settings.refit ? fit.refit() : factors.reconstruct_proj};
+  MergedFactors merged{merger.encoder,
+                       job.conversion.settings.refit ? fit.refit() : factors.reconstruct_proj};
   FitErrors merged_errors;
-  if (job.settings.merge != MergeRule::kNone) {
+  if (job.conversion.settings.merge != MergeRule::kNone) {
     merged_errors = fit.merged_errors(merged.reconstruct_proj);
   }
   result.report.pivot_condition = regauge(job, merged);
   if (merged.encoder.defined()) {
     emit("encoder", merged.encoder);
   }
-  if (job.settings.refit || result.report.pivot_condition > 0) {
+  if (job.conversion.settings.refit || result.report.pivot_condition > 0) {
     emit("merged_reconstruct_proj", merged.reconstruct_proj);
   }
   const FitErrors unmerged = fit.unmerged_errors();
@@ -159,8 +162,17 @@ GroupResult convert_group(GroupJob& job) {
   return result;
 }
 
+KvPlan plan_of(const ModelConfig& config, const ConvertSettings& settings, bool force,
+               const std::vector<double>* fisher_scores) {
+  return make_latent_plan(config, settings, force, fisher_scores, plan_groups);
+}
+
+std::vector<GroupReport> convert_layers(ConversionJob& job) {
+  return convert_latent_groups(job, convert_group);
+}
+
 }  // namespace
 
-const Method kCommonKv = {"commonkv", apply_paper_preset, fix_settings, plan_groups, convert_group};
+const Method kCommonKv = {"commonkv", apply_paper_preset, fix_settings, plan_of, convert_layers};
 
 }  // namespace kvc

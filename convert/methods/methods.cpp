@@ -20,11 +20,4 @@ const Method& find_method(std::string_view name) {
   fail_usage("--method {}: expected one of {}", name, known);
 }
 
-std::int64_t rank_multiple(const ModelConfig& config, const ConvertSettings& settings) {
-  if (settings.rank_multiple > 0) {
-    return settings.rank_multiple;
-  }
-  return config.hidden_size >= 1024 ? 32 : 4;
-}
-
 }  // namespace kvc

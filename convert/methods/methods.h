@@ -1,43 +1,13 @@
 // The conversion methods: one file each, one row each in the table.
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <cstdint>
-#include <filesystem>
 #include <span>
-#include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "convert/convert.h"
-#include "core/conversion_file.h"
-#include "core/kv_plan.h"
-#include "model/config.h"
-#include "model/layer_stream.h"
+#include "convert/conversion_job.h"
 
 namespace kvc {
-
-// One group on its way through a method.
-struct GroupJob {
-  const Checkpoint& checkpoint;
-  const ModelConfig& config;
-  const ConvertSettings& settings;
-  const std::filesystem::path& calibration;   // calibration.h5, or empty
-  const std::vector<double>& fisher_channel;  // [num_layers, 2, kv_dim], or empty
-  at::Device device;
-  LayerStream&
-      stream;  // stands before the group's first layer; the method moves it behind the last
-  int index = 0;
-  LatentGroup& group;  // ranks are lowered to the effective ones
-};
-
-struct GroupResult {
-  std::vector<std::pair<std::string, at::Tensor>>
-      tensors;  // float32; "latent_proj", "key.latent_proj", ...
-  GroupReport report;
-};
 
 struct Method {
   std::string_view name;
@@ -45,11 +15,12 @@ struct Method {
   void (*apply_paper_preset)(ConvertSettings& settings);
   // Settings that the method leaves no choice in.
   void (*fix_settings)(ConvertSettings& settings);
-  // Groups with their ranks. `fisher_scores` [num_layers, 2] (key, value), or null.
-  std::vector<LatentGroup> (*plan_groups)(const ModelConfig& config,
-                                          const ConvertSettings& settings,
-                                          const std::vector<double>* fisher_scores);
-  GroupResult (*convert_group)(GroupJob& job);
+  // From config alone, or with what was measured: `fisher_scores` [num_layers, 2] (key, value), or null.
+  // Throws Error with the numbers and the nearest settings that work, unless `force`.
+  KvPlan (*make_plan)(const ModelConfig& config, const ConvertSettings& settings, bool force,
+                      const std::vector<double>* fisher_scores);
+  // Fills job.factors, one call of add() for every part of the plan; returns the report on each.
+  std::vector<GroupReport> (*convert)(ConversionJob& job);
 };
 
 std::span<const Method> methods();
@@ -58,8 +29,5 @@ const Method& find_method(std::string_view name);  // UsageError listing the kno
 // The rows of the table.
 extern const Method kCommonKv;
 extern const Method kPalu;
-
-// --rank-multiple, or its default for this model.
-std::int64_t rank_multiple(const ModelConfig& config, const ConvertSettings& settings);
 
 }  // namespace kvc

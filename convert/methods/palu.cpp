@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "convert/group_fit.h"
-#include "convert/group_inputs.h"
-#include "convert/group_svd.h"
-#include "convert/layer_groups.h"
+#include "convert/latent/group_fit.h"
+#include "convert/latent/group_inputs.h"
+#include "convert/latent/group_svd.h"
+#include "convert/latent/latent_conversion.h"
+#include "convert/latent/latent_plan.h"
+#include "convert/latent/layer_groups.h"
+#include "convert/latent/rank_allocation.h"
 #include "convert/methods/methods.h"
-#include "convert/rank_allocation.h"
 #include "core/error.h"
 
 namespace kvc {
@@ -124,10 +126,11 @@ void finish(GroupResult& result, const SplitFactors& key, const SplitFactors& va
 GroupResult convert_group(GroupJob& job) {
   const at::Tensor metric = load_metric(job);
   const std::int64_t num_head_groups =
-      job.config.num_kv_heads / heads_per_group(job.config, job.settings);
+      job.conversion.config.num_kv_heads /
+      heads_per_group(job.conversion.config, job.conversion.settings);
   const auto factorize = [&](Projection projection, std::int64_t rank) {
     return factorize_heads(load_projection(job, job.group.first_layer, projection), metric,
-                           num_head_groups, rank, job.device);
+                           num_head_groups, rank, job.conversion.device);
   };
   const SplitFactors key = factorize(Projection::kKey, job.group.key_rank);
   const SplitFactors value = factorize(Projection::kValue, job.group.value_rank);
@@ -153,8 +156,17 @@ GroupResult convert_group(GroupJob& job) {
   return result;
 }
 
+KvPlan plan_of(const ModelConfig& config, const ConvertSettings& settings, bool force,
+               const std::vector<double>* fisher_scores) {
+  return make_latent_plan(config, settings, force, fisher_scores, plan_groups);
+}
+
+std::vector<GroupReport> convert_layers(ConversionJob& job) {
+  return convert_latent_groups(job, convert_group);
+}
+
 }  // namespace
 
-const Method kPalu = {"palu", apply_paper_preset, fix_settings, plan_groups, convert_group};
+const Method kPalu = {"palu", apply_paper_preset, fix_settings, plan_of, convert_layers};
 
 }  // namespace kvc

@@ -12,7 +12,7 @@
 namespace kvc {
 
 // Key channels that are numbers of the latent themselves: the unit rows that the pivot gauge gives B
-// (convert/pivot_gauge.h).
+// (convert/latent/pivot_gauge.h).
 struct KeptChannels {
   at::Tensor channels;  // [k] of the key, or undefined where there are none
   at::Tensor numbers;   // [k] of the latent

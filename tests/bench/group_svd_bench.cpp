@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "convert/eigen/two_stage_eigen.h"
-#include "convert/group_svd.h"
+#include "convert/latent/group_svd.h"
 #include "core/error.h"
 
 namespace {

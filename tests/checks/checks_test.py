@@ -33,7 +33,7 @@ class Layering(unittest.TestCase):
     def test_the_pipeline_composes_stages(self):
         self.assert_accepted("convert/pipeline.cpp", '"export/export.h"')
         self.assert_accepted("convert/main.cpp", '"validate/validate.h"')
-        self.assert_rejected("convert/group_svd.cpp", '"export/export.h"')
+        self.assert_rejected("convert/latent/group_svd.cpp", '"export/export.h"')
 
     def test_kernels_know_only_themselves(self):
         self.assert_rejected("runtime/kernels/attend.cpp", '"core/error.h"')

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "convert/group_svd.h"
+#include "convert/latent/group_svd.h"
 #include "core/conversion_file.h"
 #include "core/error.h"
 #include "core/hdf5.h"

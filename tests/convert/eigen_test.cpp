@@ -10,7 +10,7 @@
 #include "convert/eigen/band_tridiagonal.h"
 #include "convert/eigen/secular_equation.h"
 #include "convert/eigen/two_stage_eigen.h"
-#include "convert/optimum_check.h"
+#include "convert/latent/optimum_check.h"
 #include "convert/symmetric_eigen.h"
 #include "core/error.h"
 #include "tests/testing/test_tensors.h"

@@ -1,9 +1,9 @@
-#include "convert/group_fit.h"
+#include "convert/latent/group_fit.h"
 
 #include <gtest/gtest.h>
 
-#include "convert/group_svd.h"
-#include "convert/ls_encoder.h"
+#include "convert/latent/group_svd.h"
+#include "convert/latent/ls_encoder.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 

@@ -1,8 +1,8 @@
-#include "convert/group_svd.h"
+#include "convert/latent/group_svd.h"
 
 #include <gtest/gtest.h>
 
-#include "convert/ls_encoder.h"
+#include "convert/latent/ls_encoder.h"
 #include "convert/symmetric_eigen.h"
 #include "core/error.h"
 #include "tests/testing/tensor_matchers.h"

@@ -1,8 +1,8 @@
 #include <gmock/gmock.h>
 
 #include "convert/convert.h"
-#include "convert/kept_range.h"
-#include "convert/layer_groups.h"
+#include "convert/latent/kept_range.h"
+#include "convert/latent/layer_groups.h"
 #include "convert/plan_table.h"
 #include "core/error.h"
 

@@ -1,4 +1,4 @@
-#include "convert/rank_allocation.h"
+#include "convert/latent/rank_allocation.h"
 
 #include <gmock/gmock.h>
 

@@ -170,12 +170,12 @@ TEST(KvPlan, RefusesJsonThatItDoesNotUnderstand) {
   EXPECT_EQ(error([](Json&) {}), "");
   EXPECT_THAT(error([](Json& json) { json.erase("head_dim"); }),
               HasSubstr("x.json: \"head_dim\" is missing"));
-  EXPECT_THAT(error([](Json& json) { json["coded"] = 1; }), HasSubstr("8 fields, 7 are known"));
+  EXPECT_THAT(error([](Json& json) { json["merged"] = 1; }), HasSubstr("8 fields, 7 are known"));
   EXPECT_THAT(error([](Json& json) { json["head_dim"] = 4.0; }), HasSubstr("whole number"));
   EXPECT_THAT(error([](Json& json) { json["head_dim"] = -4; }), HasSubstr("whole number"));
   EXPECT_THAT(error([](Json& json) { json["key_norm"] = 1; }), HasSubstr("true or false"));
-  EXPECT_THAT(error([](Json& json) { json["layers"][0] = "fused"; }),
-              HasSubstr("known: plain, latent"));
+  EXPECT_THAT(error([](Json& json) { json["layers"][0] = "shared"; }),
+              HasSubstr("known: plain, latent, coded, fused"));
   EXPECT_THAT(error([](Json& json) { json["layers"] = 3; }), HasSubstr("must be a list"));
   EXPECT_THAT(error([](Json& json) { json["groups"][0]["first_layer"] = 1ull << 40; }),
               AllOf(HasSubstr("group 0"), HasSubstr("2147483647")));

@@ -1,4 +1,4 @@
-#include "convert/layer_groups.h"
+#include "convert/latent/layer_groups.h"
 
 namespace kvc {
 

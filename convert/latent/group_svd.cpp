@@ -1,9 +1,9 @@
-#include "convert/group_svd.h"
+#include "convert/latent/group_svd.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "convert/optimum_check.h"
+#include "convert/latent/optimum_check.h"
 #include "convert/symmetric_eigen.h"
 #include "core/error.h"
 

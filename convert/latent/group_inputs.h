@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include "convert/methods/methods.h"
+#include "convert/latent/latent_conversion.h"
 
 namespace kvc {
 

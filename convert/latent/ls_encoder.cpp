@@ -1,4 +1,4 @@
-#include "convert/ls_encoder.h"
+#include "convert/latent/ls_encoder.h"
 
 #include "core/error.h"
 

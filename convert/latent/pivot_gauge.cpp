@@ -1,4 +1,4 @@
-#include "convert/pivot_gauge.h"
+#include "convert/latent/pivot_gauge.h"
 
 #include <algorithm>
 #include <cmath>

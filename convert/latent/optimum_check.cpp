@@ -1,8 +1,8 @@
-#include "convert/optimum_check.h"
+#include "convert/latent/optimum_check.h"
 
 #include <cmath>
 
-#include "convert/group_svd.h"
+#include "convert/latent/group_svd.h"
 
 namespace kvc {
 namespace {

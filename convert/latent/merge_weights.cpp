@@ -1,4 +1,4 @@
-#include "convert/merge_weights.h"
+#include "convert/latent/merge_weights.h"
 
 #include "core/error.h"
 

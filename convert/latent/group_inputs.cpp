@@ -1,9 +1,9 @@
-#include "convert/group_inputs.h"
+#include "convert/latent/group_inputs.h"
 
 #include <algorithm>
 
-#include "convert/group_fit.h"
-#include "convert/group_svd.h"
+#include "convert/latent/group_fit.h"
+#include "convert/latent/group_svd.h"
 #include "core/statistics_file.h"
 #include "model/tensor_names.h"
 
@@ -15,15 +15,16 @@ constexpr std::int64_t kSliceTokens = 1024;  // widened to float64 at a time
 }  // namespace
 
 at::Tensor load_projection(const GroupJob& job, int layer, Projection projection) {
-  const ProjectionRows rows =
-      projection == Projection::kKey ? key_rows(job.config, layer) : value_rows(job.config, layer);
-  return load_rows(job.checkpoint, rows, job.config.hidden_size, at::kDouble);
+  const ProjectionRows rows = projection == Projection::kKey
+                                  ? key_rows(job.conversion.config, layer)
+                                  : value_rows(job.conversion.config, layer);
+  return load_rows(job.conversion.checkpoint, rows, job.conversion.config.hidden_size, at::kDouble);
 }
 
 at::Tensor load_stacked_proj(const GroupJob& job) {
-  const std::int64_t kv_dim = job.config.kv_dim();
-  at::Tensor stacked =
-      at::empty({2 * job.group.num_layers * kv_dim, job.config.hidden_size}, at::kDouble);
+  const std::int64_t kv_dim = job.conversion.config.kv_dim();
+  at::Tensor stacked = at::empty(
+      {2 * job.group.num_layers * kv_dim, job.conversion.config.hidden_size}, at::kDouble);
   std::int64_t row = 0;
   for (int member = 0; member < job.group.num_layers; ++member) {
     for (const Projection projection : {Projection::kKey, Projection::kValue}) {
@@ -36,14 +37,14 @@ at::Tensor load_stacked_proj(const GroupJob& job) {
 }
 
 at::Tensor load_metric(const GroupJob& job) {
-  if (job.settings.factor != Factor::kWhitened) {
+  if (job.conversion.settings.factor != Factor::kWhitened) {
     return {};
   }
-  const std::int64_t hidden_size = job.config.hidden_size;
+  const std::int64_t hidden_size = job.conversion.config.hidden_size;
   at::Tensor moment = at::zeros({hidden_size, hidden_size}, at::kDouble);
   for (int member = 0; member < job.group.num_layers; ++member) {
-    GramSum sum = read_gram(job.calibration, job.checkpoint.hash(), job.group.first_layer + member,
-                            hidden_size);
+    GramSum sum = read_gram(job.conversion.calibration, job.conversion.checkpoint.hash(),
+                            job.group.first_layer + member, hidden_size);
     const at::Tensor gram = at::from_blob(sum.gram.data(), {hidden_size, hidden_size}, at::kDouble);
     moment.add_(gram, 1.0 / static_cast<double>(sum.num_tokens));
   }
@@ -51,7 +52,7 @@ at::Tensor load_metric(const GroupJob& job) {
 }
 
 at::Tensor measure_output_moment(GroupJob& job) {
-  const std::int64_t kv_dim = job.config.kv_dim();
+  const std::int64_t kv_dim = job.conversion.config.kv_dim();
   const std::int64_t rows = 2 * job.group.num_layers * kv_dim;
   at::Tensor moment = at::zeros({rows, rows}, at::kDouble);
   at::Tensor stacked;

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "convert/group_svd.h"
+#include "convert/latent/group_svd.h"
 #include "core/kv_plan.h"
 
 namespace kvc {

@@ -1,4 +1,4 @@
-#include "convert/kept_range.h"
+#include "convert/latent/kept_range.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "convert/group_fit.h"
+#include "convert/latent/group_fit.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "convert/merge_weights.h"
+#include "convert/latent/merge_weights.h"
 #include "core/error.h"
 #include "core/progress.h"
 #include "model/decoder.h"

@@ -1,0 +1,25 @@
+// Plans of latent groups: from a config and settings, or a refusal with the numbers and what would work.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "convert/convert.h"
+#include "core/kv_plan.h"
+#include "model/config.h"
+
+namespace kvc {
+
+// A method's groups with their ranks. `fisher_scores` [num_layers, 2] (key, value), or null.
+using PlanGroups = std::vector<LatentGroup> (*)(const ModelConfig& config,
+                                                const ConvertSettings& settings,
+                                                const std::vector<double>* fisher_scores);
+
+// As Method::make_plan.
+KvPlan make_latent_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
+                        const std::vector<double>* fisher_scores, PlanGroups plan_groups);
+
+// --rank-multiple, or its default for this model.
+std::int64_t rank_multiple(const ModelConfig& config, const ConvertSettings& settings);
+
+}  // namespace kvc

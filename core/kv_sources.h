@@ -1,0 +1,63 @@
+// Where a layer's keys and values can come from, beside a store of its own: the parts of a KV plan
+// (core/kv_plan.h). In all of them the stacked vector y of a token is, layer by layer, its key [kv_dim] and
+// then its value [kv_dim], keys before RoPE.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvc {
+
+enum class KvSource { kPlain, kLatent, kCoded, kFused };
+
+std::string to_string(KvSource);
+KvSource parse_kv_source(const std::string&);  // Error lists the known ones; likewise below
+
+// Adjacent layers that share one factorisation. Their y is bias-free; with q/k norm the key is taken
+// before its norm.
+struct LatentGroup {
+  int first_layer = 0;
+  int num_layers = 0;
+  bool split_kv = false;      // separate key and value latents (Palu); num_layers is then 1
+  std::int64_t rank = 0;      // joint latent width; with split_kv key_rank + value_rank
+  std::int64_t key_rank = 0;  // split_kv only
+  std::int64_t value_rank = 0;
+  std::vector<double> merge_weights;  // [num_layers], sum 1; mean, fisher and sensitivity only
+};
+
+inline constexpr int kMaxCodeBits = 8;
+
+// Keys and values that are coded together: of one KV head, of one layer or of adjacent layers. Their y has
+// biases, keys after their norm; of a head, head_dim channels take the place of kv_dim. A token is
+// z = E (y - mean), every coefficient a code of a fixed number of bits, rebuilt as F z + mean.
+struct CodedBlock {
+  int first_layer = 0;
+  int num_layers = 1;
+  int head = -1;  // KV head; -1: all of them
+  // [bits] coefficients coded with so many bits; none with 0. They are ordered by falling width.
+  std::array<std::int64_t, kMaxCodeBits + 1> coefficients{};
+  bool gain = false;  // a byte per token that scales its steps
+
+  std::int64_t num_coefficients() const;
+  std::int64_t bits() const;  // of one token's codes, without gain
+};
+
+// How the keys and values of a layer follow from those of layers that store theirs.
+//   channel  k = sum_s a_s * k_s, channel by channel; both channels of a RoPE pair have one weight
+//   complex  a rotation and a scale for every RoPE pair of the keys; values as channel
+//   full     k = sum_s W_s k_s
+enum class FusionForm { kChannel, kComplex, kFull };
+
+std::string to_string(FusionForm);
+FusionForm parse_fusion_form(const std::string&);
+
+// A layer that stores nothing (FusedKV).
+struct FusedLayer {
+  int layer = 0;
+  FusionForm form = FusionForm::kChannel;
+  std::vector<int> key_sources, value_sources;  // plain layers below, ascending
+};
+
+}  // namespace kvc
