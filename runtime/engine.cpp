@@ -130,8 +130,7 @@ Engine Engine::load(const std::filesystem::path& directory, const EngineOptions&
   engine.decoder_ =
       std::make_unique<Decoder>(checkpoint, types.compute, replaced_layers(*engine.plan_),
                                 parse_weight_type(options.weight_dtype));
-  engine.factors_ =
-      load_latent_factors(checkpoint, *engine.plan_, config.hidden_size, types.compute);
+  engine.factors_ = load_kv_factors(checkpoint, *engine.plan_, config.hidden_size, types.compute);
   engine.kv_dtype_ = types.kv;
   engine.pool_ = std::make_shared<KvPool>(types.page_tokens);
   engine.prefill_chunk_ = options.prefill_chunk;
@@ -197,7 +196,7 @@ std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, con
                                         Rows rows) const {
   const TokenBatch batch = batch_after(caches, ids);
   const ThreadScope threads(layer_work(caches, batch.lengths));
-  CachedAttention attention(*decoder_, *plan_, factors_, caches, Pass::kExtend, {},
+  CachedAttention attention({*decoder_, *plan_, factors_, Pass::kExtend}, caches, {},
                             part_times_.get());
   at::Tensor hidden_states;
   {
@@ -219,7 +218,7 @@ std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, con
 
 void Engine::compress_oldest(std::int64_t count, KvCache& cache) const {
   const PartScope scope(part_times_.get(), Part::kCompression);
-  compress(*decoder_, factors_, kv_dtype_, pool_->page_tokens(), count, cache);
+  compress(*decoder_, factors_.latent, kv_dtype_, pool_->page_tokens(), count, cache);
   quantise(*decoder_, cache);
 }
 
@@ -295,7 +294,7 @@ bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
     active[i]->add(logits[i], rows);
   }
   if (budget_ && compressed) {
-    budget_->use_room(*decoder_, factors_, caches);
+    budget_->use_room(*decoder_, factors_.latent, caches);
   }
   return true;
 }

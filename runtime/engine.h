@@ -14,7 +14,7 @@
 #include "core/kv_plan.h"
 #include "model/decoder.h"
 #include "runtime/attention/cached_attention.h"
-#include "runtime/compression/latent_factors.h"
+#include "runtime/compression/kv_factors.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/part_times.h"
 #include "runtime/prompt_reader.h"
@@ -121,7 +121,7 @@ class Engine {
   std::shared_ptr<const KvPlan> plan_;
   KvDtype kv_dtype_ = KvDtype::kFloat32;
   std::shared_ptr<KvPool> pool_;
-  LatentFactors factors_;
+  KvFactors factors_;
   std::int64_t prefill_chunk_ = 0;
   std::unique_ptr<PartTimes> part_times_;
   std::optional<MemoryBudget> budget_;

@@ -70,7 +70,7 @@ std::vector<at::Tensor> Engine::read(const std::vector<KvCache*>& caches, const 
   }
   budget_->make_room(caches, lengths_of(ids), true);
   std::vector<at::Tensor> logits = read_all(caches, ids, rows, stopped);
-  budget_->use_room(*decoder_, factors_, caches);
+  budget_->use_room(*decoder_, factors_.latent, caches);
   return logits;
 }
 

@@ -68,8 +68,7 @@ std::vector<PromptPiece> pieces_of(const std::vector<std::vector<std::int64_t>>&
 }
 
 std::vector<at::Tensor> read_pieces(const Decoder& decoder, const KvPlan& plan,
-                                    const LatentFactors& factors,
-                                    const std::vector<KvCache*>& caches,
+                                    const KvFactors& factors, const std::vector<KvCache*>& caches,
                                     const std::vector<std::int64_t>& lengths,
                                     const std::vector<PromptPiece>& pieces, const Stopped& stopped,
                                     PartTimes* times) {
@@ -87,8 +86,8 @@ std::vector<at::Tensor> read_pieces(const Decoder& decoder, const KvPlan& plan,
       own_caches.push_back(caches[sequence]);
       own_prompts.push_back(prompts[sequence].get());
     }
-    attentions.emplace_back(decoder, plan, factors, std::move(own_caches), Pass::kPrefill,
-                            std::move(own_prompts), times);
+    attentions.emplace_back(SourceContext{decoder, plan, factors, Pass::kPrefill},
+                            std::move(own_caches), std::move(own_prompts), times);
     hidden_states.push_back(
         embed(decoder.config(), decoder.weights(), piece.batch.ids, decoder.dtype()));
   }

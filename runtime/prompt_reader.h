@@ -13,7 +13,7 @@
 #include "core/kv_plan.h"
 #include "model/decoder.h"
 #include "runtime/attention/cached_attention.h"
-#include "runtime/compression/latent_factors.h"
+#include "runtime/compression/kv_factors.h"
 #include "runtime/part_times.h"
 #include "runtime/store/kv_cache.h"
 
@@ -43,8 +43,7 @@ std::vector<PromptPiece> pieces_of(const std::vector<std::vector<std::int64_t>>&
 // Hidden states after the last layer of every piece, [tokens of the piece, hidden_size]. Stores keys and
 // values, but leaves the caches' numbers of tokens as they are. Throws Interrupted.
 std::vector<at::Tensor> read_pieces(const Decoder& decoder, const KvPlan& plan,
-                                    const LatentFactors& factors,
-                                    const std::vector<KvCache*>& caches,
+                                    const KvFactors& factors, const std::vector<KvCache*>& caches,
                                     const std::vector<std::int64_t>& lengths,
                                     const std::vector<PromptPiece>& pieces, const Stopped& stopped,
                                     PartTimes* times);

@@ -52,7 +52,7 @@ class KvCache {
   std::shared_ptr<const KvPlan> plan_;
   std::int64_t num_tokens_ = 0;
   std::vector<std::int64_t> ids_;
-  std::vector<int> plain_index_;      // [num_layers] into plain_, -1 for latent layers
+  std::vector<int> plain_index_;      // [num_layers] into plain_, -1 for other layers
   std::vector<KeyValueStore> plain_;  // plain layers, ascending
   std::vector<LatentStore> groups_;
 };

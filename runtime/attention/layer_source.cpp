@@ -1,0 +1,23 @@
+#include "runtime/attention/layer_source.h"
+
+#include "core/error.h"
+
+namespace kvc {
+
+NewKeyValue LayerSource::keys_and_values(int, const AttentionInput& input) {
+  return {input.weights.k_norm.over_heads(input.key), input.value};
+}
+
+std::unique_ptr<LayerSource> make_layer_source(const SourceContext& context, int layer) {
+  const KvSource source = context.plan.layers[static_cast<std::size_t>(layer)];
+  switch (source) {
+    case KvSource::kPlain:
+      return plain_source(context, layer);
+    case KvSource::kLatent:
+      return latent_source(context, layer);
+    default:
+      fail("layer {}: the runtime has no {} layers", layer, to_string(source));
+  }
+}
+
+}  // namespace kvc

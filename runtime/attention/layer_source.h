@@ -1,0 +1,78 @@
+// Where a layer's keys and values come from (core/kv_sources.h), as attention meets it: what a pass keeps
+// of new tokens, and how queries see what is kept. A file for each source.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "model/decoder.h"
+#include "runtime/compression/kv_factors.h"
+#include "runtime/store/kv_cache.h"
+
+namespace kvc {
+
+enum class Pass { kPrefill, kExtend };
+
+// What a forward pass offers to all sources.
+struct SourceContext {
+  const Decoder& decoder;
+  const KvPlan& plan;
+  const KvFactors& factors;
+  Pass pass;
+};
+
+// Keys and values of tokens, [n, num_kv_heads, head_dim], with bias; keys after their norm, pre-RoPE.
+struct NewKeyValue {
+  at::Tensor key, value;
+};
+
+// New tokens of one sequence: tokens first .. first + count - 1 of the batch.
+struct NewTokens {
+  std::int64_t first = 0, count = 0;
+  at::Tensor positions;  // [count]
+  at::Tensor raw_key;    // [count, num_kv_heads, head_dim] pre-RoPE
+  at::Tensor key;        // likewise, post-RoPE
+  at::Tensor value;      // [count, num_kv_heads, head_dim]
+};
+
+// The source of one layer, or of the adjacent layers of a group, for one forward pass: layers in turn,
+// every one over the same tokens.
+class LayerSource {
+ public:
+  LayerSource(const SourceContext& context, int first_layer, int num_layers)
+      : context_(context), first_layer_(first_layer), num_layers_(num_layers) {}
+  LayerSource(const LayerSource&) = delete;
+  LayerSource& operator=(const LayerSource&) = delete;
+  virtual ~LayerSource() = default;
+
+  bool covers(int layer) const {
+    return layer >= first_layer_ && layer < first_layer_ + num_layers_;
+  }
+  // What a prompt's exact attention sees of all tokens of the batch: their own keys and values, unless
+  // the source replaces them.
+  virtual NewKeyValue keys_and_values(int layer, const AttentionInput& input);
+  // Keeps of one sequence's tokens what its cache holds.
+  virtual void store(int layer, const NewTokens& tokens, KvCache& cache) = 0;
+  // The queries of the last tokens of one sequence, which are stored, over all that is kept of it. query
+  // [T, num_heads, head_dim] post-RoPE, positions [T]. [T, num_heads * head_dim] in the query's dtype.
+  virtual at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
+                            const KvCache& cache) const = 0;
+
+ protected:
+  const SourceContext& context() const { return context_; }
+  int index_of(int layer) const { return layer - first_layer_; }
+
+ private:
+  SourceContext context_;
+  int first_layer_, num_layers_;
+};
+
+// The one that covers `layer`, by the plan.
+std::unique_ptr<LayerSource> make_layer_source(const SourceContext& context, int layer);
+
+std::unique_ptr<LayerSource> plain_source(const SourceContext& context, int layer);
+std::unique_ptr<LayerSource> latent_source(const SourceContext& context, int layer);
+
+}  // namespace kvc
