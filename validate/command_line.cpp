@@ -62,6 +62,15 @@ Action declare_validate_options(CLI::App& app, CommonOptions& common) {
   app.add_option("--seq-len", options->seq_len,
                  "Tokens of each; half is prompt, half is scored (0: the context, at most 2048)");
   app.add_option("--dtype", options->dtype, "float32, bfloat16 or float16")->capture_default_str();
+  app.add_option("--kv-dtype", options->kv_dtype,
+                 "What the candidate's cache stores: float32, bfloat16, float16, int8 or int4");
+  app.add_option(
+      "--block", options->block_tokens,
+      "Score every so many tokens after a fresh prompt of all before them (0: the second "
+      "half after the first)");
+  app.add_option(
+      "--recall", options->num_recalls,
+      "Also ask so many lists of facts back (a task that the bundled model has learned)");
   app.add_option("--report", outputs->report, "Write every number here (JSON)");
   app.add_option("--html", outputs->html, "Write a page with tables and charts here");
   app.add_option("--max-kld", options->max_kld,

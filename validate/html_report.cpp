@@ -167,6 +167,32 @@ std::string missed_notice(const ValidationReport& report) {
                        : "<div class=\"missed\"><b>Thresholds missed</b>\n" + items + "</div>\n";
 }
 
+std::string recall_note(const Recall& recall) {
+  return recall.num_asked == 0
+             ? ""
+             : fmt::format(
+                   "<p>Of {} numbers that the text gives and asks for later, the candidate "
+                   "names {}, the original {}.</p>\n",
+                   recall.num_asked, recall.candidate_right, recall.reference_right);
+}
+
+std::string settings_note(const ValidationReport& report) {
+  const Json block = report.options.value("block_tokens", Json(0));
+  const std::string continuation =
+      block == 0
+          ? "the first half of each sequence is prefilled and compressed, the second half is "
+            "read through the compressed cache and scored"
+          : fmt::format(
+                "every {} tokens of a sequence are read through the compressed cache "
+                "of all before them, which were prefilled at once, and scored",
+                block.dump());
+  return fmt::format(
+      "<p class=\"soft\">Continuation: {}. Teacher-forced: one exact forward over each sequence, "
+      "which sees changed weights only. ± is the standard error over sequences; logarithms are "
+      "natural.</p>\n{}",
+      continuation, recall_note(report.recall));
+}
+
 }  // namespace
 
 std::string html_report(const ValidationReport& report) {
@@ -180,14 +206,7 @@ std::string html_report(const ValidationReport& report) {
          fmt::format("<p class=\"soft\">{} compared with {} on {} sequences, {} tokens</p>\n",
                      candidate, reference, report.num_sequences, report.num_tokens) +
          tiles(report) + missed_notice(report) + "<h2>Both settings</h2>\n" + table(report) +
-         "<p class=\"soft\">Continuation: the first half of each sequence is prefilled and "
-         "compressed, "
-         "the second half is read through the compressed cache and scored. Teacher-forced: one "
-         "exact "
-         "forward over each sequence, which sees changed weights only. ± is the standard error "
-         "over "
-         "sequences; logarithms are natural.</p>\n"
-         "<h2>KL divergence in the continuation</h2>\n" +
+         settings_note(report) + "<h2>KL divergence in the continuation</h2>\n" +
          histogram_chart(report.continuation) +
          "<h2>KL divergence by position in the continuation</h2>\n" +
          position_chart(report.continuation) + "<h2>KL divergence, teacher-forced</h2>\n" +

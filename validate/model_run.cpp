@@ -21,24 +21,14 @@ std::vector<Sequence*> pointers(std::vector<Sequence>& sequences) {
   return result;
 }
 
-}  // namespace
-
-std::vector<at::Tensor> teacher_forced_logits(Engine& engine, const TokenRows& rows) {
-  TokenRows inputs;  // the last token predicts nothing that is known
-  for (const auto& row : rows) {
-    inputs.emplace_back(row.begin(), row.end() - 1);
-  }
-  check_interrupt();
-  std::vector<Sequence> sequences = new_sequences(engine, rows.size());
-  return engine.prefill(pointers(sequences), inputs, Engine::Rows::kAll);
-}
-
-ContinuationRun continue_rows(Engine& engine, const TokenRows& rows) {
+// Tokens from begin[i] to end[i] of row i are scored after a prompt of all before them.
+ContinuationRun continue_from(Engine& engine, const TokenRows& rows,
+                              const std::vector<std::int64_t>& begin,
+                              const std::vector<std::int64_t>& end) {
   TokenRows prompts, continuations;
-  for (const auto& row : rows) {
-    const auto middle = row.begin() + prompt_length(row);
-    prompts.emplace_back(row.begin(), middle);
-    continuations.emplace_back(middle, row.end());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    prompts.emplace_back(rows[i].begin(), rows[i].begin() + begin[i]);
+    continuations.emplace_back(rows[i].begin() + begin[i], rows[i].begin() + end[i]);
   }
   check_interrupt();
   const std::int64_t bytes_before = engine.pool().allocated_bytes();
@@ -53,6 +43,53 @@ ContinuationRun continue_rows(Engine& engine, const TokenRows& rows) {
     run.logits.push_back(at::cat({first[i], rest[i].narrow(0, 0, rest[i].size(0) - 1)}));
   }
   run.kv_bytes = engine.pool().allocated_bytes() - bytes_before;
+  return run;
+}
+
+// One row, block after block.
+ContinuationRun continue_in_blocks(Engine& engine, const std::vector<std::int64_t>& row,
+                                   std::int64_t block_tokens) {
+  const auto length = static_cast<std::int64_t>(row.size());
+  std::vector<at::Tensor> logits;
+  ContinuationRun run;
+  for (std::int64_t begin = first_scored(length, block_tokens); begin < length;
+       begin += block_tokens) {
+    ContinuationRun block =
+        continue_from(engine, {row}, {begin}, {std::min(begin + block_tokens, length)});
+    logits.push_back(std::move(block.logits.front()));
+    run.kv_bytes = block.kv_bytes;
+  }
+  run.logits.push_back(at::cat(logits));
+  return run;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> teacher_forced_logits(Engine& engine, const TokenRows& rows) {
+  TokenRows inputs;  // the last token predicts nothing that is known
+  for (const auto& row : rows) {
+    inputs.emplace_back(row.begin(), row.end() - 1);
+  }
+  check_interrupt();
+  std::vector<Sequence> sequences = new_sequences(engine, rows.size());
+  return engine.prefill(pointers(sequences), inputs, Engine::Rows::kAll);
+}
+
+ContinuationRun continue_rows(Engine& engine, const TokenRows& rows, std::int64_t block_tokens) {
+  if (block_tokens == 0) {
+    std::vector<std::int64_t> begin, end;
+    for (const auto& row : rows) {
+      end.push_back(static_cast<std::int64_t>(row.size()));
+      begin.push_back(first_scored(end.back(), block_tokens));
+    }
+    return continue_from(engine, rows, begin, end);
+  }
+  ContinuationRun run;
+  for (const auto& row : rows) {
+    ContinuationRun of_row = continue_in_blocks(engine, row, block_tokens);
+    run.logits.push_back(std::move(of_row.logits.front()));
+    run.kv_bytes += of_row.kv_bytes;
+  }
   return run;
 }
 

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -12,9 +13,9 @@ namespace kvc {
 
 using TokenRows = std::vector<std::vector<std::int64_t>>;
 
-// Tokens of a row that are prefilled in the continuation setting; the others are scored.
-inline std::int64_t prompt_length(const std::vector<std::int64_t>& row) {
-  return static_cast<std::int64_t>(row.size()) / 2;
+// Where the continuation setting starts to score a row of `length` tokens (ValidateOptions::block_tokens).
+inline std::int64_t first_scored(std::int64_t length, std::int64_t block_tokens) {
+  return block_tokens > 0 ? std::min(block_tokens, length - 1) : length / 2;
 }
 
 // One exact prefill over each row. Row i's logits predict its tokens 1, 2, ...: [length - 1,
@@ -22,11 +23,11 @@ inline std::int64_t prompt_length(const std::vector<std::int64_t>& row) {
 std::vector<at::Tensor> teacher_forced_logits(Engine& engine, const TokenRows& rows);
 
 struct ContinuationRun {
-  // Logits that predict the tokens after the prompt. Per row [length - prompt_length, vocab_size]
+  // Logits that predict the tokens from first_scored() on. Per row [length - first_scored, vocab_size]
   std::vector<at::Tensor> logits;
   std::int64_t kv_bytes = 0;  // allocated by the batch once all tokens are in the cache
 };
-// The prompt is prefilled and compressed, the rest read through the compressed cache.
-ContinuationRun continue_rows(Engine& engine, const TokenRows& rows);
+// Prompts are prefilled and compressed, what follows is read through the compressed cache.
+ContinuationRun continue_rows(Engine& engine, const TokenRows& rows, std::int64_t block_tokens);
 
 }  // namespace kvc

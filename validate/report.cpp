@@ -61,6 +61,17 @@ Json to_json(const Comparison& comparison) {
   return json;
 }
 
+// Null where nothing was asked.
+Json recall_json(const Recall& recall) {
+  if (recall.num_asked == 0) {
+    return nullptr;
+  }
+  const auto asked = static_cast<double>(recall.num_asked);
+  return {{"num_asked", recall.num_asked},
+          {"reference_accuracy", static_cast<double>(recall.reference_right) / asked},
+          {"candidate_accuracy", static_cast<double>(recall.candidate_right) / asked}};
+}
+
 std::string with_error(double value, double error) {
   return std::isfinite(error) ? fmt::format("{:.5g} ± {:.2g}", value, error)
                               : fmt::format("{:.5g}", value);
@@ -80,6 +91,11 @@ std::string row(const char* name, const ValidationReport& report, const Cell& ce
   return row(name, cell(report.continuation), cell(report.teacher_forced));
 }
 
+std::string recall_line(const Recall& recall) {
+  return fmt::format("  recalled {} of {} numbers, the original {}\n", recall.candidate_right,
+                     recall.num_asked, recall.reference_right);
+}
+
 std::string plain(double value) { return fmt::format("{:.5g}", value); }
 
 }  // namespace
@@ -96,6 +112,7 @@ Json to_json(const ValidationReport& report) {
   json["original_kv_bytes"] = report.original_kv_bytes;
   json["continuation"] = to_json(report.continuation);
   json["teacher_forced"] = to_json(report.teacher_forced);
+  json["recall"] = recall_json(report.recall);
   json["missed"] = report.missed;
   return json;
 }
@@ -134,6 +151,9 @@ std::string text_report(const ValidationReport& report) {
   text += row("delta p, mean", report, [](const Comparison& c) { return with_error(c.delta_p); });
   text +=
       row("delta p, RMS", report, [](const Comparison& c) { return with_error(c.delta_p_rms); });
+  if (report.recall.num_asked > 0) {
+    text += recall_line(report.recall);
+  }
   return text;
 }
 

@@ -12,6 +12,7 @@
 #include "validate/evaluation_text.h"
 #include "validate/model_run.h"
 #include "validate/position_scores.h"
+#include "validate/recall_task.h"
 
 namespace kvc {
 namespace {
@@ -25,6 +26,10 @@ void check_options(const ValidateOptions& options) {
                   options.num_sequences);
   KVC_CHECK_USAGE(options.seq_len == 0 || options.seq_len >= 4, "--seq-len {}: must be at least 4",
                   options.seq_len);
+  KVC_CHECK_USAGE(options.block_tokens >= 0, "--block {}: must be at least 1, or 0 for halves",
+                  options.block_tokens);
+  KVC_CHECK_USAGE(options.num_recalls >= 0, "--recall {}: must not be negative",
+                  options.num_recalls);
   KVC_CHECK_USAGE(options.max_kld.value_or(0) >= 0, "--max-kld must not be negative");
   KVC_CHECK_USAGE(options.max_ppl_ratio.value_or(1) > 0, "--max-ppl-ratio must be positive");
   KVC_CHECK_USAGE(options.min_same_top.value_or(0) >= 0 && options.min_same_top.value_or(0) <= 1,
@@ -65,6 +70,9 @@ Json options_json(const ValidateOptions& options) {
   json["num_sequences"] = options.num_sequences;
   json["seq_len"] = options.seq_len;
   json["dtype"] = options.dtype;
+  json["kv_dtype"] = options.kv_dtype;
+  json["block_tokens"] = options.block_tokens;
+  json["num_recalls"] = options.num_recalls;
   json["seed"] = options.seed;
   json["max_kld"] = optional(options.max_kld);
   json["max_ppl_ratio"] = optional(options.max_ppl_ratio);
@@ -88,11 +96,13 @@ Json inputs_json(const Checkpoint& reference, const Checkpoint& candidate, const
 // Original and candidate side by side, batch by batch.
 class Comparer {
  public:
-  Comparer(Engine& reference, Engine& candidate) : reference_(reference), candidate_(candidate) {}
+  Comparer(Engine& reference, Engine& candidate, std::int64_t block_tokens)
+      : reference_(reference), candidate_(candidate), block_tokens_(block_tokens) {}
 
   void add(const TokenRows& rows) {
-    compare_teacher_forced(rows);
-    compare_continuation(rows);
+    const std::vector<at::Tensor> exact = teacher_forced_logits(reference_, rows);
+    add_rows(rows, exact, teacher_forced_logits(candidate_, rows), std::nullopt, teacher_forced_);
+    compare_continuation(rows, exact);
     for (const auto& row : rows) {
       const auto tokens = static_cast<std::int64_t>(row.size());
       report_.original_kv_bytes +=
@@ -111,31 +121,44 @@ class Comparer {
   }
 
  private:
+  // `block_tokens` of the continuation setting; nothing in the other one.
   static void add_rows(const TokenRows& rows, const std::vector<at::Tensor>& reference,
-                       const std::vector<at::Tensor>& candidate, bool continuation,
+                       const std::vector<at::Tensor>& candidate,
+                       std::optional<std::int64_t> block_tokens,
                        ComparisonAccumulator& accumulator) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      const std::int64_t first = continuation ? prompt_length(rows[i]) : 1;
+      const auto length = static_cast<std::int64_t>(rows[i].size());
+      const std::int64_t first = block_tokens ? first_scored(length, *block_tokens) : 1;
       const at::Tensor row = at::tensor(rows[i], at::kLong);
       accumulator.add(first, score_positions(reference[i], candidate[i], row.slice(0, first)));
     }
   }
 
-  void compare_teacher_forced(const TokenRows& rows) {
-    const auto reference = teacher_forced_logits(reference_, rows);
-    const auto candidate = teacher_forced_logits(candidate_, rows);
-    add_rows(rows, reference, candidate, false, teacher_forced_);
+  // A reference that keeps its cache as it is gives the same logits however it reads: those of blocks,
+  // which would be read again and again, are taken from `exact`.
+  std::vector<at::Tensor> reference_logits(const TokenRows& rows,
+                                           const std::vector<at::Tensor>& exact) {
+    const KvPlan& plan = reference_.plan();
+    if (block_tokens_ == 0 || plan.num_layers_from(KvSource::kPlain) != plan.num_layers()) {
+      return continue_rows(reference_, rows, block_tokens_).logits;
+    }
+    std::vector<at::Tensor> logits;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto length = static_cast<std::int64_t>(rows[i].size());
+      logits.push_back(exact[i].slice(0, first_scored(length, block_tokens_) - 1));
+    }
+    return logits;
   }
 
-  void compare_continuation(const TokenRows& rows) {
-    const ContinuationRun reference = continue_rows(reference_, rows);
-    const ContinuationRun candidate = continue_rows(candidate_, rows);
+  void compare_continuation(const TokenRows& rows, const std::vector<at::Tensor>& exact) {
+    const ContinuationRun candidate = continue_rows(candidate_, rows, block_tokens_);
     report_.kv_bytes += candidate.kv_bytes;
-    add_rows(rows, reference.logits, candidate.logits, true, continuation_);
+    add_rows(rows, reference_logits(rows, exact), candidate.logits, block_tokens_, continuation_);
   }
 
   Engine& reference_;
   Engine& candidate_;
+  std::int64_t block_tokens_;
   ComparisonAccumulator teacher_forced_, continuation_;
   ValidationReport report_;
 };
@@ -183,8 +206,9 @@ ValidationReport validate(const ValidateOptions& given) {
   EngineOptions engine_options;
   engine_options.dtype = options.dtype;
   Engine reference = Engine::load(options.reference, engine_options);
+  engine_options.kv_dtype = options.kv_dtype;
   Engine candidate = Engine::load(options.candidate, engine_options);
-  Comparer comparer(reference, candidate);
+  Comparer comparer(reference, candidate, options.block_tokens);
   const TokenRows& rows = text.sequences;
   Progress progress("validate", static_cast<std::int64_t>(rows.size()));
   const std::size_t step = rows_per_batch(rows, config.vocab_size);
@@ -195,6 +219,11 @@ ValidationReport validate(const ValidateOptions& given) {
     progress.advance(static_cast<std::int64_t>(end - begin));
   }
   ValidationReport report = comparer.finalize();
+  if (options.num_recalls > 0) {
+    const Tokenizer tokenizer = Tokenizer::load(options.reference);
+    report.recall =
+        compare_recall(reference, candidate, tokenizer, options.num_recalls, options.seed);
+  }
   report.options = options_json(options);
   report.inputs = inputs_json(reference_checkpoint, candidate_checkpoint, text);
   report.missed = missed_thresholds(options, report.continuation);

@@ -20,6 +20,11 @@ struct ValidateOptions {
   std::int64_t num_sequences = 16;
   std::int64_t seq_len = 0;  // tokens; 0: min(2048, max_position_embeddings)
   std::string dtype = "float32";
+  std::string kv_dtype;  // of the candidate's cache; empty: dtype
+  // 0: the continuation's prompt is the first half of a row. Otherwise every run of so many tokens is
+  // scored after a prompt of all tokens before it.
+  std::int64_t block_tokens = 0;
+  std::int64_t num_recalls = 0;  // prompts of the recall task (validate/recall_task.h)
   // Of the continuation setting.
   std::optional<double> max_kld, max_ppl_ratio, min_same_top;
   std::uint64_t seed = 0;
@@ -62,6 +67,12 @@ struct Comparison {
   std::vector<PositionRange> kl_by_position;
 };
 
+// Numbers that follow a thing in the text and are asked for later: how many the models' most likely
+// tokens name.
+struct Recall {
+  std::int64_t num_asked = 0, reference_right = 0, candidate_right = 0;
+};
+
 struct ValidationReport {
   double kept_ratio =
       0;  // measured: allocated bytes / original bytes at the end of the continuation
@@ -69,6 +80,7 @@ struct ValidationReport {
   std::int64_t num_sequences = 0, num_tokens = 0;
   Comparison teacher_forced;  // one exact forward over the text: sees weight changes only
   Comparison continuation;    // prefill, compress, score the rest through the compressed cache
+  Recall recall;
   std::vector<std::string> missed;  // thresholds, as sentences
   Json options;                     // every option, resolved
   Json inputs;                      // what identifies checkpoints and text

@@ -104,6 +104,42 @@ TEST_F(Validate, TeacherForcedNllIsTheDecoders) {
   EXPECT_LT(report.continuation.reference_nll.mean, 2 * sum / 3);
 }
 
+TEST_F(Validate, BlocksScoreEverythingBehindTheFirst) {
+  write(other_, 1);
+  options_.candidate = other_;
+  const Comparison halves = validate(options_).continuation;
+  options_.block_tokens = 24;
+  const ValidationReport report = validate(options_);
+  EXPECT_EQ(report.continuation.num_positions, 3 * (64 - 24));
+  EXPECT_DOUBLE_EQ(report.kept_ratio, 1.0);
+  // A plain cache makes no difference: later positions are those of the other setting.
+  const auto& ranges = report.continuation.kl_by_position;
+  double sum = 0, count = 0;
+  for (const PositionRange& range : ranges) {
+    if (range.begin >= 32) {
+      sum += range.kl_divergence * static_cast<double>(range.end - range.begin);
+      count += static_cast<double>(range.end - range.begin);
+    }
+  }
+  EXPECT_NEAR(sum / count, halves.kl_divergence.mean, 0.05 * halves.kl_divergence.mean);
+  options_.block_tokens = -1;
+  expect_error("--block -1");
+}
+
+TEST_F(Validate, BlocksOfOneModelAgree) {
+  options_.block_tokens = 16;
+  const ValidationReport report = validate(options_);
+  EXPECT_LT(report.continuation.kl_divergence.mean, 1e-9);  // other products, other roundings
+  EXPECT_EQ(report.continuation.same_top.mean, 1.0);
+}
+
+TEST_F(Validate, AnotherTypeOfCacheIsTheCandidates) {
+  options_.kv_dtype = "float16";
+  const ValidationReport report = validate(options_);
+  EXPECT_DOUBLE_EQ(report.kept_ratio, 0.5);
+  EXPECT_GT(report.continuation.kl_divergence.mean, 0);
+}
+
 TEST_F(Validate, DifferentModelsDoNot) {
   write(other_, 1);
   options_.candidate = other_;
