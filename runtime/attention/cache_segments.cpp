@@ -28,13 +28,6 @@ class SegmentBuilder {
     if (rebuilt > 0) {
       segments.push_back(from_exact(*expanded, positions.narrow(0, 0, rebuilt)));
     }
-    add_others(stored, positions, layer, expanded, segments);
-  }
-
-  // Only the latents without such rows.
-  void add_others(const RowStore& stored, const at::Tensor& positions, const Reconstruction& layer,
-                  const KeyValueStore* expanded, std::vector<Segment>& segments) const {
-    const std::int64_t rebuilt = count(expanded);
     if (rebuilt < stored.num_rows()) {
       segments.push_back(from_latents(stored, rebuilt, positions.slice(0, rebuilt), layer));
     }
@@ -149,28 +142,6 @@ KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
       with_bias(rebuild_key(layer, latent.narrow(1, 0, factors.key_rank)), weights.k_proj.bias)
           .view(shape),
       value(latent.narrow(1, latent.size(1) - factors.value_rank, factors.value_rank)).view(shape)};
-}
-
-std::vector<Segment> latent_segments(const Decoder& decoder, const KvPlan& plan, int group,
-                                     int index, const GroupFactors& factors,
-                                     const LatentStore& store, std::int64_t num_tokens,
-                                     std::int64_t num_queries) {
-  const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
-  const SegmentBuilder builder(decoder, spec.first_layer + index, factors, num_queries, num_tokens);
-  const auto at_index = static_cast<std::size_t>(index);
-  const std::optional<Expansion>& expansion = store.expansion();
-  std::vector<Segment> segments;
-  if (store.merged_positions().size() > 0) {
-    builder.add_others(store.merged(), store.merged_positions().tensor(),
-                       factors.merged_layers[at_index],
-                       expansion ? &expansion->merged[at_index] : nullptr, segments);
-  }
-  if (store.keeps_latents() && store.unmerged_positions().size() > 0) {
-    builder.add_others(store.unmerged_latent(index), store.unmerged_positions().tensor(),
-                       factors.layers[at_index],
-                       expansion ? &expansion->unmerged[at_index] : nullptr, segments);
-  }
-  return segments;
 }
 
 std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, int group,

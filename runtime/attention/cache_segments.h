@@ -28,12 +28,6 @@ KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
 // transformers' cache does.
 bool stores_raw_keys(const ModelConfig& config, int layer);
 
-// The latents of layer `index` of the group, merged and unmerged, that have no keys and values beside them.
-std::vector<Segment> latent_segments(const Decoder& decoder, const KvPlan& plan, int group,
-                                     int index, const GroupFactors& factors,
-                                     const LatentStore& store, std::int64_t num_tokens,
-                                     std::int64_t num_queries);
-
 // Everything stored for layer `index` of the group, the last `num_queries` tokens of `num_tokens`
 // included. Tensors in the decoder's dtype.
 std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, int group,

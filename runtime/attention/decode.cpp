@@ -15,20 +15,6 @@ namespace {
 constexpr std::int64_t kElementsPerThread = std::int64_t{1}
                                             << 15;  // below, threads cost more than they save
 
-// Memory for `count` partials of all heads.
-struct Partials {
-  Partials(std::size_t count, std::int64_t num_heads, std::int64_t head_dim)
-      : values(count * static_cast<std::size_t>(num_heads * (head_dim + 2))) {
-    float* next = values.data();
-    for (std::size_t i = 0; i < count; ++i) {
-      partials.push_back({next, next + num_heads, next + 2 * num_heads});
-      next += num_heads * (head_dim + 2);
-    }
-  }
-  std::vector<float> values;
-  std::vector<AttentionPartial> partials;
-};
-
 // Rows that one thread reads in one go.
 struct Piece {
   const RowRange* range;
@@ -61,37 +47,25 @@ std::int64_t count_rows(const std::vector<RowRange>& ranges) {
   return count;
 }
 
-// log sum exp(score) of every head, from partials of the same heads.
-at::Tensor log_sums(const std::vector<AttentionPartial>& partials, std::int64_t num_heads) {
-  at::Tensor logs = at::empty({num_heads}, at::kFloat);
-  auto* to = logs.mutable_data_ptr<float>();
-  for (std::int64_t head = 0; head < num_heads; ++head) {
-    float largest = -INFINITY, sum = 0;
-    for (const AttentionPartial& partial : partials) {
-      largest = std::max(largest, partial.max[head]);
-    }
-    for (const AttentionPartial& partial : partials) {
-      sum += partial.sum[head] * std::exp(partial.max[head] - largest);
-    }
-    to[head] = largest + std::log(sum);
-  }
-  return logs;
-}
-
 }  // namespace
+
+DecodeQuery::DecodeQuery(const at::Tensor& query, std::int64_t num_kv_heads,
+                         const AttentionRule& rule, const RawKeys& raw_keys)
+    : numbers(query.to(at::kFloat).contiguous()),
+      params{.query = numbers.const_data_ptr<float>(),
+             .num_heads = query.size(0),
+             .num_kv_heads = num_kv_heads,
+             .head_dim = query.size(1),
+             .scale = static_cast<float>(
+                 rule.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(1))))),
+             .softcap = static_cast<float>(rule.softcap),
+             .raw_keys = raw_keys} {}
 
 PartialAttention decode_attention_partly(const at::Tensor& query, std::int64_t num_kv_heads,
                                          const std::vector<RowRange>& ranges,
                                          const AttentionRule& rule, const RawKeys& raw_keys) {
-  const at::Tensor queries = query.to(at::kFloat).contiguous();
-  const double scale = rule.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(1))));
-  const DecodeAttentionParams params{.query = queries.const_data_ptr<float>(),
-                                     .num_heads = query.size(0),
-                                     .num_kv_heads = num_kv_heads,
-                                     .head_dim = query.size(1),
-                                     .scale = static_cast<float>(scale),
-                                     .softcap = static_cast<float>(rule.softcap),
-                                     .raw_keys = raw_keys};
+  const DecodeQuery of_token(query, num_kv_heads, rule, raw_keys);
+  const DecodeAttentionParams& params = of_token.params;
   const std::int64_t num_rows = count_rows(ranges);
   KVC_CHECK(num_rows >= 1, "decode attention: no keys");
   const std::int64_t numbers = num_rows * num_kv_heads * params.head_dim;
@@ -103,15 +77,11 @@ PartialAttention decode_attention_partly(const at::Tensor& query, std::int64_t n
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const Piece& piece = pieces[i];
       if (piece.chunk >= begin && piece.chunk < end) {
-        decode_attention_partial(params, piece.range->segment, piece.first, piece.last,
-                                 work.partials[i]);
+        decode_attention_partial(params, piece.range->segment, piece.first, piece.last, work[i]);
       }
     }
   });
-  at::Tensor output = at::empty({params.num_heads, params.head_dim}, at::kFloat);
-  combine_partials(work.partials.data(), static_cast<std::int64_t>(pieces.size()), params.num_heads,
-                   params.head_dim, output.mutable_data_ptr<float>());
-  return {output, log_sums(work.partials, params.num_heads)};
+  return work.combine();
 }
 
 at::Tensor decode_attention(const at::Tensor& query, std::int64_t num_kv_heads,

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "model/attention_rule.h"
-#include "runtime/attention/segment_attention.h"
+#include "runtime/attention/partial_attention.h"
 #include "runtime/kernels/decode_attention.h"
 
 namespace kvc {
@@ -16,6 +16,15 @@ namespace kvc {
 struct RowRange {
   KvSegment segment;
   std::int64_t first = 0, last = 0;
+};
+
+// A token's query [num_heads, head_dim], post-RoPE, as kernels take it; holds what `params` points to.
+struct DecodeQuery {
+  at::Tensor numbers;
+  DecodeAttentionParams params;
+
+  DecodeQuery(const at::Tensor& query, std::int64_t num_kv_heads, const AttentionRule& rule,
+              const RawKeys& raw_keys);
 };
 
 // query [num_heads, head_dim] post-RoPE, over all rows of the ranges (at least one): what the rule's

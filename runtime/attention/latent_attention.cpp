@@ -7,24 +7,11 @@
 #include "runtime/attention/cache_segments.h"
 #include "runtime/attention/decode.h"
 #include "runtime/attention/plain_attention.h"
+#include "runtime/attention/rank_space.h"
 #include "runtime/attention/segment_attention.h"
 
 namespace kvc {
 namespace {
-
-// Are there latents without keys and values beside them?
-bool has_latents(const LatentStore& store) {
-  return (store.merged_positions().size() > 0 ||
-          (store.keeps_latents() && store.unmerged_positions().size() > 0)) &&
-         !store.is_expanded();
-}
-
-// Can one query read all rows where they lie? Not where they must be turned by angles that change; and the
-// tensors that stand for latents know of no window.
-bool reads_in_place(const Decoder& decoder, int layer, const LatentStore& store) {
-  return !stores_raw_keys(decoder.config(), layer) &&
-         !(attention_rule(decoder.config(), layer).window && has_latents(store));
-}
 
 // Rows that the query at the end of num_tokens sees through the window.
 class VisibleRows {
@@ -32,11 +19,20 @@ class VisibleRows {
   VisibleRows(std::int64_t num_tokens, const AttentionRule& rule)
       : first_(num_tokens - std::min(rule.window.value_or(num_tokens), num_tokens)) {}
 
+  // Latents at ascending positions, of which those before `rebuilt` have keys and values beside them.
+  void add_latents(const RowStore& latents, const PositionList& positions, std::int64_t rebuilt,
+                   const Reconstruction& layer) {
+    const std::int64_t first = std::max(rebuilt, num_hidden(positions));
+    if (first < positions.size()) {
+      latents_.push_back(
+          {latents, positions.tensor().to(at::kInt), layer, first, positions.size()});
+    }
+  }
+
   // Rows at ascending positions: codes, whose positions are `code_positions`, and then exact ones.
   void add(const KeyValueStore& rows, const PositionList& positions,
            const at::Tensor& code_positions = {}, bool are_raw = false) {
-    const std::int64_t hidden = first_ == 0 ? 0 : positions.count_before(first_);
-    const std::int64_t codes = rows.num_codes();
+    const std::int64_t hidden = num_hidden(positions), codes = rows.num_codes();
     if (hidden < codes) {
       ranges_.push_back({{.key = rows.key_codes->table(),
                           .value = rows.value_codes->table(),
@@ -55,8 +51,12 @@ class VisibleRows {
     add(rows, leading, count, std::max(leading, first_ - gap));
   }
   const std::vector<RowRange>& ranges() const { return ranges_; }
+  const std::vector<LatentRange>& latents() const { return latents_; }
 
  private:
+  std::int64_t num_hidden(const PositionList& positions) const {
+    return first_ == 0 ? 0 : positions.count_before(first_);
+  }
   void add(const KeyValueStore& rows, std::int64_t begin, std::int64_t end, std::int64_t first) {
     if (std::max(begin, first) < end) {
       ranges_.push_back(
@@ -66,22 +66,38 @@ class VisibleRows {
 
   std::int64_t first_;  // position
   std::vector<RowRange> ranges_;
+  std::vector<LatentRange> latents_;
 };
 
-// Latents through tensors, everything else through the kernel.
+void add_latents(const GroupLayer& layer, const LatentStore& store, VisibleRows& rows) {
+  const auto index = static_cast<std::size_t>(layer.index);
+  const auto add = [&](const RowStore& latents, const PositionList& positions,
+                       const Reconstruction& reconstruction, const KeyValueStore* rebuilt) {
+    rows.add_latents(latents, positions, rebuilt == nullptr ? 0 : rebuilt->num_exact(),
+                     reconstruction);
+    if (rebuilt != nullptr) {
+      rows.add(*rebuilt, positions);
+    }
+  };
+  const std::optional<Expansion>& expansion = store.expansion();
+  if (store.merged_positions().size() > 0) {
+    add(store.merged(), store.merged_positions(), layer.factors.merged_layers[index],
+        expansion ? &expansion->merged[index] : nullptr);
+  }
+  if (store.keeps_latents()) {
+    add(store.unmerged_latent(layer.index), store.unmerged_positions(), layer.factors.layers[index],
+        expansion ? &expansion->unmerged[index] : nullptr);
+  }
+}
+
+// One query: all rows are read where they lie.
 at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const LatentStore& store,
                       const at::Tensor& query, std::int64_t num_tokens) {
   const AttentionRule rule = attention_rule(decoder.config(), layer.layer());
-  const auto index = static_cast<std::size_t>(layer.index);
   const CodedKeys keys(decoder, layer.layer(), num_tokens);
   at::Tensor code_positions;
   VisibleRows rows(num_tokens, rule);
-  if (const std::optional<Expansion>& expansion = store.expansion()) {
-    rows.add(expansion->merged[index], store.merged_positions());
-    if (store.keeps_latents()) {
-      rows.add(expansion->unmerged[index], store.unmerged_positions());
-    }
-  }
+  add_latents(layer, store, rows);
   if (!store.keeps_latents()) {
     if (store.unmerged(layer.index).num_codes() > 0) {
       code_positions = store.unmerged_positions().tensor().to(at::kInt);
@@ -95,10 +111,8 @@ at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const Lat
     parts.push_back(decode_attention_partly(query, decoder.config().num_kv_heads, rows.ranges(),
                                             rule, keys.raw_keys));
   }
-  const std::vector<Segment> latents = latent_segments(
-      decoder, layer.plan, layer.group, layer.index, layer.factors, store, num_tokens, 1);
-  if (!latents.empty()) {
-    parts.push_back(attend_segments_partly(query, latents, rule));
+  for (const LatentRange& range : rows.latents()) {
+    parts.push_back(rank_space_attention(decoder, layer.layer(), layer.factors, query, range));
   }
   return join(parts).to(query.scalar_type());
 }
@@ -108,7 +122,8 @@ at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const Lat
 at::Tensor attend_group(const Decoder& decoder, const GroupLayer& layer, const LatentStore& store,
                         const at::Tensor& query, const at::Tensor& positions) {
   const std::int64_t num_tokens = positions[positions.size(0) - 1].item<std::int64_t>() + 1;
-  if (query.size(0) == 1 && reads_in_place(decoder, layer.layer(), store)) {
+  // Angles that change turn all keys anew, which tensors do.
+  if (query.size(0) == 1 && !stores_raw_keys(decoder.config(), layer.layer())) {
     return attend_one(decoder, layer, store, query[0], num_tokens).unsqueeze(0);
   }
   const std::vector<Segment> segments =

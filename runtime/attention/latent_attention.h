@@ -1,4 +1,4 @@
-// Attention over the store of a latent group: latents are rebuilt in every step, unless they were
+// Attention over the store of a latent group: keys of latents are rebuilt in every step, unless they were
 // expanded; everything else is read where it lies.
 #pragma once
 

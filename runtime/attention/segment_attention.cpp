@@ -55,11 +55,10 @@ SegmentedKeys gather_keys(const std::vector<Segment>& segments) {
   return gathered;
 }
 
-// query: [T, num_heads, head_dim]. [T, num_heads * head_dim] float32; where `log_sum` is given, also
-// the [num_kv_heads, heads_per_kv * T] log of the sums of exponentials.
+// query: [T, num_heads, head_dim]. [T, num_heads * head_dim] float32
 at::Tensor attend_chunk(const at::Tensor& query, const at::Tensor& query_positions,
                         const std::vector<Segment>& segments, const SegmentedKeys& gathered,
-                        const AttentionRule& rule, at::Tensor* log_sum = nullptr) {
+                        const AttentionRule& rule) {
   const std::int64_t num_queries = query.size(0), num_heads = query.size(1),
                      head_dim = query.size(2);
   const std::int64_t num_kv_heads = segments.front().key.size(1);
@@ -81,9 +80,6 @@ at::Tensor attend_chunk(const at::Tensor& query, const at::Tensor& query_positio
     const at::Tensor allowed = allowed_mask(query_positions, gathered.positions, rule.window);
     scores.view({num_kv_heads, heads_per_kv, num_queries, gathered.total})
         .masked_fill_(allowed.logical_not(), -INFINITY);
-  }
-  if (log_sum != nullptr) {
-    *log_sum = at::logsumexp(scores, -1);
   }
   const at::Tensor probabilities = at::softmax(scores, -1);
   at::Tensor output = at::zeros_like(queries);
@@ -120,31 +116,6 @@ at::Tensor attend_segments(const at::Tensor& query, const at::Tensor& query_posi
                                    rule));
   }
   return (outputs.size() == 1 ? outputs.front() : at::cat(outputs)).to(query.scalar_type());
-}
-
-PartialAttention attend_segments_partly(const at::Tensor& query,
-                                        const std::vector<Segment>& segments,
-                                        const AttentionRule& rule) {
-  PartialAttention part;
-  const at::Tensor output =
-      attend_chunk(query.unsqueeze(0), {}, segments, gather_keys(segments),
-                   {.scale = rule.scale, .softcap = rule.softcap}, &part.log_sum);
-  part.output = output.view(query.sizes());
-  part.log_sum = part.log_sum.flatten();
-  return part;
-}
-
-at::Tensor join(const std::vector<PartialAttention>& parts) {
-  if (parts.size() == 1) {
-    return parts.front().output.flatten();
-  }
-  std::vector<at::Tensor> outputs, log_sums;
-  for (const PartialAttention& part : parts) {
-    outputs.push_back(part.output);
-    log_sums.push_back(part.log_sum);
-  }
-  const at::Tensor shares = at::stack(log_sums).softmax(0).unsqueeze(-1);  // [parts, num_heads, 1]
-  return (at::stack(outputs) * shares).sum(0).flatten();
 }
 
 }  // namespace kvc

@@ -32,17 +32,4 @@ bool prefers_rank_space(std::int64_t num_queries, std::int64_t num_heads, std::i
 at::Tensor attend_segments(const at::Tensor& query, const at::Tensor& query_positions,
                            const std::vector<Segment>& segments, const AttentionRule& rule);
 
-// Attention of one token over some of the tokens it sees.
-struct PartialAttention {
-  at::Tensor output;   // [num_heads, head_dim] float32
-  at::Tensor log_sum;  // [num_heads] float32, log of the sum of exp(score)
-};
-
-// The same of one query [num_heads, head_dim] that sees all of the segments' tokens.
-PartialAttention attend_segments_partly(const at::Tensor& query,
-                                        const std::vector<Segment>& segments,
-                                        const AttentionRule& rule);
-// Over the tokens of all parts (at least one). [num_heads * head_dim] float32
-at::Tensor join(const std::vector<PartialAttention>& parts);
-
 }  // namespace kvc

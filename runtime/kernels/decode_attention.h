@@ -67,9 +67,14 @@ void decode_attention_partial(const DecodeAttentionParams& params, const KvSegme
                               std::int64_t first, std::int64_t last,
                               const AttentionPartial& partial);
 
-// Combines `count` partials of `num_heads` heads. output: [num_heads, head_dim].
+// Combines `count` partials of `num_heads` heads. output: [num_heads, head_dim]; log_sum, unless null:
+// [num_heads] log of the sum of exp(score).
 void combine_partials(const AttentionPartial* partials, std::int64_t count, std::int64_t num_heads,
-                      std::int64_t head_dim, float* output);
+                      std::int64_t head_dim, float* output, float* log_sum = nullptr);
+// `to` becomes the softmax of the tokens of both, of which at most `to` has none: max -infinity, the
+// rest zero.
+void add_partial(const AttentionPartial& partial, std::int64_t num_heads, std::int64_t head_dim,
+                 const AttentionPartial& to);
 
 // All rows of all segments, through the reference. output: [num_heads, head_dim].
 void decode_attention_reference(const DecodeAttentionParams& params, const KvSegment* segments,

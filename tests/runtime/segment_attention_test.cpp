@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "runtime/attention/decode.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -126,25 +125,6 @@ TEST(SegmentAttention, RankSpacePaysForFewQueries) {
   EXPECT_TRUE(prefers_rank_space(33, 32, 128, 1024, 2867));
   EXPECT_FALSE(prefers_rank_space(34, 32, 128, 1024, 2867));
   EXPECT_TRUE(prefers_rank_space(1000, 8, 32, 64, 32));
-}
-
-// One query over three segments: the kernel reads one of them, tensors the others.
-TEST(SegmentAttention, PartsJoinToTheWhole) {
-  const at::Tensor query = random_normal({1, kHeads, kHeadDim}, 40) * 2;
-  const Segment rows = plain_segment(at::arange(0, 9, at::kLong), 41);
-  const Segment latents = latent_segment(at::arange(9, 20, at::kLong), 43);
-  const Segment others = plain_segment(at::arange(20, 22, at::kLong), 47);
-  for (const AttentionRule& rule : {AttentionRule{}, AttentionRule{.scale = 0.7, .softcap = 3}}) {
-    const at::Tensor whole =
-        attend_segments(query, at::full({1}, 21, at::kLong), {rows, latents, others}, rule);
-    const void* key = rows.key.const_data_ptr();
-    const void* value = rows.value.const_data_ptr();
-    const KvSegment in_place{.key = {&key, 9, 9}, .value = {&value, 9, 9}};
-    const at::Tensor joined =
-        join({decode_attention_partly(query[0], kKvHeads, {{in_place, 0, 9}}, rule),
-              attend_segments_partly(query[0], {latents, others}, rule)});
-    EXPECT_TRUE(tensors_close(joined, whole[0], 1e-5));
-  }
 }
 
 }  // namespace

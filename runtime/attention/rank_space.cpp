@@ -1,0 +1,157 @@
+#include "runtime/attention/rank_space.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "model/float_linear.h"
+#include "model/parallel.h"
+#include "runtime/attention/decode.h"
+#include "runtime/attention/plain_attention.h"
+#include "runtime/kernels/rank_space_attention.h"
+#include "runtime/store/element_type.h"
+
+namespace kvc {
+namespace {
+
+// Rows of a tile: enough that the product with the key projection is as fast as a large one, and few
+// enough that the tile's latents and keys stay in the cache until they were attended to.
+constexpr std::int64_t kTileTokens = 1024;
+constexpr std::int64_t kNumbersPerThread = std::int64_t{1} << 15;  // below, threads cost more
+
+// What turns a rebuilt key into one that attention reads: by the kernel, unless the norm is one over all
+// heads or has a bias. The tensors hold what `raw` points to.
+struct RebuiltKeys {
+  CodedKeys angles;
+  at::Tensor bias, norm;
+  RawKeys raw;
+  bool by_kernel;
+
+  RebuiltKeys(const Decoder& decoder, int layer, std::int64_t num_positions)
+      : angles(decoder, layer, num_positions), raw(angles.raw_keys) {
+    const LayerWeights& weights = decoder.layer(layer);
+    const Norm& k_norm = weights.k_norm;
+    by_kernel = !k_norm.defined() ||
+                (!k_norm.bias.defined() && k_norm.weight.numel() == decoder.config().head_dim);
+    if (weights.k_proj.bias.defined()) {
+      bias = weights.k_proj.bias.to(at::kFloat).contiguous();
+      raw.bias = bias.const_data_ptr<float>();
+    }
+    if (by_kernel && k_norm.defined()) {
+      norm = k_norm.weight.to(at::kFloat).contiguous();
+      raw.norm = norm.const_data_ptr<float>();
+      raw.norm_epsilon = static_cast<float>(k_norm.eps);
+    }
+  }
+};
+
+class TileAttention {
+ public:
+  TileAttention(const Decoder& decoder, int layer, const GroupFactors& factors,
+                const at::Tensor& query, const LatentRange& range)
+      : decoder_(decoder),
+        layer_(layer),
+        factors_(factors),
+        range_(range),
+        positions_(range.positions.const_data_ptr<std::int32_t>()),
+        rebuilt_(decoder, layer, positions_[range.last - 1] + 1),
+        query_(query, decoder.config().num_kv_heads, attention_rule(decoder.config(), layer),
+               rebuilt_.raw),
+        threads_(static_cast<std::size_t>(at::get_num_threads())),
+        sums_(threads_, query.size(0), factors.value_rank),
+        of_tile_(threads_, query.size(0), factors.value_rank) {
+    sums_.clear();
+  }
+
+  // Rows first .. first + count - 1.
+  void add(std::int64_t first, std::int64_t count) {
+    const at::Tensor latents = range_.latents.rows(first, count, decoder_.dtype());
+    const at::Tensor keys =
+        finished(rebuild_key(range_.layer, latents.narrow(1, 0, factors_.key_rank)), first, count);
+    const void* key_block = keys.const_data_ptr();
+    const void* latent_block = latents.const_data_ptr();
+    const KvElement element = element_of(decoder_.dtype());
+    const RankSpaceSegment segment{.keys = {.key = {&key_block, count, count, element},
+                                            .positions = positions_ + first,
+                                            .raw_key = rebuilt_.by_kernel},
+                                   .latents = {&latent_block, count, count, element},
+                                   .width = latents.size(1),
+                                   .first_channel = latents.size(1) - factors_.value_rank,
+                                   .rank = factors_.value_rank};
+    attend(segment, count);
+  }
+
+  PartialAttention sums() const { return sums_.combine(); }
+
+ private:
+  at::Tensor finished(const at::Tensor& keys, std::int64_t first, std::int64_t count) const {
+    if (rebuilt_.by_kernel) {
+      return keys;
+    }
+    const at::Tensor positions = range_.positions.narrow(0, first, count).to(at::kLong);
+    const LayerWeights& weights = decoder_.layer(layer_);
+    const at::Tensor biased = weights.k_proj.bias.defined() ? keys + weights.k_proj.bias : keys;
+    return finish_key(weights, decoder_.rope(), layer_,
+                      biased.unflatten(1, {-1, decoder_.config().head_dim}), positions)
+        .contiguous();
+  }
+
+  void attend(const RankSpaceSegment& segment, std::int64_t count) {
+    const std::int64_t numbers = count * query_.params.num_heads * segment.rank;
+    const std::int64_t pieces = std::clamp<std::int64_t>(
+        numbers / kNumbersPerThread, 1, std::min(count, static_cast<std::int64_t>(threads_)));
+    parallel_pieces(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t piece = begin; piece < end; ++piece) {
+        const auto index = static_cast<std::size_t>(piece);
+        rank_space_attention_partial(query_.params, segment, count * piece / pieces,
+                                     count * (piece + 1) / pieces, of_tile_[index]);
+        add_partial(of_tile_[index], query_.params.num_heads, segment.rank, sums_[index]);
+      }
+    });
+  }
+
+  const Decoder& decoder_;
+  int layer_;
+  const GroupFactors& factors_;
+  const LatentRange& range_;
+  const std::int32_t* positions_;
+  RebuiltKeys rebuilt_;
+  DecodeQuery query_;
+  std::size_t threads_;
+  Partials sums_, of_tile_;  // one per thread
+};
+
+// Sums of latents [num_heads, value_rank] to sums of values [num_heads, head_dim], float32.
+at::Tensor project_values(const LayerWeights& weights, const at::Tensor& proj,
+                          std::int64_t num_kv_heads, const at::Tensor& sums) {
+  const at::Tensor latents = sums.to(proj.scalar_type());
+  const std::int64_t heads_per_kv = sums.size(0) / num_kv_heads;
+  const std::int64_t head_dim = proj.size(0) / num_kv_heads;
+  std::vector<at::Tensor> outputs;
+  for (std::int64_t kv_head = 0; kv_head < num_kv_heads; ++kv_head) {
+    const auto own = [&](const at::Tensor& x) {
+      return x.defined() ? x.narrow(0, kv_head * head_dim, head_dim) : x;
+    };
+    outputs.push_back(float_linear(latents.narrow(0, kv_head * heads_per_kv, heads_per_kv),
+                                   own(proj), own(weights.v_proj.bias)));
+  }
+  return at::cat(outputs).to(at::kFloat);
+}
+
+}  // namespace
+
+PartialAttention rank_space_attention(const Decoder& decoder, int layer,
+                                      const GroupFactors& factors, const at::Tensor& query,
+                                      const LatentRange& range) {
+  TileAttention tiles(decoder, layer, factors, query, range);
+  for (std::int64_t first = range.first; first < range.last; first += kTileTokens) {
+    tiles.add(first, std::min(kTileTokens, range.last - first));
+  }
+  PartialAttention whole = tiles.sums();
+  whole.output = project_values(decoder.layer(layer), range.layer.value,
+                                decoder.config().num_kv_heads, whole.output);
+  return whole;
+}
+
+}  // namespace kvc
