@@ -16,7 +16,8 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kWeightsPerThread = 65536;  // below, threads cost more than they save
+constexpr std::int64_t kWeightsPerChunk = 65536;  // for less, threads cost more than they save
+constexpr std::int64_t kOutputsTogether = 4;      // that the kernels sum
 
 WeightElement element_of(at::ScalarType type) {
   return type == at::kBFloat16 ? WeightElement::kBFloat16
@@ -75,9 +76,9 @@ template <typename Product>
 void multiply_pieces(std::int64_t first_row, std::int64_t num_rows, std::int64_t in,
                      const at::Tensor& bias, at::Tensor& y, const Product& product) {
   const std::int64_t out = y.size(1);
-  const std::int64_t grain =
-      std::max<std::int64_t>(4, kWeightsPerThread / std::max<std::int64_t>(in, 1));
-  parallel_pieces(out, grain, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t groups = kWeightsPerChunk / std::max<std::int64_t>(in, 1) / kOutputsTogether;
+  const std::int64_t chunk = kOutputsTogether * std::max<std::int64_t>(1, groups);
+  parallel_chunks(out, chunk, [&](std::int64_t begin, std::int64_t end) {
     const auto sums =
         std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(num_rows * (end - begin)));
     product(begin, end, sums.get());

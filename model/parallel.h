@@ -11,4 +11,9 @@ namespace kvc {
 void parallel_pieces(std::int64_t count, std::int64_t grain,
                      const std::function<void(std::int64_t, std::int64_t)>& body);
 
+// The same over chunks of `chunk` that threads take as they are done with others: where cores are not
+// equally fast, none waits for the slowest one's share.
+void parallel_chunks(std::int64_t count, std::int64_t chunk,
+                     const std::function<void(std::int64_t, std::int64_t)>& body);
+
 }  // namespace kvc
