@@ -87,8 +87,8 @@ Int16Scales narrow_scales(const float* scale, const float* minimum, std::int64_t
   return {to, most / 16380};
 }
 
-// kTokens rows' scores before units. sums: [kTokens][kQuad].
-template <class Row, int kTokens>
+// Scores of kTokens rows, 1 or 4.
+template <class Row, bool kVnni, int kTokens>
 HWY_INLINE void int16_score_rows(const std::uint8_t* codes, std::int64_t stride,
                                  std::int64_t head_dim, const std::int16_t* angles,
                                  const std::int16_t* scales, const std::int16_t* query,
@@ -120,25 +120,28 @@ HWY_INLINE void int16_score_rows(const std::uint8_t* codes, std::int64_t stride,
       const std::int16_t* from = query + q * head_dim + 2 * channel;
       const __m512i q0 = _mm512_loadu_si512(from), q1 = _mm512_loadu_si512(from + kRun);
       for (int token = 0; token < kTokens; ++token) {
-        sums[token][q] = add_products(sums[token][q], q0, first[token]);
-        sums[token][q] = add_products(sums[token][q], q1, second[token]);
+        sums[token][q] = add_products<kVnni>(sums[token][q], q0, first[token]);
+        sums[token][q] = add_products<kVnni>(sums[token][q], q1, second[token]);
       }
     }
   }
-  const hn::CappedTag<float, 4> d4;
-  for (int token = 0; token < kTokens; ++token) {
+  if constexpr (kTokens == 4) {
+    const __m512 sum = _mm512_cvtepi32_ps(sum_lanes(sums));
+    _mm512_storeu_ps(scores, _mm512_mul_ps(sum, units.raw));
+  } else {
+    static_assert(kTokens == 1);
     Vec sum[kQuad];
     for (std::int64_t q = 0; q < kQuad; ++q) {
-      sum[q] = Vec{_mm512_cvtepi32_ps(sums[token][q])};
+      sum[q] = Vec{_mm512_cvtepi32_ps(sums[0][q])};
     }
-    float* to = scores + token * kQuad;
-    store_sums(Wide(), sum[0], sum[1], sum[2], sum[3], to);
-    hn::StoreU(hn::Mul(hn::LoadU(d4, to), hn::LowerHalf(hn::LowerHalf(units))), d4, to);
+    const hn::CappedTag<float, 4> d4;
+    store_sums(Wide(), sum[0], sum[1], sum[2], sum[3], scores);
+    hn::StoreU(hn::Mul(hn::LoadU(d4, scores), hn::LowerHalf(hn::LowerHalf(units))), d4, scores);
   }
 }
 
 // scores: [count, kQuad] of rows of one group. angles: [count, 2, head_dim / 2].
-template <class Row>
+template <class Row, bool kVnni>
 void int16_score_tile(const std::uint8_t* codes, std::int64_t stride, std::int64_t head_dim,
                       const std::int16_t* angles, float factor, const Int16Scales& scales,
                       const std::int16_t* query, const float* query_units, std::int64_t count,
@@ -148,12 +151,12 @@ void int16_score_tile(const std::uint8_t* codes, std::int64_t stride, std::int64
   std::int64_t row = 0;
   for (; row + 4 <= count; row += 4) {
     ahead.fetch(kAhead * 4 * head_dim * Row::kBits / 8);
-    int16_score_rows<Row, 4>(codes + row * stride, stride, head_dim, angles + row * head_dim,
-                             scales.numbers, query, units, scores + row * kQuad);
+    int16_score_rows<Row, kVnni, 4>(codes + row * stride, stride, head_dim, angles + row * head_dim,
+                                    scales.numbers, query, units, scores + row * kQuad);
   }
   for (; row < count; ++row) {
-    int16_score_rows<Row, 1>(codes + row * stride, stride, head_dim, angles + row * head_dim,
-                             scales.numbers, query, units, scores + row * kQuad);
+    int16_score_rows<Row, kVnni, 1>(codes + row * stride, stride, head_dim, angles + row * head_dim,
+                                    scales.numbers, query, units, scores + row * kQuad);
   }
 }
 

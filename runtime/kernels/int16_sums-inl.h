@@ -59,7 +59,7 @@ struct Int16Weights {
 };
 
 // kGroups groups of kRun channels; group of the first one among the four of `weights`.
-template <class Row, int kGroups>
+template <class Row, bool kVnni, int kGroups>
 HWY_INLINE void int16_accumulate_groups(const std::uint8_t* codes, std::int64_t stride,
                                         std::int64_t count, const Int16Weights& weights,
                                         std::int64_t group, std::int64_t width, float* output,
@@ -80,8 +80,8 @@ HWY_INLINE void int16_accumulate_groups(const std::uint8_t* codes, std::int64_t 
       for (std::int64_t q = 0; q < kQuad; ++q) {
         const __m512i weight = _mm512_set1_epi32(
             weights.pairs[static_cast<std::size_t>(row * 8 + (group + i) * kQuad + q)]);
-        sums[i][q][0] = add_products(sums[i][q][0], low, weight);
-        sums[i][q][1] = add_products(sums[i][q][1], high, weight);
+        sums[i][q][0] = add_products<kVnni>(sums[i][q][0], low, weight);
+        sums[i][q][1] = add_products<kVnni>(sums[i][q][1], high, weight);
       }
     }
   }
@@ -99,7 +99,7 @@ HWY_INLINE void int16_accumulate_groups(const std::uint8_t* codes, std::int64_t 
 }
 
 // output[q] += weights[row][q] * value[row] in order_of_pairs. scales: of the head, {scale, minimum}.
-template <class Row>
+template <class Row, bool kVnni>
 void int16_accumulate_tile(const std::uint8_t* codes, std::int64_t stride, const float* scales,
                            std::int64_t scales_stride, std::int64_t width, std::int64_t count,
                            const float* weights, Int16Weights& scaled, float* output,
@@ -111,13 +111,13 @@ void int16_accumulate_tile(const std::uint8_t* codes, std::int64_t stride, const
     std::int64_t group = 0;
     for (; group + 2 <= some; group += 2) {
       const std::int64_t channel = (first + group) * kRun;
-      int16_accumulate_groups<Row, 2>(codes + channel * Row::kBits / 8, stride, count, scaled,
-                                      group, width, output + channel, ahead);
+      int16_accumulate_groups<Row, kVnni, 2>(codes + channel * Row::kBits / 8, stride, count,
+                                             scaled, group, width, output + channel, ahead);
     }
     if (group < some) {
       const std::int64_t channel = (first + group) * kRun;
-      int16_accumulate_groups<Row, 1>(codes + channel * Row::kBits / 8, stride, count, scaled,
-                                      group, width, output + channel, ahead);
+      int16_accumulate_groups<Row, kVnni, 1>(codes + channel * Row::kBits / 8, stride, count,
+                                             scaled, group, width, output + channel, ahead);
     }
   }
 }

@@ -94,9 +94,12 @@ class KeyReader {
     const std::int64_t head_dim = params_.head_dim;
     const Int16Scales scales = narrow_scales<Row>(
         scale_of(line, channel), minimum_of(line, channel), head_dim, narrow_scales_.data());
-    int16_score_tile<Row>(codes, tile_.stride(), head_dim, narrow_angles_.data() + line * head_dim,
-                          params_.raw_keys.rope.cos[0], scales, narrow_queries_[quad],
-                          narrow_queries_.units(quad), count, scores, tile_.ahead());
+    with_dot(vnni_, [&](auto vnni) {
+      int16_score_tile<Row, vnni()>(codes, tile_.stride(), head_dim,
+                                    narrow_angles_.data() + line * head_dim,
+                                    params_.raw_keys.rope.cos[0], scales, narrow_queries_[quad],
+                                    narrow_queries_.units(quad), count, scores, tile_.ahead());
+    });
   }
 #endif
 
@@ -177,6 +180,7 @@ class KeyReader {
   std::vector<float> numbers_;  // [kTileRows, width], zeros from head_dim on
   std::int64_t count_ = 0;
 #if KVC_HAS_INT16_DOT
+  bool vnni_ = has_vnni();
   Int16Queries narrow_queries_;
   std::vector<std::int16_t> narrow_angles_;  // [kTileRows, 2, head_dim / 2]
   std::vector<std::int16_t> narrow_scales_;  // [2, head_dim]

@@ -71,9 +71,11 @@ class ValueReader {
         body(PlainRows<Row>{tile_.at(0, channel), tile_.stride()});
       } else {
 #if KVC_HAS_INT16_DOT
-        return int16_accumulate_tile<Row>(
-            tile_.at(0, channel), tile_.stride(), tile_.scales().row(0) + channel / 32 * 2,
-            tile_.scales().stride(), width_, count_, weights, weights_, output, tile_.ahead());
+        with_dot(vnni_, [&](auto vnni) {
+          int16_accumulate_tile<Row, vnni()>(
+              tile_.at(0, channel), tile_.stride(), tile_.scales().row(0) + channel / 32 * 2,
+              tile_.scales().stride(), width_, count_, weights, weights_, output, tile_.ahead());
+        });
 #else
         body(ScaledRows<Row>{tile_.at(0, channel), tile_.stride(),
                              tile_.scales().row(0) + channel / 32 * 2, tile_.scales().stride()});
@@ -89,6 +91,7 @@ class ValueReader {
   std::vector<float> numbers_;  // [kTileRows, width], zeros from `channels` on
   std::int64_t count_ = 0;
 #if KVC_HAS_INT16_DOT
+  bool vnni_ = has_vnni();
   Int16Weights weights_;
 #endif
 };
