@@ -54,7 +54,8 @@ void quantise_shared(const QuantiseParams& params, const Shared& shared) {
     for (std::int64_t channel = shared.first_channel;
          channel < shared.first_channel + shared.channels; ++channel) {
       const float code = std::nearbyint((read_number(params, row, channel) - minimum) * inverse);
-      write_code(params, codes, channel, static_cast<int>(std::clamp(code, 0.0f, levels)));
+      const float allowed = code > 0 ? std::min(code, levels) : 0;  // 0 for what is no number
+      write_code(params, codes, channel, static_cast<int>(allowed));
     }
   }
   auto* scales = const_cast<std::uint8_t*>(

@@ -48,6 +48,14 @@ TEST(QuantiseRowsReference, SpansTheNumbersThatShareAScale) {
   EXPECT_NEAR(widen_float16(load_as<std::uint16_t>(to, 1)), 3.0 / 255, 1e-5);
 }
 
+TEST(QuantiseRowsReference, GivesTheFirstCodeToWhatIsNoNumber) {
+  const float from[] = {-1, NAN, 2, 0.5f};
+  std::uint8_t to[8];
+  quantise_rows_reference({.from = from, .count = 1, .width = 4, .head_dim = 4, .to = to});
+  EXPECT_EQ(to[1], 0);
+  EXPECT_EQ(to[2], 255);
+}
+
 // Four channels, one scale: halves of bytes hold channels 0 | 2 and 1 | 3.
 TEST(QuantiseRowsReference, PacksFourBits) {
   const float from[] = {0, 15, 3, 8};
