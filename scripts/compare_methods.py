@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Converts a checkpoint with every method at equal kept_ratio and judges all on the same held-out text.
+
+compare_methods.py CHECKPOINT --bin build/cpu/bin [--kept-ratio 0.5 0.25] [--methods coded palu] [--out DIR]
+
+Every 64 tokens of a row are scored through the cache of all tokens before them, which were prefilled exactly and then
+compressed. The first 4 tokens stay exact, no window does, and kept_ratio counts every byte. Statistics are computed once and
+shared. Writes comparison.json, comparison.md and comparison.svg; what is there already is not measured again.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import shutil
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TEXTS = ROOT / "tests" / "data" / "texts"
+RATIOS = (0.5, 0.35, 0.25, 0.125, 0.0625)
+# The widest latent that a kept_ratio leaves room for: tried in this order.
+RANKS = [["--rank", f"{percent / 100:g}"] for percent in (70, 60, 50, 40, 35, 30, 25, 20, 16, 13, 11, 9, 7, 5, 4, 3)]
+ANY = [[]]
+# name: (arguments of kvconvert, further ones of which the first that is not refused is taken, arguments of kvvalidate)
+METHODS = {
+    "coded": (["--method", "coded"], ANY, []),
+    "coded, group": (["--method", "coded", "--scope", "group"], ANY, []),
+    "coded, layer": (["--method", "coded", "--scope", "layer"], ANY, []),
+    "coded, head": (["--method", "coded", "--scope", "head"], ANY, []),
+    "commonkv": (["--method", "commonkv", "--group", "4"], RANKS, []),
+    "commonkv, as its paper": (["--method", "commonkv", "--preset", "paper", "--group", "4"], RANKS, []),
+    "palu": (["--method", "palu"], ANY, []),
+}
+COLOURS = ("#c0392b", "#e67e22", "#f1c40f", "#d35400", "#2980b9", "#8e44ad", "#27ae60", "#16a085", "#7f8c8d", "#2c3e50",
+           "#e84393", "#6c5ce7", "#00b894", "#636e72")
+
+
+def run(command):
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True)
+
+
+def convert(options, directory, method, kept_ratio):
+    """The converted directory, or the program's refusal."""
+    arguments, choices, _ = METHODS[method]
+    out = directory / "converted"
+    for choice in choices:
+        if out.exists():
+            shutil.rmtree(out)
+        command = [options.bin / "kvconvert", options.checkpoint, "--out", out, "--work", directory / "work",
+                   "--kept-ratio", kept_ratio, "--sink", 4, "--window", 0, "--context", options.seq_len, "--quiet",
+                   "--no-validate", *arguments, *choice]
+        for text in options.calibration:
+            command += ["--calibration", text]
+        refused = run([*command, "--plan"]) if len(choices) > 1 else None
+        if refused is None or refused.returncode == 0:
+            refused = run(command)
+        if refused.returncode == 0:
+            return out, " ".join(choice)
+    return None, refused.stderr.strip().split("error: ")[-1]
+
+
+def measure(options, directory, method, kept_ratio):
+    converted, detail = convert(options, directory, method, kept_ratio)
+    if converted is None:
+        return {"refused": detail}
+    command = [options.bin / "kvvalidate", options.checkpoint, converted, "--num-sequences", options.num_sequences,
+               "--seq-len", options.seq_len, "--block", 64, "--recall", options.recall, "--quiet", "--json",
+               *METHODS[method][2]]
+    for text in options.text:
+        command += ["--text", text]
+    process = run(command)
+    if process.returncode != 0:
+        return {"refused": process.stderr.strip().split("error: ")[-1]}
+    report = json.loads(process.stdout)
+    comparison, recall = report["continuation"], report["recall"]
+    return {"settings": detail, "kept_ratio": report["kept_ratio"], "kld": comparison["kl_divergence"]["mean"],
+            "kld_error": comparison["kl_divergence"]["standard_error"],
+            "perplexity_ratio": comparison["perplexity_ratio"], "same_top": comparison["same_top"]["mean"],
+            "recall": recall and recall["candidate_accuracy"], "original_recall": recall and recall["reference_accuracy"]}
+
+
+def table(results, kept_ratio):
+    lines = [f"### kept_ratio {kept_ratio:g}", "",
+             "| method | kept_ratio | KLD x 1000 | perplexity ratio | same top | recall |", "|---|---|---|---|---|---|"]
+    rows = [(name, result) for name, by_ratio in results.items() for ratio, result in by_ratio.items()
+            if ratio == f"{kept_ratio:g}"]
+    rows.sort(key=lambda row: row[1].get("kld", math.inf))
+    for name, result in rows:
+        if "refused" in result:
+            lines.append(f"| {name} | refused: {result['refused']} | | | | |")
+            continue
+        recall = "-" if result["recall"] is None else f"{result['recall']:.3f}"
+        detail = f" ({result['settings']})" if result["settings"] else ""
+        lines.append(f"| {name}{detail} | {result['kept_ratio']:.3f} | {1000 * result['kld']:.4g} ± "
+                     f"{1000 * (result['kld_error'] or 0):.2g} | {result['perplexity_ratio']:.4f} | "
+                     f"{100 * result['same_top']:.1f} % | {recall} |")
+    return "\n".join(lines) + "\n"
+
+
+class Axis:
+    """A logarithmic axis from the decade below `low` to the one above `high`, over pixels first .. last."""
+
+    def __init__(self, low, high, first, last):
+        self.low, self.high = math.log10(low), math.log10(high)
+        self.first, self.last = first, last
+
+    def at(self, value):
+        share = (math.log10(value) - self.low) / (self.high - self.low)
+        return self.first + share * (self.last - self.first)
+
+
+def panel(results, key, title, top, bottom):
+    """One plot of `key` against kept_ratio between two heights."""
+    lines = {name: sorted((r["kept_ratio"], r[key]) for r in by_ratio.values() if r.get(key))
+             for name, by_ratio in results.items()}
+    values = [value for line in lines.values() for _, value in line]
+    if not values:
+        return []
+    log = key == "kld"
+    low, high = (10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(max(values)))) if log else (
+        min(values) - 0.01, max(values) + 0.01)
+    x = Axis(min(v for line in lines.values() for v, _ in line) * 0.9, 0.6, 70, 560)
+    y = Axis(low, high, bottom, top) if log else Axis(10 ** low, 10 ** high, bottom, top)
+    height = y.at if log else lambda value: y.at(10 ** value)
+    parts = [f'<text x="70" y="{top - 10}" font-weight="bold">{title}</text>',
+             f'<path d="M70 {top}V{bottom}H560" fill="none" stroke="#999"/>']
+    ticks = [10 ** d for d in range(round(math.log10(low)), round(math.log10(high)) + 1)] if log else [
+        low + (high - low) * i / 4 for i in range(5)]
+    for tick in ticks:
+        parts.append(f'<text x="64" y="{height(tick) + 4:.0f}" text-anchor="end">{tick:.3g}</text>'
+                     f'<path d="M70 {height(tick):.1f}H560" stroke="#eee"/>')
+    for ratio in RATIOS:
+        if x.first <= x.at(ratio) <= x.last:
+            parts.append(f'<text x="{x.at(ratio):.0f}" y="{bottom + 16}" text-anchor="middle">{ratio:g}</text>')
+    for index, (name, line) in enumerate(lines.items()):
+        points = [(x.at(ratio), height(value)) for ratio, value in line]
+        colour = COLOURS[index % len(COLOURS)]
+        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="'
+                     + " ".join(f"{px:.1f},{py:.1f}" for px, py in points) + '"/>')
+        parts += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in points]
+    return parts
+
+
+def plot(results, subject):
+    legend = [f'<rect x="590" y="{50 + 18 * i}" width="12" height="12" fill="{COLOURS[i % len(COLOURS)]}"/>'
+              f'<text x="608" y="{61 + 18 * i}">{name}</text>' for i, name in enumerate(results)]
+    parts = [f'<text x="70" y="22" font-size="15">{subject}: quality against KV bytes kept</text>', *legend,
+             *panel(results, "kld", "KL divergence (nats)", 60, 330),
+             *panel(results, "perplexity_ratio", "perplexity ratio", 400, 570),
+             *panel(results, "recall", "recall accuracy", 640, 810)]
+    return ('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 850" font-family="sans-serif" font-size="12">'
+            '<rect width="860" height="850" fill="white"/>' + "\n".join(parts) + "</svg>\n")
+
+
+def write(options, results):
+    subject = options.checkpoint.resolve().name
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "comparison.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    tables = "\n".join(table(results, ratio) for ratio in options.kept_ratio)
+    (options.out / "comparison.md").write_text(f"## {subject}\n\n{tables}", encoding="utf-8")
+    (options.out / "comparison.svg").write_text(plot(results, subject), encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=pathlib.Path)
+    parser.add_argument("--bin", type=pathlib.Path, required=True)
+    parser.add_argument("--out", type=pathlib.Path, help="directory of the results (default: <checkpoint>-comparison)")
+    parser.add_argument("--kept-ratio", type=float, nargs="+", default=list(RATIOS))
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--calibration", type=pathlib.Path, nargs="+", default=[TEXTS / "tinystories_calibration.txt"])
+    parser.add_argument("--text", type=pathlib.Path, nargs="+", default=[TEXTS / "tinystories_heldout.txt"])
+    parser.add_argument("--num-sequences", type=int, default=8)
+    parser.add_argument("--seq-len", type=int, default=512)
+    parser.add_argument("--recall", type=int, default=10, help="lists of facts asked back (0: none)")
+    options = parser.parse_args()
+    options.out = options.out or pathlib.Path(f"{options.checkpoint.resolve().name}-comparison")
+    known = options.out / "comparison.json"
+    results = json.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
+    options.out.mkdir(parents=True, exist_ok=True)
+    for kept_ratio in options.kept_ratio:
+        for method in options.methods:
+            by_ratio = results.setdefault(method, {})
+            if f"{kept_ratio:g}" in by_ratio:
+                continue
+            by_ratio[f"{kept_ratio:g}"] = measure(options, options.out, method, kept_ratio)
+            write(options, results)
+        print(table(results, kept_ratio), flush=True)
+    shutil.rmtree(options.out / "work", ignore_errors=True)
+    shutil.rmtree(options.out / "converted", ignore_errors=True)
+    write(options, results)
+
+
+if __name__ == "__main__":
+    main()
