@@ -4,13 +4,13 @@
 #define HWY_TARGET_INCLUDE "model/kernels/int8_product.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "model/kernels/element.h"
+#include "model/kernels/read_ahead.h"
 #include "model/kernels/sums-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -73,9 +73,7 @@ HWY_INLINE void multiply_row(const Operands<kX>& operands, std::int64_t groups, 
   }
   std::int64_t group = 0;
   for (; group + kUnroll <= groups; group += kUnroll) {
-    for (std::int64_t i = 0; i < kUnroll * kInt8Group; i += 64) {
-      hwy::Prefetch(operands.codes + group * kInt8Group + kAheadBytes + i);
-    }
+    fetch_ahead(operands.codes + group * kInt8Group + kAheadBytes, kUnroll * kInt8Group);
     for (int i = 0; i < kUnroll; ++i) {
       add_group(operands, group + i, sums + i * kX);
     }

@@ -4,12 +4,12 @@
 #define HWY_TARGET_INCLUDE "model/kernels/weight_product.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "model/kernels/read_ahead.h"
 #include "model/kernels/sums-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -31,7 +31,6 @@ constexpr int kUnroll = 4;
 // How far ahead of its use memory is asked for. Hardware does not look past the end of a page, and rows
 // that are read together confuse it.
 constexpr std::int64_t kAheadBytes = 8192;
-constexpr std::int64_t kLineBytes = 64;
 
 HWY_INLINE Vector load(const float* from) { return hn::LoadU(Floats(), from); }
 template <class T>  // 16-bit floating point
@@ -46,14 +45,6 @@ HWY_INLINE Vector load_some(const T* from, std::int64_t count) {
   return load(padded);
 }
 
-template <class T>
-HWY_INLINE void prefetch(const T* from, std::int64_t count) {
-  const char* first = reinterpret_cast<const char*>(from);
-  for (std::int64_t i = 0; i < count * static_cast<std::int64_t>(sizeof(T)); i += kLineBytes) {
-    hwy::Prefetch(first + i);
-  }
-}
-
 // One row of the matrix times one row of x, not yet summed over lanes.
 template <class T>
 HWY_INLINE Vector multiply_row(const T* weights, const float* x, std::int64_t in) {
@@ -64,7 +55,7 @@ HWY_INLINE Vector multiply_row(const T* weights, const float* x, std::int64_t in
   }
   std::int64_t channel = 0;
   for (; channel + kUnroll * kLanes <= in; channel += kUnroll * kLanes) {
-    prefetch(weights + channel + kAhead, kUnroll * kLanes);
+    fetch_ahead(weights + channel + kAhead, kUnroll * kLanes * sizeof(T));
     for (std::int64_t i = 0; i < kUnroll; ++i) {
       const std::int64_t at = channel + i * kLanes;
       sums[i] = hn::MulAdd(load(weights + at), load(x + at), sums[i]);
@@ -100,7 +91,7 @@ HWY_INLINE void multiply_tile(const T* const* rows, const float* const* x, std::
   const T* ahead = rows[0] + kRows * in + kAheadBytes / static_cast<std::int64_t>(sizeof(T));
   std::int64_t channel = 0;
   for (; channel + kLanes <= in; channel += kLanes) {
-    prefetch(ahead + kRows * channel, kRows * kLanes);
+    fetch_ahead(ahead + kRows * channel, kRows * kLanes * sizeof(T));
     for (int i = 0; i < kRows; ++i) {
       weights[i] = load(rows[i] + channel);
     }

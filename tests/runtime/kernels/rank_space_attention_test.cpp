@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 #include <vector>
@@ -70,6 +71,32 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(KvElement::kFloat32, KvElement::kBFloat16),
                        ::testing::Values(8, 64), ::testing::Values(32, 52, 160),
                        ::testing::Values(0, 96)));
+
+// Two parts added to nothing are what they are combined.
+TEST(RankSpaceAttention, PartsAddUpToTheWhole) {
+  const StoredRows key({80, 64, 64, 80}, 1), value({80, 64, 64, 80}, 2);
+  const std::vector<float> query = random_numbers(4 * 64, 3);
+  const DecodeAttentionParams params{
+      .query = query.data(), .num_heads = 4, .num_kv_heads = 1, .head_dim = 64};
+  const KvSegment segment{.key = key.rows(), .value = value.rows()};
+  Partial whole(4, 64), sum(4, 64);
+  std::fill(sum.max.begin(), sum.max.end(), -INFINITY);
+  std::fill(sum.sum.begin(), sum.sum.end(), 0.0f);
+  std::fill(sum.output.begin(), sum.output.end(), 0.0f);
+  decode_attention_partial(params, segment, 0, 80, whole.view());
+  for (const auto& [first, last] : {std::pair(0, 1), {1, 33}, {33, 80}}) {
+    Partial part(4, 64);
+    decode_attention_partial(params, segment, first, last, part.view());
+    add_partial(part.view(), 4, 64, sum.view());
+  }
+  EXPECT_TRUE(partials_close(sum, whole, 1e-5));
+  std::vector<float> output(4 * 64), log_sum(4);
+  const AttentionPartial view = sum.view();
+  combine_partials(&view, 1, 4, 64, output.data(), log_sum.data());
+  for (std::size_t head = 0; head < 4; ++head) {
+    EXPECT_NEAR(log_sum[head], whole.max[head] + std::log(whole.sum[head]), 1e-5);
+  }
+}
 
 // Values of the identity projection are the latents: plain attention where one head has them all.
 TEST(RankSpaceAttention, IsPlainAttentionOverValuesThatAreLatents) {
