@@ -2,7 +2,6 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include "core/output.h"
 #include "core/progress.h"
 #include "core/safetensors.h"
+#include "runtime/block_cache.h"
 #include "runtime/chat.h"
 #include "runtime/memory/memory_plan.h"
 #include "runtime/prompts.h"
@@ -26,15 +26,6 @@ namespace {
 void print(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
-}
-
-// The memory of one step's activations serves the next step, instead of going back to the system. What a
-// prompt's pieces need is larger and goes back: among other blocks it would leave holes.
-void keep_freed_memory() {
-#ifdef __GLIBC__
-  mallopt(M_MMAP_THRESHOLD, 4 << 20);
-  mallopt(M_TRIM_THRESHOLD, 256 << 20);
-#endif
 }
 
 void check_tokens(const char* flag, std::int64_t tokens, std::int64_t least) {
@@ -133,6 +124,14 @@ std::vector<Continuation> continuations(const RunOptions& options, const Prompts
   return texts;
 }
 
+// Also gives back the memory that only prompts need, once they were read.
+TokenVisitor after_prompt(const TokenVisitor& visit) {
+  return [visit](std::size_t sequence, std::int64_t token) {
+    BlockCache::of_process().release();
+    return !visit || visit(sequence, token);
+  };
+}
+
 // Prints a single sequence's text as it appears; ends sequences at stop strings.
 TokenVisitor visitor(std::vector<Continuation>& texts, bool streams) {
   if (texts.empty()) {
@@ -170,7 +169,8 @@ void generate_and_print(const Engine& engine, const RunOptions& options, const P
   const bool is_list = prompts.is_batch || options.generate.num_samples > 1;
   const bool streams = !options.json && !is_list && !texts.empty();
   const TokenVisitor visit = visitor(texts, streams);
-  const GenerateResult result = generate(engine, prompts.ids, options.generate, visit);
+  const GenerateResult result =
+      generate(engine, prompts.ids, options.generate, after_prompt(visit));
   if (options.generate.num_beams > 1 && visit) {  // known only now
     visit_all(result, visit);
   }
@@ -215,7 +215,7 @@ void run(const RunOptions& given) {
   if (options.threads > 0) {
     at::set_num_threads(options.threads);
   }
-  keep_freed_memory();
+  BlockCache::of_process();
   if (options.chat) {
     return chat(options);
   }

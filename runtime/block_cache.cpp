@@ -1,0 +1,132 @@
+#include "runtime/block_cache.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace kvc {
+namespace {
+
+constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
+constexpr std::size_t kPageBytes = 4096;  // large blocks begin with a page, others hardly ever do
+
+// The memory of one step's activations serves the next step, instead of going back to the system. Larger
+// blocks would leave holes among others.
+void keep_small_blocks() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 4 << 20);
+  mallopt(M_TRIM_THRESHOLD, 256 << 20);
+#endif
+}
+
+void* new_block(std::size_t bytes) {
+  void* data = nullptr;
+  if (posix_memalign(&data, kPageBytes, bytes) != 0) {
+    throw std::bad_alloc();
+  }
+  return data;
+}
+
+}  // namespace
+
+BlockCache& BlockCache::of_process() {
+  static BlockCache* const cache = [] {
+    keep_small_blocks();
+    auto* made = new BlockCache;  // tensors may outlive what is destroyed at exit
+    c10::SetCPUAllocator(made, /*priority=*/1);
+    return made;
+  }();
+  return *cache;
+}
+
+c10::DataPtr BlockCache::allocate(std::size_t bytes) {
+  void* data = bytes < kLargeBytes ? c10::alloc_cpu(bytes) : take(bytes).data;
+  return {data, data, &give_up, c10::Device(c10::DeviceType::CPU)};
+}
+
+void BlockCache::copy_data(void* to, const void* from, std::size_t bytes) const {
+  std::memcpy(to, from, bytes);
+}
+
+// The smallest kept block that is at most an eighth too large, or a new one.
+BlockCache::Block BlockCache::take(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  auto best = kept_.end();
+  for (auto block = kept_.begin(); block != kept_.end(); ++block) {
+    if (block->bytes >= bytes && block->bytes <= bytes + bytes / 8 &&
+        (best == kept_.end() || block->bytes < best->bytes)) {
+      best = block;
+    }
+  }
+  Block block{nullptr, bytes};
+  if (best != kept_.end()) {
+    block = *best;
+    kept_.erase(best);
+    kept_bytes_ -= block.bytes;
+  } else {
+    make_room(bytes);
+    block.data = new_block(bytes);
+  }
+  used_.emplace(block.data, block.bytes);
+  used_bytes_ += block.bytes;
+  most_bytes_ = std::max(most_bytes_, used_bytes_);
+  return block;
+}
+
+void BlockCache::make_room(std::size_t bytes) {
+  const std::size_t most = std::max(most_bytes_, used_bytes_ + bytes);
+  auto last = kept_.begin();
+  for (; last != kept_.end() && used_bytes_ + bytes + kept_bytes_ > most; ++last) {
+    kept_bytes_ -= last->bytes;
+    std::free(last->data);
+  }
+  kept_.erase(kept_.begin(), last);
+}
+
+void BlockCache::give_up(void* data) {
+  if (reinterpret_cast<std::uintptr_t>(data) % kPageBytes == 0) {
+    of_process().keep(data);
+  } else {
+    c10::free_cpu(data);
+  }
+}
+
+void BlockCache::keep(void* data) {
+  const std::lock_guard lock(mutex_);
+  const auto found = used_.find(data);
+  if (found == used_.end()) {
+    return c10::free_cpu(data);
+  }
+  kept_.push_back({data, found->second});
+  used_bytes_ -= found->second;
+  kept_bytes_ += found->second;
+  used_.erase(found);
+}
+
+void BlockCache::release() {
+  const std::lock_guard lock(mutex_);
+  for (const Block& block : kept_) {
+    std::free(block.data);
+  }
+  kept_.clear();
+  kept_bytes_ = 0;
+  most_bytes_ = used_bytes_;
+}
+
+std::size_t BlockCache::kept_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return kept_bytes_;
+}
+
+std::size_t BlockCache::used_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return used_bytes_;
+}
+
+}  // namespace kvc
