@@ -12,33 +12,11 @@
 #include "model/checkpoint_config.h"
 #include "model/weights.h"
 #include "runtime/compression/compression.h"
+#include "runtime/compression/expansion.h"
 #include "runtime/plan_source.h"
 #include "runtime/thread_scope.h"
 
 namespace kvc {
-
-// A sequence's ids that are still to be fed, and the logits of those that were.
-struct Engine::PendingIds {
-  KvCache* cache = nullptr;
-  const std::vector<std::int64_t>* ids = nullptr;
-  std::size_t done = 0;
-  std::vector<at::Tensor> logits;
-
-  bool is_done() const { return done == ids->size(); }
-  void add(const at::Tensor& of_chunk, Rows rows) {
-    if (rows == Rows::kLast) {
-      logits.clear();
-    }
-    logits.push_back(of_chunk);
-  }
-  std::vector<std::int64_t> take(std::int64_t at_most) {
-    const auto left = static_cast<std::int64_t>(ids->size() - done);
-    const auto begin = ids->begin() + static_cast<std::ptrdiff_t>(done);
-    const std::int64_t count = std::min(left, at_most);
-    done += static_cast<std::size_t>(count);
-    return {begin, begin + count};
-  }
-};
 
 namespace {
 
@@ -103,6 +81,22 @@ TokenBatch batch_after(const std::vector<KvCache*>& caches, const Engine::Ids& i
   batch.ids = at::tensor(flat, at::kLong);
   batch.positions = at::tensor(positions, at::kLong);
   return batch;
+}
+
+// Multiplications that rebuild keys in a step, of the layer that has most of them.
+std::int64_t rebuilding_work(const KvCache& cache) {
+  const KvPlan& plan = cache.plan();
+  const std::vector<GroupTokens> tokens = cache.tokens();
+  std::int64_t most = 0;
+  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+    const int group = static_cast<int>(i);
+    const std::int64_t rank =
+        plan.groups[i].split_kv ? plan.groups[i].key_rank : plan.groups[i].rank;
+    most = std::max(
+        most, (latent_rows_of(plan, group, tokens[i]) - expanded_rows(cache.group(group))) * rank *
+                  plan.kv_dim());
+  }
+  return most;
 }
 
 }  // namespace
@@ -178,7 +172,7 @@ std::vector<std::int64_t> Engine::lengths_of(const Ids& ids) {
   return lengths;
 }
 
-// Multiplications of one layer: weights times tokens, and every query with every cached token.
+// Multiplications of one layer: weights times tokens, every query with every cached token, latents.
 std::int64_t Engine::layer_work(const std::vector<KvCache*>& caches,
                                 const std::vector<std::int64_t>& lengths) const {
   const std::int64_t weights =
@@ -188,6 +182,7 @@ std::int64_t Engine::layer_work(const std::vector<KvCache*>& caches,
   for (std::size_t sequence = 0; sequence < caches.size(); ++sequence) {
     const std::int64_t length = lengths[sequence];
     work += length * (weights + 2 * config().q_dim() * (caches[sequence]->num_tokens() + length));
+    work += rebuilding_work(*caches[sequence]);
   }
   return work;
 }
@@ -234,69 +229,6 @@ std::int64_t Engine::tokens_until_longrope(const KvCache& cache) const {
     }
   }
   return fewest;
-}
-
-std::vector<at::Tensor> Engine::extend(const std::vector<Sequence*>& sequences, const Ids& ids,
-                                       Rows rows) const {
-  const c10::InferenceMode guard;
-  check_call(sequences, ids);
-  std::vector<PendingIds> pending;
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    pending.push_back({sequences[i]->cache_.get(), &ids[i], 0, {}});
-  }
-  while (extend_round(pending, rows)) {
-  }
-  std::vector<at::Tensor> outputs;
-  for (PendingIds& sequence : pending) {
-    outputs.push_back(sequence.logits.size() == 1 ? sequence.logits.front()
-                                                  : at::cat(sequence.logits));
-  }
-  return outputs;
-}
-
-// Feeds every sequence the ids up to where its next block leaves the window; false if none has any left.
-bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
-  std::vector<PendingIds*> active;
-  std::vector<KvCache*> caches;
-  Ids chunks;
-  bool any = false;
-  for (PendingIds& sequence : pending) {
-    if (sequence.is_done()) {
-      continue;
-    }
-    any = true;
-    const std::int64_t until_longrope = tokens_until_longrope(*sequence.cache);
-    if (until_longrope == 0) {
-      sequence.add(read_again(*sequence.cache, sequence.take(1), rows, {}), rows);
-      continue;
-    }
-    active.push_back(&sequence);
-    caches.push_back(sequence.cache);
-    chunks.push_back(sequence.take(std::min(
-        {tokens_until_block(*sequence.cache), until_longrope,
-         prefill_chunk_ > 0 ? prefill_chunk_ : std::numeric_limits<std::int64_t>::max()})));
-  }
-  if (active.empty()) {
-    return any;
-  }
-  if (budget_) {
-    budget_->make_room(caches, lengths_of(chunks), false);
-  }
-  const std::vector<at::Tensor> logits = forward(caches, chunks, rows);
-  bool compressed = false;
-  for (std::size_t i = 0; i < active.size(); ++i) {
-    if (tokens_until_block(*caches[i]) <= 0) {
-      const MergePolicy& policy = plan_->policy;
-      const std::int64_t left = undecided_tokens(*caches[i]) - policy.window_tokens;
-      compress_oldest(left >= policy.block_tokens ? policy.block_tokens : 0, *caches[i]);
-      compressed = true;
-    }
-    active[i]->add(logits[i], rows);
-  }
-  if (budget_ && compressed) {
-    budget_->use_room(*decoder_, factors_.latent, caches);
-  }
-  return true;
 }
 
 }  // namespace kvc

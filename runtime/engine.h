@@ -87,9 +87,10 @@ class Engine {
                                   Rows rows, const Stopped& stopped = {}) const;
   // Tokens as generation produces them: attention reads the compressed cache, and a block is
   // compressed when it leaves the window. Several ids of one sequence give the same logits and
-  // cache as one at a time.
-  std::vector<at::Tensor> extend(const std::vector<Sequence*>& sequences, const Ids& ids,
-                                 Rows rows) const;
+  // cache as one at a time. `stopped`: as above, asked between blocks;
+  // the sequences then hold the tokens that were read.
+  std::vector<at::Tensor> extend(const std::vector<Sequence*>& sequences, const Ids& ids, Rows rows,
+                                 const Stopped& stopped = {}) const;
 
  private:
   struct PendingIds;

@@ -27,7 +27,7 @@ std::vector<at::Tensor> read_prompts(const Engine& engine, const Engine::Ids& pr
   }
   std::vector<at::Tensor> logits = engine.prefill(all, heads, rows, options.stopped);
   if (!with_tail.empty()) {
-    const auto more = engine.extend(with_tail, tails, rows);
+    const auto more = engine.extend(with_tail, tails, rows, options.stopped);
     for (std::size_t i = 0; i < tail_indices.size(); ++i) {
       at::Tensor& row = logits[tail_indices[i]];
       row = options.all_logits ? at::cat({row, more[i]}) : more[i];

@@ -99,6 +99,18 @@ TEST(Generate, StoppedWhileThePromptIsRead) {
   EXPECT_EQ(result.sequences[0].bytes.total(), 0);
 }
 
+// Eight tokens of the tail at a time.
+TEST(Generate, StoppedWhileTheTailOfThePromptIsRead) {
+  const Engine engine = load({.num_layers = 1});
+  GenerateOptions options;
+  options.prefill_tokens = 2;
+  int asked = 0;
+  options.stopped = [&] { return ++asked > 1; };  // not by the prefill of a single layer
+  const GenerateResult result = generate(engine, {kPrompts[0]}, options);
+  EXPECT_TRUE(result.interrupted);
+  EXPECT_EQ(result.sequences[0].num_tokens, 10);
+}
+
 // Of all texts of two tokens, beams as many as tokens find the best.
 TEST(Generate, BeamsFindTheMostProbableText) {
   const testing::SyntheticCheckpoint model{.vocab_size = 20};

@@ -1,0 +1,103 @@
+// Engine's reading of tokens as generation produces them.
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "runtime/compression/compression.h"
+#include "runtime/engine.h"
+
+namespace kvc {
+
+// A sequence's ids that are still to be fed, and the logits of those that were.
+struct Engine::PendingIds {
+  KvCache* cache = nullptr;
+  const std::vector<std::int64_t>* ids = nullptr;
+  std::size_t done = 0;
+  std::vector<at::Tensor> logits;
+
+  bool is_done() const { return done == ids->size(); }
+  void add(const at::Tensor& of_chunk, Rows rows) {
+    if (rows == Rows::kLast) {
+      logits.clear();
+    }
+    logits.push_back(of_chunk);
+  }
+  std::vector<std::int64_t> take(std::int64_t at_most) {
+    const auto left = static_cast<std::int64_t>(ids->size() - done);
+    const auto begin = ids->begin() + static_cast<std::ptrdiff_t>(done);
+    const std::int64_t count = std::min(left, at_most);
+    done += static_cast<std::size_t>(count);
+    return {begin, begin + count};
+  }
+};
+
+std::vector<at::Tensor> Engine::extend(const std::vector<Sequence*>& sequences, const Ids& ids,
+                                       Rows rows, const Stopped& stopped) const {
+  const c10::InferenceMode guard;
+  check_call(sequences, ids);
+  std::vector<PendingIds> pending;
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    pending.push_back({sequences[i]->cache_.get(), &ids[i], 0, {}});
+  }
+  while (extend_round(pending, rows)) {
+    const bool is_done = std::all_of(pending.begin(), pending.end(),
+                                     [](const PendingIds& sequence) { return sequence.is_done(); });
+    if (!is_done && stopped && stopped()) {
+      throw Interrupted();
+    }
+  }
+  std::vector<at::Tensor> outputs;
+  for (PendingIds& sequence : pending) {
+    outputs.push_back(sequence.logits.size() == 1 ? sequence.logits.front()
+                                                  : at::cat(sequence.logits));
+  }
+  return outputs;
+}
+
+// Feeds every sequence the ids up to where its next block leaves the window; false if none has any left.
+bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
+  std::vector<PendingIds*> active;
+  std::vector<KvCache*> caches;
+  Ids chunks;
+  bool any = false;
+  for (PendingIds& sequence : pending) {
+    if (sequence.is_done()) {
+      continue;
+    }
+    any = true;
+    const std::int64_t until_longrope = tokens_until_longrope(*sequence.cache);
+    if (until_longrope == 0) {
+      sequence.add(read_again(*sequence.cache, sequence.take(1), rows, {}), rows);
+      continue;
+    }
+    active.push_back(&sequence);
+    caches.push_back(sequence.cache);
+    chunks.push_back(sequence.take(std::min(
+        {tokens_until_block(*sequence.cache), until_longrope,
+         prefill_chunk_ > 0 ? prefill_chunk_ : std::numeric_limits<std::int64_t>::max()})));
+  }
+  if (active.empty()) {
+    return any;
+  }
+  if (budget_) {
+    budget_->make_room(caches, lengths_of(chunks), false);
+  }
+  const std::vector<at::Tensor> logits = forward(caches, chunks, rows);
+  bool compressed = false;
+  for (std::size_t i = 0; i < active.size(); ++i) {
+    if (tokens_until_block(*caches[i]) <= 0) {
+      const MergePolicy& policy = plan_->policy;
+      const std::int64_t left = undecided_tokens(*caches[i]) - policy.window_tokens;
+      compress_oldest(left >= policy.block_tokens ? policy.block_tokens : 0, *caches[i]);
+      compressed = true;
+    }
+    active[i]->add(logits[i], rows);
+  }
+  if (budget_ && compressed) {
+    budget_->use_room(*decoder_, factors_.latent, caches);
+  }
+  return true;
+}
+
+}  // namespace kvc
