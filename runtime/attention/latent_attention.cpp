@@ -121,7 +121,8 @@ at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const Lat
 
 at::Tensor attend_group(const Decoder& decoder, const GroupLayer& layer, const LatentStore& store,
                         const at::Tensor& query, const at::Tensor& positions) {
-  const std::int64_t num_tokens = positions[positions.size(0) - 1].item<std::int64_t>() + 1;
+  const std::int64_t num_tokens =
+      positions.const_data_ptr<std::int64_t>()[positions.size(0) - 1] + 1;
   // Angles that change turn all keys anew, which tensors do.
   if (query.size(0) == 1 && !stores_raw_keys(decoder.config(), layer.layer())) {
     return attend_one(decoder, layer, store, query[0], num_tokens).unsqueeze(0);
