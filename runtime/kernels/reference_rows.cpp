@@ -20,7 +20,9 @@ void normalise(const RawKeys& keys, ReferenceRow& key) {
   }
 }
 
-void rotate(const RopeAngles& rope, std::int64_t position, ReferenceRow& key) {
+}  // namespace
+
+void rotate_reference(const RopeAngles& rope, std::int64_t position, ReferenceRow& key) {
   for (std::int64_t pair = 0; pair < rope.num_pairs; ++pair) {
     const double cos = rope.cos[position * rope.num_pairs + pair];
     const double sin = rope.sin[position * rope.num_pairs + pair];
@@ -32,6 +34,8 @@ void rotate(const RopeAngles& rope, std::int64_t position, ReferenceRow& key) {
     a = turned;
   }
 }
+
+namespace {
 
 void attend_head(const DecodeAttentionParams& params, const ReferenceReader& read_key,
                  const ReferenceReader& read_value, std::int64_t head, std::int64_t first,
@@ -95,8 +99,9 @@ ReferenceRow reference_key(const DecodeAttentionParams& params, const KvSegment&
   if (raw.norm != nullptr) {
     normalise(raw, key);
   }
-  rotate(raw.rope,
-         segment.positions != nullptr ? segment.positions[row] : segment.first_position + row, key);
+  rotate_reference(
+      raw.rope,
+      segment.positions != nullptr ? segment.positions[row] : segment.first_position + row, key);
   return key;
 }
 

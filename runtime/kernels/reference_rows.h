@@ -18,6 +18,9 @@ ReferenceRow reference_row(const KvRows& rows, std::int64_t width, std::int64_t 
 ReferenceRow reference_key(const DecodeAttentionParams& params, const KvSegment& segment,
                            std::int64_t row, std::int64_t kv_head);
 
+// RoPE of a key at `position`.
+void rotate_reference(const RopeAngles& rope, std::int64_t position, ReferenceRow& key);
+
 // Softmax attention of all heads over rows first .. last - 1 of any kind.
 using ReferenceReader = std::function<ReferenceRow(std::int64_t row, std::int64_t kv_head)>;
 void reference_attention(const DecodeAttentionParams& params, const ReferenceReader& key,

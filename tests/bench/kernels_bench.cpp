@@ -9,10 +9,12 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "runtime/kernels/coded_attention.h"
 #include "runtime/kernels/decode_attention.h"
 #include "runtime/kernels/fused_attention.h"
 #include "runtime/kernels/rank_space_attention.h"
@@ -186,6 +188,46 @@ Case rank_space_case(std::int64_t tokens, KvElement element, const char* name) {
   return {name, latents->total, run};
 }
 
+// Codes of one KV head each, 1024 bits a token: a quarter of bfloat16 keys and values of 128 channels.
+TileLayout quarter_layout() {
+  return {.coefficients = {0, 12, 12, 24, 56, 52, 40, 16, 10}, .gain = false};
+}
+
+Case coded_case(std::int64_t tokens) {
+  constexpr std::int64_t kHeadDim = 128;
+  const TileLayout layout = quarter_layout();
+  const std::int64_t k = layout.num_coefficients(), tiles = tokens / kTileTokens;
+  const std::int64_t bytes = kKvHeads * tiles * layout.bytes();
+  auto codes = std::make_shared<std::vector<std::uint8_t>>(static_cast<std::size_t>(bytes));
+  std::mt19937 random(1);
+  std::generate(codes->begin(), codes->end(), [&] { return static_cast<std::uint8_t>(random()); });
+  auto query = std::make_shared<std::vector<float>>(kHeads * kHeadDim, 0.1f);
+  auto angles = std::make_shared<Angles>(tokens, kHeadDim / 2);
+  std::normal_distribution<float> normal;
+  std::vector<float> decoder(static_cast<std::size_t>(kHeadDim * k));
+  std::generate(decoder.begin(), decoder.end(), [&] { return 0.01f * normal(random); });
+  const std::vector<float> ones(decoder.size(), 1.0f);
+  auto keys =
+      std::make_shared<CodedKeyRows>(layout, decoder.data(), k, kHeadDim, ones.data(), ones.data());
+  const auto run = [=](int thread, int threads) {
+    const std::int64_t heads = kHeads / kKvHeads;
+    Outputs outputs(k + 1);
+    for (std::int64_t head = kKvHeads * thread / threads; head < kKvHeads * (thread + 1) / threads;
+         ++head) {
+      DecodeAttentionParams params{.query = query->data() + head * heads * kHeadDim,
+                                   .num_heads = heads,
+                                   .num_kv_heads = 1,
+                                   .head_dim = kHeadDim};
+      params.scale = 0.01f;
+      params.raw_keys.rope = {angles->cos.data(), angles->sin.data(), kHeadDim / 2, false};
+      const void* block = codes->data() + head * tiles * layout.bytes();
+      const CodedSegment segment{.tiles = {&block, tiles, tiles, layout}, .keys = keys.get()};
+      coded_attention_partial(params, segment, 0, tiles * kTileTokens, outputs.partial);
+    }
+  };
+  return {"coded 128, a quarter", bytes, run};
+}
+
 std::vector<Case> make_cases(std::int64_t tokens) {
   std::vector<Case> cases;
   const auto buffer = std::make_shared<std::vector<std::uint8_t>>(std::size_t{256} << 20, 1);
@@ -198,6 +240,7 @@ std::vector<Case> make_cases(std::int64_t tokens) {
   cases.push_back(attention_case("float16 128", tokens, 128, KvElement::kFloat16, false));
   cases.push_back(attention_case("float32 128", tokens, 128, KvElement::kFloat32, false));
   cases.push_back(attention_case("bfloat16 128 raw", tokens, 128, KvElement::kBFloat16, true));
+  cases.push_back(coded_case(tokens / kTileTokens * kTileTokens));
   cases.push_back(fused_case(tokens / 2, 128));
   cases.push_back(rank_space_case(tokens * 2, KvElement::kBFloat16, "bfloat16 latents 512"));
   cases.push_back(rank_space_case(tokens * 4, KvElement::kInt8, "int8 latents 512"));

@@ -1,0 +1,162 @@
+#include "runtime/kernels/code_tiles.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/kernels/code_tiles.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "runtime/kernels/unpack_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvc::HWY_NAMESPACE {
+
+void unpack(const TileLayout& layout, const std::uint8_t* tile, std::uint8_t* codes) {
+#if HWY_TARGET == HWY_SCALAR
+  unpack_tile_reference(layout, tile, codes);
+#else
+  unpack_codes(layout, tile, codes);
+#endif
+}
+
+// The codes of one coefficient's tokens lose their lowest bits to a plane after another.
+void pack(const TileLayout& layout, const std::uint8_t* codes, const std::uint8_t* gains,
+          std::uint8_t* tile) {
+  std::uint8_t* to = tile;
+  for (int bits = kWidestCode; bits >= 1; --bits) {
+    for (std::int64_t i = 0; i < layout.coefficients[bits]; ++i, codes += kTileTokens) {
+      int left = bits;
+      for (int plane = kWidestCode; plane >= 1; plane /= 2) {
+        if ((bits & plane) == 0) {
+          continue;
+        }
+        left -= plane;
+        const std::int64_t per_byte = 8 / plane;
+        for (std::int64_t byte = 0; byte < plane * kTileTokens / 8; ++byte) {
+          int value = 0;
+          for (std::int64_t j = 0; j < per_byte; ++j) {
+            value |= ((codes[byte * per_byte + j] >> left) & ((1 << plane) - 1)) << (j * plane);
+          }
+          to[byte] = static_cast<std::uint8_t>(value);
+        }
+        to += plane * kTileTokens / 8;
+      }
+    }
+  }
+  if (layout.gain) {
+    std::copy_n(gains, kTileTokens, to);
+  }
+}
+
+// What one token's codes would be under a gain.
+struct TokenCodes {
+  const TileLayout& layout;
+  const float* z;      // [num_coefficients]
+  const float* steps;  // likewise
+
+  float error(float gain) const {
+    float sum = 0;
+    std::int64_t c = 0;
+    for (int bits = kWidestCode; bits >= 1; --bits) {
+      const float low = static_cast<float>(-(1 << (bits - 1))), high = -low - 1;
+      for (const std::int64_t end = c + layout.coefficients[bits]; c < end; ++c) {
+        const float step = steps[c] * gain;
+        const float level = std::min(std::max(low, std::floor(z[c] / step)), high);
+        const float difference = z[c] - (level + 0.5f) * step;
+        sum += difference * difference;
+      }
+    }
+    return sum;
+  }
+
+  // To codes[c * kTileTokens].
+  void write(float gain, std::uint8_t* codes) const {
+    std::int64_t c = 0;
+    for (int bits = kWidestCode; bits >= 1; --bits) {
+      const float low = static_cast<float>(-(1 << (bits - 1))), high = -low - 1;
+      for (const std::int64_t end = c + layout.coefficients[bits]; c < end; ++c) {
+        const float level = std::min(std::max(low, std::floor(z[c] / (steps[c] * gain))), high);
+        codes[c * kTileTokens] = static_cast<std::uint8_t>(level - low);
+      }
+    }
+  }
+
+  std::uint8_t best_gain() const {
+    std::uint8_t best = kUnitGain;
+    float least = std::numeric_limits<float>::infinity();
+    for (int gain = 0; gain < kNumGains; ++gain) {
+      const float found = error(kGains[gain]);
+      if (found < least) {
+        least = found;
+        best = static_cast<std::uint8_t>(gain);
+      }
+    }
+    return best;
+  }
+};
+
+void encode(const TileLayout& layout, const float* z, const float* steps, std::uint8_t* tile) {
+  const std::int64_t count = layout.num_coefficients();
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(count * kTileTokens));
+  std::uint8_t gains[kTileTokens];
+  for (std::int64_t token = 0; token < kTileTokens; ++token) {
+    const TokenCodes of_token{layout, z + token * count, steps};
+    gains[token] = layout.gain ? of_token.best_gain() : kUnitGain;
+    of_token.write(kGains[gains[token]], codes.data() + token);
+  }
+  pack(layout, codes.data(), gains, tile);
+}
+
+void decode(const TileLayout& layout, const std::uint8_t* tile, const float* steps, float* z) {
+  const std::int64_t count = layout.num_coefficients();
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(count * kTileTokens));
+  unpack(layout, tile, codes.data());
+  float gains[kTileTokens];
+  tile_gains(layout, tile, gains);
+  std::int64_t c = 0;
+  for (int bits = kWidestCode; bits >= 1; --bits) {
+    for (const std::int64_t end = c + layout.coefficients[bits]; c < end; ++c) {
+      for (std::int64_t token = 0; token < kTileTokens; ++token) {
+        const auto code =
+            static_cast<float>(codes[static_cast<std::size_t>(c * kTileTokens + token)]);
+        z[token * count + c] = (code + first_level(bits)) * (steps[c] * gains[token]);
+      }
+    }
+  }
+}
+
+}  // namespace kvc::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvc {
+
+HWY_EXPORT(unpack);
+HWY_EXPORT(pack);
+HWY_EXPORT(encode);
+HWY_EXPORT(decode);
+
+void unpack_tile(const TileLayout& layout, const std::uint8_t* tile, std::uint8_t* codes) {
+  HWY_DYNAMIC_DISPATCH(unpack)(layout, tile, codes);
+}
+
+void pack_tile(const TileLayout& layout, const std::uint8_t* codes, const std::uint8_t* gains,
+               std::uint8_t* tile) {
+  HWY_DYNAMIC_DISPATCH(pack)(layout, codes, gains, tile);
+}
+
+void encode_tile(const TileLayout& layout, const float* z, const float* steps, std::uint8_t* tile) {
+  HWY_DYNAMIC_DISPATCH(encode)(layout, z, steps, tile);
+}
+
+void decode_tile(const TileLayout& layout, const std::uint8_t* tile, const float* steps, float* z) {
+  HWY_DYNAMIC_DISPATCH(decode)(layout, tile, steps, z);
+}
+
+}  // namespace kvc
+#endif  // HWY_ONCE

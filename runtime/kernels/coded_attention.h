@@ -1,0 +1,31 @@
+// Attention of one token over coded tokens: keys are rebuilt tile by tile, values summed as codes, which a
+// value projection then turns into values, once per query head. Needs no torch.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/kernels/code_tiles.h"
+#include "runtime/kernels/coded_keys.h"
+#include "runtime/kernels/decode_attention.h"
+
+namespace kvc {
+
+// The coded tokens of one block: token i is at position first_position + i.
+struct CodedSegment {
+  CodeTiles tiles{};
+  const CodedKeyRows* keys = nullptr;  // [num_kv_heads], of the heads that the params speak of
+  std::int64_t first_position = 0;
+};
+
+// Tokens first .. last - 1 (at least one) of a segment. partial.output: [num_heads, num_coefficients + 1],
+// sums of exp(score - max) * gain * code, and last of exp(score - max) * gain. combine_partials takes that
+// width for head_dim. Only params.raw_keys.rope turns keys; they have their bias and norm. The
+// angles of positions 0 to kTileTokens - 1 are read whatever the segment's are.
+void coded_attention_partial_reference(const DecodeAttentionParams& params,
+                                       const CodedSegment& segment, std::int64_t first,
+                                       std::int64_t last, const AttentionPartial& partial);
+void coded_attention_partial(const DecodeAttentionParams& params, const CodedSegment& segment,
+                             std::int64_t first, std::int64_t last,
+                             const AttentionPartial& partial);
+
+}  // namespace kvc

@@ -1,0 +1,84 @@
+#include "runtime/kernels/coded_keys.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvc {
+namespace {
+
+constexpr float kLargest = 127 * 256 + 127;
+
+// The nearest multiple of 256, in units of it.
+int high_of(int integer) { return (integer + 128) >> 8; }
+
+std::vector<int> widths_of(const TileLayout& layout) {
+  std::vector<int> widths;
+  for (int bits = kWidestCode; bits >= 1; --bits) {
+    widths.insert(widths.end(), static_cast<std::size_t>(layout.coefficients[bits]), bits);
+  }
+  return widths;
+}
+
+}  // namespace
+
+CodedKeyRows::CodedKeyRows(const TileLayout& layout, const float* decoder, std::int64_t row_stride,
+                           std::int64_t head_dim, const float* steps, const float* mean)
+    : head_dim_(head_dim), mean_(mean, mean + head_dim) {
+  const std::vector<int> widths = widths_of(layout);
+  const auto count = static_cast<std::int64_t>(widths.size());
+  num_quads_ = (count + kQuad - 1) / kQuad;
+  std::vector<int> integers(at(head_dim * count));
+  // Squared errors, summed over channels: what 8 bits add, and what the codes make.
+  std::vector<double> added(at(count), 0);
+  double made = 0;
+  for (std::int64_t d = 0; d < head_dim; ++d) {
+    const float* row = decoder + d * row_stride;
+    float largest = 0;
+    for (std::int64_t c = 0; c < count; ++c) {
+      largest = std::max(largest, std::fabs(row[c] * steps[c]));
+    }
+    scale_.push_back(largest / kLargest);
+    for (std::int64_t c = 0; c < count; ++c) {
+      const double weight = double{row[c]} * steps[c];
+      const int integer =
+          largest == 0 ? 0 : static_cast<int>(std::nearbyint(weight / scale_.back()));
+      integers[at(d * count + c)] = integer;
+      const double error = double{scale_.back()} * (integer - 256 * high_of(integer));
+      added[at(c)] += error * error * std::exp2(2 * widths[at(c)]) / 12;
+      made += weight * weight / 12;
+    }
+  }
+  std::int64_t wide = count;
+  for (double sum = 0; wide > 0 && (sum += added[at(wide - 1)]) <= kAddedDistortion * made;) {
+    --wide;
+  }
+  num_wide_quads_ = (wide + kQuad - 1) / kQuad;
+  const std::int64_t padded = (head_dim + kChannels - 1) / kChannels * kChannels;
+  high_.assign(at(padded * num_quads_ * kQuad), 0);
+  low_.assign(at(padded * num_wide_quads_ * kQuad), 0);
+  for (std::int64_t d = 0; d < head_dim; ++d) {
+    double offset = 0;
+    for (std::int64_t c = 0; c < count; ++c) {
+      const int integer = integers[at(d * count + c)];
+      const std::int64_t place = (c / kQuad * kChannels + d % kChannels) * kQuad + c % kQuad;
+      const std::int64_t first = d / kChannels * kChannels;
+      high_[at(first * num_quads_ * kQuad + place)] = static_cast<std::int8_t>(high_of(integer));
+      if (c < num_wide()) {
+        low_[at(first * num_wide_quads_ * kQuad + place)] =
+            static_cast<std::int8_t>(integer - 256 * high_of(integer));
+      }
+      offset += double{first_level(widths[at(c)])} * this->integer(d, c);
+    }
+    offset_.push_back(static_cast<float>(offset * scale_[at(d)]));
+  }
+}
+
+int CodedKeyRows::integer(std::int64_t channel, std::int64_t coefficient) const {
+  const std::int64_t place =
+      (coefficient / kQuad * kChannels + channel % kChannels) * kQuad + coefficient % kQuad;
+  const std::int64_t first = channel / kChannels * kChannels;
+  const int high_byte = high(first)[place];
+  return 256 * high_byte + (coefficient < num_wide() ? low(first)[place] : 0);
+}
+
+}  // namespace kvc

@@ -1,0 +1,56 @@
+// The key channels of one KV head of a coded block's decoder, as integers that meet integer codes. Needs no
+// torch.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/kernels/code_tiles.h"
+
+namespace kvc {
+
+// Of a token with codes u and gain g, channel d of its key (pre-RoPE, after its norm) is
+//   g * (sum_c weight(d, c) * u_c + offset(d)) + mean(d)
+// where weight(d, c) stands for F[d, c] * step_c and the offset for the first levels of all codes. A weight is
+// scale(d) times an integer of 16 bits, or, from coefficient num_wide on, times 256 and an integer of 8 bits:
+// where that adds less than kAddedDistortion to the squared error that the codes themselves make.
+class CodedKeyRows {
+ public:
+  static constexpr std::int64_t kQuad = 4;      // coefficients whose products are summed together
+  static constexpr std::int64_t kChannels = 8;  // that are rebuilt together
+  static constexpr double kAddedDistortion = 0.01;
+
+  // decoder: head_dim rows of F, `row_stride` floats apart; steps [num_coefficients], mean [head_dim].
+  CodedKeyRows(const TileLayout& layout, const float* decoder, std::int64_t row_stride,
+               std::int64_t head_dim, const float* steps, const float* mean);
+
+  std::int64_t head_dim() const { return head_dim_; }
+  std::int64_t num_quads() const { return num_quads_; }
+  std::int64_t num_wide() const { return num_wide_quads_ * kQuad; }
+  float scale(std::int64_t channel) const { return scale_[at(channel)]; }
+  float offset(std::int64_t channel) const { return offset_[at(channel)]; }
+  float mean(std::int64_t channel) const { return mean_[at(channel)]; }
+  std::int64_t bytes() const {
+    return static_cast<std::int64_t>(high_.size() + low_.size()) + 3 * 4 * head_dim_;
+  }
+  // In units of the scale.
+  int integer(std::int64_t channel, std::int64_t coefficient) const;
+  // Those of kChannels channels from a multiple of that on: [num_quads, kChannels, kQuad], the high bytes
+  // (256 each), and [num_wide / kQuad, kChannels, kQuad], the low ones. Zeros where there are no such
+  // channels or coefficients.
+  const std::int8_t* high(std::int64_t channel) const {
+    return high_.data() + channel * num_quads_ * kQuad;
+  }
+  const std::int8_t* low(std::int64_t channel) const {
+    return low_.data() + channel * num_wide_quads_ * kQuad;
+  }
+
+ private:
+  static std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+  std::int64_t head_dim_, num_quads_, num_wide_quads_ = 0;
+  std::vector<float> scale_, offset_, mean_;  // [head_dim]
+  std::vector<std::int8_t> high_, low_;
+};
+
+}  // namespace kvc

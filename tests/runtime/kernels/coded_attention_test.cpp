@@ -1,0 +1,156 @@
+#include "runtime/kernels/coded_attention.h"
+
+#include <gtest/gtest.h>
+#include <hwy/targets.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/runtime/kernels/kernel_inputs.h"
+
+namespace kvc {
+namespace {
+
+using testing::Partial;
+using testing::partials_close;
+using testing::random_numbers;
+
+constexpr std::int64_t kTiles = 5, kBlockTiles = 2, kPosition = 40;
+
+TileLayout layout_of(const std::vector<std::int64_t>& from_width_one, bool gain) {
+  TileLayout layout{.coefficients = {}, .gain = gain};
+  std::copy(from_width_one.begin(), from_width_one.end(), layout.coefficients + 1);
+  return layout;
+}
+
+// Random codes in blocks of kBlockTiles tiles, and random decoders of each KV head whose columns are as
+// large as the widths of their codes make them in a block with equal errors.
+class CodedInputs {
+ public:
+  CodedInputs(const TileLayout& layout, std::int64_t num_kv_heads, std::int64_t head_dim)
+      : memory_(static_cast<std::size_t>((kTiles + 1) * layout.bytes())),
+        angles_(kPosition + kTiles * kTileTokens, head_dim / 4, false, 1.3) {
+    std::mt19937 random(1);
+    for (std::uint8_t& byte : memory_) {
+      byte = static_cast<std::uint8_t>(random());
+    }
+    for (std::int64_t tile = 0; layout.gain && tile <= kTiles; ++tile) {
+      for (std::int64_t token = 0; token < kTileTokens; ++token) {
+        memory_[static_cast<std::size_t>(tile * layout.bytes() + layout.code_bytes() + token)] =
+            static_cast<std::uint8_t>(random() % kNumGains);
+      }
+    }
+    for (std::int64_t tile = 0; tile < kTiles; tile += kBlockTiles) {
+      blocks_.push_back(memory_.data() + tile * layout.bytes());
+    }
+    const std::int64_t count = layout.num_coefficients();
+    const std::vector<float> steps(static_cast<std::size_t>(count), 0.5f);
+    for (std::int64_t head = 0; head < num_kv_heads; ++head) {
+      const auto seed = static_cast<unsigned>(head) + 2;
+      std::vector<float> decoder = random_numbers(count * head_dim, seed);
+      for (float& x : decoder) {
+        x *= 0.02f;
+      }
+      const std::vector<float> mean = random_numbers(head_dim, seed + 50);
+      keys_.emplace_back(layout, decoder.data(), count, head_dim, steps.data(), mean.data());
+    }
+    segment_.tiles = {blocks_.data(), kBlockTiles, kTiles, layout};
+    segment_.keys = keys_.data();
+    segment_.first_position = kPosition;
+  }
+  const CodedSegment& segment() const { return segment_; }
+  const RopeAngles& rope() const { return angles_.rope; }
+
+ private:
+  std::vector<std::uint8_t> memory_;
+  std::vector<const void*> blocks_;
+  testing::Angles angles_;
+  std::vector<CodedKeyRows> keys_;
+  CodedSegment segment_;
+};
+
+// Coefficients from width 1 on, gain, head_dim, query heads per KV head.
+using Shape = std::tuple<std::vector<std::int64_t>, bool, std::int64_t, std::int64_t>;
+
+class CodedAttention : public ::testing::TestWithParam<Shape> {
+ protected:
+  ~CodedAttention() override { choose(0); }
+  // 0: whatever is best.
+  static void choose(std::int64_t target) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+};
+
+TEST_P(CodedAttention, MatchesReference) {
+  const auto [widths, gain, head_dim, heads_per_kv] = GetParam();
+  constexpr std::int64_t kKvHeads = 2;
+  const TileLayout layout = layout_of(widths, gain);
+  const CodedInputs inputs(layout, kKvHeads, head_dim);
+  const std::int64_t num_heads = kKvHeads * heads_per_kv;
+  const std::vector<float> query = random_numbers(num_heads * head_dim, 3);
+  DecodeAttentionParams params{.query = query.data(),
+                               .num_heads = num_heads,
+                               .num_kv_heads = kKvHeads,
+                               .head_dim = head_dim,
+                               .scale = 0.2f / std::sqrt(static_cast<float>(head_dim))};
+  params.raw_keys.rope = inputs.rope();
+  for (const auto& [first, last] : {std::pair(0, 160), {7, 70}, {33, 34}, {64, 96}}) {
+    for (const float softcap : {0.0f, 3.0f}) {
+      params.softcap = softcap;
+      Partial expected(num_heads, layout.num_coefficients() + 1);
+      coded_attention_partial_reference(params, inputs.segment(), first, last, expected.view());
+      for (std::int64_t all = hwy::SupportedTargets(); all != 0; all &= all - 1) {
+        choose(all & -all);
+        Partial actual(num_heads, layout.num_coefficients() + 1);
+        coded_attention_partial(params, inputs.segment(), first, last, actual.view());
+        choose(0);
+        // Outputs reach to 255, with gains to 16 times that.
+        EXPECT_TRUE(partials_close(actual, expected, gain ? 2e-2 : 2e-3))
+            << hwy::TargetName(all & -all) << ", tokens " << first << " .. " << last;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CodedAttention,
+                         ::testing::Combine(::testing::Values(std::vector<std::int64_t>{},
+                                                              std::vector<std::int64_t>{0, 3, 4, 9},
+                                                              std::vector<std::int64_t>{
+                                                                  5, 4, 3, 7, 2, 3, 1, 2}),
+                                            ::testing::Bool(), ::testing::Values(8, 20, 64),
+                                            ::testing::Values(1, 3, 4, 7)));
+
+// What a weight stands for is near F * step: to 16 bits, or where the codes' own error hides it.
+TEST(CodedKeyRows, AreTheDecoderTimesTheSteps) {
+  const std::int64_t head_dim = 24, count = 40;
+  const TileLayout layout = layout_of({0, 0, 10, 20, 0, 0, 0, 10}, false);
+  const std::vector<float> decoder = random_numbers(count * head_dim, 1);
+  std::vector<float> steps(count, 0.1f);
+  const std::vector<float> mean(static_cast<std::size_t>(head_dim), 0.0f);
+  const CodedKeyRows rows(layout, decoder.data(), count, head_dim, steps.data(), mean.data());
+  EXPECT_GE(rows.num_wide(), 8);
+  EXPECT_LT(rows.num_wide(), count);
+  double added = 0, made = 0;
+  for (std::int64_t d = 0; d < head_dim; ++d) {
+    for (std::int64_t c = 0; c < count; ++c) {
+      const double weight = double{decoder[static_cast<std::size_t>(d * count + c)]} * 0.1f;
+      const double error = rows.scale(d) * rows.integer(d, c) - weight;
+      if (c < rows.num_wide()) {
+        EXPECT_LE(std::fabs(error), 0.51 * rows.scale(d));
+      } else {
+        const int bits = c < 30 ? 4 : 3;
+        added += error * error * std::exp2(2 * bits) / 12;
+      }
+      made += weight * weight / 12;
+    }
+  }
+  EXPECT_LE(added, CodedKeyRows::kAddedDistortion * made);
+}
+
+}  // namespace
+}  // namespace kvc
