@@ -108,7 +108,8 @@ CacheTypes cache_types(const Checkpoint& checkpoint, const ModelConfig& config,
       options.dtype.empty() ? storage_dtype(checkpoint, config) : parse_scalar_type(options.dtype);
   types.kv = parse_kv_dtype(options.kv_dtype.empty() ? name_of(types.compute) : options.kv_dtype);
   const bool integer = is_integer(types.kv);
-  types.page_tokens = options.page_tokens.value_or(integer ? kQuantisedTokens : kPageTokens);
+  const bool codes = integer || !plan_of(checkpoint, config).coded.empty();
+  types.page_tokens = options.page_tokens.value_or(codes ? kQuantisedTokens : kPageTokens);
   if (integer) {
     check_integer(types.kv, config, types.page_tokens);
   }
@@ -214,7 +215,7 @@ std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, con
 void Engine::compress_oldest(std::int64_t count, KvCache& cache) const {
   const PartScope scope(part_times_.get(), Part::kCompression);
   compress(*decoder_, factors_.latent, kv_dtype_, pool_->page_tokens(), count, cache);
-  quantise(*decoder_, cache);
+  quantise(*decoder_, factors_.coded, cache);
 }
 
 // Tokens that can be appended before longrope's long factors set in; none are left of that number where

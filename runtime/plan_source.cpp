@@ -32,8 +32,8 @@ KvPlan plan_of(const Checkpoint& checkpoint, const ModelConfig& config) {
   KVC_CHECK(plan.key_norm == (config.arch->qk_norm != QkNorm::kNone),
             "{}: the plan says keys are {}normed, the architecture says otherwise; export again",
             subject, plan.key_norm ? "" : "not ");
-  KVC_CHECK(plan.coded.empty() && plan.fused.empty(),
-            "{}: the plan has coded or fused layers, which this version does not run", subject);
+  KVC_CHECK(plan.fused.empty(), "{}: the plan has fused layers, which this version does not run",
+            subject);
   return plan;
 }
 

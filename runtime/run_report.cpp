@@ -30,11 +30,8 @@ std::int64_t peak_resident_bytes() {
 }
 
 Json segments_json(const KvBytes& bytes) {
-  return {{"plain", bytes.plain},
-          {"merged", bytes.merged},
-          {"unmerged", bytes.unmerged},
-          {"pending", bytes.pending},
-          {"expanded", bytes.expanded}};
+  return {{"plain", bytes.plain}, {"merged", bytes.merged},   {"unmerged", bytes.unmerged},
+          {"coded", bytes.coded}, {"pending", bytes.pending}, {"expanded", bytes.expanded}};
 }
 
 Json kv_json(const Engine& engine, const Generated& sequence) {
@@ -115,6 +112,7 @@ std::string run_statistics(const RunReport& report) {
     bytes.plain += sequence.bytes.plain;
     bytes.merged += sequence.bytes.merged;
     bytes.unmerged += sequence.bytes.unmerged;
+    bytes.coded += sequence.bytes.coded;
     bytes.pending += sequence.bytes.pending;
     bytes.expanded += sequence.bytes.expanded;
     original += original_allocation(engine, sequence.num_tokens);
@@ -131,10 +129,10 @@ std::string run_statistics(const RunReport& report) {
   }
   text += fmt::format("weights  {} bytes\n", engine.weight_bytes());
   text += fmt::format(
-      "kv       {} bytes of {} ({:.3f}): plain {}, merged {}, unmerged {}, pending {}, "
-      "expanded {}; peak {}\n",
+      "kv       {} bytes of {} ({:.3f}): plain {}, merged {}, unmerged {}, coded {}, "
+      "pending {}, expanded {}; peak {}\n",
       bytes.total(), original, ratio(bytes.total(), original), bytes.plain, bytes.merged,
-      bytes.unmerged, bytes.pending, bytes.expanded, engine.pool().peak_bytes());
+      bytes.unmerged, bytes.coded, bytes.pending, bytes.expanded, engine.pool().peak_bytes());
   text += fmt::format("memory   {} bytes resident at the peak", peak_resident_bytes());
   return text;
 }

@@ -15,6 +15,8 @@ std::unique_ptr<LayerSource> make_layer_source(const SourceContext& context, int
       return plain_source(context, layer);
     case KvSource::kLatent:
       return latent_source(context, layer);
+    case KvSource::kCoded:
+      return coded_source(context, layer);
     default:
       fail("layer {}: the runtime has no {} layers", layer, to_string(source));
   }

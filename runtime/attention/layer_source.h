@@ -74,5 +74,6 @@ std::unique_ptr<LayerSource> make_layer_source(const SourceContext& context, int
 
 std::unique_ptr<LayerSource> plain_source(const SourceContext& context, int layer);
 std::unique_ptr<LayerSource> latent_source(const SourceContext& context, int layer);
+std::unique_ptr<LayerSource> coded_source(const SourceContext& context, int layer);
 
 }  // namespace kvc

@@ -44,7 +44,7 @@ at::Tensor in_chunks(const at::Tensor& query, std::int64_t num_keys,
 at::Tensor latents_in_order(const KeyValueStore& store, std::int64_t sink_tokens,
                             at::ScalarType dtype) {
   const at::Tensor exact = store.key.rows(dtype).squeeze(1);
-  const PlainOrder order(store, sink_tokens);
+  const TokenOrder order(store.num_exact(), store.num_codes(), sink_tokens);
   return order.codes == 0
              ? exact
              : at::cat({exact.narrow(0, 0, order.sinks), store.key_codes->rows(dtype).squeeze(1),

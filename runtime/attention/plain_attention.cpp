@@ -19,7 +19,7 @@ Segment segment_of(const at::Tensor& key, const at::Tensor& value, const at::Ten
 }
 
 // Rows of the last `seen` tokens.
-std::vector<RowRange> ranges_of(const KeyValueStore& store, const PlainOrder& order,
+std::vector<RowRange> ranges_of(const KeyValueStore& store, const TokenOrder& order,
                                 bool codes_are_raw, std::int64_t seen) {
   const std::int64_t first = order.num_tokens() - seen;  // position
   const KvSegment exact{.key = store.key.table(), .value = store.value.table()};
@@ -39,7 +39,7 @@ std::vector<RowRange> ranges_of(const KeyValueStore& store, const PlainOrder& or
 
 // The query of the last token, through the kernel.
 at::Tensor attend_one(const Decoder& decoder, int layer, const KeyValueStore& store,
-                      const PlainOrder& order, const at::Tensor& query, const AttentionRule& rule) {
+                      const TokenOrder& order, const at::Tensor& query, const AttentionRule& rule) {
   const CodedKeys keys(decoder, layer, order.codes == 0 ? 1 : order.num_tokens());
   const std::int64_t seen = std::min(rule.window.value_or(order.num_tokens()), order.num_tokens());
   return decode_attention(query, decoder.config().num_kv_heads,
@@ -48,16 +48,14 @@ at::Tensor attend_one(const Decoder& decoder, int layer, const KeyValueStore& st
 
 }  // namespace
 
-PlainOrder::PlainOrder(const KeyValueStore& store, std::int64_t sink_tokens)
-    : sinks(std::min(store.num_exact(), sink_tokens)),
-      codes(store.num_codes()),
-      last(store.num_exact() - sinks) {}
+TokenOrder::TokenOrder(std::int64_t num_exact, std::int64_t num_codes, std::int64_t sink_tokens)
+    : sinks(std::min(num_exact, sink_tokens)), codes(num_codes), last(num_exact - sinks) {}
 
-at::Tensor PlainOrder::code_positions() const {
+at::Tensor TokenOrder::code_positions() const {
   return at::arange(sinks, sinks + codes, at::kLong);
 }
 
-at::Tensor PlainOrder::exact_positions() const {
+at::Tensor TokenOrder::exact_positions() const {
   return at::cat(
       {at::arange(sinks, at::kLong), at::arange(sinks + codes, num_tokens(), at::kLong)});
 }
@@ -79,7 +77,7 @@ at::Tensor attend_plain(const Decoder& decoder, int layer, const KeyValueStore& 
                         std::int64_t sink_tokens, const at::Tensor& query,
                         const at::Tensor& positions) {
   const AttentionRule rule = attention_rule(decoder.config(), layer);
-  const PlainOrder order(store, sink_tokens);
+  const TokenOrder order(store.num_exact(), store.num_codes(), sink_tokens);
   const at::ScalarType dtype = query.scalar_type();
   if (query.size(0) == 1) {
     return attend_one(decoder, layer, store, order, query[0], rule).unsqueeze(0);

@@ -11,11 +11,11 @@
 
 namespace kvc {
 
-// Where a plain layer's tokens are: the sinks (exact), then the codes, then the last tokens (exact).
-struct PlainOrder {
+// Where the tokens of a layer with codes are: the sinks (exact), then the codes, then the last tokens (exact).
+struct TokenOrder {
   std::int64_t sinks = 0, codes = 0, last = 0;
 
-  PlainOrder(const KeyValueStore& store, std::int64_t sink_tokens);
+  TokenOrder(std::int64_t num_exact, std::int64_t num_codes, std::int64_t sink_tokens);
   std::int64_t num_tokens() const { return sinks + codes + last; }
   at::Tensor code_positions() const;   // [codes]
   at::Tensor exact_positions() const;  // [sinks + last]

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "runtime/attention/plain_attention.h"
+#include "runtime/compression/coding.h"
 #include "runtime/compression/latent_encoding.h"
 #include "runtime/policies/merge_selection.h"
 
@@ -49,15 +51,18 @@ std::int64_t whole_blocks(std::int64_t tokens) {
   return std::max<std::int64_t>(0, tokens) / kQuantisedTokens * kQuantisedTokens;
 }
 
-// The first plain layer that makes codes of its tokens; all do at the same ones.
-const KeyValueStore* quantising_store(const KvCache& cache) {
+// Exact tokens of a layer that makes codes of those that leave the window; all such layers have as many.
+std::optional<std::int64_t> exact_before_codes(const KvCache& cache) {
+  if (!cache.all_coded().empty()) {
+    return cache.all_coded().front().num_exact();
+  }
   for (int layer = 0; layer < cache.plan().num_layers(); ++layer) {
     if (cache.plan().layers[static_cast<std::size_t>(layer)] == KvSource::kPlain) {
       const KeyValueStore& store = cache.plain_layer(layer);
-      return store.key_codes ? &store : nullptr;
+      return store.key_codes ? std::optional(store.num_exact()) : std::nullopt;
     }
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 void quantise_plain(const Decoder& decoder, int layer, KvCache& cache) {
@@ -106,8 +111,8 @@ std::int64_t tokens_until_block(const KvCache& cache) {
   if (const LatentStore* store = deciding_store(cache)) {
     fewest = kept + policy.block_tokens - store->tokens().pending;
   }
-  if (const KeyValueStore* store = quantising_store(cache)) {
-    fewest = std::min(fewest, kept + kQuantisedTokens - store->num_exact());
+  if (const std::optional<std::int64_t> exact = exact_before_codes(cache)) {
+    fewest = std::min(fewest, kept + kQuantisedTokens - *exact);
   }
   return fewest;
 }
@@ -143,16 +148,19 @@ void compress(const Decoder& decoder, const LatentFactors& factors, KvDtype dtyp
   }
 }
 
-void quantise(const Decoder& decoder, KvCache& cache) {
+void quantise(const Decoder& decoder, const CodedFactors& factors, KvCache& cache) {
   const KvPlan& plan = cache.plan();
   for (int layer = 0; layer < plan.num_layers(); ++layer) {
     const int group = plan.group_of(layer);
-    if (group < 0) {
+    if (plan.layers[static_cast<std::size_t>(layer)] == KvSource::kPlain) {
       quantise_plain(decoder, layer, cache);
-    } else if (!cache.group(group).keeps_latents()) {
+    } else if (group >= 0 && !cache.group(group).keeps_latents()) {
       const int index = layer - plan.groups[static_cast<std::size_t>(group)].first_layer;
       quantise_unmerged(decoder, layer, index, cache.group(group));
     }
+  }
+  for (CodedStore& layers : cache.all_coded()) {
+    code_tokens(decoder, plan, factors, layers);
   }
 }
 

@@ -6,7 +6,7 @@
 
 #include "core/kv_plan.h"
 #include "model/decoder.h"
-#include "runtime/compression/latent_factors.h"
+#include "runtime/compression/kv_factors.h"
 #include "runtime/store/kv_cache.h"
 
 namespace kvc {
@@ -23,8 +23,8 @@ std::int64_t tokens_until_block(const KvCache& cache);
 void compress(const Decoder& decoder, const LatentFactors& factors, KvDtype dtype,
               std::int64_t page_tokens, std::int64_t count, KvCache& cache);
 
-// Makes codes of the tokens of plain layers that left the window, and of unmerged ones, as far as
-// they fill blocks of kQuantisedTokens.
-void quantise(const Decoder& decoder, KvCache& cache);
+// Makes codes of the tokens of coded layers that left the window, as far as they fill blocks of
+// kQuantisedTokens; under integer types also of those of plain layers, and of unmerged ones.
+void quantise(const Decoder& decoder, const CodedFactors& factors, KvCache& cache);
 
 }  // namespace kvc

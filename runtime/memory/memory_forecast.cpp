@@ -6,14 +6,13 @@
 #include "runtime/compression/compression.h"
 #include "runtime/compression/expansion.h"
 #include "runtime/policies/merge_selection.h"
+#include "runtime/store/coded_store.h"
 #include "runtime/store/latent_store.h"
 
 namespace kvc {
 namespace {
 
-std::int64_t count_plain(const KvPlan& plan) {
-  return std::count(plan.layers.begin(), plan.layers.end(), KvSource::kPlain);
-}
+std::int64_t count_plain(const KvPlan& plan) { return plan.num_layers_from(KvSource::kPlain); }
 
 }  // namespace
 
@@ -30,6 +29,7 @@ CacheForecast::CacheForecast(const KvPlan& plan, std::int64_t num_tokens,
       page_tokens_(page_tokens),
       num_tokens_(num_tokens),
       codes_(quantised_tokens(plan, num_tokens, dtype)),
+      coded_(coded_tokens(plan, num_tokens)),
       groups_(std::move(groups)) {}
 
 void CacheForecast::append(std::int64_t count) {
@@ -61,8 +61,22 @@ std::int64_t CacheForecast::plain_bytes() const {
   return count_plain(plan_) * (codes + layer(num_tokens_ - codes_, KvDtype::kFloat16));
 }
 
+// Of all coded layers, with coded_ of their tokens as codes.
+std::int64_t CacheForecast::coded_bytes() const {
+  const std::int64_t kept = plan_.policy.sink_tokens + plan_.policy.window_tokens;
+  std::int64_t bytes =
+      plan_.num_layers_from(KvSource::kCoded) *
+      plain_layer_bytes(plan_, num_tokens_ - coded_,
+                        is_integer(dtype_) ? KvDtype::kFloat16 : dtype_, page_tokens_);
+  for (const CodedBlock& block : plan_.coded) {
+    bytes += coded_block_bytes(plan_, block, coded_ + kept, dtype_, page_tokens_) -
+             coded_block_bytes(plan_, block, kept, dtype_, page_tokens_);
+  }
+  return bytes;
+}
+
 std::int64_t CacheForecast::bytes() const {
-  std::int64_t total = plain_bytes();
+  std::int64_t total = plain_bytes() + coded_bytes();
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     total += group_bytes(plan_, static_cast<int>(i), groups_[i], dtype_, page_tokens_);
   }
@@ -129,24 +143,48 @@ std::int64_t CacheForecast::quantise() {
   return others + before + of_layer;
 }
 
+// Coded layers, likewise.
+std::int64_t CacheForecast::code() {
+  const std::int64_t before = bytes(), codes = coded_tokens(plan_, num_tokens_);
+  const std::int64_t kept = plan_.policy.sink_tokens + plan_.policy.window_tokens;
+  std::int64_t most = 0;
+  for (const CodedLayers& layers : coded_layers(plan_)) {
+    std::int64_t added = 0;
+    for (int i = layers.first_block; i < layers.first_block + layers.num_blocks; ++i) {
+      const CodedBlock& block = plan_.coded[static_cast<std::size_t>(i)];
+      added += coded_block_bytes(plan_, block, codes + kept, dtype_, page_tokens_) -
+               coded_block_bytes(plan_, block, coded_ + kept, dtype_, page_tokens_);
+    }
+    most = std::max(most, added);
+  }
+  coded_ = codes;
+  return before + most;
+}
+
 std::int64_t CacheForecast::read(std::int64_t count) {
   append(count);
   const std::int64_t compressed = compress(undecided() - plan_.policy.window_tokens);
-  return std::max(compressed, quantise());
+  const std::int64_t quantised = quantise();
+  return std::max({compressed, quantised, code()});
 }
 
 std::int64_t CacheForecast::extend(std::int64_t count) {
   std::int64_t peak = bytes();
   const MergePolicy& policy = plan_.policy;
   for (std::int64_t done = 0; done < count;) {
-    const std::int64_t step = std::min(
+    std::int64_t step = std::min(
         count - done,
         std::max<std::int64_t>(1, policy.window_tokens + policy.block_tokens - undecided()));
+    if (!plan_.coded.empty()) {
+      step = std::min(step, policy.sink_tokens + policy.window_tokens + kQuantisedTokens -
+                                (num_tokens_ - coded_));
+    }
     append(step);
     done += step;
     const bool full = undecided() >= policy.window_tokens + policy.block_tokens;
     peak = std::max(peak, compress(full ? policy.block_tokens : 0));
     peak = std::max(peak, quantise());
+    peak = std::max(peak, code());
   }
   return peak;
 }

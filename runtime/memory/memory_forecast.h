@@ -35,13 +35,16 @@ class CacheForecast {
   void append(std::int64_t count);
   std::int64_t undecided() const;
   std::int64_t plain_bytes() const;
+  std::int64_t coded_bytes() const;
   std::int64_t compress(std::int64_t count);
   std::int64_t quantise();
+  std::int64_t code();
 
   const KvPlan& plan_;
   KvDtype dtype_;
   MergeSpread spread_;
   std::int64_t page_tokens_, num_tokens_ = 0, codes_ = 0;  // codes_: tokens of plain layers
+  std::int64_t coded_ = 0;                                 // tokens of coded layers that are codes
   std::vector<GroupTokens> groups_;
 };
 

@@ -1,5 +1,6 @@
 #include "runtime/store/kv_cache.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/error.h"
@@ -20,6 +21,9 @@ KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& 
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
     groups_.emplace_back(plan, group, options);
   }
+  for (const CodedLayers& layers : coded_layers(plan)) {
+    coded_.emplace_back(plan, layers, options);
+  }
 }
 
 KeyValueStore& KvCache::plain_layer(int layer) {
@@ -30,6 +34,19 @@ const KeyValueStore& KvCache::plain_layer(int layer) const {
   const int index = plain_index_[static_cast<std::size_t>(layer)];
   KVC_CHECK(index >= 0, "KV cache: layer {} stores no keys and values of its own", layer);
   return plain_[static_cast<std::size_t>(index)];
+}
+
+CodedStore& KvCache::coded(int layer) {
+  return const_cast<CodedStore&>(std::as_const(*this).coded(layer));
+}
+
+const CodedStore& KvCache::coded(int layer) const {
+  const auto after = std::find_if(coded_.begin(), coded_.end(), [layer](const CodedStore& store) {
+    return layer < store.layers.first_layer + store.layers.num_layers;
+  });
+  KVC_CHECK(after != coded_.end() && layer >= after->layers.first_layer,
+            "KV cache: layer {} is not coded", layer);
+  return *after;
 }
 
 std::vector<GroupTokens> KvCache::tokens() const {
@@ -51,6 +68,10 @@ KvBytes KvCache::bytes() const {
     bytes.unmerged += segments[1];
     bytes.pending += segments[2];
     bytes.expanded += group.expansion() ? group.expansion()->bytes() : 0;
+  }
+  for (const CodedStore& layers : coded_) {
+    bytes.coded += layers.code_bytes();
+    bytes.pending += layers.exact_bytes();
   }
   return bytes;
 }

@@ -1,5 +1,5 @@
 // The KV cache of one sequence: per plain layer a store of keys and values, per latent group a
-// store of latents.
+// store of latents, per coded block one of codes.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/kv_plan.h"
+#include "runtime/store/coded_store.h"
 #include "runtime/store/key_value_store.h"
 #include "runtime/store/latent_store.h"
 
@@ -19,11 +20,12 @@ struct KvBytes {
   std::int64_t plain = 0;     // layers that store their own keys and values
   std::int64_t merged = 0;    // latent groups: one latent for the whole group
   std::int64_t unmerged = 0;  // decided against merging
-  std::int64_t pending = 0;   // sinks, window and incomplete block
+  std::int64_t coded = 0;     // codes of coded layers
+  std::int64_t pending = 0;   // of latent groups and coded layers: sinks, window, incomplete block
 
   std::int64_t expanded = 0;  // rebuilt beside the latents, where a memory budget leaves room
 
-  std::int64_t total() const { return plain + merged + unmerged + pending + expanded; }
+  std::int64_t total() const { return plain + merged + unmerged + coded + pending + expanded; }
 };
 
 // A copy shares its blocks with the original until one of them writes.
@@ -44,6 +46,11 @@ class KvCache {
   LatentStore& group(int group) { return groups_[static_cast<std::size_t>(group)]; }
   const LatentStore& group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
 
+  CodedStore& coded(int layer);  // that the layer is part of
+  const CodedStore& coded(int layer) const;
+  std::vector<CodedStore>& all_coded() { return coded_; }
+  const std::vector<CodedStore>& all_coded() const { return coded_; }
+
   std::vector<GroupTokens> tokens() const;  // [num_groups]
   KvBytes bytes() const;
   std::int64_t allocated_bytes() const { return bytes().total(); }
@@ -55,6 +62,7 @@ class KvCache {
   std::vector<int> plain_index_;      // [num_layers] into plain_, -1 for other layers
   std::vector<KeyValueStore> plain_;  // plain layers, ascending
   std::vector<LatentStore> groups_;
+  std::vector<CodedStore> coded_;  // ascending
 };
 
 }  // namespace kvc

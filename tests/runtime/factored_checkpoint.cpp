@@ -13,9 +13,12 @@
 #include "core/safetensors.h"
 #include "model/weights.h"
 #include "tests/testing/temporary_directory.h"
+#include "tests/testing/test_tensors.h"
 
 namespace kvc::testing {
 namespace {
+
+constexpr double kCodeReach = 4;
 
 struct Factors {
   at::Tensor latent_proj, reconstruct_proj, encoder;
@@ -42,6 +45,9 @@ class Writer {
     }
     for (std::size_t group = 0; group < plan_.groups.size(); ++group) {
       plan_.groups[group].split_kv ? add_split(group) : add_joint(group);
+    }
+    for (std::size_t block = 0; block < plan_.coded.size(); ++block) {
+      add_coded(block);
     }
     std::filesystem::create_directories(directory);
     Json config = checkpoint_.config();
@@ -92,6 +98,26 @@ class Writer {
       add(prefix + "latent_proj", factors.latent_proj);
       add(prefix + "reconstruct_proj", factors.reconstruct_proj);
     }
+  }
+
+  void add_coded(std::size_t block) {
+    const CodedBlock& spec = plan_.coded[block];
+    const std::int64_t k = spec.num_coefficients();
+    const std::int64_t n = 2 * spec.num_layers * (spec.head < 0 ? plan_.kv_dim() : plan_.head_dim);
+    const auto seed = static_cast<unsigned>(block) + 1;
+    const at::Tensor basis = std::get<0>(at::linalg_qr(random_normal({n, n}, seed)));
+    at::Tensor steps = at::empty({k}, at::kFloat);
+    std::int64_t first = 0;
+    for (int bits = kMaxCodeBits; bits >= 1; --bits) {
+      const std::int64_t count = spec.coefficients[static_cast<std::size_t>(bits)];
+      steps.narrow(0, first, count).fill_(2 * kCodeReach / (1 << bits));
+      first += count;
+    }
+    const std::string prefix = fmt::format("kvconvert.coded.{}.", block);
+    add(prefix + "encoder", basis.t().narrow(0, 0, k));
+    add(prefix + "decoder", basis.narrow(1, 0, k));
+    add(prefix + "mean", 0.1 * random_normal({n}, seed + 100));
+    add(prefix + "steps", steps);
   }
 
   void add(const std::string& name, const at::Tensor& tensor) {
@@ -152,6 +178,33 @@ KvPlan split_plan(const SyntheticCheckpoint& model, std::int64_t key_rank,
     group.value_rank = value_rank;
     group.rank = key_rank + value_rank;
     plan.groups.push_back(group);
+  }
+  plan.check();
+  return plan;
+}
+
+KvPlan coded_plan(const SyntheticCheckpoint& model, const CodedPlanOptions& options) {
+  KvPlan plan = empty_plan(model, "coded");
+  plan.layers.assign(plan.layers.size(), KvSource::kCoded);
+  plan.policy.sink_tokens = 2;
+  plan.policy.window_tokens = 6;
+  const int heads = options.scope == CodedScope::kHead ? static_cast<int>(model.num_kv_heads) : 1;
+  const int layers = options.scope == CodedScope::kGroup ? 2 : 1;
+  for (int first = 0; first < model.num_layers; first += layers) {
+    for (int head = 0; head < heads; ++head) {
+      CodedBlock block;
+      block.first_layer = first;
+      block.num_layers = std::min(layers, model.num_layers - first);
+      block.head = options.scope == CodedScope::kHead ? head : -1;
+      block.gain = options.gain;
+      std::copy(std::begin(options.coefficients), std::end(options.coefficients),
+                block.coefficients.begin());
+      if (block.num_coefficients() == 0) {
+        block.coefficients[8] =
+            2 * block.num_layers * (block.head < 0 ? plan.kv_dim() : plan.head_dim);
+      }
+      plan.coded.push_back(block);
+    }
   }
   plan.check();
   return plan;

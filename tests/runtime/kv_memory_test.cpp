@@ -3,6 +3,7 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -87,6 +88,35 @@ void fill_group(KvCache& cache, const at::Tensor& rows, std::int64_t rank) {
   }
 }
 
+// All layers in one block.
+void fill_coded(KvCache& cache, const at::Tensor& rows) {
+  CodedStore& store = cache.all_coded().front();
+  const std::int64_t k = cache.plan().coded.front().num_coefficients();
+  const at::Tensor steps = at::ones({k}, at::kFloat);
+  const std::int64_t coded = coded_tokens(cache.plan(), kTokens);
+  for (std::int64_t token = 0; token < coded; token += kStep) {
+    const at::Tensor z = testing::random_normal({std::min(kStep, coded - token), k}, 3);
+    store.codes.front().append(z, steps);
+  }
+  const std::int64_t left = kTokens - coded;
+  for (KeyValueStore& layer : store.exact) {
+    layer.append(rows.narrow(0, 0, left), rows.narrow(0, 0, left));
+  }
+}
+
+KvPlan coded_plan() {
+  KvPlan plan = plain_plan(kLayers, kHeads, kChannels);
+  plan.method = "coded";
+  plan.layers.assign(kLayers, KvSource::kCoded);
+  plan.coded = {{.first_layer = 0,
+                 .num_layers = kLayers,
+                 .head = -1,
+                 .coefficients = {0, 30, 40, 100, 200, 60, 8, 4, 2},
+                 .gain = true}};
+  plan.check();
+  return plan;
+}
+
 KvPlan group_plan(std::int64_t rank) {
   KvPlan plan = plain_plan(kLayers, kHeads, kChannels);
   plan.method = "commonkv";
@@ -101,12 +131,15 @@ TEST(KvMemory, GrowsAsTheFormulaSaysForEveryStoreAndType) {
   const at::Tensor rows = testing::random_normal({kStep, kHeads, kChannels}, 2);
   const auto plain = std::make_shared<const KvPlan>(plain_plan(kLayers, kHeads, kChannels));
   const auto grouped = std::make_shared<const KvPlan>(group_plan(kRank));
+  const auto coded = std::make_shared<const KvPlan>(coded_plan());
   const auto fill = [&](KvCache& cache) {
-    cache.plan().groups.empty() ? fill_plain(cache, rows) : fill_group(cache, rows, kRank);
+    !cache.plan().coded.empty()   ? fill_coded(cache, rows)
+    : cache.plan().groups.empty() ? fill_plain(cache, rows)
+                                  : fill_group(cache, rows, kRank);
   };
   for (const KvDtype dtype :
        {KvDtype::kFloat32, KvDtype::kBFloat16, KvDtype::kInt8, KvDtype::kInt4}) {
-    for (const auto& plan : {plain, grouped}) {
+    for (const auto& plan : {plain, grouped, coded}) {
       {
         KvCache first(plan, store_options(dtype));  // what only the first time allocates
         fill(first);
@@ -120,7 +153,7 @@ TEST(KvMemory, GrowsAsTheFormulaSaysForEveryStoreAndType) {
       EXPECT_EQ(static_cast<double>(options.pool->allocated_bytes()), expected);
       if (kMeasuresMemory) {
         EXPECT_NEAR(resident_bytes() - before, expected, 0.03 * expected + kOwnBytes)
-            << to_string(dtype) << (plan == plain ? " plain" : " group");
+            << to_string(dtype) << " " << plan->method;
       }
     }
   }

@@ -94,11 +94,14 @@ class RandomOperations {
       if (cache.plan().layers.back() == KvSource::kPlain) {
         codes = std::max(codes, cache.plain_layer(cache.plan().num_layers() - 1).num_codes());
       }
+      for (const CodedStore& layers : cache.all_coded()) {
+        codes = std::max(codes, layers.num_codes());
+      }
       for (const GroupTokens& tokens : cache.tokens()) {
         decided = std::max(decided, tokens.merged + tokens.unmerged);
       }
     }
-    EXPECT_EQ(codes > 0, is_integer(engine_.kv_dtype()));
+    EXPECT_EQ(codes > 0, is_integer(engine_.kv_dtype()) || !engine_.plan().coded.empty());
     EXPECT_EQ(decided > 0, !engine_.plan().groups.empty());
   }
 
@@ -202,6 +205,25 @@ TEST(RandomOperations, MergedIntegersEqualFreshSequences) {
     const KvPlan plan = short_window_plan(model, 2, MergeRule::kMean, unmerged);
     run_operations(*load(model, plan, cache_of("int4")), model, 1250, 0);
   }
+}
+
+TEST(RandomOperations, CodedFloatsEqualFreshSequences) {
+  const SyntheticCheckpoint model = tiny_model();
+  for (const testing::CodedScope scope :
+       {testing::CodedScope::kHead, testing::CodedScope::kGroup}) {
+    const KvPlan plan =
+        testing::coded_plan(model, {.scope = scope, .coefficients = {0, 2, 0, 3, 7}, .gain = true});
+    run_operations(*load(model, plan, cache_of("bfloat16")), model, 1250, 0);
+  }
+}
+
+// Plain layers become integers beside coded ones.
+TEST(RandomOperations, CodesBesideIntegersEqualFreshSequences) {
+  const SyntheticCheckpoint model = tiny_model();
+  KvPlan plan = testing::coded_plan(model, {.scope = testing::CodedScope::kLayer});
+  plan.layers.back() = KvSource::kPlain;
+  plan.coded.pop_back();
+  run_operations(*load(model, plan, cache_of("int8")), model, 1250, 0);
 }
 
 }  // namespace

@@ -1,0 +1,120 @@
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "model/parallel.h"
+#include "runtime/attention/coded_attention.h"
+#include "runtime/attention/decode.h"
+#include "runtime/attention/partial_attention.h"
+#include "runtime/attention/plain_attention.h"
+#include "runtime/kernels/coded_attention.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kProductsPerThread = std::int64_t{1} << 20;
+
+// One block's part of the query heads.
+struct BlockQuery {
+  DecodeAttentionParams params;
+  CodedSegment segment;
+  const CodedBlockFactors* factors;
+
+  std::int64_t width() const { return factors->steps.size(0) + 1; }  // of the sums
+  std::int64_t products_per_token() const {
+    return params.num_kv_heads * params.head_dim * width();
+  }
+};
+
+std::vector<BlockQuery> block_queries(const CodedLayer& layer, const DecodeAttentionParams& all) {
+  const CodedStore& store = layer.store;
+  const int blocks = store.layers.num_blocks;
+  std::vector<BlockQuery> queries;
+  for (int i = 0; i < blocks; ++i) {
+    const CodedBlockFactors& factors =
+        layer.factors.blocks[static_cast<std::size_t>(store.layers.first_block + i)];
+    DecodeAttentionParams params = all;
+    params.num_heads /= blocks;
+    params.num_kv_heads /= blocks;
+    params.query += i * params.num_heads * params.head_dim;
+    queries.push_back({.params = params,
+                       .segment = {.tiles = store.codes[static_cast<std::size_t>(i)].tiles(),
+                                   .keys = factors.keys.data() + layer.index * params.num_kv_heads,
+                                   .first_position = layer.plan.policy.sink_tokens},
+                       .factors = &factors});
+  }
+  return queries;
+}
+
+// Tokens first .. last - 1 in `chunks` parts or fewer, of whole tiles but for the first.
+std::vector<std::pair<std::int64_t, std::int64_t>> split(std::int64_t first, std::int64_t last,
+                                                         std::int64_t chunks) {
+  const std::int64_t tiles = (last - first / kTileTokens * kTileTokens) / kTileTokens;
+  const std::int64_t step = (tiles + chunks - 1) / chunks * kTileTokens;
+  std::vector<std::pair<std::int64_t, std::int64_t>> parts;
+  for (std::int64_t begin = first; begin < last; begin = parts.back().second) {
+    parts.emplace_back(begin, std::min(last, begin / kTileTokens * kTileTokens + step));
+  }
+  return parts;
+}
+
+// Sums of codes, divided by those of the exponentials, [num_heads, width], become values.
+at::Tensor values_of(const CodedBlockFactors& factors, const at::Tensor& sums, int index,
+                     std::int64_t num_kv_heads, std::int64_t head_dim) {
+  const std::int64_t k = factors.steps.size(0), channels = num_kv_heads * head_dim;
+  const at::Tensor z =
+      sums.narrow(1, 0, k) * factors.steps + sums.narrow(1, k, 1) * factors.first_levels;
+  const std::int64_t first = (2 * index + 1) * channels;
+  const at::Tensor decoder = factors.decoder.narrow(0, first, channels);
+  const at::Tensor mean = factors.mean.narrow(0, first, channels);
+  return at::baddbmm(mean.view({num_kv_heads, 1, head_dim}), z.view({num_kv_heads, -1, k}),
+                     decoder.view({num_kv_heads, head_dim, k}).transpose(1, 2))
+      .view({-1, head_dim});
+}
+
+}  // namespace
+
+PartialAttention attend_codes_partly(const Decoder& decoder, const CodedLayer& layer,
+                                     const at::Tensor& query, std::int64_t first) {
+  const ModelConfig& config = decoder.config();
+  const std::int64_t last = layer.store.num_codes();
+  const CodedKeys angles(decoder, layer.layer(), layer.plan.policy.sink_tokens + last);
+  const DecodeQuery whole(query, config.num_kv_heads, attention_rule(config, layer.layer()),
+                          angles.raw_keys);
+  const std::vector<BlockQuery> blocks = block_queries(layer, whole.params);
+  std::int64_t products = 0;
+  for (const BlockQuery& block : blocks) {
+    products += (last - first) * block.products_per_token();
+  }
+  const std::int64_t chunks =
+      std::clamp<std::int64_t>(products / kProductsPerThread, 1, at::get_num_threads());
+  const auto parts = split(first, last, chunks);
+  const auto per_block = static_cast<std::int64_t>(parts.size());
+  const auto count = static_cast<std::int64_t>(blocks.size()) * per_block;
+  std::deque<Partials> memory;  // of each block
+  for (const BlockQuery& block : blocks) {
+    memory.emplace_back(parts.size(), block.params.num_heads, block.width());
+  }
+  parallel_pieces(count, (count + chunks - 1) / chunks, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto of = static_cast<std::size_t>(i / per_block);
+      const auto part = static_cast<std::size_t>(i % per_block);
+      coded_attention_partial(blocks[of].params, blocks[of].segment, parts[part].first,
+                              parts[part].second, memory[of][part]);
+    }
+  });
+  std::vector<at::Tensor> outputs, logs;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const BlockQuery& block = blocks[i];
+    const PartialAttention sums = memory[i].combine();
+    outputs.push_back(values_of(*block.factors, sums.output, layer.index, block.params.num_kv_heads,
+                                config.head_dim));
+    logs.push_back(sums.log_sum);
+  }
+  return {at::cat(outputs), at::cat(logs)};
+}
+
+}  // namespace kvc

@@ -1,0 +1,40 @@
+#include "core/error.h"
+#include "runtime/attention/cache_segments.h"
+#include "runtime/attention/coded_attention.h"
+#include "runtime/attention/layer_source.h"
+
+namespace kvc {
+namespace {
+
+class CodedSource : public LayerSource {
+ public:
+  CodedSource(const SourceContext& context, const CodedLayers& layers)
+      : LayerSource(context, layers.first_layer, layers.num_layers) {}
+
+  void store(int layer, const NewTokens& tokens, KvCache& cache) override {
+    const bool raw = stores_raw_keys(context().decoder.config(), layer);
+    cache.coded(layer).exact[static_cast<std::size_t>(index_of(layer))].append(
+        raw ? tokens.raw_key : tokens.key, tokens.value);
+  }
+
+  at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
+                    const KvCache& cache) const override {
+    return attend_coded(
+        context().decoder,
+        CodedLayer{context().plan, context().factors.coded, cache.coded(layer), index_of(layer)},
+        query, positions);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<LayerSource> coded_source(const SourceContext& context, int layer) {
+  for (const CodedLayers& layers : coded_layers(context.plan)) {
+    if (layer < layers.first_layer + layers.num_layers) {
+      return std::make_unique<CodedSource>(context, layers);
+    }
+  }
+  fail("layer {}: no coded block covers it", layer);
+}
+
+}  // namespace kvc

@@ -1,0 +1,35 @@
+// The tensors of a plan's coded blocks, loaded once per engine; names in core/conversion_file.h.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/checkpoint.h"
+#include "core/kv_plan.h"
+#include "runtime/kernels/coded_keys.h"
+
+namespace kvc {
+
+// float32; n stacked channels (core/kv_sources.h), k coefficients.
+struct CodedBlockFactors {
+  at::Tensor encoder;  // [k, n]
+  at::Tensor
+      decoder;       // [n, k]; of keys as the kernel's integers say (runtime/kernels/coded_keys.h)
+  at::Tensor mean;   // [n]
+  at::Tensor steps;  // [k]
+  at::Tensor first_levels;         // [k], the value of code 0
+  std::vector<CodedKeyRows> keys;  // [num_layers of the block, its KV heads]
+};
+
+struct CodedFactors {
+  std::vector<CodedBlockFactors> blocks;  // [plan.coded.size()]
+
+  std::int64_t bytes() const;
+};
+
+// Throws Error naming a tensor that is missing or misshapen, or steps that are not positive.
+CodedFactors load_coded_factors(const Checkpoint& checkpoint, const KvPlan& plan);
+
+}  // namespace kvc

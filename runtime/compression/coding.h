@@ -1,0 +1,30 @@
+// Tokens of coded layers to codes and back (methods: docs/architecture.md).
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+#include "core/kv_plan.h"
+#include "model/decoder.h"
+#include "runtime/compression/coded_factors.h"
+#include "runtime/store/coded_store.h"
+
+namespace kvc {
+
+// Exact tokens outside the first policy.sink_tokens and the last policy.window_tokens become codes, as far
+// as they fill tiles.
+void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors& factors,
+                 CodedStore& store);
+
+// What codes of tokens stand for, one layer's, float32.
+struct DecodedTokens {
+  at::Tensor key;    // [n, num_kv_heads, head_dim] pre-RoPE, after its norm
+  at::Tensor value;  // likewise
+};
+// Layer `index` of the store's. first, count: whole tiles of the coded tokens.
+DecodedTokens decode_tokens(const KvPlan& plan, const CodedFactors& factors,
+                            const CodedStore& store, int index, std::int64_t first,
+                            std::int64_t count);
+
+}  // namespace kvc

@@ -1,0 +1,168 @@
+// Coded layers in the engine: exactness, bytes, forks and types.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/runtime/engine_fixture.h"
+#include "tests/runtime/factored_checkpoint.h"
+#include "tests/testing/tensor_matchers.h"
+#include "tests/testing/test_tensors.h"
+
+namespace kvc {
+namespace {
+
+using testing::CodedPlanOptions;
+using testing::CodedScope;
+using testing::kRounding;
+using testing::load;
+using testing::Row;
+using testing::SyntheticCheckpoint;
+using testing::tensors_close;
+
+constexpr std::int64_t kTokens = 140;  // four tiles and more
+
+Row ids_of(std::int64_t count = kTokens) { return testing::random_ids(1, count, 96, 3).front(); }
+
+double mean_error(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().mean().item<double>();
+}
+
+// Logits of a continuation that reads codes.
+at::Tensor continued(const Engine& engine, std::size_t chunk = 1) {
+  return testing::cached_logits(engine, ids_of(), 100, chunk).narrow(0, 100, kTokens - 100);
+}
+
+class CodedScopes : public ::testing::TestWithParam<std::tuple<CodedScope, bool, std::string>> {};
+
+TEST_P(CodedScopes, EightBitsOfAllCoefficientsAreNearlyExact) {
+  const auto [scope, gain, model_type] = GetParam();
+  SyntheticCheckpoint model{.model_type = model_type};
+  model.num_layers = 3;
+  const auto engine = load(model, coded_plan(model, {.scope = scope, .gain = gain}));
+  Sequence sequence = engine->new_sequence();
+  const at::Tensor actual = testing::cached_logits(*engine, ids_of(), 100, 1, sequence);
+  const at::Tensor expected = testing::plain_logits(model, ids_of());
+  EXPECT_TRUE(tensors_close(actual.narrow(0, 0, 100), expected.narrow(0, 0, 100), kRounding));
+  EXPECT_LT(mean_error(actual, expected), 0.02);
+  EXPECT_GT(sequence.cache().bytes().coded, 0);
+  testing::expect_exact_bytes(*engine, sequence);
+}
+
+TEST_P(CodedScopes, SeveralTokensAtATimeAreAsOneAtATime) {
+  const auto [scope, gain, model_type] = GetParam();
+  const SyntheticCheckpoint model{.model_type = model_type};
+  const auto engine = load(
+      model,
+      coded_plan(model, {.scope = scope, .coefficients = {0, 2, 3, 0, 5, 1, 2}, .gain = gain}));
+  EXPECT_TRUE(tensors_close(continued(*engine, 9), continued(*engine), kRounding));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, CodedScopes,
+    ::testing::Combine(::testing::Values(CodedScope::kHead, CodedScope::kLayer, CodedScope::kGroup),
+                       ::testing::Bool(),
+                       ::testing::Values("llama", "qwen2", "qwen3", "mistral", "gemma2")));
+
+TEST(CodedCache, MoreBitsLoseLess) {
+  const SyntheticCheckpoint model;
+  const at::Tensor expected = testing::plain_logits(model, ids_of()).narrow(0, 100, kTokens - 100);
+  double last = INFINITY;
+  for (const int bits : {1, 2, 4, 6, 8}) {
+    CodedPlanOptions options;
+    options.coefficients[bits] = 2 * model.num_kv_heads * model.head_dim;
+    const double error = mean_error(continued(*load(model, coded_plan(model, options))), expected);
+    EXPECT_LT(error, last) << bits;
+    last = error;
+  }
+}
+
+TEST(CodedCache, BytesAreTheFormulasAtEveryStep) {
+  const SyntheticCheckpoint model;
+  for (const std::int64_t page : {32, 64}) {
+    for (const CodedScope scope : {CodedScope::kHead, CodedScope::kGroup}) {
+      const auto engine = load(
+          model, coded_plan(model, {.scope = scope, .coefficients = {0, 3, 0, 5}, .gain = true}),
+          testing::pages_of(page));
+      Sequence sequence = engine->new_sequence();
+      engine->prefill({&sequence}, {ids_of(37)}, Engine::Rows::kLast);
+      testing::expect_exact_bytes(*engine, sequence);
+      for (const std::int64_t id : ids_of()) {
+        engine->extend({&sequence}, {{id}}, Engine::Rows::kLast);
+        testing::expect_exact_bytes(*engine, sequence);
+      }
+      EXPECT_EQ(sequence.cache().coded(0).num_codes(), 160);
+    }
+  }
+}
+
+TEST(CodedCache, APromptInPiecesAndInTurnsIsCodedAlike) {
+  const SyntheticCheckpoint model;
+  const KvPlan plan =
+      coded_plan(model, {.scope = CodedScope::kHead, .coefficients = {0, 0, 0, 0, 8}});
+  EngineOptions pieces;
+  pieces.prefill_chunk = 13;
+  EXPECT_TRUE(tensors_close(continued(*load(model, plan, pieces)), continued(*load(model, plan)),
+                            kRounding));
+}
+
+TEST(CodedCache, ForksShareCodesUntilOneWrites) {
+  const SyntheticCheckpoint model;
+  const auto engine = load(model, coded_plan(model, {.scope = CodedScope::kLayer}));
+  Sequence sequence = engine->new_sequence();
+  engine->prefill({&sequence}, {ids_of(100)}, Engine::Rows::kLast);
+  const std::int64_t alone = engine->pool().allocated_bytes();
+  Sequence fork = sequence.fork();
+  EXPECT_EQ(engine->pool().allocated_bytes(), alone);
+  engine->extend({&fork}, {ids_of(80)}, Engine::Rows::kLast);
+  Sequence fresh = engine->new_sequence();
+  engine->prefill({&fresh}, {ids_of(100)}, Engine::Rows::kLast);
+  const auto after = [&](Sequence& of) {
+    return engine->extend({&of}, {{5}}, Engine::Rows::kLast).front();
+  };
+  EXPECT_TRUE(tensors_close(after(sequence), after(fresh), 0));
+}
+
+TEST(CodedCache, ExactRowsTakeTheStorageType) {
+  const SyntheticCheckpoint model;
+  const KvPlan plan = coded_plan(model, {.scope = CodedScope::kHead});
+  const at::Tensor expected = testing::plain_logits(model, ids_of()).narrow(0, 100, kTokens - 100);
+  for (const char* dtype : {"bfloat16", "float16", "int8", "int4"}) {
+    const auto engine = load(model, plan, testing::cache_of(dtype));
+    Sequence sequence = engine->new_sequence();
+    testing::cached_logits(*engine, ids_of(), 100, 1, sequence);
+    testing::expect_exact_bytes(*engine, sequence);
+    EXPECT_LT(mean_error(continued(*engine), expected), 0.03) << dtype;
+  }
+}
+
+// Layers of every other kind beside coded ones, under an integer type.
+TEST(CodedCache, StandsBesidePlainLayers) {
+  const SyntheticCheckpoint model;
+  KvPlan plan = coded_plan(model, {.scope = CodedScope::kLayer});
+  plan.layers.front() = KvSource::kPlain;
+  plan.coded.erase(plan.coded.begin());
+  const auto engine = load(model, plan, testing::cache_of("int8"));
+  Sequence sequence = engine->new_sequence();
+  const at::Tensor logits = testing::cached_logits(*engine, ids_of(), 100, 1, sequence);
+  EXPECT_LT(mean_error(logits, testing::plain_logits(model, ids_of())), 0.03);
+  EXPECT_EQ(sequence.cache().plain_layer(0).num_codes(), sequence.cache().coded(1).num_codes());
+  testing::expect_exact_bytes(*engine, sequence);
+}
+
+TEST(CodedCache, RefusesPagesThatAreNoTiles) {
+  const SyntheticCheckpoint model;
+  const auto engine = load(model, coded_plan(model, {}), testing::pages_of(16));
+  try {
+    engine->new_sequence();
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("--page-tokens 32"));
+  }
+}
+
+}  // namespace
+}  // namespace kvc
