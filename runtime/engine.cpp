@@ -108,8 +108,12 @@ CacheTypes cache_types(const Checkpoint& checkpoint, const ModelConfig& config,
       options.dtype.empty() ? storage_dtype(checkpoint, config) : parse_scalar_type(options.dtype);
   types.kv = parse_kv_dtype(options.kv_dtype.empty() ? name_of(types.compute) : options.kv_dtype);
   const bool integer = is_integer(types.kv);
-  const bool codes = integer || !plan_of(checkpoint, config).coded.empty();
-  types.page_tokens = options.page_tokens.value_or(codes ? kQuantisedTokens : kPageTokens);
+  const bool coded = !plan_of(checkpoint, config).coded.empty();
+  types.page_tokens =
+      options.page_tokens.value_or(integer || coded ? kQuantisedTokens : kPageTokens);
+  KVC_CHECK(!coded || types.page_tokens % kQuantisedTokens == 0,
+            "KV cache of coded layers: pages of {} tokens, expected a multiple of {}",
+            types.page_tokens, kQuantisedTokens);
   if (integer) {
     check_integer(types.kv, config, types.page_tokens);
   }
