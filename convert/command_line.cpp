@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "convert/fusion/fusion_options.h"
 #include "convert/method_support.h"
 #include "convert/pipeline.h"
 #include "core/error.h"
@@ -42,7 +43,7 @@ void apply(const Words& words, PipelineOptions& options) {
 }
 
 void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
-  app.add_option("--method", settings.method, "commonkv or palu")->capture_default_str();
+  app.add_option("--method", settings.method, "commonkv, palu, fusedkv, fusedkv-lite, yoco or cla")->capture_default_str();
   // CLI11 assigns options in the order of their declaration: those below override the preset.
   app.add_option_function<std::string>(
       "--preset", [&settings](const std::string& name) { apply_preset(settings, name); },
@@ -120,10 +121,11 @@ Action declare_convert_options(CLI::App& app, CommonOptions& common) {
   auto words = std::make_shared<Words>();
   declare_pipeline(app, *options, *words);
   declare_method(app, options->settings, *words);
+  const auto apply_fusion = declare_fusion_options(app, options->settings.fusion);
   const auto list_models = std::make_shared<bool>(false);
   app.add_flag("--list-models", *list_models,
                "Print which families each method converts, and stop");
-  return [options, words, list_models, &app, &common] {
+  return [options, words, apply_fusion, list_models, &app, &common] {
     if (*list_models) {
       std::fputs((common.json ? dump_json(support_json()) : support_text()).c_str(), stdout);
       return;
@@ -131,8 +133,10 @@ Action declare_convert_options(CLI::App& app, CommonOptions& common) {
     KVC_CHECK_USAGE(!options->checkpoint.empty(), "checkpoint is required; see kvconvert --help");
     choose_method(app, *options);
     apply(*words, *options);
+    apply_fusion();
     KVC_CHECK_USAGE(options->num_sequences > 0, "--num-sequences must be positive");
     KVC_CHECK_USAGE(options->seq_len > 1, "--seq-len must be at least 2");
+    options->settings.fusion.any_fit = common.force;
     options->settings.seed = common.seed;
     options->settings.device = common.device == "auto" ? "cpu" : common.device;
     options->force = common.force;

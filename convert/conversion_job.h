@@ -29,6 +29,8 @@ struct ConversionJob {
   const std::filesystem::path& directory;  // for scratch files
   KvPlan& plan;                            // ranks and the like may fall to what is effective
   FactorSpill& factors;                    // takes the tensors
+  std::vector<FusedReport>& fused_report;  // takes what the fits of fused layers are worth
+  Json& distillation;                      // likewise what a distillation reports
 };
 
 }  // namespace kvc

@@ -53,7 +53,7 @@ KvPlan final_plan(const Sources& sources, const ConvertSettings& settings, bool 
 }
 
 std::vector<GroupReport> convert_plan(const Sources& sources, const ConvertInputs& inputs,
-                                      const ConvertSettings& settings, KvPlan& plan,
+                                      const ConvertSettings& settings, Conversion& conversion,
                                       const std::filesystem::path& directory) {
   FactorSpill factors(directory);
   ConversionJob job{sources.checkpoint,
@@ -64,8 +64,10 @@ std::vector<GroupReport> convert_plan(const Sources& sources, const ConvertInput
                     sources.fisher,
                     factor_device(settings.device),
                     directory,
-                    plan,
-                    factors};
+                    conversion.plan,
+                    factors,
+                    conversion.fused,
+                    conversion.distillation};
   std::vector<GroupReport> reports = find_method(settings.method).convert(job);
   factors.assemble();
   return reports;
@@ -90,7 +92,7 @@ void convert(const ConvertInputs& inputs, const ConvertSettings& settings) {
   OutputDirectory output(inputs.out, inputs.force);
   Conversion conversion;
   conversion.plan = final_plan(sources, settings, inputs.force);
-  conversion.report = convert_plan(sources, inputs, settings, conversion.plan, output.path());
+  conversion.report = convert_plan(sources, inputs, settings, conversion, output.path());
   conversion.settings = to_json(settings);
   conversion.calibration_hashes = sources.tokens.source_hashes;
   conversion.provenance = conversion_provenance(sources.checkpoint, sources.tokens, settings);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "convert/fusion/fusion_settings.h"
 #include "core/checkpoint.h"
 #include "core/conversion_file.h"
 #include "core/json.h"
@@ -58,6 +59,7 @@ struct ConvertSettings {
   std::int64_t block_tokens = 64;
   std::int64_t heads_per_group = 0;  // palu: KV heads factorised together; 0: all
   std::int64_t context = 0;  // tokens the plan's table is computed for; 0: min(max_position, 8192)
+  FusionSettings fusion;     // fusedkv and its relatives
   std::uint64_t seed = 0;
   std::string device = "cpu";  // "cuda" factorises through cuSOLVER
 };

@@ -20,12 +20,16 @@ TensorSource in_memory(const std::string& name, const at::Tensor& tensor) {
 }  // namespace
 
 void FactorSpill::add(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  add(fmt::format("kvconvert.groups.{}.", num_groups_++), tensors);
+}
+
+void FactorSpill::add(const std::string& prefix,
+                      const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
   std::vector<TensorSource> sources;
   for (const auto& [name, tensor] : tensors) {
-    sources.push_back(
-        in_memory(fmt::format("kvconvert.groups.{}.{}", files_.size(), name), tensor));
+    sources.push_back(in_memory(prefix + name, tensor));
   }
-  files_.push_back(directory_ / fmt::format("group-{}.safetensors", files_.size()));
+  files_.push_back(directory_ / fmt::format("part-{}.safetensors", files_.size()));
   write_safetensors(files_.back(), std::move(sources));
 }
 

@@ -1,5 +1,5 @@
-// A conversion's factors on their way to conversion.safetensors: each group's go to a file of their
-// own as soon as they are known, so that one group is in memory at a time.
+// A conversion's factors on their way to conversion.safetensors: each part's go to a file of their
+// own as soon as they are known, so that one part is in memory at a time.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,7 +16,9 @@ class FactorSpill {
   // Files appear in `directory`, an output under construction.
   explicit FactorSpill(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-  // The next group's tensors, contiguous float32.
+  // Tensors of one part of a plan, contiguous float32, under names that begin with `prefix`.
+  void add(const std::string& prefix, const std::vector<std::pair<std::string, at::Tensor>>& tensors);
+  // The next group's.
   void add(const std::vector<std::pair<std::string, at::Tensor>>& tensors);
   // Writes conversion.safetensors from all of them and removes their files.
   void assemble();
@@ -24,6 +26,7 @@ class FactorSpill {
  private:
   std::filesystem::path directory_;
   std::vector<std::filesystem::path> files_;
+  int num_groups_ = 0;
 };
 
 }  // namespace kvc

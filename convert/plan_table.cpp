@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "convert/fusion/fusion_row.h"
 #include "convert/latent/kept_range.h"
 #include "model/cache_plan.h"
 #include "model/tensor_names.h"
@@ -109,6 +110,7 @@ PlanRow group_row(const PlanTable& table, int index, const ModelConfig& config,
   const TokenBytes bytes = token_bytes(table.plan, index, table.dtype);
   const KeptRange range = group_kept_range(table.plan, index, table.context, table.dtype);
   PlanRow row;
+  row.source = KvSource::kLatent;
   row.group = index;
   row.first_layer = group.first_layer;
   row.num_layers = group.num_layers;
@@ -126,28 +128,38 @@ PlanRow group_row(const PlanTable& table, int index, const ModelConfig& config,
   return row;
 }
 
+PlanRow plain_row(const PlanTable& table, int first_layer, int num_layers) {
+  PlanRow row;
+  row.first_layer = first_layer;
+  row.num_layers = num_layers;
+  row.plain_bytes = num_layers * plain_layer_bytes(table.plan, 1, table.dtype);
+  row.unmerged_bytes = row.merged_bytes = row.plain_bytes;
+  return row;
+}
+
 void add_rows(PlanTable& table, const ModelConfig& config, const ConvertSettings& settings) {
+  const auto source_of = [&](int layer) {
+    return table.plan.layers[static_cast<std::size_t>(layer)];
+  };
   for (int layer = 0; layer < table.plan.num_layers();) {
-    const int group = table.plan.group_of(layer);
-    if (group >= 0) {
-      table.rows.push_back(group_row(table, group, config, settings));
-    } else {
-      PlanRow row;
-      row.first_layer = layer;
-      while (layer + row.num_layers < table.plan.num_layers() &&
-             table.plan.group_of(layer + row.num_layers) < 0) {
-        ++row.num_layers;
-      }
-      row.plain_bytes = row.num_layers * plain_layer_bytes(table.plan, 1, table.dtype);
-      row.unmerged_bytes = row.merged_bytes = row.plain_bytes;
-      table.rows.push_back(row);
+    const KvSource source = source_of(layer);
+    int count = 1;
+    while (layer + count < table.plan.num_layers() && source_of(layer + count) == source) {
+      ++count;
     }
+    table.rows.push_back(source == KvSource::kLatent
+                             ? group_row(table, table.plan.group_of(layer), config, settings)
+                         : source == KvSource::kFused ? fused_row(table, config, layer, count)
+                                                      : plain_row(table, layer, count));
     layer += table.rows.back().num_layers;
     table.weights_growth_bytes += table.rows.back().weights_growth_bytes;
   }
 }
 
 void add_notes(PlanTable& table, const ModelConfig& config, const ConvertSettings& settings) {
+  if (!table.plan.fused.empty()) {
+    add_fusion_notes(table, settings);
+  }
   if (table.plan.groups.empty()) {
     return;
   }

@@ -13,8 +13,9 @@
 
 namespace kvc {
 
-// One latent group, or a run of adjacent layers that stay plain (group -1).
+// One latent group, or a run of adjacent layers of another source (group -1).
 struct PlanRow {
+  KvSource source = KvSource::kPlain;
   int group = -1, first_layer = 0, num_layers = 0;
   std::int64_t rank = 0;
   std::int64_t plain_bytes = 0, unmerged_bytes = 0, merged_bytes = 0;  // per token

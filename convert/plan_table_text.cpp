@@ -17,7 +17,7 @@ std::string layers_text(const PlanRow& row) {
 double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 std::string row_text(const PlanRow& row) {
-  const std::string name = row.group < 0 ? "plain" : fmt::format("{}", row.group);
+  const std::string name = row.group < 0 ? to_string(row.source) : fmt::format("{}", row.group);
   const std::string rank = row.group < 0 ? "-" : fmt::format("{}", row.rank);
   const std::string ends = row.ends.empty() ? "" : "  ends: " + row.ends;
   return fmt::format(
@@ -30,6 +30,7 @@ std::string row_text(const PlanRow& row) {
 Json to_json(const PlanRow& row) {
   Json json;
   json["group"] = row.group < 0 ? Json(nullptr) : Json(row.group);
+  json["source"] = to_string(row.source);
   json["first_layer"] = row.first_layer;
   json["num_layers"] = row.num_layers;
   json["rank"] = row.rank;

@@ -82,6 +82,7 @@ Json to_json(const ConvertSettings& settings) {
   json["block_tokens"] = settings.block_tokens;
   json["heads_per_group"] = settings.heads_per_group;
   json["context"] = settings.context;
+  json["fusion"] = to_json(settings.fusion);
   json["seed"] = settings.seed;
   json["device"] = settings.device;
   return json;

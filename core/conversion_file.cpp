@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/error.h"
+#include "core/json_fields.h"
 
 namespace kvc {
 namespace {
@@ -78,7 +81,44 @@ std::vector<GroupReport> read_report(const Hdf5Reader& file, std::int64_t count)
   return report;
 }
 
+// Nothing where no layer was fused.
+void write_fused(Hdf5Writer& file, const std::vector<FusedReport>& fused) {
+  Json json = Json::array();
+  for (const FusedReport& layer : fused) {
+    json.push_back(to_json(layer));
+  }
+  if (!fused.empty()) {
+    file.dataset("/fused", dump_json(json));
+  }
+}
+
+FusedReport fused_report_from_json(const Json& json, const std::string& subject) {
+  JsonFields fields(json, subject);
+  FusedReport report;
+  fields.read("layer", report.layer);
+  fields.read("key_r2", report.key_r2);
+  fields.read("value_r2", report.value_r2);
+  fields.read("stays_plain", report.stays_plain);
+  fields.done();
+  return report;
+}
+
+// The JSON in a dataset that files need not have; null there.
+Json optional_json(const Hdf5Reader& file, const std::string& path) {
+  const std::vector<std::string> names = file.children("/");
+  return std::find(names.begin(), names.end(), path.substr(1)) == names.end()
+             ? Json()
+             : parse_json(file.text(path), file.path().string() + ":" + path);
+}
+
 }  // namespace
+
+Json to_json(const FusedReport& report) {
+  return {{"layer", report.layer},
+          {"key_r2", report.key_r2},
+          {"value_r2", report.value_r2},
+          {"stays_plain", report.stays_plain}};
+}
 
 Json to_json(const GroupReport& report) {
   Json json;
@@ -99,6 +139,10 @@ void write_conversion(const std::filesystem::path& directory, const Conversion& 
   file.dataset("/settings", dump_json(conversion.settings));
   file.dataset("/calibration_hashes", dump_json(Json(conversion.calibration_hashes)));
   write_report(file, conversion.report);
+  write_fused(file, conversion.fused);
+  if (!conversion.distillation.is_null()) {
+    file.dataset("/distillation", dump_json(conversion.distillation));
+  }
   for (std::size_t i = 0; i < conversion.plan.groups.size(); ++i) {
     const std::vector<double>& weights = conversion.plan.groups[i].merge_weights;
     if (!weights.empty()) {
@@ -129,6 +173,10 @@ Conversion read_conversion(const std::filesystem::path& path) {
     conversion.calibration_hashes.push_back(hash.get<std::string>());
   }
   conversion.report = read_report(file, static_cast<std::int64_t>(conversion.plan.groups.size()));
+  for (const Json& layer : optional_json(file, "/fused")) {
+    conversion.fused.push_back(fused_report_from_json(layer, subject + ":/fused"));
+  }
+  conversion.distillation = optional_json(file, "/distillation");
   conversion.tensors = directory / kTensorsName;
   return conversion;
 }

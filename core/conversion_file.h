@@ -47,9 +47,18 @@ struct GroupReport {
   std::vector<double> singular_values;  // s_i, descending, kept ones
 };
 
+// What the report says of one layer that a method fused.
+struct FusedReport {
+  int layer = 0;
+  double key_r2 = 0, value_r2 = 0;  // of its keys and values on calibration data
+  bool stays_plain = false;         // its fit was too bad (kvconvert --mixed)
+};
+
 struct Conversion {
   KvPlan plan;
   std::vector<GroupReport> report;  // [num_groups]
+  std::vector<FusedReport> fused;   // ascending by layer
+  Json distillation;                // steps and KL divergences of a distillation; null: none
   Json settings;
   std::vector<std::string> calibration_hashes;  // SHA-256 of the calibration texts
   Provenance provenance;
@@ -57,6 +66,7 @@ struct Conversion {
 };
 
 Json to_json(const GroupReport& report);
+Json to_json(const FusedReport& report);
 // Writes <directory>/conversion.h5; the caller writes the tensors.
 void write_conversion(const std::filesystem::path& directory, const Conversion& conversion);
 // `path`: the directory or the conversion.h5 in it.

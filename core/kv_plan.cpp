@@ -157,6 +157,22 @@ void check_coded(const KvPlan& plan) {
   check_cover(plan, KvSource::kCoded, covered, "coded block");
 }
 
+// Heads of a fused layer's sources, of which there are `num_sources`.
+void check_heads(const KvPlan& plan, const FusedLayer& fused, const std::vector<int>& heads,
+                 std::size_t num_sources) {
+  KVC_CHECK(heads.empty() ||
+                (fused.form != FusionForm::kFull &&
+                 heads.size() == num_sources * static_cast<std::size_t>(plan.num_kv_heads)),
+            "KV plan: fused layer {} of form {} names {} heads of {} sources, expected none or, unless "
+            "the form is full, {} of each",
+            fused.layer, to_string(fused.form), heads.size(), num_sources, plan.num_kv_heads);
+  for (const int head : heads) {
+    KVC_CHECK(head >= 0 && head < plan.num_kv_heads,
+              "KV plan: fused layer {} reads KV head {}, expected 0 to {}", fused.layer, head,
+              plan.num_kv_heads - 1);
+  }
+}
+
 void check_fused(const KvPlan& plan) {
   std::vector<bool> covered(plan.layers.size(), false);
   int next = 0;
@@ -176,6 +192,8 @@ void check_fused(const KvPlan& plan) {
         least = source + 1;
       }
     }
+    check_heads(plan, fused, fused.key_heads, fused.key_sources.size());
+    check_heads(plan, fused, fused.value_heads, fused.value_sources.size());
   }
   check_cover(plan, KvSource::kFused, covered, "fused layer");
 }

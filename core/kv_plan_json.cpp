@@ -97,10 +97,17 @@ CodedBlock coded_from_json(const Json& json, const std::string& subject) {
 }
 
 Json fused_to_json(const FusedLayer& fused) {
-  return {{"layer", fused.layer},
-          {"form", to_string(fused.form)},
-          {"key_sources", fused.key_sources},
-          {"value_sources", fused.value_sources}};
+  Json json = {{"layer", fused.layer},
+               {"form", to_string(fused.form)},
+               {"key_sources", fused.key_sources},
+               {"value_sources", fused.value_sources}};
+  if (!fused.key_heads.empty()) {
+    json["key_heads"] = fused.key_heads;
+  }
+  if (!fused.value_heads.empty()) {
+    json["value_heads"] = fused.value_heads;
+  }
+  return json;
 }
 
 FusedLayer fused_from_json(const Json& json, const std::string& subject) {
@@ -110,6 +117,12 @@ FusedLayer fused_from_json(const Json& json, const std::string& subject) {
   fields.read("form", fused.form, parse_fusion_form);
   fused.key_sources = fields.integers<int>("key_sources");
   fused.value_sources = fields.integers<int>("value_sources");
+  if (json.contains("key_heads")) {
+    fused.key_heads = fields.integers<int>("key_heads");
+  }
+  if (json.contains("value_heads")) {
+    fused.value_heads = fields.integers<int>("value_heads");
+  }
   fields.done();
   return fused;
 }

@@ -58,6 +58,9 @@ struct FusedLayer {
   int layer = 0;
   FusionForm form = FusionForm::kChannel;
   std::vector<int> key_sources, value_sources;  // plain layers below, ascending
+  // Form channel and complex: the KV heads of the sources that this layer's read, [sources, num_kv_heads]
+  // row by row. Empty: its own number in each.
+  std::vector<int> key_heads{}, value_heads{};
 };
 
 }  // namespace kvc

@@ -5,7 +5,7 @@
 namespace kvc {
 
 std::span<const Method> methods() {
-  static const Method kMethods[] = {kCommonKv, kPalu};
+  static const Method kMethods[] = {kCommonKv, kPalu, kFusedKv, kFusedKvLite, kYoco, kCla};
   return kMethods;
 }
 

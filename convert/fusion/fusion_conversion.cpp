@@ -1,0 +1,162 @@
+#include "convert/fusion/fusion_conversion.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "convert/fusion/fusion_fit.h"
+#include "convert/fusion/fusion_plan.h"
+#include "core/error.h"
+#include "core/progress.h"
+
+namespace kvc {
+namespace {
+
+struct LayerFit {
+  FusionFit key, value;
+};
+
+std::vector<int> searched_sources(const ConversionJob& job, int layer) {
+  return readable_sources(job.config, layer, storage_layers(job.config, job.settings.fusion));
+}
+
+// Layers that the fit of each layer may read. [num_layers]
+std::vector<std::vector<int>> sources_of_fits(const ConversionJob& job) {
+  std::vector<std::vector<int>> sources(job.plan.layers.size());
+  for (const FusedLayer& layer : job.plan.fused) {
+    std::vector<int>& own = sources[static_cast<std::size_t>(layer.layer)];
+    if (job.settings.fusion.sources == FusionSources::kSearch) {
+      own = searched_sources(job, layer.layer);
+      continue;
+    }
+    own = layer.key_sources;
+    own.insert(own.end(), layer.value_sources.begin(), layer.value_sources.end());
+  }
+  return sources;
+}
+
+ProductScope scope_of(const FusionSettings& settings) {
+  return settings.form == FusionForm::kFull          ? ProductScope::kMatrices
+         : settings.head_map == HeadMap::kSearch ? ProductScope::kAllHeads
+                                                 : ProductScope::kSameHead;
+}
+
+FusionFit fit_part(const ConversionJob& job, const FusionMoments& moments, FusionWeights weights,
+                   KvPart part, const FusedLayer& layer) {
+  const FusionSettings& settings = job.settings.fusion;
+  const std::vector<int>& sources =
+      part == KvPart::kKey ? layer.key_sources : layer.value_sources;
+  if (weights == FusionWeights::kOnes) {
+    return fit_ones(moments, part, layer.layer, sources);
+  }
+  if (settings.form == FusionForm::kFull) {
+    return fit_matrices(moments, part, layer.layer, sources);
+  }
+  if (settings.sources == FusionSources::kSearch) {
+    return search_sources(moments, part, layer.layer,
+                          searched_sources(job, layer.layer), settings.form,
+                          settings.head_map);
+  }
+  return fit_vectors(moments, part, layer.layer, sources, settings.form, settings.head_map);
+}
+
+std::vector<int> head_list(const FusionFit& fit, HeadMap head_map) {
+  if (head_map == HeadMap::kSame || !fit.heads.defined()) {
+    return {};
+  }
+  const at::Tensor heads = fit.heads.to(at::kInt).contiguous();
+  const int* first = heads.const_data_ptr<int>();
+  return {first, first + heads.numel()};
+}
+
+std::string fit_table(const std::vector<FusedReport>& fits) {
+  std::string table;
+  for (const FusedReport& fit : fits) {
+    table += fmt::format("\n  layer {:>3}: keys {:.3f}, values {:.3f}", fit.layer, fit.key_r2,
+                         fit.value_r2);
+  }
+  return table;
+}
+
+void check_fits(const ConversionJob& job) {
+  const FusionSettings& settings = job.settings.fusion;
+  int below = 0;
+  for (const FusedReport& fit : job.fused_report) {
+    below += std::min(fit.key_r2, fit.value_r2) < settings.min_r2 ? 1 : 0;
+  }
+  KVC_CHECK(
+      below == 0 || settings.any_fit || settings.mixed,
+      "--method {}: {} of {} fused layers do not follow from their sources: R^2 is below --min-r2 "
+      "{:g} on the calibration text{}\nFactors per channel fitted after training are bad on "
+      "pretrained models, whose layers have no reason to match channel by channel; FusedKV is "
+      "trained from scratch. Use --fusion matrices, --mixed to leave such layers plain, another "
+      "method (--method commonkv), or --force to convert all the same",
+      job.settings.method, below, job.fused_report.size(), settings.min_r2,
+      fit_table(job.fused_report));
+}
+
+void keep_fit(ConversionJob& job, FusedLayer& layer, const LayerFit& fit) {
+  layer.key_sources = fit.key.sources;
+  layer.value_sources = fit.value.sources;
+  layer.key_heads = head_list(fit.key, job.settings.fusion.head_map);
+  layer.value_heads = head_list(fit.value, job.settings.fusion.head_map);
+}
+
+void drop_layers(ConversionJob& job) {
+  const FusionSettings& settings = job.settings.fusion;
+  std::vector<FusedLayer> kept;
+  for (std::size_t i = 0; i < job.plan.fused.size(); ++i) {
+    FusedReport& fit = job.fused_report[i];
+    fit.stays_plain =
+        settings.mixed && std::min(fit.key_r2, fit.value_r2) < settings.min_r2;
+    if (fit.stays_plain) {
+      job.plan.layers[static_cast<std::size_t>(fit.layer)] = KvSource::kPlain;
+      log_info(fmt::format("layer {} stays plain: R^2 of keys {:.3f}, of values {:.3f}", fit.layer,
+                           fit.key_r2, fit.value_r2));
+    } else {
+      kept.push_back(std::move(job.plan.fused[i]));
+    }
+  }
+  job.plan.fused = std::move(kept);
+  KVC_CHECK(!job.plan.fused.empty(),
+            "--method {}: no layer follows from its sources with an R^2 of --min-r2 {:g}, so that all "
+            "would stay plain{}\nUse --fusion matrices or another method (--method commonkv)",
+            job.settings.method, settings.min_r2, fit_table(job.fused_report));
+}
+
+at::Tensor as_stored(const at::Tensor& weight, const std::vector<std::int64_t>& shape) {
+  return weight.reshape(shape).to(at::kFloat).contiguous();
+}
+
+}  // namespace
+
+std::vector<GroupReport> convert_fused_layers(ConversionJob& job, FusionWeights weights) {
+  const FusionMoments moments =
+      measure_fusion_moments(job, sources_of_fits(job), scope_of(job.settings.fusion));
+  std::map<int, LayerFit> fits;
+  for (FusedLayer& layer : job.plan.fused) {
+    const LayerFit fit{fit_part(job, moments, weights, KvPart::kKey, layer),
+                       fit_part(job, moments, weights, KvPart::kValue, layer)};
+    job.fused_report.push_back(
+        {.layer = layer.layer, .key_r2 = fit.key.r2, .value_r2 = fit.value.r2});
+    fits[layer.layer] = fit;
+  }
+  check_fits(job);
+  for (FusedLayer& layer : job.plan.fused) {
+    keep_fit(job, layer, fits.at(layer.layer));
+  }
+  drop_layers(job);
+  for (const FusedLayer& layer : job.plan.fused) {
+    const LayerFit& fit = fits.at(layer.layer);
+    job.factors.add(
+        fmt::format("kvconvert.fused.{}.", layer.layer),
+        {{"key", as_stored(fit.key.weight, fused_shape(job.plan, layer, true))},
+         {"value", as_stored(fit.value.weight, fused_shape(job.plan, layer, false))}});
+  }
+  return {};
+}
+
+}  // namespace kvc

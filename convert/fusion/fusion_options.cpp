@@ -1,0 +1,62 @@
+#include "convert/fusion/fusion_options.h"
+
+#include <memory>
+#include <string>
+
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+struct Words {
+  std::string fusion, pair, sources, head_map;
+};
+
+template <typename Value>
+void parse_word(const char* flag, const std::string& word, Value (*parse)(const std::string&),
+                Value& value) {
+  try {
+    value = word.empty() ? value : parse(word);
+  } catch (const Error& error) {
+    fail_usage("{}: {}", flag, error.what());
+  }
+}
+
+void apply(const Words& words, FusionSettings& settings) {
+  parse_word("--pair", words.pair, parse_pair, settings.form);
+  parse_word("--fusion", words.fusion, parse_fusion, settings.form);
+  KVC_CHECK_USAGE(words.pair.empty() || settings.form != FusionForm::kFull,
+                  "--pair {}: is for --fusion vectors; leave it out with matrices", words.pair);
+  if (words.fusion == "vectors" && !words.pair.empty()) {
+    settings.form = parse_pair(words.pair);
+  }
+  if (settings.form == FusionForm::kFull) {
+    settings.sources = FusionSources::kAll;
+  }
+  parse_word("--sources", words.sources, parse_fusion_sources, settings.sources);
+  parse_word("--head-map", words.head_map, parse_head_map, settings.head_map);
+}
+
+}  // namespace
+
+std::function<void()> declare_fusion_options(CLI::App& app, FusionSettings& settings) {
+  const auto words = std::make_shared<Words>();
+  app.add_option("--storage-layers", settings.storage_layers,
+                 "fusedkv: bottom layers that store keys and values (0: half)");
+  app.add_option("--fusion", words->fusion,
+                 "fusedkv: vectors (default), a factor per channel, or matrices over all of them");
+  app.add_option("--pair", words->pair,
+                 "fusedkv: factor of a RoPE pair of keys: tied (default) or complex");
+  app.add_option("--sources", words->sources,
+                 "fusedkv: layers read: paper (default: bottom and middle), search, or all (default "
+                 "of matrices)");
+  app.add_option("--head-map", words->head_map,
+                 "fusedkv: KV heads read: same (default) or search");
+  app.add_option("--min-r2", settings.min_r2,
+                 "fusedkv: R^2 below which a layer's fit is refused (--force: none)")
+      ->capture_default_str();
+  app.add_flag("--mixed", settings.mixed, "fusedkv: layers below --min-r2 stay plain");
+  return [words, &settings] { apply(*words, settings); };
+}
+
+}  // namespace kvc

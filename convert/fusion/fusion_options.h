@@ -1,0 +1,15 @@
+// The flags of fused layers.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+
+#include "convert/fusion/fusion_settings.h"
+
+namespace kvc {
+
+// Declares them; call the result once flags are parsed (UsageError for a word that none of them knows).
+std::function<void()> declare_fusion_options(CLI::App& app, FusionSettings& settings);
+
+}  // namespace kvc

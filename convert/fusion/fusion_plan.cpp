@@ -1,0 +1,89 @@
+#include "convert/fusion/fusion_plan.h"
+
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+#include "model/cache_plan.h"
+#include "model/fused_kv.h"
+
+namespace kvc {
+namespace {
+
+constexpr const char* kWaysOut =
+    "use --sources search, which passes over such layers, --mixed to leave this one plain, or another "
+    "number of --storage-layers";
+
+// One sentence where a layer cannot be what the plan says; empty otherwise.
+std::string why_not_fused(const ModelConfig& config, const FusedLayer& layer) {
+  if (layer.key_sources.empty() || layer.value_sources.empty()) {
+    return fmt::format(
+        "no storage layer has its RoPE and a window as long; {}",
+        "use --mixed to leave this layer plain, or another number of --storage-layers");
+  }
+  for (const auto* sources : {&layer.key_sources, &layer.value_sources}) {
+    for (const int source : *sources) {
+      if (!can_read(config, layer.layer, source)) {
+        return fmt::format(
+            "cannot read the keys and values of layer {}: its RoPE differs or its window is "
+            "shorter; {}",
+            source, kWaysOut);
+      }
+    }
+  }
+  if (layer.form == FusionForm::kFull && config.depends_on_length(layer.layer)) {
+    return "its RoPE depends on the length of the text, so that stored keys cannot be turned back "
+           "for --fusion matrices; use --fusion vectors";
+  }
+  return "";
+}
+
+}  // namespace
+
+int storage_layers(const ModelConfig& config, const FusionSettings& settings) {
+  const int count =
+      settings.storage_layers > 0 ? settings.storage_layers : (config.num_layers + 1) / 2;
+  KVC_CHECK(count < config.num_layers,
+            "--storage-layers {}: the model has {} layers, so that none would be fused; use at most "
+            "{}",
+            count, config.num_layers, config.num_layers - 1);
+  return count;
+}
+
+KvPlan fused_plan(const ModelConfig& config, const FusionSettings& settings,
+                  std::vector<FusedLayer> fused) {
+  KvPlan plan = plain_plan(config);
+  plan.key_norm = config.arch->qk_norm != QkNorm::kNone;
+  for (FusedLayer& layer : fused) {
+    const std::string reason = why_not_fused(config, layer);
+    if (!reason.empty() && settings.mixed) {
+      continue;
+    }
+    KVC_CHECK(reason.empty(), "layer {}: {}", layer.layer, reason);
+    plan.layers[static_cast<std::size_t>(layer.layer)] = KvSource::kFused;
+    plan.fused.push_back(std::move(layer));
+  }
+  return plan;
+}
+
+std::vector<FusedLayer> upper_layers(const ModelConfig& config, const FusionSettings& settings,
+                                     const std::function<FusedLayer(int layer)>& layer_of) {
+  std::vector<FusedLayer> layers;
+  for (int layer = storage_layers(config, settings); layer < config.num_layers; ++layer) {
+    layers.push_back(layer_of(layer));
+    layers.back().layer = layer;
+  }
+  return layers;
+}
+
+std::vector<int> readable_sources(const ModelConfig& config, int layer, int num_storage) {
+  std::vector<int> sources;
+  for (int source = 0; source < num_storage; ++source) {
+    if (can_read(config, layer, source)) {
+      sources.push_back(source);
+    }
+  }
+  return sources;
+}
+
+}  // namespace kvc

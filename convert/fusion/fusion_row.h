@@ -1,0 +1,14 @@
+// A run of fused layers in the table of --plan.
+#pragma once
+
+#include "convert/plan_table.h"
+
+namespace kvc {
+
+// Layers first_layer .. first_layer + num_layers - 1, all fused.
+PlanRow fused_row(const PlanTable& table, const ModelConfig& config, int first_layer,
+                  int num_layers);
+// What fused layers cost in time and what they presume.
+void add_fusion_notes(PlanTable& table, const ConvertSettings& settings);
+
+}  // namespace kvc

@@ -1,0 +1,62 @@
+// Keys and values of a layer that stores none: combinations of other layers' (plan source `fused`, core/kv_sources.h;
+// FusedKV, arXiv 2512.03870). Differentiable, of any floating type.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint.h"
+#include "core/kv_plan.h"
+#include "model/config.h"
+
+namespace kvc {
+
+// A head's channels in pairs: those that RoPE turns together, then the channels that it leaves alone,
+// halves again.
+struct ChannelPairs {
+  at::Tensor first, second;     // [head_dim / 2] channels
+  std::int64_t num_turned = 0;  // pairs that RoPE turns; they come first
+};
+ChannelPairs channel_pairs(const ModelConfig& config, int layer);
+
+// The keys, or the values, of one fused layer.
+struct Fusion {
+  FusionForm form = FusionForm::kChannel;
+  // channel [sources, num_kv_heads, head_dim]; complex [sources, 2, num_kv_heads, head_dim / 2], real and
+  // imaginary part of every pair's factor; full [kv_dim, sources * kv_dim]
+  at::Tensor weight;
+  at::Tensor heads;  // [sources, num_kv_heads] int64, or undefined: each head reads its own number
+
+  std::int64_t num_sources(std::int64_t kv_dim) const {
+    return form == FusionForm::kFull ? weight.size(1) / kv_dim : weight.size(0);
+  }
+};
+
+// What the layer reads, from the sources' rows [num_tokens, num_kv_heads, head_dim] each. The same shape.
+// Keys: before or after RoPE, all alike, but form full takes them before.
+at::Tensor fuse(const Fusion& fusion, const ChannelPairs& pairs,
+                const std::vector<at::Tensor>& sources);
+// q . fuse(...) = sum_s fold_query(..., s, q) . source s, for forms channel and complex. query
+// [num_tokens, num_heads, head_dim], rotated like the keys.
+at::Tensor fold_query(const Fusion& fusion, const ChannelPairs& pairs, std::int64_t source,
+                      const at::Tensor& query);
+
+struct FusedWeights {
+  Fusion key, value;
+};
+
+// Names, shapes and types as in core/conversion_file.h. Error naming a tensor that is missing or misshapen.
+FusedWeights load_fused_weights(const Checkpoint& checkpoint, const KvPlan& plan,
+                                const FusedLayer& layer, at::ScalarType dtype);
+// "kvconvert.fused.<layer>.<part>"
+std::string fused_tensor_name(int layer, const char* part);
+// Of key or value.
+std::vector<std::int64_t> fused_shape(const KvPlan& plan, const FusedLayer& layer, bool key);
+
+// Can `layer` read what `source` stores? Same RoPE, and a window no shorter.
+bool can_read(const ModelConfig& config, int layer, int source);
+
+}  // namespace kvc
