@@ -43,7 +43,8 @@ void apply(const Words& words, PipelineOptions& options) {
 }
 
 void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
-  app.add_option("--method", settings.method, "commonkv, palu, fusedkv, fusedkv-lite, yoco or cla")->capture_default_str();
+  app.add_option("--method", settings.method, "commonkv, palu, fusedkv, fusedkv-lite, yoco or cla")
+      ->capture_default_str();
   // CLI11 assigns options in the order of their declaration: those below override the preset.
   app.add_option_function<std::string>(
       "--preset", [&settings](const std::string& name) { apply_preset(settings, name); },

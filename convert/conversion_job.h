@@ -31,6 +31,7 @@ struct ConversionJob {
   FactorSpill& factors;                    // takes the tensors
   std::vector<FusedReport>& fused_report;  // takes what the fits of fused layers are worth
   Json& distillation;                      // likewise what a distillation reports
+  const std::filesystem::path& state;      // of a distillation, to go on from; or empty
 };
 
 }  // namespace kvc

@@ -67,7 +67,8 @@ std::vector<GroupReport> convert_plan(const Sources& sources, const ConvertInput
                     conversion.plan,
                     factors,
                     conversion.fused,
-                    conversion.distillation};
+                    conversion.distillation,
+                    inputs.state};
   std::vector<GroupReport> reports = find_method(settings.method).convert(job);
   factors.assemble();
   return reports;

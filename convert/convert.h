@@ -86,6 +86,8 @@ struct ConvertInputs {
   std::filesystem::path calibration;  // calibration.h5, or empty
   std::filesystem::path fisher;       // fisher.h5, or empty
   std::filesystem::path out;          // directory
+  std::filesystem::path
+      state{};  // file that a distillation goes on from when it was interrupted, or empty
   bool force = false;
 };
 Provenance conversion_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,

@@ -17,7 +17,8 @@ class FactorSpill {
   explicit FactorSpill(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
   // Tensors of one part of a plan, contiguous float32, under names that begin with `prefix`.
-  void add(const std::string& prefix, const std::vector<std::pair<std::string, at::Tensor>>& tensors);
+  void add(const std::string& prefix,
+           const std::vector<std::pair<std::string, at::Tensor>>& tensors);
   // The next group's.
   void add(const std::vector<std::pair<std::string, at::Tensor>>& tensors);
   // Writes conversion.safetensors from all of them and removes their files.

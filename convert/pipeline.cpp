@@ -106,6 +106,7 @@ fs::path run_stages(const PipelineOptions& options, const Checkpoint& checkpoint
   inputs.checkpoint = options.checkpoint;
   inputs.tokens = work / "tokens.h5";
   inputs.out = work / "conversion";
+  inputs.state = work / "distillation.safetensors";
   inputs.force = true;
   const TokenSet tokens = prepare_tokens(options, checkpoint, config, inputs.tokens);
   if (needs_calibration(settings)) {
@@ -124,9 +125,17 @@ fs::path run_stages(const PipelineOptions& options, const Checkpoint& checkpoint
   return inputs.out;
 }
 
-// What each group keeps, and how far its keys and values are from the originals on calibration text.
+// What each part keeps, and how far its keys and values are from the originals on calibration text.
 void log_groups(const fs::path& conversion) {
-  for (const GroupReport& group : read_conversion(conversion).report) {
+  const Conversion read = read_conversion(conversion);
+  for (const FusedReport& layer : read.fused) {
+    log_info(fmt::format("layer {}{}: R^2 of keys {:.3f}, of values {:.3f}", layer.layer,
+                         layer.stays_plain ? " (stays plain)" : "", layer.key_r2, layer.value_r2));
+  }
+  if (!read.distillation.is_null()) {
+    log_info(fmt::format("distillation: {}", read.distillation.dump()));
+  }
+  for (const GroupReport& group : read.report) {
     log_info(fmt::format(
         "group {} (layers {}-{}): rank {}, energy kept {:.4f}, relative error of keys {:.4f} and "
         "values {:.4f} (merged {:.4f} and {:.4f}), {:.0f} of {:.0f} bytes per merged token",

@@ -160,12 +160,12 @@ void check_coded(const KvPlan& plan) {
 // Heads of a fused layer's sources, of which there are `num_sources`.
 void check_heads(const KvPlan& plan, const FusedLayer& fused, const std::vector<int>& heads,
                  std::size_t num_sources) {
-  KVC_CHECK(heads.empty() ||
-                (fused.form != FusionForm::kFull &&
-                 heads.size() == num_sources * static_cast<std::size_t>(plan.num_kv_heads)),
-            "KV plan: fused layer {} of form {} names {} heads of {} sources, expected none or, unless "
-            "the form is full, {} of each",
-            fused.layer, to_string(fused.form), heads.size(), num_sources, plan.num_kv_heads);
+  KVC_CHECK(
+      heads.empty() || (fused.form != FusionForm::kFull &&
+                        heads.size() == num_sources * static_cast<std::size_t>(plan.num_kv_heads)),
+      "KV plan: fused layer {} of form {} names {} heads of {} sources, expected none or, unless "
+      "the form is full, {} of each",
+      fused.layer, to_string(fused.form), heads.size(), num_sources, plan.num_kv_heads);
   for (const int head : heads) {
     KVC_CHECK(head >= 0 && head < plan.num_kv_heads,
               "KV plan: fused layer {} reads KV head {}, expected 0 to {}", fused.layer, head,

@@ -68,6 +68,10 @@ void log_carried(const Inputs& inputs) {
 }
 
 void write_folded(const Inputs& inputs, const fs::path& directory) {
+  KVC_CHECK(
+      inputs.conversion.plan.fused.empty(),
+      "--export folded: fused layers have no projections that a dense weight could replace; use "
+      "factored");
   write_checkpoint_tensors(directory, folded_tensors(inputs.checkpoint, inputs.config,
                                                      inputs.conversion.plan, inputs.factors));
   write_folded_config(inputs.checkpoint, directory);

@@ -89,6 +89,12 @@ Json factored_config(const Checkpoint& checkpoint, const ModelConfig& config,
   kvconvert["plan"] = to_json(conversion.plan);
   kvconvert["settings"] = conversion.settings;
   kvconvert["report"] = report_json(conversion.report);
+  for (const FusedReport& layer : conversion.fused) {
+    kvconvert["fused"].push_back(to_json(layer));
+  }
+  if (!conversion.distillation.is_null()) {
+    kvconvert["distillation"] = conversion.distillation;
+  }
   kvconvert["calibration_hashes"] = conversion.calibration_hashes;
   kvconvert["provenance"] = to_json(conversion.provenance);
   json["kvconvert"] = std::move(kvconvert);

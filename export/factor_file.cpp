@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "model/fused_kv.h"
 
 namespace kvc {
 namespace {
@@ -46,6 +47,10 @@ FactorSpecs factor_specs(const KvPlan& plan, std::int64_t hidden_size) {
       add_joint_group(specs, plan, group, hidden_size);
     }
   }
+  for (const FusedLayer& layer : plan.fused) {
+    specs[fused_tensor_name(layer.layer, "key")] = {fused_shape(plan, layer, true)};
+    specs[fused_tensor_name(layer.layer, "value")] = {fused_shape(plan, layer, false)};
+  }
   return specs;
 }
 
@@ -72,8 +77,8 @@ FactorFile::FactorFile(const std::filesystem::path& path, const KvPlan& plan,
               path.string(), name, fmt::join(found->shape, ", "), fmt::join(spec.shape, ", "));
   }
   for (const TensorInfo& tensor : file_.tensors()) {
-    KVC_CHECK(specs.count(tensor.name) != 0, "{}: {} belongs to no group of the plan",
-              path.string(), tensor.name);
+    KVC_CHECK(specs.count(tensor.name) != 0, "{}: {} belongs to no part of the plan", path.string(),
+              tensor.name);
   }
 }
 

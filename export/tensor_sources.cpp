@@ -125,6 +125,14 @@ std::vector<std::string> replaced_weights(const ModelConfig& config, const KvPla
       }
     }
   }
+  for (const FusedLayer& layer : plan.fused) {
+    for (const Projection projection : {Projection::kKey, Projection::kValue}) {
+      const ProjectionRows rows = rows_of(config, layer.layer, projection);
+      if (rows.is_whole()) {
+        names.push_back(rows.tensor);
+      }
+    }
+  }
   return names;
 }
 

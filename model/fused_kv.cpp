@@ -31,12 +31,11 @@ Fusion load_fusion(const Checkpoint& checkpoint, const KvPlan& plan, const Fused
                    bool key, at::ScalarType dtype) {
   Fusion fusion;
   fusion.form = key || layer.form == FusionForm::kFull ? layer.form : FusionForm::kChannel;
-  const at::Tensor weight = load_tensor(
-      checkpoint, fused_tensor_name(layer.layer, key ? "key" : "value"),
-      fused_shape(plan, layer, key), dtype);
-  fusion.weight = fusion.form == FusionForm::kFull
-                      ? weight
-                      : weight.unflatten(-1, {plan.num_kv_heads, -1});
+  const at::Tensor weight =
+      load_tensor(checkpoint, fused_tensor_name(layer.layer, key ? "key" : "value"),
+                  fused_shape(plan, layer, key), dtype);
+  fusion.weight =
+      fusion.form == FusionForm::kFull ? weight : weight.unflatten(-1, {plan.num_kv_heads, -1});
   const std::vector<int>& heads = key ? layer.key_heads : layer.value_heads;
   if (!heads.empty()) {
     fusion.heads = at::tensor(heads, at::kLong).view({-1, plan.num_kv_heads});
@@ -71,9 +70,8 @@ at::Tensor fuse(const Fusion& fusion, const ChannelPairs& pairs,
   for (std::size_t source = 0; source < sources.size(); ++source) {
     const at::Tensor rows = read_heads(fusion, source, sources[source]);
     const at::Tensor factor = fusion.weight[static_cast<std::int64_t>(source)];
-    const at::Tensor term = fusion.form == FusionForm::kChannel
-                                ? rows * factor
-                                : turn_pairs(factor, pairs, rows, 1);
+    const at::Tensor term =
+        fusion.form == FusionForm::kChannel ? rows * factor : turn_pairs(factor, pairs, rows, 1);
     sum = sum.defined() ? sum + term : term;
   }
   return sum;

@@ -129,7 +129,7 @@ Engine Engine::load(const std::filesystem::path& directory, const EngineOptions&
   engine.decoder_ =
       std::make_unique<Decoder>(checkpoint, types.compute, replaced_layers(*engine.plan_),
                                 parse_weight_type(options.weight_dtype));
-  engine.factors_ = load_kv_factors(checkpoint, *engine.plan_, config.hidden_size, types.compute);
+  engine.factors_ = load_kv_factors(checkpoint, *engine.plan_, config, types.compute);
   engine.kv_dtype_ = types.kv;
   engine.pool_ = std::make_shared<KvPool>(types.page_tokens);
   engine.prefill_chunk_ = options.prefill_chunk;

@@ -2,11 +2,31 @@
 
 #include "core/error.h"
 #include "model/cache_plan.h"
+#include "model/fused_kv.h"
 
 namespace kvc {
 namespace {
 
 constexpr int kFactoredFormat = 1;
+
+// Fused layers read keys that are turned, and windows that are as long, as theirs.
+void check_sources(const KvPlan& plan, const ModelConfig& config, const std::string& subject) {
+  for (const FusedLayer& layer : plan.fused) {
+    for (const auto* sources : {&layer.key_sources, &layer.value_sources}) {
+      for (const int source : *sources) {
+        KVC_CHECK(
+            can_read(config, layer.layer, source),
+            "{}: fused layer {} reads layer {}, whose RoPE differs or whose window is shorter; "
+            "export the conversion again",
+            subject, layer.layer, source);
+      }
+    }
+    KVC_CHECK(layer.form != FusionForm::kFull || !config.depends_on_length(layer.layer),
+              "{}: fused layer {} turns keys back, which RoPE that depends on the length of the "
+              "text does not allow; convert with --fusion vectors",
+              subject, layer.layer);
+  }
+}
 
 }  // namespace
 
@@ -32,8 +52,7 @@ KvPlan plan_of(const Checkpoint& checkpoint, const ModelConfig& config) {
   KVC_CHECK(plan.key_norm == (config.arch->qk_norm != QkNorm::kNone),
             "{}: the plan says keys are {}normed, the architecture says otherwise; export again",
             subject, plan.key_norm ? "" : "not ");
-  KVC_CHECK(plan.fused.empty(), "{}: the plan has fused layers, which this version does not run",
-            subject);
+  check_sources(plan, config, subject);
   return plan;
 }
 
@@ -41,7 +60,8 @@ std::vector<bool> replaced_layers(const KvPlan& plan) {
   std::vector<bool> replaced;
   for (int layer = 0; layer < plan.num_layers(); ++layer) {
     const int group = plan.group_of(layer);
-    replaced.push_back(group >= 0 && plan.groups[static_cast<std::size_t>(group)].split_kv);
+    replaced.push_back(plan.layers[static_cast<std::size_t>(layer)] == KvSource::kFused ||
+                       (group >= 0 && plan.groups[static_cast<std::size_t>(group)].split_kv));
   }
   return replaced;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "convert/fusion/distillation.h"
 #include "convert/fusion/fusion_fit.h"
 #include "convert/fusion/fusion_plan.h"
 #include "core/error.h"
@@ -39,7 +40,7 @@ std::vector<std::vector<int>> sources_of_fits(const ConversionJob& job) {
 }
 
 ProductScope scope_of(const FusionSettings& settings) {
-  return settings.form == FusionForm::kFull          ? ProductScope::kMatrices
+  return settings.form == FusionForm::kFull      ? ProductScope::kMatrices
          : settings.head_map == HeadMap::kSearch ? ProductScope::kAllHeads
                                                  : ProductScope::kSameHead;
 }
@@ -47,8 +48,7 @@ ProductScope scope_of(const FusionSettings& settings) {
 FusionFit fit_part(const ConversionJob& job, const FusionMoments& moments, FusionWeights weights,
                    KvPart part, const FusedLayer& layer) {
   const FusionSettings& settings = job.settings.fusion;
-  const std::vector<int>& sources =
-      part == KvPart::kKey ? layer.key_sources : layer.value_sources;
+  const std::vector<int>& sources = part == KvPart::kKey ? layer.key_sources : layer.value_sources;
   if (weights == FusionWeights::kOnes) {
     return fit_ones(moments, part, layer.layer, sources);
   }
@@ -56,9 +56,8 @@ FusionFit fit_part(const ConversionJob& job, const FusionMoments& moments, Fusio
     return fit_matrices(moments, part, layer.layer, sources);
   }
   if (settings.sources == FusionSources::kSearch) {
-    return search_sources(moments, part, layer.layer,
-                          searched_sources(job, layer.layer), settings.form,
-                          settings.head_map);
+    return search_sources(moments, part, layer.layer, searched_sources(job, layer.layer),
+                          settings.form, settings.head_map);
   }
   return fit_vectors(moments, part, layer.layer, sources, settings.form, settings.head_map);
 }
@@ -88,11 +87,12 @@ void check_fits(const ConversionJob& job) {
     below += std::min(fit.key_r2, fit.value_r2) < settings.min_r2 ? 1 : 0;
   }
   KVC_CHECK(
-      below == 0 || settings.any_fit || settings.mixed,
+      below == 0 || settings.any_fit || settings.mixed || settings.distill.steps > 0,
       "--method {}: {} of {} fused layers do not follow from their sources: R^2 is below --min-r2 "
       "{:g} on the calibration text{}\nFactors per channel fitted after training are bad on "
       "pretrained models, whose layers have no reason to match channel by channel; FusedKV is "
-      "trained from scratch. Use --fusion matrices, --mixed to leave such layers plain, another "
+      "trained from scratch. Use --fusion matrices, --distill-steps to train them here, --mixed to "
+      "leave such layers plain, another "
       "method (--method commonkv), or --force to convert all the same",
       job.settings.method, below, job.fused_report.size(), settings.min_r2,
       fit_table(job.fused_report));
@@ -110,8 +110,7 @@ void drop_layers(ConversionJob& job) {
   std::vector<FusedLayer> kept;
   for (std::size_t i = 0; i < job.plan.fused.size(); ++i) {
     FusedReport& fit = job.fused_report[i];
-    fit.stays_plain =
-        settings.mixed && std::min(fit.key_r2, fit.value_r2) < settings.min_r2;
+    fit.stays_plain = settings.mixed && std::min(fit.key_r2, fit.value_r2) < settings.min_r2;
     if (fit.stays_plain) {
       job.plan.layers[static_cast<std::size_t>(fit.layer)] = KvSource::kPlain;
       log_info(fmt::format("layer {} stays plain: R^2 of keys {:.3f}, of values {:.3f}", fit.layer,
@@ -121,14 +120,23 @@ void drop_layers(ConversionJob& job) {
     }
   }
   job.plan.fused = std::move(kept);
-  KVC_CHECK(!job.plan.fused.empty(),
-            "--method {}: no layer follows from its sources with an R^2 of --min-r2 {:g}, so that all "
-            "would stay plain{}\nUse --fusion matrices or another method (--method commonkv)",
-            job.settings.method, settings.min_r2, fit_table(job.fused_report));
+  KVC_CHECK(
+      !job.plan.fused.empty(),
+      "--method {}: no layer follows from its sources with an R^2 of --min-r2 {:g}, so that all "
+      "would stay plain{}\nUse --fusion matrices or another method (--method commonkv)",
+      job.settings.method, settings.min_r2, fit_table(job.fused_report));
 }
 
-at::Tensor as_stored(const at::Tensor& weight, const std::vector<std::int64_t>& shape) {
-  return weight.reshape(shape).to(at::kFloat).contiguous();
+Fusion as_fusion(const FusionFit& fit, const FusedLayer& layer, KvPart part,
+                 const std::vector<int>& heads) {
+  const bool by_form = part == KvPart::kKey || layer.form == FusionForm::kFull;
+  return {.form = by_form ? layer.form : FusionForm::kChannel,
+          .weight = fit.weight.to(at::kFloat).contiguous(),
+          .heads = heads.empty() ? at::Tensor() : fit.heads};
+}
+
+at::Tensor as_stored(const Fusion& fusion, const std::vector<std::int64_t>& shape) {
+  return fusion.weight.detach().reshape(shape).contiguous();
 }
 
 }  // namespace
@@ -149,12 +157,20 @@ std::vector<GroupReport> convert_fused_layers(ConversionJob& job, FusionWeights 
     keep_fit(job, layer, fits.at(layer.layer));
   }
   drop_layers(job);
+  FusedFactorMap factors;
   for (const FusedLayer& layer : job.plan.fused) {
     const LayerFit& fit = fits.at(layer.layer);
-    job.factors.add(
-        fmt::format("kvconvert.fused.{}.", layer.layer),
-        {{"key", as_stored(fit.key.weight, fused_shape(job.plan, layer, true))},
-         {"value", as_stored(fit.value.weight, fused_shape(job.plan, layer, false))}});
+    factors[layer.layer] = {as_fusion(fit.key, layer, KvPart::kKey, layer.key_heads),
+                            as_fusion(fit.value, layer, KvPart::kValue, layer.value_heads)};
+  }
+  if (job.settings.fusion.distill.steps > 0) {
+    job.distillation = distill(job, factors);
+  }
+  for (const FusedLayer& layer : job.plan.fused) {
+    const FusedWeights& pair = factors.at(layer.layer);
+    job.factors.add(fmt::format("kvconvert.fused.{}.", layer.layer),
+                    {{"key", as_stored(pair.key, fused_shape(job.plan, layer, true))},
+                     {"value", as_stored(pair.value, fused_shape(job.plan, layer, false))}});
   }
   return {};
 }

@@ -32,12 +32,12 @@ Equations channel_equations(const FusionMoments& moments, KvPart part, int layer
     const at::Tensor heads_f = heads[static_cast<std::int64_t>(f)];
     std::vector<at::Tensor> columns;
     for (std::size_t g = 0; g < sources.size(); ++g) {
-      columns.push_back(same_component(moments.products(
-          part, sources[f], heads_f, sources[g], heads[static_cast<std::int64_t>(g)])));
+      columns.push_back(same_component(moments.products(part, sources[f], heads_f, sources[g],
+                                                        heads[static_cast<std::int64_t>(g)])));
     }
     rows.push_back(at::stack(columns, -1));
-    targets.push_back(same_component(
-        moments.products(part, layer, own_heads(moments), sources[f], heads_f)));
+    targets.push_back(
+        same_component(moments.products(part, layer, own_heads(moments), sources[f], heads_f)));
   }
   return {at::stack(rows, -2), at::stack(targets, -1)};
 }
@@ -65,8 +65,7 @@ Equations complex_equations(const FusionMoments& moments, KvPart part, int layer
     }
     rows.push_back(at::stack(plain, -1));
     rows.push_back(at::stack(rotated, -1));
-    const at::Tensor m =
-        moments.products(part, layer, own_heads(moments), sources[f], heads_f);
+    const at::Tensor m = moments.products(part, layer, own_heads(moments), sources[f], heads_f);
     targets.insert(targets.end(), {real(m), turned(m)});
   }
   return {at::stack(rows, -2).unsqueeze(1), at::stack(targets, -1).unsqueeze(1)};
@@ -75,8 +74,8 @@ Equations complex_equations(const FusionMoments& moments, KvPart part, int layer
 at::Tensor solve(const Equations& equations) {
   const std::int64_t unknowns = equations.target.size(-1);
   const at::Tensor trace = equations.gram.diagonal(0, -2, -1).sum(-1, true).unsqueeze(-1);
-  const at::Tensor damping = at::eye(unknowns, at::kDouble) *
-                             (trace * (kDamping / static_cast<double>(unknowns)) + kTiny);
+  const at::Tensor damping =
+      at::eye(unknowns, at::kDouble) * (trace * (kDamping / static_cast<double>(unknowns)) + kTiny);
   return at::linalg_solve(equations.gram + damping, equations.target.unsqueeze(-1)).squeeze(-1);
 }
 
@@ -91,8 +90,7 @@ double r2_of(const FusionMoments& moments, KvPart part, int layer, double terms)
   const ChannelSums& sums = moments.sums(part, layer);
   const double squares = sums.squares.sum().item<double>();
   const double about_means =
-      squares -
-      sums.sum.square().sum().item<double>() / static_cast<double>(moments.num_tokens());
+      squares - sums.sum.square().sum().item<double>() / static_cast<double>(moments.num_tokens());
   return about_means > 0 ? 1 - (squares + terms) / about_means
                          : -std::numeric_limits<double>::infinity();
 }
@@ -157,9 +155,8 @@ at::Tensor search_heads(const FusionMoments& moments, KvPart part, int layer,
     for (std::int64_t f = 0, rest = combination; f < num_sources; ++f, rest /= kv_heads) {
       tried[f].fill_(rest % kv_heads);
     }
-    const Equations equations =
-        complex ? complex_equations(moments, part, layer, sources, tried)
-                : channel_equations(moments, part, layer, sources, tried);
+    const Equations equations = complex ? complex_equations(moments, part, layer, sources, tried)
+                                        : channel_equations(moments, part, layer, sources, tried);
     const at::Tensor factors = complex ? solve(equations) : tied_factors(equations, pairs, part);
     const at::Tensor fitted =
         at::matmul(equations.gram, factors.unsqueeze(-1)).squeeze(-1) - 2 * equations.target;
@@ -206,14 +203,13 @@ FusionFit search_sources(const FusionMoments& moments, KvPart part, int layer,
 FusionFit fit_ones(const FusionMoments& moments, KvPart part, int layer,
                    const std::vector<int>& sources) {
   const auto count = static_cast<std::int64_t>(sources.size());
-  FusionFit fit{.sources = sources,
-                .heads = own_heads(moments).expand({count, -1}),
-                .weight = at::ones({count, moments.config().num_kv_heads,
-                                    moments.config().head_dim},
-                                   at::kDouble)};
+  FusionFit fit{
+      .sources = sources,
+      .heads = own_heads(moments).expand({count, -1}),
+      .weight =
+          at::ones({count, moments.config().num_kv_heads, moments.config().head_dim}, at::kDouble)};
   const Equations equations = channel_equations(moments, part, layer, sources, fit.heads);
-  fit.r2 = r2_of(moments, part, layer,
-                 error_terms(equations, at::ones_like(equations.target)));
+  fit.r2 = r2_of(moments, part, layer, error_terms(equations, at::ones_like(equations.target)));
   return fit;
 }
 
@@ -232,8 +228,7 @@ FusionFit fit_matrices(const FusionMoments& moments, KvPart part, int layer,
   const at::Tensor damped =
       gram + at::eye(gram.size(0), at::kDouble) * (gram.trace() * kDamping / gram.size(0) + kTiny);
   const at::Tensor weight = at::cholesky_solve(target, at::linalg_cholesky(damped));
-  const double terms =
-      (weight * (at::mm(gram, weight) - 2 * target)).sum().item<double>();
+  const double terms = (weight * (at::mm(gram, weight) - 2 * target)).sum().item<double>();
   return {.sources = sources,
           .heads = {},
           .weight = weight.t().contiguous(),

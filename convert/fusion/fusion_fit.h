@@ -15,7 +15,7 @@ struct FusionFit {
   std::vector<int> sources;  // ascending
   at::Tensor heads;          // [sources, num_kv_heads] int64: KV heads read
   at::Tensor weight;         // as Fusion::weight of its form, float64
-  double r2 = 0;  // 1 - sum of squared errors / sum of squares about the channels' means
+  double r2 = 0;             // 1 - sum of squared errors / sum of squares about the channels' means
 };
 
 // One factor per channel of values, and per RoPE pair of keys (form channel) or a complex one (form

@@ -47,15 +47,23 @@ std::function<void()> declare_fusion_options(CLI::App& app, FusionSettings& sett
                  "fusedkv: vectors (default), a factor per channel, or matrices over all of them");
   app.add_option("--pair", words->pair,
                  "fusedkv: factor of a RoPE pair of keys: tied (default) or complex");
-  app.add_option("--sources", words->sources,
-                 "fusedkv: layers read: paper (default: bottom and middle), search, or all (default "
-                 "of matrices)");
-  app.add_option("--head-map", words->head_map,
-                 "fusedkv: KV heads read: same (default) or search");
+  app.add_option(
+      "--sources", words->sources,
+      "fusedkv: layers read: paper (default: bottom and middle), search, or all (default "
+      "of matrices)");
+  app.add_option("--head-map", words->head_map, "fusedkv: KV heads read: same (default) or search");
   app.add_option("--min-r2", settings.min_r2,
                  "fusedkv: R^2 below which a layer's fit is refused (--force: none)")
       ->capture_default_str();
   app.add_flag("--mixed", settings.mixed, "fusedkv: layers below --min-r2 stay plain");
+  app.add_option(
+      "--distill-steps", settings.distill.steps,
+      "fusedkv, fusedkv-lite: AdamW steps on the KL divergence from the original (0: none)");
+  app.add_option("--distill-batch", settings.distill.batch_sequences,
+                 "Calibration sequences of a step")
+      ->capture_default_str();
+  app.add_option("--distill-rate", settings.distill.rate, "Highest learning rate")
+      ->capture_default_str();
   return [words, &settings] { apply(*words, settings); };
 }
 

@@ -11,7 +11,8 @@ namespace kvc {
 namespace {
 
 constexpr const char* kWaysOut =
-    "use --sources search, which passes over such layers, --mixed to leave this one plain, or another "
+    "use --sources search, which passes over such layers, --mixed to leave this one plain, or "
+    "another "
     "number of --storage-layers";
 
 // One sentence where a layer cannot be what the plan says; empty otherwise.
@@ -43,10 +44,11 @@ std::string why_not_fused(const ModelConfig& config, const FusedLayer& layer) {
 int storage_layers(const ModelConfig& config, const FusionSettings& settings) {
   const int count =
       settings.storage_layers > 0 ? settings.storage_layers : (config.num_layers + 1) / 2;
-  KVC_CHECK(count < config.num_layers,
-            "--storage-layers {}: the model has {} layers, so that none would be fused; use at most "
-            "{}",
-            count, config.num_layers, config.num_layers - 1);
+  KVC_CHECK(
+      count < config.num_layers,
+      "--storage-layers {}: the model has {} layers, so that none would be fused; use at most "
+      "{}",
+      count, config.num_layers, config.num_layers - 1);
   return count;
 }
 

@@ -58,9 +58,10 @@ void add_fusion_notes(PlanTable& table, const ConvertSettings& settings) {
   table.notes.push_back(fmt::format(
       "{} of {} layers store nothing and read other layers' keys and values{}",
       table.plan.fused.size(), table.plan.num_layers(),
-      searched ? ", two of each" : fmt::format(" ({:.1f} a layer)",
-                                   static_cast<double>(reads) /
-                                       static_cast<double>(table.plan.fused.size()))));
+      searched
+          ? ", two of each"
+          : fmt::format(" ({:.1f} a layer)", static_cast<double>(reads) /
+                                                 static_cast<double>(table.plan.fused.size()))));
   table.notes.push_back(fmt::format(
       "layers whose keys or values have an R^2 below {:g} on calibration text are refused{}; only "
       "the conversion can tell",

@@ -42,9 +42,7 @@ Json to_json(const FusionSettings& settings) {
           {"distill",
            {{"steps", distill.steps},
             {"batch_sequences", distill.batch_sequences},
-            {"vector_rate", distill.vector_rate},
-            {"matrix_rate", distill.matrix_rate},
-            {"tune_layers", distill.tune_layers}}}};
+            {"rate", distill.rate}}}};
 }
 
 void check_ranges(const FusionSettings& settings) {
@@ -68,9 +66,8 @@ void check_ranges(const FusionSettings& settings) {
                   "--distill-steps {}: expected 0 (none) to {}", distill.steps, kMostSteps);
   KVC_CHECK_USAGE(distill.batch_sequences >= 1, "--distill-batch {}: expected at least 1 sequence",
                   distill.batch_sequences);
-  const auto is_rate = [](double rate) { return std::isfinite(rate) && rate > 0; };
-  KVC_CHECK_USAGE(is_rate(distill.vector_rate) && is_rate(distill.matrix_rate),
-                  "--distill-rate: expected learning rates above 0");
+  KVC_CHECK_USAGE(std::isfinite(distill.rate) && distill.rate > 0,
+                  "--distill-rate {}: expected a learning rate above 0", distill.rate);
 }
 
 }  // namespace kvc

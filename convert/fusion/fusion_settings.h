@@ -19,7 +19,8 @@ enum class HeadMap { kSame, kSearch };
 
 std::string to_string(FusionSources);
 std::string to_string(HeadMap);
-FusionSources parse_fusion_sources(const std::string&);  // Error lists the known ones; likewise below
+FusionSources parse_fusion_sources(
+    const std::string&);  // Error lists the known ones; likewise below
 HeadMap parse_head_map(const std::string&);
 FusionForm parse_pair(const std::string&);    // --pair: "tied" is channel, "complex" complex
 FusionForm parse_fusion(const std::string&);  // --fusion: "vectors" is channel, "matrices" full
@@ -27,9 +28,7 @@ FusionForm parse_fusion(const std::string&);  // --fusion: "vectors" is channel,
 struct DistillSettings {
   std::int64_t steps = 0;            // of AdamW; 0: the fit in closed form is kept
   std::int64_t batch_sequences = 1;  // calibration sequences of a step
-  double vector_rate = 1e-3;         // highest learning rate of fusion vectors
-  double matrix_rate = 1e-5;         // likewise of what tune_layers adds
-  bool tune_layers = false;          // fused layers' W_q, W_o and norms learn too
+  double rate = 1e-3;                // highest learning rate
 };
 
 struct FusionSettings {

@@ -56,9 +56,8 @@ KvPlan plan_fusedkv(const ModelConfig& config, const ConvertSettings& settings, 
                   if (fusion.sources != FusionSources::kPaper) {
                     sources = readable_sources(config, layer, num_storage);
                   }
-                  return FusedLayer{.form = fusion.form,
-                                    .key_sources = sources,
-                                    .value_sources = sources};
+                  return FusedLayer{
+                      .form = fusion.form, .key_sources = sources, .value_sources = sources};
                 }));
 }
 

@@ -41,8 +41,11 @@ at::Tensor CachedAttention::attend(int layer, const AttentionInput& input,
   if (!source_ || !source_->covers(layer)) {
     source_ = make_layer_source(context_, layer);
   }
-  const NewKeyValue raw = source_->keys_and_values(layer, input);
   const at::Tensor query = rotate(layer, input.query, batch);
+  if (!source_->has_own_keys()) {
+    return attend_stored(layer, query, batch);
+  }
+  const NewKeyValue raw = source_->keys_and_values(layer, input);
   const at::Tensor key = rotate(layer, raw.key, batch);
   std::vector<at::Tensor> outputs;
   std::int64_t first = 0;
@@ -53,6 +56,19 @@ at::Tensor CachedAttention::attend(int layer, const AttentionInput& input,
                            own(raw.key), own(key), own(raw.value)};
     source_->store(layer, tokens, *caches_[sequence]);
     outputs.push_back(attend_sequence(layer, own(query), tokens, sequence));
+    first += count;
+  }
+  return outputs.size() == 1 ? outputs.front() : at::cat(outputs);
+}
+
+at::Tensor CachedAttention::attend_stored(int layer, const at::Tensor& query,
+                                          const TokenBatch& batch) const {
+  std::vector<at::Tensor> outputs;
+  std::int64_t first = 0;
+  for (std::size_t sequence = 0; sequence < caches_.size(); ++sequence) {
+    const std::int64_t count = batch.lengths[sequence];
+    outputs.push_back(source_->attend(layer, query.narrow(0, first, count),
+                                      batch.positions.narrow(0, first, count), *caches_[sequence]));
     first += count;
   }
   return outputs.size() == 1 ? outputs.front() : at::cat(outputs);

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "model/parallel.h"
+#include "runtime/kernels/fused_attention.h"
 #include "runtime/store/element_type.h"
 
 namespace kvc {
@@ -47,6 +48,29 @@ std::int64_t count_rows(const std::vector<RowRange>& ranges) {
   return count;
 }
 
+// kernel(range, first, last, partial) attends to rows of ranges[range], in parallel.
+template <typename Kernel>
+PartialAttention attend_ranges(const DecodeAttentionParams& params,
+                               const std::vector<RowRange>& ranges, const Kernel& kernel) {
+  const std::int64_t num_rows = count_rows(ranges);
+  KVC_CHECK(num_rows >= 1, "decode attention: no keys");
+  const std::int64_t numbers = num_rows * params.num_kv_heads * params.head_dim;
+  const std::int64_t chunks =
+      std::clamp<std::int64_t>(numbers / kElementsPerThread, 1, at::get_num_threads());
+  const std::vector<Piece> pieces = split(ranges, num_rows, chunks);
+  Partials work(pieces.size(), params.num_heads, params.head_dim);
+  parallel_pieces(chunks, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const Piece& piece = pieces[i];
+      if (piece.chunk >= begin && piece.chunk < end) {
+        kernel(static_cast<std::size_t>(piece.range - ranges.data()), piece.first, piece.last,
+               work[i]);
+      }
+    }
+  });
+  return work.combine();
+}
+
 }  // namespace
 
 DecodeQuery::DecodeQuery(const at::Tensor& query, std::int64_t num_kv_heads,
@@ -64,24 +88,37 @@ DecodeQuery::DecodeQuery(const at::Tensor& query, std::int64_t num_kv_heads,
 PartialAttention decode_attention_partly(const at::Tensor& query, std::int64_t num_kv_heads,
                                          const std::vector<RowRange>& ranges,
                                          const AttentionRule& rule, const RawKeys& raw_keys) {
-  const DecodeQuery of_token(query, num_kv_heads, rule, raw_keys);
-  const DecodeAttentionParams& params = of_token.params;
-  const std::int64_t num_rows = count_rows(ranges);
-  KVC_CHECK(num_rows >= 1, "decode attention: no keys");
-  const std::int64_t numbers = num_rows * num_kv_heads * params.head_dim;
-  const std::int64_t chunks =
-      std::clamp<std::int64_t>(numbers / kElementsPerThread, 1, at::get_num_threads());
-  const std::vector<Piece> pieces = split(ranges, num_rows, chunks);
-  Partials work(pieces.size(), params.num_heads, params.head_dim);
-  parallel_pieces(chunks, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const Piece& piece = pieces[i];
-      if (piece.chunk >= begin && piece.chunk < end) {
-        decode_attention_partial(params, piece.range->segment, piece.first, piece.last, work[i]);
-      }
-    }
-  });
-  return work.combine();
+  const DecodeQuery one(query, num_kv_heads, rule, raw_keys);
+  return attend_ranges(one.params, ranges,
+                       [&](std::size_t range, std::int64_t first, std::int64_t last,
+                           const AttentionPartial& partial) {
+                         decode_attention_partial(one.params, ranges[range].segment, first, last,
+                                                  partial);
+                       });
+}
+
+at::Tensor fused_decode_attention(const at::Tensor& query, std::int64_t num_kv_heads,
+                                  const std::vector<RowRange>& first,
+                                  const std::vector<RowRange>& second,
+                                  const FusedChannels& channels, const AttentionRule& rule,
+                                  const RawKeys& raw_keys) {
+  const DecodeQuery one(query, num_kv_heads, rule, raw_keys);
+  std::vector<FusedSegment> segments;
+  for (std::size_t range = 0; range < first.size(); ++range) {
+    segments.push_back({.first = first[range].segment,
+                        .second = second[range].segment,
+                        .first_key = channels.first_key,
+                        .second_key = channels.second_key,
+                        .first_value = channels.first_value,
+                        .second_value = channels.second_value});
+  }
+  return attend_ranges(one.params, first,
+                       [&](std::size_t range, std::int64_t begin, std::int64_t end,
+                           const AttentionPartial& partial) {
+                         fused_attention_partial(one.params, segments[range], begin, end, partial);
+                       })
+      .output.flatten()
+      .to(query.scalar_type());
 }
 
 at::Tensor decode_attention(const at::Tensor& query, std::int64_t num_kv_heads,

@@ -39,6 +39,18 @@ PartialAttention decode_attention_partly(const at::Tensor& query, std::int64_t n
                                          const std::vector<RowRange>& ranges,
                                          const AttentionRule& rule, const RawKeys& raw_keys = {});
 
+// Of keys and values of two layers, channel by channel a_1 K_1 + a_2 K_2 and b_1 V_1 + b_2 V_2.
+struct FusedChannels {  // [num_kv_heads, head_dim] each
+  const float *first_key = nullptr, *second_key = nullptr;
+  const float *first_value = nullptr, *second_value = nullptr;
+};
+// `first` and `second` hold the same tokens at the same places. Otherwise as decode_attention.
+at::Tensor fused_decode_attention(const at::Tensor& query, std::int64_t num_kv_heads,
+                                  const std::vector<RowRange>& first,
+                                  const std::vector<RowRange>& second,
+                                  const FusedChannels& channels, const AttentionRule& rule,
+                                  const RawKeys& raw_keys = {});
+
 // The same of the last of n tokens, key and value [n, num_kv_heads, head_dim] contiguous, post-RoPE;
 // types float32, bfloat16, float16, keys and values alike.
 at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,

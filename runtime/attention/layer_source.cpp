@@ -17,6 +17,8 @@ std::unique_ptr<LayerSource> make_layer_source(const SourceContext& context, int
       return latent_source(context, layer);
     case KvSource::kCoded:
       return coded_source(context, layer);
+    case KvSource::kFused:
+      return fused_source(context, layer);
     default:
       fail("layer {}: the runtime has no {} layers", layer, to_string(source));
   }

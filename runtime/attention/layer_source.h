@@ -50,12 +50,16 @@ class LayerSource {
   bool covers(int layer) const {
     return layer >= first_layer_ && layer < first_layer_ + num_layers_;
   }
+  // Does the layer make keys and values of its own? Otherwise `attend` sees to prompts too, over what other
+  // layers have stored, and nothing below is called but it.
+  virtual bool has_own_keys() const { return true; }
   // What a prompt's exact attention sees of all tokens of the batch: their own keys and values, unless
   // the source replaces them.
   virtual NewKeyValue keys_and_values(int layer, const AttentionInput& input);
   // Keeps of one sequence's tokens what its cache holds.
   virtual void store(int layer, const NewTokens& tokens, KvCache& cache) = 0;
-  // The queries of the last tokens of one sequence, which are stored, over all that is kept of it. query
+  // The queries of the last tokens of one sequence, which are stored, over all that is kept of it (up to
+  // the last position: of a prompt that other layers have read, more may be). query
   // [T, num_heads, head_dim] post-RoPE, positions [T]. [T, num_heads * head_dim] in the query's dtype.
   virtual at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
                             const KvCache& cache) const = 0;
@@ -75,5 +79,6 @@ std::unique_ptr<LayerSource> make_layer_source(const SourceContext& context, int
 std::unique_ptr<LayerSource> plain_source(const SourceContext& context, int layer);
 std::unique_ptr<LayerSource> latent_source(const SourceContext& context, int layer);
 std::unique_ptr<LayerSource> coded_source(const SourceContext& context, int layer);
+std::unique_ptr<LayerSource> fused_source(const SourceContext& context, int layer);
 
 }  // namespace kvc

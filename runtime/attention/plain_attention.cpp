@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/attention/decode.h"
 #include "runtime/attention/segment_attention.h"
 
 namespace kvc {
@@ -18,16 +17,27 @@ Segment segment_of(const at::Tensor& key, const at::Tensor& value, const at::Ten
           .value_bias = {}};
 }
 
-// Rows of the last `seen` tokens.
-std::vector<RowRange> ranges_of(const KeyValueStore& store, const TokenOrder& order,
-                                bool codes_are_raw, std::int64_t seen) {
+// The query of the last token, through the kernel.
+at::Tensor attend_one(const Decoder& decoder, int layer, const KeyValueStore& store,
+                      const TokenOrder& order, const at::Tensor& query, const AttentionRule& rule) {
+  const CodedKeys keys(decoder, layer, order.codes == 0 ? 1 : order.num_tokens());
+  const std::int64_t seen = std::min(rule.window.value_or(order.num_tokens()), order.num_tokens());
+  return decode_attention(query, decoder.config().num_kv_heads,
+                          plain_ranges(store, store, order, keys.are_raw(), seen), rule,
+                          keys.raw_keys);
+}
+
+}  // namespace
+
+std::vector<RowRange> plain_ranges(const KeyValueStore& keys, const KeyValueStore& values,
+                                   const TokenOrder& order, bool codes_are_raw, std::int64_t seen) {
   const std::int64_t first = order.num_tokens() - seen;  // position
-  const KvSegment exact{.key = store.key.table(), .value = store.value.table()};
+  const KvSegment exact{.key = keys.key.table(), .value = values.value.table()};
   if (order.codes == 0) {
     return {{exact, first, order.num_tokens()}};
   }
-  const KvSegment codes{.key = store.key_codes->table(),
-                        .value = store.value_codes->table(),
+  const KvSegment codes{.key = keys.key_codes->table(),
+                        .value = values.value_codes->table(),
                         .first_position = order.sinks,
                         .raw_key = codes_are_raw};
   const std::int64_t after_codes = order.sinks + order.codes;
@@ -37,19 +47,15 @@ std::vector<RowRange> ranges_of(const KeyValueStore& store, const TokenOrder& or
            order.sinks + order.last}};
 }
 
-// The query of the last token, through the kernel.
-at::Tensor attend_one(const Decoder& decoder, int layer, const KeyValueStore& store,
-                      const TokenOrder& order, const at::Tensor& query, const AttentionRule& rule) {
-  const CodedKeys keys(decoder, layer, order.codes == 0 ? 1 : order.num_tokens());
-  const std::int64_t seen = std::min(rule.window.value_or(order.num_tokens()), order.num_tokens());
-  return decode_attention(query, decoder.config().num_kv_heads,
-                          ranges_of(store, order, keys.are_raw(), seen), rule, keys.raw_keys);
-}
-
-}  // namespace
-
 TokenOrder::TokenOrder(std::int64_t num_exact, std::int64_t num_codes, std::int64_t sink_tokens)
     : sinks(std::min(num_exact, sink_tokens)), codes(num_codes), last(num_exact - sinks) {}
+
+TokenOrder TokenOrder::up_to(std::int64_t num_tokens) const {
+  TokenOrder first = *this;
+  first.sinks = std::min(sinks, num_tokens);
+  first.last = std::max<std::int64_t>(0, num_tokens - first.sinks - codes);
+  return first;
+}
 
 at::Tensor TokenOrder::code_positions() const {
   return at::arange(sinks, sinks + codes, at::kLong);

@@ -4,8 +4,10 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "model/decoder.h"
+#include "runtime/attention/decode.h"
 #include "runtime/kernels/decode_attention.h"
 #include "runtime/store/key_value_store.h"
 
@@ -17,8 +19,9 @@ struct TokenOrder {
 
   TokenOrder(std::int64_t num_exact, std::int64_t num_codes, std::int64_t sink_tokens);
   std::int64_t num_tokens() const { return sinks + codes + last; }
-  at::Tensor code_positions() const;   // [codes]
-  at::Tensor exact_positions() const;  // [sinks + last]
+  TokenOrder up_to(std::int64_t num_tokens) const;  // the first tokens, all codes among them
+  at::Tensor code_positions() const;                // [codes]
+  at::Tensor exact_positions() const;               // [sinks + last]
 };
 
 // One sequence's queries, those of the last tokens. query [T, num_heads, head_dim] post-RoPE,
@@ -36,6 +39,11 @@ struct CodedKeys {
   CodedKeys(const Decoder& decoder, int layer, std::int64_t num_tokens);
   bool are_raw() const { return rope.cos.defined(); }
 };
+
+// Rows of the last `seen` tokens, keys of one store and values of another (or the same) that hold the same
+// tokens in this order.
+std::vector<RowRange> plain_ranges(const KeyValueStore& keys, const KeyValueStore& values,
+                                   const TokenOrder& order, bool codes_are_raw, std::int64_t seen);
 
 // Keys of exact rows as codes hold them. [n, num_kv_heads, head_dim] float32
 at::Tensor key_for_codes(const Decoder& decoder, int layer, const at::Tensor& key,

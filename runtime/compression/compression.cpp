@@ -151,10 +151,11 @@ void compress(const Decoder& decoder, const LatentFactors& factors, KvDtype dtyp
 void quantise(const Decoder& decoder, const CodedFactors& factors, KvCache& cache) {
   const KvPlan& plan = cache.plan();
   for (int layer = 0; layer < plan.num_layers(); ++layer) {
+    const KvSource source = plan.layers[static_cast<std::size_t>(layer)];
     const int group = plan.group_of(layer);
-    if (plan.layers[static_cast<std::size_t>(layer)] == KvSource::kPlain) {
+    if (source == KvSource::kPlain) {
       quantise_plain(decoder, layer, cache);
-    } else if (group >= 0 && !cache.group(group).keeps_latents()) {
+    } else if (source == KvSource::kLatent && !cache.group(group).keeps_latents()) {
       const int index = layer - plan.groups[static_cast<std::size_t>(group)].first_layer;
       quantise_unmerged(decoder, layer, index, cache.group(group));
     }

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "core/checkpoint.h"
 #include "core/kv_plan.h"
 #include "runtime/compression/coded_factors.h"
+#include "runtime/compression/fused_factors.h"
 #include "runtime/compression/latent_factors.h"
 
 namespace kvc {
@@ -14,15 +16,16 @@ namespace kvc {
 struct KvFactors {
   LatentFactors latent;
   CodedFactors coded;
+  std::vector<FusedFactors> fused;  // ascending by layer
 
-  std::int64_t bytes() const { return latent.bytes() + coded.bytes(); }
+  std::int64_t bytes() const { return latent.bytes() + coded.bytes() + bytes_of(fused); }
 };
 
 // Throws Error naming a tensor that is missing or misshapen.
 inline KvFactors load_kv_factors(const Checkpoint& checkpoint, const KvPlan& plan,
-                                 std::int64_t hidden_size, at::ScalarType dtype) {
-  return {load_latent_factors(checkpoint, plan, hidden_size, dtype),
-          load_coded_factors(checkpoint, plan)};
+                                 const ModelConfig& config, at::ScalarType dtype) {
+  return {load_latent_factors(checkpoint, plan, config.hidden_size, dtype),
+          load_coded_factors(checkpoint, plan), load_fused_factors(checkpoint, plan, config)};
 }
 
 }  // namespace kvc

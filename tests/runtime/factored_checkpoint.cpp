@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "core/checkpoint.h"
 #include "core/safetensors.h"
+#include "model/fused_kv.h"
 #include "model/weights.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/test_tensors.h"
@@ -49,6 +51,10 @@ class Writer {
     for (std::size_t block = 0; block < plan_.coded.size(); ++block) {
       add_coded(block);
     }
+    for (const FusedLayer& layer : plan_.fused) {
+      add(fused_tensor_name(layer.layer, "key"), fused_weight(plan_, layer, true));
+      add(fused_tensor_name(layer.layer, "value"), fused_weight(plan_, layer, false));
+    }
     std::filesystem::create_directories(directory);
     Json config = checkpoint_.config();
     const std::string family = config.at("model_type");
@@ -65,7 +71,12 @@ class Writer {
       return group.split_kv &&
              (name == prefix + "k_proj.weight" || name == prefix + "v_proj.weight");
     };
-    return std::any_of(plan_.groups.begin(), plan_.groups.end(), matches);
+    const auto is_fused = [&](const FusedLayer& layer) {
+      const std::string prefix = fmt::format("model.layers.{}.self_attn.", layer.layer);
+      return name == prefix + "k_proj.weight" || name == prefix + "v_proj.weight";
+    };
+    return std::any_of(plan_.groups.begin(), plan_.groups.end(), matches) ||
+           std::any_of(plan_.fused.begin(), plan_.fused.end(), is_fused);
   }
 
   at::Tensor projection(int layer, const char* which) const {
@@ -208,6 +219,42 @@ KvPlan coded_plan(const SyntheticCheckpoint& model, const CodedPlanOptions& opti
   }
   plan.check();
   return plan;
+}
+
+KvPlan fused_upper_plan(const SyntheticCheckpoint& model, FusionForm form, int num_sources) {
+  KvPlan plan = plain_plan(model.num_layers, model.num_kv_heads, model.head_dim);
+  plan.method = "fusedkv";
+  plan.key_norm = find_arch(model.model_type, "test").qk_norm != QkNorm::kNone;
+  const int num_storage = (model.num_layers + 1) / 2;
+  const std::vector<int> both{0, num_storage - 1};
+  for (int layer = num_storage; layer < model.num_layers; ++layer) {
+    plan.layers[static_cast<std::size_t>(layer)] = KvSource::kFused;
+    plan.fused.push_back(
+        {.layer = layer,
+         .form = form,
+         .key_sources = num_sources == 2 ? both : std::vector<int>{num_storage - 1},
+         .value_sources = num_sources == 2 ? both : std::vector<int>{0}});
+  }
+  plan.check();
+  return plan;
+}
+
+at::Tensor fused_weight(const KvPlan& plan, const FusedLayer& layer, bool key) {
+  const std::vector<std::int64_t> shape = fused_shape(plan, layer, key);
+  if (layer.form == FusionForm::kFull) {
+    return testing::random_normal(
+               shape, 50 + static_cast<std::uint64_t>(2 * layer.layer + (key ? 1 : 0))) /
+           std::sqrt(static_cast<double>(shape[1]));
+  }
+  const bool is_complex = key && layer.form == FusionForm::kComplex;
+  const at::Tensor pairs =
+      testing::random_normal({shape[0], is_complex ? 2 : 1, plan.kv_dim() / 2},
+                             50 + static_cast<std::uint64_t>(2 * layer.layer + (key ? 1 : 0)));
+  if (is_complex) {
+    return pairs;
+  }
+  const at::Tensor by_head = pairs.view({shape[0], plan.num_kv_heads, plan.head_dim / 2});
+  return at::cat({by_head, by_head}, -1).reshape(shape);
 }
 
 void write_factored_checkpoint(const std::filesystem::path& directory,

@@ -1,6 +1,8 @@
 // Factored checkpoints written by hand, so that the runtime is tested without the stages that make them.
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include <cstdint>
 #include <filesystem>
 
@@ -27,9 +29,16 @@ struct CodedPlanOptions {
 // All layers coded; 2 sinks and a window of 6.
 KvPlan coded_plan(const SyntheticCheckpoint& model, const CodedPlanOptions& options);
 
+// The upper half of the layers fused: layer l of form `form` from the bottom and the middle storage layer
+// (num_sources 2), or keys from the middle and values from the bottom one (1).
+KvPlan fused_upper_plan(const SyntheticCheckpoint& model, FusionForm form, int num_sources);
+// What the checkpoint holds for a fused layer, as core/conversion_file.h has it: numbers of order 1 that
+// both channels of a RoPE pair share. float32
+at::Tensor fused_weight(const KvPlan& plan, const FusedLayer& layer, bool key);
+
 // Writes the synthetic checkpoint converted by `plan`: A, B and P from a float64 SVD of each group's
-// stacked projections (B = U S^1/2, A = S^1/2 V^T, P = S^-1 B^T); random orthogonal bases of coded blocks,
-// whose codes reach to +-4.
+// stacked projections (B = U S^1/2, A = S^1/2 V^T, P = S^-1 B^T), fused_weight of every
+// fused layer; random orthogonal bases of coded blocks, whose codes reach to +-4.
 void write_factored_checkpoint(const std::filesystem::path& directory,
                                const SyntheticCheckpoint& model, const KvPlan& plan);
 

@@ -1,0 +1,16 @@
+// Distillation of fused layers' factors: AdamW on KL(p_original || p_converted) over calibration sequences, until
+// the KL of those held out no longer falls.
+#pragma once
+
+#include "convert/conversion_job.h"
+#include "convert/fusion/fused_forward.h"
+
+namespace kvc {
+
+// Replaces the factors (float32) by those with the least held-out divergence; factors that RoPE ties stay tied.
+// What settings.distill says; an eighth of the sequences is held out. With job.state the state is kept there
+// and a later call goes on from it, to the same bytes. Returns {"steps", "best_step", "held_out_kl_before",
+// "held_out_kl_after", "held_out_sequences"}; nats, mean over tokens.
+Json distill(const ConversionJob& job, FusedFactorMap& factors);
+
+}  // namespace kvc

@@ -1,0 +1,84 @@
+#include "convert/fusion/distillation_state.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <map>
+
+#include "core/error.h"
+#include "core/safetensors.h"
+
+namespace kvc {
+namespace {
+
+namespace fs = std::filesystem;
+
+// All tensors under the names they have in the file.
+std::map<std::string, at::Tensor> tensors_of(const DistillationState& state) {
+  std::map<std::string, at::Tensor> tensors;
+  for (std::size_t i = 0; i < state.parameters.size(); ++i) {
+    tensors[fmt::format("parameter.{}", i)] = state.parameters[i].detach();
+    tensors[fmt::format("best.{}", i)] = state.best[i];
+    tensors[fmt::format("first.{}", i)] = state.optimizer.first[i];
+    tensors[fmt::format("second.{}", i)] = state.optimizer.second[i];
+  }
+  return tensors;
+}
+
+std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+}  // namespace
+
+void save_state(const fs::path& path, const std::string& id, const DistillationState& state) {
+  std::vector<TensorSource> sources;
+  for (const auto& [name, tensor] : tensors_of(state)) {
+    const at::Tensor data = tensor.contiguous();
+    sources.push_back({name, Dtype::kF32, data.sizes().vec(), [data] { return bytes_of(data); }});
+  }
+  const at::Tensor numbers =
+      at::tensor({static_cast<double>(state.step), static_cast<double>(state.best_step),
+                  static_cast<double>(state.evaluations_since_best), state.first_kl, state.best_kl},
+                 at::kDouble);
+  sources.push_back({"numbers." + id, Dtype::kF64, {5}, [numbers] { return bytes_of(numbers); }});
+  const fs::path next = path.string() + ".next";
+  std::error_code ignored;
+  fs::remove(next, ignored);
+  write_safetensors(next, std::move(sources));
+  fs::rename(next, path);
+}
+
+bool load_state(const fs::path& path, const std::string& id, DistillationState& state) {
+  if (!fs::exists(path)) {
+    return false;
+  }
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  const TensorInfo* info = file.find("numbers." + id);
+  if (info == nullptr || info->shape != std::vector<std::int64_t>{5} ||
+      info->dtype != Dtype::kF64) {
+    return false;
+  }
+  const std::map<std::string, at::Tensor> tensors = tensors_of(state);
+  for (const auto& [name, tensor] : tensors) {
+    const TensorInfo* stored = file.find(name);
+    if (stored == nullptr || stored->dtype != Dtype::kF32 ||
+        stored->shape != tensor.sizes().vec()) {
+      return false;
+    }
+  }
+  for (const auto& [name, tensor] : tensors) {
+    const auto bytes = file.bytes(*file.find(name));
+    std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+  }
+  double numbers[5];
+  std::memcpy(numbers, file.bytes(*info).data(), sizeof numbers);
+  state.step = static_cast<std::int64_t>(numbers[0]);
+  state.best_step = static_cast<std::int64_t>(numbers[1]);
+  state.evaluations_since_best = static_cast<std::int64_t>(numbers[2]);
+  state.first_kl = numbers[3];
+  state.best_kl = numbers[4];
+  return true;
+}
+
+}  // namespace kvc

@@ -1,0 +1,41 @@
+// A model in float32 beside itself with fused layers, differentiable in their factors: what distillation
+// compares.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "core/checkpoint.h"
+#include "core/kv_plan.h"
+#include "model/decoder.h"
+#include "model/fused_kv.h"
+
+namespace kvc {
+
+// Factors by layer.
+using FusedFactorMap = std::map<int, FusedWeights>;
+
+class FusedForward {
+ public:
+  // Loads all weights. `plan` must outlive this.
+  FusedForward(const Checkpoint& checkpoint, const ModelConfig& config, const KvPlan& plan);
+
+  // Mean over tokens of KL(p_original || p_fused) of one sequence's next-token distributions, whole and
+  // exact as training sees it. Has gradients where the factors have and grad mode is on.
+  at::Tensor divergence(const std::vector<std::int64_t>& ids, const FusedFactorMap& factors) const;
+
+ private:
+  at::Tensor logits(at::Tensor hidden_states, int first_layer, const TokenBatch& batch,
+                    Attention& attention) const;
+
+  const ModelConfig& config_;
+  const KvPlan& plan_;
+  RopeTables rope_;
+  ModelWeights weights_;
+  std::vector<LayerWeights> layers_;
+};
+
+}  // namespace kvc
