@@ -36,16 +36,21 @@ class FusedLlamaConfig(LlamaConfig):
 
 
 class FusionVectors(nn.Module):
-    """Factors [sources, kv_dim] of one layer's keys and values; those of a RoPE pair of key channels are equal and get
-    equal gradients, so that they stay so."""
+    """Factors [sources, kv_dim] of one layer's keys and values. Both channels of a RoPE pair of keys begin with one factor
+    and use the mean of theirs, so that their gradients are equal and they keep it."""
 
-    def __init__(self, layer, kv_dim):
+    def __init__(self, layer, kv_dim, head_dim):
         super().__init__()
+        self.head_dim = head_dim
         self.key = nn.Parameter(torch.zeros(len(layer["key_sources"]), kv_dim))
         self.value = nn.Parameter(torch.zeros(len(layer["value_sources"]), kv_dim))
         with torch.no_grad():  # begins as FusedKV-Lite
             self.key[-1] = 1
             self.value[0] = 1
+
+    def tied_key(self):
+        halves = self.key.unflatten(-1, (-1, 2, self.head_dim // 2))
+        return halves.mean(2, keepdim=True).expand_as(halves).flatten(1)
 
 
 class FusedLlamaAttention(LlamaAttention):
@@ -75,7 +80,7 @@ class FusedLlamaAttention(LlamaAttention):
         else:
             query, _ = apply_rotary_pos_emb(query, query, cos, sin)
             vectors = self.vectors[0]
-            key = self.fuse(self.layer["key_sources"], vectors.key, 0).to(query.dtype)
+            key = self.fuse(self.layer["key_sources"], vectors.tied_key(), 0).to(query.dtype)
             value = self.fuse(self.layer["value_sources"], vectors.value, 1).to(query.dtype)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         output, weights = attend(
@@ -93,7 +98,7 @@ class FusedLlamaForCausalLM(LlamaForCausalLM):
         kv_dim = config.num_key_value_heads * config.head_dim
         self.kvconvert = nn.Module()
         self.kvconvert.fused = nn.ModuleDict(
-            {str(index): FusionVectors(layer, kv_dim) for index, layer in layers.items()})
+            {str(index): FusionVectors(layer, kv_dim, config.head_dim) for index, layer in layers.items()})
         for index, block in enumerate(self.model.layers):
             vectors = self.kvconvert.fused[str(index)] if index in layers else None
             block.self_attn = FusedLlamaAttention(config, index, read, layers.get(index), vectors)
