@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "convert/fusion/fusion_options.h"
+#include "convert/fusion/command_line.h"
 #include "convert/method_support.h"
 #include "convert/pipeline.h"
 #include "core/error.h"

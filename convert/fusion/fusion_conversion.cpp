@@ -74,28 +74,31 @@ std::vector<int> head_list(const FusionFit& fit, HeadMap head_map) {
 std::string fit_table(const std::vector<FusedReport>& fits) {
   std::string table;
   for (const FusedReport& fit : fits) {
-    table += fmt::format("\n  layer {:>3}: keys {:.3f}, values {:.3f}", fit.layer, fit.key_r2,
-                         fit.value_r2);
+    table += fmt::format("{}layer {}: keys {:.3f}, values {:.3f}", table.empty() ? "" : "; ",
+                         fit.layer, fit.key_r2, fit.value_r2);
   }
   return table;
 }
 
 void check_fits(const ConversionJob& job) {
   const FusionSettings& settings = job.settings.fusion;
-  int below = 0;
+  std::int64_t below = 0;
   for (const FusedReport& fit : job.fused_report) {
     below += std::min(fit.key_r2, fit.value_r2) < settings.min_r2 ? 1 : 0;
   }
-  KVC_CHECK(
-      below == 0 || settings.any_fit || settings.mixed || settings.distill.steps > 0,
-      "--method {}: {} of {} fused layers do not follow from their sources: R^2 is below --min-r2 "
-      "{:g} on the calibration text{}\nFactors per channel fitted after training are bad on "
-      "pretrained models, whose layers have no reason to match channel by channel; FusedKV is "
-      "trained from scratch. Use --fusion matrices, --distill-steps to train them here, --mixed to "
-      "leave such layers plain, another "
-      "method (--method commonkv), or --force to convert all the same",
-      job.settings.method, below, job.fused_report.size(), settings.min_r2,
-      fit_table(job.fused_report));
+  const char* why =
+      settings.form == FusionForm::kFull
+          ? "Use a smaller share of fused layers (--storage-layers)"
+          : "Factors per channel that are fitted after training are bad on pretrained "
+            "models, whose layers have no reason to match channel by channel: FusedKV "
+            "is trained from scratch. Use --fusion matrices, --distill-steps to train "
+            "the factors";
+  KVC_CHECK(below == 0 || settings.any_fit || settings.mixed || settings.distill.steps > 0,
+            "--method {}: {} of {} fused layers do not follow from their sources: R^2 on the "
+            "calibration text is below --min-r2 {:g} ({}). {}, --mixed to leave such layers plain, "
+            "another method (--method commonkv), or --force to convert all the same",
+            job.settings.method, below, job.fused_report.size(), settings.min_r2,
+            fit_table(job.fused_report), why);
 }
 
 void keep_fit(ConversionJob& job, FusedLayer& layer, const LayerFit& fit) {
@@ -123,7 +126,7 @@ void drop_layers(ConversionJob& job) {
   KVC_CHECK(
       !job.plan.fused.empty(),
       "--method {}: no layer follows from its sources with an R^2 of --min-r2 {:g}, so that all "
-      "would stay plain{}\nUse --fusion matrices or another method (--method commonkv)",
+      "would stay plain ({}). Use --fusion matrices or another method (--method commonkv)",
       job.settings.method, settings.min_r2, fit_table(job.fused_report));
 }
 

@@ -10,6 +10,7 @@
 #include "core/hash.h"
 #include "core/safetensors.h"
 #include "export/export.h"
+#include "model/checkpoint_config.h"
 #include "model/fused_kv.h"
 #include "model/weights.h"
 #include "runtime/engine.h"
@@ -17,6 +18,7 @@
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
+#include "tests/testing/zoo.h"
 
 namespace kvc {
 namespace {
@@ -191,7 +193,7 @@ TEST_F(FusedModel, RefusesBadFitsWithTheirNumbers) {
   use_random({.num_layers = 4});
   EXPECT_THAT(error_of([&] { convert_to("out", fusedkv()); }),
               AllOf(HasSubstr("2 of 2 fused layers"), HasSubstr("--min-r2 0.8"),
-                    HasSubstr("layer   2: keys"), HasSubstr("layer   3: keys"),
+                    HasSubstr("layer 2: keys"), HasSubstr("layer 3: keys"),
                     HasSubstr("bad on pretrained models"), HasSubstr("--force")));
   ConvertSettings forced = fusedkv();
   forced.fusion.any_fit = true;
@@ -301,6 +303,59 @@ TEST_F(FusedModel, DistillationLowersTheDivergenceAndResumes) {
   ASSERT_TRUE(fs::exists(state));
   convert_to("again", settings, state);  // all steps are done
   EXPECT_EQ(sha256_hex_of_file(directory_ / "again" / "conversion.safetensors"), bytes);
+}
+
+// Layers of every family read the pair of storage layers that fits best, where there is one; a step of
+// generation gives what a prompt gives.
+TEST_F(FusedModel, EveryFamilyReadsOtherLayers) {
+  int converted = 0;
+  for (const std::string& name : testing::zoo_names()) {
+    const testing::ZooCase zoo = testing::load_zoo_case(name);
+    const ModelConfig config = read_model_config(Checkpoint::open(zoo.directory));
+    ConvertSettings settings = fusedkv();
+    settings.fusion.sources = FusionSources::kSearch;
+    settings.fusion.mixed = true;
+    settings.fusion.min_r2 = -1e9;
+    resolve(settings);
+    if (config.mla || config.num_layers < 2 || make_plan(config, settings, false).fused.empty()) {
+      continue;
+    }
+    use({.vocab_size = config.vocab_size});
+    const fs::path conversion = directory_ / (name + "-conversion");
+    convert({.checkpoint = zoo.directory,
+             .tokens = directory_ / "tokens.h5",
+             .calibration = {},
+             .fisher = {},
+             .out = conversion},
+            settings);
+    ExportOptions options;
+    options.checkpoint = zoo.directory;
+    options.conversion = conversion;
+    options.out = directory_ / name;
+    export_checkpoint(options);
+    EngineOptions in_float32;
+    in_float32.dtype = "float32";
+    const Engine engine = Engine::load(options.out, in_float32);
+    const std::vector<std::int64_t>& ids = zoo.prompts.front().ids;
+    Sequence whole = engine.new_sequence(), parts = engine.new_sequence();
+    const at::Tensor expected = engine.prefill({&whole}, {ids}, Engine::Rows::kLast).front();
+    engine.prefill({&parts}, {{ids.begin(), ids.end() - 3}}, Engine::Rows::kLast);
+    at::Tensor last;
+    for (auto id = ids.end() - 3; id != ids.end(); ++id) {
+      last = engine.extend({&parts}, {{*id}}, Engine::Rows::kLast).front();
+    }
+    EXPECT_TRUE(at::isfinite(last).all().item<bool>()) << name;
+    if (!zoo.by_length) {
+      EXPECT_TRUE(tensors_close(last, expected, 1e-3 * std::max(1.0, testing::spread(expected))))
+          << name;
+    }
+    EXPECT_LT(
+        whole.cache().allocated_bytes(),
+        original_bytes(engine.plan(), 16 * ((whole.num_tokens() + 15) / 16), KvDtype::kFloat32))
+        << name;
+    ++converted;
+  }
+  EXPECT_GT(converted, 20);
 }
 
 TEST_F(FusedModel, FoldedExportIsRefused) {

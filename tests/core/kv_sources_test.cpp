@@ -67,8 +67,10 @@ TEST(KvSources, BytesAreThoseOfCodesAndOfExactTokens) {
 }
 
 TEST(KvSources, PlanSurvivesJson) {
-  const KvPlan plan = mixed_plan();
+  KvPlan plan = mixed_plan();
+  plan.fused[0].key_heads = {1, 0, 1, 1};
   const KvPlan read = kv_plan_from_json(to_json(plan), "p");
+  EXPECT_EQ(read.fused[0].key_heads, plan.fused[0].key_heads);
   EXPECT_EQ(dump_json(to_json(read)), dump_json(to_json(plan)));
   EXPECT_EQ(read.num_layers_from(KvSource::kCoded), 3);
   EXPECT_EQ(read.coded[1].head, 1);
@@ -101,6 +103,24 @@ TEST(KvSources, NameTheFirstInconsistency) {
               HasSubstr("reads layer 0"));
   EXPECT_THAT(check_error([](KvPlan& plan) { plan.fused[0].key_sources.clear(); }),
               HasSubstr("no sources"));
+  EXPECT_EQ(check_error([](KvPlan& plan) {
+              plan.fused[0].key_heads = {1, 1, 0, 1};  // of two sources
+              plan.fused[0].value_heads = {0, 0};
+            }),
+            "");
+  EXPECT_THAT(check_error([](KvPlan& plan) {
+                plan.fused[0].key_heads = {1, 1};
+              }),
+              HasSubstr("names 2 heads of 2 sources"));
+  EXPECT_THAT(check_error([](KvPlan& plan) {
+                plan.fused[0].value_heads = {0, 2};
+              }),
+              HasSubstr("reads KV head 2, expected 0 to 1"));
+  EXPECT_THAT(check_error([](KvPlan& plan) {
+                plan.fused[0].form = FusionForm::kFull;
+                plan.fused[0].value_heads = {0, 1};
+              }),
+              HasSubstr("of form full"));
   EXPECT_THAT(check_error([](KvPlan& plan) { plan.fused.clear(); }),
               HasSubstr("layer 5 is fused, but no fused layer holds it"));
 }

@@ -1,4 +1,4 @@
-#include "convert/fusion/fusion_options.h"
+#include "convert/fusion/command_line.h"
 
 #include <memory>
 #include <string>
