@@ -27,7 +27,7 @@ ALLOWED = {
 EVERYTHING = set(ALLOWED)
 COMPOSERS = re.compile(r"convert/(main|command_line|pipeline\w*)\.(h|cpp)")
 # Programs only: libraries never see the command line.
-COMMAND_LINE = re.compile(r"core/command\.(h|cpp)|\w+/(main\.cpp|command_line\.(h|cpp))")
+COMMAND_LINE = re.compile(r"core/command\.(h|cpp)|\w+/(main\.cpp|(\w+/)?command_line\.(h|cpp))")
 TORCH = re.compile(r"(torch|ATen|c10)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
