@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/checked.h"
+#include "core/kv_plan_groups.h"
 
 namespace kvc {
 namespace {
@@ -12,56 +13,6 @@ namespace {
 constexpr std::int64_t kMaxWidth = std::int64_t{1} << 24;  // heads, head_dim
 constexpr std::int64_t kMaxLayers = std::int64_t{1} << 16;
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
-constexpr double kWeightTolerance = 1e-6;
-
-std::string name_of(const LatentGroup& group) {
-  return fmt::format("KV plan: layers {}-{}", group.first_layer,
-                     group.first_layer + group.num_layers - 1);
-}
-
-bool uses_weights(MergeRule rule) {
-  return rule == MergeRule::kMean || rule == MergeRule::kFisher || rule == MergeRule::kSensitivity;
-}
-
-void check_ranks(const LatentGroup& group, std::int64_t kv_dim) {
-  const std::string subject = name_of(group);
-  if (group.split_kv) {
-    KVC_CHECK(group.num_layers == 1, "{}: split keys and values need a group of one layer",
-              subject);
-    for (const std::int64_t rank : {group.key_rank, group.value_rank}) {
-      KVC_CHECK(rank >= 1 && rank <= kv_dim, "{}: key or value rank {}, expected 1 to kv_dim {}",
-                subject, rank, kv_dim);
-    }
-    KVC_CHECK(group.rank == group.key_rank + group.value_rank,
-              "{}: rank {} is not key rank {} + value rank {}", subject, group.rank, group.key_rank,
-              group.value_rank);
-    return;
-  }
-  KVC_CHECK(group.key_rank == 0 && group.value_rank == 0,
-            "{}: key and value ranks {} and {}, expected 0 in a joint group", subject,
-            group.key_rank, group.value_rank);
-  const std::int64_t widest = 2 * group.num_layers * kv_dim;
-  KVC_CHECK(group.rank >= 1 && group.rank <= widest,
-            "{}: rank {}, expected 1 to {} (its keys and values)", subject, group.rank, widest);
-}
-
-void check_weights(const LatentGroup& group, MergeRule rule) {
-  const std::string subject = name_of(group);
-  const std::vector<double>& weights = group.merge_weights;
-  const auto expected = static_cast<std::size_t>(uses_weights(rule) ? group.num_layers : 0);
-  KVC_CHECK(weights.size() == expected, "{}: {} merge weights, expected {} for rule {}", subject,
-            weights.size(), expected, to_string(rule));
-  if (expected == 0) {
-    return;
-  }
-  for (const double weight : weights) {
-    KVC_CHECK(std::isfinite(weight) && weight >= 0, "{}: merge weight {}, expected 0 to 1", subject,
-              weight);
-  }
-  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
-  KVC_CHECK(std::abs(sum - 1) <= kWeightTolerance, "{}: merge weights sum to {}, expected 1",
-            subject, sum);
-}
 
 void check_policy(const MergePolicy& policy) {
   KVC_CHECK(std::isfinite(policy.target_kept_ratio) && policy.target_kept_ratio > 0,
@@ -119,8 +70,7 @@ void check_groups(const KvPlan& plan) {
     check_layers(plan, "group", group.first_layer, group.num_layers, next);
     next = group.first_layer + group.num_layers;
     std::fill(covered.begin() + group.first_layer, covered.begin() + next, true);
-    check_ranks(group, plan.kv_dim());
-    check_weights(group, plan.policy.rule);
+    check_group(plan, group);
   }
   check_cover(plan, KvSource::kLatent, covered, "group");
 }
@@ -232,6 +182,7 @@ void KvPlan::check() const {
   KVC_CHECK(!layers.empty() && static_cast<std::int64_t>(layers.size()) <= kMaxLayers,
             "KV plan: {} layers, expected 1 to {}", layers.size(), kMaxLayers);
   check_groups(*this);
+  check_basis(*this);
   check_coded(*this);
   check_fused(*this);
   check_policy(policy);
@@ -241,8 +192,12 @@ void KvPlan::check() const {
       "KV plan: rule none keeps every compressed token as latents; unmerged must be latent");
 }
 
+bool has_basis(const KvPlan& plan, LatentBasis basis) {
+  return !plan.groups.empty() && plan.groups.front().basis == basis;
+}
+
 bool keeps_latents(const KvPlan& plan, int group) {
-  return plan.groups[static_cast<std::size_t>(group)].split_kv ||
+  return plan.groups[static_cast<std::size_t>(group)].replaces_projections() ||
          plan.policy.rule == MergeRule::kNone || plan.policy.unmerged == UnmergedForm::kLatent;
 }
 

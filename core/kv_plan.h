@@ -51,6 +51,25 @@ struct MergePolicy {
   std::int64_t block_tokens = 64;    // generated tokens are compressed this many at a time
 };
 
+// What becomes of tokens that are read after a request's basis was found (xKV): they stay exact, get latents
+// of the first basis, or a basis of their own.
+enum class LaterTokens { kExact, kProject, kNewSegment };
+// How the basis is found: all eigenpairs of the Gram matrix, or the leading ones by block iteration.
+enum class BasisSolver { kEigh, kSubspace };
+
+std::string to_string(LaterTokens);
+std::string to_string(BasisSolver);
+LaterTokens parse_later_tokens(const std::string&);
+BasisSolver parse_basis_solver(const std::string&);
+
+// Of groups whose basis is the request's. A basis is only made where it saves bytes.
+struct RequestPolicy {
+  LaterTokens later = LaterTokens::kExact;
+  // Generated tokens are treated like a later turn's, policy.block_tokens at a time; else they stay exact.
+  bool compress_generated = false;
+  BasisSolver solver = BasisSolver::kEigh;
+};
+
 // Elements that one token of one layer stores for its keys and for its values.
 struct KvWidths {
   std::int64_t key = 0, value = 0;
@@ -71,6 +90,7 @@ struct KvPlan {
   // What the model's own cache holds where that is not one key and one value per KV head: with
   // multi-head latent attention the latent and the shared rotary key. Such layers stay plain.
   std::optional<KvWidths> own_widths{};
+  std::optional<RequestPolicy> request{};  // iff groups have a basis of the request
 
   std::int64_t kv_dim() const { return num_kv_heads * head_dim; }
   KvWidths plain_widths() const { return own_widths.value_or(KvWidths{kv_dim(), kv_dim()}); }
@@ -81,6 +101,8 @@ struct KvPlan {
   void check() const;
 };
 
+// Have the plan's groups, which are all of one kind, this basis?
+bool has_basis(const KvPlan& plan, LatentBasis basis);
 // Is a token of `group` that is not merged kept as one latent per layer?
 bool keeps_latents(const KvPlan& plan, int group);
 // Must the latents A x be computed when the plan runs? Not when least squares encodes exact keys and
@@ -97,6 +119,7 @@ struct GroupTokens {
   std::int64_t unmerged =
       0;  // compressed decisions that went against merging; form: policy.unmerged
   std::int64_t pending = 0;  // exact keys and values: sinks, window, incomplete block
+  std::int64_t bases = 0;    // of the request
 };
 
 // Under integer types, keys (each channel over kQuantisedTokens tokens) and values (each token over neighbouring
@@ -128,8 +151,13 @@ std::int64_t quantised_tokens(const KvPlan& plan, std::int64_t num_tokens, KvDty
 //   else ls: 0, or G*num_kv_heads*4 with key_norm (the float32 root mean squares that undo the norm).
 // The count of every segment is rounded up to `page_tokens` first, of quantised and of exact tokens apart;
 // under integer types page_tokens is 1 or a multiple of kQuantisedTokens.
+// Of a calibrated or a request's basis p and `held` are 0. A request's adds
+//   bases * G * kv_dim * (key_width + value_width) * b, kv_dim rounded up to page_tokens.
 std::int64_t group_bytes(const KvPlan& plan, int group, const GroupTokens& tokens, KvDtype dtype,
                          std::int64_t page_tokens = 1);
+// The fewest tokens that bases of a request save bytes for, in all groups and pages of one token; most of
+// int64 where none do.
+std::int64_t break_even_tokens(const KvPlan& plan, KvDtype dtype);
 // Bytes of one layer's plain KV: plain_widths().total() * b per token. Under integer types, quantised_tokens of
 // them as codes: keys and values, or of a model's own cache the latent alone.
 std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype,

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "core/checked.h"
@@ -59,6 +60,9 @@ std::int64_t key_value_bytes(const KvPlan& plan, std::int64_t quantised, std::in
 // Beside its exact keys and values, what a pending token keeps so that it can be decided and
 // encoded.
 std::int64_t held_bytes(const KvPlan& plan, const LatentGroup& group, std::int64_t element) {
+  if (group.basis != LatentBasis::kWeights) {
+    return 0;
+  }
   if (plan.policy.unmerged == UnmergedForm::kLatent) {
     return product(group.num_layers, group.rank, element);
   }
@@ -122,7 +126,21 @@ std::int64_t group_bytes(const KvPlan& plan, int index, const GroupTokens& token
           product(round_up(tokens.unmerged, page_tokens), position));
   const std::int64_t pending =
       product(round_up(tokens.pending, page_tokens), sum(exact, held_bytes(plan, group, element)));
-  return sum(sum(merged, unmerged), pending);
+  const std::int64_t bases =
+      product(tokens.bases, group.num_layers, round_up(plan.kv_dim(), page_tokens),
+              sum(group.key_width(), group.value_width()), element);
+  return sum(sum(merged, unmerged), sum(pending, bases));
+}
+
+std::int64_t break_even_tokens(const KvPlan& plan, KvDtype dtype) {
+  std::int64_t per_token = 0, basis = 0;
+  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+    const int group = static_cast<int>(i);
+    per_token += group_bytes(plan, group, {.pending = 1}, dtype) -
+                 group_bytes(plan, group, {.merged = 1}, dtype);
+    basis += group_bytes(plan, group, {.bases = 1}, dtype);
+  }
+  return per_token > 0 ? basis / per_token + 1 : std::numeric_limits<std::int64_t>::max();
 }
 
 std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype,

@@ -10,10 +10,14 @@ namespace kvc {
 namespace {
 
 Json group_to_json(const LatentGroup& group) {
-  return {{"first_layer", group.first_layer},    {"num_layers", group.num_layers},
-          {"split_kv", group.split_kv},          {"rank", group.rank},
-          {"key_rank", group.key_rank},          {"value_rank", group.value_rank},
-          {"merge_weights", group.merge_weights}};
+  Json json = {{"first_layer", group.first_layer},    {"num_layers", group.num_layers},
+               {"split_kv", group.split_kv},          {"rank", group.rank},
+               {"key_rank", group.key_rank},          {"value_rank", group.value_rank},
+               {"merge_weights", group.merge_weights}};
+  if (group.basis != LatentBasis::kWeights) {
+    json["basis"] = to_string(group.basis);
+  }
+  return json;
 }
 
 LatentGroup group_from_json(const Json& json, const std::string& subject) {
@@ -28,6 +32,9 @@ LatentGroup group_from_json(const Json& json, const std::string& subject) {
   for (const Json& weight : fields.list("merge_weights")) {
     KVC_CHECK(weight.is_number(), "{}: merge weight {} is no number", subject, excerpt(weight));
     group.merge_weights.push_back(weight.get<double>());
+  }
+  if (json.contains("basis")) {  // else of weights
+    fields.read("basis", group.basis, parse_latent_basis);
   }
   fields.done();
   return group;
@@ -57,6 +64,22 @@ MergePolicy policy_from_json(const Json& json, const std::string& subject) {
   fields.read("block_tokens", policy.block_tokens);
   fields.done();
   return policy;
+}
+
+Json request_to_json(const RequestPolicy& request) {
+  return {{"later", to_string(request.later)},
+          {"compress_generated", request.compress_generated},
+          {"solver", to_string(request.solver)}};
+}
+
+RequestPolicy request_from_json(const Json& json, const std::string& subject) {
+  JsonFields fields(json, subject);
+  RequestPolicy request;
+  fields.read("later", request.later, parse_later_tokens);
+  fields.read("compress_generated", request.compress_generated);
+  fields.read("solver", request.solver, parse_basis_solver);
+  fields.done();
+  return request;
 }
 
 KvWidths widths_from_json(const Json& json, const std::string& subject) {
@@ -158,6 +181,9 @@ Json to_json(const KvPlan& plan) {
     json["fused"].push_back(fused_to_json(fused));
   }
   json["policy"] = policy_to_json(plan.policy);
+  if (plan.request) {
+    json["request"] = request_to_json(*plan.request);
+  }
   if (plan.own_widths) {
     json["own_widths"] = {{"key", plan.own_widths->key}, {"value", plan.own_widths->value}};
   }
@@ -181,6 +207,9 @@ KvPlan kv_plan_from_json(const Json& json, const std::string& subject) {
   plan.coded = fields.optional_list("coded", coded_from_json);
   plan.fused = fields.optional_list("fused", fused_from_json);
   plan.policy = policy_from_json(fields.at("policy"), subject + ": policy");
+  if (const Json* request = fields.optional("request")) {
+    plan.request = request_from_json(*request, subject + ": request");
+  }
   if (const Json* widths = fields.optional("own_widths")) {
     plan.own_widths = widths_from_json(*widths, subject + ": own_widths");
   }

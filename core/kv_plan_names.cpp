@@ -11,6 +11,14 @@ constexpr EnumName<KvSource> kKvSources[] = {{KvSource::kPlain, "plain"},
 constexpr EnumName<FusionForm> kFusionForms[] = {{FusionForm::kChannel, "channel"},
                                                  {FusionForm::kComplex, "complex"},
                                                  {FusionForm::kFull, "full"}};
+constexpr EnumName<LatentBasis> kLatentBases[] = {{LatentBasis::kWeights, "weights"},
+                                                  {LatentBasis::kCalibrated, "calibrated"},
+                                                  {LatentBasis::kRequest, "request"}};
+constexpr EnumName<LaterTokens> kLaterTokens[] = {{LaterTokens::kExact, "exact"},
+                                                  {LaterTokens::kProject, "project"},
+                                                  {LaterTokens::kNewSegment, "new-segment"}};
+constexpr EnumName<BasisSolver> kBasisSolvers[] = {{BasisSolver::kEigh, "eigh"},
+                                                   {BasisSolver::kSubspace, "subspace"}};
 constexpr EnumName<MergeRule> kMergeRules[] = {{MergeRule::kNone, "none"},
                                                {MergeRule::kMean, "mean"},
                                                {MergeRule::kFisher, "fisher"},
@@ -32,6 +40,9 @@ constexpr EnumName<KvDtype> kKvDtypes[] = {{KvDtype::kFloat32, "float32"},
 
 std::string to_string(KvSource value) { return name_of(kKvSources, value); }
 std::string to_string(FusionForm value) { return name_of(kFusionForms, value); }
+std::string to_string(LatentBasis value) { return name_of(kLatentBases, value); }
+std::string to_string(LaterTokens value) { return name_of(kLaterTokens, value); }
+std::string to_string(BasisSolver value) { return name_of(kBasisSolvers, value); }
 std::string to_string(MergeRule value) { return name_of(kMergeRules, value); }
 std::string to_string(Granularity value) { return name_of(kGranularities, value); }
 std::string to_string(PrefillMode value) { return name_of(kPrefillModes, value); }
@@ -40,6 +51,15 @@ std::string to_string(KvDtype value) { return name_of(kKvDtypes, value); }
 
 KvSource parse_kv_source(const std::string& name) {
   return value_of(kKvSources, name, "layer source");
+}
+LatentBasis parse_latent_basis(const std::string& name) {
+  return value_of(kLatentBases, name, "basis of latents");
+}
+LaterTokens parse_later_tokens(const std::string& name) {
+  return value_of(kLaterTokens, name, "form of later tokens");
+}
+BasisSolver parse_basis_solver(const std::string& name) {
+  return value_of(kBasisSolvers, name, "solver");
 }
 FusionForm parse_fusion_form(const std::string& name) {
   return value_of(kFusionForms, name, "form of fusion");

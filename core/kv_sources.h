@@ -15,16 +15,34 @@ enum class KvSource { kPlain, kLatent, kCoded, kFused };
 std::string to_string(KvSource);
 KvSource parse_kv_source(const std::string&);  // Error lists the known ones; likewise below
 
-// Adjacent layers that share one factorisation. Their y is bias-free; with q/k norm the key is taken
-// before its norm.
+// Where the factors of a latent group come from.
+//   weights     the projections. y is bias-free; with q/k norm the key is taken before its norm.
+//   calibrated  principal directions of y over calibration text, part of the checkpoint (xkv-static, PCA)
+//   request     principal directions of a request's own y, found when its prompt ends and kept in its
+//               cache (xKV)
+// Under the last two, y has biases and keys are taken after their norm; every token that leaves the window
+// has one latent for the whole group.
+enum class LatentBasis { kWeights, kCalibrated, kRequest };
+
+std::string to_string(LatentBasis);
+LatentBasis parse_latent_basis(const std::string&);
+
+// Adjacent layers that share one factorisation.
 struct LatentGroup {
   int first_layer = 0;
   int num_layers = 0;
-  bool split_kv = false;      // separate key and value latents (Palu); num_layers is then 1
+  bool split_kv = false;      // separate key and value latents; of weights (Palu) num_layers is then 1
   std::int64_t rank = 0;      // joint latent width; with split_kv key_rank + value_rank
   std::int64_t key_rank = 0;  // split_kv only
   std::int64_t value_rank = 0;
   std::vector<double> merge_weights;  // [num_layers], sum 1; mean, fisher and sensitivity only
+  LatentBasis basis = LatentBasis::kWeights;
+
+  // Do latents take the place of the keys' and values' projections (Palu)?
+  bool replaces_projections() const { return split_kv && basis == LatentBasis::kWeights; }
+  // Numbers of a latent that make keys, or values.
+  std::int64_t key_width() const { return split_kv ? key_rank : rank; }
+  std::int64_t value_width() const { return split_kv ? value_rank : rank; }
 };
 
 inline constexpr int kMaxCodeBits = 8;

@@ -14,6 +14,7 @@
 #include "runtime/compression/compression.h"
 #include "runtime/compression/expansion.h"
 #include "runtime/plan_source.h"
+#include "runtime/policies/principal_policy.h"
 #include "runtime/thread_scope.h"
 
 namespace kvc {
@@ -126,6 +127,7 @@ Engine Engine::load(const std::filesystem::path& directory, const EngineOptions&
   const CacheTypes types = cache_types(checkpoint, config, options);
   Engine engine;
   engine.plan_ = std::make_shared<const KvPlan>(plan_of(checkpoint, config));
+  check_generated_block(*engine.plan_, types.kv);
   engine.decoder_ =
       std::make_unique<Decoder>(checkpoint, types.compute, replaced_layers(*engine.plan_),
                                 parse_weight_type(options.weight_dtype));

@@ -87,9 +87,9 @@ bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
   bool compressed = false;
   for (std::size_t i = 0; i < active.size(); ++i) {
     if (tokens_until_block(*caches[i]) <= 0) {
-      const MergePolicy& policy = plan_->policy;
-      const std::int64_t left = undecided_tokens(*caches[i]) - policy.window_tokens;
-      compress_oldest(left >= policy.block_tokens ? policy.block_tokens : 0, *caches[i]);
+      const std::int64_t left = undecided_tokens(*caches[i]) - plan_->policy.window_tokens;
+      const std::int64_t block = generated_block(*plan_);
+      compress_oldest(left >= block ? block : 0, *caches[i]);
       compressed = true;
     }
     active[i]->add(logits[i], rows);

@@ -60,8 +60,9 @@ std::vector<bool> replaced_layers(const KvPlan& plan) {
   std::vector<bool> replaced;
   for (int layer = 0; layer < plan.num_layers(); ++layer) {
     const int group = plan.group_of(layer);
-    replaced.push_back(plan.layers[static_cast<std::size_t>(layer)] == KvSource::kFused ||
-                       (group >= 0 && plan.groups[static_cast<std::size_t>(group)].split_kv));
+    replaced.push_back(
+        plan.layers[static_cast<std::size_t>(layer)] == KvSource::kFused ||
+        (group >= 0 && plan.groups[static_cast<std::size_t>(group)].replaces_projections()));
   }
   return replaced;
 }

@@ -35,10 +35,6 @@ GroupFactorization factorize_group(const at::Tensor& stacked_proj, const at::Ten
 GroupFactorization factorize_outputs(const at::Tensor& stacked_proj, at::Tensor covariance,
                                      std::int64_t rank, at::Device device = at::kCPU);
 
-// The lower triangle of m^T m (the rest is undefined). m [rows, columns]; a little over half the
-// work of the full product.
-at::Tensor lower_gram(const at::Tensor& m);
-
 // The metric of a group from summed second moments of its layers' inputs, each divided by its token
 // count: damped by 0.01 of the mean diagonal, so that it is positive definite whatever the
 // calibration.

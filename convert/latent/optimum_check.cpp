@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "convert/latent/group_svd.h"
+#include "model/eigen/lower_gram.h"
 
 namespace kvc {
 namespace {

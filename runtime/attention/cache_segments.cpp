@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/compression/merged_latents.h"
+
 namespace kvc {
 namespace {
 
@@ -22,14 +24,20 @@ class SegmentBuilder {
         length_(length) {}
 
   // Rows of `expanded` are the keys and values of the first latents; null: there are none.
-  void add_latents(const RowStore& stored, const at::Tensor& positions, const Reconstruction& layer,
-                   const KeyValueStore* expanded, std::vector<Segment>& segments) const {
-    const std::int64_t rebuilt = count(expanded);
-    if (rebuilt > 0) {
-      segments.push_back(from_exact(*expanded, positions.narrow(0, 0, rebuilt)));
+  void add_expanded(const at::Tensor& positions, const KeyValueStore* expanded,
+                    std::vector<Segment>& segments) const {
+    if (count(expanded) > 0) {
+      segments.push_back(from_exact(*expanded, positions.narrow(0, 0, count(expanded))));
     }
-    if (rebuilt < stored.num_rows()) {
-      segments.push_back(from_latents(stored, rebuilt, positions.slice(0, rebuilt), layer));
+  }
+
+  // Only the latents without such rows.
+  void add_latents(const RowStore& stored, const at::Tensor& positions, const MergedLatents& rows,
+                   const KeyValueStore* expanded, std::vector<Segment>& segments) const {
+    const std::int64_t first = std::max(rows.first, count(expanded));
+    if (first < rows.last) {
+      segments.push_back(
+          from_latents(stored, first, positions.slice(0, first, rows.last), rows.layer));
     }
   }
 
@@ -38,19 +46,20 @@ class SegmentBuilder {
                        const Reconstruction& layer) const {
     const ModelConfig& config = decoder_.config();
     const at::Tensor latent = stored.rows(first, positions.size(0), decoder_.dtype());
-    const at::Tensor key =
-        with_bias(rebuild_key(layer, latent.narrow(1, 0, factors_.key_rank)), weights_.k_proj.bias)
-            .view({-1, config.num_kv_heads, config.head_dim});
+    const at::Tensor key = with_bias(rebuild_key(layer, latent.narrow(1, 0, factors_.key_rank)),
+                                     key_offset(weights_, layer))
+                               .view({-1, config.num_kv_heads, config.head_dim});
     Segment segment{
-        .key = finish(key, positions),
+        .key = layer.is_principal ? decoder_.rope().rotate(layer_, key, positions, length_)
+                                  : finish(key, positions),
         .positions = positions,
         .value = {},
         .latent = latent.narrow(1, latent.size(1) - factors_.value_rank, factors_.value_rank),
         .value_proj = layer.value,
-        .value_bias = weights_.v_proj.bias};
+        .value_bias = value_offset(weights_, layer)};
     if (!prefers_rank_space(num_queries_, config.num_heads, config.head_dim, config.kv_dim(),
                             factors_.value_rank)) {
-      const Linear rebuild_value{layer.value, weights_.v_proj.bias};
+      const Linear rebuild_value{layer.value, value_offset(weights_, layer)};
       segment.value = rebuild_value(segment.latent).view_as(key);
     }
     return segment;
@@ -106,16 +115,37 @@ at::Tensor pending_positions(std::int64_t pending, std::int64_t num_tokens,
                   at::arange(num_tokens - (pending - sinks), num_tokens, at::kLong)});
 }
 
-void add_unmerged(const SegmentBuilder& builder, const LatentStore& store, int index,
-                  const GroupFactors& factors, std::vector<Segment>& segments) {
-  const at::Tensor positions = store.unmerged_positions().tensor();
-  const auto at_index = static_cast<std::size_t>(index);
-  if (store.keeps_latents()) {
-    const std::optional<Expansion>& expansion = store.expansion();
-    builder.add_latents(store.unmerged_latent(index), positions, factors.layers[at_index],
-                        expansion ? &expansion->unmerged[at_index] : nullptr, segments);
-    return;
+const KeyValueStore* expanded_merged(const LatentStore& store, std::size_t index) {
+  return store.expansion() ? &store.expansion()->merged[index] : nullptr;
+}
+
+const KeyValueStore* expanded_unmerged(const LatentStore& store, std::size_t index) {
+  return store.expansion() ? &store.expansion()->unmerged[index] : nullptr;
+}
+
+void add_merged_latents(const SegmentBuilder& builder, const Decoder& decoder,
+                        const LatentStore& store, int index, const GroupFactors& factors,
+                        std::vector<Segment>& segments) {
+  const at::Tensor positions = store.merged_positions().tensor();
+  for (const MergedLatents& rows : merged_latents(factors, store, index, decoder.dtype())) {
+    builder.add_latents(store.merged(), positions, rows,
+                        expanded_merged(store, static_cast<std::size_t>(index)), segments);
   }
+}
+
+// One latent per layer.
+void add_own_latents(const SegmentBuilder& builder, const LatentStore& store, int index,
+                     const GroupFactors& factors, std::vector<Segment>& segments) {
+  const auto at_index = static_cast<std::size_t>(index);
+  const RowStore& latents = store.unmerged_latent(index);
+  builder.add_latents(latents, store.unmerged_positions().tensor(),
+                      {0, latents.num_rows(), factors.layers[at_index]},
+                      expanded_unmerged(store, at_index), segments);
+}
+
+void add_plain(const SegmentBuilder& builder, const LatentStore& store, int index,
+               std::vector<Segment>& segments) {
+  const at::Tensor positions = store.unmerged_positions().tensor();
   const KeyValueStore& rows = store.unmerged(index);
   const std::int64_t codes = rows.num_codes();
   if (codes > 0) {
@@ -128,6 +158,13 @@ void add_unmerged(const SegmentBuilder& builder, const LatentStore& store, int i
 
 }  // namespace
 
+const at::Tensor& key_offset(const LayerWeights& weights, const Reconstruction& layer) {
+  return layer.is_principal ? layer.key_mean : weights.k_proj.bias;
+}
+const at::Tensor& value_offset(const LayerWeights& weights, const Reconstruction& layer) {
+  return layer.is_principal ? layer.value_mean : weights.v_proj.bias;
+}
+
 bool stores_raw_keys(const ModelConfig& config, int layer) {
   return config.depends_on_length(layer);
 }
@@ -136,10 +173,11 @@ KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
                      const GroupFactors& factors, const Reconstruction& layer,
                      const at::Tensor& latent) {
   const ModelConfig& config = decoder.config();
-  const Linear value{layer.value, weights.v_proj.bias};
+  const Linear value{layer.value, value_offset(weights, layer)};
   const std::vector<std::int64_t> shape{-1, config.num_kv_heads, config.head_dim};
   return {
-      with_bias(rebuild_key(layer, latent.narrow(1, 0, factors.key_rank)), weights.k_proj.bias)
+      with_bias(rebuild_key(layer, latent.narrow(1, 0, factors.key_rank)),
+                key_offset(weights, layer))
           .view(shape),
       value(latent.narrow(1, latent.size(1) - factors.value_rank, factors.value_rank)).view(shape)};
 }
@@ -153,13 +191,16 @@ std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, 
   const auto at_index = static_cast<std::size_t>(index);
   std::vector<Segment> segments;
   if (store.merged_positions().size() > 0) {
-    const std::optional<Expansion>& expansion = store.expansion();
-    builder.add_latents(store.merged(), store.merged_positions().tensor(),
-                        factors.merged_layers[at_index],
-                        expansion ? &expansion->merged[at_index] : nullptr, segments);
+    builder.add_expanded(store.merged_positions().tensor(), expanded_merged(store, at_index),
+                         segments);
+    add_merged_latents(builder, decoder, store, index, factors, segments);
   }
-  if (store.unmerged_positions().size() > 0) {
-    add_unmerged(builder, store, index, factors, segments);
+  if (store.unmerged_positions().size() > 0 && store.keeps_latents()) {
+    builder.add_expanded(store.unmerged_positions().tensor(), expanded_unmerged(store, at_index),
+                         segments);
+    add_own_latents(builder, store, index, factors, segments);
+  } else if (store.unmerged_positions().size() > 0) {
+    add_plain(builder, store, index, segments);
   }
   const std::int64_t pending = store.pending(index).num_exact();
   if (pending > 0) {

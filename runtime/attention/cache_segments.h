@@ -17,6 +17,11 @@ struct KeyValue {
   at::Tensor value;  // [n, num_kv_heads, head_dim], with bias
 };
 
+// What is added to a rebuilt key and value: biases, or the mean that principal directions leave out.
+// Undefined: nothing.
+const at::Tensor& key_offset(const LayerWeights& weights, const Reconstruction& layer);
+const at::Tensor& value_offset(const LayerWeights& weights, const Reconstruction& layer);
+
 // B h plus biases. latent: [n, rank] in the compute dtype.
 KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
                      const GroupFactors& factors, const Reconstruction& layer,

@@ -9,6 +9,7 @@
 #include "runtime/attention/plain_attention.h"
 #include "runtime/attention/rank_space.h"
 #include "runtime/attention/segment_attention.h"
+#include "runtime/compression/merged_latents.h"
 
 namespace kvc {
 namespace {
@@ -21,11 +22,10 @@ class VisibleRows {
 
   // Latents at ascending positions, of which those before `rebuilt` have keys and values beside them.
   void add_latents(const RowStore& latents, const PositionList& positions, std::int64_t rebuilt,
-                   const Reconstruction& layer) {
-    const std::int64_t first = std::max(rebuilt, num_hidden(positions));
-    if (first < positions.size()) {
-      latents_.push_back(
-          {latents, positions.tensor().to(at::kInt), layer, first, positions.size()});
+                   const MergedLatents& rows) {
+    const std::int64_t first = std::max({rows.first, rebuilt, num_hidden(positions)});
+    if (first < rows.last) {
+      latents_.push_back({latents, positions.tensor().to(at::kInt), rows.layer, first, rows.last});
     }
   }
 
@@ -69,23 +69,27 @@ class VisibleRows {
   std::vector<LatentRange> latents_;
 };
 
-void add_latents(const GroupLayer& layer, const LatentStore& store, VisibleRows& rows) {
+void add_latents(const Decoder& decoder, const GroupLayer& layer, const LatentStore& store,
+                 VisibleRows& rows) {
   const auto index = static_cast<std::size_t>(layer.index);
   const auto add = [&](const RowStore& latents, const PositionList& positions,
-                       const Reconstruction& reconstruction, const KeyValueStore* rebuilt) {
-    rows.add_latents(latents, positions, rebuilt == nullptr ? 0 : rebuilt->num_exact(),
-                     reconstruction);
+                       const std::vector<MergedLatents>& parts, const KeyValueStore* rebuilt) {
+    for (const MergedLatents& part : parts) {
+      rows.add_latents(latents, positions, rebuilt == nullptr ? 0 : rebuilt->num_exact(), part);
+    }
     if (rebuilt != nullptr) {
       rows.add(*rebuilt, positions);
     }
   };
   const std::optional<Expansion>& expansion = store.expansion();
   if (store.merged_positions().size() > 0) {
-    add(store.merged(), store.merged_positions(), layer.factors.merged_layers[index],
+    add(store.merged(), store.merged_positions(),
+        merged_latents(layer.factors, store, layer.index, decoder.dtype()),
         expansion ? &expansion->merged[index] : nullptr);
   }
   if (store.keeps_latents()) {
-    add(store.unmerged_latent(layer.index), store.unmerged_positions(), layer.factors.layers[index],
+    add(store.unmerged_latent(layer.index), store.unmerged_positions(),
+        {{0, store.unmerged_positions().size(), layer.factors.layers[index]}},
         expansion ? &expansion->unmerged[index] : nullptr);
   }
 }
@@ -97,7 +101,7 @@ at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const Lat
   const CodedKeys keys(decoder, layer.layer(), num_tokens);
   at::Tensor code_positions;
   VisibleRows rows(num_tokens, rule);
-  add_latents(layer, store, rows);
+  add_latents(decoder, layer, store, rows);
   if (!store.keeps_latents()) {
     if (store.unmerged(layer.index).num_codes() > 0) {
       code_positions = store.unmerged_positions().tensor().to(at::kInt);

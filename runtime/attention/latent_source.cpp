@@ -24,14 +24,15 @@ class LatentSource : public LayerSource {
     if (needs_latents(plan, group_)) {
       latent_ = at::linear(input.hidden, factors_.latent_proj);
     }
-    if (spec_.split_kv || truncated) {
+    if (spec_.replaces_projections() || truncated) {
       exact = reconstruct(context().decoder, input.weights, factors_,
                           factors_.layers[static_cast<std::size_t>(index)], latent_);
     }
     if (input.weights.k_norm.defined()) {
       key_rms_ = key_rms(exact.key, input.weights.k_norm);
     }
-    if (!spec_.split_kv && !keeps_latents(plan, group_) && plan.policy.rule != MergeRule::kLs) {
+    if (!spec_.replaces_projections() && !keeps_latents(plan, group_) &&
+        plan.policy.rule != MergeRule::kLs) {
       weigh(index);
     }
     key_before_norm_ = exact.key;
@@ -42,7 +43,7 @@ class LatentSource : public LayerSource {
     const auto own = [&](const at::Tensor& x) { return x.narrow(0, tokens.first, tokens.count); };
     const int index = index_of(layer);
     LatentStore& group = cache.group(group_);
-    if (spec_.split_kv) {
+    if (spec_.replaces_projections()) {
       group.append_latent(index, own(latent_), tokens.positions);
       return;
     }

@@ -7,6 +7,7 @@
 
 #include "model/float_linear.h"
 #include "model/parallel.h"
+#include "runtime/attention/cache_segments.h"
 #include "runtime/attention/decode.h"
 #include "runtime/attention/plain_attention.h"
 #include "runtime/kernels/rank_space_attention.h"
@@ -28,17 +29,19 @@ struct RebuiltKeys {
   RawKeys raw;
   bool by_kernel;
 
-  RebuiltKeys(const Decoder& decoder, int layer, std::int64_t num_positions)
+  RebuiltKeys(const Decoder& decoder, int layer, const Reconstruction& reconstruction,
+              std::int64_t num_positions)
       : angles(decoder, layer, num_positions), raw(angles.raw_keys) {
     const LayerWeights& weights = decoder.layer(layer);
     const Norm& k_norm = weights.k_norm;
-    by_kernel = !k_norm.defined() ||
-                (!k_norm.bias.defined() && k_norm.weight.numel() == decoder.config().head_dim);
-    if (weights.k_proj.bias.defined()) {
-      bias = weights.k_proj.bias.to(at::kFloat).contiguous();
+    const bool norms = !reconstruction.is_principal && k_norm.defined();
+    by_kernel =
+        !norms || (!k_norm.bias.defined() && k_norm.weight.numel() == decoder.config().head_dim);
+    if (const at::Tensor& offset = key_offset(weights, reconstruction); offset.defined()) {
+      bias = offset.to(at::kFloat).contiguous();
       raw.bias = bias.const_data_ptr<float>();
     }
-    if (by_kernel && k_norm.defined()) {
+    if (by_kernel && norms) {
       norm = k_norm.weight.to(at::kFloat).contiguous();
       raw.norm = norm.const_data_ptr<float>();
       raw.norm_epsilon = static_cast<float>(k_norm.eps);
@@ -55,7 +58,7 @@ class TileAttention {
         factors_(factors),
         range_(range),
         positions_(range.positions.const_data_ptr<std::int32_t>()),
-        rebuilt_(decoder, layer, positions_[range.last - 1] + 1),
+        rebuilt_(decoder, layer, range.layer, positions_[range.last - 1] + 1),
         query_(query, decoder.config().num_kv_heads, attention_rule(decoder.config(), layer),
                rebuilt_.raw),
         threads_(static_cast<std::size_t>(at::get_num_threads())),
@@ -123,8 +126,9 @@ class TileAttention {
 };
 
 // Sums of latents [num_heads, value_rank] to sums of values [num_heads, head_dim], float32.
-at::Tensor project_values(const LayerWeights& weights, const at::Tensor& proj,
+at::Tensor project_values(const LayerWeights& weights, const Reconstruction& layer,
                           std::int64_t num_kv_heads, const at::Tensor& sums) {
+  const at::Tensor& proj = layer.value;
   const at::Tensor latents = sums.to(proj.scalar_type());
   const std::int64_t heads_per_kv = sums.size(0) / num_kv_heads;
   const std::int64_t head_dim = proj.size(0) / num_kv_heads;
@@ -134,7 +138,7 @@ at::Tensor project_values(const LayerWeights& weights, const at::Tensor& proj,
       return x.defined() ? x.narrow(0, kv_head * head_dim, head_dim) : x;
     };
     outputs.push_back(float_linear(latents.narrow(0, kv_head * heads_per_kv, heads_per_kv),
-                                   own(proj), own(weights.v_proj.bias)));
+                                   own(proj), own(value_offset(weights, layer))));
   }
   return at::cat(outputs).to(at::kFloat);
 }
@@ -149,8 +153,8 @@ PartialAttention rank_space_attention(const Decoder& decoder, int layer,
     tiles.add(first, std::min(kTileTokens, range.last - first));
   }
   PartialAttention whole = tiles.sums();
-  whole.output = project_values(decoder.layer(layer), range.layer.value,
-                                decoder.config().num_kv_heads, whole.output);
+  whole.output = project_values(decoder.layer(layer), range.layer, decoder.config().num_kv_heads,
+                                whole.output);
   return whole;
 }
 

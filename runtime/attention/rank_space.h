@@ -17,7 +17,7 @@ namespace kvc {
 struct LatentRange {
   const RowStore& latents;  // rows [rank]
   at::Tensor positions;     // [rows of the store] int32, ascending
-  const Reconstruction& layer;
+  Reconstruction layer;
   std::int64_t first = 0, last = 0;
 };
 

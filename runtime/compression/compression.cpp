@@ -8,7 +8,9 @@
 #include "runtime/attention/plain_attention.h"
 #include "runtime/compression/coding.h"
 #include "runtime/compression/latent_encoding.h"
+#include "runtime/compression/principal_encoding.h"
 #include "runtime/policies/merge_selection.h"
+#include "runtime/policies/principal_policy.h"
 
 namespace kvc {
 namespace {
@@ -96,7 +98,7 @@ void quantise_unmerged(const Decoder& decoder, int layer, int index, LatentStore
 
 }  // namespace
 
-bool decides(const LatentGroup& group) { return !group.split_kv; }
+bool decides(const LatentGroup& group) { return !group.replaces_projections(); }
 
 std::int64_t undecided_tokens(const KvCache& cache) {
   const LatentStore* store = deciding_store(cache);
@@ -108,8 +110,9 @@ std::int64_t tokens_until_block(const KvCache& cache) {
   const MergePolicy& policy = cache.plan().policy;
   const std::int64_t kept = policy.sink_tokens + policy.window_tokens;
   std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
-  if (const LatentStore* store = deciding_store(cache)) {
-    fewest = kept + policy.block_tokens - store->tokens().pending;
+  const std::int64_t block = generated_block(cache.plan());
+  if (const LatentStore* store = deciding_store(cache); store != nullptr && block < fewest) {
+    fewest = kept + block - store->tokens().pending;
   }
   if (const std::optional<std::int64_t> exact = exact_before_codes(cache)) {
     fewest = std::min(fewest, kept + kQuantisedTokens - *exact);
@@ -124,6 +127,10 @@ void compress(const Decoder& decoder, const LatentFactors& factors, KvDtype dtyp
     return;
   }
   const KvPlan& plan = cache.plan();
+  if (!has_basis(plan, LatentBasis::kWeights)) {
+    compress_principal(decoder, factors, dtype, count, cache);
+    return;
+  }
   const std::int64_t first =
       plan.policy.sink_tokens + first_store->tokens().merged + first_store->tokens().unmerged;
   const at::Tensor positions = at::arange(first, first + count, at::kLong);

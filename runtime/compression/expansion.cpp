@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/attention/cache_segments.h"
+#include "runtime/compression/merged_latents.h"
 
 namespace kvc {
 namespace {
@@ -29,14 +30,20 @@ class GroupExpander {
       const KeyValue rebuilt = reconstruct(decoder_, weights, factors_, latents.layer,
                                            latents.rows.rows(first, count, decoder_.dtype()));
       const at::Tensor positions = latents.positions.narrow(0, first, count);
-      expanded.append(stores_raw_keys(decoder_.config(), layer_)
-                          ? rebuilt.key
-                          : finish_key(weights, decoder_.rope(), layer_, rebuilt.key, positions),
-                      rebuilt.value);
+      expanded.append(stored_key(weights, latents.layer, rebuilt.key, positions), rebuilt.value);
     }
   }
 
  private:
+  at::Tensor stored_key(const LayerWeights& weights, const Reconstruction& layer,
+                        const at::Tensor& key, const at::Tensor& positions) const {
+    if (stores_raw_keys(decoder_.config(), layer_)) {
+      return key;
+    }
+    return layer.is_principal ? decoder_.rope().rotate(layer_, key, positions)
+                              : finish_key(weights, decoder_.rope(), layer_, key, positions);
+  }
+
   const Decoder& decoder_;
   const GroupFactors& factors_;
   int layer_;
@@ -72,9 +79,11 @@ void expand_group(const Decoder& decoder, const LatentFactors& all_factors,
   for (int index = 0; index < spec.num_layers; ++index) {
     const auto at_index = static_cast<std::size_t>(index);
     const GroupExpander expander(decoder, factors, spec.first_layer + index);
-    if (num_merged > 0) {
-      expander.extend({store.merged(), merged, factors.merged_layers[at_index]}, num_merged,
-                      expansion.merged[at_index]);
+    if (num_merged > expansion.merged[at_index].num_exact()) {
+      for (const MergedLatents& part : merged_latents(factors, store, index, decoder.dtype())) {
+        expander.extend({store.merged(), merged, part.layer}, std::min(num_merged, part.last),
+                        expansion.merged[at_index]);
+      }
     }
     if (num_unmerged > 0) {
       expander.extend({store.unmerged_latent(index), unmerged, factors.layers[at_index]},

@@ -51,6 +51,36 @@ class GroupLoader {
     return factors;
   }
 
+  // Of a request's basis only the widths are known.
+  GroupFactors load_principal() const {
+    GroupFactors factors;
+    factors.key_rank = spec_.key_width();
+    factors.value_rank = spec_.value_width();
+    if (spec_.basis == LatentBasis::kRequest) {
+      return factors;
+    }
+    const std::int64_t kv_dim = plan_.kv_dim();
+    const at::Tensor mean = load("mean", {2 * spec_.num_layers * kv_dim}, at::kFloat);
+    Blocks blocks = spec_.split_kv ? split_blocks() : joint_blocks();
+    at::Tensor key_latent = at::zeros({factors.key_rank}, at::kFloat);
+    at::Tensor value_latent = at::zeros({factors.value_rank}, at::kFloat);
+    for (int index = 0; index < spec_.num_layers; ++index) {
+      const auto i = static_cast<std::size_t>(index);
+      const at::Tensor key_mean = mean.narrow(0, 2 * index * kv_dim, kv_dim);
+      const at::Tensor value_mean = mean.narrow(0, (2 * index + 1) * kv_dim, kv_dim);
+      key_latent += at::mv(blocks.encoders[i].key, key_mean);
+      value_latent += at::mv(blocks.encoders[i].value, value_mean);
+      blocks.decoders[i].is_principal = true;
+      blocks.decoders[i].key_mean = key_mean.to(dtype_);
+      blocks.decoders[i].value_mean = value_mean.to(dtype_);
+    }
+    factors.mean_latent =
+        spec_.split_kv ? at::cat({key_latent, value_latent}) : key_latent + value_latent;
+    factors.encoders = std::move(blocks.encoders);
+    factors.merged_layers = std::move(blocks.decoders);
+    return factors;
+  }
+
   GroupFactors load_joint() const {
     const std::int64_t stacked = 2 * spec_.num_layers * plan_.kv_dim();
     GroupFactors factors;
@@ -82,6 +112,40 @@ class GroupLoader {
   }
 
  private:
+  struct Blocks {
+    std::vector<LayerEncoder> encoders;
+    std::vector<Reconstruction> decoders;
+  };
+
+  Blocks joint_blocks() const {
+    const std::int64_t kv_dim = plan_.kv_dim(), stacked = 2 * spec_.num_layers * kv_dim;
+    const at::Tensor encoder = load("encoder", {spec_.rank, stacked}, at::kFloat);
+    Blocks blocks{{},
+                  split_layers(load("reconstruct_proj", {stacked, spec_.rank}, dtype_),
+                               spec_.num_layers, kv_dim)};
+    for (int index = 0; index < spec_.num_layers; ++index) {
+      blocks.encoders.push_back({encoder.narrow(1, 2 * index * kv_dim, kv_dim).contiguous(),
+                                 encoder.narrow(1, (2 * index + 1) * kv_dim, kv_dim).contiguous()});
+    }
+    return blocks;
+  }
+
+  Blocks split_blocks() const {
+    const std::int64_t kv_dim = plan_.kv_dim(), stacked = spec_.num_layers * kv_dim;
+    const at::Tensor key_encoder = load("key.encoder", {spec_.key_rank, stacked}, at::kFloat);
+    const at::Tensor value_encoder = load("value.encoder", {spec_.value_rank, stacked}, at::kFloat);
+    const at::Tensor key = load("key.reconstruct_proj", {stacked, spec_.key_rank}, dtype_);
+    const at::Tensor value = load("value.reconstruct_proj", {stacked, spec_.value_rank}, dtype_);
+    Blocks blocks;
+    for (int index = 0; index < spec_.num_layers; ++index) {
+      const std::int64_t first = index * kv_dim;
+      blocks.encoders.push_back({key_encoder.narrow(1, first, kv_dim).contiguous(),
+                                 value_encoder.narrow(1, first, kv_dim).contiguous()});
+      blocks.decoders.push_back({key.narrow(0, first, kv_dim), value.narrow(0, first, kv_dim)});
+    }
+    return blocks;
+  }
+
   at::Tensor load(const char* tensor, const std::vector<std::int64_t>& shape,
                   at::ScalarType dtype) const {
     return load_tensor(checkpoint_, factor_name(group_, tensor), shape, dtype);
@@ -100,7 +164,8 @@ std::int64_t bytes_of(const std::vector<Reconstruction>& layers) {
   for (const Reconstruction& layer : layers) {
     bytes += static_cast<std::int64_t>(layer.key.nbytes() + layer.value.nbytes());
     for (const at::Tensor& kept :
-         {layer.kept.channels, layer.kept.numbers, layer.kept.others, layer.kept.proj}) {
+         {layer.kept.channels, layer.kept.numbers, layer.kept.others, layer.kept.proj,
+          layer.key_mean, layer.value_mean}) {
       bytes += kept.defined() ? static_cast<std::int64_t>(kept.nbytes()) : 0;
     }
   }
@@ -166,8 +231,11 @@ at::Tensor rebuild_key(const Reconstruction& layer, const at::Tensor& latent) {
 std::int64_t LatentFactors::bytes() const {
   std::int64_t total = 0;
   for (const GroupFactors& group : groups) {
-    for (const at::Tensor& tensor : {group.latent_proj, group.encoder}) {
+    for (const at::Tensor& tensor : {group.latent_proj, group.encoder, group.mean_latent}) {
       total += tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+    }
+    for (const LayerEncoder& encoder : group.encoders) {
+      total += static_cast<std::int64_t>(encoder.key.nbytes() + encoder.value.nbytes());
     }
     total += bytes_of(group.layers);
     total += share_memory(group.layers, group.merged_layers) ? 0 : bytes_of(group.merged_layers);
@@ -180,8 +248,10 @@ LatentFactors load_latent_factors(const Checkpoint& checkpoint, const KvPlan& pl
   LatentFactors factors;
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
     const GroupLoader loader(checkpoint, plan, group, hidden_size, dtype);
-    const bool split = plan.groups[static_cast<std::size_t>(group)].split_kv;
-    factors.groups.push_back(split ? loader.load_split() : loader.load_joint());
+    const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
+    factors.groups.push_back(spec.basis != LatentBasis::kWeights ? loader.load_principal()
+                             : spec.split_kv                     ? loader.load_split()
+                                                                 : loader.load_joint());
   }
   return factors;
 }

@@ -20,11 +20,20 @@ struct KeptChannels {
   at::Tensor proj;      // [kv_dim - k, key_rank] from the latent
 };
 
-// From a latent to one layer's bias-free pre-RoPE key (before its norm) and bias-free value.
+// From a latent to one layer's pre-RoPE key and value: bias-free ones, the key before its norm; or, of
+// principal directions, what is left of complete ones when their mean is taken off.
 struct Reconstruction {
   at::Tensor key;    // [kv_dim, key_rank]
   at::Tensor value;  // [kv_dim, value_rank]
   KeptChannels kept{};
+  bool is_principal = false;
+  at::Tensor key_mean{}, value_mean{};  // [kv_dim] of principal directions; undefined: zero
+};
+
+// Principal directions of one layer's complete keys and values: what it adds to a latent.
+struct LayerEncoder {
+  at::Tensor key;    // [key_rank, kv_dim] float32
+  at::Tensor value;  // [value_rank, kv_dim] float32
 };
 
 // Those of a key's projection [kv_dim, key_rank].
@@ -38,7 +47,10 @@ struct GroupFactors {
   at::Tensor latent_proj;              // A [rank, hidden_size]; split_kv: key rows, then value rows
   at::Tensor encoder;                  // P [rank, 2 * num_layers * kv_dim] float32; rule ls
   std::vector<Reconstruction> layers;  // [num_layers], for a layer's own latent
-  std::vector<Reconstruction> merged_layers;  // [num_layers], for merged latents
+  // [num_layers], for merged latents; those of a request's basis lie in its cache.
+  std::vector<Reconstruction> merged_layers;
+  std::vector<LayerEncoder> encoders;  // [num_layers], of calibrated directions
+  at::Tensor mean_latent;              // [rank] float32, the latent of their mean
 };
 
 struct LatentFactors {

@@ -1,11 +1,13 @@
 #include "runtime/memory/memory_forecast.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "runtime/compression/compression.h"
 #include "runtime/compression/expansion.h"
 #include "runtime/policies/merge_selection.h"
+#include "runtime/policies/principal_policy.h"
 #include "runtime/store/coded_store.h"
 #include "runtime/store/latent_store.h"
 
@@ -97,6 +99,11 @@ std::int64_t CacheForecast::compress(std::int64_t count) {
   if (count <= 0) {
     return peak;
   }
+  if (!plan_.groups.empty() && !has_basis(plan_, LatentBasis::kWeights)) {
+    apply_principal_step(plan_, count, dtype_,
+                         groups_);  // a group's old rows go before its new ones
+    return std::max(peak, bytes());
+  }
   MergeCandidates candidates{
       .num_tokens = num_tokens_, .num_candidates = count, .tokens = groups_, .scores = {}};
   for (std::size_t i = 0; i < groups_.size(); ++i) {
@@ -171,18 +178,20 @@ std::int64_t CacheForecast::read(std::int64_t count) {
 std::int64_t CacheForecast::extend(std::int64_t count) {
   std::int64_t peak = bytes();
   const MergePolicy& policy = plan_.policy;
+  const std::int64_t block = generated_block(plan_);
   for (std::int64_t done = 0; done < count;) {
     std::int64_t step = std::min(
-        count - done,
-        std::max<std::int64_t>(1, policy.window_tokens + policy.block_tokens - undecided()));
+        count - done, block == std::numeric_limits<std::int64_t>::max()
+                          ? policy.block_tokens
+                          : std::max<std::int64_t>(1, policy.window_tokens + block - undecided()));
     if (!plan_.coded.empty()) {
       step = std::min(step, policy.sink_tokens + policy.window_tokens + kQuantisedTokens -
                                 (num_tokens_ - coded_));
     }
     append(step);
     done += step;
-    const bool full = undecided() >= policy.window_tokens + policy.block_tokens;
-    peak = std::max(peak, compress(full ? policy.block_tokens : 0));
+    const bool full = undecided() - policy.window_tokens >= block;
+    peak = std::max(peak, compress(full ? block : 0));
     peak = std::max(peak, quantise());
     peak = std::max(peak, code());
   }

@@ -76,7 +76,8 @@ std::int64_t PositionList::count_before(std::int64_t position) const {
 }
 
 LatentStore::LatentStore(const KvPlan& plan, int group, const StoreOptions& options)
-    : sink_tokens_(plan.policy.sink_tokens),
+    : options_(options),
+      sink_tokens_(plan.policy.sink_tokens),
       merged_positions_(options, positions_per_token(plan)),
       unmerged_positions_(options, positions_per_token(plan)),
       merged_(latent_rows(plan.groups[static_cast<std::size_t>(group)].rank, options)) {
@@ -95,7 +96,7 @@ void LatentStore::reserve(const KvPlan& plan, int group, const StoreOptions& opt
       continue;
     }
     unmerged_.push_back(plain_store(plan, options));
-    if (rule == MergeRule::kLs && plan.key_norm) {
+    if (rule == MergeRule::kLs && plan.key_norm && spec.basis == LatentBasis::kWeights) {
       held_rms_.push_back(exact_rows(options, {plan.num_kv_heads}, at::kFloat));
     }
   }
@@ -108,7 +109,25 @@ void LatentStore::reserve(const KvPlan& plan, int group, const StoreOptions& opt
 GroupTokens LatentStore::tokens() const {
   return {.merged = merged_.num_rows(),
           .unmerged = unmerged_positions_.size(),
-          .pending = pending_.front().num_exact()};
+          .pending = pending_.front().num_exact(),
+          .bases = static_cast<std::int64_t>(bases_.size())};
+}
+
+std::int64_t RequestBasis::bytes() const { return bytes_of(key) + bytes_of(value); }
+
+void LatentStore::add_basis(std::int64_t first_row, const std::vector<at::Tensor>& key,
+                            const std::vector<at::Tensor>& value) {
+  RequestBasis basis{.first_row = first_row, .key = {}, .value = {}};
+  const auto stored = [this](const at::Tensor& rows) {
+    RowStore store = exact_rows(options_, {rows.size(1)});
+    store.append(rows);
+    return store;
+  };
+  for (std::size_t index = 0; index < key.size(); ++index) {
+    basis.key.push_back(stored(key[index]));
+    basis.value.push_back(stored(value[index]));
+  }
+  bases_.push_back(std::move(basis));
 }
 
 std::int64_t Expansion::bytes() const { return bytes_of(merged) + bytes_of(unmerged); }
@@ -122,7 +141,7 @@ bool LatentStore::is_expanded() const {
 }
 
 std::vector<std::int64_t> LatentStore::segment_bytes() const {
-  return {merged_.bytes() + merged_positions_.bytes(),
+  return {merged_.bytes() + merged_positions_.bytes() + bytes_of(bases_),
           bytes_of(unmerged_) + bytes_of(unmerged_latents_) + unmerged_positions_.bytes(),
           bytes_of(pending_) + bytes_of(held_latents_) + bytes_of(held_rms_) +
               bytes_of(held_weighted_)};

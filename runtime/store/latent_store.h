@@ -39,6 +39,15 @@ struct Expansion {
   std::int64_t bytes() const;
 };
 
+// Principal directions that a request's latents were made with, layer by layer: rows are channels of keys
+// [kv_dim, key_rank] and of values [kv_dim, value_rank].
+struct RequestBasis {
+  std::int64_t first_row = 0;  // of the merged latents that it made; the next basis made those after them
+  std::vector<RowStore> key, value;  // [num_layers]
+
+  std::int64_t bytes() const;
+};
+
 // Of `count` decided tokens, how many of one layer are at most held twice, decided and not yet.
 std::int64_t rows_decided_at_once(std::int64_t count);
 
@@ -62,6 +71,11 @@ class LatentStore {
   // Decides the `merge.size(0)` oldest pending tokens that are not sinks. merge: [n] bool;
   // positions: [n] int64; latents: merged latents of the tokens with merge set.
   void decide(const at::Tensor& merge, const at::Tensor& positions, const at::Tensor& latents);
+
+  // Merged latents from `first_row` on are made with these; key and value [num_layers] as in RequestBasis.
+  void add_basis(std::int64_t first_row, const std::vector<at::Tensor>& key,
+                 const std::vector<at::Tensor>& value);
+  const std::vector<RequestBasis>& bases() const { return bases_; }
 
   std::optional<Expansion>& expansion() { return expansion_; }
   const std::optional<Expansion>& expansion() const { return expansion_; }
@@ -91,6 +105,7 @@ class LatentStore {
   void reserve(const KvPlan& plan, int group, const StoreOptions& options);
   void move_decided(std::size_t index, const at::Tensor& kept, std::int64_t count);
 
+  StoreOptions options_;
   std::int64_t sink_tokens_ = 0;
   PositionList merged_positions_, unmerged_positions_;
   RowStore merged_;
@@ -99,6 +114,7 @@ class LatentStore {
   std::vector<RowStore> held_latents_;             // [num_layers], or empty; likewise held_rms_
   std::vector<RowStore> held_rms_;
   std::vector<RowStore> held_weighted_;  // weighted latent and score, or empty
+  std::vector<RequestBasis> bases_;      // of a request
   std::optional<Expansion> expansion_;
 };
 

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "convert/eigen/two_stage_eigen.h"
+#include "model/eigen/two_stage_eigen.h"
 #include "convert/latent/group_svd.h"
 #include "core/error.h"
 

@@ -6,10 +6,10 @@
 #include <limits>
 #include <numeric>
 
-#include "convert/eigen/back_transform.h"
-#include "convert/eigen/band_tridiagonal.h"
-#include "convert/eigen/secular_equation.h"
-#include "convert/eigen/two_stage_eigen.h"
+#include "model/eigen/back_transform.h"
+#include "model/eigen/band_tridiagonal.h"
+#include "model/eigen/secular_equation.h"
+#include "model/eigen/two_stage_eigen.h"
 #include "convert/latent/optimum_check.h"
 #include "convert/symmetric_eigen.h"
 #include "core/error.h"

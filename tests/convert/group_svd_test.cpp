@@ -5,6 +5,7 @@
 #include "convert/latent/ls_encoder.h"
 #include "convert/symmetric_eigen.h"
 #include "core/error.h"
+#include "model/eigen/lower_gram.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 

@@ -1,10 +1,10 @@
-#include "convert/eigen/secular_equation.h"
+#include "model/eigen/secular_equation.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "convert/eigen/secular_kernel.h"
+#include "model/eigen/secular_kernel.h"
 
 namespace kvc {
 namespace {

@@ -1,7 +1,7 @@
-#include "convert/eigen/secular_kernel.h"
+#include "model/eigen/secular_kernel.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "convert/eigen/secular_kernel.cpp"
+#define HWY_TARGET_INCLUDE "model/eigen/secular_kernel.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 
 #include <hwy/highway.h>

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "convert/eigen/band_tridiagonal.h"
+#include "model/eigen/band_tridiagonal.h"
 
 namespace kvc {
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "convert/eigen/band_reduction.h"
-#include "convert/eigen/band_tridiagonal.h"
+#include "model/eigen/band_reduction.h"
+#include "model/eigen/band_tridiagonal.h"
 
 namespace kvc {
 

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "convert/eigen/chase_kernel.h"
+#include "model/eigen/chase_kernel.h"
 
 namespace kvc {
 

@@ -1,4 +1,4 @@
-#include "convert/eigen/tridiagonal_eigen.h"
+#include "model/eigen/tridiagonal_eigen.h"
 
 #include <ATen/Parallel.h>
 
@@ -7,7 +7,7 @@
 #include <limits>
 #include <numeric>
 
-#include "convert/eigen/rank_one_merge.h"
+#include "model/eigen/rank_one_merge.h"
 #include "model/parallel.h"
 
 namespace kvc {

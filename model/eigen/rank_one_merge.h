@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "convert/eigen/secular_equation.h"
+#include "model/eigen/secular_equation.h"
 
 namespace kvc {
 

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <array>
 
-#include "convert/eigen/back_transform.h"
-#include "convert/eigen/reflector_kernel.h"
+#include "model/eigen/back_transform.h"
+#include "model/eigen/reflector_kernel.h"
 #include "model/parallel.h"
 
 namespace kvc {

@@ -1,12 +1,12 @@
-#include "convert/eigen/two_stage_eigen.h"
+#include "model/eigen/two_stage_eigen.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "convert/eigen/back_transform.h"
-#include "convert/eigen/band_reduction.h"
-#include "convert/eigen/band_tridiagonal.h"
-#include "convert/eigen/tridiagonal_eigen.h"
+#include "model/eigen/back_transform.h"
+#include "model/eigen/band_reduction.h"
+#include "model/eigen/band_tridiagonal.h"
+#include "model/eigen/tridiagonal_eigen.h"
 
 namespace kvc {
 namespace {

@@ -1,4 +1,4 @@
-#include "convert/eigen/band_tridiagonal.h"
+#include "model/eigen/band_tridiagonal.h"
 
 #include <algorithm>
 #include <atomic>

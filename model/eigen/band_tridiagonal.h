@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "convert/eigen/chase_kernel.h"
+#include "model/eigen/chase_kernel.h"
 
 namespace kvc {
 

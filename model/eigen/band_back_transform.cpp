@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "convert/eigen/back_transform.h"
-#include "convert/eigen/chase_kernel.h"
+#include "model/eigen/back_transform.h"
+#include "model/eigen/chase_kernel.h"
 
 namespace kvc {
 namespace {

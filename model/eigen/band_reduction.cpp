@@ -1,8 +1,8 @@
-#include "convert/eigen/band_reduction.h"
+#include "model/eigen/band_reduction.h"
 
 #include <algorithm>
 
-#include "convert/eigen/chase_kernel.h"
+#include "model/eigen/chase_kernel.h"
 
 namespace kvc {
 namespace {

@@ -1,10 +1,10 @@
-#include "convert/eigen/rank_one_merge.h"
+#include "model/eigen/rank_one_merge.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-#include "convert/eigen/secular_kernel.h"
+#include "model/eigen/secular_kernel.h"
 #include "model/parallel.h"
 
 namespace kvc {

@@ -1,0 +1,95 @@
+#include "core/kv_plan_groups.h"
+
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "core/checked.h"
+
+namespace kvc {
+namespace {
+
+constexpr double kWeightTolerance = 1e-6;
+
+std::string name_of(const LatentGroup& group) {
+  return fmt::format("KV plan: layers {}-{}", group.first_layer,
+                     group.first_layer + group.num_layers - 1);
+}
+
+bool uses_weights(MergeRule rule) {
+  return rule == MergeRule::kMean || rule == MergeRule::kFisher || rule == MergeRule::kSensitivity;
+}
+
+void check_ranks(const LatentGroup& group, std::int64_t kv_dim) {
+  const std::string subject = name_of(group);
+  if (group.split_kv) {
+    KVC_CHECK(group.num_layers == 1 || !group.replaces_projections(),
+              "{}: split keys and values need a group of one layer", subject);
+    const std::int64_t widest = group.num_layers * kv_dim;
+    for (const std::int64_t rank : {group.key_rank, group.value_rank}) {
+      KVC_CHECK(rank >= 1 && rank <= widest, "{}: key or value rank {}, expected 1 to kv_dim {}",
+                subject, rank, widest);
+    }
+    KVC_CHECK(group.rank == group.key_rank + group.value_rank,
+              "{}: rank {} is not key rank {} + value rank {}", subject, group.rank, group.key_rank,
+              group.value_rank);
+    return;
+  }
+  KVC_CHECK(group.key_rank == 0 && group.value_rank == 0,
+            "{}: key and value ranks {} and {}, expected 0 in a joint group", subject,
+            group.key_rank, group.value_rank);
+  const std::int64_t widest = 2 * group.num_layers * kv_dim;
+  KVC_CHECK(group.rank >= 1 && group.rank <= widest,
+            "{}: rank {}, expected 1 to {} (its keys and values)", subject, group.rank, widest);
+}
+
+void check_weights(const LatentGroup& group, MergeRule rule) {
+  const std::string subject = name_of(group);
+  const std::vector<double>& weights = group.merge_weights;
+  const auto expected = static_cast<std::size_t>(uses_weights(rule) ? group.num_layers : 0);
+  KVC_CHECK(weights.size() == expected, "{}: {} merge weights, expected {} for rule {}", subject,
+            weights.size(), expected, to_string(rule));
+  if (expected == 0) {
+    return;
+  }
+  for (const double weight : weights) {
+    KVC_CHECK(std::isfinite(weight) && weight >= 0, "{}: merge weight {}, expected 0 to 1", subject,
+              weight);
+  }
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  KVC_CHECK(std::abs(sum - 1) <= kWeightTolerance, "{}: merge weights sum to {}, expected 1",
+            subject, sum);
+}
+
+}  // namespace
+
+void check_group(const KvPlan& plan, const LatentGroup& group) {
+  check_ranks(group, plan.kv_dim());
+  check_weights(group, plan.policy.rule);
+}
+
+// Groups of principal directions store one latent for every token outside the window.
+void check_basis(const KvPlan& plan) {
+  for (const LatentGroup& group : plan.groups) {
+    KVC_CHECK(group.basis == plan.groups.front().basis,
+              "{}: a {} basis, but {} in the first group; expected one kind", name_of(group),
+              to_string(group.basis), to_string(plan.groups.front().basis));
+  }
+  KVC_CHECK(plan.request.has_value() == has_basis(plan, LatentBasis::kRequest),
+            "KV plan: \"request\" is for groups whose basis is the request's, and for those only");
+  if (plan.groups.empty() || has_basis(plan, LatentBasis::kWeights)) {
+    return;
+  }
+  KVC_CHECK(plan.policy.rule == MergeRule::kLs && plan.policy.granularity == Granularity::kGroup &&
+                plan.policy.unmerged == UnmergedForm::kPlain &&
+                plan.policy.prefill == PrefillMode::kExact,
+            "KV plan: principal directions encode every token; expected rule ls, granularity group, "
+            "unmerged plain and prefill exact");
+  KVC_CHECK(!plan.request || !plan.request->compress_generated ||
+                plan.request->later != LaterTokens::kExact,
+            "KV plan: generated tokens are to be compressed and to stay exact");
+}
+
+}  // namespace kvc

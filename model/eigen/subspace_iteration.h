@@ -1,0 +1,32 @@
+// Leading eigenpairs of a positive semidefinite matrix by block iteration with Rayleigh-Ritz: a fraction of
+// a full decomposition's work where few are wanted.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+namespace kvc {
+
+struct SubspaceOptions {
+  std::int64_t oversampling = 32;  // directions carried beyond those that are wanted
+  int most_rounds = 40;
+  // Stops when the squared error of projecting on the subspace is, by the residuals, at most so far above
+  // the least, relative to it.
+  double excess = 1e-3;
+};
+
+struct LeadingSubspace {
+  at::Tensor values;   // [rank] float64, descending
+  at::Tensor vectors;  // [rank, n] float64, orthonormal rows
+  int rounds = 0;      // products with the matrix; 0: all eigenpairs were computed
+};
+
+// `matrix` [n, n] float64, symmetric, both triangles. 1 <= rank <= n. `start` [k, n]: directions to begin
+// with, e.g. those of an earlier text; undefined: signs from a fixed sequence. The residuals r_i of the
+// Ritz pairs bound what the subspace misses by sum ||r_i||^2 / (theta_i - theta_last). Error where an element
+// is not finite.
+LeadingSubspace leading_subspace(const at::Tensor& matrix, std::int64_t rank,
+                                 const at::Tensor& start = {}, const SubspaceOptions& options = {});
+
+}  // namespace kvc

@@ -1,0 +1,174 @@
+#include "runtime/compression/principal_encoding.h"
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "runtime/attention/cache_segments.h"
+#include "runtime/compression/request_basis.h"
+#include "runtime/policies/principal_policy.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kChunkTokens = 1024;  // bounds the float32 copy of keys and values
+
+// Pending rows of one layer, [n, kv_dim] float32 each.
+struct LayerRows {
+  at::Tensor key, value;
+};
+
+class PrincipalGroup {
+ public:
+  PrincipalGroup(const Decoder& decoder, const KvPlan& plan, int group,
+                 const GroupFactors& factors, LatentStore& store)
+      : decoder_(decoder),
+        plan_(plan),
+        spec_(plan.groups[static_cast<std::size_t>(group)]),
+        factors_(factors),
+        store_(store) {}
+
+  // The `positions.size(0)` oldest pending tokens that are not sinks.
+  void compress(const at::Tensor& positions, PrincipalStep step) {
+    const std::int64_t count = positions.size(0), first_row = store_.merged().num_rows();
+    const bool is_new = step == PrincipalStep::kNewBasis;
+    const std::vector<LayerEncoder> encoders =
+        is_new ? fit(positions) : plan_.request ? last_basis() : factors_.encoders;
+    const at::Tensor latents = encode(positions, encoders);
+    store_.decide(at::ones({count}, at::kBool), positions, latents);
+    if (is_new) {
+      std::vector<at::Tensor> key, value;
+      for (const LayerEncoder& encoder : encoders) {
+        key.push_back(encoder.key.t());
+        value.push_back(encoder.value.t());
+      }
+      store_.add_basis(first_row, key, value);
+    }
+  }
+
+ private:
+  // `first`: of the tokens that are not sinks.
+  LayerRows rows(int index, std::int64_t first, const at::Tensor& positions) const {
+    const int layer = spec_.first_layer + index;
+    const KeyValueStore& pending = store_.pending(index);
+    const std::int64_t begin = plan_.policy.sink_tokens + first, count = positions.size(0);
+    at::Tensor key = pending.key.rows(begin, count, at::kFloat);
+    key = stores_raw_keys(decoder_.config(), layer)
+              ? decoder_.layer(layer).k_norm.over_heads(key)
+              : decoder_.rope().unrotate(layer, key, positions);
+    return {key.flatten(1), pending.value.rows(begin, count, at::kFloat).flatten(1)};
+  }
+
+  // Calls visit(first, positions) for the tokens, some at a time.
+  template <typename Visitor>
+  static void in_chunks(const at::Tensor& positions, const Visitor& visit) {
+    for (std::int64_t first = 0; first < positions.size(0); first += kChunkTokens) {
+      const std::int64_t count = std::min(kChunkTokens, positions.size(0) - first);
+      visit(first, positions.narrow(0, first, count));
+    }
+  }
+
+  at::Tensor encode(const at::Tensor& positions, const std::vector<LayerEncoder>& encoders) const {
+    std::vector<at::Tensor> latents;
+    in_chunks(positions, [&](std::int64_t first, const at::Tensor& own) {
+      at::Tensor key = at::zeros({own.size(0), spec_.key_width()}, at::kFloat);
+      at::Tensor value = at::zeros({own.size(0), spec_.value_width()}, at::kFloat);
+      for (int index = 0; index < spec_.num_layers; ++index) {
+        const LayerEncoder& encoder = encoders[static_cast<std::size_t>(index)];
+        const LayerRows y = rows(index, first, own);
+        key.addmm_(y.key, encoder.key.t());
+        value.addmm_(y.value, encoder.value.t());
+      }
+      latents.push_back(spec_.split_kv ? at::cat({key, value}, 1) : key + value);
+      if (factors_.mean_latent.defined()) {
+        latents.back() -= factors_.mean_latent;
+      }
+    });
+    return at::cat(latents);
+  }
+
+  std::vector<LayerEncoder> last_basis() const {
+    const RequestBasis& basis = store_.bases().back();
+    std::vector<LayerEncoder> encoders;
+    for (std::size_t index = 0; index < basis.key.size(); ++index) {
+      encoders.push_back(
+          {basis.key[index].rows(at::kFloat).t(), basis.value[index].rows(at::kFloat).t()});
+    }
+    return encoders;
+  }
+
+  // Principal directions of the tokens. An earlier basis is where the subspace solver starts.
+  std::vector<LayerEncoder> fit(const at::Tensor& positions) const {
+    const std::int64_t width = spec_.num_layers * plan_.kv_dim();
+    const BasisSolver solver = plan_.request->solver;
+    const std::vector<LayerEncoder> earlier =
+        store_.bases().empty() ? std::vector<LayerEncoder>() : last_basis();
+    const auto start = [&](bool keys, bool values) {
+      std::vector<at::Tensor> columns;
+      for (const LayerEncoder& layer : earlier) {
+        if (keys) {
+          columns.push_back(layer.key);
+        }
+        if (values) {
+          columns.push_back(layer.value);
+        }
+      }
+      return columns.empty() ? at::Tensor() : at::cat(columns, 1).to(at::kDouble);
+    };
+    if (!spec_.split_kv) {
+      const at::Tensor joint = gram(positions, 2 * width, true, true);
+      return split_encoders(leading_directions(joint, spec_.rank, solver, start(true, true)),
+                            spec_.num_layers);
+    }
+    const at::Tensor key = leading_directions(gram(positions, width, true, false), spec_.key_rank,
+                                              solver, start(true, false));
+    const at::Tensor value = leading_directions(gram(positions, width, false, true),
+                                                spec_.value_rank, solver, start(false, true));
+    return split_encoders(key, value, spec_.num_layers);
+  }
+
+  at::Tensor gram(const at::Tensor& positions, std::int64_t width, bool keys, bool values) const {
+    GramSums sums(width);
+    in_chunks(positions, [&](std::int64_t first, const at::Tensor& own) {
+      std::vector<at::Tensor> columns;
+      for (int index = 0; index < spec_.num_layers; ++index) {
+        const LayerRows y = rows(index, first, own);
+        if (keys) {
+          columns.push_back(y.key);
+        }
+        if (values) {
+          columns.push_back(y.value);
+        }
+      }
+      sums.add(at::cat(columns, 1));
+    });
+    return sums.matrix();
+  }
+
+  const Decoder& decoder_;
+  const KvPlan& plan_;
+  const LatentGroup& spec_;
+  const GroupFactors& factors_;
+  LatentStore& store_;
+};
+
+}  // namespace
+
+void compress_principal(const Decoder& decoder, const LatentFactors& factors, KvDtype dtype,
+                        std::int64_t count, KvCache& cache) {
+  const KvPlan& plan = cache.plan();
+  const std::vector<GroupTokens> tokens = cache.tokens();
+  const PrincipalStep step = principal_step(plan, tokens, count, dtype);
+  if (step == PrincipalStep::kKeepExact) {
+    return;
+  }
+  const std::int64_t first = plan.policy.sink_tokens + tokens.front().merged;
+  const at::Tensor positions = at::arange(first, first + count, at::kLong);
+  for (std::size_t group = 0; group < plan.groups.size(); ++group) {
+    const int index = static_cast<int>(group);
+    PrincipalGroup(decoder, plan, index, factors.groups[group], cache.group(index))
+        .compress(positions, step);
+  }
+}
+
+}  // namespace kvc

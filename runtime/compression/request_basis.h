@@ -1,0 +1,38 @@
+// A request's own principal directions (xKV, arXiv 2503.18893): the right singular vectors of its tokens'
+// stacked keys, and of their values, that hold most of their energy.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/kv_plan.h"
+#include "runtime/compression/latent_factors.h"
+
+namespace kvc {
+
+// sum y y^T over tokens. Products in float32, sums over blocks of tokens in float64.
+class GramSums {
+ public:
+  explicit GramSums(std::int64_t width);
+  void add(const at::Tensor& rows);  // [n, width] float32
+  // [width, width] float64, both triangles.
+  at::Tensor matrix() const;
+
+ private:
+  at::Tensor lower_;
+};
+
+// The `rank` leading eigenvectors of a Gram matrix, [rank, width] float32. `start`: rows to begin with, or
+// undefined; used by the subspace solver alone.
+at::Tensor leading_directions(const at::Tensor& gram, std::int64_t rank, BasisSolver solver,
+                              const at::Tensor& start = {});
+
+// Directions [key or value width, num_layers * kv_dim], or of a joint group [rank, 2 * num_layers * kv_dim]
+// with every layer's key before its value, as every layer's encoders.
+std::vector<LayerEncoder> split_encoders(const at::Tensor& key, const at::Tensor& value,
+                                         int num_layers);
+std::vector<LayerEncoder> split_encoders(const at::Tensor& joint, int num_layers);
+
+}  // namespace kvc

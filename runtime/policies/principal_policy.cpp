@@ -1,0 +1,77 @@
+#include "runtime/policies/principal_policy.h"
+
+#include <limits>
+
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+GroupTokens after(const GroupTokens& before, std::int64_t count, bool new_basis) {
+  GroupTokens tokens = before;
+  tokens.pending -= count;
+  tokens.merged += count;
+  tokens.bases += new_basis ? 1 : 0;
+  return tokens;
+}
+
+// Without rounding to pages, so that a longer text never falls back.
+bool basis_saves(const KvPlan& plan, const std::vector<GroupTokens>& tokens, std::int64_t count,
+                 KvDtype dtype) {
+  std::int64_t change = 0;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const int group = static_cast<int>(i);
+    change += group_bytes(plan, group, after(tokens[i], count, true), dtype) -
+              group_bytes(plan, group, tokens[i], dtype);
+  }
+  return change < 0;
+}
+
+}  // namespace
+
+PrincipalStep principal_step(const KvPlan& plan, const std::vector<GroupTokens>& tokens,
+                             std::int64_t count, KvDtype dtype) {
+  if (count <= 0 || tokens.empty()) {
+    return PrincipalStep::kKeepExact;
+  }
+  if (!plan.request) {
+    return PrincipalStep::kProject;
+  }
+  const bool first = tokens.front().bases == 0;
+  if (!first && plan.request->later != LaterTokens::kNewSegment) {
+    return plan.request->later == LaterTokens::kProject ? PrincipalStep::kProject
+                                                        : PrincipalStep::kKeepExact;
+  }
+  return basis_saves(plan, tokens, count, dtype) ? PrincipalStep::kNewBasis
+                                                 : PrincipalStep::kKeepExact;
+}
+
+PrincipalStep apply_principal_step(const KvPlan& plan, std::int64_t count, KvDtype dtype,
+                                   std::vector<GroupTokens>& tokens) {
+  const PrincipalStep step = principal_step(plan, tokens, count, dtype);
+  if (step != PrincipalStep::kKeepExact) {
+    for (GroupTokens& group : tokens) {
+      group = after(group, count, step == PrincipalStep::kNewBasis);
+    }
+  }
+  return step;
+}
+
+std::int64_t generated_block(const KvPlan& plan) {
+  return plan.request && !plan.request->compress_generated ? kNever : plan.policy.block_tokens;
+}
+
+void check_generated_block(const KvPlan& plan, KvDtype dtype) {
+  if (!plan.request || !plan.request->compress_generated) {
+    return;
+  }
+  const std::int64_t least = break_even_tokens(plan, dtype);
+  KVC_CHECK(plan.policy.block_tokens >= least,
+            "a basis of {} generated tokens saves nothing in a {} cache: expected --recompress-every "
+            "{} or more, or --later exact",
+            plan.policy.block_tokens, to_string(dtype), least);
+}
+
+}  // namespace kvc
