@@ -13,7 +13,7 @@ namespace {
 
 // Flags whose words are enumerators; parsed after CLI11 so that a wrong word lists the right ones.
 struct Words {
-  std::string factor, merge, granularity, prefill, unmerged, rank_allocation, gauge,
+  std::string factor, merge, granularity, prefill, unmerged, rank_allocation, gauge, later, solver,
       format = "factored";
 };
 
@@ -37,13 +37,16 @@ void apply(const Words& words, PipelineOptions& options) {
   parse_word("--prefill", words.prefill, parse_prefill_mode, settings.prefill);
   parse_word("--unmerged", words.unmerged, parse_unmerged_choice, settings.unmerged);
   parse_word("--gauge", words.gauge, parse_gauge, settings.gauge);
+  parse_word("--later", words.later, parse_later_tokens, settings.later);
+  parse_word("--solver", words.solver, parse_basis_solver, settings.solver);
   parse_word("--rank-alloc", words.rank_allocation, parse_rank_allocation,
              settings.rank_allocation);
   options.format = parse_export_format(words.format);
 }
 
 void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
-  app.add_option("--method", settings.method, "commonkv, palu, fusedkv, fusedkv-lite, yoco or cla")
+  app.add_option("--method", settings.method,
+                 "commonkv, palu, pca, xkv-static, xkv, fusedkv, fusedkv-lite, yoco or cla")
       ->capture_default_str();
   // CLI11 assigns options in the order of their declaration: those below override the preset.
   app.add_option_function<std::string>(
@@ -55,7 +58,7 @@ void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
       ->capture_default_str();
   app.add_option("--rank-multiple", settings.rank_multiple,
                  "Ranks are rounded down to it (0: 32 from hidden_size 1024 on, else 4)");
-  app.add_option("--rank-alloc", words.rank_allocation, "uniform (default) or fisher");
+  app.add_option("--rank-alloc", words.rank_allocation, "uniform (default), fisher or energy");
   app.add_option("--kept-ratio", settings.kept_ratio, "Target: compressed / original KV bytes")
       ->capture_default_str();
   app.add_option("--factor", words.factor, "whitened (default), plain or joint");
@@ -79,6 +82,26 @@ void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
                  "palu: KV heads factorised together (0: all)");
   app.add_option("--context", settings.context,
                  "Tokens the plan is computed for (0: the model's context, at most 8192)");
+}
+
+void declare_principal(CLI::App& app, ConvertSettings& settings, Words& words) {
+  app.add_flag("--joint", settings.joint, "xkv: one latent for keys and values");
+  app.add_option("--value-ratio", settings.value_ratio,
+                 "xkv: value directions for every key direction")
+      ->capture_default_str();
+  app.add_option("--key-rank", settings.key_rank,
+                 "xkv: key directions for each layer of a group (0: from --kept-ratio)");
+  app.add_option("--value-rank", settings.value_rank, "xkv: value directions likewise");
+  app.add_option("--later", words.later,
+                 "xkv: later turns stay exact (default), project, or get a new-segment");
+  app.add_option(
+      "--recompress-every", settings.recompress_every,
+      "xkv: generated tokens are treated like a later turn, so many at a time (0: exact)");
+  app.add_option("--solver", words.solver, "xkv: eigh (default) or subspace");
+  app.add_option(
+      "--kv-dtype", settings.kv_dtype,
+      "xkv: what the cache will store, for ranks that meet --kept-ratio: int8 gives twice "
+      "the directions (default: the checkpoint's type)");
 }
 
 void declare_pipeline(CLI::App& app, PipelineOptions& options, Words& words) {
@@ -109,6 +132,10 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
         "--kept-ratio alone selects the method coded, which is not available yet; add --method "
         "commonkv (or --group and --rank)");
   }
+  const std::string& method = options.settings.method;
+  KVC_CHECK_USAGE(
+      app.count("--rank") == 0 || (method != "xkv" && method != "xkv-static" && method != "pca"),
+      "--rank: --method {} has --key-rank and --value-rank, or --kept-ratio", method);
   if (app.count("--rank") != 0 || options.settings.method != "palu") {
     return;
   }
@@ -123,6 +150,7 @@ Action declare_convert_options(CLI::App& app, CommonOptions& common) {
   declare_pipeline(app, *options, *words);
   declare_method(app, options->settings, *words);
   const auto apply_fusion = declare_fusion_options(app, options->settings.fusion);
+  declare_principal(app, options->settings, *words);
   const auto list_models = std::make_shared<bool>(false);
   app.add_flag("--list-models", *list_models,
                "Print which families each method converts, and stop");

@@ -22,7 +22,7 @@
 namespace kvc {
 
 enum class Factor { kPlain, kWhitened, kJoint };
-enum class RankAllocation { kUniform, kFisher };
+enum class RankAllocation { kUniform, kFisher, kEnergy };
 enum class UnmergedChoice { kAuto, kPlain, kLatent };
 // Coordinates of merged latents: those of the factorisation, or key channels kept verbatim
 // (convert/latent/pivot_gauge.h).
@@ -58,6 +58,16 @@ struct ConvertSettings {
   std::int64_t window_tokens = 128;
   std::int64_t block_tokens = 64;
   std::int64_t heads_per_group = 0;  // palu: KV heads factorised together; 0: all
+  // Principal directions (xkv, xkv-static, pca).
+  bool joint = false;  // one latent for keys and values, instead of one each
+  double value_ratio =
+      1.5;  // value directions for every key direction, where the ranks follow from kept_ratio
+  std::int64_t key_rank = 0,
+               value_rank = 0;  // of a layer: a group has so many times its layers; 0: kept_ratio
+  LaterTokens later = LaterTokens::kExact;  // xkv: of later turns
+  std::int64_t recompress_every = 0;        // xkv: generated tokens, 0: stay exact
+  BasisSolver solver = BasisSolver::kEigh;  // xkv
+  std::string kv_dtype;      // what the cache is planned to store; empty: the checkpoint's type
   std::int64_t context = 0;  // tokens the plan's table is computed for; 0: min(max_position, 8192)
   FusionSettings fusion;     // fusedkv and its relatives
   std::uint64_t seed = 0;

@@ -127,15 +127,23 @@ fs::path run_stages(const PipelineOptions& options, const Checkpoint& checkpoint
 
 // What each part keeps, and how far its keys and values are from the originals on calibration text.
 void log_groups(const fs::path& conversion) {
-  const Conversion read = read_conversion(conversion);
-  for (const FusedReport& layer : read.fused) {
+  const Conversion converted = read_conversion(conversion);
+  for (const FusedReport& layer : converted.fused) {
     log_info(fmt::format("layer {}{}: R^2 of keys {:.3f}, of values {:.3f}", layer.layer,
                          layer.stays_plain ? " (stays plain)" : "", layer.key_r2, layer.value_r2));
   }
-  if (!read.distillation.is_null()) {
-    log_info(fmt::format("distillation: {}", read.distillation.dump()));
+  if (!converted.distillation.is_null()) {
+    log_info(fmt::format("distillation: {}", converted.distillation.dump()));
   }
-  for (const GroupReport& group : read.report) {
+  for (const GroupReport& group : converted.report) {
+    if (converted.plan.request) {
+      log_info(fmt::format(
+          "group {} (layers {}-{}): {} directions of each request, {:.0f} of {:.0f} bytes per "
+          "compressed token",
+          group.group, group.first_layer, group.first_layer + group.num_layers - 1, group.rank,
+          group.bytes_per_token_merged, group.bytes_per_token_plain));
+      continue;
+    }
     log_info(fmt::format(
         "group {} (layers {}-{}): rank {}, energy kept {:.4f}, relative error of keys {:.4f} and "
         "values {:.4f} (merged {:.4f} and {:.4f}), {:.0f} of {:.0f} bytes per merged token",

@@ -20,6 +20,13 @@ constexpr std::int64_t kDouble = 8;
 std::int64_t factor_values(const KvPlan& plan, int index, const ModelConfig& config,
                            const ConvertSettings& settings) {
   const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
+  if (group.basis == LatentBasis::kRequest) {
+    return 0;
+  }
+  if (group.basis == LatentBasis::kCalibrated) {  // encoder, decoder, mean
+    const std::int64_t width = group.num_layers * config.kv_dim();
+    return 2 * width * (group.key_width() + group.value_width() + 1);
+  }
   if (group.split_kv) {
     return group.rank * (config.hidden_size + config.kv_dim());
   }
@@ -35,7 +42,7 @@ std::int64_t weights_growth(const KvPlan& plan, int index, const ModelConfig& co
                             const ConvertSettings& settings, std::int64_t weight_bytes) {
   const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
   const std::int64_t replaced =
-      group.split_kv ? 2 * config.kv_dim() * config.hidden_size * weight_bytes : 0;
+      group.replaces_projections() ? 2 * config.kv_dim() * config.hidden_size * weight_bytes : 0;
   return kFactorBytes * factor_values(plan, index, config, settings) - replaced;
 }
 
@@ -115,8 +122,9 @@ PlanRow group_row(const PlanTable& table, int index, const ModelConfig& config,
   row.first_layer = group.first_layer;
   row.num_layers = group.num_layers;
   row.rank = group.rank;
-  row.ends =
-      group.split_kv || group.num_layers == settings.layers_per_group ? "" : end_of(group, config);
+  row.ends = group.replaces_projections() || group.num_layers == settings.layers_per_group
+                 ? ""
+                 : end_of(group, config);
   row.plain_bytes = bytes.plain;
   row.unmerged_bytes = bytes.unmerged;
   row.merged_bytes = bytes.merged;
@@ -156,6 +164,21 @@ void add_rows(PlanTable& table, const ModelConfig& config, const ConvertSettings
   }
 }
 
+void add_principal_notes(PlanTable& table, const LatentGroup& group) {
+  const std::int64_t width = group.num_layers * table.plan.kv_dim();
+  table.notes.push_back(
+      group.split_kv ? fmt::format("{} key and {} value directions of {} each for {} layers",
+                                   group.key_rank, group.value_rank, width, group.num_layers)
+                     : fmt::format("{} directions of {} for the keys and values of {} layers",
+                                   group.rank, 2 * width, group.num_layers));
+  if (table.plan.request) {
+    table.notes.push_back(
+        fmt::format("every request keeps its directions; they save bytes from {} compressed tokens "
+                    "on, and below that it stays plain",
+                    break_even_tokens(table.plan, table.dtype)));
+  }
+}
+
 void add_notes(PlanTable& table, const ModelConfig& config, const ConvertSettings& settings) {
   if (!table.plan.fused.empty()) {
     add_fusion_notes(table, settings);
@@ -164,6 +187,10 @@ void add_notes(PlanTable& table, const ModelConfig& config, const ConvertSetting
     return;
   }
   const LatentGroup& group = table.plan.groups.front();
+  if (group.basis != LatentBasis::kWeights) {
+    add_principal_notes(table, group);
+    return;
+  }
   if (group.split_kv) {
     table.notes.push_back(
         fmt::format("latents of {} + {} channels replace {} + {} of keys and values in every layer",
@@ -214,7 +241,7 @@ PlanTable plan_table(const ModelConfig& config, const ConvertSettings& settings,
   }
   PlanTable table;
   table.plan = make_plan(config, settings, force);
-  table.dtype = cache_dtype(config);
+  table.dtype = planned_dtype(config, settings);
   table.context = plan_context(config, settings);
   const KeptRange range = kept_range(table.plan, table.context, table.dtype);
   table.unmerged_share = unmerged_share(table.plan.policy.target_kept_ratio, range);

@@ -11,7 +11,8 @@ namespace {
 constexpr EnumName<Factor> kFactors[] = {
     {Factor::kPlain, "plain"}, {Factor::kWhitened, "whitened"}, {Factor::kJoint, "joint"}};
 constexpr EnumName<RankAllocation> kRankAllocations[] = {{RankAllocation::kUniform, "uniform"},
-                                                         {RankAllocation::kFisher, "fisher"}};
+                                                         {RankAllocation::kFisher, "fisher"},
+                                                         {RankAllocation::kEnergy, "energy"}};
 constexpr EnumName<UnmergedChoice> kUnmergedChoices[] = {{UnmergedChoice::kAuto, "auto"},
                                                          {UnmergedChoice::kPlain, "plain"},
                                                          {UnmergedChoice::kLatent, "latent"}};
@@ -42,6 +43,24 @@ void check_ranges(const ConvertSettings& settings) {
   KVC_CHECK_USAGE(settings.heads_per_group >= 0,
                   "--head-group {}: expected 0 (all KV heads) or a positive number",
                   settings.heads_per_group);
+}
+
+// Of principal directions.
+void check_principal(const ConvertSettings& settings) {
+  KVC_CHECK_USAGE(std::isfinite(settings.value_ratio) && settings.value_ratio > 0,
+                  "--value-ratio {}: expected a positive number", settings.value_ratio);
+  KVC_CHECK_USAGE(settings.key_rank >= 0 && settings.value_rank >= 0 &&
+                      (settings.key_rank == 0) == (settings.value_rank == 0),
+                  "--key-rank {} --value-rank {}: expected two positive numbers, or none",
+                  settings.key_rank, settings.value_rank);
+  check_tokens("--recompress-every", settings.recompress_every, 0);  // 0: never
+  if (!settings.kv_dtype.empty()) {
+    try {
+      parse_kv_dtype(settings.kv_dtype);
+    } catch (const Error& error) {
+      fail_usage("--kv-dtype: {}", error.what());
+    }
+  }
 }
 
 }  // namespace
@@ -81,6 +100,14 @@ Json to_json(const ConvertSettings& settings) {
   json["window_tokens"] = settings.window_tokens;
   json["block_tokens"] = settings.block_tokens;
   json["heads_per_group"] = settings.heads_per_group;
+  json["joint"] = settings.joint;
+  json["value_ratio"] = settings.value_ratio;
+  json["key_rank"] = settings.key_rank;
+  json["value_rank"] = settings.value_rank;
+  json["later"] = to_string(settings.later);
+  json["recompress_every"] = settings.recompress_every;
+  json["solver"] = to_string(settings.solver);
+  json["kv_dtype"] = settings.kv_dtype;
   json["context"] = settings.context;
   json["fusion"] = to_json(settings.fusion);
   json["seed"] = settings.seed;
@@ -98,6 +125,7 @@ void apply_preset(ConvertSettings& settings, const std::string& name) {
 void resolve(ConvertSettings& settings) {
   find_method(settings.method).fix_settings(settings);
   check_ranges(settings);
+  check_principal(settings);
   if (settings.merge == MergeRule::kNone) {
     settings.refit = false;
   }

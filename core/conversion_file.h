@@ -10,6 +10,12 @@
 //     kvconvert.groups.<g>.key.latent_proj           [key_rank, hidden_size]
 //     kvconvert.groups.<g>.key.reconstruct_proj      [kv_dim, key_rank]
 //     kvconvert.groups.<g>.value.latent_proj, .value.reconstruct_proj         likewise
+//   and for groups of calibrated principal directions (xkv-static, PCA), whose y is complete:
+//     kvconvert.groups.<g>.mean                      [2*G*kv_dim]
+//     kvconvert.groups.<g>.encoder                   [rank, 2*G*kv_dim]       E: h = E (y - mean)
+//     kvconvert.groups.<g>.reconstruct_proj          [2*G*kv_dim, rank]       F: y ~ F h + mean
+//     kvconvert.groups.<g>.key.encoder, .key.reconstruct_proj, .value. likewise   in place of both where split,
+//                                                    of the layers' keys, or values, alone
 //   for coded block b of n stacked channels and k coefficients (core/kv_sources.h):
 //     kvconvert.coded.<b>.encoder                    [k, n]                   E
 //     kvconvert.coded.<b>.decoder                    [n, k]                   F

@@ -67,6 +67,14 @@ void log_carried(const Inputs& inputs) {
   }
 }
 
+void check_foldable(const KvPlan& plan, ExportFormat format) {
+  KVC_CHECK(format == ExportFormat::kFactored || plan.groups.empty() ||
+                has_basis(plan, LatentBasis::kWeights),
+            "--export folded: the conversion ({}) has no factors of the projections to multiply; "
+            "use factored",
+            plan.method);
+}
+
 void write_folded(const Inputs& inputs, const fs::path& directory) {
   KVC_CHECK(
       inputs.conversion.plan.fused.empty(),
@@ -102,6 +110,7 @@ void check_original(const Checkpoint& checkpoint) {
 
 void export_into(const ExportOptions& options, const fs::path& directory) {
   const Inputs inputs = open_inputs(options);
+  check_foldable(inputs.conversion.plan, options.format);
   log_carried(inputs);
   switch (options.format) {
     case ExportFormat::kFactored:

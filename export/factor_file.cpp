@@ -38,10 +38,33 @@ void add_joint_group(FactorSpecs& specs, const KvPlan& plan, int index, std::int
   }
 }
 
+// Principal directions; those of requests are in no file.
+void add_principal_group(FactorSpecs& specs, const KvPlan& plan, int index) {
+  const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
+  if (group.basis == LatentBasis::kRequest) {
+    return;
+  }
+  const std::int64_t width = group.num_layers * plan.kv_dim();
+  const auto add = [&](const std::string& prefix, std::int64_t rank, std::int64_t channels) {
+    specs[factor_name(index, prefix + "encoder")] = {{rank, channels}};
+    specs[factor_name(index, prefix + "reconstruct_proj")] = {{channels, rank}};
+  };
+  specs[factor_name(index, "mean")] = {{2 * width}};
+  if (group.split_kv) {
+    add("key.", group.key_rank, width);
+    add("value.", group.value_rank, width);
+  } else {
+    add("", group.rank, 2 * width);
+  }
+}
+
 FactorSpecs factor_specs(const KvPlan& plan, std::int64_t hidden_size) {
   FactorSpecs specs;
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
-    if (plan.groups[static_cast<std::size_t>(group)].split_kv) {
+    const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
+    if (spec.basis != LatentBasis::kWeights) {
+      add_principal_group(specs, plan, group);
+    } else if (spec.split_kv) {
       add_split_group(specs, plan, group, hidden_size);
     } else {
       add_joint_group(specs, plan, group, hidden_size);

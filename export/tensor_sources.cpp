@@ -120,7 +120,7 @@ std::vector<std::string> replaced_weights(const ModelConfig& config, const KvPla
   for (const LatentGroup& group : plan.groups) {
     for (const Projection projection : {Projection::kKey, Projection::kValue}) {
       const ProjectionRows rows = rows_of(config, group.first_layer, projection);
-      if (group.split_kv && rows.is_whole()) {
+      if (group.replaces_projections() && rows.is_whole()) {
         names.push_back(rows.tensor);
       }
     }

@@ -12,6 +12,7 @@ GroupTokens extreme_tokens(const KvPlan& plan, std::int64_t num_tokens, bool mer
   GroupTokens tokens;
   tokens.pending = std::min(num_tokens, plan.policy.sink_tokens + plan.policy.window_tokens);
   (merged ? tokens.merged : tokens.unmerged) = num_tokens - tokens.pending;
+  tokens.bases = merged && plan.request ? 1 : 0;
   return tokens;
 }
 
@@ -61,6 +62,10 @@ KvDtype cache_dtype(const ModelConfig& config) {
     return KvDtype::kFloat32;
   }
   return config.dtype == "float16" ? KvDtype::kFloat16 : KvDtype::kBFloat16;
+}
+
+KvDtype planned_dtype(const ModelConfig& config, const ConvertSettings& settings) {
+  return settings.kv_dtype.empty() ? cache_dtype(config) : parse_kv_dtype(settings.kv_dtype);
 }
 
 std::int64_t plan_context(const ModelConfig& config, const ConvertSettings& settings) {

@@ -30,6 +30,8 @@ TokenBytes token_bytes(const KvPlan& plan, int group, KvDtype dtype);
 
 // The type a cache of this model has unless told otherwise: the checkpoint's, or 16 bits.
 KvDtype cache_dtype(const ModelConfig& config);
+// --kv-dtype, or that type.
+KvDtype planned_dtype(const ModelConfig& config, const ConvertSettings& settings);
 // Tokens a plan is computed for.
 std::int64_t plan_context(const ModelConfig& config, const ConvertSettings& settings);
 

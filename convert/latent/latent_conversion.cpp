@@ -21,6 +21,8 @@ void set_merge_weights(ConversionJob& job) {
   }
 }
 
+}  // namespace
+
 void complete_report(GroupReport& report, const KvPlan& plan, int index, KvDtype dtype) {
   const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
   const TokenBytes bytes = token_bytes(plan, index, dtype);
@@ -30,8 +32,6 @@ void complete_report(GroupReport& report, const KvPlan& plan, int index, KvDtype
   report.bytes_per_token_plain = static_cast<double>(bytes.plain);
   report.bytes_per_token_merged = static_cast<double>(bytes.merged);
 }
-
-}  // namespace
 
 std::vector<GroupReport> convert_latent_groups(ConversionJob& job,
                                                GroupResult (*convert_group)(GroupJob& job)) {

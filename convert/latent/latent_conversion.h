@@ -27,6 +27,9 @@ struct GroupResult {
   GroupReport report;
 };
 
+// What a report says of group `index` of the plan: its layers, its bytes per token.
+void complete_report(GroupReport& report, const KvPlan& plan, int index, KvDtype dtype);
+
 // As Method::convert: factorises group after group and sets the merge weights of the policy's rule.
 std::vector<GroupReport> convert_latent_groups(ConversionJob& job,
                                                GroupResult (*convert_group)(GroupJob& job));

@@ -29,6 +29,9 @@ const Method& find_method(std::string_view name);  // UsageError listing the kno
 // The rows of the table.
 extern const Method kCommonKv;
 extern const Method kPalu;
+extern const Method kPca;
+extern const Method kXkv;
+extern const Method kXkvStatic;
 extern const Method kFusedKv;
 extern const Method kFusedKvLite;
 extern const Method kYoco;

@@ -1,0 +1,65 @@
+// xKV (arXiv 2503.18893): keys and values of adjacent layers share principal directions, those of each
+// request (xkv), or calibrated ones, for keys and values apart (xkv-static) or together (pca).
+#include "convert/methods/methods.h"
+#include "convert/principal/principal_conversion.h"
+#include "convert/principal/principal_plan.h"
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+void check_allocation(const ConvertSettings& settings) {
+  KVC_CHECK_USAGE(settings.rank_allocation != RankAllocation::kFisher,
+                  "--rank-alloc fisher: --method {} shares ranks by energy; use uniform or energy",
+                  settings.method);
+}
+
+// Keys and values apart, 1 : 1.5, 96 and 144 directions a layer, of all prompt tokens.
+void apply_xkv_preset(ConvertSettings& settings) {
+  settings.layers_per_group = 4;
+  settings.joint = false;
+  settings.key_rank = 96;
+  settings.value_rank = 144;
+  settings.rank_multiple = 1;
+  settings.sink_tokens = 0;
+  settings.window_tokens = 0;
+}
+
+void fix_xkv(ConvertSettings& settings) {
+  fix_principal_settings(settings);
+  KVC_CHECK_USAGE(settings.rank_allocation == RankAllocation::kUniform,
+                  "--rank-alloc: --method xkv finds its directions at run time; use uniform");
+  KVC_CHECK_USAGE(settings.recompress_every == 0 || settings.later != LaterTokens::kExact,
+                  "--recompress-every needs --later project or new-segment: generated tokens are "
+                  "treated like a later turn's");
+}
+
+void fix_static(ConvertSettings& settings) {
+  fix_principal_settings(settings);
+  check_allocation(settings);
+}
+
+void fix_pca(ConvertSettings& settings) {
+  fix_static(settings);
+  settings.joint = true;
+  settings.rank_allocation = RankAllocation::kEnergy;
+}
+
+KvPlan request_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
+                    const std::vector<double>*) {
+  return make_principal_plan(config, settings, LatentBasis::kRequest, force);
+}
+
+KvPlan calibrated_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
+                       const std::vector<double>*) {
+  return make_principal_plan(config, settings, LatentBasis::kCalibrated, force);
+}
+
+}  // namespace
+
+const Method kXkv = {"xkv", apply_xkv_preset, fix_xkv, request_plan, report_request_groups};
+const Method kXkvStatic = {"xkv-static", apply_xkv_preset, fix_static, calibrated_plan,
+                           convert_principal_groups};
+const Method kPca = {"pca", apply_xkv_preset, fix_pca, calibrated_plan, convert_principal_groups};
+
+}  // namespace kvc

@@ -1,0 +1,203 @@
+#include "convert/principal/principal_conversion.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "convert/latent/kept_range.h"
+#include "convert/latent/latent_conversion.h"
+#include "convert/principal/energy_allocation.h"
+#include "convert/principal/output_moments.h"
+#include "convert/principal/principal_basis.h"
+#include "convert/principal/principal_plan.h"
+#include "core/progress.h"
+#include "model/layer_stream.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kMostOfUniform = 3;  // bases are kept up to so many times their uniform rank
+
+enum class Part { kKey, kValue, kJoint };
+
+// Directions of a group's keys, of its values or of both.
+struct PartBasis {
+  Part part;
+  std::int64_t rank = 0, cap = 0;  // cap: directions at hand
+  std::vector<double> eigenvalues;
+  at::Tensor encoder, decoder;  // float32
+  at::Tensor variance;          // [n] float64, of every channel
+};
+
+struct GroupBases {
+  at::Tensor mean;  // [2 * num_layers * kv_dim] float64
+  std::vector<PartBasis> parts;
+};
+
+// Rows of a group's stacked y that a part has. [n] int64
+at::Tensor rows_of(Part part, const LatentGroup& group, std::int64_t kv_dim) {
+  const at::Tensor all = at::arange(2 * group.num_layers * kv_dim, at::kLong);
+  if (part == Part::kJoint) {
+    return all;
+  }
+  return all.view({group.num_layers, 2, kv_dim}).select(1, part == Part::kKey ? 0 : 1).flatten();
+}
+
+PartBasis make_basis(const ConversionJob& job, const LatentGroup& group, Part part,
+                     const at::Tensor& covariance) {
+  const at::Tensor rows = rows_of(part, group, job.config.kv_dim());
+  const at::Tensor own = covariance.index_select(0, rows).index_select(1, rows);
+  const std::int64_t n = rows.size(0);
+  PartBasis basis{.part = part, .eigenvalues = {}, .encoder = {}, .decoder = {}, .variance = {}};
+  basis.rank = part == Part::kJoint ? group.rank
+               : part == Part::kKey ? group.key_rank
+                                    : group.value_rank;
+  const bool shared = job.settings.rank_allocation == RankAllocation::kEnergy;
+  basis.cap = std::min(n, shared ? kMostOfUniform * basis.rank : basis.rank);
+  const PrincipalBasis found = principal_basis(own, {}, basis.cap, job.device);
+  const double* values = found.eigenvalues.const_data_ptr<double>();
+  basis.eigenvalues.assign(values, values + n);
+  basis.encoder = found.encoder.to(at::kFloat);
+  basis.decoder = found.decoder.to(at::kFloat);
+  basis.variance = own.diagonal().clone();
+  return basis;
+}
+
+std::vector<GroupBases> measure(ConversionJob& job) {
+  LayerStreamOptions options;
+  options.spill_directory = job.directory;
+  LayerStream stream(job.checkpoint, job.config, job.tokens, options);
+  Progress progress("principal directions", static_cast<std::int64_t>(job.plan.groups.size()));
+  std::vector<GroupBases> bases;
+  for (const LatentGroup& group : job.plan.groups) {
+    stream.advance(group.first_layer - stream.next_layer(), [](const LayerActivations&) {});
+    OutputMoments moments(group, job.config.kv_dim());
+    stream.advance(group.num_layers,
+                   [&](const LayerActivations& activations) { moments.add(activations); });
+    GroupBases& own = bases.emplace_back();
+    own.mean = moments.mean();
+    const at::Tensor covariance = moments.covariance();
+    for (const Part part :
+         group.split_kv ? std::vector{Part::kKey, Part::kValue} : std::vector{Part::kJoint}) {
+      own.parts.push_back(make_basis(job, group, part, covariance));
+    }
+    progress.advance();
+  }
+  return bases;
+}
+
+// Bases of one kind compete: without a metric, errors of keys and of values do not compare.
+void share_ranks(const ConversionJob& job, Part part, std::vector<GroupBases>& bases) {
+  std::vector<PartBasis*> own;
+  std::vector<std::vector<double>> eigenvalues;
+  std::vector<std::int64_t> caps;
+  std::int64_t total = 0;
+  for (GroupBases& group : bases) {
+    for (PartBasis& basis : group.parts) {
+      if (basis.part == part) {
+        own.push_back(&basis);
+        eigenvalues.push_back(basis.eigenvalues);
+        caps.push_back(basis.cap);
+        total += basis.rank;
+      }
+    }
+  }
+  const std::vector<std::int64_t> ranks = allocate_by_energy(
+      eigenvalues, total, caps, principal_rank_multiple(job.config, job.settings));
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    own[i]->rank = ranks[i];
+  }
+}
+
+void set_ranks(LatentGroup& group, const GroupBases& bases) {
+  group.rank = 0;
+  for (const PartBasis& basis : bases.parts) {
+    group.rank += basis.rank;
+    if (basis.part != Part::kJoint) {
+      (basis.part == Part::kKey ? group.key_rank : group.value_rank) = basis.rank;
+    }
+  }
+}
+
+// With C E^T = F diag(lambda), what is lost has covariance C - F diag(lambda) F^T.
+void add_report(const LatentGroup& group, std::int64_t kv_dim, const GroupBases& bases,
+                GroupReport& report) {
+  at::Tensor lost = at::zeros_like(bases.mean), energy = bases.mean.square();
+  double kept = 0, total = 0;
+  for (const PartBasis& basis : bases.parts) {
+    const at::Tensor rows = rows_of(basis.part, group, kv_dim);
+    const at::Tensor values =
+        at::tensor(at::ArrayRef<double>(basis.eigenvalues)).narrow(0, 0, basis.rank);
+    const at::Tensor captured =
+        basis.decoder.narrow(1, 0, basis.rank).to(at::kDouble).square().matmul(values);
+    lost.index_copy_(0, rows, (basis.variance - captured).clamp_min(0));
+    energy.index_add_(0, rows, basis.variance);
+    kept += values.sum().item<double>();
+    const double sum = std::accumulate(basis.eigenvalues.begin(), basis.eigenvalues.end(), 0.0);
+    total += sum;
+    const double variance = basis.variance.sum().item<double>();
+    report.optimum_error =
+        std::max(report.optimum_error, variance > 0 ? std::abs(sum - variance) / variance : 0);
+    for (std::int64_t i = 0; i < basis.rank; ++i) {
+      report.singular_values.push_back(std::sqrt(basis.eigenvalues[static_cast<std::size_t>(i)]));
+    }
+  }
+  const auto relative = [&](Part part) {
+    const at::Tensor rows = rows_of(part, group, kv_dim);
+    const double of = energy.index_select(0, rows).sum().item<double>();
+    return of > 0 ? std::sqrt(lost.index_select(0, rows).sum().item<double>() / of) : 0;
+  };
+  report.rank = group.rank;
+  report.energy_kept = total > 0 ? kept / total : 1;
+  report.key_error = report.merged_key_error = relative(Part::kKey);
+  report.value_error = report.merged_value_error = relative(Part::kValue);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> tensors_of(const GroupBases& bases) {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  tensors.emplace_back("mean", bases.mean.to(at::kFloat).contiguous());
+  for (const PartBasis& basis : bases.parts) {
+    const std::string prefix = basis.part == Part::kJoint ? ""
+                               : basis.part == Part::kKey ? "key."
+                                                          : "value.";
+    tensors.emplace_back(prefix + "encoder", basis.encoder.narrow(0, 0, basis.rank).contiguous());
+    tensors.emplace_back(prefix + "reconstruct_proj",
+                         basis.decoder.narrow(1, 0, basis.rank).contiguous());
+  }
+  return tensors;
+}
+
+}  // namespace
+
+std::vector<GroupReport> convert_principal_groups(ConversionJob& job) {
+  std::vector<GroupBases> bases = measure(job);
+  if (job.settings.rank_allocation == RankAllocation::kEnergy) {
+    for (const Part part : {Part::kKey, Part::kValue, Part::kJoint}) {
+      share_ranks(job, part, bases);
+    }
+  }
+  std::vector<GroupReport> reports;
+  for (std::size_t i = 0; i < bases.size(); ++i) {
+    LatentGroup& group = job.plan.groups[i];
+    set_ranks(group, bases[i]);
+    job.factors.add(tensors_of(bases[i]));
+    add_report(group, job.config.kv_dim(), bases[i], reports.emplace_back());
+    complete_report(reports.back(), job.plan, static_cast<int>(i),
+                    planned_dtype(job.config, job.settings));
+  }
+  return reports;
+}
+
+std::vector<GroupReport> report_request_groups(ConversionJob& job) {
+  std::vector<GroupReport> reports;
+  for (std::size_t i = 0; i < job.plan.groups.size(); ++i) {
+    reports.emplace_back().rank = job.plan.groups[i].rank;
+    complete_report(reports.back(), job.plan, static_cast<int>(i),
+                    planned_dtype(job.config, job.settings));
+  }
+  return reports;
+}
+
+}  // namespace kvc

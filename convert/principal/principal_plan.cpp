@@ -1,0 +1,211 @@
+#include "convert/principal/principal_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "convert/latent/kept_range.h"
+#include "convert/latent/latent_plan.h"
+#include "convert/latent/layer_groups.h"
+#include "core/error.h"
+#include "model/cache_plan.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kIntegerMultiple = 32;  // channels that share a scale
+
+// What a plan of principal directions is made for.
+struct Target {
+  const ModelConfig& config;
+  const ConvertSettings& settings;
+  KvDtype dtype;
+  std::int64_t context;
+
+  std::int64_t exact_tokens() const {
+    return std::min(context, settings.sink_tokens + settings.window_tokens);
+  }
+};
+
+std::int64_t rounded(std::int64_t rank, std::int64_t multiple, std::int64_t widest) {
+  return std::clamp(rank - rank % multiple, std::min(multiple, widest), widest);
+}
+
+// `total` numbers of a latent as keys' and values', 1 : value_ratio.
+void share_rank(LatentGroup& group, std::int64_t total, const Target& target) {
+  const std::int64_t multiple = principal_rank_multiple(target.config, target.settings);
+  const std::int64_t widest = group.num_layers * target.config.kv_dim();
+  group.split_kv = !target.settings.joint;
+  if (!group.split_kv) {
+    group.rank = rounded(total, multiple, 2 * widest);
+    return;
+  }
+  const double key = static_cast<double>(total) / (1 + target.settings.value_ratio);
+  group.key_rank = rounded(std::llround(key), multiple, widest);
+  group.value_rank = rounded(total - group.key_rank, multiple, widest);
+  group.rank = group.key_rank + group.value_rank;
+}
+
+// What one group holds of a text of the plan's context.
+std::int64_t bytes_at_context(const KvPlan& plan, int group, const Target& target) {
+  const std::int64_t exact = target.exact_tokens();
+  return group_bytes(
+      plan, group,
+      {.merged = target.context - exact, .pending = exact, .bases = plan.request ? 1 : 0},
+      target.dtype);
+}
+
+// The widest latent within the target. Its bytes grow with the rank.
+void fit_rank(KvPlan& plan, int index, const Target& target) {
+  LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
+  const std::int64_t element = bytes_per_element(target.dtype);
+  const double allowed =
+      target.settings.kept_ratio *
+      static_cast<double>(2 * group.num_layers * target.config.kv_dim() * target.context * element);
+  const std::int64_t multiple = principal_rank_multiple(target.config, target.settings);
+  std::int64_t total = 2 * group.num_layers * target.config.kv_dim();
+  for (; total > multiple; total -= multiple) {
+    share_rank(group, total, target);
+    if (static_cast<double>(bytes_at_context(plan, index, target)) <= allowed) {
+      return;
+    }
+  }
+  share_rank(group, total, target);
+}
+
+void set_given_rank(LatentGroup& group, const Target& target) {
+  const std::int64_t widest = group.num_layers * target.config.kv_dim();
+  const std::int64_t key = std::min(group.num_layers * target.settings.key_rank, widest);
+  const std::int64_t value = std::min(group.num_layers * target.settings.value_rank, widest);
+  group.split_kv = !target.settings.joint;
+  group.rank = key + value;
+  if (group.split_kv) {
+    group.key_rank = key;
+    group.value_rank = value;
+  }
+}
+
+void set_policy(KvPlan& plan, const ConvertSettings& settings, LatentBasis basis) {
+  plan.policy.rule = MergeRule::kLs;
+  plan.policy.granularity = Granularity::kGroup;
+  plan.policy.prefill = PrefillMode::kExact;
+  plan.policy.unmerged = UnmergedForm::kPlain;
+  plan.policy.sink_tokens = settings.sink_tokens;
+  plan.policy.window_tokens = settings.window_tokens;
+  plan.policy.block_tokens = settings.block_tokens;
+  if (basis == LatentBasis::kRequest) {
+    plan.request = RequestPolicy{.later = settings.later,
+                                 .compress_generated = settings.recompress_every > 0,
+                                 .solver = settings.solver};
+    if (settings.recompress_every > 0) {
+      plan.policy.block_tokens = settings.recompress_every;
+    }
+  }
+}
+
+KvPlan raw_plan(const Target& target, LatentBasis basis) {
+  KvPlan plan = plain_plan(target.config);
+  plan.method = target.settings.method;
+  plan.key_norm = target.config.arch->qk_norm != QkNorm::kNone;
+  set_policy(plan, target.settings, basis);
+  plan.groups = group_layers(target.config, target.settings.layers_per_group);
+  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+    plan.groups[i].basis = basis;
+    if (target.settings.key_rank > 0) {
+      set_given_rank(plan.groups[i], target);
+    } else {
+      fit_rank(plan, static_cast<int>(i), target);
+    }
+  }
+  return plan;
+}
+
+// Groups that would not shrink keep their plain KV.
+void drop_useless_groups(KvPlan& plan, const Target& target, bool force) {
+  std::vector<LatentGroup> useful;
+  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+    const LatentGroup& group = plan.groups[i];
+    const std::int64_t plain =
+        group.num_layers * plain_layer_bytes(plan, target.context, target.dtype);
+    if (force || bytes_at_context(plan, static_cast<int>(i), target) < plain) {
+      useful.push_back(group);
+      std::fill_n(plan.layers.begin() + group.first_layer, group.num_layers, KvSource::kLatent);
+    }
+  }
+  plan.groups = std::move(useful);
+}
+
+double kept_at_context(const KvPlan& plan, const Target& target) {
+  const std::int64_t exact = target.exact_tokens();
+  const std::vector<GroupTokens> tokens(
+      plan.groups.size(),
+      {.merged = target.context - exact, .pending = exact, .bases = plan.request ? 1 : 0});
+  return static_cast<double>(plan_bytes(plan, target.context, tokens, target.dtype)) /
+         static_cast<double>(original_bytes(plan, target.context, target.dtype));
+}
+
+void check_saving(const KvPlan& plan, const Target& target) {
+  const double kept = plan.groups.empty() ? 1 : kept_at_context(plan, target);
+  KVC_CHECK(kept < 1,
+            "--method {}: a cache of {} tokens would not shrink ({} sink and window tokens stay "
+            "exact{}); use a lower --kept-ratio, a smaller --window or a longer --context",
+            target.settings.method, target.context, target.exact_tokens(),
+            plan.request ? ", and every request keeps its basis" : "");
+  KVC_CHECK(
+      target.settings.key_rank > 0 || kept <= target.settings.kept_ratio,
+      "--kept-ratio {} cannot be reached: a cache of {} tokens keeps {:.4f} with the smallest "
+      "latents ({} sink and window tokens stay exact); use --kept-ratio {:.3f}, a smaller "
+      "--window, a larger --group, a longer --context, or --force",
+      target.settings.kept_ratio, target.context, kept, target.exact_tokens(),
+      std::ceil(kept * 1000) / 1000);
+  if (plan.request && target.settings.recompress_every > 0) {
+    const std::int64_t least = break_even_tokens(plan, target.dtype);
+    KVC_CHECK(target.settings.recompress_every >= least,
+              "--recompress-every {}: a basis of so few tokens saves nothing; use {} or more",
+              target.settings.recompress_every, least);
+  }
+}
+
+}  // namespace
+
+KvPlan make_principal_plan(const ModelConfig& config, const ConvertSettings& settings,
+                           LatentBasis basis, bool force) {
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    KVC_CHECK(config.arch->qk_norm == QkNorm::kNone || !config.depends_on_length(layer),
+              "--method {}: keys of {} are normed, and their RoPE depends on the length of the "
+              "text; use --method commonkv",
+              settings.method, config.arch->model_type);
+  }
+  const Target target{config, settings, planned_dtype(config, settings),
+                      plan_context(config, settings)};
+  KvPlan plan = raw_plan(target, basis);
+  drop_useless_groups(plan, target, force);
+  if (plan.groups.empty()) {
+    plan.request.reset();
+  }
+  if (!force) {
+    check_saving(plan, target);
+  }
+  plan.policy.target_kept_ratio = kept_at_context(plan, target);
+  return plan;
+}
+
+void fix_principal_settings(ConvertSettings& settings) {
+  settings.factor = Factor::kPlain;
+  settings.merge = MergeRule::kLs;
+  settings.ls_fisher_weights = false;
+  settings.refit = false;
+  settings.gauge = Gauge::kSvd;
+  settings.granularity = Granularity::kGroup;
+  settings.prefill = PrefillMode::kExact;
+  settings.unmerged = UnmergedChoice::kPlain;
+}
+
+std::int64_t principal_rank_multiple(const ModelConfig& config, const ConvertSettings& settings) {
+  const std::int64_t multiple = rank_multiple(config, settings);
+  return settings.rank_multiple == 0 && is_integer(planned_dtype(config, settings))
+             ? std::max(multiple, kIntegerMultiple)
+             : multiple;
+}
+
+}  // namespace kvc

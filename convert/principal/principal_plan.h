@@ -1,0 +1,23 @@
+// Plans of groups whose latents are coefficients of principal directions (xKV, its calibrated variant, PCA).
+#pragma once
+
+#include <vector>
+
+#include "convert/convert.h"
+#include "core/kv_plan.h"
+#include "model/config.h"
+
+namespace kvc {
+
+// Ranks from --key-rank and --value-rank, or such that a text of --context tokens keeps --kept-ratio of its
+// bytes. Groups that would not shrink stay plain. Throws Error with the numbers, unless `force`.
+KvPlan make_principal_plan(const ModelConfig& config, const ConvertSettings& settings,
+                           LatentBasis basis, bool force);
+
+// Settings that encoding every token leaves no choice in.
+void fix_principal_settings(ConvertSettings& settings);
+
+// --rank-multiple, or its default: whole groups of channels under one scale for integer caches.
+std::int64_t principal_rank_multiple(const ModelConfig& config, const ConvertSettings& settings);
+
+}  // namespace kvc
