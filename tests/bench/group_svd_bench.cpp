@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "model/eigen/two_stage_eigen.h"
 #include "convert/latent/group_svd.h"
 #include "core/error.h"
+#include "model/eigen/two_stage_eigen.h"
 
 namespace {
 

@@ -46,7 +46,11 @@ class Writer {
       }
     }
     for (std::size_t group = 0; group < plan_.groups.size(); ++group) {
-      plan_.groups[group].split_kv ? add_split(group) : add_joint(group);
+      if (plan_.groups[group].basis != LatentBasis::kWeights) {
+        add_principal(group);
+      } else {
+        plan_.groups[group].split_kv ? add_split(group) : add_joint(group);
+      }
     }
     for (std::size_t block = 0; block < plan_.coded.size(); ++block) {
       add_coded(block);
@@ -68,7 +72,7 @@ class Writer {
   bool is_replaced(const std::string& name) const {
     const auto matches = [&](const LatentGroup& group) {
       const std::string prefix = fmt::format("model.layers.{}.self_attn.", group.first_layer);
-      return group.split_kv &&
+      return group.replaces_projections() &&
              (name == prefix + "k_proj.weight" || name == prefix + "v_proj.weight");
     };
     const auto is_fused = [&](const FusedLayer& layer) {
@@ -97,6 +101,29 @@ class Writer {
     add(prefix + "reconstruct_proj", factors.reconstruct_proj);
     if (plan_.policy.rule == MergeRule::kLs) {
       add(prefix + "encoder", factors.encoder);
+    }
+  }
+
+  void add_principal(std::size_t group) {
+    const LatentGroup& spec = plan_.groups[group];
+    if (spec.basis == LatentBasis::kRequest) {
+      return;
+    }
+    const std::int64_t width = spec.num_layers * plan_.kv_dim();
+    const std::string prefix = fmt::format("kvconvert.groups.{}.", group);
+    add(prefix + "mean", random_normal({2 * width}, 31 + group));
+    const auto add_basis = [&](const std::string& part, std::int64_t channels, std::int64_t rank,
+                               std::uint64_t seed) {
+      const at::Tensor basis =
+          std::get<0>(at::linalg_qr(random_normal({channels, rank}, seed).to(at::kDouble)));
+      add(prefix + part + "encoder", basis.t());
+      add(prefix + part + "reconstruct_proj", basis);
+    };
+    if (spec.split_kv) {
+      add_basis("key.", width, spec.key_rank, 57 + group);
+      add_basis("value.", width, spec.value_rank, 91 + group);
+    } else {
+      add_basis("", 2 * width, spec.rank, 57 + group);
     }
   }
 
@@ -216,6 +243,34 @@ KvPlan coded_plan(const SyntheticCheckpoint& model, const CodedPlanOptions& opti
       }
       plan.coded.push_back(block);
     }
+  }
+  plan.check();
+  return plan;
+}
+
+KvPlan principal_plan(const SyntheticCheckpoint& model, int layers_per_group, LatentBasis basis,
+                      bool joint, std::int64_t key_rank, std::int64_t value_rank) {
+  KvPlan plan = empty_plan(model, "xkv");
+  plan.policy.granularity = Granularity::kGroup;
+  plan.policy.sink_tokens = 2;
+  plan.policy.window_tokens = 6;
+  plan.policy.block_tokens = 5;
+  for (int first = 0; first < model.num_layers; first += layers_per_group) {
+    LatentGroup group;
+    group.first_layer = first;
+    group.num_layers = std::min(layers_per_group, model.num_layers - first);
+    group.basis = basis;
+    group.split_kv = !joint;
+    const std::int64_t width = group.num_layers * plan.kv_dim();
+    const std::int64_t key = key_rank > 0 ? key_rank : width;
+    const std::int64_t value = value_rank > 0 ? value_rank : width;
+    group.rank = key + value;
+    group.key_rank = joint ? 0 : key;
+    group.value_rank = joint ? 0 : value;
+    plan.groups.push_back(group);
+  }
+  if (basis == LatentBasis::kRequest) {
+    plan.request = RequestPolicy{};
   }
   plan.check();
   return plan;

@@ -36,9 +36,14 @@ KvPlan fused_upper_plan(const SyntheticCheckpoint& model, FusionForm form, int n
 // both channels of a RoPE pair share. float32
 at::Tensor fused_weight(const KvPlan& plan, const FusedLayer& layer, bool key);
 
+// Groups of principal directions, key and value ranks (both 0: of all channels), or joint of their sum.
+KvPlan principal_plan(const SyntheticCheckpoint& model, int layers_per_group, LatentBasis basis,
+                      bool joint, std::int64_t key_rank, std::int64_t value_rank);
+
 // Writes the synthetic checkpoint converted by `plan`: A, B and P from a float64 SVD of each group's
-// stacked projections (B = U S^1/2, A = S^1/2 V^T, P = S^-1 B^T), fused_weight of every
-// fused layer; random orthogonal bases of coded blocks, whose codes reach to +-4.
+// stacked projections (B = U S^1/2, A = S^1/2 V^T, P = S^-1 B^T); of calibrated directions random
+// orthonormal ones about a random mean; random orthogonal bases of coded blocks, whose codes reach to
+// +-4; fused_weight of every fused layer.
 void write_factored_checkpoint(const std::filesystem::path& directory,
                                const SyntheticCheckpoint& model, const KvPlan& plan);
 
