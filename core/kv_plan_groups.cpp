@@ -82,11 +82,12 @@ void check_basis(const KvPlan& plan) {
   if (plan.groups.empty() || has_basis(plan, LatentBasis::kWeights)) {
     return;
   }
-  KVC_CHECK(plan.policy.rule == MergeRule::kLs && plan.policy.granularity == Granularity::kGroup &&
-                plan.policy.unmerged == UnmergedForm::kPlain &&
-                plan.policy.prefill == PrefillMode::kExact,
-            "KV plan: principal directions encode every token; expected rule ls, granularity group, "
-            "unmerged plain and prefill exact");
+  KVC_CHECK(
+      plan.policy.rule == MergeRule::kLs && plan.policy.granularity == Granularity::kGroup &&
+          plan.policy.unmerged == UnmergedForm::kPlain &&
+          plan.policy.prefill == PrefillMode::kExact,
+      "KV plan: principal directions encode every token; expected rule ls, granularity group, "
+      "unmerged plain and prefill exact");
   KVC_CHECK(!plan.request || !plan.request->compress_generated ||
                 plan.request->later != LaterTokens::kExact,
             "KV plan: generated tokens are to be compressed and to stay exact");

@@ -31,8 +31,8 @@ LatentBasis parse_latent_basis(const std::string&);
 struct LatentGroup {
   int first_layer = 0;
   int num_layers = 0;
-  bool split_kv = false;      // separate key and value latents; of weights (Palu) num_layers is then 1
-  std::int64_t rank = 0;      // joint latent width; with split_kv key_rank + value_rank
+  bool split_kv = false;  // separate key and value latents; of weights (Palu) num_layers is then 1
+  std::int64_t rank = 0;  // joint latent width; with split_kv key_rank + value_rank
   std::int64_t key_rank = 0;  // split_kv only
   std::int64_t value_rank = 0;
   std::vector<double> merge_weights;  // [num_layers], sum 1; mean, fisher and sensitivity only

@@ -34,7 +34,7 @@ at::Tensor first_block(std::int64_t n, std::int64_t width, const at::Tensor& sta
 
 // A round's Ritz pairs of the block Q with Z = G Q.
 struct Ritz {
-  at::Tensor values;   // [width] descending
+  at::Tensor values;    // [width] descending
   at::Tensor rotation;  // [width, width], columns: Q rotation are the Ritz vectors
 };
 
@@ -66,9 +66,9 @@ bool is_found(const Ritz& ritz, const at::Tensor& z, std::int64_t rank, double t
 LeadingSubspace leading_subspace(const at::Tensor& matrix, std::int64_t rank,
                                  const at::Tensor& start, const SubspaceOptions& options) {
   const std::int64_t n = matrix.dim() == 2 ? matrix.size(0) : 0;
-  KVC_CHECK(n > 0 && matrix.size(1) == n && matrix.scalar_type() == at::kDouble && rank >= 1 &&
-                rank <= n,
-            "leading_subspace: expected a square float64 matrix and 1 to {} directions", n);
+  KVC_CHECK(
+      n > 0 && matrix.size(1) == n && matrix.scalar_type() == at::kDouble && rank >= 1 && rank <= n,
+      "leading_subspace: expected a square float64 matrix and 1 to {} directions", n);
   const double trace = matrix.diagonal().sum().item<double>();
   KVC_CHECK(std::isfinite(trace) && std::isfinite(matrix.sum().item<double>()),
             "leading_subspace: an element of the {} x {} matrix is not finite", n, n);

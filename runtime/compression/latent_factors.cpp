@@ -163,9 +163,8 @@ std::int64_t bytes_of(const std::vector<Reconstruction>& layers) {
   std::int64_t bytes = 0;
   for (const Reconstruction& layer : layers) {
     bytes += static_cast<std::int64_t>(layer.key.nbytes() + layer.value.nbytes());
-    for (const at::Tensor& kept :
-         {layer.kept.channels, layer.kept.numbers, layer.kept.others, layer.kept.proj,
-          layer.key_mean, layer.value_mean}) {
+    for (const at::Tensor& kept : {layer.kept.channels, layer.kept.numbers, layer.kept.others,
+                                   layer.kept.proj, layer.key_mean, layer.value_mean}) {
       bytes += kept.defined() ? static_cast<std::int64_t>(kept.nbytes()) : 0;
     }
   }

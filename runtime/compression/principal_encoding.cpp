@@ -20,8 +20,8 @@ struct LayerRows {
 
 class PrincipalGroup {
  public:
-  PrincipalGroup(const Decoder& decoder, const KvPlan& plan, int group,
-                 const GroupFactors& factors, LatentStore& store)
+  PrincipalGroup(const Decoder& decoder, const KvPlan& plan, int group, const GroupFactors& factors,
+                 LatentStore& store)
       : decoder_(decoder),
         plan_(plan),
         spec_(plan.groups[static_cast<std::size_t>(group)]),
@@ -32,8 +32,9 @@ class PrincipalGroup {
   void compress(const at::Tensor& positions, PrincipalStep step) {
     const std::int64_t count = positions.size(0), first_row = store_.merged().num_rows();
     const bool is_new = step == PrincipalStep::kNewBasis;
-    const std::vector<LayerEncoder> encoders =
-        is_new ? fit(positions) : plan_.request ? last_basis() : factors_.encoders;
+    const std::vector<LayerEncoder> encoders = is_new          ? fit(positions)
+                                               : plan_.request ? last_basis()
+                                                               : factors_.encoders;
     const at::Tensor latents = encode(positions, encoders);
     store_.decide(at::ones({count}, at::kBool), positions, latents);
     if (is_new) {

@@ -49,7 +49,8 @@ std::vector<Entry> ranked_entries(const KvPlan& plan, const MergeCandidates& can
                                   KvDtype dtype) {
   std::vector<Entry> entries;
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
-    if (!plan.groups[static_cast<std::size_t>(group)].replaces_projections() && saves_bytes(plan, group, dtype)) {
+    if (!plan.groups[static_cast<std::size_t>(group)].replaces_projections() &&
+        saves_bytes(plan, group, dtype)) {
       const auto added = entries_of_group(plan, candidates, group);
       entries.insert(entries.end(), added.begin(), added.end());
     }

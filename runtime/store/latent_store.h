@@ -42,7 +42,8 @@ struct Expansion {
 // Principal directions that a request's latents were made with, layer by layer: rows are channels of keys
 // [kv_dim, key_rank] and of values [kv_dim, value_rank].
 struct RequestBasis {
-  std::int64_t first_row = 0;  // of the merged latents that it made; the next basis made those after them
+  std::int64_t first_row =
+      0;  // of the merged latents that it made; the next basis made those after them
   std::vector<RowStore> key, value;  // [num_layers]
 
   std::int64_t bytes() const;

@@ -6,13 +6,13 @@
 #include <limits>
 #include <numeric>
 
+#include "convert/latent/optimum_check.h"
+#include "convert/symmetric_eigen.h"
+#include "core/error.h"
 #include "model/eigen/back_transform.h"
 #include "model/eigen/band_tridiagonal.h"
 #include "model/eigen/secular_equation.h"
 #include "model/eigen/two_stage_eigen.h"
-#include "convert/latent/optimum_check.h"
-#include "convert/symmetric_eigen.h"
-#include "core/error.h"
 #include "tests/testing/test_tensors.h"
 
 namespace kvc {
