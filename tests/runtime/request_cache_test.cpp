@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "runtime/memory/memory_forecast.h"
-#include "runtime/policies/principal_policy.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/testing/tensor_matchers.h"
