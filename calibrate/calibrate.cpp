@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "calibrate/layer_sums.h"
+#include "calibrate/sum_files.h"
 #include "core/error.h"
 #include "core/output.h"
 #include "core/progress.h"
@@ -93,6 +94,12 @@ void calibrate(const Checkpoint& checkpoint, const TokenSet& tokens,
   write_layers(stream, config, previous, file);
   file.close();
   output.commit();
+}
+
+void add_calibrations(const std::vector<std::filesystem::path>& files,
+                      const std::filesystem::path& out, bool force) {
+  add_files(files, {.kind = "calibration", .groups = {"/layers", "/pairs"}, .equal_options = {}},
+            out, force);
 }
 
 }  // namespace kvc

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "convert/coded/coded_options.h"
 #include "convert/fusion/command_line.h"
 #include "convert/method_support.h"
 #include "convert/pipeline.h"
@@ -46,7 +47,7 @@ void apply(const Words& words, PipelineOptions& options) {
 
 void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
   app.add_option("--method", settings.method,
-                 "commonkv, palu, pca, xkv-static, xkv, fusedkv, fusedkv-lite, yoco or cla")
+                 "commonkv, palu, coded, pca, xkv-static, xkv, fusedkv, fusedkv-lite, yoco or cla")
       ->capture_default_str();
   // CLI11 assigns options in the order of their declaration: those below override the preset.
   app.add_option_function<std::string>(
@@ -113,8 +114,8 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, Words& words) {
       ->capture_default_str();
   app.add_option("--calibration", options.calibration,
                  "Calibration text: .txt, .jsonl or tokens.h5 (default: built in)");
-  app.add_option("--num-sequences", options.num_sequences, "Calibration sequences")
-      ->capture_default_str();
+  app.add_option("--num-sequences", options.num_sequences,
+                 "Calibration sequences (default: 64, of coded 80)");
   app.add_option("--seq-len", options.seq_len, "Tokens of each")->capture_default_str();
   app.add_option("--validation-text", options.validation_text,
                  "Text the result is judged on (default: built in)");
@@ -124,22 +125,47 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, Words& words) {
                "Measure what the conversion costs (default)");
 }
 
-// The method when --method is not given (design contract).
+// Flags that only methods with latents know.
+constexpr const char* kLatentFlags[] = {
+    "--rank",      "--rank-multiple", "--rank-alloc", "--factor",      "--merge",
+    "--ls-fisher", "--refit",         "--gauge",      "--granularity", "--prefill",
+    "--unmerged",  "--block",         "--head-group", "--preset"};
+
+template <typename Flags>
+const char* first_given(const CLI::App& app, const Flags& flags) {
+  for (const char* flag : flags) {
+    if (app.count(flag) != 0) {
+      return flag;
+    }
+  }
+  return nullptr;
+}
+
+// The method when --method is not given (design contract): coded when nothing of latents is asked for, but
+// a target or something of coded caches is.
 void choose_method(const CLI::App& app, PipelineOptions& options) {
-  if (app.count("--method") == 0 && app.count("--kept-ratio") != 0 && app.count("--rank") == 0 &&
-      app.count("--group") == 0) {
-    fail_usage(
-        "--kept-ratio alone selects the method coded, which is not available yet; add --method "
-        "commonkv (or --group and --rank)");
+  const char* latent = first_given(app, kLatentFlags);
+  const char* coded = first_given(app, coded_flags());
+  std::string& method = options.settings.method;
+  if (app.count("--method") == 0 && latent == nullptr &&
+      (coded != nullptr || (app.count("--kept-ratio") != 0 && app.count("--group") == 0))) {
+    method = "coded";
   }
-  const std::string& method = options.settings.method;
-  KVC_CHECK_USAGE(
-      app.count("--rank") == 0 || (method != "xkv" && method != "xkv-static" && method != "pca"),
-      "--rank: --method {} has --key-rank and --value-rank, or --kept-ratio", method);
-  if (app.count("--rank") != 0 || options.settings.method != "palu") {
-    return;
+  const bool principal = method == "xkv" || method == "xkv-static" || method == "pca";
+  KVC_CHECK_USAGE(app.count("--rank") == 0 || !principal,
+                  "--rank: --method {} has --key-rank and --value-rank, or --kept-ratio", method);
+  const char* foreign = method == "coded" ? latent : coded;
+  KVC_CHECK_USAGE(foreign == nullptr,
+                  "{}: means nothing to the method {}; leave it out, or name {} "
+                  "with --method",
+                  foreign == nullptr ? "" : foreign, method,
+                  method == "coded" ? "commonkv or palu" : "coded");
+  if (options.num_sequences == 0 && app.count("--num-sequences") == 0) {
+    options.num_sequences = method == "coded" ? 80 : 64;
   }
-  options.settings.rank = options.settings.kept_ratio;  // both projections of each layer alike
+  if (app.count("--rank") == 0 && method == "palu") {
+    options.settings.rank = options.settings.kept_ratio;  // both projections of each layer alike
+  }
 }
 
 }  // namespace
@@ -149,12 +175,13 @@ Action declare_convert_options(CLI::App& app, CommonOptions& common) {
   auto words = std::make_shared<Words>();
   declare_pipeline(app, *options, *words);
   declare_method(app, options->settings, *words);
+  const auto apply_coded = declare_coded_options(app, options->settings.coded);
   const auto apply_fusion = declare_fusion_options(app, options->settings.fusion);
   declare_principal(app, options->settings, *words);
   const auto list_models = std::make_shared<bool>(false);
   app.add_flag("--list-models", *list_models,
                "Print which families each method converts, and stop");
-  return [options, words, apply_fusion, list_models, &app, &common] {
+  return [options, words, apply_coded, apply_fusion, list_models, &app, &common] {
     if (*list_models) {
       std::fputs((common.json ? dump_json(support_json()) : support_text()).c_str(), stdout);
       return;
@@ -162,6 +189,7 @@ Action declare_convert_options(CLI::App& app, CommonOptions& common) {
     KVC_CHECK_USAGE(!options->checkpoint.empty(), "checkpoint is required; see kvconvert --help");
     choose_method(app, *options);
     apply(*words, *options);
+    apply_coded();
     apply_fusion();
     KVC_CHECK_USAGE(options->num_sequences > 0, "--num-sequences must be positive");
     KVC_CHECK_USAGE(options->seq_len > 1, "--seq-len must be at least 2");

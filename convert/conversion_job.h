@@ -23,7 +23,9 @@ struct ConversionJob {
   const ModelConfig& config;
   const ConvertSettings& settings;
   const TokenSet& tokens;
-  const std::filesystem::path& calibration;  // calibration.h5, or empty
+  const std::filesystem::path& calibration;  // calibration.h5, or empty; likewise the next two
+  const std::filesystem::path& covariance;   // covariance.h5
+  const std::filesystem::path& metric;       // metric.h5
   const FisherInformation& fisher;           // empty where needs_fisher() says no
   at::Device device;
   const std::filesystem::path& directory;  // for scratch files
@@ -32,6 +34,7 @@ struct ConversionJob {
   std::vector<FusedReport>& fused_report;  // takes what the fits of fused layers are worth
   Json& distillation;                      // likewise what a distillation reports
   const std::filesystem::path& state;      // of a distillation, to go on from; or empty
+  std::vector<CodedReport>& coded_report;  // takes what coded blocks are worth
 };
 
 }  // namespace kvc

@@ -37,6 +37,11 @@ Sources open_sources(const ConvertInputs& inputs, const ConvertSettings& setting
             "--factor whitened needs a calibration file");
   KVC_CHECK(!needs_fisher(settings) || !inputs.fisher.empty(),
             "these settings need Fisher information (fisher.h5)");
+  const StatisticsNeeds needs = statistics_needs(config, settings);
+  KVC_CHECK(needs.joint_layers == 0 || !inputs.covariance.empty(),
+            "these settings need the covariance of keys and values (covariance.h5)");
+  KVC_CHECK(!needs.gradient_metric || !inputs.metric.empty(),
+            "these settings need the gradient metric of keys and values (metric.h5)");
   FisherInformation fisher;
   if (needs_fisher(settings)) {
     fisher = read_fisher(inputs.fisher, checkpoint.hash(), config.num_layers, config.kv_dim());
@@ -56,19 +61,12 @@ std::vector<GroupReport> convert_plan(const Sources& sources, const ConvertInput
                                       const ConvertSettings& settings, Conversion& conversion,
                                       const std::filesystem::path& directory) {
   FactorSpill factors(directory);
-  ConversionJob job{sources.checkpoint,
-                    sources.config,
-                    settings,
-                    sources.tokens,
-                    inputs.calibration,
-                    sources.fisher,
-                    factor_device(settings.device),
-                    directory,
-                    conversion.plan,
-                    factors,
-                    conversion.fused,
-                    conversion.distillation,
-                    inputs.state};
+  ConversionJob job{sources.checkpoint, sources.config,          settings,
+                    sources.tokens,     inputs.calibration,      inputs.covariance,
+                    inputs.metric,      sources.fisher,          factor_device(settings.device),
+                    directory,          conversion.plan,         factors,
+                    conversion.fused,   conversion.distillation, inputs.state,
+                    conversion.coded};
   std::vector<GroupReport> reports = find_method(settings.method).convert(job);
   factors.assemble();
   return reports;

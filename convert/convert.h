@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "convert/coded/coded_settings.h"
 #include "convert/fusion/fusion_settings.h"
 #include "core/checkpoint.h"
 #include "core/conversion_file.h"
@@ -70,6 +71,7 @@ struct ConvertSettings {
   std::string kv_dtype;      // what the cache is planned to store; empty: the checkpoint's type
   std::int64_t context = 0;  // tokens the plan's table is computed for; 0: min(max_position, 8192)
   FusionSettings fusion;     // fusedkv and its relatives
+  CodedSettings coded;       // method coded
   std::uint64_t seed = 0;
   std::string device = "cpu";  // "cuda" factorises through cuSOLVER
 };
@@ -89,13 +91,23 @@ KvPlan make_plan(const ModelConfig& config, const ConvertSettings& settings, boo
 // Does this conversion need these inputs?
 bool needs_calibration(const ConvertSettings& settings);
 bool needs_fisher(const ConvertSettings& settings);
+// Those of coded caches: sums over adjacent layers together (calibrate/covariance.h, fisher/metric.h).
+struct StatisticsNeeds {
+  int joint_layers = 0;           // layers taken together; 0: no covariance
+  bool attention_metric = false;  // beside the covariance
+  bool gradient_metric = false;   // likewise
+  std::int64_t least_tokens = 0;  // behind the sinks of all sequences
+};
+StatisticsNeeds statistics_needs(const ModelConfig& config, const ConvertSettings& settings);
 
 struct ConvertInputs {
   std::filesystem::path checkpoint;
   std::filesystem::path tokens;       // tokens.h5: refit, errors in the report, sensitivity
   std::filesystem::path calibration;  // calibration.h5, or empty
-  std::filesystem::path fisher;       // fisher.h5, or empty
-  std::filesystem::path out;          // directory
+  std::filesystem::path fisher;       // fisher.h5, or empty; likewise the next two
+  std::filesystem::path covariance{};
+  std::filesystem::path metric{};
+  std::filesystem::path out;  // directory
   std::filesystem::path
       state{};  // file that a distillation goes on from when it was interrupted, or empty
   bool force = false;

@@ -3,15 +3,13 @@
 #include <cstdio>
 #include <optional>
 
-#include "calibrate/calibrate.h"
+#include "convert/pipeline_stages.h"
 #include "convert/plan_table.h"
 #include "core/checkpoint.h"
 #include "core/error.h"
 #include "core/output.h"
 #include "core/progress.h"
-#include "fisher/fisher.h"
 #include "model/checkpoint_config.h"
-#include "model/text.h"
 #include "validate/html_report.h"
 #include "validate/validate.h"
 
@@ -43,7 +41,7 @@ class WorkDirectory {
   WorkDirectory(const WorkDirectory&) = delete;
   WorkDirectory& operator=(const WorkDirectory&) = delete;
 
-  fs::path operator/(const char* name) const { return path_ / name; }
+  const fs::path& path() const { return path_; }
   void keep_for_resume() {
     keep_ = true;
     log_info(fmt::format("finished stages are kept in {}; run the same command again to go on",
@@ -71,63 +69,18 @@ fs::path default_output(const fs::path& checkpoint, const std::string& method) {
   return fs::current_path() / (fs::canonical(checkpoint).filename().string() + "-" + method);
 }
 
-// The token set of this run, in `file`. An equal one from an earlier run stays.
-TokenSet prepare_tokens(const PipelineOptions& options, const Checkpoint& checkpoint,
-                        const ModelConfig& config, const fs::path& file) {
-  const Tokenizer tokenizer = Tokenizer::load(checkpoint.directory());
-  TextOptions text;
-  text.num_sequences = options.num_sequences;
-  text.seq_len = std::min(options.seq_len, config.max_position_embeddings);
-  text.seed = options.settings.seed;
-  TokenSet tokens =
-      load_token_set(options.calibration, tokenizer, config.vocab_size, text, "calibration");
-  std::error_code ignored;
-  fs::remove(file, ignored);
-  write_token_set(file, tokens);
-  return tokens;
-}
-
-// Runs `stage` unless `artifact` is already what it would write.
-template <typename Stage>
-void run_stage(const char* name, const fs::path& artifact, const Provenance& expected,
-               const Stage& stage) {
-  if (artifact_matches(artifact, expected)) {
-    log_info(fmt::format("{}: reused from an earlier run", name));
-    return;
-  }
-  stage();
-}
-
-// Every stage up to the conversion; returns its directory.
-fs::path run_stages(const PipelineOptions& options, const Checkpoint& checkpoint,
-                    const ModelConfig& config, const WorkDirectory& work) {
-  const ConvertSettings& settings = options.settings;
-  ConvertInputs inputs;
-  inputs.checkpoint = options.checkpoint;
-  inputs.tokens = work / "tokens.h5";
-  inputs.out = work / "conversion";
-  inputs.state = work / "distillation.safetensors";
-  inputs.force = true;
-  const TokenSet tokens = prepare_tokens(options, checkpoint, config, inputs.tokens);
-  if (needs_calibration(settings)) {
-    inputs.calibration = work / "calibration.h5";
-    run_stage("calibration", inputs.calibration, calibration_provenance(checkpoint, tokens),
-              [&] { calibrate(checkpoint, tokens, inputs.calibration, true); });
-  }
-  if (needs_fisher(settings)) {
-    inputs.fisher = work / "fisher.h5";
-    run_stage("Fisher information", inputs.fisher, fisher_provenance(checkpoint, tokens),
-              [&] { fisher(checkpoint, tokens, inputs.fisher, true); });
-  }
-  run_stage("conversion", inputs.out / "conversion.h5",
-            conversion_provenance(checkpoint, tokens, settings),
-            [&] { convert(inputs, settings); });
-  return inputs.out;
-}
-
 // What each part keeps, and how far its keys and values are from the originals on calibration text.
-void log_groups(const fs::path& conversion) {
-  const Conversion converted = read_conversion(conversion);
+void log_report(const fs::path& path) {
+  const Conversion converted = read_conversion(path);
+  for (const CodedReport& block : converted.coded) {
+    log_info(fmt::format(
+        "layers {}-{}{}: {} coefficients in {} bits{}, error {:.3g} of {:.3g} predicted, {:.3g} "
+        "measured, {:.1f} of {:.0f} bytes per token",
+        block.first_layer, block.first_layer + block.num_layers - 1,
+        block.head < 0 ? "" : fmt::format(", KV head {}", block.head), block.coefficients,
+        block.bits, block.gain ? " and a gain" : "", block.predicted_error, block.energy,
+        block.measured_error, block.bytes_per_token, block.bytes_per_token_plain));
+  }
   for (const FusedReport& layer : converted.fused) {
     log_info(fmt::format("layer {}{}: R^2 of keys {:.3f}, of values {:.3f}", layer.layer,
                          layer.stays_plain ? " (stays plain)" : "", layer.key_r2, layer.value_r2));
@@ -179,8 +132,8 @@ void print_result(const PipelineOptions& options, const std::optional<Validation
 void convert_and_export(const PipelineOptions& options, const Checkpoint& checkpoint,
                         const ModelConfig& config, const WorkDirectory& work,
                         OutputDirectory& output) {
-  const fs::path conversion = run_stages(options, checkpoint, config, work);
-  log_groups(conversion);
+  const fs::path conversion = run_stages(options, checkpoint, config, work.path());
+  log_report(conversion);
   ExportOptions exporting;
   exporting.checkpoint = options.checkpoint;
   exporting.conversion = conversion;
@@ -213,7 +166,8 @@ void run_pipeline(PipelineOptions options) {
   const Checkpoint checkpoint = Checkpoint::open(options.checkpoint);
   check_original(checkpoint);
   const ModelConfig config = read_checked_model_config(checkpoint);
-  make_plan(config, options.settings, options.force);  // refuses before any work is done
+  // Refuses before any work is done.
+  check_exportable(make_plan(config, options.settings, options.force), options.format);
   if (options.out.empty()) {
     options.out = default_output(options.checkpoint, options.settings.method);
   }

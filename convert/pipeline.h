@@ -22,7 +22,7 @@ struct PipelineOptions {
   std::string factor_dtype = "float32";
   std::vector<std::filesystem::path> calibration;      // empty: the built-in text
   std::vector<std::filesystem::path> validation_text;  // empty: the built-in text
-  std::int64_t num_sequences = 64;                     // calibration sequences
+  std::int64_t num_sequences = 0;                      // of calibration
   std::int64_t seq_len = 512;                          // tokens of each
   bool plan_only = false;
   bool validate = true;

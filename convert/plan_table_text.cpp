@@ -2,7 +2,9 @@
 
 #include <cstdio>
 
+#include "convert/methods/methods.h"
 #include "convert/plan_table.h"
+#include "model/cache_plan.h"
 #include "model/checkpoint_config.h"
 
 namespace kvc {
@@ -99,6 +101,11 @@ std::string to_text(const PlanTable& table) {
 void print_plan(const Checkpoint& checkpoint, const ConvertSettings& settings, bool force,
                 bool json) {
   const ModelConfig config = read_model_config(checkpoint);
+  const Method& method = find_method(settings.method);
+  if (method.plan_text != nullptr && why_not_factorised(config).empty()) {
+    std::fputs(method.plan_text(config, settings, force, json).c_str(), stdout);
+    return;
+  }
   const PlanTable table = plan_table(config, settings, force);
   std::fputs(json ? dump_json(to_json(table)).c_str() : to_text(table).c_str(), stdout);
 }

@@ -109,6 +109,7 @@ Json to_json(const ConvertSettings& settings) {
   json["solver"] = to_string(settings.solver);
   json["kv_dtype"] = settings.kv_dtype;
   json["context"] = settings.context;
+  json["coded"] = to_json(settings.coded);
   json["fusion"] = to_json(settings.fusion);
   json["seed"] = settings.seed;
   json["device"] = settings.device;
@@ -140,6 +141,11 @@ void resolve(ConvertSettings& settings) {
 
 bool needs_calibration(const ConvertSettings& settings) {
   return settings.factor == Factor::kWhitened;
+}
+
+StatisticsNeeds statistics_needs(const ModelConfig& config, const ConvertSettings& settings) {
+  const Method& method = find_method(settings.method);
+  return method.needs == nullptr ? StatisticsNeeds{} : method.needs(config, settings);
 }
 
 bool needs_fisher(const ConvertSettings& settings) {

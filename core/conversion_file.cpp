@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "core/error.h"
 #include "core/json_fields.h"
@@ -111,6 +112,58 @@ Json optional_json(const Hdf5Reader& file, const std::string& path) {
              : parse_json(file.text(path), file.path().string() + ":" + path);
 }
 
+// Likewise of coded blocks, below /coded/.
+struct CodedColumn {
+  const char* name;
+  double (*get)(const CodedReport&);
+  void (*set)(CodedReport&, double);
+};
+template <auto Member>
+constexpr CodedColumn coded_column(const char* name) {
+  return {name, [](const CodedReport& report) { return static_cast<double>(report.*Member); },
+          [](CodedReport& report, double value) {
+            report.*Member = static_cast<std::remove_reference_t<decltype(report.*Member)>>(value);
+          }};
+}
+constexpr CodedColumn kCodedColumns[] = {
+    coded_column<&CodedReport::first_layer>("first_layer"),
+    coded_column<&CodedReport::num_layers>("num_layers"),
+    coded_column<&CodedReport::head>("head"),
+    coded_column<&CodedReport::coefficients>("coefficients"),
+    coded_column<&CodedReport::bits>("bits"),
+    coded_column<&CodedReport::gain>("gain"),
+    coded_column<&CodedReport::energy>("energy"),
+    coded_column<&CodedReport::predicted_error>("predicted_error"),
+    coded_column<&CodedReport::measured_error>("measured_error"),
+    coded_column<&CodedReport::bytes_per_token_plain>("bytes_per_token_plain"),
+    coded_column<&CodedReport::bytes_per_token>("bytes_per_token"),
+};
+
+void write_coded(Hdf5Writer& file, const std::vector<CodedReport>& report) {
+  if (report.empty()) {
+    return;
+  }
+  for (const CodedColumn& column : kCodedColumns) {
+    std::vector<double> values;
+    for (const CodedReport& block : report) {
+      values.push_back(column.get(block));
+    }
+    file.dataset(std::string("/coded/") + column.name, values,
+                 {static_cast<std::int64_t>(values.size())}, {"block"});
+  }
+}
+
+std::vector<CodedReport> read_coded(const Hdf5Reader& file, std::int64_t count) {
+  std::vector<CodedReport> report(static_cast<std::size_t>(count));
+  for (const CodedColumn& column : kCodedColumns) {
+    const std::vector<double> values = file.doubles(std::string("/coded/") + column.name, {count});
+    for (std::size_t i = 0; i < report.size(); ++i) {
+      column.set(report[i], values[i]);
+    }
+  }
+  return report;
+}
+
 }  // namespace
 
 Json to_json(const FusedReport& report) {
@@ -132,6 +185,20 @@ Json to_json(const GroupReport& report) {
   return json;
 }
 
+Json to_json(const CodedReport& report) {
+  return {{"first_layer", report.first_layer},
+          {"num_layers", report.num_layers},
+          {"head", report.head < 0 ? Json(nullptr) : Json(report.head)},
+          {"coefficients", report.coefficients},
+          {"bits", report.bits},
+          {"gain", report.gain},
+          {"energy", report.energy},
+          {"predicted_error", report.predicted_error},
+          {"measured_error", report.measured_error},
+          {"bytes_per_token_plain", report.bytes_per_token_plain},
+          {"bytes_per_token", report.bytes_per_token}};
+}
+
 void write_conversion(const std::filesystem::path& directory, const Conversion& conversion) {
   Hdf5Writer file(directory / kFileName);
   write_provenance(file, conversion.provenance);
@@ -143,6 +210,7 @@ void write_conversion(const std::filesystem::path& directory, const Conversion& 
   if (!conversion.distillation.is_null()) {
     file.dataset("/distillation", dump_json(conversion.distillation));
   }
+  write_coded(file, conversion.coded);
   for (std::size_t i = 0; i < conversion.plan.groups.size(); ++i) {
     const std::vector<double>& weights = conversion.plan.groups[i].merge_weights;
     if (!weights.empty()) {
@@ -177,6 +245,9 @@ Conversion read_conversion(const std::filesystem::path& path) {
     conversion.fused.push_back(fused_report_from_json(layer, subject + ":/fused"));
   }
   conversion.distillation = optional_json(file, "/distillation");
+  if (!conversion.plan.coded.empty()) {
+    conversion.coded = read_coded(file, static_cast<std::int64_t>(conversion.plan.coded.size()));
+  }
   conversion.tensors = directory / kTensorsName;
   return conversion;
 }

@@ -1,5 +1,5 @@
 // conversion.h5 and conversion.safetensors: what the conversion stage hands to export. The directory holds
-//   conversion.h5          plan, settings, report per group, provenance
+//   conversion.h5          plan, settings, report per group and coded block, provenance
 //   conversion.safetensors float32 factors; for group g (stacked rows: layer by layer, key channels and then
 //                          value channels):
 //     kvconvert.groups.<g>.latent_proj               [rank, hidden_size]      A
@@ -60,11 +60,26 @@ struct FusedReport {
   bool stays_plain = false;         // its fit was too bad (kvconvert --mixed)
 };
 
+// What the report says of one coded block. Errors are means per token under the metric of the conversion:
+// of the gradient's, half of their sum over blocks is the KL divergence that is expected.
+struct CodedReport {
+  int first_layer = 0, num_layers = 0;
+  int head = -1;  // KV head; -1: all
+  std::int64_t coefficients = 0;
+  std::int64_t bits = 0;  // of a token's codes
+  bool gain = false;
+  double energy = 0;           // of a token that is dropped
+  double predicted_error = 0;  // on the tokens that steps were chosen for
+  double measured_error = 0;   // on others
+  double bytes_per_token_plain = 0, bytes_per_token = 0;
+};
+
 struct Conversion {
   KvPlan plan;
   std::vector<GroupReport> report;  // [num_groups]
   std::vector<FusedReport> fused;   // ascending by layer
   Json distillation;                // steps and KL divergences of a distillation; null: none
+  std::vector<CodedReport> coded;   // [num_coded_blocks]
   Json settings;
   std::vector<std::string> calibration_hashes;  // SHA-256 of the calibration texts
   Provenance provenance;
@@ -73,6 +88,7 @@ struct Conversion {
 
 Json to_json(const GroupReport& report);
 Json to_json(const FusedReport& report);
+Json to_json(const CodedReport& report);
 // Writes <directory>/conversion.h5; the caller writes the tensors.
 void write_conversion(const std::filesystem::path& directory, const Conversion& conversion);
 // `path`: the directory or the conversion.h5 in it.

@@ -40,4 +40,36 @@ GramSum read_gram(const std::filesystem::path& calibration, const std::string& c
           positive_count(reader, "/num_tokens")};
 }
 
+JointSum read_joint_sum(const std::filesystem::path& covariance, const std::string& checkpoint_hash,
+                        int first_layer, std::int64_t width) {
+  const Hdf5Reader reader(covariance);
+  check_provenance(read_provenance(reader), "covariance", checkpoint_hash, covariance);
+  const std::string group = fmt::format("/joint/{}/", first_layer);
+  return {reader.doubles(group + "sum", {width}),
+          reader.doubles(group + "second_moment", {width, width}),
+          positive_count(reader, "/num_tokens")};
+}
+
+MetricSum read_gradient_metric(const std::filesystem::path& metric,
+                               const std::string& checkpoint_hash, int first_layer,
+                               std::int64_t width) {
+  const Hdf5Reader reader(metric);
+  check_provenance(read_provenance(reader), "metric", checkpoint_hash, metric);
+  return {reader.doubles(fmt::format("/metric/{}/second_moment", first_layer), {width, width}),
+          positive_count(reader, "/num_tokens")};
+}
+
+MetricSum read_attention_metric(const std::filesystem::path& covariance,
+                                const std::string& checkpoint_hash, int layer,
+                                std::int64_t num_kv_heads, std::int64_t head_dim) {
+  const Hdf5Reader reader(covariance);
+  check_provenance(read_provenance(reader), "covariance", checkpoint_hash, covariance);
+  const std::string group = fmt::format("/attention/{}/", layer);
+  const std::vector<std::int64_t> shape = {num_kv_heads, head_dim, head_dim};
+  MetricSum sum{reader.doubles(group + "key_metric", shape), positive_count(reader, "/num_tokens")};
+  const std::vector<double> values = reader.doubles(group + "value_metric", shape);
+  sum.values.insert(sum.values.end(), values.begin(), values.end());
+  return sum;
+}
+
 }  // namespace kvc

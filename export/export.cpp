@@ -42,6 +42,7 @@ Inputs open_inputs(const ExportOptions& options) {
   Conversion conversion = read_conversion(options.conversion);
   check_provenance(conversion.provenance, "conversion", checkpoint.hash(), options.conversion);
   check_plan(conversion.plan, config, options.conversion);
+  check_exportable(conversion.plan, options.format);
   FactorFile factors(conversion.tensors, conversion.plan, config.hidden_size);
   return {std::move(checkpoint), std::move(config), std::move(conversion), std::move(factors)};
 }
@@ -106,6 +107,13 @@ void check_original(const Checkpoint& checkpoint) {
   KVC_CHECK(!checkpoint.config().contains("kvconvert"),
             "{}: already a converted checkpoint; give the original",
             checkpoint.directory().string());
+}
+
+void check_exportable(const KvPlan& plan, ExportFormat format) {
+  KVC_CHECK(
+      format == ExportFormat::kFactored || plan.coded.empty(),
+      "--export folded: coded caches quantise keys and values when these are stored, which no "
+      "projection weights can express; use --export factored");
 }
 
 void export_into(const ExportOptions& options, const fs::path& directory) {

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "core/checkpoint.h"
+#include "core/kv_plan.h"
 
 namespace kvc {
 
@@ -34,6 +35,8 @@ struct ExportOptions {
 
 // Error for a checkpoint that is a conversion already.
 void check_original(const Checkpoint& checkpoint);
+// Error when the format cannot express the plan.
+void check_exportable(const KvPlan& plan, ExportFormat format);
 // Error when the conversion belongs to another checkpoint. `out` appears complete or not at all.
 void export_checkpoint(const ExportOptions& options);
 // The same into the existing, empty `directory`; options.out and options.force are not used.

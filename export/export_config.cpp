@@ -35,11 +35,14 @@ Json to_json(const Provenance& provenance) {
   return json;
 }
 
-Json report_json(const std::vector<GroupReport>& report) {
+Json report_json(const Conversion& conversion) {
   Json json = Json::array();
-  for (const GroupReport& group : report) {
+  for (const GroupReport& group : conversion.report) {
     json.push_back(to_json(group));
     json.back().erase("singular_values");  // conversion.h5 has them
+  }
+  for (const CodedReport& block : conversion.coded) {
+    json.push_back(to_json(block));
   }
   return json;
 }
@@ -88,7 +91,7 @@ Json factored_config(const Checkpoint& checkpoint, const ModelConfig& config,
   kvconvert["factor_dtype"] = factor_dtype;
   kvconvert["plan"] = to_json(conversion.plan);
   kvconvert["settings"] = conversion.settings;
-  kvconvert["report"] = report_json(conversion.report);
+  kvconvert["report"] = report_json(conversion);
   for (const FusedReport& layer : conversion.fused) {
     kvconvert["fused"].push_back(to_json(layer));
   }

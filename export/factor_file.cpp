@@ -58,6 +58,17 @@ void add_principal_group(FactorSpecs& specs, const KvPlan& plan, int index) {
   }
 }
 
+void add_coded_block(FactorSpecs& specs, const KvPlan& plan, int index) {
+  const CodedBlock& block = plan.coded[static_cast<std::size_t>(index)];
+  const std::int64_t width = block.head < 0 ? plan.kv_dim() : plan.head_dim;
+  const std::int64_t channels = 2 * block.num_layers * width;
+  const std::int64_t coefficients = block.num_coefficients();
+  specs[coded_name(index, "encoder")] = {{coefficients, channels}};
+  specs[coded_name(index, "decoder")] = {{channels, coefficients}};
+  specs[coded_name(index, "mean")] = {{channels}};
+  specs[coded_name(index, "steps")] = {{coefficients}};
+}
+
 FactorSpecs factor_specs(const KvPlan& plan, std::int64_t hidden_size) {
   FactorSpecs specs;
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
@@ -74,6 +85,9 @@ FactorSpecs factor_specs(const KvPlan& plan, std::int64_t hidden_size) {
     specs[fused_tensor_name(layer.layer, "key")] = {fused_shape(plan, layer, true)};
     specs[fused_tensor_name(layer.layer, "value")] = {fused_shape(plan, layer, false)};
   }
+  for (int block = 0; block < static_cast<int>(plan.coded.size()); ++block) {
+    add_coded_block(specs, plan, block);
+  }
   return specs;
 }
 
@@ -81,6 +95,10 @@ FactorSpecs factor_specs(const KvPlan& plan, std::int64_t hidden_size) {
 
 std::string factor_name(int group, const std::string& name) {
   return fmt::format("kvconvert.groups.{}.{}", group, name);
+}
+
+std::string coded_name(int block, const std::string& name) {
+  return fmt::format("kvconvert.coded.{}.{}", block, name);
 }
 
 FactorFile::FactorFile(const std::filesystem::path& path, const KvPlan& plan,

@@ -1,4 +1,4 @@
-// conversion.safetensors: the tensors of a plan's latent groups and fused layers.
+// conversion.safetensors: the factors of a plan's parts.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,7 +16,7 @@ namespace kvc {
 class FactorFile {
  public:
   // Error naming the tensor when one that the plan needs is missing, has another shape or type than
-  // the plan says, or belongs to no part of it.
+  // the plan says, or belongs to no part.
   FactorFile(const std::filesystem::path& path, const KvPlan& plan, std::int64_t hidden_size);
 
   const std::vector<TensorInfo>& tensors() const { return file_.tensors(); }
@@ -29,5 +29,7 @@ class FactorFile {
 
 // "kvconvert.groups.<group>.<name>"
 std::string factor_name(int group, const std::string& name);
+// "kvconvert.coded.<block>.<name>"
+std::string coded_name(int block, const std::string& name);
 
 }  // namespace kvc

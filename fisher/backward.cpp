@@ -1,5 +1,6 @@
 #include "fisher/backward.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -40,27 +41,52 @@ class GradientAttention : public Attention {
   at::Tensor key_offset_, value_offset_;  // [num_tokens, num_kv_heads, head_dim]
 };
 
-}  // namespace
-
-LossGradient loss_gradient(const ModelConfig& config, const ModelWeights& weights,
-                           const at::Tensor& hidden_states, const at::Tensor& ids) {
+// NLL of the first `num_scored` rows, summed and divided by `divisor`, some rows at a time.
+// `labels` gets logits [count, vocab_size] and the first row's index; its result is int64 [count].
+template <typename Labels>
+LossGradient scored_gradient(const ModelConfig& config, const ModelWeights& weights,
+                             const at::Tensor& hidden_states, std::int64_t num_scored,
+                             double divisor, const Labels& labels) {
   const c10::AutoGradMode grad_mode(true);
-  const std::int64_t num_scored = ids.size(0) - 1;
   const std::int64_t chunk = std::max<std::int64_t>(1, kLogitElements / config.vocab_size);
   LossGradient result{0, at::zeros_like(hidden_states)};
   for (std::int64_t first = 0; first < num_scored; first += chunk) {
     const std::int64_t count = std::min(chunk, num_scored - first);
     const at::Tensor rows =
         hidden_states.narrow(0, first, count).detach().clone().set_requires_grad(true);
+    const at::Tensor logits = compute_logits(config, weights, rows);
     const at::Tensor nll =
-        at::cross_entropy_loss(compute_logits(config, weights, rows),
-                               ids.narrow(0, first + 1, count), {}, at::Reduction::Sum) /
-        static_cast<double>(num_scored);
+        at::cross_entropy_loss(logits, labels(logits.detach(), first), {}, at::Reduction::Sum) /
+        divisor;
     nll.backward();
     result.loss += nll.item<double>();
     result.hidden.narrow(0, first, count).copy_(rows.grad());
   }
   return result;
+}
+
+}  // namespace
+
+LossGradient loss_gradient(const ModelConfig& config, const ModelWeights& weights,
+                           const at::Tensor& hidden_states, const at::Tensor& ids) {
+  const std::int64_t num_scored = ids.size(0) - 1;
+  return scored_gradient(config, weights, hidden_states, num_scored,
+                         static_cast<double>(num_scored),
+                         [&](const at::Tensor& logits, std::int64_t first) {
+                           return ids.narrow(0, first + 1, logits.size(0));
+                         });
+}
+
+LossGradient sampled_loss_gradient(const ModelConfig& config, const ModelWeights& weights,
+                                   const at::Tensor& hidden_states, std::uint64_t seed) {
+  const at::Generator generator = at::detail::createCPUGenerator(seed);
+  return scored_gradient(
+      config, weights, hidden_states, hidden_states.size(0), 1.0,
+      [&](const at::Tensor& logits, std::int64_t) {
+        const at::Tensor below = logits.to(at::kDouble).softmax(-1).cumsum(-1);
+        const at::Tensor drawn = at::rand({logits.size(0), 1}, generator, at::kDouble);
+        return (below < drawn * below.narrow(1, logits.size(1) - 1, 1)).sum(1);
+      });
 }
 
 LayerGradient layer_gradient(const ModelConfig& config, const RopeTables& rope,

@@ -10,13 +10,18 @@
 namespace kvc {
 
 struct LossGradient {
-  double loss = 0;    // mean NLL over the sequence's num_tokens - 1 scored tokens
+  double loss = 0;
   at::Tensor hidden;  // [num_tokens, hidden_size], d loss / d hidden_states
 };
-// Logits at t are scored against token t + 1. hidden_states [num_tokens, hidden_size]: the last layer's
+// The mean NLL over the sequence's num_tokens - 1 scored tokens. Logits at t are scored against token t + 1. hidden_states [num_tokens, hidden_size]: the last layer's
 // output for one sequence of at least two tokens.
 LossGradient loss_gradient(const ModelConfig& config, const ModelWeights& weights,
                            const at::Tensor& hidden_states, const at::Tensor& ids);
+
+// The summed NLL of labels drawn from the model's own output, one for each row of `hidden_states`
+// [num_tokens, hidden_size]; `seed` decides the draw.
+LossGradient sampled_loss_gradient(const ModelConfig& config, const ModelWeights& weights,
+                                   const at::Tensor& hidden_states, std::uint64_t seed);
 
 struct LayerGradient {
   at::Tensor k_proj, v_proj;  // [kv_dim, hidden_size], summed over the sequence's tokens

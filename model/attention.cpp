@@ -58,30 +58,34 @@ at::Tensor attend_heads(const at::Tensor& query, const at::Tensor& key, const at
   return attended.transpose(1, 2).to(query.scalar_type());
 }
 
-// Blocks of queries see only the keys that any of them can, so that the mask stays small.
+// Blocks of queries see only the keys that any of them can, so that the mask stays small. The queries
+// are those of the last tokens.
 at::Tensor blocked_attention(const at::Tensor& query, const at::Tensor& key,
                              const at::Tensor& value, const AttentionRule& rule) {
-  const std::int64_t seq_len = query.size(1), window = rule.window.value_or(seq_len);
+  const std::int64_t seq_len = key.size(1), window = rule.window.value_or(seq_len);
+  const std::int64_t first_query = seq_len - query.size(1);
   std::vector<at::Tensor> blocks;
-  for (std::int64_t begin = 0; begin < seq_len; begin += kQueriesPerBlock) {
+  for (std::int64_t begin = first_query; begin < seq_len; begin += kQueriesPerBlock) {
     const std::int64_t end = std::min(begin + kQueriesPerBlock, seq_len);
     const std::int64_t first_key = std::max<std::int64_t>(0, begin - window + 1);
     const at::Tensor distance = at::arange(begin, end, at::kLong).unsqueeze(1) -
                                 at::arange(first_key, end, at::kLong).unsqueeze(0);
-    blocks.push_back(attend_heads(query.slice(1, begin, end), key.slice(1, first_key, end),
-                                  value.slice(1, first_key, end),
+    blocks.push_back(attend_heads(query.slice(1, begin - first_query, end - first_query),
+                                  key.slice(1, first_key, end), value.slice(1, first_key, end),
                                   (distance >= 0).logical_and(distance < window), rule));
   }
   return at::cat(blocks, 1);
 }
 
-// Sequences of equal length. query [batch_size, seq_len, num_heads, head_dim], key and value likewise
-// with num_kv_heads. The same shape as the query.
+// Sequences of equal length. query [batch_size, num_queries, num_heads, head_dim], of the last tokens,
+// key and value [batch_size, seq_len, num_kv_heads, head_dim]. The same shape as the query.
 at::Tensor batched_causal_attention(const at::Tensor& query, const at::Tensor& key,
                                     const at::Tensor& value, const AttentionRule& rule) {
-  const bool slides = rule.window && query.size(1) > *rule.window;
-  return slides || rule.softcap != 0 ? blocked_attention(query, key, value, rule)
-                                     : attend_heads(query, key, value, std::nullopt, rule);
+  const bool slides = rule.window && key.size(1) > *rule.window;
+  const bool square = query.size(1) == key.size(1);
+  return slides || rule.softcap != 0 || !square
+             ? blocked_attention(query, key, value, rule)
+             : attend_heads(query, key, value, std::nullopt, rule);
 }
 
 }  // namespace

@@ -70,9 +70,9 @@ at::Tensor rotate_query(const ModelConfig& config, const RopeTables& rope, int l
 // `length`: of the text, where `positions` are not those of its end (RopeTable::rotate).
 at::Tensor finish_key(const LayerWeights& weights, const RopeTables& rope, int layer,
                       const at::Tensor& key, const at::Tensor& positions, std::int64_t length = 0);
-// Causal attention of one sequence's own tokens. query [T, num_heads, head_dim] and key/value
-// [T, num_kv_heads, head_dim], keys and queries post-RoPE. [T, num_heads * head_dim]; values may be of
-// another width than keys, and so the output.
+// Causal attention of one sequence's last tokens, or of all of them. query [num_queries, num_heads,
+// head_dim] and key/value [seq_len, num_kv_heads, head_dim], keys and queries post-RoPE.
+// [num_queries, num_heads * head_dim]; values may be of another width than keys, and so the output.
 at::Tensor causal_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                             const AttentionRule& rule);
 

@@ -100,6 +100,9 @@ int run_statistics_program(int argc, char** argv, const StatisticsProgram& progr
                      [&program](CLI::App& app, CommonOptions& common) -> Action {
                        auto request = std::make_shared<Request>();
                        declare(app, program, *request);
+                       if (program.declare) {
+                         program.declare(app, common);
+                       }
                        return [&program, request, &common] {
                          require_cpu(common);
                          request->force = common.force;

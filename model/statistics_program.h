@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/checkpoint.h"
+#include "core/command.h"
 #include "core/json.h"
 #include "core/token_set.h"
 
@@ -24,6 +25,8 @@ struct StatisticsProgram {
                      const std::filesystem::path& out, bool force)>
       add;
   std::function<Json(const std::filesystem::path&)> summary;  // what --json prints
+  // Adds the program's own options, or empty. Both arguments outlive the run.
+  std::function<void(CLI::App&, const CommonOptions&)> declare{};
 };
 
 // main() of such a program; the exit code.

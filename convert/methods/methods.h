@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,6 +22,11 @@ struct Method {
                       const std::vector<double>* fisher_scores);
   // Fills job.factors, one call of add() for every part of the plan; returns the report on each.
   std::vector<GroupReport> (*convert)(ConversionJob& job);
+  // What it needs beside what ConvertSettings' flags ask for; null: nothing.
+  StatisticsNeeds (*needs)(const ModelConfig& config, const ConvertSettings& settings) = nullptr;
+  // --plan's output, as JSON or text; null: the table of latent groups (convert/plan_table.h).
+  std::string (*plan_text)(const ModelConfig& config, const ConvertSettings& settings, bool force,
+                           bool json) = nullptr;
 };
 
 std::span<const Method> methods();
@@ -29,6 +35,7 @@ const Method& find_method(std::string_view name);  // UsageError listing the kno
 // The rows of the table.
 extern const Method kCommonKv;
 extern const Method kPalu;
+extern const Method kCoded;
 extern const Method kPca;
 extern const Method kXkv;
 extern const Method kXkvStatic;

@@ -1,10 +1,12 @@
+#include "calibrate/sum_files.h"
+
 #include <memory>
 
-#include "calibrate/calibrate.h"
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/hdf5.h"
 #include "core/output.h"
+#include "core/provenance.h"
 
 namespace kvc {
 namespace {
@@ -22,7 +24,11 @@ void add_dataset(const Readers& readers, const std::string& path, Hdf5Writer& ou
     }
   }
   std::vector<std::string> labels;
-  if (shape.size() == 2) {
+  if (path.starts_with("/joint/")) {
+    labels.assign(shape.size(), "stacked channel");
+  } else if (path.starts_with("/attention/")) {
+    labels = {"KV head", "channel", "channel"};
+  } else if (shape.size() == 2) {
     const bool is_gram = path.ends_with("/gram"), is_cross = path.ends_with("_cross");
     labels = is_gram    ? std::vector<std::string>{"input channel", "input channel"}
              : is_cross ? std::vector<std::string>{"channel", "next layer's channel"}
@@ -44,9 +50,9 @@ void add_groups(const Readers& readers, const std::string& parent, Hdf5Writer& o
 
 }  // namespace
 
-void add_calibrations(const std::vector<std::filesystem::path>& files,
-                      const std::filesystem::path& out, bool force) {
-  KVC_CHECK_USAGE(files.size() >= 2, "adding needs at least two calibration files");
+void add_files(const std::vector<std::filesystem::path>& files, const SumFiles& what,
+               const std::filesystem::path& out, bool force) {
+  KVC_CHECK_USAGE(files.size() >= 2, "adding needs at least two {} files", what.kind);
   Readers readers;
   Provenance provenance;
   Json added = Json::array();
@@ -55,7 +61,12 @@ void add_calibrations(const std::vector<std::filesystem::path>& files,
     readers.push_back(std::make_unique<Hdf5Reader>(file));
     const Provenance found = read_provenance(*readers.back());
     provenance = readers.size() == 1 ? found : provenance;
-    check_provenance(found, "calibration", provenance.checkpoint_hash, file);
+    check_provenance(found, what.kind, provenance.checkpoint_hash, file);
+    for (const std::string& option : what.equal_options) {
+      KVC_CHECK(found.options.value(option, Json()) == provenance.options.value(option, Json()),
+                "{}: made with another {} than {}; sums of one kind add up", file.string(), option,
+                files.front().string());
+    }
     added.push_back(found.tokens_hash);
     num_tokens += readers.back()->ints("/num_tokens", {1}).front();
   }
@@ -65,8 +76,9 @@ void add_calibrations(const std::vector<std::filesystem::path>& files,
   Hdf5Writer sum(output.path());
   write_provenance(sum, provenance);
   sum.dataset("/num_tokens", std::vector<std::int64_t>{num_tokens}, {1});
-  add_groups(readers, "/layers", sum);
-  add_groups(readers, "/pairs", sum);
+  for (const std::string& group : what.groups) {
+    add_groups(readers, group, sum);
+  }
   sum.close();
   output.commit();
 }

@@ -1,0 +1,111 @@
+#include "calibrate/attention_metric.h"
+
+#include <cmath>
+
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kQueryStride = 8;
+
+// Scores of some queries after the soft cap, and by how much they move with what is capped.
+struct Scores {
+  at::Tensor values, slope;  // [num_queries, num_keys]; slope undefined where it is 1
+};
+
+Scores scores_of(const ModelConfig& config, const at::Tensor& queries, const at::Tensor& keys) {
+  const at::Tensor scores = at::mm(queries, keys.t()).mul_(config.attention_scale);
+  if (config.score_softcap == 0) {
+    return {scores, {}};
+  }
+  const at::Tensor capped = (scores / config.score_softcap).tanh_();
+  return {capped * config.score_softcap, 1 - capped.square()};
+}
+
+void write_heads(Hdf5Writer& file, const std::string& path, const at::Tensor& tensor) {
+  KVC_CHECK(at::isfinite(tensor).all().item<bool>(),
+            "{}: not finite; does the checkpoint hold NaN or infinity?", path);
+  file.dataset(path,
+               std::span<const double>(tensor.const_data_ptr<double>(),
+                                       static_cast<std::size_t>(tensor.numel())),
+               tensor.sizes().vec(), {"KV head", "channel", "channel"});
+}
+
+}  // namespace
+
+AttentionMetric::AttentionMetric(const ModelConfig& config, const RopeTables& rope, int layer)
+    : config_(config),
+      rope_(rope),
+      layer_(layer),
+      key_metric_(at::zeros({config.num_kv_heads, config.head_dim, config.head_dim}, at::kDouble)),
+      value_metric_(at::zeros_like(key_metric_)) {}
+
+void AttentionMetric::add(const LayerActivations& activations, std::int64_t sink_tokens) {
+  if (!output_gram_.defined()) {
+    const at::Tensor heads = activations.weights.o_proj.weight.to(at::kFloat)
+                                 .unflatten(1, {config_.num_heads, config_.head_dim})
+                                 .permute({1, 2, 0});  // [num_heads, head_dim, hidden_size]
+    output_gram_ = at::bmm(heads, heads.transpose(1, 2));
+  }
+  const at::Tensor& positions = activations.batch.positions;
+  const at::Tensor query =
+      rotate_tokens(rope_, layer_, activations.query, activations.batch).to(at::kFloat);
+  const at::Tensor key =
+      finish_key(activations.weights, rope_, layer_, activations.key, positions).to(at::kFloat);
+  const at::Tensor value = activations.value.to(at::kFloat);
+  const std::int64_t group = config_.num_heads / config_.num_kv_heads;
+  for (std::int64_t head = 0; head < config_.num_heads; ++head) {
+    add_head(head, query.select(1, head), key.select(1, head / group),
+             value.select(1, head / group), positions, sink_tokens);
+  }
+}
+
+void AttentionMetric::add_head(std::int64_t head, const at::Tensor& queries, const at::Tensor& keys,
+                               const at::Tensor& values, const at::Tensor& positions,
+                               std::int64_t sink_tokens) {
+  const std::int64_t num_tokens = keys.size(0), head_dim = config_.head_dim;
+  const std::int64_t kv_head = head / (config_.num_heads / config_.num_kv_heads);
+  const at::Tensor chosen = at::arange(kQueryStride - 1, num_tokens, kQueryStride, at::kLong);
+  if (chosen.numel() == 0) {
+    return;
+  }
+  const at::Tensor query = queries.index_select(0, chosen);
+  const Scores scores = scores_of(config_, query, keys);
+  const at::Tensor distance = chosen.unsqueeze(1) - at::arange(num_tokens, at::kLong);
+  at::Tensor hidden = distance < 0;
+  if (const auto window = attention_rule(config_, layer_).window) {
+    hidden = hidden.logical_or(distance >= *window);
+  }
+  const at::Tensor weights = scores.values.masked_fill(hidden, -INFINITY).softmax(-1);
+  const at::Tensor output = at::mm(weights, values);  // [num_queries, head_dim]
+  at::Tensor squared = weights.square();
+  squared.masked_fill_(distance <= 0, 0);
+  squared.narrow(1, 0, std::min(sink_tokens, num_tokens)).zero_();
+
+  const at::Tensor gram = output_gram_[head];
+  const at::Tensor value_rows = at::mm(values, gram), output_rows = at::mm(output, gram);
+  at::Tensor moved = (output_rows * output).sum(1, true) + (value_rows * values).sum(1) -
+                     at::mm(output, value_rows.t()).mul_(2);  // |W_o (v_j - o_i)|^2
+  moved = moved.clamp_min_(0).mul_(squared).mul_(config_.attention_scale * config_.attention_scale);
+  if (scores.slope.defined()) {
+    moved.mul_(scores.slope.square());
+  }
+  const at::Tensor outer = (query.unsqueeze(2) * query.unsqueeze(1)).flatten(1);
+  const at::Tensor rotated =
+      at::mm(moved.t(), outer).unflatten(1, {head_dim, head_dim});  // per token j
+  const at::Tensor half = rope_.unrotate(layer_, rotated, positions).transpose(1, 2);
+  const at::Tensor unrotated = rope_.unrotate(layer_, half.contiguous(), positions);
+  const auto scale = static_cast<double>(kQueryStride);
+  key_metric_[kv_head].add_(unrotated.to(at::kDouble).sum(0), scale);
+  value_metric_[kv_head].add_(gram.to(at::kDouble),
+                              scale * squared.sum(at::kDouble).item<double>());
+}
+
+void AttentionMetric::write(Hdf5Writer& file) const {
+  const std::string group = fmt::format("/attention/{}/", layer_);
+  write_heads(file, group + "key_metric", key_metric_);
+  write_heads(file, group + "value_metric", value_metric_);
+}
+
+}  // namespace kvc

@@ -1,0 +1,38 @@
+// How much attention's output moves when a cached key or value does, from the forward pass alone: the
+// metric `attn` of coded caches. Per KV head, over its query heads and queries i after token j,
+//   key    sum p_ij^2 s^2 |W_o (v_j - o_i)|^2 (R_j^T q_i)(R_j^T q_i)^T
+//   value  sum p_ij^2 W_o^T W_o
+// with p attention's probability, s the scale of its scores, o_i the head's output, q_i the rotated query
+// and R_j the rotation of position j (without its attention factor).
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+#include "core/hdf5.h"
+#include "model/layer_stream.h"
+
+namespace kvc {
+
+class AttentionMetric {
+ public:
+  AttentionMetric(const ModelConfig& config, const RopeTables& rope, int layer);
+  // One sequence alone. Its first `sink_tokens` tokens are left out as keys and values; every eighth
+  // query stands for eight.
+  void add(const LayerActivations& activations, std::int64_t sink_tokens);
+  // As /attention/<layer>/key_metric, value_metric; Error when a sum is not finite.
+  void write(Hdf5Writer& file) const;
+
+ private:
+  void add_head(std::int64_t head, const at::Tensor& queries, const at::Tensor& keys,
+                const at::Tensor& values, const at::Tensor& positions, std::int64_t sink_tokens);
+
+  const ModelConfig& config_;
+  const RopeTables& rope_;
+  int layer_;
+  at::Tensor output_gram_;                // [num_heads, head_dim, head_dim] float32, W_o^T W_o
+  at::Tensor key_metric_, value_metric_;  // [num_kv_heads, head_dim, head_dim] float64
+};
+
+}  // namespace kvc

@@ -1,0 +1,148 @@
+#include "calibrate/covariance.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "calibrate/attention_metric.h"
+#include "calibrate/sum_files.h"
+#include "core/error.h"
+#include "core/hdf5.h"
+#include "core/output.h"
+#include "core/progress.h"
+#include "model/layer_stream.h"
+
+namespace kvc {
+namespace {
+
+std::int64_t counted(std::int64_t length, const CovarianceOptions& options) {
+  return std::max<std::int64_t>(0, length - options.joint.sink_tokens);
+}
+
+std::int64_t counted_tokens(const TokenSet& tokens, const CovarianceOptions& options) {
+  std::int64_t count = 0;
+  for (const auto& sequence : tokens.sequences) {
+    count += counted(static_cast<std::int64_t>(sequence.size()), options);
+  }
+  return count;
+}
+
+void write_run(Hdf5Writer& file, const LayerRun& run, const JointSums& sums) {
+  KVC_CHECK(at::isfinite(sums.second_moment).all().item<bool>(),
+            "layers {}-{}: their keys or values are not finite; does the checkpoint hold NaN or "
+            "infinity?",
+            run.first_layer, run.end() - 1);
+  const auto write = [&](const char* name, const at::Tensor& tensor) {
+    file.dataset(
+        fmt::format("/joint/{}/{}", run.first_layer, name),
+        std::span<const double>(tensor.const_data_ptr<double>(),
+                                static_cast<std::size_t>(tensor.numel())),
+        tensor.sizes().vec(),
+        std::vector<std::string>(static_cast<std::size_t>(tensor.dim()), "stacked channel"));
+  };
+  write("sum", sums.sum);
+  write("second_moment", sums.second_moment);
+}
+
+class CovarianceRun {
+ public:
+  CovarianceRun(const Checkpoint& checkpoint, const ModelConfig& config, const TokenSet& tokens,
+                const CovarianceOptions& options, std::filesystem::path directory)
+      : config_(config),
+        options_(options),
+        directory_(std::move(directory)),
+        num_tokens_(counted_tokens(tokens, options)),
+        stream_(checkpoint, config, tokens, {.batch_tokens = 1, .spill_directory = directory_}),
+        progress_("covariance", std::int64_t{config.num_layers} * stream_.num_batches()) {}
+
+  void write(Hdf5Writer& file) {
+    for (const LayerRun& run : layer_runs(config_, options_.joint.layers_per_group)) {
+      JointMoment moment(run, num_tokens_, config_.kv_dim(), directory_);
+      for (int layer = run.first_layer; layer < run.end(); ++layer) {
+        add_layer(layer, moment, file);
+      }
+      write_run(file, run, moment.sums());
+    }
+  }
+
+ private:
+  void add_layer(int layer, JointMoment& moment, Hdf5Writer& file) {
+    std::optional<AttentionMetric> metric;
+    if (options_.attention) {
+      metric.emplace(config_, stream_.rope(), layer);
+    }
+    std::int64_t first = 0;
+    stream_.advance(1, [&](const LayerActivations& activations) {
+      const std::int64_t count = counted(activations.key.size(0), options_);
+      if (count > 0) {
+        const std::int64_t sinks = options_.joint.sink_tokens;
+        const at::Tensor key = activations.weights.k_norm.over_heads(activations.key);
+        moment.set(layer, first, key.flatten(1).narrow(0, sinks, count),
+                   activations.value.flatten(1).narrow(0, sinks, count));
+        first += count;
+        if (metric) {
+          metric->add(activations, sinks);
+        }
+      }
+      progress_.advance();
+    });
+    if (metric) {
+      metric->write(file);
+    }
+  }
+
+  const ModelConfig& config_;
+  CovarianceOptions options_;
+  std::filesystem::path directory_;
+  std::int64_t num_tokens_;
+  LayerStream stream_;
+  Progress progress_;
+};
+
+}  // namespace
+
+Provenance covariance_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,
+                                 const CovarianceOptions& options) {
+  Provenance provenance;
+  provenance.kind = "covariance";
+  provenance.checkpoint_hash = checkpoint.hash();
+  provenance.tokens_hash = tokens.hash();
+  provenance.options = {{"compute_dtype", "float32"},
+                        {"joint_layers", options.joint.layers_per_group},
+                        {"sink_tokens", options.joint.sink_tokens},
+                        {"attention", options.attention}};
+  return provenance;
+}
+
+void covariance(const Checkpoint& checkpoint, const TokenSet& tokens,
+                const CovarianceOptions& options, const std::filesystem::path& out, bool force) {
+  const ModelConfig config = read_checked_model_config(checkpoint);
+  const std::int64_t num_tokens = counted_tokens(tokens, options);
+  KVC_CHECK(num_tokens > 0,
+            "no calibration sequence is longer than the {} first tokens that are left out; give "
+            "longer text or a smaller --sink",
+            options.joint.sink_tokens);
+  OutputFile output(out, force);
+  Hdf5Writer file(output.path());
+  write_provenance(file, covariance_provenance(checkpoint, tokens, options));
+  file.dataset("/num_tokens", std::vector<std::int64_t>{num_tokens}, {1});
+  CovarianceRun(checkpoint, config, tokens, options, output.path().parent_path()).write(file);
+  file.close();
+  output.commit();
+}
+
+void add_covariances(const std::vector<std::filesystem::path>& files,
+                     const std::filesystem::path& out, bool force) {
+  add_files(files,
+            {.kind = "covariance",
+             .groups = {"/joint", "/attention"},
+             .equal_options = {"joint_layers", "sink_tokens", "attention"}},
+            out, force);
+}
+
+Json covariance_summary(const std::filesystem::path& path) {
+  const Hdf5Reader file(path);
+  return {{"num_tokens", file.ints("/num_tokens", {1}).front()},
+          {"num_runs", file.children("/joint").size()}};
+}
+
+}  // namespace kvc

@@ -1,0 +1,104 @@
+#include "convert/coded/block_fit.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "convert/coded/basis.h"
+#include "model/spill_file.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kMemoryBytes = std::int64_t{1} << 26;  // larger tensors of a block spill
+constexpr std::int64_t kFittedParts = 3, kParts = 4;  // of the samples, the others are held out
+
+at::Tensor stored(const at::Tensor& tensor, const std::filesystem::path& directory) {
+  const at::Tensor values = tensor.to(at::kCPU, at::kFloat);
+  if (values.numel() * static_cast<std::int64_t>(sizeof(float)) < kMemoryBytes) {
+    return values.contiguous();
+  }
+  at::Tensor spilled = make_spilled_tensor(values.sizes().vec(), at::kFloat, directory);
+  spilled.copy_(values);
+  return spilled;
+}
+
+}  // namespace
+
+BlockFit::BlockFit(const ConversionJob& job, const RunStatistics& statistics, const LayerRun& run,
+                   const CodedBlock& block, const at::Tensor& samples)
+    : block_(block) {
+  const CodedBasis basis = coded_basis(statistics.covariance(block).to(job.device),
+                                       statistics.metric(block).to(job.device));
+  encoder_ = stored(basis.encoder, job.directory);
+  decoder_ = stored(basis.decoder, job.directory);
+  mean_ = statistics.mean(block).to(at::kFloat);
+  const at::Tensor channels = at::tensor(channels_in_run(block, run, job.config), at::kLong);
+  const at::Tensor coefficients =
+      stored(at::mm(encoder_, samples.index_select(1, channels).sub_(mean_).t()), job.directory);
+  const std::int64_t num_fitted =
+      std::max<std::int64_t>(1, samples.size(0) * kFittedParts / kParts);
+  fitted_ = coefficients.narrow(1, 0, num_fitted);
+  held_out_ = coefficients.narrow(1, num_fitted, samples.size(0) - num_fitted);
+  curves_ = measure_widths(fitted_, widths_of(job.settings.coded.widths));
+}
+
+void BlockFit::set_bits(const std::vector<int>& bits) {
+  order_.resize(bits.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  const auto bits_of = [&](std::int64_t i) { return bits[static_cast<std::size_t>(i)]; };
+  std::stable_sort(order_.begin(), order_.end(),
+                   [&](std::int64_t a, std::int64_t b) { return bits_of(a) > bits_of(b); });
+  bits_.clear();
+  block_.coefficients = {};
+  for (const std::int64_t i : order_) {
+    bits_.push_back(bits_of(i));
+    if (bits_of(i) > 0) {
+      ++block_.coefficients[static_cast<std::size_t>(bits_of(i))];
+    }
+  }
+}
+
+at::Tensor BlockFit::steps() const {
+  at::Tensor steps = at::zeros({block_.num_coefficients()}, at::kDouble);
+  for (std::int64_t i = 0; i < steps.size(0); ++i) {
+    const auto place =
+        std::find(curves_.widths.begin(), curves_.widths.end(), bits_[static_cast<std::size_t>(i)]);
+    steps[i] = curves_.steps[place - curves_.widths.begin()][order_[static_cast<std::size_t>(i)]];
+  }
+  return steps;
+}
+
+double BlockFit::error_on(const at::Tensor& coefficients, bool gain) const {
+  const std::int64_t kept = block_.num_coefficients();
+  const at::Tensor ordered = coefficients.index_select(0, at::tensor(order_, at::kLong));
+  const double dropped =
+      ordered.narrow(0, kept, ordered.size(0) - kept).square().sum(0).mean().item<double>();
+  return dropped + coding_error(ordered.narrow(0, 0, kept), {bits_.begin(), bits_.begin() + kept},
+                                steps(), gain);
+}
+
+double BlockFit::fitted_error(bool gain) const { return error_on(fitted_, gain); }
+
+CodedReport BlockFit::report() const {
+  CodedReport report;
+  report.first_layer = block_.first_layer;
+  report.num_layers = block_.num_layers;
+  report.head = block_.head;
+  report.coefficients = block_.num_coefficients();
+  report.bits = block_.bits();
+  report.gain = block_.gain;
+  report.energy = curves_.distortions[0].sum().item<double>();
+  report.predicted_error = fitted_error(block_.gain);
+  report.measured_error = held_out_.size(1) > 0 ? error_on(held_out_, block_.gain) : 0;
+  return report;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> BlockFit::tensors() const {
+  const at::Tensor kept = at::tensor(order_, at::kLong).narrow(0, 0, block_.num_coefficients());
+  return {{"encoder", encoder_.index_select(0, kept)},
+          {"decoder", decoder_.index_select(1, kept).contiguous()},
+          {"mean", mean_},
+          {"steps", steps().to(at::kFloat)}};
+}
+
+}  // namespace kvc

@@ -1,0 +1,57 @@
+#include "convert/coded/coded_options.h"
+
+#include <memory>
+#include <string>
+
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+struct CodedWords {
+  std::string widths, metric, prefer, gain;
+};
+
+template <typename Value>
+void parse_coded_word(const char* flag, const std::string& word, Value (*parse)(const std::string&),
+                      Value& value) {
+  try {
+    value = word.empty() ? value : parse(word);
+  } catch (const Error& error) {
+    fail_usage("{}: {}", flag, error.what());
+  }
+}
+
+}  // namespace
+
+std::function<void()> declare_coded_options(CLI::App& app, CodedSettings& settings) {
+  const auto words = std::make_shared<CodedWords>();
+  app.add_option(
+         "--scope", settings.scope,
+         "coded: what is coded together: head, layer, group, auto, or scopes of layers as in "
+         "head:0-5,group:6-11")
+      ->capture_default_str();
+  app.add_option("--widths", words->widths,
+                 "coded: bits of a code: 0-8 (default), 0/2/4/8 or 0/4/8");
+  app.add_option("--metric", words->metric,
+                 "coded: what errors are weighed by: fisher (default), attn, attn_fs or none");
+  app.add_option("--prefer", words->prefer,
+                 "coded: what --scope auto favours: balance (default), speed or capacity");
+  app.add_option(
+      "--gain", words->gain,
+      "coded: a byte per token and block that scales its steps: auto (default), on or off");
+  return [words, &settings] {
+    parse_coded_word("--widths", words->widths, parse_code_widths, settings.widths);
+    parse_coded_word("--metric", words->metric, parse_cache_metric, settings.metric);
+    parse_coded_word("--prefer", words->prefer, parse_preference, settings.prefer);
+    parse_coded_word("--gain", words->gain, parse_gain_choice, settings.gain);
+  };
+}
+
+const std::vector<const char*>& coded_flags() {
+  static const std::vector<const char*> flags = {"--scope", "--widths", "--metric", "--prefer",
+                                                 "--gain"};
+  return flags;
+}
+
+}  // namespace kvc

@@ -1,0 +1,29 @@
+// Plans of coded caches from a config and settings: what bits there are to spend, or a refusal with the
+// numbers and what would work.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "convert/convert.h"
+#include "core/kv_plan.h"
+#include "model/config.h"
+
+namespace kvc {
+
+// Bits of one coded token in all blocks together with which a cache of the plan's context is as large as
+// settings.kept_ratio says, after the tokens that stay exact and the gains of the plan's blocks; at most 8
+// bits per channel. Negative where these alone are too large.
+std::int64_t coded_bit_budget(const ModelConfig& config, const ConvertSettings& settings,
+                              const KvPlan& plan);
+// The least budget that a conversion accepts.
+std::int64_t least_coded_bits(const ModelConfig& config, const ConvertSettings& settings,
+                              const KvPlan& plan);
+// kept_ratio of a sequence of `num_tokens`.
+double coded_kept_ratio(const ModelConfig& config, const KvPlan& plan, std::int64_t num_tokens);
+
+// As Method::make_plan. Bits are spread evenly over all channels: which coefficients are worth them is
+// known once they have been measured, what they add up to is known before.
+KvPlan make_coded_plan(const ModelConfig& config, const ConvertSettings& settings, bool force);
+
+}  // namespace kvc

@@ -1,0 +1,36 @@
+// The quantiser of coded coefficients: with b bits and step s,
+//   code = clamp(floor(z / s), -2^(b-1), 2^(b-1) - 1), value (code + 1/2) s;
+// no bits mean value 0. Of a block with gains every token picks the one of kCodeGains that multiplies all of
+// its steps with the least error.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace kvc {
+
+inline constexpr std::array<double, 8> kCodeGains = {
+    0.5, 0.70710678118654752, 1, 1.41421356237309505, 2, 4, 8, 16};
+
+// Values of coefficients [k, num_tokens] float32 after coding. steps [k, 1] or [k, num_tokens]; `bits` >= 1.
+at::Tensor quantised(const at::Tensor& coefficients, const at::Tensor& steps, int bits);
+
+// Step and mean squared error of every coefficient for every width.
+struct WidthCurves {
+  std::vector<int> widths;  // ascending, from 0
+  at::Tensor steps;         // [num_widths, n] float64; 0 for no bits
+  at::Tensor distortions;   // [num_widths, n] float64; for no bits the mean square
+};
+// Steps are the Gaussian optimum of each width times the factor of 0.7 to 3.2 that is best for the samples.
+// coefficients [n, num_samples] float32.
+WidthCurves measure_widths(const at::Tensor& coefficients, const std::vector<int>& widths);
+
+// Mean over tokens of the squared error of coefficients coded with `bits` and `steps` (each [k], falling
+// widths not required; 0 bits allowed), of all of them together. coefficients [k, num_tokens] float32
+double coding_error(const at::Tensor& coefficients, const std::vector<int>& bits,
+                    const at::Tensor& steps, bool gain);
+
+}  // namespace kvc

@@ -1,0 +1,56 @@
+// Coded caches (ours): principal coefficients of keys and values under a sensitivity metric, each with a
+// fixed number of bits, shared out over the whole model.
+#include <algorithm>
+
+#include "convert/coded/block_layout.h"
+#include "convert/coded/coded_conversion.h"
+#include "convert/coded/coded_plan.h"
+#include "convert/coded/coded_plan_table.h"
+#include "convert/methods/methods.h"
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+void apply_paper_preset(ConvertSettings&) {
+  fail_usage("--preset paper: the method coded follows no paper");
+}
+
+void fix_settings(ConvertSettings& settings) {
+  settings.merge = MergeRule::kNone;
+  settings.prefill = PrefillMode::kExact;
+  settings.rank_allocation = RankAllocation::kUniform;
+  settings.factor = Factor::kPlain;
+}
+
+StatisticsNeeds needs(const ModelConfig& config, const ConvertSettings& settings) {
+  const LayerScopes scopes = choose_scopes(config, settings);
+  const CacheMetric metric = settings.coded.metric;
+  StatisticsNeeds needs;
+  needs.joint_layers = statistics_layers(settings, scopes);
+  for (const CodedBlock& block : block_layout(config, settings, scopes)) {
+    needs.least_tokens = std::max(needs.least_tokens, least_calibration_tokens(block, config));
+  }
+  needs.gradient_metric = metric == CacheMetric::kFisher || metric == CacheMetric::kScaledAttention;
+  needs.attention_metric =
+      metric == CacheMetric::kAttention || metric == CacheMetric::kScaledAttention;
+  return needs;
+}
+
+KvPlan plan_of(const ModelConfig& config, const ConvertSettings& settings, bool force,
+               const std::vector<double>*) {
+  return make_coded_plan(config, settings, force);
+}
+
+std::string plan_text(const ModelConfig& config, const ConvertSettings& settings, bool force,
+                      bool json) {
+  const CodedPlanTable table = coded_plan_table(config, settings, force);
+  return json ? dump_json(to_json(table)) : to_text(table);
+}
+
+}  // namespace
+
+const Method kCoded = {"coded", apply_paper_preset, fix_settings, plan_of, convert_coded_blocks,
+                       needs,   plan_text};
+
+}  // namespace kvc

@@ -1,0 +1,114 @@
+#include "convert/pipeline_stages.h"
+
+#include "calibrate/calibrate.h"
+#include "calibrate/covariance.h"
+#include "core/error.h"
+#include "core/progress.h"
+#include "fisher/fisher.h"
+#include "fisher/metric.h"
+#include "model/text.h"
+
+namespace kvc {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The token set of this run, in `file`. An equal one from an earlier run stays.
+TokenSet prepare_tokens(const PipelineOptions& options, const Checkpoint& checkpoint,
+                        const ModelConfig& config, const fs::path& file) {
+  const Tokenizer tokenizer = Tokenizer::load(checkpoint.directory());
+  TextOptions text;
+  text.num_sequences = options.num_sequences;
+  text.seq_len = std::min(options.seq_len, config.max_position_embeddings);
+  text.seed = options.settings.seed;
+  TokenSet tokens =
+      load_token_set(options.calibration, tokenizer, config.vocab_size, text, "calibration");
+  std::error_code ignored;
+  fs::remove(file, ignored);
+  write_token_set(file, tokens);
+  return tokens;
+}
+
+// Refuses before the statistics are computed, not after.
+void check_calibration_tokens(const TokenSet& tokens, const JointOptions& joint,
+                              std::int64_t least) {
+  std::int64_t count = 0;
+  for (const auto& sequence : tokens.sequences) {
+    count +=
+        std::max<std::int64_t>(0, static_cast<std::int64_t>(sequence.size()) - joint.sink_tokens);
+  }
+  KVC_CHECK(count >= least,
+            "the calibration text gives {} tokens behind the first {} of every sequence; what is "
+            "coded together here has so many channels that it needs {}. Give more with "
+            "--num-sequences {} or --calibration, or use a smaller --scope or --group",
+            count, joint.sink_tokens, least,
+            tokens.sequences.empty()
+                ? 0
+                : (least * static_cast<std::int64_t>(tokens.sequences.size()) + count) /
+                          std::max<std::int64_t>(1, count) +
+                      1);
+}
+
+// Runs `stage` unless `artifact` is already what it would write.
+template <typename Stage>
+void run_stage(const char* name, const fs::path& artifact, const Provenance& expected,
+               const Stage& stage) {
+  if (artifact_matches(artifact, expected)) {
+    log_info(fmt::format("{}: reused from an earlier run", name));
+    return;
+  }
+  stage();
+}
+
+// The statistics of adjacent layers together, where the method needs them.
+void run_joint_stages(const PipelineOptions& options, const Checkpoint& checkpoint,
+                      const TokenSet& tokens, const StatisticsNeeds& needs, const fs::path& work,
+                      ConvertInputs& inputs) {
+  if (needs.joint_layers == 0) {
+    return;
+  }
+  const JointOptions joint{needs.joint_layers, options.settings.sink_tokens};
+  check_calibration_tokens(tokens, joint, needs.least_tokens);
+  inputs.covariance = work / "covariance.h5";
+  const CovarianceOptions covariance_options{joint, needs.attention_metric};
+  run_stage("covariance", inputs.covariance,
+            covariance_provenance(checkpoint, tokens, covariance_options),
+            [&] { covariance(checkpoint, tokens, covariance_options, inputs.covariance, true); });
+  if (needs.gradient_metric) {
+    inputs.metric = work / "metric.h5";
+    const MetricOptions metric_options{joint, options.settings.seed};
+    run_stage("metric", inputs.metric, metric_provenance(checkpoint, tokens, metric_options),
+              [&] { metric(checkpoint, tokens, metric_options, inputs.metric, true); });
+  }
+}
+
+}  // namespace
+
+std::filesystem::path run_stages(const PipelineOptions& options, const Checkpoint& checkpoint,
+                                 const ModelConfig& config, const fs::path& work) {
+  const ConvertSettings& settings = options.settings;
+  ConvertInputs inputs;
+  inputs.checkpoint = options.checkpoint;
+  inputs.tokens = work / "tokens.h5";
+  inputs.out = work / "conversion";
+  inputs.state = work / "distillation.safetensors";
+  inputs.force = true;
+  const TokenSet tokens = prepare_tokens(options, checkpoint, config, inputs.tokens);
+  if (needs_calibration(settings)) {
+    inputs.calibration = work / "calibration.h5";
+    run_stage("calibration", inputs.calibration, calibration_provenance(checkpoint, tokens),
+              [&] { calibrate(checkpoint, tokens, inputs.calibration, true); });
+  }
+  if (needs_fisher(settings)) {
+    inputs.fisher = work / "fisher.h5";
+    run_stage("Fisher information", inputs.fisher, fisher_provenance(checkpoint, tokens),
+              [&] { fisher(checkpoint, tokens, inputs.fisher, true); });
+  }
+  run_joint_stages(options, checkpoint, tokens, statistics_needs(config, settings), work, inputs);
+  run_stage("conversion", inputs.out / "conversion.h5",
+            conversion_provenance(checkpoint, tokens, settings),
+            [&] { convert(inputs, settings); });
+  return inputs.out;
+}
+
+}  // namespace kvc

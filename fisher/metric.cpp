@@ -1,0 +1,210 @@
+#include "fisher/metric.h"
+
+#include <utility>
+
+#include "core/error.h"
+#include "core/hdf5.h"
+#include "core/output.h"
+#include "core/progress.h"
+#include "fisher/backward.h"
+#include "fisher/boundary_file.h"
+#include "fisher/cache_gradient.h"
+#include "fisher/metric_file.h"
+#include "model/layer_stream.h"
+
+namespace kvc {
+namespace {
+
+// Where a sequence's halves lie in files of first and of second halves.
+struct Halves {
+  std::int64_t num_cached = 0, num_scored = 0;
+  std::int64_t first_cached = 0, first_scored = 0, first_counted = 0;
+};
+
+std::vector<Halves> halves_of(const TokenSet& tokens, std::int64_t sink_tokens) {
+  std::vector<Halves> all;
+  Halves next;
+  for (const auto& sequence : tokens.sequences) {
+    const auto length = static_cast<std::int64_t>(sequence.size());
+    next.num_cached = length / 2;
+    next.num_scored = length - next.num_cached;
+    KVC_CHECK(
+        next.num_cached > sink_tokens,
+        "the token set holds a sequence of {} tokens; the metric is of its first half without "
+        "the first {}, so give sequences of at least {}",
+        length, sink_tokens, 2 * sink_tokens + 2);
+    all.push_back(next);
+    next.first_cached += next.num_cached;
+    next.first_scored += next.num_scored;
+    next.first_counted += next.num_cached - sink_tokens;
+  }
+  KVC_CHECK(!all.empty(), "the token set is empty");
+  return all;
+}
+
+// A sequence's own draw, wherever it stands in a token set. FNV-1a.
+std::uint64_t label_seed(std::uint64_t seed, const at::Tensor& ids) {
+  std::uint64_t hash = 14695981039346656037u ^ seed;
+  const std::int64_t* id = ids.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < ids.size(0); ++i) {
+    hash = (hash ^ static_cast<std::uint64_t>(id[i])) * 1099511628211u;
+  }
+  return hash;
+}
+
+class MetricRun {
+ public:
+  MetricRun(const Checkpoint& checkpoint, const ModelConfig& config, const TokenSet& tokens,
+            const MetricOptions& options, std::filesystem::path directory)
+      : checkpoint_(checkpoint),
+        config_(config),
+        options_(options),
+        directory_(std::move(directory)),
+        halves_(halves_of(tokens, options.joint.sink_tokens)),
+        stream_(checkpoint, config, tokens, {.batch_tokens = 1, .spill_directory = directory_}),
+        cached_(config.num_layers, halves_.back().first_cached + halves_.back().num_cached,
+                2 * config.kv_dim(), directory_),
+        scored_(config.num_layers + 1, halves_.back().first_scored + halves_.back().num_scored,
+                config.hidden_size, directory_),
+        progress_("metric", std::int64_t{2 * config.num_layers + 1} * stream_.num_batches()) {
+    totals_.num_tokens =
+        halves_.back().first_counted + halves_.back().num_cached - options.joint.sink_tokens;
+    totals_.num_scored = halves_.back().first_scored + halves_.back().num_scored;
+  }
+
+  // `write` gets each run of layers with its moment, last run first.
+  template <typename Write>
+  MetricTotals run(const Write& write) {
+    forward();
+    differentiate_loss();
+    std::vector<LayerRun> runs = layer_runs(config_, options_.joint.layers_per_group);
+    for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+      JointMoment moment(*run, totals_.num_tokens, config_.kv_dim(), directory_);
+      for (int layer = run->end() - 1; layer >= run->first_layer; --layer) {
+        differentiate_layer(layer, moment);
+      }
+      write(*run, moment.sums());
+    }
+    return totals_;
+  }
+
+ private:
+  const Halves& halves(int index) const { return halves_[static_cast<std::size_t>(index)]; }
+
+  template <typename Function>
+  void for_each_sequence(const Function& function) {
+    for (int index = 0; index < stream_.num_batches(); ++index) {
+      function(index, halves(index));
+      progress_.advance();
+    }
+  }
+
+  void forward() {
+    for (int layer = 0; layer < config_.num_layers; ++layer) {
+      for_each_sequence([&](int index, const Halves& half) {
+        scored_.write(layer, half.first_scored,
+                      stream_.boundary(index).narrow(0, half.num_cached, half.num_scored));
+      });
+      stream_.advance(1, [&](const LayerActivations& activations) {
+        const Halves& half = halves(activations.batch_index);
+        const at::Tensor key = activations.weights.k_norm.over_heads(activations.key);
+        cached_.write(layer, half.first_cached,
+                      at::cat({key.narrow(0, 0, half.num_cached).flatten(1),
+                               activations.value.narrow(0, 0, half.num_cached).flatten(1)},
+                              1));
+      });
+    }
+  }
+
+  void differentiate_loss() {
+    const ModelWeights weights = load_model_weights(checkpoint_, config_, at::kFloat);
+    for_each_sequence([&](int index, const Halves& half) {
+      const LossGradient gradient = sampled_loss_gradient(
+          config_, weights, stream_.boundary(index).narrow(0, half.num_cached, half.num_scored),
+          label_seed(options_.seed, stream_.batch(index).ids));
+      totals_.loss_sum += gradient.loss;
+      scored_.write(config_.num_layers, half.first_scored, gradient.hidden);
+    });
+  }
+
+  CachedRows read_cached(int layer, const Halves& half) const {
+    const at::Tensor rows = cached_.read(layer, half.first_cached, half.num_cached);
+    const auto heads = [&](std::int64_t part) {
+      return rows.narrow(1, part * config_.kv_dim(), config_.kv_dim())
+          .unflatten(1, {config_.num_kv_heads, config_.head_dim});
+    };
+    return {heads(0), heads(1)};
+  }
+
+  void differentiate_layer(int layer, JointMoment& moment) {
+    const LayerWeights weights = load_layer(checkpoint_, config_, layer, at::kFloat);
+    const std::int64_t sinks = options_.joint.sink_tokens;
+    for_each_sequence([&](int index, const Halves& half) {
+      const TokenBatch& all = stream_.batch(index);
+      const TokenBatch scored{all.ids.narrow(0, half.num_cached, half.num_scored),
+                              all.positions.narrow(0, half.num_cached, half.num_scored),
+                              {half.num_scored}};
+      const CacheGradient gradient = cache_gradient(
+          config_, stream_.rope(), weights, layer, read_cached(layer, half),
+          scored_.read(layer, half.first_scored, half.num_scored), scored,
+          scored_.read(layer + 1, half.first_scored, half.num_scored), /*with_hidden=*/layer > 0);
+      const std::int64_t count = half.num_cached - sinks;
+      moment.set(layer, half.first_counted, gradient.key.narrow(0, sinks, count).flatten(1),
+                 gradient.value.narrow(0, sinks, count).flatten(1));
+      if (layer > 0) {
+        scored_.write(layer, half.first_scored, gradient.hidden);
+      }
+    });
+  }
+
+  const Checkpoint& checkpoint_;
+  const ModelConfig& config_;
+  MetricOptions options_;
+  std::filesystem::path directory_;
+  std::vector<Halves> halves_;
+  LayerStream stream_;
+  BoundaryFile cached_;  // of every layer, first halves: keys and values
+  // Of every boundary, second halves: the residual stream; behind the layer that was differentiated last,
+  // d loss / d boundary instead.
+  BoundaryFile scored_;
+  MetricTotals totals_;
+  Progress progress_;
+};
+
+}  // namespace
+
+Provenance metric_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,
+                             const MetricOptions& options) {
+  Provenance provenance;
+  provenance.kind = "metric";
+  provenance.checkpoint_hash = checkpoint.hash();
+  provenance.tokens_hash = tokens.hash();
+  provenance.options = {{"compute_dtype", "float32"},
+                        {"joint_layers", options.joint.layers_per_group},
+                        {"sink_tokens", options.joint.sink_tokens},
+                        {"seed", options.seed}};
+  return provenance;
+}
+
+void metric(const Checkpoint& checkpoint, const TokenSet& tokens, const MetricOptions& options,
+            const std::filesystem::path& out, bool force) {
+  const ModelConfig config = read_checked_model_config(checkpoint);
+  OutputFile output(out, force);
+  Hdf5Writer file(output.path());
+  write_provenance(file, metric_provenance(checkpoint, tokens, options));
+  MetricRun run(checkpoint, config, tokens, options, output.path().parent_path());
+  const MetricTotals totals = run.run([&](const LayerRun& layers, const JointSums& sums) {
+    KVC_CHECK(at::isfinite(sums.second_moment).all().item<bool>(),
+              "layers {}-{}: their gradients are not finite; does the checkpoint hold NaN or "
+              "infinity?",
+              layers.first_layer, layers.end() - 1);
+    write_metric(file, layers.first_layer,
+                 {sums.second_moment.const_data_ptr<double>(),
+                  static_cast<std::size_t>(sums.second_moment.numel())});
+  });
+  write_metric_totals(file, totals);
+  file.close();
+  output.commit();
+}
+
+}  // namespace kvc

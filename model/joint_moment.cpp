@@ -1,0 +1,44 @@
+#include "model/joint_moment.h"
+
+#include <algorithm>
+
+#include "model/spill_file.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kMemoryBytes = std::int64_t{1} << 30;  // larger ones spill to disk
+constexpr std::int64_t kSliceTokens = 1024;                   // widened to float64 at a time
+
+}  // namespace
+
+JointMoment::JointMoment(const LayerRun& run, std::int64_t num_tokens, std::int64_t kv_dim,
+                         const std::filesystem::path& spill_directory)
+    : run_(run), kv_dim_(kv_dim) {
+  const std::vector<std::int64_t> shape = {num_tokens, 2 * run.num_layers * kv_dim};
+  const std::int64_t bytes = shape[0] * shape[1] * static_cast<std::int64_t>(sizeof(float));
+  rows_ = bytes > kMemoryBytes ? make_spilled_tensor(shape, at::kFloat, spill_directory)
+                               : at::empty(shape, at::kFloat);
+}
+
+void JointMoment::set(int layer, std::int64_t first, const at::Tensor& key,
+                      const at::Tensor& value) {
+  const at::Tensor rows = rows_.narrow(0, first, key.size(0));
+  const std::int64_t column = 2 * (layer - run_.first_layer) * kv_dim_;
+  rows.narrow(1, column, kv_dim_).copy_(key);
+  rows.narrow(1, column + kv_dim_, kv_dim_).copy_(value);
+}
+
+JointSums JointMoment::sums() const {
+  const std::int64_t width = rows_.size(1);
+  JointSums sums{at::zeros({width}, at::kDouble), at::zeros({width, width}, at::kDouble)};
+  for (std::int64_t begin = 0; begin < rows_.size(0); begin += kSliceTokens) {
+    const at::Tensor y =
+        rows_.narrow(0, begin, std::min(kSliceTokens, rows_.size(0) - begin)).to(at::kDouble);
+    sums.sum.add_(y.sum(0));
+    sums.second_moment.addmm_(y.t(), y);
+  }
+  return sums;
+}
+
+}  // namespace kvc

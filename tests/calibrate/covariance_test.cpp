@@ -1,0 +1,190 @@
+#include "calibrate/covariance.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "core/hdf5.h"
+#include "core/statistics_file.h"
+#include "model/decoder.h"
+#include "tests/testing/synthetic_checkpoint.h"
+#include "tests/testing/temporary_directory.h"
+#include "tests/testing/tensor_matchers.h"
+#include "tests/testing/test_tensors.h"
+
+namespace kvc {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::random_ids;
+using testing::SyntheticCheckpoint;
+using testing::tensors_close;
+using Sequences = std::vector<std::vector<std::int64_t>>;
+
+constexpr std::int64_t kSinks = 3;
+
+TokenSet token_set(const Sequences& sequences) {
+  TokenSet tokens;
+  tokens.sequences = sequences;
+  tokens.tokenizer_hash = "none";
+  return tokens;
+}
+
+at::Tensor read(const std::filesystem::path& path, const std::string& dataset) {
+  const Hdf5Reader file(path);
+  const std::vector<std::int64_t> shape = file.shape(dataset);
+  return at::tensor(file.doubles(dataset, shape), at::kDouble).reshape(shape);
+}
+
+::testing::AssertionResult equal_to(const at::Tensor& actual, const at::Tensor& expected,
+                                    double relative) {
+  return tensors_close(actual, expected, relative * expected.abs().max().item<double>());
+}
+
+// What every layer's attention got, while the whole model runs in memory.
+class KeptInputs : public Attention {
+ public:
+  explicit KeptInputs(const Decoder& decoder)
+      : decoder_(decoder), full_(decoder.config(), decoder.rope()) {}
+  at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override {
+    key.push_back(input.weights.k_norm.over_heads(input.key));
+    value.push_back(input.value);
+    query.push_back(rotate_tokens(decoder_.rope(), layer, input.query, batch));
+    return full_.attend(layer, input, batch);
+  }
+  at::Tensor rows(std::size_t layer) const {  // behind the sinks
+    const at::Tensor all = at::cat({key[layer].flatten(1), value[layer].flatten(1)}, 1);
+    return all.narrow(0, kSinks, all.size(0) - kSinks).to(at::kDouble);
+  }
+  std::vector<at::Tensor> query, key, value;
+
+ private:
+  const Decoder& decoder_;
+  FullAttention full_;
+};
+
+class CovarianceTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  CovarianceTest() {
+    SyntheticCheckpoint synthetic;
+    synthetic.model_type = GetParam();
+    write_synthetic_checkpoint(directory_ / "model", synthetic);
+    checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(directory_ / "model"));
+  }
+  std::filesystem::path run(const Sequences& sequences, const std::string& name,
+                            int layers_per_group = 1, bool attention = false) {
+    covariance(*checkpoint_, token_set(sequences), {{layers_per_group, kSinks}, attention},
+               directory_ / name, false);
+    return directory_ / name;
+  }
+
+  testing::TemporaryDirectory directory_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+};
+
+TEST_P(CovarianceTest, EqualsADirectComputation) {
+  const Sequences sequences = {random_ids(1, 11, 96, 1).front(), random_ids(1, 2, 96, 2).front()};
+  const Decoder decoder(*checkpoint_, at::kFloat);
+  KeptInputs seen(decoder);
+  decoder.forward(TokenBatch::of({sequences.front()}), seen);
+  const auto file = run(sequences, "c.h5", 3);
+  EXPECT_EQ(Hdf5Reader(file).ints("/num_tokens", {1}).front(), 11 - kSinks);
+  const at::Tensor group = at::cat({seen.rows(0), seen.rows(1), seen.rows(2)}, 1);
+  EXPECT_TRUE(equal_to(read(file, "/joint/0/sum"), group.sum(0), 1e-5));
+  EXPECT_TRUE(equal_to(read(file, "/joint/0/second_moment"), at::mm(group.t(), group), 1e-5));
+  EXPECT_TRUE(
+      equal_to(read(file, "/joint/3/second_moment"), at::mm(seen.rows(3).t(), seen.rows(3)), 1e-5));
+}
+
+TEST_P(CovarianceTest, RunsAddUpInAnyOrder) {
+  const Sequences all = random_ids(4, 12, 96, 4);
+  const auto whole = run(all, "all.h5", 2, true);
+  const auto a = run({all[2], all[0]}, "a.h5", 2, true);
+  const auto b = run({all[1], all[3]}, "b.h5", 2, true);
+  const auto sum = directory_ / "sum.h5";
+  add_covariances({b, a}, sum, false);
+  for (const char* path : {"/joint/0/sum", "/joint/2/second_moment", "/attention/1/key_metric",
+                           "/attention/3/value_metric"}) {
+    EXPECT_TRUE(equal_to(read(sum, path), read(whole, path), 1e-12)) << path;
+  }
+  const auto other = run(all, "other.h5", 4, true);
+  EXPECT_THROW(add_covariances({whole, other}, directory_ / "no.h5", false), Error);
+}
+
+// What the metric promises: of all queries, the squared change of attention's output when one cached key or
+// value changes a little. Every eighth query stands for eight, so these are the queries compared.
+TEST_P(CovarianceTest, AttentionMetricPredictsHowOutputsMove) {
+  const Sequences sequences = {random_ids(1, 24, 96, 1).front()};
+  const auto file = run(sequences, "c.h5", 1, true);
+  const Decoder decoder(*checkpoint_, at::kFloat);
+  KeptInputs seen(decoder);
+  const TokenBatch batch = TokenBatch::of(sequences);
+  decoder.forward(batch, seen);
+  const int layer = 1;
+  const ModelConfig& config = decoder.config();
+  const at::Tensor o_proj = decoder.layer(layer).o_proj.weight.to(at::kDouble);
+  const auto outputs = [&](const at::Tensor& key, const at::Tensor& value) {
+    const at::Tensor rotated = rotate_tokens(decoder.rope(), layer, key, batch).to(at::kDouble);
+    return causal_attention(seen.query[layer].to(at::kDouble), rotated, value.to(at::kDouble),
+                            attention_rule(config, layer));
+  };
+  // Per query head, since the metric adds what single heads do.
+  const auto moved = [&](const at::Tensor& key, const at::Tensor& value, std::int64_t token) {
+    const at::Tensor change =
+        (outputs(key, value) - outputs(seen.key[layer], seen.value[layer])).unflatten(1, {4, 8});
+    double sum = 0;
+    for (std::int64_t query = 7; query < 24; query += 8) {
+      for (std::int64_t head = 0; head < 4; ++head) {
+        const at::Tensor part = o_proj.narrow(1, head * 8, 8);
+        sum += query > token ? at::mv(part, change[query][head]).square().sum().item<double>() : 0;
+      }
+    }
+    return 8 * sum;
+  };
+  for (const bool is_key : {true, false}) {
+    const at::Tensor metric =
+        read(file, fmt::format("/attention/{}/{}_metric", layer, is_key ? "key" : "value"));
+    const at::Tensor direction = testing::random_normal({2, 8}, 5);
+    const double step = is_key ? 1e-2 : 1;
+    double expected = 0;
+    for (std::int64_t token = kSinks; token < 24; ++token) {
+      at::Tensor key = seen.key[layer].clone(), value = seen.value[layer].clone();
+      (is_key ? key : value)[token].add_(direction, step);
+      expected += moved(key, value, token) / (step * step);
+    }
+    double predicted = 0;
+    for (std::int64_t head = 0; head < 2; ++head) {
+      const at::Tensor d = direction[head].to(at::kDouble);
+      predicted += d.dot(at::mv(metric[head], d)).item<double>();
+    }
+    EXPECT_NEAR(predicted, expected, 0.02 * expected) << (is_key ? "key" : "value");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, CovarianceTest,
+                         ::testing::Values("llama", "qwen2", "qwen3"));
+
+class CovarianceFileTest : public CovarianceTest {};
+INSTANTIATE_TEST_SUITE_P(Llama, CovarianceFileTest, ::testing::Values("llama"));
+
+TEST_P(CovarianceFileTest, RefusesTextOfSinksAloneAndOtherCheckpoints) {
+  try {
+    run({{1, 2, 3}, {4}}, "c.h5");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("--sink"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "c.h5"));
+  const auto file = run(random_ids(1, 9, 96, 1), "d.h5");
+  EXPECT_THROW(read_joint_sum(file, "another", 0, 32), Error);
+  const JointSum sum = read_joint_sum(file, checkpoint_->hash(), 2, 32);
+  EXPECT_EQ(sum.second_moment.size(), 32u * 32u);
+  EXPECT_EQ(sum.num_tokens, 6);
+  EXPECT_THROW(read_attention_metric(file, checkpoint_->hash(), 0, 2, 8), Error);
+}
+
+}  // namespace
+}  // namespace kvc
