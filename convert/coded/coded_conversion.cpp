@@ -1,5 +1,7 @@
 #include "convert/coded/coded_conversion.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <deque>
 

@@ -20,8 +20,8 @@ using testing::random_normal;
 using testing::tensors_close;
 
 at::Tensor random_positive(std::int64_t n, std::uint64_t seed) {
-  const at::Tensor x = random_normal({2 * n, n}, seed).to(at::kDouble) *
-                       at::linspace(3, 0.1, n, at::kDouble);
+  const at::Tensor x =
+      random_normal({2 * n, n}, seed).to(at::kDouble) * at::linspace(3, 0.1, n, at::kDouble);
   return at::mm(x.t(), x) / static_cast<double>(2 * n);
 }
 
@@ -41,8 +41,8 @@ TEST(CodedBasis, DampingIsRelativeToEachPart) {
   at::Tensor metric = at::zeros({4, 4}, at::kDouble);
   metric[0][0] = 200;
   const at::Tensor damped = damped_cache_metric(metric, 2);
-  EXPECT_TRUE(tensors_close(damped.diagonal(), at::tensor({201.0, 1.0, 0.5, 0.5}, at::kDouble),
-                            1e-12));
+  EXPECT_TRUE(
+      tensors_close(damped.diagonal(), at::tensor({201.0, 1.0, 0.5, 0.5}, at::kDouble), 1e-12));
 }
 
 TEST(CodedQuantiser, CodesByHand) {
@@ -85,8 +85,8 @@ TEST(CodedQuantiser, GainsRescueOutliers) {
 WidthCurves random_curves(const std::vector<int>& widths, std::int64_t n, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> uniform(0.2, 1);
-  WidthCurves curves{widths, at::zeros({static_cast<std::int64_t>(widths.size()), n}, at::kDouble),
-                     {}};
+  WidthCurves curves{
+      widths, at::zeros({static_cast<std::int64_t>(widths.size()), n}, at::kDouble), {}};
   curves.distortions = at::zeros_like(curves.steps);
   for (std::int64_t i = 0; i < n; ++i) {
     double value = 4 * uniform(random), slope = value * uniform(random) / 2;

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Coded caches from the command line: what selects them, their plan, their statistics, their conversion."""
+
+import json
+import unittest
+
+from programs import DATA, REFERENCE, STORIES, ProgramTest, listing
+
+CONFIGS = DATA / "configs"
+# A conversion of stories260K that takes seconds.
+SHORT = ("--num-sequences", "12", "--seq-len", "128", "--window", "32", "--no-validate")
+
+
+class Selection(ProgramTest):
+    def plan(self, *arguments):
+        return self.run_ok("kvconvert", REFERENCE, "--plan", *arguments).stdout
+
+    def test_a_ratio_alone_selects_it(self):
+        self.assertIn("scope", self.plan("--kept-ratio", "0.25"))
+        self.assertIn("scope", self.plan("--scope", "head"))
+        self.assertIn("rank", self.plan("--kept-ratio", "0.5", "--group", "4"))
+        self.assertIn("rank", self.plan("--kept-ratio", "0.5", "--rank", "0.7"))
+
+    def test_flags_of_other_methods_are_refused(self):
+        out = ("--out", self.directory / "out")
+        self.assert_refused({2}, ["--merge", "coded"], "kvconvert", STORIES, "--method", "coded", "--merge", "ls", *out)
+        self.assert_refused({2}, ["--scope", "commonkv"], "kvconvert", STORIES, "--rank", "0.7", "--scope", "head", *out)
+
+    def test_unknown_words_list_the_known(self):
+        for flag, known in (("--scope", "head, layer, group"), ("--widths", "0/4/8"), ("--metric", "attn_fs"),
+                            ("--prefer", "capacity"), ("--gain", "auto")):
+            self.assert_refused({2}, [flag, known], "kvconvert", STORIES, "--kept-ratio", "0.25", flag, "best", "--out",
+                                self.directory / "out")
+
+
+class Plans(ProgramTest):
+    def plan(self, model, *arguments):
+        return json.loads(self.run_ok("kvconvert", CONFIGS / model, "--plan", "--json", *arguments).stdout)
+
+    def test_the_target_is_met_from_the_config_alone(self):
+        for scope in ("head", "layer", "group"):
+            plan = self.plan("Llama-3.1-8B", "--kept-ratio", "0.25", "--scope", scope)
+            self.assertAlmostEqual(plan["kept_ratio_at_target"], 0.25, delta=0.001)
+            exact = plan["exact_tokens"] / plan["context"]
+            self.assertAlmostEqual(exact + (1 - exact) * plan["kept_ratio_coded"], plan["kept_ratio_at_target"])
+        self.assertEqual(plan["least_calibration_tokens"], 4 * 8192)
+
+    def test_the_automatic_scope_is_named_with_its_reason(self):
+        self.assertTrue(any("--scope auto: layer" in note for note in
+                            self.plan("Llama-3.1-8B", "--kept-ratio", "0.25")["notes"]))
+        self.assertTrue(any("--scope auto: group" in note for note in
+                            self.plan("Llama-3.1-8B", "--kept-ratio", "0.1")["notes"]))
+        self.assertTrue(any("--scope auto: head" in note for note in
+                            self.plan("Llama-3.1-8B", "--kept-ratio", "0.25", "--prefer", "speed")["notes"]))
+
+    def test_what_cannot_be_reached_is_refused_with_what_can(self):
+        self.assert_refused({1}, ["--kept-ratio 0.1 cannot be reached", "160 stay exact", "--window"], "kvconvert",
+                            REFERENCE, "--plan", "--kept-ratio", "0.1")
+        self.run_ok("kvconvert", REFERENCE, "--plan", "--kept-ratio", "0.1", "--window", "32")
+
+
+class Conversions(ProgramTest):
+    def convert(self, name, *arguments):
+        out = self.directory / name
+        process = self.run_ok("kvconvert", STORIES, "--kept-ratio", "0.25", *SHORT, *arguments, "--out", out)
+        return out, process
+
+    def test_the_stages_by_hand_give_the_same_bytes(self):
+        work = self.directory / "work"
+        self.convert("out", "--scope", "layer", "--work", work)
+        tokens = ("--tokens", work / "tokens.h5")
+        for program, flag, name in (("kvcalibrate", "--covariance", "covariance.h5"), ("kvfisher", "--metric", "metric.h5")):
+            mine = self.directory / name
+            self.run_ok(program, STORIES, flag, *tokens, "--out", mine)
+            self.assertEqual(mine.read_bytes(), (work / name).read_bytes())
+            total = self.directory / f"sum-{name}"
+            self.run_ok(program, flag, "--add", mine, mine, "--out", total)
+            summary = json.loads(self.run_ok(program, flag, "--add", mine, total, "--out", self.directory / f"3-{name}",
+                                             "--json").stdout)
+            self.assertEqual(summary["num_tokens"] % 3, 0)
+
+    def test_finished_stages_are_reused(self):
+        work = self.directory / "work"
+        self.convert("first", "--work", work)
+        _, second = self.convert("second", "--work", work, "--widths", "0/4/8")
+        self.assertIn("covariance: reused", second.stderr)
+        self.assertIn("metric: reused", second.stderr)
+        self.assertNotIn("conversion: reused", second.stderr)
+
+    def test_the_export_has_the_blocks_and_their_report(self):
+        out, process = self.convert("out", "--scope", "head")
+        kvconvert = json.loads((out / "config.json").read_text(encoding="utf-8"))["kvconvert"]
+        self.assertEqual(kvconvert["plan"]["method"], "coded")
+        self.assertEqual(len(kvconvert["plan"]["coded"]), 5 * 4)
+        self.assertEqual(len(kvconvert["report"]), 5 * 4)
+        for block in kvconvert["report"]:
+            self.assertLess(block["predicted_error"], block["energy"])
+        self.assertIn("coefficients in", process.stderr)
+
+    def test_it_cannot_be_folded(self):
+        for form in ("folded", "both"):
+            self.assert_refused({1}, ["--export folded", "factored"], "kvconvert", STORIES, "--kept-ratio", "0.25", *SHORT,
+                                "--export", form, "--out", self.directory / "out")
+
+    def test_too_little_text_is_refused_before_it_is_read(self):
+        self.assert_refused({1}, ["--num-sequences"], "kvconvert", STORIES, "--kept-ratio", "0.25", "--scope", "group",
+                            "--num-sequences", "2", "--seq-len", "64", "--window", "32", "--out", self.directory / "out")
+
+
+if __name__ == "__main__":
+    unittest.main()

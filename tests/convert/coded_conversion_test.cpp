@@ -1,0 +1,207 @@
+// Coded conversions from a checkpoint to conversion.safetensors, with statistics as the programs write them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "calibrate/covariance.h"
+#include "convert/coded/coded_plan.h"
+#include "convert/convert.h"
+#include "core/conversion_file.h"
+#include "core/error.h"
+#include "fisher/metric.h"
+#include "tests/testing/synthetic_checkpoint.h"
+#include "tests/testing/temporary_directory.h"
+#include "tests/testing/tensor_matchers.h"
+#include "tests/testing/test_tensors.h"
+
+namespace kvc {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::read_tensor;
+using testing::tensors_close;
+namespace fs = std::filesystem;
+
+std::string contents(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+class CodedConversion : public ::testing::Test {
+ protected:
+  void write_model(const testing::SyntheticCheckpoint& options, std::int64_t num_sequences = 24) {
+    testing::write_synthetic_checkpoint(directory_ / "model", options);
+    checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(directory_ / "model"));
+    config_ = std::make_unique<ModelConfig>(read_config());
+    tokens_.sequences = testing::random_ids(num_sequences, 96, options.vocab_size, 3);
+    tokens_.tokenizer_hash = std::string(64, 'a');
+    tokens_.source_hashes = {std::string(64, 'b')};
+    write_token_set(directory_ / "tokens.h5", tokens_);
+    for (const int layers : {1, 4}) {
+      const JointOptions joint{layers, 4};
+      covariance(*checkpoint_, tokens_, {joint, true}, statistics("covariance", layers), false);
+      metric(*checkpoint_, tokens_, {joint, 0}, statistics("metric", layers), false);
+    }
+  }
+  ModelConfig read_config() const {
+    return parse_model_config(checkpoint_->config(), "config.json");
+  }
+  fs::path statistics(const char* kind, int layers) const {
+    return directory_ / fmt::format("{}-{}.h5", kind, layers);
+  }
+
+  static ConvertSettings settings(double kept_ratio, const std::string& scope) {
+    ConvertSettings settings;
+    settings.method = "coded";
+    settings.kept_ratio = kept_ratio;
+    settings.coded.scope = scope;
+    settings.window_tokens = 16;
+    settings.context = 2048;
+    return settings;
+  }
+  fs::path convert_to(const std::string& name, ConvertSettings settings) {
+    resolve(settings);
+    const int layers = statistics_needs(*config_, settings).joint_layers;
+    convert({.checkpoint = directory_ / "model",
+             .tokens = directory_ / "tokens.h5",
+             .calibration = {},
+             .fisher = {},
+             .covariance = statistics("covariance", layers),
+             .metric = statistics("metric", layers),
+             .out = directory_ / name,
+             .force = false},
+            settings);
+    return directory_ / name;
+  }
+  static at::Tensor factor(const fs::path& conversion, std::size_t block, const char* name) {
+    return read_tensor(conversion / "conversion.safetensors",
+                       fmt::format("kvconvert.coded.{}.{}", block, name));
+  }
+
+  testing::TemporaryDirectory directory_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<ModelConfig> config_;
+  TokenSet tokens_;
+};
+
+double total_error(const Conversion& conversion, double CodedReport::*error) {
+  double sum = 0;
+  for (const CodedReport& block : conversion.coded) {
+    sum += block.*error;
+  }
+  return sum;
+}
+
+TEST_F(CodedConversion, WritesWhatThePlanSays) {
+  write_model({.num_layers = 5});
+  for (const char* scope : {"head", "layer", "group", "head:0,layer:1,group:2-4"}) {
+    const fs::path out =
+        convert_to(fmt::format("c{}", std::string(scope).size()), settings(0.25, scope));
+    const Conversion conversion = read_conversion(out);
+    EXPECT_NO_THROW(conversion.plan.check());
+    EXPECT_EQ(conversion.coded.size(), conversion.plan.coded.size());
+    EXPECT_LE(coded_kept_ratio(*config_, conversion.plan, 2048), 0.25);
+    EXPECT_GT(coded_kept_ratio(*config_, conversion.plan, 2048), 0.245) << scope;
+    for (std::size_t i = 0; i < conversion.plan.coded.size(); ++i) {
+      const CodedBlock& block = conversion.plan.coded[i];
+      const std::int64_t k = block.num_coefficients();
+      const at::Tensor encoder = factor(out, i, "encoder"), decoder = factor(out, i, "decoder");
+      EXPECT_EQ(encoder.sizes(), decoder.t().sizes());
+      EXPECT_TRUE(tensors_close(at::mm(encoder, decoder), at::eye(k), 1e-3)) << scope << ' ' << i;
+      EXPECT_EQ(factor(out, i, "mean").sizes(), (std::vector<std::int64_t>{decoder.size(0)}));
+      const at::Tensor steps = factor(out, i, "steps");
+      EXPECT_EQ(steps.sizes(), (std::vector<std::int64_t>{k}));
+      EXPECT_TRUE((steps > 0).all().item<bool>());
+      EXPECT_GE(k, 1);
+      EXPECT_EQ(conversion.coded[i].bits, block.bits());
+    }
+  }
+}
+
+TEST_F(CodedConversion, ErrorsFallWithTheBudgetAndAreAsPredicted) {
+  write_model({});
+  for (const char* scope : {"head", "layer", "group"}) {
+    double before = 0;
+    for (const double kept : {0.05, 0.1, 0.25}) {
+      const Conversion conversion =
+          read_conversion(convert_to(fmt::format("{}{}", scope, kept), settings(kept, scope)));
+      const double predicted = total_error(conversion, &CodedReport::predicted_error);
+      EXPECT_NEAR(total_error(conversion, &CodedReport::measured_error), predicted, 0.2 * predicted)
+          << scope << ' ' << kept;
+      EXPECT_TRUE(before == 0 || predicted < before) << scope << ' ' << kept;
+      EXPECT_LT(predicted, total_error(conversion, &CodedReport::energy));
+      before = predicted;
+    }
+  }
+}
+
+// A larger scope can do whatever a smaller one can (up to what the samples are noisy by), and more widths
+// what fewer can.
+TEST_F(CodedConversion, LargerScopesAndMoreWidthsLoseLess) {
+  write_model({});
+  const auto error = [&](const std::string& scope, CodeWidths widths, const std::string& name) {
+    ConvertSettings chosen = settings(0.2, scope);
+    chosen.coded.widths = widths;
+    return total_error(read_conversion(convert_to(name, chosen)), &CodedReport::predicted_error);
+  };
+  const double all = error("layer", CodeWidths::kAll, "all");
+  EXPECT_LT(all, error("layer", CodeWidths::kPowers, "powers"));
+  EXPECT_LT(all, error("layer", CodeWidths::kNibbles, "nibbles"));
+  EXPECT_LT(all, 1.02 * error("head", CodeWidths::kAll, "head"));
+}
+
+TEST_F(CodedConversion, EveryMetricConverts) {
+  write_model({.model_type = "qwen3"});
+  for (const CacheMetric metric : {CacheMetric::kFisher, CacheMetric::kAttention,
+                                   CacheMetric::kScaledAttention, CacheMetric::kNone}) {
+    ConvertSettings chosen = settings(0.25, "layer");
+    chosen.coded.metric = metric;
+    const Conversion conversion = read_conversion(convert_to(to_string(metric), chosen));
+    EXPECT_GT(total_error(conversion, &CodedReport::energy),
+              4 * total_error(conversion, &CodedReport::measured_error))
+        << to_string(metric);
+  }
+}
+
+TEST_F(CodedConversion, GainsCostTheirByte) {
+  write_model({});
+  ConvertSettings chosen = settings(0.25, "head");
+  chosen.coded.gain = GainChoice::kOn;
+  const Conversion on = read_conversion(convert_to("on", chosen));
+  chosen.coded.gain = GainChoice::kOff;
+  const Conversion off = read_conversion(convert_to("off", chosen));
+  std::int64_t bits_on = 0, bits_off = 0;
+  for (std::size_t i = 0; i < on.coded.size(); ++i) {
+    EXPECT_TRUE(on.plan.coded[i].gain);
+    EXPECT_FALSE(off.plan.coded[i].gain);
+    bits_on += on.coded[i].bits;
+    bits_off += off.coded[i].bits;
+  }
+  EXPECT_EQ(bits_off - bits_on, 8 * static_cast<std::int64_t>(on.coded.size()));
+}
+
+TEST_F(CodedConversion, IsTheSameEveryTime) {
+  write_model({});
+  const fs::path a = convert_to("a", settings(0.25, "group"));
+  const fs::path b = convert_to("b", settings(0.25, "group"));
+  for (const char* name : {"conversion.h5", "conversion.safetensors"}) {
+    EXPECT_EQ(contents(a / name), contents(b / name)) << name;
+  }
+}
+
+TEST_F(CodedConversion, RefusesTooFewTokens) {
+  write_model({}, 4);  // 4 * 92 tokens against 4 * 128 channels of the group
+  EXPECT_NO_THROW(convert_to("layer", settings(0.25, "layer")));
+  try {
+    convert_to("group", settings(0.25, "group"));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("368 tokens, expected at least 512"));
+  }
+}
+
+}  // namespace
+}  // namespace kvc
