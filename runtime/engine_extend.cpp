@@ -6,6 +6,7 @@
 
 #include "runtime/compression/compression.h"
 #include "runtime/engine.h"
+#include "runtime/policies/principal_policy.h"
 
 namespace kvc {
 

@@ -30,6 +30,13 @@ METHODS = {
     "commonkv": (["--method", "commonkv", "--group", "4"], RANKS, []),
     "commonkv, as its paper": (["--method", "commonkv", "--preset", "paper", "--group", "4"], RANKS, []),
     "palu": (["--method", "palu"], ANY, []),
+    "pca": (["--method", "pca"], ANY, []),
+    "pca, int8 latents": (["--method", "pca", "--kv-dtype", "int8"], ANY, ["--kv-dtype", "int8"]),
+    "pca, single layers": (["--method", "pca", "--group", "1"], ANY, []),
+    "xkv-static": (["--method", "xkv-static"], ANY, []),
+    "xkv": (["--method", "xkv"], ANY, []),
+    "xkv, joint": (["--method", "xkv", "--joint"], ANY, []),
+    "xkv, single layers": (["--method", "xkv", "--group", "1"], ANY, []),
 }
 COLOURS = ("#c0392b", "#e67e22", "#f1c40f", "#d35400", "#2980b9", "#8e44ad", "#27ae60", "#16a085", "#7f8c8d", "#2c3e50",
            "#e84393", "#6c5ce7", "#00b894", "#636e72")

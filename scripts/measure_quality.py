@@ -30,22 +30,11 @@ VARIANTS = {
     "commonkv, granularity group": ("--granularity", "group"),
     "commonkv, preset paper": ("--preset", "paper"),
     "palu": ("--method", "palu"),
-    "pca": ("--method", "pca"),
-    "xkv-static": ("--method", "xkv-static"),
-    "xkv-static, joint": ("--method", "xkv-static", "--joint"),
-    "xkv-static, single layers": ("--method", "xkv-static", "--group", "1"),
-    "xkv, generated tokens exact": ("--method", "xkv"),
-    "xkv, generated tokens projected": ("--method", "xkv", "--later", "project", "--recompress-every", "256"),
-    "xkv, single layers, generated tokens projected": ("--method", "xkv", "--group", "1", "--later", "project",
-                                                       "--recompress-every", "256"),
 }
-TEXT_TOKENS = "1024"  # of a row of the evaluation text: what ranks of principal directions are made for
 
 
 def settings_of(variant, kept_ratio):
     settings = [*VARIANTS[variant], "--kept-ratio", str(kept_ratio)]
-    if variant.startswith(("pca", "xkv")):
-        return [*settings, "--context", TEXT_TOKENS]
     return settings if variant == "palu" else [*settings, "--group", "4", "--rank", RANKS[kept_ratio]]
 
 

@@ -1,6 +1,7 @@
 #include "convert/coded/block_fit.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "convert/coded/basis.h"
@@ -93,12 +94,19 @@ CodedReport BlockFit::report() const {
   return report;
 }
 
+// A metric has its own scale; in 16-bit numbers the first coefficient's deviation should be about 1. A power
+// of two changes no other bit.
+double BlockFit::unit() const {
+  const double variance = curves_.distortions[0].max().item<double>();
+  return variance > 0 ? std::exp2(std::round(0.5 * std::log2(variance))) : 1;
+}
+
 std::vector<std::pair<std::string, at::Tensor>> BlockFit::tensors() const {
   const at::Tensor kept = at::tensor(order_, at::kLong).narrow(0, 0, block_.num_coefficients());
-  return {{"encoder", encoder_.index_select(0, kept)},
-          {"decoder", decoder_.index_select(1, kept).contiguous()},
+  return {{"encoder", encoder_.index_select(0, kept) / unit()},
+          {"decoder", (decoder_.index_select(1, kept) * unit()).contiguous()},
           {"mean", mean_},
-          {"steps", steps().to(at::kFloat)}};
+          {"steps", (steps() / unit()).to(at::kFloat)}};
 }
 
 }  // namespace kvc

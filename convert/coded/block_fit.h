@@ -33,6 +33,7 @@ class BlockFit {
 
  private:
   double error_on(const at::Tensor& coefficients, bool gain) const;
+  double unit() const;
   at::Tensor steps() const;  // [k] float64, of the kept coefficients
 
   CodedBlock block_;

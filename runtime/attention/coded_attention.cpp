@@ -47,7 +47,7 @@ at::Tensor attend_coded(const Decoder& decoder, const CodedLayer& layer, const a
                         const at::Tensor& positions) {
   const CodedStore& store = layer.store;
   const KeyValueStore& exact = store.exact[static_cast<std::size_t>(layer.index)];
-  const TokenOrder order(store.num_exact(), store.num_codes(), layer.plan.policy.sink_tokens);
+  const TokenOrder order(exact.num_exact(), store.num_codes(), layer.plan.policy.sink_tokens);
   const bool raw = stores_raw_keys(decoder.config(), layer.layer());
   if (query.size(0) == 1 && !raw) {
     return attend_one(decoder, layer, order, query[0]).unsqueeze(0);

@@ -27,6 +27,7 @@ struct CodedStore {
   std::vector<KeyValueStore> exact;
   std::vector<TileStore> codes;  // [num_blocks], of the tokens between them
 
+  // Between passes, when all layers have as many.
   std::int64_t num_exact() const { return exact.back().num_exact(); }
   std::int64_t num_codes() const { return codes.back().num_tokens(); }
   std::int64_t exact_bytes() const;

@@ -23,10 +23,9 @@ TileLayout tile_layout(const CodedBlock& block) {
 
 TileStore::TileStore(std::shared_ptr<KvPool> pool, const CodedBlock& block)
     : layout_(tile_layout(block)), block_tiles_(pool->page_tokens() / kTileTokens) {
-  KVC_CHECK(
-      pool->page_tokens() % kTileTokens == 0,
-      "KV cache: pages of {} tokens, coded layers need a multiple of {}; use --page-tokens {}",
-      pool->page_tokens(), kTileTokens, kTileTokens);
+  KVC_CHECK(pool->page_tokens() % kTileTokens == 0,
+            "KV cache of coded layers: pages of {} tokens, expected a multiple of {}",
+            pool->page_tokens(), kTileTokens);
   if (layout_.bytes() > 0) {
     blocks_.emplace(std::move(pool), block_tiles_ * layout_.bytes());
   }

@@ -11,10 +11,12 @@
 #include "core/conversion_file.h"
 #include "core/error.h"
 #include "fisher/metric.h"
+#include "model/checkpoint_config.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
+#include "tests/testing/zoo.h"
 
 namespace kvc {
 namespace {
@@ -200,6 +202,48 @@ TEST_F(CodedConversion, RefusesTooFewTokens) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("368 tokens, expected at least 512"));
+  }
+}
+
+// Windows, soft caps, experts, every kind of RoPE: whatever a family has must get through the gradient and
+// the fit. Models with latent attention are refused.
+TEST(CodedZoo, EveryFamilyConverts) {
+  for (const std::string& name : testing::zoo_names()) {
+    SCOPED_TRACE(name);
+    const testing::TemporaryDirectory directory;
+    const fs::path model = testing::zoo_directory() / name;
+    const Checkpoint checkpoint = Checkpoint::open(model);
+    const ModelConfig config = read_model_config(checkpoint);
+    ConvertSettings settings;
+    settings.method = "coded";
+    settings.coded.scope = "layer";
+    settings.kept_ratio = 0.3;
+    settings.window_tokens = 0;
+    settings.context = 4096;
+    resolve(settings);
+    if (config.mla) {
+      EXPECT_THROW(make_plan(config, settings, false), Error);
+      continue;
+    }
+    TokenSet tokens;
+    tokens.sequences = testing::random_ids(
+        24, std::min<std::int64_t>(48, config.max_position_embeddings), config.vocab_size, 3);
+    tokens.tokenizer_hash = std::string(64, 'a');
+    write_token_set(directory / "tokens.h5", tokens);
+    covariance(checkpoint, tokens, {{1, 4}, false}, directory / "covariance.h5", false);
+    metric(checkpoint, tokens, {{1, 4}, 0}, directory / "metric.h5", false);
+    convert({.checkpoint = model,
+             .tokens = directory / "tokens.h5",
+             .calibration = {},
+             .fisher = {},
+             .covariance = directory / "covariance.h5",
+             .metric = directory / "metric.h5",
+             .out = directory / "out",
+             .force = false},
+            settings);
+    const Conversion conversion = read_conversion(directory / "out");
+    EXPECT_LT(total_error(conversion, &CodedReport::predicted_error),
+              0.5 * total_error(conversion, &CodedReport::energy));
   }
 }
 

@@ -118,7 +118,8 @@ TEST(Plan, RefusesAGroupThatSavesNothing) {
 }
 
 TEST(Plan, TheTableSaysWhatMergingDoes) {
-  const PlanTable table = plan_table(llama_8b(), ConvertSettings{}, false);
+  const ConvertSettings settings;
+  const PlanTable table = plan_table(llama_8b(), settings, false);
   ASSERT_GE(table.notes.size(), 2u);
   EXPECT_THAT(table.notes[0], HasSubstr("1.40x"));
   EXPECT_THAT(table.notes[1], HasSubstr("0.35x"));

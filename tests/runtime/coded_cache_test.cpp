@@ -155,12 +155,12 @@ TEST(CodedCache, StandsBesidePlainLayers) {
 
 TEST(CodedCache, RefusesPagesThatAreNoTiles) {
   const SyntheticCheckpoint model;
-  const auto engine = load(model, coded_plan(model, {}), testing::pages_of(16));
   try {
-    engine->new_sequence();
+    load(model, coded_plan(model, {}), testing::pages_of(16));
     FAIL() << "expected an error";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("--page-tokens 32"));
+    EXPECT_THAT(error.what(),
+                ::testing::HasSubstr("pages of 16 tokens, expected a multiple of 32"));
   }
 }
 
