@@ -118,7 +118,7 @@ TEST(Plan, RefusesAGroupThatSavesNothing) {
 }
 
 TEST(Plan, TheTableSaysWhatMergingDoes) {
-  const ConvertSettings settings;
+  ConvertSettings settings;
   const PlanTable table = plan_table(llama_8b(), settings, false);
   ASSERT_GE(table.notes.size(), 2u);
   EXPECT_THAT(table.notes[0], HasSubstr("1.40x"));
@@ -127,7 +127,6 @@ TEST(Plan, TheTableSaysWhatMergingDoes) {
   EXPECT_NEAR(table.kept_at_target, 0.5, 1e-9);
   // P and the refitted B [8192, 2848] in float32, eight times.
   EXPECT_EQ(table.weights_growth_bytes, 8 * 4 * 2848ll * 2 * 8192);
-  ConvertSettings settings;
   settings.merge = MergeRule::kMean;  // A [2848, 4096] and B too, but no P
   EXPECT_EQ(plan_table(llama_8b(), settings, false).weights_growth_bytes,
             8 * 4 * 2848ll * (4096 + 2 * 8192));
