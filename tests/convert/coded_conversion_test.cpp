@@ -99,9 +99,9 @@ double total_error(const Conversion& conversion, double CodedReport::*error) {
 
 TEST_F(CodedConversion, WritesWhatThePlanSays) {
   write_model({.num_layers = 5});
+  int index = 0;
   for (const char* scope : {"head", "layer", "group", "head:0,layer:1,group:2-4"}) {
-    const fs::path out =
-        convert_to(fmt::format("c{}", std::string(scope).size()), settings(0.25, scope));
+    const fs::path out = convert_to(fmt::format("c{}", index++), settings(0.25, scope));
     const Conversion conversion = read_conversion(out);
     EXPECT_NO_THROW(conversion.plan.check());
     EXPECT_EQ(conversion.coded.size(), conversion.plan.coded.size());

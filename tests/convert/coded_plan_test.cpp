@@ -41,7 +41,7 @@ std::string message_of(const Action& action) {
 }
 
 TEST(CodedPlan, SpendsTheBudgetAndNoMore) {
-  const ModelConfig config = model();
+  const ModelConfig config = model({.dtype = "bfloat16"});
   for (const double kept : {0.5, 0.25, 0.1}) {
     for (const char* scope : {"head", "layer", "group"}) {
       for (const CodeWidths widths :
@@ -79,14 +79,14 @@ TEST(CodedPlan, GainsAreCounted) {
 
 TEST(CodedPlan, RefusesWhatCannotBeReachedWithWaysThatWork) {
   const ModelConfig config = model();
-  ConvertSettings settings = coded(0.03);
+  ConvertSettings settings = coded(0.05);
   const std::string message = message_of([&] { make_plan(config, settings, false); });
-  EXPECT_THAT(message, HasSubstr("--kept-ratio 0.03 cannot be reached"));
+  EXPECT_THAT(message, HasSubstr("--kept-ratio 0.05 cannot be reached"));
   EXPECT_THAT(message, HasSubstr("64 stay exact"));
   EXPECT_THAT(message, HasSubstr("--window"));
   settings.window_tokens = 0;
   EXPECT_EQ(message_of([&] { make_plan(config, settings, false); }), "accepted") << message;
-  settings = coded(0.03);
+  settings = coded(0.05);
   EXPECT_EQ(message_of([&] { make_plan(config, settings, true); }), "accepted");
   settings.context = 20;  // nothing is ever coded
   EXPECT_THAT(message_of([&] { make_plan(config, settings, false); }), HasSubstr("cannot be"));
