@@ -215,6 +215,7 @@ TEST_F(PrincipalConversion, MeetsTheTargetAtTheContext) {
       ConvertSettings settings = settings_of(method);
       settings.kv_dtype = dtype;
       settings.context = 2000;
+      settings.layers_per_group = 4;
       const KvPlan plan = plan_of(settings);
       EXPECT_LE(plan.policy.target_kept_ratio, 0.5) << method << dtype;
       EXPECT_GT(plan.policy.target_kept_ratio, 0.3) << method << dtype;
