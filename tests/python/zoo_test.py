@@ -48,8 +48,9 @@ def source(name):
 
 def convert(name, method, rank, form, expect=0):
     out = directory / f"{name}-{method}-{rank}-{form}"
-    process = run("kvconvert", source(name), "--out", out, "--method", method, *METHODS[method], "--rank", rank,
-                  "--export", form, "--threads", 1, *EARLY, expect=expect)
+    width = (*METHODS[method], "--rank", rank) if method in METHODS else ("--kept-ratio", rank)
+    process = run("kvconvert", source(name), "--out", out, "--method", method, *width, "--export", form, "--threads", 1,
+                  *EARLY, expect=expect)
     return out, process
 
 
