@@ -166,7 +166,7 @@ Provenance analysis_provenance(const Checkpoint& checkpoint, const TokenSet& tok
 
 void analyze(const Checkpoint& checkpoint, const TokenSet& tokens, const AnalysisOptions& options,
              const std::filesystem::path& out, bool force) {
-  KVC_CHECK_USAGE(options.num_tokens >= 2, "--num-tokens {}: expected at least 2",
+  KVC_CHECK_USAGE(options.num_tokens >= 2, "--sample {}: expected at least 2 tokens",
                   options.num_tokens);
   const ModelConfig config = read_checked_model_config(checkpoint);
   OutputDirectory output(out, force);
@@ -187,6 +187,30 @@ void analyze(const Checkpoint& checkpoint, const TokenSet& tokens, const Analysi
   }
   report.close();
   output.commit();
+}
+
+Json analysis_summary(const std::filesystem::path& out) {
+  const Hdf5Reader file(out / "similarity.h5");
+  Json json;
+  json["matrices"] = Json::object();
+  for (const std::string& name : file.children("/")) {
+    const std::string path = "/" + name;
+    const std::vector<std::int64_t> shape = file.shape(path);
+    if (shape.size() != 2 || shape[0] != shape[1]) {
+      continue;
+    }
+    const std::vector<double> values = file.doubles(path, shape);
+    double sum = 0;
+    std::int64_t count = 0;
+    for (std::int64_t layer = 0; layer + 1 < shape[0]; ++layer) {
+      const double value = values[static_cast<std::size_t>(layer * shape[0] + layer + 1)];
+      sum += std::isfinite(value) ? value : 0;
+      count += std::isfinite(value) ? 1 : 0;
+    }
+    json["num_layers"] = shape[0];
+    json["matrices"][name] = count > 0 ? Json(sum / static_cast<double>(count)) : Json(nullptr);
+  }
+  return json;
 }
 
 }  // namespace kvc

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "core/checkpoint.h"
+#include "core/json.h"
 #include "core/token_set.h"
 
 namespace kvc {
@@ -26,5 +27,8 @@ struct AnalysisOptions {
 // and values, or the conversion belongs to another checkpoint or has no latents.
 void analyze(const Checkpoint& checkpoint, const TokenSet& tokens, const AnalysisOptions& options,
              const std::filesystem::path& out, bool force);
+
+// {"num_layers", "matrices": {name: mean similarity of a layer and the next one}}
+Json analysis_summary(const std::filesystem::path& out);
 
 }  // namespace kvc

@@ -1,62 +1,88 @@
 #include <memory>
 
+#include "calibrate/analysis.h"
 #include "calibrate/calibrate.h"
 #include "calibrate/covariance.h"
 #include "core/error.h"
 #include "model/statistics_program.h"
 
+namespace kvc {
 namespace {
 
-struct Flags {
-  bool covariance = false;
-  kvc::CovarianceOptions options;
+using Files = std::vector<std::filesystem::path>;
 
-  const kvc::CovarianceOptions& checked() const {
-    KVC_CHECK_USAGE(options.joint.layers_per_group >= 1, "--group {}: expected at least 1 layer",
-                    options.joint.layers_per_group);
-    KVC_CHECK_USAGE(options.joint.sink_tokens >= 0, "--sink {}: expected 0 or more",
-                    options.joint.sink_tokens);
-    return options;
-  }
+// What the program computes: sums for factorisations, or one of the others instead.
+struct Flags {
+  bool covariance = false, analysis = false;
+  CovarianceOptions covariance_options;
+  AnalysisOptions analysis_options;
 
   void declare(CLI::App& app) {
-    app.add_flag("--covariance", covariance,
-                 "Instead: the covariance of stacked keys and values, for coded caches");
-    app.add_option("--group", options.joint.layers_per_group,
-                   "Adjacent layers that --covariance stacks")
+    JointOptions& joint = covariance_options.joint;
+    CLI::Option* stack =
+        app.add_flag("--covariance", covariance,
+                     "Instead: the covariance of stacked keys and values, for coded caches");
+    app.add_option("--group", joint.layers_per_group, "Adjacent layers that --covariance stacks")
         ->capture_default_str();
-    app.add_option("--sink", options.joint.sink_tokens,
+    app.add_option("--sink", joint.sink_tokens,
                    "First tokens of every sequence that --covariance leaves out")
         ->capture_default_str();
-    app.add_flag("--attention", options.attention, "With --covariance: the attention metric too");
+    app.add_flag("--attention", covariance_options.attention,
+                 "With --covariance: the attention metric too");
+    app.add_flag("--analyze", analysis,
+                 "Instead: a directory with the similarity of all layers' hidden states, keys and "
+                 "values, as HDF5 and as heat maps")
+        ->excludes(stack);
+    app.add_option("--sample", analysis_options.num_tokens, "Tokens that --analyze looks at")
+        ->capture_default_str();
+    app.add_option("--conversion", analysis_options.conversion,
+                   "With --analyze: also the latents of this conversion's groups");
+  }
+
+  void check() const {
+    KVC_CHECK_USAGE(covariance_options.joint.layers_per_group >= 1,
+                    "--group {}: expected at least 1 layer",
+                    covariance_options.joint.layers_per_group);
+    KVC_CHECK_USAGE(covariance_options.joint.sink_tokens >= 0, "--sink {}: expected 0 or more",
+                    covariance_options.joint.sink_tokens);
+  }
+
+  void compute(const Checkpoint& checkpoint, const TokenSet& tokens,
+               const std::filesystem::path& out, bool force) const {
+    check();
+    if (analysis) {
+      analyze(checkpoint, tokens, analysis_options, out, force);
+    } else if (covariance) {
+      kvc::covariance(checkpoint, tokens, covariance_options, out, force);
+    } else {
+      calibrate(checkpoint, tokens, out, force);
+    }
+  }
+
+  void add(const Files& files, const std::filesystem::path& out, bool force) const {
+    KVC_CHECK_USAGE(!analysis, "--add: similarities do not add up; run --analyze on all text");
+    (covariance ? add_covariances : add_calibrations)(files, out, force);
+  }
+
+  Json summary(const std::filesystem::path& out) const {
+    return analysis ? analysis_summary(out)
+                    : (covariance ? covariance_summary : calibration_summary)(out);
   }
 };
 
 }  // namespace
+}  // namespace kvc
 
 int main(int argc, char** argv) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<kvc::Flags>();
   return kvc::run_statistics_program(
       argc, argv,
       {.description =
            "Sums statistics of a checkpoint's projection inputs, keys and values over calibration "
            "text.",
        .artifact = "calibration.h5",
-       .compute =
-           [flags](const auto& checkpoint, const auto& tokens, const auto& out, bool force) {
-             if (flags->covariance) {
-               kvc::covariance(checkpoint, tokens, flags->checked(), out, force);
-             } else {
-               kvc::calibrate(checkpoint, tokens, out, force);
-             }
-           },
-       .add =
-           [flags](const auto& files, const auto& out, bool force) {
-             (flags->covariance ? kvc::add_covariances : kvc::add_calibrations)(files, out, force);
-           },
-       .summary =
-           [flags](const auto& path) {
-             return (flags->covariance ? kvc::covariance_summary : kvc::calibration_summary)(path);
-           },
+       .compute = [flags](const auto&... arguments) { flags->compute(arguments...); },
+       .add = [flags](const auto&... arguments) { flags->add(arguments...); },
+       .summary = [flags](const auto& path) { return flags->summary(path); },
        .declare = [flags](CLI::App& app, const kvc::CommonOptions&) { flags->declare(app); }});
 }

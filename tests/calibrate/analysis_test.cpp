@@ -96,6 +96,9 @@ TEST_F(Analysis, WritesEveryMatrixAndItsPicture) {
     EXPECT_THAT(read_file(out_ / (std::string(name) + ".svg"), 1 << 20), HasSubstr("</svg>"));
   }
   EXPECT_FALSE(file.contains("/latent_cosine"));
+  const Json summary = analysis_summary(out_);
+  EXPECT_EQ(summary.at("num_layers"), 4);
+  EXPECT_EQ(summary.at("matrices").size(), 6u);
 }
 
 TEST_F(Analysis, RefusesWhatIsNoConversion) {
