@@ -38,7 +38,6 @@ Json to_json(const FusionSettings& settings) {
           {"head_map", to_string(settings.head_map)},
           {"min_r2", settings.min_r2},
           {"mixed", settings.mixed},
-          {"any_fit", settings.any_fit},
           {"distill",
            {{"steps", distill.steps},
             {"batch_sequences", distill.batch_sequences},

@@ -11,7 +11,7 @@ constexpr std::int64_t kSliceTokens = 1024;  // widened to float64 at a time
 
 }  // namespace
 
-CachedRows cached_rows(const LayerActivations& activations) {
+LayerRows cached_rows(const LayerActivations& activations) {
   return {activations.weights.k_norm.over_heads(activations.key).flatten(1).to(at::kFloat),
           activations.value.flatten(1).to(at::kFloat)};
 }
@@ -25,7 +25,7 @@ OutputMoments::OutputMoments(const LatentGroup& group, std::int64_t kv_dim)
 
 void OutputMoments::add(const LayerActivations& activations) {
   const int member = activations.layer - group_.first_layer;
-  const CachedRows rows = cached_rows(activations);
+  const LayerRows rows = cached_rows(activations);
   if (member == 0) {
     stacked_ = at::empty({rows.key.size(0), sum_.size(0)}, at::kFloat);
   }

@@ -11,10 +11,10 @@
 namespace kvc {
 
 // [num_tokens, kv_dim] float32 each.
-struct CachedRows {
+struct LayerRows {
   at::Tensor key, value;
 };
-CachedRows cached_rows(const LayerActivations& activations);
+LayerRows cached_rows(const LayerActivations& activations);
 
 // Sums over tokens of y and y y^T in float64, y stacked layer by layer: key, then value.
 class OutputMoments {

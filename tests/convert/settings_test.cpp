@@ -48,7 +48,7 @@ TEST(Settings, NamesTheFlagThatIsOutOfRange) {
 }
 
 TEST(Settings, UnknownNamesListTheKnown) {
-  EXPECT_THAT(refusal([](ConvertSettings& s) { s.method = "xkv"; }), HasSubstr("commonkv, palu"));
+  EXPECT_THAT(refusal([](ConvertSettings& s) { s.method = "kvx"; }), HasSubstr("commonkv, palu"));
   EXPECT_THAT(refusal([](ConvertSettings& s) { apply_preset(s, "best"); }), HasSubstr("paper"));
 }
 

@@ -67,7 +67,7 @@ TEST_F(ExportRefusal, AFactorOfNoGroup) {
   fs::rename(conversion_ / "conversion.safetensors", directory_ / "kept");
   write_conversion_of(plan, Checkpoint::open(checkpoint_).hash());
   fs::rename(directory_ / "kept", conversion_ / "conversion.safetensors");
-  expect_error("belongs to no group");
+  expect_error("belongs to no part");
 }
 
 TEST_F(ExportRefusal, FactorsBeyondFloat16) {

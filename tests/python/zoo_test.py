@@ -20,7 +20,8 @@ ZOO = DATA / "zoo"
 CASES = sorted(path.name for path in ZOO.iterdir() if path.is_dir())
 METHODS = {"commonkv": ("--group", 2, "--merge", "none"), "palu": ()}
 # Compressed from the first tokens on, so that prompts of a few tokens read latents.
-EARLY = ("--sink", 2, "--window", 3, "--block", 2, "--num-sequences", 4, "--seq-len", 64, "--no-validate", "--force")
+CODED_EARLY = ("--sink", 2, "--window", 3, "--num-sequences", 4, "--seq-len", 64, "--no-validate", "--force")
+EARLY = ("--block", 2, *CODED_EARLY)
 # transformers keeps keys as the angles of their time turned them; latents are turned by today's.
 TURNED_AGAIN = ("llama_dynamic",)
 loading_lock = threading.Lock()  # transformers shares state between loads
@@ -50,7 +51,7 @@ def convert(name, method, rank, form, expect=0):
     out = directory / f"{name}-{method}-{rank}-{form}"
     width = (*METHODS[method], "--rank", rank) if method in METHODS else ("--kept-ratio", rank)
     process = run("kvconvert", source(name), "--out", out, "--method", method, *width, "--export", form, "--threads", 1,
-                  *EARLY, expect=expect)
+                  *(CODED_EARLY if method == "coded" else EARLY), expect=expect)
     return out, process
 
 
