@@ -4,8 +4,9 @@
 compare_methods.py CHECKPOINT --bin build/cpu/bin [--kept-ratio 0.5 0.25] [--methods coded palu] [--out DIR]
 
 Every 64 tokens of a row are scored through the cache of all tokens before them, which were prefilled exactly and then
-compressed. The first 4 tokens stay exact, no window does, and kept_ratio counts every byte. Statistics are computed once and
-shared. Writes comparison.json, comparison.md and comparison.svg; what is there already is not measured again.
+compressed. The first 4 tokens stay exact, no window does. Models compute in float32 and caches store 16-bit numbers (or
+what a method names); kept_ratio counts every byte against the original's cache of 16-bit numbers. Statistics are computed
+once and shared. Writes comparison.json, comparison.md and comparison.svg; what is there already is not measured again.
 """
 
 import argparse
@@ -72,7 +73,7 @@ def measure(options, directory, method, kept_ratio):
         return {"refused": detail}
     command = [options.bin / "kvvalidate", options.checkpoint, converted, "--num-sequences", options.num_sequences,
                "--seq-len", options.seq_len, "--block", 64, "--recall", options.recall, "--quiet", "--json",
-               *METHODS[method][2]]
+               *(METHODS[method][2] or ["--kv-dtype", "float16"])]
     for text in options.text:
         command += ["--text", text]
     process = run(command)
@@ -80,7 +81,8 @@ def measure(options, directory, method, kept_ratio):
         return {"refused": process.stderr.strip().split("error: ")[-1]}
     report = json.loads(process.stdout)
     comparison, recall = report["continuation"], report["recall"]
-    return {"settings": detail, "kept_ratio": report["kept_ratio"], "kld": comparison["kl_divergence"]["mean"],
+    kept = report["kv_bytes"] / (report["original_kv_bytes"] / 2)  # float32 computes, 16-bit numbers are compared with
+    return {"settings": detail, "kept_ratio": kept, "kld": comparison["kl_divergence"]["mean"],
             "kld_error": comparison["kl_divergence"]["standard_error"],
             "perplexity_ratio": comparison["perplexity_ratio"], "same_top": comparison["same_top"]["mean"],
             "recall": recall and recall["candidate_accuracy"], "original_recall": recall and recall["reference_accuracy"]}
