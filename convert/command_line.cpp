@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "convert/coded/coded_options.h"
+#include "convert/flag_words.h"
 #include "convert/fusion/command_line.h"
 #include "convert/method_support.h"
 #include "convert/pipeline.h"
@@ -12,23 +13,11 @@
 namespace kvc {
 namespace {
 
-// Flags whose words are enumerators; parsed after CLI11 so that a wrong word lists the right ones.
+// As given, or empty (convert/flag_words.h).
 struct Words {
   std::string factor, merge, granularity, prefill, unmerged, rank_allocation, gauge, later, solver,
       format = "factored";
 };
-
-// A wrong word in a flag is an error of usage, whatever it is in a file. An empty one leaves the default,
-// or the preset's.
-template <typename Value>
-void parse_word(const char* flag, const std::string& word, Value (*parse)(const std::string&),
-                Value& value) {
-  try {
-    value = word.empty() ? value : parse(word);
-  } catch (const Error& error) {
-    fail_usage("{}: {}", flag, error.what());
-  }
-}
 
 void apply(const Words& words, PipelineOptions& options) {
   ConvertSettings& settings = options.settings;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "convert/flag_words.h"
 #include "core/error.h"
 
 namespace kvc {
@@ -11,16 +12,6 @@ namespace {
 struct CodedWords {
   std::string widths, metric, prefer, gain;
 };
-
-template <typename Value>
-void parse_coded_word(const char* flag, const std::string& word, Value (*parse)(const std::string&),
-                      Value& value) {
-  try {
-    value = word.empty() ? value : parse(word);
-  } catch (const Error& error) {
-    fail_usage("{}: {}", flag, error.what());
-  }
-}
 
 }  // namespace
 
@@ -41,10 +32,10 @@ std::function<void()> declare_coded_options(CLI::App& app, CodedSettings& settin
       "--gain", words->gain,
       "coded: a byte per token and block that scales its steps: auto (default), on or off");
   return [words, &settings] {
-    parse_coded_word("--widths", words->widths, parse_code_widths, settings.widths);
-    parse_coded_word("--metric", words->metric, parse_cache_metric, settings.metric);
-    parse_coded_word("--prefer", words->prefer, parse_preference, settings.prefer);
-    parse_coded_word("--gain", words->gain, parse_gain_choice, settings.gain);
+    parse_word("--widths", words->widths, parse_code_widths, settings.widths);
+    parse_word("--metric", words->metric, parse_cache_metric, settings.metric);
+    parse_word("--prefer", words->prefer, parse_preference, settings.prefer);
+    parse_word("--gain", words->gain, parse_gain_choice, settings.gain);
   };
 }
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "convert/flag_words.h"
 #include "core/error.h"
 
 namespace kvc {
@@ -11,16 +12,6 @@ namespace {
 struct Words {
   std::string fusion, pair, sources, head_map;
 };
-
-template <typename Value>
-void parse_word(const char* flag, const std::string& word, Value (*parse)(const std::string&),
-                Value& value) {
-  try {
-    value = word.empty() ? value : parse(word);
-  } catch (const Error& error) {
-    fail_usage("{}: {}", flag, error.what());
-  }
-}
 
 void apply(const Words& words, FusionSettings& settings) {
   parse_word("--pair", words.pair, parse_pair, settings.form);

@@ -67,14 +67,14 @@ class SegmentBuilder {
 
   Segment from_exact(const KeyValueStore& rows, const at::Tensor& positions) const {
     const at::Tensor key = rows.key.rows(decoder_.dtype());
-    return from_key_value(is_raw() ? finish(key, positions) : key,
-                          rows.value.rows(decoder_.dtype()), positions);
+    return segment_of(is_raw() ? finish(key, positions) : key, rows.value.rows(decoder_.dtype()),
+                      positions);
   }
 
   // Codes hold keys after their norm, but raw ones as they are.
   Segment from_codes(const KeyValueStore& rows, const at::Tensor& positions) const {
     const at::Tensor key = rows.key_codes->rows(decoder_.dtype());
-    return from_key_value(
+    return segment_of(
         is_raw() ? finish(key, positions) : decoder_.rope().rotate(layer_, key, positions),
         rows.value_codes->rows(decoder_.dtype()), positions);
   }
@@ -88,16 +88,6 @@ class SegmentBuilder {
 
   at::Tensor finish(const at::Tensor& key, const at::Tensor& positions) const {
     return finish_key(weights_, decoder_.rope(), layer_, key, positions, length_);
-  }
-
-  static Segment from_key_value(const at::Tensor& key, const at::Tensor& value,
-                                const at::Tensor& positions) {
-    return {.key = key,
-            .positions = positions,
-            .value = value,
-            .latent = {},
-            .value_proj = {},
-            .value_bias = {}};
   }
 
   const Decoder& decoder_;

@@ -12,15 +12,6 @@
 namespace kvc {
 namespace {
 
-Segment segment_of(const at::Tensor& key, const at::Tensor& value, const at::Tensor& positions) {
-  return {.key = key,
-          .positions = positions,
-          .value = value,
-          .latent = {},
-          .value_proj = {},
-          .value_bias = {}};
-}
-
 // The query of the last token, through the kernels.
 at::Tensor attend_one(const Decoder& decoder, const CodedLayer& layer, const TokenOrder& order,
                       const at::Tensor& query) {

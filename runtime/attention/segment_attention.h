@@ -22,6 +22,17 @@ struct Segment {
   at::Tensor value_bias;  // [kv_dim], or undefined
 };
 
+// Of given keys and values.
+inline Segment segment_of(const at::Tensor& key, const at::Tensor& value,
+                          const at::Tensor& positions) {
+  return {.key = key,
+          .positions = positions,
+          .value = value,
+          .latent = {},
+          .value_proj = {},
+          .value_bias = {}};
+}
+
 // Is it cheaper to sum latents (rank space) than to rebuild values? True iff
 // num_queries * num_heads * (rank - head_dim) < rank * kv_dim.
 bool prefers_rank_space(std::int64_t num_queries, std::int64_t num_heads, std::int64_t head_dim,

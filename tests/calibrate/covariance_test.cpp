@@ -10,39 +10,23 @@
 #include "core/hdf5.h"
 #include "core/statistics_file.h"
 #include "model/decoder.h"
+#include "tests/testing/statistics.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
-#include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
 namespace kvc {
 namespace {
 
+using testing::equal_to;
 using ::testing::HasSubstr;
 using testing::random_ids;
+using testing::read_dataset;
 using testing::SyntheticCheckpoint;
-using testing::tensors_close;
+using testing::token_set;
 using Sequences = std::vector<std::vector<std::int64_t>>;
 
 constexpr std::int64_t kSinks = 3;
-
-TokenSet token_set(const Sequences& sequences) {
-  TokenSet tokens;
-  tokens.sequences = sequences;
-  tokens.tokenizer_hash = "none";
-  return tokens;
-}
-
-at::Tensor read(const std::filesystem::path& path, const std::string& dataset) {
-  const Hdf5Reader file(path);
-  const std::vector<std::int64_t> shape = file.shape(dataset);
-  return at::tensor(file.doubles(dataset, shape), at::kDouble).reshape(shape);
-}
-
-::testing::AssertionResult equal_to(const at::Tensor& actual, const at::Tensor& expected,
-                                    double relative) {
-  return tensors_close(actual, expected, relative * expected.abs().max().item<double>());
-}
 
 // What every layer's attention got, while the whole model runs in memory.
 class KeptInputs : public Attention {
@@ -93,10 +77,11 @@ TEST_P(CovarianceTest, EqualsADirectComputation) {
   const auto file = run(sequences, "c.h5", 3);
   EXPECT_EQ(Hdf5Reader(file).ints("/num_tokens", {1}).front(), 11 - kSinks);
   const at::Tensor group = at::cat({seen.rows(0), seen.rows(1), seen.rows(2)}, 1);
-  EXPECT_TRUE(equal_to(read(file, "/joint/0/sum"), group.sum(0), 1e-5));
-  EXPECT_TRUE(equal_to(read(file, "/joint/0/second_moment"), at::mm(group.t(), group), 1e-5));
+  EXPECT_TRUE(equal_to(read_dataset(file, "/joint/0/sum"), group.sum(0), 1e-5));
   EXPECT_TRUE(
-      equal_to(read(file, "/joint/3/second_moment"), at::mm(seen.rows(3).t(), seen.rows(3)), 1e-5));
+      equal_to(read_dataset(file, "/joint/0/second_moment"), at::mm(group.t(), group), 1e-5));
+  EXPECT_TRUE(equal_to(read_dataset(file, "/joint/3/second_moment"),
+                       at::mm(seen.rows(3).t(), seen.rows(3)), 1e-5));
 }
 
 TEST_P(CovarianceTest, RunsAddUpInAnyOrder) {
@@ -108,7 +93,7 @@ TEST_P(CovarianceTest, RunsAddUpInAnyOrder) {
   add_covariances({b, a}, sum, false);
   for (const char* path : {"/joint/0/sum", "/joint/2/second_moment", "/attention/1/key_metric",
                            "/attention/3/value_metric"}) {
-    EXPECT_TRUE(equal_to(read(sum, path), read(whole, path), 1e-12)) << path;
+    EXPECT_TRUE(equal_to(read_dataset(sum, path), read_dataset(whole, path), 1e-12)) << path;
   }
   const auto other = run(all, "other.h5", 4, true);
   EXPECT_THROW(add_covariances({whole, other}, directory_ / "no.h5", false), Error);
@@ -146,7 +131,7 @@ TEST_P(CovarianceTest, AttentionMetricPredictsHowOutputsMove) {
   };
   for (const bool is_key : {true, false}) {
     const at::Tensor metric =
-        read(file, fmt::format("/attention/{}/{}_metric", layer, is_key ? "key" : "value"));
+        read_dataset(file, fmt::format("/attention/{}/{}_metric", layer, is_key ? "key" : "value"));
     const at::Tensor direction = testing::random_normal({2, 8}, 5);
     const double step = is_key ? 1e-2 : 1;
     double expected = 0;

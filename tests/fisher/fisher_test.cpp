@@ -10,40 +10,23 @@
 #include "core/error.h"
 #include "core/hdf5.h"
 #include "fisher/backward.h"
+#include "tests/testing/statistics.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
-#include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
 namespace kvc {
 namespace {
 
+using testing::equal_to;
 using ::testing::HasSubstr;
 using testing::random_ids;
+using testing::read_dataset;
 using testing::SyntheticCheckpoint;
 using testing::TemporaryDirectory;
-using testing::tensors_close;
+using testing::token_set;
 
 using Sequences = std::vector<std::vector<std::int64_t>>;
-
-TokenSet token_set(const Sequences& sequences) {
-  TokenSet tokens;
-  tokens.sequences = sequences;
-  tokens.tokenizer_hash = "none";
-  return tokens;
-}
-
-at::Tensor read(const std::filesystem::path& path, const std::string& dataset) {
-  const Hdf5Reader file(path);
-  const std::vector<std::int64_t> shape = file.shape(dataset);
-  return at::tensor(file.doubles(dataset, shape), at::kDouble).reshape(shape);
-}
-
-// Relative to the largest value.
-::testing::AssertionResult equal_to(const at::Tensor& actual, const at::Tensor& expected,
-                                    double relative) {
-  return tensors_close(actual, expected, relative * expected.abs().max().item<double>());
-}
 
 struct Reference {
   at::Tensor channel_sum;  // [num_layers, 2, kv_dim]
@@ -114,15 +97,15 @@ TEST_P(FisherTest, EqualsPerSequenceAutogradThroughTheWholeModel) {
                                random_ids(1, 9, 96, 3).front()};
   const auto file = run(sequences, "f.h5");
   const Reference expected = autograd_reference(*checkpoint_, sequences, 1);
-  const at::Tensor actual = read(file, "/channel_sum");
+  const at::Tensor actual = read_dataset(file, "/channel_sum");
   for (std::int64_t layer = 0; layer < 4; ++layer) {
     for (std::int64_t which : {0, 1}) {
       EXPECT_TRUE(equal_to(actual[layer][which], expected.channel_sum[layer][which], 1e-4))
           << "layer " << layer << (which == 0 ? " key" : " value");
     }
   }
-  EXPECT_TRUE(equal_to(read(file, "/rms_sum"), expected.rms_sum, 1e-4));
-  EXPECT_NEAR(read(file, "/loss_sum").item<double>(), expected.loss_sum, 1e-4);
+  EXPECT_TRUE(equal_to(read_dataset(file, "/rms_sum"), expected.rms_sum, 1e-4));
+  EXPECT_NEAR(read_dataset(file, "/loss_sum").item<double>(), expected.loss_sum, 1e-4);
   const Hdf5Reader reader(file);
   EXPECT_EQ(reader.ints("/num_sequences", {1}).front(), 3);
   EXPECT_EQ(reader.ints("/num_tokens", {1}).front(), 25);
@@ -133,7 +116,7 @@ TEST_P(FisherTest, ShiftingLabelsTwiceIsSomethingElse) {
   const Sequences sequences = random_ids(2, 13, 96, 1);
   const auto file = run(sequences, "f.h5");
   const Reference twice = autograd_reference(*checkpoint_, sequences, 2);
-  EXPECT_FALSE(equal_to(read(file, "/channel_sum"), twice.channel_sum, 1e-2));
+  EXPECT_FALSE(equal_to(read_dataset(file, "/channel_sum"), twice.channel_sum, 1e-2));
 }
 
 TEST_P(FisherTest, HalvesAddUpToOneRun) {
@@ -143,14 +126,15 @@ TEST_P(FisherTest, HalvesAddUpToOneRun) {
   const auto b = run({all.begin() + 2, all.end()}, "b.h5");
   const auto sum = directory_ / "sum.h5";
   add_fishers({a, b}, sum, false);
-  EXPECT_TRUE(equal_to(read(sum, "/channel_sum"), read(whole, "/channel_sum"), 1e-12));
-  EXPECT_TRUE(equal_to(read(sum, "/loss_sum"), read(whole, "/loss_sum"), 1e-12));
+  EXPECT_TRUE(
+      equal_to(read_dataset(sum, "/channel_sum"), read_dataset(whole, "/channel_sum"), 1e-12));
+  EXPECT_TRUE(equal_to(read_dataset(sum, "/loss_sum"), read_dataset(whole, "/loss_sum"), 1e-12));
   const Hdf5Reader reader(sum);
   EXPECT_EQ(reader.ints("/num_sequences", {1}).front(), 5);
   EXPECT_EQ(reader.ints("/num_tokens", {1}).front(), 30);
   EXPECT_FALSE(reader.contains("/rms_sum"));
   const FisherInformation means = read_fisher(sum, checkpoint_->hash(), 4, 16);
-  const at::Tensor expected = read(whole, "/channel_sum") / 5;
+  const at::Tensor expected = read_dataset(whole, "/channel_sum") / 5;
   EXPECT_TRUE(
       equal_to(at::tensor(means.channel, at::kDouble).reshape({4, 2, 16}), expected, 1e-12));
   EXPECT_TRUE(equal_to(at::tensor(means.score, at::kDouble), expected.sum({1, 2}), 1e-12));

@@ -9,39 +9,23 @@
 #include "core/statistics_file.h"
 #include "fisher/backward.h"
 #include "model/decoder.h"
+#include "tests/testing/statistics.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
-#include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
 namespace kvc {
 namespace {
 
+using testing::equal_to;
 using ::testing::HasSubstr;
 using testing::random_ids;
+using testing::read_dataset;
 using testing::SyntheticCheckpoint;
-using testing::tensors_close;
+using testing::token_set;
 using Sequences = std::vector<std::vector<std::int64_t>>;
 
 constexpr std::int64_t kSinks = 2;
-
-TokenSet token_set(const Sequences& sequences) {
-  TokenSet tokens;
-  tokens.sequences = sequences;
-  tokens.tokenizer_hash = "none";
-  return tokens;
-}
-
-at::Tensor read(const std::filesystem::path& path, const std::string& dataset) {
-  const Hdf5Reader file(path);
-  const std::vector<std::int64_t> shape = file.shape(dataset);
-  return at::tensor(file.doubles(dataset, shape), at::kDouble).reshape(shape);
-}
-
-::testing::AssertionResult equal_to(const at::Tensor& actual, const at::Tensor& expected,
-                                    double relative) {
-  return tensors_close(actual, expected, relative * expected.abs().max().item<double>());
-}
 
 // The definition: the whole sequence in one graph, in which the second half's queries meet leaves instead
 // of the first half's keys and values.
@@ -136,14 +120,14 @@ TEST_P(MetricTest, EqualsAutogradWithCachedKeysAndValuesAsLeaves) {
   for (int layer = 0; layer < 4; ++layer) {
     const auto i = static_cast<std::size_t>(layer);
     const at::Tensor rows = at::cat({a.rows[i], b.rows[i]});
-    EXPECT_TRUE(equal_to(read(single, fmt::format("/metric/{}/second_moment", layer)),
+    EXPECT_TRUE(equal_to(read_dataset(single, fmt::format("/metric/{}/second_moment", layer)),
                          at::mm(rows.t(), rows), 1e-4))
         << "layer " << layer;
   }
   const at::Tensor stacked = at::cat({at::cat({a.rows[0], a.rows[1], a.rows[2]}, 1),
                                       at::cat({b.rows[0], b.rows[1], b.rows[2]}, 1)});
-  EXPECT_TRUE(
-      equal_to(read(grouped, "/metric/0/second_moment"), at::mm(stacked.t(), stacked), 1e-4));
+  EXPECT_TRUE(equal_to(read_dataset(grouped, "/metric/0/second_moment"),
+                       at::mm(stacked.t(), stacked), 1e-4));
   const Hdf5Reader file(single);
   EXPECT_EQ(file.ints("/num_tokens", {1}).front(), 8 + 6 - 2 * kSinks);
   EXPECT_EQ(file.ints("/num_scored", {1}).front(), 9 + 6);
@@ -157,7 +141,7 @@ TEST_P(MetricTest, RunsAddUpInAnyOrder) {
   const auto sum = directory_ / "sum.h5";
   add_metrics({b, a}, sum, false);
   for (const char* path : {"/metric/0/second_moment", "/metric/2/second_moment", "/loss_sum"}) {
-    EXPECT_TRUE(equal_to(read(sum, path), read(whole, path), 1e-12)) << path;
+    EXPECT_TRUE(equal_to(read_dataset(sum, path), read_dataset(whole, path), 1e-12)) << path;
   }
   EXPECT_EQ(Hdf5Reader(sum).ints("/num_tokens", {1}), Hdf5Reader(whole).ints("/num_tokens", {1}));
 }
@@ -169,9 +153,9 @@ INSTANTIATE_TEST_SUITE_P(Llama, MetricFileTest, ::testing::Values("llama"));
 
 TEST_P(MetricFileTest, TheSeedDrawsTheLabels) {
   const Sequences sequences = random_ids(2, 14, 96, 4);
-  const at::Tensor first = read(run(sequences, "0.h5"), "/metric/1/second_moment");
+  const at::Tensor first = read_dataset(run(sequences, "0.h5"), "/metric/1/second_moment");
   EXPECT_FALSE(
-      equal_to(read(run(sequences, "1.h5", 1, 7), "/metric/1/second_moment"), first, 1e-3));
+      equal_to(read_dataset(run(sequences, "1.h5", 1, 7), "/metric/1/second_moment"), first, 1e-3));
 }
 
 TEST_P(MetricFileTest, RefusesWhatDoesNotFit) {

@@ -1,0 +1,26 @@
+#include "tests/testing/statistics.h"
+
+#include "core/hdf5.h"
+#include "tests/testing/tensor_matchers.h"
+
+namespace kvc::testing {
+
+TokenSet token_set(const std::vector<std::vector<std::int64_t>>& sequences) {
+  TokenSet tokens;
+  tokens.sequences = sequences;
+  tokens.tokenizer_hash = "none";
+  return tokens;
+}
+
+at::Tensor read_dataset(const std::filesystem::path& path, const std::string& dataset) {
+  const Hdf5Reader file(path);
+  const std::vector<std::int64_t> shape = file.shape(dataset);
+  return at::tensor(file.doubles(dataset, shape), at::kDouble).reshape(shape);
+}
+
+::testing::AssertionResult equal_to(const at::Tensor& actual, const at::Tensor& expected,
+                                    double relative) {
+  return tensors_close(actual, expected, relative * expected.abs().max().item<double>());
+}
+
+}  // namespace kvc::testing

@@ -1,0 +1,23 @@
+// What tests of statistics start from and look at.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/token_set.h"
+
+namespace kvc::testing {
+
+TokenSet token_set(const std::vector<std::vector<std::int64_t>>& sequences);
+// A float64 dataset of an HDF5 file.
+at::Tensor read_dataset(const std::filesystem::path& path, const std::string& dataset);
+// Within `relative` of the largest expected value.
+::testing::AssertionResult equal_to(const at::Tensor& actual, const at::Tensor& expected,
+                                    double relative);
+
+}  // namespace kvc::testing
