@@ -1,0 +1,39 @@
+// Partial softmaxes of attention, combined on the GPU.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/kernels/cuda/device_rows.h"
+#include "runtime/kernels/cuda/launch.h"
+
+namespace kvc {
+
+// The softmax of parts of the tokens, of several sequences, in GPU memory. A part without tokens has max
+// -infinity and sum 0; its output is not read.
+struct DevicePartials {
+  float* max = nullptr;  // [num_sequences, num_parts, num_heads]
+  float* sum = nullptr;  // likewise: of exp(score - max)
+  float* output =
+      nullptr;  // [num_sequences, num_parts, num_heads, width]: of exp(score - max) * value
+  int num_parts = 0;
+};
+
+// Combines the parts of up to kMaxSources groups of partials: the attention over all their tokens.
+struct CombinePartials {
+  static constexpr int kMaxSources = 4;
+  DevicePartials sources[kMaxSources];
+  int num_sources = 0;
+  int num_sequences = 0;
+  int num_heads = 0;
+  int width = 0;           // head_dim, or the rank that values are summed in
+  void* output = nullptr;  // [num_sequences, num_heads, width], or null
+  DeviceElement element = DeviceElement::kBFloat16;  // of output: bfloat16 or float16
+  float* output_float = nullptr;                     // the same in float32, or null
+  float* log_sum = nullptr;  // [num_sequences, num_heads] log of the sum of exp(score), or null
+};
+
+// A combined softmax is itself a source of one part: max log_sum, sum ones, output output_float.
+// So segments whose values were summed in different ranks join once their outputs are values.
+LaunchError combine_partials_cuda(const CombinePartials& params, void* stream);
+
+}  // namespace kvc

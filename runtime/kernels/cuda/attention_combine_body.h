@@ -1,0 +1,52 @@
+// Grid: (head, sequence, channels in chunks of the block's threads). A thread combines one channel.
+#pragma once
+
+#include "runtime/kernels/cuda/attention_combine.h"
+#include "runtime/kernels/cuda/device_softmax.h"
+
+namespace kvc {
+
+template <class Thread>
+KVC_DEVICE void combine_partials_body(const CombinePartials& params, Thread& thread) {
+  const int head = thread.block_x(), sequence = thread.block_y();
+  const int channel = thread.block_z() * thread.count() + thread.index();
+  SoftmaxState total;
+  for (int s = 0; s < params.num_sources; ++s) {
+    const DevicePartials& source = params.sources[s];
+    for (int part = 0; part < source.num_parts; ++part) {
+      const std::int64_t row =
+          (static_cast<std::int64_t>(sequence) * source.num_parts + part) * params.num_heads + head;
+      combine_softmax(total, {source.max[row], source.sum[row]});
+    }
+  }
+  const std::int64_t to = static_cast<std::int64_t>(sequence) * params.num_heads + head;
+  if (channel == 0 && params.log_sum != nullptr) {
+    params.log_sum[to] = total.max + logf(total.sum);
+  }
+  if (channel >= params.width) {
+    return;
+  }
+  float output = 0;
+  for (int s = 0; s < params.num_sources; ++s) {
+    const DevicePartials& source = params.sources[s];
+    for (int part = 0; part < source.num_parts; ++part) {
+      const std::int64_t row =
+          (static_cast<std::int64_t>(sequence) * source.num_parts + part) * params.num_heads + head;
+      const float weight = exp_below(source.max[row], total.max);
+      if (weight > 0) {
+        output += weight * source.output[row * params.width + channel];
+      }
+    }
+  }
+  output = total.sum > 0 ? output / total.sum : 0.0f;
+  if (params.output != nullptr) {
+    static_cast<std::uint16_t*>(params.output)[to * params.width + channel] =
+        params.element == DeviceElement::kBFloat16 ? narrow_bits(BFloat16{}, output)
+                                                   : narrow_bits(Float16{}, output);
+  }
+  if (params.output_float != nullptr) {
+    params.output_float[to * params.width + channel] = output;
+  }
+}
+
+}  // namespace kvc

@@ -1,0 +1,16 @@
+// Marks of functions that GPU kernels are made of. C++17, as all headers here that CUDA files include.
+//
+//   KVC_HOST_DEVICE   arithmetic: runs anywhere
+//   KVC_DEVICE        parts of kernels, written for a Thread: the GPU's (device_thread.cuh) or, in tests, the
+//                     CPU's (tests/runtime/kernels/cuda/emulated_thread.h)
+#pragma once
+
+#ifdef __CUDACC__
+#define KVC_HOST_DEVICE __host__ __device__ __forceinline__
+#define KVC_DEVICE __device__ __forceinline__
+#define KVC_UNROLL _Pragma("unroll")
+#else
+#define KVC_HOST_DEVICE inline
+#define KVC_DEVICE inline
+#define KVC_UNROLL
+#endif

@@ -1,0 +1,94 @@
+// Rows of a KV store in GPU memory: laid out as runtime/kernels/kv_rows.h says, or as 8-bit floats.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/kernels/cuda/device_numbers.h"
+#include "runtime/kernels/cuda/device_qualifiers.h"
+
+namespace kvc {
+
+enum class DeviceElement { kBFloat16, kFloat16, kFloat8, kInt8, kInt4 };
+
+constexpr int kScaledRows = 32;  // kQuantisedRows of kv_rows.h
+constexpr int kScaledChannels =
+    32;  // its quantised_group: GPU kernels take head widths that 32 divides
+
+// The rows of each sequence, `width` numbers each, in blocks of `block_rows`: row i of sequence s is row
+// i % block_rows of blocks[s * max_blocks + i / block_rows].
+//   bfloat16, float16  numbers
+//   float8             numbers, times `scale`
+//   int8, int4         codes with their scales and minima (kv_rows.h), per row or per channel
+struct DeviceRows {
+  const void* const* blocks = nullptr;  // in GPU memory, as what they point to; 16-byte aligned
+  std::int64_t max_blocks = 0;
+  int block_rows = 0;  // per channel: a multiple of kScaledRows
+  int width = 0;
+  DeviceElement element = DeviceElement::kBFloat16;
+  bool per_channel = false;  // int8 and int4: scales of 32 rows' channels, otherwise of a row's 32
+  float scale = 1;           // float8
+};
+
+KVC_HOST_DEVICE bool is_coded(DeviceElement element) { return element >= DeviceElement::kInt8; }
+
+// Bytes of `count` channels of one row, without scales.
+KVC_HOST_DEVICE int channel_bytes(DeviceElement element, int count) {
+  switch (element) {
+    case DeviceElement::kInt4:
+      return count / 2;
+    case DeviceElement::kInt8:
+    case DeviceElement::kFloat8:
+      return count;
+    default:
+      return 2 * count;
+  }
+}
+
+// Where one row's channels from `channel` on lie, a multiple of 32.
+struct RowPlace {
+  const std::uint8_t* channels;
+  const std::uint8_t* scales;  // per row: [.., 2] scale and minimum; per channel: scales
+  int minimum_offset;          // bytes from a scale to its minimum
+};
+
+KVC_HOST_DEVICE RowPlace row_place(const DeviceRows& rows, std::int64_t sequence, int row,
+                                   int channel) {
+  const auto* block = static_cast<const std::uint8_t*>(
+      rows.blocks[sequence * rows.max_blocks + row / rows.block_rows]);
+  const int in_block = row % rows.block_rows;
+  const int code_bytes = channel_bytes(rows.element, rows.width);
+  const int from = channel_bytes(rows.element, channel);
+  if (!is_coded(rows.element)) {
+    return {block + static_cast<std::int64_t>(in_block) * code_bytes + from, nullptr, 0};
+  }
+  if (!rows.per_channel) {
+    const std::int64_t row_bytes = code_bytes + rows.width / kScaledChannels * 4;
+    const std::uint8_t* codes = block + in_block * row_bytes;
+    return {codes + from, codes + code_bytes + channel / kScaledChannels * 4, 2};
+  }
+  const std::int64_t group_bytes =
+      static_cast<std::int64_t>(kScaledRows) * code_bytes + rows.width * 4;
+  const std::uint8_t* group = block + in_block / kScaledRows * group_bytes;
+  return {group + in_block % kScaledRows * static_cast<std::int64_t>(code_bytes) + from,
+          group + static_cast<std::int64_t>(kScaledRows) * code_bytes + 2 * channel,
+          2 * rows.width};
+}
+
+// The codes of channels `channel` .. `channel` + 3, a multiple of 4, one a byte. `codes`: those of a row from
+// a multiple of 32 channels on, 4-byte aligned.
+KVC_HOST_DEVICE std::uint32_t four_codes(DeviceElement element, const std::uint8_t* codes,
+                                         int channel) {
+  if (element != DeviceElement::kInt4) {
+    return *reinterpret_cast<const std::uint32_t*>(codes + channel);
+  }
+  const int in_group = channel % kScaledChannels;
+  const std::uint8_t* half = codes + channel / kScaledChannels * (kScaledChannels / 2);
+  const std::uint32_t both = *reinterpret_cast<const std::uint32_t*>(half + in_group % 16);
+  return (in_group >= 16 ? both >> 4 : both) & 0x0F0F0F0Fu;
+}
+
+KVC_HOST_DEVICE float dequantise(std::uint32_t code, float scale, float minimum) {
+  return minimum + scale * static_cast<float>(code);
+}
+
+}  // namespace kvc
