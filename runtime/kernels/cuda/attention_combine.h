@@ -12,7 +12,7 @@ namespace kvc {
 // -infinity and sum 0; its output is not read.
 struct DevicePartials {
   float* max = nullptr;  // [num_sequences, num_parts, num_heads]
-  float* sum = nullptr;  // likewise: of exp(score - max)
+  float* sum = nullptr;  // likewise: of exp(score - max); null: ones
   float* output =
       nullptr;  // [num_sequences, num_parts, num_heads, width]: of exp(score - max) * value
   int num_parts = 0;
@@ -32,8 +32,8 @@ struct CombinePartials {
   float* log_sum = nullptr;  // [num_sequences, num_heads] log of the sum of exp(score), or null
 };
 
-// A combined softmax is itself a source of one part: max log_sum, sum ones, output output_float.
-// So segments whose values were summed in different ranks join once their outputs are values.
+// What it makes is itself a source, of one part: max log_sum, no sum, output output_float. So join segments whose
+// values were summed in different ranks, once their outputs are values.
 LaunchError combine_partials_cuda(const CombinePartials& params, void* stream);
 
 }  // namespace kvc

@@ -16,7 +16,7 @@ KVC_DEVICE void combine_partials_body(const CombinePartials& params, Thread& thr
     for (int part = 0; part < source.num_parts; ++part) {
       const std::int64_t row =
           (static_cast<std::int64_t>(sequence) * source.num_parts + part) * params.num_heads + head;
-      combine_softmax(total, {source.max[row], source.sum[row]});
+      combine_softmax(total, {source.max[row], source.sum == nullptr ? 1.0f : source.sum[row]});
     }
   }
   const std::int64_t to = static_cast<std::int64_t>(sequence) * params.num_heads + head;

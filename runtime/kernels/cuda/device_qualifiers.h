@@ -8,9 +8,16 @@
 #ifdef __CUDACC__
 #define KVC_HOST_DEVICE __host__ __device__ __forceinline__
 #define KVC_DEVICE __device__ __forceinline__
-#define KVC_UNROLL _Pragma("unroll")
 #else
 #define KVC_HOST_DEVICE inline
 #define KVC_DEVICE inline
+#endif
+
+// Before a loop whose counter must be known to the compiler, as registers have no index.
+#ifdef __CUDA_ARCH__
+#define KVC_UNROLL _Pragma("unroll")
+#define KVC_UNROLL_BY_4 _Pragma("unroll 4")
+#else
 #define KVC_UNROLL
+#define KVC_UNROLL_BY_4
 #endif

@@ -22,7 +22,7 @@ constexpr int kScaledChannels =
 struct DeviceRows {
   const void* const* blocks = nullptr;  // in GPU memory, as what they point to; 16-byte aligned
   std::int64_t max_blocks = 0;
-  int block_rows = 0;  // per channel: a multiple of kScaledRows
+  int block_rows = 0;  // a multiple of kScaledRows
   int width = 0;
   DeviceElement element = DeviceElement::kBFloat16;
   bool per_channel = false;  // int8 and int4: scales of 32 rows' channels, otherwise of a row's 32
@@ -72,6 +72,12 @@ KVC_HOST_DEVICE RowPlace row_place(const DeviceRows& rows, std::int64_t sequence
   return {group + in_block % kScaledRows * static_cast<std::int64_t>(code_bytes) + from,
           group + static_cast<std::int64_t>(kScaledRows) * code_bytes + 2 * channel,
           2 * rows.width};
+}
+
+// From one row of a tile of kScaledRows rows (from a multiple of that on) to the next.
+KVC_HOST_DEVICE std::int64_t row_stride(const DeviceRows& rows) {
+  const bool beside = is_coded(rows.element) && !rows.per_channel;
+  return channel_bytes(rows.element, rows.width) + (beside ? rows.width / kScaledChannels * 4 : 0);
 }
 
 // The codes of channels `channel` .. `channel` + 3, a multiple of 4, one a byte. `codes`: those of a row from

@@ -9,6 +9,15 @@
 
 namespace kvc {
 
+// Dynamic shared memory that a block of the current device may have.
+inline int max_shared_bytes() {
+  int device = 0, bytes = 48 * 1024;
+  if (cudaGetDevice(&device) == cudaSuccess) {
+    (void)cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
+  return bytes;
+}
+
 // Launches kernel(params) with `shared_bytes` of dynamic shared memory; what went wrong, or empty.
 template <class Params>
 LaunchError launch(const char* name, void (*kernel)(Params), dim3 grid, int threads,

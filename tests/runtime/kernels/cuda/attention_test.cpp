@@ -1,0 +1,34 @@
+// Attention kernels of the GPU, their own source run on the CPU, against the references.
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "tests/runtime/kernels/cuda/emulated_backend.h"
+#include "tests/runtime/kernels/cuda/kernel_cases.h"
+
+namespace kvc::testing {
+
+void PrintTo(const KernelCase& kernel_case, std::ostream* to) { *to << kernel_case.name; }
+
+namespace {
+
+class CudaAttention : public ::testing::TestWithParam<KernelCase> {};
+
+TEST_P(CudaAttention, MatchesReferenceInAnyOrderOfThreads) {
+  for (const ThreadOrder order : {ThreadOrder::kForward, ThreadOrder::kBackward}) {
+    EmulatedBackend backend(order);
+    EXPECT_EQ(GetParam().run(backend), "");
+  }
+}
+
+std::string name_of(const ::testing::TestParamInfo<KernelCase>& info) { return info.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Dense, CudaAttention,
+                         ::testing::ValuesIn(dense_attention_cases(CaseSize::kSmall)), name_of);
+INSTANTIATE_TEST_SUITE_P(Fused, CudaAttention,
+                         ::testing::ValuesIn(fused_attention_cases(CaseSize::kSmall)), name_of);
+
+}  // namespace
+}  // namespace kvc::testing

@@ -1,0 +1,243 @@
+#include "tests/runtime/kernels/cuda/emulated_thread.h"
+
+#include <ucontext.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace kvc::testing {
+namespace {
+
+constexpr std::size_t kStackBytes = 256 * 1024;
+
+struct Barrier {
+  int size = 0, arrived = 0, generation = 0;
+};
+
+}  // namespace
+
+// The fibers of one block at a time.
+class BlockEmulator {
+ public:
+  BlockEmulator(GridShape grid, int threads, std::size_t shared_bytes, ThreadOrder order,
+                const std::function<void(EmulatedThread&)>& kernel)
+      : grid_(grid),
+        order_(order),
+        kernel_(kernel),
+        warps_(static_cast<std::size_t>(threads / 32)) {
+    if (threads % 32 != 0) {
+      throw std::runtime_error("threads come in warps of 32");
+    }
+    shared_.resize(shared_bytes / sizeof(Vector) + 1);
+    fibers_.resize(static_cast<std::size_t>(threads));
+    all_.size = threads;
+    for (Warp& warp : warps_) {
+      warp.barrier.size = 32;
+    }
+  }
+
+  void run(GridShape block) {
+    block_ = block;
+    std::memset(shared_.data(), 0xFF, shared_.size() * sizeof(Vector));
+    threads_.clear();
+    for (std::size_t i = 0; i < fibers_.size(); ++i) {
+      threads_.emplace_back(*this, static_cast<int>(i));
+      start(i);
+    }
+    for (std::size_t left = fibers_.size(); left > 0;) {
+      const std::size_t before = steps_;
+      for (std::size_t i = 0; i < fibers_.size(); ++i) {
+        left -= step(order_ == ThreadOrder::kForward ? i : fibers_.size() - 1 - i) ? 1 : 0;
+      }
+      if (steps_ == before) {
+        throw std::runtime_error(std::to_string(left) +
+                                 " threads wait at a barrier that others do not reach");
+      }
+    }
+    if (!error_.empty()) {
+      throw std::runtime_error(error_);
+    }
+  }
+
+  void wait_at(Barrier& barrier) {
+    if (++barrier.arrived == barrier.size) {
+      barrier.arrived = 0;
+      ++barrier.generation;
+      return;
+    }
+    Fiber& fiber = fibers_[current_];
+    fiber.barrier = &barrier;
+    fiber.generation = barrier.generation;
+    swapcontext(&fiber.context, &scheduler_);
+  }
+
+  void fail(const std::string& error) { error_ = error; }
+
+ private:
+  friend class EmulatedThread;
+  struct alignas(16) Vector {
+    std::uint8_t bytes[16];
+  };
+  struct Fiber {
+    ucontext_t context;
+    std::unique_ptr<std::uint8_t[]> stack = std::make_unique<std::uint8_t[]>(kStackBytes);
+    const Barrier* barrier = nullptr;  // that it waits at
+    int generation = 0;
+    bool running = false;
+  };
+  struct Warp {
+    Barrier barrier;
+    EmulatedThread::Words words[32];
+    const void* rows[32];
+    float numbers[32];
+  };
+
+  // One word of a context's argument cannot hold a pointer; fibers find theirs here.
+  static BlockEmulator*& active() {
+    static thread_local BlockEmulator* emulator = nullptr;
+    return emulator;
+  }
+  static void enter() {
+    BlockEmulator& self = *active();
+    const std::size_t index = self.current_;
+    self.kernel_(self.threads_[index]);
+    self.fibers_[index].running = false;
+  }
+
+  void start(std::size_t index) {
+    Fiber& fiber = fibers_[index];
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_size = kStackBytes;
+    fiber.context.uc_link = &scheduler_;
+    makecontext(&fiber.context, &BlockEmulator::enter, 0);
+    fiber.barrier = nullptr;
+    fiber.running = true;
+  }
+
+  // Whether the thread has ended.
+  bool step(std::size_t index) {
+    Fiber& fiber = fibers_[index];
+    if (!fiber.running ||
+        (fiber.barrier != nullptr && fiber.barrier->generation == fiber.generation)) {
+      return false;
+    }
+    ++steps_;
+    fiber.barrier = nullptr;
+    current_ = index;
+    active() = this;
+    swapcontext(&scheduler_, &fiber.context);
+    return !fiber.running;
+  }
+
+  GridShape grid_, block_;
+  ThreadOrder order_;
+  const std::function<void(EmulatedThread&)>& kernel_;
+  std::vector<Vector> shared_;
+  std::vector<Fiber> fibers_;
+  std::vector<EmulatedThread> threads_;
+  std::vector<Warp> warps_;
+  Barrier all_;
+  ucontext_t scheduler_;
+  std::size_t current_ = 0, steps_ = 0;
+  std::string error_;
+};
+
+int EmulatedThread::count() const { return block_->all_.size; }
+int EmulatedThread::block_x() const { return block_->block_.x; }
+int EmulatedThread::block_y() const { return block_->block_.y; }
+int EmulatedThread::block_z() const { return block_->block_.z; }
+int EmulatedThread::grid_x() const { return block_->grid_.x; }
+std::uint8_t* EmulatedThread::shared() const { return block_->shared_.data()->bytes; }
+
+void EmulatedThread::sync() { block_->wait_at(block_->all_); }
+void EmulatedThread::sync_warp() {
+  block_->wait_at(block_->warps_[static_cast<std::size_t>(warp())].barrier);
+}
+
+float EmulatedThread::shuffle(float x, int from) {
+  auto& numbers = block_->warps_[static_cast<std::size_t>(warp())].numbers;
+  numbers[lane()] = x;
+  sync_warp();
+  const float result = numbers[from];
+  sync_warp();
+  return result;
+}
+
+const EmulatedThread::Words* EmulatedThread::exchange(const Words& words) {
+  auto& all = block_->warps_[static_cast<std::size_t>(warp())].words;
+  all[lane()] = words;
+  sync_warp();
+  return all;
+}
+
+std::uint32_t EmulatedThread::transpose(std::uint32_t m) {
+  const Words* all = exchange({m, 0, 0, 0, 0, 0});
+  // Column lane / 4, rows 2 (lane % 4) and the next.
+  const int row = 2 * (lane() % 4), column = lane() / 4;
+  std::uint32_t t = 0;
+  for (int i = 0; i < 2; ++i) {
+    const std::uint32_t word = all[(row + i) * 4 + column / 2].word[0];
+    t |= (word >> (16 * (column % 2)) & 0xFFFF) << (16 * i);
+  }
+  sync_warp();
+  return t;
+}
+
+void EmulatedThread::load(std::uint32_t (&m)[4], const void* row, bool transposed) {
+  if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0) {
+    block_->fail("a matrix's row is not 16-byte aligned");
+  }
+  auto& rows = block_->warps_[static_cast<std::size_t>(warp())].rows;
+  rows[lane()] = row;
+  sync_warp();
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    std::uint16_t pair[2];
+    for (int i = 0; i < 2; ++i) {
+      const int along = 2 * (lane() % 4) + i, across = lane() / 4;
+      const int r = transposed ? along : across, c = transposed ? across : along;
+      std::memcpy(&pair[i], static_cast<const std::uint8_t*>(rows[8 * matrix + r]) + 2 * c, 2);
+    }
+    m[matrix] = pair[0] | static_cast<std::uint32_t>(pair[1]) << 16;
+  }
+  sync_warp();
+}
+
+void EmulatedThread::check_copy(const Copy& copy) const {
+  const auto to = reinterpret_cast<std::uintptr_t>(copy.to);
+  const auto from = reinterpret_cast<std::uintptr_t>(copy.from);
+  const auto bytes = static_cast<std::uintptr_t>(copy.bytes);
+  if (to % bytes != 0 || from % bytes != 0) {
+    block_->fail("an asynchronous copy is not aligned to its size");
+  }
+}
+
+void EmulatedThread::commit() { groups_.push_back(std::exchange(pending_, {})); }
+
+void EmulatedThread::finish_copies(std::size_t most_groups) {
+  while (groups_.size() > most_groups) {
+    for (const Copy& copy : groups_.front()) {
+      if (copy.from == nullptr) {
+        std::memset(copy.to, 0, static_cast<std::size_t>(copy.bytes));
+      } else {
+        std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
+      }
+    }
+    groups_.erase(groups_.begin());
+  }
+}
+
+void run_grid(GridShape grid, int threads, std::size_t shared_bytes, ThreadOrder order,
+              const std::function<void(EmulatedThread&)>& kernel) {
+  BlockEmulator emulator(grid, threads, shared_bytes, order, kernel);
+  for (int z = 0; z < grid.z; ++z) {
+    for (int y = 0; y < grid.y; ++y) {
+      for (int x = 0; x < grid.x; ++x) {
+        emulator.run({x, y, z});
+      }
+    }
+  }
+}
+
+}  // namespace kvc::testing

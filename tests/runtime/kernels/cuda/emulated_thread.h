@@ -1,0 +1,108 @@
+// CUDA kernels on the CPU: every thread of a block is a fiber, so that a kernel's own source runs, with its
+// barriers, shuffles, asynchronous copies and tensor-core products, without a GPU.
+//
+// It is stricter than a GPU: shared memory starts as numbers that are none, an asynchronous copy happens only
+// when wait() demands it, and between barriers threads run one after the other, in an order that tests vary. A
+// missing barrier or wait then shows as a wrong result, a barrier that not all threads reach as an exception.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "runtime/kernels/cuda/device_numbers.h"
+
+namespace kvc::testing {
+
+class BlockEmulator;
+
+struct GridShape {
+  int x = 1, y = 1, z = 1;
+};
+
+// The functions of DeviceThread (runtime/kernels/cuda/device_thread.cuh), which says what they do.
+class EmulatedThread {
+ public:
+  EmulatedThread(BlockEmulator& block, int index) : block_(&block), index_(index) {}
+
+  int index() const { return index_; }
+  int count() const;
+  int block_x() const;
+  int block_y() const;
+  int block_z() const;
+  int grid_x() const;
+  int warp() const { return index_ / 32; }
+  int lane() const { return index_ % 32; }
+  std::uint8_t* shared() const;
+
+  void sync();
+  void sync_warp();
+  float shuffle_xor(float x, int lanes) { return shuffle(x, lane() ^ lanes); }
+  float shuffle(float x, int lane);
+
+  template <int kBytes>
+  void copy_async(void* shared, const void* global, bool valid) {
+    pending_.push_back({shared, valid ? global : nullptr, kBytes});
+    check_copy(pending_.back());
+  }
+  void commit();
+  template <int kGroups>
+  void wait() {
+    finish_copies(kGroups);
+  }
+
+  template <class T>
+  void multiply_add(T, float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+    const Words* all = exchange({a[0], a[1], a[2], a[3], b[0], b[1]});
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane() / 4 + 8 * (i / 2), column = 2 * (lane() % 4) + i % 2;
+      for (int k = 0; k < 16; ++k) {
+        const Words& of_row = all[row % 8 * 4 + k % 8 / 2];
+        const Words& of_column = all[column * 4 + k % 8 / 2];
+        c[i] += half<T>(of_row.word[row / 8 + 2 * (k / 8)], k % 2) *
+                half<T>(of_column.word[4 + k / 8], k % 2);
+      }
+    }
+    sync_warp();
+  }
+  void load_matrices(std::uint32_t (&m)[4], const void* row) { load(m, row, false); }
+  void load_matrices_transposed(std::uint32_t (&m)[4], const void* row) { load(m, row, true); }
+  std::uint32_t transpose(std::uint32_t m);
+
+ private:
+  friend class BlockEmulator;
+  struct Words {
+    std::uint32_t word[6];
+  };
+  struct Copy {
+    void* to;
+    const void* from;  // null: zeros
+    int bytes;
+  };
+
+  template <class T>
+  static float half(std::uint32_t word, int index) {
+    return to_float(T{static_cast<std::uint16_t>(word >> (16 * index))});
+  }
+  // Every lane of the warp gives its words; those of all lanes, valid until the warp's next barrier.
+  const Words* exchange(const Words& words);
+  void load(std::uint32_t (&m)[4], const void* row, bool transposed);
+  void check_copy(const Copy& copy) const;
+  void finish_copies(std::size_t most_groups);
+
+  BlockEmulator* block_;
+  int index_;
+  std::vector<Copy> pending_;
+  std::vector<std::vector<Copy>> groups_;
+};
+
+enum class ThreadOrder { kForward, kBackward };
+
+// Runs kernel(thread) for all threads of all blocks, one block after the other. Throws std::runtime_error where
+// threads wait for one another for ever or copies are misaligned.
+void run_grid(GridShape grid, int threads, std::size_t shared_bytes, ThreadOrder order,
+              const std::function<void(EmulatedThread&)>& kernel);
+
+}  // namespace kvc::testing
