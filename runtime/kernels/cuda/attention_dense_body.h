@@ -165,7 +165,7 @@ template <class T, int kHeadDim, int kQueryTiles, int kSources, bool kCodes, cla
 KVC_DEVICE void dense_attention_body(const DenseAttention& params, Thread& thread) {
   using Shared = DenseShared<kHeadDim, kSources, kCodes>;
   const int sequence = thread.block_z(), warps = thread.count() / 32;
-  const RowRange range =
+  const PartRange range =
       split_rows(params.first_rows == nullptr ? 0 : params.first_rows[sequence],
                  params.num_rows[sequence], kTileRows, params.partials.num_parts, thread.block_x());
   std::uint8_t* ring = thread.shared() + thread.warp() * Shared::kWarpBytes;

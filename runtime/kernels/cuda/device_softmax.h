@@ -50,10 +50,10 @@ KVC_HOST_DEVICE SoftmaxFactors combine_softmax(SoftmaxState& total, const Softma
 
 // Rows of one part where `count` rows in tiles of `tile` are shared by `parts` blocks: whole tiles, as evenly as
 // may be, the first parts one tile more. Parts may be empty.
-struct RowRange {
+struct PartRange {
   int first, last;
 };
-KVC_HOST_DEVICE RowRange split_rows(int first_row, int num_rows, int tile, int parts, int part) {
+KVC_HOST_DEVICE PartRange split_rows(int first_row, int num_rows, int tile, int parts, int part) {
   const int begin_tile = first_row / tile, tiles = (num_rows + tile - 1) / tile - begin_tile;
   const int most = tiles > 0 ? tiles : 0, each = most / parts, more = most % parts;
   const int first = begin_tile + part * each + (part < more ? part : more);

@@ -28,15 +28,23 @@ struct DenseShape {
 };
 
 std::string name_of(const DenseShape& shape) {
-  std::string name = element_name(shape.store) +
-                     (shape.store == shape.element ? "" : "_in_" + element_name(shape.element)) +
-                     "_" + std::to_string(shape.num_heads) + "_on_" +
-                     std::to_string(shape.num_kv_heads) + "x" + std::to_string(shape.head_dim) +
-                     "_rows";
-  for (const int rows : shape.num_rows) {
-    name += "_" + std::to_string(rows);
+  std::string name = element_name(shape.store);
+  const auto add = [&](const char* word, int number) {
+    name += word;
+    name += std::to_string(number);
+  };
+  if (shape.store != shape.element) {
+    name += "_in_";
+    name += element_name(shape.element);
   }
-  name += "_in_" + std::to_string(shape.num_parts);
+  add("_", shape.num_heads);
+  add("_on_", shape.num_kv_heads);
+  add("x", shape.head_dim);
+  name += "_rows";
+  for (const int rows : shape.num_rows) {
+    add("_", rows);
+  }
+  add("_in_", shape.num_parts);
   name += shape.raw_key ? "_raw" : "";
   name += shape.interleaved ? "_interleaved" : "";
   name += shape.rotated >= 0 ? "_partly_rotated" : "";
