@@ -17,17 +17,18 @@ struct CodeTileShape {
   static constexpr int kBytes = kScales + 4 * kHeadDim;  // per row and per channel alike
 };
 
-// Copies channels channel .. channel + kHeadDim - 1 of a tile's rows, zeros for rows from `count` on.
+// Copies channels channel .. channel + kHeadDim - 1 of a tile's rows; zeros for rows from `count` on and for
+// channels from `width` on, a multiple of 8.
 template <int kHeadDim, class Thread>
 KVC_DEVICE void copy_numbers(Thread& thread, const DeviceRows& rows, int sequence, int tile,
-                             int channel, int count, std::uint16_t* to) {
+                             int channel, int count, std::uint16_t* to, int width = kHeadDim) {
   constexpr int kPieces = kHeadDim / 8;
   const RowPlace place = row_place(rows, sequence, tile * kTileRows, channel);
   const std::int64_t stride = row_stride(rows);
   KVC_UNROLL_BY_4
   for (int i = 0; i < kPieces; ++i) {
     const int piece = i * 32 + thread.lane(), row = piece / kPieces, at = piece % kPieces;
-    const bool valid = row < count;
+    const bool valid = row < count && 8 * at < width;
     thread.template copy_async<16>(to + row * (kHeadDim + kPadding) + 8 * at,
                                    place.channels + (valid ? row * stride + 16 * at : 0), valid);
   }

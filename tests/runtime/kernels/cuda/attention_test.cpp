@@ -29,6 +29,10 @@ INSTANTIATE_TEST_SUITE_P(Dense, CudaAttention,
                          ::testing::ValuesIn(dense_attention_cases(CaseSize::kSmall)), name_of);
 INSTANTIATE_TEST_SUITE_P(Fused, CudaAttention,
                          ::testing::ValuesIn(fused_attention_cases(CaseSize::kSmall)), name_of);
+INSTANTIATE_TEST_SUITE_P(Latent, CudaAttention,
+                         ::testing::ValuesIn(latent_attention_cases(CaseSize::kSmall)), name_of);
+INSTANTIATE_TEST_SUITE_P(Coded, CudaAttention,
+                         ::testing::ValuesIn(coded_attention_cases(CaseSize::kSmall)), name_of);
 
 }  // namespace
 }  // namespace kvc::testing

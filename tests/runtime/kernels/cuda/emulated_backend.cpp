@@ -5,6 +5,7 @@
 
 #include "runtime/kernels/cuda/attention_combine_body.h"
 #include "runtime/kernels/cuda/attention_dense_body.h"
+#include "tests/runtime/kernels/cuda/emulated_rank.h"
 
 namespace kvc::testing {
 namespace {
@@ -90,5 +91,8 @@ void EmulatedBackend::run(const CombinePartials& params) {
   run_grid({params.num_heads, params.num_sequences, chunks}, 32, 16, order_,
            [&](EmulatedThread& thread) { combine_partials_body(params, thread); });
 }
+
+void EmulatedBackend::run(const RankAttention& params) { emulate_rank_attention(params, order_); }
+void EmulatedBackend::run(const ProjectValues& params) { emulate_project_values(params, order_); }
 
 }  // namespace kvc::testing

@@ -20,6 +20,8 @@ class EmulatedBackend : public KernelBackend {
 
   void run(const DenseAttention& params) override;
   void run(const CombinePartials& params) override;
+  void run(const RankAttention& params) override;
+  void run(const ProjectValues& params) override;
 
  private:
   ThreadOrder order_;

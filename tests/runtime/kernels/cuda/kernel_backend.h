@@ -10,6 +10,7 @@
 
 #include "runtime/kernels/cuda/attention_combine.h"
 #include "runtime/kernels/cuda/attention_dense.h"
+#include "runtime/kernels/cuda/attention_rank.h"
 
 namespace kvc::testing {
 
@@ -25,6 +26,8 @@ class KernelBackend {
   // Throws std::runtime_error where a launch fails.
   virtual void run(const DenseAttention& params) = 0;
   virtual void run(const CombinePartials& params) = 0;
+  virtual void run(const RankAttention& params) = 0;  // both launches
+  virtual void run(const ProjectValues& params) = 0;
 
   template <class T>
   T* upload(const std::vector<T>& numbers) {

@@ -1,0 +1,48 @@
+// Grid: (channels, as many as a block has warps; KV head; sequence). A warp makes one channel of all query heads
+// of a KV head from one read of its row of the projection.
+#pragma once
+
+#include "runtime/kernels/cuda/attention_rank.h"
+
+namespace kvc {
+
+template <class T, class Thread>
+KVC_DEVICE void project_values_body(const ProjectValues& params, Thread& thread) {
+  constexpr int kHeads = 8;  // that are summed together
+  const int warps = thread.count() / 32, kv_head = thread.block_y(), lane = thread.lane();
+  const int channel = thread.block_x() * warps + thread.warp();
+  if (channel >= params.head_dim) {
+    return;  // no barrier of the block follows
+  }
+  const int group = params.num_heads / params.num_kv_heads;
+  const std::int64_t row = static_cast<std::int64_t>(kv_head) * params.head_dim + channel;
+  const T* projection = static_cast<const T*>(params.projection) + row * params.rank_stride;
+  const std::int64_t first =
+      static_cast<std::int64_t>(thread.block_z()) * params.num_heads + kv_head * group;
+  for (int head = 0; head < group; head += kHeads) {
+    float sums[kHeads] = {};
+    for (int rank = lane; rank < params.rank; rank += 32) {
+      const float weight = to_float(projection[rank]);
+      KVC_UNROLL
+      for (int i = 0; i < kHeads; ++i) {
+        if (head + i < group) {
+          sums[i] += weight * params.sums[(first + head + i) * params.sums_width + rank];
+        }
+      }
+    }
+    KVC_UNROLL
+    for (int i = 0; i < kHeads; ++i) {
+      KVC_UNROLL
+      for (int lanes = 16; lanes >= 1; lanes /= 2) {
+        sums[i] += thread.shuffle_xor(sums[i], lanes);
+      }
+      if (lane == 0 && head + i < group) {
+        params.output[(first + head + i) * params.head_dim + channel] =
+            sums[i] * (params.scale == nullptr ? 1.0f : params.scale[row]) +
+            (params.offset == nullptr ? 0.0f : params.offset[row]);
+      }
+    }
+  }
+}
+
+}  // namespace kvc

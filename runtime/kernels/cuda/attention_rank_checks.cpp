@@ -1,0 +1,95 @@
+#include <string>
+
+#include "runtime/kernels/cuda/attention_dense.h"
+#include "runtime/kernels/cuda/attention_rank.h"
+
+namespace kvc {
+namespace {
+
+LaunchError check_latents(const RankAttention& params) {
+  const DeviceRows& latents = params.latents;
+  const int step = needs_decoding(latents) ? 32 : 8;
+  for (const int size :
+       {params.key_column, params.key_rank, params.value_column, params.value_rank}) {
+    if (size % step != 0) {
+      return "latent attention: rank or column " + std::to_string(size) +
+             ", expected a multiple of " + std::to_string(step) +
+             "; convert with --rank-multiple 32";
+    }
+  }
+  if (latents.width % step != 0 || params.key_column + params.key_rank > latents.width ||
+      params.value_column + params.value_rank > latents.width) {
+    return "latent attention: columns up to " +
+           std::to_string(params.value_column + params.value_rank) + " of latents of " +
+           std::to_string(latents.width);
+  }
+  if (latents.block_rows <= 0 || latents.block_rows % kScaledRows != 0) {
+    return "latent attention: blocks of " + std::to_string(latents.block_rows) +
+           " rows, expected a multiple of 32";
+  }
+  if (!needs_decoding(latents) && latents.element != params.element) {
+    return "latent attention: latents and query are of different types";
+  }
+  return {};
+}
+
+LaunchError check_codes(const RankAttention& params) {
+  if (params.element != DeviceElement::kFloat16) {
+    return "coded attention: query and projection are float16, in which codes are exact";
+  }
+  if (params.num_blocks <= 0 || params.num_kv_heads % params.num_blocks != 0) {
+    return "coded attention: " + std::to_string(params.num_blocks) + " blocks for " +
+           std::to_string(params.num_kv_heads) + " KV heads";
+  }
+  if (params.stored.pairs.num_pairs != 0) {
+    return "coded attention: codes hold no keys as they are";
+  }
+  return {};
+}
+
+}  // namespace
+
+LaunchError check_rank_attention(const RankAttention& params) {
+  if (params.num_kv_heads <= 0 || params.num_heads % params.num_kv_heads != 0) {
+    return "latent attention: " + std::to_string(params.num_heads) + " query heads on " +
+           std::to_string(params.num_kv_heads) + " KV heads";
+  }
+  if (LaunchError error = params.tiles == nullptr ? check_latents(params) : check_codes(params);
+      !error.empty()) {
+    return error;
+  }
+  switch (params.keys.pairs.num_pairs) {
+    case 16:
+    case 24:
+    case 32:
+    case 48:
+    case 64:
+      break;
+    default:
+      return "latent attention: " + std::to_string(params.keys.pairs.num_pairs) +
+             " rebuilt rotary pairs, expected 16, 24, 32, 48 or 64; pad with pairs of channel -1";
+  }
+  const int rank = params.tiles == nullptr ? params.key_rank : params.most_coefficients;
+  if (params.keys.rank_stride % 32 != 0 || params.keys.rank_stride < rank) {
+    return "latent attention: key projection of " + std::to_string(params.keys.rank_stride) +
+           " columns for rank " + std::to_string(rank) +
+           ", expected that rounded up to a multiple of 32";
+  }
+  const int values = params.tiles == nullptr ? params.value_rank : params.most_coefficients;
+  if (params.sums_width % 32 != 0 || params.sums_width < values) {
+    return "latent attention: sums of " + std::to_string(params.sums_width) + " latents for rank " +
+           std::to_string(values) + ", expected that rounded up to a multiple of 32";
+  }
+  if (params.stored.pairs.num_pairs % 8 != 0) {
+    return "latent attention: " + std::to_string(params.stored.pairs.num_pairs) +
+           " stored rotary pairs, expected a multiple of 8; pad with pairs of channel -1";
+  }
+  if (params.stored.pairs.num_pairs != 0 && params.keys.norm != nullptr) {
+    return "latent attention: keys that are normalised after their bias cannot be latents (pivot "
+           "gauge); "
+           "convert without it";
+  }
+  return {};
+}
+
+}  // namespace kvc
