@@ -23,7 +23,8 @@ Scores scores_of(const ModelConfig& config, const at::Tensor& queries, const at:
   return {capped * config.score_softcap, 1 - capped.square()};
 }
 
-void write_heads(Hdf5Writer& file, const std::string& path, const at::Tensor& tensor) {
+void write_heads(Hdf5Writer& file, const std::string& path, const at::Tensor& sums) {
+  const at::Tensor tensor = sums.cpu();
   KVC_CHECK(at::isfinite(tensor).all().item<bool>(),
             "{}: not finite; does the checkpoint hold NaN or infinity?", path);
   file.dataset(path,
@@ -34,11 +35,13 @@ void write_heads(Hdf5Writer& file, const std::string& path, const at::Tensor& te
 
 }  // namespace
 
-AttentionMetric::AttentionMetric(const ModelConfig& config, const RopeTables& rope, int layer)
+AttentionMetric::AttentionMetric(const ModelConfig& config, const RopeTables& rope, int layer,
+                                 at::Device device)
     : config_(config),
       rope_(rope),
       layer_(layer),
-      key_metric_(at::zeros({config.num_kv_heads, config.head_dim, config.head_dim}, at::kDouble)),
+      key_metric_(at::zeros({config.num_kv_heads, config.head_dim, config.head_dim},
+                            at::TensorOptions(device).dtype(at::kDouble))),
       value_metric_(at::zeros_like(key_metric_)) {}
 
 void AttentionMetric::add(const LayerActivations& activations, std::int64_t sink_tokens) {
@@ -66,13 +69,14 @@ void AttentionMetric::add_head(std::int64_t head, const at::Tensor& queries, con
                                std::int64_t sink_tokens) {
   const std::int64_t num_tokens = keys.size(0), head_dim = config_.head_dim;
   const std::int64_t kv_head = head / (config_.num_heads / config_.num_kv_heads);
-  const at::Tensor chosen = at::arange(kQueryStride - 1, num_tokens, kQueryStride, at::kLong);
+  const at::TensorOptions tokens = keys.options().dtype(at::kLong);
+  const at::Tensor chosen = at::arange(kQueryStride - 1, num_tokens, kQueryStride, tokens);
   if (chosen.numel() == 0) {
     return;
   }
   const at::Tensor query = queries.index_select(0, chosen);
   const Scores scores = scores_of(config_, query, keys);
-  const at::Tensor distance = chosen.unsqueeze(1) - at::arange(num_tokens, at::kLong);
+  const at::Tensor distance = chosen.unsqueeze(1) - at::arange(num_tokens, tokens);
   at::Tensor hidden = distance < 0;
   if (const auto window = attention_rule(config_, layer_).window) {
     hidden = hidden.logical_or(distance >= *window);

@@ -17,7 +17,8 @@ namespace kvc {
 
 class AttentionMetric {
  public:
-  AttentionMetric(const ModelConfig& config, const RopeTables& rope, int layer);
+  AttentionMetric(const ModelConfig& config, const RopeTables& rope, int layer,
+                  at::Device device = at::kCPU);
   // One sequence alone. Its first `sink_tokens` tokens are left out as keys and values; every eighth
   // query stands for eight.
   void add(const LayerActivations& activations, std::int64_t sink_tokens);

@@ -37,15 +37,15 @@ class PreviousLayer {
   at::Tensor rows_;  // [2, num_tokens, kv_dim]
 };
 
-void write_layers(LayerStream& stream, const ModelConfig& config, PreviousLayer& previous,
-                  Hdf5Writer& file) {
+void write_layers(LayerStream& stream, const ModelConfig& config, at::Device device,
+                  PreviousLayer& previous, Hdf5Writer& file) {
   Progress progress("calibrate",
                     static_cast<std::int64_t>(config.num_layers) * stream.num_batches());
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    LayerSums sums(config.hidden_size, config.kv_dim());
+    LayerSums sums(config.hidden_size, config.kv_dim(), device);
     std::optional<PairSums> pair;
     if (layer > 0) {
-      pair.emplace(config.kv_dim());
+      pair.emplace(config.kv_dim(), device);
     }
     std::int64_t first = 0;
     stream.advance(1, [&](const LayerActivations& activations) {
@@ -69,29 +69,31 @@ void write_layers(LayerStream& stream, const ModelConfig& config, PreviousLayer&
 
 }  // namespace
 
-Provenance calibration_provenance(const Checkpoint& checkpoint, const TokenSet& tokens) {
+Provenance calibration_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,
+                                  const ComputePlace& place) {
   Provenance provenance;
   provenance.kind = "calibration";
   provenance.checkpoint_hash = checkpoint.hash();
   provenance.tokens_hash = tokens.hash();
-  provenance.options = {{"compute_dtype", "float32"}};
+  provenance.options = {{"compute_dtype", compute_dtype_name(place)}};
   return provenance;
 }
 
 void calibrate(const Checkpoint& checkpoint, const TokenSet& tokens,
-               const std::filesystem::path& out, bool force) {
+               const std::filesystem::path& out, bool force, const ComputePlace& place) {
   const ModelConfig config = read_checked_model_config(checkpoint);
   OutputFile output(out, force);
   Hdf5Writer file(output.path());
-  write_provenance(file, calibration_provenance(checkpoint, tokens));
+  write_provenance(file, calibration_provenance(checkpoint, tokens, place));
   file.dataset("/num_tokens", std::vector<std::int64_t>{tokens.num_tokens()}, {1});
   LayerStreamOptions stream_options;
+  stream_options.place = place;
   stream_options.batch_tokens = 1;  // every sequence alone
   stream_options.memory_bytes = kMemoryBytes;
   stream_options.spill_directory = output.path().parent_path();
   LayerStream stream(checkpoint, config, tokens, stream_options);
   PreviousLayer previous(tokens.num_tokens(), config.kv_dim(), stream_options.spill_directory);
-  write_layers(stream, config, previous, file);
+  write_layers(stream, config, place.device, previous, file);
   file.close();
   output.commit();
 }

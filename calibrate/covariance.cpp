@@ -46,12 +46,15 @@ void write_run(Hdf5Writer& file, const LayerRun& run, const JointSums& sums) {
 class CovarianceRun {
  public:
   CovarianceRun(const Checkpoint& checkpoint, const ModelConfig& config, const TokenSet& tokens,
-                const CovarianceOptions& options, std::filesystem::path directory)
+                const CovarianceOptions& options, std::filesystem::path directory,
+                const ComputePlace& place)
       : config_(config),
         options_(options),
         directory_(std::move(directory)),
+        device_(place.device),
         num_tokens_(counted_tokens(tokens, options)),
-        stream_(checkpoint, config, tokens, {.batch_tokens = 1, .spill_directory = directory_}),
+        stream_(checkpoint, config, tokens,
+                {.place = place, .batch_tokens = 1, .spill_directory = directory_}),
         progress_("covariance", std::int64_t{config.num_layers} * stream_.num_batches()) {}
 
   void write(Hdf5Writer& file) {
@@ -60,7 +63,7 @@ class CovarianceRun {
       for (int layer = run.first_layer; layer < run.end(); ++layer) {
         add_layer(layer, moment, file);
       }
-      write_run(file, run, moment.sums());
+      write_run(file, run, moment.sums(device_));
     }
   }
 
@@ -68,7 +71,7 @@ class CovarianceRun {
   void add_layer(int layer, JointMoment& moment, Hdf5Writer& file) {
     std::optional<AttentionMetric> metric;
     if (options_.attention) {
-      metric.emplace(config_, stream_.rope(), layer);
+      metric.emplace(config_, stream_.rope(), layer, device_);
     }
     std::int64_t first = 0;
     stream_.advance(1, [&](const LayerActivations& activations) {
@@ -93,6 +96,7 @@ class CovarianceRun {
   const ModelConfig& config_;
   CovarianceOptions options_;
   std::filesystem::path directory_;
+  at::Device device_;
   std::int64_t num_tokens_;
   LayerStream stream_;
   Progress progress_;
@@ -101,12 +105,12 @@ class CovarianceRun {
 }  // namespace
 
 Provenance covariance_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,
-                                 const CovarianceOptions& options) {
+                                 const CovarianceOptions& options, const ComputePlace& place) {
   Provenance provenance;
   provenance.kind = "covariance";
   provenance.checkpoint_hash = checkpoint.hash();
   provenance.tokens_hash = tokens.hash();
-  provenance.options = {{"compute_dtype", "float32"},
+  provenance.options = {{"compute_dtype", compute_dtype_name(place)},
                         {"joint_layers", options.joint.layers_per_group},
                         {"sink_tokens", options.joint.sink_tokens},
                         {"attention", options.attention}};
@@ -114,7 +118,8 @@ Provenance covariance_provenance(const Checkpoint& checkpoint, const TokenSet& t
 }
 
 void covariance(const Checkpoint& checkpoint, const TokenSet& tokens,
-                const CovarianceOptions& options, const std::filesystem::path& out, bool force) {
+                const CovarianceOptions& options, const std::filesystem::path& out, bool force,
+                const ComputePlace& place) {
   const ModelConfig config = read_checked_model_config(checkpoint);
   const std::int64_t num_tokens = counted_tokens(tokens, options);
   KVC_CHECK(num_tokens > 0,
@@ -123,9 +128,10 @@ void covariance(const Checkpoint& checkpoint, const TokenSet& tokens,
             options.joint.sink_tokens);
   OutputFile output(out, force);
   Hdf5Writer file(output.path());
-  write_provenance(file, covariance_provenance(checkpoint, tokens, options));
+  write_provenance(file, covariance_provenance(checkpoint, tokens, options, place));
   file.dataset("/num_tokens", std::vector<std::int64_t>{num_tokens}, {1});
-  CovarianceRun(checkpoint, config, tokens, options, output.path().parent_path()).write(file);
+  CovarianceRun(checkpoint, config, tokens, options, output.path().parent_path(), place)
+      .write(file);
   file.close();
   output.commit();
 }

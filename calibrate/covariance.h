@@ -14,6 +14,7 @@
 #include "core/json.h"
 #include "core/provenance.h"
 #include "core/token_set.h"
+#include "model/compute_place.h"
 #include "model/joint_moment.h"
 
 namespace kvc {
@@ -24,10 +25,11 @@ struct CovarianceOptions {
 };
 
 Provenance covariance_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,
-                                 const CovarianceOptions& options);
+                                 const CovarianceOptions& options, const ComputePlace& place = {});
 // Layer-streamed, every sequence alone, as calibrate() is. Error where no sequence has a token that counts.
 void covariance(const Checkpoint& checkpoint, const TokenSet& tokens,
-                const CovarianceOptions& options, const std::filesystem::path& out, bool force);
+                const CovarianceOptions& options, const std::filesystem::path& out, bool force,
+                const ComputePlace& place = {});
 // Sums of several runs, made with the same options over the same checkpoint.
 void add_covariances(const std::vector<std::filesystem::path>& files,
                      const std::filesystem::path& out, bool force);

@@ -7,10 +7,13 @@
 namespace kvc {
 namespace {
 
-at::Tensor zeros(const std::vector<std::int64_t>& shape) { return at::zeros(shape, at::kDouble); }
+at::Tensor zeros(const std::vector<std::int64_t>& shape, at::Device device) {
+  return at::zeros(shape, at::TensorOptions(device).dtype(at::kDouble));
+}
 
-void write_tensor(Hdf5Writer& file, const std::string& path, const at::Tensor& tensor,
+void write_tensor(Hdf5Writer& file, const std::string& path, const at::Tensor& sums,
                   const std::vector<std::string>& dimensions) {
+  const at::Tensor tensor = sums.cpu();
   file.dataset(path,
                std::span<const double>(tensor.const_data_ptr<double>(),
                                        static_cast<std::size_t>(tensor.numel())),
@@ -31,12 +34,12 @@ at::Tensor cosine_sum(const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
-LayerSums::LayerSums(std::int64_t hidden_size, std::int64_t kv_dim)
-    : gram(zeros({hidden_size, hidden_size})),
-      key_sum(zeros({kv_dim})),
-      value_sum(zeros({kv_dim})),
-      key_second_moment(zeros({kv_dim, kv_dim})),
-      value_second_moment(zeros({kv_dim, kv_dim})) {}
+LayerSums::LayerSums(std::int64_t hidden_size, std::int64_t kv_dim, at::Device device)
+    : gram(zeros({hidden_size, hidden_size}, device)),
+      key_sum(zeros({kv_dim}, device)),
+      value_sum(zeros({kv_dim}, device)),
+      key_second_moment(zeros({kv_dim, kv_dim}, device)),
+      value_second_moment(zeros({kv_dim, kv_dim}, device)) {}
 
 void LayerSums::add(const at::Tensor& hidden, const at::Tensor& key, const at::Tensor& value) {
   const at::Tensor x = hidden.to(at::kDouble), k = key.to(at::kDouble), v = value.to(at::kDouble);
@@ -59,16 +62,17 @@ void LayerSums::write(Hdf5Writer& file, int layer) const {
   write_tensor(file, group + "value_second_moment", value_second_moment, {"channel", "channel"});
 }
 
-PairSums::PairSums(std::int64_t kv_dim)
-    : key_cross(zeros({kv_dim, kv_dim})),
-      value_cross(zeros({kv_dim, kv_dim})),
-      key_cosine_sum(zeros({1})),
-      value_cosine_sum(zeros({1})) {}
+PairSums::PairSums(std::int64_t kv_dim, at::Device device)
+    : key_cross(zeros({kv_dim, kv_dim}, device)),
+      value_cross(zeros({kv_dim, kv_dim}, device)),
+      key_cosine_sum(zeros({1}, device)),
+      value_cosine_sum(zeros({1}, device)) {}
 
 void PairSums::add(const at::Tensor& key, const at::Tensor& value, const at::Tensor& next_key,
                    const at::Tensor& next_value) {
-  const at::Tensor k = key.to(at::kDouble), next_k = next_key.to(at::kDouble);
-  const at::Tensor v = value.to(at::kDouble), next_v = next_value.to(at::kDouble);
+  const auto wide = [&](const at::Tensor& x) { return x.to(key_cross.device(), at::kDouble); };
+  const at::Tensor k = wide(key), next_k = wide(next_key), v = wide(value),
+                   next_v = wide(next_value);
   key_cross.addmm_(k.t(), next_k);
   value_cross.addmm_(v.t(), next_v);
   key_cosine_sum.add_(cosine_sum(k, next_k));

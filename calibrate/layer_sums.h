@@ -10,8 +10,8 @@
 namespace kvc {
 
 struct LayerSums {
-  LayerSums(std::int64_t hidden_size, std::int64_t kv_dim);
-  // Adds one sequence. hidden [num_tokens, hidden_size]; key, value [num_tokens, kv_dim]
+  LayerSums(std::int64_t hidden_size, std::int64_t kv_dim, at::Device device = at::kCPU);
+  // Adds one sequence, on the sums' device. hidden [num_tokens, hidden_size]; key, value [num_tokens, kv_dim]
   void add(const at::Tensor& hidden, const at::Tensor& key, const at::Tensor& value);
   // As /layers/<layer>/...; Error when a sum is not finite.
   void write(Hdf5Writer& file, int layer) const;
@@ -22,8 +22,8 @@ struct LayerSums {
 };
 
 struct PairSums {
-  explicit PairSums(std::int64_t kv_dim);
-  // Adds one sequence: keys and values of a layer and of the next one, each [num_tokens, kv_dim].
+  explicit PairSums(std::int64_t kv_dim, at::Device device = at::kCPU);
+  // Adds one sequence, of any device: keys and values of a layer and of the next one, each [num_tokens, kv_dim].
   void add(const at::Tensor& key, const at::Tensor& value, const at::Tensor& next_key,
            const at::Tensor& next_value);
   // As /pairs/<layer>/...

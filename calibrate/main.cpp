@@ -48,14 +48,15 @@ struct Flags {
   }
 
   void compute(const Checkpoint& checkpoint, const TokenSet& tokens,
-               const std::filesystem::path& out, bool force) const {
+               const std::filesystem::path& out, bool force, const ComputePlace& place) const {
     check();
     if (analysis) {
+      KVC_CHECK_USAGE(place.device.is_cpu(), "--analyze computes on the CPU; leave --device out");
       analyze(checkpoint, tokens, analysis_options, out, force);
     } else if (covariance) {
-      kvc::covariance(checkpoint, tokens, covariance_options, out, force);
+      kvc::covariance(checkpoint, tokens, covariance_options, out, force, place);
     } else {
-      calibrate(checkpoint, tokens, out, force);
+      calibrate(checkpoint, tokens, out, force, place);
     }
   }
 

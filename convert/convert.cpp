@@ -3,11 +3,11 @@
 #include <c10/core/GradMode.h>
 
 #include "convert/methods/methods.h"
-#include "convert/symmetric_eigen.h"
 #include "core/error.h"
 #include "core/output.h"
 #include "core/statistics_file.h"
 #include "model/checkpoint_config.h"
+#include "model/compute_place.h"
 
 namespace kvc {
 namespace {
@@ -63,7 +63,7 @@ std::vector<GroupReport> convert_plan(const Sources& sources, const ConvertInput
   FactorSpill factors(directory);
   ConversionJob job{sources.checkpoint, sources.config,          settings,
                     sources.tokens,     inputs.calibration,      inputs.covariance,
-                    inputs.metric,      sources.fisher,          factor_device(settings.device),
+                    inputs.metric,      sources.fisher,          compute_device(settings.device),
                     directory,          conversion.plan,         factors,
                     conversion.fused,   conversion.distillation, inputs.state,
                     conversion.coded};

@@ -73,7 +73,7 @@ struct ConvertSettings {
   FusionSettings fusion;     // fusedkv and its relatives
   CodedSettings coded;       // method coded
   std::uint64_t seed = 0;
-  std::string device = "cpu";  // "cuda" factorises through cuSOLVER
+  std::string device = "cpu";  // --device: of statistics, factorisation and fits
 };
 Json to_json(const ConvertSettings& settings);
 

@@ -62,8 +62,8 @@ void run_stage(const char* name, const fs::path& artifact, const Provenance& exp
 
 // The statistics of adjacent layers together, where the method needs them.
 void run_joint_stages(const PipelineOptions& options, const Checkpoint& checkpoint,
-                      const TokenSet& tokens, const StatisticsNeeds& needs, const fs::path& work,
-                      ConvertInputs& inputs) {
+                      const TokenSet& tokens, const StatisticsNeeds& needs,
+                      const ComputePlace& place, const fs::path& work, ConvertInputs& inputs) {
   if (needs.joint_layers == 0) {
     return;
   }
@@ -72,13 +72,14 @@ void run_joint_stages(const PipelineOptions& options, const Checkpoint& checkpoi
   inputs.covariance = work / "covariance.h5";
   const CovarianceOptions covariance_options{joint, needs.attention_metric};
   run_stage("covariance", inputs.covariance,
-            covariance_provenance(checkpoint, tokens, covariance_options),
-            [&] { covariance(checkpoint, tokens, covariance_options, inputs.covariance, true); });
+            covariance_provenance(checkpoint, tokens, covariance_options, place), [&] {
+              covariance(checkpoint, tokens, covariance_options, inputs.covariance, true, place);
+            });
   if (needs.gradient_metric) {
     inputs.metric = work / "metric.h5";
     const MetricOptions metric_options{joint, options.settings.seed};
-    run_stage("metric", inputs.metric, metric_provenance(checkpoint, tokens, metric_options),
-              [&] { metric(checkpoint, tokens, metric_options, inputs.metric, true); });
+    run_stage("metric", inputs.metric, metric_provenance(checkpoint, tokens, metric_options, place),
+              [&] { metric(checkpoint, tokens, metric_options, inputs.metric, true, place); });
   }
 }
 
@@ -93,18 +94,20 @@ std::filesystem::path run_stages(const PipelineOptions& options, const Checkpoin
   inputs.out = work / "conversion";
   inputs.state = work / "distillation.safetensors";
   inputs.force = true;
+  const ComputePlace place = statistics_place(settings.device);
   const TokenSet tokens = prepare_tokens(options, checkpoint, config, inputs.tokens);
   if (needs_calibration(settings)) {
     inputs.calibration = work / "calibration.h5";
-    run_stage("calibration", inputs.calibration, calibration_provenance(checkpoint, tokens),
-              [&] { calibrate(checkpoint, tokens, inputs.calibration, true); });
+    run_stage("calibration", inputs.calibration, calibration_provenance(checkpoint, tokens, place),
+              [&] { calibrate(checkpoint, tokens, inputs.calibration, true, place); });
   }
   if (needs_fisher(settings)) {
     inputs.fisher = work / "fisher.h5";
-    run_stage("Fisher information", inputs.fisher, fisher_provenance(checkpoint, tokens),
-              [&] { fisher(checkpoint, tokens, inputs.fisher, true); });
+    run_stage("Fisher information", inputs.fisher, fisher_provenance(checkpoint, tokens, place),
+              [&] { fisher(checkpoint, tokens, inputs.fisher, true, place); });
   }
-  run_joint_stages(options, checkpoint, tokens, statistics_needs(config, settings), work, inputs);
+  run_joint_stages(options, checkpoint, tokens, statistics_needs(config, settings), place, work,
+                   inputs);
   run_stage("conversion", inputs.out / "conversion.h5",
             conversion_provenance(checkpoint, tokens, settings),
             [&] { convert(inputs, settings); });

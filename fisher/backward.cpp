@@ -8,6 +8,12 @@
 namespace kvc {
 namespace {
 
+// a b in float32: 16-bit factors are multiplied exactly and summed in float32.
+at::Tensor float_product(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_cuda() && a.element_size() == 2 ? at::mm(a, b, at::kFloat)
+                                              : a.to(at::kFloat).mm(b.to(at::kFloat));
+}
+
 constexpr std::int64_t kLogitElements = std::int64_t{1}
                                         << 22;  // at a time; memory is a few times that
 
@@ -33,7 +39,7 @@ class GradientAttention : public Attention {
 
  private:
   at::Tensor weight_gradient(const at::Tensor& offset) const {
-    return offset.grad().flatten(1).t().mm(hidden_);
+    return float_product(offset.grad().flatten(1).t(), hidden_);
   }
 
   FullAttention attention_;
@@ -73,7 +79,7 @@ LossGradient loss_gradient(const ModelConfig& config, const ModelWeights& weight
   return scored_gradient(config, weights, hidden_states, num_scored,
                          static_cast<double>(num_scored),
                          [&](const at::Tensor& logits, std::int64_t first) {
-                           return ids.narrow(0, first + 1, logits.size(0));
+                           return ids.narrow(0, first + 1, logits.size(0)).to(logits.device());
                          });
 }
 
@@ -83,9 +89,10 @@ LossGradient sampled_loss_gradient(const ModelConfig& config, const ModelWeights
   return scored_gradient(
       config, weights, hidden_states, hidden_states.size(0), 1.0,
       [&](const at::Tensor& logits, std::int64_t) {
-        const at::Tensor below = logits.to(at::kDouble).softmax(-1).cumsum(-1);
+        // On the CPU: a seed's draw is the same everywhere, and a GPU's cumsum has no fixed order.
+        const at::Tensor below = logits.to(at::kCPU, at::kDouble).softmax(-1).cumsum(-1);
         const at::Tensor drawn = at::rand({logits.size(0), 1}, generator, at::kDouble);
-        return (below < drawn * below.narrow(1, logits.size(1) - 1, 1)).sum(1);
+        return (below < drawn * below.narrow(1, logits.size(1) - 1, 1)).sum(1).to(logits.device());
       });
 }
 

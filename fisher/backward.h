@@ -24,7 +24,9 @@ LossGradient sampled_loss_gradient(const ModelConfig& config, const ModelWeights
                                    const at::Tensor& hidden_states, std::uint64_t seed);
 
 struct LayerGradient {
-  at::Tensor k_proj, v_proj;  // [kv_dim, hidden_size], summed over the sequence's tokens
+  // [kv_dim, hidden_size] float32, summed over the sequence's tokens in float32 whatever the activations'
+  // type
+  at::Tensor k_proj, v_proj;
   at::Tensor hidden;  // [num_tokens, hidden_size], of the layer's input; undefined if not asked for
 };
 // Runs the layer again and back. hidden_states: its input; output_gradient: d loss / d its output.

@@ -39,7 +39,7 @@ std::int64_t BoundaryFile::offset(int boundary, std::int64_t first) const {
 }
 
 void BoundaryFile::write(int boundary, std::int64_t first, const at::Tensor& rows) {
-  const at::Tensor values = rows.to(at::kFloat).contiguous();
+  const at::Tensor values = rows.to(at::kCPU, at::kFloat).contiguous();
   const auto* bytes = static_cast<const char*>(values.const_data_ptr());
   std::int64_t at = offset(boundary, first);
   for (std::size_t left = values.nbytes(); left > 0;) {

@@ -18,8 +18,9 @@ class BoundaryFile {
   BoundaryFile(const BoundaryFile&) = delete;
   BoundaryFile& operator=(const BoundaryFile&) = delete;
 
-  // Rows from token `first` on. rows [num_tokens of a sequence, hidden_size] float32
+  // Rows from token `first` on. rows [num_tokens of a sequence, hidden_size], of any device and float type
   void write(int boundary, std::int64_t first, const at::Tensor& rows);
+  // float32, on the CPU.
   at::Tensor read(int boundary, std::int64_t first, std::int64_t count) const;
 
  private:

@@ -16,10 +16,11 @@ namespace {
 class FisherRun {
  public:
   FisherRun(const Checkpoint& checkpoint, const ModelConfig& config, const TokenSet& tokens,
-            const std::filesystem::path& directory)
+            const std::filesystem::path& directory, const ComputePlace& place)
       : checkpoint_(checkpoint),
         config_(config),
-        stream_(checkpoint, config, tokens, stream_options(directory)),
+        place_(place),
+        stream_(checkpoint, config, tokens, stream_options(directory, place)),
         boundaries_(config.num_layers + 1, tokens.num_tokens(), config.hidden_size, directory),
         progress_("fisher", std::int64_t{2 * config.num_layers + 1} * stream_.num_batches()) {}
 
@@ -34,8 +35,10 @@ class FisherRun {
   }
 
  private:
-  static LayerStreamOptions stream_options(const std::filesystem::path& directory) {
+  static LayerStreamOptions stream_options(const std::filesystem::path& directory,
+                                           const ComputePlace& place) {
     LayerStreamOptions options;
+    options.place = place;
     options.batch_tokens = 1;  // every sequence alone
     options.spill_directory = directory;
     return options;
@@ -62,25 +65,28 @@ class FisherRun {
   }
 
   void differentiate_loss(FisherSums& sums) {
-    const ModelWeights weights = load_model_weights(checkpoint_, config_, at::kFloat);
+    const ModelWeights weights =
+        to_device(load_model_weights(checkpoint_, config_, place_.dtype), place_.device);
     for_each_sequence([&](int index, std::int64_t first) {
       const TokenBatch& batch = stream_.batch(index);
       const LossGradient gradient =
-          loss_gradient(config_, weights, stream_.boundary(index), batch.ids);
+          loss_gradient(config_, weights, place_.take(stream_.boundary(index)), batch.ids);
       sums.add_loss(gradient.loss, batch.ids.size(0) - 1);
       boundaries_.write(config_.num_layers, first, gradient.hidden);
     });
   }
 
   void differentiate_layer(int layer, FisherSums& sums) {
-    const LayerWeights weights = load_layer(checkpoint_, config_, layer, at::kFloat);
-    SquaredGradients squares(config_.kv_dim(), config_.hidden_size);
+    const LayerWeights weights =
+        to_device(load_layer(checkpoint_, config_, layer, place_.dtype), place_.device);
+    SquaredGradients squares(config_.kv_dim(), config_.hidden_size, place_.device);
     for_each_sequence([&](int index, std::int64_t first) {
       const TokenBatch& batch = stream_.batch(index);
       const std::int64_t count = batch.ids.size(0);
       const LayerGradient gradient = layer_gradient(
-          config_, stream_.rope(), weights, layer, boundaries_.read(layer, first, count), batch,
-          boundaries_.read(layer + 1, first, count), /*with_hidden=*/layer > 0);
+          config_, stream_.rope(), weights, layer,
+          place_.take(boundaries_.read(layer, first, count)), batch,
+          place_.take(boundaries_.read(layer + 1, first, count)), /*with_hidden=*/layer > 0);
       squares.add(gradient.k_proj, gradient.v_proj);
       if (layer > 0) {
         boundaries_.write(layer, first, gradient.hidden);
@@ -91,6 +97,7 @@ class FisherRun {
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
+  ComputePlace place_;
   LayerStream stream_;
   BoundaryFile boundaries_;
   Progress progress_;
@@ -98,17 +105,18 @@ class FisherRun {
 
 }  // namespace
 
-Provenance fisher_provenance(const Checkpoint& checkpoint, const TokenSet& tokens) {
+Provenance fisher_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,
+                             const ComputePlace& place) {
   Provenance provenance;
   provenance.kind = "fisher";
   provenance.checkpoint_hash = checkpoint.hash();
   provenance.tokens_hash = tokens.hash();
-  provenance.options["compute_dtype"] = "float32";
+  provenance.options["compute_dtype"] = compute_dtype_name(place);
   return provenance;
 }
 
 void fisher(const Checkpoint& checkpoint, const TokenSet& tokens, const std::filesystem::path& out,
-            bool force) {
+            bool force, const ComputePlace& place) {
   const ModelConfig config = read_checked_model_config(checkpoint);
   for (const auto& sequence : tokens.sequences) {
     KVC_CHECK(sequence.size() >= 2,
@@ -117,9 +125,10 @@ void fisher(const Checkpoint& checkpoint, const TokenSet& tokens, const std::fil
               sequence.size());
   }
   OutputFile output(out, force);
-  const FisherSums sums = FisherRun(checkpoint, config, tokens, output.path().parent_path()).run();
+  const FisherSums sums =
+      FisherRun(checkpoint, config, tokens, output.path().parent_path(), place).run();
   Hdf5Writer file(output.path());
-  write_provenance(file, fisher_provenance(checkpoint, tokens));
+  write_provenance(file, fisher_provenance(checkpoint, tokens, place));
   sums.write(file);
   file.close();
   output.commit();

@@ -20,15 +20,19 @@
 #include "core/provenance.h"
 #include "core/statistics_file.h"
 #include "core/token_set.h"
+#include "model/compute_place.h"
 
 namespace kvc {
 
-Provenance fisher_provenance(const Checkpoint& checkpoint, const TokenSet& tokens);
+Provenance fisher_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,
+                             const ComputePlace& place = {});
 // Layer-streamed: the residual stream at every layer boundary goes to a temporary file beside `out`,
 // weights are visited one layer at a time, forwards and then backwards, so memory does not grow with
-// the number of layers. Every sequence runs alone; float32 throughout, whatever the weights' type.
+// the number of layers. Every sequence runs alone, in `place`'s type whatever the weights' is; gradients of
+// weights are float32 and sums over sequences float64 in either. Scores in bfloat16 lie within 5 % of those
+// in float32.
 void fisher(const Checkpoint& checkpoint, const TokenSet& tokens, const std::filesystem::path& out,
-            bool force);
+            bool force, const ComputePlace& place = {});
 // Sums of several runs over the same checkpoint, equal to one run over all their sequences. The result
 // has no /rms_sum, which cannot be had from the files' own.
 void add_fishers(const std::vector<std::filesystem::path>& files, const std::filesystem::path& out,

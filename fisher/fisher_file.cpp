@@ -9,14 +9,14 @@ namespace kvc {
 namespace {
 
 void copy_rows(const at::Tensor& values, std::int64_t row, std::vector<double>& into) {
-  const at::Tensor flat = values.contiguous();
+  const at::Tensor flat = values.cpu().contiguous();
   std::copy_n(flat.const_data_ptr<double>(), flat.numel(), into.begin() + row * flat.numel());
 }
 
 }  // namespace
 
-SquaredGradients::SquaredGradients(std::int64_t kv_dim, std::int64_t hidden_size)
-    : sum_(at::zeros({2, kv_dim, hidden_size}, at::kDouble)) {}
+SquaredGradients::SquaredGradients(std::int64_t kv_dim, std::int64_t hidden_size, at::Device device)
+    : sum_(at::zeros({2, kv_dim, hidden_size}, at::TensorOptions(device).dtype(at::kDouble))) {}
 
 void SquaredGradients::add(const at::Tensor& k_proj, const at::Tensor& v_proj) {
   const at::Tensor gradient = at::stack({k_proj, v_proj}).to(at::kDouble);

@@ -13,8 +13,8 @@ namespace kvc {
 // Sum over sequences of the squared gradients of one layer's projections.
 class SquaredGradients {
  public:
-  SquaredGradients(std::int64_t kv_dim, std::int64_t hidden_size);
-  // One sequence's gradients, each [kv_dim, hidden_size].
+  SquaredGradients(std::int64_t kv_dim, std::int64_t hidden_size, at::Device device = at::kCPU);
+  // One sequence's gradients, each [kv_dim, hidden_size], on the sums' device.
   void add(const at::Tensor& k_proj, const at::Tensor& v_proj);
   const at::Tensor& sum() const { return sum_; }
   std::int64_t num_sequences() const { return num_sequences_; }

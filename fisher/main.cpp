@@ -34,11 +34,12 @@ int main(int argc, char** argv) {
            "or with --metric that of its cache.",
        .artifact = "fisher.h5",
        .compute =
-           [flags](const auto& checkpoint, const auto& tokens, const auto& out, bool force) {
+           [flags](const auto& checkpoint, const auto& tokens, const auto& out, bool force,
+                   const kvc::ComputePlace& place) {
              if (flags->metric) {
-               kvc::metric(checkpoint, tokens, flags->checked(), out, force);
+               kvc::metric(checkpoint, tokens, flags->checked(), out, force, place);
              } else {
-               kvc::fisher(checkpoint, tokens, out, force);
+               kvc::fisher(checkpoint, tokens, out, force, place);
              }
            },
        .add =

@@ -55,13 +55,16 @@ std::uint64_t label_seed(std::uint64_t seed, const at::Tensor& ids) {
 class MetricRun {
  public:
   MetricRun(const Checkpoint& checkpoint, const ModelConfig& config, const TokenSet& tokens,
-            const MetricOptions& options, std::filesystem::path directory)
+            const MetricOptions& options, std::filesystem::path directory,
+            const ComputePlace& place)
       : checkpoint_(checkpoint),
         config_(config),
         options_(options),
+        place_(place),
         directory_(std::move(directory)),
         halves_(halves_of(tokens, options.joint.sink_tokens)),
-        stream_(checkpoint, config, tokens, {.batch_tokens = 1, .spill_directory = directory_}),
+        stream_(checkpoint, config, tokens,
+                {.place = place, .batch_tokens = 1, .spill_directory = directory_}),
         cached_(config.num_layers, halves_.back().first_cached + halves_.back().num_cached,
                 2 * config.kv_dim(), directory_),
         scored_(config.num_layers + 1, halves_.back().first_scored + halves_.back().num_scored,
@@ -83,7 +86,7 @@ class MetricRun {
       for (int layer = run->end() - 1; layer >= run->first_layer; --layer) {
         differentiate_layer(layer, moment);
       }
-      write(*run, moment.sums());
+      write(*run, moment.sums(place_.device));
     }
     return totals_;
   }
@@ -117,10 +120,12 @@ class MetricRun {
   }
 
   void differentiate_loss() {
-    const ModelWeights weights = load_model_weights(checkpoint_, config_, at::kFloat);
+    const ModelWeights weights =
+        to_device(load_model_weights(checkpoint_, config_, place_.dtype), place_.device);
     for_each_sequence([&](int index, const Halves& half) {
       const LossGradient gradient = sampled_loss_gradient(
-          config_, weights, stream_.boundary(index).narrow(0, half.num_cached, half.num_scored),
+          config_, weights,
+          place_.take(stream_.boundary(index).narrow(0, half.num_cached, half.num_scored)),
           label_seed(options_.seed, stream_.batch(index).ids));
       totals_.loss_sum += gradient.loss;
       scored_.write(config_.num_layers, half.first_scored, gradient.hidden);
@@ -128,7 +133,7 @@ class MetricRun {
   }
 
   CachedRows read_cached(int layer, const Halves& half) const {
-    const at::Tensor rows = cached_.read(layer, half.first_cached, half.num_cached);
+    const at::Tensor rows = place_.take(cached_.read(layer, half.first_cached, half.num_cached));
     const auto heads = [&](std::int64_t part) {
       return rows.narrow(1, part * config_.kv_dim(), config_.kv_dim())
           .unflatten(1, {config_.num_kv_heads, config_.head_dim});
@@ -137,7 +142,8 @@ class MetricRun {
   }
 
   void differentiate_layer(int layer, JointMoment& moment) {
-    const LayerWeights weights = load_layer(checkpoint_, config_, layer, at::kFloat);
+    const LayerWeights weights =
+        to_device(load_layer(checkpoint_, config_, layer, place_.dtype), place_.device);
     const std::int64_t sinks = options_.joint.sink_tokens;
     for_each_sequence([&](int index, const Halves& half) {
       const TokenBatch& all = stream_.batch(index);
@@ -146,8 +152,9 @@ class MetricRun {
                               {half.num_scored}};
       const CacheGradient gradient = cache_gradient(
           config_, stream_.rope(), weights, layer, read_cached(layer, half),
-          scored_.read(layer, half.first_scored, half.num_scored), scored,
-          scored_.read(layer + 1, half.first_scored, half.num_scored), /*with_hidden=*/layer > 0);
+          place_.take(scored_.read(layer, half.first_scored, half.num_scored)), scored,
+          place_.take(scored_.read(layer + 1, half.first_scored, half.num_scored)),
+          /*with_hidden=*/layer > 0);
       const std::int64_t count = half.num_cached - sinks;
       moment.set(layer, half.first_counted, gradient.key.narrow(0, sinks, count).flatten(1),
                  gradient.value.narrow(0, sinks, count).flatten(1));
@@ -160,6 +167,7 @@ class MetricRun {
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
   MetricOptions options_;
+  ComputePlace place_;
   std::filesystem::path directory_;
   std::vector<Halves> halves_;
   LayerStream stream_;
@@ -174,12 +182,12 @@ class MetricRun {
 }  // namespace
 
 Provenance metric_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,
-                             const MetricOptions& options) {
+                             const MetricOptions& options, const ComputePlace& place) {
   Provenance provenance;
   provenance.kind = "metric";
   provenance.checkpoint_hash = checkpoint.hash();
   provenance.tokens_hash = tokens.hash();
-  provenance.options = {{"compute_dtype", "float32"},
+  provenance.options = {{"compute_dtype", compute_dtype_name(place)},
                         {"joint_layers", options.joint.layers_per_group},
                         {"sink_tokens", options.joint.sink_tokens},
                         {"seed", options.seed}};
@@ -187,12 +195,12 @@ Provenance metric_provenance(const Checkpoint& checkpoint, const TokenSet& token
 }
 
 void metric(const Checkpoint& checkpoint, const TokenSet& tokens, const MetricOptions& options,
-            const std::filesystem::path& out, bool force) {
+            const std::filesystem::path& out, bool force, const ComputePlace& place) {
   const ModelConfig config = read_checked_model_config(checkpoint);
   OutputFile output(out, force);
   Hdf5Writer file(output.path());
-  write_provenance(file, metric_provenance(checkpoint, tokens, options));
-  MetricRun run(checkpoint, config, tokens, options, output.path().parent_path());
+  write_provenance(file, metric_provenance(checkpoint, tokens, options, place));
+  MetricRun run(checkpoint, config, tokens, options, output.path().parent_path(), place);
   const MetricTotals totals = run.run([&](const LayerRun& layers, const JointSums& sums) {
     KVC_CHECK(at::isfinite(sums.second_moment).all().item<bool>(),
               "layers {}-{}: their gradients are not finite; does the checkpoint hold NaN or "

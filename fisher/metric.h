@@ -20,6 +20,7 @@
 #include "core/json.h"
 #include "core/provenance.h"
 #include "core/token_set.h"
+#include "model/compute_place.h"
 #include "model/joint_moment.h"
 
 namespace kvc {
@@ -31,11 +32,11 @@ struct MetricOptions {
 };
 
 Provenance metric_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,
-                             const MetricOptions& options);
+                             const MetricOptions& options, const ComputePlace& place = {});
 // Layer-streamed, every sequence alone, as fisher() is. Error where a sequence's first half holds nothing
 // behind the sinks.
 void metric(const Checkpoint& checkpoint, const TokenSet& tokens, const MetricOptions& options,
-            const std::filesystem::path& out, bool force);
+            const std::filesystem::path& out, bool force, const ComputePlace& place = {});
 // Sums of several runs, made with the same options over the same checkpoint.
 void add_metrics(const std::vector<std::filesystem::path>& files, const std::filesystem::path& out,
                  bool force);

@@ -68,8 +68,9 @@ at::Tensor blocked_attention(const at::Tensor& query, const at::Tensor& key,
   for (std::int64_t begin = first_query; begin < seq_len; begin += kQueriesPerBlock) {
     const std::int64_t end = std::min(begin + kQueriesPerBlock, seq_len);
     const std::int64_t first_key = std::max<std::int64_t>(0, begin - window + 1);
-    const at::Tensor distance = at::arange(begin, end, at::kLong).unsqueeze(1) -
-                                at::arange(first_key, end, at::kLong).unsqueeze(0);
+    const at::TensorOptions tokens = query.options().dtype(at::kLong);
+    const at::Tensor distance = at::arange(begin, end, tokens).unsqueeze(1) -
+                                at::arange(first_key, end, tokens).unsqueeze(0);
     blocks.push_back(attend_heads(query.slice(1, begin - first_query, end - first_query),
                                   key.slice(1, first_key, end), value.slice(1, first_key, end),
                                   (distance >= 0).logical_and(distance < window), rule));

@@ -29,16 +29,17 @@ void JointMoment::set(int layer, std::int64_t first, const at::Tensor& key,
   rows.narrow(1, column + kv_dim_, kv_dim_).copy_(value);
 }
 
-JointSums JointMoment::sums() const {
+JointSums JointMoment::sums(at::Device device) const {
   const std::int64_t width = rows_.size(1);
-  JointSums sums{at::zeros({width}, at::kDouble), at::zeros({width, width}, at::kDouble)};
+  const at::TensorOptions wide = at::TensorOptions(device).dtype(at::kDouble);
+  JointSums sums{at::zeros({width}, wide), at::zeros({width, width}, wide)};
   for (std::int64_t begin = 0; begin < rows_.size(0); begin += kSliceTokens) {
     const at::Tensor y =
-        rows_.narrow(0, begin, std::min(kSliceTokens, rows_.size(0) - begin)).to(at::kDouble);
+        rows_.narrow(0, begin, std::min(kSliceTokens, rows_.size(0) - begin)).to(wide);
     sums.sum.add_(y.sum(0));
     sums.second_moment.addmm_(y.t(), y);
   }
-  return sums;
+  return {sums.sum.cpu(), sums.second_moment.cpu()};
 }
 
 }  // namespace kvc

@@ -28,10 +28,10 @@ class JointMoment {
               const std::filesystem::path& spill_directory);
 
   const LayerRun& run() const { return run_; }
-  // Rows of one of the run's layers from token `first` on; key and value [count, kv_dim].
+  // Rows of one of the run's layers from token `first` on; key and value [count, kv_dim], of any device.
   void set(int layer, std::int64_t first, const at::Tensor& key, const at::Tensor& value);
-  // Once every row of every layer is set.
-  JointSums sums() const;
+  // Once every row of every layer is set. Summed on `device`; on the CPU.
+  JointSums sums(at::Device device = at::kCPU) const;
 
  private:
   LayerRun run_;

@@ -66,19 +66,20 @@ LayerStream::LayerStream(const Checkpoint& checkpoint, const ModelConfig& config
     : checkpoint_(checkpoint),
       config_(config),
       options_(std::move(options)),
-      rope_(config, options_.dtype),
+      rope_(config, options_.place.dtype),
       state_(std::make_unique<State>()) {
   state_->batches = make_batches(tokens, options_.batch_tokens);
   const std::vector<std::int64_t> shape = {tokens.num_tokens(), config.hidden_size};
   const std::int64_t bytes =
-      shape[0] * shape[1] * static_cast<std::int64_t>(c10::elementSize(options_.dtype));
-  const at::Tensor all = bytes > options_.memory_bytes
-                             ? make_spilled_tensor(shape, options_.dtype, options_.spill_directory)
-                             : at::empty(shape, at::TensorOptions(options_.dtype));
+      shape[0] * shape[1] * static_cast<std::int64_t>(c10::elementSize(options_.place.dtype));
+  const at::Tensor all =
+      bytes > options_.memory_bytes
+          ? make_spilled_tensor(shape, options_.place.dtype, options_.spill_directory)
+          : at::empty(shape, at::TensorOptions(options_.place.dtype));
   std::int64_t row = 0;
   for (const TokenBatch& batch : state_->batches) {
     const at::Tensor rows = all.narrow(0, row, batch.ids.size(0));
-    rows.copy_(load_embeddings(checkpoint, config, batch.ids, options_.dtype));
+    rows.copy_(load_embeddings(checkpoint, config, batch.ids, options_.place.dtype));
     state_->boundary.push_back(rows);
     row += batch.ids.size(0);
   }
@@ -110,12 +111,13 @@ void LayerStream::run(int num_layers, const Visitor& visit, bool move) {
   const c10::NoGradGuard no_grad;
   std::vector<LayerWeights> weights;
   for (int layer = next_layer_; layer < next_layer_ + num_layers; ++layer) {
-    weights.push_back(load_layer(checkpoint_, config_, layer, options_.dtype));
+    weights.push_back(to_device(load_layer(checkpoint_, config_, layer, options_.place.dtype),
+                                options_.place.device));
   }
   for (int index = 0; index < num_batches(); ++index) {
     check_interrupt();
     VisitedAttention attention(config_, rope_, index, visit);
-    at::Tensor hidden_states = boundary(index);
+    at::Tensor hidden_states = boundary(index).to(options_.place.device);
     for (int offset = 0; offset < num_layers; ++offset) {
       hidden_states = run_layer(config_, weights[static_cast<std::size_t>(offset)],
                                 next_layer_ + offset, hidden_states, batch(index), attention);

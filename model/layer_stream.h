@@ -13,11 +13,13 @@
 
 #include "core/checkpoint.h"
 #include "core/token_set.h"
+#include "model/compute_place.h"
 #include "model/decoder.h"
 
 namespace kvc {
 
-// What one layer saw for one batch of whole sequences. All tensors in the stream's compute dtype.
+// What one layer saw for one batch of whole sequences. All tensors in the stream's place; the batch is on
+// the CPU.
 struct LayerActivations {
   int layer = 0;
   int batch_index = 0;
@@ -30,7 +32,7 @@ struct LayerActivations {
 };
 
 struct LayerStreamOptions {
-  at::ScalarType dtype = at::kFloat;
+  ComputePlace place{};
   std::int64_t batch_tokens = 4096;  // sequences are grouped up to this many tokens
   std::int64_t memory_bytes = std::int64_t{1}
                               << 30;      // boundary above this spills to spill_directory
@@ -47,7 +49,8 @@ class LayerStream {
   int next_layer() const { return next_layer_; }
   const RopeTables& rope() const { return rope_; }
   const TokenBatch& batch(int index) const;
-  // Hidden states at the boundary before next_layer(), for one batch. [num_tokens, hidden_size]
+  // Hidden states at the boundary before next_layer(), for one batch, on the CPU in the place's dtype.
+  // [num_tokens, hidden_size]
   at::Tensor boundary(int batch_index) const;
 
   using Visitor = std::function<void(const LayerActivations&)>;

@@ -18,7 +18,8 @@ at::Tensor keep_best_groups(const MoeConfig& config, const at::Tensor& probabili
   const at::Tensor groups = probabilities.unflatten(-1, {config.num_groups, -1});
   const at::Tensor best =
       std::get<1>(std::get<0>(groups.max(-1)).topk(config.groups_per_token, /*dim=*/-1));
-  const at::Tensor kept = at::zeros({probabilities.size(0), config.num_groups}, at::kBool)
+  const at::Tensor kept = at::zeros({probabilities.size(0), config.num_groups},
+                                    probabilities.options().dtype(at::kBool))
                               .scatter(/*dim=*/1, best, /*value=*/true);
   return groups.masked_fill(kept.logical_not().unsqueeze(-1), 0).flatten(1);
 }
@@ -38,7 +39,7 @@ at::Tensor run_routed_experts(const MoeWeights& weights, const Routing& routing,
   const std::int64_t experts_per_token = routing.experts.size(1);
   const at::Tensor flat = routing.experts.flatten();
   const at::Tensor order = flat.argsort(/*stable=*/true);  // [num_tokens * experts_per_token]
-  const at::Tensor counts = at::bincount(flat, {}, weights.router.size(0));
+  const at::Tensor counts = at::bincount(flat, {}, weights.router.size(0)).cpu();
   const at::Tensor rows = x.index_select(0, order.div(experts_per_token, "floor"));
   std::vector<at::Tensor> outputs;
   std::int64_t first = 0;

@@ -76,12 +76,14 @@ RopeTable::Angles& RopeTable::angles(std::int64_t regime, std::int64_t num_posit
   return found;
 }
 
-const RopeTable::Rows& RopeTable::rows(const at::Tensor& positions, std::int64_t length) const {
+const RopeTable::Rows& RopeTable::rows(const at::Tensor& positions, std::int64_t length,
+                                       at::Device device) const {
   const std::uint32_t version = positions.is_inference() ? 0 : positions._version();
   const std::int64_t regime =
       rope_.depends_on_length() ? regime_of(std::max(length, length_of(positions))) : 0;
   const auto holds = [&](const Rows& rows) {
-    return rows.positions.is_same(positions) && rows.version == version && rows.regime == regime;
+    return rows.positions.is_same(positions) && rows.version == version && rows.regime == regime &&
+           rows.cos.device() == device;
   };
   if (!holds(recent_[0])) {
     std::swap(recent_[0], recent_[1]);
@@ -90,15 +92,15 @@ const RopeTable::Rows& RopeTable::rows(const at::Tensor& positions, std::int64_t
     const Angles& found = angles(regime, length_of(positions));
     const at::ScalarType type = rope_.interleaved ? at::kFloat : dtype_;
     recent_[0] = {positions, version, regime,
-                  found.cos.index_select(0, positions).unsqueeze(1).to(type),
-                  found.sin.index_select(0, positions).unsqueeze(1).to(type)};
+                  found.cos.index_select(0, positions).unsqueeze(1).to(device, type),
+                  found.sin.index_select(0, positions).unsqueeze(1).to(device, type)};
   }
   return recent_[0];
 }
 
 at::Tensor RopeTable::rotate(const at::Tensor& x, const at::Tensor& positions,
                              std::int64_t length) const {
-  const Rows& found = rows(positions, length);
+  const Rows& found = rows(positions, length, x.device());
   if (x.dim() == 3 && can_fuse(x) && x.scalar_type() == dtype_ && !rope_.interleaved) {
     return fused_rotate(x, found.cos, found.sin);
   }
@@ -110,8 +112,10 @@ at::Tensor RopeTable::unrotate(const at::Tensor& x, const at::Tensor& positions)
   const Angles& found = angles(rope_.depends_on_length() ? regime_of(length) : 0, length);
   // The rotation is scaled by the attention factor a: its inverse is the opposite one over a, a^-2 times.
   const double scale = 1 / (rope_.attention_factor * rope_.attention_factor);
-  return rotate_leading(x.to(at::kFloat), found.cos.index_select(0, positions).unsqueeze(1) * scale,
-                        found.sin.index_select(0, positions).unsqueeze(1) * -scale,
+  const auto rows = [&](const at::Tensor& table, double factor) {
+    return (table.index_select(0, positions).unsqueeze(1) * factor).to(x.device());
+  };
+  return rotate_leading(x.to(at::kFloat), rows(found.cos, scale), rows(found.sin, -scale),
                         rope_.interleaved);
 }
 

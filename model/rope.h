@@ -28,8 +28,8 @@ class RopeTable {
   // cos and sin are computed in float32 and cast to `dtype` (as transformers does).
   RopeTable(RopeConfig rope, at::ScalarType dtype);
 
-  // Rotates. x: [num_tokens, num_heads, head_dim]; positions: [num_tokens] int64. Same shape and
-  // dtype. The text's length is `length` or what the largest position implies, whichever is more.
+  // Rotates. x: [num_tokens, num_heads, head_dim], on any device; positions: [num_tokens] int64, on the
+  // CPU. Same shape and dtype. The text's length is `length` or what the largest position implies, whichever is more.
   at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions,
                     std::int64_t length = 0) const;
   // The inverse of rotate, in float32 whatever x's dtype.
@@ -53,7 +53,7 @@ class RopeTable {
   std::int64_t regime_of(std::int64_t length) const;
   Angles& angles(std::int64_t regime, std::int64_t num_positions) const;
   // Every layer asks for the same positions: the last two answers are kept.
-  const Rows& rows(const at::Tensor& positions, std::int64_t length) const;
+  const Rows& rows(const at::Tensor& positions, std::int64_t length, at::Device device) const;
 
   RopeConfig rope_;
   at::ScalarType dtype_;

@@ -23,6 +23,7 @@ struct Request {
   std::int64_t seq_len = 0;  // 0: TextOptions' default, or the model's context if that is shorter
   std::vector<std::filesystem::path> add;
   bool force = false;
+  std::string device;
 };
 
 void declare(CLI::App& app, const StatisticsProgram& program, Request& request) {
@@ -74,6 +75,7 @@ void check_lengths(const TokenSet& tokens, const ModelConfig& config, const Requ
 
 void run(const StatisticsProgram& program, const Request& request) {
   check(request);
+  const ComputePlace place = statistics_place(request.device);
   check_output(request.out, request.force);
   check_apart_from_inputs(request);
   if (!request.add.empty()) {
@@ -90,7 +92,7 @@ void run(const StatisticsProgram& program, const Request& request) {
                            : std::min(input.text.seq_len, config.max_position_embeddings);
   const TokenSet tokens = load_calibration_tokens(input, checkpoint, config.vocab_size);
   check_lengths(tokens, config, request);
-  program.compute(checkpoint, tokens, request.out, request.force);
+  program.compute(checkpoint, tokens, request.out, request.force, place);
 }
 
 }  // namespace
@@ -104,7 +106,7 @@ int run_statistics_program(int argc, char** argv, const StatisticsProgram& progr
                          program.declare(app, common);
                        }
                        return [&program, request, &common] {
-                         require_cpu(common);
+                         request->device = common.device;
                          request->force = common.force;
                          request->input.text.seed = common.seed;
                          run(program, *request);

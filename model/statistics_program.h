@@ -11,6 +11,7 @@
 #include "core/command.h"
 #include "core/json.h"
 #include "core/token_set.h"
+#include "model/compute_place.h"
 
 namespace kvc {
 
@@ -18,7 +19,7 @@ struct StatisticsProgram {
   std::string description;  // for --help
   std::string artifact;     // "calibration.h5"
   std::function<void(const Checkpoint&, const TokenSet&, const std::filesystem::path& out,
-                     bool force)>
+                     bool force, const ComputePlace& place)>
       compute;
   // Sums files of earlier runs over the same checkpoint.
   std::function<void(const std::vector<std::filesystem::path>& files,

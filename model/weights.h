@@ -64,6 +64,9 @@ struct ModelWeights {
 LayerWeights load_layer(const Checkpoint& checkpoint, const ModelConfig& config, int layer,
                         at::ScalarType dtype, bool with_kv_weights = true,
                         WeightType type = WeightType::kFloat);
+// The same weights on another device.
+LayerWeights to_device(LayerWeights weights, at::Device device);
+ModelWeights to_device(ModelWeights weights, at::Device device);
 // Moves q/k/v and gate/up into fused matrices; no weight is held twice. Without k_proj's weight
 // only gate/up.
 void fuse_projections(LayerWeights& weights);

@@ -1,6 +1,6 @@
 #include "convert/coded/basis.h"
 
-#include "convert/symmetric_eigen.h"
+#include "model/eigen/symmetric_eigen.h"
 
 namespace kvc {
 namespace {

@@ -44,7 +44,7 @@ at::Tensor read_samples(const ConversionJob& job, LayerStream& stream, const Lay
     const at::Tensor all = at::cat(parts, 1).to(at::kFloat);
     parts.clear();
     const std::int64_t sinks = std::min(job.settings.sink_tokens, all.size(0));
-    rows.push_back(all.narrow(0, sinks, all.size(0) - sinks));
+    rows.push_back(all.narrow(0, sinks, all.size(0) - sinks).cpu());
   });
   return at::cat(rows);
 }
@@ -63,6 +63,7 @@ std::deque<BlockFit> fit_blocks(ConversionJob& job) {
   std::deque<BlockFit> fits;
   const LayerScopes scopes = choose_scopes(job.config, job.settings);
   LayerStreamOptions options;
+  options.place.device = job.device;
   options.batch_tokens = 1;
   options.spill_directory = job.directory;
   LayerStream stream(job.checkpoint, job.config, sample_tokens(job.tokens), options);

@@ -38,19 +38,23 @@ void ErrorSum::add(double squared_error, double energy) {
 double ErrorSum::relative() const { return energy_ > 0 ? std::sqrt(error_ / energy_) : 0; }
 
 GroupFit::GroupFit(const LatentGroup& group, std::int64_t kv_dim, const at::Tensor& latent_proj,
-                   const at::Tensor& reconstruct_proj, Merger merger)
+                   const at::Tensor& reconstruct_proj, Merger merger, at::Device device)
     : group_(group),
       kv_dim_(kv_dim),
-      latent_proj_(latent_proj),
+      latent_proj_(latent_proj.to(device)),
       reconstruct_proj_(reconstruct_proj),
-      latent32_(latent_proj.to(at::kFloat)),
-      reconstruct32_(reconstruct_proj.to(at::kFloat)),
+      latent32_(latent_proj.to(device, at::kFloat)),
+      reconstruct32_(reconstruct_proj.to(device, at::kFloat)),
       merger_(std::move(merger)),
       energy_(static_cast<std::size_t>(2 * group.num_layers), 0.0) {
   if (merges()) {
     const std::int64_t rank = reconstruct_proj.size(1);
-    cross_ = at::zeros({reconstruct_proj.size(0), rank}, at::kDouble);
-    moment_ = at::zeros({rank, rank}, at::kDouble);
+    const at::TensorOptions sums = at::TensorOptions(device).dtype(at::kDouble);
+    cross_ = at::zeros({reconstruct_proj.size(0), rank}, sums);
+    moment_ = at::zeros({rank, rank}, sums);
+    if (merger_.encoder.defined()) {
+      merger_.encoder = merger_.encoder.to(device);
+    }
   }
 }
 
@@ -70,7 +74,7 @@ void GroupFit::add(const LayerActivations& activations) {
     return;
   }
   if (member == 0) {
-    stacked_ = at::empty({hidden.size(0), reconstruct_proj_.size(0)}, at::kFloat);
+    stacked_ = at::empty({hidden.size(0), reconstruct_proj_.size(0)}, hidden.options());
     mixed_ = merger_.encoder.defined() ? at::Tensor() : at::zeros_like(hidden);
   }
   stacked_.narrow(1, 2 * member * kv_dim_, kv_dim_).copy_(exact.key);
@@ -101,7 +105,8 @@ void GroupFit::finish_batch() {
 FitErrors GroupFit::merged_errors(const at::Tensor& reconstruct_proj) const {
   ErrorSum sums[2];  // keys, values
   for (std::int64_t block = 0; block < 2 * group_.num_layers; ++block) {
-    const at::Tensor rows = reconstruct_proj.narrow(0, block * kv_dim_, kv_dim_);
+    const at::Tensor rows =
+        reconstruct_proj.narrow(0, block * kv_dim_, kv_dim_).to(moment_.device());
     const at::Tensor cross = cross_.narrow(0, block * kv_dim_, kv_dim_);
     // ||y - B h||^2 = ||y||^2 + <B, B sum h h^T - 2 sum y h^T>
     const double change = at::mm(rows, moment_).sub_(cross, 2).mul_(rows).sum().item<double>();
@@ -118,10 +123,10 @@ at::Tensor GroupFit::refit() const {
   }
   at::Tensor normal = moment_.clone();
   normal.diagonal().add_(kRidge * mean);
-  at::Tensor residual = at::addmm(cross_, reconstruct_proj_, moment_, 1, -1);
+  at::Tensor residual = at::addmm(cross_, reconstruct_proj_.to(moment_.device()), moment_, 1, -1);
   const at::Tensor factor = at::linalg_cholesky(normal);
   normal.reset();
-  return at::cholesky_solve(residual.t(), factor).t().add(reconstruct_proj_);
+  return at::cholesky_solve(residual.t(), factor).t().cpu().add(reconstruct_proj_);
 }
 
 }  // namespace kvc

@@ -46,9 +46,10 @@ struct Merger {
 
 class GroupFit {
  public:
-  // A [rank, hidden_size] and B [rows, rank] in float64.
+  // A [rank, hidden_size] and B [rows, rank] in float64, on the CPU, as all results are; `device` is where the
+  // activations will be.
   GroupFit(const LatentGroup& group, std::int64_t kv_dim, const at::Tensor& latent_proj,
-           const at::Tensor& reconstruct_proj, Merger merger);
+           const at::Tensor& reconstruct_proj, Merger merger, at::Device device = at::kCPU);
 
   // One layer of one batch; a batch's layers come one after the other.
   void add(const LayerActivations& activations);
@@ -68,7 +69,7 @@ class GroupFit {
 
   LatentGroup group_;
   std::int64_t kv_dim_;
-  at::Tensor latent_proj_, reconstruct_proj_;  // float64
+  at::Tensor latent_proj_, reconstruct_proj_;  // float64; the second on the CPU
   at::Tensor latent32_, reconstruct32_;        // what the conversion stores
   Merger merger_;
   ErrorSum key_, value_;

@@ -54,14 +54,15 @@ at::Tensor load_metric(const GroupJob& job) {
 at::Tensor measure_output_moment(GroupJob& job) {
   const std::int64_t kv_dim = job.conversion.config.kv_dim();
   const std::int64_t rows = 2 * job.group.num_layers * kv_dim;
-  at::Tensor moment = at::zeros({rows, rows}, at::kDouble);
+  at::Tensor moment =
+      at::zeros({rows, rows}, at::TensorOptions(job.conversion.device).dtype(at::kDouble));
   at::Tensor stacked;
   std::int64_t num_tokens = 0;
   job.stream.peek(job.group.num_layers, [&](const LayerActivations& activations) {
     const int member = activations.layer - job.group.first_layer;
     const KeysValues exact = bias_free(activations);
     if (member == 0) {
-      stacked = at::empty({exact.key.size(0), rows}, at::kFloat);
+      stacked = at::empty({exact.key.size(0), rows}, exact.key.options().dtype(at::kFloat));
     }
     stacked.narrow(1, 2 * member * kv_dim, kv_dim).copy_(exact.key);
     stacked.narrow(1, (2 * member + 1) * kv_dim, kv_dim).copy_(exact.value);

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "convert/latent/optimum_check.h"
-#include "convert/symmetric_eigen.h"
 #include "core/error.h"
 #include "model/eigen/lower_gram.h"
+#include "model/eigen/symmetric_eigen.h"
 
 namespace kvc {
 namespace {
@@ -89,21 +89,30 @@ at::Tensor damped_metric(at::Tensor second_moment) {
   return second_moment;
 }
 
-GroupFactorization factorize_group(const at::Tensor& stacked_proj, const at::Tensor& metric,
-                                   std::int64_t rank, at::Device device) {
-  check_input(stacked_proj, rank);
-  const at::Tensor w = stacked_proj.to(device);
+GroupProblem group_problem(const at::Tensor& stacked_proj, const at::Tensor& metric,
+                           at::Device device) {
+  GroupProblem problem;
+  problem.stacked_proj = stacked_proj.to(device);
   // Any root R of C gives the same B. Damping bounds C's condition, so its Cholesky factor exists.
-  const at::Tensor root = metric.defined() ? at::linalg_cholesky(metric.to(device)) : at::Tensor();
-  const at::Tensor m = root.defined() ? at::mm(w, root) : w;
-  const bool wide = m.size(0) < m.size(1);
-  const Leading leading = leading_eigenpairs(lower_gram(wide ? m.t() : m), rank);
-  const at::Tensor quarter = leading.values.pow(0.25).to(device);  // s^1/2
+  if (metric.defined()) {
+    problem.root = at::linalg_cholesky(metric.to(device));
+  }
+  problem.m =
+      problem.root.defined() ? at::mm(problem.stacked_proj, problem.root) : problem.stacked_proj;
+  problem.wide = problem.m.size(0) < problem.m.size(1);
+  problem.gram = lower_gram(problem.wide ? problem.m.t() : problem.m);
+  return problem;
+}
+
+GroupFactorization solve_group(GroupProblem problem, std::int64_t rank) {
+  const at::Tensor &w = problem.stacked_proj, &m = problem.m;
+  const Leading leading = leading_eigenpairs(std::move(problem.gram), rank);
+  const at::Tensor quarter = leading.values.pow(0.25).to(m.device());  // s^1/2
 
   GroupFactorization factors;
   set_spectrum(factors, leading);
   at::Tensor captured;  // ||M e_j||^2 or ||M^T u_j||^2
-  if (wide) {
+  if (problem.wide) {
     captured = column_energies(at::mm(m.t(), leading.vectors.t()));
     factors.reconstruct_proj = leading.vectors.t().mul(quarter);
   } else {
@@ -112,13 +121,19 @@ GroupFactorization factorize_group(const at::Tensor& stacked_proj, const at::Ten
     factors.reconstruct_proj.div_(quarter);
   }
   factors.optimum_error = leading.error(energy(m), captured);
-  if (wide || root.defined()) {
+  if (problem.wide || problem.root.defined()) {
     set_latent_proj(factors, w);
   } else {  // diag(s)^-1 B^T W = diag(s)^1/2 E_r^T
     factors.latent_proj = leading.vectors.mul(quarter.unsqueeze(1)).contiguous();
   }
   to_cpu(factors);
   return factors;
+}
+
+GroupFactorization factorize_group(const at::Tensor& stacked_proj, const at::Tensor& metric,
+                                   std::int64_t rank, at::Device device) {
+  check_input(stacked_proj, rank);
+  return solve_group(group_problem(stacked_proj, metric, device), rank);
 }
 
 GroupFactorization factorize_outputs(const at::Tensor& stacked_proj, at::Tensor covariance,

@@ -27,6 +27,18 @@ struct GroupFactorization {
 // positive definite, or undefined for the identity. The rank found is smaller than `rank` where the
 // eigenvalues end (below 1e-12 of the largest). Results are on the CPU, the work is done on
 // `device`.
+// What the eigendecomposition of a group needs, on its device.
+struct GroupProblem {
+  at::Tensor stacked_proj;  // W
+  at::Tensor root;          // R, or undefined
+  at::Tensor m;             // M = W R
+  at::Tensor gram;          // M^T M or M M^T, lower triangle
+  bool wide = false;        // the latter
+};
+// factorize_group's two halves: products, then the eigendecomposition.
+GroupProblem group_problem(const at::Tensor& stacked_proj, const at::Tensor& metric,
+                           at::Device device);
+GroupFactorization solve_group(GroupProblem problem, std::int64_t rank);
 GroupFactorization factorize_group(const at::Tensor& stacked_proj, const at::Tensor& metric,
                                    std::int64_t rank, at::Device device = at::kCPU);
 

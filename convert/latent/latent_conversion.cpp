@@ -2,10 +2,13 @@
 
 #include "convert/latent/kept_range.h"
 #include "convert/latent/merge_weights.h"
+#include "convert/stage_pipeline.h"
 #include "core/progress.h"
 
 namespace kvc {
 namespace {
+
+constexpr std::int64_t kGroupsAhead = 3;  // one in each step, so that none waits for another
 
 void set_merge_weights(ConversionJob& job) {
   std::vector<double> scores;
@@ -23,6 +26,13 @@ void set_merge_weights(ConversionJob& job) {
 
 }  // namespace
 
+LayerStreamOptions stream_options(const ConversionJob& job) {
+  LayerStreamOptions options;
+  options.place.device = job.device;
+  options.spill_directory = job.directory;
+  return options;
+}
+
 void complete_report(GroupReport& report, const KvPlan& plan, int index, KvDtype dtype) {
   const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
   const TokenBytes bytes = token_bytes(plan, index, dtype);
@@ -33,25 +43,30 @@ void complete_report(GroupReport& report, const KvPlan& plan, int index, KvDtype
   report.bytes_per_token_merged = static_cast<double>(bytes.merged);
 }
 
-std::vector<GroupReport> convert_latent_groups(ConversionJob& job,
-                                               GroupResult (*convert_group)(GroupJob& job)) {
+std::vector<GroupReport> convert_latent_groups(ConversionJob& job, const GroupSteps& steps) {
   set_merge_weights(job);
-  LayerStreamOptions options;
-  options.spill_directory = job.directory;
-  LayerStream stream(job.checkpoint, job.config, job.tokens, options);
+  LayerStream stream(job.checkpoint, job.config, job.tokens, stream_options(job));
   std::vector<GroupReport> reports;
-  Progress progress("factorise", static_cast<std::int64_t>(job.plan.groups.size()));
-  for (std::size_t i = 0; i < job.plan.groups.size(); ++i) {
-    LatentGroup& group = job.plan.groups[i];
-    stream.advance(group.first_layer - stream.next_layer(), [](const LayerActivations&) {});
-    const int index = static_cast<int>(i);
-    GroupJob group_job{job, stream, index, group};
-    const GroupResult result = convert_group(group_job);
+  const auto count = static_cast<std::int64_t>(job.plan.groups.size());
+  Progress progress("factorise", count);
+  const auto group_job = [&](std::int64_t index) {
+    return GroupJob{job, stream, static_cast<int>(index),
+                    job.plan.groups[static_cast<std::size_t>(index)]};
+  };
+  std::vector<StageFunction> stages;
+  for (const auto& step : steps.ahead) {
+    stages.emplace_back(
+        [&](std::int64_t index) { on_own_stream(job.device, [&] { step(group_job(index)); }); });
+  }
+  run_pipeline(count, job.device.is_cpu() ? 1 : kGroupsAhead, stages, [&](std::int64_t index) {
+    GroupJob current = group_job(index);
+    stream.advance(current.group.first_layer - stream.next_layer(), [](const LayerActivations&) {});
+    const GroupResult result = steps.convert(current);
     job.factors.add(result.tensors);
     reports.push_back(result.report);
-    complete_report(reports.back(), job.plan, index, cache_dtype(job.config));
+    complete_report(reports.back(), job.plan, current.index, cache_dtype(job.config));
     progress.advance();
-  }
+  });
   return reports;
 }
 

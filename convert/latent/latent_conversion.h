@@ -1,8 +1,9 @@
-// Conversion of a plan's latent groups, one after the other.
+// Conversion of a plan's latent groups, in order; on a GPU the next ones' factorisation runs beside.
 #pragma once
 
 #include <ATen/ATen.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,11 +28,23 @@ struct GroupResult {
   GroupReport report;
 };
 
+// For a pass over the calibration text: float32 on the job's device.
+LayerStreamOptions stream_options(const ConversionJob& job);
+
 // What a report says of group `index` of the plan: its layers, its bytes per token.
 void complete_report(GroupReport& report, const KvPlan& plan, int index, KvDtype dtype);
 
-// As Method::convert: factorises group after group and sets the merge weights of the policy's rule.
-std::vector<GroupReport> convert_latent_groups(ConversionJob& job,
-                                               GroupResult (*convert_group)(GroupJob& job));
+// What a method does with a group.
+struct GroupSteps {
+  // Need nothing of the stream: on a GPU they run ahead of it, each on a thread and a stream of its own, so
+  // that loading and products of one group overlap with the eigendecomposition of another. The first one alone
+  // may read statistics, since the HDF5 library serves one thread.
+  std::vector<std::function<void(const GroupJob& job)>> ahead;
+  std::function<GroupResult(GroupJob& job)> convert;
+};
+
+// As Method::convert: takes group after group through the steps and sets the merge weights of the policy's
+// rule. The results do not depend on the overlap.
+std::vector<GroupReport> convert_latent_groups(ConversionJob& job, const GroupSteps& steps);
 
 }  // namespace kvc

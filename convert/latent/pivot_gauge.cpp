@@ -4,8 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-
-#include "convert/symmetric_eigen.h"
+#include "model/eigen/symmetric_eigen.h"
 
 namespace kvc {
 namespace {

@@ -70,17 +70,6 @@ std::vector<LatentGroup> plan_groups(const ModelConfig& config, const ConvertSet
   return groups;
 }
 
-GroupFactorization factorize(GroupJob& job) {
-  at::Tensor moment;
-  if (job.conversion.settings.factor == Factor::kJoint) {
-    moment = measure_output_moment(job);
-  }
-  const at::Tensor stacked = load_stacked_proj(job);
-  return moment.defined()
-             ? factorize_outputs(stacked, std::move(moment), job.group.rank, job.conversion.device)
-             : factorize_group(stacked, load_metric(job), job.group.rank, job.conversion.device);
-}
-
 Merger make_merger(const GroupJob& job, const GroupFactorization& factors) {
   Merger merger;
   if (job.conversion.settings.merge == MergeRule::kLs) {
@@ -120,12 +109,11 @@ double regauge(const GroupJob& job, MergedFactors& factors) {
   return gauge.condition;
 }
 
-GroupResult convert_group(GroupJob& job) {
-  GroupFactorization factors = factorize(job);
+GroupResult convert_group(GroupJob& job, const GroupFactorization& factors) {
   job.group.rank = factors.rank();
   const Merger merger = make_merger(job, factors);
   GroupFit fit(job.group, job.conversion.config.kv_dim(), factors.latent_proj,
-               factors.reconstruct_proj, merger);
+               factors.reconstruct_proj, merger, job.conversion.device);
   job.stream.advance(job.group.num_layers,
                      [&](const LayerActivations& activations) { fit.add(activations); });
 
@@ -162,13 +150,47 @@ GroupResult convert_group(GroupJob& job) {
   return result;
 }
 
+// On its way from one step to the next.
+struct GroupState {
+  GroupProblem problem;
+  GroupFactorization factors;
+};
+
+// Where the basis comes from the weights, nothing of the calibration text is needed.
+GroupSteps weight_steps(std::vector<GroupState>& states) {
+  const auto state = [&states](const GroupJob& job) -> GroupState& {
+    return states[static_cast<std::size_t>(job.index)];
+  };
+  return {{[state](const GroupJob& job) {
+             state(job).problem =
+                 group_problem(load_stacked_proj(job), load_metric(job), job.conversion.device);
+           },
+           [state](const GroupJob& job) {
+             state(job).factors = solve_group(std::move(state(job).problem), job.group.rank);
+           }},
+          [state](GroupJob& job) {
+            const GroupFactorization factors = std::move(state(job).factors);
+            return convert_group(job, factors);
+          }};
+}
+
+GroupResult convert_joint_group(GroupJob& job) {
+  at::Tensor moment = measure_output_moment(job);
+  return convert_group(job, factorize_outputs(load_stacked_proj(job), std::move(moment),
+                                              job.group.rank, job.conversion.device));
+}
+
 KvPlan plan_of(const ModelConfig& config, const ConvertSettings& settings, bool force,
                const std::vector<double>* fisher_scores) {
   return make_latent_plan(config, settings, force, fisher_scores, plan_groups);
 }
 
 std::vector<GroupReport> convert_layers(ConversionJob& job) {
-  return convert_latent_groups(job, convert_group);
+  if (job.settings.factor == Factor::kJoint) {
+    return convert_latent_groups(job, {{}, convert_joint_group});
+  }
+  std::vector<GroupState> states(job.plan.groups.size());
+  return convert_latent_groups(job, weight_steps(states));
 }
 
 }  // namespace

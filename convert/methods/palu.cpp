@@ -123,7 +123,11 @@ void finish(GroupResult& result, const SplitFactors& key, const SplitFactors& va
                                 value.singular_values.end());
 }
 
-GroupResult convert_group(GroupJob& job) {
+struct LayerFactors {
+  SplitFactors key, value;
+};
+
+LayerFactors factorize_layer(const GroupJob& job) {
   const at::Tensor metric = load_metric(job);
   const std::int64_t num_head_groups =
       job.conversion.config.num_kv_heads /
@@ -132,8 +136,12 @@ GroupResult convert_group(GroupJob& job) {
     return factorize_heads(load_projection(job, job.group.first_layer, projection), metric,
                            num_head_groups, rank, job.conversion.device);
   };
-  const SplitFactors key = factorize(Projection::kKey, job.group.key_rank);
-  const SplitFactors value = factorize(Projection::kValue, job.group.value_rank);
+  return {factorize(Projection::kKey, job.group.key_rank),
+          factorize(Projection::kValue, job.group.value_rank)};
+}
+
+GroupResult convert_group(GroupJob& job, const LayerFactors& factors) {
+  const auto& [key, value] = factors;
   job.group.key_rank = key.latent_proj.size(0);
   job.group.value_rank = value.latent_proj.size(0);
   job.group.rank = job.group.key_rank + job.group.value_rank;
@@ -142,8 +150,8 @@ GroupResult convert_group(GroupJob& job) {
   finish(result, key, value);
   ErrorSum key_error, value_error;
   const auto reconstruct = [&](std::size_t part, const at::Tensor& hidden) {
-    return at::mm(at::mm(hidden, result.tensors[part].second.t()),
-                  result.tensors[part + 1].second.t());
+    return at::mm(at::mm(hidden, result.tensors[part].second.to(hidden.device()).t()),
+                  result.tensors[part + 1].second.to(hidden.device()).t());
   };
   job.stream.advance(1, [&](const LayerActivations& activations) {
     const at::Tensor hidden = activations.hidden.to(at::kFloat);
@@ -162,7 +170,16 @@ KvPlan plan_of(const ModelConfig& config, const ConvertSettings& settings, bool 
 }
 
 std::vector<GroupReport> convert_layers(ConversionJob& job) {
-  return convert_latent_groups(job, convert_group);
+  std::vector<LayerFactors> layers(job.plan.groups.size());
+  const auto factors = [&](const GroupJob& group) -> LayerFactors& {
+    return layers[static_cast<std::size_t>(group.index)];
+  };
+  return convert_latent_groups(
+      job, {{[&](const GroupJob& group) { factors(group) = factorize_layer(group); }},
+            [&](GroupJob& group) {
+              const LayerFactors own = std::move(factors(group));
+              return convert_group(group, own);
+            }});
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ void OutputMoments::add(const LayerActivations& activations) {
   const int member = activations.layer - group_.first_layer;
   const LayerRows rows = cached_rows(activations);
   if (member == 0) {
-    stacked_ = at::empty({rows.key.size(0), sum_.size(0)}, at::kFloat);
+    stacked_ = at::empty({rows.key.size(0), products_.size(0)}, rows.key.options());
   }
   stacked_.narrow(1, 2 * member * kv_dim_, kv_dim_).copy_(rows.key);
   stacked_.narrow(1, (2 * member + 1) * kv_dim_, kv_dim_).copy_(rows.value);
@@ -37,19 +37,23 @@ void OutputMoments::add(const LayerActivations& activations) {
   for (std::int64_t begin = 0; begin < stacked_.size(0); begin += kSliceTokens) {
     const at::Tensor y =
         stacked_.narrow(0, begin, std::min(kSliceTokens, stacked_.size(0) - begin)).to(at::kDouble);
+    if (products_.device() != y.device()) {
+      sum_ = sum_.to(y.device());
+      products_ = products_.to(y.device());
+    }
     sum_.add_(y.sum(0));
     products_.addmm_(y.t(), y);
   }
   num_tokens_ += stacked_.size(0);
 }
 
-at::Tensor OutputMoments::mean() const { return sum_ / static_cast<double>(num_tokens_); }
+at::Tensor OutputMoments::mean() const { return sum_.cpu() / static_cast<double>(num_tokens_); }
 
 at::Tensor OutputMoments::covariance() const {
   KVC_CHECK(num_tokens_ > 0, "layers {}-{}: no calibration tokens", group_.first_layer,
             group_.first_layer + group_.num_layers - 1);
   const at::Tensor centre = mean();
-  return products_ / static_cast<double>(num_tokens_) - at::outer(centre, centre);
+  return products_.cpu() / static_cast<double>(num_tokens_) - at::outer(centre, centre);
 }
 
 }  // namespace kvc

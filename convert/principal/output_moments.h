@@ -21,12 +21,12 @@ class OutputMoments {
  public:
   OutputMoments(const LatentGroup& group, std::int64_t kv_dim);
 
-  // One layer of one batch; a batch's layers come one after the other.
+  // One layer of one batch, summed on its device; a batch's layers come one after the other.
   void add(const LayerActivations& activations);
 
   std::int64_t num_tokens() const { return num_tokens_; }
   at::Tensor mean() const;        // [2 * num_layers * kv_dim] float64
-  at::Tensor covariance() const;  // [.., ..] float64, about the mean
+  at::Tensor covariance() const;  // [.., ..] float64, about the mean; both on the CPU
 
  private:
   LatentGroup group_;

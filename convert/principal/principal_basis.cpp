@@ -1,6 +1,6 @@
 #include "convert/principal/principal_basis.h"
 
-#include "convert/symmetric_eigen.h"
+#include "model/eigen/symmetric_eigen.h"
 
 namespace kvc {
 

@@ -66,9 +66,7 @@ PartBasis make_basis(const ConversionJob& job, const LatentGroup& group, Part pa
 }
 
 std::vector<GroupBases> measure(ConversionJob& job) {
-  LayerStreamOptions options;
-  options.spill_directory = job.directory;
-  LayerStream stream(job.checkpoint, job.config, job.tokens, options);
+  LayerStream stream(job.checkpoint, job.config, job.tokens, stream_options(job));
   Progress progress("principal directions", static_cast<std::int64_t>(job.plan.groups.size()));
   std::vector<GroupBases> bases;
   for (const LatentGroup& group : job.plan.groups) {

@@ -39,7 +39,7 @@ struct Ritz {
 };
 
 Ritz ritz_pairs(const at::Tensor& q, const at::Tensor& z) {
-  const SymmetricEigen eigen = symmetric_eigen_cpu(at::mm(q.t(), z), q.size(1));
+  const SymmetricEigen eigen = symmetric_eigen(at::mm(q.t(), z), q.size(1));
   return {eigen.values, eigen.vectors.t()};
 }
 
@@ -74,7 +74,7 @@ LeadingSubspace leading_subspace(const at::Tensor& matrix, std::int64_t rank,
             "leading_subspace: an element of the {} x {} matrix is not finite", n, n);
   const std::int64_t width = rank + options.oversampling;
   if (2 * width >= n) {  // a full decomposition is as cheap
-    const SymmetricEigen eigen = symmetric_eigen_cpu(matrix.clone(), rank);
+    const SymmetricEigen eigen = symmetric_eigen(matrix.clone(), rank);
     return {eigen.values.narrow(0, 0, rank), eigen.vectors, 0};
   }
   at::Tensor q = first_block(n, width, start);

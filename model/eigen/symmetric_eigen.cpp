@@ -5,6 +5,9 @@
 
 #include "core/error.h"
 #include "model/eigen/two_stage_eigen.h"
+#ifdef KVC_CUDA
+#include "model/eigen/symmetric_eigen_cuda.h"
+#endif
 
 namespace kvc {
 namespace {
@@ -27,12 +30,21 @@ SymmetricEigen lapack_eigen(at::Tensor matrix, std::int64_t num_vectors) {
 
 }  // namespace
 
-SymmetricEigen symmetric_eigen_cpu(at::Tensor matrix, std::int64_t num_vectors) {
+SymmetricEigen symmetric_eigen(at::Tensor matrix, std::int64_t num_vectors) {
   const std::int64_t n = matrix.dim() == 2 ? matrix.size(0) : 0;
   KVC_CHECK(n > 0 && matrix.size(1) == n && matrix.scalar_type() == at::kDouble,
             "symmetric_eigen: expected a square float64 matrix");
   KVC_CHECK(num_vectors >= 1 && num_vectors <= n,
             "symmetric_eigen: {} eigenvectors of a {} x {} matrix", num_vectors, n, n);
+#ifdef KVC_CUDA
+  if (matrix.is_cuda()) {
+    if (!at::isfinite(matrix.tril()).all().item<bool>()) {
+      fail_eigen(n, "an element is not finite");
+    }
+    const at::Tensor values = syevd_cuda(matrix);
+    return {values.flip(0), matrix.narrow(0, n - num_vectors, num_vectors).flip(0)};
+  }
+#endif
   const double largest = largest_magnitude(matrix);
   if (!std::isfinite(largest)) {
     fail_eigen(n, "an element is not finite");

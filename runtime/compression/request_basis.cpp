@@ -19,7 +19,7 @@ at::Tensor leading_directions(const at::Tensor& gram, std::int64_t rank, BasisSo
                               const at::Tensor& start) {
   const at::Tensor vectors = solver == BasisSolver::kSubspace
                                  ? leading_subspace(gram, rank, start).vectors
-                                 : symmetric_eigen_cpu(gram.clone(), rank).vectors;
+                                 : symmetric_eigen(gram.clone(), rank).vectors;
   return vectors.to(at::kFloat).contiguous();
 }
 

@@ -49,7 +49,7 @@ Found find(const at::Tensor& rows, std::int64_t rank, kvc::BasisSolver solver) {
 
 double least_error(const at::Tensor& rows, std::int64_t rank) {
   const at::Tensor wide = rows.to(at::kDouble);
-  const kvc::SymmetricEigen eigen = kvc::symmetric_eigen_cpu(at::mm(wide.t(), wide), rank);
+  const kvc::SymmetricEigen eigen = kvc::symmetric_eigen(at::mm(wide.t(), wide), rank);
   return eigen.values.slice(0, rank).clamp_min(0).sum().item<double>();
 }
 

@@ -7,11 +7,11 @@
 #include <numeric>
 
 #include "convert/latent/optimum_check.h"
-#include "convert/symmetric_eigen.h"
 #include "core/error.h"
 #include "model/eigen/back_transform.h"
 #include "model/eigen/band_tridiagonal.h"
 #include "model/eigen/secular_equation.h"
+#include "model/eigen/symmetric_eigen.h"
 #include "model/eigen/two_stage_eigen.h"
 #include "tests/testing/test_tensors.h"
 

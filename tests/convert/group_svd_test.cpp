@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "convert/latent/ls_encoder.h"
-#include "convert/symmetric_eigen.h"
 #include "core/error.h"
 #include "model/eigen/lower_gram.h"
+#include "model/eigen/symmetric_eigen.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -56,15 +56,6 @@ TEST(SymmetricEigen, RefusesWhatIsNotFinite) {
   at::Tensor matrix = at::eye(3, at::kDouble);
   matrix[1][1] = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THROW(factorize_group(matrix, {}, 2), Error);
-}
-
-TEST(FactorDevice, KnowsWhatTheBuildHas) {
-  EXPECT_EQ(factor_device("cpu"), at::Device(at::kCPU));
-  EXPECT_THROW(factor_device("tpu"), UsageError);
-  EXPECT_THROW(factor_device("cuda:x"), UsageError);
-#ifndef KVC_CUDA
-  EXPECT_THROW(factor_device("cuda"), Error);
-#endif
 }
 
 TEST(LowerGram, EqualsTheFullProduct) {

@@ -1,10 +1,11 @@
-#include "convert/symmetric_eigen_cuda.h"
+#include "model/eigen/symmetric_eigen_cuda.h"
 
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 #include <cusolverDn.h>
 
+#include <map>
 #include <vector>
 
 #include "core/error.h"
@@ -19,14 +20,16 @@ void check_solver(cusolverStatus_t status, const char* call, std::int64_t n) {
             call, static_cast<int>(status), n, n);
 }
 
-// One cuSOLVER handle and its parameters, bound to the current stream.
+// One cuSOLVER handle and its parameters. Making one takes longer than a small decomposition, so that every
+// thread keeps its own.
 class Solver {
  public:
-  explicit Solver(std::int64_t n) : n_(n) {
-    check_solver(cusolverDnCreate(&handle_), "cusolverDnCreate", n_);
-    check_solver(cusolverDnCreateParams(&parameters_), "cusolverDnCreateParams", n_);
-    check_solver(cusolverDnSetStream(handle_, c10::cuda::getCurrentCUDAStream()),
-                 "cusolverDnSetStream", n_);
+  Solver() {
+    check_solver(cusolverDnCreate(&handle_), "cusolverDnCreate", 0);
+    check_solver(cusolverDnCreateParams(&parameters_), "cusolverDnCreateParams", 0);
+    // Equal inputs give equal bits.
+    check_solver(cusolverDnSetDeterministicMode(handle_, CUSOLVER_DETERMINISTIC_RESULTS),
+                 "cusolverDnSetDeterministicMode", 0);
   }
   ~Solver() {
     if (parameters_ != nullptr) {
@@ -39,11 +42,19 @@ class Solver {
   Solver(const Solver&) = delete;
   Solver& operator=(const Solver&) = delete;
 
+  // This thread's, for the current device, bound to the current stream.
+  static const Solver& current() {
+    thread_local std::map<c10::DeviceIndex, Solver> solvers;
+    const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
+    const Solver& solver = solvers[stream.device_index()];
+    check_solver(cusolverDnSetStream(solver.handle(), stream), "cusolverDnSetStream", 0);
+    return solver;
+  }
+
   cusolverDnHandle_t handle() const { return handle_; }
   cusolverDnParams_t parameters() const { return parameters_; }
 
  private:
-  std::int64_t n_;
   cusolverDnHandle_t handle_ = nullptr;
   cusolverDnParams_t parameters_ = nullptr;
 };
@@ -59,7 +70,7 @@ at::Tensor syevd_cuda(at::Tensor& matrix) {
   matrix = matrix.contiguous();
   const std::int64_t n = matrix.size(0);
   at::Tensor values = at::empty({n}, matrix.options());
-  const Solver solver(n);
+  const Solver& solver = Solver::current();
   std::size_t device_bytes = 0, host_bytes = 0;
   check_solver(
       cusolverDnXsyevd_bufferSize(solver.handle(), solver.parameters(), CUSOLVER_EIG_MODE_VECTOR,
@@ -81,16 +92,6 @@ at::Tensor syevd_cuda(at::Tensor& matrix) {
             "the weights or the calibration hold NaN or infinity?",
             n, n, failed);
   return values;
-}
-
-void check_cuda_usable(int index) {
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  KVC_CHECK(status == cudaSuccess && count > 0,
-            "--device cuda: no usable GPU ({}); use --device cpu",
-            status == cudaSuccess ? "none found" : cudaGetErrorString(status));
-  KVC_CHECK(index < count, "--device cuda:{}: this machine has {} GPU(s), numbered from 0", index,
-            count);
 }
 
 }  // namespace kvc

@@ -1,0 +1,60 @@
+#include "model/compute_place.h"
+
+#include <c10/core/GradMode.h>
+
+#include "core/error.h"
+#ifdef KVC_CUDA
+#include "model/cuda_device.h"
+#endif
+
+namespace kvc {
+namespace {
+
+// N of "cuda:N", 0 of "cuda".
+int gpu_index(const std::string& name) {
+  KVC_CHECK_USAGE(name == "cuda" || (name.rfind("cuda:", 0) == 0 && name.size() > 5 &&
+                                     name.find_first_not_of("0123456789", 5) == std::string::npos &&
+                                     name.size() < 9),
+                  "--device {}: expected auto, cpu, cuda or cuda:N", name);
+  return name.size() > 5 ? std::stoi(name.substr(5)) : 0;
+}
+
+}  // namespace
+
+at::Device compute_device(const std::string& name) {
+  if (name == "cpu" || name == "auto") {
+    return at::kCPU;
+  }
+  const int index = gpu_index(name);
+#ifdef KVC_CUDA
+  set_up_cuda(index);
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(index)};
+#else
+  fail(
+      "--device cuda:{}: this build has no GPU support; configure with `cmake --preset cuda` "
+      "(needs "
+      "a CUDA toolkit), or use --device cpu",
+      index);
+#endif
+}
+
+ComputePlace statistics_place(const std::string& device) {
+  const at::Device found = compute_device(device);
+  return {found, found.is_cpu() ? at::kFloat : at::kBFloat16};
+}
+
+std::string compute_dtype_name(const ComputePlace& place) {
+  return place.dtype == at::kFloat ? "float32" : "bfloat16";
+}
+
+void on_own_stream([[maybe_unused]] at::Device device, const std::function<void()>& work) {
+  const c10::NoGradGuard no_grad;
+#ifdef KVC_CUDA
+  if (device.is_cuda()) {
+    return on_cuda_stream(device, work);
+  }
+#endif
+  work();
+}
+
+}  // namespace kvc

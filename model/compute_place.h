@@ -1,0 +1,31 @@
+// Where a pass over tensors computes, and in what type.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <string>
+
+namespace kvc {
+
+struct ComputePlace {
+  at::Device device = at::kCPU;
+  at::ScalarType dtype = at::kFloat;  // of activations; sums over tokens are float64 everywhere
+
+  at::Tensor take(const at::Tensor& tensor) const { return tensor.to(device, dtype); }
+};
+
+// The device of a --device value: auto and cpu, or cuda and cuda:N. UsageError for another word; Error
+// where this build or machine has no such GPU, with the way out. A GPU is set up so that equal runs give
+// equal bits: deterministic operators, sums of products never rounded to 16 bits on the way.
+at::Device compute_device(const std::string& name);
+// Of passes over calibration text: float32 on the CPU, bfloat16 on a GPU.
+ComputePlace statistics_place(const std::string& device);
+// "float32" or "bfloat16", as provenance names it.
+std::string compute_dtype_name(const ComputePlace& place);
+
+// Runs `work` and waits for what it queued. On a GPU every thread queues on a stream of its own, so that
+// threads overlap; tensors made here may go to any thread afterwards. No gradients are recorded.
+void on_own_stream(at::Device device, const std::function<void()>& work);
+
+}  // namespace kvc

@@ -1,0 +1,41 @@
+#include "model/cuda_device.h"
+
+#include <ATen/Context.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <optional>
+
+#include "core/error.h"
+
+namespace kvc {
+
+void set_up_cuda(int index) {
+  // Read when cuBLAS makes its first handle: workspaces of a fixed size give fixed orders of summation.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  KVC_CHECK(status == cudaSuccess && count > 0,
+            "--device cuda: no usable GPU ({}); use --device cpu",
+            status == cudaSuccess ? "none found" : cudaGetErrorString(status));
+  KVC_CHECK(index < count, "--device cuda:{}: this machine has {} GPU(s), numbered from 0", index,
+            count);
+  at::Context& context = at::globalContext();
+  context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  context.setDeterministicFillUninitializedMemory(false);
+  context.setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);
+}
+
+void on_cuda_stream(at::Device device, const std::function<void()>& work) {
+  thread_local std::optional<c10::cuda::CUDAStream> own;
+  if (!own || own->device() != device) {
+    own = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index());
+  }
+  const c10::cuda::CUDAStreamGuard guard(*own);
+  work();
+  own->synchronize();
+}
+
+}  // namespace kvc

@@ -1,0 +1,15 @@
+// The GPU's part of compute_place; only in builds with KVC_CUDA.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+
+namespace kvc {
+
+// Error naming what is missing unless GPU `index` can be used; then makes its operators deterministic.
+void set_up_cuda(int index);
+// on_own_stream() for a GPU.
+void on_cuda_stream(at::Device device, const std::function<void()>& work);
+
+}  // namespace kvc
