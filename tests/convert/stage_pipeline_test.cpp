@@ -33,8 +33,14 @@ class Diary {
   std::vector<std::string> lines_;
 };
 
+std::string line_of(char stage, std::int64_t item) {
+  std::string line(1, stage);
+  line += std::to_string(item);
+  return line;
+}
+
 StageFunction noting(Diary& diary, char stage) {
-  return [&diary, stage](std::int64_t item) { diary.note(stage + std::to_string(item)); };
+  return [&diary, stage](std::int64_t item) { diary.note(line_of(stage, item)); };
 }
 
 TEST(StagePipeline, RunsInTurnWithoutRoomAhead) {
@@ -50,17 +56,17 @@ TEST(StagePipeline, KeepsTheOrderOfItemsAndOfStages) {
   for (const char stage : {'a', 'b', 'z'}) {
     std::vector<std::string> expected;
     for (int item = 0; item < 20; ++item) {
-      expected.push_back(stage + std::to_string(item));
+      expected.push_back(line_of(stage, item));
     }
     EXPECT_EQ(diary.of(stage), expected);
   }
   const auto& lines = diary.lines();
-  const auto place = [&](const std::string& line) {
-    return std::find(lines.begin(), lines.end(), line) - lines.begin();
+  const auto place = [&](char stage, int item) {
+    return std::find(lines.begin(), lines.end(), line_of(stage, item)) - lines.begin();
   };
   for (int item = 0; item < 20; ++item) {
-    EXPECT_LT(place("a" + std::to_string(item)), place("b" + std::to_string(item)));
-    EXPECT_LT(place("b" + std::to_string(item)), place("z" + std::to_string(item)));
+    EXPECT_LT(place('a', item), place('b', item));
+    EXPECT_LT(place('b', item), place('z', item));
   }
 }
 
@@ -105,7 +111,7 @@ TEST(StagePipeline, ThrowsTheFirstErrorOfAnyStage) {
     for (int stage = 0; stage < 3; ++stage) {
       all.emplace_back([stage, failing](std::int64_t item) {
         if (stage == failing && item == 5) {
-          throw std::runtime_error("stage " + std::to_string(stage));
+          throw std::runtime_error(std::to_string(stage));
         }
       });
     }
@@ -114,7 +120,7 @@ TEST(StagePipeline, ThrowsTheFirstErrorOfAnyStage) {
         run_pipeline(10, ahead, {all[0], all[1]}, all[2]);
         FAIL() << "nothing was thrown";
       } catch (const std::runtime_error& error) {
-        EXPECT_EQ(error.what(), "stage " + std::to_string(failing));
+        EXPECT_EQ(error.what(), std::to_string(failing));
       }
     }
   }
