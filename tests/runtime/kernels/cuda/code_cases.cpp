@@ -1,0 +1,271 @@
+// Codes of the GPU against runtime/kernels' references: the same bytes.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "runtime/kernels/code_tiles.h"
+#include "runtime/kernels/quantise.h"
+#include "tests/runtime/kernels/cuda/cache_kernels.h"
+#include "tests/runtime/kernels/cuda/case_inputs.h"
+
+namespace kvc::testing {
+namespace {
+
+constexpr int kBlockRows = 32;
+
+template <class T>
+std::string first_difference(const std::string& what, const std::vector<T>& actual,
+                             const std::vector<T>& expected) {
+  if (actual.size() != expected.size()) {
+    return what + ": " + std::to_string(actual.size()) + " numbers";
+  }
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    if (actual[i] != expected[i]) {
+      return what + "[" + std::to_string(i) + "] is " + std::to_string(actual[i]) + ", expected " +
+             std::to_string(expected[i]);
+    }
+  }
+  return {};
+}
+
+struct QuantiseShape {
+  DeviceElement from, to;
+  bool per_channel;
+};
+
+// Blocks of a store, with numbers that are none where nothing was written.
+struct Store {
+  Store(KernelBackend& backend, int num_sequences, int blocks, int width, DeviceElement element,
+        bool per_channel) {
+    bytes = static_cast<std::size_t>(
+        kv_rows_bytes(kBlockRows, width, 32,
+                      element == DeviceElement::kInt8 ? KvElement::kInt8 : KvElement::kInt4,
+                      per_channel ? KvScales::kPerChannel : KvScales::kPerRow));
+    for (int i = 0; i < num_sequences * blocks; ++i) {
+      memory.push_back(backend.unwritten<std::uint8_t>(bytes));
+    }
+    rows = {backend.upload(std::vector<const void*>(memory.begin(), memory.end())),
+            blocks,
+            kBlockRows,
+            width,
+            element,
+            per_channel,
+            1};
+  }
+  DeviceRows rows;
+  std::vector<std::uint8_t*> memory;
+  std::size_t bytes = 0;
+};
+
+// Two sequences of 64 rows, behind 32 rows and none.
+std::string quantise_case(const QuantiseShape& shape, KernelBackend& backend,
+                          CacheKernels& kernels) {
+  const int width = 96, count = 64, blocks = 3;
+  std::vector<float> numbers = case_numbers(2 * count * width, 5);
+  for (int i = 0; i < 32; ++i) {
+    numbers[static_cast<std::size_t>(i)] = 3;           // equal ones: no scale
+    numbers[static_cast<std::size_t>(40 + i)] *= 1e6f;  // beyond float16 under float16 scales
+  }
+  const std::vector<std::uint16_t> halves = narrowed(numbers, shape.from);
+  Store store(backend, 2, blocks, width, shape.to, shape.per_channel);
+  const std::vector<std::int32_t> first_rows = {32, 0};
+  kernels.run(QuantiseRows{.from = backend.upload(halves),
+                           .from_element = shape.from,
+                           .to = store.rows,
+                           .first_rows = backend.upload(first_rows),
+                           .num_sequences = 2,
+                           .count = count});
+  const KvElement from =
+      shape.from == DeviceElement::kBFloat16 ? KvElement::kBFloat16 : KvElement::kFloat16;
+  std::vector<std::uint8_t> expected(store.bytes);
+  for (int sequence = 0; sequence < 2; ++sequence) {
+    for (int block = 0; block < 2; ++block) {
+      const int first = (sequence * count + block * kBlockRows) * width;
+      quantise_rows_reference(
+          {.from = halves.data() + first,
+           .from_element = from,
+           .count = kBlockRows,
+           .width = width,
+           .head_dim = 32,
+           .element = shape.to == DeviceElement::kInt8 ? KvElement::kInt8 : KvElement::kInt4,
+           .scales = shape.per_channel ? KvScales::kPerChannel : KvScales::kPerRow,
+           .to = expected.data()});
+      const int at =
+          sequence * blocks + first_rows[static_cast<std::size_t>(sequence)] / kBlockRows;
+      const std::string difference = first_difference(
+          "block " + std::to_string(at + block),
+          backend.download(store.memory[static_cast<std::size_t>(at + block)], store.bytes),
+          expected);
+      if (!difference.empty()) {
+        return difference;
+      }
+    }
+  }
+  // Back to numbers: rows 40 .. 90 of the first sequence.
+  std::vector<const void*> host_blocks;
+  std::vector<std::vector<std::uint8_t>> copies;
+  for (int block = 0; block < blocks; ++block) {
+    copies.push_back(backend.download(store.memory[static_cast<std::size_t>(block)], store.bytes));
+  }
+  for (const auto& copy : copies) {
+    host_blocks.push_back(copy.data());
+  }
+  const int taken = 50;
+  auto* back = backend.unwritten<std::uint16_t>(static_cast<std::size_t>(taken * width));
+  kernels.run(DequantiseRows{.from = store.rows,
+                             .first = 40,
+                             .num_sequences = 1,
+                             .count = taken,
+                             .to = back,
+                             .to_element = shape.from});
+  std::vector<std::uint16_t> rebuilt(static_cast<std::size_t>(taken * width));
+  dequantise_rows_reference(
+      {.rows = {host_blocks.data(), kBlockRows, blocks * kBlockRows,
+                shape.to == DeviceElement::kInt8 ? KvElement::kInt8 : KvElement::kInt4,
+                shape.per_channel ? KvScales::kPerChannel : KvScales::kPerRow},
+       .width = width,
+       .head_dim = 32,
+       .first = 40,
+       .last = 40 + taken,
+       .to_element = from,
+       .to = rebuilt.data()});
+  return first_difference("dequantised", backend.download(back, rebuilt.size()), rebuilt);
+}
+
+TileLayout case_layout(bool gain) {
+  TileLayout layout;
+  const std::int64_t counts[] = {0, 4, 0, 2, 5, 3, 1, 1, 2};
+  std::copy(std::begin(counts), std::end(counts), layout.coefficients);
+  layout.gain = gain;
+  return layout;
+}
+
+// What a coefficient is coded as under a step, by definition.
+float level_of(float z, float step, int bits) {
+  const auto half = static_cast<float>(1 << (bits - 1));
+  return std::min(std::max(-half, std::floor(z / step)), half - 1);
+}
+
+std::vector<int> widths_of(const TileLayout& layout) {
+  std::vector<int> widths;
+  for (int bits = kWidestCode; bits >= 1; --bits) {
+    widths.insert(widths.end(), static_cast<std::size_t>(layout.coefficients[bits]), bits);
+  }
+  return widths;
+}
+
+double error_of(const std::vector<int>& widths, const float* z, const std::vector<float>& steps,
+                float gain) {
+  double error = 0;
+  for (std::size_t c = 0; c < widths.size(); ++c) {
+    const float step = steps[c] * gain;
+    const double difference = z[c] - (level_of(z[c], step, widths[c]) + 0.5) * step;
+    error += difference * difference;
+  }
+  return error;
+}
+
+// The tile's gains are best, and its codes and the values that come back are theirs.
+std::string check_tile(const TileLayout& layout, const float* z, const std::vector<float>& steps,
+                       const std::vector<std::uint8_t>& tile, const std::vector<float>& decoded) {
+  const std::vector<int> widths = widths_of(layout);
+  const std::size_t count = widths.size();
+  std::vector<std::uint8_t> gains(kTileTokens, kUnitGain), codes(count * kTileTokens),
+      expected(static_cast<std::size_t>(layout.bytes()));
+  std::vector<float> values(count * kTileTokens);
+  for (std::size_t token = 0; token < kTileTokens; ++token) {
+    const float* own = z + token * count;
+    if (layout.gain) {
+      gains[token] = tile[static_cast<std::size_t>(layout.code_bytes()) + token];
+      double least = INFINITY;
+      for (const float gain : kGains) {
+        least = std::min(least, error_of(widths, own, steps, gain));
+      }
+      if (gains[token] >= kNumGains ||
+          error_of(widths, own, steps, kGains[gains[token]]) > least * (1 + 1e-5)) {
+        return "the gain of token " + std::to_string(token) + " is not the best";
+      }
+    }
+    for (std::size_t c = 0; c < count; ++c) {
+      const float step = steps[c] * kGains[gains[token]];
+      const float level = level_of(own[c], step, widths[c]);
+      codes[c * kTileTokens + token] =
+          static_cast<std::uint8_t>(level + static_cast<float>(1 << (widths[c] - 1)));
+      values[token * count + c] = (level + 0.5f) * step;
+    }
+  }
+  pack_tile_reference(layout, codes.data(), gains.data(), expected.data());
+  const std::string difference = first_difference("tile", tile, expected);
+  return difference.empty() ? compare("decoded", decoded, values, 0) : difference;
+}
+
+std::string tiles_case(bool gain, KernelBackend& backend, CacheKernels& kernels) {
+  const TileLayout layout = case_layout(gain);
+  const auto count = static_cast<std::size_t>(layout.num_coefficients());
+  const std::size_t num_tiles = 3, bytes = static_cast<std::size_t>(layout.bytes());
+  std::vector<float> z =
+      case_numbers(static_cast<std::int64_t>(num_tiles * kTileTokens * count), 7);
+  std::vector<float> steps = case_numbers(static_cast<std::int64_t>(count), 8);
+  for (float& step : steps) {
+    step = 0.05f + std::fabs(step) * 0.3f;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    z[i] *= 20;  // a token that a gain suits
+  }
+  std::vector<std::uint8_t*> tiles;
+  for (std::size_t i = 0; i < num_tiles; ++i) {
+    tiles.push_back(backend.unwritten<std::uint8_t>(bytes));
+  }
+  CodeTilesParams params{.layout = device_tile_layout(layout.coefficients, gain),
+                         .num_tiles = static_cast<int>(num_tiles),
+                         .coefficients = backend.upload(z),
+                         .steps = backend.upload(steps),
+                         .tiles = backend.upload(std::vector<void*>(tiles.begin(), tiles.end()))};
+  if (params.layout.bytes != layout.bytes() || params.layout.count != layout.num_coefficients()) {
+    return "the layout's sizes differ";
+  }
+  kernels.encode(params);
+  params.coefficients = backend.unwritten<float>(z.size());
+  kernels.decode(params);
+  const std::vector<float> decoded = backend.download(params.coefficients, z.size());
+  for (std::size_t i = 0; i < num_tiles; ++i) {
+    const std::size_t first = i * kTileTokens * count, last = first + kTileTokens * count;
+    const std::string difference =
+        check_tile(layout, z.data() + first, steps, backend.download(tiles[i], bytes),
+                   {decoded.begin() + static_cast<std::ptrdiff_t>(first),
+                    decoded.begin() + static_cast<std::ptrdiff_t>(last)});
+    if (!difference.empty()) {
+      return "tile " + std::to_string(i) + ": " + difference;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<CacheCase> code_cases() {
+  std::vector<CacheCase> cases;
+  for (const DeviceElement from : {DeviceElement::kBFloat16, DeviceElement::kFloat16}) {
+    for (const DeviceElement to : {DeviceElement::kInt8, DeviceElement::kInt4}) {
+      for (const bool per_channel : {false, true}) {
+        const QuantiseShape shape{from, to, per_channel};
+        std::string name = "quantise_" + element_name(from);
+        name += "_to_" + element_name(to);
+        name += per_channel ? "_per_channel" : "_per_row";
+        cases.push_back({name, [shape](KernelBackend& backend, CacheKernels& kernels) {
+                           return quantise_case(shape, backend, kernels);
+                         }});
+      }
+    }
+  }
+  for (const bool gain : {false, true}) {
+    cases.push_back(
+        {gain ? "tiles_with_gain" : "tiles", [gain](KernelBackend& backend, CacheKernels& kernels) {
+           return tiles_case(gain, backend, kernels);
+         }});
+  }
+  return cases;
+}
+
+}  // namespace kvc::testing

@@ -1,0 +1,101 @@
+// Kernels of caches, their own source run on the CPU, against the references.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "runtime/kernels/cuda/budget_step_body.h"
+#include "runtime/kernels/cuda/code_tiles_body.h"
+#include "runtime/kernels/cuda/nearest_rows_body.h"
+#include "runtime/kernels/cuda/quantise_rows_body.h"
+#include "runtime/kernels/narrow.h"
+#include "tests/runtime/kernels/cuda/emulated_backend.h"
+#include "tests/runtime/kernels/cuda/emulated_cache_kernels.h"
+
+namespace kvc::testing {
+
+void PrintTo(const CacheCase& cache_case, std::ostream* to) { *to << cache_case.name; }
+
+namespace {
+
+class CudaCache : public ::testing::TestWithParam<CacheCase> {};
+
+TEST_P(CudaCache, MatchesReferenceInAnyOrderOfThreads) {
+  for (const ThreadOrder order : {ThreadOrder::kForward, ThreadOrder::kBackward}) {
+    EmulatedBackend memory(order);
+    EmulatedCacheKernels kernels(order);
+    EXPECT_EQ(GetParam().run(memory, kernels), "");
+  }
+}
+
+std::string name_of(const ::testing::TestParamInfo<CacheCase>& info) { return info.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Codes, CudaCache, ::testing::ValuesIn(code_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Products, CudaCache, ::testing::ValuesIn(product_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Budgets, CudaCache, ::testing::ValuesIn(budget_cases()), name_of);
+
+// Every finite float16, what lies between two of them, and numbers beyond.
+TEST(Float16Bounds, AreTheReferences) {
+  std::vector<float> numbers = {0.0f,     -0.0f,    1e-10f, -1e-10f, 65503.0f,
+                                65519.0f, 65520.0f, -1e30f, 1e30f};
+  for (std::uint32_t bits = 0; bits < 0x7C00; bits += 7) {
+    const float x = to_float(Float16{static_cast<std::uint16_t>(bits)});
+    for (const float factor : {1.0f, 1.0001f, 0.9999f}) {
+      numbers.push_back(x * factor);
+      numbers.push_back(-x * factor);
+    }
+  }
+  for (const float x : numbers) {
+    EXPECT_EQ(float16_at_most(x), narrow_float16(x, Rounding::kDown)) << x;
+    EXPECT_EQ(float16_at_least(x), narrow_float16(x, Rounding::kUp)) << x;
+  }
+}
+
+TEST(CodePlanes, OfFiveBitsAreFourAndOne) {
+  const CodePlane four = plane_of_word(5, 3), one = plane_of_word(5, 4);
+  EXPECT_EQ(four.plane, 4);
+  EXPECT_EQ(four.shift, 1);
+  EXPECT_EQ(one.plane, 1);
+  EXPECT_EQ(one.shift, 0);
+  EXPECT_EQ(one.first, 4);
+}
+
+TEST(BudgetFill, FillsRingThenContextThenResidual) {
+  const BudgetLayout layout{2, 3, 4};
+  const BudgetFill none = budget_fill(layout, 0), some = budget_fill(layout, 6),
+                   all = budget_fill(layout, 100);
+  EXPECT_EQ(none.ring + none.context + none.residual, 0);
+  EXPECT_EQ(some.ring, 4);
+  EXPECT_EQ(some.context, 2);
+  EXPECT_EQ(some.residual, 0);
+  EXPECT_EQ(all.ring + all.context + all.residual, layout.slots());
+  EXPECT_TRUE(holds_token(layout, some, 3));
+  EXPECT_FALSE(holds_token(layout, some, 4));
+  EXPECT_FALSE(holds_token(layout, some, 0));
+}
+
+TEST(MergedNumber, IsTheMeanOfAllMembers) { EXPECT_FLOAT_EQ(merged_number(2, 3, 6), 3); }
+
+TEST(Nearer, TakesTheLowerOfEqualOnesAndNeverWhatIsNoNumber) {
+  EXPECT_EQ(nearer({1, 7}, {1, 5}).index, 5);
+  EXPECT_EQ(nearer({1, 5}, {1, 7}).index, 5);
+  EXPECT_EQ(nearer({1, 5}, {2, 7}).index, 7);
+  EXPECT_EQ(nearer({1, 5}, {NAN, 0}).index, 5);
+}
+
+TEST(TilesOfPart, CoverAllTilesOnce) {
+  for (const int parts : {1, 2, 5, 9}) {
+    int next = 0;
+    for (int part = 0; part < parts; ++part) {
+      const TileRange range = tiles_of_part(700, parts, part);
+      EXPECT_EQ(range.first, next);
+      next = range.last;
+    }
+    EXPECT_EQ(next, 6);
+  }
+}
+
+}  // namespace
+}  // namespace kvc::testing
