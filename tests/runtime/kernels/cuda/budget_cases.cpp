@@ -23,7 +23,7 @@ constexpr int kSequences = 2;
 // A cache on both sides.
 class BudgetCache {
  public:
-  BudgetCache(KernelBackend& backend, const BudgetShape& shape) : backend_(backend), shape_(shape) {
+  BudgetCache(KernelMemory& memory, const BudgetShape& shape) : memory_(memory), shape_(shape) {
     const auto heads = static_cast<std::size_t>(kSequences * shape.num_kv_heads);
     const std::size_t slots = heads * static_cast<std::size_t>(shape.layout.slots());
     keys_.resize(slots * static_cast<std::size_t>(shape.head_dim));
@@ -37,15 +37,15 @@ class BudgetCache {
                .num_kv_heads = shape.num_kv_heads,
                .head_dim = shape.head_dim,
                .element = shape.element,
-               .keys = backend.unwritten<std::uint16_t>(keys_.size()),
-               .values = backend.unwritten<std::uint16_t>(values_.size()),
-               .scores = backend.unwritten<float>(scores_.size()),
-               .counts = backend.unwritten<float>(counts_.size()),
+               .keys = memory.unwritten<std::uint16_t>(keys_.size()),
+               .values = memory.unwritten<std::uint16_t>(values_.size()),
+               .scores = memory.unwritten<float>(scores_.size()),
+               .counts = memory.unwritten<float>(counts_.size()),
                .scale = 0.3f,
                .alpha = 0.6f,
                .decay = shape.decay,
                .demotion = shape.demotion,
-               .output = backend.unwritten<std::uint16_t>(output_.size())};
+               .output = memory.unwritten<std::uint16_t>(output_.size())};
     host_ = device_;
     host_.keys = keys_.data();
     host_.values = values_.data();
@@ -66,8 +66,8 @@ class BudgetCache {
     const int lag = 3;
     const std::vector<std::int32_t> num_tokens = {index, index < lag ? 0 : index - lag};
     set(host_, query.data(), key.data(), value.data(), num_tokens.data());
-    set(device_, backend_.upload(query), backend_.upload(key), backend_.upload(value),
-        backend_.upload(num_tokens));
+    set(device_, memory_.upload(query), memory_.upload(key), memory_.upload(value),
+        memory_.upload(num_tokens));
     budget_step_reference(host_);
     kernels.run(device_);
     return compare("output of step " + std::to_string(index), download(device_.output, output_),
@@ -80,7 +80,7 @@ class BudgetCache {
          {compare("keys", held(download(device_.keys, keys_)), held(floats(keys_)), tolerance),
           compare("values", held(download(device_.values, values_)), held(floats(values_)),
                   tolerance),
-          compare("scores", backend_.download(device_.scores, scores_.size()), scores_, 0.01),
+          compare("scores", memory_.download(device_.scores, scores_.size()), scores_, 0.01),
           check_counts()}) {
       if (!difference.empty()) {
         return difference;
@@ -106,7 +106,7 @@ class BudgetCache {
     return numbers;
   }
   std::vector<float> download(const void* from, const std::vector<std::uint16_t>& like) const {
-    return floats(backend_.download(static_cast<const std::uint16_t*>(from), like.size()));
+    return floats(memory_.download(static_cast<const std::uint16_t*>(from), like.size()));
   }
   static std::vector<float> held(std::vector<float> numbers) { return numbers; }
   // The cache is full: residual slots stand for all tokens that the others do not hold.
@@ -115,7 +115,7 @@ class BudgetCache {
     if (layout.num_residual == 0) {
       return {};
     }
-    std::vector<float> counts = backend_.download(device_.counts, counts_.size());
+    std::vector<float> counts = memory_.download(device_.counts, counts_.size());
     counts.pop_back();
     std::vector<float> expected(counts_.begin(), counts_.end() - 1);
     const auto per_head = static_cast<std::ptrdiff_t>(layout.num_residual);
@@ -128,15 +128,15 @@ class BudgetCache {
     return compare("counts", counts, expected, 0);
   }
 
-  KernelBackend& backend_;
+  KernelMemory& memory_;
   BudgetShape shape_;
   std::vector<std::uint16_t> keys_, values_, output_;
   std::vector<float> scores_, counts_;
   BudgetStep device_, host_;
 };
 
-std::string budget_case(const BudgetShape& shape, KernelBackend& backend, CacheKernels& kernels) {
-  BudgetCache cache(backend, shape);
+std::string budget_case(const BudgetShape& shape, KernelMemory& memory, CacheKernels& kernels) {
+  BudgetCache cache(memory, shape);
   for (int step = 0; step < shape.steps; ++step) {
     const std::string difference = cache.step(kernels, step);
     if (!difference.empty()) {
@@ -151,8 +151,8 @@ std::string budget_case(const BudgetShape& shape, KernelBackend& backend, CacheK
 std::vector<CacheCase> budget_cases() {
   std::vector<CacheCase> cases;
   const auto add = [&](const std::string& name, const BudgetShape& shape) {
-    cases.push_back({name, [shape](KernelBackend& backend, CacheKernels& kernels) {
-                       return budget_case(shape, backend, kernels);
+    cases.push_back({name, [shape](KernelMemory& memory, CacheKernels& kernels) {
+                       return budget_case(shape, memory, kernels);
                      }});
   };
   add("one_residual_slot", {.layout = {1, 5, 4}});

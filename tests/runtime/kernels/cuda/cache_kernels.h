@@ -13,7 +13,7 @@
 #include "runtime/kernels/cuda/nearest_rows.h"
 #include "runtime/kernels/cuda/project_rows.h"
 #include "runtime/kernels/cuda/quantise_rows.h"
-#include "tests/runtime/kernels/cuda/kernel_backend.h"
+#include "tests/runtime/kernels/cuda/kernel_memory.h"
 
 namespace kvc::testing {
 
@@ -36,7 +36,7 @@ class CacheKernels {
 struct CacheCase {
   std::string name;  // letters, digits and _
   // Empty, or what differs and by how much.
-  std::function<std::string(KernelBackend&, CacheKernels&)> run;
+  std::function<std::string(KernelMemory&, CacheKernels&)> run;
 };
 
 std::vector<CacheCase> code_cases();     // integer codes and tiles of codes

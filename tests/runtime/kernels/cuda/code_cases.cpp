@@ -36,17 +36,17 @@ struct QuantiseShape {
 
 // Blocks of a store, with numbers that are none where nothing was written.
 struct Store {
-  Store(KernelBackend& backend, int num_sequences, int blocks, int width, DeviceElement element,
+  Store(KernelMemory& memory, int num_sequences, int num_blocks, int width, DeviceElement element,
         bool per_channel) {
     bytes = static_cast<std::size_t>(
         kv_rows_bytes(kBlockRows, width, 32,
                       element == DeviceElement::kInt8 ? KvElement::kInt8 : KvElement::kInt4,
                       per_channel ? KvScales::kPerChannel : KvScales::kPerRow));
-    for (int i = 0; i < num_sequences * blocks; ++i) {
-      memory.push_back(backend.unwritten<std::uint8_t>(bytes));
+    for (int i = 0; i < num_sequences * num_blocks; ++i) {
+      blocks.push_back(memory.unwritten<std::uint8_t>(bytes));
     }
-    rows = {backend.upload(std::vector<const void*>(memory.begin(), memory.end())),
-            blocks,
+    rows = {memory.upload(std::vector<const void*>(blocks.begin(), blocks.end())),
+            num_blocks,
             kBlockRows,
             width,
             element,
@@ -54,13 +54,12 @@ struct Store {
             1};
   }
   DeviceRows rows;
-  std::vector<std::uint8_t*> memory;
+  std::vector<std::uint8_t*> blocks;
   std::size_t bytes = 0;
 };
 
 // Two sequences of 64 rows, behind 32 rows and none.
-std::string quantise_case(const QuantiseShape& shape, KernelBackend& backend,
-                          CacheKernels& kernels) {
+std::string quantise_case(const QuantiseShape& shape, KernelMemory& memory, CacheKernels& kernels) {
   const int width = 96, count = 64, blocks = 3;
   std::vector<float> numbers = case_numbers(2 * count * width, 5);
   for (int i = 0; i < 32; ++i) {
@@ -68,12 +67,12 @@ std::string quantise_case(const QuantiseShape& shape, KernelBackend& backend,
     numbers[static_cast<std::size_t>(40 + i)] *= 1e6f;  // beyond float16 under float16 scales
   }
   const std::vector<std::uint16_t> halves = narrowed(numbers, shape.from);
-  Store store(backend, 2, blocks, width, shape.to, shape.per_channel);
+  Store store(memory, 2, blocks, width, shape.to, shape.per_channel);
   const std::vector<std::int32_t> first_rows = {32, 0};
-  kernels.run(QuantiseRows{.from = backend.upload(halves),
+  kernels.run(QuantiseRows{.from = memory.upload(halves),
                            .from_element = shape.from,
                            .to = store.rows,
-                           .first_rows = backend.upload(first_rows),
+                           .first_rows = memory.upload(first_rows),
                            .num_sequences = 2,
                            .count = count});
   const KvElement from =
@@ -95,7 +94,7 @@ std::string quantise_case(const QuantiseShape& shape, KernelBackend& backend,
           sequence * blocks + first_rows[static_cast<std::size_t>(sequence)] / kBlockRows;
       const std::string difference = first_difference(
           "block " + std::to_string(at + block),
-          backend.download(store.memory[static_cast<std::size_t>(at + block)], store.bytes),
+          memory.download(store.blocks[static_cast<std::size_t>(at + block)], store.bytes),
           expected);
       if (!difference.empty()) {
         return difference;
@@ -106,13 +105,13 @@ std::string quantise_case(const QuantiseShape& shape, KernelBackend& backend,
   std::vector<const void*> host_blocks;
   std::vector<std::vector<std::uint8_t>> copies;
   for (int block = 0; block < blocks; ++block) {
-    copies.push_back(backend.download(store.memory[static_cast<std::size_t>(block)], store.bytes));
+    copies.push_back(memory.download(store.blocks[static_cast<std::size_t>(block)], store.bytes));
   }
   for (const auto& copy : copies) {
     host_blocks.push_back(copy.data());
   }
   const int taken = 50;
-  auto* back = backend.unwritten<std::uint16_t>(static_cast<std::size_t>(taken * width));
+  auto* back = memory.unwritten<std::uint16_t>(static_cast<std::size_t>(taken * width));
   kernels.run(DequantiseRows{.from = store.rows,
                              .first = 40,
                              .num_sequences = 1,
@@ -130,7 +129,7 @@ std::string quantise_case(const QuantiseShape& shape, KernelBackend& backend,
        .last = 40 + taken,
        .to_element = from,
        .to = rebuilt.data()});
-  return first_difference("dequantised", backend.download(back, rebuilt.size()), rebuilt);
+  return first_difference("dequantised", memory.download(back, rebuilt.size()), rebuilt);
 }
 
 TileLayout case_layout(bool gain) {
@@ -200,7 +199,7 @@ std::string check_tile(const TileLayout& layout, const float* z, const std::vect
   return difference.empty() ? compare("decoded", decoded, values, 0) : difference;
 }
 
-std::string tiles_case(bool gain, KernelBackend& backend, CacheKernels& kernels) {
+std::string tiles_case(bool gain, KernelMemory& memory, CacheKernels& kernels) {
   const TileLayout layout = case_layout(gain);
   const auto count = static_cast<std::size_t>(layout.num_coefficients());
   const std::size_t num_tiles = 3, bytes = static_cast<std::size_t>(layout.bytes());
@@ -215,24 +214,24 @@ std::string tiles_case(bool gain, KernelBackend& backend, CacheKernels& kernels)
   }
   std::vector<std::uint8_t*> tiles;
   for (std::size_t i = 0; i < num_tiles; ++i) {
-    tiles.push_back(backend.unwritten<std::uint8_t>(bytes));
+    tiles.push_back(memory.unwritten<std::uint8_t>(bytes));
   }
   CodeTilesParams params{.layout = device_tile_layout(layout.coefficients, gain),
                          .num_tiles = static_cast<int>(num_tiles),
-                         .coefficients = backend.upload(z),
-                         .steps = backend.upload(steps),
-                         .tiles = backend.upload(std::vector<void*>(tiles.begin(), tiles.end()))};
+                         .coefficients = memory.upload(z),
+                         .steps = memory.upload(steps),
+                         .tiles = memory.upload(std::vector<void*>(tiles.begin(), tiles.end()))};
   if (params.layout.bytes != layout.bytes() || params.layout.count != layout.num_coefficients()) {
     return "the layout's sizes differ";
   }
   kernels.encode(params);
-  params.coefficients = backend.unwritten<float>(z.size());
+  params.coefficients = memory.unwritten<float>(z.size());
   kernels.decode(params);
-  const std::vector<float> decoded = backend.download(params.coefficients, z.size());
+  const std::vector<float> decoded = memory.download(params.coefficients, z.size());
   for (std::size_t i = 0; i < num_tiles; ++i) {
     const std::size_t first = i * kTileTokens * count, last = first + kTileTokens * count;
     const std::string difference =
-        check_tile(layout, z.data() + first, steps, backend.download(tiles[i], bytes),
+        check_tile(layout, z.data() + first, steps, memory.download(tiles[i], bytes),
                    {decoded.begin() + static_cast<std::ptrdiff_t>(first),
                     decoded.begin() + static_cast<std::ptrdiff_t>(last)});
     if (!difference.empty()) {
@@ -253,16 +252,16 @@ std::vector<CacheCase> code_cases() {
         std::string name = "quantise_" + element_name(from);
         name += "_to_" + element_name(to);
         name += per_channel ? "_per_channel" : "_per_row";
-        cases.push_back({name, [shape](KernelBackend& backend, CacheKernels& kernels) {
-                           return quantise_case(shape, backend, kernels);
+        cases.push_back({name, [shape](KernelMemory& memory, CacheKernels& kernels) {
+                           return quantise_case(shape, memory, kernels);
                          }});
       }
     }
   }
   for (const bool gain : {false, true}) {
     cases.push_back(
-        {gain ? "tiles_with_gain" : "tiles", [gain](KernelBackend& backend, CacheKernels& kernels) {
-           return tiles_case(gain, backend, kernels);
+        {gain ? "tiles_with_gain" : "tiles", [gain](KernelMemory& memory, CacheKernels& kernels) {
+           return tiles_case(gain, memory, kernels);
          }});
   }
   return cases;

@@ -1,0 +1,43 @@
+// Memory that cases of CUDA kernels run in: the CPU's under the emulator, or a GPU's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+namespace kvc::testing {
+
+class KernelMemory {
+ public:
+  virtual ~KernelMemory() = default;
+
+  // There as long as itself; 256-byte aligned.
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void write(void* to, const void* from, std::size_t bytes) = 0;
+  virtual void read(void* to, const void* from, std::size_t bytes) = 0;
+
+  template <class T>
+  T* upload(const std::vector<T>& numbers) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    auto* memory = static_cast<T*>(allocate(numbers.size() * sizeof(T)));
+    write(memory, numbers.data(), numbers.size() * sizeof(T));
+    return memory;
+  }
+  // Of numbers that are none, so that what no kernel wrote shows.
+  template <class T>
+  T* unwritten(std::size_t count) {
+    std::vector<T> numbers(count);
+    std::memset(static_cast<void*>(numbers.data()), 0xFF, count * sizeof(T));
+    return upload(numbers);
+  }
+  template <class T>
+  std::vector<T> download(const T* from, std::size_t count) {
+    std::vector<T> numbers(count);
+    read(numbers.data(), from, count * sizeof(T));
+    return numbers;
+  }
+};
+
+}  // namespace kvc::testing
