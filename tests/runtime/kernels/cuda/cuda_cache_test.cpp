@@ -11,8 +11,8 @@
 #include "runtime/kernels/cuda/nearest_rows_body.h"
 #include "runtime/kernels/cuda/quantise_rows_body.h"
 #include "runtime/kernels/narrow.h"
-#include "tests/runtime/kernels/cuda/emulated_backend.h"
 #include "tests/runtime/kernels/cuda/emulated_cache_kernels.h"
+#include "tests/runtime/kernels/cuda/host_memory.h"
 
 namespace kvc::testing {
 
@@ -24,7 +24,7 @@ class CudaCache : public ::testing::TestWithParam<CacheCase> {};
 
 TEST_P(CudaCache, MatchesReferenceInAnyOrderOfThreads) {
   for (const ThreadOrder order : {ThreadOrder::kForward, ThreadOrder::kBackward}) {
-    EmulatedBackend memory(order);
+    HostMemory memory;
     EmulatedCacheKernels kernels(order);
     EXPECT_EQ(GetParam().run(memory, kernels), "");
   }

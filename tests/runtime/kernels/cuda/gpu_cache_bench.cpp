@@ -1,0 +1,338 @@
+// How fast the cache kernels and cuSOLVER's eigendecomposition are, as ratios to what this GPU can do in the same
+// run: copying memory, and multiplying matrices through cuBLAS. Needs the CUDA toolkit and nothing else.
+//
+//   cuda_cache_bench [--json FILE]      exit code 77: there is no GPU
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+#include <cusolverDn.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/runtime/kernels/cuda/cache_kernels.h"
+#include "tests/runtime/kernels/cuda/gpu_memory.h"
+
+namespace kvc::testing {
+namespace {
+
+constexpr int kRounds = 11;
+
+void require(const LaunchError& error) {
+  if (!error.empty()) {
+    throw std::runtime_error(error);
+  }
+}
+void require(bool done, const char* what) {
+  if (!done) {
+    throw std::runtime_error(what);
+  }
+}
+
+// Milliseconds of one run: events around `repeats` of them, the median of kRounds, of several things in turn.
+std::vector<double> measure(const std::vector<std::function<void()>>& things, int repeats) {
+  cudaEvent_t begin, end;
+  check_cuda(cudaEventCreate(&begin), "event");
+  check_cuda(cudaEventCreate(&end), "event");
+  std::vector<std::vector<double>> times(things.size());
+  for (int round = -2; round < kRounds; ++round) {
+    for (std::size_t i = 0; i < things.size(); ++i) {
+      check_cuda(cudaEventRecord(begin), "event");
+      for (int repeat = 0; repeat < repeats; ++repeat) {
+        things[i]();
+      }
+      check_cuda(cudaEventRecord(end), "event");
+      check_cuda(cudaEventSynchronize(end), "kernel");
+      float milliseconds = 0;
+      check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "event");
+      if (round >= 0) {
+        times[i].push_back(static_cast<double>(milliseconds) / repeats);
+      }
+    }
+  }
+  std::vector<double> medians;
+  for (std::vector<double>& own : times) {
+    std::nth_element(own.begin(), own.begin() + kRounds / 2, own.end());
+    medians.push_back(own[kRounds / 2]);
+  }
+  return medians;
+}
+
+class Report {
+ public:
+  void add(const std::string& name, double milliseconds, const std::string& ceiling, double ratio,
+           const std::string& target) {
+    std::ostringstream line;
+    line << "    {\"name\": \"" << name << "\", \"ms\": " << milliseconds << ", \"ceiling\": \""
+         << ceiling << "\", \"ratio\": " << ratio << ", \"target\": \"" << target << "\"}";
+    lines_.push_back(line.str());
+    std::printf("%-44s %10.4f ms  %6.3f of %s  (%s)\n", name.c_str(), milliseconds, ratio,
+                ceiling.c_str(), target.empty() ? "no target" : target.c_str());
+  }
+  std::string json() const {
+    cudaDeviceProp properties;
+    check_cuda(cudaGetDeviceProperties(&properties, 0), "device");
+    int clock = 0;
+    check_cuda(cudaDeviceGetAttribute(&clock, cudaDevAttrClockRate, 0), "device");
+    std::ostringstream text;
+    text << "{\n  \"device\": \"" << properties.name
+         << "\",\n  \"multiprocessors\": " << properties.multiProcessorCount
+         << ",\n  \"clock_khz\": " << clock << ",\n  \"results\": [\n";
+    for (std::size_t i = 0; i < lines_.size(); ++i) {
+      text << lines_[i] << (i + 1 < lines_.size() ? ",\n" : "\n");
+    }
+    text << "  ]\n}\n";
+    return text.str();
+  }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+std::vector<std::uint16_t> random_numbers(std::size_t count) {
+  std::mt19937 generator(1);
+  std::normal_distribution<float> normal;
+  std::vector<std::uint16_t> numbers(count);
+  for (std::uint16_t& x : numbers) {
+    x = narrow_bits(BFloat16{}, normal(generator));
+  }
+  return numbers;
+}
+
+// Random bfloat16 numbers, the same again after kRandom of them; parts of it are the inputs of all.
+struct Inputs {
+  explicit Inputs(GpuMemory& memory)
+      : numbers(static_cast<std::uint16_t*>(memory.allocate(2 * kCount))) {
+    const std::vector<std::uint16_t> random = random_numbers(kRandom);
+    for (std::size_t first = 0; first < kCount; first += kRandom) {
+      memory.write(numbers + first, random.data(), 2 * std::min(kRandom, kCount - first));
+    }
+  }
+  static constexpr std::size_t kCount = std::size_t{1} << 28, kRandom = (std::size_t{1} << 24) + 64;
+  std::uint16_t* numbers;
+
+  ProductRows matrix(std::size_t first, int rows, int width) const {
+    ProductRows product;
+    product.parts[0] = numbers + first;
+    product.part_width = width;
+    product.stride = width;
+    product.num_rows = rows;
+    return product;
+  }
+};
+
+class Bench {
+ public:
+  Bench() : inputs_(memory_) {
+    require(cublasCreate(&blas_) == CUBLAS_STATUS_SUCCESS, "cublasCreate failed");
+  }
+  ~Bench() { cublasDestroy(blas_); }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  Report run() {
+    find_ceilings();
+    quantise();
+    for (const int tokens : {8192, 32768}) {
+      nearest(tokens);
+    }
+    project();
+    for (const int slots : {1638, 6553}) {
+      budget(slots);
+    }
+    eigen();
+    return report_;
+  }
+
+ private:
+  // C = A B^T, row-major, of 16-bit numbers.
+  void multiply(int rows, int columns, int width, void* to) {
+    const float one = 1, zero = 0;
+    require(cublasGemmEx(blas_, CUBLAS_OP_T, CUBLAS_OP_N, columns, rows, width, &one,
+                         inputs_.numbers, CUDA_R_16BF, width, inputs_.numbers + Inputs::kCount / 2,
+                         CUDA_R_16BF, width, &zero, to, CUDA_R_16BF, columns, CUBLAS_COMPUTE_32F,
+                         CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_SUCCESS,
+            "cublasGemmEx failed");
+  }
+
+  void find_ceilings() {
+    const std::size_t bytes = std::size_t{1} << 30;
+    void *from = memory_.allocate(bytes), *to = memory_.allocate(bytes);
+    const int n = 8192;
+    void* product = memory_.allocate(std::size_t{2} * n * n);
+    const std::vector<double> ms = measure(
+        {[&] { check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice), "copy"); },
+         [&] { multiply(n, n, 4096, product); }},
+        3);
+    copy_rate_ = 2.0 * static_cast<double>(bytes) / ms[0];
+    product_rate_ = 2.0 * n * n * 4096.0 / ms[1];
+    report_.add("copy of 1 GiB", ms[0], "GB/s", copy_rate_ * 1e-6, "ceiling");
+    report_.add("cuBLAS bf16 8192 x 8192 x 4096", ms[1], "TFLOP/s", product_rate_ * 1e-9,
+                "ceiling");
+  }
+
+  void quantise() {
+    const int width = 1024, count = 32768;
+    QuantiseRows params{
+        .from = inputs_.numbers, .from_element = DeviceElement::kBFloat16, .to = {}};
+    params.count = count;
+    for (const DeviceElement element : {DeviceElement::kInt8, DeviceElement::kInt4}) {
+      const int row_bytes = channel_bytes(element, width) + width / 8;
+      void* block = memory_.allocate(static_cast<std::size_t>(row_bytes) * count);
+      params.to = {
+          memory_.upload(std::vector<const void*>{block}), 1, count, width, element, false, 1};
+      const double ms = measure({[&] { require(quantise_rows_cuda(params, nullptr)); }}, 5)[0];
+      const double bytes = static_cast<double>(count) * (2 * width + row_bytes);
+      report_.add(element == DeviceElement::kInt8 ? "quantise 32k x 1024 to int8"
+                                                  : "quantise 32k x 1024 to int4",
+                  ms, "copy", bytes / ms / copy_rate_, "");
+    }
+  }
+
+  void nearest(int tokens) {
+    const int width = 4096;
+    const auto count = static_cast<std::size_t>(tokens);
+    const int parts = tokens < 16384 ? 4 : 1;
+    NearestRows params{
+        .rows = inputs_.matrix(0, tokens, width),
+        .others = inputs_.matrix(Inputs::kCount / 2, tokens, width),
+        .num_parts = parts,
+        .part_product = static_cast<float*>(memory_.allocate(4 * count * parts)),
+        .part_match = static_cast<std::int32_t*>(memory_.allocate(4 * count * parts)),
+        .product = static_cast<float*>(memory_.allocate(4 * count)),
+        .match = static_cast<std::int32_t*>(memory_.allocate(4 * count))};
+    const double ms = measure({[&] { require(nearest_rows_cuda(params, nullptr)); }}, 1)[0];
+    report_.add("nearest of " + std::to_string(tokens) + " tokens, width 4096", ms, "cuBLAS",
+                2.0 * tokens * static_cast<double>(tokens) * width / ms / product_rate_,
+                "G8: at least 0.5");
+  }
+
+  void project() {
+    const int tokens = 4096, width = 8192, rank = 2816;
+    ProjectRows params{.rows = inputs_.matrix(0, tokens, width),
+                       .projection = inputs_.matrix(Inputs::kCount / 2, rank, width),
+                       .output = memory_.allocate(std::size_t{2} * tokens * rank)};
+    void* to = memory_.allocate(std::size_t{2} * tokens * rank);
+    const std::vector<double> ms = measure({[&] { require(project_rows_cuda(params, nullptr)); },
+                                            [&] { multiply(tokens, rank, width, to); }},
+                                           3);
+    report_.add("project 4096 x 8192 to rank 2816", ms[0], "cuBLAS of the same shape",
+                ms[1] / ms[0], "");
+  }
+
+  // 16 sequences of Llama-3.1-8B's heads under a budget of so many slots.
+  void budget(int slots) {
+    const int sequences = 16, heads = 32, kv_heads = 8, dim = 128;
+    const BudgetLayout layout{1, slots - 1 - slots * 2 / 5, slots * 2 / 5};
+    const std::size_t rows = static_cast<std::size_t>(sequences) * kv_heads * slots;
+    require(rows * dim <= Inputs::kCount * 4, "the budget is larger than what the benchmark holds");
+    std::vector<double> times;
+    for (const int tokens : {8192, 131072}) {
+      BudgetStep params{.layout = layout,
+                        .num_sequences = sequences,
+                        .num_heads = heads,
+                        .num_kv_heads = kv_heads,
+                        .head_dim = dim,
+                        .query = inputs_.numbers,
+                        .new_key = inputs_.numbers + 70000,
+                        .new_value = inputs_.numbers + 90000,
+                        .keys = filled(rows * dim),
+                        .values = filled(rows * dim),
+                        .scores = memory_.upload(std::vector<float>(rows, 1.0f)),
+                        .counts = memory_.upload(std::vector<float>(rows, 1.0f)),
+                        .num_tokens = memory_.upload(std::vector<std::int32_t>(sequences, tokens)),
+                        .scale = 0.088f,
+                        .output = memory_.allocate(std::size_t{2} * sequences * heads * dim)};
+      times.push_back(measure({[&] { require(budget_step_cuda(params, nullptr)); }}, 5)[0]);
+    }
+    const double bytes = 4.0 * static_cast<double>(rows) * dim;
+    const std::string name = "budget step, 16 sequences, " + std::to_string(slots) + " slots";
+    report_.add(name + ", 8k tokens", times[0], "copy", bytes / times[0] / copy_rate_, "");
+    report_.add(name + ", 128k tokens", times[1], "8k tokens", times[1] / times[0],
+                "G6: at most 1.03");
+  }
+
+  void* filled(std::size_t count) {
+    void* to = memory_.allocate(2 * count);
+    for (std::size_t done = 0; done < count; done += Inputs::kCount) {
+      check_cuda(cudaMemcpy(static_cast<std::uint16_t*>(to) + done, inputs_.numbers,
+                            2 * std::min(Inputs::kCount, count - done), cudaMemcpyDeviceToDevice),
+                 "copy");
+    }
+    return to;
+  }
+
+  // Eight groups of a model of hidden_size 4096: what the conversion's second stage does.
+  void eigen() {
+    const std::int64_t n = 4096;
+    std::mt19937 generator(2);
+    std::normal_distribution<double> normal;
+    std::vector<double> host(static_cast<std::size_t>(n * n));
+    for (double& x : host) {
+      x = normal(generator);
+    }
+    const double* source = memory_.upload(host);
+    double* matrix = static_cast<double*>(memory_.allocate(host.size() * 8));
+    double* values = static_cast<double*>(memory_.allocate(static_cast<std::size_t>(n) * 8));
+    int* info = static_cast<int*>(memory_.allocate(4));
+    cusolverDnHandle_t solver;
+    cusolverDnParams_t parameters;
+    require(cusolverDnCreate(&solver) == 0 && cusolverDnCreateParams(&parameters) == 0,
+            "cusolverDnCreate failed");
+    std::size_t device_bytes = 0, host_bytes = 0;
+    require(cusolverDnXsyevd_bufferSize(
+                solver, parameters, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, n, CUDA_R_64F,
+                matrix, n, CUDA_R_64F, values, CUDA_R_64F, &device_bytes, &host_bytes) == 0,
+            "cusolverDnXsyevd_bufferSize failed");
+    void* device_buffer = memory_.allocate(device_bytes);
+    std::vector<std::uint8_t> host_buffer(host_bytes);
+    const auto solve = [&] {
+      check_cuda(cudaMemcpyAsync(matrix, source, host.size() * 8, cudaMemcpyDeviceToDevice),
+                 "copy");
+      require(
+          cusolverDnXsyevd(solver, parameters, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, n,
+                           CUDA_R_64F, matrix, n, CUDA_R_64F, values, CUDA_R_64F, device_buffer,
+                           device_bytes, host_buffer.data(), host_bytes, info) == 0,
+          "cusolverDnXsyevd failed");
+    };
+    const double ms = measure({solve}, 1)[0];
+    report_.add("eigenpairs of eight 4096 x 4096 in float64", 8 * ms, "5 s", 8 * ms / 5000,
+                "G9: at most 1");
+    cusolverDnDestroyParams(parameters);
+    cusolverDnDestroy(solver);
+  }
+
+  GpuMemory memory_;
+  Inputs inputs_;
+  cublasHandle_t blas_ = nullptr;
+  Report report_;
+  double copy_rate_ = 0, product_rate_ = 0;  // bytes and operations per millisecond
+};
+
+}  // namespace
+}  // namespace kvc::testing
+
+int main(int argc, char** argv) {
+  const std::string missing = kvc::testing::missing_gpu();
+  if (!missing.empty()) {
+    std::printf("skipped: no GPU (%s)\n", missing.c_str());
+    return 77;
+  }
+  try {
+    const std::string json = kvc::testing::Bench().run().json();
+    if (argc == 3 && std::strcmp(argv[1], "--json") == 0) {
+      std::ofstream(argv[2]) << json;
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "cuda_cache_bench: error: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
