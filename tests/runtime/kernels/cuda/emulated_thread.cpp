@@ -47,8 +47,8 @@ class BlockEmulator {
     }
     for (std::size_t left = fibers_.size(); left > 0;) {
       const std::size_t before = steps_;
-      for (std::size_t i = 0; i < fibers_.size(); ++i) {
-        left -= step(order_ == ThreadOrder::kForward ? i : fibers_.size() - 1 - i) ? 1 : 0;
+      for (std::size_t warp = 0; warp < warps_.size(); ++warp) {
+        left -= run_warp(order_ == ThreadOrder::kForward ? warp : warps_.size() - 1 - warp);
       }
       if (steps_ == before) {
         throw std::runtime_error(std::to_string(left) +
@@ -114,6 +114,18 @@ class BlockEmulator {
     makecontext(&fiber.context, &BlockEmulator::enter, 0);
     fiber.barrier = nullptr;
     fiber.running = true;
+  }
+
+  // Until all of the warp's threads have ended or wait for other warps. Returns how many have ended.
+  std::size_t run_warp(std::size_t warp) {
+    std::size_t ended = 0;
+    for (std::size_t before = steps_ + 1; before != steps_;) {
+      before = steps_;
+      for (std::size_t lane = 0; lane < 32; ++lane) {
+        ended += step(32 * warp + (order_ == ThreadOrder::kForward ? lane : 31 - lane)) ? 1 : 0;
+      }
+    }
+    return ended;
   }
 
   // Whether the thread has ended.

@@ -2,8 +2,9 @@
 // barriers, shuffles, asynchronous copies and tensor-core products, without a GPU.
 //
 // It is stricter than a GPU: shared memory starts as numbers that are none, an asynchronous copy happens only
-// when wait() demands it, and between barriers threads run one after the other, in an order that tests vary. A
-// missing barrier or wait then shows as a wrong result, a barrier that not all threads reach as an exception.
+// when wait() demands it, and each warp runs ahead of all others until a barrier of the block holds it, in an
+// order that tests vary. A missing barrier or wait then shows as a wrong result, a barrier that not all threads
+// reach as an exception.
 #pragma once
 
 #include <cstdint>
