@@ -25,14 +25,8 @@ TEST_P(CudaAttention, MatchesReferenceInAnyOrderOfThreads) {
 
 std::string name_of(const ::testing::TestParamInfo<KernelCase>& info) { return info.param.name; }
 
-INSTANTIATE_TEST_SUITE_P(Dense, CudaAttention,
-                         ::testing::ValuesIn(dense_attention_cases(CaseSize::kSmall)), name_of);
-INSTANTIATE_TEST_SUITE_P(Fused, CudaAttention,
-                         ::testing::ValuesIn(fused_attention_cases(CaseSize::kSmall)), name_of);
-INSTANTIATE_TEST_SUITE_P(Latent, CudaAttention,
-                         ::testing::ValuesIn(latent_attention_cases(CaseSize::kSmall)), name_of);
-INSTANTIATE_TEST_SUITE_P(Coded, CudaAttention,
-                         ::testing::ValuesIn(coded_attention_cases(CaseSize::kSmall)), name_of);
+INSTANTIATE_TEST_SUITE_P(All, CudaAttention, ::testing::ValuesIn(attention_cases(CaseSize::kSmall)),
+                         name_of);
 
 }  // namespace
 }  // namespace kvc::testing

@@ -295,7 +295,6 @@ std::vector<KernelCase> fused_attention_cases(CaseSize size) {
   for (DenseShape shape : shapes) {
     shape.num_sources = 2;
     cases.push_back(dense_case(shape));
-    cases.back().name = "fused_" + cases.back().name;
   }
   return cases;
 }

@@ -5,6 +5,7 @@
 
 #include "runtime/kernels/cuda/attention_combine_body.h"
 #include "runtime/kernels/cuda/attention_dense_body.h"
+#include "runtime/kernels/cuda/attention_fuse_rows_body.h"
 #include "tests/runtime/kernels/cuda/emulated_rank.h"
 
 namespace kvc::testing {
@@ -94,5 +95,11 @@ void EmulatedBackend::run(const CombinePartials& params) {
 
 void EmulatedBackend::run(const RankAttention& params) { emulate_rank_attention(params, order_); }
 void EmulatedBackend::run(const ProjectValues& params) { emulate_project_values(params, order_); }
+
+void EmulatedBackend::run(const FuseRows& params) {
+  const int blocks = (params.max_rows * params.first.width / 8 + 31) / 32;
+  run_grid({blocks, params.num_sequences}, 32, 16, order_,
+           [&](EmulatedThread& thread) { fuse_rows_body(params, thread); });
+}
 
 }  // namespace kvc::testing

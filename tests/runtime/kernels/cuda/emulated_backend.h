@@ -22,6 +22,7 @@ class EmulatedBackend : public KernelBackend {
   void run(const CombinePartials& params) override;
   void run(const RankAttention& params) override;
   void run(const ProjectValues& params) override;
+  void run(const FuseRows& params) override;
 
  private:
   ThreadOrder order_;

@@ -1,10 +1,10 @@
-// Where the cases of tests run CUDA kernels: the CPU emulator (emulated_backend.h) or a GPU (cuda_backend.h).
+// Where the cases of tests run attention kernels: the CPU emulator (emulated_backend.h) or a GPU
+// (gpu_attention_test.cpp).
 #pragma once
-
-#include <string>
 
 #include "runtime/kernels/cuda/attention_combine.h"
 #include "runtime/kernels/cuda/attention_dense.h"
+#include "runtime/kernels/cuda/attention_fuse_rows.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "tests/runtime/kernels/cuda/kernel_memory.h"
 
@@ -17,6 +17,7 @@ class KernelBackend : public KernelMemory {
   virtual void run(const CombinePartials& params) = 0;
   virtual void run(const RankAttention& params) = 0;  // both launches
   virtual void run(const ProjectValues& params) = 0;
+  virtual void run(const FuseRows& params) = 0;
 };
 
 }  // namespace kvc::testing

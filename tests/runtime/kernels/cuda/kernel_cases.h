@@ -19,7 +19,11 @@ enum class CaseSize { kSmall, kLarge };  // large: takes the emulator too long
 
 std::vector<KernelCase> dense_attention_cases(CaseSize size);
 std::vector<KernelCase> fused_attention_cases(CaseSize size);
+std::vector<KernelCase> fuse_rows_cases(CaseSize size);
+std::vector<KernelCase> combine_cases(CaseSize size);
 std::vector<KernelCase> latent_attention_cases(CaseSize size);
 std::vector<KernelCase> coded_attention_cases(CaseSize size);
+// All of them.
+std::vector<KernelCase> attention_cases(CaseSize size);
 
 }  // namespace kvc::testing
