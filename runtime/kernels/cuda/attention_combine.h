@@ -18,6 +18,15 @@ struct DevicePartials {
   int num_parts = 0;
 };
 
+// In how many parts a launch shares its sequences' tokens: enough for about four blocks on every multiprocessor,
+// and no fewer than four tiles of 32 tokens a part. blocks_per_part: of the launch's grid, without its parts.
+inline int attention_parts(int multiprocessors, int blocks_per_part, int num_tokens) {
+  const int wanted = (4 * multiprocessors + blocks_per_part - 1) / blocks_per_part;
+  const int most = num_tokens / 128;
+  const int parts = wanted < most ? wanted : most;
+  return parts > 1 ? parts : 1;
+}
+
 // Combines the parts of up to kMaxSources groups of partials: the attention over all their tokens.
 struct CombinePartials {
   static constexpr int kMaxSources = 4;

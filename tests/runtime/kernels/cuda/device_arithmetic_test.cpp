@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/kernels/code_tiles.h"
+#include "runtime/kernels/cuda/attention_combine.h"
 #include "runtime/kernels/cuda/device_numbers.h"
 #include "runtime/kernels/cuda/device_rope.h"
 #include "runtime/kernels/cuda/device_softmax.h"
@@ -126,6 +127,14 @@ TEST(DeviceSchedule, PartsCoverAllRowsOnceInWholeTiles) {
       }
     }
   }
+}
+
+TEST(DeviceSchedule, PartsFillTheMultiprocessorsUnlessTokensAreFew) {
+  EXPECT_EQ(attention_parts(132, 8, 131072), 66);  // 528 blocks
+  EXPECT_EQ(attention_parts(132, 128, 8192), 5);   // 640
+  EXPECT_EQ(attention_parts(132, 8, 1024), 8);     // four tiles each
+  EXPECT_EQ(attention_parts(132, 1000, 8192), 1);
+  EXPECT_EQ(attention_parts(132, 8, 5), 1);
 }
 
 TEST(DeviceRope, TurnsAPairByItsAngle) {

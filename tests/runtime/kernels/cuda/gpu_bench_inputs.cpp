@@ -79,12 +79,9 @@ DeviceRows BenchInputs::rows(const Batch& batch, DeviceElement element, int widt
   return rows;
 }
 
-// Parts enough for four blocks on every multiprocessor.
 DevicePartials BenchInputs::partials(const Batch& batch, int blocks_per_part, int width) {
-  const int tiles = (batch.num_tokens + 31) / 32;
-  const int wanted = (4 * multiprocessors_ + blocks_per_part - 1) / blocks_per_part;
   DevicePartials partials;
-  partials.num_parts = std::clamp(wanted, 1, std::max(1, tiles / 4));
+  partials.num_parts = attention_parts(multiprocessors_, blocks_per_part, batch.num_tokens);
   const std::size_t rows = static_cast<std::size_t>(batch.num_sequences) *
                            static_cast<std::size_t>(partials.num_parts) * kHeads;
   partials.max = static_cast<float*>(memory_.allocate(4 * rows));
