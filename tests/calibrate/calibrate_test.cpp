@@ -77,6 +77,28 @@ class CalibrateTest : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<Checkpoint> checkpoint_;
 };
 
+// As on a GPU: activations of 8 bits, sums that lose nothing more.
+TEST_P(CalibrateTest, SumsOfBFloat16ActivationsAreCloseAndRepeatable) {
+  const std::vector<std::vector<std::int64_t>> sequences = random_ids(4, 40, 96, 3);
+  const ComputePlace place{at::kCPU, at::kBFloat16};
+  run(sequences, "wide.h5");
+  calibrate(*checkpoint_, token_set(sequences), directory_ / "narrow.h5", false, place);
+  calibrate(*checkpoint_, token_set(sequences), directory_ / "again.h5", false, place);
+  EXPECT_EQ(bytes_of(directory_ / "narrow.h5"), bytes_of(directory_ / "again.h5"));
+  const Hdf5Reader wide(directory_ / "wide.h5"), narrow(directory_ / "narrow.h5");
+  for (const char* name :
+       {"/layers/3/gram", "/layers/3/key_second_moment", "/pairs/2/value_cross"}) {
+    const at::Tensor expected = read(wide, name), actual = read(narrow, name);
+    const double error = (actual - expected).norm().item<double>();
+    EXPECT_LT(error, 0.02 * expected.norm().item<double>()) << name;
+    EXPECT_GT(error, 0) << name;  // it was bfloat16
+  }
+  EXPECT_FALSE(artifact_matches(directory_ / "narrow.h5",
+                                calibration_provenance(*checkpoint_, token_set(sequences))));
+  EXPECT_TRUE(artifact_matches(directory_ / "narrow.h5",
+                               calibration_provenance(*checkpoint_, token_set(sequences), place)));
+}
+
 TEST_P(CalibrateTest, EqualsADirectComputation) {
   const std::vector<std::vector<std::int64_t>> sequences = {random_ids(1, 11, 96, 1).front(),
                                                             random_ids(1, 5, 96, 2).front()};

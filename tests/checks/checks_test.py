@@ -9,6 +9,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(os.environ["KVC_SOURCE_DIR"]) / "scripts"))
 
 import check_layering
+import check_ptxas
 import check_tree
 import check_types
 
@@ -73,6 +74,29 @@ class Tree(unittest.TestCase):
     def test_other_paths_pass(self):
         for line in ("build/work/x", "$HOME/work/file", "https://example.org/work/a", "/tmp/x"):
             self.assertEqual(check_tree.violations_of("scripts/a.sh", line), [], line)
+
+
+PTXAS = """ptxas info    : Compiling entry function '_Z3oneP' for 'sm_90a'
+ptxas info    : Function properties for _Z3oneP
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 32 registers, used 1 barriers, 4096 bytes smem
+ptxas info    : Compiling entry function '_Z3twoP' for 'sm_90a'
+    48 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 120000 bytes smem
+"""
+
+
+class Ptxas(unittest.TestCase):
+    def test_reads_every_kernel(self):
+        one, two = check_ptxas.parse(PTXAS)
+        self.assertEqual((one.name, one.registers, one.shared, one.frame, one.spilled), ("_Z3oneP", 32, 4096, 0, 0))
+        self.assertEqual((two.name, two.registers, two.shared, two.frame, two.spilled), ("_Z3twoP", 255, 120000, 48, 20))
+
+    def test_spills_local_memory_and_shared_memory_are_problems(self):
+        one, two = check_ptxas.parse(PTXAS)
+        self.assertEqual(one.problems("120"), [])
+        self.assertEqual(len(two.problems("90a")), 2)  # 227 KiB are enough
+        self.assertEqual(len(two.problems("120")), 3)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,16 @@ class FisherTest : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<Checkpoint> checkpoint_;
 };
 
+TEST_P(FisherTest, ScoresInBFloat16AreCloseToThoseInFloat32) {
+  const Sequences sequences = random_ids(8, 32, 96, 5);
+  const ComputePlace place{at::kCPU, at::kBFloat16};
+  fisher(*checkpoint_, token_set(sequences), directory_ / "narrow.h5", false, place);
+  const at::Tensor wide = read_dataset(run(sequences, "wide.h5"), "/channel_sum").sum(-1);
+  const at::Tensor narrow = read_dataset(directory_ / "narrow.h5", "/channel_sum").sum(-1);
+  EXPECT_TRUE(at::allclose(narrow, wide, /*rtol=*/0.05, /*atol=*/0)) << narrow << wide;
+  EXPECT_FALSE(at::equal(narrow, wide));
+}
+
 TEST_P(FisherTest, EqualsPerSequenceAutogradThroughTheWholeModel) {
   const Sequences sequences = {random_ids(1, 13, 96, 1).front(), random_ids(1, 6, 96, 2).front(),
                                random_ids(1, 9, 96, 3).front()};
