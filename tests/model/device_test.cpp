@@ -1,6 +1,9 @@
 // Layers on another device than the CPU: the meta device runs every operator's checks without numbers, so that a
 // tensor that was left behind shows without a GPU.
+#include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
+
+#include <cctype>
 
 #include "core/error.h"
 #include "model/compute_place.h"
@@ -91,7 +94,7 @@ TEST(ComputeDevice, KnowsWhatTheBuildHas) {
 
 TEST(OwnStream, RunsTheWorkWithoutGradients) {
   bool recorded = true;
-  on_own_stream(at::kCPU, [&] { recorded = at::GradMode::is_enabled(); });
+  on_own_stream(at::kCPU, [&] { recorded = c10::GradMode::is_enabled(); });
   EXPECT_FALSE(recorded);
 }
 

@@ -16,8 +16,8 @@ __global__ void __launch_bounds__(kThreads) decode_tiles_kernel(CodeTilesParams 
 }  // namespace
 
 LaunchError decode_tiles_cuda(const CodeTilesParams& params, void* stream) {
-  return launch("decode_tiles", decode_tiles_kernel, dim3(params.num_tiles), kThreads, 0, stream,
-                params);
+  return launch("decode_tiles", decode_tiles_kernel, dim3(params.count, params.num_sequences),
+                kThreads, 0, stream, params);
 }
 
 }  // namespace kvc

@@ -16,8 +16,8 @@ __global__ void __launch_bounds__(kThreads) encode_tiles_kernel(CodeTilesParams 
 }  // namespace
 
 LaunchError encode_tiles_cuda(const CodeTilesParams& params, void* stream) {
-  return launch("encode_tiles", encode_tiles_kernel, dim3(params.num_tiles), kThreads,
-                32 * sizeof(float), stream, params);
+  return launch("encode_tiles", encode_tiles_kernel, dim3(params.count, params.num_sequences),
+                kThreads, 32 * sizeof(float), stream, params);
 }
 
 }  // namespace kvc

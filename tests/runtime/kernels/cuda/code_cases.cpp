@@ -199,10 +199,11 @@ std::string check_tile(const TileLayout& layout, const float* z, const std::vect
   return difference.empty() ? compare("decoded", decoded, values, 0) : difference;
 }
 
+// Two sequences of two tiles, behind one and none, in blocks of two.
 std::string tiles_case(bool gain, KernelMemory& memory, CacheKernels& kernels) {
   const TileLayout layout = case_layout(gain);
   const auto count = static_cast<std::size_t>(layout.num_coefficients());
-  const std::size_t num_tiles = 3, bytes = static_cast<std::size_t>(layout.bytes());
+  const std::size_t num_tiles = 4, bytes = static_cast<std::size_t>(layout.bytes());
   std::vector<float> z =
       case_numbers(static_cast<std::int64_t>(num_tiles * kTileTokens * count), 7);
   std::vector<float> steps = case_numbers(static_cast<std::int64_t>(count), 8);
@@ -212,26 +213,34 @@ std::string tiles_case(bool gain, KernelMemory& memory, CacheKernels& kernels) {
   for (std::size_t i = 0; i < count; ++i) {
     z[i] *= 20;  // a token that a gain suits
   }
-  std::vector<std::uint8_t*> tiles;
-  for (std::size_t i = 0; i < num_tiles; ++i) {
-    tiles.push_back(memory.unwritten<std::uint8_t>(bytes));
+  std::vector<std::uint8_t*> blocks;
+  for (int i = 0; i < 4; ++i) {
+    blocks.push_back(memory.unwritten<std::uint8_t>(2 * bytes));
   }
-  CodeTilesParams params{.layout = device_tile_layout(layout.coefficients, gain),
-                         .num_tiles = static_cast<int>(num_tiles),
-                         .coefficients = memory.upload(z),
-                         .steps = memory.upload(steps),
-                         .tiles = memory.upload(std::vector<void*>(tiles.begin(), tiles.end()))};
-  if (params.layout.bytes != layout.bytes() || params.layout.count != layout.num_coefficients()) {
-    return "the layout's sizes differ";
-  }
+  CodeTilesParams params;
+  params.tiles.blocks = memory.upload(std::vector<const void*>(blocks.begin(), blocks.end()));
+  params.tiles.max_blocks = 2;
+  params.tiles.block_tiles = 2;
+  std::copy(std::begin(layout.coefficients), std::end(layout.coefficients),
+            params.tiles.coefficients);
+  params.tiles.num_coefficients = static_cast<int>(count);
+  params.tiles.code_bytes = static_cast<int>(layout.code_bytes());
+  params.tiles.gain = gain;
+  params.first_tiles = memory.upload(std::vector<std::int32_t>{1, 0});
+  params.num_sequences = 2;
+  params.count = 2;
+  params.coefficients = memory.upload(z);
+  params.steps = memory.upload(steps);
   kernels.encode(params);
   params.coefficients = memory.unwritten<float>(z.size());
   kernels.decode(params);
   const std::vector<float> decoded = memory.download(params.coefficients, z.size());
+  const std::size_t places[] = {1, 2, 4, 5};  // of the tiles among all
   for (std::size_t i = 0; i < num_tiles; ++i) {
     const std::size_t first = i * kTileTokens * count, last = first + kTileTokens * count;
+    const std::uint8_t* tile = blocks[places[i] / 2] + places[i] % 2 * bytes;
     const std::string difference =
-        check_tile(layout, z.data() + first, steps, memory.download(tiles[i], bytes),
+        check_tile(layout, z.data() + first, steps, memory.download(tile, bytes),
                    {decoded.begin() + static_cast<std::ptrdiff_t>(first),
                     decoded.begin() + static_cast<std::ptrdiff_t>(last)});
     if (!difference.empty()) {

@@ -42,12 +42,12 @@ void EmulatedCacheKernels::run(const DequantiseRows& params) {
 }
 
 void EmulatedCacheKernels::encode(const CodeTilesParams& params) {
-  run_grid({params.num_tiles}, 32, 32 * sizeof(float), order_,
+  run_grid({params.count, params.num_sequences}, 32, 32 * sizeof(float), order_,
            [&](EmulatedThread& thread) { encode_tiles_body(params, thread); });
 }
 
 void EmulatedCacheKernels::decode(const CodeTilesParams& params) {
-  run_grid({params.num_tiles}, kThreads, 16, order_,
+  run_grid({params.count, params.num_sequences}, kThreads, 16, order_,
            [&](EmulatedThread& thread) { decode_tiles_body(params, thread); });
 }
 
