@@ -10,6 +10,7 @@ once and shared. Writes comparison.json, comparison.md and comparison.svg; what 
 """
 
 import argparse
+import dataclasses
 import json
 import math
 import pathlib
@@ -21,26 +22,40 @@ TEXTS = ROOT / "tests" / "data" / "texts"
 RATIOS = (0.5, 0.35, 0.25, 0.125, 0.0625)
 # The widest latent that a kept_ratio leaves room for: tried in this order.
 RANKS = [["--rank", f"{percent / 100:g}"] for percent in (70, 60, 50, 40, 35, 30, 25, 20, 16, 13, 11, 9, 7, 5, 4, 3)]
-ANY = [[]]
-# name: (arguments of kvconvert, further ones of which the first that is not refused is taken, arguments of kvvalidate)
+
+
+@dataclasses.dataclass
+class Method:
+    convert: list[str] | None  # arguments of kvconvert; None: the checkpoint as it is
+    choices: list[list[str]] = dataclasses.field(default_factory=lambda: [[]])  # the first that is not refused is added
+    validate: list[str] = dataclasses.field(default_factory=lambda: ["--kv-dtype", "float16"])
+    only: float | None = None  # the one kept_ratio that it can have, stated without a row's exact tokens
+
+
 METHODS = {
-    "coded": (["--method", "coded"], ANY, []),
-    "coded, group": (["--method", "coded", "--scope", "group"], ANY, []),
-    "coded, layer": (["--method", "coded", "--scope", "layer"], ANY, []),
-    "coded, head": (["--method", "coded", "--scope", "head"], ANY, []),
-    "commonkv": (["--method", "commonkv", "--group", "4"], RANKS, []),
-    "commonkv, as its paper": (["--method", "commonkv", "--preset", "paper", "--group", "4"], RANKS, []),
-    "palu": (["--method", "palu"], ANY, []),
-    "pca": (["--method", "pca"], ANY, []),
-    "pca, int8 latents": (["--method", "pca", "--kv-dtype", "int8"], ANY, ["--kv-dtype", "int8"]),
-    "pca, single layers": (["--method", "pca", "--group", "1"], ANY, []),
-    "xkv-static": (["--method", "xkv-static"], ANY, []),
-    "xkv": (["--method", "xkv"], ANY, []),
-    "xkv, joint": (["--method", "xkv", "--joint"], ANY, []),
-    "xkv, single layers": (["--method", "xkv", "--group", "1"], ANY, []),
+    "coded": Method(["--method", "coded"]),
+    "coded, group": Method(["--method", "coded", "--scope", "group"]),
+    "coded, layer": Method(["--method", "coded", "--scope", "layer"]),
+    "coded, head": Method(["--method", "coded", "--scope", "head"]),
+    "commonkv": Method(["--method", "commonkv", "--group", "4"], RANKS),
+    "commonkv, as its paper": Method(["--method", "commonkv", "--preset", "paper", "--group", "4"], RANKS),
+    "palu": Method(["--method", "palu"]),
+    "pca": Method(["--method", "pca"]),
+    "pca, metric fisher": Method(["--method", "pca", "--metric", "fisher"]),
+    "pca, int8 latents": Method(["--method", "pca", "--kv-dtype", "int8"], validate=["--kv-dtype", "int8"]),
+    "pca, single layers": Method(["--method", "pca", "--group", "1"]),
+    "xkv-static": Method(["--method", "xkv-static"]),
+    "xkv-static, metric fisher": Method(["--method", "xkv-static", "--metric", "fisher"]),
+    "xkv": Method(["--method", "xkv"]),
+    "xkv, joint": Method(["--method", "xkv", "--joint"]),
+    "xkv, single layers": Method(["--method", "xkv", "--group", "1"]),
+    "fusedkv": Method(["--method", "fusedkv", "--force"], only=0.5),
+    "fusedkv, matrices": Method(["--method", "fusedkv", "--fusion", "matrices", "--force"], only=0.5),
+    "int8 cache": Method(None, validate=["--kv-dtype", "int8"], only=0.5625),
+    "int4 cache": Method(None, validate=["--kv-dtype", "int4"], only=0.3125),
 }
 COLOURS = ("#c0392b", "#e67e22", "#f1c40f", "#d35400", "#2980b9", "#8e44ad", "#27ae60", "#16a085", "#7f8c8d", "#2c3e50",
-           "#e84393", "#6c5ce7", "#00b894", "#636e72")
+           "#e84393", "#6c5ce7", "#00b894", "#636e72", "#b2bec3", "#fd79a8", "#55efc4", "#0984e3", "#a29bfe", "#fdcb6e")
 
 
 def run(command):
@@ -48,18 +63,20 @@ def run(command):
 
 
 def convert(options, directory, method, kept_ratio):
-    """The converted directory, or the program's refusal."""
-    arguments, choices, _ = METHODS[method]
+    """The directory to judge and what was chosen, or None and the program's refusal."""
+    if method.convert is None:
+        return options.checkpoint, ""
     out = directory / "converted"
-    for choice in choices:
+    for choice in method.choices:
         if out.exists():
             shutil.rmtree(out)
         command = [options.bin / "kvconvert", options.checkpoint, "--out", out, "--work", directory / "work",
-                   "--kept-ratio", kept_ratio, "--sink", 4, "--window", 0, "--context", options.seq_len, "--quiet",
-                   "--no-validate", *arguments, *choice]
+                   "--sink", 4, "--window", 0, "--context", options.seq_len, "--seq-len", options.seq_len,
+                   "--num-sequences", 80, "--quiet", "--no-validate", *method.convert,
+                   *choice, *([] if method.only else ["--kept-ratio", kept_ratio])]
         for text in options.calibration:
             command += ["--calibration", text]
-        refused = run([*command, "--plan"]) if len(choices) > 1 else None
+        refused = run([*command, "--plan"]) if len(method.choices) > 1 else None
         if refused is None or refused.returncode == 0:
             refused = run(command)
         if refused.returncode == 0:
@@ -68,12 +85,12 @@ def convert(options, directory, method, kept_ratio):
 
 
 def measure(options, directory, method, kept_ratio):
-    converted, detail = convert(options, directory, method, kept_ratio)
-    if converted is None:
+    candidate, detail = convert(options, directory, method, kept_ratio)
+    if candidate is None:
         return {"refused": detail}
-    command = [options.bin / "kvvalidate", options.checkpoint, converted, "--num-sequences", options.num_sequences,
+    command = [options.bin / "kvvalidate", options.checkpoint, candidate, "--num-sequences", options.num_sequences,
                "--seq-len", options.seq_len, "--block", 64, "--recall", options.recall, "--quiet", "--json",
-               *(METHODS[method][2] or ["--kv-dtype", "float16"])]
+               *method.validate]
     for text in options.text:
         command += ["--text", text]
     process = run(command)
@@ -88,11 +105,12 @@ def measure(options, directory, method, kept_ratio):
             "recall": recall and recall["candidate_accuracy"], "original_recall": recall and recall["reference_accuracy"]}
 
 
-def table(results, kept_ratio):
-    lines = [f"### kept_ratio {kept_ratio:g}", "",
-             "| method | kept_ratio | KLD x 1000 | perplexity ratio | same top | recall |", "|---|---|---|---|---|---|"]
+def table(results, name, kept_ratios):
+    """Of the methods that were asked for one of these ratios."""
+    lines = [f"### {name}", "", "| method | kept_ratio | KLD x 1000 | perplexity ratio | same top | recall |",
+             "|---|---|---|---|---|---|"]
     rows = [(name, result) for name, by_ratio in results.items() for ratio, result in by_ratio.items()
-            if ratio == f"{kept_ratio:g}"]
+            if float(ratio) in kept_ratios]
     rows.sort(key=lambda row: row[1].get("kld", math.inf))
     for name, result in rows:
         if "refused" in result:
@@ -104,6 +122,12 @@ def table(results, kept_ratio):
                      f"{1000 * (result['kld_error'] or 0):.2g} | {result['perplexity_ratio']:.4f} | "
                      f"{100 * result['same_top']:.1f} % | {recall} |")
     return "\n".join(lines) + "\n"
+
+
+def tables_of(options, results):
+    fixed = {method.only for method in METHODS.values() if method.only}
+    return [*(table(results, f"kept_ratio {ratio:g}", [ratio]) for ratio in options.kept_ratio),
+            table(results, "Methods of one size", fixed - set(options.kept_ratio))]
 
 
 class Axis:
@@ -165,7 +189,7 @@ def write(options, results):
     subject = options.checkpoint.resolve().name
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "comparison.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    tables = "\n".join(table(results, ratio) for ratio in options.kept_ratio)
+    tables = "\n".join(tables_of(options, results))
     (options.out / "comparison.md").write_text(f"## {subject}\n\n{tables}", encoding="utf-8")
     (options.out / "comparison.svg").write_text(plot(results, subject), encoding="utf-8")
 
@@ -181,20 +205,20 @@ def main():
     parser.add_argument("--text", type=pathlib.Path, nargs="+", default=[TEXTS / "tinystories_heldout.txt"])
     parser.add_argument("--num-sequences", type=int, default=8)
     parser.add_argument("--seq-len", type=int, default=512)
-    parser.add_argument("--recall", type=int, default=10, help="lists of facts asked back (0: none)")
+    parser.add_argument("--recall", type=int, default=10, help="lists of facts asked back (0: none; a model whose context is under 542 tokens has no room for them)")
     options = parser.parse_args()
     options.out = options.out or pathlib.Path(f"{options.checkpoint.resolve().name}-comparison")
     known = options.out / "comparison.json"
     results = json.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
     options.out.mkdir(parents=True, exist_ok=True)
-    for kept_ratio in options.kept_ratio:
-        for method in options.methods:
-            by_ratio = results.setdefault(method, {})
-            if f"{kept_ratio:g}" in by_ratio:
-                continue
-            by_ratio[f"{kept_ratio:g}"] = measure(options, options.out, method, kept_ratio)
-            write(options, results)
-        print(table(results, kept_ratio), flush=True)
+    for name in options.methods:
+        method = METHODS[name]
+        by_ratio = results.setdefault(name, {})
+        for kept_ratio in [method.only] if method.only else options.kept_ratio:
+            if f"{kept_ratio:g}" not in by_ratio:
+                by_ratio[f"{kept_ratio:g}"] = measure(options, options.out, method, kept_ratio)
+                write(options, results)
+    print("\n".join(tables_of(options, results)), flush=True)
     shutil.rmtree(options.out / "work", ignore_errors=True)
     shutil.rmtree(options.out / "converted", ignore_errors=True)
     write(options, results)
