@@ -15,13 +15,14 @@ namespace {
 
 // As given, or empty (convert/flag_words.h).
 struct Words {
-  std::string factor, merge, granularity, prefill, unmerged, rank_allocation, gauge, later, solver,
-      format = "factored";
+  std::string factor, merge, granularity, prefill, unmerged, rank_allocation, gauge, metric, later,
+      solver, format = "factored";
 };
 
 void apply(const Words& words, PipelineOptions& options) {
   ConvertSettings& settings = options.settings;
   parse_word("--factor", words.factor, parse_factor, settings.factor);
+  parse_word("--metric", words.metric, parse_cache_metric, settings.cache_metric);
   parse_word("--merge", words.merge, parse_merge_rule, settings.merge);
   parse_word("--granularity", words.granularity, parse_granularity, settings.granularity);
   parse_word("--prefill", words.prefill, parse_prefill_mode, settings.prefill);
@@ -75,6 +76,10 @@ void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
 }
 
 void declare_principal(CLI::App& app, ConvertSettings& settings, Words& words) {
+  app.add_option(
+      "--metric", words.metric,
+      "coded, xkv-static, pca: what errors are weighed by: fisher (default of coded), attn, "
+      "attn_fs or none (default of the others)");
   app.add_flag("--joint", settings.joint, "xkv: one latent for keys and values");
   app.add_option("--value-ratio", settings.value_ratio,
                  "xkv: value directions for every key direction")
@@ -104,8 +109,8 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, Words& words) {
   app.add_option("--calibration", options.calibration,
                  "Calibration text: .txt, .jsonl or tokens.h5 (default: built in)");
   app.add_option("--num-sequences", options.num_sequences,
-                 "Calibration sequences (default: 64, of coded 80)");
-  app.add_option("--seq-len", options.seq_len, "Tokens of each")->capture_default_str();
+                 "Calibration sequences (default: 64, of coded 40)");
+  app.add_option("--seq-len", options.seq_len, "Tokens of each (default: 512, of coded 1024)");
   app.add_option("--validation-text", options.validation_text,
                  "Text the result is judged on (default: built in)");
   app.add_option("--work", options.work, "Directory for finished stages, to resume from");
@@ -137,7 +142,8 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
   const char* coded = first_given(app, coded_flags());
   std::string& method = options.settings.method;
   if (app.count("--method") == 0 && latent == nullptr &&
-      (coded != nullptr || (app.count("--kept-ratio") != 0 && app.count("--group") == 0))) {
+      (coded != nullptr || app.count("--metric") != 0 ||
+       (app.count("--kept-ratio") != 0 && app.count("--group") == 0))) {
     method = "coded";
   }
   const bool principal = method == "xkv" || method == "xkv-static" || method == "pca";
@@ -150,7 +156,11 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
                   foreign == nullptr ? "" : foreign, method,
                   method == "coded" ? "commonkv or palu" : "coded");
   if (options.num_sequences == 0 && app.count("--num-sequences") == 0) {
-    options.num_sequences = method == "coded" ? 80 : 64;
+    options.num_sequences = method == "coded" ? 40 : 64;
+  }
+  // What is cached depends on how far into a text it is, and a coded basis follows it closely.
+  if (options.seq_len == 0 && app.count("--seq-len") == 0) {
+    options.seq_len = method == "coded" ? 1024 : 512;
   }
   if (app.count("--rank") == 0 && method == "palu") {
     options.settings.rank = options.settings.kept_ratio;  // both projections of each layer alike

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "convert/cache_metric.h"
 #include "convert/coded/coded_settings.h"
 #include "convert/fusion/fusion_settings.h"
 #include "core/checkpoint.h"
@@ -72,6 +73,8 @@ struct ConvertSettings {
   std::int64_t context = 0;  // tokens the plan's table is computed for; 0: min(max_position, 8192)
   FusionSettings fusion;     // fusedkv and its relatives
   CodedSettings coded;       // method coded
+  // coded, xkv-static and pca: what bases are chosen by; unset: the method's own
+  std::optional<CacheMetric> cache_metric;
   std::uint64_t seed = 0;
   std::string device = "cpu";  // --device: of statistics, factorisation and fits
 };
@@ -91,7 +94,7 @@ KvPlan make_plan(const ModelConfig& config, const ConvertSettings& settings, boo
 // Does this conversion need these inputs?
 bool needs_calibration(const ConvertSettings& settings);
 bool needs_fisher(const ConvertSettings& settings);
-// Those of coded caches: sums over adjacent layers together (calibrate/covariance.h, fisher/metric.h).
+// Those of coded caches and calibrated directions: sums over adjacent layers together (calibrate/covariance.h, fisher/metric.h).
 struct StatisticsNeeds {
   int joint_layers = 0;           // layers taken together; 0: no covariance
   bool attention_metric = false;  // beside the covariance

@@ -9,11 +9,14 @@ namespace kvc {
 
 // A wrong word in a flag is an error of usage, whatever it is in a file. An empty one leaves the default,
 // or the preset's.
-template <typename Value>
-void parse_word(const char* flag, const std::string& word, Value (*parse)(const std::string&),
+template <typename Parsed, typename Value>
+void parse_word(const char* flag, const std::string& word, Parsed (*parse)(const std::string&),
                 Value& value) {
+  if (word.empty()) {
+    return;
+  }
   try {
-    value = word.empty() ? value : parse(word);
+    value = parse(word);
   } catch (const Error& error) {
     fail_usage("{}: {}", flag, error.what());
   }

@@ -23,7 +23,7 @@ struct PipelineOptions {
   std::vector<std::filesystem::path> calibration;      // empty: the built-in text
   std::vector<std::filesystem::path> validation_text;  // empty: the built-in text
   std::int64_t num_sequences = 0;                      // of calibration
-  std::int64_t seq_len = 512;                          // tokens of each
+  std::int64_t seq_len = 0;                            // tokens of each
   bool plan_only = false;
   bool validate = true;
   bool force = false;

@@ -109,6 +109,7 @@ Json to_json(const ConvertSettings& settings) {
   json["solver"] = to_string(settings.solver);
   json["kv_dtype"] = settings.kv_dtype;
   json["context"] = settings.context;
+  json["metric"] = settings.cache_metric ? to_string(*settings.cache_metric) : "";
   json["coded"] = to_json(settings.coded);
   json["fusion"] = to_json(settings.fusion);
   json["seed"] = settings.seed;
@@ -124,7 +125,13 @@ void apply_preset(ConvertSettings& settings, const std::string& name) {
 }
 
 void resolve(ConvertSettings& settings) {
-  find_method(settings.method).fix_settings(settings);
+  const Method& method = find_method(settings.method);
+  KVC_CHECK_USAGE(
+      !settings.cache_metric || method.needs != nullptr,
+      "--metric: method {} has no basis that is chosen by calibration; leave it out, or "
+      "use --method coded, pca or xkv-static",
+      settings.method);
+  method.fix_settings(settings);
   check_ranges(settings);
   check_principal(settings);
   if (settings.merge == MergeRule::kNone) {

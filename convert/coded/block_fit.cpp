@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "convert/coded/basis.h"
+#include "convert/principal_basis.h"
 #include "model/spill_file.h"
 
 namespace kvc {
@@ -28,11 +28,12 @@ at::Tensor stored(const at::Tensor& tensor, const std::filesystem::path& directo
 BlockFit::BlockFit(const ConversionJob& job, const RunStatistics& statistics, const LayerRun& run,
                    const CodedBlock& block, const at::Tensor& samples)
     : block_(block) {
-  const CodedBasis basis = coded_basis(statistics.covariance(block).to(job.device),
-                                       statistics.metric(block).to(job.device));
+  const BlockStatistics own = block_statistics(statistics, run, block, job.config);
+  const PrincipalBasis basis =
+      principal_basis(own.covariance, own.metric, own.mean.size(0), job.device);
   encoder_ = stored(basis.encoder, job.directory);
   decoder_ = stored(basis.decoder, job.directory);
-  mean_ = statistics.mean(block).to(at::kFloat);
+  mean_ = own.mean.to(at::kFloat);
   const at::Tensor channels = at::tensor(channels_in_run(block, run, job.config), at::kLong);
   const at::Tensor coefficients =
       stored(at::mm(encoder_, samples.index_select(1, channels).sub_(mean_).t()), job.directory);

@@ -70,7 +70,10 @@ std::deque<BlockFit> fit_blocks(ConversionJob& job) {
   Progress progress("code", static_cast<std::int64_t>(job.plan.coded.size()));
   for (const LayerRun& run : statistics_runs(job.config, job.settings, scopes)) {
     const std::vector<CodedBlock> blocks = blocks_in(job.plan.coded, run);
-    const RunStatistics statistics(job, run, blocks);
+    const RunStatistics statistics = read_run_statistics(job, run, *job.settings.cache_metric);
+    for (const CodedBlock& block : blocks) {
+      check_calibration_tokens(statistics, block, job.config);
+    }
     const at::Tensor samples = read_samples(job, stream, run);
     for (const CodedBlock& block : blocks) {
       fits.emplace_back(job, statistics, run, block, samples);

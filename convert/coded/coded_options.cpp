@@ -10,7 +10,7 @@ namespace kvc {
 namespace {
 
 struct CodedWords {
-  std::string widths, metric, prefer, gain;
+  std::string widths, prefer, gain;
 };
 
 }  // namespace
@@ -24,8 +24,6 @@ std::function<void()> declare_coded_options(CLI::App& app, CodedSettings& settin
       ->capture_default_str();
   app.add_option("--widths", words->widths,
                  "coded: bits of a code: 0-8 (default), 0/2/4/8 or 0/4/8");
-  app.add_option("--metric", words->metric,
-                 "coded: what errors are weighed by: fisher (default), attn, attn_fs or none");
   app.add_option("--prefer", words->prefer,
                  "coded: what --scope auto favours: balance (default), speed or capacity");
   app.add_option(
@@ -33,15 +31,13 @@ std::function<void()> declare_coded_options(CLI::App& app, CodedSettings& settin
       "coded: a byte per token and block that scales its steps: auto (default), on or off");
   return [words, &settings] {
     parse_word("--widths", words->widths, parse_code_widths, settings.widths);
-    parse_word("--metric", words->metric, parse_cache_metric, settings.metric);
     parse_word("--prefer", words->prefer, parse_preference, settings.prefer);
     parse_word("--gain", words->gain, parse_gain_choice, settings.gain);
   };
 }
 
 const std::vector<const char*>& coded_flags() {
-  static const std::vector<const char*> flags = {"--scope", "--widths", "--metric", "--prefer",
-                                                 "--gain"};
+  static const std::vector<const char*> flags = {"--scope", "--widths", "--prefer", "--gain"};
   return flags;
 }
 

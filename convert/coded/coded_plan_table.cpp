@@ -58,8 +58,7 @@ void add_estimates(CodedPlanTable& table, const ModelConfig& config,
                    const ConvertSettings& settings, const LayerScopes& scopes) {
   constexpr double kEigen = 3.5e-11, kProduct = 1.1e-11, kForward = 2.5e-11;
   constexpr std::int64_t kBase = std::int64_t{3} << 29;
-  const bool gradient = settings.coded.metric == CacheMetric::kFisher ||
-                        settings.coded.metric == CacheMetric::kScaledAttention;
+  const bool gradient = needs_gradient(*settings.cache_metric);
   std::int64_t widest = 0, parameters = 0;
   for (const LayerRun& run : statistics_runs(config, settings, scopes)) {
     const std::int64_t n = 2 * run.num_layers * config.kv_dim();

@@ -9,10 +9,6 @@ constexpr EnumName<CodedScope> kScopes[] = {
     {CodedScope::kHead, "head"}, {CodedScope::kLayer, "layer"}, {CodedScope::kGroup, "group"}};
 constexpr EnumName<CodeWidths> kWidths[] = {
     {CodeWidths::kAll, "0-8"}, {CodeWidths::kPowers, "0/2/4/8"}, {CodeWidths::kNibbles, "0/4/8"}};
-constexpr EnumName<CacheMetric> kMetrics[] = {{CacheMetric::kFisher, "fisher"},
-                                              {CacheMetric::kAttention, "attn"},
-                                              {CacheMetric::kScaledAttention, "attn_fs"},
-                                              {CacheMetric::kNone, "none"}};
 constexpr EnumName<Preference> kPreferences[] = {{Preference::kBalance, "balance"},
                                                  {Preference::kSpeed, "speed"},
                                                  {Preference::kCapacity, "capacity"}};
@@ -23,16 +19,12 @@ constexpr EnumName<GainChoice> kGains[] = {
 
 std::string to_string(CodedScope value) { return name_of(kScopes, value); }
 std::string to_string(CodeWidths value) { return name_of(kWidths, value); }
-std::string to_string(CacheMetric value) { return name_of(kMetrics, value); }
 std::string to_string(Preference value) { return name_of(kPreferences, value); }
 std::string to_string(GainChoice value) { return name_of(kGains, value); }
 
 CodedScope parse_coded_scope(const std::string& name) { return value_of(kScopes, name, "scope"); }
 CodeWidths parse_code_widths(const std::string& name) {
   return value_of(kWidths, name, "set of widths");
-}
-CacheMetric parse_cache_metric(const std::string& name) {
-  return value_of(kMetrics, name, "metric");
 }
 Preference parse_preference(const std::string& name) {
   return value_of(kPreferences, name, "preference");
@@ -59,7 +51,6 @@ const std::vector<int>& widths_of(CodeWidths widths) {
 Json to_json(const CodedSettings& settings) {
   return {{"scope", settings.scope},
           {"widths", to_string(settings.widths)},
-          {"metric", to_string(settings.metric)},
           {"prefer", to_string(settings.prefer)},
           {"gain", to_string(settings.gain)}};
 }

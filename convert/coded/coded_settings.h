@@ -12,22 +12,16 @@ namespace kvc {
 enum class CodedScope { kHead, kLayer, kGroup };
 // The widths that a coefficient's code may have: 0 to 8 bits, 0/2/4/8, or 0/4/8.
 enum class CodeWidths { kAll, kPowers, kNibbles };
-// What an error of keys and values is weighed by (methods: fisher/metric.h, calibrate/attention_metric.h).
-//   fisher   the gradient's second moment     attn     attention's output alone
-//   attn_fs  attn, each layer's keys and values scaled to the gradient's energy    none   all alike
-enum class CacheMetric { kFisher, kAttention, kScaledAttention, kNone };
 // What --scope auto is to favour.
 enum class Preference { kBalance, kSpeed, kCapacity };
 enum class GainChoice { kAuto, kOn, kOff };
 
 std::string to_string(CodedScope);
 std::string to_string(CodeWidths);
-std::string to_string(CacheMetric);
 std::string to_string(Preference);
 std::string to_string(GainChoice);
 CodedScope parse_coded_scope(const std::string&);  // Error lists the known ones; likewise below
 CodeWidths parse_code_widths(const std::string&);
-CacheMetric parse_cache_metric(const std::string&);
 Preference parse_preference(const std::string&);
 GainChoice parse_gain_choice(const std::string&);
 
@@ -38,7 +32,6 @@ struct CodedSettings {
   // "auto", a scope for all layers, or scopes of ranges that cover the model: "head:0-5,group:6-11".
   std::string scope = "auto";
   CodeWidths widths = CodeWidths::kAll;
-  CacheMetric metric = CacheMetric::kFisher;
   Preference prefer = Preference::kBalance;
   GainChoice gain = GainChoice::kAuto;
 };

@@ -21,19 +21,18 @@ void fix_settings(ConvertSettings& settings) {
   settings.prefill = PrefillMode::kExact;
   settings.rank_allocation = RankAllocation::kUniform;
   settings.factor = Factor::kPlain;
+  settings.cache_metric = settings.cache_metric.value_or(CacheMetric::kFisher);
 }
 
 StatisticsNeeds needs(const ModelConfig& config, const ConvertSettings& settings) {
   const LayerScopes scopes = choose_scopes(config, settings);
-  const CacheMetric metric = settings.coded.metric;
   StatisticsNeeds needs;
   needs.joint_layers = statistics_layers(settings, scopes);
   for (const CodedBlock& block : block_layout(config, settings, scopes)) {
     needs.least_tokens = std::max(needs.least_tokens, least_calibration_tokens(block, config));
   }
-  needs.gradient_metric = metric == CacheMetric::kFisher || metric == CacheMetric::kScaledAttention;
-  needs.attention_metric =
-      metric == CacheMetric::kAttention || metric == CacheMetric::kScaledAttention;
+  needs.gradient_metric = needs_gradient(*settings.cache_metric);
+  needs.attention_metric = needs_attention(*settings.cache_metric);
   return needs;
 }
 

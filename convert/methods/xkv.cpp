@@ -36,6 +36,7 @@ void fix_xkv(ConvertSettings& settings) {
 
 void fix_static(ConvertSettings& settings) {
   fix_principal_settings(settings);
+  settings.cache_metric = settings.cache_metric.value_or(CacheMetric::kNone);
   check_allocation(settings);
 }
 
@@ -55,11 +56,21 @@ KvPlan calibrated_plan(const ModelConfig& config, const ConvertSettings& setting
   return make_principal_plan(config, settings, LatentBasis::kCalibrated, force);
 }
 
+StatisticsNeeds calibrated_needs(const ModelConfig&, const ConvertSettings& settings) {
+  StatisticsNeeds needs;
+  needs.joint_layers = settings.layers_per_group;
+  needs.gradient_metric = needs_gradient(*settings.cache_metric);
+  needs.attention_metric = needs_attention(*settings.cache_metric);
+  needs.least_tokens = 1;
+  return needs;
+}
+
 }  // namespace
 
 const Method kXkv = {"xkv", apply_xkv_preset, fix_xkv, request_plan, report_request_groups};
-const Method kXkvStatic = {"xkv-static", apply_xkv_preset, fix_static, calibrated_plan,
-                           convert_principal_groups};
-const Method kPca = {"pca", apply_xkv_preset, fix_pca, calibrated_plan, convert_principal_groups};
+const Method kXkvStatic = {"xkv-static",    apply_xkv_preset,         fix_static,
+                           calibrated_plan, convert_principal_groups, calibrated_needs};
+const Method kPca = {"pca",           apply_xkv_preset,         fix_pca,
+                     calibrated_plan, convert_principal_groups, calibrated_needs};
 
 }  // namespace kvc

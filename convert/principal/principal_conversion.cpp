@@ -9,11 +9,10 @@
 #include "convert/latent/kept_range.h"
 #include "convert/latent/latent_conversion.h"
 #include "convert/principal/energy_allocation.h"
-#include "convert/principal/output_moments.h"
-#include "convert/principal/principal_basis.h"
 #include "convert/principal/principal_plan.h"
+#include "convert/principal_basis.h"
+#include "convert/run_statistics.h"
 #include "core/progress.h"
-#include "model/layer_stream.h"
 
 namespace kvc {
 namespace {
@@ -29,6 +28,7 @@ struct PartBasis {
   std::vector<double> eigenvalues;
   at::Tensor encoder, decoder;  // float32
   at::Tensor variance;          // [n] float64, of every channel
+  double energy = 0;            // what the metric sees of all variance
 };
 
 struct GroupBases {
@@ -46,9 +46,16 @@ at::Tensor rows_of(Part part, const LatentGroup& group, std::int64_t kv_dim) {
 }
 
 PartBasis make_basis(const ConversionJob& job, const LatentGroup& group, Part part,
-                     const at::Tensor& covariance) {
+                     const RunStatistics& statistics) {
   const at::Tensor rows = rows_of(part, group, job.config.kv_dim());
-  const at::Tensor own = covariance.index_select(0, rows).index_select(1, rows);
+  const auto own_part = [&](const at::Tensor& matrix) {
+    return matrix.index_select(0, rows).index_select(1, rows);
+  };
+  const at::Tensor own = own_part(statistics.covariance);
+  const at::Tensor metric =
+      statistics.metric.defined()
+          ? damped_cache_metric(own_part(statistics.metric), job.config.kv_dim())
+          : at::Tensor();
   const std::int64_t n = rows.size(0);
   PartBasis basis{.part = part, .eigenvalues = {}, .encoder = {}, .decoder = {}, .variance = {}};
   basis.rank = part == Part::kJoint ? group.rank
@@ -56,30 +63,27 @@ PartBasis make_basis(const ConversionJob& job, const LatentGroup& group, Part pa
                                     : group.value_rank;
   const bool shared = job.settings.rank_allocation == RankAllocation::kEnergy;
   basis.cap = std::min(n, shared ? kMostOfUniform * basis.rank : basis.rank);
-  const PrincipalBasis found = principal_basis(own, {}, basis.cap, job.device);
+  const PrincipalBasis found = principal_basis(own, metric, basis.cap, job.device);
   const double* values = found.eigenvalues.const_data_ptr<double>();
   basis.eigenvalues.assign(values, values + n);
   basis.encoder = found.encoder.to(at::kFloat);
   basis.decoder = found.decoder.to(at::kFloat);
   basis.variance = own.diagonal().clone();
+  basis.energy = (metric.defined() ? (metric * own).sum() : basis.variance.sum()).item<double>();
   return basis;
 }
 
-std::vector<GroupBases> measure(ConversionJob& job) {
-  LayerStream stream(job.checkpoint, job.config, job.tokens, stream_options(job));
+std::vector<GroupBases> find_bases(const ConversionJob& job) {
   Progress progress("principal directions", static_cast<std::int64_t>(job.plan.groups.size()));
   std::vector<GroupBases> bases;
   for (const LatentGroup& group : job.plan.groups) {
-    stream.advance(group.first_layer - stream.next_layer(), [](const LayerActivations&) {});
-    OutputMoments moments(group, job.config.kv_dim());
-    stream.advance(group.num_layers,
-                   [&](const LayerActivations& activations) { moments.add(activations); });
+    const RunStatistics statistics =
+        read_run_statistics(job, {group.first_layer, group.num_layers}, *job.settings.cache_metric);
     GroupBases& own = bases.emplace_back();
-    own.mean = moments.mean();
-    const at::Tensor covariance = moments.covariance();
+    own.mean = statistics.mean;
     for (const Part part :
          group.split_kv ? std::vector{Part::kKey, Part::kValue} : std::vector{Part::kJoint}) {
-      own.parts.push_back(make_basis(job, group, part, covariance));
+      own.parts.push_back(make_basis(job, group, part, statistics));
     }
     progress.advance();
   }
@@ -135,9 +139,8 @@ void add_report(const LatentGroup& group, std::int64_t kv_dim, const GroupBases&
     kept += values.sum().item<double>();
     const double sum = std::accumulate(basis.eigenvalues.begin(), basis.eigenvalues.end(), 0.0);
     total += sum;
-    const double variance = basis.variance.sum().item<double>();
-    report.optimum_error =
-        std::max(report.optimum_error, variance > 0 ? std::abs(sum - variance) / variance : 0);
+    report.optimum_error = std::max(
+        report.optimum_error, basis.energy > 0 ? std::abs(sum - basis.energy) / basis.energy : 0);
     for (std::int64_t i = 0; i < basis.rank; ++i) {
       report.singular_values.push_back(std::sqrt(basis.eigenvalues[static_cast<std::size_t>(i)]));
     }
@@ -170,7 +173,7 @@ std::vector<std::pair<std::string, at::Tensor>> tensors_of(const GroupBases& bas
 }  // namespace
 
 std::vector<GroupReport> convert_principal_groups(ConversionJob& job) {
-  std::vector<GroupBases> bases = measure(job);
+  std::vector<GroupBases> bases = find_bases(job);
   if (job.settings.rank_allocation == RankAllocation::kEnergy) {
     for (const Part part : {Part::kKey, Part::kValue, Part::kJoint}) {
       share_ranks(job, part, bases);

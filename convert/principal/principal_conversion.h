@@ -1,5 +1,5 @@
-// Conversion of groups with calibrated principal directions: one pass measures all groups, then ranks are
-// shared out and the directions stored.
+// Conversion of groups with calibrated principal directions: those of the measured covariance, under the
+// metric that is asked for; then ranks are shared out and the directions stored.
 #pragma once
 
 #include <vector>

@@ -160,7 +160,7 @@ TEST_F(CodedConversion, EveryMetricConverts) {
   for (const CacheMetric metric : {CacheMetric::kFisher, CacheMetric::kAttention,
                                    CacheMetric::kScaledAttention, CacheMetric::kNone}) {
     ConvertSettings chosen = settings(0.25, "layer");
-    chosen.coded.metric = metric;
+    chosen.cache_metric = metric;
     const Conversion conversion = read_conversion(convert_to(to_string(metric), chosen));
     EXPECT_GT(total_error(conversion, &CodedReport::energy),
               4 * total_error(conversion, &CodedReport::measured_error))

@@ -6,10 +6,11 @@
 #include <functional>
 #include <random>
 
-#include "convert/coded/basis.h"
 #include "convert/coded/bit_allocation.h"
 #include "convert/coded/coded_settings.h"
 #include "convert/coded/quantiser.h"
+#include "convert/principal_basis.h"
+#include "convert/run_statistics.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -25,19 +26,19 @@ at::Tensor random_positive(std::int64_t n, std::uint64_t seed) {
   return at::mm(x.t(), x) / static_cast<double>(2 * n);
 }
 
-TEST(CodedBasis, EncoderAndDecoderAreInverseAndDecorrelate) {
+TEST(PrincipalBasis, EncoderAndDecoderAreInverseAndDecorrelate) {
   const at::Tensor covariance = random_positive(12, 1);
   const at::Tensor metric = damped_cache_metric(random_positive(12, 2), 6);
-  const CodedBasis basis = coded_basis(covariance, metric);
+  const PrincipalBasis basis = principal_basis(covariance, metric, 12);
   EXPECT_TRUE(tensors_close(at::mm(basis.encoder, basis.decoder), at::eye(12, at::kDouble), 1e-9));
   const at::Tensor seen = at::mm(basis.encoder, at::mm(covariance, basis.encoder.t()));
-  EXPECT_TRUE(tensors_close(seen, basis.variances.diag(), 1e-9));
-  EXPECT_TRUE((basis.variances.diff() <= 0).all().item<bool>());
+  EXPECT_TRUE(tensors_close(seen, basis.eigenvalues.diag(), 1e-9));
+  EXPECT_TRUE((basis.eigenvalues.diff() <= 0).all().item<bool>());
   // |z|^2 is the metric's error: E^T E = M.
   EXPECT_TRUE(tensors_close(at::mm(basis.encoder.t(), basis.encoder), metric, 1e-9));
 }
 
-TEST(CodedBasis, DampingIsRelativeToEachPart) {
+TEST(CacheMetric, DampingIsRelativeToEachPart) {
   at::Tensor metric = at::zeros({4, 4}, at::kDouble);
   metric[0][0] = 200;
   const at::Tensor damped = damped_cache_metric(metric, 2);

@@ -168,7 +168,7 @@ TEST(CodedPlan, ItsNeedsFollowItsMetric) {
   EXPECT_EQ(statistics_needs(config, settings).least_tokens, 4 * 128);
   EXPECT_FALSE(needs_calibration(settings));
   EXPECT_FALSE(needs_fisher(settings));
-  settings.coded.metric = CacheMetric::kAttention;
+  settings.cache_metric = CacheMetric::kAttention;
   EXPECT_TRUE(statistics_needs(config, settings).attention_metric);
   EXPECT_FALSE(statistics_needs(config, settings).gradient_metric);
   settings.method = "commonkv";

@@ -4,11 +4,13 @@
 
 #include <numeric>
 
+#include "calibrate/covariance.h"
 #include "convert/convert.h"
 #include "convert/principal/energy_allocation.h"
-#include "convert/principal/principal_basis.h"
+#include "convert/principal_basis.h"
 #include "core/conversion_file.h"
 #include "core/error.h"
+#include "fisher/metric.h"
 #include "model/checkpoint_config.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
@@ -112,6 +114,10 @@ class PrincipalConversion : public ::testing::Test {
     tokens.tokenizer_hash = std::string(64, 'a');
     tokens.source_hashes = {std::string(64, 'b')};
     write_token_set(directory_ / "tokens.h5", tokens);
+    const Checkpoint checkpoint = Checkpoint::open(directory_ / "model");
+    const JointOptions joint{2, 4};
+    covariance(checkpoint, tokens, {joint, true}, directory_ / "covariance.h5", false);
+    metric(checkpoint, tokens, {joint, 0}, directory_ / "metric.h5", false);
   }
   Conversion convert_with(ConvertSettings settings) {
     resolve(settings);
@@ -119,6 +125,8 @@ class PrincipalConversion : public ::testing::Test {
              .tokens = directory_ / "tokens.h5",
              .calibration = {},
              .fisher = {},
+             .covariance = directory_ / "covariance.h5",
+             .metric = directory_ / "metric.h5",
              .out = directory_ / "out",
              .force = true},
             settings);
@@ -180,6 +188,30 @@ TEST_F(PrincipalConversion, SharesAJointRankByEnergy) {
   EXPECT_EQ(total, plan.groups[0].rank + plan.groups[1].rank);
 }
 
+// What a metric weighs by decides what is kept; the errors of one do not rank another's.
+TEST_F(PrincipalConversion, FollowsTheMetric) {
+  const at::Tensor plain = [&] {
+    convert_with(settings_of("pca"));
+    return factor("0.encoder");
+  }();
+  for (const CacheMetric metric :
+       {CacheMetric::kFisher, CacheMetric::kAttention, CacheMetric::kScaledAttention}) {
+    ConvertSettings settings = settings_of("pca");
+    settings.cache_metric = metric;
+    const GroupReport report = convert_with(settings).report[0];
+    EXPECT_LT(report.optimum_error, 1e-9) << to_string(metric);
+    EXPECT_GT(report.energy_kept, 0.5) << to_string(metric);
+    const at::Tensor encoder = factor("0.encoder");
+    EXPECT_TRUE(tensors_close(at::mm(encoder, factor("0.reconstruct_proj")),
+                              at::eye(encoder.size(0)), 1e-4))
+        << to_string(metric);
+    EXPECT_FALSE(encoder.sizes() == plain.sizes() && tensors_close(encoder, plain, 1e-2));
+  }
+  ConvertSettings settings = settings_of("xkv");
+  settings.cache_metric = CacheMetric::kFisher;
+  EXPECT_THAT(refusal_of(settings), HasSubstr("--metric"));
+}
+
 // More directions lose less, all of them nothing.
 TEST_F(PrincipalConversion, LosesLessWithEveryDirection) {
   double before = 1;
@@ -191,6 +223,8 @@ TEST_F(PrincipalConversion, LosesLessWithEveryDirection) {
              .tokens = directory_ / "tokens.h5",
              .calibration = {},
              .fisher = {},
+             .covariance = directory_ / "covariance.h5",
+             .metric = directory_ / "metric.h5",
              .out = directory_ / "out",
              .force = true},
             settings);

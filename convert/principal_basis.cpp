@@ -1,4 +1,6 @@
-#include "convert/principal/principal_basis.h"
+#include "convert/principal_basis.h"
+
+#include <utility>
 
 #include "model/eigen/symmetric_eigen.h"
 
@@ -16,7 +18,9 @@ PrincipalBasis principal_basis(const at::Tensor& covariance, const at::Tensor& m
     return basis;
   }
   const at::Tensor root = at::linalg_cholesky(metric.to(device));
-  const SymmetricEigen eigen = symmetric_eigen(at::mm(root.t(), at::mm(c, root)), rank);
+  at::Tensor seen = at::mm(root.t(), at::mm(c, root));
+  seen = (seen + seen.t()).mul_(0.5);
+  const SymmetricEigen eigen = symmetric_eigen(std::move(seen), rank);
   basis.eigenvalues = eigen.values.cpu().clamp_min(0);
   basis.encoder = at::mm(eigen.vectors, root.t()).cpu();
   // R^T is upper triangular.
