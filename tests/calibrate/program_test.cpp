@@ -70,6 +70,9 @@ TEST_F(KvcalibrateTest, RefusesWithOneLineAndLeavesNothingBehind) {
                         Case{"absent --out c.h5", 1, "absent"},
                         Case{"model --out c.h5 --tokens absent.h5", 1, "absent.h5"},
                         Case{"model --out c.h5 --calibration empty.txt", 1, "empty.txt"},
+#ifndef KVC_CUDA
+                        Case{"model --out c.h5 --device cuda", 1, "no GPU support"},
+#endif
                         Case{"model --out absent/c.h5", 1, "absent"}}) {
     const Outcome outcome = run(c.arguments);
     EXPECT_EQ(outcome.code, c.code) << c.arguments;

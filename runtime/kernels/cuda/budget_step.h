@@ -25,8 +25,9 @@ struct BudgetLayout {
 
 struct BudgetStep {
   BudgetLayout layout;
-  int num_sequences = 1, num_heads = 1, num_kv_heads = 1, head_dim = 0;  // head_dim: at most 256
-  DeviceElement element = DeviceElement::kBFloat16;                      // or float16
+  int num_sequences = 1, num_heads = 1, num_kv_heads = 1,
+      head_dim = 0;                                  // head_dim: even, at most 256
+  DeviceElement element = DeviceElement::kBFloat16;  // or float16
   const void* query = nullptr;               // [num_sequences, num_heads, head_dim], post-RoPE
   const void* new_key = nullptr;             // [num_sequences, num_kv_heads, head_dim], post-RoPE
   const void* new_value = nullptr;           // likewise

@@ -1,5 +1,6 @@
 // Grid: (KV head, sequence). The block attends for all query heads of the KV head over the slots and the new
-// token, updates scores, then moves at most two tokens. All probabilities are in shared memory.
+// token, updates scores, then moves at most two tokens. All probabilities are in shared memory. A warp takes slots
+// one after the other, its lanes pairs of channels, so that a key or value is read once for kHeads query heads.
 #pragma once
 
 #include <cmath>
@@ -50,14 +51,21 @@ KVC_HOST_DEVICE float merged_number(float slot, float count, float number) {
   return (count * slot + number) / (count + 1);
 }
 
-// Shared memory: probabilities [heads of the KV head, slots + 1], reductions [2 * kBudgetThreads].
+// Query heads that share a read: a power of two.
+KVC_HOST_DEVICE int heads_together(int heads) {
+  return heads <= 1 ? 1 : heads <= 2 ? 2 : heads <= 4 ? 4 : 8;
+}
+
+// Shared memory: probabilities [heads of the KV head, slots + 1], reductions [2, threads], outputs of
+// kHeads heads.
 struct BudgetShared {
-  static KVC_HOST_DEVICE int bytes(int heads, int slots, int threads) {
-    return (heads * (slots + 1) + 2 * threads) * static_cast<int>(sizeof(float));
+  static KVC_HOST_DEVICE int bytes(int heads, int slots, int head_dim, int threads) {
+    return (heads * (slots + 1) + 2 * threads + heads_together(heads) * head_dim) *
+           static_cast<int>(sizeof(float));
   }
 };
 
-template <class T, class Thread>
+template <class T, int kHeads, class Thread>
 class BudgetStepBlock {
  public:
   KVC_DEVICE BudgetStepBlock(const BudgetStep& params, Thread& thread)
@@ -81,14 +89,20 @@ class BudgetStepBlock {
     counts_ = p_.counts + head * p_.layout.num_residual;
     weights_ = reinterpret_cast<float*>(thread.shared());
     reduction_ = weights_ + heads_ * (slots_ + 1);
+    sums_ = reduction_ + 2 * thread.count();
   }
 
   KVC_DEVICE void run() {
-    score_slots();
+    for (int first = 0; first < heads_; first += kHeads) {
+      score_slots(first);
+    }
+    thread_.sync();
     for (int head = 0; head < heads_; ++head) {
       normalise(weights_ + head * (slots_ + 1));
     }
-    write_output();
+    for (int first = 0; first < heads_; first += kHeads) {
+      write_output(first);
+    }
     update_scores();
     thread_.sync();
     const int ring = p_.layout.num_residual + p_.layout.num_context;
@@ -112,23 +126,67 @@ class BudgetStepBlock {
     return sum;
   }
 
-  KVC_DEVICE void score_slots() {
-    const int warps = thread_.count() / 32;
-    for (int slot = thread_.warp(); slot <= slots_; slot += warps) {
-      const bool held = slot == slots_ || holds_token(p_.layout, fill_, slot);
-      const T* key = slot == slots_ ? new_key_ : keys_ + static_cast<std::int64_t>(slot) * dim_;
-      const float added =
-          held && slot < p_.layout.num_residual ? p_.alpha * logf(counts_[slot]) : 0.0f;
-      for (int head = 0; head < heads_; ++head) {
-        const float score =
-            held ? dot(query_ + static_cast<std::int64_t>(head) * dim_, key) * p_.scale + added
-                 : negative_infinity();
-        if (thread_.lane() == 0) {
-          weights_[head * (slots_ + 1) + slot] = score;
+  // Pairs of channels of a lane: lane, lane + 32, ...
+  static constexpr int kPairs = 4;
+  struct Pairs {
+    float x[kHeads][kPairs][2];
+  };
+  KVC_DEVICE bool has_pair(int i) const { return 2 * (thread_.lane() + 32 * i) < dim_; }
+  KVC_DEVICE std::uint32_t pair_of(const T* row, int i) const {
+    return reinterpret_cast<const std::uint32_t*>(row)[thread_.lane() + 32 * i];
+  }
+  KVC_DEVICE bool is_held(int slot) const {
+    return slot == slots_ || holds_token(p_.layout, fill_, slot);
+  }
+
+  // Query heads first .. first + kHeads - 1.
+  KVC_DEVICE void score_slots(int first) {
+    Pairs query;
+    KVC_UNROLL
+    for (int head = 0; head < kHeads; ++head) {
+      KVC_UNROLL
+      for (int i = 0; i < kPairs; ++i) {
+        const bool there = first + head < heads_ && has_pair(i);
+        const std::uint32_t pair =
+            there ? pair_of(query_ + static_cast<std::int64_t>(first + head) * dim_, i) : 0;
+        query.x[head][i][0] = low_of_pair<T>(pair);
+        query.x[head][i][1] = high_of_pair<T>(pair);
+      }
+    }
+    for (int slot = thread_.warp(); slot <= slots_; slot += thread_.count() / 32) {
+      score_slot(first, slot, query);
+    }
+  }
+
+  KVC_DEVICE void score_slot(int first, int slot, const Pairs& query) {
+    const bool held = is_held(slot);
+    const T* key = slot == slots_ ? new_key_ : keys_ + static_cast<std::int64_t>(slot) * dim_;
+    float sums[kHeads] = {};
+    if (held) {
+      KVC_UNROLL
+      for (int i = 0; i < kPairs; ++i) {
+        if (has_pair(i)) {
+          const std::uint32_t pair = pair_of(key, i);
+          KVC_UNROLL
+          for (int head = 0; head < kHeads; ++head) {
+            sums[head] += query.x[head][i][0] * low_of_pair<T>(pair) +
+                          query.x[head][i][1] * high_of_pair<T>(pair);
+          }
         }
       }
     }
-    thread_.sync();
+    const float added =
+        held && slot < p_.layout.num_residual ? p_.alpha * logf(counts_[slot]) : 0.0f;
+    KVC_UNROLL
+    for (int head = 0; head < kHeads; ++head) {
+      for (int lanes = 16; lanes >= 1; lanes /= 2) {
+        sums[head] += thread_.shuffle_xor(sums[head], lanes);
+      }
+      if (thread_.lane() == 0 && first + head < heads_) {
+        weights_[(first + head) * (slots_ + 1) + slot] =
+            held ? sums[head] * p_.scale + added : negative_infinity();
+      }
+    }
   }
 
   template <class Join>
@@ -165,18 +223,63 @@ class BudgetStepBlock {
     thread_.sync();
   }
 
-  KVC_DEVICE void write_output() {
-    for (int i = thread_.index(); i < heads_ * dim_; i += thread_.count()) {
-      const float* weights = weights_ + i / dim_ * (slots_ + 1);
-      const int channel = i % dim_;
-      float sum = weights[slots_] * to_float(new_value_[channel]);
-      for (int slot = 0; slot < slots_; ++slot) {
-        if (weights[slot] > 0) {
-          sum +=
-              weights[slot] * to_float(values_[static_cast<std::int64_t>(slot) * dim_ + channel]);
+  // Warps add their sums in order, so that equal inputs give equal bits.
+  KVC_DEVICE void write_output(int first) {
+    Pairs sums = {};
+    for (int slot = thread_.warp(); slot <= slots_; slot += thread_.count() / 32) {
+      if (is_held(slot)) {
+        add_value(first, slot, sums);
+      }
+    }
+    for (int i = thread_.index(); i < kHeads * dim_; i += thread_.count()) {
+      sums_[i] = 0;
+    }
+    thread_.sync();
+    for (int warp = 0; warp < thread_.count() / 32; ++warp) {
+      if (warp == thread_.warp()) {
+        add_to_block(sums);
+      }
+      thread_.sync();
+    }
+    for (int i = thread_.index(); i < kHeads * dim_; i += thread_.count()) {
+      if (first + i / dim_ < heads_) {
+        output_[first * dim_ + i] = narrow<T>(sums_[i]);
+      }
+    }
+    thread_.sync();
+  }
+
+  KVC_DEVICE void add_value(int first, int slot, Pairs& sums) {
+    const T* value = slot == slots_ ? new_value_ : values_ + static_cast<std::int64_t>(slot) * dim_;
+    float weights[kHeads];
+    KVC_UNROLL
+    for (int head = 0; head < kHeads; ++head) {
+      weights[head] = first + head < heads_ ? weights_[(first + head) * (slots_ + 1) + slot] : 0.0f;
+    }
+    KVC_UNROLL
+    for (int i = 0; i < kPairs; ++i) {
+      if (has_pair(i)) {
+        const std::uint32_t pair = pair_of(value, i);
+        KVC_UNROLL
+        for (int head = 0; head < kHeads; ++head) {
+          sums.x[head][i][0] += weights[head] * low_of_pair<T>(pair);
+          sums.x[head][i][1] += weights[head] * high_of_pair<T>(pair);
         }
       }
-      output_[i] = narrow<T>(sum);
+    }
+  }
+
+  KVC_DEVICE void add_to_block(const Pairs& sums) {
+    KVC_UNROLL
+    for (int head = 0; head < kHeads; ++head) {
+      KVC_UNROLL
+      for (int i = 0; i < kPairs; ++i) {
+        if (has_pair(i)) {
+          float* to = sums_ + head * dim_ + 2 * (thread_.lane() + 32 * i);
+          to[0] += sums.x[head][i][0];
+          to[1] += sums.x[head][i][1];
+        }
+      }
     }
   }
 
@@ -301,7 +404,7 @@ class BudgetStepBlock {
   BudgetFill fill_;
   T *keys_, *values_, *output_;
   const T *new_key_, *new_value_, *query_;
-  float *scores_, *counts_, *weights_, *reduction_;
+  float *scores_, *counts_, *weights_, *reduction_, *sums_;
 };
 
 }  // namespace kvc

@@ -9,7 +9,7 @@ namespace {
 constexpr int kJoinThreads = 128;
 
 template <class T>
-__global__ void __launch_bounds__(ProductTile::kThreads) lost_rows_kernel(LostRows params) {
+__global__ void __launch_bounds__(ProductTile::kThreads, 2) lost_rows_kernel(LostRows params) {
   DeviceThread thread;
   lost_rows_body<T>(params, thread);
 }

@@ -10,7 +10,8 @@ namespace {
 constexpr int kJoinThreads = 128;
 
 template <class T>
-__global__ void __launch_bounds__(ProductTile::kThreads) nearest_rows_kernel(NearestRows params) {
+__global__ void __launch_bounds__(ProductTile::kThreads, 2)
+    nearest_rows_kernel(NearestRows params) {
   DeviceThread thread;
   nearest_rows_body<T>(params, thread);
 }
@@ -37,7 +38,7 @@ LaunchError nearest_rows_cuda(const NearestRows& params, void* stream) {
       launch("nearest_rows",
              params.element == DeviceElement::kBFloat16 ? nearest_rows_kernel<BFloat16>
                                                         : nearest_rows_kernel<Float16>,
-             grid, ProductTile::kThreads, ProductTile::kSharedBytes, stream, params);
+             grid, ProductTile::kThreads, kNearestSharedBytes, stream, params);
   if (!error.empty()) {
     return error;
   }

@@ -1,5 +1,5 @@
-// nearest_rows: grid (tokens in tiles of 128, part of the others). A block goes through its part's tiles; every
-// thread keeps the best of the columns it holds of each of its rows, which four lanes and four warps then join.
+// nearest_rows: grid (tokens in tiles of 128, part of the others). A block goes through its part's tiles; four lanes
+// find the best of the columns that they hold of a row, and keep it in shared memory, where four warps' are joined.
 // join_nearest: grid (chunks of the block's threads); a thread joins one row's parts.
 #pragma once
 
@@ -34,11 +34,46 @@ KVC_HOST_DEVICE TileRange tiles_of_part(int num_rows, int parts, int part) {
 
 template <class Thread>
 KVC_DEVICE Nearest shuffle_nearest(const Nearest& own, int lanes, Thread& thread) {
-  // An index below 2^24 is a float of its own.
+  // Halves of an index are floats without rounding.
   const float high = thread.shuffle_xor(static_cast<float>(own.index >> 16), lanes);
   const float low = thread.shuffle_xor(static_cast<float>(own.index & 0xFFFF), lanes);
   return {thread.shuffle_xor(own.product, lanes),
           static_cast<std::int32_t>(high) << 16 | static_cast<std::int32_t>(low)};
+}
+
+// Behind the tiles in shared memory: the best of each warp column and row, [4, kRows].
+constexpr int kNearestSharedBytes =
+    ProductTile::kSharedBytes + 4 * ProductTile::kRows * static_cast<int>(sizeof(Nearest));
+
+// What a lane's columns `first_column` .. of a tile add to the best of its rows. Each place is one lane's.
+template <class Thread>
+KVC_DEVICE void add_tile(const ProductSums& sums, int first_column, int num_others, bool first,
+                         Nearest* of_warps, Thread& thread) {
+  using Tile = ProductTile;
+  KVC_UNROLL
+  for (int m = 0; m < Tile::kFragmentRows; ++m) {
+    KVC_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      Nearest own = no_nearest();
+      KVC_UNROLL
+      for (int n = 0; n < Tile::kFragmentColumns; ++n) {
+        KVC_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          const int column = first_column + Tile::column_of(thread.warp(), thread.lane(), n, i);
+          if (column < num_others) {
+            own = nearer(own, {sums[m][n][2 * half + i], column});
+          }
+        }
+      }
+      own = nearer(own, shuffle_nearest(own, 1, thread));
+      own = nearer(own, shuffle_nearest(own, 2, thread));
+      if (thread.lane() % 4 == 0) {
+        Nearest& best = of_warps[thread.warp() % 4 * Tile::kRows +
+                                 Tile::row_of(thread.warp(), thread.lane(), m, 2 * half)];
+        best = first ? own : nearer(best, own);
+      }
+    }
+  }
 }
 
 template <class T, class Thread>
@@ -46,48 +81,18 @@ KVC_DEVICE void nearest_rows_body(const NearestRows& params, Thread& thread) {
   using Tile = ProductTile;
   const int first_row = thread.block_x() * Tile::kRows, part = thread.block_y();
   const TileRange range = tiles_of_part(params.others.num_rows, params.num_parts, part);
-  Nearest best[Tile::kFragmentRows][2];  // rows lane / 4 and 8 below of each fragment
-  KVC_UNROLL
-  for (int m = 0; m < Tile::kFragmentRows; ++m) {
-    best[m][0] = best[m][1] = no_nearest();
-  }
+  auto* of_warps = reinterpret_cast<Nearest*>(thread.shared() + Tile::kSharedBytes);
   for (int tile = range.first; tile < range.last; ++tile) {
     ProductSums sums;
     product_tile<T>(params.rows, first_row, params.others, tile * Tile::kColumns, sums, thread);
-    KVC_UNROLL
-    for (int m = 0; m < Tile::kFragmentRows; ++m) {
-      KVC_UNROLL
-      for (int n = 0; n < Tile::kFragmentColumns; ++n) {
-        KVC_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          const int column =
-              tile * Tile::kColumns + Tile::column_of(thread.warp(), thread.lane(), n, i);
-          if (column < params.others.num_rows) {
-            best[m][i / 2] = nearer(best[m][i / 2], {sums[m][n][i], column});
-          }
-        }
-      }
-    }
-  }
-  auto* of_warps = reinterpret_cast<Nearest*>(thread.shared());  // [4, kRows]
-  KVC_UNROLL
-  for (int m = 0; m < Tile::kFragmentRows; ++m) {
-    KVC_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      Nearest own = best[m][half];
-      own = nearer(own, shuffle_nearest(own, 1, thread));
-      own = nearer(own, shuffle_nearest(own, 2, thread));
-      if (thread.lane() % 4 == 0) {
-        of_warps[thread.warp() % 4 * Tile::kRows +
-                 Tile::row_of(thread.warp(), thread.lane(), m, 2 * half)] = own;
-      }
-    }
+    add_tile(sums, tile * Tile::kColumns, params.others.num_rows, tile == range.first, of_warps,
+             thread);
   }
   thread.sync();
   const int row = thread.index();
   if (row < Tile::kRows && first_row + row < params.rows.num_rows) {
     Nearest found = no_nearest();
-    for (int warp = 0; warp < 4; ++warp) {
+    for (int warp = 0; warp < 4 && range.first < range.last; ++warp) {
       found = nearer(found, of_warps[warp * Tile::kRows + row]);
     }
     const std::int64_t to =

@@ -31,6 +31,7 @@ struct ProductTile {
   static constexpr int kRowNumbers = kSlice + 8;  // 16 bytes more: a warp's rows meet no bank twice
   static constexpr int kStageNumbers = (kRows + kColumns) * kRowNumbers;
   static constexpr int kSharedBytes = kStages * kStageNumbers * 2;
+  static_assert(kSharedBytes <= 99 * 1024, "sm_120 gives a block 99 KiB");
   static constexpr int kFragmentRows = kWarpRows / 16, kFragmentColumns = kWarpColumns / 8;
 
   // Where a warp's part of the tile begins.

@@ -8,7 +8,8 @@ namespace kvc {
 namespace {
 
 template <class T>
-__global__ void __launch_bounds__(ProductTile::kThreads) project_rows_kernel(ProjectRows params) {
+__global__ void __launch_bounds__(ProductTile::kThreads, 2)
+    project_rows_kernel(ProjectRows params) {
   DeviceThread thread;
   project_rows_body<T>(params, thread);
 }

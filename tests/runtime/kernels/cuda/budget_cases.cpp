@@ -162,6 +162,8 @@ std::vector<CacheCase> budget_cases() {
   add("heavy_hitters", {.layout = {0, 6, 6}, .decay = 1});
   add("one_query_head_each",
       {.layout = {1, 4, 2}, .num_heads = 2, .num_kv_heads = 2, .head_dim = 32});
+  add("nine_query_heads_each",
+      {.layout = {1, 4, 2}, .num_heads = 9, .num_kv_heads = 1, .head_dim = 70, .steps = 12});
   add("bfloat16", {.layout = {1, 5, 4}, .element = DeviceElement::kBFloat16, .head_dim = 64});
   return cases;
 }

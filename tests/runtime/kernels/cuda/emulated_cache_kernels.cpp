@@ -63,7 +63,7 @@ void EmulatedCacheKernels::run(const ProjectRows& params) {
 void EmulatedCacheKernels::run(const NearestRows& params) {
   with_type(params.element, [&](auto type) {
     run_grid({chunks(params.rows.num_rows, ProductTile::kRows), params.num_parts},
-             ProductTile::kThreads, ProductTile::kSharedBytes, order_,
+             ProductTile::kThreads, kNearestSharedBytes, order_,
              [&](EmulatedThread& thread) { nearest_rows_body<decltype(type)>(params, thread); });
   });
   run_grid({chunks(params.rows.num_rows, kThreads)}, kThreads, 16, order_,
@@ -93,14 +93,29 @@ void EmulatedCacheKernels::run(const GatherRows& params) {
            [&](EmulatedThread& thread) { gather_rows_body(params, thread); });
 }
 
+template <class T, int kHeads>
+static void emulate_step(const BudgetStep& params, ThreadOrder order) {
+  const int shared = BudgetShared::bytes(params.num_heads / params.num_kv_heads,
+                                         params.layout.slots(), params.head_dim, kThreads);
+  run_grid({params.num_kv_heads, params.num_sequences}, kThreads, static_cast<std::size_t>(shared),
+           order, [&](EmulatedThread& thread) {
+             BudgetStepBlock<T, kHeads, EmulatedThread>(params, thread).run();
+           });
+}
+
 void EmulatedCacheKernels::run(const BudgetStep& params) {
-  const int shared =
-      BudgetShared::bytes(params.num_heads / params.num_kv_heads, params.layout.slots(), kThreads);
   with_type(params.element, [&](auto type) {
-    run_grid({params.num_kv_heads, params.num_sequences}, kThreads,
-             static_cast<std::size_t>(shared), order_, [&](EmulatedThread& thread) {
-               BudgetStepBlock<decltype(type), EmulatedThread>(params, thread).run();
-             });
+    using T = decltype(type);
+    switch (heads_together(params.num_heads / params.num_kv_heads)) {
+      case 1:
+        return emulate_step<T, 1>(params, order_);
+      case 2:
+        return emulate_step<T, 2>(params, order_);
+      case 4:
+        return emulate_step<T, 4>(params, order_);
+      default:
+        return emulate_step<T, 8>(params, order_);
+    }
   });
 }
 
