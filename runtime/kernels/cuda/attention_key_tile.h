@@ -153,24 +153,37 @@ KVC_DEVICE void score_keys(Thread& thread, const RankAttention& params, const Ke
   }
 }
 
+// A number of a 16-bit row.
+KVC_HOST_DEVICE float half_at(const std::uint8_t* row, int column, bool is_bfloat16) {
+  const std::uint16_t bits = reinterpret_cast<const std::uint16_t*>(row)[column];
+  return is_bfloat16 ? to_float(BFloat16{bits}) : to_float(Float16{bits});
+}
+
 // Pairs first_pair .. first_pair + 7 that the latent holds as they are.
 template <class Thread>
 KVC_DEVICE void read_stored_keys(Thread& thread, const RankAttention& params, int first_pair,
                                  int kv_head, const TokenTile& tokens, KeyTile<1>& keys) {
   const StoredKeys& stored = params.stored;
+  const DeviceRows& latents = params.latents;
   const int column = stored.first_column[kv_head], lane = thread.lane();
+  const bool is_bfloat16 = latents.element == DeviceElement::kBFloat16;
+  const bool is_half = is_bfloat16 || latents.element == DeviceElement::kFloat16;
+  const RowPlace first_row = row_place(latents, tokens.sequence, tokens.tile * kTileRows, 0);
   KVC_UNROLL
   for (int m = 0; m < 2; ++m) {
     KVC_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int token = fragment_token(m, i, lane),
                 pair = first_pair + fragment_channel(0, i, lane);
+      const std::uint8_t* row = first_row.channels + token * row_stride(latents);
       KVC_UNROLL
       for (int second = 0; second < 2; ++second) {
         float x = 0;
         if (token < tokens.last && pair < stored.num_stored) {
-          x = read_number(params.latents, tokens.sequence, tokens.tile * kTileRows + token,
-                          column + second * stored.num_stored + pair);
+          const int from = column + second * stored.num_stored + pair;
+          x = is_half
+                  ? half_at(row, from, is_bfloat16)
+                  : read_number(latents, tokens.sequence, tokens.tile * kTileRows + token, from);
           const int at = (2 * kv_head + second) * stored.pairs.num_pairs + pair;
           x += stored.pairs.offset == nullptr ? 0.0f : stored.pairs.offset[at];
         }
