@@ -12,7 +12,7 @@ namespace kvc {
 constexpr int kMostDenseWarps = 4;
 
 template <class T, int kHeadDim, int kQueryTiles, int kSources, bool kCodes>
-__global__ void __launch_bounds__(32 * kMostDenseWarps)
+__global__ void __launch_bounds__(32 * kMostDenseWarps, 1)
     dense_attention_kernel(DenseAttention params) {
   DeviceThread thread;
   dense_attention_body<T, kHeadDim, kQueryTiles, kSources, kCodes>(params, thread);

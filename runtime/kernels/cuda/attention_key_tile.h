@@ -87,26 +87,31 @@ KVC_DEVICE void rotate_keys(Thread& thread, const RankAttention& params, const K
                             KeyTile<kPairTiles>& keys) {
   const int lane = thread.lane();
   const std::int32_t* angles = pairs.angles + kv_head * pairs.num_pairs + first_pair;
+  int first_angle[2][2];  // of the lane's tokens' positions
   KVC_UNROLL
-  for (int m = 0; m < 2; ++m) {
+  for (int i = 0; i < 4; ++i) {
+    const int in_tile = fragment_token(i / 2, 2 * (i % 2), lane);
+    const int row = tokens.tile * kTileRows + (in_tile < tokens.last ? in_tile : tokens.last - 1);
+    const int position = params.positions == nullptr
+                             ? params.first_position + row
+                             : params.positions[tokens.sequence * params.positions_stride + row];
+    first_angle[i / 2][i % 2] = position * params.num_angles;
+  }
+  KVC_UNROLL
+  for (int j = 0; j < kPairTiles; ++j) {
     KVC_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int in_tile = fragment_token(m, 2 * half, lane);
-      const int row = tokens.tile * kTileRows + (in_tile < tokens.last ? in_tile : tokens.last - 1);
-      const std::int64_t position =
-          params.positions == nullptr
-              ? params.first_position + row
-              : params.positions[tokens.sequence * params.positions_stride + row];
+    for (int i = 0; i < 2; ++i) {
+      const int angle = angles[fragment_channel(j, i, lane)];
+      if (angle < 0) {
+        continue;
+      }
       KVC_UNROLL
-      for (int j = 0; j < kPairTiles; ++j) {
+      for (int m = 0; m < 2; ++m) {
         KVC_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          const int angle = angles[fragment_channel(j, i, lane)];
-          if (angle >= 0) {
-            const std::int64_t at = position * params.num_angles + angle;
-            rotate_pair(params.cos[at], params.sin[at], keys.c[m][j][2 * half + i],
-                        keys.c[m][j + kPairTiles][2 * half + i]);
-          }
+        for (int half = 0; half < 2; ++half) {
+          const int at = first_angle[m][half] + angle;
+          rotate_pair(params.cos[at], params.sin[at], keys.c[m][j][2 * half + i],
+                      keys.c[m][j + kPairTiles][2 * half + i]);
         }
       }
     }

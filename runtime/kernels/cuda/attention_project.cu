@@ -8,7 +8,7 @@ namespace {
 constexpr int kWarps = 4;
 
 template <class T>
-__global__ void __launch_bounds__(32 * kWarps) project_values_kernel(ProjectValues params) {
+__global__ void __launch_bounds__(32 * kWarps, 1) project_values_kernel(ProjectValues params) {
   DeviceThread thread;
   project_values_body<T>(params, thread);
 }

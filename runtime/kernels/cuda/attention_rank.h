@@ -61,7 +61,7 @@ struct RankAttention {
   int most_coefficients = 0;  // of a block
   RebuiltKeys keys{};
   StoredKeys stored{};
-  const float* cos = nullptr;  // [num_positions, num_angles]
+  const float* cos = nullptr;  // [num_positions, num_angles], fewer than 2^31 of them
   const float* sin = nullptr;
   int num_angles = 0;
   const std::int32_t* num_rows = nullptr;    // [num_sequences]

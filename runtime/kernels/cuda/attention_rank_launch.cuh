@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(32 * kRebuildWarps, 1)
 }
 
 template <class T, int kQueryTiles, class Source>
-__global__ void __launch_bounds__(32 * kSumWarps) sum_ranks_kernel(RankAttention params) {
+__global__ void __launch_bounds__(32 * kSumWarps, 1) sum_ranks_kernel(RankAttention params) {
   DeviceThread thread;
   sum_ranks_body<T, kQueryTiles, Source>(params, thread);
 }

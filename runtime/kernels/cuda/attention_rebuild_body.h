@@ -27,7 +27,7 @@ template <class T, int kPairTiles, bool kTokensAreRows, class Thread>
 KVC_DEVICE void add_products(Thread& thread, const T* latents, const T* projection,
                              KeyTile<kPairTiles>& keys) {
   const int lane = thread.lane();
-  KVC_UNROLL
+  KVC_NO_UNROLL
   for (int k = 0; k < kRankChunk; k += 16) {
     std::uint32_t a[2][4];
     KVC_UNROLL
@@ -109,6 +109,7 @@ KVC_DEVICE void rebuild_scores_body(const RankAttention& params, Thread& thread)
   const auto start = [&](int chunk) {
     if (chunk < chunks) {
       std::uint8_t* stage = thread.shared() + chunk % Shared::kStages * Shared::stage_bytes(warps);
+      KVC_NO_UNROLL
       for (int piece = thread.index(); piece < Shared::kChannels * 4; piece += thread.count()) {
         const int channel = piece / 4, at = 8 * (piece % 4);
         thread.template copy_async<16>(
