@@ -85,7 +85,7 @@ struct TileCodes {
   static KVC_DEVICE void decode(Thread& thread, const RankAttention& params, int block, int first,
                                 const std::uint8_t* from, T* to) {
     const DeviceTiles& tiles = params.tiles[block];
-    PackedCoefficient place = coefficient_place(tiles, first);
+    CoefficientPlace place = coefficient_place(tiles, first);
     const int begin = place.byte;
     for (int i = 0; i < kRankChunk; ++i) {
       float level = 0;

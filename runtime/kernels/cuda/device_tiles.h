@@ -33,10 +33,10 @@ KVC_HOST_DEVICE const std::uint8_t* tile_at(const DeviceTiles& tiles, std::int64
 }
 
 // A coefficient's width and its first byte in the tile, or the end of the codes.
-struct PackedCoefficient {
+struct CoefficientPlace {
   int bits, byte, left;  // left: coefficients of this width from this one on
 };
-KVC_HOST_DEVICE PackedCoefficient coefficient_place(const DeviceTiles& tiles, int coefficient) {
+KVC_HOST_DEVICE CoefficientPlace coefficient_place(const DeviceTiles& tiles, int coefficient) {
   int byte = 0;
   for (int bits = kMostCodeBits; bits >= 1; --bits) {
     const int count = tiles.coefficients[bits];
@@ -48,7 +48,7 @@ KVC_HOST_DEVICE PackedCoefficient coefficient_place(const DeviceTiles& tiles, in
   }
   return {0, byte, 0};
 }
-KVC_HOST_DEVICE void next_coefficient(const DeviceTiles& tiles, PackedCoefficient& place) {
+KVC_HOST_DEVICE void next_coefficient(const DeviceTiles& tiles, CoefficientPlace& place) {
   place.byte += 4 * place.bits;
   --place.left;
   while (place.left == 0 && place.bits > 1) {

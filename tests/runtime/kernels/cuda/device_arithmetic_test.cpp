@@ -160,9 +160,9 @@ TEST(DeviceTiles, EveryWidthUnpacksAsTheReferenceDoes) {
   std::vector<std::uint8_t> codes(
       static_cast<std::size_t>(layout.num_coefficients() * kTileTokens));
   unpack_tile_reference(layout, tile.data(), codes.data());
-  PackedCoefficient walked = coefficient_place(tiles, 0);
+  CoefficientPlace walked = coefficient_place(tiles, 0);
   for (int c = 0; c < tiles.num_coefficients; ++c) {
-    const PackedCoefficient place = coefficient_place(tiles, c);
+    const CoefficientPlace place = coefficient_place(tiles, c);
     EXPECT_EQ(walked.bits, place.bits);
     EXPECT_EQ(walked.byte, place.byte);
     for (int token = 0; token < kTileTokens; ++token) {
