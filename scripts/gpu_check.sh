@@ -83,7 +83,7 @@ sanitizer="$(find_tool compute-sanitizer)"
 if [ -z "$quick" ] && [ -n "$sanitizer" ]; then
   for program in $(programs _test); do
     for tool in memcheck racecheck; do
-      run "$(basename "$program") under $tool" timeout 240 "$sanitizer" --tool "$tool" --error-exitcode 1 \
+      run "$(basename "$program") under $tool" timeout 150 "$sanitizer" --tool "$tool" --error-exitcode 1 \
         --print-limit 5 "$program"
     done
   done
