@@ -14,6 +14,7 @@
 #include "runtime/compression/compression.h"
 #include "runtime/compression/expansion.h"
 #include "runtime/plan_source.h"
+#include "runtime/policies/policy_check.h"
 #include "runtime/policies/principal_policy.h"
 #include "runtime/thread_scope.h"
 
@@ -128,6 +129,8 @@ Engine Engine::load(const std::filesystem::path& directory, const EngineOptions&
   Engine engine;
   engine.plan_ = std::make_shared<const KvPlan>(plan_of(checkpoint, config));
   check_generated_block(*engine.plan_, types.kv);
+  check_token_policy(options.policy, *engine.plan_, config, types.kv);
+  engine.policy_ = std::make_shared<const TokenPolicy>(options.policy);
   engine.decoder_ =
       std::make_unique<Decoder>(checkpoint, types.compute, replaced_layers(*engine.plan_),
                                 parse_weight_type(options.weight_dtype));
@@ -152,7 +155,7 @@ StoreOptions Engine::store_options() const {
           .codes = codes_of(kv_dtype_)};
 }
 
-KvCache Engine::new_cache() const { return {plan_, store_options()}; }
+KvCache Engine::new_cache() const { return {plan_, store_options(), policy_}; }
 
 KvDtype Engine::original_kv_dtype() const { return parse_kv_dtype(name_of(decoder_->dtype())); }
 
@@ -198,7 +201,7 @@ std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, con
                                         Rows rows) const {
   const TokenBatch batch = batch_after(caches, ids);
   const ThreadScope threads(layer_work(caches, batch.lengths));
-  CachedAttention attention({*decoder_, *plan_, factors_, Pass::kExtend}, caches, {},
+  CachedAttention attention({*decoder_, *plan_, factors_, Pass::kExtend, *policy_}, caches, {},
                             part_times_.get());
   at::Tensor hidden_states;
   {

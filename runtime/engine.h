@@ -12,6 +12,7 @@
 
 #include "core/checkpoint.h"
 #include "core/kv_plan.h"
+#include "core/token_policy.h"
 #include "model/decoder.h"
 #include "runtime/attention/cached_attention.h"
 #include "runtime/compression/kv_factors.h"
@@ -32,6 +33,7 @@ struct EngineOptions {
   std::int64_t prefill_chunk = 2048;
   bool time_parts = false;     // measure where the time goes
   std::string weight_dtype{};  // "int8": matrices that activations meet; empty: as dtype
+  TokenPolicy policy{};        // which tokens plain layers keep
 };
 
 // What an engine computes in, and how its caches store.
@@ -66,6 +68,7 @@ class Engine {
 
   const ModelConfig& config() const { return decoder_->config(); }
   const KvPlan& plan() const { return *plan_; }
+  const TokenPolicy& policy() const { return *policy_; }
   KvDtype kv_dtype() const { return kv_dtype_; }
   KvDtype original_kv_dtype() const;  // of the model's own cache: the compute dtype
   std::int64_t weight_bytes() const;  // factors included
@@ -120,6 +123,7 @@ class Engine {
 
   std::unique_ptr<Decoder> decoder_;
   std::shared_ptr<const KvPlan> plan_;
+  std::shared_ptr<const TokenPolicy> policy_;
   KvDtype kv_dtype_ = KvDtype::kFloat32;
   std::shared_ptr<KvPool> pool_;
   KvFactors factors_;

@@ -62,7 +62,14 @@ void declare_engine(CLI::App& app, kvc::RunOptions& options) {
                  "Tokens per page of KV memory; 16, or 32 for integers");
   app.add_option("--prefill-chunk", options.engine.prefill_chunk,
                  "Prompt tokens that are read at a time; bounds memory, not results; 0: all");
-  app.add_option("--policy", options.policy, "Token policy (not available yet)");
+  app.add_option_function<std::string>(
+      "--policy",
+      [&options](const std::string& text) {
+        options.engine.policy = kvc::parse_token_policy(text);
+      },
+      "Which tokens the cache keeps, NAME[:key=value,...]: full, streamingllm, h2o, zeromerge, "
+      "snapkv "
+      "or pyramidkv");
   app.add_option_function<std::string>(
       "--memory",
       [&options](const std::string& text) {

@@ -86,8 +86,9 @@ std::vector<at::Tensor> read_pieces(const Decoder& decoder, const KvPlan& plan,
       own_caches.push_back(caches[sequence]);
       own_prompts.push_back(prompts[sequence].get());
     }
-    attentions.emplace_back(SourceContext{decoder, plan, factors, Pass::kPrefill},
-                            std::move(own_caches), std::move(own_prompts), times);
+    attentions.emplace_back(
+        SourceContext{decoder, plan, factors, Pass::kPrefill, caches.front()->policy()},
+        std::move(own_caches), std::move(own_prompts), times);
     hidden_states.push_back(
         embed(decoder.config(), decoder.weights(), piece.batch.ids, decoder.dtype()));
   }

@@ -50,10 +50,6 @@ void check_beams(const RunOptions& options) {
 }
 
 void check(const RunOptions& options) {
-  KVC_CHECK_USAGE(options.policy.empty(),
-                  "--policy {}: token policies are not available yet; what a conversion merges is "
-                  "part of the checkpoint",
-                  options.policy);
   check_tokens("--page-tokens", options.engine.page_tokens.value_or(1), 1);
   check_tokens("--max-new-tokens", options.generate.max_new_tokens, 0);
   check_tokens("--prefill-tokens", options.generate.prefill_tokens, 0);

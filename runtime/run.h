@@ -32,9 +32,8 @@ struct RunOptions {
   bool stats = false;
   bool json = false;
   bool force = false;
-  int threads = 0;     // 0: as many as the machine has
-  bool plan = false;   // print what the KV caches will take and stop
-  std::string policy;  // named by the command line's contract; refused
+  int threads = 0;    // 0: as many as the machine has
+  bool plan = false;  // print what the KV caches will take and stop
 };
 
 // Throws Error of ExitCode::kInterrupted after what there was has been printed.

@@ -30,8 +30,9 @@ std::int64_t peak_resident_bytes() {
 }
 
 Json segments_json(const KvBytes& bytes) {
-  return {{"plain", bytes.plain}, {"merged", bytes.merged},   {"unmerged", bytes.unmerged},
-          {"coded", bytes.coded}, {"pending", bytes.pending}, {"expanded", bytes.expanded}};
+  return {{"plain", bytes.plain},      {"merged", bytes.merged},   {"unmerged", bytes.unmerged},
+          {"coded", bytes.coded},      {"pending", bytes.pending}, {"kept", bytes.kept},
+          {"expanded", bytes.expanded}};
 }
 
 Json kv_json(const Engine& engine, const Generated& sequence) {
@@ -41,6 +42,7 @@ Json kv_json(const Engine& engine, const Generated& sequence) {
   json["original_bytes"] = original;
   json["kept_ratio"] = ratio(sequence.bytes.total(), original);
   json["tokens"] = sequence.num_tokens;
+  json["policy"] = to_string(engine.policy());
   json["segments"] = segments_json(sequence.bytes);
   return json;
 }
@@ -114,6 +116,7 @@ std::string run_statistics(const RunReport& report) {
     bytes.unmerged += sequence.bytes.unmerged;
     bytes.coded += sequence.bytes.coded;
     bytes.pending += sequence.bytes.pending;
+    bytes.kept += sequence.bytes.kept;
     bytes.expanded += sequence.bytes.expanded;
     original += original_allocation(engine, sequence.num_tokens);
   }
@@ -130,9 +133,10 @@ std::string run_statistics(const RunReport& report) {
   text += fmt::format("weights  {} bytes\n", engine.weight_bytes());
   text += fmt::format(
       "kv       {} bytes of {} ({:.3f}): plain {}, merged {}, unmerged {}, coded {}, "
-      "pending {}, expanded {}; peak {}\n",
+      "pending {}, kept {}, expanded {}; peak {}\n",
       bytes.total(), original, ratio(bytes.total(), original), bytes.plain, bytes.merged,
-      bytes.unmerged, bytes.coded, bytes.pending, bytes.expanded, engine.pool().peak_bytes());
+      bytes.unmerged, bytes.coded, bytes.pending, bytes.kept, bytes.expanded,
+      engine.pool().peak_bytes());
   text += fmt::format("memory   {} bytes resident at the peak", peak_resident_bytes());
   return text;
 }

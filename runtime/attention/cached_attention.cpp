@@ -56,9 +56,19 @@ at::Tensor CachedAttention::attend(int layer, const AttentionInput& input,
                            own(raw.key), own(key), own(raw.value)};
     source_->store(layer, tokens, *caches_[sequence]);
     outputs.push_back(attend_sequence(layer, own(query), tokens, sequence));
+    source_->attended(layer, tokens, own(query), prompt_end(count, sequence), *caches_[sequence]);
     first += count;
   }
   return outputs.size() == 1 ? outputs.front() : at::cat(outputs);
+}
+
+// How many tokens a sequence has once the prompt is read that `count` tokens of the batch are of.
+std::int64_t CachedAttention::prompt_end(std::int64_t count, std::size_t sequence) const {
+  if (context_.pass != Pass::kPrefill) {
+    return 0;
+  }
+  const PromptKeys* prompt = prompts_[sequence];
+  return caches_[sequence]->num_tokens() + (prompt == nullptr ? count : prompt->num_tokens());
 }
 
 at::Tensor CachedAttention::attend_stored(int layer, const at::Tensor& query,
@@ -77,7 +87,8 @@ at::Tensor CachedAttention::attend_stored(int layer, const at::Tensor& query,
 at::Tensor CachedAttention::attend_sequence(int layer, const at::Tensor& query,
                                             const NewTokens& tokens, std::size_t sequence) const {
   const KvCache& cache = *caches_[sequence];
-  if (cache.num_tokens() > 0 || context_.pass != Pass::kPrefill) {
+  if (cache.num_tokens() > 0 || context_.pass != Pass::kPrefill ||
+      !source_->reads_prompts_exactly()) {
     return source_->attend(layer, query, tokens.positions, cache);
   }
   const AttentionRule rule = attention_rule(context_.decoder.config(), layer);

@@ -89,12 +89,12 @@ PartialAttention decode_attention_partly(const at::Tensor& query, std::int64_t n
                                          const std::vector<RowRange>& ranges,
                                          const AttentionRule& rule, const RawKeys& raw_keys) {
   const DecodeQuery one(query, num_kv_heads, rule, raw_keys);
-  return attend_ranges(one.params, ranges,
-                       [&](std::size_t range, std::int64_t first, std::int64_t last,
-                           const AttentionPartial& partial) {
-                         decode_attention_partial(one.params, ranges[range].segment, first, last,
-                                                  partial);
-                       });
+  return attend_ranges(
+      one.params, ranges,
+      [&](std::size_t range, std::int64_t first, std::int64_t last, AttentionPartial partial) {
+        partial.scores = ranges[range].scores;
+        decode_attention_partial(one.params, ranges[range].segment, first, last, partial);
+      });
 }
 
 at::Tensor fused_decode_attention(const at::Tensor& query, std::int64_t num_kv_heads,

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/token_policy.h"
 #include "model/decoder.h"
 #include "runtime/compression/kv_factors.h"
 #include "runtime/store/kv_cache.h"
@@ -21,6 +22,7 @@ struct SourceContext {
   const KvPlan& plan;
   const KvFactors& factors;
   Pass pass;
+  const TokenPolicy& policy;
 };
 
 // Keys and values of tokens, [n, num_kv_heads, head_dim], with bias; keys after their norm, pre-RoPE.
@@ -58,6 +60,12 @@ class LayerSource {
   virtual NewKeyValue keys_and_values(int layer, const AttentionInput& input);
   // Keeps of one sequence's tokens what its cache holds.
   virtual void store(int layer, const NewTokens& tokens, KvCache& cache) = 0;
+  // Is a prompt of a new sequence attended to as it is? Otherwise over what is kept.
+  virtual bool reads_prompts_exactly() const { return true; }
+  // After attention of these tokens, query [count, num_heads, head_dim] post-RoPE. Of a prompt `end` is how many
+  // tokens the sequence has once all of it was read; 0 for other tokens.
+  virtual void attended(int /*layer*/, const NewTokens& /*tokens*/, const at::Tensor& /*query*/,
+                        std::int64_t /*end*/, KvCache& /*cache*/) {}
   // The queries of the last tokens of one sequence, which are stored, over all that is kept of it (up to
   // the last position: of a prompt that other layers have read, more may be). query
   // [T, num_heads, head_dim] post-RoPE, positions [T]. [T, num_heads * head_dim] in the query's dtype.
@@ -77,6 +85,8 @@ class LayerSource {
 std::unique_ptr<LayerSource> make_layer_source(const SourceContext& context, int layer);
 
 std::unique_ptr<LayerSource> plain_source(const SourceContext& context, int layer);
+// Plain layers of which a token policy keeps some tokens.
+std::unique_ptr<LayerSource> kept_source(const SourceContext& context, int layer);
 std::unique_ptr<LayerSource> latent_source(const SourceContext& context, int layer);
 std::unique_ptr<LayerSource> coded_source(const SourceContext& context, int layer);
 std::unique_ptr<LayerSource> fused_source(const SourceContext& context, int layer);

@@ -36,6 +36,7 @@ struct CodedKeys {
   RopeRows rope;
   RawKeys raw_keys;
 
+  CodedKeys() = default;
   CodedKeys(const Decoder& decoder, int layer, std::int64_t num_tokens);
   bool are_raw() const { return rope.cos.defined(); }
 };

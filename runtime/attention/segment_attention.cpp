@@ -55,6 +55,18 @@ SegmentedKeys gather_keys(const std::vector<Segment>& segments) {
   return gathered;
 }
 
+// scores: [num_kv_heads, rows, tokens of all segments]
+void add_biases(const std::vector<Segment>& segments, const at::Tensor& scores) {
+  std::int64_t begin = 0;
+  for (const Segment& segment : segments) {
+    const std::int64_t count = segment.key.size(0);
+    if (segment.score_bias.defined()) {
+      scores.narrow(-1, begin, count).add_(segment.score_bias.t().unsqueeze(1));
+    }
+    begin += count;
+  }
+}
+
 // query: [T, num_heads, head_dim]. [T, num_heads * head_dim] float32
 at::Tensor attend_chunk(const at::Tensor& query, const at::Tensor& query_positions,
                         const std::vector<Segment>& segments, const SegmentedKeys& gathered,
@@ -76,6 +88,7 @@ at::Tensor attend_chunk(const at::Tensor& query, const at::Tensor& query_positio
   if (rule.softcap != 0) {
     scores.div_(rule.softcap).tanh_().mul_(rule.softcap);
   }
+  add_biases(segments, scores);
   if (num_queries > 1 || rule.window) {
     const at::Tensor allowed = allowed_mask(query_positions, gathered.positions, rule.window);
     scores.view({num_kv_heads, heads_per_kv, num_queries, gathered.total})

@@ -14,12 +14,13 @@ namespace kvc {
 // Keys and values of some tokens. Values are given, or made from latents: value_proj latent +
 // value_bias.
 struct Segment {
-  at::Tensor key;         // [n, num_kv_heads, head_dim] post-RoPE
-  at::Tensor positions;   // [n] int64
-  at::Tensor value;       // [n, num_kv_heads, head_dim], or undefined
-  at::Tensor latent;      // [n, value_rank] where `value` is undefined
-  at::Tensor value_proj;  // [kv_dim, value_rank]
-  at::Tensor value_bias;  // [kv_dim], or undefined
+  at::Tensor key;           // [n, num_kv_heads, head_dim] post-RoPE
+  at::Tensor positions;     // [n] int64
+  at::Tensor value;         // [n, num_kv_heads, head_dim], or undefined
+  at::Tensor latent;        // [n, value_rank] where `value` is undefined
+  at::Tensor value_proj;    // [kv_dim, value_rank]
+  at::Tensor value_bias;    // [kv_dim], or undefined
+  at::Tensor score_bias{};  // [n, num_kv_heads] float32 added to scores, or undefined
 };
 
 // Of given keys and values.

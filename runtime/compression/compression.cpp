@@ -53,10 +53,24 @@ std::int64_t whole_blocks(std::int64_t tokens) {
   return std::max<std::int64_t>(0, tokens) / kQuantisedTokens * kQuantisedTokens;
 }
 
+// Of the layer whose next codes come first; layers may keep different numbers of rows.
+std::optional<std::int64_t> most_exact_rows(const std::vector<KeptLayer>& layers) {
+  std::optional<std::int64_t> most;
+  for (const KeptLayer& layer : layers) {
+    if (layer.rows.store().key_codes) {
+      most = std::max(most.value_or(0), layer.rows.store().num_exact());
+    }
+  }
+  return most;
+}
+
 // Exact tokens of a layer that makes codes of those that leave the window; all such layers have as many.
 std::optional<std::int64_t> exact_before_codes(const KvCache& cache) {
   if (!cache.all_coded().empty()) {
     return cache.all_coded().front().num_exact();
+  }
+  if (!cache.all_kept().empty()) {
+    return most_exact_rows(cache.all_kept());
   }
   for (int layer = 0; layer < cache.plan().num_layers(); ++layer) {
     if (cache.plan().layers[static_cast<std::size_t>(layer)] == KvSource::kPlain) {
@@ -107,6 +121,9 @@ std::int64_t undecided_tokens(const KvCache& cache) {
 }
 
 std::int64_t tokens_until_block(const KvCache& cache) {
+  if (cache.policy().is_running()) {
+    return 1;
+  }
   const MergePolicy& policy = cache.plan().policy;
   const std::int64_t kept = policy.sink_tokens + policy.window_tokens;
   std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
@@ -160,7 +177,9 @@ void quantise(const Decoder& decoder, const CodedFactors& factors, KvCache& cach
   for (int layer = 0; layer < plan.num_layers(); ++layer) {
     const KvSource source = plan.layers[static_cast<std::size_t>(layer)];
     const int group = plan.group_of(layer);
-    if (source == KvSource::kPlain) {
+    if (source == KvSource::kPlain && !cache.policy().is_full()) {
+      cache.kept_layer(layer).rows.quantise(plan.policy.sink_tokens, plan.policy.window_tokens);
+    } else if (source == KvSource::kPlain) {
       quantise_plain(decoder, layer, cache);
     } else if (source == KvSource::kLatent && !cache.group(group).keeps_latents()) {
       const int index = layer - plan.groups[static_cast<std::size_t>(group)].first_layer;

@@ -22,6 +22,27 @@ void attend(const DecodeAttentionParams& params, const KvSegment& segment, std::
 
 #else
 
+// scores [count, kQuad] of rows from `row` on
+void add_bias(const DecodeAttentionParams& params, const KvSegment& segment, std::int64_t row,
+              std::int64_t kv_head, std::int64_t count, float* scores) {
+  for (std::int64_t i = 0; segment.bias != nullptr && i < count; ++i) {
+    const float bias = segment.bias[(row + i) * params.num_kv_heads + kv_head];
+    for (std::int64_t lane = 0; lane < kQuad; ++lane) {
+      scores[i * kQuad + lane] += bias;
+    }
+  }
+}
+
+void keep_scores(const QuadHeads& heads, std::int64_t num_heads, std::int64_t quad,
+                 std::int64_t row, std::int64_t count, const float* scores, float* to) {
+  for (std::int64_t lane = 0; to != nullptr && lane < kQuad; ++lane) {
+    const std::int64_t head = heads.head(quad, lane);
+    for (std::int64_t i = 0; head >= 0 && i < count; ++i) {
+      to[(row + i) * num_heads + head] = scores[i * kQuad + lane];
+    }
+  }
+}
+
 void attend(const DecodeAttentionParams& params, const KvSegment& segment, std::int64_t first,
             std::int64_t last, const AttentionPartial& partial) {
   const QuadHeads heads(params);
@@ -41,6 +62,8 @@ void attend(const DecodeAttentionParams& params, const KvSegment& segment, std::
       if (params.softcap != 0) {
         cap_scores(params.softcap, count, scores);
       }
+      add_bias(params, segment, row, heads.kv_head(quad), count, scores);
+      keep_scores(heads, params.num_heads, quad, row, count, scores, partial.scores);
       apply(exponentiate(softmaxes[quad], count, scores), values.width(), outputs[quad]);
       values.accumulate(outputs[quad], heads.kv_head(quad), scores);
     }

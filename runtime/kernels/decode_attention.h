@@ -35,7 +35,8 @@ struct KvSegment {
   KvRows value{};                           // likewise, as many
   const std::int32_t* positions = nullptr;  // [num_rows]; null: first_position + row
   std::int64_t first_position = 0;
-  bool raw_key = false;  // keys before norm and RoPE
+  bool raw_key = false;         // keys before norm and RoPE
+  const float* bias = nullptr;  // [num_rows, num_kv_heads] added to scaled scores; null: nothing
 };
 
 // One token's query heads. Query head h reads KV head h / (num_heads / num_kv_heads).
@@ -54,9 +55,12 @@ struct AttentionPartial {
   float* max = nullptr;     // [num_heads] largest score
   float* sum = nullptr;     // [num_heads] sum of exp(score - max)
   float* output = nullptr;  // [num_heads, head_dim] sum of exp(score - max) * value
+  // Of the segment's rows, [num_rows, num_heads]: those that are attended to get their scores. Null: not
+  // wanted.
+  float* scores = nullptr;
 };
 
-// The specification: softmax(cap(scale * query keyᵀ)) value of a segment's rows first .. last - 1
+// The specification: softmax(cap(scale * query keyᵀ) + bias) value of a segment's rows first .. last - 1
 // (at least one), summed in float64.
 void decode_attention_partial_reference(const DecodeAttentionParams& params,
                                         const KvSegment& segment, std::int64_t first,

@@ -15,7 +15,7 @@ void decode_attention_partial_reference(const DecodeAttentionParams& params,
     return reference_row(segment.value, params.num_kv_heads * params.head_dim, params.head_dim, row,
                          kv_head * params.head_dim, params.head_dim);
   };
-  reference_attention(params, key, value, first, last, partial);
+  reference_attention(params, key, value, first, last, partial, segment.bias);
 }
 
 void decode_attention_reference(const DecodeAttentionParams& params, const KvSegment* segments,

@@ -39,7 +39,7 @@ namespace {
 
 void attend_head(const DecodeAttentionParams& params, const ReferenceReader& read_key,
                  const ReferenceReader& read_value, std::int64_t head, std::int64_t first,
-                 std::int64_t last, const AttentionPartial& partial) {
+                 std::int64_t last, const AttentionPartial& partial, const float* bias) {
   const std::int64_t kv_head = head / (params.num_heads / params.num_kv_heads);
   std::vector<double> scores;
   double largest = -INFINITY;
@@ -51,8 +51,12 @@ void attend_head(const DecodeAttentionParams& params, const ReferenceReader& rea
           params.query[head * params.head_dim + static_cast<std::int64_t>(channel)] * key[channel];
     }
     score *= params.scale;
-    scores.push_back(params.softcap == 0 ? score
-                                         : params.softcap * std::tanh(score / params.softcap));
+    score = params.softcap == 0 ? score : params.softcap * std::tanh(score / params.softcap);
+    score += bias == nullptr ? 0.0f : bias[row * params.num_kv_heads + kv_head];
+    scores.push_back(score);
+    if (partial.scores != nullptr) {
+      partial.scores[row * params.num_heads + head] = static_cast<float>(score);
+    }
     largest = std::max(largest, scores.back());
   }
   double sum = 0;
@@ -107,9 +111,9 @@ ReferenceRow reference_key(const DecodeAttentionParams& params, const KvSegment&
 
 void reference_attention(const DecodeAttentionParams& params, const ReferenceReader& key,
                          const ReferenceReader& value, std::int64_t first, std::int64_t last,
-                         const AttentionPartial& partial) {
+                         const AttentionPartial& partial, const float* bias) {
   for (std::int64_t head = 0; head < params.num_heads; ++head) {
-    attend_head(params, key, value, head, first, last, partial);
+    attend_head(params, key, value, head, first, last, partial, bias);
   }
 }
 

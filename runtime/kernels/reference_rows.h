@@ -23,8 +23,9 @@ void rotate_reference(const RopeAngles& rope, std::int64_t position, ReferenceRo
 
 // Softmax attention of all heads over rows first .. last - 1 of any kind.
 using ReferenceReader = std::function<ReferenceRow(std::int64_t row, std::int64_t kv_head)>;
+// `bias` [rows, num_kv_heads], or null
 void reference_attention(const DecodeAttentionParams& params, const ReferenceReader& key,
                          const ReferenceReader& value, std::int64_t first, std::int64_t last,
-                         const AttentionPartial& partial);
+                         const AttentionPartial& partial, const float* bias = nullptr);
 
 }  // namespace kvc

@@ -43,6 +43,9 @@ MemoryBudget::MemoryBudget(std::int64_t limit, StoreOptions stores, KvDtype dtyp
 std::int64_t MemoryBudget::growth(const KvCache& cache, std::int64_t count, bool is_prompt) const {
   CacheForecast forecast(cache.plan(), cache.num_tokens(), cache.tokens(), dtype_,
                          stores_.pool->page_tokens(), MergeSpread::kNone);
+  if (!cache.policy().is_full()) {
+    forecast.set_kept({cache, dtype_, stores_.pool->page_tokens()});
+  }
   const std::int64_t before = forecast.bytes();
   return (is_prompt ? forecast.read(count) : forecast.extend(count)) - before;
 }

@@ -78,6 +78,9 @@ std::int64_t CacheForecast::coded_bytes() const {
 }
 
 std::int64_t CacheForecast::bytes() const {
+  if (kept_) {
+    return kept_->bytes();
+  }
   std::int64_t total = plain_bytes() + coded_bytes();
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     total += group_bytes(plan_, static_cast<int>(i), groups_[i], dtype_, page_tokens_);
@@ -170,12 +173,19 @@ std::int64_t CacheForecast::code() {
 
 std::int64_t CacheForecast::read(std::int64_t count) {
   append(count);
+  if (kept_) {
+    return kept_->read(count, num_tokens_);
+  }
   const std::int64_t compressed = compress(undecided() - plan_.policy.window_tokens);
   const std::int64_t quantised = quantise();
   return std::max({compressed, quantised, code()});
 }
 
 std::int64_t CacheForecast::extend(std::int64_t count) {
+  if (kept_) {
+    num_tokens_ += count;
+    return kept_->extend(count);
+  }
   std::int64_t peak = bytes();
   const MergePolicy& policy = plan_.policy;
   const std::int64_t block = generated_block(plan_);

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/kv_plan.h"
+#include "runtime/memory/kept_forecast.h"
 
 namespace kvc {
 
@@ -20,6 +23,9 @@ class CacheForecast {
   // Of a cache that holds these.
   CacheForecast(const KvPlan& plan, std::int64_t num_tokens, std::vector<GroupTokens> groups,
                 KvDtype dtype, std::int64_t page_tokens, MergeSpread spread);
+
+  // Plain layers are under a token policy that is not full.
+  void set_kept(KeptForecast kept) { kept_.emplace(std::move(kept)); }
 
   // Each returns the most bytes on the way.
   std::int64_t read(std::int64_t count);    // a prompt's tokens, then compressed
@@ -46,6 +52,7 @@ class CacheForecast {
   std::int64_t page_tokens_, num_tokens_ = 0, codes_ = 0;  // codes_: tokens of plain layers
   std::int64_t coded_ = 0;                                 // tokens of coded layers that are codes
   std::vector<GroupTokens> groups_;
+  std::optional<KeptForecast> kept_;
 };
 
 }  // namespace kvc

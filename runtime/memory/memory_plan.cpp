@@ -12,6 +12,7 @@
 #include "runtime/memory/memory_budget.h"
 #include "runtime/memory/memory_forecast.h"
 #include "runtime/plan_source.h"
+#include "runtime/policies/policy_check.h"
 #include "runtime/prompts.h"
 
 namespace kvc {
@@ -20,8 +21,8 @@ namespace {
 // The caches of a run, from their prompts to their last tokens.
 class RunForecast {
  public:
-  RunForecast(const KvPlan& plan, const CacheTypes& types, const Prompts& prompts,
-              const GenerateOptions& generate)
+  RunForecast(const KvPlan& plan, const TokenPolicy& policy, const CacheTypes& types,
+              const Prompts& prompts, const GenerateOptions& generate)
       : plan_(plan), types_(types) {
     for (const auto& ids : prompts.ids) {
       const auto length = static_cast<std::int64_t>(ids.size());
@@ -29,6 +30,9 @@ class RunForecast {
           generate.prefill_tokens > 0 ? std::min(length, generate.prefill_tokens) : length;
       caches_.emplace_back(plan, 0, std::vector<GroupTokens>(plan.groups.size()), types.kv,
                            types.page_tokens, MergeSpread::kNone);  // what make_room asks for
+      if (!policy.is_full()) {
+        caches_.back().set_kept({plan, policy, types.kv, types.page_tokens});
+      }
       reading_ += caches_.back().read(prefill);
       // The last token is never fed back.
       left_.push_back(length - prefill + std::max<std::int64_t>(0, generate.max_new_tokens - 1));
@@ -165,8 +169,9 @@ void print_memory_plan(const RunOptions& options) {
   const ModelConfig config = read_model_config(checkpoint);
   const KvPlan plan = plan_of(checkpoint, config);
   const CacheTypes types = cache_types(checkpoint, config, options.engine);
+  check_token_policy(options.engine.policy, plan, config, types.kv);
   const Prompts prompts = read_prompts(options);
-  RunForecast run(plan, types, prompts, options.generate);
+  RunForecast run(plan, options.engine.policy, types, prompts, options.generate);
   const Json json = plan_json(run, types, plan.groups.size() * prompts.ids.size(), options);
   const auto number = [&json](const char* key) { return json[key].get<std::int64_t>(); };
   if (options.json) {

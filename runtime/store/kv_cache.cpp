@@ -7,16 +7,21 @@
 
 namespace kvc {
 
-KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& options)
-    : plan_(std::move(shared_plan)) {
+KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& options,
+                 std::shared_ptr<const TokenPolicy> policy)
+    : plan_(std::move(shared_plan)), policy_(std::move(policy)) {
   const KvPlan& plan = *plan_;
   for (const KvSource source : plan.layers) {
     if (source != KvSource::kPlain) {
       plain_index_.push_back(-1);
       continue;
     }
-    plain_index_.push_back(static_cast<int>(plain_.size()));
-    plain_.push_back(plain_store(plan, options));
+    plain_index_.push_back(static_cast<int>(plain_.size() + kept_.size()));
+    if (policy_->is_full()) {
+      plain_.push_back(plain_store(plan, options));
+    } else {
+      kept_.push_back({.rows = {plan, options, kept_columns(*policy_)}});
+    }
   }
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
     groups_.emplace_back(plan, group, options);
@@ -32,8 +37,20 @@ KeyValueStore& KvCache::plain_layer(int layer) {
 
 const KeyValueStore& KvCache::plain_layer(int layer) const {
   const int index = plain_index_[static_cast<std::size_t>(layer)];
-  KVC_CHECK(index >= 0, "KV cache: layer {} stores no keys and values of its own", layer);
+  KVC_CHECK(index >= 0 && policy_->is_full(),
+            "KV cache: layer {} stores no keys and values of its own", layer);
   return plain_[static_cast<std::size_t>(index)];
+}
+
+KeptLayer& KvCache::kept_layer(int layer) {
+  return const_cast<KeptLayer&>(std::as_const(*this).kept_layer(layer));
+}
+
+const KeptLayer& KvCache::kept_layer(int layer) const {
+  const int index = plain_index_[static_cast<std::size_t>(layer)];
+  KVC_CHECK(index >= 0 && !policy_->is_full(), "KV cache: layer {} is under no token policy",
+            layer);
+  return kept_[static_cast<std::size_t>(index)];
 }
 
 CodedStore& KvCache::coded(int layer) {
@@ -61,6 +78,9 @@ KvBytes KvCache::bytes() const {
   KvBytes bytes;
   for (const KeyValueStore& layer : plain_) {
     bytes.plain += layer.bytes();
+  }
+  for (const KeptLayer& layer : kept_) {
+    bytes.kept += layer.rows.bytes();
   }
   for (const LatentStore& group : groups_) {
     const std::vector<std::int64_t> segments = group.segment_bytes();

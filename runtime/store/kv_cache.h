@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "core/kv_plan.h"
+#include "core/token_policy.h"
 #include "runtime/store/coded_store.h"
+#include "runtime/store/kept_rows.h"
 #include "runtime/store/key_value_store.h"
 #include "runtime/store/latent_store.h"
 
@@ -23,17 +25,34 @@ struct KvBytes {
   std::int64_t coded = 0;     // codes of coded layers
   std::int64_t pending = 0;   // of latent groups and coded layers: sinks, window, incomplete block
 
+  std::int64_t kept = 0;  // layers under a token policy
+
   std::int64_t expanded = 0;  // rebuilt beside the latents, where a memory budget leaves room
 
-  std::int64_t total() const { return plain + merged + unmerged + coded + pending + expanded; }
+  std::int64_t total() const {
+    return plain + merged + unmerged + coded + pending + kept + expanded;
+  }
+};
+
+// A plain layer's tokens under a token policy.
+struct KeptLayer {
+  KeptRows rows;
+  std::int64_t budget = 0;   // tokens, once a prompt has been read
+  bool is_laid_out = false;  // rows lie as RunningLayout says (runtime/policies/running_policy.cpp)
+  // Of a prompt that is being read: the last tokens' queries, [n, num_heads, head_dim] each, and how many
+  // tokens were read.
+  std::vector<at::Tensor> held_queries{};
+  std::int64_t num_held = 0;
 };
 
 // A copy shares its blocks with the original until one of them writes.
 class KvCache {
  public:
-  KvCache(std::shared_ptr<const KvPlan> plan, const StoreOptions& options);
+  KvCache(std::shared_ptr<const KvPlan> plan, const StoreOptions& options,
+          std::shared_ptr<const TokenPolicy> policy = std::make_shared<const TokenPolicy>());
 
   const KvPlan& plan() const { return *plan_; }
+  const TokenPolicy& policy() const { return *policy_; }
   std::int64_t num_tokens() const { return num_tokens_; }
   const std::vector<std::int64_t>& ids() const { return ids_; }  // of all tokens
   void add_tokens(const std::vector<std::int64_t>& ids) {
@@ -43,6 +62,9 @@ class KvCache {
 
   KeyValueStore& plain_layer(int layer);
   const KeyValueStore& plain_layer(int layer) const;
+  KeptLayer& kept_layer(int layer);  // takes a plain layer's place unless the policy is full
+  const KeptLayer& kept_layer(int layer) const;
+  const std::vector<KeptLayer>& all_kept() const { return kept_; }
   LatentStore& group(int group) { return groups_[static_cast<std::size_t>(group)]; }
   const LatentStore& group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
 
@@ -59,8 +81,10 @@ class KvCache {
   std::shared_ptr<const KvPlan> plan_;
   std::int64_t num_tokens_ = 0;
   std::vector<std::int64_t> ids_;
-  std::vector<int> plain_index_;      // [num_layers] into plain_, -1 for other layers
+  std::shared_ptr<const TokenPolicy> policy_;
+  std::vector<int> plain_index_;      // [num_layers] into plain_ or kept_, -1 for other layers
   std::vector<KeyValueStore> plain_;  // plain layers, ascending
+  std::vector<KeptLayer> kept_;       // likewise, under a token policy
   std::vector<LatentStore> groups_;
   std::vector<CodedStore> coded_;  // ascending
 };

@@ -54,8 +54,21 @@ at::Tensor RowStore::empty_rows(std::int64_t count, at::ScalarType dtype) const 
 }
 
 void RowStore::resize(std::int64_t rows) {
-  blocks_.resize((rows + page() - 1) / page());
+  blocks_.resize((std::max(rows, reserved_rows_) + page() - 1) / page());
   num_rows_ = rows;
+}
+
+void RowStore::reserve(std::int64_t rows) {
+  reserved_rows_ = rows;
+  resize(num_rows_);
+}
+
+const std::byte* RowStore::row(std::int64_t index) const {
+  return blocks_.data(index / page()) + bytes_of(index % page());
+}
+
+std::byte* RowStore::mutable_row(std::int64_t index) {
+  return blocks_.writable(index / page()) + bytes_of(index % page());
 }
 
 // In the type that is written: the store's, or what codes are made from.

@@ -44,9 +44,18 @@ class RowStore {
   // Removes rows first .. first + count - 1, of a store without codes; later rows move down.
   void erase(std::int64_t first, std::int64_t count);
 
+  // Removes all rows from `rows` on.
+  void truncate(std::int64_t rows) { resize(rows); }
+  // Blocks of the first `rows` rows stay with the store, however few rows it has.
+  void reserve(std::int64_t rows);
+  // A row of a store without codes, to be read, or (which unshares its block) changed.
+  const std::byte* row(std::int64_t index) const;
+  std::byte* mutable_row(std::int64_t index);
+
   // A contiguous copy, [count, shape...] in `dtype`.
   at::Tensor rows(std::int64_t first, std::int64_t count, at::ScalarType dtype) const;
   at::Tensor rows(at::ScalarType dtype) const { return rows(0, num_rows_, dtype); }
+  std::int64_t block_rows() const { return page(); }
   // Where they lie, for kernels; valid until the store changes.
   KvRows table() const;
 
@@ -61,7 +70,7 @@ class RowStore {
 
   RowFormat format_;
   std::int64_t width_ = 0, head_dim_ = 0;  // numbers of a row and of its last axis
-  std::int64_t num_rows_ = 0;
+  std::int64_t num_rows_ = 0, reserved_rows_ = 0;
   BlockList blocks_;
 };
 

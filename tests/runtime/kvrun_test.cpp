@@ -131,7 +131,7 @@ TEST(Kvrun, StatsGoToStandardError) {
 TEST(Kvrun, RefusesUsageThatCannotWork) {
   const std::string model = kStories.string();
   for (const auto& [arguments, word] :
-       {std::pair("--prompt x --policy h2o", "--policy"),
+       {std::pair("--prompt x --policy h2p", "--policy"),
         {"--prompt x --memory 10XB", "--memory"},
         {"--prompt x --device cuda", "--device"},
         {"--prompt x --temperature -1", "--temperature"},

@@ -44,6 +44,33 @@ TEST_P(DecodeAttentionRows, MatchesReference) {
   }
 }
 
+TEST_P(DecodeAttentionRows, AddsBiasesAndTellsScores) {
+  const auto [element, heads_per_kv, head_dim, block_rows] = GetParam();
+  const std::int64_t num_kv_heads = 2, num_heads = heads_per_kv * num_kv_heads, num_rows = 90;
+  const StoredRows key({num_rows, num_kv_heads * head_dim, head_dim, block_rows, element}, 1);
+  const StoredRows value({num_rows, num_kv_heads * head_dim, head_dim, block_rows, element}, 2);
+  const std::vector<float> query = random_numbers(num_heads * head_dim, 3);
+  const std::vector<float> bias = random_numbers(num_rows * num_kv_heads, 4);
+  const KvSegment segment{.key = key.rows(), .value = value.rows(), .bias = bias.data()};
+  const DecodeAttentionParams params{.query = query.data(),
+                                     .num_heads = num_heads,
+                                     .num_kv_heads = num_kv_heads,
+                                     .head_dim = head_dim,
+                                     .scale = 1 / std::sqrt(static_cast<float>(head_dim))};
+  Partial actual(num_heads, head_dim), expected(num_heads, head_dim);
+  std::vector<float> scores(static_cast<std::size_t>(num_rows * num_heads)), exact = scores;
+  AttentionPartial to = actual.view(), exact_to = expected.view();
+  to.scores = scores.data();
+  exact_to.scores = exact.data();
+  decode_attention_partial(params, segment, 3, num_rows, to);
+  decode_attention_partial_reference(params, segment, 3, num_rows, exact_to);
+  EXPECT_TRUE(partials_close(actual, expected, 1e-5));
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    ASSERT_NEAR(scores[i], exact[i], 2e-5) << i;
+  }
+  EXPECT_EQ(scores[0], 0);  // of a row that is not attended to
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeAttentionRows,
                          ::testing::Combine(::testing::Values(KvElement::kFloat32,
                                                               KvElement::kBFloat16,

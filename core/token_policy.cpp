@@ -1,0 +1,288 @@
+#include "core/token_policy.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/checked.h"
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kLeastRing = 2;
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;
+
+struct Value {
+  std::string_view policy, key, text;
+
+  [[noreturn]] void refuse(std::string_view expected) const {
+    throw UsageError(fmt::format("--policy {}: {}={}: expected {}", policy, key, text, expected));
+  }
+  double number(double least, double most, std::string_view expected) const {
+    double number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool complete = error == std::errc() && end == text.data() + text.size();
+    if (!complete || !(number >= least) || !(number <= most)) {
+      refuse(expected);
+    }
+    return number;
+  }
+  std::int64_t tokens(std::int64_t least) const {
+    const std::string expected = fmt::format("{} to {}", least, kMostTokens);
+    const double found =
+        number(static_cast<double>(least), static_cast<double>(kMostTokens), expected);
+    if (found != std::floor(found)) {
+      refuse(expected);
+    }
+    return static_cast<std::int64_t>(found);
+  }
+  // true for `second`
+  bool choice(std::string_view first, std::string_view second) const {
+    if (text != first && text != second) {
+      refuse(fmt::format("{} or {}", first, second));
+    }
+    return text == second;
+  }
+  TokenBudget budget() const {
+    constexpr std::string_view kExpected =
+        "a number of tokens, or a share of the prompt such as 0.1 or 10%";
+    if (text.ends_with('%')) {
+      const Value share{policy, key, text.substr(0, text.size() - 1)};
+      return {.share = share.number(0, 100, kExpected) / 100};
+    }
+    if (text.find_first_of(".eE") != std::string_view::npos) {
+      return {.share = number(0, 1, kExpected)};
+    }
+    return {.share = 0,
+            .tokens =
+                static_cast<std::int64_t>(number(1, static_cast<double>(kMostTokens), kExpected))};
+  }
+};
+
+// A setting: how it is read, and how it is said.
+struct Setting {
+  std::string_view key;
+  void (*read)(const Value&, TokenPolicy&);
+  std::string (*text)(const TokenPolicy&);
+};
+
+std::string to_string(const TokenBudget& budget) {
+  return budget.tokens > 0 ? std::to_string(budget.tokens) : fmt::format("{}%", 100 * budget.share);
+}
+
+const Setting kSettings[] = {
+    {"budget", [](const Value& v, TokenPolicy& p) { p.budget = v.budget(); },
+     [](const TokenPolicy& p) { return to_string(p.budget); }},
+    {"sink", [](const Value& v, TokenPolicy& p) { p.sink_tokens = v.tokens(0); },
+     [](const TokenPolicy& p) { return std::to_string(p.sink_tokens); }},
+    {"window", [](const Value& v, TokenPolicy& p) { p.window_tokens = v.tokens(1); },
+     [](const TokenPolicy& p) { return std::to_string(p.window_tokens); }},
+    {"pos", [](const Value& v, TokenPolicy& p) { p.cache_positions = v.choice("true", "cache"); },
+     [](const TokenPolicy& p) { return std::string(p.cache_positions ? "cache" : "true"); }},
+    {"ring",
+     [](const Value& v, TokenPolicy& p) { p.ring_share = v.number(0, 1, "a share from 0 to 1"); },
+     [](const TokenPolicy& p) { return fmt::format("{}", p.ring_share); }},
+    {"residual", [](const Value& v, TokenPolicy& p) { p.residual_slots = v.tokens(0); },
+     [](const TokenPolicy& p) { return std::to_string(p.residual_slots); }},
+    {"lambda",
+     [](const Value& v, TokenPolicy& p) { p.lambda = v.number(0, 1, "a number from 0 to 1"); },
+     [](const TokenPolicy& p) { return fmt::format("{}", p.lambda); }},
+    {"alpha",
+     [](const Value& v, TokenPolicy& p) { p.alpha = v.number(0, 8, "a number from 0 to 8"); },
+     [](const TokenPolicy& p) { return fmt::format("{}", p.alpha); }},
+    {"prefill-merge",
+     [](const Value& v, TokenPolicy& p) { p.contiguous_merge = v.choice("argmax", "contiguous"); },
+     [](const TokenPolicy& p) {
+       return std::string(p.contiguous_merge ? "contiguous" : "argmax");
+     }},
+    {"decode",
+     [](const Value& v, TokenPolicy& p) { p.released_step = v.choice("paper", "released"); },
+     [](const TokenPolicy& p) { return std::string(p.released_step ? "released" : "paper"); }},
+    {"compress-at",
+     [](const Value& v, TokenPolicy& p) { p.compress_chunks = v.choice("end", "chunk"); },
+     [](const TokenPolicy& p) { return std::string(p.compress_chunks ? "chunk" : "end"); }},
+    {"pool", [](const Value& v, TokenPolicy& p) { p.pool_width = v.tokens(1); },
+     [](const TokenPolicy& p) { return std::to_string(p.pool_width); }},
+    {"beta",
+     [](const Value& v, TokenPolicy& p) { p.beta = v.number(1, 1e6, "a number of 1 or more"); },
+     [](const TokenPolicy& p) { return fmt::format("{}", p.beta); }},
+};
+
+struct PolicyRow {
+  std::string_view name;
+  std::vector<std::string_view> keys;
+  TokenPolicy defaults;
+};
+
+const std::vector<PolicyRow>& rows() {
+  static const std::vector<PolicyRow> kRows = {
+      {"full", {}, {.kind = TokenPolicyKind::kFull}},
+      {"streamingllm",
+       {"sink", "window", "pos"},
+       {.kind = TokenPolicyKind::kStreamingLlm, .sink_tokens = 4, .window_tokens = 1020}},
+      {"h2o",
+       {"budget", "ring", "sink", "compress-at"},
+       {.kind = TokenPolicyKind::kH2o, .ring_share = 0.5}},
+      {"zeromerge",
+       {"budget", "ring", "residual", "sink", "lambda", "alpha", "prefill-merge", "decode",
+        "compress-at"},
+       {.kind = TokenPolicyKind::kZeroMerge, .residual_slots = 1, .lambda = 0.98}},
+      {"snapkv",
+       {"budget", "window", "pool"},
+       {.kind = TokenPolicyKind::kSnapKv, .window_tokens = 32}},
+      {"pyramidkv",
+       {"budget", "window", "pool", "beta"},
+       {.kind = TokenPolicyKind::kPyramidKv, .window_tokens = 32}},
+  };
+  return kRows;
+}
+
+const PolicyRow& row_of(TokenPolicyKind kind) {
+  return *std::find_if(rows().begin(), rows().end(),
+                       [kind](const PolicyRow& row) { return row.defaults.kind == kind; });
+}
+
+const Setting& setting_of(std::string_view key) {
+  return *std::find_if(std::begin(kSettings), std::end(kSettings),
+                       [key](const Setting& setting) { return setting.key == key; });
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+void read_setting(std::string_view text, const PolicyRow& row, TokenPolicy& policy) {
+  const std::size_t equals = text.find('=');
+  const std::string_view key = text.substr(0, equals);
+  const bool known = std::find(row.keys.begin(), row.keys.end(), key) != row.keys.end();
+  KVC_CHECK_USAGE(known && equals != std::string_view::npos,
+                  "--policy {}: unknown setting '{}'; {}", row.name, text,
+                  row.keys.empty()
+                      ? "it has none"
+                      : fmt::format("expected key=value of {}", fmt::join(row.keys, ", ")));
+  setting_of(key).read({row.name, key, text.substr(equals + 1)}, policy);
+}
+
+std::int64_t ring_of(const TokenPolicy& policy, std::int64_t budget) {
+  return std::max(kLeastRing,
+                  static_cast<std::int64_t>(policy.ring_share * static_cast<double>(budget)));
+}
+
+void check_room(const TokenPolicy& policy) {
+  const std::int64_t budget = policy.budget.tokens, least = policy.least_budget();
+  if (policy.kind == TokenPolicyKind::kStreamingLlm || budget == 0) {
+    return;
+  }
+  KVC_CHECK_USAGE(budget >= least,
+                  "--policy {}: a budget of {} tokens has no room for {} residual slots, {} sinks, "
+                  "the last tokens and one more; expected {} or more",
+                  to_string(policy.kind), budget, policy.residual_slots, policy.sink_tokens, least);
+  const std::int64_t fixed = policy.residual_slots + policy.sink_tokens + ring_of(policy, budget);
+  KVC_CHECK_USAGE(!policy.is_running() || budget > fixed,
+                  "--policy {}: a budget of {} tokens is less than the {} of residual slots, "
+                  "sinks and ring and one more; lower ring={}",
+                  to_string(policy.kind), budget, fixed, policy.ring_share);
+}
+
+std::int64_t round_up(std::int64_t tokens, std::int64_t page_tokens) {
+  return (tokens + page_tokens - 1) / page_tokens * page_tokens;
+}
+
+}  // namespace
+
+std::string to_string(TokenPolicyKind kind) { return std::string(row_of(kind).name); }
+
+std::int64_t TokenBudget::of(std::int64_t prompt_tokens) const {
+  return tokens > 0 ? tokens
+                    : static_cast<std::int64_t>(share * static_cast<double>(prompt_tokens));
+}
+
+std::int64_t TokenPolicy::least_budget() const {
+  return is_running() ? residual_slots + sink_tokens + kLeastRing + 1 : window_tokens + 1;
+}
+
+TokenPolicy parse_token_policy(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  const std::string_view name = std::string_view(text).substr(0, colon);
+  std::vector<std::string_view> names;
+  for (const PolicyRow& row : rows()) {
+    names.push_back(row.name);
+    if (row.name != name) {
+      continue;
+    }
+    TokenPolicy policy = row.defaults;
+    if (colon != std::string::npos) {
+      for (const std::string_view setting : split(std::string_view(text).substr(colon + 1), ',')) {
+        read_setting(setting, row, policy);
+      }
+    }
+    check_room(policy);
+    return policy;
+  }
+  throw UsageError(
+      fmt::format("--policy {}: unknown policy; known: {}", text, fmt::join(names, ", ")));
+}
+
+std::string to_string(const TokenPolicy& policy) {
+  const PolicyRow& row = row_of(policy.kind);
+  std::string text(row.name);
+  for (std::size_t i = 0; i < row.keys.size(); ++i) {
+    text += fmt::format("{}{}={}", i == 0 ? ':' : ',', row.keys[i],
+                        setting_of(row.keys[i]).text(policy));
+  }
+  return text;
+}
+
+RunningLayout running_layout(const TokenPolicy& policy, std::int64_t budget) {
+  if (policy.kind == TokenPolicyKind::kStreamingLlm) {
+    return {.sinks = policy.sink_tokens, .ring = policy.window_tokens};
+  }
+  const std::int64_t room = budget - policy.residual_slots - policy.sink_tokens;
+  const std::int64_t ring = std::min(ring_of(policy, budget), room - 1);
+  return {.sinks = policy.sink_tokens, .context = room - ring, .ring = ring};
+}
+
+std::int64_t layer_budget(const TokenPolicy& policy, std::int64_t prompt_tokens, int layer,
+                          int num_layers) {
+  if (policy.kind == TokenPolicyKind::kStreamingLlm) {
+    return policy.sink_tokens + policy.window_tokens;
+  }
+  std::int64_t budget = policy.budget.of(prompt_tokens);
+  if (policy.kind == TokenPolicyKind::kPyramidKv && num_layers > 1) {
+    // Arithmetic from the most of the first layer to the least of the last, the budget on average.
+    const double voted =
+        static_cast<double>(std::max<std::int64_t>(0, budget - policy.window_tokens));
+    const double least = voted / policy.beta, most = 2 * voted - least;
+    budget =
+        policy.window_tokens +
+        static_cast<std::int64_t>(std::llround(most - (most - least) * layer / (num_layers - 1)));
+  }
+  return std::max(budget, policy.least_budget());
+}
+
+std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
+                              const KeptTokens& tokens, KvDtype dtype, std::int64_t page_tokens) {
+  const std::int64_t rows = std::max(tokens.rows, tokens.reserved_rows);
+  const std::int64_t heads = policy.kind == TokenPolicyKind::kStreamingLlm ? 1 : plan.num_kv_heads;
+  const std::int64_t columns = heads + (policy.has_scores() ? plan.num_kv_heads : 0);
+  const std::int64_t of_rows =
+      checked_add(plain_layer_bytes(plan, rows, dtype, page_tokens),
+                  checked_mul(round_up(rows, page_tokens), 4 * columns, "KV bytes"), "KV bytes");
+  return of_rows + tokens.residual_slots * plan.num_kv_heads * 4 * (2 * plan.head_dim + 1);
+}
+
+}  // namespace kvc

@@ -1,0 +1,89 @@
+// Token policies: which tokens of a sequence a cache keeps, whatever layers store them as. Their settings,
+// and how many rows and bytes they keep; what they do is in runtime/policies/.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/kv_plan.h"
+
+namespace kvc {
+
+enum class TokenPolicyKind { kFull, kStreamingLlm, kH2o, kZeroMerge, kSnapKv, kPyramidKv };
+
+std::string to_string(TokenPolicyKind);
+
+// So many tokens, or a share of those that prompts have had.
+struct TokenBudget {
+  double share = 0.2;  // where tokens is 0
+  std::int64_t tokens = 0;
+
+  std::int64_t of(std::int64_t prompt_tokens) const;
+};
+
+// Settings of all policies; which of them a policy reads is in its row of the table (token_policy.cpp).
+struct TokenPolicy {
+  TokenPolicyKind kind = TokenPolicyKind::kFull;
+  TokenBudget budget{};             // per layer and KV head
+  std::int64_t sink_tokens = 0;     // first tokens that always stay
+  std::int64_t window_tokens = 0;   // streamingllm: last tokens; snapkv, pyramidkv: those that vote
+  double ring_share = 0.4;          // of the budget: last tokens
+  std::int64_t residual_slots = 0;  // what the others are merged into; 0: they are dropped
+  double lambda = 1;                // decay of scores per token
+  double alpha = 0.6;               // weight of log(count) in the scores of merged tokens
+  bool contiguous_merge = false;    // a prompt's merged tokens in runs, not where keys are alike
+  bool released_step = false;       // as the released code: the newcomer is never the one merged
+  bool compress_chunks = false;     // after every piece of a prompt, not at its end
+  bool cache_positions = false;     // streamingllm: RoPE by place in the cache
+  std::int64_t pool_width = 7;      // of the max-pooling of votes
+  double beta = 20;                 // pyramidkv: budget over the least layer's budget
+
+  bool is_full() const { return kind == TokenPolicyKind::kFull; }
+  // Does every generated token make another one leave?
+  bool is_running() const {
+    return kind == TokenPolicyKind::kStreamingLlm || kind == TokenPolicyKind::kH2o ||
+           kind == TokenPolicyKind::kZeroMerge;
+  }
+  bool has_scores() const {
+    return kind == TokenPolicyKind::kH2o || kind == TokenPolicyKind::kZeroMerge;
+  }
+  // The fewest tokens that the settings leave a place for.
+  std::int64_t least_budget() const;
+};
+
+// "NAME[:key=value,...]", e.g. "zeromerge:budget=0.1,residual=2". A budget is a number of tokens, or a share
+// ("0.1", "10%") of the prompt. UsageError naming what is known for anything else, and for settings that
+// leave no room.
+TokenPolicy parse_token_policy(const std::string& text);
+// The same with every setting; parse_token_policy reads it back.
+std::string to_string(const TokenPolicy& policy);
+
+// Rows of a running policy whose budget is full, in this order; merged tokens lie apart.
+struct RunningLayout {
+  std::int64_t sinks = 0, context = 0, ring = 0;
+
+  std::int64_t rows() const { return sinks + context + ring; }
+};
+// `budget`: tokens, at least least_budget().
+RunningLayout running_layout(const TokenPolicy& policy, std::int64_t budget);
+// Of a sequence whose prompts have had so many tokens; of pyramidkv the layer's share of it, others have
+// the same in all layers.
+std::int64_t layer_budget(const TokenPolicy& policy, std::int64_t prompt_tokens, int layer,
+                          int num_layers);
+
+// What one layer keeps of a sequence: rows, each a token per KV head, and residual slots.
+struct KeptTokens {
+  std::int64_t rows = 0;           // that hold tokens
+  std::int64_t reserved_rows = 0;  // at least that many have memory
+  std::int64_t residual_slots = 0;
+};
+// Bytes of one layer:
+//   plain_layer_bytes(rows) + rows * heads * 4 (int32 positions) + rows * num_kv_heads * 4 (float32 scores,
+//   of policies that have such) + residual_slots * num_kv_heads * (2 * head_dim * 4 + 4)
+// Rows are rounded up to pages as everywhere; residual slots (float32, with their counts) are not. `heads` is
+// num_kv_heads, or 1 where all heads keep the same tokens (streamingllm).
+std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
+                              const KeptTokens& tokens, KvDtype dtype,
+                              std::int64_t page_tokens = 1);
+
+}  // namespace kvc

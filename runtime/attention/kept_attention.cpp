@@ -1,0 +1,121 @@
+#include "runtime/attention/kept_attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/attention/decode.h"
+#include "runtime/attention/plain_attention.h"
+#include "runtime/attention/segment_attention.h"
+
+namespace kvc {
+namespace {
+
+constexpr float kNothing =
+    -1e30f;  // a score whose exponential is 0, that can be subtracted from itself
+
+// With positions by place in the cache, sinks are as far from the query as there are rows between: they are
+// turned on by the number of tokens that left.
+std::int64_t sink_shift(const TokenPolicy& policy, const KeptRows& rows,
+                        std::int64_t first_position, std::int64_t num_queries) {
+  return policy.cache_positions ? first_position + num_queries - rows.num_rows() : 0;
+}
+
+at::Tensor attend_one(const Decoder& decoder, int layer, const KeptRows& rows,
+                      const TokenPolicy& policy, const at::Tensor& query, std::int64_t position,
+                      RowScores* row_scores) {
+  const std::int64_t num_kv_heads = decoder.config().num_kv_heads;
+  const KeyValueStore& store = rows.store();
+  const TokenOrder order(store.num_exact(), store.num_codes(), rows.first_exact());
+  std::vector<RowRange> ranges = plain_ranges(store, store, order, false, order.num_tokens());
+  RawKeys raw_keys;
+  CodedKeys angles;
+  std::vector<std::int32_t> sink_positions;
+  if (const std::int64_t shift = sink_shift(policy, rows, position, 1); shift > 0) {
+    angles = CodedKeys(decoder, layer, shift + 1);
+    raw_keys = angles.raw_keys;
+    sink_positions.assign(static_cast<std::size_t>(policy.sink_tokens),
+                          static_cast<std::int32_t>(shift));
+    RowRange sinks = ranges.front();
+    sinks.last = policy.sink_tokens;
+    sinks.segment.positions = sink_positions.data();
+    sinks.segment.raw_key = true;
+    ranges.front().first = policy.sink_tokens;
+    ranges.push_back(sinks);
+  }
+  if (row_scores != nullptr) {
+    row_scores->scores.resize(static_cast<std::size_t>(rows.num_rows() * query.size(0)));
+    ranges.front().scores = row_scores->scores.data();
+  }
+  at::Tensor bias;
+  const ResidualSlots& slots = rows.residual();
+  const void *slot_keys = nullptr, *slot_values = nullptr;
+  if (!slots.empty()) {
+    const std::int64_t count = slots.num_slots();
+    slot_keys = slots.key();
+    slot_values = slots.value();
+    bias = residual_bias(slots, num_kv_heads, policy.alpha);
+    ranges.push_back({{.key = {&slot_keys, count, count},
+                       .value = {&slot_values, count, count},
+                       .bias = bias.const_data_ptr<float>()},
+                      0,
+                      count});
+  }
+  const PartialAttention attention = decode_attention_partly(
+      query, num_kv_heads, ranges, attention_rule(decoder.config(), layer), raw_keys);
+  if (row_scores != nullptr) {
+    row_scores->log_sum = attention.log_sum;
+  }
+  return attention.output.flatten().to(query.scalar_type());
+}
+
+}  // namespace
+
+at::Tensor residual_bias(const ResidualSlots& slots, std::int64_t num_kv_heads, double alpha) {
+  const at::Tensor bias = at::empty({slots.num_slots(), num_kv_heads}, at::kFloat);
+  const float* count = slots.count();
+  std::transform(
+      count, count + bias.numel(), bias.mutable_data_ptr<float>(), [alpha](float tokens) {
+        return tokens > 0 ? static_cast<float>(alpha * std::log(static_cast<double>(tokens)))
+                          : kNothing;
+      });
+  return bias;
+}
+
+at::Tensor attend_kept(const Decoder& decoder, int layer, const KeptRows& rows,
+                       const TokenPolicy& policy, const at::Tensor& query,
+                       const at::Tensor& positions, RowScores* row_scores) {
+  const std::int64_t num_queries = query.size(0), num_rows = rows.num_rows();
+  if (num_queries == 1) {
+    return attend_one(decoder, layer, rows, policy, query[0], positions[0].item<std::int64_t>(),
+                      row_scores)
+        .unsqueeze(0);
+  }
+  const at::ScalarType dtype = query.scalar_type();
+  const KeptContent all = rows.content();
+  // Every query sees all rows but those of the tokens behind its own.
+  const at::Tensor seen_from = at::zeros({num_rows}, at::kLong);
+  seen_from.slice(0, num_rows - num_queries).copy_(positions);
+  at::Tensor key = all.key;
+  const std::int64_t shift =
+      sink_shift(policy, rows, positions[0].item<std::int64_t>(), num_queries);
+  if (shift > 0) {
+    const at::Tensor sinks = key.narrow(0, 0, policy.sink_tokens);
+    key = at::cat({decoder.rope().rotate(layer, sinks, at::full({sinks.size(0)}, shift, at::kLong)),
+                   key.slice(0, policy.sink_tokens)});
+  }
+  std::vector<Segment> segments{segment_of(key.to(dtype), all.value.to(dtype), seen_from)};
+  if (const ResidualSlots& slots = rows.residual(); !slots.empty()) {
+    const std::int64_t num_kv_heads = key.size(1), head_dim = key.size(2);
+    const std::vector<std::int64_t> shape{slots.num_slots(), num_kv_heads, head_dim};
+    const auto tensor = [&](const float* numbers) {
+      return at::from_blob(const_cast<float*>(numbers), shape, at::kFloat).clone();
+    };
+    Segment merged = segment_of(tensor(slots.key()), tensor(slots.value()),
+                                at::zeros({slots.num_slots()}, at::kLong));
+    merged.score_bias = residual_bias(slots, num_kv_heads, policy.alpha);
+    segments.push_back(merged);
+  }
+  return attend_segments(query, positions, segments, attention_rule(decoder.config(), layer));
+}
+
+}  // namespace kvc

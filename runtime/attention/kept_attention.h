@@ -1,0 +1,32 @@
+// Attention over the rows and residual slots that a token policy kept of a layer (runtime/store/kept_rows.h).
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/token_policy.h"
+#include "model/decoder.h"
+#include "runtime/store/kept_rows.h"
+
+namespace kvc {
+
+// How a token's query scored the rows.
+struct RowScores {
+  std::vector<float> scores;  // [num_rows, num_heads]
+  at::Tensor log_sum;         // [num_heads] over rows and slots
+};
+
+// One sequence's queries, those of its last tokens, whose rows are the last ones. query [T, num_heads, head_dim]
+// post-RoPE, positions [T]. Slots score q.k + alpha log(count), as many tokens at once would (ZeroMerge,
+// eq. 8). [T, num_heads * head_dim] in the query's dtype. `row_scores`: unless null, of the only query;
+// rows without codes.
+at::Tensor attend_kept(const Decoder& decoder, int layer, const KeptRows& rows,
+                       const TokenPolicy& policy, const at::Tensor& query,
+                       const at::Tensor& positions, RowScores* row_scores);
+
+// alpha log(count) of every slot, [num_slots, num_kv_heads]; of a free one so little that it gets nothing.
+at::Tensor residual_bias(const ResidualSlots& slots, std::int64_t num_kv_heads, double alpha);
+
+}  // namespace kvc

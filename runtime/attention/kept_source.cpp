@@ -1,0 +1,86 @@
+#include "runtime/attention/kept_attention.h"
+#include "runtime/attention/layer_source.h"
+#include "runtime/kernels/decayed_scores.h"
+#include "runtime/policies/token_policies.h"
+
+namespace kvc {
+namespace {
+
+class KeptSource : public LayerSource {
+ public:
+  using LayerSource::LayerSource;
+
+  bool reads_prompts_exactly() const override { return !context().policy.compress_chunks; }
+
+  void store(int layer, const NewTokens& tokens, KvCache& cache) override {
+    cache.kept_layer(layer).rows.append(tokens.key, tokens.value, tokens.positions);
+  }
+
+  at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
+                    const KvCache& cache) const override {
+    const bool scores = context().pass == Pass::kExtend && context().policy.has_scores();
+    return attend_kept(context().decoder, layer, cache.kept_layer(layer).rows, context().policy,
+                       query, positions, scores ? &row_scores_ : nullptr);
+  }
+
+  void attended(int layer, const NewTokens& tokens, const at::Tensor& query, std::int64_t end,
+                KvCache& cache) override {
+    KeptLayer& kept = cache.kept_layer(layer);
+    const TokenPolicy& policy = context().policy;
+    if (end == 0) {
+      if (kept.budget == 0 && (policy.budget.tokens > 0 || !policy.has_scores())) {
+        kept.budget = budget_at(layer, 0);
+      }
+      if (policy.has_scores()) {
+        add_scores(query.size(1), kept.rows);
+      }
+      finish_token(policy, kept);
+      return;
+    }
+    kept.held_queries.push_back(query);
+    kept.num_held += tokens.count;
+    const bool is_last = tokens.positions[-1].item<std::int64_t>() + 1 == end;
+    if (is_last || policy.compress_chunks) {
+      kept.budget = budget_at(layer, end);
+      const at::Tensor held = at::cat(kept.held_queries);
+      const std::int64_t scoring = scoring_queries(policy, kept.num_held);
+      finish_prompt({.policy = policy,
+                     .rule = attention_rule(context().decoder.config(), layer),
+                     .num_new = kept.num_held,
+                     .query = held.slice(0, held.size(0) - std::min(scoring, held.size(0)))},
+                    kept);
+      kept.held_queries.clear();
+      kept.num_held = 0;
+    }
+  }
+
+ private:
+  std::int64_t budget_at(int layer, std::int64_t num_tokens) const {
+    return layer_budget(context().policy, num_tokens, layer, context().plan.num_layers());
+  }
+
+  // Of the query that was attended last.
+  void add_scores(std::int64_t num_heads, KeptRows& rows) const {
+    RowStore& scores = rows.scores();
+    const std::int64_t page = scores.block_rows();
+    for (std::int64_t row = 0; row < rows.num_rows(); row += page) {
+      update_decayed_scores({.scores = row_scores_.scores.data() + row * num_heads,
+                             .log_sum = row_scores_.log_sum.const_data_ptr<float>(),
+                             .num_rows = std::min(page, rows.num_rows() - row),
+                             .num_heads = num_heads,
+                             .num_kv_heads = context().plan.num_kv_heads,
+                             .decay = static_cast<float>(context().policy.lambda),
+                             .to = reinterpret_cast<float*>(scores.mutable_row(row))});
+    }
+  }
+
+  mutable RowScores row_scores_;
+};
+
+}  // namespace
+
+std::unique_ptr<LayerSource> kept_source(const SourceContext& context, int layer) {
+  return std::make_unique<KeptSource>(context, layer, 1);
+}
+
+}  // namespace kvc

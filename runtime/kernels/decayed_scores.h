@@ -1,0 +1,23 @@
+// How much attention cached tokens have got, with decay (ZeroMerge, eq. 5). Needs no torch.
+#pragma once
+
+#include <cstdint>
+
+namespace kvc {
+
+struct DecayedScoresParams {
+  const float* scores = nullptr;   // [num_rows, num_heads] as attention scored them
+  const float* log_sum = nullptr;  // [num_heads] log of the sum of exp(score) over all tokens
+  std::int64_t num_rows = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;
+  float decay = 1;
+  float* to = nullptr;  // [num_rows, num_kv_heads]
+};
+
+// to = decay * to + the probabilities exp(score - log_sum), summed over the query heads of each KV head.
+void update_decayed_scores_reference(const DecayedScoresParams& params);
+// The same, vectorised.
+void update_decayed_scores(const DecayedScoresParams& params);
+
+}  // namespace kvc

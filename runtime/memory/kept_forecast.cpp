@@ -1,0 +1,92 @@
+#include "runtime/memory/kept_forecast.h"
+
+#include <algorithm>
+
+namespace kvc {
+
+KeptForecast::KeptForecast(const KvPlan& plan, const TokenPolicy& policy, KvDtype dtype,
+                           std::int64_t page_tokens)
+    : plan_(plan), policy_(policy), dtype_(dtype), page_tokens_(page_tokens) {
+  layers_.resize(static_cast<std::size_t>(plan.num_layers()));
+}
+
+KeptForecast::KeptForecast(const KvCache& cache, KvDtype dtype, std::int64_t page_tokens)
+    : plan_(cache.plan()), policy_(cache.policy()), dtype_(dtype), page_tokens_(page_tokens) {
+  for (const KeptLayer& layer : cache.all_kept()) {
+    layers_.push_back({layer.rows.tokens(), layer.budget, layer.is_laid_out});
+  }
+}
+
+std::int64_t KeptForecast::layer_bytes(const Layer& layer, KvDtype dtype) const {
+  return kept_layer_bytes(plan_, policy_, layer.tokens, dtype, page_tokens_);
+}
+
+std::int64_t KeptForecast::bytes() const {
+  std::int64_t total = 0;
+  for (const Layer& layer : layers_) {
+    total += layer_bytes(layer, dtype_);
+  }
+  return total;
+}
+
+// The policies' rules, as counts.
+std::int64_t KeptForecast::reduce(Layer& layer) const {
+  KeptTokens& tokens = layer.tokens;
+  if (!policy_.is_running()) {
+    tokens.rows = std::min(tokens.rows, layer.budget);
+    return 0;
+  }
+  const KeptTokens slots{.residual_slots = policy_.residual_slots - tokens.residual_slots};
+  const std::int64_t full = running_layout(policy_, layer.budget).rows();
+  const bool starts = tokens.residual_slots == 0 && !layer.is_laid_out;
+  if (tokens.rows > (starts ? layer.budget : full)) {
+    tokens = {.rows = full, .reserved_rows = full + 1, .residual_slots = policy_.residual_slots};
+    layer.is_laid_out = true;
+    return kept_layer_bytes(plan_, policy_, slots, dtype_, page_tokens_);
+  }
+  return 0;
+}
+
+std::int64_t KeptForecast::read(std::int64_t count, std::int64_t num_tokens) {
+  const KvDtype exact = is_integer(dtype_) ? KvDtype::kFloat16 : dtype_;
+  std::int64_t now = bytes(), most = now;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    Layer& layer = layers_[i];
+    const std::int64_t before = layer_bytes(layer, dtype_);
+    layer.tokens.rows += count;
+    const std::int64_t full = now - before + layer_bytes(layer, exact);
+    layer.budget = layer_budget(policy_, num_tokens, static_cast<int>(i), plan_.num_layers());
+    layer.is_laid_out = false;
+    const std::int64_t added = reduce(layer);
+    most = std::max(most, full + added);
+    now += layer_bytes(layer, exact) - before;
+  }
+  std::int64_t codes = 0;  // of one layer beside its exact rows
+  for (const Layer& layer : layers_) {
+    codes = std::max(codes, layer_bytes(layer, dtype_));
+  }
+  return std::max(most, now + (is_integer(dtype_) ? codes : 0));
+}
+
+std::int64_t KeptForecast::extend(std::int64_t count) {
+  std::int64_t most = bytes();
+  for (std::int64_t step = 0; step < count; ++step) {
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      Layer& layer = layers_[i];
+      if (layer.budget == 0 && (policy_.budget.tokens > 0 || !policy_.has_scores())) {
+        layer.budget = layer_budget(policy_, 0, static_cast<int>(i), plan_.num_layers());
+      }
+      ++layer.tokens.rows;
+    }
+    std::int64_t now = bytes();
+    for (Layer& layer : layers_) {
+      if (policy_.is_running() && layer.budget > 0) {
+        now += reduce(layer);
+      }
+    }
+    most = std::max(most, now);
+  }
+  return std::max(most, bytes());
+}
+
+}  // namespace kvc

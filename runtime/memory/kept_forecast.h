@@ -1,0 +1,40 @@
+// What layers under a token policy will take (runtime/memory/memory_forecast.h).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/token_policy.h"
+#include "runtime/store/kv_cache.h"
+
+namespace kvc {
+
+class KeptForecast {
+ public:
+  // Of an empty cache, or of one that holds something.
+  KeptForecast(const KvPlan& plan, const TokenPolicy& policy, KvDtype dtype,
+               std::int64_t page_tokens);
+  KeptForecast(const KvCache& cache, KvDtype dtype, std::int64_t page_tokens);
+
+  // A prompt, after which the sequence has num_tokens; or one token after the other. Most bytes on the way.
+  std::int64_t read(std::int64_t count, std::int64_t num_tokens);
+  std::int64_t extend(std::int64_t count);
+  std::int64_t bytes() const;
+
+ private:
+  struct Layer {
+    KeptTokens tokens;
+    std::int64_t budget = 0;
+    bool is_laid_out = false;
+  };
+  std::int64_t layer_bytes(const Layer& layer, KvDtype dtype) const;
+  std::int64_t reduce(Layer& layer) const;  // bytes that come before what is dropped goes
+
+  const KvPlan& plan_;
+  const TokenPolicy& policy_;
+  KvDtype dtype_;
+  std::int64_t page_tokens_;
+  std::vector<Layer> layers_;
+};
+
+}  // namespace kvc

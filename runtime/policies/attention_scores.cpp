@@ -1,0 +1,66 @@
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/attention/kept_attention.h"
+#include "runtime/policies/token_policies.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kScoresAtOnce = std::int64_t{1} << 22;
+
+// What slots take of the softmax: their scores, [num_kv_heads, rows, num_slots].
+at::Tensor slot_scores(const ResidualSlots& slots, const at::Tensor& query, std::int64_t head_dim) {
+  const std::int64_t num_kv_heads = query.size(0);
+  const at::Tensor key = at::from_blob(const_cast<float*>(slots.key()),
+                                       {slots.num_slots(), num_kv_heads, head_dim}, at::kFloat);
+  return at::bmm(query, key.permute({1, 2, 0}));
+}
+
+}  // namespace
+
+at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key,
+                            const ResidualSlots& slots) {
+  const std::int64_t num_rows = key.size(0), num_kv_heads = key.size(1), head_dim = key.size(2);
+  const std::int64_t num_queries = end.query.size(0), num_heads = end.query.size(1);
+  const std::int64_t heads_per_kv = num_heads / num_kv_heads;
+  const double scale = end.rule.scale.value_or(1 / std::sqrt(static_cast<double>(head_dim)));
+  const at::Tensor keys = key.permute({1, 2, 0});  // [num_kv_heads, head_dim, n]
+  const at::Tensor rows = at::arange(num_rows, at::kLong);
+  at::Tensor total = at::zeros({num_kv_heads, num_rows}, at::kFloat);
+  const std::int64_t step =
+      std::max<std::int64_t>(1, kScoresAtOnce / std::max<std::int64_t>(1, num_heads * num_rows));
+  for (std::int64_t first = 0; first < num_queries; first += step) {
+    const std::int64_t count = std::min(step, num_queries - first);
+    const at::Tensor query = (end.query.narrow(0, first, count).to(at::kFloat) * scale)
+                                 .view({count, num_kv_heads, heads_per_kv, head_dim})
+                                 .permute({1, 2, 0, 3})
+                                 .reshape({num_kv_heads, heads_per_kv * count, head_dim});
+    at::Tensor scores = at::bmm(query, keys);
+    at::Tensor of_slots = slots.empty() ? at::Tensor() : slot_scores(slots, query, head_dim);
+    for (at::Tensor* x : {&scores, &of_slots}) {
+      if (end.rule.softcap != 0 && x->defined()) {
+        x->div_(end.rule.softcap).tanh_().mul_(end.rule.softcap);
+      }
+    }
+    // Query i is that of row num_rows - num_queries + i.
+    const at::Tensor own = at::arange(num_rows - num_queries + first,
+                                      num_rows - num_queries + first + count, at::kLong);
+    scores.view({num_kv_heads, heads_per_kv, count, num_rows})
+        .masked_fill_(rows.unsqueeze(0) > own.unsqueeze(1), -INFINITY);
+    if (of_slots.defined()) {
+      of_slots.add_(residual_bias(slots, num_kv_heads, end.policy.alpha).t().unsqueeze(1));
+      scores = at::cat({scores, of_slots}, -1);
+    }
+    const at::Tensor probabilities = scores.softmax(-1).narrow(-1, 0, num_rows);
+    const at::Tensor decay =
+        at::pow(end.policy.lambda, at::arange(num_queries - 1 - first,
+                                              num_queries - 1 - first - count, -1, at::kDouble))
+            .to(at::kFloat)
+            .repeat({heads_per_kv});  // rows are heads, then queries
+    total.add_(at::matmul(decay.view({1, 1, -1}), probabilities).squeeze(1));
+  }
+  return total.t().contiguous();
+}
+
+}  // namespace kvc

@@ -1,0 +1,39 @@
+#include "runtime/policies/policy_check.h"
+
+#include "core/error.h"
+
+namespace kvc {
+
+void check_token_policy(const TokenPolicy& policy, const KvPlan& plan, const ModelConfig& config,
+                        KvDtype dtype) {
+  if (policy.is_full()) {
+    return;
+  }
+  const std::string name = to_string(policy.kind);
+  KVC_CHECK(!config.mla,
+            "--policy {}: the model caches latents of all heads together (MLA), of which heads "
+            "cannot keep different tokens; leave --policy out",
+            name);
+  KVC_CHECK(
+      plan.num_layers_from(KvSource::kPlain) == plan.num_layers(),
+      "--policy {}: {} of {} layers are converted, expected plain ones; leave --policy out, or "
+      "use the original checkpoint",
+      name, plan.num_layers() - plan.num_layers_from(KvSource::kPlain), plan.num_layers());
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    KVC_CHECK(config.layer(layer).window.value_or(config.max_position_embeddings) >=
+                  config.max_position_embeddings,
+              "--policy {}: layer {} sees the last {} tokens only, which a policy must not replace "
+              "by others; leave --policy out",
+              name, layer, *config.layer(layer).window);
+    KVC_CHECK(!policy.cache_positions || !config.depends_on_length(layer),
+              "--policy {}: pos=cache does not go with RoPE that depends on the length of the "
+              "text (layer {}); use pos=true",
+              name, layer);
+  }
+  KVC_CHECK(!policy.is_running() || !is_integer(dtype),
+            "--policy {}: rows change with every token, which codes of {} do not allow; use "
+            "--kv-dtype float16, or snapkv or pyramidkv",
+            name, to_string(dtype));
+}
+
+}  // namespace kvc

@@ -1,0 +1,32 @@
+// SnapKV (arXiv 2404.14469) and PyramidKV (2406.02069): once a prompt has been read, its last queries vote on
+// the tokens before them.
+#include <algorithm>
+
+#include "runtime/policies/token_policies.h"
+
+namespace kvc {
+
+// The window and, of the tokens before it, each head's best by votes that are max-pooled over neighbours.
+void select_voted(const PromptEnd& end, KeptLayer& layer) {
+  const std::int64_t num_rows = layer.rows.num_rows();
+  if (num_rows <= layer.budget) {
+    return;
+  }
+  const TokenPolicy& policy = end.policy;
+  const std::int64_t candidates = num_rows - policy.window_tokens;
+  const at::Tensor votes = attention_scores(end, layer.rows.content().key, layer.rows.residual())
+                               .narrow(0, 0, candidates);
+  const at::Tensor pooled =
+      at::max_pool1d(at::constant_pad_nd(
+                         votes.t(), {policy.pool_width / 2, (policy.pool_width - 1) / 2}, -1.0),
+                     {policy.pool_width}, {1})
+          .t();  // [candidates, num_kv_heads]
+  const auto [sorted, order] = at::sort(pooled, /*stable=*/true, 0, /*descending=*/true);
+  const at::Tensor best =
+      std::get<0>(at::sort(order.narrow(0, 0, layer.budget - policy.window_tokens), 0));
+  const at::Tensor window =
+      at::arange(candidates, num_rows, at::kLong).unsqueeze(1).expand({-1, best.size(1)});
+  layer.rows.keep(at::cat({best, window}));
+}
+
+}  // namespace kvc

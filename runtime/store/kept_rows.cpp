@@ -1,0 +1,186 @@
+#include "runtime/store/kept_rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+#include "runtime/kernels/kv_element.h"
+#include "runtime/store/element_type.h"
+
+namespace kvc {
+namespace {
+
+// Rows `indices` [n] or [n, num_kv_heads] of x [rows, num_kv_heads or 1, ...].
+at::Tensor select(const at::Tensor& x, const at::Tensor& indices) {
+  if (indices.dim() == 1) {
+    return x.index_select(0, indices);
+  }
+  at::Tensor index = indices;
+  std::vector<std::int64_t> shape = indices.sizes().vec();
+  for (std::int64_t axis = 2; axis < x.dim(); ++axis) {
+    index = index.unsqueeze(-1);
+    shape.push_back(x.size(axis));
+  }
+  return x.gather(0, index.expand(shape));
+}
+
+void widen(const std::byte* from, at::ScalarType type, std::int64_t first, std::int64_t count,
+           float* to) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    to[i] = type == at::kFloat  ? load_as<float>(from, first + i)
+            : type == at::kHalf ? widen_float16(load_as<std::uint16_t>(from, first + i))
+                                : widen_bfloat16(load_as<std::uint16_t>(from, first + i));
+  }
+}
+
+// Number `index` and those behind it, `bytes` in all, of one row to another.
+void copy_numbers(RowStore& rows, std::int64_t from, std::int64_t to, std::int64_t first_byte,
+                  std::int64_t bytes) {
+  std::byte* target = rows.mutable_row(to) + first_byte;
+  std::memcpy(target, rows.row(from) + first_byte, static_cast<std::size_t>(bytes));
+}
+
+}  // namespace
+
+KeptColumns kept_columns(const TokenPolicy& policy) {
+  return {.per_head = policy.kind != TokenPolicyKind::kStreamingLlm,
+          .scores = policy.has_scores(),
+          .residual_slots = policy.residual_slots};
+}
+
+KeptRows::KeptRows(const KvPlan& plan, const StoreOptions& options, const KeptColumns& columns)
+    : num_kv_heads_(plan.num_kv_heads),
+      head_dim_(plan.head_dim),
+      per_head_(columns.per_head),
+      store_(plain_store(plan, options)),
+      positions_(options.pool, {.shape = {per_head_ ? num_kv_heads_ : 1}, .dtype = at::kInt}),
+      residual_(options.pool, columns.residual_slots, num_kv_heads_, head_dim_) {
+  if (columns.scores) {
+    scores_.emplace(options.pool, RowFormat{.shape = {num_kv_heads_}, .dtype = at::kFloat});
+  }
+}
+
+std::int64_t KeptRows::bytes() const {
+  return store_.bytes() + positions_.bytes() + (scores_ ? scores_->bytes() : 0) + residual_.bytes();
+}
+
+KeptTokens KeptRows::tokens() const {
+  return {.rows = num_rows(),
+          .reserved_rows = reserved_rows_,
+          .residual_slots = residual_.empty() ? 0 : residual_.num_slots()};
+}
+
+void KeptRows::append(const at::Tensor& key, const at::Tensor& value, const at::Tensor& positions) {
+  const std::int64_t count = positions.size(0);
+  store_.append(key, value);
+  positions_.append(
+      positions.to(at::kInt).unsqueeze(1).expand({count, per_head_ ? num_kv_heads_ : 1}));
+  if (scores_) {
+    scores_->append(at::zeros({count, num_kv_heads_}, at::kFloat));
+  }
+}
+
+KeptContent KeptRows::content() const {
+  const auto in_order = [this](const RowStore& exact, const std::optional<RowStore>& codes) {
+    const at::Tensor rows = exact.rows(at::kFloat);
+    return store_.num_codes() == 0
+               ? rows
+               : at::cat({rows.narrow(0, 0, first_exact_), codes->rows(at::kFloat),
+                          rows.slice(0, first_exact_)});
+  };
+  KeptContent content{.key = in_order(store_.key, store_.key_codes),
+                      .value = in_order(store_.value, store_.value_codes),
+                      .positions = positions(),
+                      .scores = {}};
+  if (scores_) {
+    content.scores = scores_->rows(at::kFloat);
+  }
+  return content;
+}
+
+void KeptRows::assign(const KeptContent& content) {
+  truncate(0);
+  store_.append(content.key, content.value);
+  positions_.append(content.positions.to(at::kInt));
+  if (scores_) {
+    scores_->append(content.scores);
+  }
+}
+
+void KeptRows::keep(const at::Tensor& indices) {
+  KeptContent all = content();
+  all.key = select(all.key, indices);
+  all.value = select(all.value, indices);
+  all.positions = select(all.positions, indices);
+  if (scores_) {
+    all.scores = select(all.scores, indices);
+  }
+  assign(all);
+}
+
+void KeptRows::quantise(std::int64_t first, std::int64_t last) {
+  const std::int64_t count = std::max<std::int64_t>(0, store_.num_exact() - first - last) /
+                             kQuantisedTokens * kQuantisedTokens;
+  if (store_.key_codes && count > 0) {
+    first_exact_ = first;
+    store_.quantise(first, count, [](const at::Tensor& key, std::int64_t) { return key; });
+  }
+}
+
+std::int32_t KeptRows::position(std::int64_t row, std::int64_t kv_head) const {
+  return load_as<std::int32_t>(positions_.row(row), per_head_ ? kv_head : 0);
+}
+
+float KeptRows::score(std::int64_t row, std::int64_t kv_head) const {
+  return load_as<float>(scores_->row(row), kv_head);
+}
+
+void KeptRows::set_scores(const at::Tensor& scores) {
+  scores_->truncate(0);
+  scores_->append(scores);
+}
+
+void KeptRows::read(std::int64_t row, std::int64_t kv_head, float* key, float* value) const {
+  widen(store_.key.row(row), store_.key.dtype(), kv_head * head_dim_, head_dim_, key);
+  widen(store_.value.row(row), store_.value.dtype(), kv_head * head_dim_, head_dim_, value);
+}
+
+void KeptRows::copy(std::int64_t from, std::int64_t to, std::int64_t kv_head) {
+  for (RowStore* rows : {&store_.key, &store_.value}) {
+    const std::int64_t bytes =
+        head_dim_ * static_cast<std::int64_t>(c10::elementSize(rows->dtype()));
+    copy_numbers(*rows, from, to, kv_head * bytes, bytes);
+  }
+  if (per_head_ || kv_head == 0) {
+    copy_numbers(positions_, from, to, 4 * kv_head, 4);
+  }
+  if (scores_) {
+    copy_numbers(*scores_, from, to, 4 * kv_head, 4);
+  }
+}
+
+void KeptRows::truncate(std::int64_t rows) {
+  if (store_.num_codes() > 0) {
+    KVC_CHECK(rows == 0, "KV cache: codes cannot be removed one by one");
+    store_.key_codes->truncate(0);
+    store_.value_codes->truncate(0);
+  }
+  store_.key.truncate(rows);
+  store_.value.truncate(rows);
+  positions_.truncate(rows);
+  if (scores_) {
+    scores_->truncate(rows);
+  }
+}
+
+void KeptRows::reserve(std::int64_t rows) {
+  reserved_rows_ = rows;
+  store_.key.reserve(rows);
+  store_.value.reserve(rows);
+  positions_.reserve(rows);
+  if (scores_) {
+    scores_->reserve(rows);
+  }
+}
+
+}  // namespace kvc

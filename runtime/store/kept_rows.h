@@ -1,0 +1,123 @@
+// Keys and values of one layer of one sequence of which not every token is kept.
+//
+// A row holds one token of every KV head, not necessarily the same one: heads keep as many tokens each, but may
+// keep different ones. Keys are post-RoPE, so that attention needs no positions; those are kept to tell
+// tokens apart. Merged tokens lie apart, in float32 slots with their counts.
+//
+//   rows.append(key, value, positions);   // new tokens, at the end; any number at a time
+//   rows.keep(indices);                   // the rows to stay, in this order: [n], or [n, num_kv_heads]
+//
+// runtime/attention/kept_attention.h attends to all rows and slots. A copy shares its blocks until one of the
+// two writes.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "core/kv_plan.h"
+#include "core/token_policy.h"
+#include "runtime/store/block_list.h"
+#include "runtime/store/key_value_store.h"
+#include "runtime/store/row_store.h"
+
+namespace kvc {
+
+// What rows hold beside keys and values.
+struct KeptColumns {
+  bool per_head = true;  // positions of every KV head; else all heads keep the same tokens
+  bool scores = false;
+  std::int64_t residual_slots = 0;
+};
+KeptColumns kept_columns(const TokenPolicy& policy);
+
+// All of a layer, as tensors.
+struct KeptContent {
+  at::Tensor key, value;  // [n, num_kv_heads, head_dim] float32
+  at::Tensor positions;   // [n, heads] int64, heads num_kv_heads or 1
+  at::Tensor scores;      // [n, num_kv_heads] float32, or undefined
+};
+
+// Averages of merged tokens, float32 in one block of memory that there is once a token was merged.
+class ResidualSlots {
+ public:
+  ResidualSlots(std::shared_ptr<KvPool> pool, std::int64_t num_slots, std::int64_t num_kv_heads,
+                std::int64_t head_dim);
+
+  bool empty() const { return block_.size() == 0; }
+  std::int64_t num_slots() const { return num_slots_; }
+  std::int64_t bytes() const { return block_.bytes(); }
+
+  // The token becomes part of the slot whose key is most like its own, or takes the first free one.
+  // key, value [head_dim] float32.
+  void merge(std::int64_t kv_head, const float* key, const float* value);
+  // Becomes the average of it and `count` tokens whose averages these are.
+  void add(std::int64_t slot, std::int64_t kv_head, const float* key, const float* value,
+           float count);
+
+  // [num_slots, num_kv_heads, head_dim]
+  const float* key() const { return numbers(0); }
+  const float* value() const { return numbers(num_slots_ * width()); }
+  const float* count() const {
+    return numbers(2 * num_slots_ * width());
+  }  // [num_slots, num_kv_heads]
+
+ private:
+  std::int64_t width() const { return num_kv_heads_ * head_dim_; }
+  const float* numbers(std::int64_t first) const;
+  float* writable();
+
+  std::int64_t num_slots_, num_kv_heads_, head_dim_;
+  BlockList block_;
+};
+
+class KeptRows {
+ public:
+  KeptRows(const KvPlan& plan, const StoreOptions& options, const KeptColumns& columns);
+
+  std::int64_t num_rows() const { return positions_.num_rows(); }
+  std::int64_t num_kv_heads() const { return num_kv_heads_; }
+  std::int64_t head_dim() const { return head_dim_; }
+  std::int64_t first_exact() const { return first_exact_; }  // rows before the codes
+  std::int64_t bytes() const;
+  KeptTokens tokens() const;  // for kept_layer_bytes
+
+  // key, value [n, num_kv_heads, head_dim] post-RoPE; positions [n]; scores 0.
+  void append(const at::Tensor& key, const at::Tensor& value, const at::Tensor& positions);
+  // indices int64, [n] or [n, num_kv_heads]: row i is then what row indices[i][h] of head h was.
+  void keep(const at::Tensor& indices);
+  KeptContent content() const;
+  void assign(const KeptContent& content);
+  // Under an integer type: rows but the first `first` and the last `last` become codes, in whole blocks.
+  // `first` is the same at every call.
+  void quantise(std::int64_t first, std::int64_t last);
+
+  const KeyValueStore& store() const { return store_; }
+  ResidualSlots& residual() { return residual_; }
+  const ResidualSlots& residual() const { return residual_; }
+  at::Tensor positions() const { return positions_.rows(at::kInt).to(at::kLong); }
+
+  // Of stores without codes, in place. Positions where heads keep the same tokens: head 0.
+  std::int32_t position(std::int64_t row, std::int64_t kv_head) const;
+  bool has_scores() const { return scores_.has_value(); }
+  float score(std::int64_t row, std::int64_t kv_head) const;
+  RowStore& scores() { return *scores_; }
+  void set_scores(const at::Tensor& scores);  // [num_rows, num_kv_heads]
+  // key, value [head_dim] float32
+  void read(std::int64_t row, std::int64_t kv_head, float* key, float* value) const;
+  void copy(std::int64_t from, std::int64_t to, std::int64_t kv_head);
+  void truncate(std::int64_t rows);
+  void reserve(std::int64_t rows);
+
+ private:
+  std::int64_t num_kv_heads_, head_dim_;
+  bool per_head_;
+  std::int64_t reserved_rows_ = 0, first_exact_ = 0;
+  KeyValueStore store_;
+  RowStore positions_;
+  std::optional<RowStore> scores_;
+  ResidualSlots residual_;
+};
+
+}  // namespace kvc
