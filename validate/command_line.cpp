@@ -64,6 +64,10 @@ Action declare_validate_options(CLI::App& app, CommonOptions& common) {
   app.add_option("--dtype", options->dtype, "float32, bfloat16 or float16")->capture_default_str();
   app.add_option("--kv-dtype", options->kv_dtype,
                  "What the candidate's cache stores: float32, bfloat16, float16, int8 or int4");
+  app.add_option_function<std::string>(
+      "--policy",
+      [options](const std::string& text) { options->policy = parse_token_policy(text); },
+      "Which tokens the candidate's cache keeps, as kvrun's --policy");
   app.add_option(
       "--block", options->block_tokens,
       "Score every so many tokens after a fresh prompt of all before them (0: the second "

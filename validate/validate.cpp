@@ -71,6 +71,7 @@ Json options_json(const ValidateOptions& options) {
   json["seq_len"] = options.seq_len;
   json["dtype"] = options.dtype;
   json["kv_dtype"] = options.kv_dtype;
+  json["policy"] = to_string(options.policy);
   json["block_tokens"] = options.block_tokens;
   json["num_recalls"] = options.num_recalls;
   json["seed"] = options.seed;
@@ -207,6 +208,7 @@ ValidationReport validate(const ValidateOptions& given) {
   engine_options.dtype = options.dtype;
   Engine reference = Engine::load(options.reference, engine_options);
   engine_options.kv_dtype = options.kv_dtype;
+  engine_options.policy = options.policy;
   Engine candidate = Engine::load(options.candidate, engine_options);
   Comparer comparer(reference, candidate, options.block_tokens);
   const TokenRows& rows = text.sequences;

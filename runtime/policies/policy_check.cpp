@@ -4,6 +4,17 @@
 
 namespace kvc {
 
+namespace {
+
+// Are keys turned by angles that depend on nothing but the distance?
+bool turns_by_position(const ModelConfig& config, int layer) {
+  const int rope = config.layer(layer).rope;
+  return rope >= 0 && !config.depends_on_length(layer) &&
+         config.ropes[static_cast<std::size_t>(rope)].attention_factor == 1;
+}
+
+}  // namespace
+
 void check_token_policy(const TokenPolicy& policy, const KvPlan& plan, const ModelConfig& config,
                         KvDtype dtype) {
   if (policy.is_full()) {
@@ -25,9 +36,9 @@ void check_token_policy(const TokenPolicy& policy, const KvPlan& plan, const Mod
               "--policy {}: layer {} sees the last {} tokens only, which a policy must not replace "
               "by others; leave --policy out",
               name, layer, *config.layer(layer).window);
-    KVC_CHECK(!policy.cache_positions || !config.depends_on_length(layer),
-              "--policy {}: pos=cache does not go with RoPE that depends on the length of the "
-              "text (layer {}); use pos=true",
+    KVC_CHECK(!policy.cache_positions || turns_by_position(config, layer),
+              "--policy {}: pos=cache turns keys on, which layer {} does not allow: it has no RoPE, "
+              "one that scales keys or one that depends on the length of the text; use pos=true",
               name, layer);
   }
   KVC_CHECK(!policy.is_running() || !is_integer(dtype),
