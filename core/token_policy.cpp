@@ -6,18 +6,14 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <functional>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "core/checked.h"
 #include "core/error.h"
 
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kLeastRing = 2;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;
 
 struct Value {
@@ -177,11 +173,6 @@ void read_setting(std::string_view text, const PolicyRow& row, TokenPolicy& poli
   setting_of(key).read({row.name, key, text.substr(equals + 1)}, policy);
 }
 
-std::int64_t ring_of(const TokenPolicy& policy, std::int64_t budget) {
-  return std::max(kLeastRing,
-                  static_cast<std::int64_t>(policy.ring_share * static_cast<double>(budget)));
-}
-
 void check_room(const TokenPolicy& policy) {
   const std::int64_t budget = policy.budget.tokens, least = policy.least_budget();
   if (policy.kind == TokenPolicyKind::kStreamingLlm || budget == 0) {
@@ -191,29 +182,17 @@ void check_room(const TokenPolicy& policy) {
                   "--policy {}: a budget of {} tokens has no room for {} residual slots, {} sinks, "
                   "the last tokens and one more; expected {} or more",
                   to_string(policy.kind), budget, policy.residual_slots, policy.sink_tokens, least);
-  const std::int64_t fixed = policy.residual_slots + policy.sink_tokens + ring_of(policy, budget);
+  const std::int64_t fixed =
+      policy.residual_slots + policy.sink_tokens + ring_tokens(policy, budget);
   KVC_CHECK_USAGE(!policy.is_running() || budget > fixed,
                   "--policy {}: a budget of {} tokens is less than the {} of residual slots, "
                   "sinks and ring and one more; lower ring={}",
                   to_string(policy.kind), budget, fixed, policy.ring_share);
 }
 
-std::int64_t round_up(std::int64_t tokens, std::int64_t page_tokens) {
-  return (tokens + page_tokens - 1) / page_tokens * page_tokens;
-}
-
 }  // namespace
 
 std::string to_string(TokenPolicyKind kind) { return std::string(row_of(kind).name); }
-
-std::int64_t TokenBudget::of(std::int64_t prompt_tokens) const {
-  return tokens > 0 ? tokens
-                    : static_cast<std::int64_t>(share * static_cast<double>(prompt_tokens));
-}
-
-std::int64_t TokenPolicy::least_budget() const {
-  return is_running() ? residual_slots + sink_tokens + kLeastRing + 1 : window_tokens + 1;
-}
 
 TokenPolicy parse_token_policy(const std::string& text) {
   const std::size_t colon = text.find(':');
@@ -245,44 +224,6 @@ std::string to_string(const TokenPolicy& policy) {
                         setting_of(row.keys[i]).text(policy));
   }
   return text;
-}
-
-RunningLayout running_layout(const TokenPolicy& policy, std::int64_t budget) {
-  if (policy.kind == TokenPolicyKind::kStreamingLlm) {
-    return {.sinks = policy.sink_tokens, .ring = policy.window_tokens};
-  }
-  const std::int64_t room = budget - policy.residual_slots - policy.sink_tokens;
-  const std::int64_t ring = std::min(ring_of(policy, budget), room - 1);
-  return {.sinks = policy.sink_tokens, .context = room - ring, .ring = ring};
-}
-
-std::int64_t layer_budget(const TokenPolicy& policy, std::int64_t prompt_tokens, int layer,
-                          int num_layers) {
-  if (policy.kind == TokenPolicyKind::kStreamingLlm) {
-    return policy.sink_tokens + policy.window_tokens;
-  }
-  std::int64_t budget = policy.budget.of(prompt_tokens);
-  if (policy.kind == TokenPolicyKind::kPyramidKv && num_layers > 1) {
-    // Arithmetic from the most of the first layer to the least of the last, the budget on average.
-    const double voted =
-        static_cast<double>(std::max<std::int64_t>(0, budget - policy.window_tokens));
-    const double least = voted / policy.beta, most = 2 * voted - least;
-    budget =
-        policy.window_tokens +
-        static_cast<std::int64_t>(std::llround(most - (most - least) * layer / (num_layers - 1)));
-  }
-  return std::max(budget, policy.least_budget());
-}
-
-std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
-                              const KeptTokens& tokens, KvDtype dtype, std::int64_t page_tokens) {
-  const std::int64_t rows = std::max(tokens.rows, tokens.reserved_rows);
-  const std::int64_t heads = policy.kind == TokenPolicyKind::kStreamingLlm ? 1 : plan.num_kv_heads;
-  const std::int64_t columns = heads + (policy.has_scores() ? plan.num_kv_heads : 0);
-  const std::int64_t of_rows =
-      checked_add(plain_layer_bytes(plan, rows, dtype, page_tokens),
-                  checked_mul(round_up(rows, page_tokens), 4 * columns, "KV bytes"), "KV bytes");
-  return of_rows + tokens.residual_slots * plan.num_kv_heads * 4 * (2 * plan.head_dim + 1);
 }
 
 }  // namespace kvc

@@ -64,6 +64,8 @@ struct RunningLayout {
 
   std::int64_t rows() const { return sinks + context + ring; }
 };
+// The last tokens that a budget has a place for, by ring_share.
+std::int64_t ring_tokens(const TokenPolicy& policy, std::int64_t budget);
 // `budget`: tokens, at least least_budget().
 RunningLayout running_layout(const TokenPolicy& policy, std::int64_t budget);
 // Of a sequence whose prompts have had so many tokens; of pyramidkv the layer's share of it, others have
@@ -75,12 +77,14 @@ std::int64_t layer_budget(const TokenPolicy& policy, std::int64_t prompt_tokens,
 struct KeptTokens {
   std::int64_t rows = 0;           // that hold tokens
   std::int64_t reserved_rows = 0;  // at least that many have memory
+  std::int64_t coded_rows = 0;     // of them, under a running policy and an integer type
   std::int64_t residual_slots = 0;
 };
 // Bytes of one layer:
 //   plain_layer_bytes(rows) + rows * heads * 4 (int32 positions) + rows * num_kv_heads * 4 (float32 scores,
 //   of policies that have such) + residual_slots * num_kv_heads * (2 * head_dim * 4 + 4)
-// Rows are rounded up to pages as everywhere; residual slots (float32, with their counts) are not. `heads` is
+// Under a running policy and an integer type the rows of the context are codes, keys and values each of
+// quantised_value_bytes, the others exact. Rows are rounded up to pages as everywhere; residual slots (float32, with their counts) are not. `heads` is
 // num_kv_heads, or 1 where all heads keep the same tokens (streamingllm).
 std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
                               const KeptTokens& tokens, KvDtype dtype,

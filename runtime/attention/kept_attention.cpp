@@ -20,6 +20,16 @@ std::int64_t sink_shift(const TokenPolicy& policy, const KeptRows& rows,
   return policy.cache_positions ? first_position + num_queries - rows.num_rows() : 0;
 }
 
+// Where scores of plain_ranges go, so that they lie in the order of rows: codes are between exact rows.
+void place_scores(const TokenOrder& order, std::int64_t num_heads, float* scores,
+                  std::vector<RowRange>& ranges) {
+  ranges.front().scores = scores;
+  if (order.codes > 0) {
+    ranges[1].scores = scores + order.sinks * num_heads;
+    ranges[2].scores = scores + order.codes * num_heads;
+  }
+}
+
 at::Tensor attend_one(const Decoder& decoder, int layer, const KeptRows& rows,
                       const TokenPolicy& policy, const at::Tensor& query, std::int64_t position,
                       RowScores* row_scores) {
@@ -44,7 +54,7 @@ at::Tensor attend_one(const Decoder& decoder, int layer, const KeptRows& rows,
   }
   if (row_scores != nullptr) {
     row_scores->scores.resize(static_cast<std::size_t>(rows.num_rows() * query.size(0)));
-    ranges.front().scores = row_scores->scores.data();
+    place_scores(order, query.size(0), row_scores->scores.data(), ranges);
   }
   at::Tensor bias;
   const ResidualSlots& slots = rows.residual();

@@ -177,6 +177,9 @@ void quantise(const Decoder& decoder, const CodedFactors& factors, KvCache& cach
   for (int layer = 0; layer < plan.num_layers(); ++layer) {
     const KvSource source = plan.layers[static_cast<std::size_t>(layer)];
     const int group = plan.group_of(layer);
+    if (cache.policy().is_running()) {
+      continue;  // codes come with the policy's own steps
+    }
     if (source == KvSource::kPlain && !cache.policy().is_full()) {
       cache.kept_layer(layer).rows.quantise(plan.policy.sink_tokens, plan.policy.window_tokens);
     } else if (source == KvSource::kPlain) {

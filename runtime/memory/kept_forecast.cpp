@@ -36,15 +36,30 @@ std::int64_t KeptForecast::reduce(Layer& layer) const {
     tokens.rows = std::min(tokens.rows, layer.budget);
     return 0;
   }
-  const KeptTokens slots{.residual_slots = policy_.residual_slots - tokens.residual_slots};
-  const std::int64_t full = running_layout(policy_, layer.budget).rows();
+  const RunningLayout layout = running_layout(policy_, layer.budget);
   const bool starts = tokens.residual_slots == 0 && !layer.is_laid_out;
-  if (tokens.rows > (starts ? layer.budget : full)) {
-    tokens = {.rows = full, .reserved_rows = full + 1, .residual_slots = policy_.residual_slots};
-    layer.is_laid_out = true;
-    return kept_layer_bytes(plan_, policy_, slots, dtype_, page_tokens_);
+  if (tokens.rows <= (starts ? layer.budget : layout.rows())) {
+    return 0;
   }
-  return 0;
+  const KeptTokens added{
+      .coded_rows = layer.is_laid_out || !is_integer(dtype_) ? 0 : layout.context,
+      .residual_slots = policy_.residual_slots - tokens.residual_slots};
+  tokens = {.rows = layout.rows(),
+            .reserved_rows = layout.rows() + 1,
+            .coded_rows = is_integer(dtype_) ? layout.context : 0,
+            .residual_slots = policy_.residual_slots};
+  layer.is_laid_out = true;
+  return added_bytes(added);
+}
+
+// Slots, and codes beside the exact rows that they are made of.
+std::int64_t KeptForecast::added_bytes(const KeptTokens& added) const {
+  return kept_layer_bytes(plan_, policy_,
+                          {.rows = added.coded_rows,
+                           .reserved_rows = 0,
+                           .coded_rows = added.coded_rows,
+                           .residual_slots = added.residual_slots},
+                          dtype_, page_tokens_);
 }
 
 std::int64_t KeptForecast::read(std::int64_t count, std::int64_t num_tokens) {
@@ -59,13 +74,13 @@ std::int64_t KeptForecast::read(std::int64_t count, std::int64_t num_tokens) {
     layer.is_laid_out = false;
     const std::int64_t added = reduce(layer);
     most = std::max(most, full + added);
-    now += layer_bytes(layer, exact) - before;
+    now += layer_bytes(layer, policy_.is_running() ? dtype_ : exact) - before;
   }
   std::int64_t codes = 0;  // of one layer beside its exact rows
   for (const Layer& layer : layers_) {
     codes = std::max(codes, layer_bytes(layer, dtype_));
   }
-  return std::max(most, now + (is_integer(dtype_) ? codes : 0));
+  return std::max(most, now + (is_integer(dtype_) && !policy_.is_running() ? codes : 0));
 }
 
 std::int64_t KeptForecast::extend(std::int64_t count) {

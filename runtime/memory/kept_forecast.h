@@ -28,6 +28,7 @@ class KeptForecast {
     bool is_laid_out = false;
   };
   std::int64_t layer_bytes(const Layer& layer, KvDtype dtype) const;
+  std::int64_t added_bytes(const KeptTokens& added) const;
   std::int64_t reduce(Layer& layer) const;  // bytes that come before what is dropped goes
 
   const KvPlan& plan_;

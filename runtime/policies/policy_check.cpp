@@ -36,14 +36,15 @@ void check_token_policy(const TokenPolicy& policy, const KvPlan& plan, const Mod
               "--policy {}: layer {} sees the last {} tokens only, which a policy must not replace "
               "by others; leave --policy out",
               name, layer, *config.layer(layer).window);
-    KVC_CHECK(!policy.cache_positions || turns_by_position(config, layer),
-              "--policy {}: pos=cache turns keys on, which layer {} does not allow: it has no RoPE, "
-              "one that scales keys or one that depends on the length of the text; use pos=true",
-              name, layer);
+    KVC_CHECK(
+        !policy.cache_positions || turns_by_position(config, layer),
+        "--policy {}: pos=cache turns keys on, which layer {} does not allow: it has no RoPE, "
+        "one that scales keys or one that depends on the length of the text; use pos=true",
+        name, layer);
   }
-  KVC_CHECK(!policy.is_running() || !is_integer(dtype),
-            "--policy {}: rows change with every token, which codes of {} do not allow; use "
-            "--kv-dtype float16, or snapkv or pyramidkv",
+  KVC_CHECK(policy.kind != TokenPolicyKind::kStreamingLlm || !is_integer(dtype),
+            "--policy {}: the first and the last tokens, all that it keeps, never become codes of "
+            "{}; use --kv-dtype float16",
             name, to_string(dtype));
 }
 

@@ -88,8 +88,9 @@ void reduce(const TokenPolicy& policy, KeptLayer& layer) {
     merge_rows(policy, all, head, of_head.merged, rows.residual());
     kept.push_back(at::tensor(of_head.kept, at::kLong));
   }
-  rows.reserve(layout.rows() + 1);
   rows.keep(kept.size() == 1 && all.key.size(1) > 1 ? kept.front() : at::stack(kept, 1));
+  rows.code(layout.sinks, layout.context);
+  rows.reserve(layout.rows() + 1);
   layer.is_laid_out = true;
 }
 
@@ -97,14 +98,13 @@ void reduce(const TokenPolicy& policy, KeptLayer& layer) {
 std::int64_t least_row(const TokenPolicy& policy, const RunningLayout& layout, const KeptRows& rows,
                        std::int64_t head, std::int64_t oldest) {
   std::int64_t least = policy.released_step ? layout.sinks : oldest;
-  const auto rank = [&](std::int64_t row) {
-    return std::tuple(rows.score(row, head), rows.position(row, head));
-  };
-  auto least_rank = rank(least);
+  float least_score = rows.score(least, head);
   for (std::int64_t row = layout.sinks; row < layout.sinks + layout.context; ++row) {
-    if (const auto of_row = rank(row); of_row < least_rank) {
+    const float score = rows.score(row, head);
+    if (score < least_score ||
+        (score == least_score && rows.position(row, head) < rows.position(least, head))) {
       least = row;
-      least_rank = of_row;
+      least_score = score;
     }
   }
   return least;
@@ -127,7 +127,11 @@ void take_in(const TokenPolicy& policy, KeptLayer& layer) {
         rows.read(leaving, head, key, value);
         rows.residual().merge(head, key, value);
       }
-      if (leaving != oldest) {
+      if (rows.is_code(leaving)) {
+        rows.read(oldest, head, key, value);
+        rows.write(leaving, head, key, value);
+        rows.copy_columns(oldest, leaving, head);
+      } else if (leaving != oldest) {
         rows.copy(oldest, leaving, head);
       }
     }

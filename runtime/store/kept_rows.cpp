@@ -5,7 +5,6 @@
 
 #include "core/error.h"
 #include "runtime/kernels/kv_element.h"
-#include "runtime/store/element_type.h"
 
 namespace kvc {
 namespace {
@@ -24,15 +23,6 @@ at::Tensor select(const at::Tensor& x, const at::Tensor& indices) {
   return x.gather(0, index.expand(shape));
 }
 
-void widen(const std::byte* from, at::ScalarType type, std::int64_t first, std::int64_t count,
-           float* to) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    to[i] = type == at::kFloat  ? load_as<float>(from, first + i)
-            : type == at::kHalf ? widen_float16(load_as<std::uint16_t>(from, first + i))
-                                : widen_bfloat16(load_as<std::uint16_t>(from, first + i));
-  }
-}
-
 // Number `index` and those behind it, `bytes` in all, of one row to another.
 void copy_numbers(RowStore& rows, std::int64_t from, std::int64_t to, std::int64_t first_byte,
                   std::int64_t bytes) {
@@ -45,6 +35,7 @@ void copy_numbers(RowStore& rows, std::int64_t from, std::int64_t to, std::int64
 KeptColumns kept_columns(const TokenPolicy& policy) {
   return {.per_head = policy.kind != TokenPolicyKind::kStreamingLlm,
           .scores = policy.has_scores(),
+          .changes = policy.is_running(),
           .residual_slots = policy.residual_slots};
 }
 
@@ -52,7 +43,8 @@ KeptRows::KeptRows(const KvPlan& plan, const StoreOptions& options, const KeptCo
     : num_kv_heads_(plan.num_kv_heads),
       head_dim_(plan.head_dim),
       per_head_(columns.per_head),
-      store_(plain_store(plan, options)),
+      changes_(columns.changes),
+      store_(changes_ ? row_coded_store(plan, options) : plain_store(plan, options)),
       positions_(options.pool, {.shape = {per_head_ ? num_kv_heads_ : 1}, .dtype = at::kInt}),
       residual_(options.pool, columns.residual_slots, num_kv_heads_, head_dim_) {
   if (columns.scores) {
@@ -67,6 +59,7 @@ std::int64_t KeptRows::bytes() const {
 KeptTokens KeptRows::tokens() const {
   return {.rows = num_rows(),
           .reserved_rows = reserved_rows_,
+          .coded_rows = changes_ ? store_.num_codes() : 0,
           .residual_slots = residual_.empty() ? 0 : residual_.num_slots()};
 }
 
@@ -122,7 +115,13 @@ void KeptRows::quantise(std::int64_t first, std::int64_t last) {
   const std::int64_t count = std::max<std::int64_t>(0, store_.num_exact() - first - last) /
                              kQuantisedTokens * kQuantisedTokens;
   if (store_.key_codes && count > 0) {
-    first_exact_ = first;
+    code(first, count);
+  }
+}
+
+void KeptRows::code(std::int64_t first, std::int64_t count) {
+  first_exact_ = first;
+  if (store_.key_codes) {
     store_.quantise(first, count, [](const at::Tensor& key, std::int64_t) { return key; });
   }
 }
@@ -141,16 +140,18 @@ void KeptRows::set_scores(const at::Tensor& scores) {
 }
 
 void KeptRows::read(std::int64_t row, std::int64_t kv_head, float* key, float* value) const {
-  widen(store_.key.row(row), store_.key.dtype(), kv_head * head_dim_, head_dim_, key);
-  widen(store_.value.row(row), store_.value.dtype(), kv_head * head_dim_, head_dim_, value);
+  const bool coded = is_code(row);
+  (coded ? *store_.key_codes : store_.key).read_head(place(row), kv_head, key);
+  (coded ? *store_.value_codes : store_.value).read_head(place(row), kv_head, value);
 }
 
-void KeptRows::copy(std::int64_t from, std::int64_t to, std::int64_t kv_head) {
-  for (RowStore* rows : {&store_.key, &store_.value}) {
-    const std::int64_t bytes =
-        head_dim_ * static_cast<std::int64_t>(c10::elementSize(rows->dtype()));
-    copy_numbers(*rows, from, to, kv_head * bytes, bytes);
-  }
+void KeptRows::write(std::int64_t row, std::int64_t kv_head, const float* key, const float* value) {
+  const bool coded = is_code(row);
+  (coded ? *store_.key_codes : store_.key).write_head(place(row), kv_head, key);
+  (coded ? *store_.value_codes : store_.value).write_head(place(row), kv_head, value);
+}
+
+void KeptRows::copy_columns(std::int64_t from, std::int64_t to, std::int64_t kv_head) {
   if (per_head_ || kv_head == 0) {
     copy_numbers(positions_, from, to, 4 * kv_head, 4);
   }
@@ -159,14 +160,24 @@ void KeptRows::copy(std::int64_t from, std::int64_t to, std::int64_t kv_head) {
   }
 }
 
+void KeptRows::copy(std::int64_t from, std::int64_t to, std::int64_t kv_head) {
+  for (RowStore* rows : {&store_.key, &store_.value}) {
+    const std::int64_t bytes =
+        head_dim_ * static_cast<std::int64_t>(c10::elementSize(rows->dtype()));
+    copy_numbers(*rows, place(from), place(to), kv_head * bytes, bytes);
+  }
+  copy_columns(from, to, kv_head);
+}
+
 void KeptRows::truncate(std::int64_t rows) {
-  if (store_.num_codes() > 0) {
-    KVC_CHECK(rows == 0, "KV cache: codes cannot be removed one by one");
+  if (rows == 0 && store_.key_codes) {
     store_.key_codes->truncate(0);
     store_.value_codes->truncate(0);
   }
-  store_.key.truncate(rows);
-  store_.value.truncate(rows);
+  const std::int64_t exact = rows - store_.num_codes();
+  KVC_CHECK(exact >= 0, "KV cache: rows from {} on cannot be removed, they are codes", rows);
+  store_.key.truncate(exact);
+  store_.value.truncate(exact);
   positions_.truncate(rows);
   if (scores_) {
     scores_->truncate(rows);
@@ -175,8 +186,8 @@ void KeptRows::truncate(std::int64_t rows) {
 
 void KeptRows::reserve(std::int64_t rows) {
   reserved_rows_ = rows;
-  store_.key.reserve(rows);
-  store_.value.reserve(rows);
+  store_.key.reserve(rows - store_.num_codes());
+  store_.value.reserve(rows - store_.num_codes());
   positions_.reserve(rows);
   if (scores_) {
     scores_->reserve(rows);

@@ -28,6 +28,7 @@ namespace kvc {
 struct KeptColumns {
   bool per_head = true;  // positions of every KV head; else all heads keep the same tokens
   bool scores = false;
+  bool changes = false;  // rows change one by one: codes have scales of their own in every row
   std::int64_t residual_slots = 0;
 };
 KeptColumns kept_columns(const TokenPolicy& policy);
@@ -98,7 +99,10 @@ class KeptRows {
   const ResidualSlots& residual() const { return residual_; }
   at::Tensor positions() const { return positions_.rows(at::kInt).to(at::kLong); }
 
-  // Of stores without codes, in place. Positions where heads keep the same tokens: head 0.
+  // Rows first .. first + count - 1 become codes that can change, where the store has an integer type.
+  void code(std::int64_t first, std::int64_t count);
+
+  // In place, where codes can change. Positions where heads keep the same tokens: head 0.
   std::int32_t position(std::int64_t row, std::int64_t kv_head) const;
   bool has_scores() const { return scores_.has_value(); }
   float score(std::int64_t row, std::int64_t kv_head) const;
@@ -106,13 +110,23 @@ class KeptRows {
   void set_scores(const at::Tensor& scores);  // [num_rows, num_kv_heads]
   // key, value [head_dim] float32
   void read(std::int64_t row, std::int64_t kv_head, float* key, float* value) const;
-  void copy(std::int64_t from, std::int64_t to, std::int64_t kv_head);
+  void write(std::int64_t row, std::int64_t kv_head, const float* key, const float* value);
+  void copy(std::int64_t from, std::int64_t to, std::int64_t kv_head);          // exact to exact
+  void copy_columns(std::int64_t from, std::int64_t to, std::int64_t kv_head);  // position, score
+  bool is_code(std::int64_t row) const {
+    return row >= first_exact_ && row < first_exact_ + store_.num_codes();
+  }
   void truncate(std::int64_t rows);
   void reserve(std::int64_t rows);
 
  private:
+  // Of a row, its number in its store.
+  std::int64_t place(std::int64_t row) const {
+    return is_code(row) ? row - first_exact_ : row < first_exact_ ? row : row - store_.num_codes();
+  }
+
   std::int64_t num_kv_heads_, head_dim_;
-  bool per_head_;
+  bool per_head_, changes_;
   std::int64_t reserved_rows_ = 0, first_exact_ = 0;
   KeyValueStore store_;
   RowStore positions_;

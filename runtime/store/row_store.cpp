@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "model/parallel.h"
+#include "runtime/kernels/kv_element.h"
 #include "runtime/kernels/quantise.h"
 #include "runtime/store/element_type.h"
 
@@ -43,7 +44,11 @@ RowStore::RowStore(std::shared_ptr<KvPool> pool, RowFormat format)
     : format_(std::move(format)),
       width_(product(format_.shape)),
       head_dim_(format_.shape.empty() ? 1 : format_.shape.back()),
-      blocks_(pool, row_bytes(format_, pool->page_tokens())) {}
+      blocks_(pool, row_bytes(format_, pool->page_tokens())) {
+  if (!format_.codes || format_.codes->scales == KvScales::kPerRow) {
+    row_bytes_ = row_bytes(format_, 1);
+  }
+}
 
 std::int64_t RowStore::bytes_of(std::int64_t rows) const { return row_bytes(format_, rows); }
 
@@ -64,11 +69,46 @@ void RowStore::reserve(std::int64_t rows) {
 }
 
 const std::byte* RowStore::row(std::int64_t index) const {
-  return blocks_.data(index / page()) + bytes_of(index % page());
+  return blocks_.data(index / page()) + row_bytes_ * (index % page());
 }
 
 std::byte* RowStore::mutable_row(std::int64_t index) {
-  return blocks_.writable(index / page()) + bytes_of(index % page());
+  return blocks_.writable(index / page()) + row_bytes_ * (index % page());
+}
+
+void RowStore::read_head(std::int64_t row_index, std::int64_t head, float* to) const {
+  const KvRows all = table();
+  for (std::int64_t channel = 0; channel < head_dim_; ++channel) {
+    to[channel] = kv_element(all, width_, head_dim_, row_index, head * head_dim_ + channel);
+  }
+}
+
+// As codes: the head's codes and the head's scales lie apart in the row.
+void RowStore::write_head(std::int64_t row_index, std::int64_t head, const float* from) {
+  if (!has_codes()) {
+    const at::Tensor numbers =
+        stored(at::from_blob(const_cast<float*>(from), {head_dim_}, at::kFloat));
+    std::memcpy(mutable_row(row_index) + head * static_cast<std::int64_t>(numbers.nbytes()),
+                numbers.const_data_ptr(), numbers.nbytes());
+    return;
+  }
+  const KvElement element = format_.codes->element;
+  const std::int64_t bytes = kv_rows_bytes(1, head_dim_, head_dim_, element, KvScales::kPerRow);
+  const std::int64_t code_bytes = element == KvElement::kInt8 ? head_dim_ : head_dim_ / 2;
+  std::vector<std::byte> packed(static_cast<std::size_t>(bytes));
+  quantise_rows({.from = from,
+                 .from_element = KvElement::kFloat32,
+                 .count = 1,
+                 .width = head_dim_,
+                 .head_dim = head_dim_,
+                 .element = element,
+                 .scales = KvScales::kPerRow,
+                 .to = packed.data()});
+  std::byte* to = mutable_row(row_index);
+  const std::int64_t all_codes = width_ / head_dim_ * code_bytes, scale_bytes = bytes - code_bytes;
+  std::memcpy(to + head * code_bytes, packed.data(), static_cast<std::size_t>(code_bytes));
+  std::memcpy(to + all_codes + head * scale_bytes, packed.data() + code_bytes,
+              static_cast<std::size_t>(scale_bytes));
 }
 
 // In the type that is written: the store's, or what codes are made from.

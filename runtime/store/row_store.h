@@ -48,9 +48,12 @@ class RowStore {
   void truncate(std::int64_t rows) { resize(rows); }
   // Blocks of the first `rows` rows stay with the store, however few rows it has.
   void reserve(std::int64_t rows);
-  // A row of a store without codes, to be read, or (which unshares its block) changed.
+  // A row, of a store without codes or with scales per row, to be read, or (which unshares its block) changed.
   const std::byte* row(std::int64_t index) const;
   std::byte* mutable_row(std::int64_t index);
+  // Numbers of one head of a row [num_heads, head_dim], which is changed: codes have scales per row.
+  void read_head(std::int64_t row, std::int64_t head, float* to) const;
+  void write_head(std::int64_t row, std::int64_t head, const float* from);
 
   // A contiguous copy, [count, shape...] in `dtype`.
   at::Tensor rows(std::int64_t first, std::int64_t count, at::ScalarType dtype) const;
@@ -70,6 +73,7 @@ class RowStore {
 
   RowFormat format_;
   std::int64_t width_ = 0, head_dim_ = 0;  // numbers of a row and of its last axis
+  std::int64_t row_bytes_ = 0;             // 0: rows share scales
   std::int64_t num_rows_ = 0, reserved_rows_ = 0;
   BlockList blocks_;
 };

@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "core/error.h"
+#include "runtime/attention/kept_attention.h"
 #include "runtime/memory/kept_forecast.h"
 #include "runtime/policies/token_policies.h"
 #include "tests/runtime/engine_fixture.h"
+#include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -154,7 +156,7 @@ TEST(TokenPolicy, BytesAreTheFormulasAndTheForecasts) {
   const SyntheticCheckpoint model{.head_dim = 16};
   for (const char* dtype : {"float32", "bfloat16", "int8", "int4"}) {
     for (const char* policy : kSmall) {
-      if (dtype[0] == 'i' && parse_token_policy(policy).is_running()) {
+      if (dtype[0] == 'i' && parse_token_policy(policy).kind == TokenPolicyKind::kStreamingLlm) {
         continue;
       }
       SCOPED_TRACE(std::string(policy) + " " + dtype);
@@ -192,6 +194,24 @@ TEST(TokenPolicy, RunningPoliciesNeverGrow) {
   EXPECT_EQ(sequence.num_tokens(), 140);
 }
 
+// Contexts of codes that change row by row stay near those of numbers.
+TEST(TokenPolicy, IntegersKeepWhatNumbersKeep) {
+  const testing::OneThread one;
+  const SyntheticCheckpoint model{.head_dim = 16};
+  for (const char* policy :
+       {"zeromerge:budget=24,residual=2", "h2o:budget=24", "snapkv:budget=200"}) {
+    const at::Tensor exact = two_turns(*testing::load_plain(model, under(policy)), text());
+    const auto distance = [&](const char* dtype) {
+      const auto engine = testing::load_plain(model, under(policy, dtype));
+      // Until rounding makes another choice of tokens.
+      return (two_turns(*engine, text()) - exact).slice(0, 40, 60).abs().mean().item<double>();
+    };
+    EXPECT_LT(distance("float16"), 1e-3) << policy;
+    EXPECT_LT(distance("int8"), 0.05) << policy;
+    EXPECT_LT(distance("int8"), distance("int4") + 1e-9) << policy;
+  }
+}
+
 TEST(TokenPolicy, NoResidualSlotsIsPureEviction) {
   const testing::OneThread one;
   const SyntheticCheckpoint model;
@@ -200,6 +220,49 @@ TEST(TokenPolicy, NoResidualSlotsIsPureEviction) {
       text());
   EXPECT_TRUE(
       at::equal(merged, two_turns(*testing::load_plain(model, under("h2o:budget=16")), text())));
+}
+
+// Sinks and last tokens as a text of their own, keys and query turned by their places in it (StreamingLLM).
+TEST(TokenPolicy, PositionsInTheCacheAreThoseOfAShorterText) {
+  const testing::TemporaryDirectory directory;
+  testing::write_synthetic_checkpoint(directory.path(), {.num_layers = 1});
+  const Decoder decoder(Checkpoint::open(directory.path()), at::kFloat);
+  const ModelConfig& config = decoder.config();
+  const TokenPolicy policy = parse_token_policy("streamingllm:sink=2,window=6,pos=cache");
+  KeptLayer layer{.rows = {plain_plan(1, config.num_kv_heads, config.head_dim),
+                           {.pool = std::make_shared<KvPool>(4)},
+                           kept_columns(policy)},
+                  .budget = 8};
+  const std::int64_t num_tokens = 31;
+  const at::Tensor all = at::arange(num_tokens, at::kLong);
+  const at::Tensor key =
+      testing::random_normal({num_tokens, config.num_kv_heads, config.head_dim}, 1);
+  const at::Tensor value =
+      testing::random_normal({num_tokens, config.num_kv_heads, config.head_dim}, 2);
+  const at::Tensor query = testing::random_normal({2, config.num_heads, config.head_dim}, 3);
+  const at::Tensor turned = decoder.rope().rotate(0, key, all);
+  for (std::int64_t token = 0; token < num_tokens; ++token) {
+    layer.rows.append(turned.narrow(0, token, 1), value.narrow(0, token, 1),
+                      all.narrow(0, token, 1));
+    if (token + 2 < num_tokens) {
+      finish_token(policy, layer);
+    }
+  }
+  // The two last tokens were appended without one having left: 2 sinks, 6 tokens, 2 new ones.
+  const at::Tensor kept =
+      at::cat({at::arange(2, at::kLong), at::arange(num_tokens - 8, num_tokens, at::kLong)});
+  const at::Tensor places = at::arange(10, at::kLong);
+  const at::Tensor expected =
+      causal_attention(decoder.rope().rotate(0, query, places.slice(0, 8)),
+                       decoder.rope().rotate(0, key.index_select(0, kept), places),
+                       value.index_select(0, kept), attention_rule(config, 0));
+  const at::Tensor positions = all.slice(0, num_tokens - 2);
+  const at::Tensor at_true = decoder.rope().rotate(0, query, positions);
+  EXPECT_TRUE(tensors_close(
+      attend_kept(decoder, 0, layer.rows, policy, at_true, positions, nullptr), expected, 1e-4));
+  EXPECT_TRUE(tensors_close(attend_kept(decoder, 0, layer.rows, policy, at_true.slice(0, 1),
+                                        positions.slice(0, 1), nullptr),
+                            expected.slice(0, 1), 1e-4));
 }
 
 TEST(TokenPolicy, RefusesWhatItCannotDo) {
@@ -213,7 +276,7 @@ TEST(TokenPolicy, RefusesWhatItCannotDo) {
     return std::string("no error");
   };
   EXPECT_THAT(refusal(window, under("h2o")), HasSubstr("layer 0 sees the last 20 tokens"));
-  EXPECT_THAT(refusal({}, under("zeromerge", "int8")), HasSubstr("--kv-dtype float16"));
+  EXPECT_THAT(refusal({}, under("streamingllm", "int8")), HasSubstr("--kv-dtype float16"));
 }
 
 }  // namespace

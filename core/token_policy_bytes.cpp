@@ -1,0 +1,76 @@
+// What token policies keep, as numbers.
+#include <algorithm>
+#include <cmath>
+
+#include "core/checked.h"
+#include "core/token_policy.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kLeastRing = 2;
+
+std::int64_t round_up(std::int64_t tokens, std::int64_t page_tokens) {
+  return (tokens + page_tokens - 1) / page_tokens * page_tokens;
+}
+
+}  // namespace
+
+std::int64_t ring_tokens(const TokenPolicy& policy, std::int64_t budget) {
+  return std::max(kLeastRing,
+                  static_cast<std::int64_t>(policy.ring_share * static_cast<double>(budget)));
+}
+
+std::int64_t TokenBudget::of(std::int64_t prompt_tokens) const {
+  return tokens > 0 ? tokens
+                    : static_cast<std::int64_t>(share * static_cast<double>(prompt_tokens));
+}
+
+std::int64_t TokenPolicy::least_budget() const {
+  return is_running() ? residual_slots + sink_tokens + kLeastRing + 1 : window_tokens + 1;
+}
+
+RunningLayout running_layout(const TokenPolicy& policy, std::int64_t budget) {
+  if (policy.kind == TokenPolicyKind::kStreamingLlm) {
+    return {.sinks = policy.sink_tokens, .ring = policy.window_tokens};
+  }
+  const std::int64_t room = budget - policy.residual_slots - policy.sink_tokens;
+  const std::int64_t ring = std::min(ring_tokens(policy, budget), room - 1);
+  return {.sinks = policy.sink_tokens, .context = room - ring, .ring = ring};
+}
+
+std::int64_t layer_budget(const TokenPolicy& policy, std::int64_t prompt_tokens, int layer,
+                          int num_layers) {
+  if (policy.kind == TokenPolicyKind::kStreamingLlm) {
+    return policy.sink_tokens + policy.window_tokens;
+  }
+  std::int64_t budget = policy.budget.of(prompt_tokens);
+  if (policy.kind == TokenPolicyKind::kPyramidKv && num_layers > 1) {
+    // Arithmetic from the most of the first layer to the least of the last, the budget on average.
+    const double voted =
+        static_cast<double>(std::max<std::int64_t>(0, budget - policy.window_tokens));
+    const double least = voted / policy.beta, most = 2 * voted - least;
+    budget =
+        policy.window_tokens +
+        static_cast<std::int64_t>(std::llround(most - (most - least) * layer / (num_layers - 1)));
+  }
+  return std::max(budget, policy.least_budget());
+}
+
+std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
+                              const KeptTokens& tokens, KvDtype dtype, std::int64_t page_tokens) {
+  const std::int64_t rows = std::max(tokens.rows, tokens.reserved_rows);
+  const std::int64_t heads = policy.kind == TokenPolicyKind::kStreamingLlm ? 1 : plan.num_kv_heads;
+  const std::int64_t columns = heads + (policy.has_scores() ? plan.num_kv_heads : 0);
+  const bool codes = policy.is_running() && is_integer(dtype);
+  const std::int64_t key_values =
+      codes ? plain_layer_bytes(plan, rows - tokens.coded_rows, KvDtype::kFloat16, page_tokens) +
+                  2 * quantised_value_bytes(round_up(tokens.coded_rows, page_tokens), plan.kv_dim(),
+                                            plan.head_dim, dtype)
+            : plain_layer_bytes(plan, rows, dtype, page_tokens);
+  const std::int64_t of_rows = checked_add(
+      key_values, checked_mul(round_up(rows, page_tokens), 4 * columns, "KV bytes"), "KV bytes");
+  return of_rows + tokens.residual_slots * plan.num_kv_heads * 4 * (2 * plan.head_dim + 1);
+}
+
+}  // namespace kvc
