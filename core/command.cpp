@@ -137,6 +137,7 @@ int run_command(int argc, char** argv, const std::string& description,
                 const std::function<Action(CLI::App&, CommonOptions&)>& declare) {
   reserve_standard_descriptors();
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a failed write, reported like any other
+  std::signal(SIGXFSZ, SIG_IGN);  // so is a file above the limit of its size
   const std::string program =
       argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "kvconvert";
   try {

@@ -44,6 +44,9 @@ class Attention {
   virtual ~Attention() = default;
   // Attention output before o_proj, [num_tokens, num_heads * head_dim], in the query's dtype.
   virtual at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) = 0;
+  // Asked after `attend`: the tokens of the batch that the layer goes on with, to which the output of
+  // `attend` is then limited [num_rows] int64; nullopt: all.
+  virtual std::optional<at::Tensor> rows_to_go_on() const { return std::nullopt; }
 };
 
 // Causal attention of whole sequences over their own tokens, no cache; differentiable. Honours the
@@ -76,7 +79,8 @@ at::Tensor finish_key(const LayerWeights& weights, const RopeTables& rope, int l
 at::Tensor causal_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                             const AttentionRule& rule);
 
-// One layer: hidden_states [num_tokens, hidden_size] in and out.
+// One layer: hidden_states [num_tokens, hidden_size] in, and out those of the tokens that attention goes on
+// with, all of them as a rule.
 at::Tensor run_layer(const ModelConfig& config, const LayerWeights& weights, int layer,
                      const at::Tensor& hidden_states, const TokenBatch& batch,
                      Attention& attention);

@@ -73,8 +73,10 @@ at::Tensor run_layer(const ModelConfig& config, const LayerWeights& weights, int
                      Attention& attention) {
   const at::Tensor normed = weights.input_norm(hidden_states);
   const at::Tensor attended = attention.attend(layer, project(config, weights, normed), batch);
+  const std::optional<at::Tensor> rows = attention.rows_to_go_on();
+  const at::Tensor residual = rows ? hidden_states.index_select(0, *rows) : hidden_states;
   const at::Tensor middle =
-      add(config, hidden_states, weights.attention_output_norm(weights.o_proj(attended)));
+      add(config, residual, weights.attention_output_norm(weights.o_proj(attended)));
   const at::Tensor output = feed_forward(config, weights, weights.mlp_norm(middle));
   return add(config, middle, weights.mlp_output_norm(output));
 }

@@ -182,6 +182,7 @@ void search(const Engine& engine, const GenerateOptions& options, Sequence promp
     }
     generated[sample].num_tokens = beams.best_running().num_tokens();
     generated[sample].bytes = beams.best_running().cache().bytes();
+    generated[sample].reuse = beams.best_running().reuse();
   }
 }
 

@@ -16,6 +16,7 @@
 #include "runtime/plan_source.h"
 #include "runtime/policies/policy_check.h"
 #include "runtime/policies/principal_policy.h"
+#include "runtime/reuse/prompt_reuse.h"
 #include "runtime/thread_scope.h"
 
 namespace kvc {
@@ -122,6 +123,11 @@ CacheTypes cache_types(const Checkpoint& checkpoint, const ModelConfig& config,
   return types;
 }
 
+Engine::Engine() = default;
+Engine::~Engine() = default;
+Engine::Engine(Engine&&) noexcept = default;
+Engine& Engine::operator=(Engine&&) noexcept = default;
+
 Engine Engine::load(const std::filesystem::path& directory, const EngineOptions& options) {
   const Checkpoint checkpoint = Checkpoint::open(directory);
   const ModelConfig config = read_model_config(checkpoint);
@@ -143,6 +149,14 @@ Engine Engine::load(const std::filesystem::path& directory, const EngineOptions&
   }
   if (options.memory_bytes) {
     engine.budget_.emplace(*options.memory_bytes, engine.store_options(), engine.kv_dtype_);
+  }
+  if (!options.reuse.donors.empty()) {
+    check_reuse(config, *engine.plan_);
+    engine.reuse_ = std::make_unique<PromptReuse>(
+        *engine.decoder_,
+        donor_format(checkpoint, config, types.compute, engine.store_options().dtype,
+                     options.weight_dtype),
+        options.reuse);
   }
   return engine;
 }

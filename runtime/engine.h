@@ -19,9 +19,13 @@
 #include "runtime/memory/memory_budget.h"
 #include "runtime/part_times.h"
 #include "runtime/prompt_reader.h"
+#include "runtime/reuse/reuse_options.h"
+#include "runtime/reuse/reuse_report.h"
 #include "runtime/store/kv_cache.h"
 
 namespace kvc {
+
+class PromptReuse;
 
 struct EngineOptions {
   std::string dtype;     // compute and weights: "float32", ...; empty: as stored
@@ -34,6 +38,7 @@ struct EngineOptions {
   bool time_parts = false;     // measure where the time goes
   std::string weight_dtype{};  // "int8": matrices that activations meet; empty: as dtype
   TokenPolicy policy{};        // which tokens plain layers keep
+  ReuseOptions reuse{};        // of similar prompts' caches
 };
 
 // What an engine computes in, and how its caches store.
@@ -50,21 +55,31 @@ CacheTypes cache_types(const Checkpoint& checkpoint, const ModelConfig& config,
 class Sequence {
  public:
   // Another sequence of the same tokens. They share memory as far as neither changes it.
-  Sequence fork() const { return Sequence(std::make_unique<KvCache>(*cache_)); }
+  Sequence fork() const {
+    Sequence other(std::make_unique<KvCache>(*cache_));
+    other.reuse_ = reuse_;
+    return other;
+  }
 
   std::int64_t num_tokens() const { return cache_->num_tokens(); }
   const KvCache& cache() const { return *cache_; }
+  // Of its first prompt, where the engine reuses prompts.
+  const std::optional<ReuseReport>& reuse() const { return reuse_; }
 
  private:
   friend class Engine;
   explicit Sequence(std::unique_ptr<KvCache> cache) : cache_(std::move(cache)) {}
   std::unique_ptr<KvCache> cache_;
+  std::optional<ReuseReport> reuse_;
 };
 
 class Engine {
  public:
   // A plain, folded or factored HuggingFace directory.
   static Engine load(const std::filesystem::path& directory, const EngineOptions& options);
+  ~Engine();
+  Engine(Engine&&) noexcept;
+  Engine& operator=(Engine&&) noexcept;
 
   const ModelConfig& config() const { return decoder_->config(); }
   const KvPlan& plan() const { return *plan_; }
@@ -85,7 +100,8 @@ class Engine {
   // it. ids[i] are the new tokens of sequences[i], at least one. Logits float32: per sequence
   // [rows, vocab_size]. `stopped` is asked between pieces of prefill_chunk tokens and between layers;
   // where it says so the call throws Interrupted. Whatever it throws, a call that began to read leaves
-  // the sequences empty.
+  // the sequences empty. With EngineOptions::reuse and kLast, an empty sequence's prompt is read with the
+  // cache of a similar one where there is one.
   std::vector<at::Tensor> prefill(const std::vector<Sequence*>& sequences, const Ids& ids,
                                   Rows rows, const Stopped& stopped = {}) const;
   // Tokens as generation produces them: attention reads the compressed cache, and a block is
@@ -97,7 +113,7 @@ class Engine {
 
  private:
   struct PendingIds;
-  Engine() = default;
+  Engine();
   static std::vector<std::int64_t> lengths_of(const Ids& ids);
   void check_call(const std::vector<Sequence*>& sequences, const Ids& ids) const;
   std::int64_t layer_work(const std::vector<KvCache*>& caches,
@@ -110,6 +126,12 @@ class Engine {
   std::int64_t tokens_until_longrope(const KvCache& cache) const;
   at::Tensor read_again(KvCache& cache, const std::vector<std::int64_t>& ids, Rows rows,
                         const Stopped& stopped) const;
+  std::vector<at::Tensor> read_whole(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
+                                     const Stopped& stopped) const;
+  std::vector<at::Tensor> read_or_reuse(const std::vector<Sequence*>& sequences, const Ids& ids,
+                                        const Stopped& stopped) const;
+  std::optional<at::Tensor> reuse(Sequence& sequence, const std::vector<std::int64_t>& ids,
+                                  const Stopped& stopped) const;
   std::vector<at::Tensor> read(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
                                const Stopped& stopped) const;
   std::vector<at::Tensor> read_all(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
@@ -120,6 +142,7 @@ class Engine {
                                         const std::vector<at::Tensor>& hidden_states,
                                         const Ids& ids, Rows rows) const;
   void compress_oldest(std::int64_t count, KvCache& cache) const;
+  void compress_prompt(KvCache& cache) const;  // what has left the window
 
   std::unique_ptr<Decoder> decoder_;
   std::shared_ptr<const KvPlan> plan_;
@@ -130,6 +153,7 @@ class Engine {
   std::int64_t prefill_chunk_ = 0;
   std::unique_ptr<PartTimes> part_times_;
   std::optional<MemoryBudget> budget_;
+  std::unique_ptr<PromptReuse> reuse_;  // null: none
 };
 
 }  // namespace kvc

@@ -6,6 +6,7 @@
 
 #include "runtime/compression/compression.h"
 #include "runtime/engine.h"
+#include "runtime/reuse/prompt_reuse.h"
 #include "runtime/thread_scope.h"
 
 namespace kvc {
@@ -63,6 +64,11 @@ std::vector<at::Tensor> Engine::prompt_logits(const std::vector<PromptPiece>& pi
   return rows == Rows::kAll ? logits : decoder_->logits(at::cat(last_states)).split(1);
 }
 
+void Engine::compress_prompt(KvCache& cache) const {
+  compress_oldest(std::max<std::int64_t>(0, undecided_tokens(cache) - plan_->policy.window_tokens),
+                  cache);
+}
+
 std::vector<at::Tensor> Engine::read(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
                                      const Stopped& stopped) const {
   if (!budget_) {
@@ -87,10 +93,11 @@ std::vector<at::Tensor> Engine::read_all(const std::vector<KvCache*>& caches, co
   }
   std::vector<at::Tensor> logits = prompt_logits(pieces, hidden_states, ids, rows);
   for (std::size_t i = 0; i < caches.size(); ++i) {
+    if (reuse_ && caches[i]->num_tokens() == 0) {
+      reuse_->keep(ids[i], *caches[i]);
+    }
     caches[i]->add_tokens(ids[i]);
-    compress_oldest(
-        std::max<std::int64_t>(0, undecided_tokens(*caches[i]) - plan_->policy.window_tokens),
-        *caches[i]);
+    compress_prompt(*caches[i]);
   }
   return logits;
 } catch (...) {
@@ -112,14 +119,10 @@ at::Tensor Engine::read_again(KvCache& cache, const std::vector<std::int64_t>& i
   return logits.narrow(0, logits.size(0) - count, count);
 }
 
-std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences, const Ids& ids,
-                                        Rows rows, const Stopped& stopped) const {
-  const c10::InferenceMode guard;
-  check_call(sequences, ids);
-  std::vector<KvCache*> caches;
+std::vector<at::Tensor> Engine::read_whole(const std::vector<KvCache*>& caches, const Ids& ids,
+                                           Rows rows, const Stopped& stopped) const {
   bool outgrows = false;
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    caches.push_back(sequences[i]->cache_.get());
+  for (std::size_t i = 0; i < caches.size(); ++i) {
     outgrows = outgrows || tokens_until_longrope(*caches[i]) < length_of(ids[i]);
   }
   if (!outgrows) {
@@ -132,6 +135,20 @@ std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences,
                            : read({caches[i]}, {ids[i]}, rows, stopped).front());
   }
   return logits;
+}
+
+std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences, const Ids& ids,
+                                        Rows rows, const Stopped& stopped) const {
+  const c10::InferenceMode guard;
+  check_call(sequences, ids);
+  if (reuse_ && rows == Rows::kLast) {
+    return read_or_reuse(sequences, ids, stopped);
+  }
+  std::vector<KvCache*> caches;
+  for (Sequence* sequence : sequences) {
+    caches.push_back(sequence->cache_.get());
+  }
+  return read_whole(caches, ids, rows, stopped);
 }
 
 }  // namespace kvc

@@ -51,6 +51,7 @@ class Generation {
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
       result_.sequences[i].num_tokens = sequences_[i].num_tokens();
       result_.sequences[i].bytes = sequences_[i].cache().bytes();
+      result_.sequences[i].reuse = sequences_[i].reuse();
     }
     return std::move(result_);
   }

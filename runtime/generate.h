@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "runtime/engine.h"
@@ -31,8 +32,9 @@ struct GenerateOptions {
 struct Generated {
   std::vector<std::int64_t> tokens;
   at::Tensor prompt_logits;  // [num_prompt_tokens, vocab_size] with all_logits; of the first sample
-  std::int64_t num_tokens = 0;  // whose keys and values the cache holds at the end
-  KvBytes bytes;                // at the end
+  std::int64_t num_tokens = 0;         // whose keys and values the cache holds at the end
+  KvBytes bytes;                       // at the end
+  std::optional<ReuseReport> reuse{};  // of its prompt, where the engine reuses prompts
 };
 
 struct GenerateTiming {

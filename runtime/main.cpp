@@ -70,6 +70,10 @@ void declare_engine(CLI::App& app, kvc::RunOptions& options) {
       "Which tokens the cache keeps, NAME[:key=value,...]: full, streamingllm, h2o, zeromerge, "
       "snapkv "
       "or pyramidkv");
+  app.add_option("--donors", options.engine.reuse.donors,
+                 "Directory of earlier prompts, whose caches similar prompts start from");
+  app.add_option("--reuse", options.reuse,
+                 "With --donors: how, e.g. min-similarity=0.9,retention=all");
   app.add_option_function<std::string>(
       "--memory",
       [&options](const std::string& text) {

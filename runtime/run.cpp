@@ -50,6 +50,10 @@ void check_beams(const RunOptions& options) {
 }
 
 void check(const RunOptions& options) {
+  KVC_CHECK_USAGE(options.reuse.empty() || !options.engine.reuse.donors.empty(),
+                  "--reuse needs --donors DIR");
+  KVC_CHECK_USAGE(options.logits.empty() || options.engine.reuse.donors.empty(),
+                  "--logits are of prompts that are read as a whole; leave out --donors");
   check_tokens("--page-tokens", options.engine.page_tokens.value_or(1), 1);
   check_tokens("--max-new-tokens", options.generate.max_new_tokens, 0);
   check_tokens("--prefill-tokens", options.generate.prefill_tokens, 0);
@@ -202,6 +206,7 @@ void run(const RunOptions& given) {
     return print_ids(given);
   }
   RunOptions options = given;
+  parse_reuse(given.reuse, options.engine.reuse);
   options.generate.sampling = resolve(given.sampling, given.model);
   options.generate.stopped = is_interrupted;
   options.engine.time_parts = given.stats || given.json;

@@ -34,6 +34,7 @@ struct RunOptions {
   bool force = false;
   int threads = 0;    // 0: as many as the machine has
   bool plan = false;  // print what the KV caches will take and stop
+  std::string reuse;  // settings of engine.reuse, "key=value,..."
 };
 
 // Throws Error of ExitCode::kInterrupted after what there was has been printed.

@@ -35,6 +35,20 @@ Json segments_json(const KvBytes& bytes) {
           {"expanded", bytes.expanded}};
 }
 
+Json reuse_json(const ReuseReport& reuse) {
+  Json json;
+  json["donor"] = reuse.donor.empty() ? Json() : Json(reuse.donor);
+  json["whole"] = reuse.whole.empty() ? Json() : Json(reuse.whole);
+  json["similarity"] = reuse.similarity;
+  json["hot_ratio"] = reuse.hot_ratio;
+  json["seconds"] = reuse.seconds;
+  json["donor_tokens"] = reuse.donor_tokens;
+  json["donor_bytes"] = reuse.donor_bytes;
+  json["recomputed"] = reuse.recomputed;
+  json["retained"] = reuse.retained;
+  return json;
+}
+
 Json kv_json(const Engine& engine, const Generated& sequence) {
   const std::int64_t original = original_allocation(engine, sequence.num_tokens);
   Json json;
@@ -44,7 +58,26 @@ Json kv_json(const Engine& engine, const Generated& sequence) {
   json["tokens"] = sequence.num_tokens;
   json["policy"] = to_string(engine.policy());
   json["segments"] = segments_json(sequence.bytes);
+  if (sequence.reuse) {
+    json["reuse"] = reuse_json(*sequence.reuse);
+  }
   return json;
+}
+
+// One line: which donor, how much of it was computed anew and kept; or why the prompt was read as a whole.
+std::string reuse_line(const ReuseReport& reuse) {
+  if (reuse.donor.empty()) {
+    return fmt::format("reuse    none: {} (similarity {:.3f})\n", reuse.whole, reuse.similarity);
+  }
+  const auto mean = [](const std::vector<std::int64_t>& tokens) {
+    const auto sum = std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0});
+    return static_cast<double>(sum) / static_cast<double>(tokens.size());
+  };
+  return fmt::format(
+      "reuse    donor {} of {} tokens, {} bytes, similarity {:.3f}, found in {:.3f} s; tokens per "
+      "layer: {:.1f} computed, {:.1f} kept\n",
+      reuse.donor, reuse.donor_tokens, reuse.donor_bytes, reuse.similarity, reuse.seconds,
+      mean(reuse.recomputed), mean(reuse.retained));
 }
 
 Json parts_json(const PartTimes& parts) {
@@ -137,6 +170,9 @@ std::string run_statistics(const RunReport& report) {
       bytes.total(), original, ratio(bytes.total(), original), bytes.plain, bytes.merged,
       bytes.unmerged, bytes.coded, bytes.pending, bytes.kept, bytes.expanded,
       engine.pool().peak_bytes());
+  for (const Generated& sequence : report.result.sequences) {
+    text += sequence.reuse ? reuse_line(*sequence.reuse) : "";
+  }
   text += fmt::format("memory   {} bytes resident at the peak", peak_resident_bytes());
   return text;
 }

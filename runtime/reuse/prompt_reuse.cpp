@@ -1,0 +1,172 @@
+#include "runtime/reuse/prompt_reuse.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "core/error.h"
+#include "core/hash.h"
+#include "core/json.h"
+#include "model/tokenizer/tokenizer.h"
+#include "runtime/reuse/reuse_reader.h"
+#include "runtime/reuse/token_match.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::uint64_t kPlanes = 0;  // seed of hamming30's planes: a similarity is a similarity
+
+std::string tokenizer_hash(const Checkpoint& checkpoint) {
+  try {
+    return Tokenizer::hash_of(checkpoint.directory());
+  } catch (const Error&) {
+    return "none";  // ids are given as numbers
+  }
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+void check_reuse(const ModelConfig& config, const KvPlan& plan) {
+  const char* way_out = "run it without --donors";
+  KVC_CHECK(!config.mla,
+            "reuse of prompts: this model caches latents (multi-head latent attention), expected "
+            "keys and values per head; {}",
+            way_out);
+  KVC_CHECK(std::any_of(config.layers.begin(), config.layers.end(),
+                        [](const LayerSpec& layer) { return layer.rope >= 0; }),
+            "reuse of prompts: the model has no RoPE, which matching relies on; {}", way_out);
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    KVC_CHECK(!config.depends_on_length(layer),
+              "reuse of prompts: RoPE of layer {} depends on the length of the text, so that keys "
+              "of another text are of other angles; {}",
+              layer, way_out);
+    const KvSource source = plan.layers[static_cast<std::size_t>(layer)];
+    KVC_CHECK(source == KvSource::kPlain,
+              "reuse of prompts: layer {} is {}, expected plain; run the checkpoint before its "
+              "conversion, or {}",
+              layer, to_string(source), way_out);
+  }
+}
+
+DonorFormat donor_format(const Checkpoint& checkpoint, const ModelConfig& config,
+                         at::ScalarType compute, at::ScalarType dtype,
+                         const std::string& weight_dtype) {
+  const Json binding{{"checkpoint", checkpoint.hash()},
+                     {"tokenizer", tokenizer_hash(checkpoint)},
+                     {"compute", at::toString(compute)},
+                     {"keys", at::toString(dtype)},
+                     {"weights", weight_dtype}};
+  return {.binding = sha256_hex(binding.dump()),
+          .num_layers = config.num_layers,
+          .num_kv_heads = config.num_kv_heads,
+          .head_dim = config.head_dim,
+          .hidden_size = config.hidden_size,
+          .vocab_size = config.vocab_size,
+          .dtype = dtype};
+}
+
+PromptReuse::PromptReuse(const Decoder& decoder, DonorFormat format, ReuseOptions options)
+    : decoder_(decoder),
+      format_(std::move(format)),
+      options_(std::move(options)),
+      store_(options_.donors, format_, options_.store_bytes) {}
+
+PromptReuse::~PromptReuse() { wait(); }
+
+void PromptReuse::wait() {
+  if (writing_.valid()) {
+    writing_.get();
+  }
+}
+
+bool PromptReuse::is_long_enough(const std::vector<std::int64_t>& ids) const {
+  return static_cast<std::int64_t>(ids.size()) >= options_.min_tokens;
+}
+
+at::Tensor PromptReuse::embeddings_of(const std::vector<std::int64_t>& ids) const {
+  return embed(decoder_.config(), decoder_.weights(), at::tensor(ids, at::kLong), decoder_.dtype())
+      .to(at::kFloat);
+}
+
+// Those that were matched, the most similar first.
+std::vector<PromptReuse::Matched> PromptReuse::match(const std::vector<std::int64_t>& ids) {
+  const at::Tensor embeddings = embeddings_of(ids);
+  const at::Tensor target = turned_embeddings(embeddings);
+  std::vector<Matched> matched;
+  for (const DonorStore::Candidate& candidate :
+       store_.nearest(embeddings.mean(0), options_.candidates)) {
+    const at::Tensor donor = turned_embeddings(embeddings_of(candidate.head->ids));
+    const TokenMatch tokens = match_tokens(target, donor);
+    matched.push_back({candidate.name,
+                       prompt_similarity(options_.similarity, tokens, target, donor, kPlanes),
+                       tokens.index});
+  }
+  std::stable_sort(matched.begin(), matched.end(),
+                   [](const Matched& a, const Matched& b) { return a.similarity > b.similarity; });
+  return matched;
+}
+
+PromptReuse::Found PromptReuse::find(const std::vector<std::int64_t>& ids) {
+  Found found;
+  if (!is_long_enough(ids)) {
+    found.report.whole = "too short";
+    return found;
+  }
+  wait();
+  const auto start = std::chrono::steady_clock::now();
+  found.report.whole = "no donor";
+  for (const Matched& matched : match(ids)) {
+    found.report.similarity = std::max(found.report.similarity, matched.similarity);
+    if (matched.similarity < options_.min_similarity) {
+      found.report.whole = "no donor is similar enough";
+      break;
+    }
+    if (found.donor = store_.open(matched.name); found.donor) {
+      const DonorPrompt& prompt = found.donor->prompt();
+      found.match = matched.index;
+      found.report.whole.clear();
+      found.report.donor = matched.name;
+      found.report.similarity = matched.similarity;
+      found.report.donor_tokens = prompt.num_tokens();
+      found.report.donor_bytes = kv_bytes(prompt) + 4 * prompt.num_tokens();
+      break;
+    }
+    found.report.whole = "the donor is damaged or gone";
+  }
+  found.report.seconds = seconds_since(start);
+  return found;
+}
+
+at::Tensor PromptReuse::read(const std::vector<std::int64_t>& ids, Found& found, KvCache& cache,
+                             const Stopped& stopped) const {
+  return read_reusing(decoder_, {ids, found.donor->prompt(), found.match}, options_, cache,
+                      found.report, stopped);
+}
+
+void PromptReuse::keep(const std::vector<std::int64_t>& ids, const KvCache& cache) {
+  if (!options_.store || !is_long_enough(ids)) {
+    return;
+  }
+  wait();
+  auto prompt = std::make_shared<DonorPrompt>();
+  prompt->ids = ids;
+  prompt->mean_embedding = embeddings_of(ids).mean(0);
+  for (int layer = 0; layer < format_.num_layers; ++layer) {
+    const KeyValueStore& rows = cache.plain_layer(layer);
+    prompt->key.push_back(rows.key.rows(format_.dtype));
+    prompt->value.push_back(rows.value.rows(format_.dtype));
+  }
+  writing_ = std::async(std::launch::async, [this, prompt] {
+    const c10::InferenceMode guard;
+    store_.store(*prompt);
+  });
+}
+
+}  // namespace kvc

@@ -1,0 +1,171 @@
+#include "runtime/reuse/reuse_reader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "runtime/reuse/recompute_plan.h"
+#include "runtime/reuse/row_attention.h"
+
+namespace kvc {
+namespace {
+
+at::Tensor row_norms(const at::Tensor& x) { return x.to(at::kFloat).flatten(1).norm(2, {1}); }
+
+// A layer's new keys and values of the tokens that it computes, keys post-RoPE.
+struct LayerRows {
+  at::Tensor query;      // [num_rows, num_heads, head_dim]
+  at::Tensor key;        // [num_rows, num_kv_heads, head_dim]
+  at::Tensor value;      // likewise
+  at::Tensor positions;  // [num_rows]
+};
+
+// The decoder's attention while a prompt is read; layers in turn.
+class ReusingAttention : public Attention {
+ public:
+  ReusingAttention(const Decoder& decoder, const ReusedPrompt& prompt, const ReuseOptions& options,
+                   KvCache& cache, ReuseReport& report)
+      : decoder_(decoder), prompt_(prompt), options_(options), cache_(cache), report_(report) {}
+
+  at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override;
+  std::optional<at::Tensor> rows_to_go_on() const override { return next_; }
+
+ private:
+  std::int64_t num_tokens() const { return static_cast<std::int64_t>(prompt_.ids.size()); }
+  LayerRows rows_of(int layer, const AttentionInput& input, const TokenBatch& batch) const;
+  at::Tensor reused_keys(int layer) const;
+  at::Tensor attend_first(const LayerRows& rows, const at::Tensor& deviation);
+  at::Tensor attend_later(int layer, const LayerRows& rows, const at::Tensor& deviation);
+  at::Tensor received_from_last(const std::vector<ReceivedAttention>& received,
+                                const RowAttention& attention, const LayerRows& rows) const;
+  void retain(int layer, const at::Tensor& recomputed, const at::Tensor& received);
+  bool is_last(int layer) const { return layer + 1 == decoder_.config().num_layers; }
+
+  const Decoder& decoder_;
+  const ReusedPrompt& prompt_;
+  const ReuseOptions& options_;
+  KvCache& cache_;
+  ReuseReport& report_;
+  at::Tensor key_, value_;  // of all tokens, of the layer at hand
+  HotTokens hot_;
+  std::int64_t first_count_ = 0;  // |S_1|
+  at::Tensor next_;  // of the rows of the layer at hand, those that the next one computes
+};
+
+LayerRows ReusingAttention::rows_of(int layer, const AttentionInput& input,
+                                    const TokenBatch& batch) const {
+  const RopeTables& rope = decoder_.rope();
+  return {.query = rope.rotate(layer, input.query, batch.positions),
+          .key = finish_key(input.weights, rope, layer, input.key, batch.positions),
+          .value = input.value,
+          .positions = batch.positions};
+}
+
+// [num_tokens, num_kv_heads, head_dim] in the compute dtype.
+at::Tensor ReusingAttention::reused_keys(int layer) const {
+  const at::Tensor key =
+      prompt_.donor.key[static_cast<std::size_t>(layer)].index_select(0, prompt_.match);
+  if (!options_.rerotate) {
+    return key.to(decoder_.dtype());
+  }
+  const at::Tensor raw = decoder_.rope().unrotate(layer, key, prompt_.match);
+  return decoder_.rope().rotate(layer, raw.to(decoder_.dtype()),
+                                at::arange(num_tokens(), at::kLong));
+}
+
+at::Tensor ReusingAttention::attend(int layer, const AttentionInput& input,
+                                    const TokenBatch& batch) {
+  const LayerRows rows = rows_of(layer, input, batch);
+  key_ = reused_keys(layer);
+  value_ = prompt_.donor.value[static_cast<std::size_t>(layer)]
+               .index_select(0, prompt_.match)
+               .to(decoder_.dtype());
+  const at::Tensor deviation = row_norms(key_.index_select(0, rows.positions) - rows.key) +
+                               row_norms(value_.index_select(0, rows.positions) - rows.value);
+  key_.index_copy_(0, rows.positions, rows.key);
+  value_.index_copy_(0, rows.positions, rows.value);
+  report_.recomputed.push_back(rows.positions.size(0));
+  return layer == 0 ? attend_first(rows, deviation) : attend_later(layer, rows, deviation);
+}
+
+// Every token's query says which tokens are hot; only those of S_1 go on.
+at::Tensor ReusingAttention::attend_first(const LayerRows& rows, const at::Tensor& deviation) {
+  const RowAttention attention(key_, value_, attention_rule(decoder_.config(), 0));
+  const std::vector<ReceivedAttention> received = attention.received(rows.query, rows.positions);
+  hot_ = hot_tokens(sum_received(received, num_tokens()), options_.recovery);
+  report_.hot_ratio = hot_.ratio;
+  const at::Tensor first = first_recomputed(deviation, hot_, options_);
+  first_count_ = first.size(0);
+  next_ = is_last(0) ? at::full({1}, num_tokens() - 1, at::kLong) : first;
+  retain(0, first, received_from_last(received, attention, rows));
+  return attention.attend(rows.query.index_select(0, next_), next_);
+}
+
+at::Tensor ReusingAttention::attend_later(int layer, const LayerRows& rows,
+                                          const at::Tensor& deviation) {
+  const std::int64_t count =
+      is_last(layer) ? 1 : num_recomputed(layer + 1, first_count_, num_tokens(), options_);
+  next_ = next_recomputed(deviation, count);
+  const RowAttention attention(key_, value_, attention_rule(decoder_.config(), layer));
+  std::vector<ReceivedAttention> received;
+  const at::Tensor output = attention.attend(rows.query, rows.positions, &received);
+  retain(layer, rows.positions, sum_received(received, num_tokens()));
+  return output.index_select(0, next_);
+}
+
+// From the last (1 - r_dynamic) * num_tokens queries, at least one.
+at::Tensor ReusingAttention::received_from_last(const std::vector<ReceivedAttention>& received,
+                                                const RowAttention& attention,
+                                                const LayerRows& rows) const {
+  const std::int64_t hot = hot_.hot.size(0);
+  const std::int64_t first = std::min(hot, num_tokens() - 1);
+  std::vector<ReceivedAttention> last;
+  for (const ReceivedAttention& block : received) {
+    const std::int64_t end = block.first + block.count;
+    if (block.first >= first) {
+      last.push_back(block);
+    } else if (end > first) {
+      for (const ReceivedAttention& part : attention.received(
+               rows.query.slice(0, first, end), rows.positions.slice(0, first, end))) {
+        last.push_back(part);
+      }
+    }
+  }
+  return sum_received(last, num_tokens());
+}
+
+void ReusingAttention::retain(int layer, const at::Tensor& recomputed, const at::Tensor& received) {
+  const std::int64_t count =
+      num_retained(layer, decoder_.config().num_layers, num_tokens(), hot_.ratio, options_);
+  report_.retained.push_back(count);
+  if (count == num_tokens()) {
+    cache_.plain_layer(layer).append(key_, value_);
+    return;
+  }
+  const at::Tensor kept = retained_tokens(count, recomputed, hot_.hot, received);
+  cache_.plain_layer(layer).append(key_.index_select(0, kept), value_.index_select(0, kept));
+}
+
+}  // namespace
+
+at::Tensor read_reusing(const Decoder& decoder, const ReusedPrompt& prompt,
+                        const ReuseOptions& options, KvCache& cache, ReuseReport& report,
+                        const Stopped& stopped) {
+  ReusingAttention attention(decoder, prompt, options, cache, report);
+  TokenBatch batch = TokenBatch::of({prompt.ids});
+  at::Tensor hidden_states = embed(decoder.config(), decoder.weights(), batch.ids, decoder.dtype());
+  for (int layer = 0; layer < decoder.config().num_layers; ++layer) {
+    if (stopped && stopped()) {
+      throw Interrupted();
+    }
+    hidden_states =
+        run_layer(decoder.config(), decoder.layer(layer), layer, hidden_states, batch, attention);
+    const at::Tensor rows = *attention.rows_to_go_on();
+    batch = {.ids = batch.ids.index_select(0, rows),
+             .positions = batch.positions.index_select(0, rows),
+             .lengths = {rows.size(0)}};
+  }
+  return hidden_states;
+}
+
+}  // namespace kvc
