@@ -162,6 +162,10 @@ std::int64_t break_even_tokens(const KvPlan& plan, KvDtype dtype);
 // them as codes: keys and values, or of a model's own cache the latent alone.
 std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype,
                                std::int64_t page_tokens = 1);
+// Of a plain layer that holds only some tokens of a text, `rows`, as numbers: those bytes and 4 per row, its int32
+// position.
+std::int64_t retained_layer_bytes(const KvPlan& plan, std::int64_t rows, KvDtype dtype,
+                                  std::int64_t page_tokens = 1);
 // How many tokens of a coded layer are codes once `num_tokens` were read: all but the sinks, the window
 // and an incomplete block of kQuantisedTokens.
 std::int64_t coded_tokens(const KvPlan& plan, std::int64_t num_tokens);

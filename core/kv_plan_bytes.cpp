@@ -157,6 +157,13 @@ std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDt
       product(round_up(num_tokens, page_tokens), plan.own_widths->value, element));
 }
 
+std::int64_t retained_layer_bytes(const KvPlan& plan, std::int64_t rows, KvDtype dtype,
+                                  std::int64_t page_tokens) {
+  constexpr std::int64_t kPositionBytes = 4;
+  return sum(plain_layer_bytes(plan, rows, dtype, page_tokens),
+             product(round_up(rows, page_tokens), kPositionBytes));
+}
+
 std::int64_t coded_tokens(const KvPlan& plan, std::int64_t num_tokens) {
   return whole_blocks_outside_window(plan, num_tokens);
 }

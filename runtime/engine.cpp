@@ -151,12 +151,7 @@ Engine Engine::load(const std::filesystem::path& directory, const EngineOptions&
     engine.budget_.emplace(*options.memory_bytes, engine.store_options(), engine.kv_dtype_);
   }
   if (!options.reuse.donors.empty()) {
-    check_reuse(config, *engine.plan_);
-    engine.reuse_ = std::make_unique<PromptReuse>(
-        *engine.decoder_,
-        donor_format(checkpoint, config, types.compute, engine.store_options().dtype,
-                     options.weight_dtype),
-        options.reuse);
+    engine.start_reuse(checkpoint, types, options);
   }
   return engine;
 }

@@ -130,6 +130,8 @@ class Engine {
                                      const Stopped& stopped) const;
   std::vector<at::Tensor> read_or_reuse(const std::vector<Sequence*>& sequences, const Ids& ids,
                                         const Stopped& stopped) const;
+  void start_reuse(const Checkpoint& checkpoint, const CacheTypes& types,
+                   const EngineOptions& options);
   std::optional<at::Tensor> reuse(Sequence& sequence, const std::vector<std::int64_t>& ids,
                                   const Stopped& stopped) const;
   std::vector<at::Tensor> read(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,

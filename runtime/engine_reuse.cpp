@@ -1,11 +1,25 @@
 // Engine's reading of prompts with similar ones' caches.
 #include <utility>
 
+#include "core/error.h"
 #include "runtime/engine.h"
 #include "runtime/reuse/prompt_reuse.h"
 #include "runtime/thread_scope.h"
 
 namespace kvc {
+
+void Engine::start_reuse(const Checkpoint& checkpoint, const CacheTypes& types,
+                         const EngineOptions& options) {
+  check_reuse(config(), *plan_);
+  KVC_CHECK_USAGE(!is_integer(types.kv) || options.reuse.retention == Retention::kAll,
+                  "--kv-dtype {} with --donors: layers that drop tokens hold 16-bit numbers; add "
+                  "--reuse retention=all",
+                  to_string(types.kv));
+  reuse_ = std::make_unique<PromptReuse>(*decoder_,
+                                         donor_format(checkpoint, config(), types.compute,
+                                                      store_options().dtype, options.weight_dtype),
+                                         options.reuse);
+}
 
 // Logits of the last token; nullopt: the prompt is to be read as a whole.
 std::optional<at::Tensor> Engine::reuse(Sequence& sequence, const std::vector<std::int64_t>& ids,
@@ -14,6 +28,9 @@ std::optional<at::Tensor> Engine::reuse(Sequence& sequence, const std::vector<st
   std::optional<at::Tensor> logits;
   if (found.donor) {
     KvCache& cache = *sequence.cache_;
+    if (reuse_->drops_tokens()) {
+      cache.hold_positions(store_options());
+    }
     if (budget_) {
       budget_->make_room({&cache}, lengths_of({ids}), true);
     }
@@ -21,7 +38,7 @@ std::optional<at::Tensor> Engine::reuse(Sequence& sequence, const std::vector<st
     {
       const ThreadScope threads(layer_work({&cache}, lengths_of({ids})));
       const PartScope scope(part_times_.get(), Part::kModel);
-      hidden_state = reuse_->read(ids, found, cache, stopped);
+      hidden_state = reuse_->read(ids, found, cache, stopped, part_times_.get());
     }
     const PartScope scope(part_times_.get(), Part::kLogits);
     logits = decoder_->logits(hidden_state);

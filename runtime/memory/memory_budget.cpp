@@ -41,6 +41,15 @@ MemoryBudget::MemoryBudget(std::int64_t limit, StoreOptions stores, KvDtype dtyp
 
 // Bytes on top of the cache's own, at most, while `count` tokens are added.
 std::int64_t MemoryBudget::growth(const KvCache& cache, std::int64_t count, bool is_prompt) const {
+  if (cache.holds_positions()) {
+    std::int64_t bytes = 0;
+    for (int layer = 0; layer < cache.plan().num_layers(); ++layer) {
+      const std::int64_t rows = cache.plain_layer(layer).num_exact();
+      bytes += retained_layer_bytes(cache.plan(), rows + count, dtype_, page()) -
+               retained_layer_bytes(cache.plan(), rows, dtype_, page());
+    }
+    return bytes;
+  }
   CacheForecast forecast(cache.plan(), cache.num_tokens(), cache.tokens(), dtype_,
                          stores_.pool->page_tokens(), MergeSpread::kNone);
   if (!cache.policy().is_full()) {

@@ -145,9 +145,9 @@ PromptReuse::Found PromptReuse::find(const std::vector<std::int64_t>& ids) {
 }
 
 at::Tensor PromptReuse::read(const std::vector<std::int64_t>& ids, Found& found, KvCache& cache,
-                             const Stopped& stopped) const {
+                             const Stopped& stopped, PartTimes* times) const {
   return read_reusing(decoder_, {ids, found.donor->prompt(), found.match}, options_, cache,
-                      found.report, stopped);
+                      found.report, stopped, times);
 }
 
 void PromptReuse::keep(const std::vector<std::int64_t>& ids, const KvCache& cache) {

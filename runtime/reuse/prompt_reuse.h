@@ -44,9 +44,11 @@ class PromptReuse {
   };
   // The most similar donor of a prompt that opens a text.
   Found find(const std::vector<std::int64_t>& ids);
+  // Does a prompt that is read with a donor keep some of its tokens only?
+  bool drops_tokens() const { return options_.retention != Retention::kAll; }
   // Reads the prompt into the empty `cache`. Hidden state of the last token [1, hidden_size]. Throws Interrupted.
   at::Tensor read(const std::vector<std::int64_t>& ids, Found& found, KvCache& cache,
-                  const Stopped& stopped) const;
+                  const Stopped& stopped, PartTimes* times) const;
   // Stores a prompt that was read as a whole, from a cache that holds exact keys and values of all of it and
   // nothing else. Writing goes on behind the caller's back.
   void keep(const std::vector<std::int64_t>& ids, const KvCache& cache);

@@ -23,9 +23,21 @@ struct LayerRows {
 // The decoder's attention while a prompt is read; layers in turn.
 class ReusingAttention : public Attention {
  public:
-  ReusingAttention(const Decoder& decoder, const ReusedPrompt& prompt, const ReuseOptions& options,
-                   KvCache& cache, ReuseReport& report)
-      : decoder_(decoder), prompt_(prompt), options_(options), cache_(cache), report_(report) {}
+  struct Pass {
+    const Decoder& decoder;
+    const ReusedPrompt& prompt;
+    const ReuseOptions& options;
+    KvCache& cache;
+    ReuseReport& report;
+    PartTimes* times;
+  };
+  explicit ReusingAttention(const Pass& pass)
+      : decoder_(pass.decoder),
+        prompt_(pass.prompt),
+        options_(pass.options),
+        cache_(pass.cache),
+        report_(pass.report),
+        times_(pass.times) {}
 
   at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override;
   std::optional<at::Tensor> rows_to_go_on() const override { return next_; }
@@ -46,6 +58,7 @@ class ReusingAttention : public Attention {
   const ReuseOptions& options_;
   KvCache& cache_;
   ReuseReport& report_;
+  PartTimes* times_;
   at::Tensor key_, value_;  // of all tokens, of the layer at hand
   HotTokens hot_;
   std::int64_t first_count_ = 0;  // |S_1|
@@ -75,6 +88,7 @@ at::Tensor ReusingAttention::reused_keys(int layer) const {
 
 at::Tensor ReusingAttention::attend(int layer, const AttentionInput& input,
                                     const TokenBatch& batch) {
+  const PartScope scope(times_, Part::kAttention, Part::kModel);
   const LayerRows rows = rows_of(layer, input, batch);
   key_ = reused_keys(layer);
   value_ = prompt_.donor.value[static_cast<std::size_t>(layer)]
@@ -138,20 +152,16 @@ void ReusingAttention::retain(int layer, const at::Tensor& recomputed, const at:
   const std::int64_t count =
       num_retained(layer, decoder_.config().num_layers, num_tokens(), hot_.ratio, options_);
   report_.retained.push_back(count);
-  if (count == num_tokens()) {
-    cache_.plain_layer(layer).append(key_, value_);
-    return;
-  }
   const at::Tensor kept = retained_tokens(count, recomputed, hot_.hot, received);
-  cache_.plain_layer(layer).append(key_.index_select(0, kept), value_.index_select(0, kept));
+  cache_.plain_layer(layer).append(key_.index_select(0, kept), value_.index_select(0, kept), kept);
 }
 
 }  // namespace
 
 at::Tensor read_reusing(const Decoder& decoder, const ReusedPrompt& prompt,
                         const ReuseOptions& options, KvCache& cache, ReuseReport& report,
-                        const Stopped& stopped) {
-  ReusingAttention attention(decoder, prompt, options, cache, report);
+                        const Stopped& stopped, PartTimes* times) {
+  ReusingAttention attention({decoder, prompt, options, cache, report, times});
   TokenBatch batch = TokenBatch::of({prompt.ids});
   at::Tensor hidden_states = embed(decoder.config(), decoder.weights(), batch.ids, decoder.dtype());
   for (int layer = 0; layer < decoder.config().num_layers; ++layer) {

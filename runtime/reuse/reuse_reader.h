@@ -28,6 +28,6 @@ struct ReusedPrompt {
 // report what was recomputed and retained. Throws Interrupted.
 at::Tensor read_reusing(const Decoder& decoder, const ReusedPrompt& prompt,
                         const ReuseOptions& options, KvCache& cache, ReuseReport& report,
-                        const Stopped& stopped);
+                        const Stopped& stopped, PartTimes* times);
 
 }  // namespace kvc

@@ -29,12 +29,20 @@ RowStore codes(std::vector<std::int64_t> shape, KvScales scales, const StoreOpti
 
 std::int64_t KeyValueStore::bytes() const {
   return key.bytes() + value.bytes() + (key_codes ? key_codes->bytes() : 0) +
-         (value_codes ? value_codes->bytes() : 0);
+         (value_codes ? value_codes->bytes() : 0) + (positions ? positions->bytes() : 0);
 }
 
 void KeyValueStore::append(const at::Tensor& new_key, const at::Tensor& new_value) {
   key.append(new_key);
   value.append(new_value);
+}
+
+void KeyValueStore::append(const at::Tensor& new_key, const at::Tensor& new_value,
+                           const at::Tensor& new_positions) {
+  append(new_key, new_value);
+  if (positions) {
+    positions->append(new_positions);
+  }
 }
 
 void KeyValueStore::quantise(std::int64_t first, std::int64_t count, const KeyOfRows& to_store) {

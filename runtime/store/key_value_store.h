@@ -26,11 +26,16 @@ struct KeyValueStore {
   RowStore key, value;  // exact: rows [num_kv_heads, head_dim], post-RoPE, or raw (stores_raw_keys)
   // Keys before RoPE, unless its angles depend on the length of the text. Absent: rows stay exact.
   std::optional<RowStore> key_codes{}, value_codes{};
+  // Of rows that are not all tokens of a text, ascending: int32. Then there are no codes.
+  std::optional<RowStore> positions{};
 
   std::int64_t num_exact() const { return key.num_rows(); }
   std::int64_t num_codes() const { return key_codes ? key_codes->num_rows() : 0; }
   std::int64_t bytes() const;
   void append(const at::Tensor& new_key, const at::Tensor& new_value);
+  // Likewise, at `new_positions` [n] where the store holds such.
+  void append(const at::Tensor& new_key, const at::Tensor& new_value,
+              const at::Tensor& new_positions);
   // Exact rows first .. first + count - 1 become codes, keys as `to_store` makes them of some of these
   // rows, float32, the number of the first of which, from `first` on, it is told.
   using KeyOfRows = std::function<at::Tensor(const at::Tensor& key, std::int64_t offset)>;

@@ -66,6 +66,13 @@ const CodedStore& KvCache::coded(int layer) const {
   return *after;
 }
 
+void KvCache::hold_positions(const StoreOptions& options) {
+  KVC_CHECK(!options.codes, "KV cache of integers: layers hold all tokens; use a 16-bit type");
+  for (KeyValueStore& layer : plain_) {
+    layer.positions.emplace(options.pool, RowFormat{.shape = {}, .dtype = at::kInt});
+  }
+}
+
 std::vector<GroupTokens> KvCache::tokens() const {
   std::vector<GroupTokens> tokens;
   for (const LatentStore& group : groups_) {

@@ -73,6 +73,11 @@ class KvCache {
   std::vector<CodedStore>& all_coded() { return coded_; }
   const std::vector<CodedStore>& all_coded() const { return coded_; }
 
+  // From now on plain layers may hold other tokens than each other, with their positions. Of an empty cache;
+  // Error under an integer type, whose codes are of all tokens.
+  void hold_positions(const StoreOptions& options);
+  bool holds_positions() const { return !plain_.empty() && plain_.front().positions.has_value(); }
+
   std::vector<GroupTokens> tokens() const;  // [num_groups]
   KvBytes bytes() const;
   std::int64_t allocated_bytes() const { return bytes().total(); }

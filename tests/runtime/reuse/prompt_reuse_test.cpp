@@ -6,6 +6,8 @@
 
 #include <fstream>
 
+#include "runtime/attention/plain_attention.h"
+#include "runtime/attention/segment_attention.h"
 #include "runtime/reuse/recompute_plan.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
@@ -140,6 +142,103 @@ TEST_F(PromptReuseTest, BelowTheGateAPromptIsReadAsEver) {
     EXPECT_EQ(second.reuse()->donor, "");
     EXPECT_NE(second.reuse()->whole, "");
     EXPECT_TRUE(tensors_identical(extend(*reuses, second, more_), extend(*original, alone, more_)));
+  }
+}
+
+// What the caches of its layers take, which hold so many tokens each.
+std::int64_t retained_bytes(const Engine& engine, const std::vector<std::int64_t>& tokens) {
+  std::int64_t bytes = 0;
+  for (const std::int64_t rows : tokens) {
+    bytes +=
+        retained_layer_bytes(engine.plan(), rows, engine.kv_dtype(), engine.pool().page_tokens());
+  }
+  return bytes;
+}
+
+TEST_F(PromptReuseTest, LayersKeepWhatTheScheduleSays) {
+  for (const char* retention : {"decay", "constant", "growth"}) {
+    const std::string settings = fmt::format("retention={},store=off", retention);
+    const auto storing = engine();
+    Sequence first = storing->new_sequence();
+    prefill(*storing, first, donor_);
+    const auto reuses = engine(settings);
+    Sequence sequence = reuses->new_sequence();
+    prefill(*reuses, sequence, target_);
+    const ReuseReport& report = *sequence.reuse();
+    std::vector<std::int64_t> expected;
+    for (int layer = 0; layer < 4; ++layer) {
+      expected.push_back(
+          num_retained(layer, 4, 190, report.hot_ratio, reusing("", settings).reuse));
+      const KeyValueStore& store = sequence.cache().plain_layer(layer);
+      EXPECT_EQ(store.num_exact(), expected.back());
+      const at::Tensor positions = store.positions->rows(at::kInt);
+      EXPECT_EQ(positions[-1].item<int>(), 189);
+      EXPECT_TRUE((positions.diff() > 0).all().item<bool>());
+    }
+    EXPECT_EQ(report.retained, expected);
+    EXPECT_EQ(sequence.cache().allocated_bytes(), retained_bytes(*reuses, expected));
+    for (int step = 0; step < 20; ++step) {
+      extend(*reuses, sequence, {more_[0]});
+      for (std::int64_t& rows : expected) {
+        ++rows;
+      }
+      EXPECT_EQ(sequence.cache().allocated_bytes(), retained_bytes(*reuses, expected));
+      EXPECT_EQ(reuses->pool().allocated_bytes(), sequence.cache().allocated_bytes());
+    }
+  }
+}
+
+// Of a store that drops tokens all are kept: nothing changes.
+TEST_F(PromptReuseTest, AllRetainedWithPositionsIsTheOriginal) {
+  for (const std::optional<std::int64_t> window : {std::optional<std::int64_t>(), {60}}) {
+    SyntheticCheckpoint model;
+    model.model_type = "mistral";
+    model.window = window;
+    const fs::path donors = directory_ / (window ? "window" : "none");
+    const auto reuses = testing::load_plain(
+        model, reusing(donors, std::string(kComputeAll) + ",retention=constant,retain-first=1"));
+    const auto original = testing::load_plain(model);
+    Sequence first = reuses->new_sequence(), sequence = reuses->new_sequence(),
+             alone = original->new_sequence();
+    prefill(*reuses, first, donor_);
+    EXPECT_TRUE(tensors_close(prefill(*reuses, sequence, target_),
+                              prefill(*original, alone, target_), kRounding));
+    ASSERT_TRUE(sequence.cache().holds_positions());
+    for (const std::int64_t id : more_) {
+      EXPECT_TRUE(tensors_close(extend(*reuses, sequence, {id}), extend(*original, alone, {id}),
+                                kRounding));
+    }
+    const Row turn = random_ids(1, 33, model.vocab_size, 6).front();
+    EXPECT_TRUE(tensors_close(prefill(*reuses, sequence, turn), prefill(*original, alone, turn),
+                              kRounding));
+  }
+}
+
+// Attention over a store of some tokens is that over these tokens alone, at their positions.
+TEST_F(PromptReuseTest, DroppedTokensAreNotAttended) {
+  for (const std::optional<std::int64_t> window : {std::optional<std::int64_t>(), {10}}) {
+    SyntheticCheckpoint model;
+    model.model_type = "mistral";
+    model.window = window;
+    testing::write_synthetic_checkpoint(directory_ / "model", model);
+    const Decoder decoder(Checkpoint::open(directory_ / "model"), at::kFloat);
+    fs::remove_all(directory_ / "model");
+    const KvPlan plan = plain_plan(4, 2, 8);
+    const StoreOptions options{.pool = std::make_shared<KvPool>(16)};
+    KvCache cache(std::make_shared<const KvPlan>(plan), options);
+    cache.hold_positions(options);
+    const at::Tensor kept = at::tensor({0, 3, 4, 9, 15, 21, 22, 27, 28, 29}, at::kLong);
+    const at::Tensor key = testing::random_normal({10, 2, 8}, 1);
+    const at::Tensor value = testing::random_normal({10, 2, 8}, 2);
+    cache.plain_layer(1).append(key, value, kept);
+    for (const std::int64_t count : {1, 2}) {
+      const at::Tensor query = testing::random_normal({count, 4, 8}, 3);
+      const at::Tensor positions = at::arange(30 - count, 30, at::kLong);
+      const AttentionRule rule = attention_rule(decoder.config(), 1);
+      EXPECT_TRUE(tensors_close(
+          attend_plain(decoder, 1, cache.plain_layer(1), 4, query, positions),
+          attend_segments(query, positions, {segment_of(key, value, kept)}, rule), 1e-5));
+    }
   }
 }
 
