@@ -11,6 +11,10 @@ namespace kvc {
 void Engine::start_reuse(const Checkpoint& checkpoint, const CacheTypes& types,
                          const EngineOptions& options) {
   check_reuse(config(), *plan_);
+  KVC_CHECK_USAGE(policy_->is_full(),
+                  "--policy {} with --donors: prompts that are read with a donor drop tokens by "
+                  "--reuse retention; leave one of the two out",
+                  to_string(*policy_));
   KVC_CHECK_USAGE(!is_integer(types.kv) || options.reuse.retention == Retention::kAll,
                   "--kv-dtype {} with --donors: layers that drop tokens hold 16-bit numbers; add "
                   "--reuse retention=all",

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <thread>
 
+#include "core/progress.h"
 #include "runtime/reuse/checksum.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
@@ -93,6 +94,12 @@ std::vector<std::int64_t> first_ids(const fs::path& directory,
 
 using Ids = std::vector<std::int64_t>;
 
+// While alive, warnings are not printed.
+struct Quiet {
+  Quiet() { set_log_level(LogLevel::kError); }
+  ~Quiet() { set_log_level(LogLevel::kInfo); }
+};
+
 void overwrite(const fs::path& path, std::int64_t offset, char byte) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(offset);
@@ -144,6 +151,7 @@ TEST(DonorStore, ForeignEntriesAreNotUsed) {
 }
 
 TEST(DonorStore, AChangeOfAnyByteIsFound) {
+  const Quiet quiet;
   const TemporaryDirectory directory;
   DonorStore(directory.path(), small_format(), kLarge).store(prompt_of(1));
   const fs::path file = entries(directory.path()).at(0);
