@@ -8,7 +8,8 @@ text is read and stored first; then the paraphrase is read with and without the 
 warm-up. Of every length the table holds: the share of the paraphrase's tokens that the text does not have at the same
 place; similarity; times to the first token and the median of the rounds' ratios; the tokens that layers computed; bytes
 of the cache over the whole one; bytes of the donor; ROUGE-L of the two greedy continuations (words, or token ids
-with --random), which are of --new-tokens, and how many of the pairs began with the same token.
+with --random), which are of --new-tokens; its floor, that of the text's own continuation; and how many of the pairs
+began with the same token.
 """
 import argparse
 import itertools
@@ -113,6 +114,7 @@ def measure(arguments, runner, pair, settings):
         "computed": sum(report["recomputed"]) / layers / len(target) if layers else 1.0,
         "kept": last["kv"]["bytes"] / whole["kv"]["bytes"], "donor_bytes": report["donor_bytes"],
         "rouge": rouge_l(answer(arguments, last), answer(arguments, whole)),
+        "floor": rouge_l(answer(arguments, runner.run(donor, arguments.new_tokens)), answer(arguments, whole)),
         "same_first": float(last["tokens"][:1] == whole["tokens"][:1]),
     }
 
@@ -128,7 +130,7 @@ def main():
     print(f"{arguments.model.name}, {arguments.threads} threads, {arguments.pairs} pairs, {arguments.rounds} rounds, "
           f"{arguments.new_tokens} new tokens")
     print(f"{'tokens':>6} {'strength':>8} {'settings':22} {'changed':>7} {'similar':>7} {'reused':>6} {'whole s':>8} {'reuse s':>8} {'speedup':>7} "
-          f"{'computed':>8} {'kept':>6} {'donor MB':>8} {'ROUGE-L':>7} {'first':>5}")
+          f"{'computed':>8} {'kept':>6} {'donor MB':>8} {'ROUGE-L':>7} {'floor':>5} {'first':>5}")
     with tempfile.TemporaryDirectory() as directory:
         runner = Runner(arguments, Path(directory))
         for num_tokens in arguments.tokens:
@@ -138,7 +140,7 @@ def main():
                 results.append({"tokens": num_tokens, "strength": strength, "settings": settings, **row})
                 print(f"{num_tokens:6} {strength:8} {settings:22} {row['changed']:7.2f} {row['similarity']:7.3f} {row['reused']:6.2f} "
                       f"{row['whole_seconds']:8.3f} {row['reuse_seconds']:8.3f} {row['speedup']:7.2f} {row['computed']:8.3f} "
-                      f"{row['kept']:6.3f} {row['donor_bytes'] / 1e6:8.2f} {row['rouge']:7.3f} {row['same_first']:5.2f}",
+                      f"{row['kept']:6.3f} {row['donor_bytes'] / 1e6:8.2f} {row['rouge']:7.3f} {row['floor']:5.3f} {row['same_first']:5.2f}",
                       flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
