@@ -218,17 +218,7 @@ TEST_F(PrincipalConversion, LosesLessWithEveryDirection) {
   for (const std::int64_t rank : {2, 8, 12, 16}) {
     ConvertSettings settings = settings_of("xkv-static");
     settings.key_rank = settings.value_rank = rank;
-    resolve(settings);
-    convert({.checkpoint = directory_ / "model",
-             .tokens = directory_ / "tokens.h5",
-             .calibration = {},
-             .fisher = {},
-             .covariance = directory_ / "covariance.h5",
-             .metric = directory_ / "metric.h5",
-             .out = directory_ / "out",
-             .force = true},
-            settings);
-    const GroupReport report = read_conversion(directory_ / "out").report[0];
+    const GroupReport report = convert_with(settings).report[0];
     EXPECT_LT(report.key_error, before);
     before = report.key_error;
   }
