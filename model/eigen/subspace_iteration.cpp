@@ -23,13 +23,17 @@ at::Tensor signs(std::int64_t n, std::int64_t count) {
   return block;
 }
 
-at::Tensor first_block(std::int64_t n, std::int64_t width, const at::Tensor& start) {
-  at::Tensor block = signs(n, width);
-  if (start.defined()) {
-    const std::int64_t given = std::min(width, start.size(0));
-    block.narrow(1, 0, given).copy_(start.narrow(0, 0, given).t());
+at::Tensor orthonormal(const at::Tensor& columns) { return std::get<0>(at::linalg_qr(columns)); }
+
+// [n, width] orthonormal: `start`, filled up; without one, an image of random directions.
+at::Tensor first_block(const at::Tensor& matrix, std::int64_t width, const at::Tensor& start) {
+  at::Tensor block = signs(matrix.size(0), width);
+  if (!start.defined()) {
+    return orthonormal(at::mm(matrix, block));
   }
-  return std::get<0>(at::linalg_qr(block));
+  const std::int64_t given = std::min(width, start.size(0));
+  block.narrow(1, 0, given).copy_(start.narrow(0, 0, given).t());
+  return orthonormal(block);
 }
 
 // A round's Ritz pairs of the block Q with Z = G Q.
@@ -43,11 +47,15 @@ Ritz ritz_pairs(const at::Tensor& q, const at::Tensor& z) {
   return {eigen.values, eigen.vectors.t()};
 }
 
-bool is_found(const Ritz& ritz, const at::Tensor& z, std::int64_t rank, double trace,
-              double excess) {
+at::Tensor column_squares(const at::Tensor& m) {
   constexpr std::int64_t kRows[] = {0};
-  const at::Tensor products = at::mm(z, ritz.rotation.narrow(1, 0, rank));
-  const at::Tensor squares = products.square().sum(at::IntArrayRef(kRows));
+  return m.square().sum(at::IntArrayRef(kRows));
+}
+
+// Of the Ritz vectors `vectors` [n, width] with `products` = G vectors, the first `rank` wanted.
+bool is_found(const Ritz& ritz, const at::Tensor& products, std::int64_t rank, double trace,
+              double excess) {
+  const at::Tensor squares = column_squares(products.narrow(1, 0, rank));
   const double* theta = ritz.values.const_data_ptr<double>();
   const double* square = squares.const_data_ptr<double>();
   const double last = theta[ritz.values.size(0) - 1];
@@ -59,6 +67,21 @@ bool is_found(const Ritz& ritz, const at::Tensor& z, std::int64_t rank, double t
     captured += theta[i];
   }
   return missed <= std::max(excess * std::max(0.0, trace - captured), kRounding * trace);
+}
+
+// T(G) vectors, orthonormal, with the Chebyshev polynomial of [0, bound]: it grows fastest of all beyond
+// the eigenvalues that are not wanted. `products` = G vectors.
+at::Tensor filtered(const at::Tensor& matrix, const at::Tensor& vectors, const at::Tensor& products,
+                    double bound, int degree) {
+  const double half = bound / 2;
+  at::Tensor before = vectors, now = (products - half * vectors) / half;
+  for (int step = 1; step < degree; ++step) {
+    at::Tensor next = at::addmm(now, matrix, now, -half, 1).mul_(2 / half).sub_(before);
+    before = now;
+    now = next;
+  }
+  now.div_(column_squares(now).sqrt_().clamp_min_(1e-300));
+  return orthonormal(now);
 }
 
 }  // namespace
@@ -77,15 +100,23 @@ LeadingSubspace leading_subspace(const at::Tensor& matrix, std::int64_t rank,
     const SymmetricEigen eigen = symmetric_eigen(matrix.clone(), rank);
     return {eigen.values.narrow(0, 0, rank), eigen.vectors, 0};
   }
-  at::Tensor q = first_block(n, width, start);
-  for (int round = 1;; ++round) {
+  at::Tensor q = first_block(matrix, width, start);
+  int products = start.defined() ? 0 : 1;
+  while (true) {
     const at::Tensor z = at::mm(matrix, q);
+    ++products;
     const Ritz ritz = ritz_pairs(q, z);
-    if (round == options.most_rounds || is_found(ritz, z, rank, trace, options.excess)) {
-      return {ritz.values.narrow(0, 0, rank),
-              at::mm(q, ritz.rotation.narrow(1, 0, rank)).t().contiguous(), round};
+    const at::Tensor vectors = at::mm(q, ritz.rotation);
+    const at::Tensor images = at::mm(z, ritz.rotation);
+    if (products >= options.most_products || is_found(ritz, images, rank, trace, options.excess)) {
+      return {ritz.values.narrow(0, 0, rank), vectors.narrow(1, 0, rank).t().contiguous(),
+              products};
     }
-    q = std::get<0>(at::linalg_qr(z));
+    const double bound = ritz.values[width - 1].item<double>();
+    const bool exhausted =
+        bound <= kRounding * trace;  // nothing below: a power step finds the rest
+    q = exhausted ? orthonormal(images) : filtered(matrix, vectors, images, bound, options.degree);
+    products += exhausted ? 0 : options.degree - 1;
   }
 }
 

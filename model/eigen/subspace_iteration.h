@@ -1,4 +1,4 @@
-// Leading eigenpairs of a positive semidefinite matrix by block iteration with Rayleigh-Ritz: a fraction of
+// Leading eigenpairs of a positive semidefinite matrix by Chebyshev-filtered block iteration with Rayleigh-Ritz: a fraction of
 // a full decomposition's work where few are wanted.
 #pragma once
 
@@ -10,7 +10,8 @@ namespace kvc {
 
 struct SubspaceOptions {
   std::int64_t oversampling = 32;  // directions carried beyond those that are wanted
-  int most_rounds = 40;
+  int degree = 4;                  // of the polynomial between two Rayleigh-Ritz steps
+  int most_products = 60;          // with the matrix
   // Stops when the squared error of projecting on the subspace is, by the residuals, at most so far above
   // the least, relative to it.
   double excess = 1e-3;
@@ -19,7 +20,7 @@ struct SubspaceOptions {
 struct LeadingSubspace {
   at::Tensor values;   // [rank] float64, descending
   at::Tensor vectors;  // [rank, n] float64, orthonormal rows
-  int rounds = 0;      // products with the matrix; 0: all eigenpairs were computed
+  int products = 0;    // with the matrix; 0: all eigenpairs were computed
 };
 
 // `matrix` [n, n] float64, symmetric, both triangles. 1 <= rank <= n. `start` [k, n]: directions to begin

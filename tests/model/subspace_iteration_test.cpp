@@ -31,7 +31,7 @@ TEST(LeadingSubspace, LosesLittleMoreThanTheBest) {
   const at::Tensor gram = decaying_gram(300, 0.02);
   for (const std::int64_t rank : {1, 16, 60}) {
     const LeadingSubspace found = leading_subspace(gram, rank);
-    EXPECT_GT(found.rounds, 0);
+    EXPECT_GT(found.products, 0);
     const double least = lost(gram, symmetric_eigen(gram.clone(), rank).vectors);
     EXPECT_LE(lost(gram, found.vectors), least * (1 + 1e-3)) << rank;
     EXPECT_GE(lost(gram, found.vectors), least * (1 - 1e-9)) << rank;
@@ -44,7 +44,7 @@ TEST(LeadingSubspace, BeginsWhereItIsTold) {
   const at::Tensor gram = decaying_gram(300, 0.02);
   const LeadingSubspace cold = leading_subspace(gram, 40);
   const LeadingSubspace warm = leading_subspace(gram, 40, cold.vectors);
-  EXPECT_LE(warm.rounds, cold.rounds);
+  EXPECT_LE(warm.products, cold.products);
   EXPECT_LE(lost(gram, warm.vectors), lost(gram, cold.vectors) * (1 + 1e-3));
 }
 
