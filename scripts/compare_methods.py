@@ -5,8 +5,8 @@ compare_methods.py CHECKPOINT --bin build/cpu/bin [--kept-ratio 0.5 0.25] [--met
 
 Every 64 tokens of a row are scored through the cache of all tokens before them, which were prefilled exactly and then
 compressed. The first 4 tokens stay exact, no window does. Models compute in float32 and caches store 16-bit numbers (or
-what a method names); kept_ratio counts every byte against the original's cache of 16-bit numbers. Statistics are computed
-once and shared. Writes comparison.json, comparison.md and comparison.svg; what is there already is not measured again.
+what a method names); kept_ratio counts every byte against the original's cache of 16-bit numbers, those of a float32
+checkpoint too. Statistics are computed once and shared. Writes comparison.json, comparison.md and comparison.svg; what is there already is not measured again.
 """
 
 import argparse
@@ -56,6 +56,23 @@ METHODS = {
 }
 COLOURS = ("#c0392b", "#e67e22", "#f1c40f", "#d35400", "#2980b9", "#8e44ad", "#27ae60", "#16a085", "#7f8c8d", "#2c3e50",
            "#e84393", "#6c5ce7", "#00b894", "#636e72", "#b2bec3", "#fd79a8", "#55efc4", "#0984e3", "#a29bfe", "#fdcb6e")
+
+
+def with_16_bit_cache(checkpoint, directory):
+    """The checkpoint, or one of the same weights whose cache is planned in 16-bit numbers where its own would be wider."""
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    name = "torch_dtype" if "torch_dtype" in config else "dtype"
+    if config.get(name) != "float32":
+        return checkpoint
+    directory.mkdir(parents=True, exist_ok=True)
+    for file in checkpoint.iterdir():
+        link = directory / file.name
+        link.unlink(missing_ok=True)
+        if file.name == "config.json":
+            link.write_text(json.dumps({**config, name: "float16"}, indent=2) + "\n", encoding="utf-8")
+        else:
+            link.symlink_to(file.resolve())
+    return directory
 
 
 def run(command):
@@ -152,7 +169,8 @@ def panel(results, key, title, top, bottom):
     log = key == "kld"
     low, high = (10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(max(values)))) if log else (
         min(values) - 0.01, max(values) + 0.01)
-    x = Axis(min(v for line in lines.values() for v, _ in line) * 0.9, 0.6, 70, 560)
+    ratios = [ratio for line in lines.values() for ratio, _ in line]
+    x = Axis(min(ratios) * 0.9, max(*ratios, 0.55) * 1.1, 70, 560)
     y = Axis(low, high, bottom, top) if log else Axis(10 ** low, 10 ** high, bottom, top)
     height = y.at if log else lambda value: y.at(10 ** value)
     parts = [f'<text x="70" y="{top - 10}" font-weight="bold">{title}</text>',
@@ -186,8 +204,7 @@ def plot(results, subject):
 
 
 def write(options, results):
-    subject = options.checkpoint.resolve().name
-    options.out.mkdir(parents=True, exist_ok=True)
+    subject = options.subject
     (options.out / "comparison.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     tables = "\n".join(tables_of(options, results))
     (options.out / "comparison.md").write_text(f"## {subject}\n\n{tables}", encoding="utf-8")
@@ -207,10 +224,12 @@ def main():
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--recall", type=int, default=10, help="lists of facts asked back (0: none; a model whose context is under 542 tokens has no room for them)")
     options = parser.parse_args()
-    options.out = options.out or pathlib.Path(f"{options.checkpoint.resolve().name}-comparison")
+    options.subject = options.checkpoint.resolve().name
+    options.out = options.out or pathlib.Path(f"{options.subject}-comparison")
     known = options.out / "comparison.json"
     results = json.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
     options.out.mkdir(parents=True, exist_ok=True)
+    options.checkpoint = with_16_bit_cache(options.checkpoint, options.out / "checkpoint")
     for name in options.methods:
         method = METHODS[name]
         by_ratio = results.setdefault(name, {})
@@ -219,8 +238,8 @@ def main():
                 by_ratio[f"{kept_ratio:g}"] = measure(options, options.out, method, kept_ratio)
                 write(options, results)
     print("\n".join(tables_of(options, results)), flush=True)
-    shutil.rmtree(options.out / "work", ignore_errors=True)
-    shutil.rmtree(options.out / "converted", ignore_errors=True)
+    for temporary in ("work", "converted", "checkpoint"):
+        shutil.rmtree(options.out / temporary, ignore_errors=True)
     write(options, results)
 
 
