@@ -195,12 +195,16 @@ def panel(results, key, title, top, bottom):
 def plot(results, subject):
     legend = [f'<rect x="590" y="{50 + 18 * i}" width="12" height="12" fill="{COLOURS[i % len(COLOURS)]}"/>'
               f'<text x="608" y="{61 + 18 * i}">{name}</text>' for i, name in enumerate(results)]
-    parts = [f'<text x="70" y="22" font-size="15">{subject}: quality against KV bytes kept</text>', *legend,
-             *panel(results, "kld", "KL divergence (nats)", 60, 330),
-             *panel(results, "perplexity_ratio", "perplexity ratio", 400, 570),
-             *panel(results, "recall", "recall accuracy", 640, 810)]
-    return ('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 850" font-family="sans-serif" font-size="12">'
-            '<rect width="860" height="850" fill="white"/>' + "\n".join(parts) + "</svg>\n")
+    panels = [("kld", "KL divergence (nats)", 270), ("perplexity_ratio", "perplexity ratio", 170),
+              ("recall", "recall accuracy", 170)]
+    parts, top = [f'<text x="70" y="22" font-size="15">{subject}: quality against KV bytes kept</text>', *legend], 60
+    for key, title, height in panels:
+        drawn = panel(results, key, title, top, top + height)
+        parts += drawn
+        top += height + 70 if drawn else 0
+    bottom = max(top - 20, 70 + 18 * len(results))
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 {bottom}" font-family="sans-serif" font-size="12">'
+            f'<rect width="860" height="{bottom}" fill="white"/>' + "\n".join(parts) + "</svg>\n")
 
 
 def write(options, results):
