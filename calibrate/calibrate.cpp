@@ -9,6 +9,7 @@
 #include "core/progress.h"
 #include "model/layer_stream.h"
 #include "model/spill_file.h"
+#include "model/statistics_provenance.h"
 
 namespace kvc {
 namespace {
@@ -71,12 +72,7 @@ void write_layers(LayerStream& stream, const ModelConfig& config, at::Device dev
 
 Provenance calibration_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,
                                   const ComputePlace& place) {
-  Provenance provenance;
-  provenance.kind = "calibration";
-  provenance.checkpoint_hash = checkpoint.hash();
-  provenance.tokens_hash = tokens.hash();
-  provenance.options = {{"compute_dtype", compute_dtype_name(place)}};
-  return provenance;
+  return statistics_provenance("calibration", checkpoint, tokens, place);
 }
 
 void calibrate(const Checkpoint& checkpoint, const TokenSet& tokens,

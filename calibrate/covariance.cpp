@@ -10,6 +10,7 @@
 #include "core/output.h"
 #include "core/progress.h"
 #include "model/layer_stream.h"
+#include "model/statistics_provenance.h"
 
 namespace kvc {
 namespace {
@@ -106,15 +107,10 @@ class CovarianceRun {
 
 Provenance covariance_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,
                                  const CovarianceOptions& options, const ComputePlace& place) {
-  Provenance provenance;
-  provenance.kind = "covariance";
-  provenance.checkpoint_hash = checkpoint.hash();
-  provenance.tokens_hash = tokens.hash();
-  provenance.options = {{"compute_dtype", compute_dtype_name(place)},
-                        {"joint_layers", options.joint.layers_per_group},
-                        {"sink_tokens", options.joint.sink_tokens},
-                        {"attention", options.attention}};
-  return provenance;
+  return statistics_provenance("covariance", checkpoint, tokens, place,
+                               {{"joint_layers", options.joint.layers_per_group},
+                                {"sink_tokens", options.joint.sink_tokens},
+                                {"attention", options.attention}});
 }
 
 void covariance(const Checkpoint& checkpoint, const TokenSet& tokens,

@@ -7,6 +7,7 @@
 #include "fisher/boundary_file.h"
 #include "fisher/fisher_file.h"
 #include "model/layer_stream.h"
+#include "model/statistics_provenance.h"
 
 namespace kvc {
 namespace {
@@ -107,12 +108,7 @@ class FisherRun {
 
 Provenance fisher_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,
                              const ComputePlace& place) {
-  Provenance provenance;
-  provenance.kind = "fisher";
-  provenance.checkpoint_hash = checkpoint.hash();
-  provenance.tokens_hash = tokens.hash();
-  provenance.options["compute_dtype"] = compute_dtype_name(place);
-  return provenance;
+  return statistics_provenance("fisher", checkpoint, tokens, place);
 }
 
 void fisher(const Checkpoint& checkpoint, const TokenSet& tokens, const std::filesystem::path& out,

@@ -11,6 +11,7 @@
 #include "fisher/cache_gradient.h"
 #include "fisher/metric_file.h"
 #include "model/layer_stream.h"
+#include "model/statistics_provenance.h"
 
 namespace kvc {
 namespace {
@@ -183,15 +184,10 @@ class MetricRun {
 
 Provenance metric_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,
                              const MetricOptions& options, const ComputePlace& place) {
-  Provenance provenance;
-  provenance.kind = "metric";
-  provenance.checkpoint_hash = checkpoint.hash();
-  provenance.tokens_hash = tokens.hash();
-  provenance.options = {{"compute_dtype", compute_dtype_name(place)},
-                        {"joint_layers", options.joint.layers_per_group},
-                        {"sink_tokens", options.joint.sink_tokens},
-                        {"seed", options.seed}};
-  return provenance;
+  return statistics_provenance("metric", checkpoint, tokens, place,
+                               {{"joint_layers", options.joint.layers_per_group},
+                                {"sink_tokens", options.joint.sink_tokens},
+                                {"seed", options.seed}});
 }
 
 void metric(const Checkpoint& checkpoint, const TokenSet& tokens, const MetricOptions& options,

@@ -12,8 +12,8 @@
 #include "core/statistics_file.h"
 #include "model/decoder.h"
 #include "model/token_input.h"
+#include "tests/testing/statistics.h"
 #include "tests/testing/synthetic_checkpoint.h"
-#include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -23,20 +23,13 @@ namespace {
 using ::testing::HasSubstr;
 using testing::random_ids;
 using testing::SyntheticCheckpoint;
-using testing::TemporaryDirectory;
 using testing::tensors_close;
+using testing::token_set;
 
 std::string bytes_of(const std::filesystem::path& path) {
   std::ostringstream text;
   text << std::ifstream(path, std::ios::binary).rdbuf();
   return text.str();
-}
-
-TokenSet token_set(const std::vector<std::vector<std::int64_t>>& sequences) {
-  TokenSet tokens;
-  tokens.sequences = sequences;
-  tokens.tokenizer_hash = "none";
-  return tokens;
 }
 
 at::Tensor read(const Hdf5Reader& file, const std::string& path) {
@@ -61,20 +54,11 @@ class RecordingAttention : public Attention {
   FullAttention attention_;
 };
 
-class CalibrateTest : public ::testing::TestWithParam<const char*> {
+class CalibrateTest : public testing::StatisticsTest {
  protected:
-  CalibrateTest() {
-    SyntheticCheckpoint synthetic;
-    synthetic.model_type = GetParam();
-    write_synthetic_checkpoint(directory_ / "model", synthetic);
-    checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(directory_ / "model"));
-  }
   void run(const std::vector<std::vector<std::int64_t>>& sequences, const std::string& name) {
-    calibrate(*checkpoint_, token_set(sequences), directory_ / name, false);
+    calibrate(checkpoint_, token_set(sequences), directory_ / name, false);
   }
-
-  TemporaryDirectory directory_;
-  std::unique_ptr<Checkpoint> checkpoint_;
 };
 
 // As on a GPU: activations of 8 bits, sums that lose nothing more.
@@ -82,8 +66,8 @@ TEST_P(CalibrateTest, SumsOfBFloat16ActivationsAreCloseAndRepeatable) {
   const std::vector<std::vector<std::int64_t>> sequences = random_ids(4, 40, 96, 3);
   const ComputePlace place{at::kCPU, at::kBFloat16};
   run(sequences, "wide.h5");
-  calibrate(*checkpoint_, token_set(sequences), directory_ / "narrow.h5", false, place);
-  calibrate(*checkpoint_, token_set(sequences), directory_ / "again.h5", false, place);
+  calibrate(checkpoint_, token_set(sequences), directory_ / "narrow.h5", false, place);
+  calibrate(checkpoint_, token_set(sequences), directory_ / "again.h5", false, place);
   EXPECT_EQ(bytes_of(directory_ / "narrow.h5"), bytes_of(directory_ / "again.h5"));
   const Hdf5Reader wide(directory_ / "wide.h5"), narrow(directory_ / "narrow.h5");
   for (const char* name :
@@ -94,16 +78,16 @@ TEST_P(CalibrateTest, SumsOfBFloat16ActivationsAreCloseAndRepeatable) {
     EXPECT_GT(error, 0) << name;  // it was bfloat16
   }
   EXPECT_FALSE(artifact_matches(directory_ / "narrow.h5",
-                                calibration_provenance(*checkpoint_, token_set(sequences))));
+                                calibration_provenance(checkpoint_, token_set(sequences))));
   EXPECT_TRUE(artifact_matches(directory_ / "narrow.h5",
-                               calibration_provenance(*checkpoint_, token_set(sequences), place)));
+                               calibration_provenance(checkpoint_, token_set(sequences), place)));
 }
 
 TEST_P(CalibrateTest, EqualsADirectComputation) {
   const std::vector<std::vector<std::int64_t>> sequences = {random_ids(1, 11, 96, 1).front(),
                                                             random_ids(1, 5, 96, 2).front()};
   run(sequences, "c.h5");
-  const Decoder decoder(*checkpoint_, at::kFloat);
+  const Decoder decoder(checkpoint_, at::kFloat);
   RecordingAttention seen(decoder);
   decoder.forward(TokenBatch::of(sequences), seen);
   const Hdf5Reader file(directory_ / "c.h5");
@@ -168,8 +152,8 @@ TEST_P(CalibrateFileTest, EqualRunsGiveEqualBytes) {
 TEST_P(CalibrateFileTest, StagesReadTheGramOfTheirCheckpointOnly) {
   const TokenSet tokens = token_set(random_ids(2, 9, 96, 4));
   run(tokens.sequences, "a.h5");
-  EXPECT_TRUE(artifact_matches(directory_ / "a.h5", calibration_provenance(*checkpoint_, tokens)));
-  const GramSum gram = read_gram(directory_ / "a.h5", checkpoint_->hash(), 2, 32);
+  EXPECT_TRUE(artifact_matches(directory_ / "a.h5", calibration_provenance(checkpoint_, tokens)));
+  const GramSum gram = read_gram(directory_ / "a.h5", checkpoint_.hash(), 2, 32);
   EXPECT_EQ(gram.num_tokens, 18);
   EXPECT_EQ(gram.gram.size(), 32u * 32u);
   EXPECT_THROW(read_gram(directory_ / "a.h5", "another", 2, 32), Error);

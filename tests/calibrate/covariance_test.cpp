@@ -11,8 +11,6 @@
 #include "core/statistics_file.h"
 #include "model/decoder.h"
 #include "tests/testing/statistics.h"
-#include "tests/testing/synthetic_checkpoint.h"
-#include "tests/testing/temporary_directory.h"
 #include "tests/testing/test_tensors.h"
 
 namespace kvc {
@@ -22,7 +20,6 @@ using testing::equal_to;
 using ::testing::HasSubstr;
 using testing::random_ids;
 using testing::read_dataset;
-using testing::SyntheticCheckpoint;
 using testing::token_set;
 using Sequences = std::vector<std::vector<std::int64_t>>;
 
@@ -50,28 +47,19 @@ class KeptInputs : public Attention {
   FullAttention full_;
 };
 
-class CovarianceTest : public ::testing::TestWithParam<const char*> {
+class CovarianceTest : public testing::StatisticsTest {
  protected:
-  CovarianceTest() {
-    SyntheticCheckpoint synthetic;
-    synthetic.model_type = GetParam();
-    write_synthetic_checkpoint(directory_ / "model", synthetic);
-    checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(directory_ / "model"));
-  }
   std::filesystem::path run(const Sequences& sequences, const std::string& name,
                             int layers_per_group = 1, bool attention = false) {
-    covariance(*checkpoint_, token_set(sequences), {{layers_per_group, kSinks}, attention},
+    covariance(checkpoint_, token_set(sequences), {{layers_per_group, kSinks}, attention},
                directory_ / name, false);
     return directory_ / name;
   }
-
-  testing::TemporaryDirectory directory_;
-  std::unique_ptr<Checkpoint> checkpoint_;
 };
 
 TEST_P(CovarianceTest, EqualsADirectComputation) {
   const Sequences sequences = {random_ids(1, 11, 96, 1).front(), random_ids(1, 2, 96, 2).front()};
-  const Decoder decoder(*checkpoint_, at::kFloat);
+  const Decoder decoder(checkpoint_, at::kFloat);
   KeptInputs seen(decoder);
   decoder.forward(TokenBatch::of({sequences.front()}), seen);
   const auto file = run(sequences, "c.h5", 3);
@@ -104,7 +92,7 @@ TEST_P(CovarianceTest, RunsAddUpInAnyOrder) {
 TEST_P(CovarianceTest, AttentionMetricPredictsHowOutputsMove) {
   const Sequences sequences = {random_ids(1, 24, 96, 1).front()};
   const auto file = run(sequences, "c.h5", 1, true);
-  const Decoder decoder(*checkpoint_, at::kFloat);
+  const Decoder decoder(checkpoint_, at::kFloat);
   KeptInputs seen(decoder);
   const TokenBatch batch = TokenBatch::of(sequences);
   decoder.forward(batch, seen);
@@ -165,10 +153,10 @@ TEST_P(CovarianceFileTest, RefusesTextOfSinksAloneAndOtherCheckpoints) {
   EXPECT_FALSE(std::filesystem::exists(directory_ / "c.h5"));
   const auto file = run(random_ids(1, 9, 96, 1), "d.h5");
   EXPECT_THROW(read_joint_sum(file, "another", 0, 32), Error);
-  const JointSum sum = read_joint_sum(file, checkpoint_->hash(), 2, 32);
+  const JointSum sum = read_joint_sum(file, checkpoint_.hash(), 2, 32);
   EXPECT_EQ(sum.second_moment.size(), 32u * 32u);
   EXPECT_EQ(sum.num_tokens, 6);
-  EXPECT_THROW(read_attention_metric(file, checkpoint_->hash(), 0, 2, 8), Error);
+  EXPECT_THROW(read_attention_metric(file, checkpoint_.hash(), 0, 2, 8), Error);
 }
 
 }  // namespace

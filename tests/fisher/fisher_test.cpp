@@ -11,8 +11,6 @@
 #include "core/hdf5.h"
 #include "fisher/backward.h"
 #include "tests/testing/statistics.h"
-#include "tests/testing/synthetic_checkpoint.h"
-#include "tests/testing/temporary_directory.h"
 #include "tests/testing/test_tensors.h"
 
 namespace kvc {
@@ -22,8 +20,6 @@ using testing::equal_to;
 using ::testing::HasSubstr;
 using testing::random_ids;
 using testing::read_dataset;
-using testing::SyntheticCheckpoint;
-using testing::TemporaryDirectory;
 using testing::token_set;
 
 using Sequences = std::vector<std::vector<std::int64_t>>;
@@ -75,27 +71,18 @@ Reference autograd_reference(const Checkpoint& checkpoint, const Sequences& sequ
   return reference;
 }
 
-class FisherTest : public ::testing::TestWithParam<const char*> {
+class FisherTest : public testing::StatisticsTest {
  protected:
-  FisherTest() {
-    SyntheticCheckpoint synthetic;
-    synthetic.model_type = GetParam();
-    write_synthetic_checkpoint(directory_ / "model", synthetic);
-    checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(directory_ / "model"));
-  }
   std::filesystem::path run(const Sequences& sequences, const std::string& name) {
-    fisher(*checkpoint_, token_set(sequences), directory_ / name, false);
+    fisher(checkpoint_, token_set(sequences), directory_ / name, false);
     return directory_ / name;
   }
-
-  TemporaryDirectory directory_;
-  std::unique_ptr<Checkpoint> checkpoint_;
 };
 
 TEST_P(FisherTest, ScoresInBFloat16AreCloseToThoseInFloat32) {
   const Sequences sequences = random_ids(8, 32, 96, 5);
   const ComputePlace place{at::kCPU, at::kBFloat16};
-  fisher(*checkpoint_, token_set(sequences), directory_ / "narrow.h5", false, place);
+  fisher(checkpoint_, token_set(sequences), directory_ / "narrow.h5", false, place);
   const at::Tensor wide = read_dataset(run(sequences, "wide.h5"), "/channel_sum").sum(-1);
   const at::Tensor narrow = read_dataset(directory_ / "narrow.h5", "/channel_sum").sum(-1);
   EXPECT_TRUE(at::allclose(narrow, wide, /*rtol=*/0.05, /*atol=*/0)) << narrow << wide;
@@ -106,7 +93,7 @@ TEST_P(FisherTest, EqualsPerSequenceAutogradThroughTheWholeModel) {
   const Sequences sequences = {random_ids(1, 13, 96, 1).front(), random_ids(1, 6, 96, 2).front(),
                                random_ids(1, 9, 96, 3).front()};
   const auto file = run(sequences, "f.h5");
-  const Reference expected = autograd_reference(*checkpoint_, sequences, 1);
+  const Reference expected = autograd_reference(checkpoint_, sequences, 1);
   const at::Tensor actual = read_dataset(file, "/channel_sum");
   for (std::int64_t layer = 0; layer < 4; ++layer) {
     for (std::int64_t which : {0, 1}) {
@@ -125,7 +112,7 @@ TEST_P(FisherTest, EqualsPerSequenceAutogradThroughTheWholeModel) {
 TEST_P(FisherTest, ShiftingLabelsTwiceIsSomethingElse) {
   const Sequences sequences = random_ids(2, 13, 96, 1);
   const auto file = run(sequences, "f.h5");
-  const Reference twice = autograd_reference(*checkpoint_, sequences, 2);
+  const Reference twice = autograd_reference(checkpoint_, sequences, 2);
   EXPECT_FALSE(equal_to(read_dataset(file, "/channel_sum"), twice.channel_sum, 1e-2));
 }
 
@@ -143,7 +130,7 @@ TEST_P(FisherTest, HalvesAddUpToOneRun) {
   EXPECT_EQ(reader.ints("/num_sequences", {1}).front(), 5);
   EXPECT_EQ(reader.ints("/num_tokens", {1}).front(), 30);
   EXPECT_FALSE(reader.contains("/rms_sum"));
-  const FisherInformation means = read_fisher(sum, checkpoint_->hash(), 4, 16);
+  const FisherInformation means = read_fisher(sum, checkpoint_.hash(), 4, 16);
   const at::Tensor expected = read_dataset(whole, "/channel_sum") / 5;
   EXPECT_TRUE(
       equal_to(at::tensor(means.channel, at::kDouble).reshape({4, 2, 16}), expected, 1e-12));
@@ -176,8 +163,8 @@ TEST_P(FisherFileTest, LeavesOnlyItsOutputBesideIt) {
 
 TEST_P(FisherFileTest, StagesReadTheInformationOfTheirCheckpointOnly) {
   const auto file = run({{1, 2, 3}}, "f.h5");
-  EXPECT_TRUE(artifact_matches(file, fisher_provenance(*checkpoint_, token_set({{1, 2, 3}}))));
-  EXPECT_FALSE(artifact_matches(file, fisher_provenance(*checkpoint_, token_set({{1, 2, 4}}))));
+  EXPECT_TRUE(artifact_matches(file, fisher_provenance(checkpoint_, token_set({{1, 2, 3}}))));
+  EXPECT_FALSE(artifact_matches(file, fisher_provenance(checkpoint_, token_set({{1, 2, 4}}))));
   EXPECT_THROW(read_fisher(file, "another", 4, 16), Error);
 }
 

@@ -10,8 +10,6 @@
 #include "fisher/backward.h"
 #include "model/decoder.h"
 #include "tests/testing/statistics.h"
-#include "tests/testing/synthetic_checkpoint.h"
-#include "tests/testing/temporary_directory.h"
 #include "tests/testing/test_tensors.h"
 
 namespace kvc {
@@ -21,7 +19,6 @@ using testing::equal_to;
 using ::testing::HasSubstr;
 using testing::random_ids;
 using testing::read_dataset;
-using testing::SyntheticCheckpoint;
 using testing::token_set;
 using Sequences = std::vector<std::vector<std::int64_t>>;
 
@@ -92,29 +89,20 @@ Reference autograd_reference(const Checkpoint& checkpoint, const std::vector<std
   return reference;
 }
 
-class MetricTest : public ::testing::TestWithParam<const char*> {
+class MetricTest : public testing::StatisticsTest {
  protected:
-  MetricTest() {
-    SyntheticCheckpoint synthetic;
-    synthetic.model_type = GetParam();
-    write_synthetic_checkpoint(directory_ / "model", synthetic);
-    checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(directory_ / "model"));
-  }
   std::filesystem::path run(const Sequences& sequences, const std::string& name,
                             int layers_per_group = 1, std::uint64_t seed = 0) {
-    metric(*checkpoint_, token_set(sequences), {{layers_per_group, kSinks}, seed},
-           directory_ / name, false);
+    metric(checkpoint_, token_set(sequences), {{layers_per_group, kSinks}, seed}, directory_ / name,
+           false);
     return directory_ / name;
   }
-
-  testing::TemporaryDirectory directory_;
-  std::unique_ptr<Checkpoint> checkpoint_;
 };
 
 TEST_P(MetricTest, EqualsAutogradWithCachedKeysAndValuesAsLeaves) {
   const Sequences sequences = {random_ids(1, 17, 96, 1).front(), random_ids(1, 12, 96, 2).front()};
-  const Reference a = autograd_reference(*checkpoint_, sequences[0]);
-  const Reference b = autograd_reference(*checkpoint_, sequences[1]);
+  const Reference a = autograd_reference(checkpoint_, sequences[0]);
+  const Reference b = autograd_reference(checkpoint_, sequences[1]);
   const auto single = run(sequences, "layers.h5");
   const auto grouped = run(sequences, "groups.h5", 3);
   for (int layer = 0; layer < 4; ++layer) {
@@ -176,8 +164,8 @@ TEST_P(MetricFileTest, RefusesWhatDoesNotFit) {
               }),
               HasSubstr("joint_layers"));
   EXPECT_THROW(read_gradient_metric(one, "another", 0, 32), Error);
-  EXPECT_THROW(read_gradient_metric(one, checkpoint_->hash(), 0, 64), Error);
-  EXPECT_EQ(read_gradient_metric(one, checkpoint_->hash(), 3, 32).values.size(), 32u * 32u);
+  EXPECT_THROW(read_gradient_metric(one, checkpoint_.hash(), 0, 64), Error);
+  EXPECT_EQ(read_gradient_metric(one, checkpoint_.hash(), 3, 32).values.size(), 32u * 32u);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "tests/testing/statistics.h"
 
 #include "core/hdf5.h"
+#include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/tensor_matchers.h"
 
 namespace kvc::testing {
@@ -22,5 +23,18 @@ at::Tensor read_dataset(const std::filesystem::path& path, const std::string& da
                                     double relative) {
   return tensors_close(actual, expected, relative * expected.abs().max().item<double>());
 }
+
+namespace {
+
+Checkpoint checkpoint_of(const char* model_type, const std::filesystem::path& directory) {
+  SyntheticCheckpoint synthetic;
+  synthetic.model_type = model_type;
+  write_synthetic_checkpoint(directory, synthetic);
+  return Checkpoint::open(directory);
+}
+
+}  // namespace
+
+StatisticsTest::StatisticsTest() : checkpoint_(checkpoint_of(GetParam(), directory_ / "model")) {}
 
 }  // namespace kvc::testing

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "core/checkpoint.h"
 #include "core/token_set.h"
+#include "tests/testing/temporary_directory.h"
 
 namespace kvc::testing {
 
@@ -19,5 +21,14 @@ at::Tensor read_dataset(const std::filesystem::path& path, const std::string& da
 // Within `relative` of the largest expected value.
 ::testing::AssertionResult equal_to(const at::Tensor& actual, const at::Tensor& expected,
                                     double relative);
+
+// A random checkpoint of the architecture that is the parameter.
+class StatisticsTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  StatisticsTest();
+
+  TemporaryDirectory directory_;
+  Checkpoint checkpoint_;
+};
 
 }  // namespace kvc::testing
