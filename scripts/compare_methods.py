@@ -4,9 +4,10 @@
 compare_methods.py CHECKPOINT --bin build/cpu/bin [--kept-ratio 0.5 0.25] [--methods coded palu] [--out DIR]
 
 Every 64 tokens of a row are scored through the cache of all tokens before them, which were prefilled exactly and then
-compressed. The first 4 tokens stay exact, no window does. Models compute in float32 and caches store 16-bit numbers (or
-what a method names); kept_ratio counts every byte against the original's cache of 16-bit numbers, those of a float32
-checkpoint too. Statistics are computed once and shared. Writes comparison.json, comparison.md and comparison.svg; what is there already is not measured again.
+compressed. The first 4 tokens stay exact (of coded caches none: blocks of 32 tokens then end where rows do), no window
+does. Models compute in float32 and caches store 16-bit numbers (or what a method names); kept_ratio counts every byte
+against the original's cache of 16-bit numbers, those of a float32 checkpoint too. Statistics are computed once and
+shared. Writes comparison.json, comparison.md and comparison.svg; what is there already is not measured again.
 """
 
 import argparse
@@ -29,14 +30,15 @@ class Method:
     convert: list[str] | None  # arguments of kvconvert; None: the checkpoint as it is
     choices: list[list[str]] = dataclasses.field(default_factory=lambda: [[]])  # the first that is not refused is added
     validate: list[str] = dataclasses.field(default_factory=lambda: ["--kv-dtype", "float16"])
+    sink: int = 4
     only: float | None = None  # the one kept_ratio that it can have, stated without a row's exact tokens
 
 
 METHODS = {
-    "coded": Method(["--method", "coded"]),
-    "coded, group": Method(["--method", "coded", "--scope", "group"]),
-    "coded, layer": Method(["--method", "coded", "--scope", "layer"]),
-    "coded, head": Method(["--method", "coded", "--scope", "head"]),
+    "coded": Method(["--method", "coded"], sink=0),
+    "coded, group": Method(["--method", "coded", "--scope", "group"], sink=0),
+    "coded, layer": Method(["--method", "coded", "--scope", "layer"], sink=0),
+    "coded, head": Method(["--method", "coded", "--scope", "head"], sink=0),
     "commonkv": Method(["--method", "commonkv", "--group", "4"], RANKS),
     "commonkv, as its paper": Method(["--method", "commonkv", "--preset", "paper", "--group", "4"], RANKS),
     "palu": Method(["--method", "palu"]),
@@ -88,7 +90,7 @@ def convert(options, directory, method, kept_ratio):
         if out.exists():
             shutil.rmtree(out)
         command = [options.bin / "kvconvert", options.checkpoint, "--out", out, "--work", directory / "work",
-                   "--sink", 4, "--window", 0, "--context", options.seq_len, "--seq-len", options.seq_len,
+                   "--sink", method.sink, "--window", 0, "--context", options.seq_len, "--seq-len", options.seq_len,
                    "--num-sequences", 80, "--quiet", "--no-validate", *method.convert,
                    *choice, *([] if method.only else ["--kept-ratio", kept_ratio])]
         for text in options.calibration:

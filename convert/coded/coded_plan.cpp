@@ -96,6 +96,11 @@ std::string nearest_settings(const ModelConfig& config, const ConvertSettings& s
     }
   }
   other = settings;
+  other.sink_tokens = 0;  // the blocks then begin where the text does
+  if (settings.sink_tokens > 0 && reachable(config, other)) {
+    ways.emplace_back("--sink 0");
+  }
+  other = settings;
   while (other.window_tokens > 0) {
     other.window_tokens /= 2;
     if (reachable(config, other)) {
@@ -111,7 +116,7 @@ std::string nearest_settings(const ModelConfig& config, const ConvertSettings& s
       break;
     }
   }
-  ways.push_back("--force to convert anyway");
+  ways.emplace_back("--force to convert anyway");
   return fmt::format("{}", fmt::join(ways, ", or "));
 }
 

@@ -86,6 +86,10 @@ TEST(CodedPlan, RefusesWhatCannotBeReachedWithWaysThatWork) {
   EXPECT_THAT(message, HasSubstr("--window"));
   settings.window_tokens = 0;
   EXPECT_EQ(message_of([&] { make_plan(config, settings, false); }), "accepted") << message;
+  settings.kept_ratio = 0.03;  // less than the 28 tokens behind the last whole block keep
+  EXPECT_THAT(message_of([&] { make_plan(config, settings, false); }), HasSubstr("--sink 0"));
+  settings.sink_tokens = 0;
+  EXPECT_EQ(message_of([&] { make_plan(config, settings, false); }), "accepted");
   settings = coded(0.05);
   EXPECT_EQ(message_of([&] { make_plan(config, settings, true); }), "accepted");
   settings.context = 20;  // nothing is ever coded
