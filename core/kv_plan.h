@@ -23,7 +23,7 @@ enum class PrefillMode { kExact, kTruncated };
 // What a token of a latent group that is not merged is kept as.
 enum class UnmergedForm { kPlain, kLatent };
 // What the numbers of a cache are stored as. Integers: codes under a float16 scale and minimum per group.
-enum class KvDtype { kFloat32, kBFloat16, kFloat16, kInt8, kInt4 };
+enum class KvDtype { kFloat32, kBFloat16, kFloat16, kInt8, kInt4, kInt2 };
 
 std::string to_string(MergeRule);
 std::string to_string(Granularity);

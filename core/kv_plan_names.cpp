@@ -30,11 +30,10 @@ constexpr EnumName<PrefillMode> kPrefillModes[] = {{PrefillMode::kExact, "exact"
                                                    {PrefillMode::kTruncated, "truncated"}};
 constexpr EnumName<UnmergedForm> kUnmergedForms[] = {{UnmergedForm::kPlain, "plain"},
                                                      {UnmergedForm::kLatent, "latent"}};
-constexpr EnumName<KvDtype> kKvDtypes[] = {{KvDtype::kFloat32, "float32"},
-                                           {KvDtype::kBFloat16, "bfloat16"},
-                                           {KvDtype::kFloat16, "float16"},
-                                           {KvDtype::kInt8, "int8"},
-                                           {KvDtype::kInt4, "int4"}};
+constexpr EnumName<KvDtype> kKvDtypes[] = {
+    {KvDtype::kFloat32, "float32"}, {KvDtype::kBFloat16, "bfloat16"},
+    {KvDtype::kFloat16, "float16"}, {KvDtype::kInt8, "int8"},
+    {KvDtype::kInt4, "int4"},       {KvDtype::kInt2, "int2"}};
 
 }  // namespace
 
@@ -78,7 +77,7 @@ UnmergedForm parse_unmerged_form(const std::string& name) {
 }
 KvDtype parse_kv_dtype(const std::string& name) { return value_of(kKvDtypes, name, "KV dtype"); }
 
-bool is_integer(KvDtype dtype) { return dtype == KvDtype::kInt8 || dtype == KvDtype::kInt4; }
+bool is_integer(KvDtype dtype) { return bits_per_element(dtype) <= 8; }
 
 int bytes_per_element(KvDtype dtype) { return dtype == KvDtype::kFloat32 ? 4 : 2; }
 
@@ -88,6 +87,8 @@ int bits_per_element(KvDtype dtype) {
       return 8;
     case KvDtype::kInt4:
       return 4;
+    case KvDtype::kInt2:
+      return 2;
     default:
       return 8 * bytes_per_element(dtype);
   }

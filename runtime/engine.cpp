@@ -17,6 +17,7 @@
 #include "runtime/policies/policy_check.h"
 #include "runtime/policies/principal_policy.h"
 #include "runtime/reuse/prompt_reuse.h"
+#include "runtime/store/element_type.h"
 #include "runtime/thread_scope.h"
 
 namespace kvc {
@@ -37,12 +38,6 @@ at::ScalarType scalar_type_of(KvDtype dtype, at::ScalarType compute) {
     default:
       return compute == at::kFloat ? at::kHalf : compute;
   }
-}
-
-std::optional<KvElement> codes_of(KvDtype dtype) {
-  return !is_integer(dtype)        ? std::nullopt
-         : dtype == KvDtype::kInt8 ? std::optional(KvElement::kInt8)
-                                   : std::optional(KvElement::kInt4);
 }
 
 // Few channels under one scale cost as much as 16-bit numbers.

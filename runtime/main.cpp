@@ -55,9 +55,10 @@ void declare_engine(CLI::App& app, kvc::RunOptions& options) {
   app.add_option("--weight-dtype", options.engine.weight_dtype,
                  "Hold projections, MLPs, experts and the head as int8; empty: as --dtype")
       ->check(CLI::IsMember({"int8"}));
-  app.add_option("--kv-dtype", options.engine.kv_dtype,
-                 "Store the cache as float32, bfloat16, float16, int8 or int4; empty: as --dtype")
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8", "int4"}));
+  app.add_option(
+         "--kv-dtype", options.engine.kv_dtype,
+         "Store the cache as float32, bfloat16, float16, int8, int4 or int2; empty: as --dtype")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8", "int4", "int2"}));
   app.add_option("--page-tokens", options.engine.page_tokens,
                  "Tokens per page of KV memory; 16, or 32 for integers");
   app.add_option("--prefill-chunk", options.engine.prefill_chunk,

@@ -62,8 +62,9 @@ Action declare_validate_options(CLI::App& app, CommonOptions& common) {
   app.add_option("--seq-len", options->seq_len,
                  "Tokens of each; half is prompt, half is scored (0: the context, at most 2048)");
   app.add_option("--dtype", options->dtype, "float32, bfloat16 or float16")->capture_default_str();
-  app.add_option("--kv-dtype", options->kv_dtype,
-                 "What the candidate's cache stores: float32, bfloat16, float16, int8 or int4");
+  app.add_option(
+      "--kv-dtype", options->kv_dtype,
+      "What the candidate's cache stores: float32, bfloat16, float16, int8, int4 or int2");
   app.add_option_function<std::string>(
       "--policy",
       [options](const std::string& text) { options->policy = parse_token_policy(text); },

@@ -19,13 +19,16 @@ namespace kvc::HWY_NAMESPACE {
 
 constexpr std::int64_t kStrip = 64;  // channels at a time: a multiple of every group
 
-inline void load_codes(const std::uint8_t* from, std::int64_t count, std::int64_t group,
-                       std::uint8_t* codes) {
-  const std::int64_t half = group / 2;
-  for (std::int64_t first = 0; first < count; first += group) {
-    for (std::int64_t i = 0; i < half; ++i) {
-      codes[first + i] = from[first / 2 + i] & 15;
-      codes[first + half + i] = from[first / 2 + i] >> 4;
+// Of whole groups, as pack_codes left them.
+template <int kBits>
+void unpack_codes(const std::uint8_t* from, std::int64_t count, std::int64_t group,
+                  std::uint8_t* codes) {
+  const std::int64_t bytes = group * kBits / 8;
+  for (std::int64_t first = 0; first < count; first += group, from += bytes) {
+    for (int part = 0; part < 8 / kBits; ++part) {
+      for (std::int64_t i = 0; i < bytes; ++i) {
+        codes[first + part * bytes + i] = from[i] >> (part * kBits) & ((1 << kBits) - 1);
+      }
     }
   }
 }
@@ -49,10 +52,16 @@ inline void dequantise_strip(const DequantiseParams& params, const KvRowPlace& p
                              std::int64_t first, std::int64_t count, float* to) {
   const std::int64_t group = quantised_group(params.head_dim);
   std::uint8_t unpacked[kStrip];
-  const std::uint8_t* codes = place.codes + first;
-  if (params.rows.element == KvElement::kInt4) {
-    load_codes(place.codes + first / 2, count, group, unpacked);
-    codes = unpacked;
+  const std::uint8_t* codes = unpacked;
+  switch (params.rows.element) {
+    case KvElement::kInt4:
+      unpack_codes<4>(place.codes + first / 2, count, group, unpacked);
+      break;
+    case KvElement::kInt2:
+      unpack_codes<2>(place.codes + first / 4, count, group, unpacked);
+      break;
+    default:
+      codes = place.codes + first;
   }
   if (params.rows.scales == KvScales::kPerChannel) {
     for (std::int64_t c = 0; c < count; ++c) {

@@ -15,6 +15,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "runtime/kernels/kv_element.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
@@ -64,6 +66,13 @@ __m512i load_run(const std::uint8_t* row, std::int64_t channel) {
   if constexpr (Row::kBits == 8) {
     return _mm512_cvtepu8_epi16(
         _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + channel)));
+  } else if constexpr (Row::kBits == 2) {
+    const __m256i bytes = _mm256_set1_epi64x(load_as<std::int64_t>(row + channel / 4, 0));
+    const __m512i shifts = _mm512_inserti64x4(
+        _mm512_castsi256_si512(_mm256_setr_m128i(_mm_setzero_si128(), _mm_set1_epi16(2))),
+        _mm256_setr_m128i(_mm_set1_epi16(4), _mm_set1_epi16(6)), 1);
+    return _mm512_and_si512(_mm512_srlv_epi16(_mm512_cvtepu8_epi16(bytes), shifts),
+                            _mm512_set1_epi16(3));
   } else {
     const __m256i both =
         _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + channel / 2)));

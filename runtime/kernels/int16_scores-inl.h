@@ -71,7 +71,7 @@ struct Int16Scales {
 template <class Row>
 Int16Scales narrow_scales(const float* scale, const float* minimum, std::int64_t head_dim,
                           std::int16_t* to) {
-  constexpr float kLevels = Row::kBits == 8 ? 255 : 15;
+  constexpr float kLevels = (1 << Row::kBits) - 1;
   const __m512 levels = _mm512_set1_ps(kLevels);
   __m512 largest = _mm512_setzero_ps();
   for (std::int64_t i = 0; i < head_dim; i += 16) {

@@ -109,7 +109,7 @@ class KeyReader {
     return segment_.raw_key && raw.norm == nullptr && !raw.rope.interleaved &&
            2 * raw.rope.num_pairs == params_.head_dim && width_ == params_.head_dim &&
            (is_quantised(rows.element) ? has_row_groups(rows) && raw.bias == nullptr : true) &&
-           (rows.element != KvElement::kInt4 || params_.head_dim % 64 == 0);
+           (element_bits(rows.element) >= 8 || params_.head_dim % 64 == 0);
   }
 
   // Lines of one group of rows where channels have scales.
@@ -127,9 +127,12 @@ class KeyReader {
     const std::uint8_t* numbers = tile_.at(line, channel);
 #if KVC_HAS_INT16_DOT
     if (narrow_) {
-      return segment_.key.element == KvElement::kInt8
-                 ? score_narrow<Int8Row>(numbers, quad, channel, line, count, scores)
-                 : score_narrow<Int4Row>(numbers, quad, channel, line, count, scores);
+      return with_element(segment_.key.element, [&](auto row) {
+        using Row = decltype(row);
+        if constexpr (Row::kBits <= 8) {
+          score_narrow<Row>(numbers, quad, channel, line, count, scores);
+        }
+      });
     }
 #endif
     with_element(segment_.key.element, [&](auto row) {

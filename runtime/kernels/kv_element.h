@@ -28,6 +28,18 @@ T load_as(const void* base, std::int64_t index) {
   return value;
 }
 
+// Of a row's run of `group` channels, the byte that holds a channel's code, and the lowest of its bits.
+struct CodePlace {
+  std::int64_t byte;
+  int shift;
+};
+
+inline CodePlace code_place(KvElement element, std::int64_t group, std::int64_t in_group) {
+  const int bits = element_bits(element);
+  const std::int64_t bytes = group * bits / 8;  // that the run takes
+  return {in_group % bytes, static_cast<int>(in_group / bytes) * bits};
+}
+
 // The row as it lies in its block: for per-channel scales, its group's codes and scales.
 struct KvRowPlace {
   const std::uint8_t* codes;  // or numbers
@@ -41,7 +53,7 @@ inline KvRowPlace kv_row_place(const KvRows& rows, std::int64_t width, std::int6
   if (!is_quantised(rows.element)) {
     return {block + in_block * kv_rows_bytes(1, width, head_dim, rows.element, rows.scales), {}};
   }
-  const std::int64_t code_bytes = rows.element == KvElement::kInt8 ? width : width / 2;
+  const std::int64_t code_bytes = width * element_bits(rows.element) / 8;
   if (rows.scales == KvScales::kPerRow) {
     const std::uint8_t* codes =
         block + in_block * kv_rows_bytes(1, width, head_dim, rows.element, rows.scales);
@@ -67,13 +79,9 @@ inline float kv_element(const KvRows& rows, std::int64_t width, std::int64_t hea
       break;
   }
   const std::int64_t group = quantised_group(head_dim), in_group = channel % group;
-  int code;
-  if (rows.element == KvElement::kInt8) {
-    code = place.codes[channel];
-  } else {
-    const int both = place.codes[channel / group * (group / 2) + in_group % (group / 2)];
-    code = in_group < group / 2 ? both & 15 : both >> 4;
-  }
+  const CodePlace in_run = code_place(rows.element, group, in_group);
+  const std::int64_t run = channel / group * (group * element_bits(rows.element) / 8);
+  const int code = place.codes[run + in_run.byte] >> in_run.shift & largest_code(rows.element);
   const bool per_row = rows.scales == KvScales::kPerRow;
   const std::int64_t index = per_row ? 2 * (channel / group) : channel;
   const float scale = widen_float16(load_as<std::uint16_t>(place.scales, index));

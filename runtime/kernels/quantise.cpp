@@ -52,19 +52,32 @@ inline void widen(const void* from, KvElement element, std::int64_t first, std::
   }
 }
 
-// `count` codes as the row holds them; int4: whole groups.
+// Whole groups of codes, of which a byte holds 8 / kBits.
+template <int kBits>
+void pack_codes(const std::uint8_t* codes, std::int64_t count, std::int64_t group,
+                std::uint8_t* to) {
+  const std::int64_t bytes = group * kBits / 8;
+  for (std::int64_t first = 0; first < count; first += group, to += bytes) {
+    for (std::int64_t i = 0; i < bytes; ++i) {
+      int packed = 0;
+      for (int part = 0; part < 8 / kBits; ++part) {
+        packed |= codes[first + part * bytes + i] << (part * kBits);
+      }
+      to[i] = static_cast<std::uint8_t>(packed);
+    }
+  }
+}
+
+// `count` codes as the row holds them; of less than a byte: whole groups.
 inline void store_codes(const std::uint8_t* codes, std::int64_t count, KvElement element,
                         std::int64_t group, std::uint8_t* to) {
-  if (element == KvElement::kInt8) {
-    std::memcpy(to, codes, static_cast<std::size_t>(count));
-    return;
-  }
-  const std::int64_t half = group / 2;
-  for (std::int64_t first = 0; first < count; first += group) {
-    for (std::int64_t i = 0; i < half; ++i) {
-      to[first / 2 + i] =
-          static_cast<std::uint8_t>(codes[first + i] | (codes[first + half + i] << 4));
-    }
+  switch (element) {
+    case KvElement::kInt4:
+      return pack_codes<4>(codes, count, group, to);
+    case KvElement::kInt2:
+      return pack_codes<2>(codes, count, group, to);
+    default:
+      std::memcpy(to, codes, static_cast<std::size_t>(count));
   }
 }
 
@@ -85,8 +98,8 @@ inline Scale scale_of(float smallest, float largest, float levels) {
 
 template <int kGroup>
 void quantise_row(const QuantiseParams& params, const float* row, float levels, std::uint8_t* to) {
-  const bool wide = params.element == KvElement::kInt8;
-  std::uint8_t* scales = to + (wide ? params.width : params.width / 2);
+  const int bits = element_bits(params.element);
+  std::uint8_t* scales = to + params.width * bits / 8;
   for (std::int64_t first = 0; first < params.width; first += kGroup) {
     float low[kGroup], high[kGroup];
     std::copy_n(row + first, kGroup, low);
@@ -102,7 +115,7 @@ void quantise_row(const QuantiseParams& params, const float* row, float levels, 
     for (int i = 0; i < kGroup; ++i) {
       codes[i] = code_of(row[first + i], found.minimum_value, found.inverse, levels);
     }
-    store_codes(codes, kGroup, params.element, kGroup, to + (wide ? first : first / 2));
+    store_codes(codes, kGroup, params.element, kGroup, to + first * bits / 8);
     std::memcpy(scales + 4 * (first / kGroup), &found.scale, 2);
     std::memcpy(scales + 4 * (first / kGroup) + 2, &found.minimum, 2);
   }
@@ -140,8 +153,7 @@ inline void quantise_per_row(const QuantiseParams& params, float levels) {
 // Channels first .. first + count - 1 of the kQuantisedRows rows from `row` on.
 inline void quantise_strip(const QuantiseParams& params, std::int64_t row, std::int64_t first,
                            std::int64_t count, float levels, std::uint8_t* to) {
-  const std::int64_t row_bytes =
-      params.element == KvElement::kInt8 ? params.width : params.width / 2;
+  const std::int64_t row_bytes = params.width * element_bits(params.element) / 8;
   float numbers[kQuantisedRows][kStrip], low[kStrip], high[kStrip], minimum[kStrip],
       inverse[kStrip];
   for (std::int64_t i = 0; i < kQuantisedRows; ++i) {
@@ -163,7 +175,7 @@ inline void quantise_strip(const QuantiseParams& params, std::int64_t row, std::
     std::memcpy(scales + 2 * (first + c), &found.scale, 2);
     std::memcpy(scales + 2 * (params.width + first + c), &found.minimum, 2);
   }
-  const std::int64_t offset = params.element == KvElement::kInt8 ? first : first / 2;
+  const std::int64_t offset = first * element_bits(params.element) / 8;
   for (std::int64_t i = 0; i < kQuantisedRows; ++i) {
     std::uint8_t codes[kStrip];
     for (std::int64_t c = 0; c < count; ++c) {
@@ -175,7 +187,7 @@ inline void quantise_strip(const QuantiseParams& params, std::int64_t row, std::
 }
 
 void quantise(const QuantiseParams& params) {
-  const float levels = params.element == KvElement::kInt8 ? 255.0f : 15.0f;
+  const auto levels = static_cast<float>(largest_code(params.element));
   if (params.scales == KvScales::kPerRow) {
     return quantise_per_row(params, levels);
   }

@@ -11,7 +11,7 @@ namespace kvc {
 // kv_rows_bytes(count, ...) bytes at `to`, laid out as kv_rows.h says; with per-channel scales
 // count is a multiple of kQuantisedRows. Of the numbers x that share a scale, in float32:
 //   minimum = min x rounded down to float16
-//   scale   = (max x - minimum) / levels rounded up to float16, levels = 255 or 15
+//   scale   = (max x - minimum) / levels rounded up to float16, levels = 255, 15 or 3
 //   code    = (x - minimum) * (1 / scale) rounded to the nearest, ties to even, at most levels;
 //             0 where scale is 0
 // Both are kept within float16's finite range, so numbers beyond +-65504 saturate.
@@ -20,7 +20,7 @@ struct QuantiseParams {
   KvElement from_element = KvElement::kFloat32;
   std::int64_t count = 0;
   std::int64_t width = 0;
-  std::int64_t head_dim = 0;  // int4: even
+  std::int64_t head_dim = 0;  // int4: a multiple of 2; int2: of 4
   KvElement element = KvElement::kInt8;
   KvScales scales = KvScales::kPerRow;
   void* to = nullptr;

@@ -21,14 +21,12 @@ float read_number(const QuantiseParams& params, std::int64_t row, std::int64_t c
 }
 
 void write_code(const QuantiseParams& params, std::uint8_t* codes, std::int64_t channel, int code) {
-  if (params.element == KvElement::kInt8) {
-    codes[channel] = static_cast<std::uint8_t>(code);
-    return;
-  }
-  const std::int64_t group = quantised_group(params.head_dim), in_group = channel % group;
-  const bool high = in_group >= group / 2;
-  std::uint8_t& both = codes[channel / group * (group / 2) + in_group % (group / 2)];
-  both = static_cast<std::uint8_t>(high ? (both & 0x0F) | code << 4 : (both & 0xF0) | code);
+  const std::int64_t group = quantised_group(params.head_dim);
+  const CodePlace in_run = code_place(params.element, group, channel % group);
+  const std::int64_t run = channel / group * (group * element_bits(params.element) / 8);
+  std::uint8_t& byte = codes[run + in_run.byte];
+  byte = static_cast<std::uint8_t>((byte & ~(largest_code(params.element) << in_run.shift)) |
+                                   code << in_run.shift);
 }
 
 void quantise_shared(const QuantiseParams& params, const Shared& shared) {
@@ -40,7 +38,7 @@ void quantise_shared(const QuantiseParams& params, const Shared& shared) {
       largest = std::max(largest, x);
     }
   }
-  const float levels = params.element == KvElement::kInt8 ? 255.0f : 15.0f;
+  const auto levels = static_cast<float>(largest_code(params.element));
   const std::uint16_t minimum_bits = narrow_float16(smallest, Rounding::kDown);
   const float minimum = widen_float16(minimum_bits);
   const std::uint16_t scale_bits = narrow_float16((largest - minimum) / levels, Rounding::kUp);

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/kernels/kv_rows.h"
+#include "runtime/kernels/kv_element.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
@@ -61,6 +61,35 @@ struct Int4Row {
         whole, hn::LoadU(hn::Rebind<std::uint8_t, Wide>(), row + channel / 32 * 16 + in_run % 16));
     return hn::ConvertTo(Wide(),
                          in_run < 16 ? hn::And(both, hn::Set(whole, 15)) : hn::ShiftRight<4>(both));
+  }
+};
+
+// Runs of 32 channels: a quarter of a run is 8 bytes.
+struct Int2Row {
+  static constexpr int kBits = 2;
+  static Vec load(const std::uint8_t* row, std::int64_t channel) {
+    const hn::Rebind<std::int32_t, Wide> whole;
+    const std::int64_t in_run = channel % 32;
+    const auto shift = static_cast<int>(in_run / 8 * kBits);
+    const auto codes = shifted(whole, row + channel / 32 * 8, in_run % 8, shift);
+    return hn::ConvertTo(Wide(), hn::And(codes, hn::Set(whole, 3)));
+  }
+
+ private:
+  // Bytes of a vector's channels, from `byte` of the run on, with the codes in the lowest bits.
+  template <class D>
+  static hn::Vec<D> shifted(D whole, const std::uint8_t* run, std::int64_t byte, int shift) {
+    const hn::Rebind<std::uint8_t, D> bytes;
+    if constexpr (hn::MaxLanes(D()) <= 8) {
+      return hn::ShiftRightSame(hn::PromoteTo(whole, hn::LoadU(bytes, run + byte)), shift);
+    } else {  // two quarters
+      static_assert(hn::MaxLanes(D()) == 16);
+      const hn::Repartition<std::uint64_t, decltype(bytes)> runs;
+      const auto both = hn::BitCast(bytes, hn::Set(runs, load_as<std::uint64_t>(run, 0)));
+      const auto quarter = hn::ShiftRight<3>(hn::Iota(whole, 0));
+      const auto shifts = hn::Add(hn::Add(quarter, quarter), hn::Set(whole, shift));
+      return hn::Shr(hn::PromoteTo(whole, both), shifts);
+    }
   }
 };
 

@@ -46,6 +46,8 @@ void with_element(KvElement element, const Body& body) {
       return body(Int8Row());
     case KvElement::kInt4:
       return body(Int4Row());
+    case KvElement::kInt2:
+      return body(Int2Row());
   }
 }
 
@@ -89,16 +91,7 @@ class TileRows {
 
  private:
   std::int64_t bytes_of(std::int64_t channels) const {
-    switch (rows_.element) {
-      case KvElement::kFloat32:
-        return 4 * channels;
-      case KvElement::kInt8:
-        return channels;
-      case KvElement::kInt4:
-        return channels / 2;
-      default:
-        return 2 * channels;
-    }
+    return channels * element_bits(rows_.element) / 8;
   }
 
   const KvRows& rows_;

@@ -54,24 +54,29 @@ void widen_row(const T* from, std::int64_t count, float* to) {
   }
 }
 
-// Codes of `count` channels, runs of `group` (a power of two from 2 on), to one float each.
-inline void widen_halves(const std::uint8_t* from, std::int64_t count, std::int64_t group,
-                         float* to) {
+// Codes of kBits of `count` channels, runs of `group` (a power of two from 8 / kBits on), to one float
+// each.
+template <int kBits>
+void widen_packed(const std::uint8_t* from, std::int64_t count, std::int64_t group, float* to) {
+  constexpr int kLargest = (1 << kBits) - 1;
   const hn::ScalableTag<float> d;
   const hn::Rebind<std::int32_t, decltype(d)> wide;
   const hn::Rebind<std::uint8_t, decltype(d)> narrow;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const std::int64_t half = group / 2;
-  for (std::int64_t run = 0; run < count; run += group, from += half, to += group) {
+  const std::int64_t bytes = group * kBits / 8;
+  for (std::int64_t run = 0; run < count; run += group, from += bytes, to += group) {
     std::int64_t i = 0;
-    for (; i + lanes <= half; i += lanes) {
-      const auto both = hn::PromoteTo(wide, hn::LoadU(narrow, from + i));
-      hn::StoreU(hn::ConvertTo(d, hn::And(both, hn::Set(wide, 15))), d, to + i);
-      hn::StoreU(hn::ConvertTo(d, hn::ShiftRight<4>(both)), d, to + half + i);
+    for (; i + lanes <= bytes; i += lanes) {
+      auto packed = hn::PromoteTo(wide, hn::LoadU(narrow, from + i));
+      for (int part = 0; part < 8 / kBits; ++part, packed = hn::ShiftRight<kBits>(packed)) {
+        hn::StoreU(hn::ConvertTo(d, hn::And(packed, hn::Set(wide, kLargest))), d,
+                   to + part * bytes + i);
+      }
     }
-    for (; i < half; ++i) {
-      to[i] = static_cast<float>(from[i] & 15);
-      to[half + i] = static_cast<float>(from[i] >> 4);
+    for (; i < bytes; ++i) {
+      for (int part = 0; part < 8 / kBits; ++part) {
+        to[part * bytes + i] = static_cast<float>(from[i] >> (part * kBits) & kLargest);
+      }
     }
   }
 }
@@ -112,10 +117,14 @@ struct RowsPiece {
 };
 
 inline void widen_codes(const RowsPiece& piece, const std::uint8_t* codes, float* to) {
-  if (piece.rows->element == KvElement::kInt8) {
-    widen_row(codes + piece.first_channel, piece.count, to);
-  } else {
-    widen_halves(codes + piece.first_channel / 2, piece.count, quantised_group(piece.head_dim), to);
+  const std::int64_t group = quantised_group(piece.head_dim);
+  switch (piece.rows->element) {
+    case KvElement::kInt4:
+      return widen_packed<4>(codes + piece.first_channel / 2, piece.count, group, to);
+    case KvElement::kInt2:
+      return widen_packed<2>(codes + piece.first_channel / 4, piece.count, group, to);
+    default:
+      return widen_row(codes + piece.first_channel, piece.count, to);
   }
 }
 

@@ -1,9 +1,12 @@
-// The kernels' name for a tensor's type.
+// The kernels' names for the types of tensors and caches.
 #pragma once
 
 #include <c10/core/ScalarType.h>
 
+#include <optional>
+
 #include "core/error.h"
+#include "core/kv_plan.h"
 #include "runtime/kernels/kv_rows.h"
 
 namespace kvc {
@@ -20,6 +23,25 @@ inline KvElement element_of(at::ScalarType type) {
     default:
       fail("KV cache: no kernel reads rows of {}", c10::toString(type));
   }
+}
+
+// The integers that a cache of this type holds; none: numbers.
+inline std::optional<KvElement> codes_of(KvDtype dtype) {
+  switch (dtype) {
+    case KvDtype::kInt8:
+      return KvElement::kInt8;
+    case KvDtype::kInt4:
+      return KvElement::kInt4;
+    case KvDtype::kInt2:
+      return KvElement::kInt2;
+    default:
+      return std::nullopt;
+  }
+}
+inline KvDtype dtype_of(KvElement codes) {
+  return codes == KvElement::kInt8   ? KvDtype::kInt8
+         : codes == KvElement::kInt4 ? KvDtype::kInt4
+                                     : KvDtype::kInt2;
 }
 
 }  // namespace kvc

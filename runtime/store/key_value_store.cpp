@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/store/element_type.h"
+
 namespace kvc {
 namespace {
 
@@ -11,9 +13,7 @@ constexpr std::int64_t kRowsAtOnce =
 static_assert(kQuantisedRows == kQuantisedTokens);
 
 bool saves_memory(std::int64_t rank, const StoreOptions& options) {
-  return options.codes &&
-         quantises_latents(rank,
-                           *options.codes == KvElement::kInt8 ? KvDtype::kInt8 : KvDtype::kInt4);
+  return options.codes && quantises_latents(rank, dtype_of(*options.codes));
 }
 
 RowStore exact_rows(std::vector<std::int64_t> shape, const StoreOptions& options) {

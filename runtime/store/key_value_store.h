@@ -17,7 +17,7 @@ namespace kvc {
 struct StoreOptions {
   std::shared_ptr<KvPool> pool;
   at::ScalarType dtype = at::kFloat;  // of keys, values and latents that are stored as numbers
-  std::optional<KvElement> codes{};   // integers that take their place: int8 or int4
+  std::optional<KvElement> codes{};   // integers that take their place
 };
 
 // Two parts, each in the tokens' order. New rows are exact; under an integer type whole blocks of them

@@ -33,8 +33,10 @@ std::int64_t row_bytes(const RowFormat& format, std::int64_t rows) {
   KVC_CHECK(codes.scales == KvScales::kPerRow || rows % kQuantisedRows == 0,
             "KV cache: {} rows where {} share their scales; use --page-tokens {} or a multiple",
             rows, kQuantisedRows, kQuantisedRows);
-  KVC_CHECK(codes.element != KvElement::kInt4 || head_dim % 2 == 0,
-            "KV cache: int4 stores pairs of channels, a row has {}; use int8", head_dim);
+  const int bits = element_bits(codes.element);
+  KVC_CHECK(head_dim * bits % 8 == 0,
+            "KV cache: int{} stores {} channels in a byte, a row has {}; use int8", bits, 8 / bits,
+            head_dim);
   return kv_rows_bytes(rows, width, head_dim, codes.element, codes.scales);
 }
 
@@ -94,7 +96,7 @@ void RowStore::write_head(std::int64_t row_index, std::int64_t head, const float
   }
   const KvElement element = format_.codes->element;
   const std::int64_t bytes = kv_rows_bytes(1, head_dim_, head_dim_, element, KvScales::kPerRow);
-  const std::int64_t code_bytes = element == KvElement::kInt8 ? head_dim_ : head_dim_ / 2;
+  const std::int64_t code_bytes = head_dim_ * element_bits(element) / 8;
   std::vector<std::byte> packed(static_cast<std::size_t>(bytes));
   quantise_rows({.from = from,
                  .from_element = KvElement::kFloat32,

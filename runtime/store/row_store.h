@@ -16,7 +16,7 @@
 namespace kvc {
 
 struct RowCodes {
-  KvElement element = KvElement::kInt8;  // or kInt4
+  KvElement element = KvElement::kInt8;  // or another integer
   KvScales scales = KvScales::kPerRow;
 };
 
@@ -28,8 +28,8 @@ struct RowFormat {
 
 class RowStore {
  public:
-  // Throws Error for rows that have no such codes: int8 and int4 need a block of whole groups of rows,
-  // int4 rows whose last axis is even.
+  // Throws Error for rows that have no such codes: integers need a block of whole groups of rows,
+  // and rows whose last axis fills whole bytes.
   RowStore(std::shared_ptr<KvPool> pool, RowFormat format);
 
   std::int64_t num_rows() const { return num_rows_; }

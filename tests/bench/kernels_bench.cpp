@@ -246,6 +246,7 @@ std::vector<Case> make_cases(std::int64_t tokens) {
   cases.push_back(rank_space_case(tokens * 4, KvElement::kInt8, "int8 latents 512"));
   cases.push_back(attention_case("int8 128 raw", tokens * 2, 128, KvElement::kInt8, true));
   cases.push_back(attention_case("int4 128 raw", tokens * 4, 128, KvElement::kInt4, true));
+  cases.push_back(attention_case("int2 128 raw", tokens * 8, 128, KvElement::kInt2, true));
   return cases;
 }
 

@@ -48,7 +48,7 @@ TEST(KvPlan, NamesRoundTrip) {
   for (const char* name : {"plain", "latent"}) {
     EXPECT_EQ(to_string(parse_unmerged_form(name)), name);
   }
-  for (const char* name : {"float32", "bfloat16", "float16", "int8", "int4"}) {
+  for (const char* name : {"float32", "bfloat16", "float16", "int8", "int4", "int2"}) {
     EXPECT_EQ(to_string(parse_kv_dtype(name)), name);
   }
   EXPECT_EQ(error_of([] { parse_merge_rule("median"); }),
@@ -59,6 +59,7 @@ TEST(KvPlan, NamesRoundTrip) {
   EXPECT_EQ(bytes_per_element(KvDtype::kInt8), 2);  // of exact tokens
   EXPECT_EQ(bits_per_element(KvDtype::kInt8), 8);
   EXPECT_EQ(bits_per_element(KvDtype::kInt4), 4);
+  EXPECT_EQ(bits_per_element(KvDtype::kInt2), 2);
   EXPECT_EQ(bits_per_element(KvDtype::kFloat32), 32);
 }
 
@@ -260,6 +261,7 @@ TEST(KvBytes, OfIntegersCountScalesAndExactTokens) {
   const std::int64_t scales = 320 / 32 * 1024 * 4 + 320 * 1024 / 32 * 4;
   EXPECT_EQ(plain_layer_bytes(plan, 462, KvDtype::kInt8), exact + 2 * 320 * 1024 + scales);
   EXPECT_EQ(plain_layer_bytes(plan, 462, KvDtype::kInt4), exact + 320 * 1024 + scales);
+  EXPECT_EQ(plain_layer_bytes(plan, 462, KvDtype::kInt2), exact + 320 * 1024 / 2 + scales);
   EXPECT_EQ(plain_layer_bytes(plan, 462, KvDtype::kInt4, 32),
             (exact / 142 * 160) + 320 * 1024 + scales);
   EXPECT_EQ(original_bytes(plan, 462, KvDtype::kInt4),
@@ -275,6 +277,7 @@ TEST(KvBytes, OfIntegersInAGroupFollowTheFormula) {
   plan.groups[0].rank = 16;
   EXPECT_EQ(group_bytes(plan, 0, {.merged = 3}, KvDtype::kInt8), 3 * (20 + 4));
   EXPECT_EQ(group_bytes(plan, 0, {.merged = 3}, KvDtype::kInt4), 3 * (12 + 4));
+  EXPECT_EQ(group_bytes(plan, 0, {.merged = 3}, KvDtype::kInt2), 3 * (8 + 4));
   EXPECT_EQ(group_bytes(plan, 0, {.pending = 5}, KvDtype::kInt8), 5 * 96);
   // 33 unmerged tokens of 3 layers: a block of 32 as 8-bit codes and one token as 2 * 8 numbers of 16 bits.
   const std::int64_t block = 2 * 32 * 8 + 8 * 4 + 32 * 2 * 4;

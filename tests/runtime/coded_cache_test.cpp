@@ -130,7 +130,7 @@ TEST(CodedCache, ExactRowsTakeTheStorageType) {
   const SyntheticCheckpoint model;
   const KvPlan plan = coded_plan(model, {.scope = CodedScope::kHead});
   const at::Tensor expected = testing::plain_logits(model, ids_of()).narrow(0, 100, kTokens - 100);
-  for (const char* dtype : {"bfloat16", "float16", "int8", "int4"}) {
+  for (const char* dtype : {"bfloat16", "float16", "int8", "int4", "int2"}) {
     const auto engine = load(model, plan, testing::cache_of(dtype));
     Sequence sequence = engine->new_sequence();
     testing::cached_logits(*engine, ids_of(), 100, 1, sequence);

@@ -54,7 +54,7 @@ void expect_independent(const Engine& engine, std::int64_t vocab_size) {
 TEST(Fork, SharesMemoryAndGoesItsOwnWay) {
   const testing::OneThread one;
   const SyntheticCheckpoint model{.model_type = "qwen3"};
-  for (const char* dtype : {"float32", "bfloat16", "int8", "int4"}) {
+  for (const char* dtype : {"float32", "bfloat16", "int8", "int4", "int2"}) {
     const auto plain = testing::load_plain(model, testing::cache_of(dtype));
     expect_independent(*plain, model.vocab_size);
   }

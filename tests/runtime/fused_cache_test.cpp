@@ -144,7 +144,7 @@ TEST(FusedCache, FusedLayersStoreNothing) {
   const testing::OneThread one;
   const SyntheticCheckpoint model{.num_layers = 6};
   const KvPlan plan = fused_upper_plan(model, FusionForm::kChannel, 2);
-  for (const char* dtype : {"float32", "bfloat16", "int8", "int4"}) {
+  for (const char* dtype : {"float32", "bfloat16", "int8", "int4", "int2"}) {
     EngineOptions options = testing::cache_of(dtype);
     options.page_tokens = 32;
     const auto engine = testing::load(model, plan, options);

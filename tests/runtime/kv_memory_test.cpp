@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/store/element_type.h"
 #include "runtime/store/kv_cache.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/testing/test_tensors.h"
@@ -44,9 +45,8 @@ StoreOptions store_options(KvDtype dtype) {
   StoreOptions options{.pool = std::make_shared<KvPool>(32), .dtype = at::kBFloat16};
   if (dtype == KvDtype::kFloat32) {
     options.dtype = at::kFloat;
-  } else if (is_integer(dtype)) {
-    options.codes = dtype == KvDtype::kInt8 ? KvElement::kInt8 : KvElement::kInt4;
   }
+  options.codes = codes_of(dtype);
   return options;
 }
 
@@ -138,7 +138,7 @@ TEST(KvMemory, GrowsAsTheFormulaSaysForEveryStoreAndType) {
                                   : fill_group(cache, rows, kRank);
   };
   for (const KvDtype dtype :
-       {KvDtype::kFloat32, KvDtype::kBFloat16, KvDtype::kInt8, KvDtype::kInt4}) {
+       {KvDtype::kFloat32, KvDtype::kBFloat16, KvDtype::kInt8, KvDtype::kInt4, KvDtype::kInt2}) {
     for (const auto& plan : {plain, grouped, coded}) {
       {
         KvCache first(plan, store_options(dtype));  // what only the first time allocates

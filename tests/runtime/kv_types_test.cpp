@@ -66,7 +66,8 @@ TEST_F(IntegerCache, KeepsTheLogitsAsFarAsItsTypeDoes) {
   for (const SyntheticCheckpoint& model : architectures()) {
     const Row ids = random_ids(1, 240, model.vocab_size, 1).front();
     const at::Tensor expected = plain_logits(model, ids);
-    for (const auto& [dtype, most] : {std::pair("int8", 0.01), std::pair("int4", 0.15)}) {
+    for (const auto& [dtype, most] :
+         {std::pair("int8", 0.01), std::pair("int4", 0.15), std::pair("int2", 0.8)}) {
       const auto engine = load_plain(model, cache_of(dtype));
       Sequence sequence = engine->new_sequence();
       const at::Tensor actual = cached_logits(*engine, ids, 200, 1, sequence);
@@ -81,7 +82,7 @@ TEST_F(IntegerCache, KeepsTheLogitsAsFarAsItsTypeDoes) {
 TEST_F(IntegerCache, SeveralIdsEqualOneAtATime) {
   for (const SyntheticCheckpoint& model : architectures()) {
     const Row ids = random_ids(1, 250, model.vocab_size, 2).front();
-    for (const char* dtype : {"int8", "int4"}) {
+    for (const char* dtype : {"int8", "int4", "int2"}) {
       const auto engine = load_plain(model, cache_of(dtype));
       const at::Tensor one = cached_logits(*engine, ids, 170, 1);
       EXPECT_TRUE(tensors_close(cached_logits(*engine, ids, 170, 80), one, kRounding))
@@ -93,7 +94,7 @@ TEST_F(IntegerCache, SeveralIdsEqualOneAtATime) {
 TEST_F(IntegerCache, DoesNotDependOnHowAPromptIsCut) {
   const SyntheticCheckpoint model{.model_type = "qwen3"};
   const Row ids = random_ids(1, 230, model.vocab_size, 3).front();
-  for (const char* dtype : {"int8", "int4"}) {
+  for (const char* dtype : {"int8", "int4", "int2"}) {
     EngineOptions options = cache_of(dtype);
     options.prefill_chunk = 0;
     const auto whole = load_plain(model, options);
@@ -141,8 +142,8 @@ TEST_F(IntegerCache, AllocatedBytesEqualTheFormulaAtEveryStep) {
     const SyntheticCheckpoint model{.model_type = type};
     for (const MergeRule rule : {MergeRule::kNone, MergeRule::kMean, MergeRule::kLs}) {
       for (const UnmergedForm unmerged : {UnmergedForm::kPlain, UnmergedForm::kLatent}) {
-        for (const auto& [dtype, page] :
-             {std::pair("int8", 32), std::pair("int4", 64), std::pair("float16", 16)}) {
+        for (const auto& [dtype, page] : {std::pair("int8", 32), std::pair("int4", 64),
+                                          std::pair("int2", 32), std::pair("float16", 16)}) {
           MergePolicy policy = small_policy(rule);
           policy.unmerged = rule == MergeRule::kNone ? UnmergedForm::kLatent : unmerged;
           policy.target_kept_ratio = 0.5;

@@ -137,7 +137,7 @@ TEST(PromptPieces, PlainCache) {
 // Whatever the cache rounds, a new prompt is read through exact keys and values.
 TEST(PromptPieces, RoundedCaches) {
   const SyntheticCheckpoint model{.head_dim = 32};
-  for (const char* kv_dtype : {"bfloat16", "int8", "int4"}) {
+  for (const char* kv_dtype : {"bfloat16", "int8", "int4", "int2"}) {
     constexpr std::int64_t kLength = 200;  // so that plain layers have codes of some tokens
     expect_equal_in_pieces(Directory(model), model.vocab_size, kv_dtype, kLength);
     const KvPlan plan = testing::grouped_plan(model, 2, 12, policy_of(MergeRule::kLs));

@@ -97,7 +97,7 @@ TEST(RowStore, CopiesShareBlocksUntilOneWrites) {
       at::cat({numbered_rows(0, 1, 1), numbered_rows(3, 7, 1), numbered_rows(60, 3, 1)})));
 }
 
-// Codes by hand: 0 .. 255 in one row of one scale is exact, so is any line of 256 or 16 even steps.
+// Codes by hand: 0 .. 255 in one row of one scale is exact, so is any line of 256, 16 or 4 even steps.
 TEST(RowStore, CodesOfEvenStepsAreExact) {
   auto pool = std::make_shared<KvPool>(32);
   RowStore values = codes(pool, {32}, KvElement::kInt4, KvScales::kPerRow);
@@ -110,6 +110,10 @@ TEST(RowStore, CodesOfEvenStepsAreExact) {
   keys.append(lines);
   EXPECT_TRUE(at::equal(keys.rows(at::kFloat), lines));
   EXPECT_EQ(values.bytes(), 32 * (16 + 4));
+  RowStore quarters = codes(pool, {32}, KvElement::kInt2, KvScales::kPerRow);
+  quarters.append(steps.remainder(4) * 0.5 - 3);
+  EXPECT_TRUE(at::equal(quarters.rows(at::kFloat), steps.remainder(4) * 0.5 - 3));
+  EXPECT_EQ(quarters.bytes(), 32 * (8 + 4));
   EXPECT_EQ(keys.bytes(), 32 * 2 + 2 * 4);
 }
 
@@ -125,8 +129,8 @@ TEST(RowStore, CodesLoseAtMostHalfAStep) {
   constexpr std::int64_t kRows = 96, kHeads = 3, kChannels = 24;  // 8 channels share a scale
   const at::Tensor rows = testing::random_normal({kRows, kHeads, kChannels}, 1) *
                           testing::random_normal({kHeads, kChannels}, 2).exp();
-  for (const KvElement element : {KvElement::kInt8, KvElement::kInt4}) {
-    const double levels = element == KvElement::kInt8 ? 255 : 15;
+  for (const KvElement element : {KvElement::kInt8, KvElement::kInt4, KvElement::kInt2}) {
+    const double levels = largest_code(element);
     for (const KvScales scales : {KvScales::kPerRow, KvScales::kPerChannel}) {
       RowStore store = codes(std::make_shared<KvPool>(64), {kHeads, kChannels}, element, scales);
       store.append(rows.narrow(0, 0, 32));
@@ -167,6 +171,10 @@ TEST(RowStore, RefusesCodesThatDoNotExist) {
                 codes(std::make_shared<KvPool>(32), {2, 3}, KvElement::kInt4, KvScales::kPerRow);
               }),
               ThrowsMessage<Error>(HasSubstr("use int8")));
+  EXPECT_THAT(([] {
+                codes(std::make_shared<KvPool>(32), {2, 6}, KvElement::kInt2, KvScales::kPerRow);
+              }),
+              ThrowsMessage<Error>(HasSubstr("4 channels in a byte, a row has 6; use int8")));
 }
 
 }  // namespace

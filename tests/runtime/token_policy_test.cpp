@@ -154,7 +154,7 @@ std::int64_t formula(const Engine& engine, const Sequence& sequence) {
 TEST(TokenPolicy, BytesAreTheFormulasAndTheForecasts) {
   const testing::OneThread one;
   const SyntheticCheckpoint model{.head_dim = 16};
-  for (const char* dtype : {"float32", "bfloat16", "int8", "int4"}) {
+  for (const char* dtype : {"float32", "bfloat16", "int8", "int4", "int2"}) {
     for (const char* policy : kSmall) {
       if (dtype[0] == 'i' && parse_token_policy(policy).kind == TokenPolicyKind::kStreamingLlm) {
         continue;

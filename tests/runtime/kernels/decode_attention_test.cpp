@@ -126,8 +126,9 @@ TEST_P(DecodeAttentionRawKeys, MatchesReference) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, DecodeAttentionRawKeys,
     ::testing::Combine(::testing::Values(KvElement::kFloat32, KvElement::kBFloat16,
-                                         KvElement::kInt8, KvElement::kInt4),
-                       ::testing::Values(KvElement::kBFloat16, KvElement::kInt8, KvElement::kInt4),
+                                         KvElement::kInt8, KvElement::kInt4, KvElement::kInt2),
+                       ::testing::Values(KvElement::kBFloat16, KvElement::kInt8, KvElement::kInt4,
+                                         KvElement::kInt2),
                        ::testing::Values(8, 24, 64, 96, 128), ::testing::Values(0, 2, 4),
                        ::testing::Bool(), ::testing::Bool()));
 

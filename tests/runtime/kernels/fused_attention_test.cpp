@@ -81,11 +81,13 @@ TEST_P(FusedAttention, MatchesReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, FusedAttention,
-    ::testing::Combine(::testing::Values(KvElement::kFloat32, KvElement::kBFloat16,
-                                         KvElement::kFloat16, KvElement::kInt8, KvElement::kInt4),
-                       ::testing::Values(1, 4, 7), ::testing::Values(8, 64, 96, 128)));
+INSTANTIATE_TEST_SUITE_P(Shapes, FusedAttention,
+                         ::testing::Combine(::testing::Values(KvElement::kFloat32,
+                                                              KvElement::kBFloat16,
+                                                              KvElement::kFloat16, KvElement::kInt8,
+                                                              KvElement::kInt4, KvElement::kInt2),
+                                            ::testing::Values(1, 4, 7),
+                                            ::testing::Values(8, 64, 96, 128)));
 
 // One source with weights of one and one with weights of zero: the first layer alone.
 TEST(FusedAttention, IsPlainAttentionWhereOneSourceHasNoWeight) {

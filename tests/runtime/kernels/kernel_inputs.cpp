@@ -108,7 +108,7 @@ AttentionPartial Partial::view() { return {max.data(), sum.data(), output.data()
 }
 
 std::string to_string(KvElement element) {
-  constexpr const char* kNames[] = {"float32", "bfloat16", "float16", "int8", "int4"};
+  constexpr const char* kNames[] = {"float32", "bfloat16", "float16", "int8", "int4", "int2"};
   return kNames[static_cast<int>(element)];
 }
 

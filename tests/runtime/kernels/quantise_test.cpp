@@ -66,6 +66,16 @@ TEST(QuantiseRowsReference, PacksFourBits) {
   EXPECT_EQ(to[1], 0x8F);
 }
 
+// Eight channels, one scale: bytes hold channels 0 | 2 | 4 | 6 and 1 | 3 | 5 | 7.
+TEST(QuantiseRowsReference, PacksTwoBits) {
+  const float from[] = {0, 1, 2, 3, 3, 2, 1, 0};
+  std::uint8_t to[6];
+  quantise_rows_reference(
+      {.from = from, .count = 1, .width = 8, .head_dim = 8, .element = KvElement::kInt2, .to = to});
+  EXPECT_EQ(to[0], 0 | 2 << 2 | 3 << 4 | 1 << 6);
+  EXPECT_EQ(to[1], 1 | 3 << 2 | 2 << 4 | 0 << 6);
+}
+
 // Element, scales, head_dim, heads, type of the numbers.
 using Shape = std::tuple<KvElement, KvScales, std::int64_t, std::int64_t, KvElement>;
 
@@ -144,6 +154,13 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values(KvElement::kInt8, KvElement::kInt4),
                        ::testing::Values(KvScales::kPerRow, KvScales::kPerChannel),
                        ::testing::Values(6, 8, 20, 64, 72, 80, 96, 128), ::testing::Values(1, 3),
+                       ::testing::Values(KvElement::kFloat32, KvElement::kBFloat16,
+                                         KvElement::kFloat16)));
+INSTANTIATE_TEST_SUITE_P(
+    ShapesOfTwoBits, QuantiseRows,
+    ::testing::Combine(::testing::Values(KvElement::kInt2),
+                       ::testing::Values(KvScales::kPerRow, KvScales::kPerChannel),
+                       ::testing::Values(8, 20, 64, 72, 80, 96, 128), ::testing::Values(1, 3),
                        ::testing::Values(KvElement::kFloat32, KvElement::kBFloat16,
                                          KvElement::kFloat16)));
 

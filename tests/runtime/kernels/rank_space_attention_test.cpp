@@ -67,7 +67,8 @@ TEST_P(RankSpaceAttention, MatchesReference) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, RankSpaceAttention,
     ::testing::Combine(::testing::Values(KvElement::kFloat32, KvElement::kBFloat16,
-                                         KvElement::kFloat16, KvElement::kInt8),
+                                         KvElement::kFloat16, KvElement::kInt8, KvElement::kInt4,
+                                         KvElement::kInt2),
                        ::testing::Values(KvElement::kFloat32, KvElement::kBFloat16),
                        ::testing::Values(8, 64), ::testing::Values(32, 52, 160),
                        ::testing::Values(0, 96)));

@@ -73,8 +73,8 @@ TEST_P(EveryTarget, AttendsAsTheReferenceDoes) {
 
 INSTANTIATE_TEST_SUITE_P(Elements, EveryTarget,
                          ::testing::Values(KvElement::kFloat32, KvElement::kBFloat16,
-                                           KvElement::kFloat16, KvElement::kInt8,
-                                           KvElement::kInt4));
+                                           KvElement::kFloat16, KvElement::kInt8, KvElement::kInt4,
+                                           KvElement::kInt2));
 
 }  // namespace
 }  // namespace kvc

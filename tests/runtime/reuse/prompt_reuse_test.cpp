@@ -288,7 +288,7 @@ TEST_F(PromptReuseTest, LaterTurnsAndForksFollowIt) {
 }
 
 TEST_F(PromptReuseTest, EveryTypeOfCache) {
-  for (const char* dtype : {"bfloat16", "int8", "int4"}) {
+  for (const char* dtype : {"bfloat16", "int8", "int4", "int2"}) {
     EngineOptions options = reusing(directory_ / dtype);
     options.kv_dtype = dtype;
     const auto reuses = testing::load_plain(model_, options);
