@@ -110,6 +110,11 @@ const Setting kSettings[] = {
     {"beta",
      [](const Value& v, TokenPolicy& p) { p.beta = v.number(1, 1e6, "a number of 1 or more"); },
      [](const TokenPolicy& p) { return fmt::format("{}", p.beta); }},
+    {"share",
+     [](const Value& v, TokenPolicy& p) {
+       p.pruned_share = v.number(0, 0.95, "a share from 0 to 0.95");
+     },
+     [](const TokenPolicy& p) { return fmt::format("{}", p.pruned_share); }},
 };
 
 struct PolicyRow {
@@ -137,6 +142,7 @@ const std::vector<PolicyRow>& rows() {
       {"pyramidkv",
        {"budget", "window", "pool", "beta"},
        {.kind = TokenPolicyKind::kPyramidKv, .window_tokens = 32}},
+      {"think", {"share", "window"}, {.kind = TokenPolicyKind::kThink, .window_tokens = 32}},
   };
   return kRows;
 }

@@ -9,7 +9,7 @@
 
 namespace kvc {
 
-enum class TokenPolicyKind { kFull, kStreamingLlm, kH2o, kZeroMerge, kSnapKv, kPyramidKv };
+enum class TokenPolicyKind { kFull, kStreamingLlm, kH2o, kZeroMerge, kSnapKv, kPyramidKv, kThink };
 
 std::string to_string(TokenPolicyKind);
 
@@ -24,10 +24,12 @@ struct TokenBudget {
 // Settings of all policies; which of them a policy reads is in its row of the table (token_policy.cpp).
 struct TokenPolicy {
   TokenPolicyKind kind = TokenPolicyKind::kFull;
-  TokenBudget budget{};             // per layer and KV head
-  std::int64_t sink_tokens = 0;     // first tokens that always stay
-  std::int64_t window_tokens = 0;   // streamingllm: last tokens; snapkv, pyramidkv: those that vote
-  double ring_share = 0.4;          // of the budget: last tokens
+  TokenBudget budget{};          // per layer and KV head
+  std::int64_t sink_tokens = 0;  // first tokens that always stay
+  std::int64_t window_tokens =
+      0;                    // streamingllm: last tokens; snapkv, pyramidkv: those that vote; think:
+                            // that keep all channels, and whose queries score them
+  double ring_share = 0.4;  // of the budget: last tokens
   std::int64_t residual_slots = 0;  // what the others are merged into; 0: they are dropped
   double lambda = 1;                // decay of scores per token
   double alpha = 0.6;               // weight of log(count) in the scores of merged tokens
@@ -37,6 +39,7 @@ struct TokenPolicy {
   bool cache_positions = false;     // streamingllm: RoPE by place in the cache
   std::int64_t pool_width = 7;      // of the max-pooling of votes
   double beta = 20;                 // pyramidkv: budget over the least layer's budget
+  double pruned_share = 0.4;        // think: of a key's channels, dropped (core/channel_pruning.h)
 
   bool is_full() const { return kind == TokenPolicyKind::kFull; }
   // Does every generated token make another one leave?
@@ -44,6 +47,8 @@ struct TokenPolicy {
     return kind == TokenPolicyKind::kStreamingLlm || kind == TokenPolicyKind::kH2o ||
            kind == TokenPolicyKind::kZeroMerge;
   }
+  // Are all tokens kept, with fewer channels of their keys?
+  bool prunes_channels() const { return kind == TokenPolicyKind::kThink; }
   bool has_scores() const {
     return kind == TokenPolicyKind::kH2o || kind == TokenPolicyKind::kZeroMerge;
   }

@@ -69,8 +69,7 @@ void declare_engine(CLI::App& app, kvc::RunOptions& options) {
         options.engine.policy = kvc::parse_token_policy(text);
       },
       "Which tokens the cache keeps, NAME[:key=value,...]: full, streamingllm, h2o, zeromerge, "
-      "snapkv "
-      "or pyramidkv");
+      "snapkv, pyramidkv or think");
   app.add_option("--donors", options.engine.reuse.donors,
                  "Directory of earlier prompts, whose caches similar prompts start from");
   app.add_option("--reuse", options.reuse,

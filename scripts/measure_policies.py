@@ -20,6 +20,7 @@ POLICIES = ["full"] + [policy.format(budget, budget - 4) for budget in (256, 128
                        for policy in ("zeromerge:budget={}", "zeromerge:budget={},sink=4", "h2o:budget={}",
                                       "snapkv:budget={},window=16", "pyramidkv:budget={},window=16,beta=5",
                                       "streamingllm:window={1}")]
+POLICIES += ["think:share=0.4", "think:share=0.6", "think:share=0.8"]
 
 
 def parse_arguments():

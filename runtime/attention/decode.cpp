@@ -58,7 +58,7 @@ PartialAttention attend_ranges(const DecodeAttentionParams& params,
   const std::int64_t chunks =
       std::clamp<std::int64_t>(numbers / kElementsPerThread, 1, at::get_num_threads());
   const std::vector<Piece> pieces = split(ranges, num_rows, chunks);
-  Partials work(pieces.size(), params.num_heads, params.head_dim);
+  Partials work(pieces.size(), params.num_heads, params.value_channels());
   parallel_pieces(chunks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const Piece& piece = pieces[i];
@@ -74,12 +74,13 @@ PartialAttention attend_ranges(const DecodeAttentionParams& params,
 }  // namespace
 
 DecodeQuery::DecodeQuery(const at::Tensor& query, std::int64_t num_kv_heads,
-                         const AttentionRule& rule, const RawKeys& raw_keys)
+                         const AttentionRule& rule, const RawKeys& raw_keys, std::int64_t value_dim)
     : numbers(query.to(at::kFloat).contiguous()),
       params{.query = numbers.const_data_ptr<float>(),
              .num_heads = query.size(0),
              .num_kv_heads = num_kv_heads,
              .head_dim = query.size(1),
+             .value_dim = value_dim,
              .scale = static_cast<float>(
                  rule.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(1))))),
              .softcap = static_cast<float>(rule.softcap),
@@ -87,8 +88,9 @@ DecodeQuery::DecodeQuery(const at::Tensor& query, std::int64_t num_kv_heads,
 
 PartialAttention decode_attention_partly(const at::Tensor& query, std::int64_t num_kv_heads,
                                          const std::vector<RowRange>& ranges,
-                                         const AttentionRule& rule, const RawKeys& raw_keys) {
-  const DecodeQuery one(query, num_kv_heads, rule, raw_keys);
+                                         const AttentionRule& rule, const RawKeys& raw_keys,
+                                         std::int64_t value_dim) {
+  const DecodeQuery one(query, num_kv_heads, rule, raw_keys, value_dim);
   return attend_ranges(
       one.params, ranges,
       [&](std::size_t range, std::int64_t first, std::int64_t last, AttentionPartial partial) {

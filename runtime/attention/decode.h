@@ -24,8 +24,9 @@ struct DecodeQuery {
   at::Tensor numbers;
   DecodeAttentionParams params;
 
+  // value_dim: channels of the values; 0: the query's
   DecodeQuery(const at::Tensor& query, std::int64_t num_kv_heads, const AttentionRule& rule,
-              const RawKeys& raw_keys);
+              const RawKeys& raw_keys, std::int64_t value_dim = 0);
 };
 
 // query [num_heads, head_dim] post-RoPE, over all rows of the ranges (at least one): what the rule's
@@ -38,7 +39,8 @@ at::Tensor decode_attention(const at::Tensor& query, std::int64_t num_kv_heads,
 // The same, to be joined with attention over other tokens.
 PartialAttention decode_attention_partly(const at::Tensor& query, std::int64_t num_kv_heads,
                                          const std::vector<RowRange>& ranges,
-                                         const AttentionRule& rule, const RawKeys& raw_keys = {});
+                                         const AttentionRule& rule, const RawKeys& raw_keys = {},
+                                         std::int64_t value_dim = 0);
 
 // Of keys and values of two layers, channel by channel a_1 K_1 + a_2 K_2 and b_1 V_1 + b_2 V_2.
 struct FusedChannels {  // [num_kv_heads, head_dim] each

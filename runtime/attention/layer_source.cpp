@@ -12,7 +12,9 @@ std::unique_ptr<LayerSource> make_layer_source(const SourceContext& context, int
   const KvSource source = context.plan.layers[static_cast<std::size_t>(layer)];
   switch (source) {
     case KvSource::kPlain:
-      return context.policy.is_full() ? plain_source(context, layer) : kept_source(context, layer);
+      return context.policy.is_full()           ? plain_source(context, layer)
+             : context.policy.prunes_channels() ? pruned_source(context, layer)
+                                                : kept_source(context, layer);
     case KvSource::kLatent:
       return latent_source(context, layer);
     case KvSource::kCoded:

@@ -87,6 +87,8 @@ std::unique_ptr<LayerSource> make_layer_source(const SourceContext& context, int
 std::unique_ptr<LayerSource> plain_source(const SourceContext& context, int layer);
 // Plain layers of which a token policy keeps some tokens.
 std::unique_ptr<LayerSource> kept_source(const SourceContext& context, int layer);
+// Plain layers whose keys lose channels.
+std::unique_ptr<LayerSource> pruned_source(const SourceContext& context, int layer);
 std::unique_ptr<LayerSource> latent_source(const SourceContext& context, int layer);
 std::unique_ptr<LayerSource> coded_source(const SourceContext& context, int layer);
 std::unique_ptr<LayerSource> fused_source(const SourceContext& context, int layer);

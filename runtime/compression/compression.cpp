@@ -72,6 +72,9 @@ std::optional<std::int64_t> exact_before_codes(const KvCache& cache) {
   if (!cache.all_kept().empty()) {
     return most_exact_rows(cache.all_kept());
   }
+  if (cache.policy().prunes_channels()) {
+    return std::nullopt;
+  }
   for (int layer = 0; layer < cache.plan().num_layers(); ++layer) {
     if (cache.plan().layers[static_cast<std::size_t>(layer)] == KvSource::kPlain) {
       const KeyValueStore& store = cache.plain_layer(layer);
@@ -177,8 +180,8 @@ void quantise(const Decoder& decoder, const CodedFactors& factors, KvCache& cach
   for (int layer = 0; layer < plan.num_layers(); ++layer) {
     const KvSource source = plan.layers[static_cast<std::size_t>(layer)];
     const int group = plan.group_of(layer);
-    if (cache.policy().is_running()) {
-      continue;  // codes come with the policy's own steps
+    if (cache.policy().is_running() || cache.policy().prunes_channels()) {
+      continue;  // codes come with the policy's own steps, or never
     }
     if (source == KvSource::kPlain && !cache.policy().is_full()) {
       cache.kept_layer(layer).rows.quantise(plan.policy.sink_tokens, plan.policy.window_tokens);

@@ -47,8 +47,8 @@ void attend(const DecodeAttentionParams& params, const KvSegment& segment, std::
             std::int64_t last, const AttentionPartial& partial) {
   const QuadHeads heads(params);
   KeyReader keys(params, segment);
-  ValueReader values(segment.value, params.num_kv_heads * params.head_dim, params.head_dim,
-                     params.head_dim);
+  const std::int64_t channels = params.value_channels();
+  ValueReader values(segment.value, params.num_kv_heads * channels, channels, channels);
   QuadOutputs outputs(params, values.width());
   QuadSoftmaxes softmaxes(params);
   HWY_ALIGN float scores[kScores + hn::MaxLanes(Wide())];
@@ -69,7 +69,7 @@ void attend(const DecodeAttentionParams& params, const KvSegment& segment, std::
     }
     row += count;
   }
-  softmaxes.begin(partial, params.head_dim);
+  softmaxes.begin(partial, channels);
   outputs.add_to(partial.output, values.order());
 }
 

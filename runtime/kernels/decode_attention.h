@@ -32,7 +32,7 @@ struct RawKeys {
 // Some cached tokens of one layer.
 struct KvSegment {
   KvRows key{};                             // rows of num_kv_heads * head_dim
-  KvRows value{};                           // likewise, as many
+  KvRows value{};                           // of num_kv_heads * value_channels(), as many
   const std::int32_t* positions = nullptr;  // [num_rows]; null: first_position + row
   std::int64_t first_position = 0;
   bool raw_key = false;         // keys before norm and RoPE
@@ -45,16 +45,19 @@ struct DecodeAttentionParams {
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
-  float scale = 1;     // of the scores
-  float softcap = 0;   // s: scores x, once scaled, become s tanh(x / s); 0: none
-  RawKeys raw_keys{};  // for segments that hold such
+  std::int64_t value_dim = 0;  // channels of a value; 0: head_dim
+  float scale = 1;             // of the scores
+  float softcap = 0;           // s: scores x, once scaled, become s tanh(x / s); 0: none
+  RawKeys raw_keys{};          // for segments that hold such
+
+  std::int64_t value_channels() const { return value_dim == 0 ? head_dim : value_dim; }
 };
 
 // The softmax of some tokens, to be combined with that of others.
 struct AttentionPartial {
   float* max = nullptr;     // [num_heads] largest score
   float* sum = nullptr;     // [num_heads] sum of exp(score - max)
-  float* output = nullptr;  // [num_heads, head_dim] sum of exp(score - max) * value
+  float* output = nullptr;  // [num_heads, value_channels()] sum of exp(score - max) * value
   // Of the segment's rows, [num_rows, num_heads]: those that are attended to get their scores. Null: not
   // wanted.
   float* scores = nullptr;

@@ -12,8 +12,9 @@ void decode_attention_partial_reference(const DecodeAttentionParams& params,
     return reference_key(params, segment, row, kv_head);
   };
   const auto value = [&](std::int64_t row, std::int64_t kv_head) {
-    return reference_row(segment.value, params.num_kv_heads * params.head_dim, params.head_dim, row,
-                         kv_head * params.head_dim, params.head_dim);
+    const std::int64_t channels = params.value_channels();
+    return reference_row(segment.value, params.num_kv_heads * channels, channels, row,
+                         kv_head * channels, channels);
   };
   reference_attention(params, key, value, first, last, partial, segment.bias);
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/channel_pruning.h"
+
 namespace kvc {
 
 KeptForecast::KeptForecast(const KvPlan& plan, const TokenPolicy& policy, KvDtype dtype,
@@ -13,12 +15,18 @@ KeptForecast::KeptForecast(const KvPlan& plan, const TokenPolicy& policy, KvDtyp
 KeptForecast::KeptForecast(const KvCache& cache, KvDtype dtype, std::int64_t page_tokens)
     : plan_(cache.plan()), policy_(cache.policy()), dtype_(dtype), page_tokens_(page_tokens) {
   for (const KeptLayer& layer : cache.all_kept()) {
-    layers_.push_back({layer.rows.tokens(), layer.budget, layer.is_laid_out});
+    layers_.push_back({layer.rows.tokens(), 0, layer.budget, layer.is_laid_out});
+  }
+  for (const PrunedLayer& layer : cache.all_pruned()) {
+    layers_.push_back({{.rows = layer.store.num_rows()}, layer.store.num_pruned()});
   }
 }
 
 std::int64_t KeptForecast::layer_bytes(const Layer& layer, KvDtype dtype) const {
-  return kept_layer_bytes(plan_, policy_, layer.tokens, dtype, page_tokens_);
+  return policy_.prunes_channels()
+             ? pruned_layer_bytes(plan_, policy_, layer.tokens.rows, layer.pruned_rows, dtype,
+                                  page_tokens_)
+             : kept_layer_bytes(plan_, policy_, layer.tokens, dtype, page_tokens_);
 }
 
 std::int64_t KeptForecast::bytes() const {
@@ -32,6 +40,15 @@ std::int64_t KeptForecast::bytes() const {
 // The policies' rules, as counts.
 std::int64_t KeptForecast::reduce(Layer& layer) const {
   KeptTokens& tokens = layer.tokens;
+  if (policy_.prunes_channels()) {
+    const std::int64_t whole = tokens.rows - layer.pruned_rows, before = layer_bytes(layer, dtype_);
+    layer.pruned_rows = std::max(layer.pruned_rows, pruned_rows_of(policy_, plan_, tokens.rows));
+    // The rows that lose channels are there twice for a while.
+    return layer_bytes(
+               {.tokens = {.rows = layer.pruned_rows + whole}, .pruned_rows = layer.pruned_rows},
+               dtype_) -
+           before;
+  }
   if (!policy_.is_running()) {
     tokens.rows = std::min(tokens.rows, layer.budget);
     return 0;

@@ -24,6 +24,7 @@ class KeptForecast {
  private:
   struct Layer {
     KeptTokens tokens;
+    std::int64_t pruned_rows = 0;
     std::int64_t budget = 0;
     bool is_laid_out = false;
   };

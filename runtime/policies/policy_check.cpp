@@ -42,6 +42,10 @@ void check_token_policy(const TokenPolicy& policy, const KvPlan& plan, const Mod
         "one that scales keys or one that depends on the length of the text; use pos=true",
         name, layer);
   }
+  KVC_CHECK(
+      !policy.prunes_channels() || !is_integer(dtype),
+      "--policy {}: keys lose channels as numbers, not as codes of {}; use --kv-dtype float16",
+      name, to_string(dtype));
   KVC_CHECK(policy.kind != TokenPolicyKind::kStreamingLlm || !is_integer(dtype),
             "--policy {}: the first and the last tokens, all that it keeps, never become codes of "
             "{}; use --kv-dtype float16",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/channel_pruning.h"
 #include "core/error.h"
 
 namespace kvc {
@@ -16,9 +17,11 @@ KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& 
       plain_index_.push_back(-1);
       continue;
     }
-    plain_index_.push_back(static_cast<int>(plain_.size() + kept_.size()));
+    plain_index_.push_back(static_cast<int>(plain_.size() + kept_.size() + pruned_.size()));
     if (policy_->is_full()) {
       plain_.push_back(plain_store(plan, options));
+    } else if (policy_->prunes_channels()) {
+      pruned_.push_back({.store = {plan, options, kept_channels(*policy_, plan.head_dim)}});
     } else {
       kept_.push_back({.rows = {plan, options, kept_columns(*policy_)}});
     }
@@ -48,9 +51,18 @@ KeptLayer& KvCache::kept_layer(int layer) {
 
 const KeptLayer& KvCache::kept_layer(int layer) const {
   const int index = plain_index_[static_cast<std::size_t>(layer)];
-  KVC_CHECK(index >= 0 && !policy_->is_full(), "KV cache: layer {} is under no token policy",
-            layer);
+  KVC_CHECK(index >= 0 && !kept_.empty(), "KV cache: layer {} is under no token policy", layer);
   return kept_[static_cast<std::size_t>(index)];
+}
+
+PrunedLayer& KvCache::pruned_layer(int layer) {
+  return const_cast<PrunedLayer&>(std::as_const(*this).pruned_layer(layer));
+}
+
+const PrunedLayer& KvCache::pruned_layer(int layer) const {
+  const int index = plain_index_[static_cast<std::size_t>(layer)];
+  KVC_CHECK(index >= 0 && !pruned_.empty(), "KV cache: layer {} keeps all channels", layer);
+  return pruned_[static_cast<std::size_t>(index)];
 }
 
 CodedStore& KvCache::coded(int layer) {
@@ -88,6 +100,9 @@ KvBytes KvCache::bytes() const {
   }
   for (const KeptLayer& layer : kept_) {
     bytes.kept += layer.rows.bytes();
+  }
+  for (const PrunedLayer& layer : pruned_) {
+    bytes.kept += layer.store.bytes();
   }
   for (const LatentStore& group : groups_) {
     const std::vector<std::int64_t> segments = group.segment_bytes();

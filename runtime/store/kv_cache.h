@@ -14,6 +14,7 @@
 #include "runtime/store/kept_rows.h"
 #include "runtime/store/key_value_store.h"
 #include "runtime/store/latent_store.h"
+#include "runtime/store/pruned_store.h"
 
 namespace kvc {
 
@@ -45,6 +46,13 @@ struct KeptLayer {
   std::int64_t num_held = 0;
 };
 
+// A plain layer's tokens under a policy that drops channels of keys.
+struct PrunedLayer {
+  PrunedStore store;
+  // Of a prompt that is being read: the last tokens' queries, [n, num_heads, head_dim].
+  at::Tensor held_query{};
+};
+
 // A copy shares its blocks with the original until one of them writes.
 class KvCache {
  public:
@@ -65,6 +73,9 @@ class KvCache {
   KeptLayer& kept_layer(int layer);  // takes a plain layer's place unless the policy is full
   const KeptLayer& kept_layer(int layer) const;
   const std::vector<KeptLayer>& all_kept() const { return kept_; }
+  PrunedLayer& pruned_layer(int layer);  // likewise under a policy that drops channels
+  const PrunedLayer& pruned_layer(int layer) const;
+  const std::vector<PrunedLayer>& all_pruned() const { return pruned_; }
   LatentStore& group(int group) { return groups_[static_cast<std::size_t>(group)]; }
   const LatentStore& group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
 
@@ -87,9 +98,10 @@ class KvCache {
   std::int64_t num_tokens_ = 0;
   std::vector<std::int64_t> ids_;
   std::shared_ptr<const TokenPolicy> policy_;
-  std::vector<int> plain_index_;      // [num_layers] into plain_ or kept_, -1 for other layers
+  std::vector<int> plain_index_;  // [num_layers] into plain_, kept_ or pruned_, -1 for other layers
   std::vector<KeyValueStore> plain_;  // plain layers, ascending
   std::vector<KeptLayer> kept_;       // likewise, under a token policy
+  std::vector<PrunedLayer> pruned_;   // likewise
   std::vector<LatentStore> groups_;
   std::vector<CodedStore> coded_;  // ascending
 };

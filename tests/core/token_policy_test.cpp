@@ -21,6 +21,7 @@ TEST(TokenPolicy, ReadsSettingsAndSaysThem) {
             "prefill-merge=argmax,decode=paper,compress-at=end");
   for (const char* text :
        {"full", "streamingllm:pos=cache", "h2o:budget=12", "snapkv", "pyramidkv",
+        "think:share=0.6,window=8",
         "zeromerge:prefill-merge=contiguous,decode=released,compress-at=chunk"}) {
     const std::string said = to_string(parse_token_policy(text));
     EXPECT_EQ(to_string(parse_token_policy(said)), said);
@@ -52,7 +53,7 @@ TEST(TokenPolicy, PyramidsHaveTheBudgetOnAverage) {
 
 TEST(TokenPolicy, RefusesWhatIsNotThere) {
   for (const auto& [text, words] :
-       {std::pair("zero", "known: full, streamingllm, h2o, zeromerge, snapkv, pyramidkv"),
+       {std::pair("zero", "known: full, streamingllm, h2o, zeromerge, snapkv, pyramidkv, think"),
         {"full:budget=3", "it has none"},
         {"h2o:lambda=1", "expected key=value of budget, ring, sink, compress-at"},
         {"h2o:budget", "expected key=value"},

@@ -132,6 +132,29 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(8, 24, 64, 96, 128), ::testing::Values(0, 2, 4),
                        ::testing::Bool(), ::testing::Bool()));
 
+// Keys of fewer channels than values.
+TEST(DecodeAttention, TakesKeysAndValuesOfDifferentWidths) {
+  for (const KvElement element : {KvElement::kFloat32, KvElement::kBFloat16}) {
+    for (const auto& [head_dim, value_dim] : {std::pair(77, 128), {11, 20}, {64, 96}, {32, 64}}) {
+      const std::int64_t num_kv_heads = 2, num_heads = 6, num_rows = 150;
+      const StoredRows key({num_rows, num_kv_heads * head_dim, head_dim, 64, element}, 1);
+      const StoredRows value({num_rows, num_kv_heads * value_dim, value_dim, 64, element}, 2);
+      const std::vector<float> query = random_numbers(num_heads * head_dim, 3);
+      const DecodeAttentionParams params{.query = query.data(),
+                                         .num_heads = num_heads,
+                                         .num_kv_heads = num_kv_heads,
+                                         .head_dim = head_dim,
+                                         .value_dim = value_dim,
+                                         .scale = 0.1f};
+      const KvSegment segment{.key = key.rows(), .value = value.rows()};
+      Partial actual(num_heads, value_dim), expected(num_heads, value_dim);
+      decode_attention_partial(params, segment, 7, num_rows, actual.view());
+      decode_attention_partial_reference(params, segment, 7, num_rows, expected.view());
+      EXPECT_TRUE(partials_close(actual, expected, 1e-5)) << head_dim << " " << value_dim;
+    }
+  }
+}
+
 TEST(DecodeAttention, SurvivesLargeScores) {
   const std::vector<float> query(16, 1000);
   std::vector<float> key, value = random_numbers(200 * 16, 4);
