@@ -1,75 +1,30 @@
-// Prompts that start from a similar one's cache, through the engine.
-#include "runtime/reuse/prompt_reuse.h"
-
+// What a prompt that starts from a similar one's cache computes and keeps.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <fstream>
 
 #include "runtime/attention/plain_attention.h"
 #include "runtime/attention/segment_attention.h"
 #include "runtime/reuse/recompute_plan.h"
-#include "tests/runtime/engine_fixture.h"
-#include "tests/runtime/factored_checkpoint.h"
-#include "tests/testing/temporary_directory.h"
+#include "tests/runtime/reuse/reuse_fixture.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
-#include "tests/testing/zoo.h"
 
 namespace kvc {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::extend;
+using testing::kComputeAll;
 using testing::kRounding;
+using testing::paraphrase;
+using testing::prefill;
+using testing::PromptReuseTest;
 using testing::random_ids;
+using testing::reusing;
 using testing::Row;
 using testing::SyntheticCheckpoint;
-using testing::TemporaryDirectory;
 using testing::tensors_close;
 using testing::tensors_identical;
-
-// Small prompts, any donor, and nothing dropped.
-EngineOptions reusing(const fs::path& donors, const std::string& settings = {}) {
-  EngineOptions options;
-  options.reuse.donors = donors;
-  parse_reuse("min-tokens=20,least-tokens=4,retention=all", options.reuse);
-  parse_reuse(settings, options.reuse);
-  return options;
-}
-
-constexpr const char* kComputeAll = "hot=1,cold=1,decay=1,min-similarity=0";
-
-// `ids` with every tenth token another one: a prompt much like it.
-Row paraphrase(const Row& ids, std::int64_t vocab_size, std::uint64_t seed) {
-  const Row other = random_ids(1, static_cast<std::int64_t>(ids.size()), vocab_size, seed).front();
-  Row changed = ids;
-  for (std::size_t i = 5; i < ids.size(); i += 10) {
-    changed[i] = other[i];
-  }
-  return changed;
-}
-
-at::Tensor prefill(const Engine& engine, Sequence& sequence, const Row& ids) {
-  return engine.prefill({&sequence}, {ids}, Engine::Rows::kLast).front();
-}
-
-at::Tensor extend(const Engine& engine, Sequence& sequence, const Row& ids) {
-  return engine.extend({&sequence}, {ids}, Engine::Rows::kAll).front();
-}
-
-class PromptReuseTest : public ::testing::Test {
- protected:
-  const testing::OneThread one_;
-  const SyntheticCheckpoint model_;
-  const Row donor_ = random_ids(1, 190, model_.vocab_size, 1).front();
-  const Row target_ = paraphrase(donor_, model_.vocab_size, 2);
-  const Row more_ = random_ids(1, 7, model_.vocab_size, 3).front();
-  const TemporaryDirectory directory_;
-
-  std::unique_ptr<Engine> engine(const std::string& settings = {}) const {
-    return testing::load_plain(model_, reusing(directory_ / "donors", settings));
-  }
-};
 
 TEST_F(PromptReuseTest, TheSamePromptGivesTheOriginalLogits) {
   for (const char* type : {"llama", "qwen2", "qwen3", "mistral"}) {
@@ -240,128 +195,6 @@ TEST_F(PromptReuseTest, DroppedTokensAreNotAttended) {
           attend_segments(query, positions, {segment_of(key, value, kept)}, rule), 1e-5));
     }
   }
-}
-
-TEST_F(PromptReuseTest, EverySequenceOfABatchByItself) {
-  const auto reuses = engine("store=off");
-  {
-    const auto storing = engine();
-    Sequence first = storing->new_sequence();
-    prefill(*storing, first, donor_);
-  }
-  const Row short_ids = random_ids(1, 9, model_.vocab_size, 5).front();
-  const std::vector<Row> ids{short_ids, target_, donor_};
-  std::vector<Sequence> together, apart;
-  std::vector<Sequence*> pointers;
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    together.push_back(reuses->new_sequence());
-    apart.push_back(reuses->new_sequence());
-  }
-  for (Sequence& sequence : together) {
-    pointers.push_back(&sequence);
-  }
-  const auto batch = reuses->prefill(pointers, ids, Engine::Rows::kLast);
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    EXPECT_TRUE(tensors_close(batch[i], prefill(*reuses, apart[i], ids[i]), kRounding)) << i;
-    EXPECT_EQ(together[i].reuse()->donor.empty(), i == 0);
-  }
-  const auto steps = reuses->extend(pointers, {more_, more_, more_}, Engine::Rows::kAll);
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    EXPECT_TRUE(tensors_close(steps[i], extend(*reuses, apart[i], more_), kRounding)) << i;
-  }
-}
-
-TEST_F(PromptReuseTest, LaterTurnsAndForksFollowIt) {
-  const auto reuses = engine(kComputeAll);
-  const auto original = testing::load_plain(model_);
-  Sequence first = reuses->new_sequence();
-  prefill(*reuses, first, donor_);
-  Sequence sequence = reuses->new_sequence(), alone = original->new_sequence();
-  prefill(*reuses, sequence, target_);
-  prefill(*original, alone, target_);
-  Sequence fork = sequence.fork();
-  EXPECT_EQ(fork.reuse()->donor, sequence.reuse()->donor);
-  const Row turn = random_ids(1, 33, model_.vocab_size, 6).front();
-  const at::Tensor expected = prefill(*original, alone, turn);
-  EXPECT_TRUE(tensors_close(prefill(*reuses, sequence, turn), expected, kRounding));
-  EXPECT_TRUE(tensors_close(prefill(*reuses, fork, turn), expected, kRounding));
-}
-
-TEST_F(PromptReuseTest, EveryTypeOfCache) {
-  for (const char* dtype : {"bfloat16", "int8", "int4", "int2"}) {
-    EngineOptions options = reusing(directory_ / dtype);
-    options.kv_dtype = dtype;
-    const auto reuses = testing::load_plain(model_, options);
-    Sequence whole = reuses->new_sequence(), again = reuses->new_sequence();
-    const at::Tensor expected = prefill(*reuses, whole, donor_);
-    const at::Tensor reused = prefill(*reuses, again, donor_);
-    EXPECT_NE(again.reuse()->donor, "");
-    EXPECT_TRUE(tensors_close(reused, expected, 0.05 * testing::spread(expected))) << dtype;
-    EXPECT_EQ(again.cache().allocated_bytes(), whole.cache().allocated_bytes());
-    const at::Tensor rest = extend(*reuses, whole, more_);
-    EXPECT_TRUE(tensors_close(extend(*reuses, again, more_), rest, 0.1 * testing::spread(rest)));
-  }
-}
-
-TEST_F(PromptReuseTest, ADamagedDonorIsNotUsed) {
-  {
-    const auto storing = engine();
-    Sequence first = storing->new_sequence();
-    prefill(*storing, first, donor_);
-  }
-  for (const auto& entry : fs::directory_iterator(directory_ / "donors")) {
-    if (entry.path().extension() == ".safetensors") {
-      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
-      file.seekp(static_cast<std::streamoff>(entry.file_size() / 2));
-      file.put('x').put('y');
-    }
-  }
-  const auto reuses = engine();
-  const auto original = testing::load_plain(model_);
-  Sequence sequence = reuses->new_sequence(), alone = original->new_sequence();
-  EXPECT_TRUE(
-      tensors_identical(prefill(*reuses, sequence, donor_), prefill(*original, alone, donor_)));
-  EXPECT_EQ(sequence.reuse()->whole, "the donor is damaged or gone");
-  Sequence again = reuses->new_sequence();  // the entry was written anew
-  prefill(*reuses, again, donor_);
-  EXPECT_NE(again.reuse()->donor, "");
-}
-
-TEST_F(PromptReuseTest, InterruptedReadingLeavesTheSequenceEmpty) {
-  const auto reuses = engine();
-  Sequence first = reuses->new_sequence(), second = reuses->new_sequence();
-  prefill(*reuses, first, donor_);
-  int asked = 0;
-  const Stopped third = [&asked] { return ++asked == 3; };
-  EXPECT_THROW(reuses->prefill({&second}, {target_}, Engine::Rows::kLast, third), Interrupted);
-  EXPECT_EQ(second.num_tokens(), 0);
-  EXPECT_EQ(second.cache().allocated_bytes(), 0);
-}
-
-std::string refusal_of(const std::function<void()>& load) {
-  try {
-    load();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
-TEST_F(PromptReuseTest, RefusesWhatItCannotReuse) {
-  using ::testing::HasSubstr;
-  const auto zoo = [&](const std::string& name) {
-    return refusal_of([&] {
-      Engine::load(testing::load_zoo_case(name).directory, reusing(directory_ / "donors"));
-    });
-  };
-  EXPECT_THAT(zoo("deepseek_v2_lite"), HasSubstr("latent"));
-  EXPECT_THAT(zoo("llama_dynamic"), HasSubstr("depends on the length"));
-  const std::string latent = refusal_of([&] {
-    testing::load(model_,
-                  testing::grouped_plan(model_, 2, 16, testing::small_policy(MergeRule::kLs)),
-                  reusing(directory_ / "donors"));
-  });
-  EXPECT_THAT(latent, HasSubstr("expected plain"));
 }
 
 }  // namespace
