@@ -49,6 +49,7 @@ write_basic_package_version_file(kvconvertConfigVersion.cmake COMPATIBILITY Same
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/kvconvertConfig.cmake"
               "${CMAKE_CURRENT_BINARY_DIR}/kvconvertConfigVersion.cmake"
               "${CMAKE_CURRENT_LIST_DIR}/KvcTorch.cmake"
+              "${CMAKE_CURRENT_LIST_DIR}/KvcFaiss.cmake"
               "${CMAKE_CURRENT_LIST_DIR}/KvcTextLibraries.cmake"
               "${CMAKE_CURRENT_LIST_DIR}/KvcSentencepiece.cmake"
         DESTINATION "${_cmake_dir}" COMPONENT library)

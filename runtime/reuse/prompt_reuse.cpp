@@ -11,6 +11,7 @@
 #include "core/hash.h"
 #include "core/json.h"
 #include "model/tokenizer/tokenizer.h"
+#include "runtime/reuse/faiss_match.h"
 #include "runtime/reuse/reuse_reader.h"
 #include "runtime/reuse/token_match.h"
 
@@ -103,7 +104,9 @@ std::vector<PromptReuse::Matched> PromptReuse::match(const std::vector<std::int6
   for (const DonorStore::Candidate& candidate :
        store_.nearest(embeddings.mean(0), options_.candidates)) {
     const at::Tensor donor = turned_embeddings(embeddings_of(candidate.head->ids));
-    const TokenMatch tokens = match_tokens(target, donor);
+    const TokenMatch tokens = options_.match == TokenSearch::kExact
+                                  ? match_tokens(target, donor)
+                                  : match_with_faiss(options_.match, target, donor);
     matched.push_back({candidate.name,
                        prompt_similarity(options_.similarity, tokens, target, donor, kPlanes),
                        tokens.index});

@@ -9,6 +9,7 @@
 #include "core/enum_names.h"
 #include "core/error.h"
 #include "runtime/memory/memory_budget.h"
+#include "runtime/reuse/faiss_match.h"
 
 namespace kvc {
 namespace {
@@ -19,6 +20,9 @@ constexpr EnumName<Retention> kRetentions[] = {{Retention::kDecay, "decay"},
                                                {Retention::kConstant, "constant"},
                                                {Retention::kGrowth, "growth"},
                                                {Retention::kAll, "all"}};
+constexpr EnumName<TokenSearch> kSearches[] = {{TokenSearch::kExact, "exact"},
+                                               {TokenSearch::kFaissLsh, "faiss-lsh"},
+                                               {TokenSearch::kFaissIvf, "faiss-ivf"}};
 constexpr EnumName<bool> kSwitch[] = {{true, "on"}, {false, "off"}};
 
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;
@@ -62,6 +66,7 @@ ReuseSetting tokens(const std::string& key, std::int64_t& out, std::int64_t leas
 
 std::vector<ReuseSetting> settings(ReuseOptions& options) {
   return {word("similarity", options.similarity, kSimilarities),
+          word("match", options.match, kSearches),
           share("min-similarity", options.min_similarity),
           tokens("min-tokens", options.min_tokens, 1),
           tokens("candidates", options.candidates, 1),
@@ -84,6 +89,7 @@ std::vector<ReuseSetting> settings(ReuseOptions& options) {
 }  // namespace
 
 std::string to_string(PromptSimilarity similarity) { return name_of(kSimilarities, similarity); }
+std::string to_string(TokenSearch search) { return name_of(kSearches, search); }
 std::string to_string(Retention retention) { return name_of(kRetentions, retention); }
 
 void parse_reuse(const std::string& text, ReuseOptions& options) {
@@ -105,6 +111,10 @@ void parse_reuse(const std::string& text, ReuseOptions& options) {
                     "--reuse {}: expected {}=VALUE", word, key);
     setting->set(word.substr(equals + 1));
   }
+  KVC_CHECK_USAGE(options.match == TokenSearch::kExact || has_faiss(),
+                  "--reuse match={}: this build has no FAISS; use match=exact, or install "
+                  "libfaiss-dev and build with -DKVC_FAISS=ON",
+                  to_string(options.match));
 }
 
 }  // namespace kvc

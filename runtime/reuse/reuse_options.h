@@ -18,7 +18,14 @@ enum class PromptSimilarity { kCosine, kHamming30 };
 //   all       everything
 enum class Retention { kDecay, kConstant, kGrowth, kAll };
 
+// How a token's match is found.
+//   exact      every pair is compared
+//   faiss-lsh  the nearest of the 16 that differ least in 512 random signs
+//   faiss-ivf  the nearest of the 16 found in the 8 nearest of sqrt(donor's tokens) clusters
+enum class TokenSearch { kExact, kFaissLsh, kFaissIvf };
+
 std::string to_string(PromptSimilarity);
+std::string to_string(TokenSearch);
 std::string to_string(Retention);
 
 struct ReuseOptions {
@@ -27,6 +34,7 @@ struct ReuseOptions {
   bool store = true;  // keep the prompts that are read as a whole as donors
 
   PromptSimilarity similarity = PromptSimilarity::kCosine;
+  TokenSearch match = TokenSearch::kExact;
   double min_similarity = 0.8;    // below it a prompt is read as a whole
   std::int64_t min_tokens = 700;  // likewise; shorter prompts are no donors either
   std::int64_t candidates = 4;    // donors that are matched token by token

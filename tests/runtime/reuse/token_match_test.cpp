@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/error.h"
+#include "runtime/reuse/faiss_match.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -63,6 +65,43 @@ TEST(TokenMatch, OfEqualDonorTokensTakesTheFirst) {
   const at::Tensor row = turned_embeddings(random_normal({1, 16}, 4));
   const at::Tensor donor = row.expand({2500, 16}).contiguous();
   EXPECT_EQ(list_of(match_tokens(row, donor).index), (std::vector<std::int64_t>{0}));
+}
+
+// A donor of which a tenth of the tokens are others.
+TEST(TokenMatch, FaissFindsNearlyAllOfThem) {
+  if (!has_faiss()) {
+    GTEST_SKIP() << "built without FAISS";
+  }
+  const at::Tensor table = random_normal({300, 128}, 8);
+  const at::Tensor ids = at::arange(2000, at::kLong).mul(7919).remainder(300);
+  const at::Tensor changed = at::where(at::arange(2000).remainder(10).eq(3), 299 - ids, ids);
+  const at::Tensor donor = turned_embeddings(table.index_select(0, ids));
+  const at::Tensor target = turned_embeddings(table.index_select(0, changed));
+  const TokenMatch exact = match_tokens(target, donor);
+  for (const TokenSearch search : {TokenSearch::kFaissLsh, TokenSearch::kFaissIvf}) {
+    const TokenMatch found = match_with_faiss(search, target, donor);
+    const at::Tensor same = found.index.eq(exact.index);
+    EXPECT_GT(same.to(at::kDouble).mean().item<double>(), 0.9) << to_string(search);
+    EXPECT_TRUE(
+        tensors_close(found.cosine.masked_select(same), exact.cosine.masked_select(same), 1e-5));
+    EXPECT_TRUE((found.cosine <= exact.cosine + 1e-5).all().item<bool>());
+    EXPECT_EQ(list_of(match_with_faiss(search, donor, donor).index),
+              list_of(at::arange(2000, at::kLong)));
+    EXPECT_EQ(list_of(match_with_faiss(search, donor.slice(0, 0, 5), donor.slice(0, 0, 3)).index),
+              list_of(match_tokens(donor.slice(0, 0, 5), donor.slice(0, 0, 3)).index));
+  }
+}
+
+TEST(TokenMatch, RefusesFaissInABuildWithoutIt) {
+  ReuseOptions options;
+  if (has_faiss()) {
+    parse_reuse("match=faiss-lsh", options);
+    EXPECT_EQ(options.match, TokenSearch::kFaissLsh);
+    return;
+  }
+  EXPECT_THROW(parse_reuse("match=faiss-lsh", options), UsageError);
+  EXPECT_THROW(match_with_faiss(TokenSearch::kFaissIvf, at::zeros({1, 2}), at::zeros({1, 2})),
+               Error);
 }
 
 TEST(TokenMatch, ThePositionTellsRepeatedTokensApart) {
