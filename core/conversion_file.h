@@ -25,7 +25,10 @@
 //     kvconvert.fused.<l>.key, .value                [sources, kv_dim]        form channel
 //     kvconvert.fused.<l>.key                        [sources, 2, kv_dim / 2] form complex: real, imaginary
 //     kvconvert.fused.<l>.key, .value                [kv_dim, sources * kv_dim]   form full
-// A factored checkpoint holds those that its plan's policy uses, under the same names.
+//   and for weights of fused layers that were tuned (--tune-layers):
+//     kvconvert.tuned.<tensor>                       as the checkpoint's tensor of that name, which it replaces
+// A factored checkpoint holds those that its plan's policy uses, under the same names; tuned weights under the
+// tensor's own.
 // Every joint group has all but `encoder` (rule ls only) and `merged_reconstruct_proj` (refit only).
 #pragma once
 
@@ -39,6 +42,8 @@
 #include "core/provenance.h"
 
 namespace kvc {
+
+inline constexpr const char* kTunedPrefix = "kvconvert.tuned.";
 
 // What the report says of one group.
 struct GroupReport {

@@ -5,7 +5,9 @@
 
 #include <fmt/ranges.h>
 
+#include "core/conversion_file.h"
 #include "core/error.h"
+#include "core/kv_plan_groups.h"
 #include "core/mapped_file.h"
 #include "model/fused_kv.h"
 
@@ -45,16 +47,17 @@ void add_principal_group(FactorSpecs& specs, const KvPlan& plan, int index) {
     return;
   }
   const std::int64_t width = group.num_layers * plan.kv_dim();
+  const std::int64_t joint = group.num_layers * grouped_widths(plan).total();
   const auto add = [&](const std::string& prefix, std::int64_t rank, std::int64_t channels) {
     specs[factor_name(index, prefix + "encoder")] = {{rank, channels}};
     specs[factor_name(index, prefix + "reconstruct_proj")] = {{channels, rank}};
   };
-  specs[factor_name(index, "mean")] = {{2 * width}};
+  specs[factor_name(index, "mean")] = {{joint}};
   if (group.split_kv) {
     add("key.", group.key_rank, width);
     add("value.", group.value_rank, width);
   } else {
-    add("", group.rank, 2 * width);
+    add("", group.rank, joint);
   }
 }
 
@@ -93,6 +96,8 @@ FactorSpecs factor_specs(const KvPlan& plan, std::int64_t hidden_size) {
 
 }  // namespace
 
+bool is_tuned(const std::string& name) { return name.starts_with(kTunedPrefix); }
+
 std::string factor_name(int group, const std::string& name) {
   return fmt::format("kvconvert.groups.{}.{}", group, name);
 }
@@ -118,9 +123,16 @@ FactorFile::FactorFile(const std::filesystem::path& path, const KvPlan& plan,
               path.string(), name, fmt::join(found->shape, ", "), fmt::join(spec.shape, ", "));
   }
   for (const TensorInfo& tensor : file_.tensors()) {
-    KVC_CHECK(specs.count(tensor.name) != 0, "{}: {} belongs to no part of the plan", path.string(),
-              tensor.name);
+    const bool tuned = is_tuned(tensor.name) && !plan.fused.empty();
+    KVC_CHECK(specs.count(tensor.name) != 0 || tuned, "{}: {} belongs to no part of the plan",
+              path.string(), tensor.name);
+    KVC_CHECK(!tuned || tensor.dtype == Dtype::kF32, "{}: {} is {}, expected F32", path.string(),
+              tensor.name, dtype_name(tensor.dtype));
   }
+}
+
+const TensorInfo* FactorFile::tuned(const std::string& tensor) const {
+  return file_.find(kTunedPrefix + tensor);
 }
 
 at::Tensor FactorFile::load(const std::string& name, at::ScalarType dtype) const {

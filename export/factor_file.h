@@ -16,17 +16,21 @@ namespace kvc {
 class FactorFile {
  public:
   // Error naming the tensor when one that the plan needs is missing, has another shape or type than
-  // the plan says, or belongs to no part.
+  // the plan says, or belongs to no part. Tuned weights may be there where layers are fused.
   FactorFile(const std::filesystem::path& path, const KvPlan& plan, std::int64_t hidden_size);
 
   const std::vector<TensorInfo>& tensors() const { return file_.tensors(); }
   bool contains(const std::string& name) const { return file_.find(name) != nullptr; }
   at::Tensor load(const std::string& name, at::ScalarType dtype) const;
+  // The tuned weight that replaces the checkpoint's tensor, or nullptr.
+  const TensorInfo* tuned(const std::string& tensor) const;
 
  private:
   SafetensorsFile file_;
 };
 
+// Does a tuned weight have this name?
+bool is_tuned(const std::string& name);
 // "kvconvert.groups.<group>.<name>"
 std::string factor_name(int group, const std::string& name);
 // "kvconvert.coded.<block>.<name>"

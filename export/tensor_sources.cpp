@@ -59,6 +59,16 @@ TensorSource original(const Checkpoint& checkpoint, const std::string& name,
           }};
 }
 
+// In the type of the checkpoint's tensor `name`, which it replaces.
+TensorSource tuned_weight(const Checkpoint& checkpoint, const std::string& name,
+                          const TensorInfo& tuned, const FactorFile& factors,
+                          std::shared_ptr<Held> held) {
+  const TensorInfo& info = checkpoint.info(name, tuned.shape);
+  const at::ScalarType dtype = scalar_type(info.dtype, name);
+  return computed(name, dtype, info.shape, std::move(held),
+                  [&factors, of = tuned.name, dtype] { return factors.load(of, dtype); });
+}
+
 // W' = B A of one projection of one latent layer. [kv_dim, hidden_size] float64
 at::Tensor fold(const FactorFile& factors, const KvPlan& plan, int layer, Projection projection) {
   const int index = plan.group_of(layer);
@@ -143,13 +153,16 @@ std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const M
   const auto held = std::make_shared<Held>();
   const std::vector<std::string> replaced = replaced_weights(config, plan);
   for (const std::string& name : checkpoint.tensor_names()) {
-    if (!is_rope_buffer(name) &&
-        std::find(replaced.begin(), replaced.end(), name) == replaced.end()) {
-      sources.push_back(original(checkpoint, name, held));
+    if (is_rope_buffer(name) ||
+        std::find(replaced.begin(), replaced.end(), name) != replaced.end()) {
+      continue;
     }
+    const TensorInfo* tuned = factors.tuned(name);
+    sources.push_back(tuned == nullptr ? original(checkpoint, name, held)
+                                       : tuned_weight(checkpoint, name, *tuned, factors, held));
   }
   for (const TensorInfo& factor : factors.tensors()) {
-    if (runs_without(plan, factors, factor.name)) {
+    if (is_tuned(factor.name) || runs_without(plan, factors, factor.name)) {
       continue;
     }
     sources.push_back(computed(

@@ -15,13 +15,14 @@ AdamW AdamW::of(const std::vector<at::Tensor>& parameters) {
 }
 
 void AdamW::update(const std::vector<at::Tensor>& parameters,
-                   const std::vector<at::Tensor>& gradients, double rate, std::int64_t step) {
+                   const std::vector<at::Tensor>& gradients, const std::vector<double>& rates,
+                   std::int64_t step) {
   const double of_first = 1 - std::pow(kBeta1, step), of_second = 1 - std::pow(kBeta2, step);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     first[i].mul_(kBeta1).add_(gradients[i], 1 - kBeta1);
     second[i].mul_(kBeta2).addcmul_(gradients[i], gradients[i], 1 - kBeta2);
     parameters[i].addcdiv_(first[i], (second[i] / of_second).sqrt_().add_(kEpsilon),
-                           -rate / of_first);
+                           -rates[i] / of_first);
   }
 }
 

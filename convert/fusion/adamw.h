@@ -1,5 +1,5 @@
 // AdamW (Loshchilov and Hutter) over a few tensors, without weight decay, which has no place in factors that
-// are to stay near one another's sum.
+// are to stay near one another's sum, nor in weights that are to stay near those that they begin as.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,9 +15,9 @@ struct AdamW {
   std::vector<at::Tensor> first, second;  // moments of the gradients, like the parameters
 
   static AdamW of(const std::vector<at::Tensor>& parameters);
-  // Moves the parameters in place; `step` counts from 1.
+  // Moves the parameters in place, each at its rate; `step` counts from 1.
   void update(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& gradients,
-              double rate, std::int64_t step);
+              const std::vector<double>& rates, std::int64_t step);
 };
 
 // Half a cosine from `highest` at step 0 to 0 at `steps`.

@@ -55,6 +55,10 @@ std::function<void()> declare_fusion_options(CLI::App& app, FusionSettings& sett
       ->capture_default_str();
   app.add_option("--distill-rate", settings.distill.rate, "Highest learning rate")
       ->capture_default_str();
+  app.add_flag("--tune-layers", settings.distill.tune_layers,
+               "Distillation trains W_q, W_o and norms of fused layers too");
+  app.add_option("--tune-rate", settings.distill.tune_rate, "Their highest learning rate")
+      ->capture_default_str();
   return [words, &settings] { apply(*words, settings); };
 }
 

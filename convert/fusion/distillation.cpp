@@ -58,8 +58,13 @@ class Distillation {
     for (auto& [layer, weights] : factors_) {
       for (Fusion* fusion : {&weights.key, &weights.value}) {
         fusion->weight = fusion->weight.detach().clone().set_requires_grad(true);
-        state_.parameters.push_back(fusion->weight);
-        state_.best.push_back(fusion->weight.detach().clone());
+        add_parameter(fusion->weight, settings_.rate);
+      }
+    }
+    if (settings_.tune_layers) {
+      tuned_ = model_.tune_layers();
+      for (const TunedWeight& tuned : tuned_) {
+        add_parameter(tuned.weight, settings_.tune_rate);
       }
     }
     state_.optimizer = AdamW::of(state_.best);
@@ -89,6 +94,21 @@ class Distillation {
   }
 
  private:
+  void add_parameter(const at::Tensor& parameter, double rate) {
+    state_.parameters.push_back(parameter);
+    state_.best.push_back(parameter.detach().clone());
+    highest_rates_.push_back(rate);
+  }
+
+  // At the step to come.
+  std::vector<double> current_rates() const {
+    std::vector<double> rates;
+    for (const double highest : highest_rates_) {
+      rates.push_back(cosine_rate(highest, state_.step, settings_.steps));
+    }
+    return rates;
+  }
+
   void train_step() {
     const c10::AutoGradMode grad_mode(true);
     for (std::int64_t i = 0; i < settings_.batch_sequences; ++i) {
@@ -105,16 +125,14 @@ class Distillation {
       gradients.push_back(parameter.grad());
     }
     tie(gradients);
-    state_.optimizer.update(parameters, gradients,
-                            cosine_rate(settings_.rate, state_.step, settings_.steps),
-                            state_.step + 1);
+    state_.optimizer.update(parameters, gradients, current_rates(), state_.step + 1);
     for (const at::Tensor& parameter : state_.parameters) {
       parameter.mutable_grad().reset();
     }
     ++state_.step;
   }
 
-  // Both channels of a pair that RoPE turns move as one. Keys come before values.
+  // Both channels of a pair that RoPE turns move as one. Keys come before values, factors before weights.
   void tie(std::vector<at::Tensor>& gradients) const {
     std::size_t index = 0;
     for (const auto& [layer, weights] : factors_) {
@@ -164,11 +182,16 @@ class Distillation {
       weights.key.weight = state_.best[index++];
       weights.value.weight = state_.best[index++];
     }
+    for (TunedWeight& tuned : tuned_) {
+      tuned.weight = state_.best[index++];
+      job_.factors.add(kTunedPrefix, {{tuned.tensor, stored_tensor(job_.checkpoint, tuned)}});
+    }
     return {{"steps", state_.step},
             {"best_step", state_.best_step},
             {"held_out_kl_before", state_.first_kl},
             {"held_out_kl_after", state_.best_kl},
-            {"held_out_sequences", sequences_.held_out.size()}};
+            {"held_out_sequences", sequences_.held_out.size()},
+            {"tuned_tensors", tuned_.size()}};
   }
 
   const ConversionJob& job_;
@@ -177,6 +200,8 @@ class Distillation {
   Split sequences_;
   FusedForward model_;
   std::int64_t evaluate_every_;
+  std::vector<double> highest_rates_;  // of the parameters
+  std::vector<TunedWeight> tuned_;
   DistillationState state_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <c10/core/GradMode.h>
 
+#include <utility>
+
 namespace kvc {
 namespace {
 
@@ -69,11 +71,25 @@ FusedForward::FusedForward(const Checkpoint& checkpoint, const ModelConfig& conf
   }
 }
 
+std::vector<TunedWeight> FusedForward::tune_layers() {
+  std::vector<TunedWeight> all;
+  for (const FusedLayer& fused : plan_.fused) {
+    LayerWeights& own = tuned_[fused.layer] = layers_[static_cast<std::size_t>(fused.layer)];
+    for (TunedWeight& weight : tune_weights(config_, fused.layer, own)) {
+      all.push_back(std::move(weight));
+    }
+  }
+  return all;
+}
+
 at::Tensor FusedForward::logits(at::Tensor hidden_states, int first_layer, const TokenBatch& batch,
-                                Attention& attention) const {
+                                Attention& attention,
+                                const std::map<int, LayerWeights>& tuned) const {
   for (int layer = first_layer; layer < config_.num_layers; ++layer) {
-    hidden_states = run_layer(config_, layers_[static_cast<std::size_t>(layer)], layer,
-                              hidden_states, batch, attention);
+    const auto own = tuned.find(layer);
+    const LayerWeights& weights =
+        own == tuned.end() ? layers_[static_cast<std::size_t>(layer)] : own->second;
+    hidden_states = run_layer(config_, weights, layer, hidden_states, batch, attention);
   }
   return compute_logits(config_, weights_, hidden_states);
 }
@@ -93,10 +109,10 @@ at::Tensor FusedForward::divergence(const std::vector<std::int64_t>& ids,
                                 hidden_states, batch, attention);
     }
     FusedAttention unchanged(config_, rope_, plan_, nullptr);
-    original = logits(hidden_states, first, batch, unchanged).log_softmax(-1);
+    original = logits(hidden_states, first, batch, unchanged, {}).log_softmax(-1);
   }
   attention.use(&factors);
-  const at::Tensor fused = logits(hidden_states, first, batch, attention).log_softmax(-1);
+  const at::Tensor fused = logits(hidden_states, first, batch, attention, tuned_).log_softmax(-1);
   return (original.exp() * (original - fused)).sum(-1).mean();
 }
 

@@ -1,5 +1,5 @@
-// A model in float32 beside itself with fused layers, differentiable in their factors: what distillation
-// compares.
+// A model in float32 beside itself with fused layers, differentiable in their factors and in
+// weights that learn: what distillation compares.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,6 +8,7 @@
 #include <map>
 #include <vector>
 
+#include "convert/fusion/tuned_weights.h"
 #include "core/checkpoint.h"
 #include "core/kv_plan.h"
 #include "model/decoder.h"
@@ -23,19 +24,23 @@ class FusedForward {
   // Loads all weights. `plan` must outlive this.
   FusedForward(const Checkpoint& checkpoint, const ModelConfig& config, const KvPlan& plan);
 
+  // From now on fused layers have weights of their own that learn; the original's stay. In the order of layers.
+  std::vector<TunedWeight> tune_layers();
+
   // Mean over tokens of KL(p_original || p_fused) of one sequence's next-token distributions, whole and
   // exact as training sees it. Has gradients where the factors have and grad mode is on.
   at::Tensor divergence(const std::vector<std::int64_t>& ids, const FusedFactorMap& factors) const;
 
  private:
   at::Tensor logits(at::Tensor hidden_states, int first_layer, const TokenBatch& batch,
-                    Attention& attention) const;
+                    Attention& attention, const std::map<int, LayerWeights>& tuned) const;
 
   const ModelConfig& config_;
   const KvPlan& plan_;
   RopeTables rope_;
   ModelWeights weights_;
   std::vector<LayerWeights> layers_;
+  std::map<int, LayerWeights> tuned_;  // in place of layers_ where there are fused ones
 };
 
 }  // namespace kvc

@@ -41,7 +41,9 @@ Json to_json(const FusionSettings& settings) {
           {"distill",
            {{"steps", distill.steps},
             {"batch_sequences", distill.batch_sequences},
-            {"rate", distill.rate}}}};
+            {"rate", distill.rate},
+            {"tune_layers", distill.tune_layers},
+            {"tune_rate", distill.tune_rate}}}};
 }
 
 void check_ranges(const FusionSettings& settings) {
@@ -67,6 +69,11 @@ void check_ranges(const FusionSettings& settings) {
                   distill.batch_sequences);
   KVC_CHECK_USAGE(std::isfinite(distill.rate) && distill.rate > 0,
                   "--distill-rate {}: expected a learning rate above 0", distill.rate);
+  KVC_CHECK_USAGE(std::isfinite(distill.tune_rate) && distill.tune_rate > 0,
+                  "--tune-rate {}: expected a learning rate above 0", distill.tune_rate);
+  KVC_CHECK_USAGE(!distill.tune_layers || distill.steps > 0,
+                  "--tune-layers: layers learn while factors are distilled; use it with "
+                  "--distill-steps");
 }
 
 }  // namespace kvc

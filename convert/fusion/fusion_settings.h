@@ -28,7 +28,9 @@ FusionForm parse_fusion(const std::string&);  // --fusion: "vectors" is channel,
 struct DistillSettings {
   std::int64_t steps = 0;            // of AdamW; 0: the fit in closed form is kept
   std::int64_t batch_sequences = 1;  // calibration sequences of a step
-  double rate = 1e-3;                // highest learning rate
+  double rate = 1e-3;                // highest learning rate of factors
+  bool tune_layers = false;          // W_q, W_o and norms of fused layers learn too
+  double tune_rate = 1e-5;           // theirs
 };
 
 struct FusionSettings {
