@@ -7,8 +7,10 @@
 #include "calibrate/sum_files.h"
 #include "core/error.h"
 #include "core/hdf5.h"
+#include "core/kv_plan_groups.h"
 #include "core/output.h"
 #include "core/progress.h"
+#include "model/cache_plan.h"
 #include "model/layer_stream.h"
 #include "model/statistics_provenance.h"
 
@@ -44,6 +46,22 @@ void write_run(Hdf5Writer& file, const LayerRun& run, const JointSums& sums) {
   write("second_moment", sums.second_moment);
 }
 
+struct LayerRows {
+  at::Tensor key, value;  // [num_tokens, width]
+};
+
+// Keys before RoPE and after their norm, and values; of multi-head latent attention the latents before their norm
+// alone.
+LayerRows cached_rows(const ModelConfig& config, const LayerActivations& activations) {
+  if (config.mla) {
+    const at::Tensor latent = activations.weights.mla.kv_a_proj(activations.hidden)
+                                  .narrow(-1, 0, config.mla->kv_lora_rank);
+    return {latent, latent.narrow(-1, 0, 0)};
+  }
+  return {activations.weights.k_norm.over_heads(activations.key).flatten(1),
+          activations.value.flatten(1)};
+}
+
 class CovarianceRun {
  public:
   CovarianceRun(const Checkpoint& checkpoint, const ModelConfig& config, const TokenSet& tokens,
@@ -60,7 +78,7 @@ class CovarianceRun {
 
   void write(Hdf5Writer& file) {
     for (const LayerRun& run : layer_runs(config_, options_.joint.layers_per_group)) {
-      JointMoment moment(run, num_tokens_, config_.kv_dim(), directory_);
+      JointMoment moment(run, num_tokens_, grouped_widths(plain_plan(config_)), directory_);
       for (int layer = run.first_layer; layer < run.end(); ++layer) {
         add_layer(layer, moment, file);
       }
@@ -76,12 +94,12 @@ class CovarianceRun {
     }
     std::int64_t first = 0;
     stream_.advance(1, [&](const LayerActivations& activations) {
-      const std::int64_t count = counted(activations.key.size(0), options_);
+      const std::int64_t count = counted(activations.hidden.size(0), options_);
       if (count > 0) {
         const std::int64_t sinks = options_.joint.sink_tokens;
-        const at::Tensor key = activations.weights.k_norm.over_heads(activations.key);
-        moment.set(layer, first, key.flatten(1).narrow(0, sinks, count),
-                   activations.value.flatten(1).narrow(0, sinks, count));
+        const LayerRows rows = cached_rows(config_, activations);
+        moment.set(layer, first, rows.key.narrow(0, sinks, count),
+                   rows.value.narrow(0, sinks, count));
         first += count;
         if (metric) {
           metric->add(activations, sinks);
@@ -117,6 +135,10 @@ void covariance(const Checkpoint& checkpoint, const TokenSet& tokens,
                 const CovarianceOptions& options, const std::filesystem::path& out, bool force,
                 const ComputePlace& place) {
   const ModelConfig config = read_checked_model_config(checkpoint);
+  KVC_CHECK(!config.mla || !options.attention,
+            "{}: the attention metric is of keys and values of heads; {} caches latents of all "
+            "heads together, whose covariance alone can be had",
+            checkpoint.directory().string(), config.arch->model_type);
   const std::int64_t num_tokens = counted_tokens(tokens, options);
   KVC_CHECK(num_tokens > 0,
             "no calibration sequence is longer than the {} first tokens that are left out; give "

@@ -48,9 +48,8 @@ std::string notes_table() {
 
 }  // namespace
 
-// Every method of today factorises the two projections.
-std::optional<std::string> refusal(const Method&, const ArchSpec& arch) {
-  if (arch.latent_attention) {
+std::optional<std::string> refusal(const Method& method, const ArchSpec& arch) {
+  if (arch.latent_attention && !method.takes_own_latents) {
     return "each layer already caches one latent per token, so there are no key and value "
            "projections to factorise";
   }
@@ -83,7 +82,9 @@ std::vector<std::string> family_notes(const ArchSpec& arch) {
     notes.emplace_back("keys and values are rows of `qkv_proj`, which stays in place");
   }
   if (arch.latent_attention) {
-    notes.emplace_back("one latent per token and layer is cached already, and `kvrun` keeps it so");
+    notes.emplace_back(
+        "one latent per token and layer is cached already; `xkv` and `xkv-static` reduce those of "
+        "adjacent layers, rotary keys stay");
   }
   if (arch.experts != ExpertStyle::kNone && !arch.latent_attention) {
     notes.emplace_back("attention is converted, experts are carried along");

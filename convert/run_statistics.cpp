@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "core/kv_plan_groups.h"
 #include "core/statistics_file.h"
 
 namespace kvc {
@@ -54,7 +55,7 @@ void scale_to_gradient(at::Tensor& metric, const at::Tensor& gradient, const at:
 
 RunStatistics read_run_statistics(const ConversionJob& job, const LayerRun& run,
                                   CacheMetric choice) {
-  const std::int64_t width = 2 * run.num_layers * job.config.kv_dim();
+  const std::int64_t width = run.num_layers * grouped_widths(job.plan).total();
   RunStatistics statistics;
   {
     JointSum sum = read_joint_sum(job.covariance, job.checkpoint.hash(), run.first_layer, width);

@@ -22,8 +22,13 @@ bool uses_weights(MergeRule rule) {
   return rule == MergeRule::kMean || rule == MergeRule::kFisher || rule == MergeRule::kSensitivity;
 }
 
-void check_ranks(const LatentGroup& group, std::int64_t kv_dim) {
+void check_ranks(const KvPlan& plan, const LatentGroup& group) {
   const std::string subject = name_of(group);
+  const std::int64_t kv_dim = plan.kv_dim();
+  KVC_CHECK(!plan.own_widths || (group.basis != LatentBasis::kWeights && !group.split_kv),
+            "{}: their cache holds latents of the model's own, which can share joint principal "
+            "directions alone",
+            subject);
   if (group.split_kv) {
     KVC_CHECK(group.num_layers == 1 || !group.replaces_projections(),
               "{}: split keys and values need a group of one layer", subject);
@@ -40,9 +45,9 @@ void check_ranks(const LatentGroup& group, std::int64_t kv_dim) {
   KVC_CHECK(group.key_rank == 0 && group.value_rank == 0,
             "{}: key and value ranks {} and {}, expected 0 in a joint group", subject,
             group.key_rank, group.value_rank);
-  const std::int64_t widest = 2 * group.num_layers * kv_dim;
-  KVC_CHECK(group.rank >= 1 && group.rank <= widest,
-            "{}: rank {}, expected 1 to {} (its keys and values)", subject, group.rank, widest);
+  const std::int64_t widest = group.num_layers * grouped_widths(plan).total();
+  KVC_CHECK(group.rank >= 1 && group.rank <= widest, "{}: rank {}, expected 1 to {} (its {})",
+            subject, group.rank, widest, plan.own_widths ? "latents" : "keys and values");
 }
 
 void check_weights(const LatentGroup& group, MergeRule rule) {
@@ -65,8 +70,13 @@ void check_weights(const LatentGroup& group, MergeRule rule) {
 
 }  // namespace
 
+KvWidths grouped_widths(const KvPlan& plan) {
+  return plan.own_widths ? KvWidths{plan.own_widths->key, 0}
+                         : KvWidths{plan.kv_dim(), plan.kv_dim()};
+}
+
 void check_group(const KvPlan& plan, const LatentGroup& group) {
-  check_ranks(group, plan.kv_dim());
+  check_ranks(plan, group);
   check_weights(group, plan.policy.rule);
 }
 

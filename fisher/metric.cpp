@@ -83,7 +83,8 @@ class MetricRun {
     differentiate_loss();
     std::vector<LayerRun> runs = layer_runs(config_, options_.joint.layers_per_group);
     for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
-      JointMoment moment(*run, totals_.num_tokens, config_.kv_dim(), directory_);
+      JointMoment moment(*run, totals_.num_tokens, {config_.kv_dim(), config_.kv_dim()},
+                         directory_);
       for (int layer = run->end() - 1; layer >= run->first_layer; --layer) {
         differentiate_layer(layer, moment);
       }

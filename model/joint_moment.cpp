@@ -12,10 +12,10 @@ constexpr std::int64_t kSliceTokens = 1024;                   // widened to floa
 
 }  // namespace
 
-JointMoment::JointMoment(const LayerRun& run, std::int64_t num_tokens, std::int64_t kv_dim,
+JointMoment::JointMoment(const LayerRun& run, std::int64_t num_tokens, const KvWidths& widths,
                          const std::filesystem::path& spill_directory)
-    : run_(run), kv_dim_(kv_dim) {
-  const std::vector<std::int64_t> shape = {num_tokens, 2 * run.num_layers * kv_dim};
+    : run_(run), widths_(widths) {
+  const std::vector<std::int64_t> shape = {num_tokens, run.num_layers * widths.total()};
   const std::int64_t bytes = shape[0] * shape[1] * static_cast<std::int64_t>(sizeof(float));
   rows_ = bytes > kMemoryBytes ? make_spilled_tensor(shape, at::kFloat, spill_directory)
                                : at::empty(shape, at::kFloat);
@@ -24,9 +24,9 @@ JointMoment::JointMoment(const LayerRun& run, std::int64_t num_tokens, std::int6
 void JointMoment::set(int layer, std::int64_t first, const at::Tensor& key,
                       const at::Tensor& value) {
   const at::Tensor rows = rows_.narrow(0, first, key.size(0));
-  const std::int64_t column = 2 * (layer - run_.first_layer) * kv_dim_;
-  rows.narrow(1, column, kv_dim_).copy_(key);
-  rows.narrow(1, column + kv_dim_, kv_dim_).copy_(value);
+  const std::int64_t column = (layer - run_.first_layer) * widths_.total();
+  rows.narrow(1, column, widths_.key).copy_(key);
+  rows.narrow(1, column + widths_.key, widths_.value).copy_(value);
 }
 
 JointSums JointMoment::sums(at::Device device) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "core/kv_plan.h"
 #include "model/layer_runs.h"
 
 namespace kvc {
@@ -18,24 +19,25 @@ struct JointOptions {
 };
 
 struct JointSums {
-  at::Tensor sum;            // [n] float64, n = 2 * num_layers * kv_dim
+  at::Tensor sum;            // [n] float64, n = num_layers * (key and value widths)
   at::Tensor second_moment;  // [n, n] float64
 };
 
 class JointMoment {
  public:
-  JointMoment(const LayerRun& run, std::int64_t num_tokens, std::int64_t kv_dim,
+  JointMoment(const LayerRun& run, std::int64_t num_tokens, const KvWidths& widths,
               const std::filesystem::path& spill_directory);
 
   const LayerRun& run() const { return run_; }
-  // Rows of one of the run's layers from token `first` on; key and value [count, kv_dim], of any device.
+  // Rows of one of the run's layers from token `first` on; key and value [count, their width], of any
+  // device.
   void set(int layer, std::int64_t first, const at::Tensor& key, const at::Tensor& value);
   // Once every row of every layer is set. Summed on `device`; on the CPU.
   JointSums sums(at::Device device = at::kCPU) const;
 
  private:
   LayerRun run_;
-  std::int64_t kv_dim_;
+  KvWidths widths_;
   at::Tensor rows_;  // [num_tokens, n] float32
 };
 

@@ -85,7 +85,9 @@ void run(const StatisticsProgram& program, const Request& request) {
   log_debug(fmt::format("{} threads", at::get_num_threads()));
   const Checkpoint checkpoint = Checkpoint::open(request.checkpoint);
   const ModelConfig config = read_model_config(checkpoint);
-  require_key_value_projections(config, request.checkpoint.string());
+  if (!program.takes_own_latents || !program.takes_own_latents()) {
+    require_key_value_projections(config, request.checkpoint.string());
+  }
   TokenInput input = request.input;
   input.text.seq_len = request.seq_len > 0
                            ? request.seq_len

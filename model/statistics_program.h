@@ -26,6 +26,8 @@ struct StatisticsProgram {
                      const std::filesystem::path& out, bool force)>
       add;
   std::function<Json(const std::filesystem::path&)> summary;  // what --json prints
+  // Do the options given ask for what models with latents of their own (MLA) have too? Empty: no.
+  std::function<bool()> takes_own_latents{};
   // Adds the program's own options, or empty. Both arguments outlive the run.
   std::function<void(CLI::App&, const CommonOptions&)> declare{};
 };

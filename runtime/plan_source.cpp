@@ -52,6 +52,12 @@ KvPlan plan_of(const Checkpoint& checkpoint, const ModelConfig& config) {
   KVC_CHECK(plan.key_norm == (config.arch->qk_norm != QkNorm::kNone),
             "{}: the plan says keys are {}normed, the architecture says otherwise; export again",
             subject, plan.key_norm ? "" : "not ");
+  const KvWidths stored = plan.plain_widths(), own = plain_plan(config).plain_widths();
+  KVC_CHECK(plan.own_widths.has_value() == config.mla.has_value() && stored.key == own.key &&
+                stored.value == own.value,
+            "{}: the plan is for caches of {} and {} numbers a token and layer, the model's has {} "
+            "and {}; export the conversion again",
+            subject, stored.key, stored.value, own.key, own.value);
   check_sources(plan, config, subject);
   return plan;
 }

@@ -67,9 +67,19 @@ StatisticsNeeds calibrated_needs(const ModelConfig&, const ConvertSettings& sett
 
 }  // namespace
 
-const Method kXkv = {"xkv", apply_xkv_preset, fix_xkv, request_plan, report_request_groups};
-const Method kXkvStatic = {"xkv-static",    apply_xkv_preset,         fix_static,
-                           calibrated_plan, convert_principal_groups, calibrated_needs};
+const Method kXkv = {.name = "xkv",
+                     .apply_paper_preset = apply_xkv_preset,
+                     .fix_settings = fix_xkv,
+                     .make_plan = request_plan,
+                     .convert = report_request_groups,
+                     .takes_own_latents = true};
+const Method kXkvStatic = {.name = "xkv-static",
+                           .apply_paper_preset = apply_xkv_preset,
+                           .fix_settings = fix_static,
+                           .make_plan = calibrated_plan,
+                           .convert = convert_principal_groups,
+                           .needs = calibrated_needs,
+                           .takes_own_latents = true};
 const Method kPca = {"pca",           apply_xkv_preset,         fix_pca,
                      calibrated_plan, convert_principal_groups, calibrated_needs};
 

@@ -12,6 +12,7 @@
 #include "convert/principal/principal_plan.h"
 #include "convert/principal_basis.h"
 #include "convert/run_statistics.h"
+#include "core/kv_plan_groups.h"
 #include "core/progress.h"
 
 namespace kvc {
@@ -32,22 +33,25 @@ struct PartBasis {
 };
 
 struct GroupBases {
-  at::Tensor mean;  // [2 * num_layers * kv_dim] float64
+  at::Tensor mean;  // [num_layers * (key and value widths)] float64
   std::vector<PartBasis> parts;
 };
 
 // Rows of a group's stacked y that a part has. [n] int64
-at::Tensor rows_of(Part part, const LatentGroup& group, std::int64_t kv_dim) {
-  const at::Tensor all = at::arange(2 * group.num_layers * kv_dim, at::kLong);
+at::Tensor rows_of(Part part, const LatentGroup& group, const KvWidths& widths) {
+  const at::Tensor all = at::arange(group.num_layers * widths.total(), at::kLong);
   if (part == Part::kJoint) {
     return all;
   }
-  return all.view({group.num_layers, 2, kv_dim}).select(1, part == Part::kKey ? 0 : 1).flatten();
+  const at::Tensor layers = all.view({group.num_layers, widths.total()});
+  return (part == Part::kKey ? layers.narrow(1, 0, widths.key)
+                             : layers.narrow(1, widths.key, widths.value))
+      .flatten();
 }
 
 PartBasis make_basis(const ConversionJob& job, const LatentGroup& group, Part part,
                      const RunStatistics& statistics) {
-  const at::Tensor rows = rows_of(part, group, job.config.kv_dim());
+  const at::Tensor rows = rows_of(part, group, grouped_widths(job.plan));
   const auto own_part = [&](const at::Tensor& matrix) {
     return matrix.index_select(0, rows).index_select(1, rows);
   };
@@ -124,12 +128,12 @@ void set_ranks(LatentGroup& group, const GroupBases& bases) {
 }
 
 // With C E^T = F diag(lambda), what is lost has covariance C - F diag(lambda) F^T.
-void add_report(const LatentGroup& group, std::int64_t kv_dim, const GroupBases& bases,
+void add_report(const LatentGroup& group, const KvWidths& widths, const GroupBases& bases,
                 GroupReport& report) {
   at::Tensor lost = at::zeros_like(bases.mean), energy = bases.mean.square();
   double kept = 0, total = 0;
   for (const PartBasis& basis : bases.parts) {
-    const at::Tensor rows = rows_of(basis.part, group, kv_dim);
+    const at::Tensor rows = rows_of(basis.part, group, widths);
     const at::Tensor values =
         at::tensor(at::ArrayRef<double>(basis.eigenvalues)).narrow(0, 0, basis.rank);
     const at::Tensor captured =
@@ -146,7 +150,7 @@ void add_report(const LatentGroup& group, std::int64_t kv_dim, const GroupBases&
     }
   }
   const auto relative = [&](Part part) {
-    const at::Tensor rows = rows_of(part, group, kv_dim);
+    const at::Tensor rows = rows_of(part, group, widths);
     const double of = energy.index_select(0, rows).sum().item<double>();
     return of > 0 ? std::sqrt(lost.index_select(0, rows).sum().item<double>() / of) : 0;
   };
@@ -184,7 +188,7 @@ std::vector<GroupReport> convert_principal_groups(ConversionJob& job) {
     LatentGroup& group = job.plan.groups[i];
     set_ranks(group, bases[i]);
     job.factors.add(tensors_of(bases[i]));
-    add_report(group, job.config.kv_dim(), bases[i], reports.emplace_back());
+    add_report(group, grouped_widths(job.plan), bases[i], reports.emplace_back());
     complete_report(reports.back(), job.plan, static_cast<int>(i),
                     planned_dtype(job.config, job.settings));
   }

@@ -8,6 +8,7 @@
 #include "convert/latent/latent_plan.h"
 #include "convert/latent/layer_groups.h"
 #include "core/error.h"
+#include "core/kv_plan_groups.h"
 #include "model/cache_plan.h"
 
 namespace kvc {
@@ -21,6 +22,10 @@ struct Target {
   const ConvertSettings& settings;
   KvDtype dtype;
   std::int64_t context;
+  KvWidths widths;  // of a layer's part of y
+
+  // A model's own latents are not keys and values apart.
+  bool is_joint() const { return settings.joint || widths.value == 0; }
 
   std::int64_t exact_tokens() const {
     return std::min(context, settings.sink_tokens + settings.window_tokens);
@@ -34,12 +39,12 @@ std::int64_t rounded(std::int64_t rank, std::int64_t multiple, std::int64_t wide
 // `total` numbers of a latent as keys' and values', 1 : value_ratio.
 void share_rank(LatentGroup& group, std::int64_t total, const Target& target) {
   const std::int64_t multiple = principal_rank_multiple(target.config, target.settings);
-  const std::int64_t widest = group.num_layers * target.config.kv_dim();
-  group.split_kv = !target.settings.joint;
+  group.split_kv = !target.is_joint();
   if (!group.split_kv) {
-    group.rank = rounded(total, multiple, 2 * widest);
+    group.rank = rounded(total, multiple, group.num_layers * target.widths.total());
     return;
   }
+  const std::int64_t widest = group.num_layers * target.widths.key;
   const double key = static_cast<double>(total) / (1 + target.settings.value_ratio);
   group.key_rank = rounded(std::llround(key), multiple, widest);
   group.value_rank = rounded(total - group.key_rank, multiple, widest);
@@ -59,11 +64,11 @@ std::int64_t bytes_at_context(const KvPlan& plan, int group, const Target& targe
 void fit_rank(KvPlan& plan, int index, const Target& target) {
   LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
   const std::int64_t element = bytes_per_element(target.dtype);
-  const double allowed =
-      target.settings.kept_ratio *
-      static_cast<double>(2 * group.num_layers * target.config.kv_dim() * target.context * element);
+  const double allowed = target.settings.kept_ratio *
+                         static_cast<double>(group.num_layers * plan.plain_widths().total() *
+                                             target.context * element);
   const std::int64_t multiple = principal_rank_multiple(target.config, target.settings);
-  std::int64_t total = 2 * group.num_layers * target.config.kv_dim();
+  std::int64_t total = group.num_layers * target.widths.total();
   for (; total > multiple; total -= multiple) {
     share_rank(group, total, target);
     if (static_cast<double>(bytes_at_context(plan, index, target)) <= allowed) {
@@ -74,11 +79,16 @@ void fit_rank(KvPlan& plan, int index, const Target& target) {
 }
 
 void set_given_rank(LatentGroup& group, const Target& target) {
-  const std::int64_t widest = group.num_layers * target.config.kv_dim();
-  const std::int64_t key = std::min(group.num_layers * target.settings.key_rank, widest);
-  const std::int64_t value = std::min(group.num_layers * target.settings.value_rank, widest);
-  group.split_kv = !target.settings.joint;
-  group.rank = key + value;
+  const std::int64_t widest = group.num_layers * target.widths.key;
+  // Given ranks are taken as they are unless --rank-multiple is given too.
+  const std::int64_t multiple = std::max<std::int64_t>(1, target.settings.rank_multiple);
+  const auto of_group = [&](std::int64_t of_layer) {
+    return rounded(group.num_layers * of_layer, multiple, widest);
+  };
+  const std::int64_t key = of_group(target.settings.key_rank);
+  const std::int64_t value = of_group(target.settings.value_rank);
+  group.split_kv = !target.is_joint();
+  group.rank = std::min(key + value, group.num_layers * target.widths.total());
   if (group.split_kv) {
     group.key_rank = key;
     group.value_rank = value;
@@ -176,8 +186,12 @@ KvPlan make_principal_plan(const ModelConfig& config, const ConvertSettings& set
               "text; use --method commonkv",
               settings.method, config.arch->model_type);
   }
+  KVC_CHECK(!config.mla || !settings.cache_metric || *settings.cache_metric == CacheMetric::kNone,
+            "--metric {}: metrics are of keys and values of heads; {} caches latents of all heads "
+            "together, use none",
+            to_string(*settings.cache_metric), config.arch->model_type);
   const Target target{config, settings, planned_dtype(config, settings),
-                      plan_context(config, settings)};
+                      plan_context(config, settings), grouped_widths(plain_plan(config))};
   KvPlan plan = raw_plan(target, basis);
   drop_useless_groups(plan, target, force);
   if (plan.groups.empty()) {

@@ -1,4 +1,5 @@
-// Plans of groups whose latents are coefficients of principal directions (xKV, its calibrated variant, PCA).
+// Plans of groups whose latents are coefficients of principal directions (xKV, its calibrated variant, PCA), of keys
+// and values or of a model's own latents, which are joint.
 #pragma once
 
 #include <vector>

@@ -35,7 +35,7 @@ at::Tensor CachedAttention::attend(int layer, const AttentionInput& input,
                                    const TokenBatch& batch) {
   const PartScope scope(times_, Part::kAttention, Part::kModel);
   if (context_.decoder.config().mla) {
-    return attend_mla(context_.decoder, layer, input, batch, caches_,
+    return attend_mla(context_.decoder, context_.factors.latent, layer, input, batch, caches_,
                       context_.pass == Pass::kPrefill, prompts_);
   }
   if (!source_ || !source_->covers(layer)) {

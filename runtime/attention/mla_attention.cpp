@@ -5,7 +5,9 @@
 #include <functional>
 #include <vector>
 
+#include "model/float_linear.h"
 #include "runtime/attention/plain_attention.h"
+#include "runtime/compression/merged_latents.h"
 
 namespace kvc {
 namespace {
@@ -40,16 +42,82 @@ at::Tensor in_chunks(const at::Tensor& query, std::int64_t num_keys,
   return at::cat(outputs, 1).transpose(0, 1).reshape({num_queries, -1}).to(query.scalar_type());
 }
 
+// First rows, then `middle`, then the other ones.
+at::Tensor around(const at::Tensor& rows, std::int64_t first, const at::Tensor& middle) {
+  return at::cat({rows.narrow(0, 0, first), middle, rows.slice(0, first)});
+}
+
 // [n, kv_lora_rank], those of codes where their tokens are.
 at::Tensor latents_in_order(const KeyValueStore& store, std::int64_t sink_tokens,
                             at::ScalarType dtype) {
   const at::Tensor exact = store.key.rows(dtype).squeeze(1);
   const TokenOrder order(store.num_exact(), store.num_codes(), sink_tokens);
-  return order.codes == 0
-             ? exact
-             : at::cat({exact.narrow(0, 0, order.sinks), store.key_codes->rows(dtype).squeeze(1),
-                        exact.narrow(0, order.sinks, order.last)});
+  return order.codes == 0 ? exact
+                          : around(exact, order.sinks, store.key_codes->rows(dtype).squeeze(1));
 }
+
+// Latents of merged tokens before their norm, [n, kv_lora_rank].
+at::Tensor rebuilt_latents(const GroupFactors& factors, const LatentStore& store, int index,
+                           at::ScalarType dtype) {
+  std::vector<at::Tensor> parts;
+  for (const MergedLatents& rows : merged_latents(factors, store, index, dtype)) {
+    const at::Tensor latent = store.merged().rows(rows.first, rows.last - rows.first, dtype);
+    parts.push_back(float_linear(latent, rows.layer.key, rows.layer.key_mean));
+  }
+  return at::cat(parts);
+}
+
+// One layer of one sequence: its own store, or its part of a group's.
+class OwnLatents {
+ public:
+  OwnLatents(const Decoder& decoder, const LatentFactors& factors, int layer, KvCache& cache)
+      : decoder_(decoder),
+        factors_(factors),
+        layer_(layer),
+        group_(cache.plan().group_of(layer)),
+        cache_(cache) {}
+
+  // Tokens first .. first + count - 1 of the batch. `latent` after its norm, keys as they are kept.
+  void append(const AttentionInput& input, std::int64_t first, const at::Tensor& latent,
+              const at::Tensor& rotary_key) {
+    if (group_ < 0) {
+      cache_.plain_layer(layer_).append(latent.unsqueeze(1), rotary_key);
+      return;
+    }
+    const at::Tensor raw =
+        input.weights.mla.kv_a_proj(input.hidden.narrow(0, first, latent.size(0)));
+    cache_.group(group_).append_own(index(), raw.narrow(-1, 0, latent.size(1)), rotary_key);
+  }
+
+  // Of all tokens, in their order; keys as they are kept.
+  LatentRows rows(at::ScalarType dtype) const {
+    const std::int64_t sink_tokens = cache_.plan().policy.sink_tokens;
+    if (group_ < 0) {
+      const KeyValueStore& own = cache_.plain_layer(layer_);
+      return {latents_in_order(own, sink_tokens, dtype), own.value.rows(dtype)};
+    }
+    const LatentStore& store = cache_.group(group_);
+    const KeyValueStore& pending = store.pending(index());
+    at::Tensor latent = pending.key.rows(dtype).squeeze(1), rotary_key = pending.value.rows(dtype);
+    if (store.merged().num_rows() > 0) {
+      const GroupFactors& factors = factors_.groups[static_cast<std::size_t>(group_)];
+      const std::int64_t sinks = std::min(sink_tokens, latent.size(0));
+      latent = around(latent, sinks, rebuilt_latents(factors, store, index(), dtype));
+      rotary_key = around(rotary_key, sinks, store.merged_rotary(index()).rows(dtype));
+    }
+    return {decoder_.layer(layer_).mla.kv_a_norm(latent), rotary_key};
+  }
+
+ private:
+  int index() const {
+    return layer_ - cache_.plan().groups[static_cast<std::size_t>(group_)].first_layer;
+  }
+
+  const Decoder& decoder_;
+  const LatentFactors& factors_;
+  int layer_, group_;  // group: -1 where the layer is plain
+  KvCache& cache_;
+};
 
 }  // namespace
 
@@ -98,8 +166,9 @@ at::Tensor attend_expanded(const MlaConfig& config, const MlaWeights& weights, d
   });
 }
 
-at::Tensor attend_mla(const Decoder& decoder, int layer, const AttentionInput& input,
-                      const TokenBatch& batch, const std::vector<KvCache*>& caches, bool exact,
+at::Tensor attend_mla(const Decoder& decoder, const LatentFactors& factors, int layer,
+                      const AttentionInput& input, const TokenBatch& batch,
+                      const std::vector<KvCache*>& caches, bool exact,
                       const std::vector<PromptKeys*>& prompts) {
   const MlaConfig& config = *decoder.config().mla;
   const double scale = decoder.config().attention_scale;
@@ -115,9 +184,9 @@ at::Tensor attend_mla(const Decoder& decoder, int layer, const AttentionInput& i
     const at::Tensor queries = query.narrow(0, first, count);
     const LatentRows added{input.latent.narrow(0, first, count),
                            rotary_key.narrow(0, first, count)};
-    KeyValueStore& rows = caches[sequence]->plain_layer(layer);
-    rows.key.append(added.latent.unsqueeze(1));
-    rows.value.append(raw ? input.rotary_key.narrow(0, first, count) : added.rotary_key);
+    OwnLatents own_latents(decoder, factors, layer, *caches[sequence]);
+    own_latents.append(input, first, added.latent,
+                       raw ? input.rotary_key.narrow(0, first, count) : added.rotary_key);
     if (exact && caches[sequence]->num_tokens() == 0) {
       const MlaKeyValue own =
           expand_latents(config, input.weights.mla, added.latent, added.rotary_key);
@@ -129,13 +198,11 @@ at::Tensor attend_mla(const Decoder& decoder, int layer, const AttentionInput& i
         outputs.push_back(causal_attention(queries, own.key, own.value, rule));
       }
     } else {
-      at::Tensor keys = rows.value.rows(query.scalar_type());
+      LatentRows cached = own_latents.rows(query.scalar_type());
       if (raw) {
-        const at::Tensor positions = at::arange(keys.size(0), at::kLong);
-        keys = decoder.rope().rotate(layer, keys, positions);
+        const at::Tensor positions = at::arange(cached.rotary_key.size(0), at::kLong);
+        cached.rotary_key = decoder.rope().rotate(layer, cached.rotary_key, positions);
       }
-      const std::int64_t sinks = caches[sequence]->plan().policy.sink_tokens;
-      const LatentRows cached{latents_in_order(rows, sinks, query.scalar_type()), keys};
       const auto attend = prefers_latents(config, count) ? attend_latents : attend_expanded;
       outputs.push_back(attend(config, input.weights.mla, scale, queries, cached));
     }

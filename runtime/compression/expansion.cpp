@@ -121,6 +121,9 @@ std::int64_t expanded_rows(const LatentStore& store) {
 }
 
 std::int64_t latent_rows_of(const KvPlan& plan, int group, const GroupTokens& tokens) {
+  if (plan.own_widths) {
+    return 0;
+  }
   return tokens.merged + (keeps_latents(plan, group) ? tokens.unmerged : 0);
 }
 
@@ -131,6 +134,9 @@ std::int64_t expansion_row_bytes(const KvPlan& plan, int group, KvDtype dtype) {
 
 std::int64_t expansion_bytes(const KvPlan& plan, int group, const GroupTokens& tokens,
                              KvDtype dtype, std::int64_t page_tokens) {
+  if (plan.own_widths) {
+    return 0;
+  }
   const auto pages = [page_tokens](std::int64_t count) {
     return (count + page_tokens - 1) / page_tokens * page_tokens;
   };

@@ -18,7 +18,7 @@ void expand_group(const Decoder& decoder, const LatentFactors& factors, const St
 // Gives up all but `rows` of them.
 void shrink_expansion(std::int64_t rows, LatentStore& store);
 std::int64_t expanded_rows(const LatentStore& store);
-// All that can be rebuilt.
+// All that can be rebuilt; nothing where latents are the model's own.
 std::int64_t latent_rows_of(const KvPlan& plan, int group, const GroupTokens& tokens);
 
 // 2*G*kv_dim*b, b as of exact tokens.

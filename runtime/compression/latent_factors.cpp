@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/kv_plan_groups.h"
 #include "model/float_linear.h"
 #include "model/parallel.h"
 #include "model/weights.h"
+#include "runtime/compression/request_basis.h"
 
 namespace kvc {
 namespace {
@@ -19,11 +21,11 @@ std::string factor_name(int group, const char* tensor) {
 }
 
 std::vector<Reconstruction> split_layers(const at::Tensor& stacked, int num_layers,
-                                         std::int64_t kv_dim) {
+                                         const KvWidths& widths) {
   std::vector<Reconstruction> layers;
   for (int index = 0; index < num_layers; ++index) {
-    layers.push_back({stacked.narrow(0, 2 * index * kv_dim, kv_dim),
-                      stacked.narrow(0, (2 * index + 1) * kv_dim, kv_dim)});
+    const at::Tensor layer = stacked.narrow(0, index * widths.total(), widths.total());
+    layers.push_back({layer.narrow(0, 0, widths.key), layer.narrow(0, widths.key, widths.value)});
   }
   return layers;
 }
@@ -59,15 +61,16 @@ class GroupLoader {
     if (spec_.basis == LatentBasis::kRequest) {
       return factors;
     }
-    const std::int64_t kv_dim = plan_.kv_dim();
-    const at::Tensor mean = load("mean", {2 * spec_.num_layers * kv_dim}, at::kFloat);
+    const KvWidths widths = grouped_widths(plan_);
+    const at::Tensor mean = load("mean", {spec_.num_layers * widths.total()}, at::kFloat);
     Blocks blocks = spec_.split_kv ? split_blocks() : joint_blocks();
     at::Tensor key_latent = at::zeros({factors.key_rank}, at::kFloat);
     at::Tensor value_latent = at::zeros({factors.value_rank}, at::kFloat);
     for (int index = 0; index < spec_.num_layers; ++index) {
       const auto i = static_cast<std::size_t>(index);
-      const at::Tensor key_mean = mean.narrow(0, 2 * index * kv_dim, kv_dim);
-      const at::Tensor value_mean = mean.narrow(0, (2 * index + 1) * kv_dim, kv_dim);
+      const at::Tensor own = mean.narrow(0, index * widths.total(), widths.total());
+      const at::Tensor key_mean = own.narrow(0, 0, widths.key);
+      const at::Tensor value_mean = own.narrow(0, widths.key, widths.value);
       key_latent += at::mv(blocks.encoders[i].key, key_mean);
       value_latent += at::mv(blocks.encoders[i].value, value_mean);
       blocks.decoders[i].is_principal = true;
@@ -96,13 +99,13 @@ class GroupLoader {
     const bool refitted =
         merges && checkpoint_.contains(factor_name(group_, "merged_reconstruct_proj"));
     if (needs_latents(plan_, group_) || !refitted) {
-      factors.layers =
-          split_layers(load("reconstruct_proj", shape, dtype_), spec_.num_layers, plan_.kv_dim());
+      factors.layers = split_layers(load("reconstruct_proj", shape, dtype_), spec_.num_layers,
+                                    grouped_widths(plan_));
     }
     if (merges) {
       factors.merged_layers = refitted
                                   ? split_layers(load("merged_reconstruct_proj", shape, dtype_),
-                                                 spec_.num_layers, plan_.kv_dim())
+                                                 spec_.num_layers, grouped_widths(plan_))
                                   : factors.layers;
       for (Reconstruction& layer : factors.merged_layers) {
         layer.kept = kept_channels(layer.key);
@@ -118,16 +121,12 @@ class GroupLoader {
   };
 
   Blocks joint_blocks() const {
-    const std::int64_t kv_dim = plan_.kv_dim(), stacked = 2 * spec_.num_layers * kv_dim;
+    const KvWidths widths = grouped_widths(plan_);
+    const std::int64_t stacked = spec_.num_layers * widths.total();
     const at::Tensor encoder = load("encoder", {spec_.rank, stacked}, at::kFloat);
-    Blocks blocks{{},
-                  split_layers(load("reconstruct_proj", {stacked, spec_.rank}, dtype_),
-                               spec_.num_layers, kv_dim)};
-    for (int index = 0; index < spec_.num_layers; ++index) {
-      blocks.encoders.push_back({encoder.narrow(1, 2 * index * kv_dim, kv_dim).contiguous(),
-                                 encoder.narrow(1, (2 * index + 1) * kv_dim, kv_dim).contiguous()});
-    }
-    return blocks;
+    return {split_encoders(encoder, spec_.num_layers, widths),
+            split_layers(load("reconstruct_proj", {stacked, spec_.rank}, dtype_), spec_.num_layers,
+                         widths)};
   }
 
   Blocks split_blocks() const {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "core/kv_plan_groups.h"
 #include "runtime/attention/cache_segments.h"
 #include "runtime/compression/request_basis.h"
 #include "runtime/policies/principal_policy.h"
@@ -13,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kChunkTokens = 1024;  // bounds the float32 copy of keys and values
 
-// Pending rows of one layer, [n, kv_dim] float32 each.
+// Pending rows of one layer, [n, kv_dim] float32 each; of a model's own latents [n, their width] and nothing.
 struct LayerRows {
   at::Tensor key, value;
 };
@@ -53,6 +54,10 @@ class PrincipalGroup {
     const int layer = spec_.first_layer + index;
     const KeyValueStore& pending = store_.pending(index);
     const std::int64_t begin = plan_.policy.sink_tokens + first, count = positions.size(0);
+    if (plan_.own_widths) {
+      return {pending.key.rows(begin, count, at::kFloat).flatten(1),
+              at::empty({count, 0}, at::kFloat)};
+    }
     at::Tensor key = pending.key.rows(begin, count, at::kFloat);
     key = stores_raw_keys(decoder_.config(), layer)
               ? decoder_.layer(layer).k_norm.over_heads(key)
@@ -117,9 +122,10 @@ class PrincipalGroup {
       return columns.empty() ? at::Tensor() : at::cat(columns, 1).to(at::kDouble);
     };
     if (!spec_.split_kv) {
-      const at::Tensor joint = gram(positions, 2 * width, true, true);
+      const KvWidths widths = grouped_widths(plan_);
+      const at::Tensor joint = gram(positions, spec_.num_layers * widths.total(), true, true);
       return split_encoders(leading_directions(joint, spec_.rank, solver, start(true, true)),
-                            spec_.num_layers);
+                            spec_.num_layers, widths);
     }
     const at::Tensor key = leading_directions(gram(positions, width, true, false), spec_.key_rank,
                                               solver, start(true, false));

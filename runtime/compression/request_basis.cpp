@@ -34,11 +34,13 @@ std::vector<LayerEncoder> split_encoders(const at::Tensor& key, const at::Tensor
   return encoders;
 }
 
-std::vector<LayerEncoder> split_encoders(const at::Tensor& joint, int num_layers) {
-  const std::vector<at::Tensor> blocks = joint.chunk(2 * num_layers, 1);
+std::vector<LayerEncoder> split_encoders(const at::Tensor& joint, int num_layers,
+                                         const KvWidths& widths) {
   std::vector<LayerEncoder> encoders;
-  for (std::size_t index = 0; index < blocks.size(); index += 2) {
-    encoders.push_back({blocks[index].contiguous(), blocks[index + 1].contiguous()});
+  for (int index = 0; index < num_layers; ++index) {
+    const at::Tensor layer = joint.narrow(1, index * widths.total(), widths.total());
+    encoders.push_back({layer.narrow(1, 0, widths.key).contiguous(),
+                        layer.narrow(1, widths.key, widths.value).contiguous()});
   }
   return encoders;
 }

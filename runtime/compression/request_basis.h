@@ -29,10 +29,11 @@ class GramSums {
 at::Tensor leading_directions(const at::Tensor& gram, std::int64_t rank, BasisSolver solver,
                               const at::Tensor& start = {});
 
-// Directions [key or value width, num_layers * kv_dim], or of a joint group [rank, 2 * num_layers * kv_dim]
-// with every layer's key before its value, as every layer's encoders.
+// Directions [key or value width, num_layers * kv_dim], or of a joint group [rank, num_layers * (key +
+// value widths)] with every layer's key before its value, as every layer's encoders.
 std::vector<LayerEncoder> split_encoders(const at::Tensor& key, const at::Tensor& value,
                                          int num_layers);
-std::vector<LayerEncoder> split_encoders(const at::Tensor& joint, int num_layers);
+std::vector<LayerEncoder> split_encoders(const at::Tensor& joint, int num_layers,
+                                         const KvWidths& widths);
 
 }  // namespace kvc

@@ -89,6 +89,14 @@ void LatentStore::reserve(const KvPlan& plan, int group, const StoreOptions& opt
   const bool latents = kvc::keeps_latents(plan, group);
   const MergeRule rule = plan.policy.rule;
   for (int index = 0; index < spec.num_layers; ++index) {
+    if (plan.own_widths) {
+      const KvWidths own = *plan.own_widths;
+      pending_.push_back(
+          {.key = exact_rows(options, {1, own.key}), .value = exact_rows(options, {1, own.value})});
+      unmerged_.push_back(plain_store(plan, options));
+      merged_rotary_.push_back(exact_rows(options, {1, own.value}));
+      continue;
+    }
     pending_.push_back(exact_store(plan, options));
     if (latents) {
       unmerged_latents_.push_back(latent_rows(spec.rank, options));
@@ -141,7 +149,7 @@ bool LatentStore::is_expanded() const {
 }
 
 std::vector<std::int64_t> LatentStore::segment_bytes() const {
-  return {merged_.bytes() + merged_positions_.bytes() + bytes_of(bases_),
+  return {merged_.bytes() + merged_positions_.bytes() + bytes_of(bases_) + bytes_of(merged_rotary_),
           bytes_of(unmerged_) + bytes_of(unmerged_latents_) + unmerged_positions_.bytes(),
           bytes_of(pending_) + bytes_of(held_latents_) + bytes_of(held_rms_) +
               bytes_of(held_weighted_)};
@@ -149,6 +157,10 @@ std::vector<std::int64_t> LatentStore::segment_bytes() const {
 
 void LatentStore::append_pending(int index, const at::Tensor& key, const at::Tensor& value) {
   pending_[static_cast<std::size_t>(index)].append(key, value);
+}
+
+void LatentStore::append_own(int index, const at::Tensor& latent, const at::Tensor& rotary_key) {
+  append_pending(index, latent.unsqueeze(1), rotary_key);
 }
 
 void LatentStore::hold_latent(int index, const at::Tensor& latent) {
@@ -183,7 +195,9 @@ void LatentStore::move_decided(std::size_t index, const at::Tensor& kept, std::i
     return rows.rows(first, count, rows.dtype()).index_select(0, kept);
   };
   KeyValueStore& pending = pending_[index];
-  if (keeps_latents()) {
+  if (!merged_rotary_.empty()) {
+    merged_rotary_[index].append(pending.value.rows(first, count, pending.value.dtype()));
+  } else if (keeps_latents()) {
     unmerged_latents_[index].append(select(held_latents_[index]));
     held_latents_[index].erase(first, count);
   } else {

@@ -62,6 +62,8 @@ class LatentStore {
 
   // New tokens of layer `index` of the group, exact; every layer of the group in turn.
   void append_pending(int index, const at::Tensor& key, const at::Tensor& value);
+  // The same of a model's own latents: [n, width] before their norm, and rotary keys [n, 1, width].
+  void append_own(int index, const at::Tensor& latent, const at::Tensor& rotary_key);
   // What deciding and encoding need besides (group_bytes in core/kv_plan.h says when).
   void hold_latent(int index, const at::Tensor& latent);                  // [n, rank]
   void hold_weighted(const at::Tensor& latent, const at::Tensor& score);  // [n, rank], [n] float32
@@ -89,6 +91,8 @@ class LatentStore {
   bool keeps_latents() const { return !unmerged_latents_.empty(); }
   const RowStore& unmerged_latent(int index) const { return at_layer(unmerged_latents_, index); }
   // Codes first, then the exact rows of the last, incomplete block.
+  // Rotary keys of merged tokens, where latents are the model's own.
+  const RowStore& merged_rotary(int index) const { return at_layer(merged_rotary_, index); }
   const KeyValueStore& unmerged(int index) const { return at_layer(unmerged_, index); }
   KeyValueStore& unmerged(int index) { return unmerged_[static_cast<std::size_t>(index)]; }
   const KeyValueStore& pending(int index) const { return at_layer(pending_, index); }
@@ -114,6 +118,7 @@ class LatentStore {
   std::vector<RowStore> unmerged_latents_;         // [num_layers]; latent form
   std::vector<RowStore> held_latents_;             // [num_layers], or empty; likewise held_rms_
   std::vector<RowStore> held_rms_;
+  std::vector<RowStore> merged_rotary_;  // [num_layers], or empty
   std::vector<RowStore> held_weighted_;  // weighted latent and score, or empty
   std::vector<RequestBasis> bases_;      // of a request
   std::optional<Expansion> expansion_;

@@ -30,6 +30,51 @@ TEST(OwnCache, IsWhatThePlanShows) {
   EXPECT_THAT(text, HasSubstr("commonkv does not apply: deepseek_v2 models already cache"));
 }
 
+// Four layers' latents of 16 as one of 20 numbers, beside rotary keys of 4.
+TEST(OwnCache, SharesPrincipalDirections) {
+  const ModelConfig config = parse_model_config(
+      testing::synthetic_config({.model_type = "deepseek_v2", .dtype = "bfloat16"}), "config.json");
+  for (const char* method : {"xkv", "xkv-static"}) {
+    ConvertSettings settings;
+    settings.method = method;
+    settings.key_rank = 3;
+    settings.value_rank = 2;
+    settings.sink_tokens = 0;
+    settings.window_tokens = 0;
+    settings.context = 4096;
+    resolve(settings);
+    const PlanTable table = plan_table(config, settings, false);
+    ASSERT_EQ(table.plan.groups.size(), 1u);
+    EXPECT_EQ(table.plan.groups[0].rank, 20);
+    EXPECT_FALSE(table.plan.groups[0].split_kv);
+    EXPECT_EQ(table.rows[0].merged_bytes, (20 + 4 * 4) * 2);
+    EXPECT_EQ(table.rows[0].plain_bytes, 4 * (16 + 4) * 2);
+    const bool is_request = table.plan.request.has_value();
+    const double basis = is_request ? 4 * 16 * 20 : 0;
+    EXPECT_NEAR(table.kept_at_target, (20 + 16 + basis / 4096) / 80, 1e-9);
+    EXPECT_EQ(table.weights_growth_bytes, is_request ? 0 : (2 * 20 + 1) * 4 * 16 * 4);
+    EXPECT_THAT(to_text(table), HasSubstr("20 directions of 64 for the latents of 4 layers"));
+    settings.key_rank = settings.value_rank = 0;
+    settings.kept_ratio = 0.6;
+    EXPECT_LE(make_plan(config, settings, false).policy.target_kept_ratio, 0.6);
+    settings.kept_ratio = 0.1;  // rotary keys alone are a fifth
+    EXPECT_THROW(make_plan(config, settings, false), Error);
+  }
+}
+
+TEST(OwnCache, HasNoMetricOfHeads) {
+  ConvertSettings settings;
+  settings.method = "xkv-static";
+  settings.cache_metric = CacheMetric::kFisher;
+  resolve(settings);
+  try {
+    make_plan(latent_attention(), settings, /*force=*/true);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("--metric fisher"));
+  }
+}
+
 TEST(OwnCache, IsNotConverted) {
   for (const char* method : {"commonkv", "palu"}) {
     ConvertSettings settings;

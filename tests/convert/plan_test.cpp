@@ -237,5 +237,28 @@ TEST(PaluPlan, RefusesFullRank) {
   EXPECT_NO_THROW(make_plan(llama_8b(), settings, true));
 }
 
+// Tiles of tensor cores have 16 or 32 numbers.
+TEST(Plan, RanksAreMultiplesOfWhatIsAskedFor) {
+  for (const std::int64_t multiple : {16, 32}) {
+    for (const char* method : {"commonkv", "palu", "xkv", "xkv-static", "pca"}) {
+      for (const bool given : {false, true}) {
+        ConvertSettings settings;
+        settings.method = method;
+        settings.rank_multiple = multiple;
+        settings.kept_ratio = settings.rank = 0.53;
+        settings.key_rank = settings.value_rank = given ? 101 : 0;
+        resolve(settings);
+        const KvPlan plan = make_plan(llama_8b(), settings, true);
+        ASSERT_FALSE(plan.groups.empty());
+        for (const LatentGroup& group : plan.groups) {
+          for (const std::int64_t rank : {group.rank, group.key_rank, group.value_rank}) {
+            EXPECT_EQ(rank % multiple, 0) << method << ": " << rank;
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvc

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "fisher/metric.h"
 #include "model/checkpoint_config.h"
+#include "model/layer_stream.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
@@ -108,16 +109,21 @@ ConvertSettings settings_of(const std::string& method) {
 class PrincipalConversion : public ::testing::Test {
  protected:
   void SetUp() override {
-    testing::write_synthetic_checkpoint(directory_ / "model", {.model_type = "qwen3"});
+    use({.model_type = "qwen3"}, true);
+    metric(Checkpoint::open(directory_ / "model"), tokens_, {joint_, 0}, directory_ / "metric.h5",
+           false);
+  }
+  void use(const SyntheticCheckpoint& model, bool attention) {
+    testing::write_synthetic_checkpoint(directory_ / "model", model);
     TokenSet tokens;
     tokens.sequences = testing::random_ids(6, 50, 96, 3);
     tokens.tokenizer_hash = std::string(64, 'a');
     tokens.source_hashes = {std::string(64, 'b')};
+    std::filesystem::remove(directory_ / "tokens.h5");
     write_token_set(directory_ / "tokens.h5", tokens);
-    const Checkpoint checkpoint = Checkpoint::open(directory_ / "model");
-    const JointOptions joint{2, 4};
-    covariance(checkpoint, tokens, {joint, true}, directory_ / "covariance.h5", false);
-    metric(checkpoint, tokens, {joint, 0}, directory_ / "metric.h5", false);
+    tokens_ = tokens;
+    covariance(Checkpoint::open(directory_ / "model"), tokens, {joint_, attention},
+               directory_ / "covariance.h5", true);
   }
   Conversion convert_with(ConvertSettings settings) {
     resolve(settings);
@@ -151,6 +157,8 @@ class PrincipalConversion : public ::testing::Test {
     return make_plan(read_model_config(Checkpoint::open(directory_ / "model")), settings, false);
   }
   testing::TemporaryDirectory directory_;
+  const JointOptions joint_{2, 4};
+  TokenSet tokens_;
 };
 
 TEST_F(PrincipalConversion, WritesDirectionsOfKeysAndOfValues) {
@@ -223,6 +231,47 @@ TEST_F(PrincipalConversion, LosesLessWithEveryDirection) {
     before = report.key_error;
   }
   EXPECT_LT(before, 1e-3);  // of float32 directions
+}
+
+// The latents of each token behind the first four, layer by layer. [num_tokens, 4 * 16]
+at::Tensor latents_before_norm(const Checkpoint& checkpoint, const TokenSet& tokens) {
+  const ModelConfig config = read_model_config(checkpoint);
+  LayerStream stream(checkpoint, config, tokens, {.batch_tokens = 1, .spill_directory = {}});
+  std::vector<std::vector<at::Tensor>> layers(4);
+  stream.advance(4, [&](const LayerActivations& activations) {
+    layers[static_cast<std::size_t>(activations.layer)].push_back(
+        at::linear(activations.hidden, activations.weights.mla.kv_a_proj.weight)
+            .slice(0, 4)
+            .slice(1, 0, 16));
+  });
+  std::vector<at::Tensor> columns;
+  for (const auto& layer : layers) {
+    columns.push_back(at::cat(layer));
+  }
+  return at::cat(columns, 1).to(at::kDouble);
+}
+
+TEST_F(PrincipalConversion, ReducesOwnLatentsBeforeTheirNorm) {
+  std::filesystem::remove_all(directory_ / "model");
+  use({.model_type = "deepseek_v2"}, false);
+  ConvertSettings settings = settings_of("xkv-static");
+  settings.key_rank = 5;
+  settings.value_rank = 3;
+  const Conversion conversion = convert_with(settings);
+  ASSERT_EQ(conversion.plan.groups.size(), 2);
+  EXPECT_EQ(conversion.plan.groups[1].rank, 16);
+  const at::Tensor y =
+      latents_before_norm(Checkpoint::open(directory_ / "model"), tokens_).narrow(1, 32, 32);
+  EXPECT_TRUE(tensors_close(factor("1.mean"), y.mean(0).to(at::kFloat), 1e-5));
+  const at::Tensor centred = y - y.mean(0);
+  const at::Tensor values = at::linalg_svdvals(centred).square();
+  const GroupReport& report = conversion.report[1];
+  EXPECT_NEAR(report.energy_kept, (values.narrow(0, 0, 16).sum() / values.sum()).item<double>(),
+              1e-6);
+  const at::Tensor rebuilt = at::mm(at::mm(centred, factor("1.encoder").to(at::kDouble).t()),
+                                    factor("1.reconstruct_proj").to(at::kDouble).t());
+  EXPECT_NEAR((centred - rebuilt).square().sum().item<double>(),
+              values.slice(0, 16).sum().item<double>(), 1e-4 * values.sum().item<double>());
 }
 
 TEST_F(PrincipalConversion, LeavesRequestsTheirOwn) {

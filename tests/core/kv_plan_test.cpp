@@ -320,7 +320,34 @@ TEST(KvPlan, KeepsTheWidthsOfAModelWithItsOwnLatents) {
 TEST(KvPlan, RefusesGroupsOfLayersWithTheirOwnLatents) {
   KvPlan plan = grouped_plan(MergeRule::kLs);
   plan.own_widths = KvWidths{8, 4};
-  EXPECT_THAT(error_of([&] { plan.check(); }), HasSubstr("latents of their own"));
+  EXPECT_THAT(error_of([&] { plan.check(); }), HasSubstr("latents of the model's own"));
+}
+
+// DeepSeek-V2-Lite in groups of four layers: 384 numbers for their latents, 64 of each rotary key.
+TEST(KvBytes, OfGroupsOfOwnLatentsCountRotaryKeysAndBases) {
+  KvPlan plan = latent_attention_plan();
+  plan.policy.granularity = Granularity::kGroup;
+  plan.request = RequestPolicy{};
+  std::fill_n(plan.layers.begin(), 4, KvSource::kLatent);
+  plan.groups = {
+      {.num_layers = 4, .rank = 384, .merge_weights = {}, .basis = LatentBasis::kRequest}};
+  plan.check();
+  EXPECT_EQ(group_bytes(plan, 0, {.merged = 10, .pending = 3, .bases = 1}, KvDtype::kBFloat16),
+            (10 * (384 + 4 * 64) + 3 * 4 * (512 + 64) + 4 * 512 * 384) * 2);
+  EXPECT_EQ(group_bytes(plan, 0, {.merged = 10, .pending = 3}, KvDtype::kBFloat16, 16),
+            (16 * (384 + 4 * 64) + 16 * 4 * (512 + 64)) * 2);
+  // A token saves 4 * 512 - 384 numbers, a basis takes 4 * 512 * 384.
+  EXPECT_EQ(break_even_tokens(plan, KvDtype::kBFloat16), 4 * 512 * 384 / (4 * 512 - 384) + 1);
+  plan.groups[0].rank = 4 * 512 + 1;
+  EXPECT_THAT(error_of([&] { plan.check(); }), HasSubstr("expected 1 to 2048 (its latents)"));
+  plan.groups[0] = {.num_layers = 4,
+                    .split_kv = true,
+                    .rank = 2,
+                    .key_rank = 1,
+                    .value_rank = 1,
+                    .merge_weights = {},
+                    .basis = LatentBasis::kRequest};
+  EXPECT_THAT(error_of([&] { plan.check(); }), HasSubstr("joint principal directions alone"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/checkpoint.h"
+#include "core/kv_plan_groups.h"
 #include "core/safetensors.h"
 #include "model/fused_kv.h"
 #include "model/weights.h"
@@ -111,7 +112,8 @@ class Writer {
     }
     const std::int64_t width = spec.num_layers * plan_.kv_dim();
     const std::string prefix = fmt::format("kvconvert.groups.{}.", group);
-    add(prefix + "mean", random_normal({2 * width}, 31 + group));
+    const std::int64_t joint = spec.num_layers * grouped_widths(plan_).total();
+    add(prefix + "mean", random_normal({joint}, 31 + group));
     const auto add_basis = [&](const std::string& part, std::int64_t channels, std::int64_t rank,
                                std::uint64_t seed) {
       const at::Tensor basis =
@@ -123,7 +125,7 @@ class Writer {
       add_basis("key.", width, spec.key_rank, 57 + group);
       add_basis("value.", width, spec.value_rank, 91 + group);
     } else {
-      add_basis("", 2 * width, spec.rank, 57 + group);
+      add_basis("", joint, spec.rank, 57 + group);
     }
   }
 
