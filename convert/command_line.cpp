@@ -16,7 +16,7 @@ namespace {
 // As given, or empty (convert/flag_words.h).
 struct Words {
   std::string factor, merge, granularity, prefill, unmerged, rank_allocation, gauge, metric, later,
-      solver, format = "factored";
+      solver, minicache, format = "factored";
 };
 
 void apply(const Words& words, PipelineOptions& options) {
@@ -30,6 +30,7 @@ void apply(const Words& words, PipelineOptions& options) {
   parse_word("--gauge", words.gauge, parse_gauge, settings.gauge);
   parse_word("--later", words.later, parse_later_tokens, settings.later);
   parse_word("--solver", words.solver, parse_basis_solver, settings.solver);
+  parse_word("--minicache", words.minicache, parse_pair_retention, settings.pairing.retention);
   parse_word("--rank-alloc", words.rank_allocation, parse_rank_allocation,
              settings.rank_allocation);
   options.format = parse_export_format(words.format);
@@ -37,7 +38,8 @@ void apply(const Words& words, PipelineOptions& options) {
 
 void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
   app.add_option("--method", settings.method,
-                 "commonkv, palu, coded, pca, xkv-static, xkv, fusedkv, fusedkv-lite, yoco or cla")
+                 "commonkv, palu, coded, pca, xkv-static, xkv, minicache, fusedkv, fusedkv-lite, "
+                 "yoco or cla")
       ->capture_default_str();
   // CLI11 assigns options in the order of their declaration: those below override the preset.
   app.add_option_function<std::string>(
@@ -97,6 +99,18 @@ void declare_principal(CLI::App& app, ConvertSettings& settings, Words& words) {
       "--kv-dtype", settings.kv_dtype,
       "xkv: what the cache will store, for ranks that meet --kept-ratio: int8 gives twice "
       "the directions (default: the checkpoint's type)");
+}
+
+void declare_pairing(CLI::App& app, PairSettings& settings, Words& words) {
+  app.add_option("--minicache", words.minicache,
+                 "minicache: retained are the tokens whose layers are most different (default), or "
+                 "inverted: most alike");
+  app.add_option("--minicache-position", settings.position,
+                 "minicache: shared direction, from the lower layer's (0) to the upper one's (1)")
+      ->capture_default_str();
+  app.add_option("--minicache-retained", settings.retained,
+                 "minicache: share of the range of angles, and most tokens, that are retained")
+      ->capture_default_str();
 }
 
 void declare_pipeline(CLI::App& app, PipelineOptions& options, Words& words) {
@@ -177,6 +191,7 @@ Action declare_convert_options(CLI::App& app, CommonOptions& common) {
   const auto apply_coded = declare_coded_options(app, options->settings.coded);
   const auto apply_fusion = declare_fusion_options(app, options->settings.fusion);
   declare_principal(app, options->settings, *words);
+  declare_pairing(app, options->settings.pairing, *words);
   const auto list_models = std::make_shared<bool>(false);
   app.add_flag("--list-models", *list_models,
                "Print which families each method converts, and stop");

@@ -13,6 +13,7 @@
 #include "convert/cache_metric.h"
 #include "convert/coded/coded_settings.h"
 #include "convert/fusion/fusion_settings.h"
+#include "convert/pair_settings.h"
 #include "core/checkpoint.h"
 #include "core/conversion_file.h"
 #include "core/json.h"
@@ -72,6 +73,7 @@ struct ConvertSettings {
   std::string kv_dtype;      // what the cache is planned to store; empty: the checkpoint's type
   std::int64_t context = 0;  // tokens the plan's table is computed for; 0: min(max_position, 8192)
   FusionSettings fusion;     // fusedkv and its relatives
+  PairSettings pairing;      // minicache
   CodedSettings coded;       // method coded
   // coded, xkv-static and pca: what bases are chosen by; unset: the method's own
   std::optional<CacheMetric> cache_metric;

@@ -6,6 +6,9 @@
 
 #include "convert/fusion/fusion_row.h"
 #include "convert/latent/kept_range.h"
+#include "convert/methods/methods.h"
+#include "convert/paired_row.h"
+#include "core/kv_plan_groups.h"
 #include "model/cache_plan.h"
 #include "model/tensor_names.h"
 
@@ -24,8 +27,10 @@ std::int64_t factor_values(const KvPlan& plan, int index, const ModelConfig& con
     return 0;
   }
   if (group.basis == LatentBasis::kCalibrated) {  // encoder, decoder, mean
-    const std::int64_t width = group.num_layers * config.kv_dim();
-    return 2 * width * (group.key_width() + group.value_width() + 1);
+    const KvWidths widths = grouped_widths(plan);
+    return group.num_layers *
+           (2 * (group.key_width() * widths.key + group.value_width() * widths.value) +
+            widths.total());
   }
   if (group.split_kv) {
     return group.rank * (config.hidden_size + config.kv_dim());
@@ -60,7 +65,7 @@ std::int64_t weights_of(const ModelConfig& config, const LatentGroup& group) {
 std::int64_t peak_memory(const ModelConfig& config, const KvPlan& plan) {
   std::int64_t peak = 0;
   for (const LatentGroup& group : plan.groups) {
-    const std::int64_t rows = 2 * group.num_layers * config.kv_dim();
+    const std::int64_t rows = group.num_layers * grouped_widths(plan).total();
     const std::int64_t n = std::min(config.hidden_size, rows);
     const std::int64_t factorisation = kDouble * (2 * rows * config.hidden_size + 6 * n * n +
                                                   config.hidden_size * config.hidden_size);
@@ -79,7 +84,7 @@ double factorisation_seconds(const ModelConfig& config, const ConvertSettings& s
   double seconds = 0;
   for (const LatentGroup& group : plan.groups) {
     const auto h = static_cast<double>(config.hidden_size);
-    const double rows = 2.0 * group.num_layers * static_cast<double>(config.kv_dim());
+    const auto rows = static_cast<double>(group.num_layers * grouped_widths(plan).total());
     const auto rank = static_cast<double>(group.rank);
     const double n = std::min(h, rows);
     const double whitening = settings.factor == Factor::kWhitened ? 2 * rows * h * h : 0;
@@ -157,20 +162,25 @@ void add_rows(PlanTable& table, const ModelConfig& config, const ConvertSettings
     }
     table.rows.push_back(source == KvSource::kLatent
                              ? group_row(table, table.plan.group_of(layer), config, settings)
-                         : source == KvSource::kFused ? fused_row(table, config, layer, count)
-                                                      : plain_row(table, layer, count));
+                         : source == KvSource::kFused  ? fused_row(table, config, layer, count)
+                         : source == KvSource::kPaired ? paired_row(table, layer)
+                                                       : plain_row(table, layer, count));
     layer += table.rows.back().num_layers;
     table.weights_growth_bytes += table.rows.back().weights_growth_bytes;
   }
 }
 
 void add_principal_notes(PlanTable& table, const LatentGroup& group) {
-  const std::int64_t width = group.num_layers * table.plan.kv_dim();
+  const KvWidths widths = grouped_widths(table.plan);
+  const std::int64_t width = group.num_layers * widths.key;
   table.notes.push_back(
-      group.split_kv ? fmt::format("{} key and {} value directions of {} each for {} layers",
-                                   group.key_rank, group.value_rank, width, group.num_layers)
-                     : fmt::format("{} directions of {} for the keys and values of {} layers",
-                                   group.rank, 2 * width, group.num_layers));
+      widths.value == 0
+          ? fmt::format("{} directions of {} for the latents of {} layers; rotary keys stay exact",
+                        group.rank, width, group.num_layers)
+      : group.split_kv ? fmt::format("{} key and {} value directions of {} each for {} layers",
+                                     group.key_rank, group.value_rank, width, group.num_layers)
+                       : fmt::format("{} directions of {} for the keys and values of {} layers",
+                                     group.rank, 2 * width, group.num_layers));
   if (table.plan.request) {
     table.notes.push_back(
         fmt::format("every request keeps its directions; they save bytes from {} compressed tokens "
@@ -182,6 +192,9 @@ void add_principal_notes(PlanTable& table, const LatentGroup& group) {
 void add_notes(PlanTable& table, const ModelConfig& config, const ConvertSettings& settings) {
   if (!table.plan.fused.empty()) {
     add_fusion_notes(table, settings);
+  }
+  if (table.plan.paired) {
+    add_paired_notes(table);
   }
   if (table.plan.groups.empty()) {
     return;
@@ -236,7 +249,7 @@ PlanTable own_cache_table(const ModelConfig& config, const ConvertSettings& sett
 }  // namespace
 
 PlanTable plan_table(const ModelConfig& config, const ConvertSettings& settings, bool force) {
-  if (!why_not_factorised(config).empty()) {
+  if (config.mla && !find_method(settings.method).takes_own_latents) {
     return own_cache_table(config, settings);
   }
   PlanTable table;

@@ -112,6 +112,7 @@ Json to_json(const ConvertSettings& settings) {
   json["metric"] = settings.cache_metric ? to_string(*settings.cache_metric) : "";
   json["coded"] = to_json(settings.coded);
   json["fusion"] = to_json(settings.fusion);
+  json["pairing"] = to_json(settings.pairing);
   json["seed"] = settings.seed;
   json["device"] = settings.device;
   return json;

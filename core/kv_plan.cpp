@@ -34,12 +34,9 @@ void check_own_widths(const KvPlan& plan) {
               "KV plan: {} values per token in the model's own cache, expected 1 to {}", width,
               kMaxWidth);
   }
-  KVC_CHECK(plan.groups.empty(),
-            "KV plan: {} groups of layers whose cache already holds latents of their own; expected "
-            "none",
-            plan.groups.size());
-  KVC_CHECK(plan.coded.empty() && plan.fused.empty(),
-            "KV plan: layers whose cache holds latents of their own are neither coded nor fused");
+  KVC_CHECK(plan.coded.empty() && plan.fused.empty() && !plan.paired,
+            "KV plan: layers whose cache holds latents of their own are neither coded, fused nor "
+            "paired");
 }
 
 // Layers first to first + count - 1 must be the plan's, from `least` on.
@@ -148,6 +145,25 @@ void check_fused(const KvPlan& plan) {
   check_cover(plan, KvSource::kFused, covered, "fused layer");
 }
 
+void check_paired(const KvPlan& plan) {
+  std::vector<bool> covered(plan.layers.size(), false);
+  if (plan.paired) {
+    int next = 0;
+    for (const int first : plan.paired->first_layers) {
+      check_layers(plan, "pair", first, 2, next);
+      next = first + 2;
+      std::fill(covered.begin() + first, covered.begin() + next, true);
+    }
+    const auto is_share = [](double x) { return std::isfinite(x) && x >= 0 && x <= 1; };
+    KVC_CHECK(next > 0, "KV plan: \"paired\" names no layers");
+    KVC_CHECK(is_share(plan.paired->position) && is_share(plan.paired->retained),
+              "KV plan: paired layers at position {} with {} of the tokens retained, expected 0 to "
+              "1",
+              plan.paired->position, plan.paired->retained);
+  }
+  check_cover(plan, KvSource::kPaired, covered, "pair");
+}
+
 }  // namespace
 
 std::int64_t CodedBlock::num_coefficients() const {
@@ -185,6 +201,7 @@ void KvPlan::check() const {
   check_basis(*this);
   check_coded(*this);
   check_fused(*this);
+  check_paired(*this);
   check_policy(policy);
   check_own_widths(*this);
   KVC_CHECK(

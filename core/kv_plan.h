@@ -86,9 +86,10 @@ struct KvPlan {
   std::vector<LatentGroup> groups;  // ascending; their layers are exactly the latent ones
   std::vector<CodedBlock> coded;    // ascending by layer, then head; they cover the coded layers
   std::vector<FusedLayer> fused;    // ascending; exactly the fused layers
+  std::optional<PairedLayers> paired{};  // iff layers are paired
   MergePolicy policy;
   // What the model's own cache holds where that is not one key and one value per KV head: with
-  // multi-head latent attention the latent and the shared rotary key. Such layers stay plain.
+  // multi-head latent attention the latent and the shared rotary key. Groups share the latents (before their norm).
   std::optional<KvWidths> own_widths{};
   std::optional<RequestPolicy> request{};  // iff groups have a basis of the request
 
@@ -120,6 +121,13 @@ struct GroupTokens {
       0;  // compressed decisions that went against merging; form: policy.unmerged
   std::int64_t pending = 0;  // exact keys and values: sinks, window, incomplete block
   std::int64_t bases = 0;    // of the request
+};
+
+// The same of two paired layers. Only prompts are merged.
+struct PairTokens {
+  std::int64_t merged = 0;
+  std::int64_t retained_keys = 0, retained_values = 0;  // of them
+  std::int64_t exact = 0;
 };
 
 // Under integer types, keys (each channel over kQuantisedTokens tokens) and values (each token over neighbouring
@@ -173,10 +181,17 @@ std::int64_t coded_tokens(const KvPlan& plan, std::int64_t num_tokens);
 //   C * (bits / 8 + gain) + (num_tokens - C) * n * b       n: channels of the block, keys and values
 std::int64_t coded_block_bytes(const KvPlan& plan, const CodedBlock& block, std::int64_t num_tokens,
                                KvDtype dtype, std::int64_t page_tokens = 1);
-// The whole sequence: plain layers and coded blocks at num_tokens plus every group.
+// Bytes of two paired layers, b = 2 under integer types, of which they have no codes. Counts are rounded up to
+// `page_tokens`.
+//   merged * 2 * (kv_dim + 2 * num_kv_heads) * b + (retained_keys + retained_values) * (2 * kv_dim * b + 4)
+//   + exact * 4 * kv_dim * b
+std::int64_t pair_bytes(const KvPlan& plan, const PairTokens& tokens, KvDtype dtype,
+                        std::int64_t page_tokens = 1);
+// The whole sequence: plain layers and coded blocks at num_tokens plus every group and every pair, in the order
+// of plan.paired.
 std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,
                         const std::vector<GroupTokens>& groups, KvDtype dtype,
-                        std::int64_t page_tokens = 1);
+                        std::int64_t page_tokens = 1, const std::vector<PairTokens>& pairs = {});
 // num_layers * plain_widths().total() * num_tokens * b (2 * kv_dim wide where each head has its keys and
 // values): the denominator of kept_ratio. Integer types count as the 16-bit numbers they stand for.
 std::int64_t original_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -84,6 +85,22 @@ std::int64_t unmerged_bytes(const KvPlan& plan, const LatentGroup& group, std::i
                  key_value_bytes(plan, quantised, tokens - quantised, dtype, page_tokens));
 }
 
+// Of a group of a model's own latents, whose rotary keys stay exact.
+std::int64_t own_group_bytes(const KvPlan& plan, const LatentGroup& group,
+                             const GroupTokens& tokens, KvDtype dtype, std::int64_t page_tokens) {
+  const KvWidths own = *plan.own_widths;
+  const std::int64_t element = bytes_per_element(dtype);
+  const std::int64_t rotary = product(group.num_layers, own.value, element);
+  const std::int64_t merged =
+      product(round_up(tokens.merged, page_tokens), sum(latent_bytes(group.rank, dtype), rotary));
+  const std::int64_t exact =
+      product(sum(round_up(tokens.unmerged, page_tokens), round_up(tokens.pending, page_tokens)),
+              group.num_layers, own.total(), element);
+  const std::int64_t bases =
+      product(tokens.bases, group.num_layers, round_up(own.key, page_tokens), group.rank, element);
+  return sum(sum(merged, exact), bases);
+}
+
 }  // namespace
 
 std::int64_t quantised_key_bytes(std::int64_t tokens, std::int64_t width, KvDtype dtype) {
@@ -114,6 +131,9 @@ std::int64_t quantised_tokens(const KvPlan& plan, std::int64_t num_tokens, KvDty
 std::int64_t group_bytes(const KvPlan& plan, int index, const GroupTokens& tokens, KvDtype dtype,
                          std::int64_t page_tokens) {
   const LatentGroup& group = plan.groups.at(static_cast<std::size_t>(index));
+  if (plan.own_widths) {
+    return own_group_bytes(plan, group, tokens, dtype, page_tokens);
+  }
   const std::int64_t element = bytes_per_element(dtype);
   const bool positions =
       plan.policy.granularity == Granularity::kToken && plan.policy.rule != MergeRule::kNone;
@@ -179,11 +199,30 @@ std::int64_t coded_block_bytes(const KvPlan& plan, const CodedBlock& block, std:
                      bytes_per_element(dtype)));
 }
 
+std::int64_t PairedLayers::most_retained(std::int64_t tokens) const {
+  return static_cast<std::int64_t>(std::ceil(retained * static_cast<double>(tokens)));
+}
+
+std::int64_t pair_bytes(const KvPlan& plan, const PairTokens& tokens, KvDtype dtype,
+                        std::int64_t page_tokens) {
+  const std::int64_t element = bytes_per_element(dtype);
+  const std::int64_t merged = product(2, plan.kv_dim() + 2 * plan.num_kv_heads, element);
+  const std::int64_t retained = sum(product(2, plan.kv_dim(), element), kPositionBytes);
+  return sum(sum(product(round_up(tokens.merged, page_tokens), merged),
+                 product(sum(round_up(tokens.retained_keys, page_tokens),
+                             round_up(tokens.retained_values, page_tokens)),
+                         retained)),
+             product(round_up(tokens.exact, page_tokens), 4, plan.kv_dim(), element));
+}
+
 std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,
                         const std::vector<GroupTokens>& groups, KvDtype dtype,
-                        std::int64_t page_tokens) {
+                        std::int64_t page_tokens, const std::vector<PairTokens>& pairs) {
   KVC_CHECK(groups.size() == plan.groups.size(), "{}: token counts of {} groups, the plan has {}",
             kSubject, groups.size(), plan.groups.size());
+  const std::size_t num_pairs = plan.paired ? plan.paired->first_layers.size() : 0;
+  KVC_CHECK(pairs.size() == num_pairs, "{}: token counts of {} pairs of layers, the plan has {}",
+            kSubject, pairs.size(), num_pairs);
   std::int64_t total = 0;
   for (const KvSource source : plan.layers) {
     if (source == KvSource::kPlain) {
@@ -195,6 +234,9 @@ std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,
   }
   for (const CodedBlock& block : plan.coded) {
     total = sum(total, coded_block_bytes(plan, block, num_tokens, dtype, page_tokens));
+  }
+  for (const PairTokens& pair : pairs) {
+    total = sum(total, pair_bytes(plan, pair, dtype, page_tokens));
   }
   return total;
 }

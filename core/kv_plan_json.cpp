@@ -150,6 +150,24 @@ FusedLayer fused_from_json(const Json& json, const std::string& subject) {
   return fused;
 }
 
+Json paired_to_json(const PairedLayers& paired) {
+  return {{"first_layers", paired.first_layers},
+          {"position", paired.position},
+          {"retained", paired.retained},
+          {"retains_similar", paired.retains_similar}};
+}
+
+PairedLayers paired_from_json(const Json& json, const std::string& subject) {
+  JsonFields fields(json, subject);
+  PairedLayers paired;
+  paired.first_layers = fields.integers<int>("first_layers");
+  fields.read("position", paired.position);
+  fields.read("retained", paired.retained);
+  fields.read("retains_similar", paired.retains_similar);
+  fields.done();
+  return paired;
+}
+
 KvSource source_from_json(const Json& json, const std::string& subject) {
   try {
     return parse_kv_source(json.is_string() ? json.get<std::string>() : excerpt(json));
@@ -180,6 +198,9 @@ Json to_json(const KvPlan& plan) {
   for (const FusedLayer& fused : plan.fused) {
     json["fused"].push_back(fused_to_json(fused));
   }
+  if (plan.paired) {
+    json["paired"] = paired_to_json(*plan.paired);
+  }
   json["policy"] = policy_to_json(plan.policy);
   if (plan.request) {
     json["request"] = request_to_json(*plan.request);
@@ -206,6 +227,9 @@ KvPlan kv_plan_from_json(const Json& json, const std::string& subject) {
   }
   plan.coded = fields.optional_list("coded", coded_from_json);
   plan.fused = fields.optional_list("fused", fused_from_json);
+  if (const Json* paired = fields.optional("paired")) {
+    plan.paired = paired_from_json(*paired, subject + ": paired");
+  }
   plan.policy = policy_from_json(fields.at("policy"), subject + ": policy");
   if (const Json* request = fields.optional("request")) {
     plan.request = request_from_json(*request, subject + ": request");

@@ -7,7 +7,8 @@ namespace {
 constexpr EnumName<KvSource> kKvSources[] = {{KvSource::kPlain, "plain"},
                                              {KvSource::kLatent, "latent"},
                                              {KvSource::kCoded, "coded"},
-                                             {KvSource::kFused, "fused"}};
+                                             {KvSource::kFused, "fused"},
+                                             {KvSource::kPaired, "paired"}};
 constexpr EnumName<FusionForm> kFusionForms[] = {{FusionForm::kChannel, "channel"},
                                                  {FusionForm::kComplex, "complex"},
                                                  {FusionForm::kFull, "full"}};

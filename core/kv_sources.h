@@ -10,7 +10,7 @@
 
 namespace kvc {
 
-enum class KvSource { kPlain, kLatent, kCoded, kFused };
+enum class KvSource { kPlain, kLatent, kCoded, kFused, kPaired };
 
 std::string to_string(KvSource);
 KvSource parse_kv_source(const std::string&);  // Error lists the known ones; likewise below
@@ -79,6 +79,23 @@ struct FusedLayer {
   // Form channel and complex: the KV heads of the sources that this layer's read, [sources, num_kv_heads]
   // row by row. Empty: its own number in each.
   std::vector<int> key_heads{}, value_heads{};
+};
+
+// Pairs of adjacent layers that share the directions of a prompt's keys and of its values (MiniCache, arXiv
+// 2405.14366). Of a token and KV head, with unit vectors e_1 and e_2 of the lower and the upper layer at an
+// angle O,
+//   e = [sin((1 - t) O) e_1 + sin(t O) e_2] / sin O,   rebuilt as ||x_1|| e and ||x_2|| e
+// Tokens whose angle, the mean over KV heads, lies near the prompt's largest (or smallest) keep the vectors of
+// both layers besides; of keys and of values apart. Keys are post-RoPE, with which the interpolation commutes.
+struct PairedLayers {
+  std::vector<int> first_layers;  // ascending; each is paired with the layer above it
+  double position = 0.6;          // t, in [0, 1]
+  // gamma, in [0, 1]: kept are tokens with O > O_max - gamma (O_max - O_min), or, of the most similar ones,
+  // O < O_min + gamma (O_max - O_min); the farthest of them where they are more than this share of the tokens.
+  double retained = 0.05;
+  bool retains_similar = false;
+
+  std::int64_t most_retained(std::int64_t tokens) const;  // gamma * tokens, rounded up
 };
 
 }  // namespace kvc

@@ -144,7 +144,8 @@ class Engine {
                                         const std::vector<at::Tensor>& hidden_states,
                                         const Ids& ids, Rows rows) const;
   void compress_oldest(std::int64_t count, KvCache& cache) const;
-  void compress_prompt(KvCache& cache) const;  // what has left the window
+  // What has left the window of a prompt's `count` tokens, the cache's last.
+  void compress_prompt(std::int64_t count, KvCache& cache) const;
 
   std::unique_ptr<Decoder> decoder_;
   std::shared_ptr<const KvPlan> plan_;

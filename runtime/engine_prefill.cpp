@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/compression/compression.h"
+#include "runtime/compression/pair_merging.h"
 #include "runtime/engine.h"
 #include "runtime/reuse/prompt_reuse.h"
 #include "runtime/thread_scope.h"
@@ -64,7 +65,11 @@ std::vector<at::Tensor> Engine::prompt_logits(const std::vector<PromptPiece>& pi
   return rows == Rows::kAll ? logits : decoder_->logits(at::cat(last_states)).split(1);
 }
 
-void Engine::compress_prompt(KvCache& cache) const {
+void Engine::compress_prompt(std::int64_t count, KvCache& cache) const {
+  {
+    const PartScope scope(part_times_.get(), Part::kCompression);
+    merge_pairs(count, cache);
+  }
   compress_oldest(std::max<std::int64_t>(0, undecided_tokens(cache) - plan_->policy.window_tokens),
                   cache);
 }
@@ -97,7 +102,7 @@ std::vector<at::Tensor> Engine::read_all(const std::vector<KvCache*>& caches, co
       reuse_->keep(ids[i], *caches[i]);
     }
     caches[i]->add_tokens(ids[i]);
-    compress_prompt(*caches[i]);
+    compress_prompt(length_of(ids[i]), *caches[i]);
   }
   return logits;
 } catch (...) {

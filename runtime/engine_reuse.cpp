@@ -47,7 +47,7 @@ std::optional<at::Tensor> Engine::reuse(Sequence& sequence, const std::vector<st
     const PartScope scope(part_times_.get(), Part::kLogits);
     logits = decoder_->logits(hidden_state);
     cache.add_tokens(ids);
-    compress_prompt(cache);
+    compress_prompt(static_cast<std::int64_t>(ids.size()), cache);
   }
   sequence.reuse_ = std::move(found.report);
   return logits;

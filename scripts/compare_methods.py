@@ -51,6 +51,8 @@ METHODS = {
     "xkv": Method(["--method", "xkv"]),
     "xkv, joint": Method(["--method", "xkv", "--joint"]),
     "xkv, single layers": Method(["--method", "xkv", "--group", "1"]),
+    "minicache": Method(["--method", "minicache"], only=0.75),
+    "minicache, inverted": Method(["--method", "minicache", "--minicache", "inverted"], only=0.75),
     "fusedkv": Method(["--method", "fusedkv", "--force"], only=0.5),
     "fusedkv, matrices": Method(["--method", "fusedkv", "--fusion", "matrices", "--force"], only=0.5),
     "int8 cache": Method(None, validate=["--kv-dtype", "int8"], only=0.5625),
@@ -58,7 +60,8 @@ METHODS = {
     "int2 cache": Method(None, validate=["--kv-dtype", "int2"], only=0.1875),
 }
 COLOURS = ("#c0392b", "#e67e22", "#f1c40f", "#d35400", "#2980b9", "#8e44ad", "#27ae60", "#16a085", "#7f8c8d", "#2c3e50",
-           "#e84393", "#6c5ce7", "#00b894", "#636e72", "#b2bec3", "#fd79a8", "#55efc4", "#0984e3", "#a29bfe", "#fdcb6e")
+           "#e84393", "#6c5ce7", "#00b894", "#636e72", "#b2bec3", "#fd79a8", "#55efc4", "#0984e3", "#a29bfe", "#fdcb6e",
+           "#00cec9", "#b33939")
 
 
 def with_16_bit_cache(checkpoint, directory):

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "convert/paired_row.h"
+
 namespace kvc {
 namespace {
 
@@ -24,7 +26,8 @@ KeptRange kept_range(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype)
   const auto ratio = [&](bool merged) {
     const std::vector<GroupTokens> groups(plan.groups.size(),
                                           extreme_tokens(plan, num_tokens, merged));
-    return static_cast<double>(plan_bytes(plan, num_tokens, groups, dtype)) /
+    return static_cast<double>(plan_bytes(plan, num_tokens, groups, dtype, 1,
+                                          merged_pairs(plan, num_tokens, !merged))) /
            static_cast<double>(original_bytes(plan, num_tokens, dtype));
   };
   return {ratio(merges(plan)), ratio(false)};

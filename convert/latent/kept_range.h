@@ -10,7 +10,7 @@
 namespace kvc {
 
 // kept_ratio with every token merged that may be, and with none merged. Sinks and window are exact
-// in both.
+// in both. Pairs of layers merge all tokens in both, and retain none, or as many as may be.
 struct KeptRange {
   double lowest = 1, highest = 1;
 };

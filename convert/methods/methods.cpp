@@ -5,8 +5,8 @@
 namespace kvc {
 
 std::span<const Method> methods() {
-  static const Method kMethods[] = {kCommonKv, kPalu,    kCoded,       kPca,  kXkvStatic,
-                                    kXkv,      kFusedKv, kFusedKvLite, kYoco, kCla};
+  static const Method kMethods[] = {kCommonKv,  kPalu,    kCoded,       kPca,  kXkvStatic, kXkv,
+                                    kMiniCache, kFusedKv, kFusedKvLite, kYoco, kCla};
   return kMethods;
 }
 

@@ -27,6 +27,8 @@ struct Method {
   // --plan's output, as JSON or text; null: the table of latent groups (convert/plan_table.h).
   std::string (*plan_text)(const ModelConfig& config, const ConvertSettings& settings, bool force,
                            bool json) = nullptr;
+  // Does it convert models whose cache holds latents of their own (DeepSeek-V2)?
+  bool takes_own_latents = false;
 };
 
 std::span<const Method> methods();
@@ -39,6 +41,7 @@ extern const Method kCoded;
 extern const Method kPca;
 extern const Method kXkv;
 extern const Method kXkvStatic;
+extern const Method kMiniCache;
 extern const Method kFusedKv;
 extern const Method kFusedKvLite;
 extern const Method kYoco;

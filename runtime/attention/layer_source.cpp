@@ -21,6 +21,8 @@ std::unique_ptr<LayerSource> make_layer_source(const SourceContext& context, int
       return coded_source(context, layer);
     case KvSource::kFused:
       return fused_source(context, layer);
+    case KvSource::kPaired:
+      return paired_source(context, layer);
     default:
       fail("layer {}: the runtime has no {} layers", layer, to_string(source));
   }

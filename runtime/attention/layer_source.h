@@ -92,5 +92,6 @@ std::unique_ptr<LayerSource> pruned_source(const SourceContext& context, int lay
 std::unique_ptr<LayerSource> latent_source(const SourceContext& context, int layer);
 std::unique_ptr<LayerSource> coded_source(const SourceContext& context, int layer);
 std::unique_ptr<LayerSource> fused_source(const SourceContext& context, int layer);
+std::unique_ptr<LayerSource> paired_source(const SourceContext& context, int layer);
 
 }  // namespace kvc

@@ -52,6 +52,7 @@ std::int64_t MemoryBudget::growth(const KvCache& cache, std::int64_t count, bool
   }
   CacheForecast forecast(cache.plan(), cache.num_tokens(), cache.tokens(), dtype_,
                          stores_.pool->page_tokens(), MergeSpread::kNone);
+  forecast.set_pairs(cache.pair_tokens());
   if (!cache.policy().is_full()) {
     forecast.set_kept({cache, dtype_, stores_.pool->page_tokens()});
   }

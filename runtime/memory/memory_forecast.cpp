@@ -32,12 +32,16 @@ CacheForecast::CacheForecast(const KvPlan& plan, std::int64_t num_tokens,
       num_tokens_(num_tokens),
       codes_(quantised_tokens(plan, num_tokens, dtype)),
       coded_(coded_tokens(plan, num_tokens)),
-      groups_(std::move(groups)) {}
+      groups_(std::move(groups)),
+      pairs_(plan.paired ? plan.paired->first_layers.size() : 0) {}
 
 void CacheForecast::append(std::int64_t count) {
   num_tokens_ += count;
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     (decides(plan_.groups[i]) ? groups_[i].pending : groups_[i].unmerged) += count;
+  }
+  for (PairTokens& pair : pairs_) {
+    pair.exact += count;
   }
 }
 
@@ -84,6 +88,9 @@ std::int64_t CacheForecast::bytes() const {
   std::int64_t total = plain_bytes() + coded_bytes();
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     total += group_bytes(plan_, static_cast<int>(i), groups_[i], dtype_, page_tokens_);
+  }
+  for (const PairTokens& pair : pairs_) {
+    total += pair_bytes(plan_, pair, dtype_, page_tokens_);
   }
   return total;
 }
@@ -139,6 +146,23 @@ std::int64_t CacheForecast::compress(std::int64_t count) {
   return peak;
 }
 
+// A prompt's tokens, pair after pair: what they become is stored before they go.
+std::int64_t CacheForecast::merge_pairs(std::int64_t count) {
+  const std::int64_t before = bytes();
+  std::int64_t added = 0;
+  for (PairTokens& pair : pairs_) {
+    const PairTokens earlier = pair;
+    const std::int64_t retained = plan_.paired->most_retained(count);
+    pair.merged += count;
+    pair.retained_keys += retained;
+    pair.retained_values += retained;
+    added = pair_bytes(plan_, pair, dtype_, page_tokens_) -
+            pair_bytes(plan_, earlier, dtype_, page_tokens_);
+    pair.exact -= count;
+  }
+  return before + added;
+}
+
 // Layer after layer, likewise.
 std::int64_t CacheForecast::quantise() {
   const std::int64_t before = plain_bytes(), codes = quantised_tokens(plan_, num_tokens_, dtype_);
@@ -176,9 +200,10 @@ std::int64_t CacheForecast::read(std::int64_t count) {
   if (kept_) {
     return kept_->read(count, num_tokens_);
   }
+  const std::int64_t paired = merge_pairs(count);
   const std::int64_t compressed = compress(undecided() - plan_.policy.window_tokens);
   const std::int64_t quantised = quantise();
-  return std::max({compressed, quantised, code()});
+  return std::max({paired, compressed, quantised, code()});
 }
 
 std::int64_t CacheForecast::extend(std::int64_t count) {

@@ -13,7 +13,7 @@
 namespace kvc {
 
 // Which tokens merge depends on the text: while a group is compressed, its merged tokens are taken to be
-// its share of all, or (for a bound) none.
+// its share of all, or (for a bound) none. How many tokens pairs of layers retain does too: as many as may be.
 enum class MergeSpread { kEven, kNone };
 
 // The counts of one sequence's cache.
@@ -24,6 +24,8 @@ class CacheForecast {
   CacheForecast(const KvPlan& plan, std::int64_t num_tokens, std::vector<GroupTokens> groups,
                 KvDtype dtype, std::int64_t page_tokens, MergeSpread spread);
 
+  // Of pairs of layers, in the plan's order; else they hold nothing yet.
+  void set_pairs(std::vector<PairTokens> pairs) { pairs_ = std::move(pairs); }
   // Plain layers are under a token policy that is not full.
   void set_kept(KeptForecast kept) { kept_.emplace(std::move(kept)); }
 
@@ -43,6 +45,7 @@ class CacheForecast {
   std::int64_t plain_bytes() const;
   std::int64_t coded_bytes() const;
   std::int64_t compress(std::int64_t count);
+  std::int64_t merge_pairs(std::int64_t count);
   std::int64_t quantise();
   std::int64_t code();
 
@@ -52,6 +55,7 @@ class CacheForecast {
   std::int64_t page_tokens_, num_tokens_ = 0, codes_ = 0;  // codes_: tokens of plain layers
   std::int64_t coded_ = 0;                                 // tokens of coded layers that are codes
   std::vector<GroupTokens> groups_;
+  std::vector<PairTokens> pairs_;
   std::optional<KeptForecast> kept_;
 };
 

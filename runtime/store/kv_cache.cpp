@@ -32,6 +32,9 @@ KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& 
   for (const CodedLayers& layers : coded_layers(plan)) {
     coded_.emplace_back(plan, layers, options);
   }
+  if (plan.paired) {
+    pairs_.assign(plan.paired->first_layers.size(), PairStore(plan, options));
+  }
 }
 
 KeyValueStore& KvCache::plain_layer(int layer) {
@@ -78,6 +81,18 @@ const CodedStore& KvCache::coded(int layer) const {
   return *after;
 }
 
+PairStore& KvCache::pair(int layer) {
+  return const_cast<PairStore&>(std::as_const(*this).pair(layer));
+}
+
+const PairStore& KvCache::pair(int layer) const {
+  KVC_CHECK(plan_->layers[static_cast<std::size_t>(layer)] == KvSource::kPaired,
+            "KV cache: layer {} is not paired", layer);
+  const std::vector<int>& first = plan_->paired->first_layers;
+  const auto after = std::upper_bound(first.begin(), first.end(), layer);
+  return pairs_[static_cast<std::size_t>(after - first.begin() - 1)];
+}
+
 void KvCache::hold_positions(const StoreOptions& options) {
   KVC_CHECK(!options.codes, "KV cache of integers: layers hold all tokens; use a 16-bit type");
   for (KeyValueStore& layer : plain_) {
@@ -89,6 +104,14 @@ std::vector<GroupTokens> KvCache::tokens() const {
   std::vector<GroupTokens> tokens;
   for (const LatentStore& group : groups_) {
     tokens.push_back(group.tokens());
+  }
+  return tokens;
+}
+
+std::vector<PairTokens> KvCache::pair_tokens() const {
+  std::vector<PairTokens> tokens;
+  for (const PairStore& pair : pairs_) {
+    tokens.push_back(pair.tokens());
   }
   return tokens;
 }
@@ -114,6 +137,11 @@ KvBytes KvCache::bytes() const {
   for (const CodedStore& layers : coded_) {
     bytes.coded += layers.code_bytes();
     bytes.pending += layers.exact_bytes();
+  }
+  for (const PairStore& pair : pairs_) {
+    bytes.merged += pair.merged_bytes();
+    bytes.unmerged += pair.retained_bytes();
+    bytes.pending += pair.exact_bytes();
   }
   return bytes;
 }

@@ -1,5 +1,5 @@
 // The KV cache of one sequence: per plain layer a store of keys and values, per latent group a
-// store of latents, per coded block one of codes.
+// store of latents, per coded block one of codes, per pair one of shared directions.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,17 +14,19 @@
 #include "runtime/store/kept_rows.h"
 #include "runtime/store/key_value_store.h"
 #include "runtime/store/latent_store.h"
+#include "runtime/store/pair_store.h"
 #include "runtime/store/pruned_store.h"
 
 namespace kvc {
 
 // Bytes of blocks by what they hold.
 struct KvBytes {
-  std::int64_t plain = 0;     // layers that store their own keys and values
-  std::int64_t merged = 0;    // latent groups: one latent for the whole group
-  std::int64_t unmerged = 0;  // decided against merging
+  std::int64_t plain = 0;  // layers that store their own keys and values
+  std::int64_t merged =
+      0;  // latent groups: one latent for the whole group; pairs: directions, norms
+  std::int64_t unmerged = 0;  // decided against merging; of pairs retained besides
   std::int64_t coded = 0;     // codes of coded layers
-  std::int64_t pending = 0;   // of latent groups and coded layers: sinks, window, incomplete block
+  std::int64_t pending = 0;   // of latent groups, coded and paired layers: what is exact
 
   std::int64_t kept = 0;  // layers under a token policy
 
@@ -84,12 +86,17 @@ class KvCache {
   std::vector<CodedStore>& all_coded() { return coded_; }
   const std::vector<CodedStore>& all_coded() const { return coded_; }
 
+  PairStore& pair(int layer);  // that the layer is part of
+  const PairStore& pair(int layer) const;
+  std::vector<PairStore>& all_pairs() { return pairs_; }
+
   // From now on plain layers may hold other tokens than each other, with their positions. Of an empty cache;
   // Error under an integer type, whose codes are of all tokens.
   void hold_positions(const StoreOptions& options);
   bool holds_positions() const { return !plain_.empty() && plain_.front().positions.has_value(); }
 
-  std::vector<GroupTokens> tokens() const;  // [num_groups]
+  std::vector<GroupTokens> tokens() const;      // [num_groups]
+  std::vector<PairTokens> pair_tokens() const;  // in the plan's order
   KvBytes bytes() const;
   std::int64_t allocated_bytes() const { return bytes().total(); }
 
@@ -104,6 +111,7 @@ class KvCache {
   std::vector<PrunedLayer> pruned_;   // likewise
   std::vector<LatentStore> groups_;
   std::vector<CodedStore> coded_;  // ascending
+  std::vector<PairStore> pairs_;   // likewise
 };
 
 }  // namespace kvc

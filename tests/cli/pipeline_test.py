@@ -103,6 +103,19 @@ class Equalities(ProgramTest):
                               "--dtype", "float32", "--quiet")
         self.assertEqual(process.stdout.rstrip("\n"), expected.rstrip("\n"))
 
+    def test_minicache_takes_no_more_than_its_plans_say(self):
+        out = self.directory / "out"
+        table = json.loads(self.run_ok("kvconvert", STORIES, "--method", "minicache", "--context", "256", "--plan",
+                                       "--json").stdout)
+        self.run_ok("kvconvert", STORIES, "--method", "minicache", "--out", out, *FAST[4:], "--quiet")
+        prompt = ("--prompt", "Once upon a time " * 60, "--max-new-tokens", "1", "--page-tokens", "1", "--json", "--quiet")
+        kv = json.loads(self.run_ok("kvrun", out, *prompt).stdout)["kv"]
+        plan = json.loads(self.run_ok("kvrun", out, *prompt, "--plan").stdout)
+        self.assertLessEqual(kv["bytes"], plan["end_bytes"])
+        self.assertGreater(kv["bytes"], plan["end_bytes"] * 0.95)
+        self.assertLess(kv["kept_ratio"], table["kept_ratio_at_target"] + 0.01)
+        self.assertGreater(kv["kept_ratio"], table["kept_ratio_merged"] - 0.01)
+
     def test_both_exports_in_one_directory(self):
         out = self.directory / "out"
         self.run_ok("kvconvert", STORIES, "--out", out, *FAST, "--export", "both", "--quiet")

@@ -87,7 +87,7 @@ void expect_exact_bytes(const Engine& engine, const Sequence& sequence) {
   const std::int64_t page = engine.pool().page_tokens();
   EXPECT_EQ(sequence.cache().allocated_bytes(),
             plan_bytes(engine.plan(), sequence.num_tokens(), sequence.cache().tokens(),
-                       engine.kv_dtype(), page))
+                       engine.kv_dtype(), page, sequence.cache().pair_tokens()))
       << "at " << sequence.num_tokens() << " tokens";
   EXPECT_EQ(engine.pool().allocated_bytes(), sequence.cache().allocated_bytes());
   for (const GroupTokens& tokens : sequence.cache().tokens()) {

@@ -1,0 +1,29 @@
+// Keys and values of two adjacent layers to shared directions and back (MiniCache, arXiv 2405.14366).
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+#include "core/kv_plan.h"
+#include "runtime/store/kv_cache.h"
+#include "runtime/store/pair_store.h"
+
+namespace kvc {
+
+// Vectors along the last axis, [..., width] float32. [...] in [0, pi]: as exact for small angles as for others;
+// 0 where a vector is zero.
+at::Tensor angle_between(const at::Tensor& lower, const at::Tensor& upper);
+// Unit vectors at `position` t of the way from the lower vectors' directions to the upper ones'. Where one vector
+// is zero, the other's direction.
+at::Tensor interpolate(const at::Tensor& lower, const at::Tensor& upper, double position);
+// Tokens of these angles [n] that PairedLayers retains, ascending. [k] int64
+at::Tensor retained_tokens(const PairedLayers& rule, const at::Tensor& angles);
+
+// The last `count` exact tokens of every pair are merged.
+void merge_pairs(std::int64_t count, KvCache& cache);
+
+// What merged rows stand for in layer `index` of their pair, [n, num_kv_heads, head_dim] in `dtype`.
+at::Tensor restored_rows(const PairedRows& rows, std::int64_t index, at::ScalarType dtype);
+
+}  // namespace kvc
