@@ -1,15 +1,24 @@
 #!/usr/bin/env python3
-"""Quality against budget of kvrun's token policies, as a table.
+"""Quality against budget of kvrun's token policies, as tables and plots.
 
-measure_policies.py CHECKPOINT [--bin build/cpu/bin] [--policies P ...] [--text FILE] [--svg FILE]
+measure_policies.py CHECKPOINT [--bin build/cpu/bin] [--policies P ...] [--converted NAME=DIR[:KV_DTYPE] ...]
+                    [--recall-tokens N ...] [--text FILE] [--results FILE.json] [--plots DIR]
 
-Of each policy, against the same model with all tokens: kvvalidate's prefill, compress, continue (mean KL divergence, same top
-token, kept_ratio of a cache of 16-bit numbers, or of float32 under that type) block by block, the recall task (which the bundled reference model has learned), and ROUGE-L
-between greedy continuations of prompts of the text.
+Of each policy on the checkpoint itself and on every converted one, against the checkpoint with all tokens:
+  KLD       kvvalidate's prefill, compress, continue, block by block: mean KL divergence, same top token, and kept_ratio of a
+            cache of 16-bit numbers
+  recall    20 facts and questions after other such lists with their answers, N tokens in all: the share of numbers named. What
+            comes before the questions is the prompt, these are read through the cache. The bundled reference model has learned this
+  ROUGE-L   words (F) of greedy continuations of prompts of the text against those of the full cache
+What --results holds is not measured again.
 """
 
 import argparse
+import dataclasses
 import json
+import math
+import random
+import struct
 import subprocess
 import sys
 import tempfile
@@ -21,6 +30,18 @@ POLICIES = ["full"] + [policy.format(budget, budget - 4) for budget in (256, 128
                                       "snapkv:budget={},window=16", "pyramidkv:budget={},window=16,beta=5",
                                       "streamingllm:window={1}")]
 POLICIES += ["think:share=0.4", "think:share=0.6", "think:share=0.8"]
+COLOURS = ("red", "blue", "green", "black", "white", "brown", "pink", "gray", "gold", "tan")
+THINGS = ("ball", "box", "hat", "cup", "book", "shoe", "kite", "boat", "drum", "coat", "lamp", "bell", "ring", "rope", "sock", "toy",
+          "fork", "bag", "leaf", "stone")
+LINE_COLOURS = ("#c0392b", "#2980b9", "#27ae60", "#8e44ad", "#e67e22", "#16a085", "#7f8c8d")
+
+
+@dataclasses.dataclass
+class Cache:
+    """What policies run on: a checkpoint and what its cache stores."""
+    name: str
+    directory: Path
+    kv_dtype: str
 
 
 def parse_arguments():
@@ -29,15 +50,27 @@ def parse_arguments():
     parser.add_argument("--bin", type=Path, default=ROOT / "build/cpu/bin")
     parser.add_argument("--policies", nargs="+", default=POLICIES)
     parser.add_argument("--kv-dtype", default="bfloat16")
+    parser.add_argument("--converted", nargs="+", default=[], metavar="NAME=DIR[:KV_DTYPE]")
     parser.add_argument("--text", type=Path, default=ROOT / "tests/data/texts/tinystories_heldout.txt")
     parser.add_argument("--num-sequences", type=int, default=4)
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--block", type=int, default=64)
-    parser.add_argument("--recall", type=int, default=4)
+    parser.add_argument("--recall", type=int, default=4, help="lists of facts at each length")
+    parser.add_argument("--recall-tokens", type=int, nargs="+", default=[544, 768, 1024])
     parser.add_argument("--prompts", type=int, default=8, help="of --seq-len / 2 tokens, for ROUGE-L")
     parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--svg", type=Path, help="also a plot of KL divergence against kept_ratio")
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--plots", type=Path, help="directory of a plot (SVG) for each cache")
     return parser.parse_args()
+
+
+def caches_of(arguments):
+    caches = [Cache("plain", arguments.checkpoint, arguments.kv_dtype)]
+    for text in arguments.converted:
+        name, _, place = text.partition("=")
+        directory, _, kv_dtype = place.partition(":")
+        caches.append(Cache(name, Path(directory), kv_dtype or arguments.kv_dtype))
+    return caches
 
 
 def output_of(*command):
@@ -59,73 +92,205 @@ def rouge_l(candidate, reference):
     return 2 * precision * recall / (precision + recall)
 
 
-def words_of(text):
-    return text.lower().split()
+class Measurement:
+    def __init__(self, arguments, directory):
+        self.arguments, self.directory = arguments, directory
+        self.text_ids = json.loads(output_of(arguments.bin / "kvrun", arguments.checkpoint, "--tokenize", arguments.text))
+        length = arguments.seq_len // 2
+        self.prompts = self.write("prompts", [self.text_ids[i * length:(i + 1) * length] for i in range(arguments.prompts)])
+        self.reference = self.continuations(Cache("reference", arguments.checkpoint, arguments.kv_dtype), "full")
+        self.start = self.tokenize("")  # what every text begins with
+        self.pieces = self.pieces_of_facts()
+        self.recall_files = {length: self.write_recall(length) for length in arguments.recall_tokens}
+
+    def write(self, name, ids):
+        path = self.directory / f"{name}.json"
+        path.write_text(json.dumps(ids))
+        return path
+
+    def tokenize(self, text):
+        path = self.directory / "text.txt"
+        path.write_text(text)
+        return json.loads(output_of(self.arguments.bin / "kvrun", self.arguments.checkpoint, "--tokenize", path))
+
+    def pieces_of_facts(self):
+        """Ids of the parts of facts, so that a number's are known: a line each, told apart by the line break's id."""
+        texts = [f" {colour} {thing}" for colour in COLOURS for thing in THINGS] + [f" {number}" for number in range(10, 100)]
+        texts += [",", "."]
+        (line_break,) = self.tokenize("\n")[len(self.start):]
+        lines = [[]]
+        for token in self.tokenize("\n".join(texts))[len(self.start):]:
+            lines.append([]) if token == line_break else lines[-1].append(token)
+        if len(lines) != len(texts):
+            sys.exit("the recall task needs a tokenizer that keeps lines apart")
+        return {"\n": [line_break], **{text: self.tokenize(text)[len(self.start):] for text in ("Remember:", "Recall:")}, **dict(zip(texts, lines))}
+
+    def run(self, cache, policy, *options):
+        return json.loads(output_of(
+            self.arguments.bin / "kvrun", cache.directory, "--policy", policy, "--kv-dtype", cache.kv_dtype, "--json", "--quiet",
+            *options))
+
+    def continuations(self, cache, policy):
+        report = self.run(cache, policy, "--ids", self.prompts, "--ignore-eos", "--max-new-tokens", self.arguments.new_tokens)
+        return [text.lower().split() for text in report["text"]]
+
+    def rouge(self, cache, policy):
+        scores = [rouge_l(*pair) for pair in zip(self.continuations(cache, policy), self.reference)]
+        return sum(scores) / len(scores)
+
+    def recall_list(self, rng):
+        """Facts, questions with their answers, and where in the questions these are."""
+        facts = [(f" {rng.choice(COLOURS)} {thing}", f" {rng.randint(10, 99)}") for thing in rng.sample(THINGS, len(THINGS))]
+        told = self.start + self.pieces["Remember:"]
+        for what, number in facts:
+            told = told + self.pieces[what] + self.pieces[number] + self.pieces["," if (what, number) != facts[-1] else "."]
+        questions, answers = list(self.pieces["Recall:"]), []
+        for what, number in rng.sample(facts, len(facts)):
+            questions += self.pieces[what]
+            answers.append(range(len(questions), len(questions) + len(self.pieces[number])))
+            questions += self.pieces[number] + self.pieces[","]
+        return told + self.pieces["\n"], questions, answers
+
+    def write_recall(self, length):
+        """A file for each list: its ids, how many are read before the questions, the questions and which of them are answers."""
+        files = []
+        for seed in range(self.arguments.recall):
+            rng = random.Random(1000 * length + seed)
+            told, questions, answers = self.recall_list(rng)
+            while len(told) + len(questions) < length:
+                earlier = self.recall_list(rng)
+                told = (earlier[0] + earlier[1] + told)[-(length - len(questions)):]
+            files.append((self.write(f"recall-{length}-{seed}", told + questions), len(told), questions, answers))
+        return files
+
+    def recall(self, cache, policy, length):
+        right = asked = 0
+        for path, told, questions, answers in self.recall_files[length]:
+            logits = self.directory / "logits.safetensors"
+            self.run(cache, policy, "--ids", path, "--prefill-tokens", told, "--logits", logits, "--max-new-tokens", 0, "--force")
+            top = top_tokens(logits)
+            right += sum(all(top[told + i - 1] == questions[i] for i in answer) for answer in answers)
+            asked += len(answers)
+            logits.unlink()
+        return right / asked
+
+    def measure(self, cache, policy):
+        arguments = self.arguments
+        report = json.loads(output_of(
+            arguments.bin / "kvvalidate", arguments.checkpoint, cache.directory, "--text", arguments.text, "--policy", policy,
+            "--kv-dtype", cache.kv_dtype, "--num-sequences", arguments.num_sequences, "--seq-len", arguments.seq_len,
+            "--block", arguments.block, "--json", "--quiet"))
+        continuation = report["continuation"]
+        # kvvalidate computes in float32, of which 16-bit numbers are half.
+        half = 1 if cache.kv_dtype == "float32" else 2
+        return {"kept_ratio": half * report["kept_ratio"],
+                "kld": continuation["kl_divergence"]["mean"],
+                "error": continuation["kl_divergence"]["standard_error"], "same_top": continuation["same_top"]["mean"],
+                "recall": {str(length): self.recall(cache, policy, length) for length in arguments.recall_tokens},
+                "rouge_l": self.rouge(cache, policy)}
 
 
-def continuations(arguments, ids_file, policy):
-    output = output_of(arguments.bin / "kvrun", arguments.checkpoint, "--ids", ids_file, "--policy", policy, "--json",
-                       "--quiet", "--ignore-eos", "--max-new-tokens", arguments.new_tokens, "--kv-dtype",
-                       arguments.kv_dtype)
-    return [words_of(text) for text in json.loads(output)["text"]]
+def top_tokens(path):
+    """Indices of the largest number in each row of the only tensor, float32, of a safetensors file."""
+    data = path.read_bytes()
+    (header_size,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + header_size])
+    rows, columns = header["logits"]["shape"]
+    numbers = memoryview(data)[8 + header_size:].cast("f")
+    return [max(range(columns), key=numbers[row * columns:(row + 1) * columns].__getitem__) for row in range(rows)]
 
 
-def write_prompts(arguments, path):
-    ids = json.loads(output_of(arguments.bin / "kvrun", arguments.checkpoint, "--tokenize", arguments.text))
-    length = arguments.seq_len // 2
-    path.write_text(json.dumps([ids[i * length:(i + 1) * length] for i in range(arguments.prompts)]))
+def cells(row):
+    recall = " / ".join(f"{value:.2f}" for value in row["recall"].values())
+    return (f"{row['kept_ratio']:.3f} | {1000 * row['kld']:.3g} ± {1000 * (row['error'] or 0):.2g} | {100 * row['same_top']:.1f} % | "
+            f"{recall} | {row['rouge_l']:.3f}")
 
 
-def measure(arguments, ids_file, reference, policy):
-    report = json.loads(output_of(
-        arguments.bin / "kvvalidate", arguments.checkpoint, arguments.checkpoint, "--text", arguments.text, "--policy",
-        policy, "--kv-dtype", arguments.kv_dtype, "--num-sequences", arguments.num_sequences, "--seq-len",
-        arguments.seq_len, "--block", arguments.block, "--recall", arguments.recall, "--json", "--quiet"))
-    scores = [rouge_l(*pair) for pair in zip(continuations(arguments, ids_file, policy), reference)]
-    continuation, recall = report["continuation"], report["recall"]
-    float32 = 1 if arguments.kv_dtype == "float32" else 2  # kvvalidate computes in it; 16-bit numbers are half
-    return {"policy": policy, "kept_ratio": float32 * report["kept_ratio"], "kld": continuation["kl_divergence"]["mean"],
-            "error": continuation["kl_divergence"]["standard_error"], "same_top": continuation["same_top"]["mean"],
-            "recall": recall["candidate_accuracy"],
-            "rouge_l": sum(scores) / len(scores)}
+def budget_of(policy):
+    """Tokens of a policy's budget, or None."""
+    settings = dict(setting.split("=") for setting in policy.partition(":")[2].split(",") if setting)
+    if policy.startswith("streamingllm"):
+        return int(settings.get("sink", 4)) + int(settings["window"])
+    return int(settings["budget"]) if settings.get("budget", "").isdigit() else None
 
 
-def plot(rows, path):
-    """Circles at log10(KL divergence) over kept_ratio, a colour for each policy."""
-    from math import log10
+def family_of(policy):
+    """A policy without its budget."""
+    name, _, settings = policy.partition(":")
+    rest = [setting for setting in settings.split(",") if setting.startswith(("sink=", "residual=")) and name != "streamingllm"]
+    return " ".join([name, *rest])
 
-    names = sorted({row["policy"].split(":")[0] for row in rows})
-    colours = dict(zip(names, ("#c33", "#36c", "#393", "#939", "#c80", "#066", "#555")))
-    points = [(row, log10(max(row["kld"], 1e-6))) for row in rows]
-    low, high = min(y for _, y in points), max(y for _, y in points)
-    marks = []
-    for row, y in points:
-        x_at, y_at = 60 + 520 * row["kept_ratio"], 340 - 300 * (y - low) / max(high - low, 1e-9)
-        marks.append(f'<circle cx="{x_at:.0f}" cy="{y_at:.0f}" r="5" fill="{colours[row["policy"].split(":")[0]]}">'
-                     f'<title>{row["policy"]}</title></circle>')
-    legend = [f'<text x="600" y="{40 + 20 * i}" fill="{colours[name]}">{name}</text>' for i, name in enumerate(names)]
-    labels = (f'<text x="60" y="370">kept_ratio 0 to 1</text><text x="60" y="25">KL divergence {10**low:.1g} to '
-              f'{10**high:.1g}, logarithmic</text>')
-    path.write_text('<svg xmlns="http://www.w3.org/2000/svg" width="720" height="390" font-family="sans-serif" '
-                    f'font-size="13"><rect x="60" y="40" width="520" height="300" fill="none" stroke="#999"/>{labels}'
-                    + "".join(marks + legend) + "</svg>\n")
+
+def panel(lines, full, title, top, log):
+    """One plot over the budget, `lines` {name: [(budget, value)]}, `full` the value of all tokens."""
+    left, right, bottom = 70, 560, top + 200
+    values = [value for line in lines.values() for _, value in line] + ([] if log else [full])
+    budgets = sorted({budget for line in lines.values() for budget, _ in line})
+    scale = (lambda value: math.log10(max(value, 1e-9))) if log else (lambda value: value)
+    low, high = (math.floor(scale(min(values))), math.ceil(scale(max(values)))) if log else (0, 1)
+    across = lambda budget: left + 20 + (right - left - 40) * math.log(budget / budgets[0]) / max(math.log(budgets[-1] / budgets[0]), 1e-9)
+    up = lambda value: bottom - (bottom - top) * (scale(value) - low) / max(high - low, 1e-9)
+    parts = [f'<text x="{left}" y="{top - 10}" font-weight="bold">{title}</text>',
+             f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="#999"/>']
+    for tick in ([10 ** power for power in range(low, high + 1)] if log else [0, 0.25, 0.5, 0.75, 1]):
+        parts.append(f'<text x="{left - 6}" y="{up(tick) + 4:.0f}" text-anchor="end">{tick:g}</text>'
+                     f'<path d="M{left} {up(tick):.1f}H{right}" stroke="#eee"/>')
+    parts += [f'<text x="{across(budget):.0f}" y="{bottom + 16}" text-anchor="middle">{budget}</text>' for budget in budgets]
+    if low <= scale(full) <= high:
+        parts.append(f'<path d="M{left} {up(full):.1f}H{right}" stroke="#333" stroke-dasharray="4 3"/>')
+    for index, line in enumerate(lines.values()):
+        colour = LINE_COLOURS[index % len(LINE_COLOURS)]
+        points = [(across(budget), up(value)) for budget, value in sorted(line)]
+        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="'
+                     + " ".join(f"{x:.1f},{y:.1f}" for x, y in points) + '"/>')
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
+    return parts
+
+
+def plot(cache, rows, lengths, path):
+    """rows: {policy: measured}. Panels of divergence, recall at the greatest length and ROUGE-L over the budget."""
+    kinds = [("KL divergence from the full cache of the original (nats)", lambda row: row["kld"], True),
+             (f"recall at {lengths[-1]} tokens", lambda row: row["recall"][str(lengths[-1])], False),
+             ("ROUGE-L of continuations", lambda row: row["rouge_l"], False)]
+    parts, names = [], []
+    for index, (title, value, log) in enumerate(kinds):
+        lines = {}
+        for policy, row in rows.items():
+            if budget_of(policy):
+                lines.setdefault(family_of(policy), []).append((budget_of(policy), value(row)))
+        if not lines:
+            return
+        names = list(lines)
+        parts += panel(lines, value(rows["full"]), title, 60 + 260 * index, log)
+    for index, name in enumerate([*names, "all tokens (dashed)"]):
+        colour = LINE_COLOURS[index % len(LINE_COLOURS)] if index < len(names) else "#333"
+        parts.append(f'<rect x="590" y="{50 + 18 * index}" width="12" height="12" fill="{colour}"/>'
+                     f'<text x="608" y="{61 + 18 * index}">{name}</text>')
+    path.write_text('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 830" font-family="sans-serif" font-size="12">'
+                    f'<rect width="800" height="830" fill="white"/><text x="70" y="22" font-size="15">{cache}: quality against '
+                    "budget in tokens</text>" + "\n".join(parts) + "</svg>\n")
 
 
 def main():
     arguments = parse_arguments()
-    rows = []
+    results = json.loads(arguments.results.read_text()) if arguments.results and arguments.results.exists() else {}
+    lengths = " / ".join(str(length) for length in arguments.recall_tokens)
     with tempfile.TemporaryDirectory() as directory:
-        ids_file = Path(directory) / "ids.json"
-        write_prompts(arguments, ids_file)
-        reference = continuations(arguments, ids_file, "full")
-        print("| policy | kept_ratio | KLD x 1000 | same top | recall | ROUGE-L |\n|---|---|---|---|---|---|")
-        for policy in arguments.policies:
-            row = measure(arguments, ids_file, reference, policy)
-            rows.append(row)
-            print(f"| {policy} | {row['kept_ratio']:.3f} | {1000 * row['kld']:.3g} ± {1000 * row['error']:.2g} | "
-                  f"{100 * row['same_top']:.1f} % | {row['recall']:.3f} | {row['rouge_l']:.3f} |", flush=True)
-    if arguments.svg:
-        plot(rows, arguments.svg)
+        measurement = Measurement(arguments, Path(directory))
+        for cache in caches_of(arguments):
+            rows = results.setdefault(cache.name, {})
+            print(f"\n### {cache.name}, {cache.kv_dtype}\n\n| policy | kept_ratio | KLD x 1000 | same top | recall at {lengths} | "
+                  "ROUGE-L |\n|---|---|---|---|---|---|")
+            for policy in arguments.policies:
+                if policy not in rows:
+                    rows[policy] = measurement.measure(cache, policy)
+                    if arguments.results:
+                        arguments.results.write_text(json.dumps(results, indent=1) + "\n")
+                print(f"| {policy} | {cells(rows[policy])} |", flush=True)
+            if arguments.plots and "full" in rows:
+                arguments.plots.mkdir(parents=True, exist_ok=True)
+                plot(cache.name, {policy: rows[policy] for policy in arguments.policies}, arguments.recall_tokens,
+                     arguments.plots / f"policies-{cache.name.replace(' ', '-').replace(',', '')}.svg")
     return 0
 
 
