@@ -38,6 +38,27 @@ class DeviceThread {
   __device__ float shuffle_xor(float x, int lanes) const { return __shfl_xor_sync(~0u, x, lanes); }
   __device__ float shuffle(float x, int lane) const { return __shfl_sync(~0u, x, lane); }
 
+  // 2 or 4 words of global memory, aligned to all of them. load_once: nobody reads them again, and no kernel that
+  // runs writes them.
+  __device__ void load_words(std::uint32_t (&to)[4], const void* from) const {
+    const uint4 words = *static_cast<const uint4*>(from);
+    to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
+  }
+  __device__ void load_once(std::uint32_t (&to)[4], const void* from) const {
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "l"(from));
+  }
+  __device__ void load_once(std::uint32_t (&to)[2], const void* from) const {
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1])
+                 : "l"(from));
+  }
+  // *sum += x for all threads of the block, in any order; sum in shared memory.
+  __device__ void add_shared(std::uint64_t* sum, std::uint64_t x) const {
+    atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(x));
+  }
+
   // kBytes (4, 8 or 16, aligned) from global to shared memory, or zeros; there after wait().
   template <int kBytes>
   __device__ void copy_async(void* shared, const void* global, bool valid) const {

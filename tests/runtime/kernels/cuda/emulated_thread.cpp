@@ -225,6 +225,12 @@ void EmulatedThread::check_copy(const Copy& copy) const {
   }
 }
 
+void EmulatedThread::check_aligned(const void* from, std::size_t bytes) const {
+  if (reinterpret_cast<std::uintptr_t>(from) % bytes != 0) {
+    block_->fail("a load is not aligned to its size");
+  }
+}
+
 void EmulatedThread::commit() { groups_.push_back(std::exchange(pending_, {})); }
 
 void EmulatedThread::finish_copies(std::size_t most_groups) {

@@ -43,6 +43,17 @@ class EmulatedThread {
   float shuffle_xor(float x, int lanes) { return shuffle(x, lane() ^ lanes); }
   float shuffle(float x, int lane);
 
+  template <int kWords>
+  void load_words(std::uint32_t (&to)[kWords], const void* from) {
+    check_aligned(from, sizeof(to));
+    std::memcpy(to, from, sizeof(to));
+  }
+  template <int kWords>
+  void load_once(std::uint32_t (&to)[kWords], const void* from) {
+    load_words(to, from);
+  }
+  void add_shared(std::uint64_t* sum, std::uint64_t x) { *sum += x; }
+
   template <int kBytes>
   void copy_async(void* shared, const void* global, bool valid) {
     pending_.push_back({shared, valid ? global : nullptr, kBytes});
@@ -91,6 +102,7 @@ class EmulatedThread {
   const Words* exchange(const Words& words);
   void load(std::uint32_t (&m)[4], const void* row, bool transposed);
   void check_copy(const Copy& copy) const;
+  void check_aligned(const void* from, std::size_t bytes) const;
   void finish_copies(std::size_t most_groups);
 
   BlockEmulator* block_;

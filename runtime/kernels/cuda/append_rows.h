@@ -1,0 +1,39 @@
+// What lies between a step's projections and its attention, in one launch on the GPU: norms of queries and keys, RoPE,
+// the new token's row of the store.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/kernels/cuda/device_rope.h"
+#include "runtime/kernels/cuda/device_rows.h"
+#include "runtime/kernels/cuda/launch.h"
+
+namespace kvc {
+
+// One new token of every sequence. `projected` holds of each its query heads and, where the layer stores keys and
+// values, its KV heads' keys and then values.
+struct AppendRows {
+  const float* projected = nullptr;  // [num_sequences, heads * head_dim], biases added
+  int num_sequences = 0;
+  int num_heads = 0;
+  int num_kv_heads = 0;  // 0: nothing is stored
+  int head_dim = 0;
+  DeviceElement element = DeviceElement::kBFloat16;  // or float16: of query, key and value
+  const float* query_norm =
+      nullptr;                      // RMS norm before RoPE: [head_dim], over each head; null: none
+  const float* key_norm = nullptr;  // likewise
+  bool norm_whole = false;          // norms over all heads of a token: [num_heads * head_dim]
+  float norm_epsilon = 0;
+  DeviceRope rope{};                        // num_pairs 0: none
+  const std::int32_t* positions = nullptr;  // [num_sequences] of the new token: its angles
+  const std::int32_t* rows =
+      nullptr;                // [num_sequences] of the store, that it becomes; null: positions
+  void* query = nullptr;      // [num_sequences, num_heads, head_dim] post-RoPE
+  DeviceRows key{}, value{};  // numbers; the blocks of the row are there
+  std::int32_t* first_rows = nullptr;  // [num_sequences] the first row that `window` shows, or null
+  int window = 0;
+};
+LaunchError append_rows_cuda(const AppendRows& params, void* stream);
+LaunchError check_append_rows(const AppendRows& params);
+
+}  // namespace kvc

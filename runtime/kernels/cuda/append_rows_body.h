@@ -1,0 +1,96 @@
+// Grid: (heads of queries, keys and values in chunks of the block's warps, sequence). A warp takes one head.
+#pragma once
+
+#include <cmath>
+
+#include "runtime/kernels/cuda/append_rows.h"
+#include "runtime/kernels/cuda/device_numbers.h"
+
+namespace kvc {
+
+// 1 / rms of `count` numbers, the same bits in all lanes.
+template <class Thread>
+KVC_DEVICE float inverse_rms(Thread& thread, const float* x, int count, float epsilon) {
+  float sum = 0;
+  for (int i = thread.lane(); i < count; i += 32) {
+    sum += x[i] * x[i];
+  }
+  KVC_UNROLL
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    sum += thread.shuffle_xor(sum, lanes);
+  }
+  return 1.0f / sqrtf(sum / static_cast<float>(count) + epsilon);
+}
+
+// One head's numbers, normed, turned and narrowed.
+struct AppendedHead {
+  const float* x;
+  const float* norm;  // of its channels, or null
+  float factor;       // 1 / rms
+  std::uint16_t* to;
+};
+
+template <class Thread>
+KVC_DEVICE void write_head(Thread& thread, const AppendRows& params, const AppendedHead& head,
+                           int num_pairs, int position) {
+  const auto number = [&](int channel) {
+    return head.norm == nullptr ? head.x[channel]
+                                : head.x[channel] * head.factor * head.norm[channel];
+  };
+  const auto write = [&](int channel, float x) {
+    head.to[channel] = params.element == DeviceElement::kBFloat16 ? narrow_bits(BFloat16{}, x)
+                                                                  : narrow_bits(Float16{}, x);
+  };
+  for (int pair = thread.lane(); pair < num_pairs; pair += 32) {
+    const std::int64_t angle = static_cast<std::int64_t>(position) * params.rope.num_pairs + pair;
+    const int i = first_of_pair(params.rope, pair), j = second_of_pair(params.rope, pair);
+    float first = number(i), second = number(j);
+    rotate_pair(params.rope.cos[angle], params.rope.sin[angle], first, second);
+    write(i, first);
+    write(j, second);
+  }
+  for (int channel = 2 * num_pairs + thread.lane(); channel < params.head_dim; channel += 32) {
+    write(channel, number(channel));
+  }
+}
+
+template <class Thread>
+KVC_DEVICE void append_rows_body(const AppendRows& params, Thread& thread) {
+  const int sequence = thread.block_y(), dim = params.head_dim;
+  const int head = thread.block_x() * (thread.count() / 32) + thread.warp();
+  const int first_key = params.num_heads, first_value = first_key + params.num_kv_heads;
+  const int heads = first_value + params.num_kv_heads;
+  if (head >= heads) {
+    return;
+  }
+  const int position = params.positions[sequence];
+  if (params.first_rows != nullptr && head == 0 && thread.lane() == 0) {
+    const int first = position + 1 - params.window;
+    params.first_rows[sequence] = first > 0 ? first : 0;
+  }
+  const float* token = params.projected + static_cast<std::int64_t>(sequence) * heads * dim;
+  const bool is_query = head < first_key, is_value = head >= first_value;
+  const int of_kind = is_query ? head : is_value ? head - first_value : head - first_key;
+  const float* norm = is_query ? params.query_norm : is_value ? nullptr : params.key_norm;
+  AppendedHead place{token + static_cast<std::int64_t>(head) * dim, norm, 1.0f, nullptr};
+  if (norm != nullptr && params.norm_whole) {
+    place.factor =
+        inverse_rms(thread, token + (is_query ? 0 : first_key) * dim,
+                    (is_query ? params.num_heads : params.num_kv_heads) * dim, params.norm_epsilon);
+    place.norm = norm + of_kind * dim;
+  } else if (norm != nullptr) {
+    place.factor = inverse_rms(thread, place.x, dim, params.norm_epsilon);
+  }
+  if (is_query) {
+    place.to = static_cast<std::uint16_t*>(params.query) +
+               (static_cast<std::int64_t>(sequence) * params.num_heads + head) * dim;
+  } else {
+    const int row = params.rows == nullptr ? position : params.rows[sequence];
+    const RowPlace of_row =
+        row_place(is_value ? params.value : params.key, sequence, row, of_kind * dim);
+    place.to = const_cast<std::uint16_t*>(reinterpret_cast<const std::uint16_t*>(of_row.channels));
+  }
+  write_head(thread, params, place, is_value ? 0 : params.rope.num_pairs, position);
+}
+
+}  // namespace kvc

@@ -1,0 +1,44 @@
+// A decoding step as a list of launches, whose lengths and positions lie in GPU memory: the same list holds for every
+// step, and a CUDA graph of it too.
+#pragma once
+
+#include <variant>
+#include <vector>
+
+#include "runtime/kernels/cuda/append_rows.h"
+#include "runtime/kernels/cuda/attention_combine.h"
+#include "runtime/kernels/cuda/attention_dense.h"
+#include "runtime/kernels/cuda/attention_rank.h"
+#include "runtime/kernels/cuda/embed_rows.h"
+#include "runtime/kernels/cuda/few_rows_product.h"
+#include "runtime/kernels/cuda/launch.h"
+#include "runtime/kernels/cuda/norm_rows.h"
+#include "runtime/kernels/cuda/sample_tokens.h"
+
+namespace kvc {
+
+// RankAttention: both of its launches. DenseAttention of two stores: the fused kernel.
+using StepLaunch = std::variant<EmbedRows, NormRows, FewRowsProduct, AppendRows, DenseAttention,
+                                RankAttention, CombinePartials, ProjectValues, SampleTokens>;
+using StepProgram = std::vector<StepLaunch>;
+
+LaunchError launch_step_cuda(const StepLaunch& step, void* stream);
+LaunchError launch_steps_cuda(const StepProgram& program, void* stream);
+
+// A program as a CUDA graph: one launch for all of them. Movable; in C++ without the toolkit's headers.
+class StepGraph {
+ public:
+  StepGraph() = default;
+  ~StepGraph();
+  StepGraph(StepGraph&& other) noexcept;
+  StepGraph& operator=(StepGraph&& other) noexcept;
+
+  // What went wrong, or empty. `stream` is not the default one. Nothing runs.
+  LaunchError capture(const StepProgram& program, void* stream);
+  LaunchError launch(void* stream) const;
+
+ private:
+  void* graph_ = nullptr;  // cudaGraphExec_t
+};
+
+}  // namespace kvc
