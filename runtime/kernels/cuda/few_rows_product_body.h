@@ -56,51 +56,62 @@ struct WeightBlock {
   float scales[kMatrices][2];  // of codes
 };
 
-template <bool kCodes, bool kGated, class Thread>
-KVC_DEVICE void load_weights(Thread& thread, const FewRowsProduct& params, int block,
-                             WeightBlock<kCodes, kGated>& to) {
+// Where a lane's rows lie. Loads have no conditions, so that many are under way: outputs behind the last are the last
+// one, and are not written; columns behind the last are some others, which x's zeros meet.
+template <bool kCodes, bool kGated>
+struct ProductPlaces {
   using Block = WeightBlock<kCodes, kGated>;
-  const int lane = thread.lane(), groups = weight_groups(params.in);
-  const int column = 32 * block + 8 * (lane % 4), columns = kCodes ? 32 * groups : params.in;
-  KVC_UNROLL
-  for (int matrix = 0; matrix < Block::kMatrices; ++matrix) {
+  const std::uint8_t* weights[Block::kMatrices][2];
+  const Float16* scales[Block::kMatrices][2];
+  const std::uint16_t* x;
+  bool has_x;
+
+  template <class Thread>
+  KVC_DEVICE ProductPlaces(Thread& thread, const FewRowsProduct& params) {
+    const int lane = thread.lane(), groups = weight_groups(params.in);
+    const int columns = kCodes ? kWeightScaleGroup * groups : params.in;
     KVC_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int output = thread.block_x() * kProductOutputs + lane / 4 + 8 * half;
-      std::uint32_t(&words)[Block::kWords] = to.words[matrix][half];
+    for (int matrix = 0; matrix < Block::kMatrices; ++matrix) {
       KVC_UNROLL
-      for (int i = 0; i < Block::kWords; ++i) {
-        words[i] = 0;
+      for (int half = 0; half < 2; ++half) {
+        const int output = thread.block_x() * kProductOutputs + lane / 4 + 8 * half;
+        const std::int64_t row = static_cast<std::int64_t>(matrix) * params.out +
+                                 (output < params.out ? output : params.out - 1);
+        weights[matrix][half] =
+            static_cast<const std::uint8_t*>(params.weight) + (kCodes ? 1 : 2) * row * columns;
+        scales[matrix][half] = static_cast<const Float16*>(params.scales) + row * groups;
       }
-      to.scales[matrix][half] = 0;
-      if (output < params.out && column < columns) {
-        const std::int64_t row = static_cast<std::int64_t>(matrix) * params.out + output;
-        const std::int64_t number = row * columns + column;
-        thread.load_once(
-            words, static_cast<const std::uint8_t*>(params.weight) + (kCodes ? 1 : 2) * number);
-        if (kCodes) {
-          to.scales[matrix][half] =
-              to_float(static_cast<const Float16*>(params.scales)[row * groups + block]);
+    }
+    has_x = lane / 4 < params.num_rows;
+    x = static_cast<const std::uint16_t*>(params.x) +
+        static_cast<std::int64_t>(has_x ? lane / 4 : 0) * params.in;
+  }
+
+  // Columns 32 * block + 8 * (lane % 4) .. + 7 of the weights and of row lane / 4 of x.
+  template <class Thread>
+  KVC_DEVICE void load(Thread& thread, const FewRowsProduct& params, int block, Block& to,
+                       std::uint32_t (&of_x)[4]) const {
+    const int column = 32 * block + 8 * (thread.lane() % 4);
+    const int last = kCodes ? kWeightScaleGroup * weight_groups(params.in) - 8 : params.in - 8;
+    const int from = column < last ? column : last;
+    KVC_UNROLL
+    for (int matrix = 0; matrix < Block::kMatrices; ++matrix) {
+      KVC_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        thread.load_once(to.words[matrix][half], weights[matrix][half] + (kCodes ? 1 : 2) * from);
+        if constexpr (kCodes) {
+          to.scales[matrix][half] = to_float(scales[matrix][half][from / kWeightScaleGroup]);
         }
       }
     }
+    const bool valid = has_x && column < params.in;
+    thread.load_words(of_x, x + (valid ? column : 0));
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      of_x[i] = valid ? of_x[i] : 0;
+    }
   }
-}
-
-// The same columns of the few rows: row lane / 4.
-template <class Thread>
-KVC_DEVICE void load_inputs(Thread& thread, const FewRowsProduct& params, int block,
-                            std::uint32_t (&x)[4]) {
-  const int row = thread.lane() / 4, column = 32 * block + 8 * (thread.lane() % 4);
-  KVC_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    x[i] = 0;
-  }
-  if (row < params.num_rows && column < params.in) {
-    thread.load_words(x, static_cast<const std::uint16_t*>(params.x) +
-                             static_cast<std::int64_t>(row) * params.in + column);
-  }
-}
+};
 
 template <class T, bool kCodes, bool kGated, class Thread>
 KVC_DEVICE void add_products(Thread& thread, const WeightBlock<kCodes, kGated>& weights,
@@ -164,14 +175,14 @@ KVC_DEVICE void few_rows_product_body(const FewRowsProduct& params, Thread& thre
   constexpr int kDepth = kGated ? 2 : 4;  // blocks whose loads are under way together
   const int warps = thread.count() / 32, lane = thread.lane();
   const int blocks = weight_groups(params.in);
+  const ProductPlaces<kCodes, kGated> places(thread, params);
   float sums[Block::kMatrices][4] = {};
   for (int block = thread.warp(); block < blocks; block += kDepth * warps) {
     Block weights[kDepth];
     std::uint32_t x[kDepth][4];
     KVC_UNROLL
     for (int i = 0; i < kDepth; ++i) {  // behind the last column all are zeros
-      load_weights(thread, params, block + i * warps, weights[i]);
-      load_inputs(thread, params, block + i * warps, x[i]);
+      places.load(thread, params, block + i * warps, weights[i], x[i]);
     }
     KVC_UNROLL
     for (int i = 0; i < kDepth; ++i) {

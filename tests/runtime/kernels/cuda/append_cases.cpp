@@ -1,0 +1,145 @@
+// Rows that a step appends to stores, against plain loops in double precision.
+#include <cmath>
+#include <cstdint>
+
+#include "tests/runtime/kernels/cuda/case_inputs.h"
+#include "tests/runtime/kernels/cuda/step_cases.h"
+
+namespace kvc::testing {
+namespace {
+
+std::size_t at(int row, int width, int column) {
+  return static_cast<std::size_t>(row) * static_cast<std::size_t>(width) +
+         static_cast<std::size_t>(column);
+}
+
+struct AppendShape {
+  int num_heads, num_kv_heads, num_pairs;
+  bool norms, norm_whole, interleaved;
+};
+
+// The head's numbers as attention reads them.
+std::vector<double> appended_head(const AppendShape& shape, const float* all, int heads, int head,
+                                  const std::vector<float>* norm, const CaseAngles* angles,
+                                  int position) {
+  constexpr int kDim = 32;
+  double square = 0;
+  const int first = shape.norm_whole ? 0 : head * kDim,
+            count = shape.norm_whole ? heads * kDim : kDim;
+  for (int i = first; i < first + count; ++i) {
+    square += static_cast<double>(all[i]) * all[i] / count;
+  }
+  std::vector<double> x;
+  for (int i = 0; i < kDim; ++i) {
+    const std::size_t channel = static_cast<std::size_t>(shape.norm_whole ? head * kDim + i : i);
+    x.push_back(all[head * kDim + i] *
+                (norm == nullptr ? 1.0 : (*norm)[channel] / std::sqrt(square + 1e-6)));
+  }
+  for (int pair = 0; angles != nullptr && pair < shape.num_pairs; ++pair) {
+    const std::size_t angle = at(position, shape.num_pairs, pair);
+    double& a = x[static_cast<std::size_t>(shape.interleaved ? 2 * pair : pair)];
+    double& b =
+        x[static_cast<std::size_t>(shape.interleaved ? 2 * pair + 1 : pair + shape.num_pairs)];
+    const double turned = a * angles->cos[angle] - b * angles->sin[angle];
+    b = b * angles->cos[angle] + a * angles->sin[angle];
+    a = turned;
+  }
+  return x;
+}
+
+std::string append_case(const AppendShape& shape, KernelMemory& memory, const RunStep& run) {
+  constexpr int kDim = 32, kSequences = 2, kWindow = 6;
+  const int heads = shape.num_heads + 2 * shape.num_kv_heads;
+  const std::vector<std::int32_t> positions = {33, 4};
+  const std::vector<float> projected = case_numbers(kSequences * heads * kDim, 1);
+  const std::vector<float> query_norm = case_numbers(shape.num_heads * kDim, 2),
+                           key_norm = case_numbers(shape.num_heads * kDim, 3);
+  const CaseAngles angles(memory, 64, shape.num_pairs, shape.interleaved);
+  const int width = shape.num_kv_heads * kDim;
+  std::vector<const void*> blocks[2];  // of 32 rows, two of each sequence
+  for (auto& of_store : blocks) {
+    for (int i = 0; i < 2 * kSequences; ++i) {
+      of_store.push_back(memory.unwritten<std::uint16_t>(static_cast<std::size_t>(32 * width)));
+    }
+  }
+  AppendRows params{.projected = memory.upload(projected),
+                    .num_sequences = kSequences,
+                    .num_heads = shape.num_heads,
+                    .num_kv_heads = shape.num_kv_heads,
+                    .head_dim = kDim,
+                    .query_norm = shape.norms ? memory.upload(query_norm) : nullptr,
+                    .key_norm = shape.norms ? memory.upload(key_norm) : nullptr,
+                    .norm_whole = shape.norm_whole,
+                    .norm_epsilon = 1e-6f,
+                    .rope = angles.device,
+                    .positions = memory.upload(positions),
+                    .key = {memory.upload(blocks[0]), 2, 32, width},
+                    .value = {memory.upload(blocks[1]), 2, 32, width},
+                    .first_rows = memory.unwritten<std::int32_t>(kSequences),
+                    .window = kWindow};
+  auto* query = memory.unwritten<std::uint16_t>(
+      static_cast<std::size_t>(kSequences * shape.num_heads * kDim));
+  params.query = query;
+  run(params);
+  if (memory.download(params.first_rows, kSequences) != std::vector<std::int32_t>({28, 0})) {
+    return "the window's first rows";
+  }
+  const auto floats = [&](const std::uint16_t* from) {
+    std::vector<float> numbers;
+    for (const std::uint16_t bits : memory.download(from, kDim)) {
+      numbers.push_back(to_float(BFloat16{bits}));
+    }
+    return numbers;
+  };
+  for (int sequence = 0; sequence < kSequences; ++sequence) {
+    const int position = positions[static_cast<std::size_t>(sequence)];
+    const float* token = projected.data() + sequence * heads * kDim;
+    for (int head = 0; head < heads; ++head) {
+      const bool is_query = head < shape.num_heads,
+                 is_key = !is_query && head < shape.num_heads + shape.num_kv_heads;
+      const int of_kind = is_query ? head
+                          : is_key ? head - shape.num_heads
+                                   : head - shape.num_heads - shape.num_kv_heads;
+      const float* kind = token + (head - of_kind) * kDim;
+      AppendShape own = shape;
+      own.norm_whole = shape.norm_whole && (is_query || is_key);
+      const std::vector<double> exact =
+          appended_head(own, kind, is_query ? shape.num_heads : shape.num_kv_heads, of_kind,
+                        !shape.norms || !(is_query || is_key) ? nullptr
+                        : is_query                            ? &query_norm
+                                                              : &key_norm,
+                        is_query || is_key ? &angles : nullptr, position);
+      const std::uint16_t* from = query + (sequence * shape.num_heads + head) * kDim;
+      if (!is_query) {
+        const auto block = static_cast<std::size_t>(2 * sequence + position / 32);
+        from = static_cast<const std::uint16_t*>(blocks[is_key ? 0 : 1][block]) +
+               position % 32 * width + of_kind * kDim;
+      }
+      const std::string difference =
+          compare("head " + std::to_string(head) + " of sequence " + std::to_string(sequence),
+                  floats(from), {exact.begin(), exact.end()}, 0.03);
+      if (!difference.empty()) {
+        return difference;
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<StepCase> append_cases() {
+  std::vector<StepCase> cases;
+  const auto add = [&](const std::string& name, const AppendShape& shape) {
+    cases.push_back({"append_" + name, [shape](KernelMemory& memory, const RunStep& run) {
+                       return append_case(shape, memory, run);
+                     }});
+  };
+  add("plain", {4, 2, 16, false, false, false});
+  add("head_norms_partial_rope", {3, 1, 8, true, false, false});
+  add("whole_norms_interleaved", {4, 2, 16, true, true, true});
+  add("query_alone_no_rope", {5, 0, 0, false, false, false});
+  return cases;
+}
+
+}  // namespace kvc::testing

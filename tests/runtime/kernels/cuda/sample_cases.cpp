@@ -1,0 +1,141 @@
+// Tokens that are sampled, against the reference: the same ones.
+#include <cstdint>
+#include <limits>
+
+#include "tests/runtime/kernels/cuda/case_inputs.h"
+#include "tests/runtime/kernels/cuda/step_cases.h"
+
+namespace kvc::testing {
+namespace {
+
+struct SampleShape {
+  int vocab_size = 1000;
+  float temperature = 0;
+  int top_k = 0;
+  float top_p = 1, min_p = 0, repetition_penalty = 1;
+  float spread = 3;   // of the logits
+  bool ties = false;  // many logits are equal
+};
+
+// What a run of steps writes: the device's arrays and the reference's.
+struct SampleState {
+  std::vector<std::int32_t> ids, positions, rows, tokens;
+  std::vector<std::uint32_t> seen;
+};
+
+constexpr int kSequences = 3, kSteps = 6, kStride = 12;
+
+SampleTokens params_of(const SampleShape& shape) {
+  return {.num_sequences = kSequences,
+          .vocab_size = shape.vocab_size,
+          .temperature = shape.temperature,
+          .top_k = shape.top_k,
+          .top_p = shape.top_p,
+          .min_p = shape.min_p,
+          .repetition_penalty = shape.repetition_penalty,
+          .tokens_stride = kStride};
+}
+
+std::vector<float> logits_of(const SampleShape& shape, unsigned seed) {
+  std::vector<float> logits = case_numbers(std::int64_t{kSequences} * shape.vocab_size, seed);
+  for (float& x : logits) {
+    x = shape.ties ? static_cast<float>(static_cast<int>(2 * x)) : shape.spread * x;
+  }
+  return logits;
+}
+
+std::string sample_case(const SampleShape& shape, KernelMemory& memory, const RunStep& run) {
+  const bool penalised = shape.repetition_penalty != 1;
+  const std::vector<std::uint64_t> seeds = {7, 0x123456789ABCDEF0, 7};
+  SampleState state{{0, 0, 0},
+                    {3, 0, 4},
+                    {4, 1, 5},
+                    std::vector<std::int32_t>(kSequences * kStride, -7),
+                    std::vector<std::uint32_t>(
+                        static_cast<std::size_t>(kSequences * ((shape.vocab_size + 31) / 32)), 5)};
+  SampleTokens device = params_of(shape);
+  device.seen = penalised ? memory.upload(state.seen) : nullptr;
+  device.seeds = memory.upload(seeds);
+  device.ids = memory.upload(state.ids);
+  device.positions = memory.upload(state.positions);
+  device.counters[0] = memory.upload(state.rows);
+  device.tokens = memory.upload(state.tokens);
+  for (unsigned step = 0; step < kSteps; ++step) {
+    const std::vector<float> logits = logits_of(shape, 100 + step);
+    SampleTokens host = params_of(shape);
+    host.logits = logits.data();
+    host.seen = penalised ? state.seen.data() : nullptr;
+    host.seeds = seeds.data();
+    host.ids = state.ids.data();
+    host.positions = state.positions.data();
+    host.counters[0] = state.rows.data();
+    host.tokens = state.tokens.data();
+    sample_tokens_reference(host);
+    device.logits = memory.upload(logits);
+    run(device);
+    if (memory.download(device.ids, kSequences) != state.ids) {
+      return "ids of step " + std::to_string(step);
+    }
+  }
+  if (memory.download(device.positions, kSequences) != state.positions ||
+      memory.download(device.counters[0], kSequences) != state.rows) {
+    return "positions or counters";
+  }
+  if (penalised && memory.download(device.seen, state.seen.size()) != state.seen) {
+    return "tokens of the text";
+  }
+  return memory.download(device.tokens, state.tokens.size()) == state.tokens ? "" : "tokens";
+}
+
+std::string not_finite_case(float bad, KernelMemory& memory, const RunStep& run) {
+  SampleShape shape;
+  std::vector<float> logits = logits_of(shape, 1);
+  logits[static_cast<std::size_t>(shape.vocab_size) + 5] = bad;
+  const std::vector<std::int32_t> zeros(kSequences, 0);
+  SampleTokens params = params_of(shape);
+  params.logits = memory.upload(logits);
+  params.ids = memory.upload(zeros);
+  params.positions = memory.upload(zeros);
+  params.tokens = memory.unwritten<std::int32_t>(kSequences * kStride);
+  run(params);
+  const std::vector<std::int32_t> tokens = memory.download(params.tokens, kSequences * kStride);
+  return tokens[1] >= 0 && tokens[kStride + 1] == kNoToken && tokens[2 * kStride + 1] >= 0
+             ? ""
+             : "which logits are finite";
+}
+
+}  // namespace
+
+std::vector<StepCase> sample_cases() {
+  std::vector<StepCase> cases;
+  const auto add = [&](const std::string& name, const SampleShape& shape) {
+    cases.push_back({"sample_" + name, [shape](KernelMemory& memory, const RunStep& run) {
+                       return sample_case(shape, memory, run);
+                     }});
+  };
+  add("greedy", {});
+  add("greedy_ties", {.ties = true});
+  add("greedy_penalty", {.repetition_penalty = 1.5f});
+  add("temperature", {.temperature = 0.8f});
+  add("few_tokens", {.vocab_size = 37, .temperature = 2});
+  add("top_k", {.temperature = 1, .top_k = 5});
+  add("top_k_ties", {.temperature = 1, .top_k = 5, .ties = true});
+  add("top_p", {.temperature = 1, .top_p = 0.7f});
+  add("top_p_ties", {.temperature = 1, .top_p = 0.4f, .ties = true});
+  add("min_p", {.temperature = 1.5f, .min_p = 0.1f});
+  add("all_of_them", {.temperature = 0.9f,
+                      .top_k = 50,
+                      .top_p = 0.95f,
+                      .min_p = 0.02f,
+                      .repetition_penalty = 1.2f});
+  add("flat", {.temperature = 1, .top_p = 0.5f, .spread = 1e-9f});
+  cases.push_back({"sample_nan", [](KernelMemory& memory, const RunStep& run) {
+                     return not_finite_case(std::numeric_limits<float>::quiet_NaN(), memory, run);
+                   }});
+  cases.push_back({"sample_infinity", [](KernelMemory& memory, const RunStep& run) {
+                     return not_finite_case(std::numeric_limits<float>::infinity(), memory, run);
+                   }});
+  return cases;
+}
+
+}  // namespace kvc::testing
