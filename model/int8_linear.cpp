@@ -83,12 +83,40 @@ void widen_row(Dtype dtype, const std::byte* from, std::span<float> to) {
   }
 }
 
+// Off the CPU: parts of the weight in x's type.
+at::Tensor multiply_widened(const at::Tensor& x, const at::Tensor& codes, const at::Tensor& scales,
+                            const at::Tensor& bias) {
+  constexpr std::int64_t kPartWeights = std::int64_t{1} << 26;
+  const std::int64_t rows = std::max<std::int64_t>(1, kPartWeights / codes.size(1));
+  std::vector<at::Tensor> parts;
+  for (std::int64_t first = 0; first < codes.size(0); first += rows) {
+    const std::int64_t count = std::min(rows, codes.size(0) - first);
+    parts.push_back(
+        at::linear(x, widened_int8(codes.narrow(0, first, count), scales.narrow(0, first, count),
+                                   x.size(1), x.scalar_type())));
+  }
+  const at::Tensor product = parts.size() == 1 ? parts.front() : at::cat(parts, -1);
+  return bias.defined() ? product + bias : product;
+}
+
 }  // namespace
+
+at::Tensor widened_int8(const at::Tensor& codes, const at::Tensor& scales, std::int64_t columns,
+                        at::ScalarType type) {
+  return (codes.unflatten(-1, {-1, kInt8Group}).to(at::kFloat) *
+          scales.to(at::kFloat).unsqueeze(-1))
+      .flatten(-2)
+      .narrow(-1, 0, columns)
+      .to(type);
+}
 
 at::Tensor int8_linear(const at::Tensor& x, const at::Tensor& codes, const at::Tensor& scales,
                        const at::Tensor& bias) {
   KVC_CHECK(!wants_gradient(x), "int8 weights have no gradients; load the model with its own type");
   element_of(x.scalar_type());
+  if (!x.is_cpu()) {
+    return multiply_widened(x, codes, scales, bias);
+  }
   const at::Tensor rows = x.contiguous();
   return rows.size(0) <= kFewRows
              ? multiply_few_rows_int8(rows, codes, scales, bias)
@@ -97,6 +125,10 @@ at::Tensor int8_linear(const at::Tensor& x, const at::Tensor& codes, const at::T
 
 at::Tensor int8_rows(const Linear& weight, const at::Tensor& ids, std::int64_t columns,
                      at::ScalarType type) {
+  if (!weight.weight.is_cpu()) {
+    return widened_int8(weight.weight.index_select(0, ids), weight.scales.index_select(0, ids),
+                        columns, type);
+  }
   const Int8Matrix matrix = matrix_of(weight.weight, weight.scales, columns);
   at::Tensor rows = at::empty({ids.size(0), columns}, at::TensorOptions(type));
   auto* to = static_cast<std::byte*>(rows.mutable_data_ptr());

@@ -12,13 +12,17 @@
 namespace kvc {
 
 // x W^T + b in x's type; no gradients. x: [num_tokens, in], codes and scales as in Linear, bias [out] of
-// x's type or undefined. Few rows are multiplied with the codes; for more, parts of the weight are turned
-// into x's type in passing.
+// x's type or undefined. Few rows are multiplied with the codes; for more, and off the CPU, parts of the weight are
+// turned into x's type in passing.
 at::Tensor int8_linear(const at::Tensor& x, const at::Tensor& codes, const at::Tensor& scales,
                        const at::Tensor& bias);
 // Rows `ids` of such a weight with `columns` columns. [num_ids, columns]
 at::Tensor int8_rows(const Linear& weight, const at::Tensor& ids, std::int64_t columns,
                      at::ScalarType type);
+
+// All of such a weight, on its device. [out, columns]
+at::Tensor widened_int8(const at::Tensor& codes, const at::Tensor& scales, std::int64_t columns,
+                        at::ScalarType type);
 
 // Codes and scales without values, of a weight of `shape` [..., out, in].
 Linear empty_int8(const std::vector<std::int64_t>& shape);

@@ -109,7 +109,7 @@ int main(int argc, char** argv) {
                               options->json = common.json;
                               options->force = common.force;
                               options->threads = common.threads;
-                              kvc::require_cpu(common);
+                              options->device = common.device;
                               kvc::run(*options);
                             };
                           });

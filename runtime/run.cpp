@@ -18,6 +18,7 @@
 #include "runtime/memory/memory_plan.h"
 #include "runtime/prompts.h"
 #include "runtime/run_report.h"
+#include "runtime/runner.h"
 #include "runtime/text_stream.h"
 
 namespace kvc {
@@ -63,6 +64,8 @@ void check(const RunOptions& options) {
                   "--num-samples {}: expected 1 to {}", options.generate.num_samples, kMostSamples);
   check_beams(options);
   check_stop_strings(options.stop);
+  KVC_CHECK_USAGE(!options.chat || options.device == "auto" || options.device == "cpu",
+                  "--chat computes on the CPU; leave out --device {}", options.device);
   KVC_CHECK_USAGE(options.chat || (options.system.empty() && options.chat_template.empty() &&
                                    options.chat_arguments.empty()),
                   "--system, --chat-template and --chat-arguments need --chat");
@@ -73,15 +76,16 @@ void print_ids(const RunOptions& options) {
   print(Json(tokenizer.encode(read_prompt_text(options.tokenize))).dump() + "\n");
 }
 
-void warn_about_length(const Engine& engine, const Prompts& prompts, const RunOptions& options) {
+void warn_about_length(const ModelConfig& config, const Prompts& prompts,
+                       const RunOptions& options) {
   for (const auto& ids : prompts.ids) {
     const std::int64_t total =
         static_cast<std::int64_t>(ids.size()) + options.generate.max_new_tokens;
-    if (total > engine.config().max_position_embeddings) {
+    if (total > config.max_position_embeddings) {
       log_warning(
           fmt::format("{} tokens may exceed the model's {} positions; text beyond them is "
                       "unreliable",
-                      total, engine.config().max_position_embeddings));
+                      total, config.max_position_embeddings));
       return;
     }
   }
@@ -104,11 +108,11 @@ void write_logits(OutputFile& file, const Prompts& prompts, const GenerateResult
   file.commit();
 }
 
-void warm_up(const Engine& engine, const Prompts& prompts, GenerateOptions options) {
+void warm_up(const Runner& runner, const Prompts& prompts, GenerateOptions options) {
   constexpr std::int64_t kWarmUpTokens = 4;
   options.max_new_tokens = std::min(options.max_new_tokens, kWarmUpTokens);
   options.all_logits = false;
-  generate(engine, prompts.ids, options);
+  runner.generate(prompts.ids, options, {});
 }
 
 // The texts of a run's sequences; empty where there is no tokenizer.
@@ -163,18 +167,18 @@ void print_sequences(const RunReport& report) {
   }
 }
 
-void generate_and_print(const Engine& engine, const RunOptions& options, const Prompts& prompts,
+void generate_and_print(const Runner& runner, const RunOptions& options, const Prompts& prompts,
                         double load_seconds, OutputFile* logits) {
   std::vector<Continuation> texts = continuations(options, prompts);
   const bool is_list = prompts.is_batch || options.generate.num_samples > 1;
   const bool streams = !options.json && !is_list && !texts.empty();
   const TokenVisitor visit = visitor(texts, streams);
-  const GenerateResult result =
-      generate(engine, prompts.ids, options.generate, after_prompt(visit));
+  const GenerateResult result = runner.generate(prompts.ids, options.generate, after_prompt(visit));
   if (options.generate.num_beams > 1 && visit) {  // known only now
     visit_all(result, visit);
   }
-  RunReport report{engine, result, {}, is_list, load_seconds};
+  const RunModel model = runner.describe(result);
+  RunReport report{model, result, {}, is_list, load_seconds};
   for (Continuation& text : texts) {
     const std::string rest = text.finish();
     if (streams) {
@@ -228,17 +232,17 @@ void run(const RunOptions& given) {
   }
   const Prompts prompts = read_prompts(options);
   const auto start = std::chrono::steady_clock::now();
-  const Engine engine = Engine::load(options.model, options.engine);
+  const Runner runner = load_runner(options);
   const double load_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  warn_about_length(engine, prompts, options);
+  warn_about_length(runner.config, prompts, options);
   if (!options.ignore_eos) {
-    options.generate.stop_ids = stop_ids(options.model, engine.config());
+    options.generate.stop_ids = stop_ids(options.model, runner.config);
   }
   if (options.warm_up) {
-    warm_up(engine, prompts, options.generate);
+    warm_up(runner, prompts, options.generate);
   }
-  generate_and_print(engine, options, prompts, load_seconds, logits ? &*logits : nullptr);
+  generate_and_print(runner, options, prompts, load_seconds, logits ? &*logits : nullptr);
 }
 
 }  // namespace kvc

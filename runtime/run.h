@@ -32,9 +32,10 @@ struct RunOptions {
   bool stats = false;
   bool json = false;
   bool force = false;
-  int threads = 0;    // 0: as many as the machine has
-  bool plan = false;  // print what the KV caches will take and stop
-  std::string reuse;  // settings of engine.reuse, "key=value,..."
+  int threads = 0;              // 0: as many as the machine has
+  std::string device = "auto";  // of generation: auto, cpu, cuda, cuda:N
+  bool plan = false;            // print what the KV caches will take and stop
+  std::string reuse;            // settings of engine.reuse, "key=value,..."
 };
 
 // Throws Error of ExitCode::kInterrupted after what there was has been printed.

@@ -17,10 +17,9 @@ double ratio(std::int64_t bytes, std::int64_t original) {
 }
 
 // What the original model's cache would allocate for the same tokens, in the same pages.
-std::int64_t original_allocation(const Engine& engine, std::int64_t num_tokens) {
-  const std::int64_t page = engine.pool().page_tokens();
-  return original_bytes(engine.plan(), (num_tokens + page - 1) / page * page,
-                        engine.original_kv_dtype());
+std::int64_t original_allocation(const RunModel& model, std::int64_t num_tokens) {
+  const std::int64_t page = model.page_tokens;
+  return original_bytes(model.plan, (num_tokens + page - 1) / page * page, model.original_kv_dtype);
 }
 
 std::int64_t peak_resident_bytes() {
@@ -49,14 +48,14 @@ Json reuse_json(const ReuseReport& reuse) {
   return json;
 }
 
-Json kv_json(const Engine& engine, const Generated& sequence) {
-  const std::int64_t original = original_allocation(engine, sequence.num_tokens);
+Json kv_json(const RunModel& model, const Generated& sequence) {
+  const std::int64_t original = original_allocation(model, sequence.num_tokens);
   Json json;
   json["bytes"] = sequence.bytes.total();
   json["original_bytes"] = original;
   json["kept_ratio"] = ratio(sequence.bytes.total(), original);
   json["tokens"] = sequence.num_tokens;
-  json["policy"] = to_string(engine.policy());
+  json["policy"] = to_string(model.policy);
   json["segments"] = segments_json(sequence.bytes);
   if (sequence.reuse) {
     json["reuse"] = reuse_json(*sequence.reuse);
@@ -99,7 +98,7 @@ Json timing_json(const RunReport& report) {
   json["decode_seconds"] = timing.decode_seconds;
   json["decode_tokens"] = timing.decode_tokens;
   json["decode_tokens_per_second"] = rate(timing.decode_tokens, timing.decode_seconds);
-  if (report.engine.part_times() != nullptr) {
+  if (report.model.has_part_times) {
     json["prefill_parts"] = parts_json(timing.prefill_parts);
     json["decode_parts"] = parts_json(timing.decode_parts);
   }
@@ -124,22 +123,22 @@ Json run_json(const RunReport& report) {
   for (std::size_t i = 0; i < report.result.sequences.size(); ++i) {
     tokens.push_back(report.result.sequences[i].tokens);
     texts.push_back(report.texts.empty() ? Json() : Json(report.texts[i]));
-    kv.push_back(kv_json(report.engine, report.result.sequences[i]));
+    kv.push_back(kv_json(report.model, report.result.sequences[i]));
   }
   Json json;
   json["tokens"] = report.is_list ? tokens : tokens.front();
   json["text"] = report.is_list ? texts : texts.front();
   json["kv"] = report.is_list ? kv : kv.front();
   json["timing"] = timing_json(report);
-  json["memory"] = {{"weight_bytes", report.engine.weight_bytes()},
-                    {"kv_peak_bytes", report.engine.pool().peak_bytes()},
+  json["memory"] = {{"weight_bytes", report.model.weight_bytes},
+                    {"kv_peak_bytes", report.model.kv_peak_bytes},
                     {"peak_resident_bytes", peak_resident_bytes()}};
   json["interrupted"] = report.result.interrupted;
   return json;
 }
 
 std::string run_statistics(const RunReport& report) {
-  const Engine& engine = report.engine;
+  const RunModel& model = report.model;
   const GenerateTiming& timing = report.result.timing;
   KvBytes bytes;
   std::int64_t original = 0;
@@ -151,7 +150,7 @@ std::string run_statistics(const RunReport& report) {
     bytes.pending += sequence.bytes.pending;
     bytes.kept += sequence.bytes.kept;
     bytes.expanded += sequence.bytes.expanded;
-    original += original_allocation(engine, sequence.num_tokens);
+    original += original_allocation(model, sequence.num_tokens);
   }
   std::string text = fmt::format("load     {:.3f} s\n", report.load_seconds);
   text += fmt::format("prefill  {} tokens, first token after {:.3f} s, {:.1f} tokens/s\n",
@@ -159,17 +158,16 @@ std::string run_statistics(const RunReport& report) {
                       rate(timing.prefill_tokens, timing.prefill_seconds));
   text += fmt::format("decode   {} tokens in {:.3f} s, {:.1f} tokens/s\n", timing.decode_tokens,
                       timing.decode_seconds, rate(timing.decode_tokens, timing.decode_seconds));
-  if (engine.part_times() != nullptr) {
+  if (model.has_part_times) {
     text += fmt::format("time     prefill: {}\n", shares(timing.prefill_parts));
     text += fmt::format("         decode: {}\n", shares(timing.decode_parts));
   }
-  text += fmt::format("weights  {} bytes\n", engine.weight_bytes());
+  text += fmt::format("weights  {} bytes\n", model.weight_bytes);
   text += fmt::format(
       "kv       {} bytes of {} ({:.3f}): plain {}, merged {}, unmerged {}, coded {}, "
       "pending {}, kept {}, expanded {}; peak {}\n",
       bytes.total(), original, ratio(bytes.total(), original), bytes.plain, bytes.merged,
-      bytes.unmerged, bytes.coded, bytes.pending, bytes.kept, bytes.expanded,
-      engine.pool().peak_bytes());
+      bytes.unmerged, bytes.coded, bytes.pending, bytes.kept, bytes.expanded, model.kv_peak_bytes);
   for (const Generated& sequence : report.result.sequences) {
     text += sequence.reuse ? reuse_line(*sequence.reuse) : "";
   }

@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "core/json.h"
-#include "runtime/engine.h"
 #include "runtime/generate.h"
+#include "runtime/runner.h"
 
 namespace kvc {
 
 struct RunReport {
-  const Engine& engine;
+  const RunModel& model;
   const GenerateResult& result;
   std::vector<std::string> texts;  // of the result's sequences; empty without a tokenizer
   bool is_list = false;            // a batch, or several samples

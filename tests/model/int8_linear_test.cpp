@@ -72,6 +72,12 @@ INSTANTIATE_TEST_SUITE_P(Types, Int8Linear, ::testing::Values(at::kFloat, at::kB
                          [](const auto& row) { return c10::toString(row.param); });
 
 // More than one part of the weight at a time.
+TEST(Int8Rows, WidenToTheSameNumbers) {
+  const Linear int8 = quantized(random_normal({20, 72}, 3));
+  EXPECT_TRUE(testing::tensors_identical(widened_int8(int8.weight, int8.scales, 72, at::kFloat),
+                                         all_rows(int8, 72)));
+}
+
 TEST(Int8Linear, WorksThroughLargeWeights) {
   const Linear linear = quantized(random_normal({1100, 4096}, 1));
   const at::Tensor x = random_normal({40, 4096}, 2);

@@ -133,7 +133,8 @@ TEST(Kvrun, RefusesUsageThatCannotWork) {
   for (const auto& [arguments, word] :
        {std::pair("--prompt x --policy h2p", "--policy"),
         {"--prompt x --memory 10XB", "--memory"},
-        {"--prompt x --device cuda", "--device"},
+        {"--prompt x --chat --device cuda", "--device"},
+        {"--prompt x --device gpu", "--device"},
         {"--prompt x --temperature -1", "--temperature"},
         {"--prompt x --ids y.json", "--ids"},
         {"--prompt x --max-new-tokens -1", "--max-new-tokens"},
@@ -145,6 +146,13 @@ TEST(Kvrun, RefusesUsageThatCannotWork) {
     EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_THAT(outcome.output, HasSubstr(word));
   }
+}
+
+TEST(Kvrun, SaysHowToGoOnWithoutAGpu) {
+  const Outcome outcome =
+      kvrun(fmt::format("{} --prompt x --device cuda:99", kStories.string()), true);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("--device cuda"));
 }
 
 TEST(Kvrun, NamesTheFileThatIsNoText) {

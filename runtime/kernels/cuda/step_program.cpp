@@ -73,8 +73,8 @@ StepGraph& StepGraph::operator=(StepGraph&& other) noexcept {
 
 LaunchError StepGraph::capture(const StepProgram& program, void* stream) {
   const auto queue = static_cast<cudaStream_t>(stream);
-  if (LaunchError error = error_of(cudaStreamBeginCapture(queue, cudaStreamCaptureModeThreadLocal),
-                                   "begin of capture");
+  if (LaunchError error =
+          error_of(cudaStreamBeginCapture(queue, cudaStreamCaptureModeRelaxed), "begin of capture");
       !error.empty()) {
     return error;
   }

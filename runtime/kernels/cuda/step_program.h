@@ -33,7 +33,7 @@ class StepGraph {
   StepGraph(StepGraph&& other) noexcept;
   StepGraph& operator=(StepGraph&& other) noexcept;
 
-  // What went wrong, or empty. `stream` is not the default one. Nothing runs.
+  // What went wrong, or empty. `stream` is not the default one. Nothing runs; kernels may be loaded meanwhile.
   LaunchError capture(const StepProgram& program, void* stream);
   LaunchError launch(void* stream) const;
 

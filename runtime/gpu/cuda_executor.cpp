@@ -1,0 +1,93 @@
+#include "runtime/gpu/cuda_executor.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+void require(cudaError_t status, const char* what) {
+  KVC_CHECK(status == cudaSuccess, "--device cuda: {}: {}", what, cudaGetErrorString(status));
+}
+void require(const LaunchError& error) { KVC_CHECK(error.empty(), "--device cuda: {}", error); }
+
+class CudaExecutor : public StepExecutor {
+ public:
+  explicit CudaExecutor(at::Device device)
+      : device_(device),
+        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())) {
+    c10::cuda::set_device(device.index());
+    c10::cuda::setCurrentCUDAStream(stream_);
+    for (cudaEvent_t& event : events_) {
+      require(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
+    }
+  }
+  ~CudaExecutor() override {
+    (void)cudaStreamSynchronize(stream_.stream());
+    for (cudaEvent_t event : events_) {
+      (void)cudaEventDestroy(event);
+    }
+  }
+  CudaExecutor(const CudaExecutor&) = delete;
+  CudaExecutor& operator=(const CudaExecutor&) = delete;
+
+  at::Device device() const override { return device_; }
+  int multiprocessors() const override {
+    int count = 1;
+    require(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device_.index()),
+            "device");
+    return count;
+  }
+  // What the allocator holds without a tensor in it is given back first.
+  std::int64_t free_bytes() const override {
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    std::size_t free = 0, total = 0;
+    require(cudaMemGetInfo(&free, &total), "memory");
+    return static_cast<std::int64_t>(free);
+  }
+  at::Tensor host_zeros(std::int64_t count) const override {
+    return at::zeros({count}, at::kInt).pin_memory();
+  }
+
+  void run(const StepProgram& program) override {
+    require(launch_steps_cuda(program, stream_.stream()));
+    note();
+  }
+  void prepare(const StepProgram& program) override {
+    require(graph_.capture(program, stream_.stream()));
+  }
+  void replay() override {
+    require(graph_.launch(stream_.stream()));
+    note();
+  }
+  void wait(int under_way) override {
+    if (count_ > under_way) {
+      require(cudaEventSynchronize(events_[(count_ - 1 - under_way) % kEvents]), "step");
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kEvents = 2;  // of the latest two runs
+
+  void note() { require(cudaEventRecord(events_[count_++ % kEvents], stream_.stream()), "event"); }
+
+  at::Device device_;
+  c10::cuda::CUDAStream stream_;
+  StepGraph graph_;
+  cudaEvent_t events_[kEvents] = {};
+  std::int64_t count_ = 0;  // runs that were queued
+};
+
+}  // namespace
+
+std::unique_ptr<StepExecutor> cuda_executor(at::Device device) {
+  return std::make_unique<CudaExecutor>(device);
+}
+
+}  // namespace kvc

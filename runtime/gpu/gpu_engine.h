@@ -1,0 +1,55 @@
+// A model on a GPU, and generation with it: prompts are read through LibTorch, every further token by a step whose
+// launches, sampling included, are queued without waiting for the CPU.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/engine.h"
+#include "runtime/generate.h"
+#include "runtime/gpu/gpu_cache.h"
+#include "runtime/gpu/gpu_model.h"
+#include "runtime/gpu/step_executor.h"
+
+namespace kvc {
+
+class GpuEngine {
+ public:
+  // A plain, folded or factored HuggingFace directory. Error naming what the GPU runtime does not do, or how much
+  // memory the weights lack.
+  static GpuEngine load(const std::filesystem::path& directory, const EngineOptions& options,
+                        std::unique_ptr<StepExecutor> executor);
+
+  const ModelConfig& config() const { return model_->config; }
+  const KvPlan& plan() const { return plan_; }
+  std::int64_t page_tokens() const { return page_tokens_; }
+  KvDtype kv_dtype() const { return kv_dtype_; }
+  std::int64_t weight_bytes() const { return model_->bytes(); }
+
+  // As generate() of an Engine (runtime/generate.h), without beams and prefill_tokens. All sequences' memory is
+  // taken at once; where there is too little, an Error with the plan's bytes and the most new tokens that fit.
+  GenerateResult generate(const Engine::Ids& prompts, const GenerateOptions& options,
+                          const TokenVisitor& visit = {}) const;
+
+ private:
+  GpuEngine() = default;
+  // Bytes of step and cache for sequences of `texts` that go on for `new_tokens`.
+  struct Need {
+    std::int64_t cache = 0, work = 0;
+  };
+  Need need_of(const std::vector<std::int64_t>& lengths, std::int64_t new_tokens,
+               std::int64_t longest_prompt) const;
+  void check_memory(const std::vector<std::int64_t>& lengths, std::int64_t new_tokens) const;
+
+  std::unique_ptr<StepExecutor> executor_;
+  std::unique_ptr<GpuModel> model_;
+  KvPlan plan_;
+  KvDtype kv_dtype_ = KvDtype::kBFloat16;
+  std::int64_t page_tokens_ = 0, prefill_chunk_ = 0;
+  std::optional<std::int64_t> memory_bytes_;  // of caches, at most
+};
+
+}  // namespace kvc

@@ -1,0 +1,105 @@
+#include "runtime/gpu/gpu_model.h"
+
+#include <utility>
+
+#include "core/error.h"
+#include "model/checkpoint_config.h"
+#include "runtime/plan_source.h"
+
+namespace kvc {
+namespace {
+
+std::int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+}
+
+std::int64_t bytes_of(const LayerWeights& layer) {
+  std::int64_t bytes = 0;
+  for (const Norm* norm : {&layer.input_norm, &layer.q_norm, &layer.k_norm,
+                           &layer.attention_output_norm, &layer.mlp_norm, &layer.mlp_output_norm}) {
+    bytes += bytes_of(norm->weight) + bytes_of(norm->bias);
+  }
+  // Projections that share a fused matrix are counted there.
+  const bool has_qkv = layer.qkv_proj.weight.defined(),
+             has_gate_up = layer.gate_up_proj.weight.defined();
+  std::vector<const Linear*> linears = {&layer.o_proj, &layer.down_proj};
+  if (has_qkv) {
+    linears.push_back(&layer.qkv_proj);
+  } else {
+    linears.push_back(&layer.q_proj);
+  }
+  if (has_gate_up) {
+    linears.push_back(&layer.gate_up_proj);
+  } else {
+    linears.push_back(&layer.up_proj);
+  }
+  for (const Linear* linear : linears) {
+    bytes += bytes_of(linear->weight) + bytes_of(linear->bias) + bytes_of(linear->scales);
+  }
+  return bytes;
+}
+
+// Only the fused matrices go to the device: no weight is there twice.
+LayerWeights to_gpu(LayerWeights layer, at::Device device) {
+  if (layer.qkv_proj.weight.defined()) {
+    layer.q_proj = layer.k_proj = layer.v_proj = {};
+  }
+  if (layer.gate_up_proj.weight.defined()) {
+    layer.gate_proj = layer.up_proj = {};
+  }
+  return to_device(std::move(layer), device);
+}
+
+FusedFactors to_gpu(FusedFactors factors, at::Device device) {
+  for (Fusion* fusion : {&factors.weights.key, &factors.weights.value}) {
+    fusion->weight = fusion->weight.to(device);
+  }
+  factors.pairs.first = factors.pairs.first.to(device);
+  factors.pairs.second = factors.pairs.second.to(device);
+  return factors;
+}
+
+}  // namespace
+
+std::int64_t GpuModel::bytes() const {
+  std::int64_t sum = bytes_of(weights.lm_head.weight) + bytes_of(weights.lm_head.scales) +
+                     bytes_of(weights.norm.weight) + bytes_of(weights.norm.bias) +
+                     kvc::bytes_of(fused);
+  if (!config.tied_embeddings) {
+    sum += bytes_of(weights.embed_tokens);
+  }
+  for (const LayerWeights& layer : layers) {
+    sum += bytes_of(layer);
+  }
+  return sum;
+}
+
+GpuModel load_gpu_model(const Checkpoint& checkpoint, const KvPlan& plan, at::ScalarType dtype,
+                        WeightType type, at::Device device, std::int64_t free_bytes) {
+  const ModelConfig config = read_model_config(checkpoint);
+  const auto expected = config.num_parameters() * (type == WeightType::kInt8 ? 17 : 32) / 16;
+  KVC_CHECK(expected < free_bytes,
+            "--device cuda: about {} bytes of weights, the GPU has {} free; use a smaller model or "
+            "--device cpu",
+            expected, free_bytes);
+  GpuModel model{config, dtype, RopeTables(config, dtype), {}, {}, {}};
+  model.weights = load_model_weights(checkpoint, config, dtype, type);
+  model.weights = to_device(std::move(model.weights), device);
+  if (config.tied_embeddings && model.weights.embed_tokens.defined()) {
+    model.weights.embed_tokens = model.weights.lm_head.weight;  // moved twice
+  }
+  const std::vector<bool> replaced = replaced_layers(plan);
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const auto index = static_cast<std::size_t>(layer);
+    LayerWeights weights =
+        load_layer(checkpoint, config, layer, dtype, replaced.empty() || !replaced[index], type);
+    fuse_projections(weights);
+    model.layers.push_back(to_gpu(std::move(weights), device));
+  }
+  for (FusedFactors& factors : load_fused_factors(checkpoint, plan, config)) {
+    model.fused.push_back(to_gpu(std::move(factors), device));
+  }
+  return model;
+}
+
+}  // namespace kvc

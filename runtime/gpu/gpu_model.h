@@ -1,0 +1,35 @@
+// A model's weights on a GPU.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/checkpoint.h"
+#include "core/kv_plan.h"
+#include "model/config.h"
+#include "model/rope.h"
+#include "model/weights.h"
+#include "runtime/compression/fused_factors.h"
+
+namespace kvc {
+
+struct GpuModel {
+  ModelConfig config;
+  at::ScalarType dtype;  // of weights and activations
+  RopeTables rope;       // the CPU's
+  ModelWeights weights;
+  std::vector<LayerWeights> layers;  // projections fused
+  std::vector<FusedFactors> fused;
+
+  at::Device device() const { return weights.lm_head.weight.device(); }
+  std::int64_t bytes() const;
+};
+
+// Reads a checkpoint layer by layer, so that the CPU never holds more than a layer. Error with the bytes where
+// `free_bytes` are too few.
+GpuModel load_gpu_model(const Checkpoint& checkpoint, const KvPlan& plan, at::ScalarType dtype,
+                        WeightType type, at::Device device, std::int64_t free_bytes);
+
+}  // namespace kvc

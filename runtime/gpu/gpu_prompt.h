@@ -1,0 +1,25 @@
+// Prompts read on a GPU through LibTorch; their keys and values lie in the cache afterwards.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/gpu/gpu_cache.h"
+#include "runtime/gpu/gpu_model.h"
+#include "runtime/prompt_reader.h"
+
+namespace kvc {
+
+struct GpuPromptOptions {
+  std::int64_t chunk = 0;   // tokens whose activations are in memory at a time; 0: all
+  bool all_logits = false;  // of every token, else of the last one
+  Stopped stopped{};        // asked before every chunk
+};
+
+// Exact attention of one prompt, which becomes the first tokens of `sequence`. Model and cache are on one device. Logits there, [1 or num_tokens, vocab_size] float32. Throws Interrupted.
+at::Tensor read_gpu_prompt(const GpuModel& model, const GpuCache& cache, std::size_t sequence,
+                           const std::vector<std::int64_t>& ids, const GpuPromptOptions& options);
+
+}  // namespace kvc

@@ -1,0 +1,234 @@
+#include "runtime/gpu/gpu_step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "core/error.h"
+#include "model/decoder.h"
+#include "runtime/gpu/step_launches.h"
+
+namespace kvc {
+namespace {
+
+DeviceActivation activation_of(Activation activation) {
+  return activation == Activation::kSilu   ? DeviceActivation::kSilu
+         : activation == Activation::kGelu ? DeviceActivation::kGelu
+                                           : DeviceActivation::kGeluTanh;
+}
+
+}  // namespace
+
+class StepBuilder {
+ public:
+  StepBuilder(const GpuModel& model, const GpuCache& cache, const StepSequences& sequences,
+              StepExecutor& executor, GpuStep& step)
+      : model_(model),
+        config_(model.config),
+        cache_(cache),
+        step_(step),
+        element_(device_element(model.dtype)),
+        num_sequences_(cache.num_sequences()),
+        capacity_(sequences.capacity),
+        launches_(config_, model.dtype, executor.device(), num_sequences_, step.memory_) {
+    step_.state_ = make_step_state(config_, sequences, executor);
+    step_.memory_ = make_step_memory(config_, model.dtype, num_sequences_, capacity_, executor);
+    add_embedding();
+    for (int layer = 0; layer < config_.num_layers; ++layer) {
+      add_layer(layer);
+    }
+    add_head(sequences.sampling);
+    step_.program_ = std::move(launches_.program);
+    step_.constants_ = std::move(launches_.constants);
+  }
+
+ private:
+  void add_embedding() {
+    const ModelWeights& weights = model_.weights;
+    const bool has_table = weights.embed_tokens.defined();
+    const at::Tensor& table = has_table ? weights.embed_tokens : weights.lm_head.weight;
+    launches_.add(EmbedRows{
+        .ids = launches_.pointer<std::int32_t>(step_.state_.ids),
+        .num_rows = narrow_size(num_sequences_),
+        .width = narrow_size(config_.hidden_size),
+        .table = table.data_ptr(),
+        .scales = has_table ? nullptr : launches_.pointer<void>(weights.lm_head.scales),
+        .element = element_,
+        .scale =
+            at::scalar_tensor(config_.embedding_scale, model_.dtype).to(at::kFloat).item<float>(),
+        .output = launches_.pointer<float>(step_.memory_.hidden)});
+  }
+
+  DeviceRope rope_of(int layer) {
+    const int table = config_.layer(layer).rope;
+    if (table < 0) {
+      return {};
+    }
+    const auto found = ropes_.find(table);
+    if (found != ropes_.end()) {
+      return found->second;
+    }
+    const RopeRows rows = model_.rope.rows_of_positions(layer, capacity_);
+    const DeviceRope rope{launches_.numbers(rows.cos), launches_.numbers(rows.sin),
+                          narrow_size(rows.cos.size(1)), rows.interleaved};
+    return ropes_.emplace(table, rope).first->second;
+  }
+
+  const FusedFactors* fused_of(int layer) const {
+    const auto found =
+        std::find_if(model_.fused.begin(), model_.fused.end(),
+                     [&](const FusedFactors& factors) { return factors.layer.layer == layer; });
+    return found == model_.fused.end() ? nullptr : &*found;
+  }
+
+  std::int32_t* first_rows_of(int layer) const {
+    return config_.layer(layer).window
+               ? launches_.pointer<std::int32_t>(step_.state_.first_rows) + layer * num_sequences_
+               : nullptr;
+  }
+
+  void add_rows(int layer, bool stores) {
+    const LayerWeights& weights = model_.layers[static_cast<std::size_t>(layer)];
+    KVC_CHECK(!weights.q_norm.bias.defined() && !weights.k_norm.bias.defined(),
+              "--device cuda: layer {} has layer norms of queries and keys; use --device cpu",
+              layer);
+    AppendRows append{
+        .projected = launches_.pointer<float>(step_.memory_.projected),
+        .num_sequences = narrow_size(num_sequences_),
+        .num_heads = narrow_size(config_.num_heads),
+        .num_kv_heads = stores ? narrow_size(config_.num_kv_heads) : 0,
+        .head_dim = narrow_size(config_.head_dim),
+        .element = element_,
+        .query_norm = launches_.numbers(weights.q_norm.weight),
+        .key_norm = launches_.numbers(weights.k_norm.weight),
+        .norm_whole = weights.q_norm.defined() && weights.q_norm.weight.size(0) != config_.head_dim,
+        .norm_epsilon = static_cast<float>(weights.q_norm.eps),
+        .rope = rope_of(layer),
+        .positions = launches_.pointer<std::int32_t>(step_.state_.positions),
+        .query = step_.memory_.query.data_ptr(),
+        .first_rows = first_rows_of(layer),
+        .window = narrow_size(config_.layer(layer).window.value_or(0))};
+    if (stores) {
+      append.key = cache_.key_rows(layer);
+      append.value = cache_.value_rows(layer);
+    }
+    launches_.add(append);
+  }
+
+  void add_attention(int layer) {
+    const AttentionRule rule = attention_rule(config_, layer);
+    DenseAttention attention;
+    attention.query = step_.memory_.query.data_ptr();
+    attention.element = element_;
+    attention.num_rows = launches_.pointer<std::int32_t>(step_.state_.num_rows);
+    attention.first_rows = first_rows_of(layer);
+    attention.num_sequences = narrow_size(num_sequences_);
+    attention.num_heads = narrow_size(config_.num_heads);
+    attention.num_kv_heads = narrow_size(config_.num_kv_heads);
+    attention.head_dim = narrow_size(config_.head_dim);
+    attention.scale = static_cast<float>(
+        rule.scale.value_or(1 / std::sqrt(static_cast<double>(config_.head_dim))));
+    attention.softcap = static_cast<float>(rule.softcap);
+    attention.partials = step_.memory_.partials;
+    if (const FusedFactors* factors = fused_of(layer)) {
+      add_sources(*factors, attention);
+    } else {
+      attention.rows[0].key = cache_.key_rows(layer);
+      attention.rows[0].value = cache_.value_rows(layer);
+    }
+    launches_.add(attention);
+    CombinePartials combine;
+    combine.sources[0] = step_.memory_.partials;
+    combine.num_sources = 1;
+    combine.num_sequences = attention.num_sequences;
+    combine.num_heads = attention.num_heads;
+    combine.width = attention.head_dim;
+    combine.output = step_.memory_.attended.data_ptr();
+    combine.element = element_;
+    launches_.add(combine);
+  }
+  void add_sources(const FusedFactors& factors, DenseAttention& attention) {
+    const FusedLayer& layer = factors.layer;
+    attention.num_sources = narrow_size(static_cast<std::int64_t>(layer.key_sources.size()));
+    const float* key = launches_.numbers(factors.weights.key.weight);
+    const float* value = launches_.numbers(factors.weights.value.weight);
+    for (std::size_t i = 0; i < layer.key_sources.size(); ++i) {
+      const auto behind = static_cast<std::int64_t>(i) * config_.kv_dim();
+      attention.rows[i] = {.key = cache_.key_rows(layer.key_sources[i]),
+                           .value = cache_.value_rows(layer.value_sources[i]),
+                           .key_factor = key + behind,
+                           .value_factor = value + behind};
+    }
+  }
+
+  void add_mlp(const LayerWeights& weights) {
+    const bool is_gated = config_.arch->gated_mlp;
+    FewRowsProduct product = launches_.product_of(is_gated ? weights.gate_up_proj : weights.up_proj,
+                                                  step_.memory_.normed);
+    product.gated = is_gated;
+    product.out = narrow_size(config_.intermediate_size);
+    product.activation = activation_of(config_.activation);
+    product.output = step_.memory_.inner.data_ptr();
+    launches_.add_product(product);
+    launches_.add_to_residual(weights.down_proj, step_.memory_.inner, weights.mlp_output_norm);
+  }
+
+  void add_layer(int layer) {
+    const LayerWeights& weights = model_.layers[static_cast<std::size_t>(layer)];
+    const bool stores = fused_of(layer) == nullptr;
+    launches_.add_norm(weights.input_norm);
+    FewRowsProduct product =
+        launches_.product_of(stores ? weights.qkv_proj : weights.q_proj, step_.memory_.normed);
+    product.output_float = launches_.pointer<float>(step_.memory_.projected);
+    launches_.add_product(product);
+    add_rows(layer, stores);
+    add_attention(layer);
+    launches_.add_to_residual(weights.o_proj, step_.memory_.attended,
+                              weights.attention_output_norm);
+    launches_.add_norm(weights.mlp_norm);
+    add_mlp(weights);
+  }
+
+  void add_head(const SamplingOptions& sampling) {
+    launches_.add_norm(model_.weights.norm);
+    StepState& state = step_.state_;
+    FewRowsProduct product = launches_.product_of(model_.weights.lm_head, step_.memory_.normed);
+    product.scale = static_cast<float>(config_.logit_scale);
+    product.softcap = static_cast<float>(config_.logit_softcap);
+    product.output_float = launches_.pointer<float>(state.logits);
+    launches_.add_product(product);
+    SampleTokens sample{.logits = launches_.pointer<float>(state.logits),
+                        .num_sequences = narrow_size(num_sequences_),
+                        .vocab_size = narrow_size(config_.vocab_size),
+                        .temperature = static_cast<float>(sampling.temperature),
+                        .top_k = narrow_size(std::min(sampling.top_k, config_.vocab_size)),
+                        .top_p = static_cast<float>(sampling.top_p),
+                        .min_p = static_cast<float>(sampling.min_p),
+                        .repetition_penalty = static_cast<float>(sampling.repetition_penalty),
+                        .seen = launches_.pointer<std::uint32_t>(state.seen),
+                        .seeds = launches_.pointer<std::uint64_t>(state.seeds),
+                        .ids = launches_.pointer<std::int32_t>(state.ids),
+                        .positions = launches_.pointer<std::int32_t>(state.positions),
+                        .tokens = launches_.pointer<std::int32_t>(state.tokens),
+                        .tokens_stride = capacity_};
+    sample.counters[0] = launches_.pointer<std::int32_t>(state.num_rows);
+    launches_.add(sample);
+  }
+
+  const GpuModel& model_;
+  const ModelConfig& config_;
+  const GpuCache& cache_;
+  GpuStep& step_;
+  DeviceElement element_;
+  std::int64_t num_sequences_, capacity_;
+  std::map<int, DeviceRope> ropes_;  // by table
+  StepLaunches launches_;
+};
+
+GpuStep::GpuStep(const GpuModel& model, const GpuCache& cache, const StepSequences& sequences,
+                 StepExecutor& executor) {
+  StepBuilder(model, cache, sequences, executor, *this);
+}
+
+}  // namespace kvc

@@ -1,0 +1,55 @@
+// The memory of a decoding step besides weights and cache.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "model/config.h"
+#include "runtime/gpu/step_executor.h"
+#include "runtime/kernels/cuda/attention_combine.h"
+#include "runtime/sampler.h"
+
+namespace kvc {
+
+// What a step reads and writes besides weights and cache, all of it on the device but `tokens`.
+struct StepState {
+  at::Tensor ids;         // [num_sequences] int32: the token that the next step feeds
+  at::Tensor positions;   // [num_sequences] int32: its position
+  at::Tensor num_rows;    // [num_sequences] int32: its position + 1
+  at::Tensor first_rows;  // [num windows, num_sequences] int32: the first token that a window shows
+  at::Tensor seeds;       // [num_sequences] int64
+  at::Tensor
+      seen;  // [num_sequences, words] int32: bits of the text's tokens; undefined without penalty
+  at::Tensor
+      tokens;  // [num_sequences, capacity] int32, the CPU's: by position, kNoToken where logits are not finite
+  at::Tensor logits;  // [num_sequences, vocab_size] float32
+};
+
+struct StepSequences {
+  std::vector<std::vector<std::int64_t>> texts;  // prompts
+  std::vector<std::uint64_t> seeds;
+  std::int64_t capacity = 0;  // tokens that the longest may have
+  SamplingOptions sampling;
+};
+
+// As it is when prompts have been read and first tokens are to be sampled from their last logits.
+StepState make_step_state(const ModelConfig& config, const StepSequences& sequences,
+                          const StepExecutor& executor);
+
+// What passes from launch to launch, [num_sequences, width] each.
+struct StepMemory {
+  at::Tensor hidden, added;          // float32, hidden_size
+  at::Tensor projected;              // float32: queries, keys, values
+  at::Tensor normed;                 // 16 bits, hidden_size
+  at::Tensor query, attended;        // 16 bits, q_dim
+  at::Tensor inner;                  // 16 bits, intermediate_size
+  at::Tensor maxima, sums, outputs;  // float32: partial softmaxes
+  DevicePartials partials;
+};
+StepMemory make_step_memory(const ModelConfig& config, at::ScalarType dtype,
+                            std::int64_t num_sequences, std::int64_t capacity,
+                            const StepExecutor& executor);
+
+}  // namespace kvc

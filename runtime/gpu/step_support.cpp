@@ -1,0 +1,83 @@
+#include "runtime/gpu/step_support.h"
+
+#include "core/error.h"
+#include "runtime/kernels/cuda/attention_dense.h"
+#include "runtime/kernels/cuda/few_rows_product.h"
+
+namespace kvc {
+namespace {
+
+constexpr const char* kWayOut = "use --device cpu";
+
+// Columns of weights, which kernels read eight at a time.
+void check_widths(const ModelConfig& config) {
+  for (const std::int64_t width :
+       {config.hidden_size, config.intermediate_size, config.attended_dim()}) {
+    KVC_CHECK(width % 8 == 0, "--device cuda: a weight of {} columns, expected a multiple of 8; {}",
+              width, kWayOut);
+  }
+}
+
+void check_heads(const ModelConfig& config) {
+  DenseAttention attention;
+  attention.num_heads = static_cast<int>(config.num_heads);
+  attention.num_kv_heads = static_cast<int>(config.num_kv_heads);
+  attention.head_dim = static_cast<int>(config.head_dim);
+  const int width = attention.num_kv_heads * attention.head_dim;
+  attention.rows[0].key.width = attention.rows[0].value.width = width;
+  attention.rows[0].key.block_rows = attention.rows[0].value.block_rows = kScaledRows;
+  const LaunchError error = check_dense_attention(attention, 1);
+  KVC_CHECK(error.empty(), "--device cuda: {}; {}", error, kWayOut);
+}
+
+void check_fused(const FusedLayer& layer) {
+  const std::size_t sources = layer.key_sources.size();
+  KVC_CHECK(layer.form == FusionForm::kChannel && layer.key_heads.empty() &&
+                layer.value_heads.empty() && layer.value_sources.size() == sources &&
+                (sources == 1 || sources == 2),
+            "--device cuda: fused layer {} is of form {} with {} sources; the GPU runtime has form "
+            "channel of one or two whole layers; {}",
+            layer.layer, to_string(layer.form), sources, kWayOut);
+}
+
+}  // namespace
+
+void check_gpu_model(const ModelConfig& config, const KvPlan& plan) {
+  KVC_CHECK(!config.mla, "--device cuda: multi-head latent attention is not there yet; {}",
+            kWayOut);
+  KVC_CHECK(!config.moe, "--device cuda: mixtures of experts are not there yet; {}", kWayOut);
+  check_widths(config);
+  check_heads(config);
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    KVC_CHECK(!config.depends_on_length(layer),
+              "--device cuda: layer {} has a RoPE that depends on the length of the text; {}",
+              layer, kWayOut);
+    const KvSource source = plan.layers[static_cast<std::size_t>(layer)];
+    KVC_CHECK(source == KvSource::kPlain || source == KvSource::kFused,
+              "--device cuda: layer {} is {}; the GPU runtime has plain and fused layers; {}",
+              layer, to_string(source), kWayOut);
+  }
+  for (const FusedLayer& layer : plan.fused) {
+    check_fused(layer);
+  }
+}
+
+void check_gpu_options(const EngineOptions& options, const CacheTypes& types) {
+  KVC_CHECK(types.compute == at::kBFloat16 || types.compute == at::kHalf,
+            "--device cuda computes in bfloat16 or float16, not in {}; pass --dtype bfloat16",
+            c10::toString(types.compute));
+  const KvDtype own = types.compute == at::kBFloat16 ? KvDtype::kBFloat16 : KvDtype::kFloat16;
+  KVC_CHECK(types.kv == own,
+            "--device cuda stores the cache as {}, what it computes in, not as {}; {}",
+            to_string(own), to_string(types.kv), kWayOut);
+  KVC_CHECK(options.policy.is_full(), "--device cuda: no --policy {}; {}",
+            to_string(options.policy), kWayOut);
+  KVC_CHECK(options.reuse.donors.empty(), "--device cuda: no --donors; {}", kWayOut);
+}
+
+void check_gpu_generation(const GenerateOptions& options) {
+  KVC_CHECK(options.num_beams == 1, "--device cuda: no --beams; {}", kWayOut);
+  KVC_CHECK(options.prefill_tokens == 0, "--device cuda: no --prefill-tokens; {}", kWayOut);
+}
+
+}  // namespace kvc

@@ -1,0 +1,17 @@
+// What the GPU runtime does, and what it refuses by name.
+#pragma once
+
+#include "core/kv_plan.h"
+#include "core/token_policy.h"
+#include "model/config.h"
+#include "runtime/engine.h"
+#include "runtime/generate.h"
+
+namespace kvc {
+
+// Error naming what of the model, of the plan or of the options the GPU runtime does not do, with the way out.
+void check_gpu_model(const ModelConfig& config, const KvPlan& plan);
+void check_gpu_options(const EngineOptions& options, const CacheTypes& types);
+void check_gpu_generation(const GenerateOptions& options);
+
+}  // namespace kvc

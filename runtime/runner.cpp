@@ -1,0 +1,77 @@
+#include "runtime/runner.h"
+
+#include <memory>
+#include <utility>
+
+#include "core/error.h"
+#include "model/compute_place.h"
+#ifdef KVC_CUDA
+#include "runtime/gpu/cuda_executor.h"
+#include "runtime/gpu/gpu_engine.h"
+#include "runtime/gpu/step_support.h"
+#endif
+
+namespace kvc {
+namespace {
+
+Runner cpu_runner(const RunOptions& options) {
+  const auto engine = std::make_shared<Engine>(Engine::load(options.model, options.engine));
+  Runner runner;
+  runner.config = engine->config();
+  runner.generate = [engine](const Engine::Ids& prompts, const GenerateOptions& generation,
+                             const TokenVisitor& visit) {
+    return generate(*engine, prompts, generation, visit);
+  };
+  runner.describe = [engine](const GenerateResult&) {
+    return RunModel{.plan = engine->plan(),
+                    .policy = engine->policy(),
+                    .original_kv_dtype = engine->original_kv_dtype(),
+                    .page_tokens = engine->pool().page_tokens(),
+                    .weight_bytes = engine->weight_bytes(),
+                    .kv_peak_bytes = engine->pool().peak_bytes(),
+                    .has_part_times = engine->part_times() != nullptr};
+  };
+  return runner;
+}
+
+#ifdef KVC_CUDA
+Runner gpu_runner(const RunOptions& options, at::Device device) {
+  check_gpu_generation(options.generate);
+  const auto engine = std::make_shared<GpuEngine>(
+      GpuEngine::load(options.model, options.engine, cuda_executor(device)));
+  Runner runner;
+  runner.config = engine->config();
+  runner.generate = [engine](const Engine::Ids& prompts, const GenerateOptions& generation,
+                             const TokenVisitor& visit) {
+    return engine->generate(prompts, generation, visit);
+  };
+  runner.describe = [engine](const GenerateResult& result) {
+    RunModel model{.plan = engine->plan(),
+                   .policy = {},
+                   .original_kv_dtype = engine->kv_dtype(),
+                   .page_tokens = engine->page_tokens(),
+                   .weight_bytes = engine->weight_bytes()};
+    for (const Generated& sequence : result.sequences) {  // all memory is taken at once
+      model.kv_peak_bytes += sequence.bytes.total();
+    }
+    return model;
+  };
+  return runner;
+}
+#endif
+
+}  // namespace
+
+Runner load_runner(const RunOptions& options) {
+  const at::Device device = compute_device(options.device);
+  if (device.is_cpu()) {
+    return cpu_runner(options);
+  }
+#ifdef KVC_CUDA
+  return gpu_runner(options, device);
+#else
+  fail("--device {}: this build has no GPU support; use --device cpu", options.device);
+#endif
+}
+
+}  // namespace kvc

@@ -1,0 +1,37 @@
+// What kvrun generates with: an engine on the CPU, or one on a GPU.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "core/kv_plan.h"
+#include "core/token_policy.h"
+#include "model/config.h"
+#include "runtime/generate.h"
+#include "runtime/run.h"
+
+namespace kvc {
+
+// What a report says of the model beside what was generated.
+struct RunModel {
+  KvPlan plan;
+  TokenPolicy policy;
+  KvDtype original_kv_dtype = KvDtype::kFloat32;  // of the model's own cache
+  std::int64_t page_tokens = 0;
+  std::int64_t weight_bytes = 0;
+  std::int64_t kv_peak_bytes = 0;
+  bool has_part_times = false;
+};
+
+struct Runner {
+  ModelConfig config;
+  std::function<GenerateResult(const Engine::Ids&, const GenerateOptions&, const TokenVisitor&)>
+      generate;
+  std::function<RunModel(const GenerateResult&)> describe;
+};
+
+// Loads the model onto options.device. Error where this build or machine has no such device, or the GPU runtime does
+// not do what is asked.
+Runner load_runner(const RunOptions& options);
+
+}  // namespace kvc
