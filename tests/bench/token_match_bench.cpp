@@ -1,8 +1,8 @@
 // Searches for the tokens of one prompt in another, as kvrun --donors makes them:
 //   token_match_bench MODEL IDS.json [ROUNDS]
 // IDS.json holds the donor's ids and the new prompt's, [[...], [...]]. Prints JSON: of every search the median of the
-// rounds' seconds, taken in turns, and recall, the share of tokens whose match is that of a float64 comparison
-// of all pairs.
+// rounds' seconds, taken in turns, and recall, the share of tokens whose match is in float64 as near as the
+// nearest of all pairs, but for 1e-6: a token that is there before and behind has two of them.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -20,16 +20,25 @@
 namespace {
 
 constexpr std::int64_t kTile = 256;
+constexpr double kTie = 1e-6;
 
-at::Tensor nearest_in_float64(const at::Tensor& target, const at::Tensor& donor) {
+// Of every token, the largest of its cosines in float64.
+at::Tensor largest_cosines(const at::Tensor& target, const at::Tensor& donor) {
   const at::Tensor columns = donor.to(at::kDouble).t();
-  std::vector<at::Tensor> indices;
+  std::vector<at::Tensor> largest;
   for (std::int64_t first = 0; first < target.size(0); first += kTile) {
     const at::Tensor rows =
         target.narrow(0, first, std::min(kTile, target.size(0) - first)).to(at::kDouble);
-    indices.push_back(at::mm(rows, columns).argmax(1));
+    largest.push_back(at::mm(rows, columns).amax(1));
   }
-  return at::cat(indices);
+  return at::cat(largest);
+}
+
+double recall_of(const at::Tensor& index, const at::Tensor& target, const at::Tensor& donor,
+                 const at::Tensor& largest) {
+  const at::Tensor matches = donor.index_select(0, index).to(at::kDouble);
+  const at::Tensor cosines = (target.to(at::kDouble) * matches).sum(1);
+  return (cosines >= largest - kTie).to(at::kDouble).mean().item<double>();
 }
 
 struct Search {
@@ -58,7 +67,7 @@ int main(int argc, char** argv) {
         kvc::embed(decoder.config(), decoder.weights(), numbers, decoder.dtype()));
   };
   const at::Tensor donor = turned(0), target = turned(1);
-  const at::Tensor expected = nearest_in_float64(target, donor);
+  const at::Tensor largest = largest_cosines(target, donor);
   std::vector<Search> searches{{kvc::TokenSearch::kExact}};
   if (kvc::has_faiss()) {
     searches.push_back({kvc::TokenSearch::kFaissLsh});
@@ -70,7 +79,7 @@ int main(int argc, char** argv) {
       const auto start = std::chrono::steady_clock::now();
       const kvc::TokenMatch found = match(search.kind, target, donor);
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-      search.recall = found.index.eq(expected).to(at::kDouble).mean().item<double>();
+      search.recall = recall_of(found.index, target, donor, largest);
       if (round >= 0) {
         search.seconds.push_back(taken.count());
       }

@@ -1,5 +1,7 @@
 #include "runtime/reuse/token_match.h"
 
+#include <dlfcn.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -90,6 +92,13 @@ TEST(TokenMatch, FaissFindsNearlyAllOfThem) {
     EXPECT_EQ(list_of(match_with_faiss(search, donor.slice(0, 0, 5), donor.slice(0, 0, 3)).index),
               list_of(match_tokens(donor.slice(0, 0, 5), donor.slice(0, 0, 3)).index));
   }
+}
+
+// FAISS brings a BLAS of its own, which must not take the place of LibTorch's, many times as fast.
+TEST(TokenMatch, MatrixProductsAreLibTorchs) {
+  Dl_info found{};
+  ASSERT_NE(::dladdr(::dlsym(RTLD_DEFAULT, "sgemm_"), &found), 0);
+  EXPECT_THAT(found.dli_fname, ::testing::HasSubstr("libtorch"));
 }
 
 TEST(TokenMatch, RefusesFaissInABuildWithoutIt) {
