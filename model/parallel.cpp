@@ -1,16 +1,30 @@
 #include "model/parallel.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <atomic>
 
 namespace kvc {
+namespace {
+
+// at::parallel_for, its threads in the caller's inference mode: a tensor that was made in it is changed in
+// it alone.
+template <typename Body>
+void on_threads(std::int64_t count, std::int64_t grain, const Body& body) {
+  const bool inference = c10::InferenceMode::is_enabled();
+  at::parallel_for(0, count, grain, [&](std::int64_t begin, std::int64_t end) {
+    const c10::InferenceMode mode(inference);
+    body(begin, end);
+  });
+}
+
+}  // namespace
 
 void parallel_pieces(std::int64_t count, std::int64_t grain,
                      const std::function<void(std::int64_t, std::int64_t)>& body) {
-  at::parallel_for(0, count, grain,
-                   [&](std::int64_t begin, std::int64_t end) { body(begin, end); });
+  on_threads(count, grain, body);
 }
 
 void parallel_chunks(std::int64_t count, std::int64_t chunk,
@@ -21,7 +35,7 @@ void parallel_chunks(std::int64_t count, std::int64_t chunk,
     return body(0, count);
   }
   std::atomic<std::int64_t> next = 0;
-  at::parallel_for(0, threads, 1, [&](std::int64_t, std::int64_t) {
+  on_threads(threads, 1, [&](std::int64_t, std::int64_t) {
     for (std::int64_t first = next.fetch_add(chunk); first < count; first = next.fetch_add(chunk)) {
       body(first, std::min(first + chunk, count));
     }

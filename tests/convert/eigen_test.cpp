@@ -1,4 +1,5 @@
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -245,6 +246,16 @@ TEST(SymmetricEigen, LargeMatricesAgreeWithLapack) {
   const at::Tensor matrix = random_symmetric(600);
   const SymmetricEigen eigen = symmetric_eigen(matrix.clone(), 400);
   expect_eigenpairs(matrix, lapack_values(matrix), {eigen.values, eigen.vectors.t()}, 400);
+}
+
+// As the runtime's engine calls it: tensors made in inference mode may be changed by threads in it alone.
+TEST(SymmetricEigen, LargeMatricesInInferenceMode) {
+  const at::Tensor matrix = random_symmetric(600);
+  const SymmetricEigen expected = symmetric_eigen(matrix.clone(), 20);
+  const c10::InferenceMode guard;
+  const SymmetricEigen eigen = symmetric_eigen(matrix.clone(), 20);
+  EXPECT_TRUE(at::equal(eigen.values, expected.values));
+  EXPECT_TRUE(at::equal(eigen.vectors, expected.vectors));
 }
 
 TEST(SecularEquation, SolvesByHand) {
