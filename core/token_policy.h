@@ -82,17 +82,37 @@ std::int64_t layer_budget(const TokenPolicy& policy, std::int64_t prompt_tokens,
 struct KeptTokens {
   std::int64_t rows = 0;           // that hold tokens
   std::int64_t reserved_rows = 0;  // at least that many have memory
-  std::int64_t coded_rows = 0;     // of them, under a running policy and an integer type
+  bool has_left = false;           // some tokens: rows are no longer all of them
+  std::int64_t coded_rows = 0;     // then, under a running policy and an integer type
   std::int64_t residual_slots = 0;
 };
 // Bytes of one layer:
 //   plain_layer_bytes(rows) + rows * heads * 4 (int32 positions) + rows * num_kv_heads * 4 (float32 scores,
 //   of policies that have such) + residual_slots * num_kv_heads * (2 * head_dim * 4 + 4)
-// Under a running policy and an integer type the rows of the context are codes, keys and values each of
-// quantised_value_bytes, the others exact. Rows are rounded up to pages as everywhere; residual slots (float32, with their counts) are not. `heads` is
+// Once tokens have left under a running policy and an integer type, the rows of the context are codes, keys and
+// values each of quantised_value_bytes, the others exact. Rows are rounded up to pages as everywhere; residual slots (float32, with their counts) are not. `heads` is
 // num_kv_heads, or 1 where all heads keep the same tokens (streamingllm).
 std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
                               const KeptTokens& tokens, KvDtype dtype,
+                              std::int64_t page_tokens = 1);
+
+// What one latent group keeps of a sequence under a policy: tokens that all of its layers and heads share.
+struct KeptGroupTokens {
+  GroupTokens tokens;
+  std::int64_t row_codes =
+      0;  // of unmerged plain tokens: codes with scales of their own in every row
+  std::int64_t residual_slots = 0;
+};
+// The group's layers share a budget: layer_budget, of pyramidkv its mean over them, rounded down.
+std::int64_t group_budget(const KvPlan& plan, const TokenPolicy& policy, std::int64_t prompt_tokens,
+                          int group);
+// group_bytes, but with an int32 position for every token, and
+//   + tokens * 4 (float32 scores, of policies that have such)
+//   + residual_slots * (rank + 2) * 4 (float32 mean latent, mean position and count)
+// Where row_codes is not 0 as many unmerged tokens are codes, keys and values each of quantised_value_bytes, and
+// the others exact.
+std::int64_t kept_group_bytes(const KvPlan& plan, const TokenPolicy& policy, int group,
+                              const KeptGroupTokens& tokens, KvDtype dtype,
                               std::int64_t page_tokens = 1);
 
 }  // namespace kvc

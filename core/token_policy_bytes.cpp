@@ -62,7 +62,7 @@ std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
   const std::int64_t rows = std::max(tokens.rows, tokens.reserved_rows);
   const std::int64_t heads = policy.kind == TokenPolicyKind::kStreamingLlm ? 1 : plan.num_kv_heads;
   const std::int64_t columns = heads + (policy.has_scores() ? plan.num_kv_heads : 0);
-  const bool codes = policy.is_running() && is_integer(dtype);
+  const bool codes = policy.is_running() && is_integer(dtype) && tokens.has_left;
   const std::int64_t key_values =
       codes ? plain_layer_bytes(plan, rows - tokens.coded_rows, KvDtype::kFloat16, page_tokens) +
                   2 * quantised_value_bytes(round_up(tokens.coded_rows, page_tokens), plan.kv_dim(),
@@ -71,6 +71,44 @@ std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
   const std::int64_t of_rows = checked_add(
       key_values, checked_mul(round_up(rows, page_tokens), 4 * columns, "KV bytes"), "KV bytes");
   return of_rows + tokens.residual_slots * plan.num_kv_heads * 4 * (2 * plan.head_dim + 1);
+}
+
+std::int64_t group_budget(const KvPlan& plan, const TokenPolicy& policy, std::int64_t prompt_tokens,
+                          int group) {
+  const LatentGroup& spec = plan.groups.at(static_cast<std::size_t>(group));
+  std::int64_t sum = 0;
+  for (int layer = spec.first_layer; layer < spec.first_layer + spec.num_layers; ++layer) {
+    sum += layer_budget(policy, prompt_tokens, layer, plan.num_layers());
+  }
+  return sum / spec.num_layers;
+}
+
+std::int64_t kept_group_bytes(const KvPlan& plan, const TokenPolicy& policy, int group,
+                              const KeptGroupTokens& kept, KvDtype dtype,
+                              std::int64_t page_tokens) {
+  const LatentGroup& spec = plan.groups.at(static_cast<std::size_t>(group));
+  const GroupTokens& tokens = kept.tokens;
+  const std::int64_t decided =
+      round_up(tokens.merged, page_tokens) + round_up(tokens.unmerged, page_tokens);
+  const std::int64_t pending = round_up(tokens.pending, page_tokens);
+  // What group_bytes counts of positions.
+  const bool has_positions =
+      plan.policy.granularity == Granularity::kToken && plan.policy.rule != MergeRule::kNone;
+  std::int64_t bytes = group_bytes(plan, group, tokens, dtype, page_tokens);
+  if (kept.row_codes > 0) {
+    GroupTokens others = tokens;
+    others.unmerged = 0;
+    const std::int64_t exact = tokens.unmerged - kept.row_codes;
+    bytes = group_bytes(plan, group, others, dtype, page_tokens) +
+            (has_positions ? 4 * round_up(tokens.unmerged, page_tokens) : 0) +
+            spec.num_layers *
+                (2 * quantised_value_bytes(round_up(kept.row_codes, page_tokens), plan.kv_dim(),
+                                           plan.head_dim, dtype) +
+                 2 * plan.kv_dim() * bytes_per_element(dtype) * round_up(exact, page_tokens));
+  }
+  bytes += 4 * ((has_positions ? 0 : decided) + pending);
+  bytes += policy.has_scores() ? 4 * (decided + pending) : 0;
+  return bytes + kept.residual_slots * (spec.rank + 2) * 4;
 }
 
 }  // namespace kvc

@@ -225,9 +225,11 @@ std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, con
   return decoder_->logits(hidden_states).split(1);
 }
 
-void Engine::compress_oldest(std::int64_t count, KvCache& cache) const {
+// What has left the window; of generated tokens whole blocks of it.
+void Engine::compress_due(bool prompt_ended, KvCache& cache) const {
   const PartScope scope(part_times_.get(), Part::kCompression);
-  compress(*decoder_, factors_.latent, kv_dtype_, pool_->page_tokens(), count, cache);
+  compress(*decoder_, factors_.latent, kv_dtype_, pool_->page_tokens(),
+           due_tokens(cache, prompt_ended), cache);
   quantise(*decoder_, factors_.coded, cache);
 }
 

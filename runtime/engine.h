@@ -143,7 +143,7 @@ class Engine {
   std::vector<at::Tensor> prompt_logits(const std::vector<PromptPiece>& pieces,
                                         const std::vector<at::Tensor>& hidden_states,
                                         const Ids& ids, Rows rows) const;
-  void compress_oldest(std::int64_t count, KvCache& cache) const;
+  void compress_due(bool prompt_ended, KvCache& cache) const;
   // What has left the window of a prompt's `count` tokens, the cache's last.
   void compress_prompt(std::int64_t count, KvCache& cache) const;
 

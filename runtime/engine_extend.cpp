@@ -6,7 +6,6 @@
 
 #include "runtime/compression/compression.h"
 #include "runtime/engine.h"
-#include "runtime/policies/principal_policy.h"
 
 namespace kvc {
 
@@ -88,9 +87,7 @@ bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
   bool compressed = false;
   for (std::size_t i = 0; i < active.size(); ++i) {
     if (tokens_until_block(*caches[i]) <= 0) {
-      const std::int64_t left = undecided_tokens(*caches[i]) - plan_->policy.window_tokens;
-      const std::int64_t block = generated_block(*plan_);
-      compress_oldest(left >= block ? block : 0, *caches[i]);
+      compress_due(false, *caches[i]);
       compressed = true;
     }
     active[i]->add(logits[i], rows);

@@ -70,8 +70,7 @@ void Engine::compress_prompt(std::int64_t count, KvCache& cache) const {
     const PartScope scope(part_times_.get(), Part::kCompression);
     merge_pairs(count, cache);
   }
-  compress_oldest(std::max<std::int64_t>(0, undecided_tokens(cache) - plan_->policy.window_tokens),
-                  cache);
+  compress_due(true, cache);
 }
 
 std::vector<at::Tensor> Engine::read(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,

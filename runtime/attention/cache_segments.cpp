@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/error.h"
+#include "runtime/attention/kept_attention.h"
 #include "runtime/compression/merged_latents.h"
 
 namespace kvc {
@@ -172,6 +174,32 @@ KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
       value(latent.narrow(1, latent.size(1) - factors.value_rank, factors.value_rank)).view(shape)};
 }
 
+const Reconstruction& merged_layer(const GroupFactors& factors, int index) {
+  const auto& layers = factors.merged_layers.empty() ? factors.layers : factors.merged_layers;
+  return layers[static_cast<std::size_t>(index)];
+}
+
+Segment slot_segment(const Decoder& decoder, int layer, const GroupFactors& factors,
+                     const Reconstruction& rebuild, const ResidualSlots& slots, double alpha,
+                     std::int64_t num_tokens) {
+  KVC_CHECK(!slots.empty(), "KV cache: no token was merged into residual slots");
+  const auto numbers = [&](const float* first, std::int64_t width) {
+    return at::from_blob(const_cast<float*>(first), {slots.num_slots(), width}, at::kFloat);
+  };
+  const at::Tensor positions = numbers(slots.value(), 1).squeeze(1).round().to(at::kLong);
+  const LayerWeights& weights = decoder.layer(layer);
+  const KeyValue rebuilt = reconstruct(decoder, weights, factors, rebuild,
+                                       numbers(slots.key(), slots.key_width()).to(decoder.dtype()));
+  const at::Tensor key =
+      rebuild.is_principal
+          ? decoder.rope().rotate(layer, rebuilt.key, positions, num_tokens)
+          : finish_key(weights, decoder.rope(), layer, rebuilt.key, positions, num_tokens);
+  Segment segment = segment_of(key, rebuilt.value, at::zeros_like(positions));
+  segment.score_bias =
+      residual_bias(slots, 1, alpha).expand({-1, decoder.config().num_kv_heads}).contiguous();
+  return segment;
+}
+
 std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, int group,
                                     int index, const GroupFactors& factors,
                                     const LatentStore& store, std::int64_t num_tokens,
@@ -195,7 +223,9 @@ std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, 
   const std::int64_t pending = store.pending(index).num_exact();
   if (pending > 0) {
     segments.push_back(builder.from_exact(
-        store.pending(index), pending_positions(pending, num_tokens, plan.policy.sink_tokens)));
+        store.pending(index),
+        store.holds_positions() ? store.pending_positions().tensor()
+                                : pending_positions(pending, num_tokens, plan.policy.sink_tokens)));
   }
   return segments;
 }

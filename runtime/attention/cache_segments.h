@@ -33,6 +33,14 @@ KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
 // transformers' cache does.
 bool stores_raw_keys(const ModelConfig& config, int layer);
 
+// A group's residual slots as one layer's keys and values, keys turned at the mean position of their members,
+// rounded. Every query sees them, with alpha log(count) added to its scores. Error where there are none.
+Segment slot_segment(const Decoder& decoder, int layer, const GroupFactors& factors,
+                     const Reconstruction& rebuild, const ResidualSlots& slots, double alpha,
+                     std::int64_t num_tokens);
+// What rebuilds merged latents of layer `index` of the group.
+const Reconstruction& merged_layer(const GroupFactors& factors, int index);
+
 // Everything stored for layer `index` of the group, the last `num_queries` tokens of `num_tokens`
 // included. Tensors in the decoder's dtype.
 std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, int group,

@@ -36,9 +36,13 @@ at::Tensor attend_one(const Decoder& decoder, int layer, const KeptRows& rows,
   const std::int64_t num_kv_heads = decoder.config().num_kv_heads;
   const KeyValueStore& store = rows.store();
   const TokenOrder order(store.num_exact(), store.num_codes(), rows.first_exact());
-  std::vector<RowRange> ranges = plain_ranges(store, store, order, false, order.num_tokens());
-  RawKeys raw_keys;
   CodedKeys angles;
+  if (order.codes > 0 && !rows.has_left()) {
+    angles = CodedKeys(decoder, layer, order.num_tokens());
+  }
+  RawKeys raw_keys = angles.raw_keys;
+  std::vector<RowRange> ranges =
+      plain_ranges(store, store, order, angles.are_raw(), order.num_tokens());
   std::vector<std::int32_t> sink_positions;
   if (const std::int64_t shift = sink_shift(policy, rows, position, 1); shift > 0) {
     angles = CodedKeys(decoder, layer, shift + 1);
@@ -95,6 +99,9 @@ at::Tensor attend_kept(const Decoder& decoder, int layer, const KeptRows& rows,
                        const TokenPolicy& policy, const at::Tensor& query,
                        const at::Tensor& positions, RowScores* row_scores) {
   const std::int64_t num_queries = query.size(0), num_rows = rows.num_rows();
+  if (!rows.has_left() && row_scores == nullptr) {
+    return attend_plain(decoder, layer, rows.store(), rows.first_exact(), query, positions);
+  }
   if (num_queries == 1) {
     return attend_one(decoder, layer, rows, policy, query[0], positions[0].item<std::int64_t>(),
                       row_scores)

@@ -1,5 +1,6 @@
 #include "runtime/attention/kept_attention.h"
 #include "runtime/attention/layer_source.h"
+#include "runtime/attention/plain_attention.h"
 #include "runtime/kernels/decayed_scores.h"
 #include "runtime/policies/token_policies.h"
 
@@ -34,7 +35,7 @@ class KeptSource : public LayerSource {
       if (policy.has_scores()) {
         add_scores(query.size(1), kept.rows);
       }
-      finish_token(policy, kept);
+      finish_token(policy, kept, turn_of(layer));
       return;
     }
     kept.held_queries.push_back(query);
@@ -47,7 +48,8 @@ class KeptSource : public LayerSource {
       finish_prompt({.policy = policy,
                      .rule = attention_rule(context().decoder.config(), layer),
                      .num_new = kept.num_held,
-                     .query = held.slice(0, held.size(0) - std::min(scoring, held.size(0)))},
+                     .query = held.slice(0, held.size(0) - std::min(scoring, held.size(0))),
+                     .turn = turn_of(layer)},
                     kept);
       kept.held_queries.clear();
       kept.num_held = 0;
@@ -55,6 +57,13 @@ class KeptSource : public LayerSource {
   }
 
  private:
+  KeptRows::TurnKeys turn_of(int layer) const {
+    return
+        [&decoder = context().decoder, layer](const at::Tensor& key, const at::Tensor& positions) {
+          return key_of_codes(decoder, layer, key, positions);
+        };
+  }
+
   std::int64_t budget_at(int layer, std::int64_t num_tokens) const {
     return layer_budget(context().policy, num_tokens, layer, context().plan.num_layers());
   }

@@ -10,6 +10,7 @@
 #include "runtime/attention/rank_space.h"
 #include "runtime/attention/segment_attention.h"
 #include "runtime/compression/merged_latents.h"
+#include "runtime/store/element_type.h"
 
 namespace kvc {
 namespace {
@@ -94,6 +95,24 @@ void add_latents(const Decoder& decoder, const GroupLayer& layer, const LatentSt
   }
 }
 
+PartialAttention attend_slots(const Decoder& decoder, const GroupLayer& layer,
+                              const LatentStore& store, const at::Tensor& query,
+                              std::int64_t num_tokens) {
+  const Segment slots =
+      slot_segment(decoder, layer.layer(), layer.factors, merged_layer(layer.factors, layer.index),
+                   store.slots(), layer.alpha, num_tokens);
+  const at::Tensor key = slots.key.contiguous(), value = slots.value.contiguous();
+  const void* key_block = key.const_data_ptr();
+  const void* value_block = value.const_data_ptr();
+  const std::int64_t count = key.size(0);
+  const KvElement element = element_of(key.scalar_type());
+  const KvSegment segment{.key = {&key_block, count, count, element},
+                          .value = {&value_block, count, count, element},
+                          .bias = slots.score_bias.const_data_ptr<float>()};
+  return decode_attention_partly(query, decoder.config().num_kv_heads, {{segment, 0, count}},
+                                 attention_rule(decoder.config(), layer.layer()));
+}
+
 // One query: all rows are read where they lie.
 at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const LatentStore& store,
                       const at::Tensor& query, std::int64_t num_tokens) {
@@ -115,6 +134,9 @@ at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const Lat
     parts.push_back(decode_attention_partly(query, decoder.config().num_kv_heads, rows.ranges(),
                                             rule, keys.raw_keys));
   }
+  if (!store.slots().empty()) {
+    parts.push_back(attend_slots(decoder, layer, store, query, num_tokens));
+  }
   for (const LatentRange& range : rows.latents()) {
     parts.push_back(rank_space_attention(decoder, layer.layer(), layer.factors, query, range));
   }
@@ -131,9 +153,13 @@ at::Tensor attend_group(const Decoder& decoder, const GroupLayer& layer, const L
   if (query.size(0) == 1 && !stores_raw_keys(decoder.config(), layer.layer())) {
     return attend_one(decoder, layer, store, query[0], num_tokens).unsqueeze(0);
   }
-  const std::vector<Segment> segments =
-      cache_segments(decoder, layer.plan, layer.group, layer.index, layer.factors, store,
-                     num_tokens, query.size(0));
+  std::vector<Segment> segments = cache_segments(decoder, layer.plan, layer.group, layer.index,
+                                                 layer.factors, store, num_tokens, query.size(0));
+  if (!store.slots().empty()) {
+    segments.push_back(slot_segment(decoder, layer.layer(), layer.factors,
+                                    merged_layer(layer.factors, layer.index), store.slots(),
+                                    layer.alpha, num_tokens));
+  }
   return attend_segments(query, positions, segments,
                          attention_rule(decoder.config(), layer.layer()));
 }

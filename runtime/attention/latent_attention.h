@@ -18,6 +18,7 @@ struct GroupLayer {
   const KvPlan& plan;
   int group = 0, index = 0;  // index: of the layer in the group
   const GroupFactors& factors;
+  double alpha = 0;  // of residual slots
 
   int layer() const { return plan.groups[static_cast<std::size_t>(group)].first_layer + index; }
 };

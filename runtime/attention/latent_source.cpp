@@ -1,4 +1,5 @@
 #include "runtime/attention/cache_segments.h"
+#include "runtime/attention/kept_group.h"
 #include "runtime/attention/latent_attention.h"
 #include "runtime/attention/layer_source.h"
 #include "runtime/compression/latent_encoding.h"
@@ -43,6 +44,9 @@ class LatentSource : public LayerSource {
     const auto own = [&](const at::Tensor& x) { return x.narrow(0, tokens.first, tokens.count); };
     const int index = index_of(layer);
     LatentStore& group = cache.group(group_);
+    if (index == 0 && group.holds_positions() && !spec_.replaces_projections()) {
+      group.append_positions(tokens.positions);
+    }
     if (spec_.replaces_projections()) {
       group.append_latent(index, own(latent_), tokens.positions);
       return;
@@ -60,14 +64,30 @@ class LatentSource : public LayerSource {
 
   at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
                     const KvCache& cache) const override {
-    return attend_group(context().decoder,
-                        GroupLayer{context().plan, group_, index_of(layer), factors_},
-                        cache.group(group_), query, positions);
+    return attend_group(context().decoder, group_layer(layer), cache.group(group_), query,
+                        positions);
+  }
+
+  void attended(int layer, const NewTokens& tokens, const at::Tensor& query, std::int64_t end,
+                KvCache& cache) override {
+    if (!context().policy.is_full()) {
+      finish_group({.decoder = context().decoder,
+                    .policy = context().policy,
+                    .layer = group_layer(layer),
+                    .query = query,
+                    .positions = tokens.positions,
+                    .end = end},
+                   cache);
+    }
   }
 
  private:
   static const LatentGroup& spec_of(const SourceContext& context, int group) {
     return context.plan.groups[static_cast<std::size_t>(group)];
+  }
+
+  GroupLayer group_layer(int layer) const {
+    return {context().plan, group_, index_of(layer), factors_, context().policy.alpha};
   }
 
   // sum_l w_l A x_l grows with every layer of the group.

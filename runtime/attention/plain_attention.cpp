@@ -92,16 +92,20 @@ at::Tensor attend_plain(const Decoder& decoder, int layer, const KeyValueStore& 
   std::vector<Segment> segments;
   if (order.codes > 0) {
     const at::Tensor code_positions = order.code_positions();
-    at::Tensor key = store.key_codes->rows(dtype);
-    if (!decoder.config().depends_on_length(layer)) {
-      key = decoder.rope().rotate(layer, key, code_positions);
-    }
+    const at::Tensor key =
+        key_of_codes(decoder, layer, store.key_codes->rows(dtype), code_positions);
     segments.push_back(segment_of(key, store.value_codes->rows(dtype), code_positions));
   }
   const at::Tensor exact_positions =
       store.positions ? store.positions->rows(at::kInt).to(at::kLong) : order.exact_positions();
   segments.push_back(segment_of(store.key.rows(dtype), store.value.rows(dtype), exact_positions));
   return attend_segments(query, positions, segments, rule);
+}
+
+at::Tensor key_of_codes(const Decoder& decoder, int layer, const at::Tensor& key,
+                        const at::Tensor& positions) {
+  return decoder.config().depends_on_length(layer) ? key
+                                                   : decoder.rope().rotate(layer, key, positions);
 }
 
 at::Tensor key_for_codes(const Decoder& decoder, int layer, const at::Tensor& key,

@@ -46,6 +46,9 @@ struct CodedKeys {
 std::vector<RowRange> plain_ranges(const KeyValueStore& keys, const KeyValueStore& values,
                                    const TokenOrder& order, bool codes_are_raw, std::int64_t seen);
 
+// Keys of codes as exact rows hold them. [n, num_kv_heads, head_dim]
+at::Tensor key_of_codes(const Decoder& decoder, int layer, const at::Tensor& key,
+                        const at::Tensor& positions);
 // Keys of exact rows as codes hold them. [n, num_kv_heads, head_dim] float32
 at::Tensor key_for_codes(const Decoder& decoder, int layer, const at::Tensor& key,
                          const at::Tensor& positions);

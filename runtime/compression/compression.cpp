@@ -15,35 +15,39 @@
 namespace kvc {
 namespace {
 
-// All deciding groups decide the same tokens; nullptr if there are none.
-const LatentStore* deciding_store(const KvCache& cache) {
-  const auto& groups = cache.plan().groups;
-  const auto found = std::find_if(groups.begin(), groups.end(), decides);
-  return found == groups.end() ? nullptr : &cache.group(static_cast<int>(found - groups.begin()));
-}
-
 at::Tensor as_tensor(const std::vector<bool>& values) {
   at::Tensor tensor = at::empty({static_cast<std::int64_t>(values.size())}, at::kBool);
   std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<bool>());
   return tensor;
 }
 
+// What each layer holds, where that is not all tokens.
+std::vector<std::int64_t> layer_tokens(const KvCache& cache) {
+  std::vector<std::int64_t> tokens;
+  const KvPlan& plan = cache.plan();
+  for (int layer = 0; layer < plan.num_layers() && !cache.policy().is_full(); ++layer) {
+    const int group = plan.group_of(layer);
+    tokens.push_back(group < 0 ? cache.kept_layer(layer).rows.num_rows()
+                               : cache.group(group).num_rows());
+  }
+  return tokens;
+}
+
 MergeCandidates candidates_of(const KvCache& cache, const std::vector<EncodedTokens>& encoded,
-                              std::int64_t count) {
+                              const std::vector<std::int64_t>& counts) {
   MergeCandidates candidates{.num_tokens = cache.num_tokens(),
-                             .num_candidates = count,
+                             .layer_tokens = layer_tokens(cache),
+                             .num_candidates = counts,
                              .tokens = cache.tokens(),
                              .scores = {}};
   for (std::size_t group = 0; group < encoded.size(); ++group) {
     candidates.scores.emplace_back();
-    if (decides(cache.plan().groups[group])) {
-      candidates.tokens[group].pending -= count;
-      candidates.tokens[group].unmerged += count;
-    }
+    candidates.tokens[group].pending -= counts[group];
+    candidates.tokens[group].unmerged += counts[group];
     if (encoded[group].scores.defined()) {
       const at::Tensor scores = encoded[group].scores.contiguous();
       const float* values = scores.const_data_ptr<float>();
-      candidates.scores.back().assign(values, values + count);
+      candidates.scores.back().assign(values, values + counts[group]);
     }
   }
   return candidates;
@@ -53,11 +57,16 @@ std::int64_t whole_blocks(std::int64_t tokens) {
   return std::max<std::int64_t>(0, tokens) / kQuantisedTokens * kQuantisedTokens;
 }
 
+// Rows of a layer under a token policy become codes by themselves, or with the policy's own steps.
+bool codes_blocks(const KvCache& cache, const KeptRows& rows) {
+  return rows.store().key_codes && !(rows.has_left() && cache.policy().is_running());
+}
+
 // Of the layer whose next codes come first; layers may keep different numbers of rows.
-std::optional<std::int64_t> most_exact_rows(const std::vector<KeptLayer>& layers) {
+std::optional<std::int64_t> most_exact_rows(const KvCache& cache) {
   std::optional<std::int64_t> most;
-  for (const KeptLayer& layer : layers) {
-    if (layer.rows.store().key_codes) {
+  for (const KeptLayer& layer : cache.all_kept()) {
+    if (codes_blocks(cache, layer.rows)) {
       most = std::max(most.value_or(0), layer.rows.store().num_exact());
     }
   }
@@ -70,7 +79,7 @@ std::optional<std::int64_t> exact_before_codes(const KvCache& cache) {
     return cache.all_coded().front().num_exact();
   }
   if (!cache.all_kept().empty()) {
-    return most_exact_rows(cache.all_kept());
+    return most_exact_rows(cache);
   }
   if (cache.policy().prunes_channels()) {
     return std::nullopt;
@@ -117,22 +126,32 @@ void quantise_unmerged(const Decoder& decoder, int layer, int index, LatentStore
 
 bool decides(const LatentGroup& group) { return !group.replaces_projections(); }
 
-std::int64_t undecided_tokens(const KvCache& cache) {
-  const LatentStore* store = deciding_store(cache);
-  const std::int64_t sinks = cache.plan().policy.sink_tokens;
-  return store == nullptr ? 0 : std::max<std::int64_t>(0, store->tokens().pending - sinks);
+std::int64_t due_tokens(const KvPlan& plan, std::int64_t pending, bool prompt_ended) {
+  const std::int64_t block = generated_block(plan);
+  const std::int64_t left =
+      std::max<std::int64_t>(0, pending - plan.policy.sink_tokens - plan.policy.window_tokens);
+  return prompt_ended ? left : left >= block ? block : 0;
+}
+
+std::vector<std::int64_t> due_tokens(const KvCache& cache, bool prompt_ended) {
+  std::vector<std::int64_t> due;
+  for (const GroupTokens& tokens : cache.tokens()) {
+    due.push_back(due_tokens(cache.plan(), tokens.pending, prompt_ended));
+  }
+  return due;
 }
 
 std::int64_t tokens_until_block(const KvCache& cache) {
-  if (cache.policy().is_running()) {
-    return 1;
-  }
   const MergePolicy& policy = cache.plan().policy;
   const std::int64_t kept = policy.sink_tokens + policy.window_tokens;
-  std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  std::int64_t fewest = cache.policy().is_running() ? 1 : kNever;
   const std::int64_t block = generated_block(cache.plan());
-  if (const LatentStore* store = deciding_store(cache); store != nullptr && block < fewest) {
-    fewest = kept + block - store->tokens().pending;
+  const std::vector<GroupTokens> tokens = cache.tokens();
+  for (std::size_t group = 0; group < tokens.size() && block != kNever; ++group) {
+    if (decides(cache.plan().groups[group])) {
+      fewest = std::min(fewest, kept + block - tokens[group].pending);
+    }
   }
   if (const std::optional<std::int64_t> exact = exact_before_codes(cache)) {
     fewest = std::min(fewest, kept + kQuantisedTokens - *exact);
@@ -141,37 +160,37 @@ std::int64_t tokens_until_block(const KvCache& cache) {
 }
 
 void compress(const Decoder& decoder, const LatentFactors& factors, KvDtype dtype,
-              std::int64_t page_tokens, std::int64_t count, KvCache& cache) {
-  const LatentStore* first_store = deciding_store(cache);
-  if (first_store == nullptr || count == 0) {
+              std::int64_t page_tokens, const std::vector<std::int64_t>& counts, KvCache& cache) {
+  if (std::all_of(counts.begin(), counts.end(), [](std::int64_t count) { return count == 0; })) {
     return;
   }
   const KvPlan& plan = cache.plan();
   if (!has_basis(plan, LatentBasis::kWeights)) {
-    compress_principal(decoder, factors, dtype, count, cache);
+    compress_principal(decoder, factors, dtype, counts, cache);
     return;
   }
-  const std::int64_t first =
-      plan.policy.sink_tokens + first_store->tokens().merged + first_store->tokens().unmerged;
-  const at::Tensor positions = at::arange(first, first + count, at::kLong);
   std::vector<EncodedTokens> encoded(plan.groups.size());
   for (std::size_t group = 0; group < encoded.size(); ++group) {
-    if (decides(plan.groups[group]) && plan.policy.rule != MergeRule::kNone) {
-      encoded[group] = encode_pending(decoder, plan, static_cast<int>(group), factors.groups[group],
-                                      cache.group(static_cast<int>(group)), positions);
+    if (counts[group] > 0 && plan.policy.rule != MergeRule::kNone) {
+      const LatentStore& store = cache.group(static_cast<int>(group));
+      encoded[group] =
+          encode_pending(decoder, plan, static_cast<int>(group), factors.groups[group], store,
+                         plan.policy.sink_tokens, store.next_positions(counts[group]));
     }
   }
-  const auto merges = select_merges(plan, candidates_of(cache, encoded, count), dtype, page_tokens);
+  const auto merges =
+      select_merges(plan, candidates_of(cache, encoded, counts), dtype, page_tokens);
   for (std::size_t group = 0; group < encoded.size(); ++group) {
-    if (!decides(plan.groups[group])) {
+    if (counts[group] == 0) {
       continue;
     }
+    LatentStore& store = cache.group(static_cast<int>(group));
     const at::Tensor merge = as_tensor(merges[group]);
     const at::Tensor latents =
         encoded[group].latents.defined()
             ? encoded[group].latents.index_select(0, merge.nonzero().squeeze(1))
             : at::Tensor();
-    cache.group(static_cast<int>(group)).decide(merge, positions, latents);
+    store.decide(merge, store.next_positions(counts[group]), latents);
   }
 }
 
@@ -180,11 +199,17 @@ void quantise(const Decoder& decoder, const CodedFactors& factors, KvCache& cach
   for (int layer = 0; layer < plan.num_layers(); ++layer) {
     const KvSource source = plan.layers[static_cast<std::size_t>(layer)];
     const int group = plan.group_of(layer);
-    if (cache.policy().is_running() || cache.policy().prunes_channels()) {
-      continue;  // codes come with the policy's own steps, or never
+    if (cache.policy().prunes_channels()) {
+      continue;  // never
     }
     if (source == KvSource::kPlain && !cache.policy().is_full()) {
-      cache.kept_layer(layer).rows.quantise(plan.policy.sink_tokens, plan.policy.window_tokens);
+      KeptRows& rows = cache.kept_layer(layer).rows;
+      if (codes_blocks(cache, rows)) {
+        rows.quantise(plan.policy.sink_tokens, plan.policy.window_tokens,
+                      [&](const at::Tensor& key, const at::Tensor& positions) {
+                        return key_for_codes(decoder, layer, key, positions);
+                      });
+      }
     } else if (source == KvSource::kPlain) {
       quantise_plain(decoder, layer, cache);
     } else if (source == KvSource::kLatent && !cache.group(group).keeps_latents()) {

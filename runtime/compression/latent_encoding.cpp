@@ -114,18 +114,46 @@ class Encoder {
 
 EncodedTokens encode_pending(const Decoder& decoder, const KvPlan& plan, int group,
                              const GroupFactors& factors, const LatentStore& store,
-                             const at::Tensor& positions) {
+                             std::int64_t begin, const at::Tensor& positions) {
   const Encoder encoder(decoder, plan, group, factors, store);
   const std::int64_t count = positions.size(0);
   std::vector<at::Tensor> latents, scores;
   for (std::int64_t first = 0; first < count; first += kChunkTokens) {
     const std::int64_t length = std::min(kChunkTokens, count - first);
-    const EncodedTokens chunk =
-        encoder.encode(plan.policy.sink_tokens + first, positions.narrow(0, first, length));
+    const EncodedTokens chunk = encoder.encode(begin + first, positions.narrow(0, first, length));
     latents.push_back(chunk.latents);
     scores.push_back(chunk.scores);
   }
   return {at::cat(latents), at::cat(scores)};
+}
+
+at::Tensor encode_unmerged(const Decoder& decoder, const KvPlan& plan, int group,
+                           const GroupFactors& factors, const LatentStore& store,
+                           const std::vector<std::int64_t>& rows) {
+  const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
+  const at::Tensor indices = at::tensor(rows, at::kLong);
+  const at::Tensor positions = store.unmerged_positions().tensor();
+  std::vector<at::Tensor> columns;
+  for (int index = 0; index < spec.num_layers; ++index) {
+    const int layer = spec.first_layer + index;
+    const KeyValueStore& stored = store.unmerged(index);
+    at::Tensor key = stored.key.rows(at::kFloat), value = stored.value.rows(at::kFloat);
+    if (!stores_raw_keys(decoder.config(), layer)) {
+      key = decoder.rope().unrotate(layer, key, positions.slice(0, stored.num_codes()));
+    }
+    if (stored.num_codes() > 0) {
+      key = at::cat({stored.key_codes->rows(at::kFloat), key});
+      value = at::cat({stored.value_codes->rows(at::kFloat), value});
+    }
+    const LayerWeights& weights = decoder.layer(layer);
+    const auto add = [&](const at::Tensor& all, const at::Tensor& bias) {
+      const at::Tensor own = all.index_select(0, indices).flatten(1);
+      columns.push_back(bias.defined() ? own - bias.to(at::kFloat) : own);
+    };
+    add(key, weights.k_proj.bias);
+    add(value, weights.v_proj.bias);
+  }
+  return at::linear(at::cat(columns, 1), factors.encoder);
 }
 
 at::Tensor row_cosine(const at::Tensor& a, const at::Tensor& b) {

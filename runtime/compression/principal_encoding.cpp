@@ -22,7 +22,7 @@ struct LayerRows {
 class PrincipalGroup {
  public:
   PrincipalGroup(const Decoder& decoder, const KvPlan& plan, int group, const GroupFactors& factors,
-                 LatentStore& store)
+                 const LatentStore& store)
       : decoder_(decoder),
         plan_(plan),
         spec_(plan.groups[static_cast<std::size_t>(group)]),
@@ -30,58 +30,34 @@ class PrincipalGroup {
         store_(store) {}
 
   // The `positions.size(0)` oldest pending tokens that are not sinks.
-  void compress(const at::Tensor& positions, PrincipalStep step) {
+  void compress(const at::Tensor& positions, PrincipalStep step, LatentStore& store) const {
     const std::int64_t count = positions.size(0), first_row = store_.merged().num_rows();
     const bool is_new = step == PrincipalStep::kNewBasis;
     const std::vector<LayerEncoder> encoders = is_new          ? fit(positions)
                                                : plan_.request ? last_basis()
                                                                : factors_.encoders;
-    const at::Tensor latents = encode(positions, encoders);
-    store_.decide(at::ones({count}, at::kBool), positions, latents);
+    const at::Tensor latents = encode(plan_.policy.sink_tokens, positions, encoders);
+    store.decide(at::ones({count}, at::kBool), positions, latents);
     if (is_new) {
       std::vector<at::Tensor> key, value;
       for (const LayerEncoder& encoder : encoders) {
         key.push_back(encoder.key.t());
         value.push_back(encoder.value.t());
       }
-      store_.add_basis(first_row, key, value);
+      store.add_basis(first_row, key, value);
     }
   }
 
- private:
-  // `first`: of the tokens that are not sinks.
-  LayerRows rows(int index, std::int64_t first, const at::Tensor& positions) const {
-    const int layer = spec_.first_layer + index;
-    const KeyValueStore& pending = store_.pending(index);
-    const std::int64_t begin = plan_.policy.sink_tokens + first, count = positions.size(0);
-    if (plan_.own_widths) {
-      return {pending.key.rows(begin, count, at::kFloat).flatten(1),
-              at::empty({count, 0}, at::kFloat)};
-    }
-    at::Tensor key = pending.key.rows(begin, count, at::kFloat);
-    key = stores_raw_keys(decoder_.config(), layer)
-              ? decoder_.layer(layer).k_norm.over_heads(key)
-              : decoder_.rope().unrotate(layer, key, positions);
-    return {key.flatten(1), pending.value.rows(begin, count, at::kFloat).flatten(1)};
-  }
-
-  // Calls visit(first, positions) for the tokens, some at a time.
-  template <typename Visitor>
-  static void in_chunks(const at::Tensor& positions, const Visitor& visit) {
-    for (std::int64_t first = 0; first < positions.size(0); first += kChunkTokens) {
-      const std::int64_t count = std::min(kChunkTokens, positions.size(0) - first);
-      visit(first, positions.narrow(0, first, count));
-    }
-  }
-
-  at::Tensor encode(const at::Tensor& positions, const std::vector<LayerEncoder>& encoders) const {
+  // Pending rows from `begin` on. [n, rank] float32
+  at::Tensor encode(std::int64_t begin, const at::Tensor& positions,
+                    const std::vector<LayerEncoder>& encoders) const {
     std::vector<at::Tensor> latents;
     in_chunks(positions, [&](std::int64_t first, const at::Tensor& own) {
       at::Tensor key = at::zeros({own.size(0), spec_.key_width()}, at::kFloat);
       at::Tensor value = at::zeros({own.size(0), spec_.value_width()}, at::kFloat);
       for (int index = 0; index < spec_.num_layers; ++index) {
         const LayerEncoder& encoder = encoders[static_cast<std::size_t>(index)];
-        const LayerRows y = rows(index, first, own);
+        const LayerRows y = rows(index, begin + first, own);
         key.addmm_(y.key, encoder.key.t());
         value.addmm_(y.value, encoder.value.t());
       }
@@ -91,6 +67,32 @@ class PrincipalGroup {
       }
     });
     return at::cat(latents);
+  }
+
+ private:
+  // Pending rows from `first` on.
+  LayerRows rows(int index, std::int64_t first, const at::Tensor& positions) const {
+    const int layer = spec_.first_layer + index;
+    const KeyValueStore& pending = store_.pending(index);
+    const std::int64_t count = positions.size(0);
+    if (plan_.own_widths) {
+      return {pending.key.rows(first, count, at::kFloat).flatten(1),
+              at::empty({count, 0}, at::kFloat)};
+    }
+    at::Tensor key = pending.key.rows(first, count, at::kFloat);
+    key = stores_raw_keys(decoder_.config(), layer)
+              ? decoder_.layer(layer).k_norm.over_heads(key)
+              : decoder_.rope().unrotate(layer, key, positions);
+    return {key.flatten(1), pending.value.rows(first, count, at::kFloat).flatten(1)};
+  }
+
+  // Calls visit(first, positions) for the tokens, some at a time.
+  template <typename Visitor>
+  static void in_chunks(const at::Tensor& positions, const Visitor& visit) {
+    for (std::int64_t first = 0; first < positions.size(0); first += kChunkTokens) {
+      const std::int64_t count = std::min(kChunkTokens, positions.size(0) - first);
+      visit(first, positions.narrow(0, first, count));
+    }
   }
 
   std::vector<LayerEncoder> last_basis() const {
@@ -139,7 +141,7 @@ class PrincipalGroup {
     in_chunks(positions, [&](std::int64_t first, const at::Tensor& own) {
       std::vector<at::Tensor> columns;
       for (int index = 0; index < spec_.num_layers; ++index) {
-        const LayerRows y = rows(index, first, own);
+        const LayerRows y = rows(index, plan_.policy.sink_tokens + first, own);
         if (keys) {
           columns.push_back(y.key);
         }
@@ -156,26 +158,33 @@ class PrincipalGroup {
   const KvPlan& plan_;
   const LatentGroup& spec_;
   const GroupFactors& factors_;
-  LatentStore& store_;
+  const LatentStore& store_;
 };
 
 }  // namespace
 
 void compress_principal(const Decoder& decoder, const LatentFactors& factors, KvDtype dtype,
-                        std::int64_t count, KvCache& cache) {
+                        const std::vector<std::int64_t>& counts, KvCache& cache) {
   const KvPlan& plan = cache.plan();
-  const std::vector<GroupTokens> tokens = cache.tokens();
-  const PrincipalStep step = principal_step(plan, tokens, count, dtype);
+  const PrincipalStep step = principal_step(plan, cache.tokens(), counts, dtype);
   if (step == PrincipalStep::kKeepExact) {
     return;
   }
-  const std::int64_t first = plan.policy.sink_tokens + tokens.front().merged;
-  const at::Tensor positions = at::arange(first, first + count, at::kLong);
   for (std::size_t group = 0; group < plan.groups.size(); ++group) {
     const int index = static_cast<int>(group);
-    PrincipalGroup(decoder, plan, index, factors.groups[group], cache.group(index))
-        .compress(positions, step);
+    LatentStore& store = cache.group(index);
+    if (counts[group] > 0) {
+      PrincipalGroup(decoder, plan, index, factors.groups[group], store)
+          .compress(store.next_positions(counts[group]), step, store);
+    }
   }
+}
+
+at::Tensor encode_principal(const Decoder& decoder, const KvPlan& plan, int group,
+                            const GroupFactors& factors, const LatentStore& store,
+                            std::int64_t first, const at::Tensor& positions) {
+  return PrincipalGroup(decoder, plan, group, factors, store)
+      .encode(first, positions, factors.encoders);
 }
 
 }  // namespace kvc

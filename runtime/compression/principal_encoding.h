@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "core/kv_plan.h"
 #include "model/decoder.h"
@@ -12,11 +13,16 @@
 
 namespace kvc {
 
-// Decides the `count` oldest undecided tokens of all groups as principal_step (runtime/policies) says:
+// Decides the counts[g] oldest undecided tokens of every group as principal_step (runtime/policies) says:
 //   calibrated  h = sum_l E_l (y_l - mean_l)
 //   request     h = sum_l V_l^T y_l, y as it is stored, and with a new basis V_l found from these tokens
 // y: keys before RoPE and after their norm, and values; or a model's own latents before their norm.
 void compress_principal(const Decoder& decoder, const LatentFactors& factors, KvDtype dtype,
-                        std::int64_t count, KvCache& cache);
+                        const std::vector<std::int64_t>& counts, KvCache& cache);
+
+// Latents under calibrated directions of pending rows from `first` on. positions [n]; [n, rank] float32
+at::Tensor encode_principal(const Decoder& decoder, const KvPlan& plan, int group,
+                            const GroupFactors& factors, const LatentStore& store,
+                            std::int64_t first, const at::Tensor& positions);
 
 }  // namespace kvc

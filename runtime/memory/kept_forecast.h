@@ -1,10 +1,12 @@
-// What layers under a token policy will take (runtime/memory/memory_forecast.h).
+// What layers under a token policy will take (runtime/memory/memory_forecast.h): plain ones exactly, latent groups
+// at most (runtime/memory/group_forecast.h).
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "core/token_policy.h"
+#include "runtime/memory/group_forecast.h"
 #include "runtime/store/kv_cache.h"
 
 namespace kvc {
@@ -23,20 +25,25 @@ class KeptForecast {
 
  private:
   struct Layer {
-    KeptTokens tokens;
+    int layer = 0;
+    KeptTokens tokens{};
     std::int64_t pruned_rows = 0;
     std::int64_t budget = 0;
     bool is_laid_out = false;
   };
+  std::vector<std::int64_t> layer_rows() const;
   std::int64_t layer_bytes(const Layer& layer, KvDtype dtype) const;
   std::int64_t added_bytes(const KeptTokens& added) const;
+  std::int64_t read_layer(Layer& layer, std::int64_t count, std::int64_t num_tokens,
+                          std::int64_t others);
   std::int64_t reduce(Layer& layer) const;  // bytes that come before what is dropped goes
 
   const KvPlan& plan_;
   const TokenPolicy& policy_;
   KvDtype dtype_;
   std::int64_t page_tokens_;
-  std::vector<Layer> layers_;
+  std::vector<Layer> layers_;  // plain ones
+  GroupForecast groups_;
 };
 
 }  // namespace kvc

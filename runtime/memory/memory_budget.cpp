@@ -90,6 +90,9 @@ void MemoryBudget::make_room(const std::vector<KvCache*>& caches,
 
 void MemoryBudget::use_room(const Decoder& decoder, const LatentFactors& factors,
                             const std::vector<KvCache*>& caches) const {
+  if (!caches.front()->policy().is_full()) {
+    return;  // tokens come and go
+  }
   std::int64_t reserve = 0;
   for (const KvCache* cache : caches) {
     reserve += growth(*cache, cache->plan().policy.block_tokens, false);

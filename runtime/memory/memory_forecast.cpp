@@ -110,12 +110,14 @@ std::int64_t CacheForecast::compress(std::int64_t count) {
     return peak;
   }
   if (!plan_.groups.empty() && !has_basis(plan_, LatentBasis::kWeights)) {
-    apply_principal_step(plan_, count, dtype_,
+    apply_principal_step(plan_, std::vector<std::int64_t>(groups_.size(), count), dtype_,
                          groups_);  // a group's old rows go before its new ones
     return std::max(peak, bytes());
   }
-  MergeCandidates candidates{
-      .num_tokens = num_tokens_, .num_candidates = count, .tokens = groups_, .scores = {}};
+  MergeCandidates candidates{.num_tokens = num_tokens_,
+                             .num_candidates = std::vector<std::int64_t>(groups_.size(), count),
+                             .tokens = groups_,
+                             .scores = {}};
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     candidates.scores.emplace_back();
     if (decides(plan_.groups[i])) {
@@ -196,10 +198,11 @@ std::int64_t CacheForecast::code() {
 }
 
 std::int64_t CacheForecast::read(std::int64_t count) {
-  append(count);
   if (kept_) {
+    num_tokens_ += count;
     return kept_->read(count, num_tokens_);
   }
+  append(count);
   const std::int64_t paired = merge_pairs(count);
   const std::int64_t compressed = compress(undecided() - plan_.policy.window_tokens);
   const std::int64_t quantised = quantise();

@@ -9,18 +9,19 @@ namespace {
 
 constexpr std::int64_t kScoresAtOnce = std::int64_t{1} << 22;
 
-// What slots take of the softmax: their scores, [num_kv_heads, rows, num_slots].
-at::Tensor slot_scores(const ResidualSlots& slots, const at::Tensor& query, std::int64_t head_dim) {
-  const std::int64_t num_kv_heads = query.size(0);
-  const at::Tensor key = at::from_blob(const_cast<float*>(slots.key()),
-                                       {slots.num_slots(), num_kv_heads, head_dim}, at::kFloat);
-  return at::bmm(query, key.permute({1, 2, 0}));
-}
-
 }  // namespace
 
-at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key,
-                            const ResidualSlots& slots) {
+SlotKeys slot_keys(const ResidualSlots& slots, std::int64_t num_kv_heads, std::int64_t head_dim,
+                   double alpha) {
+  if (slots.empty()) {
+    return {};
+  }
+  return {at::from_blob(const_cast<float*>(slots.key()),
+                        {slots.num_slots(), num_kv_heads, head_dim}, at::kFloat),
+          residual_bias(slots, num_kv_heads, alpha)};
+}
+
+at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const SlotKeys& slots) {
   const std::int64_t num_rows = key.size(0), num_kv_heads = key.size(1), head_dim = key.size(2);
   const std::int64_t num_queries = end.query.size(0), num_heads = end.query.size(1);
   const std::int64_t heads_per_kv = num_heads / num_kv_heads;
@@ -37,7 +38,8 @@ at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key,
                                  .permute({1, 2, 0, 3})
                                  .reshape({num_kv_heads, heads_per_kv * count, head_dim});
     at::Tensor scores = at::bmm(query, keys);
-    at::Tensor of_slots = slots.empty() ? at::Tensor() : slot_scores(slots, query, head_dim);
+    at::Tensor of_slots =  // what they take of the softmax
+        slots.key.defined() ? at::bmm(query, slots.key.permute({1, 2, 0})) : at::Tensor();
     for (at::Tensor* x : {&scores, &of_slots}) {
       if (end.rule.softcap != 0 && x->defined()) {
         x->div_(end.rule.softcap).tanh_().mul_(end.rule.softcap);
@@ -49,7 +51,7 @@ at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key,
     scores.view({num_kv_heads, heads_per_kv, count, num_rows})
         .masked_fill_(rows.unsqueeze(0) > own.unsqueeze(1), -INFINITY);
     if (of_slots.defined()) {
-      of_slots.add_(residual_bias(slots, num_kv_heads, end.policy.alpha).t().unsqueeze(1));
+      of_slots.add_(slots.bias.t().unsqueeze(1));
       scores = at::cat({scores, of_slots}, -1);
     }
     const at::Tensor probabilities = scores.softmax(-1).narrow(-1, 0, num_rows);

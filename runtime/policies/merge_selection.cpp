@@ -23,10 +23,13 @@ float ranked(double score) {
 std::vector<Entry> entries_of_group(const KvPlan& plan, const MergeCandidates& candidates,
                                     int group) {
   const std::vector<float>& scores = candidates.scores[static_cast<std::size_t>(group)];
+  if (scores.empty()) {
+    return {};
+  }
   if (plan.policy.granularity == Granularity::kGroup) {
     const double sum = std::accumulate(scores.begin(), scores.end(), 0.0);
     return {{.score = ranked(sum / static_cast<double>(scores.size())),
-             .count = candidates.num_candidates,
+             .count = candidates.num_candidates[static_cast<std::size_t>(group)],
              .group = group}};
   }
   std::vector<Entry> entries;
@@ -61,19 +64,48 @@ std::vector<Entry> ranked_entries(const KvPlan& plan, const MergeCandidates& can
   return entries;
 }
 
+// Keys, values and latents of all layers, and what they would take as they are.
+struct Totals {
+  std::int64_t bytes = 0, original = 0;
+};
+Totals totals_of(const KvPlan& plan, const MergeCandidates& candidates, KvDtype dtype,
+                 std::int64_t page_tokens) {
+  if (candidates.layer_tokens.empty()) {
+    return {plan_bytes(plan, candidates.num_tokens, candidates.tokens, dtype, page_tokens),
+            original_bytes(plan, candidates.num_tokens, dtype)};
+  }
+  Totals totals;
+  std::int64_t tokens = 0;
+  for (std::size_t layer = 0; layer < plan.layers.size(); ++layer) {
+    tokens += candidates.layer_tokens[layer];
+    totals.bytes +=
+        plan.layers[layer] == KvSource::kPlain
+            ? plain_layer_bytes(plan, candidates.layer_tokens[layer], dtype, page_tokens)
+            : 0;
+  }
+  for (std::size_t group = 0; group < plan.groups.size(); ++group) {
+    totals.bytes +=
+        group_bytes(plan, static_cast<int>(group), candidates.tokens[group], dtype, page_tokens);
+  }
+  totals.original = original_bytes(plan, tokens, dtype) / plan.num_layers();
+  return totals;
+}
+
 }  // namespace
 
 std::vector<std::vector<bool>> select_merges(const KvPlan& plan, const MergeCandidates& candidates,
                                              KvDtype dtype, std::int64_t page_tokens) {
-  std::vector<std::vector<bool>> merges(
-      plan.groups.size(), std::vector<bool>(static_cast<std::size_t>(candidates.num_candidates)));
-  if (plan.policy.rule == MergeRule::kNone || candidates.num_candidates == 0) {
+  std::vector<std::vector<bool>> merges;
+  for (const std::int64_t count : candidates.num_candidates) {
+    merges.emplace_back(static_cast<std::size_t>(count));
+  }
+  if (plan.policy.rule == MergeRule::kNone) {
     return merges;
   }
   std::vector<GroupTokens> tokens = candidates.tokens;
-  std::int64_t bytes = plan_bytes(plan, candidates.num_tokens, tokens, dtype, page_tokens);
-  const double target = plan.policy.target_kept_ratio *
-                        static_cast<double>(original_bytes(plan, candidates.num_tokens, dtype));
+  const Totals totals = totals_of(plan, candidates, dtype, page_tokens);
+  std::int64_t bytes = totals.bytes;
+  const double target = plan.policy.target_kept_ratio * static_cast<double>(totals.original);
   for (const Entry& entry : ranked_entries(plan, candidates, dtype)) {
     if (static_cast<double>(bytes) <= target) {
       break;

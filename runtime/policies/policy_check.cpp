@@ -1,5 +1,7 @@
 #include "runtime/policies/policy_check.h"
 
+#include <utility>
+
 #include "core/error.h"
 
 namespace kvc {
@@ -11,6 +13,47 @@ bool turns_by_position(const ModelConfig& config, int layer) {
   const int rope = config.layer(layer).rope;
   return rope >= 0 && !config.depends_on_length(layer) &&
          config.ropes[static_cast<std::size_t>(rope)].attention_factor == 1;
+}
+
+// What latents of a group can be and not be merged into.
+bool merges_every_latent(const KvPlan& plan) {
+  return plan.groups.front().replaces_projections() || has_basis(plan, LatentBasis::kCalibrated) ||
+         (has_basis(plan, LatentBasis::kWeights) && plan.policy.rule == MergeRule::kLs &&
+          plan.policy.unmerged == UnmergedForm::kPlain && !plan.key_norm);
+}
+
+void check_sources(const TokenPolicy& policy, const std::string& name, const KvPlan& plan) {
+  for (const auto& [source, why] :
+       {std::pair(KvSource::kFused, "read other layers' tokens, which would have to be the same"),
+        std::pair(KvSource::kPaired, "share directions with another layer's same tokens"),
+        std::pair(KvSource::kCoded,
+                  "store tokens in tiles of 32, of which single ones cannot leave")}) {
+    KVC_CHECK(
+        plan.num_layers_from(source) == 0,
+        "--policy {}: {} {} layers {}; leave --policy out, or convert with --method commonkv, "
+        "pca or xkv-static",
+        name, plan.num_layers_from(source), to_string(source), why);
+  }
+  KVC_CHECK(
+      !policy.prunes_channels() || plan.num_layers_from(KvSource::kPlain) == plan.num_layers(),
+      "--policy {}: {} of {} layers are converted, and only plain ones have keys of their own; "
+      "use snapkv, or the original checkpoint",
+      name, plan.num_layers() - plan.num_layers_from(KvSource::kPlain), plan.num_layers());
+  if (plan.groups.empty()) {
+    return;
+  }
+  KVC_CHECK(!policy.compress_chunks,
+            "--policy {}: compress-at=chunk, but layers of a group read a prompt one after the "
+            "other and keep the same tokens; use compress-at=end",
+            name);
+  KVC_CHECK(!policy.cache_positions,
+            "--policy {}: pos=cache, but keys of latents are rebuilt at their own positions; use "
+            "pos=true",
+            name);
+  KVC_CHECK(policy.residual_slots == 0 || merges_every_latent(plan),
+            "--policy {}: residual={}, but not every token of these groups has a latent of a basis "
+            "that all share; use residual=0, or convert with --merge ls, pca or xkv-static",
+            name, policy.residual_slots);
 }
 
 }  // namespace
@@ -25,11 +68,7 @@ void check_token_policy(const TokenPolicy& policy, const KvPlan& plan, const Mod
             "--policy {}: the model caches latents of all heads together (MLA), of which heads "
             "cannot keep different tokens; leave --policy out",
             name);
-  KVC_CHECK(
-      plan.num_layers_from(KvSource::kPlain) == plan.num_layers(),
-      "--policy {}: {} of {} layers are converted, expected plain ones; leave --policy out, or "
-      "use the original checkpoint",
-      name, plan.num_layers() - plan.num_layers_from(KvSource::kPlain), plan.num_layers());
+  check_sources(policy, name, plan);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     KVC_CHECK(config.layer(layer).window.value_or(config.max_position_embeddings) >=
                   config.max_position_embeddings,
@@ -46,10 +85,6 @@ void check_token_policy(const TokenPolicy& policy, const KvPlan& plan, const Mod
       !policy.prunes_channels() || !is_integer(dtype),
       "--policy {}: keys lose channels as numbers, not as codes of {}; use --kv-dtype float16",
       name, to_string(dtype));
-  KVC_CHECK(policy.kind != TokenPolicyKind::kStreamingLlm || !is_integer(dtype),
-            "--policy {}: the first and the last tokens, all that it keeps, never become codes of "
-            "{}; use --kv-dtype float16",
-            name, to_string(dtype));
 }
 
 }  // namespace kvc

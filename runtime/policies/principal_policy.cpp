@@ -1,5 +1,6 @@
 #include "runtime/policies/principal_policy.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "core/error.h"
@@ -18,12 +19,12 @@ GroupTokens after(const GroupTokens& before, std::int64_t count, bool new_basis)
 }
 
 // Without rounding to pages, so that a longer text never falls back.
-bool basis_saves(const KvPlan& plan, const std::vector<GroupTokens>& tokens, std::int64_t count,
-                 KvDtype dtype) {
+bool basis_saves(const KvPlan& plan, const std::vector<GroupTokens>& tokens,
+                 const std::vector<std::int64_t>& counts, KvDtype dtype) {
   std::int64_t change = 0;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const int group = static_cast<int>(i);
-    change += group_bytes(plan, group, after(tokens[i], count, true), dtype) -
+    change += group_bytes(plan, group, after(tokens[i], counts[i], true), dtype) -
               group_bytes(plan, group, tokens[i], dtype);
   }
   return change < 0;
@@ -32,8 +33,10 @@ bool basis_saves(const KvPlan& plan, const std::vector<GroupTokens>& tokens, std
 }  // namespace
 
 PrincipalStep principal_step(const KvPlan& plan, const std::vector<GroupTokens>& tokens,
-                             std::int64_t count, KvDtype dtype) {
-  if (count <= 0 || tokens.empty()) {
+                             const std::vector<std::int64_t>& counts, KvDtype dtype) {
+  const auto is_none = [](std::int64_t count) { return count <= 0; };
+  if (std::all_of(counts.begin(), counts.end(), is_none) ||
+      (plan.request && std::any_of(counts.begin(), counts.end(), is_none))) {
     return PrincipalStep::kKeepExact;
   }
   if (!plan.request) {
@@ -44,16 +47,16 @@ PrincipalStep principal_step(const KvPlan& plan, const std::vector<GroupTokens>&
     return plan.request->later == LaterTokens::kProject ? PrincipalStep::kProject
                                                         : PrincipalStep::kKeepExact;
   }
-  return basis_saves(plan, tokens, count, dtype) ? PrincipalStep::kNewBasis
-                                                 : PrincipalStep::kKeepExact;
+  return basis_saves(plan, tokens, counts, dtype) ? PrincipalStep::kNewBasis
+                                                  : PrincipalStep::kKeepExact;
 }
 
-PrincipalStep apply_principal_step(const KvPlan& plan, std::int64_t count, KvDtype dtype,
-                                   std::vector<GroupTokens>& tokens) {
-  const PrincipalStep step = principal_step(plan, tokens, count, dtype);
+PrincipalStep apply_principal_step(const KvPlan& plan, const std::vector<std::int64_t>& counts,
+                                   KvDtype dtype, std::vector<GroupTokens>& tokens) {
+  const PrincipalStep step = principal_step(plan, tokens, counts, dtype);
   if (step != PrincipalStep::kKeepExact) {
-    for (GroupTokens& group : tokens) {
-      group = after(group, count, step == PrincipalStep::kNewBasis);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = after(tokens[i], counts[i], step == PrincipalStep::kNewBasis);
     }
   }
   return step;

@@ -10,14 +10,14 @@ namespace kvc {
 
 enum class PrincipalStep { kKeepExact, kProject, kNewBasis };
 
-// What becomes of the `count` oldest undecided tokens. Calibrated directions encode them. A request's basis
+// What becomes of the counts[g] oldest undecided tokens of every group. Calibrated directions encode them. A request's basis
 // is made where that takes fewer bytes than the tokens' keys and values, for all groups or none; tokens that
 // come after the first basis are treated as plan.request says. `tokens` [num_groups]
 PrincipalStep principal_step(const KvPlan& plan, const std::vector<GroupTokens>& tokens,
-                             std::int64_t count, KvDtype dtype);
+                             const std::vector<std::int64_t>& counts, KvDtype dtype);
 // The same, applied to the counts.
-PrincipalStep apply_principal_step(const KvPlan& plan, std::int64_t count, KvDtype dtype,
-                                   std::vector<GroupTokens>& tokens);
+PrincipalStep apply_principal_step(const KvPlan& plan, const std::vector<std::int64_t>& counts,
+                                   KvDtype dtype, std::vector<GroupTokens>& tokens);
 
 // Tokens that generation decides at a time; most of int64 where it decides none.
 std::int64_t generated_block(const KvPlan& plan);

@@ -77,10 +77,10 @@ void merge_rows(const TokenPolicy& policy, const KeptContent& all, std::int64_t 
 }
 
 // From rows in any order to the layout.
-void reduce(const TokenPolicy& policy, KeptLayer& layer) {
+void reduce(const TokenPolicy& policy, KeptLayer& layer, const KeptRows::TurnKeys& turn) {
   const RunningLayout layout = running_layout(policy, layer.budget);
   KeptRows& rows = layer.rows;
-  const KeptContent all = rows.content();
+  const KeptContent all = rows.content(turn);
   std::vector<at::Tensor> kept;
   // Where all heads keep the same tokens, no scores and no slots tell them apart.
   for (std::int64_t head = 0; head < all.positions.size(1); ++head) {
@@ -88,7 +88,7 @@ void reduce(const TokenPolicy& policy, KeptLayer& layer) {
     merge_rows(policy, all, head, of_head.merged, rows.residual());
     kept.push_back(at::tensor(of_head.kept, at::kLong));
   }
-  rows.keep(kept.size() == 1 && all.key.size(1) > 1 ? kept.front() : at::stack(kept, 1));
+  rows.keep(kept.size() == 1 && all.key.size(1) > 1 ? kept.front() : at::stack(kept, 1), turn);
   rows.code(layout.sinks, layout.context);
   rows.reserve(layout.rows() + 1);
   layer.is_laid_out = true;
@@ -145,19 +145,23 @@ void take_in(const TokenPolicy& policy, KeptLayer& layer) {
 void finish_running_prompt(const PromptEnd& end, KeptLayer& layer) {
   KeptRows& rows = layer.rows;
   if (rows.has_scores()) {
-    KeptContent all = rows.content();
+    KeptContent all = rows.content(end.turn);
     const double decay = std::pow(end.policy.lambda, static_cast<double>(end.num_new));
-    all.scores = all.scores * decay + attention_scores(end, all.key, rows.residual());
+    all.scores =
+        all.scores * decay + attention_scores(end, all.key,
+                                              slot_keys(rows.residual(), rows.num_kv_heads(),
+                                                        rows.head_dim(), end.policy.alpha));
     rows.set_scores(all.scores);
   }
   const RunningLayout layout = running_layout(end.policy, layer.budget);
   layer.is_laid_out = false;
   if (rows.num_rows() > (rows.residual().empty() ? layer.budget : layout.rows())) {
-    reduce(end.policy, layer);
+    reduce(end.policy, layer, end.turn);
   }
 }
 
-void finish_running_token(const TokenPolicy& policy, KeptLayer& layer) {
+void finish_running_token(const TokenPolicy& policy, KeptLayer& layer,
+                          const KeptRows::TurnKeys& turn) {
   if (layer.budget == 0) {
     return;  // a share of no prompt
   }
@@ -165,7 +169,7 @@ void finish_running_token(const TokenPolicy& policy, KeptLayer& layer) {
   const bool has_room = layer.rows.num_rows() <=
                         (layer.rows.residual().empty() && !layer.is_laid_out ? layer.budget : full);
   if (!has_room) {
-    layer.is_laid_out ? take_in(policy, layer) : reduce(policy, layer);
+    layer.is_laid_out ? take_in(policy, layer) : reduce(policy, layer, turn);
   }
 }
 

@@ -11,10 +11,10 @@ namespace {
 struct PolicyRules {
   TokenPolicyKind kind;
   void (*finish_prompt)(const PromptEnd&, KeptLayer&);
-  void (*finish_token)(const TokenPolicy&, KeptLayer&);
+  void (*finish_token)(const TokenPolicy&, KeptLayer&, const KeptRows::TurnKeys&);
 };
 
-void keep_all(const TokenPolicy&, KeptLayer&) {}
+void keep_all(const TokenPolicy&, KeptLayer&, const KeptRows::TurnKeys&) {}
 
 constexpr PolicyRules kRules[] = {
     {TokenPolicyKind::kStreamingLlm, finish_running_prompt, finish_running_token},
@@ -52,8 +52,8 @@ void finish_prompt(const PromptEnd& end, KeptLayer& layer) {
   rules_of(end.policy).finish_prompt(end, layer);
 }
 
-void finish_token(const TokenPolicy& policy, KeptLayer& layer) {
-  rules_of(policy).finish_token(policy, layer);
+void finish_token(const TokenPolicy& policy, KeptLayer& layer, const KeptRows::TurnKeys& turn) {
+  rules_of(policy).finish_token(policy, layer, turn);
 }
 
 }  // namespace kvc

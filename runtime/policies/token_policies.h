@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "core/token_policy.h"
 #include "model/attention_rule.h"
@@ -18,6 +19,7 @@ struct PromptEnd {
   AttentionRule rule;
   std::int64_t num_new = 0;  // tokens that were appended: the last rows
   at::Tensor query;  // of the last scoring_queries() of them, [m, num_heads, head_dim] post-RoPE
+  KeptRows::TurnKeys turn{};  // of plain layers
 };
 
 // How many of a prompt's last queries the policy scores tokens by. Of decaying scores those that can add
@@ -28,17 +30,39 @@ std::int64_t scoring_queries(const TokenPolicy& policy, std::int64_t num_new);
 // `layer.budget` is set.
 void finish_prompt(const PromptEnd& end, KeptLayer& layer);
 // After a token was appended and attended to.
-void finish_token(const TokenPolicy& policy, KeptLayer& layer);
+void finish_token(const TokenPolicy& policy, KeptLayer& layer, const KeptRows::TurnKeys& turn = {});
 
 // The policies' own.
 void finish_running_prompt(const PromptEnd& end, KeptLayer& layer);  // running_policy.cpp
-void finish_running_token(const TokenPolicy& policy, KeptLayer& layer);
+void finish_running_token(const TokenPolicy& policy, KeptLayer& layer,
+                          const KeptRows::TurnKeys& turn);
 void select_voted(const PromptEnd& end, KeptLayer& layer);  // voted_policy.cpp
+// Rows of the `count` best by votes [n, heads] max-pooled over neighbours, ascending: [count, heads].
+at::Tensor best_voted(const TokenPolicy& policy, const at::Tensor& votes, std::int64_t count);
+
+// Rows of a latent group that leave, ascending by position, of tokens at `positions` [n] with `scores` [n] float32:
+// attention summed over the group's layers and heads (undefined where the policy asks for none).
+struct GroupTokensLeft {
+  const TokenPolicy& policy;
+  std::int64_t budget = 0;
+  bool is_step = false;      // after a generated token, not at a prompt's end
+  bool has_merged = false;   // slots are in use: otherwise their places are the context's
+  bool is_laid_out = false;  // tokens have left before
+};
+std::vector<std::int64_t> leaving_rows(const GroupTokensLeft& group, const at::Tensor& positions,
+                                       const at::Tensor& scores);
+
+// What else takes part in a softmax.
+struct SlotKeys {
+  at::Tensor key;   // [num_slots, num_kv_heads, head_dim] float32, or undefined: none
+  at::Tensor bias;  // [num_slots, num_kv_heads] float32 added to scores
+};
+SlotKeys slot_keys(const ResidualSlots& slots, std::int64_t num_kv_heads, std::int64_t head_dim,
+                   double alpha);
 
 // sum_i lambda^(m-1-i) a_i of the last m tokens' queries, a_i the probabilities that query i gives, summed over
 // the query heads of a KV head. Keys, [n, num_kv_heads, head_dim] float32, in the order of rows; slots get
 // their part of the probabilities. [n, num_kv_heads] float32
-at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key,
-                            const ResidualSlots& slots);
+at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const SlotKeys& slots);
 
 }  // namespace kvc

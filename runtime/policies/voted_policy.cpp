@@ -6,6 +6,16 @@
 
 namespace kvc {
 
+at::Tensor best_voted(const TokenPolicy& policy, const at::Tensor& votes, std::int64_t count) {
+  const at::Tensor pooled =
+      at::max_pool1d(at::constant_pad_nd(
+                         votes.t(), {policy.pool_width / 2, (policy.pool_width - 1) / 2}, -1.0),
+                     {policy.pool_width}, {1})
+          .t();  // [candidates, num_kv_heads]
+  const auto [sorted, order] = at::sort(pooled, /*stable=*/true, 0, /*descending=*/true);
+  return std::get<0>(at::sort(order.narrow(0, 0, count), 0));
+}
+
 // The window and, of the tokens before it, each head's best by votes that are max-pooled over neighbours.
 void select_voted(const PromptEnd& end, KeptLayer& layer) {
   const std::int64_t num_rows = layer.rows.num_rows();
@@ -14,19 +24,12 @@ void select_voted(const PromptEnd& end, KeptLayer& layer) {
   }
   const TokenPolicy& policy = end.policy;
   const std::int64_t candidates = num_rows - policy.window_tokens;
-  const at::Tensor votes = attention_scores(end, layer.rows.content().key, layer.rows.residual())
-                               .narrow(0, 0, candidates);
-  const at::Tensor pooled =
-      at::max_pool1d(at::constant_pad_nd(
-                         votes.t(), {policy.pool_width / 2, (policy.pool_width - 1) / 2}, -1.0),
-                     {policy.pool_width}, {1})
-          .t();  // [candidates, num_kv_heads]
-  const auto [sorted, order] = at::sort(pooled, /*stable=*/true, 0, /*descending=*/true);
-  const at::Tensor best =
-      std::get<0>(at::sort(order.narrow(0, 0, layer.budget - policy.window_tokens), 0));
+  const at::Tensor votes =
+      attention_scores(end, layer.rows.content(end.turn).key, {}).narrow(0, 0, candidates);
+  const at::Tensor best = best_voted(policy, votes, layer.budget - policy.window_tokens);
   const at::Tensor window =
       at::arange(candidates, num_rows, at::kLong).unsqueeze(1).expand({-1, best.size(1)});
-  layer.rows.keep(at::cat({best, window}));
+  layer.rows.keep(at::cat({best, window}), end.turn);
 }
 
 }  // namespace kvc

@@ -24,6 +24,7 @@ class BlockList {
   std::int64_t bytes() const { return size() * block_bytes_; }
   std::int64_t block_bytes() const { return block_bytes_; }
   const KvPool& pool() const { return *pool_; }
+  const std::shared_ptr<KvPool>& shared_pool() const { return pool_; }
 
   // Appends new blocks, or drops the last ones.
   void resize(std::int64_t count);

@@ -44,9 +44,9 @@ KeptRows::KeptRows(const KvPlan& plan, const StoreOptions& options, const KeptCo
       head_dim_(plan.head_dim),
       per_head_(columns.per_head),
       changes_(columns.changes),
-      store_(changes_ ? row_coded_store(plan, options) : plain_store(plan, options)),
+      store_(plain_store(plan, options)),
       positions_(options.pool, {.shape = {per_head_ ? num_kv_heads_ : 1}, .dtype = at::kInt}),
-      residual_(options.pool, columns.residual_slots, num_kv_heads_, head_dim_) {
+      residual_(options.pool, columns.residual_slots, num_kv_heads_, head_dim_, head_dim_) {
   if (columns.scores) {
     scores_.emplace(options.pool, RowFormat{.shape = {num_kv_heads_}, .dtype = at::kFloat});
   }
@@ -59,7 +59,8 @@ std::int64_t KeptRows::bytes() const {
 KeptTokens KeptRows::tokens() const {
   return {.rows = num_rows(),
           .reserved_rows = reserved_rows_,
-          .coded_rows = changes_ ? store_.num_codes() : 0,
+          .has_left = has_left_,
+          .coded_rows = changes_ && has_left_ ? store_.num_codes() : 0,
           .residual_slots = residual_.empty() ? 0 : residual_.num_slots()};
 }
 
@@ -73,18 +74,22 @@ void KeptRows::append(const at::Tensor& key, const at::Tensor& value, const at::
   }
 }
 
-KeptContent KeptRows::content() const {
-  const auto in_order = [this](const RowStore& exact, const std::optional<RowStore>& codes) {
-    const at::Tensor rows = exact.rows(at::kFloat);
-    return store_.num_codes() == 0
-               ? rows
-               : at::cat({rows.narrow(0, 0, first_exact_), codes->rows(at::kFloat),
-                          rows.slice(0, first_exact_)});
-  };
-  KeptContent content{.key = in_order(store_.key, store_.key_codes),
-                      .value = in_order(store_.value, store_.value_codes),
+KeptContent KeptRows::content(const TurnKeys& turn) const {
+  KeptContent content{.key = store_.key.rows(at::kFloat),
+                      .value = store_.value.rows(at::kFloat),
                       .positions = positions(),
                       .scores = {}};
+  if (store_.num_codes() > 0) {
+    const auto in_order = [this](const at::Tensor& exact, const at::Tensor& codes) {
+      return at::cat({exact.narrow(0, 0, first_exact_), codes, exact.slice(0, first_exact_)});
+    };
+    at::Tensor key = store_.key_codes->rows(at::kFloat);
+    if (!has_left_) {
+      key = turn(key, content.positions.select(1, 0).narrow(0, first_exact_, key.size(0)));
+    }
+    content.key = in_order(content.key, key);
+    content.value = in_order(content.value, store_.value_codes->rows(at::kFloat));
+  }
   if (scores_) {
     content.scores = scores_->rows(at::kFloat);
   }
@@ -93,6 +98,9 @@ KeptContent KeptRows::content() const {
 
 void KeptRows::assign(const KeptContent& content) {
   truncate(0);
+  if (changes_ && store_.key_codes) {
+    store_.code_rows_apart();
+  }
   store_.append(content.key, content.value);
   positions_.append(content.positions.to(at::kInt));
   if (scores_) {
@@ -100,23 +108,29 @@ void KeptRows::assign(const KeptContent& content) {
   }
 }
 
-void KeptRows::keep(const at::Tensor& indices) {
-  KeptContent all = content();
+void KeptRows::keep(const at::Tensor& indices, const TurnKeys& turn) {
+  KeptContent all = content(turn);
   all.key = select(all.key, indices);
   all.value = select(all.value, indices);
   all.positions = select(all.positions, indices);
   if (scores_) {
     all.scores = select(all.scores, indices);
   }
+  has_left_ = true;
   assign(all);
 }
 
-void KeptRows::quantise(std::int64_t first, std::int64_t last) {
+void KeptRows::quantise(std::int64_t first, std::int64_t last, const TurnKeys& turn_back) {
   const std::int64_t count = std::max<std::int64_t>(0, store_.num_exact() - first - last) /
                              kQuantisedTokens * kQuantisedTokens;
-  if (store_.key_codes && count > 0) {
-    code(first, count);
+  if (!store_.key_codes || count == 0) {
+    return;
   }
+  first_exact_ = first;
+  const at::Tensor own = positions().select(1, 0).slice(0, first + store_.num_codes());
+  store_.quantise(first, count, [&](const at::Tensor& key, std::int64_t offset) {
+    return has_left_ ? key : turn_back(key, own.narrow(0, offset, key.size(0)));
+  });
 }
 
 void KeptRows::code(std::int64_t first, std::int64_t count) {

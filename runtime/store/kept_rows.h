@@ -1,8 +1,9 @@
 // Keys and values of one layer of one sequence of which not every token is kept.
 //
 // A row holds one token of every KV head, not necessarily the same one: heads keep as many tokens each, but may
-// keep different ones. Keys are post-RoPE, so that attention needs no positions; those are kept to tell
-// tokens apart. Merged tokens lie apart, in float32 slots with their counts.
+// keep different ones. Until the first token leaves, rows are those of a plain layer (codes of keys before RoPE).
+// From then on keys are post-RoPE, codes too, so that attention needs no positions; those are kept to tell tokens
+// apart. Merged tokens lie apart, in float32 slots with their counts.
 //
 //   rows.append(key, value, positions);   // new tokens, at the end; any number at a time
 //   rows.keep(indices);                   // the rows to stay, in this order: [n], or [n, num_kv_heads]
@@ -14,12 +15,13 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "core/kv_plan.h"
 #include "core/token_policy.h"
-#include "runtime/store/block_list.h"
 #include "runtime/store/key_value_store.h"
+#include "runtime/store/residual_slots.h"
 #include "runtime/store/row_store.h"
 
 namespace kvc {
@@ -40,39 +42,6 @@ struct KeptContent {
   at::Tensor scores;      // [n, num_kv_heads] float32, or undefined
 };
 
-// Averages of merged tokens, float32 in one block of memory that there is once a token was merged.
-class ResidualSlots {
- public:
-  ResidualSlots(std::shared_ptr<KvPool> pool, std::int64_t num_slots, std::int64_t num_kv_heads,
-                std::int64_t head_dim);
-
-  bool empty() const { return block_.size() == 0; }
-  std::int64_t num_slots() const { return num_slots_; }
-  std::int64_t bytes() const { return block_.bytes(); }
-
-  // The token becomes part of the slot whose key is most like its own, or takes the first free one.
-  // key, value [head_dim] float32.
-  void merge(std::int64_t kv_head, const float* key, const float* value);
-  // Becomes the average of it and `count` tokens whose averages these are.
-  void add(std::int64_t slot, std::int64_t kv_head, const float* key, const float* value,
-           float count);
-
-  // [num_slots, num_kv_heads, head_dim]
-  const float* key() const { return numbers(0); }
-  const float* value() const { return numbers(num_slots_ * width()); }
-  const float* count() const {
-    return numbers(2 * num_slots_ * width());
-  }  // [num_slots, num_kv_heads]
-
- private:
-  std::int64_t width() const { return num_kv_heads_ * head_dim_; }
-  const float* numbers(std::int64_t first) const;
-  float* writable();
-
-  std::int64_t num_slots_, num_kv_heads_, head_dim_;
-  BlockList block_;
-};
-
 class KeptRows {
  public:
   KeptRows(const KvPlan& plan, const StoreOptions& options, const KeptColumns& columns);
@@ -82,17 +51,21 @@ class KeptRows {
   std::int64_t head_dim() const { return head_dim_; }
   std::int64_t first_exact() const { return first_exact_; }  // rows before the codes
   std::int64_t bytes() const;
-  KeptTokens tokens() const;  // for kept_layer_bytes
+  bool has_left() const { return has_left_; }  // some token has: rows are not all of the text's
+  KeptTokens tokens() const;                   // for kept_layer_bytes
 
   // key, value [n, num_kv_heads, head_dim] post-RoPE; positions [n]; scores 0.
   void append(const at::Tensor& key, const at::Tensor& value, const at::Tensor& positions);
   // indices int64, [n] or [n, num_kv_heads]: row i is then what row indices[i][h] of head h was.
-  void keep(const at::Tensor& indices);
-  KeptContent content() const;
+  // `turn` as of content.
+  using TurnKeys = std::function<at::Tensor(const at::Tensor& key, const at::Tensor& positions)>;
+  void keep(const at::Tensor& indices, const TurnKeys& turn = {});
+  // `turn` makes keys [n, num_kv_heads, head_dim] at positions [n] post-RoPE: needed where codes may hold such.
+  KeptContent content(const TurnKeys& turn = {}) const;
   void assign(const KeptContent& content);
   // Under an integer type: rows but the first `first` and the last `last` become codes, in whole blocks.
-  // `first` is the same at every call.
-  void quantise(std::int64_t first, std::int64_t last);
+  // `first` is the same at every call. `turn_back` undoes what `turn` does.
+  void quantise(std::int64_t first, std::int64_t last, const TurnKeys& turn_back);
 
   const KeyValueStore& store() const { return store_; }
   ResidualSlots& residual() { return residual_; }
@@ -126,7 +99,7 @@ class KeptRows {
   }
 
   std::int64_t num_kv_heads_, head_dim_;
-  bool per_head_, changes_;
+  bool per_head_, changes_, has_left_ = false;
   std::int64_t reserved_rows_ = 0, first_exact_ = 0;
   KeyValueStore store_;
   RowStore positions_;

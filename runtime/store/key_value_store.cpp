@@ -59,6 +59,17 @@ void KeyValueStore::quantise(std::int64_t first, std::int64_t count, const KeyOf
   }
 }
 
+void KeyValueStore::code_rows_apart() {
+  if (codes_are_rows()) {
+    return;
+  }
+  RowStore keys = key_codes->with_row_scales();
+  for (std::int64_t first = 0; first < num_codes(); first += kRowsAtOnce) {
+    keys.append(key_codes->rows(first, std::min(kRowsAtOnce, num_codes() - first), at::kFloat));
+  }
+  key_codes = std::move(keys);
+}
+
 KeyValueStore plain_store(const KvPlan& plan, const StoreOptions& options) {
   if (plan.own_widths) {
     const std::vector<std::int64_t> latent{1, plan.own_widths->key};

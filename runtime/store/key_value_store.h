@@ -38,6 +38,9 @@ struct KeyValueStore {
               const at::Tensor& new_positions);
   // Exact rows first .. first + count - 1 become codes, keys as `to_store` makes them of some of these
   // rows, float32, the number of the first of which, from `first` on, it is told.
+  // Codes get scales of their own in every row, so that rows can leave one by one.
+  void code_rows_apart();
+  bool codes_are_rows() const { return key_codes && key_codes->has_row_scales(); }
   using KeyOfRows = std::function<at::Tensor(const at::Tensor& key, std::int64_t offset)>;
   void quantise(std::int64_t first, std::int64_t count, const KeyOfRows& to_store);
 };

@@ -27,8 +27,9 @@ KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& 
     }
   }
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
-    groups_.emplace_back(plan, group, options);
+    groups_.emplace_back(plan, group, options, group_columns(*policy_));
   }
+  kept_groups_.resize(groups_.size());
   for (const CodedLayers& layers : coded_layers(plan)) {
     coded_.emplace_back(plan, layers, options);
   }
@@ -132,6 +133,7 @@ KvBytes KvCache::bytes() const {
     bytes.merged += segments[0];
     bytes.unmerged += segments[1];
     bytes.pending += segments[2];
+    bytes.kept += group.column_bytes();
     bytes.expanded += group.expansion() ? group.expansion()->bytes() : 0;
   }
   for (const CodedStore& layers : coded_) {

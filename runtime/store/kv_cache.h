@@ -55,6 +55,16 @@ struct PrunedLayer {
   at::Tensor held_query{};
 };
 
+// What a token policy knows of a latent group between passes. `scores`, [tokens] float32, are the layers' that have
+// read a prompt's end, or attended to a token.
+struct KeptGroup {
+  std::int64_t budget = 0;
+  bool is_laid_out = false;  // some tokens have left under a fixed budget
+  at::Tensor scores{};
+  std::vector<at::Tensor> held_queries{};  // of the layer that is being read, as KeptLayer's
+  std::int64_t num_held = 0;
+};
+
 // A copy shares its blocks with the original until one of them writes.
 class KvCache {
  public:
@@ -78,6 +88,10 @@ class KvCache {
   PrunedLayer& pruned_layer(int layer);  // likewise under a policy that drops channels
   const PrunedLayer& pruned_layer(int layer) const;
   const std::vector<PrunedLayer>& all_pruned() const { return pruned_; }
+  KeptGroup& kept_group(int group) { return kept_groups_[static_cast<std::size_t>(group)]; }
+  const KeptGroup& kept_group(int group) const {
+    return kept_groups_[static_cast<std::size_t>(group)];
+  }
   LatentStore& group(int group) { return groups_[static_cast<std::size_t>(group)]; }
   const LatentStore& group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
 
@@ -110,8 +124,9 @@ class KvCache {
   std::vector<KeptLayer> kept_;       // likewise, under a token policy
   std::vector<PrunedLayer> pruned_;   // likewise
   std::vector<LatentStore> groups_;
-  std::vector<CodedStore> coded_;  // ascending
-  std::vector<PairStore> pairs_;   // likewise
+  std::vector<KeptGroup> kept_groups_;  // of each group
+  std::vector<CodedStore> coded_;       // ascending
+  std::vector<PairStore> pairs_;        // likewise
 };
 
 }  // namespace kvc

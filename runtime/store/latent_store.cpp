@@ -75,13 +75,22 @@ std::int64_t PositionList::count_before(std::int64_t position) const {
   return count;
 }
 
-LatentStore::LatentStore(const KvPlan& plan, int group, const StoreOptions& options)
+LatentStore::LatentStore(const KvPlan& plan, int group, const StoreOptions& options,
+                         const GroupColumns& columns)
     : options_(options),
       sink_tokens_(plan.policy.sink_tokens),
-      merged_positions_(options, positions_per_token(plan)),
-      unmerged_positions_(options, positions_per_token(plan)),
-      merged_(latent_rows(plan.groups[static_cast<std::size_t>(group)].rank, options)) {
+      merged_positions_(options, columns.positions || positions_per_token(plan)),
+      unmerged_positions_(options, columns.positions || positions_per_token(plan)),
+      merged_(latent_rows(plan.groups[static_cast<std::size_t>(group)].rank, options)),
+      slots_(options.pool, columns.residual_slots, 1,
+             plan.groups[static_cast<std::size_t>(group)].rank, 1) {
   reserve(plan, group, options);
+  if (columns.positions) {
+    pending_positions_.emplace(options, true);
+  }
+  for (int segment = 0; columns.scores && segment < 3; ++segment) {
+    scores_.push_back(exact_rows(options, {}, at::kFloat));
+  }
 }
 
 void LatentStore::reserve(const KvPlan& plan, int group, const StoreOptions& options) {
@@ -179,6 +188,9 @@ void LatentStore::hold_key_rms(int index, const at::Tensor& rms) {
 void LatentStore::append_latent(int index, const at::Tensor& latent, const at::Tensor& positions) {
   unmerged_latents_[static_cast<std::size_t>(index)].append(latent);
   if (index == 0) {
+    if (!scores_.empty()) {
+      scores_[1].append(at::zeros({positions.size(0)}, at::kFloat));
+    }
     unmerged_positions_.append(positions);
   }
 }
@@ -222,6 +234,10 @@ void LatentStore::decide(const at::Tensor& merge, const at::Tensor& positions,
     for (RowStore& rows : *held) {
       rows.erase(first, count);
     }
+  }
+  if (pending_positions_) {
+    pending_positions_->erase(first, count);
+    move_scores(merge);
   }
   unmerged_positions_.append(positions.index_select(0, keep.nonzero().squeeze(1)));
   if (latents.defined()) {

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "core/kv_plan.h"
+#include "core/token_policy.h"
 #include "runtime/store/key_value_store.h"
+#include "runtime/store/residual_slots.h"
 
 namespace kvc {
 
@@ -21,6 +23,8 @@ class PositionList {
   PositionList(const StoreOptions& options, bool per_token);
   std::int64_t size() const { return size_; }
   void append(const at::Tensor& positions);                // [n] int64, ascending
+  void erase(std::int64_t first, std::int64_t count);      // stored per token, likewise keep
+  void keep(const std::vector<std::int64_t>& indices);     // ascending: only those stay
   at::Tensor tensor() const;                               // [size] int64
   std::int64_t count_before(std::int64_t position) const;  // of the list's, which ascend
   std::int64_t bytes() const { return rows_ ? rows_->bytes() : 0; }
@@ -49,12 +53,22 @@ struct RequestBasis {
   std::int64_t bytes() const;
 };
 
+// What a token policy needs to know of a group's tokens. All layers and heads keep the same ones.
+struct GroupColumns {
+  bool positions = false;  // of every token: some leave
+  bool scores = false;
+  std::int64_t residual_slots =
+      0;  // latents of merged tokens: means, with the mean of their positions
+};
+GroupColumns group_columns(const TokenPolicy& policy);
+
 // Of `count` decided tokens, how many of one layer are at most held twice, decided and not yet.
 std::int64_t rows_decided_at_once(std::int64_t count);
 
 class LatentStore {
  public:
-  LatentStore(const KvPlan& plan, int group, const StoreOptions& options);
+  LatentStore(const KvPlan& plan, int group, const StoreOptions& options,
+              const GroupColumns& columns = {});
 
   GroupTokens tokens() const;
   // Of the segments, in the order merged, unmerged, pending; without the expansion.
@@ -71,9 +85,25 @@ class LatentStore {
   // Groups whose projections are replaced store latents at once.
   void append_latent(int index, const at::Tensor& latent, const at::Tensor& positions);
 
+  // Of the `count` oldest pending tokens that are not sinks. [count] int64
+  at::Tensor next_positions(std::int64_t count) const;
   // Decides the `merge.size(0)` oldest pending tokens that are not sinks. merge: [n] bool;
   // positions: [n] int64; latents: merged latents of the tokens with merge set.
   void decide(const at::Tensor& merge, const at::Tensor& positions, const at::Tensor& latents);
+
+  // Under a token policy. Rows are all tokens, in the order merged, unmerged, pending.
+  KeptGroupTokens kept_tokens() const;
+  std::int64_t num_rows() const;
+  std::int64_t column_bytes() const;  // of pending tokens' positions, scores and slots
+  bool holds_positions() const { return pending_positions_.has_value(); }
+  void append_positions(const at::Tensor& positions);  // [n], of new tokens; scores 0
+  at::Tensor positions() const;                        // [rows] int64
+  at::Tensor scores() const;                           // [rows] float32
+  void set_scores(const at::Tensor& scores);
+  void keep(const std::vector<std::int64_t>& rows);  // ascending: the others leave
+  const PositionList& pending_positions() const { return *pending_positions_; }
+  ResidualSlots& slots() { return slots_; }
+  const ResidualSlots& slots() const { return slots_; }
 
   // Merged latents from `first_row` on are made with these; key and value [num_layers] as in RequestBasis.
   void add_basis(std::int64_t first_row, const std::vector<at::Tensor>& key,
@@ -108,6 +138,8 @@ class LatentStore {
     return layers[static_cast<std::size_t>(index)];
   }
   void reserve(const KvPlan& plan, int group, const StoreOptions& options);
+  void keep_unmerged(const std::vector<std::int64_t>& rows);
+  void move_scores(const at::Tensor& merge);
   void move_decided(std::size_t index, const at::Tensor& kept, std::int64_t count);
 
   StoreOptions options_;
@@ -122,6 +154,9 @@ class LatentStore {
   std::vector<RowStore> held_weighted_;  // weighted latent and score, or empty
   std::vector<RequestBasis> bases_;      // of a request
   std::optional<Expansion> expansion_;
+  std::optional<PositionList> pending_positions_;
+  std::vector<RowStore> scores_;  // of merged, unmerged and pending tokens, or empty
+  ResidualSlots slots_;
 };
 
 }  // namespace kvc

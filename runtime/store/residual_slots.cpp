@@ -1,19 +1,22 @@
+#include "runtime/store/residual_slots.h"
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "core/error.h"
-#include "runtime/store/kept_rows.h"
 
 namespace kvc {
 
 ResidualSlots::ResidualSlots(std::shared_ptr<KvPool> pool, std::int64_t num_slots,
-                             std::int64_t num_kv_heads, std::int64_t head_dim)
+                             std::int64_t num_kv_heads, std::int64_t key_width,
+                             std::int64_t value_width)
     : num_slots_(num_slots),
       num_kv_heads_(num_kv_heads),
-      head_dim_(head_dim),
-      block_(std::move(pool),
-             num_slots * num_kv_heads * (2 * head_dim + 1) * std::int64_t{sizeof(float)}) {}
+      key_width_(key_width),
+      value_width_(value_width),
+      block_(std::move(pool), num_slots * num_kv_heads * (key_width + value_width + 1) *
+                                  std::int64_t{sizeof(float)}) {}
 
 const float* ResidualSlots::numbers(std::int64_t first) const {
   return reinterpret_cast<const float*>(block_.data(0)) + first;
@@ -23,7 +26,7 @@ float* ResidualSlots::writable() {
   if (empty()) {
     block_.resize(1);
     auto* first = reinterpret_cast<float*>(block_.writable(0));
-    std::fill_n(first, num_slots_ * num_kv_heads_ * (2 * head_dim_ + 1), 0.0f);
+    std::fill_n(first, rows() * (key_width_ + value_width_ + 1), 0.0f);
   }
   return reinterpret_cast<float*>(block_.writable(0));
 }
@@ -33,15 +36,16 @@ void ResidualSlots::add(std::int64_t slot, std::int64_t kv_head, const float* ne
   KVC_CHECK(slot >= 0 && slot < num_slots_, "KV cache: residual slot {} of {}", slot, num_slots_);
   float* base = writable();
   const std::int64_t row = slot * num_kv_heads_ + kv_head;
-  float& old_count = base[2 * num_slots_ * width() + row];
+  float& old_count = base[rows() * (key_width_ + value_width_) + row];
   const float sum = old_count + new_count;
   const float old_share = old_count / sum, new_share = new_count / sum;
-  float* old_key = base + row * head_dim_;
-  float* old_value = old_key + num_slots_ * width();
-  for (std::int64_t channel = 0; channel < head_dim_; ++channel) {
-    old_key[channel] = old_share * old_key[channel] + new_share * new_key[channel];
-    old_value[channel] = old_share * old_value[channel] + new_share * new_value[channel];
-  }
+  const auto average = [&](float* old_numbers, const float* new_numbers, std::int64_t width) {
+    for (std::int64_t channel = 0; channel < width; ++channel) {
+      old_numbers[channel] = old_share * old_numbers[channel] + new_share * new_numbers[channel];
+    }
+  };
+  average(base + row * key_width_, new_key, key_width_);
+  average(base + rows() * key_width_ + row * value_width_, new_value, value_width_);
   old_count = sum;
 }
 
@@ -54,8 +58,8 @@ void ResidualSlots::merge(std::int64_t kv_head, const float* new_key, const floa
       best = slot;
       break;
     }
-    const float* of_slot = key() + row * head_dim_;
-    const float likeness = std::inner_product(new_key, new_key + head_dim_, of_slot, 0.0f);
+    const float* of_slot = key() + row * key_width_;
+    const float likeness = std::inner_product(new_key, new_key + key_width_, of_slot, 0.0f);
     if (slot == 0 || likeness > largest) {
       largest = likeness;
       best = slot;

@@ -52,6 +52,12 @@ RowStore::RowStore(std::shared_ptr<KvPool> pool, RowFormat format)
   }
 }
 
+RowStore RowStore::with_row_scales() const {
+  RowFormat format = format_;
+  format.codes->scales = KvScales::kPerRow;
+  return {blocks_.shared_pool(), std::move(format)};
+}
+
 std::int64_t RowStore::bytes_of(std::int64_t rows) const { return row_bytes(format_, rows); }
 
 at::Tensor RowStore::empty_rows(std::int64_t count, at::ScalarType dtype) const {
@@ -189,6 +195,19 @@ void RowStore::erase(std::int64_t first, std::int64_t count) {
     from += moved;
   }
   resize(num_rows_ - count);
+}
+
+void RowStore::keep(const std::vector<std::int64_t>& indices) {
+  KVC_CHECK(row_bytes_ > 0, "KV cache: rows that share scales cannot be removed one by one");
+  std::int64_t to = 0;
+  for (const std::int64_t from : indices) {
+    if (from != to) {
+      std::byte* target = mutable_row(to);
+      std::memcpy(target, row(from), static_cast<std::size_t>(row_bytes_));
+    }
+    ++to;
+  }
+  resize(to);
 }
 
 at::Tensor RowStore::rows(std::int64_t first, std::int64_t count, at::ScalarType dtype) const {

@@ -35,6 +35,9 @@ class RowStore {
   std::int64_t num_rows() const { return num_rows_; }
   at::ScalarType dtype() const { return format_.dtype; }
   bool has_codes() const { return format_.codes.has_value(); }
+  bool has_row_scales() const { return has_codes() && row_bytes_ > 0; }
+  // An empty store of such rows, their codes with scales of their own.
+  RowStore with_row_scales() const;
   // Of the blocks: rows rounded up to the pool's page_tokens.
   std::int64_t bytes() const { return blocks_.bytes(); }
 
@@ -43,6 +46,8 @@ class RowStore {
   void append(const at::Tensor& rows);
   // Removes rows first .. first + count - 1, of a store without codes; later rows move down.
   void erase(std::int64_t first, std::int64_t count);
+  // Only rows `indices`, ascending, stay. Of a store without codes or with scales per row.
+  void keep(const std::vector<std::int64_t>& indices);
 
   // Removes all rows from `rows` on.
   void truncate(std::int64_t rows) { resize(rows); }

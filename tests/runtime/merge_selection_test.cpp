@@ -27,7 +27,7 @@ KvPlan two_groups(double target, Granularity granularity = Granularity::kToken) 
 
 MergeCandidates three_candidates(std::vector<std::vector<float>> scores) {
   return {.num_tokens = 3,
-          .num_candidates = 3,
+          .num_candidates = {3, 3},
           .tokens = {{.unmerged = 3}, {.unmerged = 3}},
           .scores = std::move(scores)};
 }

@@ -206,7 +206,7 @@ class LatentEncoding : public ::testing::TestWithParam<const char*> {
       store.hold_key_rms(layer, key_rms(key, weights.k_norm));
     }
     y_ = at::cat(stacked, 1);
-    return encode_pending(*decoder_, plan_, 0, factors_.groups[0], store, positions);
+    return encode_pending(*decoder_, plan_, 0, factors_.groups[0], store, 0, positions);
   }
 
   // ||y - B h||^2 / ||y||^2 per token.

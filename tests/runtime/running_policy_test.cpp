@@ -207,13 +207,12 @@ TEST(RunningPolicy, TheLastQueriesAreEnoughForDecayingScores) {
     ASSERT_LT(enough, num_tokens);
     const at::Tensor query = random_normal({num_tokens, 2 * kHeads, kChannels}, 4);
     const at::Tensor key = random_normal({num_tokens, kHeads, kChannels}, 5);
-    const ResidualSlots none(std::make_shared<KvPool>(1), 0, kHeads, kChannels);
     const auto scores = [&](std::int64_t count) {
       return attention_scores({.policy = policy,
                                .rule = {},
                                .num_new = num_tokens,
                                .query = query.narrow(0, num_tokens - count, count)},
-                              key, none);
+                              key, {});
     };
     const double left_out = (scores(num_tokens) - scores(enough)).abs().max().item<double>();
     EXPECT_LT(left_out, 2 * kScoreError + 2e-7) << text;  // two query heads per KV head; rounding

@@ -88,6 +88,37 @@ TEST(TokenPolicy, AnAmpleBudgetIsTheFullCacheToTheBit) {
   }
 }
 
+// A prompt that leaves codes, more of them, a second prompt, more again.
+at::Tensor long_turns(const Engine& engine) {
+  const Row ids = random_ids(1, 330, 96, 4).front();
+  Sequence sequence = engine.new_sequence();
+  std::vector<at::Tensor> logits{cached_logits(engine, part(ids, 0, 240), 200, 1, sequence)};
+  logits.push_back(engine.prefill({&sequence}, {part(ids, 240, 290)}, Engine::Rows::kAll).front());
+  for (std::size_t i = 290; i < ids.size(); ++i) {
+    logits.push_back(engine.extend({&sequence}, {{ids[i]}}, Engine::Rows::kAll).front());
+  }
+  return at::cat(logits);
+}
+
+TEST(TokenPolicy, AnAmpleBudgetIsTheFullCacheOfIntegersToTheBit) {
+  const testing::OneThread one;
+  for (const char* type : {"llama", "qwen3"}) {
+    const SyntheticCheckpoint model{.model_type = type, .head_dim = 16};
+    for (const char* dtype : {"int8", "int4"}) {
+      const at::Tensor full = long_turns(*testing::load_plain(model, under("full", dtype)));
+      EXPECT_FALSE(
+          at::equal(long_turns(*testing::load_plain(model, under("full", "float16"))), full));
+      for (const char* policy : kAmple) {
+        if (policy != std::string(kAmple[4])) {
+          EXPECT_TRUE(
+              at::equal(long_turns(*testing::load_plain(model, under(policy, dtype))), full))
+              << type << " " << policy << " " << dtype;
+        }
+      }
+    }
+  }
+}
+
 TEST(TokenPolicy, ASmallBudgetChangesWhatFollowsThePrompt) {
   const testing::OneThread one;
   const SyntheticCheckpoint model;
@@ -156,12 +187,12 @@ TEST(TokenPolicy, BytesAreTheFormulasAndTheForecasts) {
   const SyntheticCheckpoint model{.head_dim = 16};
   for (const char* dtype : {"float32", "bfloat16", "int8", "int4", "int2"}) {
     for (const char* policy : kSmall) {
-      if (dtype[0] == 'i' && parse_token_policy(policy).kind == TokenPolicyKind::kStreamingLlm) {
-        continue;
-      }
       SCOPED_TRACE(std::string(policy) + " " + dtype);
       EngineOptions options = under(policy, dtype);
       options.policy.budget.tokens *= dtype[0] == 'i' ? 12 : 1;
+      if (options.policy.kind == TokenPolicyKind::kStreamingLlm) {
+        options.policy.window_tokens *= dtype[0] == 'i' ? 15 : 1;  // codes until tokens leave
+      }
       const auto engine = testing::load_plain(model, options);
       KeptForecast forecast(engine->plan(), engine->policy(), engine->kv_dtype(),
                             engine->pool().page_tokens());
@@ -276,7 +307,6 @@ TEST(TokenPolicy, RefusesWhatItCannotDo) {
     return std::string("no error");
   };
   EXPECT_THAT(refusal(window, under("h2o")), HasSubstr("layer 0 sees the last 20 tokens"));
-  EXPECT_THAT(refusal({}, under("streamingllm", "int8")), HasSubstr("--kv-dtype float16"));
 }
 
 }  // namespace

@@ -1,0 +1,173 @@
+#include "runtime/memory/group_forecast.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/compression/compression.h"
+#include "runtime/policies/merge_selection.h"
+#include "runtime/policies/principal_policy.h"
+
+namespace kvc {
+
+GroupForecast::GroupForecast(const KvPlan& plan, const TokenPolicy& policy, KvDtype dtype,
+                             std::int64_t page_tokens)
+    : plan_(&plan),
+      policy_(&policy),
+      dtype_(dtype),
+      page_tokens_(page_tokens),
+      groups_(plan.groups.size()) {}
+
+GroupForecast::GroupForecast(const KvCache& cache, KvDtype dtype, std::int64_t page_tokens)
+    : GroupForecast(cache.plan(), cache.policy(), dtype, page_tokens) {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const KeptGroup& kept = cache.kept_group(static_cast<int>(i));
+    groups_[i] = {cache.group(static_cast<int>(i)).kept_tokens(), kept.budget, kept.is_laid_out};
+  }
+}
+
+std::int64_t GroupForecast::bytes_of(int group, const KeptGroupTokens& kept) const {
+  return kept_group_bytes(*plan_, *policy_, group, kept, dtype_, page_tokens_);
+}
+
+// Under a running policy as many exact tokens as there can be, and a begun page of either form of the others.
+std::int64_t GroupForecast::bytes_of(int index) const {
+  const Group& group = groups_[static_cast<std::size_t>(index)];
+  KeptGroupTokens kept = group.kept;
+  if (!policy_->is_running() || !group.is_laid_out ||
+      !decides(plan_->groups[static_cast<std::size_t>(index)])) {
+    return bytes_of(index, kept);
+  }
+  const std::int64_t block = generated_block(*plan_);
+  const std::int64_t rows = group.rows();
+  const std::int64_t window = plan_->policy.sink_tokens + plan_->policy.window_tokens;
+  kept.tokens.pending = block < rows ? std::min(rows, window + block) : rows;
+  const std::int64_t others = rows - kept.tokens.pending;
+  kept.tokens.unmerged = std::min(group.kept.tokens.unmerged, others);
+  kept.tokens.merged = others - kept.tokens.unmerged;
+  for (std::int64_t* count : {&kept.tokens.unmerged, &kept.tokens.merged}) {
+    *count += others > 0 ? page_tokens_ - 1 : 0;
+  }
+  std::int64_t codes = 0;  // of a layer that codes its rows apart
+  if (is_integer(dtype_) && kept.tokens.unmerged > 0) {
+    kept.row_codes = kept.tokens.unmerged / kQuantisedTokens * kQuantisedTokens;
+    codes = quantised_value_bytes(kept.row_codes, plan_->kv_dim(), plan_->head_dim, dtype_);
+  }
+  return bytes_of(index, kept) + codes;
+}
+
+std::int64_t GroupForecast::bytes() const {
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    total += bytes_of(static_cast<int>(i));
+  }
+  return total;
+}
+
+// Merged tokens first, exact ones last.
+void GroupForecast::leave(Group& group, bool is_step) const {
+  const bool is_running = policy_->is_running();
+  const std::int64_t full =
+      is_running ? running_layout(*policy_, group.budget).rows() : group.budget;
+  const bool starts = group.kept.residual_slots == 0 && !(is_step && group.is_laid_out);
+  if ((is_step && !is_running) || group.rows() <= (is_running && !starts ? full : group.budget)) {
+    return;
+  }
+  std::int64_t left = group.rows() - full;
+  GroupTokens& tokens = group.kept.tokens;
+  for (std::int64_t* count : {&tokens.merged, &tokens.unmerged, &tokens.pending}) {
+    const std::int64_t leaving = std::min(*count, left);
+    *count -= leaving;
+    left -= leaving;
+  }
+  group.kept.residual_slots = policy_->residual_slots;
+  group.is_laid_out = true;
+}
+
+std::int64_t GroupForecast::read(int index, std::int64_t count, std::int64_t num_tokens) {
+  Group& group = groups_[static_cast<std::size_t>(index)];
+  const LatentGroup& spec = plan_->groups[static_cast<std::size_t>(index)];
+  (decides(spec) ? group.kept.tokens.pending : group.kept.tokens.unmerged) += count;
+  group.is_laid_out = false;
+  group.budget = group_budget(*plan_, *policy_, num_tokens, index);
+  KeptGroupTokens with_slots = group.kept;
+  with_slots.residual_slots = policy_->residual_slots;
+  const std::int64_t full = bytes_of(index, with_slots);
+  leave(group, false);
+  return std::max(full, bytes_of(index));
+}
+
+void GroupForecast::append_one() {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    GroupTokens& tokens = groups_[i].kept.tokens;
+    ++(decides(plan_->groups[i]) ? tokens.pending : tokens.unmerged);
+  }
+}
+
+void GroupForecast::leave_one() {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    Group& group = groups_[i];
+    if (group.budget == 0 && (policy_->budget.tokens > 0 || !policy_->has_scores())) {
+      group.budget = group_budget(*plan_, *policy_, 0, static_cast<int>(i));
+    }
+    if (group.budget > 0) {
+      leave(group, true);
+    }
+  }
+}
+
+std::vector<std::int64_t> GroupForecast::due(bool prompt_ended) const {
+  std::vector<std::int64_t> counts;
+  for (const Group& group : groups_) {
+    counts.push_back(due_tokens(*plan_, group.kept.tokens.pending, prompt_ended));
+  }
+  return counts;
+}
+
+// Counts after the best candidates of groups of weights were merged.
+std::vector<GroupTokens> GroupForecast::merged(const std::vector<std::int64_t>& counts,
+                                               std::vector<GroupTokens> tokens,
+                                               std::vector<std::int64_t> layer_tokens) const {
+  MergeCandidates candidates{.num_candidates = counts, .tokens = std::move(tokens), .scores = {}};
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    candidates.scores.emplace_back(static_cast<std::size_t>(counts[i]), 0.0f);
+    candidates.tokens[i].pending -= counts[i];
+    candidates.tokens[i].unmerged += counts[i];
+    const LatentGroup& spec = plan_->groups[i];
+    std::fill_n(layer_tokens.begin() + spec.first_layer, spec.num_layers, groups_[i].rows());
+  }
+  candidates.layer_tokens = std::move(layer_tokens);
+  const auto merges = select_merges(*plan_, candidates, dtype_, page_tokens_);
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const std::int64_t count = std::count(merges[i].begin(), merges[i].end(), true);
+    candidates.tokens[i].merged += count;
+    candidates.tokens[i].unmerged -= count;
+  }
+  return candidates.tokens;
+}
+
+std::int64_t GroupForecast::compress(bool prompt_ended, std::vector<std::int64_t> layer_tokens) {
+  const std::int64_t now = bytes();
+  const std::vector<std::int64_t> counts = due(prompt_ended);
+  if (std::all_of(counts.begin(), counts.end(), [](std::int64_t count) { return count == 0; })) {
+    return now;
+  }
+  std::vector<GroupTokens> tokens;
+  std::int64_t twice = 0;  // rows of a layer that are held before and after
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    tokens.push_back(groups_[i].kept.tokens);
+    const KeptGroupTokens rows{.tokens = {.unmerged = rows_decided_at_once(counts[i])}};
+    twice = std::max(twice, bytes_of(static_cast<int>(i), rows) / plan_->groups[i].num_layers);
+  }
+  if (has_basis(*plan_, LatentBasis::kWeights)) {
+    tokens = merged(counts, std::move(tokens), std::move(layer_tokens));
+  } else {
+    apply_principal_step(*plan_, counts, dtype_, tokens);
+    twice = 0;  // a group's old rows go before its new ones
+  }
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    groups_[i].kept.tokens = tokens[i];
+  }
+  return std::max(now + twice, bytes());
+}
+
+}  // namespace kvc

@@ -1,0 +1,44 @@
+// Averages of merged tokens.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "runtime/store/block_list.h"
+
+namespace kvc {
+
+// Averages of merged tokens, float32 in one block of memory that there is once a token was merged.
+class ResidualSlots {
+ public:
+  ResidualSlots(std::shared_ptr<KvPool> pool, std::int64_t num_slots, std::int64_t num_kv_heads,
+                std::int64_t key_width, std::int64_t value_width);
+
+  bool empty() const { return block_.size() == 0; }
+  std::int64_t num_slots() const { return num_slots_; }
+  std::int64_t key_width() const { return key_width_; }
+  std::int64_t bytes() const { return block_.bytes(); }
+
+  // The token becomes part of the slot whose key is most like its own, or takes the first free one.
+  // key [key_width], value [value_width] float32.
+  void merge(std::int64_t kv_head, const float* key, const float* value);
+  // Becomes the average of it and `count` tokens whose averages these are.
+  void add(std::int64_t slot, std::int64_t kv_head, const float* key, const float* value,
+           float count);
+
+  const float* key() const { return numbers(0); }  // [num_slots, num_kv_heads, key_width]
+  const float* value() const { return numbers(rows() * key_width_); }  // likewise
+  const float* count() const {
+    return numbers(rows() * (key_width_ + value_width_));
+  }  // [num_slots, num_kv_heads]
+
+ private:
+  std::int64_t rows() const { return num_slots_ * num_kv_heads_; }
+  const float* numbers(std::int64_t first) const;
+  float* writable();
+
+  std::int64_t num_slots_, num_kv_heads_, key_width_, value_width_;
+  BlockList block_;
+};
+
+}  // namespace kvc
