@@ -89,16 +89,6 @@ KeyValueStore plain_store(const KvPlan& plan, const StoreOptions& options) {
   return store;
 }
 
-KeyValueStore row_coded_store(const KvPlan& plan, const StoreOptions& options) {
-  KeyValueStore store = exact_store(plan, options);
-  if (options.codes) {
-    const std::vector<std::int64_t> row{plan.num_kv_heads, plan.head_dim};
-    store.key_codes = codes(row, KvScales::kPerRow, options);
-    store.value_codes = codes(row, KvScales::kPerRow, options);
-  }
-  return store;
-}
-
 KeyValueStore exact_store(const KvPlan& plan, const StoreOptions& options) {
   const std::vector<std::int64_t> row{plan.num_kv_heads, plan.head_dim};
   return {.key = exact_rows(row, options), .value = exact_rows(row, options)};

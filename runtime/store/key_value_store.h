@@ -48,8 +48,6 @@ struct KeyValueStore {
 // A plain layer's: keys and values per KV head, or the model's own latents as if they were one head's
 // keys, beside rotary keys that stay exact.
 KeyValueStore plain_store(const KvPlan& plan, const StoreOptions& options);
-// Keys and values per KV head whose codes have scales of their own in every row, so that rows can change.
-KeyValueStore row_coded_store(const KvPlan& plan, const StoreOptions& options);
 // Keys and values per KV head that stay exact.
 KeyValueStore exact_store(const KvPlan& plan, const StoreOptions& options);
 // Latents: codes from the start where that saves memory.
