@@ -103,7 +103,8 @@ at::Tensor long_turns(const Engine& engine) {
 TEST(TokenPolicy, AnAmpleBudgetIsTheFullCacheOfIntegersToTheBit) {
   const testing::OneThread one;
   for (const char* type : {"llama", "qwen3"}) {
-    const SyntheticCheckpoint model{.model_type = type, .head_dim = 16, .max_position_embeddings = 512};
+    const SyntheticCheckpoint model{
+        .model_type = type, .head_dim = 16, .max_position_embeddings = 512};
     for (const char* dtype : {"int8", "int4"}) {
       const at::Tensor full = long_turns(*testing::load_plain(model, under("full", dtype)));
       EXPECT_FALSE(
