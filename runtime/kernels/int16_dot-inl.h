@@ -37,11 +37,10 @@ inline __m512i add_products(__m512i sums, __m512i a, __m512i b) {
     return _mm512_add_epi32(sums, _mm512_madd_epi16(a, b));
   }
 }
-inline bool has_vnni() { return (hwy::SupportedTargets() & HWY_AVX3_DL) != 0; }
 // body(constant that says whether there is VNNI)
 template <class Body>
-void with_dot(bool has_vnni, const Body& body) {
-  has_vnni ? body(std::true_type()) : body(std::false_type());
+void with_dot(bool vnni, const Body& body) {
+  vnni ? body(std::true_type()) : body(std::false_type());
 }
 
 // Sums over the lanes of sixteen vectors, four by four.

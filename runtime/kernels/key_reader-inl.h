@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/kernels/cpu_features.h"
 #include "runtime/kernels/int16_scores-inl.h"
 #include "runtime/kernels/quad_attention-inl.h"
 #include "runtime/kernels/raw_keys-inl.h"
@@ -183,7 +184,7 @@ class KeyReader {
   std::vector<float> numbers_;  // [kTileRows, width], zeros from head_dim on
   std::int64_t count_ = 0;
 #if KVC_HAS_INT16_DOT
-  bool vnni_ = has_vnni();
+  bool vnni_ = has_avx512_vnni();
   Int16Queries narrow_queries_;
   std::vector<std::int16_t> narrow_angles_;  // [kTileRows, 2, head_dim / 2]
   std::vector<std::int16_t> narrow_scales_;  // [2, head_dim]

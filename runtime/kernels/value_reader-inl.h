@@ -11,6 +11,7 @@
 
 #include <vector>
 
+#include "runtime/kernels/cpu_features.h"
 #include "runtime/kernels/int16_sums-inl.h"
 #include "runtime/kernels/quad_attention-inl.h"
 #include "runtime/kernels/tile_rows-inl.h"
@@ -91,7 +92,7 @@ class ValueReader {
   std::vector<float> numbers_;  // [kTileRows, width], zeros from `channels` on
   std::int64_t count_ = 0;
 #if KVC_HAS_INT16_DOT
-  bool vnni_ = has_vnni();
+  bool vnni_ = has_avx512_vnni();
   Int16Weights weights_;
 #endif
 };

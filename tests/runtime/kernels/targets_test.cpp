@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "runtime/kernels/cpu_features.h"
 #include "runtime/kernels/decode_attention.h"
 #include "runtime/kernels/fused_attention.h"
 #include "tests/runtime/kernels/kernel_inputs.h"
@@ -22,11 +23,12 @@ class EveryTarget : public ::testing::TestWithParam<KvElement> {
   ~EveryTarget() override { choose(0); }
   // 0: whatever is best.
   static void choose(std::int64_t target) {
+    allow_avx512_vnni(target == 0);
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   }
   static std::vector<std::int64_t> targets() {
-    std::vector<std::int64_t> each;
+    std::vector<std::int64_t> each{0};
     for (std::int64_t all = hwy::SupportedTargets(); all != 0; all &= all - 1) {
       each.push_back(all & -all);
     }
