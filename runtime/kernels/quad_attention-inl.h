@@ -191,11 +191,11 @@ HWY_INLINE void accumulate_steps(const Source& values, float* output, std::int64
   }
 }
 
+// The same of `steps` vector pairs.
 template <class Source>
-void accumulate_tile(const Source& values, float* output, std::int64_t width, std::int64_t count,
-                     const float* weights, ReadAhead& ahead) {
+void accumulate_tile(const Source& values, float* output, std::int64_t width, std::int64_t steps,
+                     std::int64_t count, const float* weights, ReadAhead& ahead) {
   constexpr int kPairs = hn::MaxLanes(Wide()) >= 16 ? 2 : 1;
-  const std::int64_t steps = width / (2 * wide_lanes());
   std::int64_t step = 0;
   for (; step + kPairs <= steps; step += kPairs) {
     accumulate_steps<kPairs>(values, output, width, step, count, weights, ahead);

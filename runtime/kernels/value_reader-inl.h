@@ -1,4 +1,4 @@
-// Sums of values tile by tile, head by head: in place where vectors fit, otherwise through rows of float32
+// Sums of values tile by tile, head by head: in place as far as vectors fit, the rest through rows of float32
 // numbers.
 #if defined(KVC_RUNTIME_KERNELS_VALUE_READER_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_VALUE_READER_INL_H_
@@ -9,6 +9,7 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "runtime/kernels/cpu_features.h"
@@ -30,11 +31,13 @@ class ValueReader {
         channels_(channels),
         first_channel_(first_channel),
         width_(padded_width(channels)),
-        plain_(!is_quantised(rows.element) && width_ == channels),
         scaled_(is_quantised(rows.element) && rows.scales == KvScales::kPerRow &&
                 width_ == channels && channels % 32 == 0 && first_channel % 32 == 0 &&
                 quantised_group(head_dim) == 32),
-        numbers_(plain_ || scaled_ ? 0 : static_cast<std::size_t>(kTileRows * width_)) {}
+        in_place_(scaled_                      ? channels
+                  : is_quantised(rows.element) ? 0
+                                               : channels / (2 * wide_lanes()) * 2 * wide_lanes()),
+        numbers_(static_cast<std::size_t>(kTileRows * (width_ - in_place_))) {}
 
   std::int64_t width() const { return width_; }
   ChannelOrder order() const {
@@ -43,8 +46,12 @@ class ValueReader {
       return order_of_pairs(channels_);
     }
 #endif
-    return plain_ && tile_.rows().element == KvElement::kBFloat16 ? order_even_odd(channels_)
-                                                                  : order_in_place(channels_);
+    ChannelOrder order = order_in_place(channels_);
+    if (tile_.rows().element == KvElement::kBFloat16) {
+      const ChannelOrder even_odd = order_even_odd(in_place_);
+      std::copy(even_odd.begin(), even_odd.end(), order.begin());
+    }
+    return order;
   }
   std::int64_t rows_together(std::int64_t first) const {
     const KvRows& rows = tile_.rows();
@@ -57,19 +64,25 @@ class ValueReader {
   }
 
   void accumulate(float* output, std::int64_t kv_head, const float* weights) {
-    const auto body = [&](const auto& values) {
-      accumulate_tile(values, output, width_, count_, weights, tile_.ahead());
-    };
     const std::int64_t channel = first_channel_ + kv_head * channels_;
-    if (!plain_ && !scaled_) {
-      tile_.unpack(0, count_, channel, channels_, width_, numbers_.data());
-      return body(PlainRows<Float32Row>{reinterpret_cast<const std::uint8_t*>(numbers_.data()),
-                                        width_ * std::int64_t{sizeof(float)}});
+    const auto body = [&](const auto& values, std::int64_t from, std::int64_t to) {
+      accumulate_tile(values, output + from, width_, (to - from) / (2 * wide_lanes()), count_,
+                      weights, tile_.ahead());
+    };
+    if (in_place_ < channels_) {
+      const std::int64_t left = width_ - in_place_;
+      tile_.unpack(0, count_, channel + in_place_, channels_ - in_place_, left, numbers_.data());
+      body(PlainRows<Float32Row>{reinterpret_cast<const std::uint8_t*>(numbers_.data()),
+                                 left * std::int64_t{sizeof(float)}},
+           in_place_, width_);
+    }
+    if (in_place_ == 0) {
+      return;
     }
     with_element(tile_.rows().element, [&](auto row) {
       using Row = decltype(row);
       if constexpr (Row::kBits > 8) {
-        body(PlainRows<Row>{tile_.at(0, channel), tile_.stride()});
+        body(PlainRows<Row>{tile_.at(0, channel), tile_.stride()}, 0, in_place_);
       } else {
 #if KVC_HAS_INT16_DOT
         with_dot(vnni_, [&](auto vnni) {
@@ -79,7 +92,8 @@ class ValueReader {
         });
 #else
         body(ScaledRows<Row>{tile_.at(0, channel), tile_.stride(),
-                             tile_.scales().row(0) + channel / 32 * 2, tile_.scales().stride()});
+                             tile_.scales().row(0) + channel / 32 * 2, tile_.scales().stride()},
+             0, in_place_);
 #endif
       }
     });
@@ -88,8 +102,9 @@ class ValueReader {
  private:
   TileRows tile_;
   std::int64_t channels_, first_channel_, width_;
-  bool plain_, scaled_;
-  std::vector<float> numbers_;  // [kTileRows, width], zeros from `channels` on
+  bool scaled_;
+  std::int64_t in_place_;       // channels that are, the others go through
+  std::vector<float> numbers_;  // [kTileRows, width - in_place], zeros from `channels` on
   std::int64_t count_ = 0;
 #if KVC_HAS_INT16_DOT
   bool vnni_ = has_avx512_vnni();
