@@ -29,19 +29,35 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return round_down(value + multiple - 1, multiple);
 }
 
+// Blocks of a slab: enough, and of up to twice as many the number that leaves the least of its last page.
+std::int64_t slab_blocks(std::int64_t block_bytes) {
+  const std::int64_t least =
+      std::max(kMinSlabBlocks, (kMinSlabBytes + block_bytes - 1) / block_bytes);
+  const auto rest = [&](std::int64_t blocks) {
+    return round_up(blocks * block_bytes, system_page()) - blocks * block_bytes;
+  };
+  std::int64_t best = least;
+  for (std::int64_t blocks = least; blocks < 2 * least && rest(best) > 0; ++blocks) {
+    if (rest(blocks) * best < rest(best) * blocks) {
+      best = blocks;
+    }
+  }
+  return best;
+}
+
 }  // namespace
 
 struct KvSlab {
   KvSlab(std::int64_t slab_number, std::int64_t bytes_of_block)
       : number(slab_number),
         block_bytes(bytes_of_block),
-        bytes(round_up(std::max(kMinSlabBytes, kMinSlabBlocks * block_bytes), system_page())) {
+        bytes(round_up(slab_blocks(block_bytes) * block_bytes, system_page())) {
     void* memory = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     KVC_CHECK(memory != MAP_FAILED, "KV cache: cannot map {} more bytes: {}", bytes,
               std::strerror(errno));
     base = static_cast<std::byte*>(memory);
-    const std::int64_t blocks = bytes / block_bytes;
+    const std::int64_t blocks = slab_blocks(block_bytes);
     owners.assign(static_cast<std::size_t>(blocks), 0);
     for (std::int64_t index = blocks - 1; index >= 0; --index) {
       free.push_back(index);
