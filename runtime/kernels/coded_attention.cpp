@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "runtime/kernels/coded_softmax-inl.h"
+#include "runtime/kernels/cpu_features.h"
 #include "runtime/kernels/rebuild_keys-inl.h"
 #include "runtime/kernels/unpack_tile-inl.h"
+#include "runtime/kernels/vnni_attend-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
@@ -27,6 +29,11 @@ void attend_codes(const DecodeAttentionParams& params, const CodedSegment& segme
 // A tile after the other: its codes are unpacked once, keys rebuilt per KV head.
 void attend_codes(const DecodeAttentionParams& params, const CodedSegment& segment,
                   std::int64_t first, std::int64_t last, const AttentionPartial& partial) {
+#if KVC_HAS_VNNI_CODES
+  if (has_avx512_vnni()) {
+    return attend_codes_vnni(params, segment, first, last, partial);
+  }
+#endif
   const TileLayout& layout = segment.tiles.layout;
   const std::int64_t heads_per_kv = params.num_heads / params.num_kv_heads;
   TileCodes codes(layout.num_coefficients());

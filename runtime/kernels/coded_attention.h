@@ -20,7 +20,9 @@ struct CodedSegment {
 // Tokens first .. last - 1 (at least one) of a segment. partial.output: [num_heads, num_coefficients + 1],
 // sums of exp(score - max) * gain * code, and last of exp(score - max) * gain. combine_partials takes that
 // width for head_dim. Only params.raw_keys.rope turns keys; they have their bias and norm. The
-// angles of positions 0 to kTileTokens - 1 are read whatever the segment's are.
+// angles of positions 0 to kTileTokens - 1 are read whatever the segment's are. With dot products of bytes
+// (has_avx512_vnni) a token's weight exp(score - max) * gain is rounded to 2^-16 of the largest of 128 tokens,
+// in the sums of codes and in that of weights alike.
 void coded_attention_partial_reference(const DecodeAttentionParams& params,
                                        const CodedSegment& segment, std::int64_t first,
                                        std::int64_t last, const AttentionPartial& partial);

@@ -7,6 +7,9 @@ namespace kvc {
 namespace {
 
 constexpr float kLargest = 127 * 256 + 127;
+// 4^b over the variance of a code of b bits whose range is 2.8 standard deviations to either side: between
+// those of the encoder's widest codes (4) and its narrow ones (2.3 with three bits).
+constexpr double kRange = 32;
 
 // The nearest multiple of 256, in units of it.
 int high_of(int integer) { return (integer + 128) >> 8; }
@@ -44,7 +47,7 @@ CodedKeyRows::CodedKeyRows(const TileLayout& layout, const float* decoder, std::
           largest == 0 ? 0 : static_cast<int>(std::nearbyint(weight / scale_.back()));
       integers[at(d * count + c)] = integer;
       const double error = double{scale_.back()} * (integer - 256 * high_of(integer));
-      added[at(c)] += error * error * std::exp2(2 * widths[at(c)]) / 12;
+      added[at(c)] += error * error * std::exp2(2 * widths[at(c)]) / kRange;
       made += weight * weight / 12;
     }
   }

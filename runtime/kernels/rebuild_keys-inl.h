@@ -15,6 +15,7 @@
 #include "runtime/kernels/coded_keys.h"
 #include "runtime/kernels/decode_attention.h"
 #include "runtime/kernels/tile_products-inl.h"
+#include "runtime/kernels/tile_rope-inl.h"
 #include "runtime/kernels/unpack_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,23 +26,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr std::int64_t kHeadsTogether = 4;  // query heads of one KV head
 
-// Keys of one KV head, in turn. RoPE by p0 + j, the tile's first position and a token's distance to it,
-// turns the query back by p0 and the key by j, so that the angles of keys are the same in every tile.
+// Keys of one KV head, in turn.
 class TileKeys {
  public:
   explicit TileKeys(const DecodeAttentionParams& params)
       : params_(params),
         rope_(params.raw_keys.rope),
+        angles_(tile_angles(rope_)),
         keys_(static_cast<std::size_t>((params.head_dim + CodedKeyRows::kChannels) * kTileTokens)),
-        query_(static_cast<std::size_t>(kHeadsTogether * params.head_dim)) {
-    for (const float* table : {rope_.cos, rope_.sin}) {
-      for (std::int64_t pair = 0; pair < rope_.num_pairs; ++pair) {
-        for (std::int64_t token = 0; token < kTileTokens; ++token) {
-          angles_.push_back(table[token * rope_.num_pairs + pair]);
-        }
-      }
-    }
-  }
+        query_(static_cast<std::size_t>(kHeadsTogether * params.head_dim)) {}
 
   void rebuild(const CodedKeyRows& rows, const TileCodes& codes, const float* gains) {
     for (std::int64_t channel = 0; channel < params_.head_dim; channel += CodedKeyRows::kChannels) {
@@ -62,8 +55,7 @@ class TileKeys {
   void score(std::int64_t head, std::int64_t count, std::int64_t position, float* scores) {
     std::fill(query_.begin(), query_.end(), 0.0f);
     for (std::int64_t i = 0; i < count; ++i) {
-      turn_back(params_.query + (head + i) * params_.head_dim, position,
-                query_.data() + i * params_.head_dim);
+      turn_query_back(params_, rope_, head + i, position, query_.data() + i * params_.head_dim);
     }
     const Tokens d;
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -83,11 +75,6 @@ class TileKeys {
   }
 
  private:
-  std::int64_t first_of(std::int64_t pair) const { return rope_.interleaved ? 2 * pair : pair; }
-  std::int64_t second_of(std::int64_t pair) const {
-    return rope_.interleaved ? 2 * pair + 1 : pair + rope_.num_pairs;
-  }
-
   static void finish(const CodedKeyRows& rows, std::int64_t channel, const float* gains,
                      float* key) {
     const Tokens d;
@@ -105,29 +92,13 @@ class TileKeys {
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
     const float* cos = angles_.data() + pair * kTileTokens;
     const float* sin = cos + rope_.num_pairs * kTileTokens;
-    float* first = keys_.data() + first_of(pair) * kTileTokens;
-    float* second = keys_.data() + second_of(pair) * kTileTokens;
+    float* first = keys_.data() + first_of(rope_, pair) * kTileTokens;
+    float* second = keys_.data() + second_of(rope_, pair) * kTileTokens;
     for (std::int64_t token = 0; token < kTileTokens; token += lanes) {
       const auto a = hn::LoadU(d, first + token), b = hn::LoadU(d, second + token);
       const auto c = hn::LoadU(d, cos + token), s = hn::LoadU(d, sin + token);
       hn::StoreU(hn::NegMulAdd(b, s, hn::Mul(a, c)), d, first + token);
       hn::StoreU(hn::MulAdd(a, s, hn::Mul(b, c)), d, second + token);
-    }
-  }
-
-  // The scaled query, turned by minus the angles of `position`. One factor is in all angles, and the
-  // keys' have it already.
-  void turn_back(const float* query, std::int64_t position, float* to) const {
-    for (std::int64_t channel = 2 * rope_.num_pairs; channel < params_.head_dim; ++channel) {
-      to[channel] = params_.scale * query[channel];
-    }
-    const float scale = rope_.num_pairs == 0 ? 1 : params_.scale / rope_.cos[0];
-    for (std::int64_t pair = 0; pair < rope_.num_pairs; ++pair) {
-      const float cos = scale * rope_.cos[position * rope_.num_pairs + pair];
-      const float sin = scale * rope_.sin[position * rope_.num_pairs + pair];
-      const float a = query[first_of(pair)], b = query[second_of(pair)];
-      to[first_of(pair)] = a * cos + b * sin;
-      to[second_of(pair)] = b * cos - a * sin;
     }
   }
 

@@ -1,0 +1,173 @@
+// Codes of tiles as bytes, on processors that shift and permute bytes at will (AVX-512 VBMI): as rows of
+// tokens, and for dot products (AVX-512 VNNI) in quads of coefficients.
+#if defined(KVC_RUNTIME_KERNELS_VNNI_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVC_RUNTIME_KERNELS_VNNI_CODES_INL_H_
+#undef KVC_RUNTIME_KERNELS_VNNI_CODES_INL_H_
+#else
+#define KVC_RUNTIME_KERNELS_VNNI_CODES_INL_H_
+#endif
+
+#undef KVC_HAS_VNNI_CODES
+#include <hwy/highway.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/kernels/code_tiles.h"
+#include "runtime/kernels/coded_keys.h"
+
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#define KVC_HAS_VNNI_CODES 1
+// Instead of HWY_BEFORE_NAMESPACE: what has_avx512_vnni() promises besides the target's instructions.
+#define KVC_BEFORE_VNNI() HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni,avx512vbmi")
+
+KVC_BEFORE_VNNI();
+namespace kvc::HWY_NAMESPACE {
+
+inline constexpr std::int64_t kGroupTiles = 4;  // that are read together
+inline constexpr std::int64_t kGroupTokens = kGroupTiles * kTileTokens;
+
+// Bytes of each output byte's 64-bit lane, and the place of its 8 bits there.
+struct PlaneTable {
+  alignas(64) std::array<std::uint8_t, 64> bytes{};
+  alignas(64) std::array<std::uint8_t, 64> shifts{};
+  int mask = 0;  // of the plane's bits in a code
+};
+
+// The planes of two neighbouring coefficients of one width.
+struct WidthTable {
+  std::array<PlaneTable, 3> planes{};
+  int count = 0;
+};
+
+constexpr WidthTable width_table(int bits) {
+  WidthTable table;
+  int offset = 0, below = bits;
+  for (int plane = kWidestCode; plane >= 1; plane /= 2) {
+    if ((bits & plane) == 0) {
+      continue;
+    }
+    below -= plane;
+    PlaneTable& of_plane = table.planes[static_cast<std::size_t>(table.count++)];
+    of_plane.mask = ((1 << plane) - 1) << below;
+    for (int i = 0; i < 64; ++i) {
+      const int lane = i / 8, byte = i % 8;
+      const auto at = static_cast<std::size_t>(i);
+      of_plane.bytes[at] =
+          static_cast<std::uint8_t>(lane / 4 * 4 * bits + offset + lane % 4 * plane + byte % plane);
+      of_plane.shifts[at] = static_cast<std::uint8_t>((byte * plane - below) & 63);
+    }
+    offset += 4 * plane;
+  }
+  return table;
+}
+
+// Two coefficients of kBits bits that `packed` begins with, as [2, kTileTokens] bytes.
+template <int kBits>
+HWY_INLINE __m512i unpack_two(__m512i packed) {
+  static constexpr WidthTable kTable = width_table(kBits);
+  if constexpr (kBits == kWidestCode) {
+    return packed;
+  } else {
+    __m512i codes = _mm512_setzero_si512();
+    int mask = 0;
+    for (int i = 0; i < kTable.count; ++i) {
+      const PlaneTable& plane = kTable.planes[static_cast<std::size_t>(i)];
+      const __m512i bytes = _mm512_permutexvar_epi8(_mm512_load_si512(plane.bytes.data()), packed);
+      const __m512i bits =
+          _mm512_multishift_epi64_epi8(_mm512_load_si512(plane.shifts.data()), bytes);
+      // Bits of `mask` from the codes so far, others from the plane.
+      codes = i == 0 ? bits
+                     : _mm512_ternarylogic_epi32(_mm512_set1_epi8(static_cast<char>(mask)), codes,
+                                                 bits, 0xCA);
+      mask |= plane.mask;
+    }
+    return _mm512_and_si512(codes, _mm512_set1_epi8(static_cast<char>((1 << kBits) - 1)));
+  }
+}
+
+// `count` coefficients to [count, kTileTokens]; both pointers move behind them.
+template <int kBits>
+void unpack_width(std::int64_t count, const std::uint8_t*& from, std::uint8_t*& to) {
+  constexpr std::int64_t kBytes = kBits * kTileTokens / 8;
+  const __mmask64 both = ~__mmask64{0} >> (64 - 2 * kBytes);
+  std::int64_t i = 0;
+  for (; i + 2 <= count; i += 2, from += 2 * kBytes, to += 2 * kTileTokens) {
+    _mm512_storeu_si512(to, unpack_two<kBits>(_mm512_maskz_loadu_epi8(both, from)));
+  }
+  if (i < count) {
+    const __mmask64 one = ~__mmask64{0} >> (64 - kBytes);
+    const __m512i codes = unpack_two<kBits>(_mm512_maskz_loadu_epi8(one, from));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_castsi512_si256(codes));
+    from += kBytes;
+    to += kTileTokens;
+  }
+}
+
+// kGroupTiles tiles, padded with zeros to whole quads of coefficients.
+class VnniCodes {
+ public:
+  explicit VnniCodes(const TileLayout& layout)
+      : layout_(layout),
+        num_quads_((layout.num_coefficients() + kQuad - 1) / kQuad),
+        rows_(static_cast<std::size_t>(kGroupTiles * bytes()), 0),
+        quads_(rows_.size()) {}
+
+  void read(const std::uint8_t* from, std::int64_t tile) {
+    std::uint8_t* to = rows_.data() + tile * bytes();
+    unpack_width<8>(layout_.coefficients[8], from, to);
+    unpack_width<7>(layout_.coefficients[7], from, to);
+    unpack_width<6>(layout_.coefficients[6], from, to);
+    unpack_width<5>(layout_.coefficients[5], from, to);
+    unpack_width<4>(layout_.coefficients[4], from, to);
+    unpack_width<3>(layout_.coefficients[3], from, to);
+    unpack_width<2>(layout_.coefficients[2], from, to);
+    unpack_width<1>(layout_.coefficients[1], from, to);
+    interleave(tile);
+  }
+
+  std::int64_t num_quads() const { return num_quads_; }
+  // [num_quads, kQuad, kTileTokens]
+  const std::uint8_t* rows(std::int64_t tile) const { return rows_.data() + tile * bytes(); }
+  // [num_quads, kTileTokens, kQuad]
+  const std::uint8_t* quads(std::int64_t tile) const { return quads_.data() + tile * bytes(); }
+
+ private:
+  static constexpr std::int64_t kQuad = CodedKeyRows::kQuad, kQuadBytes = kQuad * kTileTokens;
+
+  std::int64_t bytes() const { return num_quads_ * kQuadBytes; }
+
+  static constexpr std::array<std::uint8_t, kQuadBytes> quad_places() {
+    std::array<std::uint8_t, kQuadBytes> places{};
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      places[i] = static_cast<std::uint8_t>(i % kQuad * kTileTokens + i / kQuad);
+    }
+    return places;
+  }
+  void interleave(std::int64_t tile) {
+    alignas(64) static constexpr std::array<std::uint8_t, kQuadBytes> kPlaces = quad_places();
+    const __m512i first = _mm512_load_si512(kPlaces.data());
+    const __m512i second = _mm512_load_si512(kPlaces.data() + 64);
+    const std::uint8_t* from = rows(tile);
+    std::uint8_t* to = quads_.data() + tile * bytes();
+    for (std::int64_t i = 0; i < num_quads_; ++i, from += kQuadBytes, to += kQuadBytes) {
+      const __m512i low = _mm512_loadu_si512(from), high = _mm512_loadu_si512(from + 64);
+      _mm512_storeu_si512(to, _mm512_permutex2var_epi8(low, first, high));
+      _mm512_storeu_si512(to + 64, _mm512_permutex2var_epi8(low, second, high));
+    }
+  }
+
+  TileLayout layout_;
+  std::int64_t num_quads_;
+  std::vector<std::uint8_t> rows_, quads_;
+};
+
+}  // namespace kvc::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#else
+#define KVC_HAS_VNNI_CODES 0
+#endif  // HWY_TARGET
+
+#endif
