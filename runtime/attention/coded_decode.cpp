@@ -62,17 +62,27 @@ std::vector<std::pair<std::int64_t, std::int64_t>> split(std::int64_t first, std
 }
 
 // Sums of codes, divided by those of the exponentials, [num_heads, width], become values.
-at::Tensor values_of(const CodedBlockFactors& factors, const at::Tensor& sums, int index,
-                     std::int64_t num_kv_heads, std::int64_t head_dim) {
-  const std::int64_t k = factors.steps.size(0), channels = num_kv_heads * head_dim;
-  const at::Tensor z =
-      sums.narrow(1, 0, k) * factors.steps + sums.narrow(1, k, 1) * factors.first_levels;
+// values: [num_heads, head_dim]
+void write_values(const BlockQuery& block, const at::Tensor& sums, int index, at::Tensor values) {
+  const CodedBlockFactors& factors = *block.factors;
+  const std::int64_t k = block.width() - 1, num_kv_heads = block.params.num_kv_heads;
+  const std::int64_t head_dim = block.params.head_dim, channels = num_kv_heads * head_dim;
+  const auto* steps = factors.steps.const_data_ptr<float>();
+  const auto* first_levels = factors.first_levels.const_data_ptr<float>();
+  at::Tensor z = at::empty({sums.size(0), k}, at::kFloat);
+  const auto* from = sums.const_data_ptr<float>();
+  auto* to = z.mutable_data_ptr<float>();
+  for (std::int64_t head = 0; head < sums.size(0); ++head, from += k + 1, to += k) {
+    for (std::int64_t c = 0; c < k; ++c) {
+      to[c] = from[c] * steps[c] + from[k] * first_levels[c];
+    }
+  }
   const std::int64_t first = (2 * index + 1) * channels;
   const at::Tensor decoder = factors.decoder.narrow(0, first, channels);
   const at::Tensor mean = factors.mean.narrow(0, first, channels);
-  return at::baddbmm(mean.view({num_kv_heads, 1, head_dim}), z.view({num_kv_heads, -1, k}),
-                     decoder.view({num_kv_heads, head_dim, k}).transpose(1, 2))
-      .view({-1, head_dim});
+  values = values.view({num_kv_heads, -1, head_dim});
+  at::baddbmm_out(values, mean.view({num_kv_heads, 1, head_dim}), z.view({num_kv_heads, -1, k}),
+                  decoder.view({num_kv_heads, head_dim, k}).transpose(1, 2));
 }
 
 }  // namespace
@@ -106,15 +116,16 @@ PartialAttention attend_codes_partly(const Decoder& decoder, const CodedLayer& l
                               parts[part].second, memory[of][part]);
     }
   });
-  std::vector<at::Tensor> outputs, logs;
+  PartialAttention all{at::empty({query.size(0), config.head_dim}, at::kFloat),
+                       at::empty({query.size(0)}, at::kFloat)};
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const BlockQuery& block = blocks[i];
+    const std::int64_t heads = blocks[i].params.num_heads;
+    const std::int64_t head = static_cast<std::int64_t>(i) * heads;
     const PartialAttention sums = memory[i].combine();
-    outputs.push_back(values_of(*block.factors, sums.output, layer.index, block.params.num_kv_heads,
-                                config.head_dim));
-    logs.push_back(sums.log_sum);
+    write_values(blocks[i], sums.output, layer.index, all.output.narrow(0, head, heads));
+    all.log_sum.narrow(0, head, heads).copy_(sums.log_sum);
   }
-  return {at::cat(outputs), at::cat(logs)};
+  return all;
 }
 
 }  // namespace kvc

@@ -9,13 +9,22 @@ at::Tensor join(const std::vector<PartialAttention>& parts) {
   if (parts.size() == 1) {
     return parts.front().output.flatten();
   }
-  std::vector<at::Tensor> outputs, log_sums;
+  const std::int64_t num_heads = parts.front().output.size(0);
+  const std::int64_t width = parts.front().output.size(1);
+  std::vector<float> ones(static_cast<std::size_t>(num_heads), 1.0f);
+  std::vector<at::Tensor> memory;
+  std::vector<AttentionPartial> partials;
   for (const PartialAttention& part : parts) {
-    outputs.push_back(part.output);
-    log_sums.push_back(part.log_sum);
+    memory.push_back(part.log_sum.contiguous());
+    memory.push_back(part.output.contiguous());
+    partials.push_back({.max = memory[memory.size() - 2].mutable_data_ptr<float>(),
+                        .sum = ones.data(),
+                        .output = memory.back().mutable_data_ptr<float>()});
   }
-  const at::Tensor shares = at::stack(log_sums).softmax(0).unsqueeze(-1);  // [parts, num_heads, 1]
-  return (at::stack(outputs) * shares).sum(0).flatten();
+  const at::Tensor whole = at::empty({num_heads * width}, at::kFloat);
+  combine_partials(partials.data(), static_cast<std::int64_t>(partials.size()), num_heads, width,
+                   whole.mutable_data_ptr<float>(), nullptr);
+  return whole;
 }
 
 Partials::Partials(std::size_t count, std::int64_t num_heads, std::int64_t width)
