@@ -1,5 +1,6 @@
 // The attention kernels against the streaming read bandwidth of the same threads, one after the other in
-// every round: kernels_bench [tokens] [threads] [rounds]. Rates count the bytes of keys and values.
+// every round: kernels_bench [tokens] [threads] [rounds] [part of the cases' names]. Rates count the bytes of
+// keys and values; "of dense" compares tokens a second with the bfloat16 cache of the same heads.
 #include <algorithm>
 #include <barrier>
 #include <chrono>
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -65,6 +67,8 @@ struct Case {
   std::string name;
   std::int64_t bytes;
   std::function<void(int thread, int threads)> run;
+  std::int64_t tokens = 0;
+  std::string dense{};  // the case of as wide heads in bfloat16
 };
 
 // Rows of one byte value: speed does not depend on the numbers as long as none is subnormal.
@@ -132,7 +136,7 @@ Case attention_case(const char* name, std::int64_t tokens, std::int64_t head_dim
     decode_attention_partial(params, segment, tokens * thread / threads,
                              tokens * (thread + 1) / threads, outputs.partial);
   };
-  return {name, key->total + value->total, run};
+  return {name, key->total + value->total, run, tokens, "bfloat16 " + std::to_string(head_dim)};
 }
 
 // Two layers of `tokens` rows each, weights of ones.
@@ -156,7 +160,7 @@ Case fused_case(std::int64_t tokens, std::int64_t head_dim) {
     fused_attention_partial(params, segment, tokens * thread / threads,
                             tokens * (thread + 1) / threads, outputs.partial);
   };
-  return {"bfloat16 128 fused", 4 * all[0]->total, run};
+  return {"bfloat16 128 fused", 4 * all[0]->total, run, tokens, "bfloat16 128"};
 }
 
 // Latents of rank 512 and keys that were just rebuilt, a tile at a time; bytes are those of the latents.
@@ -188,44 +192,46 @@ Case rank_space_case(std::int64_t tokens, KvElement element, const char* name) {
   return {name, latents->total, run};
 }
 
-// Codes of one KV head each, 1024 bits a token: a quarter of bfloat16 keys and values of 128 channels.
-TileLayout quarter_layout() {
+// Codes of one KV head each, a quarter of the bits of bfloat16 keys and values.
+TileLayout quarter_layout(std::int64_t head_dim) {
+  if (head_dim == 32) {
+    return {.coefficients = {0, 5, 6, 9, 7, 10, 8, 4, 7}, .gain = false};
+  }
   return {.coefficients = {0, 12, 12, 24, 56, 52, 40, 16, 10}, .gain = false};
 }
 
-Case coded_case(std::int64_t tokens) {
-  constexpr std::int64_t kHeadDim = 128;
-  const TileLayout layout = quarter_layout();
+Case coded_case(std::int64_t tokens, std::int64_t head_dim, const char* name) {
+  const TileLayout layout = quarter_layout(head_dim);
   const std::int64_t k = layout.num_coefficients(), tiles = tokens / kTileTokens;
   const std::int64_t bytes = kKvHeads * tiles * layout.bytes();
   auto codes = std::make_shared<std::vector<std::uint8_t>>(static_cast<std::size_t>(bytes));
   std::mt19937 random(1);
   std::generate(codes->begin(), codes->end(), [&] { return static_cast<std::uint8_t>(random()); });
-  auto query = std::make_shared<std::vector<float>>(kHeads * kHeadDim, 0.1f);
-  auto angles = std::make_shared<Angles>(tokens, kHeadDim / 2);
+  auto query = std::make_shared<std::vector<float>>(kHeads * head_dim, 0.1f);
+  auto angles = std::make_shared<Angles>(tokens, head_dim / 2);
   std::normal_distribution<float> normal;
-  std::vector<float> decoder(static_cast<std::size_t>(kHeadDim * k));
+  std::vector<float> decoder(static_cast<std::size_t>(head_dim * k));
   std::generate(decoder.begin(), decoder.end(), [&] { return 0.01f * normal(random); });
   const std::vector<float> ones(decoder.size(), 1.0f);
   auto keys =
-      std::make_shared<CodedKeyRows>(layout, decoder.data(), k, kHeadDim, ones.data(), ones.data());
+      std::make_shared<CodedKeyRows>(layout, decoder.data(), k, head_dim, ones.data(), ones.data());
   const auto run = [=](int thread, int threads) {
     const std::int64_t heads = kHeads / kKvHeads;
     Outputs outputs(k + 1);
     for (std::int64_t head = kKvHeads * thread / threads; head < kKvHeads * (thread + 1) / threads;
          ++head) {
-      DecodeAttentionParams params{.query = query->data() + head * heads * kHeadDim,
+      DecodeAttentionParams params{.query = query->data() + head * heads * head_dim,
                                    .num_heads = heads,
                                    .num_kv_heads = 1,
-                                   .head_dim = kHeadDim};
+                                   .head_dim = head_dim};
       params.scale = 0.01f;
-      params.raw_keys.rope = {angles->cos.data(), angles->sin.data(), kHeadDim / 2, false};
+      params.raw_keys.rope = {angles->cos.data(), angles->sin.data(), head_dim / 2, false};
       const void* block = codes->data() + head * tiles * layout.bytes();
       const CodedSegment segment{.tiles = {&block, tiles, tiles, layout}, .keys = keys.get()};
       coded_attention_partial(params, segment, 0, tiles * kTileTokens, outputs.partial);
     }
   };
-  return {"coded 128, a quarter", bytes, run};
+  return {name, bytes, run, tiles * kTileTokens, "bfloat16 " + std::to_string(head_dim)};
 }
 
 std::vector<Case> make_cases(std::int64_t tokens) {
@@ -240,7 +246,9 @@ std::vector<Case> make_cases(std::int64_t tokens) {
   cases.push_back(attention_case("float16 128", tokens, 128, KvElement::kFloat16, false));
   cases.push_back(attention_case("float32 128", tokens, 128, KvElement::kFloat32, false));
   cases.push_back(attention_case("bfloat16 128 raw", tokens, 128, KvElement::kBFloat16, true));
-  cases.push_back(coded_case(tokens / kTileTokens * kTileTokens));
+  cases.push_back(coded_case(tokens, 128, "coded 128, a quarter"));
+  cases.push_back(attention_case("bfloat16 32", tokens, 32, KvElement::kBFloat16, false));
+  cases.push_back(coded_case(tokens, 32, "coded 32, a quarter"));
   cases.push_back(fused_case(tokens / 2, 128));
   cases.push_back(rank_space_case(tokens * 2, KvElement::kBFloat16, "bfloat16 latents 512"));
   cases.push_back(rank_space_case(tokens * 4, KvElement::kInt8, "int8 latents 512"));
@@ -250,31 +258,42 @@ std::vector<Case> make_cases(std::int64_t tokens) {
   return cases;
 }
 
+double median(std::vector<double> numbers) {
+  std::sort(numbers.begin(), numbers.end());
+  return numbers.empty() ? 0 : numbers[numbers.size() / 2];
+}
+
 void measure(std::int64_t tokens, int threads, int rounds, const std::string& only) {
   std::vector<Case> cases = make_cases(tokens);
   std::erase_if(cases, [&](const Case& c) {
     return c.name != "read" && c.name.find(only) == std::string::npos;
   });
   Team team(threads);
-  std::vector<std::vector<double>> rates(cases.size()), ratios(cases.size());
+  std::vector<std::vector<double>> rates(cases.size()), of_read(cases.size()),
+      of_dense(cases.size());
   for (int round = -1; round < rounds; ++round) {
+    std::map<std::string, double> tokens_per_second;
     for (std::size_t i = 0; i < cases.size(); ++i) {
-      const double seconds = team.seconds([&](int thread) { cases[i].run(thread, threads); });
-      if (round >= 0) {
-        rates[i].push_back(static_cast<double>(cases[i].bytes) / seconds / 1e9);
-        ratios[i].push_back(rates[i].back() / rates[0].back());
+      const Case& c = cases[i];
+      const double seconds = team.seconds([&](int thread) { c.run(thread, threads); });
+      tokens_per_second[c.name] = static_cast<double>(c.tokens) / seconds;
+      if (round < 0) {
+        continue;
+      }
+      rates[i].push_back(static_cast<double>(c.bytes) / seconds / 1e9);
+      of_read[i].push_back(rates[i].back() / rates[0].back());
+      if (const auto dense = tokens_per_second.find(c.dense); dense != tokens_per_second.end()) {
+        of_dense[i].push_back(tokens_per_second[c.name] / dense->second);
       }
     }
   }
-  const auto median = [](std::vector<double> numbers) {
-    std::sort(numbers.begin(), numbers.end());
-    return numbers[numbers.size() / 2];
-  };
   std::printf("%lld tokens (times their size in bfloat16), %d threads, medians of %d rounds\n",
               static_cast<long long>(tokens), threads, rounds);
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    std::printf("%-24s %7.1f GB/s  %5.2f of read\n", cases[i].name.c_str(), median(rates[i]),
-                median(ratios[i]));
+    std::printf("%-24s %7.1f GB/s  %5.2f of read", cases[i].name.c_str(), median(rates[i]),
+                median(of_read[i]));
+    of_dense[i].empty() ? std::printf("\n")
+                        : std::printf("  %5.2f of dense\n", median(of_dense[i]));
   }
 }
 
