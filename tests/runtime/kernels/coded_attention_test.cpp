@@ -134,9 +134,10 @@ TEST_P(CodedAttention, MatchesReference) {
         Partial actual(num_heads, layout.num_coefficients() + 1);
         coded_attention_partial(params, inputs.segment(), first, last, actual.view());
         choose(0);
-        // Levels reach to 128, with gains to 16 times that, of which weights of 16 bits lose 2^-16.
+        // Levels reach to 128, with gains to 16 times that: of the latter, a few of a token's weights being
+        // as large, weights of 16 bits keep 12.
         const bool rounds_weights = target == 0 && has_avx512_vnni();
-        const double tolerance = !gain ? 2e-3 : rounds_weights ? 1e-1 : 2e-2;
+        const double tolerance = !gain ? 2e-3 : rounds_weights ? 128 * 16.0 / 4096 : 2e-2;
         EXPECT_TRUE(partials_close(as_levels(layout, actual), expected, tolerance))
             << hwy::TargetName(target) << ", tokens " << first << " .. " << last;
       }
