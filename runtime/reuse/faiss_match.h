@@ -1,5 +1,5 @@
-// Matches of tokens that FAISS finds: approximate, and faster than comparing all pairs where both prompts have
-// thousands of tokens. Part of builds with KVC_FAISS.
+// Matches of tokens that FAISS finds: approximate, for donors of so many tokens that comparing all pairs takes
+// long. Part of builds with KVC_FAISS.
 #pragma once
 
 #include "runtime/reuse/token_match.h"
