@@ -222,9 +222,10 @@ std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, 
   }
   const std::int64_t pending = store.pending(index).num_exact();
   if (pending > 0) {
+    // A group's first layer has read a whole text before the others get its first piece.
     segments.push_back(builder.from_exact(
         store.pending(index),
-        store.holds_positions() ? store.pending_positions().tensor()
+        store.holds_positions() ? store.pending_positions().tensor().narrow(0, 0, pending)
                                 : pending_positions(pending, num_tokens, plan.policy.sink_tokens)));
   }
   return segments;

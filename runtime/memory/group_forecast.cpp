@@ -29,28 +29,38 @@ std::int64_t GroupForecast::bytes_of(int group, const KeptGroupTokens& kept) con
   return kept_group_bytes(*plan_, *policy_, group, kept, dtype_, page_tokens_);
 }
 
-// Under a running policy as many exact tokens as there can be, and a begun page of either form of the others.
+// Where the text decides which tokens are latents: as many exact tokens as there can be, and a begun page and block of
+// either form of the others.
 std::int64_t GroupForecast::bytes_of(int index) const {
   const Group& group = groups_[static_cast<std::size_t>(index)];
   KeptGroupTokens kept = group.kept;
-  if (!policy_->is_running() || !group.is_laid_out ||
+  const bool leaves_later = policy_->is_running() && group.is_laid_out;
+  const bool merges_some = plan_->policy.rule != MergeRule::kNone;
+  if (!group.is_compressed || (!leaves_later && !merges_some) ||
       !decides(plan_->groups[static_cast<std::size_t>(index)])) {
     return bytes_of(index, kept);
   }
-  const std::int64_t block = generated_block(*plan_);
-  const std::int64_t rows = group.rows();
-  const std::int64_t window = plan_->policy.sink_tokens + plan_->policy.window_tokens;
-  kept.tokens.pending = block < rows ? std::min(rows, window + block) : rows;
-  const std::int64_t others = rows - kept.tokens.pending;
-  kept.tokens.unmerged = std::min(group.kept.tokens.unmerged, others);
-  kept.tokens.merged = others - kept.tokens.unmerged;
-  for (std::int64_t* count : {&kept.tokens.unmerged, &kept.tokens.merged}) {
-    *count += others > 0 ? page_tokens_ - 1 : 0;
+  if (leaves_later) {
+    const std::int64_t block = generated_block(*plan_);
+    const std::int64_t rows = group.rows();
+    const std::int64_t window = plan_->policy.sink_tokens + plan_->policy.window_tokens;
+    kept.tokens.pending = block < rows ? std::min(rows, window + block) : rows;
+    const std::int64_t others = rows - kept.tokens.pending;
+    kept.tokens.unmerged = std::min(group.kept.tokens.unmerged, others);
+    kept.tokens.merged = others - kept.tokens.unmerged;
   }
-  std::int64_t codes = 0;  // of a layer that codes its rows apart
+  const bool has_others = kept.tokens.unmerged + kept.tokens.merged > 0;
+  std::int64_t codes = 0;
   if (is_integer(dtype_) && kept.tokens.unmerged > 0) {
-    kept.row_codes = kept.tokens.unmerged / kQuantisedTokens * kQuantisedTokens;
-    codes = quantised_value_bytes(kept.row_codes, plan_->kv_dim(), plan_->head_dim, dtype_);
+    const std::int64_t whole = kept.tokens.unmerged / kQuantisedTokens * kQuantisedTokens;
+    kept.tokens.unmerged = whole + kQuantisedTokens - 1;
+    if (leaves_later) {  // of a layer that codes its rows apart
+      kept.row_codes = whole;
+      codes = quantised_value_bytes(whole, plan_->kv_dim(), plan_->head_dim, dtype_);
+    }
+  }
+  for (std::int64_t* count : {&kept.tokens.unmerged, &kept.tokens.merged}) {
+    *count += has_others ? page_tokens_ - 1 : 0;
   }
   return bytes_of(index, kept) + codes;
 }
@@ -87,7 +97,7 @@ std::int64_t GroupForecast::read(int index, std::int64_t count, std::int64_t num
   Group& group = groups_[static_cast<std::size_t>(index)];
   const LatentGroup& spec = plan_->groups[static_cast<std::size_t>(index)];
   (decides(spec) ? group.kept.tokens.pending : group.kept.tokens.unmerged) += count;
-  group.is_laid_out = false;
+  group.is_laid_out = group.is_compressed = false;
   group.budget = group_budget(*plan_, *policy_, num_tokens, index);
   KeptGroupTokens with_slots = group.kept;
   with_slots.residual_slots = policy_->residual_slots;
@@ -145,8 +155,25 @@ std::vector<GroupTokens> GroupForecast::merged(const std::vector<std::int64_t>& 
   return candidates.tokens;
 }
 
+// Unmerged tokens are exact before they become codes.
+std::int64_t GroupForecast::before_codes() const {
+  std::int64_t total = 0;
+  for (std::size_t i = 0; is_integer(dtype_) && i < groups_.size(); ++i) {
+    const int index = static_cast<int>(i);
+    KeptGroupTokens exact = groups_[i].kept;
+    exact.tokens.pending +=
+        exact.tokens.unmerged + (exact.tokens.unmerged > 0 ? page_tokens_ - 1 : 0);
+    exact.tokens.unmerged = 0;
+    total += std::max(bytes_of(index), bytes_of(index, exact));
+  }
+  return total;
+}
+
 std::int64_t GroupForecast::compress(bool prompt_ended, std::vector<std::int64_t> layer_tokens) {
   const std::int64_t now = bytes();
+  for (Group& group : groups_) {
+    group.is_compressed = true;
+  }
   const std::vector<std::int64_t> counts = due(prompt_ended);
   if (std::all_of(counts.begin(), counts.end(), [](std::int64_t count) { return count == 0; })) {
     return now;
@@ -167,7 +194,7 @@ std::int64_t GroupForecast::compress(bool prompt_ended, std::vector<std::int64_t
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     groups_[i].kept.tokens = tokens[i];
   }
-  return std::max(now + twice, bytes());
+  return std::max({now, bytes(), before_codes()}) + twice;
 }
 
 }  // namespace kvc

@@ -33,12 +33,14 @@ class GroupForecast {
     KeptGroupTokens kept;
     std::int64_t budget = 0;
     bool is_laid_out = false;
+    bool is_compressed = true;  // since it last read a prompt
 
     std::int64_t rows() const {
       return kept.tokens.merged + kept.tokens.unmerged + kept.tokens.pending;
     }
   };
   std::int64_t bytes_of(int group, const KeptGroupTokens& kept) const;
+  std::int64_t before_codes() const;
   void leave(Group& group, bool is_step) const;
   std::vector<std::int64_t> due(bool prompt_ended) const;
   std::vector<GroupTokens> merged(const std::vector<std::int64_t>& counts,

@@ -23,6 +23,7 @@ using testing::tensors_close;
 
 constexpr std::size_t kPrompt = 60, kTokens = 90;
 constexpr std::int64_t kLatent = 16;  // of the synthetic checkpoint
+constexpr double kNoise = 1e-8;       // of a squared error where nothing is lost
 
 const SyntheticCheckpoint kModel{.model_type = "deepseek_v2"};
 
@@ -102,7 +103,7 @@ TEST(OwnLatents, LeaveThePromptsLogitsAndLoseWithTheRank) {
       EXPECT_TRUE(
           tensors_close(logits.narrow(0, 0, kPrompt), expected.narrow(0, 0, kPrompt), kRounding));
       const double error = (logits - expected).square().sum().item<double>();
-      EXPECT_LT(error, chunk == 0 ? before : 1.01 * before);
+      EXPECT_LT(error, chunk == 0 ? before : 1.01 * before + kNoise);
       before = error;
     }
   }
