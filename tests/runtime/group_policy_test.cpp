@@ -12,6 +12,7 @@
 #include "runtime/policies/token_policies.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
+#include "tests/runtime/policy_turns.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -26,6 +27,8 @@ using testing::random_ids;
 using testing::Row;
 using testing::SyntheticCheckpoint;
 using testing::tensors_close;
+using testing::two_turns;
+using testing::under;
 
 constexpr const char* kSmall[] = {"streamingllm:sink=2,window=30",
                                   "h2o:budget=32",
@@ -67,13 +70,6 @@ std::vector<NamedPlan> plans() {
           {"palu", testing::split_plan(model, 16, 16)}};
 }
 
-EngineOptions under(const std::string& policy, const std::string& kv_dtype = "") {
-  EngineOptions options;
-  options.kv_dtype = kv_dtype;
-  options.policy = parse_token_policy(policy);
-  return options;
-}
-
 const Row& text() {
   static const Row kIds = random_ids(1, 130, 96, 1).front();
   return kIds;
@@ -81,13 +77,7 @@ const Row& text() {
 
 // A prompt, some tokens, another prompt, some tokens.
 at::Tensor two_turns(const Engine& engine, Sequence& sequence) {
-  const Row& ids = text();
-  std::vector<at::Tensor> logits{cached_logits(engine, part(ids, 0, 70), 50, 1, sequence)};
-  logits.push_back(engine.prefill({&sequence}, {part(ids, 70, 100)}, Engine::Rows::kAll).front());
-  for (std::size_t i = 100; i < ids.size(); ++i) {
-    logits.push_back(engine.extend({&sequence}, {{ids[i]}}, Engine::Rows::kAll).front());
-  }
-  return at::cat(logits);
+  return two_turns(engine, text(), sequence, {.first = 50, .second = 70, .end = 100});
 }
 at::Tensor two_turns(const Engine& engine) {
   Sequence sequence = engine.new_sequence();

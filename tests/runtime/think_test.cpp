@@ -11,6 +11,7 @@
 #include "runtime/attention/pruned_attention.h"
 #include "runtime/memory/kept_forecast.h"
 #include "tests/runtime/engine_fixture.h"
+#include "tests/runtime/policy_turns.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
@@ -28,15 +29,10 @@ using testing::Row;
 using testing::SyntheticCheckpoint;
 using testing::tensors_close;
 using ::testing::ThrowsMessage;
+using testing::two_turns;
+using testing::under;
 
 constexpr const char* kPolicies[] = {"think:window=5", "think:share=0.9,window=1"};
-
-EngineOptions under(const std::string& policy, const std::string& kv_dtype = "") {
-  EngineOptions options;
-  options.kv_dtype = kv_dtype;
-  options.policy = parse_token_policy(policy);
-  return options;
-}
 
 const Row& text() {
   static const Row kIds = random_ids(1, 130, 96, 1).front();
@@ -45,13 +41,7 @@ const Row& text() {
 
 // Two prompts, tokens after each.
 at::Tensor two_prompts(const Engine& engine, Sequence& sequence) {
-  const Row& ids = text();
-  std::vector<at::Tensor> logits{cached_logits(engine, part(ids, 0, 60), 40, 1, sequence)};
-  logits.push_back(engine.prefill({&sequence}, {part(ids, 60, 90)}, Engine::Rows::kAll).front());
-  for (std::size_t i = 90; i < ids.size(); ++i) {
-    logits.push_back(engine.extend({&sequence}, {{ids[i]}}, Engine::Rows::kAll).front());
-  }
-  return at::cat(logits);
+  return two_turns(engine, text(), sequence);
 }
 at::Tensor two_prompts(const EngineOptions& options, const SyntheticCheckpoint& model = {}) {
   const auto engine = testing::load_plain(model, options);

@@ -11,6 +11,7 @@
 #include "runtime/memory/kept_forecast.h"
 #include "runtime/policies/token_policies.h"
 #include "tests/runtime/engine_fixture.h"
+#include "tests/runtime/policy_turns.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
@@ -26,6 +27,8 @@ using testing::random_ids;
 using testing::Row;
 using testing::SyntheticCheckpoint;
 using testing::tensors_close;
+using testing::two_turns;
+using testing::under;
 
 constexpr const char* kSmall[] = {"streamingllm:sink=2,window=14",
                                   "streamingllm:sink=2,window=14,pos=cache",
@@ -45,22 +48,6 @@ constexpr const char* kAmple[] = {"streamingllm:sink=2,window=500",
                                   "snapkv:budget=500",
                                   "pyramidkv:budget=500,window=5,beta=1"};
 
-EngineOptions under(const std::string& policy, const std::string& kv_dtype = "") {
-  EngineOptions options;
-  options.kv_dtype = kv_dtype;
-  options.policy = parse_token_policy(policy);
-  return options;
-}
-
-// Two turns: a prompt, some tokens, another prompt, some tokens.
-at::Tensor two_turns(const Engine& engine, const Row& ids, Sequence& sequence) {
-  std::vector<at::Tensor> logits{cached_logits(engine, part(ids, 0, 60), 40, 1, sequence)};
-  logits.push_back(engine.prefill({&sequence}, {part(ids, 60, 90)}, Engine::Rows::kAll).front());
-  for (std::size_t i = 90; i < ids.size(); ++i) {
-    logits.push_back(engine.extend({&sequence}, {{ids[i]}}, Engine::Rows::kAll).front());
-  }
-  return at::cat(logits);
-}
 at::Tensor two_turns(const Engine& engine, const Row& ids) {
   Sequence sequence = engine.new_sequence();
   return two_turns(engine, ids, sequence);
