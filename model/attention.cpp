@@ -2,14 +2,16 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "model/bfloat16_attention.h"
 #include "model/decoder.h"
+#include "model/fused_ops.h"
 
 namespace kvc {
 namespace {
 
 constexpr std::int64_t kQueriesPerBlock = 512;
 
-// The CPU's attention kernel is faster, and closer, on float32 copies than on 16-bit types.
+// LibTorch's kernel for the CPU is faster, and closer, on float32 copies than on 16-bit types.
 at::Tensor attention_type(const at::Tensor& x) {
   return x.is_cpu() && x.element_size() == 2 ? x.to(at::kFloat) : x;
 }
@@ -82,6 +84,13 @@ at::Tensor blocked_attention(const at::Tensor& query, const at::Tensor& key,
 // key and value [batch_size, seq_len, num_kv_heads, head_dim]. The same shape as the query.
 at::Tensor batched_causal_attention(const at::Tensor& query, const at::Tensor& key,
                                     const at::Tensor& value, const AttentionRule& rule) {
+  if (can_attend_in_bfloat16(query, rule) && !wants_gradient(key) && !wants_gradient(value)) {
+    std::vector<at::Tensor> outputs;
+    for (std::int64_t i = 0; i < query.size(0); ++i) {
+      outputs.push_back(bfloat16_attention(query[i], key[i], value[i], rule));
+    }
+    return outputs.size() == 1 ? outputs.front().unsqueeze(0) : at::stack(outputs);
+  }
   const bool slides = rule.window && key.size(1) > *rule.window;
   const bool square = query.size(1) == key.size(1);
   return slides || rule.softcap != 0 || !square

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <vector>
 
+#include "model/bfloat16_attention.h"
 #include "runtime/attention/segment_attention.h"
 
 namespace kvc {
@@ -80,8 +81,9 @@ void PromptKeys::append(int layer, const at::Tensor& key, const at::Tensor& valu
   if (layer != layer_) {
     layer_ = layer;
     read_ = 0;
+    const at::ScalarType type = can_attend_in_bfloat16(key, {}) ? at::kBFloat16 : at::kFloat;
     for (auto [rows, x] : {std::pair(&key_, &key), {&value_, &value}}) {
-      *rows = at::empty({num_tokens_, x->size(1), x->size(2)}, at::kFloat);
+      *rows = at::empty({num_tokens_, x->size(1), x->size(2)}, type);
     }
   }
   key_.narrow(0, read_, key.size(0)).copy_(key);
@@ -98,6 +100,9 @@ void PromptKeys::release_complete() {
 
 at::Tensor attend_prompt(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const AttentionRule& rule) {
+  if (can_attend_in_bfloat16(query, rule)) {
+    return bfloat16_attention(query, key, value, rule).flatten(1);
+  }
   if (rule.softcap != 0) {
     return attend_capped(query, key, value, rule);
   }
@@ -105,8 +110,8 @@ at::Tensor attend_prompt(const at::Tensor& query, const at::Tensor& key, const a
   const std::int64_t width = std::max(key.size(2), value.size(2));
   const Operands operands{
       .query = heads_first(query.to(at::kFloat), width),
-      .key = heads_first(key, width),
-      .value = heads_first(value, width),
+      .key = heads_first(key.to(at::kFloat), width),
+      .value = heads_first(value.to(at::kFloat), width),
       .scale = rule.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(2))))};
   const at::Tensor attended = rule.window && n > *rule.window
                                   ? attend_window(operands, *rule.window)

@@ -21,16 +21,17 @@ class PromptKeys {
   void append(int layer, const at::Tensor& key, const at::Tensor& value);
   // Frees what was read once it is all, until the next layer.
   void release_complete();
-  at::Tensor key() const { return key_.narrow(0, 0, read_); }  // float32, all read so far
+  // All read so far: bfloat16 where attention takes it and the keys are, otherwise float32.
+  at::Tensor key() const { return key_.narrow(0, 0, read_); }
   at::Tensor value() const { return value_.narrow(0, 0, read_); }
 
  private:
   std::int64_t num_tokens_, read_ = 0;
   int layer_ = -1;
-  at::Tensor key_, value_;  // [num_tokens, num_kv_heads, head_dim] float32
+  at::Tensor key_, value_;  // [num_tokens, num_kv_heads, head_dim]
 };
 
-// Causal attention of the last T of n tokens. query [T, num_heads, head_dim], key and value float32
+// Causal attention of the last T of n tokens. query [T, num_heads, head_dim], key and value
 // [n, num_kv_heads, head_dim], post-RoPE; values may be of another width. Memory for scores does not
 // grow with n * T. [T, num_heads * value width] in the query's dtype.
 at::Tensor attend_prompt(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
