@@ -7,7 +7,8 @@ Every 64 tokens of a row are scored through the cache of all tokens before them,
 compressed. The first 4 tokens stay exact (of coded caches none: blocks of 32 tokens then end where rows do), no window
 does. Models compute in float32 and caches store 16-bit numbers (or what a method names); kept_ratio counts every byte
 against the original's cache of 16-bit numbers, those of a float32 checkpoint too. Statistics are computed once and
-shared. Writes comparison.json, comparison.md and comparison.svg; what is there already is not measured again.
+shared. Writes comparison.json, comparison.md and comparison.svg; what is there already is not measured again; what
+was refused is tried again.
 """
 
 import argparse
@@ -244,7 +245,7 @@ def main():
         method = METHODS[name]
         by_ratio = results.setdefault(name, {})
         for kept_ratio in [method.only] if method.only else options.kept_ratio:
-            if f"{kept_ratio:g}" not in by_ratio:
+            if "kld" not in by_ratio.get(f"{kept_ratio:g}", {}):
                 by_ratio[f"{kept_ratio:g}"] = measure(options, options.out, method, kept_ratio)
                 write(options, results)
     print("\n".join(tables_of(options, results)), flush=True)

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define KVC_HAS_BFLOAT16_TILES 1
@@ -84,7 +85,7 @@ inline void pack_pairs(const std::uint16_t* rows, std::int64_t stride, std::int6
 // kBlockRows rows of the left matrix with kVectors vectors of a panel. factors: of the rows of `sums` before
 // they are added to; null: they are zero before.
 template <int kVectors>
-void multiply_block(const std::uint32_t* left, std::int64_t left_stride, std::int64_t pairs,
+void multiply_block(const std::uint16_t* left, std::int64_t left_stride, std::int64_t pairs,
                     const std::uint32_t* panel, const float* factors, float* sums,
                     std::int64_t sums_stride) {
   __m512 sum[kBlockRows][kVectors];
@@ -106,8 +107,9 @@ void multiply_block(const std::uint32_t* left, std::int64_t left_stride, std::in
     }
 #pragma GCC unroll 8
     for (int row = 0; row < kBlockRows; ++row) {
-      const auto x = reinterpret_cast<__m512bh>(
-          _mm512_set1_epi32(static_cast<int>(left[row * left_stride + pair])));
+      std::uint32_t two;
+      std::memcpy(&two, left + row * left_stride + 2 * pair, sizeof(two));
+      const auto x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(two)));
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
         sum[row][v] = _mm512_dpbf16_ps(sum[row][v], x, columns[v]);
@@ -124,7 +126,7 @@ void multiply_block(const std::uint32_t* left, std::int64_t left_stride, std::in
 }
 
 struct TileProduct {
-  const std::uint32_t* left;  // [rows, left_stride]
+  const std::uint16_t* left;  // [rows, left_stride] numbers
   std::int64_t left_stride;
   std::int64_t rows;   // a multiple of kBlockRows
   std::int64_t pairs;  // that are summed over
@@ -143,7 +145,7 @@ inline void multiply_tiles(const TileProduct& x) {
     const std::uint32_t* panel = x.right + column * x.right_pairs;
     const std::int64_t vectors = std::min(kPanelColumns, x.columns - column) / kLanes;
     for (std::int64_t row = 0; row < x.rows; row += kBlockRows) {
-      const std::uint32_t* left = x.left + row * x.left_stride;
+      const std::uint16_t* left = x.left + row * x.left_stride;
       const float* factors = x.factors == nullptr ? nullptr : x.factors + row;
       float* sums = x.sums + row * x.sums_stride + column;
       kMultiply[vectors - 1](left, x.left_stride, x.pairs, panel, factors, sums, x.sums_stride);

@@ -25,7 +25,7 @@ class CausalRows {
         num_rows_((part.last - part.first) * heads_),
         pairs_(params.head_dim / 2),
         width_(round_up_to(params.value_dim, kLanes)),
-        query_(size(round_up_to(num_rows_, kBlockRows) * pairs_)),
+        query_(size(round_up_to(num_rows_, kBlockRows) * params.head_dim)),
         keys_(size(packed_size(pairs_, kTileKeys))),
         values_(size(packed_size(kTileKeys / 2, width_))),
         scores_(size(kTileRows * kTileKeys)),
@@ -34,7 +34,7 @@ class CausalRows {
         softmaxes_(size(num_rows_)),
         sums_(size(round_up_to(num_rows_, kBlockRows) * width_)) {
     for (std::int64_t row = 0; row < num_rows_; ++row) {
-      std::memcpy(query_.data() + row * pairs_,
+      std::memcpy(query_.data() + row * params.head_dim,
                   params.query + (part.first + row / heads_) * params.query_stride +
                       (part.kv_head * heads_ + row % heads_) * params.head_dim,
                   size(params.head_dim) * sizeof(std::uint16_t));
@@ -93,8 +93,8 @@ class CausalRows {
       return;
     }
     const std::int64_t rows = round_up_to(count, kBlockRows);
-    multiply_tiles({.left = query_.data() + first * pairs_,
-                    .left_stride = pairs_,
+    multiply_tiles({.left = query_.data() + first * params_.head_dim,
+                    .left_stride = params_.head_dim,
                     .rows = rows,
                     .pairs = pairs_,
                     .right = keys_.data(),
@@ -113,8 +113,8 @@ class CausalRows {
                        columns_, scores_.data() + row * kTileKeys, softmaxes_[size(first + row)],
                        weights_.data() + row * kTileKeys);
     }
-    multiply_tiles({.left = reinterpret_cast<const std::uint32_t*>(weights_.data()),
-                    .left_stride = kTileKeys / 2,
+    multiply_tiles({.left = weights_.data(),
+                    .left_stride = kTileKeys,
                     .rows = rows,
                     .pairs = columns_ / 2,
                     .right = values_.data(),
@@ -128,7 +128,7 @@ class CausalRows {
   const CausalAttentionParams& params_;
   CausalAttentionPart part_;
   std::int64_t heads_, num_rows_, pairs_, width_, columns_ = 0;
-  std::vector<std::uint32_t> query_;          // [num_rows, pairs], rows padded to whole blocks
+  std::vector<std::uint16_t> query_;          // [num_rows, head_dim], rows padded to whole blocks
   std::vector<std::uint32_t> keys_, values_;  // of the tile, packed
   std::vector<float> scores_;                 // [kTileRows, kTileKeys]
   std::vector<std::uint16_t> weights_;        // [kTileRows, kTileKeys] bfloat16
