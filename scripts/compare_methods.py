@@ -62,7 +62,7 @@ METHODS = {
 }
 COLOURS = ("#c0392b", "#e67e22", "#f1c40f", "#d35400", "#2980b9", "#8e44ad", "#27ae60", "#16a085", "#7f8c8d", "#2c3e50",
            "#e84393", "#6c5ce7", "#00b894", "#636e72", "#b2bec3", "#fd79a8", "#55efc4", "#0984e3", "#a29bfe", "#fdcb6e",
-           "#00cec9", "#b33939")
+           "#00cec9", "#b33939", "#218c74", "#cc8e35")
 
 
 def with_16_bit_cache(checkpoint, directory):
