@@ -7,6 +7,7 @@ add_executable(cuda_kernels_test
   ${_attention}/combine_cases.cpp
   ${_attention}/dense_cases.cpp
   ${_attention}/gpu_attention_test.cpp
+  ${_attention}/gpu_main.cpp
   ${_attention}/gpu_memory.cpp
   ${_attention}/rank_case.cpp
   ${_attention}/rank_cases.cpp
@@ -20,6 +21,7 @@ add_executable(cuda_kernels_bench
   ${_attention}/gpu_attention_bench.cpp
   ${_attention}/gpu_attention_rates.cpp
   ${_attention}/gpu_bench_inputs.cpp
+  ${_attention}/gpu_main.cpp
   ${_attention}/gpu_memory.cpp
   ${_attention}/gpu_timing.cpp)
 target_link_libraries(cuda_kernels_test PRIVATE kvc_cuda_kernels)

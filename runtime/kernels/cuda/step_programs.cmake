@@ -3,13 +3,14 @@ set(_steps "${_kvc_root}/tests/runtime/kernels/cuda")
 add_executable(cuda_step_gpu_test
   ${_steps}/append_cases.cpp
   ${_steps}/case_inputs.cpp
+  ${_steps}/gpu_main.cpp
   ${_steps}/gpu_memory.cpp
   ${_steps}/gpu_step_test.cpp
   ${_steps}/sample_cases.cpp
   ${_steps}/step_cases.cpp
   ${CMAKE_CURRENT_SOURCE_DIR}/sample_tokens_reference.cpp
   ${_kvc_root}/runtime/kernels/quantise_reference.cpp)
-add_executable(cuda_step_bench ${_steps}/gpu_memory.cpp ${_steps}/gpu_step_bench.cpp ${_steps}/gpu_timing.cpp)
+add_executable(cuda_step_bench ${_steps}/gpu_main.cpp ${_steps}/gpu_memory.cpp ${_steps}/gpu_step_bench.cpp ${_steps}/gpu_timing.cpp)
 foreach(_program cuda_step_gpu_test cuda_step_bench)
   target_link_libraries(${_program} PRIVATE kvc_cuda_kernels)
   target_compile_options(${_program} PRIVATE -Wall -Wextra -Wshadow -Werror)

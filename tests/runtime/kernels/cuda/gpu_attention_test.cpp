@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "tests/runtime/kernels/cuda/gpu_main.h"
 #include "tests/runtime/kernels/cuda/gpu_memory.h"
 #include "tests/runtime/kernels/cuda/kernel_cases.h"
 
@@ -82,10 +83,5 @@ int run_all(const std::string& only) {
 }  // namespace kvc::testing
 
 int main(int argc, char** argv) {
-  const std::string missing = kvc::testing::missing_gpu();
-  if (!missing.empty()) {
-    std::printf("skipped: no GPU (%s)\n", missing.c_str());
-    return 77;
-  }
-  return kvc::testing::run_all(argc > 1 ? argv[1] : "");
+  return kvc::testing::gpu_test_main(argc, argv, kvc::testing::run_all);
 }

@@ -7,9 +7,6 @@
 #include <cusolverDn.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <functional>
 #include <random>
 #include <sstream>
@@ -18,6 +15,7 @@
 #include <vector>
 
 #include "tests/runtime/kernels/cuda/cache_kernels.h"
+#include "tests/runtime/kernels/cuda/gpu_main.h"
 #include "tests/runtime/kernels/cuda/gpu_memory.h"
 #include "tests/runtime/kernels/cuda/gpu_timing.h"
 
@@ -260,19 +258,5 @@ class Bench {
 }  // namespace kvc::testing
 
 int main(int argc, char** argv) {
-  const std::string missing = kvc::testing::missing_gpu();
-  if (!missing.empty()) {
-    std::printf("skipped: no GPU (%s)\n", missing.c_str());
-    return 77;
-  }
-  try {
-    const std::string json = kvc::testing::Bench().run().json();
-    if (argc == 3 && std::strcmp(argv[1], "--json") == 0) {
-      std::ofstream(argv[2]) << json;
-    }
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "cuda_cache_bench: error: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+  return kvc::testing::gpu_bench_main(argc, argv, [] { return kvc::testing::Bench().run().json(); });
 }

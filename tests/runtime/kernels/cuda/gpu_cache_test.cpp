@@ -3,10 +3,10 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
-#include <cstring>
 #include <stdexcept>
 
 #include "tests/runtime/kernels/cuda/cache_kernels.h"
+#include "tests/runtime/kernels/cuda/gpu_main.h"
 #include "tests/runtime/kernels/cuda/gpu_memory.h"
 
 namespace kvc::testing {
@@ -57,11 +57,11 @@ std::string run_case(const CacheCase& cache_case) {
   return {};
 }
 
-int run_all(const char* only) {
+int run_all(const std::string& only) {
   int failed = 0, passed = 0;
   for (const auto& cases : {code_cases(), product_cases(), budget_cases()}) {
     for (const CacheCase& cache_case : cases) {
-      if (only != nullptr && cache_case.name.find(only) == std::string::npos) {
+      if (cache_case.name.find(only) == std::string::npos) {
         continue;
       }
       const std::string difference = run_case(cache_case);
@@ -72,18 +72,12 @@ int run_all(const char* only) {
     }
   }
   std::printf("cache kernels: %d passed, %d failed\n", passed, failed);
-  return failed == 0 ? 0 : 1;
+  return failed == 0 && passed > 0 ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace kvc::testing
 
-// gpu_cache_test [PART OF A NAME]
 int main(int argc, char** argv) {
-  const std::string missing = kvc::testing::missing_gpu();
-  if (!missing.empty()) {
-    std::printf("skipped: no GPU (%s)\n", missing.c_str());
-    return 77;
-  }
-  return kvc::testing::run_all(argc > 1 ? argv[1] : nullptr);
+  return kvc::testing::gpu_test_main(argc, argv, kvc::testing::run_all);
 }

@@ -4,15 +4,13 @@
 //   cuda_step_bench [--json FILE]      exit code 77: there is no GPU
 #include <cuda_runtime_api.h>
 
-#include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "runtime/kernels/cuda/step_program.h"
+#include "tests/runtime/kernels/cuda/gpu_main.h"
 #include "tests/runtime/kernels/cuda/gpu_memory.h"
 #include "tests/runtime/kernels/cuda/gpu_timing.h"
 
@@ -264,19 +262,5 @@ TimingReport run() {
 }  // namespace kvc::testing
 
 int main(int argc, char** argv) {
-  const std::string missing = kvc::testing::missing_gpu();
-  if (!missing.empty()) {
-    std::printf("skipped: no GPU (%s)\n", missing.c_str());
-    return 77;
-  }
-  try {
-    const std::string json = kvc::testing::run().json();
-    if (argc == 3 && std::strcmp(argv[1], "--json") == 0) {
-      std::ofstream(argv[2]) << json;
-    }
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "cuda_step_bench: error: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+  return kvc::testing::gpu_bench_main(argc, argv, [] { return kvc::testing::run().json(); });
 }
