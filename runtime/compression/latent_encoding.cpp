@@ -44,20 +44,7 @@ class Encoder {
 
  private:
   EncodedTokens least_squares(std::int64_t first, const at::Tensor& positions) const {
-    const at::Tensor stacked = stacked_rows(first, positions);
-    const at::Tensor latent = at::linear(stacked, factors_.encoder);
-    at::Tensor lost = at::zeros({positions.size(0)}, at::kFloat);
-    std::int64_t column = 0;
-    for (const Reconstruction& layer : factors_.merged_layers) {
-      for (const at::Tensor& proj : {layer.key, layer.value}) {
-        const at::Tensor rebuilt = at::linear(latent, proj.to(at::kFloat));
-        lost += (stacked.narrow(1, column, proj.size(0)) - rebuilt).square().sum(1);
-        column += proj.size(0);
-      }
-    }
-    // A token of all zeros loses nothing.
-    const at::Tensor norm = stacked.square().sum(1).clamp_min(1e-30);
-    return {latent, -(lost / norm)};
+    return encode_stacked(stacked_rows(first, positions), factors_.encoder, factors_.merged_layers);
   }
 
   // y: [n, 2 * num_layers * kv_dim] float32.
@@ -71,7 +58,9 @@ class Encoder {
       at::Tensor key = pending.key.rows(first, count, at::kFloat);
       if (!stores_raw_keys(decoder_.config(), layer)) {
         key = decoder_.rope().unrotate(layer, key, positions);
-        key = weights.k_norm.defined() ? undo_key_norm(key, weights, index, first) : key;
+        key = weights.k_norm.defined()
+                  ? key_before_norm(key, weights.k_norm, rms_of(key, weights, index, first))
+                  : key;
       }
       const at::Tensor value = pending.value.rows(first, count, at::kFloat);
       columns.push_back(without_bias(key.flatten(1), weights.k_proj.bias));
@@ -80,23 +69,18 @@ class Encoder {
     return at::cat(columns, 1);
   }
 
-  // A channel that the norm's weight sets to zero is lost, and without effect: taken as zero.
-  at::Tensor undo_key_norm(const at::Tensor& key, const LayerWeights& weights, int index,
-                           std::int64_t first) const {
-    const at::Tensor weight =
-        weights.k_norm.weight.to(at::kFloat).view({-1, key.size(-1)});  // of all heads, or each
-    const at::Tensor inverse = at::where(weight == 0, at::zeros_like(weight), weight.reciprocal());
-    at::Tensor rms;
+  // What the norm divided the heads of `key` by.
+  at::Tensor rms_of(const at::Tensor& key, const LayerWeights& weights, int index,
+                    std::int64_t first) const {
     if (store_.holds_key_rms()) {
-      rms = store_.held_key_rms(index).rows(first, key.size(0), at::kFloat);
-    } else {  // latents are kept instead: the rebuilt key has the norm's scale
-      const Reconstruction& layer = factors_.layers[static_cast<std::size_t>(index)];
-      const at::ScalarType dtype = layer.key.scalar_type();
-      const at::Tensor latent = store_.held_latent(index).rows(first, key.size(0), dtype);
-      const Linear rebuild{layer.key, weights.k_proj.bias};
-      rms = key_rms(rebuild(latent).view(key.sizes()), weights.k_norm);
+      return store_.held_key_rms(index).rows(first, key.size(0), at::kFloat);
     }
-    return key * rms.unsqueeze(-1) * inverse;
+    // Latents are kept instead: the rebuilt key has the norm's scale.
+    const Reconstruction& layer = factors_.layers[static_cast<std::size_t>(index)];
+    const at::ScalarType dtype = layer.key.scalar_type();
+    const at::Tensor latent = store_.held_latent(index).rows(first, key.size(0), dtype);
+    const Linear rebuild{layer.key, weights.k_proj.bias};
+    return key_rms(rebuild(latent).view(key.sizes()), weights.k_norm);
   }
 
   static at::Tensor without_bias(const at::Tensor& rows, const at::Tensor& bias) {
@@ -111,6 +95,30 @@ class Encoder {
 };
 
 }  // namespace
+
+EncodedTokens encode_stacked(const at::Tensor& stacked, const at::Tensor& encoder,
+                             const std::vector<Reconstruction>& layers) {
+  const at::Tensor latent = at::linear(stacked, encoder);
+  at::Tensor lost = at::zeros({stacked.size(0)}, stacked.options());
+  std::int64_t column = 0;
+  for (const Reconstruction& layer : layers) {
+    for (const at::Tensor& proj : {layer.key, layer.value}) {
+      const at::Tensor rebuilt = at::linear(latent, proj.to(at::kFloat));
+      lost += (stacked.narrow(1, column, proj.size(0)) - rebuilt).square().sum(1);
+      column += proj.size(0);
+    }
+  }
+  // A token of all zeros loses nothing.
+  const at::Tensor norm = stacked.square().sum(1).clamp_min(1e-30);
+  return {latent, -(lost / norm)};
+}
+
+at::Tensor key_before_norm(const at::Tensor& key, const Norm& k_norm, const at::Tensor& rms) {
+  const at::Tensor weight =
+      k_norm.weight.to(at::kFloat).view({-1, key.size(-1)});  // of all heads, or each
+  const at::Tensor inverse = at::where(weight == 0, at::zeros_like(weight), weight.reciprocal());
+  return key * rms.unsqueeze(-1) * inverse;
+}
 
 EncodedTokens encode_pending(const Decoder& decoder, const KvPlan& plan, int group,
                              const GroupFactors& factors, const LatentStore& store,

@@ -33,6 +33,13 @@ at::Tensor encode_unmerged(const Decoder& decoder, const KvPlan& plan, int group
                            const GroupFactors& factors, const LatentStore& store,
                            const std::vector<std::int64_t>& rows);
 
+// Of y [n, 2 * num_layers * kv_dim] float32 under rule ls, with what rebuilds merged latents. On any device.
+EncodedTokens encode_stacked(const at::Tensor& stacked, const at::Tensor& encoder,
+                             const std::vector<Reconstruction>& layers);
+// [n, num_kv_heads, head_dim] from keys after their norm, and key_rms() of them; float32. A channel that the norm's
+// weight sets to zero is lost, and without effect: taken as zero.
+at::Tensor key_before_norm(const at::Tensor& key, const Norm& k_norm, const at::Tensor& rms);
+
 // cos of each row of a and b, [n, rank] of any floating type. [n] float32
 at::Tensor row_cosine(const at::Tensor& a, const at::Tensor& b);
 // sqrt(mean of squares + eps), what k_norm divides the key [n, num_kv_heads, head_dim] by: one number

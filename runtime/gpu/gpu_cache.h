@@ -1,5 +1,6 @@
-// The keys and values of a batch of sequences on a GPU: of every plain layer, pages for as many tokens as a sequence
-// will have. Nothing moves and nothing grows, so that addresses hold for every step.
+// The keys and values of a batch of sequences on a GPU. Of every plain layer, pages for as many tokens as a sequence
+// will have; of latent groups, those of what they hold (gpu_group.h). Tables and counts have addresses that hold for
+// every step.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include "core/kv_plan.h"
+#include "runtime/gpu/gpu_group.h"
+#include "runtime/gpu/gpu_rows.h"
 #include "runtime/kernels/cuda/device_rows.h"
 
 namespace kvc {
@@ -18,43 +21,58 @@ class GpuCache {
   GpuCache(const KvPlan& plan, at::ScalarType dtype, at::Device device, std::int64_t page_tokens,
            const std::vector<std::int64_t>& capacities);
 
-  // What sequences of `capacities` take: plain_layer_bytes() of each, over the plan's plain layers.
-  static std::int64_t bytes_of(const KvPlan& plan, at::ScalarType dtype, std::int64_t page_tokens,
-                               const std::vector<std::int64_t>& capacities);
-  std::int64_t bytes() const;
-  std::int64_t sequence_bytes(std::size_t sequence) const;
-  std::int64_t num_sequences() const { return static_cast<std::int64_t>(first_rows_.size()) - 1; }
+  // Of its pages: plain_layer_bytes() of the capacity over the plan's plain layers, group_bytes() of every group's
+  // reserved().
+  KvBytes bytes(std::size_t sequence) const;
+  std::int64_t num_sequences() const { return static_cast<std::int64_t>(capacities_.size()); }
+  std::int64_t capacity(std::size_t sequence) const { return capacities_[sequence]; }
+  std::int64_t page_tokens() const { return page_tokens_; }
+  KvDtype kv_dtype() const;
   const KvPlan& plan() const { return plan_; }
 
   // A plain layer's rows `first` .. `first` + `count` - 1 of one sequence, [count, num_kv_heads, head_dim]: to be
   // read or written. Keys are post-RoPE.
   at::Tensor keys(int layer, std::size_t sequence, std::int64_t first, std::int64_t count) const;
   at::Tensor values(int layer, std::size_t sequence, std::int64_t first, std::int64_t count) const;
-  // Sequence `to` begins with the first `count` tokens of `from`.
+  // Sequence `to` begins with the first `count` tokens of `from`, all that it has.
   void copy(std::size_t from, std::size_t to, std::int64_t count);
 
   // All sequences' rows of a plain layer, for kernels.
-  DeviceRows key_rows(int layer) const { return rows_of(layers_[index(layer)].key_table); }
-  DeviceRows value_rows(int layer) const { return rows_of(layers_[index(layer)].value_table); }
+  DeviceRows key_rows(int layer) const { return layers_[index(layer)].key.table(); }
+  DeviceRows value_rows(int layer) const { return layers_[index(layer)].value.table(); }
+
+  GpuGroup& group(int group) { return groups_[static_cast<std::size_t>(group)]; }
+  const GpuGroup& group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
+  // Before a prompt of so many tokens is read.
+  void begin_prompt(std::size_t sequence, std::int64_t num_tokens);
+  // Pending tokens of the groups that decide, each the same: with the token that the next step feeds, and its row.
+  // On the device, int32 [num_sequences]; steps move them on.
+  const at::Tensor& pending_rows() const { return pending_rows_; }
+  const at::Tensor& pending_slots() const { return pending_slots_; }
+  // A step has appended a token to every sequence.
+  void add_token();
+  // After some were decided; `fed`: of the tokens counted above, those of the next step are there: 1, else 0.
+  void set_pending(std::size_t sequence, std::int64_t pending, std::int64_t fed);
 
  private:
   struct Layer {
-    at::Tensor key, value;              // [rows of all sequences, num_kv_heads, head_dim]
-    at::Tensor key_table, value_table;  // [num_sequences, max_blocks] int64: addresses of pages
+    GpuRows key, value;
   };
   std::size_t index(int layer) const {
     return static_cast<std::size_t>(plain_index_[static_cast<std::size_t>(layer)]);
   }
-  at::Tensor table_of(const at::Tensor& rows) const;
-  DeviceRows rows_of(const at::Tensor& table) const;
+  at::Tensor heads(const at::Tensor& rows) const {
+    return rows.view({rows.size(0), plan_.num_kv_heads, plan_.head_dim});
+  }
 
   KvPlan plan_;
   at::ScalarType dtype_;
   std::int64_t page_tokens_;
-  std::vector<std::int64_t> first_rows_;  // [num_sequences + 1], whole pages
-  std::int64_t max_blocks_ = 0;
+  std::vector<std::int64_t> capacities_;
   std::vector<int> plain_index_;  // [num_layers] into layers_, -1 for other layers
   std::vector<Layer> layers_;
+  std::vector<GpuGroup> groups_;
+  at::Tensor pending_rows_, pending_slots_;
 };
 
 // The same type for kernels; Error for another than bfloat16 and float16.

@@ -8,6 +8,7 @@
 #include "core/checkpoint.h"
 #include "core/error.h"
 #include "model/checkpoint_config.h"
+#include "runtime/gpu/gpu_forecast.h"
 #include "runtime/gpu/step_support.h"
 #include "runtime/plan_source.h"
 
@@ -38,12 +39,8 @@ GpuEngine GpuEngine::load(const std::filesystem::path& directory, const EngineOp
 GpuEngine::Need GpuEngine::need_of(const std::vector<std::int64_t>& lengths,
                                    std::int64_t new_tokens, std::int64_t longest_prompt) const {
   const ModelConfig& model = config();
-  std::vector<std::int64_t> capacities;
-  for (const std::int64_t length : lengths) {
-    capacities.push_back(length + new_tokens);
-  }
   Need need;
-  need.cache = GpuCache::bytes_of(plan_, model_->dtype, page_tokens_, capacities);
+  need.cache = gpu_cache_bytes(plan_, kv_dtype_, page_tokens_, lengths, new_tokens);
   // Activations of a piece of a prompt: two residual streams, the attention's four, the MLP's three; logits.
   const std::int64_t piece =
       prefill_chunk_ > 0 ? std::min(prefill_chunk_, longest_prompt) : longest_prompt;
@@ -51,7 +48,8 @@ GpuEngine::Need GpuEngine::need_of(const std::vector<std::int64_t>& lengths,
       4 * model.hidden_size + 2 * model.q_dim() + 4 * model.kv_dim() + 3 * model.intermediate_size;
   const auto sequences = static_cast<std::int64_t>(lengths.size());
   need.work = 2 * piece * width + 4 * (sequences + 1) * (width + 2 * model.vocab_size) +
-              8 * model.head_dim * (longest_prompt + new_tokens);
+              8 * model.head_dim * (longest_prompt + new_tokens) +
+              group_work_bytes(plan_, model, sequences, longest_prompt, new_tokens);
   return need;
 }
 

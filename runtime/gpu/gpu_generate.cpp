@@ -1,7 +1,10 @@
+#include <c10/core/InferenceMode.h>
+
 #include <algorithm>
 #include <chrono>
 
 #include "core/error.h"
+#include "runtime/gpu/gpu_compression.h"
 #include "runtime/gpu/gpu_engine.h"
 #include "runtime/gpu/gpu_prompt.h"
 #include "runtime/gpu/gpu_step.h"
@@ -73,7 +76,7 @@ class GpuRun {
     }
     result_.timing.decode_seconds = seconds_since(decode_start);
     for (std::size_t i = 0; i < lengths_.size(); ++i) {
-      result_.sequences[i].bytes.plain = cache_.sequence_bytes(i);
+      result_.sequences[i].bytes = cache_.bytes(i);
     }
     return std::move(result_);
   }
@@ -118,12 +121,19 @@ class GpuRun {
       while (queued < std::min(taken + 2, options_.max_new_tokens - 1)) {
         executor_.replay();
         ++queued;
+        finish_step(queued);
       }
       executor_.wait(static_cast<int>(queued - taken - 1));
       result_.timing.decode_tokens += num_left();
       take_all(++taken);
     }
     executor_.wait(0);
+  }
+
+  // What steps leave to the CPU: blocks that have left the window, once in many steps.
+  void finish_step(std::int64_t num_steps) {
+    cache_.add_token();
+    compress_gpu_blocks(model_, cache_, lengths_of(sequences_, num_steps));
   }
 
   // New token `index` of every sequence that goes on; the program has written it.
@@ -170,6 +180,7 @@ class GpuRun {
 
 GenerateResult GpuEngine::generate(const Engine::Ids& prompts, const GenerateOptions& options,
                                    const TokenVisitor& visit) const {
+  const c10::InferenceMode guard;
   check_gpu_generation(options);
   check(options.sampling);
   const StepSequences sequences = sequences_of(prompts, options);

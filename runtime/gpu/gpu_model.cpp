@@ -39,10 +39,13 @@ std::int64_t bytes_of(const LayerWeights& layer) {
   return bytes;
 }
 
-// Only the fused matrices go to the device: no weight is there twice.
+// Only the fused matrices go to the device: no weight is there twice. Biases of keys and values stay, which latents
+// leave out.
 LayerWeights to_gpu(LayerWeights layer, at::Device device) {
   if (layer.qkv_proj.weight.defined()) {
-    layer.q_proj = layer.k_proj = layer.v_proj = {};
+    layer.q_proj = {};
+    layer.k_proj = {{}, layer.k_proj.bias};
+    layer.v_proj = {{}, layer.v_proj.bias};
   }
   if (layer.gate_up_proj.weight.defined()) {
     layer.gate_proj = layer.up_proj = {};
@@ -71,6 +74,9 @@ std::int64_t GpuModel::bytes() const {
   for (const LayerWeights& layer : layers) {
     sum += bytes_of(layer);
   }
+  for (const GpuGroupFactors& group : groups) {
+    sum += group.bytes();
+  }
   return sum;
 }
 
@@ -82,7 +88,7 @@ GpuModel load_gpu_model(const Checkpoint& checkpoint, const KvPlan& plan, at::Sc
             "--device cuda: about {} bytes of weights, the GPU has {} free; use a smaller model or "
             "--device cpu",
             expected, free_bytes);
-  GpuModel model{config, dtype, RopeTables(config, dtype), {}, {}, {}};
+  GpuModel model{config, dtype, RopeTables(config, dtype), {}, {}, {}, {}};
   model.weights = load_model_weights(checkpoint, config, dtype, type);
   model.weights = to_device(std::move(model.weights), device);
   if (config.tied_embeddings && model.weights.embed_tokens.defined()) {
@@ -98,6 +104,11 @@ GpuModel load_gpu_model(const Checkpoint& checkpoint, const KvPlan& plan, at::Sc
   }
   for (FusedFactors& factors : load_fused_factors(checkpoint, plan, config)) {
     model.fused.push_back(to_gpu(std::move(factors), device));
+  }
+  const LatentFactors latent = load_latent_factors(checkpoint, plan, config.hidden_size, dtype);
+  for (std::size_t group = 0; group < latent.groups.size(); ++group) {
+    model.groups.push_back(
+        to_gpu(latent.groups[group], plan.groups[group], config, model.rope, model.layers, device));
   }
   return model;
 }

@@ -12,6 +12,7 @@
 #include "model/rope.h"
 #include "model/weights.h"
 #include "runtime/compression/fused_factors.h"
+#include "runtime/gpu/rank_factors.h"
 
 namespace kvc {
 
@@ -22,6 +23,7 @@ struct GpuModel {
   ModelWeights weights;
   std::vector<LayerWeights> layers;  // projections fused
   std::vector<FusedFactors> fused;
+  std::vector<GpuGroupFactors> groups;  // of the plan's latent groups
 
   at::Device device() const { return weights.lm_head.weight.device(); }
   std::int64_t bytes() const;

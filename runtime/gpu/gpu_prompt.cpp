@@ -6,35 +6,54 @@
 
 #include "core/error.h"
 #include "model/decoder.h"
+#include "runtime/compression/latent_encoding.h"
+#include "runtime/gpu/gpu_compression.h"
 
 namespace kvc {
 namespace {
 
+// Keys, post-RoPE, and values of all tokens so far, [n, num_kv_heads, head_dim] each.
+struct PromptRows {
+  at::Tensor key, value;
+};
+
 // Attention of one prompt's next tokens over all so far, whose keys and values it adds to the cache.
 class PromptAttention : public Attention {
  public:
-  PromptAttention(const GpuModel& model, const GpuCache& cache, std::size_t sequence,
+  PromptAttention(const GpuModel& model, GpuCache& cache, std::size_t sequence,
                   std::int64_t num_before)
-      : model_(model), cache_(cache), sequence_(sequence), num_before_(num_before) {}
+      : model_(model),
+        plan_(cache.plan()),
+        cache_(cache),
+        sequence_(sequence),
+        num_before_(num_before) {}
 
   at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override {
-    const std::int64_t count = input.query.size(0), total = num_before_ + count;
+    const std::int64_t total = num_before_ + input.query.size(0);
     const at::Tensor query = rotate_query(model_.config, model_.rope, layer, input.query, batch);
-    const AttentionRule rule = attention_rule(model_.config, layer);
-    for (const FusedFactors& factors : model_.fused) {
-      if (factors.layer.layer == layer) {
-        return causal_attention(query, fused_keys(factors, total).to(query.scalar_type()),
-                                fused_values(factors, total).to(query.scalar_type()), rule);
-      }
-    }
-    cache_.keys(layer, sequence_, num_before_, count)
-        .copy_(finish_key(input.weights, model_.rope, layer, input.key, batch.positions));
-    cache_.values(layer, sequence_, num_before_, count).copy_(input.value);
-    return causal_attention(query, cache_.keys(layer, sequence_, 0, total),
-                            cache_.values(layer, sequence_, 0, total), rule);
+    const PromptRows rows = rows_of(layer, input, batch.positions, total);
+    return causal_attention(query, rows.key, rows.value, attention_rule(model_.config, layer));
   }
 
  private:
+  PromptRows rows_of(int layer, const AttentionInput& input, const at::Tensor& positions,
+                     std::int64_t total) {
+    for (const FusedFactors& factors : model_.fused) {
+      if (factors.layer.layer == layer) {
+        return {fused_keys(factors, total).to(model_.dtype),
+                fused_values(factors, total).to(model_.dtype)};
+      }
+    }
+    if (const int group = plan_.group_of(layer); group >= 0) {
+      return group_rows(layer, group, input, positions, total);
+    }
+    const std::int64_t count = positions.size(0);
+    cache_.keys(layer, sequence_, num_before_, count)
+        .copy_(finish_key(input.weights, model_.rope, layer, input.key, positions));
+    cache_.values(layer, sequence_, num_before_, count).copy_(input.value);
+    return {cache_.keys(layer, sequence_, 0, total), cache_.values(layer, sequence_, 0, total)};
+  }
+
   at::Tensor fused_keys(const FusedFactors& factors, std::int64_t total) const {
     std::vector<at::Tensor> sources;
     for (const int source : factors.layer.key_sources) {
@@ -50,19 +69,90 @@ class PromptAttention : public Attention {
     return fuse(factors.weights.value, factors.pairs, sources);
   }
 
+  at::Tensor heads(const at::Tensor& rows) const {
+    return rows.view({rows.size(0), plan_.num_kv_heads, plan_.head_dim});
+  }
+
+  // Keys before their norm and values from a layer's own latents.
+  PromptRows rebuilt(const RankFactors& factors, const LayerWeights& weights,
+                     const at::Tensor& latent) const {
+    const Reconstruction layer = factors.tensors();
+    const std::int64_t rank = latent.size(1);
+    const Linear key{layer.key, weights.k_proj.bias}, value{layer.value, weights.v_proj.bias};
+    return {heads(key(latent.narrow(1, 0, factors.key_rank()))),
+            heads(value(latent.narrow(1, rank - factors.value_rank(), factors.value_rank())))};
+  }
+
+  PromptRows group_rows(int layer, int group, const AttentionInput& input,
+                        const at::Tensor& positions, std::int64_t total) {
+    const LatentGroup& spec = plan_.groups[static_cast<std::size_t>(group)];
+    const GpuGroupFactors& factors = model_.groups[static_cast<std::size_t>(group)];
+    const auto index = static_cast<std::size_t>(layer - spec.first_layer);
+    GpuGroup& store = cache_.group(group);
+    GpuGroupLayer& rows = store.layers[index];
+    at::Tensor latent;
+    if (needs_latents(plan_, group)) {
+      latent = at::linear(input.hidden, factors.factors.latent_proj);
+    }
+    if (!store.decides()) {
+      rows.unmerged_latent->write(sequence_, num_before_, latent);
+      const PromptRows all = rebuilt(factors.layers[index], input.weights,
+                                     rows.unmerged_latent->read(sequence_, 0, total));
+      return {finish_key(input.weights, model_.rope, layer, all.key, at::arange(total, at::kLong)),
+              all.value};
+    }
+    PromptRows exact{input.key, input.value};
+    if (plan_.policy.prefill == PrefillMode::kTruncated) {
+      exact = rebuilt(factors.layers[index], input.weights, latent);
+    }
+    rows.pending_key->write(sequence_, num_before_,
+                            finish_key(input.weights, model_.rope, layer, exact.key, positions));
+    rows.pending_value->write(sequence_, num_before_, exact.value);
+    if (rows.key_rms) {
+      rows.key_rms->write(sequence_, num_before_, key_rms(exact.key, input.weights.k_norm));
+    }
+    if (rows.held_latent) {
+      rows.held_latent->write(sequence_, num_before_, latent);
+    }
+    if (store.held_weighted) {
+      weigh(spec, index, latent, store);
+    }
+    return {heads(rows.pending_key->read(sequence_, 0, total)),
+            heads(rows.pending_value->read(sequence_, 0, total))};
+  }
+
+  // sum_l w_l A x_l grows with every layer of the group.
+  void weigh(const LatentGroup& spec, std::size_t index, const at::Tensor& latent,
+             GpuGroup& store) {
+    const at::Tensor term = latent.to(at::kFloat) * spec.merge_weights[index];
+    if (index == 0) {
+      first_latent_ = latent;
+      weighted_latent_ = term;
+    } else {
+      weighted_latent_ = weighted_latent_ + term;
+    }
+    if (static_cast<int>(index) + 1 == spec.num_layers) {
+      store.held_weighted->write(sequence_, num_before_, weighted_latent_);
+      store.held_score->write(sequence_, num_before_, row_cosine(first_latent_, latent));
+    }
+  }
+
   const GpuModel& model_;
-  const GpuCache& cache_;
+  const KvPlan& plan_;
+  GpuCache& cache_;
   std::size_t sequence_;
   std::int64_t num_before_;
+  at::Tensor first_latent_, weighted_latent_;  // of the group's layers so far
 };
 
 }  // namespace
 
-at::Tensor read_gpu_prompt(const GpuModel& model, const GpuCache& cache, std::size_t sequence,
+at::Tensor read_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
                            const std::vector<std::int64_t>& ids, const GpuPromptOptions& options) {
   const c10::InferenceMode guard;
   const auto num_tokens = static_cast<std::int64_t>(ids.size());
   const std::int64_t chunk = options.chunk > 0 ? options.chunk : num_tokens;
+  cache.begin_prompt(sequence, num_tokens);
   std::vector<at::Tensor> logits;
   for (std::int64_t first = 0; first < num_tokens; first += chunk) {
     if (options.stopped && options.stopped()) {
@@ -88,6 +178,7 @@ at::Tensor read_gpu_prompt(const GpuModel& model, const GpuCache& cache, std::si
                                       hidden_states.narrow(0, last - first - 1, 1)));
     }
   }
+  compress_gpu_prompt(model, cache, sequence, num_tokens);
   return at::cat(logits);
 }
 

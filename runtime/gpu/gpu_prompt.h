@@ -18,8 +18,9 @@ struct GpuPromptOptions {
   Stopped stopped{};        // asked before every chunk
 };
 
-// Exact attention of one prompt, which becomes the first tokens of `sequence`. Model and cache are on one device. Logits there, [1 or num_tokens, vocab_size] float32. Throws Interrupted.
-at::Tensor read_gpu_prompt(const GpuModel& model, const GpuCache& cache, std::size_t sequence,
+// Exact attention of one prompt, which becomes the first tokens of `sequence`; what latent groups hold is compressed at
+// its end. Model and cache are on one device. Logits there, [1 or num_tokens, vocab_size] float32. Throws Interrupted.
+at::Tensor read_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
                            const std::vector<std::int64_t>& ids, const GpuPromptOptions& options);
 
 }  // namespace kvc

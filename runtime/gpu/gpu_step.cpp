@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "model/decoder.h"
+#include "runtime/gpu/group_launches.h"
 #include "runtime/gpu/step_launches.h"
 
 namespace kvc {
@@ -31,7 +32,8 @@ class StepBuilder {
         element_(device_element(model.dtype)),
         num_sequences_(cache.num_sequences()),
         capacity_(sequences.capacity),
-        launches_(config_, model.dtype, executor.device(), num_sequences_, step.memory_) {
+        launches_(config_, model.dtype, executor.device(), num_sequences_, step.memory_),
+        groups_(model, cache, step.state_, capacity_, executor, launches_) {
     step_.state_ = make_step_state(config_, sequences, executor);
     step_.memory_ = make_step_memory(config_, model.dtype, num_sequences_, capacity_, executor);
     add_embedding();
@@ -82,6 +84,13 @@ class StepBuilder {
     return found == model_.fused.end() ? nullptr : &*found;
   }
 
+  // What a layer stores of a new token.
+  bool stores_keys(int layer) const {
+    return fused_of(layer) == nullptr && (!is_latent(layer) || group_of(layer).decides());
+  }
+  bool is_latent(int layer) const { return cache_.plan().group_of(layer) >= 0; }
+  const GpuGroup& group_of(int layer) const { return cache_.group(cache_.plan().group_of(layer)); }
+
   std::int32_t* first_rows_of(int layer) const {
     return config_.layer(layer).window
                ? launches_.pointer<std::int32_t>(step_.state_.first_rows) + layer * num_sequences_
@@ -109,7 +118,9 @@ class StepBuilder {
         .query = step_.memory_.query.data_ptr(),
         .first_rows = first_rows_of(layer),
         .window = narrow_size(config_.layer(layer).window.value_or(0))};
-    if (stores) {
+    if (is_latent(layer)) {
+      groups_.set_stores(layer, append);
+    } else if (stores) {
       append.key = cache_.key_rows(layer);
       append.value = cache_.value_rows(layer);
     }
@@ -131,6 +142,9 @@ class StepBuilder {
         rule.scale.value_or(1 / std::sqrt(static_cast<double>(config_.head_dim))));
     attention.softcap = static_cast<float>(rule.softcap);
     attention.partials = step_.memory_.partials;
+    if (is_latent(layer)) {
+      return groups_.add_attention(layer, attention, rope_of(layer));
+    }
     if (const FusedFactors* factors = fused_of(layer)) {
       add_sources(*factors, attention);
     } else {
@@ -176,8 +190,11 @@ class StepBuilder {
 
   void add_layer(int layer) {
     const LayerWeights& weights = model_.layers[static_cast<std::size_t>(layer)];
-    const bool stores = fused_of(layer) == nullptr;
+    const bool stores = stores_keys(layer);
     launches_.add_norm(weights.input_norm);
+    if (is_latent(layer)) {
+      groups_.add_latents(layer);
+    }
     FewRowsProduct product =
         launches_.product_of(stores ? weights.qkv_proj : weights.q_proj, step_.memory_.normed);
     product.output_float = launches_.pointer<float>(step_.memory_.projected);
@@ -213,6 +230,8 @@ class StepBuilder {
                         .tokens = launches_.pointer<std::int32_t>(state.tokens),
                         .tokens_stride = capacity_};
     sample.counters[0] = launches_.pointer<std::int32_t>(state.num_rows);
+    sample.counters[1] = launches_.pointer<std::int32_t>(cache_.pending_rows());
+    sample.counters[2] = launches_.pointer<std::int32_t>(cache_.pending_slots());
     launches_.add(sample);
   }
 
@@ -224,6 +243,7 @@ class StepBuilder {
   std::int64_t num_sequences_, capacity_;
   std::map<int, DeviceRope> ropes_;  // by table
   StepLaunches launches_;
+  GroupLaunches groups_;
 };
 
 GpuStep::GpuStep(const GpuModel& model, const GpuCache& cache, const StepSequences& sequences,

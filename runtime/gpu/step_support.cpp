@@ -1,7 +1,9 @@
 #include "runtime/gpu/step_support.h"
 
 #include "core/error.h"
+#include "runtime/gpu/rank_factors.h"
 #include "runtime/kernels/cuda/attention_dense.h"
+#include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/kernels/cuda/few_rows_product.h"
 
 namespace kvc {
@@ -40,6 +42,40 @@ void check_fused(const FusedLayer& layer) {
             layer.layer, to_string(layer.form), sources, kWayOut);
 }
 
+// What latents have kernels for.
+void check_latents(const ModelConfig& config, const KvPlan& plan, int index) {
+  const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
+  KVC_CHECK(
+      group.basis != LatentBasis::kRequest,
+      "--device cuda: layers {} to {} have a basis of the request (xkv); the GPU runtime has "
+      "latents of weights (commonkv, palu) and of calibrated directions (xkv-static, pca); {}",
+      group.first_layer, group.first_layer + group.num_layers - 1, kWayOut);
+  KVC_CHECK(
+      group.basis != LatentBasis::kWeights || plan.policy.granularity == Granularity::kToken ||
+          plan.policy.rule == MergeRule::kNone,
+      "--device cuda: groups merge as a whole; the GPU runtime merges token by token: convert "
+      "with --granularity token, or {}",
+      kWayOut);
+  for (int layer = group.first_layer; layer < group.first_layer + group.num_layers; ++layer) {
+    KVC_CHECK(!config.layer(layer).window,
+              "--device cuda: layer {} has latents and a sliding window; {}", layer, kWayOut);
+  }
+  RankAttention attention;
+  attention.num_heads = static_cast<int>(config.num_heads);
+  attention.num_kv_heads = static_cast<int>(config.num_kv_heads);
+  attention.key_rank = static_cast<int>(group.key_width());
+  attention.value_rank = static_cast<int>(group.value_width());
+  attention.value_column = static_cast<int>(group.rank) - attention.value_rank;
+  attention.latents.width = static_cast<int>(group.rank);
+  attention.latents.block_rows = kScaledRows;
+  attention.keys.pairs.num_pairs = static_cast<int>(rank_pairs(config.head_dim));
+  attention.keys.rank_stride = attention.sums_width =
+      (static_cast<int>(group.rank) + kScaledChannels - 1) / kScaledChannels * kScaledChannels;
+  const LaunchError error = check_rank_attention(attention);
+  KVC_CHECK(error.empty(), "--device cuda: layers {} to {}: {}; or {}", group.first_layer,
+            group.first_layer + group.num_layers - 1, error, kWayOut);
+}
+
 }  // namespace
 
 void check_gpu_model(const ModelConfig& config, const KvPlan& plan) {
@@ -53,12 +89,17 @@ void check_gpu_model(const ModelConfig& config, const KvPlan& plan) {
               "--device cuda: layer {} has a RoPE that depends on the length of the text; {}",
               layer, kWayOut);
     const KvSource source = plan.layers[static_cast<std::size_t>(layer)];
-    KVC_CHECK(source == KvSource::kPlain || source == KvSource::kFused,
-              "--device cuda: layer {} is {}; the GPU runtime has plain and fused layers; {}",
-              layer, to_string(source), kWayOut);
+    KVC_CHECK(
+        source == KvSource::kPlain || source == KvSource::kFused || source == KvSource::kLatent,
+        "--device cuda: layer {} is {}; the GPU runtime has plain, fused and latent layers; "
+        "{}",
+        layer, to_string(source), kWayOut);
   }
   for (const FusedLayer& layer : plan.fused) {
     check_fused(layer);
+  }
+  for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
+    check_latents(config, plan, group);
   }
 }
 

@@ -30,6 +30,8 @@ struct AppendRows {
       nullptr;                // [num_sequences] of the store, that it becomes; null: positions
   void* query = nullptr;      // [num_sequences, num_heads, head_dim] post-RoPE
   DeviceRows key{}, value{};  // numbers; the blocks of the row are there
+  // float32, of width num_kv_heads: the root mean square that key_norm divides each head by. No blocks: not stored.
+  DeviceRows key_rms{};
   std::int32_t* first_rows = nullptr;  // [num_sequences] the first row that `window` shows, or null
   int window = 0;
 };

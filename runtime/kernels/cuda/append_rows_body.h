@@ -90,6 +90,11 @@ KVC_DEVICE void append_rows_body(const AppendRows& params, Thread& thread) {
         row_place(is_value ? params.value : params.key, sequence, row, of_kind * dim);
     place.to = const_cast<std::uint16_t*>(reinterpret_cast<const std::uint16_t*>(of_row.channels));
   }
+  const bool is_key = !is_query && !is_value;
+  if (is_key && params.key_rms.blocks != nullptr && thread.lane() == 0) {
+    const int row = params.rows == nullptr ? position : params.rows[sequence];
+    row_of_words<float>(params.key_rms, sequence, row)[of_kind] = 1.0f / place.factor;
+  }
   write_head(thread, params, place, is_value ? 0 : params.rope.num_pairs, position);
 }
 

@@ -80,6 +80,14 @@ KVC_DEVICE void normalise_keys(Thread& thread, const RebuiltKeys& rebuilt, int k
   }
 }
 
+KVC_HOST_DEVICE int position_of(const RankAttention& params, int sequence, int row) {
+  if (params.paged_positions.blocks != nullptr) {
+    return *row_of_words<const std::int32_t>(params.paged_positions, sequence, row);
+  }
+  return params.positions == nullptr ? params.first_position + row
+                                     : params.positions[sequence * params.positions_stride + row];
+}
+
 // Both channels of a pair are in the same lane.
 template <int kPairTiles, class Thread>
 KVC_DEVICE void rotate_keys(Thread& thread, const RankAttention& params, const KeyPairs& pairs,
@@ -92,10 +100,7 @@ KVC_DEVICE void rotate_keys(Thread& thread, const RankAttention& params, const K
   for (int i = 0; i < 4; ++i) {
     const int in_tile = fragment_token(i / 2, 2 * (i % 2), lane);
     const int row = tokens.tile * kTileRows + (in_tile < tokens.last ? in_tile : tokens.last - 1);
-    const int position = params.positions == nullptr
-                             ? params.first_position + row
-                             : params.positions[tokens.sequence * params.positions_stride + row];
-    first_angle[i / 2][i % 2] = position * params.num_angles;
+    first_angle[i / 2][i % 2] = position_of(params, tokens.sequence, row) * params.num_angles;
   }
   KVC_UNROLL
   for (int j = 0; j < kPairTiles; ++j) {

@@ -69,6 +69,7 @@ struct RankAttention {
   const std::int32_t* positions =
       nullptr;  // [num_sequences, positions_stride]; null: first_position + row
   std::int64_t positions_stride = 0;
+  DeviceRows paged_positions{};  // int32, of width 1, instead of them where it has blocks
   int first_position = 0;
   int num_sequences = 0;
   int num_heads = 0;

@@ -74,6 +74,15 @@ KVC_HOST_DEVICE RowPlace row_place(const DeviceRows& rows, std::int64_t sequence
           2 * rows.width};
 }
 
+// A row of 32-bit numbers instead, in such blocks.
+template <class T>
+KVC_HOST_DEVICE T* row_of_words(const DeviceRows& rows, std::int64_t sequence, int row) {
+  static_assert(sizeof(T) == 4, "a 32-bit number");
+  auto* block = static_cast<T*>(
+      const_cast<void*>(rows.blocks[sequence * rows.max_blocks + row / rows.block_rows]));
+  return block + static_cast<std::int64_t>(row % rows.block_rows) * rows.width;
+}
+
 // From one row of a tile of kScaledRows rows (from a multiple of that on) to the next.
 KVC_HOST_DEVICE std::int64_t row_stride(const DeviceRows& rows) {
   const bool beside = is_coded(rows.element) && !rows.per_channel;

@@ -25,6 +25,12 @@ LaunchError launch_one(const FewRowsProduct& params, void* stream) {
 LaunchError launch_one(const AppendRows& params, void* stream) {
   return append_rows_cuda(params, stream);
 }
+LaunchError launch_one(const AppendLatents& params, void* stream) {
+  return append_latents_cuda(params, stream);
+}
+LaunchError launch_one(const RowCosines& params, void* stream) {
+  return row_cosines_cuda(params, stream);
+}
 LaunchError launch_one(const DenseAttention& params, void* stream) {
   return params.num_sources == 2 ? fused_attention_cuda(params, stream)
                                  : dense_attention_cuda(params, stream);

@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/kernels/cuda/append_latents.h"
 #include "runtime/kernels/cuda/append_rows.h"
 #include "runtime/kernels/cuda/attention_combine.h"
 #include "runtime/kernels/cuda/attention_dense.h"
@@ -12,14 +13,16 @@
 #include "runtime/kernels/cuda/embed_rows.h"
 #include "runtime/kernels/cuda/few_rows_product.h"
 #include "runtime/kernels/cuda/launch.h"
+#include "runtime/kernels/cuda/merge_scores.h"
 #include "runtime/kernels/cuda/norm_rows.h"
 #include "runtime/kernels/cuda/sample_tokens.h"
 
 namespace kvc {
 
 // RankAttention: both of its launches. DenseAttention of two stores: the fused kernel.
-using StepLaunch = std::variant<EmbedRows, NormRows, FewRowsProduct, AppendRows, DenseAttention,
-                                RankAttention, CombinePartials, ProjectValues, SampleTokens>;
+using StepLaunch =
+    std::variant<EmbedRows, NormRows, FewRowsProduct, AppendRows, AppendLatents, RowCosines,
+                 DenseAttention, RankAttention, CombinePartials, ProjectValues, SampleTokens>;
 using StepProgram = std::vector<StepLaunch>;
 
 LaunchError launch_step_cuda(const StepLaunch& step, void* stream);

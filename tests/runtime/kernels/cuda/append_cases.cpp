@@ -18,6 +18,18 @@ struct AppendShape {
   bool norms, norm_whole, interleaved;
 };
 
+// What the norm divides a key's head by.
+float key_rms(const AppendShape& shape, const float* keys, int head) {
+  constexpr int kDim = 32;
+  const int first = shape.norm_whole ? 0 : head * kDim,
+            count = shape.norm_whole ? shape.num_kv_heads * kDim : kDim;
+  double square = 0;
+  for (int i = first; i < first + count; ++i) {
+    square += static_cast<double>(keys[i]) * keys[i] / count;
+  }
+  return static_cast<float>(std::sqrt(square + 1e-6));
+}
+
 // The head's numbers as attention reads them.
 std::vector<double> appended_head(const AppendShape& shape, const float* all, int heads, int head,
                                   const std::vector<float>* norm, const CaseAngles* angles,
@@ -77,6 +89,14 @@ std::string append_case(const AppendShape& shape, KernelMemory& memory, const Ru
                     .value = {memory.upload(blocks[1]), 2, 32, width},
                     .first_rows = memory.unwritten<std::int32_t>(kSequences),
                     .window = kWindow};
+  std::vector<const void*> rms_blocks;
+  for (int i = 0; i < 2 * kSequences && shape.norms; ++i) {
+    rms_blocks.push_back(
+        memory.unwritten<float>(static_cast<std::size_t>(32 * shape.num_kv_heads)));
+  }
+  if (shape.norms) {
+    params.key_rms = {memory.upload(rms_blocks), 2, 32, shape.num_kv_heads};
+  }
   auto* query = memory.unwritten<std::uint16_t>(
       static_cast<std::size_t>(kSequences * shape.num_heads * kDim));
   params.query = query;
@@ -109,6 +129,18 @@ std::string append_case(const AppendShape& shape, KernelMemory& memory, const Ru
                         : is_query                            ? &query_norm
                                                               : &key_norm,
                         is_query || is_key ? &angles : nullptr, position);
+      if (is_key && shape.norms) {
+        const auto block = static_cast<std::size_t>(2 * sequence + position / 32);
+        const std::string difference =
+            compare("rms of head " + std::to_string(head),
+                    memory.download(static_cast<const float*>(rms_blocks[block]) +
+                                        position % 32 * shape.num_kv_heads + of_kind,
+                                    1),
+                    {key_rms(shape, kind, of_kind)}, 1e-4);
+        if (!difference.empty()) {
+          return difference;
+        }
+      }
       const std::uint16_t* from = query + (sequence * shape.num_heads + head) * kDim;
       if (!is_query) {
         const auto block = static_cast<std::size_t>(2 * sequence + position / 32);
@@ -126,6 +158,38 @@ std::string append_case(const AppendShape& shape, KernelMemory& memory, const Ru
   return {};
 }
 
+// Rows 33 and 4 of two sequences' stores of 72 numbers.
+std::string latents_case(bool are_floats, KernelMemory& memory, const RunStep& run) {
+  constexpr int kWidth = 72, kSequences = 2;
+  const std::vector<std::int32_t> rows = {33, 4};
+  const std::vector<float> numbers = case_numbers(kSequences * kWidth, 1);
+  std::vector<const void*> blocks;
+  for (int i = 0; i < 2 * kSequences; ++i) {
+    blocks.push_back(memory.unwritten<float>(32 * kWidth));
+  }
+  run(AppendLatents{.from = memory.upload(numbers),
+                    .num_sequences = kSequences,
+                    .rows = memory.upload(rows),
+                    .to = {memory.upload(blocks), 2, 32, kWidth, DeviceElement::kFloat16},
+                    .are_floats = are_floats});
+  std::vector<float> stored;
+  for (std::size_t sequence = 0; sequence < kSequences; ++sequence) {
+    const int row = rows[sequence];
+    const void* block = blocks[2 * sequence + static_cast<std::size_t>(row) / 32];
+    const int first = row % 32 * kWidth;
+    if (are_floats) {
+      const auto own = memory.download(static_cast<const float*>(block) + first, kWidth);
+      stored.insert(stored.end(), own.begin(), own.end());
+      continue;
+    }
+    for (const std::uint16_t bits :
+         memory.download(static_cast<const std::uint16_t*>(block) + first, kWidth)) {
+      stored.push_back(to_float(Float16{bits}));
+    }
+  }
+  return compare("latents", stored, numbers, are_floats ? 1e-7 : 1e-3);
+}
+
 }  // namespace
 
 std::vector<StepCase> append_cases() {
@@ -139,6 +203,12 @@ std::vector<StepCase> append_cases() {
   add("head_norms_partial_rope", {3, 1, 8, true, false, false});
   add("whole_norms_interleaved", {4, 2, 16, true, true, true});
   add("query_alone_no_rope", {5, 0, 0, false, false, false});
+  for (const bool are_floats : {false, true}) {
+    cases.push_back({are_floats ? "append_latents_float32" : "append_latents",
+                     [are_floats](KernelMemory& memory, const RunStep& run) {
+                       return latents_case(are_floats, memory, run);
+                     }});
+  }
   return cases;
 }
 

@@ -2,12 +2,14 @@
 
 #include <stdexcept>
 
+#include "runtime/kernels/cuda/append_latents_body.h"
 #include "runtime/kernels/cuda/append_rows_body.h"
 #include "runtime/kernels/cuda/embed_rows_body.h"
 #include "runtime/kernels/cuda/few_rows_product_body.h"
 #include "runtime/kernels/cuda/norm_rows_body.h"
 #include "runtime/kernels/cuda/sample_tokens_body.h"
 #include "tests/runtime/kernels/cuda/emulated_backend.h"
+#include "tests/runtime/kernels/cuda/emulated_cache_kernels.h"
 
 namespace kvc::testing {
 namespace {
@@ -62,6 +64,11 @@ struct Emulator {
         {chunks(params.num_heads + 2 * params.num_kv_heads, kThreads / 32), params.num_sequences},
         kThreads, 16, order, [&](EmulatedThread& thread) { append_rows_body(params, thread); });
   }
+  void operator()(const AppendLatents& params) const {
+    run_grid({params.num_sequences}, kThreads, 16, order,
+             [&](EmulatedThread& thread) { append_latents_body(params, thread); });
+  }
+  void operator()(const RowCosines& params) const { EmulatedCacheKernels(order).run(params); }
   void operator()(const SampleTokens& params) const {
     run_grid({params.num_sequences}, kThreads,
              static_cast<std::size_t>(SampleShared::bytes(kThreads)), order,

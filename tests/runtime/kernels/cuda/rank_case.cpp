@@ -87,7 +87,9 @@ RankInputs::RankInputs(KernelBackend& backend, const RankShape& shape, int rank,
     device.first_rows =
         backend.upload(std::vector<std::int32_t>(shape.first_rows.begin(), shape.first_rows.end()));
   }
-  if (shape.positions) {
+  if (shape.positions && shape.paged) {
+    upload_pages(backend);
+  } else if (shape.positions) {
     device.positions = backend.upload(positions_);
     device.positions_stride = shape.longest();
   }
@@ -107,6 +109,23 @@ RankInputs::RankInputs(KernelBackend& backend, const RankShape& shape, int rank,
   device.sums_width = sums_width;
   device.partials = unwritten_partials(backend, device.num_sequences, shape.num_parts,
                                        shape.num_heads, sums_width);
+}
+
+// Positions in pages of 32.
+void RankInputs::upload_pages(KernelBackend& backend) {
+  const int pages = (shape_.longest() + 31) / 32;
+  std::vector<const void*> blocks;
+  for (int sequence = 0; sequence < shape_.num_sequences(); ++sequence) {
+    for (int page = 0; page < pages; ++page) {
+      std::vector<std::int32_t> rows(32, -1);
+      for (int row = 0; row < 32 && 32 * page + row < shape_.longest(); ++row) {
+        rows[static_cast<std::size_t>(row)] =
+            positions_[static_cast<std::size_t>(sequence * shape_.longest() + 32 * page + row)];
+      }
+      blocks.push_back(backend.upload(rows));
+    }
+  }
+  device.paged_positions = {backend.upload(blocks), pages, 32, 1};
 }
 
 void RankInputs::store_channel(int kv_head, int channel, int column) {

@@ -17,9 +17,10 @@ struct RankShape {
   int num_heads = 4, num_kv_heads = 2, head_dim = 64, num_parts = 2;
   int key_rank = 40, value_rank = 72;
   DeviceElement element = DeviceElement::kBFloat16, store = DeviceElement::kBFloat16;
-  bool per_channel = false, norm = false, offset = false, interleaved = false, positions = false;
-  int rotated = -1;    // channels; -1: all
-  int num_stored = 0;  // rotary pairs of each head that the latent holds
+  bool per_channel = false, norm = false, offset = false, interleaved = false;
+  bool positions = false, paged = false;  // positions that are no run; in pages
+  int rotated = -1;                       // channels; -1: all
+  int num_stored = 0;                     // rotary pairs of each head that the latent holds
   float softcap = 0;
   // Coded tokens.
   int num_blocks = 0;
@@ -51,6 +52,7 @@ class RankInputs {
   RankAttention device;
 
  private:
+  void upload_pages(KernelBackend& backend);
   std::vector<float> expected_sums(const Reader& read_key, const Reader& read_value) const;
   std::string check_projection(KernelBackend& backend, const std::vector<float>& sums) const;
   bool is_stored(int kv_head, int pair) const;

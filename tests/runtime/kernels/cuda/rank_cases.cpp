@@ -43,6 +43,7 @@ std::string name_of(const RankShape& shape) {
   name += shape.interleaved ? "_interleaved" : "";
   name += shape.rotated >= 0 ? "_partly_rotated" : "";
   name += shape.positions ? "_positions" : "";
+  name += shape.paged ? "_paged" : "";
   name += shape.first_rows.empty() ? "" : "_window";
   name += shape.gain ? "_gain" : "";
   name += shape.softcap != 0 ? "_softcap" : "";
@@ -195,6 +196,7 @@ std::vector<KernelCase> latent_attention_cases(CaseSize size) {
   std::vector<RankShape> shapes{
       {},
       {.element = half, .store = half, .offset = true, .positions = true},
+      {.num_rows = {70, 33}, .positions = true, .paged = true},
       {.num_rows = {1, 100},
        .num_heads = 12,
        .num_kv_heads = 1,

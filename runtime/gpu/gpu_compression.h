@@ -1,0 +1,21 @@
+// Deciding which tokens of latent groups merge, on a GPU: products there, the choice on the CPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/gpu/gpu_cache.h"
+#include "runtime/gpu/gpu_model.h"
+
+namespace kvc {
+
+// At the end of a prompt of so many tokens, of which the cache holds all, exactly: what has left the window is decided,
+// and pages stay for what one block of generation adds.
+void compress_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
+                         std::int64_t num_tokens);
+// A step has fed one more token to every sequence, whose counts include that of the next step: decides the block that
+// has left the window, if it is whole. num_tokens: of each sequence now.
+void compress_gpu_blocks(const GpuModel& model, GpuCache& cache,
+                         const std::vector<std::int64_t>& num_tokens);
+
+}  // namespace kvc

@@ -1,0 +1,96 @@
+#include "runtime/gpu/gpu_forecast.h"
+
+#include <algorithm>
+
+#include "runtime/compression/compression.h"
+#include "runtime/memory/memory_forecast.h"
+#include "runtime/policies/principal_policy.h"
+
+namespace kvc {
+namespace {
+
+struct SequenceBytes {
+  std::int64_t reading = 0, generating = 0;  // most of them
+};
+
+// Of plain layers, whose pages are there from the start.
+std::int64_t plain_bytes(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
+                         std::int64_t capacity) {
+  return plan.num_layers_from(KvSource::kPlain) *
+         plain_layer_bytes(plan, capacity, dtype, page_tokens);
+}
+
+// Whole pages of what a group has decided, and one more of each form.
+std::int64_t bound(const KvPlan& plan, int group, GroupTokens tokens, KvDtype dtype,
+                   std::int64_t page_tokens) {
+  if (decides(plan.groups[static_cast<std::size_t>(group)])) {
+    for (std::int64_t* count : {&tokens.merged, &tokens.unmerged}) {
+      *count += *count > 0 ? page_tokens : 0;
+    }
+  }
+  return group_bytes(plan, group, tokens, dtype, page_tokens);
+}
+
+SequenceBytes bytes_of(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
+                       std::int64_t length, std::int64_t new_tokens) {
+  const std::int64_t plain = plain_bytes(plan, dtype, page_tokens, length + new_tokens);
+  SequenceBytes bytes{plain, plain};
+  if (plan.groups.empty()) {
+    return bytes;
+  }
+  const MergePolicy& policy = plan.policy;
+  CacheForecast forecast(plan, dtype, page_tokens);
+  const std::int64_t before = plain_bytes(plan, dtype, page_tokens, length);
+  bytes.reading += forecast.read(length) - before;
+  forecast.extend(new_tokens);
+  const std::int64_t most = policy.sink_tokens + policy.window_tokens + generated_block(plan);
+  const std::int64_t left = length - due_tokens(plan, length, true);
+  for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
+    const auto index = static_cast<std::size_t>(group);
+    GroupTokens tokens = forecast.tokens()[index];
+    if (decides(plan.groups[index])) {
+      tokens.pending = std::min(most, left + new_tokens);
+    } else {  // all pages are there from the start
+      bytes.reading +=
+          group_bytes(plan, group, {.unmerged = length + new_tokens}, dtype, page_tokens) -
+          group_bytes(plan, group, {.unmerged = length}, dtype, page_tokens);
+    }
+    bytes.generating += bound(plan, group, tokens, dtype, page_tokens);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::int64_t gpu_cache_bytes(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
+                             const std::vector<std::int64_t>& lengths, std::int64_t new_tokens) {
+  std::int64_t all = 0, more = 0;
+  for (const std::int64_t length : lengths) {
+    const SequenceBytes bytes = bytes_of(plan, dtype, page_tokens, length, new_tokens);
+    all += bytes.generating;
+    more = std::max(more, bytes.reading - bytes.generating);
+  }
+  return all + more;
+}
+
+std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
+                              std::int64_t num_sequences, std::int64_t longest_prompt,
+                              std::int64_t new_tokens) {
+  constexpr std::int64_t kEncoded = 1024;  // tokens at a time
+  std::int64_t rank = 0, stacked = 0;
+  for (const LatentGroup& group : plan.groups) {
+    rank = std::max(rank, group.rank);
+    stacked = std::max(stacked, group.num_layers * 2 * plan.kv_dim());
+  }
+  if (rank == 0) {
+    return 0;
+  }
+  const std::int64_t encoding = 4 * std::min(kEncoded, longest_prompt) * (3 * stacked + rank);
+  const std::int64_t tokens = longest_prompt + new_tokens;
+  // Softmaxes of tiles, 2 bytes a token and query head; sums of latents in parts and whole.
+  const std::int64_t attention = num_sequences * config.num_heads *
+                                 (2 * tokens + tokens / 4 + 4 * 8 * (rank + config.head_dim));
+  return encoding + attention;
+}
+
+}  // namespace kvc

@@ -1,0 +1,24 @@
+// What a batch's cache will take on a GPU, before anything is read.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/kv_plan.h"
+#include "model/config.h"
+
+namespace kvc {
+
+// The most bytes while prompts of `lengths` tokens are read one after the other and go on for `new_tokens` together:
+// GpuCache::bytes() of all, and what the group that is decided holds twice. Which tokens merge follows the text;
+// each store may have a page more than the forecast, which is counted.
+std::int64_t gpu_cache_bytes(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
+                             const std::vector<std::int64_t>& lengths, std::int64_t new_tokens);
+
+// Scratch memory of latent groups: keys, values and latents in float32 of some tokens that are encoded, and what a step
+// passes between its launches.
+std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
+                              std::int64_t num_sequences, std::int64_t longest_prompt,
+                              std::int64_t new_tokens);
+
+}  // namespace kvc

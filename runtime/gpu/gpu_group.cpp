@@ -1,0 +1,228 @@
+#include "runtime/gpu/gpu_group.h"
+
+#include <algorithm>
+
+namespace kvc {
+namespace {
+
+std::int64_t bytes_of(const std::optional<GpuRows>& rows, std::size_t sequence) {
+  return rows ? rows->bytes(sequence) : 0;
+}
+
+// Rows behind the first `count`.
+void append(std::optional<GpuRows>& rows, std::size_t sequence, std::int64_t count,
+            const at::Tensor& added) {
+  if (rows && added.size(0) > 0) {
+    rows->reserve(sequence, count + added.size(0));
+    rows->write(sequence, count, added);
+  }
+}
+
+}  // namespace
+
+GpuGroup::GpuGroup(const KvPlan& plan, int group, at::ScalarType dtype, const GpuPages& pages)
+    : sink_tokens_(plan.policy.sink_tokens) {
+  const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
+  const std::size_t num_sequences = pages.most_rows.size();
+  const bool latents = keeps_latents(plan, group),
+             weighs = plan.policy.rule != MergeRule::kLs && spec.basis == LatentBasis::kWeights;
+  decides_ = !spec.replaces_projections();
+  const auto rows = [&](std::int64_t width, at::ScalarType type) {
+    return std::optional<GpuRows>(std::in_place, pages, width, type);
+  };
+  for (int index = 0; index < spec.num_layers; ++index) {
+    GpuGroupLayer& layer = layers.emplace_back();
+    if (decides_) {
+      layer.pending_key = rows(plan.kv_dim(), dtype);
+      layer.pending_value = rows(plan.kv_dim(), dtype);
+    }
+    if (latents) {
+      layer.unmerged_latent = rows(spec.rank, dtype);
+    } else {
+      layer.unmerged_key = rows(plan.kv_dim(), dtype);
+      layer.unmerged_value = rows(plan.kv_dim(), dtype);
+    }
+    if (latents && decides_) {
+      layer.held_latent = rows(spec.rank, dtype);
+    }
+    if (!latents && !weighs && plan.key_norm && spec.basis == LatentBasis::kWeights) {
+      layer.key_rms = rows(plan.num_kv_heads, at::kFloat);
+    }
+  }
+  const bool merges = decides_ && plan.policy.rule != MergeRule::kNone;
+  if (merges) {
+    merged = rows(spec.rank, dtype);
+  }
+  if (merges && spec.basis == LatentBasis::kWeights) {
+    merged_positions = rows(1, at::kInt);
+    unmerged_positions = rows(1, at::kInt);
+  }
+  if (decides_ && weighs && !latents) {
+    held_weighted = rows(spec.rank, dtype);
+    held_score = rows(1, at::kFloat);
+  }
+  for (std::vector<std::int64_t>* counts :
+       {&merged_rows_, &unmerged_rows_, &pending_, &capacity_}) {
+    counts->assign(num_sequences, 0);
+  }
+  const at::TensorOptions ints = at::TensorOptions(at::kInt).device(pages.device);
+  num_merged_ = at::zeros({static_cast<std::int64_t>(num_sequences)}, ints);
+  num_unmerged_ = at::zeros_like(num_merged_);
+  for (std::size_t sequence = 0; sequence < num_sequences && !decides_; ++sequence) {
+    unmerged_rows_[sequence] = pages.most_rows[sequence];
+    for (GpuGroupLayer& layer : layers) {
+      layer.unmerged_latent->reserve(sequence, pages.most_rows[sequence]);
+    }
+  }
+}
+
+std::vector<GpuRows*> GpuGroup::pending_stores() {
+  std::vector<GpuRows*> found;
+  const auto add = [&](std::optional<GpuRows>& rows) {
+    if (rows) {
+      found.push_back(&*rows);
+    }
+  };
+  for (GpuGroupLayer& layer : layers) {
+    for (auto* rows :
+         {&layer.pending_key, &layer.pending_value, &layer.held_latent, &layer.key_rms}) {
+      add(*rows);
+    }
+  }
+  add(held_weighted);
+  add(held_score);
+  return found;
+}
+
+void GpuGroup::begin_prompt(std::size_t sequence, std::int64_t num_tokens) {
+  if (!decides_) {
+    return;
+  }
+  for (GpuRows* rows : pending_stores()) {
+    rows->reserve(sequence, num_tokens);
+  }
+  pending_[sequence] = capacity_[sequence] = num_tokens;
+}
+
+void GpuGroup::decide(std::size_t sequence, const at::Tensor& merge, const at::Tensor& latents,
+                      std::int64_t capacity) {
+  const at::Tensor positions = next_positions(sequence, merge.size(0));
+  const at::Tensor kept = merge.logical_not().nonzero().squeeze(1);
+  const at::Tensor kept_here = kept.to(num_merged_.device());
+  const std::int64_t count = merge.size(0), before = unmerged_rows_[sequence];
+  const auto due = [&](const std::optional<GpuRows>& rows) {
+    return rows->read(sequence, sink_tokens_, count).index_select(0, kept_here);
+  };
+  const std::int64_t left = pending_[sequence] - count;
+  const auto take_away = [&](GpuRows& rows) {  // of the pending ones
+    const std::int64_t sinks = std::min(left, sink_tokens_);
+    rows.replace(
+        sequence,
+        at::cat({rows.read(sequence, 0, sinks), rows.read(sequence, sinks + count, left - sinks)}),
+        capacity);
+  };
+  for (GpuGroupLayer& layer : layers) {
+    if (layer.unmerged_latent && count > 0) {
+      append(layer.unmerged_latent, sequence, before, due(layer.held_latent));
+    } else if (count > 0) {
+      append(layer.unmerged_key, sequence, before, due(layer.pending_key));
+      append(layer.unmerged_value, sequence, before, due(layer.pending_value));
+    }
+    for (auto* rows :
+         {&layer.pending_key, &layer.pending_value, &layer.held_latent, &layer.key_rms}) {
+      if (*rows) {
+        take_away(**rows);
+      }
+    }
+  }
+  for (auto* rows : {&held_weighted, &held_score}) {
+    if (*rows) {
+      take_away(**rows);
+    }
+  }
+  append(unmerged_positions, sequence, before, positions.index_select(0, kept));
+  if (latents.defined()) {
+    const std::int64_t merged_before = merged_rows_[sequence];
+    append(merged, sequence, merged_before, latents);
+    append(merged_positions, sequence, merged_before,
+           positions.index_select(0, merge.nonzero().squeeze(1)));
+    merged_rows_[sequence] += latents.size(0);
+  }
+  unmerged_rows_[sequence] += kept.size(0);
+  pending_[sequence] = left;
+  capacity_[sequence] = capacity;
+  set_counts(sequence);
+}
+
+void GpuGroup::set_counts(std::size_t sequence) {
+  const auto index = static_cast<std::int64_t>(sequence);
+  num_merged_[index].fill_(merged_rows_[sequence]);
+  num_unmerged_[index].fill_(unmerged_rows_[sequence]);
+}
+
+std::vector<GpuRows*> GpuGroup::stores() {
+  std::vector<GpuRows*> found = pending_stores();
+  const auto add = [&](std::optional<GpuRows>& rows) {
+    if (rows) {
+      found.push_back(&*rows);
+    }
+  };
+  for (GpuGroupLayer& layer : layers) {
+    for (auto* rows : {&layer.unmerged_key, &layer.unmerged_value, &layer.unmerged_latent}) {
+      add(*rows);
+    }
+  }
+  for (auto* rows : {&merged, &merged_positions, &unmerged_positions}) {
+    add(*rows);
+  }
+  return found;
+}
+
+void GpuGroup::copy(std::size_t from, std::size_t to) {
+  for (GpuRows* rows : stores()) {
+    const std::int64_t capacity = rows->capacity(from);
+    if (capacity > 0) {
+      rows->replace(to, rows->read(from, 0, capacity), capacity);
+    }
+  }
+  for (std::vector<std::int64_t>* counts :
+       {&merged_rows_, &unmerged_rows_, &pending_, &capacity_}) {
+    (*counts)[to] = (*counts)[from];
+  }
+  set_counts(to);
+}
+
+GroupTokens GpuGroup::tokens(std::size_t sequence) const {
+  return {.merged = merged_rows_[sequence],
+          .unmerged = unmerged_rows_[sequence],
+          .pending = pending_[sequence]};
+}
+
+GroupTokens GpuGroup::reserved(std::size_t sequence) const {
+  GroupTokens tokens = this->tokens(sequence);
+  tokens.pending = capacity_[sequence];
+  return tokens;
+}
+
+at::Tensor GpuGroup::next_positions(std::size_t sequence, std::int64_t count) const {
+  const std::int64_t first = sink_tokens_ + merged_rows_[sequence] + unmerged_rows_[sequence];
+  return at::arange(first, first + count, at::kLong);
+}
+
+KvBytes GpuGroup::bytes(std::size_t sequence) const {
+  KvBytes bytes;
+  for (const GpuGroupLayer& layer : layers) {
+    bytes.unmerged += bytes_of(layer.unmerged_key, sequence) +
+                      bytes_of(layer.unmerged_value, sequence) +
+                      bytes_of(layer.unmerged_latent, sequence);
+    bytes.pending += bytes_of(layer.pending_key, sequence) +
+                     bytes_of(layer.pending_value, sequence) +
+                     bytes_of(layer.held_latent, sequence) + bytes_of(layer.key_rms, sequence);
+  }
+  bytes.merged = bytes_of(merged, sequence) + bytes_of(merged_positions, sequence);
+  bytes.unmerged += bytes_of(unmerged_positions, sequence);
+  bytes.pending += bytes_of(held_weighted, sequence) + bytes_of(held_score, sequence);
+  return bytes;
+}
+
+}  // namespace kvc

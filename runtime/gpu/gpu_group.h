@@ -1,0 +1,73 @@
+// What a latent group holds of a batch of sequences on a GPU: the segments of LatentStore (runtime/store), in pages.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/kv_plan.h"
+#include "runtime/gpu/gpu_rows.h"
+#include "runtime/store/kv_cache.h"
+
+namespace kvc {
+
+// One layer's rows; absent where the plan has no such. Keys are post-RoPE.
+struct GpuGroupLayer {
+  std::optional<GpuRows> pending_key, pending_value;    // exact: sinks, window, incomplete block
+  std::optional<GpuRows> unmerged_key, unmerged_value;  // decided against merging
+  std::optional<GpuRows> unmerged_latent;               // likewise, in latent form
+  std::optional<GpuRows> held_latent;                   // of pending tokens in latent form
+  std::optional<GpuRows> key_rms;  // of pending tokens, float32 [num_kv_heads]: undoes the norm
+};
+
+class GpuGroup {
+ public:
+  GpuGroup(const KvPlan& plan, int group, at::ScalarType dtype, const GpuPages& pages);
+
+  // Does it decide which tokens merge? Otherwise (Palu) every token is an unmerged latent at once, whose pages are
+  // there for all tokens.
+  bool decides() const { return decides_; }
+  // A prompt's tokens become pending: pages for them.
+  void begin_prompt(std::size_t sequence, std::int64_t num_tokens);
+  // Tokens that a step has appended.
+  void add_pending(std::size_t sequence, std::int64_t count) { pending_[sequence] += count; }
+  // Of the oldest pending tokens that are no sinks, those that merge, [n] bool on the CPU, have `latents`, float32 [merged,
+  // rank]; the others become unmerged. What is left has pages for `capacity` tokens. n may be 0.
+  void decide(std::size_t sequence, const at::Tensor& merge, const at::Tensor& latents,
+              std::int64_t capacity);
+  // Sequence `to` holds what `from` does.
+  void copy(std::size_t from, std::size_t to);
+
+  GroupTokens tokens(std::size_t sequence) const;
+  // The same with what pages are there for: group_bytes() of these are bytes().
+  GroupTokens reserved(std::size_t sequence) const;
+  // Positions of the next n pending tokens that are no sinks. [n] int64, CPU
+  at::Tensor next_positions(std::size_t sequence, std::int64_t count) const;
+  // Of the pages: merged, unmerged and pending.
+  KvBytes bytes(std::size_t sequence) const;
+
+  // On the device, int32 [num_sequences].
+  const at::Tensor& num_merged() const { return num_merged_; }
+  const at::Tensor& num_unmerged() const { return num_unmerged_; }
+
+  std::vector<GpuGroupLayer> layers;  // [num_layers]
+  std::optional<GpuRows> merged;      // latents [rank], of the whole group
+  // int32; absent where they are runs from the sinks on.
+  std::optional<GpuRows> merged_positions, unmerged_positions;
+  // Of pending tokens: the weighted latent and the float32 score, under rules with weights.
+  std::optional<GpuRows> held_weighted, held_score;
+
+ private:
+  std::vector<GpuRows*> pending_stores();
+  std::vector<GpuRows*> stores();
+  void set_counts(std::size_t sequence);
+
+  std::int64_t sink_tokens_;
+  bool decides_;
+  std::vector<std::int64_t> merged_rows_, unmerged_rows_, pending_, capacity_;  // [num_sequences]
+  at::Tensor num_merged_, num_unmerged_;
+};
+
+}  // namespace kvc

@@ -1,0 +1,128 @@
+#include "runtime/gpu/gpu_rows.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace kvc {
+namespace {
+
+// As `dtype`; float16 keeps numbers beyond its range at its largest.
+at::Tensor cast(const at::Tensor& rows, at::ScalarType dtype) {
+  constexpr double kLargestHalf = 65504;
+  return dtype == at::kHalf && rows.scalar_type() != at::kHalf
+             ? rows.clamp(-kLargestHalf, kLargestHalf).to(dtype)
+             : rows.to(dtype);
+}
+
+}  // namespace
+
+GpuRows::GpuRows(const GpuPages& pages, std::int64_t width, at::ScalarType dtype)
+    : dtype_(dtype),
+      device_(pages.device),
+      width_(width),
+      page_tokens_(pages.page_tokens),
+      extents_(pages.most_rows.size()) {
+  for (const std::int64_t rows : pages.most_rows) {
+    max_blocks_ = std::max(max_blocks_, whole_pages(rows) / page_tokens_);
+  }
+  table_ = at::zeros({static_cast<std::int64_t>(extents_.size()), max_blocks_},
+                     at::TensorOptions(at::kLong).device(device_));
+}
+
+std::int64_t GpuRows::whole_pages(std::int64_t rows) const {
+  return (rows + page_tokens_ - 1) / page_tokens_ * page_tokens_;
+}
+
+std::int64_t GpuRows::capacity(std::size_t sequence) const {
+  const std::vector<Extent>& extents = extents_[sequence];
+  return extents.empty() ? 0 : extents.back().first + extents.back().rows.size(0);
+}
+
+void GpuRows::add_extent(std::size_t sequence, std::int64_t rows) {
+  const std::int64_t first = capacity(sequence);
+  extents_[sequence].push_back(
+      {at::zeros({whole_pages(rows), width_}, at::TensorOptions(dtype_).device(device_)), first});
+}
+
+void GpuRows::reserve(std::size_t sequence, std::int64_t rows) {
+  const std::int64_t lacking = rows - capacity(sequence);
+  if (lacking > 0) {
+    add_extent(sequence, lacking);
+    write_table(sequence);
+  }
+}
+
+void GpuRows::replace(std::size_t sequence, const at::Tensor& rows, std::int64_t capacity) {
+  if (this->capacity(sequence) == whole_pages(capacity)) {
+    write(sequence, 0, rows.clone());
+    return;
+  }
+  std::vector<Extent> before = std::move(extents_[sequence]);  // which `rows` may be part of
+  extents_[sequence].clear();
+  if (capacity > 0) {
+    add_extent(sequence, capacity);
+    write(sequence, 0, rows);
+  }
+  write_table(sequence);
+}
+
+void GpuRows::write(std::size_t sequence, std::int64_t first, const at::Tensor& rows) {
+  const std::int64_t last = first + rows.size(0);
+  for (const Extent& extent : extents_[sequence]) {
+    const std::int64_t begin = std::max(first, extent.first),
+                       end = std::min(last, extent.first + extent.rows.size(0));
+    if (begin < end) {
+      const at::Tensor own = rows.narrow(0, begin - first, end - begin);
+      extent.rows.narrow(0, begin - extent.first, end - begin)
+          .copy_(cast(own.reshape({end - begin, width_}), dtype_));
+    }
+  }
+}
+
+at::Tensor GpuRows::read(std::size_t sequence, std::int64_t first, std::int64_t count) const {
+  std::vector<at::Tensor> parts;
+  for (const Extent& extent : extents_[sequence]) {
+    const std::int64_t begin = std::max(first, extent.first),
+                       end = std::min(first + count, extent.first + extent.rows.size(0));
+    if (begin < end) {
+      parts.push_back(extent.rows.narrow(0, begin - extent.first, end - begin));
+    }
+  }
+  if (parts.empty()) {
+    return at::zeros({0, width_}, at::TensorOptions(dtype_).device(device_));
+  }
+  return parts.size() == 1 ? parts.front() : at::cat(parts);
+}
+
+std::int64_t GpuRows::bytes(std::size_t sequence) const {
+  std::int64_t bytes = 0;
+  for (const Extent& extent : extents_[sequence]) {
+    bytes += static_cast<std::int64_t>(extent.rows.nbytes());
+  }
+  return bytes;
+}
+
+void GpuRows::write_table(std::size_t sequence) {
+  at::Tensor addresses = at::zeros({max_blocks_}, at::kLong);
+  auto* to = addresses.mutable_data_ptr<std::int64_t>();
+  for (const Extent& extent : extents_[sequence]) {
+    const auto first = reinterpret_cast<std::int64_t>(extent.rows.data_ptr());
+    const std::int64_t page_bytes =
+        page_tokens_ * width_ * static_cast<std::int64_t>(extent.rows.element_size());
+    for (std::int64_t page = 0; page < extent.rows.size(0) / page_tokens_; ++page) {
+      *to++ = first + page * page_bytes;
+    }
+  }
+  table_[static_cast<std::int64_t>(sequence)].copy_(addresses);
+}
+
+DeviceRows GpuRows::table() const {
+  return {.blocks = reinterpret_cast<const void* const*>(table_.data_ptr()),
+          .max_blocks = max_blocks_,
+          .block_rows = static_cast<int>(page_tokens_),
+          .width = static_cast<int>(width_),
+          .element = dtype_ == at::kBFloat16 ? DeviceElement::kBFloat16 : DeviceElement::kFloat16};
+}
+
+}  // namespace kvc

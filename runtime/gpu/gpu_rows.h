@@ -1,0 +1,58 @@
+// Rows of one width of each sequence of a batch, in pages of GPU memory whose addresses kernels find in a table there.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/kernels/cuda/device_rows.h"
+
+namespace kvc {
+
+// Where the rows of a batch lie, and how many a sequence may have.
+struct GpuPages {
+  at::Device device = at::kCPU;
+  std::int64_t page_tokens = 0;           // rows of a page
+  std::vector<std::int64_t> most_rows{};  // [num_sequences]
+};
+
+class GpuRows {
+ public:
+  // `dtype`: of a row's `width` numbers.
+  GpuRows(const GpuPages& pages, std::int64_t width, at::ScalarType dtype);
+
+  // Pages for so many rows; those that are there stay where they are. New pages are zeros: their ends take part in
+  // products, with weights of zero.
+  void reserve(std::size_t sequence, std::int64_t rows);
+  // The sequence's rows become these, in pages for `capacity` rows.
+  void replace(std::size_t sequence, const at::Tensor& rows, std::int64_t capacity);
+  // Rows `first` .. of any type that casts to the store's; float16 saturates. [n, ..., width in all]
+  void write(std::size_t sequence, std::int64_t first, const at::Tensor& rows);
+  // [count, width]: the memory itself where it is in one piece, or a copy.
+  at::Tensor read(std::size_t sequence, std::int64_t first, std::int64_t count) const;
+
+  std::int64_t capacity(std::size_t sequence) const;  // rows of its pages
+  std::int64_t bytes(std::size_t sequence) const;     // of them
+  std::int64_t width() const { return width_; }
+  // For kernels: of 16-bit numbers, or of others that they know (row_of_words of device_rows.h). The table's address
+  // holds for good, what is in it until pages come or go.
+  DeviceRows table() const;
+
+ private:
+  struct Extent {
+    at::Tensor rows;  // [whole pages' rows, width]
+    std::int64_t first = 0;
+  };
+  std::int64_t whole_pages(std::int64_t rows) const;
+  void add_extent(std::size_t sequence, std::int64_t rows);
+  void write_table(std::size_t sequence);
+
+  at::ScalarType dtype_;
+  at::Device device_;
+  std::int64_t width_, page_tokens_, max_blocks_ = 1;
+  std::vector<std::vector<Extent>> extents_;  // of each sequence
+  at::Tensor table_;  // [num_sequences, max_blocks] int64: addresses of pages
+};
+
+}  // namespace kvc

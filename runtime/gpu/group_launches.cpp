@@ -1,0 +1,265 @@
+#include "runtime/gpu/group_launches.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kRankStep = 32;
+
+std::int64_t round_up(std::int64_t count) {
+  return (count + kRankStep - 1) / kRankStep * kRankStep;
+}
+
+}  // namespace
+
+GroupLaunches::GroupLaunches(const GpuModel& model, const GpuCache& cache, const StepState& state,
+                             std::int64_t capacity, const StepExecutor& executor,
+                             StepLaunches& launches)
+    : model_(model),
+      cache_(cache),
+      state_(state),
+      launches_(launches),
+      num_sequences_(cache.num_sequences()),
+      num_heads_(model.config.num_heads),
+      head_dim_(model.config.head_dim),
+      max_tiles_((capacity + kScaledRows - 1) / kScaledRows) {
+  std::int64_t most_rank = 0;
+  for (const LatentGroup& group : cache.plan().groups) {
+    most_rank = std::max(most_rank, group.rank);
+  }
+  if (most_rank == 0) {
+    return;
+  }
+  const int parts = attention_parts(executor.multiprocessors(),
+                                    narrow_size(num_sequences_ * model.config.num_kv_heads),
+                                    narrow_size(capacity));
+  for (Scratch& scratch : dense_) {
+    scratch = make_scratch(parts, head_dim_);
+  }
+  make_rank_memory(round_up(most_rank), executor);
+}
+
+at::Tensor GroupLaunches::zeros(std::vector<std::int64_t> shape, at::ScalarType dtype) const {
+  return launches_.keep(at::zeros(shape, at::TensorOptions(dtype).device(model_.device())));
+}
+
+GroupLaunches::Scratch GroupLaunches::make_scratch(std::int64_t parts, std::int64_t width) const {
+  Scratch scratch{zeros({num_sequences_, parts, num_heads_}, at::kFloat),
+                  zeros({num_sequences_, parts, num_heads_}, at::kFloat),
+                  zeros({num_sequences_, parts, num_heads_, width}, at::kFloat),
+                  {}};
+  scratch.partials = {scratch.max.mutable_data_ptr<float>(), scratch.sum.mutable_data_ptr<float>(),
+                      scratch.output.mutable_data_ptr<float>(), narrow_size(parts)};
+  return scratch;
+}
+
+void GroupLaunches::make_rank_memory(std::int64_t most_rank, const StepExecutor& executor) {
+  constexpr std::int64_t kRanksPerBlock = 256;  // of sum_ranks_cuda
+  const int parts = attention_parts(
+      executor.multiprocessors(),
+      narrow_size(num_sequences_ * ((most_rank + kRanksPerBlock - 1) / kRanksPerBlock)),
+      narrow_size(max_tiles_ * kScaledRows));
+  rank_ = make_scratch(parts, most_rank);
+  const std::int64_t rows = num_sequences_ * max_tiles_ * num_heads_;
+  weights_ = zeros({rows, kScaledRows}, model_.dtype);
+  tile_max_ = zeros({rows}, at::kFloat);
+  tile_sum_ = zeros({rows}, at::kFloat);
+  combined_ = zeros({num_sequences_, num_heads_, most_rank}, at::kFloat);
+  for (int segment = 0; segment < 2; ++segment) {
+    log_sum_[segment] = zeros({num_sequences_, num_heads_}, at::kFloat);
+    projected_[segment] = zeros({num_sequences_, num_heads_, head_dim_}, at::kFloat);
+  }
+  latent_ = zeros({num_sequences_, most_rank}, at::kFloat);
+  weighted_ = zeros({num_sequences_, most_rank}, at::kFloat);
+  score_ = zeros({num_sequences_, 1}, at::kFloat);
+  first_latent_ = zeros({num_sequences_, most_rank}, model_.dtype);
+  last_latent_ = zeros({num_sequences_, most_rank}, model_.dtype);
+}
+
+void GroupLaunches::append(const at::Tensor& from, const GpuRows& to, const at::Tensor& rows,
+                           bool are_floats) {
+  launches_.add(AppendLatents{.from = launches_.pointer<float>(from),
+                              .num_sequences = narrow_size(num_sequences_),
+                              .rows = launches_.pointer<std::int32_t>(rows),
+                              .to = to.table(),
+                              .are_floats = are_floats});
+}
+
+void GroupLaunches::add_latents(int layer) {
+  const int group = cache_.plan().group_of(layer);
+  const GpuGroup& store = cache_.group(group);
+  const auto index = static_cast<std::size_t>(layer - spec_of(group).first_layer);
+  const Linear latent_proj{model_.groups[static_cast<std::size_t>(group)].factors.latent_proj, {}};
+  if (store.held_weighted) {
+    return add_weighted(layer, group, latent_proj);
+  }
+  const GpuGroupLayer& rows = store.layers[index];
+  if (!rows.unmerged_latent) {
+    return;
+  }
+  FewRowsProduct product = launches_.product_of(latent_proj, launches_.memory.normed);
+  product.output_float = launches_.pointer<float>(latent_);
+  launches_.add_product(product);
+  if (store.decides()) {
+    append(latent_, *rows.held_latent, cache_.pending_slots(), false);
+  } else {
+    append(latent_, *rows.unmerged_latent, state_.positions, false);
+  }
+}
+
+// weighted_ = sum_l w_l A x_l, layer by layer; the score is the cosine of the first layer's and the last one's.
+void GroupLaunches::add_weighted(int layer, int group, const Linear& latent_proj) {
+  const LatentGroup& spec = spec_of(group);
+  const GpuGroup& store = cache_.group(group);
+  const int index = layer - spec.first_layer, last = spec.num_layers - 1;
+  FewRowsProduct product = launches_.product_of(latent_proj, launches_.memory.normed);
+  if (index == 0 || index == last) {
+    product.output = (index == 0 ? first_latent_ : last_latent_).data_ptr();
+    launches_.add_product(product);
+    product.output = nullptr;
+  }
+  product.scale = static_cast<float>(spec.merge_weights[static_cast<std::size_t>(index)]);
+  (index == 0 ? product.output_float : product.residual) = launches_.pointer<float>(weighted_);
+  launches_.add_product(product);
+  if (index < last) {
+    return;
+  }
+  launches_.add(RowCosines{.a = first_latent_.data_ptr(),
+                           .b = last == 0 ? first_latent_.data_ptr() : last_latent_.data_ptr(),
+                           .num_rows = narrow_size(num_sequences_),
+                           .width = product.out,
+                           .element = device_element(model_.dtype),
+                           .cosines = launches_.pointer<float>(score_)});
+  append(weighted_, *store.held_weighted, cache_.pending_slots(), false);
+  append(score_, *store.held_score, cache_.pending_slots(), true);
+}
+
+void GroupLaunches::set_stores(int layer, AppendRows& append) const {
+  const int group = cache_.plan().group_of(layer);
+  const GpuGroup& store = cache_.group(group);
+  if (!store.decides()) {
+    append.num_kv_heads = 0;
+    return;
+  }
+  const GpuGroupLayer& rows =
+      store.layers[static_cast<std::size_t>(layer - spec_of(group).first_layer)];
+  append.rows = launches_.pointer<std::int32_t>(cache_.pending_slots());
+  append.key = rows.pending_key->table();
+  append.value = rows.pending_value->table();
+  if (rows.key_rms) {
+    append.key_rms = rows.key_rms->table();
+  }
+}
+
+DevicePartials GroupLaunches::add_dense(DenseAttention attention, const GpuRows& key,
+                                        const GpuRows& value, const at::Tensor& num_rows,
+                                        std::size_t scratch) {
+  attention.rows[0].key = key.table();
+  attention.rows[0].value = value.table();
+  attention.num_rows = launches_.pointer<std::int32_t>(num_rows);
+  attention.partials = dense_[scratch].partials;
+  launches_.add(attention);
+  return attention.partials;
+}
+
+DevicePartials GroupLaunches::add_rank(const DenseAttention& query, const DeviceRope& rope,
+                                       const LatentRows& latents, std::size_t segment) {
+  const std::int64_t rank = latents.rows.width();
+  RankAttention attention{.query = query.query, .element = query.element};
+  attention.latents = latents.rows.table();
+  attention.key_rank = narrow_size(latents.factors.key_rank());
+  attention.value_rank = narrow_size(latents.factors.value_rank());
+  attention.value_column = narrow_size(rank) - attention.value_rank;
+  attention.keys = latents.factors.keys();
+  attention.cos = rope.cos;
+  attention.sin = rope.sin;
+  attention.num_angles = rope.num_pairs;
+  attention.num_rows = launches_.pointer<std::int32_t>(latents.num_rows);
+  if (latents.positions != nullptr) {
+    attention.paged_positions = latents.positions->table();
+  }
+  attention.first_position = latents.first_position;
+  attention.num_sequences = query.num_sequences;
+  attention.num_heads = query.num_heads;
+  attention.num_kv_heads = query.num_kv_heads;
+  attention.head_dim = query.head_dim;
+  attention.scale = query.scale;
+  attention.softcap = query.softcap;
+  attention.max_tiles = narrow_size(max_tiles_);
+  attention.weights = weights_.data_ptr();
+  attention.tile_max = launches_.pointer<float>(tile_max_);
+  attention.tile_sum = launches_.pointer<float>(tile_sum_);
+  attention.partials = rank_.partials;
+  attention.sums_width = narrow_size(round_up(latents.factors.value_rank()));
+  launches_.add(attention);
+  CombinePartials sums;
+  sums.sources[0] = rank_.partials;
+  sums.num_sources = 1;
+  sums.num_sequences = query.num_sequences;
+  sums.num_heads = query.num_heads;
+  sums.width = attention.sums_width;
+  sums.output_float = launches_.pointer<float>(combined_);
+  sums.log_sum = launches_.pointer<float>(log_sum_[segment]);
+  launches_.add(sums);
+  ProjectValues values = latents.factors.values();
+  values.sums = sums.output_float;
+  values.sums_width = sums.width;
+  values.num_sequences = query.num_sequences;
+  values.num_heads = query.num_heads;
+  values.output = launches_.pointer<float>(projected_[segment]);
+  launches_.add(values);
+  return {sums.log_sum, nullptr, values.output, 1};
+}
+
+void GroupLaunches::combine(const std::vector<DevicePartials>& sources) {
+  CombinePartials combine;
+  std::copy(sources.begin(), sources.end(), combine.sources);
+  combine.num_sources = narrow_size(static_cast<std::int64_t>(sources.size()));
+  combine.num_sequences = narrow_size(num_sequences_);
+  combine.num_heads = narrow_size(num_heads_);
+  combine.width = narrow_size(head_dim_);
+  combine.output = launches_.memory.attended.data_ptr();
+  combine.element = device_element(model_.dtype);
+  launches_.add(combine);
+}
+
+void GroupLaunches::add_attention(int layer, const DenseAttention& query, const DeviceRope& rope) {
+  const KvPlan& plan = cache_.plan();
+  const int group = plan.group_of(layer);
+  const LatentGroup& spec = spec_of(group);
+  const GpuGroup& store = cache_.group(group);
+  const GpuGroupFactors& factors = model_.groups[static_cast<std::size_t>(group)];
+  const auto index = static_cast<std::size_t>(layer - spec.first_layer);
+  const GpuGroupLayer& rows = store.layers[index];
+  const auto positions = [](const std::optional<GpuRows>& stored) {
+    return stored ? &*stored : nullptr;
+  };
+  const int sinks = store.decides() ? narrow_size(plan.policy.sink_tokens) : 0;
+  std::vector<DevicePartials> sources;
+  if (rows.pending_key) {
+    sources.push_back(
+        add_dense(query, *rows.pending_key, *rows.pending_value, cache_.pending_rows(), 0));
+  }
+  if (rows.unmerged_key && spec.basis == LatentBasis::kWeights) {
+    sources.push_back(
+        add_dense(query, *rows.unmerged_key, *rows.unmerged_value, store.num_unmerged(), 1));
+  }
+  if (rows.unmerged_latent) {
+    sources.push_back(
+        add_rank(query, rope,
+                 {*rows.unmerged_latent, factors.layers[index], positions(store.unmerged_positions),
+                  sinks, store.decides() ? store.num_unmerged() : state_.num_rows},
+                 0));
+  }
+  if (store.merged) {
+    sources.push_back(add_rank(query, rope,
+                               {*store.merged, factors.merged_layers[index],
+                                positions(store.merged_positions), sinks, store.num_merged()},
+                               1));
+  }
+  combine(sources);
+}
+
+}  // namespace kvc

@@ -1,0 +1,71 @@
+// What a step launches for the layers of latent groups beside what every layer has.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/gpu/gpu_cache.h"
+#include "runtime/gpu/gpu_model.h"
+#include "runtime/gpu/step_executor.h"
+#include "runtime/gpu/step_launches.h"
+#include "runtime/gpu/step_state.h"
+
+namespace kvc {
+
+class GroupLaunches {
+ public:
+  // capacity: tokens that the longest sequence may have. All outlive it.
+  GroupLaunches(const GpuModel& model, const GpuCache& cache, const StepState& state,
+                std::int64_t capacity, const StepExecutor& executor, StepLaunches& launches);
+
+  // From the layer's normed input to the new token's latents, where they are stored or held.
+  void add_latents(int layer);
+  // Where the new token's key and value go; they go nowhere where latents take the projections' place.
+  void set_stores(int layer, AppendRows& append) const;
+  // Attention over all that the group holds, to memory.attended. `query`: a launch without rows and partials.
+  void add_attention(int layer, const DenseAttention& query, const DeviceRope& rope);
+
+ private:
+  // Latents of one form: where they lie, what rebuilds them, of which sequences how many.
+  struct LatentRows {
+    const GpuRows& rows;
+    const RankFactors& factors;
+    const GpuRows* positions;  // null: a run from first_position on
+    int first_position;
+    const at::Tensor& num_rows;
+  };
+  struct Scratch {
+    at::Tensor max, sum, output;
+    DevicePartials partials;
+  };
+  const LatentGroup& spec_of(int group) const {
+    return cache_.plan().groups[static_cast<std::size_t>(group)];
+  }
+  at::Tensor zeros(std::vector<std::int64_t> shape, at::ScalarType dtype) const;
+  Scratch make_scratch(std::int64_t parts, std::int64_t width) const;
+  void make_rank_memory(std::int64_t most_rank, const StepExecutor& executor);
+  void add_weighted(int layer, int group, const Linear& latent_proj);
+  void append(const at::Tensor& from, const GpuRows& to, const at::Tensor& rows, bool are_floats);
+  DevicePartials add_dense(DenseAttention attention, const GpuRows& key, const GpuRows& value,
+                           const at::Tensor& num_rows, std::size_t scratch);
+  // segment: 0 or 1, whose output is kept until they are combined.
+  DevicePartials add_rank(const DenseAttention& query, const DeviceRope& rope,
+                          const LatentRows& latents, std::size_t segment);
+  void combine(const std::vector<DevicePartials>& sources);
+
+  const GpuModel& model_;
+  const GpuCache& cache_;
+  const StepState& state_;
+  StepLaunches& launches_;
+  std::int64_t num_sequences_, num_heads_, head_dim_, max_tiles_ = 0;
+  Scratch dense_[2], rank_;  // of pending and unmerged rows; of latents
+  at::Tensor weights_, tile_max_, tile_sum_;
+  at::Tensor combined_;                    // [num_sequences, num_heads, most rank] sums of latents
+  at::Tensor log_sum_[2], projected_[2];   // of latents' segments: [num_sequences, num_heads, ..]
+  at::Tensor latent_, weighted_, score_;   // float32, of the new tokens
+  at::Tensor first_latent_, last_latent_;  // 16 bits
+};
+
+}  // namespace kvc

@@ -1,0 +1,186 @@
+#include "tests/runtime/gpu/gpu_fixture.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "runtime/gpu/gpu_compression.h"
+#include "runtime/gpu/gpu_prompt.h"
+#include "runtime/gpu/gpu_step.h"
+#include "tests/runtime/factored_checkpoint.h"
+#include "tests/runtime/gpu/emulated_executor.h"
+#include "tests/testing/temporary_directory.h"
+#include "tests/testing/tensor_matchers.h"
+
+namespace kvc::testing {
+namespace {
+
+void write(const TemporaryDirectory& directory, const SyntheticCheckpoint& model,
+           const std::optional<KvPlan>& plan) {
+  if (plan) {
+    write_factored_checkpoint(directory.path(), model, *plan);
+  } else {
+    write_synthetic_checkpoint(directory.path(), model);
+  }
+}
+
+// Of float16 activations, beside float32: some roundings of the largest logit.
+double tolerance_for(const at::Tensor& exact) {
+  return 4e-3 * std::max(5.0, exact.abs().max().item<double>());
+}
+
+// The engine whose cache holds what the GPU's does, so that as many tokens merge.
+EngineOptions reference_options(const GpuCase& test_case) {
+  EngineOptions options;
+  options.dtype = "float32";
+  options.kv_dtype = "float16";
+  options.page_tokens = kScaledRows;
+  options.weight_dtype = test_case.weight_dtype;
+  return options;
+}
+
+// Two sequences, as the engine and as the GPU's runtime read them.
+class TwoSequences {
+ public:
+  explicit TwoSequences(const GpuCase& test_case)
+      : directory_(),
+        checkpoint_(open(directory_, test_case)),
+        reference_(Engine::load(directory_.path(), reference_options(test_case))),
+        model_(load_gpu_model(checkpoint_, reference_.plan(), at::kHalf,
+                              parse_weight_type(test_case.weight_dtype), at::kCPU,
+                              executor_.free_bytes())),
+        sequences_(sequences_of(test_case.longest)),
+        cache_(reference_.plan(), at::kHalf, at::kCPU, kScaledRows,
+               {test_case.longest, test_case.longest}),
+        step_(model_, cache_, sequences_, executor_) {}
+
+  void expect_prompts() {
+    for (std::size_t i = 0; i < 2; ++i) {
+      expected_.push_back(reference_.new_sequence());
+      const at::Tensor exact =
+          reference_.prefill({&expected_[i]}, {sequences_.texts[i]}, Engine::Rows::kAll).front();
+      const at::Tensor logits = read_gpu_prompt(model_, cache_, i, sequences_.texts[i],
+                                                {.chunk = 12, .all_logits = true});
+      EXPECT_TRUE(tensors_close(logits, exact, tolerance_for(exact))) << "prompt " << i;
+      step_.state().logits[static_cast<std::int64_t>(i)].copy_(logits[-1]);
+      expect_cache(i);
+    }
+    executor_.run(step_.sampling());
+  }
+
+  void expect_step(int number) {
+    const at::Tensor ids = step_.state().ids.to(at::kLong);
+    executor_.run(step_.program());
+    cache_.add_token();
+    compress_gpu_blocks(model_, cache_, lengths(number + 1));
+    for (std::size_t s = 0; s < 2; ++s) {
+      const auto sequence = static_cast<std::int64_t>(s);
+      const at::Tensor exact =
+          reference_
+              .extend({&expected_[s]}, {{ids[sequence].item<std::int64_t>()}}, Engine::Rows::kLast)
+              .front();
+      EXPECT_TRUE(
+          tensors_close(step_.state().logits.narrow(0, sequence, 1), exact, tolerance_for(exact)))
+          << "sequence " << s << ", step " << number;
+      EXPECT_EQ(step_.state().ids[sequence].item<std::int64_t>(),
+                step_.state().logits[sequence].argmax().item<std::int64_t>());
+      expect_cache(s);
+    }
+  }
+
+ private:
+  static Checkpoint open(const TemporaryDirectory& directory, const GpuCase& test_case) {
+    write(directory, test_case.model, test_case.plan);
+    return Checkpoint::open(directory.path());
+  }
+  static StepSequences sequences_of(std::int64_t longest) {
+    StepSequences sequences;
+    sequences.texts = {gpu_text(31, 3), gpu_text(9, 11)};
+    sequences.seeds = {1, 2};
+    sequences.capacity = longest + 1;
+    return sequences;
+  }
+
+  std::vector<std::int64_t> lengths(std::int64_t more) const {
+    std::vector<std::int64_t> lengths;
+    for (const auto& text : sequences_.texts) {
+      lengths.push_back(static_cast<std::int64_t>(text.size()) + more);
+    }
+    return lengths;
+  }
+
+  void expect_cache(std::size_t sequence) const {
+    const KvPlan& plan = reference_.plan();
+    std::int64_t bytes =
+        plan.num_layers_from(KvSource::kPlain) *
+        plain_layer_bytes(plan, cache_.capacity(sequence), KvDtype::kFloat16, kScaledRows);
+    const std::vector<GroupTokens> groups = expected_[sequence].cache().tokens();
+    for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
+      const GpuGroup& store = cache_.group(group);
+      const GroupTokens tokens = store.tokens(sequence),
+                        exact = groups[static_cast<std::size_t>(group)];
+      if (store.decides()) {
+        EXPECT_EQ(tokens.merged, exact.merged) << "group " << group;
+        EXPECT_EQ(tokens.unmerged, exact.unmerged) << "group " << group;
+        EXPECT_EQ(tokens.pending, exact.pending) << "group " << group;
+      }
+      bytes += group_bytes(plan, group, store.reserved(sequence), KvDtype::kFloat16, kScaledRows);
+    }
+    EXPECT_EQ(cache_.bytes(sequence).total(), bytes);
+  }
+
+  OneThread one_thread_;
+  TemporaryDirectory directory_;
+  Checkpoint checkpoint_;
+  Engine reference_;
+  EmulatedExecutor executor_;
+  GpuModel model_;
+  StepSequences sequences_;
+  GpuCache cache_;
+  GpuStep step_;
+  std::vector<Sequence> expected_;
+};
+
+}  // namespace
+
+SyntheticCheckpoint tiny_gpu_model(const std::string& model_type) {
+  SyntheticCheckpoint model;
+  model.model_type = model_type;
+  model.num_layers = 2;
+  model.hidden_size = 64;
+  model.head_dim = 32;
+  model.dtype = "float16";
+  return model;
+}
+
+Row gpu_text(std::int64_t length, std::int64_t seed) {
+  Row ids;
+  for (std::int64_t i = 0; i < length; ++i) {
+    ids.push_back((seed + 7 * i + i * i) % 96);
+  }
+  return ids;
+}
+
+std::unique_ptr<StepExecutor> emulated(std::int64_t free_bytes) {
+  return std::make_unique<EmulatedExecutor>(free_bytes);
+}
+
+std::string failure_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+void expect_gpu_steps(const GpuCase& test_case) {
+  TwoSequences sequences(test_case);
+  sequences.expect_prompts();
+  for (int step = 0; step < test_case.num_steps; ++step) {
+    sequences.expect_step(step);
+  }
+}
+
+}  // namespace kvc::testing

@@ -1,0 +1,34 @@
+// Whole steps of tiny models in the emulator, beside the CPU's engine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/gpu/step_executor.h"
+#include "tests/runtime/engine_fixture.h"
+
+namespace kvc::testing {
+
+// Two layers of float16, heads of 32 channels.
+SyntheticCheckpoint tiny_gpu_model(const std::string& model_type);
+Row gpu_text(std::int64_t length, std::int64_t seed);
+std::unique_ptr<StepExecutor> emulated(std::int64_t free_bytes = std::int64_t{1} << 40);
+// What `work` fails with.
+std::string failure_of(const std::function<void()>& work);
+
+struct GpuCase {
+  SyntheticCheckpoint model;
+  std::optional<KvPlan> plan{};
+  std::int64_t longest = 40;
+  std::string weight_dtype{};
+  int num_steps = 4;
+};
+
+// Logits of prompts and of every step beside the CPU engine's in float32, which reads the same tokens: after 31 tokens,
+// so that the step crosses a page. What latent groups hold is what the engine's do, and takes the formula's bytes.
+void expect_gpu_steps(const GpuCase& test_case);
+
+}  // namespace kvc::testing

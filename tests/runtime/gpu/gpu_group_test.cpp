@@ -1,0 +1,122 @@
+// Steps of latent groups: what leaves the window merges as in the CPU's engine.
+#include <gtest/gtest.h>
+
+#include "runtime/gpu/gpu_engine.h"
+#include "runtime/gpu/gpu_forecast.h"
+#include "tests/runtime/factored_checkpoint.h"
+#include "tests/runtime/gpu/gpu_fixture.h"
+#include "tests/testing/temporary_directory.h"
+
+namespace kvc {
+namespace {
+
+using testing::expect_gpu_steps;
+using testing::grouped_plan;
+using testing::small_policy;
+using testing::SyntheticCheckpoint;
+using testing::tiny_gpu_model;
+
+constexpr int kSteps = 7;  // more than a block
+
+MergePolicy policy_of(MergeRule rule, double target, UnmergedForm unmerged = UnmergedForm::kPlain) {
+  MergePolicy policy = small_policy(rule);
+  policy.target_kept_ratio = target;
+  policy.unmerged = unmerged;
+  return policy;
+}
+
+void expect_group_steps(const std::string& model_type, int layers_per_group, std::int64_t rank,
+                        const MergePolicy& policy) {
+  const SyntheticCheckpoint model = tiny_gpu_model(model_type);
+  expect_gpu_steps({.model = model,
+                    .plan = grouped_plan(model, layers_per_group, rank, policy),
+                    .longest = 48,
+                    .num_steps = kSteps});
+}
+
+TEST(GpuGroup, MergesByLeastSquares) {
+  expect_group_steps("llama", 2, 40, policy_of(MergeRule::kLs, 0.1));
+}
+
+TEST(GpuGroup, MergesTheBestTokens) {
+  expect_group_steps("llama", 2, 40, policy_of(MergeRule::kLs, 0.8));
+}
+
+TEST(GpuGroup, MergesByWeights) {
+  expect_group_steps("llama", 2, 40, policy_of(MergeRule::kMean, 0.1));
+}
+
+TEST(GpuGroup, AddsBiases) { expect_group_steps("qwen2", 2, 40, policy_of(MergeRule::kLs, 0.1)); }
+
+TEST(GpuGroup, UndoesKeyNorms) {
+  expect_group_steps("qwen3", 2, 40, policy_of(MergeRule::kLs, 0.1));
+}
+
+TEST(GpuGroup, KeepsUnmergedTokensAsLatents) {
+  expect_group_steps("llama", 2, 40, policy_of(MergeRule::kLs, 0.6, UnmergedForm::kLatent));
+}
+
+TEST(GpuGroup, NormsKeysOfOwnLatents) {
+  expect_group_steps("qwen3", 1, 40, policy_of(MergeRule::kMean, 0.6, UnmergedForm::kLatent));
+}
+
+TEST(GpuGroup, KeepsLatentsOfEveryLayer) {
+  MergePolicy policy = policy_of(MergeRule::kNone, 0.5, UnmergedForm::kLatent);
+  expect_group_steps("llama", 2, 40, policy);
+}
+
+TEST(GpuGroup, AttendsThroughTruncatedFactors) {
+  MergePolicy policy = policy_of(MergeRule::kLs, 0.1);
+  policy.prefill = PrefillMode::kTruncated;
+  expect_group_steps("llama", 2, 40, policy);
+}
+
+TEST(GpuGroup, ReadsLatentsThatReplaceProjections) {
+  for (const char* model_type : {"llama", "qwen2", "qwen3"}) {
+    const SyntheticCheckpoint model = tiny_gpu_model(model_type);
+    expect_gpu_steps({.model = model, .plan = testing::split_plan(model, 24, 40), .longest = 48});
+  }
+}
+
+TEST(GpuGroup, ProjectsOnCalibratedDirections) {
+  for (const bool joint : {false, true}) {
+    const SyntheticCheckpoint model = tiny_gpu_model("qwen3");
+    KvPlan plan = testing::principal_plan(model, 2, LatentBasis::kCalibrated, joint, 64, 80);
+    plan.policy.sink_tokens = 2;
+    plan.policy.window_tokens = 6;
+    plan.policy.block_tokens = 5;
+    expect_gpu_steps({.model = model, .plan = plan, .longest = 48, .num_steps = kSteps});
+  }
+}
+
+// Generation, samples included: a sample's cache is a copy; forecasts bound what is taken.
+TEST(GpuGroup, GeneratesTheEnginesTokens) {
+  const testing::OneThread one_thread;
+  const testing::TemporaryDirectory directory;
+  const SyntheticCheckpoint model = tiny_gpu_model("llama");
+  testing::write_factored_checkpoint(directory.path(), model,
+                                     grouped_plan(model, 2, 40, policy_of(MergeRule::kLs, 0.1)));
+  EngineOptions wide;
+  wide.dtype = "float32";
+  wide.kv_dtype = "float16";
+  wide.page_tokens = 32;
+  const Engine::Ids prompts = {testing::gpu_text(40, 1), testing::gpu_text(6, 5)};
+  GenerateOptions options;
+  options.max_new_tokens = 9;
+  options.num_samples = 2;
+  const GenerateResult expected = generate(Engine::load(directory.path(), wide), prompts, options);
+  const GpuEngine engine = GpuEngine::load(directory.path(), {}, testing::emulated());
+  const GenerateResult result = engine.generate(prompts, options);
+  ASSERT_EQ(result.sequences.size(), 4u);
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(result.sequences[i].tokens, expected.sequences[i].tokens) << i;
+    EXPECT_GT(result.sequences[i].bytes.pending, 0);
+    bytes += result.sequences[i].bytes.total();
+  }
+  EXPECT_GT(result.sequences[0].bytes.merged, 0);
+  EXPECT_LE(bytes, gpu_cache_bytes(engine.plan(), KvDtype::kFloat16, 32, {40, 40, 6, 6}, 9));
+}
+
+}  // namespace
+}  // namespace kvc

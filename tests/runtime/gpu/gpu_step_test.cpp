@@ -1,0 +1,51 @@
+// Steps of plain and fused layers: prompts through LibTorch on the CPU, steps in the emulator.
+#include <gtest/gtest.h>
+
+#include "tests/runtime/factored_checkpoint.h"
+#include "tests/runtime/gpu/gpu_fixture.h"
+
+namespace kvc {
+namespace {
+
+using testing::expect_gpu_steps;
+using testing::GpuCase;
+using testing::SyntheticCheckpoint;
+using testing::tiny_gpu_model;
+
+TEST(GpuStep, IsTheEnginesForLlama) { expect_gpu_steps({tiny_gpu_model("llama")}); }
+
+TEST(GpuStep, IsTheEnginesWithBiasesAndTiedEmbeddings) {
+  SyntheticCheckpoint model = tiny_gpu_model("qwen2");
+  model.tied_embeddings = true;
+  expect_gpu_steps({model});
+}
+
+TEST(GpuStep, IsTheEnginesWithHeadNorms) { expect_gpu_steps({tiny_gpu_model("qwen3")}); }
+
+TEST(GpuStep, IsTheEnginesWithSandwichNormsWindowsAndSoftcaps) {
+  expect_gpu_steps({tiny_gpu_model("gemma2")});
+}
+
+TEST(GpuStep, IsTheEnginesUnderASlidingWindow) {
+  SyntheticCheckpoint model = tiny_gpu_model("mistral");
+  model.window = 8;
+  expect_gpu_steps({model});
+}
+
+TEST(GpuStep, IsTheEnginesOfInt8Weights) {
+  GpuCase test_case{tiny_gpu_model("llama")};
+  test_case.weight_dtype = "int8";
+  test_case.model.tied_embeddings = true;
+  expect_gpu_steps(test_case);
+}
+
+TEST(GpuStep, IsTheEnginesForFusedLayers) {
+  SyntheticCheckpoint model = tiny_gpu_model("llama");
+  model.num_layers = 4;
+  for (const int sources : {1, 2}) {
+    expect_gpu_steps({model, testing::fused_upper_plan(model, FusionForm::kChannel, sources)});
+  }
+}
+
+}  // namespace
+}  // namespace kvc
