@@ -16,7 +16,7 @@ namespace kvc {
 struct RowRange {
   KvSegment segment;
   std::int64_t first = 0, last = 0;
-  float* scores = nullptr;  // [segment's rows, num_heads]: where their scores go, or null
+  QuadScores scores{};  // where the scores of the segment's rows go
 };
 
 // A token's query [num_heads, head_dim], post-RoPE, as kernels take it; holds what `params` points to.

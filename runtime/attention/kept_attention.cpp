@@ -6,6 +6,7 @@
 #include "runtime/attention/decode.h"
 #include "runtime/attention/plain_attention.h"
 #include "runtime/attention/segment_attention.h"
+#include "runtime/kernels/query_quads.h"
 
 namespace kvc {
 namespace {
@@ -21,13 +22,21 @@ std::int64_t sink_shift(const TokenPolicy& policy, const KeptRows& rows,
 }
 
 // Where scores of plain_ranges go, so that they lie in the order of rows: codes are between exact rows.
-void place_scores(const TokenOrder& order, std::int64_t num_heads, float* scores,
+void place_scores(const TokenOrder& order, const QuadScores& scores,
                   std::vector<RowRange>& ranges) {
   ranges.front().scores = scores;
   if (order.codes > 0) {
-    ranges[1].scores = scores + order.sinks * num_heads;
-    ranges[2].scores = scores + order.codes * num_heads;
+    ranges[1].scores = {scores.numbers + order.sinks * kQuad, scores.stride};
+    ranges[2].scores = {scores.numbers + order.codes * kQuad, scores.stride};
   }
+}
+
+void make_room(std::int64_t num_heads, const KeptRows& rows, RowScores& scores) {
+  const std::int64_t num_rows = rows.num_rows();
+  const auto size =
+      static_cast<std::size_t>(QuadHeads(num_heads, rows.num_kv_heads()).num_scores(num_rows));
+  scores.memory.reset(new float[size]);  // not written before the kernel does
+  scores.scores = {scores.memory.get(), num_rows * kQuad};
 }
 
 at::Tensor attend_one(const Decoder& decoder, int layer, const KeptRows& rows,
@@ -57,8 +66,8 @@ at::Tensor attend_one(const Decoder& decoder, int layer, const KeptRows& rows,
     ranges.push_back(sinks);
   }
   if (row_scores != nullptr) {
-    row_scores->scores.resize(static_cast<std::size_t>(rows.num_rows() * query.size(0)));
-    place_scores(order, query.size(0), row_scores->scores.data(), ranges);
+    make_room(query.size(0), rows, *row_scores);
+    place_scores(order, row_scores->scores, ranges);
   }
   at::Tensor bias;
   const ResidualSlots& slots = rows.residual();

@@ -4,18 +4,20 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
-#include <vector>
+#include <memory>
 
 #include "core/token_policy.h"
 #include "model/decoder.h"
+#include "runtime/kernels/decode_attention.h"
 #include "runtime/store/kept_rows.h"
 
 namespace kvc {
 
 // How a token's query scored the rows.
 struct RowScores {
-  std::vector<float> scores;  // [num_rows, num_heads]
-  at::Tensor log_sum;         // [num_heads] over rows and slots
+  std::unique_ptr<float[]> memory;
+  QuadScores scores;   // in the rows' order
+  at::Tensor log_sum;  // [num_heads] over rows and slots
 };
 
 // One sequence's queries, those of its last tokens, whose rows are the last ones. query [T, num_heads, head_dim]

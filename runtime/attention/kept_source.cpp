@@ -70,17 +70,15 @@ class KeptSource : public LayerSource {
 
   // Of the query that was attended last.
   void add_scores(std::int64_t num_heads, KeptRows& rows) const {
-    RowStore& scores = rows.scores();
-    const std::int64_t page = scores.block_rows();
-    for (std::int64_t row = 0; row < rows.num_rows(); row += page) {
-      update_decayed_scores({.scores = row_scores_.scores.data() + row * num_heads,
-                             .log_sum = row_scores_.log_sum.const_data_ptr<float>(),
-                             .num_rows = std::min(page, rows.num_rows() - row),
-                             .num_heads = num_heads,
-                             .num_kv_heads = context().plan.num_kv_heads,
-                             .decay = static_cast<float>(context().policy.lambda),
-                             .to = reinterpret_cast<float*>(scores.mutable_row(row))});
-    }
+    const std::vector<float*> blocks = rows.score_blocks();
+    update_decayed_scores({.scores = row_scores_.scores,
+                           .log_sum = row_scores_.log_sum.const_data_ptr<float>(),
+                           .num_rows = rows.num_rows(),
+                           .num_heads = num_heads,
+                           .num_kv_heads = context().plan.num_kv_heads,
+                           .decay = static_cast<float>(context().policy.lambda),
+                           .to = blocks.data(),
+                           .block_rows = rows.page()});
   }
 
   mutable RowScores row_scores_;

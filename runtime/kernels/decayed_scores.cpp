@@ -8,37 +8,69 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "runtime/kernels/query_quads.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
+#if HWY_TARGET == HWY_SCALAR
+
+void update_scores(const DecayedScoresParams& params) { update_decayed_scores_reference(params); }
+
+#else
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A KV head's query heads at a time; the lanes behind them are zero.
-void update_scores(const DecayedScoresParams& params) {
+constexpr std::int64_t kRowsAtOnce = 64;
+
+// sums[4 i] += exp(score - log_sum) of row i's four lanes; log_sum of lanes without a head is infinite.
+void add_probabilities(const float* scores, const float* log_sum, std::int64_t count, float* sums) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const std::int64_t heads_per_kv = params.num_heads / params.num_kv_heads;
-  HWY_ALIGN float exponents[hn::MaxLanes(d)] = {};
-  for (std::int64_t row = 0; row < params.num_rows; ++row) {
-    const float* scores = params.scores + row * params.num_heads;
-    float* to = params.to + row * params.num_kv_heads;
-    for (std::int64_t kv_head = 0; kv_head < params.num_kv_heads; ++kv_head) {
-      const std::int64_t begin = kv_head * heads_per_kv, end = begin + heads_per_kv;
-      auto sum = hn::Zero(d);
-      for (std::int64_t head = begin; head < end; head += lanes) {
-        const std::int64_t count = std::min(lanes, end - head);
-        for (std::int64_t lane = 0; lane < count; ++lane) {
-          exponents[lane] = scores[head + lane] - params.log_sum[head + lane];
-        }
-        const auto known = hn::FirstN(d, static_cast<std::size_t>(count));
-        sum = hn::Add(sum, hn::IfThenElseZero(known, hn::Exp(d, hn::Load(d, exponents))));
-      }
-      to[kv_head] = params.decay * to[kv_head] + hn::GetLane(hn::SumOfLanes(d, sum));
-    }
+  const auto of_quad = hn::LoadDup128(d, log_sum);
+  for (std::int64_t i = 0; i < count * kQuad; i += lanes) {
+    const auto left = static_cast<std::size_t>(std::min(lanes, count * kQuad - i));
+    const auto known = hn::LoadN(d, scores + i, left);
+    // Whatever lanes without a head hold, even what is not a number, becomes nothing.
+    const auto exponent =
+        hn::IfThenElse(hn::IsInf(of_quad), hn::Neg(of_quad), hn::Sub(known, of_quad));
+    const auto p = hn::Exp(d, exponent);
+    const auto of_pairs = hn::Add(p, hn::Reverse2(d, p));
+    hn::StoreU(hn::Add(hn::LoadU(d, sums + i), hn::Add(of_pairs, hn::Shuffle1032(of_pairs))), d,
+               sums + i);
   }
 }
 
+void update_scores(const DecayedScoresParams& params) {
+  const QuadHeads heads(params.num_heads, params.num_kv_heads);
+  std::vector<float> log_sum(static_cast<std::size_t>(heads.num_scores(1)), INFINITY);
+  for (std::int64_t head = 0; head < params.num_heads; ++head) {
+    log_sum[static_cast<std::size_t>(heads.place(head, 0, kQuad))] = params.log_sum[head];
+  }
+  HWY_ALIGN float sums[kRowsAtOnce * kQuad];
+  for (std::int64_t row = 0; row < params.num_rows;) {
+    const std::int64_t in_block = row % params.block_rows;
+    const std::int64_t count =
+        std::min({kRowsAtOnce, params.block_rows - in_block, params.num_rows - row});
+    float* to = params.to[row / params.block_rows] + in_block * params.num_kv_heads;
+    for (std::int64_t quad = 0; quad < heads.count; ++quad) {
+      if (quad % heads.per_kv_head == 0) {
+        std::fill(std::begin(sums), std::end(sums), 0.0f);
+      }
+      add_probabilities(params.scores.numbers + quad * params.scores.stride + row * kQuad,
+                        log_sum.data() + quad * kQuad, count, sums);
+      for (std::int64_t i = 0; (quad + 1) % heads.per_kv_head == 0 && i < count; ++i) {
+        float& score = to[i * params.num_kv_heads + heads.kv_head(quad)];
+        score = params.decay * score + sums[i * kQuad];
+      }
+    }
+    row += count;
+  }
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
 }  // namespace kvc::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

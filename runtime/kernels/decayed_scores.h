@@ -3,16 +3,19 @@
 
 #include <cstdint>
 
+#include "runtime/kernels/decode_attention.h"
+
 namespace kvc {
 
 struct DecayedScoresParams {
-  const float* scores = nullptr;   // [num_rows, num_heads] as attention scored them
+  QuadScores scores;               // of the rows, as attention left them
   const float* log_sum = nullptr;  // [num_heads] log of the sum of exp(score) over all tokens
   std::int64_t num_rows = 0;
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   float decay = 1;
-  float* to = nullptr;  // [num_rows, num_kv_heads]
+  float* const* to = nullptr;  // blocks of block_rows rows [num_kv_heads]
+  std::int64_t block_rows = 0;
 };
 
 // to = decay * to + the probabilities exp(score - log_sum), summed over the query heads of each KV head.

@@ -33,13 +33,10 @@ void add_bias(const DecodeAttentionParams& params, const KvSegment& segment, std
   }
 }
 
-void keep_scores(const QuadHeads& heads, std::int64_t num_heads, std::int64_t quad,
-                 std::int64_t row, std::int64_t count, const float* scores, float* to) {
-  for (std::int64_t lane = 0; to != nullptr && lane < kQuad; ++lane) {
-    const std::int64_t head = heads.head(quad, lane);
-    for (std::int64_t i = 0; head >= 0 && i < count; ++i) {
-      to[(row + i) * num_heads + head] = scores[i * kQuad + lane];
-    }
+void keep_scores(const QuadScores& to, std::int64_t quad, std::int64_t row, std::int64_t count,
+                 const float* scores) {
+  if (to.numbers != nullptr) {
+    std::copy_n(scores, count * kQuad, to.numbers + quad * to.stride + row * kQuad);
   }
 }
 
@@ -63,7 +60,7 @@ void attend(const DecodeAttentionParams& params, const KvSegment& segment, std::
         cap_scores(params.softcap, count, scores);
       }
       add_bias(params, segment, row, heads.kv_head(quad), count, scores);
-      keep_scores(heads, params.num_heads, quad, row, count, scores, partial.scores);
+      keep_scores(partial.scores, quad, row, count, scores);
       apply(exponentiate(softmaxes[quad], count, scores), values.width(), outputs[quad]);
       values.accumulate(outputs[quad], heads.kv_head(quad), scores);
     }

@@ -53,14 +53,20 @@ struct DecodeAttentionParams {
   std::int64_t value_channels() const { return value_dim == 0 ? head_dim : value_dim; }
 };
 
+// Scores of rows by fours of query heads of one KV head (query_quads.h), [quads, rows, 4]; what lanes without a head
+// hold means nothing.
+struct QuadScores {
+  float* numbers = nullptr;
+  std::int64_t stride = 0;  // numbers from one quad to the next
+};
+
 // The softmax of some tokens, to be combined with that of others.
 struct AttentionPartial {
   float* max = nullptr;     // [num_heads] largest score
   float* sum = nullptr;     // [num_heads] sum of exp(score - max)
   float* output = nullptr;  // [num_heads, value_channels()] sum of exp(score - max) * value
-  // Of the segment's rows, [num_rows, num_heads]: those that are attended to get their scores. Null: not
-  // wanted.
-  float* scores = nullptr;
+  QuadScores
+      scores{};  // of the segment's rows: those that are attended to get theirs. Null: not wanted
 };
 
 // The specification: softmax(cap(scale * query keyᵀ) + bias) value of a segment's rows first .. last - 1

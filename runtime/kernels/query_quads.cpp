@@ -5,10 +5,16 @@
 
 namespace kvc {
 
-QuadHeads::QuadHeads(const DecodeAttentionParams& params)
-    : heads_per_kv(params.num_heads / params.num_kv_heads),
+QuadHeads::QuadHeads(std::int64_t num_heads, std::int64_t num_kv_heads)
+    : heads_per_kv(num_heads / num_kv_heads),
       per_kv_head((heads_per_kv + kQuad - 1) / kQuad),
-      count(params.num_kv_heads * per_kv_head) {}
+      count(num_kv_heads * per_kv_head) {}
+
+std::int64_t QuadHeads::place(std::int64_t head, std::int64_t row, std::int64_t stride) const {
+  const std::int64_t in_kv_head = head % heads_per_kv;
+  const std::int64_t quad = head / heads_per_kv * per_kv_head + in_kv_head / kQuad;
+  return quad * stride + row * kQuad + in_kv_head % kQuad;
+}
 
 std::int64_t QuadHeads::head(std::int64_t quad, std::int64_t lane) const {
   const std::int64_t in_kv_head = quad % per_kv_head * kQuad + lane;

@@ -21,11 +21,17 @@ struct QuadSoftmax {
 
 // Fours of query heads of one KV head, the missing ones zero.
 struct QuadHeads {
-  explicit QuadHeads(const DecodeAttentionParams& params);
+  explicit QuadHeads(const DecodeAttentionParams& params)
+      : QuadHeads(params.num_heads, params.num_kv_heads) {}
+  QuadHeads(std::int64_t num_heads, std::int64_t num_kv_heads);
   std::int64_t heads_per_kv, per_kv_head, count;
   std::int64_t kv_head(std::int64_t quad) const { return quad / per_kv_head; }
   // -1: missing.
   std::int64_t head(std::int64_t quad, std::int64_t lane) const;
+  // Where QuadScores have a head's score of a row.
+  std::int64_t place(std::int64_t head, std::int64_t row, std::int64_t stride) const;
+  // Numbers of `num_rows` rows' scores.
+  std::int64_t num_scores(std::int64_t num_rows) const { return count * kQuad * num_rows; }
 };
 
 // Scaled queries. [quads, kQuad, width] with zeros from head_dim on

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "runtime/kernels/kv_element.h"
+#include "runtime/kernels/query_quads.h"
 
 namespace kvc {
 namespace {
@@ -54,8 +55,9 @@ void attend_head(const DecodeAttentionParams& params, const ReferenceReader& rea
     score = params.softcap == 0 ? score : params.softcap * std::tanh(score / params.softcap);
     score += bias == nullptr ? 0.0f : bias[row * params.num_kv_heads + kv_head];
     scores.push_back(score);
-    if (partial.scores != nullptr) {
-      partial.scores[row * params.num_heads + head] = static_cast<float>(score);
+    if (partial.scores.numbers != nullptr) {
+      partial.scores.numbers[QuadHeads(params).place(head, row, partial.scores.stride)] =
+          static_cast<float>(score);
     }
     largest = std::max(largest, scores.back());
   }

@@ -94,22 +94,6 @@ void reduce(const TokenPolicy& policy, KeptLayer& layer, const KeptRows::TurnKey
   layer.is_laid_out = true;
 }
 
-// The context's row that leaves, or `oldest`: the least score, of equals the earliest.
-std::int64_t least_row(const TokenPolicy& policy, const RunningLayout& layout, const KeptRows& rows,
-                       std::int64_t head, std::int64_t oldest) {
-  std::int64_t least = policy.released_step ? layout.sinks : oldest;
-  float least_score = rows.score(least, head);
-  for (std::int64_t row = layout.sinks; row < layout.sinks + layout.context; ++row) {
-    const float score = rows.score(row, head);
-    if (score < least_score ||
-        (score == least_score && rows.position(row, head) < rows.position(least, head))) {
-      least = row;
-      least_score = score;
-    }
-  }
-  return least;
-}
-
 // The ring's oldest token makes room for the newest.
 void take_in(const TokenPolicy& policy, KeptLayer& layer) {
   const RunningLayout layout = running_layout(policy, layer.budget);
@@ -122,7 +106,10 @@ void take_in(const TokenPolicy& policy, KeptLayer& layer) {
   float* value = key + rows.head_dim();
   for (std::int64_t head = 0; head < rows.num_kv_heads(); ++head) {
     if (layout.context > 0) {
-      const std::int64_t leaving = least_row(policy, layout, rows, head, oldest);
+      // The context's row that leaves, or the ring's oldest.
+      const std::int64_t leaving =
+          rows.least_row(layout.sinks, layout.sinks + layout.context,
+                         policy.released_step ? layout.sinks : oldest, head);
       if (rows.residual().num_slots() > 0) {
         rows.read(leaving, head, key, value);
         rows.residual().merge(head, key, value);

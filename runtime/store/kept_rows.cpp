@@ -65,12 +65,19 @@ KeptTokens KeptRows::tokens() const {
 }
 
 void KeptRows::append(const at::Tensor& key, const at::Tensor& value, const at::Tensor& positions) {
-  const std::int64_t count = positions.size(0);
+  const auto* position = positions.const_data_ptr<std::int64_t>();
+  const std::int64_t first = num_rows(), count = positions.size(0);
   store_.append(key, value);
-  positions_.append(
-      positions.to(at::kInt).unsqueeze(1).expand({count, per_head_ ? num_kv_heads_ : 1}));
+  positions_.grow(count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::fill_n(reinterpret_cast<std::int32_t*>(positions_.mutable_row(first + i)),
+                per_head_ ? num_kv_heads_ : 1, static_cast<std::int32_t>(position[i]));
+  }
   if (scores_) {
-    scores_->append(at::zeros({count, num_kv_heads_}, at::kFloat));
+    scores_->grow(count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::fill_n(reinterpret_cast<float*>(scores_->mutable_row(first + i)), num_kv_heads_, 0.0f);
+    }
   }
 }
 
@@ -151,6 +158,31 @@ float KeptRows::score(std::int64_t row, std::int64_t kv_head) const {
 void KeptRows::set_scores(const at::Tensor& scores) {
   scores_->truncate(0);
   scores_->append(scores);
+}
+
+std::vector<float*> KeptRows::score_blocks() {
+  std::vector<float*> blocks;
+  for (std::int64_t row = 0; row < num_rows(); row += page()) {
+    blocks.push_back(reinterpret_cast<float*>(scores_->mutable_row(row)));
+  }
+  return blocks;
+}
+
+std::int64_t KeptRows::least_row(std::int64_t first, std::int64_t last, std::int64_t least,
+                                 std::int64_t kv_head) const {
+  float least_score = score(least, kv_head);
+  for (std::int64_t row = first; row < last;) {
+    const auto* scores = reinterpret_cast<const float*>(scores_->row(row)) + kv_head;
+    for (const std::int64_t end = std::min(last, row + page() - row % page()); row < end;
+         ++row, scores += num_kv_heads_) {
+      if (*scores < least_score ||
+          (*scores == least_score && position(row, kv_head) < position(least, kv_head))) {
+        least = row;
+        least_score = *scores;
+      }
+    }
+  }
+  return least;
 }
 
 void KeptRows::read(std::int64_t row, std::int64_t kv_head, float* key, float* value) const {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "core/kv_plan.h"
 #include "core/token_policy.h"
@@ -79,8 +80,13 @@ class KeptRows {
   std::int32_t position(std::int64_t row, std::int64_t kv_head) const;
   bool has_scores() const { return scores_.has_value(); }
   float score(std::int64_t row, std::int64_t kv_head) const;
-  RowStore& scores() { return *scores_; }
   void set_scores(const at::Tensor& scores);  // [num_rows, num_kv_heads]
+  // Blocks of page() rows [num_kv_heads], to be changed.
+  std::vector<float*> score_blocks();
+  std::int64_t page() const { return positions_.block_rows(); }
+  // Of rows first .. last - 1 and `least` the one of the least score, of equals that of the earliest position.
+  std::int64_t least_row(std::int64_t first, std::int64_t last, std::int64_t least,
+                         std::int64_t kv_head) const;
   // key, value [head_dim] float32
   void read(std::int64_t row, std::int64_t kv_head, float* key, float* value) const;
   void write(std::int64_t row, std::int64_t kv_head, const float* key, const float* value);

@@ -44,6 +44,8 @@ class RowStore {
   // `rows` [n, shape...] of any type that casts to the store's; float16 saturates. With scales per
   // channel n is a multiple of kQuantisedRows.
   void append(const at::Tensor& rows);
+  // `count` new rows, not written yet, of a store without codes.
+  void grow(std::int64_t count) { resize(num_rows_ + count); }
   // Removes rows first .. first + count - 1, of a store without codes; later rows move down.
   void erase(std::int64_t first, std::int64_t count);
   // Only rows `indices`, ascending, stay. Of a store without codes or with scales per row.

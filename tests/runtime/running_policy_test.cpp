@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/attention/kept_attention.h"
+#include "runtime/kernels/query_quads.h"
 #include "runtime/policies/token_policies.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
@@ -245,6 +246,7 @@ TEST(RunningPolicy, WholeTokensGetNoLessAttentionThanInTheFullCache) {
     attend_kept(decoder, 0, layer.rows, policy, query, at::tensor({num_tokens}, at::kLong),
                 &scores);
     const std::int64_t heads_per_kv = config.num_heads / config.num_kv_heads;
+    const QuadHeads quads(config.num_heads, config.num_kv_heads);
     for (std::int64_t head = 0; head < config.num_heads; ++head) {
       const at::Tensor keys = key.select(1, head / heads_per_kv);
       const at::Tensor full =
@@ -253,7 +255,7 @@ TEST(RunningPolicy, WholeTokensGetNoLessAttentionThanInTheFullCache) {
       for (std::int64_t row = 0; row < layer.rows.num_rows(); ++row) {
         const double kept =
             std::exp(static_cast<double>(
-                         scores.scores[static_cast<std::size_t>(row * config.num_heads + head)]) -
+                         scores.scores.numbers[quads.place(head, row, scores.scores.stride)]) -
                      scores.log_sum[head].item<double>());
         const std::int64_t position = layer.rows.position(row, head / heads_per_kv);
         EXPECT_GE(kept, full[position].item<double>() * (1 - 1e-5)) << position;

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "runtime/kernels/query_quads.h"
 #include "tests/runtime/kernels/kernel_inputs.h"
 
 namespace kvc {
@@ -58,15 +59,19 @@ TEST_P(DecodeAttentionRows, AddsBiasesAndTellsScores) {
                                      .head_dim = head_dim,
                                      .scale = 1 / std::sqrt(static_cast<float>(head_dim))};
   Partial actual(num_heads, head_dim), expected(num_heads, head_dim);
-  std::vector<float> scores(static_cast<std::size_t>(num_rows * num_heads)), exact = scores;
+  const QuadHeads quads(params);
+  std::vector<float> scores(static_cast<std::size_t>(quads.num_scores(num_rows))), exact = scores;
   AttentionPartial to = actual.view(), exact_to = expected.view();
-  to.scores = scores.data();
-  exact_to.scores = exact.data();
+  to.scores = {scores.data(), num_rows * kQuad};
+  exact_to.scores = {exact.data(), num_rows * kQuad};
   decode_attention_partial(params, segment, 3, num_rows, to);
   decode_attention_partial_reference(params, segment, 3, num_rows, exact_to);
   EXPECT_TRUE(partials_close(actual, expected, 1e-5));
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    ASSERT_NEAR(scores[i], exact[i], 2e-5) << i;
+  for (std::int64_t head = 0; head < num_heads; ++head) {
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+      const auto i = static_cast<std::size_t>(quads.place(head, row, num_rows * kQuad));
+      ASSERT_NEAR(scores[i], exact[i], 2e-5) << head << " " << row;
+    }
   }
   EXPECT_EQ(scores[0], 0);  // of a row that is not attended to
 }
