@@ -30,9 +30,12 @@ void add_probabilities(const float* scores, const float* log_sum, std::int64_t c
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const auto of_quad = hn::LoadDup128(d, log_sum);
+  HWY_ALIGN float last[hn::MaxLanes(d)] = {};
   for (std::int64_t i = 0; i < count * kQuad; i += lanes) {
-    const auto left = static_cast<std::size_t>(std::min(lanes, count * kQuad - i));
-    const auto known = hn::LoadN(d, scores + i, left);
+    if (i + lanes > count * kQuad) {  // behind it may be nothing
+      std::copy(scores + i, scores + count * kQuad, last);
+    }
+    const auto known = hn::LoadU(d, i + lanes > count * kQuad ? last : scores + i);
     // Whatever lanes without a head hold, even what is not a number, becomes nothing.
     const auto exponent =
         hn::IfThenElse(hn::IsInf(of_quad), hn::Neg(of_quad), hn::Sub(known, of_quad));
