@@ -9,6 +9,7 @@
 
 #include "core/json.h"
 #include "core/kv_sources.h"
+#include "core/selective_reconstruction.h"
 
 namespace kvc {
 
@@ -92,6 +93,8 @@ struct KvPlan {
   // multi-head latent attention the latent and the shared rotary key. Groups share the latents (before their norm).
   std::optional<KvWidths> own_widths{};
   std::optional<RequestPolicy> request{};  // iff groups have a basis of the request
+  // Set by a run, of groups of principal directions; never part of a checkpoint.
+  std::optional<SelectiveReconstruction> selective{};
 
   std::int64_t kv_dim() const { return num_kv_heads * head_dim; }
   KvWidths plain_widths() const { return own_widths.value_or(KvWidths{kv_dim(), kv_dim()}); }
@@ -119,8 +122,9 @@ struct GroupTokens {
   std::int64_t merged = 0;  // one latent for the whole group
   std::int64_t unmerged =
       0;  // compressed decisions that went against merging; form: policy.unmerged
-  std::int64_t pending = 0;  // exact keys and values: sinks, window, incomplete block
-  std::int64_t bases = 0;    // of the request
+  std::int64_t pending = 0;   // exact keys and values: sinks, window, incomplete block
+  std::int64_t bases = 0;     // of the request
+  std::int64_t outliers = 0;  // chunks that stay exact besides, under plan.selective
 };
 
 // The same of two paired layers. Only prompts are merged.
@@ -161,10 +165,14 @@ std::int64_t quantised_tokens(const KvPlan& plan, std::int64_t num_tokens, KvDty
 // under integer types page_tokens is 1 or a multiple of kQuantisedTokens.
 // Of a calibrated or a request's basis p and `held` are 0. A request's adds
 //   bases * G * kv_dim * (key_width + value_width) * b, kv_dim rounded up to page_tokens.
+// Under plan.selective, with chunks of c tokens:
+//   G * (merged / c * kv_dim * b + outliers * (c * 2*kv_dim*b + 4 * num_kv_heads))
+// the landmarks, merged / c rounded up and then to pages, outliers' keys and values, and whose they are
+// (int32, rounded up to page_tokens).
 std::int64_t group_bytes(const KvPlan& plan, int group, const GroupTokens& tokens, KvDtype dtype,
                          std::int64_t page_tokens = 1);
 // The fewest tokens that bases of a request save bytes for, in all groups and pages of one token; most of
-// int64 where none do.
+// int64 where none do. Under plan.selective of the tokens that come after its outliers.
 std::int64_t break_even_tokens(const KvPlan& plan, KvDtype dtype);
 // Bytes of one layer's plain KV: plain_widths().total() * b per token. Under integer types, quantised_tokens of
 // them as codes: keys and values, or of a model's own cache the latent alone.

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "core/checked.h"
@@ -85,6 +84,21 @@ std::int64_t unmerged_bytes(const KvPlan& plan, const LatentGroup& group, std::i
                  key_value_bytes(plan, quantised, tokens - quantised, dtype, page_tokens));
 }
 
+// What selective reconstruction keeps beside the latents.
+std::int64_t chunk_bytes(const KvPlan& plan, const LatentGroup& group, const GroupTokens& tokens,
+                         std::int64_t element, std::int64_t page_tokens) {
+  if (!plan.selective) {
+    return 0;
+  }
+  const std::int64_t landmarks = round_up(plan.selective->num_chunks(tokens.merged), page_tokens);
+  const std::int64_t exact =
+      round_up(product(tokens.outliers, plan.selective->chunk_tokens), page_tokens);
+  const std::int64_t rows = sum(landmarks, product(2, exact));
+  return product(group.num_layers, sum(product(rows, plan.kv_dim(), element),
+                                       product(round_up(tokens.outliers, page_tokens),
+                                               plan.num_kv_heads, kPositionBytes)));
+}
+
 // Of a group of a model's own latents, whose rotary keys stay exact.
 std::int64_t own_group_bytes(const KvPlan& plan, const LatentGroup& group,
                              const GroupTokens& tokens, KvDtype dtype, std::int64_t page_tokens) {
@@ -149,18 +163,8 @@ std::int64_t group_bytes(const KvPlan& plan, int index, const GroupTokens& token
   const std::int64_t bases =
       product(tokens.bases, group.num_layers, round_up(plan.kv_dim(), page_tokens),
               sum(group.key_width(), group.value_width()), element);
-  return sum(sum(merged, unmerged), sum(pending, bases));
-}
-
-std::int64_t break_even_tokens(const KvPlan& plan, KvDtype dtype) {
-  std::int64_t per_token = 0, basis = 0;
-  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
-    const int group = static_cast<int>(i);
-    per_token += group_bytes(plan, group, {.pending = 1}, dtype) -
-                 group_bytes(plan, group, {.merged = 1}, dtype);
-    basis += group_bytes(plan, group, {.bases = 1}, dtype);
-  }
-  return per_token > 0 ? basis / per_token + 1 : std::numeric_limits<std::int64_t>::max();
+  return sum(sum(sum(merged, unmerged), sum(pending, bases)),
+             chunk_bytes(plan, group, tokens, element, page_tokens));
 }
 
 std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype,

@@ -128,7 +128,8 @@ Engine Engine::load(const std::filesystem::path& directory, const EngineOptions&
   const ModelConfig config = read_model_config(checkpoint);
   const CacheTypes types = cache_types(checkpoint, config, options);
   Engine engine;
-  engine.plan_ = std::make_shared<const KvPlan>(plan_of(checkpoint, config));
+  engine.plan_ = std::make_shared<const KvPlan>(
+      with_selective(plan_of(checkpoint, config), options.selective, options.policy, config));
   check_generated_block(*engine.plan_, types.kv);
   check_token_policy(options.policy, *engine.plan_, config, types.kv);
   engine.policy_ = std::make_shared<const TokenPolicy>(options.policy);
@@ -205,8 +206,8 @@ std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, con
                                         Rows rows) const {
   const TokenBatch batch = batch_after(caches, ids);
   const ThreadScope threads(layer_work(caches, batch.lengths));
-  CachedAttention attention({*decoder_, *plan_, factors_, Pass::kExtend, *policy_}, caches, {},
-                            part_times_.get());
+  CachedAttention attention({*decoder_, *plan_, factors_, Pass::kExtend, *policy_, rebuilt_.get()},
+                            caches, {}, part_times_.get());
   at::Tensor hidden_states;
   {
     const PartScope scope(part_times_.get(), Part::kModel);

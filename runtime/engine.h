@@ -15,6 +15,7 @@
 #include "core/token_policy.h"
 #include "model/decoder.h"
 #include "runtime/attention/cached_attention.h"
+#include "runtime/attention/rebuild_counts.h"
 #include "runtime/compression/kv_factors.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/part_times.h"
@@ -39,6 +40,7 @@ struct EngineOptions {
   std::string weight_dtype{};  // "int8": matrices that activations meet; empty: as dtype
   TokenPolicy policy{};        // which tokens plain layers keep
   ReuseOptions reuse{};        // of similar prompts' caches
+  std::optional<SelectiveReconstruction> selective{};  // of latents, in `extend`
 };
 
 // What an engine computes in, and how its caches store.
@@ -89,6 +91,7 @@ class Engine {
   std::int64_t weight_bytes() const;  // factors included
   const KvPool& pool() const { return *pool_; }
   PartTimes* part_times() const { return part_times_.get(); }  // null without time_parts
+  RebuildCounts rebuild_counts() const { return *rebuilt_; }   // under EngineOptions::selective
 
   Sequence new_sequence() const;
 
@@ -155,6 +158,7 @@ class Engine {
   KvFactors factors_;
   std::int64_t prefill_chunk_ = 0;
   std::unique_ptr<PartTimes> part_times_;
+  std::unique_ptr<RebuildCounts> rebuilt_ = std::make_unique<RebuildCounts>();
   std::optional<MemoryBudget> budget_;
   std::unique_ptr<PromptReuse> reuse_;  // null: none
 };

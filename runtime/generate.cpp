@@ -30,6 +30,7 @@ class Generation {
   GenerateResult run() {
     const auto start = Clock::now();
     const PartTimes before = part_times();
+    const RebuildCounts rebuilt = engine_.rebuild_counts();
     std::vector<std::size_t> active;
     try {
       const std::vector<at::Tensor> logits =
@@ -48,6 +49,7 @@ class Generation {
     }
     result_.timing.decode_seconds = seconds_since(decode_start);
     result_.timing.decode_parts = part_times().since(between);
+    result_.timing.rebuilt = engine_.rebuild_counts().since(rebuilt);
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
       result_.sequences[i].num_tokens = sequences_[i].num_tokens();
       result_.sequences[i].bytes = sequences_[i].cache().bytes();

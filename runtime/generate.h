@@ -44,6 +44,7 @@ struct GenerateTiming {
   std::int64_t decode_tokens =
       0;  // forward passes' tokens after the first new token, of all sequences
   PartTimes prefill_parts, decode_parts;  // with EngineOptions::time_parts
+  RebuildCounts rebuilt;                  // with EngineOptions::selective
 };
 
 struct GenerateResult {

@@ -70,6 +70,13 @@ void declare_engine(CLI::App& app, kvc::RunOptions& options) {
       },
       "Which tokens the cache keeps, NAME[:key=value,...]: full, streamingllm, h2o, zeromerge, "
       "snapkv, pyramidkv or think");
+  app.add_option_function<std::string>(
+      "--selective",
+      [&options](const std::string& text) {
+        options.engine.selective = kvc::parse_selective(text);
+      },
+      "Rebuild only the latents that a step is likely to attend to, e.g. chunks=256,outliers=48,"
+      "chunk=8");
   app.add_option("--donors", options.engine.reuse.donors,
                  "Directory of earlier prompts, whose caches similar prompts start from");
   app.add_option("--reuse", options.reuse,

@@ -29,9 +29,9 @@ std::int64_t peak_resident_bytes() {
 }
 
 Json segments_json(const KvBytes& bytes) {
-  return {{"plain", bytes.plain},      {"merged", bytes.merged},   {"unmerged", bytes.unmerged},
-          {"coded", bytes.coded},      {"pending", bytes.pending}, {"kept", bytes.kept},
-          {"expanded", bytes.expanded}};
+  return {{"plain", bytes.plain},   {"merged", bytes.merged},    {"unmerged", bytes.unmerged},
+          {"coded", bytes.coded},   {"pending", bytes.pending},  {"kept", bytes.kept},
+          {"chunks", bytes.chunks}, {"expanded", bytes.expanded}};
 }
 
 Json reuse_json(const ReuseReport& reuse) {
@@ -105,6 +105,11 @@ Json timing_json(const RunReport& report) {
   return json;
 }
 
+std::string rebuilt_line(const RebuildCounts& counts) {
+  return fmt::format("rebuilt  {} of {} latents' keys ({:.3f})\n", counts.rebuilt, counts.latents,
+                     ratio(counts.rebuilt, counts.latents));
+}
+
 // Shares of the time that was measured, "model 80.0 %, attention 15.0 %, ...".
 std::string shares(const PartTimes& parts) {
   const double total = std::accumulate(parts.seconds.begin(), parts.seconds.end(), 0.0);
@@ -133,6 +138,12 @@ Json run_json(const RunReport& report) {
   json["memory"] = {{"weight_bytes", report.model.weight_bytes},
                     {"kv_peak_bytes", report.model.kv_peak_bytes},
                     {"peak_resident_bytes", peak_resident_bytes()}};
+  if (report.model.plan.selective) {
+    const RebuildCounts& counts = report.result.timing.rebuilt;
+    json["selective"] = {{"settings", to_string(*report.model.plan.selective)},
+                         {"rebuilt", counts.rebuilt},
+                         {"latents", counts.latents}};
+  }
   json["interrupted"] = report.result.interrupted;
   return json;
 }
@@ -149,6 +160,7 @@ std::string run_statistics(const RunReport& report) {
     bytes.coded += sequence.bytes.coded;
     bytes.pending += sequence.bytes.pending;
     bytes.kept += sequence.bytes.kept;
+    bytes.chunks += sequence.bytes.chunks;
     bytes.expanded += sequence.bytes.expanded;
     original += original_allocation(model, sequence.num_tokens);
   }
@@ -165,9 +177,11 @@ std::string run_statistics(const RunReport& report) {
   text += fmt::format("weights  {} bytes\n", model.weight_bytes);
   text += fmt::format(
       "kv       {} bytes of {} ({:.3f}): plain {}, merged {}, unmerged {}, coded {}, "
-      "pending {}, kept {}, expanded {}; peak {}\n",
+      "pending {}, kept {}, chunks {}, expanded {}; peak {}\n",
       bytes.total(), original, ratio(bytes.total(), original), bytes.plain, bytes.merged,
-      bytes.unmerged, bytes.coded, bytes.pending, bytes.kept, bytes.expanded, model.kv_peak_bytes);
+      bytes.unmerged, bytes.coded, bytes.pending, bytes.kept, bytes.chunks, bytes.expanded,
+      model.kv_peak_bytes);
+  text += model.plan.selective ? rebuilt_line(timing.rebuilt) : "";
   for (const Generated& sequence : report.result.sequences) {
     text += sequence.reuse ? reuse_line(*sequence.reuse) : "";
   }

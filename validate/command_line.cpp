@@ -69,6 +69,10 @@ Action declare_validate_options(CLI::App& app, CommonOptions& common) {
       "--policy",
       [options](const std::string& text) { options->policy = parse_token_policy(text); },
       "Which tokens the candidate's cache keeps, as kvrun's --policy");
+  app.add_option_function<std::string>(
+      "--selective",
+      [options](const std::string& text) { options->selective = parse_selective(text); },
+      "Which latents the candidate rebuilds, as kvrun's --selective");
   app.add_option(
       "--block", options->block_tokens,
       "Score every so many tokens after a fresh prompt of all before them (0: the second "

@@ -72,6 +72,7 @@ Json options_json(const ValidateOptions& options) {
   json["dtype"] = options.dtype;
   json["kv_dtype"] = options.kv_dtype;
   json["policy"] = to_string(options.policy);
+  json["selective"] = options.selective ? Json(to_string(*options.selective)) : Json(nullptr);
   json["block_tokens"] = options.block_tokens;
   json["num_recalls"] = options.num_recalls;
   json["seed"] = options.seed;
@@ -209,6 +210,7 @@ ValidationReport validate(const ValidateOptions& given) {
   Engine reference = Engine::load(options.reference, engine_options);
   engine_options.kv_dtype = options.kv_dtype;
   engine_options.policy = options.policy;
+  engine_options.selective = options.selective;
   Engine candidate = Engine::load(options.candidate, engine_options);
   Comparer comparer(reference, candidate, options.block_tokens);
   const TokenRows& rows = text.sequences;

@@ -21,8 +21,9 @@ struct ValidateOptions {
   std::int64_t num_sequences = 16;
   std::int64_t seq_len = 0;  // tokens; 0: min(2048, max_position_embeddings)
   std::string dtype = "float32";
-  std::string kv_dtype;  // of the candidate's cache; empty: dtype
-  TokenPolicy policy{};  // of the candidate's cache
+  std::string kv_dtype;                                // of the candidate's cache; empty: dtype
+  TokenPolicy policy{};                                // of the candidate's cache
+  std::optional<SelectiveReconstruction> selective{};  // of the candidate
   // 0: the continuation's prompt is the first half of a row. Otherwise every run of so many tokens is
   // scored after a prompt of all tokens before it.
   std::int64_t block_tokens = 0;

@@ -9,6 +9,7 @@
 #include "runtime/attention/plain_attention.h"
 #include "runtime/attention/rank_space.h"
 #include "runtime/attention/segment_attention.h"
+#include "runtime/attention/selective_attention.h"
 #include "runtime/compression/merged_latents.h"
 #include "runtime/store/element_type.h"
 
@@ -44,9 +45,13 @@ class VisibleRows {
     }
     add(rows, 0, rows.num_exact(), hidden - codes);
   }
-  // Rows of which the first are at positions from 0 on, the others at the end of the sequence.
-  void add_pending(const KeyValueStore& rows, std::int64_t sinks, std::int64_t num_tokens) {
-    const std::int64_t count = rows.num_exact(), leading = std::min(sinks, count);
+  // Exact rows at whatever positions, of a layer without a window.
+  void add_all(const KeyValueStore& rows) { add(rows, 0, rows.num_exact(), 0); }
+  // Rows of which the first are at positions from 0 on, the others at the end of the sequence; the last `later`
+  // ones are behind the query.
+  void add_pending(const KeyValueStore& rows, std::int64_t sinks, std::int64_t num_tokens,
+                   std::int64_t later) {
+    const std::int64_t count = rows.num_exact() - later, leading = std::min(sinks, count);
     const std::int64_t gap = num_tokens - count;  // tokens that are no longer among them
     add(rows, 0, leading, first_);
     add(rows, leading, count, std::max(leading, first_ - gap));
@@ -113,14 +118,20 @@ PartialAttention attend_slots(const Decoder& decoder, const GroupLayer& layer,
                                  attention_rule(decoder.config(), layer.layer()));
 }
 
-// One query: all rows are read where they lie.
+// One query, the last of num_tokens, behind which `later` ones are stored: all rows are read where they lie.
 at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const LatentStore& store,
-                      const at::Tensor& query, std::int64_t num_tokens) {
+                      const at::Tensor& query, std::int64_t num_tokens, std::int64_t later) {
   const AttentionRule rule = attention_rule(decoder.config(), layer.layer());
   const CodedKeys keys(decoder, layer.layer(), num_tokens);
   at::Tensor code_positions;
   VisibleRows rows(num_tokens, rule);
-  add_latents(decoder, layer, store, rows);
+  std::vector<PartialAttention> parts;
+  if (layer.selects && !rebuilds_all(*layer.plan.selective, store.tokens())) {
+    rows.add_all(store.chunks(layer.index).outliers);
+    parts = attend_chosen(decoder, layer, store, query);
+  } else {
+    add_latents(decoder, layer, store, rows);
+  }
   if (!store.keeps_latents()) {
     if (store.unmerged(layer.index).num_codes() > 0) {
       code_positions = store.unmerged_positions().tensor().to(at::kInt);
@@ -128,8 +139,7 @@ at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const Lat
     rows.add(store.unmerged(layer.index), store.unmerged_positions(), code_positions,
              keys.are_raw());
   }
-  rows.add_pending(store.pending(layer.index), layer.plan.policy.sink_tokens, num_tokens);
-  std::vector<PartialAttention> parts;
+  rows.add_pending(store.pending(layer.index), layer.plan.policy.sink_tokens, num_tokens, later);
   if (!rows.ranges().empty()) {
     parts.push_back(decode_attention_partly(query, decoder.config().num_kv_heads, rows.ranges(),
                                             rule, keys.raw_keys));
@@ -149,9 +159,17 @@ at::Tensor attend_group(const Decoder& decoder, const GroupLayer& layer, const L
                         const at::Tensor& query, const at::Tensor& positions) {
   const std::int64_t num_tokens =
       positions.const_data_ptr<std::int64_t>()[positions.size(0) - 1] + 1;
+  if (layer.selects) {
+    std::vector<at::Tensor> outputs;
+    for (std::int64_t i = 0; i < query.size(0); ++i) {
+      const std::int64_t later = query.size(0) - 1 - i;
+      outputs.push_back(attend_one(decoder, layer, store, query[i], num_tokens - later, later));
+    }
+    return at::stack(outputs);
+  }
   // Angles that change turn all keys anew, which tensors do.
   if (query.size(0) == 1 && !stores_raw_keys(decoder.config(), layer.layer())) {
-    return attend_one(decoder, layer, store, query[0], num_tokens).unsqueeze(0);
+    return attend_one(decoder, layer, store, query[0], num_tokens, 0).unsqueeze(0);
   }
   std::vector<Segment> segments = cache_segments(decoder, layer.plan, layer.group, layer.index,
                                                  layer.factors, store, num_tokens, query.size(0));

@@ -8,6 +8,7 @@
 
 #include "core/kv_plan.h"
 #include "model/decoder.h"
+#include "runtime/attention/rebuild_counts.h"
 #include "runtime/compression/latent_factors.h"
 #include "runtime/store/latent_store.h"
 
@@ -18,7 +19,9 @@ struct GroupLayer {
   const KvPlan& plan;
   int group = 0, index = 0;  // index: of the layer in the group
   const GroupFactors& factors;
-  double alpha = 0;  // of residual slots
+  double alpha = 0;      // of residual slots
+  bool selects = false;  // each query by itself, over the latents that it chooses (plan.selective)
+  RebuildCounts* rebuilt = nullptr;  // where selection is counted; null: not
 
   int layer() const { return plan.groups[static_cast<std::size_t>(group)].first_layer + index; }
 };

@@ -87,7 +87,13 @@ class LatentSource : public LayerSource {
   }
 
   GroupLayer group_layer(int layer) const {
-    return {context().plan, group_, index_of(layer), factors_, context().policy.alpha};
+    return {.plan = context().plan,
+            .group = group_,
+            .index = index_of(layer),
+            .factors = factors_,
+            .alpha = context().policy.alpha,
+            .selects = context().pass == Pass::kExtend && context().plan.selective.has_value(),
+            .rebuilt = context().rebuilt};
   }
 
   // sum_l w_l A x_l grows with every layer of the group.

@@ -9,6 +9,7 @@
 
 #include "core/token_policy.h"
 #include "model/decoder.h"
+#include "runtime/attention/rebuild_counts.h"
 #include "runtime/compression/kv_factors.h"
 #include "runtime/store/kv_cache.h"
 
@@ -23,6 +24,7 @@ struct SourceContext {
   const KvFactors& factors;
   Pass pass;
   const TokenPolicy& policy;
+  RebuildCounts* rebuilt = nullptr;  // what selective reconstruction rebuilds; null: not counted
 };
 
 // Keys and values of tokens, [n, num_kv_heads, head_dim], with bias; keys after their norm, pre-RoPE.

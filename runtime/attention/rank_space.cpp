@@ -49,34 +49,34 @@ struct RebuiltKeys {
   }
 };
 
+// Attention of the query heads of some KV heads, whose keys and values `reconstruction` rebuilds.
 class TileAttention {
  public:
   TileAttention(const Decoder& decoder, int layer, const GroupFactors& factors,
-                const at::Tensor& query, const LatentRange& range)
+                const Reconstruction& reconstruction, std::int64_t num_kv_heads,
+                const at::Tensor& query, std::int64_t num_positions)
       : decoder_(decoder),
         layer_(layer),
         factors_(factors),
-        range_(range),
-        positions_(range.positions.const_data_ptr<std::int32_t>()),
-        rebuilt_(decoder, layer, range.layer, positions_[range.last - 1] + 1),
-        query_(query, decoder.config().num_kv_heads, attention_rule(decoder.config(), layer),
-               rebuilt_.raw),
+        reconstruction_(reconstruction),
+        rebuilt_(decoder, layer, reconstruction, num_positions),
+        query_(query, num_kv_heads, attention_rule(decoder.config(), layer), rebuilt_.raw),
         threads_(static_cast<std::size_t>(at::get_num_threads())),
         sums_(threads_, query.size(0), factors.value_rank),
         of_tile_(threads_, query.size(0), factors.value_rank) {
     sums_.clear();
   }
 
-  // Rows first .. first + count - 1.
-  void add(std::int64_t first, std::int64_t count) {
-    const at::Tensor latents = range_.latents.rows(first, count, decoder_.dtype());
+  // latents [n, rank], contiguous, of the decoder's dtype; positions [n] int32
+  void add(const at::Tensor& latents, const at::Tensor& positions) {
+    const std::int64_t count = latents.size(0);
     const at::Tensor keys =
-        finished(rebuild_key(range_.layer, latents.narrow(1, 0, factors_.key_rank)), first, count);
+        finished(rebuild_key(reconstruction_, latents.narrow(1, 0, factors_.key_rank)), positions);
     const void* key_block = keys.const_data_ptr();
     const void* latent_block = latents.const_data_ptr();
     const KvElement element = element_of(decoder_.dtype());
     const RankSpaceSegment segment{.keys = {.key = {&key_block, count, count, element},
-                                            .positions = positions_ + first,
+                                            .positions = positions.const_data_ptr<std::int32_t>(),
                                             .raw_key = rebuilt_.by_kernel},
                                    .latents = {&latent_block, count, count, element},
                                    .width = latents.size(1),
@@ -88,15 +88,15 @@ class TileAttention {
   PartialAttention sums() const { return sums_.combine(); }
 
  private:
-  at::Tensor finished(const at::Tensor& keys, std::int64_t first, std::int64_t count) const {
+  at::Tensor finished(const at::Tensor& keys, const at::Tensor& positions) const {
     if (rebuilt_.by_kernel) {
       return keys;
     }
-    const at::Tensor positions = range_.positions.narrow(0, first, count).to(at::kLong);
     const LayerWeights& weights = decoder_.layer(layer_);
     const at::Tensor biased = weights.k_proj.bias.defined() ? keys + weights.k_proj.bias : keys;
     return finish_key(weights, decoder_.rope(), layer_,
-                      biased.unflatten(1, {-1, decoder_.config().head_dim}), positions)
+                      biased.unflatten(1, {-1, decoder_.config().head_dim}),
+                      positions.to(at::kLong))
         .contiguous();
   }
 
@@ -117,8 +117,7 @@ class TileAttention {
   const Decoder& decoder_;
   int layer_;
   const GroupFactors& factors_;
-  const LatentRange& range_;
-  const std::int32_t* positions_;
+  const Reconstruction& reconstruction_;
   RebuiltKeys rebuilt_;
   DecodeQuery query_;
   std::size_t threads_;
@@ -143,18 +142,50 @@ at::Tensor project_values(const LayerWeights& weights, const Reconstruction& lay
   return at::cat(outputs).to(at::kFloat);
 }
 
+// What rebuilds the channels of one KV head.
+Reconstruction of_head(const Reconstruction& layer, std::int64_t kv_head, std::int64_t head_dim) {
+  const auto own = [&](const at::Tensor& x) {
+    return x.defined() ? x.narrow(0, kv_head * head_dim, head_dim) : x;
+  };
+  Reconstruction head{own(layer.key), own(layer.value)};
+  head.is_principal = true;
+  head.key_mean = own(layer.key_mean);
+  head.value_mean = own(layer.value_mean);
+  return head;
+}
+
 }  // namespace
 
 PartialAttention rank_space_attention(const Decoder& decoder, int layer,
                                       const GroupFactors& factors, const at::Tensor& query,
                                       const LatentRange& range) {
-  TileAttention tiles(decoder, layer, factors, query, range);
+  const std::int64_t num_kv_heads = decoder.config().num_kv_heads;
+  const std::int64_t positions = range.positions.const_data_ptr<std::int32_t>()[range.last - 1] + 1;
+  TileAttention tiles(decoder, layer, factors, range.layer, num_kv_heads, query, positions);
   for (std::int64_t first = range.first; first < range.last; first += kTileTokens) {
-    tiles.add(first, std::min(kTileTokens, range.last - first));
+    const std::int64_t count = std::min(kTileTokens, range.last - first);
+    tiles.add(range.latents.rows(first, count, decoder.dtype()),
+              range.positions.narrow(0, first, count));
   }
   PartialAttention whole = tiles.sums();
-  whole.output = project_values(decoder.layer(layer), range.layer, decoder.config().num_kv_heads,
-                                whole.output);
+  whole.output = project_values(decoder.layer(layer), range.layer, num_kv_heads, whole.output);
+  return whole;
+}
+
+PartialAttention rank_space_attention(const Decoder& decoder, int layer,
+                                      const GroupFactors& factors, const at::Tensor& query,
+                                      const ChosenLatents& chosen) {
+  const Reconstruction head = of_head(chosen.layer, chosen.kv_head, decoder.config().head_dim);
+  const at::Tensor latents = chosen.latents.rows(chosen.runs, decoder.dtype());
+  const std::int64_t count = latents.size(0);
+  const std::int64_t positions = chosen.positions.const_data_ptr<std::int32_t>()[count - 1] + 1;
+  TileAttention tiles(decoder, layer, factors, head, 1, query, positions);
+  for (std::int64_t first = 0; first < count; first += kTileTokens) {
+    const std::int64_t rows = std::min(kTileTokens, count - first);
+    tiles.add(latents.narrow(0, first, rows), chosen.positions.narrow(0, first, rows));
+  }
+  PartialAttention whole = tiles.sums();
+  whole.output = project_values(decoder.layer(layer), head, 1, whole.output);
   return whole;
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "model/decoder.h"
 #include "runtime/attention/partial_attention.h"
@@ -26,5 +27,19 @@ struct LatentRange {
 PartialAttention rank_space_attention(const Decoder& decoder, int layer,
                                       const GroupFactors& factors, const at::Tensor& query,
                                       const LatentRange& range);
+
+// Some rows of a store of latents (at least one) of principal directions, for one KV head.
+struct ChosenLatents {
+  const RowStore& latents;
+  at::Tensor positions;  // of the chosen rows, int32, ascending
+  Reconstruction layer;  // of all heads
+  std::vector<RowRun> runs;
+  std::int64_t kv_head = 0;
+};
+
+// The same for the query heads of that KV head, query [heads_per_kv, head_dim].
+PartialAttention rank_space_attention(const Decoder& decoder, int layer,
+                                      const GroupFactors& factors, const at::Tensor& query,
+                                      const ChosenLatents& chosen);
 
 }  // namespace kvc

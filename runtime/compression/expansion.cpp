@@ -134,7 +134,7 @@ std::int64_t expansion_row_bytes(const KvPlan& plan, int group, KvDtype dtype) {
 
 std::int64_t expansion_bytes(const KvPlan& plan, int group, const GroupTokens& tokens,
                              KvDtype dtype, std::int64_t page_tokens) {
-  if (plan.own_widths) {
+  if (plan.own_widths || plan.selective) {
     return 0;
   }
   const auto pages = [page_tokens](std::int64_t count) {

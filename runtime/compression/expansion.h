@@ -25,7 +25,7 @@ std::int64_t latent_rows_of(const KvPlan& plan, int group, const GroupTokens& to
 std::int64_t expansion_row_bytes(const KvPlan& plan, int group, KvDtype dtype);
 
 // Bytes of a group's rebuilt keys and values, of merged tokens and of tokens with a latent per layer:
-// 2*G*kv_dim*b each, every count rounded up to `page_tokens`. b as of exact tokens.
+// 2*G*kv_dim*b each, every count rounded up to `page_tokens`. b as of exact tokens. Nothing under plan.selective.
 std::int64_t expansion_bytes(const KvPlan& plan, int group, const GroupTokens& tokens,
                              KvDtype dtype, std::int64_t page_tokens);
 

@@ -6,6 +6,7 @@
 
 #include "core/kv_plan_groups.h"
 #include "runtime/attention/cache_segments.h"
+#include "runtime/compression/chunk_landmarks.h"
 #include "runtime/compression/request_basis.h"
 #include "runtime/policies/principal_policy.h"
 
@@ -37,7 +38,12 @@ class PrincipalGroup {
                                                : plan_.request ? last_basis()
                                                                : factors_.encoders;
     const at::Tensor latents = encode(plan_.policy.sink_tokens, positions, encoders);
+    std::vector<NewChunks> chunks;
+    if (plan_.selective) {
+      chunks = chunks_of(*plan_.selective, store, plan_.policy.sink_tokens, count);
+    }
     store.decide(at::ones({count}, at::kBool), positions, latents);
+    append_chunks(chunks, store);
     if (is_new) {
       std::vector<at::Tensor> key, value;
       for (const LayerEncoder& encoder : encoders) {

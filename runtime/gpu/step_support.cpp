@@ -113,6 +113,7 @@ void check_gpu_options(const EngineOptions& options, const CacheTypes& types) {
             to_string(own), to_string(types.kv), kWayOut);
   KVC_CHECK(options.policy.is_full(), "--device cuda: no --policy {}; {}",
             to_string(options.policy), kWayOut);
+  KVC_CHECK(!options.selective, "--device cuda: no --selective; {}", kWayOut);
   KVC_CHECK(options.reuse.donors.empty(), "--device cuda: no --donors; {}", kWayOut);
 }
 

@@ -21,6 +21,16 @@ std::int64_t QuadHeads::head(std::int64_t quad, std::int64_t lane) const {
   return in_kv_head < heads_per_kv ? kv_head(quad) * heads_per_kv + in_kv_head : -1;
 }
 
+void keep_scores(const QuadHeads& heads, std::int64_t num_heads, std::int64_t quad,
+                 std::int64_t row, std::int64_t count, const float* scores, float* to) {
+  for (std::int64_t lane = 0; to != nullptr && lane < kQuad; ++lane) {
+    const std::int64_t head = heads.head(quad, lane);
+    for (std::int64_t i = 0; head >= 0 && i < count; ++i) {
+      to[(row + i) * num_heads + head] = scores[i * kQuad + lane];
+    }
+  }
+}
+
 QuadQueries::QuadQueries(const DecodeAttentionParams& params, std::int64_t width,
                          const ChannelOrder& order, const float* factors)
     : width_(width) {

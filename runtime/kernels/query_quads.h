@@ -34,6 +34,10 @@ struct QuadHeads {
   std::int64_t num_scores(std::int64_t num_rows) const { return count * kQuad * num_rows; }
 };
 
+// scores [count, kQuad] of a quad with rows from `row` on, to[rows, num_heads]; null: nowhere.
+void keep_scores(const QuadHeads& heads, std::int64_t num_heads, std::int64_t quad,
+                 std::int64_t row, std::int64_t count, const float* scores, float* to);
+
 // Scaled queries. [quads, kQuad, width] with zeros from head_dim on
 class QuadQueries {
  public:

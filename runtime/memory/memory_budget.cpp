@@ -90,8 +90,8 @@ void MemoryBudget::make_room(const std::vector<KvCache*>& caches,
 
 void MemoryBudget::use_room(const Decoder& decoder, const LatentFactors& factors,
                             const std::vector<KvCache*>& caches) const {
-  if (!caches.front()->policy().is_full()) {
-    return;  // tokens come and go
+  if (!caches.front()->policy().is_full() || caches.front()->plan().selective) {
+    return;  // tokens come and go, or few are rebuilt
   }
   std::int64_t reserve = 0;
   for (const KvCache* cache : caches) {

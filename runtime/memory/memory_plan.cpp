@@ -167,7 +167,8 @@ Json plan_json(RunForecast& run, const CacheTypes& types, std::size_t num_groups
 void print_memory_plan(const RunOptions& options) {
   const Checkpoint checkpoint = Checkpoint::open(options.model);
   const ModelConfig config = read_model_config(checkpoint);
-  const KvPlan plan = plan_of(checkpoint, config);
+  const KvPlan plan = with_selective(plan_of(checkpoint, config), options.engine.selective,
+                                     options.engine.policy, config);
   const CacheTypes types = cache_types(checkpoint, config, options.engine);
   check_token_policy(options.engine.policy, plan, config, types.kv);
   const Prompts prompts = read_prompts(options);

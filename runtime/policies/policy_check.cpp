@@ -1,5 +1,6 @@
 #include "runtime/policies/policy_check.h"
 
+#include <optional>
 #include <utility>
 
 #include "core/error.h"
@@ -13,6 +14,11 @@ bool turns_by_position(const ModelConfig& config, int layer) {
   const int rope = config.layer(layer).rope;
   return rope >= 0 && !config.depends_on_length(layer) &&
          config.ropes[static_cast<std::size_t>(rope)].attention_factor == 1;
+}
+
+bool sees_a_window(const ModelConfig& config, int layer) {
+  return config.layer(layer).window.value_or(config.max_position_embeddings) <
+         config.max_position_embeddings;
 }
 
 // What latents of a group can be and not be merged into.
@@ -70,8 +76,7 @@ void check_token_policy(const TokenPolicy& policy, const KvPlan& plan, const Mod
             name);
   check_sources(policy, name, plan);
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    KVC_CHECK(config.layer(layer).window.value_or(config.max_position_embeddings) >=
-                  config.max_position_embeddings,
+    KVC_CHECK(!sees_a_window(config, layer),
               "--policy {}: layer {} sees the last {} tokens only, which a policy must not replace "
               "by others; leave --policy out",
               name, layer, *config.layer(layer).window);
@@ -85,6 +90,36 @@ void check_token_policy(const TokenPolicy& policy, const KvPlan& plan, const Mod
       !policy.prunes_channels() || !is_integer(dtype),
       "--policy {}: keys lose channels as numbers, not as codes of {}; use --kv-dtype float16",
       name, to_string(dtype));
+}
+
+KvPlan with_selective(KvPlan plan, const std::optional<SelectiveReconstruction>& selective,
+                      const TokenPolicy& policy, const ModelConfig& config) {
+  plan.selective = selective;
+  if (!selective) {
+    return plan;
+  }
+  KVC_CHECK(!plan.own_widths,
+            "--selective: the model caches latents of all heads together (MLA), and attention "
+            "reads them without rebuilding keys; leave --selective out");
+  KVC_CHECK(!plan.groups.empty() && !has_basis(plan, LatentBasis::kWeights),
+            "--selective: no keys of method {} are rebuilt from principal directions; convert with "
+            "--method xkv, xkv-static or pca, or leave --selective out",
+            plan.method);
+  KVC_CHECK(policy.is_full(),
+            "--selective keeps all tokens, --policy {} does not; leave one of them out",
+            to_string(policy.kind));
+  for (const LatentGroup& group : plan.groups) {
+    for (int layer = group.first_layer; layer < group.first_layer + group.num_layers; ++layer) {
+      KVC_CHECK(!config.depends_on_length(layer),
+                "--selective: the RoPE of layer {} depends on the length of the text, which would "
+                "turn its landmarks; leave --selective out",
+                layer);
+      KVC_CHECK(!sees_a_window(config, layer),
+                "--selective: layer {} sees the last {} tokens only; leave --selective out", layer,
+                *config.layer(layer).window);
+    }
+  }
+  return plan;
 }
 
 }  // namespace kvc

@@ -10,8 +10,12 @@ namespace {
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-GroupTokens after(const GroupTokens& before, std::int64_t count, bool new_basis) {
+GroupTokens after(const KvPlan& plan, const GroupTokens& before, std::int64_t count,
+                  bool new_basis) {
   GroupTokens tokens = before;
+  if (plan.selective) {
+    tokens.outliers += plan.selective->new_outliers(before.merged, before.outliers, count);
+  }
   tokens.pending -= count;
   tokens.merged += count;
   tokens.bases += new_basis ? 1 : 0;
@@ -24,7 +28,7 @@ bool basis_saves(const KvPlan& plan, const std::vector<GroupTokens>& tokens,
   std::int64_t change = 0;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const int group = static_cast<int>(i);
-    change += group_bytes(plan, group, after(tokens[i], counts[i], true), dtype) -
+    change += group_bytes(plan, group, after(plan, tokens[i], counts[i], true), dtype) -
               group_bytes(plan, group, tokens[i], dtype);
   }
   return change < 0;
@@ -56,7 +60,7 @@ PrincipalStep apply_principal_step(const KvPlan& plan, const std::vector<std::in
   const PrincipalStep step = principal_step(plan, tokens, counts, dtype);
   if (step != PrincipalStep::kKeepExact) {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = after(tokens[i], counts[i], step == PrincipalStep::kNewBasis);
+      tokens[i] = after(plan, tokens[i], counts[i], step == PrincipalStep::kNewBasis);
     }
   }
   return step;

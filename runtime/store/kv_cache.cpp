@@ -133,6 +133,7 @@ KvBytes KvCache::bytes() const {
     bytes.merged += segments[0];
     bytes.unmerged += segments[1];
     bytes.pending += segments[2];
+    bytes.chunks += segments[3];
     bytes.kept += group.column_bytes();
     bytes.expanded += group.expansion() ? group.expansion()->bytes() : 0;
   }

@@ -30,10 +30,12 @@ struct KvBytes {
 
   std::int64_t kept = 0;  // layers under a token policy
 
+  std::int64_t chunks = 0;  // landmarks and exact chunks of selective reconstruction
+
   std::int64_t expanded = 0;  // rebuilt beside the latents, where a memory budget leaves room
 
   std::int64_t total() const {
-    return plain + merged + unmerged + coded + pending + kept + expanded;
+    return plain + merged + unmerged + coded + pending + kept + chunks + expanded;
   }
 };
 

@@ -62,6 +62,14 @@ at::Tensor PositionList::tensor() const {
   return at::cat(ranges);
 }
 
+std::int64_t PositionList::operator[](std::int64_t row) const {
+  auto run = runs_.begin();
+  for (; row >= run->second; ++run) {
+    row -= run->second;
+  }
+  return run->first + row;
+}
+
 std::int64_t PositionList::count_before(std::int64_t position) const {
   if (rows_) {
     const at::Tensor positions = rows_->rows(at::kInt);
@@ -107,6 +115,9 @@ void LatentStore::reserve(const KvPlan& plan, int group, const StoreOptions& opt
       continue;
     }
     pending_.push_back(exact_store(plan, options));
+    if (plan.selective) {
+      chunks_.push_back(chunk_layer(plan, options));
+    }
     if (latents) {
       unmerged_latents_.push_back(latent_rows(spec.rank, options));
       held_latents_.push_back(exact_rows(options, {spec.rank}));
@@ -127,7 +138,8 @@ GroupTokens LatentStore::tokens() const {
   return {.merged = merged_.num_rows(),
           .unmerged = unmerged_positions_.size(),
           .pending = pending_.front().num_exact(),
-          .bases = static_cast<std::int64_t>(bases_.size())};
+          .bases = static_cast<std::int64_t>(bases_.size()),
+          .outliers = chunks_.empty() ? 0 : chunks_.front().outlier_chunks.num_rows()};
 }
 
 std::int64_t RequestBasis::bytes() const { return bytes_of(key) + bytes_of(value); }
@@ -158,10 +170,11 @@ bool LatentStore::is_expanded() const {
 }
 
 std::vector<std::int64_t> LatentStore::segment_bytes() const {
-  return {merged_.bytes() + merged_positions_.bytes() + bytes_of(bases_) + bytes_of(merged_rotary_),
-          bytes_of(unmerged_) + bytes_of(unmerged_latents_) + unmerged_positions_.bytes(),
-          bytes_of(pending_) + bytes_of(held_latents_) + bytes_of(held_rms_) +
-              bytes_of(held_weighted_)};
+  return {
+      merged_.bytes() + merged_positions_.bytes() + bytes_of(bases_) + bytes_of(merged_rotary_),
+      bytes_of(unmerged_) + bytes_of(unmerged_latents_) + unmerged_positions_.bytes(),
+      bytes_of(pending_) + bytes_of(held_latents_) + bytes_of(held_rms_) + bytes_of(held_weighted_),
+      bytes_of(chunks_)};
 }
 
 void LatentStore::append_pending(int index, const at::Tensor& key, const at::Tensor& value) {

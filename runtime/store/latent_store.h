@@ -11,6 +11,7 @@
 
 #include "core/kv_plan.h"
 #include "core/token_policy.h"
+#include "runtime/store/chunk_layer.h"
 #include "runtime/store/key_value_store.h"
 #include "runtime/store/residual_slots.h"
 
@@ -22,8 +23,9 @@ class PositionList {
  public:
   PositionList(const StoreOptions& options, bool per_token);
   std::int64_t size() const { return size_; }
-  void append(const at::Tensor& positions);                // [n] int64, ascending
-  void erase(std::int64_t first, std::int64_t count);      // stored per token, likewise keep
+  void append(const at::Tensor& positions);            // [n] int64, ascending
+  std::int64_t operator[](std::int64_t row) const;     // of positions that are not stored per token
+  void erase(std::int64_t first, std::int64_t count);  // stored per token, likewise keep
   void keep(const std::vector<std::int64_t>& indices);     // ascending: only those stay
   at::Tensor tensor() const;                               // [size] int64
   std::int64_t count_before(std::int64_t position) const;  // of the list's, which ascend
@@ -71,7 +73,7 @@ class LatentStore {
               const GroupColumns& columns = {});
 
   GroupTokens tokens() const;
-  // Of the segments, in the order merged, unmerged, pending; without the expansion.
+  // Of the segments, in the order merged, unmerged, pending, chunks; without the expansion.
   std::vector<std::int64_t> segment_bytes() const;
 
   // New tokens of layer `index` of the group, exact; every layer of the group in turn.
@@ -109,6 +111,11 @@ class LatentStore {
   void add_basis(std::int64_t first_row, const std::vector<at::Tensor>& key,
                  const std::vector<at::Tensor>& value);
   const std::vector<RequestBasis>& bases() const { return bases_; }
+
+  // Under selective reconstruction, of every layer.
+  int num_chunk_layers() const { return static_cast<int>(chunks_.size()); }
+  const ChunkLayer& chunks(int index) const { return at_layer(chunks_, index); }
+  ChunkLayer& chunks(int index) { return chunks_[static_cast<std::size_t>(index)]; }
 
   std::optional<Expansion>& expansion() { return expansion_; }
   const std::optional<Expansion>& expansion() const { return expansion_; }
@@ -153,6 +160,7 @@ class LatentStore {
   std::vector<RowStore> merged_rotary_;  // [num_layers], or empty
   std::vector<RowStore> held_weighted_;  // weighted latent and score, or empty
   std::vector<RequestBasis> bases_;      // of a request
+  std::vector<ChunkLayer> chunks_;       // [num_layers], or empty
   std::optional<Expansion> expansion_;
   std::optional<PositionList> pending_positions_;
   std::vector<RowStore> scores_;  // of merged, unmerged and pending tokens, or empty

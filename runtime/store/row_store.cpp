@@ -210,27 +210,20 @@ void RowStore::keep(const std::vector<std::int64_t>& indices) {
   resize(to);
 }
 
-at::Tensor RowStore::rows(std::int64_t first, std::int64_t count, at::ScalarType dtype) const {
+void RowStore::read(std::int64_t first, std::int64_t count, at::ScalarType type,
+                    std::byte* to) const {
   KVC_CHECK(first >= 0 && count >= 0 && first + count <= num_rows_,
             "KV cache: rows {} to {} of {} cannot be read", first, first + count, num_rows_);
   if (has_codes()) {
-    const at::Tensor numbers = empty_rows(count, dtype);
-    auto* to = static_cast<std::byte*>(numbers.mutable_data_ptr());
-    const auto bytes = width_ * static_cast<std::int64_t>(numbers.element_size());
-    const std::int64_t grain = std::max<std::int64_t>(1, kNumbersPerThread / width_);
-    parallel_pieces(count, grain, [&](std::int64_t begin, std::int64_t end) {
-      dequantise_rows({.rows = table(),
-                       .width = width_,
-                       .head_dim = head_dim_,
-                       .first = first + begin,
-                       .last = first + end,
-                       .to_element = element_of(dtype),
-                       .to = to + begin * bytes});
-    });
-    return numbers;
+    dequantise_rows({.rows = table(),
+                     .width = width_,
+                     .head_dim = head_dim_,
+                     .first = first,
+                     .last = first + count,
+                     .to_element = element_of(type),
+                     .to = to});
+    return;
   }
-  const at::Tensor copy = empty_rows(count, format_.dtype);
-  auto* to = static_cast<std::byte*>(copy.mutable_data_ptr());
   for (std::int64_t row = first; row < first + count;) {
     const std::int64_t run = std::min(page() - row % page(), first + count - row);
     std::memcpy(to, blocks_.data(row / page()) + bytes_of(row % page()),
@@ -238,7 +231,32 @@ at::Tensor RowStore::rows(std::int64_t first, std::int64_t count, at::ScalarType
     to += bytes_of(run);
     row += run;
   }
-  return copy.to(dtype);
+}
+
+at::Tensor RowStore::rows(std::int64_t first, std::int64_t count, at::ScalarType dtype) const {
+  const at::Tensor numbers = empty_rows(count, read_type(dtype));
+  auto* to = static_cast<std::byte*>(numbers.mutable_data_ptr());
+  const auto bytes = width_ * static_cast<std::int64_t>(numbers.element_size());
+  const std::int64_t grain =
+      std::max<std::int64_t>(1, has_codes() ? kNumbersPerThread / width_ : count);
+  parallel_pieces(count, grain, [&](std::int64_t begin, std::int64_t end) {
+    read(first + begin, end - begin, numbers.scalar_type(), to + begin * bytes);
+  });
+  return numbers.to(dtype);
+}
+
+at::Tensor RowStore::rows(const std::vector<RowRun>& runs, at::ScalarType dtype) const {
+  std::int64_t count = 0;
+  for (const RowRun& run : runs) {
+    count += run.count;
+  }
+  const at::Tensor numbers = empty_rows(count, read_type(dtype));
+  auto* to = static_cast<std::byte*>(numbers.mutable_data_ptr());
+  for (const RowRun& run : runs) {
+    read(run.first, run.count, numbers.scalar_type(), to);
+    to += run.count * width_ * static_cast<std::int64_t>(numbers.element_size());
+  }
+  return numbers.to(dtype);
 }
 
 KvRows RowStore::table() const {

@@ -26,6 +26,10 @@ struct RowFormat {
   std::optional<RowCodes> codes{};
 };
 
+struct RowRun {
+  std::int64_t first = 0, count = 0;
+};
+
 class RowStore {
  public:
   // Throws Error for rows that have no such codes: integers need a block of whole groups of rows,
@@ -65,6 +69,8 @@ class RowStore {
   // A contiguous copy, [count, shape...] in `dtype`.
   at::Tensor rows(std::int64_t first, std::int64_t count, at::ScalarType dtype) const;
   at::Tensor rows(at::ScalarType dtype) const { return rows(0, num_rows_, dtype); }
+  at::Tensor rows(const std::vector<RowRun>& runs,
+                  at::ScalarType dtype) const;  // one after the other
   std::int64_t block_rows() const { return page(); }
   // Where they lie, for kernels; valid until the store changes.
   KvRows table() const;
@@ -74,6 +80,11 @@ class RowStore {
   std::int64_t bytes_of(std::int64_t rows) const;
   at::Tensor empty_rows(std::int64_t count, at::ScalarType dtype) const;
   at::Tensor stored(const at::Tensor& rows) const;
+  // The type that rows are read in on their way to `dtype`.
+  at::ScalarType read_type(at::ScalarType dtype) const {
+    return has_codes() ? dtype : format_.dtype;
+  }
+  void read(std::int64_t first, std::int64_t count, at::ScalarType type, std::byte* to) const;
   void write(std::int64_t first, const at::Tensor& rows);
   void write_codes(std::int64_t first, const at::Tensor& rows);
   void resize(std::int64_t rows);

@@ -1,0 +1,34 @@
+// Attention of one new token over the chunks of latents that it is likely to attend to: the others are not
+// rebuilt (core/selective_reconstruction.h).
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/selective_reconstruction.h"
+#include "model/decoder.h"
+#include "runtime/attention/latent_attention.h"
+#include "runtime/attention/partial_attention.h"
+#include "runtime/store/chunk_layer.h"
+#include "runtime/store/latent_store.h"
+
+namespace kvc {
+
+// Are all latents rebuilt, none of which is exact beside its latent?
+bool rebuilds_all(const SelectiveReconstruction& selective, const GroupTokens& tokens);
+
+// The chunks of `latents` tokens that every KV head's query heads see rebuilt, ascending; never its outliers, which
+// lie beside them. query [num_heads, head_dim] post-RoPE. With s = scale * query landmark, a chunk's score is the
+// largest share exp(s) / sum exp(s), over chunks but outliers, that one of the KV head's query heads gives it; ties go
+// to the earlier chunk. [num_kv_heads]
+using ChunkLists = std::vector<std::vector<std::int64_t>>;
+ChunkLists choose_chunks(const SelectiveReconstruction& selective, const ChunkLayer& chunks,
+                         const at::Tensor& query, const AttentionRule& rule, std::int64_t latents);
+
+// Over these chunks alone: parts to be joined with attention over the outliers and what is no latent.
+std::vector<PartialAttention> attend_chosen(const Decoder& decoder, const GroupLayer& layer,
+                                            const LatentStore& store, const at::Tensor& query);
+
+}  // namespace kvc

@@ -1,0 +1,23 @@
+// What selective reconstruction keeps of one layer beside a group's latents (core/selective_reconstruction.h).
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/store/key_value_store.h"
+
+namespace kvc {
+
+struct ChunkLayer {
+  RowStore landmarks;      // [chunks], rows [num_kv_heads, head_dim]: means of keys, post-RoPE
+  KeyValueStore outliers;  // exact; a row is a token of every KV head, each head's own choice
+  RowStore
+      outlier_chunks;  // rows [num_kv_heads] int32: which chunks these are, chunk_tokens rows each
+
+  std::int64_t bytes() const {
+    return landmarks.bytes() + outliers.bytes() + outlier_chunks.bytes();
+  }
+};
+
+ChunkLayer chunk_layer(const KvPlan& plan, const StoreOptions& options);
+
+}  // namespace kvc
