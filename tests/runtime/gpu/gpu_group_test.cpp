@@ -105,7 +105,9 @@ TEST(GpuGroup, GeneratesTheEnginesTokens) {
   options.max_new_tokens = 9;
   options.num_samples = 2;
   const GenerateResult expected = generate(Engine::load(directory.path(), wide), prompts, options);
-  const GpuEngine engine = GpuEngine::load(directory.path(), {}, testing::emulated());
+  EngineOptions narrow;
+  narrow.dtype = "float16";
+  const GpuEngine engine = GpuEngine::load(directory.path(), narrow, testing::emulated());
   const GenerateResult result = engine.generate(prompts, options);
   ASSERT_EQ(result.sequences.size(), 4u);
   std::int64_t bytes = 0;

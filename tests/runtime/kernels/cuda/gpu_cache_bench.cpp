@@ -258,5 +258,6 @@ class Bench {
 }  // namespace kvc::testing
 
 int main(int argc, char** argv) {
-  return kvc::testing::gpu_bench_main(argc, argv, [] { return kvc::testing::Bench().run().json(); });
+  return kvc::testing::gpu_bench_main(argc, argv,
+                                      [] { return kvc::testing::Bench().run().json(); });
 }
