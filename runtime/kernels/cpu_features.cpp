@@ -5,23 +5,32 @@
 namespace kvc {
 namespace {
 
-std::atomic<bool> vnni_allowed{true};
+std::atomic<bool> are_allowed{true};
 
-bool detect_avx512_vnni() {
+struct Features {
+  bool vnni = false, bf16 = false;
+};
+
+Features detect() {
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-  return __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512vbmi") != 0;
+  return {.vnni = __builtin_cpu_supports("avx512vnni") != 0 &&
+                  __builtin_cpu_supports("avx512vbmi") != 0,
+          .bf16 = __builtin_cpu_supports("avx512bf16") != 0};
 #else
-  return false;
+  return {};
 #endif
+}
+
+const Features& features() {
+  static const Features all = detect(), none;
+  return are_allowed.load(std::memory_order_relaxed) ? all : none;
 }
 
 }  // namespace
 
-bool has_avx512_vnni() {
-  static const bool has = detect_avx512_vnni();
-  return has && vnni_allowed.load(std::memory_order_relaxed);
-}
+bool has_avx512_vnni() { return features().vnni; }
+bool has_avx512_bf16() { return features().bf16; }
 
-void allow_avx512_vnni(bool allowed) { vnni_allowed = allowed; }
+void allow_special_instructions(bool allowed) { are_allowed = allowed; }
 
 }  // namespace kvc

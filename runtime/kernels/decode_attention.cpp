@@ -61,7 +61,8 @@ void attend(const DecodeAttentionParams& params, const KvSegment& segment, std::
       }
       add_bias(params, segment, row, heads.kv_head(quad), count, scores);
       keep_scores(partial.scores, quad, row, count, scores);
-      apply(exponentiate(softmaxes[quad], count, scores), values.width(), outputs[quad]);
+      const Rescale rescale = exponentiate(softmaxes[quad], count, values.takes_bfloat16(), scores);
+      apply(rescale, values.width(), outputs[quad]);
       values.accumulate(outputs[quad], heads.kv_head(quad), scores);
     }
     row += count;

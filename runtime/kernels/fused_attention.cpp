@@ -60,6 +60,7 @@ void attend_fused(const DecodeAttentionParams& params, const FusedSegment& segme
   const QuadHeads heads(params);
   FusedSource one(params, segment.first, segment.first_key);
   FusedSource two(params, segment.second, segment.second_key);
+  const bool in_bfloat16 = one.values.takes_bfloat16() || two.values.takes_bfloat16();
   QuadSoftmaxes softmaxes(params);
   HWY_ALIGN float scores[kScores + hn::MaxLanes(Wide())];
   HWY_ALIGN float more[kScores + hn::MaxLanes(Wide())];
@@ -75,7 +76,7 @@ void attend_fused(const DecodeAttentionParams& params, const FusedSegment& segme
       if (params.softcap != 0) {
         cap_scores(params.softcap, count, scores);
       }
-      const Rescale rescale = exponentiate(softmaxes[quad], count, scores);
+      const Rescale rescale = exponentiate(softmaxes[quad], count, in_bfloat16, scores);
       one.accumulate(rescale, quad, heads.kv_head(quad), scores);
       two.accumulate(rescale, quad, heads.kv_head(quad), scores);
     }

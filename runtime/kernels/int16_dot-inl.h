@@ -16,13 +16,14 @@
 #include <type_traits>
 
 #include "runtime/kernels/kv_element.h"
+#include "runtime/kernels/row_sources-inl.h"
+#include "runtime/kernels/sum_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 
 #define KVC_HAS_INT16_DOT 1
-inline constexpr std::int64_t kRun = 32;  // channels of a vector of 16-bit numbers, and of a scale
 inline constexpr std::int64_t kAhead =
     2;  // bytes to fetch for each that is read: scales lie between codes
 
@@ -41,22 +42,6 @@ inline __m512i add_products(__m512i sums, __m512i a, __m512i b) {
 template <class Body>
 void with_dot(bool vnni, const Body& body) {
   vnni ? body(std::true_type()) : body(std::false_type());
-}
-
-// Sums over the lanes of sixteen vectors, four by four.
-inline __m512i sum_lanes(const __m512i (&sums)[4][4]) {
-  const auto halves = [](__m512i a, __m512i b) {
-    return _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-  };
-  __m512i rows[4];  // [block of lanes][4]
-  for (int i = 0; i < 4; ++i) {
-    const __m512i a = halves(sums[i][0], sums[i][1]), b = halves(sums[i][2], sums[i][3]);
-    rows[i] = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-  }
-  const auto blocks = [](__m512i a, __m512i b) {
-    return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
-  };
-  return blocks(blocks(rows[0], rows[1]), blocks(rows[2], rows[3]));
 }
 
 // Codes of kRun channels as 16-bit numbers, in order.

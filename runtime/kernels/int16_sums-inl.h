@@ -122,17 +122,6 @@ void int16_accumulate_tile(const std::uint8_t* codes, std::int64_t stride, const
   }
 }
 
-// Where pairs of rows leave the channels: of every eight, four in the first vector of a run.
-inline ChannelOrder order_of_pairs(std::int64_t head_dim) {
-  ChannelOrder order;
-  for (std::int64_t channel = 0; channel < head_dim; ++channel) {
-    const std::int64_t in_run = channel % kRun;
-    order.push_back(static_cast<std::int32_t>(channel - in_run + in_run % 8 / 4 * 16 +
-                                              in_run / 8 * 4 + in_run % 4));
-  }
-  return order;
-}
-
 #endif  // KVC_HAS_INT16_DOT
 }  // namespace kvc::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -10,8 +10,10 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
+#include "runtime/kernels/bfloat16_dot-inl.h"
 #include "runtime/kernels/cpu_features.h"
 #include "runtime/kernels/int16_scores-inl.h"
 #include "runtime/kernels/quad_attention-inl.h"
@@ -42,6 +44,11 @@ class KeyReader {
     if (params.raw_keys.norm != nullptr) {
       std::copy_n(params.raw_keys.norm, params.head_dim, norm_.begin());
     }
+#if KVC_HAS_BFLOAT16_DOT
+    if (plain_ && segment.key.element == KvElement::kBFloat16 && has_avx512_bf16()) {
+      bfloat16_queries_.emplace(params, factors);
+    }
+#endif
 #if KVC_HAS_INT16_DOT
     if (narrow_) {
       narrow_queries_ = Int16Queries(queries_[0], QuadHeads(params).count, params.head_dim);
@@ -126,6 +133,12 @@ class KeyReader {
                                         width_ * std::int64_t{sizeof(float)}});
     }
     const std::uint8_t* numbers = tile_.at(line, channel);
+#if KVC_HAS_BFLOAT16_DOT
+    if (bfloat16_queries_ && bfloat16_queries_->are_exact()) {
+      return bfloat16_score_tile(numbers, tile_.stride(), width_, (*bfloat16_queries_)[quad],
+                                 params_.scale, count, scores, tile_.ahead());
+    }
+#endif
 #if KVC_HAS_INT16_DOT
     if (narrow_) {
       return with_element(segment_.key.element, [&](auto row) {
@@ -183,6 +196,9 @@ class KeyReader {
   std::vector<float> norm_;     // [width]
   std::vector<float> numbers_;  // [kTileRows, width], zeros from head_dim on
   std::int64_t count_ = 0;
+#if KVC_HAS_BFLOAT16_DOT
+  std::optional<Bfloat16Queries> bfloat16_queries_;
+#endif
 #if KVC_HAS_INT16_DOT
   bool vnni_ = has_avx512_vnni();
   Int16Queries narrow_queries_;

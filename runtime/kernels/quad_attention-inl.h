@@ -112,8 +112,19 @@ struct Rescale {
   float factors[kQuad];
 };
 
-// Turns scores [count, kQuad] into exp(score - max). Behind the last one a whole vector may be written.
-inline Rescale exponentiate(QuadSoftmax& softmax, std::int64_t count, float* scores) {
+// To the nearest bfloat16 number.
+HWY_INLINE Vec round_to_bfloat16(Vec x) {
+  const hn::Repartition<std::uint32_t, Wide> d;
+  const auto bits = hn::BitCast(d, x);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d, 0x7FFF)));
+  return hn::BitCast(Wide(), hn::And(rounded, hn::Set(d, 0xFFFF0000u)));
+}
+
+// Turns scores [count, kQuad] into weights exp(score - max), in bfloat16 if asked for: then sums are of those.
+// Behind the last one zeros up to a whole vector are written.
+inline Rescale exponentiate(QuadSoftmax& softmax, std::int64_t count, bool in_bfloat16,
+                            float* scores) {
   const Wide d;
   const hn::CappedTag<float, 4> d4;
   const std::int64_t lanes = wide_lanes(), size = count * kQuad;
@@ -136,7 +147,8 @@ inline Rescale exponentiate(QuadSoftmax& softmax, std::int64_t count, float* sco
   const Vec subtracted = hn::LoadDup128(d, softmax.max);
   Vec sum = hn::Zero(d);
   for (std::int64_t i = 0; i < padded; i += lanes) {
-    const Vec e = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + i), subtracted));
+    Vec e = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + i), subtracted));
+    e = in_bfloat16 ? round_to_bfloat16(e) : e;
     hn::StoreU(e, d, scores + i);
     sum = hn::Add(sum, e);
   }

@@ -42,7 +42,9 @@ void attend_latents(const DecodeAttentionParams& params, const RankSpaceSegment&
       if (params.softcap != 0) {
         cap_scores(params.softcap, count, scores);
       }
-      apply(exponentiate(softmaxes[quad], count, scores), latents.width(), outputs[quad]);
+      const Rescale rescale =
+          exponentiate(softmaxes[quad], count, latents.takes_bfloat16(), scores);
+      apply(rescale, latents.width(), outputs[quad]);
       latents.accumulate(outputs[quad], 0, scores);
     }
     row += count;

@@ -27,6 +27,8 @@ using VecPair = std::pair<Vec, Vec>;
 
 inline std::int64_t wide_lanes() { return static_cast<std::int64_t>(hn::Lanes(Wide())); }
 
+inline constexpr std::int64_t kRun = 32;  // channels that share a scale; a vector of 16-bit numbers
+
 // Numbers of a row from `channel` on as float32; codes as whole numbers.
 struct Float32Row {
   static constexpr int kBits = 32;
@@ -179,6 +181,16 @@ inline std::vector<std::int32_t> order_even_odd(std::int64_t head_dim) {
     const std::int64_t in_run = channel % run;
     order.push_back(
         static_cast<std::int32_t>(channel - in_run + in_run / 2 + in_run % 2 * wide_lanes()));
+  }
+  return order;
+}
+// Where pairs of rows leave the channels: of every eight, four in the first vector of a run.
+inline std::vector<std::int32_t> order_of_pairs(std::int64_t channels) {
+  std::vector<std::int32_t> order;
+  for (std::int64_t channel = 0; channel < channels; ++channel) {
+    const std::int64_t in_run = channel % kRun;
+    order.push_back(static_cast<std::int32_t>(channel - in_run + in_run % 8 / 4 * 16 +
+                                              in_run / 8 * 4 + in_run % 4));
   }
   return order;
 }

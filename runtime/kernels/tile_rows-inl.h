@@ -55,7 +55,12 @@ void with_element(KvElement element, const Body& body) {
 class TileRows {
  public:
   TileRows(const KvRows& rows, std::int64_t width, std::int64_t head_dim)
-      : rows_(rows), width_(width), head_dim_(head_dim), scales_(width, head_dim) {}
+      : rows_(rows),
+        width_(width),
+        head_dim_(head_dim),
+        stride_(has_row_groups(rows) ? width * element_bits(rows.element) / 8 : bytes_of_rows(1)),
+        group_bytes_(has_row_groups(rows) ? bytes_of_rows(kQuantisedRows) : 0),
+        scales_(width, head_dim) {}
 
   const KvRows& rows() const { return rows_; }
   std::int64_t width() const { return width_; }
@@ -64,38 +69,47 @@ class TileRows {
   const TileScales& scales() const { return scales_; }
   ReadAhead& ahead() { return ahead_; }
 
+  // Rows first .. first + count - 1 of one block, of which `last` is behind the last that will be asked for.
   void begin(std::int64_t first, std::int64_t count, std::int64_t last) {
     first_ = first;
+    in_group_ = has_row_groups(rows_) ? first % rows_.block_rows % kQuantisedRows : 0;
+    begin_ = kv_row_place(rows_, width_, head_dim_, first).codes - in_group_ * stride_;
     scales_.set(rows_, first, count);
     const std::int64_t next = first + count, more = std::min(count, last - next);
-    ahead_ = more <= 0
-                 ? ReadAhead()
-                 : ReadAhead(kv_row_place(rows_, width_, head_dim_, next).codes,
-                             kv_rows_bytes(more, width_, head_dim_, rows_.element, rows_.scales));
+    ahead_ = more <= 0 ? ReadAhead()
+                       : ReadAhead(kv_row_place(rows_, width_, head_dim_, next).codes,
+                                   bytes_of_rows(more));
   }
   // Numbers from `channel` on of the tile's row `line`.
   const std::uint8_t* at(std::int64_t line, std::int64_t channel) const {
-    return kv_row_place(rows_, width_, head_dim_, first_ + line).codes + bytes_of(channel);
+    const std::uint8_t* from = begin_ + channel * element_bits(rows_.element) / 8;
+    if (group_bytes_ == 0) {
+      return from + line * stride_;
+    }
+    const std::int64_t row = in_group_ + line;
+    return from + row / kQuantisedRows * group_bytes_ + row % kQuantisedRows * stride_;
   }
   std::int64_t stride() const {
-    return has_row_groups(rows_) ? bytes_of(width_)
-                                 : kv_rows_bytes(1, width_, head_dim_, rows_.element, rows_.scales);
-  }
+    return stride_;
+  }  // bytes from row to row, of a group where there are
   void unpack(std::int64_t line, std::int64_t count, std::int64_t channel, std::int64_t channels,
               std::int64_t to_stride, float* to) const {
     const RowsPiece piece{&rows_, width_, head_dim_, channel, channels};
     for (std::int64_t row = line; row < line + count; ++row, to += to_stride) {
-      unpack_row(piece, scales_, first_ + row, row, to);
+      unpack_row(piece, at(row, 0), scales_, row, to);
     }
   }
 
  private:
-  std::int64_t bytes_of(std::int64_t channels) const {
-    return channels * element_bits(rows_.element) / 8;
+  std::int64_t bytes_of_rows(std::int64_t count) const {
+    return kv_rows_bytes(count, width_, head_dim_, rows_.element, rows_.scales);
   }
 
   const KvRows& rows_;
-  std::int64_t width_, head_dim_, first_ = 0;
+  std::int64_t width_, head_dim_;
+  std::int64_t stride_, group_bytes_;
+  std::int64_t first_ = 0, in_group_ = 0;
+  const std::uint8_t* begin_ = nullptr;  // the first row; of its group where there are
   TileScales scales_;
   ReadAhead ahead_;
 };

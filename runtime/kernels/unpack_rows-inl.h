@@ -140,6 +140,7 @@ class TileScales {
   }
   std::int64_t stride() const { return stride_; }
 
+  // Rows of one block.
   void set(const KvRows& rows, std::int64_t first, std::int64_t count) {
     if (!is_quantised(rows.element)) {
       return;
@@ -148,12 +149,13 @@ class TileScales {
     in_group_ = first % rows.block_rows % kQuantisedRows;
     stride_ = per_row_ ? 2 * (width_ / quantised_group(head_dim_)) : 2 * width_;
     const std::int64_t step = per_row_ ? 1 : kQuantisedRows;
-    const std::int64_t begin = per_row_ ? first : first - in_group_;
-    const std::int64_t lines = (first + count - begin + step - 1) / step;
+    const std::int64_t lines =
+        per_row_ ? count : (in_group_ + count + kQuantisedRows - 1) / kQuantisedRows;
+    const std::int64_t bytes = kv_rows_bytes(step, width_, head_dim_, rows.element, rows.scales);
+    const std::uint8_t* from = kv_row_place(rows, width_, head_dim_, first).scales;
     memory_.resize(std::max(memory_.size(), static_cast<std::size_t>(lines * stride_)));
-    for (std::int64_t line = 0; line < lines; ++line) {
-      const KvRowPlace place = kv_row_place(rows, width_, head_dim_, begin + line * step);
-      widen_row(reinterpret_cast<const hwy::float16_t*>(place.scales), stride_,
+    for (std::int64_t line = 0; line < lines; ++line, from += bytes) {
+      widen_row(reinterpret_cast<const hwy::float16_t*>(from), stride_,
                 memory_.data() + line * stride_);
     }
   }
@@ -164,25 +166,24 @@ class TileScales {
   std::vector<float> memory_;
 };
 
-// Row `row` of the piece, line `line` of the tile that `scales` describes.
-inline void unpack_row(const RowsPiece& piece, const TileScales& scales, std::int64_t row,
-                       std::int64_t line, float* to) {
+// The row whose numbers or codes are `numbers`: line `line` of the tile that `scales` describes.
+inline void unpack_row(const RowsPiece& piece, const std::uint8_t* numbers,
+                       const TileScales& scales, std::int64_t line, float* to) {
   const KvRows& rows = *piece.rows;
-  const KvRowPlace place = kv_row_place(rows, piece.width, piece.head_dim, row);
   switch (rows.element) {
     case KvElement::kFloat32:
-      return widen_row(reinterpret_cast<const float*>(place.codes) + piece.first_channel,
-                       piece.count, to);
+      return widen_row(reinterpret_cast<const float*>(numbers) + piece.first_channel, piece.count,
+                       to);
     case KvElement::kBFloat16:
-      return widen_row(reinterpret_cast<const hwy::bfloat16_t*>(place.codes) + piece.first_channel,
+      return widen_row(reinterpret_cast<const hwy::bfloat16_t*>(numbers) + piece.first_channel,
                        piece.count, to);
     case KvElement::kFloat16:
-      return widen_row(reinterpret_cast<const hwy::float16_t*>(place.codes) + piece.first_channel,
+      return widen_row(reinterpret_cast<const hwy::float16_t*>(numbers) + piece.first_channel,
                        piece.count, to);
     default:
       break;
   }
-  widen_codes(piece, place.codes, to);
+  widen_codes(piece, numbers, to);
   if (rows.scales == KvScales::kPerChannel) {
     const float* of_channels = scales.row(line) + piece.first_channel;
     return scale_row(of_channels, of_channels + piece.width, piece.count, to);

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/kernels/bfloat16_dot-inl.h"
 #include "runtime/kernels/cpu_features.h"
 #include "runtime/kernels/int16_sums-inl.h"
 #include "runtime/kernels/quad_attention-inl.h"
@@ -37,20 +38,21 @@ class ValueReader {
         in_place_(scaled_                      ? channels
                   : is_quantised(rows.element) ? 0
                                                : channels / (2 * wide_lanes()) * 2 * wide_lanes()),
+        dots_(KVC_HAS_BFLOAT16_DOT && rows.element == KvElement::kBFloat16 && in_place_ > 0 &&
+              has_avx512_bf16()),
         numbers_(static_cast<std::size_t>(kTileRows * (width_ - in_place_))) {}
 
   std::int64_t width() const { return width_; }
+  // Weights are those that exponentiate() makes in bfloat16.
+  bool takes_bfloat16() const { return dots_; }
   ChannelOrder order() const {
-#if KVC_HAS_INT16_DOT
-    if (scaled_) {
-      return order_of_pairs(channels_);
+    ChannelOrder order = order_in_place(channels_), of_vectors;
+    if (dots_ || (KVC_HAS_INT16_DOT && scaled_)) {
+      of_vectors = order_of_pairs(in_place_);
+    } else if (tile_.rows().element == KvElement::kBFloat16) {
+      of_vectors = order_even_odd(in_place_);
     }
-#endif
-    ChannelOrder order = order_in_place(channels_);
-    if (tile_.rows().element == KvElement::kBFloat16) {
-      const ChannelOrder even_odd = order_even_odd(in_place_);
-      std::copy(even_odd.begin(), even_odd.end(), order.begin());
-    }
+    std::copy(of_vectors.begin(), of_vectors.end(), order.begin());
     return order;
   }
   std::int64_t rows_together(std::int64_t first) const {
@@ -79,6 +81,13 @@ class ValueReader {
     if (in_place_ == 0) {
       return;
     }
+#if KVC_HAS_BFLOAT16_DOT
+    if (dots_) {
+      pairs_.set(weights, count_);
+      return bfloat16_accumulate_tile(tile_.at(0, channel), tile_.stride(), in_place_, width_,
+                                      count_, pairs_, output, tile_.ahead());
+    }
+#endif
     with_element(tile_.rows().element, [&](auto row) {
       using Row = decltype(row);
       if constexpr (Row::kBits > 8) {
@@ -104,11 +113,15 @@ class ValueReader {
   std::int64_t channels_, first_channel_, width_;
   bool scaled_;
   std::int64_t in_place_;       // channels that are, the others go through
+  bool dots_;                   // of bfloat16 numbers
   std::vector<float> numbers_;  // [kTileRows, width - in_place], zeros from `channels` on
   std::int64_t count_ = 0;
 #if KVC_HAS_INT16_DOT
   bool vnni_ = has_avx512_vnni();
   Int16Weights weights_;
+#endif
+#if KVC_HAS_BFLOAT16_DOT
+  Bfloat16Weights pairs_;
 #endif
 };
 

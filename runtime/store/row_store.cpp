@@ -237,8 +237,7 @@ at::Tensor RowStore::rows(std::int64_t first, std::int64_t count, at::ScalarType
   const at::Tensor numbers = empty_rows(count, read_type(dtype));
   auto* to = static_cast<std::byte*>(numbers.mutable_data_ptr());
   const auto bytes = width_ * static_cast<std::int64_t>(numbers.element_size());
-  const std::int64_t grain =
-      std::max<std::int64_t>(1, has_codes() ? kNumbersPerThread / width_ : count);
+  const std::int64_t grain = std::max<std::int64_t>(1, kNumbersPerThread / width_);
   parallel_pieces(count, grain, [&](std::int64_t begin, std::int64_t end) {
     read(first + begin, end - begin, numbers.scalar_type(), to + begin * bytes);
   });

@@ -97,7 +97,7 @@ class CodedAttention : public ::testing::TestWithParam<Shape> {
   ~CodedAttention() override { choose(0); }
   // 0: whatever is best.
   static void choose(std::int64_t target) {
-    allow_avx512_vnni(target == 0);
+    allow_special_instructions(target == 0);
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   }

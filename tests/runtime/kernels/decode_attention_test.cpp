@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 #include <vector>
 
+#include "runtime/kernels/cpu_features.h"
 #include "runtime/kernels/query_quads.h"
 #include "tests/runtime/kernels/kernel_inputs.h"
 
@@ -14,8 +16,10 @@ namespace {
 
 using testing::Partial;
 using testing::partials_close;
+using testing::random_bfloat16;
 using testing::random_numbers;
 using testing::StoredRows;
+using testing::tolerance_of_values;
 
 // Element type, query heads per KV head, head_dim, rows of a block.
 using Shape = std::tuple<KvElement, std::int64_t, std::int64_t, std::int64_t>;
@@ -27,9 +31,14 @@ TEST_P(DecodeAttentionRows, MatchesReference) {
   const std::int64_t num_kv_heads = 2, num_heads = heads_per_kv * num_kv_heads, num_rows = 300;
   const StoredRows key({num_rows, num_kv_heads * head_dim, head_dim, block_rows, element}, 1);
   const StoredRows value({num_rows, num_kv_heads * head_dim, head_dim, block_rows, element}, 2);
-  const std::vector<float> query = random_numbers(num_heads * head_dim, 3);
+  const std::vector<float> numbers = random_numbers(num_heads * head_dim, 3);
+  const std::vector<float> rounded = random_bfloat16(num_heads * head_dim, 3);
   const KvSegment segment{.key = key.rows(), .value = value.rows()};
-  for (const float softcap : {0.0f, 1.5f}) {
+  for (const auto& [query, softcap, special] : {std::tuple(numbers, 0.0f, true),
+                                                {numbers, 1.5f, true},
+                                                {rounded, 0.0f, true},
+                                                {rounded, 1.5f, false}}) {
+    allow_special_instructions(special);
     const DecodeAttentionParams params{.query = query.data(),
                                        .num_heads = num_heads,
                                        .num_kv_heads = num_kv_heads,
@@ -40,9 +49,11 @@ TEST_P(DecodeAttentionRows, MatchesReference) {
       Partial actual(num_heads, head_dim), expected(num_heads, head_dim);
       decode_attention_partial(params, segment, first, last, actual.view());
       decode_attention_partial_reference(params, segment, first, last, expected.view());
-      EXPECT_TRUE(partials_close(actual, expected, 1e-5)) << first << " .. " << last;
+      EXPECT_TRUE(partials_close(actual, expected, tolerance_of_values(element)))
+          << first << " .. " << last;
     }
   }
+  allow_special_instructions(true);
 }
 
 TEST_P(DecodeAttentionRows, AddsBiasesAndTellsScores) {
@@ -50,7 +61,7 @@ TEST_P(DecodeAttentionRows, AddsBiasesAndTellsScores) {
   const std::int64_t num_kv_heads = 2, num_heads = heads_per_kv * num_kv_heads, num_rows = 90;
   const StoredRows key({num_rows, num_kv_heads * head_dim, head_dim, block_rows, element}, 1);
   const StoredRows value({num_rows, num_kv_heads * head_dim, head_dim, block_rows, element}, 2);
-  const std::vector<float> query = random_numbers(num_heads * head_dim, 3);
+  const std::vector<float> query = random_bfloat16(num_heads * head_dim, 3);
   const std::vector<float> bias = random_numbers(num_rows * num_kv_heads, 4);
   const KvSegment segment{.key = key.rows(), .value = value.rows(), .bias = bias.data()};
   const DecodeAttentionParams params{.query = query.data(),
@@ -66,7 +77,7 @@ TEST_P(DecodeAttentionRows, AddsBiasesAndTellsScores) {
   exact_to.scores = {exact.data(), num_rows * kQuad};
   decode_attention_partial(params, segment, 3, num_rows, to);
   decode_attention_partial_reference(params, segment, 3, num_rows, exact_to);
-  EXPECT_TRUE(partials_close(actual, expected, 1e-5));
+  EXPECT_TRUE(partials_close(actual, expected, tolerance_of_values(element)));
   for (std::int64_t head = 0; head < num_heads; ++head) {
     for (std::int64_t row = 0; row < num_rows; ++row) {
       const auto i = static_cast<std::size_t>(quads.place(head, row, num_rows * kQuad));
@@ -74,6 +85,29 @@ TEST_P(DecodeAttentionRows, AddsBiasesAndTellsScores) {
     }
   }
   EXPECT_EQ(scores[0], 0);  // of a row that is not attended to
+}
+
+// Weights that are powers of two, which every type holds.
+TEST_P(DecodeAttentionRows, SumsValuesExactly) {
+  const auto [element, heads_per_kv, head_dim, block_rows] = GetParam();
+  const std::int64_t num_kv_heads = 2, num_heads = heads_per_kv * num_kv_heads, num_rows = 90;
+  const StoredRows value({num_rows, num_kv_heads * head_dim, head_dim, block_rows, element}, 2);
+  const std::vector<float> query(static_cast<std::size_t>(num_heads * head_dim));
+  std::vector<float> bias;
+  for (std::int64_t i = 0; i < num_rows * num_kv_heads; ++i) {
+    bias.push_back(-std::log(2.0f) * static_cast<float>(i * i % 11));
+  }
+  const KvSegment segment{.key = value.rows(), .value = value.rows(), .bias = bias.data()};
+  const DecodeAttentionParams params{.query = query.data(),
+                                     .num_heads = num_heads,
+                                     .num_kv_heads = num_kv_heads,
+                                     .head_dim = head_dim};
+  for (const auto& [first, last] : {std::pair(0, 90), {1, 64}, {33, 34}}) {
+    Partial actual(num_heads, head_dim), expected(num_heads, head_dim);
+    decode_attention_partial(params, segment, first, last, actual.view());
+    decode_attention_partial_reference(params, segment, first, last, expected.view());
+    EXPECT_TRUE(partials_close(actual, expected, 1e-5)) << first << " .. " << last;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeAttentionRows,
@@ -119,13 +153,18 @@ TEST_P(DecodeAttentionRawKeys, MatchesReference) {
   for (const float* weights : {static_cast<const float*>(nullptr), norm.data()}) {
     params.raw_keys.norm = weights;
     params.raw_keys.norm_epsilon = 1e-5f;
-    for (const auto& [first, last] : {std::pair(0, 1), {37, 100}, {5, 6}}) {
+    for (const auto& [first, last, special] :
+         {std::tuple(0, 1, true), {37, 100, true}, {37, 100, false}, {5, 6, false}}) {
+      allow_special_instructions(special);
       Partial actual(num_heads, head_dim), expected(num_heads, head_dim);
       decode_attention_partial(params, segment, first, last, actual.view());
       decode_attention_partial_reference(params, segment, first, last, expected.view());
-      EXPECT_TRUE(partials_close(actual, expected, codes ? 5e-4 : 1e-5)) << first << " .. " << last;
+      EXPECT_TRUE(partials_close(actual, expected,
+                                 std::max(codes ? 5e-4 : 1e-5, tolerance_of_values(value_element))))
+          << first << " .. " << last;
     }
   }
+  allow_special_instructions(true);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -155,7 +194,8 @@ TEST(DecodeAttention, TakesKeysAndValuesOfDifferentWidths) {
       Partial actual(num_heads, value_dim), expected(num_heads, value_dim);
       decode_attention_partial(params, segment, 7, num_rows, actual.view());
       decode_attention_partial_reference(params, segment, 7, num_rows, expected.view());
-      EXPECT_TRUE(partials_close(actual, expected, 1e-5)) << head_dim << " " << value_dim;
+      EXPECT_TRUE(partials_close(actual, expected, tolerance_of_values(element)))
+          << head_dim << " " << value_dim;
     }
   }
 }

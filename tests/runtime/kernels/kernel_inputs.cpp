@@ -4,6 +4,8 @@
 #include <cmath>
 #include <random>
 
+#include "runtime/kernels/cpu_features.h"
+#include "runtime/kernels/kv_element.h"
 #include "runtime/kernels/narrow.h"
 #include "runtime/kernels/quantise.h"
 
@@ -44,6 +46,14 @@ std::vector<float> random_numbers(std::int64_t count, unsigned seed) {
   std::normal_distribution<float> normal;
   std::vector<float> numbers(static_cast<std::size_t>(count));
   std::generate(numbers.begin(), numbers.end(), [&] { return normal(random); });
+  return numbers;
+}
+
+std::vector<float> random_bfloat16(std::int64_t count, unsigned seed) {
+  std::vector<float> numbers = random_numbers(count, seed);
+  for (float& x : numbers) {
+    x = widen_bfloat16(narrow_bfloat16(x));
+  }
   return numbers;
 }
 
@@ -105,6 +115,10 @@ AttentionPartial Partial::view() { return {max.data(), sum.data(), output.data()
     }
   }
   return ::testing::AssertionSuccess();
+}
+
+double tolerance_of_values(KvElement element) {
+  return element == KvElement::kBFloat16 && has_avx512_bf16() ? 6 * 0x1p-9 : 1e-5;
 }
 
 std::string to_string(KvElement element) {

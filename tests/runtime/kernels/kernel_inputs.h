@@ -14,6 +14,7 @@
 namespace kvc::testing {
 
 std::vector<float> random_numbers(std::int64_t count, unsigned seed);
+std::vector<float> random_bfloat16(std::int64_t count, unsigned seed);
 
 struct RowsShape {
   std::int64_t num_rows, width, head_dim, block_rows;
@@ -52,6 +53,10 @@ struct Partial {
 // of each sum.
 ::testing::AssertionResult partials_close(const Partial& actual, const Partial& expected,
                                           double tolerance);
+
+// What weights in bfloat16, 2^-9 off at most, may do to an output: values and their mean, which are normal
+// numbers, are less than 6 apart. 1e-5 where there are no such instructions.
+double tolerance_of_values(KvElement element);
 
 std::string to_string(KvElement element);
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -23,7 +24,7 @@ class EveryTarget : public ::testing::TestWithParam<KvElement> {
   ~EveryTarget() override { choose(0); }
   // 0: whatever is best.
   static void choose(std::int64_t target) {
-    allow_avx512_vnni(target == 0);
+    allow_special_instructions(target == 0);
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   }
@@ -64,8 +65,9 @@ TEST_P(EveryTarget, AttendsAsTheReferenceDoes) {
       Partial actual(num_heads, head_dim), actual_fused(num_heads, head_dim);
       decode_attention_partial(params, segment, 3, 90, actual.view());
       fused_attention_partial(params, fused, 3, 90, actual_fused.view());
+      const double tolerance =
+          std::max(is_quantised(element) ? 1e-3 : 2e-5, testing::tolerance_of_values(element));
       choose(0);
-      const double tolerance = is_quantised(element) ? 1e-3 : 2e-5;
       EXPECT_TRUE(partials_close(actual, expected, tolerance)) << hwy::TargetName(target);
       EXPECT_TRUE(partials_close(actual_fused, expected_fused, tolerance))
           << hwy::TargetName(target);
