@@ -62,8 +62,7 @@ class TileAttention {
         rebuilt_(decoder, layer, reconstruction, num_positions),
         query_(query, num_kv_heads, attention_rule(decoder.config(), layer), rebuilt_.raw),
         threads_(static_cast<std::size_t>(at::get_num_threads())),
-        sums_(threads_, query.size(0), factors.value_rank),
-        of_tile_(threads_, query.size(0), factors.value_rank) {
+        sums_(threads_, query.size(0), factors.value_rank) {
     sums_.clear();
   }
 
@@ -107,9 +106,8 @@ class TileAttention {
     parallel_pieces(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t piece = begin; piece < end; ++piece) {
         const auto index = static_cast<std::size_t>(piece);
-        rank_space_attention_partial(query_.params, segment, count * piece / pieces,
-                                     count * (piece + 1) / pieces, of_tile_[index]);
-        add_partial(of_tile_[index], query_.params.num_heads, segment.rank, sums_[index]);
+        add_rank_space_attention(query_.params, segment, count * piece / pieces,
+                                 count * (piece + 1) / pieces, sums_[index]);
       }
     });
   }
@@ -121,7 +119,7 @@ class TileAttention {
   RebuiltKeys rebuilt_;
   DecodeQuery query_;
   std::size_t threads_;
-  Partials sums_, of_tile_;  // one per thread
+  Partials sums_;  // one per thread
 };
 
 // Sums of latents [num_heads, value_rank] to sums of values [num_heads, head_dim], float32.

@@ -21,7 +21,7 @@ struct FusedSegment {
 void fused_attention_partial_reference(const DecodeAttentionParams& params,
                                        const FusedSegment& segment, std::int64_t first,
                                        std::int64_t last, const AttentionPartial& partial);
-// The same, vectorised, in float32.
+// The same, vectorised, as precise as decode_attention_partial.
 void fused_attention_partial(const DecodeAttentionParams& params, const FusedSegment& segment,
                              std::int64_t first, std::int64_t last,
                              const AttentionPartial& partial);

@@ -65,16 +65,61 @@ __m512i load_run(const std::uint8_t* row, std::int64_t channel) {
   }
 }
 
+// Bytes as the high halves of 16-bit numbers, by VBMI where has_avx512_vnni() promises it.
+template <bool kVnni>
+HWY_INLINE __m512i spread_bytes(__m256i bytes) {
+  if constexpr (kVnni) {
+    const __m512i places =
+        _mm512_slli_epi16(_mm512_cvtepi8_epi16(_mm256_setr_epi8(
+                              0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19,
+                              20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31)),
+                          8);
+    const __mmask64 high = 0xAAAAAAAAAAAAAAAA;
+    __m512i to;
+    asm("vpermb %2, %1, %0%{%3%}%{z%}"
+        : "=v"(to)
+        : "v"(places), "v"(_mm512_castsi256_si512(bytes)), "Yk"(high));
+    return to;
+  } else {
+    return _mm512_slli_epi16(_mm512_cvtepu8_epi16(bytes), 8);
+  }
+}
+
+// Blocks of eight 16-bit numbers, all numbers of a block equal.
+inline __m512i blocks_of(int a, int b, int c, int d) {
+  const auto block = [](int x) { return _mm_set1_epi16(static_cast<short>(x)); };
+  return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_setr_m128i(block(a), block(b))),
+                            _mm256_setr_m128i(block(c), block(d)), 1);
+}
+
+// The same codes in the highest bits of their numbers.
+template <class Row, bool kVnni>
+HWY_INLINE __m512i load_high_run(const std::uint8_t* row, std::int64_t channel) {
+  if constexpr (Row::kBits == 8) {
+    return spread_bytes<kVnni>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + channel)));
+  } else if constexpr (Row::kBits == 2) {
+    const __m256i bytes = _mm256_set1_epi64x(load_as<std::int64_t>(row + channel / 4, 0));
+    return _mm512_and_si512(_mm512_sllv_epi16(spread_bytes<kVnni>(bytes), blocks_of(6, 4, 2, 0)),
+                            _mm512_set1_epi16(static_cast<short>(0xC000)));
+  } else {
+    const __m256i bytes = _mm256_broadcastsi128_si256(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + channel / 2)));
+    return _mm512_and_si512(_mm512_sllv_epi16(spread_bytes<kVnni>(bytes), blocks_of(4, 4, 0, 0)),
+                            _mm512_set1_epi16(static_cast<short>(0xF000)));
+  }
+}
+
 // Sixteen floats of each, rounded, as 16-bit numbers in order.
 inline __m512i to_int16(__m512 low, __m512 high) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(low))),
                             _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(high)), 1);
 }
-inline void scale_to_int16(const float* from, float factor, std::int64_t count, std::int16_t* to) {
-  const __m512 f = _mm512_set1_ps(factor);
+inline void scale_to_int16(const float* from, float factor, float offset, std::int64_t count,
+                           std::int16_t* to) {
+  const __m512 f = _mm512_set1_ps(factor), o = _mm512_set1_ps(offset);
   for (std::int64_t i = 0; i < count; i += kRun) {
-    _mm512_storeu_si512(to + i, to_int16(_mm512_mul_ps(f, _mm512_loadu_ps(from + i)),
-                                         _mm512_mul_ps(f, _mm512_loadu_ps(from + i + 16))));
+    _mm512_storeu_si512(to + i, to_int16(_mm512_fmadd_ps(f, _mm512_loadu_ps(from + i), o),
+                                         _mm512_fmadd_ps(f, _mm512_loadu_ps(from + i + 16), o)));
   }
 }
 

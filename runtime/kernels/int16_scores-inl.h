@@ -15,6 +15,7 @@
 
 #include "runtime/kernels/int16_dot-inl.h"
 #include "runtime/kernels/quad_attention-inl.h"
+#include "runtime/kernels/raw_keys-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
@@ -24,27 +25,46 @@ namespace kvc::HWY_NAMESPACE {
 class Int16Queries {
  public:
   Int16Queries() = default;
-  // queries: [quads, kQuad, head_dim] in order.
+  // queries: [quads, kQuad, head_dim] in order; are kept, not copied.
   Int16Queries(const float* queries, std::int64_t quads, std::int64_t head_dim)
-      : head_dim_(head_dim),
+      : queries_(queries),
+        head_dim_(head_dim),
         numbers_(static_cast<std::size_t>(quads * kQuad * head_dim)),
         units_(static_cast<std::size_t>(quads * kQuad)) {
     // head_dim / 16 products of keys up to 2^14 are summed in a lane.
     const float most = std::min(32000.0f, 16000.0f * 128 / static_cast<float>(head_dim));
-    std::vector<float> ordered(static_cast<std::size_t>(head_dim));
-    for (std::int64_t row = 0; row < quads * kQuad; ++row, queries += head_dim) {
-      float largest = 0;
-      for (std::int64_t i = 0; i < head_dim; ++i) {
-        largest = std::max(largest, std::fabs(queries[i]));
+    const std::int64_t half = head_dim / 2;
+    for (float& unit : units_) {
+      float largest = 0;  // of what a pair may become as it turns
+      for (std::int64_t i = 0; i < half; ++i) {
+        largest = std::max(largest, std::hypot(queries[i], queries[i + half]));
       }
-      float* to = ordered.data();
-      for (std::int64_t i = 0; i < head_dim / 2; i += kRun) {
-        to = std::copy_n(queries + i, kRun, to);
-        to = std::copy_n(queries + head_dim / 2 + i, kRun, to);
+      unit = largest / most;
+      queries += head_dim;
+    }
+  }
+  // Turned back by minus the angles [head_dim / 2], all of which `factor` multiplies.
+  void turn(const float* cos, const float* sin, float factor) {
+    const std::int64_t half = head_dim_ / 2;
+    const __m512 inverse = _mm512_set1_ps(1 / factor);
+    const float* from = queries_;
+    std::int16_t* to = numbers_.data();
+    for (const float unit : units_) {
+      const __m512 scale = _mm512_mul_ps(inverse, _mm512_set1_ps(unit == 0 ? 0 : 1 / unit));
+      for (std::int64_t i = 0; i < half; i += kRun, to += 2 * kRun) {
+        __m512 first[2], second[2];
+        for (int part = 0; part < 2; ++part) {
+          const std::int64_t at = i + 16 * part;
+          const __m512 a = _mm512_loadu_ps(from + at), b = _mm512_loadu_ps(from + at + half);
+          const __m512 c = _mm512_mul_ps(scale, _mm512_loadu_ps(cos + at));
+          const __m512 s = _mm512_mul_ps(scale, _mm512_loadu_ps(sin + at));
+          first[part] = _mm512_fmadd_ps(a, c, _mm512_mul_ps(b, s));
+          second[part] = _mm512_fmsub_ps(b, c, _mm512_mul_ps(a, s));
+        }
+        _mm512_storeu_si512(to, to_int16(first[0], first[1]));
+        _mm512_storeu_si512(to + kRun, to_int16(second[0], second[1]));
       }
-      scale_to_int16(ordered.data(), largest == 0 ? 0 : most / largest, head_dim,
-                     numbers_.data() + row * head_dim);
-      units_[static_cast<std::size_t>(row)] = largest / most;
+      from += head_dim_;
     }
   }
   const std::int16_t* operator[](std::int64_t quad) const {
@@ -53,17 +73,51 @@ class Int16Queries {
   const float* units(std::int64_t quad) const { return units_.data() + quad * kQuad; }
 
  private:
+  const float* queries_ = nullptr;
   std::int64_t head_dim_ = 0;
   std::vector<std::int16_t> numbers_;  // [quads, kQuad, head_dim]
   std::vector<float> units_;           // [quads, kQuad] what a 1 stands for
 };
 
-// A tile's angles as 16-bit numbers: 2^15 is the factor that multiplies all of them.
-inline void narrow_angles(const float* angles, std::int64_t count, float factor, std::int16_t* to) {
-  scale_to_int16(angles, 32767 / factor, count, to);
-}
+// Angles of a tile's keys and queries: of neighbouring positions, keys turn by their distances to the first one,
+// which are the same in every tile, and queries back by its angles; otherwise keys by all of theirs.
+class Int16Angles {
+ public:
+  Int16Angles() = default;
+  explicit Int16Angles(const RopeAngles& rope)
+      : rope_(rope), numbers_(static_cast<std::size_t>(2 * kTileRows * rope.num_pairs)) {}
 
-// Keys of one head and one group of rows: code * scale + minimum in fixed point.
+  void set(const KvSegment& segment, std::int64_t first, std::int64_t count,
+           Int16Queries& queries) {
+    const bool run = is_run(segment, first, count);
+    const std::int64_t from = run ? position_of(segment, first) : 0;
+    queries.turn(rope_.cos + from * rope_.num_pairs, rope_.sin + from * rope_.num_pairs, factor());
+    num_distances_ = run ? num_distances_ : 0;
+    for (std::int64_t line = num_distances_; line < count; ++line) {
+      const std::int64_t angle = run ? line : position_of(segment, first + line);
+      narrow(rope_.cos + angle * rope_.num_pairs, line, 0);
+      narrow(rope_.sin + angle * rope_.num_pairs, line, rope_.num_pairs);
+    }
+    num_distances_ = run ? std::max(num_distances_, count) : 0;
+  }
+  // cos and then sin of the tile's row, [2, num_pairs]: 2^15 is a turn's 1.
+  const std::int16_t* row(std::int64_t line) const {
+    return numbers_.data() + 2 * line * rope_.num_pairs;
+  }
+  float factor() const { return rope_.cos[0]; }  // of all angles
+
+ private:
+  void narrow(const float* from, std::int64_t line, std::int64_t at) {
+    scale_to_int16(from, 32767 / factor(), 0, rope_.num_pairs,
+                   numbers_.data() + 2 * line * rope_.num_pairs + at);
+  }
+
+  RopeAngles rope_{};
+  std::vector<std::int16_t> numbers_;  // [kTileRows, 2, num_pairs]
+  std::int64_t num_distances_ = 0;     // rows that hold angles of distances
+};
+
+// Keys of one head and one group of rows: (code << 16 - bits) * scale / 2^16 + minimum in fixed point.
 struct Int16Scales {
   std::int16_t* numbers;  // [2, head_dim] scales and minima
   float unit;             // what a 1 of a key stands for
@@ -82,8 +136,8 @@ Int16Scales narrow_scales(const float* scale, const float* minimum, std::int64_t
   // A turned pair is at most sqrt(2) times as large.
   const float most = 1.41422f * _mm512_reduce_max_ps(largest);
   const float factor = most == 0 ? 0 : 16380 / most;
-  scale_to_int16(scale, factor * (kLevels + 1), head_dim, to);
-  scale_to_int16(minimum, factor, head_dim, to + head_dim);
+  scale_to_int16(scale, factor * (kLevels + 1), 0, head_dim, to);
+  scale_to_int16(minimum, factor, 0.5f, head_dim, to + head_dim);  // products are rounded down
   return {to, most / 16380};
 }
 
@@ -93,7 +147,6 @@ HWY_INLINE void int16_score_rows(const std::uint8_t* codes, std::int64_t stride,
                                  std::int64_t head_dim, const std::int16_t* angles,
                                  const std::int16_t* scales, const std::int16_t* query,
                                  const Vec& units, float* scores) {
-  constexpr int kShift = 15 - Row::kBits;  // times (levels + 1) scale, over 2^15
   const std::int64_t half = head_dim / 2;
   __m512i sums[kTokens][kQuad];
   for (auto& of_token : sums) {
@@ -103,9 +156,9 @@ HWY_INLINE void int16_score_rows(const std::uint8_t* codes, std::int64_t stride,
   }
   for (std::int64_t channel = 0; channel < half; channel += kRun) {
     const auto key = [&](const std::uint8_t* row, std::int64_t at) {
-      return _mm512_add_epi16(_mm512_mulhrs_epi16(_mm512_slli_epi16(load_run<Row>(row, at), kShift),
-                                                  _mm512_loadu_si512(scales + at)),
-                              _mm512_loadu_si512(scales + head_dim + at));
+      return _mm512_add_epi16(
+          _mm512_mulhi_epu16(load_high_run<Row, kVnni>(row, at), _mm512_loadu_si512(scales + at)),
+          _mm512_loadu_si512(scales + head_dim + at));
     };
     __m512i first[kTokens], second[kTokens];
     for (int token = 0; token < kTokens; ++token) {

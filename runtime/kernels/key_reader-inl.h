@@ -52,7 +52,7 @@ class KeyReader {
 #if KVC_HAS_INT16_DOT
     if (narrow_) {
       narrow_queries_ = Int16Queries(queries_[0], QuadHeads(params).count, params.head_dim);
-      narrow_angles_.resize(static_cast<std::size_t>(kTileRows * params.head_dim));
+      narrow_angles_ = Int16Angles(params.raw_keys.rope);
       narrow_scales_.resize(static_cast<std::size_t>(2 * params.head_dim));
     }
 #endif
@@ -64,15 +64,14 @@ class KeyReader {
   void begin_tile(std::int64_t first, std::int64_t count, std::int64_t last) {
     count_ = count;
     tile_.begin(first, count, last);
+#if KVC_HAS_INT16_DOT
+    if (narrow_) {
+      return narrow_angles_.set(segment_, first, count, narrow_queries_);
+    }
+#endif
     if (segment_.raw_key) {
       angles_.set(segment_, first, count);
     }
-#if KVC_HAS_INT16_DOT
-    if (narrow_) {
-      narrow_angles(angles_.row(0), count * params_.head_dim, params_.raw_keys.rope.cos[0],
-                    narrow_angles_.data());
-    }
-#endif
   }
 
   // scores: [count, kQuad].
@@ -103,9 +102,8 @@ class KeyReader {
     const Int16Scales scales = narrow_scales<Row>(
         scale_of(line, channel), minimum_of(line, channel), head_dim, narrow_scales_.data());
     with_dot(vnni_, [&](auto vnni) {
-      int16_score_tile<Row, vnni()>(codes, tile_.stride(), head_dim,
-                                    narrow_angles_.data() + line * head_dim,
-                                    params_.raw_keys.rope.cos[0], scales, narrow_queries_[quad],
+      int16_score_tile<Row, vnni()>(codes, tile_.stride(), head_dim, narrow_angles_.row(line),
+                                    narrow_angles_.factor(), scales, narrow_queries_[quad],
                                     narrow_queries_.units(quad), count, scores, tile_.ahead());
     });
   }
@@ -202,7 +200,7 @@ class KeyReader {
 #if KVC_HAS_INT16_DOT
   bool vnni_ = has_avx512_vnni();
   Int16Queries narrow_queries_;
-  std::vector<std::int16_t> narrow_angles_;  // [kTileRows, 2, head_dim / 2]
+  Int16Angles narrow_angles_;
   std::vector<std::int16_t> narrow_scales_;  // [2, head_dim]
 #endif
 };

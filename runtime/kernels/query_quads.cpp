@@ -76,6 +76,56 @@ void QuadOutputs::add_to(float* output, const ChannelOrder& order, const float* 
   }
 }
 
+namespace {
+
+// Fours of neighbouring channels stay together.
+bool is_in_fours(const ChannelOrder& order) {
+  const std::size_t count = order.size() / 4 * 4;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (order[i] != order[i / 4 * 4] + static_cast<std::int32_t>(i % 4)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// to[i] = before * to[i] + weight * from[places[i]]
+void join_row(const float* from, const ChannelOrder& order, bool in_fours, float before,
+              float weight, float* to) {
+  const std::int32_t* places = order.data();
+  const auto count = static_cast<std::int64_t>(order.size());
+  std::int64_t i = 0;
+  for (; in_fours && i + 4 <= count; i += 4) {
+    const float* four = from + places[i];
+    for (int lane = 0; lane < 4; ++lane) {
+      to[i + lane] = before * to[i + lane] + weight * four[lane];
+    }
+  }
+  for (; i < count; ++i) {
+    to[i] = before * to[i] + weight * from[places[i]];
+  }
+}
+
+}  // namespace
+
+void QuadOutputs::join(const QuadSoftmaxes& softmaxes, const ChannelOrder& order,
+                       const AttentionPartial& partial) const {
+  const bool in_fours = is_in_fours(order);
+  const auto channels = static_cast<std::int64_t>(order.size());
+  for (std::int64_t row = 0; row < heads_.count * kQuad; ++row) {
+    const std::int64_t quad = row / kQuad, lane = row % kQuad, head = heads_.head(quad, lane);
+    if (head < 0) {
+      continue;
+    }
+    const float max = softmaxes[quad].max[lane], largest = std::max(partial.max[head], max);
+    const float before = std::exp(partial.max[head] - largest), weight = std::exp(max - largest);
+    partial.max[head] = largest;
+    partial.sum[head] = before * partial.sum[head] + weight * softmaxes[quad].sum[lane];
+    join_row(memory_.data() + row * width_, order, in_fours, before, weight,
+             partial.output + head * channels);
+  }
+}
+
 QuadSoftmaxes::QuadSoftmaxes(const DecodeAttentionParams& params) : heads_(params) {
   quads_.assign(static_cast<std::size_t>(heads_.count),
                 {{-INFINITY, -INFINITY, -INFINITY, -INFINITY}, {}});

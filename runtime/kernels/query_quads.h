@@ -53,6 +53,8 @@ class QuadQueries {
   std::vector<float> memory_;
 };
 
+class QuadSoftmaxes;
+
 // Sums of exp(score - max) * value. [quads, kQuad, width]
 class QuadOutputs {
  public:
@@ -60,6 +62,9 @@ class QuadOutputs {
   float* operator[](std::int64_t quad) { return memory_.data() + quad * kQuad * width_; }
   // output[num_heads, order.size()] += sums, times factors [num_kv_heads, order.size()] unless null.
   void add_to(float* output, const ChannelOrder& order, const float* factors = nullptr) const;
+  // A partial, which may be of no tokens yet (max -infinity, the rest zero), becomes that of its tokens and these.
+  void join(const QuadSoftmaxes& softmaxes, const ChannelOrder& order,
+            const AttentionPartial& partial) const;
 
  private:
   QuadHeads heads_;
@@ -71,6 +76,9 @@ class QuadSoftmaxes {
  public:
   explicit QuadSoftmaxes(const DecodeAttentionParams& params);
   QuadSoftmax& operator[](std::int64_t quad) { return quads_[static_cast<std::size_t>(quad)]; }
+  const QuadSoftmax& operator[](std::int64_t quad) const {
+    return quads_[static_cast<std::size_t>(quad)];
+  }
   // Writes max and sum, and zeros [num_heads, width] of the output.
   void begin(const AttentionPartial& partial, std::int64_t width) const;
 

@@ -7,6 +7,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "runtime/kernels/key_reader-inl.h"
 #include "runtime/kernels/value_reader-inl.h"
@@ -17,7 +18,11 @@ namespace kvc::HWY_NAMESPACE {
 
 void attend_latents(const DecodeAttentionParams& params, const RankSpaceSegment& segment,
                     std::int64_t first, std::int64_t last, const AttentionPartial& partial) {
-  rank_space_attention_partial_reference(params, segment, first, last, partial);
+  const auto size = static_cast<std::size_t>(params.num_heads);
+  std::vector<float> max(size), sum(size), output(size * static_cast<std::size_t>(segment.rank));
+  const AttentionPartial own{max.data(), sum.data(), output.data()};
+  rank_space_attention_partial_reference(params, segment, first, last, own);
+  add_partial(own, params.num_heads, segment.rank, partial);
 }
 
 #else
@@ -49,8 +54,7 @@ void attend_latents(const DecodeAttentionParams& params, const RankSpaceSegment&
     }
     row += count;
   }
-  softmaxes.begin(partial, segment.rank);
-  outputs.add_to(partial.output, latents.order());
+  outputs.join(softmaxes, latents.order(), partial);
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR
@@ -63,9 +67,9 @@ namespace kvc {
 
 HWY_EXPORT(attend_latents);
 
-void rank_space_attention_partial(const DecodeAttentionParams& params,
-                                  const RankSpaceSegment& segment, std::int64_t first,
-                                  std::int64_t last, const AttentionPartial& partial) {
+void add_rank_space_attention(const DecodeAttentionParams& params, const RankSpaceSegment& segment,
+                              std::int64_t first, std::int64_t last,
+                              const AttentionPartial& partial) {
   HWY_DYNAMIC_DISPATCH(attend_latents)(params, segment, first, last, partial);
 }
 

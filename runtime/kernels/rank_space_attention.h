@@ -23,8 +23,10 @@ struct RankSpaceSegment {
 void rank_space_attention_partial_reference(const DecodeAttentionParams& params,
                                             const RankSpaceSegment& segment, std::int64_t first,
                                             std::int64_t last, const AttentionPartial& partial);
-void rank_space_attention_partial(const DecodeAttentionParams& params,
-                                  const RankSpaceSegment& segment, std::int64_t first,
-                                  std::int64_t last, const AttentionPartial& partial);
+// The same, vectorised, as precise as decode_attention_partial, added to what the partial holds of other rows:
+// where there are none yet, max -infinity and the rest zero.
+void add_rank_space_attention(const DecodeAttentionParams& params, const RankSpaceSegment& segment,
+                              std::int64_t first, std::int64_t last,
+                              const AttentionPartial& partial);
 
 }  // namespace kvc

@@ -21,6 +21,20 @@ namespace kvc::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+inline std::int64_t position_of(const KvSegment& segment, std::int64_t row) {
+  return segment.positions != nullptr ? segment.positions[row] : segment.first_position + row;
+}
+// Rows first .. first + count - 1 are at neighbouring positions.
+inline bool is_run(const KvSegment& segment, std::int64_t first, std::int64_t count) {
+  const std::int32_t* positions = segment.positions;
+  for (std::int64_t line = 1; positions != nullptr && line < count; ++line) {
+    if (positions[first + line] != positions[first] + line) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Angles of a tile's rows, shared by its heads. A run of neighbouring positions p + i comes from
 // the angles of p and of i (cos and sin of a sum), which reads less memory than every row's own.
 class TileAngles {
@@ -35,23 +49,16 @@ class TileAngles {
     if (rope_.num_pairs == 0) {
       return;
     }
-    const auto position = [&](std::int64_t line) -> std::int64_t {
-      return segment.positions != nullptr ? segment.positions[first + line]
-                                          : segment.first_position + first + line;
-    };
-    bool run = true;
-    for (std::int64_t line = 1; segment.positions != nullptr && line < count; ++line) {
-      run = run && position(line) == position(0) + line;
-    }
+    const bool run = is_run(segment, first, count);
     const float inverse = 1 / rope_.cos[0];
     for (std::int64_t line = 0; line < count; ++line) {
       float* to = memory_.data() + 2 * line * rope_.num_pairs;
       if (run) {
-        add_angles(position(0), line, inverse, to);
+        add_angles(position_of(segment, first), line, inverse, to);
       } else {
-        std::copy_n(rope_.cos + position(line) * rope_.num_pairs, rope_.num_pairs, to);
-        std::copy_n(rope_.sin + position(line) * rope_.num_pairs, rope_.num_pairs,
-                    to + rope_.num_pairs);
+        const std::int64_t from = position_of(segment, first + line) * rope_.num_pairs;
+        std::copy_n(rope_.cos + from, rope_.num_pairs, to);
+        std::copy_n(rope_.sin + from, rope_.num_pairs, to + rope_.num_pairs);
       }
     }
   }

@@ -86,13 +86,12 @@ Case attention_case(const char* name, std::int64_t tokens, std::int64_t head_dim
   return {name, key->total + value->total, run, tokens, "bfloat16 " + std::to_string(head_dim)};
 }
 
-// Two layers of `tokens` rows each, attended to by the first of them (unless `alone`) and by one fused of both with
-// weights of ones.
+// A layer fused of two others of `tokens` rows each, with weights of ones, and, unless `alone`, a plain one.
 Case fused_case(const char* name, std::int64_t tokens, std::int64_t head_dim, bool alone) {
   const auto rows = [&] {
     return std::make_shared<Rows>(tokens, head_dim, KvElement::kBFloat16, KvScales::kPerRow);
   };
-  const std::shared_ptr<Rows> stored[] = {rows(), rows(), rows(), rows()};
+  const std::shared_ptr<Rows> stored[] = {rows(), rows(), rows(), rows(), rows(), rows()};
   const std::vector<std::shared_ptr<Rows>> all(std::begin(stored), std::end(stored));
   auto query = std::make_shared<std::vector<float>>(kHeads * head_dim, 0.125f);
   const auto run = [=](int thread, int threads) {
@@ -107,7 +106,8 @@ Case fused_case(const char* name, std::int64_t tokens, std::int64_t head_dim, bo
     Outputs outputs(head_dim);
     const std::int64_t first = tokens * thread / threads, last = tokens * (thread + 1) / threads;
     if (!alone) {
-      decode_attention_partial(params, segment.first, first, last, outputs.partial);
+      decode_attention_partial(params, {.key = all[4]->rows, .value = all[5]->rows}, first, last,
+                               outputs.partial);
     }
     fused_attention_partial(params, segment, first, last, outputs.partial);
   };
@@ -136,8 +136,7 @@ Case rank_space_case(std::int64_t tokens, KvElement element, const char* name) {
       segment.latents = latents->rows;
       segment.first_latent = row;
       segment.width = segment.rank = kRank;
-      rank_space_attention_partial(params, segment, 0, std::min(kTile, last - row),
-                                   outputs.partial);
+      add_rank_space_attention(params, segment, 0, std::min(kTile, last - row), outputs.partial);
     }
   };
   return {name, latents->total, run};

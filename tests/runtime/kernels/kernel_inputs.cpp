@@ -93,6 +93,12 @@ Partial::Partial(std::int64_t num_heads, std::int64_t head_dim)
 
 AttentionPartial Partial::view() { return {max.data(), sum.data(), output.data()}; }
 
+void Partial::clear() {
+  std::fill(max.begin(), max.end(), -INFINITY);
+  std::fill(sum.begin(), sum.end(), 0.0f);
+  std::fill(output.begin(), output.end(), 0.0f);
+}
+
 ::testing::AssertionResult partials_close(const Partial& actual, const Partial& expected,
                                           double tolerance) {
   const std::size_t head_dim = expected.output.size() / expected.max.size();

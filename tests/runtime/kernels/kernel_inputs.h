@@ -47,6 +47,7 @@ struct Partial {
   Partial(std::int64_t num_heads, std::int64_t head_dim);
   std::vector<float> max, sum, output;
   AttentionPartial view();
+  void clear();  // of no tokens
 };
 
 // Equal softmaxes: |a - b| <= tolerance of every output divided by its sum, and of the logarithm
