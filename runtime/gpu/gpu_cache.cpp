@@ -1,10 +1,30 @@
 #include "runtime/gpu/gpu_cache.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/error.h"
 
 namespace kvc {
+namespace {
+
+// Exact tokens that a layer with codes has room for while it generates.
+std::int64_t exact_capacity(const KvPlan& plan, std::int64_t capacity) {
+  return std::min(capacity, plan.policy.sink_tokens + plan.policy.window_tokens + kQuantisedTokens);
+}
+
+}  // namespace
+
+std::int64_t coded_layer_bytes(const KvPlan& plan, std::int64_t capacity, KvDtype dtype,
+                               std::int64_t page_tokens) {
+  const auto whole = [&](std::int64_t tokens) {
+    return (tokens + page_tokens - 1) / page_tokens * page_tokens;
+  };
+  const std::int64_t codes = whole(quantised_tokens(plan, capacity, dtype));
+  return quantised_key_bytes(codes, plan.kv_dim(), dtype) +
+         quantised_value_bytes(codes, plan.kv_dim(), plan.head_dim, dtype) +
+         plain_layer_bytes(plan, exact_capacity(plan, capacity), KvDtype::kFloat16, page_tokens);
+}
 
 DeviceElement device_element(at::ScalarType dtype) {
   KVC_CHECK(dtype == at::kBFloat16 || dtype == at::kHalf,
@@ -13,9 +33,15 @@ DeviceElement device_element(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? DeviceElement::kBFloat16 : DeviceElement::kFloat16;
 }
 
-GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, at::Device device,
+GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, at::Device device,
                    std::int64_t page_tokens, const std::vector<std::int64_t>& capacities)
-    : plan_(plan), dtype_(dtype), page_tokens_(page_tokens), capacities_(capacities) {
+    : plan_(plan),
+      dtype_(dtype),
+      kv_dtype_(kv_dtype),
+      page_tokens_(page_tokens),
+      capacities_(capacities),
+      codes_(capacities.size(), 0),
+      exact_(capacities.size(), 0) {
   KVC_CHECK(page_tokens % kScaledRows == 0,
             "--page-tokens {}: on a GPU pages have a multiple of {} tokens", page_tokens,
             kScaledRows);
@@ -25,7 +51,13 @@ GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, at::Device device,
     plain_index_.push_back(is_plain ? static_cast<int>(layers_.size()) : -1);
     if (is_plain) {
       Layer rows{GpuRows(pages, plan.kv_dim(), dtype), GpuRows(pages, plan.kv_dim(), dtype)};
-      for (std::size_t sequence = 0; sequence < capacities.size(); ++sequence) {
+      if (has_codes()) {
+        const DeviceElement codes =
+            kv_dtype == KvDtype::kInt8 ? DeviceElement::kInt8 : DeviceElement::kInt4;
+        rows.key_codes.emplace(pages, plan.kv_dim(), codes, /*per_channel=*/true);
+        rows.value_codes.emplace(pages, plan.kv_dim(), codes, /*per_channel=*/false);
+      }
+      for (std::size_t sequence = 0; sequence < capacities.size() && !has_codes(); ++sequence) {
         rows.key.reserve(sequence, capacities[sequence]);
         rows.value.reserve(sequence, capacities[sequence]);
       }
@@ -37,17 +69,16 @@ GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, at::Device device,
   }
   pending_rows_ = at::zeros({num_sequences()}, at::TensorOptions(at::kInt).device(device));
   pending_slots_ = at::zeros_like(pending_rows_);
-}
-
-KvDtype GpuCache::kv_dtype() const {
-  return device_element(dtype_) == DeviceElement::kBFloat16 ? KvDtype::kBFloat16
-                                                            : KvDtype::kFloat16;
+  num_codes_ = at::zeros_like(pending_rows_);
 }
 
 KvBytes GpuCache::bytes(std::size_t sequence) const {
   KvBytes bytes;
   for (const Layer& layer : layers_) {
     bytes.plain += layer.key.bytes(sequence) + layer.value.bytes(sequence);
+    if (has_codes()) {
+      bytes.plain += layer.key_codes->bytes(sequence) + layer.value_codes->bytes(sequence);
+    }
   }
   for (const GpuGroup& group : groups_) {
     const KvBytes own = group.bytes(sequence);
@@ -71,24 +102,66 @@ at::Tensor GpuCache::values(int layer, std::size_t sequence, std::int64_t first,
 void GpuCache::copy(std::size_t from, std::size_t to, std::int64_t count) {
   for (Layer& layer : layers_) {
     for (GpuRows* rows : {&layer.key, &layer.value}) {
-      rows->write(to, 0, rows->read(from, 0, count));
+      has_codes() ? rows->copy(from, to) : rows->write(to, 0, rows->read(from, 0, count));
+    }
+    for (auto* codes : {&layer.key_codes, &layer.value_codes}) {
+      if (*codes) {
+        (*codes)->copy(from, to);
+      }
     }
   }
+  codes_[to] = codes_[from];
+  exact_[to] = exact_[from];
   for (GpuGroup& group : groups_) {
     group.copy(from, to);
   }
-  for (const at::Tensor& counts : {pending_rows_, pending_slots_}) {
+  for (const at::Tensor& counts : {pending_rows_, pending_slots_, num_codes_}) {
     counts[static_cast<std::int64_t>(to)].copy_(counts[static_cast<std::int64_t>(from)]);
   }
 }
 
 void GpuCache::begin_prompt(std::size_t sequence, std::int64_t num_tokens) {
+  for (Layer& layer : layers_) {
+    if (has_codes()) {
+      layer.key.reserve(sequence, num_tokens);
+      layer.value.reserve(sequence, num_tokens);
+    }
+  }
+  exact_[sequence] = num_tokens;
   for (GpuGroup& group : groups_) {
     group.begin_prompt(sequence, num_tokens);
   }
 }
 
+GpuCache::CodeRows GpuCache::reserve_codes(int layer, std::size_t sequence) {
+  Layer& rows = layers_[index(layer)];
+  const std::int64_t most = quantised_tokens(plan_, capacities_[sequence], kv_dtype_);
+  rows.key_codes->reserve(sequence, most);
+  rows.value_codes->reserve(sequence, most);
+  return {rows.key_codes->table(sequence), rows.value_codes->table(sequence)};
+}
+
+void GpuCache::drop_exact(int layer, std::size_t sequence, std::int64_t count) {
+  const std::int64_t left = exact_[sequence] - count,
+                     sinks = std::min(left, plan_.policy.sink_tokens);
+  for (GpuRows* rows : {&layers_[index(layer)].key, &layers_[index(layer)].value}) {
+    rows->replace(sequence,
+                  at::cat({rows->read(sequence, 0, sinks),
+                           rows->read(sequence, sinks + count, left - sinks)}),
+                  exact_capacity(plan_, capacities_[sequence]));
+  }
+}
+
+void GpuCache::count_codes(std::size_t sequence, std::int64_t count) {
+  codes_[sequence] += count;
+  exact_[sequence] -= count;
+  num_codes_[static_cast<std::int64_t>(sequence)].fill_(codes_[sequence]);
+}
+
 void GpuCache::add_token() {
+  for (std::int64_t& exact : exact_) {
+    ++exact;
+  }
   for (GpuGroup& group : groups_) {
     for (std::size_t sequence = 0; sequence < capacities_.size() && group.decides(); ++sequence) {
       group.add_pending(sequence, 1);

@@ -1,11 +1,13 @@
 // The keys and values of a batch of sequences on a GPU. Of every plain layer, pages for as many tokens as a sequence
-// will have; of latent groups, those of what they hold (gpu_group.h). Tables and counts have addresses that hold for
-// every step.
+// will have; of latent groups, those of what they hold (gpu_group.h). Under int8 and int4, plain layers hold the first
+// tokens, the window and the incomplete block exactly and all others as codes. Tables and counts have addresses that
+// hold for every step.
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/kv_plan.h"
@@ -17,17 +19,18 @@ namespace kvc {
 
 class GpuCache {
  public:
-  // `capacities`: tokens of each sequence. `page_tokens`: a multiple of 32. dtype: bfloat16 or float16.
-  GpuCache(const KvPlan& plan, at::ScalarType dtype, at::Device device, std::int64_t page_tokens,
-           const std::vector<std::int64_t>& capacities);
+  // `capacities`: tokens of each sequence. `page_tokens`: a multiple of 32. dtype: bfloat16 or float16, of what is
+  // exact; kv_dtype: the same, or int8 or int4 of a plan whose layers are plain.
+  GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, at::Device device,
+           std::int64_t page_tokens, const std::vector<std::int64_t>& capacities);
 
-  // Of its pages: plain_layer_bytes() of the capacity over the plan's plain layers, group_bytes() of every group's
-  // reserved().
+  // Of its pages: plain_layer_bytes() of the capacity over the plan's plain layers, under integer types
+  // coded_layer_bytes() of it; group_bytes() of every group's reserved().
   KvBytes bytes(std::size_t sequence) const;
   std::int64_t num_sequences() const { return static_cast<std::int64_t>(capacities_.size()); }
   std::int64_t capacity(std::size_t sequence) const { return capacities_[sequence]; }
   std::int64_t page_tokens() const { return page_tokens_; }
-  KvDtype kv_dtype() const;
+  KvDtype kv_dtype() const { return kv_dtype_; }
   const KvPlan& plan() const { return plan_; }
 
   // A plain layer's rows `first` .. `first` + `count` - 1 of one sequence, [count, num_kv_heads, head_dim]: to be
@@ -41,11 +44,27 @@ class GpuCache {
   DeviceRows key_rows(int layer) const { return layers_[index(layer)].key.table(); }
   DeviceRows value_rows(int layer) const { return layers_[index(layer)].value.table(); }
 
+  // Of plain layers under integer types; counts: tokens that are codes, on the device, int32 [num_sequences].
+  bool has_codes() const { return is_integer(kv_dtype_); }
+  DeviceRows key_codes(int layer) const { return layers_[index(layer)].key_codes->table(); }
+  DeviceRows value_codes(int layer) const { return layers_[index(layer)].value_codes->table(); }
+  const at::Tensor& num_codes() const { return num_codes_; }
+  std::int64_t num_codes(std::size_t sequence) const { return codes_[sequence]; }
+  std::int64_t num_exact(std::size_t sequence) const { return exact_[sequence]; }
+  // A sequence's codes of a layer, with pages for all that its capacity has.
+  struct CodeRows {
+    DeviceRows key, value;
+  };
+  CodeRows reserve_codes(int layer, std::size_t sequence);
+  // Of a layer's exact tokens, `count` behind the sinks leave; what is left has pages for a block.
+  void drop_exact(int layer, std::size_t sequence, std::int64_t count);
+  void count_codes(std::size_t sequence, std::int64_t count);  // of all layers
+
   GpuGroup& group(int group) { return groups_[static_cast<std::size_t>(group)]; }
   const GpuGroup& group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
   // Before a prompt of so many tokens is read.
   void begin_prompt(std::size_t sequence, std::int64_t num_tokens);
-  // Pending tokens of the groups that decide, each the same: with the token that the next step feeds, and its row.
+  // Pending tokens of the groups that decide, each the same, or exact ones of layers with codes: with the token that the next step feeds, and its row.
   // On the device, int32 [num_sequences]; steps move them on.
   const at::Tensor& pending_rows() const { return pending_rows_; }
   const at::Tensor& pending_slots() const { return pending_slots_; }
@@ -57,6 +76,7 @@ class GpuCache {
  private:
   struct Layer {
     GpuRows key, value;
+    std::optional<GpuRows> key_codes{}, value_codes{};
   };
   std::size_t index(int layer) const {
     return static_cast<std::size_t>(plain_index_[static_cast<std::size_t>(layer)]);
@@ -67,13 +87,20 @@ class GpuCache {
 
   KvPlan plan_;
   at::ScalarType dtype_;
+  KvDtype kv_dtype_;
   std::int64_t page_tokens_;
   std::vector<std::int64_t> capacities_;
   std::vector<int> plain_index_;  // [num_layers] into layers_, -1 for other layers
   std::vector<Layer> layers_;
   std::vector<GpuGroup> groups_;
-  at::Tensor pending_rows_, pending_slots_;
+  std::vector<std::int64_t> codes_, exact_;  // [num_sequences] tokens under integer types
+  at::Tensor pending_rows_, pending_slots_, num_codes_;
 };
+
+// Of a plain layer under an integer type, whose sequence may have `capacity` tokens: pages of all codes that there can
+// be, and of the exact tokens with a block that becomes codes once it is whole.
+std::int64_t coded_layer_bytes(const KvPlan& plan, std::int64_t capacity, KvDtype dtype,
+                               std::int64_t page_tokens);
 
 // The same type for kernels; Error for another than bfloat16 and float16.
 DeviceElement device_element(at::ScalarType dtype);

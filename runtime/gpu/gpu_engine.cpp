@@ -24,7 +24,7 @@ GpuEngine GpuEngine::load(const std::filesystem::path& directory, const EngineOp
   GpuEngine engine;
   engine.plan_ = plan_of(checkpoint, config);
   check_gpu_model(config, engine.plan_);
-  check_gpu_options(options, types);
+  check_gpu_options(options, types, config, engine.plan_);
   engine.executor_ = std::move(executor);
   engine.model_ = std::make_unique<GpuModel>(load_gpu_model(
       checkpoint, engine.plan_, types.compute, parse_weight_type(options.weight_dtype),

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/compression/compression.h"
+#include "runtime/gpu/gpu_cache.h"
 #include "runtime/memory/memory_forecast.h"
 #include "runtime/policies/principal_policy.h"
 
@@ -33,6 +34,12 @@ std::int64_t bound(const KvPlan& plan, int group, GroupTokens tokens, KvDtype dt
 
 SequenceBytes bytes_of(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
                        std::int64_t length, std::int64_t new_tokens) {
+  if (is_integer(dtype)) {  // layer after layer: exact tokens go once their codes are there
+    const std::int64_t coded = coded_layer_bytes(plan, length + new_tokens, dtype, page_tokens);
+    const std::int64_t exact = plain_layer_bytes(plan, length, KvDtype::kFloat16, page_tokens);
+    const std::int64_t layers = plan.num_layers();
+    return {std::max(layers * exact, layers * coded) + coded, layers * coded};
+  }
   const std::int64_t plain = plain_bytes(plan, dtype, page_tokens, length + new_tokens);
   SequenceBytes bytes{plain, plain};
   if (plan.groups.empty()) {

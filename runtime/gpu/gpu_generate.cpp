@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "core/error.h"
+#include "runtime/gpu/gpu_coding.h"
 #include "runtime/gpu/gpu_compression.h"
 #include "runtime/gpu/gpu_engine.h"
 #include "runtime/gpu/gpu_prompt.h"
@@ -90,6 +91,7 @@ class GpuRun {
     for (std::size_t i = 0; i < lengths_.size(); i += samples) {
       const at::Tensor logits = read_gpu_prompt(model_, cache_, i, sequences_.texts[i],
                                                 {chunk, options_.all_logits, options_.stopped});
+      code_gpu_prompt(model_, cache_, i, executor_);
       if (options_.all_logits) {
         result_.sequences[i].prompt_logits = logits.cpu();
       }
@@ -134,6 +136,7 @@ class GpuRun {
   void finish_step(std::int64_t num_steps) {
     cache_.add_token();
     compress_gpu_blocks(model_, cache_, lengths_of(sequences_, num_steps));
+    code_gpu_blocks(model_, cache_, executor_);
   }
 
   // New token `index` of every sequence that goes on; the program has written it.
@@ -185,7 +188,7 @@ GenerateResult GpuEngine::generate(const Engine::Ids& prompts, const GenerateOpt
   check(options.sampling);
   const StepSequences sequences = sequences_of(prompts, options);
   check_memory(lengths_of(sequences, 0), options.max_new_tokens);
-  GpuCache cache(plan_, model_->dtype, executor_->device(), page_tokens_,
+  GpuCache cache(plan_, model_->dtype, kv_dtype_, executor_->device(), page_tokens_,
                  lengths_of(sequences, options.max_new_tokens));
   return GpuRun(*model_, cache, sequences, options, visit, *executor_).run(prefill_chunk_);
 }

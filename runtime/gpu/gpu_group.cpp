@@ -180,10 +180,7 @@ std::vector<GpuRows*> GpuGroup::stores() {
 
 void GpuGroup::copy(std::size_t from, std::size_t to) {
   for (GpuRows* rows : stores()) {
-    const std::int64_t capacity = rows->capacity(from);
-    if (capacity > 0) {
-      rows->replace(to, rows->read(from, 0, capacity), capacity);
-    }
+    rows->copy(from, to);
   }
   for (std::vector<std::int64_t>* counts :
        {&merged_rows_, &unmerged_rows_, &pending_, &capacity_}) {

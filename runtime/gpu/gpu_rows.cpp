@@ -18,7 +18,17 @@ at::Tensor cast(const at::Tensor& rows, at::ScalarType dtype) {
 }  // namespace
 
 GpuRows::GpuRows(const GpuPages& pages, std::int64_t width, at::ScalarType dtype)
+    : GpuRows(pages, width, dtype,
+              dtype == at::kBFloat16 ? DeviceElement::kBFloat16 : DeviceElement::kFloat16, false) {}
+
+GpuRows::GpuRows(const GpuPages& pages, std::int64_t width, DeviceElement codes, bool per_channel)
+    : GpuRows(pages, width, at::kByte, codes, per_channel) {}
+
+GpuRows::GpuRows(const GpuPages& pages, std::int64_t width, at::ScalarType dtype,
+                 DeviceElement element, bool per_channel)
     : dtype_(dtype),
+      element_(element),
+      per_channel_(per_channel),
       device_(pages.device),
       width_(width),
       page_tokens_(pages.page_tokens),
@@ -36,13 +46,26 @@ std::int64_t GpuRows::whole_pages(std::int64_t rows) const {
 
 std::int64_t GpuRows::capacity(std::size_t sequence) const {
   const std::vector<Extent>& extents = extents_[sequence];
-  return extents.empty() ? 0 : extents.back().first + extents.back().rows.size(0);
+  return extents.empty() ? 0 : extents.back().first + extents.back().count;
+}
+
+std::int64_t GpuRows::page_bytes() const {
+  if (dtype_ != at::kByte) {
+    return page_tokens_ * width_ * static_cast<std::int64_t>(at::elementSize(dtype_));
+  }
+  constexpr std::int64_t kScaleBytes = 4;  // with the minimum
+  const std::int64_t scales =
+      per_channel_ ? page_tokens_ / kScaledRows * width_ : page_tokens_ * width_ / kScaledChannels;
+  return page_tokens_ * channel_bytes(element_, static_cast<int>(width_)) + scales * kScaleBytes;
 }
 
 void GpuRows::add_extent(std::size_t sequence, std::int64_t rows) {
-  const std::int64_t first = capacity(sequence);
+  const std::int64_t count = whole_pages(rows);
+  const std::vector<std::int64_t> shape =
+      dtype_ == at::kByte ? std::vector<std::int64_t>{count / page_tokens_, page_bytes()}
+                          : std::vector<std::int64_t>{count, width_};
   extents_[sequence].push_back(
-      {at::zeros({whole_pages(rows), width_}, at::TensorOptions(dtype_).device(device_)), first});
+      {at::zeros(shape, at::TensorOptions(dtype_).device(device_)), capacity(sequence), count});
 }
 
 void GpuRows::reserve(std::size_t sequence, std::int64_t rows) {
@@ -67,11 +90,19 @@ void GpuRows::replace(std::size_t sequence, const at::Tensor& rows, std::int64_t
   write_table(sequence);
 }
 
+void GpuRows::copy(std::size_t from, std::size_t to) {
+  extents_[to].clear();
+  for (const Extent& extent : extents_[from]) {
+    extents_[to].push_back({extent.rows.clone(), extent.first, extent.count});
+  }
+  write_table(to);
+}
+
 void GpuRows::write(std::size_t sequence, std::int64_t first, const at::Tensor& rows) {
   const std::int64_t last = first + rows.size(0);
   for (const Extent& extent : extents_[sequence]) {
     const std::int64_t begin = std::max(first, extent.first),
-                       end = std::min(last, extent.first + extent.rows.size(0));
+                       end = std::min(last, extent.first + extent.count);
     if (begin < end) {
       const at::Tensor own = rows.narrow(0, begin - first, end - begin);
       extent.rows.narrow(0, begin - extent.first, end - begin)
@@ -84,7 +115,7 @@ at::Tensor GpuRows::read(std::size_t sequence, std::int64_t first, std::int64_t 
   std::vector<at::Tensor> parts;
   for (const Extent& extent : extents_[sequence]) {
     const std::int64_t begin = std::max(first, extent.first),
-                       end = std::min(first + count, extent.first + extent.rows.size(0));
+                       end = std::min(first + count, extent.first + extent.count);
     if (begin < end) {
       parts.push_back(extent.rows.narrow(0, begin - extent.first, end - begin));
     }
@@ -108,10 +139,8 @@ void GpuRows::write_table(std::size_t sequence) {
   auto* to = addresses.mutable_data_ptr<std::int64_t>();
   for (const Extent& extent : extents_[sequence]) {
     const auto first = reinterpret_cast<std::int64_t>(extent.rows.data_ptr());
-    const std::int64_t page_bytes =
-        page_tokens_ * width_ * static_cast<std::int64_t>(extent.rows.element_size());
-    for (std::int64_t page = 0; page < extent.rows.size(0) / page_tokens_; ++page) {
-      *to++ = first + page * page_bytes;
+    for (std::int64_t page = 0; page < extent.count / page_tokens_; ++page) {
+      *to++ = first + page * page_bytes();
     }
   }
   table_[static_cast<std::int64_t>(sequence)].copy_(addresses);
@@ -122,7 +151,14 @@ DeviceRows GpuRows::table() const {
           .max_blocks = max_blocks_,
           .block_rows = static_cast<int>(page_tokens_),
           .width = static_cast<int>(width_),
-          .element = dtype_ == at::kBFloat16 ? DeviceElement::kBFloat16 : DeviceElement::kFloat16};
+          .element = element_,
+          .per_channel = per_channel_};
+}
+
+DeviceRows GpuRows::table(std::size_t sequence) const {
+  DeviceRows rows = table();
+  rows.blocks += static_cast<std::int64_t>(sequence) * max_blocks_;
+  return rows;
 }
 
 }  // namespace kvc

@@ -21,12 +21,17 @@ class GpuRows {
  public:
   // `dtype`: of a row's `width` numbers.
   GpuRows(const GpuPages& pages, std::int64_t width, at::ScalarType dtype);
+  // int8 or int4 codes with scales per channel of 32 rows, or per 32 channels of a row (runtime/kernels/kv_rows.h);
+  // kernels write and read them.
+  GpuRows(const GpuPages& pages, std::int64_t width, DeviceElement codes, bool per_channel);
 
   // Pages for so many rows; those that are there stay where they are. New pages are zeros: their ends take part in
   // products, with weights of zero.
   void reserve(std::size_t sequence, std::int64_t rows);
   // The sequence's rows become these, in pages for `capacity` rows.
   void replace(std::size_t sequence, const at::Tensor& rows, std::int64_t capacity);
+  // Sequence `to` has what `from` has.
+  void copy(std::size_t from, std::size_t to);
   // Rows `first` .. of any type that casts to the store's; float16 saturates. [n, ..., width in all]
   void write(std::size_t sequence, std::int64_t first, const at::Tensor& rows);
   // [count, width]: the memory itself where it is in one piece, or a copy.
@@ -38,17 +43,24 @@ class GpuRows {
   // For kernels: of 16-bit numbers, or of others that they know (row_of_words of device_rows.h). The table's address
   // holds for good, what is in it until pages come or go.
   DeviceRows table() const;
+  // Of one sequence, as if it were alone.
+  DeviceRows table(std::size_t sequence) const;
 
  private:
   struct Extent {
-    at::Tensor rows;  // [whole pages' rows, width]
-    std::int64_t first = 0;
+    at::Tensor rows;  // [whole pages' rows, width], or of codes [pages, bytes of a page]
+    std::int64_t first = 0, count = 0;
   };
+  GpuRows(const GpuPages& pages, std::int64_t width, at::ScalarType dtype, DeviceElement element,
+          bool per_channel);
+  std::int64_t page_bytes() const;
   std::int64_t whole_pages(std::int64_t rows) const;
   void add_extent(std::size_t sequence, std::int64_t rows);
   void write_table(std::size_t sequence);
 
-  at::ScalarType dtype_;
+  at::ScalarType dtype_;  // kByte: codes
+  DeviceElement element_;
+  bool per_channel_;
   at::Device device_;
   std::int64_t width_, page_tokens_, max_blocks_ = 1;
   std::vector<std::vector<Extent>> extents_;  // of each sequence

@@ -123,6 +123,9 @@ class StepBuilder {
     } else if (stores) {
       append.key = cache_.key_rows(layer);
       append.value = cache_.value_rows(layer);
+      if (cache_.has_codes()) {
+        append.rows = launches_.pointer<std::int32_t>(cache_.pending_slots());
+      }
     }
     launches_.add(append);
   }
@@ -144,6 +147,9 @@ class StepBuilder {
     attention.partials = step_.memory_.partials;
     if (is_latent(layer)) {
       return groups_.add_attention(layer, attention, rope_of(layer));
+    }
+    if (cache_.has_codes()) {
+      return groups_.add_coded_attention(layer, attention, rope_of(layer));
     }
     if (const FusedFactors* factors = fused_of(layer)) {
       add_sources(*factors, attention);

@@ -29,7 +29,7 @@ GroupLaunches::GroupLaunches(const GpuModel& model, const GpuCache& cache, const
   for (const LatentGroup& group : cache.plan().groups) {
     most_rank = std::max(most_rank, group.rank);
   }
-  if (most_rank == 0) {
+  if (most_rank == 0 && !cache.has_codes()) {
     return;
   }
   const int parts = attention_parts(executor.multiprocessors(),
@@ -38,7 +38,9 @@ GroupLaunches::GroupLaunches(const GpuModel& model, const GpuCache& cache, const
   for (Scratch& scratch : dense_) {
     scratch = make_scratch(parts, head_dim_);
   }
-  make_rank_memory(round_up(most_rank), executor);
+  if (most_rank > 0) {
+    make_rank_memory(round_up(most_rank), executor);
+  }
 }
 
 at::Tensor GroupLaunches::zeros(std::vector<std::int64_t> shape, at::ScalarType dtype) const {
@@ -153,11 +155,11 @@ void GroupLaunches::set_stores(int layer, AppendRows& append) const {
   }
 }
 
-DevicePartials GroupLaunches::add_dense(DenseAttention attention, const GpuRows& key,
-                                        const GpuRows& value, const at::Tensor& num_rows,
+DevicePartials GroupLaunches::add_dense(DenseAttention attention, const DeviceRows& key,
+                                        const DeviceRows& value, const at::Tensor& num_rows,
                                         std::size_t scratch) {
-  attention.rows[0].key = key.table();
-  attention.rows[0].value = value.table();
+  attention.rows[0].key = key;
+  attention.rows[0].value = value;
   attention.num_rows = launches_.pointer<std::int32_t>(num_rows);
   attention.partials = dense_[scratch].partials;
   launches_.add(attention);
@@ -239,12 +241,12 @@ void GroupLaunches::add_attention(int layer, const DenseAttention& query, const 
   const int sinks = store.decides() ? narrow_size(plan.policy.sink_tokens) : 0;
   std::vector<DevicePartials> sources;
   if (rows.pending_key) {
-    sources.push_back(
-        add_dense(query, *rows.pending_key, *rows.pending_value, cache_.pending_rows(), 0));
+    sources.push_back(add_dense(query, rows.pending_key->table(), rows.pending_value->table(),
+                                cache_.pending_rows(), 0));
   }
   if (rows.unmerged_key && spec.basis == LatentBasis::kWeights) {
-    sources.push_back(
-        add_dense(query, *rows.unmerged_key, *rows.unmerged_value, store.num_unmerged(), 1));
+    sources.push_back(add_dense(query, rows.unmerged_key->table(), rows.unmerged_value->table(),
+                                store.num_unmerged(), 1));
   }
   if (rows.unmerged_latent) {
     sources.push_back(
@@ -260,6 +262,18 @@ void GroupLaunches::add_attention(int layer, const DenseAttention& query, const 
                                1));
   }
   combine(sources);
+}
+
+void GroupLaunches::add_coded_attention(int layer, const DenseAttention& query,
+                                        const DeviceRope& rope) {
+  DenseAttention codes = query;
+  codes.rows[0].raw_key = true;
+  codes.raw_keys.rope = rope;
+  codes.first_position = narrow_size(cache_.plan().policy.sink_tokens);
+  combine(
+      {add_dense(query, cache_.key_rows(layer), cache_.value_rows(layer), cache_.pending_rows(), 0),
+       add_dense(codes, cache_.key_codes(layer), cache_.value_codes(layer), cache_.num_codes(),
+                 1)});
 }
 
 }  // namespace kvc

@@ -1,4 +1,5 @@
-// What a step launches for the layers of latent groups beside what every layer has.
+// What a step launches for layers whose tokens lie in several segments, beside what every layer has: those of latent
+// groups, and plain ones of which some tokens are codes.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -26,6 +27,8 @@ class GroupLaunches {
   void set_stores(int layer, AppendRows& append) const;
   // Attention over all that the group holds, to memory.attended. `query`: a launch without rows and partials.
   void add_attention(int layer, const DenseAttention& query, const DeviceRope& rope);
+  // The same of a plain layer's exact tokens and codes.
+  void add_coded_attention(int layer, const DenseAttention& query, const DeviceRope& rope);
 
  private:
   // Latents of one form: where they lie, what rebuilds them, of which sequences how many.
@@ -48,7 +51,7 @@ class GroupLaunches {
   void make_rank_memory(std::int64_t most_rank, const StepExecutor& executor);
   void add_weighted(int layer, int group, const Linear& latent_proj);
   void append(const at::Tensor& from, const GpuRows& to, const at::Tensor& rows, bool are_floats);
-  DevicePartials add_dense(DenseAttention attention, const GpuRows& key, const GpuRows& value,
+  DevicePartials add_dense(DenseAttention attention, const DeviceRows& key, const DeviceRows& value,
                            const at::Tensor& num_rows, std::size_t scratch);
   // segment: 0 or 1, whose output is kept until they are combined.
   DevicePartials add_rank(const DenseAttention& query, const DeviceRope& rope,

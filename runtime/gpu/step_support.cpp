@@ -76,6 +76,30 @@ void check_latents(const ModelConfig& config, const KvPlan& plan, int index) {
             group.first_layer + group.num_layers - 1, error, kWayOut);
 }
 
+// What computes, or integers of layers that have kernels for codes.
+void check_kv_dtype(const CacheTypes& types, const ModelConfig& config, const KvPlan& plan) {
+  const KvDtype own = types.compute == at::kBFloat16 ? KvDtype::kBFloat16 : KvDtype::kFloat16;
+  if (types.kv == own) {
+    return;
+  }
+  const std::string wanted = to_string(types.kv);
+  KVC_CHECK(types.kv == KvDtype::kInt8 || types.kv == KvDtype::kInt4,
+            "--device cuda stores the cache as {}, what it computes in, int8 or int4, not as {}; "
+            "pass --kv-dtype {} or {}",
+            to_string(own), wanted, to_string(own), kWayOut);
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const KvSource source = plan.layers[static_cast<std::size_t>(layer)];
+    KVC_CHECK(source == KvSource::kPlain,
+              "--device cuda: layer {} is {}; --kv-dtype {} is there for plans of plain layers; "
+              "pass --kv-dtype {}, or {}",
+              layer, to_string(source), wanted, to_string(own), kWayOut);
+    KVC_CHECK(!config.layer(layer).window,
+              "--device cuda: layer {} has a sliding window, --kv-dtype {} is there for layers "
+              "without; pass --kv-dtype {}, or {}",
+              layer, wanted, to_string(own), kWayOut);
+  }
+}
+
 }  // namespace
 
 void check_gpu_model(const ModelConfig& config, const KvPlan& plan) {
@@ -103,14 +127,12 @@ void check_gpu_model(const ModelConfig& config, const KvPlan& plan) {
   }
 }
 
-void check_gpu_options(const EngineOptions& options, const CacheTypes& types) {
+void check_gpu_options(const EngineOptions& options, const CacheTypes& types,
+                       const ModelConfig& config, const KvPlan& plan) {
   KVC_CHECK(types.compute == at::kBFloat16 || types.compute == at::kHalf,
             "--device cuda computes in bfloat16 or float16, not in {}; pass --dtype bfloat16",
             c10::toString(types.compute));
-  const KvDtype own = types.compute == at::kBFloat16 ? KvDtype::kBFloat16 : KvDtype::kFloat16;
-  KVC_CHECK(types.kv == own,
-            "--device cuda stores the cache as {}, what it computes in, not as {}; {}",
-            to_string(own), to_string(types.kv), kWayOut);
+  check_kv_dtype(types, config, plan);
   KVC_CHECK(options.policy.is_full(), "--device cuda: no --policy {}; {}",
             to_string(options.policy), kWayOut);
   KVC_CHECK(!options.selective, "--device cuda: no --selective; {}", kWayOut);

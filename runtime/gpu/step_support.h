@@ -11,7 +11,8 @@ namespace kvc {
 
 // Error naming what of the model, of the plan or of the options the GPU runtime does not do, with the way out.
 void check_gpu_model(const ModelConfig& config, const KvPlan& plan);
-void check_gpu_options(const EngineOptions& options, const CacheTypes& types);
+void check_gpu_options(const EngineOptions& options, const CacheTypes& types,
+                       const ModelConfig& config, const KvPlan& plan);
 void check_gpu_generation(const GenerateOptions& options);
 
 }  // namespace kvc

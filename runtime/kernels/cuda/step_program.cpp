@@ -28,6 +28,9 @@ LaunchError launch_one(const AppendRows& params, void* stream) {
 LaunchError launch_one(const AppendLatents& params, void* stream) {
   return append_latents_cuda(params, stream);
 }
+LaunchError launch_one(const QuantiseRows& params, void* stream) {
+  return quantise_rows_cuda(params, stream);
+}
 LaunchError launch_one(const RowCosines& params, void* stream) {
   return row_cosines_cuda(params, stream);
 }

@@ -15,14 +15,15 @@
 #include "runtime/kernels/cuda/launch.h"
 #include "runtime/kernels/cuda/merge_scores.h"
 #include "runtime/kernels/cuda/norm_rows.h"
+#include "runtime/kernels/cuda/quantise_rows.h"
 #include "runtime/kernels/cuda/sample_tokens.h"
 
 namespace kvc {
 
 // RankAttention: both of its launches. DenseAttention of two stores: the fused kernel.
-using StepLaunch =
-    std::variant<EmbedRows, NormRows, FewRowsProduct, AppendRows, AppendLatents, RowCosines,
-                 DenseAttention, RankAttention, CombinePartials, ProjectValues, SampleTokens>;
+using StepLaunch = std::variant<EmbedRows, NormRows, FewRowsProduct, AppendRows, AppendLatents,
+                                QuantiseRows, RowCosines, DenseAttention, RankAttention,
+                                CombinePartials, ProjectValues, SampleTokens>;
 using StepProgram = std::vector<StepLaunch>;
 
 LaunchError launch_step_cuda(const StepLaunch& step, void* stream);

@@ -117,8 +117,8 @@ TEST_F(GpuEngineTest, RefusesByNameWhatItDoesNotDo) {
   options.dtype = "float32";
   EXPECT_NE(refusal(options).find("--dtype bfloat16"), std::string::npos);
   options.dtype = "bfloat16";
-  options.kv_dtype = "int8";
-  EXPECT_NE(refusal(options).find("not as int8"), std::string::npos);
+  options.kv_dtype = "int2";
+  EXPECT_NE(refusal(options).find("not as int2"), std::string::npos);
   options.kv_dtype = {};
   options.policy = parse_token_policy("h2o:budget=64");
   EXPECT_NE(refusal(options).find("--policy h2o"), std::string::npos);
@@ -132,10 +132,14 @@ TEST_F(GpuEngineTest, RefusesByNameWhatItDoesNotDo) {
 
 TEST(GpuEngine, RefusesPlansByNameThatItDoesNotRun) {
   const SyntheticCheckpoint model = testing::tiny_gpu_model("llama");
-  const auto refusal = [](const SyntheticCheckpoint& of, const KvPlan& plan) {
+  const auto refusal = [](const SyntheticCheckpoint& of, const KvPlan& plan,
+                          const std::string& kv_dtype = {}) {
     const TemporaryDirectory directory;
     testing::write_factored_checkpoint(directory.path(), of, plan);
-    return testing::failure_of([&] { GpuEngine::load(directory.path(), {}, emulated()); });
+    EngineOptions options;
+    options.dtype = "float16";
+    options.kv_dtype = kv_dtype;
+    return testing::failure_of([&] { GpuEngine::load(directory.path(), options, emulated()); });
   };
   const auto expect = [](const std::string& error, const std::string& part) {
     EXPECT_NE(error.find(part), std::string::npos) << error;
@@ -143,6 +147,8 @@ TEST(GpuEngine, RefusesPlansByNameThatItDoesNotRun) {
   };
   expect(refusal(model, testing::coded_plan(model, {})), "layer 0 is coded");
   MergePolicy policy = testing::small_policy(MergeRule::kLs);
+  expect(refusal(model, testing::grouped_plan(model, 2, 40, policy), "int8"),
+         "--kv-dtype int8 is there for plans of plain layers");
   expect(refusal(model, testing::grouped_plan(model, 2, 42, policy)), "--rank-multiple 32");
   policy.granularity = Granularity::kGroup;
   expect(refusal(model, testing::grouped_plan(model, 2, 40, policy)), "--granularity token");

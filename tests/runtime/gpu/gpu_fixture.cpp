@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "runtime/gpu/gpu_coding.h"
 #include "runtime/gpu/gpu_compression.h"
 #include "runtime/gpu/gpu_prompt.h"
 #include "runtime/gpu/gpu_step.h"
@@ -34,7 +35,7 @@ double tolerance_for(const at::Tensor& exact) {
 EngineOptions reference_options(const GpuCase& test_case) {
   EngineOptions options;
   options.dtype = "float32";
-  options.kv_dtype = "float16";
+  options.kv_dtype = to_string(test_case.kv_dtype);
   options.page_tokens = kScaledRows;
   options.weight_dtype = test_case.weight_dtype;
   return options;
@@ -50,8 +51,8 @@ class TwoSequences {
         model_(load_gpu_model(checkpoint_, reference_.plan(), at::kHalf,
                               parse_weight_type(test_case.weight_dtype), at::kCPU,
                               executor_.free_bytes())),
-        sequences_(sequences_of(test_case.longest)),
-        cache_(reference_.plan(), at::kHalf, at::kCPU, kScaledRows,
+        sequences_(sequences_of(test_case)),
+        cache_(reference_.plan(), at::kHalf, test_case.kv_dtype, at::kCPU, kScaledRows,
                {test_case.longest, test_case.longest}),
         step_(model_, cache_, sequences_, executor_) {}
 
@@ -64,6 +65,7 @@ class TwoSequences {
                                                 {.chunk = 12, .all_logits = true});
       EXPECT_TRUE(tensors_close(logits, exact, tolerance_for(exact))) << "prompt " << i;
       step_.state().logits[static_cast<std::int64_t>(i)].copy_(logits[-1]);
+      code_gpu_prompt(model_, cache_, i, executor_);
       expect_cache(i);
     }
     executor_.run(step_.sampling());
@@ -74,6 +76,7 @@ class TwoSequences {
     executor_.run(step_.program());
     cache_.add_token();
     compress_gpu_blocks(model_, cache_, lengths(number + 1));
+    code_gpu_blocks(model_, cache_, executor_);
     for (std::size_t s = 0; s < 2; ++s) {
       const auto sequence = static_cast<std::int64_t>(s);
       const at::Tensor exact =
@@ -94,11 +97,11 @@ class TwoSequences {
     write(directory, test_case.model, test_case.plan);
     return Checkpoint::open(directory.path());
   }
-  static StepSequences sequences_of(std::int64_t longest) {
+  static StepSequences sequences_of(const GpuCase& test_case) {
     StepSequences sequences;
-    sequences.texts = {gpu_text(31, 3), gpu_text(9, 11)};
+    sequences.texts = {gpu_text(test_case.prompt, 3), gpu_text(9, 11)};
     sequences.seeds = {1, 2};
-    sequences.capacity = longest + 1;
+    sequences.capacity = test_case.longest + 1;
     return sequences;
   }
 
@@ -112,9 +115,13 @@ class TwoSequences {
 
   void expect_cache(std::size_t sequence) const {
     const KvPlan& plan = reference_.plan();
+    const std::int64_t capacity = cache_.capacity(sequence);
     std::int64_t bytes =
         plan.num_layers_from(KvSource::kPlain) *
-        plain_layer_bytes(plan, cache_.capacity(sequence), KvDtype::kFloat16, kScaledRows);
+        (cache_.has_codes() ? coded_layer_bytes(plan, capacity, cache_.kv_dtype(), kScaledRows)
+                            : plain_layer_bytes(plan, capacity, cache_.kv_dtype(), kScaledRows));
+    EXPECT_EQ(cache_.num_codes(sequence),
+              quantised_tokens(plan, expected_[sequence].num_tokens(), cache_.kv_dtype()));
     const std::vector<GroupTokens> groups = expected_[sequence].cache().tokens();
     for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
       const GpuGroup& store = cache_.group(group);

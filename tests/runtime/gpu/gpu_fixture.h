@@ -22,13 +22,14 @@ std::string failure_of(const std::function<void()>& work);
 struct GpuCase {
   SyntheticCheckpoint model;
   std::optional<KvPlan> plan{};
-  std::int64_t longest = 40;
+  std::int64_t prompt = 31, longest = 40;  // tokens of the longer sequence
   std::string weight_dtype{};
   int num_steps = 4;
+  KvDtype kv_dtype = KvDtype::kFloat16;
 };
 
-// Logits of prompts and of every step beside the CPU engine's in float32, which reads the same tokens: after 31 tokens,
-// so that the step crosses a page. What latent groups hold is what the engine's do, and takes the formula's bytes.
+// Logits of prompts and of every step beside the CPU engine's in float32, which reads the same tokens: after 31 tokens
+// the step crosses a page. What latent groups hold is what the engine's do, and takes the formula's bytes.
 void expect_gpu_steps(const GpuCase& test_case);
 
 }  // namespace kvc::testing

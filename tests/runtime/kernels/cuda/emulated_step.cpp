@@ -68,6 +68,7 @@ struct Emulator {
     run_grid({params.num_sequences}, kThreads, 16, order,
              [&](EmulatedThread& thread) { append_latents_body(params, thread); });
   }
+  void operator()(const QuantiseRows& params) const { EmulatedCacheKernels(order).run(params); }
   void operator()(const RowCosines& params) const { EmulatedCacheKernels(order).run(params); }
   void operator()(const SampleTokens& params) const {
     run_grid({params.num_sequences}, kThreads,
