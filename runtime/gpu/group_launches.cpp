@@ -4,15 +4,6 @@
 #include <utility>
 
 namespace kvc {
-namespace {
-
-constexpr std::int64_t kRankStep = 32;
-
-std::int64_t round_up(std::int64_t count) {
-  return (count + kRankStep - 1) / kRankStep * kRankStep;
-}
-
-}  // namespace
 
 GroupLaunches::GroupLaunches(const GpuModel& model, const GpuCache& cache, const StepState& state,
                              std::int64_t capacity, const StepExecutor& executor,
@@ -24,60 +15,10 @@ GroupLaunches::GroupLaunches(const GpuModel& model, const GpuCache& cache, const
       num_sequences_(cache.num_sequences()),
       num_heads_(model.config.num_heads),
       head_dim_(model.config.head_dim),
-      max_tiles_((capacity + kScaledRows - 1) / kScaledRows) {
-  std::int64_t most_rank = 0;
-  for (const LatentGroup& group : cache.plan().groups) {
-    most_rank = std::max(most_rank, group.rank);
+      scratch_(make_group_scratch(model, cache, capacity, executor)) {
+  for (const at::Tensor& tensor : scratch_.all) {
+    launches_.keep(tensor);  // for as long as the program
   }
-  if (most_rank == 0 && !cache.has_codes()) {
-    return;
-  }
-  const int parts = attention_parts(executor.multiprocessors(),
-                                    narrow_size(num_sequences_ * model.config.num_kv_heads),
-                                    narrow_size(capacity));
-  for (Scratch& scratch : dense_) {
-    scratch = make_scratch(parts, head_dim_);
-  }
-  if (most_rank > 0) {
-    make_rank_memory(round_up(most_rank), executor);
-  }
-}
-
-at::Tensor GroupLaunches::zeros(std::vector<std::int64_t> shape, at::ScalarType dtype) const {
-  return launches_.keep(at::zeros(shape, at::TensorOptions(dtype).device(model_.device())));
-}
-
-GroupLaunches::Scratch GroupLaunches::make_scratch(std::int64_t parts, std::int64_t width) const {
-  Scratch scratch{zeros({num_sequences_, parts, num_heads_}, at::kFloat),
-                  zeros({num_sequences_, parts, num_heads_}, at::kFloat),
-                  zeros({num_sequences_, parts, num_heads_, width}, at::kFloat),
-                  {}};
-  scratch.partials = {scratch.max.mutable_data_ptr<float>(), scratch.sum.mutable_data_ptr<float>(),
-                      scratch.output.mutable_data_ptr<float>(), narrow_size(parts)};
-  return scratch;
-}
-
-void GroupLaunches::make_rank_memory(std::int64_t most_rank, const StepExecutor& executor) {
-  constexpr std::int64_t kRanksPerBlock = 256;  // of sum_ranks_cuda
-  const int parts = attention_parts(
-      executor.multiprocessors(),
-      narrow_size(num_sequences_ * ((most_rank + kRanksPerBlock - 1) / kRanksPerBlock)),
-      narrow_size(max_tiles_ * kScaledRows));
-  rank_ = make_scratch(parts, most_rank);
-  const std::int64_t rows = num_sequences_ * max_tiles_ * num_heads_;
-  weights_ = zeros({rows, kScaledRows}, model_.dtype);
-  tile_max_ = zeros({rows}, at::kFloat);
-  tile_sum_ = zeros({rows}, at::kFloat);
-  combined_ = zeros({num_sequences_, num_heads_, most_rank}, at::kFloat);
-  for (int segment = 0; segment < 2; ++segment) {
-    log_sum_[segment] = zeros({num_sequences_, num_heads_}, at::kFloat);
-    projected_[segment] = zeros({num_sequences_, num_heads_, head_dim_}, at::kFloat);
-  }
-  latent_ = zeros({num_sequences_, most_rank}, at::kFloat);
-  weighted_ = zeros({num_sequences_, most_rank}, at::kFloat);
-  score_ = zeros({num_sequences_, 1}, at::kFloat);
-  first_latent_ = zeros({num_sequences_, most_rank}, model_.dtype);
-  last_latent_ = zeros({num_sequences_, most_rank}, model_.dtype);
 }
 
 void GroupLaunches::append(const at::Tensor& from, const GpuRows& to, const at::Tensor& rows,
@@ -102,40 +43,42 @@ void GroupLaunches::add_latents(int layer) {
     return;
   }
   FewRowsProduct product = launches_.product_of(latent_proj, launches_.memory.normed);
-  product.output_float = launches_.pointer<float>(latent_);
+  product.output_float = launches_.pointer<float>(scratch_.latent);
   launches_.add_product(product);
   if (store.decides()) {
-    append(latent_, *rows.held_latent, cache_.pending_slots(), false);
+    append(scratch_.latent, *rows.held_latent, cache_.pending_slots(), false);
   } else {
-    append(latent_, *rows.unmerged_latent, state_.positions, false);
+    append(scratch_.latent, *rows.unmerged_latent, state_.positions, false);
   }
 }
 
-// weighted_ = sum_l w_l A x_l, layer by layer; the score is the cosine of the first layer's and the last one's.
+// weighted = sum_l w_l A x_l, layer by layer; the score is the cosine of the first layer's and the last one's.
 void GroupLaunches::add_weighted(int layer, int group, const Linear& latent_proj) {
   const LatentGroup& spec = spec_of(group);
   const GpuGroup& store = cache_.group(group);
   const int index = layer - spec.first_layer, last = spec.num_layers - 1;
   FewRowsProduct product = launches_.product_of(latent_proj, launches_.memory.normed);
   if (index == 0 || index == last) {
-    product.output = (index == 0 ? first_latent_ : last_latent_).data_ptr();
+    product.output = (index == 0 ? scratch_.first_latent : scratch_.last_latent).data_ptr();
     launches_.add_product(product);
     product.output = nullptr;
   }
   product.scale = static_cast<float>(spec.merge_weights[static_cast<std::size_t>(index)]);
-  (index == 0 ? product.output_float : product.residual) = launches_.pointer<float>(weighted_);
+  (index == 0 ? product.output_float : product.residual) =
+      launches_.pointer<float>(scratch_.weighted);
   launches_.add_product(product);
   if (index < last) {
     return;
   }
-  launches_.add(RowCosines{.a = first_latent_.data_ptr(),
-                           .b = last == 0 ? first_latent_.data_ptr() : last_latent_.data_ptr(),
-                           .num_rows = narrow_size(num_sequences_),
-                           .width = product.out,
-                           .element = device_element(model_.dtype),
-                           .cosines = launches_.pointer<float>(score_)});
-  append(weighted_, *store.held_weighted, cache_.pending_slots(), false);
-  append(score_, *store.held_score, cache_.pending_slots(), true);
+  launches_.add(RowCosines{
+      .a = scratch_.first_latent.data_ptr(),
+      .b = last == 0 ? scratch_.first_latent.data_ptr() : scratch_.last_latent.data_ptr(),
+      .num_rows = narrow_size(num_sequences_),
+      .width = product.out,
+      .element = device_element(model_.dtype),
+      .cosines = launches_.pointer<float>(scratch_.score)});
+  append(scratch_.weighted, *store.held_weighted, cache_.pending_slots(), false);
+  append(scratch_.score, *store.held_score, cache_.pending_slots(), true);
 }
 
 void GroupLaunches::set_stores(int layer, AppendRows& append) const {
@@ -161,7 +104,7 @@ DevicePartials GroupLaunches::add_dense(DenseAttention attention, const DeviceRo
   attention.rows[0].key = key;
   attention.rows[0].value = value;
   attention.num_rows = launches_.pointer<std::int32_t>(num_rows);
-  attention.partials = dense_[scratch].partials;
+  attention.partials = scratch_.dense[scratch].partials;
   launches_.add(attention);
   return attention.partials;
 }
@@ -189,28 +132,28 @@ DevicePartials GroupLaunches::add_rank(const DenseAttention& query, const Device
   attention.head_dim = query.head_dim;
   attention.scale = query.scale;
   attention.softcap = query.softcap;
-  attention.max_tiles = narrow_size(max_tiles_);
-  attention.weights = weights_.data_ptr();
-  attention.tile_max = launches_.pointer<float>(tile_max_);
-  attention.tile_sum = launches_.pointer<float>(tile_sum_);
-  attention.partials = rank_.partials;
-  attention.sums_width = narrow_size(round_up(latents.factors.value_rank()));
+  attention.max_tiles = narrow_size(scratch_.max_tiles);
+  attention.weights = scratch_.weights.data_ptr();
+  attention.tile_max = launches_.pointer<float>(scratch_.tile_max);
+  attention.tile_sum = launches_.pointer<float>(scratch_.tile_sum);
+  attention.partials = scratch_.rank.partials;
+  attention.sums_width = narrow_size(whole_ranks(latents.factors.value_rank()));
   launches_.add(attention);
   CombinePartials sums;
-  sums.sources[0] = rank_.partials;
+  sums.sources[0] = scratch_.rank.partials;
   sums.num_sources = 1;
   sums.num_sequences = query.num_sequences;
   sums.num_heads = query.num_heads;
   sums.width = attention.sums_width;
-  sums.output_float = launches_.pointer<float>(combined_);
-  sums.log_sum = launches_.pointer<float>(log_sum_[segment]);
+  sums.output_float = launches_.pointer<float>(scratch_.combined);
+  sums.log_sum = launches_.pointer<float>(scratch_.log_sum[segment]);
   launches_.add(sums);
   ProjectValues values = latents.factors.values();
   values.sums = sums.output_float;
   values.sums_width = sums.width;
   values.num_sequences = query.num_sequences;
   values.num_heads = query.num_heads;
-  values.output = launches_.pointer<float>(projected_[segment]);
+  values.output = launches_.pointer<float>(scratch_.projected[segment]);
   launches_.add(values);
   return {sums.log_sum, nullptr, values.output, 1};
 }

@@ -9,6 +9,7 @@
 
 #include "runtime/gpu/gpu_cache.h"
 #include "runtime/gpu/gpu_model.h"
+#include "runtime/gpu/group_scratch.h"
 #include "runtime/gpu/step_executor.h"
 #include "runtime/gpu/step_launches.h"
 #include "runtime/gpu/step_state.h"
@@ -39,16 +40,9 @@ class GroupLaunches {
     int first_position;
     const at::Tensor& num_rows;
   };
-  struct Scratch {
-    at::Tensor max, sum, output;
-    DevicePartials partials;
-  };
   const LatentGroup& spec_of(int group) const {
     return cache_.plan().groups[static_cast<std::size_t>(group)];
   }
-  at::Tensor zeros(std::vector<std::int64_t> shape, at::ScalarType dtype) const;
-  Scratch make_scratch(std::int64_t parts, std::int64_t width) const;
-  void make_rank_memory(std::int64_t most_rank, const StepExecutor& executor);
   void add_weighted(int layer, int group, const Linear& latent_proj);
   void append(const at::Tensor& from, const GpuRows& to, const at::Tensor& rows, bool are_floats);
   DevicePartials add_dense(DenseAttention attention, const DeviceRows& key, const DeviceRows& value,
@@ -62,13 +56,8 @@ class GroupLaunches {
   const GpuCache& cache_;
   const StepState& state_;
   StepLaunches& launches_;
-  std::int64_t num_sequences_, num_heads_, head_dim_, max_tiles_ = 0;
-  Scratch dense_[2], rank_;  // of pending and unmerged rows; of latents
-  at::Tensor weights_, tile_max_, tile_sum_;
-  at::Tensor combined_;                    // [num_sequences, num_heads, most rank] sums of latents
-  at::Tensor log_sum_[2], projected_[2];   // of latents' segments: [num_sequences, num_heads, ..]
-  at::Tensor latent_, weighted_, score_;   // float32, of the new tokens
-  at::Tensor first_latent_, last_latent_;  // 16 bits
+  std::int64_t num_sequences_, num_heads_, head_dim_;
+  GroupScratch scratch_;
 };
 
 }  // namespace kvc

@@ -1,0 +1,140 @@
+#include "runtime/gpu/gpu_encoding.h"
+
+#include <vector>
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kChunkTokens = 1024;  // bounds the float32 copy of keys and values
+
+// The oldest pending tokens of one sequence and group that are no sinks.
+class GroupEncoder {
+ public:
+  GroupEncoder(const GpuModel& model, const GpuCache& cache, int group, std::size_t sequence)
+      : model_(model),
+        plan_(cache.plan()),
+        spec_(plan_.groups[static_cast<std::size_t>(group)]),
+        factors_(model.groups[static_cast<std::size_t>(group)]),
+        store_(cache.group(group)),
+        sequence_(sequence) {
+    for (const RankFactors& layer : factors_.merged_layers) {
+      rebuilt_.push_back(layer.tensors());
+    }
+  }
+
+  EncodedTokens encode(std::int64_t count) const {
+    const at::Tensor positions = store_.next_positions(sequence_, count);
+    std::vector<at::Tensor> latents, scores;
+    for (std::int64_t first = 0; first < count; first += kChunkTokens) {
+      const at::Tensor own = positions.slice(0, first, first + kChunkTokens);
+      const EncodedTokens chunk = encode(plan_.policy.sink_tokens + first, own);
+      latents.push_back(chunk.latents);
+      if (chunk.scores.defined()) {
+        scores.push_back(chunk.scores);
+      }
+    }
+    return {at::cat(latents), scores.empty() ? at::Tensor() : at::cat(scores)};
+  }
+
+ private:
+  // Pending rows from `first` on.
+  EncodedTokens encode(std::int64_t first, const at::Tensor& positions) const {
+    const std::int64_t count = positions.size(0);
+    if (spec_.basis == LatentBasis::kCalibrated) {
+      return {principal(first, positions), {}};
+    }
+    if (plan_.policy.rule == MergeRule::kLs) {
+      return encode_stacked(stacked_rows(first, positions), factors_.factors.encoder, rebuilt_);
+    }
+    if (store_.held_weighted) {
+      return {store_.held_weighted->read(sequence_, first, count).to(at::kFloat),
+              store_.held_score->read(sequence_, first, count).squeeze(1)};
+    }
+    const auto held = [&](std::size_t index) {
+      return store_.layers[index].held_latent->read(sequence_, first, count).to(at::kFloat);
+    };
+    at::Tensor latent = held(0) * spec_.merge_weights.front();
+    for (std::size_t index = 1; index < store_.layers.size(); ++index) {
+      latent += held(index) * spec_.merge_weights[index];
+    }
+    return {latent, row_cosine(held(0), held(store_.layers.size() - 1))};
+  }
+
+  struct LayerRows {
+    at::Tensor key, value;  // [n, num_kv_heads, head_dim] float32, keys before RoPE
+  };
+  LayerRows rows(std::size_t index, std::int64_t first, const at::Tensor& positions) const {
+    const GpuGroupLayer& layer = store_.layers[index];
+    const std::int64_t count = positions.size(0);
+    const auto read = [&](const GpuRows& stored) {
+      return stored.read(sequence_, first, count)
+          .to(at::kFloat)
+          .view({count, plan_.num_kv_heads, plan_.head_dim});
+    };
+    return {model_.rope.unrotate(layer_of(index), read(*layer.pending_key), positions),
+            read(*layer.pending_value)};
+  }
+
+  // y: [n, 2 * num_layers * kv_dim] float32.
+  at::Tensor stacked_rows(std::int64_t first, const at::Tensor& positions) const {
+    const auto without_bias = [](const at::Tensor& x, const at::Tensor& bias) {
+      return bias.defined() ? x.flatten(1) - bias.to(at::kFloat) : x.flatten(1);
+    };
+    std::vector<at::Tensor> columns;
+    for (std::size_t index = 0; index < store_.layers.size(); ++index) {
+      const LayerWeights& weights = model_.layers[static_cast<std::size_t>(layer_of(index))];
+      LayerRows y = rows(index, first, positions);
+      if (weights.k_norm.defined()) {
+        y.key = key_before_norm(y.key, weights.k_norm, rms(index, first, y.key, weights));
+      }
+      columns.push_back(without_bias(y.key, weights.k_proj.bias));
+      columns.push_back(without_bias(y.value, weights.v_proj.bias));
+    }
+    return at::cat(columns, 1);
+  }
+
+  // What the norm divided keys by; where latents are kept instead, of the keys that they rebuild.
+  at::Tensor rms(std::size_t index, std::int64_t first, const at::Tensor& key,
+                 const LayerWeights& weights) const {
+    const GpuGroupLayer& layer = store_.layers[index];
+    if (layer.key_rms) {
+      return layer.key_rms->read(sequence_, first, key.size(0));
+    }
+    const Linear rebuild{factors_.layers[index].tensors().key, weights.k_proj.bias};
+    const at::Tensor latent = layer.held_latent->read(sequence_, first, key.size(0));
+    return key_rms(rebuild(latent).view(key.sizes()), weights.k_norm);
+  }
+
+  // sum_l E_l y_l without the mean's.
+  at::Tensor principal(std::int64_t first, const at::Tensor& positions) const {
+    at::Tensor key, value;
+    for (std::size_t index = 0; index < store_.layers.size(); ++index) {
+      const LayerEncoder& encoder = factors_.factors.encoders[index];
+      const LayerRows y = rows(index, first, positions);
+      const at::Tensor of_key = at::linear(y.key.flatten(1), encoder.key),
+                       of_value = at::linear(y.value.flatten(1), encoder.value);
+      key = index == 0 ? of_key : key + of_key;
+      value = index == 0 ? of_value : value + of_value;
+    }
+    return (spec_.split_kv ? at::cat({key, value}, 1) : key + value) - factors_.factors.mean_latent;
+  }
+
+  int layer_of(std::size_t index) const { return spec_.first_layer + static_cast<int>(index); }
+
+  const GpuModel& model_;
+  const KvPlan& plan_;
+  const LatentGroup& spec_;
+  const GpuGroupFactors& factors_;
+  const GpuGroup& store_;
+  std::size_t sequence_;
+  std::vector<Reconstruction> rebuilt_;  // [num_layers] of merged latents
+};
+
+}  // namespace
+
+EncodedTokens encode_gpu_pending(const GpuModel& model, const GpuCache& cache, int group,
+                                 std::size_t sequence, std::int64_t count) {
+  return GroupEncoder(model, cache, group, sequence).encode(count);
+}
+
+}  // namespace kvc

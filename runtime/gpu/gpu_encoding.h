@@ -1,0 +1,18 @@
+// From the pending tokens of a latent group to merged latents and scores, on a GPU (runtime/compression/latent_encoding.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/compression/latent_encoding.h"
+#include "runtime/gpu/gpu_cache.h"
+#include "runtime/gpu/gpu_model.h"
+
+namespace kvc {
+
+// The `count` oldest pending tokens of one sequence that are no sinks. On the device; of calibrated directions, under
+// which all tokens get latents, without scores.
+EncodedTokens encode_gpu_pending(const GpuModel& model, const GpuCache& cache, int group,
+                                 std::size_t sequence, std::int64_t count);
+
+}  // namespace kvc

@@ -1,0 +1,93 @@
+#include "runtime/gpu/group_scratch.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kRankStep = 32;
+constexpr std::int64_t kRanksPerBlock = 256;  // of sum_ranks_cuda
+
+class ScratchMaker {
+ public:
+  ScratchMaker(const GpuModel& model, const GpuCache& cache, const StepExecutor& executor,
+               std::vector<at::Tensor>& all)
+      : model_(model), executor_(executor), sequences_(cache.num_sequences()), all_(all) {}
+
+  // blocks_per_part: of the launch's grid.
+  PartialScratch partials(std::int64_t blocks_per_part, std::int64_t tokens,
+                          std::int64_t width) const {
+    const int parts = attention_parts(executor_.multiprocessors(),
+                                      static_cast<int>(blocks_per_part), static_cast<int>(tokens));
+    const std::int64_t heads = model_.config.num_heads;
+    PartialScratch scratch{zeros({sequences_, parts, heads}, at::kFloat),
+                           zeros({sequences_, parts, heads}, at::kFloat),
+                           zeros({sequences_, parts, heads, width}, at::kFloat)};
+    scratch.partials = {scratch.max.mutable_data_ptr<float>(),
+                        scratch.sum.mutable_data_ptr<float>(),
+                        scratch.output.mutable_data_ptr<float>(), parts};
+    return scratch;
+  }
+
+  void add_ranks(std::int64_t rank, GroupScratch& scratch) const {
+    const std::int64_t heads = model_.config.num_heads;
+    scratch.rank = partials(sequences_ * ((rank + kRanksPerBlock - 1) / kRanksPerBlock),
+                            scratch.max_tiles * kScaledRows, rank);
+    const std::int64_t rows = sequences_ * scratch.max_tiles * heads;
+    scratch.weights = zeros({rows, kScaledRows}, model_.dtype);
+    scratch.tile_max = zeros({rows}, at::kFloat);
+    scratch.tile_sum = zeros({rows}, at::kFloat);
+    scratch.combined = zeros({sequences_, heads, rank}, at::kFloat);
+    for (int segment = 0; segment < 2; ++segment) {
+      scratch.log_sum[segment] = zeros({sequences_, heads}, at::kFloat);
+      scratch.projected[segment] = zeros({sequences_, heads, model_.config.head_dim}, at::kFloat);
+    }
+    scratch.latent = zeros({sequences_, rank}, at::kFloat);
+    scratch.weighted = zeros({sequences_, rank}, at::kFloat);
+    scratch.score = zeros({sequences_, 1}, at::kFloat);
+    scratch.first_latent = zeros({sequences_, rank}, model_.dtype);
+    scratch.last_latent = zeros({sequences_, rank}, model_.dtype);
+  }
+
+ private:
+  at::Tensor zeros(const std::vector<std::int64_t>& shape, at::ScalarType dtype) const {
+    return all_.emplace_back(at::zeros(shape, at::TensorOptions(dtype).device(model_.device())));
+  }
+
+  const GpuModel& model_;
+  const StepExecutor& executor_;
+  std::int64_t sequences_;
+  std::vector<at::Tensor>& all_;
+};
+
+}  // namespace
+
+std::int64_t whole_ranks(std::int64_t rank) {
+  return (rank + kRankStep - 1) / kRankStep * kRankStep;
+}
+
+GroupScratch make_group_scratch(const GpuModel& model, const GpuCache& cache, std::int64_t capacity,
+                                const StepExecutor& executor) {
+  GroupScratch scratch;
+  scratch.max_tiles = (capacity + kScaledRows - 1) / kScaledRows;
+  const std::vector<LatentGroup>& groups = cache.plan().groups;
+  if (groups.empty() && !cache.has_codes()) {
+    return scratch;
+  }
+  const ScratchMaker maker(model, cache, executor, scratch.all);
+  for (PartialScratch& dense : scratch.dense) {
+    dense = maker.partials(cache.num_sequences() * model.config.num_kv_heads, capacity,
+                           model.config.head_dim);
+  }
+  std::int64_t rank = 0;
+  for (const LatentGroup& group : groups) {
+    rank = std::max(rank, group.rank);
+  }
+  if (rank > 0) {
+    maker.add_ranks(whole_ranks(rank), scratch);
+  }
+  return scratch;
+}
+
+}  // namespace kvc

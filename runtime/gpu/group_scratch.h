@@ -1,0 +1,43 @@
+// What the launches of layers with several segments pass to one another; layers follow each other, so one of each.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/gpu/gpu_cache.h"
+#include "runtime/gpu/gpu_model.h"
+#include "runtime/gpu/step_executor.h"
+#include "runtime/kernels/cuda/attention_combine.h"
+
+namespace kvc {
+
+// Partial softmaxes of parts of the tokens.
+struct PartialScratch {
+  at::Tensor max, sum;  // [num_sequences, parts, num_heads] float32
+  at::Tensor output;    // [num_sequences, parts, num_heads, width] float32
+  DevicePartials partials{};
+};
+
+// Tensors on the device, undefined where the plan needs none.
+struct GroupScratch {
+  std::vector<at::Tensor> all;
+  std::int64_t max_tiles = 0;  // of 32 tokens of a sequence
+  PartialScratch dense[2];     // of exact rows, pending and others
+  PartialScratch rank;         // of latents
+  at::Tensor weights;          // [num_sequences * max_tiles * num_heads, 32] 16 bits
+  at::Tensor tile_max, tile_sum;
+  at::Tensor combined;                  // [num_sequences, num_heads, rank] float32: sums of latents
+  at::Tensor log_sum[2], projected[2];  // of latents' segments: [num_sequences, num_heads, ..]
+  at::Tensor latent, weighted, score;   // of the new tokens, float32
+  at::Tensor first_latent, last_latent;  // 16 bits
+};
+
+// capacity: tokens that the longest sequence may have.
+GroupScratch make_group_scratch(const GpuModel& model, const GpuCache& cache, std::int64_t capacity,
+                                const StepExecutor& executor);
+
+std::int64_t whole_ranks(std::int64_t rank);  // rounded up as sums of latents are
+
+}  // namespace kvc
