@@ -45,16 +45,13 @@ Runner gpu_runner(const RunOptions& options, at::Device device) {
                              const TokenVisitor& visit) {
     return engine->generate(prompts, generation, visit);
   };
-  runner.describe = [engine](const GenerateResult& result) {
-    RunModel model{.plan = engine->plan(),
-                   .policy = {},
-                   .original_kv_dtype = engine->kv_dtype(),
-                   .page_tokens = engine->page_tokens(),
-                   .weight_bytes = engine->weight_bytes()};
-    for (const Generated& sequence : result.sequences) {  // all memory is taken at once
-      model.kv_peak_bytes += sequence.bytes.total();
-    }
-    return model;
+  runner.describe = [engine](const GenerateResult&) {
+    return RunModel{.plan = engine->plan(),
+                    .policy = {},
+                    .original_kv_dtype = engine->kv_dtype(),
+                    .page_tokens = engine->page_tokens(),
+                    .weight_bytes = engine->weight_bytes(),
+                    .kv_peak_bytes = engine->kv_peak_bytes()};
   };
   return runner;
 }

@@ -45,7 +45,11 @@ GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, a
   KVC_CHECK(page_tokens % kScaledRows == 0,
             "--page-tokens {}: on a GPU pages have a multiple of {} tokens", page_tokens,
             kScaledRows);
-  const GpuPages pages{.device = device, .page_tokens = page_tokens, .most_rows = capacities};
+  GpuPages pages;
+  pages.device = device;
+  pages.page_tokens = page_tokens;
+  pages.most_rows = capacities;
+  page_bytes_ = pages.bytes;
   for (int layer = 0; layer < plan.num_layers(); ++layer) {
     const bool is_plain = plan.layers[static_cast<std::size_t>(layer)] == KvSource::kPlain;
     plain_index_.push_back(is_plain ? static_cast<int>(layers_.size()) : -1);

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -27,6 +28,7 @@ class GpuCache {
   // Of its pages: plain_layer_bytes() of the capacity over the plan's plain layers, under integer types
   // coded_layer_bytes() of it; group_bytes() of every group's reserved().
   KvBytes bytes(std::size_t sequence) const;
+  std::int64_t peak_bytes() const { return page_bytes_->peak; }  // of all sequences' pages
   std::int64_t num_sequences() const { return static_cast<std::int64_t>(capacities_.size()); }
   std::int64_t capacity(std::size_t sequence) const { return capacities_[sequence]; }
   std::int64_t page_tokens() const { return page_tokens_; }
@@ -90,6 +92,7 @@ class GpuCache {
   KvDtype kv_dtype_;
   std::int64_t page_tokens_;
   std::vector<std::int64_t> capacities_;
+  std::shared_ptr<GpuPageBytes> page_bytes_;
   std::vector<int> plain_index_;  // [num_layers] into layers_, -1 for other layers
   std::vector<Layer> layers_;
   std::vector<GpuGroup> groups_;

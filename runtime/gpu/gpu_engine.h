@@ -28,6 +28,7 @@ class GpuEngine {
   std::int64_t page_tokens() const { return page_tokens_; }
   KvDtype kv_dtype() const { return kv_dtype_; }
   std::int64_t weight_bytes() const { return model_->bytes(); }
+  std::int64_t kv_peak_bytes() const { return kv_peak_bytes_; }  // of the last generate()
 
   // As generate() of an Engine (runtime/generate.h), without beams and prefill_tokens. All sequences' memory is
   // taken at once; where there is too little, an Error with the plan's bytes and the most new tokens that fit.
@@ -49,6 +50,7 @@ class GpuEngine {
   KvPlan plan_;
   KvDtype kv_dtype_ = KvDtype::kBFloat16;
   std::int64_t page_tokens_ = 0, prefill_chunk_ = 0;
+  mutable std::int64_t kv_peak_bytes_ = 0;
   std::optional<std::int64_t> memory_bytes_;  // of caches, at most
 };
 

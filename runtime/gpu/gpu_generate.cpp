@@ -190,7 +190,10 @@ GenerateResult GpuEngine::generate(const Engine::Ids& prompts, const GenerateOpt
   check_memory(lengths_of(sequences, 0), options.max_new_tokens);
   GpuCache cache(plan_, model_->dtype, kv_dtype_, executor_->device(), page_tokens_,
                  lengths_of(sequences, options.max_new_tokens));
-  return GpuRun(*model_, cache, sequences, options, visit, *executor_).run(prefill_chunk_);
+  GenerateResult result =
+      GpuRun(*model_, cache, sequences, options, visit, *executor_).run(prefill_chunk_);
+  kv_peak_bytes_ = cache.peak_bytes();
+  return result;
 }
 
 }  // namespace kvc

@@ -32,6 +32,7 @@ GpuRows::GpuRows(const GpuPages& pages, std::int64_t width, at::ScalarType dtype
       device_(pages.device),
       width_(width),
       page_tokens_(pages.page_tokens),
+      page_count_(pages.bytes),
       extents_(pages.most_rows.size()) {
   for (const std::int64_t rows : pages.most_rows) {
     max_blocks_ = std::max(max_blocks_, whole_pages(rows) / page_tokens_);
@@ -64,8 +65,19 @@ void GpuRows::add_extent(std::size_t sequence, std::int64_t rows) {
   const std::vector<std::int64_t> shape =
       dtype_ == at::kByte ? std::vector<std::int64_t>{count / page_tokens_, page_bytes()}
                           : std::vector<std::int64_t>{count, width_};
-  extents_[sequence].push_back(
-      {at::zeros(shape, at::TensorOptions(dtype_).device(device_)), capacity(sequence), count});
+  add_extent(sequence, {at::zeros(shape, at::TensorOptions(dtype_).device(device_)),
+                        capacity(sequence), count});
+}
+
+void GpuRows::add_extent(std::size_t sequence, Extent extent) {
+  page_count_->add(static_cast<std::int64_t>(extent.rows.nbytes()));
+  extents_[sequence].push_back(std::move(extent));
+}
+
+void GpuRows::count_gone(const std::vector<Extent>& extents) {
+  for (const Extent& extent : extents) {
+    page_count_->add(-static_cast<std::int64_t>(extent.rows.nbytes()));
+  }
 }
 
 void GpuRows::reserve(std::size_t sequence, std::int64_t rows) {
@@ -87,13 +99,15 @@ void GpuRows::replace(std::size_t sequence, const at::Tensor& rows, std::int64_t
     add_extent(sequence, capacity);
     write(sequence, 0, rows);
   }
+  count_gone(before);
   write_table(sequence);
 }
 
 void GpuRows::copy(std::size_t from, std::size_t to) {
+  count_gone(extents_[to]);
   extents_[to].clear();
   for (const Extent& extent : extents_[from]) {
-    extents_[to].push_back({extent.rows.clone(), extent.first, extent.count});
+    add_extent(to, {extent.rows.clone(), extent.first, extent.count});
   }
   write_table(to);
 }

@@ -4,17 +4,29 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "runtime/kernels/cuda/device_rows.h"
 
 namespace kvc {
 
+// Of all pages, as they come and go.
+struct GpuPageBytes {
+  std::int64_t now = 0, peak = 0;
+
+  void add(std::int64_t bytes) {
+    now += bytes;
+    peak = now > peak ? now : peak;
+  }
+};
+
 // Where the rows of a batch lie, and how many a sequence may have.
 struct GpuPages {
   at::Device device = at::kCPU;
   std::int64_t page_tokens = 0;           // rows of a page
   std::vector<std::int64_t> most_rows{};  // [num_sequences]
+  std::shared_ptr<GpuPageBytes> bytes = std::make_shared<GpuPageBytes>();
 };
 
 class GpuRows {
@@ -56,6 +68,8 @@ class GpuRows {
   std::int64_t page_bytes() const;
   std::int64_t whole_pages(std::int64_t rows) const;
   void add_extent(std::size_t sequence, std::int64_t rows);
+  void add_extent(std::size_t sequence, Extent extent);
+  void count_gone(const std::vector<Extent>& extents);
   void write_table(std::size_t sequence);
 
   at::ScalarType dtype_;  // kByte: codes
@@ -63,6 +77,7 @@ class GpuRows {
   bool per_channel_;
   at::Device device_;
   std::int64_t width_, page_tokens_, max_blocks_ = 1;
+  std::shared_ptr<GpuPageBytes> page_count_;
   std::vector<std::vector<Extent>> extents_;  // of each sequence
   at::Tensor table_;  // [num_sequences, max_blocks] int64: addresses of pages
 };
