@@ -66,8 +66,8 @@ class GpuCache {
   const GpuGroup& group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
   // Before a prompt of so many tokens is read.
   void begin_prompt(std::size_t sequence, std::int64_t num_tokens);
-  // Pending tokens of the groups that decide, each the same, or exact ones of layers with codes: with the token that the next step feeds, and its row.
-  // On the device, int32 [num_sequences]; steps move them on.
+  // Pending tokens of the groups that decide, each the same, or exact ones of layers with codes: with the token that
+  // the next step feeds, and its row. On the device, int32 [num_sequences]; steps move them on.
   const at::Tensor& pending_rows() const { return pending_rows_; }
   const at::Tensor& pending_slots() const { return pending_slots_; }
   // A step has appended a token to every sequence.

@@ -1,4 +1,5 @@
-// From the pending tokens of a latent group to merged latents and scores, on a GPU (runtime/compression/latent_encoding.h).
+// From the pending tokens of a latent group to merged latents and scores, on a GPU: what
+// runtime/compression/latent_encoding.h does on the CPU.
 #pragma once
 
 #include <cstddef>

@@ -33,8 +33,8 @@ class GpuGroup {
   void begin_prompt(std::size_t sequence, std::int64_t num_tokens);
   // Tokens that a step has appended.
   void add_pending(std::size_t sequence, std::int64_t count) { pending_[sequence] += count; }
-  // Of the oldest pending tokens that are no sinks, those that merge, [n] bool on the CPU, have `latents`, float32 [merged,
-  // rank]; the others become unmerged. What is left has pages for `capacity` tokens. n may be 0.
+  // Of the oldest pending tokens that are no sinks, those that merge, [n] bool on the CPU, have `latents`, float32
+  // [merged, rank]; the others become unmerged. What is left has pages for `capacity` tokens. n may be 0.
   void decide(std::size_t sequence, const at::Tensor& merge, const at::Tensor& latents,
               std::int64_t capacity);
   // Sequence `to` holds what `from` does.

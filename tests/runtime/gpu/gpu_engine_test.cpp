@@ -1,4 +1,5 @@
-// Generation on the GPU without one: prompts through LibTorch on the CPU, steps in the emulator, against the CPU's engine.
+// Generation on the GPU without one: prompts through LibTorch on the CPU, steps in the emulator, against the CPU's
+// engine.
 #include <gtest/gtest.h>
 
 #include <algorithm>
