@@ -14,7 +14,8 @@ std::int64_t due_codes(const GpuCache& cache, std::size_t sequence) {
 
 // Keys are coded before RoPE. `first_code`: of the sequence, on the device.
 void code_layer(const GpuModel& model, GpuCache& cache, int layer, std::size_t sequence,
-                std::int64_t count, std::int32_t* first_code, StepExecutor& executor) {
+                std::int64_t count, const GpuCache::CodeRows& codes, std::int32_t* first_code,
+                StepExecutor& executor) {
   const std::int64_t sinks = cache.plan().policy.sink_tokens;
   const std::int64_t first = sinks + cache.num_codes(sequence);
   const at::Tensor positions = at::arange(first, first + count, at::kLong);
@@ -23,7 +24,6 @@ void code_layer(const GpuModel& model, GpuCache& cache, int layer, std::size_t s
           .to(model.dtype)
           .contiguous();
   const at::Tensor value = cache.values(layer, sequence, sinks, count).contiguous();
-  const GpuCache::CodeRows codes = cache.reserve_codes(layer, sequence);
   const auto launch = [&](const at::Tensor& from, const DeviceRows& to) {
     return QuantiseRows{.from = from.const_data_ptr(),
                         .from_element = device_element(model.dtype),
@@ -40,8 +40,9 @@ void code_due(const GpuModel& model, GpuCache& cache, std::size_t sequence,
   const std::int64_t count = due_codes(cache, sequence);
   auto* first_code = static_cast<std::int32_t*>(cache.num_codes().data_ptr()) + sequence;
   for (int layer = 0; layer < cache.plan().num_layers(); ++layer) {
+    const GpuCache::CodeRows codes = cache.reserve_codes(layer, sequence);
     if (count > 0) {
-      code_layer(model, cache, layer, sequence, count, first_code, executor);
+      code_layer(model, cache, layer, sequence, count, codes, first_code, executor);
     }
     cache.drop_exact(layer, sequence, count);
   }
