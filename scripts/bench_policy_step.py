@@ -1,22 +1,26 @@
 #!/usr/bin/env python3
 """What a step of generation costs under a token policy: after a long text, after a short one, and with all tokens.
 
-bench_policy_step.py MODEL [--policy zeromerge:budget=1638] [--tokens 32000] [--rounds 20] [--peer]
+bench_policy_step.py MODEL [--policy zeromerge:budget=1638] [--tokens 32000] [--rounds 20] [--peer] [--released FILE]
 
-All three take turns in one process (tests/bench/policy_step_bench.cpp). With --peer (needs torch) the same policy as the
-paper's code has it, tensors joined and selected anew in every step, runs beside it: one layer's attention, scores,
-selection and merge in float32, per KV head, at the shapes of MODEL.
+All three take turns in one process (tests/bench/policy_step_bench.cpp). Peers (need torch) run one layer's attention, scores,
+selection and merge at the shapes of MODEL, without RoPE. --peer: the same policy in vectorised Python, in float32, all KV
+heads at once, no key or value repeated for its query heads, tensors joined and selected anew in every step. --released:
+the paper's own code, mergekv/mergekv.py of a checkout of SusCom-Lab/ZeroMerge, in float32 and in bfloat16; it repeats
+keys and values for every query head.
 
 A model of 0.5B's shape: make_random_checkpoint.py OUT --layers 24 --hidden 896 --intermediate 4864 --heads 14
 --kv-heads 2 --vocab 151936 --max-position 40000 --shards 1
 """
 
 import argparse
+import importlib.util
 import json
 import statistics
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +34,7 @@ def parse_arguments():
     parser.add_argument("--tokens", type=int, default=32000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--released", type=Path, help="mergekv.py of the released code")
     return parser.parse_args()
 
 
@@ -68,6 +73,51 @@ def peer_seconds(config, budget, steps):
     return statistics.median(seconds[steps // 5:])
 
 
+def load_released(path):
+    """The released module; what it would patch in a transformers of another version is stood in for."""
+    import transformers.models.falcon.modeling_falcon as falcon
+    import transformers.models.llama.modeling_llama as llama
+    import transformers.models.mistral.modeling_mistral as mistral
+
+    for module, name in ((llama, "LlamaSdpaAttention"), (mistral, "MistralSdpaAttention"), (falcon, "FalconAttention")):
+        if not hasattr(module, name):
+            setattr(module, name, type(name, (), {"forward": None}))
+    sys.modules.setdefault("dotenv", types.SimpleNamespace(load_dotenv=lambda: None))
+    spec = importlib.util.spec_from_file_location("released_zeromerge", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def released_seconds(code, config, budget, steps, dtype):
+    """Median seconds of one layer's step as its forward pass takes them from rotated queries and keys on."""
+    import torch
+
+    heads, kv_heads, width = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
+    repeats = heads // kv_heads
+    settings = {"cache_budget": budget, "cache_tail": int(0.4 * budget), "cache_dense": 1, "metric": "dot_product",
+                "score_update": "max", "scale_factor": 0.6, "shrink_factor": 0.98}
+    cache = types.SimpleNamespace(key_cache=[], value_cache=[], _seen_tokens=0)
+
+    def random(*shape):
+        return torch.randn(1, *shape, dtype=dtype)
+
+    code.cache_update(cache, random(kv_heads, budget, width), random(kv_heads, budget, width), 0, init_f=True,
+                      scores=random(kv_heads, budget).abs(), **settings)
+    seconds = []
+    for _ in range(steps):
+        query, key, value = random(heads, 1, width), random(kv_heads, 1, width), random(kv_heads, 1, width)
+        start = time.perf_counter()
+        keys = code.repeat_kv(torch.concat([cache.key_cache[0], key], dim=-2), repeats)
+        values = code.repeat_kv(torch.concat([cache.value_cache[0], value], dim=-2), repeats)
+        weights = code.repeat_kv(torch.concat([cache.pos_weight[0], torch.ones_like(key[..., 0])], dim=-1), repeats)
+        _, scores = code.score_scaled_dot_product_attention(query, keys, values, attn_mask=None, pos_weight=weights,
+                                                            scale_factor=0.6, shrink_factor=0.98)
+        code.cache_update(cache, key, value, 0, init_f=False, scores=code.de_repeat_kv(scores, repeats), **settings)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[steps // 5:])
+
+
 def main():
     arguments = parse_arguments()
     command = [arguments.bench, arguments.model, arguments.policy, arguments.tokens, arguments.rounds]
@@ -78,11 +128,22 @@ def main():
               f"{case['attention_us_per_layer']:8.1f} us attention a layer  {case['kv_bytes']:>11} KV bytes")
     print(f"long over short {long['step_ms'] / short['step_ms']:.3f}, dense over policy "
           f"{dense['step_ms'] / long['step_ms']:.2f}")
-    if arguments.peer:
-        config = json.loads((arguments.model / "config.json").read_text())
+    peers = {}
+    config = json.loads((arguments.model / "config.json").read_text())
+    if arguments.peer or arguments.released:
+        import torch
+
         budget = int(arguments.policy.split("budget=")[1].split(",")[0])
-        peer = 1e6 * peer_seconds(config, budget, 100)
-        print(f"peer, one layer {peer:.1f} us, {peer / long['attention_us_per_layer']:.1f} times as long")
+        with torch.inference_mode():
+            if arguments.peer:
+                peers["vectorised Python, float32"] = peer_seconds(config, budget, 100)
+            if arguments.released:
+                code = load_released(arguments.released)
+                for dtype in (torch.float32, torch.bfloat16):
+                    peers[f"released code, {str(dtype)[6:]}"] = released_seconds(code, config, budget, 100, dtype)
+    for name, seconds in peers.items():
+        print(f"{name}: one layer {1e6 * seconds:.1f} us, "
+              f"{1e6 * seconds / long['attention_us_per_layer']:.1f} times as long")
     return 0
 
 

@@ -1,11 +1,17 @@
+#include <algorithm>
+
+#include "model/parallel.h"
 #include "runtime/attention/kept_attention.h"
 #include "runtime/attention/layer_source.h"
 #include "runtime/attention/plain_attention.h"
 #include "runtime/kernels/decayed_scores.h"
+#include "runtime/kernels/query_quads.h"
 #include "runtime/policies/token_policies.h"
 
 namespace kvc {
 namespace {
+
+constexpr std::int64_t kScoresPerThread = std::int64_t{1} << 12;  // below, threads cost more
 
 class KeptSource : public LayerSource {
  public:
@@ -71,14 +77,21 @@ class KeptSource : public LayerSource {
   // Of the query that was attended last.
   void add_scores(std::int64_t num_heads, KeptRows& rows) const {
     const std::vector<float*> blocks = rows.score_blocks();
-    update_decayed_scores({.scores = row_scores_.scores,
-                           .log_sum = row_scores_.log_sum.const_data_ptr<float>(),
-                           .num_rows = rows.num_rows(),
-                           .num_heads = num_heads,
-                           .num_kv_heads = context().plan.num_kv_heads,
-                           .decay = static_cast<float>(context().policy.lambda),
-                           .to = blocks.data(),
-                           .block_rows = rows.page()});
+    const std::int64_t page = rows.page();
+    const std::int64_t grain = std::max<std::int64_t>(1, kScoresPerThread / (page * num_heads));
+    parallel_pieces(
+        static_cast<std::int64_t>(blocks.size()), grain, [&](std::int64_t begin, std::int64_t end) {
+          const std::int64_t first = begin * page;
+          const QuadScores& all = row_scores_.scores;
+          update_decayed_scores({.scores = {all.numbers + first * kQuad, all.stride},
+                                 .log_sum = row_scores_.log_sum.const_data_ptr<float>(),
+                                 .num_rows = std::min(end * page, rows.num_rows()) - first,
+                                 .num_heads = num_heads,
+                                 .num_kv_heads = context().plan.num_kv_heads,
+                                 .decay = static_cast<float>(context().policy.lambda),
+                                 .to = blocks.data() + begin,
+                                 .block_rows = page});
+        });
   }
 
   mutable RowScores row_scores_;
