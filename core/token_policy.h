@@ -103,7 +103,9 @@ struct KeptGroupTokens {
       0;  // of unmerged plain tokens: codes with scales of their own in every row
   std::int64_t residual_slots = 0;
 };
-// The group's layers share a budget: layer_budget, of pyramidkv its mean over them, rounded down.
+// Of adjacent layers that share a budget: layer_budget, of pyramidkv its mean over them, rounded down.
+std::int64_t shared_budget(const KvPlan& plan, const TokenPolicy& policy,
+                           std::int64_t prompt_tokens, int first_layer, int num_layers);
 std::int64_t group_budget(const KvPlan& plan, const TokenPolicy& policy, std::int64_t prompt_tokens,
                           int group);
 // group_bytes, but with an int32 position for every token, and
@@ -113,6 +115,17 @@ std::int64_t group_budget(const KvPlan& plan, const TokenPolicy& policy, std::in
 // the others exact.
 std::int64_t kept_group_bytes(const KvPlan& plan, const TokenPolicy& policy, int group,
                               const KeptGroupTokens& tokens, KvDtype dtype,
+                              std::int64_t page_tokens = 1);
+
+// What coded layers that are stored together keep under a policy: tokens that all of them and all heads share.
+struct KeptCodedTokens {
+  std::int64_t rows = 0;
+  std::int64_t codes = 0;  // of them; between passes coded_tokens(rows)
+};
+// Of the layers stored with `first_layer`, their first: coded_block_bytes of their blocks, so many tokens coded, and
+//   + rows * 4 (int32 positions) + rows * 4 (float32 scores, of policies that have such)
+std::int64_t kept_coded_bytes(const KvPlan& plan, const TokenPolicy& policy, int first_layer,
+                              const KeptCodedTokens& tokens, KvDtype dtype,
                               std::int64_t page_tokens = 1);
 
 }  // namespace kvc

@@ -73,14 +73,38 @@ std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
   return of_rows + tokens.residual_slots * plan.num_kv_heads * 4 * (2 * plan.head_dim + 1);
 }
 
+std::int64_t shared_budget(const KvPlan& plan, const TokenPolicy& policy,
+                           std::int64_t prompt_tokens, int first_layer, int num_layers) {
+  std::int64_t sum = 0;
+  for (int layer = first_layer; layer < first_layer + num_layers; ++layer) {
+    sum += layer_budget(policy, prompt_tokens, layer, plan.num_layers());
+  }
+  return sum / num_layers;
+}
+
 std::int64_t group_budget(const KvPlan& plan, const TokenPolicy& policy, std::int64_t prompt_tokens,
                           int group) {
   const LatentGroup& spec = plan.groups.at(static_cast<std::size_t>(group));
-  std::int64_t sum = 0;
-  for (int layer = spec.first_layer; layer < spec.first_layer + spec.num_layers; ++layer) {
-    sum += layer_budget(policy, prompt_tokens, layer, plan.num_layers());
+  return shared_budget(plan, policy, prompt_tokens, spec.first_layer, spec.num_layers);
+}
+
+std::int64_t kept_coded_bytes(const KvPlan& plan, const TokenPolicy& policy, int first_layer,
+                              const KeptCodedTokens& tokens, KvDtype dtype,
+                              std::int64_t page_tokens) {
+  const std::int64_t outside = plan.policy.sink_tokens + plan.policy.window_tokens;
+  const std::int64_t exact = round_up(tokens.rows - tokens.codes, page_tokens);
+  const std::int64_t columns = policy.has_scores() ? 2 : 1;
+  std::int64_t bytes = 4 * columns * (round_up(tokens.codes, page_tokens) + exact);
+  for (const CodedBlock& block : plan.coded) {
+    if (block.first_layer != first_layer) {
+      continue;
+    }
+    const std::int64_t width = block.head < 0 ? plan.kv_dim() : plan.head_dim;
+    bytes += coded_block_bytes(plan, block, tokens.codes + outside, dtype, page_tokens) -
+             coded_block_bytes(plan, block, outside, dtype, page_tokens) +
+             exact * 2 * block.num_layers * width * bytes_per_element(dtype);
   }
-  return sum / spec.num_layers;
+  return bytes;
 }
 
 std::int64_t kept_group_bytes(const KvPlan& plan, const TokenPolicy& policy, int group,

@@ -34,32 +34,46 @@ at::Tensor attend_one(const Decoder& decoder, const CodedLayer& layer, const Tok
 
 }  // namespace
 
-at::Tensor attend_coded(const Decoder& decoder, const CodedLayer& layer, const at::Tensor& query,
-                        const at::Tensor& positions) {
+std::vector<Segment> coded_segments(const Decoder& decoder, const CodedLayer& layer,
+                                    at::ScalarType dtype, std::int64_t num_tokens) {
   const CodedStore& store = layer.store;
   const KeyValueStore& exact = store.exact[static_cast<std::size_t>(layer.index)];
   const TokenOrder order(exact.num_exact(), store.num_codes(), layer.plan.policy.sink_tokens);
-  const bool raw = stores_raw_keys(decoder.config(), layer.layer());
-  if (query.size(0) == 1 && !raw) {
-    return attend_one(decoder, layer, order, query[0]).unsqueeze(0);
-  }
-  const at::ScalarType dtype = query.scalar_type();
   const auto rotate = [&](const at::Tensor& key, const at::Tensor& at_positions) {
-    return decoder.rope().rotate(layer.layer(), key, at_positions, order.num_tokens());
+    return decoder.rope().rotate(layer.layer(), key, at_positions, num_tokens);
   };
   std::vector<Segment> segments;
   if (order.codes > 0) {
     const DecodedTokens decoded =
         decode_tokens(layer.plan, layer.factors, store, layer.index, 0, order.codes);
-    const at::Tensor code_positions = order.code_positions();
-    segments.push_back(segment_of(rotate(decoded.key.to(dtype), code_positions),
-                                  decoded.value.to(dtype), code_positions));
+    const at::Tensor positions = store.has_left
+                                     ? store.positions->codes.rows(at::kInt).to(at::kLong)
+                                     : order.code_positions();
+    segments.push_back(
+        segment_of(rotate(decoded.key.to(dtype), positions), decoded.value.to(dtype), positions));
   }
-  const at::Tensor exact_positions = order.exact_positions();
+  // Of a prompt that is read in pieces this layer may not have all yet.
+  const at::Tensor positions =
+      store.has_left ? store.positions->exact.rows(0, exact.num_exact(), at::kInt).to(at::kLong)
+                     : order.exact_positions();
   const at::Tensor key = exact.key.rows(dtype);
-  segments.push_back(segment_of(raw ? rotate(key, exact_positions) : key, exact.value.rows(dtype),
-                                exact_positions));
-  return attend_segments(query, positions, segments,
+  segments.push_back(
+      segment_of(stores_raw_keys(decoder.config(), layer.layer()) ? rotate(key, positions) : key,
+                 exact.value.rows(dtype), positions));
+  return segments;
+}
+
+at::Tensor attend_coded(const Decoder& decoder, const CodedLayer& layer, const at::Tensor& query,
+                        const at::Tensor& positions) {
+  const KeyValueStore& exact = layer.store.exact[static_cast<std::size_t>(layer.index)];
+  const TokenOrder order(exact.num_exact(), layer.store.num_codes(), layer.plan.policy.sink_tokens);
+  if (query.size(0) == 1 && !stores_raw_keys(decoder.config(), layer.layer())) {
+    return attend_one(decoder, layer, order, query[0]).unsqueeze(0);
+  }
+  const std::int64_t num_tokens =
+      layer.store.has_left ? positions[-1].item<std::int64_t>() + 1 : order.num_tokens();
+  return attend_segments(query, positions,
+                         coded_segments(decoder, layer, query.scalar_type(), num_tokens),
                          attention_rule(decoder.config(), layer.layer()));
 }
 

@@ -4,10 +4,12 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "core/kv_plan.h"
 #include "model/decoder.h"
 #include "runtime/attention/partial_attention.h"
+#include "runtime/attention/segment_attention.h"
 #include "runtime/compression/coded_factors.h"
 #include "runtime/store/coded_store.h"
 
@@ -27,6 +29,10 @@ struct CodedLayer {
 // at least one. Not where RoPE depends on the length of the text.
 PartialAttention attend_codes_partly(const Decoder& decoder, const CodedLayer& layer,
                                      const at::Tensor& query, std::int64_t first);
+
+// Keys and values of all tokens of the layer, codes first, in a text of num_tokens.
+std::vector<Segment> coded_segments(const Decoder& decoder, const CodedLayer& layer,
+                                    at::ScalarType dtype, std::int64_t num_tokens);
 
 // One sequence's queries, those of the last tokens. query [T, num_heads, head_dim] post-RoPE,
 // positions [T]. [T, num_heads * head_dim] in the query's dtype.

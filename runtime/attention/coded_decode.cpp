@@ -29,7 +29,8 @@ struct BlockQuery {
   }
 };
 
-std::vector<BlockQuery> block_queries(const CodedLayer& layer, const DecodeAttentionParams& all) {
+std::vector<BlockQuery> block_queries(const CodedLayer& layer, const DecodeAttentionParams& all,
+                                      const std::int32_t* positions) {
   const CodedStore& store = layer.store;
   const int blocks = store.layers.num_blocks;
   std::vector<BlockQuery> queries;
@@ -43,7 +44,8 @@ std::vector<BlockQuery> block_queries(const CodedLayer& layer, const DecodeAtten
     queries.push_back({.params = params,
                        .segment = {.tiles = store.codes[static_cast<std::size_t>(i)].tiles(),
                                    .keys = factors.keys.data() + layer.index * params.num_kv_heads,
-                                   .first_position = layer.plan.policy.sink_tokens},
+                                   .first_position = layer.plan.policy.sink_tokens,
+                                   .positions = positions},
                        .factors = &factors});
   }
   return queries;
@@ -91,10 +93,16 @@ PartialAttention attend_codes_partly(const Decoder& decoder, const CodedLayer& l
                                      const at::Tensor& query, std::int64_t first) {
   const ModelConfig& config = decoder.config();
   const std::int64_t last = layer.store.num_codes();
-  const CodedKeys angles(decoder, layer.layer(), layer.plan.policy.sink_tokens + last);
+  const at::Tensor positions =
+      layer.store.has_left ? layer.store.positions->codes.rows(at::kInt) : at::Tensor();
+  const CodedKeys angles(decoder, layer.layer(),
+                         positions.defined() ? positions.max().item<std::int32_t>() + 1
+                                             : layer.plan.policy.sink_tokens + last);
   const DecodeQuery whole(query, config.num_kv_heads, attention_rule(config, layer.layer()),
                           angles.raw_keys);
-  const std::vector<BlockQuery> blocks = block_queries(layer, whole.params);
+  const std::vector<BlockQuery> blocks =
+      block_queries(layer, whole.params,
+                    positions.defined() ? positions.const_data_ptr<std::int32_t>() : nullptr);
   std::int64_t products = 0;
   for (const BlockQuery& block : blocks) {
     products += (last - first) * block.products_per_token();

@@ -1,6 +1,7 @@
 #include "core/error.h"
 #include "runtime/attention/cache_segments.h"
 #include "runtime/attention/coded_attention.h"
+#include "runtime/attention/kept_codes.h"
 #include "runtime/attention/layer_source.h"
 
 namespace kvc {
@@ -13,8 +14,12 @@ class CodedSource : public LayerSource {
 
   void store(int layer, const NewTokens& tokens, KvCache& cache) override {
     const bool raw = stores_raw_keys(context().decoder.config(), layer);
-    cache.coded(layer).exact[static_cast<std::size_t>(index_of(layer))].append(
-        raw ? tokens.raw_key : tokens.key, tokens.value);
+    CodedStore& store = cache.coded(layer);
+    if (index_of(layer) == 0 && store.positions) {
+      store.append_positions(tokens.positions);
+    }
+    store.exact[static_cast<std::size_t>(index_of(layer))].append(raw ? tokens.raw_key : tokens.key,
+                                                                  tokens.value);
   }
 
   at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
@@ -23,6 +28,25 @@ class CodedSource : public LayerSource {
         context().decoder,
         CodedLayer{context().plan, context().factors.coded, cache.coded(layer), index_of(layer)},
         query, positions);
+  }
+
+  void attended(int layer, const NewTokens& tokens, const at::Tensor& query, std::int64_t end,
+                KvCache& cache) override {
+    if (!context().policy.is_full()) {
+      CodedStore& store = cache.coded(layer);
+      KeptCodes codes(context().decoder, context().plan, context().factors.coded, index_of(layer),
+                      store);
+      finish_group({.decoder = context().decoder,
+                    .plan = context().plan,
+                    .policy = context().policy,
+                    .first_layer = store.layers.first_layer,
+                    .num_layers = store.layers.num_layers,
+                    .layer = layer,
+                    .query = query,
+                    .positions = tokens.positions,
+                    .end = end},
+                   cache.kept_coded(layer), codes);
+    }
   }
 };
 

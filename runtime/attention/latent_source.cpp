@@ -1,5 +1,5 @@
 #include "runtime/attention/cache_segments.h"
-#include "runtime/attention/kept_group.h"
+#include "runtime/attention/kept_latents.h"
 #include "runtime/attention/latent_attention.h"
 #include "runtime/attention/layer_source.h"
 #include "runtime/compression/latent_encoding.h"
@@ -71,13 +71,18 @@ class LatentSource : public LayerSource {
   void attended(int layer, const NewTokens& tokens, const at::Tensor& query, std::int64_t end,
                 KvCache& cache) override {
     if (!context().policy.is_full()) {
+      KeptLatents latents(context().decoder, context().policy, group_layer(layer),
+                          cache.group(group_));
       finish_group({.decoder = context().decoder,
+                    .plan = context().plan,
                     .policy = context().policy,
-                    .layer = group_layer(layer),
+                    .first_layer = spec_.first_layer,
+                    .num_layers = spec_.num_layers,
+                    .layer = layer,
                     .query = query,
                     .positions = tokens.positions,
                     .end = end},
-                   cache);
+                   cache.kept_group(group_), latents);
     }
   }
 

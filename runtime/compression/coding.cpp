@@ -1,6 +1,7 @@
 #include "runtime/compression/coding.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "runtime/attention/plain_attention.h"
@@ -45,6 +46,25 @@ at::Tensor rebuild(const CodedBlockFactors& factors, const at::Tensor& z, std::i
 
 }  // namespace
 
+const CodedBlockFactors& factors_of(const CodedFactors& factors, const CodedStore& store,
+                                    std::size_t block) {
+  return factors.blocks[static_cast<std::size_t>(store.layers.first_block) + block];
+}
+
+std::vector<at::Tensor> encode_exact(const Decoder& decoder, const KvPlan& plan,
+                                     const CodedFactors& factors, const CodedStore& store,
+                                     std::int64_t first, const at::Tensor& positions) {
+  const std::vector<DecodedTokens> layers = exact_rows(decoder, store, first, positions);
+  std::vector<at::Tensor> z;
+  for (std::size_t i = 0; i < store.codes.size(); ++i) {
+    const auto block = static_cast<std::size_t>(store.layers.first_block) + i;
+    const CodedBlockFactors& of_block = factors_of(factors, store, i);
+    const at::Tensor y = stacked(layers, plan.coded[block].head);
+    z.push_back(at::linear(y - of_block.mean, of_block.encoder));
+  }
+  return z;
+}
+
 void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors& factors,
                  CodedStore& store) {
   const std::int64_t sinks = plan.policy.sink_tokens;
@@ -55,19 +75,22 @@ void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors&
   for (std::int64_t done = 0; done < count; done += kTokensAtOnce) {
     const std::int64_t rows = std::min(kTokensAtOnce, count - done);
     const at::Tensor positions =
-        at::arange(sinks + coded + done, sinks + coded + done + rows, at::kLong);
-    const std::vector<DecodedTokens> layers = exact_rows(decoder, store, sinks + done, positions);
-    for (int i = 0; i < store.layers.num_blocks; ++i) {
-      const auto block = static_cast<std::size_t>(store.layers.first_block + i);
-      const CodedBlockFactors& of_block = factors.blocks[block];
-      const at::Tensor y = stacked(layers, plan.coded[block].head);
-      store.codes[static_cast<std::size_t>(i)].append(
-          at::linear(y - of_block.mean, of_block.encoder), of_block.steps);
+        store.positions ? store.positions->exact.rows(sinks + done, rows, at::kInt).to(at::kLong)
+                        : at::arange(sinks + coded + done, sinks + coded + done + rows, at::kLong);
+    const std::vector<at::Tensor> z =
+        encode_exact(decoder, plan, factors, store, sinks + done, positions);
+    for (std::size_t i = 0; i < z.size(); ++i) {
+      store.codes[i].append(z[i], factors_of(factors, store, i).steps);
     }
   }
   for (KeyValueStore& rows : store.exact) {
     rows.key.erase(sinks, count);
     rows.value.erase(sinks, count);
+  }
+  for (std::optional<CodedStore::Column>* column : {&store.positions, &store.scores}) {
+    if (*column && count > 0) {
+      (*column)->move(sinks, count);
+    }
   }
 }
 

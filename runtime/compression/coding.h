@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "core/kv_plan.h"
 #include "model/decoder.h"
@@ -16,6 +17,14 @@ namespace kvc {
 // as they fill tiles.
 void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors& factors,
                  CodedStore& store);
+
+// Factors of a block of the store's.
+const CodedBlockFactors& factors_of(const CodedFactors& factors, const CodedStore& store,
+                                    std::size_t block);
+// Coefficients of exact rows from `first` on, which are at `positions`, in every block. [n, num_coefficients] each
+std::vector<at::Tensor> encode_exact(const Decoder& decoder, const KvPlan& plan,
+                                     const CodedFactors& factors, const CodedStore& store,
+                                     std::int64_t first, const at::Tensor& positions);
 
 // What codes of tokens stand for, one layer's, float32.
 struct DecodedTokens {

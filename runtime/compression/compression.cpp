@@ -70,15 +70,15 @@ std::optional<std::int64_t> most_exact_rows(const KvCache& cache) {
       most = std::max(most.value_or(0), layer.rows.store().num_exact());
     }
   }
+  for (const CodedStore& layers : cache.all_coded()) {
+    most = std::max(most.value_or(0), layers.num_exact());
+  }
   return most;
 }
 
-// Exact tokens of a layer that makes codes of those that leave the window; all such layers have as many.
+// Exact tokens of a layer that makes codes of those that leave the window, of that whose next codes come first.
 std::optional<std::int64_t> exact_before_codes(const KvCache& cache) {
-  if (!cache.all_coded().empty()) {
-    return cache.all_coded().front().num_exact();
-  }
-  if (!cache.all_kept().empty()) {
+  if (!cache.all_coded().empty() || !cache.all_kept().empty()) {
     return most_exact_rows(cache);
   }
   if (cache.policy().prunes_channels()) {

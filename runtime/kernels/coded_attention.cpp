@@ -46,12 +46,15 @@ void attend_codes(const DecodeAttentionParams& params, const CodedSegment& segme
                           std::min(kTileTokens, last - token)};
     codes.read(layout, segment.tiles.tile(tile));
     tile_gains(layout, segment.tiles.tile(tile), gains);
+    if (segment.positions != nullptr) {
+      keys.set_positions(segment.positions + token);
+    }
     for (std::int64_t kv_head = 0; kv_head < params.num_kv_heads; ++kv_head) {
       keys.rebuild(segment.keys[kv_head], codes, gains);
       for (std::int64_t i = 0; i < heads_per_kv; i += kHeadsTogether) {
         const std::int64_t head = kv_head * heads_per_kv + i;
         const std::int64_t count = std::min(kHeadsTogether, heads_per_kv - i);
-        keys.score(head, count, segment.first_position + token, scores);
+        keys.score(head, count, segment.turned_back(token), scores);
         sums.add(head, count, codes, gains, seen, params.softcap, scores);
       }
     }

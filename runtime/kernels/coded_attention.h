@@ -10,11 +10,20 @@
 
 namespace kvc {
 
-// The coded tokens of one block: token i is at position first_position + i.
+// The coded tokens of one block: token i is at position positions[i], or without such at first_position + i.
 struct CodedSegment {
   CodeTiles tiles{};
   const CodedKeyRows* keys = nullptr;  // [num_kv_heads], of the heads that the params speak of
   std::int64_t first_position = 0;
+  const std::int32_t* positions = nullptr;  // [tokens of all tiles]
+
+  std::int64_t position(std::int64_t token) const {
+    return positions == nullptr ? first_position + token : positions[token];
+  }
+  // What the query of a tile from `token` on is turned back by.
+  std::int64_t turned_back(std::int64_t token) const {
+    return positions == nullptr ? first_position + token : 0;
+  }
 };
 
 // Tokens first .. last - 1 (at least one) of a segment. partial.output: [num_heads, num_coefficients + 1],

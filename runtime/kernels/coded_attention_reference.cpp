@@ -40,7 +40,7 @@ void coded_attention_partial_reference(const DecodeAttentionParams& params,
       }
       channels.push_back(of_token.gain * (rows.scale(d) * sum + rows.offset(d)) + rows.mean(d));
     }
-    rotate_reference(params.raw_keys.rope, segment.first_position + token, channels);
+    rotate_reference(params.raw_keys.rope, segment.position(token), channels);
     return channels;
   };
   const auto value = [&](std::int64_t token, std::int64_t) {

@@ -32,9 +32,12 @@ class TileKeys {
   explicit TileKeys(const DecodeAttentionParams& params)
       : params_(params),
         rope_(params.raw_keys.rope),
-        angles_(tile_angles(rope_)),
+        turns_(rope_),
         keys_(static_cast<std::size_t>((params.head_dim + CodedKeyRows::kChannels) * kTileTokens)),
         query_(static_cast<std::size_t>(kHeadsTogether * params.head_dim)) {}
+
+  // Of the tiles from now on: where their tokens are no run. [kTileTokens]
+  void set_positions(const std::int32_t* positions) { turns_.set(positions); }
 
   void rebuild(const CodedKeyRows& rows, const TileCodes& codes, const float* gains) {
     for (std::int64_t channel = 0; channel < params_.head_dim; channel += CodedKeyRows::kChannels) {
@@ -51,7 +54,7 @@ class TileKeys {
   }
 
   // Of query heads head .. head + count - 1 with the keys that were rebuilt last, whose first is at
-  // `position`. scores: [count, kTileTokens]
+  // `position`; 0 where positions were set. scores: [count, kTileTokens]
   void score(std::int64_t head, std::int64_t count, std::int64_t position, float* scores) {
     std::fill(query_.begin(), query_.end(), 0.0f);
     for (std::int64_t i = 0; i < count; ++i) {
@@ -90,8 +93,7 @@ class TileKeys {
   void rotate(std::int64_t pair) {
     const Tokens d;
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-    const float* cos = angles_.data() + pair * kTileTokens;
-    const float* sin = cos + rope_.num_pairs * kTileTokens;
+    const float *cos = turns_.cos(pair), *sin = turns_.sin(pair);
     float* first = keys_.data() + first_of(rope_, pair) * kTileTokens;
     float* second = keys_.data() + second_of(rope_, pair) * kTileTokens;
     for (std::int64_t token = 0; token < kTileTokens; token += lanes) {
@@ -104,9 +106,9 @@ class TileKeys {
 
   const DecodeAttentionParams& params_;
   RopeAngles rope_;
-  std::vector<float> angles_;  // cos and then sin, [2, num_pairs, kTileTokens], of positions 0 on
-  std::vector<float> keys_;    // [head_dim, kTileTokens]
-  std::vector<float> query_;   // [kHeadsTogether, head_dim]
+  TileTurns turns_;
+  std::vector<float> keys_;   // [head_dim, kTileTokens]
+  std::vector<float> query_;  // [kHeadsTogether, head_dim]
 };
 
 #endif  // HWY_TARGET != HWY_SCALAR

@@ -1,5 +1,6 @@
 // RoPE of keys that are rebuilt tile by tile: by p0 + j, the tile's first position and a token's distance to
 // it, it turns the query back by p0 and the key by j, so that the angles of keys are the same in every tile.
+// Where tokens are no run of positions keys are turned by their own, and the query by those of position 0.
 #if defined(KVC_RUNTIME_KERNELS_TILE_ROPE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_TILE_ROPE_INL_H_
 #undef KVC_RUNTIME_KERNELS_TILE_ROPE_INL_H_
@@ -29,19 +30,37 @@ inline std::int64_t second_of(const RopeAngles& rope, std::int64_t pair) {
   return rope.interleaved ? 2 * pair + 1 : pair + rope.num_pairs;
 }
 
-// Cosines and then sines of positions 0 .. kTileTokens - 1. [2, num_pairs, kTileTokens]
-inline std::vector<float> tile_angles(const RopeAngles& rope) {
-  std::vector<float> angles;
-  angles.reserve(static_cast<std::size_t>(2 * rope.num_pairs * kTileTokens));
-  for (const float* table : {rope.cos, rope.sin}) {
-    for (std::int64_t pair = 0; pair < rope.num_pairs; ++pair) {
-      for (std::int64_t token = 0; token < kTileTokens; ++token) {
-        angles.push_back(table[token * rope.num_pairs + pair]);
+// Cosines and then sines of a tile's tokens, [2, num_pairs, kTileTokens]: of positions 0 .. kTileTokens - 1, unless
+// they are given.
+class TileTurns {
+ public:
+  explicit TileTurns(const RopeAngles& rope)
+      : rope_(rope), angles_(static_cast<std::size_t>(2 * rope.num_pairs * kTileTokens)) {
+    std::int32_t first[kTileTokens];
+    for (std::int64_t token = 0; token < kTileTokens; ++token) {
+      first[token] = static_cast<std::int32_t>(token);
+    }
+    set(first);
+  }
+
+  // positions: [kTileTokens]
+  void set(const std::int32_t* positions) {
+    float* to = angles_.data();
+    for (const float* table : {rope_.cos, rope_.sin}) {
+      for (std::int64_t pair = 0; pair < rope_.num_pairs; ++pair) {
+        for (std::int64_t token = 0; token < kTileTokens; ++token) {
+          *to++ = table[positions[token] * rope_.num_pairs + pair];
+        }
       }
     }
   }
-  return angles;
-}
+  const float* cos(std::int64_t pair) const { return angles_.data() + pair * kTileTokens; }
+  const float* sin(std::int64_t pair) const { return cos(pair + rope_.num_pairs); }
+
+ private:
+  RopeAngles rope_;
+  std::vector<float> angles_;
+};
 
 // A pair of vectors turned by minus the angles, and scaled.
 template <class D, class V>

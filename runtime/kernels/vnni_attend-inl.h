@@ -55,10 +55,13 @@ inline void attend_codes_vnni(const DecodeAttentionParams& params, const CodedSe
       };
       for (std::int64_t tile = 0; tile < tiles; ++tile) {
         const std::int64_t in_group = tile * kTileTokens;
+        if (segment.positions != nullptr) {
+          keys.set_positions(segment.positions + token + in_group);
+        }
         keys.rebuild(segment.keys[kv_head], codes.quads(tile));
         for_heads([&](std::int64_t of, std::int64_t count, float* to) {
           keys.score(of, count, gains == nullptr ? nullptr : gains + in_group,
-                     segment.first_position + token + in_group, kGroupTokens, to + in_group);
+                     segment.turned_back(token + in_group), kGroupTokens, to + in_group);
         });
       }
       for_heads([&](std::int64_t of, std::int64_t count, float* from) {

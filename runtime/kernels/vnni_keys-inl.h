@@ -58,9 +58,12 @@ class VnniKeys {
   explicit VnniKeys(const DecodeAttentionParams& params)
       : params_(params),
         rope_(params.raw_keys.rope),
-        angles_(tile_angles(rope_)),
+        turns_(rope_),
         sums_(static_cast<std::size_t>((params.head_dim + CodedKeyRows::kChannels) * kTileTokens)),
         query_(static_cast<std::size_t>(kHeadsTogether * params.head_dim)) {}
+
+  // As TileKeys'.
+  void set_positions(const std::int32_t* positions) { turns_.set(positions); }
 
   // codes: VnniCodes::quads of the tile
   void rebuild(const CodedKeyRows& rows, const std::uint8_t* codes) {
@@ -131,8 +134,7 @@ class VnniKeys {
     for (std::int64_t pair = 0; pair < rope_.num_pairs; ++pair) {
       const std::int64_t first = first_of(rope_, pair), second = second_of(rope_, pair);
       const Key a = key<kGains>(first, gains), b = key<kGains>(second, gains);
-      const float* cos = angles_.data() + pair * kTileTokens;
-      const float* sin = cos + rope_.num_pairs * kTileTokens;
+      const float *cos = turns_.cos(pair), *sin = turns_.sin(pair);
       Key turned_a, turned_b;
       for (int half = 0; half < 2; ++half) {
         const __m512 c = _mm512_loadu_ps(cos + 16 * half), s = _mm512_loadu_ps(sin + 16 * half);
@@ -154,7 +156,7 @@ class VnniKeys {
 
   const DecodeAttentionParams& params_;
   RopeAngles rope_;
-  std::vector<float> angles_;
+  TileTurns turns_;
   const CodedKeyRows* rows_ = nullptr;
   std::vector<float> sums_;   // [head_dim, kTileTokens], integers in units of the rows' scales
   std::vector<float> query_;  // [kHeadsTogether, head_dim]

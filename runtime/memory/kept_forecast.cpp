@@ -12,7 +12,8 @@ KeptForecast::KeptForecast(const KvPlan& plan, const TokenPolicy& policy, KvDtyp
       policy_(policy),
       dtype_(dtype),
       page_tokens_(page_tokens),
-      groups_(plan, policy, dtype, page_tokens) {
+      groups_(plan, policy, dtype, page_tokens),
+      coded_(plan, policy, dtype, page_tokens) {
   for (int layer = 0; layer < plan.num_layers(); ++layer) {
     if (plan.layers[static_cast<std::size_t>(layer)] == KvSource::kPlain) {
       layers_.push_back({.layer = layer});
@@ -23,6 +24,7 @@ KeptForecast::KeptForecast(const KvPlan& plan, const TokenPolicy& policy, KvDtyp
 KeptForecast::KeptForecast(const KvCache& cache, KvDtype dtype, std::int64_t page_tokens)
     : KeptForecast(cache.plan(), cache.policy(), dtype, page_tokens) {
   groups_ = {cache, dtype, page_tokens};
+  coded_ = {cache, dtype, page_tokens};
   for (Layer& layer : layers_) {
     if (policy_.prunes_channels()) {
       const PrunedStore& store = cache.pruned_layer(layer.layer).store;
@@ -49,7 +51,7 @@ std::int64_t KeptForecast::bytes() const {
   for (const Layer& layer : layers_) {
     total += layer_bytes(layer, dtype_);
   }
-  return total + groups_.bytes();
+  return total + groups_.bytes() + coded_.bytes();
 }
 
 // Of every plain layer, 0 of others.
@@ -127,6 +129,10 @@ std::int64_t KeptForecast::read(std::int64_t count, std::int64_t num_tokens) {
       now -= groups_.bytes_of(group);
       most = std::max(most, now + groups_.read(group, count, num_tokens));
       now += groups_.bytes_of(group);
+    } else if (plan_.layers[static_cast<std::size_t>(layer)] == KvSource::kCoded) {
+      now -= coded_.bytes_of(layer);
+      most = std::max(most, now + coded_.read(layer, count, num_tokens));
+      now += coded_.bytes_of(layer);
     } else if (group < 0) {
       const std::int64_t before = layer_bytes(*next, dtype_);
       most = std::max(most, read_layer(*next, count, num_tokens, now - before));
@@ -137,7 +143,9 @@ std::int64_t KeptForecast::read(std::int64_t count, std::int64_t num_tokens) {
   }
   const std::int64_t others = now - groups_.bytes();
   most = std::max(most, others + groups_.compress(true, layer_rows()));
-  now = others + groups_.bytes();
+  now = others + groups_.bytes() - coded_.bytes();
+  most = std::max(most, now + coded_.code());
+  now += coded_.bytes();
   std::int64_t codes = 0;  // of one layer beside its exact rows
   for (const Layer& layer : layers_) {
     const bool coded = policy_.is_running() && layer.tokens.has_left;
@@ -156,6 +164,7 @@ std::int64_t KeptForecast::extend(std::int64_t count) {
       ++layer.tokens.rows;
     }
     groups_.append_one();
+    coded_.append_one();
     std::int64_t now = bytes();
     for (Layer& layer : layers_) {
       if (policy_.is_running() && layer.budget > 0) {
@@ -169,6 +178,9 @@ std::int64_t KeptForecast::extend(std::int64_t count) {
     groups_.leave_one();
     const std::int64_t others = bytes() - groups_.bytes();
     most = std::max(most, others + groups_.compress(false, layer_rows()));
+    coded_.leave_one();
+    const std::int64_t uncoded = bytes() - coded_.bytes();
+    most = std::max(most, uncoded + coded_.code());
   }
   return std::max(most, bytes());
 }

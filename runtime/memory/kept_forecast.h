@@ -1,11 +1,12 @@
 // What layers under a token policy will take (runtime/memory/memory_forecast.h): plain ones exactly, latent groups
-// at most (runtime/memory/group_forecast.h).
+// at most (runtime/memory/group_forecast.h), coded layers by runtime/memory/coded_forecast.h.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "core/token_policy.h"
+#include "runtime/memory/coded_forecast.h"
 #include "runtime/memory/group_forecast.h"
 #include "runtime/store/kv_cache.h"
 
@@ -44,6 +45,7 @@ class KeptForecast {
   std::int64_t page_tokens_;
   std::vector<Layer> layers_;  // plain ones
   GroupForecast groups_;
+  CodedForecast coded_;
 };
 
 }  // namespace kvc

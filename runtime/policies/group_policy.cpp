@@ -1,4 +1,4 @@
-// The policies' choice for a latent group: one for all of its layers and heads.
+// The policies' choice for layers that keep the same tokens: one for all layers and heads.
 #include <algorithm>
 #include <numeric>
 #include <tuple>
@@ -67,6 +67,21 @@ std::vector<std::int64_t> leaving_votes(const GroupTokensLeft& group,
 }
 
 }  // namespace
+
+std::vector<std::int64_t> staying_rows(std::int64_t num_rows,
+                                       const std::vector<std::int64_t>& leaving) {
+  std::vector<bool> leaves(static_cast<std::size_t>(num_rows));
+  for (const std::int64_t row : leaving) {
+    leaves[static_cast<std::size_t>(row)] = true;
+  }
+  std::vector<std::int64_t> staying;
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    if (!leaves[static_cast<std::size_t>(row)]) {
+      staying.push_back(row);
+    }
+  }
+  return staying;
+}
 
 std::vector<std::int64_t> leaving_rows(const GroupTokensLeft& group, const at::Tensor& positions,
                                        const at::Tensor& scores) {

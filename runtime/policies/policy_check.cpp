@@ -31,13 +31,11 @@ bool merges_every_latent(const KvPlan& plan) {
 void check_sources(const TokenPolicy& policy, const std::string& name, const KvPlan& plan) {
   for (const auto& [source, why] :
        {std::pair(KvSource::kFused, "read other layers' tokens, which would have to be the same"),
-        std::pair(KvSource::kPaired, "share directions with another layer's same tokens"),
-        std::pair(KvSource::kCoded,
-                  "store tokens in tiles of 32, of which single ones cannot leave")}) {
+        std::pair(KvSource::kPaired, "share directions with another layer's same tokens")}) {
     KVC_CHECK(
         plan.num_layers_from(source) == 0,
         "--policy {}: {} {} layers {}; leave --policy out, or convert with --method commonkv, "
-        "pca or xkv-static",
+        "pca, xkv-static or coded",
         name, plan.num_layers_from(source), to_string(source), why);
   }
   KVC_CHECK(
@@ -45,17 +43,21 @@ void check_sources(const TokenPolicy& policy, const std::string& name, const KvP
       "--policy {}: {} of {} layers are converted, and only plain ones have keys of their own; "
       "use snapkv, or the original checkpoint",
       name, plan.num_layers() - plan.num_layers_from(KvSource::kPlain), plan.num_layers());
-  if (plan.groups.empty()) {
+  if (plan.groups.empty() && plan.coded.empty()) {
     return;
   }
   KVC_CHECK(!policy.compress_chunks,
-            "--policy {}: compress-at=chunk, but layers of a group read a prompt one after the "
+            "--policy {}: compress-at=chunk, but converted layers read a prompt one after the "
             "other and keep the same tokens; use compress-at=end",
             name);
   KVC_CHECK(!policy.cache_positions,
-            "--policy {}: pos=cache, but keys of latents are rebuilt at their own positions; use "
+            "--policy {}: pos=cache, but converted keys are rebuilt at their own positions; use "
             "pos=true",
             name);
+  KVC_CHECK(policy.residual_slots == 0 || plan.coded.empty(),
+            "--policy {}: residual={}, but coded layers have no form for averages of tokens; use "
+            "residual=0, which drops them",
+            name, policy.residual_slots);
   KVC_CHECK(policy.residual_slots == 0 || merges_every_latent(plan),
             "--policy {}: residual={}, but not every token of these groups has a latent of a basis "
             "that all share; use residual=0, or convert with --merge ls, pca or xkv-static",

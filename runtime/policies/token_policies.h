@@ -40,8 +40,8 @@ void select_voted(const PromptEnd& end, KeptLayer& layer);  // voted_policy.cpp
 // Rows of the `count` best by votes [n, heads] max-pooled over neighbours, ascending: [count, heads].
 at::Tensor best_voted(const TokenPolicy& policy, const at::Tensor& votes, std::int64_t count);
 
-// Rows of a latent group that leave, ascending by position, of tokens at `positions` [n] with `scores` [n] float32:
-// attention summed over the group's layers and heads (undefined where the policy asks for none).
+// Rows of layers that keep the same tokens, those that leave, ascending by position, of tokens at `positions` [n] with
+// `scores` [n] float32: attention summed over the layers and heads (undefined where the policy asks for none).
 struct GroupTokensLeft {
   const TokenPolicy& policy;
   std::int64_t budget = 0;
@@ -51,6 +51,10 @@ struct GroupTokensLeft {
 };
 std::vector<std::int64_t> leaving_rows(const GroupTokensLeft& group, const at::Tensor& positions,
                                        const at::Tensor& scores);
+
+// The other rows of `num_rows`, ascending.
+std::vector<std::int64_t> staying_rows(std::int64_t num_rows,
+                                       const std::vector<std::int64_t>& leaving);
 
 // What else takes part in a softmax.
 struct SlotKeys {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/kv_plan.h"
@@ -18,8 +19,15 @@ struct CodedLayers {
 };
 std::vector<CodedLayers> coded_layers(const KvPlan& plan);  // ascending
 
+// What a token policy needs to know of every token; all layers and heads of a store keep the same ones.
+struct CodedColumns {
+  bool positions = false;
+  bool scores = false;
+};
+
 struct CodedStore {
-  CodedStore(const KvPlan& plan, const CodedLayers& coded_layers, const StoreOptions& options);
+  CodedStore(const KvPlan& plan, const CodedLayers& coded_layers, const StoreOptions& options,
+             const CodedColumns& columns = {});
 
   CodedLayers layers;
   // [num_layers]: sinks and then the last tokens. Keys post-RoPE, or before it (stores_raw_keys), after
@@ -32,6 +40,22 @@ struct CodedStore {
   std::int64_t num_codes() const { return codes.back().num_tokens(); }
   std::int64_t exact_bytes() const;
   std::int64_t code_bytes() const;
+
+  // Under a token policy. Rows are all tokens: those that are codes, then the others; the last ones are those that
+  // were read last. Once a token has left, positions are no runs.
+  bool has_left = false;
+  struct Column {
+    RowStore codes, exact;
+
+    at::Tensor tensor(at::ScalarType dtype) const;  // [rows]
+    void assign(const at::Tensor& of_codes, const at::Tensor& of_exact);
+    void move(std::int64_t first, std::int64_t count);  // exact rows become the last codes
+    std::int64_t bytes() const { return codes.bytes() + exact.bytes(); }
+  };
+  std::optional<Column> positions{}, scores{};  // int32, float32
+  std::int64_t num_rows() const { return num_codes() + num_exact(); }
+  std::int64_t column_bytes() const;
+  void append_positions(const at::Tensor& new_positions);  // [n], of new tokens; scores 0
 };
 
 }  // namespace kvc

@@ -31,8 +31,11 @@ KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& 
   }
   kept_groups_.resize(groups_.size());
   for (const CodedLayers& layers : coded_layers(plan)) {
-    coded_.emplace_back(plan, layers, options);
+    coded_.emplace_back(
+        plan, layers, options,
+        CodedColumns{.positions = !policy_->is_full(), .scores = policy_->has_scores()});
   }
+  kept_coded_.resize(coded_.size());
   if (plan.paired) {
     pairs_.assign(plan.paired->first_layers.size(), PairStore(plan, options));
   }
@@ -80,6 +83,14 @@ const CodedStore& KvCache::coded(int layer) const {
   KVC_CHECK(after != coded_.end() && layer >= after->layers.first_layer,
             "KV cache: layer {} is not coded", layer);
   return *after;
+}
+
+KeptGroup& KvCache::kept_coded(int layer) {
+  return const_cast<KeptGroup&>(std::as_const(*this).kept_coded(layer));
+}
+
+const KeptGroup& KvCache::kept_coded(int layer) const {
+  return kept_coded_[static_cast<std::size_t>(&coded(layer) - coded_.data())];
 }
 
 PairStore& KvCache::pair(int layer) {
@@ -140,6 +151,7 @@ KvBytes KvCache::bytes() const {
   for (const CodedStore& layers : coded_) {
     bytes.coded += layers.code_bytes();
     bytes.pending += layers.exact_bytes();
+    bytes.kept += layers.column_bytes();
   }
   for (const PairStore& pair : pairs_) {
     bytes.merged += pair.merged_bytes();

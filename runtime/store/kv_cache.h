@@ -57,7 +57,7 @@ struct PrunedLayer {
   at::Tensor held_query{};
 };
 
-// What a token policy knows of a latent group between passes. `scores`, [tokens] float32, are the layers' that have
+// What a token policy knows of a latent group, or of coded layers that are stored together, between passes. `scores`, [tokens] float32, are the layers' that have
 // read a prompt's end, or attended to a token.
 struct KeptGroup {
   std::int64_t budget = 0;
@@ -99,6 +99,8 @@ class KvCache {
 
   CodedStore& coded(int layer);  // that the layer is part of
   const CodedStore& coded(int layer) const;
+  KeptGroup& kept_coded(int layer);  // of the store that the layer is part of
+  const KeptGroup& kept_coded(int layer) const;
   std::vector<CodedStore>& all_coded() { return coded_; }
   const std::vector<CodedStore>& all_coded() const { return coded_; }
 
@@ -128,6 +130,7 @@ class KvCache {
   std::vector<LatentStore> groups_;
   std::vector<KeptGroup> kept_groups_;  // of each group
   std::vector<CodedStore> coded_;       // ascending
+  std::vector<KeptGroup> kept_coded_;   // of each
   std::vector<PairStore> pairs_;        // likewise
 };
 

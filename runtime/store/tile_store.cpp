@@ -57,6 +57,28 @@ void TileStore::append(const at::Tensor& z, const at::Tensor& steps) {
   });
 }
 
+// Values on the levels of codes become the same codes again.
+void TileStore::keep(const at::Tensor& indices, const at::Tensor& steps) {
+  const at::Tensor stays = coefficients(0, num_tokens(), steps).index_select(0, indices);
+  num_tiles_ = 0;
+  append(stays, steps);
+  if (blocks_) {
+    blocks_->resize((num_tiles_ + block_tiles_ - 1) / block_tiles_);
+  }
+}
+
+void TileStore::replace(std::int64_t token, const at::Tensor& z, const at::Tensor& steps) {
+  if (!blocks_) {
+    return;
+  }
+  const std::int64_t tile = token / kTileTokens;
+  const at::Tensor all = coefficients(tile * kTileTokens, kTileTokens, steps);
+  all.select(0, token % kTileTokens).copy_(z);
+  encode_tile(layout_, all.const_data_ptr<float>(), steps.const_data_ptr<float>(),
+              reinterpret_cast<std::uint8_t*>(blocks_->writable(tile / block_tiles_)) +
+                  tile % block_tiles_ * layout_.bytes());
+}
+
 at::Tensor TileStore::coefficients(std::int64_t first, std::int64_t count,
                                    const at::Tensor& steps) const {
   KVC_CHECK(first >= 0 && first % kTileTokens == 0 && count % kTileTokens == 0 &&

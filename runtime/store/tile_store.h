@@ -29,6 +29,10 @@ class TileStore {
 
   // Coefficients of whole tiles, [n, num_coefficients] float32, under steps [num_coefficients] float32.
   void append(const at::Tensor& z, const at::Tensor& steps);
+  // Only tokens `indices`, ascending, whole tiles of them, stay.
+  void keep(const at::Tensor& indices, const at::Tensor& steps);
+  // Coefficients [num_coefficients] take the place of token's.
+  void replace(std::int64_t token, const at::Tensor& z, const at::Tensor& steps);
   // Their values again, of tokens first .. first + count - 1 (whole tiles). float32
   at::Tensor coefficients(std::int64_t first, std::int64_t count, const at::Tensor& steps) const;
   // What the kernels read; valid until the store changes.

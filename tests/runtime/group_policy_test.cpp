@@ -274,7 +274,6 @@ TEST(GroupPolicy, RefusesWhatItCannotDo) {
   EXPECT_EQ(refusal(mean, "zeromerge:residual=0"), "no error");
   EXPECT_THAT(refusal(testing::fused_upper_plan(model_of(), FusionForm::kChannel, 2), "snapkv"),
               HasSubstr("convert with --method commonkv"));
-  EXPECT_THAT(refusal(testing::coded_plan(model_of(), {}), "h2o"), HasSubstr("tiles of 32"));
 }
 
 }  // namespace

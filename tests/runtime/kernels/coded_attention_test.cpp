@@ -64,6 +64,15 @@ class CodedInputs {
     segment_.first_position = kPosition;
   }
   const CodedSegment& segment() const { return segment_; }
+  // The same tokens at positions that are no run.
+  CodedSegment scattered() {
+    for (std::int64_t token = 0; token < kTiles * kTileTokens; ++token) {
+      positions_.push_back(static_cast<std::int32_t>(token * 37 % (kPosition + 150)));
+    }
+    CodedSegment segment = segment_;
+    segment.positions = positions_.data();
+    return segment;
+  }
   const RopeAngles& rope() const { return angles_.rope; }
 
  private:
@@ -71,6 +80,7 @@ class CodedInputs {
   std::vector<const void*> blocks_;
   testing::Angles angles_;
   std::vector<CodedKeyRows> keys_;
+  std::vector<std::int32_t> positions_;
   CodedSegment segment_;
 };
 
@@ -114,7 +124,8 @@ TEST_P(CodedAttention, MatchesReference) {
   const auto [widths, gain, head_dim, heads_per_kv] = GetParam();
   constexpr std::int64_t kKvHeads = 2;
   const TileLayout layout = layout_of(widths, gain);
-  const CodedInputs inputs(layout, kKvHeads, head_dim);
+  CodedInputs inputs(layout, kKvHeads, head_dim);
+  const CodedSegment scattered = inputs.scattered();
   const std::int64_t num_heads = kKvHeads * heads_per_kv;
   const std::vector<float> query = random_numbers(num_heads * head_dim, 3);
   DecodeAttentionParams params{.query = query.data(),
@@ -124,22 +135,24 @@ TEST_P(CodedAttention, MatchesReference) {
                                .scale = 0.2f / std::sqrt(static_cast<float>(head_dim))};
   params.raw_keys.rope = inputs.rope();
   for (const auto& [first, last] : {std::pair(0, 160), {7, 70}, {33, 34}, {64, 96}}) {
-    for (const float softcap : {0.0f, 3.0f}) {
+    for (const auto& [softcap, segment] :
+         {std::pair(0.0f, inputs.segment()), {3.0f, inputs.segment()}, {0.0f, scattered}}) {
       params.softcap = softcap;
       Partial expected(num_heads, layout.num_coefficients() + 1);
-      coded_attention_partial_reference(params, inputs.segment(), first, last, expected.view());
+      coded_attention_partial_reference(params, segment, first, last, expected.view());
       expected = as_levels(layout, expected);
       for (const std::int64_t target : targets()) {
         choose(target);
         Partial actual(num_heads, layout.num_coefficients() + 1);
-        coded_attention_partial(params, inputs.segment(), first, last, actual.view());
+        coded_attention_partial(params, segment, first, last, actual.view());
         choose(0);
         // Levels reach to 128, with gains to 16 times that: of the latter, a few of a token's weights being
         // as large, weights of 16 bits keep 12.
         const bool rounds_weights = target == 0 && has_avx512_vnni();
         const double tolerance = !gain ? 2e-3 : rounds_weights ? 128 * 16.0 / 4096 : 2e-2;
         EXPECT_TRUE(partials_close(as_levels(layout, actual), expected, tolerance))
-            << hwy::TargetName(target) << ", tokens " << first << " .. " << last;
+            << hwy::TargetName(target) << ", tokens " << first << " .. " << last
+            << (segment.positions == nullptr ? "" : " at positions of their own");
       }
     }
   }
