@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/quad_attention-inl.h"
 #include "runtime/kernels/sum_lanes-inl.h"
 
@@ -60,7 +61,7 @@ class Bfloat16Queries {
  private:
   std::int64_t width_;
   bool are_exact_ = true;
-  std::vector<std::uint16_t> numbers_;  // [quads, kQuad, head_dim]
+  AlignedVector<std::uint16_t> numbers_;  // [quads, kQuad, head_dim]
 };
 
 // Scores of kTokens rows, 1 or 4. scores: [kTokens, kQuad].

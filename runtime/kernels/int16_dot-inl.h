@@ -24,8 +24,11 @@ namespace kvc::HWY_NAMESPACE {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 
 #define KVC_HAS_INT16_DOT 1
-inline constexpr std::int64_t kAhead =
-    2;  // bytes to fetch for each that is read: scales lie between codes
+// Bytes to fetch with those of `channels` codes: a 32nd of as many scales and minima lies between them.
+template <class Row>
+constexpr std::int64_t bytes_ahead(std::int64_t channels) {
+  return channels * (Row::kBits + 1) / 8;
+}
 
 // sums + products of pairs of neighbouring 16-bit numbers, in one instruction where there is such (AVX-512
 // VNNI). In assembly, because it belongs to none of the targets that are compiled for.

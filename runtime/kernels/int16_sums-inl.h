@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/int16_dot-inl.h"
 #include "runtime/kernels/quad_attention-inl.h"
 
@@ -21,8 +22,8 @@ namespace kvc::HWY_NAMESPACE {
 
 // Weights times scales of four groups of channels, [group][query] in a vector, pairs of rows.
 struct Int16Weights {
-  std::vector<float> products = std::vector<float>(kTileRows * 16);
-  std::vector<std::int32_t> pairs = std::vector<std::int32_t>(kTileRows / 2 * 16);
+  AlignedVector<float> products = AlignedVector<float>(kTileRows * 16);
+  AlignedVector<std::int32_t> pairs = AlignedVector<std::int32_t>(kTileRows / 2 * 16);
   alignas(64) float units[16];
   alignas(64) float minima[16];  // sums of weight * minimum
 
@@ -31,19 +32,33 @@ struct Int16Weights {
            std::int64_t count) {
     const __m512i of_scale = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
     const __m512i of_minimum = _mm512_add_epi32(of_scale, _mm512_set1_epi32(1));
-    const auto mask = static_cast<__mmask16>((1 << 2 * groups) - 1);
-    __m512 largest = _mm512_setzero_ps(), minimum = _mm512_setzero_ps();
-    for (std::int64_t row = 0; row < count; ++row) {
+    const auto mask = static_cast<__mmask8>((1 << 2 * groups) - 1);
+    __m512 largest[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    __m512 minimum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    const auto add = [&](std::int64_t row, int chain) {
       const __m512 weight = _mm512_broadcast_f32x4(_mm_loadu_ps(weights + row * kQuad));
-      const __m512 both = _mm512_maskz_loadu_ps(mask, scales + row * stride);
+      const __m512 both =
+          _mm512_castps256_ps512(_mm256_maskz_loadu_ps(mask, scales + row * stride));
       const __m512 product = _mm512_mul_ps(weight, _mm512_permutexvar_ps(of_scale, both));
-      minimum = _mm512_fmadd_ps(weight, _mm512_permutexvar_ps(of_minimum, both), minimum);
-      largest = _mm512_max_ps(largest, product);
+      minimum[chain] =
+          _mm512_fmadd_ps(weight, _mm512_permutexvar_ps(of_minimum, both), minimum[chain]);
+      largest[chain] = _mm512_max_ps(largest[chain], product);
       _mm512_storeu_ps(products.data() + row * 16, product);
+    };
+    std::int64_t row = 0;
+    for (; row + 2 <= count; row += 2) {
+      add(row, 0);
+      add(row + 1, 1);
     }
-    if (count % 2 != 0) {
+    if (row < count) {
+      add(row, 0);
       _mm512_storeu_ps(products.data() + count * 16, _mm512_setzero_ps());
     }
+    finish(_mm512_max_ps(largest[0], largest[1]), _mm512_add_ps(minimum[0], minimum[1]), count);
+  }
+
+ private:
+  void finish(__m512 largest, __m512 minimum, std::int64_t count) {
     const __m512 most = _mm512_set1_ps(32767);
     _mm512_store_ps(units, _mm512_div_ps(largest, most));
     _mm512_store_ps(minima, minimum);
@@ -71,7 +86,7 @@ HWY_INLINE void int16_accumulate_groups(const std::uint8_t* codes, std::int64_t 
     }
   }
   for (std::int64_t row = 0; row < count; row += 2) {
-    ahead.fetch(kAhead * 2 * kGroups * kRun * Row::kBits / 8);
+    ahead.fetch(bytes_ahead<Row>(2 * kGroups * kRun));
     const std::uint8_t* one = codes + row * stride;
     const std::uint8_t* two = row + 1 < count ? one + stride : one;
     for (int i = 0; i < kGroups; ++i) {

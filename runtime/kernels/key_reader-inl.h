@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/bfloat16_dot-inl.h"
 #include "runtime/kernels/cpu_features.h"
 #include "runtime/kernels/int16_scores-inl.h"
@@ -53,7 +54,7 @@ class KeyReader {
     if (narrow_) {
       narrow_queries_ = Int16Queries(queries_[0], QuadHeads(params).count, params.head_dim);
       narrow_angles_ = Int16Angles(params.raw_keys.rope);
-      narrow_scales_.resize(static_cast<std::size_t>(2 * params.head_dim));
+      narrow_scales_ = Int16TileScales(params.num_kv_heads, params.head_dim);
     }
 #endif
   }
@@ -66,7 +67,13 @@ class KeyReader {
     tile_.begin(first, count, last);
 #if KVC_HAS_INT16_DOT
     if (narrow_) {
-      return narrow_angles_.set(segment_, first, count, narrow_queries_);
+      narrow_angles_.set(segment_, first, count, narrow_queries_);
+      return with_element(segment_.key.element, [&](auto row) {
+        using Row = decltype(row);
+        if constexpr (Row::kBits <= 8) {
+          narrow_scales_.set<Row>(tile_.scales(), count, tile_.in_group());
+        }
+      });
     }
 #endif
     if (segment_.raw_key) {
@@ -77,7 +84,7 @@ class KeyReader {
   // scores: [count, kQuad].
   void score(std::int64_t quad, std::int64_t kv_head, float* scores) {
     for (std::int64_t line = 0; line < count_;) {
-      const std::int64_t in_group = (tile_.first() + line) % kQuantisedRows;
+      const std::int64_t in_group = (tile_.in_group() + line) % kQuantisedRows;
       const std::int64_t count = has_row_groups(segment_.key)
                                      ? std::min(count_ - line, kQuantisedRows - in_group)
                                      : count_;
@@ -96,11 +103,10 @@ class KeyReader {
 
 #if KVC_HAS_INT16_DOT
   template <class Row>
-  void score_narrow(const std::uint8_t* codes, std::int64_t quad, std::int64_t channel,
+  void score_narrow(const std::uint8_t* codes, std::int64_t quad, std::int64_t kv_head,
                     std::int64_t line, std::int64_t count, float* scores) {
     const std::int64_t head_dim = params_.head_dim;
-    const Int16Scales scales = narrow_scales<Row>(
-        scale_of(line, channel), minimum_of(line, channel), head_dim, narrow_scales_.data());
+    const Int16Scales& scales = narrow_scales_.of(line, kv_head);
     with_dot(vnni_, [&](auto vnni) {
       int16_score_tile<Row, vnni()>(codes, tile_.stride(), head_dim, narrow_angles_.row(line),
                                     narrow_angles_.factor(), scales, narrow_queries_[quad],
@@ -142,7 +148,7 @@ class KeyReader {
       return with_element(segment_.key.element, [&](auto row) {
         using Row = decltype(row);
         if constexpr (Row::kBits <= 8) {
-          score_narrow<Row>(numbers, quad, channel, line, count, scores);
+          score_narrow<Row>(numbers, quad, kv_head, line, count, scores);
         }
       });
     }
@@ -191,8 +197,8 @@ class KeyReader {
   bool narrow_;  // codes stay integers
   QuadQueries queries_;
   TileAngles angles_;
-  std::vector<float> norm_;     // [width]
-  std::vector<float> numbers_;  // [kTileRows, width], zeros from head_dim on
+  AlignedVector<float> norm_;     // [width]
+  AlignedVector<float> numbers_;  // [kTileRows, width], zeros from head_dim on
   std::int64_t count_ = 0;
 #if KVC_HAS_BFLOAT16_DOT
   std::optional<Bfloat16Queries> bfloat16_queries_;
@@ -201,7 +207,7 @@ class KeyReader {
   bool vnni_ = has_avx512_vnni();
   Int16Queries narrow_queries_;
   Int16Angles narrow_angles_;
-  std::vector<std::int16_t> narrow_scales_;  // [2, head_dim]
+  Int16TileScales narrow_scales_;
 #endif
 };
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/decode_attention.h"
 
 namespace kvc {
@@ -50,7 +51,7 @@ class QuadQueries {
 
  private:
   std::int64_t width_;
-  std::vector<float> memory_;
+  AlignedVector<float> memory_;
 };
 
 class QuadSoftmaxes;
@@ -69,7 +70,7 @@ class QuadOutputs {
  private:
   QuadHeads heads_;
   std::int64_t width_;
-  std::vector<float> memory_;
+  AlignedVector<float> memory_;
 };
 
 class QuadSoftmaxes {

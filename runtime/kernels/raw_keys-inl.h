@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/decode_attention.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -88,7 +89,7 @@ class TileAngles {
   }
 
   RopeAngles rope_;
-  std::vector<float> memory_;  // [max_rows, 2, num_pairs]
+  AlignedVector<float> memory_;  // [max_rows, 2, num_pairs]
 };
 
 // angles: cos and then sin, [2, num_pairs].

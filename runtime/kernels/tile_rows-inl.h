@@ -65,13 +65,13 @@ class TileRows {
   const KvRows& rows() const { return rows_; }
   std::int64_t width() const { return width_; }
   std::int64_t head_dim() const { return head_dim_; }
-  std::int64_t first() const { return first_; }
+  // Place of the first row in its group of rows; 0 where there are none.
+  std::int64_t in_group() const { return in_group_; }
   const TileScales& scales() const { return scales_; }
   ReadAhead& ahead() { return ahead_; }
 
   // Rows first .. first + count - 1 of one block, of which `last` is behind the last that will be asked for.
   void begin(std::int64_t first, std::int64_t count, std::int64_t last) {
-    first_ = first;
     in_group_ = has_row_groups(rows_) ? first % rows_.block_rows % kQuantisedRows : 0;
     begin_ = kv_row_place(rows_, width_, head_dim_, first).codes - in_group_ * stride_;
     scales_.set(rows_, first, count);
@@ -108,7 +108,7 @@ class TileRows {
   const KvRows& rows_;
   std::int64_t width_, head_dim_;
   std::int64_t stride_, group_bytes_;
-  std::int64_t first_ = 0, in_group_ = 0;
+  std::int64_t in_group_ = 0;
   const std::uint8_t* begin_ = nullptr;  // the first row; of its group where there are
   TileScales scales_;
   ReadAhead ahead_;

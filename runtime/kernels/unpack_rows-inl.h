@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/kv_element.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -163,7 +164,7 @@ class TileScales {
  private:
   std::int64_t width_, head_dim_, stride_ = 0, in_group_ = 0;
   bool per_row_ = true;
-  std::vector<float> memory_;
+  AlignedVector<float> memory_;
 };
 
 // The row whose numbers or codes are `numbers`: line `line` of the tile that `scales` describes.

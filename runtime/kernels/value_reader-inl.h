@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/bfloat16_dot-inl.h"
 #include "runtime/kernels/cpu_features.h"
 #include "runtime/kernels/int16_sums-inl.h"
@@ -112,9 +113,9 @@ class ValueReader {
   TileRows tile_;
   std::int64_t channels_, first_channel_, width_;
   bool scaled_;
-  std::int64_t in_place_;       // channels that are, the others go through
-  bool dots_;                   // of bfloat16 numbers
-  std::vector<float> numbers_;  // [kTileRows, width - in_place], zeros from `channels` on
+  std::int64_t in_place_;         // channels that are, the others go through
+  bool dots_;                     // of bfloat16 numbers
+  AlignedVector<float> numbers_;  // [kTileRows, width - in_place], zeros from `channels` on
   std::int64_t count_ = 0;
 #if KVC_HAS_INT16_DOT
   bool vnni_ = has_avx512_vnni();
