@@ -8,8 +8,6 @@
 
 #include "core/error.h"
 #include "core/kv_plan_groups.h"
-#include "model/float_linear.h"
-#include "model/parallel.h"
 #include "model/weights.h"
 #include "runtime/compression/request_basis.h"
 
@@ -170,61 +168,11 @@ std::int64_t bytes_of(const std::vector<Reconstruction>& layers) {
   return bytes;
 }
 
-// Row by row, a number of `latent` or of `others` for every channel. T: of an element's size.
-template <typename T>
-void arrange(const KeptChannels& kept, const at::Tensor& latent, const at::Tensor& others,
-             at::Tensor& key) {
-  constexpr std::int64_t kChannelsPerThread = std::int64_t{1} << 15;
-  const auto* channels = kept.channels.const_data_ptr<std::int64_t>();
-  const auto* numbers = kept.numbers.const_data_ptr<std::int64_t>();
-  const auto* other_channels = kept.others.const_data_ptr<std::int64_t>();
-  const std::int64_t num_kept = kept.channels.size(0), num_others = kept.others.size(0);
-  const auto* from = static_cast<const T*>(latent.const_data_ptr());
-  const auto* from_others = static_cast<const T*>(others.const_data_ptr());
-  auto* to = static_cast<T*>(key.mutable_data_ptr());
-  const auto body = [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      T* key_row = to + row * key.size(1);
-      for (std::int64_t i = 0; i < num_kept; ++i) {
-        key_row[channels[i]] = from[row * latent.stride(0) + numbers[i]];
-      }
-      for (std::int64_t i = 0; i < num_others; ++i) {
-        key_row[other_channels[i]] = from_others[row * num_others + i];
-      }
-    }
-  };
-  parallel_pieces(latent.size(0), std::max<std::int64_t>(1, kChannelsPerThread / key.size(1)),
-                  body);
-}
-
 bool share_memory(const std::vector<Reconstruction>& a, const std::vector<Reconstruction>& b) {
   return !a.empty() && !b.empty() && a.front().key.data_ptr() == b.front().key.data_ptr();
 }
 
 }  // namespace
-
-KeptChannels kept_channels(const at::Tensor& proj) {
-  const at::Tensor ones = proj == 1;
-  const at::Tensor is_unit = at::logical_and((proj != 0).sum(1) == 1, ones.any(1));
-  const at::Tensor channels = is_unit.nonzero().squeeze(1);
-  if (channels.size(0) == 0) {
-    return {};
-  }
-  const at::Tensor others = is_unit.logical_not().nonzero().squeeze(1);
-  const at::Tensor numbers = ones.index_select(0, channels).to(at::kByte).argmax(1);
-  return {channels, numbers, others, proj.index_select(0, others)};
-}
-
-at::Tensor rebuild_key(const Reconstruction& layer, const at::Tensor& latent) {
-  if (!layer.kept.channels.defined()) {
-    return float_linear(latent, layer.key, {});
-  }
-  const at::Tensor others = float_linear(latent, layer.kept.proj, {});
-  at::Tensor key = at::empty({latent.size(0), layer.key.size(0)}, latent.options());
-  key.element_size() == 2 ? arrange<std::uint16_t>(layer.kept, latent, others, key)
-                          : arrange<std::uint32_t>(layer.kept, latent, others, key);
-  return key;
-}
 
 std::int64_t LatentFactors::bytes() const {
   std::int64_t total = 0;
