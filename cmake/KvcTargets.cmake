@@ -1,5 +1,5 @@
 # kvc_library(NAME SOURCES ... [DEPS ...] [PRIVATE_DEPS ...]): one directory's library, warnings as errors.
-# Targets that use torch pass TORCH and share one precompiled <ATen/ATen.h>.
+# Targets that use torch pass TORCH and share one precompiled header.
 function(kvc_library name)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
@@ -11,7 +11,7 @@ function(kvc_library name)
     PRIVATE ${ARG_PRIVATE_DEPS} $<BUILD_INTERFACE:kvc_flags>)
   if(ARG_TORCH)
     target_link_libraries(${name} PUBLIC $<BUILD_INTERFACE:kvc_torch> $<INSTALL_INTERFACE:kvconvert::torch>)
-    kvc_precompile(${name})
+    kvc_precompile(${name} kvc_pch)
   endif()
 endfunction()
 
@@ -34,7 +34,7 @@ function(kvc_test name)
   target_compile_definitions(${name} PRIVATE KVC_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
                              KVC_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
   if(ARG_TORCH)
-    kvc_precompile(${name})
+    kvc_precompile(${name} kvc_test_pch LIBRARIES GTest::gmock HEADERS <gmock/gmock.h> <gtest/gtest.h>)
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
@@ -65,12 +65,16 @@ function(kvc_python_test name)
     ENVIRONMENT "KVC_BIN_DIR=${CMAKE_BINARY_DIR}/bin;KVC_TEST_DATA=${PROJECT_SOURCE_DIR}/tests/data;KVC_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
 endfunction()
 
-function(kvc_precompile name)
-  if(NOT TARGET kvc_pch)
-    file(GENERATE OUTPUT "${CMAKE_BINARY_DIR}/kvc_pch.cpp" CONTENT "")
-    add_library(kvc_pch OBJECT "${CMAKE_BINARY_DIR}/kvc_pch.cpp")
-    target_link_libraries(kvc_pch PRIVATE kvc_torch kvc_fmt kvc_flags)
-    target_precompile_headers(kvc_pch PRIVATE <ATen/ATen.h>)
+# kvc_precompile(NAME PCH [LIBRARIES ...] [HEADERS ...]): what nearly every file of the target includes, parsed once for
+# all targets that name the same PCH: with these headers those of LibTorch, fmt and JSON.
+function(kvc_precompile name pch)
+  cmake_parse_arguments(ARG "" "" "LIBRARIES;HEADERS" ${ARGN})
+  if(NOT TARGET ${pch})
+    file(GENERATE OUTPUT "${CMAKE_BINARY_DIR}/${pch}.cpp" CONTENT "")
+    add_library(${pch} OBJECT "${CMAKE_BINARY_DIR}/${pch}.cpp")
+    target_link_libraries(${pch} PRIVATE kvc_torch kvc_fmt kvc_flags ${ARG_LIBRARIES})
+    target_precompile_headers(${pch} PRIVATE <ATen/ATen.h> <filesystem> <fmt/format.h> <functional>
+                              <nlohmann/json.hpp> ${ARG_HEADERS})
   endif()
-  target_precompile_headers(${name} REUSE_FROM kvc_pch)
+  target_precompile_headers(${name} REUSE_FROM ${pch})
 endfunction()
