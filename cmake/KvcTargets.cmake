@@ -20,6 +20,7 @@ function(kvc_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} CLI11::CLI11 kvc_flags)
+  kvc_precompile(${name} kvc_pch)
   # Found without help also where it lies within the project, whose directories an installed program forgets.
   set_target_properties(${name} PROPERTIES INSTALL_RPATH "${KVC_TORCH_DIR}/lib")
   install(TARGETS ${name})
@@ -42,6 +43,18 @@ function(kvc_test name)
   math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${KVC_TIMEOUT_FACTOR}")
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()
+
+# kvc_bench(NAME SOURCES ... DEPS ... [TORCH]): a benchmark beside the tests, which ctest does not run.
+function(kvc_bench name)
+  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} kvc_fmt kvc_flags)
+  target_compile_definitions(${name} PRIVATE KVC_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
+  if(ARG_TORCH)
+    kvc_precompile(${name} kvc_pch)
+  endif()
 endfunction()
 
 # kvc_python_test(NAME SCRIPT file [PEERS] [ARGS ...] [LABELS ...] [TIMEOUT seconds]): a unittest file run by
