@@ -1,6 +1,7 @@
 #include "runtime/gpu/gpu_forecast.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "runtime/compression/compression.h"
 #include "runtime/gpu/gpu_cache.h"
@@ -32,6 +33,32 @@ std::int64_t bound(const KvPlan& plan, int group, GroupTokens tokens, KvDtype dt
   return group_bytes(plan, group, tokens, dtype, page_tokens);
 }
 
+struct GroupBytes {
+  std::int64_t reading = 0, generating = 0;
+  std::int64_t twice = 0;  // of a layer whose tokens are decided: what it gets before others go
+};
+
+// tokens: at the end.
+GroupBytes bytes_of(const KvPlan& plan, int group, KvDtype dtype, std::int64_t page_tokens,
+                    std::int64_t length, std::int64_t new_tokens, GroupTokens tokens) {
+  const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
+  if (!decides(spec)) {  // all pages are there from the start
+    const std::int64_t all =
+        group_bytes(plan, group, {.unmerged = length + new_tokens}, dtype, page_tokens);
+    return {all, all};
+  }
+  const MergePolicy& policy = plan.policy;
+  const std::int64_t due = due_tokens(plan, length, true);
+  tokens.pending = std::min(policy.sink_tokens + policy.window_tokens + generated_block(plan),
+                            length - due + new_tokens);
+  const std::int64_t most = bound(plan, group, tokens, dtype, page_tokens);
+  const auto of_layer = [&](const GroupTokens& now) {
+    return group_bytes(plan, group, now, dtype, page_tokens) / spec.num_layers;
+  };
+  return {std::max(group_bytes(plan, group, {.pending = length}, dtype, page_tokens), most), most,
+          of_layer({.unmerged = due}) + of_layer({.pending = tokens.pending})};
+}
+
 SequenceBytes bytes_of(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
                        std::int64_t length, std::int64_t new_tokens) {
   if (is_integer(dtype)) {  // layer after layer: exact tokens go once their codes are there
@@ -45,25 +72,19 @@ SequenceBytes bytes_of(const KvPlan& plan, KvDtype dtype, std::int64_t page_toke
   if (plan.groups.empty()) {
     return bytes;
   }
-  const MergePolicy& policy = plan.policy;
   CacheForecast forecast(plan, dtype, page_tokens);
-  const std::int64_t before = plain_bytes(plan, dtype, page_tokens, length);
-  bytes.reading += forecast.read(length) - before;
+  forecast.read(length);
   forecast.extend(new_tokens);
-  const std::int64_t most = policy.sink_tokens + policy.window_tokens + generated_block(plan);
-  const std::int64_t left = length - due_tokens(plan, length, true);
+  std::int64_t twice = 0;
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
     const auto index = static_cast<std::size_t>(group);
-    GroupTokens tokens = forecast.tokens()[index];
-    if (decides(plan.groups[index])) {
-      tokens.pending = std::min(most, left + new_tokens);
-    } else {  // all pages are there from the start
-      bytes.reading +=
-          group_bytes(plan, group, {.unmerged = length + new_tokens}, dtype, page_tokens) -
-          group_bytes(plan, group, {.unmerged = length}, dtype, page_tokens);
-    }
-    bytes.generating += bound(plan, group, tokens, dtype, page_tokens);
+    const GroupBytes own =
+        bytes_of(plan, group, dtype, page_tokens, length, new_tokens, forecast.tokens()[index]);
+    bytes.reading += own.reading;
+    bytes.generating += own.generating;
+    twice = std::max(twice, own.twice);
   }
+  bytes.reading += twice;
   return bytes;
 }
 

@@ -10,7 +10,7 @@
 namespace kvc {
 
 // The most bytes while prompts of `lengths` tokens are read one after the other and go on for `new_tokens` together:
-// GpuCache::bytes() of all, and what the group that is decided holds twice. Which tokens merge follows the text;
+// GpuCache::bytes() of all, and what the layer that is decided holds twice. Which tokens merge follows the text;
 // each store may have a page more than the forecast, which is counted.
 std::int64_t gpu_cache_bytes(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
                              const std::vector<std::int64_t>& lengths, std::int64_t new_tokens);

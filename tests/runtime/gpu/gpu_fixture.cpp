@@ -17,13 +17,17 @@
 namespace kvc::testing {
 namespace {
 
-void write(const TemporaryDirectory& directory, const SyntheticCheckpoint& model,
-           const std::optional<KvPlan>& plan) {
-  if (plan) {
-    write_factored_checkpoint(directory.path(), model, *plan);
-  } else {
-    write_synthetic_checkpoint(directory.path(), model);
+// Where the case's checkpoint lies, in `directory` or already.
+std::filesystem::path checkpoint_of(const GpuCase& test_case, const TemporaryDirectory& directory) {
+  if (!test_case.checkpoint.empty()) {
+    return test_case.checkpoint;
   }
+  if (test_case.plan) {
+    write_factored_checkpoint(directory.path(), test_case.model, *test_case.plan);
+  } else {
+    write_synthetic_checkpoint(directory.path(), test_case.model);
+  }
+  return directory.path();
 }
 
 // Of float16 activations, beside float32: some roundings of the largest logit.
@@ -45,9 +49,8 @@ EngineOptions reference_options(const GpuCase& test_case) {
 class TwoSequences {
  public:
   explicit TwoSequences(const GpuCase& test_case)
-      : directory_(),
-        checkpoint_(open(directory_, test_case)),
-        reference_(Engine::load(directory_.path(), reference_options(test_case))),
+      : checkpoint_(Checkpoint::open(checkpoint_of(test_case, directory_))),
+        reference_(Engine::load(checkpoint_.directory(), reference_options(test_case))),
         model_(load_gpu_model(checkpoint_, reference_.plan(), at::kHalf,
                               parse_weight_type(test_case.weight_dtype), at::kCPU,
                               executor_.free_bytes())),
@@ -93,13 +96,11 @@ class TwoSequences {
   }
 
  private:
-  static Checkpoint open(const TemporaryDirectory& directory, const GpuCase& test_case) {
-    write(directory, test_case.model, test_case.plan);
-    return Checkpoint::open(directory.path());
-  }
   static StepSequences sequences_of(const GpuCase& test_case) {
     StepSequences sequences;
-    sequences.texts = {gpu_text(test_case.prompt, 3), gpu_text(9, 11)};
+    sequences.texts = test_case.texts.empty()
+                          ? std::vector<Row>{gpu_text(test_case.prompt, 3), gpu_text(9, 11)}
+                          : test_case.texts;
     sequences.seeds = {1, 2};
     sequences.capacity = test_case.longest + 1;
     return sequences;

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/gpu/step_executor.h"
 #include "tests/runtime/engine_fixture.h"
@@ -20,12 +22,14 @@ std::unique_ptr<StepExecutor> emulated(std::int64_t free_bytes = std::int64_t{1}
 std::string failure_of(const std::function<void()>& work);
 
 struct GpuCase {
-  SyntheticCheckpoint model;
+  SyntheticCheckpoint model{};
   std::optional<KvPlan> plan{};
   std::int64_t prompt = 31, longest = 40;  // tokens of the longer sequence
   std::string weight_dtype{};
   int num_steps = 4;
   KvDtype kv_dtype = KvDtype::kFloat16;
+  std::filesystem::path checkpoint{};  // in the place of model and plan
+  std::vector<Row> texts{};            // two, in the place of made-up ones
 };
 
 // Logits of prompts and of every step beside the CPU engine's in float32, which reads the same tokens: after 31 tokens

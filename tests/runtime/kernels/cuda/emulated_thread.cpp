@@ -81,7 +81,8 @@ class BlockEmulator {
   };
   struct Fiber {
     ucontext_t context;
-    std::unique_ptr<std::uint8_t[]> stack = std::make_unique<std::uint8_t[]>(kStackBytes);
+    std::unique_ptr<std::uint8_t[]> stack =
+        std::make_unique_for_overwrite<std::uint8_t[]>(kStackBytes);
     const Barrier* barrier = nullptr;  // that it waits at
     int generation = 0;
     bool running = false;

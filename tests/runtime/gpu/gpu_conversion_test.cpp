@@ -1,0 +1,86 @@
+// What kvconvert makes of the reference checkpoint, in steps of the emulator beside the CPU's engine.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "model/tokenizer/tokenizer.h"
+#include "runtime/generate.h"
+#include "runtime/gpu/gpu_engine.h"
+#include "runtime/gpu/gpu_forecast.h"
+#include "tests/runtime/gpu/gpu_fixture.h"
+#include "tests/testing/temporary_directory.h"
+
+namespace kvc {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Row;
+
+const fs::path kData = KVC_TEST_DATA;
+
+class GpuConversion : public ::testing::Test {
+ protected:
+  // Runs the tool with few calibration tokens, a window and blocks that short texts leave.
+  fs::path convert(const std::string& options) const {
+    const fs::path out = directory_ / "converted";
+    const std::string command = fmt::format(
+        "{}/kvconvert {} --out {} --num-sequences 8 --seq-len 128 --no-validate --quiet "
+        "--window 24 --block 2 {}",
+        KVC_BIN_DIR, (kData / "reference-llama").string(), out.string(), options);
+    EXPECT_EQ(std::system(command.c_str()), 0) << command;
+    return out;
+  }
+  // Two prompts, of so many tokens.
+  static std::vector<Row> prompts(std::int64_t longer, std::int64_t shorter) {
+    std::ifstream file(kData / "texts" / "tinystories_heldout.txt");
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const Row ids = Tokenizer::load(kData / "reference-llama").encode(text.substr(0, 4000));
+    return {Row(ids.begin(), ids.begin() + longer), Row(ids.end() - shorter, ids.end())};
+  }
+  // Three steps, in which a block leaves the window.
+  static void expect_steps(const fs::path& checkpoint, std::int64_t longer) {
+    testing::GpuCase test_case{.longest = longer + 4, .num_steps = 3};
+    test_case.checkpoint = checkpoint;
+    test_case.texts = prompts(longer, 40);
+    testing::expect_gpu_steps(test_case);
+  }
+  // Generation of the engines, loaded as kvrun loads them.
+  static void expect_greedy_tokens(const fs::path& checkpoint) {
+    EngineOptions wide;
+    wide.dtype = "float32";
+    wide.kv_dtype = "float16";
+    wide.page_tokens = 32;
+    GenerateOptions options;
+    options.max_new_tokens = 4;
+    const Engine::Ids prompt = {prompts(100, 40).front()};
+    const GenerateResult expected = generate(Engine::load(checkpoint, wide), prompt, options);
+    EngineOptions narrow;
+    narrow.dtype = "float16";
+    const GpuEngine engine = GpuEngine::load(checkpoint, narrow, testing::emulated());
+    const GenerateResult result = engine.generate(prompt, options);
+    const KvBytes bytes = result.sequences[0].bytes;
+    EXPECT_EQ(result.sequences[0].tokens, expected.sequences[0].tokens);
+    EXPECT_GT(bytes.merged, 0);
+    EXPECT_LE(bytes.total(), engine.kv_peak_bytes());
+    EXPECT_LE(engine.kv_peak_bytes(),
+              gpu_cache_bytes(engine.plan(), KvDtype::kFloat16, 32, {100}, 4));
+  }
+
+  testing::TemporaryDirectory directory_;
+};
+
+TEST_F(GpuConversion, RunsTheDefaultMethod) {
+  const fs::path converted = convert("--group 4 --rank 0.7");
+  expect_steps(converted, 120);
+  expect_greedy_tokens(converted);
+}
+
+}  // namespace
+}  // namespace kvc
