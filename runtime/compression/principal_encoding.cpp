@@ -4,7 +4,6 @@
 #include <functional>
 #include <vector>
 
-#include "core/kv_plan_groups.h"
 #include "runtime/attention/cache_segments.h"
 #include "runtime/compression/chunk_landmarks.h"
 #include "runtime/compression/request_basis.h"
@@ -14,11 +13,6 @@ namespace kvc {
 namespace {
 
 constexpr std::int64_t kChunkTokens = 1024;  // bounds the float32 copy of keys and values
-
-// Pending rows of one layer, [n, kv_dim] float32 each; of a model's own latents [n, their width] and nothing.
-struct LayerRows {
-  at::Tensor key, value;
-};
 
 class PrincipalGroup {
  public:
@@ -76,7 +70,7 @@ class PrincipalGroup {
   }
 
  private:
-  // Pending rows from `first` on.
+  // Pending rows from `first` on; of a model's own latents these and nothing.
   LayerRows rows(int index, std::int64_t first, const at::Tensor& positions) const {
     const int layer = spec_.first_layer + index;
     const KeyValueStore& pending = store_.pending(index);
@@ -113,51 +107,17 @@ class PrincipalGroup {
 
   // Principal directions of the tokens. An earlier basis is where the subspace solver starts.
   std::vector<LayerEncoder> fit(const at::Tensor& positions) const {
-    const std::int64_t width = spec_.num_layers * plan_.kv_dim();
-    const BasisSolver solver = plan_.request->solver;
-    const std::vector<LayerEncoder> earlier =
-        store_.bases().empty() ? std::vector<LayerEncoder>() : last_basis();
-    const auto start = [&](bool keys, bool values) {
-      std::vector<at::Tensor> columns;
-      for (const LayerEncoder& layer : earlier) {
-        if (keys) {
-          columns.push_back(layer.key);
+    const auto tokens = [&](const auto& visit) {
+      in_chunks(positions, [&](std::int64_t first, const at::Tensor& own) {
+        std::vector<LayerRows> layers;
+        for (int index = 0; index < spec_.num_layers; ++index) {
+          layers.push_back(rows(index, plan_.policy.sink_tokens + first, own));
         }
-        if (values) {
-          columns.push_back(layer.value);
-        }
-      }
-      return columns.empty() ? at::Tensor() : at::cat(columns, 1).to(at::kDouble);
+        visit(layers);
+      });
     };
-    if (!spec_.split_kv) {
-      const KvWidths widths = grouped_widths(plan_);
-      const at::Tensor joint = gram(positions, spec_.num_layers * widths.total(), true, true);
-      return split_encoders(leading_directions(joint, spec_.rank, solver, start(true, true)),
-                            spec_.num_layers, widths);
-    }
-    const at::Tensor key = leading_directions(gram(positions, width, true, false), spec_.key_rank,
-                                              solver, start(true, false));
-    const at::Tensor value = leading_directions(gram(positions, width, false, true),
-                                                spec_.value_rank, solver, start(false, true));
-    return split_encoders(key, value, spec_.num_layers);
-  }
-
-  at::Tensor gram(const at::Tensor& positions, std::int64_t width, bool keys, bool values) const {
-    GramSums sums(width);
-    in_chunks(positions, [&](std::int64_t first, const at::Tensor& own) {
-      std::vector<at::Tensor> columns;
-      for (int index = 0; index < spec_.num_layers; ++index) {
-        const LayerRows y = rows(index, plan_.policy.sink_tokens + first, own);
-        if (keys) {
-          columns.push_back(y.key);
-        }
-        if (values) {
-          columns.push_back(y.value);
-        }
-      }
-      sums.add(at::cat(columns, 1));
-    });
-    return sums.matrix();
+    return fit_directions(plan_, spec_, tokens,
+                          store_.bases().empty() ? std::vector<LayerEncoder>() : last_basis());
   }
 
   const Decoder& decoder_;

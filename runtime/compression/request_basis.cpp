@@ -1,12 +1,34 @@
 #include "runtime/compression/request_basis.h"
 
+#include "core/kv_plan_groups.h"
 #include "model/eigen/lower_gram.h"
 #include "model/eigen/subspace_iteration.h"
 #include "model/eigen/symmetric_eigen.h"
 
 namespace kvc {
 
-GramSums::GramSums(std::int64_t width) : lower_(at::zeros({width, width}, at::kDouble)) {}
+namespace {
+
+enum class Rows { kKeys, kValues, kBoth };
+
+// Of every layer, side by side.
+at::Tensor side_by_side(const std::vector<LayerRows>& layers, Rows rows) {
+  std::vector<at::Tensor> columns;
+  for (const LayerRows& layer : layers) {
+    if (rows != Rows::kValues) {
+      columns.push_back(layer.key);
+    }
+    if (rows != Rows::kKeys) {
+      columns.push_back(layer.value);
+    }
+  }
+  return columns.empty() ? at::Tensor() : at::cat(columns, 1);
+}
+
+}  // namespace
+
+GramSums::GramSums(std::int64_t width, at::Device device)
+    : lower_(at::zeros({width, width}, at::TensorOptions(at::kDouble).device(device))) {}
 
 void GramSums::add(const at::Tensor& rows) { lower_.add_(lower_gram(rows)); }
 
@@ -17,10 +39,11 @@ at::Tensor GramSums::matrix() const {
 
 at::Tensor leading_directions(const at::Tensor& gram, std::int64_t rank, BasisSolver solver,
                               const at::Tensor& start) {
-  const at::Tensor vectors = solver == BasisSolver::kSubspace
-                                 ? leading_subspace(gram, rank, start).vectors
-                                 : symmetric_eigen(gram.clone(), rank).vectors;
-  return vectors.to(at::kFloat).contiguous();
+  const at::Tensor vectors =
+      solver == BasisSolver::kSubspace
+          ? leading_subspace(gram.cpu(), rank, start.defined() ? start.cpu() : start).vectors
+          : symmetric_eigen(gram.clone(), rank).vectors;
+  return vectors.to(gram.device(), at::kFloat).contiguous();
 }
 
 std::vector<LayerEncoder> split_encoders(const at::Tensor& key, const at::Tensor& value,
@@ -43,6 +66,31 @@ std::vector<LayerEncoder> split_encoders(const at::Tensor& joint, int num_layers
                         layer.narrow(1, widths.key, widths.value).contiguous()});
   }
   return encoders;
+}
+
+std::vector<LayerEncoder> fit_directions(const KvPlan& plan, const LatentGroup& group,
+                                         const TokenRows& tokens,
+                                         const std::vector<LayerEncoder>& earlier,
+                                         at::Device device) {
+  std::vector<LayerRows> before;
+  for (const LayerEncoder& encoder : earlier) {
+    before.push_back({encoder.key.to(at::kDouble), encoder.value.to(at::kDouble)});
+  }
+  const auto directions = [&](Rows rows, std::int64_t width, std::int64_t rank) {
+    GramSums sums(width, device);
+    tokens([&](const std::vector<LayerRows>& layers) { sums.add(side_by_side(layers, rows)); });
+    return leading_directions(sums.matrix(), rank, plan.request->solver,
+                              side_by_side(before, rows));
+  };
+  const KvWidths widths = grouped_widths(plan);
+  if (!group.split_kv) {
+    return split_encoders(directions(Rows::kBoth, group.num_layers * widths.total(), group.rank),
+                          group.num_layers, widths);
+  }
+  const at::Tensor key = directions(Rows::kKeys, group.num_layers * widths.key, group.key_rank);
+  return split_encoders(
+      key, directions(Rows::kValues, group.num_layers * widths.value, group.value_rank),
+      group.num_layers);
 }
 
 }  // namespace kvc

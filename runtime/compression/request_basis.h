@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "core/kv_plan.h"
@@ -15,7 +16,7 @@ namespace kvc {
 // sum y y^T over tokens. Products in float32, sums over blocks of tokens in float64.
 class GramSums {
  public:
-  explicit GramSums(std::int64_t width);
+  explicit GramSums(std::int64_t width, at::Device device = at::kCPU);
   void add(const at::Tensor& rows);  // [n, width] float32
   // [width, width] float64, both triangles.
   at::Tensor matrix() const;
@@ -24,8 +25,8 @@ class GramSums {
   at::Tensor lower_;
 };
 
-// The `rank` leading eigenvectors of a Gram matrix, [rank, width] float32. `start`: rows to begin with, or
-// undefined; used by the subspace solver alone.
+// The `rank` leading eigenvectors of a Gram matrix, [rank, width] float32, where it lies. `start`: rows to begin with,
+// or undefined; used by the subspace solver alone, which computes on the CPU.
 at::Tensor leading_directions(const at::Tensor& gram, std::int64_t rank, BasisSolver solver,
                               const at::Tensor& start = {});
 
@@ -35,5 +36,19 @@ std::vector<LayerEncoder> split_encoders(const at::Tensor& key, const at::Tensor
                                          int num_layers);
 std::vector<LayerEncoder> split_encoders(const at::Tensor& joint, int num_layers,
                                          const KvWidths& widths);
+
+// Keys and values of some tokens of one layer, [n, their width] float32 each, as principal directions take them.
+struct LayerRows {
+  at::Tensor key, value;
+};
+// Calls its argument with the rows of all layers of a group, [num_layers], some tokens at a time.
+using TokenRows = std::function<void(const std::function<void(const std::vector<LayerRows>&)>&)>;
+
+// Principal directions of a group's tokens, as plan.request finds them. `earlier`: a basis where the subspace solver
+// starts, or empty.
+std::vector<LayerEncoder> fit_directions(const KvPlan& plan, const LatentGroup& group,
+                                         const TokenRows& tokens,
+                                         const std::vector<LayerEncoder>& earlier,
+                                         at::Device device = at::kCPU);
 
 }  // namespace kvc

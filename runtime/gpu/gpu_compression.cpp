@@ -3,6 +3,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "runtime/compression/compression.h"
@@ -35,16 +36,17 @@ class Decision {
         sequence_(sequence),
         num_tokens_(num_tokens) {}
 
-  void decide(bool prompt_ended, std::int64_t capacity) {
-    std::vector<std::int64_t> counts;
-    std::vector<EncodedTokens> encoded;
-    for (int group = 0; group < num_groups(); ++group) {
-      const GpuGroup& store = cache_.group(group);
-      counts.push_back(
-          store.decides() ? due_tokens(plan_, store.tokens(sequence_).pending, prompt_ended) : 0);
-      encoded.emplace_back();
-      if (counts.back() > 0 && plan_.policy.rule != MergeRule::kNone) {
-        encoded.back() = encode_gpu_pending(model_, cache_, group, sequence_, counts.back());
+  void decide(bool prompt_ended) {
+    std::vector<std::int64_t> counts = due(prompt_ended);
+    const bool none = std::all_of(counts.begin(), counts.end(), [](auto n) { return n == 0; });
+    if (none && !prompt_ended) {
+      return;
+    }
+    std::vector<EncodedTokens> encoded(counts.size());
+    for (std::size_t index = 0; index < counts.size() && chooses(); ++index) {
+      if (counts[index] > 0 && plan_.policy.rule != MergeRule::kNone) {
+        encoded[index] =
+            encode_gpu_pending(model_, cache_, static_cast<int>(index), sequence_, counts[index]);
       }
     }
     const std::vector<std::vector<bool>> merges = merges_of(counts, encoded);
@@ -54,22 +56,58 @@ class Decision {
         continue;
       }
       const at::Tensor merge = as_tensor(merges[index]);
-      at::Tensor latents = encoded[index].latents;
+      if (counts[index] > 0 && !chooses()) {
+        encoded[index] = encode_principal(group, counts[index]);
+      }
+      at::Tensor latents = std::move(encoded[index].latents);
       if (latents.defined()) {
         latents = latents.index_select(0, merge.nonzero().squeeze(1).to(latents.device()));
       }
-      cache_.group(group).decide(sequence_, merge, latents, capacity);
+      GpuGroup& store = cache_.group(group);
+      const GroupTokens tokens = store.tokens(sequence_);
+      const std::int64_t capacity =
+          pending_capacity(plan_, tokens.bases, tokens.pending - counts[index],
+                           cache_.capacity(sequence_) - num_tokens_);
+      store.decide(sequence_, merge, latents,
+                   prompt_ended ? capacity : std::max(capacity, store.reserved(sequence_).pending));
     }
   }
 
  private:
   int num_groups() const { return static_cast<int>(plan_.groups.size()); }
 
+  // Of every group; of principal directions none where the tokens stay exact.
+  std::vector<std::int64_t> due(bool prompt_ended) {
+    std::vector<std::int64_t> counts;
+    std::vector<GroupTokens> tokens;
+    for (int group = 0; group < num_groups(); ++group) {
+      const GpuGroup& store = cache_.group(group);
+      tokens.push_back(store.tokens(sequence_));
+      counts.push_back(store.decides() ? due_tokens(plan_, tokens.back().pending, prompt_ended)
+                                       : 0);
+    }
+    if (!chooses()) {
+      step_ = principal_step(plan_, tokens, counts, cache_.kv_dtype());
+      if (step_ == PrincipalStep::kKeepExact) {
+        counts.assign(counts.size(), 0);
+      }
+    }
+    return counts;
+  }
+
+  // Are the tokens that merge chosen among all groups'?
+  bool chooses() const { return has_basis(plan_, LatentBasis::kWeights); }
+  EncodedTokens encode_principal(int group, std::int64_t count) {
+    return step_ == PrincipalStep::kNewBasis
+               ? encode_gpu_request(model_, cache_, group, sequence_, count)
+               : encode_gpu_pending(model_, cache_, group, sequence_, count);
+  }
+
   std::vector<std::vector<bool>> merges_of(const std::vector<std::int64_t>& counts,
                                            const std::vector<EncodedTokens>& encoded) const {
     MergeCandidates candidates{
         .num_tokens = num_tokens_, .num_candidates = counts, .tokens = {}, .scores = {}};
-    if (has_basis(plan_, LatentBasis::kCalibrated)) {
+    if (!chooses()) {
       std::vector<std::vector<bool>> all;
       for (const std::int64_t count : counts) {
         all.emplace_back(static_cast<std::size_t>(count), true);
@@ -96,6 +134,7 @@ class Decision {
   GpuCache& cache_;
   std::size_t sequence_;
   std::int64_t num_tokens_;
+  PrincipalStep step_ = PrincipalStep::kProject;
 };
 
 // The first group that decides which tokens merge; the others hold as many pending tokens. Null: none does.
@@ -110,18 +149,25 @@ const GpuGroup* deciding_group(const GpuCache& cache) {
 
 }  // namespace
 
+std::int64_t pending_capacity(const KvPlan& plan, std::int64_t bases, std::int64_t pending,
+                              std::int64_t more) {
+  const bool decides =
+      !plan.request || (plan.request->compress_generated &&
+                        (bases == 0 || plan.request->later != LaterTokens::kExact));
+  const MergePolicy& policy = plan.policy;
+  return decides ? std::max(pending,
+                            std::min(pending + more, policy.sink_tokens + policy.window_tokens +
+                                                         policy.block_tokens))
+                 : pending + more;
+}
+
 void compress_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
                          std::int64_t num_tokens) {
   const GpuGroup* group = deciding_group(cache);
   if (group == nullptr) {
     return;
   }
-  const MergePolicy& policy = cache.plan().policy;
-  const std::int64_t most =
-      policy.sink_tokens + policy.window_tokens + generated_block(cache.plan());
-  const std::int64_t left = num_tokens - due_tokens(cache.plan(), num_tokens, true);
-  Decision(model, cache, sequence, num_tokens)
-      .decide(true, std::min(most, left + cache.capacity(sequence) - num_tokens));
+  Decision(model, cache, sequence, num_tokens).decide(true);
   cache.set_pending(sequence, group->tokens(sequence).pending, 0);
 }
 
@@ -131,8 +177,7 @@ void compress_gpu_blocks(const GpuModel& model, GpuCache& cache,
   const GpuGroup* group = deciding_group(cache);
   for (std::size_t sequence = 0; group != nullptr && sequence < num_tokens.size(); ++sequence) {
     if (due_tokens(cache.plan(), group->tokens(sequence).pending, false) > 0) {
-      Decision(model, cache, sequence, num_tokens[sequence])
-          .decide(false, group->reserved(sequence).pending);
+      Decision(model, cache, sequence, num_tokens[sequence]).decide(false);
       cache.set_pending(sequence, group->tokens(sequence).pending, 1);
     }
   }

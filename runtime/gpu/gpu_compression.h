@@ -9,6 +9,11 @@
 
 namespace kvc {
 
+// Rows that a group which decides has pages for, of pending tokens: of `pending` ones now, and of `more` to come or
+// until a block of them is decided, if any will be. bases: of the request, that it has.
+std::int64_t pending_capacity(const KvPlan& plan, std::int64_t bases, std::int64_t pending,
+                              std::int64_t more);
+
 // At the end of a prompt of so many tokens, of which the cache holds all, exactly: what has left the window is decided,
 // and pages stay for what one block of generation adds.
 void compress_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,

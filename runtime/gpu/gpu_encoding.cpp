@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "runtime/compression/request_basis.h"
+
 namespace kvc {
 namespace {
 
@@ -17,30 +19,80 @@ class GroupEncoder {
         factors_(model.groups[static_cast<std::size_t>(group)]),
         store_(cache.group(group)),
         sequence_(sequence) {
+    if (spec_.basis == LatentBasis::kRequest) {
+      encoders_ = store_.has_basis(sequence) ? stored_basis() : std::vector<LayerEncoder>();
+      return;
+    }
+    encoders_ = factors_.factors.encoders;
     for (const RankFactors& layer : factors_.merged_layers) {
       rebuilt_.push_back(layer.tensors());
     }
   }
 
+  // Principal directions of the tokens, with which encode() goes on.
+  void fit(std::int64_t count) {
+    const auto tokens = [&](const auto& visit) {
+      in_chunks(count, [&](std::int64_t first, const at::Tensor& positions) {
+        std::vector<LayerRows> layers;
+        for (std::size_t index = 0; index < store_.layers.size(); ++index) {
+          const StoredRows y = rows(index, first, positions);
+          layers.push_back({y.key.flatten(1), y.value.flatten(1)});
+        }
+        visit(layers);
+      });
+    };
+    encoders_ = fit_directions(plan_, spec_, tokens, {}, model_.device());
+  }
+
+  // As the cache stores them.
+  std::vector<GpuGroup::BasisRows> basis() const {
+    std::vector<GpuGroup::BasisRows> layers;
+    for (std::size_t index = 0; index < encoders_.size(); ++index) {
+      layers.push_back(
+          {factors_.merged_layers[index].to_pairs(encoders_[index].key.t().contiguous()),
+           encoders_[index].value.t()});
+    }
+    return layers;
+  }
+
   EncodedTokens encode(std::int64_t count) const {
-    const at::Tensor positions = store_.next_positions(sequence_, count);
     std::vector<at::Tensor> latents, scores;
-    for (std::int64_t first = 0; first < count; first += kChunkTokens) {
-      const at::Tensor own = positions.slice(0, first, first + kChunkTokens);
-      const EncodedTokens chunk = encode(plan_.policy.sink_tokens + first, own);
+    in_chunks(count, [&](std::int64_t first, const at::Tensor& positions) {
+      const EncodedTokens chunk = encode(first, positions);
       latents.push_back(chunk.latents);
       if (chunk.scores.defined()) {
         scores.push_back(chunk.scores);
       }
-    }
+    });
     return {at::cat(latents), scores.empty() ? at::Tensor() : at::cat(scores)};
   }
 
  private:
+  // Calls visit(first, positions) for pending rows from `first` on, some at a time.
+  template <typename Visitor>
+  void in_chunks(std::int64_t count, const Visitor& visit) const {
+    const at::Tensor positions = store_.next_positions(sequence_, count);
+    for (std::int64_t first = 0; first < count; first += kChunkTokens) {
+      visit(plan_.policy.sink_tokens + first, positions.slice(0, first, first + kChunkTokens));
+    }
+  }
+
+  std::vector<LayerEncoder> stored_basis() const {
+    std::vector<LayerEncoder> encoders;
+    for (std::size_t index = 0; index < store_.layers.size(); ++index) {
+      const GpuBasis& basis = *store_.layers[index].basis;
+      const at::Tensor key = basis.key.read(sequence_, 0, plan_.kv_dim()),
+                       value = basis.value.read(sequence_, 0, plan_.kv_dim());
+      encoders.push_back({factors_.merged_layers[index].from_pairs(key).to(at::kFloat).t(),
+                          value.to(at::kFloat).t()});
+    }
+    return encoders;
+  }
+
   // Pending rows from `first` on.
   EncodedTokens encode(std::int64_t first, const at::Tensor& positions) const {
     const std::int64_t count = positions.size(0);
-    if (spec_.basis == LatentBasis::kCalibrated) {
+    if (spec_.basis != LatentBasis::kWeights) {
       return {principal(first, positions), {}};
     }
     if (plan_.policy.rule == MergeRule::kLs) {
@@ -60,10 +112,10 @@ class GroupEncoder {
     return {latent, row_cosine(held(0), held(store_.layers.size() - 1))};
   }
 
-  struct LayerRows {
+  struct StoredRows {
     at::Tensor key, value;  // [n, num_kv_heads, head_dim] float32, keys before RoPE
   };
-  LayerRows rows(std::size_t index, std::int64_t first, const at::Tensor& positions) const {
+  StoredRows rows(std::size_t index, std::int64_t first, const at::Tensor& positions) const {
     const GpuGroupLayer& layer = store_.layers[index];
     const std::int64_t count = positions.size(0);
     const auto read = [&](const GpuRows& stored) {
@@ -83,7 +135,7 @@ class GroupEncoder {
     std::vector<at::Tensor> columns;
     for (std::size_t index = 0; index < store_.layers.size(); ++index) {
       const LayerWeights& weights = model_.layers[static_cast<std::size_t>(layer_of(index))];
-      LayerRows y = rows(index, first, positions);
+      StoredRows y = rows(index, first, positions);
       if (weights.k_norm.defined()) {
         y.key = key_before_norm(y.key, weights.k_norm, rms(index, first, y.key, weights));
       }
@@ -105,18 +157,20 @@ class GroupEncoder {
     return key_rms(rebuild(latent).view(key.sizes()), weights.k_norm);
   }
 
-  // sum_l E_l y_l without the mean's.
+  // sum_l E_l y_l, without the mean's where there is one.
   at::Tensor principal(std::int64_t first, const at::Tensor& positions) const {
     at::Tensor key, value;
     for (std::size_t index = 0; index < store_.layers.size(); ++index) {
-      const LayerEncoder& encoder = factors_.factors.encoders[index];
-      const LayerRows y = rows(index, first, positions);
+      const LayerEncoder& encoder = encoders_[index];
+      const StoredRows y = rows(index, first, positions);
       const at::Tensor of_key = at::linear(y.key.flatten(1), encoder.key),
                        of_value = at::linear(y.value.flatten(1), encoder.value);
       key = index == 0 ? of_key : key + of_key;
       value = index == 0 ? of_value : value + of_value;
     }
-    return (spec_.split_kv ? at::cat({key, value}, 1) : key + value) - factors_.factors.mean_latent;
+    const at::Tensor latent = spec_.split_kv ? at::cat({key, value}, 1) : key + value;
+    const at::Tensor& mean = factors_.factors.mean_latent;
+    return mean.defined() ? latent - mean : latent;
   }
 
   int layer_of(std::size_t index) const { return spec_.first_layer + static_cast<int>(index); }
@@ -128,6 +182,7 @@ class GroupEncoder {
   const GpuGroup& store_;
   std::size_t sequence_;
   std::vector<Reconstruction> rebuilt_;  // [num_layers] of merged latents
+  std::vector<LayerEncoder> encoders_;   // [num_layers] of principal directions
 };
 
 }  // namespace
@@ -135,6 +190,15 @@ class GroupEncoder {
 EncodedTokens encode_gpu_pending(const GpuModel& model, const GpuCache& cache, int group,
                                  std::size_t sequence, std::int64_t count) {
   return GroupEncoder(model, cache, group, sequence).encode(count);
+}
+
+EncodedTokens encode_gpu_request(const GpuModel& model, GpuCache& cache, int group,
+                                 std::size_t sequence, std::int64_t count) {
+  GroupEncoder encoder(model, cache, group, sequence);
+  encoder.fit(count);
+  EncodedTokens encoded = encoder.encode(count);
+  cache.group(group).set_basis(sequence, encoder.basis());
+  return encoded;
 }
 
 }  // namespace kvc

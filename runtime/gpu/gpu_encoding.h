@@ -11,9 +11,12 @@
 
 namespace kvc {
 
-// The `count` oldest pending tokens of one sequence that are no sinks. On the device; of calibrated directions, under
+// The `count` oldest pending tokens of one sequence that are no sinks. On the device; of principal directions, under
 // which all tokens get latents, without scores.
 EncodedTokens encode_gpu_pending(const GpuModel& model, const GpuCache& cache, int group,
+                                 std::size_t sequence, std::int64_t count);
+// The same with principal directions of these tokens, which become the sequence's basis.
+EncodedTokens encode_gpu_request(const GpuModel& model, GpuCache& cache, int group,
                                  std::size_t sequence, std::int64_t count);
 
 }  // namespace kvc

@@ -11,6 +11,7 @@
 #include "runtime/gpu/gpu_forecast.h"
 #include "runtime/gpu/step_support.h"
 #include "runtime/plan_source.h"
+#include "runtime/policies/principal_policy.h"
 
 namespace kvc {
 
@@ -25,6 +26,7 @@ GpuEngine GpuEngine::load(const std::filesystem::path& directory, const EngineOp
   engine.plan_ = plan_of(checkpoint, config);
   check_gpu_model(config, engine.plan_);
   check_gpu_options(options, types, config, engine.plan_);
+  check_generated_block(engine.plan_, types.kv);
   engine.executor_ = std::move(executor);
   engine.model_ = std::make_unique<GpuModel>(load_gpu_model(
       checkpoint, engine.plan_, types.compute, parse_weight_type(options.weight_dtype),

@@ -5,8 +5,8 @@
 
 #include "runtime/compression/compression.h"
 #include "runtime/gpu/gpu_cache.h"
+#include "runtime/gpu/gpu_compression.h"
 #include "runtime/memory/memory_forecast.h"
-#include "runtime/policies/principal_policy.h"
 
 namespace kvc {
 namespace {
@@ -38,25 +38,26 @@ struct GroupBytes {
   std::int64_t twice = 0;  // of a layer whose tokens are decided: what it gets before others go
 };
 
-// tokens: at the end.
+// left: pending tokens once the prompt is decided. tokens: at the end.
 GroupBytes bytes_of(const KvPlan& plan, int group, KvDtype dtype, std::int64_t page_tokens,
-                    std::int64_t length, std::int64_t new_tokens, GroupTokens tokens) {
+                    std::int64_t length, std::int64_t new_tokens, std::int64_t left,
+                    GroupTokens tokens) {
   const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
   if (!decides(spec)) {  // all pages are there from the start
     const std::int64_t all =
         group_bytes(plan, group, {.unmerged = length + new_tokens}, dtype, page_tokens);
     return {all, all};
   }
-  const MergePolicy& policy = plan.policy;
-  const std::int64_t due = due_tokens(plan, length, true);
-  tokens.pending = std::min(policy.sink_tokens + policy.window_tokens + generated_block(plan),
-                            length - due + new_tokens);
+  tokens.pending = pending_capacity(plan, tokens.bases, left, new_tokens);
   const std::int64_t most = bound(plan, group, tokens, dtype, page_tokens);
+  const bool merges_all = spec.basis != LatentBasis::kWeights;
   const auto of_layer = [&](const GroupTokens& now) {
     return group_bytes(plan, group, now, dtype, page_tokens) / spec.num_layers;
   };
   return {std::max(group_bytes(plan, group, {.pending = length}, dtype, page_tokens), most), most,
-          of_layer({.unmerged = due}) + of_layer({.pending = tokens.pending})};
+          of_layer({.unmerged = merges_all ? 0 : length - left}) +
+              of_layer({.pending = tokens.pending}) +
+              group_bytes(plan, group, {.bases = tokens.bases}, dtype, page_tokens)};
 }
 
 SequenceBytes bytes_of(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
@@ -74,12 +75,13 @@ SequenceBytes bytes_of(const KvPlan& plan, KvDtype dtype, std::int64_t page_toke
   }
   CacheForecast forecast(plan, dtype, page_tokens);
   forecast.read(length);
+  const std::vector<GroupTokens> read = forecast.tokens();
   forecast.extend(new_tokens);
   std::int64_t twice = 0;
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
     const auto index = static_cast<std::size_t>(group);
-    const GroupBytes own =
-        bytes_of(plan, group, dtype, page_tokens, length, new_tokens, forecast.tokens()[index]);
+    const GroupBytes own = bytes_of(plan, group, dtype, page_tokens, length, new_tokens,
+                                    read[index].pending, forecast.tokens()[index]);
     bytes.reading += own.reading;
     bytes.generating += own.generating;
     twice = std::max(twice, own.twice);
@@ -105,10 +107,14 @@ std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
                               std::int64_t num_sequences, std::int64_t longest_prompt,
                               std::int64_t new_tokens) {
   constexpr std::int64_t kEncoded = 1024;  // tokens at a time
-  std::int64_t rank = 0, stacked = 0;
+  constexpr std::int64_t kGramBytes =
+      48;  // an element: sums, both triangles, directions, the solver's work
+  std::int64_t rank = 0, stacked = 0, gram = 0;
   for (const LatentGroup& group : plan.groups) {
     rank = std::max(rank, group.rank);
     stacked = std::max(stacked, group.num_layers * 2 * plan.kv_dim());
+    const std::int64_t width = group.num_layers * (group.split_kv ? 1 : 2) * plan.kv_dim();
+    gram = std::max(gram, group.basis == LatentBasis::kRequest ? width * width * kGramBytes : 0);
   }
   if (rank == 0) {
     return 0;
@@ -118,7 +124,7 @@ std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
   // Softmaxes of tiles, 2 bytes a token and query head; sums of latents in parts and whole.
   const std::int64_t attention = num_sequences * config.num_heads *
                                  (2 * tokens + tokens / 4 + 4 * 8 * (rank + config.head_dim));
-  return encoding + attention;
+  return encoding + gram + attention;
 }
 
 }  // namespace kvc

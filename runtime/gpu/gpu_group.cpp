@@ -30,8 +30,14 @@ GpuGroup::GpuGroup(const KvPlan& plan, int group, at::ScalarType dtype, const Gp
   const auto rows = [&](std::int64_t width, at::ScalarType type) {
     return std::optional<GpuRows>(std::in_place, pages, width, type);
   };
+  GpuPages channels = pages;
+  channels.most_rows.assign(num_sequences, plan.kv_dim());
   for (int index = 0; index < spec.num_layers; ++index) {
     GpuGroupLayer& layer = layers.emplace_back();
+    if (spec.basis == LatentBasis::kRequest) {
+      layer.basis.emplace(GpuBasis{GpuRows(channels, spec.key_width(), dtype),
+                                   GpuRows(channels, spec.value_width(), dtype)});
+    }
     if (decides_) {
       layer.pending_key = rows(plan.kv_dim(), dtype);
       layer.pending_value = rows(plan.kv_dim(), dtype);
@@ -62,7 +68,7 @@ GpuGroup::GpuGroup(const KvPlan& plan, int group, at::ScalarType dtype, const Gp
     held_score = rows(1, at::kFloat);
   }
   for (std::vector<std::int64_t>* counts :
-       {&merged_rows_, &unmerged_rows_, &pending_, &capacity_}) {
+       {&merged_rows_, &unmerged_rows_, &pending_, &capacity_, &bases_}) {
     counts->assign(num_sequences, 0);
   }
   const at::TensorOptions ints = at::TensorOptions(at::kInt).device(pages.device);
@@ -171,6 +177,9 @@ std::vector<GpuRows*> GpuGroup::stores() {
     for (auto* rows : {&layer.unmerged_key, &layer.unmerged_value, &layer.unmerged_latent}) {
       add(*rows);
     }
+    if (layer.basis) {
+      found.insert(found.end(), {&layer.basis->key, &layer.basis->value});
+    }
   }
   for (auto* rows : {&merged, &merged_positions, &unmerged_positions}) {
     add(*rows);
@@ -178,12 +187,21 @@ std::vector<GpuRows*> GpuGroup::stores() {
   return found;
 }
 
+void GpuGroup::set_basis(std::size_t sequence, const std::vector<BasisRows>& given) {
+  for (std::size_t index = 0; index < layers.size(); ++index) {
+    GpuBasis& basis = *layers[index].basis;
+    basis.key.replace(sequence, given[index].key, given[index].key.size(0));
+    basis.value.replace(sequence, given[index].value, given[index].value.size(0));
+  }
+  bases_[sequence] = 1;
+}
+
 void GpuGroup::copy(std::size_t from, std::size_t to) {
   for (GpuRows* rows : stores()) {
     rows->copy(from, to);
   }
   for (std::vector<std::int64_t>* counts :
-       {&merged_rows_, &unmerged_rows_, &pending_, &capacity_}) {
+       {&merged_rows_, &unmerged_rows_, &pending_, &capacity_, &bases_}) {
     (*counts)[to] = (*counts)[from];
   }
   set_counts(to);
@@ -192,7 +210,8 @@ void GpuGroup::copy(std::size_t from, std::size_t to) {
 GroupTokens GpuGroup::tokens(std::size_t sequence) const {
   return {.merged = merged_rows_[sequence],
           .unmerged = unmerged_rows_[sequence],
-          .pending = pending_[sequence]};
+          .pending = pending_[sequence],
+          .bases = bases_[sequence]};
 }
 
 GroupTokens GpuGroup::reserved(std::size_t sequence) const {
@@ -215,8 +234,11 @@ KvBytes GpuGroup::bytes(std::size_t sequence) const {
     bytes.pending += bytes_of(layer.pending_key, sequence) +
                      bytes_of(layer.pending_value, sequence) +
                      bytes_of(layer.held_latent, sequence) + bytes_of(layer.key_rms, sequence);
+    if (layer.basis) {
+      bytes.merged += layer.basis->key.bytes(sequence) + layer.basis->value.bytes(sequence);
+    }
   }
-  bytes.merged = bytes_of(merged, sequence) + bytes_of(merged_positions, sequence);
+  bytes.merged += bytes_of(merged, sequence) + bytes_of(merged_positions, sequence);
   bytes.unmerged += bytes_of(unmerged_positions, sequence);
   bytes.pending += bytes_of(held_weighted, sequence) + bytes_of(held_score, sequence);
   return bytes;

@@ -13,6 +13,12 @@
 
 namespace kvc {
 
+// Of a request's principal directions, each sequence's own: a row is a channel of keys, in the order of their pairs
+// (RankFactors::to_pairs), or of values, and its coefficients. A sequence's rows lie in one piece.
+struct GpuBasis {
+  GpuRows key, value;
+};
+
 // One layer's rows; absent where the plan has no such. Keys are post-RoPE.
 struct GpuGroupLayer {
   std::optional<GpuRows> pending_key, pending_value;    // exact: sinks, window, incomplete block
@@ -20,6 +26,7 @@ struct GpuGroupLayer {
   std::optional<GpuRows> unmerged_latent;               // likewise, in latent form
   std::optional<GpuRows> held_latent;                   // of pending tokens in latent form
   std::optional<GpuRows> key_rms;  // of pending tokens, float32 [num_kv_heads]: undoes the norm
+  std::optional<GpuBasis> basis;   // of merged latents, where it is the request's
 };
 
 class GpuGroup {
@@ -37,6 +44,12 @@ class GpuGroup {
   // [merged, rank]; the others become unmerged. What is left has pages for `capacity` tokens. n may be 0.
   void decide(std::size_t sequence, const at::Tensor& merge, const at::Tensor& latents,
               std::int64_t capacity);
+  // The basis of all latents that the sequence will have: of every layer, rows as they are stored.
+  struct BasisRows {
+    at::Tensor key, value;
+  };
+  void set_basis(std::size_t sequence, const std::vector<BasisRows>& layers);
+  bool has_basis(std::size_t sequence) const { return bases_[sequence] > 0; }
   // Sequence `to` holds what `from` does.
   void copy(std::size_t from, std::size_t to);
 
@@ -67,6 +80,7 @@ class GpuGroup {
   std::int64_t sink_tokens_;
   bool decides_;
   std::vector<std::int64_t> merged_rows_, unmerged_rows_, pending_, capacity_;  // [num_sequences]
+  std::vector<std::int64_t> bases_;                                             // likewise
   at::Tensor num_merged_, num_unmerged_;
 };
 

@@ -107,8 +107,8 @@ GpuModel load_gpu_model(const Checkpoint& checkpoint, const KvPlan& plan, at::Sc
   }
   const LatentFactors latent = load_latent_factors(checkpoint, plan, config.hidden_size, dtype);
   for (std::size_t group = 0; group < latent.groups.size(); ++group) {
-    model.groups.push_back(
-        to_gpu(latent.groups[group], plan.groups[group], config, model.rope, model.layers, device));
+    model.groups.push_back(to_gpu(latent.groups[group], plan.groups[group], config, model.rope,
+                                  model.layers, dtype, device));
   }
   return model;
 }

@@ -118,6 +118,11 @@ DevicePartials GroupLaunches::add_rank(const DenseAttention& query, const Device
   attention.value_rank = narrow_size(latents.factors.value_rank());
   attention.value_column = narrow_size(rank) - attention.value_rank;
   attention.keys = latents.factors.keys();
+  if (latents.basis != nullptr) {
+    const DeviceRows rows = latents.basis->key.table();
+    attention.keys.projections = rows.blocks;
+    attention.keys.projections_stride = rows.max_blocks;
+  }
   attention.cos = rope.cos;
   attention.sin = rope.sin;
   attention.num_angles = rope.num_pairs;
@@ -149,6 +154,11 @@ DevicePartials GroupLaunches::add_rank(const DenseAttention& query, const Device
   sums.log_sum = launches_.pointer<float>(scratch_.log_sum[segment]);
   launches_.add(sums);
   ProjectValues values = latents.factors.values();
+  if (latents.basis != nullptr) {
+    const DeviceRows rows = latents.basis->value.table();
+    values.projections = rows.blocks;
+    values.projections_stride = rows.max_blocks;
+  }
   values.sums = sums.output_float;
   values.sums_width = sums.width;
   values.num_sequences = query.num_sequences;
@@ -199,10 +209,11 @@ void GroupLaunches::add_attention(int layer, const DenseAttention& query, const 
                  0));
   }
   if (store.merged) {
-    sources.push_back(add_rank(query, rope,
-                               {*store.merged, factors.merged_layers[index],
-                                positions(store.merged_positions), sinks, store.num_merged()},
-                               1));
+    sources.push_back(
+        add_rank(query, rope,
+                 {*store.merged, factors.merged_layers[index], positions(store.merged_positions),
+                  sinks, store.num_merged(), rows.basis ? &*rows.basis : nullptr},
+                 1));
   }
   combine(sources);
 }

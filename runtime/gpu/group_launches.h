@@ -39,6 +39,7 @@ class GroupLaunches {
     const GpuRows* positions;  // null: a run from first_position on
     int first_position;
     const at::Tensor& num_rows;
+    const GpuBasis* basis = nullptr;  // of each sequence; null: the factors'
   };
   const LatentGroup& spec_of(int group) const {
     return cache_.plan().groups[static_cast<std::size_t>(group)];

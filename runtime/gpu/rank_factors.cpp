@@ -66,14 +66,12 @@ RankFactors::RankFactors(const Reconstruction& exact, const ModelConfig& config,
       num_kv_heads_(config.num_kv_heads),
       head_dim_(config.head_dim),
       key_rank_(exact.key.size(1)),
+      value_rank_(exact.value.size(1)),
       value_(exact.value.contiguous().to(device)),
       is_principal_(exact.is_principal),
       key_mean_(moved(exact.key_mean, device)),
       value_mean_(moved(exact.value_mean, device)) {
-  HeadPairs pairs = pairs_of(head_dim_, rope.rows_of_positions(layer, 1));
-  places_ = at::cat({at::tensor(pairs.first, at::kLong), at::tensor(pairs.second, at::kLong)});
-  channels_ = places_.to(at::kInt).repeat({num_kv_heads_, 1}).to(device);
-  angles_ = at::tensor(pairs.angles, at::kInt).repeat({num_kv_heads_, 1}).to(device);
+  set_pairs(rope, layer, device);
   key_ = at::constant_pad_nd(by_pairs(exact.key.view({num_kv_heads_, head_dim_, key_rank_})),
                              {0, round_up(key_rank_, kRankStep) - key_rank_})
              .contiguous()
@@ -96,6 +94,40 @@ RankFactors::RankFactors(const Reconstruction& exact, const ModelConfig& config,
   }
 }
 
+RankFactors::RankFactors(const LatentGroup& group, const ModelConfig& config,
+                         const RopeTables& rope, int layer, at::ScalarType dtype, at::Device device)
+    : element_(device_element(dtype)),
+      num_kv_heads_(config.num_kv_heads),
+      head_dim_(config.head_dim),
+      key_rank_(group.key_width()),
+      value_rank_(group.value_width()),
+      is_principal_(true) {
+  set_pairs(rope, layer, device);
+}
+
+void RankFactors::set_pairs(const RopeTables& rope, int layer, at::Device device) {
+  const HeadPairs pairs = pairs_of(head_dim_, rope.rows_of_positions(layer, 1));
+  places_ = at::cat({at::tensor(pairs.first, at::kLong), at::tensor(pairs.second, at::kLong)});
+  channels_ = places_.to(at::kInt).repeat({num_kv_heads_, 1}).to(device);
+  angles_ = at::tensor(pairs.angles, at::kInt).repeat({num_kv_heads_, 1}).to(device);
+}
+
+at::Tensor RankFactors::pair_order() const {
+  return places_.index_select(0, (places_ >= 0).nonzero().squeeze(1));
+}
+
+at::Tensor RankFactors::to_pairs(const at::Tensor& channels) const {
+  return channels.view({num_kv_heads_, head_dim_, -1})
+      .index_select(1, pair_order().to(channels.device()))
+      .view_as(channels);
+}
+
+at::Tensor RankFactors::from_pairs(const at::Tensor& rows) const {
+  return rows.view({num_kv_heads_, head_dim_, -1})
+      .index_select(1, pair_order().argsort().to(rows.device()))
+      .view_as(rows);
+}
+
 at::Tensor RankFactors::by_pairs(const at::Tensor& rows) const {
   const at::Tensor exists = (places_ >= 0).to(rows.scalar_type()).view({1, -1, 1});
   return rows.index_select(1, places_.clamp_min(0)) * exists;
@@ -106,17 +138,17 @@ RebuiltKeys RankFactors::keys() const {
                     .channels = channels_.const_data_ptr<std::int32_t>(),
                     .angles = angles_.const_data_ptr<std::int32_t>(),
                     .offset = numbers(key_offset_)},
-          .projection = key_.const_data_ptr(),
-          .rank_stride = static_cast<int>(key_.size(2)),
+          .projection = key_.defined() ? key_.const_data_ptr() : nullptr,
+          .rank_stride = static_cast<int>(key_.defined() ? key_.size(2) : key_rank_),
           .norm = numbers(norm_),
           .norm_epsilon = norm_epsilon_};
 }
 
 ProjectValues RankFactors::values() const {
-  return {.projection = value_.const_data_ptr(),
+  return {.projection = value_.defined() ? value_.const_data_ptr() : nullptr,
           .element = element_,
-          .rank = static_cast<int>(value_.size(1)),
-          .rank_stride = static_cast<int>(value_.size(1)),
+          .rank = static_cast<int>(value_rank_),
+          .rank_stride = static_cast<int>(value_rank_),
           .offset = numbers(value_offset_),
           .num_kv_heads = static_cast<int>(num_kv_heads_),
           .head_dim = static_cast<int>(head_dim_)};
@@ -168,7 +200,8 @@ std::int64_t GpuGroupFactors::bytes() const {
 
 GpuGroupFactors to_gpu(const GroupFactors& given, const LatentGroup& group,
                        const ModelConfig& config, const RopeTables& rope,
-                       const std::vector<LayerWeights>& weights, at::Device device) {
+                       const std::vector<LayerWeights>& weights, at::ScalarType dtype,
+                       at::Device device) {
   GpuGroupFactors result;
   GroupFactors& factors = result.factors;
   factors.key_rank = given.key_rank;
@@ -178,6 +211,12 @@ GpuGroupFactors to_gpu(const GroupFactors& given, const LatentGroup& group,
   factors.mean_latent = moved(given.mean_latent, device);
   for (const LayerEncoder& encoder : given.encoders) {
     factors.encoders.push_back({encoder.key.to(device), encoder.value.to(device)});
+  }
+  if (group.basis == LatentBasis::kRequest) {
+    for (int layer = group.first_layer; layer < group.first_layer + group.num_layers; ++layer) {
+      result.merged_layers.emplace_back(group, config, rope, layer, dtype, device);
+    }
+    return result;
   }
   const auto of_layers = [&](const std::vector<Reconstruction>& layers) {
     std::vector<RankFactors> ranks;

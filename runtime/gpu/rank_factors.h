@@ -25,25 +25,35 @@ class RankFactors {
   RankFactors(const Reconstruction& exact, const ModelConfig& config, const RopeTables& rope,
               int layer, const LayerWeights& weights, at::Device device);
 
-  // For kernels; norms and epsilon included.
+  // Of a request's basis, which lies in its cache in rows of `dtype`: channels and angles alone.
+  RankFactors(const LatentGroup& group, const ModelConfig& config, const RopeTables& rope,
+              int layer, at::ScalarType dtype, at::Device device);
+
+  // For kernels; norms and epsilon included. Without projections of a request.
   RebuiltKeys keys() const;
   // The scale is 1; sums, sequences and output are the caller's.
   ProjectValues values() const;
-  // As tensors, keys gathered anew.
+  // As tensors, keys gathered anew. Not of a request.
   Reconstruction tensors() const;
+  // Rows of channels [kv_dim, ..] as kernels take those of a request's keys, and back.
+  at::Tensor to_pairs(const at::Tensor& channels) const;
+  at::Tensor from_pairs(const at::Tensor& rows) const;
   std::int64_t key_rank() const { return key_rank_; }
-  std::int64_t value_rank() const { return value_.size(1); }
+  std::int64_t value_rank() const { return value_rank_; }
   std::int64_t bytes() const;
 
  private:
+  void set_pairs(const RopeTables& rope, int layer, at::Device device);
+  at::Tensor pair_order() const;  // [head_dim] channels in the order of their places
   at::Tensor by_pairs(const at::Tensor& rows) const;  // [num_kv_heads, head_dim, ..]
 
   DeviceElement element_;
-  std::int64_t num_kv_heads_, head_dim_, key_rank_;
-  at::Tensor places_;             // [2 * num_pairs] channel of a head, or -1
-  at::Tensor key_;                // [num_kv_heads, 2 * num_pairs, key_rank rounded up to 32]
-  at::Tensor value_;              // [kv_dim, value_rank]
-  at::Tensor channels_, angles_;  // int32, as KeyPairs
+  std::int64_t num_kv_heads_, head_dim_, key_rank_, value_rank_;
+  at::Tensor places_;  // [2 * num_pairs] channel of a head, or -1
+  // Undefined of a request, likewise value_: [num_kv_heads, 2 * num_pairs, key_rank rounded up to 32].
+  at::Tensor key_;
+  at::Tensor value_;                             // [kv_dim, value_rank]
+  at::Tensor channels_, angles_;                 // int32, as KeyPairs
   at::Tensor key_offset_, value_offset_, norm_;  // float32, or undefined
   float norm_epsilon_ = 0;
   bool is_principal_;
@@ -59,9 +69,10 @@ struct GpuGroupFactors {
   std::int64_t bytes() const;
 };
 
-// weights: [num_layers] of the model, on the device.
+// weights: [num_layers] of the model, on the device. dtype: of what is computed, and of rows in the cache.
 GpuGroupFactors to_gpu(const GroupFactors& factors, const LatentGroup& group,
                        const ModelConfig& config, const RopeTables& rope,
-                       const std::vector<LayerWeights>& weights, at::Device device);
+                       const std::vector<LayerWeights>& weights, at::ScalarType dtype,
+                       at::Device device);
 
 }  // namespace kvc

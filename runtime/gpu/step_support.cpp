@@ -45,11 +45,11 @@ void check_fused(const FusedLayer& layer) {
 // What latents have kernels for.
 void check_latents(const ModelConfig& config, const KvPlan& plan, int index) {
   const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
-  KVC_CHECK(
-      group.basis != LatentBasis::kRequest,
-      "--device cuda: layers {} to {} have a basis of the request (xkv); the GPU runtime has "
-      "latents of weights (commonkv, palu) and of calibrated directions (xkv-static, pca); {}",
-      group.first_layer, group.first_layer + group.num_layers - 1, kWayOut);
+  KVC_CHECK(!plan.request || !plan.request->compress_generated ||
+                plan.request->later != LaterTokens::kNewSegment,
+            "--device cuda: generated tokens get bases of their own; the GPU runtime has one basis "
+            "of a request: convert with --later project, or {}",
+            kWayOut);
   KVC_CHECK(
       group.basis != LatentBasis::kWeights || plan.policy.granularity == Granularity::kToken ||
           plan.policy.rule == MergeRule::kNone,

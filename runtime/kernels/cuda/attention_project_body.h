@@ -16,12 +16,16 @@ KVC_DEVICE void project_values_body(const ProjectValues& params, Thread& thread)
   }
   const int group = params.num_heads / params.num_kv_heads;
   const std::int64_t row = static_cast<std::int64_t>(kv_head) * params.head_dim + channel;
-  const T* projection = static_cast<const T*>(params.projection) + row * params.rank_stride;
+  const void* rows = params.projections == nullptr
+                         ? params.projection
+                         : params.projections[thread.block_z() * params.projections_stride];
+  const T* projection = static_cast<const T*>(rows) + row * params.rank_stride;
+  const int num_ranks = rows == nullptr ? 0 : params.rank;
   const std::int64_t first =
       static_cast<std::int64_t>(thread.block_z()) * params.num_heads + kv_head * group;
   for (int head = 0; head < group; head += kHeads) {
     float sums[kHeads] = {};
-    for (int rank = lane; rank < params.rank; rank += 32) {
+    for (int rank = lane; rank < num_ranks; rank += 32) {
       const float weight = to_float(projection[rank]);
       KVC_UNROLL
       for (int i = 0; i < kHeads; ++i) {

@@ -33,8 +33,12 @@ struct KeyPairs {
 struct RebuiltKeys {
   KeyPairs pairs{};  // 16, 24, 32, 48 or 64 of them
   const void* projection =
-      nullptr;                   // [num_kv_heads, 2, num_pairs, rank_stride], zeros behind the rank
-  int rank_stride = 0;           // a multiple of 32
+      nullptr;          // [num_kv_heads, 2, num_pairs, rank_stride], zeros behind the rank
+  int rank_stride = 0;  // a multiple of 32
+  // Or, of 16-bit latents, each sequence's own, in one piece from projections[sequence * projections_stride] on: [num_kv_heads, 2,
+  // head_dim / 2, rank_stride] of the first head_dim / 2 pairs, rank_stride a multiple of 8 and nothing behind it.
+  const void* const* projections = nullptr;
+  std::int64_t projections_stride = 0;
   const float* scale = nullptr;  // as pairs.offset; null: ones
   const float* norm = nullptr;   // likewise: factors of the normalised key; null: no norm
   float norm_epsilon = 0;
@@ -95,6 +99,9 @@ struct ProjectValues {
   const float* sums = nullptr;  // [num_sequences, num_heads, sums_width], combined
   int sums_width = 0;
   const void* projection = nullptr;  // [num_kv_heads, head_dim, rank_stride]
+  // Or each sequence's own, from projections[sequence * projections_stride] on; null: it has no latents.
+  const void* const* projections = nullptr;
+  std::int64_t projections_stride = 0;
   DeviceElement element = DeviceElement::kBFloat16;
   int rank = 0, rank_stride = 0;
   const float* scale = nullptr;   // [num_kv_heads, head_dim]; null: ones

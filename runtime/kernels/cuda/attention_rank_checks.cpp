@@ -70,7 +70,16 @@ LaunchError check_rank_attention(const RankAttention& params) {
              " rebuilt rotary pairs, expected 16, 24, 32, 48 or 64; pad with pairs of channel -1";
   }
   const int rank = params.tiles == nullptr ? params.key_rank : params.most_coefficients;
-  if (params.keys.rank_stride % 32 != 0 || params.keys.rank_stride < rank) {
+  if (params.keys.projections != nullptr) {
+    if (params.tiles != nullptr || needs_decoding(params.latents) ||
+        params.stored.pairs.num_pairs != 0 || params.keys.rank_stride != rank ||
+        params.keys.pairs.num_pairs < params.head_dim / 2) {
+      return "latent attention: a sequence's own key projection has rows of the rank " +
+             std::to_string(rank) + " for " + std::to_string(params.head_dim / 2) +
+             " rotary pairs of latents, all of them rebuilt, not rows of " +
+             std::to_string(params.keys.rank_stride);
+    }
+  } else if (params.keys.rank_stride % 32 != 0 || params.keys.rank_stride < rank) {
     return "latent attention: key projection of " + std::to_string(params.keys.rank_stride) +
            " columns for rank " + std::to_string(rank) +
            ", expected that rounded up to a multiple of 32";

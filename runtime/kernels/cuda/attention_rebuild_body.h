@@ -101,9 +101,13 @@ KVC_DEVICE void rebuild_scores_body(const RankAttention& params, Thread& thread)
   const int block = Source::kGains ? kv_head / (params.num_kv_heads / params.num_blocks) : 0;
   const int rank = Source::rank(params, block, params.key_rank);
   const int chunks = (rank + kRankChunk - 1) / kRankChunk;
+  const bool is_own = !Source::kDecodes && params.keys.projections != nullptr;
+  const int pairs = is_own ? params.head_dim / 2 : Shared::kChannels / 2;  // that it has rows of
   const auto* projection =
-      static_cast<const T*>(params.keys.projection) +
-      static_cast<std::int64_t>(kv_head) * Shared::kChannels * params.keys.rank_stride;
+      static_cast<const T*>(is_own
+                                ? params.keys.projections[sequence * params.keys.projections_stride]
+                                : params.keys.projection) +
+      static_cast<std::int64_t>(kv_head) * 2 * pairs * params.keys.rank_stride;
   T* decoded = reinterpret_cast<T*>(thread.shared() + Shared::kStages * Shared::stage_bytes(warps) +
                                     thread.warp() * Shared::kDecodedBytes);
   const auto start = [&](int chunk) {
@@ -111,12 +115,15 @@ KVC_DEVICE void rebuild_scores_body(const RankAttention& params, Thread& thread)
       std::uint8_t* stage = thread.shared() + chunk % Shared::kStages * Shared::stage_bytes(warps);
       KVC_NO_UNROLL
       for (int piece = thread.index(); piece < Shared::kChannels * 4; piece += thread.count()) {
-        const int channel = piece / 4, at = 8 * (piece % 4);
+        const int channel = piece / 4, at = 8 * (piece % 4), rank_at = chunk * kRankChunk + at;
+        const int pair = channel % (Shared::kChannels / 2);
+        const int row = channel == pair ? pair : pairs + pair;
+        const bool exists = !is_own || (pair < pairs && rank_at < params.keys.rank_stride);
         thread.template copy_async<16>(
             stage + 2 * (channel * kChunkStride + at),
-            projection + static_cast<std::int64_t>(channel) * params.keys.rank_stride +
-                chunk * kRankChunk + at,
-            true);
+            projection +
+                (exists ? static_cast<std::int64_t>(row) * params.keys.rank_stride + rank_at : 0),
+            exists);
       }
       if (is_there) {
         Source::copy(thread, params, block, sequence, tokens.tile, tokens.last, params.key_column,

@@ -82,5 +82,11 @@ TEST_F(GpuConversion, RunsTheDefaultMethod) {
   expect_greedy_tokens(converted);
 }
 
+TEST_F(GpuConversion, FindsDirectionsOfEveryRequest) {
+  const fs::path converted = convert("--method xkv --group 4 --key-rank 8 --value-rank 12");
+  expect_steps(converted, 120);
+  expect_greedy_tokens(converted);
+}
+
 }  // namespace
 }  // namespace kvc

@@ -153,8 +153,10 @@ TEST(GpuEngine, RefusesPlansByNameThatItDoesNotRun) {
   expect(refusal(model, testing::grouped_plan(model, 2, 42, policy)), "--rank-multiple 32");
   policy.granularity = Granularity::kGroup;
   expect(refusal(model, testing::grouped_plan(model, 2, 40, policy)), "--granularity token");
-  expect(refusal(model, testing::principal_plan(model, 2, LatentBasis::kRequest, false, 32, 32)),
-         "basis of the request (xkv)");
+  KvPlan request = testing::principal_plan(model, 2, LatentBasis::kRequest, false, 32, 32);
+  request.request->later = LaterTokens::kNewSegment;
+  request.request->compress_generated = true;
+  expect(refusal(model, request), "--later project");
   SyntheticCheckpoint windows = testing::tiny_gpu_model("mistral");
   windows.window = 8;
   policy.granularity = Granularity::kToken;

@@ -132,6 +132,7 @@ class TwoSequences {
         EXPECT_EQ(tokens.merged, exact.merged) << "group " << group;
         EXPECT_EQ(tokens.unmerged, exact.unmerged) << "group " << group;
         EXPECT_EQ(tokens.pending, exact.pending) << "group " << group;
+        EXPECT_EQ(tokens.bases, exact.bases) << "group " << group;
       }
       bytes += group_bytes(plan, group, store.reserved(sequence), KvDtype::kFloat16, kScaledRows);
     }

@@ -89,6 +89,41 @@ TEST(GpuGroup, ProjectsOnCalibratedDirections) {
   }
 }
 
+KvPlan request_plan(const SyntheticCheckpoint& model, bool joint, std::int64_t rank) {
+  KvPlan plan = testing::principal_plan(model, 2, LatentBasis::kRequest, joint, rank, rank + 8);
+  plan.check();
+  return plan;
+}
+
+// Both prompts have a basis; then only one, the other's tokens are too few.
+TEST(GpuGroup, FindsDirectionsOfEveryRequest) {
+  for (const char* model_type : {"llama", "qwen3"}) {
+    for (const bool joint : {false, true}) {
+      const SyntheticCheckpoint model = tiny_gpu_model(model_type);
+      testing::GpuCase test_case{
+          .model = model, .plan = request_plan(model, joint, 8), .longest = 74, .num_steps = 3};
+      test_case.texts = {testing::gpu_text(70, 3), testing::gpu_text(joint ? 9 : 50, 11)};
+      expect_gpu_steps(test_case);
+    }
+  }
+}
+
+// The same solver that starts from signs; generated tokens leave the window and are projected.
+TEST(GpuGroup, ProjectsGeneratedTokensOnTheRequestsDirections) {
+  const SyntheticCheckpoint model = tiny_gpu_model("qwen2");
+  KvPlan plan = request_plan(model, false, 8);
+  plan.request->solver = BasisSolver::kSubspace;
+  plan.request->compress_generated = true;
+  plan.request->later = LaterTokens::kProject;
+  plan.policy.block_tokens = break_even_tokens(plan, KvDtype::kFloat16);
+  const auto block = static_cast<int>(plan.policy.block_tokens);
+  ASSERT_LT(block, 20);
+  testing::GpuCase test_case{
+      .model = model, .plan = plan, .longest = 64 + block, .num_steps = block + 1};
+  test_case.texts = {testing::gpu_text(62, 3), testing::gpu_text(9, 11)};
+  expect_gpu_steps(test_case);
+}
+
 // Generation, samples included: a sample's cache is a copy; forecasts bound what is taken.
 TEST(GpuGroup, GeneratesTheEnginesTokens) {
   const testing::OneThread one_thread;

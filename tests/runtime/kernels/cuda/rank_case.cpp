@@ -141,6 +141,37 @@ bool RankInputs::is_stored(int kv_head, int pair) const {
                                           pair_of(shape_, pair).first)] >= 0;
 }
 
+const void* const* RankInputs::upload_own(KernelBackend& backend,
+                                          const std::vector<float>& rows) const {
+  std::vector<const void*> sequences;
+  for (std::size_t sequence = 0; sequence < shape_.num_rows.size(); ++sequence) {
+    std::vector<float> own = rows;
+    for (float& x : own) {
+      x *= own_factor(sequence);
+    }
+    sequences.push_back(
+        shape_.num_rows[sequence] == 0 ? nullptr : backend.upload(narrowed(own, shape_.element)));
+    sequences.push_back(nullptr);  // of a stride of 2
+  }
+  return backend.upload(sequences);
+}
+
+// The projection, a head's channels in the order of its pairs.
+std::vector<float> RankInputs::own_keys() const {
+  std::vector<float> rows;
+  for (int kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
+    for (int second = 0; second < 2; ++second) {
+      for (int i = 0; i < shape_.head_dim / 2; ++i) {
+        const Pair pair = pair_of(shape_, i);
+        const int channel = kv_head * shape_.head_dim + (second == 0 ? pair.first : pair.second);
+        const float* from = projection_.data() + static_cast<std::ptrdiff_t>(channel) * rank_;
+        rows.insert(rows.end(), from, from + rank_);
+      }
+    }
+  }
+  return rows;
+}
+
 void RankInputs::upload_keys(KernelBackend& backend,
                              const std::vector<std::int32_t>& first_column) {
   const int rebuilt = supported_pairs(shape_.head_dim / 2 - shape_.num_stored);
@@ -194,6 +225,12 @@ void RankInputs::upload_keys(KernelBackend& backend,
   device.keys.pairs = upload_pairs(0, rebuilt);
   device.keys.projection = backend.upload(narrowed(projection, shape_.element));
   device.keys.rank_stride = stride;
+  if (shape_.own) {
+    device.keys.projection = nullptr;
+    device.keys.rank_stride = rank_;
+    device.keys.projections = upload_own(backend, own_keys());
+    device.keys.projections_stride = 2;
+  }
   device.keys.scale = shape_.num_blocks > 0 ? backend.upload(scales) : nullptr;
   device.keys.norm = norm_.empty() ? nullptr : backend.upload(norms);
   device.keys.norm_epsilon = 1e-5f;
@@ -282,7 +319,12 @@ std::string RankInputs::check_projection(KernelBackend& backend,
   ProjectValues params;
   params.sums = backend.upload(sums);
   params.sums_width = device.sums_width;
-  params.projection = backend.upload(narrowed(projection, shape_.element));
+  if (shape_.own) {
+    params.projections = upload_own(backend, projection);
+    params.projections_stride = 2;
+  } else {
+    params.projection = backend.upload(narrowed(projection, shape_.element));
+  }
   params.element = shape_.element;
   params.rank = rank;
   params.rank_stride = stride;
@@ -306,6 +348,10 @@ std::string RankInputs::check_projection(KernelBackend& backend,
     for (std::size_t c = 0; c < static_cast<std::size_t>(rank); ++c) {
       sum += double{projection[channel * static_cast<std::size_t>(stride) + c]} *
              sums[row * static_cast<std::size_t>(device.sums_width) + c];
+    }
+    if (shape_.own) {
+      const std::size_t sequence = row / static_cast<std::size_t>(shape_.num_heads);
+      sum *= shape_.num_rows[sequence] == 0 ? 0 : own_factor(sequence);
     }
     expected.push_back(static_cast<float>(sum * scale[channel] + offset[channel]));
   }

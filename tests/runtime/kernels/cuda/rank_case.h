@@ -21,6 +21,7 @@ struct RankShape {
   bool positions = false, paged = false;  // positions that are no run; in pages
   int rotated = -1;                       // channels; -1: all
   int num_stored = 0;                     // rotary pairs of each head that the latent holds
+  bool own = false;                       // projections of each sequence
   float softcap = 0;
   // Coded tokens.
   int num_blocks = 0;
@@ -38,6 +39,8 @@ class RankInputs {
 
   // A channel's key is the latent's column `column` itself (of the rank that makes keys).
   void store_channel(int kv_head, int channel, int column);
+  // What a sequence's own projections are of the first ones.
+  static float own_factor(std::size_t sequence) { return sequence % 2 == 0 ? 1.0f : -0.5f; }
   // Once all channels are known: the projection as kernels take it. first_column: of the latent's row.
   void upload_keys(KernelBackend& backend, const std::vector<std::int32_t>& first_column);
 
@@ -53,6 +56,9 @@ class RankInputs {
 
  private:
   void upload_pages(KernelBackend& backend);
+  // Of each sequence, in the place of `rows` [.., stride].
+  const void* const* upload_own(KernelBackend& backend, const std::vector<float>& rows) const;
+  std::vector<float> own_keys() const;
   std::vector<float> expected_sums(const Reader& read_key, const Reader& read_value) const;
   std::string check_projection(KernelBackend& backend, const std::vector<float>& sums) const;
   bool is_stored(int kv_head, int pair) const;

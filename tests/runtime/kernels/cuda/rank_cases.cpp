@@ -44,6 +44,7 @@ std::string name_of(const RankShape& shape) {
   name += shape.rotated >= 0 ? "_partly_rotated" : "";
   name += shape.positions ? "_positions" : "";
   name += shape.paged ? "_paged" : "";
+  name += shape.own ? "_own" : "";
   name += shape.first_rows.empty() ? "" : "_window";
   name += shape.gain ? "_gain" : "";
   name += shape.softcap != 0 ? "_softcap" : "";
@@ -78,7 +79,8 @@ std::string run_latents(KernelBackend& backend, const RankShape& shape) {
   return inputs.check(
       backend,
       [&](std::size_t sequence, std::int64_t row, std::int64_t kv_head) {
-        return inputs.key(sequence, row, kv_head, columns(sequence, row, 0, shape.key_rank), 1);
+        return inputs.key(sequence, row, kv_head, columns(sequence, row, 0, shape.key_rank),
+                          shape.own ? RankInputs::own_factor(sequence) : 1);
       },
       [&](std::size_t sequence, std::int64_t row, std::int64_t) {
         return columns(sequence, row, width - shape.value_rank, shape.value_rank);
@@ -220,6 +222,15 @@ std::vector<KernelCase> latent_attention_cases(CaseSize size) {
        .store = half,
        .offset = true,
        .num_stored = 21},
+      {.num_rows = {37, 70}, .own = true},
+      {.num_rows = {33, 5},
+       .head_dim = 80,
+       .key_rank = 24,
+       .value_rank = 32,
+       .element = half,
+       .store = half,
+       .interleaved = true,
+       .own = true},
       {.key_rank = 64,
        .value_rank = 64,
        .element = half,
@@ -240,6 +251,7 @@ std::vector<KernelCase> latent_attention_cases(CaseSize size) {
       shape.key_rank = key_rank;
       shape.value_rank = value_rank;
       shape.num_stored = stored;
+      shape.own = stored == 0;
       shape.element = shape.store = stored > 0 ? half : DeviceElement::kBFloat16;
       shapes.push_back(shape);
     }
