@@ -118,6 +118,7 @@ DevicePartials GroupLaunches::add_rank(const DenseAttention& query, const Device
   attention.value_rank = narrow_size(latents.factors.value_rank());
   attention.value_column = narrow_size(rank) - attention.value_rank;
   attention.keys = latents.factors.keys();
+  attention.stored = latents.factors.stored();
   if (latents.basis != nullptr) {
     const DeviceRows rows = latents.basis->key.table();
     attention.keys.projections = rows.blocks;

@@ -1,6 +1,5 @@
 #include "runtime/gpu/rank_factors.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "core/error.h"
@@ -14,26 +13,6 @@ constexpr std::int64_t kRankStep = 32;  // of a row of the key projection
 
 std::int64_t round_up(std::int64_t count, std::int64_t step) {
   return (count + step - 1) / step * step;
-}
-
-// Channels and angles of a head's pairs, -1 where there is none: what turns together, then the others.
-struct HeadPairs {
-  std::vector<std::int64_t> first, second, angles;
-};
-HeadPairs pairs_of(std::int64_t head_dim, const RopeRows& rope) {
-  const std::int64_t turned = rope.cos.defined() ? rope.cos.size(1) : 0;
-  HeadPairs pairs;
-  for (std::int64_t pair = 0; pair < head_dim / 2; ++pair) {
-    const bool turns = pair < turned, beside = !turns || rope.interleaved;
-    pairs.first.push_back(beside ? 2 * pair : pair);
-    pairs.second.push_back(beside ? 2 * pair + 1 : pair + turned);
-    pairs.angles.push_back(turns ? pair : -1);
-  }
-  const auto count = static_cast<std::size_t>(rank_pairs(head_dim));
-  for (auto* numbers : {&pairs.first, &pairs.second, &pairs.angles}) {
-    numbers->resize(count, -1);
-  }
-  return pairs;
 }
 
 std::int64_t bytes_of(const at::Tensor& tensor) {
@@ -50,13 +29,16 @@ at::Tensor moved(const at::Tensor& tensor, at::Device device) {
 
 }  // namespace
 
-std::int64_t rank_pairs(std::int64_t head_dim) {
-  for (const std::int64_t pairs : {16, 24, 32, 48}) {
-    if (head_dim <= 2 * pairs) {
-      return pairs;
-    }
-  }
-  return std::max<std::int64_t>(64, head_dim / 2);
+RankFactors::Pairs::Pairs(const PairPlaces& given, at::Device device)
+    : places(given),
+      channels(given.channels.to(device, at::kInt)),
+      angles(given.angles.to(device, at::kInt)) {}
+
+KeyPairs RankFactors::Pairs::device() const {
+  return {.num_pairs = static_cast<int>(places.num_pairs()),
+          .channels = channels.const_data_ptr<std::int32_t>(),
+          .angles = angles.const_data_ptr<std::int32_t>(),
+          .offset = numbers(offset)};
 }
 
 RankFactors::RankFactors(const Reconstruction& exact, const ModelConfig& config,
@@ -71,8 +53,9 @@ RankFactors::RankFactors(const Reconstruction& exact, const ModelConfig& config,
       is_principal_(exact.is_principal),
       key_mean_(moved(exact.key_mean, device)),
       value_mean_(moved(exact.value_mean, device)) {
-  set_pairs(rope, layer, device);
-  key_ = at::constant_pad_nd(by_pairs(exact.key.view({num_kv_heads_, head_dim_, key_rank_})),
+  const bool has_norm = weights.k_norm.defined() && !is_principal_;
+  set_pairs(key_places(config, rope, layer, has_norm ? KeptChannels() : exact.kept), device);
+  key_ = at::constant_pad_nd(by_pairs(pairs_, exact.key),
                              {0, round_up(key_rank_, kRankStep) - key_rank_})
              .contiguous()
              .to(device);
@@ -80,16 +63,20 @@ RankFactors::RankFactors(const Reconstruction& exact, const ModelConfig& config,
     return offset.defined() ? offset.cpu().to(at::kFloat).contiguous() : offset;
   };
   if (const at::Tensor offset = offset_of(key_offset(weights, exact)); offset.defined()) {
-    key_offset_ = by_pairs(offset.view({num_kv_heads_, head_dim_, 1})).contiguous().to(device);
+    for (Pairs* pairs : {&pairs_, &stored_}) {
+      if (pairs->places.num_pairs() > 0) {
+        pairs->offset = by_pairs(*pairs, offset).contiguous().to(device);
+      }
+    }
   }
   value_offset_ = moved(offset_of(value_offset(weights, exact)), device);
-  if (weights.k_norm.defined() && !is_principal_) {
+  if (has_norm) {
     KVC_CHECK(!weights.k_norm.bias.defined() && weights.k_norm.weight.size(0) == head_dim_,
               "--device cuda: layer {} norms the keys of all heads together, or by a layer norm, "
               "which latents do not have there; use --device cpu",
               layer);
-    const at::Tensor norm = weights.k_norm.weight.cpu().to(at::kFloat).view({1, head_dim_, 1});
-    norm_ = by_pairs(norm.expand({num_kv_heads_, head_dim_, 1})).contiguous().to(device);
+    const at::Tensor norm = weights.k_norm.weight.cpu().to(at::kFloat);
+    norm_ = by_pairs(pairs_, norm.repeat({num_kv_heads_})).contiguous().to(device);
     norm_epsilon_ = static_cast<float>(weights.k_norm.eps);
   }
 }
@@ -102,18 +89,22 @@ RankFactors::RankFactors(const LatentGroup& group, const ModelConfig& config,
       key_rank_(group.key_width()),
       value_rank_(group.value_width()),
       is_principal_(true) {
-  set_pairs(rope, layer, device);
+  set_pairs(key_places(config, rope, layer, {}), device);
 }
 
-void RankFactors::set_pairs(const RopeTables& rope, int layer, at::Device device) {
-  const HeadPairs pairs = pairs_of(head_dim_, rope.rows_of_positions(layer, 1));
-  places_ = at::cat({at::tensor(pairs.first, at::kLong), at::tensor(pairs.second, at::kLong)});
-  channels_ = places_.to(at::kInt).repeat({num_kv_heads_, 1}).to(device);
-  angles_ = at::tensor(pairs.angles, at::kInt).repeat({num_kv_heads_, 1}).to(device);
+void RankFactors::set_pairs(const KeyPlaces& places, at::Device device) {
+  pairs_ = Pairs(places.rebuilt, device);
+  if (places.num_stored > 0) {
+    stored_ = Pairs(places.stored, device);
+    num_stored_ = places.num_stored;
+    host_columns_ = places.first_columns;
+    first_columns_ = host_columns_.to(device, at::kInt);
+  }
 }
 
 at::Tensor RankFactors::pair_order() const {
-  return places_.index_select(0, (places_ >= 0).nonzero().squeeze(1));
+  const at::Tensor places = pairs_.places.channels[0];
+  return places.index_select(0, (places >= 0).nonzero().squeeze(1));
 }
 
 at::Tensor RankFactors::to_pairs(const at::Tensor& channels) const {
@@ -128,20 +119,35 @@ at::Tensor RankFactors::from_pairs(const at::Tensor& rows) const {
       .view_as(rows);
 }
 
-at::Tensor RankFactors::by_pairs(const at::Tensor& rows) const {
-  const at::Tensor exists = (places_ >= 0).to(rows.scalar_type()).view({1, -1, 1});
-  return rows.index_select(1, places_.clamp_min(0)) * exists;
+at::Tensor RankFactors::rows_of(const Pairs& pairs) const {
+  const at::Tensor& places = pairs.places.channels;
+  const at::Tensor first = at::arange(num_kv_heads_, at::kLong).unsqueeze(1) * head_dim_;
+  return at::where(places >= 0, places + first, places).flatten();
+}
+
+at::Tensor RankFactors::by_pairs(const Pairs& pairs, const at::Tensor& channels) const {
+  const at::Tensor rows = rows_of(pairs),
+                   by_channel = channels.view({num_kv_heads_ * head_dim_, -1});
+  const at::Tensor exists = (rows >= 0).to(channels.scalar_type()).unsqueeze(1);
+  return (by_channel.index_select(0, rows.clamp_min(0)) * exists)
+      .view({num_kv_heads_, 2 * pairs.places.num_pairs(), -1});
 }
 
 RebuiltKeys RankFactors::keys() const {
-  return {.pairs = {.num_pairs = static_cast<int>(places_.size(0) / 2),
-                    .channels = channels_.const_data_ptr<std::int32_t>(),
-                    .angles = angles_.const_data_ptr<std::int32_t>(),
-                    .offset = numbers(key_offset_)},
+  return {.pairs = pairs_.device(),
           .projection = key_.defined() ? key_.const_data_ptr() : nullptr,
           .rank_stride = static_cast<int>(key_.defined() ? key_.size(2) : key_rank_),
           .norm = numbers(norm_),
           .norm_epsilon = norm_epsilon_};
+}
+
+StoredKeys RankFactors::stored() const {
+  if (num_stored_ == 0) {
+    return {};
+  }
+  return {.pairs = stored_.device(),
+          .num_stored = static_cast<int>(num_stored_),
+          .first_column = first_columns_.const_data_ptr<std::int32_t>()};
 }
 
 ProjectValues RankFactors::values() const {
@@ -155,17 +161,21 @@ ProjectValues RankFactors::values() const {
 }
 
 Reconstruction RankFactors::tensors() const {
-  at::Tensor rows = at::zeros({head_dim_}, at::kLong);  // of key_, by channel
-  for (std::int64_t row = 0; row < places_.size(0); ++row) {
-    const auto channel = places_[row].item<std::int64_t>();
-    if (channel >= 0) {
-      rows[channel] = row;
+  const at::Tensor rows = rows_of(pairs_), there = (rows >= 0).nonzero().squeeze(1);
+  at::Tensor key = at::zeros({num_kv_heads_ * head_dim_, key_rank_}, key_.options());
+  key.index_copy_(
+      0, rows.index_select(0, there).to(key.device()),
+      key_.flatten(0, 1).index_select(0, there.to(key.device())).narrow(1, 0, key_rank_));
+  for (std::int64_t head = 0; head < num_kv_heads_ && num_stored_ > 0; ++head) {
+    const at::Tensor channels = stored_.places.channels[head] + head * head_dim_;
+    const std::int64_t first = host_columns_[head].item<std::int64_t>();
+    for (std::int64_t second = 0; second < 2; ++second) {
+      const at::Tensor own = channels.narrow(0, second * stored_.places.num_pairs(), num_stored_);
+      at::Tensor columns = key.narrow(1, first + second * num_stored_, num_stored_);
+      columns.index_copy_(0, own.to(key.device()), at::eye(num_stored_, key.options()));
     }
   }
-  Reconstruction exact{key_.index_select(1, rows.to(key_.device()))
-                           .narrow(2, 0, key_rank_)
-                           .reshape({num_kv_heads_ * head_dim_, key_rank_}),
-                       value_};
+  Reconstruction exact{key, value_};
   exact.is_principal = is_principal_;
   exact.key_mean = key_mean_;
   exact.value_mean = value_mean_;
@@ -174,8 +184,9 @@ Reconstruction RankFactors::tensors() const {
 
 std::int64_t RankFactors::bytes() const {
   std::int64_t bytes = 0;
-  for (const at::Tensor& tensor : {key_, value_, channels_, angles_, key_offset_, value_offset_,
-                                   norm_, key_mean_, value_mean_}) {
+  for (const at::Tensor& tensor : {key_, value_, pairs_.channels, pairs_.angles, pairs_.offset,
+                                   stored_.channels, stored_.angles, stored_.offset, first_columns_,
+                                   value_offset_, norm_, key_mean_, value_mean_}) {
     bytes += bytes_of(tensor);
   }
   return bytes;

@@ -10,13 +10,10 @@
 #include "model/rope.h"
 #include "model/weights.h"
 #include "runtime/compression/latent_factors.h"
+#include "runtime/gpu/key_places.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 
 namespace kvc {
-
-// Rotary pairs of a head as kernels take them: as many as they are compiled for, or more, which they refuse
-// (check_rank_attention).
-std::int64_t rank_pairs(std::int64_t head_dim);
 
 // One layer's keys and values from latents. A head's channels stand as rotary pairs: first channels, then second ones.
 class RankFactors {
@@ -31,6 +28,8 @@ class RankFactors {
 
   // For kernels; norms and epsilon included. Without projections of a request.
   RebuiltKeys keys() const;
+  // What latents hold of keys and is not rebuilt.
+  StoredKeys stored() const;
   // The scale is 1; sums, sequences and output are the caller's.
   ProjectValues values() const;
   // As tensors, keys gathered anew. Not of a request.
@@ -43,18 +42,31 @@ class RankFactors {
   std::int64_t bytes() const;
 
  private:
-  void set_pairs(const RopeTables& rope, int layer, at::Device device);
-  at::Tensor pair_order() const;  // [head_dim] channels in the order of their places
-  at::Tensor by_pairs(const at::Tensor& rows) const;  // [num_kv_heads, head_dim, ..]
+  struct Pairs {
+    Pairs() = default;
+    Pairs(const PairPlaces& given, at::Device device);
+    KeyPairs device() const;
+
+    PairPlaces places;
+    at::Tensor channels, angles;  // int32, as KeyPairs
+    at::Tensor offset;            // float32, or undefined
+  };
+  void set_pairs(const KeyPlaces& places, at::Device device);
+  // [head_dim] channels in the order of their places, alike in all heads.
+  at::Tensor pair_order() const;
+  at::Tensor rows_of(const Pairs& pairs) const;  // [num_kv_heads * 2 * num_pairs] channel, or -1
+  // Of channels [kv_dim, ..] those of the pairs, zeros where there is none: [num_kv_heads, 2 * num_pairs, ..]
+  at::Tensor by_pairs(const Pairs& pairs, const at::Tensor& channels) const;
 
   DeviceElement element_;
   std::int64_t num_kv_heads_, head_dim_, key_rank_, value_rank_;
-  at::Tensor places_;  // [2 * num_pairs] channel of a head, or -1
+  Pairs pairs_, stored_;
+  std::int64_t num_stored_ = 0;
+  at::Tensor host_columns_, first_columns_;  // [num_kv_heads] of the latent; int32 on the device
   // Undefined of a request, likewise value_: [num_kv_heads, 2 * num_pairs, key_rank rounded up to 32].
   at::Tensor key_;
-  at::Tensor value_;                             // [kv_dim, value_rank]
-  at::Tensor channels_, angles_;                 // int32, as KeyPairs
-  at::Tensor key_offset_, value_offset_, norm_;  // float32, or undefined
+  at::Tensor value_;                // [kv_dim, value_rank]
+  at::Tensor value_offset_, norm_;  // float32, or undefined
   float norm_epsilon_ = 0;
   bool is_principal_;
   at::Tensor key_mean_, value_mean_;

@@ -1,7 +1,7 @@
 #include "runtime/gpu/step_support.h"
 
 #include "core/error.h"
-#include "runtime/gpu/rank_factors.h"
+#include "runtime/gpu/key_places.h"
 #include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/kernels/cuda/few_rows_product.h"
