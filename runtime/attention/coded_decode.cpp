@@ -82,8 +82,9 @@ void write_values(const BlockQuery& block, const at::Tensor& sums, int index, at
   const std::int64_t first = (2 * index + 1) * channels;
   const at::Tensor decoder = factors.decoder.narrow(0, first, channels);
   const at::Tensor mean = factors.mean.narrow(0, first, channels);
-  values = values.view({num_kv_heads, -1, head_dim});
-  at::baddbmm_out(values, mean.view({num_kv_heads, 1, head_dim}), z.view({num_kv_heads, -1, k}),
+  const std::int64_t group = sums.size(0) / num_kv_heads;
+  values = values.view({num_kv_heads, group, head_dim});
+  at::baddbmm_out(values, mean.view({num_kv_heads, 1, head_dim}), z.view({num_kv_heads, group, k}),
                   decoder.view({num_kv_heads, head_dim, k}).transpose(1, 2));
 }
 

@@ -51,18 +51,23 @@ const CodedBlockFactors& factors_of(const CodedFactors& factors, const CodedStor
   return factors.blocks[static_cast<std::size_t>(store.layers.first_block) + block];
 }
 
+std::vector<at::Tensor> coefficients_of(const KvPlan& plan, const CodedLayers& layers,
+                                        std::span<const CodedBlockFactors> factors,
+                                        const std::vector<DecodedTokens>& tokens) {
+  std::vector<at::Tensor> z;
+  for (std::size_t i = 0; i < factors.size(); ++i) {
+    const auto block = static_cast<std::size_t>(layers.first_block) + i;
+    const at::Tensor y = stacked(tokens, plan.coded[block].head);
+    z.push_back(at::linear(y - factors[i].mean, factors[i].encoder));
+  }
+  return z;
+}
+
 std::vector<at::Tensor> encode_exact(const Decoder& decoder, const KvPlan& plan,
                                      const CodedFactors& factors, const CodedStore& store,
                                      std::int64_t first, const at::Tensor& positions) {
-  const std::vector<DecodedTokens> layers = exact_rows(decoder, store, first, positions);
-  std::vector<at::Tensor> z;
-  for (std::size_t i = 0; i < store.codes.size(); ++i) {
-    const auto block = static_cast<std::size_t>(store.layers.first_block) + i;
-    const CodedBlockFactors& of_block = factors_of(factors, store, i);
-    const at::Tensor y = stacked(layers, plan.coded[block].head);
-    z.push_back(at::linear(y - of_block.mean, of_block.encoder));
-  }
-  return z;
+  return coefficients_of(plan, store.layers, {&factors_of(factors, store, 0), store.codes.size()},
+                         exact_rows(decoder, store, first, positions));
 }
 
 void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors& factors,

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/kv_plan.h"
@@ -12,6 +13,18 @@
 #include "runtime/store/coded_store.h"
 
 namespace kvc {
+
+// One layer's tokens, or what their codes stand for, float32.
+struct DecodedTokens {
+  at::Tensor key;    // [n, num_kv_heads, head_dim] pre-RoPE, after its norm
+  at::Tensor value;  // likewise
+};
+
+// Coefficients of tokens of all layers that are coded together, in each of their blocks, with the blocks' factors.
+// [n, num_coefficients] float32 each, on the device of both
+std::vector<at::Tensor> coefficients_of(const KvPlan& plan, const CodedLayers& layers,
+                                        std::span<const CodedBlockFactors> factors,
+                                        const std::vector<DecodedTokens>& tokens);
 
 // Exact tokens outside the first policy.sink_tokens and the last policy.window_tokens become codes, as far
 // as they fill tiles.
@@ -26,12 +39,7 @@ std::vector<at::Tensor> encode_exact(const Decoder& decoder, const KvPlan& plan,
                                      const CodedFactors& factors, const CodedStore& store,
                                      std::int64_t first, const at::Tensor& positions);
 
-// What codes of tokens stand for, one layer's, float32.
-struct DecodedTokens {
-  at::Tensor key;    // [n, num_kv_heads, head_dim] pre-RoPE, after its norm
-  at::Tensor value;  // likewise
-};
-// Layer `index` of the store's. first, count: whole tiles of the coded tokens.
+// What codes of tokens stand for, of layer `index` of the store's. first, count: whole tiles of the coded tokens.
 DecodedTokens decode_tokens(const KvPlan& plan, const CodedFactors& factors,
                             const CodedStore& store, int index, std::int64_t first,
                             std::int64_t count);

@@ -26,6 +26,20 @@ std::int64_t coded_layer_bytes(const KvPlan& plan, std::int64_t capacity, KvDtyp
          plain_layer_bytes(plan, exact_capacity(plan, capacity), KvDtype::kFloat16, page_tokens);
 }
 
+std::int64_t coded_store_bytes(const KvPlan& plan, const CodedLayers& layers, std::int64_t capacity,
+                               std::int64_t page_tokens) {
+  const std::int64_t kept = plan.policy.sink_tokens + plan.policy.window_tokens;
+  const std::int64_t codes = coded_tokens(plan, capacity);
+  std::int64_t bytes = layers.num_layers * plain_layer_bytes(plan, exact_capacity(plan, capacity),
+                                                             KvDtype::kFloat16, page_tokens);
+  for (int i = layers.first_block; i < layers.first_block + layers.num_blocks; ++i) {
+    const CodedBlock& block = plan.coded[static_cast<std::size_t>(i)];
+    bytes += coded_block_bytes(plan, block, kept + codes, KvDtype::kFloat16, page_tokens) -
+             coded_block_bytes(plan, block, kept, KvDtype::kFloat16, page_tokens);
+  }
+  return bytes;
+}
+
 DeviceElement device_element(at::ScalarType dtype) {
   KVC_CHECK(dtype == at::kBFloat16 || dtype == at::kHalf,
             "the GPU computes in bfloat16 and float16, not in {}; pass --dtype bfloat16",
@@ -50,23 +64,11 @@ GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, a
   pages.page_tokens = page_tokens;
   pages.most_rows = capacities;
   page_bytes_ = pages.bytes;
-  for (int layer = 0; layer < plan.num_layers(); ++layer) {
-    const bool is_plain = plan.layers[static_cast<std::size_t>(layer)] == KvSource::kPlain;
-    plain_index_.push_back(is_plain ? static_cast<int>(layers_.size()) : -1);
-    if (is_plain) {
-      Layer rows{GpuRows(pages, plan.kv_dim(), dtype), GpuRows(pages, plan.kv_dim(), dtype)};
-      if (has_codes()) {
-        const DeviceElement codes =
-            kv_dtype == KvDtype::kInt8 ? DeviceElement::kInt8 : DeviceElement::kInt4;
-        rows.key_codes.emplace(pages, plan.kv_dim(), codes, /*per_channel=*/true);
-        rows.value_codes.emplace(pages, plan.kv_dim(), codes, /*per_channel=*/false);
-      }
-      for (std::size_t sequence = 0; sequence < capacities.size() && !has_codes(); ++sequence) {
-        rows.key.reserve(sequence, capacities[sequence]);
-        rows.value.reserve(sequence, capacities[sequence]);
-      }
-      layers_.push_back(std::move(rows));
-    }
+  for (const KvSource source : plan.layers) {
+    add_layer(source, pages);
+  }
+  for (const CodedLayers& layers : coded_layers(plan)) {
+    tiles_.emplace_back(plan, layers, pages);
   }
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
     groups_.emplace_back(plan, group, dtype, pages);
@@ -76,13 +78,40 @@ GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, a
   num_codes_ = at::zeros_like(pending_rows_);
 }
 
+void GpuCache::add_layer(KvSource source, const GpuPages& pages) {
+  const bool is_coded = source == KvSource::kCoded;
+  row_index_.push_back(source == KvSource::kPlain || is_coded ? static_cast<int>(layers_.size())
+                                                              : -1);
+  if (row_index_.back() < 0) {
+    return;
+  }
+  const std::int64_t width = plan_.kv_dim();
+  Layer rows{GpuRows(pages, width, dtype_), GpuRows(pages, width, dtype_), is_coded};
+  if (has_integers()) {
+    const DeviceElement codes =
+        kv_dtype_ == KvDtype::kInt8 ? DeviceElement::kInt8 : DeviceElement::kInt4;
+    rows.key_codes.emplace(pages, width, codes, /*per_channel=*/true);
+    rows.value_codes.emplace(pages, width, codes, /*per_channel=*/false);
+  }
+  for (std::size_t sequence = 0; sequence < capacities_.size() && !has_exact_part(rows);
+       ++sequence) {
+    rows.key.reserve(sequence, capacities_[sequence]);
+    rows.value.reserve(sequence, capacities_[sequence]);
+  }
+  layers_.push_back(std::move(rows));
+}
+
 KvBytes GpuCache::bytes(std::size_t sequence) const {
   KvBytes bytes;
   for (const Layer& layer : layers_) {
-    bytes.plain += layer.key.bytes(sequence) + layer.value.bytes(sequence);
-    if (has_codes()) {
+    (layer.is_coded ? bytes.pending : bytes.plain) +=
+        layer.key.bytes(sequence) + layer.value.bytes(sequence);
+    if (has_integers()) {
       bytes.plain += layer.key_codes->bytes(sequence) + layer.value_codes->bytes(sequence);
     }
+  }
+  for (const GpuTiles& tiles : tiles_) {
+    bytes.coded += tiles.bytes(sequence);
   }
   for (const GpuGroup& group : groups_) {
     const KvBytes own = group.bytes(sequence);
@@ -106,13 +135,16 @@ at::Tensor GpuCache::values(int layer, std::size_t sequence, std::int64_t first,
 void GpuCache::copy(std::size_t from, std::size_t to, std::int64_t count) {
   for (Layer& layer : layers_) {
     for (GpuRows* rows : {&layer.key, &layer.value}) {
-      has_codes() ? rows->copy(from, to) : rows->write(to, 0, rows->read(from, 0, count));
+      has_exact_part(layer) ? rows->copy(from, to) : rows->write(to, 0, rows->read(from, 0, count));
     }
     for (auto* codes : {&layer.key_codes, &layer.value_codes}) {
       if (*codes) {
         (*codes)->copy(from, to);
       }
     }
+  }
+  for (GpuTiles& tiles : tiles_) {
+    tiles.copy(from, to);
   }
   codes_[to] = codes_[from];
   exact_[to] = exact_[from];
@@ -126,7 +158,7 @@ void GpuCache::copy(std::size_t from, std::size_t to, std::int64_t count) {
 
 void GpuCache::begin_prompt(std::size_t sequence, std::int64_t num_tokens) {
   for (Layer& layer : layers_) {
-    if (has_codes()) {
+    if (has_exact_part(layer)) {
       layer.key.reserve(sequence, num_tokens);
       layer.value.reserve(sequence, num_tokens);
     }
@@ -143,6 +175,12 @@ GpuCache::CodeRows GpuCache::reserve_codes(int layer, std::size_t sequence) {
   rows.key_codes->reserve(sequence, most);
   rows.value_codes->reserve(sequence, most);
   return {rows.key_codes->table(sequence), rows.value_codes->table(sequence)};
+}
+
+const GpuTiles& GpuCache::tiles_of(int layer) const {
+  return *std::find_if(tiles_.begin(), tiles_.end(), [&](const GpuTiles& tiles) {
+    return layer < tiles.layers.first_layer + tiles.layers.num_layers;
+  });
 }
 
 void GpuCache::drop_exact(int layer, std::size_t sequence, std::int64_t count) {

@@ -1,7 +1,7 @@
 // The keys and values of a batch of sequences on a GPU. Of every plain layer, pages for as many tokens as a sequence
-// will have; of latent groups, those of what they hold (gpu_group.h). Under int8 and int4, plain layers hold the first
-// tokens, the window and the incomplete block exactly and all others as codes. Tables and counts have addresses that
-// hold for every step.
+// will have; of latent groups, those of what they hold (gpu_group.h). Coded layers, and plain ones under int8 and int4,
+// hold the first tokens, the window and the incomplete block exactly and all others as codes. Tables and counts have
+// addresses that hold for every step.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,6 +14,7 @@
 #include "core/kv_plan.h"
 #include "runtime/gpu/gpu_group.h"
 #include "runtime/gpu/gpu_rows.h"
+#include "runtime/gpu/gpu_tiles.h"
 #include "runtime/kernels/cuda/device_rows.h"
 
 namespace kvc {
@@ -26,7 +27,7 @@ class GpuCache {
            std::int64_t page_tokens, const std::vector<std::int64_t>& capacities);
 
   // Of its pages: plain_layer_bytes() of the capacity over the plan's plain layers, under integer types
-  // coded_layer_bytes() of it; group_bytes() of every group's reserved().
+  // coded_layer_bytes() of it; coded_store_bytes() of what is coded together; group_bytes() of every group's reserved().
   KvBytes bytes(std::size_t sequence) const;
   std::int64_t peak_bytes() const { return page_bytes_->peak; }  // of all sequences' pages
   std::int64_t num_sequences() const { return static_cast<std::int64_t>(capacities_.size()); }
@@ -35,29 +36,39 @@ class GpuCache {
   KvDtype kv_dtype() const { return kv_dtype_; }
   const KvPlan& plan() const { return plan_; }
 
-  // A plain layer's rows `first` .. `first` + `count` - 1 of one sequence, [count, num_kv_heads, head_dim]: to be
-  // read or written. Keys are post-RoPE.
+  // A plain or coded layer's rows `first` .. `first` + `count` - 1 of one sequence, [count, num_kv_heads, head_dim]: to
+  // be read or written. Keys are post-RoPE.
   at::Tensor keys(int layer, std::size_t sequence, std::int64_t first, std::int64_t count) const;
   at::Tensor values(int layer, std::size_t sequence, std::int64_t first, std::int64_t count) const;
   // Sequence `to` begins with the first `count` tokens of `from`, all that it has.
   void copy(std::size_t from, std::size_t to, std::int64_t count);
 
-  // All sequences' rows of a plain layer, for kernels.
+  // All sequences' rows of a plain layer, or exact ones of a coded layer, for kernels.
   DeviceRows key_rows(int layer) const { return layers_[index(layer)].key.table(); }
   DeviceRows value_rows(int layer) const { return layers_[index(layer)].value.table(); }
 
-  // Of plain layers under integer types; counts: tokens that are codes, on the device, int32 [num_sequences].
-  bool has_codes() const { return is_integer(kv_dtype_); }
+  // Plain layers under integer types, or coded ones. All have as many codes; counts: tokens that are codes, on the device,
+  // int32 [num_sequences].
+  bool has_codes() const { return has_integers() || !tiles_.empty(); }
+  bool has_codes(int layer) const {
+    return row_index_[static_cast<std::size_t>(layer)] >= 0 &&
+           has_exact_part(layers_[index(layer)]);
+  }
+  bool has_integers() const { return is_integer(kv_dtype_); }
   DeviceRows key_codes(int layer) const { return layers_[index(layer)].key_codes->table(); }
   DeviceRows value_codes(int layer) const { return layers_[index(layer)].value_codes->table(); }
   const at::Tensor& num_codes() const { return num_codes_; }
   std::int64_t num_codes(std::size_t sequence) const { return codes_[sequence]; }
   std::int64_t num_exact(std::size_t sequence) const { return exact_[sequence]; }
-  // A sequence's codes of a layer, with pages for all that its capacity has.
+  // A sequence's integers of a plain layer, with pages for all that its capacity has.
   struct CodeRows {
     DeviceRows key, value;
   };
   CodeRows reserve_codes(int layer, std::size_t sequence);
+  // Of layers that are coded together, in the order of coded_layers().
+  std::vector<GpuTiles>& tiles() { return tiles_; }
+  const std::vector<GpuTiles>& tiles() const { return tiles_; }
+  const GpuTiles& tiles_of(int layer) const;
   // Of a layer's exact tokens, `count` behind the sinks leave; what is left has pages for a block.
   void drop_exact(int layer, std::size_t sequence, std::int64_t count);
   void count_codes(std::size_t sequence, std::int64_t count);  // of all layers
@@ -66,7 +77,7 @@ class GpuCache {
   const GpuGroup& group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
   // Before a prompt of so many tokens is read.
   void begin_prompt(std::size_t sequence, std::int64_t num_tokens);
-  // Pending tokens of the groups that decide, each the same, or exact ones of layers with codes: with the token that
+  // Pending tokens of the groups that decide, each the same, or exact ones of layers with codes, with the token that
   // the next step feeds, and its row. On the device, int32 [num_sequences]; steps move them on.
   const at::Tensor& pending_rows() const { return pending_rows_; }
   const at::Tensor& pending_slots() const { return pending_slots_; }
@@ -78,11 +89,15 @@ class GpuCache {
  private:
   struct Layer {
     GpuRows key, value;
+    bool is_coded = false;
     std::optional<GpuRows> key_codes{}, value_codes{};
   };
   std::size_t index(int layer) const {
-    return static_cast<std::size_t>(plain_index_[static_cast<std::size_t>(layer)]);
+    return static_cast<std::size_t>(row_index_[static_cast<std::size_t>(layer)]);
   }
+  // Are its rows those that are not codes yet, or all?
+  bool has_exact_part(const Layer& layer) const { return layer.is_coded || has_integers(); }
+  void add_layer(KvSource source, const GpuPages& pages);
   at::Tensor heads(const at::Tensor& rows) const {
     return rows.view({rows.size(0), plan_.num_kv_heads, plan_.head_dim});
   }
@@ -93,16 +108,20 @@ class GpuCache {
   std::int64_t page_tokens_;
   std::vector<std::int64_t> capacities_;
   std::shared_ptr<GpuPageBytes> page_bytes_;
-  std::vector<int> plain_index_;  // [num_layers] into layers_, -1 for other layers
-  std::vector<Layer> layers_;
+  std::vector<int> row_index_;  // [num_layers] into layers_, -1 of those without rows
+  std::vector<Layer> layers_;   // plain and coded
+  std::vector<GpuTiles> tiles_;
   std::vector<GpuGroup> groups_;
-  std::vector<std::int64_t> codes_, exact_;  // [num_sequences] tokens under integer types
+  std::vector<std::int64_t> codes_, exact_;  // [num_sequences] tokens of layers with codes
   at::Tensor pending_rows_, pending_slots_, num_codes_;
 };
 
 // Of a plain layer under an integer type, whose sequence may have `capacity` tokens: pages of all codes that there can
 // be, and of the exact tokens with a block that becomes codes once it is whole.
 std::int64_t coded_layer_bytes(const KvPlan& plan, std::int64_t capacity, KvDtype dtype,
+                               std::int64_t page_tokens);
+// The same of layers that are coded together.
+std::int64_t coded_store_bytes(const KvPlan& plan, const CodedLayers& layers, std::int64_t capacity,
                                std::int64_t page_tokens);
 
 // The same type for kernels; Error for another than bfloat16 and float16.

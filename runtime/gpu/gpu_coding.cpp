@@ -2,6 +2,11 @@
 
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
+#include <vector>
+
+#include "runtime/compression/coding.h"
+
 namespace kvc {
 namespace {
 
@@ -35,9 +40,8 @@ void code_layer(const GpuModel& model, GpuCache& cache, int layer, std::size_t s
   executor.run({launch(key, codes.key), launch(value, codes.value)});
 }
 
-void code_due(const GpuModel& model, GpuCache& cache, std::size_t sequence,
-              StepExecutor& executor) {
-  const std::int64_t count = due_codes(cache, sequence);
+void code_plain_layers(const GpuModel& model, GpuCache& cache, std::size_t sequence,
+                       std::int64_t count, StepExecutor& executor) {
   auto* first_code = static_cast<std::int32_t*>(cache.num_codes().data_ptr()) + sequence;
   for (int layer = 0; layer < cache.plan().num_layers(); ++layer) {
     const GpuCache::CodeRows codes = cache.reserve_codes(layer, sequence);
@@ -46,6 +50,92 @@ void code_due(const GpuModel& model, GpuCache& cache, std::size_t sequence,
     }
     cache.drop_exact(layer, sequence, count);
   }
+}
+
+// One sequence's layers that are coded together.
+class TileEncoder {
+ public:
+  TileEncoder(const GpuModel& model, const GpuCache& cache, std::size_t store, std::size_t sequence,
+              StepExecutor& executor)
+      : model_(model),
+        cache_(cache),
+        tiles_(cache.tiles()[store]),
+        factors_(model.coded[store]),
+        sequence_(sequence),
+        executor_(executor) {}
+
+  // The oldest exact tokens that are no sinks.
+  void encode(std::int64_t count) const {
+    for (std::int64_t done = 0; done < count; done += kTokensAtOnce) {
+      const std::int64_t rows = std::min(kTokensAtOnce, count - done);
+      const std::vector<at::Tensor> z =
+          coefficients_of(cache_.plan(), tiles_.layers, factors_.blocks, rows_of(done, rows));
+      for (std::size_t block = 0; block < z.size(); ++block) {
+        write(block, z[block], cache_.num_codes(sequence_) + done);
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kTokensAtOnce = 1024;  // bounds the float32 copy of keys and values
+
+  std::vector<DecodedTokens> rows_of(std::int64_t done, std::int64_t count) const {
+    const std::int64_t sinks = cache_.plan().policy.sink_tokens;
+    const std::int64_t position = sinks + cache_.num_codes(sequence_) + done;
+    const at::Tensor positions = at::arange(position, position + count, at::kLong);
+    std::vector<DecodedTokens> rows;
+    for (int index = 0; index < tiles_.layers.num_layers; ++index) {
+      const int layer = tiles_.layers.first_layer + index;
+      const at::Tensor key = cache_.keys(layer, sequence_, sinks + done, count);
+      rows.push_back({model_.rope.unrotate(layer, key, positions),
+                      cache_.values(layer, sequence_, sinks + done, count).to(at::kFloat)});
+    }
+    return rows;
+  }
+
+  // z: [whole tiles of tokens, num_coefficients], from token `first` of the codes on.
+  void write(std::size_t block, const at::Tensor& z, std::int64_t first) const {
+    const DeviceTiles tiles = tiles_.block(block, sequence_);
+    if (tile_bytes(tiles) == 0) {
+      return;
+    }
+    const at::Tensor rows = z.contiguous();
+    const at::Tensor first_tile =
+        at::full({1}, first / kDeviceTileTokens, at::TensorOptions(at::kInt).device(rows.device()));
+    executor_.run({CodeTilesParams{.tiles = tiles,
+                                   .first_tiles = first_tile.const_data_ptr<std::int32_t>(),
+                                   .count = static_cast<int>(rows.size(0) / kDeviceTileTokens),
+                                   .coefficients = rows.data_ptr<float>(),
+                                   .steps = factors_.blocks[block].steps.const_data_ptr<float>()}});
+  }
+
+  const GpuModel& model_;
+  const GpuCache& cache_;
+  const GpuTiles& tiles_;
+  const GpuCodedFactors& factors_;
+  std::size_t sequence_;
+  StepExecutor& executor_;
+};
+
+void code_coded_layers(const GpuModel& model, GpuCache& cache, std::size_t sequence,
+                       std::int64_t count, StepExecutor& executor) {
+  for (std::size_t store = 0; store < cache.tiles().size(); ++store) {
+    GpuTiles& tiles = cache.tiles()[store];
+    tiles.reserve(sequence);
+    TileEncoder(model, cache, store, sequence, executor).encode(count);
+    for (int index = 0; index < tiles.layers.num_layers; ++index) {
+      cache.drop_exact(tiles.layers.first_layer + index, sequence, count);
+    }
+  }
+}
+
+void code_due(const GpuModel& model, GpuCache& cache, std::size_t sequence,
+              StepExecutor& executor) {
+  const std::int64_t count = due_codes(cache, sequence);
+  if (cache.has_integers()) {
+    code_plain_layers(model, cache, sequence, count, executor);
+  }
+  code_coded_layers(model, cache, sequence, count, executor);
   cache.count_codes(sequence, count);
 }
 

@@ -1,4 +1,5 @@
-// Tokens of plain layers that become integer codes on a GPU once they have left the window, 32 at a time.
+// Tokens of coded layers, and of plain ones under integer types, that become codes on a GPU once they have left the
+// window, 32 at a time.
 #pragma once
 
 #include <cstddef>

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/compression/compression.h"
+#include "runtime/gpu/coded_ranks.h"
 #include "runtime/gpu/gpu_cache.h"
 #include "runtime/gpu/gpu_compression.h"
 #include "runtime/memory/memory_forecast.h"
@@ -60,6 +61,21 @@ GroupBytes bytes_of(const KvPlan& plan, int group, KvDtype dtype, std::int64_t p
               group_bytes(plan, group, {.bases = tokens.bases}, dtype, page_tokens)};
 }
 
+// What is coded together, one after the other: exact tokens go once there are codes and pages for what stays exact.
+SequenceBytes coded_bytes(const KvPlan& plan, std::int64_t page_tokens, std::int64_t length,
+                          std::int64_t capacity) {
+  const std::int64_t exact = plain_layer_bytes(plan, length, KvDtype::kFloat16, page_tokens);
+  std::int64_t now = plan.num_layers_from(KvSource::kCoded) * exact;
+  SequenceBytes bytes{now, 0};
+  for (const CodedLayers& layers : coded_layers(plan)) {
+    const std::int64_t own = coded_store_bytes(plan, layers, capacity, page_tokens);
+    bytes.reading = std::max(bytes.reading, now + own);
+    bytes.generating += own;
+    now += own - layers.num_layers * exact;
+  }
+  return bytes;
+}
+
 SequenceBytes bytes_of(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
                        std::int64_t length, std::int64_t new_tokens) {
   if (is_integer(dtype)) {  // layer after layer: exact tokens go once their codes are there
@@ -69,7 +85,8 @@ SequenceBytes bytes_of(const KvPlan& plan, KvDtype dtype, std::int64_t page_toke
     return {std::max(layers * exact, layers * coded) + coded, layers * coded};
   }
   const std::int64_t plain = plain_bytes(plan, dtype, page_tokens, length + new_tokens);
-  SequenceBytes bytes{plain, plain};
+  const SequenceBytes coded = coded_bytes(plan, page_tokens, length, length + new_tokens);
+  SequenceBytes bytes{plain + coded.reading, plain + coded.generating};
   if (plan.groups.empty()) {
     return bytes;
   }
@@ -115,6 +132,11 @@ std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
     stacked = std::max(stacked, group.num_layers * 2 * plan.kv_dim());
     const std::int64_t width = group.num_layers * (group.split_kv ? 1 : 2) * plan.kv_dim();
     gram = std::max(gram, group.basis == LatentBasis::kRequest ? width * width * kGramBytes : 0);
+  }
+  for (const CodedBlock& block : plan.coded) {
+    const std::int64_t heads = block.head < 0 ? 1 : plan.num_kv_heads;  // a block each
+    rank = std::max(rank, heads * coded_width(block.num_coefficients()));
+    stacked = std::max(stacked, block.num_layers * 2 * plan.kv_dim());
   }
   if (rank == 0) {
     return 0;

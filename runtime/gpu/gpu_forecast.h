@@ -15,7 +15,7 @@ namespace kvc {
 std::int64_t gpu_cache_bytes(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
                              const std::vector<std::int64_t>& lengths, std::int64_t new_tokens);
 
-// Scratch memory of latent groups: keys, values and latents in float32 of some tokens that are encoded, and what a step
+// Scratch memory of latent groups and coded layers: keys, values and latents in float32 of some tokens that are encoded, and what a step
 // passes between its launches.
 std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
                               std::int64_t num_sequences, std::int64_t longest_prompt,

@@ -77,6 +77,9 @@ std::int64_t GpuModel::bytes() const {
   for (const GpuGroupFactors& group : groups) {
     sum += group.bytes();
   }
+  for (const GpuCodedFactors& factors : coded) {
+    sum += factors.bytes();
+  }
   return sum;
 }
 
@@ -88,7 +91,7 @@ GpuModel load_gpu_model(const Checkpoint& checkpoint, const KvPlan& plan, at::Sc
             "--device cuda: about {} bytes of weights, the GPU has {} free; use a smaller model or "
             "--device cpu",
             expected, free_bytes);
-  GpuModel model{config, dtype, RopeTables(config, dtype), {}, {}, {}, {}};
+  GpuModel model{config, dtype, RopeTables(config, dtype), {}, {}, {}, {}, {}};
   model.weights = load_model_weights(checkpoint, config, dtype, type);
   model.weights = to_device(std::move(model.weights), device);
   if (config.tied_embeddings && model.weights.embed_tokens.defined()) {
@@ -110,6 +113,7 @@ GpuModel load_gpu_model(const Checkpoint& checkpoint, const KvPlan& plan, at::Sc
     model.groups.push_back(to_gpu(latent.groups[group], plan.groups[group], config, model.rope,
                                   model.layers, dtype, device));
   }
+  model.coded = to_gpu(load_coded_factors(checkpoint, plan), plan, config, model.rope, device);
   return model;
 }
 

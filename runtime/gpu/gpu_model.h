@@ -12,6 +12,7 @@
 #include "model/rope.h"
 #include "model/weights.h"
 #include "runtime/compression/fused_factors.h"
+#include "runtime/gpu/coded_ranks.h"
 #include "runtime/gpu/rank_factors.h"
 
 namespace kvc {
@@ -24,6 +25,7 @@ struct GpuModel {
   std::vector<LayerWeights> layers;  // projections fused
   std::vector<FusedFactors> fused;
   std::vector<GpuGroupFactors> groups;  // of the plan's latent groups
+  std::vector<GpuCodedFactors> coded;   // of layers that are coded together
 
   at::Device device() const { return weights.lm_head.weight.device(); }
   std::int64_t bytes() const;

@@ -120,12 +120,11 @@ class StepBuilder {
         .window = narrow_size(config_.layer(layer).window.value_or(0))};
     if (is_latent(layer)) {
       groups_.set_stores(layer, append);
+    } else if (cache_.has_codes(layer)) {
+      groups_.set_coded_stores(layer, append);
     } else if (stores) {
       append.key = cache_.key_rows(layer);
       append.value = cache_.value_rows(layer);
-      if (cache_.has_codes()) {
-        append.rows = launches_.pointer<std::int32_t>(cache_.pending_slots());
-      }
     }
     launches_.add(append);
   }
@@ -148,7 +147,7 @@ class StepBuilder {
     if (is_latent(layer)) {
       return groups_.add_attention(layer, attention, rope_of(layer));
     }
-    if (cache_.has_codes()) {
+    if (cache_.has_codes(layer)) {
       return groups_.add_coded_attention(layer, attention, rope_of(layer));
     }
     if (const FusedFactors* factors = fused_of(layer)) {

@@ -111,12 +111,11 @@ DevicePartials GroupLaunches::add_dense(DenseAttention attention, const DeviceRo
 
 DevicePartials GroupLaunches::add_rank(const DenseAttention& query, const DeviceRope& rope,
                                        const LatentRows& latents, std::size_t segment) {
-  const std::int64_t rank = latents.rows.width();
   RankAttention attention{.query = query.query, .element = query.element};
   attention.latents = latents.rows.table();
   attention.key_rank = narrow_size(latents.factors.key_rank());
   attention.value_rank = narrow_size(latents.factors.value_rank());
-  attention.value_column = narrow_size(rank) - attention.value_rank;
+  attention.value_column = narrow_size(latents.rows.width()) - attention.value_rank;
   attention.keys = latents.factors.keys();
   attention.stored = latents.factors.stored();
   if (latents.basis != nullptr) {
@@ -124,14 +123,27 @@ DevicePartials GroupLaunches::add_rank(const DenseAttention& query, const Device
     attention.keys.projections = rows.blocks;
     attention.keys.projections_stride = rows.max_blocks;
   }
-  attention.cos = rope.cos;
-  attention.sin = rope.sin;
-  attention.num_angles = rope.num_pairs;
   attention.num_rows = launches_.pointer<std::int32_t>(latents.num_rows);
   if (latents.positions != nullptr) {
     attention.paged_positions = latents.positions->table();
   }
   attention.first_position = latents.first_position;
+  attention.sums_width = narrow_size(whole_ranks(latents.factors.value_rank()));
+  ProjectValues values = latents.factors.values();
+  if (latents.basis != nullptr) {
+    const DeviceRows rows = latents.basis->value.table();
+    values.projections = rows.blocks;
+    values.projections_stride = rows.max_blocks;
+  }
+  return add_sums(attention, query, rope, values, segment);
+}
+
+DevicePartials GroupLaunches::add_sums(RankAttention attention, const DenseAttention& query,
+                                       const DeviceRope& rope, ProjectValues values,
+                                       std::size_t segment) {
+  attention.cos = rope.cos;
+  attention.sin = rope.sin;
+  attention.num_angles = rope.num_pairs;
   attention.num_sequences = query.num_sequences;
   attention.num_heads = query.num_heads;
   attention.num_kv_heads = query.num_kv_heads;
@@ -143,7 +155,6 @@ DevicePartials GroupLaunches::add_rank(const DenseAttention& query, const Device
   attention.tile_max = launches_.pointer<float>(scratch_.tile_max);
   attention.tile_sum = launches_.pointer<float>(scratch_.tile_sum);
   attention.partials = scratch_.rank.partials;
-  attention.sums_width = narrow_size(whole_ranks(latents.factors.value_rank()));
   launches_.add(attention);
   CombinePartials sums;
   sums.sources[0] = scratch_.rank.partials;
@@ -154,12 +165,6 @@ DevicePartials GroupLaunches::add_rank(const DenseAttention& query, const Device
   sums.output_float = launches_.pointer<float>(scratch_.combined);
   sums.log_sum = launches_.pointer<float>(scratch_.log_sum[segment]);
   launches_.add(sums);
-  ProjectValues values = latents.factors.values();
-  if (latents.basis != nullptr) {
-    const DeviceRows rows = latents.basis->value.table();
-    values.projections = rows.blocks;
-    values.projections_stride = rows.max_blocks;
-  }
   values.sums = sums.output_float;
   values.sums_width = sums.width;
   values.num_sequences = query.num_sequences;
@@ -217,18 +222,6 @@ void GroupLaunches::add_attention(int layer, const DenseAttention& query, const 
                  1));
   }
   combine(sources);
-}
-
-void GroupLaunches::add_coded_attention(int layer, const DenseAttention& query,
-                                        const DeviceRope& rope) {
-  DenseAttention codes = query;
-  codes.rows[0].raw_key = true;
-  codes.raw_keys.rope = rope;
-  codes.first_position = narrow_size(cache_.plan().policy.sink_tokens);
-  combine(
-      {add_dense(query, cache_.key_rows(layer), cache_.value_rows(layer), cache_.pending_rows(), 0),
-       add_dense(codes, cache_.key_codes(layer), cache_.value_codes(layer), cache_.num_codes(),
-                 1)});
 }
 
 }  // namespace kvc

@@ -1,5 +1,5 @@
 // What a step launches for layers whose tokens lie in several segments, beside what every layer has: those of latent
-// groups, and plain ones of which some tokens are codes.
+// groups, and coded and plain ones of which some tokens are codes.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,11 +24,12 @@ class GroupLaunches {
 
   // From the layer's normed input to the new token's latents, where they are stored or held.
   void add_latents(int layer);
-  // Where the new token's key and value go; they go nowhere where latents take the projections' place.
+  // Where the new token's key and value go, of a group's layer; they go nowhere where latents take the projections' place.
   void set_stores(int layer, AppendRows& append) const;
   // Attention over all that the group holds, to memory.attended. `query`: a launch without rows and partials.
   void add_attention(int layer, const DenseAttention& query, const DeviceRope& rope);
-  // The same of a plain layer's exact tokens and codes.
+  // The same of the exact tokens and codes of a layer with both: its query and its new token's row.
+  void set_coded_stores(int layer, AppendRows& append) const;
   void add_coded_attention(int layer, const DenseAttention& query, const DeviceRope& rope);
 
  private:
@@ -51,6 +52,12 @@ class GroupLaunches {
   // segment: 0 or 1, whose output is kept until they are combined.
   DevicePartials add_rank(const DenseAttention& query, const DeviceRope& rope,
                           const LatentRows& latents, std::size_t segment);
+  // A plain layer's integers, or a coded one's tiles.
+  DevicePartials add_integers(int layer, const DenseAttention& query, const DeviceRope& rope);
+  DevicePartials add_tiles(int layer, const DenseAttention& query, const DeviceRope& rope);
+  // Of attention that says where its latents or codes lie; the rest follows from the query's.
+  DevicePartials add_sums(RankAttention attention, const DenseAttention& query,
+                          const DeviceRope& rope, ProjectValues values, std::size_t segment);
   void combine(const std::vector<DevicePartials>& sources);
 
   const GpuModel& model_;

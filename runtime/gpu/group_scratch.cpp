@@ -30,10 +30,12 @@ class ScratchMaker {
     return scratch;
   }
 
-  void add_ranks(std::int64_t rank, GroupScratch& scratch) const {
+  // num_blocks: of codes, which share out the heads.
+  void add_ranks(std::int64_t rank, std::int64_t num_blocks, GroupScratch& scratch) const {
     const std::int64_t heads = model_.config.num_heads;
-    scratch.rank = partials(sequences_ * ((rank + kRanksPerBlock - 1) / kRanksPerBlock),
-                            scratch.max_tiles * kScaledRows, rank);
+    scratch.rank =
+        partials(sequences_ * num_blocks * ((rank + kRanksPerBlock - 1) / kRanksPerBlock),
+                 scratch.max_tiles * kScaledRows, rank);
     const std::int64_t rows = sequences_ * scratch.max_tiles * heads;
     scratch.weights = zeros({rows, kScaledRows}, model_.dtype);
     scratch.tile_max = zeros({rows}, at::kFloat);
@@ -50,11 +52,11 @@ class ScratchMaker {
     scratch.last_latent = zeros({sequences_, rank}, model_.dtype);
   }
 
- private:
   at::Tensor zeros(const std::vector<std::int64_t>& shape, at::ScalarType dtype) const {
     return all_.emplace_back(at::zeros(shape, at::TensorOptions(dtype).device(model_.device())));
   }
 
+ private:
   const GpuModel& model_;
   const StepExecutor& executor_;
   std::int64_t sequences_;
@@ -80,12 +82,19 @@ GroupScratch make_group_scratch(const GpuModel& model, const GpuCache& cache, st
     dense = maker.partials(cache.num_sequences() * model.config.num_kv_heads, capacity,
                            model.config.head_dim);
   }
-  std::int64_t rank = 0;
+  std::int64_t rank = 0, num_blocks = 1;
   for (const LatentGroup& group : groups) {
     rank = std::max(rank, group.rank);
   }
+  for (const GpuTiles& tiles : cache.tiles()) {
+    rank = std::max(rank, coded_width(tiles.most_coefficients()));
+    num_blocks = std::max<std::int64_t>(num_blocks, tiles.layers.num_blocks);
+  }
   if (rank > 0) {
-    maker.add_ranks(whole_ranks(rank), scratch);
+    maker.add_ranks(whole_ranks(rank), num_blocks, scratch);
+  }
+  if (!cache.tiles().empty() && model.dtype != at::kHalf) {
+    scratch.query = maker.zeros({cache.num_sequences(), model.config.q_dim()}, at::kHalf);
   }
   return scratch;
 }

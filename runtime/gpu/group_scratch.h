@@ -25,13 +25,15 @@ struct GroupScratch {
   std::vector<at::Tensor> all;
   std::int64_t max_tiles = 0;  // of 32 tokens of a sequence
   PartialScratch dense[2];     // of exact rows, pending and others
-  PartialScratch rank;         // of latents
+  PartialScratch rank;         // of latents and codes
   at::Tensor weights;          // [num_sequences * max_tiles * num_heads, 32] 16 bits
   at::Tensor tile_max, tile_sum;
   at::Tensor combined;                  // [num_sequences, num_heads, rank] float32: sums of latents
   at::Tensor log_sum[2], projected[2];  // of latents' segments: [num_sequences, num_heads, ..]
   at::Tensor latent, weighted, score;   // of the new tokens, float32
   at::Tensor first_latent, last_latent;  // 16 bits
+  at::Tensor
+      query;  // in float16, [num_sequences, q_dim], of coded layers where the model computes in another type
 };
 
 // capacity: tokens that the longest sequence may have.

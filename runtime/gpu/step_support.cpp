@@ -5,6 +5,7 @@
 #include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/kernels/cuda/few_rows_product.h"
+#include "runtime/store/coded_store.h"
 
 namespace kvc {
 namespace {
@@ -76,6 +77,30 @@ void check_latents(const ModelConfig& config, const KvPlan& plan, int index) {
             group.first_layer + group.num_layers - 1, error, kWayOut);
 }
 
+// What codes have kernels for.
+void check_coded(const ModelConfig& config, const KvPlan& plan, const CodedLayers& layers) {
+  KVC_CHECK(plan.groups.empty(),
+            "--device cuda: layer {} is coded, layer {} latent; the GPU runtime has plans with one "
+            "of the two; {}",
+            layers.first_layer, plan.groups.front().first_layer, kWayOut);
+  const int last = layers.first_layer + layers.num_layers - 1;
+  for (int layer = layers.first_layer; layer <= last; ++layer) {
+    KVC_CHECK(!config.layer(layer).window,
+              "--device cuda: layer {} is coded and has a sliding window; {}", layer, kWayOut);
+  }
+  RankAttention attention;
+  const DeviceTiles tiles;  // any: what they hold is not asked
+  attention.element = DeviceElement::kFloat16;
+  attention.num_heads = static_cast<int>(config.num_heads);
+  attention.num_kv_heads = static_cast<int>(config.num_kv_heads);
+  attention.tiles = &tiles;
+  attention.num_blocks = layers.num_blocks;
+  attention.keys.pairs.num_pairs = static_cast<int>(rank_pairs(config.head_dim));
+  const LaunchError error = check_rank_attention(attention);
+  KVC_CHECK(error.empty(), "--device cuda: layers {} to {}: {}; or {}", layers.first_layer, last,
+            error, kWayOut);
+}
+
 // What computes, or integers of layers that have kernels for codes.
 void check_kv_dtype(const CacheTypes& types, const ModelConfig& config, const KvPlan& plan) {
   const KvDtype own = types.compute == at::kBFloat16 ? KvDtype::kBFloat16 : KvDtype::kFloat16;
@@ -113,17 +138,19 @@ void check_gpu_model(const ModelConfig& config, const KvPlan& plan) {
               "--device cuda: layer {} has a RoPE that depends on the length of the text; {}",
               layer, kWayOut);
     const KvSource source = plan.layers[static_cast<std::size_t>(layer)];
-    KVC_CHECK(
-        source == KvSource::kPlain || source == KvSource::kFused || source == KvSource::kLatent,
-        "--device cuda: layer {} is {}; the GPU runtime has plain, fused and latent layers; "
-        "{}",
-        layer, to_string(source), kWayOut);
+    KVC_CHECK(source != KvSource::kPaired,
+              "--device cuda: layer {} is {}; the GPU runtime has plain, fused, latent and coded "
+              "layers; {}",
+              layer, to_string(source), kWayOut);
   }
   for (const FusedLayer& layer : plan.fused) {
     check_fused(layer);
   }
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
     check_latents(config, plan, group);
+  }
+  for (const CodedLayers& layers : coded_layers(plan)) {
+    check_coded(config, plan, layers);
   }
 }
 

@@ -27,9 +27,10 @@ struct AppendRows {
   DeviceRope rope{};                        // num_pairs 0: none
   const std::int32_t* positions = nullptr;  // [num_sequences] of the new token: its angles
   const std::int32_t* rows =
-      nullptr;                // [num_sequences] of the store, that it becomes; null: positions
-  void* query = nullptr;      // [num_sequences, num_heads, head_dim] post-RoPE
-  DeviceRows key{}, value{};  // numbers; the blocks of the row are there
+      nullptr;                    // [num_sequences] of the store, that it becomes; null: positions
+  void* query = nullptr;          // [num_sequences, num_heads, head_dim] post-RoPE
+  void* query_float16 = nullptr;  // the same in float16, in which codes are met; null: nowhere
+  DeviceRows key{}, value{};      // numbers; the blocks of the row are there
   // float32, of width num_kv_heads: the root mean square that key_norm divides each head by. No blocks: not stored.
   DeviceRows key_rms{};
   std::int32_t* first_rows = nullptr;  // [num_sequences] the first row that `window` shows, or null

@@ -28,6 +28,7 @@ struct AppendedHead {
   const float* norm;  // of its channels, or null
   float factor;       // 1 / rms
   std::uint16_t* to;
+  std::uint16_t* to_float16;  // besides, or null
 };
 
 template <class Thread>
@@ -40,6 +41,9 @@ KVC_DEVICE void write_head(Thread& thread, const AppendRows& params, const Appen
   const auto write = [&](int channel, float x) {
     head.to[channel] = params.element == DeviceElement::kBFloat16 ? narrow_bits(BFloat16{}, x)
                                                                   : narrow_bits(Float16{}, x);
+    if (head.to_float16 != nullptr) {
+      head.to_float16[channel] = narrow_bits(Float16{}, x);
+    }
   };
   for (int pair = thread.lane(); pair < num_pairs; pair += 32) {
     const std::int64_t angle = static_cast<std::int64_t>(position) * params.rope.num_pairs + pair;
@@ -72,7 +76,7 @@ KVC_DEVICE void append_rows_body(const AppendRows& params, Thread& thread) {
   const bool is_query = head < first_key, is_value = head >= first_value;
   const int of_kind = is_query ? head : is_value ? head - first_value : head - first_key;
   const float* norm = is_query ? params.query_norm : is_value ? nullptr : params.key_norm;
-  AppendedHead place{token + static_cast<std::int64_t>(head) * dim, norm, 1.0f, nullptr};
+  AppendedHead place{token + static_cast<std::int64_t>(head) * dim, norm, 1.0f, nullptr, nullptr};
   if (norm != nullptr && params.norm_whole) {
     place.factor =
         inverse_rms(thread, token + (is_query ? 0 : first_key) * dim,
@@ -82,8 +86,11 @@ KVC_DEVICE void append_rows_body(const AppendRows& params, Thread& thread) {
     place.factor = inverse_rms(thread, place.x, dim, params.norm_epsilon);
   }
   if (is_query) {
-    place.to = static_cast<std::uint16_t*>(params.query) +
-               (static_cast<std::int64_t>(sequence) * params.num_heads + head) * dim;
+    const std::int64_t at = (static_cast<std::int64_t>(sequence) * params.num_heads + head) * dim;
+    place.to = static_cast<std::uint16_t*>(params.query) + at;
+    if (params.query_float16 != nullptr) {
+      place.to_float16 = static_cast<std::uint16_t*>(params.query_float16) + at;
+    }
   } else {
     const int row = params.rows == nullptr ? position : params.rows[sequence];
     const RowPlace of_row =

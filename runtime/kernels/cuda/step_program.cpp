@@ -31,6 +31,9 @@ LaunchError launch_one(const AppendLatents& params, void* stream) {
 LaunchError launch_one(const QuantiseRows& params, void* stream) {
   return quantise_rows_cuda(params, stream);
 }
+LaunchError launch_one(const CodeTilesParams& params, void* stream) {
+  return encode_tiles_cuda(params, stream);
+}
 LaunchError launch_one(const RowCosines& params, void* stream) {
   return row_cosines_cuda(params, stream);
 }

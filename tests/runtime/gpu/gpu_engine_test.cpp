@@ -146,7 +146,10 @@ TEST(GpuEngine, RefusesPlansByNameThatItDoesNotRun) {
     EXPECT_NE(error.find(part), std::string::npos) << error;
     EXPECT_NE(error.find("--device cpu"), std::string::npos) << error;
   };
-  expect(refusal(model, testing::coded_plan(model, {})), "layer 0 is coded");
+  KvPlan paired = plain_plan(2, model.num_kv_heads, model.head_dim);
+  paired.layers.assign(2, KvSource::kPaired);
+  paired.paired = PairedLayers{.first_layers = {0}};
+  expect(refusal(model, paired), "layer 0 is paired");
   MergePolicy policy = testing::small_policy(MergeRule::kLs);
   expect(refusal(model, testing::grouped_plan(model, 2, 40, policy), "int8"),
          "--kv-dtype int8 is there for plans of plain layers");

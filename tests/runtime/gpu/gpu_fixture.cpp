@@ -9,6 +9,7 @@
 #include "runtime/gpu/gpu_compression.h"
 #include "runtime/gpu/gpu_prompt.h"
 #include "runtime/gpu/gpu_step.h"
+#include "runtime/kernels/code_tiles.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/runtime/gpu/emulated_executor.h"
 #include "tests/testing/temporary_directory.h"
@@ -30,32 +31,54 @@ std::filesystem::path checkpoint_of(const GpuCase& test_case, const TemporaryDir
   return directory.path();
 }
 
-// Of float16 activations, beside float32: some roundings of the largest logit.
-double tolerance_for(const at::Tensor& exact) {
-  return 4e-3 * std::max(5.0, exact.abs().max().item<double>());
+// Of 16-bit activations, beside float32: some roundings of the largest logit.
+double tolerance_for(const GpuCase& test_case, const at::Tensor& exact) {
+  return (test_case.dtype == at::kHalf ? 4e-3 : 3.2e-2) *
+         std::max(5.0, exact.abs().max().item<double>());
+}
+
+KvDtype kv_dtype_of(const GpuCase& test_case) {
+  return test_case.dtype == at::kHalf ? test_case.kv_dtype : KvDtype::kBFloat16;
 }
 
 // The engine whose cache holds what the GPU's does, so that as many tokens merge.
 EngineOptions reference_options(const GpuCase& test_case) {
   EngineOptions options;
   options.dtype = "float32";
-  options.kv_dtype = to_string(test_case.kv_dtype);
+  options.kv_dtype = to_string(kv_dtype_of(test_case));
   options.page_tokens = kScaledRows;
   options.weight_dtype = test_case.weight_dtype;
   return options;
+}
+
+// What the codes of a sequence's first `count` tokens stand for.
+at::Tensor coefficients_on_gpu(const GpuTiles& tiles, std::size_t block, std::size_t sequence,
+                               std::int64_t count, const at::Tensor& steps,
+                               const CodedBlock& spec) {
+  const TileLayout layout = tile_layout(spec);
+  const std::int64_t width = layout.num_coefficients();
+  at::Tensor z = at::empty({count, width}, at::kFloat);
+  const at::Tensor bytes = tiles.read(block, sequence, 0, count / kTileTokens).contiguous();
+  for (std::int64_t tile = 0; tile < count / kTileTokens && width > 0; ++tile) {
+    decode_tile(layout, bytes.const_data_ptr<std::uint8_t>() + tile * layout.bytes(),
+                steps.const_data_ptr<float>(),
+                z.mutable_data_ptr<float>() + tile * kTileTokens * width);
+  }
+  return z;
 }
 
 // Two sequences, as the engine and as the GPU's runtime read them.
 class TwoSequences {
  public:
   explicit TwoSequences(const GpuCase& test_case)
-      : checkpoint_(Checkpoint::open(checkpoint_of(test_case, directory_))),
+      : test_case_(test_case),
+        checkpoint_(Checkpoint::open(checkpoint_of(test_case, directory_))),
         reference_(Engine::load(checkpoint_.directory(), reference_options(test_case))),
-        model_(load_gpu_model(checkpoint_, reference_.plan(), at::kHalf,
+        model_(load_gpu_model(checkpoint_, reference_.plan(), test_case.dtype,
                               parse_weight_type(test_case.weight_dtype), at::kCPU,
                               executor_.free_bytes())),
         sequences_(sequences_of(test_case)),
-        cache_(reference_.plan(), at::kHalf, test_case.kv_dtype, at::kCPU, kScaledRows,
+        cache_(reference_.plan(), test_case.dtype, kv_dtype_of(test_case), at::kCPU, kScaledRows,
                {test_case.longest, test_case.longest}),
         step_(model_, cache_, sequences_, executor_) {}
 
@@ -66,7 +89,7 @@ class TwoSequences {
           reference_.prefill({&expected_[i]}, {sequences_.texts[i]}, Engine::Rows::kAll).front();
       const at::Tensor logits = read_gpu_prompt(model_, cache_, i, sequences_.texts[i],
                                                 {.chunk = 12, .all_logits = true});
-      EXPECT_TRUE(tensors_close(logits, exact, tolerance_for(exact))) << "prompt " << i;
+      EXPECT_TRUE(tensors_close(logits, exact, tolerance_for(test_case_, exact))) << "prompt " << i;
       step_.state().logits[static_cast<std::int64_t>(i)].copy_(logits[-1]);
       code_gpu_prompt(model_, cache_, i, executor_);
       expect_cache(i);
@@ -86,8 +109,8 @@ class TwoSequences {
           reference_
               .extend({&expected_[s]}, {{ids[sequence].item<std::int64_t>()}}, Engine::Rows::kLast)
               .front();
-      EXPECT_TRUE(
-          tensors_close(step_.state().logits.narrow(0, sequence, 1), exact, tolerance_for(exact)))
+      EXPECT_TRUE(tensors_close(step_.state().logits.narrow(0, sequence, 1), exact,
+                                tolerance_for(test_case_, exact)))
           << "sequence " << s << ", step " << number;
       EXPECT_EQ(step_.state().ids[sequence].item<std::int64_t>(),
                 step_.state().logits[sequence].argmax().item<std::int64_t>());
@@ -119,10 +142,18 @@ class TwoSequences {
     const std::int64_t capacity = cache_.capacity(sequence);
     std::int64_t bytes =
         plan.num_layers_from(KvSource::kPlain) *
-        (cache_.has_codes() ? coded_layer_bytes(plan, capacity, cache_.kv_dtype(), kScaledRows)
-                            : plain_layer_bytes(plan, capacity, cache_.kv_dtype(), kScaledRows));
+        (cache_.has_integers() ? coded_layer_bytes(plan, capacity, cache_.kv_dtype(), kScaledRows)
+                               : plain_layer_bytes(plan, capacity, cache_.kv_dtype(), kScaledRows));
+    const std::int64_t num_tokens = expected_[sequence].num_tokens();
     EXPECT_EQ(cache_.num_codes(sequence),
-              quantised_tokens(plan, expected_[sequence].num_tokens(), cache_.kv_dtype()));
+              plan.coded.empty() ? quantised_tokens(plan, num_tokens, cache_.kv_dtype())
+                                 : coded_tokens(plan, num_tokens));
+    for (const CodedLayers& layers : coded_layers(plan)) {
+      bytes += coded_store_bytes(plan, layers, capacity, kScaledRows);
+    }
+    for (std::size_t store = 0; store < cache_.tiles().size(); ++store) {
+      expect_codes(store, sequence);
+    }
     const std::vector<GroupTokens> groups = expected_[sequence].cache().tokens();
     for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
       const GpuGroup& store = cache_.group(group);
@@ -139,6 +170,26 @@ class TwoSequences {
     EXPECT_EQ(cache_.bytes(sequence).total(), bytes);
   }
 
+  // Coefficients whose levels differ by more than rounding makes of neighbours are few: gains of nearly equal error.
+  void expect_codes(std::size_t store, std::size_t sequence) const {
+    const GpuTiles& tiles = cache_.tiles()[store];
+    const CodedStore& exact = expected_[sequence].cache().coded(tiles.layers.first_layer);
+    const std::int64_t count = cache_.num_codes(sequence);
+    for (std::size_t block = 0; block < exact.codes.size() && count > 0; ++block) {
+      const CodedBlock& spec =
+          reference_.plan().coded[static_cast<std::size_t>(tiles.layers.first_block) + block];
+      const at::Tensor& steps = model_.coded[store].blocks[block].steps;
+      const at::Tensor difference =
+          (coefficients_on_gpu(tiles, block, sequence, count, steps, spec) -
+           exact.codes[block].coefficients(0, count, steps))
+              .abs();
+      const auto beyond = (difference > 1.01 * steps).sum().item<std::int64_t>();
+      EXPECT_LE(beyond, spec.gain ? difference.numel() / 20 : 0)
+          << "store " << store << ", block " << block;
+    }
+  }
+
+  GpuCase test_case_;
   OneThread one_thread_;
   TemporaryDirectory directory_;
   Checkpoint checkpoint_;

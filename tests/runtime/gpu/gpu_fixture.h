@@ -30,10 +30,12 @@ struct GpuCase {
   KvDtype kv_dtype = KvDtype::kFloat16;
   std::filesystem::path checkpoint{};  // in the place of model and plan
   std::vector<Row> texts{};            // two, in the place of made-up ones
+  at::ScalarType dtype = at::kHalf;    // or bfloat16, of the GPU's model and cache
 };
 
 // Logits of prompts and of every step beside the CPU engine's in float32, which reads the same tokens: after 31 tokens
-// the step crosses a page. What latent groups hold is what the engine's do, and takes the formula's bytes.
+// the step crosses a page. What latent groups hold is what the engine's do, codes are the engine's up to what 16 bits
+// round, and all takes the formula's bytes.
 void expect_gpu_steps(const GpuCase& test_case);
 
 }  // namespace kvc::testing

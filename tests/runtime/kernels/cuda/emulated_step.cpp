@@ -69,6 +69,9 @@ struct Emulator {
              [&](EmulatedThread& thread) { append_latents_body(params, thread); });
   }
   void operator()(const QuantiseRows& params) const { EmulatedCacheKernels(order).run(params); }
+  void operator()(const CodeTilesParams& params) const {
+    EmulatedCacheKernels(order).encode(params);
+  }
   void operator()(const RowCosines& params) const { EmulatedCacheKernels(order).run(params); }
   void operator()(const SampleTokens& params) const {
     run_grid({params.num_sequences}, kThreads,

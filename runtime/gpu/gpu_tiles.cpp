@@ -1,0 +1,85 @@
+#include "runtime/gpu/gpu_tiles.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/kernels/code_tiles.h"
+
+namespace kvc {
+
+GpuTiles::GpuTiles(const KvPlan& plan, const CodedLayers& coded, const GpuPages& pages)
+    : layers(coded) {
+  GpuPages of_tiles = pages;  // whose bytes they count
+  of_tiles.page_tokens /= kTileTokens;
+  for (std::int64_t& rows : of_tiles.most_rows) {
+    rows = coded_tokens(plan, rows) / kTileTokens;
+  }
+  most_tiles_ = of_tiles.most_rows;
+  const auto num_blocks = static_cast<std::size_t>(layers.num_blocks);
+  at::Tensor host =
+      at::empty({static_cast<std::int64_t>(num_blocks * sizeof(DeviceTiles))}, at::kByte);
+  for (std::size_t block = 0; block < num_blocks; ++block) {
+    specs_.push_back(plan.coded[static_cast<std::size_t>(layers.first_block) + block]);
+    rows_.emplace_back(of_tiles, tile_layout(specs_.back()).bytes(), at::kChar);
+    const DeviceTiles tiles = layout_of(block);
+    std::memcpy(host.mutable_data_ptr<std::uint8_t>() + block * sizeof(DeviceTiles), &tiles,
+                sizeof(DeviceTiles));
+  }
+  blocks_ = host.to(pages.device);
+}
+
+DeviceTiles GpuTiles::layout_of(std::size_t block) const {
+  const TileLayout layout = tile_layout(specs_[block]);
+  const DeviceRows rows = rows_[block].table();
+  DeviceTiles tiles;
+  tiles.blocks = rows.blocks;
+  tiles.max_blocks = rows.max_blocks;
+  tiles.block_tiles = rows.block_rows;
+  for (int bits = 0; bits <= kMostCodeBits; ++bits) {
+    tiles.coefficients[bits] = static_cast<int>(layout.coefficients[bits]);
+  }
+  tiles.num_coefficients = static_cast<int>(layout.num_coefficients());
+  tiles.code_bytes = static_cast<int>(layout.code_bytes());
+  tiles.gain = layout.gain;
+  return tiles;
+}
+
+void GpuTiles::reserve(std::size_t sequence) {
+  for (GpuRows& rows : rows_) {
+    rows.reserve(sequence, most_tiles_[sequence]);
+  }
+}
+
+void GpuTiles::copy(std::size_t from, std::size_t to) {
+  for (GpuRows& rows : rows_) {
+    rows.copy(from, to);
+  }
+}
+
+DeviceTiles GpuTiles::block(std::size_t block, std::size_t sequence) const {
+  DeviceTiles tiles = layout_of(block);
+  tiles.blocks = rows_[block].table(sequence).blocks;
+  return tiles;
+}
+
+const DeviceTiles* GpuTiles::blocks() const {
+  return static_cast<const DeviceTiles*>(blocks_.data_ptr());
+}
+
+std::int64_t GpuTiles::most_coefficients() const {
+  std::int64_t most = 0;
+  for (const CodedBlock& spec : specs_) {
+    most = std::max(most, spec.num_coefficients());
+  }
+  return most;
+}
+
+std::int64_t GpuTiles::bytes(std::size_t sequence) const {
+  std::int64_t bytes = 0;
+  for (const GpuRows& rows : rows_) {
+    bytes += rows.bytes(sequence);
+  }
+  return bytes;
+}
+
+}  // namespace kvc

@@ -1,0 +1,207 @@
+// Steps of coded layers: tokens become codes as in the CPU's engine, and attention reads them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/compression/coding.h"
+#include "runtime/gpu/gpu_coding.h"
+#include "runtime/gpu/gpu_engine.h"
+#include "runtime/gpu/gpu_forecast.h"
+#include "runtime/gpu/gpu_prompt.h"
+#include "tests/runtime/factored_checkpoint.h"
+#include "tests/runtime/gpu/emulated_executor.h"
+#include "tests/runtime/gpu/gpu_fixture.h"
+#include "tests/testing/temporary_directory.h"
+
+namespace kvc {
+namespace {
+
+using testing::coded_plan;
+using testing::CodedPlanOptions;
+using testing::CodedScope;
+using testing::expect_gpu_steps;
+using testing::GpuCase;
+using testing::SyntheticCheckpoint;
+using testing::tiny_gpu_model;
+
+constexpr CodedScope kScopes[] = {CodedScope::kHead, CodedScope::kLayer, CodedScope::kGroup};
+
+// A tile after the prompt, and a second one after two steps.
+GpuCase two_tiles(const SyntheticCheckpoint& model, const KvPlan& plan) {
+  return {.model = model, .plan = plan, .prompt = 70, .longest = 80};
+}
+
+// Head by head, as a whole, two together, and one that is not coded.
+KvPlan mixed_plan(const SyntheticCheckpoint& model) {
+  KvPlan plan = coded_plan(model, {.scope = CodedScope::kLayer, .coefficients = {0, 0, 9, 0, 20}});
+  const CodedBlock whole = plan.coded.front();
+  plan.coded.clear();
+  for (int head = 0; head < static_cast<int>(model.num_kv_heads); ++head) {
+    CodedBlock& block = plan.coded.emplace_back(whole);
+    block.head = head;
+    block.coefficients[1] = 7 * head;  // heads of different widths
+    block.gain = head == 1;
+  }
+  plan.coded.emplace_back(whole).first_layer = 1;
+  CodedBlock& two = plan.coded.emplace_back(whole);
+  two.first_layer = 2;
+  two.num_layers = 2;
+  two.coefficients[8] = 30;
+  plan.layers.back() = KvSource::kPlain;
+  plan.check();
+  return plan;
+}
+
+class GpuCodedScopes : public ::testing::TestWithParam<std::tuple<CodedScope, bool>> {};
+
+TEST_P(GpuCodedScopes, StepsAreTheEngines) {
+  const auto [scope, gain] = GetParam();
+  const SyntheticCheckpoint model = tiny_gpu_model("llama");
+  expect_gpu_steps(two_tiles(
+      model,
+      coded_plan(model, {.scope = scope, .coefficients = {0, 2, 3, 0, 25, 1, 2}, .gain = gain})));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GpuCodedScopes,
+                         ::testing::Combine(::testing::ValuesIn(kScopes), ::testing::Bool()));
+
+TEST(GpuCoded, ScopesMixLayerByLayer) {
+  SyntheticCheckpoint model = tiny_gpu_model("llama");
+  model.num_layers = 5;
+  expect_gpu_steps(two_tiles(model, mixed_plan(model)));
+}
+
+TEST(GpuCoded, ReadsBiasesNormsAndBothKindsOfWeights) {
+  for (const char* model_type : {"qwen2", "qwen3"}) {
+    const SyntheticCheckpoint model = tiny_gpu_model(model_type);
+    GpuCase test_case = two_tiles(model, coded_plan(model, {.scope = CodedScope::kHead}));
+    test_case.weight_dtype = std::string(model_type) == "qwen2" ? "int8" : "";
+    expect_gpu_steps(test_case);
+  }
+}
+
+TEST(GpuCoded, MeetsCodesInFloat16WhereTheModelIsBFloat16) {
+  const SyntheticCheckpoint model = tiny_gpu_model("llama");
+  GpuCase test_case = two_tiles(model, coded_plan(model, {.scope = CodedScope::kLayer}));
+  test_case.dtype = at::kBFloat16;
+  expect_gpu_steps(test_case);
+}
+
+// Nothing of a head is stored but its mean.
+TEST(GpuCoded, HasBlocksWithoutCoefficients) {
+  const SyntheticCheckpoint model = tiny_gpu_model("llama");
+  KvPlan plan = coded_plan(model, {.scope = CodedScope::kHead, .coefficients = {0, 0, 0, 0, 12}});
+  for (std::size_t block = 1; block < plan.coded.size(); ++block) {
+    plan.coded[block].coefficients = {};  // of one head, and of a whole layer
+  }
+  expect_gpu_steps(two_tiles(model, plan));
+}
+
+// The same exact rows become the same bytes.
+TEST(GpuCoded, BytesAreThoseOfTheCpu) {
+  const testing::OneThread one_thread;
+  SyntheticCheckpoint model = tiny_gpu_model("qwen3");
+  model.num_layers = 5;
+  const KvPlan plan = mixed_plan(model);
+  const testing::TemporaryDirectory directory;
+  write_factored_checkpoint(directory.path(), model, plan);
+  const Checkpoint checkpoint = Checkpoint::open(directory.path());
+  testing::EmulatedExecutor executor;
+  const GpuModel on_gpu = load_gpu_model(checkpoint, plan, at::kHalf, WeightType::kFloat, at::kCPU,
+                                         executor.free_bytes());
+  GpuCache cache(plan, at::kHalf, KvDtype::kFloat16, at::kCPU, 64, {110});
+  read_gpu_prompt(on_gpu, cache, 0, testing::gpu_text(110, 3), {.chunk = 33});
+  const Decoder decoder(checkpoint, at::kHalf);
+  const CodedFactors factors = load_coded_factors(checkpoint, plan);
+  const auto pool = std::make_shared<KvPool>(64);
+  std::vector<CodedStore> stores;
+  for (const CodedLayers& layers : coded_layers(plan)) {
+    CodedStore& store = stores.emplace_back(plan, layers, StoreOptions{pool, at::kHalf});
+    for (int index = 0; index < layers.num_layers; ++index) {
+      const int layer = layers.first_layer + index;
+      store.exact[static_cast<std::size_t>(index)].append(cache.keys(layer, 0, 0, 110),
+                                                          cache.values(layer, 0, 0, 110));
+    }
+    code_tokens(decoder, plan, factors, store);
+  }
+  code_gpu_prompt(on_gpu, cache, 0, executor);
+  ASSERT_EQ(cache.num_codes(0), 96);
+  for (std::size_t i = 0; i < stores.size(); ++i) {
+    for (std::size_t block = 0; block < stores[i].codes.size(); ++block) {
+      const CodeTiles expected = stores[i].codes[block].tiles();
+      const at::Tensor tiles = cache.tiles()[i].read(block, 0, 0, 3).contiguous();
+      for (std::int64_t tile = 0; tile < 3; ++tile) {
+        EXPECT_EQ(std::memcmp(tiles[tile].const_data_ptr(), expected.tile(tile),
+                              static_cast<std::size_t>(expected.layout.bytes())),
+                  0)
+            << "store " << i << ", block " << block << ", tile " << tile;
+      }
+    }
+  }
+}
+
+// Generation, samples included: a sample's cache is a copy; forecasts bound what is taken.
+TEST(GpuCoded, GeneratesTheEnginesTokens) {
+  const testing::OneThread one_thread;
+  const SyntheticCheckpoint model = tiny_gpu_model("llama");
+  for (const CodedScope scope : kScopes) {
+    const testing::TemporaryDirectory directory;
+    testing::write_factored_checkpoint(directory.path(), model,
+                                       coded_plan(model, {.scope = scope, .gain = true}));
+    EngineOptions wide;
+    wide.dtype = "float32";
+    wide.kv_dtype = "float16";
+    const Engine::Ids prompts = {testing::gpu_text(69, 1), testing::gpu_text(6, 5)};
+    GenerateOptions options;
+    options.max_new_tokens = 7;
+    options.num_samples = 2;
+    const GenerateResult expected =
+        generate(Engine::load(directory.path(), wide), prompts, options);
+    EngineOptions narrow;
+    narrow.dtype = "float16";
+    const GpuEngine engine = GpuEngine::load(directory.path(), narrow, testing::emulated());
+    const GenerateResult result = engine.generate(prompts, options);
+    ASSERT_EQ(result.sequences.size(), 4u);
+    std::int64_t bytes = 0;
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(result.sequences[i].tokens, expected.sequences[i].tokens) << i;
+      std::int64_t planned = 0;
+      for (const CodedLayers& layers : coded_layers(engine.plan())) {
+        planned += coded_store_bytes(engine.plan(), layers, i < 2 ? 76 : 13, 32);
+      }
+      EXPECT_EQ(result.sequences[i].bytes.total(), planned);
+      bytes += planned;
+    }
+    EXPECT_EQ(result.sequences[0].bytes.coded, expected.sequences[0].bytes.coded);
+    EXPECT_LE(bytes, engine.kv_peak_bytes());
+    EXPECT_LE(engine.kv_peak_bytes(),
+              gpu_cache_bytes(engine.plan(), KvDtype::kFloat16, 32, {69, 69, 6, 6}, 7));
+  }
+}
+
+TEST(GpuCoded, RefusesByNameWhatItDoesNotDo) {
+  const auto expect = [](const SyntheticCheckpoint& of, const KvPlan& plan, const char* kv_dtype,
+                         const char* part) {
+    const testing::TemporaryDirectory directory;
+    testing::write_factored_checkpoint(directory.path(), of, plan);
+    EngineOptions options;
+    options.dtype = "float16";
+    options.kv_dtype = kv_dtype;
+    const std::string error = testing::failure_of(
+        [&] { GpuEngine::load(directory.path(), options, testing::emulated()); });
+    EXPECT_THAT(error,
+                ::testing::AllOf(::testing::HasSubstr(part), ::testing::HasSubstr("--device cpu")));
+  };
+  const SyntheticCheckpoint model = tiny_gpu_model("llama");
+  expect(model, coded_plan(model, {}), "int8", "layer 0 is coded; --kv-dtype int8");
+  SyntheticCheckpoint windows = tiny_gpu_model("mistral");
+  windows.window = 8;
+  expect(windows, coded_plan(windows, {}), "", "layer 0 is coded and has a sliding window");
+}
+
+}  // namespace
+}  // namespace kvc
