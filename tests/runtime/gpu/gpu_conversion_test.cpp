@@ -38,8 +38,8 @@ class GpuConversion : public ::testing::Test {
                    const fs::path& checkpoint = kData / "reference-llama") const {
     const fs::path out = directory_ / "converted";
     const std::string command = fmt::format(
-        "{}/kvconvert {} --out {} --num-sequences 8 --seq-len 128 --no-validate --quiet "
-        "--window 24 --block 2 {}",
+        "{}/kvconvert {} --out {} --num-sequences 10 --seq-len 128 --no-validate --quiet "
+        "--window 24 {}",
         KVC_BIN_DIR, checkpoint.string(), out.string(), options);
     EXPECT_EQ(std::system(command.c_str()), 0) << command;
     return out;
@@ -74,7 +74,7 @@ class GpuConversion : public ::testing::Test {
     const GenerateResult result = engine.generate(prompt, options);
     const KvBytes bytes = result.sequences[0].bytes;
     EXPECT_EQ(result.sequences[0].tokens, expected.sequences[0].tokens);
-    EXPECT_GT(bytes.merged, 0);
+    EXPECT_GT(bytes.merged + bytes.coded, 0);
     EXPECT_LE(bytes.total(), engine.kv_peak_bytes());
     EXPECT_LE(engine.kv_peak_bytes(),
               gpu_cache_bytes(engine.plan(), KvDtype::kFloat16, 32, {100}, 4));
@@ -84,7 +84,7 @@ class GpuConversion : public ::testing::Test {
 };
 
 TEST_F(GpuConversion, RunsTheDefaultMethod) {
-  const fs::path converted = convert("--group 4 --rank 0.7");
+  const fs::path converted = convert("--group 4 --rank 0.7 --block 2");
   expect_steps(converted, 120);
   expect_greedy_tokens(converted);
 }
@@ -101,7 +101,8 @@ TEST_F(GpuConversion, ReadsKeysThatLatentsHold) {
     const fs::path source = directory_ / model_type;
     testing::write_synthetic_checkpoint(source, model);
     const fs::path converted = convert(
-        fmt::format("--force --group 2 --rank {} --rank-multiple 8 --gauge pivot", rank), source);
+        fmt::format("--force --group 2 --block 2 --rank {} --rank-multiple 8 --gauge pivot", rank),
+        source);
     const Checkpoint checkpoint = Checkpoint::open(converted);
     const ModelConfig config = read_model_config(checkpoint);
     const KvPlan plan = plan_of(checkpoint, config);
@@ -123,8 +124,16 @@ TEST_F(GpuConversion, ReadsKeysThatLatentsHold) {
 }
 
 TEST_F(GpuConversion, FindsDirectionsOfEveryRequest) {
-  const fs::path converted = convert("--method xkv --group 4 --key-rank 8 --value-rank 12");
+  const fs::path converted =
+      convert("--method xkv --group 4 --key-rank 8 --value-rank 12 --block 2");
   expect_steps(converted, 120);
+  expect_greedy_tokens(converted);
+}
+
+TEST_F(GpuConversion, RunsCodedLayersOfEveryScope) {
+  const fs::path converted =
+      convert("--method coded --kept-ratio 0.3 --group 2 --scope head:0-3,layer:4-7,group:8-11");
+  expect_steps(converted, 122);
   expect_greedy_tokens(converted);
 }
 
