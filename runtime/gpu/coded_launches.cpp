@@ -8,6 +8,14 @@ void GroupLaunches::set_coded_stores(int layer, AppendRows& append) const {
   append.key = cache_.key_rows(layer);
   append.value = cache_.value_rows(layer);
   append.query_float16 = launches_.pointer<void>(scratch_.query);
+  append.num_codes = launches_.pointer<std::int32_t>(cache_.num_codes());
+  append.first_codes = launches_.pointer<std::int32_t>(scratch_.first_codes);
+  append.sinks = narrow_size(cache_.plan().policy.sink_tokens);
+}
+
+const std::int32_t* GroupLaunches::first_codes(const DenseAttention& query) const {
+  return query.first_rows == nullptr ? nullptr
+                                     : launches_.pointer<std::int32_t>(scratch_.first_codes);
 }
 
 DevicePartials GroupLaunches::add_integers(int layer, const DenseAttention& query,
@@ -15,6 +23,7 @@ DevicePartials GroupLaunches::add_integers(int layer, const DenseAttention& quer
   DenseAttention codes = query;
   codes.rows[0].raw_key = true;
   codes.raw_keys.rope = rope;
+  codes.first_rows = first_codes(query);
   codes.first_position = narrow_size(cache_.plan().policy.sink_tokens);
   return add_dense(codes, cache_.key_codes(layer), cache_.value_codes(layer), cache_.num_codes(),
                    1);
@@ -34,6 +43,7 @@ DevicePartials GroupLaunches::add_tiles(int layer, const DenseAttention& query,
   attention.most_coefficients = narrow_size(tiles.most_coefficients());
   attention.keys = ranks.keys();
   attention.num_rows = launches_.pointer<std::int32_t>(cache_.num_codes());
+  attention.first_rows = first_codes(query);
   attention.first_position = narrow_size(cache_.plan().policy.sink_tokens);
   attention.sums_width = attention.keys.rank_stride;
   return add_sums(attention, query, rope, ranks.values(), 0);

@@ -52,6 +52,8 @@ class GroupLaunches {
   // segment: 0 or 1, whose output is kept until they are combined.
   DevicePartials add_rank(const DenseAttention& query, const DeviceRope& rope,
                           const LatentRows& latents, std::size_t segment);
+  // Of a layer's window, or null without one.
+  const std::int32_t* first_codes(const DenseAttention& query) const;
   // A plain layer's integers, or a coded one's tiles.
   DevicePartials add_integers(int layer, const DenseAttention& query, const DeviceRope& rope);
   DevicePartials add_tiles(int layer, const DenseAttention& query, const DeviceRope& rope);

@@ -32,8 +32,9 @@ struct GroupScratch {
   at::Tensor log_sum[2], projected[2];  // of latents' segments: [num_sequences, num_heads, ..]
   at::Tensor latent, weighted, score;   // of the new tokens, float32
   at::Tensor first_latent, last_latent;  // 16 bits
-  at::Tensor
-      query;  // in float16, [num_sequences, q_dim], of coded layers where the model computes in another type
+  at::Tensor first_codes;  // int32 [num_sequences]: the first code that a layer's window shows
+  // In float16, [num_sequences, q_dim], of coded layers where the model computes in another type.
+  at::Tensor query;
 };
 
 // capacity: tokens that the longest sequence may have.

@@ -84,10 +84,6 @@ void check_coded(const ModelConfig& config, const KvPlan& plan, const CodedLayer
             "of the two; {}",
             layers.first_layer, plan.groups.front().first_layer, kWayOut);
   const int last = layers.first_layer + layers.num_layers - 1;
-  for (int layer = layers.first_layer; layer <= last; ++layer) {
-    KVC_CHECK(!config.layer(layer).window,
-              "--device cuda: layer {} is coded and has a sliding window; {}", layer, kWayOut);
-  }
   RankAttention attention;
   const DeviceTiles tiles;  // any: what they hold is not asked
   attention.element = DeviceElement::kFloat16;
@@ -118,10 +114,6 @@ void check_kv_dtype(const CacheTypes& types, const ModelConfig& config, const Kv
               "--device cuda: layer {} is {}; --kv-dtype {} is there for plans of plain layers; "
               "pass --kv-dtype {}, or {}",
               layer, to_string(source), wanted, to_string(own), kWayOut);
-    KVC_CHECK(!config.layer(layer).window,
-              "--device cuda: layer {} has a sliding window, --kv-dtype {} is there for layers "
-              "without; pass --kv-dtype {}, or {}",
-              layer, wanted, to_string(own), kWayOut);
   }
 }
 

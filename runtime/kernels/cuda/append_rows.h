@@ -35,6 +35,11 @@ struct AppendRows {
   DeviceRows key_rms{};
   std::int32_t* first_rows = nullptr;  // [num_sequences] the first row that `window` shows, or null
   int window = 0;
+  // Where num_codes [num_sequences] tokens behind the first `sinks` are codes, first_rows is of the others' rows, and
+  // first_codes [num_sequences] of theirs. Null: none are.
+  const std::int32_t* num_codes = nullptr;
+  std::int32_t* first_codes = nullptr;
+  int sinks = 0;
 };
 LaunchError append_rows_cuda(const AppendRows& params, void* stream);
 LaunchError check_append_rows(const AppendRows& params);

@@ -58,6 +58,18 @@ KVC_DEVICE void write_head(Thread& thread, const AppendRows& params, const Appen
   }
 }
 
+// Tokens from `first` on are shown.
+KVC_HOST_DEVICE void write_first_rows(const AppendRows& params, int sequence, int first) {
+  first = first > 0 ? first : 0;
+  if (params.num_codes != nullptr) {
+    const int behind = first - params.sinks, codes = params.num_codes[sequence];
+    const int hidden = behind < 0 ? 0 : behind < codes ? behind : codes;
+    params.first_codes[sequence] = hidden;
+    first -= hidden;
+  }
+  params.first_rows[sequence] = first;
+}
+
 template <class Thread>
 KVC_DEVICE void append_rows_body(const AppendRows& params, Thread& thread) {
   const int sequence = thread.block_y(), dim = params.head_dim;
@@ -69,8 +81,7 @@ KVC_DEVICE void append_rows_body(const AppendRows& params, Thread& thread) {
   }
   const int position = params.positions[sequence];
   if (params.first_rows != nullptr && head == 0 && thread.lane() == 0) {
-    const int first = position + 1 - params.window;
-    params.first_rows[sequence] = first > 0 ? first : 0;
+    write_first_rows(params, sequence, position + 1 - params.window);
   }
   const float* token = params.projected + static_cast<std::int64_t>(sequence) * heads * dim;
   const bool is_query = head < first_key, is_value = head >= first_value;

@@ -91,6 +91,15 @@ TEST(GpuCoded, MeetsCodesInFloat16WhereTheModelIsBFloat16) {
   expect_gpu_steps(test_case);
 }
 
+// A window begins behind the codes, and among them once there are two tiles.
+TEST(GpuCoded, ReadsWhatASlidingWindowShows) {
+  for (const char* model_type : {"mistral", "gemma2"}) {
+    SyntheticCheckpoint model = tiny_gpu_model(model_type);
+    model.window = 20;
+    expect_gpu_steps(two_tiles(model, coded_plan(model, {.scope = CodedScope::kHead})));
+  }
+}
+
 // Nothing of a head is stored but its mean.
 TEST(GpuCoded, HasBlocksWithoutCoefficients) {
   const SyntheticCheckpoint model = tiny_gpu_model("llama");
@@ -183,24 +192,17 @@ TEST(GpuCoded, GeneratesTheEnginesTokens) {
   }
 }
 
-TEST(GpuCoded, RefusesByNameWhatItDoesNotDo) {
-  const auto expect = [](const SyntheticCheckpoint& of, const KvPlan& plan, const char* kv_dtype,
-                         const char* part) {
-    const testing::TemporaryDirectory directory;
-    testing::write_factored_checkpoint(directory.path(), of, plan);
-    EngineOptions options;
-    options.dtype = "float16";
-    options.kv_dtype = kv_dtype;
-    const std::string error = testing::failure_of(
-        [&] { GpuEngine::load(directory.path(), options, testing::emulated()); });
-    EXPECT_THAT(error,
-                ::testing::AllOf(::testing::HasSubstr(part), ::testing::HasSubstr("--device cpu")));
-  };
+TEST(GpuCoded, RefusesIntegersBesideCodes) {
+  const testing::TemporaryDirectory directory;
   const SyntheticCheckpoint model = tiny_gpu_model("llama");
-  expect(model, coded_plan(model, {}), "int8", "layer 0 is coded; --kv-dtype int8");
-  SyntheticCheckpoint windows = tiny_gpu_model("mistral");
-  windows.window = 8;
-  expect(windows, coded_plan(windows, {}), "", "layer 0 is coded and has a sliding window");
+  testing::write_factored_checkpoint(directory.path(), model, coded_plan(model, {}));
+  EngineOptions options;
+  options.dtype = "float16";
+  options.kv_dtype = "int8";
+  const std::string error =
+      testing::failure_of([&] { GpuEngine::load(directory.path(), options, testing::emulated()); });
+  EXPECT_THAT(error, ::testing::AllOf(::testing::HasSubstr("layer 0 is coded; --kv-dtype int8"),
+                                      ::testing::HasSubstr("--device cpu")));
 }
 
 }  // namespace

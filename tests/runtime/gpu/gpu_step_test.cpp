@@ -47,15 +47,15 @@ TEST(GpuStep, IsTheEnginesForFusedLayers) {
   }
 }
 
-// A block leaves the window at the prompt's end, and another while the sixth token is fed.
+// A block leaves the exact window at the prompt's end, and another while the sixth token is fed; mistral's own window
+// then begins among the codes.
 TEST(GpuStep, IsTheEnginesWithIntegerCaches) {
   for (const KvDtype kv_dtype : {KvDtype::kInt8, KvDtype::kInt4}) {
-    for (const char* model_type : {"llama", "qwen3"}) {
-      expect_gpu_steps({.model = tiny_gpu_model(model_type),
-                        .prompt = 190,
-                        .longest = 200,
-                        .num_steps = 7,
-                        .kv_dtype = kv_dtype});
+    for (const char* model_type : {"llama", "qwen3", "mistral"}) {
+      SyntheticCheckpoint model = tiny_gpu_model(model_type);
+      model.window = 150;
+      expect_gpu_steps(
+          {.model = model, .prompt = 190, .longest = 200, .num_steps = 7, .kv_dtype = kv_dtype});
     }
   }
 }

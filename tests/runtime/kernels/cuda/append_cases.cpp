@@ -173,6 +173,30 @@ std::string append_case(const AppendShape& shape, KernelMemory& memory, const Ru
   return {};
 }
 
+// A window of 6 over 2 first tokens, 32 codes and the others, whose last is at `positions`.
+std::string window_case(KernelMemory& memory, const RunStep& run) {
+  constexpr int kDim = 32;
+  const std::vector<std::int32_t> positions = {5, 20, 37, 39, 60}, codes = {0, 0, 32, 32, 32},
+                                  of_codes = {0, 0, 30, 32, 32}, others = {0, 15, 2, 2, 23};
+  const int sequences = static_cast<int>(positions.size());
+  AppendRows params{
+      .projected = memory.upload(case_numbers(sequences * kDim, 1)),
+      .num_sequences = sequences,
+      .num_heads = 1,
+      .head_dim = kDim,
+      .positions = memory.upload(positions),
+      .query = memory.unwritten<std::uint16_t>(static_cast<std::size_t>(sequences * kDim)),
+      .first_rows = memory.unwritten<std::int32_t>(positions.size()),
+      .window = 6,
+      .num_codes = memory.upload(codes),
+      .first_codes = memory.unwritten<std::int32_t>(positions.size()),
+      .sinks = 2};
+  run(params);
+  return memory.download(params.first_rows, positions.size()) != others      ? "first of other rows"
+         : memory.download(params.first_codes, positions.size()) != of_codes ? "first codes"
+                                                                             : std::string();
+}
+
 // Rows 33 and 4 of two sequences' stores of 72 numbers.
 std::string latents_case(bool are_floats, KernelMemory& memory, const RunStep& run) {
   constexpr int kWidth = 72, kSequences = 2;
@@ -218,6 +242,7 @@ std::vector<StepCase> append_cases() {
   add("head_norms_partial_rope", {3, 1, 8, true, false, false});
   add("whole_norms_interleaved", {4, 2, 16, true, true, true});
   add("query_alone_no_rope", {5, 0, 0, false, false, false});
+  cases.push_back({"append_window_over_codes", window_case});
   for (const bool are_floats : {false, true}) {
     cases.push_back({are_floats ? "append_latents_float32" : "append_latents",
                      [are_floats](KernelMemory& memory, const RunStep& run) {
