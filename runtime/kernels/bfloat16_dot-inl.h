@@ -32,6 +32,12 @@ HWY_INLINE __m512 add_bfloat16_products(__m512 sums, __m512i a, __m512i b) {
   return sums;
 }
 
+HWY_INLINE __m256i nearest_bfloat16(__m512 x) {
+  __m256i rounded;
+  asm("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(x));
+  return rounded;
+}
+
 // Queries that are bfloat16 numbers, as those of a model in bfloat16 are: their products with keys are exact.
 class Bfloat16Queries {
  public:
@@ -40,17 +46,23 @@ class Bfloat16Queries {
       : width_(params.head_dim) {
     const QuadHeads heads(params);
     numbers_.resize(static_cast<std::size_t>(heads.count * kQuad * width_));
+    std::uint32_t lost = 0;
     for (std::int64_t row = 0; row < heads.count * kQuad; ++row) {
       const std::int64_t quad = row / kQuad, head = heads.head(quad, row % kQuad);
+      if (head < 0) {
+        continue;
+      }
+      const float* from = params.query + head * width_;
       const float* factor = factors == nullptr ? nullptr : factors + heads.kv_head(quad) * width_;
-      for (std::int64_t i = 0; head >= 0 && i < width_; ++i) {
-        const auto bits = std::bit_cast<std::uint32_t>(params.query[head * width_ + i] *
-                                                       (factor == nullptr ? 1.0f : factor[i]));
-        are_exact_ = are_exact_ && (bits & 0xFFFF) == 0;
-        numbers_[static_cast<std::size_t>(row * width_ + i)] =
-            static_cast<std::uint16_t>(bits >> 16);
+      std::uint16_t* to = numbers_.data() + row * width_;
+      for (std::int64_t i = 0; i < width_; ++i) {
+        const auto bits =
+            std::bit_cast<std::uint32_t>(from[i] * (factor == nullptr ? 1.0f : factor[i]));
+        lost |= bits & 0xFFFF;
+        to[i] = static_cast<std::uint16_t>(bits >> 16);
       }
     }
+    are_exact_ = lost == 0;
   }
   // Otherwise they are of no use.
   bool are_exact() const { return are_exact_; }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "runtime/kernels/bfloat16_attend-inl.h"
 #include "runtime/kernels/key_reader-inl.h"
 #include "runtime/kernels/value_reader-inl.h"
 
@@ -42,6 +43,14 @@ void keep_scores(const QuadScores& to, std::int64_t quad, std::int64_t row, std:
 
 void attend(const DecodeAttentionParams& params, const KvSegment& segment, std::int64_t first,
             std::int64_t last, const AttentionPartial& partial) {
+#if KVC_HAS_BFLOAT16_DOT
+  if (Bfloat16Attention::reads(params, segment)) {
+    Bfloat16Attention attention(params, segment);
+    if (attention.is_exact()) {
+      return attention.attend(first, last, partial);
+    }
+  }
+#endif
   const QuadHeads heads(params);
   KeyReader keys(params, segment);
   const std::int64_t channels = params.value_channels();

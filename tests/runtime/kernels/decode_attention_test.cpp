@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DecodeAttentionRows,
                          ::testing::Combine(::testing::Values(KvElement::kFloat32,
                                                               KvElement::kBFloat16,
                                                               KvElement::kFloat16),
-                                            ::testing::Values(1, 2, 3, 4, 7, 8),
+                                            ::testing::Values(1, 3, 4, 7, 8, 12),
                                             ::testing::Values(6, 7, 8, 20, 64, 72, 96, 128, 256),
                                             ::testing::Values(16, 64, 100, 512)));
 

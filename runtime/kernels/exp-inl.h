@@ -1,0 +1,52 @@
+// exp of numbers that are not above zero, as softmaxes take it.
+#if defined(KVC_RUNTIME_KERNELS_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVC_RUNTIME_KERNELS_EXP_INL_H_
+#undef KVC_RUNTIME_KERNELS_EXP_INL_H_
+#else
+#define KVC_RUNTIME_KERNELS_EXP_INL_H_
+#endif
+
+#include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace kvc::HWY_NAMESPACE {
+#if HWY_TARGET != HWY_SCALAR
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+
+// 2^n 2^f of x / log(2) = n + f with n whole: the polynomial is off by 2e-7 of 2^f at most. Of -infinity, and of
+// what is not a number, zero.
+HWY_INLINE __m512 exp_below_zero(__m512 x) {
+  const __m512 log2e = _mm512_set1_ps(0x1.715476p+0f), rest = _mm512_set1_ps(0x1.4ae0cp-26f);
+  x = _mm512_max_ps(x, _mm512_set1_ps(-120));
+  const __m512 whole = _mm512_roundscale_ps(_mm512_mul_ps(x, log2e), 8);
+  const __m512 f = _mm512_fmadd_ps(x, rest, _mm512_fmsub_ps(x, log2e, whole));
+  __m512 power = _mm512_set1_ps(1.3267e-3f);
+  for (const float coefficient : {9.67546e-3f, 5.550743e-2f, 2.4022122e-1f, 6.9314694e-1f, 1.0f}) {
+    power = _mm512_fmadd_ps(power, f, _mm512_set1_ps(coefficient));
+  }
+  return _mm512_scalef_ps(power, whole);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> exp_below_zero(D, hn::Vec<D> x) {
+  return hn::Vec<D>{exp_below_zero(x.raw)};
+}
+
+#else
+
+template <class D>
+HWY_INLINE hn::Vec<D> exp_below_zero(D d, hn::Vec<D> x) {
+  return hn::Exp(d, x);
+}
+
+#endif
+
+#endif  // HWY_TARGET != HWY_SCALAR
+}  // namespace kvc::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
