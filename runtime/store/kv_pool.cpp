@@ -15,6 +15,12 @@ namespace kvc {
 namespace {
 
 constexpr std::int64_t kMinSlabBytes = std::int64_t{256} << 10;
+// Of a size of which there is as much already, slabs have a huge page: attention that meets every page once would
+// otherwise spend its time looking up where they are.
+constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
+#ifndef MADV_COLLAPSE
+constexpr int MADV_COLLAPSE = 25;  // from Linux 6.1 on
+#endif
 constexpr std::int64_t kMinSlabBlocks = 8;
 
 std::int64_t system_page() {
@@ -29,10 +35,10 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return round_down(value + multiple - 1, multiple);
 }
 
-// Blocks of a slab: enough, and of up to twice as many the number that leaves the least of its last page.
-std::int64_t slab_blocks(std::int64_t block_bytes) {
-  const std::int64_t least =
-      std::max(kMinSlabBlocks, (kMinSlabBytes + block_bytes - 1) / block_bytes);
+// Blocks of a slab of at least `bytes` bytes: enough, and of up to twice as many the number that leaves the least of
+// its last page.
+std::int64_t slab_blocks(std::int64_t block_bytes, std::int64_t bytes) {
+  const std::int64_t least = std::max(kMinSlabBlocks, (bytes + block_bytes - 1) / block_bytes);
   const auto rest = [&](std::int64_t blocks) {
     return round_up(blocks * block_bytes, system_page()) - blocks * block_bytes;
   };
@@ -45,19 +51,35 @@ std::int64_t slab_blocks(std::int64_t block_bytes) {
   return best;
 }
 
+std::byte* map_pages(std::int64_t bytes) {
+  void* memory = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  KVC_CHECK(memory != MAP_FAILED, "KV cache: cannot map {} more bytes: {}", bytes,
+            std::strerror(errno));
+  return static_cast<std::byte*>(memory);
+}
+
+// The same from a multiple of kHugePage on.
+std::byte* map_aligned_pages(std::int64_t bytes) {
+  std::byte* memory = map_pages(bytes + kHugePage);
+  const auto address = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(memory));
+  const std::int64_t before = round_up(address, kHugePage) - address;
+  if (before > 0) {
+    ::munmap(memory, static_cast<std::size_t>(before));
+  }
+  ::munmap(memory + before + bytes, static_cast<std::size_t>(kHugePage - before));
+  return memory + before;
+}
+
 }  // namespace
 
 struct KvSlab {
-  KvSlab(std::int64_t slab_number, std::int64_t bytes_of_block)
-      : number(slab_number),
-        block_bytes(bytes_of_block),
-        bytes(round_up(slab_blocks(block_bytes) * block_bytes, system_page())) {
-    void* memory = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    KVC_CHECK(memory != MAP_FAILED, "KV cache: cannot map {} more bytes: {}", bytes,
-              std::strerror(errno));
-    base = static_cast<std::byte*>(memory);
-    const std::int64_t blocks = slab_blocks(block_bytes);
+  KvSlab(std::int64_t slab_number, std::int64_t bytes_of_block, bool is_huge)
+      : number(slab_number), block_bytes(bytes_of_block) {
+    const std::int64_t blocks = slab_blocks(block_bytes, is_huge ? kHugePage : kMinSlabBytes);
+    bytes = round_up(blocks * block_bytes, system_page());
+    base = is_huge ? map_aligned_pages(bytes) : map_pages(bytes);
+    wants_huge_pages = is_huge;
     owners.assign(static_cast<std::size_t>(blocks), 0);
     for (std::int64_t index = blocks - 1; index >= 0; --index) {
       free.push_back(index);
@@ -82,6 +104,15 @@ struct KvSlab {
     return false;
   }
 
+  // Once all blocks are in use, and so all memory: in huge pages as far as these are whole. Where the system has none,
+  // all is as without.
+  void use_huge_pages() {
+    if (wants_huge_pages) {
+      wants_huge_pages = false;
+      ::madvise(base, static_cast<std::size_t>(round_down(bytes, kHugePage)), MADV_COLLAPSE);
+    }
+  }
+
   // Pages that the free block `index` lies in, and no block in use, go back to the system.
   void drop_pages(std::int64_t index) const {
     const std::int64_t page = system_page();
@@ -101,8 +132,9 @@ struct KvSlab {
   KvPool* pool = nullptr;
   std::int64_t number;
   std::int64_t block_bytes;
-  std::int64_t bytes;
+  std::int64_t bytes = 0;
   std::byte* base = nullptr;
+  bool wants_huge_pages = false;
   std::vector<std::uint32_t> owners;  // of each block; 0: free
   std::vector<std::int64_t> free;     // blocks, taken from the back
 };
@@ -142,7 +174,11 @@ KvPool::~KvPool() = default;
 KvSlab& KvPool::open_slab(BlockSize& size, std::int64_t block_bytes) {
   if (size.open.empty()) {
     const std::int64_t number = size.next_number++;
-    size.slabs.emplace(number, std::make_unique<KvSlab>(number, block_bytes));
+    std::int64_t held = 0;
+    for (const auto& [_, slab] : size.slabs) {
+      held += slab->bytes;
+    }
+    size.slabs.emplace(number, std::make_unique<KvSlab>(number, block_bytes, held >= kHugePage));
     size.open.insert(number);
   }
   return *size.slabs.at(*size.open.begin());
@@ -158,6 +194,7 @@ KvBlock KvPool::allocate(std::int64_t bytes) {
   slab.owners_of(index) = 1;
   if (slab.free.empty()) {
     size.open.erase(slab.number);
+    slab.use_huge_pages();
   }
   ++num_blocks_;
   allocated_ += bytes;
