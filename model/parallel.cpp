@@ -2,9 +2,11 @@
 
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 
 namespace kvc {
 namespace {
@@ -40,6 +42,39 @@ void parallel_chunks(std::int64_t count, std::int64_t chunk,
       body(first, std::min(first + chunk, count));
     }
   });
+}
+
+void parallel_phases(std::int64_t max_threads, const std::vector<Phase>& phases) {
+  if (std::min<std::int64_t>(max_threads, at::get_num_threads()) <= 1 || at::in_parallel_region()) {
+    for (const Phase& phase : phases) {
+      phase(0, 1);
+    }
+    return;
+  }
+  const bool inference = c10::InferenceMode::is_enabled();
+  std::exception_ptr failure;
+  std::atomic<bool> has_failed = false;
+#pragma omp parallel  // of as many threads as ATen's loops: other teams would have to be made anew
+  {
+    const c10::InferenceMode mode(inference);
+    const std::int64_t threads = std::min<std::int64_t>(max_threads, omp_get_num_threads());
+    const std::int64_t thread = omp_get_thread_num();
+    for (const Phase& phase : phases) {
+      try {
+        if (thread < threads && !has_failed) {
+          phase(thread, threads);
+        }
+      } catch (...) {
+        if (!has_failed.exchange(true)) {
+          failure = std::current_exception();
+        }
+      }
+#pragma omp barrier
+    }
+  }
+  if (failure) {
+    std::rethrow_exception(failure);
+  }
 }
 
 }  // namespace kvc

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 namespace kvc {
 
@@ -15,5 +16,11 @@ void parallel_pieces(std::int64_t count, std::int64_t grain,
 // equally fast, none waits for the slowest one's share.
 void parallel_chunks(std::int64_t count, std::int64_t chunk,
                      const std::function<void(std::int64_t, std::int64_t)>& body);
+
+// Phases one after the other on at most `max_threads` threads: each of them calls body(thread, threads) of every
+// phase, of none before all threads are done with the one before. Cheaper than a loop each. What a phase does must
+// not depend on how many threads share it.
+using Phase = std::function<void(std::int64_t thread, std::int64_t threads)>;
+void parallel_phases(std::int64_t max_threads, const std::vector<Phase>& phases);
 
 }  // namespace kvc

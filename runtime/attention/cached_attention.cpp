@@ -51,12 +51,19 @@ at::Tensor CachedAttention::attend(int layer, const AttentionInput& input,
   std::int64_t first = 0;
   for (std::size_t sequence = 0; sequence < caches_.size(); ++sequence) {
     const std::int64_t count = batch.lengths[sequence];
-    const auto own = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
+    const auto own = [&](const at::Tensor& x) {
+      return caches_.size() == 1 ? x : x.narrow(0, first, count);
+    };
     const NewTokens tokens{first,        count,    own(batch.positions),
                            own(raw.key), own(key), own(raw.value)};
-    source_->store(layer, tokens, *caches_[sequence]);
-    outputs.push_back(attend_sequence(layer, own(query), tokens, sequence));
-    source_->attended(layer, tokens, own(query), prompt_end(count, sequence), *caches_[sequence]);
+    KvCache& cache = *caches_[sequence];
+    if (context_.pass == Pass::kPrefill) {
+      source_->store(layer, tokens, cache);
+      outputs.push_back(attend_prompt_of(layer, own(query), tokens, sequence));
+      source_->attended(layer, tokens, own(query), prompt_end(count, sequence), cache);
+    } else {
+      outputs.push_back(source_->extend(layer, tokens, own(query), cache));
+    }
     first += count;
   }
   return outputs.size() == 1 ? outputs.front() : at::cat(outputs);
@@ -64,9 +71,6 @@ at::Tensor CachedAttention::attend(int layer, const AttentionInput& input,
 
 // How many tokens a sequence has once the prompt is read that `count` tokens of the batch are of.
 std::int64_t CachedAttention::prompt_end(std::int64_t count, std::size_t sequence) const {
-  if (context_.pass != Pass::kPrefill) {
-    return 0;
-  }
   const PromptKeys* prompt = prompts_[sequence];
   return caches_[sequence]->num_tokens() + (prompt == nullptr ? count : prompt->num_tokens());
 }
@@ -84,11 +88,10 @@ at::Tensor CachedAttention::attend_stored(int layer, const at::Tensor& query,
   return outputs.size() == 1 ? outputs.front() : at::cat(outputs);
 }
 
-at::Tensor CachedAttention::attend_sequence(int layer, const at::Tensor& query,
-                                            const NewTokens& tokens, std::size_t sequence) const {
+at::Tensor CachedAttention::attend_prompt_of(int layer, const at::Tensor& query,
+                                             const NewTokens& tokens, std::size_t sequence) const {
   const KvCache& cache = *caches_[sequence];
-  if (cache.num_tokens() > 0 || context_.pass != Pass::kPrefill ||
-      !source_->reads_prompts_exactly()) {
+  if (cache.num_tokens() > 0 || !source_->reads_prompts_exactly()) {
     return source_->attend(layer, query, tokens.positions, cache);
   }
   const AttentionRule rule = attention_rule(context_.decoder.config(), layer);

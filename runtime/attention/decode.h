@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "model/attention_rule.h"
@@ -21,20 +22,25 @@ struct RowRange {
 
 // A token's query [num_heads, head_dim], post-RoPE, as kernels take it; holds what `params` points to.
 struct DecodeQuery {
-  at::Tensor numbers;
+  std::vector<float> numbers;
   DecodeAttentionParams params;
 
   // value_dim: channels of the values; 0: the query's
   DecodeQuery(const at::Tensor& query, std::int64_t num_kv_heads, const AttentionRule& rule,
               const RawKeys& raw_keys, std::int64_t value_dim = 0);
+  DecodeQuery(const DecodeQuery&) = delete;
 };
+
+// What the threads of an attention go on with: log_sum [num_heads] is that of PartialAttention.
+using AfterAttention =
+    std::function<void(const float* log_sum, std::int64_t thread, std::int64_t threads)>;
 
 // query [num_heads, head_dim] post-RoPE, over all rows of the ranges (at least one): what the rule's
 // window hides is left out of them. Scores and sums in float32. [num_heads * head_dim] in the query's
 // dtype.
 at::Tensor decode_attention(const at::Tensor& query, std::int64_t num_kv_heads,
                             const std::vector<RowRange>& ranges, const AttentionRule& rule,
-                            const RawKeys& raw_keys = {});
+                            const RawKeys& raw_keys = {}, const AfterAttention& after = {});
 
 // The same, to be joined with attention over other tokens.
 PartialAttention decode_attention_partly(const at::Tensor& query, std::int64_t num_kv_heads,

@@ -17,8 +17,9 @@ constexpr float kNothing =
 // With positions by place in the cache, sinks are as far from the query as there are rows between: they are
 // turned on by the number of tokens that left.
 std::int64_t sink_shift(const TokenPolicy& policy, const KeptRows& rows,
-                        std::int64_t first_position, std::int64_t num_queries) {
-  return policy.cache_positions ? first_position + num_queries - rows.num_rows() : 0;
+                        const at::Tensor& positions, std::int64_t num_queries) {
+  return policy.cache_positions ? positions[0].item<std::int64_t>() + num_queries - rows.num_rows()
+                                : 0;
 }
 
 // Where scores of plain_ranges go, so that they lie in the order of rows: codes are between exact rows.
@@ -40,8 +41,8 @@ void make_room(std::int64_t num_heads, const KeptRows& rows, RowScores& scores) 
 }
 
 at::Tensor attend_one(const Decoder& decoder, int layer, const KeptRows& rows,
-                      const TokenPolicy& policy, const at::Tensor& query, std::int64_t position,
-                      RowScores* row_scores) {
+                      const TokenPolicy& policy, const at::Tensor& query,
+                      const at::Tensor& positions, RowScores* row_scores) {
   const std::int64_t num_kv_heads = decoder.config().num_kv_heads;
   const KeyValueStore& store = rows.store();
   const TokenOrder order(store.num_exact(), store.num_codes(), rows.first_exact());
@@ -53,7 +54,7 @@ at::Tensor attend_one(const Decoder& decoder, int layer, const KeptRows& rows,
   std::vector<RowRange> ranges =
       plain_ranges(store, store, order, angles.are_raw(), order.num_tokens());
   std::vector<std::int32_t> sink_positions;
-  if (const std::int64_t shift = sink_shift(policy, rows, position, 1); shift > 0) {
+  if (const std::int64_t shift = sink_shift(policy, rows, positions, 1); shift > 0) {
     angles = CodedKeys(decoder, layer, shift + 1);
     raw_keys = angles.raw_keys;
     sink_positions.assign(static_cast<std::size_t>(policy.sink_tokens),
@@ -66,7 +67,7 @@ at::Tensor attend_one(const Decoder& decoder, int layer, const KeptRows& rows,
     ranges.push_back(sinks);
   }
   if (row_scores != nullptr) {
-    make_room(query.size(0), rows, *row_scores);
+    make_room(query.size(1), rows, *row_scores);
     place_scores(order, row_scores->scores, ranges);
   }
   at::Tensor bias;
@@ -83,12 +84,9 @@ at::Tensor attend_one(const Decoder& decoder, int layer, const KeptRows& rows,
                       0,
                       count});
   }
-  const PartialAttention attention = decode_attention_partly(
-      query, num_kv_heads, ranges, attention_rule(decoder.config(), layer), raw_keys);
-  if (row_scores != nullptr) {
-    row_scores->log_sum = attention.log_sum;
-  }
-  return attention.output.flatten().to(query.scalar_type());
+  return decode_attention(query, num_kv_heads, ranges, attention_rule(decoder.config(), layer),
+                          raw_keys, row_scores == nullptr ? AfterAttention() : row_scores->after)
+      .unsqueeze(0);
 }
 
 }  // namespace
@@ -112,9 +110,7 @@ at::Tensor attend_kept(const Decoder& decoder, int layer, const KeptRows& rows,
     return attend_plain(decoder, layer, rows.store(), rows.first_exact(), query, positions);
   }
   if (num_queries == 1) {
-    return attend_one(decoder, layer, rows, policy, query[0], positions[0].item<std::int64_t>(),
-                      row_scores)
-        .unsqueeze(0);
+    return attend_one(decoder, layer, rows, policy, query, positions, row_scores);
   }
   const at::ScalarType dtype = query.scalar_type();
   const KeptContent all = rows.content();
@@ -122,8 +118,7 @@ at::Tensor attend_kept(const Decoder& decoder, int layer, const KeptRows& rows,
   const at::Tensor seen_from = at::zeros({num_rows}, at::kLong);
   seen_from.slice(0, num_rows - num_queries).copy_(positions);
   at::Tensor key = all.key;
-  const std::int64_t shift =
-      sink_shift(policy, rows, positions[0].item<std::int64_t>(), num_queries);
+  const std::int64_t shift = sink_shift(policy, rows, positions, num_queries);
   if (shift > 0) {
     const at::Tensor sinks = key.narrow(0, 0, policy.sink_tokens);
     key = at::cat({decoder.rope().rotate(layer, sinks, at::full({sinks.size(0)}, shift, at::kLong)),

@@ -8,16 +8,16 @@
 
 #include "core/token_policy.h"
 #include "model/decoder.h"
-#include "runtime/kernels/decode_attention.h"
+#include "runtime/attention/decode.h"
 #include "runtime/store/kept_rows.h"
 
 namespace kvc {
 
-// How a token's query scored the rows.
+// How a token's query scores the rows, for what attention's threads go on with.
 struct RowScores {
-  std::unique_ptr<float[]> memory;
-  QuadScores scores;   // in the rows' order
-  at::Tensor log_sum;  // [num_heads] over rows and slots
+  AfterAttention after;  // log_sum is over rows and slots
+  std::unique_ptr<float[]> memory{};
+  QuadScores scores{};  // in the rows' order
 };
 
 // One sequence's queries, those of its last tokens, whose rows are the last ones. query [T, num_heads, head_dim]

@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "model/parallel.h"
 #include "runtime/attention/kept_attention.h"
 #include "runtime/attention/layer_source.h"
 #include "runtime/attention/plain_attention.h"
@@ -10,8 +9,6 @@
 
 namespace kvc {
 namespace {
-
-constexpr std::int64_t kScoresPerThread = std::int64_t{1} << 12;  // below, threads cost more
 
 class KeptSource : public LayerSource {
  public:
@@ -25,9 +22,27 @@ class KeptSource : public LayerSource {
 
   at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
                     const KvCache& cache) const override {
-    const bool scores = context().pass == Pass::kExtend && context().policy.has_scores();
     return attend_kept(context().decoder, layer, cache.kept_layer(layer).rows, context().policy,
-                       query, positions, scores ? &row_scores_ : nullptr);
+                       query, positions, nullptr);
+  }
+
+  at::Tensor extend(int layer, const NewTokens& tokens, const at::Tensor& query,
+                    KvCache& cache) override {
+    const TokenPolicy& policy = context().policy;
+    if (!policy.has_scores()) {
+      return LayerSource::extend(layer, tokens, query, cache);
+    }
+    store(layer, tokens, cache);
+    KeptRows& rows = cache.kept_layer(layer).rows;
+    const std::vector<float*> blocks = rows.score_blocks();
+    RowScores scores;
+    scores.after = [&](const float* log_sum, std::int64_t thread, std::int64_t threads) {
+      add_scores(scores.scores, log_sum, query.size(1), {thread, threads}, rows, blocks);
+    };
+    at::Tensor output =
+        attend_kept(context().decoder, layer, rows, policy, query, tokens.positions, &scores);
+    attended(layer, tokens, query, 0, cache);
+    return output;
   }
 
   void attended(int layer, const NewTokens& tokens, const at::Tensor& query, std::int64_t end,
@@ -37,9 +52,6 @@ class KeptSource : public LayerSource {
     if (end == 0) {
       if (kept.budget == 0 && (policy.budget.tokens > 0 || !policy.has_scores())) {
         kept.budget = budget_at(layer, 0);
-      }
-      if (policy.has_scores()) {
-        add_scores(query.size(1), kept.rows);
       }
       finish_token(policy, kept, turn_of(layer));
       return;
@@ -74,27 +86,28 @@ class KeptSource : public LayerSource {
     return layer_budget(context().policy, num_tokens, layer, context().plan.num_layers());
   }
 
-  // Of the query that was attended last.
-  void add_scores(std::int64_t num_heads, KeptRows& rows) const {
-    const std::vector<float*> blocks = rows.score_blocks();
-    const std::int64_t page = rows.page();
-    const std::int64_t grain = std::max<std::int64_t>(1, kScoresPerThread / (page * num_heads));
-    parallel_pieces(
-        static_cast<std::int64_t>(blocks.size()), grain, [&](std::int64_t begin, std::int64_t end) {
-          const std::int64_t first = begin * page;
-          const QuadScores& all = row_scores_.scores;
-          update_decayed_scores({.scores = {all.numbers + first * kQuad, all.stride},
-                                 .log_sum = row_scores_.log_sum.const_data_ptr<float>(),
-                                 .num_rows = std::min(end * page, rows.num_rows()) - first,
-                                 .num_heads = num_heads,
-                                 .num_kv_heads = context().plan.num_kv_heads,
-                                 .decay = static_cast<float>(context().policy.lambda),
-                                 .to = blocks.data() + begin,
-                                 .block_rows = page});
-        });
+  // One of so many threads' share of the rows.
+  struct Share {
+    std::int64_t thread, threads;
+    std::int64_t first_of(std::int64_t count) const { return count * thread / threads; }
+    std::int64_t last_of(std::int64_t count) const { return count * (thread + 1) / threads; }
+  };
+  void add_scores(const QuadScores& scores, const float* log_sum, std::int64_t num_heads,
+                  const Share& share, const KeptRows& rows,
+                  const std::vector<float*>& blocks) const {
+    const auto num_blocks = static_cast<std::int64_t>(blocks.size());
+    const std::int64_t page = rows.page(), block = share.first_of(num_blocks);
+    const std::int64_t first = block * page;
+    update_decayed_scores(
+        {.scores = {scores.numbers + first * kQuad, scores.stride},
+         .log_sum = log_sum,
+         .num_rows = std::min(share.last_of(num_blocks) * page, rows.num_rows()) - first,
+         .num_heads = num_heads,
+         .num_kv_heads = context().plan.num_kv_heads,
+         .decay = static_cast<float>(context().policy.lambda),
+         .to = blocks.data() + block,
+         .block_rows = page});
   }
-
-  mutable RowScores row_scores_;
 };
 
 }  // namespace

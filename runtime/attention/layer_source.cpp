@@ -8,6 +8,14 @@ NewKeyValue LayerSource::keys_and_values(int, const AttentionInput& input) {
   return {input.weights.k_norm.over_heads(input.key), input.value};
 }
 
+at::Tensor LayerSource::extend(int layer, const NewTokens& tokens, const at::Tensor& query,
+                               KvCache& cache) {
+  store(layer, tokens, cache);
+  at::Tensor output = attend(layer, query, tokens.positions, cache);
+  attended(layer, tokens, query, 0, cache);
+  return output;
+}
+
 std::unique_ptr<LayerSource> make_layer_source(const SourceContext& context, int layer) {
   const KvSource source = context.plan.layers[static_cast<std::size_t>(layer)];
   switch (source) {

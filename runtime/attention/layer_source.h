@@ -68,6 +68,9 @@ class LayerSource {
   // tokens the sequence has once all of it was read; 0 for other tokens.
   virtual void attended(int /*layer*/, const NewTokens& /*tokens*/, const at::Tensor& /*query*/,
                         std::int64_t /*end*/, KvCache& /*cache*/) {}
+  // All of that of tokens that are no prompt's: they are stored, attended with all that is kept, and seen to.
+  virtual at::Tensor extend(int layer, const NewTokens& tokens, const at::Tensor& query,
+                            KvCache& cache);
   // The queries of the last tokens of one sequence, which are stored, over all that is kept of it (up to
   // the last position: of a prompt that other layers have read, more may be). query
   // [T, num_heads, head_dim] post-RoPE, positions [T]. [T, num_heads * head_dim] in the query's dtype.

@@ -26,6 +26,7 @@ class Partials {
   Partials(const Partials&) = delete;
 
   const AttentionPartial& operator[](std::size_t index) const { return partials_[index]; }
+  const std::vector<AttentionPartial>& all() const { return partials_; }
   // Those of no tokens; such may be joined, but not all of those that are combined.
   void clear();
   PartialAttention combine() const;

@@ -10,19 +10,20 @@ namespace {
 
 // How many rows, the last ones, a query at `position` sees under a window.
 std::int64_t rows_in_window(const KeyValueStore& store, const TokenOrder& order,
-                            std::int64_t window, const at::Tensor& position) {
+                            std::int64_t window, const at::Tensor& positions) {
   return store.positions
-             ? (store.positions->rows(at::kInt) > position - window).sum().item<std::int64_t>()
+             ? (store.positions->rows(at::kInt) > positions - window).sum().item<std::int64_t>()
              : std::min(window, order.num_tokens());
 }
 
 // The query of the last token, through the kernel.
 at::Tensor attend_one(const Decoder& decoder, int layer, const KeyValueStore& store,
-                      const TokenOrder& order, const at::Tensor& query, const at::Tensor& position,
+                      const TokenOrder& order, const at::Tensor& query, const at::Tensor& positions,
                       const AttentionRule& rule) {
-  const CodedKeys keys(decoder, layer, order.codes == 0 ? 1 : order.num_tokens());
+  const CodedKeys keys =
+      order.codes == 0 ? CodedKeys() : CodedKeys(decoder, layer, order.num_tokens());
   const std::int64_t seen =
-      rule.window ? rows_in_window(store, order, *rule.window, position) : order.num_tokens();
+      rule.window ? rows_in_window(store, order, *rule.window, positions) : order.num_tokens();
   return decode_attention(query, decoder.config().num_kv_heads,
                           plain_ranges(store, store, order, keys.are_raw(), seen), rule,
                           keys.raw_keys);
@@ -87,7 +88,7 @@ at::Tensor attend_plain(const Decoder& decoder, int layer, const KeyValueStore& 
   const TokenOrder order(store.num_exact(), store.num_codes(), sink_tokens);
   const at::ScalarType dtype = query.scalar_type();
   if (query.size(0) == 1) {
-    return attend_one(decoder, layer, store, order, query[0], positions[0], rule).unsqueeze(0);
+    return attend_one(decoder, layer, store, order, query, positions, rule).unsqueeze(0);
   }
   std::vector<Segment> segments;
   if (order.codes > 0) {

@@ -7,7 +7,12 @@ namespace kvc {
 
 void combine_partials(const AttentionPartial* partials, std::int64_t count, std::int64_t num_heads,
                       std::int64_t head_dim, float* output, float* log_sum) {
-  for (std::int64_t head = 0; head < num_heads; ++head) {
+  combine_heads(partials, count, 0, num_heads, head_dim, output, log_sum);
+}
+
+void combine_heads(const AttentionPartial* partials, std::int64_t count, std::int64_t first,
+                   std::int64_t last, std::int64_t head_dim, float* output, float* log_sum) {
+  for (std::int64_t head = first; head < last; ++head) {
     float largest = -INFINITY, sum = 0;
     for (std::int64_t i = 0; i < count; ++i) {
       largest = std::max(largest, partials[i].max[head]);

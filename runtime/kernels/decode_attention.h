@@ -87,6 +87,9 @@ void decode_attention_partial(const DecodeAttentionParams& params, const KvSegme
 // [num_heads] log of the sum of exp(score).
 void combine_partials(const AttentionPartial* partials, std::int64_t count, std::int64_t num_heads,
                       std::int64_t head_dim, float* output, float* log_sum = nullptr);
+// The same of heads first .. last - 1 alone.
+void combine_heads(const AttentionPartial* partials, std::int64_t count, std::int64_t first,
+                   std::int64_t last, std::int64_t head_dim, float* output, float* log_sum);
 // `to` becomes the softmax of the tokens of both, of which at most `to` has none: max -infinity, the
 // rest zero.
 void add_partial(const AttentionPartial& partial, std::int64_t num_heads, std::int64_t head_dim,

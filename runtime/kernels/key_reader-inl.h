@@ -41,7 +41,7 @@ class KeyReader {
         queries_(params, width_, order(), factors),
         angles_(segment.raw_key ? params.raw_keys.rope : RopeAngles{}, kTileRows),
         norm_(static_cast<std::size_t>(width_)),
-        numbers_(static_cast<std::size_t>(kTileRows * width_)) {
+        numbers_(static_cast<std::size_t>(plain_ || turned_ ? 0 : kTileRows * width_)) {
     if (params.raw_keys.norm != nullptr) {
       std::copy_n(params.raw_keys.norm, params.head_dim, norm_.begin());
     }

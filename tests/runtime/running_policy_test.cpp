@@ -242,7 +242,10 @@ TEST(RunningPolicy, WholeTokensGetNoLessAttentionThanInTheFullCache) {
                                           static_cast<std::uint64_t>(token)));
       finish_token(policy, layer);
     }
-    RowScores scores;
+    std::vector<float> log_sum;
+    RowScores scores{.after = [&](const float* of_heads, std::int64_t, std::int64_t) {
+      log_sum.assign(of_heads, of_heads + config.num_heads);
+    }};
     attend_kept(decoder, 0, layer.rows, policy, query, at::tensor({num_tokens}, at::kLong),
                 &scores);
     const std::int64_t heads_per_kv = config.num_heads / config.num_kv_heads;
@@ -256,7 +259,7 @@ TEST(RunningPolicy, WholeTokensGetNoLessAttentionThanInTheFullCache) {
         const double kept =
             std::exp(static_cast<double>(
                          scores.scores.numbers[quads.place(head, row, scores.scores.stride)]) -
-                     scores.log_sum[head].item<double>());
+                     static_cast<double>(log_sum[static_cast<std::size_t>(head)]));
         const std::int64_t position = layer.rows.position(row, head / heads_per_kv);
         EXPECT_GE(kept, full[position].item<double>() * (1 - 1e-5)) << position;
       }
