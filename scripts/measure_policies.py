@@ -4,7 +4,8 @@
 measure_policies.py CHECKPOINT [--bin build/cpu/bin] [--policies P ...] [--converted NAME=DIR[:KV_DTYPE] ...]
                     [--recall-tokens N ...] [--text FILE] [--results FILE.json] [--plots DIR]
 
-Of each policy on the checkpoint itself and on every converted one, against the checkpoint with all tokens:
+Of each policy on the checkpoint itself and on every converted one (or itself again, of another type: NAME=:KV_DTYPE), against
+the checkpoint with all tokens:
   KLD       kvvalidate's prefill, compress, continue, block by block: mean KL divergence, same top token, and kept_ratio of a
             cache of 16-bit numbers
   recall    20 facts and questions after other such lists with their answers, N tokens in all: the share of numbers named. What
@@ -16,13 +17,14 @@ What --results holds is not measured again.
 import argparse
 import dataclasses
 import json
-import math
 import random
 import struct
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from policy_plots import plot_budgets, plot_compositions
 
 ROOT = Path(__file__).resolve().parent.parent
 POLICIES = ["full"] + [policy.format(budget, budget - 4) for budget in (256, 128, 64)
@@ -33,7 +35,6 @@ POLICIES += ["think:share=0.4", "think:share=0.6", "think:share=0.8"]
 COLOURS = ("red", "blue", "green", "black", "white", "brown", "pink", "gray", "gold", "tan")
 THINGS = ("ball", "box", "hat", "cup", "book", "shoe", "kite", "boat", "drum", "coat", "lamp", "bell", "ring", "rope", "sock", "toy",
           "fork", "bag", "leaf", "stone")
-LINE_COLOURS = ("#c0392b", "#2980b9", "#27ae60", "#8e44ad", "#e67e22", "#16a085", "#7f8c8d")
 
 
 @dataclasses.dataclass
@@ -60,7 +61,8 @@ def parse_arguments():
     parser.add_argument("--prompts", type=int, default=8, help="of --seq-len / 2 tokens, for ROUGE-L")
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--results", type=Path)
-    parser.add_argument("--plots", type=Path, help="directory of a plot (SVG) for each cache")
+    parser.add_argument("--plots", type=Path,
+                        help="directory of a plot (SVG) for each cache, and with --converted of one of all against their bytes")
     return parser.parse_args()
 
 
@@ -69,7 +71,7 @@ def caches_of(arguments):
     for text in arguments.converted:
         name, _, place = text.partition("=")
         directory, _, kv_dtype = place.partition(":")
-        caches.append(Cache(name, Path(directory), kv_dtype or arguments.kv_dtype))
+        caches.append(Cache(name, Path(directory or arguments.checkpoint), kv_dtype or arguments.kv_dtype))
     return caches
 
 
@@ -206,71 +208,6 @@ def cells(row):
             f"{recall} | {row['rouge_l']:.3f}")
 
 
-def budget_of(policy):
-    """Tokens of a policy's budget, or None."""
-    settings = dict(setting.split("=") for setting in policy.partition(":")[2].split(",") if setting)
-    if policy.startswith("streamingllm"):
-        return int(settings.get("sink", 4)) + int(settings["window"])
-    return int(settings["budget"]) if settings.get("budget", "").isdigit() else None
-
-
-def family_of(policy):
-    """A policy without its budget."""
-    name, _, settings = policy.partition(":")
-    rest = [setting for setting in settings.split(",") if setting.startswith(("sink=", "residual=")) and name != "streamingllm"]
-    return " ".join([name, *rest])
-
-
-def panel(lines, full, title, top, log):
-    """One plot over the budget, `lines` {name: [(budget, value)]}, `full` the value of all tokens."""
-    left, right, bottom = 70, 560, top + 200
-    values = [value for line in lines.values() for _, value in line] + ([] if log else [full])
-    budgets = sorted({budget for line in lines.values() for budget, _ in line})
-    scale = (lambda value: math.log10(max(value, 1e-9))) if log else (lambda value: value)
-    low, high = (math.floor(scale(min(values))), math.ceil(scale(max(values)))) if log else (0, 1)
-    across = lambda budget: left + 20 + (right - left - 40) * math.log(budget / budgets[0]) / max(math.log(budgets[-1] / budgets[0]), 1e-9)
-    up = lambda value: bottom - (bottom - top) * (scale(value) - low) / max(high - low, 1e-9)
-    parts = [f'<text x="{left}" y="{top - 10}" font-weight="bold">{title}</text>',
-             f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="#999"/>']
-    for tick in ([10 ** power for power in range(low, high + 1)] if log else [0, 0.25, 0.5, 0.75, 1]):
-        parts.append(f'<text x="{left - 6}" y="{up(tick) + 4:.0f}" text-anchor="end">{tick:g}</text>'
-                     f'<path d="M{left} {up(tick):.1f}H{right}" stroke="#eee"/>')
-    parts += [f'<text x="{across(budget):.0f}" y="{bottom + 16}" text-anchor="middle">{budget}</text>' for budget in budgets]
-    if low <= scale(full) <= high:
-        parts.append(f'<path d="M{left} {up(full):.1f}H{right}" stroke="#333" stroke-dasharray="4 3"/>')
-    for index, line in enumerate(lines.values()):
-        colour = LINE_COLOURS[index % len(LINE_COLOURS)]
-        points = [(across(budget), up(value)) for budget, value in sorted(line)]
-        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="'
-                     + " ".join(f"{x:.1f},{y:.1f}" for x, y in points) + '"/>')
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
-    return parts
-
-
-def plot(cache, rows, lengths, path):
-    """rows: {policy: measured}. Panels of divergence, recall at the greatest length and ROUGE-L over the budget."""
-    kinds = [("KL divergence from the full cache of the original (nats)", lambda row: row["kld"], True),
-             (f"recall at {lengths[-1]} tokens", lambda row: row["recall"][str(lengths[-1])], False),
-             ("ROUGE-L of continuations", lambda row: row["rouge_l"], False)]
-    parts, names = [], []
-    for index, (title, value, log) in enumerate(kinds):
-        lines = {}
-        for policy, row in rows.items():
-            if budget_of(policy):
-                lines.setdefault(family_of(policy), []).append((budget_of(policy), value(row)))
-        if not lines:
-            return
-        names = list(lines)
-        parts += panel(lines, value(rows["full"]), title, 60 + 260 * index, log)
-    for index, name in enumerate([*names, "all tokens (dashed)"]):
-        colour = LINE_COLOURS[index % len(LINE_COLOURS)] if index < len(names) else "#333"
-        parts.append(f'<rect x="590" y="{50 + 18 * index}" width="12" height="12" fill="{colour}"/>'
-                     f'<text x="608" y="{61 + 18 * index}">{name}</text>')
-    path.write_text('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 830" font-family="sans-serif" font-size="12">'
-                    f'<rect width="800" height="830" fill="white"/><text x="70" y="22" font-size="15">{cache}: quality against '
-                    "budget in tokens</text>" + "\n".join(parts) + "</svg>\n")
-
-
 def main():
     arguments = parse_arguments()
     results = json.loads(arguments.results.read_text()) if arguments.results and arguments.results.exists() else {}
@@ -289,8 +226,12 @@ def main():
                 print(f"| {policy} | {cells(rows[policy])} |", flush=True)
             if arguments.plots and "full" in rows:
                 arguments.plots.mkdir(parents=True, exist_ok=True)
-                plot(cache.name, {policy: rows[policy] for policy in arguments.policies}, arguments.recall_tokens,
-                     arguments.plots / f"policies-{cache.name.replace(' ', '-').replace(',', '')}.svg")
+                plot_budgets(cache.name, {policy: rows[policy] for policy in arguments.policies}, arguments.recall_tokens[-1],
+                             arguments.plots / f"policies-{cache.name.replace(' ', '-').replace(',', '')}.svg")
+        if arguments.plots and arguments.converted:
+            compared = {cache.name: {policy: results[cache.name][policy] for policy in arguments.policies}
+                        for cache in caches_of(arguments)}
+            plot_compositions(compared, arguments.recall_tokens[-1], arguments.plots / "policies-compositions.svg")
     return 0
 
 
