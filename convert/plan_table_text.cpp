@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "convert/mebibytes.h"
 #include "convert/methods/methods.h"
 #include "convert/plan_table.h"
 #include "model/cache_plan.h"
@@ -15,8 +16,6 @@ std::string layers_text(const PlanRow& row) {
              ? fmt::format("{}", row.first_layer)
              : fmt::format("{}-{}", row.first_layer, row.first_layer + row.num_layers - 1);
 }
-
-double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 std::string row_text(const PlanRow& row) {
   const std::string name = row.group < 0 ? to_string(row.source) : fmt::format("{}", row.group);

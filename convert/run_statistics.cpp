@@ -8,7 +8,7 @@
 namespace kvc {
 namespace {
 
-constexpr double kDamping = 1e-2;  // relative to the mean of a part's diagonal
+constexpr double kMetricDamping = 1e-2;  // relative to the mean of a part's diagonal
 
 // sums / num_tokens
 at::Tensor mean_of(std::vector<double>& sums, at::IntArrayRef shape, std::int64_t num_tokens) {
@@ -82,7 +82,7 @@ at::Tensor damped_cache_metric(at::Tensor metric, std::int64_t part_width) {
   for (std::int64_t first = 0; first < diagonal.size(0); first += part_width) {
     at::Tensor part = diagonal.narrow(0, first, part_width);
     const double mean = part.mean().item<double>();
-    part.add_(kDamping * (mean > 0 ? mean : whole > 0 ? whole : 1));
+    part.add_(kMetricDamping * (mean > 0 ? mean : whole > 0 ? whole : 1));
   }
   return metric;
 }

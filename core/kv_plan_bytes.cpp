@@ -21,7 +21,7 @@ std::int64_t product(std::int64_t first, Factors... rest) {
 
 std::int64_t sum(std::int64_t a, std::int64_t b) { return checked_add(a, b, kSubject); }
 
-std::int64_t round_up(std::int64_t tokens, std::int64_t page_tokens) {
+std::int64_t whole_pages(std::int64_t tokens, std::int64_t page_tokens) {
   KVC_CHECK(tokens >= 0 && page_tokens >= 1, "{}: {} tokens in pages of {}", kSubject, tokens,
             page_tokens);
   return product(sum(tokens, page_tokens - 1) / page_tokens, page_tokens);
@@ -47,9 +47,9 @@ std::int64_t latent_bytes(std::int64_t rank, KvDtype dtype) {
 // Keys and values of one layer: `quantised` tokens as codes, `exact` ones not.
 std::int64_t key_value_bytes(const KvPlan& plan, std::int64_t quantised, std::int64_t exact,
                              KvDtype dtype, std::int64_t page_tokens) {
-  const std::int64_t codes = round_up(quantised, page_tokens);
+  const std::int64_t codes = whole_pages(quantised, page_tokens);
   std::int64_t bytes =
-      product(2, plan.kv_dim(), bytes_per_element(dtype), round_up(exact, page_tokens));
+      product(2, plan.kv_dim(), bytes_per_element(dtype), whole_pages(exact, page_tokens));
   if (codes > 0) {
     bytes = sum(bytes, quantised_key_bytes(codes, plan.kv_dim(), dtype));
     bytes = sum(bytes, quantised_value_bytes(codes, plan.kv_dim(), plan.head_dim, dtype));
@@ -75,7 +75,7 @@ std::int64_t held_bytes(const KvPlan& plan, const LatentGroup& group, std::int64
 std::int64_t unmerged_bytes(const KvPlan& plan, const LatentGroup& group, std::int64_t tokens,
                             KvDtype dtype, std::int64_t page_tokens) {
   if (plan.policy.unmerged == UnmergedForm::kLatent) {
-    return product(round_up(tokens, page_tokens), group.num_layers,
+    return product(whole_pages(tokens, page_tokens), group.num_layers,
                    latent_bytes(group.rank, dtype));
   }
   const std::int64_t quantised =
@@ -90,12 +90,13 @@ std::int64_t chunk_bytes(const KvPlan& plan, const LatentGroup& group, const Gro
   if (!plan.selective) {
     return 0;
   }
-  const std::int64_t landmarks = round_up(plan.selective->num_chunks(tokens.merged), page_tokens);
+  const std::int64_t landmarks =
+      whole_pages(plan.selective->num_chunks(tokens.merged), page_tokens);
   const std::int64_t exact =
-      round_up(product(tokens.outliers, plan.selective->chunk_tokens), page_tokens);
+      whole_pages(product(tokens.outliers, plan.selective->chunk_tokens), page_tokens);
   const std::int64_t rows = sum(landmarks, product(2, exact));
   return product(group.num_layers, sum(product(rows, plan.kv_dim(), element),
-                                       product(round_up(tokens.outliers, page_tokens),
+                                       product(whole_pages(tokens.outliers, page_tokens),
                                                plan.num_kv_heads, kPositionBytes)));
 }
 
@@ -105,13 +106,13 @@ std::int64_t own_group_bytes(const KvPlan& plan, const LatentGroup& group,
   const KvWidths own = *plan.own_widths;
   const std::int64_t element = bytes_per_element(dtype);
   const std::int64_t rotary = product(group.num_layers, own.value, element);
-  const std::int64_t merged =
-      product(round_up(tokens.merged, page_tokens), sum(latent_bytes(group.rank, dtype), rotary));
-  const std::int64_t exact =
-      product(sum(round_up(tokens.unmerged, page_tokens), round_up(tokens.pending, page_tokens)),
-              group.num_layers, own.total(), element);
-  const std::int64_t bases =
-      product(tokens.bases, group.num_layers, round_up(own.key, page_tokens), group.rank, element);
+  const std::int64_t merged = product(whole_pages(tokens.merged, page_tokens),
+                                      sum(latent_bytes(group.rank, dtype), rotary));
+  const std::int64_t exact = product(
+      sum(whole_pages(tokens.unmerged, page_tokens), whole_pages(tokens.pending, page_tokens)),
+      group.num_layers, own.total(), element);
+  const std::int64_t bases = product(tokens.bases, group.num_layers,
+                                     whole_pages(own.key, page_tokens), group.rank, element);
   return sum(sum(merged, exact), bases);
 }
 
@@ -153,15 +154,15 @@ std::int64_t group_bytes(const KvPlan& plan, int index, const GroupTokens& token
       plan.policy.granularity == Granularity::kToken && plan.policy.rule != MergeRule::kNone;
   const std::int64_t position = positions ? kPositionBytes : 0;
   const std::int64_t exact = product(2, group.num_layers, plan.kv_dim(), element);
-  const std::int64_t merged =
-      product(round_up(tokens.merged, page_tokens), sum(latent_bytes(group.rank, dtype), position));
+  const std::int64_t merged = product(whole_pages(tokens.merged, page_tokens),
+                                      sum(latent_bytes(group.rank, dtype), position));
   const std::int64_t unmerged =
       sum(unmerged_bytes(plan, group, tokens.unmerged, dtype, page_tokens),
-          product(round_up(tokens.unmerged, page_tokens), position));
-  const std::int64_t pending =
-      product(round_up(tokens.pending, page_tokens), sum(exact, held_bytes(plan, group, element)));
+          product(whole_pages(tokens.unmerged, page_tokens), position));
+  const std::int64_t pending = product(whole_pages(tokens.pending, page_tokens),
+                                       sum(exact, held_bytes(plan, group, element)));
   const std::int64_t bases =
-      product(tokens.bases, group.num_layers, round_up(plan.kv_dim(), page_tokens),
+      product(tokens.bases, group.num_layers, whole_pages(plan.kv_dim(), page_tokens),
               sum(group.key_width(), group.value_width()), element);
   return sum(sum(sum(merged, unmerged), sum(pending, bases)),
              chunk_bytes(plan, group, tokens, element, page_tokens));
@@ -176,16 +177,16 @@ std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDt
   const std::int64_t element = bytes_per_element(dtype);
   const std::int64_t latents = quantises_latents(plan.own_widths->key, dtype) ? quantised : 0;
   return sum(
-      sum(product(round_up(latents, page_tokens), latent_bytes(plan.own_widths->key, dtype)),
-          product(round_up(num_tokens - latents, page_tokens), plan.own_widths->key, element)),
-      product(round_up(num_tokens, page_tokens), plan.own_widths->value, element));
+      sum(product(whole_pages(latents, page_tokens), latent_bytes(plan.own_widths->key, dtype)),
+          product(whole_pages(num_tokens - latents, page_tokens), plan.own_widths->key, element)),
+      product(whole_pages(num_tokens, page_tokens), plan.own_widths->value, element));
 }
 
 std::int64_t retained_layer_bytes(const KvPlan& plan, std::int64_t rows, KvDtype dtype,
                                   std::int64_t page_tokens) {
   constexpr std::int64_t kPositionBytes = 4;
   return sum(plain_layer_bytes(plan, rows, dtype, page_tokens),
-             product(round_up(rows, page_tokens), kPositionBytes));
+             product(whole_pages(rows, page_tokens), kPositionBytes));
 }
 
 std::int64_t coded_tokens(const KvPlan& plan, std::int64_t num_tokens) {
@@ -195,11 +196,11 @@ std::int64_t coded_tokens(const KvPlan& plan, std::int64_t num_tokens) {
 std::int64_t coded_block_bytes(const KvPlan& plan, const CodedBlock& block, std::int64_t num_tokens,
                                KvDtype dtype, std::int64_t page_tokens) {
   const std::int64_t coded = coded_tokens(plan, num_tokens);
-  const std::int64_t codes = round_up(coded, page_tokens);
+  const std::int64_t codes = whole_pages(coded, page_tokens);
   const std::int64_t width = block.head < 0 ? plan.kv_dim() : plan.head_dim;
   return sum(sum(product(codes / kQuantisedTokens, block.bits(), kQuantisedTokens / 8),
                  block.gain ? codes : 0),
-             product(round_up(num_tokens - coded, page_tokens), 2, block.num_layers, width,
+             product(whole_pages(num_tokens - coded, page_tokens), 2, block.num_layers, width,
                      bytes_per_element(dtype)));
 }
 
@@ -212,11 +213,11 @@ std::int64_t pair_bytes(const KvPlan& plan, const PairTokens& tokens, KvDtype dt
   const std::int64_t element = bytes_per_element(dtype);
   const std::int64_t merged = product(2, plan.kv_dim() + 2 * plan.num_kv_heads, element);
   const std::int64_t retained = sum(product(2, plan.kv_dim(), element), kPositionBytes);
-  return sum(sum(product(round_up(tokens.merged, page_tokens), merged),
-                 product(sum(round_up(tokens.retained_keys, page_tokens),
-                             round_up(tokens.retained_values, page_tokens)),
+  return sum(sum(product(whole_pages(tokens.merged, page_tokens), merged),
+                 product(sum(whole_pages(tokens.retained_keys, page_tokens),
+                             whole_pages(tokens.retained_values, page_tokens)),
                          retained)),
-             product(round_up(tokens.exact, page_tokens), 4, plan.kv_dim(), element));
+             product(whole_pages(tokens.exact, page_tokens), 4, plan.kv_dim(), element));
 }
 
 std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,

@@ -11,7 +11,7 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 20;  // of a chunk
+constexpr std::int64_t kMostChunkTokens = std::int64_t{1} << 20;  // of a chunk
 
 std::int64_t number(const std::string& setting, const std::string& text, std::int64_t least,
                     std::int64_t most) {
@@ -45,7 +45,7 @@ SelectiveReconstruction parse_selective(const std::string& text) {
     } else if (key == "outliers") {
       selective.outlier_chunks = number(setting, value, 0, SelectiveReconstruction::kAllChunks);
     } else if (key == "chunk") {
-      selective.chunk_tokens = number(setting, value, 1, kMostTokens);
+      selective.chunk_tokens = number(setting, value, 1, kMostChunkTokens);
     } else {
       fail_usage("--selective {}: unknown setting '{}'; known: chunks, outliers, chunk", setting,
                  key);

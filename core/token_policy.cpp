@@ -124,7 +124,7 @@ struct PolicyRow {
 };
 
 const std::vector<PolicyRow>& rows() {
-  static const std::vector<PolicyRow> kRows = {
+  static const std::vector<PolicyRow> kPolicies = {
       {"full", {}, {.kind = TokenPolicyKind::kFull}},
       {"streamingllm",
        {"sink", "window", "pos"},
@@ -144,7 +144,7 @@ const std::vector<PolicyRow>& rows() {
        {.kind = TokenPolicyKind::kPyramidKv, .window_tokens = 32}},
       {"think", {"share", "window"}, {.kind = TokenPolicyKind::kThink, .window_tokens = 32}},
   };
-  return kRows;
+  return kPolicies;
 }
 
 const PolicyRow& row_of(TokenPolicyKind kind) {

@@ -3,16 +3,13 @@
 #include <cmath>
 
 #include "core/checked.h"
+#include "core/round_up.h"
 #include "core/token_policy.h"
 
 namespace kvc {
 namespace {
 
 constexpr std::int64_t kLeastRing = 2;
-
-std::int64_t round_up(std::int64_t tokens, std::int64_t page_tokens) {
-  return (tokens + page_tokens - 1) / page_tokens * page_tokens;
-}
 
 }  // namespace
 

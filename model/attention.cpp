@@ -32,7 +32,7 @@ at::Tensor capped_attention(const at::Tensor& query, const at::Tensor& key, cons
 }
 
 // The CPU's fast kernel wants keys and values of one width; zeros change neither scores nor sums.
-at::Tensor widen(const at::Tensor& x, std::int64_t width) {
+at::Tensor padded_to(const at::Tensor& x, std::int64_t width) {
   return x.size(-1) == width ? x : at::constant_pad_nd(x, {0, width - x.size(-1)});
 }
 
@@ -40,8 +40,8 @@ at::Tensor fast_attention(const at::Tensor& query, const at::Tensor& key, const 
                           const std::optional<at::Tensor>& mask, const AttentionRule& rule) {
   const std::int64_t width = std::max(key.size(-1), value.size(-1));
   const double scale = rule.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
-  return at::scaled_dot_product_attention(widen(query, width), widen(key, width),
-                                          widen(value, width), mask, /*dropout_p=*/0.0,
+  return at::scaled_dot_product_attention(padded_to(query, width), padded_to(key, width),
+                                          padded_to(value, width), mask, /*dropout_p=*/0.0,
                                           /*is_causal=*/!mask.has_value(), scale,
                                           /*enable_gqa=*/query.size(1) != key.size(1))
       .narrow(-1, 0, value.size(-1));

@@ -22,7 +22,7 @@ namespace {
 constexpr std::int64_t kFewRows = 32;  // up to here turning the weight into x's type costs more
 constexpr std::int64_t kTileWeights = std::int64_t{1} << 20;  // so few that they stay in a cache
 
-WeightElement element_of(at::ScalarType type) {
+WeightElement checked_element_of(at::ScalarType type) {
   KVC_CHECK(type == at::kFloat || type == at::kBFloat16 || type == at::kHalf,
             "int8 weights: no products in {}; use float32, bfloat16 or float16",
             c10::toString(type));
@@ -41,7 +41,7 @@ void dequantize(const Int8Matrix& matrix, std::int64_t first, at::Tensor& tile) 
   auto* to = static_cast<std::byte*>(tile.mutable_data_ptr());
   const std::size_t row_bytes = static_cast<std::size_t>(matrix.in) * tile.element_size();
   parallel_pieces(tile.size(0), /*grain=*/32, [&](std::int64_t begin, std::int64_t end) {
-    dequantize_int8(matrix, first + begin, first + end, element_of(tile.scalar_type()),
+    dequantize_int8(matrix, first + begin, first + end, checked_element_of(tile.scalar_type()),
                     to + static_cast<std::size_t>(begin) * row_bytes);
   });
 }
@@ -143,7 +143,7 @@ at::Tensor widened_int8(const at::Tensor& codes, const at::Tensor& scales, std::
 at::Tensor int8_linear(const at::Tensor& x, const at::Tensor& codes, const at::Tensor& scales,
                        const at::Tensor& bias) {
   KVC_CHECK(!wants_gradient(x), "int8 weights have no gradients; load the model with its own type");
-  element_of(x.scalar_type());
+  checked_element_of(x.scalar_type());
   if (!x.is_cpu()) {
     return multiply_widened(x, codes, scales, bias);
   }
@@ -171,7 +171,7 @@ at::Tensor int8_rows(const Linear& weight, const at::Tensor& ids, std::int64_t c
        std::span(contiguous_ids.const_data_ptr<std::int64_t>(), contiguous_ids.numel())) {
     KVC_CHECK(id >= 0 && id < matrix.out, "token id {} is outside the vocabulary of {}", id,
               matrix.out);
-    dequantize_int8(matrix, id, id + 1, element_of(type), to);
+    dequantize_int8(matrix, id, id + 1, checked_element_of(type), to);
     to += static_cast<std::size_t>(columns) * rows.element_size();
   }
   return rows;

@@ -7,6 +7,9 @@
 
 namespace kvc {
 
+// Copied or converted; for less, threads cost more than they save.
+inline constexpr std::int64_t kNumbersPerThread = std::int64_t{1} << 15;
+
 // body(begin, end) over pieces of [0, count), at most one per thread. Pieces run in order of their
 // beginnings where there is one thread. ATen's products inside a body use one thread.
 void parallel_pieces(std::int64_t count, std::int64_t grain,

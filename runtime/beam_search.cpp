@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/elapsed.h"
 #include "core/error.h"
 #include "runtime/read_prompts.h"
 
@@ -11,10 +12,6 @@ namespace kvc {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // A beam with one more token.
 struct Continued {

@@ -17,16 +17,12 @@
 #include "runtime/conversation.h"
 #include "runtime/generation_config.h"
 #include "runtime/prompts.h"
+#include "runtime/text_stream.h"
 
 namespace kvc {
 namespace {
 
 constexpr std::size_t kMaxLineBytes = std::size_t{1} << 24;
-
-void print(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
 
 volatile std::sig_atomic_t answer_stopped = 0;
 
@@ -55,7 +51,7 @@ class SignalScope {
 std::optional<std::string> next_line(bool is_terminal) {
   // There is nothing to put in order while the program waits.
   const SignalScope interrupt(SIGINT, SIG_DFL), termination(SIGTERM, SIG_DFL);
-  if (is_terminal) print("> ");
+  if (is_terminal) print_now("> ");
   std::string line;
   for (int c = std::getchar(); c != EOF && c != '\n'; c = std::getchar()) {
     line += static_cast<char>(c);
@@ -87,10 +83,10 @@ void turn(Conversation& conversation, const std::string& text, const RunOptions&
     return answer_stopped != 0;
   };
   const auto show = [&](std::string_view piece) {
-    if (!options.json) print(piece);
+    if (!options.json) print_now(piece);
   };
   const Conversation::Answer answer = conversation.say(text, show, stopped);
-  print(options.json ? answer_json(conversation, answer).dump() + "\n" : "\n");
+  print_now(options.json ? answer_json(conversation, answer).dump() + "\n" : "\n");
   if (!options.stats) return;
   fmt::print(stderr,
              "read {} of {} prompt tokens in {:.3f} s, wrote {} in {:.3f} s; kv {} bytes of {} "
@@ -139,7 +135,7 @@ void chat(const RunOptions& options) {
     if (*line == "/exit") break;
     if (!line->empty()) turn(conversation, *line, options);
   }
-  if (is_terminal) print("\n");
+  if (is_terminal) print_now("\n");
 }
 
 }  // namespace kvc

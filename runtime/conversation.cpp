@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/elapsed.h"
 #include "core/error.h"
 #include "runtime/sampler.h"
 #include "runtime/text_stream.h"
@@ -12,10 +13,6 @@ namespace kvc {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 }  // namespace
 

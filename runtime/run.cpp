@@ -24,11 +24,6 @@
 namespace kvc {
 namespace {
 
-void print(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
-
 void check_tokens(const char* flag, std::int64_t tokens, std::int64_t least) {
   constexpr std::int64_t kMost = std::int64_t{1} << 30;  // sums and bytes of these fit in 64 bits
   KVC_CHECK_USAGE(tokens >= least && tokens <= kMost, "{} {}: expected {} to {}", flag, tokens,
@@ -73,7 +68,7 @@ void check(const RunOptions& options) {
 
 void print_ids(const RunOptions& options) {
   const Tokenizer tokenizer = Tokenizer::load(options.model);
-  print(Json(tokenizer.encode(read_prompt_text(options.tokenize))).dump() + "\n");
+  print_now(Json(tokenizer.encode(read_prompt_text(options.tokenize))).dump() + "\n");
 }
 
 void warn_about_length(const ModelConfig& config, const Prompts& prompts,
@@ -144,7 +139,7 @@ TokenVisitor visitor(std::vector<Continuation>& texts, bool streams) {
   return [&texts, streams](std::size_t sequence, std::int64_t token) {
     const std::string piece = texts[sequence].push(token);
     if (streams) {
-      print(piece);
+      print_now(piece);
     }
     return !texts[sequence].stopped();
   };
@@ -161,9 +156,9 @@ void visit_all(const GenerateResult& result, const TokenVisitor& visit) {
 // Several sequences, and ids without a tokenizer, are printed when they are complete: one line each.
 void print_sequences(const RunReport& report) {
   for (std::size_t i = 0; i < report.result.sequences.size(); ++i) {
-    print(report.texts.empty() ? Json(report.result.sequences[i].tokens).dump()
-                               : Json(report.texts[i]).dump());
-    print("\n");
+    print_now(report.texts.empty() ? Json(report.result.sequences[i].tokens).dump()
+                                   : Json(report.texts[i]).dump());
+    print_now("\n");
   }
 }
 
@@ -182,7 +177,7 @@ void generate_and_print(const Runner& runner, const RunOptions& options, const P
   for (Continuation& text : texts) {
     const std::string rest = text.finish();
     if (streams) {
-      print(rest + (options.generate.max_new_tokens > 0 ? "\n" : ""));
+      print_now(rest + (options.generate.max_new_tokens > 0 ? "\n" : ""));
     }
     report.texts.push_back(text.text());
   }
@@ -190,7 +185,7 @@ void generate_and_print(const Runner& runner, const RunOptions& options, const P
     write_logits(*logits, prompts, result);
   }
   if (options.json) {
-    print(run_json(report).dump() + "\n");
+    print_now(run_json(report).dump() + "\n");
   } else if (!streams) {
     print_sequences(report);
   }

@@ -5,15 +5,13 @@
 
 #include <numeric>
 
+#include "runtime/memory/share_of_original.h"
+
 namespace kvc {
 namespace {
 
 double rate(std::int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
-}
-
-double ratio(std::int64_t bytes, std::int64_t original) {
-  return original > 0 ? static_cast<double>(bytes) / static_cast<double>(original) : 1;
 }
 
 // What the original model's cache would allocate for the same tokens, in the same pages.
@@ -53,7 +51,7 @@ Json kv_json(const RunModel& model, const Generated& sequence) {
   Json json;
   json["bytes"] = sequence.bytes.total();
   json["original_bytes"] = original;
-  json["kept_ratio"] = ratio(sequence.bytes.total(), original);
+  json["kept_ratio"] = share_of_original(sequence.bytes.total(), original);
   json["tokens"] = sequence.num_tokens;
   json["policy"] = to_string(model.policy);
   json["segments"] = segments_json(sequence.bytes);
@@ -107,7 +105,7 @@ Json timing_json(const RunReport& report) {
 
 std::string rebuilt_line(const RebuildCounts& counts) {
   return fmt::format("rebuilt  {} of {} latents' keys ({:.3f})\n", counts.rebuilt, counts.latents,
-                     ratio(counts.rebuilt, counts.latents));
+                     share_of_original(counts.rebuilt, counts.latents));
 }
 
 // Shares of the time that was measured, "model 80.0 %, attention 15.0 %, ...".
@@ -178,9 +176,9 @@ std::string run_statistics(const RunReport& report) {
   text += fmt::format(
       "kv       {} bytes of {} ({:.3f}): plain {}, merged {}, unmerged {}, coded {}, "
       "pending {}, kept {}, chunks {}, expanded {}; peak {}\n",
-      bytes.total(), original, ratio(bytes.total(), original), bytes.plain, bytes.merged,
-      bytes.unmerged, bytes.coded, bytes.pending, bytes.kept, bytes.chunks, bytes.expanded,
-      model.kv_peak_bytes);
+      bytes.total(), original, share_of_original(bytes.total(), original), bytes.plain,
+      bytes.merged, bytes.unmerged, bytes.coded, bytes.pending, bytes.kept, bytes.chunks,
+      bytes.expanded, model.kv_peak_bytes);
   text += model.plan.selective ? rebuilt_line(timing.rebuilt) : "";
   for (const Generated& sequence : report.result.sequences) {
     text += sequence.reuse ? reuse_line(*sequence.reuse) : "";

@@ -1,6 +1,7 @@
 #include "runtime/text_stream.h"
 
 #include <algorithm>
+#include <cstdio>
 
 namespace kvc {
 namespace {
@@ -54,6 +55,11 @@ std::string Continuation::finish() {
 std::string Continuation::keep(std::string piece) {
   text_ += piece;
   return piece;
+}
+
+void print_now(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
 }
 
 }  // namespace kvc

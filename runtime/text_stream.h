@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,5 +49,8 @@ class Continuation {
   StopFilter filter_;
   std::string text_;
 };
+
+// On stdout, without waiting for a line to be full.
+void print_now(std::string_view text);
 
 }  // namespace kvc

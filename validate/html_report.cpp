@@ -64,13 +64,13 @@ std::string percent(double share, int digits = 1) {
   return fmt::format("{:.{}f} %", 100 * share, digits);
 }
 
-std::string with_error(double value, double error) {
+std::string html_with_error(double value, double error) {
   return std::isfinite(error) ? fmt::format("{:.4g} <small>± {:.2g}</small>", value, error)
                               : fmt::format("{:.4g}", value);
 }
 
-std::string with_error(const Estimate& estimate) {
-  return with_error(estimate.mean, estimate.standard_error);
+std::string html_with_error(const Estimate& estimate) {
+  return html_with_error(estimate.mean, estimate.standard_error);
 }
 
 std::string percent_with_error(const Estimate& share) {
@@ -86,7 +86,8 @@ std::string tile(const std::string& value, const std::string& name, const std::s
 }
 
 std::string ratio_with_error(const Comparison& c) {
-  return with_error(c.perplexity_ratio, c.perplexity_ratio * c.log_perplexity_ratio.standard_error);
+  return html_with_error(c.perplexity_ratio,
+                         c.perplexity_ratio * c.log_perplexity_ratio.standard_error);
 }
 
 std::string tiles(const ValidationReport& report) {
@@ -122,7 +123,8 @@ std::string table(const ValidationReport& report) {
   rows += table_row("Perplexity, candidate", report,
                     [&](C c) { return number(c.candidate_perplexity); });
   rows += table_row("Perplexity ratio", report, [](C c) { return ratio_with_error(c); });
-  rows += table_row("KL divergence, mean", report, [](C c) { return with_error(c.kl_divergence); });
+  rows += table_row("KL divergence, mean", report,
+                    [](C c) { return html_with_error(c.kl_divergence); });
   rows += table_row(
       "median", report, [&](C c) { return number(c.kl_median); }, true);
   rows += table_row(
@@ -136,10 +138,10 @@ std::string table(const ValidationReport& report) {
   rows += table_row(
       "largest", report, [&](C c) { return number(c.kl_max); }, true);
   rows += table_row("Same top token", report, [](C c) { return percent_with_error(c.same_top); });
-  rows +=
-      table_row("Δp of the correct token, mean", report, [](C c) { return with_error(c.delta_p); });
+  rows += table_row("Δp of the correct token, mean", report,
+                    [](C c) { return html_with_error(c.delta_p); });
   rows += table_row(
-      "root mean square", report, [](C c) { return with_error(c.delta_p_rms); }, true);
+      "root mean square", report, [](C c) { return html_with_error(c.delta_p_rms); }, true);
   return "<table><thead><tr><th></th><th>Continuation</th><th>Teacher-forced</th></tr></thead>\n"
          "<tbody>\n" +
          rows + "</tbody></table>\n";

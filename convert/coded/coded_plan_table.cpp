@@ -7,6 +7,7 @@
 #include "convert/coded/block_layout.h"
 #include "convert/coded/coded_plan.h"
 #include "convert/latent/kept_range.h"
+#include "convert/mebibytes.h"
 #include "model/tensor_names.h"
 
 namespace kvc {
@@ -94,8 +95,6 @@ void add_notes(CodedPlanTable& table, const ConvertSettings& settings, const Lay
                     settings.kept_ratio));
   }
 }
-
-double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 Json row_json(const CodedPlanRow& row) {
   return {{"scope", to_string(row.scope)},

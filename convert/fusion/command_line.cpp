@@ -9,11 +9,11 @@
 namespace kvc {
 namespace {
 
-struct Words {
+struct FusionWords {
   std::string fusion, pair, sources, head_map;
 };
 
-void apply(const Words& words, FusionSettings& settings) {
+void apply(const FusionWords& words, FusionSettings& settings) {
   parse_word("--pair", words.pair, parse_pair, settings.form);
   parse_word("--fusion", words.fusion, parse_fusion, settings.form);
   KVC_CHECK_USAGE(words.pair.empty() || settings.form != FusionForm::kFull,
@@ -31,7 +31,7 @@ void apply(const Words& words, FusionSettings& settings) {
 }  // namespace
 
 std::function<void()> declare_fusion_options(CLI::App& app, FusionSettings& settings) {
-  const auto words = std::make_shared<Words>();
+  const auto words = std::make_shared<FusionWords>();
   app.add_option("--storage-layers", settings.storage_layers,
                  "fusedkv: bottom layers that store keys and values (0: half)");
   app.add_option("--fusion", words->fusion,

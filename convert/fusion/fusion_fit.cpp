@@ -7,7 +7,7 @@
 namespace kvc {
 namespace {
 
-constexpr double kDamping = 1e-6;
+constexpr double kFitDamping = 1e-6;
 constexpr double kTiny = 1e-200;  // where all channels are zero
 
 // Normal equations of every channel of every KV head of the layer, channels in pairs.
@@ -74,8 +74,8 @@ Equations complex_equations(const FusionMoments& moments, KvPart part, int layer
 at::Tensor solve(const Equations& equations) {
   const std::int64_t unknowns = equations.target.size(-1);
   const at::Tensor trace = equations.gram.diagonal(0, -2, -1).sum(-1, true).unsqueeze(-1);
-  const at::Tensor damping =
-      at::eye(unknowns, at::kDouble) * (trace * (kDamping / static_cast<double>(unknowns)) + kTiny);
+  const at::Tensor damping = at::eye(unknowns, at::kDouble) *
+                             (trace * (kFitDamping / static_cast<double>(unknowns)) + kTiny);
   return at::linalg_solve(equations.gram + damping, equations.target.unsqueeze(-1)).squeeze(-1);
 }
 
@@ -225,8 +225,8 @@ FusionFit fit_matrices(const FusionMoments& moments, KvPart part, int layer,
     targets.push_back(moments.matrix(part, a, layer));
   }
   const at::Tensor gram = at::cat(rows), target = at::cat(targets);  // [S, S], [S, kv_dim]
-  const at::Tensor damped =
-      gram + at::eye(gram.size(0), at::kDouble) * (gram.trace() * kDamping / gram.size(0) + kTiny);
+  const at::Tensor damped = gram + at::eye(gram.size(0), at::kDouble) *
+                                       (gram.trace() * kFitDamping / gram.size(0) + kTiny);
   const at::Tensor weight = at::cholesky_solve(target, at::linalg_cholesky(damped));
   const double terms = (weight * (at::mm(gram, weight) - 2 * target)).sum().item<double>();
   return {.sources = sources,

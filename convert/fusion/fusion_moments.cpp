@@ -10,7 +10,7 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kMemoryBytes = std::int64_t{1} << 30;  // larger tensors spill to disk
+constexpr std::int64_t kMomentMemoryBytes = std::int64_t{1} << 30;  // larger tensors spill to disk
 
 // Rows of the layers that others read, float32, for every token.
 class SourceRows {
@@ -21,8 +21,8 @@ class SourceRows {
                                              job.config.head_dim};
     const std::int64_t bytes =
         2 * shape[0] * shape[2] * job.config.kv_dim() * static_cast<std::int64_t>(sizeof(float));
-    rows_ = bytes > kMemoryBytes ? make_spilled_tensor(shape, at::kFloat, job.directory)
-                                 : at::empty(shape, at::kFloat);
+    rows_ = bytes > kMomentMemoryBytes ? make_spilled_tensor(shape, at::kFloat, job.directory)
+                                       : at::empty(shape, at::kFloat);
   }
   bool has(int layer) const { return std::binary_search(layers_.begin(), layers_.end(), layer); }
   at::Tensor rows(KvPart part, int layer, std::int64_t first, std::int64_t count) const {

@@ -8,8 +8,8 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kFactorBytes = 4;  // float32
-constexpr std::int64_t kDouble = 8;
+constexpr std::int64_t kFloatBytes = 4;  // float32
+constexpr std::int64_t kDoubleBytes = 8;
 
 // Values of the factors that a factored checkpoint holds: A and B where latents are computed, P for
 // least squares, and the refitted B.
@@ -51,7 +51,7 @@ std::int64_t weights_growth(const KvPlan& plan, int index, const ModelConfig& co
   const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
   const std::int64_t replaced =
       group.replaces_projections() ? 2 * config.kv_dim() * config.hidden_size * weight_bytes : 0;
-  return kFactorBytes * factor_values(plan, index, config, settings) - replaced;
+  return kFloatBytes * factor_values(plan, index, config, settings) - replaced;
 }
 
 std::int64_t peak_memory(const ModelConfig& config, const KvPlan& plan) {
@@ -59,10 +59,10 @@ std::int64_t peak_memory(const ModelConfig& config, const KvPlan& plan) {
   for (const LatentGroup& group : plan.groups) {
     const std::int64_t rows = group.num_layers * grouped_widths(plan).total();
     const std::int64_t n = std::min(config.hidden_size, rows);
-    const std::int64_t factorisation = kDouble * (2 * rows * config.hidden_size + 6 * n * n +
-                                                  config.hidden_size * config.hidden_size);
-    const std::int64_t fit = kDouble * group.rank * (4 * rows + 2 * group.rank) +
-                             kFactorBytes * weights_of(config, group);
+    const std::int64_t factorisation = kDoubleBytes * (2 * rows * config.hidden_size + 6 * n * n +
+                                                       config.hidden_size * config.hidden_size);
+    const std::int64_t fit = kDoubleBytes * group.rank * (4 * rows + 2 * group.rank) +
+                             kFloatBytes * weights_of(config, group);
     peak = std::max({peak, factorisation, fit});
   }
   constexpr std::int64_t kBase = std::int64_t{3} << 29;  // libraries, boundary, activations

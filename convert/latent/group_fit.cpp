@@ -6,8 +6,7 @@
 namespace kvc {
 namespace {
 
-constexpr double kRidge = 1e-6;              // relative to the mean eigenvalue of sum h h^T
-constexpr std::int64_t kSliceTokens = 1024;  // widened to float64 at a time
+constexpr double kRidge = 1e-6;  // relative to the mean eigenvalue of sum h h^T
 
 // Squares and sums in float64.
 double squared_norm(const at::Tensor& x) {

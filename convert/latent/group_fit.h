@@ -14,6 +14,8 @@
 
 namespace kvc {
 
+inline constexpr std::int64_t kSliceTokens = 1024;  // widened to float64 at a time
+
 // Bias-free pre-RoPE keys (before k_norm) and values of one layer and batch. [num_tokens, kv_dim]
 // each
 struct KeysValues {

@@ -8,11 +8,7 @@
 #include "model/tensor_names.h"
 
 namespace kvc {
-namespace {
-
-constexpr std::int64_t kSliceTokens = 1024;  // widened to float64 at a time
-
-}  // namespace
+namespace {}  // namespace
 
 at::Tensor load_projection(const GroupJob& job, int layer, Projection projection) {
   const ProjectionRows rows = projection == Projection::kKey

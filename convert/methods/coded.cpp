@@ -12,11 +12,11 @@
 namespace kvc {
 namespace {
 
-void apply_paper_preset(ConvertSettings&) {
+void apply_coded_preset(ConvertSettings&) {
   fail_usage("--preset paper: the method coded follows no paper");
 }
 
-void fix_settings(ConvertSettings& settings) {
+void fix_coded(ConvertSettings& settings) {
   settings.merge = MergeRule::kNone;
   settings.prefill = PrefillMode::kExact;
   settings.rank_allocation = RankAllocation::kUniform;
@@ -36,8 +36,8 @@ StatisticsNeeds needs(const ModelConfig& config, const ConvertSettings& settings
   return needs;
 }
 
-KvPlan plan_of(const ModelConfig& config, const ConvertSettings& settings, bool force,
-               const std::vector<double>*) {
+KvPlan plan_coded(const ModelConfig& config, const ConvertSettings& settings, bool force,
+                  const std::vector<double>*) {
   return make_coded_plan(config, settings, force);
 }
 
@@ -49,7 +49,7 @@ std::string plan_text(const ModelConfig& config, const ConvertSettings& settings
 
 }  // namespace
 
-const Method kCoded = {"coded", apply_paper_preset, fix_settings, plan_of, convert_coded_blocks,
+const Method kCoded = {"coded", apply_coded_preset, fix_coded, plan_coded, convert_coded_blocks,
                        needs,   plan_text};
 
 }  // namespace kvc

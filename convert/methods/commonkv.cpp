@@ -20,7 +20,7 @@
 namespace kvc {
 namespace {
 
-void apply_paper_preset(ConvertSettings& settings) {
+void apply_commonkv_preset(ConvertSettings& settings) {
   settings.factor = Factor::kPlain;
   settings.merge = MergeRule::kFisher;
   settings.granularity = Granularity::kGroup;
@@ -30,7 +30,7 @@ void apply_paper_preset(ConvertSettings& settings) {
   settings.ls_fisher_weights = false;
 }
 
-void fix_settings(ConvertSettings&) {}
+void fix_commonkv(ConvertSettings&) {}
 
 double group_score(const LatentGroup& group, const std::vector<double>& fisher_scores) {
   const auto first = fisher_scores.begin() + 2 * group.first_layer;
@@ -47,8 +47,9 @@ std::int64_t group_rank_multiple(const ModelConfig& config, const ConvertSetting
   return std::min(multiple, config.hidden_size);
 }
 
-std::vector<LatentGroup> plan_groups(const ModelConfig& config, const ConvertSettings& settings,
-                                     const std::vector<double>* fisher_scores) {
+std::vector<LatentGroup> plan_commonkv_groups(const ModelConfig& config,
+                                              const ConvertSettings& settings,
+                                              const std::vector<double>* fisher_scores) {
   std::vector<LatentGroup> groups = group_layers(config, settings.layers_per_group);
   const std::int64_t multiple = group_rank_multiple(config, settings, groups);
   const double width = settings.rank * static_cast<double>(config.hidden_size);
@@ -180,12 +181,12 @@ GroupResult convert_joint_group(GroupJob& job) {
                                               job.group.rank, job.conversion.device));
 }
 
-KvPlan plan_of(const ModelConfig& config, const ConvertSettings& settings, bool force,
-               const std::vector<double>* fisher_scores) {
-  return make_latent_plan(config, settings, force, fisher_scores, plan_groups);
+KvPlan plan_commonkv(const ModelConfig& config, const ConvertSettings& settings, bool force,
+                     const std::vector<double>* fisher_scores) {
+  return make_latent_plan(config, settings, force, fisher_scores, plan_commonkv_groups);
 }
 
-std::vector<GroupReport> convert_layers(ConversionJob& job) {
+std::vector<GroupReport> convert_commonkv(ConversionJob& job) {
   if (job.settings.factor == Factor::kJoint) {
     return convert_latent_groups(job, {{}, convert_joint_group});
   }
@@ -195,6 +196,7 @@ std::vector<GroupReport> convert_layers(ConversionJob& job) {
 
 }  // namespace
 
-const Method kCommonKv = {"commonkv", apply_paper_preset, fix_settings, plan_of, convert_layers};
+const Method kCommonKv = {"commonkv", apply_commonkv_preset, fix_commonkv, plan_commonkv,
+                          convert_commonkv};
 
 }  // namespace kvc

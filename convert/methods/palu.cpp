@@ -17,12 +17,12 @@
 namespace kvc {
 namespace {
 
-void apply_paper_preset(ConvertSettings& settings) {
+void apply_palu_preset(ConvertSettings& settings) {
   settings.factor = Factor::kWhitened;
   settings.rank_allocation = RankAllocation::kFisher;
 }
 
-void fix_settings(ConvertSettings& settings) {
+void fix_palu(ConvertSettings& settings) {
   KVC_CHECK_USAGE(settings.factor != Factor::kJoint,
                   "--factor joint: --method palu factorises keys and values apart; use whitened or "
                   "plain");
@@ -62,8 +62,9 @@ std::vector<std::int64_t> head_group_ranks(const ModelConfig& config,
   return ranks;
 }
 
-std::vector<LatentGroup> plan_groups(const ModelConfig& config, const ConvertSettings& settings,
-                                     const std::vector<double>* fisher_scores) {
+std::vector<LatentGroup> plan_palu_groups(const ModelConfig& config,
+                                          const ConvertSettings& settings,
+                                          const std::vector<double>* fisher_scores) {
   const std::vector<std::int64_t> ranks = head_group_ranks(config, settings, fisher_scores);
   const std::int64_t num_head_groups = config.num_kv_heads / heads_per_group(config, settings);
   std::vector<LatentGroup> groups = group_layers(config, 1);
@@ -164,12 +165,12 @@ GroupResult convert_group(GroupJob& job, const LayerFactors& factors) {
   return result;
 }
 
-KvPlan plan_of(const ModelConfig& config, const ConvertSettings& settings, bool force,
-               const std::vector<double>* fisher_scores) {
-  return make_latent_plan(config, settings, force, fisher_scores, plan_groups);
+KvPlan plan_palu(const ModelConfig& config, const ConvertSettings& settings, bool force,
+                 const std::vector<double>* fisher_scores) {
+  return make_latent_plan(config, settings, force, fisher_scores, plan_palu_groups);
 }
 
-std::vector<GroupReport> convert_layers(ConversionJob& job) {
+std::vector<GroupReport> convert_palu(ConversionJob& job) {
   std::vector<LayerFactors> layers(job.plan.groups.size());
   const auto factors = [&](const GroupJob& group) -> LayerFactors& {
     return layers[static_cast<std::size_t>(group.index)];
@@ -184,6 +185,6 @@ std::vector<GroupReport> convert_layers(ConversionJob& job) {
 
 }  // namespace
 
-const Method kPalu = {"palu", apply_paper_preset, fix_settings, plan_of, convert_layers};
+const Method kPalu = {"palu", apply_palu_preset, fix_palu, plan_palu, convert_palu};
 
 }  // namespace kvc

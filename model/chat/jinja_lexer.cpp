@@ -3,6 +3,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "model/chat/jinja_characters.h"
 #include "model/tokenizer/unicode.h"
 #include "model/tokenizer/utf8.h"
 
@@ -12,7 +13,6 @@ namespace {
 
 constexpr auto kNone = std::string_view::npos;
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1C && c <= 0x1F); }
 

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "model/chat/jinja_builtins.h"
+#include "model/chat/jinja_characters.h"
 #include "model/chat/jinja_operators.h"
 #include "model/chat/jinja_strings.h"
 
@@ -26,8 +27,6 @@ constexpr std::array<std::string_view, 19> kMissing = {
     "format_map", "zfill",     "center",    "ljust",       "rjust",      "encode",  "translate",
     "casefold",   "swapcase",  "partition", "rpartition",  "expandtabs", "isalnum", "isidentifier",
     "isnumeric",  "isdecimal", "istitle",   "isprintable", "maketrans"};
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 const std::string& text_of(const Value& self) { return self.string("a method"); }
 

@@ -10,7 +10,7 @@ namespace kvc::jinja {
 
 namespace {
 
-constexpr auto kNone = std::string_view::npos;
+constexpr auto kNotFound = std::string_view::npos;
 
 char ascii_upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; }
 char ascii_lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
@@ -53,7 +53,7 @@ std::string title(std::string_view text) {
 std::string strip(std::string_view text, const std::string* characters, Sides sides) {
   const auto goes = [characters](std::string_view all, std::size_t at, const CodePoint& code) {
     return characters == nullptr ? is_space(code.value)
-                                 : characters->find(all.substr(at, code.length)) != kNone;
+                                 : characters->find(all.substr(at, code.length)) != kNotFound;
   };
   while (sides != Sides::kRight && !text.empty()) {
     const CodePoint code = code_point_at(text, 0);
@@ -92,7 +92,7 @@ std::vector<std::string> split(const std::string& text, const std::string& separ
   std::vector<std::string> parts;
   if (!from_right) {
     std::size_t at = 0;
-    for (std::size_t next; count != 0 && (next = text.find(separator, at)) != kNone; --count) {
+    for (std::size_t next; count != 0 && (next = text.find(separator, at)) != kNotFound; --count) {
       parts.push_back(text.substr(at, next - at));
       at = next + separator.size();
     }
@@ -102,7 +102,7 @@ std::vector<std::string> split(const std::string& text, const std::string& separ
   std::size_t end = text.size();
   while (count != 0 && end >= separator.size()) {
     const std::size_t next = text.rfind(separator, end - separator.size());
-    if (next == kNone) break;
+    if (next == kNotFound) break;
     parts.push_back(text.substr(next + separator.size(), end - next - separator.size()));
     end = next;
     --count;

@@ -11,14 +11,14 @@ namespace {
 
 // Sweeps that one thread advances together, a step each in turn, so that the band passes through its
 // cache once for all of them.
-constexpr std::int64_t kSweepsTogether = 6;
+constexpr std::int64_t kSweepsChased = 6;
 
 class BandChase {
  public:
   BandChase(std::vector<double>& band, ChaseReflectors& reflectors)
       : band_(band.data()),
         reflectors_(reflectors),
-        num_groups_((reflectors.num_sweeps() + kSweepsTogether - 1) / kSweepsTogether),
+        num_groups_((reflectors.num_sweeps() + kSweepsChased - 1) / kSweepsChased),
         finished_(static_cast<std::size_t>(num_groups_)) {}
 
   // Takes groups of sweeps, the earliest first, until none is left. Every thread calls this; the
@@ -31,8 +31,8 @@ class BandChase {
 
  private:
   void advance(std::int64_t group) {
-    const std::int64_t first = group * kSweepsTogether;
-    const std::int64_t end = std::min(first + kSweepsTogether, reflectors_.num_sweeps());
+    const std::int64_t first = group * kSweepsChased;
+    const std::int64_t end = std::min(first + kSweepsChased, reflectors_.num_sweeps());
     const std::int64_t turns = reflectors_.num_steps(first) + end - first - 1;
     for (std::int64_t turn = 0; turn < turns; ++turn) {
       await_sweep(group, first, turn);
@@ -99,7 +99,7 @@ ChaseReflectors::ChaseReflectors(std::int64_t n) : n_(n), begins_{0} {
 
 Tridiagonal chase_band(std::vector<double>& band, ChaseReflectors& reflectors) {
   BandChase chase(band, reflectors);
-  parallel_pieces(reflectors.num_sweeps(), kSweepsTogether,
+  parallel_pieces(reflectors.num_sweeps(), kSweepsChased,
                   [&](std::int64_t, std::int64_t) { chase.work(); });
   Tridiagonal result;
   for (std::int64_t i = 0; i < reflectors.size(); ++i) {

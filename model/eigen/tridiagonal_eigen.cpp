@@ -13,8 +13,7 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kLeaf = 64;    // LAPACK's for blocks of this size
-constexpr std::int64_t kPadding = 8;  // keeps rows apart in the cache's sets
+constexpr std::int64_t kLeaf = 64;  // LAPACK's for blocks of this size
 
 class DivideAndConquer {
  public:
@@ -32,7 +31,7 @@ class DivideAndConquer {
     while ((n_ >> num_levels_) > kLeaf) {
       ++num_levels_;
     }
-    blocks_.vectors = at::empty({n_, n_ + kPadding}, at::kDouble).narrow(1, 0, n_);
+    blocks_.vectors = at::empty({n_, n_ + kRowPadding}, at::kDouble).narrow(1, 0, n_);
     blocks_.values.resize(static_cast<std::size_t>(n_));
     blocks_.order.resize(static_cast<std::size_t>(n_));
     std::iota(blocks_.order.begin(), blocks_.order.end(), 0);

@@ -10,6 +10,8 @@
 
 namespace kvc {
 
+inline constexpr std::int64_t kRowPadding = 8;  // doubles that keep rows apart in the cache's sets
+
 struct TridiagonalEigen {
   std::vector<double> values;  // [n], descending
   at::Tensor vectors;          // [n, num_vectors] float64, eigenvectors as columns in any order

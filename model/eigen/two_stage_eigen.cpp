@@ -11,13 +11,12 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kPadding = 8;  // keeps rows apart in the cache's sets
-constexpr int kMaxExponent = 1000;    // of the scale, so that it is a normal number
+constexpr int kMaxExponent = 1000;  // of the scale, so that it is a normal number
 
 // The block columns of the lower triangle, times `scale`; diagonal blocks complete.
 at::Tensor scaled_copy(const at::Tensor& matrix, double scale) {
   const std::int64_t n = matrix.size(0);
-  at::Tensor copy = at::empty({n, n + kPadding}, matrix.options()).narrow(1, 0, n);
+  at::Tensor copy = at::empty({n, n + kRowPadding}, matrix.options()).narrow(1, 0, n);
   for (std::int64_t begin = 0; begin < n; begin += kSymmetricBlock) {
     const std::int64_t width = std::min(kSymmetricBlock, n - begin), below = n - begin - width;
     const at::Tensor block = matrix.narrow(0, begin, width).narrow(1, begin, width);

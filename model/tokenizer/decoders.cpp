@@ -15,7 +15,7 @@ namespace {
 
 using Tokens = std::vector<std::string>;
 
-TokenDecoder make_replace(const TokenizerJson& json, const std::string& subject) {
+TokenDecoder make_replace_decoder(const TokenizerJson& json, const std::string& subject) {
   return [replacement = std::make_shared<const Replacement>(json, subject)](Tokens& tokens) {
     std::size_t num_bytes = 0;
     for (const std::string& token : tokens) num_bytes += token.size();
@@ -94,7 +94,7 @@ void strip(std::string& text, const std::string& content, std::size_t start, std
   text = text.substr(begin, end - begin);
 }
 
-TokenDecoder make_strip(const TokenizerJson& json, const std::string& subject) {
+TokenDecoder make_strip_decoder(const TokenizerJson& json, const std::string& subject) {
   std::string content;
   append_utf8(content, component_character(json, "content", subject));
   const auto start = component_value<std::size_t>(json, "start", subject);
@@ -117,9 +117,9 @@ constexpr ComponentRow<TokenDecoder> kDecoders[] = {
     {"ByteLevel", make_byte_level_decoder},
     {"Fuse", make_fuse},
     {"Metaspace", make_metaspace_decoder},
-    {"Replace", make_replace},
+    {"Replace", make_replace_decoder},
     {"Sequence", make_decoders},
-    {"Strip", make_strip},
+    {"Strip", make_strip_decoder},
 };
 
 }  // namespace

@@ -63,7 +63,7 @@ PostProcessor make_enclosing(const TokenizerJson& json, const std::string& subje
 }
 
 // Moves offsets only, which nothing here uses.
-PostProcessor make_byte_level(const TokenizerJson&, const std::string&) {
+PostProcessor make_byte_level_processor(const TokenizerJson&, const std::string&) {
   return [](Ids&) {};
 }
 
@@ -83,7 +83,7 @@ PostProcessor make_processors(const TokenizerJson& json, const std::string& subj
 }
 
 constexpr ComponentRow<PostProcessor> kPostProcessors[] = {
-    {"BertProcessing", make_enclosing},    {"ByteLevel", make_byte_level},
+    {"BertProcessing", make_enclosing},    {"ByteLevel", make_byte_level_processor},
     {"RobertaProcessing", make_enclosing}, {"Sequence", make_processors},
     {"TemplateProcessing", make_template},
 };

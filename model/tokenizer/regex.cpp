@@ -53,14 +53,14 @@ struct FreeRegion {
 struct FreeParameters {
   void operator()(OnigMatchParam* parameters) const { onig_free_match_param(parameters); }
 };
-struct FreeRegex {
-  void operator()(regex_t* regex) const { onig_free(regex); }
-};
 
 }  // namespace
 
 struct Regex::Compiled {
-  std::unique_ptr<regex_t, FreeRegex> regex;
+  struct Free {
+    void operator()(regex_t* regex) const { onig_free(regex); }
+  };
+  std::unique_ptr<regex_t, Free> regex;
   std::string subject;
 };
 

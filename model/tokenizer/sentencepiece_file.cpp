@@ -16,7 +16,7 @@ namespace kvc {
 
 namespace {
 
-constexpr std::uintmax_t kMaxFileBytes = 256u << 20;
+constexpr std::uintmax_t kMaxModelBytes = 256u << 20;
 
 // Field numbers of sentencepiece_model.proto.
 constexpr std::uint32_t kPieces = 1, kNormalizer = 3, kDenormalizer = 5;
@@ -153,8 +153,8 @@ std::string read_sentencepiece_file(const std::filesystem::path& file) {
   std::error_code error;
   const std::uintmax_t size = std::filesystem::file_size(file, error);
   KVC_CHECK(!error, "{}: cannot be read ({})", subject, error.message());
-  KVC_CHECK(size <= kMaxFileBytes, "{}: {} bytes, expected at most {}", subject, size,
-            kMaxFileBytes);
+  KVC_CHECK(size <= kMaxModelBytes, "{}: {} bytes, expected at most {}", subject, size,
+            kMaxModelBytes);
   std::ifstream stream(file, std::ios::binary);
   std::string model((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
   KVC_CHECK(stream && model.size() == size, "{}: cannot be read", subject);

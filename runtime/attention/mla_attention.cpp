@@ -7,15 +7,11 @@
 
 #include "model/float_linear.h"
 #include "runtime/attention/plain_attention.h"
+#include "runtime/attention/score_chunks.h"
 #include "runtime/compression/merged_latents.h"
 
 namespace kvc {
 namespace {
-
-constexpr std::int64_t kScoresPerChunk = std::int64_t{1} << 24;  // 64 MB of float32 scores
-
-// [T, heads, channels] as float32 [heads, T, channels].
-at::Tensor heads_first(const at::Tensor& x) { return x.to(at::kFloat).transpose(0, 1); }
 
 // scores [num_heads, T, n]; query i is token n - num_queries + first + i. In place.
 void hide_later_tokens(at::Tensor& scores, std::int64_t first, std::int64_t num_queries) {

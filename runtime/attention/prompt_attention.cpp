@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kQueriesPerBlock = 512;
 
 // [n, heads, width] as [1, heads, n, width]; zeros up to `width` change neither scores nor sums.
-at::Tensor heads_first(const at::Tensor& x, std::int64_t width) {
+at::Tensor padded_heads_first(const at::Tensor& x, std::int64_t width) {
   const at::Tensor wide = x.size(-1) == width ? x : at::constant_pad_nd(x, {0, width - x.size(-1)});
   return wide.transpose(0, 1).unsqueeze(0);
 }
@@ -109,9 +109,9 @@ at::Tensor attend_prompt(const at::Tensor& query, const at::Tensor& key, const a
   const std::int64_t n = key.size(0), num_queries = query.size(0);
   const std::int64_t width = std::max(key.size(2), value.size(2));
   const Operands operands{
-      .query = heads_first(query.to(at::kFloat), width),
-      .key = heads_first(key.to(at::kFloat), width),
-      .value = heads_first(value.to(at::kFloat), width),
+      .query = padded_heads_first(query.to(at::kFloat), width),
+      .key = padded_heads_first(key.to(at::kFloat), width),
+      .value = padded_heads_first(value.to(at::kFloat), width),
       .scale = rule.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(2))))};
   const at::Tensor attended = rule.window && n > *rule.window
                                   ? attend_window(operands, *rule.window)

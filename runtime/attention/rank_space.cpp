@@ -16,21 +16,20 @@
 namespace kvc {
 namespace {
 
-// Rows of a tile: enough that the product with the key projection is as fast as a large one, and few
+// Rows of a part: enough that the product with the key projection is as fast as a large one, and few
 // enough that the tile's latents and keys stay in the cache until they were attended to.
-constexpr std::int64_t kTileTokens = 1024;
-constexpr std::int64_t kNumbersPerThread = std::int64_t{1} << 15;  // below, threads cost more
+constexpr std::int64_t kPartTokens = 1024;
 
 // What turns a rebuilt key into one that attention reads: by the kernel, unless the norm is one over all
 // heads or has a bias. The tensors hold what `raw` points to.
-struct RebuiltKeys {
+struct KeyFinish {
   CodedKeys angles;
   at::Tensor bias, norm;
   RawKeys raw;
   bool by_kernel;
 
-  RebuiltKeys(const Decoder& decoder, int layer, const Reconstruction& reconstruction,
-              std::int64_t num_positions)
+  KeyFinish(const Decoder& decoder, int layer, const Reconstruction& reconstruction,
+            std::int64_t num_positions)
       : angles(decoder, layer, num_positions), raw(angles.raw_keys) {
     const LayerWeights& weights = decoder.layer(layer);
     const Norm& k_norm = weights.k_norm;
@@ -116,7 +115,7 @@ class TileAttention {
   int layer_;
   const GroupFactors& factors_;
   const Reconstruction& reconstruction_;
-  RebuiltKeys rebuilt_;
+  KeyFinish rebuilt_;
   DecodeQuery query_;
   std::size_t threads_;
   Partials sums_;  // one per thread
@@ -160,8 +159,8 @@ PartialAttention rank_space_attention(const Decoder& decoder, int layer,
   const std::int64_t num_kv_heads = decoder.config().num_kv_heads;
   const std::int64_t positions = range.positions.const_data_ptr<std::int32_t>()[range.last - 1] + 1;
   TileAttention tiles(decoder, layer, factors, range.layer, num_kv_heads, query, positions);
-  for (std::int64_t first = range.first; first < range.last; first += kTileTokens) {
-    const std::int64_t count = std::min(kTileTokens, range.last - first);
+  for (std::int64_t first = range.first; first < range.last; first += kPartTokens) {
+    const std::int64_t count = std::min(kPartTokens, range.last - first);
     tiles.add(range.latents.rows(first, count, decoder.dtype()),
               range.positions.narrow(0, first, count));
   }
@@ -178,8 +177,8 @@ PartialAttention rank_space_attention(const Decoder& decoder, int layer,
   const std::int64_t count = latents.size(0);
   const std::int64_t positions = chosen.positions.const_data_ptr<std::int32_t>()[count - 1] + 1;
   TileAttention tiles(decoder, layer, factors, head, 1, query, positions);
-  for (std::int64_t first = 0; first < count; first += kTileTokens) {
-    const std::int64_t rows = std::min(kTileTokens, count - first);
+  for (std::int64_t first = 0; first < count; first += kPartTokens) {
+    const std::int64_t rows = std::min(kPartTokens, count - first);
     tiles.add(latents.narrow(0, first, rows), chosen.positions.narrow(0, first, rows));
   }
   PartialAttention whole = tiles.sums();

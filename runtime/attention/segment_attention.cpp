@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/attention/score_chunks.h"
+
 namespace kvc {
 namespace {
-
-constexpr std::int64_t kScoresPerChunk = std::int64_t{1} << 24;  // 64 MB of float32 scores
-
-// [n, num_kv_heads, head_dim] as float32 [num_kv_heads, n, head_dim].
-at::Tensor heads_first(const at::Tensor& rows) { return rows.to(at::kFloat).transpose(0, 1); }
 
 at::Tensor allowed_mask(const at::Tensor& query_positions, const at::Tensor& key_positions,
                         std::optional<std::int64_t> window) {

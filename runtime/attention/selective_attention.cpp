@@ -17,8 +17,6 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kNumbersPerThread = std::int64_t{1} << 15;  // below, threads cost more
-
 // Of every KV head. [num_kv_heads, outliers] int32
 at::Tensor outliers_of(const ChunkLayer& chunks) {
   return chunks.outlier_chunks.rows(at::kInt).t().contiguous();

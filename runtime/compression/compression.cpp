@@ -8,18 +8,13 @@
 #include "runtime/attention/plain_attention.h"
 #include "runtime/compression/coding.h"
 #include "runtime/compression/latent_encoding.h"
+#include "runtime/compression/merge_mask.h"
 #include "runtime/compression/principal_encoding.h"
 #include "runtime/policies/merge_selection.h"
 #include "runtime/policies/principal_policy.h"
 
 namespace kvc {
 namespace {
-
-at::Tensor as_tensor(const std::vector<bool>& values) {
-  at::Tensor tensor = at::empty({static_cast<std::int64_t>(values.size())}, at::kBool);
-  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<bool>());
-  return tensor;
-}
 
 // What each layer holds, where that is not all tokens.
 std::vector<std::int64_t> layer_tokens(const KvCache& cache) {
@@ -185,7 +180,7 @@ void compress(const Decoder& decoder, const LatentFactors& factors, KvDtype dtyp
       continue;
     }
     LatentStore& store = cache.group(static_cast<int>(group));
-    const at::Tensor merge = as_tensor(merges[group]);
+    const at::Tensor merge = merge_mask(merges[group]);
     const at::Tensor latents =
         encoded[group].latents.defined()
             ? encoded[group].latents.index_select(0, merge.nonzero().squeeze(1))

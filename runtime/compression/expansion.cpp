@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "runtime/attention/cache_segments.h"
+#include "runtime/compression/chunk_tokens.h"
 #include "runtime/compression/merged_latents.h"
 
 namespace kvc {
 namespace {
-
-constexpr std::int64_t kChunkTokens = 1024;  // rebuilt at a time
 
 // One layer's latents of one segment.
 struct LatentRows {

@@ -4,11 +4,10 @@
 #include <vector>
 
 #include "runtime/attention/cache_segments.h"
+#include "runtime/compression/chunk_tokens.h"
 
 namespace kvc {
 namespace {
-
-constexpr std::int64_t kChunkTokens = 1024;  // bounds the float32 copy of keys and values
 
 class Encoder {
  public:

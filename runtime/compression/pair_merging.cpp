@@ -4,11 +4,12 @@
 #include <functional>
 #include <vector>
 
+#include "runtime/compression/chunk_tokens.h"
+
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kChunkTokens = 1024;  // bounds the float32 copies of keys and values
-constexpr double kLeastSine = 1e-4;          // below, directions are interpolated linearly
+constexpr double kLeastSine = 1e-4;  // below, directions are interpolated linearly
 
 at::Tensor norm_of(const at::Tensor& x) { return x.square().sum(-1, true).sqrt(); }
 

@@ -6,13 +6,12 @@
 
 #include "runtime/attention/cache_segments.h"
 #include "runtime/compression/chunk_landmarks.h"
+#include "runtime/compression/chunk_tokens.h"
 #include "runtime/compression/request_basis.h"
 #include "runtime/policies/principal_policy.h"
 
 namespace kvc {
 namespace {
-
-constexpr std::int64_t kChunkTokens = 1024;  // bounds the float32 copy of keys and values
 
 class PrincipalGroup {
  public:

@@ -3,13 +3,10 @@
 #include <algorithm>
 
 #include "runtime/gpu/key_places.h"
+#include "runtime/gpu/tensor_bytes.h"
 
 namespace kvc {
 namespace {
-
-std::int64_t bytes_of(const at::Tensor& tensor) {
-  return tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
-}
 
 // Rows of all heads, [num_kv_heads, head_dim, width] and [num_kv_heads, head_dim, 1] float32.
 struct HeadRows {
@@ -103,7 +100,7 @@ std::int64_t CodedRanks::bytes() const {
   std::int64_t bytes = 0;
   for (const at::Tensor& tensor :
        {channels_, angles_, key_, value_, key_scale_, key_offset_, value_scale_, value_offset_}) {
-    bytes += bytes_of(tensor);
+    bytes += tensor_bytes(tensor);
   }
   return bytes;
 }
@@ -111,7 +108,7 @@ std::int64_t CodedRanks::bytes() const {
 std::int64_t GpuCodedFactors::bytes() const {
   std::int64_t bytes = 0;
   for (const CodedBlockFactors& block : blocks) {
-    bytes += bytes_of(block.encoder) + bytes_of(block.mean) + bytes_of(block.steps);
+    bytes += tensor_bytes(block.encoder) + tensor_bytes(block.mean) + tensor_bytes(block.steps);
   }
   for (const CodedRanks& layer : layers) {
     bytes += layer.bytes();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/compression/compression.h"
+#include "runtime/compression/merge_mask.h"
 #include "runtime/gpu/gpu_encoding.h"
 #include "runtime/policies/merge_selection.h"
 #include "runtime/policies/principal_policy.h"
@@ -18,12 +19,6 @@ std::vector<float> on_cpu(const at::Tensor& scores) {
   const at::Tensor own = scores.cpu().contiguous();
   const auto* first = own.const_data_ptr<float>();
   return {first, first + own.size(0)};
-}
-
-at::Tensor as_tensor(const std::vector<bool>& values) {
-  at::Tensor tensor = at::empty({static_cast<std::int64_t>(values.size())}, at::kBool);
-  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<bool>());
-  return tensor;
 }
 
 // One sequence's groups, of each of which so many tokens are due, 0 or more.
@@ -55,7 +50,7 @@ class Decision {
       if (!cache_.group(group).decides()) {
         continue;
       }
-      const at::Tensor merge = as_tensor(merges[index]);
+      const at::Tensor merge = merge_mask(merges[index]);
       if (counts[index] > 0 && !chooses()) {
         encoded[index] = encode_principal(group, counts[index]);
       }

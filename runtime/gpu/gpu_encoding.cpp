@@ -2,12 +2,11 @@
 
 #include <vector>
 
+#include "runtime/compression/chunk_tokens.h"
 #include "runtime/compression/request_basis.h"
 
 namespace kvc {
 namespace {
-
-constexpr std::int64_t kChunkTokens = 1024;  // bounds the float32 copy of keys and values
 
 // The oldest pending tokens of one sequence and group that are no sinks.
 class GroupEncoder {

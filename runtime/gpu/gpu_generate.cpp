@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/elapsed.h"
 #include "core/error.h"
 #include "runtime/gpu/gpu_coding.h"
 #include "runtime/gpu/gpu_compression.h"
@@ -15,10 +16,6 @@ namespace kvc {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // What the step needs to know of a run.
 StepSequences sequences_of(const Engine::Ids& prompts, const GenerateOptions& options) {

@@ -4,20 +4,17 @@
 
 #include "core/error.h"
 #include "model/checkpoint_config.h"
+#include "runtime/gpu/tensor_bytes.h"
 #include "runtime/plan_source.h"
 
 namespace kvc {
 namespace {
 
-std::int64_t bytes_of(const at::Tensor& tensor) {
-  return tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
-}
-
-std::int64_t bytes_of(const LayerWeights& layer) {
+std::int64_t layer_bytes(const LayerWeights& layer) {
   std::int64_t bytes = 0;
   for (const Norm* norm : {&layer.input_norm, &layer.q_norm, &layer.k_norm,
                            &layer.attention_output_norm, &layer.mlp_norm, &layer.mlp_output_norm}) {
-    bytes += bytes_of(norm->weight) + bytes_of(norm->bias);
+    bytes += tensor_bytes(norm->weight) + tensor_bytes(norm->bias);
   }
   // Projections that share a fused matrix are counted there.
   const bool has_qkv = layer.qkv_proj.weight.defined(),
@@ -34,7 +31,8 @@ std::int64_t bytes_of(const LayerWeights& layer) {
     linears.push_back(&layer.up_proj);
   }
   for (const Linear* linear : linears) {
-    bytes += bytes_of(linear->weight) + bytes_of(linear->bias) + bytes_of(linear->scales);
+    bytes +=
+        tensor_bytes(linear->weight) + tensor_bytes(linear->bias) + tensor_bytes(linear->scales);
   }
   return bytes;
 }
@@ -65,14 +63,14 @@ FusedFactors to_gpu(FusedFactors factors, at::Device device) {
 }  // namespace
 
 std::int64_t GpuModel::bytes() const {
-  std::int64_t sum = bytes_of(weights.lm_head.weight) + bytes_of(weights.lm_head.scales) +
-                     bytes_of(weights.norm.weight) + bytes_of(weights.norm.bias) +
+  std::int64_t sum = tensor_bytes(weights.lm_head.weight) + tensor_bytes(weights.lm_head.scales) +
+                     tensor_bytes(weights.norm.weight) + tensor_bytes(weights.norm.bias) +
                      kvc::bytes_of(fused);
   if (!config.tied_embeddings) {
-    sum += bytes_of(weights.embed_tokens);
+    sum += tensor_bytes(weights.embed_tokens);
   }
   for (const LayerWeights& layer : layers) {
-    sum += bytes_of(layer);
+    sum += layer_bytes(layer);
   }
   for (const GpuGroupFactors& group : groups) {
     sum += group.bytes();

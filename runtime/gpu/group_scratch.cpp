@@ -6,7 +6,6 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kRankStep = 32;
 constexpr std::int64_t kRanksPerBlock = 256;  // of sum_ranks_cuda
 
 class ScratchMaker {

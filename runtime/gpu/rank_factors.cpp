@@ -3,21 +3,13 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/round_up.h"
 #include "runtime/attention/cache_segments.h"
 #include "runtime/gpu/gpu_cache.h"
+#include "runtime/gpu/tensor_bytes.h"
 
 namespace kvc {
 namespace {
-
-constexpr std::int64_t kRankStep = 32;  // of a row of the key projection
-
-std::int64_t round_up(std::int64_t count, std::int64_t step) {
-  return (count + step - 1) / step * step;
-}
-
-std::int64_t bytes_of(const at::Tensor& tensor) {
-  return tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
-}
 
 const float* numbers(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
@@ -187,16 +179,16 @@ std::int64_t RankFactors::bytes() const {
   for (const at::Tensor& tensor : {key_, value_, pairs_.channels, pairs_.angles, pairs_.offset,
                                    stored_.channels, stored_.angles, stored_.offset, first_columns_,
                                    value_offset_, norm_, key_mean_, value_mean_}) {
-    bytes += bytes_of(tensor);
+    bytes += tensor_bytes(tensor);
   }
   return bytes;
 }
 
 std::int64_t GpuGroupFactors::bytes() const {
-  std::int64_t bytes =
-      bytes_of(factors.latent_proj) + bytes_of(factors.encoder) + bytes_of(factors.mean_latent);
+  std::int64_t bytes = tensor_bytes(factors.latent_proj) + tensor_bytes(factors.encoder) +
+                       tensor_bytes(factors.mean_latent);
   for (const LayerEncoder& encoder : factors.encoders) {
-    bytes += bytes_of(encoder.key) + bytes_of(encoder.value);
+    bytes += tensor_bytes(encoder.key) + tensor_bytes(encoder.value);
   }
   for (const RankFactors& layer : merged_layers) {
     bytes += layer.bytes();

@@ -15,6 +15,8 @@
 
 namespace kvc {
 
+inline constexpr std::int64_t kRankStep = 32;  // ranks of a row of the key projection
+
 // One layer's keys and values from latents. A head's channels stand as rotary pairs: first channels, then second ones.
 class RankFactors {
  public:

@@ -11,6 +11,7 @@
 #include "runtime/compression/expansion.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/memory/memory_forecast.h"
+#include "runtime/memory/share_of_original.h"
 #include "runtime/plan_source.h"
 #include "runtime/policies/policy_check.h"
 #include "runtime/prompts.h"
@@ -137,10 +138,6 @@ Totals follow(RunForecast& run, std::optional<std::int64_t> limit) {
   return totals;
 }
 
-double ratio(std::int64_t a, std::int64_t b) {
-  return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 1;
-}
-
 Json plan_json(RunForecast& run, const CacheTypes& types, std::size_t num_groups,
                const RunOptions& options) {
   const std::optional<std::int64_t> limit = options.engine.memory_bytes;
@@ -151,7 +148,7 @@ Json plan_json(RunForecast& run, const CacheTypes& types, std::size_t num_groups
   json["reading_bytes"] = run.reading();
   json["end_bytes"] = totals.end;
   json["original_bytes"] = run.original();
-  json["kept_ratio"] = ratio(totals.end, run.original());
+  json["kept_ratio"] = share_of_original(totals.end, run.original());
   json["expansion_bytes"] = run.all_expansions();
   if (limit) {
     json["memory_bytes"] = *limit;

@@ -65,16 +65,16 @@ std::vector<Entry> ranked_entries(const KvPlan& plan, const MergeCandidates& can
 }
 
 // Keys, values and latents of all layers, and what they would take as they are.
-struct Totals {
+struct CacheBytes {
   std::int64_t bytes = 0, original = 0;
 };
-Totals totals_of(const KvPlan& plan, const MergeCandidates& candidates, KvDtype dtype,
-                 std::int64_t page_tokens) {
+CacheBytes totals_of(const KvPlan& plan, const MergeCandidates& candidates, KvDtype dtype,
+                     std::int64_t page_tokens) {
   if (candidates.layer_tokens.empty()) {
     return {plan_bytes(plan, candidates.num_tokens, candidates.tokens, dtype, page_tokens),
             original_bytes(plan, candidates.num_tokens, dtype)};
   }
-  Totals totals;
+  CacheBytes totals;
   std::int64_t tokens = 0;
   for (std::size_t layer = 0; layer < plan.layers.size(); ++layer) {
     tokens += candidates.layer_tokens[layer];
@@ -103,7 +103,7 @@ std::vector<std::vector<bool>> select_merges(const KvPlan& plan, const MergeCand
     return merges;
   }
   std::vector<GroupTokens> tokens = candidates.tokens;
-  const Totals totals = totals_of(plan, candidates, dtype, page_tokens);
+  const CacheBytes totals = totals_of(plan, candidates, dtype, page_tokens);
   std::int64_t bytes = totals.bytes;
   const double target = plan.policy.target_kept_ratio * static_cast<double>(totals.original);
   for (const Entry& entry : ranked_entries(plan, candidates, dtype)) {

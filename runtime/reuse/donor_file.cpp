@@ -18,7 +18,7 @@ constexpr const char* kManifest = "manifest";
 std::string layer_name(const char* what, int layer) { return fmt::format("{}.{:03}", what, layer); }
 std::string digits(std::uint64_t checksum) { return fmt::format("{:016x}", checksum); }
 
-std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
+std::span<const std::byte> raw_bytes(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
@@ -114,7 +114,7 @@ void write_donor(const std::filesystem::path& path, const DonorFormat& format,
   std::vector<TensorSource> sources;
   Json checksums = Json::object();
   for (const auto& [name, tensor] : tensors) {
-    const std::span<const std::byte> bytes = bytes_of(tensor);
+    const std::span<const std::byte> bytes = raw_bytes(tensor);
     checksums[name] = digits(checksum_of(bytes));
     sources.push_back(source_of(name, dtype_of(tensor.scalar_type()), tensor.sizes().vec(), bytes));
   }

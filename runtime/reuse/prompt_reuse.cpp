@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/elapsed.h"
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/json.h"
@@ -26,10 +27,6 @@ std::string tokenizer_hash(const Checkpoint& checkpoint) {
   } catch (const Error&) {
     return "none";  // ids are given as numbers
   }
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace

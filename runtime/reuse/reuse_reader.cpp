@@ -13,7 +13,7 @@ namespace {
 at::Tensor row_norms(const at::Tensor& x) { return x.to(at::kFloat).flatten(1).norm(2, {1}); }
 
 // A layer's new keys and values of the tokens that it computes, keys post-RoPE.
-struct LayerRows {
+struct ComputedRows {
   at::Tensor query;      // [num_rows, num_heads, head_dim]
   at::Tensor key;        // [num_rows, num_kv_heads, head_dim]
   at::Tensor value;      // likewise
@@ -44,12 +44,12 @@ class ReusingAttention : public Attention {
 
  private:
   std::int64_t num_tokens() const { return static_cast<std::int64_t>(prompt_.ids.size()); }
-  LayerRows rows_of(int layer, const AttentionInput& input, const TokenBatch& batch) const;
+  ComputedRows rows_of(int layer, const AttentionInput& input, const TokenBatch& batch) const;
   at::Tensor reused_keys(int layer) const;
-  at::Tensor attend_first(const LayerRows& rows, const at::Tensor& deviation);
-  at::Tensor attend_later(int layer, const LayerRows& rows, const at::Tensor& deviation);
+  at::Tensor attend_first(const ComputedRows& rows, const at::Tensor& deviation);
+  at::Tensor attend_later(int layer, const ComputedRows& rows, const at::Tensor& deviation);
   at::Tensor received_from_last(const std::vector<ReceivedAttention>& received,
-                                const RowAttention& attention, const LayerRows& rows) const;
+                                const RowAttention& attention, const ComputedRows& rows) const;
   void retain(int layer, const at::Tensor& recomputed, const at::Tensor& received);
   bool is_last(int layer) const { return layer + 1 == decoder_.config().num_layers; }
 
@@ -65,8 +65,8 @@ class ReusingAttention : public Attention {
   at::Tensor next_;  // of the rows of the layer at hand, those that the next one computes
 };
 
-LayerRows ReusingAttention::rows_of(int layer, const AttentionInput& input,
-                                    const TokenBatch& batch) const {
+ComputedRows ReusingAttention::rows_of(int layer, const AttentionInput& input,
+                                       const TokenBatch& batch) const {
   const RopeTables& rope = decoder_.rope();
   return {.query = rope.rotate(layer, input.query, batch.positions),
           .key = finish_key(input.weights, rope, layer, input.key, batch.positions),
@@ -89,7 +89,7 @@ at::Tensor ReusingAttention::reused_keys(int layer) const {
 at::Tensor ReusingAttention::attend(int layer, const AttentionInput& input,
                                     const TokenBatch& batch) {
   const PartScope scope(times_, Part::kAttention, Part::kModel);
-  const LayerRows rows = rows_of(layer, input, batch);
+  const ComputedRows rows = rows_of(layer, input, batch);
   key_ = reused_keys(layer);
   value_ = prompt_.donor.value[static_cast<std::size_t>(layer)]
                .index_select(0, prompt_.match)
@@ -103,7 +103,7 @@ at::Tensor ReusingAttention::attend(int layer, const AttentionInput& input,
 }
 
 // Every token's query says which tokens are hot; only those of S_1 go on.
-at::Tensor ReusingAttention::attend_first(const LayerRows& rows, const at::Tensor& deviation) {
+at::Tensor ReusingAttention::attend_first(const ComputedRows& rows, const at::Tensor& deviation) {
   const RowAttention attention(key_, value_, attention_rule(decoder_.config(), 0));
   const std::vector<ReceivedAttention> received = attention.received(rows.query, rows.positions);
   hot_ = hot_tokens(sum_received(received, num_tokens()), options_.recovery);
@@ -115,7 +115,7 @@ at::Tensor ReusingAttention::attend_first(const LayerRows& rows, const at::Tenso
   return attention.attend(rows.query.index_select(0, next_), next_);
 }
 
-at::Tensor ReusingAttention::attend_later(int layer, const LayerRows& rows,
+at::Tensor ReusingAttention::attend_later(int layer, const ComputedRows& rows,
                                           const at::Tensor& deviation) {
   const std::int64_t count =
       is_last(layer) ? 1 : num_recomputed(layer + 1, first_count_, num_tokens(), options_);
@@ -130,7 +130,7 @@ at::Tensor ReusingAttention::attend_later(int layer, const LayerRows& rows,
 // From the last (1 - r_dynamic) * num_tokens queries, at least one.
 at::Tensor ReusingAttention::received_from_last(const std::vector<ReceivedAttention>& received,
                                                 const RowAttention& attention,
-                                                const LayerRows& rows) const {
+                                                const ComputedRows& rows) const {
   const std::int64_t hot = hot_.hot.size(0);
   const std::int64_t first = std::min(hot, num_tokens() - 1);
   std::vector<ReceivedAttention> last;

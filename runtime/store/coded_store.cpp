@@ -2,18 +2,9 @@
 
 #include <numeric>
 
+#include "runtime/store/store_bytes.h"
+
 namespace kvc {
-namespace {
-
-template <class Store>
-std::int64_t bytes_of(const std::vector<Store>& stores) {
-  return std::accumulate(
-      stores.begin(), stores.end(), std::int64_t{0},
-      [](std::int64_t bytes, const Store& store) { return bytes + store.bytes(); });
-}
-
-}  // namespace
-
 std::vector<CodedLayers> coded_layers(const KvPlan& plan) {
   std::vector<CodedLayers> all;
   for (int block = 0; block < static_cast<int>(plan.coded.size()); ++block) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/round_up.h"
 
 namespace kvc {
 namespace {
@@ -30,9 +31,6 @@ std::int64_t system_page() {
 
 std::int64_t round_down(std::int64_t value, std::int64_t multiple) {
   return value / multiple * multiple;
-}
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return round_down(value + multiple - 1, multiple);
 }
 
 // Blocks of a slab of at least `bytes` bytes: enough, and of up to twice as many the number that leaves the least of

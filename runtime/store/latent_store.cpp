@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/compression/latent_factors.h"
+#include "runtime/store/store_bytes.h"
 
 namespace kvc {
 namespace {
@@ -14,15 +15,6 @@ RowStore exact_rows(const StoreOptions& options, std::vector<std::int64_t> row_s
 
 bool positions_per_token(const KvPlan& plan) {
   return plan.policy.rule != MergeRule::kNone && plan.policy.granularity == Granularity::kToken;
-}
-
-template <typename Store>
-std::int64_t bytes_of(const std::vector<Store>& stores) {
-  std::int64_t bytes = 0;
-  for (const Store& store : stores) {
-    bytes += store.bytes();
-  }
-  return bytes;
 }
 
 }  // namespace

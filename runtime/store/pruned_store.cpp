@@ -8,7 +8,7 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kRowsAtOnce = 1024;  // bounds the copy of keys and values
+constexpr std::int64_t kCopiedRows = 1024;  // bounds the copy of keys and values
 
 }  // namespace
 
@@ -55,8 +55,8 @@ at::Tensor PrunedStore::channels() const {
 
 void PrunedStore::prune(std::int64_t count) {
   const at::Tensor index = channels().unsqueeze(0);
-  for (std::int64_t first = 0; first < count; first += kRowsAtOnce) {
-    const std::int64_t rows = std::min(kRowsAtOnce, count - first);
+  for (std::int64_t first = 0; first < count; first += kCopiedRows) {
+    const std::int64_t rows = std::min(kCopiedRows, count - first);
     const at::Tensor key = whole_.key.rows(first, rows, whole_.key.dtype());
     pruned_.append(key.gather(2, index.expand({rows, -1, -1})),
                    whole_.value.rows(first, rows, whole_.value.dtype()));

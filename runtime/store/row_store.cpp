@@ -14,7 +14,6 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kNumbersPerThread = std::int64_t{1} << 15;
 constexpr double kLargestFloat16 = 65504;
 
 std::int64_t product(const std::vector<std::int64_t>& shape) {

@@ -17,8 +17,8 @@
 namespace kvc {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 struct Outcome {
   int code = 0;
@@ -34,8 +34,8 @@ Outcome run(
   for (std::string& argument : arguments) {
     argv.push_back(argument.data());
   }
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
   Outcome outcome;
   outcome.code = run_command(static_cast<int>(argv.size()), argv.data(), "Tests.",
                              [&](CLI::App&, CommonOptions& common) {
@@ -46,8 +46,8 @@ Outcome run(
                                  body();
                                };
                              });
-  outcome.out = testing::internal::GetCapturedStdout();
-  outcome.err = testing::internal::GetCapturedStderr();
+  outcome.out = ::testing::internal::GetCapturedStdout();
+  outcome.err = ::testing::internal::GetCapturedStderr();
   return outcome;
 }
 
@@ -164,13 +164,13 @@ TEST(RunCommand, SignalsEndLongLoops) {
 
 TEST(Log, LevelsDecideWhatIsShown) {
   const auto shown = [](LogLevel level) {
-    testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStderr();
     set_log_level(level);
     log_debug("d");
     log_info("i");
     log_warning("w");
     set_log_level(LogLevel::kInfo);
-    return testing::internal::GetCapturedStderr();
+    return ::testing::internal::GetCapturedStderr();
   };
   EXPECT_EQ(shown(LogLevel::kError), "");
   EXPECT_EQ(shown(LogLevel::kWarning), "warning: w\n");

@@ -8,12 +8,12 @@
 namespace kvc {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class ProvenanceTest : public testing::Test {
+class ProvenanceTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    path_ = std::filesystem::path(testing::TempDir()) /
+    path_ = std::filesystem::path(::testing::TempDir()) /
             ("kvc_provenance_" + std::to_string(getpid()) + ".h5");
     std::filesystem::remove(path_);
     provenance_.kind = "fisher";

@@ -10,12 +10,12 @@
 namespace kvc {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class TokenSetTest : public testing::Test {
+class TokenSetTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    path_ = std::filesystem::path(testing::TempDir()) /
+    path_ = std::filesystem::path(::testing::TempDir()) /
             ("kvc_tokens_" + std::to_string(getpid()) + ".h5");
     std::filesystem::remove(path_);
     tokens_.sequences = {{1, 5, 9}, {1, 2}};

@@ -10,8 +10,8 @@
 namespace kvc {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TokenizerJson model_json() {
   return TokenizerJson::parse(R"({"type": "BPE", "unk_token": "?",

@@ -6,7 +6,7 @@
 namespace kvc {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 std::vector<std::string> pieces(std::string_view text) {
   std::vector<std::string> result;

@@ -18,7 +18,7 @@ namespace kvc {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 const std::vector<ChatMessage> kTurns = {
     {"system", "Be brief."}, {"user", "Hi"}, {"assistant", "Yes?"}, {"user", "Bye"}};
@@ -36,7 +36,7 @@ std::string error_of(const std::string& source) {
   return "no error";
 }
 
-class ChatDirectory : public testing::Test {
+class ChatDirectory : public ::testing::Test {
  protected:
   void write(const std::string& name, const std::string& text) {
     std::ofstream(directory_ / name) << text;

@@ -8,7 +8,7 @@
 namespace kvc {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 std::vector<std::string> pieces_of(const TokenizerJson& json, const std::string& text,
                                    bool starts_text = true) {

@@ -8,8 +8,8 @@
 namespace kvc {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Matches in brackets, what lies between them as it is.
 std::vector<std::string> segments(const std::string& pattern, const std::string& text) {

@@ -18,7 +18,7 @@ namespace kvc {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 const fs::path kData = fs::path(KVC_TEST_DATA) / "tokenizer";
 
@@ -27,7 +27,7 @@ std::string read_all(const fs::path& file) {
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
-class SentencepieceFiles : public testing::Test {
+class SentencepieceFiles : public ::testing::Test {
  protected:
   void SetUp() override { fs::create_directories(directory_); }
   void TearDown() override { fs::remove_all(directory_); }
@@ -122,8 +122,8 @@ TEST(TokenTrie, CutsTheLeftmostAndLongest) {
   TokenTrie trie;
   for (const char32_t* token : {U"[CLS]", U"extra_id_1", U"extra_id_100", U"L"}) trie.add(token);
   EXPECT_THAT(trie.split(U"[CLS] This is a extra_id_100"),
-              testing::ElementsAre(U"[CLS]", U" This is a ", U"extra_id_100"));
-  EXPECT_THAT(trie.split(U"xL"), testing::ElementsAre(U"x", U"L"));
+              ::testing::ElementsAre(U"[CLS]", U" This is a ", U"extra_id_100"));
+  EXPECT_THAT(trie.split(U"xL"), ::testing::ElementsAre(U"x", U"L"));
   EXPECT_TRUE(trie.split(U"").empty());
 }
 

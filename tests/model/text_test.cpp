@@ -14,9 +14,9 @@
 namespace kvc {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class Text : public testing::Test {
+class Text : public ::testing::Test {
  protected:
   Text() { std::filesystem::create_directories(directory_); }
   ~Text() override { std::filesystem::remove_all(directory_); }
@@ -40,8 +40,8 @@ class Text : public testing::Test {
   }
 
   std::filesystem::path directory_ =
-      std::filesystem::path(testing::TempDir()) /
-      (std::string("kvc_text_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+      std::filesystem::path(::testing::TempDir()) /
+      (std::string("kvc_text_") + ::testing::UnitTest::GetInstance()->current_test_info()->name());
   Tokenizer tokenizer_ = Tokenizer::load(std::filesystem::path(KVC_TEST_DATA) / "stories260K-hf");
 };
 

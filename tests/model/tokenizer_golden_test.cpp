@@ -23,7 +23,7 @@ std::filesystem::path tokenizer_directory(const std::string& name) {
   return std::filesystem::exists(synthetic) ? synthetic : kData / name;
 }
 
-class TokenizerGolden : public testing::TestWithParam<const char*> {};
+class TokenizerGolden : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(TokenizerGolden, EqualsTheLibrary) {
   const Tokenizer tokenizer = Tokenizer::load(tokenizer_directory(GetParam()));
@@ -44,16 +44,17 @@ TEST_P(TokenizerGolden, EqualsTheLibrary) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, TokenizerGolden,
-    testing::Values("reference-llama", "stories260K-hf", "byte_level_prefix", "byte_level_no_regex",
-                    "byte_level_whole_words", "byte_level_legacy", "byte_level_plain",
-                    "metaspace_added", "metaspace_fused_unknown", "metaspace_single_unknown",
-                    "metaspace_dropped_unknown", "metaspace_some_bytes", "metaspace_whole_words",
-                    "metaspace_bytes", "metaspace_forms", "gpt2", "llama3", "qwen2", "qwen35",
-                    "o200k", "kimi", "starcoder2", "deepseek_v3", "deepseek_coder", "falcon",
-                    "gpt_neox", "clip", "llama2", "mistral", "metaspace_always", "metaspace_never",
-                    "gemma", "accents", "control", "sentencepiece_llama", "sentencepiece_legacy",
-                    "sentencepiece_added", "sentencepiece_old_files", "sentencepiece_gemma",
-                    "sentencepiece_nfkc", "sentencepiece_unigram"));
+    ::testing::Values("reference-llama", "stories260K-hf", "byte_level_prefix",
+                      "byte_level_no_regex", "byte_level_whole_words", "byte_level_legacy",
+                      "byte_level_plain", "metaspace_added", "metaspace_fused_unknown",
+                      "metaspace_single_unknown", "metaspace_dropped_unknown",
+                      "metaspace_some_bytes", "metaspace_whole_words", "metaspace_bytes",
+                      "metaspace_forms", "gpt2", "llama3", "qwen2", "qwen35", "o200k", "kimi",
+                      "starcoder2", "deepseek_v3", "deepseek_coder", "falcon", "gpt_neox", "clip",
+                      "llama2", "mistral", "metaspace_always", "metaspace_never", "gemma",
+                      "accents", "control", "sentencepiece_llama", "sentencepiece_legacy",
+                      "sentencepiece_added", "sentencepiece_old_files", "sentencepiece_gemma",
+                      "sentencepiece_nfkc", "sentencepiece_unigram"));
 
 TEST(Tokenizer, AddsSpecialTokensOnlyIfAsked) {
   const Tokenizer tokenizer = Tokenizer::load(kData / "stories260K-hf");

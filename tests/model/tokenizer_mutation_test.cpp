@@ -102,7 +102,7 @@ class Mutator {
   std::mt19937_64 random_{20};  // NOLINT: the same mutants in every run
 };
 
-class TokenizerMutation : public testing::TestWithParam<const char*> {
+class TokenizerMutation : public ::testing::TestWithParam<const char*> {
  protected:
   TokenizerMutation() { std::filesystem::create_directories(directory_); }
   ~TokenizerMutation() override { std::filesystem::remove_all(directory_); }
@@ -142,7 +142,7 @@ class TokenizerMutation : public testing::TestWithParam<const char*> {
   }
 
   std::filesystem::path directory_ =
-      std::filesystem::path(testing::TempDir()) / (std::string("kvc_mutation_") + GetParam());
+      std::filesystem::path(::testing::TempDir()) / (std::string("kvc_mutation_") + GetParam());
 };
 
 TEST_P(TokenizerMutation, IsRefusedOrWorks) {
@@ -158,13 +158,13 @@ TEST_P(TokenizerMutation, IsRefusedOrWorks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TokenizerMutation,
-                         testing::Values("llama3", "deepseek_v3", "mistral", "llama2", "clip",
-                                         "accents", "control"));
+                         ::testing::Values("llama3", "deepseek_v3", "mistral", "llama2", "clip",
+                                           "accents", "control"));
 
-class TokenizerNesting : public testing::Test {};
+class TokenizerNesting : public ::testing::Test {};
 
 TEST_F(TokenizerNesting, DepthIsBounded) {
-  const auto directory = std::filesystem::path(testing::TempDir()) / "kvc_nesting";
+  const auto directory = std::filesystem::path(::testing::TempDir()) / "kvc_nesting";
   std::filesystem::create_directories(directory);
   std::string text = R"({"normalizer":)";
   for (int i = 0; i < 100'000; ++i) text += R"({"type":"Sequence","normalizers":[)";

@@ -15,7 +15,7 @@ namespace kvc {
 namespace {
 
 using nlohmann::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Refusal {
   const char* name;
@@ -42,7 +42,7 @@ json split(const std::string& pattern) {
           {"invert", false}};
 }
 
-class TokenizerFile : public testing::Test {
+class TokenizerFile : public ::testing::Test {
  protected:
   TokenizerFile() { std::filesystem::create_directories(directory_); }
   ~TokenizerFile() override { std::filesystem::remove_all(directory_); }
@@ -61,8 +61,8 @@ class TokenizerFile : public testing::Test {
   }
 
   std::filesystem::path directory_ =
-      std::filesystem::path(testing::TempDir()) /
-      (std::string("kvc_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+      std::filesystem::path(::testing::TempDir()) /
+      (std::string("kvc_") + ::testing::UnitTest::GetInstance()->current_test_info()->name());
 };
 
 const Refusal kRefusals[] = {

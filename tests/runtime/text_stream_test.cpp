@@ -13,7 +13,7 @@ namespace {
 
 const std::filesystem::path kData = KVC_TEST_DATA;
 
-class TextStreamKinds : public testing::TestWithParam<const char*> {};
+class TextStreamKinds : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(TextStreamKinds, PiecesAreWholeCharacters) {
   const Tokenizer tokenizer = Tokenizer::load(kData / GetParam());
@@ -45,10 +45,10 @@ TEST_P(TextStreamKinds, PiecesMakeUpTheText) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TextStreamKinds,
-                         testing::Values("reference-llama", "stories260K-hf", "tokenizer/gpt2",
-                                         "tokenizer/llama3", "tokenizer/llama2",
-                                         "tokenizer/mistral", "tokenizer/gemma", "tokenizer/clip",
-                                         "tokenizer/metaspace_always", "tokenizer/control"));
+                         ::testing::Values("reference-llama", "stories260K-hf", "tokenizer/gpt2",
+                                           "tokenizer/llama3", "tokenizer/llama2",
+                                           "tokenizer/mistral", "tokenizer/gemma", "tokenizer/clip",
+                                           "tokenizer/metaspace_always", "tokenizer/control"));
 
 TEST(TextStreamBytes, ABadByteAfterPrintedOnes) {
   const Tokenizer tokenizer = Tokenizer::load(kData / "stories260K-hf");

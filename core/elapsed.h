@@ -1,0 +1,12 @@
+// Seconds of wall time, for reports.
+#pragma once
+
+#include <chrono>
+
+namespace kvc {
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace kvc

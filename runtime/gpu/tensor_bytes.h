@@ -1,0 +1,15 @@
+// Bytes of what a model keeps in GPU memory.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+namespace kvc {
+
+// 0 of a tensor that is not there.
+inline std::int64_t tensor_bytes(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+}
+
+}  // namespace kvc
