@@ -26,10 +26,12 @@ function(kvc_program name)
   install(TARGETS ${name})
 endfunction()
 
-# kvc_test(NAME SOURCES ... DEPS ... [TORCH] [LABELS ...]): a GoogleTest binary whose cases become ctest entries.
+# kvc_test(NAME SOURCES ... [APART ...] DEPS ... [TORCH] [LABELS ...]): a GoogleTest binary whose cases become ctest
+# entries. APART: sources that call things by names of others, compiled one by one where builds join the rest.
 function(kvc_test name)
-  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES})
+  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;APART;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES} ${ARG_APART})
+  set_source_files_properties(${ARG_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} kvc_fmt kvc_flags GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE KVC_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
