@@ -50,6 +50,11 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_G
 endif()
 if(KVC_CUDA)
   find_package(CUDAToolkit REQUIRED)
+  file(GLOB _gpu_library "${KVC_TORCH_DIR}/../nvidia/*/lib/libcufile.so*" "${KVC_TORCH_DIR}/lib/libcufile*.so*")
+  if(NOT _gpu_library)
+    message(WARNING "${KVC_TORCH_DIR}: the GPU libraries that libtorch_cuda.so loads are not beside it. Programs will be "
+            "built, but start only where the system has them; scripts/setup.sh --cuda installs them.")
+  endif()
   add_library(kvc_c10_cuda SHARED IMPORTED)
   set_target_properties(kvc_c10_cuda PROPERTIES IMPORTED_LOCATION "${KVC_TORCH_DIR}/lib/libc10_cuda.so")
   target_link_libraries(kvc_torch INTERFACE kvc_c10_cuda CUDA::cudart CUDA::cusolver

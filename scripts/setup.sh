@@ -3,6 +3,7 @@
 # project's own virtual environment. Can be run again at any time; what is there is left alone.
 #   scripts/setup.sh            to build and run the programs
 #   scripts/setup.sh --peers    also the Python libraries that tests and benchmarks compare with (about 5 GB)
+#   scripts/setup.sh --cuda     also the GPU libraries that programs of the cuda preset load with LibTorch (about 4 GB)
 # KVC_TORCH_DIR=<directory with include/ and lib/> uses that LibTorch and installs none.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -82,6 +83,22 @@ install_libtorch() {
   [[ -n $(torch_dir .venv) ]] || fail "torch was installed into .venv, but its headers or libraries are not there"
 }
 
+# What libtorch_cuda.so loads, where it looks for it: beside the torch package that the build takes.
+install_cuda_libraries() {
+  [[ -z ${KVC_TORCH_DIR:-} ]] || return 0
+  local venv
+  for venv in .venv .venv-peers; do
+    [[ -n $(torch_dir "$venv") ]] || continue
+    if compgen -G "$venv/lib/python3*/site-packages/nvidia/*/lib/libcufile.so*" >/dev/null; then
+      say "GPU libraries: present in $venv"
+    else
+      say "GPU libraries: installing what torch $TORCH_VERSION asks for into $venv (about 4 GB on disk)"
+      pip_install "$venv" "torch==$TORCH_VERSION"
+    fi
+    return
+  done
+}
+
 # peers_present VENV: does it hold the pinned versions?
 peers_present() {
   "$1/bin/python" - 2>/dev/null <<PYTHON
@@ -107,16 +124,18 @@ install_peers() {
   peers_present .venv-peers || fail "the libraries in .venv-peers are not the versions of versions.env"
 }
 
-peers=no
+peers=no cuda=no
 for argument in "$@"; do
   case $argument in
     --peers) peers=yes ;;
-    -h | --help) sed -n '2,6s/^# \?//p' "$0"; exit ;;
-    *) fail "unknown option $argument (known: --peers, --help)" ;;
+    --cuda) cuda=yes ;;
+    -h | --help) sed -n '2,7s/^# \?//p' "$0"; exit ;;
+    *) fail "unknown option $argument (known: --peers, --cuda, --help)" ;;
   esac
 done
 
 install_packages
 [[ $peers == no ]] || install_peers
 install_libtorch
+[[ $cuda == no ]] || install_cuda_libraries
 say "done"
