@@ -1,6 +1,7 @@
 #include "tests/runtime/kernels/cuda/emulated_backend.h"
 
-#include <cstring>
+#include <algorithm>
+#include <cstddef>
 #include <stdexcept>
 
 #include "runtime/kernels/cuda/attention_combine_body.h"
@@ -75,10 +76,10 @@ void* EmulatedBackend::allocate(std::size_t bytes) {
   return memory_.back().get() + (kAlignment - address % kAlignment) % kAlignment;
 }
 void EmulatedBackend::write(void* to, const void* from, std::size_t bytes) {
-  std::memcpy(to, from, bytes);
+  std::copy_n(static_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(to));
 }
 void EmulatedBackend::read(void* to, const void* from, std::size_t bytes) {
-  std::memcpy(to, from, bytes);
+  std::copy_n(static_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(to));
 }
 
 void EmulatedBackend::run(const DenseAttention& params) {

@@ -1,6 +1,7 @@
 // The CPU's memory for cases of kernels.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 
@@ -17,10 +18,10 @@ class HostMemory : public KernelMemory {
     return blocks_.back().get() + (kAlignment - address % kAlignment) % kAlignment;
   }
   void write(void* to, const void* from, std::size_t bytes) override {
-    std::memcpy(to, from, bytes);
+    std::copy_n(static_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(to));
   }
   void read(void* to, const void* from, std::size_t bytes) override {
-    std::memcpy(to, from, bytes);
+    std::copy_n(static_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(to));
   }
 
  private:

@@ -1,9 +1,9 @@
 // Memory that cases of CUDA kernels run in: the CPU's under the emulator, or a GPU's.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -29,7 +29,7 @@ class KernelMemory {
   template <class T>
   T* unwritten(std::size_t count) {
     std::vector<T> numbers(count);
-    std::memset(static_cast<void*>(numbers.data()), 0xFF, count * sizeof(T));
+    std::fill_n(reinterpret_cast<unsigned char*>(numbers.data()), count * sizeof(T), 0xFF);
     return upload(numbers);
   }
   template <class T>
