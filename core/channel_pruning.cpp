@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/checked.h"
+#include "core/round_up.h"
 
 namespace kvc {
 
@@ -22,7 +23,7 @@ std::int64_t pruned_layer_bytes(const KvPlan& plan, const TokenPolicy& policy, s
   const std::int64_t row_bytes =
       checked_mul(plan.num_kv_heads * bytes_per_element(dtype),
                   kept_channels(policy, plan.head_dim) + plan.head_dim, kSubject);
-  const std::int64_t allocated = (pruned_rows + page_tokens - 1) / page_tokens * page_tokens;
+  const std::int64_t allocated = round_up(pruned_rows, page_tokens);
   return checked_add(checked_add(whole, checked_mul(allocated, row_bytes, kSubject), kSubject),
                      plan.num_kv_heads * ((plan.head_dim + 7) / 8), kSubject);
 }

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "core/elapsed.h"
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/output.h"
@@ -228,8 +229,7 @@ void run(const RunOptions& given) {
   const Prompts prompts = read_prompts(options);
   const auto start = std::chrono::steady_clock::now();
   const Runner runner = load_runner(options);
-  const double load_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double load_seconds = seconds_since(start);
   warn_about_length(runner.config, prompts, options);
   if (!options.ignore_eos) {
     options.generate.stop_ids = stop_ids(options.model, runner.config);

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "core/round_up.h"
 #include "runtime/memory/share_of_original.h"
 
 namespace kvc {
@@ -16,8 +17,8 @@ double rate(std::int64_t tokens, double seconds) {
 
 // What the original model's cache would allocate for the same tokens, in the same pages.
 std::int64_t original_allocation(const RunModel& model, std::int64_t num_tokens) {
-  const std::int64_t page = model.page_tokens;
-  return original_bytes(model.plan, (num_tokens + page - 1) / page * page, model.original_kv_dtype);
+  return original_bytes(model.plan, round_up(num_tokens, model.page_tokens),
+                        model.original_kv_dtype);
 }
 
 std::int64_t peak_resident_bytes() {

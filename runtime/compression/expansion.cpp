@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/round_up.h"
 #include "runtime/attention/cache_segments.h"
 #include "runtime/compression/chunk_tokens.h"
 #include "runtime/compression/merged_latents.h"
@@ -136,11 +137,9 @@ std::int64_t expansion_bytes(const KvPlan& plan, int group, const GroupTokens& t
   if (plan.own_widths || plan.selective) {
     return 0;
   }
-  const auto pages = [page_tokens](std::int64_t count) {
-    return (count + page_tokens - 1) / page_tokens * page_tokens;
-  };
   const std::int64_t rows =
-      pages(tokens.merged) + (keeps_latents(plan, group) ? pages(tokens.unmerged) : 0);
+      round_up(tokens.merged, page_tokens) +
+      (keeps_latents(plan, group) ? round_up(tokens.unmerged, page_tokens) : 0);
   return rows * expansion_row_bytes(plan, group, dtype);
 }
 

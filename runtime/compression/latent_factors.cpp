@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/kv_plan_groups.h"
+#include "model/tensor_bytes.h"
 #include "model/weights.h"
 #include "runtime/compression/request_basis.h"
 
@@ -162,7 +163,7 @@ std::int64_t bytes_of(const std::vector<Reconstruction>& layers) {
     bytes += static_cast<std::int64_t>(layer.key.nbytes() + layer.value.nbytes());
     for (const at::Tensor& kept : {layer.kept.channels, layer.kept.numbers, layer.kept.others,
                                    layer.kept.proj, layer.key_mean, layer.value_mean}) {
-      bytes += kept.defined() ? static_cast<std::int64_t>(kept.nbytes()) : 0;
+      bytes += tensor_bytes(kept);
     }
   }
   return bytes;
@@ -178,7 +179,7 @@ std::int64_t LatentFactors::bytes() const {
   std::int64_t total = 0;
   for (const GroupFactors& group : groups) {
     for (const at::Tensor& tensor : {group.latent_proj, group.encoder, group.mean_latent}) {
-      total += tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+      total += tensor_bytes(tensor);
     }
     for (const LayerEncoder& encoder : group.encoders) {
       total += static_cast<std::int64_t>(encoder.key.nbytes() + encoder.value.nbytes());

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 
+#include "core/round_up.h"
+#include "model/tensor_bytes.h"
 #include "runtime/gpu/key_places.h"
-#include "runtime/gpu/tensor_bytes.h"
 
 namespace kvc {
 namespace {
@@ -39,8 +40,7 @@ at::Tensor scales_of(const at::Tensor& rows) {
 }  // namespace
 
 std::int64_t coded_width(std::int64_t most_coefficients) {
-  return std::max<std::int64_t>(kScaledChannels, (most_coefficients + kScaledChannels - 1) /
-                                                     kScaledChannels * kScaledChannels);
+  return std::max<std::int64_t>(kScaledChannels, round_up(most_coefficients, kScaledChannels));
 }
 
 CodedRanks::CodedRanks(const CodedFactors& factors, const KvPlan& plan, const CodedLayers& layers,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/round_up.h"
 
 namespace kvc {
 namespace {
@@ -17,10 +18,7 @@ std::int64_t exact_capacity(const KvPlan& plan, std::int64_t capacity) {
 
 std::int64_t coded_layer_bytes(const KvPlan& plan, std::int64_t capacity, KvDtype dtype,
                                std::int64_t page_tokens) {
-  const auto whole = [&](std::int64_t tokens) {
-    return (tokens + page_tokens - 1) / page_tokens * page_tokens;
-  };
-  const std::int64_t codes = whole(quantised_tokens(plan, capacity, dtype));
+  const std::int64_t codes = round_up(quantised_tokens(plan, capacity, dtype), page_tokens);
   return quantised_key_bytes(codes, plan.kv_dim(), dtype) +
          quantised_value_bytes(codes, plan.kv_dim(), plan.head_dim, dtype) +
          plain_layer_bytes(plan, exact_capacity(plan, capacity), KvDtype::kFloat16, page_tokens);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/compression/chunk_tokens.h"
 #include "runtime/compression/coding.h"
 
 namespace kvc {
@@ -66,8 +67,8 @@ class TileEncoder {
 
   // The oldest exact tokens that are no sinks.
   void encode(std::int64_t count) const {
-    for (std::int64_t done = 0; done < count; done += kTokensAtOnce) {
-      const std::int64_t rows = std::min(kTokensAtOnce, count - done);
+    for (std::int64_t done = 0; done < count; done += kChunkTokens) {
+      const std::int64_t rows = std::min(kChunkTokens, count - done);
       const std::vector<at::Tensor> z =
           coefficients_of(cache_.plan(), tiles_.layers, factors_.blocks, rows_of(done, rows));
       for (std::size_t block = 0; block < z.size(); ++block) {
@@ -77,8 +78,6 @@ class TileEncoder {
   }
 
  private:
-  static constexpr std::int64_t kTokensAtOnce = 1024;  // bounds the float32 copy of keys and values
-
   std::vector<DecodedTokens> rows_of(std::int64_t done, std::int64_t count) const {
     const std::int64_t sinks = cache_.plan().policy.sink_tokens;
     const std::int64_t position = sinks + cache_.num_codes(sequence_) + done;

@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "model/checkpoint_config.h"
-#include "runtime/gpu/tensor_bytes.h"
+#include "model/tensor_bytes.h"
 #include "runtime/plan_source.h"
 
 namespace kvc {

@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "core/round_up.h"
+
 namespace kvc {
 namespace {
 
@@ -41,9 +43,7 @@ GpuRows::GpuRows(const GpuPages& pages, std::int64_t width, at::ScalarType dtype
                      at::TensorOptions(at::kLong).device(device_));
 }
 
-std::int64_t GpuRows::whole_pages(std::int64_t rows) const {
-  return (rows + page_tokens_ - 1) / page_tokens_ * page_tokens_;
-}
+std::int64_t GpuRows::whole_pages(std::int64_t rows) const { return round_up(rows, page_tokens_); }
 
 std::int64_t GpuRows::capacity(std::size_t sequence) const {
   const std::vector<Extent>& extents = extents_[sequence];

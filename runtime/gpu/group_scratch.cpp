@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/round_up.h"
+
 namespace kvc {
 namespace {
 
@@ -64,9 +66,7 @@ class ScratchMaker {
 
 }  // namespace
 
-std::int64_t whole_ranks(std::int64_t rank) {
-  return (rank + kRankStep - 1) / kRankStep * kRankStep;
-}
+std::int64_t whole_ranks(std::int64_t rank) { return round_up(rank, kRankStep); }
 
 GroupScratch make_group_scratch(const GpuModel& model, const GpuCache& cache, std::int64_t capacity,
                                 const StepExecutor& executor) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/round_up.h"
+
 namespace kvc {
 namespace {
 
@@ -122,8 +124,7 @@ KeyPlaces key_places(const ModelConfig& config, const RopeTables& rope, int laye
         columns.push_back(stored.first_column(head));
       }
       places.rebuilt = to_places(stored.rebuilt, others);
-      places.stored =
-          to_places(stored.heads, (count + kStoredStep - 1) / kStoredStep * kStoredStep);
+      places.stored = to_places(stored.heads, round_up(count, kStoredStep));
       places.num_stored = count;
       places.first_columns = at::tensor(columns, at::kLong);
       return places;

@@ -4,9 +4,9 @@
 
 #include "core/error.h"
 #include "core/round_up.h"
+#include "model/tensor_bytes.h"
 #include "runtime/attention/cache_segments.h"
 #include "runtime/gpu/gpu_cache.h"
-#include "runtime/gpu/tensor_bytes.h"
 
 namespace kvc {
 namespace {

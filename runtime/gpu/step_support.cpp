@@ -1,6 +1,7 @@
 #include "runtime/gpu/step_support.h"
 
 #include "core/error.h"
+#include "core/round_up.h"
 #include "runtime/gpu/key_places.h"
 #include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_rank.h"
@@ -71,7 +72,7 @@ void check_latents(const ModelConfig& config, const KvPlan& plan, int index) {
   attention.latents.block_rows = kScaledRows;
   attention.keys.pairs.num_pairs = static_cast<int>(rank_pairs(config.head_dim));
   attention.keys.rank_stride = attention.sums_width =
-      (static_cast<int>(group.rank) + kScaledChannels - 1) / kScaledChannels * kScaledChannels;
+      static_cast<int>(round_up(group.rank, kScaledChannels));
   const LaunchError error = check_rank_attention(attention);
   KVC_CHECK(error.empty(), "--device cuda: layers {} to {}: {}; or {}", group.first_layer,
             group.first_layer + group.num_layers - 1, error, kWayOut);

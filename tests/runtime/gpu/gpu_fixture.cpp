@@ -243,4 +243,26 @@ void expect_gpu_steps(const GpuCase& test_case) {
   }
 }
 
+GpuEngine emulated_engine(const std::filesystem::path& checkpoint) {
+  EngineOptions options;
+  options.dtype = "float16";
+  return GpuEngine::load(checkpoint, options, emulated());
+}
+
+Generations expect_same_tokens(const std::filesystem::path& checkpoint, const GpuEngine& engine,
+                               const Engine::Ids& prompts, const GenerateOptions& options) {
+  EngineOptions wide;
+  wide.dtype = "float32";
+  wide.kv_dtype = "float16";
+  wide.page_tokens = 32;
+  Generations both{generate(Engine::load(checkpoint, wide), prompts, options),
+                   engine.generate(prompts, options)};
+  EXPECT_EQ(both.result.sequences.size(), both.expected.sequences.size());
+  for (std::size_t i = 0;
+       i < std::min(both.result.sequences.size(), both.expected.sequences.size()); ++i) {
+    EXPECT_EQ(both.result.sequences[i].tokens, both.expected.sequences[i].tokens) << i;
+  }
+  return both;
+}
+
 }  // namespace kvc::testing

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/generate.h"
+#include "runtime/gpu/gpu_engine.h"
 #include "runtime/gpu/step_executor.h"
 #include "tests/runtime/engine_fixture.h"
 
@@ -18,6 +20,8 @@ namespace kvc::testing {
 SyntheticCheckpoint tiny_gpu_model(const std::string& model_type);
 Row gpu_text(std::int64_t length, std::int64_t seed);
 std::unique_ptr<StepExecutor> emulated(std::int64_t free_bytes = std::int64_t{1} << 40);
+// An engine in float16.
+GpuEngine emulated_engine(const std::filesystem::path& checkpoint);
 // What `work` fails with.
 std::string failure_of(const std::function<void()>& work);
 
@@ -37,5 +41,12 @@ struct GpuCase {
 // the step crosses a page. What latent groups hold is what the engine's do, codes are the engine's up to what 16 bits
 // round, and all takes the formula's bytes.
 void expect_gpu_steps(const GpuCase& test_case);
+
+// What the CPU's engine generates, in float32 with a cache of 16 bits, and what `engine` does: the same tokens.
+struct Generations {
+  GenerateResult expected, result;
+};
+Generations expect_same_tokens(const std::filesystem::path& checkpoint, const GpuEngine& engine,
+                               const Engine::Ids& prompts, const GenerateOptions& options);
 
 }  // namespace kvc::testing

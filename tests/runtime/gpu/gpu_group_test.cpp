@@ -131,23 +131,16 @@ TEST(GpuGroup, GeneratesTheEnginesTokens) {
   const SyntheticCheckpoint model = tiny_gpu_model("llama");
   testing::write_factored_checkpoint(directory.path(), model,
                                      grouped_plan(model, 2, 40, policy_of(MergeRule::kLs, 0.1)));
-  EngineOptions wide;
-  wide.dtype = "float32";
-  wide.kv_dtype = "float16";
-  wide.page_tokens = 32;
   const Engine::Ids prompts = {testing::gpu_text(40, 1), testing::gpu_text(6, 5)};
   GenerateOptions options;
   options.max_new_tokens = 9;
   options.num_samples = 2;
-  const GenerateResult expected = generate(Engine::load(directory.path(), wide), prompts, options);
-  EngineOptions narrow;
-  narrow.dtype = "float16";
-  const GpuEngine engine = GpuEngine::load(directory.path(), narrow, testing::emulated());
-  const GenerateResult result = engine.generate(prompts, options);
+  const GpuEngine engine = testing::emulated_engine(directory.path());
+  const GenerateResult result =
+      testing::expect_same_tokens(directory.path(), engine, prompts, options).result;
   ASSERT_EQ(result.sequences.size(), 4u);
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(result.sequences[i].tokens, expected.sequences[i].tokens) << i;
     EXPECT_GT(result.sequences[i].bytes.pending, 0);
     bytes += result.sequences[i].bytes.total();
   }

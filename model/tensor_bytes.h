@@ -1,4 +1,4 @@
-// Bytes of what a model keeps in GPU memory.
+// Bytes of what a model keeps in memory.
 #pragma once
 
 #include <ATen/ATen.h>
