@@ -24,6 +24,13 @@ endif()
 
 add_library(kvc_flags INTERFACE)
 target_compile_options(kvc_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Werror)
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  # Vectors whose length the compiler does not know cannot lie in arrays, which kernels keep them in: processors with
+  # SVE run NEON.
+  target_compile_definitions(kvc_flags INTERFACE
+    "HWY_DISABLED_TARGETS=(HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128|HWY_RVV)")
+  target_compile_options(kvc_flags INTERFACE -Wno-psabi)
+endif()
 set(KVC_TIMEOUT_FACTOR 1)  # of the time limits of tests
 if(KVC_SANITIZE)  # -O1 -g1 compiles in a third of the time that -O2 -g takes and finds the same kinds of errors
   target_compile_options(kvc_flags INTERFACE -O1 -g1 -fsanitize=address,undefined

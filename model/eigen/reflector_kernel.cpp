@@ -1,7 +1,5 @@
 #include "model/eigen/reflector_kernel.h"
 
-// Arrays of vectors need a vector length known at compile time.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/eigen/reflector_kernel.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep

@@ -11,7 +11,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
-#if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
+#if HWY_TARGET == HWY_SCALAR
 
 void dequantize(const Int8Matrix& matrix, std::int64_t first, std::int64_t last, WeightElement to,
                 void* out) {

@@ -15,7 +15,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
-#if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
+#if HWY_TARGET == HWY_SCALAR
 
 void multiply_int8(const Int8ProductParams& params, std::int64_t first, std::int64_t last,
                    float* y) {

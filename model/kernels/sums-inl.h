@@ -10,7 +10,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
-#if HWY_TARGET != HWY_SCALAR && !HWY_HAVE_SCALABLE
+#if HWY_TARGET != HWY_SCALAR
 
 namespace hn = hwy::HWY_NAMESPACE;
 

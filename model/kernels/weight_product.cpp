@@ -14,7 +14,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
-#if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE  // scalable vectors cannot lie in arrays
+#if HWY_TARGET == HWY_SCALAR
 
 void multiply(const WeightProductParams& params, std::int64_t first, std::int64_t last, float* y) {
   weight_product_reference(params, first, last, y);

@@ -61,16 +61,16 @@ HWY_INLINE void score_rows(const Source& keys, const float* query, std::int64_t 
   }
   const std::int64_t lanes = wide_lanes(), steps = width / (2 * lanes);
   for (std::int64_t step = 0; step < steps; ++step) {
-    VecPair k[kTokens];
+    Vec k[kTokens][2];
     for (int token = 0; token < kTokens; ++token) {
-      k[token] = keys.pair(row + token, step);
+      keys.load_pair(row + token, step, k[token]);
     }
     for (std::int64_t q = 0; q < kQuad; ++q) {
       const float* from = query + q * width + 2 * step * lanes;
       const Vec q0 = hn::LoadU(d, from), q1 = hn::LoadU(d, from + lanes);
       for (int token = 0; token < kTokens; ++token) {
-        sums[token][q] = hn::MulAdd(q0, k[token].first, sums[token][q]);
-        sums[token][q] = hn::MulAdd(q1, k[token].second, sums[token][q]);
+        sums[token][q] = hn::MulAdd(q0, k[token][0], sums[token][q]);
+        sums[token][q] = hn::MulAdd(q1, k[token][1], sums[token][q]);
       }
     }
   }
@@ -184,15 +184,15 @@ HWY_INLINE void accumulate_steps(const Source& values, float* output, std::int64
   }
   for (std::int64_t row = 0; row < count; ++row) {
     ahead.fetch(kPairs * values.step_bytes());
-    VecPair v[kPairs];
+    Vec v[kPairs][2];
     for (int pair = 0; pair < kPairs; ++pair) {
-      v[pair] = values.pair(row, step + pair);
+      values.load_pair(row, step + pair, v[pair]);
     }
     for (std::int64_t q = 0; q < kQuad; ++q) {
       const Vec weight = hn::Set(d, weights[row * kQuad + q]);
       for (int pair = 0; pair < kPairs; ++pair) {
-        sums[q][2 * pair] = hn::MulAdd(weight, v[pair].first, sums[q][2 * pair]);
-        sums[q][2 * pair + 1] = hn::MulAdd(weight, v[pair].second, sums[q][2 * pair + 1]);
+        sums[q][2 * pair] = hn::MulAdd(weight, v[pair][0], sums[q][2 * pair]);
+        sums[q][2 * pair + 1] = hn::MulAdd(weight, v[pair][1], sums[q][2 * pair + 1]);
       }
     }
   }

@@ -10,7 +10,6 @@
 #include <hwy/highway.h>
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "runtime/kernels/kv_element.h"
@@ -23,7 +22,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Wide = hn::ScalableTag<float>;
 using Vec = hn::Vec<Wide>;
-using VecPair = std::pair<Vec, Vec>;
 
 inline std::int64_t wide_lanes() { return static_cast<std::int64_t>(hn::Lanes(Wide())); }
 
@@ -104,16 +102,18 @@ struct PlainRows {
   std::int64_t stride;       // bytes from row to row
 
   std::int64_t step_bytes() const { return 2 * wide_lanes() * Row::kBits / 8; }
-  VecPair pair(std::int64_t row, std::int64_t step) const {
+  // Two vectors: of bfloat16 rows the even and the odd channels, of others one after the other.
+  void load_pair(std::int64_t row, std::int64_t step, Vec* to) const {
     const std::uint8_t* from = base + row * stride;
     const std::int64_t channel = 2 * step * wide_lanes();
     if constexpr (std::is_same_v<Row, BFloat16Row>) {  // the even and the odd ones
       const hn::Repartition<std::uint32_t, Wide> bits;
       const auto both = hn::LoadU(bits, reinterpret_cast<const std::uint32_t*>(from + 2 * channel));
-      return {hn::BitCast(Wide(), hn::ShiftLeft<16>(both)),
-              hn::BitCast(Wide(), hn::And(both, hn::Set(bits, 0xFFFF0000u)))};
+      to[0] = hn::BitCast(Wide(), hn::ShiftLeft<16>(both));
+      to[1] = hn::BitCast(Wide(), hn::And(both, hn::Set(bits, 0xFFFF0000u)));
     } else {
-      return {Row::load(from, channel), Row::load(from, channel + wide_lanes())};
+      to[0] = Row::load(from, channel);
+      to[1] = Row::load(from, channel + wide_lanes());
     }
   }
 };
@@ -127,13 +127,13 @@ struct ScaledRows {
   std::int64_t scales_stride;
 
   std::int64_t step_bytes() const { return 2 * wide_lanes() * Row::kBits / 8; }
-  VecPair pair(std::int64_t row, std::int64_t step) const {
+  void load_pair(std::int64_t row, std::int64_t step, Vec* to) const {
     const std::uint8_t* from = base + row * stride;
     const std::int64_t channel = 2 * step * wide_lanes();
     const float* of_group = scales + row * scales_stride + channel / 32 * 2;
     const Vec scale = hn::Set(Wide(), of_group[0]), minimum = hn::Set(Wide(), of_group[1]);
-    return {hn::MulAdd(scale, Row::load(from, channel), minimum),
-            hn::MulAdd(scale, Row::load(from, channel + wide_lanes()), minimum)};
+    to[0] = hn::MulAdd(scale, Row::load(from, channel), minimum);
+    to[1] = hn::MulAdd(scale, Row::load(from, channel + wide_lanes()), minimum);
   }
 };
 
@@ -156,13 +156,14 @@ struct TurnedRows {
                         hn::LoadU(Wide(), minimum + channel));
     }
   }
-  VecPair pair(std::int64_t row, std::int64_t step) const {
+  void load_pair(std::int64_t row, std::int64_t step, Vec* to) const {
     const std::uint8_t* from = base + row * stride;
     const std::int64_t channel = step * wide_lanes();
     const Vec a = key(from, channel), b = key(from, channel + half);
     const float* turn = angles + 2 * row * half + channel;
     const Vec c = hn::LoadU(Wide(), turn), s = hn::LoadU(Wide(), turn + half);
-    return {hn::NegMulAdd(b, s, hn::Mul(a, c)), hn::MulAdd(a, s, hn::Mul(b, c))};
+    to[0] = hn::NegMulAdd(b, s, hn::Mul(a, c));
+    to[1] = hn::MulAdd(a, s, hn::Mul(b, c));
   }
 };
 
