@@ -4,7 +4,7 @@
 namespace kvc {
 
 void GroupLaunches::set_coded_stores(int layer, AppendRows& append) const {
-  append.rows = launches_.pointer<std::int32_t>(cache_.pending_slots());
+  append.rows = launches_.pointer<std::int32_t>(cache_.exact_slots());
   append.key = cache_.key_rows(layer);
   append.value = cache_.value_rows(layer);
   append.query_float16 = launches_.pointer<void>(scratch_.query);
@@ -53,7 +53,7 @@ void GroupLaunches::add_coded_attention(int layer, const DenseAttention& query,
                                         const DeviceRope& rope) {
   const bool is_plain = cache_.plan().layers[static_cast<std::size_t>(layer)] == KvSource::kPlain;
   const DevicePartials exact =
-      add_dense(query, cache_.key_rows(layer), cache_.value_rows(layer), cache_.pending_rows(), 0);
+      add_dense(query, cache_.key_rows(layer), cache_.value_rows(layer), cache_.exact_rows(), 0);
   combine({exact, is_plain ? add_integers(layer, query, rope) : add_tiles(layer, query, rope)});
 }
 

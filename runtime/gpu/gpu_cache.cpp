@@ -53,7 +53,10 @@ GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, a
       page_tokens_(page_tokens),
       capacities_(capacities),
       codes_(capacities.size(), 0),
-      exact_(capacities.size(), 0) {
+      exact_(capacities.size(), 0),
+      num_codes_(at::zeros({num_sequences()}, at::TensorOptions(at::kInt).device(device))),
+      pending_(num_codes_.options(), num_sequences()),
+      exact_part_(num_codes_.options(), num_sequences()) {
   KVC_CHECK(page_tokens % kScaledRows == 0,
             "--page-tokens {}: on a GPU pages have a multiple of {} tokens", page_tokens,
             kScaledRows);
@@ -71,9 +74,6 @@ GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, a
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
     groups_.emplace_back(plan, group, dtype, pages);
   }
-  pending_rows_ = at::zeros({num_sequences()}, at::TensorOptions(at::kInt).device(device));
-  pending_slots_ = at::zeros_like(pending_rows_);
-  num_codes_ = at::zeros_like(pending_rows_);
 }
 
 void GpuCache::add_layer(KvSource source, const GpuPages& pages) {
@@ -149,7 +149,8 @@ void GpuCache::copy(std::size_t from, std::size_t to, std::int64_t count) {
   for (GpuGroup& group : groups_) {
     group.copy(from, to);
   }
-  for (const at::Tensor& counts : {pending_rows_, pending_slots_, num_codes_}) {
+  for (const at::Tensor& counts :
+       {pending_.rows, pending_.slots, exact_part_.rows, exact_part_.slots, num_codes_}) {
     counts[static_cast<std::int64_t>(to)].copy_(counts[static_cast<std::int64_t>(from)]);
   }
 }
@@ -209,10 +210,10 @@ void GpuCache::add_token() {
   }
 }
 
-void GpuCache::set_pending(std::size_t sequence, std::int64_t pending, std::int64_t fed) {
+void GpuCache::StepRows::set(std::size_t sequence, std::int64_t count) {
   const auto index = static_cast<std::int64_t>(sequence);
-  pending_rows_[index].fill_(pending + fed);
-  pending_slots_[index].fill_(pending + fed - 1);
+  rows[index].fill_(count);
+  slots[index].fill_(count - 1);
 }
 
 }  // namespace kvc

@@ -77,20 +77,34 @@ class GpuCache {
   const GpuGroup& group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
   // Before a prompt of so many tokens is read.
   void begin_prompt(std::size_t sequence, std::int64_t num_tokens);
-  // Pending tokens of the groups that decide, each the same, or exact ones of layers with codes, with the token that
-  // the next step feeds, and its row. On the device, int32 [num_sequences]; steps move them on.
-  const at::Tensor& pending_rows() const { return pending_rows_; }
-  const at::Tensor& pending_slots() const { return pending_slots_; }
+  // Exact tokens with the one that the next step feeds, and its row. On the device, int32 [num_sequences]; steps move
+  // them on. Pending: of the groups that decide, each the same; exact: of layers with codes.
+  const at::Tensor& pending_rows() const { return pending_.rows; }
+  const at::Tensor& pending_slots() const { return pending_.slots; }
+  const at::Tensor& exact_rows() const { return exact_part_.rows; }
+  const at::Tensor& exact_slots() const { return exact_part_.slots; }
   // A step has appended a token to every sequence.
   void add_token();
-  // After some were decided; `fed`: of the tokens counted above, those of the next step are there: 1, else 0.
-  void set_pending(std::size_t sequence, std::int64_t pending, std::int64_t fed);
+  // After some were decided, or became codes; `fed`: 1 where the next step's token is counted above, else 0.
+  void set_pending(std::size_t sequence, std::int64_t pending, std::int64_t fed) {
+    pending_.set(sequence, pending + fed);
+  }
+  void set_exact(std::size_t sequence, std::int64_t fed) {
+    exact_part_.set(sequence, exact_[sequence] + fed);
+  }
 
  private:
   struct Layer {
     GpuRows key, value;
     bool is_coded = false;
     std::optional<GpuRows> key_codes{}, value_codes{};
+  };
+  struct StepRows {
+    explicit StepRows(const at::TensorOptions& options, std::int64_t num_sequences)
+        : rows(at::zeros({num_sequences}, options)), slots(at::zeros_like(rows)) {}
+    void set(std::size_t sequence, std::int64_t count);
+
+    at::Tensor rows, slots;
   };
   std::size_t index(int layer) const {
     return static_cast<std::size_t>(row_index_[static_cast<std::size_t>(layer)]);
@@ -113,7 +127,8 @@ class GpuCache {
   std::vector<GpuTiles> tiles_;
   std::vector<GpuGroup> groups_;
   std::vector<std::int64_t> codes_, exact_;  // [num_sequences] tokens of layers with codes
-  at::Tensor pending_rows_, pending_slots_, num_codes_;
+  at::Tensor num_codes_;
+  StepRows pending_, exact_part_;
 };
 
 // Of a plain layer under an integer type, whose sequence may have `capacity` tokens: pages of all codes that there can

@@ -145,7 +145,7 @@ void code_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequenc
   const c10::InferenceMode guard;
   if (cache.has_codes()) {
     code_due(model, cache, sequence, executor);
-    cache.set_pending(sequence, cache.num_exact(sequence), 0);
+    cache.set_exact(sequence, 0);
   }
 }
 
@@ -156,7 +156,7 @@ void code_gpu_blocks(const GpuModel& model, GpuCache& cache, StepExecutor& execu
        ++sequence) {
     if (due_codes(cache, sequence) > 0) {
       code_due(model, cache, sequence, executor);
-      cache.set_pending(sequence, cache.num_exact(sequence), 1);
+      cache.set_exact(sequence, 1);
     }
   }
 }

@@ -61,32 +61,47 @@ GroupBytes bytes_of(const KvPlan& plan, int group, KvDtype dtype, std::int64_t p
               group_bytes(plan, group, {.bases = tokens.bases}, dtype, page_tokens)};
 }
 
-// What is coded together, one after the other: exact tokens go once there are codes and pages for what stays exact.
-SequenceBytes coded_bytes(const KvPlan& plan, std::int64_t page_tokens, std::int64_t length,
-                          std::int64_t capacity) {
+// Layers that become codes together: exact ones of a prompt, and what the sequence has afterwards.
+struct CodedPart {
+  std::int64_t exact = 0, coded = 0;
+};
+
+// In the order in which they do.
+std::vector<CodedPart> coded_parts(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
+                                   std::int64_t length, std::int64_t capacity) {
   const std::int64_t exact = plain_layer_bytes(plan, length, KvDtype::kFloat16, page_tokens);
-  std::int64_t now = plan.num_layers_from(KvSource::kCoded) * exact;
-  SequenceBytes bytes{now, 0};
-  for (const CodedLayers& layers : coded_layers(plan)) {
-    const std::int64_t own = coded_store_bytes(plan, layers, capacity, page_tokens);
-    bytes.reading = std::max(bytes.reading, now + own);
-    bytes.generating += own;
-    now += own - layers.num_layers * exact;
+  std::vector<CodedPart> parts;
+  if (is_integer(dtype)) {
+    const CodedPart plain{exact, coded_layer_bytes(plan, capacity, dtype, page_tokens)};
+    parts.assign(static_cast<std::size_t>(plan.num_layers_from(KvSource::kPlain)), plain);
   }
+  for (const CodedLayers& layers : coded_layers(plan)) {
+    parts.push_back(
+        {layers.num_layers * exact, coded_store_bytes(plan, layers, capacity, page_tokens)});
+  }
+  return parts;
+}
+
+// Until groups are decided everything is exact; then one part after the other becomes codes: its exact tokens go once
+// there are codes and pages for what stays exact.
+SequenceBytes bytes_of(const std::vector<CodedPart>& parts, const SequenceBytes& groups) {
+  std::int64_t now = 0;
+  for (const CodedPart& part : parts) {
+    now += part.exact;
+  }
+  SequenceBytes bytes{now + groups.reading, 0};
+  now += groups.generating;
+  for (const CodedPart& part : parts) {
+    bytes.reading = std::max(bytes.reading, now + part.coded);
+    now += part.coded - part.exact;
+  }
+  bytes.generating = now;
   return bytes;
 }
 
-SequenceBytes bytes_of(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
-                       std::int64_t length, std::int64_t new_tokens) {
-  if (is_integer(dtype)) {  // layer after layer: exact tokens go once their codes are there
-    const std::int64_t coded = coded_layer_bytes(plan, length + new_tokens, dtype, page_tokens);
-    const std::int64_t exact = plain_layer_bytes(plan, length, KvDtype::kFloat16, page_tokens);
-    const std::int64_t layers = plan.num_layers();
-    return {std::max(layers * exact, layers * coded) + coded, layers * coded};
-  }
-  const std::int64_t plain = plain_bytes(plan, dtype, page_tokens, length + new_tokens);
-  const SequenceBytes coded = coded_bytes(plan, page_tokens, length, length + new_tokens);
-  SequenceBytes bytes{plain + coded.reading, plain + coded.generating};
+SequenceBytes group_bytes_of(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
+                             std::int64_t length, std::int64_t new_tokens) {
+  SequenceBytes bytes;
   if (plan.groups.empty()) {
     return bytes;
   }
@@ -105,6 +120,16 @@ SequenceBytes bytes_of(const KvPlan& plan, KvDtype dtype, std::int64_t page_toke
   }
   bytes.reading += twice;
   return bytes;
+}
+
+SequenceBytes bytes_of(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
+                       std::int64_t length, std::int64_t new_tokens) {
+  const std::int64_t capacity = length + new_tokens;
+  SequenceBytes bytes = bytes_of(coded_parts(plan, dtype, page_tokens, length, capacity),
+                                 group_bytes_of(plan, dtype, page_tokens, length, new_tokens));
+  const std::int64_t plain =
+      is_integer(dtype) ? 0 : plain_bytes(plan, dtype, page_tokens, capacity);
+  return {plain + bytes.reading, plain + bytes.generating};
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -234,9 +235,10 @@ class StepBuilder {
                         .positions = launches_.pointer<std::int32_t>(state.positions),
                         .tokens = launches_.pointer<std::int32_t>(state.tokens),
                         .tokens_stride = capacity_};
-    sample.counters[0] = launches_.pointer<std::int32_t>(state.num_rows);
-    sample.counters[1] = launches_.pointer<std::int32_t>(cache_.pending_rows());
-    sample.counters[2] = launches_.pointer<std::int32_t>(cache_.pending_slots());
+    const at::Tensor counters[] = {state.num_rows, cache_.pending_rows(), cache_.pending_slots(),
+                                   cache_.exact_rows(), cache_.exact_slots()};
+    std::transform(std::begin(counters), std::end(counters), sample.counters,
+                   [&](const auto& counter) { return launches_.pointer<std::int32_t>(counter); });
     launches_.add(sample);
   }
 

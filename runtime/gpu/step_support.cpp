@@ -79,11 +79,7 @@ void check_latents(const ModelConfig& config, const KvPlan& plan, int index) {
 }
 
 // What codes have kernels for.
-void check_coded(const ModelConfig& config, const KvPlan& plan, const CodedLayers& layers) {
-  KVC_CHECK(plan.groups.empty(),
-            "--device cuda: layer {} is coded, layer {} latent; the GPU runtime has plans with one "
-            "of the two; {}",
-            layers.first_layer, plan.groups.front().first_layer, kWayOut);
+void check_coded(const ModelConfig& config, const CodedLayers& layers) {
   const int last = layers.first_layer + layers.num_layers - 1;
   RankAttention attention;
   const DeviceTiles tiles;  // any: what they hold is not asked
@@ -143,7 +139,7 @@ void check_gpu_model(const ModelConfig& config, const KvPlan& plan) {
     check_latents(config, plan, group);
   }
   for (const CodedLayers& layers : coded_layers(plan)) {
-    check_coded(config, plan, layers);
+    check_coded(config, layers);
   }
 }
 

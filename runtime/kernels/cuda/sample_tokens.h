@@ -14,7 +14,7 @@ constexpr std::int32_t kNoToken = -1;  // the logits are not finite
 // Probabilities are whole multiples of 2^-40 of the most probable token's, and logits that differ by less than 2^-20
 // rank alike: sums are integers, so that a seed gives the same tokens in every run.
 struct SampleTokens {
-  static constexpr int kMostCounters = 4;
+  static constexpr int kMostCounters = 5;
 
   const float* logits = nullptr;  // [num_sequences, vocab_size]
   int num_sequences = 0;
