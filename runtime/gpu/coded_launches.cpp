@@ -3,14 +3,18 @@
 
 namespace kvc {
 
-void GroupLaunches::set_coded_stores(int layer, AppendRows& append) const {
-  append.rows = launches_.pointer<std::int32_t>(cache_.exact_slots());
-  append.key = cache_.key_rows(layer);
-  append.value = cache_.value_rows(layer);
+void GroupLaunches::set_coded_query(AppendRows& append) const {
   append.query_float16 = launches_.pointer<void>(scratch_.query);
   append.num_codes = launches_.pointer<std::int32_t>(cache_.num_codes());
   append.first_codes = launches_.pointer<std::int32_t>(scratch_.first_codes);
   append.sinks = narrow_size(cache_.plan().policy.sink_tokens);
+}
+
+void GroupLaunches::set_coded_stores(int layer, AppendRows& append) const {
+  set_coded_query(append);
+  append.rows = launches_.pointer<std::int32_t>(cache_.exact_slots());
+  append.key = cache_.key_rows(layer);
+  append.value = cache_.value_rows(layer);
 }
 
 const std::int32_t* GroupLaunches::first_codes(const DenseAttention& query) const {
@@ -18,15 +22,18 @@ const std::int32_t* GroupLaunches::first_codes(const DenseAttention& query) cons
                                      : launches_.pointer<std::int32_t>(scratch_.first_codes);
 }
 
-DevicePartials GroupLaunches::add_integers(int layer, const DenseAttention& query,
-                                           const DeviceRope& rope) {
+DevicePartials GroupLaunches::add_integers(const std::vector<StoredLayers>& layers,
+                                           const DenseAttention& query, const DeviceRope& rope) {
   DenseAttention codes = query;
-  codes.rows[0].raw_key = true;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    codes.rows[i].key = cache_.key_codes(layers[i].key);
+    codes.rows[i].value = cache_.value_codes(layers[i].value);
+    codes.rows[i].raw_key = true;
+  }
   codes.raw_keys.rope = rope;
   codes.first_rows = first_codes(query);
   codes.first_position = narrow_size(cache_.plan().policy.sink_tokens);
-  return add_dense(codes, cache_.key_codes(layer), cache_.value_codes(layer), cache_.num_codes(),
-                   1);
+  return add_rows(codes, cache_.num_codes(), 1);
 }
 
 DevicePartials GroupLaunches::add_tiles(int layer, const DenseAttention& query,
@@ -49,12 +56,12 @@ DevicePartials GroupLaunches::add_tiles(int layer, const DenseAttention& query,
   return add_sums(attention, query, rope, ranks.values(), 0);
 }
 
-void GroupLaunches::add_coded_attention(int layer, const DenseAttention& query,
-                                        const DeviceRope& rope) {
+void GroupLaunches::add_coded_attention(const std::vector<StoredLayers>& layers,
+                                        const DenseAttention& exact, const DeviceRope& rope) {
+  const int layer = layers.front().key;
   const bool is_plain = cache_.plan().layers[static_cast<std::size_t>(layer)] == KvSource::kPlain;
-  const DevicePartials exact =
-      add_dense(query, cache_.key_rows(layer), cache_.value_rows(layer), cache_.exact_rows(), 0);
-  combine({exact, is_plain ? add_integers(layer, query, rope) : add_tiles(layer, query, rope)});
+  const DevicePartials of_exact = add_rows(exact, cache_.exact_rows(), 0);
+  combine({of_exact, is_plain ? add_integers(layers, exact, rope) : add_tiles(layer, exact, rope)});
 }
 
 }  // namespace kvc

@@ -85,7 +85,7 @@ void GpuCache::add_layer(KvSource source, const GpuPages& pages) {
   }
   const std::int64_t width = plan_.kv_dim();
   Layer rows{GpuRows(pages, width, dtype_), GpuRows(pages, width, dtype_), is_coded};
-  if (has_integers()) {
+  if (has_integers() && !is_coded) {
     const DeviceElement codes =
         kv_dtype_ == KvDtype::kInt8 ? DeviceElement::kInt8 : DeviceElement::kInt4;
     rows.key_codes.emplace(pages, width, codes, /*per_channel=*/true);
@@ -104,7 +104,7 @@ KvBytes GpuCache::bytes(std::size_t sequence) const {
   for (const Layer& layer : layers_) {
     (layer.is_coded ? bytes.pending : bytes.plain) +=
         layer.key.bytes(sequence) + layer.value.bytes(sequence);
-    if (has_integers()) {
+    if (layer.key_codes) {
       bytes.plain += layer.key_codes->bytes(sequence) + layer.value_codes->bytes(sequence);
     }
   }

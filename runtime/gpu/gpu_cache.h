@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,7 +23,7 @@ namespace kvc {
 class GpuCache {
  public:
   // `capacities`: tokens of each sequence. `page_tokens`: a multiple of 32. dtype: bfloat16 or float16, of what is
-  // exact; kv_dtype: the same, or int8 or int4 of a plan whose layers are plain.
+  // exact; kv_dtype: the same, or int8 or int4 of plain layers.
   GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, at::Device device,
            std::int64_t page_tokens, const std::vector<std::int64_t>& capacities);
 
@@ -33,7 +34,11 @@ class GpuCache {
   std::int64_t num_sequences() const { return static_cast<std::int64_t>(capacities_.size()); }
   std::int64_t capacity(std::size_t sequence) const { return capacities_[sequence]; }
   std::int64_t page_tokens() const { return page_tokens_; }
-  KvDtype kv_dtype() const { return kv_dtype_; }
+  KvDtype kv_dtype() const { return kv_dtype_; }  // of plain layers
+  // Of latents and what is exact.
+  KvDtype exact_dtype() const {
+    return dtype_ == at::kBFloat16 ? KvDtype::kBFloat16 : KvDtype::kFloat16;
+  }
   const KvPlan& plan() const { return plan_; }
 
   // A plain or coded layer's rows `first` .. `first` + `count` - 1 of one sequence, [count, num_kv_heads, head_dim]: to
@@ -49,7 +54,10 @@ class GpuCache {
 
   // Plain layers under integer types, or coded ones. All have as many codes; counts: tokens that are codes, on the device,
   // int32 [num_sequences].
-  bool has_codes() const { return has_integers() || !tiles_.empty(); }
+  bool has_codes() const {
+    return std::any_of(layers_.begin(), layers_.end(),
+                       [this](const Layer& layer) { return has_exact_part(layer); });
+  }
   bool has_codes(int layer) const {
     return row_index_[static_cast<std::size_t>(layer)] >= 0 &&
            has_exact_part(layers_[index(layer)]);

@@ -45,6 +45,9 @@ void code_plain_layers(const GpuModel& model, GpuCache& cache, std::size_t seque
                        std::int64_t count, StepExecutor& executor) {
   auto* first_code = static_cast<std::int32_t*>(cache.num_codes().data_ptr()) + sequence;
   for (int layer = 0; layer < cache.plan().num_layers(); ++layer) {
+    if (cache.plan().layers[static_cast<std::size_t>(layer)] != KvSource::kPlain) {
+      continue;
+    }
     const GpuCache::CodeRows codes = cache.reserve_codes(layer, sequence);
     if (count > 0) {
       code_layer(model, cache, layer, sequence, count, codes, first_code, executor);

@@ -82,7 +82,7 @@ class Decision {
                                        : 0);
     }
     if (!chooses()) {
-      step_ = principal_step(plan_, tokens, counts, cache_.kv_dtype());
+      step_ = principal_step(plan_, tokens, counts, cache_.exact_dtype());
       if (step_ == PrincipalStep::kKeepExact) {
         counts.assign(counts.size(), 0);
       }
@@ -100,8 +100,11 @@ class Decision {
 
   std::vector<std::vector<bool>> merges_of(const std::vector<std::int64_t>& counts,
                                            const std::vector<EncodedTokens>& encoded) const {
-    MergeCandidates candidates{
-        .num_tokens = num_tokens_, .num_candidates = counts, .tokens = {}, .scores = {}};
+    MergeCandidates candidates{.num_tokens = num_tokens_,
+                               .plain_dtype = cache_.kv_dtype(),
+                               .num_candidates = counts,
+                               .tokens = {},
+                               .scores = {}};
     if (!chooses()) {
       std::vector<std::vector<bool>> all;
       for (const std::int64_t count : counts) {
@@ -121,7 +124,7 @@ class Decision {
       candidates.scores.push_back(encoded[index].scores.defined() ? on_cpu(encoded[index].scores)
                                                                   : std::vector<float>());
     }
-    return select_merges(plan_, candidates, cache_.kv_dtype(), cache_.page_tokens());
+    return select_merges(plan_, candidates, cache_.exact_dtype(), cache_.page_tokens());
   }
 
   const GpuModel& model_;

@@ -26,7 +26,7 @@ GpuEngine GpuEngine::load(const std::filesystem::path& directory, const EngineOp
   engine.plan_ = plan_of(checkpoint, config);
   check_gpu_model(config, engine.plan_);
   check_gpu_options(options, types, config, engine.plan_);
-  check_generated_block(engine.plan_, types.kv);
+  check_generated_block(engine.plan_, is_integer(types.kv) ? KvDtype::kFloat16 : types.kv);
   engine.executor_ = std::move(executor);
   engine.model_ = std::make_unique<GpuModel>(load_gpu_model(
       checkpoint, engine.plan_, types.compute, parse_weight_type(options.weight_dtype),

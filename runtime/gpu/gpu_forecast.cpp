@@ -99,13 +99,16 @@ SequenceBytes bytes_of(const std::vector<CodedPart>& parts, const SequenceBytes&
   return bytes;
 }
 
-SequenceBytes group_bytes_of(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
+// plain_dtype: of plain layers; groups store numbers.
+SequenceBytes group_bytes_of(const KvPlan& plan, KvDtype plain_dtype, std::int64_t page_tokens,
                              std::int64_t length, std::int64_t new_tokens) {
   SequenceBytes bytes;
   if (plan.groups.empty()) {
     return bytes;
   }
+  const KvDtype dtype = is_integer(plain_dtype) ? KvDtype::kFloat16 : plain_dtype;
   CacheForecast forecast(plan, dtype, page_tokens);
+  forecast.set_plain_dtype(plain_dtype);
   forecast.read(length);
   const std::vector<GroupTokens> read = forecast.tokens();
   forecast.extend(new_tokens);

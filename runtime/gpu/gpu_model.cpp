@@ -1,5 +1,6 @@
 #include "runtime/gpu/gpu_model.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/error.h"
@@ -79,6 +80,25 @@ std::int64_t GpuModel::bytes() const {
     sum += factors.bytes();
   }
   return sum;
+}
+
+const FusedFactors* GpuModel::fused_of(int layer) const {
+  const auto found = std::find_if(fused.begin(), fused.end(), [&](const FusedFactors& factors) {
+    return factors.layer.layer == layer;
+  });
+  return found == fused.end() ? nullptr : &*found;
+}
+
+std::vector<StoredLayers> GpuModel::sources_of(int layer) const {
+  const FusedFactors* factors = fused_of(layer);
+  if (factors == nullptr) {
+    return {{layer, layer}};
+  }
+  std::vector<StoredLayers> sources;
+  for (std::size_t i = 0; i < factors->layer.key_sources.size(); ++i) {
+    sources.push_back({factors->layer.key_sources[i], factors->layer.value_sources[i]});
+  }
+  return sources;
 }
 
 GpuModel load_gpu_model(const Checkpoint& checkpoint, const KvPlan& plan, at::ScalarType dtype,

@@ -17,6 +17,11 @@
 
 namespace kvc {
 
+// A layer whose keys and one whose values are read together.
+struct StoredLayers {
+  int key = 0, value = 0;
+};
+
 struct GpuModel {
   ModelConfig config;
   at::ScalarType dtype;  // of weights and activations
@@ -29,6 +34,9 @@ struct GpuModel {
 
   at::Device device() const { return weights.lm_head.weight.device(); }
   std::int64_t bytes() const;
+  const FusedFactors* fused_of(int layer) const;  // null: it is not fused
+  // Where a layer without latents reads: itself, or a fused one's sources.
+  std::vector<StoredLayers> sources_of(int layer) const;
 };
 
 // Reads a checkpoint layer by layer, so that the CPU never holds more than a layer. Error with the bytes where

@@ -38,11 +38,9 @@ class PromptAttention : public Attention {
  private:
   PromptRows rows_of(int layer, const AttentionInput& input, const at::Tensor& positions,
                      std::int64_t total) {
-    for (const FusedFactors& factors : model_.fused) {
-      if (factors.layer.layer == layer) {
-        return {fused_keys(factors, total).to(model_.dtype),
-                fused_values(factors, total).to(model_.dtype)};
-      }
+    if (const FusedFactors* factors = model_.fused_of(layer)) {
+      return {fused_keys(*factors, total).to(model_.dtype),
+              fused_values(*factors, total).to(model_.dtype)};
     }
     if (const int group = plan_.group_of(layer); group >= 0) {
       return group_rows(layer, group, input, positions, total);

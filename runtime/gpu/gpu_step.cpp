@@ -78,16 +78,14 @@ class StepBuilder {
     return ropes_.emplace(table, rope).first->second;
   }
 
-  const FusedFactors* fused_of(int layer) const {
-    const auto found =
-        std::find_if(model_.fused.begin(), model_.fused.end(),
-                     [&](const FusedFactors& factors) { return factors.layer.layer == layer; });
-    return found == model_.fused.end() ? nullptr : &*found;
+  // Of a layer without latents.
+  bool reads_codes(int layer) const {
+    return cache_.has_codes(model_.sources_of(layer).front().key);
   }
 
   // What a layer stores of a new token.
   bool stores_keys(int layer) const {
-    return fused_of(layer) == nullptr && (!is_latent(layer) || group_of(layer).decides());
+    return model_.fused_of(layer) == nullptr && (!is_latent(layer) || group_of(layer).decides());
   }
   bool is_latent(int layer) const { return cache_.plan().group_of(layer) >= 0; }
   const GpuGroup& group_of(int layer) const { return cache_.group(cache_.plan().group_of(layer)); }
@@ -121,8 +119,8 @@ class StepBuilder {
         .window = narrow_size(config_.layer(layer).window.value_or(0))};
     if (is_latent(layer)) {
       groups_.set_stores(layer, append);
-    } else if (cache_.has_codes(layer)) {
-      groups_.set_coded_stores(layer, append);
+    } else if (reads_codes(layer)) {
+      stores ? groups_.set_coded_stores(layer, append) : groups_.set_coded_query(append);
     } else if (stores) {
       append.key = cache_.key_rows(layer);
       append.value = cache_.value_rows(layer);
@@ -148,14 +146,9 @@ class StepBuilder {
     if (is_latent(layer)) {
       return groups_.add_attention(layer, attention, rope_of(layer));
     }
-    if (cache_.has_codes(layer)) {
-      return groups_.add_coded_attention(layer, attention, rope_of(layer));
-    }
-    if (const FusedFactors* factors = fused_of(layer)) {
-      add_sources(*factors, attention);
-    } else {
-      attention.rows[0].key = cache_.key_rows(layer);
-      attention.rows[0].value = cache_.value_rows(layer);
+    set_rows(layer, attention);
+    if (reads_codes(layer)) {
+      return groups_.add_coded_attention(model_.sources_of(layer), attention, rope_of(layer));
     }
     launches_.add(attention);
     CombinePartials combine;
@@ -168,17 +161,21 @@ class StepBuilder {
     combine.element = element_;
     launches_.add(combine);
   }
-  void add_sources(const FusedFactors& factors, DenseAttention& attention) {
-    const FusedLayer& layer = factors.layer;
-    attention.num_sources = narrow_size(static_cast<std::int64_t>(layer.key_sources.size()));
-    const float* key = launches_.numbers(factors.weights.key.weight);
-    const float* value = launches_.numbers(factors.weights.value.weight);
-    for (std::size_t i = 0; i < layer.key_sources.size(); ++i) {
-      const auto behind = static_cast<std::int64_t>(i) * config_.kv_dim();
-      attention.rows[i] = {.key = cache_.key_rows(layer.key_sources[i]),
-                           .value = cache_.value_rows(layer.value_sources[i]),
-                           .key_factor = key + behind,
-                           .value_factor = value + behind};
+  void set_rows(int layer, DenseAttention& attention) {
+    const std::vector<StoredLayers> sources = model_.sources_of(layer);
+    attention.num_sources = narrow_size(static_cast<std::int64_t>(sources.size()));
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      attention.rows[i] = {.key = cache_.key_rows(sources[i].key),
+                           .value = cache_.value_rows(sources[i].value)};
+    }
+    if (const FusedFactors* factors = model_.fused_of(layer)) {
+      const float* key = launches_.numbers(factors->weights.key.weight);
+      const float* value = launches_.numbers(factors->weights.value.weight);
+      for (std::size_t i = 0; i < sources.size(); ++i) {
+        const auto behind = static_cast<std::int64_t>(i) * config_.kv_dim();
+        attention.rows[i].key_factor = key + behind;
+        attention.rows[i].value_factor = value + behind;
+      }
     }
   }
 

@@ -103,6 +103,11 @@ DevicePartials GroupLaunches::add_dense(DenseAttention attention, const DeviceRo
                                         std::size_t scratch) {
   attention.rows[0].key = key;
   attention.rows[0].value = value;
+  return add_rows(attention, num_rows, scratch);
+}
+
+DevicePartials GroupLaunches::add_rows(DenseAttention attention, const at::Tensor& num_rows,
+                                       std::size_t scratch) {
   attention.num_rows = launches_.pointer<std::int32_t>(num_rows);
   attention.partials = scratch_.dense[scratch].partials;
   launches_.add(attention);

@@ -28,9 +28,13 @@ class GroupLaunches {
   void set_stores(int layer, AppendRows& append) const;
   // Attention over all that the group holds, to memory.attended. `query`: a launch without rows and partials.
   void add_attention(int layer, const DenseAttention& query, const DeviceRope& rope);
-  // The same of the exact tokens and codes of a layer with both: its query and its new token's row.
+  // The same of the exact tokens and codes of a layer with both: its query and its new token's row. Fused layers, which
+  // store nothing, need the former alone.
+  void set_coded_query(AppendRows& append) const;
   void set_coded_stores(int layer, AppendRows& append) const;
-  void add_coded_attention(int layer, const DenseAttention& query, const DeviceRope& rope);
+  // exact: a launch over the exact tokens of `layers`, without their number and partials.
+  void add_coded_attention(const std::vector<StoredLayers>& layers, const DenseAttention& exact,
+                           const DeviceRope& rope);
 
  private:
   // Latents of one form: where they lie, what rebuilds them, of which sequences how many.
@@ -54,8 +58,11 @@ class GroupLaunches {
                           const LatentRows& latents, std::size_t segment);
   // Of a layer's window, or null without one.
   const std::int32_t* first_codes(const DenseAttention& query) const;
-  // A plain layer's integers, or a coded one's tiles.
-  DevicePartials add_integers(int layer, const DenseAttention& query, const DeviceRope& rope);
+  DevicePartials add_rows(DenseAttention attention, const at::Tensor& num_rows,
+                          std::size_t scratch);
+  // Plain layers' integers, or a coded one's tiles.
+  DevicePartials add_integers(const std::vector<StoredLayers>& layers, const DenseAttention& query,
+                              const DeviceRope& rope);
   DevicePartials add_tiles(int layer, const DenseAttention& query, const DeviceRope& rope);
   // Of attention that says where its latents or codes lie; the rest follows from the query's.
   DevicePartials add_sums(RankAttention attention, const DenseAttention& query,

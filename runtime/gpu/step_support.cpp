@@ -94,7 +94,17 @@ void check_coded(const ModelConfig& config, const CodedLayers& layers) {
             error, kWayOut);
 }
 
-// What computes, or integers of layers that have kernels for codes.
+// Codes hold keys before RoPE; a fused layer turns those that it reads by its own angles.
+void check_fused_codes(const ModelConfig& config, const FusedLayer& layer) {
+  for (const int source : layer.key_sources) {
+    KVC_CHECK(config.layer(source).rope == config.layer(layer.layer).rope,
+              "--device cuda: fused layer {} and layer {}, whose keys it reads, have different "
+              "RoPE; integer caches are not there for such; leave out --kv-dtype, or {}",
+              layer.layer, source, kWayOut);
+  }
+}
+
+// What computes, or integers of plain layers.
 void check_kv_dtype(const CacheTypes& types, const ModelConfig& config, const KvPlan& plan) {
   const KvDtype own = types.compute == at::kBFloat16 ? KvDtype::kBFloat16 : KvDtype::kFloat16;
   if (types.kv == own) {
@@ -105,12 +115,12 @@ void check_kv_dtype(const CacheTypes& types, const ModelConfig& config, const Kv
             "--device cuda stores the cache as {}, what it computes in, int8 or int4, not as {}; "
             "pass --kv-dtype {} or {}",
             to_string(own), wanted, to_string(own), kWayOut);
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    const KvSource source = plan.layers[static_cast<std::size_t>(layer)];
-    KVC_CHECK(source == KvSource::kPlain,
-              "--device cuda: layer {} is {}; --kv-dtype {} is there for plans of plain layers; "
-              "pass --kv-dtype {}, or {}",
-              layer, to_string(source), wanted, to_string(own), kWayOut);
+  KVC_CHECK(plan.groups.empty() || plan.num_layers_from(KvSource::kPlain) > 0,
+            "--device cuda: --kv-dtype {} is for plain layers, and all that store anything are "
+            "latent or coded; pass --kv-dtype {}, or {}",
+            wanted, to_string(own), kWayOut);
+  for (const FusedLayer& layer : plan.fused) {
+    check_fused_codes(config, layer);
   }
 }
 

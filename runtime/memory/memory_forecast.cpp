@@ -27,6 +27,7 @@ CacheForecast::CacheForecast(const KvPlan& plan, std::int64_t num_tokens,
                              std::int64_t page_tokens, MergeSpread spread)
     : plan_(plan),
       dtype_(dtype),
+      plain_dtype_(dtype),
       spread_(spread),
       page_tokens_(page_tokens),
       num_tokens_(num_tokens),
@@ -34,6 +35,11 @@ CacheForecast::CacheForecast(const KvPlan& plan, std::int64_t num_tokens,
       coded_(coded_tokens(plan, num_tokens)),
       groups_(std::move(groups)),
       pairs_(plan.paired ? plan.paired->first_layers.size() : 0) {}
+
+void CacheForecast::set_plain_dtype(KvDtype dtype) {
+  plain_dtype_ = dtype;
+  codes_ = quantised_tokens(plan_, num_tokens_, dtype);
+}
 
 void CacheForecast::append(std::int64_t count) {
   num_tokens_ += count;
@@ -61,9 +67,10 @@ std::int64_t CacheForecast::plain_bytes() const {
     return plain_layer_bytes(plan_, tokens, dtype, page_tokens_);
   };
   if (codes_ == 0) {
-    return count_plain(plan_) * layer(num_tokens_, is_integer(dtype_) ? KvDtype::kFloat16 : dtype_);
+    return count_plain(plan_) *
+           layer(num_tokens_, is_integer(plain_dtype_) ? KvDtype::kFloat16 : plain_dtype_);
   }
-  const std::int64_t codes = layer(codes_ + kept, dtype_) - layer(kept, KvDtype::kFloat16);
+  const std::int64_t codes = layer(codes_ + kept, plain_dtype_) - layer(kept, KvDtype::kFloat16);
   return count_plain(plan_) * (codes + layer(num_tokens_ - codes_, KvDtype::kFloat16));
 }
 
@@ -115,6 +122,7 @@ std::int64_t CacheForecast::compress(std::int64_t count) {
     return std::max(peak, bytes());
   }
   MergeCandidates candidates{.num_tokens = num_tokens_,
+                             .plain_dtype = plain_dtype_,
                              .num_candidates = std::vector<std::int64_t>(groups_.size(), count),
                              .tokens = groups_,
                              .scores = {}};
@@ -167,14 +175,15 @@ std::int64_t CacheForecast::merge_pairs(std::int64_t count) {
 
 // Layer after layer, likewise.
 std::int64_t CacheForecast::quantise() {
-  const std::int64_t before = plain_bytes(), codes = quantised_tokens(plan_, num_tokens_, dtype_);
+  const std::int64_t before = plain_bytes(),
+                     codes = quantised_tokens(plan_, num_tokens_, plain_dtype_);
   if (codes == codes_ || count_plain(plan_) == 0) {
     return bytes();
   }
   const std::int64_t others = bytes() - before;
   codes_ = codes;
   const std::int64_t kept = plan_.policy.sink_tokens + plan_.policy.window_tokens;
-  const std::int64_t of_layer = plain_layer_bytes(plan_, codes + kept, dtype_, page_tokens_) -
+  const std::int64_t of_layer = plain_layer_bytes(plan_, codes + kept, plain_dtype_, page_tokens_) -
                                 plain_layer_bytes(plan_, kept, KvDtype::kFloat16, page_tokens_);
   return others + before + of_layer;
 }

@@ -24,6 +24,8 @@ class CacheForecast {
   CacheForecast(const KvPlan& plan, std::int64_t num_tokens, std::vector<GroupTokens> groups,
                 KvDtype dtype, std::int64_t page_tokens, MergeSpread spread);
 
+  // Of plain layers, where it is another than what groups store.
+  void set_plain_dtype(KvDtype dtype);
   // Of pairs of layers, in the plan's order; else they hold nothing yet.
   void set_pairs(std::vector<PairTokens> pairs) { pairs_ = std::move(pairs); }
   // Plain layers are under a token policy that is not full.
@@ -50,7 +52,7 @@ class CacheForecast {
   std::int64_t code();
 
   const KvPlan& plan_;
-  KvDtype dtype_;
+  KvDtype dtype_, plain_dtype_;
   MergeSpread spread_;
   std::int64_t page_tokens_, num_tokens_ = 0, codes_ = 0;  // codes_: tokens of plain layers
   std::int64_t coded_ = 0;                                 // tokens of coded layers that are codes

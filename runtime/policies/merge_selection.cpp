@@ -71,7 +71,12 @@ struct CacheBytes {
 CacheBytes totals_of(const KvPlan& plan, const MergeCandidates& candidates, KvDtype dtype,
                      std::int64_t page_tokens) {
   if (candidates.layer_tokens.empty()) {
-    return {plan_bytes(plan, candidates.num_tokens, candidates.tokens, dtype, page_tokens),
+    const auto plain = [&](KvDtype of) {
+      return plan.num_layers_from(KvSource::kPlain) *
+             plain_layer_bytes(plan, candidates.num_tokens, of, page_tokens);
+    };
+    return {plan_bytes(plan, candidates.num_tokens, candidates.tokens, dtype, page_tokens) -
+                plain(dtype) + plain(candidates.plain_dtype.value_or(dtype)),
             original_bytes(plan, candidates.num_tokens, dtype)};
   }
   CacheBytes totals;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/kv_plan.h"
@@ -13,6 +14,7 @@ struct MergeCandidates {
   std::int64_t num_tokens = 0;  // of the sequence
   // Of them, those that a layer holds, [num_layers]; empty: all.
   std::vector<std::int64_t> layer_tokens{};
+  std::optional<KvDtype> plain_dtype{};  // of plain layers, where it is another than the groups'
   // [num_groups] consecutive tokens of each group; where it holds all tokens, the same in all groups.
   std::vector<std::int64_t> num_candidates{};
   // What each group would hold if no candidate were merged: candidates counted as unmerged.
@@ -24,7 +26,7 @@ struct MergeCandidates {
 // Greedy: entries (candidate, group), or with group granularity whole groups by their mean score,
 // best first, until plan_bytes <= target_kept_ratio * original_bytes, both of the tokens that layers hold; ties go
 // to the lower candidate, then to the lower group. Entries whose merging saves nothing are left out.
-// [num_groups][num_candidates]
+// dtype: of what groups store. [num_groups][num_candidates]
 std::vector<std::vector<bool>> select_merges(const KvPlan& plan, const MergeCandidates& candidates,
                                              KvDtype dtype, std::int64_t page_tokens);
 

@@ -1,5 +1,4 @@
 // Steps of coded layers: tokens become codes as in the CPU's engine, and attention reads them.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -185,17 +184,13 @@ TEST(GpuCoded, GeneratesTheEnginesTokens) {
   }
 }
 
-TEST(GpuCoded, RefusesIntegersBesideCodes) {
-  const testing::TemporaryDirectory directory;
-  const SyntheticCheckpoint model = tiny_gpu_model("llama");
-  testing::write_factored_checkpoint(directory.path(), model, coded_plan(model, {}));
-  EngineOptions options;
-  options.dtype = "float16";
-  options.kv_dtype = "int8";
-  const std::string error =
-      testing::failure_of([&] { GpuEngine::load(directory.path(), options, testing::emulated()); });
-  EXPECT_THAT(error, ::testing::AllOf(::testing::HasSubstr("layer 0 is coded; --kv-dtype int8"),
-                                      ::testing::HasSubstr("--device cpu")));
+// Exact tokens of coded layers stay numbers.
+TEST(GpuCoded, HasIntegersBesideCodes) {
+  SyntheticCheckpoint model = tiny_gpu_model("llama");
+  model.num_layers = 5;
+  GpuCase test_case = two_tiles(model, mixed_plan(model));
+  test_case.kv_dtype = KvDtype::kInt8;
+  expect_gpu_steps(test_case);
 }
 
 }  // namespace

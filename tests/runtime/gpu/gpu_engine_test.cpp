@@ -152,7 +152,7 @@ TEST(GpuEngine, RefusesPlansByNameThatItDoesNotRun) {
   expect(refusal(model, paired), "layer 0 is paired");
   MergePolicy policy = testing::small_policy(MergeRule::kLs);
   expect(refusal(model, testing::grouped_plan(model, 2, 40, policy), "int8"),
-         "--kv-dtype int8 is there for plans of plain layers");
+         "--kv-dtype int8 is for plain layers");
   expect(refusal(model, testing::grouped_plan(model, 2, 42, policy)), "--rank-multiple 32");
   policy.granularity = Granularity::kGroup;
   expect(refusal(model, testing::grouped_plan(model, 2, 40, policy)), "--granularity token");

@@ -243,9 +243,10 @@ void expect_gpu_steps(const GpuCase& test_case) {
   }
 }
 
-GpuEngine emulated_engine(const std::filesystem::path& checkpoint) {
+GpuEngine emulated_engine(const std::filesystem::path& checkpoint, const std::string& kv_dtype) {
   EngineOptions options;
   options.dtype = "float16";
+  options.kv_dtype = kv_dtype;
   return GpuEngine::load(checkpoint, options, emulated());
 }
 
@@ -253,7 +254,7 @@ Generations expect_same_tokens(const std::filesystem::path& checkpoint, const Gp
                                const Engine::Ids& prompts, const GenerateOptions& options) {
   EngineOptions wide;
   wide.dtype = "float32";
-  wide.kv_dtype = "float16";
+  wide.kv_dtype = to_string(engine.kv_dtype());
   wide.page_tokens = 32;
   Generations both{generate(Engine::load(checkpoint, wide), prompts, options),
                    engine.generate(prompts, options)};

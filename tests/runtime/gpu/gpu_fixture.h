@@ -20,8 +20,9 @@ namespace kvc::testing {
 SyntheticCheckpoint tiny_gpu_model(const std::string& model_type);
 Row gpu_text(std::int64_t length, std::int64_t seed);
 std::unique_ptr<StepExecutor> emulated(std::int64_t free_bytes = std::int64_t{1} << 40);
-// An engine in float16.
-GpuEngine emulated_engine(const std::filesystem::path& checkpoint);
+// An engine in float16, whose cache's type may be another.
+GpuEngine emulated_engine(const std::filesystem::path& checkpoint,
+                          const std::string& kv_dtype = {});
 // What `work` fails with.
 std::string failure_of(const std::function<void()>& work);
 
@@ -42,7 +43,7 @@ struct GpuCase {
 // round, and all takes the formula's bytes.
 void expect_gpu_steps(const GpuCase& test_case);
 
-// What the CPU's engine generates, in float32 with a cache of 16 bits, and what `engine` does: the same tokens.
+// What the CPU's engine generates, in float32 with a cache of 16 bits or of `engine`'s type, and what `engine` does: the same tokens.
 struct Generations {
   GenerateResult expected, result;
 };

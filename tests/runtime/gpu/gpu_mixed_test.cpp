@@ -72,31 +72,62 @@ TEST(GpuMixed, DirectionsStandBesideCodes) {
   }
 }
 
+// Plain layers, and what fused ones read of them, become codes. All tokens merge, whatever the latents take.
+TEST(GpuMixed, PlainLayersHaveIntegersBesideTheOthers) {
+  for (const char* model_type : {"llama", "qwen3"}) {
+    const SyntheticCheckpoint model = model_of_every_kind(model_type);
+    expect_gpu_steps({.model = model,
+                      .plan = merging_plan(model, 0.05),
+                      .prompt = 70,
+                      .longest = 80,
+                      .num_steps = 6,
+                      .kv_dtype = KvDtype::kInt8});
+  }
+}
+
+// Mistral's window begins among the codes.
+TEST(GpuMixed, FusedLayersReadIntegers) {
+  for (const char* model_type : {"llama", "mistral"}) {
+    for (const int sources : {1, 2}) {
+      SyntheticCheckpoint model = tiny_gpu_model(model_type);
+      model.num_layers = 4;
+      model.window = 150;
+      expect_gpu_steps({.model = model,
+                        .plan = testing::fused_upper_plan(model, FusionForm::kChannel, sources),
+                        .prompt = 190,
+                        .longest = 200,
+                        .num_steps = 7,
+                        .kv_dtype = sources == 1 ? KvDtype::kInt4 : KvDtype::kInt8});
+    }
+  }
+}
+
 // Generation, samples included; forecasts bound what is taken.
 TEST(GpuMixed, GeneratesTheEnginesTokens) {
   const testing::OneThread one_thread;
   const testing::TemporaryDirectory directory;
   const SyntheticCheckpoint model = model_of_every_kind("llama");
-  testing::write_factored_checkpoint(directory.path(), model, merging_plan(model, 0.5));
+  testing::write_factored_checkpoint(directory.path(), model, merging_plan(model, 0.2));
   const Engine::Ids prompts = {testing::gpu_text(69, 1), testing::gpu_text(6, 5)};
   GenerateOptions options;
   options.max_new_tokens = 7;
   options.num_samples = 2;
-  const GpuEngine engine = testing::emulated_engine(directory.path());
-  const auto [expected, result] =
-      testing::expect_same_tokens(directory.path(), engine, prompts, options);
-  ASSERT_EQ(result.sequences.size(), 4u);
-  std::int64_t bytes = 0;
-  for (std::size_t i = 0; i < 4; ++i) {
-    bytes += result.sequences[i].bytes.total();
-    EXPECT_EQ(result.sequences[i].bytes.coded > 0, i < 2);
-    EXPECT_EQ(result.sequences[i].bytes.merged > 0, i < 2);
-    EXPECT_EQ(result.sequences[i].bytes.merged, expected.sequences[i].bytes.merged);
-    EXPECT_GT(result.sequences[i].bytes.plain, 0);
+  for (const char* kv_dtype : {"float16", "int8"}) {
+    const GpuEngine engine = testing::emulated_engine(directory.path(), kv_dtype);
+    const auto [expected, result] =
+        testing::expect_same_tokens(directory.path(), engine, prompts, options);
+    ASSERT_EQ(result.sequences.size(), 4u);
+    std::int64_t bytes = 0;
+    for (std::size_t i = 0; i < 4; ++i) {
+      bytes += result.sequences[i].bytes.total();
+      EXPECT_EQ(result.sequences[i].bytes.coded > 0, i < 2);
+      EXPECT_EQ(result.sequences[i].bytes.merged > 0, i < 2);
+      EXPECT_GT(result.sequences[i].bytes.plain, 0);
+    }
+    EXPECT_LE(bytes, engine.kv_peak_bytes());
+    EXPECT_LE(engine.kv_peak_bytes(),
+              gpu_cache_bytes(engine.plan(), engine.kv_dtype(), 32, {69, 69, 6, 6}, 7));
   }
-  EXPECT_LE(bytes, engine.kv_peak_bytes());
-  EXPECT_LE(engine.kv_peak_bytes(),
-            gpu_cache_bytes(engine.plan(), KvDtype::kFloat16, 32, {69, 69, 6, 6}, 7));
 }
 
 }  // namespace
