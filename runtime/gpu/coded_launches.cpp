@@ -5,8 +5,8 @@ namespace kvc {
 
 void GroupLaunches::set_coded_query(AppendRows& append) const {
   append.query_float16 = launches_.pointer<void>(scratch_.query);
-  append.num_codes = launches_.pointer<std::int32_t>(cache_.num_codes());
-  append.first_codes = launches_.pointer<std::int32_t>(scratch_.first_codes);
+  append.apart[0] = {.num_rows = launches_.pointer<std::int32_t>(cache_.num_codes()),
+                     .first_rows = launches_.pointer<std::int32_t>(scratch_.first_apart[0])};
   append.sinks = narrow_size(cache_.plan().policy.sink_tokens);
 }
 
@@ -17,9 +17,10 @@ void GroupLaunches::set_coded_stores(int layer, AppendRows& append) const {
   append.value = cache_.value_rows(layer);
 }
 
-const std::int32_t* GroupLaunches::first_codes(const DenseAttention& query) const {
-  return query.first_rows == nullptr ? nullptr
-                                     : launches_.pointer<std::int32_t>(scratch_.first_codes);
+const std::int32_t* GroupLaunches::first_apart(const DenseAttention& query, int segment) const {
+  return query.first_rows == nullptr
+             ? nullptr
+             : launches_.pointer<std::int32_t>(scratch_.first_apart[segment]);
 }
 
 DevicePartials GroupLaunches::add_integers(const std::vector<StoredLayers>& layers,
@@ -31,7 +32,7 @@ DevicePartials GroupLaunches::add_integers(const std::vector<StoredLayers>& laye
     codes.rows[i].raw_key = true;
   }
   codes.raw_keys.rope = rope;
-  codes.first_rows = first_codes(query);
+  codes.first_rows = first_apart(query, 0);
   codes.first_position = narrow_size(cache_.plan().policy.sink_tokens);
   return add_rows(codes, cache_.num_codes(), 1);
 }
@@ -50,7 +51,7 @@ DevicePartials GroupLaunches::add_tiles(int layer, const DenseAttention& query,
   attention.most_coefficients = narrow_size(tiles.most_coefficients());
   attention.keys = ranks.keys();
   attention.num_rows = launches_.pointer<std::int32_t>(cache_.num_codes());
-  attention.first_rows = first_codes(query);
+  attention.first_rows = first_apart(query, 0);
   attention.first_position = narrow_size(cache_.plan().policy.sink_tokens);
   attention.sums_width = attention.keys.rank_stride;
   return add_sums(attention, query, rope, ranks.values(), 0);

@@ -174,7 +174,12 @@ std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
   // Softmaxes of tiles, 2 bytes a token and query head; sums of latents in parts and whole.
   const std::int64_t attention = num_sequences * config.num_heads *
                                  (2 * tokens + tokens / 4 + 4 * 8 * (rank + config.head_dim));
-  return encoding + gram + attention;
+  // Positions of groups that merge as a whole.
+  const std::int64_t places =
+      has_basis(plan, LatentBasis::kWeights) && plan.policy.granularity == Granularity::kGroup
+          ? num_sequences * static_cast<std::int64_t>(plan.groups.size()) * 2 * 4 * tokens
+          : 0;
+  return encoding + gram + attention + places;
 }
 
 }  // namespace kvc

@@ -27,6 +27,7 @@ GpuGroup::GpuGroup(const KvPlan& plan, int group, at::ScalarType dtype, const Gp
   const bool latents = keeps_latents(plan, group),
              weighs = plan.policy.rule != MergeRule::kLs && spec.basis == LatentBasis::kWeights;
   decides_ = !spec.replaces_projections();
+  stores_positions_ = plan.policy.granularity == Granularity::kToken;
   const auto rows = [&](std::int64_t width, at::ScalarType type) {
     return std::optional<GpuRows>(std::in_place, pages, width, type);
   };
@@ -60,8 +61,10 @@ GpuGroup::GpuGroup(const KvPlan& plan, int group, at::ScalarType dtype, const Gp
     merged = rows(spec.rank, dtype);
   }
   if (merges && spec.basis == LatentBasis::kWeights) {
-    merged_positions = rows(1, at::kInt);
-    unmerged_positions = rows(1, at::kInt);
+    GpuPages places = pages;
+    places.bytes = stores_positions_ ? pages.bytes : std::make_shared<GpuPageBytes>();
+    merged_positions.emplace(places, 1, at::kInt);
+    unmerged_positions.emplace(places, 1, at::kInt);
   }
   if (decides_ && weighs && !latents) {
     held_weighted = rows(spec.rank, dtype);
@@ -238,8 +241,11 @@ KvBytes GpuGroup::bytes(std::size_t sequence) const {
       bytes.merged += layer.basis->key.bytes(sequence) + layer.basis->value.bytes(sequence);
     }
   }
-  bytes.merged += bytes_of(merged, sequence) + bytes_of(merged_positions, sequence);
-  bytes.unmerged += bytes_of(unmerged_positions, sequence);
+  bytes.merged += bytes_of(merged, sequence);
+  if (stores_positions_) {
+    bytes.merged += bytes_of(merged_positions, sequence);
+    bytes.unmerged += bytes_of(unmerged_positions, sequence);
+  }
   bytes.pending += bytes_of(held_weighted, sequence) + bytes_of(held_score, sequence);
   return bytes;
 }

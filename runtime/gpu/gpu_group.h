@@ -67,7 +67,8 @@ class GpuGroup {
 
   std::vector<GpuGroupLayer> layers;  // [num_layers]
   std::optional<GpuRows> merged;      // latents [rank], of the whole group
-  // int32; absent where they are runs from the sinks on.
+  // int32; absent where they are runs from the sinks on. Of groups that merge as a whole, whose runs nothing has to be
+  // stored of (group_bytes), spelled out for kernels in memory of their own.
   std::optional<GpuRows> merged_positions, unmerged_positions;
   // Of pending tokens: the weighted latent and the float32 score, under rules with weights.
   std::optional<GpuRows> held_weighted, held_score;
@@ -78,7 +79,7 @@ class GpuGroup {
   void set_counts(std::size_t sequence);
 
   std::int64_t sink_tokens_;
-  bool decides_;
+  bool decides_, stores_positions_;
   std::vector<std::int64_t> merged_rows_, unmerged_rows_, pending_, capacity_;  // [num_sequences]
   std::vector<std::int64_t> bases_;                                             // likewise
   at::Tensor num_merged_, num_unmerged_;

@@ -96,6 +96,16 @@ void GroupLaunches::set_stores(int layer, AppendRows& append) const {
   if (rows.key_rms) {
     append.key_rms = rows.key_rms->table();
   }
+  const auto apart = [&](std::size_t segment, const at::Tensor& num_rows,
+                         const std::optional<GpuRows>& positions) {
+    append.apart[segment] = {
+        .num_rows = launches_.pointer<std::int32_t>(num_rows),
+        .positions = positions ? positions->table() : DeviceRows{},
+        .first_rows = launches_.pointer<std::int32_t>(scratch_.first_apart[segment])};
+  };
+  apart(0, store.num_unmerged(), store.unmerged_positions);
+  apart(1, store.num_merged(), store.merged_positions);
+  append.sinks = narrow_size(cache_.plan().policy.sink_tokens);
 }
 
 DevicePartials GroupLaunches::add_dense(DenseAttention attention, const DeviceRows& key,
@@ -129,6 +139,7 @@ DevicePartials GroupLaunches::add_rank(const DenseAttention& query, const Device
     attention.keys.projections_stride = rows.max_blocks;
   }
   attention.num_rows = launches_.pointer<std::int32_t>(latents.num_rows);
+  attention.first_rows = latents.first_rows;
   if (latents.positions != nullptr) {
     attention.paged_positions = latents.positions->table();
   }
@@ -209,22 +220,25 @@ void GroupLaunches::add_attention(int layer, const DenseAttention& query, const 
                                 cache_.pending_rows(), 0));
   }
   if (rows.unmerged_key && spec.basis == LatentBasis::kWeights) {
-    sources.push_back(add_dense(query, rows.unmerged_key->table(), rows.unmerged_value->table(),
+    DenseAttention unmerged = query;
+    unmerged.first_rows = first_apart(query, 0);
+    sources.push_back(add_dense(unmerged, rows.unmerged_key->table(), rows.unmerged_value->table(),
                                 store.num_unmerged(), 1));
   }
   if (rows.unmerged_latent) {
     sources.push_back(
         add_rank(query, rope,
                  {*rows.unmerged_latent, factors.layers[index], positions(store.unmerged_positions),
-                  sinks, store.decides() ? store.num_unmerged() : state_.num_rows},
+                  sinks, store.decides() ? store.num_unmerged() : state_.num_rows,
+                  store.decides() ? first_apart(query, 0) : query.first_rows},
                  0));
   }
   if (store.merged) {
-    sources.push_back(
-        add_rank(query, rope,
-                 {*store.merged, factors.merged_layers[index], positions(store.merged_positions),
-                  sinks, store.num_merged(), rows.basis ? &*rows.basis : nullptr},
-                 1));
+    sources.push_back(add_rank(
+        query, rope,
+        {*store.merged, factors.merged_layers[index], positions(store.merged_positions), sinks,
+         store.num_merged(), first_apart(query, 1), rows.basis ? &*rows.basis : nullptr},
+        1));
   }
   combine(sources);
 }

@@ -44,6 +44,7 @@ class GroupLaunches {
     const GpuRows* positions;  // null: a run from first_position on
     int first_position;
     const at::Tensor& num_rows;
+    const std::int32_t* first_rows;   // or null
     const GpuBasis* basis = nullptr;  // of each sequence; null: the factors'
   };
   const LatentGroup& spec_of(int group) const {
@@ -56,8 +57,8 @@ class GroupLaunches {
   // segment: 0 or 1, whose output is kept until they are combined.
   DevicePartials add_rank(const DenseAttention& query, const DeviceRope& rope,
                           const LatentRows& latents, std::size_t segment);
-  // Of a layer's window, or null without one.
-  const std::int32_t* first_codes(const DenseAttention& query) const;
+  // What a layer's window shows of codes or unmerged tokens (0) and of merged ones (1), or null without one.
+  const std::int32_t* first_apart(const DenseAttention& query, int segment) const;
   DevicePartials add_rows(DenseAttention attention, const at::Tensor& num_rows,
                           std::size_t scratch);
   // Plain layers' integers, or a coded one's tiles.

@@ -92,8 +92,8 @@ GroupScratch make_group_scratch(const GpuModel& model, const GpuCache& cache, st
   if (rank > 0) {
     maker.add_ranks(whole_ranks(rank), num_blocks, scratch);
   }
-  if (cache.has_codes()) {
-    scratch.first_codes = maker.zeros({cache.num_sequences()}, at::kInt);
+  for (at::Tensor& first : scratch.first_apart) {
+    first = maker.zeros({cache.num_sequences()}, at::kInt);
   }
   if (!cache.tiles().empty() && model.dtype != at::kHalf) {
     scratch.query = maker.zeros({cache.num_sequences(), model.config.q_dim()}, at::kHalf);

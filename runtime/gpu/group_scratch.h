@@ -32,7 +32,8 @@ struct GroupScratch {
   at::Tensor log_sum[2], projected[2];  // of latents' segments: [num_sequences, num_heads, ..]
   at::Tensor latent, weighted, score;   // of the new tokens, float32
   at::Tensor first_latent, last_latent;  // 16 bits
-  at::Tensor first_codes;  // int32 [num_sequences]: the first code that a layer's window shows
+  // int32 [num_sequences]: the first that a layer's window shows, of codes or unmerged tokens and of merged ones.
+  at::Tensor first_apart[2];
   // In float16, [num_sequences, q_dim], of coded layers where the model computes in another type.
   at::Tensor query;
 };

@@ -52,16 +52,6 @@ void check_latents(const ModelConfig& config, const KvPlan& plan, int index) {
             "--device cuda: generated tokens get bases of their own; the GPU runtime has one basis "
             "of a request: convert with --later project, or {}",
             kWayOut);
-  KVC_CHECK(
-      group.basis != LatentBasis::kWeights || plan.policy.granularity == Granularity::kToken ||
-          plan.policy.rule == MergeRule::kNone,
-      "--device cuda: groups merge as a whole; the GPU runtime merges token by token: convert "
-      "with --granularity token, or {}",
-      kWayOut);
-  for (int layer = group.first_layer; layer < group.first_layer + group.num_layers; ++layer) {
-    KVC_CHECK(!config.layer(layer).window,
-              "--device cuda: layer {} has latents and a sliding window; {}", layer, kWayOut);
-  }
   RankAttention attention;
   attention.num_heads = static_cast<int>(config.num_heads);
   attention.num_kv_heads = static_cast<int>(config.num_kv_heads);

@@ -10,6 +10,13 @@
 
 namespace kvc {
 
+// Tokens that lie apart from a layer's exact rows: codes, or what a latent group has decided.
+struct ApartRows {
+  const std::int32_t* num_rows = nullptr;  // [num_sequences]; null: there are none
+  DeviceRows positions{};  // int32 of width 1, ascending; no blocks: the tokens behind the sinks
+  std::int32_t* first_rows = nullptr;  // [num_sequences] the first of them that `window` shows
+};
+
 // One new token of every sequence. `projected` holds of each its query heads and, where the layer stores keys and
 // values, its KV heads' keys and then values.
 struct AppendRows {
@@ -35,10 +42,8 @@ struct AppendRows {
   DeviceRows key_rms{};
   std::int32_t* first_rows = nullptr;  // [num_sequences] the first row that `window` shows, or null
   int window = 0;
-  // Where num_codes [num_sequences] tokens behind the first `sinks` are codes, first_rows is of the others' rows, and
-  // first_codes [num_sequences] of theirs. Null: none are.
-  const std::int32_t* num_codes = nullptr;
-  std::int32_t* first_codes = nullptr;
+  // Where there are such, all behind the first `sinks` tokens, first_rows is of the others' rows.
+  ApartRows apart[2]{};
   int sinks = 0;
 };
 LaunchError append_rows_cuda(const AppendRows& params, void* stream);

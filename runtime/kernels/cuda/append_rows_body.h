@@ -58,16 +58,33 @@ KVC_DEVICE void write_head(Thread& thread, const AppendRows& params, const Appen
   }
 }
 
+// How many have positions below `first`.
+KVC_HOST_DEVICE int rows_before(const ApartRows& apart, int sequence, int first, int sinks) {
+  int below = 0, last = apart.num_rows[sequence];
+  if (apart.positions.blocks == nullptr) {
+    return first < sinks ? 0 : first - sinks < last ? first - sinks : last;
+  }
+  while (below < last) {
+    const int middle = (below + last) / 2;
+    const bool hidden = *row_of_words<std::int32_t>(apart.positions, sequence, middle) < first;
+    below = hidden ? middle + 1 : below;
+    last = hidden ? last : middle;
+  }
+  return below;
+}
+
 // Tokens from `first` on are shown.
 KVC_HOST_DEVICE void write_first_rows(const AppendRows& params, int sequence, int first) {
   first = first > 0 ? first : 0;
-  if (params.num_codes != nullptr) {
-    const int behind = first - params.sinks, codes = params.num_codes[sequence];
-    const int hidden = behind < 0 ? 0 : behind < codes ? behind : codes;
-    params.first_codes[sequence] = hidden;
-    first -= hidden;
+  int hidden = 0;
+  for (const ApartRows& apart : params.apart) {
+    if (apart.num_rows != nullptr) {
+      const int rows = rows_before(apart, sequence, first, params.sinks);
+      apart.first_rows[sequence] = rows;
+      hidden += rows;
+    }
   }
-  params.first_rows[sequence] = first;
+  params.first_rows[sequence] = first - hidden;
 }
 
 template <class Thread>

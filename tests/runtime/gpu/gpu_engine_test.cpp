@@ -150,20 +150,14 @@ TEST(GpuEngine, RefusesPlansByNameThatItDoesNotRun) {
   paired.layers.assign(2, KvSource::kPaired);
   paired.paired = PairedLayers{.first_layers = {0}};
   expect(refusal(model, paired), "layer 0 is paired");
-  MergePolicy policy = testing::small_policy(MergeRule::kLs);
+  const MergePolicy policy = testing::small_policy(MergeRule::kLs);
   expect(refusal(model, testing::grouped_plan(model, 2, 40, policy), "int8"),
          "--kv-dtype int8 is for plain layers");
   expect(refusal(model, testing::grouped_plan(model, 2, 42, policy)), "--rank-multiple 32");
-  policy.granularity = Granularity::kGroup;
-  expect(refusal(model, testing::grouped_plan(model, 2, 40, policy)), "--granularity token");
   KvPlan request = testing::principal_plan(model, 2, LatentBasis::kRequest, false, 32, 32);
   request.request->later = LaterTokens::kNewSegment;
   request.request->compress_generated = true;
   expect(refusal(model, request), "--later project");
-  SyntheticCheckpoint windows = testing::tiny_gpu_model("mistral");
-  windows.window = 8;
-  policy.granularity = Granularity::kToken;
-  expect(refusal(windows, testing::grouped_plan(windows, 2, 40, policy)), "sliding window");
 }
 
 }  // namespace

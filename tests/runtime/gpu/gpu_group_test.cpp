@@ -71,6 +71,52 @@ TEST(GpuGroup, AttendsThroughTruncatedFactors) {
   expect_group_steps("llama", 2, 40, policy);
 }
 
+// One group of two is merged at the prompt's end.
+TEST(GpuGroup, MergesGroupsAsAWhole) {
+  SyntheticCheckpoint model = tiny_gpu_model("llama");
+  model.num_layers = 4;
+  MergePolicy policy = policy_of(MergeRule::kLs, 0.7, UnmergedForm::kLatent);
+  policy.granularity = Granularity::kGroup;
+  expect_gpu_steps({.model = model,
+                    .plan = grouped_plan(model, 2, 40, policy),
+                    .prompt = 110,
+                    .longest = 118,
+                    .num_steps = kSteps});
+}
+
+void expect_window_steps(const char* model_type, std::int64_t window,
+                         KvPlan (*plan_of)(const SyntheticCheckpoint&)) {
+  SyntheticCheckpoint model = tiny_gpu_model(model_type);
+  model.window = window;
+  expect_gpu_steps(
+      {.model = model, .plan = plan_of(model), .prompt = 110, .longest = 118, .num_steps = 4});
+}
+
+// Some of the decided tokens are hidden, merged and unmerged ones in both forms.
+TEST(GpuGroup, ReadsWhatASlidingWindowShows) {
+  expect_window_steps("mistral", 60, [](const SyntheticCheckpoint& model) {
+    return grouped_plan(model, 2, 40, policy_of(MergeRule::kLs, 0.75));
+  });
+  expect_window_steps("mistral", 60, [](const SyntheticCheckpoint& model) {
+    return grouped_plan(model, 2, 40, policy_of(MergeRule::kMean, 0.68, UnmergedForm::kLatent));
+  });
+}
+
+// Of one layer in two, tokens that stand in a row; in the last case some of those that are pending too.
+TEST(GpuGroup, ReadsWhatASlidingWindowShowsOfRuns) {
+  expect_window_steps("gemma2", 60, [](const SyntheticCheckpoint& model) {
+    return grouped_plan(model, 1, 40, policy_of(MergeRule::kNone, 0.5, UnmergedForm::kLatent));
+  });
+  expect_window_steps("mistral", 60, [](const SyntheticCheckpoint& model) {
+    return testing::split_plan(model, 24, 40);
+  });
+  for (const std::int64_t window : {60, 4}) {
+    expect_window_steps("mistral", window, [](const SyntheticCheckpoint& model) {
+      return testing::principal_plan(model, 2, LatentBasis::kCalibrated, false, 64, 80);
+    });
+  }
+}
+
 TEST(GpuGroup, ReadsLatentsThatReplaceProjections) {
   for (const char* model_type : {"llama", "qwen2", "qwen3"}) {
     const SyntheticCheckpoint model = tiny_gpu_model(model_type);

@@ -188,13 +188,65 @@ std::string window_case(KernelMemory& memory, const RunStep& run) {
       .query = memory.unwritten<std::uint16_t>(static_cast<std::size_t>(sequences * kDim)),
       .first_rows = memory.unwritten<std::int32_t>(positions.size()),
       .window = 6,
-      .num_codes = memory.upload(codes),
-      .first_codes = memory.unwritten<std::int32_t>(positions.size()),
+      .apart = {{.num_rows = memory.upload(codes),
+                 .first_rows = memory.unwritten<std::int32_t>(positions.size())}},
       .sinks = 2};
   run(params);
-  return memory.download(params.first_rows, positions.size()) != others      ? "first of other rows"
-         : memory.download(params.first_codes, positions.size()) != of_codes ? "first codes"
-                                                                             : std::string();
+  return memory.download(params.first_rows, positions.size()) != others ? "first of other rows"
+         : memory.download(params.apart[0].first_rows, positions.size()) != of_codes
+             ? "first codes"
+             : std::string();
+}
+
+// A window of 6 over 2 first tokens, those at every third position behind them, the 32 after each of these, and what is
+// exact: 3 + 2 rows of the first kind stand in two blocks.
+std::string decided_window_case(KernelMemory& memory, const RunStep& run) {
+  constexpr int kDim = 32, kSequences = 3, kDecided = 99;
+  const std::vector<std::int32_t> positions = {5, 60, 110};
+  std::vector<std::int32_t> third, others;
+  for (int position = 2; position < 2 + kDecided; ++position) {
+    (position % 3 == 2 ? third : others).push_back(position);
+  }
+  const auto rows_of = [&](const std::vector<std::int32_t>& of) {
+    std::vector<const void*> blocks;
+    for (int sequence = 0; sequence < kSequences; ++sequence) {
+      for (std::size_t first = 0; first < 96; first += 32) {
+        std::vector<std::int32_t> block(32);
+        for (std::size_t i = 0; i < 32 && first + i < of.size(); ++i) {
+          block[i] = of[first + i];
+        }
+        blocks.push_back(memory.upload(block));
+      }
+    }
+    return DeviceRows{memory.upload(blocks), 3, 32, 1};
+  };
+  const auto apart = [&](const std::vector<std::int32_t>& of) {
+    const auto count = static_cast<std::int32_t>(of.size());
+    return ApartRows{.num_rows = memory.upload(std::vector<std::int32_t>{0, count, count}),
+                     .positions = rows_of(of),
+                     .first_rows = memory.unwritten<std::int32_t>(kSequences)};
+  };
+  AppendRows params{.projected = memory.upload(case_numbers(kSequences * kDim, 1)),
+                    .num_sequences = kSequences,
+                    .num_heads = 1,
+                    .head_dim = kDim,
+                    .positions = memory.upload(positions),
+                    .query = memory.unwritten<std::uint16_t>(kSequences * kDim),
+                    .first_rows = memory.unwritten<std::int32_t>(kSequences),
+                    .window = 6,
+                    .apart = {apart(third), apart(others)},
+                    .sinks = 2};
+  run(params);
+  // Of positions from 0, 55 and 105 on.
+  return memory.download(params.apart[0].first_rows, kSequences) !=
+                 std::vector<std::int32_t>{0, 18, 33}
+             ? "first of every third"
+         : memory.download(params.apart[1].first_rows, kSequences) !=
+                 std::vector<std::int32_t>{0, 35, 66}
+             ? "first of the others"
+         : memory.download(params.first_rows, kSequences) != std::vector<std::int32_t>{0, 2, 6}
+             ? "first exact rows"
+             : std::string();
 }
 
 // Rows 33 and 4 of two sequences' stores of 72 numbers.
@@ -243,6 +295,7 @@ std::vector<StepCase> append_cases() {
   add("whole_norms_interleaved", {4, 2, 16, true, true, true});
   add("query_alone_no_rope", {5, 0, 0, false, false, false});
   cases.push_back({"append_window_over_codes", window_case});
+  cases.push_back({"append_window_over_decided", decided_window_case});
   for (const bool are_floats : {false, true}) {
     cases.push_back({are_floats ? "append_latents_float32" : "append_latents",
                      [are_floats](KernelMemory& memory, const RunStep& run) {
