@@ -55,12 +55,12 @@ GpuEngine::Need GpuEngine::need_of(const std::vector<std::int64_t>& lengths,
   return need;
 }
 
-void GpuEngine::check_memory(const std::vector<std::int64_t>& lengths,
+void GpuEngine::check_memory(const std::vector<std::int64_t>& lengths, std::int64_t rest,
                              std::int64_t new_tokens) const {
   const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   const std::int64_t free = executor_->free_bytes();
   const auto fits = [&](std::int64_t tokens) {
-    const Need need = need_of(lengths, tokens, longest);
+    const Need need = need_of(lengths, rest + tokens, longest);
     return need.cache + need.work <= free && need.cache <= memory_bytes_.value_or(need.cache);
   };
   if (fits(new_tokens)) {
@@ -71,12 +71,12 @@ void GpuEngine::check_memory(const std::vector<std::int64_t>& lengths,
     const std::int64_t middle = most + (above - most) / 2;
     (fits(middle) ? most : above) = middle;
   }
-  const Need need = need_of(lengths, new_tokens, longest);
+  const Need need = need_of(lengths, rest + new_tokens, longest);
   fail(
       "{} sequences of up to {} tokens take {} bytes of KV cache and {} to compute in; the GPU has "
       "{} "
       "free beside {} bytes of weights{}; {}",
-      lengths.size(), longest + new_tokens, need.cache, need.work, free, weight_bytes(),
+      lengths.size(), longest + rest + new_tokens, need.cache, need.work, free, weight_bytes(),
       memory_bytes_ ? fmt::format(" and --memory allows {}", *memory_bytes_) : "",
       most > 0 ? fmt::format("--max-new-tokens {} fits", most)
                : "not even the prompts fit: pass fewer or shorter ones");

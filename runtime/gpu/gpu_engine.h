@@ -30,20 +30,22 @@ class GpuEngine {
   std::int64_t weight_bytes() const { return model_->bytes(); }
   std::int64_t kv_peak_bytes() const { return kv_peak_bytes_; }  // of the last generate()
 
-  // As generate() of an Engine (runtime/generate.h), without beams and prefill_tokens. All sequences' memory is
+  // As generate() of an Engine (runtime/generate.h), without beams. All sequences' memory is
   // taken at once; where there is too little, an Error with the plan's bytes and the most new tokens that fit.
   GenerateResult generate(const Engine::Ids& prompts, const GenerateOptions& options,
                           const TokenVisitor& visit = {}) const;
 
  private:
   GpuEngine() = default;
-  // Bytes of step and cache for sequences of `texts` that go on for `new_tokens`.
+  // Bytes of step and cache for sequences that go on for `new_tokens`.
   struct Need {
     std::int64_t cache = 0, work = 0;
   };
   Need need_of(const std::vector<std::int64_t>& lengths, std::int64_t new_tokens,
                std::int64_t longest_prompt) const;
-  void check_memory(const std::vector<std::int64_t>& lengths, std::int64_t new_tokens) const;
+  // rest: steps that read prompts.
+  void check_memory(const std::vector<std::int64_t>& lengths, std::int64_t rest,
+                    std::int64_t new_tokens) const;
 
   std::unique_ptr<StepExecutor> executor_;
   std::unique_ptr<GpuModel> model_;

@@ -17,30 +17,42 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Steps that read what prefill leaves of the prompts: those of the longest rest.
+std::int64_t rest_of(const StepSequences& sequences) {
+  std::int64_t rest = 0;
+  for (std::size_t i = 0; i < sequences.texts.size(); ++i) {
+    rest = std::max(rest,
+                    static_cast<std::int64_t>(sequences.texts[i].size()) - sequences.prefilled(i));
+  }
+  return rest;
+}
+
+// Tokens of each sequence before the first step, and `more`.
+std::vector<std::int64_t> lengths_of(const StepSequences& sequences, std::int64_t more) {
+  std::vector<std::int64_t> lengths;
+  for (std::size_t i = 0; i < sequences.texts.size(); ++i) {
+    lengths.push_back(sequences.prefilled(i) + more);
+  }
+  return lengths;
+}
+
 // What the step needs to know of a run.
 StepSequences sequences_of(const Engine::Ids& prompts, const GenerateOptions& options) {
   StepSequences sequences;
   sequences.sampling = options.sampling;
+  sequences.prefill_tokens = options.prefill_tokens;
   for (const auto& prompt : prompts) {
     KVC_CHECK(!prompt.empty(), "an empty prompt; pass at least one token");
     for (std::int64_t sample = 0; sample < options.num_samples; ++sample) {
       sequences.seeds.push_back(options.seed + sequences.texts.size());
       sequences.texts.push_back(prompt);
-      sequences.capacity = std::max(
-          sequences.capacity, static_cast<std::int64_t>(prompt.size()) + options.max_new_tokens);
     }
   }
-  ++sequences.capacity;  // the last token, which is not fed
-  return sequences;
-}
-
-// Tokens of each sequence, and `more`.
-std::vector<std::int64_t> lengths_of(const StepSequences& sequences, std::int64_t more) {
-  std::vector<std::int64_t> lengths;
-  for (const auto& text : sequences.texts) {
-    lengths.push_back(static_cast<std::int64_t>(text.size()) + more);
+  for (const std::int64_t length :
+       lengths_of(sequences, rest_of(sequences) + options.max_new_tokens)) {
+    sequences.capacity = std::max(sequences.capacity, length + 1);  // the last token is not fed
   }
-  return lengths;
+  return sequences;
 }
 
 // One call of generate().
@@ -54,40 +66,46 @@ class GpuRun {
         options_(options),
         visit_(visit),
         executor_(executor),
-        lengths_(lengths_of(sequences, 0)),
+        prefilled_(lengths_of(sequences, 0)),
+        rest_(rest_of(sequences)),
         step_(model, cache, sequences, executor),
-        ended_(lengths_.size(), false) {
-    result_.sequences.resize(lengths_.size());
+        ended_(sequences.texts.size(), false) {
+    result_.sequences.resize(sequences.texts.size());
   }
 
   GenerateResult run(std::int64_t prefill_chunk) {
     const auto start = Clock::now();
+    const std::int64_t num_steps = rest_ + options_.max_new_tokens - 1;
     try {
       read_prompts(prefill_chunk);
+      step_until(rest_);
     } catch (const Interrupted&) {
       result_.interrupted = true;
     }
     result_.timing.prefill_seconds = seconds_since(start);
     const auto decode_start = Clock::now();
-    if (!result_.interrupted && options_.max_new_tokens > 1 && num_left() > 0) {
-      decode();
-    }
+    step_until(num_steps);
     result_.timing.decode_seconds = seconds_since(decode_start);
-    for (std::size_t i = 0; i < lengths_.size(); ++i) {
+    for (std::size_t i = 0; i < result_.sequences.size(); ++i) {
       result_.sequences[i].bytes = cache_.bytes(i);
     }
     return std::move(result_);
   }
 
  private:
-  std::int64_t num_left() const { return std::count(ended_.begin(), ended_.end(), false); }
+  bool is_left() const { return std::count(ended_.begin(), ended_.end(), false) > 0; }
+  std::int64_t length(std::size_t sequence) const {
+    return static_cast<std::int64_t>(sequences_.texts[sequence].size());
+  }
 
-  // Prompts, and the first new tokens.
+  // Prompts, or as much of them as prefill takes, and the tokens that follow.
   void read_prompts(std::int64_t chunk) {
     const auto samples = static_cast<std::size_t>(options_.num_samples);
-    for (std::size_t i = 0; i < lengths_.size(); i += samples) {
-      const at::Tensor logits = read_gpu_prompt(model_, cache_, i, sequences_.texts[i],
-                                                {chunk, options_.all_logits, options_.stopped});
+    for (std::size_t i = 0; i < prefilled_.size(); i += samples) {
+      const auto& text = sequences_.texts[i];
+      const at::Tensor logits =
+          read_gpu_prompt(model_, cache_, i, {text.begin(), text.begin() + prefilled_[i]},
+                          {chunk, options_.all_logits, options_.stopped});
       code_gpu_prompt(model_, cache_, i, executor_);
       if (options_.all_logits) {
         result_.sequences[i].prompt_logits = logits.cpu();
@@ -95,54 +113,76 @@ class GpuRun {
       for (std::size_t sample = i; sample < i + samples; ++sample) {
         step_.state().logits[static_cast<std::int64_t>(sample)].copy_(logits[-1]);
         if (sample > i) {
-          cache_.copy(i, sample, lengths_[i]);
+          cache_.copy(i, sample, prefilled_[i]);
         }
-        result_.sequences[sample].num_tokens = lengths_[i];
+        result_.sequences[sample].num_tokens = prefilled_[i];
       }
-      result_.timing.prefill_tokens += lengths_[i];
+      result_.timing.prefill_tokens += length(i);
     }
-    if (options_.max_new_tokens > 0) {
+    if (rest_ + options_.max_new_tokens > 0) {
       executor_.run(step_.sampling());
       executor_.wait(0);
-      take_all(0);
+      take_all();
     }
   }
 
-  // One step is queued ahead of the one whose tokens are taken.
-  void decode() {
-    executor_.prepare(step_.program());
-    std::int64_t queued = 0, taken = 0;
-    while (num_left() > 0 && taken + 1 < options_.max_new_tokens) {
+  // One step is queued ahead of the one whose tokens are taken, or none while logits are.
+  void step_until(std::int64_t last) {
+    while (!result_.interrupted && is_left() && taken_ < last) {
       result_.interrupted = options_.stopped && options_.stopped();
       if (result_.interrupted) {
         break;
       }
-      while (queued < std::min(taken + 2, options_.max_new_tokens - 1)) {
-        executor_.replay();
-        ++queued;
-        finish_step(queued);
+      const bool takes_logits = options_.all_logits && taken_ < rest_;
+      if (queued_ == 0) {
+        executor_.prepare(step_.program());
       }
-      executor_.wait(static_cast<int>(queued - taken - 1));
-      result_.timing.decode_tokens += num_left();
-      take_all(++taken);
+      while (queued_ < std::min(taken_ + (takes_logits ? 1 : 2), last)) {
+        executor_.replay();
+        ++queued_;
+        finish_step();
+      }
+      executor_.wait(static_cast<int>(queued_ - taken_ - 1));
+      ++taken_;
+      if (takes_logits) {
+        take_logits();
+      }
+      take_all();
     }
     executor_.wait(0);
   }
 
   // What steps leave to the CPU: blocks that have left the window, once in many steps.
-  void finish_step(std::int64_t num_steps) {
+  void finish_step() {
     cache_.add_token();
-    compress_gpu_blocks(model_, cache_, lengths_of(sequences_, num_steps));
+    compress_gpu_blocks(model_, cache_, lengths_of(sequences_, queued_));
     code_gpu_blocks(model_, cache_, executor_);
   }
 
-  // New token `index` of every sequence that goes on; the program has written it.
-  void take_all(std::int64_t index) {
+  // Of the prompts' tokens that the step has read.
+  void take_logits() {
+    for (std::size_t i = 0; i < prefilled_.size();
+         i += static_cast<std::size_t>(options_.num_samples)) {
+      if (prefilled_[i] + taken_ <= length(i)) {
+        at::Tensor& logits = result_.sequences[i].prompt_logits;
+        const at::Tensor row = step_.state().logits.narrow(0, static_cast<std::int64_t>(i), 1);
+        logits = at::cat({logits, row.cpu()});
+      }
+    }
+  }
+
+  // The new token of every sequence that goes on, behind the steps so far; the program has written it.
+  void take_all() {
     const at::Tensor& tokens = step_.state().tokens;
-    for (std::size_t i = 0; i < lengths_.size(); ++i) {
-      if (!ended_[i]) {
+    for (std::size_t i = 0; i < ended_.size(); ++i) {
+      const std::int64_t position = prefilled_[i] + taken_;
+      if (position <= length(i)) {
+        result_.sequences[i].num_tokens = position;
+      }
+      if (position >= length(i) && !ended_[i] && options_.max_new_tokens > 0) {
+        result_.timing.decode_tokens += position > length(i) ? 1 : 0;
         const std::int64_t row = static_cast<std::int64_t>(i) * tokens.size(1);
-        take(i, tokens.const_data_ptr<std::int32_t>()[row + lengths_[i] + index]);
+        take(i, tokens.const_data_ptr<std::int32_t>()[row + position]);
       }
     }
   }
@@ -152,7 +192,7 @@ class GpuRun {
         "the model's logits are not finite; does the checkpoint hold NaN or infinity? --dtype "
         "bfloat16 has the widest range on a GPU");
     Generated& generated = result_.sequences[sequence];
-    generated.num_tokens = lengths_[sequence] + static_cast<std::int64_t>(generated.tokens.size());
+    generated.num_tokens = length(sequence) + static_cast<std::int64_t>(generated.tokens.size());
     const auto& stops = options_.stop_ids;
     if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
       ended_[sequence] = true;
@@ -170,7 +210,9 @@ class GpuRun {
   const GenerateOptions& options_;
   const TokenVisitor& visit_;
   StepExecutor& executor_;
-  std::vector<std::int64_t> lengths_;
+  std::vector<std::int64_t> prefilled_;  // tokens before the first step
+  std::int64_t rest_;                    // steps that read prompts
+  std::int64_t queued_ = 0, taken_ = 0;  // steps
   GpuStep step_;
   std::vector<bool> ended_;
   GenerateResult result_;
@@ -184,9 +226,10 @@ GenerateResult GpuEngine::generate(const Engine::Ids& prompts, const GenerateOpt
   check_gpu_generation(options);
   check(options.sampling);
   const StepSequences sequences = sequences_of(prompts, options);
-  check_memory(lengths_of(sequences, 0), options.max_new_tokens);
+  const std::int64_t rest = rest_of(sequences);
+  check_memory(lengths_of(sequences, 0), rest, options.max_new_tokens);
   GpuCache cache(plan_, model_->dtype, kv_dtype_, executor_->device(), page_tokens_,
-                 lengths_of(sequences, options.max_new_tokens));
+                 lengths_of(sequences, rest + options.max_new_tokens));
   GenerateResult result =
       GpuRun(*model_, cache, sequences, options, visit, *executor_).run(prefill_chunk_);
   kv_peak_bytes_ = cache.peak_bytes();

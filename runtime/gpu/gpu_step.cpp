@@ -231,7 +231,8 @@ class StepBuilder {
                         .ids = launches_.pointer<std::int32_t>(state.ids),
                         .positions = launches_.pointer<std::int32_t>(state.positions),
                         .tokens = launches_.pointer<std::int32_t>(state.tokens),
-                        .tokens_stride = capacity_};
+                        .tokens_stride = capacity_,
+                        .given = launches_.pointer<std::int32_t>(state.given)};
     const at::Tensor counters[] = {state.num_rows, cache_.pending_rows(), cache_.pending_slots(),
                                    cache_.exact_rows(), cache_.exact_slots()};
     std::transform(std::begin(counters), std::end(counters), sample.counters,

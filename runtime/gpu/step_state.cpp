@@ -1,5 +1,7 @@
 #include "runtime/gpu/step_state.h"
 
+#include "runtime/kernels/cuda/sample_tokens.h"
+
 namespace kvc {
 namespace {
 
@@ -19,6 +21,23 @@ at::Tensor seen_tokens(const std::vector<std::vector<std::int64_t>>& texts,
   return seen;
 }
 
+// Undefined where steps read nothing of a prompt.
+at::Tensor given_tokens(const StepSequences& sequences) {
+  const auto count = static_cast<std::int64_t>(sequences.texts.size());
+  at::Tensor given;
+  for (std::size_t i = 0; i < sequences.texts.size(); ++i) {
+    const std::vector<std::int64_t>& text = sequences.texts[i];
+    const auto first = sequences.prefilled(i), last = static_cast<std::int64_t>(text.size());
+    if (first < last && !given.defined()) {
+      given = at::full({count, sequences.capacity}, kNoToken, at::kInt);
+    }
+    for (std::int64_t position = first; position < last; ++position) {
+      given[static_cast<std::int64_t>(i)][position] = text[static_cast<std::size_t>(position)];
+    }
+  }
+  return given;
+}
+
 }  // namespace
 
 StepState make_step_state(const ModelConfig& config, const StepSequences& sequences,
@@ -28,7 +47,7 @@ StepState make_step_state(const ModelConfig& config, const StepSequences& sequen
   std::vector<std::int32_t> lengths;
   std::vector<std::int64_t> seeds;
   for (std::size_t i = 0; i < sequences.texts.size(); ++i) {
-    lengths.push_back(static_cast<std::int32_t>(sequences.texts[i].size()));
+    lengths.push_back(static_cast<std::int32_t>(sequences.prefilled(i)));
     seeds.push_back(static_cast<std::int64_t>(sequences.seeds[i]));
   }
   const at::TensorOptions ints = at::TensorOptions(at::kInt).device(device);
@@ -42,6 +61,9 @@ StepState make_step_state(const ModelConfig& config, const StepSequences& sequen
   state.logits = at::zeros({count, config.vocab_size}, ints.dtype(at::kFloat));
   if (sequences.sampling.repetition_penalty != 1) {
     state.seen = seen_tokens(sequences.texts, config.vocab_size).to(device);
+  }
+  if (const at::Tensor given = given_tokens(sequences); given.defined()) {
+    state.given = given.to(device);
   }
   return state;
 }

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -24,14 +25,23 @@ struct StepState {
       seen;  // [num_sequences, words] int32: bits of the text's tokens; undefined without penalty
   at::Tensor
       tokens;  // [num_sequences, capacity] int32, the CPU's: by position, kNoToken where logits are not finite
+  // Likewise of the prompts' tokens that steps read, on the device, kNoToken elsewhere; undefined where there are none.
+  at::Tensor given;
   at::Tensor logits;  // [num_sequences, vocab_size] float32
 };
 
 struct StepSequences {
   std::vector<std::vector<std::int64_t>> texts;  // prompts
+  std::int64_t prefill_tokens = 0;               // of each, read before the first step; 0: all
   std::vector<std::uint64_t> seeds;
   std::int64_t capacity = 0;  // tokens that the longest may have
   SamplingOptions sampling;
+
+  // Tokens of a text that are read before the first step.
+  std::int64_t prefilled(std::size_t sequence) const {
+    const auto length = static_cast<std::int64_t>(texts[sequence].size());
+    return prefill_tokens > 0 ? std::min(length, prefill_tokens) : length;
+  }
 };
 
 // As it is when prompts have been read and first tokens are to be sampled from their last logits.

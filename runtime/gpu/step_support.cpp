@@ -157,7 +157,6 @@ void check_gpu_options(const EngineOptions& options, const CacheTypes& types,
 
 void check_gpu_generation(const GenerateOptions& options) {
   KVC_CHECK(options.num_beams == 1, "--device cuda: no --beams; {}", kWayOut);
-  KVC_CHECK(options.prefill_tokens == 0, "--device cuda: no --prefill-tokens; {}", kWayOut);
 }
 
 }  // namespace kvc

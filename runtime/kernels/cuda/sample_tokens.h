@@ -33,6 +33,9 @@ struct SampleTokens {
   std::int32_t* tokens =
       nullptr;  // [num_sequences, tokens_stride] by position; may be the host's pinned memory
   std::int64_t tokens_stride = 0;
+  // [num_sequences, tokens_stride] by position: what the text has there, in the place of what would be chosen, or
+  // kNoToken; null: nowhere.
+  const std::int32_t* given = nullptr;
 };
 LaunchError sample_tokens_cuda(const SampleTokens& params, void* stream);
 

@@ -42,12 +42,16 @@ KVC_HOST_DEVICE float penalised(const SampleTokens& params, int sequence, int id
   return x;
 }
 KVC_HOST_DEVICE void finish_sample(const SampleTokens& params, int sequence, std::int32_t token) {
+  const std::int32_t position = params.positions[sequence] + 1;
+  if (params.given != nullptr && position < params.tokens_stride) {
+    const std::int32_t given = params.given[sequence * params.tokens_stride + position];
+    token = given == kNoToken ? token : given;
+  }
   if (params.seen != nullptr && token >= 0) {
     const std::int64_t words = (params.vocab_size + 31) / 32;
     params.seen[sequence * words + token / 32] |= 1u << (token % 32);
   }
   params.ids[sequence] = token < 0 ? 0 : token;
-  const std::int32_t position = params.positions[sequence] + 1;
   if (position < params.tokens_stride) {
     params.positions[sequence] = position;
     for (std::int32_t* counter : params.counters) {

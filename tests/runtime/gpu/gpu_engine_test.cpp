@@ -11,6 +11,7 @@
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/runtime/gpu/gpu_fixture.h"
 #include "tests/testing/temporary_directory.h"
+#include "tests/testing/tensor_matchers.h"
 
 namespace kvc {
 namespace {
@@ -75,6 +76,43 @@ TEST_F(GpuEngineTest, SamplesTheSameTokensUnderTheSameSeed) {
   EXPECT_NE(first.sequences[0].tokens, first.sequences[1].tokens);
   EXPECT_EQ(other.sequences[0].tokens,
             first.sequences[1].tokens);  // sequence i draws from seed + i
+}
+
+// Prompts of 20 and 6 tokens, of which 16 and 2 are fed as generated ones are: the shorter one generates meanwhile.
+TEST_F(GpuEngineTest, ReadsTheRestOfPromptsInSteps) {
+  const Engine::Ids prompts = {testing::gpu_text(20, 1), testing::gpu_text(6, 5)};
+  const GpuEngine engine = load();
+  for (const std::int64_t new_tokens : {0, 1, 5}) {
+    GenerateOptions options = options_of(new_tokens);
+    options.prefill_tokens = 4;
+    options.num_samples = 2;
+    options.all_logits = true;
+    const auto [expected, result] =
+        testing::expect_same_tokens(directory_.path(), engine, prompts, options);
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(result.sequences[i].tokens.size(), static_cast<std::size_t>(new_tokens));
+      EXPECT_EQ(result.sequences[i].num_tokens, expected.sequences[i].num_tokens);
+    }
+    for (const std::size_t first : {0u, 2u}) {
+      EXPECT_TRUE(testing::tensors_close(result.sequences[first].prompt_logits,
+                                         expected.sequences[first].prompt_logits, 0.02));
+    }
+    EXPECT_EQ(result.timing.prefill_tokens, 26);
+    EXPECT_EQ(result.timing.decode_tokens, new_tokens > 0 ? 4 * (new_tokens - 1) : 0);
+    EXPECT_LE(engine.kv_peak_bytes(),
+              gpu_cache_bytes(engine.plan(), KvDtype::kFloat16, 32, {4, 4, 4, 4}, 16 + new_tokens));
+  }
+}
+
+TEST_F(GpuEngineTest, DrawsTheSameTokensWhateverPrefillTakes) {
+  GenerateOptions options = options_of(5);
+  options.sampling = {.temperature = 1, .top_k = 40, .repetition_penalty = 1.3};
+  options.seed = 5;
+  const GpuEngine engine = load();
+  const GenerateResult whole = engine.generate({testing::gpu_text(9, 2)}, options);
+  options.prefill_tokens = 3;
+  const GenerateResult part = engine.generate({testing::gpu_text(9, 2)}, options);
+  EXPECT_EQ(part.sequences[0].tokens, whole.sequences[0].tokens);
 }
 
 TEST_F(GpuEngineTest, EndsAtStopTokensAndWhereTheVisitorSaysSo) {

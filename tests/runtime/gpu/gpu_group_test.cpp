@@ -196,5 +196,23 @@ TEST(GpuGroup, GeneratesTheEnginesTokens) {
             gpu_cache_bytes(engine.plan(), KvDtype::kFloat16, 32, {40, 40, 6, 6}, 9));
 }
 
+// What is fed in steps reads the compressed cache, and blocks of it are decided.
+TEST(GpuGroup, ReadsTheRestOfPromptsInSteps) {
+  const testing::OneThread one_thread;
+  const testing::TemporaryDirectory directory;
+  const SyntheticCheckpoint model = tiny_gpu_model("llama");
+  testing::write_factored_checkpoint(directory.path(), model,
+                                     grouped_plan(model, 2, 40, policy_of(MergeRule::kLs, 0.1)));
+  GenerateOptions options;
+  options.max_new_tokens = 4;
+  options.prefill_tokens = 20;
+  const GpuEngine engine = testing::emulated_engine(directory.path());
+  const auto [expected, result] = testing::expect_same_tokens(
+      directory.path(), engine, {testing::gpu_text(34, 1), testing::gpu_text(34, 5)}, options);
+  EXPECT_EQ(result.sequences[0].bytes.merged, expected.sequences[0].bytes.merged);
+  EXPECT_LE(engine.kv_peak_bytes(),
+            gpu_cache_bytes(engine.plan(), KvDtype::kFloat16, 32, {20, 20}, 18));
+}
+
 }  // namespace
 }  // namespace kvc

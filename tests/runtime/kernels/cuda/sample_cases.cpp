@@ -1,4 +1,6 @@
 // Tokens that are sampled, against the reference: the same ones.
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -104,10 +106,38 @@ std::string not_finite_case(float bad, KernelMemory& memory, const RunStep& run)
              : "which logits are finite";
 }
 
+// Texts go on with 1 and 9 where they have such, even where logits are not finite.
+std::string given_case(KernelMemory& memory, const RunStep& run) {
+  const SampleShape shape;
+  std::vector<float> logits = logits_of(shape, 1);
+  logits[3] = NAN;
+  const std::vector<std::int32_t> positions = {4, 2, 4};
+  std::vector<std::int32_t> given(kSequences * kStride, kNoToken);
+  given[5] = 1;            // of the first sequence
+  given[kStride + 3] = 9;  // of the second one; the third's next token is chosen
+  given[2 * kStride + 4] = 7;
+  SampleTokens params = params_of(shape);
+  params.logits = memory.upload(logits);
+  params.ids = memory.upload(std::vector<std::int32_t>(kSequences, 0));
+  params.positions = memory.upload(positions);
+  params.tokens = memory.unwritten<std::int32_t>(kSequences * kStride);
+  params.given = memory.upload(given);
+  run(params);
+  const auto third = std::max_element(logits.end() - shape.vocab_size, logits.end()) -
+                     (logits.end() - shape.vocab_size);
+  const std::vector<std::int32_t> expected = {1, 9, static_cast<std::int32_t>(third)};
+  const std::vector<std::int32_t> tokens = memory.download(params.tokens, kSequences * kStride);
+  return memory.download(params.ids, kSequences) == expected && tokens[5] == 1 &&
+                 tokens[kStride + 3] == 9 && tokens[2 * kStride + 5] == expected[2]
+             ? ""
+             : "tokens of the text";
+}
+
 }  // namespace
 
 std::vector<StepCase> sample_cases() {
   std::vector<StepCase> cases;
+  cases.push_back({"sample_given", given_case});
   const auto add = [&](const std::string& name, const SampleShape& shape) {
     cases.push_back({"sample_" + name, [shape](KernelMemory& memory, const RunStep& run) {
                        return sample_case(shape, memory, run);
