@@ -1,10 +1,14 @@
 // Beam search: as transformers' generate() with num_beams, length_penalty 1 and early_stopping False.
 #pragma once
 
+#include "runtime/beam_choice.h"
 #include "runtime/engine.h"
 #include "runtime/generate.h"
 
 namespace kvc {
+
+// Error for more samples than beams.
+BeamOptions beam_options(const GenerateOptions& options);
 
 // Of every prompt the options.num_samples best texts that were finished by an end token or by
 // max_new_tokens; a text's score is the mean logarithm of its tokens' probabilities, the end token's

@@ -8,7 +8,6 @@
 #ifdef KVC_CUDA
 #include "runtime/gpu/cuda_executor.h"
 #include "runtime/gpu/gpu_engine.h"
-#include "runtime/gpu/step_support.h"
 #endif
 
 namespace kvc {
@@ -36,7 +35,6 @@ Runner cpu_runner(const RunOptions& options) {
 
 #ifdef KVC_CUDA
 Runner gpu_runner(const RunOptions& options, at::Device device) {
-  check_gpu_generation(options.generate);
   const auto engine = std::make_shared<GpuEngine>(
       GpuEngine::load(options.model, options.engine, cuda_executor(device)));
   Runner runner;

@@ -8,6 +8,7 @@
 #include "core/checkpoint.h"
 #include "core/error.h"
 #include "model/checkpoint_config.h"
+#include "runtime/gpu/gpu_batch.h"
 #include "runtime/gpu/gpu_forecast.h"
 #include "runtime/gpu/step_support.h"
 #include "runtime/plan_source.h"
@@ -55,8 +56,9 @@ GpuEngine::Need GpuEngine::need_of(const std::vector<std::int64_t>& lengths,
   return need;
 }
 
-void GpuEngine::check_memory(const std::vector<std::int64_t>& lengths, std::int64_t rest,
-                             std::int64_t new_tokens) const {
+void GpuEngine::check_memory(const StepSequences& sequences, const GenerateOptions& options) const {
+  const std::vector<std::int64_t> lengths = lengths_of(sequences, 0);
+  const std::int64_t rest = rest_of(sequences), new_tokens = options.max_new_tokens;
   const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   const std::int64_t free = executor_->free_bytes();
   const auto fits = [&](std::int64_t tokens) {

@@ -13,6 +13,7 @@
 #include "runtime/gpu/gpu_cache.h"
 #include "runtime/gpu/gpu_model.h"
 #include "runtime/gpu/step_executor.h"
+#include "runtime/gpu/step_state.h"
 
 namespace kvc {
 
@@ -30,22 +31,23 @@ class GpuEngine {
   std::int64_t weight_bytes() const { return model_->bytes(); }
   std::int64_t kv_peak_bytes() const { return kv_peak_bytes_; }  // of the last generate()
 
-  // As generate() of an Engine (runtime/generate.h), without beams. All sequences' memory is
-  // taken at once; where there is too little, an Error with the plan's bytes and the most new tokens that fit.
+  // As generate() of an Engine (runtime/generate.h), a prompt after the other under beams. All
+  // sequences' memory is taken at once; where there is too little, an Error with the plan's bytes and the most new tokens that fit.
   GenerateResult generate(const Engine::Ids& prompts, const GenerateOptions& options,
                           const TokenVisitor& visit = {}) const;
 
  private:
   GpuEngine() = default;
+  GenerateResult search_beams(const Engine::Ids& prompts, const GenerateOptions& options) const;
+  GpuCache new_cache(const StepSequences& sequences, const GenerateOptions& options) const;
   // Bytes of step and cache for sequences that go on for `new_tokens`.
   struct Need {
     std::int64_t cache = 0, work = 0;
   };
   Need need_of(const std::vector<std::int64_t>& lengths, std::int64_t new_tokens,
                std::int64_t longest_prompt) const;
-  // rest: steps that read prompts.
-  void check_memory(const std::vector<std::int64_t>& lengths, std::int64_t rest,
-                    std::int64_t new_tokens) const;
+  // Error where it is too little.
+  void check_memory(const StepSequences& sequences, const GenerateOptions& options) const;
 
   std::unique_ptr<StepExecutor> executor_;
   std::unique_ptr<GpuModel> model_;

@@ -155,8 +155,4 @@ void check_gpu_options(const EngineOptions& options, const CacheTypes& types,
   KVC_CHECK(options.reuse.donors.empty(), "--device cuda: no --donors; {}", kWayOut);
 }
 
-void check_gpu_generation(const GenerateOptions& options) {
-  KVC_CHECK(options.num_beams == 1, "--device cuda: no --beams; {}", kWayOut);
-}
-
 }  // namespace kvc

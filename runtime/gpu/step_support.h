@@ -5,7 +5,6 @@
 #include "core/token_policy.h"
 #include "model/config.h"
 #include "runtime/engine.h"
-#include "runtime/generate.h"
 
 namespace kvc {
 
@@ -13,6 +12,5 @@ namespace kvc {
 void check_gpu_model(const ModelConfig& config, const KvPlan& plan);
 void check_gpu_options(const EngineOptions& options, const CacheTypes& types,
                        const ModelConfig& config, const KvPlan& plan);
-void check_gpu_generation(const GenerateOptions& options);
 
 }  // namespace kvc

@@ -115,6 +115,32 @@ TEST_F(GpuEngineTest, DrawsTheSameTokensWhateverPrefillTakes) {
   EXPECT_EQ(part.sequences[0].tokens, whole.sequences[0].tokens);
 }
 
+TEST_F(GpuEngineTest, FindsTheEnginesBeams) {
+  const Engine::Ids prompts = {testing::gpu_text(20, 1), testing::gpu_text(6, 5)};
+  const GpuEngine engine = load();
+  GenerateOptions options = options_of(6);
+  options.num_beams = 4;
+  options.num_samples = 3;
+  for (const std::int64_t prefill_tokens : {0, 4}) {
+    options.prefill_tokens = prefill_tokens;
+    options.stop_ids = {};
+    const auto [expected, result] =
+        testing::expect_same_tokens(directory_.path(), engine, prompts, options);
+    ASSERT_EQ(result.sequences.size(), 6u);
+    for (std::size_t i = 0; i < 6; ++i) {
+      EXPECT_EQ(result.sequences[i].num_tokens, expected.sequences[i].num_tokens);
+    }
+    EXPECT_NE(result.sequences[0].tokens, result.sequences[1].tokens);
+    EXPECT_EQ(result.timing.decode_tokens, expected.timing.decode_tokens);
+    EXPECT_EQ(result.timing.prefill_tokens, 26);
+    options.stop_ids = {result.sequences[0].tokens[2], result.sequences[3].tokens[1]};
+    testing::expect_same_tokens(directory_.path(), engine, prompts, options);
+  }
+  options.num_samples = 5;
+  EXPECT_NE(testing::failure_of([&] { engine.generate(prompts, options); }).find("search more"),
+            std::string::npos);
+}
+
 TEST_F(GpuEngineTest, EndsAtStopTokensAndWhereTheVisitorSaysSo) {
   const GpuEngine engine = load();
   const Engine::Ids prompts = {testing::gpu_text(9, 4), testing::gpu_text(4, 8)};
@@ -161,12 +187,6 @@ TEST_F(GpuEngineTest, RefusesByNameWhatItDoesNotDo) {
   options.kv_dtype = {};
   options.policy = parse_token_policy("h2o:budget=64");
   EXPECT_NE(refusal(options).find("--policy h2o"), std::string::npos);
-  GenerateOptions beams = options_of(4);
-  beams.num_beams = 2;
-  EXPECT_NE(testing::failure_of([&] {
-              load().generate({testing::gpu_text(3, 1)}, beams);
-            }).find("--beams"),
-            std::string::npos);
 }
 
 TEST(GpuEngine, RefusesPlansByNameThatItDoesNotRun) {

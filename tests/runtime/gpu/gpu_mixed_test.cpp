@@ -130,5 +130,20 @@ TEST(GpuMixed, GeneratesTheEnginesTokens) {
   }
 }
 
+// Beams that continue another take copies of what every kind holds.
+TEST(GpuMixed, FindsTheEnginesBeams) {
+  const testing::OneThread one_thread;
+  const testing::TemporaryDirectory directory;
+  const SyntheticCheckpoint model = model_of_every_kind("llama");
+  testing::write_factored_checkpoint(directory.path(), model, merging_plan(model, 0.2));
+  GenerateOptions options;
+  options.max_new_tokens = 5;
+  options.num_beams = options.num_samples = 3;
+  const GpuEngine engine = testing::emulated_engine(directory.path());
+  testing::expect_same_tokens(directory.path(), engine, {testing::gpu_text(71, 1)}, options);
+  EXPECT_LE(engine.kv_peak_bytes(),
+            gpu_cache_bytes(engine.plan(), KvDtype::kFloat16, 32, {71, 71, 71}, 5));
+}
+
 }  // namespace
 }  // namespace kvc

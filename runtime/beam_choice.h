@@ -1,0 +1,60 @@
+// Which texts a beam search goes on with, from the logits behind each: as transformers' generate() with num_beams,
+// length_penalty 1 and early_stopping False.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace kvc {
+
+struct BeamOptions {
+  std::size_t num_beams = 1;
+  std::int64_t max_new_tokens = 0;
+  std::vector<std::int64_t> stop_ids{};
+};
+
+struct RunningBeam {
+  std::size_t parent = 0;  // that it continues, of the beams before the last choice
+  std::vector<std::int64_t> tokens;
+  float score = 0;  // sum of the logarithms of all tokens' probabilities
+};
+
+struct FinishedBeam {
+  std::vector<std::int64_t> tokens;  // without an end token
+  float score = 0;                   // per token
+};
+
+class BeamChoice {
+ public:
+  explicit BeamChoice(BeamOptions options) : options_(std::move(options)) { beams_.emplace_back(); }
+
+  // One prompt's running texts, the best first; at the start the prompt alone.
+  const std::vector<RunningBeam>& beams() const { return beams_; }
+  // Chooses the next beams and what ends; false where nothing can become better. rows[i]: [1, vocab_size] float32
+  // logits behind beam i.
+  bool advance(const std::vector<at::Tensor>& rows);
+  // The best first, at most num_beams: of a search that was interrupted those still running too.
+  std::vector<FinishedBeam> finished(bool interrupted);
+
+ private:
+  // A beam with one more token.
+  struct Continued {
+    std::size_t beam = 0;
+    std::int64_t token = 0;
+    float score = 0;
+  };
+  std::vector<Continued> continuations(const std::vector<at::Tensor>& rows) const;
+  bool is_end(std::int64_t token) const;
+  void finish(std::vector<std::int64_t> tokens, float score, std::size_t num_scored);
+  void take(const std::vector<Continued>& running);
+
+  BeamOptions options_;
+  std::vector<RunningBeam> beams_;
+  std::vector<FinishedBeam> finished_;
+};
+
+}  // namespace kvc

@@ -1,0 +1,105 @@
+#include "runtime/gpu/gpu_batch.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "runtime/gpu/gpu_coding.h"
+#include "runtime/gpu/gpu_compression.h"
+#include "runtime/gpu/gpu_prompt.h"
+
+namespace kvc {
+
+std::int64_t rest_of(const StepSequences& sequences) {
+  std::int64_t rest = 0;
+  for (std::size_t i = 0; i < sequences.texts.size(); ++i) {
+    const auto length = static_cast<std::int64_t>(sequences.texts[i].size());
+    rest = std::max(rest, length - sequences.prefilled(i));
+  }
+  return rest;
+}
+
+std::vector<std::int64_t> lengths_of(const StepSequences& sequences, std::int64_t more) {
+  std::vector<std::int64_t> lengths;
+  for (std::size_t i = 0; i < sequences.texts.size(); ++i) {
+    lengths.push_back(sequences.prefilled(i) + more);
+  }
+  return lengths;
+}
+
+StepSequences step_sequences(const Engine::Ids& prompts, const GenerateOptions& options,
+                             std::int64_t copies) {
+  StepSequences sequences;
+  sequences.sampling = options.sampling;
+  sequences.prefill_tokens = options.prefill_tokens;
+  for (const auto& prompt : prompts) {
+    KVC_CHECK(!prompt.empty(), "an empty prompt; pass at least one token");
+    for (std::int64_t copy = 0; copy < copies; ++copy) {
+      sequences.seeds.push_back(options.seed + sequences.texts.size());
+      sequences.texts.push_back(prompt);
+    }
+  }
+  for (const std::int64_t length :
+       lengths_of(sequences, rest_of(sequences) + options.max_new_tokens)) {
+    sequences.capacity = std::max(sequences.capacity, length + 1);  // the last token is not fed
+  }
+  return sequences;
+}
+
+void GpuBatch::read_prompts(std::int64_t chunk, std::int64_t copies) {
+  const auto step = static_cast<std::size_t>(copies);
+  prompt_logits_.resize(prefilled_.size());
+  for (std::size_t i = 0; i < prefilled_.size(); i += step) {
+    const auto& text = sequences_.texts[i];
+    const at::Tensor logits =
+        read_gpu_prompt(model_, cache_, i, {text.begin(), text.begin() + prefilled_[i]},
+                        {chunk, options_.all_logits, options_.stopped});
+    code_gpu_prompt(model_, cache_, i, executor_);
+    if (options_.all_logits) {
+      prompt_logits_[i] = logits.cpu();
+    }
+    for (std::size_t copy = i; copy < i + step; ++copy) {
+      state().logits[static_cast<std::int64_t>(copy)].copy_(logits[-1]);
+      if (copy > i) {
+        cache_.copy(i, copy, prefilled_[i]);
+      }
+    }
+  }
+  if (rest_ + options_.max_new_tokens > 0) {
+    executor_.run(step_.sampling());
+    executor_.wait(0);
+  }
+}
+
+void GpuBatch::queue_step() {
+  if (queued_ == 0) {
+    executor_.prepare(step_.program());
+  }
+  executor_.replay();
+  ++queued_;
+  cache_.add_token();
+  compress_gpu_blocks(model_, cache_, lengths_of(sequences_, queued_));
+  code_gpu_blocks(model_, cache_, executor_);
+}
+
+void GpuBatch::wait_step() {
+  executor_.wait(static_cast<int>(queued_ - done_ - 1));
+  ++done_;
+  for (std::size_t i = 0; i < prefilled_.size() && options_.all_logits; ++i) {
+    if (prompt_logits_[i].defined() && position(i) <= length(i)) {
+      const at::Tensor row = state().logits.narrow(0, static_cast<std::int64_t>(i), 1);
+      prompt_logits_[i] = at::cat({prompt_logits_[i], row.cpu()});
+    }
+  }
+}
+
+std::int32_t GpuBatch::token(std::size_t sequence) const {
+  const at::Tensor& tokens = step_.state().tokens;
+  const std::int64_t row = static_cast<std::int64_t>(sequence) * tokens.size(1);
+  const std::int32_t token = tokens.const_data_ptr<std::int32_t>()[row + position(sequence)];
+  KVC_CHECK(token != kNoToken,
+            "the model's logits are not finite; does the checkpoint hold NaN or infinity? --dtype "
+            "bfloat16 has the widest range on a GPU");
+  return token;
+}
+
+}  // namespace kvc

@@ -1,0 +1,77 @@
+// The sequences of one run on a GPU: their prompts, then steps that feed a token of each.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/engine.h"
+#include "runtime/generate.h"
+#include "runtime/gpu/gpu_cache.h"
+#include "runtime/gpu/gpu_model.h"
+#include "runtime/gpu/gpu_step.h"
+#include "runtime/gpu/step_executor.h"
+
+namespace kvc {
+
+// What the step needs to know of a run: every prompt `copies` times.
+StepSequences step_sequences(const Engine::Ids& prompts, const GenerateOptions& options,
+                             std::int64_t copies);
+// Steps that read what prefill leaves of the prompts: those of the longest rest.
+std::int64_t rest_of(const StepSequences& sequences);
+// Tokens of each sequence before the first step, and `more`.
+std::vector<std::int64_t> lengths_of(const StepSequences& sequences, std::int64_t more);
+
+class GpuBatch {
+ public:
+  // All outlive it.
+  GpuBatch(const GpuModel& model, GpuCache& cache, const StepSequences& sequences,
+           const GenerateOptions& options, StepExecutor& executor)
+      : model_(model),
+        cache_(cache),
+        sequences_(sequences),
+        options_(options),
+        executor_(executor),
+        prefilled_(lengths_of(sequences, 0)),
+        rest_(rest_of(sequences)),
+        step_(model, cache, sequences, executor) {}
+
+  // Of each prompt once, as much as prefill takes, in pieces of `chunk` tokens; its `copies` - 1 next sequences become
+  // copies. Their first tokens are sampled if any are wanted. Throws Interrupted.
+  void read_prompts(std::int64_t chunk, std::int64_t copies);
+  // Queues one step, and what it leaves to the CPU: blocks that have left the window.
+  void queue_step();
+  // Until the first step that was not waited for has ended.
+  void wait_step();
+  void wait_all() { executor_.wait(0); }
+
+  std::int64_t queued() const { return queued_; }
+  std::int64_t done() const { return done_; }  // steps that were waited for
+  std::int64_t rest() const { return rest_; }  // steps that read prompts
+  std::int64_t length(std::size_t sequence) const {
+    return static_cast<std::int64_t>(sequences_.texts[sequence].size());
+  }
+  // Of the token that comes next, behind the steps so far.
+  std::int64_t position(std::size_t sequence) const { return prefilled_[sequence] + done_; }
+  // The token there; the program has written it. Error where logits were not finite.
+  std::int32_t token(std::size_t sequence) const;
+  // Logits of prompts' tokens so far, [n, vocab_size], of the first copy; under options.all_logits.
+  const std::vector<at::Tensor>& prompt_logits() const { return prompt_logits_; }
+  const StepState& state() const { return step_.state(); }
+  GpuCache& cache() { return cache_; }
+
+ private:
+  const GpuModel& model_;
+  GpuCache& cache_;
+  const StepSequences& sequences_;
+  const GenerateOptions& options_;
+  StepExecutor& executor_;
+  std::vector<std::int64_t> prefilled_;  // tokens before the first step
+  std::int64_t rest_;
+  std::int64_t queued_ = 0, done_ = 0;
+  std::vector<at::Tensor> prompt_logits_;  // [num_sequences], undefined of copies
+  GpuStep step_;
+};
+
+}  // namespace kvc

@@ -1,0 +1,16 @@
+// Beam search on a GPU: each beam is a sequence of the batch, and one that continues another's copies its cache.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/generate.h"
+#include "runtime/gpu/gpu_batch.h"
+
+namespace kvc {
+
+// Of one prompt, whose copies the batch's options.num_beams sequences are; adds the results of search_beams()
+// (runtime/beam_search.h) to `result`. Once it is interrupted, prompts are not read.
+void search_gpu_beams(GpuBatch& batch, const GenerateOptions& options, std::int64_t prefill_chunk,
+                      GenerateResult& result);
+
+}  // namespace kvc
