@@ -82,7 +82,7 @@ TEST_F(GpuEngineTest, SamplesTheSameTokensUnderTheSameSeed) {
 TEST_F(GpuEngineTest, ReadsTheRestOfPromptsInSteps) {
   const Engine::Ids prompts = {testing::gpu_text(20, 1), testing::gpu_text(6, 5)};
   const GpuEngine engine = load();
-  for (const std::int64_t new_tokens : {0, 1, 5}) {
+  for (const std::int64_t new_tokens : {0, 4}) {
     GenerateOptions options = options_of(new_tokens);
     options.prefill_tokens = 4;
     options.num_samples = 2;
