@@ -1,50 +1,71 @@
-// One decoding step of a cache with a fixed budget per layer and KV head, in one launch: attention, scores, and
-// what leaves the cache (ZeroMerge; without residual slots and with decay 1 it is H2O).
+// One decoding step of caches with a fixed budget per layer and KV head: attention, what it says of every token, and what
+// leaves (ZeroMerge; without residual slots and with decay 1 it is H2O, without context StreamingLLM), as
+// runtime/policies/running_policy.cpp does on the CPU.
 #pragma once
 
 #include <cstdint>
 
+#include "runtime/kernels/cuda/attention_combine.h"
 #include "runtime/kernels/cuda/device_rows.h"
 #include "runtime/kernels/cuda/launch.h"
 
 namespace kvc {
 
 enum class Demotion {
-  kPaper,  // the oldest token of the ring joins the context; over its size, the lowest score leaves
+  kPaper,  // the oldest token of the ring joins the context; the lowest score leaves, the newcomer's perhaps
   kReleased,  // the lowest score among the old context leaves, and the newcomer takes its place
 };
 
-// Slots of every KV head of a sequence: [residual | context | ring]. With n tokens so far, the ring holds the
-// last min(n, num_ring), token i in its slot i % num_ring; the context the first min(n - ring, num_context)
-// slots; the residual likewise what is left. A residual slot is the mean of the tokens merged into it.
+// The rows of every KV head of a sequence: [sinks | context | ring], and residual slots, each the mean of the tokens
+// merged into it. The token at position p is in row p % num_ring of the ring.
 struct BudgetLayout {
-  int num_residual = 1, num_context = 0, num_ring = 1;
+  int num_sinks = 0, num_context = 0, num_ring = 1, num_residual = 0;
 
-  KVC_HOST_DEVICE int slots() const { return num_residual + num_context + num_ring; }
+  KVC_HOST_DEVICE int rows() const { return num_sinks + num_context + num_ring; }
+  KVC_HOST_DEVICE int budget() const { return rows() + num_residual; }
+};
+
+// One sequence's layer, all in GPU memory. As long as no more than budget() tokens have come, row i is token i and
+// there are no others; with the next one, in row budget(), rows are brought into the layout from outside. From then
+// on each step ends in the layout.
+struct BudgetCache {
+  BudgetLayout layout;
+  int capacity = 0;         // rows that there is memory for
+  void* keys = nullptr;     // [num_kv_heads, capacity, head_dim] post-RoPE
+  void* values = nullptr;   // likewise
+  float* scores = nullptr;  // [num_kv_heads, capacity]; null: num_context is 0, nothing is ranked
+  std::int32_t* positions =
+      nullptr;                       // likewise: of equal scores the earliest token's is the lowest
+  float* residual_keys = nullptr;    // [num_kv_heads, num_residual, head_dim]
+  float* residual_values = nullptr;  // likewise
+  float* counts = nullptr;           // [num_kv_heads, num_residual] of members; 0: free
 };
 
 struct BudgetStep {
-  BudgetLayout layout;
-  int num_sequences = 1, num_heads = 1, num_kv_heads = 1,
-      head_dim = 0;                                  // head_dim: even, at most 256
-  DeviceElement element = DeviceElement::kBFloat16;  // or float16
+  const BudgetCache* caches = nullptr;  // [num_sequences] in GPU memory
+  int num_sequences = 1, num_heads = 1, num_kv_heads = 1, head_dim = 0;  // 32, 64, 128 or 256
+  DeviceElement element = DeviceElement::kBFloat16;                      // or float16
   const void* query = nullptr;               // [num_sequences, num_heads, head_dim], post-RoPE
   const void* new_key = nullptr;             // [num_sequences, num_kv_heads, head_dim], post-RoPE
   const void* new_value = nullptr;           // likewise
-  void* keys = nullptr;                      // [num_sequences, num_kv_heads, slots, head_dim]
-  void* values = nullptr;                    // likewise
-  float* scores = nullptr;                   // [num_sequences, num_kv_heads, slots]
-  float* counts = nullptr;                   // [num_sequences, num_kv_heads, num_residual]
   const std::int32_t* num_tokens = nullptr;  // [num_sequences] before this step, in GPU memory
   float scale = 1;                           // of products: 1 / sqrt(head_dim)
-  float alpha = 0.6f;                        // of log count, added to the scores of residual slots
-  float decay = 0.98f;  // of the slots' scores, before this step's probabilities are added
+  float softcap = 0;    // s: products x, once scaled, become s tanh(x / s); 0: none
+  float alpha = 0.6f;   // of log count, added to the products of residual slots
+  float decay = 0.98f;  // of scores, before this step's probabilities are added
   Demotion demotion = Demotion::kPaper;
-  void* output = nullptr;  // [num_sequences, num_heads, head_dim], of `element`
+  DevicePartials
+      partials{};  // of head_dim channels; num_parts: of a sequence's rows, shared evenly
+  float* products =
+      nullptr;  // [num_sequences, num_heads, products_stride]: of rows, then of the new token
+  int products_stride = 0;  // more than any cache's capacity; 0: nothing is ranked
+  void* output = nullptr;   // [num_sequences, num_heads, head_dim], of `element`
 };
+LaunchError check_budget_step(const BudgetStep& params);
+// Two launches: attention over parts of the rows, and what follows from all of it.
 LaunchError budget_step_cuda(const BudgetStep& params, void* stream);
 
-// The same in plain loops on the CPU, all pointers to CPU memory.
+// The same in plain loops on the CPU, all pointers to CPU memory; partials and products are not written.
 void budget_step_reference(const BudgetStep& params);
 
 }  // namespace kvc

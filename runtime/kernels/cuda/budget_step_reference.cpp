@@ -2,7 +2,7 @@
 #include <cmath>
 #include <vector>
 
-#include "runtime/kernels/cuda/budget_step_body.h"
+#include "runtime/kernels/cuda/budget_places.h"
 
 namespace kvc {
 namespace {
@@ -10,12 +10,13 @@ namespace {
 // One KV head of one sequence.
 struct Head {
   const BudgetStep& params;
-  std::int64_t index, first_query;  // of the head among all; of its first query head
+  const BudgetCache& cache;
+  std::int64_t kv_head, newest,
+      first_query;  // among all: of the new token, of its first query head
   int n;
+  BudgetFill fill;
 
-  std::int64_t at(int slot) const {
-    return (index * params.layout.slots() + slot) * params.head_dim;
-  }
+  // 16-bit numbers.
   float number(const void* base, std::int64_t i) const {
     const std::uint16_t bits = static_cast<const std::uint16_t*>(base)[i];
     return params.element == DeviceElement::kBFloat16 ? to_float(BFloat16{bits})
@@ -26,145 +27,164 @@ struct Head {
                                                ? narrow_bits(BFloat16{}, x)
                                                : narrow_bits(Float16{}, x);
   }
-  float& score(int slot) const { return params.scores[index * params.layout.slots() + slot]; }
-  float& count(int slot) const { return params.counts[index * params.layout.num_residual + slot]; }
+  std::int64_t row(int i) const { return kv_head * cache.capacity + i; }
+  std::int64_t slot(int i) const { return kv_head * cache.layout.num_residual + i; }
 
-  double product(const void* a, std::int64_t i, const void* b, std::int64_t j) const {
-    double sum = 0;
-    for (int c = 0; c < params.head_dim; ++c) {
-      sum += static_cast<double>(number(a, i + c)) * number(b, j + c);
+  // Entries of attention: rows, slots, the new token.
+  int entries() const { return fill.rows + fill.residual + 1; }
+  bool is_newest(int entry) const { return entry + 1 == entries(); }
+  float entry_number(int entry, int channel, bool is_key) const {
+    const int dim = params.head_dim;
+    if (entry < fill.rows) {
+      return number(is_key ? cache.keys : cache.values, row(entry) * dim + channel);
     }
-    return sum;
-  }
-  void copy(int from, int to) const {
-    for (int c = 0; c < params.head_dim; ++c) {
-      set(params.keys, at(to) + c, number(params.keys, at(from) + c));
-      set(params.values, at(to) + c, number(params.values, at(from) + c));
+    if (is_newest(entry)) {
+      return number(is_key ? params.new_key : params.new_value, newest * dim + channel);
     }
-    score(to) = score(from);
+    return (is_key ? cache.residual_keys
+                   : cache.residual_values)[slot(entry - fill.rows) * dim + channel];
   }
 };
 
-// Attention of one query head; adds its probabilities to `sums` [slots + 1].
+double score_of(const Head& head, int query_head, int entry) {
+  const BudgetStep& p = head.params;
+  double product = 0;
+  for (int c = 0; c < p.head_dim; ++c) {
+    product += static_cast<double>(
+                   head.number(p.query, (head.first_query + query_head) * p.head_dim + c)) *
+               head.entry_number(entry, c, true);
+  }
+  const bool is_slot = entry >= head.fill.rows && !head.is_newest(entry);
+  return static_cast<double>(scaled_score(static_cast<float>(product), p.scale, p.softcap)) +
+         (is_slot ? slot_bias(p.alpha, head.cache.counts[head.slot(entry - head.fill.rows)]) : 0);
+}
+
+// Attention of one query head; adds its probabilities to `sums` [entries].
 void attend(const Head& head, int query_head, std::vector<double>& sums) {
   const BudgetStep& p = head.params;
-  const int slots = p.layout.slots();
-  const BudgetFill fill = budget_fill(p.layout, head.n);
-  const std::int64_t query = (head.first_query + query_head) * p.head_dim;
-  const std::int64_t newest = head.index * p.head_dim;
-  std::vector<double> weights(static_cast<std::size_t>(slots) + 1, 0.0);
-  double max = -INFINITY, sum = 0;
-  const auto score = [&](int slot) {
-    const double product = slot == slots ? head.product(p.query, query, p.new_key, newest)
-                                         : head.product(p.query, query, p.keys, head.at(slot));
-    return product * p.scale +
-           (slot < p.layout.num_residual ? p.alpha * std::log(head.count(slot)) : 0.0);
-  };
-  const auto held = [&](int slot) { return slot == slots || holds_token(p.layout, fill, slot); };
-  for (int slot = 0; slot <= slots; ++slot) {
-    max = held(slot) ? std::max(max, score(slot)) : max;
+  std::vector<double> weights;
+  for (int entry = 0; entry < head.entries(); ++entry) {
+    weights.push_back(score_of(head, query_head, entry));
   }
-  for (int slot = 0; slot <= slots; ++slot) {
-    weights[static_cast<std::size_t>(slot)] = held(slot) ? std::exp(score(slot) - max) : 0;
-    sum += weights[static_cast<std::size_t>(slot)];
+  const double max = *std::max_element(weights.begin(), weights.end());
+  double sum = 0;
+  for (double& weight : weights) {
+    weight = std::exp(weight - max);
+    sum += weight;
   }
   for (int c = 0; c < p.head_dim; ++c) {
-    double output = weights.back() * head.number(p.new_value, newest + c);
-    for (int slot = 0; slot < slots; ++slot) {
-      if (held(slot)) {
-        output +=
-            weights[static_cast<std::size_t>(slot)] * head.number(p.values, head.at(slot) + c);
-      }
+    double output = 0;
+    for (int entry = 0; entry < head.entries(); ++entry) {
+      output += weights[static_cast<std::size_t>(entry)] / sum * head.entry_number(entry, c, false);
     }
-    head.set(p.output, query + c, static_cast<float>(output / sum));
+    head.set(p.output, (head.first_query + query_head) * p.head_dim + c,
+             static_cast<float>(output));
   }
-  for (std::size_t slot = 0; slot < weights.size(); ++slot) {
-    sums[slot] += weights[slot] / sum;
+  for (std::size_t entry = 0; entry < weights.size(); ++entry) {
+    sums[entry] += weights[entry] / sum;
   }
 }
 
-void leave(const Head& head, int victim) {
+void copy_row(const Head& head, int from, int to) {
   const BudgetStep& p = head.params;
-  const BudgetFill fill = budget_fill(p.layout, head.n);
-  if (p.layout.num_residual == 0) {
-    return;
+  for (void* rows : {head.cache.keys, head.cache.values}) {
+    for (int c = 0; c < p.head_dim; ++c) {
+      head.set(rows, head.row(to) * p.head_dim + c,
+               head.number(rows, head.row(from) * p.head_dim + c));
+    }
   }
-  if (fill.residual < p.layout.num_residual) {
-    head.count(fill.residual) = 1;
-    return head.copy(victim, fill.residual);
-  }
+  head.cache.scores[head.row(to)] = head.cache.scores[head.row(from)];
+  head.cache.positions[head.row(to)] = head.cache.positions[head.row(from)];
+}
+
+void merge(const Head& head, int leaving) {
+  const BudgetStep& p = head.params;
+  const BudgetCache& cache = head.cache;
   int best = 0;
-  for (int slot = 1; slot < p.layout.num_residual; ++slot) {
-    if (head.product(p.keys, head.at(slot), p.keys, head.at(victim)) >
-        head.product(p.keys, head.at(best), p.keys, head.at(victim))) {
+  double largest = -INFINITY;
+  for (int slot = 0; slot < cache.layout.num_residual; ++slot) {
+    double likeness = 0;
+    for (int c = 0; c < p.head_dim; ++c) {
+      likeness += static_cast<double>(cache.residual_keys[head.slot(slot) * p.head_dim + c]) *
+                  head.number(cache.keys, head.row(leaving) * p.head_dim + c);
+    }
+    if (cache.counts[head.slot(slot)] == 0) {
+      best = slot;
+      break;
+    }
+    if (likeness > largest) {
+      largest = likeness;
       best = slot;
     }
   }
-  for (void* rows : {p.keys, p.values}) {
-    for (int c = 0; c < p.head_dim; ++c) {
-      head.set(rows, head.at(best) + c,
-               merged_number(head.number(rows, head.at(best) + c), head.count(best),
-                             head.number(rows, head.at(victim) + c)));
-    }
+  float& count = cache.counts[head.slot(best)];
+  for (int c = 0; c < p.head_dim; ++c) {
+    const std::int64_t from = head.row(leaving) * p.head_dim + c,
+                       to = head.slot(best) * p.head_dim + c;
+    cache.residual_keys[to] =
+        merged_number(cache.residual_keys[to], count, head.number(cache.keys, from));
+    cache.residual_values[to] =
+        merged_number(cache.residual_values[to], count, head.number(cache.values, from));
   }
-  head.count(best) += 1;
-  head.score(best) = std::max(head.score(best), head.score(victim));
+  count += 1;
 }
 
-void demote(const Head& head, int oldest) {
-  const BudgetStep& p = head.params;
-  const BudgetFill fill = budget_fill(p.layout, head.n);
-  const int context = p.layout.num_residual;
-  if (fill.context < p.layout.num_context) {
-    return head.copy(oldest, context + fill.context);
+void make_room(const Head& head, int oldest) {
+  const BudgetCache& cache = head.cache;
+  const BudgetLayout& layout = cache.layout;
+  const auto chosen = [&](int row) {
+    return Chosen{cache.scores[head.row(row)], cache.positions[head.row(row)], row};
+  };
+  Chosen lowest =
+      head.params.demotion == Demotion::kPaper ? chosen(oldest) : chosen(layout.num_sinks);
+  for (int i = 0; i < layout.num_context; ++i) {
+    lowest = lower(lowest, chosen(layout.num_sinks + i));
   }
-  int lowest = p.layout.num_context > 0 ? context : oldest;
-  for (int i = 1; i < p.layout.num_context; ++i) {
-    lowest = head.score(context + i) < head.score(lowest) ? context + i : lowest;
+  if (layout.num_residual > 0) {
+    merge(head, lowest.row);
   }
-  if (p.demotion == Demotion::kPaper && head.score(oldest) < head.score(lowest)) {
-    lowest = oldest;
-  }
-  leave(head, lowest);
-  if (lowest != oldest) {
-    head.copy(oldest, lowest);
+  if (lowest.row != oldest) {
+    copy_row(head, oldest, lowest.row);
   }
 }
 
 void step(const Head& head) {
   const BudgetStep& p = head.params;
-  const int slots = p.layout.slots();
-  std::vector<double> sums(static_cast<std::size_t>(slots) + 1, 0.0);
+  const BudgetCache& cache = head.cache;
+  std::vector<double> sums(static_cast<std::size_t>(head.entries()), 0.0);
   for (int query_head = 0; query_head < p.num_heads / p.num_kv_heads; ++query_head) {
     attend(head, query_head, sums);
   }
-  const BudgetFill fill = budget_fill(p.layout, head.n);
-  for (int slot = 0; slot < slots; ++slot) {
-    if (holds_token(p.layout, fill, slot)) {
-      head.score(slot) =
-          p.decay * head.score(slot) + static_cast<float>(sums[static_cast<std::size_t>(slot)]);
-    }
+  for (int row = 0; row < head.fill.rows && cache.scores != nullptr; ++row) {
+    float& score = cache.scores[head.row(row)];
+    score = p.decay * score + static_cast<float>(sums[static_cast<std::size_t>(row)]);
   }
-  const int slot = p.layout.num_residual + p.layout.num_context + head.n % p.layout.num_ring;
-  if (head.n >= p.layout.num_ring) {
-    demote(head, slot);
+  const int to = head.fill.is_laid_out ? ring_row(cache.layout, head.n) : head.n;
+  if (head.fill.is_laid_out && cache.layout.num_context > 0) {
+    make_room(head, to);
   }
   for (int c = 0; c < p.head_dim; ++c) {
-    head.set(p.keys, head.at(slot) + c, head.number(p.new_key, head.index * p.head_dim + c));
-    head.set(p.values, head.at(slot) + c, head.number(p.new_value, head.index * p.head_dim + c));
+    const int newest = head.entries() - 1;
+    head.set(cache.keys, head.row(to) * p.head_dim + c, head.entry_number(newest, c, true));
+    head.set(cache.values, head.row(to) * p.head_dim + c, head.entry_number(newest, c, false));
   }
-  head.score(slot) = static_cast<float>(sums.back());
+  if (cache.scores != nullptr) {
+    cache.scores[head.row(to)] = static_cast<float>(sums.back());
+    cache.positions[head.row(to)] = head.n;
+  }
 }
 
 }  // namespace
 
 void budget_step_reference(const BudgetStep& params) {
   for (int sequence = 0; sequence < params.num_sequences; ++sequence) {
+    const BudgetCache& cache = params.caches[sequence];
+    const int n = params.num_tokens[sequence];
     for (int kv_head = 0; kv_head < params.num_kv_heads; ++kv_head) {
       const int heads = params.num_heads / params.num_kv_heads;
-      step({params, std::int64_t{sequence} * params.num_kv_heads + kv_head,
-            std::int64_t{sequence} * params.num_heads + std::int64_t{kv_head} * heads,
-            params.num_tokens[sequence]});
+      step({params, cache, kv_head, std::int64_t{sequence} * params.num_kv_heads + kv_head,
+            std::int64_t{sequence} * params.num_heads + std::int64_t{kv_head} * heads, n,
+            budget_fill(cache.layout, n)});
     }
   }
 }

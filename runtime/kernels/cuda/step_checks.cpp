@@ -2,6 +2,7 @@
 #include <string>
 
 #include "runtime/kernels/cuda/append_rows.h"
+#include "runtime/kernels/cuda/budget_step.h"
 #include "runtime/kernels/cuda/few_rows_product.h"
 
 namespace kvc {
@@ -40,6 +41,25 @@ LaunchError check_append_rows(const AppendRows& params) {
   if (params.num_kv_heads > 0 &&
       (params.key.element != params.element || params.value.element != params.element)) {
     return name + "the store holds other numbers than the query's";
+  }
+  return {};
+}
+
+LaunchError check_budget_step(const BudgetStep& params) {
+  const std::string name = "budget_step: ";
+  const int dim = params.head_dim;
+  if (dim != 32 && dim != 64 && dim != 128 && dim != 256) {
+    return name + "head_dim " + std::to_string(dim) + ", expected 32, 64, 128 or 256";
+  }
+  if (params.num_kv_heads < 1 || params.num_heads % params.num_kv_heads != 0) {
+    return name + std::to_string(params.num_heads) + " query heads, " +
+           std::to_string(params.num_kv_heads) + " KV heads, expected a multiple of them";
+  }
+  if (!is_16_bit(params.element)) {
+    return name + "queries, keys and values are bfloat16 or float16";
+  }
+  if (params.partials.num_parts < 1) {
+    return name + "rows in no parts, expected 1 or more";
   }
   return {};
 }

@@ -45,6 +45,9 @@ LaunchError launch_one(const RankAttention& params, void* stream) {
   const LaunchError error = rebuild_scores_cuda(params, stream);
   return error.empty() ? sum_ranks_cuda(params, stream) : error;
 }
+LaunchError launch_one(const BudgetStep& params, void* stream) {
+  return budget_step_cuda(params, stream);
+}
 LaunchError launch_one(const CombinePartials& params, void* stream) {
   return combine_partials_cuda(params, stream);
 }

@@ -10,6 +10,7 @@
 #include "runtime/kernels/cuda/attention_combine.h"
 #include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_rank.h"
+#include "runtime/kernels/cuda/budget_step.h"
 #include "runtime/kernels/cuda/code_tiles_device.h"
 #include "runtime/kernels/cuda/embed_rows.h"
 #include "runtime/kernels/cuda/few_rows_product.h"
@@ -21,11 +22,12 @@
 
 namespace kvc {
 
-// RankAttention: both of its launches. DenseAttention of two stores: the fused kernel. CodeTilesParams: codes of
+// RankAttention and BudgetStep: both of their launches. DenseAttention of two stores: the fused kernel. CodeTilesParams: codes of
 // coefficients.
-using StepLaunch = std::variant<EmbedRows, NormRows, FewRowsProduct, AppendRows, AppendLatents,
-                                QuantiseRows, CodeTilesParams, RowCosines, DenseAttention,
-                                RankAttention, CombinePartials, ProjectValues, SampleTokens>;
+using StepLaunch =
+    std::variant<EmbedRows, NormRows, FewRowsProduct, AppendRows, AppendLatents, QuantiseRows,
+                 CodeTilesParams, RowCosines, DenseAttention, RankAttention, BudgetStep,
+                 CombinePartials, ProjectValues, SampleTokens>;
 using StepProgram = std::vector<StepLaunch>;
 
 LaunchError launch_step_cuda(const StepLaunch& step, void* stream);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/kernels/cuda/budget_step_body.h"
+#include "runtime/kernels/cuda/budget_places.h"
 #include "runtime/kernels/cuda/code_tiles_body.h"
 #include "runtime/kernels/cuda/nearest_rows_body.h"
 #include "runtime/kernels/cuda/quantise_rows_body.h"
@@ -62,18 +62,26 @@ TEST(CodePlanes, OfFiveBitsAreFourAndOne) {
   EXPECT_EQ(one.first, 4);
 }
 
-TEST(BudgetFill, FillsRingThenContextThenResidual) {
-  const BudgetLayout layout{2, 3, 4};
-  const BudgetFill none = budget_fill(layout, 0), some = budget_fill(layout, 6),
-                   all = budget_fill(layout, 100);
-  EXPECT_EQ(none.ring + none.context + none.residual, 0);
-  EXPECT_EQ(some.ring, 4);
-  EXPECT_EQ(some.context, 2);
-  EXPECT_EQ(some.residual, 0);
-  EXPECT_EQ(all.ring + all.context + all.residual, layout.slots());
-  EXPECT_TRUE(holds_token(layout, some, 3));
-  EXPECT_FALSE(holds_token(layout, some, 4));
-  EXPECT_FALSE(holds_token(layout, some, 0));
+TEST(BudgetFill, IsEveryTokenUntilTheBudgetIsExceeded) {
+  const BudgetLayout layout{1, 3, 4, 2};
+  EXPECT_EQ(layout.budget(), 10);
+  const BudgetFill some = budget_fill(layout, 6), most = budget_fill(layout, 10),
+                   all = budget_fill(layout, 11);
+  EXPECT_EQ(some.rows, 6);
+  EXPECT_EQ(most.rows, 10);
+  EXPECT_FALSE(most.is_laid_out);
+  EXPECT_EQ(most.residual, 0);
+  EXPECT_TRUE(all.is_laid_out);
+  EXPECT_EQ(all.rows, 8);
+  EXPECT_EQ(all.residual, 2);
+  EXPECT_EQ(ring_row(layout, 11), 4 + 3);
+}
+
+TEST(Lower, TakesTheEarlierOfEqualOnes) {
+  EXPECT_EQ(lower({1, 7, 0}, {1, 5, 3}).row, 3);
+  EXPECT_EQ(lower({1, 5, 0}, {1, 7, 3}).row, 0);
+  EXPECT_EQ(lower({1, 5, 0}, {0.5f, 7, 3}).row, 3);
+  EXPECT_EQ(lower(nothing_chosen(), {0.5f, 7, 3}).row, 3);
 }
 
 TEST(MergedNumber, IsTheMeanOfAllMembers) { EXPECT_FLOAT_EQ(merged_number(2, 3, 6), 3); }

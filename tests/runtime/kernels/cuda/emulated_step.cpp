@@ -73,6 +73,10 @@ struct Emulator {
     EmulatedCacheKernels(order).encode(params);
   }
   void operator()(const RowCosines& params) const { EmulatedCacheKernels(order).run(params); }
+  void operator()(const BudgetStep& params) const {
+    require(check_budget_step(params));
+    EmulatedCacheKernels(order).run(params);
+  }
   void operator()(const SampleTokens& params) const {
     run_grid({params.num_sequences}, kThreads,
              static_cast<std::size_t>(SampleShared::bytes(kThreads)), order,

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/runtime/kernels/cuda/cache_kernels.h"
+#include "tests/runtime/kernels/cuda/gpu_budget_bench.h"
 #include "tests/runtime/kernels/cuda/gpu_main.h"
 #include "tests/runtime/kernels/cuda/gpu_memory.h"
 #include "tests/runtime/kernels/cuda/gpu_timing.h"
@@ -82,7 +83,8 @@ class Bench {
     }
     project();
     for (const int slots : {1638, 4096}) {
-      budget(slots);
+      budget(1, slots);
+      budget(16, slots);
     }
     eigen();
     return report_;
@@ -165,46 +167,15 @@ class Bench {
                 "cuBLAS of the same shape", "");
   }
 
-  // 16 sequences of Llama-3.1-8B's heads under a budget of so many slots.
-  void budget(int slots) {
-    const int sequences = 16, heads = 32, kv_heads = 8, dim = 128;
-    const BudgetLayout layout{1, slots - 1 - slots * 2 / 5, slots * 2 / 5};
-    const std::size_t rows = static_cast<std::size_t>(sequences) * kv_heads * slots;
-    require(rows * dim <= Inputs::kCount * 4, "the budget is larger than what the benchmark holds");
-    std::vector<double> times;
-    for (const int tokens : {8192, 131072}) {
-      BudgetStep params{.layout = layout,
-                        .num_sequences = sequences,
-                        .num_heads = heads,
-                        .num_kv_heads = kv_heads,
-                        .head_dim = dim,
-                        .query = inputs_.numbers,
-                        .new_key = inputs_.numbers + 70000,
-                        .new_value = inputs_.numbers + 90000,
-                        .keys = filled(rows * dim),
-                        .values = filled(rows * dim),
-                        .scores = memory_.upload(std::vector<float>(rows, 1.0f)),
-                        .counts = memory_.upload(std::vector<float>(rows, 1.0f)),
-                        .num_tokens = memory_.upload(std::vector<std::int32_t>(sequences, tokens)),
-                        .scale = 0.088f,
-                        .output = memory_.allocate(std::size_t{2} * sequences * heads * dim)};
-      times.push_back(median_times({[&] { require(budget_step_cuda(params, nullptr)); }}, 5)[0]);
-    }
-    const double bytes = 4.0 * static_cast<double>(rows) * dim;
-    const std::string name = "budget step, 16 sequences, " + std::to_string(slots) + " slots";
+  void budget(int sequences, int slots) {
+    const std::vector<double> times =
+        budget_step_milliseconds(memory_, sequences, slots, {8192, 131072});
+    const double bytes = 4.0 * sequences * kBudgetKvHeads * kBudgetHeadDim * slots;
+    const std::string name = "budget step, " + std::to_string(sequences) + " sequences, " +
+                             std::to_string(slots) + " slots";
     report_.add(name + ", 8k tokens", times[0], bytes / times[0] / copy_rate_, "copy", "");
     report_.add(name + ", 128k tokens", times[1], times[1] / times[0], "8k tokens",
                 "G6: at most 1.03");
-  }
-
-  void* filled(std::size_t count) {
-    void* to = memory_.allocate(2 * count);
-    for (std::size_t done = 0; done < count; done += Inputs::kCount) {
-      check_cuda(cudaMemcpy(static_cast<std::uint16_t*>(to) + done, inputs_.numbers,
-                            2 * std::min(Inputs::kCount, count - done), cudaMemcpyDeviceToDevice),
-                 "copy");
-    }
-    return to;
   }
 
   // Eight groups of a model of hidden_size 4096: what the conversion's second stage does.

@@ -1,0 +1,54 @@
+// What the two kernels of a step under a budget share: which rows hold tokens, and which leaves.
+#pragma once
+
+#include "runtime/kernels/cuda/budget_step.h"
+#include "runtime/kernels/cuda/device_softmax.h"
+
+namespace kvc {
+
+constexpr int kBudgetThreads = 256;
+
+// What a cache holds when `n` tokens have come, besides the one that comes now.
+struct BudgetFill {
+  int rows, residual;  // residual slots that may be in use
+  bool is_laid_out;
+};
+KVC_HOST_DEVICE BudgetFill budget_fill(const BudgetLayout& layout, int n) {
+  const bool is_laid_out = n > layout.budget();
+  return {is_laid_out ? layout.rows() : n, is_laid_out ? layout.num_residual : 0, is_laid_out};
+}
+// The row that the ring's oldest token has, and that the new token, at position n, gets.
+KVC_HOST_DEVICE int ring_row(const BudgetLayout& layout, int n) {
+  return layout.num_sinks + layout.num_context + n % layout.num_ring;
+}
+
+// A row and what it is chosen by.
+struct Chosen {
+  float value;
+  int position, row;
+};
+// The lower value; of equal ones the earlier position.
+KVC_HOST_DEVICE Chosen lower(const Chosen& a, const Chosen& b) {
+  const bool second = b.value < a.value || (b.value == a.value && b.position < a.position);
+  return second ? b : a;
+}
+constexpr int kNoPosition = 0x7FFFFFFF;
+KVC_HOST_DEVICE Chosen nothing_chosen() { return {INFINITY, kNoPosition, -1}; }
+
+// Mean of a slot's `count` members and one more.
+KVC_HOST_DEVICE float merged_number(float slot, float count, float number) {
+  const float members = count + 1;
+  return count / members * slot + 1 / members * number;
+}
+
+// What is added to the products of a residual slot.
+KVC_HOST_DEVICE float slot_bias(float alpha, float count) {
+  return count > 0 ? alpha * logf(count) : negative_infinity();
+}
+
+// Query heads that share a read: a power of two.
+KVC_HOST_DEVICE int heads_together(int heads) {
+  return heads <= 1 ? 1 : heads <= 2 ? 2 : heads <= 4 ? 4 : 8;
+}
+
+}  // namespace kvc
