@@ -45,7 +45,7 @@ Runner gpu_runner(const RunOptions& options, at::Device device) {
   };
   runner.describe = [engine](const GenerateResult&) {
     return RunModel{.plan = engine->plan(),
-                    .policy = {},
+                    .policy = engine->policy(),
                     .original_kv_dtype = engine->kv_dtype(),
                     .page_tokens = engine->page_tokens(),
                     .weight_bytes = engine->weight_bytes(),

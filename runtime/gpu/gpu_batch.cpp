@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "runtime/gpu/gpu_coding.h"
 #include "runtime/gpu/gpu_compression.h"
+#include "runtime/gpu/gpu_policy.h"
 #include "runtime/gpu/gpu_prompt.h"
 
 namespace kvc {
@@ -78,6 +79,7 @@ void GpuBatch::queue_step() {
   ++queued_;
   cache_.add_token();
   compress_gpu_blocks(model_, cache_, lengths_of(sequences_, queued_));
+  lay_out_budgets(cache_, lengths_of(sequences_, queued_));
   code_gpu_blocks(model_, cache_, executor_);
 }
 

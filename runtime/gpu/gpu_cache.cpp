@@ -46,7 +46,8 @@ DeviceElement device_element(at::ScalarType dtype) {
 }
 
 GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, at::Device device,
-                   std::int64_t page_tokens, const std::vector<std::int64_t>& capacities)
+                   std::int64_t page_tokens, const std::vector<std::int64_t>& capacities,
+                   const GpuPolicy& policy)
     : plan_(plan),
       dtype_(dtype),
       kv_dtype_(kv_dtype),
@@ -65,7 +66,10 @@ GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, a
   pages.page_tokens = page_tokens;
   pages.most_rows = capacities;
   page_bytes_ = pages.bytes;
-  for (const KvSource source : plan.layers) {
+  if (!policy.policy.is_full()) {
+    kept_ = std::make_unique<GpuKept>(plan, policy, dtype, pages);
+  }
+  for (const KvSource source : kept_ ? std::vector<KvSource>{} : plan.layers) {
     add_layer(source, pages);
   }
   for (const CodedLayers& layers : coded_layers(plan)) {
@@ -108,6 +112,7 @@ KvBytes GpuCache::bytes(std::size_t sequence) const {
       bytes.plain += layer.key_codes->bytes(sequence) + layer.value_codes->bytes(sequence);
     }
   }
+  bytes.kept = kept_ ? kept_->bytes(sequence) : 0;
   for (const GpuTiles& tiles : tiles_) {
     bytes.coded += tiles.bytes(sequence);
   }
@@ -140,6 +145,9 @@ void GpuCache::copy(std::size_t from, std::size_t to, std::int64_t count) {
         (*codes)->copy(from, to);
       }
     }
+  }
+  if (kept_) {
+    kept_->copy(from, to);
   }
   for (GpuTiles& tiles : tiles_) {
     tiles.copy(from, to);

@@ -14,6 +14,7 @@
 
 #include "core/kv_plan.h"
 #include "runtime/gpu/gpu_group.h"
+#include "runtime/gpu/gpu_kept.h"
 #include "runtime/gpu/gpu_rows.h"
 #include "runtime/gpu/gpu_tiles.h"
 #include "runtime/kernels/cuda/device_rows.h"
@@ -23,12 +24,13 @@ namespace kvc {
 class GpuCache {
  public:
   // `capacities`: tokens of each sequence. `page_tokens`: a multiple of 32. dtype: bfloat16 or float16, of what is
-  // exact; kv_dtype: the same, or int8 or int4 of plain layers.
+  // exact; kv_dtype: the same, or int8 or int4 of plain layers. policy: of plans of plain layers alone.
   GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, at::Device device,
-           std::int64_t page_tokens, const std::vector<std::int64_t>& capacities);
+           std::int64_t page_tokens, const std::vector<std::int64_t>& capacities,
+           const GpuPolicy& policy = {});
 
   // Of its pages: plain_layer_bytes() of the capacity over the plan's plain layers, under integer types
-  // coded_layer_bytes() of it; coded_store_bytes() of what is coded together; group_bytes() of every group's reserved().
+  // coded_layer_bytes() of it, under a policy gpu_kept_bytes(); coded_store_bytes() of what is coded together; group_bytes() of every group's reserved().
   KvBytes bytes(std::size_t sequence) const;
   std::int64_t peak_bytes() const { return page_bytes_->peak; }  // of all sequences' pages
   std::int64_t num_sequences() const { return static_cast<std::int64_t>(capacities_.size()); }
@@ -59,7 +61,7 @@ class GpuCache {
                        [this](const Layer& layer) { return has_exact_part(layer); });
   }
   bool has_codes(int layer) const {
-    return row_index_[static_cast<std::size_t>(layer)] >= 0 &&
+    return kept_ == nullptr && row_index_[static_cast<std::size_t>(layer)] >= 0 &&
            has_exact_part(layers_[index(layer)]);
   }
   bool has_integers() const { return is_integer(kv_dtype_); }
@@ -80,6 +82,9 @@ class GpuCache {
   // Of a layer's exact tokens, `count` behind the sinks leave; what is left has pages for a block.
   void drop_exact(int layer, std::size_t sequence, std::int64_t count);
   void count_codes(std::size_t sequence, std::int64_t count);  // of all layers
+
+  // All of it under a token policy, else null.
+  GpuKept* kept() const { return kept_.get(); }
 
   GpuGroup& group(int group) { return groups_[static_cast<std::size_t>(group)]; }
   const GpuGroup& group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
@@ -134,6 +139,7 @@ class GpuCache {
   std::vector<Layer> layers_;   // plain and coded
   std::vector<GpuTiles> tiles_;
   std::vector<GpuGroup> groups_;
+  std::unique_ptr<GpuKept> kept_;
   std::vector<std::int64_t> codes_, exact_;  // [num_sequences] tokens of layers with codes
   at::Tensor num_codes_;
   StepRows pending_, exact_part_;

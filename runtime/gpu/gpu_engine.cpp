@@ -10,6 +10,7 @@
 #include "model/checkpoint_config.h"
 #include "runtime/gpu/gpu_batch.h"
 #include "runtime/gpu/gpu_forecast.h"
+#include "runtime/gpu/gpu_policy.h"
 #include "runtime/gpu/step_support.h"
 #include "runtime/plan_source.h"
 #include "runtime/policies/principal_policy.h"
@@ -33,6 +34,7 @@ GpuEngine GpuEngine::load(const std::filesystem::path& directory, const EngineOp
       checkpoint, engine.plan_, types.compute, parse_weight_type(options.weight_dtype),
       engine.executor_->device(), engine.executor_->free_bytes()));
   engine.kv_dtype_ = types.kv;
+  engine.policy_ = options.policy;
   engine.page_tokens_ = types.page_tokens;
   engine.prefill_chunk_ = options.prefill_chunk;
   engine.memory_bytes_ = options.memory_bytes;
@@ -43,7 +45,7 @@ GpuEngine::Need GpuEngine::need_of(const std::vector<std::int64_t>& lengths,
                                    std::int64_t new_tokens, std::int64_t longest_prompt) const {
   const ModelConfig& model = config();
   Need need;
-  need.cache = gpu_cache_bytes(plan_, kv_dtype_, page_tokens_, lengths, new_tokens);
+  need.cache = gpu_cache_bytes(plan_, kv_dtype_, page_tokens_, lengths, new_tokens, policy_);
   // Activations of a piece of a prompt: two residual streams, the attention's four, the MLP's three; logits.
   const std::int64_t piece =
       prefill_chunk_ > 0 ? std::min(prefill_chunk_, longest_prompt) : longest_prompt;
@@ -52,7 +54,8 @@ GpuEngine::Need GpuEngine::need_of(const std::vector<std::int64_t>& lengths,
   const auto sequences = static_cast<std::int64_t>(lengths.size());
   need.work = 2 * piece * width + 4 * (sequences + 1) * (width + 2 * model.vocab_size) +
               8 * model.head_dim * (longest_prompt + new_tokens) +
-              group_work_bytes(plan_, model, sequences, longest_prompt, new_tokens);
+              group_work_bytes(plan_, model, sequences, longest_prompt, new_tokens) +
+              policy_work_bytes(plan_, policy_, model, lengths, new_tokens);
   return need;
 }
 

@@ -28,6 +28,7 @@ class GpuEngine {
   const KvPlan& plan() const { return plan_; }
   std::int64_t page_tokens() const { return page_tokens_; }
   KvDtype kv_dtype() const { return kv_dtype_; }
+  const TokenPolicy& policy() const { return policy_; }
   std::int64_t weight_bytes() const { return model_->bytes(); }
   std::int64_t kv_peak_bytes() const { return kv_peak_bytes_; }  // of the last generate()
 
@@ -52,6 +53,7 @@ class GpuEngine {
   std::unique_ptr<StepExecutor> executor_;
   std::unique_ptr<GpuModel> model_;
   KvPlan plan_;
+  TokenPolicy policy_;
   KvDtype kv_dtype_ = KvDtype::kBFloat16;
   std::int64_t page_tokens_ = 0, prefill_chunk_ = 0;
   mutable std::int64_t kv_peak_bytes_ = 0;

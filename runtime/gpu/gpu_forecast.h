@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/kv_plan.h"
+#include "core/token_policy.h"
 #include "model/config.h"
 
 namespace kvc {
@@ -13,7 +14,8 @@ namespace kvc {
 // GpuCache::bytes() of all, and what the layer that is decided holds twice. Which tokens merge follows the text;
 // each store may have a page more than the forecast, which is counted.
 std::int64_t gpu_cache_bytes(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
-                             const std::vector<std::int64_t>& lengths, std::int64_t new_tokens);
+                             const std::vector<std::int64_t>& lengths, std::int64_t new_tokens,
+                             const TokenPolicy& policy = {});
 
 // Scratch memory of latent groups and coded layers: keys, values and latents in float32 of some tokens that are encoded, and what a step
 // passes between its launches.

@@ -140,9 +140,13 @@ GenerateResult GpuEngine::search_beams(const Engine::Ids& prompts,
 GpuCache GpuEngine::new_cache(const StepSequences& sequences,
                               const GenerateOptions& options) const {
   const std::int64_t rest = rest_of(sequences);
-  return {plan_,        model_->dtype,
-          kv_dtype_,    executor_->device(),
-          page_tokens_, lengths_of(sequences, rest + options.max_new_tokens)};
+  return {plan_,
+          model_->dtype,
+          kv_dtype_,
+          executor_->device(),
+          page_tokens_,
+          lengths_of(sequences, rest + options.max_new_tokens),
+          {policy_, lengths_of(sequences, 0)}};
 }
 
 }  // namespace kvc

@@ -8,6 +8,7 @@
 #include "model/decoder.h"
 #include "runtime/compression/latent_encoding.h"
 #include "runtime/gpu/gpu_compression.h"
+#include "runtime/gpu/gpu_policy.h"
 
 namespace kvc {
 namespace {
@@ -147,6 +148,9 @@ class PromptAttention : public Attention {
 
 at::Tensor read_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
                            const std::vector<std::int64_t>& ids, const GpuPromptOptions& options) {
+  if (cache.kept() != nullptr) {
+    return read_kept_prompt(model, cache, sequence, ids, options);
+  }
   const c10::InferenceMode guard;
   const auto num_tokens = static_cast<std::int64_t>(ids.size());
   const std::int64_t chunk = options.chunk > 0 ? options.chunk : num_tokens;

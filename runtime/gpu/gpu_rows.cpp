@@ -88,6 +88,14 @@ void GpuRows::reserve(std::size_t sequence, std::int64_t rows) {
   }
 }
 
+void GpuRows::reserve_from(std::size_t sequence, std::int64_t first, std::int64_t rows) {
+  const std::int64_t before = first / page_tokens_ * page_tokens_;
+  const std::int64_t count = whole_pages(first + rows) - before;
+  add_extent(sequence, {at::zeros({count, width_}, at::TensorOptions(dtype_).device(device_)),
+                        before, count});
+  write_table(sequence);
+}
+
 void GpuRows::replace(std::size_t sequence, const at::Tensor& rows, std::int64_t capacity) {
   if (this->capacity(sequence) == whole_pages(capacity)) {
     write(sequence, 0, rows.clone());
@@ -150,11 +158,11 @@ std::int64_t GpuRows::bytes(std::size_t sequence) const {
 
 void GpuRows::write_table(std::size_t sequence) {
   at::Tensor addresses = at::zeros({max_blocks_}, at::kLong);
-  auto* to = addresses.mutable_data_ptr<std::int64_t>();
   for (const Extent& extent : extents_[sequence]) {
+    auto* to = addresses.mutable_data_ptr<std::int64_t>() + extent.first / page_tokens_;
     const auto first = reinterpret_cast<std::int64_t>(extent.rows.data_ptr());
     for (std::int64_t page = 0; page < extent.count / page_tokens_; ++page) {
-      *to++ = first + page * page_bytes();
+      to[page] = first + page * page_bytes();
     }
   }
   table_[static_cast<std::int64_t>(sequence)].copy_(addresses);

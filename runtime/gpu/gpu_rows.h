@@ -40,6 +40,8 @@ class GpuRows {
   // Pages for so many rows; those that are there stay where they are. New pages are zeros: their ends take part in
   // products, with weights of zero.
   void reserve(std::size_t sequence, std::int64_t rows);
+  // The same for rows `first` .. `first` + `rows` - 1 of a sequence that has none; those before get no pages.
+  void reserve_from(std::size_t sequence, std::int64_t first, std::int64_t rows);
   // The sequence's rows become these, in pages for `capacity` rows.
   void replace(std::size_t sequence, const at::Tensor& rows, std::int64_t capacity);
   // Sequence `to` has what `from` has.

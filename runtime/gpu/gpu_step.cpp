@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "model/decoder.h"
 #include "runtime/gpu/group_launches.h"
+#include "runtime/gpu/kept_launches.h"
 #include "runtime/gpu/step_launches.h"
 
 namespace kvc {
@@ -34,7 +35,8 @@ class StepBuilder {
         num_sequences_(cache.num_sequences()),
         capacity_(sequences.capacity),
         launches_(config_, model.dtype, executor.device(), num_sequences_, step.memory_),
-        groups_(model, cache, step.state_, capacity_, executor, launches_) {
+        groups_(model, cache, step.state_, capacity_, executor, launches_),
+        kept_(config_, model.dtype, cache, step.state_, executor, launches_) {
     step_.state_ = make_step_state(config_, sequences, executor);
     step_.memory_ = make_step_memory(config_, model.dtype, num_sequences_, capacity_, executor);
     add_embedding();
@@ -119,6 +121,8 @@ class StepBuilder {
         .window = narrow_size(config_.layer(layer).window.value_or(0))};
     if (is_latent(layer)) {
       groups_.set_stores(layer, append);
+    } else if (cache_.kept() != nullptr) {
+      kept_.set_stores(layer, append);
     } else if (reads_codes(layer)) {
       stores ? groups_.set_coded_stores(layer, append) : groups_.set_coded_query(append);
     } else if (stores) {
@@ -146,7 +150,10 @@ class StepBuilder {
     if (is_latent(layer)) {
       return groups_.add_attention(layer, attention, rope_of(layer));
     }
-    set_rows(layer, attention);
+    if (cache_.kept() != nullptr && cache_.kept()->is_running()) {
+      return kept_.add_step(layer, attention);
+    }
+    cache_.kept() != nullptr ? kept_.set_rows(layer, attention) : set_rows(layer, attention);
     if (reads_codes(layer)) {
       return groups_.add_coded_attention(model_.sources_of(layer), attention, rope_of(layer));
     }
@@ -249,6 +256,7 @@ class StepBuilder {
   std::map<int, DeviceRope> ropes_;  // by table
   StepLaunches launches_;
   GroupLaunches groups_;
+  KeptLaunches kept_;
 };
 
 GpuStep::GpuStep(const GpuModel& model, const GpuCache& cache, const StepSequences& sequences,

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/round_up.h"
+#include "runtime/gpu/gpu_policy.h"
 #include "runtime/gpu/key_places.h"
 #include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_rank.h"
@@ -149,8 +150,7 @@ void check_gpu_options(const EngineOptions& options, const CacheTypes& types,
             "--device cuda computes in bfloat16 or float16, not in {}; pass --dtype bfloat16",
             c10::toString(types.compute));
   check_kv_dtype(types, config, plan);
-  KVC_CHECK(options.policy.is_full(), "--device cuda: no --policy {}; {}",
-            to_string(options.policy), kWayOut);
+  check_gpu_policy(options.policy, types, config, plan);
   KVC_CHECK(!options.selective, "--device cuda: no --selective; {}", kWayOut);
   KVC_CHECK(options.reuse.donors.empty(), "--device cuda: no --donors; {}", kWayOut);
 }

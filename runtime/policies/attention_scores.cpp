@@ -5,11 +5,10 @@
 #include "runtime/policies/token_policies.h"
 
 namespace kvc {
-namespace {
 
-constexpr std::int64_t kScoresAtOnce = std::int64_t{1} << 22;
-
-}  // namespace
+std::int64_t scores_at_once(at::Device device) {
+  return std::int64_t{1} << (device.is_cpu() ? 22 : 26);
+}
 
 SlotKeys slot_keys(const ResidualSlots& slots, std::int64_t num_kv_heads, std::int64_t head_dim,
                    double alpha) {
@@ -27,10 +26,11 @@ at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const S
   const std::int64_t heads_per_kv = num_heads / num_kv_heads;
   const double scale = end.rule.scale.value_or(1 / std::sqrt(static_cast<double>(head_dim)));
   const at::Tensor keys = key.permute({1, 2, 0});  // [num_kv_heads, head_dim, n]
-  const at::Tensor rows = at::arange(num_rows, at::kLong);
-  at::Tensor total = at::zeros({num_kv_heads, num_rows}, at::kFloat);
-  const std::int64_t step =
-      std::max<std::int64_t>(1, kScoresAtOnce / std::max<std::int64_t>(1, num_heads * num_rows));
+  const at::TensorOptions indices = key.options().dtype(at::kLong);
+  const at::Tensor rows = at::arange(num_rows, indices);
+  at::Tensor total = at::zeros({num_kv_heads, num_rows}, key.options().dtype(at::kFloat));
+  const std::int64_t step = std::max<std::int64_t>(
+      1, scores_at_once(key.device()) / std::max<std::int64_t>(1, num_heads * num_rows));
   for (std::int64_t first = 0; first < num_queries; first += step) {
     const std::int64_t count = std::min(step, num_queries - first);
     const at::Tensor query = (end.query.narrow(0, first, count).to(at::kFloat) * scale)
@@ -46,8 +46,8 @@ at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const S
       }
     }
     // Query i is that of row num_rows - num_queries + i.
-    const at::Tensor own = at::arange(num_rows - num_queries + first,
-                                      num_rows - num_queries + first + count, at::kLong);
+    const at::Tensor own =
+        at::arange(num_rows - num_queries + first, num_rows - num_queries + first + count, indices);
     scores.view({num_kv_heads, heads_per_kv, count, num_rows})
         .masked_fill_(rows.unsqueeze(0) > own.unsqueeze(1), -INFINITY);
     if (of_slots.defined()) {
@@ -58,7 +58,7 @@ at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const S
     const at::Tensor decay =
         at::pow(end.policy.lambda, at::arange(num_queries - 1 - first,
                                               num_queries - 1 - first - count, -1, at::kDouble))
-            .to(at::kFloat)
+            .to(total.options())
             .repeat({heads_per_kv});  // rows are heads, then queries
     total.add_(at::matmul(decay.view({1, 1, -1}), probabilities).squeeze(1));
   }

@@ -64,9 +64,13 @@ struct SlotKeys {
 SlotKeys slot_keys(const ResidualSlots& slots, std::int64_t num_kv_heads, std::int64_t head_dim,
                    double alpha);
 
+// What the CPU's caches hold well, or what a GPU needs to have enough to do.
+std::int64_t scores_at_once(at::Device device);
+
 // sum_i lambda^(m-1-i) a_i of the last m tokens' queries, a_i the probabilities that query i gives, summed over
 // the query heads of a KV head. Keys, [n, num_kv_heads, head_dim] float32, in the order of rows; slots get
 // their part of the probabilities. [n, num_kv_heads] float32
+// Of queries and keys, no more than scores_at_once() products are in memory, those of one query at least.
 at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const SlotKeys& slots);
 
 }  // namespace kvc

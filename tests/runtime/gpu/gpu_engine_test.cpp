@@ -185,8 +185,8 @@ TEST_F(GpuEngineTest, RefusesByNameWhatItDoesNotDo) {
   options.kv_dtype = "int2";
   EXPECT_NE(refusal(options).find("not as int2"), std::string::npos);
   options.kv_dtype = {};
-  options.policy = parse_token_policy("h2o:budget=64");
-  EXPECT_NE(refusal(options).find("--policy h2o"), std::string::npos);
+  options.policy = parse_token_policy("think");
+  EXPECT_NE(refusal(options).find("--policy think"), std::string::npos);
 }
 
 TEST(GpuEngine, RefusesPlansByNameThatItDoesNotRun) {

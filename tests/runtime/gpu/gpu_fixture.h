@@ -43,7 +43,8 @@ struct GpuCase {
 // round, and all takes the formula's bytes.
 void expect_gpu_steps(const GpuCase& test_case);
 
-// What the CPU's engine generates, in float32 with a cache of 16 bits or of `engine`'s type, and what `engine` does: the same tokens.
+// What the CPU's engine generates, in float32 with a cache of 16 bits or of `engine`'s type, or under the same policy in float16,
+// and what `engine` does: the same tokens.
 struct Generations {
   GenerateResult expected, result;
 };

@@ -1,0 +1,232 @@
+#include "runtime/gpu/gpu_kept.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/round_up.h"
+
+namespace kvc {
+namespace {
+
+std::int64_t first_page_row(std::int64_t row, std::int64_t page_tokens) {
+  return row / page_tokens * page_tokens;
+}
+
+template <class T>
+T* address(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<T*>(tensor.data_ptr()) : nullptr;
+}
+
+}  // namespace
+
+KeptRoom kept_room(const KvPlan& plan, const TokenPolicy& policy, int layer,
+                   std::int64_t prompt_tokens, std::int64_t capacity) {
+  KeptRoom room;
+  room.budget = layer_budget(policy, prompt_tokens, layer, plan.num_layers());
+  if (!policy.is_running()) {
+    room.rows = std::min(prompt_tokens, room.budget) + capacity - prompt_tokens;
+    return room;
+  }
+  // One row more than the budget until the layout begins.
+  room.rows = prompt_tokens > room.budget ? running_layout(policy, room.budget).rows()
+                                          : std::min(capacity, room.budget + 1);
+  room.residual_slots = capacity > room.budget ? policy.residual_slots : 0;
+  return room;
+}
+
+std::int64_t gpu_kept_bytes(const KvPlan& plan, const TokenPolicy& policy, int layer,
+                            std::int64_t prompt_tokens, std::int64_t capacity,
+                            std::int64_t page_tokens) {
+  const KeptRoom room = kept_room(plan, policy, layer, prompt_tokens, capacity);
+  if (!policy.is_running()) {
+    const std::int64_t before = first_page_row(capacity - room.rows, page_tokens);
+    return plain_layer_bytes(plan, round_up(capacity, page_tokens) - before, KvDtype::kFloat16);
+  }
+  return plain_layer_bytes(plan, room.rows, KvDtype::kFloat16) +
+         (policy.has_scores() ? room.rows * plan.num_kv_heads * 8 : 0) +
+         room.residual_slots * plan.num_kv_heads * (2 * plan.head_dim + 1) * 4;
+}
+
+GpuKept::GpuKept(const KvPlan& plan, const GpuPolicy& policy, at::ScalarType dtype,
+                 const GpuPages& pages)
+    : policy_(policy.policy),
+      num_kv_heads_(plan.num_kv_heads),
+      head_dim_(plan.head_dim),
+      numbers_(at::TensorOptions(dtype).device(pages.device)),
+      page_bytes_(pages.bytes) {
+  const auto num_sequences = static_cast<std::int64_t>(policy.prompt_tokens.size());
+  first_rows_ = at::zeros({plan.num_layers(), num_sequences}, numbers_.dtype(at::kInt));
+  for (int layer = 0; layer < plan.num_layers(); ++layer) {
+    std::vector<KeptRoom>& rooms = rooms_.emplace_back();
+    for (std::size_t i = 0; i < policy.prompt_tokens.size(); ++i) {
+      rooms.push_back(kept_room(plan, policy_, layer, policy.prompt_tokens[i], pages.most_rows[i]));
+      pages.bytes->add(is_running() ? gpu_kept_bytes(plan, policy_, layer, policy.prompt_tokens[i],
+                                                     pages.most_rows[i], pages.page_tokens)
+                                    : 0);
+    }
+    is_running() ? add_budgets(layer) : add_pages(layer, pages);
+  }
+}
+
+GpuKept::Rows GpuKept::new_rows(const KeptRoom& room) const {
+  const auto zeros = [&](std::vector<std::int64_t> shape, const at::TensorOptions& options) {
+    shape.insert(shape.begin(), num_kv_heads_);
+    return at::zeros(shape, options);
+  };
+  const at::TensorOptions floats = numbers_.dtype(at::kFloat);
+  Rows rows{
+      {zeros({room.rows, head_dim_}, numbers_), zeros({room.rows, head_dim_}, numbers_), {}, {}},
+      {}};
+  if (policy_.has_scores()) {
+    rows.tokens.positions = zeros({room.rows}, numbers_.dtype(at::kInt));
+    rows.tokens.scores = zeros({room.rows}, floats);
+  }
+  if (room.residual_slots > 0) {
+    rows.slots = {zeros({room.residual_slots, head_dim_}, floats),
+                  zeros({room.residual_slots, head_dim_}, floats),
+                  zeros({room.residual_slots}, floats)};
+  }
+  return rows;
+}
+
+BudgetCache GpuKept::cache_of(const Rows& rows, const KeptRoom& room) const {
+  const RunningLayout layout = running_layout(policy_, room.budget);
+  return {{static_cast<int>(layout.sinks), static_cast<int>(layout.context),
+           static_cast<int>(layout.ring), static_cast<int>(policy_.residual_slots)},
+          static_cast<int>(room.rows),
+          address<void>(rows.tokens.key),
+          address<void>(rows.tokens.value),
+          address<float>(rows.tokens.scores),
+          address<std::int32_t>(rows.tokens.positions),
+          address<float>(rows.slots.key),
+          address<float>(rows.slots.value),
+          address<float>(rows.slots.counts)};
+}
+
+void GpuKept::add_budgets(int layer) {
+  std::vector<Rows>& rows = rows_.emplace_back();
+  const auto size = static_cast<std::int64_t>(sizeof(BudgetCache));
+  at::Tensor caches =
+      at::empty({static_cast<std::int64_t>(rooms_[index(layer)].size()), size}, at::kByte);
+  auto* to = caches.mutable_data_ptr<std::uint8_t>();
+  for (const KeptRoom& room : rooms_[index(layer)]) {
+    rows.push_back(new_rows(room));
+    const BudgetCache cache = cache_of(rows.back(), room);
+    std::memcpy(to, &cache, sizeof(cache));
+    to += size;
+  }
+  caches_.push_back(caches.to(numbers_.device()));
+}
+
+void GpuKept::add_pages(int layer, const GpuPages& pages) {
+  const std::int64_t width = num_kv_heads_ * head_dim_;
+  const at::ScalarType dtype = c10::typeMetaToScalarType(numbers_.dtype());
+  Paged paged{GpuRows(pages, width, dtype), GpuRows(pages, width, dtype)};
+  for (std::size_t i = 0; i < pages.most_rows.size(); ++i) {
+    const std::int64_t rows = room(layer, i).rows, first = pages.most_rows[i] - rows;
+    paged.key.reserve_from(i, first, rows);
+    paged.value.reserve_from(i, first, rows);
+    first_rows_[layer][static_cast<std::int64_t>(i)].fill_(first);
+  }
+  paged_.push_back(std::move(paged));
+}
+
+const KeptRoom& GpuKept::room(int layer, std::size_t sequence) const {
+  return rooms_[index(layer)][sequence];
+}
+
+std::int64_t GpuKept::most_rows() const {
+  std::int64_t most = 0;
+  for (const std::vector<KeptRoom>& of_layer : rooms_) {
+    for (const KeptRoom& room : of_layer) {
+      most = std::max(most, room.rows);
+    }
+  }
+  return most;
+}
+
+std::int64_t GpuKept::bytes(std::size_t sequence) const {
+  std::int64_t bytes = 0;
+  for (const std::vector<Rows>& of_layer : rows_) {
+    const Rows& rows = of_layer[sequence];
+    for (const at::Tensor* tensor :
+         {&rows.tokens.key, &rows.tokens.value, &rows.tokens.positions, &rows.tokens.scores,
+          &rows.slots.key, &rows.slots.value, &rows.slots.counts}) {
+      bytes += tensor->defined() ? static_cast<std::int64_t>(tensor->nbytes()) : 0;
+    }
+  }
+  for (const Paged& paged : paged_) {
+    bytes += paged.key.bytes(sequence) + paged.value.bytes(sequence);
+  }
+  return bytes;
+}
+
+void GpuKept::copy(std::size_t from, std::size_t to) {
+  for (const std::vector<Rows>& of_layer : rows_) {
+    const Rows &source = of_layer[from], &target = of_layer[to];
+    for (const auto& [own, other] : {std::pair(&target.tokens.key, &source.tokens.key),
+                                     std::pair(&target.tokens.value, &source.tokens.value),
+                                     std::pair(&target.tokens.positions, &source.tokens.positions),
+                                     std::pair(&target.tokens.scores, &source.tokens.scores),
+                                     std::pair(&target.slots.key, &source.slots.key),
+                                     std::pair(&target.slots.value, &source.slots.value),
+                                     std::pair(&target.slots.counts, &source.slots.counts)}) {
+      if (own->defined()) {
+        own->copy_(*other);
+      }
+    }
+  }
+  for (Paged& paged : paged_) {
+    paged.key.copy(from, to);
+    paged.value.copy(from, to);
+  }
+}
+
+void GpuKept::write(int layer, std::size_t sequence, const HeadTokens& tokens) {
+  const HeadTokens& own = rows_[index(layer)][sequence].tokens;
+  const std::int64_t count = tokens.key.size(1);
+  own.key.narrow(1, 0, count).copy_(tokens.key);
+  own.value.narrow(1, 0, count).copy_(tokens.value);
+  if (own.scores.defined()) {
+    own.scores.narrow(1, 0, count).copy_(tokens.scores);
+    own.positions.narrow(1, 0, count)
+        .copy_(tokens.positions.defined() ? tokens.positions
+                                          : at::arange(count, own.positions.options()));
+  }
+}
+
+HeadTokens GpuKept::read(int layer, std::size_t sequence, std::int64_t count) const {
+  const HeadTokens& own = rows_[index(layer)][sequence].tokens;
+  const auto first = [count](const at::Tensor& x) {
+    return x.defined() ? x.narrow(1, 0, count) : x;
+  };
+  return {first(own.key), first(own.value), first(own.positions), first(own.scores)};
+}
+
+void GpuKept::write(int layer, std::size_t sequence, const LaidOutTokens& tokens) {
+  write(layer, sequence, tokens.rows);
+  const SlotTokens& own = rows_[index(layer)][sequence].slots;
+  if (own.key.defined()) {
+    own.key.copy_(tokens.slots.key);
+    own.value.copy_(tokens.slots.value);
+    own.counts.copy_(tokens.slots.counts);
+  }
+}
+
+void GpuKept::write_last(int layer, std::size_t sequence, std::int64_t num_tokens,
+                         const at::Tensor& key, const at::Tensor& value) {
+  Paged& paged = paged_[index(layer)];
+  paged.key.write(sequence, num_tokens - key.size(0), key);
+  paged.value.write(sequence, num_tokens - key.size(0), value);
+}
+
+const BudgetCache* GpuKept::caches(int layer) const {
+  return static_cast<const BudgetCache*>(caches_[index(layer)].data_ptr());
+}
+
+std::int32_t* GpuKept::first_rows(int layer) const {
+  return address<std::int32_t>(first_rows_[layer]);
+}
+
+}  // namespace kvc

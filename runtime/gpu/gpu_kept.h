@@ -1,0 +1,92 @@
+// The plain layers of a batch of sequences on a GPU under a token policy. Under a running policy (zeromerge, h2o,
+// streamingllm) a layer's rows lie apart, as runtime/kernels/cuda/budget_step.h says, and take the same memory however long
+// the text grows. Of snapkv and pyramidkv they are a plain layer's in pages: what a prompt keeps of T tokens are rows
+// up to T - 1, so that a generated token's row is its position, and those before the first have no pages.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/kv_plan.h"
+#include "core/token_policy.h"
+#include "runtime/gpu/gpu_rows.h"
+#include "runtime/gpu/kept_tokens.h"
+#include "runtime/kernels/cuda/budget_step.h"
+
+namespace kvc {
+
+// A policy, and the tokens of each sequence's prompt, of which its budget may be a share.
+struct GpuPolicy {
+  TokenPolicy policy{};
+  std::vector<std::int64_t> prompt_tokens{};
+};
+
+// Of one layer of a sequence that may have `capacity` tokens.
+struct KeptRoom {
+  std::int64_t budget = 0, rows = 0, residual_slots = 0;
+};
+KeptRoom kept_room(const KvPlan& plan, const TokenPolicy& policy, int layer,
+                   std::int64_t prompt_tokens, std::int64_t capacity);
+// Of a running policy plain_layer_bytes(rows), 8 bytes for score and position of every row and KV head where the policy
+// ranks, and residual_slots * num_kv_heads * (2 * head_dim + 1) * 4. Of the others the pages of their rows.
+std::int64_t gpu_kept_bytes(const KvPlan& plan, const TokenPolicy& policy, int layer,
+                            std::int64_t prompt_tokens, std::int64_t capacity,
+                            std::int64_t page_tokens);
+
+class GpuKept {
+ public:
+  // A plan of plain layers; dtype: bfloat16 or float16. All memory is taken now.
+  GpuKept(const KvPlan& plan, const GpuPolicy& policy, at::ScalarType dtype, const GpuPages& pages);
+
+  const TokenPolicy& policy() const { return policy_; }
+  bool is_running() const { return policy_.is_running(); }
+  const KeptRoom& room(int layer, std::size_t sequence) const;
+  std::int64_t most_rows() const;  // that any layer of any sequence has room for
+  std::int64_t bytes(std::size_t sequence) const;
+  void copy(std::size_t from, std::size_t to);
+  GpuPageBytes& page_bytes() const { return *page_bytes_; }  // of all caches of the batch
+
+  // A layer's first tokens, in the order of positions, no more than its budget.
+  void write(int layer, std::size_t sequence, const HeadTokens& tokens);
+  // Under a running policy: the first `count` tokens, all there are; and a layer whose budget was exceeded.
+  HeadTokens read(int layer, std::size_t sequence, std::int64_t count) const;
+  void write(int layer, std::size_t sequence, const LaidOutTokens& tokens);
+  // Under the others: what a prompt of `num_tokens` keeps, its last rows; key, value [n, num_kv_heads, head_dim].
+  void write_last(int layer, std::size_t sequence, std::int64_t num_tokens, const at::Tensor& key,
+                  const at::Tensor& value);
+
+  // For kernels, of all sequences.
+  const BudgetCache* caches(int layer) const;
+  DeviceRows key_rows(int layer) const { return paged_[index(layer)].key.table(); }
+  DeviceRows value_rows(int layer) const { return paged_[index(layer)].value.table(); }
+  std::int32_t* first_rows(int layer) const;  // [num_sequences]
+
+ private:
+  struct Rows {         // of one layer of one sequence under a running policy
+    HeadTokens tokens;  // of KeptRoom::rows
+    SlotTokens slots;   // undefined where none are needed
+  };
+  struct Paged {
+    GpuRows key, value;
+  };
+  static std::size_t index(int layer) { return static_cast<std::size_t>(layer); }
+  Rows new_rows(const KeptRoom& room) const;
+  void add_budgets(int layer);
+  void add_pages(int layer, const GpuPages& pages);
+  BudgetCache cache_of(const Rows& rows, const KeptRoom& room) const;
+
+  TokenPolicy policy_;
+  std::int64_t num_kv_heads_, head_dim_;
+  at::TensorOptions numbers_;
+  std::shared_ptr<GpuPageBytes> page_bytes_;
+  std::vector<std::vector<KeptRoom>> rooms_;  // [num_layers, num_sequences]
+  std::vector<std::vector<Rows>> rows_;       // likewise, or empty
+  std::vector<at::Tensor> caches_;            // [num_layers] BudgetCache of each sequence
+  std::vector<Paged> paged_;                  // [num_layers], or empty
+  at::Tensor first_rows_;                     // [num_layers, num_sequences] int32
+};
+
+}  // namespace kvc

@@ -1,0 +1,35 @@
+// What token policies do on a GPU: at a prompt's end, which is read layer by layer, and when a budget is exceeded for the
+// first time while tokens are generated. Every further step is the kernel's of runtime/kernels/cuda/budget_step.h.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/engine.h"
+#include "runtime/gpu/gpu_cache.h"
+#include "runtime/gpu/gpu_model.h"
+#include "runtime/gpu/gpu_prompt.h"
+
+namespace kvc {
+
+// Error naming what of the policy the GPU runtime does not do, with the way out.
+void check_gpu_policy(const TokenPolicy& policy, const CacheTypes& types, const ModelConfig& config,
+                      const KvPlan& plan);
+
+// As read_gpu_prompt(), of a cache under a policy: one layer's keys and values are there at a time, beside what the
+// layers before it keep.
+at::Tensor read_kept_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
+                            const std::vector<std::int64_t>& ids, const GpuPromptOptions& options);
+// A step has fed one more token to every sequence: those whose budget it exceeds are brought into the layout, once.
+// num_tokens: of each now. Without a policy nothing.
+void lay_out_budgets(GpuCache& cache, const std::vector<std::int64_t>& num_tokens);
+
+// Bytes beside the cache, of a batch of so many sequences: a prompt's hidden states, its queries and their products, and
+// what a step passes between its launches.
+std::int64_t policy_work_bytes(const KvPlan& plan, const TokenPolicy& policy,
+                               const ModelConfig& config, const std::vector<std::int64_t>& lengths,
+                               std::int64_t new_tokens);
+
+}  // namespace kvc
