@@ -21,8 +21,12 @@ int gpu_index(const std::string& name) {
 
 }  // namespace
 
+bool names_gpu(const std::string& name) {
+  return name != "cpu" && name != "auto" && gpu_index(name) >= 0;
+}
+
 at::Device compute_device(const std::string& name) {
-  if (name == "cpu" || name == "auto") {
+  if (!names_gpu(name)) {
     return at::kCPU;
   }
   const int index = gpu_index(name);

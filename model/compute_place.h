@@ -15,6 +15,8 @@ struct ComputePlace {
   at::Tensor take(const at::Tensor& tensor) const { return tensor.to(device, dtype); }
 };
 
+// Is a --device value cuda or cuda:N? UsageError for what is none of them, auto or cpu.
+bool names_gpu(const std::string& name);
 // The device of a --device value: auto and cpu, or cuda and cuda:N. UsageError for another word; Error
 // where this build or machine has no such GPU, with the way out. A GPU is set up so that equal runs give
 // equal bits: deterministic operators, sums of products never rounded to 16 bits on the way.

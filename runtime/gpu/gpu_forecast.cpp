@@ -148,9 +148,9 @@ SequenceBytes kept_bytes(const KvPlan& plan, const TokenPolicy& policy, std::int
 
 }  // namespace
 
-std::int64_t gpu_cache_bytes(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
-                             const std::vector<std::int64_t>& lengths, std::int64_t new_tokens,
-                             const TokenPolicy& policy) {
+GpuCacheBytes gpu_cache_forecast(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
+                                 const std::vector<std::int64_t>& lengths, std::int64_t new_tokens,
+                                 const TokenPolicy& policy) {
   std::int64_t all = 0, more = 0;
   for (const std::int64_t length : lengths) {
     const SequenceBytes bytes = policy.is_full()
@@ -159,7 +159,7 @@ std::int64_t gpu_cache_bytes(const KvPlan& plan, KvDtype dtype, std::int64_t pag
     all += bytes.generating;
     more = std::max(more, bytes.reading - bytes.generating);
   }
-  return all + more;
+  return {all + more, all};
 }
 
 std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,

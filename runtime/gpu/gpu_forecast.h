@@ -13,9 +13,17 @@ namespace kvc {
 // The most bytes while prompts of `lengths` tokens are read one after the other and go on for `new_tokens` together:
 // GpuCache::bytes() of all, and what the layer that is decided holds twice. Which tokens merge follows the text;
 // each store may have a page more than the forecast, which is counted.
-std::int64_t gpu_cache_bytes(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
-                             const std::vector<std::int64_t>& lengths, std::int64_t new_tokens,
-                             const TokenPolicy& policy = {});
+struct GpuCacheBytes {
+  std::int64_t most = 0, generating = 0;  // generating: once all prompts have been read
+};
+GpuCacheBytes gpu_cache_forecast(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
+                                 const std::vector<std::int64_t>& lengths, std::int64_t new_tokens,
+                                 const TokenPolicy& policy = {});
+inline std::int64_t gpu_cache_bytes(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
+                                    const std::vector<std::int64_t>& lengths,
+                                    std::int64_t new_tokens, const TokenPolicy& policy = {}) {
+  return gpu_cache_forecast(plan, dtype, page_tokens, lengths, new_tokens, policy).most;
+}
 
 // Scratch memory of latent groups and coded layers: keys, values and latents in float32 of some tokens that are encoded, and what a step
 // passes between its launches.

@@ -8,7 +8,9 @@
 
 #include "core/error.h"
 #include "model/checkpoint_config.h"
+#include "model/compute_place.h"
 #include "runtime/compression/expansion.h"
+#include "runtime/gpu/gpu_plan.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/memory/memory_forecast.h"
 #include "runtime/memory/share_of_original.h"
@@ -159,18 +161,23 @@ Json plan_json(RunForecast& run, const CacheTypes& types, std::size_t num_groups
   return json;
 }
 
-}  // namespace
-
-void print_memory_plan(const RunOptions& options) {
+Json cpu_plan_json(const RunOptions& options, const Prompts& prompts) {
   const Checkpoint checkpoint = Checkpoint::open(options.model);
   const ModelConfig config = read_model_config(checkpoint);
   const KvPlan plan = with_selective(plan_of(checkpoint, config), options.engine.selective,
                                      options.engine.policy, config);
   const CacheTypes types = cache_types(checkpoint, config, options.engine);
   check_token_policy(options.engine.policy, plan, config, types.kv);
-  const Prompts prompts = read_prompts(options);
   RunForecast run(plan, options.engine.policy, types, prompts, options.generate);
-  const Json json = plan_json(run, types, plan.groups.size() * prompts.ids.size(), options);
+  return plan_json(run, types, plan.groups.size() * prompts.ids.size(), options);
+}
+
+}  // namespace
+
+void print_memory_plan(const RunOptions& options) {
+  const Prompts prompts = read_prompts(options);
+  const Json json =
+      names_gpu(options.device) ? gpu_plan_json(options, prompts) : cpu_plan_json(options, prompts);
   const auto number = [&json](const char* key) { return json[key].get<std::int64_t>(); };
   if (options.json) {
     fmt::print("{}\n", json.dump());
@@ -179,8 +186,8 @@ void print_memory_plan(const RunOptions& options) {
   fmt::print(
       "KV cache of {} tokens as {}: up to {} bytes while the prompt is read, then up to {} "
       "(kept_ratio {:.3f}); keys and values rebuilt from latents would take {} more\n",
-      number("tokens"), to_string(types.kv), number("reading_bytes"), number("end_bytes"),
-      json["kept_ratio"].get<double>(), number("expansion_bytes"));
+      number("tokens"), json["kv_dtype"].get<std::string>(), number("reading_bytes"),
+      number("end_bytes"), json["kept_ratio"].get<double>(), number("expansion_bytes"));
   if (options.engine.memory_bytes) {
     fmt::print("within {} bytes: {} of {} groups rebuilt at the end, up to {} bytes in use\n",
                number("memory_bytes"), number("expanded_groups"), number("num_groups"),

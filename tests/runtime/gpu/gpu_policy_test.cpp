@@ -5,6 +5,7 @@
 #include "runtime/gpu/gpu_engine.h"
 #include "runtime/gpu/gpu_forecast.h"
 #include "runtime/gpu/gpu_kept.h"
+#include "runtime/gpu/gpu_plan.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/runtime/gpu/gpu_fixture.h"
 #include "tests/testing/temporary_directory.h"
@@ -151,6 +152,30 @@ TEST_F(GpuPolicyTest, TakesTheSameBytesHoweverLongTheTextGrows) {
   EXPECT_EQ(
       gpu_kept_bytes(plan, parse_token_policy("zeromerge:budget=96,residual=2"), 0, 500, 600, 32),
       94 * 2 * (2 * 32 * 2 + 8) + 2 * 2 * 65 * 4);
+}
+
+TEST_F(GpuPolicyTest, PlansTheBytesThatARunTakes) {
+  RunOptions options;
+  options.model = directory_.path();
+  options.engine.dtype = "float16";
+  options.generate = options_of(5);
+  Prompts prompts;
+  prompts.ids = {gpu_text(37, 4), gpu_text(9, 8)};
+  for (const char* policy : {"full", "zeromerge:budget=12", "snapkv:budget=12,window=4"}) {
+    SCOPED_TRACE(policy);
+    options.engine.policy = parse_token_policy(policy);
+    options.engine.memory_bytes = {};
+    const Json plan = gpu_plan_json(options, prompts);
+    const GpuEngine engine = engine_under(policy);
+    const GenerateResult result = engine.generate(prompts.ids, options.generate);
+    EXPECT_EQ(plan["reading_bytes"].get<std::int64_t>(), engine.kv_peak_bytes());
+    EXPECT_EQ(plan["end_bytes"].get<std::int64_t>(),
+              result.sequences[0].bytes.total() + result.sequences[1].bytes.total());
+    EXPECT_EQ(plan["tokens"].get<std::int64_t>(), 37 + 9 + 2 * 4);
+    options.engine.memory_bytes = engine.kv_peak_bytes() - 1;
+    EXPECT_NE(testing::failure_of([&] { gpu_plan_json(options, prompts); }).find("--memory"),
+              std::string::npos);
+  }
 }
 
 TEST_F(GpuPolicyTest, RefusesByNameWhatItDoesNotDo) {

@@ -1,0 +1,57 @@
+#include "runtime/gpu/gpu_plan.h"
+
+#include "core/checkpoint.h"
+#include "core/error.h"
+#include "model/checkpoint_config.h"
+#include "runtime/gpu/gpu_forecast.h"
+#include "runtime/gpu/step_support.h"
+#include "runtime/kernels/cuda/device_rows.h"
+#include "runtime/memory/share_of_original.h"
+#include "runtime/plan_source.h"
+
+namespace kvc {
+
+Json gpu_plan_json(const RunOptions& options, const Prompts& prompts) {
+  const Checkpoint checkpoint = Checkpoint::open(options.model);
+  const ModelConfig config = read_model_config(checkpoint);
+  const KvPlan plan = plan_of(checkpoint, config);
+  EngineOptions engine = options.engine;
+  engine.page_tokens = engine.page_tokens.value_or(kScaledRows);
+  const CacheTypes types = cache_types(checkpoint, config, engine);
+  check_gpu_model(config, plan);
+  check_gpu_options(engine, types, config, plan);
+  check_gpu_generation(options.generate);
+  const std::int64_t new_tokens = options.generate.max_new_tokens;
+  std::vector<std::int64_t> lengths;
+  std::int64_t num_tokens = 0;
+  for (const auto& ids : prompts.ids) {
+    const auto length = static_cast<std::int64_t>(ids.size());
+    lengths.insert(lengths.end(), static_cast<std::size_t>(options.generate.num_samples), length);
+    // The last token is never fed back.
+    num_tokens +=
+        options.generate.num_samples * (length + std::max<std::int64_t>(0, new_tokens - 1));
+  }
+  const GpuCacheBytes bytes =
+      gpu_cache_forecast(plan, types.kv, types.page_tokens, lengths, new_tokens, engine.policy);
+  const std::int64_t original = original_bytes(plan, num_tokens, KvDtype::kFloat16);
+  Json json;
+  json["kv_dtype"] = to_string(types.kv);
+  json["tokens"] = num_tokens;
+  json["reading_bytes"] = bytes.most;
+  json["end_bytes"] = bytes.generating;
+  json["original_bytes"] = original;
+  json["kept_ratio"] = share_of_original(bytes.generating, original);
+  json["expansion_bytes"] = 0;
+  if (engine.memory_bytes) {
+    KVC_CHECK(bytes.most <= *engine.memory_bytes,
+              "KV memory: the caches take up to {} bytes on a GPU, --memory allows {}; raise it to "
+              "that, or lower --max-new-tokens",
+              bytes.most, *engine.memory_bytes);
+    json["memory_bytes"] = *engine.memory_bytes;
+    json["expanded_groups"] = json["num_groups"] = 0;
+    json["peak_bytes"] = bytes.most;
+  }
+  return json;
+}
+
+}  // namespace kvc
