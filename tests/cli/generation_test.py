@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from programs import STORIES, ProgramTest, command
+from programs import REFERENCE, STORIES, ProgramTest, command
 
 GREEDY = ("--prompt", "Once upon a time")
 TEXT = ", there was a little girl named Lily. She loved to play outside in the park."
@@ -132,6 +132,17 @@ class Generation(ProgramTest):
         self.assertGreater(memory["peak_resident_bytes"], memory["weight_bytes"])
         for word in ("first token after", "tokens/s", "attention", "weights", "pending", "resident"):
             self.assertIn(word, process.stderr)
+
+    def test_plans_a_run_on_a_gpu_without_one(self):
+        ids = self.directory / "ids.json"
+        ids.write_text(json.dumps(list(range(1, 1001))))
+        run = (REFERENCE, "--ids", ids, "--dtype", "bfloat16", "--plan", "--json", "--device", "cuda")
+        plan = json.loads(self.run_ok("kvrun", *run, "--policy", "h2o:budget=64").stdout)
+        # 12 layers of 64 rows of 2 heads: keys and values of 32 numbers, score and position.
+        self.assertEqual(plan["end_bytes"], 12 * 64 * 2 * (2 * 32 * 2 + 8))
+        self.assertEqual(plan["reading_bytes"] - plan["end_bytes"], 1000 * 2 * 2 * 32 * 2)
+        self.assert_refused({1}, ["--policy think", "--device cpu"], "kvrun", *run, "--policy", "think")
+        self.assert_refused({2}, ["--device"], "kvrun", *run[:-1], "gpu")
 
     def test_prompts_in_pieces_give_the_same_tokens(self):
         ids = self.directory / "ids.json"
