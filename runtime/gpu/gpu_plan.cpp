@@ -1,5 +1,8 @@
 #include "runtime/gpu/gpu_plan.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "core/checkpoint.h"
 #include "core/error.h"
 #include "model/checkpoint_config.h"
@@ -21,18 +24,21 @@ Json gpu_plan_json(const RunOptions& options, const Prompts& prompts) {
   check_gpu_model(config, plan);
   check_gpu_options(engine, types, config, plan);
   check_gpu_generation(options.generate);
-  const std::int64_t new_tokens = options.generate.max_new_tokens;
-  std::vector<std::int64_t> lengths;
-  std::int64_t num_tokens = 0;
+  const GenerateOptions& generate = options.generate;
+  std::vector<std::int64_t> lengths;  // before the first step
+  std::int64_t num_tokens = 0, rest = 0;
   for (const auto& ids : prompts.ids) {
     const auto length = static_cast<std::int64_t>(ids.size());
-    lengths.insert(lengths.end(), static_cast<std::size_t>(options.generate.num_samples), length);
+    const std::int64_t prefilled =
+        generate.prefill_tokens > 0 ? std::min(length, generate.prefill_tokens) : length;
+    lengths.insert(lengths.end(), static_cast<std::size_t>(generate.num_samples), prefilled);
+    rest = std::max(rest, length - prefilled);
     // The last token is never fed back.
     num_tokens +=
-        options.generate.num_samples * (length + std::max<std::int64_t>(0, new_tokens - 1));
+        generate.num_samples * (length + std::max<std::int64_t>(0, generate.max_new_tokens - 1));
   }
-  const GpuCacheBytes bytes =
-      gpu_cache_forecast(plan, types.kv, types.page_tokens, lengths, new_tokens, engine.policy);
+  const GpuCacheBytes bytes = gpu_cache_forecast(plan, types.kv, types.page_tokens, lengths,
+                                                 rest + generate.max_new_tokens, engine.policy);
   const std::int64_t original = original_bytes(plan, num_tokens, KvDtype::kFloat16);
   Json json;
   json["kv_dtype"] = to_string(types.kv);

@@ -123,6 +123,17 @@ TEST_F(GpuPolicyTest, ReadsPromptsInPiecesOfModelsWithNormsAndBiases) {
   }
 }
 
+TEST_F(GpuPolicyTest, ReadsTheRestOfPromptsWithWhatIsKept) {
+  GenerateOptions options = options_of(4);
+  options.prefill_tokens = 16;
+  for (const char* policy :
+       {"zeromerge:budget=12", "zeromerge:budget=18", "snapkv:budget=10,window=4"}) {
+    SCOPED_TRACE(policy);
+    expect_same_tokens(directory_.path(), engine_under(policy), {gpu_text(22, 4), gpu_text(18, 3)},
+                       options);
+  }
+}
+
 TEST_F(GpuPolicyTest, SamplesOfAPromptBeginWithWhatItKeeps) {
   GenerateOptions options = options_of(5);
   options.sampling = {.temperature = 1, .top_k = 40};
@@ -159,6 +170,7 @@ TEST_F(GpuPolicyTest, PlansTheBytesThatARunTakes) {
   options.model = directory_.path();
   options.engine.dtype = "float16";
   options.generate = options_of(5);
+  options.generate.prefill_tokens = 35;
   Prompts prompts;
   prompts.ids = {gpu_text(37, 4), gpu_text(9, 8)};
   for (const char* policy : {"full", "zeromerge:budget=12", "snapkv:budget=12,window=4"}) {
