@@ -6,6 +6,7 @@
 #include "core/checkpoint.h"
 #include "core/error.h"
 #include "model/checkpoint_config.h"
+#include "runtime/gpu/gpu_batch.h"
 #include "runtime/gpu/gpu_forecast.h"
 #include "runtime/gpu/step_support.h"
 #include "runtime/kernels/cuda/device_rows.h"
@@ -13,6 +14,31 @@
 #include "runtime/plan_source.h"
 
 namespace kvc {
+namespace {
+
+// Prompts that are in memory together: all of them, or one whose beams are searched.
+std::vector<Engine::Ids> batches_of(const Prompts& prompts, const GenerateOptions& generate) {
+  if (generate.num_beams <= 1) {
+    return {prompts.ids};
+  }
+  std::vector<Engine::Ids> batches;
+  for (const auto& ids : prompts.ids) {
+    batches.push_back({ids});
+  }
+  return batches;
+}
+
+// At the end; the last token is never fed back.
+std::int64_t tokens_of(const StepSequences& sequences, const GenerateOptions& generate) {
+  std::int64_t tokens = 0;
+  for (const auto& text : sequences.texts) {
+    tokens += static_cast<std::int64_t>(text.size()) +
+              std::max<std::int64_t>(0, generate.max_new_tokens - 1);
+  }
+  return tokens;
+}
+
+}  // namespace
 
 Json gpu_plan_json(const RunOptions& options, const Prompts& prompts) {
   const Checkpoint checkpoint = Checkpoint::open(options.model);
@@ -23,22 +49,18 @@ Json gpu_plan_json(const RunOptions& options, const Prompts& prompts) {
   const CacheTypes types = cache_types(checkpoint, config, engine);
   check_gpu_model(config, plan);
   check_gpu_options(engine, types, config, plan);
-  check_gpu_generation(options.generate);
   const GenerateOptions& generate = options.generate;
-  std::vector<std::int64_t> lengths;  // before the first step
-  std::int64_t num_tokens = 0, rest = 0;
-  for (const auto& ids : prompts.ids) {
-    const auto length = static_cast<std::int64_t>(ids.size());
-    const std::int64_t prefilled =
-        generate.prefill_tokens > 0 ? std::min(length, generate.prefill_tokens) : length;
-    lengths.insert(lengths.end(), static_cast<std::size_t>(generate.num_samples), prefilled);
-    rest = std::max(rest, length - prefilled);
-    // The last token is never fed back.
-    num_tokens +=
-        generate.num_samples * (length + std::max<std::int64_t>(0, generate.max_new_tokens - 1));
+  GpuCacheBytes bytes;
+  std::int64_t num_tokens = 0;
+  for (const Engine::Ids& batch : batches_of(prompts, generate)) {
+    const StepSequences sequences = step_sequences(
+        batch, generate, generate.num_beams > 1 ? generate.num_beams : generate.num_samples);
+    const GpuCacheBytes own =
+        gpu_cache_forecast(plan, types.kv, types.page_tokens, lengths_of(sequences, 0),
+                           rest_of(sequences) + generate.max_new_tokens, engine.policy);
+    bytes = {std::max(bytes.most, own.most), std::max(bytes.generating, own.generating)};
+    num_tokens = std::max(num_tokens, tokens_of(sequences, generate));
   }
-  const GpuCacheBytes bytes = gpu_cache_forecast(plan, types.kv, types.page_tokens, lengths,
-                                                 rest + generate.max_new_tokens, engine.policy);
   const std::int64_t original = original_bytes(plan, num_tokens, KvDtype::kFloat16);
   Json json;
   json["kv_dtype"] = to_string(types.kv);

@@ -165,6 +165,15 @@ TEST_F(GpuPolicyTest, TakesTheSameBytesHoweverLongTheTextGrows) {
       94 * 2 * (2 * 32 * 2 + 8) + 2 * 2 * 65 * 4);
 }
 
+TEST_F(GpuPolicyTest, SearchesBeamsOfWhatIsKept) {
+  GenerateOptions options = options_of(4);
+  options.num_beams = 2;
+  for (const char* policy : {"zeromerge:budget=12", "snapkv:budget=12,window=4"}) {
+    SCOPED_TRACE(policy);
+    expect_same_tokens(directory_.path(), engine_under(policy), {gpu_text(30, 4)}, options);
+  }
+}
+
 TEST_F(GpuPolicyTest, PlansTheBytesThatARunTakes) {
   RunOptions options;
   options.model = directory_.path();
