@@ -18,7 +18,7 @@ namespace {
 
 // Rows of a part: enough that the product with the key projection is as fast as a large one, and few
 // enough that the tile's latents and keys stay in the cache until they were attended to.
-constexpr std::int64_t kPartTokens = 1024;
+constexpr std::int64_t kPartTokens = 2048;
 
 // What turns a rebuilt key into one that attention reads: by the kernel, unless the norm is one over all
 // heads or has a bias. The tensors hold what `raw` points to.

@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/block_cache.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/test_tensors.h"
@@ -64,6 +65,7 @@ double seconds(const auto& body) {
 
 void rank_space(benchmark::State& state) {
   const c10::InferenceMode guard;
+  BlockCache::of_process();  // as in kvrun
   const Shape& shape = kShapes[state.range(0)];
   const auto decoder = make_decoder();
   const ModelConfig& config = decoder->config();
