@@ -55,6 +55,7 @@ template <int kPairTiles, class Thread>
 KVC_DEVICE void normalise_keys(Thread& thread, const RebuiltKeys& rebuilt, int kv_head,
                                int head_dim, KeyTile<kPairTiles>& keys) {
   const float* norm = rebuilt.norm + kv_head * 2 * rebuilt.pairs.num_pairs;
+  float factor[2][2];  // of the lane's tokens
   KVC_UNROLL
   for (int m = 0; m < 2; ++m) {
     KVC_UNROLL
@@ -67,14 +68,18 @@ KVC_DEVICE void normalise_keys(Thread& thread, const RebuiltKeys& rebuilt, int k
       }
       squares += thread.shuffle_xor(squares, 1);
       squares += thread.shuffle_xor(squares, 2);
-      const float factor =
-          1.0f / sqrtf(squares / static_cast<float>(head_dim) + rebuilt.norm_epsilon);
+      factor[m][half] = 1.0f / sqrtf(squares / static_cast<float>(head_dim) + rebuilt.norm_epsilon);
+    }
+  }
+  KVC_UNROLL
+  for (int j = 0; j < 2 * kPairTiles; ++j) {
+    KVC_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const float of_channel = norm[fragment_channel(j, i, thread.lane())];
       KVC_UNROLL
-      for (int j = 0; j < 2 * kPairTiles; ++j) {
-        KVC_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          keys.c[m][j][2 * half + i] *= factor * norm[fragment_channel(j, i, thread.lane())];
-        }
+      for (int m = 0; m < 2; ++m) {
+        keys.c[m][j][i] *= factor[m][0] * of_channel;
+        keys.c[m][j][i + 2] *= factor[m][1] * of_channel;
       }
     }
   }

@@ -13,13 +13,13 @@ constexpr int kChunkStride = kRankChunk + kPadding;  // numbers of a row of 32
 
 // A chunk as a left side of products: rows are tokens or, transposed, latents.
 template <bool kTokensAreRows, class T, class Thread>
-KVC_DEVICE void load_token_rows(Thread& thread, std::uint32_t (&a)[4], const T* tile, int token,
-                                int rank) {
+KVC_DEVICE void load_token_rows(Thread& thread, std::uint32_t (&a)[4], const T* tile, int stride,
+                                int token, int rank) {
   if constexpr (kTokensAreRows) {
-    thread.load_matrices(a, left_side(tile, kChunkStride, token, rank, thread.lane()));
+    thread.load_matrices(a, left_side(tile, stride, token, rank, thread.lane()));
   } else {
-    thread.load_matrices_transposed(
-        a, transposed_left_side(tile, kChunkStride, rank, token, thread.lane()));
+    thread.load_matrices_transposed(a,
+                                    transposed_left_side(tile, stride, rank, token, thread.lane()));
   }
 }
 template <bool kTokensAreRows, class T, class Thread>

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "runtime/kernels/cuda/attention_one_pass.h"
 namespace kvc {
 namespace {
 
@@ -42,8 +43,7 @@ LaunchError launch_one(const DenseAttention& params, void* stream) {
                                  : dense_attention_cuda(params, stream);
 }
 LaunchError launch_one(const RankAttention& params, void* stream) {
-  const LaunchError error = rebuild_scores_cuda(params, stream);
-  return error.empty() ? sum_ranks_cuda(params, stream) : error;
+  return rank_attention_cuda(params, stream);
 }
 LaunchError launch_one(const BudgetStep& params, void* stream) {
   return budget_step_cuda(params, stream);

@@ -22,7 +22,7 @@
 
 namespace kvc {
 
-// RankAttention and BudgetStep: both of their launches. DenseAttention of two stores: the fused kernel. CodeTilesParams: codes of
+// RankAttention: its launch or both of them. BudgetStep: both of its launches. DenseAttention of two stores: the fused kernel. CodeTilesParams: codes of
 // coefficients.
 using StepLaunch =
     std::variant<EmbedRows, NormRows, FewRowsProduct, AppendRows, AppendLatents, QuantiseRows,

@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "runtime/kernels/cuda/attention_dense.h"
+#include "runtime/kernels/cuda/attention_one_pass_body.h"
 #include "runtime/kernels/cuda/attention_project_body.h"
 #include "runtime/kernels/cuda/attention_ranks_body.h"
 #include "runtime/kernels/cuda/attention_rebuild_body.h"
@@ -60,12 +61,57 @@ void emulate_both(const RankAttention& params, ThreadOrder order) {
   }
 }
 
+template <class T, int kPairTiles, int kQueryTiles>
+void emulate_one_pass(const RankAttention& params, ThreadOrder order) {
+  const OnePassAttention launch{params, one_pass_layout(params)};
+  run_grid({params.partials.num_parts, launch.at.blocks, params.num_sequences}, 32 * kOnePassWarps,
+           static_cast<std::size_t>(launch.at.bytes), order, [&](EmulatedThread& thread) {
+             one_pass_attention_body<T, kPairTiles, kQueryTiles>(launch, thread);
+           });
+}
+
+template <class T, int kPairTiles>
+void emulate_one_pass_heads(const RankAttention& params, ThreadOrder order) {
+  switch (params.one_pass.query_tiles) {
+    case 1:
+      return emulate_one_pass<T, kPairTiles, 1>(params, order);
+    case 2:
+      return emulate_one_pass<T, kPairTiles, 2>(params, order);
+    default:
+      return emulate_one_pass<T, kPairTiles, 4>(params, order);
+  }
+}
+
+template <class T>
+void emulate_one_pass_pairs(const RankAttention& params, ThreadOrder order) {
+  switch (params.keys.pairs.num_pairs) {
+    case 16:
+      return emulate_one_pass_heads<T, 2>(params, order);
+    case 32:
+      return emulate_one_pass_heads<T, 4>(params, order);
+    case 48:
+      return emulate_one_pass_heads<T, 6>(params, order);
+    default:
+      return emulate_one_pass_heads<T, 8>(params, order);
+  }
+}
+
+void require(const LaunchError& error) {
+  if (!error.empty()) {
+    throw std::runtime_error(error);
+  }
+}
+
 }  // namespace
 
 void emulate_rank_attention(const RankAttention& params, ThreadOrder order) {
-  if (const LaunchError error = check_rank_attention(params); !error.empty()) {
-    throw std::runtime_error(error);
+  if (params.one_pass.query_tiles > 0) {
+    require(check_one_pass_attention(params, kEmulatedSharedBytes));
+    params.element == DeviceElement::kBFloat16 ? emulate_one_pass_pairs<BFloat16>(params, order)
+                                               : emulate_one_pass_pairs<Float16>(params, order);
+    return;
   }
+  require(check_rank_attention(params));
   const bool is_bfloat16 = params.element == DeviceElement::kBFloat16;
   if (params.tiles != nullptr) {
     emulate_both<Float16, TileCodes>(params, order);

@@ -6,6 +6,9 @@
 
 namespace kvc::testing {
 
+// Of a block: an H100's.
+constexpr int kEmulatedSharedBytes = 227 * 1024;
+
 // Throws std::runtime_error where a launch would fail.
 void emulate_rank_attention(const RankAttention& params, ThreadOrder order);
 void emulate_project_values(const ProjectValues& params, ThreadOrder order);

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "runtime/kernels/cuda/attention_one_pass.h"
 #include "tests/runtime/kernels/cuda/gpu_main.h"
 #include "tests/runtime/kernels/cuda/gpu_memory.h"
 #include "tests/runtime/kernels/cuda/kernel_cases.h"
@@ -33,10 +34,7 @@ class GpuBackend : public KernelBackend {
   void run(const CombinePartials& params) override {
     require(combine_partials_cuda(params, nullptr));
   }
-  void run(const RankAttention& params) override {
-    require(rebuild_scores_cuda(params, nullptr));
-    require(sum_ranks_cuda(params, nullptr));
-  }
+  void run(const RankAttention& params) override { require(rank_attention_cuda(params, nullptr)); }
   void run(const ProjectValues& params) override { require(project_values_cuda(params, nullptr)); }
   void run(const FuseRows& params) override { require(fuse_rows_cuda(params, nullptr)); }
 

@@ -15,7 +15,7 @@ class KernelBackend : public KernelMemory {
   // Throws std::runtime_error where a launch fails.
   virtual void run(const DenseAttention& params) = 0;
   virtual void run(const CombinePartials& params) = 0;
-  virtual void run(const RankAttention& params) = 0;  // both launches
+  virtual void run(const RankAttention& params) = 0;  // all of its launches
   virtual void run(const ProjectValues& params) = 0;
   virtual void run(const FuseRows& params) = 0;
 };

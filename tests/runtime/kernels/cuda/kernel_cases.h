@@ -22,6 +22,7 @@ std::vector<KernelCase> fused_attention_cases(CaseSize size);
 std::vector<KernelCase> fuse_rows_cases(CaseSize size);
 std::vector<KernelCase> combine_cases(CaseSize size);
 std::vector<KernelCase> latent_attention_cases(CaseSize size);
+std::vector<KernelCase> one_pass_attention_cases(CaseSize size);
 std::vector<KernelCase> coded_attention_cases(CaseSize size);
 // All of them.
 std::vector<KernelCase> attention_cases(CaseSize size);

@@ -100,6 +100,7 @@ RankInputs::RankInputs(KernelBackend& backend, const RankShape& shape, int rank,
   device.head_dim = shape.head_dim;
   device.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   device.softcap = shape.softcap;
+  device.one_pass = shape.one_pass;
   device.max_tiles = (shape.longest() + 31) / 32 + 1;
   const auto rows =
       static_cast<std::size_t>(device.num_sequences * device.max_tiles * device.num_heads);
@@ -289,7 +290,8 @@ std::vector<float> RankInputs::expected_sums(const Reader& read_key,
         shape_.first_rows.empty() ? 0 : shape_.first_rows[sequence], shape_.num_rows[sequence],
         {max.data(), sum.data(), output.data()});
     for (std::size_t i = 0; i < output.size(); ++i) {
-      all.push_back(output[i] / sum[i / static_cast<std::size_t>(device.sums_width)]);
+      const float total = sum[i / static_cast<std::size_t>(device.sums_width)];
+      all.push_back(total > 0 ? output[i] / total : 0.0f);  // of no tokens: zeros
     }
   }
   return all;
