@@ -38,12 +38,8 @@ class CudaExecutor : public StepExecutor {
   CudaExecutor& operator=(const CudaExecutor&) = delete;
 
   at::Device device() const override { return device_; }
-  int multiprocessors() const override {
-    int count = 1;
-    require(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device_.index()),
-            "device");
-    return count;
-  }
+  int multiprocessors() const override { return attribute(cudaDevAttrMultiProcessorCount); }
+  int shared_bytes() const override { return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin); }
   // What the allocator holds without a tensor in it is given back first.
   std::int64_t free_bytes() const override {
     c10::cuda::CUDACachingAllocator::emptyCache();
@@ -75,6 +71,11 @@ class CudaExecutor : public StepExecutor {
  private:
   static constexpr std::int64_t kEvents = 2;  // of the latest two runs
 
+  int attribute(cudaDeviceAttr which) const {
+    int value = 0;
+    require(cudaDeviceGetAttribute(&value, which, device_.index()), "device");
+    return value;
+  }
   void note() { require(cudaEventRecord(events_[count_++ % kEvents], stream_.stream()), "event"); }
 
   at::Device device_;

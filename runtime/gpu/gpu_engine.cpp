@@ -54,7 +54,8 @@ GpuEngine::Need GpuEngine::need_of(const std::vector<std::int64_t>& lengths,
   const auto sequences = static_cast<std::int64_t>(lengths.size());
   need.work = 2 * piece * width + 4 * (sequences + 1) * (width + 2 * model.vocab_size) +
               8 * model.head_dim * (longest_prompt + new_tokens) +
-              group_work_bytes(plan_, model, sequences, longest_prompt, new_tokens) +
+              group_work_bytes(plan_, model, sequences, longest_prompt, new_tokens,
+                               executor_->multiprocessors()) +
               policy_work_bytes(plan_, policy_, model, lengths, new_tokens);
   return need;
 }

@@ -29,6 +29,6 @@ inline std::int64_t gpu_cache_bytes(const KvPlan& plan, KvDtype dtype, std::int6
 // passes between its launches.
 std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
                               std::int64_t num_sequences, std::int64_t longest_prompt,
-                              std::int64_t new_tokens);
+                              std::int64_t new_tokens, int multiprocessors);
 
 }  // namespace kvc

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/kernels/cuda/attention_one_pass.h"
+
 namespace kvc {
 
 GroupLaunches::GroupLaunches(const GpuModel& model, const GpuCache& cache, const StepState& state,
@@ -15,6 +17,8 @@ GroupLaunches::GroupLaunches(const GpuModel& model, const GpuCache& cache, const
       num_sequences_(cache.num_sequences()),
       num_heads_(model.config.num_heads),
       head_dim_(model.config.head_dim),
+      multiprocessors_(executor.multiprocessors()),
+      shared_bytes_(executor.shared_bytes()),
       scratch_(make_group_scratch(model, cache, capacity, executor)) {
   for (const at::Tensor& tensor : scratch_.all) {
     launches_.keep(tensor);  // for as long as the program
@@ -167,13 +171,11 @@ DevicePartials GroupLaunches::add_sums(RankAttention attention, const DenseAtten
   attention.scale = query.scale;
   attention.softcap = query.softcap;
   attention.max_tiles = narrow_size(scratch_.max_tiles);
-  attention.weights = scratch_.weights.data_ptr();
-  attention.tile_max = launches_.pointer<float>(scratch_.tile_max);
-  attention.tile_sum = launches_.pointer<float>(scratch_.tile_sum);
   attention.partials = scratch_.rank.partials;
+  choose_launches(attention);
   launches_.add(attention);
   CombinePartials sums;
-  sums.sources[0] = scratch_.rank.partials;
+  sums.sources[0] = attention.partials;
   sums.num_sources = 1;
   sums.num_sequences = query.num_sequences;
   sums.num_heads = query.num_heads;
@@ -188,6 +190,24 @@ DevicePartials GroupLaunches::add_sums(RankAttention attention, const DenseAtten
   values.output = launches_.pointer<float>(scratch_.projected[segment]);
   launches_.add(values);
   return {sums.log_sum, nullptr, values.output, 1};
+}
+
+// One launch where the kernel has a shape for it, which needs fewer parts and no scratch memory.
+void GroupLaunches::choose_launches(RankAttention& attention) {
+  attention.one_pass = one_pass_shape(attention, multiprocessors_, shared_bytes_);
+  if (attention.one_pass.query_tiles > 0) {
+    attention.partials.num_parts = one_pass_parts(attention, multiprocessors_);
+    return;
+  }
+  if (!scratch_.weights.defined()) {
+    add_tile_weights(model_, num_sequences_, scratch_);
+    for (const at::Tensor& tensor : {scratch_.weights, scratch_.tile_max, scratch_.tile_sum}) {
+      launches_.keep(tensor);
+    }
+  }
+  attention.weights = scratch_.weights.data_ptr();
+  attention.tile_max = launches_.pointer<float>(scratch_.tile_max);
+  attention.tile_sum = launches_.pointer<float>(scratch_.tile_sum);
 }
 
 void GroupLaunches::combine(const std::vector<DevicePartials>& sources) {

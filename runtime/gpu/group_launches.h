@@ -68,6 +68,7 @@ class GroupLaunches {
   // Of attention that says where its latents or codes lie; the rest follows from the query's.
   DevicePartials add_sums(RankAttention attention, const DenseAttention& query,
                           const DeviceRope& rope, ProjectValues values, std::size_t segment);
+  void choose_launches(RankAttention& attention);
   void combine(const std::vector<DevicePartials>& sources);
 
   const GpuModel& model_;
@@ -75,6 +76,7 @@ class GroupLaunches {
   const StepState& state_;
   StepLaunches& launches_;
   std::int64_t num_sequences_, num_heads_, head_dim_;
+  int multiprocessors_, shared_bytes_;
   GroupScratch scratch_;
 };
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/round_up.h"
+#include "runtime/kernels/cuda/attention_one_pass.h"
 
 namespace kvc {
 namespace {
@@ -16,11 +17,13 @@ class ScratchMaker {
                std::vector<at::Tensor>& all)
       : model_(model), executor_(executor), sequences_(cache.num_sequences()), all_(all) {}
 
-  // blocks_per_part: of the launch's grid.
-  PartialScratch partials(std::int64_t blocks_per_part, std::int64_t tokens,
-                          std::int64_t width) const {
-    const int parts = attention_parts(executor_.multiprocessors(),
-                                      static_cast<int>(blocks_per_part), static_cast<int>(tokens));
+  PartialScratch dense(std::int64_t tokens) const {
+    const std::int64_t blocks = sequences_ * model_.config.num_kv_heads;
+    return partials(attention_parts(executor_.multiprocessors(), static_cast<int>(blocks),
+                                    static_cast<int>(tokens)),
+                    model_.config.head_dim);
+  }
+  PartialScratch partials(int parts, std::int64_t width) const {
     const std::int64_t heads = model_.config.num_heads;
     PartialScratch scratch{zeros({sequences_, parts, heads}, at::kFloat),
                            zeros({sequences_, parts, heads}, at::kFloat),
@@ -31,16 +34,12 @@ class ScratchMaker {
     return scratch;
   }
 
-  // num_blocks: of codes, which share out the heads.
   void add_ranks(std::int64_t rank, std::int64_t num_blocks, GroupScratch& scratch) const {
     const std::int64_t heads = model_.config.num_heads;
-    scratch.rank =
-        partials(sequences_ * num_blocks * ((rank + kRanksPerBlock - 1) / kRanksPerBlock),
-                 scratch.max_tiles * kScaledRows, rank);
-    const std::int64_t rows = sequences_ * scratch.max_tiles * heads;
-    scratch.weights = zeros({rows, kScaledRows}, model_.dtype);
-    scratch.tile_max = zeros({rows}, at::kFloat);
-    scratch.tile_sum = zeros({rows}, at::kFloat);
+    scratch.rank = partials(
+        static_cast<int>(most_rank_parts(executor_.multiprocessors(), sequences_, num_blocks, rank,
+                                         scratch.max_tiles * kScaledRows)),
+        rank);
     scratch.combined = zeros({sequences_, heads, rank}, at::kFloat);
     for (int segment = 0; segment < 2; ++segment) {
       scratch.log_sum[segment] = zeros({sequences_, heads}, at::kFloat);
@@ -68,6 +67,24 @@ class ScratchMaker {
 
 std::int64_t whole_ranks(std::int64_t rank) { return round_up(rank, kRankStep); }
 
+std::int64_t most_rank_parts(int multiprocessors, std::int64_t num_sequences,
+                             std::int64_t num_blocks, std::int64_t rank, std::int64_t tokens) {
+  const std::int64_t blocks =
+      num_sequences * num_blocks * ((rank + kRanksPerBlock - 1) / kRanksPerBlock);
+  return std::max(
+      attention_parts(multiprocessors, static_cast<int>(blocks), static_cast<int>(tokens)),
+      most_one_pass_parts(multiprocessors, static_cast<int>(num_sequences),
+                          static_cast<int>((tokens + kScaledRows - 1) / kScaledRows)));
+}
+
+void add_tile_weights(const GpuModel& model, std::int64_t num_sequences, GroupScratch& scratch) {
+  const std::int64_t rows = num_sequences * scratch.max_tiles * model.config.num_heads;
+  const at::TensorOptions floats = at::TensorOptions(at::kFloat).device(model.device());
+  scratch.weights = at::zeros({rows, kScaledRows}, floats.dtype(model.dtype));
+  scratch.tile_max = at::zeros({rows}, floats);
+  scratch.tile_sum = at::zeros({rows}, floats);
+}
+
 GroupScratch make_group_scratch(const GpuModel& model, const GpuCache& cache, std::int64_t capacity,
                                 const StepExecutor& executor) {
   GroupScratch scratch;
@@ -78,8 +95,7 @@ GroupScratch make_group_scratch(const GpuModel& model, const GpuCache& cache, st
   }
   const ScratchMaker maker(model, cache, executor, scratch.all);
   for (PartialScratch& dense : scratch.dense) {
-    dense = maker.partials(cache.num_sequences() * model.config.num_kv_heads, capacity,
-                           model.config.head_dim);
+    dense = maker.dense(capacity);
   }
   std::int64_t rank = 0, num_blocks = 1;
   for (const LatentGroup& group : groups) {

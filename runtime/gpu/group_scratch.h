@@ -26,8 +26,8 @@ struct GroupScratch {
   std::int64_t max_tiles = 0;  // of 32 tokens of a sequence
   PartialScratch dense[2];     // of exact rows, pending and others
   PartialScratch rank;         // of latents and codes
-  at::Tensor weights;          // [num_sequences * max_tiles * num_heads, 32] 16 bits
-  at::Tensor tile_max, tile_sum;
+  // Of two launches, once there are such: [num_sequences * max_tiles * num_heads, 32] 16 bits, and maxima and sums.
+  at::Tensor weights, tile_max, tile_sum;
   at::Tensor combined;                  // [num_sequences, num_heads, rank] float32: sums of latents
   at::Tensor log_sum[2], projected[2];  // of latents' segments: [num_sequences, num_heads, ..]
   at::Tensor latent, weighted, score;   // of the new tokens, float32
@@ -38,9 +38,16 @@ struct GroupScratch {
   at::Tensor query;
 };
 
+// In how many parts latents' and codes' launches share the tokens at most. num_blocks: of codes, which share out the heads.
+std::int64_t most_rank_parts(int multiprocessors, std::int64_t num_sequences,
+                             std::int64_t num_blocks, std::int64_t rank, std::int64_t tokens);
+
 // capacity: tokens that the longest sequence may have.
 GroupScratch make_group_scratch(const GpuModel& model, const GpuCache& cache, std::int64_t capacity,
                                 const StepExecutor& executor);
+
+// What two launches over latents or codes pass to one another.
+void add_tile_weights(const GpuModel& model, std::int64_t num_sequences, GroupScratch& scratch);
 
 std::int64_t whole_ranks(std::int64_t rank);  // rounded up as sums of latents are
 

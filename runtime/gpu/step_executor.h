@@ -16,6 +16,8 @@ class StepExecutor {
   // Where the tensors lie that programs work on.
   virtual at::Device device() const = 0;
   virtual int multiprocessors() const = 0;
+  // Bytes of shared memory that a block may have.
+  virtual int shared_bytes() const = 0;
   // Bytes that can still be allocated there.
   virtual std::int64_t free_bytes() const = 0;
   // Zeros of int32 that programs write and the CPU reads.

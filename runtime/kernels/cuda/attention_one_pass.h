@@ -49,6 +49,8 @@ OnePassShape one_pass_shape(const RankAttention& params, int multiprocessors, in
 // In how many parts its blocks share the tokens: as many as fill the multiprocessors once, or, where they divide badly,
 // several times.
 int one_pass_parts(const RankAttention& params, int multiprocessors);
+// No shape has more.
+int most_one_pass_parts(int multiprocessors, int num_sequences, int max_tiles);
 
 // Of a shape with query_tiles. shared_bytes: that a block may have.
 LaunchError check_one_pass_attention(const RankAttention& params, int shared_bytes);

@@ -87,6 +87,12 @@ int one_pass_parts(const RankAttention& params, int multiprocessors) {
   return std::max(1, std::min(wanted, most));
 }
 
+int most_one_pass_parts(int multiprocessors, int num_sequences, int max_tiles) {
+  constexpr int kFewestTiles = kOnePassWarps / 4, kMostWaves = 8;
+  const int wanted = std::max(kMostWaves, multiprocessors / num_sequences);
+  return std::max(1, std::min(wanted, (max_tiles + kFewestTiles - 1) / kFewestTiles));
+}
+
 OnePassShape one_pass_shape(const RankAttention& params, int multiprocessors, int shared_bytes) {
   if (shared_bytes < kOnePassLeastShared || !has_instance(params)) {
     return {};

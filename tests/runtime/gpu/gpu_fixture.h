@@ -7,12 +7,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/generate.h"
 #include "runtime/gpu/gpu_engine.h"
 #include "runtime/gpu/step_executor.h"
 #include "tests/runtime/engine_fixture.h"
+#include "tests/runtime/kernels/cuda/emulated_rank.h"
 
 namespace kvc::testing {
 
@@ -36,6 +38,9 @@ struct GpuCase {
   std::filesystem::path checkpoint{};  // in the place of model and plan
   std::vector<Row> texts{};            // two, in the place of made-up ones
   at::ScalarType dtype = at::kHalf;    // or bfloat16, of the GPU's model and cache
+  int shared_bytes = kEmulatedSharedBytes;
+  // Launches of a step that attend to latents: so many at once, so many in two.
+  std::optional<std::pair<int, int>> launches{};
 };
 
 // Logits of prompts and of every step beside the CPU engine's in float32, which reads the same tokens: after 31 tokens
