@@ -6,6 +6,8 @@
 #include <cmath>
 #include <random>
 
+#include "runtime/kernels/cuda/attention_one_pass.h"
+
 namespace kvc::testing {
 namespace {
 
@@ -33,6 +35,8 @@ BenchInputs::BenchInputs() : numbers_(static_cast<std::uint8_t*>(memory_.allocat
     memory_.write(numbers_ + done, part.data(), 2 * part.size());
   }
   check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, 0),
+             "device");
+  check_cuda(cudaDeviceGetAttribute(&shared_bytes_, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
              "device");
 }
 
@@ -79,9 +83,13 @@ DeviceRows BenchInputs::rows(const Batch& batch, DeviceElement element, int widt
   return rows;
 }
 
-DevicePartials BenchInputs::partials(const Batch& batch, int blocks_per_part, int width) {
+int BenchInputs::parts(const Batch& batch, int blocks_per_part) const {
+  return attention_parts(multiprocessors_, blocks_per_part, batch.num_tokens);
+}
+
+DevicePartials BenchInputs::partials(const Batch& batch, int num_parts, int width) {
   DevicePartials partials;
-  partials.num_parts = attention_parts(multiprocessors_, blocks_per_part, batch.num_tokens);
+  partials.num_parts = num_parts;
   const std::size_t rows = static_cast<std::size_t>(batch.num_sequences) *
                            static_cast<std::size_t>(partials.num_parts) * kHeads;
   partials.max = static_cast<float*>(memory_.allocate(4 * rows));
@@ -116,7 +124,7 @@ DenseAttention BenchInputs::dense(const Batch& batch, DeviceElement store, int n
   params.num_kv_heads = kKvHeads;
   params.head_dim = kHeadDim;
   params.scale = 0.088f;
-  params.partials = partials(batch, batch.num_sequences * kKvHeads, kHeadDim);
+  params.partials = partials(batch, parts(batch, batch.num_sequences * kKvHeads), kHeadDim);
   return params;
 }
 
@@ -169,8 +177,8 @@ RankAttention BenchInputs::rank_params(const Batch& batch, int rank, int sums_wi
   params.tile_max = static_cast<float*>(memory_.allocate(4 * tiles));
   params.tile_sum = static_cast<float*>(memory_.allocate(4 * tiles));
   params.sums_width = round_up(sums_width, 32);
-  params.partials =
-      partials(batch, batch.num_sequences * ((sums_width + 255) / 256), params.sums_width);
+  params.partials = partials(batch, parts(batch, batch.num_sequences * ((sums_width + 255) / 256)),
+                             params.sums_width);
   return params;
 }
 
@@ -192,6 +200,15 @@ RankAttention BenchInputs::latents(const Batch& batch, int key_rank, int value_r
       columns.push_back(2 * stored * head);
     }
     params.stored.first_column = memory_.upload(columns);
+  }
+  return params;
+}
+
+RankAttention BenchInputs::in_one_launch(const Batch& batch, const RankAttention& two) {
+  RankAttention params = two;
+  params.one_pass = one_pass_shape(two, multiprocessors_, shared_bytes_);
+  if (params.one_pass.query_tiles > 0) {
+    params.partials = partials(batch, one_pass_parts(params, multiprocessors_), params.sums_width);
   }
   return params;
 }

@@ -34,6 +34,8 @@ class BenchInputs {
   // Latents of which key_rank columns make keys and value_rank values (the same ones where `shared`); of every head's
   // 64 rotary pairs `stored` are columns themselves.
   RankAttention latents(const Batch& batch, int key_rank, int value_rank, bool shared, int stored);
+  // The same in one launch, in the shape that the rule chooses here; without one where it chooses two launches.
+  RankAttention in_one_launch(const Batch& batch, const RankAttention& two);
   // Coded tokens at `bits` on average of 256 coefficients a KV head, in num_blocks blocks.
   RankAttention codes(const Batch& batch, int num_blocks, int coefficients);
   ProjectValues project(const RankAttention& params);
@@ -44,13 +46,14 @@ class BenchInputs {
  private:
   RankAttention rank_params(const Batch& batch, int rank, int sums_width);
   KeyPairs pairs(int first, int count, int padded);
-  DevicePartials partials(const Batch& batch, int blocks_per_part, int width);
+  DevicePartials partials(const Batch& batch, int num_parts, int width);
+  int parts(const Batch& batch, int blocks_per_part) const;
   const std::int32_t* lengths(const Batch& batch);
   void set_angles(int num_positions, const float*& cos, const float*& sin);
 
   GpuMemory memory_;
   std::uint8_t* numbers_;
-  int multiprocessors_ = 0;
+  int multiprocessors_ = 0, shared_bytes_ = 0;
 };
 
 }  // namespace kvc::testing
