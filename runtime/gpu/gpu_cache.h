@@ -30,7 +30,8 @@ class GpuCache {
            const GpuPolicy& policy = {});
 
   // Of its pages: plain_layer_bytes() of the capacity over the plan's plain layers, under integer types
-  // coded_layer_bytes() of it, under a policy gpu_kept_bytes(); coded_store_bytes() of what is coded together; group_bytes() of every group's reserved().
+  // coded_layer_bytes() of it, under a policy gpu_kept_bytes(); coded_store_bytes() of what is coded together;
+  // group_bytes() of every group's reserved().
   KvBytes bytes(std::size_t sequence) const;
   std::int64_t peak_bytes() const { return page_bytes_->peak; }  // of all sequences' pages
   std::int64_t num_sequences() const { return static_cast<std::int64_t>(capacities_.size()); }

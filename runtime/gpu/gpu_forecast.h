@@ -25,8 +25,8 @@ inline std::int64_t gpu_cache_bytes(const KvPlan& plan, KvDtype dtype, std::int6
   return gpu_cache_forecast(plan, dtype, page_tokens, lengths, new_tokens, policy).most;
 }
 
-// Scratch memory of latent groups and coded layers: keys, values and latents in float32 of some tokens that are encoded, and what a step
-// passes between its launches.
+// Scratch memory of latent groups and coded layers: keys, values and latents in float32 of some tokens that are
+// encoded, and what a step passes between its launches.
 std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
                               std::int64_t num_sequences, std::int64_t longest_prompt,
                               std::int64_t new_tokens, int multiprocessors);
