@@ -28,9 +28,11 @@ as_root() {
 
 install_packages() {
   command -v dpkg-query >/dev/null || fail "only Debian and Ubuntu are supported; elsewhere install by hand: ${PACKAGES[*]}"
-  local missing=() package
+  local missing=() package native
+  native=$(dpkg --print-architecture)
   for package in "${PACKAGES[@]}"; do
-    [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
+    dpkg-query -W -f '${Architecture} ${db:Status-Status}\n' "$package" 2>/dev/null |
+      grep -qxE "(all|$native) installed" || missing+=("$package")
   done
   if [[ ${#missing[@]} == 0 ]]; then
     say "packages: all present"
