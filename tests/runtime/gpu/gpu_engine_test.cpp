@@ -17,27 +17,15 @@ namespace kvc {
 namespace {
 
 using testing::emulated;
-using testing::OneThread;
+using testing::options_of;
 using testing::SyntheticCheckpoint;
 using testing::TemporaryDirectory;
 
-GenerateOptions options_of(std::int64_t new_tokens) {
-  GenerateOptions options;
-  options.max_new_tokens = new_tokens;
-  return options;
-}
-
-class GpuEngineTest : public ::testing::Test {
+class GpuEngineTest : public testing::TinyGpuModel {
  protected:
-  GpuEngineTest() {
-    testing::write_synthetic_checkpoint(directory_.path(), testing::tiny_gpu_model("llama"));
-  }
   GpuEngine load(const EngineOptions& options = {}) const {
     return GpuEngine::load(directory_.path(), options, emulated());
   }
-
-  OneThread one_thread_;
-  TemporaryDirectory directory_;
 };
 
 TEST_F(GpuEngineTest, GeneratesTheEnginesTokens) {

@@ -258,6 +258,16 @@ void expect_gpu_steps(const GpuCase& test_case) {
   }
 }
 
+GenerateOptions options_of(std::int64_t new_tokens) {
+  GenerateOptions options;
+  options.max_new_tokens = new_tokens;
+  return options;
+}
+
+TinyGpuModel::TinyGpuModel() {
+  write_synthetic_checkpoint(directory_.path(), tiny_gpu_model("llama"));
+}
+
 GpuEngine emulated_engine(const std::filesystem::path& checkpoint, const std::string& kv_dtype) {
   EngineOptions options;
   options.dtype = "float16";

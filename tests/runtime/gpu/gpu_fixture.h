@@ -1,6 +1,8 @@
 // Whole steps of tiny models in the emulator, beside the CPU's engine.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -15,6 +17,7 @@
 #include "runtime/gpu/step_executor.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/kernels/cuda/emulated_rank.h"
+#include "tests/testing/temporary_directory.h"
 
 namespace kvc::testing {
 
@@ -25,6 +28,15 @@ std::unique_ptr<StepExecutor> emulated(std::int64_t free_bytes = std::int64_t{1}
 // An engine in float16, whose cache's type may be another.
 GpuEngine emulated_engine(const std::filesystem::path& checkpoint,
                           const std::string& kv_dtype = {});
+GenerateOptions options_of(std::int64_t new_tokens);
+// One of these in a directory.
+class TinyGpuModel : public ::testing::Test {
+ protected:
+  TinyGpuModel();
+
+  OneThread one_thread_;
+  TemporaryDirectory directory_;
+};
 // What `work` fails with.
 std::string failure_of(const std::function<void()>& work);
 
@@ -48,8 +60,8 @@ struct GpuCase {
 // round, and all takes the formula's bytes.
 void expect_gpu_steps(const GpuCase& test_case);
 
-// What the CPU's engine generates, in float32 with a cache of 16 bits or of `engine`'s type, or under the same policy in float16,
-// and what `engine` does: the same tokens.
+// What the CPU's engine generates, in float32 with a cache of 16 bits or of `engine`'s type, or under the same policy in
+// float16, and what `engine` does: the same tokens.
 struct Generations {
   GenerateResult expected, result;
 };

@@ -16,21 +16,12 @@ namespace {
 using testing::emulated;
 using testing::expect_same_tokens;
 using testing::gpu_text;
-using testing::OneThread;
+using testing::options_of;
 using testing::SyntheticCheckpoint;
 using testing::TemporaryDirectory;
 
-GenerateOptions options_of(std::int64_t new_tokens) {
-  GenerateOptions options;
-  options.max_new_tokens = new_tokens;
-  return options;
-}
-
-class GpuPolicyTest : public ::testing::Test {
+class GpuPolicyTest : public testing::TinyGpuModel {
  protected:
-  GpuPolicyTest() {
-    testing::write_synthetic_checkpoint(directory_.path(), testing::tiny_gpu_model("llama"));
-  }
   GpuEngine engine_under(const std::string& policy) const {
     EngineOptions options;
     options.dtype = "float16";
@@ -61,9 +52,6 @@ class GpuPolicyTest : public ::testing::Test {
       EXPECT_EQ(both.result.sequences[i].bytes.total(), bytes) << policy;
     }
   }
-
-  OneThread one_thread_;
-  TemporaryDirectory directory_;
 };
 
 // The longest prompt exceeds its budget when it ends, the others' is exceeded while they generate, or never.
