@@ -9,10 +9,6 @@
 namespace kvc {
 namespace {
 
-std::int64_t first_page_row(std::int64_t row, std::int64_t page_tokens) {
-  return row / page_tokens * page_tokens;
-}
-
 template <class T>
 T* address(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<T*>(tensor.data_ptr()) : nullptr;
@@ -40,7 +36,7 @@ std::int64_t gpu_kept_bytes(const KvPlan& plan, const TokenPolicy& policy, int l
                             std::int64_t page_tokens) {
   const KeptRoom room = kept_room(plan, policy, layer, prompt_tokens, capacity);
   if (!policy.is_running()) {
-    const std::int64_t before = first_page_row(capacity - room.rows, page_tokens);
+    const std::int64_t before = round_down(capacity - room.rows, page_tokens);
     return plain_layer_bytes(plan, round_up(capacity, page_tokens) - before, KvDtype::kFloat16);
   }
   return plain_layer_bytes(plan, room.rows, KvDtype::kFloat16) +
@@ -146,13 +142,15 @@ std::int64_t GpuKept::most_rows() const {
   return most;
 }
 
+std::array<const at::Tensor*, 7> GpuKept::tensors_of(const Rows& rows) {
+  return {&rows.tokens.key, &rows.tokens.value, &rows.tokens.positions, &rows.tokens.scores,
+          &rows.slots.key,  &rows.slots.value,  &rows.slots.counts};
+}
+
 std::int64_t GpuKept::bytes(std::size_t sequence) const {
   std::int64_t bytes = 0;
   for (const std::vector<Rows>& of_layer : rows_) {
-    const Rows& rows = of_layer[sequence];
-    for (const at::Tensor* tensor :
-         {&rows.tokens.key, &rows.tokens.value, &rows.tokens.positions, &rows.tokens.scores,
-          &rows.slots.key, &rows.slots.value, &rows.slots.counts}) {
+    for (const at::Tensor* tensor : tensors_of(of_layer[sequence])) {
       bytes += tensor->defined() ? static_cast<std::int64_t>(tensor->nbytes()) : 0;
     }
   }
@@ -164,16 +162,10 @@ std::int64_t GpuKept::bytes(std::size_t sequence) const {
 
 void GpuKept::copy(std::size_t from, std::size_t to) {
   for (const std::vector<Rows>& of_layer : rows_) {
-    const Rows &source = of_layer[from], &target = of_layer[to];
-    for (const auto& [own, other] : {std::pair(&target.tokens.key, &source.tokens.key),
-                                     std::pair(&target.tokens.value, &source.tokens.value),
-                                     std::pair(&target.tokens.positions, &source.tokens.positions),
-                                     std::pair(&target.tokens.scores, &source.tokens.scores),
-                                     std::pair(&target.slots.key, &source.slots.key),
-                                     std::pair(&target.slots.value, &source.slots.value),
-                                     std::pair(&target.slots.counts, &source.slots.counts)}) {
-      if (own->defined()) {
-        own->copy_(*other);
+    const auto sources = tensors_of(of_layer[from]), targets = tensors_of(of_layer[to]);
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      if (targets[i]->defined()) {
+        targets[i]->copy_(*sources[i]);
       }
     }
   }

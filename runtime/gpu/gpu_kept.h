@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -72,6 +73,7 @@ class GpuKept {
   struct Paged {
     GpuRows key, value;
   };
+  static std::array<const at::Tensor*, 7> tensors_of(const Rows& rows);
   static std::size_t index(int layer) { return static_cast<std::size_t>(layer); }
   Rows new_rows(const KeptRoom& room) const;
   void add_budgets(int layer);

@@ -93,23 +93,6 @@ void keep_voted(const TokenPolicy& policy, int layer, std::size_t sequence,
                   prompt.value().gather(0, index));
 }
 
-// Consecutive tokens of a prompt.
-std::vector<TokenBatch> pieces_of_prompt(const std::vector<std::int64_t>& ids, std::int64_t most,
-                                         at::Device device) {
-  const auto num_tokens = static_cast<std::int64_t>(ids.size());
-  std::vector<TokenBatch> pieces;
-  for (std::int64_t first = 0; first < num_tokens; first += most) {
-    const std::int64_t last = std::min(num_tokens, first + most);
-    TokenBatch& batch = pieces.emplace_back();
-    batch.ids =
-        at::tensor(std::vector<std::int64_t>(ids.begin() + first, ids.begin() + last), at::kLong)
-            .to(device);
-    batch.positions = at::arange(first, last, at::kLong);
-    batch.lengths = {last - first};
-  }
-  return pieces;
-}
-
 }  // namespace
 
 void check_gpu_policy(const TokenPolicy& policy, const CacheTypes& types, const ModelConfig& config,
@@ -144,8 +127,7 @@ at::Tensor read_kept_prompt(const GpuModel& model, GpuCache& cache, std::size_t 
   GpuKept& kept = *cache.kept();
   const TokenPolicy& policy = kept.policy();
   const auto num_tokens = static_cast<std::int64_t>(ids.size());
-  const std::vector<TokenBatch> pieces =
-      pieces_of_prompt(ids, options.chunk > 0 ? options.chunk : num_tokens, model.device());
+  const std::vector<TokenBatch> pieces = prompt_batches(ids, options.chunk, model.device());
   LayerAttention attention(model, num_tokens, scoring_queries(policy, num_tokens));
   kept.page_bytes().add(attention.bytes());
   std::vector<at::Tensor> hidden_states;

@@ -2,9 +2,8 @@
 
 #include <c10/core/InferenceMode.h>
 
-#include <algorithm>
+#include <utility>
 
-#include "core/error.h"
 #include "model/decoder.h"
 #include "runtime/compression/latent_encoding.h"
 #include "runtime/gpu/gpu_compression.h"
@@ -146,6 +145,16 @@ class PromptAttention : public Attention {
 
 }  // namespace
 
+std::vector<TokenBatch> prompt_batches(const std::vector<std::int64_t>& ids, std::int64_t chunk,
+                                       at::Device device) {
+  std::vector<TokenBatch> batches;
+  for (PromptPiece& piece : pieces_of({ids}, {0}, {false}, chunk)) {
+    piece.batch.ids = piece.batch.ids.to(device);
+    batches.push_back(std::move(piece.batch));
+  }
+  return batches;
+}
+
 at::Tensor read_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
                            const std::vector<std::int64_t>& ids, const GpuPromptOptions& options) {
   if (cache.kept() != nullptr) {
@@ -153,31 +162,25 @@ at::Tensor read_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t s
   }
   const c10::InferenceMode guard;
   const auto num_tokens = static_cast<std::int64_t>(ids.size());
-  const std::int64_t chunk = options.chunk > 0 ? options.chunk : num_tokens;
   cache.begin_prompt(sequence, num_tokens);
   std::vector<at::Tensor> logits;
-  for (std::int64_t first = 0; first < num_tokens; first += chunk) {
+  std::int64_t first = 0;
+  for (const TokenBatch& batch : prompt_batches(ids, options.chunk, model.device())) {
     if (options.stopped && options.stopped()) {
       throw Interrupted();
     }
-    const std::int64_t last = std::min(num_tokens, first + chunk);
-    TokenBatch batch;
-    batch.ids =
-        at::tensor(std::vector<std::int64_t>(ids.begin() + first, ids.begin() + last), at::kLong)
-            .to(model.device());
-    batch.positions = at::arange(first, last, at::kLong);
-    batch.lengths = {last - first};
     PromptAttention attention(model, cache, sequence, first);
     at::Tensor hidden_states = embed(model.config, model.weights, batch.ids, model.dtype);
     for (int layer = 0; layer < model.config.num_layers; ++layer) {
       hidden_states = run_layer(model.config, model.layers[static_cast<std::size_t>(layer)], layer,
                                 hidden_states, batch, attention);
     }
+    first += hidden_states.size(0);
     if (options.all_logits) {
       logits.push_back(compute_logits(model.config, model.weights, hidden_states));
-    } else if (last == num_tokens) {
+    } else if (first == num_tokens) {
       logits.push_back(compute_logits(model.config, model.weights,
-                                      hidden_states.narrow(0, last - first - 1, 1)));
+                                      hidden_states.slice(0, hidden_states.size(0) - 1)));
     }
   }
   compress_gpu_prompt(model, cache, sequence, num_tokens);

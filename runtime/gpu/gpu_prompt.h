@@ -18,6 +18,10 @@ struct GpuPromptOptions {
   Stopped stopped{};        // asked before every chunk
 };
 
+// A prompt's tokens as sequence 0 of batches of at most `chunk` (0: of one), ids on `device`, positions on the CPU.
+std::vector<TokenBatch> prompt_batches(const std::vector<std::int64_t>& ids, std::int64_t chunk,
+                                       at::Device device);
+
 // Exact attention of one prompt, which becomes the first tokens of `sequence`; what latent groups hold is compressed at
 // its end. Model and cache are on one device. Logits there, [1 or num_tokens, vocab_size] float32. Throws Interrupted.
 at::Tensor read_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,

@@ -29,10 +29,6 @@ std::int64_t system_page() {
   return page;
 }
 
-std::int64_t round_down(std::int64_t value, std::int64_t multiple) {
-  return value / multiple * multiple;
-}
-
 // Blocks of a slab of at least `bytes` bytes: enough, and of up to twice as many the number that leaves the least of
 // its last page.
 std::int64_t slab_blocks(std::int64_t block_bytes, std::int64_t bytes) {

@@ -25,6 +25,13 @@ MergePolicy policy_of(MergeRule rule, double target, UnmergedForm unmerged = Unm
   return policy;
 }
 
+// Most of whose tokens merge.
+void write_merging_checkpoint(const std::filesystem::path& directory) {
+  const SyntheticCheckpoint model = tiny_gpu_model("llama");
+  testing::write_factored_checkpoint(directory, model,
+                                     grouped_plan(model, 2, 40, policy_of(MergeRule::kLs, 0.1)));
+}
+
 void expect_group_steps(const std::string& model_type, int layers_per_group, std::int64_t rank,
                         const MergePolicy& policy) {
   const SyntheticCheckpoint model = tiny_gpu_model(model_type);
@@ -189,9 +196,7 @@ TEST(GpuGroup, ProjectsGeneratedTokensOnTheRequestsDirections) {
 TEST(GpuGroup, GeneratesTheEnginesTokens) {
   const testing::OneThread one_thread;
   const testing::TemporaryDirectory directory;
-  const SyntheticCheckpoint model = tiny_gpu_model("llama");
-  testing::write_factored_checkpoint(directory.path(), model,
-                                     grouped_plan(model, 2, 40, policy_of(MergeRule::kLs, 0.1)));
+  write_merging_checkpoint(directory.path());
   const Engine::Ids prompts = {testing::gpu_text(40, 1), testing::gpu_text(6, 5)};
   GenerateOptions options;
   options.max_new_tokens = 9;
@@ -215,9 +220,7 @@ TEST(GpuGroup, GeneratesTheEnginesTokens) {
 TEST(GpuGroup, ReadsTheRestOfPromptsInSteps) {
   const testing::OneThread one_thread;
   const testing::TemporaryDirectory directory;
-  const SyntheticCheckpoint model = tiny_gpu_model("llama");
-  testing::write_factored_checkpoint(directory.path(), model,
-                                     grouped_plan(model, 2, 40, policy_of(MergeRule::kLs, 0.1)));
+  write_merging_checkpoint(directory.path());
   GenerateOptions options;
   options.max_new_tokens = 4;
   options.prefill_tokens = 20;
