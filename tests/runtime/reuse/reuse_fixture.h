@@ -54,6 +54,14 @@ class PromptReuseTest : public ::testing::Test {
   std::unique_ptr<Engine> engine(const std::string& settings = {}) const {
     return load_plain(model_, reusing(directory_ / "donors", settings));
   }
+
+  // Keeps `donor_` for engines made from now on: an engine writes donors behind its caller's back,
+  // and its end waits until they are there.
+  void keep_donor() const {
+    const auto storing = engine();
+    Sequence sequence = storing->new_sequence();
+    prefill(*storing, sequence, donor_);
+  }
 };
 
 }  // namespace kvc::testing

@@ -27,11 +27,7 @@ using testing::tensors_identical;
 
 TEST_F(PromptReuseTest, EverySequenceOfABatchByItself) {
   const auto reuses = engine("store=off");
-  {
-    const auto storing = engine();
-    Sequence first = storing->new_sequence();
-    prefill(*storing, first, donor_);
-  }
+  keep_donor();
   const Row short_ids = random_ids(1, 9, model_.vocab_size, 5).front();
   const std::vector<Row> ids{short_ids, target_, donor_};
   std::vector<Sequence> together, apart;
@@ -87,11 +83,7 @@ TEST_F(PromptReuseTest, EveryTypeOfCache) {
 }
 
 TEST_F(PromptReuseTest, ADamagedDonorIsNotUsed) {
-  {
-    const auto storing = engine();
-    Sequence first = storing->new_sequence();
-    prefill(*storing, first, donor_);
-  }
+  keep_donor();
   for (const auto& entry : fs::directory_iterator(directory_ / "donors")) {
     if (entry.path().extension() == ".safetensors") {
       std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
