@@ -11,6 +11,7 @@
 #include "runtime/kernels/decode_attention.h"
 #include "runtime/kernels/fused_attention.h"
 #include "runtime/kernels/rank_space_attention.h"
+#include "tests/bench/huge_memory.h"
 #include "tests/bench/read_stream.h"
 
 namespace kvc {
@@ -24,20 +25,15 @@ struct Rows {
     const std::int64_t bytes =
         kv_rows_bytes(kBlockRows, kKvHeads * head_dim, head_dim, element, scales);
     const std::int64_t count = (num_rows + kBlockRows - 1) / kBlockRows;
-    memory.reset(static_cast<std::uint8_t*>(
-        std::aligned_alloc(64, static_cast<std::size_t>((bytes * count + 63) / 64 * 64))));
-    std::fill_n(memory.get(), bytes * count,
-                std::uint8_t{0x3C});  // 1.06 as float16, 0.011 otherwise
+    memory = huge_memory(static_cast<std::size_t>(bytes * count),
+                         0x3C);  // 1.06 as float16, 0.011 otherwise
     for (std::int64_t block = 0; block < count; ++block) {
       blocks.push_back(memory.get() + block * bytes);
     }
     rows = {blocks.data(), kBlockRows, num_rows, element, scales};
     total = bytes * count;
   }
-  struct Free {
-    void operator()(std::uint8_t* bytes) const { std::free(bytes); }
-  };
-  std::unique_ptr<std::uint8_t, Free> memory;
+  std::shared_ptr<std::uint8_t> memory;
   std::vector<const void*> blocks;
   KvRows rows;
   std::int64_t total;
@@ -154,9 +150,9 @@ Case coded_case(std::int64_t tokens, std::int64_t head_dim, const char* name) {
   const TileLayout layout = quarter_layout(head_dim);
   const std::int64_t k = layout.num_coefficients(), tiles = tokens / kTileTokens;
   const std::int64_t bytes = kKvHeads * tiles * layout.bytes();
-  auto codes = std::make_shared<std::vector<std::uint8_t>>(static_cast<std::size_t>(bytes));
+  const std::shared_ptr<std::uint8_t> codes = huge_memory(static_cast<std::size_t>(bytes), 0);
   std::mt19937 random(1);
-  std::generate(codes->begin(), codes->end(), [&] { return static_cast<std::uint8_t>(random()); });
+  std::generate_n(codes.get(), bytes, [&] { return static_cast<std::uint8_t>(random()); });
   auto query = std::make_shared<std::vector<float>>(kHeads * head_dim, 0.125f);
   auto angles = std::make_shared<Angles>(tokens, head_dim / 2);
   std::normal_distribution<float> normal;
@@ -176,7 +172,7 @@ Case coded_case(std::int64_t tokens, std::int64_t head_dim, const char* name) {
                                    .head_dim = head_dim};
       params.scale = 0.01f;
       params.raw_keys.rope = {angles->cos.data(), angles->sin.data(), head_dim / 2, false};
-      const void* block = codes->data() + head * tiles * layout.bytes();
+      const void* block = codes.get() + head * tiles * layout.bytes();
       const CodedSegment segment{.tiles = {&block, tiles, tiles, layout}, .keys = keys.get()};
       coded_attention_partial(params, segment, 0, tiles * kTileTokens, outputs.partial);
     }
@@ -188,10 +184,11 @@ Case coded_case(std::int64_t tokens, std::int64_t head_dim, const char* name) {
 
 std::vector<Case> make_cases(std::int64_t tokens) {
   std::vector<Case> cases;
-  const auto buffer = std::make_shared<std::vector<std::uint8_t>>(std::size_t{256} << 20, 1);
-  cases.push_back({"read", static_cast<std::int64_t>(buffer->size()), [=](int thread, int threads) {
-                     const std::size_t piece = buffer->size() / static_cast<std::size_t>(threads);
-                     read_stream(buffer->data() + piece * static_cast<std::size_t>(thread), piece);
+  constexpr std::size_t kReadBytes = std::size_t{256} << 20;
+  const std::shared_ptr<std::uint8_t> buffer = huge_memory(kReadBytes, 1);
+  cases.push_back({"read", kReadBytes, [=](int thread, int threads) {
+                     const std::size_t piece = kReadBytes / static_cast<std::size_t>(threads);
+                     read_stream(buffer.get() + piece * static_cast<std::size_t>(thread), piece);
                    }});
   cases.push_back(attention_case("bfloat16 128", tokens, 128, KvElement::kBFloat16, false));
   cases.push_back(attention_case("bfloat16 64", tokens * 2, 64, KvElement::kBFloat16, false));
