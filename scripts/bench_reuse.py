@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares reading a prompt with a similar one's cache (kvrun --donors) with reading all of it, interleaved in one run.
 
-bench_reuse.py [MODEL] [--tokens 500 1000 2000 5000] [--strength 0.1 0.6] [--pairs 4] [--rounds 3] [--reuse SETTINGS] [--json FILE]
+bench_reuse.py [MODEL] [--tokens 500 1000 2000 5000] [--strength 0.1 0.6] [--pairs 4] [--rounds 3] [--reuse SETTINGS] [--stretch 8] [--json FILE]
 
 A pair is a text of the tree and its paraphrase by rule (scripts/paraphrase.py), cut to the same number of tokens. The
 text is read and stored first; then the paraphrase is read with and without the store, in alternating order, after a
@@ -10,6 +10,9 @@ place; similarity; times to the first token and the median of the rounds' ratios
 of the cache over the whole one; bytes of the donor; ROUGE-L of the two greedy continuations (words, or token ids
 with --random), which are of --new-tokens; its floor, that of the text's own continuation; and how many of the pairs
 began with the same token.
+
+--stretch F gives a model F times its context: its RoPE is stretched by YaRN, without training, so that prompts can be
+longer than those it was trained on. The table is then of that model.
 """
 import argparse
 import itertools
@@ -41,9 +44,28 @@ def parse_arguments():
     parser.add_argument("--reuse", nargs="*", default=["retention=decay", "retention=all"],
                         help="settings that are compared, beside min-tokens=1")
     parser.add_argument("--random", action="store_true", help="the model's weights are random: compare token ids")
+    parser.add_argument("--stretch", type=float, default=1, help="times the model's context")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--json", type=Path, help="write all measurements here")
     return parser.parse_args()
+
+
+def stretch(model, factor, directory):
+    """`model` with `factor` times its context, in `directory`."""
+    config = json.loads((model / "config.json").read_text())
+    rope = config.get("rope_parameters") or {"rope_type": "default", "rope_theta": config["rope_theta"]}
+    if rope["rope_type"] != "default":
+        sys.exit(f"{model}: RoPE is stretched already ({rope['rope_type']}); leave out --stretch")
+    original = config["max_position_embeddings"]
+    config["rope_parameters"] = {"rope_type": "yarn", "rope_theta": rope["rope_theta"], "factor": factor,
+                                 "original_max_position_embeddings": original}
+    config["max_position_embeddings"] = int(original * factor)
+    directory.mkdir()
+    for file in model.iterdir():
+        (directory / file.name).symlink_to(file.resolve())
+    (directory / "config.json").unlink()
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
 
 
 class Runner:
@@ -132,6 +154,8 @@ def main():
     print(f"{'tokens':>6} {'strength':>8} {'settings':22} {'changed':>7} {'similar':>7} {'reused':>6} {'whole s':>8} {'reuse s':>8} {'speedup':>7} "
           f"{'computed':>8} {'kept':>6} {'donor MB':>8} {'ROUGE-L':>7} {'floor':>5} {'first':>5}")
     with tempfile.TemporaryDirectory() as directory:
+        if arguments.stretch != 1:
+            arguments.model = stretch(arguments.model, arguments.stretch, Path(directory) / arguments.model.name)
         runner = Runner(arguments, Path(directory))
         for num_tokens in arguments.tokens:
             for strength, settings in itertools.product(arguments.strength, arguments.reuse):

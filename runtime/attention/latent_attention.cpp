@@ -140,6 +140,10 @@ at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const Lat
              keys.are_raw());
   }
   rows.add_pending(store.pending(layer.index), layer.plan.policy.sink_tokens, num_tokens, later);
+  if (parts.empty() && store.slots().empty() && rows.latents().empty()) {
+    return decode_attention(query, decoder.config().num_kv_heads, rows.ranges(), rule,
+                            keys.raw_keys);
+  }
   if (!rows.ranges().empty()) {
     parts.push_back(decode_attention_partly(query, decoder.config().num_kv_heads, rows.ranges(),
                                             rule, keys.raw_keys));
