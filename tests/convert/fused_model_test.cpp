@@ -15,6 +15,7 @@
 #include "model/fused_kv.h"
 #include "model/weights.h"
 #include "runtime/engine.h"
+#include "tests/convert/fused_model_fixture.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
@@ -26,6 +27,8 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::fusedkv;
+using testing::FusedModel;
 using testing::read_tensor;
 using testing::SyntheticCheckpoint;
 using testing::tensors_close;
@@ -92,90 +95,6 @@ class ExactModel {
 
   SyntheticCheckpoint model_;
   std::map<std::string, at::Tensor> tensors_;
-};
-
-ConvertSettings fusedkv(const std::string& method = "fusedkv") {
-  ConvertSettings settings;
-  settings.method = method;
-  return settings;
-}
-
-class FusedModel : public ::testing::Test {
- protected:
-  void use(const SyntheticCheckpoint& model) {
-    model_ = model;
-    TokenSet tokens;
-    tokens.sequences = testing::random_ids(6, 40, model.vocab_size, 3);
-    tokens.tokenizer_hash = std::string(64, 'a');
-    tokens.source_hashes = {std::string(64, 'b')};
-    fs::remove(directory_ / "tokens.h5");
-    write_token_set(directory_ / "tokens.h5", tokens);
-  }
-  void use_random(const SyntheticCheckpoint& model) {
-    use(model);
-    testing::write_synthetic_checkpoint(directory_ / "model", model);
-  }
-
-  fs::path convert_to(const std::string& name, ConvertSettings settings,
-                      const fs::path& state = {}) {
-    resolve(settings);
-    convert({.checkpoint = directory_ / "model",
-             .tokens = directory_ / "tokens.h5",
-             .calibration = {},
-             .fisher = {},
-             .out = directory_ / name,
-             .state = state,
-             .force = true},
-            settings);
-    return directory_ / name;
-  }
-  fs::path export_to(const std::string& name, const fs::path& conversion) {
-    ExportOptions options;
-    options.checkpoint = directory_ / "model";
-    options.conversion = conversion;
-    options.out = directory_ / name;
-    export_checkpoint(options);
-    return directory_ / name;
-  }
-  // Of the last calibration sequence, as the engine runs `candidate`: mean KL(p_original || p_candidate).
-  double held_out_divergence(const fs::path& candidate) const {
-    const Engine::Ids ids = {
-        read_token_set(directory_ / "tokens.h5", model_.vocab_size).sequences.back()};
-    const auto log_probabilities = [&](const fs::path& directory) {
-      EngineOptions options;
-      options.dtype = "float32";
-      const Engine engine = Engine::load(directory, options);
-      Sequence sequence = engine.new_sequence();
-      return engine.prefill({&sequence}, ids, Engine::Rows::kAll).front().log_softmax(-1);
-    };
-    const at::Tensor original = log_probabilities(directory_ / "model");
-    const at::Tensor difference = original - log_probabilities(candidate);
-    return (original.exp() * difference).sum(-1).mean().item<double>();
-  }
-  // Of the last tokens: a prompt, then one token at a time.
-  at::Tensor logits(const fs::path& directory) const {
-    const Engine engine = Engine::load(directory, {});
-    const auto ids = testing::random_ids(1, 30, model_.vocab_size, 8).front();
-    Sequence sequence = engine.new_sequence();
-    std::vector<at::Tensor> rows =
-        engine.prefill({&sequence}, {{ids.begin(), ids.begin() + 20}}, Engine::Rows::kAll);
-    for (std::size_t i = 20; i < ids.size(); ++i) {
-      rows.push_back(engine.extend({&sequence}, {{ids[i]}}, Engine::Rows::kAll).front());
-    }
-    return at::cat(rows);
-  }
-  template <typename Run>
-  static std::string error_of(const Run& run) {
-    try {
-      run();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  }
-
-  testing::TemporaryDirectory directory_;
-  SyntheticCheckpoint model_;
 };
 
 TEST_F(FusedModel, ExactFusionsAreFoundAndLoseNothing) {
@@ -296,76 +215,6 @@ TEST_F(FusedModel, EqualInputsGiveEqualBytes) {
   }
   EXPECT_EQ(read_conversion(directory_ / "a").plan.fused[0].key_heads.size(), 4u);
   EXPECT_NO_THROW(logits(export_to("heads", directory_ / "a")));
-}
-
-// From the fit of a random model, which is bad, steps lead to a smaller divergence; stopping halfway and going
-// on gives the same bytes.
-TEST_F(FusedModel, DistillationLowersTheDivergenceAndResumes) {
-  use_random({.num_layers = 4});
-  ConvertSettings settings = fusedkv();
-  settings.fusion.distill = {.steps = 30, .rate = 2e-2};
-  const fs::path whole = convert_to("whole", settings);
-  const Json report = read_conversion(whole).distillation;
-  EXPECT_LT(report.at("held_out_kl_after").get<double>(),
-            0.95 * report.at("held_out_kl_before").get<double>());
-  EXPECT_EQ(report.at("held_out_sequences"), 1);
-  const at::Tensor key = read_tensor(whole / "conversion.safetensors", "kvconvert.fused.3.key")
-                             .view({2, model_.num_kv_heads, 2, model_.head_dim / 2});
-  EXPECT_TRUE(at::equal(key.select(2, 0), key.select(2, 1)));  // tied weights stay tied
-  EXPECT_NO_THROW(logits(export_to("distilled", whole)));
-
-  const fs::path state = directory_ / "state.safetensors";
-  convert_to("first", settings, state);
-  const std::string bytes = sha256_hex_of_file(whole / "conversion.safetensors");
-  EXPECT_EQ(sha256_hex_of_file(directory_ / "first" / "conversion.safetensors"), bytes);
-  ASSERT_TRUE(fs::exists(state));
-  convert_to("again", settings, state);  // all steps are done
-  EXPECT_EQ(sha256_hex_of_file(directory_ / "again" / "conversion.safetensors"), bytes);
-}
-
-// Layers that learn too come closer than factors alone; the exported tensors are the learned ones, the others the
-// checkpoint's; a run that goes on gives the same bytes.
-TEST_F(FusedModel, TunedLayersLowerTheDivergenceFurther) {
-  for (const SyntheticCheckpoint& model :
-       {SyntheticCheckpoint{.model_type = "qwen3"}, SyntheticCheckpoint{.model_type = "phi3"},
-        SyntheticCheckpoint{.model_type = "gemma", .dtype = "bfloat16"}}) {
-    fs::remove_all(directory_ / "model");
-    use_random(model);
-    ConvertSettings settings = fusedkv();
-    settings.fusion.distill = {.steps = 30, .rate = 2e-2};
-    const std::string name = model.model_type;
-    const Json alone = read_conversion(convert_to(name + "-factors", settings)).distillation;
-    settings.fusion.distill.tune_layers = true;
-    settings.fusion.distill.tune_rate = 5e-3;
-    const fs::path state = directory_ / (name + "-state.safetensors");
-    const fs::path tuned = convert_to(name + "-tuned", settings, state);
-    const Json report = read_conversion(tuned).distillation;
-    EXPECT_LT(report.at("held_out_kl_after").get<double>(),
-              0.95 * alone.at("held_out_kl_after").get<double>())
-        << name;
-    EXPECT_GE(report.at("tuned_tensors").get<int>(), 2 * 4) << name;  // of layers 2 and 3
-
-    const Checkpoint original = Checkpoint::open(directory_ / "model");
-    const fs::path exported = export_to(name + "-exported", tuned);
-    const Checkpoint converted = Checkpoint::open(exported);
-    const std::string o_proj = "model.layers.3.self_attn.o_proj.weight";
-    EXPECT_EQ(converted.info(o_proj).dtype, original.info(o_proj).dtype);
-    const auto differs = [&](const std::string& tensor) {
-      const auto a = converted.bytes(tensor), b = original.bytes(tensor);
-      return !std::equal(a.begin(), a.end(), b.begin(), b.end());
-    };
-    EXPECT_TRUE(differs(o_proj)) << name;
-    EXPECT_FALSE(differs("model.layers.1.self_attn.o_proj.weight"));
-    EXPECT_FALSE(differs("model.layers.3.mlp.down_proj.weight"));
-
-    // The engine's divergence is that of the report, up to what the checkpoint's type rounds.
-    const double kl = held_out_divergence(exported);
-    EXPECT_NEAR(kl, report.at("held_out_kl_after").get<double>(), 0.05 * kl) << name;
-
-    const std::string bytes = sha256_hex_of_file(tuned / "conversion.safetensors");
-    const fs::path again = convert_to(name + "-again", settings, state);
-    EXPECT_EQ(sha256_hex_of_file(again / "conversion.safetensors"), bytes) << name;
-  }
 }
 
 // Layers of every family read the pair of storage layers that fits best, where there is one; a step of
