@@ -192,7 +192,10 @@ std::int64_t policy_work_bytes(const KvPlan& plan, const TokenPolicy& policy,
     most_rows = std::max(most_rows, kept_room(plan, policy, 0, length, length + new_tokens).rows);
   }
   const auto sequences = static_cast<std::int64_t>(lengths.size());
-  return reading + (policy.is_running() ? 4 * sequences * config.num_heads * (most_rows + 1) : 0);
+  // Products, and a counter of each KV head.
+  const std::int64_t step =
+      4 * sequences * (config.num_heads * (most_rows + 1) + plan.num_kv_heads);
+  return reading + (policy.is_running() ? step : 0);
 }
 
 }  // namespace kvc

@@ -36,6 +36,7 @@ KeptLaunches::KeptLaunches(const ModelConfig& config, at::ScalarType dtype, cons
   key_table_ = launches.keep(addresses_of_rows(new_key_));
   value_table_ = launches.keep(addresses_of_rows(new_value_));
   first_row_ = zeros(1, numbers.dtype(at::kInt));
+  arrived_ = zeros(config.num_kv_heads, numbers.dtype(at::kInt));
   if (cache.kept()->policy().has_scores()) {
     products_stride_ = cache.kept()->most_rows() + 1;
     products_ = zeros(config.num_heads * products_stride_, numbers.dtype(at::kFloat));
@@ -81,6 +82,7 @@ void KeptLaunches::add_step(int layer, const DenseAttention& query) {
                   .decay = static_cast<float>(policy.lambda),
                   .demotion = policy.released_step ? Demotion::kReleased : Demotion::kPaper,
                   .partials = query.partials,
+                  .arrived = launches_.pointer<std::uint32_t>(arrived_),
                   .products = launches_.pointer<float>(products_),
                   .products_stride = narrow_size(products_stride_),
                   .output = launches_.memory.attended.data_ptr()};

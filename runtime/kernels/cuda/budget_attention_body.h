@@ -1,6 +1,6 @@
-// Grid: (KV head, sequence, part of the rows). A row's channels lie over lanes, eight each, so that a warp reads several
-// rows at a time and a key or value once for kHeads query heads. The last part has the residual slots and the new
-// token besides.
+// Attention over a part of a KV head's rows. A row's channels lie over lanes, eight each, so that a warp reads several rows
+// at a time and a key or value once for kHeads query heads. The last part has the residual slots and the new token
+// besides.
 #pragma once
 
 #include <cmath>

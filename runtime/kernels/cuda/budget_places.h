@@ -1,4 +1,4 @@
-// What the two kernels of a step under a budget share: which rows hold tokens, and which leaves.
+// What attention under a budget and what follows from it share: which rows hold tokens, and which leaves.
 #pragma once
 
 #include "runtime/kernels/cuda/budget_step.h"

@@ -56,16 +56,18 @@ struct BudgetStep {
   Demotion demotion = Demotion::kPaper;
   DevicePartials
       partials{};  // of head_dim channels; num_parts: of a sequence's rows, shared evenly
+  std::uint32_t* arrived =
+      nullptr;  // [num_sequences, num_kv_heads], zeros before and after a step; null: one part
   float* products =
       nullptr;  // [num_sequences, num_heads, products_stride]: of rows, then of the new token
   int products_stride = 0;  // more than any cache's capacity; 0: nothing is ranked
   void* output = nullptr;   // [num_sequences, num_heads, head_dim], of `element`
 };
 LaunchError check_budget_step(const BudgetStep& params);
-// Two launches: attention over parts of the rows, and what follows from all of it.
+// One launch, whose results do not depend on the order in which its blocks run.
 LaunchError budget_step_cuda(const BudgetStep& params, void* stream);
 
-// The same in plain loops on the CPU, all pointers to CPU memory; partials and products are not written.
+// The same in plain loops on the CPU, all pointers to CPU memory; partials, arrivals and products are not written.
 void budget_step_reference(const BudgetStep& params);
 
 }  // namespace kvc

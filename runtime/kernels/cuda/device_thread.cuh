@@ -59,6 +59,18 @@ class DeviceThread {
     atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(x));
   }
 
+  // Of `count` callers of one counter in global memory, each in a block of its own, whether this is the last; what the
+  // others' blocks wrote before they came, and a barrier behind it, is then there for this one's, after another barrier.
+  // The counter is 0 before the first and after the last.
+  __device__ bool is_last_of(std::uint32_t* counter, int count) const {
+    std::uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(counter), "r"(count - 1)
+                 : "memory");
+    return before + 1 == static_cast<std::uint32_t>(count);
+  }
+
   // kBytes (4, 8 or 16, aligned) from global to shared memory, or zeros; there after wait().
   template <int kBytes>
   __device__ void copy_async(void* shared, const void* global, bool valid) const {

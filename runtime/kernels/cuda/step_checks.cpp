@@ -61,6 +61,10 @@ LaunchError check_budget_step(const BudgetStep& params) {
   if (params.partials.num_parts < 1) {
     return name + "rows in no parts, expected 1 or more";
   }
+  if (params.partials.num_parts > 1 && params.arrived == nullptr) {
+    return name + "rows in " + std::to_string(params.partials.num_parts) +
+           " parts and nothing to count them in; expected `arrived`, or one part";
+  }
   return {};
 }
 

@@ -22,8 +22,8 @@
 
 namespace kvc {
 
-// RankAttention: its launch or both of them. BudgetStep: both of its launches. DenseAttention of two stores: the fused
-// kernel. CodeTilesParams: codes of coefficients.
+// RankAttention: its launch or both of them. DenseAttention of two stores: the fused kernel. CodeTilesParams: codes of
+// coefficients.
 using StepLaunch =
     std::variant<EmbedRows, NormRows, FewRowsProduct, AppendRows, AppendLatents, QuantiseRows,
                  CodeTilesParams, RowCosines, DenseAttention, RankAttention, BudgetStep,

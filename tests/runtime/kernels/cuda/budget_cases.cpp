@@ -129,35 +129,62 @@ class CaseCache {
 
 constexpr int kSequences = 2, kFirst = 3;  // tokens of the second sequence before the first step
 
-std::string budget_case(const BudgetShape& shape, KernelMemory& memory, CacheKernels& kernels) {
+struct BudgetResult {
+  std::string difference;              // empty, or what differs from the reference
+  std::vector<std::uint16_t> outputs;  // of every step
+};
+
+// Without caches and what changes from step to step. stride: of products.
+BudgetStep new_step(const BudgetShape& shape, KernelMemory& memory, int stride) {
+  const auto heads = static_cast<std::size_t>(kSequences * shape.num_heads);
+  const std::vector<std::uint32_t> none(static_cast<std::size_t>(kSequences * shape.num_kv_heads));
+  return {
+      .num_sequences = kSequences,
+      .num_heads = shape.num_heads,
+      .num_kv_heads = shape.num_kv_heads,
+      .head_dim = shape.head_dim,
+      .element = shape.element,
+      .scale = 0.3f,
+      .softcap = shape.softcap,
+      .decay = shape.decay,
+      .demotion = shape.demotion,
+      .partials =
+          unwritten_partials(memory, kSequences, shape.num_parts, shape.num_heads, shape.head_dim),
+      .arrived = shape.num_parts > 1 ? memory.upload(none) : nullptr,
+      .products = memory.unwritten<float>(heads * static_cast<std::size_t>(stride)),
+      .products_stride = shape.has_scores ? stride : 0,
+      .output = memory.unwritten<std::uint16_t>(heads * static_cast<std::size_t>(shape.head_dim))};
+}
+
+// Empty, or which counter a step has left.
+std::string check_counters(const BudgetStep& step, KernelMemory& memory) {
+  if (step.arrived == nullptr) {
+    return {};
+  }
+  const auto count = static_cast<std::size_t>(step.num_sequences * step.num_kv_heads);
+  for (const std::uint32_t arrived : memory.download(step.arrived, count)) {
+    if (arrived != 0) {
+      return "a counter is left at " + std::to_string(arrived);
+    }
+  }
+  return {};
+}
+
+BudgetResult budget_case(const BudgetShape& shape, KernelMemory& memory, CacheKernels& kernels) {
   const int capacity = kFirst + shape.steps;  // of the second, whose budget is as large
   CaseCache full(memory, shape, shape.layout.rows(), 100);
   BudgetShape wide = shape;
   wide.layout.num_sinks = capacity;
   CaseCache growing(memory, wide, capacity, 200);
-  const int stride = std::max(capacity, shape.layout.rows()) + 1;
-  const auto heads = static_cast<std::size_t>(kSequences * shape.num_heads);
-  const std::size_t width = heads * static_cast<std::size_t>(shape.head_dim);
-  std::vector<std::uint16_t> output(width);
-  BudgetStep device{.caches = memory.upload(std::vector<BudgetCache>{full.device, growing.device}),
-                    .num_sequences = kSequences,
-                    .num_heads = shape.num_heads,
-                    .num_kv_heads = shape.num_kv_heads,
-                    .head_dim = shape.head_dim,
-                    .element = shape.element,
-                    .scale = 0.3f,
-                    .softcap = shape.softcap,
-                    .decay = shape.decay,
-                    .demotion = shape.demotion,
-                    .partials = unwritten_partials(memory, kSequences, shape.num_parts,
-                                                   shape.num_heads, shape.head_dim),
-                    .products = memory.unwritten<float>(heads * static_cast<std::size_t>(stride)),
-                    .products_stride = shape.has_scores ? stride : 0,
-                    .output = memory.unwritten<std::uint16_t>(width)};
+  BudgetStep device = new_step(shape, memory, std::max(capacity, shape.layout.rows()) + 1);
+  device.caches = memory.upload(std::vector<BudgetCache>{full.device, growing.device});
+  std::vector<std::uint16_t> output(
+      static_cast<std::size_t>(kSequences * shape.num_heads * shape.head_dim));
   const std::vector<BudgetCache> host_caches = {full.host, growing.host};
   BudgetStep host = device;
   host.caches = host_caches.data();
   host.output = output.data();
+  BudgetResult result;
   for (int step = 0; step < shape.steps; ++step) {
     const auto numbers = [&](int of_heads, unsigned seed) {
       return narrowed(case_numbers(kSequences * of_heads * shape.head_dim,
@@ -175,15 +202,22 @@ std::string budget_case(const BudgetShape& shape, KernelMemory& memory, CacheKer
     kernels.run(device);
     const auto found =
         memory.download(static_cast<const std::uint16_t*>(device.output), output.size());
-    const std::string difference =
+    result.outputs.insert(result.outputs.end(), found.begin(), found.end());
+    result.difference =
         compare("output of step " + std::to_string(step), widened(found, shape.element),
                 widened(output, shape.element), 2 * case_tolerance(shape.element));
-    if (!difference.empty()) {
-      return difference;
+    if (!result.difference.empty()) {
+      return result;
     }
   }
-  const std::string difference = full.check(shape.layout.num_context > 0 ? shape.steps : 0);
-  return difference.empty() ? growing.check(0) : difference;
+  for (const std::string& difference : {full.check(shape.layout.num_context > 0 ? shape.steps : 0),
+                                        growing.check(0), check_counters(device, memory)}) {
+    if (!difference.empty()) {
+      result.difference = difference;
+      break;
+    }
+  }
+  return result;
 }
 
 }  // namespace
@@ -192,7 +226,7 @@ std::vector<CacheCase> budget_cases() {
   std::vector<CacheCase> cases;
   const auto add = [&](const std::string& name, const BudgetShape& shape) {
     cases.push_back({name, [shape](KernelMemory& memory, CacheKernels& kernels) {
-                       return budget_case(shape, memory, kernels);
+                       return budget_case(shape, memory, kernels).difference;
                      }});
   };
   add("one_residual_slot", {.layout = {0, 5, 4, 1}});
@@ -205,8 +239,15 @@ std::vector<CacheCase> budget_cases() {
   add("nine_query_heads_each",
       {.layout = {0, 4, 2, 1}, .num_heads = 9, .num_kv_heads = 1, .head_dim = 128, .steps = 8});
   add("heads_of_256_channels", {.layout = {1, 4, 3, 1}, .head_dim = 256, .steps = 8});
+  add("one_part", {.layout = {0, 5, 4, 1}, .num_parts = 1});
+  add("parts_without_rows", {.layout = {0, 60, 30, 1}, .num_parts = 5, .steps = 8});
   add("bfloat16", {.layout = {0, 5, 4, 1}, .element = DeviceElement::kBFloat16, .head_dim = 64});
   return cases;
+}
+
+std::vector<std::uint16_t> budget_outputs(KernelMemory& memory, CacheKernels& kernels) {
+  const BudgetShape shape{.layout = {2, 90, 60, 2}, .num_parts = 5, .steps = 12};
+  return budget_case(shape, memory, kernels).outputs;
 }
 
 }  // namespace kvc::testing

@@ -2,6 +2,7 @@
 // emulator (emulated_cache_kernels.h) and on a GPU. No GoogleTest, as in kernel_cases.h.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -42,5 +43,7 @@ struct CacheCase {
 std::vector<CacheCase> code_cases();     // integer codes and tiles of codes
 std::vector<CacheCase> product_cases();  // projections, nearest rows, scores, chosen rows
 std::vector<CacheCase> budget_cases();   // steps under a budget
+// Of steps whose rows are in several parts: the same bits in whatever order these are attended to.
+std::vector<std::uint16_t> budget_outputs(KernelMemory& memory, CacheKernels& kernels);
 
 }  // namespace kvc::testing

@@ -1,4 +1,5 @@
 // Kernels of caches, their own source run on the CPU, against the references.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -60,6 +61,24 @@ TEST(CodePlanes, OfFiveBitsAreFourAndOne) {
   EXPECT_EQ(one.plane, 1);
   EXPECT_EQ(one.shift, 0);
   EXPECT_EQ(one.first, 4);
+}
+
+TEST(BudgetStep, HasTheSameBitsInWhateverOrderPartsEnd) {
+  std::vector<std::vector<std::uint16_t>> outputs;
+  for (const ThreadOrder order : {ThreadOrder::kForward, ThreadOrder::kBackward}) {
+    HostMemory memory;
+    EmulatedCacheKernels kernels(order);
+    outputs.push_back(budget_outputs(memory, kernels));
+  }
+  EXPECT_EQ(outputs[0], outputs[1]);
+}
+
+TEST(BudgetStep, OfSeveralPartsNeedsACounter) {
+  BudgetStep step{.head_dim = 64};
+  step.partials.num_parts = 1;
+  EXPECT_EQ(check_budget_step(step), "");
+  step.partials.num_parts = 2;
+  EXPECT_THAT(check_budget_step(step), ::testing::HasSubstr("`arrived`"));
 }
 
 TEST(BudgetFill, IsEveryTokenUntilTheBudgetIsExceeded) {

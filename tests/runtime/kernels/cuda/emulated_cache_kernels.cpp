@@ -1,6 +1,5 @@
 #include "tests/runtime/kernels/cuda/emulated_cache_kernels.h"
 
-#include "runtime/kernels/cuda/budget_attention_body.h"
 #include "runtime/kernels/cuda/budget_step_body.h"
 #include "runtime/kernels/cuda/code_tiles_body.h"
 #include "runtime/kernels/cuda/dequantise_rows_body.h"
@@ -95,37 +94,25 @@ void EmulatedCacheKernels::run(const GatherRows& params) {
 }
 
 template <class T, int kHeads>
-static void emulate_attention(const BudgetStep& params, ThreadOrder order) {
-  const int shared = BudgetAttentionShared::bytes(params.num_heads / params.num_kv_heads,
-                                                  params.head_dim, kThreads);
+static void emulate_step(const BudgetStep& params, ThreadOrder order) {
   run_grid({params.num_kv_heads, params.num_sequences, params.partials.num_parts}, kThreads,
-           static_cast<std::size_t>(shared), order, [&](EmulatedThread& thread) {
-             BudgetAttention<T, kHeads, EmulatedThread>(params, thread).run();
-           });
-}
-template <class T>
-static void emulate_attention(const BudgetStep& params, ThreadOrder order) {
-  switch (heads_together(params.num_heads / params.num_kv_heads)) {
-    case 1:
-      return emulate_attention<T, 1>(params, order);
-    case 2:
-      return emulate_attention<T, 2>(params, order);
-    case 4:
-      return emulate_attention<T, 4>(params, order);
-    default:
-      return emulate_attention<T, 8>(params, order);
-  }
+           static_cast<std::size_t>(budget_shared_bytes(params, kThreads)), order,
+           [&](EmulatedThread& thread) { budget_step_body<T, kHeads>(params, thread); });
 }
 
 void EmulatedCacheKernels::run(const BudgetStep& params) {
-  const int shared = BudgetStepShared::bytes(params.num_heads / params.num_kv_heads, kThreads);
   with_type(params.element, [&](auto type) {
     using T = decltype(type);
-    emulate_attention<T>(params, order_);
-    run_grid({params.num_kv_heads, params.num_sequences}, kThreads,
-             static_cast<std::size_t>(shared), order_, [&](EmulatedThread& thread) {
-               BudgetFinish<T, EmulatedThread>(params, thread).run();
-             });
+    switch (heads_together(params.num_heads / params.num_kv_heads)) {
+      case 1:
+        return emulate_step<T, 1>(params, order_);
+      case 2:
+        return emulate_step<T, 2>(params, order_);
+      case 4:
+        return emulate_step<T, 4>(params, order_);
+      default:
+        return emulate_step<T, 8>(params, order_);
+    }
   });
 }
 

@@ -250,12 +250,10 @@ void EmulatedThread::finish_copies(std::size_t most_groups) {
 void run_grid(GridShape grid, int threads, std::size_t shared_bytes, ThreadOrder order,
               const std::function<void(EmulatedThread&)>& kernel) {
   BlockEmulator emulator(grid, threads, shared_bytes, order, kernel);
-  for (int z = 0; z < grid.z; ++z) {
-    for (int y = 0; y < grid.y; ++y) {
-      for (int x = 0; x < grid.x; ++x) {
-        emulator.run({x, y, z});
-      }
-    }
+  const int blocks = grid.x * grid.y * grid.z;
+  for (int i = 0; i < blocks; ++i) {
+    const int block = order == ThreadOrder::kForward ? i : blocks - 1 - i;
+    emulator.run({block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y});
   }
 }
 

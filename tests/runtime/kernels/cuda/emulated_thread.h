@@ -53,6 +53,10 @@ class EmulatedThread {
     load_words(to, from);
   }
   void add_shared(std::uint64_t* sum, std::uint64_t x) { *sum += x; }
+  bool is_last_of(std::uint32_t* counter, int count) {
+    *counter = *counter + 1 == static_cast<std::uint32_t>(count) ? 0 : *counter + 1;
+    return *counter == 0;
+  }
 
   template <int kBytes>
   void copy_async(void* shared, const void* global, bool valid) {
@@ -111,7 +115,7 @@ class EmulatedThread {
   std::vector<std::vector<Copy>> groups_;
 };
 
-enum class ThreadOrder { kForward, kBackward };
+enum class ThreadOrder { kForward, kBackward };  // of blocks too
 
 // Runs kernel(thread) for all threads of all blocks, one block after the other. Throws std::runtime_error where
 // threads wait for one another for ever or copies are misaligned.

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <stdexcept>
+#include <vector>
 
 namespace kvc::testing {
 namespace {
@@ -88,6 +89,23 @@ TEST(EmulatedThread, ACopyIsThereOnlyAfterItsWaitAndABarrier) {
     EXPECT_EQ(shared[2], 3);
     EXPECT_EQ(shared[4], 0);
   });
+}
+
+TEST(EmulatedThread, TheLastOfACounterIsTheBlockThatRanLast) {
+  for (const ThreadOrder order : {ThreadOrder::kForward, ThreadOrder::kBackward}) {
+    std::uint32_t counter = 0;
+    std::vector<int> last;
+    for (int run = 0; run < 2; ++run) {
+      run_grid({2, 1, 3}, 32, 0, order, [&](EmulatedThread& thread) {
+        if (thread.index() == 0 && thread.is_last_of(&counter, 6)) {
+          last.push_back(2 * thread.block_z() + thread.block_x());
+        }
+      });
+    }
+    const int expected = order == ThreadOrder::kForward ? 5 : 0;
+    EXPECT_EQ(last, std::vector<int>({expected, expected}));
+    EXPECT_EQ(counter, 0u);
+  }
 }
 
 TEST(EmulatedThread, ABarrierThatSomeThreadsMissThrows) {

@@ -68,6 +68,8 @@ std::vector<double> budget_step_milliseconds(GpuMemory& memory, int sequences, i
       .new_value = random_rows(memory, heads * kBudgetHeadDim),
       .scale = 0.088f,
       .partials = {floats(partials), floats(partials), floats(partials * kBudgetHeadDim), parts},
+      .arrived = memory.upload(
+          std::vector<std::uint32_t>(static_cast<std::size_t>(sequences * kBudgetKvHeads))),
       .products = floats(heads * static_cast<std::size_t>(slots + 1)),
       .products_stride = slots + 1,
       .output = memory.allocate(2 * heads * kBudgetHeadDim)};
