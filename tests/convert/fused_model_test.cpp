@@ -26,9 +26,9 @@ namespace kvc {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::fusedkv;
 using testing::FusedModel;
+using ::testing::HasSubstr;
 using testing::read_tensor;
 using testing::SyntheticCheckpoint;
 using testing::tensors_close;
