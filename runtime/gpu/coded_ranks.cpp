@@ -96,6 +96,28 @@ ProjectValues CodedRanks::values() const {
           .head_dim = static_cast<int>(head_dim_)};
 }
 
+at::Tensor CodedRanks::product(const std::vector<at::Tensor>& levels, const at::Tensor& rows,
+                               const at::Tensor& scale, const at::Tensor& offset) const {
+  const auto heads = num_kv_heads_ / static_cast<std::int64_t>(levels.size());
+  std::vector<at::Tensor> parts;
+  for (std::size_t block = 0; block < levels.size(); ++block) {
+    const at::Tensor own =
+        rows.narrow(0, static_cast<std::int64_t>(block) * heads, heads).flatten(0, 1);
+    parts.push_back(
+        at::linear(levels[block], own.narrow(1, 0, levels[block].size(1)).to(at::kFloat)));
+  }
+  return at::cat(parts, 1).view({-1, num_kv_heads_, rows.size(1)}) * scale.squeeze(2) +
+         offset.squeeze(2);
+}
+
+DecodedTokens CodedRanks::decode(const std::vector<at::Tensor>& levels) const {
+  const at::Tensor places = channels_[0].cpu(),  // every head's
+      there = (places >= 0).nonzero().squeeze(1);
+  const at::Tensor order = there.index_select(0, places.index_select(0, there).argsort());
+  return {product(levels, key_, key_scale_, key_offset_).index_select(2, order.to(key_.device())),
+          product(levels, value_, value_scale_, value_offset_)};
+}
+
 std::int64_t CodedRanks::bytes() const {
   std::int64_t bytes = 0;
   for (const at::Tensor& tensor :

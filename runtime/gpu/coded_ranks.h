@@ -11,6 +11,7 @@
 #include "model/config.h"
 #include "model/rope.h"
 #include "runtime/compression/coded_factors.h"
+#include "runtime/compression/coding.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/store/coded_store.h"
 
@@ -27,9 +28,15 @@ class CodedRanks {
   // For kernels; of values sums, sequences and output are the caller's.
   RebuiltKeys keys() const;
   ProjectValues values() const;
+  // What levels stand for, one block's [n, num_coefficients] after the other, float32 as the result.
+  DecodedTokens decode(const std::vector<at::Tensor>& levels) const;
   std::int64_t bytes() const;
 
  private:
+  // [n, num_kv_heads, rows of a head]
+  at::Tensor product(const std::vector<at::Tensor>& levels, const at::Tensor& rows,
+                     const at::Tensor& scale, const at::Tensor& offset) const;
+
   std::int64_t num_kv_heads_, head_dim_;
   at::Tensor channels_, angles_;           // int32, as KeyPairs
   at::Tensor key_, value_;                 // float16, rows padded as coded_width() says

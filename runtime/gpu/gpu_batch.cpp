@@ -51,9 +51,9 @@ void GpuBatch::read_prompts(std::int64_t chunk, std::int64_t copies) {
   prompt_logits_.resize(prefilled_.size());
   for (std::size_t i = 0; i < prefilled_.size(); i += step) {
     const auto& text = sequences_.texts[i];
-    const at::Tensor logits =
-        read_gpu_prompt(model_, cache_, i, {text.begin(), text.begin() + prefilled_[i]},
-                        {chunk, options_.all_logits, options_.stopped});
+    const at::Tensor logits = read_gpu_prompt(
+        model_, cache_, i, {text.begin() + sequences_.held, text.begin() + prefilled_[i]},
+        {chunk, options_.all_logits, options_.stopped, sequences_.held});
     code_gpu_prompt(model_, cache_, i, executor_);
     if (options_.all_logits) {
       prompt_logits_[i] = logits.cpu();

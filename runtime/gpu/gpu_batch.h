@@ -37,7 +37,7 @@ class GpuBatch {
         rest_(rest_of(sequences)),
         step_(model, cache, sequences, executor) {}
 
-  // Of each prompt once, as much as prefill takes, in pieces of `chunk` tokens; its `copies` - 1 next sequences become
+  // Of each prompt once, what prefill takes and the cache does not have, in pieces of `chunk` tokens; its `copies` - 1 next sequences become
   // copies. Their first tokens are sampled if any are wanted. Throws Interrupted.
   void read_prompts(std::int64_t chunk, std::int64_t copies);
   // Queues one step, and what it leaves to the CPU: blocks that have left the window.

@@ -7,14 +7,10 @@
 #include "core/round_up.h"
 
 namespace kvc {
-namespace {
 
-// Exact tokens that a layer with codes has room for while it generates.
 std::int64_t exact_capacity(const KvPlan& plan, std::int64_t capacity) {
   return std::min(capacity, plan.policy.sink_tokens + plan.policy.window_tokens + kQuantisedTokens);
 }
-
-}  // namespace
 
 std::int64_t coded_layer_bytes(const KvPlan& plan, std::int64_t capacity, KvDtype dtype,
                                std::int64_t page_tokens) {
@@ -95,12 +91,50 @@ void GpuCache::add_layer(KvSource source, const GpuPages& pages) {
     rows.key_codes.emplace(pages, width, codes, /*per_channel=*/true);
     rows.value_codes.emplace(pages, width, codes, /*per_channel=*/false);
   }
-  for (std::size_t sequence = 0; sequence < capacities_.size() && !has_exact_part(rows);
-       ++sequence) {
-    rows.key.reserve(sequence, capacities_[sequence]);
-    rows.value.reserve(sequence, capacities_[sequence]);
+  for (std::size_t sequence = 0; sequence < capacities_.size(); ++sequence) {
+    reserve_plain(rows, sequence);
   }
   layers_.push_back(std::move(rows));
+}
+
+// Of a layer without codes, whose pages are there for all tokens.
+void GpuCache::reserve_plain(Layer& layer, std::size_t sequence) {
+  if (!has_exact_part(layer)) {
+    layer.key.reserve(sequence, capacities_[sequence]);
+    layer.value.reserve(sequence, capacities_[sequence]);
+  }
+}
+
+void GpuCache::grow(std::size_t sequence, std::int64_t capacity) {
+  KVC_CHECK(kept_ == nullptr, "a cache under a token policy does not grow on a GPU");
+  if (capacity <= capacities_[sequence]) {
+    return;
+  }
+  capacities_[sequence] = capacity;
+  for (Layer& layer : layers_) {
+    for (GpuRows* rows : {&layer.key, &layer.value}) {
+      rows->allow(capacity);
+    }
+    for (auto* codes : {&layer.key_codes, &layer.value_codes}) {
+      if (*codes) {
+        (*codes)->allow(capacity);
+      }
+    }
+    reserve_plain(layer, sequence);
+  }
+  for (GpuTiles& tiles : tiles_) {
+    tiles.allow(sequence, coded_tokens(plan_, capacity));
+  }
+  for (GpuGroup& group : groups_) {
+    group.allow(sequence, capacity);
+  }
+}
+
+void GpuCache::write(int layer, std::size_t sequence, std::int64_t first, const at::Tensor& key,
+                     const at::Tensor& value) {
+  Layer& rows = layers_[index(layer)];
+  rows.key.write(sequence, first, key);
+  rows.value.write(sequence, first, value);
 }
 
 KvBytes GpuCache::bytes(std::size_t sequence) const {
@@ -164,13 +198,13 @@ void GpuCache::copy(std::size_t from, std::size_t to, std::int64_t count) {
 }
 
 void GpuCache::begin_prompt(std::size_t sequence, std::int64_t num_tokens) {
+  exact_[sequence] += num_tokens;
   for (Layer& layer : layers_) {
     if (has_exact_part(layer)) {
-      layer.key.reserve(sequence, num_tokens);
-      layer.value.reserve(sequence, num_tokens);
+      layer.key.reserve(sequence, exact_[sequence]);
+      layer.value.reserve(sequence, exact_[sequence]);
     }
   }
-  exact_[sequence] = num_tokens;
   for (GpuGroup& group : groups_) {
     group.begin_prompt(sequence, num_tokens);
   }

@@ -45,9 +45,12 @@ class GpuCache {
   const KvPlan& plan() const { return plan_; }
 
   // A plain or coded layer's rows `first` .. `first` + `count` - 1 of one sequence, [count, num_kv_heads, head_dim]: to
-  // be read or written. Keys are post-RoPE.
+  // be read. Keys are post-RoPE.
   at::Tensor keys(int layer, std::size_t sequence, std::int64_t first, std::int64_t count) const;
   at::Tensor values(int layer, std::size_t sequence, std::int64_t first, std::int64_t count) const;
+  // The same rows become these, from `first` on.
+  void write(int layer, std::size_t sequence, std::int64_t first, const at::Tensor& key,
+             const at::Tensor& value);
   // Sequence `to` begins with the first `count` tokens of `from`, all that it has.
   void copy(std::size_t from, std::size_t to, std::int64_t count);
 
@@ -68,6 +71,8 @@ class GpuCache {
   bool has_integers() const { return is_integer(kv_dtype_); }
   DeviceRows key_codes(int layer) const { return layers_[index(layer)].key_codes->table(); }
   DeviceRows value_codes(int layer) const { return layers_[index(layer)].value_codes->table(); }
+  const GpuRows& stored_key_codes(int layer) const { return *layers_[index(layer)].key_codes; }
+  const GpuRows& stored_value_codes(int layer) const { return *layers_[index(layer)].value_codes; }
   const at::Tensor& num_codes() const { return num_codes_; }
   std::int64_t num_codes(std::size_t sequence) const { return codes_[sequence]; }
   std::int64_t num_exact(std::size_t sequence) const { return exact_[sequence]; }
@@ -89,7 +94,10 @@ class GpuCache {
 
   GpuGroup& group(int group) { return groups_[static_cast<std::size_t>(group)]; }
   const GpuGroup& group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
-  // Before a prompt of so many tokens is read.
+  // The sequence may have so many tokens, where it may have fewer. Programs made before hold addresses that are no more. Not
+  // under a policy.
+  void grow(std::size_t sequence, std::int64_t capacity);
+  // Before a prompt of so many tokens, behind what the sequence has, is read.
   void begin_prompt(std::size_t sequence, std::int64_t num_tokens);
   // Exact tokens with the one that the next step feeds, and its row. On the device, int32 [num_sequences]; steps move
   // them on. Pending: of the groups that decide, each the same; exact: of layers with codes.
@@ -126,6 +134,7 @@ class GpuCache {
   // Are its rows those that are not codes yet, or all?
   bool has_exact_part(const Layer& layer) const { return layer.is_coded || has_integers(); }
   void add_layer(KvSource source, const GpuPages& pages);
+  void reserve_plain(Layer& layer, std::size_t sequence);
   at::Tensor heads(const at::Tensor& rows) const {
     return rows.view({rows.size(0), plan_.num_kv_heads, plan_.head_dim});
   }
@@ -146,6 +155,8 @@ class GpuCache {
   StepRows pending_, exact_part_;
 };
 
+// Exact tokens that a layer with codes has room for while it generates.
+std::int64_t exact_capacity(const KvPlan& plan, std::int64_t capacity);
 // Of a plain layer under an integer type, whose sequence may have `capacity` tokens: pages of all codes that there can
 // be, and of the exact tokens with a block that becomes codes once it is whole.
 std::int64_t coded_layer_bytes(const KvPlan& plan, std::int64_t capacity, KvDtype dtype,

@@ -78,10 +78,7 @@ GpuGroup::GpuGroup(const KvPlan& plan, int group, at::ScalarType dtype, const Gp
   num_merged_ = at::zeros({static_cast<std::int64_t>(num_sequences)}, ints);
   num_unmerged_ = at::zeros_like(num_merged_);
   for (std::size_t sequence = 0; sequence < num_sequences && !decides_; ++sequence) {
-    unmerged_rows_[sequence] = pages.most_rows[sequence];
-    for (GpuGroupLayer& layer : layers) {
-      layer.unmerged_latent->reserve(sequence, pages.most_rows[sequence]);
-    }
+    reserve_all(sequence, pages.most_rows[sequence]);
   }
 }
 
@@ -107,10 +104,27 @@ void GpuGroup::begin_prompt(std::size_t sequence, std::int64_t num_tokens) {
   if (!decides_) {
     return;
   }
+  pending_[sequence] += num_tokens;
   for (GpuRows* rows : pending_stores()) {
-    rows->reserve(sequence, num_tokens);
+    rows->reserve(sequence, pending_[sequence]);
   }
-  pending_[sequence] = capacity_[sequence] = num_tokens;
+  capacity_[sequence] = std::max(capacity_[sequence], pending_[sequence]);
+}
+
+void GpuGroup::allow(std::size_t sequence, std::int64_t tokens) {
+  for (GpuRows* rows : token_stores()) {
+    rows->allow(tokens);
+  }
+  if (!decides_) {
+    reserve_all(sequence, tokens);
+  }
+}
+
+void GpuGroup::reserve_all(std::size_t sequence, std::int64_t tokens) {
+  unmerged_rows_[sequence] = tokens;
+  for (GpuGroupLayer& layer : layers) {
+    layer.unmerged_latent->reserve(sequence, tokens);
+  }
 }
 
 void GpuGroup::decide(std::size_t sequence, const at::Tensor& merge, const at::Tensor& latents,
@@ -169,7 +183,7 @@ void GpuGroup::set_counts(std::size_t sequence) {
   num_unmerged_[index].fill_(unmerged_rows_[sequence]);
 }
 
-std::vector<GpuRows*> GpuGroup::stores() {
+std::vector<GpuRows*> GpuGroup::token_stores() {
   std::vector<GpuRows*> found = pending_stores();
   const auto add = [&](std::optional<GpuRows>& rows) {
     if (rows) {
@@ -180,12 +194,19 @@ std::vector<GpuRows*> GpuGroup::stores() {
     for (auto* rows : {&layer.unmerged_key, &layer.unmerged_value, &layer.unmerged_latent}) {
       add(*rows);
     }
-    if (layer.basis) {
-      found.insert(found.end(), {&layer.basis->key, &layer.basis->value});
-    }
   }
   for (auto* rows : {&merged, &merged_positions, &unmerged_positions}) {
     add(*rows);
+  }
+  return found;
+}
+
+std::vector<GpuRows*> GpuGroup::stores() {
+  std::vector<GpuRows*> found = token_stores();
+  for (GpuGroupLayer& layer : layers) {
+    if (layer.basis) {
+      found.insert(found.end(), {&layer.basis->key, &layer.basis->value});
+    }
   }
   return found;
 }

@@ -36,7 +36,9 @@ class GpuGroup {
   // Does it decide which tokens merge? Otherwise (Palu) every token is an unmerged latent at once, whose pages are
   // there for all tokens.
   bool decides() const { return decides_; }
-  // A prompt's tokens become pending: pages for them.
+  // The sequence may have so many tokens. Addresses of before hold no longer.
+  void allow(std::size_t sequence, std::int64_t tokens);
+  // A prompt's tokens become pending, behind those that are: pages for them.
   void begin_prompt(std::size_t sequence, std::int64_t num_tokens);
   // Tokens that a step has appended.
   void add_pending(std::size_t sequence, std::int64_t count) { pending_[sequence] += count; }
@@ -75,7 +77,10 @@ class GpuGroup {
 
  private:
   std::vector<GpuRows*> pending_stores();
+  std::vector<GpuRows*> token_stores();  // whose rows are tokens
   std::vector<GpuRows*> stores();
+  // Of a group that decides nothing.
+  void reserve_all(std::size_t sequence, std::int64_t tokens);
   void set_counts(std::size_t sequence);
 
   std::int64_t sink_tokens_;

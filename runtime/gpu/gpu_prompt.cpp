@@ -7,64 +7,64 @@
 #include "model/decoder.h"
 #include "runtime/compression/latent_encoding.h"
 #include "runtime/gpu/gpu_compression.h"
+#include "runtime/gpu/gpu_held_rows.h"
 #include "runtime/gpu/gpu_policy.h"
 
 namespace kvc {
 namespace {
 
-// Keys, post-RoPE, and values of all tokens so far, [n, num_kv_heads, head_dim] each.
-struct PromptRows {
-  at::Tensor key, value;
-};
-
 // Attention of one prompt's next tokens over all so far, whose keys and values it adds to the cache.
 class PromptAttention : public Attention {
  public:
+  // The sequence has `num_before` tokens, and with this prompt `num_counted`, which is what the cache counts already.
   PromptAttention(const GpuModel& model, GpuCache& cache, std::size_t sequence,
-                  std::int64_t num_before)
+                  std::int64_t num_before, std::int64_t num_counted)
       : model_(model),
         plan_(cache.plan()),
         cache_(cache),
         sequence_(sequence),
-        num_before_(num_before) {}
+        num_before_(num_before),
+        num_counted_(num_counted) {}
 
   at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override {
     const std::int64_t total = num_before_ + input.query.size(0);
     const at::Tensor query = rotate_query(model_.config, model_.rope, layer, input.query, batch);
-    const PromptRows rows = rows_of(layer, input, batch.positions, total);
+    const HeldRows rows = rows_of(layer, input, batch.positions, total);
     return causal_attention(query, rows.key, rows.value, attention_rule(model_.config, layer));
   }
 
  private:
-  PromptRows rows_of(int layer, const AttentionInput& input, const at::Tensor& positions,
-                     std::int64_t total) {
+  // Where the next token's row lies in a store that has `count` rows once the prompt is read.
+  std::int64_t next_row(std::int64_t count) const { return count - (num_counted_ - num_before_); }
+
+  HeldRows rows_of(int layer, const AttentionInput& input, const at::Tensor& positions,
+                   std::int64_t total) {
     if (const FusedFactors* factors = model_.fused_of(layer)) {
-      return {fused_keys(*factors, total).to(model_.dtype),
-              fused_values(*factors, total).to(model_.dtype)};
+      return fused_rows(*factors, total);
     }
     if (const int group = plan_.group_of(layer); group >= 0) {
       return group_rows(layer, group, input, positions, total);
     }
-    const std::int64_t count = positions.size(0);
-    cache_.keys(layer, sequence_, num_before_, count)
-        .copy_(finish_key(input.weights, model_.rope, layer, input.key, positions));
-    cache_.values(layer, sequence_, num_before_, count).copy_(input.value);
-    return {cache_.keys(layer, sequence_, 0, total), cache_.values(layer, sequence_, 0, total)};
+    cache_.write(layer, sequence_,
+                 next_row(cache_.has_codes(layer) ? cache_.num_exact(sequence_) : num_counted_),
+                 finish_key(input.weights, model_.rope, layer, input.key, positions), input.value);
+    return stored_rows(layer, total);
   }
 
-  at::Tensor fused_keys(const FusedFactors& factors, std::int64_t total) const {
-    std::vector<at::Tensor> sources;
-    for (const int source : factors.layer.key_sources) {
-      sources.push_back(cache_.keys(source, sequence_, 0, total).to(at::kFloat));
-    }
-    return fuse(factors.weights.key, factors.pairs, sources);
+  HeldRows stored_rows(int layer, std::int64_t total) const {
+    return held_rows(model_, cache_, layer, sequence_, total, num_counted_);
   }
-  at::Tensor fused_values(const FusedFactors& factors, std::int64_t total) const {
-    std::vector<at::Tensor> sources;
-    for (const int source : factors.layer.value_sources) {
-      sources.push_back(cache_.values(source, sequence_, 0, total).to(at::kFloat));
+
+  HeldRows fused_rows(const FusedFactors& factors, std::int64_t total) const {
+    std::vector<at::Tensor> keys, values;
+    for (const StoredLayers& source : model_.sources_of(factors.layer.layer)) {
+      const HeldRows rows = stored_rows(source.key, total);
+      keys.push_back(rows.key.to(at::kFloat));
+      values.push_back((source.value == source.key ? rows : stored_rows(source.value, total))
+                           .value.to(at::kFloat));
     }
-    return fuse(factors.weights.value, factors.pairs, sources);
+    return {fuse(factors.weights.key, factors.pairs, keys).to(model_.dtype),
+            fuse(factors.weights.value, factors.pairs, values).to(model_.dtype)};
   }
 
   at::Tensor heads(const at::Tensor& rows) const {
@@ -72,8 +72,8 @@ class PromptAttention : public Attention {
   }
 
   // Keys before their norm and values from a layer's own latents.
-  PromptRows rebuilt(const RankFactors& factors, const LayerWeights& weights,
-                     const at::Tensor& latent) const {
+  HeldRows rebuilt(const RankFactors& factors, const LayerWeights& weights,
+                   const at::Tensor& latent) const {
     const Reconstruction layer = factors.tensors();
     const std::int64_t rank = latent.size(1);
     const Linear key{layer.key, weights.k_proj.bias}, value{layer.value, weights.v_proj.bias};
@@ -81,8 +81,8 @@ class PromptAttention : public Attention {
             heads(value(latent.narrow(1, rank - factors.value_rank(), factors.value_rank())))};
   }
 
-  PromptRows group_rows(int layer, int group, const AttentionInput& input,
-                        const at::Tensor& positions, std::int64_t total) {
+  HeldRows group_rows(int layer, int group, const AttentionInput& input,
+                      const at::Tensor& positions, std::int64_t total) {
     const LatentGroup& spec = plan_.groups[static_cast<std::size_t>(group)];
     const GpuGroupFactors& factors = model_.groups[static_cast<std::size_t>(group)];
     const auto index = static_cast<std::size_t>(layer - spec.first_layer);
@@ -94,33 +94,32 @@ class PromptAttention : public Attention {
     }
     if (!store.decides()) {
       rows.unmerged_latent->write(sequence_, num_before_, latent);
-      const PromptRows all = rebuilt(factors.layers[index], input.weights,
-                                     rows.unmerged_latent->read(sequence_, 0, total));
-      return {finish_key(input.weights, model_.rope, layer, all.key, at::arange(total, at::kLong)),
-              all.value};
+      return rebuilt_rows(model_, factors.layers[index].tensors(), layer,
+                          rows.unmerged_latent->read(sequence_, 0, total),
+                          at::arange(total, at::kLong));
     }
-    PromptRows exact{input.key, input.value};
+    HeldRows exact{input.key, input.value};
     if (plan_.policy.prefill == PrefillMode::kTruncated) {
       exact = rebuilt(factors.layers[index], input.weights, latent);
     }
-    rows.pending_key->write(sequence_, num_before_,
+    const std::int64_t row = next_row(store.tokens(sequence_).pending);
+    rows.pending_key->write(sequence_, row,
                             finish_key(input.weights, model_.rope, layer, exact.key, positions));
-    rows.pending_value->write(sequence_, num_before_, exact.value);
+    rows.pending_value->write(sequence_, row, exact.value);
     if (rows.key_rms) {
-      rows.key_rms->write(sequence_, num_before_, key_rms(exact.key, input.weights.k_norm));
+      rows.key_rms->write(sequence_, row, key_rms(exact.key, input.weights.k_norm));
     }
     if (rows.held_latent) {
-      rows.held_latent->write(sequence_, num_before_, latent);
+      rows.held_latent->write(sequence_, row, latent);
     }
     if (store.held_weighted) {
-      weigh(spec, index, latent, store);
+      weigh(spec, index, latent, row, store);
     }
-    return {heads(rows.pending_key->read(sequence_, 0, total)),
-            heads(rows.pending_value->read(sequence_, 0, total))};
+    return held_group_rows(model_, cache_, layer, sequence_, total, num_counted_);
   }
 
   // sum_l w_l A x_l grows with every layer of the group.
-  void weigh(const LatentGroup& spec, std::size_t index, const at::Tensor& latent,
+  void weigh(const LatentGroup& spec, std::size_t index, const at::Tensor& latent, std::int64_t row,
              GpuGroup& store) {
     const at::Tensor term = latent.to(at::kFloat) * spec.merge_weights[index];
     if (index == 0) {
@@ -130,8 +129,8 @@ class PromptAttention : public Attention {
       weighted_latent_ = weighted_latent_ + term;
     }
     if (static_cast<int>(index) + 1 == spec.num_layers) {
-      store.held_weighted->write(sequence_, num_before_, weighted_latent_);
-      store.held_score->write(sequence_, num_before_, row_cosine(first_latent_, latent));
+      store.held_weighted->write(sequence_, row, weighted_latent_);
+      store.held_score->write(sequence_, row, row_cosine(first_latent_, latent));
     }
   }
 
@@ -139,16 +138,16 @@ class PromptAttention : public Attention {
   const KvPlan& plan_;
   GpuCache& cache_;
   std::size_t sequence_;
-  std::int64_t num_before_;
+  std::int64_t num_before_, num_counted_;
   at::Tensor first_latent_, weighted_latent_;  // of the group's layers so far
 };
 
 }  // namespace
 
 std::vector<TokenBatch> prompt_batches(const std::vector<std::int64_t>& ids, std::int64_t chunk,
-                                       at::Device device) {
+                                       at::Device device, std::int64_t num_before) {
   std::vector<TokenBatch> batches;
-  for (PromptPiece& piece : pieces_of({ids}, {0}, {false}, chunk)) {
+  for (PromptPiece& piece : pieces_of({ids}, {num_before}, {false}, chunk)) {
     piece.batch.ids = piece.batch.ids.to(device);
     batches.push_back(std::move(piece.batch));
   }
@@ -161,15 +160,17 @@ at::Tensor read_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t s
     return read_kept_prompt(model, cache, sequence, ids, options);
   }
   const c10::InferenceMode guard;
-  const auto num_tokens = static_cast<std::int64_t>(ids.size());
-  cache.begin_prompt(sequence, num_tokens);
+  const auto count = static_cast<std::int64_t>(ids.size());
+  const std::int64_t num_tokens = options.num_before + count;
+  cache.begin_prompt(sequence, count);
   std::vector<at::Tensor> logits;
-  std::int64_t first = 0;
-  for (const TokenBatch& batch : prompt_batches(ids, options.chunk, model.device())) {
+  std::int64_t first = options.num_before;
+  for (const TokenBatch& batch :
+       prompt_batches(ids, options.chunk, model.device(), options.num_before)) {
     if (options.stopped && options.stopped()) {
       throw Interrupted();
     }
-    PromptAttention attention(model, cache, sequence, first);
+    PromptAttention attention(model, cache, sequence, first, num_tokens);
     at::Tensor hidden_states = embed(model.config, model.weights, batch.ids, model.dtype);
     for (int layer = 0; layer < model.config.num_layers; ++layer) {
       hidden_states = run_layer(model.config, model.layers[static_cast<std::size_t>(layer)], layer,

@@ -120,6 +120,18 @@ void GpuRows::copy(std::size_t from, std::size_t to) {
   write_table(to);
 }
 
+void GpuRows::allow(std::int64_t rows) {
+  const std::int64_t blocks = whole_pages(rows) / page_tokens_;
+  if (blocks <= max_blocks_) {
+    return;
+  }
+  max_blocks_ = blocks;
+  table_ = at::zeros({static_cast<std::int64_t>(extents_.size()), max_blocks_}, table_.options());
+  for (std::size_t sequence = 0; sequence < extents_.size(); ++sequence) {
+    write_table(sequence);
+  }
+}
+
 void GpuRows::write(std::size_t sequence, std::int64_t first, const at::Tensor& rows) {
   const std::int64_t last = first + rows.size(0);
   for (const Extent& extent : extents_[sequence]) {
@@ -146,6 +158,15 @@ at::Tensor GpuRows::read(std::size_t sequence, std::int64_t first, std::int64_t 
     return at::zeros({0, width_}, at::TensorOptions(dtype_).device(device_));
   }
   return parts.size() == 1 ? parts.front() : at::cat(parts);
+}
+
+at::Tensor GpuRows::read_pages(std::size_t sequence) const {
+  std::vector<at::Tensor> parts{
+      at::zeros({0, page_bytes()}, at::TensorOptions(dtype_).device(device_))};
+  for (const Extent& extent : extents_[sequence]) {
+    parts.push_back(extent.rows);
+  }
+  return parts.size() == 2 ? parts.back() : at::cat(parts);
 }
 
 std::int64_t GpuRows::bytes(std::size_t sequence) const {

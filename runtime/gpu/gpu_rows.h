@@ -46,16 +46,20 @@ class GpuRows {
   void replace(std::size_t sequence, const at::Tensor& rows, std::int64_t capacity);
   // Sequence `to` has what `from` has.
   void copy(std::size_t from, std::size_t to);
+  // The sequence may have so many rows, if it may not already: the table gets another address where it is too narrow.
+  void allow(std::int64_t rows);
   // Rows `first` .. of any type that casts to the store's; float16 saturates. [n, ..., width in all]
   void write(std::size_t sequence, std::int64_t first, const at::Tensor& rows);
   // [count, width]: the memory itself where it is in one piece, or a copy.
   at::Tensor read(std::size_t sequence, std::int64_t first, std::int64_t count) const;
+  // All pages of codes. [num_pages, bytes of a page] uint8
+  at::Tensor read_pages(std::size_t sequence) const;
 
   std::int64_t capacity(std::size_t sequence) const;  // rows of its pages
   std::int64_t bytes(std::size_t sequence) const;     // of them
   std::int64_t width() const { return width_; }
   // For kernels: of 16-bit numbers, or of others that they know (row_of_words of device_rows.h). The table's address
-  // holds for good, what is in it until pages come or go.
+  // holds until allow(), what is in it until pages come or go.
   DeviceRows table() const;
   // Of one sequence, as if it were alone.
   DeviceRows table(std::size_t sequence) const;

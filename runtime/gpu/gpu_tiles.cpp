@@ -15,17 +15,22 @@ GpuTiles::GpuTiles(const KvPlan& plan, const CodedLayers& coded, const GpuPages&
     rows = coded_tokens(plan, rows) / kTileTokens;
   }
   most_tiles_ = of_tiles.most_rows;
-  const auto num_blocks = static_cast<std::size_t>(layers.num_blocks);
-  at::Tensor host =
-      at::empty({static_cast<std::int64_t>(num_blocks * sizeof(DeviceTiles))}, at::kByte);
-  for (std::size_t block = 0; block < num_blocks; ++block) {
-    specs_.push_back(plan.coded[static_cast<std::size_t>(layers.first_block) + block]);
+  for (int block = layers.first_block; block < layers.first_block + layers.num_blocks; ++block) {
+    specs_.push_back(plan.coded[static_cast<std::size_t>(block)]);
     rows_.emplace_back(of_tiles, tile_layout(specs_.back()).bytes(), at::kChar);
+  }
+  write_blocks(pages.device);
+}
+
+void GpuTiles::write_blocks(at::Device device) {
+  at::Tensor host =
+      at::empty({static_cast<std::int64_t>(rows_.size() * sizeof(DeviceTiles))}, at::kByte);
+  for (std::size_t block = 0; block < rows_.size(); ++block) {
     const DeviceTiles tiles = layout_of(block);
     std::memcpy(host.mutable_data_ptr<std::uint8_t>() + block * sizeof(DeviceTiles), &tiles,
                 sizeof(DeviceTiles));
   }
-  blocks_ = host.to(pages.device);
+  blocks_ = host.to(device);
 }
 
 DeviceTiles GpuTiles::layout_of(std::size_t block) const {
@@ -48,6 +53,14 @@ void GpuTiles::reserve(std::size_t sequence) {
   for (GpuRows& rows : rows_) {
     rows.reserve(sequence, most_tiles_[sequence]);
   }
+}
+
+void GpuTiles::allow(std::size_t sequence, std::int64_t codes) {
+  most_tiles_[sequence] = std::max(most_tiles_[sequence], codes / kTileTokens);
+  for (GpuRows& rows : rows_) {
+    rows.allow(most_tiles_[sequence]);
+  }
+  write_blocks(blocks_.device());
 }
 
 void GpuTiles::copy(std::size_t from, std::size_t to) {

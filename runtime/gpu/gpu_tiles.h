@@ -21,10 +21,13 @@ class GpuTiles {
 
   // Pages for all codes that the sequence's capacity allows.
   void reserve(std::size_t sequence);
+  // The sequence may have so many codes, whole tiles of them. Addresses of before hold no longer.
+  void allow(std::size_t sequence, std::int64_t codes);
   // Sequence `to` has what `from` has.
   void copy(std::size_t from, std::size_t to);
 
-  // A block's tiles of one sequence, as if it were alone. Its address holds for good, what is in it until pages come.
+  // A block's tiles of one sequence, as if it were alone. Its address holds until allow(), what is in it until
+  // pages come.
   DeviceTiles block(std::size_t block, std::size_t sequence) const;
   // All sequences', of each block, in GPU memory. [num_blocks]
   const DeviceTiles* blocks() const;
@@ -33,6 +36,7 @@ class GpuTiles {
                   std::int64_t count) const {
     return rows_[block].read(sequence, first, count).view(at::kByte);
   }
+  TileLayout layout(std::size_t block) const { return tile_layout(specs_[block]); }
 
   std::int64_t most_coefficients() const;  // of a block
   std::int64_t bytes(std::size_t sequence) const;
@@ -41,6 +45,7 @@ class GpuTiles {
 
  private:
   DeviceTiles layout_of(std::size_t block) const;
+  void write_blocks(at::Device device);
 
   std::vector<CodedBlock> specs_;         // [num_blocks]
   std::vector<std::int64_t> most_tiles_;  // [num_sequences]

@@ -33,6 +33,7 @@ struct StepState {
 struct StepSequences {
   std::vector<std::vector<std::int64_t>> texts;  // prompts
   std::int64_t prefill_tokens = 0;               // of each, read before the first step; 0: all
+  std::int64_t held = 0;  // first tokens of each that the cache has already: earlier turns
   std::vector<std::uint64_t> seeds;
   std::int64_t capacity = 0;  // tokens that the longest may have
   SamplingOptions sampling;

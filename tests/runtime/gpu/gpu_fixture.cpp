@@ -96,39 +96,28 @@ class TwoSequences {
     }
   }
 
-  void expect_prompts() {
+  void expect_prompts() { expect_prompts(sequences_.texts); }
+
+  // Another prompt behind what steps have fed, for which, and for steps, the cache grows.
+  void expect_turn() {
+    const std::vector<Row> added{gpu_text(test_case_.turn, 5), gpu_text(7, 17)};
+    const std::int64_t longest = test_case_.longest + test_case_.turn + test_case_.num_steps;
     for (std::size_t i = 0; i < 2; ++i) {
-      expected_.push_back(reference_.new_sequence());
-      const at::Tensor exact =
-          reference_.prefill({&expected_[i]}, {sequences_.texts[i]}, Engine::Rows::kAll).front();
-      const at::Tensor logits = read_gpu_prompt(model_, cache_, i, sequences_.texts[i],
-                                                {.chunk = 12, .all_logits = true});
-      EXPECT_TRUE(tensors_close(logits, exact, tolerance_for(test_case_, exact))) << "prompt " << i;
-      step_.state().logits[static_cast<std::int64_t>(i)].copy_(logits[-1]);
-      code_gpu_prompt(model_, cache_, i, executor_);
-      expect_cache(i);
+      cache_.grow(i, longest);
+      sequences_.texts[i].insert(sequences_.texts[i].end(), added[i].begin(), added[i].end());
     }
-    executor_.run(step_.sampling());
+    sequences_.capacity = longest + 1;
+    step_ = GpuStep(model_, cache_, sequences_, executor_);
+    expect_prompts(added);
   }
 
-  void expect_step(int number) {
-    const at::Tensor ids = step_.state().ids.to(at::kLong);
-    executor_.run(step_.program());
-    cache_.add_token();
-    compress_gpu_blocks(model_, cache_, lengths(number + 1));
-    code_gpu_blocks(model_, cache_, executor_);
-    for (std::size_t s = 0; s < 2; ++s) {
-      const auto sequence = static_cast<std::int64_t>(s);
-      const at::Tensor exact =
-          reference_
-              .extend({&expected_[s]}, {{ids[sequence].item<std::int64_t>()}}, Engine::Rows::kLast)
-              .front();
-      EXPECT_TRUE(tensors_close(step_.state().logits.narrow(0, sequence, 1), exact,
-                                tolerance_for(test_case_, exact)))
-          << "sequence " << s << ", step " << number;
-      EXPECT_EQ(step_.state().ids[sequence].item<std::int64_t>(),
-                step_.state().logits[sequence].argmax().item<std::int64_t>());
-      expect_cache(s);
+  void expect_steps() {
+    for (int step = 0; step < test_case_.num_steps; ++step) {
+      expect_step(step);
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      sequences_.texts[i].insert(sequences_.texts[i].end(), fed_[i].begin(), fed_[i].end());
+      fed_[i].clear();
     }
   }
 
@@ -141,6 +130,46 @@ class TwoSequences {
     sequences.seeds = {1, 2};
     sequences.capacity = test_case.longest + 1;
     return sequences;
+  }
+
+  void expect_step(int number) {
+    const at::Tensor ids = step_.state().ids.to(at::kLong);
+    executor_.run(step_.program());
+    cache_.add_token();
+    compress_gpu_blocks(model_, cache_, lengths(number + 1));
+    code_gpu_blocks(model_, cache_, executor_);
+    for (std::size_t s = 0; s < 2; ++s) {
+      const auto sequence = static_cast<std::int64_t>(s);
+      const auto id = ids[sequence].item<std::int64_t>();
+      fed_[s].push_back(id);
+      const at::Tensor exact =
+          reference_.extend({&expected_[s]}, {{id}}, Engine::Rows::kLast).front();
+      EXPECT_TRUE(tensors_close(step_.state().logits.narrow(0, sequence, 1), exact,
+                                tolerance_for(test_case_, exact)))
+          << "sequence " << s << ", step " << number;
+      EXPECT_EQ(step_.state().ids[sequence].item<std::int64_t>(),
+                step_.state().logits[sequence].argmax().item<std::int64_t>());
+      expect_cache(s);
+    }
+  }
+
+  void expect_prompts(const std::vector<Row>& added) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      if (expected_.size() == i) {
+        expected_.push_back(reference_.new_sequence());
+      }
+      const std::int64_t num_before = expected_[i].num_tokens();
+      const at::Tensor exact =
+          reference_.prefill({&expected_[i]}, {added[i]}, Engine::Rows::kAll).front();
+      const at::Tensor logits = read_gpu_prompt(
+          model_, cache_, i, added[i], {.chunk = 12, .all_logits = true, .num_before = num_before});
+      EXPECT_TRUE(tensors_close(logits, exact, tolerance_for(test_case_, exact)))
+          << "prompt " << i << " behind " << num_before;
+      step_.state().logits[static_cast<std::int64_t>(i)].copy_(logits[-1]);
+      code_gpu_prompt(model_, cache_, i, executor_);
+      expect_cache(i);
+    }
+    executor_.run(step_.sampling());
   }
 
   std::vector<std::int64_t> lengths(std::int64_t more) const {
@@ -214,6 +243,7 @@ class TwoSequences {
   GpuCache cache_;
   GpuStep step_;
   std::vector<Sequence> expected_;
+  std::vector<Row> fed_ = std::vector<Row>(2);  // by the steps of the turn
 };
 
 }  // namespace
@@ -253,8 +283,10 @@ void expect_gpu_steps(const GpuCase& test_case) {
   TwoSequences sequences(test_case);
   sequences.expect_launches();
   sequences.expect_prompts();
-  for (int step = 0; step < test_case.num_steps; ++step) {
-    sequences.expect_step(step);
+  sequences.expect_steps();
+  if (test_case.turn > 0) {
+    sequences.expect_turn();
+    sequences.expect_steps();
   }
 }
 

@@ -1,0 +1,170 @@
+#include "runtime/gpu/gpu_held_rows.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "model/decoder.h"
+#include "runtime/attention/cache_segments.h"
+#include "runtime/compression/chunk_tokens.h"
+#include "runtime/gpu/gpu_decoding.h"
+
+namespace kvc {
+namespace {
+
+// Some decoded tokens at a time lie in float32.
+HeldRows decoded_rows(const GpuModel& model, const GpuCache& cache, int layer,
+                      std::size_t sequence) {
+  const std::int64_t count = cache.num_codes(sequence), sinks = cache.plan().policy.sink_tokens;
+  std::vector<at::Tensor> keys, values;
+  for (std::int64_t first = 0; first < count; first += kChunkTokens) {
+    const std::int64_t rows = std::min(kChunkTokens, count - first);
+    const DecodedTokens tokens = decode_gpu_tokens(model, cache, layer, sequence, first, rows);
+    const at::Tensor positions = at::arange(sinks + first, sinks + first + rows, at::kLong);
+    keys.push_back(model.rope.rotate(layer, tokens.key.to(model.dtype), positions));
+    values.push_back(tokens.value.to(model.dtype));
+  }
+  return {at::cat(keys), at::cat(values)};
+}
+
+// One layer of a group: what has been decided, and what has not.
+class GroupReader {
+ public:
+  GroupReader(const GpuModel& model, const GpuCache& cache, int layer, std::size_t sequence)
+      : model_(model),
+        plan_(cache.plan()),
+        layer_(layer),
+        sequence_(sequence),
+        spec_(plan_.groups[static_cast<std::size_t>(plan_.group_of(layer))]),
+        factors_(model.groups[static_cast<std::size_t>(plan_.group_of(layer))]),
+        store_(cache.group(plan_.group_of(layer))),
+        index_(static_cast<std::size_t>(layer - spec_.first_layer)),
+        tokens_(store_.tokens(sequence)) {}
+
+  HeldRows read(std::int64_t pending) const {
+    const HeldRows exact = pending_rows(0, pending);
+    if (tokens_.merged + tokens_.unmerged == 0) {
+      return exact;
+    }
+    const std::int64_t sinks = plan_.policy.sink_tokens;
+    const HeldRows decided = decided_rows(), last = {exact.key.narrow(0, sinks, pending - sinks),
+                                                     exact.value.narrow(0, sinks, pending - sinks)};
+    return {at::cat({exact.key.narrow(0, 0, sinks), decided.key, last.key}),
+            at::cat({exact.value.narrow(0, 0, sinks), decided.value, last.value})};
+  }
+
+ private:
+  const GpuGroupLayer& rows() const { return store_.layers[index_]; }
+  at::Tensor heads(const at::Tensor& rows) const {
+    return rows.view({rows.size(0), plan_.num_kv_heads, plan_.head_dim});
+  }
+  HeldRows pending_rows(std::int64_t first, std::int64_t count) const {
+    return {heads(rows().pending_key->read(sequence_, first, count)),
+            heads(rows().pending_value->read(sequence_, first, count))};
+  }
+
+  // Of the first `count` rows of a store: as they are spelled out, or a run from the sinks on. On the CPU
+  at::Tensor positions_of(const std::optional<GpuRows>& spelled, std::int64_t count) const {
+    const std::int64_t sinks = plan_.policy.sink_tokens;
+    return spelled ? spelled->read(sequence_, 0, count).squeeze(1).cpu().to(at::kLong)
+                   : at::arange(sinks, sinks + count, at::kLong);
+  }
+
+  // Merged and unmerged tokens follow the sinks.
+  HeldRows decided_rows() const {
+    const std::int64_t count = tokens_.merged + tokens_.unmerged;
+    const at::TensorOptions options = at::TensorOptions(model_.dtype).device(model_.device());
+    HeldRows all{at::empty({count, plan_.num_kv_heads, plan_.head_dim}, options), {}};
+    all.value = at::empty_like(all.key);
+    const auto put = [&](const HeldRows& part, const at::Tensor& positions) {
+      const at::Tensor places = (positions - plan_.policy.sink_tokens).to(all.key.device());
+      all.key.index_copy_(0, places, part.key);
+      all.value.index_copy_(0, places, part.value);
+    };
+    if (tokens_.merged > 0) {
+      const at::Tensor positions = positions_of(store_.merged_positions, tokens_.merged);
+      put(rebuilt_rows(model_, merged_factors(), layer_,
+                       store_.merged->read(sequence_, 0, tokens_.merged), positions),
+          positions);
+    }
+    if (tokens_.unmerged > 0) {
+      const at::Tensor positions = positions_of(store_.unmerged_positions, tokens_.unmerged);
+      put(unmerged_rows(positions), positions);
+    }
+    return all;
+  }
+
+  HeldRows unmerged_rows(const at::Tensor& positions) const {
+    if (rows().unmerged_latent) {
+      return rebuilt_rows(model_, factors_.layers[index_].tensors(), layer_,
+                          rows().unmerged_latent->read(sequence_, 0, tokens_.unmerged), positions);
+    }
+    return {heads(rows().unmerged_key->read(sequence_, 0, tokens_.unmerged)),
+            heads(rows().unmerged_value->read(sequence_, 0, tokens_.unmerged))};
+  }
+
+  // The checkpoint's, or those of the request that the cache holds.
+  Reconstruction merged_factors() const {
+    const RankFactors& factors = factors_.merged_layers[index_];
+    if (!rows().basis) {
+      return factors.tensors();
+    }
+    Reconstruction layer{factors.from_pairs(rows().basis->key.read(sequence_, 0, plan_.kv_dim())),
+                         rows().basis->value.read(sequence_, 0, plan_.kv_dim())};
+    layer.is_principal = true;
+    return layer;
+  }
+
+  const GpuModel& model_;
+  const KvPlan& plan_;
+  int layer_;
+  std::size_t sequence_;
+  const LatentGroup& spec_;
+  const GpuGroupFactors& factors_;
+  const GpuGroup& store_;
+  std::size_t index_;
+  GroupTokens tokens_;
+};
+
+}  // namespace
+
+HeldRows held_rows(const GpuModel& model, const GpuCache& cache, int layer, std::size_t sequence,
+                   std::int64_t num_tokens, std::int64_t num_counted) {
+  const auto exact_rows = [&](std::int64_t first, std::int64_t count) {
+    return HeldRows{cache.keys(layer, sequence, first, count),
+                    cache.values(layer, sequence, first, count)};
+  };
+  if (!cache.has_codes(layer) || cache.num_codes(sequence) == 0) {
+    return exact_rows(0, num_tokens);
+  }
+  const std::int64_t sinks = cache.plan().policy.sink_tokens;
+  const std::int64_t exact = cache.num_exact(sequence) - (num_counted - num_tokens);
+  const HeldRows first = exact_rows(0, sinks), last = exact_rows(sinks, exact - sinks),
+                 decoded = decoded_rows(model, cache, layer, sequence);
+  return {at::cat({first.key, decoded.key, last.key}),
+          at::cat({first.value, decoded.value, last.value})};
+}
+
+HeldRows held_group_rows(const GpuModel& model, const GpuCache& cache, int layer,
+                         std::size_t sequence, std::int64_t num_tokens, std::int64_t num_counted) {
+  const GroupTokens tokens = cache.group(cache.plan().group_of(layer)).tokens(sequence);
+  return GroupReader(model, cache, layer, sequence)
+      .read(tokens.pending - (num_counted - num_tokens));
+}
+
+HeldRows rebuilt_rows(const GpuModel& model, const Reconstruction& factors, int layer,
+                      const at::Tensor& latent, const at::Tensor& positions) {
+  const LayerWeights& weights = model.layers[static_cast<std::size_t>(layer)];
+  const std::int64_t rank = latent.size(1), value_rank = factors.value.size(1);
+  const Linear key{factors.key, key_offset(weights, factors)},
+      value{factors.value, value_offset(weights, factors)};
+  const auto heads = [&](const at::Tensor& rows) {
+    return rows.view({rows.size(0), model.config.num_kv_heads, model.config.head_dim});
+  };
+  const at::Tensor rebuilt = heads(key(latent.narrow(1, 0, factors.key.size(1))));
+  return {factors.is_principal ? model.rope.rotate(layer, rebuilt, positions)
+                               : finish_key(weights, model.rope, layer, rebuilt, positions),
+          heads(value(latent.narrow(1, rank - value_rank, value_rank)))};
+}
+
+}  // namespace kvc

@@ -1,0 +1,30 @@
+// What a GPU's cache holds of one sequence, as keys and values that attention over a further prompt reads: exact rows,
+// those that codes stand for, and those that latents rebuild, in the order of their positions.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/gpu/gpu_cache.h"
+#include "runtime/gpu/gpu_model.h"
+
+namespace kvc {
+
+// Post-RoPE keys and values, [n, num_kv_heads, head_dim] of the model's type.
+struct HeldRows {
+  at::Tensor key, value;
+};
+
+// Of a plain or coded layer, the first `num_tokens` of the sequence's `num_counted` ones; it has none of the others yet.
+HeldRows held_rows(const GpuModel& model, const GpuCache& cache, int layer, std::size_t sequence,
+                   std::int64_t num_tokens, std::int64_t num_counted);
+// The same of a layer whose group decides which tokens merge.
+HeldRows held_group_rows(const GpuModel& model, const GpuCache& cache, int layer,
+                         std::size_t sequence, std::int64_t num_tokens, std::int64_t num_counted);
+// Keys and values at `positions` from latents [n, rank] of one layer; int64, on the CPU.
+HeldRows rebuilt_rows(const GpuModel& model, const Reconstruction& factors, int layer,
+                      const at::Tensor& latent, const at::Tensor& positions);
+
+}  // namespace kvc
