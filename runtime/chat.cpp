@@ -17,6 +17,7 @@
 #include "runtime/conversation.h"
 #include "runtime/generation_config.h"
 #include "runtime/prompts.h"
+#include "runtime/runner.h"
 #include "runtime/text_stream.h"
 
 namespace kvc {
@@ -71,8 +72,8 @@ Json answer_json(const Conversation& conversation, const Conversation::Answer& a
           {"read_tokens", answer.num_read},
           {"interrupted", answer.interrupted},
           {"kv",
-           {{"bytes", conversation.sequence().cache().bytes().total()},
-            {"tokens", conversation.sequence().num_tokens()}}}};
+           {{"bytes", conversation.sequence().bytes().total()},
+            {"tokens", conversation.sequence().ids().size()}}}};
 }
 
 void turn(Conversation& conversation, const std::string& text, const RunOptions& options) {
@@ -92,8 +93,8 @@ void turn(Conversation& conversation, const std::string& text, const RunOptions&
              "read {} of {} prompt tokens in {:.3f} s, wrote {} in {:.3f} s; kv {} bytes of {} "
              "tokens\n",
              answer.num_read, answer.num_prompt, answer.read_seconds, answer.tokens.size(),
-             answer.write_seconds, conversation.sequence().cache().bytes().total(),
-             conversation.sequence().num_tokens());
+             answer.write_seconds, conversation.sequence().bytes().total(),
+             conversation.sequence().ids().size());
 }
 
 Json template_arguments(const RunOptions& options) {
@@ -118,11 +119,12 @@ void chat(const RunOptions& options) {
                                          : ChatTemplate::read(options.chat_template, options.model);
   ConversationOptions conversation_options{options.system, template_arguments(options),
                                            options.generate, options.stop};
-  const Engine engine = Engine::load(options.model, options.engine);
+  const Runner runner = load_runner(options);
   if (!options.ignore_eos) {
-    conversation_options.generate.stop_ids = stop_ids(options.model, engine.config());
+    conversation_options.generate.stop_ids = stop_ids(options.model, runner.config);
   }
-  Conversation conversation(engine, tokenizer, chat_template, std::move(conversation_options));
+  Conversation conversation(runner.turns(), tokenizer, chat_template,
+                            std::move(conversation_options));
   if (!options.prompt.empty() || !options.prompt_file.empty()) {
     return turn(
         conversation,

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <ctime>
 #include <functional>
-#include <optional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,8 +13,8 @@
 #include "core/json.h"
 #include "model/chat/chat_template.h"
 #include "model/tokenizer/tokenizer.h"
-#include "runtime/engine.h"
 #include "runtime/generate.h"
+#include "runtime/turn_sequence.h"
 
 namespace kvc {
 
@@ -28,8 +28,8 @@ struct ConversationOptions {
 class Conversation {
  public:
   // What is passed must outlive the conversation.
-  Conversation(const Engine& engine, const Tokenizer& tokenizer, const ChatTemplate& chat_template,
-               ConversationOptions options);
+  Conversation(std::unique_ptr<TurnSequence> sequence, const Tokenizer& tokenizer,
+               const ChatTemplate& chat_template, ConversationOptions options);
 
   struct Answer {
     std::string text;
@@ -44,22 +44,20 @@ class Conversation {
   Answer say(const std::string& text, const std::function<void(std::string_view)>& show,
              const Stopped& stopped);
 
-  const Sequence& sequence() const { return *sequence_; }
+  const TurnSequence& sequence() const { return *sequence_; }
 
  private:
-  at::Tensor read(const std::vector<std::int64_t>& ids, const Stopped& stopped, Answer& answer);
-  void write(const std::vector<std::int64_t>& prompt, at::Tensor logits,
+  void read(const std::vector<std::int64_t>& ids, const Stopped& stopped, Answer& answer);
+  void write(const std::vector<std::int64_t>& prompt,
              const std::function<void(std::string_view)>& show, const Stopped& stopped,
              Answer& answer);
 
-  const Engine& engine_;
+  std::unique_ptr<TurnSequence> sequence_;
   const Tokenizer& tokenizer_;
   const ChatTemplate& chat_template_;
   ConversationOptions options_;
   std::time_t started_;  // templates that print the date print the same one in every turn
   std::vector<ChatMessage> messages_;
-  std::optional<Sequence> sequence_;
-  std::vector<std::int64_t> cached_;  // the ids that the sequence holds
 };
 
 }  // namespace kvc

@@ -60,8 +60,6 @@ void check(const RunOptions& options) {
                   "--num-samples {}: expected 1 to {}", options.generate.num_samples, kMostSamples);
   check_beams(options);
   check_stop_strings(options.stop);
-  KVC_CHECK_USAGE(!options.chat || options.device == "auto" || options.device == "cpu",
-                  "--chat computes on the CPU; leave out --device {}", options.device);
   KVC_CHECK_USAGE(options.chat || (options.system.empty() && options.chat_template.empty() &&
                                    options.chat_arguments.empty()),
                   "--system, --chat-template and --chat-arguments need --chat");

@@ -30,6 +30,7 @@ Runner cpu_runner(const RunOptions& options) {
                     .kv_peak_bytes = engine->pool().peak_bytes(),
                     .has_part_times = engine->part_times() != nullptr};
   };
+  runner.turns = [engine] { return engine_turns(*engine); };
   return runner;
 }
 
@@ -51,6 +52,7 @@ Runner gpu_runner(const RunOptions& options, at::Device device) {
                     .weight_bytes = engine->weight_bytes(),
                     .kv_peak_bytes = engine->kv_peak_bytes()};
   };
+  runner.turns = [engine] { return engine->turns(); };
   return runner;
 }
 #endif

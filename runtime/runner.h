@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "core/kv_plan.h"
 #include "core/token_policy.h"
 #include "model/config.h"
 #include "runtime/generate.h"
 #include "runtime/run.h"
+#include "runtime/turn_sequence.h"
 
 namespace kvc {
 
@@ -28,6 +30,8 @@ struct Runner {
   std::function<GenerateResult(const Engine::Ids&, const GenerateOptions&, const TokenVisitor&)>
       generate;
   std::function<RunModel(const GenerateResult&)> describe;
+  // A text that goes on turn by turn, for as long as this lives.
+  std::function<std::unique_ptr<TurnSequence>()> turns;
 };
 
 // Loads the model onto options.device. Error where this build or machine has no such device, or the GPU runtime does

@@ -41,33 +41,60 @@ GpuEngine GpuEngine::load(const std::filesystem::path& directory, const EngineOp
   return engine;
 }
 
-GpuEngine::Need GpuEngine::need_of(const std::vector<std::int64_t>& lengths,
+// Beside the cache; longest_prompt: of those that are read.
+std::int64_t GpuEngine::work_bytes(const std::vector<std::int64_t>& lengths,
                                    std::int64_t new_tokens, std::int64_t longest_prompt) const {
   const ModelConfig& model = config();
-  Need need;
-  need.cache = gpu_cache_bytes(plan_, kv_dtype_, page_tokens_, lengths, new_tokens, policy_);
   // Activations of a piece of a prompt: two residual streams, the attention's four, the MLP's three; logits.
   const std::int64_t piece =
       prefill_chunk_ > 0 ? std::min(prefill_chunk_, longest_prompt) : longest_prompt;
   const std::int64_t width =
       4 * model.hidden_size + 2 * model.q_dim() + 4 * model.kv_dim() + 3 * model.intermediate_size;
   const auto sequences = static_cast<std::int64_t>(lengths.size());
-  need.work = 2 * piece * width + 4 * (sequences + 1) * (width + 2 * model.vocab_size) +
-              8 * model.head_dim * (longest_prompt + new_tokens) +
-              group_work_bytes(plan_, model, sequences, longest_prompt, new_tokens,
-                               executor_->multiprocessors()) +
-              policy_work_bytes(plan_, policy_, model, lengths, new_tokens);
-  return need;
+  const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  return 2 * piece * width + 4 * (sequences + 1) * (width + 2 * model.vocab_size) +
+         8 * model.head_dim * (longest + new_tokens) +
+         group_work_bytes(plan_, model, sequences, longest, new_tokens,
+                          executor_->multiprocessors()) +
+         policy_work_bytes(plan_, policy_, model, lengths, new_tokens);
+}
+
+GpuEngine::Need GpuEngine::need_of(const std::vector<std::int64_t>& lengths,
+                                   std::int64_t new_tokens) const {
+  return {gpu_cache_bytes(plan_, kv_dtype_, page_tokens_, lengths, new_tokens, policy_),
+          work_bytes(lengths, new_tokens, *std::max_element(lengths.begin(), lengths.end()))};
 }
 
 void GpuEngine::check_memory(const StepSequences& sequences, const GenerateOptions& options) const {
   const std::vector<std::int64_t> lengths = lengths_of(sequences, 0);
-  const std::int64_t rest = rest_of(sequences), new_tokens = options.max_new_tokens;
+  const std::int64_t rest = rest_of(sequences);
   const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  const std::int64_t free = executor_->free_bytes();
+  check_memory([&](std::int64_t tokens) { return need_of(lengths, rest + tokens); }, 0,
+               lengths.size(), longest + rest, options);
+}
+
+// One layer's keys and values are rebuilt beside the cache: parts, and put together.
+void GpuEngine::check_turn(const GpuCache& cache, const StepSequences& sequences,
+                           const GenerateOptions& options) const {
+  constexpr std::int64_t kCopies = 3, kElementBytes = 2;
+  const auto length = static_cast<std::int64_t>(sequences.texts.front().size());
+  const std::int64_t added = length - sequences.held;
+  const std::int64_t rows = kCopies * 2 * kElementBytes * plan_.kv_dim() * length;
+  check_memory(
+      [&](std::int64_t tokens) {
+        return Need{gpu_turn_forecast(cache, sequences.held, added, tokens).most,
+                    rows + work_bytes({length}, tokens, added)};
+      },
+      cache.bytes(0).total(), 1, length, options);
+}
+
+void GpuEngine::check_memory(const NeedOf& need_of, std::int64_t held, std::size_t num_sequences,
+                             std::int64_t longest, const GenerateOptions& options) const {
+  const std::int64_t new_tokens = options.max_new_tokens, free = executor_->free_bytes();
   const auto fits = [&](std::int64_t tokens) {
-    const Need need = need_of(lengths, rest + tokens, longest);
-    return need.cache + need.work <= free && need.cache <= memory_bytes_.value_or(need.cache);
+    const Need need = need_of(tokens);
+    return need.cache - held + need.work <= free &&
+           need.cache <= memory_bytes_.value_or(need.cache);
   };
   if (fits(new_tokens)) {
     return;
@@ -77,12 +104,12 @@ void GpuEngine::check_memory(const StepSequences& sequences, const GenerateOptio
     const std::int64_t middle = most + (above - most) / 2;
     (fits(middle) ? most : above) = middle;
   }
-  const Need need = need_of(lengths, rest + new_tokens, longest);
+  const Need need = need_of(new_tokens);
   fail(
       "{} sequences of up to {} tokens take {} bytes of KV cache and {} to compute in; the GPU has "
-      "{} "
-      "free beside {} bytes of weights{}; {}",
-      lengths.size(), longest + rest + new_tokens, need.cache, need.work, free, weight_bytes(),
+      "{} free beside {} bytes of weights{}{}; {}",
+      num_sequences, longest + new_tokens, need.cache, need.work, free, weight_bytes(),
+      held > 0 ? fmt::format(" and {} of earlier turns", held) : "",
       memory_bytes_ ? fmt::format(" and --memory allows {}", *memory_bytes_) : "",
       most > 0 ? fmt::format("--max-new-tokens {} fits", most)
                : "not even the prompts fit: pass fewer or shorter ones");

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "runtime/gpu/gpu_model.h"
 #include "runtime/gpu/step_executor.h"
 #include "runtime/gpu/step_state.h"
+#include "runtime/turn_sequence.h"
 
 namespace kvc {
 
@@ -37,7 +39,12 @@ class GpuEngine {
   GenerateResult generate(const Engine::Ids& prompts, const GenerateOptions& options,
                           const TokenVisitor& visit = {}) const;
 
+  // A text that goes on turn by turn; the engine outlives it. Its memory is taken before each turn, for the prompt and
+  // --max-new-tokens; where there is too little, an Error as above. Error naming what does not go on on a GPU.
+  std::unique_ptr<TurnSequence> turns() const;
+
  private:
+  friend class GpuTurns;
   GpuEngine() = default;
   GenerateResult search_beams(const Engine::Ids& prompts, const GenerateOptions& options) const;
   GpuCache new_cache(const StepSequences& sequences, const GenerateOptions& options) const;
@@ -45,10 +52,19 @@ class GpuEngine {
   struct Need {
     std::int64_t cache = 0, work = 0;
   };
-  Need need_of(const std::vector<std::int64_t>& lengths, std::int64_t new_tokens,
-               std::int64_t longest_prompt) const;
+  Need need_of(const std::vector<std::int64_t>& lengths, std::int64_t new_tokens) const;
   // Error where it is too little.
   void check_memory(const StepSequences& sequences, const GenerateOptions& options) const;
+  // The same of a further turn of a text in `cache`.
+  void check_turn(const GpuCache& cache, const StepSequences& sequences,
+                  const GenerateOptions& options) const;
+  // What there is a need for, of sequences that go on for so many tokens.
+  using NeedOf = std::function<Need(std::int64_t)>;
+  // `held`: bytes of them that are there. longest: tokens of a sequence without new ones.
+  void check_memory(const NeedOf& need_of, std::int64_t held, std::size_t num_sequences,
+                    std::int64_t longest, const GenerateOptions& options) const;
+  std::int64_t work_bytes(const std::vector<std::int64_t>& lengths, std::int64_t new_tokens,
+                          std::int64_t longest_prompt) const;
 
   std::unique_ptr<StepExecutor> executor_;
   std::unique_ptr<GpuModel> model_;

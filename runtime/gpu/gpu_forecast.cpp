@@ -5,7 +5,6 @@
 
 #include "runtime/compression/compression.h"
 #include "runtime/gpu/coded_ranks.h"
-#include "runtime/gpu/gpu_cache.h"
 #include "runtime/gpu/gpu_compression.h"
 #include "runtime/gpu/gpu_kept.h"
 #include "runtime/gpu/group_scratch.h"
@@ -41,45 +40,72 @@ struct GroupBytes {
   std::int64_t twice = 0;  // of a layer whose tokens are decided: what it gets before others go
 };
 
+// What a sequence has before a prompt is read: nothing, or that of earlier turns.
+struct Held {
+  std::int64_t num_tokens = 0, codes = 0;
+  std::int64_t capacity = 0;                  // of what is there
+  std::vector<GroupTokens> groups, reserved;  // [num_groups], or empty
+};
+
+GroupTokens at_index(const std::vector<GroupTokens>& groups, int group) {
+  return groups.empty() ? GroupTokens() : groups[static_cast<std::size_t>(group)];
+}
+
 // left: pending tokens once the prompt is decided. tokens: at the end.
 GroupBytes bytes_of(const KvPlan& plan, int group, KvDtype dtype, std::int64_t page_tokens,
-                    std::int64_t length, std::int64_t new_tokens, std::int64_t left,
-                    GroupTokens tokens) {
+                    const Held& held, std::int64_t length, std::int64_t new_tokens,
+                    std::int64_t left, GroupTokens tokens) {
   const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
   if (!decides(spec)) {  // all pages are there from the start
-    const std::int64_t all =
-        group_bytes(plan, group, {.unmerged = length + new_tokens}, dtype, page_tokens);
+    const std::int64_t all = group_bytes(
+        plan, group, {.unmerged = std::max(held.capacity, held.num_tokens + length + new_tokens)},
+        dtype, page_tokens);
     return {all, all};
   }
+  GroupTokens reading = at_index(held.groups, group);
+  const std::int64_t pending = reading.pending + length;
+  reading.pending = std::max(pending, at_index(held.reserved, group).pending);
   tokens.pending = pending_capacity(plan, tokens.bases, left, new_tokens);
   const std::int64_t most = bound(plan, group, tokens, dtype, page_tokens);
   const bool merges_all = spec.basis != LatentBasis::kWeights;
   const auto of_layer = [&](const GroupTokens& now) {
     return group_bytes(plan, group, now, dtype, page_tokens) / spec.num_layers;
   };
-  return {std::max(group_bytes(plan, group, {.pending = length}, dtype, page_tokens), most), most,
-          of_layer({.unmerged = merges_all ? 0 : length - left}) +
+  return {std::max(bound(plan, group, reading, dtype, page_tokens), most), most,
+          of_layer({.unmerged = merges_all ? 0 : pending - left}) +
               of_layer({.pending = tokens.pending}) +
               group_bytes(plan, group, {.bases = tokens.bases}, dtype, page_tokens)};
 }
 
-// Layers that become codes together: exact ones of a prompt, and what the sequence has afterwards.
+// Layers that become codes together: exact ones of a prompt, codes of earlier turns, and what the sequence has afterwards.
 struct CodedPart {
-  std::int64_t exact = 0, coded = 0;
+  std::int64_t exact = 0, held = 0, coded = 0;
 };
 
 // In the order in which they do.
 std::vector<CodedPart> coded_parts(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
-                                   std::int64_t length, std::int64_t capacity) {
-  const std::int64_t exact = plain_layer_bytes(plan, length, KvDtype::kFloat16, page_tokens);
+                                   const Held& held, std::int64_t length, std::int64_t capacity) {
+  const auto rows = [&](std::int64_t tokens) {
+    return plain_layer_bytes(plan, tokens, KvDtype::kFloat16, page_tokens);
+  };
+  const std::int64_t kept = exact_capacity(plan, held.capacity);
+  const std::int64_t exact = rows(std::max(held.num_tokens - held.codes + length, kept));
+  const bool is_first = held.num_tokens == 0;
   std::vector<CodedPart> parts;
   if (is_integer(dtype)) {
-    const CodedPart plain{exact, coded_layer_bytes(plan, capacity, dtype, page_tokens)};
+    const auto codes = [&](std::int64_t tokens) {
+      return coded_layer_bytes(plan, tokens, dtype, page_tokens);
+    };
+    const CodedPart plain{exact, is_first ? 0 : codes(held.capacity) - rows(kept), codes(capacity)};
     parts.assign(static_cast<std::size_t>(plan.num_layers_from(KvSource::kPlain)), plain);
   }
   for (const CodedLayers& layers : coded_layers(plan)) {
-    parts.push_back(
-        {layers.num_layers * exact, coded_store_bytes(plan, layers, capacity, page_tokens)});
+    const auto codes = [&](std::int64_t tokens) {
+      return coded_store_bytes(plan, layers, tokens, page_tokens);
+    };
+    parts.push_back({layers.num_layers * exact,
+                     is_first ? 0 : codes(held.capacity) - layers.num_layers * rows(kept),
+                     codes(capacity)});
   }
   return parts;
 }
@@ -89,13 +115,13 @@ std::vector<CodedPart> coded_parts(const KvPlan& plan, KvDtype dtype, std::int64
 SequenceBytes bytes_of(const std::vector<CodedPart>& parts, const SequenceBytes& groups) {
   std::int64_t now = 0;
   for (const CodedPart& part : parts) {
-    now += part.exact;
+    now += part.exact + part.held;
   }
   SequenceBytes bytes{now + groups.reading, 0};
   now += groups.generating;
   for (const CodedPart& part : parts) {
-    bytes.reading = std::max(bytes.reading, now + part.coded);
-    now += part.coded - part.exact;
+    bytes.reading = std::max(bytes.reading, now + part.coded - part.held);
+    now += part.coded - part.held - part.exact;
   }
   bytes.generating = now;
   return bytes;
@@ -103,13 +129,16 @@ SequenceBytes bytes_of(const std::vector<CodedPart>& parts, const SequenceBytes&
 
 // plain_dtype: of plain layers; groups store numbers.
 SequenceBytes group_bytes_of(const KvPlan& plan, KvDtype plain_dtype, std::int64_t page_tokens,
-                             std::int64_t length, std::int64_t new_tokens) {
+                             const Held& held, std::int64_t length, std::int64_t new_tokens) {
   SequenceBytes bytes;
   if (plan.groups.empty()) {
     return bytes;
   }
   const KvDtype dtype = is_integer(plain_dtype) ? KvDtype::kFloat16 : plain_dtype;
-  CacheForecast forecast(plan, dtype, page_tokens);
+  CacheForecast forecast(
+      plan, held.num_tokens,
+      held.groups.empty() ? std::vector<GroupTokens>(plan.groups.size()) : held.groups, dtype,
+      page_tokens, MergeSpread::kEven);
   forecast.set_plain_dtype(plain_dtype);
   forecast.read(length);
   const std::vector<GroupTokens> read = forecast.tokens();
@@ -117,7 +146,7 @@ SequenceBytes group_bytes_of(const KvPlan& plan, KvDtype plain_dtype, std::int64
   std::int64_t twice = 0;
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
     const auto index = static_cast<std::size_t>(group);
-    const GroupBytes own = bytes_of(plan, group, dtype, page_tokens, length, new_tokens,
+    const GroupBytes own = bytes_of(plan, group, dtype, page_tokens, held, length, new_tokens,
                                     read[index].pending, forecast.tokens()[index]);
     bytes.reading += own.reading;
     bytes.generating += own.generating;
@@ -128,10 +157,11 @@ SequenceBytes group_bytes_of(const KvPlan& plan, KvDtype plain_dtype, std::int64
 }
 
 SequenceBytes bytes_of(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
-                       std::int64_t length, std::int64_t new_tokens) {
-  const std::int64_t capacity = length + new_tokens;
-  SequenceBytes bytes = bytes_of(coded_parts(plan, dtype, page_tokens, length, capacity),
-                                 group_bytes_of(plan, dtype, page_tokens, length, new_tokens));
+                       const Held& held, std::int64_t length, std::int64_t new_tokens) {
+  const std::int64_t capacity = std::max(held.capacity, held.num_tokens + length + new_tokens);
+  SequenceBytes bytes =
+      bytes_of(coded_parts(plan, dtype, page_tokens, held, length, capacity),
+               group_bytes_of(plan, dtype, page_tokens, held, length, new_tokens));
   const std::int64_t plain =
       is_integer(dtype) ? 0 : plain_bytes(plan, dtype, page_tokens, capacity);
   return {plain + bytes.reading, plain + bytes.generating};
@@ -155,12 +185,28 @@ GpuCacheBytes gpu_cache_forecast(const KvPlan& plan, KvDtype dtype, std::int64_t
   std::int64_t all = 0, more = 0;
   for (const std::int64_t length : lengths) {
     const SequenceBytes bytes = policy.is_full()
-                                    ? bytes_of(plan, dtype, page_tokens, length, new_tokens)
+                                    ? bytes_of(plan, dtype, page_tokens, {}, length, new_tokens)
                                     : kept_bytes(plan, policy, page_tokens, length, new_tokens);
     all += bytes.generating;
     more = std::max(more, bytes.reading - bytes.generating);
   }
   return {all + more, all};
+}
+
+GpuCacheBytes gpu_turn_forecast(const GpuCache& cache, std::int64_t num_tokens, std::int64_t length,
+                                std::int64_t new_tokens) {
+  const KvPlan& plan = cache.plan();
+  Held held{num_tokens, cache.num_codes(0), cache.capacity(0), {}, {}};
+  for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
+    held.groups.push_back(cache.group(group).tokens(0));
+    held.reserved.push_back(cache.group(group).reserved(0));
+    if (!cache.group(group).decides()) {
+      held.groups.back().unmerged = num_tokens;
+    }
+  }
+  const SequenceBytes bytes =
+      bytes_of(plan, cache.kv_dtype(), cache.page_tokens(), held, length, new_tokens);
+  return {std::max(bytes.reading, bytes.generating), bytes.generating};
 }
 
 std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,

@@ -7,6 +7,7 @@
 #include "core/kv_plan.h"
 #include "core/token_policy.h"
 #include "model/config.h"
+#include "runtime/gpu/gpu_cache.h"
 
 namespace kvc {
 
@@ -24,6 +25,11 @@ inline std::int64_t gpu_cache_bytes(const KvPlan& plan, KvDtype dtype, std::int6
                                     std::int64_t new_tokens, const TokenPolicy& policy = {}) {
   return gpu_cache_forecast(plan, dtype, page_tokens, lengths, new_tokens, policy).most;
 }
+
+// The same of the one sequence of a cache, which has `num_tokens`, and of a further turn: a prompt of `length` tokens that
+// goes on for `new_tokens`.
+GpuCacheBytes gpu_turn_forecast(const GpuCache& cache, std::int64_t num_tokens, std::int64_t length,
+                                std::int64_t new_tokens);
 
 // Scratch memory of latent groups and coded layers: keys, values and latents in float32 of some tokens that are
 // encoded, and what a step passes between its launches.

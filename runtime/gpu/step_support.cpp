@@ -155,4 +155,14 @@ void check_gpu_options(const EngineOptions& options, const CacheTypes& types,
   KVC_CHECK(options.reuse.donors.empty(), "--device cuda: no --donors; {}", kWayOut);
 }
 
+void check_gpu_turns(const TokenPolicy& policy, const KvPlan& plan) {
+  KVC_CHECK(policy.is_full(),
+            "--device cuda: --chat does not go with --policy {}; leave one out, or {}",
+            to_string(policy.kind), kWayOut);
+  KVC_CHECK(!plan.request || plan.request->later != LaterTokens::kNewSegment,
+            "--device cuda: later turns get bases of their own; the GPU runtime has one basis of a "
+            "request: convert with --later project or exact, or {}",
+            kWayOut);
+}
+
 }  // namespace kvc

@@ -133,7 +133,6 @@ TEST(Kvrun, RefusesUsageThatCannotWork) {
   for (const auto& [arguments, word] :
        {std::pair("--prompt x --policy h2p", "--policy"),
         {"--prompt x --memory 10XB", "--memory"},
-        {"--prompt x --chat --device cuda", "--device"},
         {"--prompt x --device gpu", "--device"},
         {"--prompt x --temperature -1", "--temperature"},
         {"--prompt x --ids y.json", "--ids"},
@@ -149,10 +148,14 @@ TEST(Kvrun, RefusesUsageThatCannotWork) {
 }
 
 TEST(Kvrun, SaysHowToGoOnWithoutAGpu) {
-  const Outcome outcome =
-      kvrun(fmt::format("{} --prompt x --device cuda:99", kStories.string()), true);
-  EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("--device cuda"));
+  const std::string chat =
+      fmt::format("--chat --chat-template {}/chat/llama2.jinja", KVC_TEST_DATA);
+  for (const std::string& flags : {std::string(), chat}) {
+    const Outcome outcome =
+        kvrun(fmt::format("{} --prompt x --device cuda:99 {}", kStories.string(), flags), true);
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.output, HasSubstr("--device cuda"));
+  }
 }
 
 TEST(Kvrun, NamesTheFileThatIsNoText) {
