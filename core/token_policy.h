@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/kv_plan.h"
 
@@ -85,13 +86,15 @@ struct KeptTokens {
   bool has_left = false;           // some tokens: rows are no longer all of them
   std::int64_t coded_rows = 0;     // then, under a running policy and an integer type
   std::int64_t residual_slots = 0;
+  bool shares_heads = false;  // all heads keep the same tokens, whatever the policy
+  bool follows = false;       // another layer holds the same tokens, their positions and scores
 };
 // Bytes of one layer:
-//   plain_layer_bytes(rows) + rows * heads * 4 (int32 positions) + rows * num_kv_heads * 4 (float32 scores,
+//   plain_layer_bytes(rows) + rows * heads * 4 (int32 positions) + rows * heads * 4 (float32 scores,
 //   of policies that have such) + residual_slots * num_kv_heads * (2 * head_dim * 4 + 4)
 // Once tokens have left under a running policy and an integer type, the rows of the context are codes, keys and
 // values each of quantised_value_bytes, the others exact. Rows are rounded up to pages as everywhere; residual slots (float32, with their counts) are not. `heads` is
-// num_kv_heads, or 1 where all heads keep the same tokens (streamingllm).
+// num_kv_heads, 1 where all heads keep the same tokens (streamingllm, shares_heads), or 0 where the layer follows.
 std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
                               const KeptTokens& tokens, KvDtype dtype,
                               std::int64_t page_tokens = 1);
@@ -106,6 +109,9 @@ struct KeptGroupTokens {
 // Of adjacent layers that share a budget: layer_budget, of pyramidkv its mean over them, rounded down.
 std::int64_t shared_budget(const KvPlan& plan, const TokenPolicy& policy,
                            std::int64_t prompt_tokens, int first_layer, int num_layers);
+// The same of these layers.
+std::int64_t shared_budget(const KvPlan& plan, const TokenPolicy& policy,
+                           std::int64_t prompt_tokens, const std::vector<int>& layers);
 std::int64_t group_budget(const KvPlan& plan, const TokenPolicy& policy, std::int64_t prompt_tokens,
                           int group);
 // group_bytes, but with an int32 position for every token, and

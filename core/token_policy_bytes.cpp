@@ -1,6 +1,7 @@
 // What token policies keep, as numbers.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/checked.h"
 #include "core/round_up.h"
@@ -57,8 +58,9 @@ std::int64_t layer_budget(const TokenPolicy& policy, std::int64_t prompt_tokens,
 std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
                               const KeptTokens& tokens, KvDtype dtype, std::int64_t page_tokens) {
   const std::int64_t rows = std::max(tokens.rows, tokens.reserved_rows);
-  const std::int64_t heads = policy.kind == TokenPolicyKind::kStreamingLlm ? 1 : plan.num_kv_heads;
-  const std::int64_t columns = heads + (policy.has_scores() ? plan.num_kv_heads : 0);
+  const bool one_choice = policy.kind == TokenPolicyKind::kStreamingLlm || tokens.shares_heads;
+  const std::int64_t heads = tokens.follows ? 0 : one_choice ? 1 : plan.num_kv_heads;
+  const std::int64_t columns = heads * (policy.has_scores() ? 2 : 1);
   const bool codes = policy.is_running() && is_integer(dtype) && tokens.has_left;
   const std::int64_t key_values =
       codes ? plain_layer_bytes(plan, rows - tokens.coded_rows, KvDtype::kFloat16, page_tokens) +
@@ -71,12 +73,19 @@ std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
 }
 
 std::int64_t shared_budget(const KvPlan& plan, const TokenPolicy& policy,
-                           std::int64_t prompt_tokens, int first_layer, int num_layers) {
+                           std::int64_t prompt_tokens, const std::vector<int>& layers) {
   std::int64_t sum = 0;
-  for (int layer = first_layer; layer < first_layer + num_layers; ++layer) {
+  for (const int layer : layers) {
     sum += layer_budget(policy, prompt_tokens, layer, plan.num_layers());
   }
-  return sum / num_layers;
+  return sum / static_cast<std::int64_t>(layers.size());
+}
+
+std::int64_t shared_budget(const KvPlan& plan, const TokenPolicy& policy,
+                           std::int64_t prompt_tokens, int first_layer, int num_layers) {
+  std::vector<int> layers(static_cast<std::size_t>(num_layers));
+  std::iota(layers.begin(), layers.end(), first_layer);
+  return shared_budget(plan, policy, prompt_tokens, layers);
 }
 
 std::int64_t group_budget(const KvPlan& plan, const TokenPolicy& policy, std::int64_t prompt_tokens,

@@ -76,13 +76,17 @@ std::int64_t CachedAttention::prompt_end(std::int64_t count, std::size_t sequenc
 }
 
 at::Tensor CachedAttention::attend_stored(int layer, const at::Tensor& query,
-                                          const TokenBatch& batch) const {
+                                          const TokenBatch& batch) {
   std::vector<at::Tensor> outputs;
   std::int64_t first = 0;
   for (std::size_t sequence = 0; sequence < caches_.size(); ++sequence) {
     const std::int64_t count = batch.lengths[sequence];
-    outputs.push_back(source_->attend(layer, query.narrow(0, first, count),
-                                      batch.positions.narrow(0, first, count), *caches_[sequence]));
+    const at::Tensor own = query.narrow(0, first, count);
+    const NewTokens tokens{first, count, batch.positions.narrow(0, first, count), {}, {}, {}};
+    KvCache& cache = *caches_[sequence];
+    outputs.push_back(source_->attend(layer, own, tokens.positions, cache));
+    source_->attended(layer, tokens, own,
+                      context_.pass == Pass::kPrefill ? prompt_end(count, sequence) : 0, cache);
     first += count;
   }
   return outputs.size() == 1 ? outputs.front() : at::cat(outputs);

@@ -4,13 +4,30 @@
 #include <vector>
 
 #include "runtime/attention/decode.h"
+#include "runtime/attention/kept_attention.h"
 #include "runtime/attention/plain_attention.h"
 #include "runtime/attention/prompt_attention.h"
 
 namespace kvc {
 namespace {
 
-// The first rows of a store in the order of positions, `codes` as read_codes makes them of rows [n, ...].
+// Have tokens left what the layer stores? Rows are then not in the order of positions, keys of codes post-RoPE.
+bool has_left(const KvCache& cache, int layer) {
+  return !cache.policy().is_full() && cache.kept_layer(layer).rows.has_left();
+}
+
+// Rows that hold the positions and slots of what a fused layer reads.
+const KeptRows& first_rows(const KvCache& cache, const FusedLayer& layer) {
+  return cache.kept_layer(cache.sharing(layer.layer).storage.front()).rows;
+}
+
+at::Tensor positions_of(const KvCache& cache, const FusedLayer& layer, std::int64_t num_rows) {
+  return has_left(cache, layer.key_sources[0])
+             ? first_rows(cache, layer).positions().select(1, 0).narrow(0, 0, num_rows)
+             : at::arange(num_rows, at::kLong);
+}
+
+// The first rows of a store in the order of rows, `codes` as read_codes makes them of rows [n, ...].
 template <typename ReadCodes>
 at::Tensor in_order(const RowStore& exact, const std::optional<RowStore>& codes,
                     const TokenOrder& order, const ReadCodes& read_codes) {
@@ -22,37 +39,45 @@ at::Tensor in_order(const RowStore& exact, const std::optional<RowStore>& codes,
                   exact.rows(order.sinks, order.last, at::kFloat)});
 }
 
-TokenOrder order_of(const KvCache& cache, const KeyValueStore& store) {
-  return {store.num_exact(), store.num_codes(), cache.plan().policy.sink_tokens};
+const KeyValueStore& store_of(const KvCache& cache, int layer) {
+  return cache.policy().is_full() ? cache.plain_layer(layer) : cache.kept_layer(layer).rows.store();
+}
+
+TokenOrder order_of(const KvCache& cache, int layer) {
+  const KeyValueStore& store = store_of(cache, layer);
+  return {store.num_exact(), store.num_codes(),
+          cache.policy().is_full() ? cache.plan().policy.sink_tokens
+                                   : cache.kept_layer(layer).rows.first_exact()};
 }
 
 // Post-RoPE keys of a layer that stores them.
 at::Tensor stored_key(const Decoder& decoder, int layer, const KvCache& cache,
-                      std::int64_t num_tokens) {
-  const KeyValueStore& store = cache.plain_layer(layer);
-  const TokenOrder order = order_of(cache, store).up_to(num_tokens);
+                      std::int64_t num_rows) {
+  const KeyValueStore& store = store_of(cache, layer);
+  const TokenOrder order = order_of(cache, layer).up_to(num_rows);
   return in_order(store.key, store.key_codes, order, [&](const at::Tensor& codes) {
-    return decoder.config().depends_on_length(layer)
+    return decoder.config().depends_on_length(layer) || has_left(cache, layer)
                ? codes
                : decoder.rope().rotate(layer, codes, order.code_positions());
   });
 }
 
-at::Tensor stored_value(int layer, const KvCache& cache, std::int64_t num_tokens) {
-  const KeyValueStore& store = cache.plain_layer(layer);
-  const TokenOrder order = order_of(cache, store).up_to(num_tokens);
+at::Tensor stored_value(int layer, const KvCache& cache, std::int64_t num_rows) {
+  const KeyValueStore& store = store_of(cache, layer);
+  const TokenOrder order = order_of(cache, layer).up_to(num_rows);
   return in_order(store.value, store.value_codes, order,
                   [](const at::Tensor& codes) { return codes; });
 }
 
 // Matrices mix channels that RoPE turns by different angles: they take keys before it.
 at::Tensor fused_key(const Decoder& decoder, const FusedFactors& factors, const KvCache& cache,
-                     std::int64_t num_tokens) {
+                     std::int64_t num_rows) {
   const bool before_rope = factors.weights.key.form == FusionForm::kFull;
-  const at::Tensor positions = at::arange(num_tokens, at::kLong);
+  const at::Tensor positions =
+      before_rope ? positions_of(cache, factors.layer, num_rows) : at::Tensor();
   std::vector<at::Tensor> sources;
   for (const int source : factors.layer.key_sources) {
-    const at::Tensor key = stored_key(decoder, source, cache, num_tokens);
+    const at::Tensor key = stored_key(decoder, source, cache, num_rows);
     sources.push_back(before_rope ? decoder.rope().unrotate(source, key, positions) : key);
   }
   const at::Tensor key = fuse(factors.weights.key, factors.pairs, sources);
@@ -67,13 +92,13 @@ at::Tensor attend_folded(const Decoder& decoder, const FusedFactors& factors, co
   const AttentionRule rule = attention_rule(decoder.config(), layer.layer);
   const std::int64_t seen = std::min(rule.window.value_or(num_tokens), num_tokens);
   const std::int64_t num_kv_heads = decoder.config().num_kv_heads;
-  const TokenOrder order =
-      order_of(cache, cache.plain_layer(layer.key_sources[0])).up_to(num_tokens);
-  const CodedKeys codes(decoder, layer.layer, order.codes == 0 ? 1 : num_tokens);
+  const TokenOrder order = order_of(cache, layer.key_sources[0]).up_to(num_tokens);
+  const CodedKeys codes = has_left(cache, layer.key_sources[0])
+                              ? CodedKeys()
+                              : CodedKeys(decoder, layer.layer, order.codes == 0 ? 1 : num_tokens);
   const auto ranges = [&](std::size_t source) {
-    return plain_ranges(cache.plain_layer(layer.key_sources[source]),
-                        cache.plain_layer(layer.value_sources[source]), order, codes.are_raw(),
-                        seen);
+    return plain_ranges(store_of(cache, layer.key_sources[source]),
+                        store_of(cache, layer.value_sources[source]), order, codes.are_raw(), seen);
   };
   if (layer.key_sources.size() == 1) {
     const at::Tensor folded = fold_query(key, factors.pairs, 0, query.to(at::kFloat).unsqueeze(0));
@@ -97,13 +122,34 @@ at::Tensor attend_folded(const Decoder& decoder, const FusedFactors& factors, co
 }  // namespace
 
 FusedRows fused_rows(const Decoder& decoder, const FusedFactors& factors, const KvCache& cache,
-                     std::int64_t num_tokens) {
+                     std::int64_t num_rows) {
   std::vector<at::Tensor> values;
   for (const int source : factors.layer.value_sources) {
-    values.push_back(stored_value(source, cache, num_tokens));
+    values.push_back(stored_value(source, cache, num_rows));
   }
-  return {fused_key(decoder, factors, cache, num_tokens),
+  return {fused_key(decoder, factors, cache, num_rows),
           fuse(factors.weights.value, factors.pairs, values)};
+}
+
+FusedRows fused_slots(const FusedFactors& factors, const KvCache& cache) {
+  if (cache.policy().is_full() || first_rows(cache, factors.layer).residual().empty()) {
+    return {};
+  }
+  const auto of = [&](const std::vector<int>& layers, const auto& read) {
+    std::vector<at::Tensor> slots;
+    for (const int layer : layers) {
+      slots.push_back(read(cache.kept_layer(layer).rows));
+    }
+    return slots;
+  };
+  return {
+      fuse(factors.weights.key, factors.pairs, of(factors.layer.key_sources, slot_keys_of)),
+      fuse(factors.weights.value, factors.pairs, of(factors.layer.value_sources, slot_values_of))};
+}
+
+at::Tensor fused_slot_bias(const FusedFactors& factors, const KvCache& cache) {
+  const KeptRows& rows = first_rows(cache, factors.layer);
+  return residual_bias(rows.residual(), rows.num_kv_heads(), cache.policy().alpha);
 }
 
 bool can_fold(const FusedFactors& factors) {
@@ -118,13 +164,29 @@ bool can_fold(const FusedFactors& factors) {
 at::Tensor attend_fused_layer(const Decoder& decoder, const FusedFactors& factors,
                               const KvCache& cache, const at::Tensor& query,
                               const at::Tensor& positions) {
-  const std::int64_t num_tokens = positions[-1].item<std::int64_t>() + 1;
-  if (query.size(0) == 1 && can_fold(factors)) {
-    return attend_folded(decoder, factors, cache, query[0], num_tokens).unsqueeze(0);
+  const std::int64_t last = positions[-1].item<std::int64_t>(), num_tokens = last + 1;
+  const FusedLayer& layer = factors.layer;
+  const bool left = has_left(cache, layer.key_sources[0]);
+  // Of a prompt, the layers that are read may hold tokens behind the queries': the last rows.
+  const KeptRows* kept = left ? &first_rows(cache, layer) : nullptr;
+  const std::int64_t num_rows =
+      left ? kept->num_rows() - (kept->position(kept->num_rows() - 1, 0) - last) : num_tokens;
+  if (query.size(0) == 1 && can_fold(factors) &&
+      (!left || (kept->residual().empty() && !cache.policy().cache_positions))) {
+    return attend_folded(decoder, factors, cache, query[0], num_rows).unsqueeze(0);
   }
-  const FusedRows rows = fused_rows(decoder, factors, cache, num_tokens);
-  return attend_prompt(query, rows.key, rows.value,
-                       attention_rule(decoder.config(), factors.layer.layer));
+  const FusedRows rows = fused_rows(decoder, factors, cache, num_rows);
+  if (!left) {
+    return attend_prompt(query, rows.key, rows.value,
+                         attention_rule(decoder.config(), layer.layer));
+  }
+  KeptTensors tensors{.key = rows.key, .value = rows.value};
+  if (const FusedRows slots = fused_slots(factors, cache); slots.key.defined()) {
+    tensors.slot_key = slots.key;
+    tensors.slot_value = slots.value;
+    tensors.slot_bias = fused_slot_bias(factors, cache);
+  }
+  return attend_kept(decoder, layer.layer, tensors, cache.policy(), query, positions);
 }
 
 }  // namespace kvc

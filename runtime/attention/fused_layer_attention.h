@@ -11,13 +11,18 @@
 
 namespace kvc {
 
-// The keys (post-RoPE) and values of a sequence's first `num_tokens` tokens. [num_tokens, num_kv_heads,
-// head_dim] float32
+// The keys (post-RoPE) and values of the first `num_rows` rows of the layers that are read: of a sequence's first tokens,
+// until a token policy lets some leave. [num_rows, num_kv_heads, head_dim] float32
 struct FusedRows {
   at::Tensor key, value;
 };
 FusedRows fused_rows(const Decoder& decoder, const FusedFactors& factors, const KvCache& cache,
-                     std::int64_t num_tokens);
+                     std::int64_t num_rows);
+// Of averages of merged tokens, which are averages of what the layer reads of them: fusion is linear and, but for form
+// full, the same at all positions. [num_slots, num_kv_heads, head_dim] float32; undefined where there are none.
+FusedRows fused_slots(const FusedFactors& factors, const KvCache& cache);
+at::Tensor fused_slot_bias(const FusedFactors& factors,
+                           const KvCache& cache);  // [num_slots, num_kv_heads]
 
 // Can one query be attended to without keys and values being written out? One or two sources of each,
 // all heads reading their own number: q . (a K) = (a q) . K and P (b V) = b (P V).

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "runtime/attention/fused_layer_attention.h"
+#include "runtime/attention/kept_plain.h"
 #include "runtime/attention/layer_source.h"
 
 namespace kvc {
@@ -30,7 +31,40 @@ class FusedSource : public LayerSource {
     return attend_fused_layer(context().decoder, factors_, cache, query, positions);
   }
 
+  void attended(int layer, const NewTokens& tokens, const at::Tensor& query, std::int64_t end,
+                KvCache& cache) override {
+    const SourceContext& pass = context();
+    if (pass.policy.is_full()) {
+      return;
+    }
+    const SharingLayers& sharing = cache.sharing(layer);
+    KeptLayer& first = cache.kept_layer(sharing.storage.front());
+    KeptPlain kept(pass.decoder, sharing, cache, reader_of(cache, first.rows));
+    finish_group({.decoder = pass.decoder,
+                  .plan = pass.plan,
+                  .policy = pass.policy,
+                  .layers = sharing.layers,
+                  .layer = layer,
+                  .query = query,
+                  .positions = tokens.positions,
+                  .end = end},
+                 first.choice, kept);
+  }
+
  private:
+  KeptPlain::Reader reader_of(const KvCache& cache, const KeptRows& first) const {
+    return {.keys =
+                [this, &cache, &first] {
+                  return fused_rows(context().decoder, factors_, cache, first.num_rows()).key;
+                },
+            .slots =
+                [this, &cache] {
+                  const FusedRows slots = fused_slots(factors_, cache);
+                  return slots.key.defined() ? SlotKeys{slots.key, fused_slot_bias(factors_, cache)}
+                                             : SlotKeys{};
+                }};
+  }
+
   const FusedFactors& factors_;
 };
 

@@ -16,10 +16,9 @@ constexpr float kNothing =
 
 // With positions by place in the cache, sinks are as far from the query as there are rows between: they are
 // turned on by the number of tokens that left.
-std::int64_t sink_shift(const TokenPolicy& policy, const KeptRows& rows,
+std::int64_t sink_shift(const TokenPolicy& policy, std::int64_t num_rows,
                         const at::Tensor& positions, std::int64_t num_queries) {
-  return policy.cache_positions ? positions[0].item<std::int64_t>() + num_queries - rows.num_rows()
-                                : 0;
+  return policy.cache_positions ? positions[0].item<std::int64_t>() + num_queries - num_rows : 0;
 }
 
 // Where scores of plain_ranges go, so that they lie in the order of rows: codes are between exact rows.
@@ -54,7 +53,7 @@ at::Tensor attend_one(const Decoder& decoder, int layer, const KeptRows& rows,
   std::vector<RowRange> ranges =
       plain_ranges(store, store, order, angles.are_raw(), order.num_tokens());
   std::vector<std::int32_t> sink_positions;
-  if (const std::int64_t shift = sink_shift(policy, rows, positions, 1); shift > 0) {
+  if (const std::int64_t shift = sink_shift(policy, rows.num_rows(), positions, 1); shift > 0) {
     angles = CodedKeys(decoder, layer, shift + 1);
     raw_keys = angles.raw_keys;
     sink_positions.assign(static_cast<std::size_t>(policy.sink_tokens),
@@ -89,6 +88,12 @@ at::Tensor attend_one(const Decoder& decoder, int layer, const KeptRows& rows,
       .unsqueeze(0);
 }
 
+at::Tensor slot_tensor(const KeptRows& rows, const float* numbers) {
+  const std::vector<std::int64_t> shape{rows.residual().num_slots(), rows.num_kv_heads(),
+                                        rows.head_dim()};
+  return at::from_blob(const_cast<float*>(numbers), shape, at::kFloat).clone();
+}
+
 }  // namespace
 
 at::Tensor residual_bias(const ResidualSlots& slots, std::int64_t num_kv_heads, double alpha) {
@@ -102,38 +107,50 @@ at::Tensor residual_bias(const ResidualSlots& slots, std::int64_t num_kv_heads, 
   return bias;
 }
 
+at::Tensor slot_keys_of(const KeptRows& rows) { return slot_tensor(rows, rows.residual().key()); }
+
+at::Tensor slot_values_of(const KeptRows& rows) {
+  return slot_tensor(rows, rows.residual().value());
+}
+
 at::Tensor attend_kept(const Decoder& decoder, int layer, const KeptRows& rows,
                        const TokenPolicy& policy, const at::Tensor& query,
                        const at::Tensor& positions, RowScores* row_scores) {
-  const std::int64_t num_queries = query.size(0), num_rows = rows.num_rows();
   if (!rows.has_left() && row_scores == nullptr) {
     return attend_plain(decoder, layer, rows.store(), rows.first_exact(), query, positions);
   }
-  if (num_queries == 1) {
+  if (query.size(0) == 1) {
     return attend_one(decoder, layer, rows, policy, query, positions, row_scores);
   }
-  const at::ScalarType dtype = query.scalar_type();
   const KeptContent all = rows.content();
+  KeptTensors kept{.key = all.key, .value = all.value};
+  if (const ResidualSlots& slots = rows.residual(); !slots.empty()) {
+    kept.slot_key = slot_keys_of(rows);
+    kept.slot_value = slot_values_of(rows);
+    kept.slot_bias = residual_bias(slots, rows.num_kv_heads(), policy.alpha);
+  }
+  return attend_kept(decoder, layer, kept, policy, query, positions);
+}
+
+at::Tensor attend_kept(const Decoder& decoder, int layer, const KeptTensors& kept,
+                       const TokenPolicy& policy, const at::Tensor& query,
+                       const at::Tensor& positions) {
+  const std::int64_t num_queries = query.size(0), num_rows = kept.key.size(0);
+  const at::ScalarType dtype = query.scalar_type();
   // Every query sees all rows but those of the tokens behind its own.
   const at::Tensor seen_from = at::zeros({num_rows}, at::kLong);
   seen_from.slice(0, num_rows - num_queries).copy_(positions);
-  at::Tensor key = all.key;
-  const std::int64_t shift = sink_shift(policy, rows, positions, num_queries);
-  if (shift > 0) {
+  at::Tensor key = kept.key;
+  if (const std::int64_t shift = sink_shift(policy, num_rows, positions, num_queries); shift > 0) {
     const at::Tensor sinks = key.narrow(0, 0, policy.sink_tokens);
     key = at::cat({decoder.rope().rotate(layer, sinks, at::full({sinks.size(0)}, shift, at::kLong)),
                    key.slice(0, policy.sink_tokens)});
   }
-  std::vector<Segment> segments{segment_of(key.to(dtype), all.value.to(dtype), seen_from)};
-  if (const ResidualSlots& slots = rows.residual(); !slots.empty()) {
-    const std::int64_t num_kv_heads = key.size(1), head_dim = key.size(2);
-    const std::vector<std::int64_t> shape{slots.num_slots(), num_kv_heads, head_dim};
-    const auto tensor = [&](const float* numbers) {
-      return at::from_blob(const_cast<float*>(numbers), shape, at::kFloat).clone();
-    };
-    Segment merged = segment_of(tensor(slots.key()), tensor(slots.value()),
-                                at::zeros({slots.num_slots()}, at::kLong));
-    merged.score_bias = residual_bias(slots, num_kv_heads, policy.alpha);
+  std::vector<Segment> segments{segment_of(key.to(dtype), kept.value.to(dtype), seen_from)};
+  if (kept.slot_key.defined()) {
+    Segment merged =
+        segment_of(kept.slot_key, kept.slot_value, at::zeros({kept.slot_key.size(0)}, at::kLong));
+    merged.score_bias = kept.slot_bias;
     segments.push_back(merged);
   }
   return attend_segments(query, positions, segments, attention_rule(decoder.config(), layer));

@@ -10,7 +10,7 @@
 
 namespace kvc {
 
-class KeptCodes : public SharedTokens {
+class KeptCodes : public TokensOfAllHeads {
  public:
   // index: of the layer that attended, among the store's
   KeptCodes(const Decoder& decoder, const KvPlan& plan, const CodedFactors& factors, int index,
@@ -18,12 +18,14 @@ class KeptCodes : public SharedTokens {
       : decoder_(decoder), plan_(plan), factors_(factors), index_(index), store_(store) {}
 
   at::Tensor keys(std::int64_t num_tokens) const override;
-  at::Tensor positions() const override { return store_.positions->tensor(at::kLong); }
   at::Tensor scores() const override { return store_.scores->tensor(at::kFloat); }
   void set_scores(const at::Tensor& scores) override {
     const std::int64_t codes = store_.num_codes();
     store_.scores->assign(scores.slice(0, 0, codes), scores.slice(0, codes));
   }
+
+ protected:
+  at::Tensor positions() const override { return store_.positions->tensor(at::kLong); }
   void remove(const std::vector<std::int64_t>& rows, bool is_step) override;
 
  private:

@@ -7,42 +7,27 @@
 namespace kvc {
 namespace {
 
-// Attention that the layer's `query`, of the last tokens, gave to every row. [rows] float32
+// Attention that the layer's `query`, of the last tokens, gave to every row.
 at::Tensor layer_scores(const GroupAttended& attended, const at::Tensor& query,
                         std::int64_t num_new, const SharedTokens& tokens) {
   const std::int64_t num_tokens = attended.positions[-1].item<std::int64_t>() + 1;
-  return attention_scores({.policy = attended.policy,
-                           .rule = attention_rule(attended.decoder.config(), attended.layer),
-                           .num_new = num_new,
-                           .query = query},
-                          tokens.keys(num_tokens), tokens.slots(num_tokens))
-      .sum(1);
-}
-
-void remove_rows(const TokenPolicy& policy, bool is_step, KeptGroup& kept, SharedTokens& tokens) {
-  const std::vector<std::int64_t> leaving =
-      leaving_rows({.policy = policy,
-                    .budget = kept.budget,
-                    .is_step = is_step,
-                    .has_merged = tokens.has_merged(),
-                    .is_laid_out = kept.is_laid_out},
-                   tokens.positions(), policy.has_scores() ? tokens.scores() : kept.scores);
-  kept.scores = at::Tensor();
-  if (!leaving.empty()) {
-    tokens.remove(leaving, is_step);
-    kept.is_laid_out = true;
-  }
+  return tokens.summed(
+      attention_scores({.policy = attended.policy,
+                        .rule = attention_rule(attended.decoder.config(), attended.layer),
+                        .num_new = num_new,
+                        .query = query},
+                       tokens.keys(num_tokens), tokens.slots(num_tokens)));
 }
 
 void add_scores(const at::Tensor& of_layer, KeptGroup& kept) {
   kept.scores = kept.scores.defined() ? kept.scores + of_layer : of_layer;
 }
 
-// The scores so far and those of `num_new` tokens' queries.
-void decay_scores(const TokenPolicy& policy, std::int64_t num_new, const KeptGroup& kept,
-                  SharedTokens& tokens) {
-  tokens.set_scores(tokens.scores() * std::pow(policy.lambda, static_cast<double>(num_new)) +
-                    kept.scores);
+// The scores so far and those of new tokens' queries.
+void decay_scores(double decay, const KeptGroup& kept, SharedTokens& tokens) {
+  if (kept.scores.defined()) {
+    tokens.set_scores(tokens.scores() * decay + kept.scores);
+  }
 }
 
 void finish_step(const GroupAttended& attended, KeptGroup& kept, SharedTokens& tokens) {
@@ -50,7 +35,7 @@ void finish_step(const GroupAttended& attended, KeptGroup& kept, SharedTokens& t
   if (!policy.is_running()) {
     return;
   }
-  if (policy.has_scores()) {
+  if (policy.has_scores() && !attended.is_scored) {
     add_scores(layer_scores(attended, attended.query, 1, tokens), kept);
   }
   if (!attended.is_last_layer()) {
@@ -59,16 +44,34 @@ void finish_step(const GroupAttended& attended, KeptGroup& kept, SharedTokens& t
   if (kept.budget == 0 && (policy.budget.tokens > 0 || !policy.has_scores())) {
     kept.budget = attended.budget(0);
   }
-  if (policy.has_scores()) {
-    decay_scores(policy, 1, kept, tokens);
-  }
+  decay_scores(tokens.scores_steps() ? 1 : policy.lambda, kept, tokens);
   if (kept.budget > 0) {
-    remove_rows(policy, true, kept, tokens);
+    tokens.choose(policy, true, kept);
   }
   kept.scores = at::Tensor();
 }
 
+// Rows of policies that vote stay as they are while there is room.
+bool needs_scores(const GroupAttended& attended, const SharedTokens& tokens) {
+  return attended.policy.has_scores() ||
+         (!attended.policy.is_running() && tokens.num_rows() > attended.budget(attended.end));
+}
+
 }  // namespace
+
+void TokensOfAllHeads::choose(const TokenPolicy& policy, bool is_step, KeptGroup& kept) {
+  const std::vector<std::int64_t> leaving =
+      leaving_rows({.policy = policy,
+                    .budget = kept.budget,
+                    .is_step = is_step,
+                    .has_merged = has_merged(),
+                    .is_laid_out = kept.is_laid_out},
+                   positions(), policy.has_scores() ? scores() : kept.scores);
+  if (!leaving.empty()) {
+    remove(leaving, is_step);
+    kept.is_laid_out = true;
+  }
+}
 
 void finish_group(const GroupAttended& attended, KeptGroup& kept, SharedTokens& tokens) {
   const TokenPolicy& policy = attended.policy;
@@ -78,13 +81,13 @@ void finish_group(const GroupAttended& attended, KeptGroup& kept, SharedTokens& 
   }
   kept.held_queries.push_back(attended.query);
   kept.num_held += attended.query.size(0);
-  if (attended.positions[-1].item<std::int64_t>() + 1 != attended.end) {
+  if (attended.positions[-1].item<std::int64_t>() + 1 != attended.end && !policy.compress_chunks) {
     return;
   }
   const std::int64_t num_new = std::exchange(kept.num_held, 0);
-  const std::int64_t scoring = scoring_queries(policy, num_new);
   const at::Tensor held = at::cat(std::exchange(kept.held_queries, {}));
-  if (scoring > 0) {
+  if (needs_scores(attended, tokens)) {
+    const std::int64_t scoring = scoring_queries(policy, num_new);
     add_scores(layer_scores(attended, held.slice(0, num_new - scoring), num_new, tokens), kept);
   }
   if (!attended.is_last_layer()) {
@@ -93,9 +96,10 @@ void finish_group(const GroupAttended& attended, KeptGroup& kept, SharedTokens& 
   kept.budget = attended.budget(attended.end);
   kept.is_laid_out = false;
   if (policy.has_scores()) {
-    decay_scores(policy, num_new, kept, tokens);
+    decay_scores(std::pow(policy.lambda, static_cast<double>(num_new)), kept, tokens);
   }
-  remove_rows(policy, false, kept, tokens);
+  tokens.choose(policy, false, kept);
+  kept.scores = at::Tensor();
 }
 
 }  // namespace kvc

@@ -1,5 +1,5 @@
-// Token policies on layers that keep the same tokens, latent groups and coded layers that are stored together: chosen by
-// attention that is summed over all layers and heads.
+// Token policies on layers that keep the same tokens, chosen by attention that is summed over the layers: latent groups and
+// coded layers that are stored together, where all heads keep the same ones too, and plain layers (kept_plain.h).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,11 +24,28 @@ class SharedTokens {
   // Of the layer that attended, post-RoPE in a text of num_tokens. [rows, num_kv_heads, head_dim] float32
   virtual at::Tensor keys(std::int64_t num_tokens) const = 0;
   virtual SlotKeys slots(std::int64_t /*num_tokens*/) const { return {}; }  // likewise
-  virtual bool has_merged() const { return false; }                         // slots are in use
-  virtual at::Tensor positions() const = 0;                                 // [rows] int64
-  virtual at::Tensor scores() const = 0;                                    // [rows] float32
+  virtual std::int64_t num_rows() const = 0;
+  virtual at::Tensor scores() const = 0;  // [rows, ...] float32, as `summed` makes them
   virtual void set_scores(const at::Tensor& scores) = 0;
-  // Rows, ascending by position, leave; at a prompt's end, or after a generated token.
+  // Over heads that keep the same tokens, of [rows, num_kv_heads].
+  virtual at::Tensor summed(const at::Tensor& scores) const = 0;
+  // Is what attention gives to rows in a step added to their scores while it is computed, which have decayed then?
+  virtual bool scores_steps() const { return false; }
+  // The tokens leave that the policy does not keep; at a prompt's end, or after a generated token.
+  virtual void choose(const TokenPolicy& policy, bool is_step, KeptGroup& kept) = 0;
+};
+
+// One choice for all heads too.
+class TokensOfAllHeads : public SharedTokens {
+ public:
+  std::int64_t num_rows() const override { return positions().size(0); }
+  at::Tensor summed(const at::Tensor& scores) const override { return scores.sum(1); }
+  void choose(const TokenPolicy& policy, bool is_step, KeptGroup& kept) override;
+
+ protected:
+  virtual bool has_merged() const { return false; }  // slots are in use
+  virtual at::Tensor positions() const = 0;          // [rows] int64
+  // Rows, ascending by position, leave.
   virtual void remove(const std::vector<std::int64_t>& rows, bool is_step) = 0;
 };
 
@@ -37,14 +54,16 @@ struct GroupAttended {
   const Decoder& decoder;
   const KvPlan& plan;
   const TokenPolicy& policy;
-  int first_layer = 0, num_layers = 0, layer = 0;
-  at::Tensor query;      // [n, num_heads, head_dim] post-RoPE
-  at::Tensor positions;  // [n]
-  std::int64_t end = 0;  // as LayerSource::attended has it
+  const std::vector<int>& layers;  // ascending
+  int layer = 0;                   // of them
+  at::Tensor query;                // [n, num_heads, head_dim] post-RoPE
+  at::Tensor positions;            // [n]
+  std::int64_t end = 0;            // as LayerSource::attended has it
+  bool is_scored = false;  // a step, of which the rows' scores have this layer's attention already
 
-  bool is_last_layer() const { return layer + 1 == first_layer + num_layers; }
+  bool is_last_layer() const { return layer == layers.back(); }
   std::int64_t budget(std::int64_t prompt_tokens) const {
-    return shared_budget(plan, policy, prompt_tokens, first_layer, num_layers);
+    return shared_budget(plan, policy, prompt_tokens, layers);
   }
 };
 

@@ -9,7 +9,7 @@
 
 namespace kvc {
 
-class KeptLatents : public SharedTokens {
+class KeptLatents : public TokensOfAllHeads {
  public:
   KeptLatents(const Decoder& decoder, const TokenPolicy& policy, const GroupLayer& layer,
               LatentStore& store)
@@ -17,10 +17,12 @@ class KeptLatents : public SharedTokens {
 
   at::Tensor keys(std::int64_t num_tokens) const override;
   SlotKeys slots(std::int64_t num_tokens) const override;
-  bool has_merged() const override { return !store_.slots().empty(); }
-  at::Tensor positions() const override { return store_.positions(); }
   at::Tensor scores() const override { return store_.scores(); }
   void set_scores(const at::Tensor& scores) override { store_.set_scores(scores); }
+
+ protected:
+  bool has_merged() const override { return !store_.slots().empty(); }
+  at::Tensor positions() const override { return store_.positions(); }
   void remove(const std::vector<std::int64_t>& rows, bool is_step) override;
 
  private:

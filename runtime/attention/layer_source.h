@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <numeric>
+#include <vector>
 
 #include "core/token_policy.h"
 #include "model/decoder.h"
@@ -46,16 +48,16 @@ struct NewTokens {
 class LayerSource {
  public:
   LayerSource(const SourceContext& context, int first_layer, int num_layers)
-      : context_(context), first_layer_(first_layer), num_layers_(num_layers) {}
+      : context_(context), layers_(static_cast<std::size_t>(num_layers)) {
+    std::iota(layers_.begin(), layers_.end(), first_layer);
+  }
   LayerSource(const LayerSource&) = delete;
   LayerSource& operator=(const LayerSource&) = delete;
   virtual ~LayerSource() = default;
 
-  bool covers(int layer) const {
-    return layer >= first_layer_ && layer < first_layer_ + num_layers_;
-  }
+  bool covers(int layer) const { return layer >= layers_.front() && layer <= layers_.back(); }
   // Does the layer make keys and values of its own? Otherwise `attend` sees to prompts too, over what other
-  // layers have stored, and nothing below is called but it.
+  // layers have stored, and nothing below is called but it and `attended`, without keys and values.
   virtual bool has_own_keys() const { return true; }
   // What a prompt's exact attention sees of all tokens of the batch: their own keys and values, unless
   // the source replaces them.
@@ -79,11 +81,12 @@ class LayerSource {
 
  protected:
   const SourceContext& context() const { return context_; }
-  int index_of(int layer) const { return layer - first_layer_; }
+  const std::vector<int>& layers() const { return layers_; }
+  int index_of(int layer) const { return layer - layers_.front(); }
 
  private:
   SourceContext context_;
-  int first_layer_, num_layers_;
+  std::vector<int> layers_;
 };
 
 // The one that covers `layer`, by the plan.

@@ -22,8 +22,9 @@ std::vector<std::int64_t> layer_tokens(const KvCache& cache) {
   const KvPlan& plan = cache.plan();
   for (int layer = 0; layer < plan.num_layers() && !cache.policy().is_full(); ++layer) {
     const int group = plan.group_of(layer);
-    tokens.push_back(group < 0 ? cache.kept_layer(layer).rows.num_rows()
-                               : cache.group(group).num_rows());
+    tokens.push_back(group < 0
+                         ? cache.kept_layer(cache.sharing(layer).storage.front()).rows.num_rows()
+                         : cache.group(group).num_rows());
   }
   return tokens;
 }

@@ -12,6 +12,7 @@ KeptForecast::KeptForecast(const KvPlan& plan, const TokenPolicy& policy, KvDtyp
       policy_(policy),
       dtype_(dtype),
       page_tokens_(page_tokens),
+      sharing_(sharing_layers(plan)),
       groups_(plan, policy, dtype, page_tokens),
       coded_(plan, policy, dtype, page_tokens) {
   for (int layer = 0; layer < plan.num_layers(); ++layer) {
@@ -19,6 +20,18 @@ KeptForecast::KeptForecast(const KvPlan& plan, const TokenPolicy& policy, KvDtyp
       layers_.push_back({.layer = layer});
     }
   }
+  for (const SharingLayers& sharing : sharing_) {
+    for (const int layer : sharing.storage) {
+      KeptTokens& tokens = layer_at(layer).tokens;
+      tokens.shares_heads = sharing.shares_heads;
+      tokens.follows = layer != sharing.storage.front();
+    }
+  }
+}
+
+KeptForecast::Layer& KeptForecast::layer_at(int layer) {
+  return *std::find_if(layers_.begin(), layers_.end(),
+                       [layer](const Layer& of) { return of.layer == layer; });
 }
 
 KeptForecast::KeptForecast(const KvCache& cache, KvDtype dtype, std::int64_t page_tokens)
@@ -31,10 +44,10 @@ KeptForecast::KeptForecast(const KvCache& cache, KvDtype dtype, std::int64_t pag
       layer.tokens.rows = store.num_rows();
       layer.pruned_rows = store.num_pruned();
     } else {
-      const KeptLayer& kept = cache.kept_layer(layer.layer);
-      layer.tokens = kept.rows.tokens();
-      layer.budget = kept.budget;
-      layer.is_laid_out = kept.is_laid_out;
+      const KeptGroup& choice = cache.kept_layer(cache.sharing(layer.layer).storage.front()).choice;
+      layer.tokens = cache.kept_layer(layer.layer).rows.tokens();
+      layer.budget = choice.budget;
+      layer.is_laid_out = choice.is_laid_out;
     }
   }
 }
@@ -92,7 +105,9 @@ std::int64_t KeptForecast::reduce(Layer& layer) const {
             .reserved_rows = layout.rows() + 1,
             .has_left = true,
             .coded_rows = is_integer(dtype_) ? layout.context : 0,
-            .residual_slots = policy_.residual_slots};
+            .residual_slots = policy_.residual_slots,
+            .shares_heads = tokens.shares_heads,
+            .follows = tokens.follows};
   layer.is_laid_out = true;
   return added_bytes(added);
 }
@@ -108,21 +123,34 @@ std::int64_t KeptForecast::added_bytes(const KeptTokens& added) const {
                           dtype_, page_tokens_);
 }
 
-// Most bytes while a layer reads, beside `others`.
-std::int64_t KeptForecast::read_layer(Layer& layer, std::int64_t count, std::int64_t num_tokens,
-                                      std::int64_t others) {
+void KeptForecast::set_budget(const SharingLayers& sharing, std::int64_t num_tokens) {
+  const std::int64_t budget = shared_budget(plan_, policy_, num_tokens, sharing.layers);
+  for (const int layer : sharing.storage) {
+    layer_at(layer).budget = budget;
+  }
+}
+
+// Of layers that have read all of a prompt: the most bytes, and those in the end.
+std::pair<std::int64_t, std::int64_t> KeptForecast::finish(const SharingLayers& sharing,
+                                                           std::int64_t num_tokens,
+                                                           std::int64_t now) {
   const KvDtype exact = is_integer(dtype_) ? KvDtype::kFloat16 : dtype_;
-  layer.tokens.rows += count;
-  const std::int64_t full = layer_bytes(layer, exact);
-  layer.budget = layer_budget(policy_, num_tokens, layer.layer, plan_.num_layers());
-  layer.is_laid_out = false;
-  return others + full + reduce(layer);
+  set_budget(sharing, num_tokens);
+  std::int64_t most = now;
+  for (const int storage : sharing.storage) {
+    Layer& layer = layer_at(storage);
+    layer.is_laid_out = false;
+    now -= layer_bytes(layer, exact);
+    most += reduce(layer);
+    const bool coded = policy_.is_running() && layer.tokens.has_left;
+    now += layer_bytes(layer, coded ? dtype_ : exact);
+  }
+  return {most, now};
 }
 
 std::int64_t KeptForecast::read(std::int64_t count, std::int64_t num_tokens) {
   const KvDtype exact = is_integer(dtype_) ? KvDtype::kFloat16 : dtype_;
   std::int64_t now = bytes(), most = now;
-  auto next = layers_.begin();
   for (int layer = 0; layer < plan_.num_layers(); ++layer) {
     const int group = plan_.group_of(layer);
     if (group >= 0 && plan_.groups[static_cast<std::size_t>(group)].first_layer == layer) {
@@ -133,12 +161,18 @@ std::int64_t KeptForecast::read(std::int64_t count, std::int64_t num_tokens) {
       now -= coded_.bytes_of(layer);
       most = std::max(most, now + coded_.read(layer, count, num_tokens));
       now += coded_.bytes_of(layer);
-    } else if (group < 0) {
-      const std::int64_t before = layer_bytes(*next, dtype_);
-      most = std::max(most, read_layer(*next, count, num_tokens, now - before));
-      const bool coded = policy_.is_running() && next->tokens.has_left;
-      now += layer_bytes(*next, coded ? dtype_ : exact) - before;
-      ++next;
+    } else if (plan_.layers[static_cast<std::size_t>(layer)] == KvSource::kPlain) {
+      Layer& own = layer_at(layer);
+      now -= layer_bytes(own, dtype_);
+      own.tokens.rows += count;
+      now += layer_bytes(own, exact);
+    }
+    for (const SharingLayers& sharing : sharing_) {
+      if (sharing.layers.back() == layer) {
+        const auto [then, reduced] = finish(sharing, num_tokens, now);
+        most = std::max(most, then);
+        now = reduced;
+      }
     }
   }
   const std::int64_t others = now - groups_.bytes();
@@ -157,10 +191,13 @@ std::int64_t KeptForecast::read(std::int64_t count, std::int64_t num_tokens) {
 std::int64_t KeptForecast::extend(std::int64_t count) {
   std::int64_t most = bytes();
   for (std::int64_t step = 0; step < count; ++step) {
-    for (Layer& layer : layers_) {
-      if (layer.budget == 0 && (policy_.budget.tokens > 0 || !policy_.has_scores())) {
-        layer.budget = layer_budget(policy_, 0, layer.layer, plan_.num_layers());
+    for (const SharingLayers& sharing : sharing_) {
+      if (layer_at(sharing.storage.front()).budget == 0 &&
+          (policy_.budget.tokens > 0 || !policy_.has_scores())) {
+        set_budget(sharing, 0);
       }
+    }
+    for (Layer& layer : layers_) {
       ++layer.tokens.rows;
     }
     groups_.append_one();

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "core/sharing_layers.h"
 #include "core/token_policy.h"
 #include "runtime/memory/coded_forecast.h"
 #include "runtime/memory/group_forecast.h"
@@ -35,15 +37,19 @@ class KeptForecast {
   std::vector<std::int64_t> layer_rows() const;
   std::int64_t layer_bytes(const Layer& layer, KvDtype dtype) const;
   std::int64_t added_bytes(const KeptTokens& added) const;
-  std::int64_t read_layer(Layer& layer, std::int64_t count, std::int64_t num_tokens,
-                          std::int64_t others);
-  std::int64_t reduce(Layer& layer) const;  // bytes that come before what is dropped goes
+  Layer& layer_at(int layer);
+  void set_budget(const SharingLayers& sharing, std::int64_t num_tokens);
+  std::pair<std::int64_t, std::int64_t> finish(const SharingLayers& sharing,
+                                               std::int64_t num_tokens, std::int64_t now);
+  // Bytes that come before what is dropped goes.
+  std::int64_t reduce(Layer& layer) const;
 
   const KvPlan& plan_;
   const TokenPolicy& policy_;
   KvDtype dtype_;
   std::int64_t page_tokens_;
   std::vector<Layer> layers_;  // plain ones
+  std::vector<SharingLayers> sharing_;
   GroupForecast groups_;
   CodedForecast coded_;
 };

@@ -1,7 +1,6 @@
 #include "runtime/policies/policy_check.h"
 
 #include <optional>
-#include <utility>
 
 #include "core/error.h"
 
@@ -29,27 +28,30 @@ bool merges_every_latent(const KvPlan& plan) {
 }
 
 void check_sources(const TokenPolicy& policy, const std::string& name, const KvPlan& plan) {
-  for (const auto& [source, why] :
-       {std::pair(KvSource::kFused, "read other layers' tokens, which would have to be the same"),
-        std::pair(KvSource::kPaired, "share directions with another layer's same tokens")}) {
-    KVC_CHECK(
-        plan.num_layers_from(source) == 0,
-        "--policy {}: {} {} layers {}; leave --policy out, or convert with --method commonkv, "
-        "pca, xkv-static or coded",
-        name, plan.num_layers_from(source), to_string(source), why);
-  }
+  KVC_CHECK(
+      plan.num_layers_from(KvSource::kPaired) == 0,
+      "--policy {}: {} paired layers share directions with another layer's same tokens; leave "
+      "--policy out, or convert with --method commonkv, pca, xkv-static, coded or fusedkv",
+      name, plan.num_layers_from(KvSource::kPaired));
   KVC_CHECK(
       !policy.prunes_channels() || plan.num_layers_from(KvSource::kPlain) == plan.num_layers(),
       "--policy {}: {} of {} layers are converted, and only plain ones have keys of their own; "
       "use snapkv, or the original checkpoint",
       name, plan.num_layers() - plan.num_layers_from(KvSource::kPlain), plan.num_layers());
-  if (plan.groups.empty() && plan.coded.empty()) {
-    return;
-  }
-  KVC_CHECK(!policy.compress_chunks,
+  KVC_CHECK(!policy.compress_chunks || plan.num_layers_from(KvSource::kPlain) == plan.num_layers(),
             "--policy {}: compress-at=chunk, but converted layers read a prompt one after the "
             "other and keep the same tokens; use compress-at=end",
             name);
+  for (const FusedLayer& layer : plan.fused) {
+    KVC_CHECK(policy.residual_slots == 0 || layer.form != FusionForm::kFull,
+              "--policy {}: residual={}, but fused layer {} multiplies keys before RoPE with "
+              "matrices, and averages are of keys that were turned; use residual=0, which drops "
+              "them",
+              name, policy.residual_slots, layer.layer);
+  }
+  if (plan.groups.empty() && plan.coded.empty()) {
+    return;
+  }
   KVC_CHECK(!policy.cache_positions,
             "--policy {}: pos=cache, but converted keys are rebuilt at their own positions; use "
             "pos=true",

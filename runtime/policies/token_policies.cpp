@@ -10,11 +10,11 @@ namespace {
 
 struct PolicyRules {
   TokenPolicyKind kind;
-  void (*finish_prompt)(const PromptEnd&, KeptLayer&);
-  void (*finish_token)(const TokenPolicy&, KeptLayer&, const KeptRows::TurnKeys&);
+  void (*finish_prompt)(const TokenPolicy&, const KeptMembers&);
+  void (*finish_token)(const TokenPolicy&, const KeptMembers&);
 };
 
-void keep_all(const TokenPolicy&, KeptLayer&, const KeptRows::TurnKeys&) {}
+void keep_all(const TokenPolicy&, const KeptMembers&) {}
 
 constexpr PolicyRules kRules[] = {
     {TokenPolicyKind::kStreamingLlm, finish_running_prompt, finish_running_token},
@@ -48,12 +48,12 @@ std::int64_t scoring_queries(const TokenPolicy& policy, std::int64_t num_new) {
   return std::min(num_new, static_cast<std::int64_t>(std::ceil(most)));
 }
 
-void finish_prompt(const PromptEnd& end, KeptLayer& layer) {
-  rules_of(end.policy).finish_prompt(end, layer);
+void finish_prompt(const TokenPolicy& policy, const KeptMembers& layers) {
+  rules_of(policy).finish_prompt(policy, layers);
 }
 
-void finish_token(const TokenPolicy& policy, KeptLayer& layer, const KeptRows::TurnKeys& turn) {
-  rules_of(policy).finish_token(policy, layer, turn);
+void finish_token(const TokenPolicy& policy, const KeptMembers& layers) {
+  rules_of(policy).finish_token(policy, layers);
 }
 
 }  // namespace kvc

@@ -19,7 +19,18 @@ struct PromptEnd {
   AttentionRule rule;
   std::int64_t num_new = 0;  // tokens that were appended: the last rows
   at::Tensor query;  // of the last scoring_queries() of them, [m, num_heads, head_dim] post-RoPE
-  KeptRows::TurnKeys turn{};  // of plain layers
+};
+
+// Plain layers that keep the same tokens.
+struct KeptMember {
+  KeptRows* rows;
+  KeptRows::TurnKeys turn{};
+};
+struct KeptMembers {
+  KeptGroup& choice;                // whose budget is set
+  std::vector<KeptMember> members;  // the first has positions and scores
+
+  KeptRows& first() const { return *members.front().rows; }
 };
 
 // How many of a prompt's last queries the policy scores tokens by. Of decaying scores those that can add
@@ -27,16 +38,16 @@ struct PromptEnd {
 inline constexpr double kScoreError = 1e-6;
 std::int64_t scoring_queries(const TokenPolicy& policy, std::int64_t num_new);
 
-// `layer.budget` is set.
-void finish_prompt(const PromptEnd& end, KeptLayer& layer);
+// Rows have the scores of all that was read; those of policies that vote are in `choice`.
+void finish_prompt(const TokenPolicy& policy, const KeptMembers& layers);
 // After a token was appended and attended to.
-void finish_token(const TokenPolicy& policy, KeptLayer& layer, const KeptRows::TurnKeys& turn = {});
+void finish_token(const TokenPolicy& policy, const KeptMembers& layers);
 
 // The policies' own.
-void finish_running_prompt(const PromptEnd& end, KeptLayer& layer);  // running_policy.cpp
-void finish_running_token(const TokenPolicy& policy, KeptLayer& layer,
-                          const KeptRows::TurnKeys& turn);
-void select_voted(const PromptEnd& end, KeptLayer& layer);  // voted_policy.cpp
+void finish_running_prompt(const TokenPolicy& policy,
+                           const KeptMembers& layers);  // running_policy.cpp
+void finish_running_token(const TokenPolicy& policy, const KeptMembers& layers);
+void select_voted(const TokenPolicy& policy, const KeptMembers& layers);  // voted_policy.cpp
 // Rows of the `count` best by votes [n, heads] max-pooled over neighbours, ascending: [count, heads].
 at::Tensor best_voted(const TokenPolicy& policy, const at::Tensor& votes, std::int64_t count);
 

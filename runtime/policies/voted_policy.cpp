@@ -17,19 +17,20 @@ at::Tensor best_voted(const TokenPolicy& policy, const at::Tensor& votes, std::i
 }
 
 // The window and, of the tokens before it, each head's best by votes that are max-pooled over neighbours.
-void select_voted(const PromptEnd& end, KeptLayer& layer) {
-  const std::int64_t num_rows = layer.rows.num_rows();
-  if (num_rows <= layer.budget) {
+void select_voted(const TokenPolicy& policy, const KeptMembers& layers) {
+  const std::int64_t num_rows = layers.first().num_rows(), budget = layers.choice.budget;
+  if (num_rows <= budget) {
     return;
   }
-  const TokenPolicy& policy = end.policy;
   const std::int64_t candidates = num_rows - policy.window_tokens;
-  const at::Tensor votes =
-      attention_scores(end, layer.rows.content(end.turn).key, {}).narrow(0, 0, candidates);
-  const at::Tensor best = best_voted(policy, votes, layer.budget - policy.window_tokens);
+  const at::Tensor best = best_voted(policy, layers.choice.scores.narrow(0, 0, candidates),
+                                     budget - policy.window_tokens);
   const at::Tensor window =
       at::arange(candidates, num_rows, at::kLong).unsqueeze(1).expand({-1, best.size(1)});
-  layer.rows.keep(at::cat({best, window}), end.turn);
+  const at::Tensor stay = at::cat({best, window});
+  for (const KeptMember& member : layers.members) {
+    member.rows->keep(layers.first().per_head() ? stay : stay.select(1, 0), member.turn);
+  }
 }
 
 }  // namespace kvc

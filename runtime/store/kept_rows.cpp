@@ -39,21 +39,32 @@ KeptColumns kept_columns(const TokenPolicy& policy) {
           .residual_slots = policy.residual_slots};
 }
 
+KeptColumns kept_columns(const TokenPolicy& policy, const SharingLayers& sharing, int layer) {
+  KeptColumns columns = kept_columns(policy);
+  columns.per_head = columns.per_head && !sharing.shares_heads;
+  columns.follows = layer != sharing.storage.front();
+  columns.scores = columns.scores && !columns.follows;
+  return columns;
+}
+
 KeptRows::KeptRows(const KvPlan& plan, const StoreOptions& options, const KeptColumns& columns)
     : num_kv_heads_(plan.num_kv_heads),
       head_dim_(plan.head_dim),
       per_head_(columns.per_head),
       changes_(columns.changes),
       store_(plain_store(plan, options)),
-      positions_(options.pool, {.shape = {per_head_ ? num_kv_heads_ : 1}, .dtype = at::kInt}),
       residual_(options.pool, columns.residual_slots, num_kv_heads_, head_dim_, head_dim_) {
+  if (!columns.follows) {
+    positions_.emplace(options.pool, RowFormat{.shape = {heads()}, .dtype = at::kInt});
+  }
   if (columns.scores) {
-    scores_.emplace(options.pool, RowFormat{.shape = {num_kv_heads_}, .dtype = at::kFloat});
+    scores_.emplace(options.pool, RowFormat{.shape = {heads()}, .dtype = at::kFloat});
   }
 }
 
 std::int64_t KeptRows::bytes() const {
-  return store_.bytes() + positions_.bytes() + (scores_ ? scores_->bytes() : 0) + residual_.bytes();
+  return store_.bytes() + (positions_ ? positions_->bytes() : 0) +
+         (scores_ ? scores_->bytes() : 0) + residual_.bytes();
 }
 
 KeptTokens KeptRows::tokens() const {
@@ -61,22 +72,26 @@ KeptTokens KeptRows::tokens() const {
           .reserved_rows = reserved_rows_,
           .has_left = has_left_,
           .coded_rows = changes_ && has_left_ ? store_.num_codes() : 0,
-          .residual_slots = residual_.empty() ? 0 : residual_.num_slots()};
+          .residual_slots = residual_.empty() ? 0 : residual_.num_slots(),
+          .shares_heads = !per_head_,
+          .follows = !positions_};
 }
 
 void KeptRows::append(const at::Tensor& key, const at::Tensor& value, const at::Tensor& positions) {
   const auto* position = positions.const_data_ptr<std::int64_t>();
   const std::int64_t first = num_rows(), count = positions.size(0);
   store_.append(key, value);
-  positions_.grow(count);
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::fill_n(reinterpret_cast<std::int32_t*>(positions_.mutable_row(first + i)),
-                per_head_ ? num_kv_heads_ : 1, static_cast<std::int32_t>(position[i]));
+  if (positions_) {
+    positions_->grow(count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::fill_n(reinterpret_cast<std::int32_t*>(positions_->mutable_row(first + i)), heads(),
+                  static_cast<std::int32_t>(position[i]));
+    }
   }
   if (scores_) {
     scores_->grow(count);
     for (std::int64_t i = 0; i < count; ++i) {
-      std::fill_n(reinterpret_cast<float*>(scores_->mutable_row(first + i)), num_kv_heads_, 0.0f);
+      std::fill_n(reinterpret_cast<float*>(scores_->mutable_row(first + i)), heads(), 0.0f);
     }
   }
 }
@@ -84,7 +99,7 @@ void KeptRows::append(const at::Tensor& key, const at::Tensor& value, const at::
 KeptContent KeptRows::content(const TurnKeys& turn) const {
   KeptContent content{.key = store_.key.rows(at::kFloat),
                       .value = store_.value.rows(at::kFloat),
-                      .positions = positions(),
+                      .positions = positions_ ? positions() : at::Tensor(),
                       .scores = {}};
   if (store_.num_codes() > 0) {
     const auto in_order = [this](const at::Tensor& exact, const at::Tensor& codes) {
@@ -92,13 +107,13 @@ KeptContent KeptRows::content(const TurnKeys& turn) const {
     };
     at::Tensor key = store_.key_codes->rows(at::kFloat);
     if (!has_left_) {
-      key = turn(key, content.positions.select(1, 0).narrow(0, first_exact_, key.size(0)));
+      key = turn(key, at::arange(first_exact_, first_exact_ + key.size(0), at::kLong));
     }
     content.key = in_order(content.key, key);
     content.value = in_order(content.value, store_.value_codes->rows(at::kFloat));
   }
   if (scores_) {
-    content.scores = scores_->rows(at::kFloat);
+    content.scores = scores();
   }
   return content;
 }
@@ -109,7 +124,9 @@ void KeptRows::assign(const KeptContent& content) {
     store_.code_rows_apart();
   }
   store_.append(content.key, content.value);
-  positions_.append(content.positions.to(at::kInt));
+  if (positions_) {
+    positions_->append(content.positions.to(at::kInt));
+  }
   if (scores_) {
     scores_->append(content.scores);
   }
@@ -119,7 +136,9 @@ void KeptRows::keep(const at::Tensor& indices, const TurnKeys& turn) {
   KeptContent all = content(turn);
   all.key = select(all.key, indices);
   all.value = select(all.value, indices);
-  all.positions = select(all.positions, indices);
+  if (positions_) {
+    all.positions = select(all.positions, indices);
+  }
   if (scores_) {
     all.scores = select(all.scores, indices);
   }
@@ -134,9 +153,11 @@ void KeptRows::quantise(std::int64_t first, std::int64_t last, const TurnKeys& t
     return;
   }
   first_exact_ = first;
-  const at::Tensor own = positions().select(1, 0).slice(0, first + store_.num_codes());
+  const std::int64_t next = first + store_.num_codes();  // of all tokens, while none has left
   store_.quantise(first, count, [&](const at::Tensor& key, std::int64_t offset) {
-    return has_left_ ? key : turn_back(key, own.narrow(0, offset, key.size(0)));
+    return has_left_
+               ? key
+               : turn_back(key, at::arange(next + offset, next + offset + key.size(0), at::kLong));
   });
 }
 
@@ -148,11 +169,11 @@ void KeptRows::code(std::int64_t first, std::int64_t count) {
 }
 
 std::int32_t KeptRows::position(std::int64_t row, std::int64_t kv_head) const {
-  return load_as<std::int32_t>(positions_.row(row), per_head_ ? kv_head : 0);
+  return load_as<std::int32_t>(positions_->row(row), per_head_ ? kv_head : 0);
 }
 
 float KeptRows::score(std::int64_t row, std::int64_t kv_head) const {
-  return load_as<float>(scores_->row(row), kv_head);
+  return load_as<float>(scores_->row(row), per_head_ ? kv_head : 0);
 }
 
 void KeptRows::set_scores(const at::Tensor& scores) {
@@ -172,9 +193,10 @@ std::int64_t KeptRows::least_row(std::int64_t first, std::int64_t last, std::int
                                  std::int64_t kv_head) const {
   float least_score = score(least, kv_head);
   for (std::int64_t row = first; row < last;) {
-    const auto* scores = reinterpret_cast<const float*>(scores_->row(row)) + kv_head;
+    const auto* scores =
+        reinterpret_cast<const float*>(scores_->row(row)) + (per_head_ ? kv_head : 0);
     for (const std::int64_t end = std::min(last, row + page() - row % page()); row < end;
-         ++row, scores += num_kv_heads_) {
+         ++row, scores += heads()) {
       if (*scores < least_score ||
           (*scores == least_score && position(row, kv_head) < position(least, kv_head))) {
         least = row;
@@ -198,11 +220,10 @@ void KeptRows::write(std::int64_t row, std::int64_t kv_head, const float* key, c
 }
 
 void KeptRows::copy_columns(std::int64_t from, std::int64_t to, std::int64_t kv_head) {
-  if (per_head_ || kv_head == 0) {
-    copy_numbers(positions_, from, to, 4 * kv_head, 4);
-  }
-  if (scores_) {
-    copy_numbers(*scores_, from, to, 4 * kv_head, 4);
+  for (std::optional<RowStore>* column : {&positions_, &scores_}) {
+    if (*column && (per_head_ || kv_head == 0)) {
+      copy_numbers(**column, from, to, 4 * kv_head, 4);
+    }
   }
 }
 
@@ -224,9 +245,10 @@ void KeptRows::truncate(std::int64_t rows) {
   KVC_CHECK(exact >= 0, "KV cache: rows from {} on cannot be removed, they are codes", rows);
   store_.key.truncate(exact);
   store_.value.truncate(exact);
-  positions_.truncate(rows);
-  if (scores_) {
-    scores_->truncate(rows);
+  for (std::optional<RowStore>* column : {&positions_, &scores_}) {
+    if (*column) {
+      (*column)->truncate(rows);
+    }
   }
 }
 
@@ -234,9 +256,10 @@ void KeptRows::reserve(std::int64_t rows) {
   reserved_rows_ = rows;
   store_.key.reserve(rows - store_.num_codes());
   store_.value.reserve(rows - store_.num_codes());
-  positions_.reserve(rows);
-  if (scores_) {
-    scores_->reserve(rows);
+  for (std::optional<RowStore>* column : {&positions_, &scores_}) {
+    if (*column) {
+      (*column)->reserve(rows);
+    }
   }
 }
 

@@ -3,7 +3,8 @@
 // A row holds one token of every KV head, not necessarily the same one: heads keep as many tokens each, but may
 // keep different ones. Until the first token leaves, rows are those of a plain layer (codes of keys before RoPE).
 // From then on keys are post-RoPE, codes too, so that attention needs no positions; those are kept to tell tokens
-// apart. Merged tokens lie apart, in float32 slots with their counts.
+// apart. Merged tokens lie apart, in float32 slots with their counts. Of layers that keep the same tokens
+// (core/sharing_layers.h), which lie in the same rows, the first has the positions and the scores of all.
 //
 //   rows.append(key, value, positions);   // new tokens, at the end; any number at a time
 //   rows.keep(indices);                   // the rows to stay, in this order: [n], or [n, num_kv_heads]
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "core/kv_plan.h"
+#include "core/sharing_layers.h"
 #include "core/token_policy.h"
 #include "runtime/store/key_value_store.h"
 #include "runtime/store/residual_slots.h"
@@ -29,25 +31,29 @@ namespace kvc {
 
 // What rows hold beside keys and values.
 struct KeptColumns {
-  bool per_head = true;  // positions of every KV head; else all heads keep the same tokens
+  bool per_head =
+      true;  // positions and scores of every KV head; else all heads keep the same tokens
+  bool follows = false;  // none: another layer's rows hold the same tokens
   bool scores = false;
   bool changes = false;  // rows change one by one: codes have scales of their own in every row
   std::int64_t residual_slots = 0;
 };
 KeptColumns kept_columns(const TokenPolicy& policy);
+// Of a layer that keeps the same tokens as others do, the first of which has their positions and scores.
+KeptColumns kept_columns(const TokenPolicy& policy, const SharingLayers& sharing, int layer);
 
 // All of a layer, as tensors.
 struct KeptContent {
   at::Tensor key, value;  // [n, num_kv_heads, head_dim] float32
-  at::Tensor positions;   // [n, heads] int64, heads num_kv_heads or 1
-  at::Tensor scores;      // [n, num_kv_heads] float32, or undefined
+  at::Tensor positions;   // [n, heads] int64, heads num_kv_heads or 1; undefined where rows follow
+  at::Tensor scores;      // [n, heads] float32, or undefined
 };
 
 class KeptRows {
  public:
   KeptRows(const KvPlan& plan, const StoreOptions& options, const KeptColumns& columns);
 
-  std::int64_t num_rows() const { return positions_.num_rows(); }
+  std::int64_t num_rows() const { return store_.num_exact() + store_.num_codes(); }
   std::int64_t num_kv_heads() const { return num_kv_heads_; }
   std::int64_t head_dim() const { return head_dim_; }
   std::int64_t first_exact() const { return first_exact_; }  // rows before the codes
@@ -71,7 +77,10 @@ class KeptRows {
   const KeyValueStore& store() const { return store_; }
   ResidualSlots& residual() { return residual_; }
   const ResidualSlots& residual() const { return residual_; }
-  at::Tensor positions() const { return positions_.rows(at::kInt).to(at::kLong); }
+  // Of all but rows that follow.
+  at::Tensor positions() const { return positions_->rows(at::kInt).to(at::kLong); }
+  at::Tensor scores() const { return scores_->rows(at::kFloat); }
+  bool per_head() const { return per_head_; }
 
   // Rows first .. first + count - 1 become codes that can change, where the store has an integer type.
   void code(std::int64_t first, std::int64_t count);
@@ -80,10 +89,10 @@ class KeptRows {
   std::int32_t position(std::int64_t row, std::int64_t kv_head) const;
   bool has_scores() const { return scores_.has_value(); }
   float score(std::int64_t row, std::int64_t kv_head) const;
-  void set_scores(const at::Tensor& scores);  // [num_rows, num_kv_heads]
-  // Blocks of page() rows [num_kv_heads], to be changed.
+  void set_scores(const at::Tensor& scores);  // [num_rows, heads]
+  // Blocks of page() rows [heads], to be changed.
   std::vector<float*> score_blocks();
-  std::int64_t page() const { return positions_.block_rows(); }
+  std::int64_t page() const { return store_.key.block_rows(); }
   // Of rows first .. last - 1 and `least` the one of the least score, of equals that of the earliest position.
   std::int64_t least_row(std::int64_t first, std::int64_t last, std::int64_t least,
                          std::int64_t kv_head) const;
@@ -99,6 +108,7 @@ class KeptRows {
   void reserve(std::int64_t rows);
 
  private:
+  std::int64_t heads() const { return per_head_ ? num_kv_heads_ : 1; }
   // Of a row, its number in its store.
   std::int64_t place(std::int64_t row) const {
     return is_code(row) ? row - first_exact_ : row < first_exact_ ? row : row - store_.num_codes();
@@ -108,8 +118,7 @@ class KeptRows {
   bool per_head_, changes_, has_left_ = false;
   std::int64_t reserved_rows_ = 0, first_exact_ = 0;
   KeyValueStore store_;
-  RowStore positions_;
-  std::optional<RowStore> scores_;
+  std::optional<RowStore> positions_, scores_;
   ResidualSlots residual_;
 };
 

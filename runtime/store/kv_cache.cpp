@@ -12,8 +12,11 @@ KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& 
                  std::shared_ptr<const TokenPolicy> policy)
     : plan_(std::move(shared_plan)), policy_(std::move(policy)) {
   const KvPlan& plan = *plan_;
-  for (const KvSource source : plan.layers) {
-    if (source != KvSource::kPlain) {
+  if (!policy_->is_full()) {
+    sharing_ = sharing_layers(plan);
+  }
+  for (int layer = 0; layer < plan.num_layers(); ++layer) {
+    if (plan.layers[static_cast<std::size_t>(layer)] != KvSource::kPlain) {
       plain_index_.push_back(-1);
       continue;
     }
@@ -23,7 +26,7 @@ KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& 
     } else if (policy_->prunes_channels()) {
       pruned_.push_back({.store = {plan, options, kept_channels(*policy_, plan.head_dim)}});
     } else {
-      kept_.push_back({.rows = {plan, options, kept_columns(*policy_)}});
+      kept_.push_back({.rows = {plan, options, kept_columns(*policy_, sharing(layer), layer)}});
     }
   }
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
@@ -60,6 +63,15 @@ const KeptLayer& KvCache::kept_layer(int layer) const {
   const int index = plain_index_[static_cast<std::size_t>(layer)];
   KVC_CHECK(index >= 0 && !kept_.empty(), "KV cache: layer {} is under no token policy", layer);
   return kept_[static_cast<std::size_t>(index)];
+}
+
+const SharingLayers& KvCache::sharing(int layer) const {
+  const auto found =
+      std::find_if(sharing_.begin(), sharing_.end(), [layer](const SharingLayers& set) {
+        return std::binary_search(set.layers.begin(), set.layers.end(), layer);
+      });
+  KVC_CHECK(found != sharing_.end(), "KV cache: layer {} keeps no plain layer's tokens", layer);
+  return *found;
 }
 
 PrunedLayer& KvCache::pruned_layer(int layer) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/kv_plan.h"
+#include "core/sharing_layers.h"
 #include "core/token_policy.h"
 #include "runtime/store/coded_store.h"
 #include "runtime/store/kept_rows.h"
@@ -39,15 +40,26 @@ struct KvBytes {
   }
 };
 
-// A plain layer's tokens under a token policy.
-struct KeptLayer {
-  KeptRows rows;
-  std::int64_t budget = 0;   // tokens, once a prompt has been read
-  bool is_laid_out = false;  // rows lie as RunningLayout says (runtime/policies/running_policy.cpp)
-  // Of a prompt that is being read: the last tokens' queries, [n, num_heads, head_dim] each, and how many
+// What a token policy knows between passes of layers that keep the same tokens: a latent group, coded layers that are
+// stored together, a plain layer with those that share its tokens.
+struct KeptGroup {
+  std::int64_t budget = 0;  // tokens, once a prompt has been read
+  // Some tokens have left under a fixed budget: rows of plain layers lie as RunningLayout says
+  // (runtime/policies/running_policy.cpp).
+  bool is_laid_out = false;
+  // Of the layers that have read a prompt's end, or attended to a token: [tokens], of plain layers [tokens, heads],
+  // float32.
+  at::Tensor scores{};
+  // Of a prompt that a layer is reading: the last tokens' queries, [n, num_heads, head_dim] each, and how many
   // tokens were read.
   std::vector<at::Tensor> held_queries{};
   std::int64_t num_held = 0;
+};
+
+// A plain layer's tokens under a token policy. `choice` is that of the first layer for all that keep the same tokens.
+struct KeptLayer {
+  KeptRows rows;
+  KeptGroup choice{};
 };
 
 // A plain layer's tokens under a policy that drops channels of keys.
@@ -55,16 +67,6 @@ struct PrunedLayer {
   PrunedStore store;
   // Of a prompt that is being read: the last tokens' queries, [n, num_heads, head_dim].
   at::Tensor held_query{};
-};
-
-// What a token policy knows of a latent group, or of coded layers that are stored together, between passes. `scores`, [tokens] float32, are the layers' that have
-// read a prompt's end, or attended to a token.
-struct KeptGroup {
-  std::int64_t budget = 0;
-  bool is_laid_out = false;  // some tokens have left under a fixed budget
-  at::Tensor scores{};
-  std::vector<at::Tensor> held_queries{};  // of the layer that is being read, as KeptLayer's
-  std::int64_t num_held = 0;
 };
 
 // A copy shares its blocks with the original until one of them writes.
@@ -86,6 +88,8 @@ class KvCache {
   const KeyValueStore& plain_layer(int layer) const;
   KeptLayer& kept_layer(int layer);  // takes a plain layer's place unless the policy is full
   const KeptLayer& kept_layer(int layer) const;
+  // Of a plain layer or one that reads such, under a token policy that drops tokens.
+  const SharingLayers& sharing(int layer) const;
   const std::vector<KeptLayer>& all_kept() const { return kept_; }
   PrunedLayer& pruned_layer(int layer);  // likewise under a policy that drops channels
   const PrunedLayer& pruned_layer(int layer) const;
@@ -126,7 +130,8 @@ class KvCache {
   std::vector<int> plain_index_;  // [num_layers] into plain_, kept_ or pruned_, -1 for other layers
   std::vector<KeyValueStore> plain_;  // plain layers, ascending
   std::vector<KeptLayer> kept_;       // likewise, under a token policy
-  std::vector<PrunedLayer> pruned_;   // likewise
+  std::vector<SharingLayers> sharing_;
+  std::vector<PrunedLayer> pruned_;  // likewise
   std::vector<LatentStore> groups_;
   std::vector<KeptGroup> kept_groups_;  // of each group
   std::vector<CodedStore> coded_;       // ascending

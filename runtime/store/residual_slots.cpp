@@ -49,23 +49,45 @@ void ResidualSlots::add(std::int64_t slot, std::int64_t kv_head, const float* ne
   old_count = sum;
 }
 
-void ResidualSlots::merge(std::int64_t kv_head, const float* new_key, const float* new_value) {
+namespace {
+
+float likeness(const LeavingToken& part, std::int64_t slot) {
+  const std::int64_t width = part.slots->key_width();
+  const std::int64_t row = slot * part.slots->num_kv_heads() + part.kv_head;
+  return std::inner_product(part.key, part.key + width, part.slots->key() + row * width, 0.0f);
+}
+
+std::int64_t slot_of(const std::vector<LeavingToken>& token) {
+  const ResidualSlots& slots = *token.front().slots;
   std::int64_t best = 0;
   float largest = 0;
-  for (std::int64_t slot = 0; slot < num_slots_ && !empty(); ++slot) {
-    const std::int64_t row = slot * num_kv_heads_ + kv_head;
-    if (count()[row] == 0) {
-      best = slot;
-      break;
+  for (std::int64_t slot = 0; slot < slots.num_slots() && !slots.empty(); ++slot) {
+    if (slots.count()[slot * slots.num_kv_heads() + token.front().kv_head] == 0) {
+      return slot;
     }
-    const float* of_slot = key() + row * key_width_;
-    const float likeness = std::inner_product(new_key, new_key + key_width_, of_slot, 0.0f);
-    if (slot == 0 || likeness > largest) {
-      largest = likeness;
+    float sum = 0;
+    for (const LeavingToken& part : token) {
+      sum += likeness(part, slot);
+    }
+    if (slot == 0 || sum > largest) {
+      largest = sum;
       best = slot;
     }
   }
-  add(best, kv_head, new_key, new_value, 1);
+  return best;
+}
+
+}  // namespace
+
+void ResidualSlots::merge(std::int64_t kv_head, const float* new_key, const float* new_value) {
+  merge_token({{this, kv_head, new_key, new_value}});
+}
+
+void merge_token(const std::vector<LeavingToken>& token) {
+  const std::int64_t slot = slot_of(token);
+  for (const LeavingToken& part : token) {
+    part.slots->add(slot, part.kv_head, part.key, part.value, 1);
+  }
 }
 
 }  // namespace kvc

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "runtime/store/block_list.h"
 
@@ -16,15 +17,17 @@ class ResidualSlots {
 
   bool empty() const { return block_.size() == 0; }
   std::int64_t num_slots() const { return num_slots_; }
+  std::int64_t num_kv_heads() const { return num_kv_heads_; }
   std::int64_t key_width() const { return key_width_; }
   std::int64_t bytes() const { return block_.bytes(); }
 
-  // The token becomes part of the slot whose key is most like its own, or takes the first free one.
-  // key [key_width], value [value_width] float32.
-  void merge(std::int64_t kv_head, const float* key, const float* value);
-  // Becomes the average of it and `count` tokens whose averages these are.
+  // Becomes the average of it and `count` tokens whose averages these are. key [key_width], value [value_width]
+  // float32.
   void add(std::int64_t slot, std::int64_t kv_head, const float* key, const float* value,
            float count);
+
+  // The token becomes part of the slot that merge_token gives it on its own.
+  void merge(std::int64_t kv_head, const float* key, const float* value);
 
   const float* key() const { return numbers(0); }  // [num_slots, num_kv_heads, key_width]
   const float* value() const { return numbers(rows() * key_width_); }  // likewise
@@ -40,5 +43,15 @@ class ResidualSlots {
   std::int64_t num_slots_, num_kv_heads_, key_width_, value_width_;
   BlockList block_;
 };
+
+// One KV head's key and value of a token that leaves a layer.
+struct LeavingToken {
+  ResidualSlots* slots;
+  std::int64_t kv_head;
+  const float *key, *value;
+};
+// What a token leaves in some layers and heads, which merge the same tokens, becomes part of their slot of the same
+// number: the first free one, or that whose keys are most like its own, products summed over layers and heads.
+void merge_token(const std::vector<LeavingToken>& token);
 
 }  // namespace kvc

@@ -38,15 +38,15 @@ struct Case {
       return;
     }
     KeptLayer& kept = cache.kept_layer(layer);
-    kept.budget = layer_budget(engine.policy(), tokens, layer, config.num_layers);
-    const std::int64_t at_once = std::min(tokens, kept.budget);
+    kept.choice.budget = layer_budget(engine.policy(), tokens, layer, config.num_layers);
+    const std::int64_t at_once = std::min(tokens, kept.choice.budget);
     const at::Tensor positions = at::arange(tokens, at::kLong);
     kept.rows.append(key.narrow(0, 0, at_once), value.narrow(0, 0, at_once),
                      positions.narrow(0, 0, at_once));
     for (std::int64_t token = at_once; token < tokens; ++token) {
       kept.rows.append(key.narrow(0, token, 1), value.narrow(0, token, 1),
                        positions.narrow(0, token, 1));
-      finish_token(engine.policy(), kept);
+      finish_token(engine.policy(), {kept.choice, {{&kept.rows}}});
     }
   }
 

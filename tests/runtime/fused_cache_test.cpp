@@ -1,12 +1,10 @@
 // Fused layers in the runtime, against a forward pass that writes the definition out.
 #include <gtest/gtest.h>
 
-#include <map>
-
-#include "model/fused_kv.h"
 #include "runtime/memory/memory_forecast.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
+#include "tests/runtime/fused_definition.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
@@ -15,68 +13,14 @@ namespace kvc {
 namespace {
 
 using testing::cached_logits;
+using testing::DefinedAttention;
 using testing::fused_upper_plan;
-using testing::fused_weight;
 using testing::kRounding;
 using testing::part;
 using testing::Row;
 using testing::SyntheticCheckpoint;
 using testing::tensors_close;
 using testing::tensors_identical;
-
-// Whole sequences; fused layers sum the keys before RoPE and the values of layers that were read before.
-class DefinedAttention : public Attention {
- public:
-  DefinedAttention(const Decoder& decoder, const KvPlan& plan)
-      : decoder_(decoder), plan_(plan), full_(decoder.config(), decoder.rope()) {}
-
-  at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override {
-    for (const FusedLayer& fused : plan_.fused) {
-      if (fused.layer == layer) {
-        const at::Tensor key = sum(fused, true), value = sum(fused, false);
-        const auto rotate = [&](const at::Tensor& x) {
-          return decoder_.rope().rotate(layer, x, batch.positions);
-        };
-        return causal_attention(rotate(input.query), rotate(key), value,
-                                attention_rule(decoder_.config(), layer));
-      }
-    }
-    keys_[layer] = input.weights.k_norm.over_heads(input.key);
-    values_[layer] = input.value;
-    return full_.attend(layer, input, batch);
-  }
-
- private:
-  at::Tensor sum(const FusedLayer& layer, bool key) {
-    const std::vector<int>& sources = key ? layer.key_sources : layer.value_sources;
-    const at::Tensor weight = fused_weight(plan_, layer, key);
-    at::Tensor total;
-    for (std::size_t s = 0; s < sources.size(); ++s) {
-      const at::Tensor rows = (key ? keys_ : values_).at(sources[s]);
-      const auto index = static_cast<std::int64_t>(s);
-      at::Tensor term;
-      if (layer.form == FusionForm::kFull) {
-        term = at::linear(rows.flatten(1), weight.narrow(1, index * plan_.kv_dim(), plan_.kv_dim()))
-                   .view_as(rows);
-      } else if (key && layer.form == FusionForm::kComplex) {
-        const at::Tensor z = at::complex(rows.narrow(2, 0, plan_.head_dim / 2),
-                                         rows.narrow(2, plan_.head_dim / 2, plan_.head_dim / 2));
-        const at::Tensor c = at::complex(weight[index][0], weight[index][1])
-                                 .view({plan_.num_kv_heads, plan_.head_dim / 2});
-        term = at::cat({at::real(z * c), at::imag(z * c)}, -1);
-      } else {
-        term = rows * weight[index].view({plan_.num_kv_heads, plan_.head_dim});
-      }
-      total = s == 0 ? term : total + term;
-    }
-    return total;
-  }
-
-  const Decoder& decoder_;
-  const KvPlan& plan_;
-  FullAttention full_;
-  std::map<int, at::Tensor> keys_, values_;
-};
 
 at::Tensor defined_logits(const SyntheticCheckpoint& model, const KvPlan& plan, const Row& ids) {
   const testing::TemporaryDirectory directory;

@@ -272,8 +272,6 @@ TEST(GroupPolicy, RefusesWhatItCannotDo) {
       testing::grouped_plan(model_of(), 2, 16, testing::small_policy(MergeRule::kMean));
   EXPECT_THAT(refusal(mean, "zeromerge"), HasSubstr("use residual=0"));
   EXPECT_EQ(refusal(mean, "zeromerge:residual=0"), "no error");
-  EXPECT_THAT(refusal(testing::fused_upper_plan(model_of(), FusionForm::kChannel, 2), "snapkv"),
-              HasSubstr("convert with --method commonkv"));
 }
 
 }  // namespace

@@ -251,7 +251,7 @@ TEST(TokenPolicy, PositionsInTheCacheAreThoseOfAShorterText) {
   KeptLayer layer{.rows = {plain_plan(1, config.num_kv_heads, config.head_dim),
                            {.pool = std::make_shared<KvPool>(4)},
                            kept_columns(policy)},
-                  .budget = 8};
+                  .choice = {.budget = 8}};
   const std::int64_t num_tokens = 31;
   const at::Tensor all = at::arange(num_tokens, at::kLong);
   const at::Tensor key =
@@ -264,7 +264,7 @@ TEST(TokenPolicy, PositionsInTheCacheAreThoseOfAShorterText) {
     layer.rows.append(turned.narrow(0, token, 1), value.narrow(0, token, 1),
                       all.narrow(0, token, 1));
     if (token + 2 < num_tokens) {
-      finish_token(policy, layer);
+      finish_token(policy, {layer.choice, {{&layer.rows}}});
     }
   }
   // The two last tokens were appended without one having left: 2 sinks, 6 tokens, 2 new ones.

@@ -25,13 +25,18 @@ TEST_P(KeptTokensTest, AreTheCpuPolicys) {
   KeptLayer layer{.rows = {plan,
                            {.pool = std::make_shared<KvPool>(4), .dtype = at::kFloat},
                            kept_columns(policy)},
-                  .budget = budget};
+                  .choice = {.budget = budget}};
   const at::Tensor key = random_normal({kTokens, kHeads, kChannels}, 1),
                    value = random_normal({kTokens, kHeads, kChannels}, 2),
                    query = random_normal({scoring_queries(policy, kTokens), 4, kChannels}, 3);
   const PromptEnd end{.policy = policy, .rule = {}, .num_new = kTokens, .query = query};
   layer.rows.append(key, value, at::arange(kTokens, at::kLong));
-  finish_prompt(end, layer);
+  const at::Tensor scores = attention_scores(end, key, {});
+  if (policy.has_scores()) {
+    layer.rows.set_scores(scores);
+  }
+  layer.choice.scores = scores;
+  finish_prompt(policy, {layer.choice, {{&layer.rows}}});
 
   HeadTokens all{key.transpose(0, 1), value.transpose(0, 1), {}, {}};
   if (policy.has_scores()) {
