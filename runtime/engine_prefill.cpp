@@ -98,7 +98,11 @@ std::vector<at::Tensor> Engine::read_all(const std::vector<KvCache*>& caches, co
   std::vector<at::Tensor> logits = prompt_logits(pieces, hidden_states, ids, rows);
   for (std::size_t i = 0; i < caches.size(); ++i) {
     if (reuse_ && caches[i]->num_tokens() == 0) {
-      reuse_->keep(ids[i], *caches[i]);
+      reuse_->keep(ids[i], [&](int layer) -> PromptReuse::Rows {
+        const KeyValueStore& stored = caches[i]->plain_layer(layer);
+        const at::ScalarType dtype = store_options().dtype;
+        return {stored.key.rows(dtype), stored.value.rows(dtype)};
+      });
     }
     caches[i]->add_tokens(ids[i]);
     compress_prompt(length_of(ids[i]), *caches[i]);

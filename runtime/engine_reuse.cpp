@@ -11,15 +11,8 @@ namespace kvc {
 void Engine::start_reuse(const Checkpoint& checkpoint, const CacheTypes& types,
                          const EngineOptions& options) {
   check_reuse(config(), *plan_);
-  KVC_CHECK_USAGE(policy_->is_full(),
-                  "--policy {} with --donors: prompts that are read with a donor drop tokens by "
-                  "--reuse retention; leave one of the two out",
-                  to_string(*policy_));
-  KVC_CHECK_USAGE(!is_integer(types.kv) || options.reuse.retention == Retention::kAll,
-                  "--kv-dtype {} with --donors: layers that drop tokens hold 16-bit numbers; add "
-                  "--reuse retention=all",
-                  to_string(types.kv));
-  reuse_ = std::make_unique<PromptReuse>(*decoder_,
+  check_reuse_options(options.reuse, *policy_, types.kv);
+  reuse_ = std::make_unique<PromptReuse>(reuse_model(*decoder_),
                                          donor_format(checkpoint, config(), types.compute,
                                                       store_options().dtype, options.weight_dtype),
                                          options.reuse);
@@ -42,7 +35,11 @@ std::optional<at::Tensor> Engine::reuse(Sequence& sequence, const std::vector<st
     {
       const ThreadScope threads(layer_work({&cache}, lengths_of({ids})));
       const PartScope scope(part_times_.get(), Part::kModel);
-      hidden_state = reuse_->read(ids, found, cache, stopped, part_times_.get());
+      const auto store = [&cache](int layer, const at::Tensor& key, const at::Tensor& value,
+                                  const at::Tensor& positions) {
+        cache.plain_layer(layer).append(key, value, positions);
+      };
+      hidden_state = reuse_->read(ids, found, store, stopped, part_times_.get());
     }
     const PartScope scope(part_times_.get(), Part::kLogits);
     logits = decoder_->logits(hidden_state);

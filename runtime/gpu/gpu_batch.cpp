@@ -7,6 +7,7 @@
 #include "runtime/gpu/gpu_compression.h"
 #include "runtime/gpu/gpu_policy.h"
 #include "runtime/gpu/gpu_prompt.h"
+#include "runtime/gpu/gpu_reuse.h"
 
 namespace kvc {
 
@@ -49,25 +50,57 @@ StepSequences step_sequences(const Engine::Ids& prompts, const GenerateOptions& 
 void GpuBatch::read_prompts(std::int64_t chunk, std::int64_t copies) {
   const auto step = static_cast<std::size_t>(copies);
   prompt_logits_.resize(prefilled_.size());
-  for (std::size_t i = 0; i < prefilled_.size(); i += step) {
-    const auto& text = sequences_.texts[i];
-    const at::Tensor logits = read_gpu_prompt(
-        model_, cache_, i, {text.begin() + sequences_.held, text.begin() + prefilled_[i]},
-        {chunk, options_.all_logits, options_.stopped, sequences_.held});
-    code_gpu_prompt(model_, cache_, i, executor_);
-    if (options_.all_logits) {
-      prompt_logits_[i] = logits.cpu();
+  reports_.resize(prefilled_.size());
+  std::vector<bool> is_read(prefilled_.size(), false);
+  // Donors are looked for before prompts of the same batch become some.
+  for (std::size_t i = 0; i < prefilled_.size() && reuses(); i += step) {
+    const std::optional<at::Tensor> logits = read_reused_prompt(
+        model_, *reuse_, cache_, i, unread(i), options_.stopped, reports_[i].emplace());
+    is_read[i] = logits.has_value();
+    if (logits) {
+      end_prompt(i, *logits, step);
     }
-    for (std::size_t copy = i; copy < i + step; ++copy) {
-      state().logits[static_cast<std::int64_t>(copy)].copy_(logits[-1]);
-      if (copy > i) {
-        cache_.copy(i, copy, prefilled_[i]);
-      }
+  }
+  for (std::size_t i = 0; i < prefilled_.size(); i += step) {
+    if (!is_read[i]) {
+      end_prompt(i, read_whole(i, chunk), step);
     }
   }
   if (rest_ + options_.max_new_tokens > 0) {
     executor_.run(step_.sampling());
     executor_.wait(0);
+  }
+}
+
+std::vector<std::int64_t> GpuBatch::unread(std::size_t sequence) const {
+  const auto& text = sequences_.texts[sequence];
+  return {text.begin() + sequences_.held, text.begin() + prefilled_[sequence]};
+}
+
+// Logits of its last token, or under all_logits of all.
+at::Tensor GpuBatch::read_whole(std::size_t sequence, std::int64_t chunk) {
+  const std::vector<std::int64_t> ids = unread(sequence);
+  const at::Tensor logits =
+      read_gpu_prompt(model_, cache_, sequence, ids,
+                      {chunk, options_.all_logits, options_.stopped, sequences_.held});
+  if (reuses()) {
+    keep_gpu_prompt(*reuse_, cache_, sequence, ids);
+  }
+  return logits;
+}
+
+// The `copies` sequences from the first on have it.
+void GpuBatch::end_prompt(std::size_t first, const at::Tensor& logits, std::size_t copies) {
+  code_gpu_prompt(model_, cache_, first, executor_);
+  if (options_.all_logits) {
+    prompt_logits_[first] = logits.cpu();
+  }
+  for (std::size_t copy = first; copy < first + copies; ++copy) {
+    state().logits[static_cast<std::int64_t>(copy)].copy_(logits[-1]);
+    if (copy > first) {
+      cache_.copy(first, copy, prefilled_[first]);
+      reports_[copy] = reports_[first];
+    }
   }
 }
 

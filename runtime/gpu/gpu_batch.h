@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "runtime/engine.h"
@@ -12,6 +13,7 @@
 #include "runtime/gpu/gpu_model.h"
 #include "runtime/gpu/gpu_step.h"
 #include "runtime/gpu/step_executor.h"
+#include "runtime/reuse/prompt_reuse.h"
 
 namespace kvc {
 
@@ -25,14 +27,15 @@ std::vector<std::int64_t> lengths_of(const StepSequences& sequences, std::int64_
 
 class GpuBatch {
  public:
-  // All outlive it.
+  // All outlive it. reuse: of prompts, or null.
   GpuBatch(const GpuModel& model, GpuCache& cache, const StepSequences& sequences,
-           const GenerateOptions& options, StepExecutor& executor)
+           const GenerateOptions& options, StepExecutor& executor, PromptReuse* reuse)
       : model_(model),
         cache_(cache),
         sequences_(sequences),
         options_(options),
         executor_(executor),
+        reuse_(reuse),
         prefilled_(lengths_of(sequences, 0)),
         rest_(rest_of(sequences)),
         step_(model, cache, sequences, executor) {}
@@ -61,16 +64,28 @@ class GpuBatch {
   const StepState& state() const { return step_.state(); }
   GpuCache& cache() { return cache_; }
 
+  // Of its prompt, where prompts are reused.
+  const std::optional<ReuseReport>& report(std::size_t sequence) const {
+    return reports_[sequence];
+  }
+
  private:
+  bool reuses() const { return reuse_ != nullptr && sequences_.held == 0; }
+  std::vector<std::int64_t> unread(std::size_t sequence) const;
+  at::Tensor read_whole(std::size_t sequence, std::int64_t chunk);
+  void end_prompt(std::size_t first, const at::Tensor& logits, std::size_t copies);
+
   const GpuModel& model_;
   GpuCache& cache_;
   const StepSequences& sequences_;
   const GenerateOptions& options_;
   StepExecutor& executor_;
+  PromptReuse* reuse_;
   std::vector<std::int64_t> prefilled_;  // tokens before the first step
   std::int64_t rest_;
   std::int64_t queued_ = 0, done_ = 0;
-  std::vector<at::Tensor> prompt_logits_;  // [num_sequences], undefined of copies
+  std::vector<at::Tensor> prompt_logits_;            // [num_sequences], undefined of copies
+  std::vector<std::optional<ReuseReport>> reports_;  // [num_sequences] once prompts are read
   GpuStep step_;
 };
 

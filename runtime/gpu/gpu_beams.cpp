@@ -126,6 +126,7 @@ void search_gpu_beams(GpuBatch& batch, const GenerateOptions& options, std::int6
       generated.tokens = std::move(finished[sample].tokens);
     }
     generated.num_tokens = batch.position(0);
+    generated.reuse = batch.report(0);
     generated.bytes = batch.cache().bytes(search.best_running());
   }
 }

@@ -43,7 +43,7 @@ DeviceElement device_element(at::ScalarType dtype) {
 
 GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, at::Device device,
                    std::int64_t page_tokens, const std::vector<std::int64_t>& capacities,
-                   const GpuPolicy& policy)
+                   const GpuPolicy& policy, bool drops_tokens)
     : plan_(plan),
       dtype_(dtype),
       kv_dtype_(kv_dtype),
@@ -57,6 +57,10 @@ GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, a
   KVC_CHECK(page_tokens % kScaledRows == 0,
             "--page-tokens {}: on a GPU pages have a multiple of {} tokens", page_tokens,
             kScaledRows);
+  if (drops_tokens) {
+    first_rows_ = at::zeros({plan.num_layers(), num_sequences()}, num_codes_.options());
+    host_first_rows_.assign(plan.layers.size(), std::vector<std::int64_t>(capacities.size(), 0));
+  }
   GpuPages pages;
   pages.device = device;
   pages.page_tokens = page_tokens;
@@ -91,7 +95,7 @@ void GpuCache::add_layer(KvSource source, const GpuPages& pages) {
     rows.key_codes.emplace(pages, width, codes, /*per_channel=*/true);
     rows.value_codes.emplace(pages, width, codes, /*per_channel=*/false);
   }
-  for (std::size_t sequence = 0; sequence < capacities_.size(); ++sequence) {
+  for (std::size_t sequence = 0; sequence < capacities_.size() && !drops_tokens(); ++sequence) {
     reserve_plain(rows, sequence);
   }
   layers_.push_back(std::move(rows));
@@ -169,10 +173,27 @@ at::Tensor GpuCache::values(int layer, std::size_t sequence, std::int64_t first,
   return heads(layers_[index(layer)].value.read(sequence, first, count));
 }
 
+void GpuCache::write_last(int layer, std::size_t sequence, std::int64_t num_tokens,
+                          const at::Tensor& key, const at::Tensor& value) {
+  Layer& rows = layers_[index(layer)];
+  const std::int64_t first = num_tokens - key.size(0);
+  for (GpuRows* store : {&rows.key, &rows.value}) {
+    store->reserve_from(sequence, first, capacities_[sequence] - first);
+  }
+  write(layer, sequence, first, key, value);
+  host_first_rows_[index(layer)][sequence] = first;
+  first_rows_[layer][static_cast<std::int64_t>(sequence)].fill_(first);
+}
+
+std::int32_t* GpuCache::first_rows(int layer) const {
+  return static_cast<std::int32_t*>(first_rows_.data_ptr()) + layer * num_sequences();
+}
+
 void GpuCache::copy(std::size_t from, std::size_t to, std::int64_t count) {
   for (Layer& layer : layers_) {
     for (GpuRows* rows : {&layer.key, &layer.value}) {
-      has_exact_part(layer) ? rows->copy(from, to) : rows->write(to, 0, rows->read(from, 0, count));
+      has_exact_part(layer) || drops_tokens() ? rows->copy(from, to)
+                                              : rows->write(to, 0, rows->read(from, 0, count));
     }
     for (auto* codes : {&layer.key_codes, &layer.value_codes}) {
       if (*codes) {
@@ -182,6 +203,11 @@ void GpuCache::copy(std::size_t from, std::size_t to, std::int64_t count) {
   }
   if (kept_) {
     kept_->copy(from, to);
+  }
+  for (std::size_t layer = 0; layer < host_first_rows_.size(); ++layer) {
+    host_first_rows_[layer][to] = host_first_rows_[layer][from];
+    first_rows_[static_cast<std::int64_t>(layer)][static_cast<std::int64_t>(to)].fill_(
+        host_first_rows_[layer][to]);
   }
   for (GpuTiles& tiles : tiles_) {
     tiles.copy(from, to);
@@ -204,6 +230,7 @@ void GpuCache::begin_prompt(std::size_t sequence, std::int64_t num_tokens) {
       layer.key.reserve(sequence, exact_[sequence]);
       layer.value.reserve(sequence, exact_[sequence]);
     }
+    reserve_plain(layer, sequence);
   }
   for (GpuGroup& group : groups_) {
     group.begin_prompt(sequence, num_tokens);

@@ -24,10 +24,11 @@ namespace kvc {
 class GpuCache {
  public:
   // `capacities`: tokens of each sequence. `page_tokens`: a multiple of 32. dtype: bfloat16 or float16, of what is
-  // exact; kv_dtype: the same, or int8 or int4 of plain layers. policy: of plans of plain layers alone.
+  // exact; kv_dtype: the same, or int8 or int4 of plain layers. policy: of plans of plain layers alone. drops_tokens:
+  // likewise, of layers of 16-bit numbers that may keep some of a prompt; pages then come when it is read.
   GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, at::Device device,
            std::int64_t page_tokens, const std::vector<std::int64_t>& capacities,
-           const GpuPolicy& policy = {});
+           const GpuPolicy& policy = {}, bool drops_tokens = false);
 
   // Of its pages: plain_layer_bytes() of the capacity over the plan's plain layers, under integer types
   // coded_layer_bytes() of it, under a policy gpu_kept_bytes(); coded_store_bytes() of what is coded together;
@@ -51,6 +52,15 @@ class GpuCache {
   // The same rows become these, from `first` on.
   void write(int layer, std::size_t sequence, std::int64_t first, const at::Tensor& key,
              const at::Tensor& value);
+  // Of a cache that drops tokens: what a layer keeps of a prompt of `num_tokens` are its last rows, so that a generated
+  // token's row is its position; there are pages from them on. Before `first_row` there is nothing.
+  void write_last(int layer, std::size_t sequence, std::int64_t num_tokens, const at::Tensor& key,
+                  const at::Tensor& value);
+  bool drops_tokens() const { return first_rows_.defined(); }
+  std::int64_t first_row(int layer, std::size_t sequence) const {
+    return drops_tokens() ? host_first_rows_[index(layer)][sequence] : 0;
+  }
+  std::int32_t* first_rows(int layer) const;  // on the device, [num_sequences]
   // Sequence `to` begins with the first `count` tokens of `from`, all that it has.
   void copy(std::size_t from, std::size_t to, std::int64_t count);
 
@@ -152,6 +162,8 @@ class GpuCache {
   std::unique_ptr<GpuKept> kept_;
   std::vector<std::int64_t> codes_, exact_;  // [num_sequences] tokens of layers with codes
   at::Tensor num_codes_;
+  at::Tensor first_rows_;  // [num_layers, num_sequences] int32 on the device, or undefined
+  std::vector<std::vector<std::int64_t>> host_first_rows_;  // likewise
   StepRows pending_, exact_part_;
 };
 

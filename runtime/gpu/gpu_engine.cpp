@@ -33,6 +33,7 @@ GpuEngine GpuEngine::load(const std::filesystem::path& directory, const EngineOp
   engine.model_ = std::make_unique<GpuModel>(load_gpu_model(
       checkpoint, engine.plan_, types.compute, parse_weight_type(options.weight_dtype),
       engine.executor_->device(), engine.executor_->free_bytes()));
+  engine.reuse_ = gpu_reuse(checkpoint, *engine.model_, options);
   engine.kv_dtype_ = types.kv;
   engine.policy_ = options.policy;
   engine.page_tokens_ = types.page_tokens;
@@ -56,7 +57,8 @@ std::int64_t GpuEngine::work_bytes(const std::vector<std::int64_t>& lengths,
          8 * model.head_dim * (longest + new_tokens) +
          group_work_bytes(plan_, model, sequences, longest, new_tokens,
                           executor_->multiprocessors()) +
-         policy_work_bytes(plan_, policy_, model, lengths, new_tokens);
+         policy_work_bytes(plan_, policy_, model, lengths, new_tokens) +
+         (reuse_ != nullptr ? reuse_work_bytes(model, longest_prompt) : 0);
 }
 
 GpuEngine::Need GpuEngine::need_of(const std::vector<std::int64_t>& lengths,

@@ -13,6 +13,7 @@
 #include "runtime/generate.h"
 #include "runtime/gpu/gpu_cache.h"
 #include "runtime/gpu/gpu_model.h"
+#include "runtime/gpu/gpu_reuse.h"
 #include "runtime/gpu/step_executor.h"
 #include "runtime/gpu/step_state.h"
 #include "runtime/turn_sequence.h"
@@ -68,6 +69,7 @@ class GpuEngine {
 
   std::unique_ptr<StepExecutor> executor_;
   std::unique_ptr<GpuModel> model_;
+  std::unique_ptr<PromptReuse> reuse_;  // null: none
   KvPlan plan_;
   TokenPolicy policy_;
   KvDtype kv_dtype_ = KvDtype::kBFloat16;

@@ -40,6 +40,7 @@ class GpuRun {
       Generated& generated = result_.sequences[i];
       generated.bytes = batch_.cache().bytes(i);
       generated.prompt_logits = batch_.prompt_logits()[i];
+      generated.reuse = batch_.report(i);
       result_.timing.prefill_tokens +=
           i % static_cast<std::size_t>(options_.num_samples) == 0 ? batch_.length(i) : 0;
     }
@@ -113,7 +114,7 @@ GenerateResult GpuEngine::generate(const Engine::Ids& prompts, const GenerateOpt
   const StepSequences sequences = step_sequences(prompts, options, options.num_samples);
   check_memory(sequences, options);
   GpuCache cache = new_cache(sequences, options);
-  GpuBatch batch(*model_, cache, sequences, options, *executor_);
+  GpuBatch batch(*model_, cache, sequences, options, *executor_, reuse_.get());
   GenerateResult result = GpuRun(batch, sequences.texts.size(), options, visit).run(prefill_chunk_);
   kv_peak_bytes_ = cache.peak_bytes();
   return result;
@@ -130,7 +131,7 @@ GenerateResult GpuEngine::search_beams(const Engine::Ids& prompts,
   kv_peak_bytes_ = 0;
   for (const StepSequences& sequences : beams) {
     GpuCache cache = new_cache(sequences, options);
-    GpuBatch batch(*model_, cache, sequences, options, *executor_);
+    GpuBatch batch(*model_, cache, sequences, options, *executor_, reuse_.get());
     search_gpu_beams(batch, options, prefill_chunk_, result);
     kv_peak_bytes_ = std::max(kv_peak_bytes_, cache.peak_bytes());
   }
@@ -146,7 +147,8 @@ GpuCache GpuEngine::new_cache(const StepSequences& sequences,
           executor_->device(),
           page_tokens_,
           lengths_of(sequences, rest + options.max_new_tokens),
-          {policy_, lengths_of(sequences, 0)}};
+          {policy_, lengths_of(sequences, 0)},
+          reuse_ != nullptr && reuse_->drops_tokens()};
 }
 
 }  // namespace kvc

@@ -135,7 +135,8 @@ HeldRows held_rows(const GpuModel& model, const GpuCache& cache, int layer, std:
                     cache.values(layer, sequence, first, count)};
   };
   if (!cache.has_codes(layer) || cache.num_codes(sequence) == 0) {
-    return exact_rows(0, num_tokens);
+    const std::int64_t first = cache.first_row(layer, sequence);
+    return exact_rows(first, num_tokens - first);
   }
   const std::int64_t sinks = cache.plan().policy.sink_tokens;
   const std::int64_t exact = cache.num_exact(sequence) - (num_counted - num_tokens);

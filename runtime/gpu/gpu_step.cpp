@@ -169,6 +169,9 @@ class StepBuilder {
     launches_.add(combine);
   }
   void set_rows(int layer, DenseAttention& attention) {
+    if (cache_.drops_tokens()) {
+      attention.first_rows = cache_.first_rows(layer);
+    }
     const std::vector<StoredLayers> sources = model_.sources_of(layer);
     attention.num_sources = narrow_size(static_cast<std::int64_t>(sources.size()));
     for (std::size_t i = 0; i < sources.size(); ++i) {

@@ -35,7 +35,8 @@ void GpuTurns::read(const std::vector<std::int64_t>& added, const GenerateOption
   sequences_ = step_sequences({text}, options_, 1);
   sequences_.held = static_cast<std::int64_t>(ids_.size());
   make_room();
-  batch_.emplace(*engine_.model_, *cache_, sequences_, options_, *engine_.executor_);
+  batch_.emplace(*engine_.model_, *cache_, sequences_, options_, *engine_.executor_,
+                 engine_.reuse_.get());
   batch_->read_prompts(engine_.prefill_chunk_, 1);
   ids_ = std::move(text);
 } catch (...) {

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/round_up.h"
 #include "runtime/gpu/gpu_policy.h"
+#include "runtime/gpu/gpu_reuse.h"
 #include "runtime/gpu/key_places.h"
 #include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_rank.h"
@@ -152,7 +153,7 @@ void check_gpu_options(const EngineOptions& options, const CacheTypes& types,
   check_kv_dtype(types, config, plan);
   check_gpu_policy(options.policy, types, config, plan);
   KVC_CHECK(!options.selective, "--device cuda: no --selective; {}", kWayOut);
-  KVC_CHECK(options.reuse.donors.empty(), "--device cuda: no --donors; {}", kWayOut);
+  check_gpu_reuse(options.reuse, options.policy, types.kv, config, plan);
 }
 
 void check_gpu_turns(const TokenPolicy& policy, const KvPlan& plan) {

@@ -53,6 +53,17 @@ void check_reuse(const ModelConfig& config, const KvPlan& plan) {
   }
 }
 
+void check_reuse_options(const ReuseOptions& options, const TokenPolicy& policy, KvDtype kv_dtype) {
+  KVC_CHECK_USAGE(policy.is_full(),
+                  "--policy {} with --donors: prompts that are read with a donor drop tokens by "
+                  "--reuse retention; leave one of the two out",
+                  to_string(policy));
+  KVC_CHECK_USAGE(!is_integer(kv_dtype) || options.retention == Retention::kAll,
+                  "--kv-dtype {} with --donors: layers that drop tokens hold 16-bit numbers; add "
+                  "--reuse retention=all",
+                  to_string(kv_dtype));
+}
+
 DonorFormat donor_format(const Checkpoint& checkpoint, const ModelConfig& config,
                          at::ScalarType compute, at::ScalarType dtype,
                          const std::string& weight_dtype) {
@@ -70,8 +81,8 @@ DonorFormat donor_format(const Checkpoint& checkpoint, const ModelConfig& config
           .dtype = dtype};
 }
 
-PromptReuse::PromptReuse(const Decoder& decoder, DonorFormat format, ReuseOptions options)
-    : decoder_(decoder),
+PromptReuse::PromptReuse(ReuseModel model, DonorFormat format, ReuseOptions options)
+    : model_(std::move(model)),
       format_(std::move(format)),
       options_(std::move(options)),
       store_(options_.donors, format_, options_.store_bytes) {}
@@ -89,24 +100,28 @@ bool PromptReuse::is_long_enough(const std::vector<std::int64_t>& ids) const {
 }
 
 at::Tensor PromptReuse::embeddings_of(const std::vector<std::int64_t>& ids) const {
-  return embed(decoder_.config(), decoder_.weights(), at::tensor(ids, at::kLong), decoder_.dtype())
-      .to(at::kFloat);
+  const at::Tensor tokens = at::tensor(ids, at::kLong).to(model_.device());
+  return embed(model_.config, model_.weights, tokens, model_.dtype).to(at::kFloat);
 }
 
 // Those that were matched, the most similar first.
 std::vector<PromptReuse::Matched> PromptReuse::match(const std::vector<std::int64_t>& ids) {
+  const bool is_exact = options_.match == TokenSearch::kExact;
+  const auto turned = [is_exact](const at::Tensor& embeddings) {
+    const at::Tensor rows = turned_embeddings(embeddings);
+    return is_exact ? rows : rows.cpu();  // FAISS has no device
+  };
   const at::Tensor embeddings = embeddings_of(ids);
-  const at::Tensor target = turned_embeddings(embeddings);
+  const at::Tensor target = turned(embeddings);
   std::vector<Matched> matched;
   for (const DonorStore::Candidate& candidate :
-       store_.nearest(embeddings.mean(0), options_.candidates)) {
-    const at::Tensor donor = turned_embeddings(embeddings_of(candidate.head->ids));
-    const TokenMatch tokens = options_.match == TokenSearch::kExact
-                                  ? match_tokens(target, donor)
-                                  : match_with_faiss(options_.match, target, donor);
+       store_.nearest(embeddings.mean(0).cpu(), options_.candidates)) {
+    const at::Tensor donor = turned(embeddings_of(candidate.head->ids));
+    const TokenMatch tokens =
+        is_exact ? match_tokens(target, donor) : match_with_faiss(options_.match, target, donor);
     matched.push_back({candidate.name,
                        prompt_similarity(options_.similarity, tokens, target, donor, kPlanes),
-                       tokens.index});
+                       tokens.index.cpu()});
   }
   std::stable_sort(matched.begin(), matched.end(),
                    [](const Matched& a, const Matched& b) { return a.similarity > b.similarity; });
@@ -144,24 +159,26 @@ PromptReuse::Found PromptReuse::find(const std::vector<std::int64_t>& ids) {
   return found;
 }
 
-at::Tensor PromptReuse::read(const std::vector<std::int64_t>& ids, Found& found, KvCache& cache,
-                             const Stopped& stopped, PartTimes* times) const {
-  return read_reusing(decoder_, {ids, found.donor->prompt(), found.match}, options_, cache,
+at::Tensor PromptReuse::read(const std::vector<std::int64_t>& ids, Found& found,
+                             const StoreTokens& store, const Stopped& stopped,
+                             PartTimes* times) const {
+  return read_reusing(model_, {ids, found.donor->prompt(), found.match}, options_, store,
                       found.report, stopped, times);
 }
 
-void PromptReuse::keep(const std::vector<std::int64_t>& ids, const KvCache& cache) {
+void PromptReuse::keep(const std::vector<std::int64_t>& ids,
+                       const std::function<Rows(int layer)>& rows_of) {
   if (!options_.store || !is_long_enough(ids)) {
     return;
   }
   wait();
   auto prompt = std::make_shared<DonorPrompt>();
   prompt->ids = ids;
-  prompt->mean_embedding = embeddings_of(ids).mean(0);
+  prompt->mean_embedding = embeddings_of(ids).mean(0).cpu();
   for (int layer = 0; layer < format_.num_layers; ++layer) {
-    const KeyValueStore& rows = cache.plain_layer(layer);
-    prompt->key.push_back(rows.key.rows(format_.dtype));
-    prompt->value.push_back(rows.value.rows(format_.dtype));
+    const Rows rows = rows_of(layer);
+    prompt->key.push_back(rows.key.to(at::kCPU, format_.dtype).contiguous());
+    prompt->value.push_back(rows.value.to(at::kCPU, format_.dtype).contiguous());
   }
   writing_ = std::async(std::launch::async, [this, prompt] {
     const c10::InferenceMode guard;

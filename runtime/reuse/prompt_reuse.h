@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <optional>
 #include <string>
@@ -11,18 +12,21 @@
 
 #include "core/checkpoint.h"
 #include "core/kv_plan.h"
+#include "core/token_policy.h"
 #include "model/decoder.h"
 #include "runtime/prompt_reader.h"
 #include "runtime/reuse/donor_store.h"
 #include "runtime/reuse/reuse_options.h"
+#include "runtime/reuse/reuse_reader.h"
 #include "runtime/reuse/reuse_report.h"
-#include "runtime/store/kv_cache.h"
 
 namespace kvc {
 
 // Error naming what the model or its plan lacks: RoPE whose angles are those of the position alone, plain
 // layers with a key and a value for every head.
 void check_reuse(const ModelConfig& config, const KvPlan& plan);
+// Error naming what does not go beside reuse; kv_dtype: of the cache.
+void check_reuse_options(const ReuseOptions& options, const TokenPolicy& policy, KvDtype kv_dtype);
 // What binds entries: everything that keys, values and token ids depend on, the checkpoint's config.json with
 // its RoPE included. `dtype`: of stored keys and values.
 DonorFormat donor_format(const Checkpoint& checkpoint, const ModelConfig& config,
@@ -31,8 +35,8 @@ DonorFormat donor_format(const Checkpoint& checkpoint, const ModelConfig& config
 
 class PromptReuse {
  public:
-  // `decoder` must outlive this. Error where the store cannot be opened.
-  PromptReuse(const Decoder& decoder, DonorFormat format, ReuseOptions options);
+  // What `model` refers to must outlive this. Error where the store cannot be opened.
+  PromptReuse(ReuseModel model, DonorFormat format, ReuseOptions options);
   ~PromptReuse();  // waits until what was given to `keep` is stored
   PromptReuse(const PromptReuse&) = delete;
   PromptReuse& operator=(const PromptReuse&) = delete;
@@ -46,12 +50,16 @@ class PromptReuse {
   Found find(const std::vector<std::int64_t>& ids);
   // Does a prompt that is read with a donor keep some of its tokens only?
   bool drops_tokens() const { return options_.retention != Retention::kAll; }
-  // Reads the prompt into the empty `cache`. Hidden state of the last token [1, hidden_size]. Throws Interrupted.
-  at::Tensor read(const std::vector<std::int64_t>& ids, Found& found, KvCache& cache,
+  // Reads the prompt, of which `store` is given what each layer keeps. Hidden state of the last token [1, hidden_size].
+  // Throws Interrupted.
+  at::Tensor read(const std::vector<std::int64_t>& ids, Found& found, const StoreTokens& store,
                   const Stopped& stopped, PartTimes* times) const;
-  // Stores a prompt that was read as a whole, from a cache that holds exact keys and values of all of it and
-  // nothing else. Writing goes on behind the caller's back.
-  void keep(const std::vector<std::int64_t>& ids, const KvCache& cache);
+  // One layer's exact keys, post-RoPE, and values of all tokens, [num_tokens, num_kv_heads, head_dim]; on any device.
+  struct Rows {
+    at::Tensor key, value;
+  };
+  // Stores a prompt that was read as a whole. Writing goes on behind the caller's back.
+  void keep(const std::vector<std::int64_t>& ids, const std::function<Rows(int layer)>& rows_of);
 
  private:
   struct Matched {
@@ -64,7 +72,7 @@ class PromptReuse {
   at::Tensor embeddings_of(const std::vector<std::int64_t>& ids) const;
   void wait();
 
-  const Decoder& decoder_;
+  ReuseModel model_;
   DonorFormat format_;
   ReuseOptions options_;
   DonorStore store_;

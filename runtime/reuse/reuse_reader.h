@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "model/decoder.h"
@@ -13,9 +14,20 @@
 #include "runtime/reuse/donor_file.h"
 #include "runtime/reuse/reuse_options.h"
 #include "runtime/reuse/reuse_report.h"
-#include "runtime/store/kv_cache.h"
 
 namespace kvc {
+
+// The model that reads, on whatever device its weights are.
+struct ReuseModel {
+  const ModelConfig& config;
+  const RopeTables& rope;
+  const ModelWeights& weights;
+  at::ScalarType dtype;  // of activations
+  std::function<const LayerWeights&(int)> layer;
+
+  at::Device device() const { return weights.lm_head.weight.device(); }
+};
+ReuseModel reuse_model(const Decoder& decoder);
 
 struct ReusedPrompt {
   const std::vector<std::int64_t>& ids;
@@ -23,11 +35,15 @@ struct ReusedPrompt {
   at::Tensor match;  // [num_tokens] int64, the donor's token for each
 };
 
-// Hidden state of the last token after the last layer, [1, hidden_size]. Stores what each layer retains in the
-// empty `cache`, all of whose layers are plain, but leaves its number of tokens as it is. Adds to the
+// Keys, post-RoPE, and values [n, num_kv_heads, head_dim] of tokens of a layer, on the model's device, and their ascending
+// positions on the CPU.
+using StoreTokens = std::function<void(int layer, const at::Tensor& key, const at::Tensor& value,
+                                       const at::Tensor& positions)>;
+
+// Hidden state of the last token after the last layer, [1, hidden_size]. Gives `store` what each layer retains. Adds to the
 // report what was recomputed and retained. Throws Interrupted.
-at::Tensor read_reusing(const Decoder& decoder, const ReusedPrompt& prompt,
-                        const ReuseOptions& options, KvCache& cache, ReuseReport& report,
+at::Tensor read_reusing(const ReuseModel& model, const ReusedPrompt& prompt,
+                        const ReuseOptions& options, const StoreTokens& store, ReuseReport& report,
                         const Stopped& stopped, PartTimes* times);
 
 }  // namespace kvc

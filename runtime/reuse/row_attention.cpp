@@ -58,7 +58,9 @@ void RowAttention::mask(const Block& block, at::Tensor& scores) const {
   if (rule_.window) {
     hidden.logical_or_(distance >= *rule_.window);
   }
-  scores.unflatten(1, {-1, block.count}).narrow(3, first, count).masked_fill_(hidden, -INFINITY);
+  scores.unflatten(1, {-1, block.count})
+      .narrow(3, first, count)
+      .masked_fill_(hidden.to(scores.device()), -INFINITY);
 }
 
 // [num_kv_heads, heads per kv head * rows, tokens]
@@ -103,7 +105,7 @@ std::vector<ReceivedAttention> RowAttention::received(const at::Tensor& query,
 at::Tensor sum_received(const std::vector<ReceivedAttention>& received, std::int64_t num_tokens) {
   at::Tensor sums = at::zeros({num_tokens}, at::kDouble);
   for (const ReceivedAttention& rows : received) {
-    sums.narrow(0, 0, rows.sums.size(0)) += rows.sums;
+    sums.narrow(0, 0, rows.sums.size(0)) += rows.sums.cpu();
   }
   return sums;
 }

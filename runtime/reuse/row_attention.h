@@ -16,7 +16,7 @@ struct ReceivedAttention {
   at::Tensor sums;  // [tokens up to the last row's] float32, over these rows and all heads
 };
 
-// Keys and values of one layer of one sequence, position after position from 0.
+// Keys and values of one layer of one sequence, position after position from 0, on any device; positions are the CPU's.
 class RowAttention {
  public:
   // key [num_tokens, num_kv_heads, head_dim] post-RoPE, value likewise.
@@ -42,7 +42,7 @@ class RowAttention {
   AttentionRule rule_;
 };
 
-// Of all rows, [num_tokens] float64.
+// Of all rows, [num_tokens] float64, on the CPU.
 at::Tensor sum_received(const std::vector<ReceivedAttention>& received, std::int64_t num_tokens);
 
 }  // namespace kvc

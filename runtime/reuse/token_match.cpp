@@ -47,7 +47,9 @@ at::Tensor turned_embeddings(const at::Tensor& embeddings) {
   const at::Tensor pair = at::arange(0, width, 2, at::kDouble);
   const at::Tensor angles =
       at::outer(at::arange(num_tokens, at::kDouble), at::exp(pair * (-std::log(kTheta) / width)));
-  const at::Tensor cos = angles.cos().to(at::kFloat), sin = angles.sin().to(at::kFloat);
+  const at::Device device = embeddings.device();
+  const at::Tensor cos = angles.cos().to(device, at::kFloat),
+                   sin = angles.sin().to(device, at::kFloat);
   const at::Tensor x = embeddings.to(at::kFloat).unflatten(1, {width / 2, 2});
   const at::Tensor even = x.select(2, 0), odd = x.select(2, 1);
   const at::Tensor turned =
@@ -72,7 +74,8 @@ double prompt_similarity(PromptSimilarity kind, const TokenMatch& match, const a
     return match.cosine.clamp_min(0).mean(at::kDouble).item<double>();
   }
   const at::Tensor planes =
-      at::randn({target.size(1), kSignBits}, at::detail::createCPUGenerator(seed), at::kFloat);
+      at::randn({target.size(1), kSignBits}, at::detail::createCPUGenerator(seed), at::kFloat)
+          .to(target.device());
   const at::Tensor differs =
       at::ne(sign_bits(target, planes), sign_bits(donor, planes).index_select(0, match.index));
   const at::Tensor bits = differs.sum(1, /*keepdim=*/false, at::kDouble);

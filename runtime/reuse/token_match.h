@@ -16,7 +16,8 @@ struct TokenMatch {
 };
 
 // Rows of an embedding [num_tokens, hidden_size] turned by their positions 0, 1, ...: pairs (2k, 2k+1) of the whole
-// vector by 10000^(-2k/hidden_size) per position. Then of length 1; a row of zeros stays one. float32
+// vector by 10000^(-2k/hidden_size) per position. Then of length 1; a row of zeros stays one. float32, on their device, as
+// are matches of such.
 at::Tensor turned_embeddings(const at::Tensor& embeddings);
 
 // Exact: every pair is compared, tile by tile. Both as turned_embeddings makes them.
