@@ -47,7 +47,7 @@ std::vector<Segment> coded_segments(const Decoder& decoder, const CodedLayer& la
     const DecodedTokens decoded =
         decode_tokens(layer.plan, layer.factors, store, layer.index, 0, order.codes);
     const at::Tensor positions = store.has_left
-                                     ? store.positions->codes.rows(at::kInt).to(at::kLong)
+                                     ? store.positions->compressed.rows(at::kInt).to(at::kLong)
                                      : order.code_positions();
     segments.push_back(
         segment_of(rotate(decoded.key.to(dtype), positions), decoded.value.to(dtype), positions));

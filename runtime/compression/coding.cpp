@@ -92,7 +92,7 @@ void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors&
     rows.key.erase(sinks, count);
     rows.value.erase(sinks, count);
   }
-  for (std::optional<CodedStore::Column>* column : {&store.positions, &store.scores}) {
+  for (std::optional<TokenColumn>* column : {&store.positions, &store.scores}) {
     if (*column && count > 0) {
       (*column)->move(sinks, count);
     }

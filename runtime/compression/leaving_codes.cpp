@@ -20,9 +20,9 @@ void replace_code(const CodedCache& cache, std::int64_t row) {
   for (std::size_t i = 0; i < z.size(); ++i) {
     store.codes[i].replace(row, z[i][0], factors_of(cache.factors, store, i).steps);
   }
-  for (std::optional<CodedStore::Column>* column : {&store.positions, &store.scores}) {
+  for (std::optional<TokenColumn>* column : {&store.positions, &store.scores}) {
     if (*column) {
-      std::copy_n((*column)->exact.row(oldest), 4, (*column)->codes.mutable_row(row));
+      std::copy_n((*column)->exact.row(oldest), 4, (*column)->compressed.mutable_row(row));
     }
   }
 }
@@ -32,7 +32,7 @@ void erase_exact(CodedStore& store, std::int64_t row) {
     rows.key.erase(row, 1);
     rows.value.erase(row, 1);
   }
-  for (std::optional<CodedStore::Column>* column : {&store.positions, &store.scores}) {
+  for (std::optional<TokenColumn>* column : {&store.positions, &store.scores}) {
     if (*column) {
       (*column)->exact.erase(row, 1);
     }
@@ -64,7 +64,7 @@ void assign_exact(const CodedCache& cache, int index, const at::Tensor& rows) {
     const DecodedTokens decoded = decode_tokens(cache.plan, cache.factors, store, index, 0, codes);
     const at::Tensor turned =
         key_of_codes(cache.decoder, store.layers.first_layer + index, decoded.key,
-                     store.positions->codes.rows(at::kInt).to(at::kLong));
+                     store.positions->compressed.rows(at::kInt).to(at::kLong));
     key = at::cat({turned.to(key.scalar_type()), key});
     value = at::cat({decoded.value.to(value.scalar_type()), value});
   }
@@ -79,7 +79,7 @@ void compact(const CodedCache& cache, const std::vector<std::int64_t>& leaving) 
   for (int index = 0; index < store.layers.num_layers; ++index) {
     assign_exact(cache, index, split.exact);
   }
-  for (std::optional<CodedStore::Column>* column : {&store.positions, &store.scores}) {
+  for (std::optional<TokenColumn>* column : {&store.positions, &store.scores}) {
     if (*column) {
       const at::Tensor all = (*column)->tensor((*column)->exact.dtype());
       (*column)->assign(all.index_select(0, split.codes), all.index_select(0, split.exact));

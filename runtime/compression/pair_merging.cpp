@@ -123,14 +123,13 @@ void merge_pairs(std::int64_t count, KvCache& cache) {
   }
   const std::int64_t first = cache.num_tokens() - count;
   for (PairStore& pair : cache.all_pairs()) {
-    const std::int64_t left = pair.exact.front().num_exact() - count;
-    PairMerge(*plan.paired, pair.exact[0].key, pair.exact[1].key, count).append_to(pair.key);
-    PairMerge(*plan.paired, pair.exact[0].value, pair.exact[1].value, count).append_to(pair.value);
-    for (KeyValueStore& layer : pair.exact) {
-      layer.key.truncate(left);
-      layer.value.truncate(left);
+    const std::int64_t own = pair.exact_positions(0).ge(first).sum().item<std::int64_t>();
+    if (own == 0) {
+      continue;
     }
-    pair.merged_positions.append(at::arange(first, first + count, at::kLong));
+    PairMerge(*plan.paired, pair.exact[0].key, pair.exact[1].key, own).append_to(pair.key);
+    PairMerge(*plan.paired, pair.exact[0].value, pair.exact[1].value, own).append_to(pair.value);
+    pair.drop_exact(own);
   }
 }
 

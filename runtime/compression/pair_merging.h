@@ -20,7 +20,7 @@ at::Tensor interpolate(const at::Tensor& lower, const at::Tensor& upper, double 
 // Tokens of these angles [n] that PairedLayers retains, ascending. [k] int64
 at::Tensor retained_tokens(const PairedLayers& rule, const at::Tensor& angles);
 
-// The last `count` exact tokens of every pair are merged.
+// What every pair still has of the last `count` tokens that were read is merged.
 void merge_pairs(std::int64_t count, KvCache& cache);
 
 // What merged rows stand for in layer `index` of their pair, [n, num_kv_heads, head_dim] in `dtype`.

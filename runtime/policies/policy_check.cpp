@@ -27,43 +27,44 @@ bool merges_every_latent(const KvPlan& plan) {
           plan.policy.unmerged == UnmergedForm::kPlain && !plan.key_norm);
 }
 
-void check_sources(const TokenPolicy& policy, const std::string& name, const KvPlan& plan) {
-  KVC_CHECK(
-      plan.num_layers_from(KvSource::kPaired) == 0,
-      "--policy {}: {} paired layers share directions with another layer's same tokens; leave "
-      "--policy out, or convert with --method commonkv, pca, xkv-static, coded or fusedkv",
-      name, plan.num_layers_from(KvSource::kPaired));
-  KVC_CHECK(
-      !policy.prunes_channels() || plan.num_layers_from(KvSource::kPlain) == plan.num_layers(),
-      "--policy {}: {} of {} layers are converted, and only plain ones have keys of their own; "
-      "use snapkv, or the original checkpoint",
-      name, plan.num_layers() - plan.num_layers_from(KvSource::kPlain), plan.num_layers());
-  KVC_CHECK(!policy.compress_chunks || plan.num_layers_from(KvSource::kPlain) == plan.num_layers(),
-            "--policy {}: compress-at=chunk, but converted layers read a prompt one after the "
-            "other and keep the same tokens; use compress-at=end",
-            name);
+// Averages of merged tokens.
+void check_slots(const TokenPolicy& policy, const std::string& name, const KvPlan& plan) {
+  if (policy.residual_slots == 0) {
+    return;
+  }
   for (const FusedLayer& layer : plan.fused) {
-    KVC_CHECK(policy.residual_slots == 0 || layer.form != FusionForm::kFull,
+    KVC_CHECK(layer.form != FusionForm::kFull,
               "--policy {}: residual={}, but fused layer {} multiplies keys before RoPE with "
               "matrices, and averages are of keys that were turned; use residual=0, which drops "
               "them",
               name, policy.residual_slots, layer.layer);
   }
-  if (plan.groups.empty() && plan.coded.empty()) {
-    return;
-  }
-  KVC_CHECK(!policy.cache_positions,
-            "--policy {}: pos=cache, but converted keys are rebuilt at their own positions; use "
-            "pos=true",
-            name);
-  KVC_CHECK(policy.residual_slots == 0 || plan.coded.empty(),
-            "--policy {}: residual={}, but coded layers have no form for averages of tokens; use "
+  KVC_CHECK(plan.coded.empty() && !plan.paired,
+            "--policy {}: residual={}, but {} layers have no form for averages of tokens; use "
             "residual=0, which drops them",
-            name, policy.residual_slots);
-  KVC_CHECK(policy.residual_slots == 0 || merges_every_latent(plan),
+            name, policy.residual_slots, plan.paired ? "paired" : "coded");
+  KVC_CHECK(plan.groups.empty() || merges_every_latent(plan),
             "--policy {}: residual={}, but not every token of these groups has a latent of a basis "
             "that all share; use residual=0, or convert with --merge ls, pca or xkv-static",
             name, policy.residual_slots);
+}
+
+void check_sources(const TokenPolicy& policy, const std::string& name, const KvPlan& plan) {
+  const int converted = plan.num_layers() - plan.num_layers_from(KvSource::kPlain);
+  KVC_CHECK(
+      !policy.prunes_channels() || converted == 0,
+      "--policy {}: {} of {} layers are converted, and only plain ones have keys of their own; "
+      "use snapkv, or the original checkpoint",
+      name, converted, plan.num_layers());
+  KVC_CHECK(!policy.compress_chunks || converted == 0,
+            "--policy {}: compress-at=chunk, but converted layers read a prompt one after the "
+            "other and keep the same tokens; use compress-at=end",
+            name);
+  KVC_CHECK(!policy.cache_positions || converted == plan.num_layers_from(KvSource::kFused),
+            "--policy {}: pos=cache, but converted keys are rebuilt at their own positions; use "
+            "pos=true",
+            name);
+  check_slots(policy, name, plan);
 }
 
 }  // namespace

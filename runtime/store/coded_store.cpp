@@ -21,15 +21,11 @@ std::vector<CodedLayers> coded_layers(const KvPlan& plan) {
 CodedStore::CodedStore(const KvPlan& plan, const CodedLayers& coded_layers,
                        const StoreOptions& options, const CodedColumns& columns)
     : layers(coded_layers) {
-  const auto column = [&](at::ScalarType dtype) {
-    const RowStore rows(options.pool, {.shape = {}, .dtype = dtype});
-    return Column{rows, rows};
-  };
   if (columns.positions) {
-    positions = column(at::kInt);
+    positions.emplace(options.pool, at::kInt);
   }
   if (columns.scores) {
-    scores = column(at::kFloat);
+    scores.emplace(options.pool, at::kFloat);
   }
   for (int index = 0; index < layers.num_layers; ++index) {
     exact.push_back(exact_store(plan, options));
@@ -37,22 +33,6 @@ CodedStore::CodedStore(const KvPlan& plan, const CodedLayers& coded_layers,
   for (int block = layers.first_block; block < layers.first_block + layers.num_blocks; ++block) {
     codes.emplace_back(options.pool, plan.coded[static_cast<std::size_t>(block)]);
   }
-}
-
-at::Tensor CodedStore::Column::tensor(at::ScalarType dtype) const {
-  return at::cat({codes.rows(codes.dtype()), exact.rows(exact.dtype())}).to(dtype);
-}
-
-void CodedStore::Column::assign(const at::Tensor& of_codes, const at::Tensor& of_exact) {
-  codes.truncate(0);
-  codes.append(of_codes);
-  exact.truncate(0);
-  exact.append(of_exact);
-}
-
-void CodedStore::Column::move(std::int64_t first, std::int64_t count) {
-  codes.append(exact.rows(first, count, exact.dtype()));
-  exact.erase(first, count);
 }
 
 std::int64_t CodedStore::column_bytes() const {

@@ -9,6 +9,7 @@
 #include "core/kv_plan.h"
 #include "runtime/store/key_value_store.h"
 #include "runtime/store/tile_store.h"
+#include "runtime/store/token_column.h"
 
 namespace kvc {
 
@@ -44,15 +45,7 @@ struct CodedStore {
   // Under a token policy. Rows are all tokens: those that are codes, then the others; the last ones are those that
   // were read last. Once a token has left, positions are no runs.
   bool has_left = false;
-  struct Column {
-    RowStore codes, exact;
-
-    at::Tensor tensor(at::ScalarType dtype) const;  // [rows]
-    void assign(const at::Tensor& of_codes, const at::Tensor& of_exact);
-    void move(std::int64_t first, std::int64_t count);  // exact rows become the last codes
-    std::int64_t bytes() const { return codes.bytes() + exact.bytes(); }
-  };
-  std::optional<Column> positions{}, scores{};  // int32, float32
+  std::optional<TokenColumn> positions{}, scores{};  // int32, float32
   std::int64_t num_rows() const { return num_codes() + num_exact(); }
   std::int64_t column_bytes() const;
   void append_positions(const at::Tensor& new_positions);  // [n], of new tokens; scores 0
