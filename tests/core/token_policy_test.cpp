@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "core/sharing_layers.h"
 
 namespace kvc {
 namespace {
@@ -84,6 +85,37 @@ TEST(TokenPolicy, BytesOfALayer) {
   EXPECT_EQ(
       kept_layer_bytes(plan, parse_token_policy("streamingllm"), {.rows = 10}, KvDtype::kFloat32),
       10 * (2 * 24 * 4 + 4));
+  const TokenPolicy h2o = parse_token_policy("h2o:budget=20");
+  EXPECT_EQ(kept_layer_bytes(plan, h2o, {.rows = 10, .shares_heads = true}, KvDtype::kFloat16),
+            10 * (2 * 24 * 2 + 4 + 4));
+  EXPECT_EQ(kept_layer_bytes(plan, h2o, {.rows = 10, .follows = true}, KvDtype::kFloat16),
+            10 * 2 * 24 * 2);
+  EXPECT_EQ(kept_pair_bytes(plan, h2o, {.merged = 3, .retained_keys = 1, .exact = 5},
+                            KvDtype::kFloat16, 4),
+            pair_bytes(plan, {.merged = 3, .retained_keys = 1, .exact = 5}, KvDtype::kFloat16, 4) +
+                (4 + 8) * (4 + 4));
+}
+
+// Layers 2 and 5 join what they read: {0, 2, 3, 5}, {1, 4}.
+TEST(TokenPolicy, LayersThatReadTheSameKeepTheSame) {
+  KvPlan plan = plain_plan(6, 2, 8);
+  for (const int layer : {2, 4, 5}) {
+    plan.layers[static_cast<std::size_t>(layer)] = KvSource::kFused;
+  }
+  plan.fused = {{.layer = 2, .key_sources = {0}, .value_sources = {0}},
+                {.layer = 4, .key_sources = {1}, .value_sources = {1}, .key_heads = {1, 0}},
+                {.layer = 5, .key_sources = {3}, .value_sources = {0}}};
+  const std::vector<SharingLayers> sets = sharing_layers(plan);
+  ASSERT_EQ(sets.size(), 2U);
+  EXPECT_EQ(sets[0].layers, (std::vector<int>{0, 2, 3, 5}));
+  EXPECT_EQ(sets[0].storage, (std::vector<int>{0, 3}));
+  EXPECT_FALSE(sets[0].shares_heads);
+  EXPECT_EQ(sets[1].layers, (std::vector<int>{1, 4}));
+  EXPECT_EQ(sets[1].storage, (std::vector<int>{1}));
+  EXPECT_TRUE(sets[1].shares_heads);
+  const TokenPolicy policy = parse_token_policy("pyramidkv:budget=100,window=20,beta=8");
+  EXPECT_EQ(shared_budget(plan, policy, 1, {1, 4}),
+            (layer_budget(policy, 1, 1, 6) + layer_budget(policy, 1, 4, 6)) / 2);
 }
 
 }  // namespace
