@@ -105,7 +105,12 @@ void GpuBatch::end_prompt(std::size_t first, const at::Tensor& logits, std::size
 }
 
 void GpuBatch::queue_step() {
-  if (queued_ == 0) {
+  if (const std::int64_t bases = cache_.most_bases(); bases != program_bases_) {
+    executor_.wait(0);  // the program before goes
+    step_.rebuild(model_, cache_, sequences_, executor_);
+    program_bases_ = bases;
+    executor_.prepare(step_.program());
+  } else if (queued_ == 0) {
     executor_.prepare(step_.program());
   }
   executor_.replay();

@@ -38,7 +38,8 @@ class GpuBatch {
         reuse_(reuse),
         prefilled_(lengths_of(sequences, 0)),
         rest_(rest_of(sequences)),
-        step_(model, cache, sequences, executor) {}
+        step_(model, cache, sequences, executor),
+        program_bases_(cache.most_bases()) {}
 
   // Of each prompt once, what prefill takes and the cache does not have, in pieces of `chunk` tokens; its `copies` - 1 next sequences become
   // copies. Their first tokens are sampled if any are wanted. Throws Interrupted.
@@ -87,6 +88,7 @@ class GpuBatch {
   std::vector<at::Tensor> prompt_logits_;            // [num_sequences], undefined of copies
   std::vector<std::optional<ReuseReport>> reports_;  // [num_sequences] once prompts are read
   GpuStep step_;
+  std::int64_t program_bases_;  // that it attends to
 };
 
 }  // namespace kvc

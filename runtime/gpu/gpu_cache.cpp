@@ -223,6 +223,14 @@ void GpuCache::copy(std::size_t from, std::size_t to, std::int64_t count) {
   }
 }
 
+std::int64_t GpuCache::most_bases() const {
+  std::size_t most = 0;
+  for (const GpuGroup& group : groups_) {
+    most = std::max(most, group.basis_ranges().size());
+  }
+  return static_cast<std::int64_t>(most);
+}
+
 void GpuCache::begin_prompt(std::size_t sequence, std::int64_t num_tokens) {
   exact_[sequence] += num_tokens;
   for (Layer& layer : layers_) {

@@ -107,6 +107,8 @@ class GpuCache {
   // The sequence may have so many tokens, where it may have fewer. Programs made before hold addresses that are no more. Not
   // under a policy.
   void grow(std::size_t sequence, std::int64_t capacity);
+  // Bases of a request that any sequence has, of which a program knows those that there were when it was made.
+  std::int64_t most_bases() const;
   // Before a prompt of so many tokens, behind what the sequence has, is read.
   void begin_prompt(std::size_t sequence, std::int64_t num_tokens);
   // Exact tokens with the one that the next step feeds, and its row. On the device, int32 [num_sequences]; steps move

@@ -19,7 +19,7 @@ class GroupEncoder {
         store_(cache.group(group)),
         sequence_(sequence) {
     if (spec_.basis == LatentBasis::kRequest) {
-      encoders_ = store_.has_basis(sequence) ? stored_basis() : std::vector<LayerEncoder>();
+      encoders_ = store_.num_bases(sequence) > 0 ? stored_basis() : std::vector<LayerEncoder>();
       return;
     }
     encoders_ = factors_.factors.encoders;
@@ -28,7 +28,7 @@ class GroupEncoder {
     }
   }
 
-  // Principal directions of the tokens, with which encode() goes on.
+  // Principal directions of the tokens, with which encode() goes on. Those of before are where the subspace solver starts.
   void fit(std::int64_t count) {
     const auto tokens = [&](const auto& visit) {
       in_chunks(count, [&](std::int64_t first, const at::Tensor& positions) {
@@ -40,7 +40,7 @@ class GroupEncoder {
         visit(layers);
       });
     };
-    encoders_ = fit_directions(plan_, spec_, tokens, {}, model_.device());
+    encoders_ = fit_directions(plan_, spec_, tokens, encoders_, model_.device());
   }
 
   // As the cache stores them.
@@ -76,10 +76,12 @@ class GroupEncoder {
     }
   }
 
+  // The last one.
   std::vector<LayerEncoder> stored_basis() const {
+    const auto last = static_cast<std::size_t>(store_.num_bases(sequence_) - 1);
     std::vector<LayerEncoder> encoders;
     for (std::size_t index = 0; index < store_.layers.size(); ++index) {
-      const GpuBasis& basis = *store_.layers[index].basis;
+      const GpuBasis& basis = store_.layers[index].bases[last];
       const at::Tensor key = basis.key.read(sequence_, 0, plan_.kv_dim()),
                        value = basis.value.read(sequence_, 0, plan_.kv_dim());
       encoders.push_back({factors_.merged_layers[index].from_pairs(key).to(at::kFloat).t(),
@@ -196,7 +198,7 @@ EncodedTokens encode_gpu_request(const GpuModel& model, GpuCache& cache, int gro
   GroupEncoder encoder(model, cache, group, sequence);
   encoder.fit(count);
   EncodedTokens encoded = encoder.encode(count);
-  cache.group(group).set_basis(sequence, encoder.basis());
+  cache.group(group).add_basis(sequence, encoder.basis());
   return encoded;
 }
 

@@ -15,7 +15,7 @@ namespace kvc {
 // which all tokens get latents, without scores.
 EncodedTokens encode_gpu_pending(const GpuModel& model, const GpuCache& cache, int group,
                                  std::size_t sequence, std::int64_t count);
-// The same with principal directions of these tokens, which become the sequence's basis.
+// The same with principal directions of these tokens, which become the sequence's next basis.
 EncodedTokens encode_gpu_request(const GpuModel& model, GpuCache& cache, int group,
                                  std::size_t sequence, std::int64_t count);
 

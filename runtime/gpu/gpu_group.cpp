@@ -21,7 +21,7 @@ void append(std::optional<GpuRows>& rows, std::size_t sequence, std::int64_t cou
 }  // namespace
 
 GpuGroup::GpuGroup(const KvPlan& plan, int group, at::ScalarType dtype, const GpuPages& pages)
-    : sink_tokens_(plan.policy.sink_tokens) {
+    : sink_tokens_(plan.policy.sink_tokens), basis_pages_(pages), dtype_(dtype) {
   const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
   const std::size_t num_sequences = pages.most_rows.size();
   const bool latents = keeps_latents(plan, group),
@@ -31,14 +31,10 @@ GpuGroup::GpuGroup(const KvPlan& plan, int group, at::ScalarType dtype, const Gp
   const auto rows = [&](std::int64_t width, at::ScalarType type) {
     return std::optional<GpuRows>(std::in_place, pages, width, type);
   };
-  GpuPages channels = pages;
-  channels.most_rows.assign(num_sequences, plan.kv_dim());
+  basis_pages_.most_rows.assign(num_sequences, plan.kv_dim());
+  first_merged_.resize(num_sequences);
   for (int index = 0; index < spec.num_layers; ++index) {
     GpuGroupLayer& layer = layers.emplace_back();
-    if (spec.basis == LatentBasis::kRequest) {
-      layer.basis.emplace(GpuBasis{GpuRows(channels, spec.key_width(), dtype),
-                                   GpuRows(channels, spec.value_width(), dtype)});
-    }
     if (decides_) {
       layer.pending_key = rows(plan.kv_dim(), dtype);
       layer.pending_value = rows(plan.kv_dim(), dtype);
@@ -77,6 +73,11 @@ GpuGroup::GpuGroup(const KvPlan& plan, int group, at::ScalarType dtype, const Gp
   const at::TensorOptions ints = at::TensorOptions(at::kInt).device(pages.device);
   num_merged_ = at::zeros({static_cast<std::int64_t>(num_sequences)}, ints);
   num_unmerged_ = at::zeros_like(num_merged_);
+  if (spec.basis == LatentBasis::kRequest) {
+    key_width_ = spec.key_width();
+    value_width_ = spec.value_width();
+    allow_basis();
+  }
   for (std::size_t sequence = 0; sequence < num_sequences && !decides_; ++sequence) {
     reserve_all(sequence, pages.most_rows[sequence]);
   }
@@ -181,6 +182,11 @@ void GpuGroup::set_counts(std::size_t sequence) {
   const auto index = static_cast<std::int64_t>(sequence);
   num_merged_[index].fill_(merged_rows_[sequence]);
   num_unmerged_[index].fill_(unmerged_rows_[sequence]);
+  for (std::size_t basis = 0; basis < ranges_.size(); ++basis) {
+    const bool is_there = basis < first_merged_[sequence].size();
+    ranges_[basis].first_rows[index].fill_(is_there ? first_merged(sequence, basis) : 0);
+    ranges_[basis].num_rows[index].fill_(is_there ? first_merged(sequence, basis + 1) : 0);
+  }
 }
 
 std::vector<GpuRows*> GpuGroup::token_stores() {
@@ -204,20 +210,39 @@ std::vector<GpuRows*> GpuGroup::token_stores() {
 std::vector<GpuRows*> GpuGroup::stores() {
   std::vector<GpuRows*> found = token_stores();
   for (GpuGroupLayer& layer : layers) {
-    if (layer.basis) {
-      found.insert(found.end(), {&layer.basis->key, &layer.basis->value});
+    for (GpuBasis& basis : layer.bases) {
+      found.insert(found.end(), {&basis.key, &basis.value});
     }
   }
   return found;
 }
 
-void GpuGroup::set_basis(std::size_t sequence, const std::vector<BasisRows>& given) {
+void GpuGroup::allow_basis() {
+  for (GpuGroupLayer& layer : layers) {
+    layer.bases.push_back(
+        {GpuRows(basis_pages_, key_width_, dtype_), GpuRows(basis_pages_, value_width_, dtype_)});
+  }
+  ranges_.push_back({at::zeros_like(num_merged_), at::zeros_like(num_merged_)});
+}
+
+void GpuGroup::add_basis(std::size_t sequence, const std::vector<BasisRows>& given) {
+  const auto number = static_cast<std::size_t>(bases_[sequence]);
+  if (number == ranges_.size()) {
+    allow_basis();
+  }
   for (std::size_t index = 0; index < layers.size(); ++index) {
-    GpuBasis& basis = *layers[index].basis;
+    GpuBasis& basis = layers[index].bases[number];
     basis.key.replace(sequence, given[index].key, given[index].key.size(0));
     basis.value.replace(sequence, given[index].value, given[index].value.size(0));
   }
-  bases_[sequence] = 1;
+  first_merged_[sequence].push_back(merged_rows_[sequence]);
+  ++bases_[sequence];
+  set_counts(sequence);
+}
+
+std::int64_t GpuGroup::first_merged(std::size_t sequence, std::size_t basis) const {
+  const std::vector<std::int64_t>& first = first_merged_[sequence];
+  return basis < first.size() ? first[basis] : merged_rows_[sequence];
 }
 
 void GpuGroup::copy(std::size_t from, std::size_t to) {
@@ -228,6 +253,7 @@ void GpuGroup::copy(std::size_t from, std::size_t to) {
        {&merged_rows_, &unmerged_rows_, &pending_, &capacity_, &bases_}) {
     (*counts)[to] = (*counts)[from];
   }
+  first_merged_[to] = first_merged_[from];
   set_counts(to);
 }
 
@@ -258,8 +284,8 @@ KvBytes GpuGroup::bytes(std::size_t sequence) const {
     bytes.pending += bytes_of(layer.pending_key, sequence) +
                      bytes_of(layer.pending_value, sequence) +
                      bytes_of(layer.held_latent, sequence) + bytes_of(layer.key_rms, sequence);
-    if (layer.basis) {
-      bytes.merged += layer.basis->key.bytes(sequence) + layer.basis->value.bytes(sequence);
+    for (const GpuBasis& basis : layer.bases) {
+      bytes.merged += basis.key.bytes(sequence) + basis.value.bytes(sequence);
     }
   }
   bytes.merged += bytes_of(merged, sequence);

@@ -26,7 +26,8 @@ struct GpuGroupLayer {
   std::optional<GpuRows> unmerged_latent;               // likewise, in latent form
   std::optional<GpuRows> held_latent;                   // of pending tokens in latent form
   std::optional<GpuRows> key_rms;  // of pending tokens, float32 [num_kv_heads]: undoes the norm
-  std::optional<GpuBasis> basis;   // of merged latents, where it is the request's
+  std::vector<GpuBasis>
+      bases;  // of merged latents, where they are the request's: the first of all sequences, ...
 };
 
 class GpuGroup {
@@ -46,12 +47,19 @@ class GpuGroup {
   // [merged, rank]; the others become unmerged. What is left has pages for `capacity` tokens. n may be 0.
   void decide(std::size_t sequence, const at::Tensor& merge, const at::Tensor& latents,
               std::int64_t capacity);
-  // The basis of all latents that the sequence will have: of every layer, rows as they are stored.
+  // Another basis, of the latents that come next: of every layer, rows as they are stored.
   struct BasisRows {
     at::Tensor key, value;
   };
-  void set_basis(std::size_t sequence, const std::vector<BasisRows>& layers);
-  bool has_basis(std::size_t sequence) const { return bases_[sequence] > 0; }
+  void add_basis(std::size_t sequence, const std::vector<BasisRows>& layers);
+  std::int64_t num_bases(std::size_t sequence) const { return bases_[sequence]; }
+  // A basis' rows of merged latents, on the device, int32 [num_sequences]: from the first up to the last one's next.
+  struct BasisRange {
+    at::Tensor first_rows, num_rows;
+  };
+  const std::vector<BasisRange>& basis_ranges() const { return ranges_; }
+  // The first of a basis' merged latents; of the one after the last their number.
+  std::int64_t first_merged(std::size_t sequence, std::size_t basis) const;
   // Sequence `to` holds what `from` does.
   void copy(std::size_t from, std::size_t to);
 
@@ -82,11 +90,18 @@ class GpuGroup {
   // Of a group that decides nothing.
   void reserve_all(std::size_t sequence, std::int64_t tokens);
   void set_counts(std::size_t sequence);
+  // Room for one basis more, of any sequence.
+  void allow_basis();
 
   std::int64_t sink_tokens_;
   bool decides_, stores_positions_;
   std::vector<std::int64_t> merged_rows_, unmerged_rows_, pending_, capacity_;  // [num_sequences]
   std::vector<std::int64_t> bases_;                                             // likewise
+  GpuPages basis_pages_;
+  std::int64_t key_width_ = 0, value_width_ = 0;  // of the request's directions
+  at::ScalarType dtype_;
+  std::vector<BasisRange> ranges_;                       // of each basis
+  std::vector<std::vector<std::int64_t>> first_merged_;  // [num_sequences], of each of its bases
   at::Tensor num_merged_, num_unmerged_;
 };
 

@@ -81,15 +81,23 @@ class GroupReader {
       all.key.index_copy_(0, places, part.key);
       all.value.index_copy_(0, places, part.value);
     };
-    if (tokens_.merged > 0) {
-      const at::Tensor positions = positions_of(store_.merged_positions, tokens_.merged);
-      put(rebuilt_rows(model_, merged_factors(), layer_,
-                       store_.merged->read(sequence_, 0, tokens_.merged), positions),
-          positions);
+    const at::Tensor positions = positions_of(store_.merged_positions, tokens_.merged);
+    const std::size_t parts = std::max<std::size_t>(1, rows().bases.size());
+    for (std::size_t part = 0; part < parts && tokens_.merged > 0; ++part) {
+      const bool is_last = part + 1 >= parts;
+      const std::int64_t first = store_.first_merged(sequence_, part),
+                         last = is_last ? tokens_.merged : store_.first_merged(sequence_, part + 1);
+      const std::int64_t begin = rows().bases.empty() ? 0 : first;
+      if (begin < last) {
+        const at::Tensor own = positions.narrow(0, begin, last - begin);
+        put(rebuilt_rows(model_, merged_factors(part), layer_,
+                         store_.merged->read(sequence_, begin, last - begin), own),
+            own);
+      }
     }
     if (tokens_.unmerged > 0) {
-      const at::Tensor positions = positions_of(store_.unmerged_positions, tokens_.unmerged);
-      put(unmerged_rows(positions), positions);
+      const at::Tensor own = positions_of(store_.unmerged_positions, tokens_.unmerged);
+      put(unmerged_rows(own), own);
     }
     return all;
   }
@@ -104,13 +112,14 @@ class GroupReader {
   }
 
   // The checkpoint's, or those of the request that the cache holds.
-  Reconstruction merged_factors() const {
+  Reconstruction merged_factors(std::size_t part) const {
     const RankFactors& factors = factors_.merged_layers[index_];
-    if (!rows().basis) {
+    if (rows().bases.empty()) {
       return factors.tensors();
     }
-    Reconstruction layer{factors.from_pairs(rows().basis->key.read(sequence_, 0, plan_.kv_dim())),
-                         rows().basis->value.read(sequence_, 0, plan_.kv_dim())};
+    const GpuBasis& basis = rows().bases[part];
+    Reconstruction layer{factors.from_pairs(basis.key.read(sequence_, 0, plan_.kv_dim())),
+                         basis.value.read(sequence_, 0, plan_.kv_dim())};
     layer.is_principal = true;
     return layer;
   }

@@ -37,8 +37,6 @@ class StepBuilder {
         launches_(config_, model.dtype, executor.device(), num_sequences_, step.memory_),
         groups_(model, cache, step.state_, capacity_, executor, launches_),
         kept_(config_, model.dtype, cache, step.state_, executor, launches_) {
-    step_.state_ = make_step_state(config_, sequences, executor);
-    step_.memory_ = make_step_memory(config_, model.dtype, num_sequences_, capacity_, executor);
     add_embedding();
     for (int layer = 0; layer < config_.num_layers; ++layer) {
       add_layer(layer);
@@ -264,6 +262,14 @@ class StepBuilder {
 
 GpuStep::GpuStep(const GpuModel& model, const GpuCache& cache, const StepSequences& sequences,
                  StepExecutor& executor) {
+  state_ = make_step_state(model.config, sequences, executor);
+  memory_ = make_step_memory(model.config, model.dtype, cache.num_sequences(), sequences.capacity,
+                             executor);
+  rebuild(model, cache, sequences, executor);
+}
+
+void GpuStep::rebuild(const GpuModel& model, const GpuCache& cache, const StepSequences& sequences,
+                      StepExecutor& executor) {
   StepBuilder(model, cache, sequences, executor, *this);
 }
 

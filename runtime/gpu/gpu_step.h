@@ -20,6 +20,9 @@ class GpuStep {
   GpuStep(const GpuModel& model, const GpuCache& cache, const StepSequences& sequences,
           StepExecutor& executor);
 
+  // The program anew, of what `cache` has now, on the same state.
+  void rebuild(const GpuModel& model, const GpuCache& cache, const StepSequences& sequences,
+               StepExecutor& executor);
   // From the tokens in `state` to the next ones.
   const StepProgram& program() const { return program_; }
   // Its last launch alone: tokens from `state.logits`.

@@ -57,7 +57,7 @@ void GpuTurns::append() {
 }
 
 std::unique_ptr<TurnSequence> GpuEngine::turns() const {
-  check_gpu_turns(policy_, plan_);
+  check_gpu_turns(policy_);
   return std::make_unique<GpuTurns>(*this);
 }
 

@@ -174,6 +174,7 @@ DevicePartials GroupLaunches::add_sums(RankAttention attention, const DenseAtten
   attention.partials = scratch_.rank.partials;
   choose_launches(attention);
   launches_.add(attention);
+  add_segment(segment);
   CombinePartials sums;
   sums.sources[0] = attention.partials;
   sums.num_sources = 1;
@@ -210,16 +211,47 @@ void GroupLaunches::choose_launches(RankAttention& attention) {
   attention.tile_sum = launches_.pointer<float>(scratch_.tile_sum);
 }
 
-void GroupLaunches::combine(const std::vector<DevicePartials>& sources) {
+// Where the output of one segment more lies.
+void GroupLaunches::add_segment(std::size_t segment) {
+  while (scratch_.log_sum.size() <= segment) {
+    scratch_.log_sum.push_back(launches_.keep(at::zeros_like(scratch_.log_sum.front())));
+    scratch_.projected.push_back(launches_.keep(at::zeros_like(scratch_.projected.front())));
+  }
+}
+
+// Some of them become one, where a launch takes fewer.
+DevicePartials GroupLaunches::join(const std::vector<DevicePartials>& sources) {
+  const at::TensorOptions floats = at::TensorOptions(at::kFloat).device(model_.device());
+  CombinePartials part = combination(sources);
+  part.log_sum =
+      launches_.pointer<float>(launches_.keep(at::zeros({num_sequences_, num_heads_}, floats)));
+  part.output_float = launches_.pointer<float>(
+      launches_.keep(at::zeros({num_sequences_, num_heads_, head_dim_}, floats)));
+  launches_.add(part);
+  return {part.log_sum, nullptr, part.output_float, 1};
+}
+
+void GroupLaunches::combine(std::vector<DevicePartials> sources) {
+  while (sources.size() > CombinePartials::kMaxSources) {
+    const auto first = sources.end() - CombinePartials::kMaxSources;
+    const DevicePartials joined = join({first, sources.end()});
+    sources.erase(first, sources.end());
+    sources.push_back(joined);
+  }
+  CombinePartials all = combination(sources);
+  all.output = launches_.memory.attended.data_ptr();
+  all.element = device_element(model_.dtype);
+  launches_.add(all);
+}
+
+CombinePartials GroupLaunches::combination(const std::vector<DevicePartials>& sources) const {
   CombinePartials combine;
   std::copy(sources.begin(), sources.end(), combine.sources);
   combine.num_sources = narrow_size(static_cast<std::int64_t>(sources.size()));
   combine.num_sequences = narrow_size(num_sequences_);
   combine.num_heads = narrow_size(num_heads_);
   combine.width = narrow_size(head_dim_);
-  combine.output = launches_.memory.attended.data_ptr();
-  combine.element = device_element(model_.dtype);
-  launches_.add(combine);
+  return combine;
 }
 
 void GroupLaunches::add_attention(int layer, const DenseAttention& query, const DeviceRope& rope) {
@@ -253,12 +285,24 @@ void GroupLaunches::add_attention(int layer, const DenseAttention& query, const 
                   store.decides() ? first_apart(query, 0) : query.first_rows},
                  0));
   }
-  if (store.merged) {
-    sources.push_back(add_rank(
-        query, rope,
-        {*store.merged, factors.merged_layers[index], positions(store.merged_positions), sinks,
-         store.num_merged(), first_apart(query, 1), rows.basis ? &*rows.basis : nullptr},
-        1));
+  for (std::size_t basis = 0; basis < rows.bases.size(); ++basis) {
+    const GpuGroup::BasisRange& range = store.basis_ranges()[basis];
+    // Under a window there is one basis, from the first merged token on.
+    const std::int32_t* first = query.first_rows != nullptr
+                                    ? first_apart(query, 1)
+                                    : launches_.pointer<std::int32_t>(range.first_rows);
+    sources.push_back(
+        add_rank(query, rope,
+                 {*store.merged, factors.merged_layers[index], positions(store.merged_positions),
+                  sinks, range.num_rows, first, &rows.bases[basis]},
+                 1 + basis));
+  }
+  if (store.merged && rows.bases.empty()) {
+    sources.push_back(
+        add_rank(query, rope,
+                 {*store.merged, factors.merged_layers[index], positions(store.merged_positions),
+                  sinks, store.num_merged(), first_apart(query, 1)},
+                 1));
   }
   combine(sources);
 }

@@ -54,7 +54,7 @@ class GroupLaunches {
   void append(const at::Tensor& from, const GpuRows& to, const at::Tensor& rows, bool are_floats);
   DevicePartials add_dense(DenseAttention attention, const DeviceRows& key, const DeviceRows& value,
                            const at::Tensor& num_rows, std::size_t scratch);
-  // segment: 0 or 1, whose output is kept until they are combined.
+  // segment: 0 or more, whose output is kept until they are combined.
   DevicePartials add_rank(const DenseAttention& query, const DeviceRope& rope,
                           const LatentRows& latents, std::size_t segment);
   // What a layer's window shows of codes or unmerged tokens (0) and of merged ones (1), or null without one.
@@ -69,7 +69,10 @@ class GroupLaunches {
   DevicePartials add_sums(RankAttention attention, const DenseAttention& query,
                           const DeviceRope& rope, ProjectValues values, std::size_t segment);
   void choose_launches(RankAttention& attention);
-  void combine(const std::vector<DevicePartials>& sources);
+  void add_segment(std::size_t segment);
+  CombinePartials combination(const std::vector<DevicePartials>& sources) const;
+  DevicePartials join(const std::vector<DevicePartials>& sources);
+  void combine(std::vector<DevicePartials> sources);
 
   const GpuModel& model_;
   const GpuCache& cache_;

@@ -42,8 +42,8 @@ class ScratchMaker {
         rank);
     scratch.combined = zeros({sequences_, heads, rank}, at::kFloat);
     for (int segment = 0; segment < 2; ++segment) {
-      scratch.log_sum[segment] = zeros({sequences_, heads}, at::kFloat);
-      scratch.projected[segment] = zeros({sequences_, heads, model_.config.head_dim}, at::kFloat);
+      scratch.log_sum.push_back(zeros({sequences_, heads}, at::kFloat));
+      scratch.projected.push_back(zeros({sequences_, heads, model_.config.head_dim}, at::kFloat));
     }
     scratch.latent = zeros({sequences_, rank}, at::kFloat);
     scratch.weighted = zeros({sequences_, rank}, at::kFloat);

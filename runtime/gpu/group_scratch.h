@@ -28,9 +28,10 @@ struct GroupScratch {
   PartialScratch rank;         // of latents and codes
   // Of two launches, once there are such: [num_sequences * max_tiles * num_heads, 32] 16 bits, and maxima and sums.
   at::Tensor weights, tile_max, tile_sum;
-  at::Tensor combined;                  // [num_sequences, num_heads, rank] float32: sums of latents
-  at::Tensor log_sum[2], projected[2];  // of latents' segments: [num_sequences, num_heads, ..]
-  at::Tensor latent, weighted, score;   // of the new tokens, float32
+  at::Tensor combined;  // [num_sequences, num_heads, rank] float32: sums of latents
+  std::vector<at::Tensor> log_sum,
+      projected;                         // of latents' segments: [num_sequences, num_heads, ..]
+  at::Tensor latent, weighted, score;    // of the new tokens, float32
   at::Tensor first_latent, last_latent;  // 16 bits
   // int32 [num_sequences]: the first that a layer's window shows, of codes or unmerged tokens and of merged ones.
   at::Tensor first_apart[2];

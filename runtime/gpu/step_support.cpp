@@ -49,11 +49,13 @@ void check_fused(const FusedLayer& layer) {
 // What latents have kernels for.
 void check_latents(const ModelConfig& config, const KvPlan& plan, int index) {
   const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
-  KVC_CHECK(!plan.request || !plan.request->compress_generated ||
-                plan.request->later != LaterTokens::kNewSegment,
-            "--device cuda: generated tokens get bases of their own; the GPU runtime has one basis "
-            "of a request: convert with --later project, or {}",
-            kWayOut);
+  for (int layer = group.first_layer; layer < group.first_layer + group.num_layers; ++layer) {
+    KVC_CHECK(!config.layer(layer).window || !plan.request ||
+                  plan.request->later != LaterTokens::kNewSegment,
+              "--device cuda: layer {} has a sliding window, under which the GPU runtime has one "
+              "basis of a request: convert with --later project or exact, or {}",
+              layer, kWayOut);
+  }
   RankAttention attention;
   attention.num_heads = static_cast<int>(config.num_heads);
   attention.num_kv_heads = static_cast<int>(config.num_kv_heads);
@@ -156,14 +158,10 @@ void check_gpu_options(const EngineOptions& options, const CacheTypes& types,
   check_gpu_reuse(options.reuse, options.policy, types.kv, config, plan);
 }
 
-void check_gpu_turns(const TokenPolicy& policy, const KvPlan& plan) {
+void check_gpu_turns(const TokenPolicy& policy) {
   KVC_CHECK(policy.is_full(),
             "--device cuda: --chat does not go with --policy {}; leave one out, or {}",
             to_string(policy.kind), kWayOut);
-  KVC_CHECK(!plan.request || plan.request->later != LaterTokens::kNewSegment,
-            "--device cuda: later turns get bases of their own; the GPU runtime has one basis of a "
-            "request: convert with --later project or exact, or {}",
-            kWayOut);
 }
 
 }  // namespace kvc

@@ -13,7 +13,7 @@ void check_gpu_model(const ModelConfig& config, const KvPlan& plan);
 void check_gpu_options(const EngineOptions& options, const CacheTypes& types,
                        const ModelConfig& config, const KvPlan& plan);
 
-// Error naming what of them does not go on behind what was generated, with the way out.
-void check_gpu_turns(const TokenPolicy& policy, const KvPlan& plan);
+// Error where a policy's sequences do not go on behind what was generated, with the way out.
+void check_gpu_turns(const TokenPolicy& policy);
 
 }  // namespace kvc

@@ -200,10 +200,11 @@ TEST(GpuEngine, RefusesPlansByNameThatItDoesNotRun) {
   expect(refusal(model, testing::grouped_plan(model, 2, 40, policy), "int8"),
          "--kv-dtype int8 is for plain layers");
   expect(refusal(model, testing::grouped_plan(model, 2, 42, policy)), "--rank-multiple 32");
-  KvPlan request = testing::principal_plan(model, 2, LatentBasis::kRequest, false, 32, 32);
+  SyntheticCheckpoint windows = testing::tiny_gpu_model("mistral");
+  windows.window = 20;
+  KvPlan request = testing::principal_plan(windows, 2, LatentBasis::kRequest, false, 32, 32);
   request.request->later = LaterTokens::kNewSegment;
-  request.request->compress_generated = true;
-  expect(refusal(model, request), "--later project");
+  expect(refusal(windows, request), "--later project");
 }
 
 }  // namespace

@@ -134,6 +134,7 @@ class TwoSequences {
 
   void expect_step(int number) {
     const at::Tensor ids = step_.state().ids.to(at::kLong);
+    step_.rebuild(model_, cache_, sequences_, executor_);  // there may be another basis
     executor_.run(step_.program());
     cache_.add_token();
     compress_gpu_blocks(model_, cache_, lengths(number + 1));

@@ -192,6 +192,47 @@ TEST(GpuGroup, ProjectsGeneratedTokensOnTheRequestsDirections) {
   expect_gpu_steps(test_case);
 }
 
+// Blocks of generated tokens get directions of their own, a new one every ten to thirty tokens.
+KvPlan segments_plan(const SyntheticCheckpoint& model) {
+  KvPlan plan = request_plan(model, false, 8);
+  plan.request->compress_generated = true;
+  plan.request->later = LaterTokens::kNewSegment;
+  plan.policy.block_tokens = break_even_tokens(plan, KvDtype::kFloat16);
+  EXPECT_LT(plan.policy.block_tokens, 30);
+  return plan;
+}
+
+// Which a further prompt reads too.
+TEST(GpuGroup, FindsDirectionsOfGeneratedTokens) {
+  const SyntheticCheckpoint model = tiny_gpu_model("llama");
+  KvPlan plan = segments_plan(model);
+  plan.request->solver = BasisSolver::kSubspace;
+  const auto block = static_cast<int>(plan.policy.block_tokens);
+  testing::GpuCase test_case{
+      .model = model, .plan = plan, .longest = 64 + block, .num_steps = block + 1};
+  test_case.texts = {testing::gpu_text(62, 3), testing::gpu_text(9, 11)};
+  test_case.turn = 40;
+  expect_gpu_steps(test_case);
+}
+
+// The program is built anew where there is another basis.
+TEST(GpuGroup, GeneratesBehindDirectionsOfGeneratedTokens) {
+  const testing::OneThread one_thread;
+  const testing::TemporaryDirectory directory;
+  const SyntheticCheckpoint model = tiny_gpu_model("llama");
+  const KvPlan plan = segments_plan(model);
+  testing::write_factored_checkpoint(directory.path(), model, plan);
+  GenerateOptions options;
+  options.max_new_tokens = plan.policy.block_tokens + 4;
+  const GpuEngine engine = testing::emulated_engine(directory.path());
+  const auto [expected, result] =
+      testing::expect_same_tokens(directory.path(), engine, {testing::gpu_text(62, 3)}, options);
+  const std::int64_t basis = 2 * plan.kv_dim() * (8 + 16) * 2;  // of both layers
+  EXPECT_GT(result.sequences[0].bytes.merged, 2 * basis);
+  EXPECT_LE(engine.kv_peak_bytes(),
+            gpu_cache_bytes(engine.plan(), KvDtype::kFloat16, 32, {62}, options.max_new_tokens));
+}
+
 // Generation, samples included: a sample's cache is a copy; forecasts bound what is taken.
 TEST(GpuGroup, GeneratesTheEnginesTokens) {
   const testing::OneThread one_thread;

@@ -44,8 +44,13 @@ void write_plan(const std::filesystem::path& directory, const SyntheticCheckpoin
   }
 }
 
-// Three turns, of which the second ends before its five tokens: the third's prompt stands where it ended.
-void expect_turns(const SyntheticCheckpoint& model, const std::optional<KvPlan>& plan) {
+using Turns = std::vector<std::pair<Row, std::int64_t>>;  // prompts and tokens that follow
+
+// The second ends before its five tokens: the third's prompt stands where it ended.
+const Turns kThree = {{gpu_text(40, 1), 5}, {gpu_text(9, 7), 2}, {gpu_text(35, 2), 5}};
+
+void expect_turns(const SyntheticCheckpoint& model, const std::optional<KvPlan>& plan,
+                  const Turns& said = kThree) {
   const testing::OneThread one_thread;
   const testing::TemporaryDirectory directory;
   write_plan(directory.path(), model, plan);
@@ -54,9 +59,7 @@ void expect_turns(const SyntheticCheckpoint& model, const std::optional<KvPlan>&
   const auto expected = engine_turns(reference);
   const auto turns = engine.turns();
   EXPECT_EQ(turns->bytes().total(), 0);
-  const std::pair<Row, std::int64_t> kTurns[] = {
-      {gpu_text(40, 1), 5}, {gpu_text(9, 7), 2}, {gpu_text(35, 2), 5}};
-  for (const auto& [prompt, count] : kTurns) {
+  for (const auto& [prompt, count] : said) {
     EXPECT_EQ(say(*turns, prompt, count), say(*expected, prompt, count));
     EXPECT_EQ(turns->ids(), expected->ids());
     EXPECT_EQ(turns->bytes().merged > 0, expected->bytes().merged > 0);
@@ -71,6 +74,20 @@ TEST(GpuTurns, AreTheEngines) {
   policy.target_kept_ratio = 0.3;
   expect_turns(model, testing::grouped_plan(model, 2, 40, policy));
   expect_turns(model, testing::coded_plan(model, {.scope = testing::CodedScope::kLayer}));
+}
+
+// Each of the later ones becomes a segment of its own: more than one launch combines, and less memory than exact tokens.
+TEST(GpuTurns, HaveDirectionsOfTheirOwn) {
+  const SyntheticCheckpoint model = testing::tiny_gpu_model("llama");
+  KvPlan plan = testing::principal_plan(model, 2, LatentBasis::kRequest, false, 8, 16);
+  plan.request->later = LaterTokens::kNewSegment;
+  plan.check();
+  ASSERT_LT(break_even_tokens(plan, KvDtype::kFloat16), 50);
+  Turns said;
+  for (std::int64_t turn = 0; turn < 6; ++turn) {
+    said.emplace_back(gpu_text(60, 3 * turn), 2);
+  }
+  expect_turns(model, plan, said);
 }
 
 TEST(GpuTurns, TakeThePagesOfPromptsAndWhatMayFollow) {
@@ -173,10 +190,6 @@ TEST(GpuTurns, RefuseByNameWhatDoesNotGoOn) {
     const GpuEngine engine = GpuEngine::load(path, options, testing::emulated());
     return testing::failure_of([&] { engine.turns(); });
   };
-  KvPlan plan = testing::principal_plan(model, 2, LatentBasis::kRequest, false, 32, 32);
-  plan.request->later = LaterTokens::kNewSegment;
-  testing::write_factored_checkpoint(directory.path() / "request", model, plan);
-  EXPECT_NE(refusal(directory.path() / "request").find("--later project"), std::string::npos);
   testing::write_synthetic_checkpoint(directory.path() / "plain", model);
   options.policy = parse_token_policy("streamingllm:window=32");
   EXPECT_NE(refusal(directory.path() / "plain").find("--policy streamingllm"), std::string::npos);
