@@ -62,7 +62,8 @@ void GroupLaunches::add_coded_attention(const std::vector<StoredLayers>& layers,
   const int layer = layers.front().key;
   const bool is_plain = cache_.plan().layers[static_cast<std::size_t>(layer)] == KvSource::kPlain;
   const DevicePartials of_exact = add_rows(exact, cache_.exact_rows(), 0);
-  combine({of_exact, is_plain ? add_integers(layers, exact, rope) : add_tiles(layer, exact, rope)});
+  launches_.add_combination(
+      {of_exact, is_plain ? add_integers(layers, exact, rope) : add_tiles(layer, exact, rope)});
 }
 
 }  // namespace kvc

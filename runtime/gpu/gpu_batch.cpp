@@ -82,7 +82,7 @@ at::Tensor GpuBatch::read_whole(std::size_t sequence, std::int64_t chunk) {
   const std::vector<std::int64_t> ids = unread(sequence);
   const at::Tensor logits =
       read_gpu_prompt(model_, cache_, sequence, ids,
-                      {chunk, options_.all_logits, options_.stopped, sequences_.held});
+                      {chunk, options_.all_logits, options_.stopped, sequences_.held}, executor_);
   if (reuses()) {
     keep_gpu_prompt(*reuse_, cache_, sequence, ids);
   }
@@ -116,8 +116,12 @@ void GpuBatch::queue_step() {
   executor_.replay();
   ++queued_;
   cache_.add_token();
-  compress_gpu_blocks(model_, cache_, lengths_of(sequences_, queued_));
-  lay_out_budgets(cache_, lengths_of(sequences_, queued_));
+  const std::vector<std::int64_t> lengths = lengths_of(sequences_, queued_);
+  compress_gpu_blocks(model_, cache_, lengths);
+  lay_out_budgets(cache_, lengths);
+  if (cache_.kept() != nullptr) {
+    cache_.kept()->code_blocks(lengths, {model_, executor_});
+  }
   code_gpu_blocks(model_, cache_, executor_);
 }
 

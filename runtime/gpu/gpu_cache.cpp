@@ -67,7 +67,7 @@ GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, a
   pages.most_rows = capacities;
   page_bytes_ = pages.bytes;
   if (!policy.policy.is_full()) {
-    kept_ = std::make_unique<GpuKept>(plan, policy, dtype, pages);
+    kept_ = std::make_unique<GpuKept>(plan, policy, dtype, kv_dtype, pages);
   }
   for (const KvSource source : kept_ ? std::vector<KvSource>{} : plan.layers) {
     add_layer(source, pages);
@@ -245,7 +245,7 @@ void GpuCache::begin_prompt(std::size_t sequence, std::int64_t num_tokens) {
   }
 }
 
-GpuCache::CodeRows GpuCache::reserve_codes(int layer, std::size_t sequence) {
+CodeRows GpuCache::reserve_codes(int layer, std::size_t sequence) {
   Layer& rows = layers_[index(layer)];
   const std::int64_t most = quantised_tokens(plan_, capacities_[sequence], kv_dtype_);
   rows.key_codes->reserve(sequence, most);

@@ -17,6 +17,7 @@
 #include "runtime/gpu/gpu_kept.h"
 #include "runtime/gpu/gpu_rows.h"
 #include "runtime/gpu/gpu_tiles.h"
+#include "runtime/gpu/row_coding.h"
 #include "runtime/kernels/cuda/device_rows.h"
 
 namespace kvc {
@@ -87,9 +88,6 @@ class GpuCache {
   std::int64_t num_codes(std::size_t sequence) const { return codes_[sequence]; }
   std::int64_t num_exact(std::size_t sequence) const { return exact_[sequence]; }
   // A sequence's integers of a plain layer, with pages for all that its capacity has.
-  struct CodeRows {
-    DeviceRows key, value;
-  };
   CodeRows reserve_codes(int layer, std::size_t sequence);
   // Of layers that are coded together, in the order of coded_layers().
   std::vector<GpuTiles>& tiles() { return tiles_; }
@@ -175,7 +173,9 @@ std::int64_t exact_capacity(const KvPlan& plan, std::int64_t capacity);
 // be, and of the exact tokens with a block that becomes codes once it is whole.
 std::int64_t coded_layer_bytes(const KvPlan& plan, std::int64_t capacity, KvDtype dtype,
                                std::int64_t page_tokens);
-// The same of layers that are coded together.
+// Of them, the exact tokens that there is room for while it generates.
+std::int64_t exact_capacity(const KvPlan& plan, std::int64_t capacity);
+// The same bytes of layers that are coded together.
 std::int64_t coded_store_bytes(const KvPlan& plan, const CodedLayers& layers, std::int64_t capacity,
                                std::int64_t page_tokens);
 

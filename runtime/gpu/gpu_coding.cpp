@@ -7,6 +7,7 @@
 
 #include "runtime/compression/chunk_tokens.h"
 #include "runtime/compression/coding.h"
+#include "runtime/gpu/row_coding.h"
 
 namespace kvc {
 namespace {
@@ -20,25 +21,12 @@ std::int64_t due_codes(const GpuCache& cache, std::size_t sequence) {
 
 // Keys are coded before RoPE. `first_code`: of the sequence, on the device.
 void code_layer(const GpuModel& model, GpuCache& cache, int layer, std::size_t sequence,
-                std::int64_t count, const GpuCache::CodeRows& codes, std::int32_t* first_code,
+                std::int64_t count, const CodeRows& codes, std::int32_t* first_code,
                 StepExecutor& executor) {
   const std::int64_t sinks = cache.plan().policy.sink_tokens;
-  const std::int64_t first = sinks + cache.num_codes(sequence);
-  const at::Tensor positions = at::arange(first, first + count, at::kLong);
-  const at::Tensor key =
-      model.rope.unrotate(layer, cache.keys(layer, sequence, sinks, count), positions)
-          .to(model.dtype)
-          .contiguous();
-  const at::Tensor value = cache.values(layer, sequence, sinks, count).contiguous();
-  const auto launch = [&](const at::Tensor& from, const DeviceRows& to) {
-    return QuantiseRows{.from = from.const_data_ptr(),
-                        .from_element = device_element(model.dtype),
-                        .to = to,
-                        .first_rows = first_code,
-                        .num_sequences = 1,
-                        .count = static_cast<int>(count)};
-  };
-  executor.run({launch(key, codes.key), launch(value, codes.value)});
+  code_rows(raw_keys(model, layer, cache.keys(layer, sequence, sinks, count),
+                     sinks + cache.num_codes(sequence)),
+            cache.values(layer, sequence, sinks, count), codes, first_code, executor);
 }
 
 void code_plain_layers(const GpuModel& model, GpuCache& cache, std::size_t sequence,
@@ -48,7 +36,7 @@ void code_plain_layers(const GpuModel& model, GpuCache& cache, std::size_t seque
     if (cache.plan().layers[static_cast<std::size_t>(layer)] != KvSource::kPlain) {
       continue;
     }
-    const GpuCache::CodeRows codes = cache.reserve_codes(layer, sequence);
+    const CodeRows codes = cache.reserve_codes(layer, sequence);
     if (count > 0) {
       code_layer(model, cache, layer, sequence, count, codes, first_code, executor);
     }

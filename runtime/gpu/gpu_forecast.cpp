@@ -168,11 +168,11 @@ SequenceBytes bytes_of(const KvPlan& plan, KvDtype dtype, std::int64_t page_toke
 }
 
 // Under a token policy: one layer of a prompt lies beside all that layers keep.
-SequenceBytes kept_bytes(const KvPlan& plan, const TokenPolicy& policy, std::int64_t page_tokens,
-                         std::int64_t length, std::int64_t new_tokens) {
+SequenceBytes kept_bytes(const KvPlan& plan, const TokenPolicy& policy, KvDtype dtype,
+                         std::int64_t page_tokens, std::int64_t length, std::int64_t new_tokens) {
   std::int64_t kept = 0;
   for (int layer = 0; layer < plan.num_layers(); ++layer) {
-    kept += gpu_kept_bytes(plan, policy, layer, length, length + new_tokens, page_tokens);
+    kept += gpu_kept_bytes(plan, policy, layer, length, length + new_tokens, dtype, page_tokens);
   }
   return {kept + plain_layer_bytes(plan, length, KvDtype::kFloat16), kept};
 }
@@ -184,9 +184,9 @@ GpuCacheBytes gpu_cache_forecast(const KvPlan& plan, KvDtype dtype, std::int64_t
                                  const TokenPolicy& policy) {
   std::int64_t all = 0, more = 0;
   for (const std::int64_t length : lengths) {
-    const SequenceBytes bytes = policy.is_full()
-                                    ? bytes_of(plan, dtype, page_tokens, {}, length, new_tokens)
-                                    : kept_bytes(plan, policy, page_tokens, length, new_tokens);
+    const SequenceBytes bytes =
+        policy.is_full() ? bytes_of(plan, dtype, page_tokens, {}, length, new_tokens)
+                         : kept_bytes(plan, policy, dtype, page_tokens, length, new_tokens);
     all += bytes.generating;
     more = std::max(more, bytes.reading - bytes.generating);
   }

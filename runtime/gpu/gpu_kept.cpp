@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/round_up.h"
+#include "runtime/gpu/gpu_cache.h"
 
 namespace kvc {
 namespace {
@@ -20,21 +21,25 @@ KeptRoom kept_room(const KvPlan& plan, const TokenPolicy& policy, int layer,
                    std::int64_t prompt_tokens, std::int64_t capacity) {
   KeptRoom room;
   room.budget = layer_budget(policy, prompt_tokens, layer, plan.num_layers());
+  room.is_exceeded = prompt_tokens > room.budget;
   if (!policy.is_running()) {
     room.rows = std::min(prompt_tokens, room.budget) + capacity - prompt_tokens;
     return room;
   }
   // One row more than the budget until the layout begins.
-  room.rows = prompt_tokens > room.budget ? running_layout(policy, room.budget).rows()
-                                          : std::min(capacity, room.budget + 1);
+  room.rows = room.is_exceeded ? running_layout(policy, room.budget).rows()
+                               : std::min(capacity, room.budget + 1);
   room.residual_slots = capacity > room.budget ? policy.residual_slots : 0;
   return room;
 }
 
 std::int64_t gpu_kept_bytes(const KvPlan& plan, const TokenPolicy& policy, int layer,
-                            std::int64_t prompt_tokens, std::int64_t capacity,
+                            std::int64_t prompt_tokens, std::int64_t capacity, KvDtype dtype,
                             std::int64_t page_tokens) {
   const KeptRoom room = kept_room(plan, policy, layer, prompt_tokens, capacity);
+  if (!policy.is_running() && is_integer(dtype)) {
+    return coded_layer_bytes(plan, room.rows, dtype, page_tokens);
+  }
   if (!policy.is_running()) {
     const std::int64_t before = round_down(capacity - room.rows, page_tokens);
     return plain_layer_bytes(plan, round_up(capacity, page_tokens) - before, KvDtype::kFloat16);
@@ -45,10 +50,10 @@ std::int64_t gpu_kept_bytes(const KvPlan& plan, const TokenPolicy& policy, int l
 }
 
 GpuKept::GpuKept(const KvPlan& plan, const GpuPolicy& policy, at::ScalarType dtype,
-                 const GpuPages& pages)
-    : policy_(policy.policy),
-      num_kv_heads_(plan.num_kv_heads),
-      head_dim_(plan.head_dim),
+                 KvDtype kv_dtype, const GpuPages& pages)
+    : plan_(plan),
+      policy_(policy.policy),
+      kv_dtype_(kv_dtype),
       numbers_(at::TensorOptions(dtype).device(pages.device)),
       page_bytes_(pages.bytes) {
   const auto num_sequences = static_cast<std::int64_t>(policy.prompt_tokens.size());
@@ -57,9 +62,10 @@ GpuKept::GpuKept(const KvPlan& plan, const GpuPolicy& policy, at::ScalarType dty
     std::vector<KeptRoom>& rooms = rooms_.emplace_back();
     for (std::size_t i = 0; i < policy.prompt_tokens.size(); ++i) {
       rooms.push_back(kept_room(plan, policy_, layer, policy.prompt_tokens[i], pages.most_rows[i]));
-      pages.bytes->add(is_running() ? gpu_kept_bytes(plan, policy_, layer, policy.prompt_tokens[i],
-                                                     pages.most_rows[i], pages.page_tokens)
-                                    : 0);
+      pages.bytes->add(is_running()
+                           ? gpu_kept_bytes(plan, policy_, layer, policy.prompt_tokens[i],
+                                            pages.most_rows[i], kv_dtype, pages.page_tokens)
+                           : 0);
     }
     is_running() ? add_budgets(layer) : add_pages(layer, pages);
   }
@@ -67,20 +73,22 @@ GpuKept::GpuKept(const KvPlan& plan, const GpuPolicy& policy, at::ScalarType dty
 
 GpuKept::Rows GpuKept::new_rows(const KeptRoom& room) const {
   const auto zeros = [&](std::vector<std::int64_t> shape, const at::TensorOptions& options) {
-    shape.insert(shape.begin(), num_kv_heads_);
+    shape.insert(shape.begin(), plan_.num_kv_heads);
     return at::zeros(shape, options);
   };
   const at::TensorOptions floats = numbers_.dtype(at::kFloat);
-  Rows rows{
-      {zeros({room.rows, head_dim_}, numbers_), zeros({room.rows, head_dim_}, numbers_), {}, {}},
-      {}};
+  Rows rows{{zeros({room.rows, plan_.head_dim}, numbers_),
+             zeros({room.rows, plan_.head_dim}, numbers_),
+             {},
+             {}},
+            {}};
   if (policy_.has_scores()) {
     rows.tokens.positions = zeros({room.rows}, numbers_.dtype(at::kInt));
     rows.tokens.scores = zeros({room.rows}, floats);
   }
   if (room.residual_slots > 0) {
-    rows.slots = {zeros({room.residual_slots, head_dim_}, floats),
-                  zeros({room.residual_slots, head_dim_}, floats),
+    rows.slots = {zeros({room.residual_slots, plan_.head_dim}, floats),
+                  zeros({room.residual_slots, plan_.head_dim}, floats),
                   zeros({room.residual_slots}, floats)};
   }
   return rows;
@@ -115,19 +123,6 @@ void GpuKept::add_budgets(int layer) {
   caches_.push_back(caches.to(numbers_.device()));
 }
 
-void GpuKept::add_pages(int layer, const GpuPages& pages) {
-  const std::int64_t width = num_kv_heads_ * head_dim_;
-  const at::ScalarType dtype = c10::typeMetaToScalarType(numbers_.dtype());
-  Paged paged{GpuRows(pages, width, dtype), GpuRows(pages, width, dtype)};
-  for (std::size_t i = 0; i < pages.most_rows.size(); ++i) {
-    const std::int64_t rows = room(layer, i).rows, first = pages.most_rows[i] - rows;
-    paged.key.reserve_from(i, first, rows);
-    paged.value.reserve_from(i, first, rows);
-    first_rows_[layer][static_cast<std::int64_t>(i)].fill_(first);
-  }
-  paged_.push_back(std::move(paged));
-}
-
 const KeptRoom& GpuKept::room(int layer, std::size_t sequence) const {
   return rooms_[index(layer)][sequence];
 }
@@ -155,7 +150,8 @@ std::int64_t GpuKept::bytes(std::size_t sequence) const {
     }
   }
   for (const Paged& paged : paged_) {
-    bytes += paged.key.bytes(sequence) + paged.value.bytes(sequence);
+    bytes += paged.key.bytes(sequence) + paged.value.bytes(sequence) +
+             (paged.codes ? paged.codes->bytes(sequence) : 0);
   }
   return bytes;
 }
@@ -172,6 +168,10 @@ void GpuKept::copy(std::size_t from, std::size_t to) {
   for (Paged& paged : paged_) {
     paged.key.copy(from, to);
     paged.value.copy(from, to);
+    if (paged.codes) {
+      paged.codes->copy(from, to);
+    }
+    set_first_row(static_cast<int>(&paged - paged_.data()), to, paged.first_rows[from]);
   }
 }
 
@@ -204,13 +204,6 @@ void GpuKept::write(int layer, std::size_t sequence, const LaidOutTokens& tokens
     own.value.copy_(tokens.slots.value);
     own.counts.copy_(tokens.slots.counts);
   }
-}
-
-void GpuKept::write_last(int layer, std::size_t sequence, std::int64_t num_tokens,
-                         const at::Tensor& key, const at::Tensor& value) {
-  Paged& paged = paged_[index(layer)];
-  paged.key.write(sequence, num_tokens - key.size(0), key);
-  paged.value.write(sequence, num_tokens - key.size(0), value);
 }
 
 const BudgetCache* GpuKept::caches(int layer) const {

@@ -1,7 +1,8 @@
 // The plain layers of a batch of sequences on a GPU under a token policy. Under a running policy (zeromerge, h2o,
 // streamingllm) a layer's rows lie apart, as runtime/kernels/cuda/budget_step.h says, and take the same memory however long
 // the text grows. Of snapkv and pyramidkv they are a plain layer's in pages: what a prompt keeps of T tokens are rows
-// up to T - 1, so that a generated token's row is its position, and those before the first have no pages.
+// up to T - 1, so that a generated token's row is its position, and those before the first have no pages. Under integer
+// types these are the exact rows, sinks before the others, in a ring of pages that goes on with the text; codes lie apart.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -9,11 +10,13 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/kv_plan.h"
 #include "core/token_policy.h"
 #include "runtime/gpu/gpu_rows.h"
+#include "runtime/gpu/kept_codes.h"
 #include "runtime/gpu/kept_tokens.h"
 #include "runtime/kernels/cuda/budget_step.h"
 
@@ -28,19 +31,23 @@ struct GpuPolicy {
 // Of one layer of a sequence that may have `capacity` tokens.
 struct KeptRoom {
   std::int64_t budget = 0, rows = 0, residual_slots = 0;
+  bool is_exceeded = false;  // by the prompt
 };
 KeptRoom kept_room(const KvPlan& plan, const TokenPolicy& policy, int layer,
                    std::int64_t prompt_tokens, std::int64_t capacity);
 // Of a running policy plain_layer_bytes(rows), 8 bytes for score and position of every row and KV head where the policy
-// ranks, and residual_slots * num_kv_heads * (2 * head_dim + 1) * 4. Of the others the pages of their rows.
+// ranks, and residual_slots * num_kv_heads * (2 * head_dim + 1) * 4. Of the others the pages of their rows, under integer
+// types coded_layer_bytes(rows).
 std::int64_t gpu_kept_bytes(const KvPlan& plan, const TokenPolicy& policy, int layer,
-                            std::int64_t prompt_tokens, std::int64_t capacity,
+                            std::int64_t prompt_tokens, std::int64_t capacity, KvDtype dtype,
                             std::int64_t page_tokens);
 
 class GpuKept {
  public:
-  // A plan of plain layers; dtype: bfloat16 or float16. All memory is taken now.
-  GpuKept(const KvPlan& plan, const GpuPolicy& policy, at::ScalarType dtype, const GpuPages& pages);
+  // A plan of plain layers; dtype: bfloat16 or float16; kv_dtype: the same, or int8 or int4 under a policy that is not
+  // running. All memory is taken now.
+  GpuKept(const KvPlan& plan, const GpuPolicy& policy, at::ScalarType dtype, KvDtype kv_dtype,
+          const GpuPages& pages);
 
   const TokenPolicy& policy() const { return policy_; }
   bool is_running() const { return policy_.is_running(); }
@@ -57,13 +64,17 @@ class GpuKept {
   void write(int layer, std::size_t sequence, const LaidOutTokens& tokens);
   // Under the others: what a prompt of `num_tokens` keeps, its last rows; key, value [n, num_kv_heads, head_dim].
   void write_last(int layer, std::size_t sequence, std::int64_t num_tokens, const at::Tensor& key,
-                  const at::Tensor& value);
+                  const at::Tensor& value, const RowCoder& coder);
+  // Under integer types, once each sequence has num_tokens: whole blocks that have left the window become codes.
+  void code_blocks(const std::vector<std::int64_t>& num_tokens, const RowCoder& coder);
 
   // For kernels, of all sequences.
   const BudgetCache* caches(int layer) const;
   DeviceRows key_rows(int layer) const { return paged_[index(layer)].key.table(); }
   DeviceRows value_rows(int layer) const { return paged_[index(layer)].value.table(); }
   std::int32_t* first_rows(int layer) const;  // [num_sequences]
+  bool has_codes() const { return !is_running() && is_integer(kv_dtype_); }
+  const KeptCodes& codes(int layer) const { return *paged_[index(layer)].codes; }
 
  private:
   struct Rows {         // of one layer of one sequence under a running policy
@@ -72,16 +83,20 @@ class GpuKept {
   };
   struct Paged {
     GpuRows key, value;
+    std::vector<std::int64_t> first_rows;  // [num_sequences]
+    std::optional<KeptCodes> codes{};
   };
   static std::array<const at::Tensor*, 7> tensors_of(const Rows& rows);
   static std::size_t index(int layer) { return static_cast<std::size_t>(layer); }
   Rows new_rows(const KeptRoom& room) const;
   void add_budgets(int layer);
   void add_pages(int layer, const GpuPages& pages);
+  void set_first_row(int layer, std::size_t sequence, std::int64_t row);
   BudgetCache cache_of(const Rows& rows, const KeptRoom& room) const;
 
+  KvPlan plan_;
   TokenPolicy policy_;
-  std::int64_t num_kv_heads_, head_dim_;
+  KvDtype kv_dtype_;
   at::TensorOptions numbers_;
   std::shared_ptr<GpuPageBytes> page_bytes_;
   std::vector<std::vector<KeptRoom>> rooms_;  // [num_layers, num_sequences]

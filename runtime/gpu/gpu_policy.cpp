@@ -78,10 +78,10 @@ void keep_running(const TokenPolicy& policy, int layer, std::size_t sequence,
 
 // The window, and each head's best of the tokens before it (runtime/policies/voted_policy.cpp).
 void keep_voted(const TokenPolicy& policy, int layer, std::size_t sequence,
-                const LayerAttention& prompt, GpuKept& kept) {
+                const LayerAttention& prompt, const RowCoder& coder, GpuKept& kept) {
   const std::int64_t num_tokens = prompt.key().size(0), budget = kept.room(layer, sequence).budget;
   if (num_tokens <= budget) {
-    return kept.write_last(layer, sequence, num_tokens, prompt.key(), prompt.value());
+    return kept.write_last(layer, sequence, num_tokens, prompt.key(), prompt.value(), coder);
   }
   const std::int64_t candidates = num_tokens - policy.window_tokens;
   const at::Tensor best = best_voted(policy, prompt.scores(policy, layer).narrow(0, 0, candidates),
@@ -90,7 +90,7 @@ void keep_voted(const TokenPolicy& policy, int layer, std::size_t sequence,
   const at::Tensor rows = at::cat({best, window.unsqueeze(1).expand({-1, best.size(1)})});
   const at::Tensor index = rows.unsqueeze(2).expand({-1, -1, prompt.key().size(2)});
   kept.write_last(layer, sequence, num_tokens, prompt.key().gather(0, index),
-                  prompt.value().gather(0, index));
+                  prompt.value().gather(0, index), coder);
 }
 
 }  // namespace
@@ -111,9 +111,9 @@ void check_gpu_policy(const TokenPolicy& policy, const CacheTypes& types, const 
             "--device cuda: --policy {} is there for plans of plain layers, {} of {} layers are "
             "converted; leave --policy out, or use --device cpu",
             name, plan.num_layers() - plan.num_layers_from(KvSource::kPlain), plan.num_layers());
-  KVC_CHECK(!is_integer(types.kv),
+  KVC_CHECK(!is_integer(types.kv) || !policy.is_running(),
             "--device cuda: --policy {} is there for a cache of 16-bit numbers, not for {}; leave "
-            "--kv-dtype out, or use --device cpu",
+            "--kv-dtype out, use snapkv or pyramidkv, or --device cpu",
             name, to_string(types.kv));
   KVC_CHECK(!policy.compress_chunks && !policy.cache_positions,
             "--device cuda: --policy {}: {} is not there; use {}, or --device cpu", name,
@@ -122,7 +122,8 @@ void check_gpu_policy(const TokenPolicy& policy, const CacheTypes& types, const 
 }
 
 at::Tensor read_kept_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
-                            const std::vector<std::int64_t>& ids, const GpuPromptOptions& options) {
+                            const std::vector<std::int64_t>& ids, const GpuPromptOptions& options,
+                            StepExecutor& executor) {
   const c10::InferenceMode guard;
   GpuKept& kept = *cache.kept();
   const TokenPolicy& policy = kept.policy();
@@ -144,7 +145,7 @@ at::Tensor read_kept_prompt(const GpuModel& model, GpuCache& cache, std::size_t 
                                    layer, hidden_states[i], pieces[i], attention);
     }
     policy.is_running() ? keep_running(policy, layer, sequence, attention, kept)
-                        : keep_voted(policy, layer, sequence, attention, kept);
+                        : keep_voted(policy, layer, sequence, attention, {model, executor}, kept);
   }
   kept.page_bytes().add(-attention.bytes());
   if (!options.all_logits) {
@@ -174,9 +175,9 @@ void lay_out_budgets(GpuCache& cache, const std::vector<std::int64_t>& num_token
   }
 }
 
-std::int64_t policy_work_bytes(const KvPlan& plan, const TokenPolicy& policy,
+std::int64_t policy_work_bytes(const KvPlan& plan, const TokenPolicy& policy, KvDtype dtype,
                                const ModelConfig& config, const std::vector<std::int64_t>& lengths,
-                               std::int64_t new_tokens) {
+                               std::int64_t new_tokens, int multiprocessors) {
   if (policy.is_full()) {
     return 0;
   }
@@ -192,9 +193,14 @@ std::int64_t policy_work_bytes(const KvPlan& plan, const TokenPolicy& policy,
     most_rows = std::max(most_rows, kept_room(plan, policy, 0, length, length + new_tokens).rows);
   }
   const auto sequences = static_cast<std::int64_t>(lengths.size());
+  const std::int64_t blocks = sequences * plan.num_kv_heads;
+  if (is_integer(dtype)) {  // partial softmaxes of codes, of two kinds
+    const std::int64_t parts =
+        attention_parts(multiprocessors, static_cast<int>(blocks), static_cast<int>(most_rows));
+    return reading + 2 * 4 * sequences * parts * config.num_heads * (config.head_dim + 2);
+  }
   // Products, and a counter of each KV head.
-  const std::int64_t step =
-      4 * sequences * (config.num_heads * (most_rows + 1) + plan.num_kv_heads);
+  const std::int64_t step = 4 * (sequences * config.num_heads * (most_rows + 1) + blocks);
   return reading + (policy.is_running() ? step : 0);
 }
 

@@ -11,6 +11,7 @@
 #include "runtime/gpu/gpu_cache.h"
 #include "runtime/gpu/gpu_model.h"
 #include "runtime/gpu/gpu_prompt.h"
+#include "runtime/gpu/step_executor.h"
 
 namespace kvc {
 
@@ -21,15 +22,16 @@ void check_gpu_policy(const TokenPolicy& policy, const CacheTypes& types, const 
 // As read_gpu_prompt(), of a cache under a policy: one layer's keys and values are there at a time, beside what the
 // layers before it keep.
 at::Tensor read_kept_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
-                            const std::vector<std::int64_t>& ids, const GpuPromptOptions& options);
+                            const std::vector<std::int64_t>& ids, const GpuPromptOptions& options,
+                            StepExecutor& executor);
 // A step has fed one more token to every sequence: those whose budget it exceeds are brought into the layout, once.
 // num_tokens: of each now. Without a policy nothing.
 void lay_out_budgets(GpuCache& cache, const std::vector<std::int64_t>& num_tokens);
 
 // Bytes beside the cache, of a batch of so many sequences: a prompt's hidden states, its queries and their products, and
 // what a step passes between its launches.
-std::int64_t policy_work_bytes(const KvPlan& plan, const TokenPolicy& policy,
+std::int64_t policy_work_bytes(const KvPlan& plan, const TokenPolicy& policy, KvDtype dtype,
                                const ModelConfig& config, const std::vector<std::int64_t>& lengths,
-                               std::int64_t new_tokens);
+                               std::int64_t new_tokens, int multiprocessors);
 
 }  // namespace kvc

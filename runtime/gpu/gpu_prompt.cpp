@@ -155,9 +155,10 @@ std::vector<TokenBatch> prompt_batches(const std::vector<std::int64_t>& ids, std
 }
 
 at::Tensor read_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
-                           const std::vector<std::int64_t>& ids, const GpuPromptOptions& options) {
+                           const std::vector<std::int64_t>& ids, const GpuPromptOptions& options,
+                           StepExecutor& executor) {
   if (cache.kept() != nullptr) {
-    return read_kept_prompt(model, cache, sequence, ids, options);
+    return read_kept_prompt(model, cache, sequence, ids, options, executor);
   }
   const c10::InferenceMode guard;
   const auto count = static_cast<std::int64_t>(ids.size());

@@ -8,6 +8,7 @@
 
 #include "runtime/gpu/gpu_cache.h"
 #include "runtime/gpu/gpu_model.h"
+#include "runtime/gpu/step_executor.h"
 #include "runtime/prompt_reader.h"
 
 namespace kvc {
@@ -25,8 +26,10 @@ std::vector<TokenBatch> prompt_batches(const std::vector<std::int64_t>& ids, std
                                        at::Device device, std::int64_t num_before = 0);
 
 // Exact attention of one prompt, which becomes the next tokens of `sequence`, over all it has; what latent groups hold is
-// compressed at its end. Model and cache are on one device. Logits there, [1 or num_tokens, vocab_size] float32. Throws Interrupted.
+// compressed at its end, and so is what token policies keep as codes. Model, cache and executor are on one device. Logits
+// there, [1 or num_tokens, vocab_size] float32. Throws Interrupted.
 at::Tensor read_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
-                           const std::vector<std::int64_t>& ids, const GpuPromptOptions& options);
+                           const std::vector<std::int64_t>& ids, const GpuPromptOptions& options,
+                           StepExecutor& executor);
 
 }  // namespace kvc

@@ -96,6 +96,13 @@ void GpuRows::reserve_from(std::size_t sequence, std::int64_t first, std::int64_
   write_table(sequence);
 }
 
+void GpuRows::reserve_ring(std::size_t sequence, std::int64_t rows) {
+  const std::int64_t count = whole_pages(rows);
+  add_extent(sequence, {at::zeros({count, width_}, at::TensorOptions(dtype_).device(device_)), 0,
+                        count, /*is_ring=*/true});
+  write_table(sequence);
+}
+
 void GpuRows::replace(std::size_t sequence, const at::Tensor& rows, std::int64_t capacity) {
   if (this->capacity(sequence) == whole_pages(capacity)) {
     write(sequence, 0, rows.clone());
@@ -115,7 +122,7 @@ void GpuRows::copy(std::size_t from, std::size_t to) {
   count_gone(extents_[to]);
   extents_[to].clear();
   for (const Extent& extent : extents_[from]) {
-    add_extent(to, {extent.rows.clone(), extent.first, extent.count});
+    add_extent(to, {extent.rows.clone(), extent.first, extent.count, extent.is_ring});
   }
   write_table(to);
 }
@@ -132,27 +139,33 @@ void GpuRows::allow(std::int64_t rows) {
   }
 }
 
-void GpuRows::write(std::size_t sequence, std::int64_t first, const at::Tensor& rows) {
-  const std::int64_t last = first + rows.size(0);
+std::vector<GpuRows::Piece> GpuRows::pieces(std::size_t sequence, std::int64_t first,
+                                            std::int64_t count) const {
+  std::vector<Piece> pieces;
   for (const Extent& extent : extents_[sequence]) {
-    const std::int64_t begin = std::max(first, extent.first),
-                       end = std::min(last, extent.first + extent.count);
-    if (begin < end) {
-      const at::Tensor own = rows.narrow(0, begin - first, end - begin);
-      extent.rows.narrow(0, begin - extent.first, end - begin)
-          .copy_(cast(own.reshape({end - begin, width_}), dtype_));
+    const std::int64_t behind = extent.is_ring ? first + count : extent.first + extent.count;
+    const std::int64_t end = std::min(first + count, behind);
+    for (std::int64_t row = std::max(first, extent.first); row < end;) {
+      const std::int64_t at = (row - extent.first) % extent.count;
+      const std::int64_t together = std::min(end - row, extent.count - at);
+      pieces.push_back({extent.rows.narrow(0, at, together), row - first});
+      row += together;
     }
+  }
+  return pieces;
+}
+
+void GpuRows::write(std::size_t sequence, std::int64_t first, const at::Tensor& rows) {
+  for (const Piece& piece : pieces(sequence, first, rows.size(0))) {
+    const std::int64_t count = piece.rows.size(0);
+    piece.rows.copy_(cast(rows.narrow(0, piece.offset, count).reshape({count, width_}), dtype_));
   }
 }
 
 at::Tensor GpuRows::read(std::size_t sequence, std::int64_t first, std::int64_t count) const {
   std::vector<at::Tensor> parts;
-  for (const Extent& extent : extents_[sequence]) {
-    const std::int64_t begin = std::max(first, extent.first),
-                       end = std::min(first + count, extent.first + extent.count);
-    if (begin < end) {
-      parts.push_back(extent.rows.narrow(0, begin - extent.first, end - begin));
-    }
+  for (const Piece& piece : pieces(sequence, first, count)) {
+    parts.push_back(piece.rows);
   }
   if (parts.empty()) {
     return at::zeros({0, width_}, at::TensorOptions(dtype_).device(device_));
@@ -182,8 +195,9 @@ void GpuRows::write_table(std::size_t sequence) {
   for (const Extent& extent : extents_[sequence]) {
     auto* to = addresses.mutable_data_ptr<std::int64_t>() + extent.first / page_tokens_;
     const auto first = reinterpret_cast<std::int64_t>(extent.rows.data_ptr());
-    for (std::int64_t page = 0; page < extent.count / page_tokens_; ++page) {
-      to[page] = first + page * page_bytes();
+    const std::int64_t pages = extent.count / page_tokens_;
+    for (std::int64_t page = 0; page < (extent.is_ring ? max_blocks_ : pages); ++page) {
+      to[page] = first + page % pages * page_bytes();
     }
   }
   table_[static_cast<std::int64_t>(sequence)].copy_(addresses);

@@ -42,6 +42,9 @@ class GpuRows {
   void reserve(std::size_t sequence, std::int64_t rows);
   // The same for rows `first` .. `first` + `rows` - 1 of a sequence that has none; those before get no pages.
   void reserve_from(std::size_t sequence, std::int64_t first, std::int64_t rows);
+  // The same for any `rows` rows that follow one another, however far on: row i lies where row i - n does, n being `rows` in
+  // whole pages.
+  void reserve_ring(std::size_t sequence, std::int64_t rows);
   // The sequence's rows become these, in pages for `capacity` rows.
   void replace(std::size_t sequence, const at::Tensor& rows, std::int64_t capacity);
   // Sequence `to` has what `from` has.
@@ -68,7 +71,14 @@ class GpuRows {
   struct Extent {
     at::Tensor rows;  // [whole pages' rows, width], or of codes [pages, bytes of a page]
     std::int64_t first = 0, count = 0;
+    bool is_ring = false;
   };
+  // Memory of some of the rows asked for, from the one at `offset` among them on.
+  struct Piece {
+    at::Tensor rows;
+    std::int64_t offset = 0;
+  };
+  std::vector<Piece> pieces(std::size_t sequence, std::int64_t first, std::int64_t count) const;
   GpuRows(const GpuPages& pages, std::int64_t width, at::ScalarType dtype, DeviceElement element,
           bool per_channel);
   std::int64_t page_bytes() const;

@@ -148,23 +148,15 @@ class StepBuilder {
     if (is_latent(layer)) {
       return groups_.add_attention(layer, attention, rope_of(layer));
     }
-    if (cache_.kept() != nullptr && cache_.kept()->is_running()) {
-      return kept_.add_step(layer, attention);
+    if (cache_.kept() != nullptr) {
+      return kept_.add_attention(layer, attention, rope_of(layer));
     }
-    cache_.kept() != nullptr ? kept_.set_rows(layer, attention) : set_rows(layer, attention);
+    set_rows(layer, attention);
     if (reads_codes(layer)) {
       return groups_.add_coded_attention(model_.sources_of(layer), attention, rope_of(layer));
     }
     launches_.add(attention);
-    CombinePartials combine;
-    combine.sources[0] = step_.memory_.partials;
-    combine.num_sources = 1;
-    combine.num_sequences = attention.num_sequences;
-    combine.num_heads = attention.num_heads;
-    combine.width = attention.head_dim;
-    combine.output = step_.memory_.attended.data_ptr();
-    combine.element = element_;
-    launches_.add(combine);
+    launches_.add_combination({attention.partials});
   }
   void set_rows(int layer, DenseAttention& attention) {
     if (cache_.drops_tokens()) {

@@ -219,41 +219,6 @@ void GroupLaunches::add_segment(std::size_t segment) {
   }
 }
 
-// Some of them become one, where a launch takes fewer.
-DevicePartials GroupLaunches::join(const std::vector<DevicePartials>& sources) {
-  const at::TensorOptions floats = at::TensorOptions(at::kFloat).device(model_.device());
-  CombinePartials part = combination(sources);
-  part.log_sum =
-      launches_.pointer<float>(launches_.keep(at::zeros({num_sequences_, num_heads_}, floats)));
-  part.output_float = launches_.pointer<float>(
-      launches_.keep(at::zeros({num_sequences_, num_heads_, head_dim_}, floats)));
-  launches_.add(part);
-  return {part.log_sum, nullptr, part.output_float, 1};
-}
-
-void GroupLaunches::combine(std::vector<DevicePartials> sources) {
-  while (sources.size() > CombinePartials::kMaxSources) {
-    const auto first = sources.end() - CombinePartials::kMaxSources;
-    const DevicePartials joined = join({first, sources.end()});
-    sources.erase(first, sources.end());
-    sources.push_back(joined);
-  }
-  CombinePartials all = combination(sources);
-  all.output = launches_.memory.attended.data_ptr();
-  all.element = device_element(model_.dtype);
-  launches_.add(all);
-}
-
-CombinePartials GroupLaunches::combination(const std::vector<DevicePartials>& sources) const {
-  CombinePartials combine;
-  std::copy(sources.begin(), sources.end(), combine.sources);
-  combine.num_sources = narrow_size(static_cast<std::int64_t>(sources.size()));
-  combine.num_sequences = narrow_size(num_sequences_);
-  combine.num_heads = narrow_size(num_heads_);
-  combine.width = narrow_size(head_dim_);
-  return combine;
-}
-
 void GroupLaunches::add_attention(int layer, const DenseAttention& query, const DeviceRope& rope) {
   const KvPlan& plan = cache_.plan();
   const int group = plan.group_of(layer);
@@ -304,7 +269,7 @@ void GroupLaunches::add_attention(int layer, const DenseAttention& query, const 
                   sinks, store.num_merged(), first_apart(query, 1)},
                  1));
   }
-  combine(sources);
+  launches_.add_combination(sources);
 }
 
 }  // namespace kvc

@@ -70,9 +70,6 @@ class GroupLaunches {
                           const DeviceRope& rope, ProjectValues values, std::size_t segment);
   void choose_launches(RankAttention& attention);
   void add_segment(std::size_t segment);
-  CombinePartials combination(const std::vector<DevicePartials>& sources) const;
-  DevicePartials join(const std::vector<DevicePartials>& sources);
-  void combine(std::vector<DevicePartials> sources);
 
   const GpuModel& model_;
   const GpuCache& cache_;

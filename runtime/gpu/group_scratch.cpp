@@ -24,13 +24,8 @@ class ScratchMaker {
                     model_.config.head_dim);
   }
   PartialScratch partials(int parts, std::int64_t width) const {
-    const std::int64_t heads = model_.config.num_heads;
-    PartialScratch scratch{zeros({sequences_, parts, heads}, at::kFloat),
-                           zeros({sequences_, parts, heads}, at::kFloat),
-                           zeros({sequences_, parts, heads, width}, at::kFloat)};
-    scratch.partials = {scratch.max.mutable_data_ptr<float>(),
-                        scratch.sum.mutable_data_ptr<float>(),
-                        scratch.output.mutable_data_ptr<float>(), parts};
+    PartialScratch scratch = make_partials(model_.config, sequences_, parts, width, executor_);
+    all_.insert(all_.end(), {scratch.max, scratch.sum, scratch.output});
     return scratch;
   }
 
@@ -64,6 +59,18 @@ class ScratchMaker {
 };
 
 }  // namespace
+
+PartialScratch make_partials(const ModelConfig& config, std::int64_t num_sequences, int parts,
+                             std::int64_t width, const StepExecutor& executor) {
+  const at::TensorOptions floats = at::TensorOptions(at::kFloat).device(executor.device());
+  const std::int64_t heads = config.num_heads;
+  PartialScratch scratch{at::zeros({num_sequences, parts, heads}, floats),
+                         at::zeros({num_sequences, parts, heads}, floats),
+                         at::zeros({num_sequences, parts, heads, width}, floats)};
+  scratch.partials = {scratch.max.mutable_data_ptr<float>(), scratch.sum.mutable_data_ptr<float>(),
+                      scratch.output.mutable_data_ptr<float>(), parts};
+  return scratch;
+}
 
 std::int64_t whole_ranks(std::int64_t rank) { return round_up(rank, kRankStep); }
 

@@ -20,6 +20,10 @@ struct PartialScratch {
   DevicePartials partials{};
 };
 
+// In `parts` of each sequence's tokens, on the executor's device.
+PartialScratch make_partials(const ModelConfig& config, std::int64_t num_sequences, int parts,
+                             std::int64_t width, const StepExecutor& executor);
+
 // Tensors on the device, undefined where the plan needs none.
 struct GroupScratch {
   std::vector<at::Tensor> all;

@@ -18,13 +18,17 @@ class KeptLaunches {
 
   // Where the new token's key and value go.
   void set_stores(int layer, AppendRows& append) const;
-  // Under a running policy: attention to memory.attended, and what becomes of the new token and of others. `query`: a
+  // Attention to memory.attended; under a running policy also what becomes of the new token and of others. `query`: a
   // launch without rows.
-  void add_step(int layer, const DenseAttention& query);
-  // Under the others: the rows that `attention` is over.
-  void set_rows(int layer, DenseAttention& attention) const;
+  void add_attention(int layer, const DenseAttention& query, const DeviceRope& rope);
 
  private:
+  void make_step_scratch(const ModelConfig& config, const StepExecutor& executor);
+  void make_code_scratch(const ModelConfig& config, const StepExecutor& executor);
+  void add_step(int layer, const DenseAttention& query);
+  void add_rows(int layer, DenseAttention attention, const DeviceRope& rope);
+  // Of an attention that has memory for all of a sequence's capacity: as many as so few rows need.
+  int parts_of_rows(const DenseAttention& attention, std::int64_t most_rows) const;
   DeviceRows new_rows(const at::Tensor& table, std::int64_t width) const;
 
   const GpuCache& cache_;
@@ -37,6 +41,7 @@ class KeptLaunches {
   // blocks of one row, products with the query, [num_sequences, num_heads, products_stride] float32, and blocks that are
   // done, [num_sequences, num_kv_heads] int32.
   at::Tensor new_key_, new_value_, key_table_, value_table_, first_row_, products_, arrived_;
+  DevicePartials codes_[2];  // of codes whose keys are post-RoPE, and before it
 };
 
 }  // namespace kvc

@@ -45,6 +45,20 @@ class StepLaunches {
 
   void add(const StepLaunch& launch) { program.push_back(launch); }
 
+  // Attention over all of these, to memory.attended; some of them become one, where a launch takes fewer.
+  void add_combination(std::vector<DevicePartials> sources) {
+    while (sources.size() > CombinePartials::kMaxSources) {
+      const auto first = sources.end() - CombinePartials::kMaxSources;
+      const DevicePartials joined = join({first, sources.end()});
+      sources.erase(first, sources.end());
+      sources.push_back(joined);
+    }
+    CombinePartials all = combination(sources);
+    all.output = memory.attended.data_ptr();
+    all.element = element_;
+    add(all);
+  }
+
   // At most kMostFewRows rows a launch.
   void add_product(const FewRowsProduct& all) {
     for (std::int64_t first = 0; first < num_sequences_; first += kMostFewRows) {
@@ -111,6 +125,27 @@ class StepLaunches {
   const StepMemory& memory;
 
  private:
+  CombinePartials combination(const std::vector<DevicePartials>& sources) const {
+    CombinePartials combine;
+    std::copy(sources.begin(), sources.end(), combine.sources);
+    combine.num_sources = narrow_size(static_cast<std::int64_t>(sources.size()));
+    combine.num_sequences = narrow_size(num_sequences_);
+    combine.num_heads = narrow_size(config_.num_heads);
+    combine.width = narrow_size(config_.head_dim);
+    return combine;
+  }
+  DevicePartials join(const std::vector<DevicePartials>& sources) {
+    const at::TensorOptions floats = at::TensorOptions(at::kFloat).device(device_);
+    const auto zeros = [&](at::IntArrayRef sizes) {
+      return pointer<float>(keep(at::zeros(sizes, floats)));
+    };
+    CombinePartials part = combination(sources);
+    part.log_sum = zeros({num_sequences_, config_.num_heads});
+    part.output_float = zeros({num_sequences_, config_.num_heads, config_.head_dim});
+    add(part);
+    return {part.log_sum, nullptr, part.output_float, 1};
+  }
+
   const ModelConfig& config_;
   at::Device device_;
   DeviceElement element_;

@@ -122,7 +122,7 @@ TEST(GpuCoded, BytesAreThoseOfTheCpu) {
   const GpuModel on_gpu = load_gpu_model(checkpoint, plan, at::kHalf, WeightType::kFloat, at::kCPU,
                                          executor.free_bytes());
   GpuCache cache(plan, at::kHalf, KvDtype::kFloat16, at::kCPU, 64, {110});
-  read_gpu_prompt(on_gpu, cache, 0, testing::gpu_text(110, 3), {.chunk = 33});
+  read_gpu_prompt(on_gpu, cache, 0, testing::gpu_text(110, 3), {.chunk = 33}, executor);
   const Decoder decoder(checkpoint, at::kHalf);
   const CodedFactors factors = load_coded_factors(checkpoint, plan);
   const auto pool = std::make_shared<KvPool>(64);

@@ -162,8 +162,9 @@ class TwoSequences {
       const std::int64_t num_before = expected_[i].num_tokens();
       const at::Tensor exact =
           reference_.prefill({&expected_[i]}, {added[i]}, Engine::Rows::kAll).front();
-      const at::Tensor logits = read_gpu_prompt(
-          model_, cache_, i, added[i], {.chunk = 12, .all_logits = true, .num_before = num_before});
+      const at::Tensor logits =
+          read_gpu_prompt(model_, cache_, i, added[i],
+                          {.chunk = 12, .all_logits = true, .num_before = num_before}, executor_);
       EXPECT_TRUE(tensors_close(logits, exact, tolerance_for(test_case_, exact)))
           << "prompt " << i << " behind " << num_before;
       step_.state().logits[static_cast<std::int64_t>(i)].copy_(logits[-1]);

@@ -22,16 +22,17 @@ using testing::TemporaryDirectory;
 
 class GpuPolicyTest : public testing::TinyGpuModel {
  protected:
-  GpuEngine engine_under(const std::string& policy) const {
+  GpuEngine engine_under(const std::string& policy, const std::string& kv_dtype = {}) const {
     EngineOptions options;
     options.dtype = "float16";
+    options.kv_dtype = kv_dtype;
     options.policy = parse_token_policy(policy);
     return GpuEngine::load(directory_.path(), options, emulated());
   }
   // The CPU's tokens, of the bytes that were forecast.
   void expect_tokens(const std::string& policy, const Engine::Ids& prompts,
-                     const GenerateOptions& options) const {
-    const GpuEngine engine = engine_under(policy);
+                     const GenerateOptions& options, const std::string& kv_dtype = {}) const {
+    const GpuEngine engine = engine_under(policy, kv_dtype);
     const testing::Generations both =
         expect_same_tokens(directory_.path(), engine, prompts, options);
     std::vector<std::int64_t> lengths;
@@ -39,14 +40,14 @@ class GpuPolicyTest : public testing::TinyGpuModel {
       lengths.insert(lengths.end(), static_cast<std::size_t>(options.num_samples),
                      static_cast<std::int64_t>(prompt.size()));
     }
-    EXPECT_EQ(engine.kv_peak_bytes(), gpu_cache_bytes(engine.plan(), KvDtype::kFloat16, 32, lengths,
+    EXPECT_EQ(engine.kv_peak_bytes(), gpu_cache_bytes(engine.plan(), engine.kv_dtype(), 32, lengths,
                                                       options.max_new_tokens, engine.policy()))
         << policy;
     for (std::size_t i = 0; i < lengths.size(); ++i) {
       std::int64_t bytes = 0;
       for (int layer = 0; layer < engine.plan().num_layers(); ++layer) {
         bytes += gpu_kept_bytes(engine.plan(), engine.policy(), layer, lengths[i],
-                                lengths[i] + options.max_new_tokens, 32);
+                                lengths[i] + options.max_new_tokens, engine.kv_dtype(), 32);
       }
       EXPECT_EQ(both.result.sequences[i].bytes.kept, bytes) << policy;
       EXPECT_EQ(both.result.sequences[i].bytes.total(), bytes) << policy;
@@ -74,6 +75,29 @@ TEST_F(GpuPolicyTest, KeepsWhatAPromptsLastTokensVoteFor) {
     SCOPED_TRACE(policy);
     expect_tokens(policy, {gpu_text(70, 4), gpu_text(37, 8), gpu_text(6, 5)}, options_of(6));
   }
+}
+
+// Of the first prompt tokens leave, and codes are post-RoPE; the second, under snapkv and in pyramidkv's first layer, keeps
+// all, as a plain layer's codes; the third has none until it has generated.
+TEST_F(GpuPolicyTest, KeepsIntegersAsTheCpuDoes) {
+  for (const char* kv_dtype : {"int8", "int4"}) {
+    for (const char* policy :
+         {"snapkv:budget=210,window=16", "pyramidkv:budget=195,window=16,beta=1.1"}) {
+      SCOPED_TRACE(policy);
+      expect_tokens(policy, {gpu_text(250, 4), gpu_text(200, 8), gpu_text(140, 5)}, options_of(40),
+                    kv_dtype);
+    }
+  }
+}
+
+TEST_F(GpuPolicyTest, CopiesIntegersToSamplesAndBeams) {
+  const char* policy = "snapkv:budget=180,window=16";
+  GenerateOptions options = options_of(20);
+  options.num_samples = 2;
+  expect_tokens(policy, {gpu_text(200, 4), gpu_text(150, 6)}, options, "int8");
+  options.num_samples = 1;
+  options.num_beams = 2;
+  expect_same_tokens(directory_.path(), engine_under(policy, "int4"), {gpu_text(200, 4)}, options);
 }
 
 TEST_F(GpuPolicyTest, KeepsTheFullCachesTokensWithinTheBudget) {
@@ -142,15 +166,15 @@ TEST_F(GpuPolicyTest, TakesTheSameBytesHoweverLongTheTextGrows) {
   for (const char* text : {"zeromerge:budget=100,residual=2", "h2o:budget=100", "streamingllm"}) {
     const TokenPolicy policy = parse_token_policy(text);
     const auto bytes = [&](std::int64_t length, std::int64_t capacity) {
-      return gpu_kept_bytes(plan, policy, 0, length, capacity, 32);
+      return gpu_kept_bytes(plan, policy, 0, length, capacity, KvDtype::kFloat16, 32);
     };
     EXPECT_EQ(bytes(2000, 2010), bytes(9000, 50000)) << text;
     EXPECT_EQ(bytes(50, 2010), bytes(60, 50000)) << text;
   }
   // 94 rows of 2 heads' keys, values, scores and positions; a slot's 2 * 32 numbers and its count.
-  EXPECT_EQ(
-      gpu_kept_bytes(plan, parse_token_policy("zeromerge:budget=96,residual=2"), 0, 500, 600, 32),
-      94 * 2 * (2 * 32 * 2 + 8) + 2 * 2 * 65 * 4);
+  EXPECT_EQ(gpu_kept_bytes(plan, parse_token_policy("zeromerge:budget=96,residual=2"), 0, 500, 600,
+                           KvDtype::kFloat16, 32),
+            94 * 2 * (2 * 32 * 2 + 8) + 2 * 2 * 65 * 4);
 }
 
 TEST_F(GpuPolicyTest, SearchesBeamsOfWhatIsKept) {
@@ -208,6 +232,7 @@ TEST_F(GpuPolicyTest, RefusesByNameWhatItDoesNotDo) {
   };
   expect(refusal("think"), "--policy think");
   expect(refusal("zeromerge", "int8"), "not for int8");
+  EXPECT_EQ(refusal("snapkv", "int4"), "nothing");
   expect(refusal("h2o:compress-at=chunk"), "use compress-at=end");
   expect(refusal("streamingllm:pos=cache"), "use pos=true");
   expect(refusal("zeromerge", {}, true), "2 of 2 layers are converted");

@@ -1,0 +1,27 @@
+// Rows of a plain layer that become integer codes on a GPU.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+#include "runtime/gpu/gpu_model.h"
+#include "runtime/gpu/step_executor.h"
+#include "runtime/kernels/cuda/device_rows.h"
+
+namespace kvc {
+
+// One sequence's keys, with scales per channel of 32 rows, and values, with scales per row.
+struct CodeRows {
+  DeviceRows key, value;
+};
+
+// key, value [count, num_kv_heads, head_dim], 16-bit numbers, become the rows from *first_row, on the device, on. count: a
+// multiple of 32.
+void code_rows(const at::Tensor& key, const at::Tensor& value, const CodeRows& to,
+               const std::int32_t* first_row, StepExecutor& executor);
+
+// Keys of the tokens at positions `first` .. as they were before RoPE, of the model's type.
+at::Tensor raw_keys(const GpuModel& model, int layer, const at::Tensor& key, std::int64_t first);
+
+}  // namespace kvc
