@@ -90,8 +90,7 @@ void GpuCache::add_layer(KvSource source, const GpuPages& pages) {
   const std::int64_t width = plan_.kv_dim();
   Layer rows{GpuRows(pages, width, dtype_), GpuRows(pages, width, dtype_), is_coded};
   if (has_integers() && !is_coded) {
-    const DeviceElement codes =
-        kv_dtype_ == KvDtype::kInt8 ? DeviceElement::kInt8 : DeviceElement::kInt4;
+    const DeviceElement codes = code_element(kv_dtype_);
     rows.key_codes.emplace(pages, width, codes, /*per_channel=*/true);
     rows.value_codes.emplace(pages, width, codes, /*per_channel=*/false);
   }

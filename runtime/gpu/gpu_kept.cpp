@@ -44,7 +44,9 @@ std::int64_t gpu_kept_bytes(const KvPlan& plan, const TokenPolicy& policy, int l
     const std::int64_t before = round_down(capacity - room.rows, page_tokens);
     return plain_layer_bytes(plan, round_up(capacity, page_tokens) - before, KvDtype::kFloat16);
   }
-  return plain_layer_bytes(plan, room.rows, KvDtype::kFloat16) +
+  const std::int64_t codes = is_integer(dtype) ? running_layout(policy, room.budget).context : 0;
+  return plain_layer_bytes(plan, room.rows - codes, KvDtype::kFloat16) +
+         (codes > 0 ? 2 * quantised_value_bytes(codes, plan.kv_dim(), plan.head_dim, dtype) : 0) +
          (policy.has_scores() ? room.rows * plan.num_kv_heads * 8 : 0) +
          room.residual_slots * plan.num_kv_heads * (2 * plan.head_dim + 1) * 4;
 }
@@ -71,17 +73,28 @@ GpuKept::GpuKept(const KvPlan& plan, const GpuPolicy& policy, at::ScalarType dty
   }
 }
 
+std::int64_t GpuKept::coded_context(const KeptRoom& room) const {
+  return is_integer(kv_dtype_) ? running_layout(policy_, room.budget).context : 0;
+}
+
 GpuKept::Rows GpuKept::new_rows(const KeptRoom& room) const {
   const auto zeros = [&](std::vector<std::int64_t> shape, const at::TensorOptions& options) {
     shape.insert(shape.begin(), plan_.num_kv_heads);
     return at::zeros(shape, options);
   };
   const at::TensorOptions floats = numbers_.dtype(at::kFloat);
-  Rows rows{{zeros({room.rows, plan_.head_dim}, numbers_),
-             zeros({room.rows, plan_.head_dim}, numbers_),
+  const std::int64_t codes = coded_context(room);
+  Rows rows{{zeros({room.rows - codes, plan_.head_dim}, numbers_),
+             zeros({room.rows - codes, plan_.head_dim}, numbers_),
              {},
              {}},
             {}};
+  if (codes > 0) {
+    const std::int64_t bytes =
+        code_row_bytes(code_element(kv_dtype_), static_cast<int>(plan_.head_dim));
+    rows.key_codes = zeros({codes, bytes}, numbers_.dtype(at::kByte));
+    rows.value_codes = zeros({codes, bytes}, numbers_.dtype(at::kByte));
+  }
   if (policy_.has_scores()) {
     rows.tokens.positions = zeros({room.rows}, numbers_.dtype(at::kInt));
     rows.tokens.scores = zeros({room.rows}, floats);
@@ -105,7 +118,9 @@ BudgetCache GpuKept::cache_of(const Rows& rows, const KeptRoom& room) const {
           address<std::int32_t>(rows.tokens.positions),
           address<float>(rows.slots.key),
           address<float>(rows.slots.value),
-          address<float>(rows.slots.counts)};
+          address<float>(rows.slots.counts),
+          address<std::uint8_t>(rows.key_codes),
+          address<std::uint8_t>(rows.value_codes)};
 }
 
 void GpuKept::add_budgets(int layer) {
@@ -137,9 +152,10 @@ std::int64_t GpuKept::most_rows() const {
   return most;
 }
 
-std::array<const at::Tensor*, 7> GpuKept::tensors_of(const Rows& rows) {
-  return {&rows.tokens.key, &rows.tokens.value, &rows.tokens.positions, &rows.tokens.scores,
-          &rows.slots.key,  &rows.slots.value,  &rows.slots.counts};
+std::array<const at::Tensor*, 9> GpuKept::tensors_of(const Rows& rows) {
+  return {&rows.tokens.key,    &rows.tokens.value, &rows.tokens.positions,
+          &rows.tokens.scores, &rows.slots.key,    &rows.slots.value,
+          &rows.slots.counts,  &rows.key_codes,    &rows.value_codes};
 }
 
 std::int64_t GpuKept::bytes(std::size_t sequence) const {
@@ -177,10 +193,10 @@ void GpuKept::copy(std::size_t from, std::size_t to) {
 
 void GpuKept::write(int layer, std::size_t sequence, const HeadTokens& tokens) {
   const HeadTokens& own = rows_[index(layer)][sequence].tokens;
-  const std::int64_t count = tokens.key.size(1);
-  own.key.narrow(1, 0, count).copy_(tokens.key);
-  own.value.narrow(1, 0, count).copy_(tokens.value);
+  own.key.narrow(1, 0, tokens.key.size(1)).copy_(tokens.key);
+  own.value.narrow(1, 0, tokens.key.size(1)).copy_(tokens.value);
   if (own.scores.defined()) {
+    const std::int64_t count = tokens.scores.size(1);
     own.scores.narrow(1, 0, count).copy_(tokens.scores);
     own.positions.narrow(1, 0, count)
         .copy_(tokens.positions.defined() ? tokens.positions
@@ -196,9 +212,21 @@ HeadTokens GpuKept::read(int layer, std::size_t sequence, std::int64_t count) co
   return {first(own.key), first(own.value), first(own.positions), first(own.scores)};
 }
 
-void GpuKept::write(int layer, std::size_t sequence, const LaidOutTokens& tokens) {
-  write(layer, sequence, tokens.rows);
-  const SlotTokens& own = rows_[index(layer)][sequence].slots;
+void GpuKept::write(int layer, std::size_t sequence, const LaidOutTokens& tokens,
+                    StepExecutor& executor) {
+  const Rows& rows = rows_[index(layer)][sequence];
+  HeadTokens exact = tokens.rows;
+  if (rows.key_codes.defined()) {
+    const std::int64_t sinks = policy_.sink_tokens, codes = rows.key_codes.size(1);
+    code_head_rows(tokens.rows.key.narrow(1, sinks, codes), kv_dtype_, rows.key_codes, executor);
+    code_head_rows(tokens.rows.value.narrow(1, sinks, codes), kv_dtype_, rows.value_codes,
+                   executor);
+    for (at::Tensor* all : {&exact.key, &exact.value}) {
+      *all = at::cat({all->narrow(1, 0, sinks), all->slice(1, sinks + codes)}, 1);
+    }
+  }
+  write(layer, sequence, exact);
+  const SlotTokens& own = rows.slots;
   if (own.key.defined()) {
     own.key.copy_(tokens.slots.key);
     own.value.copy_(tokens.slots.value);

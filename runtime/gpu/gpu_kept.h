@@ -36,7 +36,8 @@ struct KeptRoom {
 KeptRoom kept_room(const KvPlan& plan, const TokenPolicy& policy, int layer,
                    std::int64_t prompt_tokens, std::int64_t capacity);
 // Of a running policy plain_layer_bytes(rows), 8 bytes for score and position of every row and KV head where the policy
-// ranks, and residual_slots * num_kv_heads * (2 * head_dim + 1) * 4. Of the others the pages of their rows, under integer
+// ranks, and residual_slots * num_kv_heads * (2 * head_dim + 1) * 4; under integer types keys and values of the context are
+// quantised_value_bytes(context) each. Of the others the pages of their rows, under integer
 // types coded_layer_bytes(rows).
 std::int64_t gpu_kept_bytes(const KvPlan& plan, const TokenPolicy& policy, int layer,
                             std::int64_t prompt_tokens, std::int64_t capacity, KvDtype dtype,
@@ -44,8 +45,8 @@ std::int64_t gpu_kept_bytes(const KvPlan& plan, const TokenPolicy& policy, int l
 
 class GpuKept {
  public:
-  // A plan of plain layers; dtype: bfloat16 or float16; kv_dtype: the same, or int8 or int4 under a policy that is not
-  // running. All memory is taken now.
+  // A plan of plain layers; dtype: bfloat16 or float16; kv_dtype: the same, or int8 or int4, under a running policy where
+  // every prompt exceeds its budget. All memory is taken now.
   GpuKept(const KvPlan& plan, const GpuPolicy& policy, at::ScalarType dtype, KvDtype kv_dtype,
           const GpuPages& pages);
 
@@ -59,9 +60,10 @@ class GpuKept {
 
   // A layer's first tokens, in the order of positions, no more than its budget.
   void write(int layer, std::size_t sequence, const HeadTokens& tokens);
-  // Under a running policy: the first `count` tokens, all there are; and a layer whose budget was exceeded.
+  // Under a running policy: the first `count` tokens, all there are; and a layer whose budget was exceeded, of which the
+  // context becomes codes under integer types.
   HeadTokens read(int layer, std::size_t sequence, std::int64_t count) const;
-  void write(int layer, std::size_t sequence, const LaidOutTokens& tokens);
+  void write(int layer, std::size_t sequence, const LaidOutTokens& tokens, StepExecutor& executor);
   // Under the others: what a prompt of `num_tokens` keeps, its last rows; key, value [n, num_kv_heads, head_dim].
   void write_last(int layer, std::size_t sequence, std::int64_t num_tokens, const at::Tensor& key,
                   const at::Tensor& value, const RowCoder& coder);
@@ -73,6 +75,7 @@ class GpuKept {
   DeviceRows key_rows(int layer) const { return paged_[index(layer)].key.table(); }
   DeviceRows value_rows(int layer) const { return paged_[index(layer)].value.table(); }
   std::int32_t* first_rows(int layer) const;  // [num_sequences]
+  KvDtype kv_dtype() const { return kv_dtype_; }
   bool has_codes() const { return !is_running() && is_integer(kv_dtype_); }
   const KeptCodes& codes(int layer) const { return *paged_[index(layer)].codes; }
 
@@ -80,14 +83,18 @@ class GpuKept {
   struct Rows {         // of one layer of one sequence under a running policy
     HeadTokens tokens;  // of KeptRoom::rows
     SlotTokens slots;   // undefined where none are needed
+    // Of the context under integer types, uint8 [num_kv_heads, context, code_row_bytes()]; undefined otherwise.
+    at::Tensor key_codes{}, value_codes{};
   };
   struct Paged {
     GpuRows key, value;
     std::vector<std::int64_t> first_rows;  // [num_sequences]
     std::optional<KeptCodes> codes{};
   };
-  static std::array<const at::Tensor*, 7> tensors_of(const Rows& rows);
+  static std::array<const at::Tensor*, 9> tensors_of(const Rows& rows);
   static std::size_t index(int layer) { return static_cast<std::size_t>(layer); }
+  // Rows of a running policy's layout that are codes, behind its sinks.
+  std::int64_t coded_context(const KeptRoom& room) const;
   Rows new_rows(const KeptRoom& room) const;
   void add_budgets(int layer);
   void add_pages(int layer, const GpuPages& pages);

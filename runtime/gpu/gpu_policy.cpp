@@ -63,14 +63,14 @@ class LayerAttention : public Attention {
 };
 
 void keep_running(const TokenPolicy& policy, int layer, std::size_t sequence,
-                  const LayerAttention& prompt, GpuKept& kept) {
+                  const LayerAttention& prompt, StepExecutor& executor, GpuKept& kept) {
   HeadTokens all{prompt.key().transpose(0, 1), prompt.value().transpose(0, 1), {}, {}};
   if (policy.has_scores()) {
     all.scores = prompt.scores(policy, layer).t();
   }
   const std::int64_t budget = kept.room(layer, sequence).budget;
   if (all.key.size(1) > budget) {
-    kept.write(layer, sequence, lay_out(policy, running_layout(policy, budget), all));
+    kept.write(layer, sequence, lay_out(policy, running_layout(policy, budget), all), executor);
   } else {
     kept.write(layer, sequence, all);
   }
@@ -111,10 +111,6 @@ void check_gpu_policy(const TokenPolicy& policy, const CacheTypes& types, const 
             "--device cuda: --policy {} is there for plans of plain layers, {} of {} layers are "
             "converted; leave --policy out, or use --device cpu",
             name, plan.num_layers() - plan.num_layers_from(KvSource::kPlain), plan.num_layers());
-  KVC_CHECK(!is_integer(types.kv) || !policy.is_running(),
-            "--device cuda: --policy {} is there for a cache of 16-bit numbers, not for {}; leave "
-            "--kv-dtype out, use snapkv or pyramidkv, or --device cpu",
-            name, to_string(types.kv));
   KVC_CHECK(!policy.compress_chunks && !policy.cache_positions,
             "--device cuda: --policy {}: {} is not there; use {}, or --device cpu", name,
             policy.compress_chunks ? "compress-at=chunk" : "pos=cache",
@@ -144,7 +140,7 @@ at::Tensor read_kept_prompt(const GpuModel& model, GpuCache& cache, std::size_t 
       hidden_states[i] = run_layer(model.config, model.layers[static_cast<std::size_t>(layer)],
                                    layer, hidden_states[i], pieces[i], attention);
     }
-    policy.is_running() ? keep_running(policy, layer, sequence, attention, kept)
+    policy.is_running() ? keep_running(policy, layer, sequence, attention, executor, kept)
                         : keep_voted(policy, layer, sequence, attention, {model, executor}, kept);
   }
   kept.page_bytes().add(-attention.bytes());
@@ -157,7 +153,8 @@ at::Tensor read_kept_prompt(const GpuModel& model, GpuCache& cache, std::size_t 
   return at::cat(hidden_states);
 }
 
-void lay_out_budgets(GpuCache& cache, const std::vector<std::int64_t>& num_tokens) {
+void lay_out_budgets(GpuCache& cache, const std::vector<std::int64_t>& num_tokens,
+                     StepExecutor& executor) {
   if (cache.kept() == nullptr || !cache.kept()->is_running()) {
     return;
   }
@@ -169,7 +166,8 @@ void lay_out_budgets(GpuCache& cache, const std::vector<std::int64_t>& num_token
       if (num_tokens[sequence] == budget + 1 && kept.room(layer, sequence).rows > budget) {
         kept.write(layer, sequence,
                    lay_out(kept.policy(), running_layout(kept.policy(), budget),
-                           kept.read(layer, sequence, budget + 1)));
+                           kept.read(layer, sequence, budget + 1)),
+                   executor);
       }
     }
   }
@@ -194,7 +192,7 @@ std::int64_t policy_work_bytes(const KvPlan& plan, const TokenPolicy& policy, Kv
   }
   const auto sequences = static_cast<std::int64_t>(lengths.size());
   const std::int64_t blocks = sequences * plan.num_kv_heads;
-  if (is_integer(dtype)) {  // partial softmaxes of codes, of two kinds
+  if (is_integer(dtype) && !policy.is_running()) {  // partial softmaxes of codes, of two kinds
     const std::int64_t parts =
         attention_parts(multiprocessors, static_cast<int>(blocks), static_cast<int>(most_rows));
     return reading + 2 * 4 * sequences * parts * config.num_heads * (config.head_dim + 2);

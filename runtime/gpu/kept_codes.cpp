@@ -3,13 +3,6 @@
 #include <algorithm>
 
 namespace kvc {
-namespace {
-
-DeviceElement code_element(KvDtype dtype) {
-  return dtype == KvDtype::kInt8 ? DeviceElement::kInt8 : DeviceElement::kInt4;
-}
-
-}  // namespace
 
 KeptCodes::KeptCodes(const KvPlan& plan, KvDtype dtype, const GpuPages& pages,
                      const std::vector<std::int64_t>& most_rows, const std::vector<bool>& is_raw)

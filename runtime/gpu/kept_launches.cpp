@@ -87,26 +87,28 @@ void KeptLaunches::set_stores(int layer, AppendRows& append) const {
 void KeptLaunches::add_step(int layer, const DenseAttention& query) {
   const GpuKept& kept = *cache_.kept();
   const TokenPolicy& policy = kept.policy();
-  BudgetStep step{.caches = kept.caches(layer),
-                  .num_sequences = query.num_sequences,
-                  .num_heads = query.num_heads,
-                  .num_kv_heads = query.num_kv_heads,
-                  .head_dim = query.head_dim,
-                  .element = query.element,
-                  .query = query.query,
-                  .new_key = new_key_.data_ptr(),
-                  .new_value = new_value_.data_ptr(),
-                  .num_tokens = launches_.pointer<std::int32_t>(state_.positions),
-                  .scale = query.scale,
-                  .softcap = query.softcap,
-                  .alpha = static_cast<float>(policy.alpha),
-                  .decay = static_cast<float>(policy.lambda),
-                  .demotion = policy.released_step ? Demotion::kReleased : Demotion::kPaper,
-                  .partials = query.partials,
-                  .arrived = launches_.pointer<std::uint32_t>(arrived_),
-                  .products = launches_.pointer<float>(products_),
-                  .products_stride = narrow_size(products_stride_),
-                  .output = launches_.memory.attended.data_ptr()};
+  BudgetStep step{
+      .caches = kept.caches(layer),
+      .num_sequences = query.num_sequences,
+      .num_heads = query.num_heads,
+      .num_kv_heads = query.num_kv_heads,
+      .head_dim = query.head_dim,
+      .element = query.element,
+      .context = is_integer(kept.kv_dtype()) ? code_element(kept.kv_dtype()) : query.element,
+      .query = query.query,
+      .new_key = new_key_.data_ptr(),
+      .new_value = new_value_.data_ptr(),
+      .num_tokens = launches_.pointer<std::int32_t>(state_.positions),
+      .scale = query.scale,
+      .softcap = query.softcap,
+      .alpha = static_cast<float>(policy.alpha),
+      .decay = static_cast<float>(policy.lambda),
+      .demotion = policy.released_step ? Demotion::kReleased : Demotion::kPaper,
+      .partials = query.partials,
+      .arrived = launches_.pointer<std::uint32_t>(arrived_),
+      .products = launches_.pointer<float>(products_),
+      .products_stride = narrow_size(products_stride_),
+      .output = launches_.memory.attended.data_ptr()};
   step.partials.num_parts = parts_of_rows(query, kept.most_rows());
   launches_.add(step);
 }

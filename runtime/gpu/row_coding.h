@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/kv_plan.h"
 #include "runtime/gpu/gpu_model.h"
 #include "runtime/gpu/step_executor.h"
 #include "runtime/kernels/cuda/device_rows.h"
@@ -20,6 +21,13 @@ struct CodeRows {
 // multiple of 32.
 void code_rows(const at::Tensor& key, const at::Tensor& value, const CodeRows& to,
                const std::int32_t* first_row, StepExecutor& executor);
+
+// rows [num_kv_heads, n, head_dim], 16-bit numbers, become codes [num_kv_heads, n, code_row_bytes()] with scales of their
+// own, as runtime/kernels/cuda/budget_step.h has them.
+void code_head_rows(const at::Tensor& rows, KvDtype dtype, const at::Tensor& codes,
+                    StepExecutor& executor);
+
+DeviceElement code_element(KvDtype dtype);  // of int8 or int4
 
 // Keys of the tokens at positions `first` .. as they were before RoPE, of the model's type.
 at::Tensor raw_keys(const GpuModel& model, int layer, const at::Tensor& key, std::int64_t first);

@@ -19,7 +19,7 @@ struct BudgetAttentionShared {
   }
 };
 
-template <class T, int kHeads, class Thread>
+template <class T, int kHeads, bool kCodes, class Thread>
 class BudgetAttention {
  public:
   KVC_DEVICE BudgetAttention(const BudgetStep& params, Thread& thread)
@@ -61,6 +61,29 @@ class BudgetAttention {
     thread_.load_words(words, static_cast<const T*>(base) + row * p_.head_dim + channel_);
     return widened(words);
   }
+  // Of a row of the layout, in the KV head.
+  KVC_DEVICE Channels load_row(const void* exact, const std::uint8_t* codes, int row) {
+    if constexpr (!kCodes) {
+      return load(exact, static_cast<std::int64_t>(kv_head_) * cache_.capacity + row);
+    } else {
+      const BudgetPlace place = budget_place(cache_, p_.context, kv_head_, row);
+      return place.is_code ? decoded(codes + place.index * code_row_bytes(p_.context, p_.head_dim))
+                           : load(exact, place.index);
+    }
+  }
+  KVC_DEVICE Channels decoded(const std::uint8_t* row) const {
+    Channels channels;
+    KVC_UNROLL
+    for (int first = 0; first < kChannels; first += 4) {
+      float four[4];
+      decode_four(p_.context, row, p_.head_dim, channel_ + first, four);
+      KVC_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        channels.x[first + i] = four[i];
+      }
+    }
+    return channels;
+  }
   KVC_DEVICE Channels load_float(const float* base, std::int64_t row) const {
     Channels channels;
     KVC_UNROLL
@@ -85,11 +108,11 @@ class BudgetAttention {
     const PartRange range = split_rows(0, fill_.rows, 32, parts, part);
     const int groups = 32 / row_lanes_, group = thread_.lane() / row_lanes_;
     const int each = thread_.count() / 32 * groups;
-    const std::int64_t base = static_cast<std::int64_t>(kv_head_) * cache_.capacity;
     for (int row = range.first + thread_.warp() * groups; row < range.last; row += each) {
       const bool there = row + group < range.last;
-      const std::int64_t at = base + (there ? row + group : row);
-      const Channels key = load(cache_.keys, at), value = load(cache_.values, at);
+      const int at = there ? row + group : row;
+      const Channels key = load_row(cache_.keys, cache_.key_codes, at);
+      const Channels value = load_row(cache_.values, cache_.value_codes, at);
       add(key, value, there ? row + group : -1, there ? 0.0f : negative_infinity());
     }
     if (part == parts - 1 && thread_.warp() == 0) {

@@ -27,7 +27,7 @@ class BudgetFinish {
     n_ = p_.num_tokens[sequence_];
     fill_ = budget_fill(layout_, n_);
     first_head_ = thread.block_x() * heads_;
-    rows_ = {cache_, thread.block_x(), p_.head_dim};
+    rows_ = {cache_, thread.block_x(), p_.head_dim, p_.context};
     totals_ = reinterpret_cast<SoftmaxState*>(thread.shared());
     chosen_ = reinterpret_cast<Chosen*>(totals_ + heads_);
   }
@@ -152,10 +152,9 @@ class BudgetFinish {
   // A token goes into the first free residual slot, or into the one with the key of the largest product with its own;
   // of equal ones the first.
   KVC_DEVICE void merge(int leaving) {
-    const T* key = rows_.template key<T>(leaving);
     Chosen own = nothing_chosen();
     for (int slot = thread_.warp(); slot < layout_.num_residual; slot += thread_.count() / 32) {
-      const float likeness = rows_.template likeness<T>(slot, key, thread_);
+      const float likeness = rows_.template likeness<T>(slot, leaving, thread_);
       own = lower(own, {rows_.count(slot) > 0 ? -likeness : negative_infinity(), slot, slot});
     }
     rows_.template merge<T>(leaving, lowest_of_block(own).row, thread_);

@@ -4,12 +4,14 @@
 
 #include "runtime/kernels/cuda/budget_places.h"
 #include "runtime/kernels/cuda/device_numbers.h"
+#include "runtime/kernels/cuda/quantise_rows_body.h"
 
 namespace kvc {
 
 struct BudgetRows {
   BudgetCache cache;
   int kv_head = 0, head_dim = 0;
+  DeviceElement context = DeviceElement::kBFloat16;
 
   KVC_DEVICE std::int64_t row_index(int row) const {
     return static_cast<std::int64_t>(kv_head) * cache.capacity + row;
@@ -20,13 +22,31 @@ struct BudgetRows {
   KVC_DEVICE float& score(int row) const { return cache.scores[row_index(row)]; }
   KVC_DEVICE std::int32_t& position(int row) const { return cache.positions[row_index(row)]; }
   KVC_DEVICE float& count(int slot) const { return cache.counts[slot_index(slot)]; }
+  KVC_DEVICE BudgetPlace place(int row) const { return budget_place(cache, context, kv_head, row); }
+  // Of an exact row.
   template <class T>
   KVC_DEVICE T* key(int row) const {
-    return static_cast<T*>(cache.keys) + row_index(row) * head_dim;
+    return static_cast<T*>(cache.keys) + place(row).index * head_dim;
   }
   template <class T>
   KVC_DEVICE T* value(int row) const {
-    return static_cast<T*>(cache.values) + row_index(row) * head_dim;
+    return static_cast<T*>(cache.values) + place(row).index * head_dim;
+  }
+  // Of any row.
+  template <class T>
+  KVC_DEVICE float number(const void* exact, const std::uint8_t* codes, int row,
+                          int channel) const {
+    const BudgetPlace at = place(row);
+    if (!at.is_code) {
+      return to_float(static_cast<const T*>(exact)[at.index * head_dim + channel]);
+    }
+    float four[4];
+    decode_four(context, codes + at.index * code_row_bytes(context, head_dim), head_dim,
+                channel / 4 * 4, four);
+    return channel % 4 == 0   ? four[0]
+           : channel % 4 == 1 ? four[1]
+           : channel % 4 == 2 ? four[2]
+                              : four[3];
   }
 
   template <class T, class Thread>
@@ -44,16 +64,36 @@ struct BudgetRows {
       score(to) = score(from);
       position(to) = position(from);
     }
-    store(to, key<T>(from), value<T>(from), thread);
+    if (place(to).is_code) {
+      code(to, key<T>(from), value<T>(from), thread);
+    } else {
+      store(to, key<T>(from), value<T>(from), thread);
+    }
   }
 
-  // The product of a slot's key with another: the same in all lanes of a warp.
+  // A thread makes codes of 32 channels.
   template <class T, class Thread>
-  KVC_DEVICE float likeness(int slot, const T* other, Thread& thread) const {
+  KVC_DEVICE void code(int row, const T* new_key, const T* new_value, Thread& thread) const {
+    const std::int64_t first = place(row).index * code_row_bytes(context, head_dim);
+    const int groups = head_dim / kScaledChannels, scales = channel_bytes(context, head_dim);
+    for (int i = thread.index(); i < 2 * groups; i += thread.count()) {
+      const int group = i % groups;
+      std::uint8_t* to = (i < groups ? cache.key_codes : cache.value_codes) + first;
+      quantise_group<T>(reinterpret_cast<const std::uint32_t*>((i < groups ? new_key : new_value) +
+                                                               group * kScaledChannels),
+                        context, to + channel_bytes(context, group * kScaledChannels),
+                        to + scales + 4 * group);
+    }
+    thread.sync();
+  }
+
+  // The product of a slot's key with a row's: the same in all lanes of a warp.
+  template <class T, class Thread>
+  KVC_DEVICE float likeness(int slot, int row, Thread& thread) const {
     const float* of_slot = cache.residual_keys + slot_index(slot) * head_dim;
     float sum = 0;
     for (int channel = thread.lane(); channel < head_dim; channel += 32) {
-      sum += of_slot[channel] * to_float(other[channel]);
+      sum += of_slot[channel] * number<T>(cache.keys, cache.key_codes, row, channel);
     }
     for (int lanes = 16; lanes >= 1; lanes /= 2) {
       sum += thread.shuffle_xor(sum, lanes);
@@ -68,9 +108,10 @@ struct BudgetRows {
     float* slot_key = cache.residual_keys + slot_index(slot) * head_dim;
     float* slot_value = cache.residual_values + slot_index(slot) * head_dim;
     for (int channel = thread.index(); channel < head_dim; channel += thread.count()) {
-      slot_key[channel] = merged_number(slot_key[channel], members, to_float(key<T>(row)[channel]));
-      slot_value[channel] =
-          merged_number(slot_value[channel], members, to_float(value<T>(row)[channel]));
+      slot_key[channel] = merged_number(slot_key[channel], members,
+                                        number<T>(cache.keys, cache.key_codes, row, channel));
+      slot_value[channel] = merged_number(slot_value[channel], members,
+                                          number<T>(cache.values, cache.value_codes, row, channel));
     }
     if (thread.index() == 0) {
       count(slot) = members + 1;

@@ -22,6 +22,35 @@ KVC_HOST_DEVICE int ring_row(const BudgetLayout& layout, int n) {
   return layout.num_sinks + layout.num_context + n % layout.num_ring;
 }
 
+// Where a row's key and value lie: among the exact rows of all KV heads, or among the codes of all contexts.
+struct BudgetPlace {
+  bool is_code;
+  std::int64_t index;
+};
+KVC_HOST_DEVICE BudgetPlace budget_place(const BudgetCache& cache, DeviceElement context,
+                                         int kv_head, int row) {
+  const int num_codes = is_coded(context) ? cache.layout.num_context : 0;
+  const int in_context = row - cache.layout.num_sinks;
+  if (in_context >= 0 && in_context < num_codes) {
+    return {true, static_cast<std::int64_t>(kv_head) * num_codes + in_context};
+  }
+  return {false, static_cast<std::int64_t>(kv_head) * (cache.capacity - num_codes) +
+                     (in_context < 0 ? row : row - num_codes)};
+}
+
+// Channels `channel` .. + 3, a multiple of 4, of a row of codes.
+KVC_HOST_DEVICE void decode_four(DeviceElement element, const std::uint8_t* row, int head_dim,
+                                 int channel, float (&to)[4]) {
+  const std::uint32_t scale = *reinterpret_cast<const std::uint32_t*>(
+      row + channel_bytes(element, head_dim) + channel / kScaledChannels * 4);
+  const std::uint32_t codes = four_codes(element, row, channel);
+  KVC_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    to[i] = dequantise(codes >> (8 * i) & 0xFF, low_of_pair<Float16>(scale),
+                       high_of_pair<Float16>(scale));
+  }
+}
+
 // A row and what it is chosen by.
 struct Chosen {
   float value;

@@ -7,14 +7,14 @@
 namespace kvc {
 namespace {
 
-template <class T, int kHeads>
-__global__ void __launch_bounds__(kBudgetThreads, kHeads <= 4 ? 2 : 1)
+template <class T, int kHeads, bool kCodes>
+__global__ void __launch_bounds__(kBudgetThreads, kHeads <= (kCodes ? 2 : 4) ? 2 : 1)
     budget_step_kernel(BudgetStep params) {
   DeviceThread thread;
-  budget_step_body<T, kHeads>(params, thread);
+  budget_step_body<T, kHeads, kCodes>(params, thread);
 }
 
-template <class T>
+template <class T, bool kCodes>
 LaunchError launch_step(const BudgetStep& params, void* stream) {
   const auto start = [&](void (*kernel)(BudgetStep)) {
     return launch("budget_step", kernel,
@@ -23,14 +23,20 @@ LaunchError launch_step(const BudgetStep& params, void* stream) {
   };
   switch (heads_together(params.num_heads / params.num_kv_heads)) {
     case 1:
-      return start(budget_step_kernel<T, 1>);
+      return start(budget_step_kernel<T, 1, kCodes>);
     case 2:
-      return start(budget_step_kernel<T, 2>);
+      return start(budget_step_kernel<T, 2, kCodes>);
     case 4:
-      return start(budget_step_kernel<T, 4>);
+      return start(budget_step_kernel<T, 4, kCodes>);
     default:
-      return start(budget_step_kernel<T, 8>);
+      return start(budget_step_kernel<T, 8, kCodes>);
   }
+}
+
+template <class T>
+LaunchError launch_step(const BudgetStep& params, void* stream) {
+  return is_coded(params.context) ? launch_step<T, true>(params, stream)
+                                  : launch_step<T, false>(params, stream);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ struct BudgetLayout {
 // on each step ends in the layout.
 struct BudgetCache {
   BudgetLayout layout;
-  int capacity = 0;         // rows that there is memory for
+  int capacity = 0;         // rows that there is memory for, exact ones and codes
   void* keys = nullptr;     // [num_kv_heads, capacity, head_dim] post-RoPE
   void* values = nullptr;   // likewise
   float* scores = nullptr;  // [num_kv_heads, capacity]; null: num_context is 0, nothing is ranked
@@ -39,12 +39,23 @@ struct BudgetCache {
   float* residual_keys = nullptr;    // [num_kv_heads, num_residual, head_dim]
   float* residual_values = nullptr;  // likewise
   float* counts = nullptr;           // [num_kv_heads, num_residual] of members; 0: free
+  // Under BudgetStep::context int8 or int4, from the layout on: [num_kv_heads, num_context, code_row_bytes()], and `keys`
+  // and `values` have the other rows, sinks and ring, one after the other: [num_kv_heads, capacity - num_context, head_dim].
+  std::uint8_t* key_codes = nullptr;
+  std::uint8_t* value_codes = nullptr;
 };
+
+// Of one KV head's key or value: its codes, then a float16 scale and minimum for every 32 channels (kv_rows.h).
+KVC_HOST_DEVICE int code_row_bytes(DeviceElement element, int head_dim) {
+  return channel_bytes(element, head_dim) + head_dim / kScaledChannels * 4;
+}
 
 struct BudgetStep {
   const BudgetCache* caches = nullptr;  // [num_sequences] in GPU memory
   int num_sequences = 1, num_heads = 1, num_kv_heads = 1, head_dim = 0;  // 32, 64, 128 or 256
   DeviceElement element = DeviceElement::kBFloat16;                      // or float16
+  DeviceElement context =
+      DeviceElement::kBFloat16;              // int8, int4: of the context's rows; else `element`
   const void* query = nullptr;               // [num_sequences, num_heads, head_dim], post-RoPE
   const void* new_key = nullptr;             // [num_sequences, num_kv_heads, head_dim], post-RoPE
   const void* new_value = nullptr;           // likewise

@@ -32,9 +32,9 @@ KVC_DEVICE bool all_parts_are_there(const BudgetStep& params, Thread& thread) {
   return all;
 }
 
-template <class T, int kHeads, class Thread>
+template <class T, int kHeads, bool kCodes, class Thread>
 KVC_DEVICE void budget_step_body(const BudgetStep& params, Thread& thread) {
-  BudgetAttention<T, kHeads, Thread>(params, thread).run();
+  BudgetAttention<T, kHeads, kCodes, Thread>(params, thread).run();
   if (all_parts_are_there(params, thread)) {
     BudgetFinish<T, Thread>(params, thread).run();
   }

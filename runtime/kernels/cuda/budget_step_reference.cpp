@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "runtime/kernels/cuda/budget_places.h"
+#include "runtime/kernels/quantise.h"
 
 namespace kvc {
 namespace {
@@ -28,6 +29,39 @@ struct Head {
                                                : narrow_bits(Float16{}, x);
   }
   std::int64_t row(int i) const { return kv_head * cache.capacity + i; }
+  BudgetPlace place(int i) const {
+    return budget_place(cache, params.context, static_cast<int>(kv_head), i);
+  }
+  std::uint8_t* codes(bool is_key, const BudgetPlace& of) const {
+    return (is_key ? cache.key_codes : cache.value_codes) +
+           of.index * code_row_bytes(params.context, params.head_dim);
+  }
+  float row_number(bool is_key, int i, int channel) const {
+    const BudgetPlace at = place(i);
+    if (!at.is_code) {
+      return number(is_key ? cache.keys : cache.values, at.index * params.head_dim + channel);
+    }
+    float four[4];
+    decode_four(params.context, codes(is_key, at), params.head_dim, channel / 4 * 4, four);
+    return four[channel % 4];
+  }
+  void set_row(bool is_key, int i, const std::vector<float>& numbers) const {
+    const BudgetPlace at = place(i);
+    if (at.is_code) {
+      quantise_rows_reference(
+          {.from = numbers.data(),
+           .count = 1,
+           .width = params.head_dim,
+           .head_dim = params.head_dim,
+           .element = params.context == DeviceElement::kInt8 ? KvElement::kInt8 : KvElement::kInt4,
+           .to = codes(is_key, at)});
+      return;
+    }
+    for (int c = 0; c < params.head_dim; ++c) {
+      set(is_key ? cache.keys : cache.values, at.index * params.head_dim + c,
+          numbers[static_cast<std::size_t>(c)]);
+    }
+  }
   std::int64_t slot(int i) const { return kv_head * cache.layout.num_residual + i; }
 
   // Entries of attention: rows, slots, the new token.
@@ -36,7 +70,7 @@ struct Head {
   float entry_number(int entry, int channel, bool is_key) const {
     const int dim = params.head_dim;
     if (entry < fill.rows) {
-      return number(is_key ? cache.keys : cache.values, row(entry) * dim + channel);
+      return row_number(is_key, entry, channel);
     }
     if (is_newest(entry)) {
       return number(is_key ? params.new_key : params.new_value, newest * dim + channel);
@@ -86,12 +120,12 @@ void attend(const Head& head, int query_head, std::vector<double>& sums) {
 }
 
 void copy_row(const Head& head, int from, int to) {
-  const BudgetStep& p = head.params;
-  for (void* rows : {head.cache.keys, head.cache.values}) {
-    for (int c = 0; c < p.head_dim; ++c) {
-      head.set(rows, head.row(to) * p.head_dim + c,
-               head.number(rows, head.row(from) * p.head_dim + c));
+  for (const bool is_key : {true, false}) {
+    std::vector<float> numbers;
+    for (int c = 0; c < head.params.head_dim; ++c) {
+      numbers.push_back(head.row_number(is_key, from, c));
     }
+    head.set_row(is_key, to, numbers);
   }
   head.cache.scores[head.row(to)] = head.cache.scores[head.row(from)];
   head.cache.positions[head.row(to)] = head.cache.positions[head.row(from)];
@@ -106,7 +140,7 @@ void merge(const Head& head, int leaving) {
     double likeness = 0;
     for (int c = 0; c < p.head_dim; ++c) {
       likeness += static_cast<double>(cache.residual_keys[head.slot(slot) * p.head_dim + c]) *
-                  head.number(cache.keys, head.row(leaving) * p.head_dim + c);
+                  head.row_number(true, leaving, c);
     }
     if (cache.counts[head.slot(slot)] == 0) {
       best = slot;
@@ -119,12 +153,11 @@ void merge(const Head& head, int leaving) {
   }
   float& count = cache.counts[head.slot(best)];
   for (int c = 0; c < p.head_dim; ++c) {
-    const std::int64_t from = head.row(leaving) * p.head_dim + c,
-                       to = head.slot(best) * p.head_dim + c;
+    const std::int64_t to = head.slot(best) * p.head_dim + c;
     cache.residual_keys[to] =
-        merged_number(cache.residual_keys[to], count, head.number(cache.keys, from));
+        merged_number(cache.residual_keys[to], count, head.row_number(true, leaving, c));
     cache.residual_values[to] =
-        merged_number(cache.residual_values[to], count, head.number(cache.values, from));
+        merged_number(cache.residual_values[to], count, head.row_number(false, leaving, c));
   }
   count += 1;
 }
@@ -163,10 +196,12 @@ void step(const Head& head) {
   if (head.fill.is_laid_out && cache.layout.num_context > 0) {
     make_room(head, to);
   }
-  for (int c = 0; c < p.head_dim; ++c) {
-    const int newest = head.entries() - 1;
-    head.set(cache.keys, head.row(to) * p.head_dim + c, head.entry_number(newest, c, true));
-    head.set(cache.values, head.row(to) * p.head_dim + c, head.entry_number(newest, c, false));
+  for (const bool is_key : {true, false}) {
+    std::vector<float> numbers;
+    for (int c = 0; c < p.head_dim; ++c) {
+      numbers.push_back(head.entry_number(head.entries() - 1, c, is_key));
+    }
+    head.set_row(is_key, to, numbers);
   }
   if (cache.scores != nullptr) {
     cache.scores[head.row(to)] = static_cast<float>(sums.back());

@@ -57,12 +57,10 @@ KVC_HOST_DEVICE void store_word(std::uint8_t* to, std::uint32_t word) {
   *reinterpret_cast<std::uint32_t*>(to) = word;
 }
 
+// 32 numbers, two in each word of `from`, to their codes and their scale with its minimum.
 template <class T>
-KVC_DEVICE void quantise_row_group(const QuantiseRows& params, int sequence, int row, int first_row,
-                                   int channel) {
-  const auto* from =
-      static_cast<const std::uint32_t*>(params.from) +
-      ((static_cast<std::int64_t>(sequence) * params.count + row) * params.to.width + channel) / 2;
+KVC_DEVICE void quantise_group(const std::uint32_t* from, DeviceElement element,
+                               std::uint8_t* codes, std::uint8_t* scale_to) {
   std::uint32_t pairs[kScaledChannels / 2];
   KVC_UNROLL
   for (int i = 0; i < kScaledChannels / 2; ++i) {
@@ -77,19 +75,16 @@ KVC_DEVICE void quantise_row_group(const QuantiseRows& params, int sequence, int
     largest = low > largest ? low : largest;
     largest = high > largest ? high : largest;
   }
-  const float levels = code_levels(params.to.element);
+  const float levels = code_levels(element);
   const CodeScale scale = code_scale(smallest, largest, levels);
-  const RowPlace place = row_place(params.to, sequence, first_row + row, channel);
-  auto* codes = const_cast<std::uint8_t*>(place.channels);
-  store_word(const_cast<std::uint8_t*>(place.scales),
-             scale.scale | static_cast<std::uint32_t>(scale.minimum) << 16);
+  store_word(scale_to, scale.scale | static_cast<std::uint32_t>(scale.minimum) << 16);
   const auto four = [&](int i) {  // codes of channels 4 i .. 4 i + 3
     return code_of(scale, low_of_pair<T>(pairs[2 * i]), levels) |
            code_of(scale, high_of_pair<T>(pairs[2 * i]), levels) << 8 |
            code_of(scale, low_of_pair<T>(pairs[2 * i + 1]), levels) << 16 |
            code_of(scale, high_of_pair<T>(pairs[2 * i + 1]), levels) << 24;
   };
-  if (params.to.element == DeviceElement::kInt8) {
+  if (element == DeviceElement::kInt8) {
     KVC_UNROLL
     for (int i = 0; i < 8; ++i) {
       store_word(codes + 4 * i, four(i));
@@ -100,6 +95,17 @@ KVC_DEVICE void quantise_row_group(const QuantiseRows& params, int sequence, int
       store_word(codes + 4 * i, four(i) | four(i + 4) << 4);
     }
   }
+}
+
+template <class T>
+KVC_DEVICE void quantise_row_group(const QuantiseRows& params, int sequence, int row, int first_row,
+                                   int channel) {
+  const auto* from =
+      static_cast<const std::uint32_t*>(params.from) +
+      ((static_cast<std::int64_t>(sequence) * params.count + row) * params.to.width + channel) / 2;
+  const RowPlace place = row_place(params.to, sequence, first_row + row, channel);
+  quantise_group<T>(from, params.to.element, const_cast<std::uint8_t*>(place.channels),
+                    const_cast<std::uint8_t*>(place.scales));
 }
 
 template <class T>

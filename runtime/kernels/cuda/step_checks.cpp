@@ -58,6 +58,9 @@ LaunchError check_budget_step(const BudgetStep& params) {
   if (!is_16_bit(params.element)) {
     return name + "queries, keys and values are bfloat16 or float16";
   }
+  if (params.context == DeviceElement::kFloat8) {
+    return name + "the context's rows are as the others, int8 or int4";
+  }
   if (params.partials.num_parts < 1) {
     return name + "rows in no parts, expected 1 or more";
   }

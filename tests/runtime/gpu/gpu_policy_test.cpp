@@ -90,6 +90,28 @@ TEST_F(GpuPolicyTest, KeepsIntegersAsTheCpuDoes) {
   }
 }
 
+// The context of every sequence is codes from the prompt's end on; sinks and ring are 16-bit numbers.
+TEST_F(GpuPolicyTest, KeepsAContextOfIntegersAsTheCpuDoes) {
+  const Engine::Ids prompts = {gpu_text(70, 4), gpu_text(61, 8)};
+  for (const char* kv_dtype : {"int8", "int4"}) {
+    for (const char* policy : {"zeromerge:budget=0.5", "zeromerge:budget=40,residual=3,sink=2",
+                               "zeromerge:budget=40,decode=released", "h2o:budget=48,sink=3",
+                               "streamingllm:sink=2,window=9"}) {
+      SCOPED_TRACE(policy);
+      expect_tokens(policy, prompts, options_of(12), kv_dtype);
+    }
+  }
+}
+
+TEST_F(GpuPolicyTest, RefusesIntegersOfPromptsWithinTheBudget) {
+  const GpuEngine engine = engine_under("h2o:budget=40", "int8");
+  const std::string error = testing::failure_of([&] {
+    engine.generate({gpu_text(70, 4), gpu_text(40, 8)}, options_of(2));
+  });
+  EXPECT_NE(error.find("of 40 tokens, and one has 40"), std::string::npos) << error;
+  EXPECT_NE(error.find("--device cpu"), std::string::npos) << error;
+}
+
 TEST_F(GpuPolicyTest, CopiesIntegersToSamplesAndBeams) {
   const char* policy = "snapkv:budget=180,window=16";
   GenerateOptions options = options_of(20);
@@ -231,7 +253,7 @@ TEST_F(GpuPolicyTest, RefusesByNameWhatItDoesNotDo) {
     EXPECT_NE(error.find("--device cpu"), std::string::npos) << error;
   };
   expect(refusal("think"), "--policy think");
-  expect(refusal("zeromerge", "int8"), "not for int8");
+  EXPECT_EQ(refusal("zeromerge", "int8"), "nothing");
   EXPECT_EQ(refusal("snapkv", "int4"), "nothing");
   expect(refusal("h2o:compress-at=chunk"), "use compress-at=end");
   expect(refusal("streamingllm:pos=cache"), "use pos=true");

@@ -1,131 +1,12 @@
 // Steps under a budget against budget_step_reference(): one sequence whose rows are laid out, from which tokens leave
 // and are merged many times over, beside one whose budget is not used up.
-#include <numeric>
 #include <string>
 #include <vector>
 
-#include "tests/runtime/kernels/cuda/cache_kernels.h"
-#include "tests/runtime/kernels/cuda/case_inputs.h"
+#include "tests/runtime/kernels/cuda/budget_case.h"
 
 namespace kvc::testing {
 namespace {
-
-struct BudgetShape {
-  BudgetLayout layout;
-  Demotion demotion = Demotion::kPaper;
-  DeviceElement element = DeviceElement::kFloat16;
-  int num_heads = 4, num_kv_heads = 2, head_dim = 32, num_parts = 2, steps = 24;
-  float decay = 0.98f, softcap = 0;
-  bool has_scores = true;
-};
-
-std::vector<float> widened(const std::vector<std::uint16_t>& bits, DeviceElement element) {
-  std::vector<float> numbers;
-  for (const std::uint16_t x : bits) {
-    numbers.push_back(element == DeviceElement::kBFloat16 ? to_float(BFloat16{x})
-                                                          : to_float(Float16{x}));
-  }
-  return numbers;
-}
-
-// One sequence's cache, on both sides.
-class CaseCache {
- public:
-  CaseCache(KernelMemory& memory, const BudgetShape& shape, int capacity, unsigned seed)
-      : memory_(memory), shape_(shape) {
-    const int rows = shape.num_kv_heads * capacity, dim = shape.head_dim;
-    const int slots = shape.num_kv_heads * shape.layout.num_residual;
-    keys_ = narrowed(case_numbers(rows * dim, seed), shape.element);
-    values_ = narrowed(case_numbers(rows * dim, seed + 1), shape.element);
-    scores_ = case_numbers(rows, seed + 2);
-    residual_keys_ = case_numbers(slots * dim + 1, seed + 3);
-    residual_values_ = case_numbers(slots * dim + 1, seed + 4);
-    for (float& score : scores_) {
-      score = score * score;
-    }
-    for (int i = 0; i < rows; ++i) {
-      positions_.push_back(i % capacity);
-    }
-    for (int i = 0; i <= slots; ++i) {  // some slots are free
-      counts_.push_back(static_cast<float>(i % 3));
-      const bool is_free = i % 3 == 0;
-      for (int c = 0; c < dim && is_free && i < slots; ++c) {
-        residual_keys_[static_cast<std::size_t>(i * dim + c)] = 0;
-        residual_values_[static_cast<std::size_t>(i * dim + c)] = 0;
-      }
-    }
-    before_ = merged();
-    const bool ranks = shape.has_scores;
-    device = {shape.layout,
-              capacity,
-              memory.upload(keys_),
-              memory.upload(values_),
-              ranks ? memory.upload(scores_) : nullptr,
-              ranks ? memory.upload(positions_) : nullptr,
-              memory.upload(residual_keys_),
-              memory.upload(residual_values_),
-              memory.upload(counts_)};
-    host = {shape.layout,
-            capacity,
-            keys_.data(),
-            values_.data(),
-            ranks ? scores_.data() : nullptr,
-            ranks ? positions_.data() : nullptr,
-            residual_keys_.data(),
-            residual_values_.data(),
-            counts_.data()};
-  }
-
-  // `leaving`: tokens that must have been merged.
-  std::string check(int leaving) const {
-    const double tolerance = 2 * case_tolerance(shape_.element);
-    for (const std::string& difference :
-         {compare("keys", numbers(device.keys, keys_), widened(keys_, shape_.element), tolerance),
-          compare("values", numbers(device.values, values_), widened(values_, shape_.element),
-                  tolerance),
-          compare_columns(),
-          compare("residual keys", memory_.download(device.residual_keys, residual_keys_.size()),
-                  residual_keys_, 1e-4),
-          compare("residual values",
-                  memory_.download(device.residual_values, residual_values_.size()),
-                  residual_values_, 1e-4),
-          compare("counts", memory_.download(device.counts, counts_.size()), counts_, 0)}) {
-      if (!difference.empty()) {
-        return difference;
-      }
-    }
-    const float expected = before_ + static_cast<float>(leaving * shape_.num_kv_heads);
-    return shape_.layout.num_residual == 0 || merged() == expected
-               ? ""
-               : "residual slots stand for " + std::to_string(merged()) + " tokens, expected " +
-                     std::to_string(expected);
-  }
-
-  BudgetCache device, host;
-
- private:
-  float merged() const { return std::accumulate(counts_.begin(), counts_.end() - 1, 0.0f); }
-  std::vector<float> numbers(const void* from, const std::vector<std::uint16_t>& like) const {
-    return widened(memory_.download(static_cast<const std::uint16_t*>(from), like.size()),
-                   shape_.element);
-  }
-  std::string compare_columns() const {
-    if (!shape_.has_scores) {
-      return {};
-    }
-    const std::string scores =
-        compare("scores", memory_.download(device.scores, scores_.size()), scores_, 0.01);
-    return memory_.download(device.positions, positions_.size()) == positions_ ? scores
-                                                                               : "positions differ";
-  }
-
-  KernelMemory& memory_;
-  BudgetShape shape_;
-  std::vector<std::uint16_t> keys_, values_;
-  std::vector<float> scores_, residual_keys_, residual_values_, counts_;
-  std::vector<std::int32_t> positions_;
-  float before_ = 0;
-};
 
 constexpr int kSequences = 2, kFirst = 3;  // tokens of the second sequence before the first step
 
@@ -144,6 +25,7 @@ BudgetStep new_step(const BudgetShape& shape, KernelMemory& memory, int stride) 
       .num_kv_heads = shape.num_kv_heads,
       .head_dim = shape.head_dim,
       .element = shape.element,
+      .context = shape.context,
       .scale = 0.3f,
       .softcap = shape.softcap,
       .decay = shape.decay,
@@ -175,8 +57,9 @@ BudgetResult budget_case(const BudgetShape& shape, KernelMemory& memory, CacheKe
   CaseCache full(memory, shape, shape.layout.rows(), 100);
   BudgetShape wide = shape;
   wide.layout.num_sinks = capacity;
-  CaseCache growing(memory, wide, capacity, 200);
-  BudgetStep device = new_step(shape, memory, std::max(capacity, shape.layout.rows()) + 1);
+  const int codes = shape.num_codes() / shape.num_kv_heads;  // whose room it has, too
+  CaseCache growing(memory, wide, capacity + codes, 200);
+  BudgetStep device = new_step(shape, memory, std::max(capacity + codes, shape.layout.rows()) + 1);
   device.caches = memory.upload(std::vector<BudgetCache>{full.device, growing.device});
   std::vector<std::uint16_t> output(
       static_cast<std::size_t>(kSequences * shape.num_heads * shape.head_dim));
@@ -241,6 +124,18 @@ std::vector<CacheCase> budget_cases() {
   add("heads_of_256_channels", {.layout = {1, 4, 3, 1}, .head_dim = 256, .steps = 8});
   add("one_part", {.layout = {0, 5, 4, 1}, .num_parts = 1});
   add("parts_without_rows", {.layout = {0, 60, 30, 1}, .num_parts = 5, .steps = 8});
+  add("context_of_int8", {.layout = {2, 40, 20, 2}, .context = DeviceElement::kInt8});
+  add("context_of_int4", {.layout = {0, 40, 20, 1},
+                          .demotion = Demotion::kReleased,
+                          .element = DeviceElement::kBFloat16,
+                          .head_dim = 64,
+                          .context = DeviceElement::kInt4});
+  add("eight_query_heads_of_int4", {.layout = {1, 9, 5, 1},
+                                    .num_heads = 8,
+                                    .num_kv_heads = 1,
+                                    .head_dim = 128,
+                                    .steps = 8,
+                                    .context = DeviceElement::kInt4});
   add("bfloat16", {.layout = {0, 5, 4, 1}, .element = DeviceElement::kBFloat16, .head_dim = 64});
   return cases;
 }

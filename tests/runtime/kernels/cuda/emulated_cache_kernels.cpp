@@ -93,26 +93,32 @@ void EmulatedCacheKernels::run(const GatherRows& params) {
            [&](EmulatedThread& thread) { gather_rows_body(params, thread); });
 }
 
-template <class T, int kHeads>
+template <class T, bool kCodes, int kHeads>
 static void emulate_step(const BudgetStep& params, ThreadOrder order) {
   run_grid({params.num_kv_heads, params.num_sequences, params.partials.num_parts}, kThreads,
            static_cast<std::size_t>(budget_shared_bytes(params, kThreads)), order,
-           [&](EmulatedThread& thread) { budget_step_body<T, kHeads>(params, thread); });
+           [&](EmulatedThread& thread) { budget_step_body<T, kHeads, kCodes>(params, thread); });
+}
+
+template <class T, bool kCodes>
+static void emulate_step(const BudgetStep& params, ThreadOrder order) {
+  switch (heads_together(params.num_heads / params.num_kv_heads)) {
+    case 1:
+      return emulate_step<T, kCodes, 1>(params, order);
+    case 2:
+      return emulate_step<T, kCodes, 2>(params, order);
+    case 4:
+      return emulate_step<T, kCodes, 4>(params, order);
+    default:
+      return emulate_step<T, kCodes, 8>(params, order);
+  }
 }
 
 void EmulatedCacheKernels::run(const BudgetStep& params) {
   with_type(params.element, [&](auto type) {
     using T = decltype(type);
-    switch (heads_together(params.num_heads / params.num_kv_heads)) {
-      case 1:
-        return emulate_step<T, 1>(params, order_);
-      case 2:
-        return emulate_step<T, 2>(params, order_);
-      case 4:
-        return emulate_step<T, 4>(params, order_);
-      default:
-        return emulate_step<T, 8>(params, order_);
-    }
+    is_coded(params.context) ? emulate_step<T, true>(params, order_)
+                             : emulate_step<T, false>(params, order_);
   });
 }
 
