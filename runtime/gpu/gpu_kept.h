@@ -15,8 +15,8 @@
 
 #include "core/kv_plan.h"
 #include "core/token_policy.h"
+#include "runtime/gpu/gpu_kept_codes.h"
 #include "runtime/gpu/gpu_rows.h"
-#include "runtime/gpu/kept_codes.h"
 #include "runtime/gpu/kept_tokens.h"
 #include "runtime/kernels/cuda/budget_step.h"
 
@@ -77,7 +77,7 @@ class GpuKept {
   std::int32_t* first_rows(int layer) const;  // [num_sequences]
   KvDtype kv_dtype() const { return kv_dtype_; }
   bool has_codes() const { return !is_running() && is_integer(kv_dtype_); }
-  const KeptCodes& codes(int layer) const { return *paged_[index(layer)].codes; }
+  const GpuKeptCodes& codes(int layer) const { return *paged_[index(layer)].codes; }
 
  private:
   struct Rows {         // of one layer of one sequence under a running policy
@@ -89,7 +89,7 @@ class GpuKept {
   struct Paged {
     GpuRows key, value;
     std::vector<std::int64_t> first_rows;  // [num_sequences]
-    std::optional<KeptCodes> codes{};
+    std::optional<GpuKeptCodes> codes{};
   };
   static std::array<const at::Tensor*, 9> tensors_of(const Rows& rows);
   static std::size_t index(int layer) { return static_cast<std::size_t>(layer); }

@@ -121,12 +121,13 @@ class CaseCache {
     const auto rows = static_cast<std::size_t>(shape_.num_codes());
     std::vector<std::uint8_t> codes(rows * row_bytes + 4);
     for (std::size_t row = 0; row < rows; ++row) {
-      quantise_rows_reference({.from = numbers.data() + row * static_cast<std::size_t>(shape_.head_dim),
-                               .count = 1,
-                               .width = shape_.head_dim,
-                               .head_dim = shape_.head_dim,
-                               .element = shape_.context == DeviceElement::kInt8 ? KvElement::kInt8 : KvElement::kInt4,
-                               .to = codes.data() + row * row_bytes});
+      quantise_rows_reference(
+          {.from = numbers.data() + row * static_cast<std::size_t>(shape_.head_dim),
+           .count = 1,
+           .width = shape_.head_dim,
+           .head_dim = shape_.head_dim,
+           .element = shape_.context == DeviceElement::kInt8 ? KvElement::kInt8 : KvElement::kInt4,
+           .to = codes.data() + row * row_bytes});
     }
     return codes;
   }

@@ -1,11 +1,12 @@
-#include "runtime/gpu/kept_codes.h"
+#include "runtime/gpu/gpu_kept_codes.h"
 
 #include <algorithm>
 
 namespace kvc {
 
-KeptCodes::KeptCodes(const KvPlan& plan, KvDtype dtype, const GpuPages& pages,
-                     const std::vector<std::int64_t>& most_rows, const std::vector<bool>& is_raw)
+GpuKeptCodes::GpuKeptCodes(const KvPlan& plan, KvDtype dtype, const GpuPages& pages,
+                           const std::vector<std::int64_t>& most_rows,
+                           const std::vector<bool>& is_raw)
     : key_(pages, plan.kv_dim(), code_element(dtype), /*per_channel=*/true),
       value_(pages, plan.kv_dim(), code_element(dtype), /*per_channel=*/false),
       first_position_(plan.policy.sink_tokens),
@@ -19,7 +20,7 @@ KeptCodes::KeptCodes(const KvPlan& plan, KvDtype dtype, const GpuPages& pages,
   }
 }
 
-void KeptCodes::copy(std::size_t from, std::size_t to) {
+void GpuKeptCodes::copy(std::size_t from, std::size_t to) {
   key_.copy(from, to);
   value_.copy(from, to);
   counts_[to] = counts_[from];
@@ -27,8 +28,8 @@ void KeptCodes::copy(std::size_t from, std::size_t to) {
       .copy_(num_rows_.select(1, static_cast<std::int64_t>(from)));
 }
 
-void KeptCodes::append(const RowCoder& coder, int layer, std::size_t sequence,
-                       const at::Tensor& key, const at::Tensor& value) {
+void GpuKeptCodes::append(const RowCoder& coder, int layer, std::size_t sequence,
+                          const at::Tensor& key, const at::Tensor& value) {
   const bool raw = is_raw_[sequence];
   const at::Tensor count = num_rows_[raw ? 1 : 0][static_cast<std::int64_t>(sequence)];
   code_rows(raw ? raw_keys(coder.model, layer, key, first_position_ + counts_[sequence]) : key,
@@ -38,7 +39,7 @@ void KeptCodes::append(const RowCoder& coder, int layer, std::size_t sequence,
   count.fill_(counts_[sequence]);
 }
 
-const std::int32_t* KeptCodes::num_rows(bool raw) const {
+const std::int32_t* GpuKeptCodes::num_rows(bool raw) const {
   return std::find(is_raw_.begin(), is_raw_.end(), raw) == is_raw_.end()
              ? nullptr
              : num_rows_[raw ? 1 : 0].const_data_ptr<std::int32_t>();

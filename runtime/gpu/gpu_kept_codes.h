@@ -19,12 +19,12 @@ struct RowCoder {
   StepExecutor& executor;
 };
 
-class KeptCodes {
+class GpuKeptCodes {
  public:
   // dtype: int8 or int4. Of each sequence: most_rows, the codes that there will be, whose pages are taken now; is_raw,
   // whether keys are coded before RoPE.
-  KeptCodes(const KvPlan& plan, KvDtype dtype, const GpuPages& pages,
-            const std::vector<std::int64_t>& most_rows, const std::vector<bool>& is_raw);
+  GpuKeptCodes(const KvPlan& plan, KvDtype dtype, const GpuPages& pages,
+               const std::vector<std::int64_t>& most_rows, const std::vector<bool>& is_raw);
 
   std::int64_t bytes(std::size_t sequence) const {
     return key_.bytes(sequence) + value_.bytes(sequence);
