@@ -5,10 +5,6 @@
 namespace kvc {
 namespace {
 
-std::int64_t bytes_of(const std::optional<GpuRows>& rows, std::size_t sequence) {
-  return rows ? rows->bytes(sequence) : 0;
-}
-
 // Rows behind the first `count`.
 void append(std::optional<GpuRows>& rows, std::size_t sequence, std::int64_t count,
             const at::Tensor& added) {
@@ -83,24 +79,6 @@ GpuGroup::GpuGroup(const KvPlan& plan, int group, at::ScalarType dtype, const Gp
   }
 }
 
-std::vector<GpuRows*> GpuGroup::pending_stores() {
-  std::vector<GpuRows*> found;
-  const auto add = [&](std::optional<GpuRows>& rows) {
-    if (rows) {
-      found.push_back(&*rows);
-    }
-  };
-  for (GpuGroupLayer& layer : layers) {
-    for (auto* rows :
-         {&layer.pending_key, &layer.pending_value, &layer.held_latent, &layer.key_rms}) {
-      add(*rows);
-    }
-  }
-  add(held_weighted);
-  add(held_score);
-  return found;
-}
-
 void GpuGroup::begin_prompt(std::size_t sequence, std::int64_t num_tokens) {
   if (!decides_) {
     return;
@@ -110,15 +88,6 @@ void GpuGroup::begin_prompt(std::size_t sequence, std::int64_t num_tokens) {
     rows->reserve(sequence, pending_[sequence]);
   }
   capacity_[sequence] = std::max(capacity_[sequence], pending_[sequence]);
-}
-
-void GpuGroup::allow(std::size_t sequence, std::int64_t tokens) {
-  for (GpuRows* rows : token_stores()) {
-    rows->allow(tokens);
-  }
-  if (!decides_) {
-    reserve_all(sequence, tokens);
-  }
 }
 
 void GpuGroup::reserve_all(std::size_t sequence, std::int64_t tokens) {
@@ -189,34 +158,6 @@ void GpuGroup::set_counts(std::size_t sequence) {
   }
 }
 
-std::vector<GpuRows*> GpuGroup::token_stores() {
-  std::vector<GpuRows*> found = pending_stores();
-  const auto add = [&](std::optional<GpuRows>& rows) {
-    if (rows) {
-      found.push_back(&*rows);
-    }
-  };
-  for (GpuGroupLayer& layer : layers) {
-    for (auto* rows : {&layer.unmerged_key, &layer.unmerged_value, &layer.unmerged_latent}) {
-      add(*rows);
-    }
-  }
-  for (auto* rows : {&merged, &merged_positions, &unmerged_positions}) {
-    add(*rows);
-  }
-  return found;
-}
-
-std::vector<GpuRows*> GpuGroup::stores() {
-  std::vector<GpuRows*> found = token_stores();
-  for (GpuGroupLayer& layer : layers) {
-    for (GpuBasis& basis : layer.bases) {
-      found.insert(found.end(), {&basis.key, &basis.value});
-    }
-  }
-  return found;
-}
-
 void GpuGroup::allow_basis() {
   for (GpuGroupLayer& layer : layers) {
     layer.bases.push_back(
@@ -245,18 +186,6 @@ std::int64_t GpuGroup::first_merged(std::size_t sequence, std::size_t basis) con
   return basis < first.size() ? first[basis] : merged_rows_[sequence];
 }
 
-void GpuGroup::copy(std::size_t from, std::size_t to) {
-  for (GpuRows* rows : stores()) {
-    rows->copy(from, to);
-  }
-  for (std::vector<std::int64_t>* counts :
-       {&merged_rows_, &unmerged_rows_, &pending_, &capacity_, &bases_}) {
-    (*counts)[to] = (*counts)[from];
-  }
-  first_merged_[to] = first_merged_[from];
-  set_counts(to);
-}
-
 GroupTokens GpuGroup::tokens(std::size_t sequence) const {
   return {.merged = merged_rows_[sequence],
           .unmerged = unmerged_rows_[sequence],
@@ -273,28 +202,6 @@ GroupTokens GpuGroup::reserved(std::size_t sequence) const {
 at::Tensor GpuGroup::next_positions(std::size_t sequence, std::int64_t count) const {
   const std::int64_t first = sink_tokens_ + merged_rows_[sequence] + unmerged_rows_[sequence];
   return at::arange(first, first + count, at::kLong);
-}
-
-KvBytes GpuGroup::bytes(std::size_t sequence) const {
-  KvBytes bytes;
-  for (const GpuGroupLayer& layer : layers) {
-    bytes.unmerged += bytes_of(layer.unmerged_key, sequence) +
-                      bytes_of(layer.unmerged_value, sequence) +
-                      bytes_of(layer.unmerged_latent, sequence);
-    bytes.pending += bytes_of(layer.pending_key, sequence) +
-                     bytes_of(layer.pending_value, sequence) +
-                     bytes_of(layer.held_latent, sequence) + bytes_of(layer.key_rms, sequence);
-    for (const GpuBasis& basis : layer.bases) {
-      bytes.merged += basis.key.bytes(sequence) + basis.value.bytes(sequence);
-    }
-  }
-  bytes.merged += bytes_of(merged, sequence);
-  if (stores_positions_) {
-    bytes.merged += bytes_of(merged_positions, sequence);
-    bytes.unmerged += bytes_of(unmerged_positions, sequence);
-  }
-  bytes.pending += bytes_of(held_weighted, sequence) + bytes_of(held_score, sequence);
-  return bytes;
 }
 
 }  // namespace kvc
