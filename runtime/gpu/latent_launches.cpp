@@ -1,6 +1,4 @@
-// Attention over latents and codes, and what joins the segments of a layer.
-#include <algorithm>
-
+// Attention over latents and codes.
 #include "runtime/gpu/group_launches.h"
 #include "runtime/kernels/cuda/attention_one_pass.h"
 
