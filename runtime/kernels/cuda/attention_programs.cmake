@@ -1,6 +1,5 @@
 # Tests and benchmarks of the attention kernels on a GPU: the CUDA toolkit and no other library.
 set(_attention "${_kvc_root}/tests/runtime/kernels/cuda")
-set(_references "${_kvc_root}/runtime/kernels")
 add_executable(cuda_kernels_test
   ${_attention}/attention_cases.cpp
   ${_attention}/case_inputs.cpp
@@ -10,13 +9,7 @@ add_executable(cuda_kernels_test
   ${_attention}/gpu_main.cpp
   ${_attention}/gpu_memory.cpp
   ${_attention}/rank_case.cpp
-  ${_attention}/rank_cases.cpp
-  ${_references}/code_tiles_reference.cpp
-  ${_references}/combine_partials.cpp
-  ${_references}/decode_attention_reference.cpp
-  ${_references}/fused_attention_reference.cpp
-  ${_references}/quantise_reference.cpp
-  ${_references}/reference_rows.cpp)
+  ${_attention}/rank_cases.cpp)
 add_executable(cuda_kernels_bench
   ${_attention}/gpu_attention_bench.cpp
   ${_attention}/gpu_attention_rates.cpp
@@ -24,7 +17,7 @@ add_executable(cuda_kernels_bench
   ${_attention}/gpu_main.cpp
   ${_attention}/gpu_memory.cpp
   ${_attention}/gpu_timing.cpp)
-target_link_libraries(cuda_kernels_test PRIVATE kvc_cuda_kernels)
+target_link_libraries(cuda_kernels_test PRIVATE kvc_cuda_references)
 target_link_libraries(cuda_kernels_bench PRIVATE kvc_cuda_kernels CUDA::cublas)
 foreach(_program cuda_kernels_test cuda_kernels_bench)
   target_compile_options(${_program} PRIVATE -Wall -Wextra -Wshadow -Werror)

@@ -8,12 +8,9 @@ add_executable(cuda_cache_gpu_test
   ${_cases}/gpu_cache_test.cpp
   ${_cases}/gpu_main.cpp
   ${_cases}/gpu_memory.cpp
-  ${_cases}/product_cases.cpp
-  ${CMAKE_CURRENT_SOURCE_DIR}/budget_step_reference.cpp
-  ${_kvc_root}/runtime/kernels/code_tiles_reference.cpp
-  ${_kvc_root}/runtime/kernels/quantise_reference.cpp)
+  ${_cases}/product_cases.cpp)
 add_executable(cuda_cache_bench ${_cases}/gpu_budget_bench.cpp ${_cases}/gpu_cache_bench.cpp ${_cases}/gpu_main.cpp ${_cases}/gpu_memory.cpp ${_cases}/gpu_timing.cpp)
-target_link_libraries(cuda_cache_gpu_test PRIVATE kvc_cuda_kernels)
+target_link_libraries(cuda_cache_gpu_test PRIVATE kvc_cuda_references)
 target_link_libraries(cuda_cache_bench PRIVATE kvc_cuda_kernels CUDA::cublas CUDA::cusolver)
 foreach(_program cuda_cache_gpu_test cuda_cache_bench)
   target_compile_options(${_program} PRIVATE -Wall -Wextra -Wshadow -Werror)
