@@ -36,15 +36,8 @@ class CodedSource : public LayerSource {
       CodedStore& store = cache.coded(layer);
       KeptCodes codes(context().decoder, context().plan, context().factors.coded, index_of(layer),
                       store);
-      finish_group({.decoder = context().decoder,
-                    .plan = context().plan,
-                    .policy = context().policy,
-                    .layers = layers(),
-                    .layer = layer,
-                    .query = query,
-                    .positions = tokens.positions,
-                    .end = end},
-                   cache.kept_coded(layer), codes);
+      finish_group(group_attended(layers(), layer, tokens, query, end), cache.kept_coded(layer),
+                   codes);
     }
   }
 };

@@ -40,15 +40,7 @@ class FusedSource : public LayerSource {
     const SharingLayers& sharing = cache.sharing(layer);
     KeptLayer& first = cache.kept_layer(sharing.storage.front());
     KeptPlain kept(pass.decoder, sharing, cache, reader_of(cache, first.rows));
-    finish_group({.decoder = pass.decoder,
-                  .plan = pass.plan,
-                  .policy = pass.policy,
-                  .layers = sharing.layers,
-                  .layer = layer,
-                  .query = query,
-                  .positions = tokens.positions,
-                  .end = end},
-                 first.choice, kept);
+    finish_group(group_attended(sharing.layers, layer, tokens, query, end), first.choice, kept);
   }
 
  private:

@@ -52,16 +52,9 @@ class KeptSource : public LayerSource {
     const SourceContext& pass = context();
     const SharingLayers& sharing = cache.sharing(layer);
     KeptPlain kept(pass.decoder, sharing, cache, KeptPlain::reader_of(pass.decoder, layer, cache));
-    finish_group({.decoder = pass.decoder,
-                  .plan = pass.plan,
-                  .policy = pass.policy,
-                  .layers = sharing.layers,
-                  .layer = layer,
-                  .query = query,
-                  .positions = tokens.positions,
-                  .end = end,
-                  .is_scored = kept.scores_steps()},
-                 cache.kept_layer(sharing.storage.front()).choice, kept);
+    GroupAttended group = group_attended(sharing.layers, layer, tokens, query, end);
+    group.is_scored = kept.scores_steps();
+    finish_group(group, cache.kept_layer(sharing.storage.front()).choice, kept);
   }
 
  private:

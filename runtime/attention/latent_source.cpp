@@ -73,15 +73,8 @@ class LatentSource : public LayerSource {
     if (!context().policy.is_full()) {
       KeptLatents latents(context().decoder, context().policy, group_layer(layer),
                           cache.group(group_));
-      finish_group({.decoder = context().decoder,
-                    .plan = context().plan,
-                    .policy = context().policy,
-                    .layers = layers(),
-                    .layer = layer,
-                    .query = query,
-                    .positions = tokens.positions,
-                    .end = end},
-                   cache.kept_group(group_), latents);
+      finish_group(group_attended(layers(), layer, tokens, query, end), cache.kept_group(group_),
+                   latents);
     }
   }
 

@@ -1,6 +1,7 @@
 #include "runtime/attention/layer_source.h"
 
 #include "core/error.h"
+#include "runtime/attention/kept_group.h"
 
 namespace kvc {
 
@@ -14,6 +15,19 @@ at::Tensor LayerSource::extend(int layer, const NewTokens& tokens, const at::Ten
   at::Tensor output = attend(layer, query, tokens.positions, cache);
   attended(layer, tokens, query, 0, cache);
   return output;
+}
+
+GroupAttended LayerSource::group_attended(const std::vector<int>& sharing, int layer,
+                                          const NewTokens& tokens, const at::Tensor& query,
+                                          std::int64_t end) const {
+  return {.decoder = context_.decoder,
+          .plan = context_.plan,
+          .policy = context_.policy,
+          .layers = sharing,
+          .layer = layer,
+          .query = query,
+          .positions = tokens.positions,
+          .end = end};
 }
 
 std::unique_ptr<LayerSource> make_layer_source(const SourceContext& context, int layer) {

@@ -19,6 +19,8 @@ namespace kvc {
 
 enum class Pass { kPrefill, kExtend };
 
+struct GroupAttended;  // kept_group.h
+
 // What a forward pass offers to all sources.
 struct SourceContext {
   const Decoder& decoder;
@@ -83,6 +85,9 @@ class LayerSource {
   const SourceContext& context() const { return context_; }
   const std::vector<int>& layers() const { return layers_; }
   int index_of(int layer) const { return layer - layers_.front(); }
+  // What attended() is told, of one of the `sharing` layers that keep the same tokens.
+  GroupAttended group_attended(const std::vector<int>& sharing, int layer, const NewTokens& tokens,
+                               const at::Tensor& query, std::int64_t end) const;
 
  private:
   SourceContext context_;

@@ -71,15 +71,8 @@ class PairedSource : public LayerSource {
                 KvCache& cache) override {
     if (!context().policy.is_full()) {
       KeptPairs pairs(index_of(layer), cache.pair(layer));
-      finish_group({.decoder = context().decoder,
-                    .plan = context().plan,
-                    .policy = context().policy,
-                    .layers = layers(),
-                    .layer = layer,
-                    .query = query,
-                    .positions = tokens.positions,
-                    .end = end},
-                   cache.kept_pair(layer), pairs);
+      finish_group(group_attended(layers(), layer, tokens, query, end), cache.kept_pair(layer),
+                   pairs);
     }
   }
 
