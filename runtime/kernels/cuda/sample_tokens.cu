@@ -7,7 +7,7 @@
 namespace kvc {
 namespace {
 
-__global__ void __launch_bounds__(kSampleThreads) sample_tokens_kernel(SampleTokens params) {
+__global__ void __launch_bounds__(kSampleThreads, 1) sample_tokens_kernel(SampleTokens params) {
   DeviceThread thread;
   SampleBlock<DeviceThread>(params, thread).run();
 }
