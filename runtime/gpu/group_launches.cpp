@@ -10,8 +10,6 @@ GroupLaunches::GroupLaunches(const GpuModel& model, const GpuCache& cache, const
       state_(state),
       launches_(launches),
       num_sequences_(cache.num_sequences()),
-      num_heads_(model.config.num_heads),
-      head_dim_(model.config.head_dim),
       multiprocessors_(executor.multiprocessors()),
       shared_bytes_(executor.shared_bytes()),
       scratch_(make_group_scratch(model, cache, capacity, executor)) {

@@ -75,7 +75,7 @@ class GroupLaunches {
   const GpuCache& cache_;
   const StepState& state_;
   StepLaunches& launches_;
-  std::int64_t num_sequences_, num_heads_, head_dim_;
+  std::int64_t num_sequences_;
   int multiprocessors_, shared_bytes_;
   GroupScratch scratch_;
 };

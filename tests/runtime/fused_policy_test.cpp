@@ -126,29 +126,14 @@ TEST(FusedPolicy, AnAmpleBudgetIsTheFullCacheToTheBit) {
 
 TEST(FusedPolicy, PiecesAndBatchesDoNotMatter) {
   const testing::OneThread one;
-  const Row other = random_ids(1, 77, 96, 2).front();
   for (const NamedPlan& named : plans()) {
     for (const std::string& policy : small_of(named)) {
-      EngineOptions options = under(policy);
-      const at::Tensor alone = turns(*testing::load(model_of(), named.plan, options));
-      options.prefill_chunk = 7;
-      const auto engine = testing::load(model_of(), named.plan, options);
-      EXPECT_TRUE(tensors_close(turns(*engine), alone, kRounding)) << named.name << " " << policy;
-      for (const bool first : {true, false}) {
-        Sequence a = engine->new_sequence(), b = engine->new_sequence();
-        const auto both = [&](const auto& x, const auto& y) {
-          using Element = std::decay_t<decltype(x)>;
-          return first ? std::vector<Element>{x, y} : std::vector<Element>{y, x};
-        };
-        Sequence *const to_a = &a, *const to_b = &b;
-        engine->prefill(both(to_a, to_b), both(part(text(), 0, 40), other), Engine::Rows::kLast);
-        Sequence fork = a.fork();
-        engine->extend({&fork}, {part(other, 0, 30)}, Engine::Rows::kLast);
-        const auto logits = engine->extend(
-            both(to_a, to_b), both(part(text(), 40, 60), part(other, 0, 9)), Engine::Rows::kAll);
-        EXPECT_TRUE(tensors_close(logits[first ? 0 : 1], alone.slice(0, 40, 60), kRounding))
-            << named.name << " " << policy;
-      }
+      SCOPED_TRACE(named.name + " " + policy);
+      testing::expect_same_in_pieces_and_batches(
+          [&](const EngineOptions& options) {
+            return testing::load(model_of(), named.plan, options);
+          },
+          under(policy), text());
     }
   }
 }

@@ -19,9 +19,7 @@
 namespace kvc {
 namespace {
 
-using testing::cached_logits;
 using ::testing::HasSubstr;
-using testing::kRounding;
 using testing::part;
 using testing::random_ids;
 using testing::Row;
@@ -75,9 +73,10 @@ const Row& text() {
   return kIds;
 }
 
+constexpr testing::Turns kTurns{.first = 50, .second = 70, .end = 100};
 // A prompt, some tokens, another prompt, some tokens.
 at::Tensor two_turns(const Engine& engine, Sequence& sequence) {
-  return two_turns(engine, text(), sequence, {.first = 50, .second = 70, .end = 100});
+  return two_turns(engine, text(), sequence, kTurns);
 }
 at::Tensor two_turns(const Engine& engine) {
   Sequence sequence = engine.new_sequence();
@@ -115,28 +114,14 @@ TEST(GroupPolicy, ASmallBudgetChangesWhatFollowsThePrompt) {
 
 TEST(GroupPolicy, PiecesAndBatchesDoNotMatter) {
   const testing::OneThread one;
-  const Row other = random_ids(1, 77, 96, 2).front();
   for (const NamedPlan& named : plans()) {
     for (const char* policy : kSmall) {
-      EngineOptions options = under(policy);
-      const at::Tensor alone = two_turns(*testing::load(model_of(), named.plan, options));
-      options.prefill_chunk = 7;
-      const auto engine = testing::load(model_of(), named.plan, options);
-      EXPECT_TRUE(tensors_close(two_turns(*engine), alone, kRounding))
-          << named.name << " " << policy;
-      for (const bool first : {true, false}) {
-        Sequence a = engine->new_sequence(), b = engine->new_sequence();
-        const auto both = [&](const auto& x, const auto& y) {
-          using Element = std::decay_t<decltype(x)>;
-          return first ? std::vector<Element>{x, y} : std::vector<Element>{y, x};
-        };
-        Sequence *const to_a = &a, *const to_b = &b;
-        engine->prefill(both(to_a, to_b), both(part(text(), 0, 50), other), Engine::Rows::kLast);
-        const auto logits = engine->extend(
-            both(to_a, to_b), both(part(text(), 50, 70), part(other, 0, 9)), Engine::Rows::kAll);
-        EXPECT_TRUE(tensors_close(logits[first ? 0 : 1], alone.slice(0, 50, 70), kRounding))
-            << named.name << " " << policy;
-      }
+      SCOPED_TRACE(std::string(named.name) + " " + policy);
+      testing::expect_same_in_pieces_and_batches(
+          [&](const EngineOptions& options) {
+            return testing::load(model_of(), named.plan, options);
+          },
+          under(policy), text(), kTurns);
     }
   }
 }

@@ -70,20 +70,11 @@ TEST(PairPolicy, AnAmpleBudgetIsTheFullCacheToTheBit) {
 
 TEST(PairPolicy, PiecesAndBatchesDoNotMatter) {
   const testing::OneThread one;
-  const Row other = random_ids(1, 77, 96, 2).front();
   for (const char* policy : kSmall) {
-    EngineOptions options = under(policy);
-    const at::Tensor alone = turns(*testing::load({}, paired_plan(0.2), options));
-    options.prefill_chunk = 7;
-    const auto engine = testing::load({}, paired_plan(0.2), options);
-    EXPECT_TRUE(tensors_close(turns(*engine), alone, kRounding)) << policy;
-    Sequence a = engine->new_sequence(), b = engine->new_sequence();
-    engine->prefill({&b, &a}, {other, part(text(), 0, 40)}, Engine::Rows::kLast);
-    Sequence fork = a.fork();
-    engine->extend({&fork}, {part(other, 0, 30)}, Engine::Rows::kLast);
-    const auto logits =
-        engine->extend({&b, &a}, {part(other, 0, 9), part(text(), 40, 60)}, Engine::Rows::kAll);
-    EXPECT_TRUE(tensors_close(logits[1], alone.slice(0, 40, 60), kRounding)) << policy;
+    SCOPED_TRACE(policy);
+    testing::expect_same_in_pieces_and_batches(
+        [](const EngineOptions& options) { return testing::load({}, paired_plan(0.2), options); },
+        under(policy), text());
   }
 }
 

@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "runtime/engine.h"
@@ -21,5 +23,10 @@ struct Turns {
 // [number of ids, vocabulary]
 at::Tensor two_turns(const Engine& engine, const Row& ids, Sequence& sequence,
                      const Turns& turns = {});
+
+// Neither pieces of a prompt, nor a batch in either order, nor what a fork reads changes a text's logits.
+void expect_same_in_pieces_and_batches(
+    const std::function<std::unique_ptr<Engine>(const EngineOptions&)>& load,
+    const EngineOptions& options, const Row& ids, const Turns& turns = {});
 
 }  // namespace kvc::testing

@@ -120,28 +120,11 @@ TEST(TokenPolicy, ASmallBudgetChangesWhatFollowsThePrompt) {
 
 TEST(TokenPolicy, PiecesBatchesAndStepsDoNotMatter) {
   const testing::OneThread one;
-  const SyntheticCheckpoint model;
-  const Row other = random_ids(1, 77, 96, 2).front();
   for (const char* policy : kSmall) {
-    EngineOptions options = under(policy);
-    const at::Tensor alone = two_turns(*testing::load_plain(model, options), text());
-    options.prefill_chunk = 7;
-    const auto engine = testing::load_plain(model, options);
-    EXPECT_TRUE(tensors_close(two_turns(*engine, text()), alone, kRounding)) << policy;
-    for (const bool first : {true, false}) {
-      Sequence a = engine->new_sequence(), b = engine->new_sequence();
-      const auto both = [&](const auto& x, const auto& y) {
-        using Element = std::decay_t<decltype(x)>;
-        return first ? std::vector<Element>{x, y} : std::vector<Element>{y, x};
-      };
-      Sequence *const to_a = &a, *const to_b = &b;
-      engine->prefill(both(to_a, to_b), both(part(text(), 0, 40), other), Engine::Rows::kLast);
-      // Many tokens at once are as many tokens one by one.
-      const auto logits = engine->extend(
-          both(to_a, to_b), both(part(text(), 40, 60), part(other, 0, 9)), Engine::Rows::kAll);
-      EXPECT_TRUE(tensors_close(logits[first ? 0 : 1], alone.slice(0, 40, 60), kRounding))
-          << policy;
-    }
+    SCOPED_TRACE(policy);
+    testing::expect_same_in_pieces_and_batches(
+        [](const EngineOptions& options) { return testing::load_plain({}, options); },
+        under(policy), text());
   }
 }
 
