@@ -2,7 +2,7 @@
 // every round: kernels_bench [tokens] [threads] [rounds] [part of the cases' names]. Rates count the bytes of
 // keys and values; "of dense" compares tokens a second with the bfloat16 cache of the same heads.
 #include <algorithm>
-#include <barrier>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -17,38 +17,40 @@
 namespace kvc {
 namespace {
 
-// body(thread) on every thread, again and again.
+// body(thread) on every thread, again and again. Threads wait in loops: a wake-up by the system takes as long as some
+// hundred tokens.
 class Team {
  public:
-  explicit Team(int size) : size_(size), start_(size), end_(size) {
+  explicit Team(int size) : size_(size) {
     for (int thread = 1; thread < size; ++thread) {
-      threads_.emplace_back([this, thread] {
-        for (start_.arrive_and_wait(); body_; start_.arrive_and_wait()) {
+      threads_.emplace_back([this, thread](const std::stop_token& stop) {
+        for (int round = 1;; ++round) {
+          while (round_.load(std::memory_order_acquire) < round) {
+            if (stop.stop_requested()) {
+              return;
+            }
+          }
           body_(thread);
-          end_.arrive_and_wait();
+          ended_.fetch_add(1, std::memory_order_release);
         }
       });
     }
   }
-  ~Team() {
-    body_ = nullptr;
-    start_.arrive_and_wait();
-  }
-  Team(const Team&) = delete;
 
-  int size() const { return size_; }
   double seconds(const std::function<void(int)>& body) {
     body_ = body;
+    ended_ = 0;
     const auto begin = std::chrono::steady_clock::now();
-    start_.arrive_and_wait();
+    round_.fetch_add(1, std::memory_order_release);
     body_(0);
-    end_.arrive_and_wait();
+    while (ended_.load(std::memory_order_acquire) < size_ - 1) {
+    }
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 
  private:
   int size_;
-  std::barrier<> start_, end_;
+  std::atomic<int> round_ = 0, ended_ = 0;
   std::function<void(int)> body_;
   std::vector<std::jthread> threads_;
 };
