@@ -11,9 +11,7 @@
 
 #include <hwy/highway.h>
 
-#include <bit>
 #include <cstdint>
-#include <vector>
 
 #include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/quad_attention-inl.h"
@@ -38,42 +36,59 @@ HWY_INLINE __m256i nearest_bfloat16(__m512 x) {
   return rounded;
 }
 
-// Queries that are bfloat16 numbers, as those of a model in bfloat16 are: their products with keys are exact.
+// Queries as bfloat16 numbers, and what these leave, likewise: products of both with keys are exact. Nothing is left of
+// those of a model in bfloat16; of others less than a 2^16th is lost.
 class Bfloat16Queries {
  public:
-  // factors [num_kv_heads, head_dim] multiply the queries; null: ones.
+  // factors [num_kv_heads, head_dim] multiply the queries; null: ones. head_dim: a multiple of 16
   Bfloat16Queries(const DecodeAttentionParams& params, const float* factors)
-      : width_(params.head_dim) {
+      : width_(params.head_dim), size_(QuadHeads(params).count * kQuad * width_) {
+    numbers_.resize(static_cast<std::size_t>(2 * size_));
     const QuadHeads heads(params);
-    numbers_.resize(static_cast<std::size_t>(heads.count * kQuad * width_));
-    std::uint32_t lost = 0;
+    __m512i lost = _mm512_setzero_si512();
     for (std::int64_t row = 0; row < heads.count * kQuad; ++row) {
       const std::int64_t quad = row / kQuad, head = heads.head(quad, row % kQuad);
-      if (head < 0) {
-        continue;
-      }
-      const float* from = params.query + head * width_;
-      const float* factor = factors == nullptr ? nullptr : factors + heads.kv_head(quad) * width_;
-      std::uint16_t* to = numbers_.data() + row * width_;
-      for (std::int64_t i = 0; i < width_; ++i) {
-        const auto bits =
-            std::bit_cast<std::uint32_t>(from[i] * (factor == nullptr ? 1.0f : factor[i]));
-        lost |= bits & 0xFFFF;
-        to[i] = static_cast<std::uint16_t>(bits >> 16);
+      if (head >= 0) {
+        const float* factor = factors == nullptr ? nullptr : factors + heads.kv_head(quad) * width_;
+        const __m512i of_row =
+            split(params.query + head * width_, factor, numbers_.data() + row * width_);
+        lost = _mm512_or_si512(lost, of_row);
       }
     }
-    are_exact_ = lost == 0;
+    are_exact_ = _mm512_test_epi32_mask(lost, lost) == 0;
   }
-  // Otherwise they are of no use.
+  // Nothing is left.
   bool are_exact() const { return are_exact_; }
   const std::uint16_t* operator[](std::int64_t quad) const {
     return numbers_.data() + quad * kQuad * width_;
   }
+  const std::uint16_t* rest(std::int64_t quad) const { return (*this)[quad] + size_; }
 
  private:
-  std::int64_t width_;
+  // Returns the bits that the numbers leave.
+  __m512i split(const float* from, const float* factor, std::uint16_t* to) const {
+    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
+    const auto store = [](std::uint16_t* place, __m512i bits) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(place),
+                          _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+    };
+    __m512i lost = _mm512_setzero_si512();
+    for (std::int64_t i = 0; i < width_; i += 16) {
+      const __m512 query = _mm512_loadu_ps(from + i);
+      const __m512 x =
+          factor == nullptr ? query : _mm512_mul_ps(query, _mm512_loadu_ps(factor + i));
+      const __m512i number = _mm512_and_si512(_mm512_castps_si512(x), high);
+      const __m512i rest = _mm512_castps_si512(_mm512_sub_ps(x, _mm512_castsi512_ps(number)));
+      lost = _mm512_or_si512(lost, _mm512_andnot_si512(high, _mm512_castps_si512(x)));
+      store(to + i, number);
+      store(to + size_ + i, _mm512_add_epi32(rest, _mm512_set1_epi32(0x8000)));
+    }
+    return lost;
+  }
+
+  std::int64_t width_, size_;
   bool are_exact_ = true;
-  AlignedVector<std::uint16_t> numbers_;  // [quads, kQuad, head_dim]
+  AlignedVector<std::uint16_t> numbers_;  // [2, quads, kQuad, head_dim]: numbers, then rests
 };
 
 // Scores of kTokens rows, 1 or 4. scores: [kTokens, kQuad].

@@ -15,51 +15,13 @@
 #include "runtime/kernels/bfloat16_dot-inl.h"
 #include "runtime/kernels/exp-inl.h"
 #include "runtime/kernels/quad_attention-inl.h"
+#include "runtime/kernels/tile_places-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
 #if KVC_HAS_BFLOAT16_DOT
 
 inline constexpr std::int64_t kRowsAtOnce = 8;
-
-// Where the rows of a tile lie, and those of the next one. Behind the last are repetitions of it.
-struct TilePlaces {
-  const std::uint8_t* rows[kTileRows];
-  std::int64_t count = 0;
-
-  void set(const KvRows& all, std::int64_t row_bytes, std::int64_t first, std::int64_t number) {
-    count = number;
-    for (std::int64_t i = 0; i < number;) {
-      const std::int64_t row = first + i, in_block = row % all.block_rows;
-      const auto* from = static_cast<const std::uint8_t*>(all.blocks[row / all.block_rows]);
-      const std::int64_t run = std::min(number - i, all.block_rows - in_block);
-      for (std::int64_t line = 0; line < run; ++line) {
-        rows[i + line] = from + (in_block + line) * row_bytes;
-      }
-      i += run;
-    }
-    std::fill(rows + number, rows + kTileRows, number == 0 ? nullptr : rows[number - 1]);
-  }
-  // Inlined, because a compiler may take what only fetches for what does nothing.
-  HWY_INLINE void fetch(std::int64_t line, std::int64_t offset, std::int64_t bytes) const {
-    for (std::int64_t byte = 0; byte < bytes; byte += 64) {
-      __builtin_prefetch(rows[line] + offset + byte, /*to write=*/0, /*level 2=*/2);
-    }
-  }
-};
-
-// One head's numbers in every row: bytes `offset` .. `offset` + `bytes` - 1.
-struct HeadPlaces {
-  const TilePlaces& tile;
-  const TilePlaces* next;  // whose numbers are asked for meanwhile; null: none
-  std::int64_t offset, bytes;
-
-  HWY_INLINE void fetch(std::int64_t first, std::int64_t last) const {
-    for (std::int64_t line = first; next != nullptr && line < std::min(last, next->count); ++line) {
-      next->fetch(line, offset, bytes);
-    }
-  }
-};
 
 // Neighbouring lanes of a, then of b, added up.
 HWY_INLINE __m512 add_neighbours(__m512 a, __m512 b) {
@@ -75,11 +37,15 @@ struct Bfloat16Quads {
   static constexpr std::int64_t kPairs = 16 / kLanes;  // of channels, for every head in a vector
   static constexpr std::int64_t kRowsOfVector = 16 / kLanes;
 
-  // [vectors, kLanes, 2 kPairs] of query heads [kLanes, head_dim]
-  static void pack(const std::uint16_t* heads, std::int64_t head_dim, std::uint16_t* to) {
+  // Query heads [kLanes, head_dim], and `parts` - 1 more of them `next_part` numbers later, become
+  // [vectors, parts, kLanes, 2 kPairs].
+  static void pack(const std::uint16_t* heads, std::int64_t head_dim, std::int64_t parts,
+                   std::int64_t next_part, std::uint16_t* to) {
     for (std::int64_t channel = 0; channel < head_dim; channel += 2 * kPairs) {
-      for (std::int64_t lane = 0; lane < kLanes; ++lane, to += 2 * kPairs) {
-        std::copy_n(heads + lane * head_dim + channel, 2 * kPairs, to);
+      for (std::int64_t part = 0; part < parts; ++part) {
+        for (std::int64_t lane = 0; lane < kLanes; ++lane, to += 2 * kPairs) {
+          std::copy_n(heads + part * next_part + lane * head_dim + channel, 2 * kPairs, to);
+        }
       }
     }
   }
@@ -90,35 +56,38 @@ struct Bfloat16Quads {
                        : _mm512_broadcastq_epi64(_mm_loadl_epi64(from));
   }
 
-  // Of kRowsAtOnce rows from `line` on. scores: [kRowsAtOnce, kLanes]
-  static HWY_INLINE void score_rows(const HeadPlaces& keys, const std::uint16_t* query,
-                                    std::int64_t line, __m512 scale, float* scores) {
+  // Of kRowsAtOnce rows from `line` on, with queries in kParts parts; as many bytes from `ahead` on are asked for.
+  template <int kParts>
+  static HWY_INLINE void add_scores(const HeadPlaces& keys, const std::uint16_t* query,
+                                    std::int64_t line, const std::uint8_t* ahead,
+                                    __m512 (&sums)[kRowsAtOnce]) {
     const std::uint8_t* const* rows = keys.tile.rows + line;
-    __m512 sums[kRowsAtOnce];
-    std::fill(std::begin(sums), std::end(sums), _mm512_setzero_ps());
-    const std::int64_t step = 4 * kPairs;
-    for (std::int64_t byte = 0; byte < keys.bytes; byte += step, query += kRun) {
-      const __m512i of_query = _mm512_loadu_si512(query);
+    constexpr std::int64_t kStep = 4 * kPairs;
+    for (std::int64_t byte = 0; byte < keys.bytes; byte += kStep, query += kParts * kRun) {
+      __m512i of_query[kParts];
+      for (int part = 0; part < kParts; ++part) {
+        of_query[part] = _mm512_loadu_si512(query + part * kRun);
+      }
+      fetch_lines<kRowsAtOnce * kStep / 64>(ahead);
+      ahead += kRowsAtOnce * kStep;
       for (std::int64_t row = 0; row < kRowsAtOnce; ++row) {
-        sums[row] =
-            add_bfloat16_products(sums[row], of_query, spread(rows[row] + keys.offset + byte));
+        const __m512i key = spread(rows[row] + keys.offset + byte);
+        for (int part = 0; part < kParts; ++part) {
+          sums[row] = add_bfloat16_products(sums[row], of_query[part], key);
+        }
       }
     }
+  }
+
+  // scores: [kRowsAtOnce, kLanes]
+  static HWY_INLINE void store_scores(const __m512 (&sums)[kRowsAtOnce], float scale,
+                                      float* scores) {
     for (std::int64_t row = 0; row < kRowsAtOnce; row += kRowsOfVector, scores += 16) {
       __m512 of_rows = add_neighbours(sums[row], sums[row + 1]);
       if constexpr (kQuads == 1) {
         of_rows = add_neighbours(of_rows, add_neighbours(sums[row + 2], sums[row + 3]));
       }
-      _mm512_storeu_ps(scores, _mm512_mul_ps(of_rows, scale));
-    }
-  }
-
-  // scores: [rows rounded up to kRowsAtOnce, kLanes]
-  static void score(const HeadPlaces& keys, const std::uint16_t* query, float scale,
-                    float* scores) {
-    for (std::int64_t line = 0; line < keys.tile.count; line += kRowsAtOnce) {
-      keys.fetch(line, line + kRowsAtOnce);
-      score_rows(keys, query, line, _mm512_set1_ps(scale), scores + line * kLanes);
+      _mm512_storeu_ps(scores, _mm512_mul_ps(of_rows, _mm512_set1_ps(scale)));
     }
   }
 
@@ -171,18 +140,20 @@ struct Bfloat16Quads {
 
   // output[head] = rescale[head] * output[head] + weight * value, 16 kVectors channels in order_of_pairs.
   template <int kVectors>
-  static HWY_INLINE void accumulate_vectors(const HeadPlaces& values, std::int64_t rows,
-                                            const std::int32_t* pairs, const float* rescale,
+  static HWY_INLINE void accumulate_vectors(const HeadPlaces& values, std::int64_t first,
+                                            std::int64_t last, const std::int32_t* pairs,
+                                            const float* rescale, const std::uint8_t* ahead,
                                             std::int64_t width, float* output) {
     __m512 sums[kLanes][kVectors];
     for (std::int64_t head = 0; head < kLanes; ++head) {
       for (int i = 0; i < kVectors; ++i) {
-        sums[head][i] = _mm512_mul_ps(_mm512_set1_ps(rescale[head]),
-                                      _mm512_loadu_ps(output + head * width + 16 * i));
+        sums[head][i] = _mm512_loadu_ps(output + head * width + 16 * i);
+        if (rescale != nullptr) {
+          sums[head][i] = _mm512_mul_ps(sums[head][i], _mm512_set1_ps(rescale[head]));
+        }
       }
     }
-    for (std::int64_t row = 0; row < rows; row += 2, pairs += kLanes) {
-      values.fetch(row, row + 2);
+    for (std::int64_t row = first; row < last; row += 2, pairs += kLanes) {
       const std::uint8_t* one = values.tile.rows[row] + values.offset;
       const std::uint8_t* other = values.tile.rows[row + 1] + values.offset;
       __m512i both[kVectors];
@@ -193,6 +164,10 @@ struct Bfloat16Quads {
       }
       for (std::int64_t head = 0; head < kLanes; ++head) {
         const __m512i weight = _mm512_set1_epi32(pairs[head]);
+        if (head % (kLanes / kVectors) == 0) {
+          fetch_lines<1>(ahead);
+          ahead += 64;
+        }
         for (int i = 0; i < kVectors; ++i) {
           sums[head][i] = add_bfloat16_products(sums[head][i], both[i], weight);
         }
@@ -205,20 +180,22 @@ struct Bfloat16Quads {
     }
   }
 
-  // The same of all channels. `rows` is even.
-  static void accumulate(const HeadPlaces& values, std::int64_t rows, const std::int32_t* pairs,
-                         const float* rescale, float* output) {
+  // The same of all channels. `first` and `last` are even. rescale: null: ones.
+  static void accumulate(const HeadPlaces& values, std::int64_t first, std::int64_t last,
+                         const std::int32_t* pairs, const float* rescale, const std::uint8_t* ahead,
+                         float* output) {
     constexpr int kVectors = 16 / kLanes;  // sums take half the registers
     const std::int64_t width = values.bytes / 2;
     std::int64_t channel = 0;
     HeadPlaces from = values;
     for (; channel + 16 * kVectors <= width; channel += 16 * kVectors) {
-      accumulate_vectors<kVectors>(from, rows, pairs, rescale, width, output + channel);
+      accumulate_vectors<kVectors>(from, first, last, pairs, rescale, ahead, width,
+                                   output + channel);
       from.offset += 32 * kVectors;
-      from.next = nullptr;
+      ahead += 32 * kVectors * (last - first);
     }
     if (kVectors > 2 && channel < width) {
-      accumulate_vectors<2>(from, rows, pairs, rescale, width, output + channel);
+      accumulate_vectors<2>(from, first, last, pairs, rescale, ahead, width, output + channel);
     }
   }
 };

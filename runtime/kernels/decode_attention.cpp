@@ -45,10 +45,7 @@ void attend(const DecodeAttentionParams& params, const KvSegment& segment, std::
             std::int64_t last, const AttentionPartial& partial) {
 #if KVC_HAS_BFLOAT16_DOT
   if (Bfloat16Attention::reads(params, segment)) {
-    Bfloat16Attention attention(params, segment);
-    if (attention.is_exact()) {
-      return attention.attend(first, last, partial);
-    }
+    return Bfloat16Attention(params, {{segment}}).attend(first, last, partial);
   }
 #endif
   const QuadHeads heads(params);

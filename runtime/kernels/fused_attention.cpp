@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "runtime/kernels/bfloat16_attend-inl.h"
 #include "runtime/kernels/key_reader-inl.h"
 #include "runtime/kernels/value_reader-inl.h"
 
@@ -57,6 +58,15 @@ inline void add_scores(std::int64_t count, const float* more, float* scores) {
 
 void attend_fused(const DecodeAttentionParams& params, const FusedSegment& segment,
                   std::int64_t first, std::int64_t last, const AttentionPartial& partial) {
+#if KVC_HAS_BFLOAT16_DOT
+  if (Bfloat16Attention::reads(params, segment.first) &&
+      Bfloat16Attention::reads(params, segment.second)) {
+    Bfloat16Attention attention(params,
+                                {{segment.first, segment.first_key, segment.first_value},
+                                 {segment.second, segment.second_key, segment.second_value}});
+    return attention.attend(first, last, partial);
+  }
+#endif
   const QuadHeads heads(params);
   FusedSource one(params, segment.first, segment.first_key);
   FusedSource two(params, segment.second, segment.second_key);

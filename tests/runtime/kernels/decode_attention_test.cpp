@@ -61,30 +61,33 @@ TEST_P(DecodeAttentionRows, AddsBiasesAndTellsScores) {
   const std::int64_t num_kv_heads = 2, num_heads = heads_per_kv * num_kv_heads, num_rows = 90;
   const StoredRows key({num_rows, num_kv_heads * head_dim, head_dim, block_rows, element}, 1);
   const StoredRows value({num_rows, num_kv_heads * head_dim, head_dim, block_rows, element}, 2);
-  const std::vector<float> query = random_bfloat16(num_heads * head_dim, 3);
   const std::vector<float> bias = random_numbers(num_rows * num_kv_heads, 4);
   const KvSegment segment{.key = key.rows(), .value = value.rows(), .bias = bias.data()};
-  const DecodeAttentionParams params{.query = query.data(),
-                                     .num_heads = num_heads,
-                                     .num_kv_heads = num_kv_heads,
-                                     .head_dim = head_dim,
-                                     .scale = 1 / std::sqrt(static_cast<float>(head_dim))};
-  Partial actual(num_heads, head_dim), expected(num_heads, head_dim);
-  const QuadHeads quads(params);
-  std::vector<float> scores(static_cast<std::size_t>(quads.num_scores(num_rows))), exact = scores;
-  AttentionPartial to = actual.view(), exact_to = expected.view();
-  to.scores = {scores.data(), num_rows * kQuad};
-  exact_to.scores = {exact.data(), num_rows * kQuad};
-  decode_attention_partial(params, segment, 3, num_rows, to);
-  decode_attention_partial_reference(params, segment, 3, num_rows, exact_to);
-  EXPECT_TRUE(partials_close(actual, expected, tolerance_of_values(element)));
-  for (std::int64_t head = 0; head < num_heads; ++head) {
-    for (std::int64_t row = 0; row < num_rows; ++row) {
-      const auto i = static_cast<std::size_t>(quads.place(head, row, num_rows * kQuad));
-      ASSERT_NEAR(scores[i], exact[i], 2e-5) << head << " " << row;
+  for (const std::vector<float>& query :
+       {random_bfloat16(num_heads * head_dim, 3), random_numbers(num_heads * head_dim, 3)}) {
+    const DecodeAttentionParams params{.query = query.data(),
+                                       .num_heads = num_heads,
+                                       .num_kv_heads = num_kv_heads,
+                                       .head_dim = head_dim,
+                                       .scale = 1 / std::sqrt(static_cast<float>(head_dim))};
+    Partial actual(num_heads, head_dim), expected(num_heads, head_dim);
+    const QuadHeads quads(params);
+    std::vector<float> scores(static_cast<std::size_t>(quads.num_scores(num_rows)));
+    std::vector<float> exact = scores;
+    AttentionPartial to = actual.view(), exact_to = expected.view();
+    to.scores = {scores.data(), num_rows * kQuad};
+    exact_to.scores = {exact.data(), num_rows * kQuad};
+    decode_attention_partial(params, segment, 3, num_rows, to);
+    decode_attention_partial_reference(params, segment, 3, num_rows, exact_to);
+    EXPECT_TRUE(partials_close(actual, expected, tolerance_of_values(element)));
+    for (std::int64_t head = 0; head < num_heads; ++head) {
+      for (std::int64_t row = 0; row < num_rows; ++row) {
+        const auto i = static_cast<std::size_t>(quads.place(head, row, num_rows * kQuad));
+        ASSERT_NEAR(scores[i], exact[i], 2e-5) << head << " " << row;
+      }
     }
+    EXPECT_EQ(scores[0], 0);  // of a row that is not attended to
   }
-  EXPECT_EQ(scores[0], 0);  // of a row that is not attended to
 }
 
 // Weights that are powers of two, which every type holds.
