@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "model/element.h"
 #include "model/fused_ops.h"
+#include "model/kernels/bfloat16_rows.h"
 #include "model/kernels/int8_product.h"
 #include "model/kernels/weight_product.h"
 #include "model/parallel.h"
@@ -16,7 +17,7 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kWeightsPerChunk = 65536;  // for less, threads cost more than they save
+constexpr std::int64_t kWeightsPerShare = 65536;  // for less, threads cost more than they save
 constexpr std::int64_t kOutputsTogether = 4;      // that the kernels sum
 
 WeightElement element_of(at::ScalarType type) {
@@ -76,9 +77,9 @@ template <typename Product>
 void multiply_pieces(std::int64_t first_row, std::int64_t num_rows, std::int64_t in,
                      const at::Tensor& bias, at::Tensor& y, const Product& product) {
   const std::int64_t out = y.size(1);
-  const std::int64_t groups = kWeightsPerChunk / std::max<std::int64_t>(in, 1) / kOutputsTogether;
-  const std::int64_t chunk = kOutputsTogether * std::max<std::int64_t>(1, groups);
-  parallel_chunks(out, chunk, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t groups = kWeightsPerShare / std::max<std::int64_t>(in, 1) / kOutputsTogether;
+  const std::int64_t smallest = kOutputsTogether * std::max<std::int64_t>(1, groups);
+  parallel_shares(out, smallest, [&](std::int64_t begin, std::int64_t end) {
     const auto sums =
         std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(num_rows * (end - begin)));
     product(begin, end, sums.get());
@@ -108,6 +109,17 @@ at::Tensor multiply_few_rows(const at::Tensor& x, const at::Tensor& weight,
                              const at::Tensor& bias) {
   const std::int64_t num_rows = x.size(0), out = weight.size(0), in = weight.size(1);
   at::Tensor y = at::empty({num_rows, out}, x.options());
+  if (x.scalar_type() == at::kBFloat16 && bfloat16_rows_are_fast()) {
+    const auto numbers = [](const at::Tensor& tensor) {
+      return static_cast<const std::uint16_t*>(tensor.const_data_ptr());
+    };
+    const Bfloat16Rows product{numbers(x), x.stride(0), num_rows, numbers(weight), in};
+    multiply_pieces(0, num_rows, in, bias, y,
+                    [&](std::int64_t begin, std::int64_t end, float* sums) {
+                      bfloat16_rows(product, begin, end, sums);
+                    });
+    return y;
+  }
   const WideRows rows(x, 0, num_rows);
   const WeightProductParams params{weight.const_data_ptr(),
                                    element_of(weight.scalar_type()),

@@ -44,6 +44,26 @@ void parallel_chunks(std::int64_t count, std::int64_t chunk,
   });
 }
 
+void parallel_shares(std::int64_t count, std::int64_t smallest,
+                     const std::function<void(std::int64_t, std::int64_t)>& body) {
+  const std::int64_t threads =
+      std::min<std::int64_t>(at::get_num_threads(), (count + smallest - 1) / smallest);
+  if (threads <= 1 || at::in_parallel_region()) {
+    return body(0, count);
+  }
+  std::atomic<std::int64_t> next = 0;
+  on_threads(threads, 1, [&](std::int64_t, std::int64_t) {
+    std::int64_t first = next, share = 0;
+    while (first < count) {
+      share = std::max<std::int64_t>(1, (count - first) / (2 * threads) / smallest) * smallest;
+      if (next.compare_exchange_weak(first, first + share)) {
+        body(first, std::min(first + share, count));
+        first = next;
+      }
+    }
+  });
+}
+
 void parallel_phases(std::int64_t max_threads, const std::vector<Phase>& phases) {
   if (std::min<std::int64_t>(max_threads, at::get_num_threads()) <= 1 || at::in_parallel_region()) {
     for (const Phase& phase : phases) {

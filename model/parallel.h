@@ -20,6 +20,11 @@ void parallel_pieces(std::int64_t count, std::int64_t grain,
 void parallel_chunks(std::int64_t count, std::int64_t chunk,
                      const std::function<void(std::int64_t, std::int64_t)>& body);
 
+// The same over pieces of what is left, at least `smallest` and a multiple of it but the last: large ones first, which read
+// memory in long runs, and small ones at the end, for which no thread waits long.
+void parallel_shares(std::int64_t count, std::int64_t smallest,
+                     const std::function<void(std::int64_t, std::int64_t)>& body);
+
 // Phases one after the other on at most `max_threads` threads: each of them calls body(thread, threads) of every
 // phase, of none before all threads are done with the one before. Cheaper than a loop each. What a phase does must
 // not depend on how many threads share it.
