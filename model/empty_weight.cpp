@@ -2,32 +2,127 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <numeric>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
 
 #include "core/error.h"
 
 namespace kvc {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{1} << 21;
+constexpr std::size_t kSlabBytes = std::size_t{1}
+                                   << 28;  // of addresses; memory is taken page by page
+constexpr std::size_t kSmallBytes = std::size_t{1} << 14;
+constexpr std::size_t kAlignment = 128;
+
+std::size_t round_up(std::size_t x, std::size_t step) { return (x + step - 1) / step * step; }
+
+// Addresses for weights one after the other, with memory in huge pages where the system has them.
+class Slab {
+ public:
+  explicit Slab(std::size_t bytes) : mapped_(bytes + kHugePage) {
+    memory_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, /*fd=*/-1, 0);
+    KVC_CHECK(memory_ != MAP_FAILED, "no memory for weights of {} bytes", bytes);
+    const std::uintptr_t first = round_up(reinterpret_cast<std::uintptr_t>(memory_), kHugePage);
+    free_[first] = first + bytes;
+#ifdef MADV_HUGEPAGE
+    // Whole ones only: what follows takes no more memory than it fills. Where this fails, all is as without.
+    madvise(reinterpret_cast<void*>(first), bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+#endif
+  }
+  Slab(const Slab&) = delete;
+  ~Slab() { munmap(memory_, mapped_); }
+
+  // Null: no room is left.
+  void* take(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto room = std::find_if(free_.begin(), free_.end(), [&](const auto& range) {
+      return range.second - range.first >= bytes;
+    });
+    if (room == free_.end()) {
+      return nullptr;
+    }
+    const auto [first, last] = *room;
+    free_.erase(room);
+    const std::uintptr_t next = first + round_up(bytes, kAlignment);
+    if (next < last) {
+      free_[next] = last;
+    }
+    return reinterpret_cast<void*>(first);
+  }
+
+  // Memory goes back to the system as far as no huge page is in use.
+  void give_back(void* taken, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto first = reinterpret_cast<std::uintptr_t>(taken);
+    auto range = free_.emplace(first, first + round_up(bytes, kAlignment)).first;
+    const auto next = std::next(range);
+    if (next != free_.end() && next->first <= range->second) {
+      range->second = next->second;
+      free_.erase(next);
+    }
+    if (range != free_.begin() && std::prev(range)->second >= range->first) {
+      const auto before = std::prev(range);
+      before->second = range->second;
+      free_.erase(range);
+      range = before;
+    }
+    const std::uintptr_t begin = round_up(range->first, kHugePage);
+    const std::uintptr_t end = range->second / kHugePage * kHugePage;
+    if (begin < end) {
+      madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+    }
+  }
+
+ private:
+  std::size_t mapped_;
+  void* memory_;
+  std::mutex mutex_;
+  std::map<std::uintptr_t, std::uintptr_t> free_;  // from each first address to behind the last
+};
+
+struct Piece {
+  std::shared_ptr<Slab> slab;
+  void* memory;
+};
+
+Piece take(std::size_t bytes) {
+  if (bytes > kSlabBytes / 2) {
+    const auto slab = std::make_shared<Slab>(bytes);
+    return {slab, slab->take(bytes)};
+  }
+  static std::mutex mutex;
+  static std::weak_ptr<Slab> latest;  // as long as something lies in it
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Slab> slab = latest.lock();
+  void* memory = slab == nullptr ? nullptr : slab->take(bytes);
+  if (memory == nullptr) {
+    latest = slab = std::make_shared<Slab>(kSlabBytes);
+    memory = slab->take(bytes);
+  }
+  return {std::move(slab), memory};
+}
+
+}  // namespace
 
 at::Tensor empty_weight(at::IntArrayRef sizes, at::ScalarType type) {
-  constexpr std::size_t kHugePage = std::size_t{1} << 21;
   const auto bytes =
       static_cast<std::size_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
-  if (bytes < 2 * kHugePage) {
+  if (bytes < kSmallBytes) {
     return at::empty(sizes, at::TensorOptions(type));
   }
-  const std::size_t mapped = bytes + kHugePage;  // so that a boundary can be chosen
-  void* memory =
-      mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, 0);
-  KVC_CHECK(memory != MAP_FAILED, "no memory for weights of {} bytes", bytes);
-  const auto address = reinterpret_cast<std::uintptr_t>(memory);
-  void* first = reinterpret_cast<void*>((address + kHugePage - 1) / kHugePage * kHugePage);
-#ifdef MADV_HUGEPAGE
-  // Whole ones only: what follows takes no more memory than it fills. Where this fails, all is as without.
-  madvise(first, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
-#endif
+  Piece piece = take(bytes);
+  void* memory = piece.memory;
   return at::from_blob(
-      first, sizes, [memory, mapped](void*) { munmap(memory, mapped); }, at::TensorOptions(type));
+      memory, sizes,
+      [slab = std::move(piece.slab), bytes](void* first) { slab->give_back(first, bytes); },
+      at::TensorOptions(type));
 }
 
 }  // namespace kvc

@@ -5,7 +5,7 @@
 
 namespace kvc {
 
-// As at::empty, but large tensors lie in huge pages where the system has them: reading them once per token
+// As at::empty, but tensors lie one after the other in huge pages where the system has them: reading them once per token
 // is what generation spends its time on, and is a fifth faster so.
 at::Tensor empty_weight(at::IntArrayRef sizes, at::ScalarType type);
 
