@@ -43,5 +43,23 @@ TEST(ParallelPhases, EndWithTheFirstFailure) {
   EXPECT_EQ(later, 0);
 }
 
+// Every number is in one share, and all but the last are multiples of the smallest.
+TEST(ParallelShares, CoverAllOnce) {
+  for (const std::int64_t count : {0, 1, 7, 64, 1000, 4099}) {
+    for (const std::int64_t smallest : {1, 4, 100, 5000}) {
+      std::vector<int> times(static_cast<std::size_t>(count), 0);
+      std::atomic<int> odd = 0;
+      parallel_shares(count, smallest, [&](std::int64_t begin, std::int64_t end) {
+        odd += begin % smallest != 0 || (end % smallest != 0 && end != count);
+        for (std::int64_t i = begin; i < end; ++i) {
+          ++times[static_cast<std::size_t>(i)];
+        }
+      });
+      EXPECT_EQ(times, std::vector<int>(static_cast<std::size_t>(count), 1)) << count;
+      EXPECT_EQ(odd, 0) << count << " " << smallest;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvc
