@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "runtime/kernels/exp-inl.h"
 #include "runtime/kernels/query_quads.h"
 #include "runtime/kernels/read_ahead.h"
 #include "runtime/kernels/row_sources-inl.h"
@@ -147,7 +148,7 @@ inline Rescale exponentiate(QuadSoftmax& softmax, std::int64_t count, bool in_bf
   const Vec subtracted = hn::LoadDup128(d, softmax.max);
   Vec sum = hn::Zero(d);
   for (std::int64_t i = 0; i < padded; i += lanes) {
-    Vec e = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + i), subtracted));
+    Vec e = exp_below_zero(d, hn::Sub(hn::LoadU(d, scores + i), subtracted));
     e = in_bfloat16 ? round_to_bfloat16(e) : e;
     hn::StoreU(e, d, scores + i);
     sum = hn::Add(sum, e);
