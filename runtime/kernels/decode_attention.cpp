@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "runtime/kernels/bfloat16_attend-inl.h"
+#include "runtime/kernels/int16_attend-inl.h"
 #include "runtime/kernels/key_reader-inl.h"
 #include "runtime/kernels/value_reader-inl.h"
 
@@ -46,6 +47,11 @@ void attend(const DecodeAttentionParams& params, const KvSegment& segment, std::
 #if KVC_HAS_BFLOAT16_DOT
   if (Bfloat16Attention::reads(params, segment)) {
     return Bfloat16Attention(params, {{segment}}).attend(first, last, partial);
+  }
+#endif
+#if KVC_HAS_INT16_DOT
+  if (Int16Attention::reads(params, segment)) {
+    return Int16Attention(params, segment).attend(first, last, partial);
   }
 #endif
   const QuadHeads heads(params);

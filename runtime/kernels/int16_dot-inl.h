@@ -16,6 +16,7 @@
 #include <type_traits>
 
 #include "runtime/kernels/kv_element.h"
+#include "runtime/kernels/read_ahead.h"
 #include "runtime/kernels/row_sources-inl.h"
 #include "runtime/kernels/sum_lanes-inl.h"
 
@@ -24,10 +25,17 @@ namespace kvc::HWY_NAMESPACE {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 
 #define KVC_HAS_INT16_DOT 1
-// Bytes to fetch with those of `channels` codes: a 32nd of as many scales and minima lies between them.
+// Of steps that read kLine bytes each of the largest codes, those that fetch a line: every one, or less often.
 template <class Row>
-constexpr std::int64_t bytes_ahead(std::int64_t channels) {
-  return channels * (Row::kBits + 1) / 8;
+constexpr std::int64_t steps_per_line() {
+  return 8 / Row::kBits;
+}
+// Step `step` of a loop that fetches ahead.lines().
+template <class Row>
+HWY_INLINE void fetch_line(const char* lines, std::int64_t step) {
+  if (step % steps_per_line<Row>() == 0) {
+    _mm_prefetch(lines + step / steps_per_line<Row>() * ReadAhead::kLine, _MM_HINT_T1);
+  }
 }
 
 // sums + products of pairs of neighbouring 16-bit numbers, in one instruction where there is such (AVX-512
@@ -112,18 +120,14 @@ HWY_INLINE __m512i load_high_run(const std::uint8_t* row, std::int64_t channel) 
   }
 }
 
-// Sixteen floats of each, rounded, as 16-bit numbers in order.
+// Sixteen floats of each, rounded, as 16-bit numbers in order; none is beyond those.
 inline __m512i to_int16(__m512 low, __m512 high) {
-  return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(low))),
-                            _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(high)), 1);
-}
-inline void scale_to_int16(const float* from, float factor, float offset, std::int64_t count,
-                           std::int16_t* to) {
-  const __m512 f = _mm512_set1_ps(factor), o = _mm512_set1_ps(offset);
-  for (std::int64_t i = 0; i < count; i += kRun) {
-    _mm512_storeu_si512(to + i, to_int16(_mm512_fmadd_ps(f, _mm512_loadu_ps(from + i), o),
-                                         _mm512_fmadd_ps(f, _mm512_loadu_ps(from + i + 16), o)));
-  }
+  const __m512i even =
+      _mm512_slli_epi16(_mm512_cvtepu8_epi16(_mm256_setr_epi8(
+                            0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19,
+                            20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31)),
+                        1);
+  return _mm512_permutex2var_epi16(_mm512_cvtps_epi32(low), even, _mm512_cvtps_epi32(high));
 }
 
 #else

@@ -109,8 +109,12 @@ class Int16Angles {
 
  private:
   void narrow(const float* from, std::int64_t line, std::int64_t at) {
-    scale_to_int16(from, 32767 / factor(), 0, rope_.num_pairs,
-                   numbers_.data() + 2 * line * rope_.num_pairs + at);
+    const __m512 scale = _mm512_set1_ps(32767 / factor());
+    std::int16_t* to = numbers_.data() + 2 * line * rope_.num_pairs + at;
+    for (std::int64_t i = 0; i < rope_.num_pairs; i += kRun) {
+      const __m512 low = _mm512_loadu_ps(from + i), high = _mm512_loadu_ps(from + i + 16);
+      _mm512_storeu_si512(to + i, to_int16(_mm512_mul_ps(scale, low), _mm512_mul_ps(scale, high)));
+    }
   }
 
   RopeAngles rope_{};

@@ -10,9 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
-#include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/int16_dot-inl.h"
 #include "runtime/kernels/quad_attention-inl.h"
 
@@ -22,37 +20,41 @@ namespace kvc::HWY_NAMESPACE {
 
 // Weights times scales of four groups of channels, [group][query] in a vector, pairs of rows.
 struct Int16Weights {
-  AlignedVector<float> products = AlignedVector<float>(kTileRows * 16);
-  AlignedVector<std::int32_t> pairs = AlignedVector<std::int32_t>(kTileRows / 2 * 16);
+  alignas(64) float products[kTileRows * 16];
+  alignas(64) std::int32_t pairs[kTileRows / 2 * 16];
   alignas(64) float units[16];
   alignas(64) float minima[16];  // sums of weight * minimum
 
-  // scales: {scale, minimum} of `groups` (at most 4) groups of the tile's rows.
-  void set(const float* weights, const float* scales, std::int64_t stride, std::int64_t groups,
-           std::int64_t count) {
+  // scales: {scale, minimum} in float16 of `groups` (at most 4) groups of the tile's rows, which lie `stride` bytes
+  // apart.
+  void set(const float* weights, const std::uint8_t* scales, std::int64_t stride,
+           std::int64_t groups, std::int64_t count, ReadAhead& ahead) {
+    const char* line = ahead.lines(count / 2);
     const __m512i of_scale = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
     const __m512i of_minimum = _mm512_add_epi32(of_scale, _mm512_set1_epi32(1));
-    const auto mask = static_cast<__mmask8>((1 << 2 * groups) - 1);
+    const auto mask = static_cast<__mmask8>((1 << groups) - 1);
     __m512 largest[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     __m512 minimum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     const auto add = [&](std::int64_t row, int chain) {
       const __m512 weight = _mm512_broadcast_f32x4(_mm_loadu_ps(weights + row * kQuad));
-      const __m512 both =
-          _mm512_castps256_ps512(_mm256_maskz_loadu_ps(mask, scales + row * stride));
+      const __m512 both = _mm512_castps256_ps512(
+          _mm256_cvtph_ps(_mm_maskz_loadu_epi32(mask, scales + row * stride)));
       const __m512 product = _mm512_mul_ps(weight, _mm512_permutexvar_ps(of_scale, both));
       minimum[chain] =
           _mm512_fmadd_ps(weight, _mm512_permutexvar_ps(of_minimum, both), minimum[chain]);
       largest[chain] = _mm512_max_ps(largest[chain], product);
-      _mm512_storeu_ps(products.data() + row * 16, product);
+      _mm512_storeu_ps(products + row * 16, product);
     };
     std::int64_t row = 0;
     for (; row + 2 <= count; row += 2) {
+      _mm_prefetch(line, _MM_HINT_T1);
+      line += ReadAhead::kLine;
       add(row, 0);
       add(row + 1, 1);
     }
     if (row < count) {
       add(row, 0);
-      _mm512_storeu_ps(products.data() + count * 16, _mm512_setzero_ps());
+      _mm512_storeu_ps(products + count * 16, _mm512_setzero_ps());
     }
     finish(_mm512_max_ps(largest[0], largest[1]), _mm512_add_ps(minimum[0], minimum[1]), count);
   }
@@ -65,10 +67,10 @@ struct Int16Weights {
     const __m512 factor = _mm512_maskz_div_ps(
         _mm512_cmp_ps_mask(largest, _mm512_set1_ps(1e-30f), _CMP_GT_OQ), most, largest);
     for (std::int64_t row = 0; row < count; row += 2) {
-      const float* from = products.data() + row * 16;
+      const float* from = products + row * 16;
       const __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(factor, _mm512_loadu_ps(from)));
       const __m512i b = _mm512_cvtps_epi32(_mm512_mul_ps(factor, _mm512_loadu_ps(from + 16)));
-      _mm512_storeu_si512(pairs.data() + row * 8, _mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
+      _mm512_storeu_si512(pairs + row * 8, _mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
     }
   }
 };
@@ -85,20 +87,24 @@ HWY_INLINE void int16_accumulate_groups(const std::uint8_t* codes, std::int64_t 
       of_query[0] = of_query[1] = _mm512_setzero_si512();
     }
   }
+  const char* lines = ahead.lines(count);
+  const std::int32_t* pairs = weights.pairs + group * kQuad;
   for (std::int64_t row = 0; row < count; row += 2) {
-    ahead.fetch(bytes_ahead<Row>(2 * kGroups * kRun));
+    for (int i = 0; i < 2; ++i, lines += ReadAhead::kLine) {
+      _mm_prefetch(lines, _MM_HINT_T1);
+    }
     const std::uint8_t* one = codes + row * stride;
     const std::uint8_t* two = row + 1 < count ? one + stride : one;
     for (int i = 0; i < kGroups; ++i) {
       const __m512i a = load_run<Row>(one, i * kRun), b = load_run<Row>(two, i * kRun);
       const __m512i low = _mm512_unpacklo_epi16(a, b), high = _mm512_unpackhi_epi16(a, b);
       for (std::int64_t q = 0; q < kQuad; ++q) {
-        const __m512i weight = _mm512_set1_epi32(
-            weights.pairs[static_cast<std::size_t>(row * 8 + (group + i) * kQuad + q)]);
+        const __m512i weight = _mm512_set1_epi32(pairs[i * kQuad + q]);
         sums[i][q][0] = add_products<kVnni>(sums[i][q][0], low, weight);
         sums[i][q][1] = add_products<kVnni>(sums[i][q][1], high, weight);
       }
     }
+    pairs += 16;
   }
   for (int i = 0; i < kGroups; ++i) {
     for (std::int64_t q = 0; q < kQuad; ++q) {
@@ -113,16 +119,17 @@ HWY_INLINE void int16_accumulate_groups(const std::uint8_t* codes, std::int64_t 
   }
 }
 
-// output[q] += weights[row][q] * value[row] in order_of_pairs. scales: of the head, {scale, minimum}.
+// output[q] += weights[row][q] * value[row] in order_of_pairs. Rows lie `stride` bytes apart; scales: of the first
+// one's head, {scale, minimum} in float16.
 template <class Row, bool kVnni>
-void int16_accumulate_tile(const std::uint8_t* codes, std::int64_t stride, const float* scales,
-                           std::int64_t scales_stride, std::int64_t width, std::int64_t count,
+void int16_accumulate_tile(const std::uint8_t* codes, const std::uint8_t* scales,
+                           std::int64_t stride, std::int64_t width, std::int64_t count,
                            const float* weights, Int16Weights& scaled, float* output,
                            ReadAhead& ahead) {
   const std::int64_t groups = width / kRun;
   for (std::int64_t first = 0; first < groups; first += 4) {
     const std::int64_t some = std::min<std::int64_t>(4, groups - first);
-    scaled.set(weights, scales + 2 * first, scales_stride, some, count);
+    scaled.set(weights, scales + 4 * first, stride, some, count, ahead);
     std::int64_t group = 0;
     for (; group + 2 <= some; group += 2) {
       const std::int64_t channel = (first + group) * kRun;

@@ -16,7 +16,7 @@
 #include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/bfloat16_dot-inl.h"
 #include "runtime/kernels/cpu_features.h"
-#include "runtime/kernels/int16_scores-inl.h"
+#include "runtime/kernels/int16_keys-inl.h"
 #include "runtime/kernels/quad_attention-inl.h"
 #include "runtime/kernels/raw_keys-inl.h"
 #include "runtime/kernels/tile_rows-inl.h"
@@ -36,8 +36,7 @@ class KeyReader {
         width_(padded_width(params.head_dim)),
         plain_(!segment.raw_key && !is_quantised(segment.key.element) && width_ == params.head_dim),
         turned_(turns_in_registers()),
-        narrow_(KVC_HAS_INT16_DOT && turned_ && is_quantised(segment.key.element) &&
-                params.head_dim % 64 == 0),
+        narrow_(reads_codes(params, segment)),
         queries_(params, width_, order(), factors),
         angles_(segment.raw_key ? params.raw_keys.rope : RopeAngles{}, kTileRows),
         norm_(static_cast<std::size_t>(width_)),
@@ -52,9 +51,7 @@ class KeyReader {
 #endif
 #if KVC_HAS_INT16_DOT
     if (narrow_) {
-      narrow_queries_ = Int16Queries(queries_[0], QuadHeads(params).count, params.head_dim);
-      narrow_angles_ = Int16Angles(params.raw_keys.rope);
-      narrow_scales_ = Int16TileScales(params.num_kv_heads, params.head_dim);
+      codes_.emplace(params, segment, queries_[0]);
     }
 #endif
   }
@@ -67,13 +64,7 @@ class KeyReader {
     tile_.begin(first, count, last);
 #if KVC_HAS_INT16_DOT
     if (narrow_) {
-      narrow_angles_.set(segment_, first, count, narrow_queries_);
-      return with_element(segment_.key.element, [&](auto row) {
-        using Row = decltype(row);
-        if constexpr (Row::kBits <= 8) {
-          narrow_scales_.set<Row>(tile_.scales(), count, tile_.in_group());
-        }
-      });
+      return codes_->begin_tile(first, count);
     }
 #endif
     if (segment_.raw_key) {
@@ -83,6 +74,11 @@ class KeyReader {
 
   // scores: [count, kQuad].
   void score(std::int64_t quad, std::int64_t kv_head, float* scores) {
+#if KVC_HAS_INT16_DOT
+    if (narrow_) {
+      return codes_->score(quad, quad + 1, scores, 0, tile_.ahead());
+    }
+#endif
     for (std::int64_t line = 0; line < count_;) {
       const std::int64_t in_group = (tile_.in_group() + line) % kQuantisedRows;
       const std::int64_t count = has_row_groups(segment_.key)
@@ -101,19 +97,14 @@ class KeyReader {
                : order_in_place(params_.head_dim);
   }
 
+  static bool reads_codes(const DecodeAttentionParams& params, const KvSegment& segment) {
 #if KVC_HAS_INT16_DOT
-  template <class Row>
-  void score_narrow(const std::uint8_t* codes, std::int64_t quad, std::int64_t kv_head,
-                    std::int64_t line, std::int64_t count, float* scores) {
-    const std::int64_t head_dim = params_.head_dim;
-    const Int16Scales& scales = narrow_scales_.of(line, kv_head);
-    with_dot(vnni_, [&](auto vnni) {
-      int16_score_tile<Row, vnni()>(codes, tile_.stride(), head_dim, narrow_angles_.row(line),
-                                    narrow_angles_.factor(), scales, narrow_queries_[quad],
-                                    narrow_queries_.units(quad), count, scores, tile_.ahead());
-    });
-  }
+    return Int16Keys::reads(params, segment);
+#else
+    (void)params, (void)segment;
+    return false;
 #endif
+  }
 
   bool turns_in_registers() const {
     const RawKeys& raw = params_.raw_keys;
@@ -141,16 +132,6 @@ class KeyReader {
     if (bfloat16_queries_ && bfloat16_queries_->are_exact()) {
       return bfloat16_score_tile(numbers, tile_.stride(), width_, (*bfloat16_queries_)[quad],
                                  params_.scale, count, scores, tile_.ahead());
-    }
-#endif
-#if KVC_HAS_INT16_DOT
-    if (narrow_) {
-      return with_element(segment_.key.element, [&](auto row) {
-        using Row = decltype(row);
-        if constexpr (Row::kBits <= 8) {
-          score_narrow<Row>(numbers, quad, kv_head, line, count, scores);
-        }
-      });
     }
 #endif
     with_element(segment_.key.element, [&](auto row) {
@@ -204,10 +185,7 @@ class KeyReader {
   std::optional<Bfloat16Queries> bfloat16_queries_;
 #endif
 #if KVC_HAS_INT16_DOT
-  bool vnni_ = has_avx512_vnni();
-  Int16Queries narrow_queries_;
-  Int16Angles narrow_angles_;
-  Int16TileScales narrow_scales_;
+  std::optional<Int16Keys> codes_;
 #endif
 };
 

@@ -97,8 +97,9 @@ class ValueReader {
 #if KVC_HAS_INT16_DOT
         with_dot(vnni_, [&](auto vnni) {
           int16_accumulate_tile<Row, vnni()>(
-              tile_.at(0, channel), tile_.stride(), tile_.scales().row(0) + channel / 32 * 2,
-              tile_.scales().stride(), width_, count_, weights, weights_, output, tile_.ahead());
+              tile_.at(0, channel),
+              tile_.at(0, tile_.width()) + channel / kRun * std::int64_t{2 * sizeof(std::uint16_t)},
+              tile_.stride(), width_, count_, weights, weights_, output, tile_.ahead());
         });
 #else
         body(ScaledRows<Row>{tile_.at(0, channel), tile_.stride(),
