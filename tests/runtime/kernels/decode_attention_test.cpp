@@ -179,6 +179,55 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(8, 24, 64, 96, 128), ::testing::Values(0, 2, 4),
                        ::testing::Bool(), ::testing::Bool()));
 
+// Codes of keys and values of several shapes, as many heads as fill quads and not, tiles that begin anywhere.
+TEST(DecodeAttention, ReadsCodesOfAllShapes) {
+  for (const auto& [heads_per_kv, head_dim, value_dim, block_rows] :
+       {std::tuple(4, 128, 128, 64), {1, 64, 32, 32}, {8, 192, 96, 128}, {5, 256, 64, 96}}) {
+    const std::int64_t num_kv_heads = 3, num_heads = heads_per_kv * num_kv_heads, num_rows = 250;
+    for (const KvElement element : {KvElement::kInt8, KvElement::kInt4, KvElement::kInt2}) {
+      const StoredRows key(
+          {num_rows, num_kv_heads * head_dim, head_dim, block_rows, element, KvScales::kPerChannel},
+          1);
+      const StoredRows value({num_rows, num_kv_heads * value_dim, value_dim, block_rows, element},
+                             2);
+      const testing::Angles angles(300, head_dim / 2, false);
+      const std::vector<float> query = random_numbers(num_heads * head_dim, 3);
+      const KvSegment segment{
+          .key = key.rows(), .value = value.rows(), .first_position = 20, .raw_key = true};
+      DecodeAttentionParams params{.query = query.data(),
+                                   .num_heads = num_heads,
+                                   .num_kv_heads = num_kv_heads,
+                                   .head_dim = head_dim,
+                                   .value_dim = value_dim,
+                                   .scale = 0.3f / std::sqrt(static_cast<float>(head_dim))};
+      params.raw_keys.rope = angles.rope;
+      const QuadHeads quads(params);
+      std::vector<float> scores(static_cast<std::size_t>(quads.num_scores(num_rows)));
+      std::vector<float> exact = scores;
+      for (const auto& [first, last] : {std::pair(0, 250), {3, 64}, {39, 161}, {249, 250}}) {
+        for (const bool special : {true, false}) {
+          allow_special_instructions(special);
+          Partial actual(num_heads, value_dim), expected(num_heads, value_dim);
+          AttentionPartial to = actual.view(), exact_to = expected.view();
+          to.scores = {scores.data(), num_rows * kQuad};
+          exact_to.scores = {exact.data(), num_rows * kQuad};
+          decode_attention_partial(params, segment, first, last, to);
+          decode_attention_partial_reference(params, segment, first, last, exact_to);
+          EXPECT_TRUE(partials_close(actual, expected, 5e-4))
+              << testing::to_string(element) << " " << head_dim;
+        }
+      }
+      for (std::int64_t head = 0; head < num_heads; ++head) {
+        for (std::int64_t row = 0; row < num_rows; ++row) {
+          const auto i = static_cast<std::size_t>(quads.place(head, row, num_rows * kQuad));
+          ASSERT_NEAR(scores[i], exact[i], 5e-4) << head << " " << row;
+        }
+      }
+    }
+  }
+  allow_special_instructions(true);
+}
+
 // Keys of fewer channels than values.
 TEST(DecodeAttention, TakesKeysAndValuesOfDifferentWidths) {
   for (const KvElement element : {KvElement::kFloat32, KvElement::kBFloat16}) {
