@@ -6,12 +6,12 @@
 
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "model/bfloat16_linear.h"
 #include "model/element.h"
 #include "model/empty_weight.h"
 #include "model/few_rows.h"
 #include "model/float_linear.h"
 #include "model/fused_ops.h"
-#include "model/kernels/bfloat16_product.h"
 #include "model/kernels/int8_matrix.h"
 #include "model/parallel.h"
 #include "model/weights.h"
@@ -59,35 +59,6 @@ at::Tensor multiply_in_parts(const at::Tensor& x, const Int8Matrix& matrix,
     parts.push_back(float_linear(x, tile, bias.defined() ? bias.narrow(0, first, count) : bias));
   }
   return parts.size() == 1 ? parts.front() : at::cat(parts, -1);
-}
-
-// Where the processor multiplies bfloat16: weights are rounded to it a few outputs at a time, and stay in a
-// cache. x: [num_rows, in] bfloat16
-at::Tensor multiply_in_bfloat16(const at::Tensor& x, const Int8Matrix& matrix,
-                                const at::Tensor& bias) {
-  at::Tensor y = at::empty({x.size(0), matrix.out}, x.options());
-  const at::Tensor biases = bias.defined() ? bias.to(at::kFloat) : at::zeros({matrix.out});
-  const auto* from = static_cast<const std::uint16_t*>(x.const_data_ptr());
-  auto* to = static_cast<std::uint16_t*>(y.mutable_data_ptr());
-  const std::int64_t tasks = (matrix.out + kProductColumns - 1) / kProductColumns;
-  parallel_chunks(tasks, /*chunk=*/1, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<std::uint16_t> weight(static_cast<std::size_t>(kProductColumns * matrix.in));
-    for (std::int64_t task = begin; task < end; ++task) {
-      const std::int64_t first = task * kProductColumns;
-      const std::int64_t last = std::min(first + kProductColumns, matrix.out);
-      dequantize_int8(matrix, first, last, WeightElement::kBFloat16, weight.data());
-      bfloat16_product({.x = from,
-                        .x_stride = matrix.in,
-                        .num_rows = x.size(0),
-                        .in = matrix.in,
-                        .weight = weight.data(),
-                        .columns = last - first,
-                        .bias = biases.const_data_ptr<float>() + first,
-                        .y = to + first,
-                        .y_stride = matrix.out});
-    }
-  });
-  return y;
 }
 
 // One row of stored numbers, which need not be aligned, in float32.
@@ -151,10 +122,9 @@ at::Tensor int8_linear(const at::Tensor& x, const at::Tensor& codes, const at::T
   if (rows.size(0) <= kFewRows) {
     return multiply_few_rows_int8(rows, codes, scales, bias);
   }
-  const Int8Matrix matrix = matrix_of(codes, scales, x.size(1));
-  return rows.scalar_type() == at::kBFloat16 && bfloat16_product_is_fast(matrix.in)
-             ? multiply_in_bfloat16(rows, matrix, bias)
-             : multiply_in_parts(rows, matrix, bias);
+  return can_multiply_bfloat16_int8(rows)
+             ? multiply_bfloat16_int8(rows, codes, scales, bias)
+             : multiply_in_parts(rows, matrix_of(codes, scales, x.size(1)), bias);
 }
 
 at::Tensor int8_rows(const Linear& weight, const at::Tensor& ids, std::int64_t columns,

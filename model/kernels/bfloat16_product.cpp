@@ -1,6 +1,7 @@
 #include "model/kernels/bfloat16_product.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -9,86 +10,276 @@
 #include "model/kernels/element.h"
 
 #if KVC_HAS_BFLOAT16_TILES
+#include <cpuid.h>
+
 KVC_BEFORE_BFLOAT16_TILES();
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kPackedPairs =
-    512;  // of channels: half of a second-level cache with their columns
+static_assert(kProductRows == kBlockRows && kProductColumns == kPanelColumns);
+static_assert(2 * kLanes == kInt8Group);
 
-// x's rows in whole blocks, those behind the last zero.
-class BlockRows {
- public:
-  explicit BlockRows(const Bfloat16Product& product)
-      : product_(product),
-        whole_(product.num_rows / kBlockRows * kBlockRows),
-        rest_(whole_ == product.num_rows ? 0 : static_cast<std::size_t>(kBlockRows * product.in)) {
-    for (std::int64_t row = whole_; row < product.num_rows; ++row) {
-      std::memcpy(rest_.data() + (row - whole_) * product.in, product.x + row * product.x_stride,
-                  static_cast<std::size_t>(product.in) * sizeof(std::uint16_t));
-    }
-  }
+// Of channels, summed over at a time: with as many columns an eighth of a second-level cache.
+constexpr std::int64_t kMaxPairs = 512;
 
-  // sums += rows x packed channels from 2 * pair on.
-  void multiply(std::int64_t pair, std::int64_t pairs, const std::uint32_t* packed,
-                const float* factors, float* sums) const {
-    TileProduct tiles{.left = product_.x + 2 * pair,
-                      .left_stride = product_.x_stride,
-                      .rows = whole_,
-                      .pairs = pairs,
-                      .right = packed,
-                      .right_pairs = pairs,
-                      .columns = round_up_to(product_.columns, kLanes),
-                      .factors = factors,
-                      .sums = sums,
-                      .sums_stride = kProductColumns};
-    multiply_tiles(tiles);
-    if (!rest_.empty()) {
-      tiles.left = rest_.data() + 2 * pair;
-      tiles.left_stride = product_.in;
-      tiles.rows = kBlockRows;
-      tiles.sums = sums + whole_ * kProductColumns;
-      multiply_tiles(tiles);
-    }
-  }
+std::int64_t pairs_together(std::int64_t pairs) {
+  const std::int64_t parts = (pairs + kMaxPairs - 1) / kMaxPairs;
+  return round_up_to((pairs + parts - 1) / parts, kLanes);
+}
 
- private:
-  const Bfloat16Product& product_;
-  std::int64_t whole_;
-  std::vector<std::uint16_t> rest_;  // [kBlockRows, in], or none
+// x in order: for the pairs that are summed over together, for a block of rows: [pairs][kBlockRows].
+std::uint32_t* place_in(std::uint32_t* ordered, std::int64_t blocks, std::int64_t block,
+                        std::int64_t first_pair, std::int64_t count) {
+  return ordered + kBlockRows * (blocks * first_pair + block * count);
+}
+
+// Places in two vectors, one behind the other, of the units that make three vectors of a, b and c in turns:
+// first of a and b, then of those and c.
+struct Turns {
+  alignas(64) std::array<std::array<std::int64_t, 8>, 3> of_ab, of_abc;
 };
-
-void write_rows(const Bfloat16Product& product, const float* sums) {
-  alignas(64) float bias[kProductColumns] = {};
-  if (product.bias != nullptr) {
-    std::copy_n(product.bias, product.columns, bias);
+constexpr Turns turns() {
+  Turns result{};
+  for (std::size_t i = 0; i < 24; ++i) {
+    const auto unit = static_cast<std::int64_t>(i / 3), place = static_cast<std::int64_t>(i % 8);
+    result.of_ab[i / 8][i % 8] = i % 3 == 1 ? 8 + unit : unit;
+    result.of_abc[i / 8][i % 8] = i % 3 == 2 ? 8 + unit : place;
   }
-  for (std::int64_t row = 0; row < product.num_rows; ++row) {
-    std::uint16_t* to = product.y + row * product.y_stride;
-    const float* from = sums + row * kProductColumns;
-    for (std::int64_t c = 0; c < product.columns; c += kLanes) {
-      const std::int64_t count = std::min(kLanes, product.columns - c);
-      const __m512 sum = _mm512_add_ps(_mm512_loadu_ps(from + c), _mm512_load_ps(bias + c));
-      _mm256_mask_storeu_epi16(to + c, static_cast<__mmask16>((std::uint32_t{1} << count) - 1),
-                               reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sum)));
+  return result;
+}
+
+// kLanes pairs of each of the rows of a block. to: [kLanes][kBlockRows]
+void order_pairs(const __m512i (&rows)[kBlockRows], std::uint32_t* to) {
+  static constexpr Turns kTurns = turns();
+  const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  for (int half = 0; half < 2; ++half, to += 3 * kLanes) {
+    const __m512i two = _mm512_add_epi32(low, _mm512_set1_epi32(8 * half));
+    const __m512i a = _mm512_permutex2var_epi32(rows[0], two, rows[1]);
+    const __m512i b = _mm512_permutex2var_epi32(rows[2], two, rows[3]);
+    const __m512i c = _mm512_permutex2var_epi32(rows[4], two, rows[5]);
+    for (std::size_t i = 0; i < 3; ++i) {
+      const __m512i ab = _mm512_permutex2var_epi64(a, _mm512_load_si512(kTurns.of_ab[i].data()), b);
+      _mm512_storeu_si512(
+          to + static_cast<std::int64_t>(i) * kLanes,
+          _mm512_permutex2var_epi64(ab, _mm512_load_si512(kTurns.of_abc[i].data()), c));
     }
   }
 }
 
-void multiply_packed(const Bfloat16Product& product) {
-  const std::int64_t pairs = product.in / 2, rows = round_up_to(product.num_rows, kBlockRows);
-  const BlockRows x(product);
-  std::vector<std::uint32_t> packed(
-      static_cast<std::size_t>(packed_size(std::min(pairs, kPackedPairs), kProductColumns)));
-  std::vector<float> sums(static_cast<std::size_t>(rows * kProductColumns));
-  const std::vector<float> ones(static_cast<std::size_t>(rows), 1.0f);
-  for (std::int64_t pair = 0; pair < pairs; pair += kPackedPairs) {
-    const std::int64_t count = std::min(kPackedPairs, pairs - pair);
-    pack_transposed(product.weight + 2 * pair, product.in, product.columns, count,
-                    round_up_to(product.columns, kLanes), packed.data());
-    x.multiply(pair, count, packed.data(), pair == 0 ? nullptr : ones.data(), sums.data());
+// Pairs of rows of codes, rounded.
+struct Int8Pairs {
+  const Int8Matrix& matrix;
+  std::int64_t first_row, first_pair;
+
+  __m512i operator()(std::int64_t row, std::int64_t pair, __mmask16) const {
+    const std::int64_t group =
+        (first_row + row) * int8_groups(matrix.in) + (first_pair + pair) / kLanes;
+    const std::int8_t* codes = matrix.codes + group * kInt8Group;
+    const __m512 scale =
+        _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<std::int16_t>(matrix.scales[group])));
+    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(
+        _mm512_mul_ps(floats(codes + kLanes), scale), _mm512_mul_ps(floats(codes), scale)));
   }
-  write_rows(product, sums.data());
+
+ private:
+  static __m512 floats(const std::int8_t* codes) {
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes))));
+  }
+};
+
+// Lines of the weights that are needed next, fetched one by one: more at a time are dropped.
+class Ahead {
+ public:
+  Ahead(const Bfloat16Product& product, std::int64_t first, std::int64_t pair, std::int64_t count) {
+    if (first >= product.out) {
+      return;
+    }
+    rows_ = std::min(kPanelColumns, product.out - first);
+    const bool has_codes = product.weight == nullptr;
+    stride_ = has_codes ? int8_groups(product.in) * kInt8Group
+                        : product.in * static_cast<std::int64_t>(sizeof(std::uint16_t));
+    const std::int64_t pair_bytes = has_codes ? 2 : 4;
+    bytes_ = count * pair_bytes;
+    row_ = (has_codes ? reinterpret_cast<const char*>(product.int8.codes)
+                      : reinterpret_cast<const char*>(product.weight)) +
+           first * stride_ + pair * pair_bytes;
+  }
+
+  std::int64_t lines() const { return rows_ * ((bytes_ + kLine - 1) / kLine); }
+  void fetch() {
+    if (rows_ == 0) {
+      return;
+    }
+    _mm_prefetch(row_ + at_, _MM_HINT_T1);
+    at_ += kLine;
+    if (at_ >= bytes_) {
+      at_ = 0;
+      row_ += stride_;
+      --rows_;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLine = 64;
+  const char* row_ = nullptr;
+  std::int64_t rows_ = 0, stride_ = 0, bytes_ = 0, at_ = 0;
+};
+
+// A block of rows with a panel of columns.
+struct ProductBlock {
+  const std::uint32_t* rows;   // [pairs][kBlockRows]
+  const std::uint32_t* panel;  // [pairs][kPanelColumns]
+  std::int64_t pairs;
+  std::int64_t pairs_per_line;  // that is fetched
+  float* sums;                  // [kBlockRows, kPanelColumns]
+  bool is_first, is_last;       // of the sums' parts: starts with zeros, is written to y
+  const float* bias;            // [kPanelColumns]
+  std::uint16_t* y;
+  std::int64_t y_stride, columns;
+};
+
+template <int kRows, int kVectors>
+void multiply_rows(const ProductBlock& block, Ahead& ahead) {
+  __m512 sum[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      sum[row][v] = block.is_first ? _mm512_setzero_ps()
+                                   : _mm512_loadu_ps(block.sums + row * kPanelColumns + v * kLanes);
+    }
+  }
+  const std::uint32_t *rows = block.rows, *panel = block.panel;
+  for (std::int64_t left = block.pairs; left > 0; left -= block.pairs_per_line) {
+    ahead.fetch();
+    const std::int64_t count = std::min(left, block.pairs_per_line);
+    for (std::int64_t pair = 0; pair < count; ++pair) {
+      __m512bh columns[kVectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        columns[v] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(panel + v * kLanes));
+      }
+#pragma GCC unroll 8
+      for (int row = 0; row < kRows; ++row) {
+        const auto x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(rows[row])));
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) {
+          sum[row][v] = _mm512_dpbf16_ps(sum[row][v], x, columns[v]);
+        }
+      }
+      rows += kBlockRows;
+      panel += kPanelColumns;
+    }
+  }
+  if (!block.is_last) {
+#pragma GCC unroll 8
+    for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        _mm512_storeu_ps(block.sums + row * kPanelColumns + v * kLanes, sum[row][v]);
+      }
+    }
+    return;
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    const std::int64_t count = std::min(kLanes, block.columns - v * kLanes);
+    const auto mask = static_cast<__mmask16>((std::uint32_t{1} << count) - 1);
+    const __m512 bias = _mm512_load_ps(block.bias + v * kLanes);
+#pragma GCC unroll 8
+    for (int row = 0; row < kRows; ++row) {
+      _mm256_mask_storeu_epi16(
+          block.y + row * block.y_stride + v * kLanes, mask,
+          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_add_ps(sum[row][v], bias))));
+    }
+  }
+}
+
+using MultiplyRows = void (*)(const ProductBlock&, Ahead&);
+template <int kRows>
+constexpr std::array<MultiplyRows, 4> kOfVectors = {
+    multiply_rows<kRows, 1>, multiply_rows<kRows, 2>, multiply_rows<kRows, 3>,
+    multiply_rows<kRows, 4>};
+constexpr std::array<std::array<MultiplyRows, 4>, kBlockRows> kMultiplyRows = {
+    kOfVectors<1>, kOfVectors<2>, kOfVectors<3>, kOfVectors<4>, kOfVectors<5>, kOfVectors<6>};
+
+void pack_weights(const Bfloat16Product& product, std::int64_t first, std::int64_t columns,
+                  std::int64_t pair, std::int64_t count, std::uint32_t* panel) {
+  const std::int64_t whole = round_up_to(columns, kLanes);
+  if (product.weight == nullptr) {
+    return pack_columns(Int8Pairs{product.int8, first, pair}, columns, count, whole, panel);
+  }
+  pack_columns(RowPairs{product.weight + first * product.in + 2 * pair, product.in}, columns, count,
+               whole, panel);
+}
+
+void order_block(const Bfloat16Product& product, std::int64_t block, std::uint32_t* ordered) {
+  const std::int64_t pairs = product.in / 2, together = pairs_together(pairs);
+  const std::uint16_t* rows[kBlockRows];
+  for (std::int64_t row = 0; row < kBlockRows; ++row) {
+    rows[row] =
+        product.x + std::min(block * kBlockRows + row, product.num_rows - 1) * product.x_stride;
+  }
+  for (std::int64_t pair = 0; pair < pairs; pair += kLanes) {
+    const std::int64_t first = pair / together * together;
+    const std::int64_t count = std::min(kLanes, pairs - pair);
+    const auto mask = static_cast<__mmask16>((std::uint32_t{1} << count) - 1);
+    __m512i of_rows[kBlockRows];
+#pragma GCC unroll 8
+    for (int row = 0; row < kBlockRows; ++row) {
+      of_rows[row] = _mm512_maskz_loadu_epi32(mask, rows[row] + 2 * pair);
+    }
+    std::uint32_t* to = place_in(ordered, product_blocks(product.num_rows), block, first,
+                                 std::min(together, pairs - first)) +
+                        (pair - first) * kBlockRows;
+    if (count == kLanes) {
+      order_pairs(of_rows, to);
+      continue;
+    }
+    std::uint32_t last[kLanes * kBlockRows];
+    order_pairs(of_rows, last);
+    std::copy_n(last, count * kBlockRows, to);
+  }
+}
+
+void multiply(const Bfloat16Product& product, const Bfloat16Task& task,
+              const std::uint32_t* ordered, std::uint32_t* memory) {
+  const std::int64_t pairs = product.in / 2, together = pairs_together(pairs);
+  const std::int64_t columns = std::min(kPanelColumns, product.out - task.first_output);
+  const std::size_t vectors = static_cast<std::size_t>((columns + kLanes - 1) / kLanes);
+  const std::int64_t blocks = task.last_block - task.first_block;
+  alignas(64) float bias[kPanelColumns] = {};
+  if (product.bias != nullptr) {
+    std::copy_n(product.bias + task.first_output, columns, bias);
+  }
+  auto* sums = reinterpret_cast<float*>(memory + together * kPanelColumns);
+  for (std::int64_t pair = 0; pair < pairs; pair += together) {
+    const std::int64_t count = std::min(together, pairs - pair), next = pair + count;
+    pack_weights(product, task.first_output, columns, pair, count, memory);
+    Ahead ahead = next < pairs
+                      ? Ahead(product, task.first_output, next, std::min(together, pairs - next))
+                      : Ahead(product, task.next_output, 0, together);
+    ProductBlock block{.rows = nullptr,
+                       .panel = memory,
+                       .pairs = count,
+                       .pairs_per_line = std::max<std::int64_t>(
+                           1, blocks * count / std::max<std::int64_t>(1, ahead.lines())),
+                       .sums = sums,
+                       .is_first = pair == 0,
+                       .is_last = next >= pairs,
+                       .bias = bias,
+                       .y = nullptr,
+                       .y_stride = product.y_stride,
+                       .columns = columns};
+    for (std::int64_t i = task.first_block; i < task.last_block; ++i) {
+      const std::int64_t rows = std::min(kBlockRows, product.num_rows - i * kBlockRows);
+      block.rows = ordered + kBlockRows * (product_blocks(product.num_rows) * pair + i * count);
+      block.y = product.y + i * kBlockRows * product.y_stride + task.first_output;
+      kMultiplyRows[static_cast<std::size_t>(rows - 1)][vectors - 1](block, ahead);
+      block.sums += kBlockRows * kPanelColumns;
+    }
+  }
 }
 
 }  // namespace
@@ -100,24 +291,79 @@ namespace kvc {
 
 bool bfloat16_product_is_fast(std::int64_t in) { return causal_attention_is_fast(in); }
 
-void bfloat16_product(const Bfloat16Product& product) {
+bool has_amx_bfloat16() {
 #if KVC_HAS_BFLOAT16_TILES
-  if (bfloat16_product_is_fast(product.in)) {
-    return multiply_packed(product);
-  }
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22 & 1) != 0;
+#else
+  return false;
 #endif
-  bfloat16_product_reference(product);
+}
+
+std::int64_t ordered_size(const Bfloat16Product& product) {
+  return product_blocks(product.num_rows) * kProductRows * (product.in / 2);
+}
+
+#if KVC_HAS_BFLOAT16_TILES
+
+std::int64_t task_memory_size(const Bfloat16Product& product, std::int64_t num_blocks) {
+  const std::int64_t pairs = product.in / 2, together = pairs_together(pairs);
+  return kPanelColumns * (together + (together < pairs ? num_blocks * kBlockRows : 0));
+}
+
+void order_rows(const Bfloat16Product& product, std::int64_t first, std::int64_t last,
+                std::uint32_t* ordered) {
+  for (std::int64_t block = first; block < last; ++block) {
+    order_block(product, block, ordered);
+  }
+}
+
+void multiply_task(const Bfloat16Product& product, const Bfloat16Task& task,
+                   const std::uint32_t* ordered, std::uint32_t* memory) {
+  multiply(product, task, ordered, memory);
+}
+
+#else
+
+std::int64_t task_memory_size(const Bfloat16Product&, std::int64_t) { return 0; }
+
+void order_rows(const Bfloat16Product&, std::int64_t, std::int64_t, std::uint32_t*) {}
+
+void multiply_task(const Bfloat16Product&, const Bfloat16Task&, const std::uint32_t*,
+                   std::uint32_t*) {}
+
+#endif
+
+void bfloat16_product(const Bfloat16Product& product) {
+  if (!bfloat16_product_is_fast(product.in)) {
+    return bfloat16_product_reference(product);
+  }
+  const std::int64_t blocks = product_blocks(product.num_rows);
+  std::vector<std::uint32_t> ordered(static_cast<std::size_t>(ordered_size(product)));
+  std::vector<std::uint32_t> memory(static_cast<std::size_t>(task_memory_size(product, blocks)));
+  order_rows(product, 0, blocks, ordered.data());
+  for (std::int64_t first = 0; first < product.out; first += kProductColumns) {
+    multiply_task(product, {first, 0, blocks, first + kProductColumns}, ordered.data(),
+                  memory.data());
+  }
 }
 
 void bfloat16_product_reference(const Bfloat16Product& product) {
-  for (std::int64_t row = 0; row < product.num_rows; ++row) {
-    for (std::int64_t column = 0; column < product.columns; ++column) {
-      double sum = product.bias == nullptr ? 0 : product.bias[column];
+  std::vector<std::uint16_t> rounded(static_cast<std::size_t>(product.in));
+  for (std::int64_t output = 0; output < product.out; ++output) {
+    const std::uint16_t* weight = product.weight + output * product.in;
+    if (product.weight == nullptr) {
+      dequantize_int8_reference(product.int8, output, output + 1, WeightElement::kBFloat16,
+                                rounded.data());
+      weight = rounded.data();
+    }
+    for (std::int64_t row = 0; row < product.num_rows; ++row) {
+      double sum = product.bias == nullptr ? 0 : product.bias[output];
       for (std::int64_t i = 0; i < product.in; ++i) {
         sum += static_cast<double>(float_of_bfloat16(product.x[row * product.x_stride + i])) *
-               float_of_bfloat16(product.weight[column * product.in + i]);
+               float_of_bfloat16(weight[i]);
       }
-      product.y[row * product.y_stride + column] = bfloat16_of(static_cast<float>(sum));
+      product.y[row * product.y_stride + output] = bfloat16_of(static_cast<float>(sum));
     }
   }
 }

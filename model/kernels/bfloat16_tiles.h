@@ -37,26 +37,74 @@ inline std::int64_t packed_size(std::int64_t pairs, std::int64_t columns) {
   return pairs * round_up_to(columns, kPanelColumns);
 }
 
-// Rows become columns: column j is row min(j, num_rows - 1) of `rows`, 2 * pairs numbers `stride` apart.
-// columns: a multiple of kLanes.
-inline void pack_transposed(const std::uint16_t* rows, std::int64_t stride, std::int64_t num_rows,
-                            std::int64_t pairs, std::int64_t columns, std::uint32_t* packed) {
-  alignas(64) std::int32_t offsets[kLanes];
+// Rows become columns of 16 x 16.
+inline void transpose(__m512i (&x)[kLanes]) {
+  __m512i twos[kLanes], fours[kLanes];
+#pragma GCC unroll 8
+  for (int i = 0; i < kLanes; i += 2) {
+    twos[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+    twos[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kLanes; i += 4) {
+    fours[i] = _mm512_unpacklo_epi64(twos[i], twos[i + 2]);
+    fours[i + 1] = _mm512_unpackhi_epi64(twos[i], twos[i + 2]);
+    fours[i + 2] = _mm512_unpacklo_epi64(twos[i + 1], twos[i + 3]);
+    fours[i + 3] = _mm512_unpackhi_epi64(twos[i + 1], twos[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {  // quarters of four rows each
+    const __m512i even = _mm512_shuffle_i32x4(fours[i], fours[i + 4], 0x88);
+    const __m512i odd = _mm512_shuffle_i32x4(fours[i], fours[i + 4], 0xdd);
+    const __m512i last_even = _mm512_shuffle_i32x4(fours[i + 8], fours[i + 12], 0x88);
+    const __m512i last_odd = _mm512_shuffle_i32x4(fours[i + 8], fours[i + 12], 0xdd);
+    x[i] = _mm512_shuffle_i32x4(even, last_even, 0x88);
+    x[i + 4] = _mm512_shuffle_i32x4(odd, last_odd, 0x88);
+    x[i + 8] = _mm512_shuffle_i32x4(even, last_even, 0xdd);
+    x[i + 12] = _mm512_shuffle_i32x4(odd, last_odd, 0xdd);
+  }
+}
+
+// Rows become columns: column j is row min(j, num_rows - 1) of `rows`. load(row, pair, mask): pairs of that row, from
+// `pair` on, that `mask` has. columns: a multiple of kLanes.
+template <class Load>
+void pack_columns(const Load& load, std::int64_t num_rows, std::int64_t pairs, std::int64_t columns,
+                  std::uint32_t* packed) {
   for (std::int64_t column = 0; column < columns; column += kLanes) {
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-      offsets[lane] =
-          static_cast<std::int32_t>((std::min(column + lane, num_rows - 1) - column) * stride);
-    }
-    const __m512i places = _mm512_load_si512(offsets);
-    const std::uint16_t* from = rows + column * stride;
     std::uint32_t* to =
         packed + column / kPanelColumns * kPanelColumns * pairs + column % kPanelColumns;
-    for (std::int64_t pair = 0; pair < pairs; ++pair) {
-      _mm512_storeu_si512(to + pair * kPanelColumns,
-                          _mm512_i32gather_epi32(places, from + 2 * pair, 2));
+    for (std::int64_t pair = 0; pair < pairs; pair += kLanes) {
+      const std::int64_t count = std::min(kLanes, pairs - pair);
+      const auto mask = static_cast<__mmask16>((std::uint32_t{1} << count) - 1);
+      __m512i square[kLanes];
+#pragma GCC unroll 16
+      for (int lane = 0; lane < kLanes; ++lane) {
+        square[lane] = load(std::min(column + lane, num_rows - 1), pair, mask);
+      }
+      transpose(square);
+      if (count == kLanes) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) {
+          _mm512_storeu_si512(to + (pair + i) * kPanelColumns, square[i]);
+        }
+        continue;
+      }
+      for (std::int64_t i = 0; i < count; ++i) {
+        _mm512_storeu_si512(to + (pair + i) * kPanelColumns, square[i]);
+      }
     }
   }
 }
+
+// Pairs of rows of numbers that are `stride` apart.
+struct RowPairs {
+  const std::uint16_t* rows;
+  std::int64_t stride;
+
+  __m512i operator()(std::int64_t row, std::int64_t pair, __mmask16 mask) const {
+    return _mm512_maskz_loadu_epi32(mask, rows + row * stride + 2 * pair);
+  }
+};
 
 // Rows stay rows, two of them a row of pairs; zeros behind the last. num_pairs at least half of num_rows.
 inline void pack_pairs(const std::uint16_t* rows, std::int64_t stride, std::int64_t num_rows,

@@ -81,8 +81,10 @@ class CausalRows {
 
   void read(std::int64_t tile, std::int64_t count) {
     columns_ = round_up_to(count, 2 * kLanes);
-    pack_transposed(params_.key + tile * params_.key_stride + part_.kv_head * params_.head_dim,
-                    params_.key_stride, count, pairs_, columns_, keys_.data());
+    pack_columns(
+        RowPairs{params_.key + tile * params_.key_stride + part_.kv_head * params_.head_dim,
+                 params_.key_stride},
+        count, pairs_, columns_, keys_.data());
     pack_pairs(params_.value + tile * params_.value_stride + part_.kv_head * params_.value_dim,
                params_.value_stride, count, columns_ / 2, params_.value_dim, values_.data());
   }
