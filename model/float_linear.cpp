@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "model/bfloat16_linear.h"
 #include "model/few_rows.h"
 
 namespace kvc {
@@ -60,6 +61,9 @@ bool covers(const at::Tensor& x, const at::Tensor& weight) {
 at::Tensor float_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   if (can_multiply_few_rows(x, weight, bias)) {
     return multiply_few_rows(x, weight, bias);
+  }
+  if (can_multiply_bfloat16(x, weight, bias)) {
+    return multiply_bfloat16(x, weight, bias);
   }
   if (!covers(x, weight)) {
     return at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);

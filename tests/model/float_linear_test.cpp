@@ -1,5 +1,6 @@
 #include "model/float_linear.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "tests/testing/tensor_matchers.h"
@@ -10,6 +11,7 @@ namespace {
 
 using testing::random_normal;
 using testing::tensors_close;
+using testing::tensors_identical;
 
 // Sizes around the smallest that goes to oneDNN, and odd ones.
 TEST(FloatLinear, EqualsTheProductInDoublePrecision) {
@@ -23,9 +25,45 @@ TEST(FloatLinear, EqualsTheProductInDoublePrecision) {
   }
 }
 
+// Sizes around the fewest rows and around those that are multiplied together.
+TEST(FloatLinear, RoundsProductsInBfloat16Once) {
+  for (const std::int64_t num_tokens : {8, 9, 37, 1030}) {
+    for (const std::int64_t in : {72, 73, 1300}) {
+      const at::Tensor x =
+          random_normal({num_tokens, in + 8}, 1).to(at::kBFloat16).narrow(1, 3, in);
+      const at::Tensor weight = random_normal({150, in}, 2).to(at::kBFloat16);
+      const at::Tensor bias = random_normal({150}, 3).to(at::kBFloat16);
+      const at::Tensor product = x.to(at::kDouble).mm(weight.to(at::kDouble).t());
+      const double tolerance = 0x1p-8 * 1.01 * product.abs().max().item<double>();
+      EXPECT_TRUE(tensors_close(float_linear(x, weight, {}).to(at::kDouble), product, tolerance));
+      EXPECT_TRUE(tensors_close(float_linear(x, weight, bias).to(at::kDouble),
+                                product + bias.to(at::kDouble), tolerance + 0x1p-6));
+    }
+  }
+}
+
+TEST(FloatLinear, DoesNotDependOnThreadsInBfloat16) {
+  const at::Tensor x = random_normal({700, 1300}, 1).to(at::kBFloat16);
+  const at::Tensor weight = random_normal({100, 1300}, 2).to(at::kBFloat16);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const at::Tensor expected = float_linear(x, weight, {});
+  at::set_num_threads(3);
+  EXPECT_TRUE(tensors_identical(float_linear(x, weight, {}), expected));
+  at::set_num_threads(threads);
+}
+
 TEST(FloatLinear, TakesStridedInputs) {
   const at::Tensor x = random_normal({72, 40}, 1).t(), weight = random_normal({72, 50}, 2).t();
   EXPECT_TRUE(tensors_close(float_linear(x, weight, {}), x.mm(weight.t()), 1e-4));
+}
+
+TEST(FloatLinear, IsDifferentiableInBfloat16) {
+  const at::Tensor weight = random_normal({50, 72}, 2).to(at::kBFloat16);
+  const at::Tensor gradient = random_normal({40, 50}, 4).to(at::kBFloat16);
+  const at::Tensor x = random_normal({40, 72}, 1).to(at::kBFloat16).set_requires_grad(true);
+  float_linear(x, weight, {}).backward(gradient);
+  EXPECT_TRUE(tensors_close(x.grad().to(at::kFloat), gradient.mm(weight).to(at::kFloat), 0.3));
 }
 
 TEST(FloatLinear, IsDifferentiable) {
