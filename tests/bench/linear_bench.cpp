@@ -1,4 +1,4 @@
-// Products of few rows with a weight that is not in the cache: ours, LibTorch's, and reading alone.
+// Products with weights that are not in the cache, of few rows and of prompts: ours, LibTorch's, and reading alone.
 #include <ATen/ATen.h>
 #include <benchmark/benchmark.h>
 #include <c10/core/InferenceMode.h>
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "model/bfloat16_linear.h"
 #include "model/empty_weight.h"
 #include "model/few_rows.h"
 #include "model/int8_linear.h"
@@ -20,7 +21,8 @@ constexpr std::int64_t kBytes = std::int64_t{1} << 28;  // read in turn: more th
 struct Shape {
   std::int64_t out, in;
 };
-constexpr Shape kShapes[] = {{9728, 896}, {896, 4864}, {151936, 896}, {28672, 4096}};
+constexpr Shape kShapes[] = {{9728, 896},  {896, 4864}, {151936, 896}, {28672, 4096},
+                             {4096, 4096}, {896, 896},  {1152, 896}};
 constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
 
 void read(benchmark::State& state) {
@@ -88,7 +90,33 @@ void int8(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * of_one);
 }
 
-// The rate of prefill's products: items are multiplications and additions.
+// Products of a prompt: items are multiplications and additions.
+template <typename Product>
+void run_many_rows(benchmark::State& state, const Product& product) {
+  const c10::InferenceMode guard;
+  const Shape& shape = kShapes[state.range(0)];
+  const std::vector<at::Tensor> weights = make_weights(shape, at::kBFloat16);
+  for (const at::Tensor& weight : weights) {  // a processor may be slower where bits differ
+    weight.copy_(&weight == &weights[0] ? at::randn_like(weight) : weights[0]);
+  }
+  const at::Tensor x = at::randn({state.range(1), shape.in}).to(at::kBFloat16);
+  std::size_t index = 0;
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(product(x, weights[index++ % weights.size()]));
+  }
+  state.SetItemsProcessed(state.iterations() * 2 * state.range(1) * shape.in * shape.out);
+}
+
+void many_rows_ours(benchmark::State& state) {
+  run_many_rows(
+      state, [](const at::Tensor& x, const at::Tensor& w) { return multiply_bfloat16(x, w, {}); });
+}
+
+void many_rows_torch(benchmark::State& state) {
+  run_many_rows(state, [](const at::Tensor& x, const at::Tensor& w) { return at::linear(x, w); });
+}
+
+// The rate of large products: items are multiplications and additions.
 void gemm(benchmark::State& state) {
   const c10::InferenceMode guard;
   constexpr std::int64_t kRows = 2048, kSize = 4096;
@@ -115,6 +143,10 @@ BENCHMARK(int8)
     ->ArgNames({"shape", "rows"})
     ->ArgsProduct({{0, 1, 2, 3}, {1, 2, 4, 8, 16, 17, 32, 512}})
     ->UseRealTime();
+const std::vector<std::vector<std::int64_t>> kManyRows = {{0, 1, 3, 4, 5, 6},
+                                                          {9, 16, 33, 64, 128, 512, 2048}};
+BENCHMARK(many_rows_ours)->ArgNames({"shape", "rows"})->ArgsProduct(kManyRows)->UseRealTime();
+BENCHMARK(many_rows_torch)->ArgNames({"shape", "rows"})->ArgsProduct(kManyRows)->UseRealTime();
 
 }  // namespace
 }  // namespace kvc
