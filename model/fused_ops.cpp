@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "model/element.h"
+#include "model/kernels/gated_silu.h"
 #include "model/parallel.h"
 
 namespace kvc {
@@ -133,6 +134,24 @@ at::Tensor fused_rotate(const at::Tensor& x, const at::Tensor& cos, const at::Te
       rotate_row(rows[row], cosines + table_row, sines + table_row, half, target, target + half);
       std::copy(rows[row] + 2 * half, rows[row] + rows.size, target + 2 * half);
     });
+  });
+  return out;
+}
+
+bool can_fuse_gated_silu(const at::Tensor& gate, const at::Tensor& up) {
+  return can_fuse(gate) && can_fuse(up) && gate.dim() == 2 && gate.sizes() == up.sizes() &&
+         gate.scalar_type() == at::kBFloat16 && up.scalar_type() == at::kBFloat16 &&
+         gated_silu_is_fast();
+}
+
+at::Tensor fused_gated_silu(const at::Tensor& gate, const at::Tensor& up) {
+  at::Tensor out = at::empty(gate.sizes(), gate.options());
+  const std::int64_t size = gate.size(1);
+  const auto* gates = static_cast<const std::uint16_t*>(gate.const_data_ptr());
+  const auto* ups = static_cast<const std::uint16_t*>(up.const_data_ptr());
+  auto* first = static_cast<std::uint16_t*>(out.mutable_data_ptr());
+  for_each_row(gate.size(0), size, [&](std::int64_t row) {
+    gated_silu(gates + row * gate.stride(0), ups + row * up.stride(0), size, first + row * size);
   });
   return out;
 }

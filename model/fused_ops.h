@@ -16,4 +16,9 @@ at::Tensor fused_rms_norm(const at::Tensor& x, const at::Tensor& weight, double 
 // Channels from rotary_dim on are copied.
 at::Tensor fused_rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 
+// silu(gate) * up, for two matrices of the same shape. The first is false as can_fuse, and where LibTorch's operators are
+// as fast.
+bool can_fuse_gated_silu(const at::Tensor& gate, const at::Tensor& up);
+at::Tensor fused_gated_silu(const at::Tensor& gate, const at::Tensor& up);
+
 }  // namespace kvc

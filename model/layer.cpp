@@ -1,4 +1,5 @@
 #include "model/decoder.h"
+#include "model/fused_ops.h"
 
 namespace kvc {
 namespace {
@@ -46,6 +47,12 @@ at::Tensor activate(Activation activation, const at::Tensor& x) {
   return at::silu(x);
 }
 
+at::Tensor gated(Activation activation, const at::Tensor& gate, const at::Tensor& up) {
+  return activation == Activation::kSilu && can_fuse_gated_silu(gate, up)
+             ? fused_gated_silu(gate, up)
+             : activate(activation, gate) * up;
+}
+
 at::Tensor feed_forward(const ModelConfig& config, const LayerWeights& weights,
                         const at::Tensor& x) {
   if (weights.experts.defined()) {
@@ -54,12 +61,12 @@ at::Tensor feed_forward(const ModelConfig& config, const LayerWeights& weights,
   }
   if (weights.gate_up_proj.weight.defined()) {
     const std::vector<at::Tensor> gate_up = weights.gate_up_proj(x).chunk(2, -1);
-    return weights.down_proj(activate(config.activation, gate_up[0]) * gate_up[1]);
+    return weights.down_proj(gated(config.activation, gate_up[0], gate_up[1]));
   }
   if (!weights.gate_proj.weight.defined()) {
     return weights.down_proj(activate(config.activation, weights.up_proj(x)));
   }
-  return weights.down_proj(activate(config.activation, weights.gate_proj(x)) * weights.up_proj(x));
+  return weights.down_proj(gated(config.activation, weights.gate_proj(x), weights.up_proj(x)));
 }
 
 at::Tensor add(const ModelConfig& config, const at::Tensor& residual, const at::Tensor& x) {

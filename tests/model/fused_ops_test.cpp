@@ -48,6 +48,20 @@ TEST_P(FusedOps, RmsNormWithAWideWeightRoundsOnce) {
   EXPECT_TRUE(tensors_close(rms_norm(composed(x), weight, 1e-6).detach(), expected, tolerance()));
 }
 
+// Rows with gaps, as halves of one product have them.
+TEST_P(FusedOps, GatedSiluEqualsTheComposition) {
+  for (const std::int64_t size : {1, 16, 37, 320}) {
+    const at::Tensor both = (4 * random_normal({37, 2 * size}, 1)).to(GetParam());
+    const at::Tensor gate = both.narrow(-1, 0, size), up = both.narrow(-1, size, size);
+    ASSERT_FALSE(can_fuse_gated_silu(composed(gate), up));
+    if (can_fuse_gated_silu(gate, up)) {
+      const at::Tensor expected = at::silu(gate) * up;
+      const at::Tensor near = 0x1p-6 * expected.abs() + 1e-6;
+      EXPECT_TRUE(((fused_gated_silu(gate, up) - expected).abs() <= near).all().item<bool>());
+    }
+  }
+}
+
 TEST_P(FusedOps, RotationEqualsTheComposition) {
   for (const std::int64_t rotary_dim : {24, 10}) {
     const RopeTable rope({.rotary_dim = rotary_dim}, GetParam());
