@@ -1,11 +1,10 @@
 #include "model/empty_weight.h"
 
 #include <gtest/gtest.h>
-
 #include <unistd.h>
+
 #include <fstream>
 #include <random>
-#include <string>
 #include <vector>
 
 namespace kvc {
@@ -45,7 +44,8 @@ TEST(EmptyWeight, KeepsTensorsApart) {
       all.erase(all.begin() + static_cast<std::ptrdiff_t>(which));
       continue;
     }
-    const auto count = static_cast<std::int64_t>(std::size_t{1} << random() % 23) + random() % 1000;
+    const auto count =
+        static_cast<std::int64_t>((std::size_t{1} << random() % 23) + random() % 1000);
     all.push_back({empty_weight({count}, at::kInt), step});
     all.back().tensor.fill_(step);
   }
