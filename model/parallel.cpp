@@ -22,6 +22,13 @@ void on_threads(std::int64_t count, std::int64_t grain, const Body& body) {
   });
 }
 
+// That find a piece to begin with.
+std::int64_t threads_for(std::int64_t count, std::int64_t piece) {
+  return at::in_parallel_region()
+             ? 1
+             : std::min<std::int64_t>(at::get_num_threads(), (count + piece - 1) / piece);
+}
+
 }  // namespace
 
 void parallel_pieces(std::int64_t count, std::int64_t grain,
@@ -31,9 +38,8 @@ void parallel_pieces(std::int64_t count, std::int64_t grain,
 
 void parallel_chunks(std::int64_t count, std::int64_t chunk,
                      const std::function<void(std::int64_t, std::int64_t)>& body) {
-  const std::int64_t threads =
-      std::min<std::int64_t>(at::get_num_threads(), (count + chunk - 1) / chunk);
-  if (threads <= 1 || at::in_parallel_region()) {
+  const std::int64_t threads = threads_for(count, chunk);
+  if (threads <= 1) {
     return body(0, count);
   }
   std::atomic<std::int64_t> next = 0;
@@ -46,9 +52,8 @@ void parallel_chunks(std::int64_t count, std::int64_t chunk,
 
 void parallel_shares(std::int64_t count, std::int64_t smallest,
                      const std::function<void(std::int64_t, std::int64_t)>& body) {
-  const std::int64_t threads =
-      std::min<std::int64_t>(at::get_num_threads(), (count + smallest - 1) / smallest);
-  if (threads <= 1 || at::in_parallel_region()) {
+  const std::int64_t threads = threads_for(count, smallest);
+  if (threads <= 1) {
     return body(0, count);
   }
   std::atomic<std::int64_t> next = 0;
