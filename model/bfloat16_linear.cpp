@@ -8,6 +8,7 @@
 
 #include "model/fused_ops.h"
 #include "model/kernels/bfloat16_product.h"
+#include "model/kernels/cpu_features.h"
 #include "model/parallel.h"
 
 namespace kvc {
@@ -115,7 +116,7 @@ bool is_bfloat16(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16;
 }  // namespace
 
 bool can_multiply_bfloat16(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return can_multiply_bfloat16_int8(x) && !has_amx_bfloat16() && is_bfloat16(weight) &&
+  return can_multiply_bfloat16_int8(x) && !has_bfloat16_amx() && is_bfloat16(weight) &&
          weight.is_cpu() && weight.dim() == 2 && weight.is_contiguous() &&
          !wants_gradient(weight) &&
          (!bias.defined() || (is_bfloat16(bias) && bias.is_cpu() && !wants_gradient(bias)));

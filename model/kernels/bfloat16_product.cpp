@@ -5,11 +5,9 @@
 #include <vector>
 
 #include "model/kernels/bfloat16_block.h"
-#include "model/kernels/causal_attention.h"
+#include "model/kernels/cpu_features.h"
 
 #if KVC_HAS_BFLOAT16_TILES
-#include <cpuid.h>
-
 KVC_BEFORE_BFLOAT16_TILES();
 namespace kvc {
 namespace {
@@ -171,15 +169,8 @@ HWY_POP_ATTRIBUTES
 
 namespace kvc {
 
-bool bfloat16_product_is_fast(std::int64_t in) { return causal_attention_is_fast(in); }
-
-bool has_amx_bfloat16() {
-#if KVC_HAS_BFLOAT16_TILES
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22 & 1) != 0;
-#else
-  return false;
-#endif
+bool bfloat16_product_is_fast(std::int64_t in) {
+  return in > 0 && in % 2 == 0 && has_bfloat16_products();
 }
 
 std::int64_t ordered_size(const Bfloat16Product& product) {

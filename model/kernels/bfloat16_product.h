@@ -19,7 +19,7 @@ struct Bfloat16Product {
   const std::uint16_t* x = nullptr;  // [num_rows, x_stride]
   std::int64_t x_stride = 0;
   std::int64_t num_rows = 0;
-  std::int64_t in = 0;                    // even
+  std::int64_t in = 0;
   const std::uint16_t* weight = nullptr;  // [out, in], or null for:
   Int8Matrix int8 = {};                   // weights that are rounded to bfloat16
   std::int64_t out = 0;
@@ -34,12 +34,9 @@ struct Bfloat16Task {
   std::int64_t next_output = 0;  // of the task that comes next; `out`: there is none
 };
 
-// Whether this processor has the instructions (AVX-512 BF16), and `in` is even: what orders rows and runs tasks is for
-// such alone.
+// Whether this processor has the instructions (AVX-512 BF16), and `in` is even and not zero: what orders rows and runs
+// tasks is for such alone.
 bool bfloat16_product_is_fast(std::int64_t in);
-
-// Whether it has instructions that are faster still, which oneDNN uses (AMX).
-bool has_amx_bfloat16();
 
 inline std::int64_t product_blocks(std::int64_t num_rows) {
   return (num_rows + kProductRows - 1) / kProductRows;

@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "model/kernels/bfloat16_tiles.h"
-#include "model/kernels/causal_attention.h"
+#include "model/kernels/cpu_features.h"
 #include "model/kernels/element.h"
 #include "model/kernels/read_ahead.h"
 #include "model/kernels/weight_product.h"
@@ -89,7 +89,7 @@ HWY_POP_ATTRIBUTES
 
 namespace kvc {
 
-bool bfloat16_rows_are_fast() { return causal_attention_is_fast(/*head_dim=*/2); }
+bool bfloat16_rows_are_fast() { return has_bfloat16_products(); }
 
 void bfloat16_rows(const Bfloat16Rows& product, std::int64_t first, std::int64_t last, float* y) {
 #if KVC_HAS_BFLOAT16_TILES

@@ -1,11 +1,11 @@
 #include "model/kernels/causal_attention.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <vector>
 
 #include "model/kernels/bfloat16_tiles.h"
+#include "model/kernels/cpu_features.h"
 #include "model/kernels/tile_softmax.h"
 
 #if KVC_HAS_BFLOAT16_TILES
@@ -139,13 +139,6 @@ class CausalRows {
   std::vector<float> sums_;                   // [num_rows, width], rows padded to whole blocks
 };
 
-std::atomic<bool> bf16_allowed{true};
-
-bool has_avx512_bf16() {
-  static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
-  return has && bf16_allowed.load(std::memory_order_relaxed);
-}
-
 }  // namespace
 }  // namespace kvc
 HWY_POP_ATTRIBUTES
@@ -153,10 +146,8 @@ HWY_POP_ATTRIBUTES
 namespace kvc {
 
 bool causal_attention_is_fast(std::int64_t head_dim) {
-  return head_dim % 2 == 0 && has_avx512_bf16();
+  return head_dim % 2 == 0 && has_bfloat16_products();
 }
-
-void allow_avx512_bf16(bool allowed) { bf16_allowed = allowed; }
 
 void causal_attention_task(const CausalAttentionParams& params, std::int64_t task,
                            std::uint16_t* output) {
@@ -175,8 +166,6 @@ void causal_attention_task(const CausalAttentionParams& params, std::int64_t tas
 namespace kvc {
 
 bool causal_attention_is_fast(std::int64_t) { return false; }
-
-void allow_avx512_bf16(bool) {}
 
 void causal_attention_task(const CausalAttentionParams& params, std::int64_t task,
                            std::uint16_t* output) {

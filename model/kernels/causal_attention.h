@@ -28,8 +28,6 @@ struct CausalAttentionParams {
 // Whether this processor has the instructions (AVX-512 BF16), and head_dim is even. Without them the tasks are
 // those of the reference.
 bool causal_attention_is_fast(std::int64_t head_dim);
-// For tests of what runs without them.
-void allow_avx512_bf16(bool allowed);
 
 // Pieces of the work that may run at the same time; the first are the longest.
 std::int64_t causal_attention_tasks(const CausalAttentionParams& params);

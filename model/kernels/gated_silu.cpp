@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/kernels/causal_attention.h"
+#include "model/kernels/cpu_features.h"
 #include "model/kernels/element.h"
 #include "model/kernels/tile_softmax.h"
 
@@ -39,7 +39,7 @@ HWY_POP_ATTRIBUTES
 
 namespace kvc {
 
-bool gated_silu_is_fast() { return causal_attention_is_fast(/*head_dim=*/2); }
+bool gated_silu_is_fast() { return has_bfloat16_products(); }
 
 void gated_silu(const std::uint16_t* gate, const std::uint16_t* up, std::int64_t count,
                 std::uint16_t* out) {

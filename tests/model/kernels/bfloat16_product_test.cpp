@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-#include "model/kernels/causal_attention.h"
+#include "model/kernels/cpu_features.h"
 #include "model/kernels/element.h"
 #include "tests/model/kernels/random_values.h"
 

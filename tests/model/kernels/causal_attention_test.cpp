@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "model/kernels/cpu_features.h"
 #include "model/kernels/element.h"
 #include "tests/model/kernels/random_values.h"
 
