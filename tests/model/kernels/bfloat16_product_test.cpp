@@ -93,28 +93,33 @@ TEST_P(Bfloat16ProductKernel, MatchesReference) {
   }
 }
 
-// Blocks of rows in order one by one, tasks of one block each, the last output's first.
+// Blocks of rows in order one by one, tasks of one block each, the last output's first, in memory of any content.
 TEST_P(Bfloat16ProductKernel, DoesNotDependOnTheTasks) {
+  static constexpr std::uint32_t kNotNumbers = 0xFFFFFFFF;
   const auto in_tasks = [](const Bfloat16Product& product) {
     if (!bfloat16_product_is_fast(product.in)) {
       return bfloat16_product(product);
     }
-    std::vector<std::uint32_t> ordered(static_cast<std::size_t>(ordered_size(product)));
-    std::vector<std::uint32_t> memory(static_cast<std::size_t>(task_memory_size(product, 1)));
+    std::vector<std::uint32_t> ordered(static_cast<std::size_t>(ordered_size(product)),
+                                       kNotNumbers);
+    std::vector<std::uint32_t> memory(static_cast<std::size_t>(task_memory_size(product, 1)),
+                                      kNotNumbers);
     const std::int64_t blocks = product_blocks(product.num_rows);
     for (std::int64_t block = blocks - 1; block >= 0; --block) {
       order_rows(product, block, block + 1, ordered.data());
     }
-    for (std::int64_t output = (product.out - 1) / kProductColumns * kProductColumns; output >= 0;
-         output -= kProductColumns) {
+    const std::int64_t panels = (product.out + kProductColumns - 1) / kProductColumns;
+    for (std::int64_t panel = panels - 1; panel >= 0; --panel) {
       for (std::int64_t block = 0; block < blocks; ++block) {
-        multiply_task(product, {output, block, block + 1, /*next_output=*/0}, ordered.data(),
-                      memory.data());
+        multiply_task(product, {panel * kProductColumns, block, block + 1, /*next_output=*/0},
+                      ordered.data(), memory.data());
       }
     }
   };
-  EXPECT_EQ(multiply(in_tasks, product(true, false)),
-            multiply(bfloat16_product, product(true, false)));
+  for (const bool is_int8 : {false, true}) {
+    EXPECT_EQ(multiply(in_tasks, product(true, is_int8)),
+              multiply(bfloat16_product, product(true, is_int8)));
+  }
 }
 
 // As pieces of a prompt have it.
@@ -142,7 +147,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Bfloat16ProductKernel,
                          ::testing::Values(Shape{1, 1, 2}, Shape{6, 64, 64}, Shape{37, 17, 130},
                                            Shape{13, 64, 1026}, Shape{12, 48, 2500},
                                            Shape{5, 33, 8}, Shape{7, 3, 9}, Shape{38, 200, 96},
-                                           Shape{100, 130, 1100}));
+                                           Shape{100, 130, 1100}, Shape{9, 5, 0}, Shape{0, 5, 8},
+                                           Shape{9, 0, 8}));
 
 }  // namespace
 }  // namespace kvc

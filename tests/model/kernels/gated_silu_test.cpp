@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "model/kernels/cpu_features.h"
 #include "model/kernels/element.h"
 #include "tests/model/kernels/random_values.h"
 
@@ -60,6 +61,18 @@ TEST(GatedSilu, KeepsWhatIsNotFinite) {
   EXPECT_EQ(out[2], gate[2]);
   EXPECT_EQ(float_of_bfloat16(out[3]), 0);
   EXPECT_EQ(float_of_bfloat16(out[4]), kInfinity);
+}
+
+TEST(GatedSilu, WithoutTheInstructionsIsTheReference) {
+  const Numbers gate = bfloat16_of_all(testing::random_values(100, 1));
+  const Numbers up = bfloat16_of_all(testing::random_values(100, 2));
+  Numbers actual(100), expected(100);
+  allow_avx512_bf16(false);
+  EXPECT_FALSE(gated_silu_is_fast());
+  gated_silu(gate.data(), up.data(), 100, actual.data());
+  allow_avx512_bf16(true);
+  gated_silu_reference(gate.data(), up.data(), 100, expected.data());
+  EXPECT_EQ(actual, expected);
 }
 
 }  // namespace
