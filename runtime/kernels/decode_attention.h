@@ -75,7 +75,7 @@ void decode_attention_partial_reference(const DecodeAttentionParams& params,
                                         const KvSegment& segment, std::int64_t first,
                                         std::int64_t last, const AttentionPartial& partial);
 
-// The same, vectorised, with float32 sums. With AVX-512 BF16 queries meet bfloat16 keys with 16 bits (exact those of a
+// The same, vectorised, with float32 sums. With AVX-512 BF16 queries meet bfloat16 keys with 17 bits (exact those of a
 // model in bfloat16), and the weights exp(score - max) of bfloat16 values are rounded to bfloat16, their sum being that of
 // the rounded ones: an output is off by at most 2^-9 of the values' mean distance from it, where rounding the values
 // themselves costs up to 2^-9 of their mean size. With AVX-512 integer codes of keys and values meet queries and weights

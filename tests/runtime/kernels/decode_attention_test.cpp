@@ -113,13 +113,13 @@ TEST_P(DecodeAttentionRows, SumsValuesExactly) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, DecodeAttentionRows,
-                         ::testing::Combine(::testing::Values(KvElement::kFloat32,
-                                                              KvElement::kBFloat16,
-                                                              KvElement::kFloat16),
-                                            ::testing::Values(1, 3, 4, 7, 8, 12),
-                                            ::testing::Values(6, 7, 8, 20, 64, 72, 96, 128, 256),
-                                            ::testing::Values(16, 64, 100, 512)));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, DecodeAttentionRows,
+    ::testing::Combine(::testing::Values(KvElement::kFloat32, KvElement::kBFloat16,
+                                         KvElement::kFloat16),
+                       ::testing::Values(1, 3, 4, 7, 8, 12),
+                       ::testing::Values(1, 6, 7, 8, 20, 32, 64, 72, 96, 128, 256),
+                       ::testing::Values(16, 64, 100, 512)));
 
 // Element of keys and of values, head_dim, rotary pairs, interleaved, a run of positions.
 using RawShape = std::tuple<KvElement, KvElement, std::int64_t, int, bool, bool>;
