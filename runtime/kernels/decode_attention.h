@@ -36,7 +36,7 @@ struct KvSegment {
   const std::int32_t* positions = nullptr;  // [num_rows]; null: first_position + row
   std::int64_t first_position = 0;
   bool raw_key = false;         // keys before norm and RoPE
-  const float* bias = nullptr;  // [num_rows, num_kv_heads] added to scaled scores; null: nothing
+  const float* bias = nullptr;  // [num_rows, num_kv_heads] finite, added to scores; null: nothing
 };
 
 // One token's query heads. Query head h reads KV head h / (num_heads / num_kv_heads).

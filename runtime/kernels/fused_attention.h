@@ -10,7 +10,7 @@ namespace kvc {
 // key = first_key * K1 + second_key * K2, value = first_value * V1 + second_value * V2, post-RoPE,
 // by channels; neither is ever written: q · (a K) = (a q) · K and P (b V) = b (P V).
 struct FusedSegment {
-  KvSegment first{}, second{};          // as many rows at the same positions
+  KvSegment first{}, second{};          // as many rows at the same positions, without biases
   const float* first_key = nullptr;     // [num_kv_heads, head_dim], or null: ones
   const float* second_key = nullptr;    // likewise
   const float* first_value = nullptr;   // likewise

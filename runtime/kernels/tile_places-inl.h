@@ -21,10 +21,10 @@ namespace kvc::HWY_NAMESPACE {
 // Where the rows of a tile lie. Behind the last are repetitions of it.
 struct TilePlaces {
   const std::uint8_t* rows[kTileRows];
-  std::int64_t row_bytes = 0, count = 0;
+  std::int64_t count = 0;
 
-  void set(const KvRows& all, std::int64_t bytes_of_row, std::int64_t first, std::int64_t number) {
-    row_bytes = bytes_of_row;
+  // `number` rows of `row_bytes` bytes from `first` on.
+  void set(const KvRows& all, std::int64_t row_bytes, std::int64_t first, std::int64_t number) {
     count = number;
     for (std::int64_t i = 0; i < number;) {
       const std::int64_t row = first + i, in_block = row % all.block_rows;
