@@ -57,7 +57,8 @@ std::vector<float> random_bfloat16(std::int64_t count, unsigned seed) {
   return numbers;
 }
 
-StoredRows::StoredRows(const RowsShape& shape, unsigned seed) {
+StoredRows::StoredRows(const RowsShape& shape, unsigned seed)
+    : row_bytes_(kv_rows_bytes(1, shape.width, shape.head_dim, shape.element, KvScales::kPerRow)) {
   const std::int64_t num_rows = whole_groups(shape);
   const std::vector<float> numbers = random_numbers(num_rows * shape.width, seed);
   for (std::int64_t row = 0; row < num_rows; row += shape.block_rows) {
@@ -70,6 +71,16 @@ StoredRows::StoredRows(const RowsShape& shape, unsigned seed) {
     blocks_.push_back(block.data());
   }
   rows_ = {blocks_.data(), shape.block_rows, num_rows, shape.element, shape.scales};
+}
+
+void StoredRows::spoil_others(std::int64_t first, std::int64_t last) {
+  constexpr int kNotNumbers = 0xFF;  // in every byte
+  for (std::int64_t row = 0; row < rows_.num_rows; ++row) {
+    if (row < first || row >= last) {
+      auto& block = memory_[static_cast<std::size_t>(row / rows_.block_rows)];
+      std::fill_n(block.begin() + row % rows_.block_rows * row_bytes_, row_bytes_, kNotNumbers);
+    }
+  }
 }
 
 Angles::Angles(std::int64_t num_positions, std::int64_t num_pairs, bool interleaved,

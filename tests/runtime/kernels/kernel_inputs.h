@@ -28,8 +28,11 @@ class StoredRows {
  public:
   StoredRows(const RowsShape& shape, unsigned seed);
   const KvRows& rows() const { return rows_; }
+  // What is read from rows other than first .. last - 1 is not a number from now on. Not of scales per channel.
+  void spoil_others(std::int64_t first, std::int64_t last);
 
  private:
+  std::int64_t row_bytes_;
   std::vector<std::vector<std::uint8_t>> memory_;
   std::vector<const void*> blocks_;
   KvRows rows_;
