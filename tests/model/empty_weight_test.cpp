@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
 #include <fstream>
 #include <random>
+#include <thread>
 #include <vector>
 
 namespace kvc {
@@ -23,6 +26,7 @@ TEST(EmptyWeight, HasTheSizesAndType) {
     EXPECT_EQ(tensor.sizes(), at::IntArrayRef({rows, 1024}));
     EXPECT_EQ(tensor.scalar_type(), at::kBFloat16);
     EXPECT_TRUE(tensor.is_contiguous());
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 64, 0) << rows;
   }
 }
 
@@ -52,6 +56,41 @@ TEST(EmptyWeight, KeepsTensorsApart) {
   for (const Held& held : all) {
     EXPECT_TRUE(check(held));
   }
+}
+
+// As threads that load layers do.
+TEST(EmptyWeight, IsTakenAndGivenBackOnSeveralThreads) {
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&wrong, thread] {
+      std::vector<at::Tensor> all;
+      for (int step = 0; step < 100; ++step) {
+        all.push_back(empty_weight({20000 + 997 * step}, at::kInt).fill_(1000 * thread + step));
+        if (step % 3 == 2) {
+          const at::Tensor& oldest = all.front();
+          const int value = oldest[0].item<int>();
+          wrong += value / 1000 != thread || !at::equal(oldest, at::full_like(oldest, value));
+          all.erase(all.begin());
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+// Ones that get memory of their own, of a number of bytes that is no multiple of anything.
+TEST(EmptyWeight, GivesMemoryOfLargeOnesBack) {
+  constexpr std::int64_t kBytes = (std::int64_t{140} << 20) + 12345;
+  const std::int64_t before = resident_bytes();
+  at::Tensor large = empty_weight({kBytes}, at::kByte).fill_(7);
+  EXPECT_EQ(large[kBytes - 1].item<int>(), 7);
+  EXPECT_GT(resident_bytes() - before, kBytes * 3 / 4);
+  large.reset();
+  EXPECT_LT(resident_bytes() - before, kBytes / 4);
 }
 
 // What is taken and dropped again and again, beside something that stays, does not add up.

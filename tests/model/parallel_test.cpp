@@ -1,8 +1,11 @@
 #include "model/parallel.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <stdexcept>
 #include <vector>
 
@@ -43,19 +46,71 @@ TEST(ParallelPhases, EndWithTheFirstFailure) {
   EXPECT_EQ(later, 0);
 }
 
-// Every number is in one share, and all but the last are multiples of the smallest.
-TEST(ParallelShares, CoverAllOnce) {
-  for (const std::int64_t count : {0, 1, 7, 64, 1000, 4099}) {
+using Loop = void (*)(std::int64_t, std::int64_t,
+                      const std::function<void(std::int64_t, std::int64_t)>&);
+
+class ParallelLoops : public ::testing::TestWithParam<Loop> {
+ protected:
+  // How often the loop comes by every number.
+  static std::vector<int> times(std::int64_t count, std::int64_t step) {
+    std::vector<int> numbers(static_cast<std::size_t>(count), 0);
+    GetParam()(count, step, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        ++numbers[static_cast<std::size_t>(i)];
+      }
+    });
+    return numbers;
+  }
+  static std::vector<int> ones(std::int64_t count) {
+    return std::vector<int>(static_cast<std::size_t>(count), 1);
+  }
+};
+
+TEST_P(ParallelLoops, CoverAllOnce) {
+  const int before = at::get_num_threads();
+  for (const int threads : {1, 2, 5}) {
+    at::set_num_threads(threads);
+    for (const std::int64_t count : {0, 1, 7, 64, 1000, 4099}) {
+      for (const std::int64_t step : {1, 4, 100, 5000}) {
+        EXPECT_EQ(times(count, step), ones(count)) << threads << " threads, steps of " << step;
+      }
+    }
+  }
+  at::set_num_threads(before);
+}
+
+// On one thread then.
+TEST_P(ParallelLoops, CoverAllInsideOfEachOther) {
+  std::atomic<int> wrong = 0;
+  GetParam()(20, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      wrong += times(100 + i, 3) != ones(100 + i);
+    }
+  });
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST_P(ParallelLoops, PassFailuresOn) {
+  EXPECT_THROW(GetParam()(1000, 1,
+                          [](std::int64_t begin, std::int64_t end) {
+                            if (begin <= 500 && 500 < end) {
+                              throw std::runtime_error("failed");
+                            }
+                          }),
+               std::runtime_error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ParallelLoops,
+                         ::testing::Values(parallel_pieces, parallel_chunks, parallel_shares));
+
+// All shares but the last are multiples of the smallest.
+TEST(ParallelShares, BeginAtMultiples) {
+  for (const std::int64_t count : {7, 64, 4099}) {
     for (const std::int64_t smallest : {1, 4, 100, 5000}) {
-      std::vector<int> times(static_cast<std::size_t>(count), 0);
       std::atomic<int> odd = 0;
       parallel_shares(count, smallest, [&](std::int64_t begin, std::int64_t end) {
         odd += begin % smallest != 0 || (end % smallest != 0 && end != count);
-        for (std::int64_t i = begin; i < end; ++i) {
-          ++times[static_cast<std::size_t>(i)];
-        }
       });
-      EXPECT_EQ(times, std::vector<int>(static_cast<std::size_t>(count), 1)) << count;
       EXPECT_EQ(odd, 0) << count << " " << smallest;
     }
   }
