@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "core/error.h"
 #include "model/bfloat16_linear.h"
 #include "model/few_rows.h"
 
@@ -59,6 +60,8 @@ bool covers(const at::Tensor& x, const at::Tensor& weight) {
 }  // namespace
 
 at::Tensor float_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  KVC_CHECK(x.size(-1) == weight.size(-1), "{} channels do not go with a weight of {}", x.size(-1),
+            weight.size(-1));
   if (can_multiply_few_rows(x, weight, bias)) {
     return multiply_few_rows(x, weight, bias);
   }

@@ -3,6 +3,10 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <vector>
+
+#include "core/error.h"
+#include "model/parallel.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -51,6 +55,46 @@ TEST(FloatLinear, DoesNotDependOnThreadsInBfloat16) {
   at::set_num_threads(3);
   EXPECT_TRUE(tensors_identical(float_linear(x, weight, {}), expected));
   at::set_num_threads(threads);
+}
+
+TEST(FloatLinear, DoesNotDependOnALoopAroundIt) {
+  for (const std::int64_t num_tokens : {3, 60}) {
+    const at::Tensor x = random_normal({num_tokens, 1300}, 1).to(at::kBFloat16);
+    const at::Tensor weight = random_normal({700, 1300}, 2).to(at::kBFloat16);
+    const at::Tensor expected = float_linear(x, weight, {});
+    std::vector<at::Tensor> inside(8);
+    parallel_chunks(8, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        inside[static_cast<std::size_t>(i)] = float_linear(x, weight, {});
+      }
+    });
+    for (const at::Tensor& product : inside) {
+      EXPECT_TRUE(tensors_identical(product, expected)) << num_tokens;
+    }
+  }
+}
+
+// Nothing is read from behind a row.
+TEST(FloatLinear, RefusesOtherWidths) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const std::int64_t num_tokens : {1, 8, 9, 40}) {
+      const at::Tensor x = random_normal({num_tokens, 96}, 1).to(type);
+      EXPECT_THROW(float_linear(x, random_normal({50, 98}, 2).to(type), {}), Error);
+      EXPECT_THROW(float_linear(x, random_normal({50, 64}, 2).to(type), {}), Error);
+    }
+  }
+}
+
+TEST(FloatLinear, TakesNoRowsAndNoOutputs) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor weight = random_normal({50, 96}, 1).to(type);
+    EXPECT_EQ(float_linear(weight.narrow(0, 0, 0), weight, {}).sizes(), at::IntArrayRef({0, 50}));
+    for (const std::int64_t num_tokens : {1, 9, 40}) {
+      const at::Tensor x = weight.narrow(0, 0, num_tokens);
+      EXPECT_EQ(float_linear(x, weight.narrow(0, 0, 0), {}).sizes(),
+                at::IntArrayRef({num_tokens, 0}));
+    }
+  }
 }
 
 TEST(FloatLinear, TakesStridedInputs) {
