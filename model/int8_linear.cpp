@@ -115,6 +115,9 @@ at::Tensor int8_linear(const at::Tensor& x, const at::Tensor& codes, const at::T
                        const at::Tensor& bias) {
   KVC_CHECK(!wants_gradient(x), "int8 weights have no gradients; load the model with its own type");
   checked_element_of(x.scalar_type());
+  KVC_CHECK(int8_groups(x.size(-1)) == scales.size(-1),
+            "{} channels do not go with a weight of {} groups of {}", x.size(-1), scales.size(-1),
+            kInt8Group);
   if (!x.is_cpu()) {
     return multiply_widened(x, codes, scales, bias);
   }

@@ -89,6 +89,14 @@ TEST(Int8Linear, HasNoGradients) {
   EXPECT_THROW(linear(random_normal({2, 32}, 2).set_requires_grad(true)), Error);
 }
 
+TEST(Int8Linear, RefusesOtherWidths) {
+  const Linear linear = quantized(random_normal({4, 64}, 1));
+  for (const std::int64_t num_tokens : {1, 40}) {
+    EXPECT_THROW(linear(random_normal({num_tokens, 32}, 2)), Error);
+    EXPECT_THROW(linear(random_normal({num_tokens, 66}, 2)), Error);
+  }
+}
+
 TEST(WeightType, IsParsed) {
   EXPECT_EQ(parse_weight_type(""), WeightType::kFloat);
   EXPECT_EQ(parse_weight_type("int8"), WeightType::kInt8);
