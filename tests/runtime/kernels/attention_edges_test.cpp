@@ -159,7 +159,7 @@ TEST(Bfloat16Rows, AreReadInAllShapes) {
   }
 }
 
-// A weight is one or nothing. Each row's scores are all that its successor's are not.
+// Scores grow up to 2^79: one weight is one, the others are nothing.
 TEST(Bfloat16Rows, SurviveLargeScores) {
   constexpr std::int64_t kHeadDim = 32, kNumRows = 130;
   const StoredRows value({kNumRows, kHeadDim, kHeadDim, kNumRows, KvElement::kBFloat16}, 1);
