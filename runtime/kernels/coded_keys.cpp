@@ -2,17 +2,28 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace kvc {
 namespace {
 
-constexpr float kLargest = 127 * 256 + 127;
+constexpr std::int64_t kLargest = 127 * 256 + 127;
 // 4^b over the variance of a code of b bits whose range is 2.8 standard deviations to either side: between
 // those of the encoder's widest codes (4) and its narrow ones (2.3 with three bits).
 constexpr double kRange = 32;
 
 // The nearest multiple of 256, in units of it.
 int high_of(int integer) { return (integer + 128) >> 8; }
+
+// Of an integer, such that its sums with all codes fit in 32 bits.
+float largest_integer(const TileLayout& layout) {
+  std::int64_t codes = 1;
+  for (int bits = 1; bits <= kWidestCode; ++bits) {
+    codes += layout.coefficients[bits] * ((1 << bits) - 1);
+  }
+  return static_cast<float>(
+      std::min(kLargest, std::numeric_limits<std::int32_t>::max() / codes - 1));
+}
 
 std::vector<int> widths_of(const TileLayout& layout) {
   std::vector<int> widths;
@@ -29,6 +40,7 @@ CodedKeyRows::CodedKeyRows(const TileLayout& layout, const float* decoder, std::
     : head_dim_(head_dim), mean_(mean, mean + head_dim) {
   const std::vector<int> widths = widths_of(layout);
   const auto count = static_cast<std::int64_t>(widths.size());
+  const float largest_of_all = largest_integer(layout);
   num_quads_ = (count + kQuad - 1) / kQuad;
   std::vector<int> integers(at(head_dim * count));
   // Squared errors, summed over channels: what 8 bits add, and what the codes make.
@@ -40,7 +52,7 @@ CodedKeyRows::CodedKeyRows(const TileLayout& layout, const float* decoder, std::
     for (std::int64_t c = 0; c < count; ++c) {
       largest = std::max(largest, std::fabs(row[c] * steps[c]));
     }
-    scale_.push_back(largest / kLargest);
+    scale_.push_back(largest / largest_of_all);
     for (std::int64_t c = 0; c < count; ++c) {
       const double weight = double{row[c]} * steps[c];
       const int integer =
@@ -73,6 +85,9 @@ CodedKeyRows::CodedKeyRows(const TileLayout& layout, const float* decoder, std::
       offset += double{first_level(widths[at(c)])} * this->integer(d, c);
     }
     offset_.push_back(static_cast<float>(offset * scale_[at(d)]));
+  }
+  for (std::vector<float>* of_channels : {&scale_, &offset_, &mean_}) {
+    of_channels->resize(at(padded), 0);
   }
 }
 

@@ -13,7 +13,8 @@ namespace kvc {
 //   g * (sum_c weight(d, c) * u_c + offset(d)) + mean(d)
 // where weight(d, c) stands for F[d, c] * step_c and the offset for the first levels of all codes. A weight is
 // scale(d) times an integer of 16 bits, or, from coefficient num_wide on, times 256 and an integer of 8 bits:
-// where that adds less than kAddedDistortion to the squared error that the codes themselves make.
+// where that adds less than kAddedDistortion to the squared error that the codes themselves make. A channel's
+// sums over all codes fit in 32 bits, whatever the codes are.
 class CodedKeyRows {
  public:
   static constexpr std::int64_t kQuad = 4;      // coefficients whose products are summed together

@@ -58,10 +58,10 @@ inline void attend_codes_vnni(const DecodeAttentionParams& params, const CodedSe
         if (segment.positions != nullptr) {
           keys.set_positions(segment.positions + token + in_group);
         }
-        keys.rebuild(segment.keys[kv_head], codes.quads(tile));
+        keys.rebuild(segment.keys[kv_head], codes.quads(tile),
+                     gains == nullptr ? nullptr : gains + in_group);
         for_heads([&](std::int64_t of, std::int64_t count, float* to) {
-          keys.score(of, count, gains == nullptr ? nullptr : gains + in_group,
-                     segment.turned_back(token + in_group), kGroupTokens, to + in_group);
+          keys.score(of, count, segment.turned_back(token + in_group), kGroupTokens, to + in_group);
         });
       }
       for_heads([&](std::int64_t of, std::int64_t count, float* from) {

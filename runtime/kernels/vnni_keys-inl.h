@@ -22,35 +22,26 @@
 KVC_BEFORE_VNNI();
 namespace kvc::HWY_NAMESPACE {
 
-// Sums over `quads` quads of codes [quads, kTileTokens, kQuad] times weights [quads, kChannels, kQuad], times
-// `unit`, on top of what is in `to` where there is any. to: [kChannels, kTileTokens]
-template <bool kAdd>
-HWY_INLINE void multiply_bytes(const std::uint8_t* codes, const std::int8_t* weights,
-                               std::int64_t quads, float unit, float* to) {
-  constexpr std::int64_t kChannels = CodedKeyRows::kChannels, kQuad = CodedKeyRows::kQuad;
-  __m512i sums[kChannels][2];
-  for (auto& of_channel : sums) {
-    of_channel[0] = of_channel[1] = _mm512_setzero_si512();
-  }
-  for (std::int64_t quad = 0; quad < quads; ++quad, codes += kQuad * kTileTokens) {
-    const __m512i first = _mm512_loadu_si512(codes), second = _mm512_loadu_si512(codes + 64);
-    for (std::int64_t i = 0; i < kChannels; ++i, weights += kQuad) {
-      std::int32_t four;
-      std::memcpy(&four, weights, sizeof(four));
-      const __m512i weight = _mm512_set1_epi32(four);
-      sums[i][0] = _mm512_dpbusd_epi32(sums[i][0], first, weight);
-      sums[i][1] = _mm512_dpbusd_epi32(sums[i][1], second, weight);
+// Integer products of codes and a block of channels: [channels][tokens of a tile by halves].
+struct ChannelSums {
+  __m512i of[CodedKeyRows::kChannels][2];
+
+  // Adds sums over `quads` quads of codes [quads, kTileTokens, kQuad] times weights [quads, kChannels, kQuad].
+  HWY_INLINE void add(const std::uint8_t* codes, const std::int8_t* weights, std::int64_t quads) {
+    constexpr std::int64_t kQuad = CodedKeyRows::kQuad;
+    for (std::int64_t quad = 0; quad < quads; ++quad, codes += kQuad * kTileTokens) {
+      const __m512i first = _mm512_loadu_si512(codes), second = _mm512_loadu_si512(codes + 64);
+      for (auto& sums : of) {
+        std::int32_t four;
+        std::memcpy(&four, weights, sizeof(four));
+        weights += kQuad;
+        const __m512i weight = _mm512_set1_epi32(four);
+        sums[0] = _mm512_dpbusd_epi32(sums[0], first, weight);
+        sums[1] = _mm512_dpbusd_epi32(sums[1], second, weight);
+      }
     }
   }
-  const __m512 factor = _mm512_set1_ps(unit);
-  for (std::int64_t i = 0; i < kChannels; ++i) {
-    for (std::int64_t half = 0; half < 2; ++half, to += 16) {
-      const __m512 sum = _mm512_cvtepi32_ps(sums[i][half]);
-      _mm512_storeu_ps(to, kAdd ? _mm512_fmadd_ps(sum, factor, _mm512_loadu_ps(to))
-                                : _mm512_mul_ps(sum, factor));
-    }
-  }
-}
+};
 
 // Keys of one KV head and tile, in turn.
 class VnniKeys {
@@ -59,81 +50,37 @@ class VnniKeys {
       : params_(params),
         rope_(params.raw_keys.rope),
         turns_(rope_),
-        sums_(static_cast<std::size_t>((params.head_dim + CodedKeyRows::kChannels) * kTileTokens)),
+        keys_(static_cast<std::size_t>((params.head_dim + CodedKeyRows::kChannels) * kTileTokens)),
         query_(static_cast<std::size_t>(kHeadsTogether * params.head_dim)) {}
 
   // As TileKeys'.
   void set_positions(const std::int32_t* positions) { turns_.set(positions); }
 
-  // codes: VnniCodes::quads of the tile
-  void rebuild(const CodedKeyRows& rows, const std::uint8_t* codes) {
-    constexpr std::int64_t kChannels = CodedKeyRows::kChannels;
-    rows_ = &rows;
-    for (std::int64_t channel = 0; channel < params_.head_dim; channel += kChannels) {
-      float* to = sums_.data() + channel * kTileTokens;
-      multiply_bytes<false>(codes, rows.high(channel), rows.num_quads(), 256, to);
-      if (rows.num_wide() > 0) {
-        multiply_bytes<true>(codes, rows.low(channel), rows.num_wide() / CodedKeyRows::kQuad, 1,
-                             to);
+  // codes: VnniCodes::quads of the tile; gains [kTileTokens], or null for ones.
+  void rebuild(const CodedKeyRows& rows, const std::uint8_t* codes, const float* gains) {
+    for (std::int64_t channel = 0; channel < params_.head_dim; channel += CodedKeyRows::kChannels) {
+      if (gains == nullptr) {
+        rebuild_block<false>(rows, channel, codes, gains);
+      } else {
+        rebuild_block<true>(rows, channel, codes, gains);
       }
     }
   }
 
   // Of query heads head .. head + count - 1 with the keys that were rebuilt last, whose first is at
-  // `position`. gains: [kTileTokens], or null for ones. scores: `count` rows, `stride` apart.
-  void score(std::int64_t head, std::int64_t count, const float* gains, std::int64_t position,
-             std::int64_t stride, float* scores) {
+  // `position`. scores: `count` rows, `stride` apart.
+  void score(std::int64_t head, std::int64_t count, std::int64_t position, std::int64_t stride,
+             float* scores) {
     for (std::int64_t i = 0; i < count; ++i) {
       turn_query_back(params_, rope_, head + i, position, query_.data() + i * params_.head_dim);
     }
-    if (gains != nullptr) {
-      score_all<true>(count, gains, stride, scores);
-    } else {
-      score_all<false>(count, gains, stride, scores);
-    }
-  }
-
- private:
-  struct Key {
-    __m512 tokens[2];
-  };
-
-  template <bool kGains>
-  HWY_INLINE Key key(std::int64_t channel, const float* gains) const {
-    const float* sums = sums_.data() + channel * kTileTokens;
-    const __m512 scale = _mm512_set1_ps(rows_->scale(channel));
-    const __m512 offset = _mm512_set1_ps(rows_->offset(channel));
-    const __m512 mean = _mm512_set1_ps(rows_->mean(channel));
-    Key key;
-    for (int half = 0; half < 2; ++half) {
-      const __m512 sum = _mm512_loadu_ps(sums + 16 * half);
-      if constexpr (kGains) {
-        key.tokens[half] = _mm512_fmadd_ps(_mm512_fmadd_ps(sum, scale, offset),
-                                           _mm512_loadu_ps(gains + 16 * half), mean);
-      } else {
-        key.tokens[half] = _mm512_fmadd_ps(sum, scale, _mm512_add_ps(offset, mean));
-      }
-    }
-    return key;
-  }
-  HWY_INLINE void add(std::int64_t channel, const Key& key, Key (&sums)[kHeadsTogether]) const {
-    for (std::int64_t i = 0; i < kHeadsTogether; ++i) {
-      const __m512 q =
-          _mm512_set1_ps(query_[static_cast<std::size_t>(i * params_.head_dim + channel)]);
-      sums[i].tokens[0] = _mm512_fmadd_ps(q, key.tokens[0], sums[i].tokens[0]);
-      sums[i].tokens[1] = _mm512_fmadd_ps(q, key.tokens[1], sums[i].tokens[1]);
-    }
-  }
-
-  template <bool kGains>
-  void score_all(std::int64_t count, const float* gains, std::int64_t stride, float* scores) const {
     Key sums[kHeadsTogether];
     for (Key& of_head : sums) {
       of_head.tokens[0] = of_head.tokens[1] = _mm512_setzero_ps();
     }
     for (std::int64_t pair = 0; pair < rope_.num_pairs; ++pair) {
       const std::int64_t first = first_of(rope_, pair), second = second_of(rope_, pair);
-      const Key a = key<kGains>(first, gains), b = key<kGains>(second, gains);
+      const Key a = key(first), b = key(second);
       const float *cos = turns_.cos(pair), *sin = turns_.sin(pair);
       Key turned_a, turned_b;
       for (int half = 0; half < 2; ++half) {
@@ -146,7 +93,7 @@ class VnniKeys {
       add(second, turned_b, sums);
     }
     for (std::int64_t channel = 2 * rope_.num_pairs; channel < params_.head_dim; ++channel) {
-      add(channel, key<kGains>(channel, gains), sums);
+      add(channel, key(channel), sums);
     }
     for (std::int64_t i = 0; i < count; ++i) {
       _mm512_storeu_ps(scores + i * stride, sums[i].tokens[0]);
@@ -154,11 +101,56 @@ class VnniKeys {
     }
   }
 
+ private:
+  struct Key {
+    __m512 tokens[2];
+  };
+
+  // CodedKeyRows::kChannels channels from `channel` on.
+  template <bool kGains>
+  void rebuild_block(const CodedKeyRows& rows, std::int64_t channel, const std::uint8_t* codes,
+                     const float* gains) {
+    ChannelSums sums;
+    for (auto& of_channel : sums.of) {
+      of_channel[0] = of_channel[1] = _mm512_setzero_si512();
+    }
+    sums.add(codes, rows.high(channel), rows.num_quads());
+    for (auto& of_channel : sums.of) {
+      of_channel[0] = _mm512_slli_epi32(of_channel[0], 8);
+      of_channel[1] = _mm512_slli_epi32(of_channel[1], 8);
+    }
+    sums.add(codes, rows.low(channel), rows.num_wide() / CodedKeyRows::kQuad);
+    float* to = keys_.data() + channel * kTileTokens;
+    for (std::int64_t i = 0; i < CodedKeyRows::kChannels; ++i, to += kTileTokens) {
+      const __m512 scale = _mm512_set1_ps(rows.scale(channel + i));
+      const __m512 offset = _mm512_set1_ps(rows.offset(channel + i));
+      const __m512 mean = _mm512_set1_ps(rows.mean(channel + i));
+      for (std::int64_t half = 0; half < 2; ++half) {
+        const __m512 sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums.of[i][half]), scale, offset);
+        _mm512_storeu_ps(to + 16 * half,
+                         kGains ? _mm512_fmadd_ps(sum, _mm512_loadu_ps(gains + 16 * half), mean)
+                                : _mm512_add_ps(sum, mean));
+      }
+    }
+  }
+
+  HWY_INLINE Key key(std::int64_t channel) const {
+    const float* tokens = keys_.data() + channel * kTileTokens;
+    return {{_mm512_loadu_ps(tokens), _mm512_loadu_ps(tokens + 16)}};
+  }
+  HWY_INLINE void add(std::int64_t channel, const Key& key, Key (&sums)[kHeadsTogether]) const {
+    for (std::int64_t i = 0; i < kHeadsTogether; ++i) {
+      const __m512 q =
+          _mm512_set1_ps(query_[static_cast<std::size_t>(i * params_.head_dim + channel)]);
+      sums[i].tokens[0] = _mm512_fmadd_ps(q, key.tokens[0], sums[i].tokens[0]);
+      sums[i].tokens[1] = _mm512_fmadd_ps(q, key.tokens[1], sums[i].tokens[1]);
+    }
+  }
+
   const DecodeAttentionParams& params_;
   RopeAngles rope_;
   TileTurns turns_;
-  const CodedKeyRows* rows_ = nullptr;
-  std::vector<float> sums_;   // [head_dim, kTileTokens], integers in units of the rows' scales
+  std::vector<float> keys_;   // [head_dim, kTileTokens], before RoPE
   std::vector<float> query_;  // [kHeadsTogether, head_dim]
 };
 

@@ -16,6 +16,7 @@
 
 #include "runtime/kernels/coded_softmax-inl.h"
 #include "runtime/kernels/decode_attention.h"
+#include "runtime/kernels/exp-inl.h"
 #include "runtime/kernels/vnni_codes-inl.h"
 
 #if KVC_HAS_VNNI_CODES
@@ -106,7 +107,7 @@ class VnniSums {
     auto sum = hn::Zero(d);
     largest = hn::Zero(d);
     for (std::int64_t i = 0; i < count; i += 16) {
-      const auto e = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + i), hn::Set(d, max_[at])));
+      const auto e = exp_below_zero(d, hn::Sub(hn::LoadU(d, scores + i), hn::Set(d, max_[at])));
       const auto weight = gains == nullptr ? e : hn::Mul(e, hn::LoadU(d, gains + i));
       sum = hn::Add(sum, e);
       largest = hn::Max(largest, weight);

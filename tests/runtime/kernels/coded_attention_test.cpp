@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <limits>
 #include <random>
 #include <string>
 #include <tuple>
@@ -191,6 +193,38 @@ TEST(CodedKeyRows, AreTheDecoderTimesTheSteps) {
     }
   }
   EXPECT_LE(added, CodedKeyRows::kAddedDistortion * made);
+}
+
+// With as many wide codes as heads of 512 channels have, all of them at their largest.
+TEST(CodedKeyRows, SumOverCodesWithin32Bits) {
+  const std::int64_t head_dim = 8, count = 1024;
+  const TileLayout layout = layout_of({0, 0, 0, 0, 0, 0, 0, count}, false);
+  std::vector<float> decoder(static_cast<std::size_t>(head_dim * count), 0.001f);
+  std::fill(decoder.begin() + count, decoder.begin() + 2 * count, -0.0005f);
+  const std::vector<float> steps(static_cast<std::size_t>(count), 1.0f);
+  const std::vector<float> mean(static_cast<std::size_t>(head_dim), 0.0f);
+  const CodedKeyRows rows(layout, decoder.data(), count, head_dim, steps.data(), mean.data());
+  for (std::int64_t d = 0; d < 2; ++d) {
+    std::int64_t sum = 0;
+    for (std::int64_t c = 0; c < count; ++c) {
+      sum += std::int64_t{255} * rows.integer(d, c);
+    }
+    EXPECT_LE(std::abs(sum), std::numeric_limits<std::int32_t>::max());
+    EXPECT_NEAR(rows.scale(d) * static_cast<double>(sum), d == 0 ? 261.12 : -130.56, 0.1);
+  }
+  std::vector<std::uint8_t> tile(static_cast<std::size_t>(layout.bytes()), 255);
+  const void* block = tile.data();
+  const CodedSegment segment{.tiles = {&block, 1, 1, layout}, .keys = &rows};
+  const std::vector<float> query(static_cast<std::size_t>(head_dim), 1.0f);
+  DecodeAttentionParams params{.query = query.data(),
+                               .num_heads = 1,
+                               .num_kv_heads = 1,
+                               .head_dim = head_dim,
+                               .scale = 0.001f};
+  Partial expected(1, count + 1), actual(1, count + 1);
+  coded_attention_partial_reference(params, segment, 0, kTileTokens, expected.view());
+  coded_attention_partial(params, segment, 0, kTileTokens, actual.view());
+  EXPECT_NEAR(actual.max[0], expected.max[0], 1e-3);
 }
 
 }  // namespace
