@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -68,16 +70,14 @@ std::byte* map_aligned_pages(std::int64_t bytes) {
 }  // namespace
 
 struct KvSlab {
-  KvSlab(std::int64_t slab_number, std::int64_t bytes_of_block, bool is_huge)
-      : number(slab_number), block_bytes(bytes_of_block) {
+  KvSlab(std::int64_t slab_number, std::int64_t bytes_of_block, bool huge)
+      : number(slab_number), block_bytes(bytes_of_block), is_huge(huge), wants_huge_pages(huge) {
     const std::int64_t blocks = slab_blocks(block_bytes, is_huge ? kHugePage : kMinSlabBytes);
     bytes = round_up(blocks * block_bytes, system_page());
     base = is_huge ? map_aligned_pages(bytes) : map_pages(bytes);
-    wants_huge_pages = is_huge;
     owners.assign(static_cast<std::size_t>(blocks), 0);
-    for (std::int64_t index = blocks - 1; index >= 0; --index) {
-      free.push_back(index);
-    }
+    free.resize(static_cast<std::size_t>(blocks));
+    std::iota(free.begin(), free.end(), std::int64_t{0});
   }
   ~KvSlab() { ::munmap(base, static_cast<std::size_t>(bytes)); }
   KvSlab(const KvSlab&) = delete;
@@ -107,6 +107,19 @@ struct KvSlab {
     }
   }
 
+  // The first that is free: blocks that are taken one after the other are read so, too.
+  std::int64_t take() {
+    std::pop_heap(free.begin(), free.end(), std::greater());
+    const std::int64_t index = free.back();
+    free.pop_back();
+    return index;
+  }
+  void put_back(std::int64_t index) {
+    free.push_back(index);
+    std::push_heap(free.begin(), free.end(), std::greater());
+    wants_huge_pages = wants_huge_pages || (is_huge && free.size() >= owners.size() / 4);
+  }
+
   // Pages that the free block `index` lies in, and no block in use, go back to the system.
   void drop_pages(std::int64_t index) const {
     const std::int64_t page = system_page();
@@ -128,9 +141,10 @@ struct KvSlab {
   std::int64_t block_bytes;
   std::int64_t bytes = 0;
   std::byte* base = nullptr;
-  bool wants_huge_pages = false;
+  bool is_huge;
+  bool wants_huge_pages;              // but has none
   std::vector<std::uint32_t> owners;  // of each block; 0: free
-  std::vector<std::int64_t> free;     // blocks, taken from the back
+  std::vector<std::int64_t> free;     // blocks, a heap whose front is the first
 };
 
 KvBlock::KvBlock(const KvBlock& other) : slab_(other.slab_), index_(other.index_) {
@@ -183,8 +197,7 @@ KvBlock KvPool::allocate(std::int64_t bytes) {
   BlockSize& size = sizes_[bytes];
   KvSlab& slab = open_slab(size, bytes);
   slab.pool = this;
-  const std::int64_t index = slab.free.back();
-  slab.free.pop_back();
+  const std::int64_t index = slab.take();
   slab.owners_of(index) = 1;
   if (slab.free.empty()) {
     size.open.erase(slab.number);
@@ -198,7 +211,7 @@ KvBlock KvPool::allocate(std::int64_t bytes) {
 
 void KvPool::release(KvSlab& slab, std::int64_t index) {
   BlockSize& size = sizes_.at(slab.block_bytes);
-  slab.free.push_back(index);
+  slab.put_back(index);
   size.open.insert(slab.number);
   --num_blocks_;
   allocated_ -= slab.block_bytes;

@@ -76,6 +76,23 @@ TEST(KvPool, BlocksKeepWhatIsWrittenAndAllReturn) {
   EXPECT_EQ(pool.num_slabs(), 0);
 }
 
+// What is taken one after the other lies so, as far as blocks are free, in whatever order they were given back.
+TEST(KvPool, TakesTheFirstFreeBlock) {
+  KvPool pool(1);
+  std::vector<KvBlock> blocks;
+  for (int i = 0; i < 40; ++i) {
+    blocks.push_back(pool.allocate(1000));
+    EXPECT_EQ(blocks.back().data(), blocks.front().data() + i * 1000);
+  }
+  for (const std::size_t index : {7, 3, 30, 12, 4}) {
+    blocks[index] = KvBlock();
+  }
+  for (const std::size_t index : {3, 4, 7, 12, 30, 40}) {
+    blocks.push_back(pool.allocate(1000));
+    EXPECT_EQ(blocks.back().data(), blocks.front().data() + index * 1000);
+  }
+}
+
 // The counted bytes are those that the system hands out, and takes back, whatever the blocks' size.
 TEST(KvPool, CountedBytesAreResident) {
 #ifdef __SANITIZE_ADDRESS__
