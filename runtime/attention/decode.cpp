@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::int64_t kElementsPerThread = std::int64_t{1}
                                             << 15;  // below, threads cost more than they save
+// As many take as long to read as it takes to begin with a range.
+constexpr std::int64_t kElementsOfStart = std::int64_t{1} << 13;
 
 // Rows that one thread reads in one go.
 struct Piece {
@@ -24,13 +26,16 @@ struct Piece {
   std::int64_t first, last, chunk;
 };
 
-// The ranges' rows, one after the other, in `chunks` equal parts.
+// The ranges' rows, one after the other, in `chunks` parts that take as long as each other: every range after the first
+// costs `start` rows more.
 std::vector<Piece> split(const std::vector<RowRange>& ranges, std::int64_t num_rows,
-                         std::int64_t chunks) {
-  const std::int64_t per_chunk = (num_rows + chunks - 1) / chunks;
+                         std::int64_t start, std::int64_t chunks) {
+  const std::int64_t cost = num_rows + start * (static_cast<std::int64_t>(ranges.size()) - 1);
+  const std::int64_t per_chunk = (cost + chunks - 1) / chunks;
   std::vector<Piece> pieces;
-  std::int64_t done = 0;
+  std::int64_t done = -start;
   for (const RowRange& range : ranges) {
+    done += start;
     for (std::int64_t first = range.first; first < range.last;) {
       const std::int64_t chunk = done / per_chunk;
       const std::int64_t last = std::min(range.last, first + (chunk + 1) * per_chunk - done);
@@ -71,10 +76,10 @@ void attend_ranges(const DecodeAttentionParams& params, const std::vector<RowRan
                    const Kernel& kernel, const Combined& to, const AfterAttention& after = {}) {
   const std::int64_t num_rows = count_rows(ranges), width = params.value_channels();
   KVC_CHECK(num_rows >= 1, "decode attention: no keys");
-  const std::int64_t numbers = num_rows * params.num_kv_heads * params.head_dim;
+  const std::int64_t row = params.num_kv_heads * params.head_dim;
   const std::int64_t chunks =
-      std::clamp<std::int64_t>(numbers / kElementsPerThread, 1, at::get_num_threads());
-  const std::vector<Piece> pieces = split(ranges, num_rows, chunks);
+      std::clamp<std::int64_t>(num_rows * row / kElementsPerThread, 1, at::get_num_threads());
+  const std::vector<Piece> pieces = split(ranges, num_rows, kElementsOfStart / row, chunks);
   const Partials work(pieces.size(), params.num_heads, width);
   std::vector<Phase> phases;
   phases.emplace_back([&](std::int64_t thread, std::int64_t threads) {

@@ -1,6 +1,7 @@
 #include "runtime/kernels/decode_attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -78,6 +79,35 @@ TEST(DecodeAttentionKernel, SurvivesLargeScores) {
   const at::Tensor key =
       at::linspace(-1, 1, 200).view({200, 1, 1}).expand({200, 1, 16}).contiguous();
   EXPECT_TRUE(tensors_close(decode_attention(query, key, value), value[199][0], 1e-6));
+}
+
+// Rows that lie in many ranges, long, short and empty ones, however threads share them.
+TEST(DecodeAttentionKernel, RangesAreOneSoftmax) {
+  const at::Tensor query = random_normal({4, 16}, 1);
+  const at::Tensor key = random_normal({9000, 2, 16}, 2), value = random_normal({9000, 2, 16}, 3);
+  const void* key_block = key.const_data_ptr();
+  const void* value_block = value.const_data_ptr();
+  const KvSegment segment{.key = {&key_block, 9000, 9000, KvElement::kFloat32},
+                          .value = {&value_block, 9000, 9000, KvElement::kFloat32}};
+  const std::vector<std::vector<std::int64_t>> all_ends{
+      {9000}, {4, 8000, 8000, 8001, 9000}, {0, 0, 1, 2, 3, 4, 9000}, {8990, 8995, 9000, 9000}};
+  const at::Tensor expected = decode_attention(query, key, value);
+  const int threads = at::get_num_threads();
+  for (const std::vector<std::int64_t>& ends : all_ends) {
+    std::vector<RowRange> ranges;
+    std::int64_t first = 0;
+    for (const std::int64_t last : ends) {
+      ranges.push_back({segment, first, last});
+      first = last;
+    }
+    for (const int count : {1, 2, 5}) {
+      at::set_num_threads(count);
+      EXPECT_TRUE(
+          tensors_close(decode_attention(query, 2, ranges, {}).flatten(), expected.flatten(), 1e-5))
+          << ends.size() << " ranges, threads: " << count;
+    }
+  }
+  at::set_num_threads(threads);
 }
 
 }  // namespace
