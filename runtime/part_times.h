@@ -8,7 +8,7 @@
 namespace kvc {
 
 enum class Part {
-  kModel,        // forward passes without their attention: projections, MLP, norms
+  kModel,        // forward passes without their attention: projections, to latents too, MLP, norms
   kAttention,    // KV stores included
   kCompression,  // deciding and merging tokens
   kLogits,

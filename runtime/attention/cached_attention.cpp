@@ -45,7 +45,7 @@ at::Tensor CachedAttention::attend(int layer, const AttentionInput& input,
   if (!source_->has_own_keys()) {
     return attend_stored(layer, query, batch);
   }
-  const NewKeyValue raw = source_->keys_and_values(layer, input);
+  const NewKeyValue raw = project(layer, input);
   const at::Tensor key = rotate(layer, raw.key, batch);
   std::vector<at::Tensor> outputs;
   std::int64_t first = 0;
@@ -67,6 +67,11 @@ at::Tensor CachedAttention::attend(int layer, const AttentionInput& input,
     first += count;
   }
   return outputs.size() == 1 ? outputs.front() : at::cat(outputs);
+}
+
+NewKeyValue CachedAttention::project(int layer, const AttentionInput& input) {
+  const PartScope scope(times_, Part::kModel, Part::kAttention);
+  return source_->keys_and_values(layer, input);
 }
 
 // How many tokens a sequence has once the prompt is read that `count` tokens of the batch are of.

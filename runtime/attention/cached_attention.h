@@ -27,6 +27,7 @@ class CachedAttention : public Attention {
  private:
   at::Tensor attend_prompt_of(int layer, const at::Tensor& query, const NewTokens& tokens,
                               std::size_t sequence) const;
+  NewKeyValue project(int layer, const AttentionInput& input);
   std::int64_t prompt_end(std::int64_t count, std::size_t sequence) const;
   at::Tensor attend_stored(int layer, const at::Tensor& query, const TokenBatch& batch);
   at::Tensor rotate(int layer, const at::Tensor& x, const TokenBatch& batch) const;

@@ -1,3 +1,4 @@
+#include "model/linear.h"
 #include "runtime/attention/cache_segments.h"
 #include "runtime/attention/kept_latents.h"
 #include "runtime/attention/latent_attention.h"
@@ -23,7 +24,7 @@ class LatentSource : public LayerSource {
         context().pass == Pass::kPrefill && plan.policy.prefill == PrefillMode::kTruncated;
     KeyValue exact{input.key, input.value};
     if (needs_latents(plan, group_)) {
-      latent_ = at::linear(input.hidden, factors_.latent_proj);
+      latent_ = Linear{factors_.latent_proj, {}}(input.hidden);
     }
     if (spec_.replaces_projections() || truncated) {
       exact = reconstruct(context().decoder, input.weights, factors_,
