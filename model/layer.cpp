@@ -53,20 +53,26 @@ at::Tensor gated(Activation activation, const at::Tensor& gate, const at::Tensor
              : activate(activation, gate) * up;
 }
 
+// What down_proj takes. Apart, so that what it is computed from is gone before down_proj takes memory.
+at::Tensor feed_forward_units(const ModelConfig& config, const LayerWeights& weights,
+                              const at::Tensor& x) {
+  if (weights.gate_up_proj.weight.defined()) {
+    const std::vector<at::Tensor> gate_up = weights.gate_up_proj(x).chunk(2, -1);
+    return gated(config.activation, gate_up[0], gate_up[1]);
+  }
+  if (!weights.gate_proj.weight.defined()) {
+    return activate(config.activation, weights.up_proj(x));
+  }
+  return gated(config.activation, weights.gate_proj(x), weights.up_proj(x));
+}
+
 at::Tensor feed_forward(const ModelConfig& config, const LayerWeights& weights,
                         const at::Tensor& x) {
   if (weights.experts.defined()) {
     return run_experts(*config.moe, weights.experts, x,
                        [&](const at::Tensor& gate) { return activate(config.activation, gate); });
   }
-  if (weights.gate_up_proj.weight.defined()) {
-    const std::vector<at::Tensor> gate_up = weights.gate_up_proj(x).chunk(2, -1);
-    return weights.down_proj(gated(config.activation, gate_up[0], gate_up[1]));
-  }
-  if (!weights.gate_proj.weight.defined()) {
-    return weights.down_proj(activate(config.activation, weights.up_proj(x)));
-  }
-  return weights.down_proj(gated(config.activation, weights.gate_proj(x), weights.up_proj(x)));
+  return weights.down_proj(feed_forward_units(config, weights, x));
 }
 
 at::Tensor add(const ModelConfig& config, const at::Tensor& residual, const at::Tensor& x) {

@@ -3,6 +3,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <malloc.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -15,21 +16,30 @@ namespace {
 
 constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
 constexpr std::size_t kPageBytes = 4096;  // large blocks begin with a page, others hardly ever do
+constexpr std::size_t kMappedBytes = std::size_t{4} << 20;  // blocks from here on are mappings
+constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+constexpr std::size_t kSpareShare = 4;
 
 // The memory of one step's activations serves the next step, instead of going back to the system. Larger
 // blocks would leave holes among others.
 void keep_small_blocks() {
 #ifdef __GLIBC__
-  mallopt(M_MMAP_THRESHOLD, 4 << 20);
+  mallopt(M_MMAP_THRESHOLD, static_cast<int>(kMappedBytes));
   mallopt(M_TRIM_THRESHOLD, 256 << 20);
 #endif
 }
 
 void* new_block(std::size_t bytes) {
   void* data = nullptr;
-  if (posix_memalign(&data, kPageBytes, bytes) != 0) {
+  const bool is_mapped = bytes >= kMappedBytes;
+  if (posix_memalign(&data, is_mapped ? kHugePageBytes : kPageBytes, bytes) != 0) {
     throw std::bad_alloc();
   }
+#ifdef MADV_HUGEPAGE
+  if (is_mapped) {
+    madvise(data, bytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
+  }
+#endif
   return data;
 }
 
@@ -54,15 +64,13 @@ void BlockCache::copy_data(void* to, const void* from, std::size_t bytes) const 
   std::memcpy(to, from, bytes);
 }
 
-// The smallest kept block that is at most an eighth too large, or a new one.
+// A kept block of about the size, or a new one if that fits, or a kept one of up to twice the size: what is
+// given back to the system for a new one will be wanted again.
 BlockCache::Block BlockCache::take(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  auto best = kept_.end();
-  for (auto block = kept_.begin(); block != kept_.end(); ++block) {
-    if (block->bytes >= bytes && block->bytes <= bytes + bytes / 8 &&
-        (best == kept_.end() || block->bytes < best->bytes)) {
-      best = block;
-    }
+  auto best = smallest_kept(bytes, bytes + bytes / 8);
+  if (best == kept_.end() && used_bytes_ + bytes + kept_bytes_ > limit(bytes)) {
+    best = smallest_kept(bytes, 2 * bytes);
   }
   Block block{nullptr, bytes};
   if (best != kept_.end()) {
@@ -79,8 +87,26 @@ BlockCache::Block BlockCache::take(std::size_t bytes) {
   return block;
 }
 
+std::vector<BlockCache::Block>::iterator BlockCache::smallest_kept(std::size_t least,
+                                                                   std::size_t most) {
+  auto best = kept_.end();
+  for (auto block = kept_.begin(); block != kept_.end(); ++block) {
+    if (block->bytes >= least && block->bytes <= most &&
+        (best == kept_.end() || block->bytes < best->bytes)) {
+      best = block;
+    }
+  }
+  return best;
+}
+
+// Of all blocks together, once `bytes` more are used.
+std::size_t BlockCache::limit(std::size_t bytes) const {
+  const std::size_t used = std::max(most_bytes_, used_bytes_ + bytes);
+  return used + used / kSpareShare;
+}
+
 void BlockCache::make_room(std::size_t bytes) {
-  const std::size_t most = std::max(most_bytes_, used_bytes_ + bytes);
+  const std::size_t most = limit(bytes);
   auto last = kept_.begin();
   for (; last != kept_.end() && used_bytes_ + bytes + kept_bytes_ > most; ++last) {
     kept_bytes_ -= last->bytes;

@@ -11,8 +11,8 @@
 
 namespace kvc {
 
-// Kept and used blocks together never take more than the used ones once did: what does not fit takes the
-// place of the blocks that were kept longest.
+// Kept and used blocks together never take more than the used ones once did and a quarter: what does not fit
+// takes the place of the blocks that were kept longest.
 class BlockCache final : public c10::Allocator {
  public:
   // That of tensors in the CPU's memory, from the first call on until the process ends.
@@ -34,6 +34,8 @@ class BlockCache final : public c10::Allocator {
   BlockCache() = default;
   static void give_up(void* data);
   Block take(std::size_t bytes);
+  std::vector<Block>::iterator smallest_kept(std::size_t least, std::size_t most);
+  std::size_t limit(std::size_t bytes) const;
   void make_room(std::size_t bytes);
   void keep(void* data);
 

@@ -37,8 +37,7 @@ double resident_bytes() {
   return static_cast<double>(resident * ::sysconf(_SC_PAGESIZE));
 }
 
-constexpr std::int64_t kTokens = 16384, kStep = 512, kLayers = 2, kHeads = 16,
-                       kChannels = 64;
+constexpr std::int64_t kTokens = 16384, kStep = 512, kLayers = 2, kHeads = 16, kChannels = 64;
 
 StoreOptions store_options(KvDtype dtype) {
   StoreOptions options{.pool = std::make_shared<KvPool>(32), .dtype = at::kBFloat16};
