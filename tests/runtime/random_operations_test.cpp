@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
+#include "tests/runtime/policy_reference.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -35,13 +37,16 @@ struct Tracked {
   at::Tensor logits;        // after the last
 };
 
+// What calls give without a cache: the last one's last logits, [vocabulary].
+using Reference = std::function<at::Tensor(const std::vector<Call>&)>;
+
 constexpr std::int64_t kMostTokens = 120;
 constexpr std::size_t kMostSequences = 8;
 
 class RandomOperations {
  public:
-  RandomOperations(const Engine& engine, const testing::PlainModel& model, unsigned seed)
-      : engine_(engine), model_(model), random_(seed) {}
+  RandomOperations(const Engine& engine, const Reference& reference, unsigned seed)
+      : engine_(engine), reference_(reference), random_(seed) {}
 
   void step() {
     const unsigned kind = random_() % 16;
@@ -62,7 +67,7 @@ class RandomOperations {
   }
 
   // A random sequence has the logits of a fresh one that heard the same calls, and, to the accuracy of
-  // what stores it, those of one pass without a cache.
+  // what stores it, those without a cache.
   void check(double accuracy) {
     if (tracked_.empty()) {
       return;
@@ -70,29 +75,27 @@ class RandomOperations {
     const Tracked& chosen = tracked_[random_() % tracked_.size()];
     Sequence fresh = engine_.new_sequence();
     at::Tensor expected;
-    Row ids;
     for (const Call& made : chosen.calls) {
       expected = run(fresh, made);
-      ids.insert(ids.end(), made.ids.begin(), made.ids.end());
     }
     ASSERT_TRUE(tensors_close(chosen.logits, expected, kRounding));
     ASSERT_EQ(chosen.sequence.cache().allocated_bytes(), fresh.cache().allocated_bytes());
-    ASSERT_EQ(chosen.sequence.cache().allocated_bytes(),
-              plan_bytes(engine_.plan(), fresh.num_tokens(), fresh.cache().tokens(),
-                         engine_.kv_dtype(), engine_.pool().page_tokens()));
+    ASSERT_EQ(chosen.sequence.cache().allocated_bytes(), formula(fresh));
     if (accuracy > 0) {
-      ASSERT_TRUE(
-          tensors_close(chosen.logits.view({-1}), model_.logits(ids)[-1].view({-1}), accuracy));
+      ASSERT_TRUE(tensors_close(chosen.logits.view({-1}), reference_(chosen.calls), accuracy));
     }
   }
 
   // The longest sequence holds what its type and plan are about.
   void check_forms() const {
-    std::int64_t codes = 0, decided = 0;
+    std::int64_t codes = 0, decided = 0, left = 0;
     for (const Tracked& tracked : tracked_) {
       const KvCache& cache = tracked.sequence.cache();
-      if (cache.plan().layers.back() == KvSource::kPlain) {
+      if (cache.plan().layers.back() == KvSource::kPlain && cache.all_kept().empty()) {
         codes = std::max(codes, cache.plain_layer(cache.plan().num_layers() - 1).num_codes());
+      }
+      for (const KeptLayer& layer : cache.all_kept()) {
+        left += layer.rows.has_left() ? 1 : 0;
       }
       for (const CodedStore& layers : cache.all_coded()) {
         codes = std::max(codes, layers.num_codes());
@@ -103,6 +106,7 @@ class RandomOperations {
     }
     EXPECT_EQ(codes > 0, is_integer(engine_.kv_dtype()) || !engine_.plan().coded.empty());
     EXPECT_EQ(decided > 0, !engine_.plan().groups.empty());
+    EXPECT_EQ(left > 0, engine_.policy().kind != TokenPolicyKind::kFull);
   }
 
   // Shared blocks count once.
@@ -115,6 +119,17 @@ class RandomOperations {
   }
 
  private:
+  std::int64_t formula(const Sequence& sequence) const {
+    std::int64_t bytes = 0;
+    for (const KeptLayer& layer : sequence.cache().all_kept()) {
+      bytes += kept_layer_bytes(engine_.plan(), engine_.policy(), layer.rows.tokens(),
+                                engine_.kv_dtype(), engine_.pool().page_tokens());
+    }
+    return bytes > 0 ? bytes
+                     : plan_bytes(engine_.plan(), sequence.num_tokens(), sequence.cache().tokens(),
+                                  engine_.kv_dtype(), engine_.pool().page_tokens());
+  }
+
   at::Tensor run(Sequence& sequence, const Call& made) const {
     return made.prompt ? engine_.prefill({&sequence}, {made.ids}, Engine::Rows::kLast).front()
                        : engine_.extend({&sequence}, {made.ids}, Engine::Rows::kLast).front();
@@ -131,16 +146,14 @@ class RandomOperations {
   }
 
   const Engine& engine_;
-  const testing::PlainModel& model_;
+  const Reference& reference_;
   std::mt19937 random_;
   std::vector<Tracked> tracked_;
 };
 
-void run_operations(const Engine& engine, const SyntheticCheckpoint& model, int count,
-                    double accuracy) {
+void run_operations(const Engine& engine, const Reference& reference, int count, double accuracy) {
   const testing::OneThread one;
   {
-    const testing::PlainModel reference(model);
     RandomOperations operations(engine, reference, 1);
     for (int i = 0; i < count; ++i) {
       operations.step();
@@ -157,6 +170,20 @@ void run_operations(const Engine& engine, const SyntheticCheckpoint& model, int 
   EXPECT_EQ(engine.pool().num_blocks(), 0);
   EXPECT_EQ(engine.pool().num_slabs(), 0);
   EXPECT_EQ(engine.pool().allocated_bytes(), 0);
+}
+
+// One pass over all that was heard.
+void run_operations(const Engine& engine, const SyntheticCheckpoint& model, int count,
+                    double accuracy) {
+  const testing::PlainModel plain(model);
+  const Reference reference = [&](const std::vector<Call>& calls) {
+    Row ids;
+    for (const Call& made : calls) {
+      ids.insert(ids.end(), made.ids.begin(), made.ids.end());
+    }
+    return plain.logits(ids)[-1];
+  };
+  run_operations(engine, reference, count, accuracy);
 }
 
 SyntheticCheckpoint tiny_model() {
@@ -214,6 +241,35 @@ TEST(RandomOperations, CodedFloatsEqualFreshSequences) {
     const KvPlan plan =
         testing::coded_plan(model, {.scope = scope, .coefficients = {0, 2, 0, 3, 7}, .gain = true});
     run_operations(*load(model, plan, cache_of("bfloat16")), model, 1250, 0);
+  }
+}
+
+// Dense attention over lists of the tokens that are kept.
+TEST(RandomOperations, EvictedTokensAreThoseOfLists) {
+  const SyntheticCheckpoint model = tiny_model();
+  const KvPlan plan = plain_plan(model.num_layers, model.num_kv_heads, model.head_dim);
+  std::vector<testing::ReferenceSet> sets;
+  for (int layer = 0; layer < model.num_layers; ++layer) {
+    sets.push_back({{layer}});
+  }
+  for (const char* policy : {"streamingllm:sink=2,window=14", "h2o:budget=16",
+                             "snapkv:budget=16,window=5", "zeromerge:budget=16,residual=3"}) {
+    SCOPED_TRACE(policy);
+    const Reference reference = [&](const std::vector<Call>& calls) {
+      testing::PolicyReference lists(model, plan, parse_token_policy(policy), sets);
+      at::Tensor logits;
+      for (const Call& made : calls) {
+        if (made.prompt) {
+          logits = lists.read(made.ids, true);
+          continue;
+        }
+        for (const std::int64_t id : made.ids) {
+          logits = lists.read({id}, false);
+        }
+      }
+      return logits[-1];
+    };
+    run_operations(*load_plain(model, testing::under(policy)), reference, 1250, 5 * kRounding);
   }
 }
 
