@@ -113,9 +113,11 @@ def measure_rounds(arguments, ids, ids_file):
                 for kind in arguments.weight_dtype}
     if arguments.peer:
         peer = Peer(arguments.model, arguments.dtype, arguments.threads)
+        peer.measure(ids, 2)
         programs["transformers"] = lambda: peer.measure(ids, arguments.new_tokens)
     for path in arguments.gguf:
         llama = LlamaCpp(path, arguments)
+        llama.measure(ids, 2)
         programs[f"llama.cpp {path.stem}"] = lambda llama=llama: llama.measure(ids, arguments.new_tokens)
     rounds = []
     for index in range(arguments.rounds):
