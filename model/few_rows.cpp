@@ -99,10 +99,10 @@ bool is_float(at::ScalarType type) {
 bool can_multiply_few_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   const at::ScalarType type = weight.scalar_type();
   return x.dim() == 2 && x.size(0) >= 1 && x.size(0) <= kMaxProductRows && is_float(type) &&
-         x.scalar_type() == type && x.is_cpu() && weight.is_contiguous() && x.stride(1) == 1 &&
-         x.size(1) > 0 && !wants_gradient(x) && !wants_gradient(weight) &&
-         (!bias.defined() ||
-          (bias.scalar_type() == type && bias.is_contiguous() && !wants_gradient(bias)));
+         x.scalar_type() == type && x.is_cpu() && weight.is_cpu() && weight.is_contiguous() &&
+         x.stride(1) == 1 && x.size(1) > 0 && !wants_gradient(x) && !wants_gradient(weight) &&
+         (!bias.defined() || (bias.scalar_type() == type && bias.is_cpu() && bias.is_contiguous() &&
+                              !wants_gradient(bias)));
 }
 
 at::Tensor multiply_few_rows(const at::Tensor& x, const at::Tensor& weight,

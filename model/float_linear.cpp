@@ -62,6 +62,8 @@ bool covers(const at::Tensor& x, const at::Tensor& weight) {
 at::Tensor float_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   KVC_CHECK(x.size(-1) == weight.size(-1), "{} channels do not go with a weight of {}", x.size(-1),
             weight.size(-1));
+  KVC_CHECK(x.device() == weight.device(), "rows on {} do not go with a weight on {}",
+            x.device().str(), weight.device().str());
   if (can_multiply_few_rows(x, weight, bias)) {
     return multiply_few_rows(x, weight, bias);
   }

@@ -118,6 +118,8 @@ at::Tensor int8_linear(const at::Tensor& x, const at::Tensor& codes, const at::T
   KVC_CHECK(int8_groups(x.size(-1)) == scales.size(-1),
             "{} channels do not go with a weight of {} groups of {}", x.size(-1), scales.size(-1),
             kInt8Group);
+  KVC_CHECK(x.device() == codes.device(), "rows on {} do not go with a weight on {}",
+            x.device().str(), codes.device().str());
   if (!x.is_cpu()) {
     return multiply_widened(x, codes, scales, bias);
   }

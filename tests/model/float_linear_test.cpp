@@ -85,6 +85,15 @@ TEST(FloatLinear, RefusesOtherWidths) {
   }
 }
 
+TEST(FloatLinear, RefusesOtherDevices) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const std::int64_t num_tokens : {1, 9, 40}) {
+      const at::Tensor x = random_normal({num_tokens, 96}, 1).to(type);
+      EXPECT_THROW(float_linear(x, x.to(at::kMeta), {}), Error);
+    }
+  }
+}
+
 TEST(FloatLinear, TakesNoRowsAndNoOutputs) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const at::Tensor weight = random_normal({50, 96}, 1).to(type);

@@ -97,6 +97,14 @@ TEST(Int8Linear, RefusesOtherWidths) {
   }
 }
 
+TEST(Int8Linear, RefusesOtherDevices) {
+  Linear linear = quantized(random_normal({4, 64}, 1));
+  linear.weight = linear.weight.to(at::kMeta);
+  for (const std::int64_t num_tokens : {1, 40}) {
+    EXPECT_THROW(linear(random_normal({num_tokens, 64}, 2)), Error);
+  }
+}
+
 TEST(WeightType, IsParsed) {
   EXPECT_EQ(parse_weight_type(""), WeightType::kFloat);
   EXPECT_EQ(parse_weight_type("int8"), WeightType::kInt8);
