@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include "convert/factor_bytes.h"
 #include "convert/fusion/fusion_row.h"
 #include "convert/latent/group_cost.h"
 #include "convert/latent/kept_range.h"
@@ -56,8 +57,7 @@ PlanRow group_row(const PlanTable& table, int index, const ModelConfig& config,
   row.kept_unmerged = range.highest;
   row.kept_merged = range.lowest;
   row.kept_at_target = range.lowest + table.unmerged_share * (range.highest - range.lowest);
-  row.weights_growth_bytes =
-      weights_growth(table.plan, index, config, settings, bytes_per_element(cache_dtype(config)));
+  row.weights_growth_bytes = estimated_group_bytes(table.plan, index, config, settings);
   return row;
 }
 

@@ -89,7 +89,8 @@ std::string to_text(const PlanTable& table) {
     return text;
   }
   text += fmt::format(
-      "weights grow by {:.1f} MiB (float32 factors); converting takes about {:.1f} GiB of memory "
+      "weights grow by about {:.1f} MiB (--factor-dtype auto); converting takes about {:.1f} GiB "
+      "of memory "
       "and {:.0f} s "
       "of factorisation on two cores\n",
       mebibytes(table.weights_growth_bytes), mebibytes(table.peak_memory_bytes) / 1024,

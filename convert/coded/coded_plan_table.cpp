@@ -6,6 +6,7 @@
 
 #include "convert/coded/block_layout.h"
 #include "convert/coded/coded_plan.h"
+#include "convert/factor_bytes.h"
 #include "convert/latent/kept_range.h"
 #include "convert/mebibytes.h"
 #include "model/tensor_names.h"
@@ -14,21 +15,16 @@ namespace kvc {
 namespace {
 
 constexpr std::int64_t kFloat = 4, kDouble = 8;
-constexpr std::int64_t kBitsPerCoefficient = 3;  // of those that get any; a typical mean
 constexpr double kCalibrationTokens = 40960;
-
-std::int64_t factor_bytes(const CodedBlock& block, const ModelConfig& config) {
-  const std::int64_t n = num_channels(block, config);
-  const std::int64_t kept = std::clamp<std::int64_t>(block.bits() / kBitsPerCoefficient, 1, n);
-  return kFloat * (2 * n * kept + n + kept);
-}
 
 CodedScope scope_of(const CodedBlock& block, const LayerScopes& scopes) {
   return scopes.scopes[static_cast<std::size_t>(block.first_layer)];
 }
 
-void add_rows(CodedPlanTable& table, const ModelConfig& config, const LayerScopes& scopes) {
-  for (const CodedBlock& block : table.plan.coded) {
+void add_rows(CodedPlanTable& table, const ModelConfig& config, const ConvertSettings& settings,
+              const LayerScopes& scopes) {
+  for (std::size_t index = 0; index < table.plan.coded.size(); ++index) {
+    const CodedBlock& block = table.plan.coded[index];
     const std::int64_t n = num_channels(block, config);
     if (table.rows.empty() || table.rows.back().scope != scope_of(block, scopes) ||
         table.rows.back().channels != n) {
@@ -42,7 +38,8 @@ void add_rows(CodedPlanTable& table, const ModelConfig& config, const LayerScope
     ++row.num_blocks;
     row.plain_bytes += n * bytes_per_element(table.dtype);
     row.coded_bytes += static_cast<double>(block.bits()) / 8 + (block.gain ? 1 : 0);
-    row.weights_growth_bytes += factor_bytes(block, config);
+    row.weights_growth_bytes +=
+        estimated_block_bytes(table.plan, static_cast<int>(index), settings);
   }
   double plain = 0, coded = 0;
   for (CodedPlanRow& row : table.rows) {
@@ -119,7 +116,7 @@ CodedPlanTable coded_plan_table(const ModelConfig& config, const ConvertSettings
   table.context = plan_context(config, settings);
   table.exact_tokens = table.context - coded_tokens(table.plan, table.context);
   table.kept_at_context = coded_kept_ratio(config, table.plan, table.context);
-  add_rows(table, config, scopes);
+  add_rows(table, config, settings, scopes);
   add_estimates(table, config, settings, scopes);
   add_notes(table, settings, scopes);
   return table;
@@ -165,7 +162,8 @@ std::string to_text(const CodedPlanTable& table) {
     text += note + "\n";
   }
   text += fmt::format(
-      "weights grow by about {:.1f} MiB (float32 factors); calibrating needs at least {} tokens; "
+      "weights grow by about {:.1f} MiB (--factor-dtype auto); calibrating needs "
+      "at least {} tokens; "
       "converting takes about {:.1f} GiB of memory and {:.0f} s on two cores\n",
       mebibytes(table.weights_growth_bytes), table.calibration_tokens,
       mebibytes(table.peak_memory_bytes) / 1024, table.seconds);

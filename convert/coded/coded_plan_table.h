@@ -21,7 +21,7 @@ struct CodedPlanRow {
   double coded_bytes = 0;        // likewise, gains included
   double bits_per_channel = 0;
   std::int64_t weights_growth_bytes =
-      0;  // float32, about: it depends on how many coefficients get bits
+      0;  // about: it depends on how many coefficients get bits, and on the factors' forms
 };
 
 struct CodedPlanTable {

@@ -2,33 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "convert/latent/kept_range.h"
-#include "model/fused_kv.h"
-#include "model/tensor_names.h"
+#include "convert/factor_bytes.h"
 
 namespace kvc {
-namespace {
-
-constexpr std::int64_t kFactorBytes = 4;  // float32
-
-// Bytes that projections of a layer take in the checkpoint, where they are tensors of their own.
-std::int64_t projection_bytes(const ModelConfig& config, int layer) {
-  std::int64_t bytes = 0;
-  for (const ProjectionRows& rows : {key_rows(config, layer), value_rows(config, layer)}) {
-    bytes += rows.is_whole() ? rows.num_rows * config.hidden_size : 0;
-  }
-  return bytes * bytes_per_element(cache_dtype(config));
-}
-
-std::int64_t num_values(const std::vector<std::int64_t>& shape) {
-  std::int64_t product = 1;
-  for (const std::int64_t size : shape) {
-    product *= size;
-  }
-  return product;
-}
-
-}  // namespace
 
 PlanRow fused_row(const PlanTable& table, const ModelConfig& config, int first_layer,
                   int num_layers) {
@@ -40,10 +16,7 @@ PlanRow fused_row(const PlanTable& table, const ModelConfig& config, int first_l
   row.kept_unmerged = row.kept_merged = row.kept_at_target = 0;
   for (const FusedLayer& layer : table.plan.fused) {
     if (layer.layer >= first_layer && layer.layer < first_layer + num_layers) {
-      row.weights_growth_bytes +=
-          kFactorBytes * (num_values(fused_shape(table.plan, layer, true)) +
-                          num_values(fused_shape(table.plan, layer, false))) -
-          projection_bytes(config, layer.layer);
+      row.weights_growth_bytes += estimated_fused_bytes(table.plan, layer, config);
     }
   }
   return row;

@@ -11,30 +11,6 @@ namespace {
 constexpr std::int64_t kFloatBytes = 4;  // float32
 constexpr std::int64_t kDoubleBytes = 8;
 
-// Values of the factors that a factored checkpoint holds: A and B where latents are computed, P for
-// least squares, and the refitted B.
-std::int64_t factor_values(const KvPlan& plan, int index, const ModelConfig& config,
-                           const ConvertSettings& settings) {
-  const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
-  if (group.basis == LatentBasis::kRequest) {
-    return 0;
-  }
-  if (group.basis == LatentBasis::kCalibrated) {  // encoder, decoder, mean
-    const KvWidths widths = grouped_widths(plan);
-    return group.num_layers *
-           (2 * (group.key_width() * widths.key + group.value_width() * widths.value) +
-            widths.total());
-  }
-  if (group.split_kv) {
-    return group.rank * (config.hidden_size + config.kv_dim());
-  }
-  const std::int64_t rows = 2 * group.num_layers * config.kv_dim();
-  const bool latents = needs_latents(plan, index);
-  const std::int64_t copies = (latents || !settings.refit ? 1 : 0) +
-                              (settings.merge == MergeRule::kLs ? 1 : 0) + (settings.refit ? 1 : 0);
-  return group.rank * ((latents ? config.hidden_size : 0) + copies * rows);
-}
-
 // Parameters of a group's layers, experts included.
 std::int64_t weights_of(const ModelConfig& config, const LatentGroup& group) {
   std::int64_t parameters = 0;
@@ -45,14 +21,6 @@ std::int64_t weights_of(const ModelConfig& config, const LatentGroup& group) {
 }
 
 }  // namespace
-
-std::int64_t weights_growth(const KvPlan& plan, int index, const ModelConfig& config,
-                            const ConvertSettings& settings, std::int64_t weight_bytes) {
-  const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
-  const std::int64_t replaced =
-      group.replaces_projections() ? 2 * config.kv_dim() * config.hidden_size * weight_bytes : 0;
-  return kFloatBytes * factor_values(plan, index, config, settings) - replaced;
-}
 
 std::int64_t peak_memory(const ModelConfig& config, const KvPlan& plan) {
   std::int64_t peak = 0;

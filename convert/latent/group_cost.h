@@ -9,10 +9,6 @@
 
 namespace kvc {
 
-// Bytes of a group's factors in float32, less those of the projections that they replace (Palu; elsewhere prefill
-// needs these too), `weight_bytes` a number.
-std::int64_t weights_growth(const KvPlan& plan, int index, const ModelConfig& config,
-                            const ConvertSettings& settings, std::int64_t weight_bytes);
 // Peak of one group's factorisation: its stacked weights, Gram matrices and LAPACK's workspace, beside one group's
 // layers in float32 and the boundary of hidden states. Estimated bytes.
 std::int64_t peak_memory(const ModelConfig& config, const KvPlan& plan);

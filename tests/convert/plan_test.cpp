@@ -125,11 +125,11 @@ TEST(Plan, TheTableSaysWhatMergingDoes) {
   EXPECT_THAT(table.notes[1], HasSubstr("0.35x"));
   EXPECT_EQ(table.rows.size(), 8u);
   EXPECT_NEAR(table.kept_at_target, 0.5, 1e-9);
-  // P and the refitted B [8192, 2848] in float32, eight times.
-  EXPECT_EQ(table.weights_growth_bytes, 8 * 4 * 2848ll * 2 * 8192);
+  // P [2848, 8192] and the refitted B in int8 with a float16 scale for 32, eight times.
+  EXPECT_EQ(table.weights_growth_bytes, 8 * 2 * 2848ll * (8192 + 2 * 8192 / 32));
   settings.merge = MergeRule::kMean;  // A [2848, 4096] and B too, but no P
   EXPECT_EQ(plan_table(llama_8b(), settings, false).weights_growth_bytes,
-            8 * 4 * 2848ll * (4096 + 2 * 8192));
+            8 * 2848ll * (4096 + 2 * 8192) / 32 * 34);
   EXPECT_THAT(to_text(table), HasSubstr("28-31"));
   EXPECT_EQ(to_json(table)["groups"].size(), 8u);
 }
