@@ -52,8 +52,9 @@ void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
   app.add_option("--rank-multiple", settings.rank_multiple,
                  "Ranks are rounded down to it (0: 32 from hidden_size 1024 on, else 4)");
   app.add_option("--rank-alloc", words.rank_allocation, "uniform (default), fisher or energy");
-  app.add_option("--kept-ratio", settings.kept_ratio, "Target: compressed / original KV bytes")
-      ->capture_default_str();
+  app.add_option("--kept-ratio", settings.kept_ratio,
+                 "Target: compressed / original KV bytes (default: 0.5, or the nearest that can be "
+                 "reached)");
   app.add_option("--factor", words.factor, "whitened (default), plain or joint");
   app.add_option("--merge", words.merge, "ls (default), fisher, mean, sensitivity or none");
   app.add_flag("--ls-fisher,!--no-ls-fisher", settings.ls_fisher_weights,
@@ -65,16 +66,31 @@ void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
   app.add_option("--granularity", words.granularity, "token (default) or group");
   app.add_option("--prefill", words.prefill, "exact (default) or truncated, as the papers' code");
   app.add_option("--unmerged", words.unmerged, "auto (default), plain or latent");
-  app.add_option("--sink", settings.sink_tokens, "First tokens, never merged")
-      ->capture_default_str();
-  app.add_option("--window", settings.window_tokens, "Last tokens, not merged yet")
-      ->capture_default_str();
-  app.add_option("--block", settings.block_tokens, "Generated tokens compressed at a time")
-      ->capture_default_str();
+  app.add_option("--sink", settings.sink_tokens,
+                 "First tokens, which stay exact (default: the method's for --context)");
+  app.add_option("--window", settings.window_tokens,
+                 "Last tokens, which stay exact until others follow (default: likewise)");
+  app.add_option("--block", settings.block_tokens,
+                 "Generated tokens compressed at a time (default: likewise)");
   app.add_option("--head-group", settings.heads_per_group,
                  "palu: KV heads factorised together (0: all)");
   app.add_option("--context", settings.context,
                  "Tokens the plan is computed for (0: the model's context, at most 8192)");
+  app.add_option(
+      "--tokens-in-flight", settings.tokens_in_flight,
+      "Tokens that all requests together hold: what a conversion adds to the weights has "
+      "to pay there (0: --context, at least 8192)");
+}
+
+// What of the model's own is chosen for it. A preset chooses exact tokens by itself.
+OpenSettings open_settings(const CLI::App& app) {
+  const auto open = [&app](const char* flag) { return app.count(flag) == 0; };
+  const bool own = open("--preset");
+  return {.kept_ratio = open("--kept-ratio"),
+          .rank = own && open("--rank"),
+          .sink = own && open("--sink"),
+          .window = own && open("--window"),
+          .block = own && open("--block")};
 }
 
 void declare_principal(CLI::App& app, ConvertSettings& settings, Words& words) {
@@ -202,6 +218,7 @@ Action declare_convert_options(CLI::App& app, CommonOptions& common) {
     }
     KVC_CHECK_USAGE(!options->checkpoint.empty(), "checkpoint is required; see kvconvert --help");
     choose_method(app, *options);
+    options->open = open_settings(app);
     apply(*words, *options);
     apply_coded();
     apply_fusion();

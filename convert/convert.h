@@ -72,9 +72,11 @@ struct ConvertSettings {
   BasisSolver solver = BasisSolver::kEigh;  // xkv
   std::string kv_dtype;      // what the cache is planned to store; empty: the checkpoint's type
   std::int64_t context = 0;  // tokens the plan's table is computed for; 0: min(max_position, 8192)
-  FusionSettings fusion;     // fusedkv and its relatives
-  PairSettings pairing;      // minicache
-  CodedSettings coded;       // method coded
+  // Tokens that all sequences together hold, which a saving is weighed for; 0: the context, at least 8192
+  std::int64_t tokens_in_flight = 0;
+  FusionSettings fusion;  // fusedkv and its relatives
+  PairSettings pairing;   // minicache
+  CodedSettings coded;    // method coded
   // coded, xkv-static and pca: what bases are chosen by; unset: the method's own
   std::optional<CacheMetric> cache_metric;
   std::uint64_t seed = 0;

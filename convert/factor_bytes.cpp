@@ -122,19 +122,4 @@ std::int64_t estimated_factor_bytes(const KvPlan& plan, const ModelConfig& confi
   return bytes;
 }
 
-std::int64_t factor_bytes(const Checkpoint& exported, const Checkpoint& source) {
-  std::int64_t bytes = 0;
-  for (const std::string& name : exported.tensor_names()) {
-    if (name.starts_with("kvconvert.")) {
-      bytes += static_cast<std::int64_t>(exported.info(name).num_bytes());
-    }
-  }
-  for (const std::string& name : source.tensor_names()) {
-    if (!exported.contains(name)) {
-      bytes -= static_cast<std::int64_t>(source.info(name).num_bytes());
-    }
-  }
-  return bytes;
-}
-
 }  // namespace kvc

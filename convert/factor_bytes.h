@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "convert/convert.h"
-#include "core/checkpoint.h"
 #include "core/kv_plan.h"
 #include "model/config.h"
 
@@ -24,9 +23,5 @@ std::int64_t estimated_fused_bytes(const KvPlan& plan, const FusedLayer& layer,
 // Of all of them together. Request bases and paired layers have no factors.
 std::int64_t estimated_factor_bytes(const KvPlan& plan, const ModelConfig& config,
                                     const ConvertSettings& settings);
-
-// What a factored export holds more than its source: the bytes of its kvconvert.* tensors, less those of the source's
-// tensors that it does not have. May be negative.
-std::int64_t factor_bytes(const Checkpoint& exported, const Checkpoint& source);
 
 }  // namespace kvc

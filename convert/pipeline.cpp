@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "convert/pipeline_stages.h"
+#include "convert/plan_payback.h"
 #include "convert/plan_table.h"
 #include "core/checkpoint.h"
 #include "core/error.h"
@@ -115,16 +116,31 @@ ValidationReport validate_export(const PipelineOptions& options, const fs::path&
   return validate(validation);
 }
 
-void print_result(const PipelineOptions& options, const std::optional<ValidationReport>& report) {
+// Of the factors as they were written; none of folded ones, which save nothing.
+std::optional<Payback> measured_payback(const PipelineOptions& options, const ModelConfig& config,
+                                        const fs::path& conversion, const fs::path& exported) {
+  if (options.format == ExportFormat::kFolded) {
+    return std::nullopt;
+  }
+  return plan_payback(
+      read_conversion(conversion).plan, config, options.settings,
+      factor_bytes(Checkpoint::open(exported), Checkpoint::open(options.checkpoint)));
+}
+
+void print_result(const PipelineOptions& options, const std::optional<ValidationReport>& report,
+                  const std::optional<Payback>& gain) {
   if (options.json) {
     Json result;
     result["out"] = options.out.string();
     result["validation"] = report ? to_json(*report) : Json(nullptr);
+    result["payback"] = gain ? to_json(*gain) : Json(nullptr);
     std::fputs(dump_json(result).c_str(), stdout);
     return;
   }
   if (report) {
     fmt::print("{}\n", summary_line(*report));
+  } else if (gain) {
+    fmt::print("{}\n", to_text(*gain));
   }
   log_info(fmt::format("wrote {}", options.out.string()));
 }
@@ -141,16 +157,34 @@ void convert_and_export(const PipelineOptions& options, const Checkpoint& checkp
   exporting.factor_dtype = options.factor_dtype;
   export_into(exporting, output.path());
 
+  const fs::path exported =
+      options.format == ExportFormat::kBoth ? output.path() / "factored" : output.path();
+  const std::optional<Payback> gain = measured_payback(options, config, conversion, exported);
   std::optional<ValidationReport> report;
   if (options.validate) {
-    const bool both = options.format == ExportFormat::kBoth;
-    report = validate_export(options, both ? output.path() / "factored" : output.path());
+    report = validate_export(options, exported);
     report->options["candidate"] = options.out.string();
+    report->payback = gain;
     write_file(output.path() / "report.json", dump_json(to_json(*report)));
     write_file(output.path() / "report.html", html_report(*report));
   }
   output.commit();
-  print_result(options, report);
+  print_result(options, report, gain);
+}
+
+// Leaves nothing of the settings open.
+void settle(const ModelConfig& config, PipelineOptions& options) {
+  for (const std::string& choice : choose_defaults(config, options.open, options.settings)) {
+    log_info(choice);
+  }
+}
+
+void print_plan_only(PipelineOptions& options) {
+  const Checkpoint checkpoint = Checkpoint::open_config_only(options.checkpoint);
+  check_original(checkpoint);
+  const ModelConfig config = read_model_config(checkpoint);
+  settle(config, options);
+  print_plan(config, options.settings, options.force, options.json);
 }
 
 }  // namespace
@@ -158,14 +192,13 @@ void convert_and_export(const PipelineOptions& options, const Checkpoint& checkp
 void run_pipeline(PipelineOptions options) {
   resolve(options.settings);
   if (options.plan_only) {
-    const Checkpoint checkpoint = Checkpoint::open_config_only(options.checkpoint);
-    check_original(checkpoint);
-    print_plan(checkpoint, options.settings, options.force, options.json);
+    print_plan_only(options);
     return;
   }
   const Checkpoint checkpoint = Checkpoint::open(options.checkpoint);
   check_original(checkpoint);
   const ModelConfig config = read_checked_model_config(checkpoint);
+  settle(config, options);
   // Refuses before any work is done.
   check_exportable(make_plan(config, options.settings, options.force), options.format);
   if (options.out.empty()) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "convert/convert.h"
+#include "convert/defaults.h"
 #include "export/export.h"
 
 namespace kvc {
@@ -18,6 +19,7 @@ struct PipelineOptions {
   std::filesystem::path out;   // empty: <checkpoint's name>-<method> in the current directory
   std::filesystem::path work;  // empty: .<name of out>.work beside out, removed when the run ends
   ConvertSettings settings;
+  OpenSettings open;  // what of them is to be chosen for the model
   ExportFormat format = ExportFormat::kFactored;
   std::string factor_dtype = "float32";
   std::vector<std::filesystem::path> calibration;      // empty: the built-in text

@@ -1,4 +1,5 @@
 #include "convert/method_support.h"
+#include "convert/plan_payback.h"
 #include "core/error.h"
 
 namespace kvc {
@@ -11,6 +12,9 @@ KvPlan make_plan(const ModelConfig& config, const ConvertSettings& settings, boo
   }
   KvPlan plan = method.make_plan(config, settings, force, fisher_scores);
   plan.check();
+  if (!force) {
+    check_pays(plan, config, settings);
+  }
   return plan;
 }
 

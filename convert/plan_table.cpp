@@ -8,6 +8,7 @@
 #include "convert/latent/kept_range.h"
 #include "convert/methods/methods.h"
 #include "convert/paired_row.h"
+#include "convert/plan_payback.h"
 #include "core/kv_plan_groups.h"
 #include "model/cache_plan.h"
 
@@ -180,8 +181,9 @@ PlanTable plan_table(const ModelConfig& config, const ConvertSettings& settings,
   table.unmerged_share = unmerged_share(table.plan.policy.target_kept_ratio, range);
   table.kept_unmerged = range.highest;
   table.kept_merged = range.lowest;
-  table.kept_at_target = range.lowest + table.unmerged_share * (range.highest - range.lowest);
+  table.kept_at_target = planned_kept_ratio(table.plan, table.context, table.dtype);
   add_rows(table, config, settings);
+  table.payback = estimated_payback(table.plan, config, settings);
   table.peak_memory_bytes = peak_memory(config, table.plan);
   table.seconds = factorisation_seconds(config, settings, table.plan);
   add_notes(table, config, settings);

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "convert/convert.h"
-#include "core/checkpoint.h"
 #include "core/json.h"
 #include "core/kv_plan.h"
+#include "core/payback.h"
 #include "model/config.h"
 
 namespace kvc {
@@ -32,6 +32,7 @@ struct PlanTable {
   double kept_unmerged = 1, kept_merged = 1, kept_at_target = 1;  // of the whole cache
   double unmerged_share = 0;  // of the tokens outside sinks and window, at the target
   std::int64_t weights_growth_bytes = 0;
+  Payback payback;
   std::int64_t peak_memory_bytes = 0;  // of the conversion without Fisher information, estimated
   double seconds = 0;                  // of the factorisation on two cores, estimated
   std::vector<std::string> notes;      // sentences
@@ -42,7 +43,6 @@ Json to_json(const PlanTable& table);
 std::string to_text(const PlanTable& table);
 
 // Prints the table of a resolved conversion on stdout, as text or JSON. No weights are needed.
-void print_plan(const Checkpoint& checkpoint, const ConvertSettings& settings, bool force,
-                bool json);
+void print_plan(const ModelConfig& config, const ConvertSettings& settings, bool force, bool json);
 
 }  // namespace kvc

@@ -6,7 +6,6 @@
 #include "convert/methods/methods.h"
 #include "convert/plan_table.h"
 #include "model/cache_plan.h"
-#include "model/checkpoint_config.h"
 
 namespace kvc {
 namespace {
@@ -62,6 +61,7 @@ Json to_json(const PlanTable& table) {
   json["kept_ratio_at_target"] = table.kept_at_target;
   json["unmerged_share"] = table.unmerged_share;
   json["weights_growth_bytes"] = table.weights_growth_bytes;
+  json["payback"] = to_json(table.payback);
   json["peak_memory_bytes"] = table.peak_memory_bytes;
   json["factorisation_seconds"] = table.seconds;
   json["notes"] = table.notes;
@@ -89,18 +89,14 @@ std::string to_text(const PlanTable& table) {
     return text;
   }
   text += fmt::format(
-      "weights grow by about {:.1f} MiB (--factor-dtype auto); converting takes about {:.1f} GiB "
-      "of memory "
-      "and {:.0f} s "
-      "of factorisation on two cores\n",
-      mebibytes(table.weights_growth_bytes), mebibytes(table.peak_memory_bytes) / 1024,
-      table.seconds);
+      "{}\nweights grow by about {:.1f} MiB (--factor-dtype auto); converting takes about {:.1f} "
+      "GiB of memory and {:.0f} s of factorisation on two cores\n",
+      to_text(table.payback), mebibytes(table.weights_growth_bytes),
+      mebibytes(table.peak_memory_bytes) / 1024, table.seconds);
   return text;
 }
 
-void print_plan(const Checkpoint& checkpoint, const ConvertSettings& settings, bool force,
-                bool json) {
-  const ModelConfig config = read_model_config(checkpoint);
+void print_plan(const ModelConfig& config, const ConvertSettings& settings, bool force, bool json) {
   const Method& method = find_method(settings.method);
   if (method.plan_text != nullptr && why_not_factorised(config).empty()) {
     std::fputs(method.plan_text(config, settings, force, json).c_str(), stdout);

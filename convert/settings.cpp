@@ -39,7 +39,8 @@ void check_ranges(const ConvertSettings& settings) {
   check_tokens("--sink", settings.sink_tokens, 0);
   check_tokens("--window", settings.window_tokens, 0);
   check_tokens("--block", settings.block_tokens, 1);
-  check_tokens("--context", settings.context, 0);  // 0: automatic
+  check_tokens("--context", settings.context, 0);                    // 0: automatic
+  check_tokens("--tokens-in-flight", settings.tokens_in_flight, 0);  // likewise
   KVC_CHECK_USAGE(settings.heads_per_group >= 0,
                   "--head-group {}: expected 0 (all KV heads) or a positive number",
                   settings.heads_per_group);
@@ -109,6 +110,7 @@ Json to_json(const ConvertSettings& settings) {
   json["solver"] = to_string(settings.solver);
   json["kv_dtype"] = settings.kv_dtype;
   json["context"] = settings.context;
+  json["tokens_in_flight"] = settings.tokens_in_flight;
   json["metric"] = settings.cache_metric ? to_string(*settings.cache_metric) : "";
   json["coded"] = to_json(settings.coded);
   json["fusion"] = to_json(settings.fusion);

@@ -169,6 +169,10 @@ std::string missed_notice(const ValidationReport& report) {
                        : "<div class=\"missed\"><b>Thresholds missed</b>\n" + items + "</div>\n";
 }
 
+std::string payback_note(const ValidationReport& report) {
+  return report.payback ? fmt::format("<p>The conversion {}.</p>\n", to_text(*report.payback)) : "";
+}
+
 std::string recall_note(const Recall& recall) {
   return recall.num_asked == 0
              ? ""
@@ -207,8 +211,8 @@ std::string html_report(const ValidationReport& report) {
          "</style></head>\n<body><main>\n<h1>What the conversion costs</h1>\n" +
          fmt::format("<p class=\"soft\">{} compared with {} on {} sequences, {} tokens</p>\n",
                      candidate, reference, report.num_sequences, report.num_tokens) +
-         tiles(report) + missed_notice(report) + "<h2>Both settings</h2>\n" + table(report) +
-         settings_note(report) + "<h2>KL divergence in the continuation</h2>\n" +
+         tiles(report) + payback_note(report) + missed_notice(report) + "<h2>Both settings</h2>\n" +
+         table(report) + settings_note(report) + "<h2>KL divergence in the continuation</h2>\n" +
          histogram_chart(report.continuation) +
          "<h2>KL divergence by position in the continuation</h2>\n" +
          position_chart(report.continuation) + "<h2>KL divergence, teacher-forced</h2>\n" +

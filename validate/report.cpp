@@ -113,15 +113,17 @@ Json to_json(const ValidationReport& report) {
   json["continuation"] = to_json(report.continuation);
   json["teacher_forced"] = to_json(report.teacher_forced);
   json["recall"] = recall_json(report.recall);
+  json["payback"] = report.payback ? to_json(*report.payback) : Json(nullptr);
   json["missed"] = report.missed;
   return json;
 }
 
 std::string summary_line(const ValidationReport& report) {
   const Comparison& measured = report.continuation;
-  return fmt::format("kept_ratio {:.3f}  KLD {}  perplexity ratio {:.4f}  same top {:.1f} %",
+  const std::string gain = report.payback ? "  " + to_text(*report.payback) : "";
+  return fmt::format("kept_ratio {:.3f}  KLD {}  perplexity ratio {:.4f}  same top {:.1f} %{}",
                      report.kept_ratio, with_error(measured.kl_divergence),
-                     measured.perplexity_ratio, 100 * measured.same_top.mean);
+                     measured.perplexity_ratio, 100 * measured.same_top.mean, gain);
 }
 
 std::string text_report(const ValidationReport& report) {

@@ -228,6 +228,12 @@ ValidationReport validate(const ValidateOptions& given) {
     report.recall =
         compare_recall(reference, candidate, tokenizer, options.num_recalls, options.seed);
   }
+  if (candidate_checkpoint.config().contains("kvconvert")) {
+    report.payback = payback(
+        factor_bytes(candidate_checkpoint, reference_checkpoint),
+        static_cast<double>(report.original_kv_bytes) / static_cast<double>(report.num_tokens),
+        report.kept_ratio);
+  }
   report.options = options_json(options);
   report.inputs = inputs_json(reference_checkpoint, candidate_checkpoint, text);
   report.missed = missed_thresholds(options, report.continuation);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/payback.h"
 #include "core/token_policy.h"
 
 namespace kvc {
@@ -84,6 +85,7 @@ struct ValidationReport {
   Comparison teacher_forced;  // one exact forward over the text: sees weight changes only
   Comparison continuation;    // prefill, compress, score the rest through the compressed cache
   Recall recall;
+  std::optional<Payback> payback;   // of a converted candidate, at the end of the continuation
   std::vector<std::string> missed;  // thresholds, as sentences
   Json options;                     // every option, resolved
   Json inputs;                      // what identifies checkpoints and text
@@ -94,7 +96,7 @@ struct ValidationReport {
 // ValidationReport::missed.
 ValidationReport validate(const ValidateOptions& options);
 Json to_json(const ValidationReport& report);
-// "kept_ratio 0.50  KLD 0.0123 ± 0.0004  perplexity ratio 1.004  same top 97.1 %"
+// "kept_ratio 0.50  KLD 0.0123 ± 0.0004  perplexity ratio 1.004  same top 97.1 %", and of conversions "  pays from ..."
 std::string summary_line(const ValidationReport& report);
 // The numbers of both settings as a table for a terminal.
 std::string text_report(const ValidationReport& report);

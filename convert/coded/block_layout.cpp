@@ -4,13 +4,11 @@
 #include <charconv>
 #include <optional>
 
+#include "convert/coded/scope_choice.h"
 #include "core/error.h"
 
 namespace kvc {
 namespace {
-
-// Below it the bits that layers save together are worth that each of them reads the group's code.
-constexpr double kGroupBelow = 0.15;
 
 CodedScope scope_named(const std::string& text, const std::string& name) {
   try {
@@ -71,27 +69,6 @@ std::vector<CodedScope> listed_scopes(const std::string& text, int num_layers) {
   return all;
 }
 
-LayerScopes automatic(const ModelConfig& config, const ConvertSettings& settings) {
-  const auto all = [&](CodedScope scope, std::string reason) {
-    return LayerScopes{std::vector<CodedScope>(static_cast<std::size_t>(config.num_layers), scope),
-                       fmt::format("--scope auto: {}, {}", to_string(scope), std::move(reason))};
-  };
-  switch (settings.coded.prefer) {
-    case Preference::kSpeed:
-      return all(CodedScope::kHead, "whose keys and values take the fewest operations to rebuild");
-    case Preference::kCapacity:
-      return all(CodedScope::kGroup, "which loses least at equal bytes");
-    case Preference::kBalance:
-      break;
-  }
-  if (settings.kept_ratio < kGroupBelow) {
-    return all(CodedScope::kGroup,
-               fmt::format("since below a kept_ratio of {} layers coded apart lose much more",
-                           kGroupBelow));
-  }
-  return all(CodedScope::kLayer, "since no layer then reads the code of another");
-}
-
 }  // namespace
 
 bool LayerScopes::any(CodedScope scope) const {
@@ -100,7 +77,7 @@ bool LayerScopes::any(CodedScope scope) const {
 
 LayerScopes choose_scopes(const ModelConfig& config, const ConvertSettings& settings) {
   return settings.coded.scope == "auto"
-             ? automatic(config, settings)
+             ? choose_scope(config, settings)
              : LayerScopes{listed_scopes(settings.coded.scope, config.num_layers), ""};
 }
 

@@ -165,6 +165,23 @@ std::int64_t least_coded_bits(const ModelConfig& config, const ConvertSettings& 
                   total_channels(config) / kChannelsPerBit);
 }
 
+double least_coded_kept_ratio(const ModelConfig& config, const ConvertSettings& settings) {
+  const std::int64_t context = plan_context(config, settings);
+  KvPlan plan = raw_plan(config, settings);
+  const std::int64_t coded = coded_tokens(plan, context);
+  if (coded == 0) {
+    return 1;
+  }
+  const auto least = static_cast<double>(least_coded_bits(config, settings, plan));
+  for (CodedBlock& block : plan.coded) {
+    block.coefficients = {};
+  }
+  const KvDtype dtype = cache_dtype(config);
+  return (static_cast<double>(plan_bytes(plan, context, {}, dtype)) +
+          least / 8 * static_cast<double>(coded)) /
+         static_cast<double>(original_bytes(plan, context, dtype));
+}
+
 double coded_kept_ratio(const ModelConfig& config, const KvPlan& plan, std::int64_t num_tokens) {
   const KvDtype dtype = cache_dtype(config);
   return static_cast<double>(plan_bytes(plan, num_tokens, {}, dtype)) /

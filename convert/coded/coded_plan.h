@@ -19,6 +19,8 @@ std::int64_t coded_bit_budget(const ModelConfig& config, const ConvertSettings& 
 // The least budget that a conversion accepts.
 std::int64_t least_coded_bits(const ModelConfig& config, const ConvertSettings& settings,
                               const KvPlan& plan);
+// kept_ratio of a cache of the plan's context with that budget; 1 where no token would be coded.
+double least_coded_kept_ratio(const ModelConfig& config, const ConvertSettings& settings);
 // kept_ratio of a sequence of `num_tokens`.
 double coded_kept_ratio(const ModelConfig& config, const KvPlan& plan, std::int64_t num_tokens);
 

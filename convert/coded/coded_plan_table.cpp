@@ -9,6 +9,7 @@
 #include "convert/factor_bytes.h"
 #include "convert/latent/kept_range.h"
 #include "convert/mebibytes.h"
+#include "convert/plan_payback.h"
 #include "model/tensor_names.h"
 
 namespace kvc {
@@ -117,6 +118,7 @@ CodedPlanTable coded_plan_table(const ModelConfig& config, const ConvertSettings
   table.exact_tokens = table.context - coded_tokens(table.plan, table.context);
   table.kept_at_context = coded_kept_ratio(config, table.plan, table.context);
   add_rows(table, config, settings, scopes);
+  table.payback = estimated_payback(table.plan, config, settings);
   add_estimates(table, config, settings, scopes);
   add_notes(table, settings, scopes);
   return table;
@@ -135,6 +137,7 @@ Json to_json(const CodedPlanTable& table) {
   json["kept_ratio_coded"] = table.kept_coded;
   json["kept_ratio_at_target"] = table.kept_at_context;
   json["weights_growth_bytes"] = table.weights_growth_bytes;
+  json["payback"] = to_json(table.payback);
   json["peak_memory_bytes"] = table.peak_memory_bytes;
   json["least_calibration_tokens"] = table.calibration_tokens;
   json["seconds"] = table.seconds;
@@ -162,10 +165,9 @@ std::string to_text(const CodedPlanTable& table) {
     text += note + "\n";
   }
   text += fmt::format(
-      "weights grow by about {:.1f} MiB (--factor-dtype auto); calibrating needs "
-      "at least {} tokens; "
-      "converting takes about {:.1f} GiB of memory and {:.0f} s on two cores\n",
-      mebibytes(table.weights_growth_bytes), table.calibration_tokens,
+      "{}\nweights grow by about {:.1f} MiB (--factor-dtype auto); calibrating needs at least {} "
+      "tokens; converting takes about {:.1f} GiB of memory and {:.0f} s on two cores\n",
+      to_text(table.payback), mebibytes(table.weights_growth_bytes), table.calibration_tokens,
       mebibytes(table.peak_memory_bytes) / 1024, table.seconds);
   return text;
 }

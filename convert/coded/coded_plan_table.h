@@ -8,6 +8,7 @@
 #include "convert/convert.h"
 #include "core/json.h"
 #include "core/kv_plan.h"
+#include "core/payback.h"
 #include "model/config.h"
 
 namespace kvc {
@@ -33,6 +34,7 @@ struct CodedPlanTable {
   double kept_coded = 1;       // of a token that is coded
   double kept_at_context = 1;  // of the whole cache
   std::int64_t weights_growth_bytes = 0;
+  Payback payback;
   std::int64_t peak_memory_bytes = 0;   // of the conversion, estimated
   std::int64_t calibration_tokens = 0;  // least number
   double seconds = 0;  // of the conversion on two cores with 40,960 calibration tokens, estimated

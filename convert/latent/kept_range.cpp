@@ -76,4 +76,15 @@ std::int64_t plan_context(const ModelConfig& config, const ConvertSettings& sett
                               : std::min(config.max_position_embeddings, kDefaultContext);
 }
 
+std::int64_t tokens_in_flight(const ModelConfig& config, const ConvertSettings& settings) {
+  return settings.tokens_in_flight > 0 ? settings.tokens_in_flight
+                                       : std::max(plan_context(config, settings), kDefaultContext);
+}
+
+double planned_kept_ratio(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype) {
+  const KeptRange range = kept_range(plan, num_tokens, dtype);
+  return range.lowest +
+         unmerged_share(plan.policy.target_kept_ratio, range) * (range.highest - range.lowest);
+}
+
 }  // namespace kvc

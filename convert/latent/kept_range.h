@@ -34,5 +34,9 @@ KvDtype cache_dtype(const ModelConfig& config);
 KvDtype planned_dtype(const ModelConfig& config, const ConvertSettings& settings);
 // Tokens a plan is computed for.
 std::int64_t plan_context(const ModelConfig& config, const ConvertSettings& settings);
+// Tokens of all sequences that a saving is weighed for.
+std::int64_t tokens_in_flight(const ModelConfig& config, const ConvertSettings& settings);
+// What a cache of `num_tokens` keeps at the plan's target.
+double planned_kept_ratio(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
 
 }  // namespace kvc

@@ -214,6 +214,20 @@ KvPlan make_latent_plan(const ModelConfig& config, const ConvertSettings& settin
   return plan;
 }
 
+double least_latent_kept_ratio(const ModelConfig& config, const ConvertSettings& settings,
+                               PlanGroups plan_groups) {
+  const KvPlan plan = build_plan({config, plan_groups}, settings, false, nullptr);
+  return plan.groups.empty()
+             ? 1
+             : kept_range(plan, plan_context(config, settings), cache_dtype(config)).lowest;
+}
+
+ExactTokens latent_exact_tokens(std::int64_t context) {
+  constexpr std::int64_t kShare = 16, kMostWindow = 128, kMostBlock = 64;
+  const std::int64_t window = std::min(kMostWindow, context / kShare);
+  return {.sink = 4, .window = window, .block = std::clamp<std::int64_t>(window, 1, kMostBlock)};
+}
+
 std::int64_t rank_multiple(const ModelConfig& config, const ConvertSettings& settings) {
   if (settings.rank_multiple > 0) {
     return settings.rank_multiple;

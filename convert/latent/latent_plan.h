@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "convert/convert.h"
+#include "convert/methods/methods.h"
 #include "core/kv_plan.h"
 #include "model/config.h"
 
@@ -18,6 +19,12 @@ using PlanGroups = std::vector<LatentGroup> (*)(const ModelConfig& config,
 // As Method::make_plan.
 KvPlan make_latent_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
                         const std::vector<double>* fisher_scores, PlanGroups plan_groups);
+
+// As Method::least_kept_ratio.
+double least_latent_kept_ratio(const ModelConfig& config, const ConvertSettings& settings,
+                               PlanGroups plan_groups);
+// As Method::exact_tokens, of latents of every kind.
+ExactTokens latent_exact_tokens(std::int64_t context);
 
 // --rank-multiple, or its default for this model.
 std::int64_t rank_multiple(const ModelConfig& config, const ConvertSettings& settings);

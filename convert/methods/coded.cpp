@@ -41,6 +41,13 @@ KvPlan plan_coded(const ModelConfig& config, const ConvertSettings& settings, bo
   return make_coded_plan(config, settings, force);
 }
 
+// Exact tokens are taken from the rate of all others: in short texts that costs more than they bring (docs/quality.md).
+ExactTokens exact_tokens(std::int64_t context) {
+  constexpr std::int64_t kLong = 1024;
+  return context < kLong ? ExactTokens{.sink = 0, .window = 0, .block = 64}
+                         : ExactTokens{.sink = 4, .window = 32, .block = 64};
+}
+
 std::string plan_text(const ModelConfig& config, const ConvertSettings& settings, bool force,
                       bool json) {
   const CodedPlanTable table = coded_plan_table(config, settings, force);
@@ -49,7 +56,14 @@ std::string plan_text(const ModelConfig& config, const ConvertSettings& settings
 
 }  // namespace
 
-const Method kCoded = {"coded", apply_coded_preset, fix_coded, plan_coded, convert_coded_blocks,
-                       needs,   plan_text};
+const Method kCoded = {.name = "coded",
+                       .apply_paper_preset = apply_coded_preset,
+                       .fix_settings = fix_coded,
+                       .make_plan = plan_coded,
+                       .convert = convert_coded_blocks,
+                       .needs = needs,
+                       .plan_text = plan_text,
+                       .exact_tokens = exact_tokens,
+                       .least_kept_ratio = least_coded_kept_ratio};
 
 }  // namespace kvc

@@ -186,6 +186,10 @@ KvPlan plan_commonkv(const ModelConfig& config, const ConvertSettings& settings,
   return make_latent_plan(config, settings, force, fisher_scores, plan_commonkv_groups);
 }
 
+double least_kept_ratio(const ModelConfig& config, const ConvertSettings& settings) {
+  return least_latent_kept_ratio(config, settings, plan_commonkv_groups);
+}
+
 std::vector<GroupReport> convert_commonkv(ConversionJob& job) {
   if (job.settings.factor == Factor::kJoint) {
     return convert_latent_groups(job, {{}, convert_joint_group});
@@ -196,7 +200,12 @@ std::vector<GroupReport> convert_commonkv(ConversionJob& job) {
 
 }  // namespace
 
-const Method kCommonKv = {"commonkv", apply_commonkv_preset, fix_commonkv, plan_commonkv,
-                          convert_commonkv};
+const Method kCommonKv = {.name = "commonkv",
+                          .apply_paper_preset = apply_commonkv_preset,
+                          .fix_settings = fix_commonkv,
+                          .make_plan = plan_commonkv,
+                          .convert = convert_commonkv,
+                          .exact_tokens = latent_exact_tokens,
+                          .least_kept_ratio = least_kept_ratio};
 
 }  // namespace kvc

@@ -10,6 +10,11 @@
 
 namespace kvc {
 
+// Tokens that stay as they are: the first, the last, and generated ones until a block of them is compressed.
+struct ExactTokens {
+  std::int64_t sink = 0, window = 0, block = 0;
+};
+
 struct Method {
   std::string_view name;
   // Settings as the method's paper has them.
@@ -27,6 +32,11 @@ struct Method {
   // --plan's output, as JSON or text; null: the table of latent groups (convert/plan_table.h).
   std::string (*plan_text)(const ModelConfig& config, const ConvertSettings& settings, bool force,
                            bool json) = nullptr;
+  // What stays exact in a cache of `context` tokens unless the user says otherwise; null: nothing to choose.
+  ExactTokens (*exact_tokens)(std::int64_t context) = nullptr;
+  // The least kept_ratio of the plan's context that all other settings allow, 1 and more where they save nothing;
+  // null: kept_ratio is no target, it follows from them.
+  double (*least_kept_ratio)(const ModelConfig& config, const ConvertSettings& settings) = nullptr;
   // Does it convert models whose cache holds latents of their own (DeepSeek-V2)?
   bool takes_own_latents = false;
 };

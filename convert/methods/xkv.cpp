@@ -1,5 +1,6 @@
 // xKV (arXiv 2503.18893): keys and values of adjacent layers share principal directions, those of each
 // request (xkv), or calibrated ones, for keys and values apart (xkv-static) or together (pca).
+#include "convert/latent/latent_plan.h"
 #include "convert/methods/methods.h"
 #include "convert/principal/principal_conversion.h"
 #include "convert/principal/principal_plan.h"
@@ -56,6 +57,14 @@ KvPlan calibrated_plan(const ModelConfig& config, const ConvertSettings& setting
   return make_principal_plan(config, settings, LatentBasis::kCalibrated, force);
 }
 
+double least_request_ratio(const ModelConfig& config, const ConvertSettings& settings) {
+  return least_principal_kept_ratio(config, settings, LatentBasis::kRequest);
+}
+
+double least_calibrated_ratio(const ModelConfig& config, const ConvertSettings& settings) {
+  return least_principal_kept_ratio(config, settings, LatentBasis::kCalibrated);
+}
+
 StatisticsNeeds calibrated_needs(const ModelConfig&, const ConvertSettings& settings) {
   StatisticsNeeds needs;
   needs.joint_layers = settings.layers_per_group;
@@ -72,6 +81,8 @@ const Method kXkv = {.name = "xkv",
                      .fix_settings = fix_xkv,
                      .make_plan = request_plan,
                      .convert = report_request_groups,
+                     .exact_tokens = latent_exact_tokens,
+                     .least_kept_ratio = least_request_ratio,
                      .takes_own_latents = true};
 const Method kXkvStatic = {.name = "xkv-static",
                            .apply_paper_preset = apply_xkv_preset,
@@ -79,8 +90,16 @@ const Method kXkvStatic = {.name = "xkv-static",
                            .make_plan = calibrated_plan,
                            .convert = convert_principal_groups,
                            .needs = calibrated_needs,
+                           .exact_tokens = latent_exact_tokens,
+                           .least_kept_ratio = least_calibrated_ratio,
                            .takes_own_latents = true};
-const Method kPca = {"pca",           apply_xkv_preset,         fix_pca,
-                     calibrated_plan, convert_principal_groups, calibrated_needs};
+const Method kPca = {.name = "pca",
+                     .apply_paper_preset = apply_xkv_preset,
+                     .fix_settings = fix_pca,
+                     .make_plan = calibrated_plan,
+                     .convert = convert_principal_groups,
+                     .needs = calibrated_needs,
+                     .exact_tokens = latent_exact_tokens,
+                     .least_kept_ratio = least_calibrated_ratio};
 
 }  // namespace kvc

@@ -32,6 +32,11 @@ struct Target {
   }
 };
 
+Target target_of(const ModelConfig& config, const ConvertSettings& settings) {
+  return {config, settings, planned_dtype(config, settings), plan_context(config, settings),
+          grouped_widths(plain_plan(config))};
+}
+
 std::int64_t rounded(std::int64_t rank, std::int64_t multiple, std::int64_t widest) {
   return std::clamp(rank - rank % multiple, std::min(multiple, widest), widest);
 }
@@ -178,6 +183,18 @@ void check_saving(const KvPlan& plan, const Target& target) {
 
 }  // namespace
 
+double least_principal_kept_ratio(const ModelConfig& config, const ConvertSettings& settings,
+                                  LatentBasis basis) {
+  ConvertSettings narrowest = settings;
+  if (settings.key_rank == 0) {
+    narrowest.kept_ratio = 0;
+  }
+  const Target target = target_of(config, narrowest);
+  KvPlan plan = raw_plan(target, basis);
+  drop_useless_groups(plan, target, false);
+  return plan.groups.empty() ? 1 : kept_at_context(plan, target);
+}
+
 KvPlan make_principal_plan(const ModelConfig& config, const ConvertSettings& settings,
                            LatentBasis basis, bool force) {
   for (int layer = 0; layer < config.num_layers; ++layer) {
@@ -190,8 +207,7 @@ KvPlan make_principal_plan(const ModelConfig& config, const ConvertSettings& set
             "--metric {}: metrics are of keys and values of heads; {} caches latents of all heads "
             "together, use none",
             to_string(*settings.cache_metric), config.arch->model_type);
-  const Target target{config, settings, planned_dtype(config, settings),
-                      plan_context(config, settings), grouped_widths(plain_plan(config))};
+  const Target target = target_of(config, settings);
   KvPlan plan = raw_plan(target, basis);
   drop_useless_groups(plan, target, force);
   if (plan.groups.empty()) {

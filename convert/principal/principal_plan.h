@@ -15,6 +15,10 @@ namespace kvc {
 KvPlan make_principal_plan(const ModelConfig& config, const ConvertSettings& settings,
                            LatentBasis basis, bool force);
 
+// As Method::least_kept_ratio; of given ranks what they keep.
+double least_principal_kept_ratio(const ModelConfig& config, const ConvertSettings& settings,
+                                  LatentBasis basis);
+
 // Settings that encoding every token leaves no choice in.
 void fix_principal_settings(ConvertSettings& settings);
 

@@ -1,0 +1,129 @@
+#include "convert/defaults.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "convert/latent/kept_range.h"
+#include "convert/methods/methods.h"
+
+namespace kvc {
+namespace {
+
+// A method's choices for one model. All but palu's and those of layers that read others follow from these.
+class Chooser {
+ public:
+  Chooser(const ModelConfig& config, const OpenSettings& open, ConvertSettings& settings)
+      : config_(config),
+        open_(open),
+        settings_(settings),
+        method_(find_method(settings.method)),
+        context_(plan_context(config, settings)) {}
+
+  std::vector<std::string> choose() {
+    take_usual_tokens();
+    if (method_.least_kept_ratio == nullptr) {
+      return notes_;
+    }
+    if (!reaches()) {
+      keep_fewer_exact();
+      narrow_rank();
+      take_nearest_ratio();
+    }
+    return notes_;
+  }
+
+ private:
+  double least() const { return method_.least_kept_ratio(config_, settings_); }
+  bool reaches() const { return least() <= settings_.kept_ratio; }
+
+  void take_usual_tokens() {
+    if (method_.exact_tokens == nullptr) {
+      return;
+    }
+    const ExactTokens usual = method_.exact_tokens(context_);
+    if (open_.sink) {
+      settings_.sink_tokens = usual.sink;
+    }
+    if (open_.window) {
+      settings_.window_tokens = usual.window;
+    }
+    if (open_.block) {
+      settings_.block_tokens = usual.block;
+    }
+  }
+
+  // Half the window at a time, then none of the first tokens; all of them where that is of no use.
+  void keep_fewer_exact() {
+    const std::int64_t sink = settings_.sink_tokens, window = settings_.window_tokens;
+    while (open_.window && settings_.window_tokens > 0 && !reaches()) {
+      settings_.window_tokens /= 2;
+    }
+    if (open_.sink && settings_.sink_tokens > 0 && !reaches()) {
+      settings_.sink_tokens = 0;
+    }
+    if (!reaches()) {
+      settings_.sink_tokens = sink;
+      settings_.window_tokens = window;
+    }
+    if (sink != settings_.sink_tokens || window != settings_.window_tokens) {
+      notes_.push_back(fmt::format(
+          "--sink {} --window {} instead of {} and {}: so many exact tokens of {} leave no room "
+          "for a kept_ratio of {:g}",
+          settings_.sink_tokens, settings_.window_tokens, sink, window, context_,
+          settings_.kept_ratio));
+    }
+  }
+
+  void narrow_rank() {
+    if (!open_.rank || reaches()) {
+      return;
+    }
+    const double usual = settings_.rank;
+    for (int percent = static_cast<int>(std::ceil(usual * 100)) - 1; percent >= 1; --percent) {
+      settings_.rank = percent / 100.0;
+      if (reaches()) {
+        notes_.push_back(fmt::format(
+            "--rank {:g} instead of {:g}: a wider latent cannot reach a kept_ratio of {:g}",
+            settings_.rank, usual, settings_.kept_ratio));
+        return;
+      }
+    }
+    settings_.rank = usual;
+  }
+
+  void take_nearest_ratio() {
+    constexpr double kSteps = 1000;
+    const double nearest = std::ceil(least() * kSteps) / kSteps;
+    if (!open_.kept_ratio || reaches() || nearest >= 1) {
+      return;
+    }
+    notes_.push_back(fmt::format(
+        "kept_ratio {:.3f}, the least that can be reached, instead of {:g}: of {} tokens {} stay "
+        "exact (--sink {}, --window {}){}",
+        nearest, settings_.kept_ratio, context_,
+        std::min(context_, settings_.sink_tokens + settings_.window_tokens), settings_.sink_tokens,
+        settings_.window_tokens,
+        open_.rank
+            ? ""
+            : fmt::format(", and a merged token keeps what --rank {:g} says", settings_.rank)));
+    settings_.kept_ratio = nearest;
+  }
+
+  const ModelConfig& config_;
+  const OpenSettings& open_;
+  ConvertSettings& settings_;
+  const Method& method_;
+  const std::int64_t context_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace
+
+std::vector<std::string> choose_defaults(const ModelConfig& config, const OpenSettings& open,
+                                         ConvertSettings& settings) {
+  return Chooser(config, open, settings).choose();
+}
+
+}  // namespace kvc
