@@ -46,17 +46,32 @@ class Plans(ProgramTest):
         self.assertEqual(plan["least_calibration_tokens"], 4 * 8192)
 
     def test_the_automatic_scope_is_named_with_its_reason(self):
-        self.assertTrue(any("--scope auto: layer" in note for note in
-                            self.plan("Llama-3.1-8B", "--kept-ratio", "0.25")["notes"]))
-        self.assertTrue(any("--scope auto: group" in note for note in
-                            self.plan("Llama-3.1-8B", "--kept-ratio", "0.1")["notes"]))
-        self.assertTrue(any("--scope auto: head" in note for note in
-                            self.plan("Llama-3.1-8B", "--kept-ratio", "0.25", "--prefer", "speed")["notes"]))
+        for scope, arguments in (("head", ("0.25",)), ("layer", ("0.25", "--tokens-in-flight", "131072")),
+                                 ("group", ("0.1", "--tokens-in-flight", "1048576")),
+                                 ("head", ("0.25", "--tokens-in-flight", "131072", "--prefer", "speed"))):
+            with self.subTest(arguments=arguments):
+                notes = self.plan("Llama-3.1-8B", "--kept-ratio", *arguments)["notes"]
+                self.assertTrue(any(f"--scope auto: {scope}" in note for note in notes), notes)
+
+    def test_factors_that_cannot_pay_are_refused_with_the_numbers(self):
+        arguments = (CONFIGS / "Llama-3.1-8B", "--plan", "--kept-ratio", "0.25", "--scope", "group", "--tokens-in-flight", "2048")
+        self.assert_refused({1}, ["pays from", "4 times the 2048 tokens", "--scope head"], "kvconvert", *arguments)
+        self.run_ok("kvconvert", *arguments, "--force")
+        plan = self.plan("Llama-3.1-8B", "--kept-ratio", "0.25")
+        self.assertLess(plan["weights_growth_bytes"], 128 << 20)
+        self.assertEqual(plan["payback"]["factor_bytes"], plan["weights_growth_bytes"])
 
     def test_what_cannot_be_reached_is_refused_with_what_can(self):
         self.assert_refused({1}, ["--kept-ratio 0.1 cannot be reached", "160 stay exact", "--window"], "kvconvert",
-                            REFERENCE, "--plan", "--kept-ratio", "0.1")
-        self.run_ok("kvconvert", REFERENCE, "--plan", "--kept-ratio", "0.1", "--window", "32")
+                            REFERENCE, "--plan", "--kept-ratio", "0.1", "--window", "128")
+        self.run_ok("kvconvert", REFERENCE, "--plan", "--kept-ratio", "0.1")
+
+    def test_a_target_that_nobody_gave_gives_way(self):
+        process = self.run_ok("kvconvert", REFERENCE, "--plan", "--group", "4", "--rank", "0.7", "--context", "256",
+                              "--window", "128")
+        self.assertIn("the least that can be reached, instead of 0.5: of 256 tokens 132 stay exact", process.stderr)
+        self.assert_refused({1}, ["--kept-ratio 0.5 cannot be reached"], "kvconvert", REFERENCE, "--plan", "--group", "4",
+                            "--rank", "0.7", "--context", "256", "--window", "128", "--kept-ratio", "0.5")
 
 
 class Conversions(ProgramTest):
