@@ -82,7 +82,7 @@ class Conversions(ProgramTest):
 
     def test_the_stages_by_hand_give_the_same_bytes(self):
         work = self.directory / "work"
-        self.convert("out", "--scope", "layer", "--work", work)
+        self.convert("out", "--scope", "layer", "--sink", "4", "--work", work)
         tokens = ("--tokens", work / "tokens.h5")
         for program, flag, name in (("kvcalibrate", "--covariance", "covariance.h5"), ("kvfisher", "--metric", "metric.h5")):
             mine = self.directory / name
