@@ -19,29 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxConfigBytes = 16u << 20;
 
-void refuse_remote_code(const Json& json, const fs::path& path) {
-  KVC_CHECK(!json.contains("auto_map"),
-            "{}: \"auto_map\" asks for Python code of the checkpoint, which is never run; only the "
-            "built-in architectures are supported",
-            path.string());
-}
-
-// config.json of a checkpoint that may be converted. A factored checkpoint of this project (it has
-// a "kvconvert" object) names modeling files for transformers; nothing here runs them.
-void check_config(const Json& config, const fs::path& path) {
-  KVC_CHECK(config.is_object(), "{}: expected a JSON object, found {}", path.string(),
-            config.type_name());
-  refuse_quantised_config(config, path);
-  if (config.contains("kvconvert")) {
-    return;
-  }
-  refuse_remote_code(config, path);
-  const fs::path tokenizer = path.parent_path() / "tokenizer_config.json";
-  if (fs::exists(tokenizer)) {
-    refuse_remote_code(read_json(tokenizer), tokenizer);
-  }
-}
-
 }  // namespace
 
 Checkpoint Checkpoint::open_config_only(const fs::path& directory) {
@@ -51,7 +28,9 @@ Checkpoint Checkpoint::open_config_only(const fs::path& directory) {
   checkpoint.directory_ = directory;
   checkpoint.config_text_ = read_file(path, kMaxConfigBytes);
   checkpoint.config_ = parse_json(checkpoint.config_text_, path.string());
-  check_config(checkpoint.config_, path);
+  KVC_CHECK(checkpoint.config_.is_object(), "{}: expected a JSON object, found {}", path.string(),
+            checkpoint.config_.type_name());
+  refuse_quantised_config(checkpoint.config_, path);
   return checkpoint;
 }
 

@@ -17,8 +17,7 @@ namespace kvc {
 class Checkpoint {
  public:
   // Reads config.json and all headers. Refuses pickle-only directories, quantised checkpoints,
-  // remote code (auto_map), an index that disagrees with its shards; each with one message and the
-  // way out.
+  // an index that disagrees with its shards; each with one message and the way out.
   static Checkpoint open(const std::filesystem::path& directory);
   // Reads config.json alone; tensor_names() is empty and has_weights() false.
   static Checkpoint open_config_only(const std::filesystem::path& directory);

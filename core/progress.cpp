@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <mutex>
+#include <set>
 
 #include "core/interrupt.h"
 
@@ -23,6 +25,7 @@ struct Console {
   std::mutex mutex;
   LogLevel level = LogLevel::kInfo;
   bool line_open = false;  // a progress line without its newline is on the terminal
+  std::set<std::string, std::less<>> said_once;
 };
 
 Console& console() {
@@ -69,6 +72,17 @@ void set_log_level(LogLevel level) {
 }
 
 void log_info(std::string_view message) { log(LogLevel::kInfo, "", message); }
+
+void log_info_once(std::string_view message) {
+  {
+    const std::lock_guard lock(console().mutex);
+    if (!console().said_once.emplace(message).second) {
+      return;
+    }
+  }
+  log_info(message);
+}
+
 void log_warning(std::string_view message) { log(LogLevel::kWarning, "warning: ", message); }
 void log_debug(std::string_view message) { log(LogLevel::kDebug, "debug: ", message); }
 

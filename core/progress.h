@@ -13,6 +13,8 @@ enum class LogLevel { kError, kWarning, kInfo, kDebug };
 
 void set_log_level(LogLevel level);       // --quiet is kError
 void log_info(std::string_view message);  // stderr, ends with a newline
+// Unless the process has said the same before: for what every stage finds in the same file.
+void log_info_once(std::string_view message);
 void log_warning(std::string_view message);
 void log_debug(std::string_view message);
 

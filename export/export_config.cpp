@@ -12,10 +12,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 6> kUnsafeKeys = {"_attn_implementation_internal",
+constexpr std::array<std::string_view, 9> kUnsafeKeys = {"_attn_implementation",
+                                                         "_attn_implementation_internal",
                                                          "_experts_implementation_internal",
                                                          "attn_implementation",
                                                          "experts_implementation",
+                                                         "auto_map",
+                                                         "custom_pipelines",
                                                          "trust_remote_code",
                                                          "_name_or_path"};
 constexpr std::size_t kMaxJsonBytes = 16u << 20;
@@ -120,13 +123,7 @@ void copy_companion_files(const Checkpoint& checkpoint, const fs::path& director
         return strip_unsafe_keys(json) || dropped;
       });
     } else if (file == "tokenizer_config.json") {
-      copy_json(source, target, [&](Json& json) {
-        KVC_CHECK(!json.contains("auto_map"),
-                  "{}: auto_map asks for the checkpoint's own code, which is never run or copied; "
-                  "remove the key if the tokenizer works without it",
-                  source.string());
-        return strip_unsafe_keys(json);
-      });
+      copy_json(source, target, strip_unsafe_keys);
     } else {
       write_file(target, read_file(source, kMaxCompanionBytes));
     }

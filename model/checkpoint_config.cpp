@@ -1,14 +1,41 @@
 #include "model/checkpoint_config.h"
 
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "core/json.h"
+#include "core/progress.h"
 #include "model/expert_tensors.h"
 #include "model/tensor_names.h"
 #include "model/weights.h"
 
 namespace kvc {
+namespace {
+
+bool names_remote_code(const Checkpoint& checkpoint) {
+  const std::filesystem::path tokenizer = checkpoint.directory() / "tokenizer_config.json";
+  return checkpoint.config().contains("auto_map") ||
+         (std::filesystem::exists(tokenizer) && read_json(tokenizer).contains("auto_map"));
+}
+
+// Many publishers ship the Python of an architecture that loaders have since learned.
+void note_remote_code(const Checkpoint& checkpoint, const ModelConfig& config) {
+  const bool ours = checkpoint.config().contains("kvconvert");
+  if (!ours && names_remote_code(checkpoint)) {
+    log_info_once(fmt::format(
+        "{}: \"auto_map\" names Python code of the checkpoint, which is neither run nor copied; "
+        "the built-in {} is used",
+        checkpoint.directory().string(), config.arch->model_type));
+  }
+}
+
+}  // namespace
 
 ModelConfig read_model_config(const Checkpoint& checkpoint) {
   ModelConfig config =
       parse_model_config(checkpoint.config(), (checkpoint.directory() / "config.json").string());
+  note_remote_code(checkpoint, config);
   if (stores_stacked_experts(checkpoint, config)) {
     config.moe->stacked = true;
   }

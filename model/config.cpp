@@ -243,6 +243,15 @@ Json text_config(const ConfigReader& top) {
   return merged;
 }
 
+// A type that is known needs no code of the checkpoint's own; that of others is not run.
+const ArchSpec& resolve_arch(const ConfigReader& top) {
+  const char* code =
+      top.contains("auto_map")
+          ? ": \"auto_map\" asks for Python code of the checkpoint, which is never run"
+          : "";
+  return find_arch(family_of(top), top.subject() + code);
+}
+
 ModelConfig resolve(const ConfigReader& reader, const ArchSpec& arch) {
   ModelConfig config;
   config.arch = &arch;
@@ -270,7 +279,7 @@ ModelConfig resolve(const ConfigReader& reader, const ArchSpec& arch) {
 ModelConfig parse_model_config(const Json& json, const std::string& subject) {
   KVC_CHECK(json.is_object(), "{}: expected a JSON object", subject);
   const ConfigReader top(json, subject);
-  const ArchSpec& arch = find_arch(family_of(top), subject);
+  const ArchSpec& arch = resolve_arch(top);
   if (!arch.nested_text) {
     return resolve(top, arch);
   }

@@ -44,6 +44,8 @@ class Checkpoints(ProgramTest):
     def test_unknown_architecture(self):
         edit_config(self.checkpoint, model_type="gpt_unknown")
         self.assert_unusable("gpt_unknown", "llama", "qwen2")
+        edit_config(self.checkpoint, auto_map={"AutoConfig": "configuration_x.XConfig"})
+        self.assert_unusable("gpt_unknown", "auto_map", "never run")
 
     def test_missing_and_broken_config(self):
         (self.checkpoint / "config.json").write_text('{"model_type": "llama",', encoding="utf-8")

@@ -5,7 +5,7 @@ import json
 import re
 import unittest
 
-from programs import FAST, REFERENCE, STORIES, ProgramTest, listing, run
+from programs import FAST, REFERENCE, STORIES, ProgramTest, copy_checkpoint, edit_config, listing, run
 
 NUMBER = r"[-+0-9.e]+"
 SUMMARY = re.compile(rf"kept_ratio ({NUMBER}) .*KLD ({NUMBER}) .*perplexity ratio ({NUMBER}) .*same top ({NUMBER})")
@@ -121,6 +121,45 @@ class Equalities(ProgramTest):
         self.run_ok("kvconvert", STORIES, "--out", out, *FAST, "--export", "both", "--quiet")
         for form in ("folded", "factored"):
             self.run_ok("kvrun", out / form, "--prompt", "Once", "--max-new-tokens", "3", "--quiet")
+
+
+class CodeOfTheCheckpoint(ProgramTest):
+    """A supported type whose directory also brings Python, as the official Phi-3 and DeepSeek-V2 do."""
+
+    UNSAFE = {"auto_map": {"AutoModelForCausalLM": "modeling_x.XForCausalLM"}, "trust_remote_code": True,
+              "_attn_implementation_internal": "eager"}
+
+    def setUp(self):
+        super().setUp()
+        self.checkpoint = copy_checkpoint(STORIES, self.directory / "checkpoint")
+        edit_config(self.checkpoint, **self.UNSAFE)
+        for name in ("generation_config.json", "tokenizer_config.json"):
+            path = self.checkpoint / name
+            json_object = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            path.write_text(json.dumps(json_object | self.UNSAFE), encoding="utf-8")
+        for name in ("modeling_x.py", "configuration_x.py", "tokenization_x.py"):
+            (self.checkpoint / name).write_text("open('ran', 'w')\n", encoding="utf-8")
+
+    def run_noting(self, program, *arguments):
+        process = self.run_ok(program, *arguments)
+        self.assertEqual(process.stderr.count("auto_map"), 1, process.stderr)
+        return process
+
+    def test_is_passed_over_and_reaches_no_output(self):
+        source, out = listing(self.checkpoint), self.directory / "out"
+        self.run_noting("kvconvert", self.checkpoint, "--out", out, *FAST, "--export", "both")
+        prompt = ("--prompt", "Once upon a time", "--max-new-tokens", "16", "--dtype", "float32")
+        self.assertEqual(self.run_noting("kvrun", self.checkpoint, *prompt).stdout,
+                         self.run_ok("kvrun", STORIES, *prompt).stdout)
+        for form in ("folded", "factored"):
+            self.assertNotIn("auto_map", self.run_ok("kvrun", out / form, *prompt).stderr)
+            self.run_noting("kvvalidate", self.checkpoint, out / form, "--num-sequences", "2")
+        for path in out.rglob("*"):
+            self.assertNotEqual(path.suffix, ".py", path)
+            if path.suffix == ".json":
+                for key in self.UNSAFE:
+                    self.assertNotIn(key, path.read_text(encoding="utf-8"), path)
+        self.assertEqual(listing(self.checkpoint), source)
 
 
 if __name__ == "__main__":

@@ -79,17 +79,6 @@ TEST_F(CheckpointRefusals, HeadersThatShowQuantisedWeights) {
   EXPECT_EQ(open_error(), "") << "integers alone are no sign of quantisation";
 }
 
-TEST_F(CheckpointRefusals, RemoteCode) {
-  put(file("model.safetensors"), zeros_file({"a"}));
-  config(R"({"auto_map": {"AutoConfig": "x.C"}})");
-  EXPECT_THAT(open_error(), HasSubstr("never run"));
-  config("{}");
-  put(file("tokenizer_config.json"), R"({"auto_map": {}})");
-  EXPECT_THAT(open_error(), HasSubstr("tokenizer_config.json"));
-  config(R"({"auto_map": {"AutoConfig": "x.C"}, "kvconvert": {}})");
-  EXPECT_EQ(open_error(), "") << "a factored checkpoint of our own";
-}
-
 // snapshots/<revision>/<file> -> ../../blobs/<hash>, as the hub's cache keeps them.
 TEST_F(CheckpointRefusals, ASnapshotOfTheHubCacheIsNoneOfThem) {
   const fs::path blobs = file("blobs"), snapshot = file("snapshots/abc");

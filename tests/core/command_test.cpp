@@ -177,5 +177,14 @@ TEST(Log, LevelsDecideWhatIsShown) {
   EXPECT_EQ(shown(LogLevel::kDebug), "debug: d\ni\nwarning: w\n");
 }
 
+TEST(Log, SaysTheSameThingOnce) {
+  ::testing::internal::CaptureStderr();
+  for (const char* message : {"a", "b", "a"}) {
+    log_info_once(message);
+  }
+  log_info("a");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "a\nb\na\n");
+}
+
 }  // namespace
 }  // namespace kvc

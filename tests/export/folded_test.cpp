@@ -119,16 +119,31 @@ TEST_F(FoldedExport, UnknownTensorsAreCopiedAndRopeBuffersDropped) {
 
 TEST_F(FoldedExport, LosesKeysThatWouldChangeHowItLoads) {
   make(joint_plan());
-  Json config = read_json(checkpoint_ / "config.json");
-  config["_name_or_path"] = "somewhere";
-  config["text"]["trust_remote_code"] = true;
-  config["text"]["kept"] = 1;
-  write_all(checkpoint_ / "config.json", dump_json(config));
+  const char* json_files[] = {"config.json", "generation_config.json", "tokenizer_config.json"};
+  const Json own = read_json(checkpoint_ / "config.json");
+  for (const char* file : json_files) {
+    Json json = std::string(file) == "config.json" ? own : Json{{"kept", 2}};
+    json["text"] = {{"kept", 1}};
+    Json unsafe = json;
+    unsafe["_name_or_path"] = "somewhere";
+    unsafe["auto_map"] = {{"AutoConfig", "configuration_x.X"}};
+    unsafe["text"]["auto_map"] = {{"AutoModel", "modeling_x.X"}};
+    unsafe["text"]["trust_remote_code"] = true;
+    unsafe["text"]["_attn_implementation_internal"] = "eager";
+    write_all(checkpoint_ / file, dump_json(unsafe));
+    write_all(directory_ / file, dump_json(json));
+  }
+  for (const char* code : {"configuration_x.py", "modeling_x.py", "tokenization_x.py"}) {
+    write_all(checkpoint_ / code, "raise SystemExit\n");
+  }
   write_conversion_of(joint_plan(), Checkpoint::open(checkpoint_).hash());
   export_as(ExportFormat::kFolded);
-  config.erase("_name_or_path");
-  config["text"].erase("trust_remote_code");
-  EXPECT_EQ(read_all(out_ / "config.json"), dump_json(config));
+  for (const char* file : json_files) {
+    EXPECT_EQ(read_all(out_ / file), read_all(directory_ / file));
+  }
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(out_)) {
+    EXPECT_NE(entry.path().extension(), ".py") << entry.path();
+  }
 }
 
 }  // namespace

@@ -78,12 +78,6 @@ TEST_F(ExportRefusal, FactorsBeyondFloat16) {
   expect_error(half, "--factor-dtype");
 }
 
-TEST_F(ExportRefusal, ATokenizerThatBringsItsOwnCode) {
-  make(joint_plan());
-  write_all(checkpoint_ / "tokenizer_config.json", "{\"auto_map\": {\"AutoTokenizer\": \"x.Y\"}}");
-  expect_error("auto_map");
-}
-
 TEST_F(ExportRefusal, AnOutputInsideTheCheckpoint) {
   make(joint_plan());
   ExportOptions inside = options(ExportFormat::kFactored);

@@ -16,6 +16,15 @@ using testing::refusal;
 using testing::with;
 using testing::without;
 
+TEST(ModelConfig, RefusesCodeOfTheCheckpointOnlyWhereTheTypeIsUnknown) {
+  const Json code = {{"AutoModelForCausalLM", "modeling_x.XForCausalLM"}};
+  EXPECT_THAT(refusal(with(with(config_of("llama"), "model_type", "xenon"), "auto_map", code)),
+              AllOf(HasSubstr("auto_map"), HasSubstr("never run"), HasSubstr("\"xenon\"")));
+  for (const char* known : {"llama", "phi3", "deepseek_v2"}) {
+    EXPECT_EQ(refusal(with(config_of(known), "auto_map", code)), "accepted") << known;
+  }
+}
+
 struct BadKey {
   const char* key;
   Json value;
