@@ -3,17 +3,18 @@
 #include "convert/factor_bytes.h"
 #include "convert/latent/kept_range.h"
 #include "core/error.h"
+#include "model/cache_plan.h"
 
 namespace kvc {
 
 Payback plan_payback(const KvPlan& plan, const ModelConfig& config, const ConvertSettings& settings,
                      std::int64_t factor_bytes) {
   const std::int64_t context = plan_context(config, settings);
-  const KvDtype original = cache_dtype(config);
-  return payback(
-      factor_bytes,
-      static_cast<double>(original_bytes(plan, context, original)) / static_cast<double>(context),
-      planned_kept_ratio(plan, context, planned_dtype(config, settings)));
+  const KvDtype own = cache_dtype(config), planned = planned_dtype(config, settings);
+  const double scale = static_cast<double>(original_bytes(plan, 1, planned)) /
+                       static_cast<double>(original_bytes(plan, 1, own));
+  return payback(factor_bytes, static_cast<double>(original_bytes(plan, 1, own)),
+                 scale * planned_kept_ratio(plan, context, planned));
 }
 
 Payback estimated_payback(const KvPlan& plan, const ModelConfig& config,

@@ -13,6 +13,13 @@ KvPlan plain_plan(const ModelConfig& config) {
   return plan;
 }
 
+KvDtype cache_dtype(const ModelConfig& config) {
+  if (config.dtype == "float32" || config.dtype == "float64") {
+    return KvDtype::kFloat32;
+  }
+  return config.dtype == "float16" ? KvDtype::kFloat16 : KvDtype::kBFloat16;
+}
+
 std::string why_not_factorised(const ModelConfig& config) {
   if (!config.mla) {
     return "";

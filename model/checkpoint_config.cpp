@@ -30,6 +30,33 @@ void note_remote_code(const Checkpoint& checkpoint, const ModelConfig& config) {
   }
 }
 
+// Which of them a file has depends on the version that wrote it.
+std::string text_prefix(const Checkpoint& checkpoint, ModelConfig config) {
+  const std::string own = config.tensor_prefix;
+  for (const char* prefix : {"language_model.model.", "model.language_model.", "model."}) {
+    config.tensor_prefix = prefix;
+    if (checkpoint.contains(embedding_name(config))) {
+      return prefix;
+    }
+  }
+  return own;
+}
+
+std::string name_of(Dtype dtype, const std::string& otherwise) {
+  switch (dtype) {
+    case Dtype::kF64:
+      return "float64";
+    case Dtype::kF32:
+      return "float32";
+    case Dtype::kBF16:
+      return "bfloat16";
+    case Dtype::kF16:
+      return "float16";
+    default:
+      return otherwise;
+  }
+}
+
 }  // namespace
 
 ModelConfig read_model_config(const Checkpoint& checkpoint) {
@@ -40,14 +67,10 @@ ModelConfig read_model_config(const Checkpoint& checkpoint) {
     config.moe->stacked = true;
   }
   if (config.arch->nested_text) {
-    // Which of them a file has depends on the version that wrote it.
-    for (const char* prefix : {"language_model.model.", "model.language_model.", "model."}) {
-      ModelConfig other = config;
-      other.tensor_prefix = prefix;
-      if (checkpoint.contains(embedding_name(other))) {
-        return other;
-      }
-    }
+    config.tensor_prefix = text_prefix(checkpoint, config);
+  }
+  if (checkpoint.contains(embedding_name(config))) {
+    config.dtype = name_of(checkpoint.info(embedding_name(config)).dtype, config.dtype);
   }
   return config;
 }

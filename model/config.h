@@ -80,7 +80,8 @@ struct ModelConfig {
   std::vector<LayerSpec> layers;  // [num_layers]
   std::vector<std::int64_t> eos_token_ids;
   std::optional<std::int64_t> bos_token_id;
-  std::string dtype;  // "bfloat16", ... as config.json says; empty if it does not
+  std::string
+      dtype;  // "bfloat16", ... as weights are stored; without them what config.json says, or empty
 
   std::int64_t q_dim() const { return num_heads * head_dim; }
   std::int64_t kv_dim() const { return num_kv_heads * head_dim; }

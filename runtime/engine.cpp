@@ -162,8 +162,6 @@ StoreOptions Engine::store_options() const {
 
 KvCache Engine::new_cache() const { return {plan_, store_options(), policy_}; }
 
-KvDtype Engine::original_kv_dtype() const { return parse_kv_dtype(name_of(decoder_->dtype())); }
-
 Sequence Engine::new_sequence() const { return Sequence(std::make_unique<KvCache>(new_cache())); }
 
 void Engine::check_call(const std::vector<Sequence*>& sequences, const Ids& ids) const {

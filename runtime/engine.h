@@ -87,7 +87,6 @@ class Engine {
   const KvPlan& plan() const { return *plan_; }
   const TokenPolicy& policy() const { return *policy_; }
   KvDtype kv_dtype() const { return kv_dtype_; }
-  KvDtype original_kv_dtype() const;  // of the model's own cache: the compute dtype
   std::int64_t weight_bytes() const;  // factors included
   const KvPool& pool() const { return *pool_; }
   PartTimes* part_times() const { return part_times_.get(); }  // null without time_parts

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "model/cache_plan.h"
 #include "model/compute_place.h"
 #ifdef KVC_CUDA
 #include "runtime/gpu/cuda_executor.h"
@@ -24,7 +25,7 @@ Runner cpu_runner(const RunOptions& options) {
   runner.describe = [engine](const GenerateResult&) {
     return RunModel{.plan = engine->plan(),
                     .policy = engine->policy(),
-                    .original_kv_dtype = engine->original_kv_dtype(),
+                    .original_kv_dtype = cache_dtype(engine->config()),
                     .page_tokens = engine->pool().page_tokens(),
                     .weight_bytes = engine->weight_bytes(),
                     .kv_peak_bytes = engine->pool().peak_bytes(),
@@ -47,7 +48,7 @@ Runner gpu_runner(const RunOptions& options, at::Device device) {
   runner.describe = [engine](const GenerateResult&) {
     return RunModel{.plan = engine->plan(),
                     .policy = engine->policy(),
-                    .original_kv_dtype = engine->kv_dtype(),
+                    .original_kv_dtype = cache_dtype(engine->config()),
                     .page_tokens = engine->page_tokens(),
                     .weight_bytes = engine->weight_bytes(),
                     .kv_peak_bytes = engine->kv_peak_bytes()};

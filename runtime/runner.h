@@ -18,7 +18,7 @@ namespace kvc {
 struct RunModel {
   KvPlan plan;
   TokenPolicy policy;
-  KvDtype original_kv_dtype = KvDtype::kFloat32;  // of the model's own cache
+  KvDtype original_kv_dtype = KvDtype::kFloat32;  // of the model's own cache (cache_dtype)
   std::int64_t page_tokens = 0;
   std::int64_t weight_bytes = 0;
   std::int64_t kv_peak_bytes = 0;

@@ -183,9 +183,7 @@ class Measurement:
             "--kv-dtype", cache.kv_dtype, "--num-sequences", arguments.num_sequences, "--seq-len", arguments.seq_len,
             "--block", arguments.block, "--json", "--quiet"))
         continuation = report["continuation"]
-        # kvvalidate computes in float32, of which 16-bit numbers are half.
-        half = 1 if cache.kv_dtype == "float32" else 2
-        return {"kept_ratio": half * report["kept_ratio"],
+        return {"kept_ratio": report["kept_ratio"],
                 "kld": continuation["kl_divergence"]["mean"],
                 "error": continuation["kl_divergence"]["standard_error"], "same_top": continuation["same_top"]["mean"],
                 "recall": {str(length): self.recall(cache, policy, length) for length in arguments.recall_tokens},

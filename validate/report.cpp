@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/provenance.h"
@@ -96,6 +97,11 @@ std::string recall_line(const Recall& recall) {
                      recall.num_asked, recall.reference_right);
 }
 
+// Of a cache when it is measured.
+std::int64_t tokens_per_sequence(const ValidationReport& report) {
+  return report.num_tokens / std::max<std::int64_t>(report.num_sequences, 1);
+}
+
 std::string plain(double value) { return fmt::format("{:.5g}", value); }
 
 }  // namespace
@@ -107,6 +113,7 @@ Json to_json(const ValidationReport& report) {
   json["inputs"] = report.inputs;
   json["num_sequences"] = report.num_sequences;
   json["num_tokens"] = report.num_tokens;
+  json["tokens_per_sequence"] = tokens_per_sequence(report);
   json["kept_ratio"] = number(report.kept_ratio);
   json["kv_bytes"] = report.kv_bytes;
   json["original_kv_bytes"] = report.original_kv_bytes;
@@ -121,9 +128,10 @@ Json to_json(const ValidationReport& report) {
 std::string summary_line(const ValidationReport& report) {
   const Comparison& measured = report.continuation;
   const std::string gain = report.payback ? "  " + to_text(*report.payback) : "";
-  return fmt::format("kept_ratio {:.3f}  KLD {}  perplexity ratio {:.4f}  same top {:.1f} %{}",
-                     report.kept_ratio, with_error(measured.kl_divergence),
-                     measured.perplexity_ratio, 100 * measured.same_top.mean, gain);
+  return fmt::format(
+      "kept_ratio {:.3f} of {} tokens  KLD {}  perplexity ratio {:.4f}  same top {:.1f} %{}",
+      report.kept_ratio, tokens_per_sequence(report), with_error(measured.kl_divergence),
+      measured.perplexity_ratio, 100 * measured.same_top.mean, gain);
 }
 
 std::string text_report(const ValidationReport& report) {

@@ -6,7 +6,9 @@
 #include "core/error.h"
 #include "core/progress.h"
 #include "core/provenance.h"
+#include "model/cache_plan.h"
 #include "model/checkpoint_config.h"
+#include "model/weights.h"
 #include "runtime/engine.h"
 #include "validate/comparison.h"
 #include "validate/evaluation_text.h"
@@ -45,8 +47,22 @@ void check_comparable(const ValidateOptions& options, const ModelConfig& referen
             candidate.vocab_size);
 }
 
+// Numbers as a run of the model would cache them: no wider than those of its own cache.
+std::string stored_dtype(const std::string& compute, const ModelConfig& model) {
+  const KvDtype own = cache_dtype(model);
+  if (compute.empty()) {
+    return to_string(own);
+  }
+  const auto width = static_cast<std::int64_t>(c10::elementSize(parse_scalar_type(compute)));
+  return width > bytes_per_element(own) ? to_string(own) : compute;
+}
+
 // Every option as the run used it.
-ValidateOptions resolve(ValidateOptions options, const ModelConfig& config) {
+ValidateOptions resolve(ValidateOptions options, const ModelConfig& config,
+                        const ModelConfig& candidate) {
+  if (options.kv_dtype.empty()) {
+    options.kv_dtype = stored_dtype(options.dtype, candidate);
+  }
   if (options.seq_len == 0) {
     options.seq_len = std::min(kDefaultSeqLen, config.max_position_embeddings);
   }
@@ -108,7 +124,7 @@ class Comparer {
     for (const auto& row : rows) {
       const auto tokens = static_cast<std::int64_t>(row.size());
       report_.original_kv_bytes +=
-          original_bytes(candidate_.plan(), tokens, candidate_.original_kv_dtype());
+          original_bytes(candidate_.plan(), tokens, cache_dtype(candidate_.config()));
       report_.num_tokens += tokens;
       ++report_.num_sequences;
     }
@@ -201,12 +217,13 @@ ValidationReport validate(const ValidateOptions& given) {
   const Checkpoint reference_checkpoint = Checkpoint::open(given.reference);
   const Checkpoint candidate_checkpoint = Checkpoint::open(given.candidate);
   const ModelConfig config = read_model_config(reference_checkpoint);
-  check_comparable(given, config, read_model_config(candidate_checkpoint));
-  const ValidateOptions options = resolve(given, config);
+  const ModelConfig candidate_config = read_model_config(candidate_checkpoint);
+  check_comparable(given, config, candidate_config);
+  const ValidateOptions options = resolve(given, config, candidate_config);
   const TokenSet text = load_evaluation_text(options, candidate_checkpoint, config);
 
   EngineOptions engine_options;
-  engine_options.dtype = options.dtype;
+  engine_options.dtype = options.dtype;  // the reference caches what it computes, unrounded
   Engine reference = Engine::load(options.reference, engine_options);
   engine_options.kv_dtype = options.kv_dtype;
   engine_options.policy = options.policy;

@@ -22,7 +22,8 @@ struct ValidateOptions {
   std::int64_t num_sequences = 16;
   std::int64_t seq_len = 0;  // tokens; 0: min(2048, max_position_embeddings)
   std::string dtype = "float32";
-  std::string kv_dtype;                                // of the candidate's cache; empty: dtype
+  std::string
+      kv_dtype;  // of the candidate's cache; empty: its own (cache_dtype), or dtype if that is narrower
   TokenPolicy policy{};                                // of the candidate's cache
   std::optional<SelectiveReconstruction> selective{};  // of the candidate
   // 0: the continuation's prompt is the first half of a row. Otherwise every run of so many tokens is
@@ -78,8 +79,8 @@ struct Recall {
 };
 
 struct ValidationReport {
-  double kept_ratio =
-      0;  // measured: allocated bytes / original bytes at the end of the continuation
+  // Measured: allocated bytes at the end of the continuation / those of the model's own cache (cache_dtype).
+  double kept_ratio = 0;
   std::int64_t kv_bytes = 0, original_kv_bytes = 0;
   std::int64_t num_sequences = 0, num_tokens = 0;
   Comparison teacher_forced;  // one exact forward over the text: sees weight changes only
@@ -96,7 +97,8 @@ struct ValidationReport {
 // ValidationReport::missed.
 ValidationReport validate(const ValidateOptions& options);
 Json to_json(const ValidationReport& report);
-// "kept_ratio 0.50  KLD 0.0123 ± 0.0004  perplexity ratio 1.004  same top 97.1 %", and of conversions "  pays from ..."
+// "kept_ratio 0.50 of 1024 tokens  KLD 0.0123 ± 0.0004  perplexity ratio 1.004  same top 97.1 %", and of conversions
+// "  pays from ..."
 std::string summary_line(const ValidationReport& report);
 // The numbers of both settings as a table for a terminal.
 std::string text_report(const ValidationReport& report);

@@ -10,6 +10,7 @@
 #include "convert/coded/coded_plan.h"
 #include "convert/latent/kept_range.h"
 #include "core/progress.h"
+#include "model/cache_plan.h"
 #include "model/layer_stream.h"
 
 namespace kvc {

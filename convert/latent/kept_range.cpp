@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "convert/paired_row.h"
+#include "model/cache_plan.h"
 
 namespace kvc {
 namespace {
@@ -58,13 +59,6 @@ TokenBytes token_bytes(const KvPlan& plan, int group, KvDtype dtype) {
   bytes.unmerged = group_bytes(plan, group, {.unmerged = 1}, dtype);
   bytes.merged = merges(plan) ? group_bytes(plan, group, {.merged = 1}, dtype) : bytes.unmerged;
   return bytes;
-}
-
-KvDtype cache_dtype(const ModelConfig& config) {
-  if (config.dtype == "float32") {
-    return KvDtype::kFloat32;
-  }
-  return config.dtype == "float16" ? KvDtype::kFloat16 : KvDtype::kBFloat16;
 }
 
 KvDtype planned_dtype(const ModelConfig& config, const ConvertSettings& settings) {

@@ -9,7 +9,8 @@
 
 namespace kvc {
 
-// kept_ratio with every token merged that may be, and with none merged. Sinks and window are exact
+// Bytes in a cache of some type over those of the model's own keys and values in the same type (16 bits beside
+// integers), which is kept_ratio where that is the model's own type: with every token merged that may be, and with none merged. Sinks and window are exact
 // in both. Pairs of layers merge all tokens in both, and retain none, or as many as may be.
 struct KeptRange {
   double lowest = 1, highest = 1;
@@ -28,15 +29,13 @@ struct TokenBytes {
 };
 TokenBytes token_bytes(const KvPlan& plan, int group, KvDtype dtype);
 
-// The type a cache of this model has unless told otherwise: the checkpoint's, or 16 bits.
-KvDtype cache_dtype(const ModelConfig& config);
-// --kv-dtype, or that type.
+// --kv-dtype, or the type of the model's own cache.
 KvDtype planned_dtype(const ModelConfig& config, const ConvertSettings& settings);
 // Tokens a plan is computed for.
 std::int64_t plan_context(const ModelConfig& config, const ConvertSettings& settings);
 // Tokens of all sequences that a saving is weighed for.
 std::int64_t tokens_in_flight(const ModelConfig& config, const ConvertSettings& settings);
-// What a cache of `num_tokens` keeps at the plan's target.
+// What a cache of `num_tokens` keeps at the plan's target, as kept_range.
 double planned_kept_ratio(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
 
 }  // namespace kvc

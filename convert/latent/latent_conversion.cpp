@@ -4,6 +4,7 @@
 #include "convert/latent/merge_weights.h"
 #include "convert/stage_pipeline.h"
 #include "core/progress.h"
+#include "model/cache_plan.h"
 
 namespace kvc {
 namespace {

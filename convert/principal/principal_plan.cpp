@@ -68,10 +68,9 @@ std::int64_t bytes_at_context(const KvPlan& plan, int group, const Target& targe
 // The widest latent within the target. Its bytes grow with the rank.
 void fit_rank(KvPlan& plan, int index, const Target& target) {
   LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
-  const std::int64_t element = bytes_per_element(target.dtype);
-  const double allowed = target.settings.kept_ratio *
-                         static_cast<double>(group.num_layers * plan.plain_widths().total() *
-                                             target.context * element);
+  const std::int64_t own = original_bytes(plan, target.context, cache_dtype(target.config));
+  const double allowed =
+      target.settings.kept_ratio * static_cast<double>(own) * group.num_layers / plan.num_layers();
   const std::int64_t multiple = principal_rank_multiple(target.config, target.settings);
   std::int64_t total = group.num_layers * target.widths.total();
   for (; total > multiple; total -= multiple) {
@@ -156,7 +155,7 @@ double kept_at_context(const KvPlan& plan, const Target& target) {
       plan.groups.size(),
       {.merged = target.context - exact, .pending = exact, .bases = plan.request ? 1 : 0});
   return static_cast<double>(plan_bytes(plan, target.context, tokens, target.dtype)) /
-         static_cast<double>(original_bytes(plan, target.context, target.dtype));
+         static_cast<double>(original_bytes(plan, target.context, cache_dtype(target.config)));
 }
 
 void check_saving(const KvPlan& plan, const Target& target) {

@@ -5,6 +5,7 @@
 
 #include "core/checkpoint.h"
 #include "core/error.h"
+#include "model/cache_plan.h"
 #include "model/checkpoint_config.h"
 #include "runtime/gpu/gpu_batch.h"
 #include "runtime/gpu/gpu_forecast.h"
@@ -61,7 +62,7 @@ Json gpu_plan_json(const RunOptions& options, const Prompts& prompts) {
     bytes = {std::max(bytes.most, own.most), std::max(bytes.generating, own.generating)};
     num_tokens = std::max(num_tokens, tokens_of(sequences, generate));
   }
-  const std::int64_t original = original_bytes(plan, num_tokens, KvDtype::kFloat16);
+  const std::int64_t original = original_bytes(plan, num_tokens, cache_dtype(config));
   Json json;
   json["kv_dtype"] = to_string(types.kv);
   json["tokens"] = num_tokens;

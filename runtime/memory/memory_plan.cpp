@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "model/cache_plan.h"
 #include "model/checkpoint_config.h"
 #include "model/compute_place.h"
 #include "runtime/compression/expansion.h"
@@ -90,10 +91,9 @@ class RunForecast {
   std::int64_t num_tokens() const {
     return sum([](const CacheForecast& cache) { return cache.num_tokens(); });
   }
-  std::int64_t original() const {
-    return sum([this](const CacheForecast& cache) {
-      return original_bytes(plan_, cache.num_tokens(), types_.kv);
-    });
+  std::int64_t original(KvDtype own) const {
+    return sum(
+        [&](const CacheForecast& cache) { return original_bytes(plan_, cache.num_tokens(), own); });
   }
 
  private:
@@ -140,7 +140,8 @@ Totals follow(RunForecast& run, std::optional<std::int64_t> limit) {
   return totals;
 }
 
-Json plan_json(RunForecast& run, const CacheTypes& types, std::size_t num_groups,
+// `own`: the type of the model's own cache.
+Json plan_json(RunForecast& run, const CacheTypes& types, KvDtype own, std::size_t num_groups,
                const RunOptions& options) {
   const std::optional<std::int64_t> limit = options.engine.memory_bytes;
   const Totals totals = follow(run, limit);
@@ -149,8 +150,8 @@ Json plan_json(RunForecast& run, const CacheTypes& types, std::size_t num_groups
   json["tokens"] = run.num_tokens();
   json["reading_bytes"] = run.reading();
   json["end_bytes"] = totals.end;
-  json["original_bytes"] = run.original();
-  json["kept_ratio"] = share_of_original(totals.end, run.original());
+  json["original_bytes"] = run.original(own);
+  json["kept_ratio"] = share_of_original(totals.end, run.original(own));
   json["expansion_bytes"] = run.all_expansions();
   if (limit) {
     json["memory_bytes"] = *limit;
@@ -169,7 +170,8 @@ Json cpu_plan_json(const RunOptions& options, const Prompts& prompts) {
   const CacheTypes types = cache_types(checkpoint, config, options.engine);
   check_token_policy(options.engine.policy, plan, config, types.kv);
   RunForecast run(plan, options.engine.policy, types, prompts, options.generate);
-  return plan_json(run, types, plan.groups.size() * prompts.ids.size(), options);
+  return plan_json(run, types, cache_dtype(config), plan.groups.size() * prompts.ids.size(),
+                   options);
 }
 
 }  // namespace

@@ -16,6 +16,8 @@ using ::testing::Not;
 ValidationReport example() {
   ValidationReport report;
   report.kept_ratio = 0.5;
+  report.num_sequences = 2;
+  report.num_tokens = 2048;
   report.kv_bytes = 500;
   report.original_kv_bytes = 1000;
   Comparison& continuation = report.continuation;
@@ -34,7 +36,8 @@ ValidationReport example() {
 
 TEST(Report, SummaryLine) {
   EXPECT_EQ(summary_line(example()),
-            "kept_ratio 0.500  KLD 0.0123 ± 0.0004  perplexity ratio 1.0040  same top 97.1 %");
+            "kept_ratio 0.500 of 1024 tokens  KLD 0.0123 ± 0.0004  perplexity ratio 1.0040  same "
+            "top 97.1 %");
 }
 
 TEST(Report, SummaryOfOneSequenceStatesNoError) {

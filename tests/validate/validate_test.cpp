@@ -140,6 +140,24 @@ TEST_F(Validate, AnotherTypeOfCacheIsTheCandidates) {
   EXPECT_GT(report.continuation.kl_divergence.mean, 0);
 }
 
+// Whatever computes, 16-bit numbers are what a cache of the checkpoint holds and is compared with.
+TEST_F(Validate, ACacheHasTheTypeOfItsCheckpoint) {
+  SyntheticCheckpoint synthetic;
+  synthetic.tokenizer = true;
+  synthetic.dtype = "bfloat16";
+  write_synthetic_checkpoint(other_, synthetic);
+  options_.reference = options_.candidate = other_;
+  const ValidationReport report = validate(options_);
+  EXPECT_EQ(report.options["kv_dtype"], "bfloat16");
+  EXPECT_EQ(report.original_kv_bytes, 3 * 2 * 4 * 16 * 64 * 2);
+  EXPECT_DOUBLE_EQ(report.kept_ratio, 1.0);
+  EXPECT_GT(report.continuation.kl_divergence.mean, 0) << "the reference's cache is not rounded";
+  options_.kv_dtype = "float32";
+  const ValidationReport wide = validate(options_);
+  EXPECT_DOUBLE_EQ(wide.kept_ratio, 2.0);
+  EXPECT_EQ(wide.continuation.kl_divergence.mean, 0);
+}
+
 TEST_F(Validate, DifferentModelsDoNot) {
   write(other_, 1);
   options_.candidate = other_;
