@@ -17,6 +17,7 @@ namespace {
 struct Words {
   std::string factor, merge, granularity, prefill, unmerged, rank_allocation, gauge, metric, later,
       solver, minicache, format = "factored";
+  std::vector<std::string> calibration;
 };
 
 void apply(const Words& words, PipelineOptions& options) {
@@ -34,6 +35,7 @@ void apply(const Words& words, PipelineOptions& options) {
   parse_word("--rank-alloc", words.rank_allocation, parse_rank_allocation,
              settings.rank_allocation);
   options.format = parse_export_format(words.format);
+  options.calibration = parse_calibration_sources(words.calibration);
 }
 
 void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
@@ -136,8 +138,9 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, Words& words) {
   app.add_option("--factor-dtype", options.factor_dtype,
                  "Type of the written factors: float32, bfloat16 or float16")
       ->capture_default_str();
-  app.add_option("--calibration", options.calibration,
-                 "Calibration text: .txt, .jsonl or tokens.h5 (default: built in)");
+  app.add_option(
+      "--calibration", words.calibration,
+      "Calibration text: self (the model writes it), builtin, .txt, .jsonl or tokens.h5");
   app.add_option("--num-sequences", options.num_sequences,
                  "Calibration sequences (default: 64, of coded 40)");
   app.add_option("--seq-len", options.seq_len, "Tokens of each (default: 512, of coded 1024)");

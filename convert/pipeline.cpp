@@ -11,6 +11,7 @@
 #include "core/output.h"
 #include "core/progress.h"
 #include "model/checkpoint_config.h"
+#include "validate/calibration_distance.h"
 #include "validate/html_report.h"
 #include "validate/validate.h"
 
@@ -56,7 +57,7 @@ class WorkDirectory {
 
 void check_inputs_apart(const PipelineOptions& options) {
   check_apart(options.out, options.checkpoint);
-  for (const auto* texts : {&options.calibration, &options.validation_text}) {
+  for (const auto* texts : {&options.calibration.files, &options.validation_text}) {
     for (const fs::path& text : *texts) {
       check_apart(options.out, text);
     }
@@ -107,11 +108,13 @@ void log_report(const fs::path& path) {
   }
 }
 
-ValidationReport validate_export(const PipelineOptions& options, const fs::path& exported) {
+ValidationReport validate_export(const PipelineOptions& options, const fs::path& exported,
+                                 const fs::path& calibration_tokens) {
   ValidateOptions validation;
   validation.reference = options.checkpoint;
   validation.candidate = exported;
   validation.texts = options.validation_text;
+  validation.calibration_tokens = calibration_tokens;
   validation.seed = options.settings.seed;
   return validate(validation);
 }
@@ -139,6 +142,8 @@ void print_result(const PipelineOptions& options, const std::optional<Validation
   }
   if (report) {
     fmt::print("{}\n", summary_line(*report));
+    const std::string warning = calibration_warning(*report);
+    fmt::print("{}{}", warning, warning.empty() ? "" : "\n");
   } else if (gain) {
     fmt::print("{}\n", to_text(*gain));
   }
@@ -162,7 +167,7 @@ void convert_and_export(const PipelineOptions& options, const Checkpoint& checkp
   const std::optional<Payback> gain = measured_payback(options, config, conversion, exported);
   std::optional<ValidationReport> report;
   if (options.validate) {
-    report = validate_export(options, exported);
+    report = validate_export(options, exported, work.path() / "tokens.h5");
     report->options["candidate"] = options.out.string();
     report->payback = gain;
     write_file(output.path() / "report.json", dump_json(to_json(*report)));

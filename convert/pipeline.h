@@ -11,6 +11,7 @@
 #include "convert/convert.h"
 #include "convert/defaults.h"
 #include "export/export.h"
+#include "model/calibration_source.h"
 
 namespace kvc {
 
@@ -22,7 +23,7 @@ struct PipelineOptions {
   OpenSettings open;  // what of them is to be chosen for the model
   ExportFormat format = ExportFormat::kFactored;
   std::string factor_dtype = "float32";
-  std::vector<std::filesystem::path> calibration;      // empty: the built-in text
+  CalibrationSources calibration;
   std::vector<std::filesystem::path> validation_text;  // empty: the built-in text
   std::int64_t num_sequences = 0;                      // of calibration
   std::int64_t seq_len = 0;                            // tokens of each

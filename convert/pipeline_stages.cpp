@@ -2,32 +2,16 @@
 
 #include "calibrate/calibrate.h"
 #include "calibrate/covariance.h"
+#include "convert/pipeline_tokens.h"
 #include "core/error.h"
 #include "core/progress.h"
 #include "fisher/fisher.h"
 #include "fisher/metric.h"
-#include "model/text.h"
 
 namespace kvc {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The token set of this run, in `file`. An equal one from an earlier run stays.
-TokenSet prepare_tokens(const PipelineOptions& options, const Checkpoint& checkpoint,
-                        const ModelConfig& config, const fs::path& file) {
-  const Tokenizer tokenizer = Tokenizer::load(checkpoint.directory());
-  TextOptions text;
-  text.num_sequences = options.num_sequences;
-  text.seq_len = std::min(options.seq_len, config.max_position_embeddings);
-  text.seed = options.settings.seed;
-  TokenSet tokens =
-      load_token_set(options.calibration, tokenizer, config.vocab_size, text, "calibration");
-  std::error_code ignored;
-  fs::remove(file, ignored);
-  write_token_set(file, tokens);
-  return tokens;
-}
 
 // Refuses before the statistics are computed, not after.
 void check_calibration_tokens(const TokenSet& tokens, const JointOptions& joint,
@@ -95,7 +79,7 @@ std::filesystem::path run_stages(const PipelineOptions& options, const Checkpoin
   inputs.state = work / "distillation.safetensors";
   inputs.force = true;
   const ComputePlace place = statistics_place(settings.device);
-  const TokenSet tokens = prepare_tokens(options, checkpoint, config, inputs.tokens);
+  const TokenSet tokens = prepare_tokens(options, checkpoint, config, work);
   if (needs_calibration(settings)) {
     inputs.calibration = work / "calibration.h5";
     run_stage("calibration", inputs.calibration, calibration_provenance(checkpoint, tokens, place),

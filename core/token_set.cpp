@@ -34,6 +34,9 @@ Provenance provenance_of(const TokenSet& tokens) {
   provenance.checkpoint_hash = tokens.tokenizer_hash;
   provenance.tokens_hash = tokens.hash();
   provenance.options = Json{{"split", tokens.split}, {"source_hashes", tokens.source_hashes}};
+  if (!tokens.self.is_null()) {
+    provenance.options["self"] = tokens.self;
+  }
   return provenance;
 }
 
@@ -61,8 +64,11 @@ std::int64_t TokenSet::num_tokens() const {
 
 std::string TokenSet::hash() const {
   Sha256 sha;
-  sha.update(
-      Json{{"tokenizer", tokenizer_hash}, {"sources", source_hashes}, {"split", split}}.dump());
+  Json origin{{"tokenizer", tokenizer_hash}, {"sources", source_hashes}, {"split", split}};
+  if (!self.is_null()) {
+    origin["self"] = self;
+  }
+  sha.update(origin.dump());
   const std::vector<std::int64_t> lengths = lengths_of(*this);
   sha.update(std::as_bytes(std::span(lengths)));
   for (const auto& sequence : sequences) {
@@ -93,6 +99,7 @@ TokenSet read_token_set(const std::filesystem::path& path, std::int64_t vocab_si
   try {
     tokens.split = provenance.options.at("split").get<std::string>();
     tokens.source_hashes = provenance.options.at("source_hashes").get<std::vector<std::string>>();
+    tokens.self = provenance.options.value("self", Json(nullptr));
   } catch (const Json::exception&) {
     fail("{}:/options: expected 'split' and 'source_hashes'", subject);
   }

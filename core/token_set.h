@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/json.h"
+
 namespace kvc {
 
 struct TokenSet {
@@ -13,6 +15,7 @@ struct TokenSet {
   std::string tokenizer_hash;              // SHA-256 of tokenizer.json
   std::vector<std::string> source_hashes;  // SHA-256 of each source text, as it was read
   std::string split = "calibration";       // "calibration" or "evaluation"
+  Json self = nullptr;  // how the model wrote the rows that are its own; null where none are
 
   std::int64_t num_tokens() const;
   std::string hash() const;  // SHA-256 over everything above

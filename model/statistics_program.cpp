@@ -20,6 +20,7 @@ namespace {
 struct Request {
   std::filesystem::path checkpoint, out;
   TokenInput input;
+  std::vector<std::string> calibration;
   std::int64_t seq_len = 0;  // 0: TextOptions' default, or the model's context if that is shorter
   std::vector<std::filesystem::path> add;
   bool force = false;
@@ -30,8 +31,8 @@ void declare(CLI::App& app, const StatisticsProgram& program, Request& request) 
   app.add_option("checkpoint", request.checkpoint, "HuggingFace directory");
   app.add_option("--out", request.out, program.artifact + " to write")->required();
   app.add_option("--tokens", request.input.tokens, "tokens.h5 with the calibration tokens");
-  app.add_option("--calibration", request.input.texts,
-                 "Calibration text: .txt, .jsonl or tokens.h5; default: the built-in text");
+  app.add_option("--calibration", request.calibration,
+                 "Calibration text: builtin (default), .txt, .jsonl or tokens.h5");
   app.add_option("--num-sequences", request.input.text.num_sequences,
                  "Sequences cut from the text, at most; 0: all")
       ->check(CLI::NonNegativeNumber);
@@ -42,7 +43,7 @@ void declare(CLI::App& app, const StatisticsProgram& program, Request& request) 
 }
 
 void check(const Request& request) {
-  const bool has_tokens = !request.input.tokens.empty(), has_texts = !request.input.texts.empty();
+  const bool has_tokens = !request.input.tokens.empty(), has_texts = !request.calibration.empty();
   KVC_CHECK_USAGE(!has_tokens || !has_texts, "--tokens and --calibration exclude each other");
   KVC_CHECK_USAGE(request.add.empty() || (!has_tokens && !has_texts),
                   "--add takes no tokens: it sums files that exist");
@@ -51,7 +52,7 @@ void check(const Request& request) {
 
 // Nothing that is read is replaced, with --force neither.
 void check_apart_from_inputs(const Request& request) {
-  std::vector<std::filesystem::path> inputs = request.input.texts;
+  std::vector<std::filesystem::path> inputs = request.input.texts.files;
   inputs.insert(inputs.end(), request.add.begin(), request.add.end());
   for (const std::filesystem::path& input : {request.checkpoint, request.input.tokens}) {
     if (!input.empty()) {
@@ -111,6 +112,7 @@ int run_statistics_program(int argc, char** argv, const StatisticsProgram& progr
                          request->device = common.device;
                          request->force = common.force;
                          request->input.text.seed = common.seed;
+                         request->input.texts = parse_calibration_sources(request->calibration);
                          run(program, *request);
                          if (common.json) {
                            fmt::print("{}", dump_json(program.summary(request->out)));

@@ -16,7 +16,7 @@ namespace {
 using Ids = std::vector<std::int64_t>;
 
 std::vector<TextSource> read_text_sources(const std::vector<std::filesystem::path>& files,
-                                          const std::string& split) {
+                                          bool builtin, const std::string& split) {
   std::vector<TextSource> sources;
   for (const std::filesystem::path& file : files) {
     const std::string extension = file.extension().string();
@@ -26,7 +26,7 @@ std::vector<TextSource> read_text_sources(const std::vector<std::filesystem::pat
               file.string(), extension);
     sources.push_back(read_text_source(file));
   }
-  if (files.empty()) {
+  if (files.empty() || builtin) {
     const std::string text(split == "evaluation" ? builtin_evaluation_text()
                                                  : builtin_calibration_text());
     sources.push_back({fmt::format("built-in {} text", split), text, sha256_hex(text)});
@@ -109,7 +109,7 @@ TokenSet load_token_set(const std::vector<std::filesystem::path>& files, const T
   tokens.tokenizer_hash = tokenizer.hash();
   tokens.split = split;
   std::vector<Ids> rows;
-  for (const TextSource& source : read_text_sources(files, split)) {
+  for (const TextSource& source : read_text_sources(files, options.builtin, split)) {
     tokens.source_hashes.push_back(source.hash);
     for (Ids& row : cut_rows(source, tokenizer, options.seq_len)) rows.push_back(std::move(row));
   }

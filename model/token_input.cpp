@@ -7,8 +7,14 @@ namespace kvc {
 TokenSet load_calibration_tokens(const TokenInput& input, const Checkpoint& checkpoint,
                                  std::int64_t vocab_size) {
   if (input.tokens.empty()) {
-    return load_token_set(input.texts, Tokenizer::load(checkpoint.directory()), vocab_size,
-                          input.text, "calibration");
+    KVC_CHECK_USAGE(
+        !input.texts.self,
+        "--calibration self: kvconvert writes that text; run kvconvert --calibration self "
+        "--work DIR and give --tokens DIR/tokens.h5");
+    TextOptions text = input.text;
+    text.builtin = input.texts.builtin;
+    return load_token_set(input.texts.files, Tokenizer::load(checkpoint.directory()), vocab_size,
+                          text, "calibration");
   }
   TokenSet tokens = read_token_set(input.tokens, vocab_size);
   KVC_CHECK(tokens.split == "calibration",

@@ -7,14 +7,14 @@
 
 #include "core/checkpoint.h"
 #include "core/token_set.h"
+#include "model/calibration_source.h"
 #include "model/text.h"
 
 namespace kvc {
 
 struct TokenInput {
   std::filesystem::path tokens{};  // tokens.h5; empty: tokenize `texts`
-  std::vector<std::filesystem::path>
-      texts{};  // .txt, .jsonl or tokens.h5; empty: the built-in text
+  CalibrationSources texts{};      // none: the built-in text
   TextOptions text{};
 };
 

@@ -58,6 +58,9 @@ Action declare_validate_options(CLI::App& app, CommonOptions& common) {
   app.add_option("candidate", options->candidate, "What was made from it")->required();
   app.add_option("--text", options->texts,
                  "Evaluation text: .txt, .jsonl or tokens.h5 (default: built in)");
+  app.add_option(
+      "--calibration-tokens", options->calibration_tokens,
+      "tokens.h5 that the candidate was calibrated on: warns where --text is of another kind");
   app.add_option("--num-sequences", options->num_sequences, "Rows of text")->capture_default_str();
   app.add_option("--seq-len", options->seq_len,
                  "Tokens of each; half is prompt, half is scored (0: the context, at most 2048)");

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/provenance.h"
+#include "validate/calibration_distance.h"
 #include "validate/report_charts.h"
 
 namespace kvc {
@@ -173,6 +174,12 @@ std::string payback_note(const ValidationReport& report) {
   return report.payback ? fmt::format("<p>The conversion {}.</p>\n", to_text(*report.payback)) : "";
 }
 
+std::string calibration_note(const ValidationReport& report) {
+  const std::string warning = calibration_warning(report);
+  return warning.empty() ? ""
+                         : fmt::format("<div class=\"missed\"><p>{}</p></div>\n", escape(warning));
+}
+
 std::string recall_note(const Recall& recall) {
   return recall.num_asked == 0
              ? ""
@@ -211,9 +218,9 @@ std::string html_report(const ValidationReport& report) {
          "</style></head>\n<body><main>\n<h1>What the conversion costs</h1>\n" +
          fmt::format("<p class=\"soft\">{} compared with {} on {} sequences, {} tokens</p>\n",
                      candidate, reference, report.num_sequences, report.num_tokens) +
-         tiles(report) + payback_note(report) + missed_notice(report) + "<h2>Both settings</h2>\n" +
-         table(report) + settings_note(report) + "<h2>KL divergence in the continuation</h2>\n" +
-         histogram_chart(report.continuation) +
+         tiles(report) + payback_note(report) + missed_notice(report) + calibration_note(report) +
+         "<h2>Both settings</h2>\n" + table(report) + settings_note(report) +
+         "<h2>KL divergence in the continuation</h2>\n" + histogram_chart(report.continuation) +
          "<h2>KL divergence by position in the continuation</h2>\n" +
          position_chart(report.continuation) + "<h2>KL divergence, teacher-forced</h2>\n" +
          histogram_chart(report.teacher_forced) + "<h2>How it was measured</h2>\n" +

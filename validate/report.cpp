@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/provenance.h"
+#include "validate/calibration_distance.h"
 #include "validate/validate.h"
 
 namespace kvc {
@@ -73,6 +74,17 @@ Json recall_json(const Recall& recall) {
           {"candidate_accuracy", static_cast<double>(recall.candidate_right) / asked}};
 }
 
+// Null where the calibration text was not read.
+Json calibration_json(const ValidationReport& report) {
+  if (!report.calibration_nll) {
+    return nullptr;
+  }
+  const std::string warning = calibration_warning(report);
+  return {{"nll", to_json(*report.calibration_nll)},
+          {"distance", number(calibration_distance(report))},
+          {"warning", warning.empty() ? Json(nullptr) : Json(warning)}};
+}
+
 std::string with_error(double value, double error) {
   return std::isfinite(error) ? fmt::format("{:.5g} ± {:.2g}", value, error)
                               : fmt::format("{:.5g}", value);
@@ -121,6 +133,7 @@ Json to_json(const ValidationReport& report) {
   json["teacher_forced"] = to_json(report.teacher_forced);
   json["recall"] = recall_json(report.recall);
   json["payback"] = report.payback ? to_json(*report.payback) : Json(nullptr);
+  json["calibration"] = calibration_json(report);
   json["missed"] = report.missed;
   return json;
 }
@@ -135,7 +148,9 @@ std::string summary_line(const ValidationReport& report) {
 }
 
 std::string text_report(const ValidationReport& report) {
-  std::string text = summary_line(report) + "\n\n";
+  std::string text = summary_line(report) + "\n";
+  const std::string warning = calibration_warning(report);
+  text += warning.empty() ? "\n" : warning + "\n\n";
   text += row("", "continuation", "teacher-forced");
   text += row("scored positions", report,
               [](const Comparison& c) { return std::to_string(c.num_positions); });

@@ -10,6 +10,7 @@
 #include "model/checkpoint_config.h"
 #include "model/weights.h"
 #include "runtime/engine.h"
+#include "validate/calibration_distance.h"
 #include "validate/comparison.h"
 #include "validate/evaluation_text.h"
 #include "validate/model_run.h"
@@ -250,6 +251,9 @@ ValidationReport validate(const ValidateOptions& given) {
         factor_bytes(candidate_checkpoint, reference_checkpoint),
         static_cast<double>(report.original_kv_bytes) / static_cast<double>(report.num_tokens),
         report.kept_ratio);
+  }
+  if (!options.calibration_tokens.empty()) {
+    report.calibration_nll = calibration_nll(reference, options.calibration_tokens);
   }
   report.options = options_json(options);
   report.inputs = inputs_json(reference_checkpoint, candidate_checkpoint, text);

@@ -30,6 +30,7 @@ struct ValidateOptions {
   // scored after a prompt of all tokens before it.
   std::int64_t block_tokens = 0;
   std::int64_t num_recalls = 0;  // prompts of the recall task (validate/recall_task.h)
+  std::filesystem::path calibration_tokens{};  // tokens.h5 of the candidate's calibration, or empty
   // Of the continuation setting.
   std::optional<double> max_kld, max_ppl_ratio, min_same_top;
   std::uint64_t seed = 0;
@@ -86,10 +87,11 @@ struct ValidationReport {
   Comparison teacher_forced;  // one exact forward over the text: sees weight changes only
   Comparison continuation;    // prefill, compress, score the rest through the compressed cache
   Recall recall;
-  std::optional<Payback> payback;   // of a converted candidate, at the end of the continuation
-  std::vector<std::string> missed;  // thresholds, as sentences
-  Json options;                     // every option, resolved
-  Json inputs;                      // what identifies checkpoints and text
+  std::optional<Payback> payback;  // of a converted candidate, at the end of the continuation
+  std::optional<Estimate> calibration_nll{};  // the reference's on the calibration text
+  std::vector<std::string> missed;            // thresholds, as sentences
+  Json options;                               // every option, resolved
+  Json inputs;                                // what identifies checkpoints and text
 };
 
 // Error when the two cannot be compared (vocabulary, tokenizer), when the text was calibrated on,

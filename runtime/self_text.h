@@ -1,0 +1,58 @@
+// Text that a model writes itself: what calibration reads where no text of the model's own kind is at hand.
+//
+// Rows of token ids, sampled at temperature 1 without any filter from the tokens that a text begins with. A
+// token that ends a text stays in the row; the tokens that begin a text follow it, and the next text goes on
+// in the same row with the same cache, as packed texts follow each other in training. Nothing is decoded.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint.h"
+#include "core/json.h"
+#include "model/config.h"
+#include "runtime/generate.h"
+
+namespace kvc {
+
+// What texts of a model begin and end with.
+struct TextBounds {
+  // What the tokenizer puts before a text, or else bos_token_id, or else an end token.
+  std::vector<std::int64_t> start;
+  std::vector<std::int64_t> ends;  // eos_token_id and, where a text has one, its first token
+};
+// Error where neither tokenizer nor config names a token to begin with.
+TextBounds text_bounds(const std::filesystem::path& model, const ModelConfig& config);
+
+struct SelfTextOptions {
+  std::int64_t num_sequences = 64;
+  std::int64_t seq_len = 512;  // tokens of each, the first ones included
+  std::uint64_t seed = 0;
+  std::string device = "cpu";  // the CPU too where the GPU runtime does not do the model
+};
+
+using Rows = std::vector<std::vector<std::int64_t>>;
+// As generate() of an engine.
+using GenerateRows =
+    std::function<GenerateResult(const Engine::Ids&, const GenerateOptions&, const TokenVisitor&)>;
+
+// Rows first_row, first_row + 1, ... of a text, written together. Throws Interrupted. `advance` is called
+// for every token.
+Rows write_rows(const GenerateRows& generate, const TextBounds& bounds,
+                const SelfTextOptions& options, std::int64_t first_row, std::int64_t num_rows,
+                const std::function<void()>& advance);
+
+// Everything that the rows depend on, for provenance.
+Json self_text_settings(const Checkpoint& checkpoint, const ModelConfig& config,
+                        const SelfTextOptions& options);
+// options.num_sequences rows, as many at a time as their caches allow; `written` are the first of them, of
+// an earlier run with the same settings. `keep` gets all rows there are after each batch, so that a run that
+// is killed can go on from there. Equal options and threads give equal rows.
+Rows write_self_text(const Checkpoint& checkpoint, const ModelConfig& config,
+                     const SelfTextOptions& options, Rows written,
+                     const std::function<void(const Rows&)>& keep);
+
+}  // namespace kvc
