@@ -5,18 +5,18 @@
 #include "convert/latent/kept_range.h"
 #include "core/kv_plan_groups.h"
 #include "model/fused_kv.h"
-#include "model/kernels/int8_matrix.h"
 #include "model/tensor_names.h"
 
 namespace kvc {
 namespace {
 
 constexpr std::int64_t kFloat = 4, kScale = 2;
+constexpr std::int64_t kScaledTogether = 32;  // codes of a row
 constexpr std::int64_t kBitsPerCoefficient = 3;  // of those that get any; a typical mean
 
 // Of a factor in the form that is usually chosen: int8 codes with their scales.
 std::int64_t matrix_bytes(std::int64_t rows, std::int64_t columns) {
-  return rows * (columns + kScale * int8_groups(columns));
+  return rows * (columns + kScale * ((columns + kScaledTogether - 1) / kScaledTogether));
 }
 
 // E, and F where it does not follow from E.
