@@ -1,6 +1,8 @@
 #include "convert/command_line.h"
+#include "core/thread_waits.h"
 
 int main(int argc, char** argv) {
+  kvc::restart_with_short_waits(argv);
   return kvc::run_command(argc, argv,
                           "Rewrites a HuggingFace checkpoint so that its KV cache is smaller, and "
                           "proves what it costs.",

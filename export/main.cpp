@@ -1,9 +1,11 @@
 #include <memory>
 
 #include "core/command.h"
+#include "core/thread_waits.h"
 #include "export/export.h"
 
 int main(int argc, char** argv) {
+  kvc::restart_with_short_waits(argv);
   return kvc::run_command(
       argc, argv, "Writes a conversion as a HuggingFace directory.",
       [](CLI::App& app, kvc::CommonOptions& common) -> kvc::Action {

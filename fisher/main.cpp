@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "core/thread_waits.h"
 #include "fisher/fisher.h"
 #include "fisher/metric.h"
 #include "model/statistics_program.h"
@@ -26,6 +27,7 @@ struct Flags {
 }  // namespace
 
 int main(int argc, char** argv) {
+  kvc::restart_with_short_waits(argv);
   const auto flags = std::make_shared<Flags>();
   return kvc::run_statistics_program(
       argc, argv,

@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "core/command.h"
+#include "core/thread_waits.h"
 #include "runtime/run.h"
 
 namespace {
@@ -102,6 +103,7 @@ void declare_output(CLI::App& app, kvc::RunOptions& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  kvc::restart_with_short_waits(argv);
   return kvc::run_command(argc, argv, "Generates text with a small KV cache.",
                           [](CLI::App& app, kvc::CommonOptions& common) -> kvc::Action {
                             auto options = std::make_shared<kvc::RunOptions>();

@@ -1,6 +1,8 @@
+#include "core/thread_waits.h"
 #include "validate/command_line.h"
 
 int main(int argc, char** argv) {
+  kvc::restart_with_short_waits(argv);
   return kvc::run_command(
       argc, argv,
       "Measures what a conversion costs: perplexity, KL divergence and agreement "

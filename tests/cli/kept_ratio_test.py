@@ -7,7 +7,7 @@ import unittest
 from programs import STORIES, ProgramTest, copy_checkpoint, edit_config, edit_tensors
 
 TOKENS = 512  # the model's context, which plans and validation take unless told otherwise
-TOLERANCE = 0.02  # whole pages of tokens; tokens that a later block will merge
+TOLERANCE = 0.04  # whole pages of tokens; tokens that a later block will merge
 SETTINGS = {
     "coded layer": ("--method", "coded", "--scope", "layer"),
     "coded head": ("--method", "coded", "--scope", "head"),

@@ -2,9 +2,12 @@
 """What every program has in common, options that cannot be right, and plans from a config alone."""
 
 import json
+import os
+import re
+import subprocess
 import unittest
 
-from programs import DATA, PROGRAMS, REFERENCE, STORIES, ProgramTest, listing, run
+from programs import BIN, DATA, PROGRAMS, REFERENCE, STORIES, ProgramTest, listing, run
 
 CONFIGS = DATA / "configs"
 
@@ -33,6 +36,38 @@ class CommonOptions(ProgramTest):
         self.assert_refused({1}, ["absent"], "kvrun", absent, "--prompt", "x")
         self.assert_refused({1}, ["absent"], "kvvalidate", absent, STORIES)
         self.assert_refused({1}, ["absent"], "kvcalibrate", absent, "--out", self.directory / "out.h5")
+
+
+class ThreadWaits(ProgramTest):
+    """A program starts itself once more with a bound on how long its threads turn in loops."""
+
+    UNSET = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+
+    def spin_count(self, **variables):
+        shown = self.run_ok("kvrun", "--version", env=self.UNSET | {"OMP_DISPLAY_ENV": "verbose"} | variables).stderr
+        return re.findall(r"GOMP_SPINCOUNT = '(\d+)'", shown)
+
+    def test_are_short_unless_the_user_says_otherwise(self):
+        counts = self.spin_count()
+        self.assertEqual(len(counts), 2, "started, and started once more")
+        self.assertEqual(counts[-1], "1000")
+        self.assertEqual(self.spin_count(GOMP_SPINCOUNT="77"), ["77"])
+        self.assertEqual(self.spin_count(OMP_WAIT_POLICY="passive"), ["0"])
+
+    def test_arguments_and_directory_stay(self):
+        out = self.directory / "a b"
+        out.mkdir()
+        link = out / "kv run"
+        link.symlink_to(BIN / "kvrun")
+        arguments = ["./kv run", os.path.relpath(STORIES, out), "--prompt", "Once  upon 'a' \"time\"", "--max-new-tokens", "4",
+                     "--quiet"]
+        texts = [subprocess.run(arguments, cwd=out, env=environment, capture_output=True, text=True, timeout=240,
+                                preexec_fn=lambda: os.close(0))
+                 for environment in (self.UNSET, self.UNSET | {"OMP_WAIT_POLICY": "passive"})]
+        self.assertEqual(texts[0].returncode, 0, texts[0].stderr)
+        self.assertEqual(texts[0].stdout, texts[1].stdout)
+        refused = subprocess.run(["./kv run", "--no-such-option"], cwd=out, env=self.UNSET, capture_output=True, text=True)
+        self.assertTrue(refused.stderr.startswith("kv run: error: "), refused.stderr)
 
 
 class ConvertSettings(ProgramTest):
