@@ -141,9 +141,16 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, Words& words) {
   app.add_option(
       "--calibration", words.calibration,
       "Calibration text: self (the model writes it), builtin, .txt, .jsonl or tokens.h5");
-  app.add_option("--num-sequences", options.num_sequences,
-                 "Calibration sequences (default: 64, of coded 40)");
-  app.add_option("--seq-len", options.seq_len, "Tokens of each (default: 512, of coded 1024)");
+  app.add_option("--num-sequences", options.effort.num_sequences,
+                 "Calibration sequences (default: 64; of coded 10, with --thorough or on a GPU 40)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--seq-len", options.effort.seq_len,
+                 "Tokens of each (default: 512, of coded 1024)")
+      ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 30));
+  app.add_flag(
+      "--thorough", options.effort.thorough,
+      "Calibrate on as much text as helps at all (also where --num-sequences, --seq-len or "
+      "--metric is given)");
   app.add_option("--validation-text", options.validation_text,
                  "Text the result is judged on (default: built in)");
   app.add_option("--work", options.work, "Directory for finished stages, to resume from");
@@ -188,13 +195,7 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
                   "with --method",
                   foreign == nullptr ? "" : foreign, method,
                   method == "coded" ? "commonkv or palu" : "coded");
-  if (options.num_sequences == 0 && app.count("--num-sequences") == 0) {
-    options.num_sequences = method == "coded" ? 40 : 64;
-  }
-  // What is cached depends on how far into a text it is, and a coded basis follows it closely.
-  if (options.seq_len == 0 && app.count("--seq-len") == 0) {
-    options.seq_len = method == "coded" ? 1024 : 512;
-  }
+  options.effort.thorough = options.effort.thorough || app.count("--metric") != 0;
   if (app.count("--rank") == 0 && method == "palu") {
     options.settings.rank = options.settings.kept_ratio;  // both projections of each layer alike
   }
@@ -225,8 +226,6 @@ Action declare_convert_options(CLI::App& app, CommonOptions& common) {
     apply(*words, *options);
     apply_coded();
     apply_fusion();
-    KVC_CHECK_USAGE(options->num_sequences > 0, "--num-sequences must be positive");
-    KVC_CHECK_USAGE(options->seq_len > 1, "--seq-len must be at least 2");
     options->settings.fusion.any_fit = common.force;
     options->settings.seed = common.seed;
     options->settings.device = common.device == "auto" ? "cpu" : common.device;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "convert/calibration_effort.h"
 #include "convert/convert.h"
 #include "convert/defaults.h"
 #include "export/export.h"
@@ -25,8 +26,7 @@ struct PipelineOptions {
   std::string factor_dtype = "float32";
   CalibrationSources calibration;
   std::vector<std::filesystem::path> validation_text;  // empty: the built-in text
-  std::int64_t num_sequences = 0;                      // of calibration
-  std::int64_t seq_len = 0;                            // tokens of each
+  CalibrationRequest effort;                           // of calibration
   bool plan_only = false;
   bool validate = true;
   bool force = false;

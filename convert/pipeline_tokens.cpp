@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // What the model writes where other text is given too, as a share of the rows.
-constexpr double kSelfShare = 0.75;
+constexpr double kSelfShare = 0.5;
 
 std::string tokenizer_hash(const Checkpoint& checkpoint) {
   const fs::path& directory = checkpoint.directory();
@@ -95,19 +95,20 @@ void mix_in(const TokenSet& own, TokenSet& tokens) {
 TokenSet calibration_tokens(const PipelineOptions& options, const Checkpoint& checkpoint,
                             const ModelConfig& config, const fs::path& work) {
   const CalibrationSources& sources = options.calibration;
-  const std::int64_t seq_len = std::min(options.seq_len, config.max_position_embeddings);
+  const CalibrationEffort effort = choose_effort(config, options.settings, options.effort);
+  const std::int64_t seq_len = std::min(effort.seq_len, config.max_position_embeddings);
   const bool texts = sources.builtin || !sources.files.empty();
   std::int64_t own_rows = 0;
   if (sources.self) {
     own_rows = texts ? std::clamp<std::int64_t>(
-                           std::llround(kSelfShare * static_cast<double>(options.num_sequences)), 1,
-                           std::max<std::int64_t>(1, options.num_sequences - 1))
-                     : options.num_sequences;
+                           std::llround(kSelfShare * static_cast<double>(effort.num_sequences)), 1,
+                           std::max<std::int64_t>(1, effort.num_sequences - 1))
+                     : effort.num_sequences;
   }
   TokenSet tokens;
   if (texts || !sources.self) {
     TextOptions text;
-    text.num_sequences = std::max<std::int64_t>(1, options.num_sequences - own_rows);
+    text.num_sequences = std::max<std::int64_t>(1, effort.num_sequences - own_rows);
     text.seq_len = seq_len;
     text.builtin = sources.builtin;
     text.seed = options.settings.seed;

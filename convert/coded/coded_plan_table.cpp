@@ -17,7 +17,6 @@ namespace kvc {
 namespace {
 
 constexpr std::int64_t kFloat = 4, kDouble = 8;
-constexpr double kCalibrationTokens = 40960;
 
 CodedScope scope_of(const CodedBlock& block, const LayerScopes& scopes) {
   return scopes.scopes[static_cast<std::size_t>(block.first_layer)];
@@ -53,29 +52,45 @@ void add_rows(CodedPlanTable& table, const ModelConfig& config, const ConvertSet
   table.kept_coded = coded / plain;
 }
 
+// The work on a basis, and statistics of `num_tokens` tokens, on two cores.
+double conversion_seconds(const ModelConfig& config, const ConvertSettings& settings,
+                          const LayerScopes& scopes, std::int64_t num_tokens) {
+  constexpr double kEigen = 3.5e-11, kProduct = 1.1e-11, kForward = 2.5e-11;
+  const bool gradient = needs_gradient(*settings.cache_metric);
+  const auto tokens = static_cast<double>(num_tokens);
+  double seconds = 0;
+  for (const LayerRun& run : statistics_runs(config, settings, scopes)) {
+    const auto width = static_cast<double>(2 * run.num_layers * config.kv_dim());
+    seconds +=
+        kEigen * width * width * width + kProduct * width * width * tokens * (gradient ? 1.5 : 1);
+  }
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    seconds += kForward * tokens * (gradient ? 3.5 : 1) *
+               static_cast<double>(num_parameters(layer_tensors(config, layer)));
+  }
+  return seconds;
+}
+
 // Statistics of a run of layers and the work on its basis, beside one layer's weights.
 void add_estimates(CodedPlanTable& table, const ModelConfig& config,
                    const ConvertSettings& settings, const LayerScopes& scopes) {
-  constexpr double kEigen = 3.5e-11, kProduct = 1.1e-11, kForward = 2.5e-11;
   constexpr std::int64_t kBase = std::int64_t{3} << 29;
-  const bool gradient = needs_gradient(*settings.cache_metric);
   std::int64_t widest = 0, parameters = 0;
   for (const LayerRun& run : statistics_runs(config, settings, scopes)) {
-    const std::int64_t n = 2 * run.num_layers * config.kv_dim();
-    widest = std::max(widest, n);
-    const auto width = static_cast<double>(n);
-    table.seconds += kEigen * width * width * width +
-                     kProduct * width * width * kCalibrationTokens * (gradient ? 1.5 : 1);
+    widest = std::max(widest, 2 * run.num_layers * config.kv_dim());
   }
   for (int layer = 0; layer < config.num_layers; ++layer) {
     parameters = std::max(parameters, num_parameters(layer_tensors(config, layer)));
-    table.seconds += kForward * kCalibrationTokens * (gradient ? 3.5 : 1) *
-                     static_cast<double>(num_parameters(layer_tensors(config, layer)));
   }
   for (const CodedBlock& block : table.plan.coded) {
     table.calibration_tokens =
         std::max(table.calibration_tokens, least_calibration_tokens(block, config));
   }
+  table.knee = knee_effort(config, settings);
+  table.thorough = thorough_effort(config, settings);
+  table.seconds = conversion_seconds(config, settings, scopes, table.knee.num_tokens());
+  table.thorough_seconds =
+      conversion_seconds(config, settings, scopes, table.thorough.num_tokens());
   table.peak_memory_bytes = kBase + 8 * kDouble * widest * widest + 2 * kFloat * parameters;
 }
 
@@ -142,6 +157,9 @@ Json to_json(const CodedPlanTable& table) {
   json["peak_memory_bytes"] = table.peak_memory_bytes;
   json["least_calibration_tokens"] = table.calibration_tokens;
   json["seconds"] = table.seconds;
+  json["thorough_seconds"] = table.thorough_seconds;
+  json["num_calibration_tokens"] = table.knee.num_tokens();
+  json["thorough_calibration_tokens"] = table.thorough.num_tokens();
   json["notes"] = table.notes;
   return json;
 }
@@ -167,9 +185,11 @@ std::string to_text(const CodedPlanTable& table) {
   }
   text += fmt::format(
       "{}\nweights grow by about {:.1f} MiB (--factor-dtype auto); calibrating needs at least {} "
-      "tokens; converting takes about {:.1f} GiB of memory and {:.0f} s on two cores\n",
+      "tokens; converting takes about {:.1f} GiB of memory and on two cores {:.0f} s with the {} "
+      "calibration tokens of the default, {:.0f} s with the {} of --thorough\n",
       to_text(table.payback), mebibytes(table.weights_growth_bytes), table.calibration_tokens,
-      mebibytes(table.peak_memory_bytes) / 1024, table.seconds);
+      mebibytes(table.peak_memory_bytes) / 1024, table.seconds, table.knee.num_tokens(),
+      table.thorough_seconds, table.thorough.num_tokens());
   return text;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "convert/calibration_effort.h"
 #include "convert/convert.h"
 #include "core/json.h"
 #include "core/kv_plan.h"
@@ -37,7 +38,10 @@ struct CodedPlanTable {
   Payback payback;
   std::int64_t peak_memory_bytes = 0;   // of the conversion, estimated
   std::int64_t calibration_tokens = 0;  // least number
-  double seconds = 0;  // of the conversion on two cores with 40,960 calibration tokens, estimated
+  // Of the conversion on two cores without writing its text, estimated: with the calibration tokens that a CPU
+  // reads by default, and with --thorough.
+  CalibrationEffort knee, thorough;
+  double seconds = 0, thorough_seconds = 0;
   std::vector<std::string> notes;
 };
 
