@@ -10,33 +10,25 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kFloat = 4, kScale = 2;
-constexpr std::int64_t kScaledTogether = 32;  // codes of a row
+constexpr std::int64_t kFloat = 4, kHalf = 2;
 constexpr std::int64_t kBitsPerCoefficient = 3;  // of those that get any; a typical mean
 
-// Of a factor in the form that is usually chosen: int8 codes with their scales.
+// Of a factor in the type that is usually chosen, float16.
 std::int64_t matrix_bytes(std::int64_t rows, std::int64_t columns) {
-  return rows * (columns + kScale * ((columns + kScaledTogether - 1) / kScaledTogether));
+  return kHalf * rows * columns;
 }
 
-// E, and F where it does not follow from E.
-std::int64_t pair_bytes(std::int64_t rank, std::int64_t channels, bool has_metric) {
-  return matrix_bytes(rank, channels) + (has_metric ? matrix_bytes(channels, rank) : kFloat);
+// E and F.
+std::int64_t pair_bytes(std::int64_t rank, std::int64_t channels) {
+  return 2 * matrix_bytes(rank, channels);
 }
 
-bool has_metric(const ConvertSettings& settings) {
-  return settings.cache_metric.value_or(CacheMetric::kNone) != CacheMetric::kNone;
-}
-
-std::int64_t principal_bytes(const KvPlan& plan, const LatentGroup& group,
-                             const ConvertSettings& settings) {
+std::int64_t principal_bytes(const KvPlan& plan, const LatentGroup& group) {
   const KvWidths widths = grouped_widths(plan);
-  const bool metric = has_metric(settings);
   const std::int64_t mean = kFloat * group.num_layers * widths.total();
-  return mean + (group.split_kv
-                     ? pair_bytes(group.key_rank, group.num_layers * widths.key, metric) +
-                           pair_bytes(group.value_rank, group.num_layers * widths.value, metric)
-                     : pair_bytes(group.rank, group.num_layers * widths.total(), metric));
+  return mean + (group.split_kv ? pair_bytes(group.key_rank, group.num_layers * widths.key) +
+                                      pair_bytes(group.value_rank, group.num_layers * widths.value)
+                                : pair_bytes(group.rank, group.num_layers * widths.total()));
 }
 
 // A and B of keys and of values.
@@ -77,11 +69,11 @@ std::int64_t stored_bytes(const std::vector<std::int64_t>& shape) {
 
 }  // namespace
 
-std::int64_t estimated_block_bytes(const KvPlan& plan, int block, const ConvertSettings& settings) {
+std::int64_t estimated_block_bytes(const KvPlan& plan, int block) {
   const CodedBlock& spec = plan.coded[static_cast<std::size_t>(block)];
   const std::int64_t n = 2 * spec.num_layers * (spec.head < 0 ? plan.kv_dim() : plan.head_dim);
   const std::int64_t kept = std::clamp<std::int64_t>(spec.bits() / kBitsPerCoefficient, 1, n);
-  return pair_bytes(kept, n, has_metric(settings)) + kFloat * (n + kept);
+  return pair_bytes(kept, n) + kFloat * (n + kept);
 }
 
 std::int64_t estimated_group_bytes(const KvPlan& plan, int group, const ModelConfig& config,
@@ -91,7 +83,7 @@ std::int64_t estimated_group_bytes(const KvPlan& plan, int group, const ModelCon
     case LatentBasis::kRequest:
       return 0;
     case LatentBasis::kCalibrated:
-      return principal_bytes(plan, spec, settings);
+      return principal_bytes(plan, spec);
     case LatentBasis::kWeights:
       break;
   }
@@ -111,7 +103,7 @@ std::int64_t estimated_factor_bytes(const KvPlan& plan, const ModelConfig& confi
                                     const ConvertSettings& settings) {
   std::int64_t bytes = 0;
   for (std::size_t block = 0; block < plan.coded.size(); ++block) {
-    bytes += estimated_block_bytes(plan, static_cast<int>(block), settings);
+    bytes += estimated_block_bytes(plan, static_cast<int>(block));
   }
   for (std::size_t group = 0; group < plan.groups.size(); ++group) {
     bytes += estimated_group_bytes(plan, static_cast<int>(group), config, settings);

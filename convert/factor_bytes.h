@@ -9,11 +9,11 @@
 
 namespace kvc {
 
-// Estimates from a plan whose factors are not known yet, in the forms that --factor-dtype auto usually chooses.
+// Estimates from a plan whose factors are not known yet, in the type that --factor-dtype auto usually chooses (float16).
 //
 // Of plan.coded[block], whose bits may be spread evenly: which coefficients get any is known only once they have
 // been measured.
-std::int64_t estimated_block_bytes(const KvPlan& plan, int block, const ConvertSettings& settings);
+std::int64_t estimated_block_bytes(const KvPlan& plan, int block);
 // Of plan.groups[group], less the projections that its factors replace (Palu). May be negative.
 std::int64_t estimated_group_bytes(const KvPlan& plan, int group, const ModelConfig& config,
                                    const ConvertSettings& settings);

@@ -52,7 +52,7 @@ void write_factored(const Inputs& inputs, const std::string& factor_dtype,
   check_tensors(inputs.checkpoint, inputs.config);
   write_checkpoint_tensors(
       directory, factored_tensors(inputs.checkpoint, inputs.config, inputs.conversion.plan,
-                                  inputs.factors, parse_scalar_type(factor_dtype)));
+                                  inputs.factors, factor_dtype));
   write_file(directory / "config.json",
              dump_json(factored_config(inputs.checkpoint, inputs.config, inputs.conversion,
                                        factor_dtype)));
@@ -117,6 +117,7 @@ void check_exportable(const KvPlan& plan, ExportFormat format) {
 }
 
 void export_into(const ExportOptions& options, const fs::path& directory) {
+  check_factor_dtype(options.factor_dtype);
   const Inputs inputs = open_inputs(options);
   check_foldable(inputs.conversion.plan, options.format);
   log_carried(inputs);

@@ -144,7 +144,7 @@ at::Tensor FactorFile::load(const std::string& name, at::ScalarType dtype) const
   release_pages(bytes);
   at::Tensor cast = stored.to(dtype);
   KVC_CHECK(cast.isfinite().all().item<bool>(),
-            "{}: {} holds values outside {}'s range; use --factor-dtype float32 or bfloat16",
+            "{}: {} holds values outside {}'s range; use --factor-dtype auto or float32",
             file_.path().string(), name, c10::toString(dtype));
   return cast;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/mapped_file.h"
+#include "export/factor_type.h"
 #include "model/weights.h"
 
 namespace kvc {
@@ -148,7 +149,7 @@ std::vector<std::string> replaced_weights(const ModelConfig& config, const KvPla
 
 std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
                                            const KvPlan& plan, const FactorFile& factors,
-                                           at::ScalarType factor_dtype) {
+                                           const std::string& factor_dtype) {
   std::vector<TensorSource> sources;
   const auto held = std::make_shared<Held>();
   const std::vector<std::string> replaced = replaced_weights(config, plan);
@@ -165,9 +166,10 @@ std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const M
     if (is_tuned(factor.name) || runs_without(plan, factors, factor.name)) {
       continue;
     }
-    sources.push_back(computed(
-        factor.name, factor_dtype, factor.shape, held,
-        [&factors, name = factor.name, factor_dtype] { return factors.load(name, factor_dtype); }));
+    const at::ScalarType dtype = factor_type(factors, factor, factor_dtype);
+    sources.push_back(
+        computed(factor.name, dtype, factor.shape, held,
+                 [&factors, name = factor.name, dtype] { return factors.load(name, dtype); }));
   }
   return sources;
 }

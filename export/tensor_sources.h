@@ -1,6 +1,7 @@
 // The tensors of an exported directory as sources that are read when they are written.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/checkpoint.h"
@@ -15,11 +16,11 @@ namespace kvc {
 // in it, unread.
 std::vector<std::string> replaced_weights(const ModelConfig& config, const KvPlan& plan);
 
-// Original tensors but the replaced ones, and the factors cast to `factor_dtype`. The arguments
-// must outlive the sources.
+// Original tensors but the replaced ones, and the factors in the type that `factor_dtype` asks for
+// (export/factor_type.h). The arguments must outlive the sources.
 std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
                                            const KvPlan& plan, const FactorFile& factors,
-                                           at::ScalarType factor_dtype);
+                                           const std::string& factor_dtype);
 
 // Original tensors, with k_proj and v_proj of every latent layer replaced by B A: the product in
 // float64, cast once to the type of the weight it replaces.

@@ -22,8 +22,7 @@ CodedScope scope_of(const CodedBlock& block, const LayerScopes& scopes) {
   return scopes.scopes[static_cast<std::size_t>(block.first_layer)];
 }
 
-void add_rows(CodedPlanTable& table, const ModelConfig& config, const ConvertSettings& settings,
-              const LayerScopes& scopes) {
+void add_rows(CodedPlanTable& table, const ModelConfig& config, const LayerScopes& scopes) {
   for (std::size_t index = 0; index < table.plan.coded.size(); ++index) {
     const CodedBlock& block = table.plan.coded[index];
     const std::int64_t n = num_channels(block, config);
@@ -39,8 +38,7 @@ void add_rows(CodedPlanTable& table, const ModelConfig& config, const ConvertSet
     ++row.num_blocks;
     row.plain_bytes += n * bytes_per_element(table.dtype);
     row.coded_bytes += static_cast<double>(block.bits()) / 8 + (block.gain ? 1 : 0);
-    row.weights_growth_bytes +=
-        estimated_block_bytes(table.plan, static_cast<int>(index), settings);
+    row.weights_growth_bytes += estimated_block_bytes(table.plan, static_cast<int>(index));
   }
   double plain = 0, coded = 0;
   for (CodedPlanRow& row : table.rows) {
@@ -133,7 +131,7 @@ CodedPlanTable coded_plan_table(const ModelConfig& config, const ConvertSettings
   table.context = plan_context(config, settings);
   table.exact_tokens = table.context - coded_tokens(table.plan, table.context);
   table.kept_at_context = coded_kept_ratio(config, table.plan, table.context);
-  add_rows(table, config, settings, scopes);
+  add_rows(table, config, scopes);
   table.payback = estimated_payback(table.plan, config, settings);
   add_estimates(table, config, settings, scopes);
   add_notes(table, settings, scopes);

@@ -56,7 +56,7 @@ Cost cost_of(const ModelConfig& config, const ConvertSettings& settings, CodedSc
     const std::int64_t channels = num_channels(plan.coded[block], config);
     const double bits = bits_per_channel * static_cast<double>(channels);
     plan.coded[block].coefficients[1] = static_cast<std::int64_t>(bits);
-    cost.factors += estimated_block_bytes(plan, static_cast<int>(block), settings);
+    cost.factors += estimated_block_bytes(plan, static_cast<int>(block));
   }
   return cost;
 }

@@ -43,7 +43,7 @@ KvPlan plan_coded(const ModelConfig& config, const ConvertSettings& settings, bo
 
 // Exact tokens are taken from the rate of all others: in short texts that costs more than they bring (docs/quality.md).
 ExactTokens exact_tokens(std::int64_t context) {
-  constexpr std::int64_t kLong = 1024;
+  constexpr std::int64_t kLong = 2048;
   return context < kLong ? ExactTokens{.sink = 0, .window = 0, .block = 64}
                          : ExactTokens{.sink = 4, .window = 32, .block = 64};
 }

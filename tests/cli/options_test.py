@@ -103,7 +103,8 @@ class Plans(ProgramTest):
         self.assertIn("1.40", self.plan("Llama-3.1-8B", "--rank-multiple", "1"))
         self.assertIn("1.40", self.plan("Mistral-7B-v0.2", "--rank-multiple", "1"))
         self.assertIn("0.35", self.plan("Llama-2-7B", "--rank-multiple", "1"))
-        self.assertIn("2.80", self.plan("Llama-3.1-70B", "--rank-multiple", "1", "--kept-ratio", "0.75"))
+        self.assertIn("2.80", self.plan("Llama-3.1-70B", "--rank-multiple", "1", "--kept-ratio", "0.75",
+                                       "--tokens-in-flight", "65536"))
         self.assertIn("2.45", self.plan("Qwen2.5-7B", "--rank-multiple", "1", "--kept-ratio", "0.7"))
         self.assertEqual(listing(CONFIGS), before)
 

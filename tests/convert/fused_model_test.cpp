@@ -241,6 +241,7 @@ TEST_F(FusedModel, EveryFamilyReadsOtherLayers) {
              .out = conversion},
             settings);
     ExportOptions options;
+    options.factor_dtype = "float32";
     options.checkpoint = zoo.directory;
     options.conversion = conversion;
     options.out = directory_ / name;
@@ -276,6 +277,7 @@ TEST_F(FusedModel, FoldedExportIsRefused) {
   settings.fusion.any_fit = true;
   const fs::path conversion = convert_to("out", settings);
   ExportOptions options;
+  options.factor_dtype = "float32";
   options.checkpoint = directory_ / "model";
   options.conversion = conversion;
   options.out = directory_ / "folded";

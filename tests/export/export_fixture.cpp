@@ -120,6 +120,7 @@ ExportOptions ExportFixture::options(ExportFormat format) const {
   result.conversion = conversion_ / "conversion.h5";
   result.out = out_;
   result.format = format;
+  result.factor_dtype = "float32";
   return result;
 }
 

@@ -126,6 +126,31 @@ TEST_F(FactoredExport, FactorsTakeTheRequestedType) {
   EXPECT_TRUE(tensors_identical(stored, given.to(at::kBFloat16)));
 }
 
+TEST_F(FactoredExport, FactorsAreHalvedWhereTheirPrecisionAllowsIt) {
+  make(joint_plan());
+  ExportOptions automatic = options(ExportFormat::kFactored);
+  automatic.factor_dtype = "auto";
+  export_checkpoint(automatic);
+  const at::Tensor stored = read_tensor(out_ / "model.safetensors", "kvconvert.groups.1.encoder");
+  EXPECT_EQ(stored.scalar_type(), at::kHalf);
+  EXPECT_TRUE(tensors_identical(
+      stored, read_tensor(conversion_ / "conversion.safetensors", "kvconvert.groups.1.encoder")
+                  .to(at::kHalf)));
+}
+
+TEST_F(FactoredExport, FactorsThatFloat16CannotHoldStayAsTheyAre) {
+  for (const double scale : {1e6, 1e-7}) {
+    scale_ = scale;
+    make(joint_plan());
+    ExportOptions automatic = options(ExportFormat::kFactored);
+    automatic.factor_dtype = "auto";
+    automatic.force = true;
+    export_checkpoint(automatic);
+    EXPECT_EQ(read_tensor(out_ / "model.safetensors", "kvconvert.groups.1.encoder").scalar_type(),
+              at::kFloat);
+  }
+}
+
 TEST_F(FactoredExport, DropsACacheThatCannotHoldLatents) {
   make(joint_plan());
   write_all(checkpoint_ / "generation_config.json",

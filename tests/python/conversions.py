@@ -68,6 +68,7 @@ def converted(name, method):
     target = directory / f"{name}-{method}"
     target.mkdir()
     run("kvconvert", source(name), "--out", target / "out", "--work", target / "work", "--export", "both",
+        "--factor-dtype", "float32",
         *METHODS[method], "--kept-ratio", 0.8, "--window", 16, "--num-sequences", 4, "--seq-len", 64, "--no-validate",
         "--calibration", DATA / "texts" / "tinystories_calibration.txt")
     return target

@@ -20,7 +20,8 @@ ZOO = DATA / "zoo"
 CASES = sorted(path.name for path in ZOO.iterdir() if path.is_dir())
 METHODS = {"commonkv": ("--group", 2, "--merge", "none"), "palu": ()}
 # Compressed from the first tokens on, so that prompts of a few tokens read latents.
-CODED_EARLY = ("--sink", 2, "--window", 3, "--num-sequences", 4, "--seq-len", 64, "--no-validate", "--force")
+CODED_EARLY = ("--sink", 2, "--window", 3, "--num-sequences", 4, "--seq-len", 64, "--no-validate", "--force",
+               "--factor-dtype", "float32", "--calibration", "builtin")
 EARLY = ("--block", 2, *CODED_EARLY)
 # transformers keeps keys as the angles of their time turned them; latents are turned by today's.
 TURNED_AGAIN = ("llama_dynamic",)
