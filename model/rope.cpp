@@ -57,23 +57,19 @@ std::int64_t RopeTable::regime_of(std::int64_t length) const {
              : 0;
 }
 
-RopeTable::Angles& RopeTable::angles(std::int64_t regime, std::int64_t num_positions) const {
-  constexpr std::int64_t kFirstPositions = 1024;
-  if (angles_[0].regime != regime) {
-    std::swap(angles_[0], angles_[1]);
+const at::Tensor& RopeTable::inverse_frequencies(std::int64_t regime) const {
+  if (frequencies_[0].regime != regime) {
+    std::swap(frequencies_[0], frequencies_[1]);
   }
-  Angles& found = angles_[0];
-  if (found.regime != regime) {
-    found = {regime, rope_inverse_frequencies(rope_, regime), {}, {}};
+  if (frequencies_[0].regime != regime) {
+    frequencies_[0] = {regime, rope_inverse_frequencies(rope_, regime)};
   }
-  const std::int64_t known = found.cos.defined() ? found.cos.size(0) : 0;
-  if (num_positions > known) {
-    const std::int64_t count = std::max({num_positions, 2 * known, kFirstPositions});
-    const at::Tensor turns = at::outer(at::arange(count, at::kFloat), found.inverse_frequencies);
-    found.cos = turns.cos() * rope_.attention_factor;
-    found.sin = turns.sin() * rope_.attention_factor;
-  }
-  return found;
+  return frequencies_[0].inverse;
+}
+
+RopeTable::Angles RopeTable::angles(std::int64_t regime, const at::Tensor& positions) const {
+  const at::Tensor turns = at::outer(positions.to(at::kFloat), inverse_frequencies(regime));
+  return {turns.cos().mul_(rope_.attention_factor), turns.sin().mul_(rope_.attention_factor)};
 }
 
 const RopeTable::Rows& RopeTable::rows(const at::Tensor& positions, std::int64_t length,
@@ -89,11 +85,10 @@ const RopeTable::Rows& RopeTable::rows(const at::Tensor& positions, std::int64_t
     std::swap(recent_[0], recent_[1]);
   }
   if (!holds(recent_[0])) {
-    const Angles& found = angles(regime, length_of(positions));
+    const Angles found = angles(regime, positions);
     const at::ScalarType type = rope_.interleaved ? at::kFloat : dtype_;
-    recent_[0] = {positions, version, regime,
-                  found.cos.index_select(0, positions).unsqueeze(1).to(device, type),
-                  found.sin.index_select(0, positions).unsqueeze(1).to(device, type)};
+    recent_[0] = {positions, version, regime, found.cos.unsqueeze(1).to(device, type),
+                  found.sin.unsqueeze(1).to(device, type)};
   }
   return recent_[0];
 }
@@ -108,20 +103,26 @@ at::Tensor RopeTable::rotate(const at::Tensor& x, const at::Tensor& positions,
 }
 
 at::Tensor RopeTable::unrotate(const at::Tensor& x, const at::Tensor& positions) const {
-  const std::int64_t length = length_of(positions);
-  const Angles& found = angles(rope_.depends_on_length() ? regime_of(length) : 0, length);
+  const Angles found =
+      angles(rope_.depends_on_length() ? regime_of(length_of(positions)) : 0, positions);
   // The rotation is scaled by the attention factor a: its inverse is the opposite one over a, a^-2 times.
   const double scale = 1 / (rope_.attention_factor * rope_.attention_factor);
   const auto rows = [&](const at::Tensor& table, double factor) {
-    return (table.index_select(0, positions).unsqueeze(1) * factor).to(x.device());
+    return (table.unsqueeze(1) * factor).to(x.device());
   };
   return rotate_leading(x.to(at::kFloat), rows(found.cos, scale), rows(found.sin, -scale),
                         rope_.interleaved);
 }
 
 RopeRows RopeTable::rows_of_positions(std::int64_t num_positions) const {
-  const Angles& found = angles(0, num_positions);
-  return {found.cos, found.sin, rope_.interleaved};
+  constexpr std::int64_t kFirstPositions = 1024, kSpareShare = 8;
+  const std::int64_t known = table_.cos.defined() ? table_.cos.size(0) : 0;
+  if (num_positions > known) {
+    const std::int64_t count =
+        std::max(num_positions + num_positions / kSpareShare, kFirstPositions);
+    table_ = angles(0, at::arange(count, at::kLong));
+  }
+  return {table_.cos, table_.sin, rope_.interleaved};
 }
 
 RopeTables::RopeTables(const ModelConfig& config, at::ScalarType dtype) {

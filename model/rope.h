@@ -22,7 +22,8 @@ struct RopeRows {
   bool interleaved = false;  // pairs (2i, 2i+1), otherwise (i, i + rotary_dim/2)
 };
 
-// Not for concurrent use: the table grows, and remembers what was asked last, on demand.
+// Not for concurrent use: the table grows, and remembers what was asked last, on demand. Only kernels need a table,
+// whose memory is that of all positions; `rotate` and `unrotate` compute the angles of theirs.
 class RopeTable {
  public:
   // cos and sin are computed in float32 and cast to `dtype` (as transformers does).
@@ -40,9 +41,7 @@ class RopeTable {
 
  private:
   struct Angles {
-    std::int64_t regime = -1;        // the shortest text they hold for
-    at::Tensor inverse_frequencies;  // [rotary_dim / 2]
-    at::Tensor cos, sin;             // [num_positions, rotary_dim / 2], float32
+    at::Tensor cos, sin;  // [num_positions, rotary_dim / 2], float32
   };
   struct Rows {
     at::Tensor positions;
@@ -51,14 +50,20 @@ class RopeTable {
     at::Tensor cos, sin;  // [num_tokens, 1, rotary_dim / 2], dtype_ (float32 where interleaved)
   };
   std::int64_t regime_of(std::int64_t length) const;
-  Angles& angles(std::int64_t regime, std::int64_t num_positions) const;
+  const at::Tensor& inverse_frequencies(std::int64_t regime) const;
+  Angles angles(std::int64_t regime, const at::Tensor& positions) const;  // [n] on the CPU
   // Every layer asks for the same positions: the last two answers are kept.
   const Rows& rows(const at::Tensor& positions, std::int64_t length, at::Device device) const;
 
   RopeConfig rope_;
   at::ScalarType dtype_;
-  mutable Angles angles_[2];  // latest first
-  mutable Rows recent_[2];    // likewise
+  struct Frequencies {
+    std::int64_t regime = -1;  // the shortest text they hold for
+    at::Tensor inverse;        // [rotary_dim / 2]
+  };
+  mutable Frequencies frequencies_[2];  // latest first
+  mutable Rows recent_[2];              // likewise
+  mutable Angles table_;                // of the first positions
 };
 
 // The tables of a model's layers; a layer without RoPE leaves everything as it is.

@@ -143,6 +143,9 @@ void BlockCache::release() {
   kept_.clear();
   kept_bytes_ = 0;
   most_bytes_ = used_bytes_;
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 std::size_t BlockCache::kept_bytes() const {

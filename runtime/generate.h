@@ -27,6 +27,7 @@ struct GenerateOptions {
   std::int64_t prefill_tokens = 0;  // prompt tokens that prefill takes; the rest extends. 0: all
   bool all_logits = false;          // keep the logits of every prompt token
   Stopped stopped;                  // asked before every step and while prompts are read
+  std::function<void()> prompts_read{};  // called once they are, before the first new token
 };
 
 struct Generated {

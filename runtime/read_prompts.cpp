@@ -33,6 +33,9 @@ std::vector<at::Tensor> read_prompts(const Engine& engine, const Engine::Ids& pr
       row = options.all_logits ? at::cat({row, more[i]}) : more[i];
     }
   }
+  if (options.prompts_read) {
+    options.prompts_read();
+  }
   return logits;
 }
 

@@ -122,14 +122,6 @@ std::vector<Continuation> continuations(const RunOptions& options, const Prompts
   return texts;
 }
 
-// Also gives back the memory that only prompts need, once they were read.
-TokenVisitor after_prompt(const TokenVisitor& visit) {
-  return [visit](std::size_t sequence, std::int64_t token) {
-    BlockCache::of_process().release();
-    return !visit || visit(sequence, token);
-  };
-}
-
 // Prints a single sequence's text as it appears; ends sequences at stop strings.
 TokenVisitor visitor(std::vector<Continuation>& texts, bool streams) {
   if (texts.empty()) {
@@ -167,7 +159,7 @@ void generate_and_print(const Runner& runner, const RunOptions& options, const P
   const bool is_list = prompts.is_batch || options.generate.num_samples > 1;
   const bool streams = !options.json && !is_list && !texts.empty();
   const TokenVisitor visit = visitor(texts, streams);
-  const GenerateResult result = runner.generate(prompts.ids, options.generate, after_prompt(visit));
+  const GenerateResult result = runner.generate(prompts.ids, options.generate, visit);
   if (options.generate.num_beams > 1 && visit) {  // known only now
     visit_all(result, visit);
   }
@@ -214,6 +206,7 @@ void run(const RunOptions& given) {
   if (options.threads > 0) {
     at::set_num_threads(options.threads);
   }
+  options.generate.prompts_read = [] { BlockCache::of_process().release(); };
   BlockCache::of_process();
   if (options.chat) {
     return chat(options);

@@ -23,6 +23,9 @@ class EngineTurns : public TurnSequence {
     logits_ = engine_.prefill({&sequence_}, {added}, Engine::Rows::kLast, options.stopped).front();
     ids_.insert(ids_.end(), added.begin(), added.end());
     sampler_.emplace(options.sampling, options.seed, ids_);
+    if (options.prompts_read) {
+      options.prompts_read();
+    }
   } catch (...) {
     clear();
     throw;

@@ -122,7 +122,8 @@ PartialAttention attend_slots(const Decoder& decoder, const GroupLayer& layer,
 at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const LatentStore& store,
                       const at::Tensor& query, std::int64_t num_tokens, std::int64_t later) {
   const AttentionRule rule = attention_rule(decoder.config(), layer.layer());
-  const CodedKeys keys(decoder, layer.layer(), num_tokens);
+  const bool has_codes = !store.keeps_latents() && store.unmerged(layer.index).num_codes() > 0;
+  const CodedKeys keys = has_codes ? CodedKeys(decoder, layer.layer(), num_tokens) : CodedKeys();
   at::Tensor code_positions;
   VisibleRows rows(num_tokens, rule);
   std::vector<PartialAttention> parts;
@@ -133,7 +134,7 @@ at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const Lat
     add_latents(decoder, layer, store, rows);
   }
   if (!store.keeps_latents()) {
-    if (store.unmerged(layer.index).num_codes() > 0) {
+    if (has_codes) {
       code_positions = store.unmerged_positions().tensor().to(at::kInt);
     }
     rows.add(store.unmerged(layer.index), store.unmerged_positions(), code_positions,

@@ -20,6 +20,9 @@ class GpuBeamSearch {
 
   void read_prompt(std::int64_t chunk) {
     batch_.read_prompts(chunk, options_.num_beams);
+    if (options_.prompts_read) {
+      options_.prompts_read();
+    }
     while (batch_.done() < batch_.rest()) {
       if (options_.stopped && options_.stopped()) {
         throw Interrupted();

@@ -27,6 +27,9 @@ class GpuRun {
     const auto start = Clock::now();
     try {
       batch_.read_prompts(prefill_chunk, options_.num_samples);
+      if (options_.prompts_read) {
+        options_.prompts_read();
+      }
       take_all();
       step_until(batch_.rest());
     } catch (const Interrupted&) {

@@ -38,6 +38,9 @@ void GpuTurns::read(const std::vector<std::int64_t>& added, const GenerateOption
   batch_.emplace(*engine_.model_, *cache_, sequences_, options_, *engine_.executor_,
                  engine_.reuse_.get());
   batch_->read_prompts(engine_.prefill_chunk_, 1);
+  if (options.prompts_read) {
+    options.prompts_read();
+  }
   ids_ = std::move(text);
 } catch (...) {
   clear();
