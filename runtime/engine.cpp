@@ -224,11 +224,14 @@ std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, con
   return decoder_->logits(hidden_states).split(1);
 }
 
-// What has left the window; of generated tokens whole blocks of it.
-void Engine::compress_due(bool prompt_ended, KvCache& cache) const {
+CompressionContext Engine::compression() const {
+  return {*decoder_, factors_, kv_dtype_, pool_->page_tokens()};
+}
+
+// The block that has left the window.
+void Engine::compress_block(KvCache& cache) const {
   const PartScope scope(part_times_.get(), Part::kCompression);
-  compress(*decoder_, factors_.latent, kv_dtype_, pool_->page_tokens(),
-           due_tokens(cache, prompt_ended), cache);
+  compress(compression(), due_tokens(cache), cache.num_tokens(), cache);
   quantise(*decoder_, factors_.coded, cache);
 }
 

@@ -17,6 +17,7 @@
 #include "runtime/attention/cached_attention.h"
 #include "runtime/attention/rebuild_counts.h"
 #include "runtime/compression/kv_factors.h"
+#include "runtime/compression/pending_merges.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/part_times.h"
 #include "runtime/prompt_reader.h"
@@ -140,13 +141,15 @@ class Engine {
                                const Stopped& stopped) const;
   std::vector<at::Tensor> read_all(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
                                    const Stopped& stopped) const;
+  void keep_as_donor(const std::vector<std::int64_t>& ids, const KvCache& cache) const;
   std::vector<PromptPiece> pieces_of_prompts(const std::vector<KvCache*>& caches,
                                              const Ids& ids) const;
   std::vector<at::Tensor> prompt_logits(const std::vector<PromptPiece>& pieces,
                                         const std::vector<at::Tensor>& hidden_states,
                                         const Ids& ids, Rows rows) const;
-  void compress_due(bool prompt_ended, KvCache& cache) const;
-  // What has left the window of a prompt's `count` tokens, the cache's last.
+  CompressionContext compression() const;
+  void compress_block(KvCache& cache) const;
+  // What has left the window of a prompt's `count` tokens, which all layers have stored.
   void compress_prompt(std::int64_t count, KvCache& cache) const;
 
   std::unique_ptr<Decoder> decoder_;

@@ -87,7 +87,7 @@ bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
   bool compressed = false;
   for (std::size_t i = 0; i < active.size(); ++i) {
     if (tokens_until_block(*caches[i]) <= 0) {
-      compress_due(false, *caches[i]);
+      compress_block(*caches[i]);
       compressed = true;
     }
     active[i]->add(logits[i], rows);

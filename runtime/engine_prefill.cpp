@@ -2,10 +2,10 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
-#include "runtime/compression/compression.h"
-#include "runtime/compression/pair_merging.h"
+#include "runtime/compression/prompt_compression.h"
 #include "runtime/engine.h"
 #include "runtime/reuse/prompt_reuse.h"
 #include "runtime/thread_scope.h"
@@ -66,11 +66,11 @@ std::vector<at::Tensor> Engine::prompt_logits(const std::vector<PromptPiece>& pi
 }
 
 void Engine::compress_prompt(std::int64_t count, KvCache& cache) const {
-  {
-    const PartScope scope(part_times_.get(), Part::kCompression);
-    merge_pairs(count, cache);
+  const PartScope scope(part_times_.get(), Part::kCompression);
+  PromptCompression compression_of(compression(), count, cache);
+  for (int layer = 0; layer < config().num_layers; ++layer) {
+    compression_of.layer_read(layer);
   }
-  compress_due(true, cache);
 }
 
 std::vector<at::Tensor> Engine::read(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
@@ -84,28 +84,35 @@ std::vector<at::Tensor> Engine::read(const std::vector<KvCache*>& caches, const 
   return logits;
 }
 
+// Donors are kept with the exact rows of all layers, which are compressed afterwards.
 std::vector<at::Tensor> Engine::read_all(const std::vector<KvCache*>& caches, const Ids& ids,
                                          Rows rows, const Stopped& stopped) const try {
   const std::vector<PromptPiece> pieces = pieces_of_prompts(caches, ids);
+  const std::vector<std::int64_t> lengths = lengths_of(ids);
+  std::deque<PromptCompression> compressions;
+  for (std::size_t i = 0; i < caches.size() && !reuse_; ++i) {
+    compressions.emplace_back(compression(), lengths[i], *caches[i]);
+  }
+  const auto layer_read = [&](int layer) {
+    const PartScope scope(part_times_.get(), Part::kCompression, Part::kModel);
+    for (PromptCompression& of_cache : compressions) {
+      of_cache.layer_read(layer);
+    }
+  };
   std::vector<at::Tensor> hidden_states;
   {
-    const std::vector<std::int64_t> lengths = lengths_of(ids);
     const ThreadScope threads(layer_work(caches, lengths));
     const PartScope scope(part_times_.get(), Part::kModel);
-    hidden_states = read_pieces(*decoder_, *plan_, factors_, caches, lengths, pieces, stopped,
-                                part_times_.get());
+    hidden_states = read_pieces(*decoder_, *plan_, factors_, caches, lengths, pieces, layer_read,
+                                stopped, part_times_.get());
   }
   std::vector<at::Tensor> logits = prompt_logits(pieces, hidden_states, ids, rows);
   for (std::size_t i = 0; i < caches.size(); ++i) {
-    if (reuse_ && caches[i]->num_tokens() == 0) {
-      reuse_->keep(ids[i], [&](int layer) -> PromptReuse::Rows {
-        const KeyValueStore& stored = caches[i]->plain_layer(layer);
-        const at::ScalarType dtype = store_options().dtype;
-        return {stored.key.rows(dtype), stored.value.rows(dtype)};
-      });
+    if (reuse_) {
+      keep_as_donor(ids[i], *caches[i]);
+      compress_prompt(lengths[i], *caches[i]);
     }
     caches[i]->add_tokens(ids[i]);
-    compress_prompt(length_of(ids[i]), *caches[i]);
   }
   return logits;
 } catch (...) {
@@ -113,6 +120,17 @@ std::vector<at::Tensor> Engine::read_all(const std::vector<KvCache*>& caches, co
     *cache = new_cache();
   }
   throw;
+}
+
+void Engine::keep_as_donor(const std::vector<std::int64_t>& ids, const KvCache& cache) const {
+  if (cache.num_tokens() > 0) {
+    return;
+  }
+  reuse_->keep(ids, [&](int layer) -> PromptReuse::Rows {
+    const KeyValueStore& stored = cache.plain_layer(layer);
+    const at::ScalarType dtype = store_options().dtype;
+    return {stored.key.rows(dtype), stored.value.rows(dtype)};
+  });
 }
 
 // A text that outgrows longrope's original length has other keys and values in every layer but the first:

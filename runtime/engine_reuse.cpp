@@ -43,8 +43,8 @@ std::optional<at::Tensor> Engine::reuse(Sequence& sequence, const std::vector<st
     }
     const PartScope scope(part_times_.get(), Part::kLogits);
     logits = decoder_->logits(hidden_state);
-    cache.add_tokens(ids);
     compress_prompt(static_cast<std::int64_t>(ids.size()), cache);
+    cache.add_tokens(ids);
   }
   sequence.reuse_ = std::move(found.report);
   return logits;

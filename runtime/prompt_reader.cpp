@@ -70,8 +70,9 @@ std::vector<PromptPiece> pieces_of(const std::vector<std::vector<std::int64_t>>&
 std::vector<at::Tensor> read_pieces(const Decoder& decoder, const KvPlan& plan,
                                     const KvFactors& factors, const std::vector<KvCache*>& caches,
                                     const std::vector<std::int64_t>& lengths,
-                                    const std::vector<PromptPiece>& pieces, const Stopped& stopped,
-                                    PartTimes* times) {
+                                    const std::vector<PromptPiece>& pieces,
+                                    const std::function<void(int layer)>& layer_read,
+                                    const Stopped& stopped, PartTimes* times) {
   std::vector<std::unique_ptr<PromptKeys>> prompts(caches.size());
   std::vector<CachedAttention> attentions;
   std::vector<at::Tensor> hidden_states;
@@ -105,6 +106,7 @@ std::vector<at::Tensor> read_pieces(const Decoder& decoder, const KvPlan& plan,
         }
       }
     }
+    layer_read(layer);
   }
   return hidden_states;
 }

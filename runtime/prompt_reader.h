@@ -41,11 +41,13 @@ std::vector<PromptPiece> pieces_of(const std::vector<std::vector<std::int64_t>>&
                                    const std::vector<bool>& whole, std::int64_t most);
 
 // Hidden states after the last layer of every piece, [tokens of the piece, hidden_size]. Stores keys and
-// values, but leaves the caches' numbers of tokens as they are. Throws Interrupted.
+// values, but leaves the caches' numbers of tokens as they are. After each layer, when its exact keys and values are needed
+// by no piece any more, calls layer_read. Throws Interrupted.
 std::vector<at::Tensor> read_pieces(const Decoder& decoder, const KvPlan& plan,
                                     const KvFactors& factors, const std::vector<KvCache*>& caches,
                                     const std::vector<std::int64_t>& lengths,
-                                    const std::vector<PromptPiece>& pieces, const Stopped& stopped,
-                                    PartTimes* times);
+                                    const std::vector<PromptPiece>& pieces,
+                                    const std::function<void(int layer)>& layer_read,
+                                    const Stopped& stopped, PartTimes* times);
 
 }  // namespace kvc

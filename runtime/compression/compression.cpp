@@ -7,47 +7,11 @@
 
 #include "runtime/attention/plain_attention.h"
 #include "runtime/compression/coding.h"
-#include "runtime/compression/latent_encoding.h"
-#include "runtime/compression/merge_mask.h"
 #include "runtime/compression/principal_encoding.h"
-#include "runtime/policies/merge_selection.h"
 #include "runtime/policies/principal_policy.h"
 
 namespace kvc {
 namespace {
-
-// What each layer holds, where that is not all tokens.
-std::vector<std::int64_t> layer_tokens(const KvCache& cache) {
-  std::vector<std::int64_t> tokens;
-  const KvPlan& plan = cache.plan();
-  for (int layer = 0; layer < plan.num_layers() && !cache.policy().is_full(); ++layer) {
-    const int group = plan.group_of(layer);
-    tokens.push_back(group < 0
-                         ? cache.kept_layer(cache.sharing(layer).storage.front()).rows.num_rows()
-                         : cache.group(group).num_rows());
-  }
-  return tokens;
-}
-
-MergeCandidates candidates_of(const KvCache& cache, const std::vector<EncodedTokens>& encoded,
-                              const std::vector<std::int64_t>& counts) {
-  MergeCandidates candidates{.num_tokens = cache.num_tokens(),
-                             .layer_tokens = layer_tokens(cache),
-                             .num_candidates = counts,
-                             .tokens = cache.tokens(),
-                             .scores = {}};
-  for (std::size_t group = 0; group < encoded.size(); ++group) {
-    candidates.scores.emplace_back();
-    candidates.tokens[group].pending -= counts[group];
-    candidates.tokens[group].unmerged += counts[group];
-    if (encoded[group].scores.defined()) {
-      const at::Tensor scores = encoded[group].scores.contiguous();
-      const float* values = scores.const_data_ptr<float>();
-      candidates.scores.back().assign(values, values + counts[group]);
-    }
-  }
-  return candidates;
-}
 
 std::int64_t whole_blocks(std::int64_t tokens) {
   return std::max<std::int64_t>(0, tokens) / kQuantisedTokens * kQuantisedTokens;
@@ -129,10 +93,10 @@ std::int64_t due_tokens(const KvPlan& plan, std::int64_t pending, bool prompt_en
   return prompt_ended ? left : left >= block ? block : 0;
 }
 
-std::vector<std::int64_t> due_tokens(const KvCache& cache, bool prompt_ended) {
+std::vector<std::int64_t> due_tokens(const KvCache& cache) {
   std::vector<std::int64_t> due;
   for (const GroupTokens& tokens : cache.tokens()) {
-    due.push_back(due_tokens(cache.plan(), tokens.pending, prompt_ended));
+    due.push_back(due_tokens(cache.plan(), tokens.pending, false));
   }
   return due;
 }
@@ -155,66 +119,54 @@ std::int64_t tokens_until_block(const KvCache& cache) {
   return fewest;
 }
 
-void compress(const Decoder& decoder, const LatentFactors& factors, KvDtype dtype,
-              std::int64_t page_tokens, const std::vector<std::int64_t>& counts, KvCache& cache) {
+void compress(const CompressionContext& context, const std::vector<std::int64_t>& counts,
+              std::int64_t num_tokens, KvCache& cache) {
   if (std::all_of(counts.begin(), counts.end(), [](std::int64_t count) { return count == 0; })) {
     return;
   }
-  const KvPlan& plan = cache.plan();
-  if (!has_basis(plan, LatentBasis::kWeights)) {
-    compress_principal(decoder, factors, dtype, counts, cache);
+  if (!has_basis(cache.plan(), LatentBasis::kWeights)) {
+    compress_principal(context.decoder, context.factors.latent, context.dtype, counts, cache);
     return;
   }
-  std::vector<EncodedTokens> encoded(plan.groups.size());
-  for (std::size_t group = 0; group < encoded.size(); ++group) {
-    if (counts[group] > 0 && plan.policy.rule != MergeRule::kNone) {
-      const LatentStore& store = cache.group(static_cast<int>(group));
-      encoded[group] =
-          encode_pending(decoder, plan, static_cast<int>(group), factors.groups[group], store,
-                         plan.policy.sink_tokens, store.next_positions(counts[group]));
-    }
+  PendingMerges merges(context, cache.tokens(), counts, num_tokens, cache);
+  const auto num_groups = static_cast<int>(counts.size());
+  for (int group = 0; group < num_groups; ++group) {
+    merges.rank(group);
   }
-  const auto merges =
-      select_merges(plan, candidates_of(cache, encoded, counts), dtype, page_tokens);
-  for (std::size_t group = 0; group < encoded.size(); ++group) {
-    if (counts[group] == 0) {
-      continue;
+  for (int group = 0; group < num_groups; ++group) {
+    merges.decide(group);
+  }
+}
+
+void quantise_layer(const Decoder& decoder, int layer, KvCache& cache) {
+  const KvPlan& plan = cache.plan();
+  const KvSource source = plan.layers[static_cast<std::size_t>(layer)];
+  const int group = plan.group_of(layer);
+  if (cache.policy().prunes_channels()) {
+    return;  // never
+  }
+  if (source == KvSource::kPlain && !cache.policy().is_full()) {
+    KeptRows& rows = cache.kept_layer(layer).rows;
+    if (codes_blocks(cache, rows)) {
+      rows.quantise(plan.policy.sink_tokens, plan.policy.window_tokens,
+                    [&](const at::Tensor& key, const at::Tensor& positions) {
+                      return key_for_codes(decoder, layer, key, positions);
+                    });
     }
-    LatentStore& store = cache.group(static_cast<int>(group));
-    const at::Tensor merge = merge_mask(merges[group]);
-    const at::Tensor latents =
-        encoded[group].latents.defined()
-            ? encoded[group].latents.index_select(0, merge.nonzero().squeeze(1))
-            : at::Tensor();
-    store.decide(merge, store.next_positions(counts[group]), latents);
+  } else if (source == KvSource::kPlain) {
+    quantise_plain(decoder, layer, cache);
+  } else if (source == KvSource::kLatent && !cache.group(group).keeps_latents()) {
+    const int index = layer - plan.groups[static_cast<std::size_t>(group)].first_layer;
+    quantise_unmerged(decoder, layer, index, cache.group(group));
   }
 }
 
 void quantise(const Decoder& decoder, const CodedFactors& factors, KvCache& cache) {
-  const KvPlan& plan = cache.plan();
-  for (int layer = 0; layer < plan.num_layers(); ++layer) {
-    const KvSource source = plan.layers[static_cast<std::size_t>(layer)];
-    const int group = plan.group_of(layer);
-    if (cache.policy().prunes_channels()) {
-      continue;  // never
-    }
-    if (source == KvSource::kPlain && !cache.policy().is_full()) {
-      KeptRows& rows = cache.kept_layer(layer).rows;
-      if (codes_blocks(cache, rows)) {
-        rows.quantise(plan.policy.sink_tokens, plan.policy.window_tokens,
-                      [&](const at::Tensor& key, const at::Tensor& positions) {
-                        return key_for_codes(decoder, layer, key, positions);
-                      });
-      }
-    } else if (source == KvSource::kPlain) {
-      quantise_plain(decoder, layer, cache);
-    } else if (source == KvSource::kLatent && !cache.group(group).keeps_latents()) {
-      const int index = layer - plan.groups[static_cast<std::size_t>(group)].first_layer;
-      quantise_unmerged(decoder, layer, index, cache.group(group));
-    }
+  for (int layer = 0; layer < cache.plan().num_layers(); ++layer) {
+    quantise_layer(decoder, layer, cache);
   }
   for (CodedStore& layers : cache.all_coded()) {
-    code_tokens(decoder, plan, factors, layers);
+    code_tokens(decoder, cache.plan(), factors, layers);
   }
 }
 

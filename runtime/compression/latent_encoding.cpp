@@ -19,49 +19,50 @@ class Encoder {
         factors_(factors),
         store_(store) {}
 
-  // Pending rows first .. first + count - 1.
-  EncodedTokens encode(std::int64_t first, const at::Tensor& positions) const {
+  // Of some pending rows.
+  EncodedTokens encode(const std::vector<RowRun>& rows, const at::Tensor& positions) const {
     if (plan_.policy.rule == MergeRule::kLs) {
-      return least_squares(first, positions);
+      return least_squares(rows, positions);
     }
-    const std::int64_t count = positions.size(0);
     if (!store_.keeps_latents()) {
-      return {store_.held_weighted().rows(first, count, at::kFloat),
-              store_.held_score().rows(first, count, at::kFloat)};
+      return {read(store_.held_weighted(), rows), read(store_.held_score(), rows)};
     }
     at::Tensor latent;
     for (int index = 0; index < spec_.num_layers; ++index) {
       const double weight = spec_.merge_weights[static_cast<std::size_t>(index)];
-      const at::Tensor term = store_.held_latent(index).rows(first, count, at::kFloat) * weight;
+      const at::Tensor term = read(store_.held_latent(index), rows) * weight;
       latent = index == 0 ? term : latent + term;
     }
-    const auto end = [&](int index) {
-      return store_.held_latent(index).rows(first, count, at::kFloat);
-    };
+    const auto end = [&](int index) { return read(store_.held_latent(index), rows); };
     return {latent, row_cosine(end(0), end(spec_.num_layers - 1))};
   }
 
  private:
-  EncodedTokens least_squares(std::int64_t first, const at::Tensor& positions) const {
-    return encode_stacked(stacked_rows(first, positions), factors_.encoder, factors_.merged_layers);
+  static at::Tensor read(const RowStore& store, const std::vector<RowRun>& rows,
+                         at::ScalarType dtype = at::kFloat) {
+    return rows.size() == 1 ? store.rows(rows.front().first, rows.front().count, dtype)
+                            : store.rows(rows, dtype);
+  }
+
+  EncodedTokens least_squares(const std::vector<RowRun>& rows, const at::Tensor& positions) const {
+    return encode_stacked(stacked_rows(rows, positions), factors_.encoder, factors_.merged_layers);
   }
 
   // y: [n, 2 * num_layers * kv_dim] float32.
-  at::Tensor stacked_rows(std::int64_t first, const at::Tensor& positions) const {
-    const std::int64_t count = positions.size(0);
+  at::Tensor stacked_rows(const std::vector<RowRun>& rows, const at::Tensor& positions) const {
     std::vector<at::Tensor> columns;
     for (int index = 0; index < spec_.num_layers; ++index) {
       const int layer = spec_.first_layer + index;
       const LayerWeights& weights = decoder_.layer(layer);
       const KeyValueStore& pending = store_.pending(index);
-      at::Tensor key = pending.key.rows(first, count, at::kFloat);
+      at::Tensor key = read(pending.key, rows);
       if (!stores_raw_keys(decoder_.config(), layer)) {
         key = decoder_.rope().unrotate(layer, key, positions);
         key = weights.k_norm.defined()
-                  ? key_before_norm(key, weights.k_norm, rms_of(key, weights, index, first))
+                  ? key_before_norm(key, weights.k_norm, rms_of(key, weights, index, rows))
                   : key;
       }
-      const at::Tensor value = pending.value.rows(first, count, at::kFloat);
+      const at::Tensor value = read(pending.value, rows);
       columns.push_back(without_bias(key.flatten(1), weights.k_proj.bias));
       columns.push_back(without_bias(value.flatten(1), weights.v_proj.bias));
     }
@@ -70,14 +71,14 @@ class Encoder {
 
   // What the norm divided the heads of `key` by.
   at::Tensor rms_of(const at::Tensor& key, const LayerWeights& weights, int index,
-                    std::int64_t first) const {
+                    const std::vector<RowRun>& rows) const {
     if (store_.holds_key_rms()) {
-      return store_.held_key_rms(index).rows(first, key.size(0), at::kFloat);
+      return read(store_.held_key_rms(index), rows);
     }
     // Latents are kept instead: the rebuilt key has the norm's scale.
     const Reconstruction& layer = factors_.layers[static_cast<std::size_t>(index)];
     const at::ScalarType dtype = layer.key.scalar_type();
-    const at::Tensor latent = store_.held_latent(index).rows(first, key.size(0), dtype);
+    const at::Tensor latent = read(store_.held_latent(index), rows, dtype);
     const Linear rebuild{layer.key, weights.k_proj.bias};
     return key_rms(rebuild(latent).view(key.sizes()), weights.k_norm);
   }
@@ -92,6 +93,26 @@ class Encoder {
   const GroupFactors& factors_;
   const LatentStore& store_;
 };
+
+// Calls visit(runs, positions) for the rows, some at a time.
+template <typename Visitor>
+void in_chunks(const std::vector<std::int64_t>& rows, const at::Tensor& positions,
+               const Visitor& visit) {
+  const auto count = static_cast<std::int64_t>(rows.size());
+  for (std::int64_t first = 0; first < count; first += kChunkTokens) {
+    const std::int64_t last = std::min(first + kChunkTokens, count);
+    std::vector<RowRun> runs;
+    for (std::int64_t i = first; i < last; ++i) {
+      const std::int64_t row = rows[static_cast<std::size_t>(i)];
+      if (!runs.empty() && runs.back().first + runs.back().count == row) {
+        ++runs.back().count;
+      } else {
+        runs.push_back({row, 1});
+      }
+    }
+    visit(runs, positions.narrow(0, first, last - first));
+  }
+}
 
 }  // namespace
 
@@ -121,17 +142,26 @@ at::Tensor key_before_norm(const at::Tensor& key, const Norm& k_norm, const at::
 
 EncodedTokens encode_pending(const Decoder& decoder, const KvPlan& plan, int group,
                              const GroupFactors& factors, const LatentStore& store,
-                             std::int64_t begin, const at::Tensor& positions) {
+                             const std::vector<std::int64_t>& rows, const at::Tensor& positions) {
   const Encoder encoder(decoder, plan, group, factors, store);
-  const std::int64_t count = positions.size(0);
   std::vector<at::Tensor> latents, scores;
-  for (std::int64_t first = 0; first < count; first += kChunkTokens) {
-    const std::int64_t length = std::min(kChunkTokens, count - first);
-    const EncodedTokens chunk = encoder.encode(begin + first, positions.narrow(0, first, length));
+  in_chunks(rows, positions, [&](const std::vector<RowRun>& runs, const at::Tensor& own) {
+    const EncodedTokens chunk = encoder.encode(runs, own);
     latents.push_back(chunk.latents);
     scores.push_back(chunk.scores);
-  }
+  });
   return {at::cat(latents), at::cat(scores)};
+}
+
+at::Tensor pending_scores(const Decoder& decoder, const KvPlan& plan, int group,
+                          const GroupFactors& factors, const LatentStore& store,
+                          const std::vector<std::int64_t>& rows, const at::Tensor& positions) {
+  const Encoder encoder(decoder, plan, group, factors, store);
+  std::vector<at::Tensor> scores;
+  in_chunks(rows, positions, [&](const std::vector<RowRun>& runs, const at::Tensor& own) {
+    scores.push_back(encoder.encode(runs, own).scores);
+  });
+  return at::cat(scores);
 }
 
 at::Tensor encode_unmerged(const Decoder& decoder, const KvPlan& plan, int group,

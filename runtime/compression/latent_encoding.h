@@ -19,14 +19,18 @@ struct EncodedTokens {
   at::Tensor scores;   // [n] float32, higher merges first
 };
 
-// Pending rows from `first` on; positions [n] int64.
+// Pending rows `rows`, ascending, which are at `positions` [n] int64.
 //   ls        y = stacked bias-free pre-RoPE keys (before their norm) and values of all layers, h =
 //   P y;
 //             score = -||y - B h||^2 / ||y||^2, the share of y that is lost
 //   weighted  h = sum_l w_l A x_l; score = cos(A x_first, A x_last)
 EncodedTokens encode_pending(const Decoder& decoder, const KvPlan& plan, int group,
                              const GroupFactors& factors, const LatentStore& store,
-                             std::int64_t first, const at::Tensor& positions);
+                             const std::vector<std::int64_t>& rows, const at::Tensor& positions);
+// Their scores alone. [n] float32
+at::Tensor pending_scores(const Decoder& decoder, const KvPlan& plan, int group,
+                          const GroupFactors& factors, const LatentStore& store,
+                          const std::vector<std::int64_t>& rows, const at::Tensor& positions);
 
 // Unmerged plain rows of a group under rule ls whose keys have no norm, likewise. [rows, rank] float32
 at::Tensor encode_unmerged(const Decoder& decoder, const KvPlan& plan, int group,

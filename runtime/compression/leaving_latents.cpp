@@ -10,17 +10,18 @@ namespace {
 
 at::Tensor as_tensor(const std::vector<std::int64_t>& rows) { return at::tensor(rows, at::kLong); }
 
-// Pending rows, ascending: those between the first and the last are encoded too.
+// Pending rows, ascending. Under principal directions those between the first and the last are encoded too.
 at::Tensor of_pending(const GroupCache& cache, const std::vector<std::int64_t>& rows) {
+  const at::Tensor positions = cache.store.pending_positions().tensor();
+  if (has_basis(cache.plan, LatentBasis::kWeights)) {
+    return encode_pending(cache.decoder, cache.plan, cache.group, cache.factors, cache.store, rows,
+                          positions.index_select(0, as_tensor(rows)))
+        .latents;
+  }
   const std::int64_t first = rows.front(), count = rows.back() + 1 - first;
-  const at::Tensor positions = cache.store.pending_positions().tensor().narrow(0, first, count);
-  const at::Tensor all = has_basis(cache.plan, LatentBasis::kWeights)
-                             ? encode_pending(cache.decoder, cache.plan, cache.group, cache.factors,
-                                              cache.store, first, positions)
-                                   .latents
-                             : encode_principal(cache.decoder, cache.plan, cache.group,
-                                                cache.factors, cache.store, first, positions);
-  return all.index_select(0, as_tensor(rows) - first);
+  return encode_principal(cache.decoder, cache.plan, cache.group, cache.factors, cache.store, first,
+                          positions.narrow(0, first, count))
+      .index_select(0, as_tensor(rows) - first);
 }
 
 at::Tensor of_unmerged(const GroupCache& cache, const std::vector<std::int64_t>& rows) {

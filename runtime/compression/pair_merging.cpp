@@ -116,21 +116,14 @@ at::Tensor retained_tokens(const PairedLayers& rule, const at::Tensor& angles) {
   return std::get<0>(order.narrow(0, 0, most).sort());
 }
 
-void merge_pairs(std::int64_t count, KvCache& cache) {
-  const KvPlan& plan = cache.plan();
-  if (!plan.paired || count == 0) {
+void merge_pair(const PairedLayers& rule, std::int64_t first, PairStore& pair) {
+  const std::int64_t own = pair.exact_positions(0).ge(first).sum().item<std::int64_t>();
+  if (own == 0) {
     return;
   }
-  const std::int64_t first = cache.num_tokens() - count;
-  for (PairStore& pair : cache.all_pairs()) {
-    const std::int64_t own = pair.exact_positions(0).ge(first).sum().item<std::int64_t>();
-    if (own == 0) {
-      continue;
-    }
-    PairMerge(*plan.paired, pair.exact[0].key, pair.exact[1].key, own).append_to(pair.key);
-    PairMerge(*plan.paired, pair.exact[0].value, pair.exact[1].value, own).append_to(pair.value);
-    pair.drop_exact(own);
-  }
+  PairMerge(rule, pair.exact[0].key, pair.exact[1].key, own).append_to(pair.key);
+  PairMerge(rule, pair.exact[0].value, pair.exact[1].value, own).append_to(pair.value);
+  pair.drop_exact(own);
 }
 
 at::Tensor restored_rows(const PairedRows& rows, std::int64_t index, at::ScalarType dtype) {

@@ -20,8 +20,8 @@ at::Tensor interpolate(const at::Tensor& lower, const at::Tensor& upper, double 
 // Tokens of these angles [n] that PairedLayers retains, ascending. [k] int64
 at::Tensor retained_tokens(const PairedLayers& rule, const at::Tensor& angles);
 
-// What every pair still has of the last `count` tokens that were read is merged.
-void merge_pairs(std::int64_t count, KvCache& cache);
+// What the pair still has of tokens from position `first` on is merged.
+void merge_pair(const PairedLayers& rule, std::int64_t first, PairStore& pair);
 
 // What merged rows stand for in layer `index` of their pair, [n, num_kv_heads, head_dim] in `dtype`.
 at::Tensor restored_rows(const PairedRows& rows, std::int64_t index, at::ScalarType dtype);

@@ -132,16 +132,18 @@ void compress_principal(const Decoder& decoder, const LatentFactors& factors, Kv
                         const std::vector<std::int64_t>& counts, KvCache& cache) {
   const KvPlan& plan = cache.plan();
   const PrincipalStep step = principal_step(plan, cache.tokens(), counts, dtype);
-  if (step == PrincipalStep::kKeepExact) {
-    return;
-  }
   for (std::size_t group = 0; group < plan.groups.size(); ++group) {
-    const int index = static_cast<int>(group);
-    LatentStore& store = cache.group(index);
-    if (counts[group] > 0) {
-      PrincipalGroup(decoder, plan, index, factors.groups[group], store)
-          .compress(store.next_positions(counts[group]), step, store);
-    }
+    compress_principal_group(decoder, factors, static_cast<int>(group), counts[group], step, cache);
+  }
+}
+
+void compress_principal_group(const Decoder& decoder, const LatentFactors& factors, int group,
+                              std::int64_t count, PrincipalStep step, KvCache& cache) {
+  LatentStore& store = cache.group(group);
+  if (count > 0 && step != PrincipalStep::kKeepExact) {
+    PrincipalGroup(decoder, cache.plan(), group, factors.groups[static_cast<std::size_t>(group)],
+                   store)
+        .compress(store.next_positions(count), step, store);
   }
 }
 

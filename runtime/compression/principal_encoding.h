@@ -9,6 +9,7 @@
 #include "core/kv_plan.h"
 #include "model/decoder.h"
 #include "runtime/compression/latent_factors.h"
+#include "runtime/policies/principal_policy.h"
 #include "runtime/store/kv_cache.h"
 
 namespace kvc {
@@ -19,6 +20,10 @@ namespace kvc {
 // y: keys before RoPE and after their norm, and values; or a model's own latents before their norm.
 void compress_principal(const Decoder& decoder, const LatentFactors& factors, KvDtype dtype,
                         const std::vector<std::int64_t>& counts, KvCache& cache);
+
+// The same of one group: its `count` oldest undecided tokens, by what was decided for all groups.
+void compress_principal_group(const Decoder& decoder, const LatentFactors& factors, int group,
+                              std::int64_t count, PrincipalStep step, KvCache& cache);
 
 // Latents under calibrated directions of pending rows from `first` on. positions [n]; [n, rank] float32
 at::Tensor encode_principal(const Decoder& decoder, const KvPlan& plan, int group,

@@ -147,6 +147,13 @@ std::pair<std::int64_t, std::int64_t> KeptForecast::finish(const SharingLayers& 
     const bool coded = policy_.is_running() && layer.tokens.has_left;
     now += layer_bytes(layer, coded ? dtype_ : exact);
   }
+  for (const int storage : sharing.storage) {  // codes come beside exact rows
+    const Layer& layer = layer_at(storage);
+    if (is_integer(dtype_) && !(policy_.is_running() && layer.tokens.has_left)) {
+      most = std::max(most, now + layer_bytes(layer, dtype_));
+      now += layer_bytes(layer, dtype_) - layer_bytes(layer, exact);
+    }
+  }
   return {most, now};
 }
 
@@ -162,10 +169,13 @@ std::int64_t KeptForecast::read(std::int64_t count, std::int64_t num_tokens) {
     } else if (plan_.layers[static_cast<std::size_t>(layer)] == KvSource::kCoded) {
       now -= coded_.bytes_of(layer);
       most = std::max(most, now + coded_.read(layer, count, num_tokens));
-      now += coded_.bytes_of(layer);
+      now += coded_.bytes_of(layer) - coded_.bytes();
+      most = std::max(most, now + coded_.code());
+      now += coded_.bytes();
     } else if (plan_.layers[static_cast<std::size_t>(layer)] == KvSource::kPaired) {
       now -= pairs_.bytes_of(layer);
-      most = std::max(most, now + pairs_.read(layer, count, num_tokens));
+      most = std::max(
+          {most, now + pairs_.read(layer, count, num_tokens), now + pairs_.merge(layer, count)});
       now += pairs_.bytes_of(layer);
     } else if (plan_.layers[static_cast<std::size_t>(layer)] == KvSource::kPlain) {
       Layer& own = layer_at(layer);
@@ -181,20 +191,8 @@ std::int64_t KeptForecast::read(std::int64_t count, std::int64_t num_tokens) {
       }
     }
   }
-  now -= pairs_.bytes();
-  most = std::max(most, now + pairs_.merge(count));
-  now += pairs_.bytes();
   const std::int64_t others = now - groups_.bytes();
-  most = std::max(most, others + groups_.compress(true, layer_rows()));
-  now = others + groups_.bytes() - coded_.bytes();
-  most = std::max(most, now + coded_.code());
-  now += coded_.bytes();
-  std::int64_t codes = 0;  // of one layer beside its exact rows
-  for (const Layer& layer : layers_) {
-    const bool coded = policy_.is_running() && layer.tokens.has_left;
-    codes = std::max(codes, coded || !is_integer(dtype_) ? 0 : layer_bytes(layer, dtype_));
-  }
-  return std::max(most, now + codes);
+  return std::max(most, others + groups_.compress(true, layer_rows()));
 }
 
 std::int64_t KeptForecast::extend(std::int64_t count) {

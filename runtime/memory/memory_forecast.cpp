@@ -6,6 +6,7 @@
 
 #include "runtime/compression/compression.h"
 #include "runtime/compression/expansion.h"
+#include "runtime/memory/prompt_forecast.h"
 #include "runtime/policies/merge_selection.h"
 #include "runtime/policies/principal_policy.h"
 #include "runtime/store/coded_store.h"
@@ -60,18 +61,16 @@ std::int64_t CacheForecast::undecided() const {
   return 0;
 }
 
-// Of all plain layers, with codes_ of their tokens as codes.
-std::int64_t CacheForecast::plain_bytes() const {
+std::int64_t CacheForecast::plain_bytes(std::int64_t codes, std::int64_t num_tokens) const {
   const std::int64_t kept = plan_.policy.sink_tokens + plan_.policy.window_tokens;
   const auto layer = [this](std::int64_t tokens, KvDtype dtype) {
     return plain_layer_bytes(plan_, tokens, dtype, page_tokens_);
   };
-  if (codes_ == 0) {
-    return count_plain(plan_) *
-           layer(num_tokens_, is_integer(plain_dtype_) ? KvDtype::kFloat16 : plain_dtype_);
+  if (codes == 0) {
+    return layer(num_tokens, is_integer(plain_dtype_) ? KvDtype::kFloat16 : plain_dtype_);
   }
-  const std::int64_t codes = layer(codes_ + kept, plain_dtype_) - layer(kept, KvDtype::kFloat16);
-  return count_plain(plan_) * (codes + layer(num_tokens_ - codes_, KvDtype::kFloat16));
+  return layer(codes + kept, plain_dtype_) - layer(kept, KvDtype::kFloat16) +
+         layer(num_tokens - codes, KvDtype::kFloat16);
 }
 
 // Of all coded layers, with coded_ of their tokens as codes.
@@ -92,7 +91,7 @@ std::int64_t CacheForecast::bytes() const {
   if (kept_) {
     return kept_->bytes();
   }
-  std::int64_t total = plain_bytes() + coded_bytes();
+  std::int64_t total = count_plain(plan_) * plain_bytes(codes_, num_tokens_) + coded_bytes();
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     total += group_bytes(plan_, static_cast<int>(i), groups_[i], dtype_, page_tokens_);
   }
@@ -156,36 +155,17 @@ std::int64_t CacheForecast::compress(std::int64_t count) {
   return peak;
 }
 
-// A prompt's tokens, pair after pair: what they become is stored before they go.
-std::int64_t CacheForecast::merge_pairs(std::int64_t count) {
-  const std::int64_t before = bytes();
-  std::int64_t added = 0;
-  for (PairTokens& pair : pairs_) {
-    const PairTokens earlier = pair;
-    const std::int64_t retained = plan_.paired->most_retained(count);
-    pair.merged += count;
-    pair.retained_keys += retained;
-    pair.retained_values += retained;
-    added = pair_bytes(plan_, pair, dtype_, page_tokens_) -
-            pair_bytes(plan_, earlier, dtype_, page_tokens_);
-    pair.exact -= count;
-  }
-  return before + added;
-}
-
 // Layer after layer, likewise.
 std::int64_t CacheForecast::quantise() {
-  const std::int64_t before = plain_bytes(),
-                     codes = quantised_tokens(plan_, num_tokens_, plain_dtype_);
+  const std::int64_t before = bytes(), codes = quantised_tokens(plan_, num_tokens_, plain_dtype_);
   if (codes == codes_ || count_plain(plan_) == 0) {
-    return bytes();
+    return before;
   }
-  const std::int64_t others = bytes() - before;
   codes_ = codes;
   const std::int64_t kept = plan_.policy.sink_tokens + plan_.policy.window_tokens;
   const std::int64_t of_layer = plain_layer_bytes(plan_, codes + kept, plain_dtype_, page_tokens_) -
                                 plain_layer_bytes(plan_, kept, KvDtype::kFloat16, page_tokens_);
-  return others + before + of_layer;
+  return before + of_layer;
 }
 
 // Coded layers, likewise.
@@ -211,11 +191,7 @@ std::int64_t CacheForecast::read(std::int64_t count) {
     num_tokens_ += count;
     return kept_->read(count, num_tokens_);
   }
-  append(count);
-  const std::int64_t paired = merge_pairs(count);
-  const std::int64_t compressed = compress(undecided() - plan_.policy.window_tokens);
-  const std::int64_t quantised = quantise();
-  return std::max({paired, compressed, quantised, code()});
+  return PromptForecast(*this, count).read();
 }
 
 std::int64_t CacheForecast::extend(std::int64_t count) {

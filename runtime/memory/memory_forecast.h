@@ -32,7 +32,7 @@ class CacheForecast {
   void set_kept(KeptForecast kept) { kept_.emplace(std::move(kept)); }
 
   // Each returns the most bytes on the way.
-  std::int64_t read(std::int64_t count);    // a prompt's tokens, then compressed
+  std::int64_t read(std::int64_t count);    // a prompt's tokens, layer by layer
   std::int64_t extend(std::int64_t count);  // one after the other
 
   std::int64_t bytes() const;
@@ -42,12 +42,12 @@ class CacheForecast {
   const std::vector<GroupTokens>& tokens() const { return groups_; }
 
  private:
+  friend class PromptForecast;
   void append(std::int64_t count);
   std::int64_t undecided() const;
-  std::int64_t plain_bytes() const;
+  std::int64_t plain_bytes(std::int64_t codes, std::int64_t num_tokens) const;  // of one layer
   std::int64_t coded_bytes() const;
   std::int64_t compress(std::int64_t count);
-  std::int64_t merge_pairs(std::int64_t count);
   std::int64_t quantise();
   std::int64_t code();
 

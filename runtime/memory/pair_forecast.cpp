@@ -81,18 +81,19 @@ std::int64_t PairForecast::read(int first_layer, std::int64_t count, std::int64_
   return most;
 }
 
-// Pair after pair: what tokens become is stored before they go.
-std::int64_t PairForecast::merge(std::int64_t count) {
-  const std::int64_t before = bytes();
-  std::int64_t added = 0;
+// What tokens become is stored before they go.
+std::int64_t PairForecast::merge(int first_layer, std::int64_t count) {
+  std::int64_t most = 0;
   for (Unit& unit : units_) {
+    if (unit.first_layer != first_layer) {
+      continue;
+    }
     PairTokens& tokens = unit.tokens;
     const std::int64_t merged = std::min(count, tokens.merged + tokens.exact);
     const std::int64_t retained = plan_->paired->most_retained(merged);
     // A page more where earlier rows end within one.
-    const PairTokens of_prompt{
-        .merged = merged, .retained_keys = retained, .retained_values = retained};
-    added = std::max(added, bytes_of(of_prompt));
+    most = bytes_of(tokens) +
+           bytes_of({.merged = merged, .retained_keys = retained, .retained_values = retained});
     const std::int64_t all = tokens.merged + tokens.exact;
     tokens.retained_keys += retained;
     tokens.retained_values += retained;
@@ -100,7 +101,7 @@ std::int64_t PairForecast::merge(std::int64_t count) {
     tokens.exact = std::min(unit.generated, all);
     tokens.merged = all - tokens.exact;
   }
-  return before + added;
+  return most;
 }
 
 void PairForecast::append_one() {

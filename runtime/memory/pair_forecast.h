@@ -21,8 +21,8 @@ class PairForecast {
   std::int64_t bytes_of(int first_layer) const;
   // It reads a prompt, after which the sequence has num_tokens. Most bytes of the pair on the way.
   std::int64_t read(int first_layer, std::int64_t count, std::int64_t num_tokens);
-  // What is left of the prompt's `count` tokens is merged. Most bytes of all pairs on the way.
-  std::int64_t merge(std::int64_t count);
+  // What is left of the prompt's `count` tokens is merged. Most bytes of the pair on the way.
+  std::int64_t merge(int first_layer, std::int64_t count);
   void append_one();  // to every pair
   void leave_one();   // after it, where the budget is full
 

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <tuple>
 
+#include "core/round_up.h"
+
 namespace kvc {
 namespace {
 
@@ -46,6 +48,28 @@ std::vector<Entry> entries_of_group(const KvPlan& plan, const MergeCandidates& c
 bool saves_bytes(const KvPlan& plan, int group, KvDtype dtype) {
   return group_bytes(plan, group, {.merged = kQuantisedTokens}, dtype) <
          group_bytes(plan, group, {.unmerged = kQuantisedTokens}, dtype);
+}
+
+// Bytes that merging saves at most in groups whose scores are not known: what is saved without pages and blocks, and
+// those that one form begins or the other one ends.
+std::int64_t unknown_savings(const KvPlan& plan, const MergeCandidates& candidates, KvDtype dtype,
+                             std::int64_t page_tokens) {
+  std::int64_t bytes = 0;
+  for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
+    const auto index = static_cast<std::size_t>(group);
+    const std::int64_t count = candidates.num_candidates[index];
+    if (count == 0 || !candidates.scores[index].empty() ||
+        plan.groups[index].replaces_projections() || !saves_bytes(plan, group, dtype)) {
+      continue;
+    }
+    const std::int64_t blocks = round_up(count, kQuantisedTokens);
+    const std::int64_t begun = 2 * std::max(page_tokens, kQuantisedTokens);
+    bytes +=
+        group_bytes(plan, group, {.unmerged = blocks}, dtype) -
+        group_bytes(plan, group, {.merged = blocks}, dtype) +
+        group_bytes(plan, group, {.merged = begun, .unmerged = begun, .pending = begun}, dtype);
+  }
+  return bytes;
 }
 
 std::vector<Entry> ranked_entries(const KvPlan& plan, const MergeCandidates& candidates,
@@ -98,6 +122,16 @@ CacheBytes totals_of(const KvPlan& plan, const MergeCandidates& candidates, KvDt
 
 }  // namespace
 
+bool merges_any(const KvPlan& plan, const MergeCandidates& candidates, KvDtype dtype,
+                std::int64_t page_tokens) {
+  if (plan.policy.rule == MergeRule::kNone) {
+    return false;
+  }
+  const CacheBytes totals = totals_of(plan, candidates, dtype, page_tokens);
+  return static_cast<double>(totals.bytes) >
+         plan.policy.target_kept_ratio * static_cast<double>(totals.original);
+}
+
 std::vector<std::vector<bool>> select_merges(const KvPlan& plan, const MergeCandidates& candidates,
                                              KvDtype dtype, std::int64_t page_tokens) {
   std::vector<std::vector<bool>> merges;
@@ -109,7 +143,7 @@ std::vector<std::vector<bool>> select_merges(const KvPlan& plan, const MergeCand
   }
   std::vector<GroupTokens> tokens = candidates.tokens;
   const CacheBytes totals = totals_of(plan, candidates, dtype, page_tokens);
-  std::int64_t bytes = totals.bytes;
+  std::int64_t bytes = totals.bytes - unknown_savings(plan, candidates, dtype, page_tokens);
   const double target = plan.policy.target_kept_ratio * static_cast<double>(totals.original);
   for (const Entry& entry : ranked_entries(plan, candidates, dtype)) {
     if (static_cast<double>(bytes) <= target) {

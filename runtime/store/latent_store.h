@@ -26,7 +26,12 @@ class PositionList {
   void append(const at::Tensor& positions);            // [n] int64, ascending
   std::int64_t operator[](std::int64_t row) const;     // of positions that are not stored per token
   void erase(std::int64_t first, std::int64_t count);  // stored per token, likewise keep
-  void keep(const std::vector<std::int64_t>& indices);     // ascending: only those stay
+  void keep(const std::vector<std::int64_t>& indices);  // ascending: only those stay
+  // As RowStore::reorder; stored per token.
+  void reorder(std::int64_t first, const std::vector<std::int64_t>& order) {
+    rows_->reorder(first, order);
+  }
+  bool per_token() const { return rows_.has_value(); }
   at::Tensor tensor() const;                               // [size] int64
   std::int64_t count_before(std::int64_t position) const;  // of the list's, which ascend
   std::int64_t bytes() const { return rows_ ? rows_->bytes() : 0; }
@@ -92,6 +97,11 @@ class LatentStore {
   // Decides the `merge.size(0)` oldest pending tokens that are not sinks. merge: [n] bool;
   // positions: [n] int64; latents: merged latents of the tokens with merge set.
   void decide(const at::Tensor& merge, const at::Tensor& positions, const at::Tensor& latents);
+  // Ahead of the others, without a token policy: `rows` of the pending tokens that are not sinks, ascending, become
+  // merged ones. These are in the order of positions only after order_merged(first), of rows from `first` on.
+  void merge(const std::vector<std::int64_t>& rows, const at::Tensor& positions,
+             const at::Tensor& latents);
+  void order_merged(std::int64_t first);
 
   // Under a token policy. Rows are all tokens, in the order merged, unmerged, pending.
   KeptGroupTokens kept_tokens() const;

@@ -105,6 +105,40 @@ void LatentStore::set_scores(const at::Tensor& scores) {
   }
 }
 
+void LatentStore::merge(const std::vector<std::int64_t>& rows, const at::Tensor& positions,
+                        const at::Tensor& latents) {
+  std::vector<std::int64_t> stay;
+  auto next = rows.begin();
+  for (std::int64_t row = 0; row < pending_.front().num_exact(); ++row) {
+    if (next != rows.end() && *next + sink_tokens_ == row) {
+      ++next;
+    } else {
+      stay.push_back(row);
+    }
+  }
+  for (KeyValueStore& layer : pending_) {
+    keep_rows(layer, stay);
+  }
+  for (std::vector<RowStore>* held : {&held_latents_, &held_rms_, &held_weighted_}) {
+    for (RowStore& of_layer : *held) {
+      of_layer.keep(stay);
+    }
+  }
+  merged_.append(latents);
+  merged_positions_.append(positions);
+}
+
+void LatentStore::order_merged(std::int64_t first) {
+  if (!merged_positions_.per_token()) {
+    return;  // whole groups merge
+  }
+  const at::Tensor sorted = merged_positions_.tensor().slice(0, first).argsort();
+  const auto* order = sorted.const_data_ptr<std::int64_t>();
+  const std::vector<std::int64_t> rows(order, order + sorted.size(0));
+  merged_.reorder(first, rows);
+  merged_positions_.reorder(first, rows);
+}
+
 // Of the oldest pending tokens that are no sinks, merged ones and others.
 void LatentStore::move_scores(const at::Tensor& merge) {
   if (scores_.empty()) {

@@ -176,6 +176,18 @@ void RowStore::keep(const std::vector<std::int64_t>& indices) {
   resize(to);
 }
 
+void RowStore::reorder(std::int64_t first, const std::vector<std::int64_t>& order) {
+  KVC_CHECK(row_bytes_ > 0, "KV cache: rows that share scales cannot be moved one by one");
+  const auto bytes = static_cast<std::size_t>(row_bytes_);
+  std::vector<std::byte> rows(order.size() * bytes);
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    std::memcpy(rows.data() + i * bytes, row(first + order[i]), bytes);
+  }
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    std::memcpy(mutable_row(first + static_cast<std::int64_t>(i)), rows.data() + i * bytes, bytes);
+  }
+}
+
 void RowStore::read(std::int64_t first, std::int64_t count, at::ScalarType type,
                     std::byte* to) const {
   KVC_CHECK(first >= 0 && count >= 0 && first + count <= num_rows_,

@@ -54,6 +54,8 @@ class RowStore {
   void erase(std::int64_t first, std::int64_t count);
   // Only rows `indices`, ascending, stay. Of a store without codes or with scales per row.
   void keep(const std::vector<std::int64_t>& indices);
+  // Rows from `first` on in another order: the i-th of them is then what the order[i]-th was. Of such a store too.
+  void reorder(std::int64_t first, const std::vector<std::int64_t>& order);
 
   // Removes all rows from `rows` on.
   void truncate(std::int64_t rows) { resize(rows); }

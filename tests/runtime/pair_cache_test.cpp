@@ -47,7 +47,7 @@ struct MergedPair {
     cache.pair(2).exact[0].append(lower, 2 * upper);
     cache.pair(2).exact[1].append(upper, 3 * lower);
     cache.add_tokens(std::vector<std::int64_t>(static_cast<std::size_t>(lower.size(0)), 0));
-    merge_pairs(lower.size(0), cache);
+    merge_pair(*plan.paired, 0, cache.pair(2));
   }
   at::Tensor key(std::int64_t index) { return restored_rows(cache.pair(2).key, index, at::kFloat); }
   at::Tensor value(std::int64_t index) {

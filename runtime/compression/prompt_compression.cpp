@@ -1,0 +1,130 @@
+#include "runtime/compression/prompt_compression.h"
+
+#include <algorithm>
+
+#include "runtime/compression/coding.h"
+#include "runtime/compression/compression.h"
+#include "runtime/compression/pair_merging.h"
+#include "runtime/compression/principal_encoding.h"
+
+namespace kvc {
+namespace {
+
+bool contains(const std::vector<int>& layers, int layer) {
+  return std::find(layers.begin(), layers.end(), layer) != layers.end();
+}
+
+std::vector<std::int64_t> due_of(const KvPlan& plan, const std::vector<GroupTokens>& tokens) {
+  std::vector<std::int64_t> due;
+  for (const GroupTokens& group : tokens) {
+    due.push_back(due_tokens(plan, group.pending, true));
+  }
+  return due;
+}
+
+}  // namespace
+
+int last_reader(const KvPlan& plan, int layer) {
+  int last = layer;
+  for (const FusedLayer& fused : plan.fused) {
+    if (contains(fused.key_sources, layer) || contains(fused.value_sources, layer)) {
+      last = std::max(last, fused.layer);
+    }
+  }
+  return last;
+}
+
+std::vector<GroupTokens> tokens_with_prompt(const KvPlan& plan, std::vector<GroupTokens> tokens,
+                                            std::int64_t count) {
+  for (std::size_t group = 0; group < tokens.size(); ++group) {
+    (decides(plan.groups[group]) ? tokens[group].pending : tokens[group].unmerged) += count;
+  }
+  return tokens;
+}
+
+PromptCompression::PromptCompression(const CompressionContext& context, std::int64_t count,
+                                     KvCache& cache)
+    : context_(context),
+      num_before_(cache.num_tokens()),
+      num_tokens_(num_before_ + count),
+      cache_(cache) {
+  for (int layer = 0; layer < plan().num_layers(); ++layer) {
+    const bool is_plain = plan().layers[static_cast<std::size_t>(layer)] == KvSource::kPlain;
+    last_readers_.push_back(!is_plain                  ? -1
+                            : cache.policy().is_full() ? last_reader(plan(), layer)
+                                                       : cache.sharing(layer).layers.back());
+  }
+  if (plan().groups.empty() || !cache.policy().is_full()) {
+    return;
+  }
+  const std::vector<GroupTokens> tokens = tokens_with_prompt(plan(), cache.tokens(), count);
+  counts_ = due_of(plan(), tokens);
+  if (has_basis(plan(), LatentBasis::kWeights)) {
+    merges_.emplace(context, tokens, counts_, num_tokens_, cache);
+  } else {
+    step_ = principal_step(plan(), tokens, counts_, context.dtype);
+  }
+}
+
+void PromptCompression::layer_read(int layer) {
+  for (int plain = 0; plain <= layer; ++plain) {
+    if (last_readers_[static_cast<std::size_t>(plain)] == layer) {
+      quantise_layer(context_.decoder, plain, cache_);
+    }
+  }
+  const KvSource source = plan().layers[static_cast<std::size_t>(layer)];
+  if (source == KvSource::kCoded) {
+    CodedStore& store = cache_.coded(layer);
+    if (layer == store.layers.first_layer + store.layers.num_layers - 1) {
+      code_tokens(context_.decoder, plan(), context_.factors.coded, store);
+    }
+  } else if (source == KvSource::kPaired && !contains(plan().paired->first_layers, layer)) {
+    merge_pair(*plan().paired, num_before_, cache_.pair(layer));
+  } else if (source == KvSource::kLatent && cache_.policy().is_full()) {
+    const int group = plan().group_of(layer);
+    const LatentGroup& spec = plan().groups[static_cast<std::size_t>(group)];
+    if (layer == spec.first_layer + spec.num_layers - 1) {
+      compress_group(group);
+    }
+  }
+  if (layer == plan().num_layers() - 1 && !plan().groups.empty() && !cache_.policy().is_full()) {
+    compress_kept_groups();
+  }
+}
+
+void PromptCompression::compress_group(int group) {
+  const bool is_last = group == static_cast<int>(plan().groups.size()) - 1;
+  if (!merges_) {
+    compress_principal_group(context_.decoder, context_.factors.latent, group,
+                             counts_[static_cast<std::size_t>(group)], step_, cache_);
+  } else if (!merges_->any()) {
+    merges_->rank(group);
+    decide(group);
+  } else {
+    merges_->rank_ahead(group);
+    for (int ranked = 0; is_last && ranked <= group; ++ranked) {
+      decide(ranked);
+    }
+  }
+}
+
+void PromptCompression::decide(int group) {
+  merges_->decide(group);
+  quantise_group(group);
+}
+
+void PromptCompression::quantise_group(int group) {
+  const LatentGroup& spec = plan().groups[static_cast<std::size_t>(group)];
+  for (int layer = spec.first_layer; layer < spec.first_layer + spec.num_layers; ++layer) {
+    quantise_layer(context_.decoder, layer, cache_);
+  }
+}
+
+void PromptCompression::compress_kept_groups() {
+  compress(context_, due_of(plan(), cache_.tokens()), num_tokens_, cache_);
+  for (int group = 0; group < static_cast<int>(plan().groups.size()); ++group) {
+    quantise_group(group);
+  }
+}
+
+}  // namespace kvc

@@ -1,0 +1,48 @@
+// A prompt becomes what the cache keeps of it while it is read: each layer, or what several layers store together,
+// once it has all of the prompt and no layer is left that reads it exactly.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/kv_plan.h"
+#include "runtime/compression/pending_merges.h"
+#include "runtime/policies/principal_policy.h"
+#include "runtime/store/kv_cache.h"
+
+namespace kvc {
+
+// The last layer that reads keys and values of plain `layer` while a prompt is read: itself or one that is fused of it.
+int last_reader(const KvPlan& plan, int layer);
+// What groups hold once they have a prompt's `count` tokens, none of them decided.
+std::vector<GroupTokens> tokens_with_prompt(const KvPlan& plan, std::vector<GroupTokens> tokens,
+                                            std::int64_t count);
+
+// Of one sequence, before its cache counts the prompt's tokens. Which tokens of latent groups merge follows from the
+// scores of all groups: those that are sure to merge do at once, the others wait for the last group. Under a token
+// policy all groups wait for it: they hold no more than what the policy keeps.
+class PromptCompression {
+ public:
+  PromptCompression(const CompressionContext& context, std::int64_t count, KvCache& cache);
+
+  // The layers in turn, each after it stored all of the prompt and attended to it.
+  void layer_read(int layer);
+
+ private:
+  const KvPlan& plan() const { return cache_.plan(); }
+  void compress_group(int group);
+  void compress_kept_groups();
+  void decide(int group);
+  void quantise_group(int group);
+
+  CompressionContext context_;
+  std::int64_t num_before_, num_tokens_;  // of the sequence, with the prompt
+  KvCache& cache_;
+  std::vector<int> last_readers_;     // [num_layers], of plain layers
+  std::vector<std::int64_t> counts_;  // of each group's tokens that are due
+  PrincipalStep step_ = PrincipalStep::kKeepExact;
+  std::optional<PendingMerges> merges_;
+};
+
+}  // namespace kvc
