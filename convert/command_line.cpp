@@ -140,9 +140,9 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, Words& words) {
          "Type of the written factors: auto (float16 where it holds them), float32, bfloat16 or "
          "float16")
       ->capture_default_str();
-  app.add_option(
-      "--calibration", words.calibration,
-      "Calibration text: self (the model writes it), builtin, .txt, .jsonl or tokens.h5");
+  app.add_option("--calibration", words.calibration,
+                 "Calibration text: self (the model writes it), builtin, .txt, .jsonl or tokens.h5 "
+                 "(default: builtin, of coded both)");
   app.add_option("--num-sequences", options.effort.num_sequences,
                  "Calibration sequences (default: 64; of coded 10, with --thorough or on a GPU 40)")
       ->check(CLI::PositiveNumber);

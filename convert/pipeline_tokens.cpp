@@ -92,9 +92,23 @@ void mix_in(const TokenSet& own, TokenSet& tokens) {
   tokens.self = own.self;
 }
 
+// Where none are given: of coded what the model writes and the built-in text (docs/quality.md), the latter alone where
+// texts of the model begin with no token of their own; of other methods the built-in text.
+CalibrationSources sources_of(const PipelineOptions& options, const Checkpoint& checkpoint,
+                              const ModelConfig& config) {
+  CalibrationSources sources = options.calibration;
+  if (sources.self || sources.builtin || !sources.files.empty()) {
+    return sources;
+  }
+  sources.builtin = true;
+  sources.self = options.settings.method == "coded" &&
+                 !text_bounds(checkpoint.directory(), config).start.empty();
+  return sources;
+}
+
 TokenSet calibration_tokens(const PipelineOptions& options, const Checkpoint& checkpoint,
                             const ModelConfig& config, const fs::path& work) {
-  const CalibrationSources& sources = options.calibration;
+  const CalibrationSources sources = sources_of(options, checkpoint, config);
   const CalibrationEffort effort = choose_effort(config, options.settings, options.effort);
   const std::int64_t seq_len = std::min(effort.seq_len, config.max_position_embeddings);
   const bool texts = sources.builtin || !sources.files.empty();
@@ -106,7 +120,7 @@ TokenSet calibration_tokens(const PipelineOptions& options, const Checkpoint& ch
                      : effort.num_sequences;
   }
   TokenSet tokens;
-  if (texts || !sources.self) {
+  if (texts) {
     TextOptions text;
     text.num_sequences = std::max<std::int64_t>(1, effort.num_sequences - own_rows);
     text.seq_len = seq_len;

@@ -121,10 +121,9 @@ TextBounds text_bounds(const std::filesystem::path& model, const ModelConfig& co
   } else if (bounds.start.empty() && !bounds.ends.empty()) {
     bounds.start = {bounds.ends.front()};
   }
-  KVC_CHECK(!bounds.start.empty(),
-            "{}: neither the tokenizer nor config.json names a token that texts begin with, so the "
-            "model cannot write any; give --calibration builtin or FILE",
-            model.string());
+  if (bounds.start.empty()) {
+    return bounds;
+  }
   if (std::find(bounds.ends.begin(), bounds.ends.end(), bounds.start.front()) ==
       bounds.ends.end()) {
     bounds.ends.push_back(bounds.start.front());
@@ -160,6 +159,10 @@ Rows write_rows(const GenerateRows& generate, const TextBounds& bounds,
 Json self_text_settings(const Checkpoint& checkpoint, const ModelConfig& config,
                         const SelfTextOptions& options) {
   const TextBounds bounds = text_bounds(checkpoint.directory(), config);
+  KVC_CHECK(!bounds.start.empty(),
+            "{}: neither the tokenizer nor config.json names a token that texts begin with, so the "
+            "model cannot write any; give --calibration builtin or FILE",
+            checkpoint.directory().string());
   const std::string device = writing_device(options, config);
   return {{"checkpoint_hash", checkpoint.hash()},
           {"num_sequences", options.num_sequences},

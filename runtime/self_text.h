@@ -20,11 +20,10 @@ namespace kvc {
 
 // What texts of a model begin and end with.
 struct TextBounds {
-  // What the tokenizer puts before a text, or else bos_token_id, or else an end token.
+  // What the tokenizer puts before a text, or else bos_token_id, or else an end token; empty where there is none.
   std::vector<std::int64_t> start;
   std::vector<std::int64_t> ends;  // eos_token_id and, where a text has one, its first token
 };
-// Error where neither tokenizer nor config names a token to begin with.
 TextBounds text_bounds(const std::filesystem::path& model, const ModelConfig& config);
 
 struct SelfTextOptions {
@@ -45,7 +44,7 @@ Rows write_rows(const GenerateRows& generate, const TextBounds& bounds,
                 const SelfTextOptions& options, std::int64_t first_row, std::int64_t num_rows,
                 const std::function<void()>& advance);
 
-// Everything that the rows depend on, for provenance.
+// Everything that the rows depend on, for provenance. Error where texts begin with no token of their own.
 Json self_text_settings(const Checkpoint& checkpoint, const ModelConfig& config,
                         const SelfTextOptions& options);
 // options.num_sequences rows, as many at a time as their caches allow; `written` are the first of them, of

@@ -184,7 +184,8 @@ std::string to_text(const CodedPlanTable& table) {
   text += fmt::format(
       "{}\nweights grow by about {:.1f} MiB (--factor-dtype auto); calibrating needs at least {} "
       "tokens; converting takes about {:.1f} GiB of memory and on two cores {:.0f} s with the {} "
-      "calibration tokens of the default, {:.0f} s with the {} of --thorough\n",
+      "calibration tokens of the default, {:.0f} s with the {} of --thorough, beside what writing "
+      "text takes\n",
       to_text(table.payback), mebibytes(table.weights_growth_bytes), table.calibration_tokens,
       mebibytes(table.peak_memory_bytes) / 1024, table.seconds, table.knee.num_tokens(),
       table.thorough_seconds, table.thorough.num_tokens());

@@ -109,7 +109,9 @@ TEST_F(WrittenText, WithoutATokenizerBeginsAsTheConfigSays) {
   config_.eos_token_ids = {4};
   EXPECT_EQ(text_bounds(bare, config_).start, std::vector<std::int64_t>{4});
   config_.eos_token_ids.clear();
-  EXPECT_THROW(text_bounds(bare, config_), Error);
+  EXPECT_TRUE(text_bounds(bare, config_).start.empty());
+  const Checkpoint checkpoint = Checkpoint::open(bare);
+  EXPECT_THROW(self_text_settings(checkpoint, config_, {}), Error);
 }
 
 }  // namespace

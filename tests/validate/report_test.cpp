@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/json.h"
+#include "validate/calibration_distance.h"
 #include "validate/chart.h"
 #include "validate/html_report.h"
 #include "validate/validate.h"
@@ -64,6 +65,27 @@ TEST(Report, TableHasARowPerNumber) {
   const std::string text = text_report(example());
   for (const char* part : {"continuation", "teacher-forced", "99.9 %", "0.971 ± 0.003"}) {
     EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST(Report, WarnsWhereTheCalibrationTextIsOfAnotherKind) {
+  ValidationReport report = example();
+  report.teacher_forced.reference_nll = {2.0, 0.1};
+  EXPECT_EQ(calibration_warning(report), "");
+  EXPECT_TRUE(to_json(report)["calibration"].is_null());
+  for (const double far : {3.1, 1.3}) {
+    report.calibration_nll = Estimate{far, 0.1};
+    EXPECT_THAT(calibration_warning(report), HasSubstr("2.00 nats per token"));
+    EXPECT_THAT(calibration_warning(report), HasSubstr("--calibration FILE"));
+    EXPECT_THAT(text_report(report), HasSubstr("of another kind"));
+    EXPECT_THAT(html_report(report), HasSubstr("of another kind"));
+    EXPECT_EQ(to_json(report)["calibration"]["warning"], calibration_warning(report));
+  }
+  for (const double near : {2.9, 1.4}) {
+    report.calibration_nll = Estimate{near, 0.1};
+    EXPECT_EQ(calibration_warning(report), "");
+    EXPECT_TRUE(to_json(report)["calibration"]["warning"].is_null());
+    EXPECT_THAT(html_report(report), Not(HasSubstr("of another kind")));
   }
 }
 
