@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Builds the programs, converts the bundled reference checkpoint, and runs original and conversion side by side.
+# Builds the programs, converts the bundled reference checkpoint in two ways, and shows original and conversions side by side.
 # Needs nothing but git and python3 on Debian 12 or Ubuntu 24.04; everything it makes lies under build/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly MODEL=tests/data/reference-llama
-readonly OUT=build/quickstart/reference-llama-converted
+readonly OUT=build/quickstart
+readonly CALIBRATION=tests/data/texts/tinystories_calibration.txt  # text of the model's own kind
+readonly HELD_OUT=tests/data/texts/tinystories_heldout.txt
 readonly PROMPT="Once upon a time, there was a little girl named Lily. She loved to play outside in the park with her friends. One day,"
 readonly TOKENS=400
 
@@ -20,15 +22,26 @@ cmake --preset release ${KVC_TORCH_DIR:+"-DKVC_TORCH_DIR=$KVC_TORCH_DIR"} >/dev/
 cmake --build --preset release
 export PATH="$PWD/build/release/bin:$PATH"
 
-step "Convert"
-mkdir -p build/quickstart
-run kvconvert --group 4 --rank 0.7 "$MODEL" --out "$OUT" --force
+mkdir -p "$OUT"
 
-step "Run the original and the conversion"
-kvrun "$MODEL" --prompt "$PROMPT" --max-new-tokens $TOKENS --json >build/quickstart/original.json
-kvrun "$OUT" --prompt "$PROMPT" --max-new-tokens $TOKENS --json >build/quickstart/converted.json
-python3 scripts/compare_runs.py build/quickstart/original.json build/quickstart/converted.json
+# convert NAME OPTIONS: converts with these options, then judges and runs the result.
+convert() {
+  local name=$1
+  shift
+  run kvconvert "$@" "$MODEL" --calibration "$CALIBRATION" --out "$OUT/$name" --force --no-validate
+  kvvalidate "$MODEL" "$OUT/$name" --text "$HELD_OUT" --num-sequences 6 --recall 2 --quiet --json >"$OUT/$name-report.json"
+  kvrun "$OUT/$name" --prompt "$PROMPT" --max-new-tokens $TOKENS --quiet --json >"$OUT/$name.json"
+}
+
+step "Convert, two ways: a quarter of the cache (coded), and layers that share latents (CommonKV)"
+kvrun "$MODEL" --prompt "$PROMPT" --max-new-tokens $TOKENS --quiet --json >"$OUT/original.json"
+convert coded --kept-ratio 0.25
+convert commonkv --group 4 --rank 0.7
+
+step "Original and conversions side by side"
+python3 scripts/compare_runs.py original="$OUT/original.json" coded="$OUT/coded.json,$OUT/coded-report.json" \
+  commonkv="$OUT/commonkv.json,$OUT/commonkv-report.json"
 
 step "Next"
-echo "Your own model:  build/release/bin/kvconvert --plan DIRECTORY   (what it would cost and save, in a second)"
-echo "                 build/release/bin/kvconvert --group 4 --rank 0.7 DIRECTORY --out NEW_DIRECTORY"
+echo "Your own model:  build/release/bin/kvconvert --plan --kept-ratio 0.25 DIRECTORY   (what it would cost and save, in a second)"
+echo "                 build/release/bin/kvconvert --kept-ratio 0.25 DIRECTORY --out NEW_DIRECTORY"
