@@ -69,7 +69,8 @@ const at::Tensor& RopeTable::inverse_frequencies(std::int64_t regime) const {
 
 RopeTable::Angles RopeTable::angles(std::int64_t regime, const at::Tensor& positions) const {
   const at::Tensor turns = at::outer(positions.to(at::kFloat), inverse_frequencies(regime));
-  return {turns.cos().mul_(rope_.attention_factor), turns.sin().mul_(rope_.attention_factor)};
+  const at::Tensor cos = turns.cos().mul_(rope_.attention_factor);
+  return {cos, turns.sin_().mul_(rope_.attention_factor)};
 }
 
 const RopeTable::Rows& RopeTable::rows(const at::Tensor& positions, std::int64_t length,
