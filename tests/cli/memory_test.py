@@ -23,14 +23,12 @@ CONVERSIONS = {
     "coded layer": ("--method", "coded", "--scope", "layer", "--kept-ratio", "0.25", "--metric", "none", "--num-sequences", "36"),
     "coded group": ("--method", "coded", "--scope", "group", "--group", "2", "--kept-ratio", "0.25", "--metric", "none",
                     "--num-sequences", "70"),
-    "pca": ("--method", "pca", "--group", "4", "--kept-ratio", "0.25", "--num-sequences", "4"),
-    "xkv": ("--method", "xkv", "--group", "4", "--kept-ratio", "0.25", "--num-sequences", "4"),
     "fusedkv": ("--method", "fusedkv", "--num-sequences", "4", "--min-r2", "-1e9"),
 }
 OPTIONS = {"int8": ("--kv-dtype", "int8"), "int4": ("--kv-dtype", "int4"),
            "zeromerge": ("--policy", "zeromerge:budget=512"), "snapkv": ("--policy", "snapkv:budget=512")}
-# Their prompts need more beside the cache than others': scores of all queries, float32 latents or fused rows.
-WIDE_PROMPTS = ("zeromerge", "pca", "fusedkv")
+# Their prompts need more beside the cache than others': scores of queries or fused rows.
+WIDE_PROMPTS = ("zeromerge", "snapkv", "fusedkv")
 
 
 def resident(pid, field):
