@@ -10,12 +10,12 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kFloat = 4, kHalf = 2;
+constexpr std::int64_t kFloatBytes = 4, kHalfBytes = 2;
 constexpr std::int64_t kBitsPerCoefficient = 3;  // of those that get any; a typical mean
 
 // Of a factor in the type that is usually chosen, float16.
 std::int64_t matrix_bytes(std::int64_t rows, std::int64_t columns) {
-  return kHalf * rows * columns;
+  return kHalfBytes * rows * columns;
 }
 
 // E and F.
@@ -25,7 +25,7 @@ std::int64_t pair_bytes(std::int64_t rank, std::int64_t channels) {
 
 std::int64_t principal_bytes(const KvPlan& plan, const LatentGroup& group) {
   const KvWidths widths = grouped_widths(plan);
-  const std::int64_t mean = kFloat * group.num_layers * widths.total();
+  const std::int64_t mean = kFloatBytes * group.num_layers * widths.total();
   return mean + (group.split_kv ? pair_bytes(group.key_rank, group.num_layers * widths.key) +
                                       pair_bytes(group.value_rank, group.num_layers * widths.value)
                                 : pair_bytes(group.rank, group.num_layers * widths.total()));
@@ -73,7 +73,7 @@ std::int64_t estimated_block_bytes(const KvPlan& plan, int block) {
   const CodedBlock& spec = plan.coded[static_cast<std::size_t>(block)];
   const std::int64_t n = 2 * spec.num_layers * (spec.head < 0 ? plan.kv_dim() : plan.head_dim);
   const std::int64_t kept = std::clamp<std::int64_t>(spec.bits() / kBitsPerCoefficient, 1, n);
-  return pair_bytes(kept, n) + kFloat * (n + kept);
+  return pair_bytes(kept, n) + kFloatBytes * (n + kept);
 }
 
 std::int64_t estimated_group_bytes(const KvPlan& plan, int group, const ModelConfig& config,

@@ -6,6 +6,7 @@
 #include "core/progress.h"
 #include "export/export_config.h"
 #include "export/factor_file.h"
+#include "export/factor_type.h"
 #include "export/tensor_sources.h"
 #include "model/checkpoint_config.h"
 #include "model/config.h"

@@ -2,6 +2,8 @@
 // down from the definitions, and the continuation attends to them without any cache.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include <array>
 #include <cmath>
 #include <memory>
@@ -206,7 +208,9 @@ class LatentEncoding : public ::testing::TestWithParam<const char*> {
       store.hold_key_rms(layer, key_rms(key, weights.k_norm));
     }
     y_ = at::cat(stacked, 1);
-    return encode_pending(*decoder_, plan_, 0, factors_.groups[0], store, 0, positions);
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(count));
+    std::iota(rows.begin(), rows.end(), 0);
+    return encode_pending(*decoder_, plan_, 0, factors_.groups[0], store, rows, positions);
   }
 
   // ||y - B h||^2 / ||y||^2 per token.
