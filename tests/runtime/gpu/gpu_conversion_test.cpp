@@ -125,8 +125,9 @@ TEST_F(GpuConversion, FindsDirectionsOfEveryRequest) {
 }
 
 TEST_F(GpuConversion, RunsCodedLayersOfEveryScope) {
-  const fs::path converted =
-      convert("--method coded --kept-ratio 0.3 --group 2 --scope head:0-3,layer:4-7,group:8-11");
+  const fs::path converted = convert(
+      "--method coded --kept-ratio 0.3 --group 2 --scope head:0-3,layer:4-7,group:8-11 --sink 4 "
+      "--calibration builtin --factor-dtype float32");
   expect_steps(converted, 122);
   expect_greedy_tokens(converted);
 }
