@@ -62,7 +62,7 @@ class Plans(ProgramTest):
         self.assertEqual(plan["payback"]["factor_bytes"], plan["weights_growth_bytes"])
 
     def test_what_cannot_be_reached_is_refused_with_what_can(self):
-        self.assert_refused({1}, ["--kept-ratio 0.1 cannot be reached", "160 stay exact", "--window"], "kvconvert",
+        self.assert_refused({1}, ["--kept-ratio 0.1 cannot be reached", "128 stay exact", "--window"], "kvconvert",
                             REFERENCE, "--plan", "--kept-ratio", "0.1", "--window", "128")
         self.run_ok("kvconvert", REFERENCE, "--plan", "--kept-ratio", "0.1")
 
