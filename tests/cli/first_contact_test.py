@@ -64,7 +64,7 @@ class FirstContact(ProgramTest):
                 checkpoint = self.checkpoint(model_type, source, context)
                 out = self.directory / f"{model_type}-{method}"
                 process = self.run_ok("kvconvert", checkpoint, *command, *SHORT, *forms, "--out", out)
-                self.assertRegex(process.stdout, r"kept_ratio 0\.\d+  KLD .*  pays from ")
+                self.assertRegex(process.stdout, r"kept_ratio 0\.\d+ of \d+ tokens  KLD .*  pays from ")
 
     def test_ranks_convert_every_family_factored_and_folded(self):
         self.convert_all("commonkv", RANK, "--export", "both")
