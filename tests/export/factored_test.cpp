@@ -19,6 +19,17 @@ namespace fs = std::filesystem;
 
 class FactoredExport : public ExportFixture {
  protected:
+  // A factor as the conversion has it, and as an export of this --factor-dtype does.
+  at::Tensor given_encoder() const {
+    return read_tensor(conversion_ / "conversion.safetensors", "kvconvert.groups.1.encoder");
+  }
+  at::Tensor exported_encoder(const char* factor_dtype) const {
+    ExportOptions exporting = options(ExportFormat::kFactored);
+    exporting.factor_dtype = factor_dtype;
+    export_checkpoint(exporting);
+    return read_tensor(out_ / "model.safetensors", "kvconvert.groups.1.encoder");
+  }
+
   std::vector<std::string> expect_originals_identical() const {
     const Checkpoint before = Checkpoint::open(checkpoint_), after = Checkpoint::open(out_);
     std::vector<std::string> missing;
@@ -117,25 +128,14 @@ TEST_F(FactoredExport, ConfigSaysWhatTheRuntimeNeeds) {
 
 TEST_F(FactoredExport, FactorsTakeTheRequestedType) {
   make(joint_plan());
-  ExportOptions half = options(ExportFormat::kFactored);
-  half.factor_dtype = "bfloat16";
-  export_checkpoint(half);
-  const at::Tensor stored = read_tensor(out_ / "model.safetensors", "kvconvert.groups.1.encoder");
-  const at::Tensor given =
-      read_tensor(conversion_ / "conversion.safetensors", "kvconvert.groups.1.encoder");
-  EXPECT_TRUE(tensors_identical(stored, given.to(at::kBFloat16)));
+  EXPECT_TRUE(tensors_identical(exported_encoder("bfloat16"), given_encoder().to(at::kBFloat16)));
 }
 
 TEST_F(FactoredExport, FactorsAreHalvedWhereTheirPrecisionAllowsIt) {
   make(joint_plan());
-  ExportOptions automatic = options(ExportFormat::kFactored);
-  automatic.factor_dtype = "auto";
-  export_checkpoint(automatic);
-  const at::Tensor stored = read_tensor(out_ / "model.safetensors", "kvconvert.groups.1.encoder");
+  const at::Tensor stored = exported_encoder("auto");
   EXPECT_EQ(stored.scalar_type(), at::kHalf);
-  EXPECT_TRUE(tensors_identical(
-      stored, read_tensor(conversion_ / "conversion.safetensors", "kvconvert.groups.1.encoder")
-                  .to(at::kHalf)));
+  EXPECT_TRUE(tensors_identical(stored, given_encoder().to(at::kHalf)));
 }
 
 class FactorsOfScale : public FactoredExport, public ::testing::WithParamInterface<double> {};
@@ -143,11 +143,7 @@ class FactorsOfScale : public FactoredExport, public ::testing::WithParamInterfa
 TEST_P(FactorsOfScale, StayAsTheyAreWhereFloat16CannotHoldThem) {
   scale_ = GetParam();
   make(joint_plan());
-  ExportOptions automatic = options(ExportFormat::kFactored);
-  automatic.factor_dtype = "auto";
-  export_checkpoint(automatic);
-  EXPECT_EQ(read_tensor(out_ / "model.safetensors", "kvconvert.groups.1.encoder").scalar_type(),
-            at::kFloat);
+  EXPECT_EQ(exported_encoder("auto").scalar_type(), at::kFloat);
 }
 
 INSTANTIATE_TEST_SUITE_P(OutOfRange, FactorsOfScale, ::testing::Values(1e6, 1e-7));
