@@ -11,7 +11,7 @@
 namespace kvc {
 namespace {
 
-// A method's choices for one model. All but palu's and those of layers that read others follow from these.
+// The choices for one model. A method without exact tokens, or whose kept_ratio is no target, leaves nothing to choose there.
 class Chooser {
  public:
   Chooser(const ModelConfig& config, const OpenSettings& open, ConvertSettings& settings)

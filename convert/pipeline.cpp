@@ -72,8 +72,7 @@ fs::path default_output(const fs::path& checkpoint, const std::string& method) {
 }
 
 // What each part keeps, and how far its keys and values are from the originals on calibration text.
-void log_report(const fs::path& path) {
-  const Conversion converted = read_conversion(path);
+void log_report(const Conversion& converted) {
   for (const CodedReport& block : converted.coded) {
     log_info(fmt::format(
         "layers {}-{}{}: {} coefficients in {} bits{}, error {:.3g} of {:.3g} predicted, {:.3g} "
@@ -121,13 +120,13 @@ ValidationReport validate_export(const PipelineOptions& options, const fs::path&
 
 // Of the factors as they were written; none of folded ones, which save nothing.
 std::optional<Payback> measured_payback(const PipelineOptions& options, const ModelConfig& config,
-                                        const fs::path& conversion, const fs::path& exported) {
+                                        const KvPlan& plan, const Checkpoint& source,
+                                        const fs::path& exported) {
   if (options.format == ExportFormat::kFolded) {
     return std::nullopt;
   }
-  return plan_payback(
-      read_conversion(conversion).plan, config, options.settings,
-      factor_bytes(Checkpoint::open(exported), Checkpoint::open(options.checkpoint)));
+  return plan_payback(plan, config, options.settings,
+                      factor_bytes(Checkpoint::open(exported), source));
 }
 
 void print_result(const PipelineOptions& options, const std::optional<ValidationReport>& report,
@@ -154,7 +153,8 @@ void convert_and_export(const PipelineOptions& options, const Checkpoint& checkp
                         const ModelConfig& config, const WorkDirectory& work,
                         OutputDirectory& output) {
   const fs::path conversion = run_stages(options, checkpoint, config, work.path());
-  log_report(conversion);
+  const Conversion converted = read_conversion(conversion);
+  log_report(converted);
   ExportOptions exporting;
   exporting.checkpoint = options.checkpoint;
   exporting.conversion = conversion;
@@ -164,7 +164,8 @@ void convert_and_export(const PipelineOptions& options, const Checkpoint& checkp
 
   const fs::path exported =
       options.format == ExportFormat::kBoth ? output.path() / "factored" : output.path();
-  const std::optional<Payback> gain = measured_payback(options, config, conversion, exported);
+  const std::optional<Payback> gain =
+      measured_payback(options, config, converted.plan, checkpoint, exported);
   std::optional<ValidationReport> report;
   if (options.validate) {
     report = validate_export(options, exported, work.path() / "tokens.h5");

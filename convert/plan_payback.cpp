@@ -10,11 +10,10 @@ namespace kvc {
 Payback plan_payback(const KvPlan& plan, const ModelConfig& config, const ConvertSettings& settings,
                      std::int64_t factor_bytes) {
   const std::int64_t context = plan_context(config, settings);
-  const KvDtype own = cache_dtype(config), planned = planned_dtype(config, settings);
-  const double scale = static_cast<double>(original_bytes(plan, 1, planned)) /
-                       static_cast<double>(original_bytes(plan, 1, own));
-  return payback(factor_bytes, static_cast<double>(original_bytes(plan, 1, own)),
-                 scale * planned_kept_ratio(plan, context, planned));
+  const double kept = planned_type_scale(plan, config, settings) *
+                      planned_kept_ratio(plan, context, planned_dtype(config, settings));
+  return payback(factor_bytes, static_cast<double>(original_bytes(plan, 1, cache_dtype(config))),
+                 kept);
 }
 
 Payback estimated_payback(const KvPlan& plan, const ModelConfig& config,

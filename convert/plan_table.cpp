@@ -167,10 +167,8 @@ PlanTable own_cache_table(const ModelConfig& config, const ConvertSettings& sett
   return table;
 }
 
-// Ratios of a cache of the table's type as ratios of the model's own, of type `own`.
-void compare_with(KvDtype own, PlanTable& table) {
-  const double scale = static_cast<double>(original_bytes(table.plan, 1, table.dtype)) /
-                       static_cast<double>(original_bytes(table.plan, 1, own));
+// Makes ratios of a cache of the table's type ratios of the model's own.
+void scale_ratios(double scale, PlanTable& table) {
   for (PlanRow& row : table.rows) {
     row.kept_unmerged *= scale;
     row.kept_merged *= scale;
@@ -197,7 +195,7 @@ PlanTable plan_table(const ModelConfig& config, const ConvertSettings& settings,
   table.kept_merged = range.lowest;
   table.kept_at_target = planned_kept_ratio(table.plan, table.context, table.dtype);
   add_rows(table, config, settings);
-  compare_with(cache_dtype(config), table);
+  scale_ratios(planned_type_scale(table.plan, config, settings), table);
   table.payback = estimated_payback(table.plan, config, settings);
   table.peak_memory_bytes = peak_memory(config, table.plan);
   table.seconds = factorisation_seconds(config, settings, table.plan);

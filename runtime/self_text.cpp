@@ -105,8 +105,8 @@ std::string writing_dtype(const std::string& device, const ModelConfig& config) 
 }
 
 std::int64_t rows_at_a_time(const ModelConfig& config, const SelfTextOptions& options) {
-  const KvDtype dtype = config.dtype == "float32" ? KvDtype::kFloat32 : KvDtype::kBFloat16;
-  const std::int64_t row_bytes = original_bytes(plain_plan(config), options.seq_len, dtype);
+  const std::int64_t row_bytes =
+      original_bytes(plain_plan(config), options.seq_len, cache_dtype(config));
   return std::clamp<std::int64_t>(kCacheBytes / std::max<std::int64_t>(1, row_bytes), 1, kMostRows);
 }
 

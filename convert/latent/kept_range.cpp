@@ -75,6 +75,12 @@ std::int64_t tokens_in_flight(const ModelConfig& config, const ConvertSettings& 
                                        : std::max(plan_context(config, settings), kDefaultContext);
 }
 
+double planned_type_scale(const KvPlan& plan, const ModelConfig& config,
+                          const ConvertSettings& settings) {
+  return static_cast<double>(original_bytes(plan, 1, planned_dtype(config, settings))) /
+         static_cast<double>(original_bytes(plan, 1, cache_dtype(config)));
+}
+
 double planned_kept_ratio(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype) {
   const KeptRange range = kept_range(plan, num_tokens, dtype);
   return range.lowest +

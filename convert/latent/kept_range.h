@@ -35,6 +35,10 @@ KvDtype planned_dtype(const ModelConfig& config, const ConvertSettings& settings
 std::int64_t plan_context(const ModelConfig& config, const ConvertSettings& settings);
 // Tokens of all sequences that a saving is weighed for.
 std::int64_t tokens_in_flight(const ModelConfig& config, const ConvertSettings& settings);
+// Bytes of the model's own keys and values in the planned type over those in its own: what makes ratios of the one
+// (kept_range) ratios of the other.
+double planned_type_scale(const KvPlan& plan, const ModelConfig& config,
+                          const ConvertSettings& settings);
 // What a cache of `num_tokens` keeps at the plan's target, as kept_range.
 double planned_kept_ratio(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
 
