@@ -137,7 +137,7 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, Words& words) {
   app.add_option("--export", words.format, "factored, folded or both")->capture_default_str();
   app.add_option(
          "--factor-dtype", options.factor_dtype,
-         "Type of the written factors: auto (float16 where it holds them), float32, bfloat16 or "
+         "Type of the written factors: auto (the cheapest that holds them), float32, bfloat16 or "
          "float16")
       ->capture_default_str();
   app.add_option("--calibration", words.calibration,

@@ -4,6 +4,7 @@
 
 #include "convert/latent/kept_range.h"
 #include "core/kv_plan_groups.h"
+#include "model/basis_codes.h"
 #include "model/fused_kv.h"
 #include "model/tensor_names.h"
 
@@ -73,7 +74,8 @@ std::int64_t estimated_block_bytes(const KvPlan& plan, int block) {
   const CodedBlock& spec = plan.coded[static_cast<std::size_t>(block)];
   const std::int64_t n = 2 * spec.num_layers * (spec.head < 0 ? plan.kv_dim() : plan.head_dim);
   const std::int64_t kept = std::clamp<std::int64_t>(spec.bits() / kBitsPerCoefficient, 1, n);
-  return pair_bytes(kept, n) + kFloatBytes * (n + kept);
+  return kFloatBytes * (n + kept) +
+         (n <= kMostCodedBasisChannels ? basis_code_bytes(n, kept, kept / 2) : pair_bytes(kept, n));
 }
 
 std::int64_t estimated_group_bytes(const KvPlan& plan, int group, const ModelConfig& config,

@@ -9,7 +9,8 @@
 
 namespace kvc {
 
-// Estimates from a plan whose factors are not known yet, in the type that --factor-dtype auto usually chooses (float16).
+// Estimates from a plan whose factors are not known yet, in the form that --factor-dtype auto usually chooses: float16,
+// and 8 bits for coded blocks of up to kMostCodedBasisChannels (model/basis_codes.h).
 //
 // Of plan.coded[block], whose bits may be spread evenly: which coefficients get any is known only once they have
 // been measured.

@@ -6,12 +6,13 @@
 
 #include "core/error.h"
 #include "core/safetensors.h"
+#include "model/weights.h"
 
 namespace kvc {
 namespace {
 
 TensorSource in_memory(const std::string& name, const at::Tensor& tensor) {
-  return {name, Dtype::kF32, tensor.sizes().vec(), [tensor] {
+  return {name, dtype_of(tensor.scalar_type()), tensor.sizes().vec(), [tensor] {
             return std::span(static_cast<const std::byte*>(tensor.const_data_ptr()),
                              tensor.nbytes());
           }};

@@ -16,7 +16,7 @@ class FactorSpill {
   // Files appear in `directory`, an output under construction.
   explicit FactorSpill(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-  // Tensors of one part of a plan, contiguous float32, under names that begin with `prefix`.
+  // Tensors of one part of a plan, contiguous, under names that begin with `prefix`.
   void add(const std::string& prefix,
            const std::vector<std::pair<std::string, at::Tensor>>& tensors);
   // The next group's.

@@ -1,6 +1,6 @@
 // conversion.h5 and conversion.safetensors: what the conversion stage hands to export. The directory holds
 //   conversion.h5          plan, settings, report per group and coded block, provenance
-//   conversion.safetensors float32 factors; for group g (stacked rows: layer by layer, key channels and then
+//   conversion.safetensors factors, float32 but for codes; for group g (stacked rows: layer by layer, key channels and then
 //                          value channels):
 //     kvconvert.groups.<g>.latent_proj               [rank, hidden_size]      A
 //     kvconvert.groups.<g>.encoder                   [rank, 2*G*kv_dim]       P, rule ls
@@ -19,6 +19,8 @@
 //   for coded block b of n stacked channels and k coefficients (core/kv_sources.h):
 //     kvconvert.coded.<b>.encoder                    [k, n]                   E
 //     kvconvert.coded.<b>.decoder                    [n, k]                   F
+//     kvconvert.coded.<b>.decoder_codes              [n, n] or [n, k], int8   E and F in 8 bits, where that costs nothing;
+//     kvconvert.coded.<b>.decoder_low, .decoder_scale, .channel_scale, .encoder_codes   as in model/basis_codes.h
 //     kvconvert.coded.<b>.mean                       [n]
 //     kvconvert.coded.<b>.steps                      [k]                      of the quantiser
 //   for fused layer l with sources s in the plan's order; keys before RoPE, pairs as HuggingFace halves:
@@ -27,8 +29,8 @@
 //     kvconvert.fused.<l>.key, .value                [kv_dim, sources * kv_dim]   form full
 //   and for weights of fused layers that were tuned (--tune-layers):
 //     kvconvert.tuned.<tensor>                       as the checkpoint's tensor of that name, which it replaces
-// A factored checkpoint holds those that its plan's policy uses, under the same names; tuned weights under the
-// tensor's own.
+// A factored checkpoint holds those that its plan's policy uses, under the same names, and codes in place of E and F
+// (--factor-dtype auto); tuned weights under the tensor's own.
 // Every joint group has all but `encoder` (rule ls only) and `merged_reconstruct_proj` (refit only).
 #pragma once
 

@@ -1,5 +1,6 @@
 #include "export/factor_file.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 
@@ -9,14 +10,24 @@
 #include "core/error.h"
 #include "core/kv_plan_groups.h"
 #include "core/mapped_file.h"
+#include "model/basis_codes.h"
 #include "model/fused_kv.h"
 
 namespace kvc {
 namespace {
 
+constexpr std::int64_t kAny = -1;  // columns that the plan does not know
+constexpr const char* kCodedPrefix = "kvconvert.coded.";
+
 struct FactorSpec {
   std::vector<std::int64_t> shape;
   bool required = true;
+  Dtype dtype = Dtype::kF32;
+
+  bool has(const std::vector<std::int64_t>& other) const {
+    return std::equal(shape.begin(), shape.end(), other.begin(), other.end(),
+                      [](std::int64_t a, std::int64_t b) { return a == kAny || a == b; });
+  }
 };
 using FactorSpecs = std::map<std::string, FactorSpec>;
 
@@ -70,6 +81,15 @@ void add_coded_block(FactorSpecs& specs, const KvPlan& plan, int index) {
   specs[coded_name(index, "decoder")] = {{channels, coefficients}};
   specs[coded_name(index, "mean")] = {{channels}};
   specs[coded_name(index, "steps")] = {{coefficients}};
+  const bool pair = stores_encoder(channels, coefficients);
+  const std::int64_t columns = pair ? coefficients : channels;
+  specs[coded_name(index, "decoder_codes")] = {{channels, columns}, false, Dtype::kI8};
+  specs[coded_name(index, "decoder_low")] = {{channels, kAny}, false, Dtype::kI8};
+  specs[coded_name(index, "decoder_scale")] = {{columns}, false};
+  specs[coded_name(index, "channel_scale")] = {{channels}, false};
+  if (pair) {
+    specs[coded_name(index, "encoder_codes")] = {{coefficients, channels}, false, Dtype::kI8};
+  }
 }
 
 FactorSpecs factor_specs(const KvPlan& plan, std::int64_t hidden_size) {
@@ -96,6 +116,17 @@ FactorSpecs factor_specs(const KvPlan& plan, std::int64_t hidden_size) {
 
 }  // namespace
 
+bool is_code(const std::string& name) {
+  return name.starts_with(kCodedPrefix) && is_basis_code(name.substr(name.rfind('.') + 1));
+}
+
+bool has_codes(const FactorFile& factors, const std::string& name) {
+  const std::size_t part = name.rfind('.') + 1;
+  const std::string_view of = std::string_view(name).substr(part);
+  return name.starts_with(kCodedPrefix) && (of == "encoder" || of == "decoder") &&
+         factors.contains(basis_code_name(name.substr(0, part)));
+}
+
 bool is_tuned(const std::string& name) { return name.starts_with(kTunedPrefix); }
 
 std::string factor_name(int group, const std::string& name) {
@@ -117,10 +148,10 @@ FactorFile::FactorFile(const std::filesystem::path& path, const KvPlan& plan,
     if (found == nullptr) {
       continue;
     }
-    KVC_CHECK(found->dtype == Dtype::kF32, "{}: {} is {}, expected F32", path.string(), name,
-              dtype_name(found->dtype));
-    KVC_CHECK(found->shape == spec.shape, "{}: {} has shape [{}], the plan needs [{}]",
-              path.string(), name, fmt::join(found->shape, ", "), fmt::join(spec.shape, ", "));
+    KVC_CHECK(found->dtype == spec.dtype, "{}: {} is {}, expected {}", path.string(), name,
+              dtype_name(found->dtype), dtype_name(spec.dtype));
+    KVC_CHECK(spec.has(found->shape), "{}: {} has shape [{}], the plan needs [{}]", path.string(),
+              name, fmt::join(found->shape, ", "), fmt::join(spec.shape, ", "));
   }
   for (const TensorInfo& tensor : file_.tensors()) {
     const bool tuned = is_tuned(tensor.name) && !plan.fused.empty();

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ class FactorFile {
   const std::vector<TensorInfo>& tensors() const { return file_.tensors(); }
   bool contains(const std::string& name) const { return file_.find(name) != nullptr; }
   at::Tensor load(const std::string& name, at::ScalarType dtype) const;
+  std::span<const std::byte> bytes(const TensorInfo& tensor) const { return file_.bytes(tensor); }
   // The tuned weight that replaces the checkpoint's tensor, or nullptr.
   const TensorInfo* tuned(const std::string& tensor) const;
 
@@ -29,6 +31,9 @@ class FactorFile {
   SafetensorsFile file_;
 };
 
+// Codes of a coded block's E and F, and the two where there are codes.
+bool is_code(const std::string& name);
+bool has_codes(const FactorFile& factors, const std::string& name);
 // Does a tuned weight have this name?
 bool is_tuned(const std::string& name);
 // "kvconvert.groups.<group>.<name>"

@@ -1,6 +1,7 @@
 #include "export/factor_type.h"
 
 #include "core/error.h"
+#include "model/half_precision.h"
 #include "model/weights.h"
 
 namespace kvc {
@@ -8,28 +9,10 @@ namespace {
 
 constexpr const char* kAuto = "auto";
 
-// Rounding to 11 bits leaves less than a tenth of this; what is lost below float16's smallest numbers adds to it.
-constexpr double kMostError = 1e-6;
-
-bool half_holds(const at::Tensor& factor) {
-  const at::Tensor rounded = factor.to(at::kHalf).to(at::kDouble);
-  if (!rounded.isfinite().all().item<bool>()) {
-    return false;
-  }
-  const at::Tensor exact = factor.to(at::kDouble);
-  const at::Tensor error = (rounded - exact).square(), energy = exact.square();
-  for (const std::int64_t axis : {0, 1}) {
-    if ((error.sum(axis) > kMostError * energy.sum(axis)).any().item<bool>()) {
-      return false;
-    }
-  }
-  return true;
-}
-
 }  // namespace
 
 void check_factor_dtype(const std::string& name) {
-  if (name == kAuto) {
+  if (chooses_factor_type(name)) {
     return;
   }
   try {
@@ -39,9 +22,11 @@ void check_factor_dtype(const std::string& name) {
   }
 }
 
+bool chooses_factor_type(const std::string& name) { return name == kAuto; }
+
 at::ScalarType factor_type(const FactorFile& factors, const TensorInfo& factor,
                            const std::string& name) {
-  if (name != kAuto) {
+  if (!chooses_factor_type(name)) {
     return parse_scalar_type(name);
   }
   return factor.shape.size() == 2 && half_holds(factors.load(factor.name, at::kFloat)) ? at::kHalf

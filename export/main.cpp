@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
         app.add_option("--out", options->out, "Output directory")->required();
         app.add_option(
                "--factor-dtype", options->factor_dtype,
-               "Type of the written factors: auto (float16 where it holds them), float32, bfloat16 "
+               "Type of the written factors: auto (the cheapest that holds them), float32, bfloat16 "
                "or float16")
             ->capture_default_str();
         return [options, format, &common] {

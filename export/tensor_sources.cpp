@@ -166,6 +166,16 @@ std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const M
     if (is_tuned(factor.name) || runs_without(plan, factors, factor.name)) {
       continue;
     }
+    if (is_code(factor.name)) {
+      if (chooses_factor_type(factor_dtype)) {
+        sources.push_back({factor.name, factor.dtype, factor.shape,
+                           [&factors, &factor] { return factors.bytes(factor); }});
+      }
+      continue;
+    }
+    if (chooses_factor_type(factor_dtype) && has_codes(factors, factor.name)) {
+      continue;
+    }
     const at::ScalarType dtype = factor_type(factors, factor, factor_dtype);
     sources.push_back(
         computed(factor.name, dtype, factor.shape, held,

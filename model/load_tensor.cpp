@@ -38,6 +38,8 @@ Dtype dtype_of(at::ScalarType type) {
       return Dtype::kI64;
     case at::kInt:
       return Dtype::kI32;
+    case at::kChar:
+      return Dtype::kI8;
     default:
       fail("tensors of type {} cannot be stored", c10::toString(type));
   }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <optional>
 
 #include "convert/principal_basis.h"
 #include "model/spill_file.h"
@@ -11,6 +13,10 @@ namespace kvc {
 namespace {
 
 constexpr std::int64_t kMemoryBytes = std::int64_t{1} << 26;  // larger tensors of a block spill
+// What E and F in 8 bits may make of the error of a block.
+// Text of another kind than the calibration's, with larger coefficients, makes several times as much of it.
+constexpr double kMostGrowth = 1.002;
+constexpr std::int64_t kWideSteps = 8;                // shares of columns in 16 bits that are tried
 constexpr std::int64_t kFittedParts = 3, kParts = 4;  // of the samples, the others are held out
 
 at::Tensor stored(const at::Tensor& tensor, const std::filesystem::path& directory) {
@@ -60,14 +66,35 @@ void BlockFit::set_bits(const std::vector<int>& bits) {
   }
 }
 
-at::Tensor BlockFit::steps() const {
-  at::Tensor steps = at::zeros({block_.num_coefficients()}, at::kDouble);
-  for (std::int64_t i = 0; i < steps.size(0); ++i) {
-    const auto place =
-        std::find(curves_.widths.begin(), curves_.widths.end(), bits_[static_cast<std::size_t>(i)]);
-    steps[i] = curves_.steps[place - curves_.widths.begin()][order_[static_cast<std::size_t>(i)]];
+at::Tensor BlockFit::at_widths(const at::Tensor& of_width) const {
+  std::vector<std::int64_t> rows;
+  for (std::int64_t i = 0; i < block_.num_coefficients(); ++i) {
+    const int bits = bits_[static_cast<std::size_t>(i)];
+    rows.push_back(std::find(curves_.widths.begin(), curves_.widths.end(), bits) -
+                   curves_.widths.begin());
   }
-  return steps;
+  return of_width.index({at::tensor(rows, at::kLong), kept()});
+}
+
+at::Tensor BlockFit::kept() const {
+  return at::tensor(order_, at::kLong).narrow(0, 0, block_.num_coefficients());
+}
+
+at::Tensor BlockFit::steps() const { return at_widths(curves_.steps); }
+
+double BlockFit::error_growth(const BasisCodes& codes) const {
+  const at::Tensor noise = at_widths(curves_.distortions), variances = curves_.distortions[0];
+  const BasisTransform stored = decode_basis(codes, block_.num_coefficients(), name_of(block_));
+  // In the block's own coordinates, where the metric is the identity.
+  const at::Tensor decoder = at::mm(encoder_.to(at::kDouble), stored.decoder / unit());
+  const at::Tensor encoder = at::mm(stored.encoder * unit(), decoder_.to(at::kDouble));
+  const at::Tensor lost = at::eye(variances.size(0), at::kDouble) - at::mm(decoder, encoder);
+  const double coded = (lost.square().sum(0) * variances).sum().item<double>() +
+                       (decoder.square().sum(0) * noise).sum().item<double>();
+  const double exact = variances.sum().item<double>() -
+                       variances.index_select(0, kept()).sum().item<double>() +
+                       noise.sum().item<double>();
+  return exact > 0 ? coded / exact : std::numeric_limits<double>::infinity();
 }
 
 double BlockFit::error_on(const at::Tensor& coefficients, bool gain) const {
@@ -102,12 +129,33 @@ double BlockFit::unit() const {
   return variance > 0 ? std::exp2(std::round(0.5 * std::log2(variance))) : 1;
 }
 
+std::optional<BasisCodes> BlockFit::basis_codes(const BasisTransform& transform) const {
+  const std::int64_t k = block_.num_coefficients();
+  if (k == 0 || mean_.size(0) > kMostCodedBasisChannels) {
+    return std::nullopt;
+  }
+  for (std::int64_t step = 0; step <= kWideSteps; ++step) {
+    BasisCodes codes = code_basis(transform, k * step / kWideSteps);
+    if (error_growth(codes) <= kMostGrowth) {
+      return codes;
+    }
+  }
+  return std::nullopt;
+}
+
 std::vector<std::pair<std::string, at::Tensor>> BlockFit::tensors() const {
-  const at::Tensor kept = at::tensor(order_, at::kLong).narrow(0, 0, block_.num_coefficients());
-  return {{"encoder", encoder_.index_select(0, kept) / unit()},
-          {"decoder", (decoder_.index_select(1, kept) * unit()).contiguous()},
-          {"mean", mean_},
-          {"steps", (steps() / unit()).to(at::kFloat)}};
+  const BasisTransform transform{encoder_.index_select(0, kept()) / unit(),
+                                 (decoder_.index_select(1, kept()) * unit()).contiguous()};
+  std::vector<std::pair<std::string, at::Tensor>> tensors = {
+      {"encoder", transform.encoder},
+      {"decoder", transform.decoder},
+      {"mean", mean_},
+      {"steps", (steps() / unit()).to(at::kFloat)}};
+  if (const std::optional<BasisCodes> codes = basis_codes(transform)) {
+    const auto named = codes->named();
+    tensors.insert(tensors.end(), named.begin(), named.end());
+  }
+  return tensors;
 }
 
 }  // namespace kvc

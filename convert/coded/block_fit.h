@@ -4,10 +4,12 @@
 #include <ATen/ATen.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "convert/coded/block_layout.h"
 #include "convert/coded/block_statistics.h"
 #include "convert/coded/quantiser.h"
+#include "model/basis_codes.h"
 
 namespace kvc {
 
@@ -28,13 +30,21 @@ class BlockFit {
   // without gain, or as the block says.
   double fitted_error(bool gain) const;
   CodedReport report() const;
-  // encoder [k, n], decoder [n, k], mean [n], steps [k]; float32
+  // encoder [k, n], decoder [n, k], mean [n], steps [k]; float32. And the codes of the first two
+  // (model/basis_codes.h) where these leave the error as it is.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
 
  private:
   double error_on(const at::Tensor& coefficients, bool gain) const;
+  // What error_on() expects of the variances where E and F are those of `codes`, over that of the exact ones.
+  double error_growth(const BasisCodes& codes) const;
+  // With as few wide columns as that allows; none where it does not, or for blocks that are too wide.
+  std::optional<BasisCodes> basis_codes(const BasisTransform& transform) const;
   double unit() const;
+  // What the kept coefficients have at their widths in a table [num_widths, n]. [k]
+  at::Tensor at_widths(const at::Tensor& of_width) const;
   at::Tensor steps() const;  // [k] float64, of the kept coefficients
+  at::Tensor kept() const;   // [k] int64, which they are
 
   CodedBlock block_;
   at::Tensor encoder_, decoder_, mean_;  // [n, n], [n, n], [n] float32, rows by falling variance

@@ -80,7 +80,7 @@ void write_values(const BlockQuery& block, const at::Tensor& sums, int index, at
     }
   }
   const std::int64_t first = (2 * index + 1) * channels;
-  const at::Tensor decoder = factors.decoder.narrow(0, first, channels);
+  const at::Tensor decoder = factors.value_rows(index);
   const at::Tensor mean = factors.mean.narrow(0, first, channels);
   const std::int64_t group = sums.size(0) / num_kv_heads;
   values = values.view({num_kv_heads, group, head_dim});

@@ -12,15 +12,19 @@
 
 namespace kvc {
 
-// float32; n stacked channels (core/kv_sources.h), k coefficients.
+// float32 where nothing is said; n stacked channels (core/kv_sources.h), k coefficients.
 struct CodedBlockFactors {
-  at::Tensor encoder;  // [k, n]
-  at::Tensor
-      decoder;       // [n, k]; of keys as the kernel's integers say (runtime/kernels/coded_keys.h)
-  at::Tensor mean;   // [n]
-  at::Tensor steps;  // [k]
+  at::Tensor encoder;              // [k, n], float16 where that holds it
+  at::Tensor value_decoder;        // [num_layers, channels of values, k]: F's rows of values
+  at::Tensor mean;                 // [n]
+  at::Tensor steps;                // [k]
   at::Tensor first_levels;         // [k], the value of code 0
-  std::vector<CodedKeyRows> keys;  // [num_layers of the block, its KV heads]
+  std::vector<CodedKeyRows> keys;  // [num_layers of the block, its KV heads]: F's rows of keys
+
+  // F's rows of layer `index` of the block. Keys' are what the kernel's integers stand for, so that all ways to
+  // attend rebuild the same ones. [channels, k]
+  at::Tensor key_rows(int index) const;
+  at::Tensor value_rows(int index) const { return value_decoder[index]; }
 };
 
 struct CodedFactors {

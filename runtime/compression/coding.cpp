@@ -37,11 +37,10 @@ at::Tensor stacked(const std::vector<DecodedTokens>& layers, int head) {
   return at::cat(parts, 1);
 }
 
-// F z + mean of some channels.
-at::Tensor rebuild(const CodedBlockFactors& factors, const at::Tensor& z, std::int64_t channel,
-                   std::int64_t count) {
-  return at::addmm(factors.mean.narrow(0, channel, count), z,
-                   factors.decoder.narrow(0, channel, count).t());
+// F z + mean of the channels from `first` on that F's `rows` are of.
+at::Tensor rebuild(const CodedBlockFactors& factors, const at::Tensor& z, std::int64_t first,
+                   const at::Tensor& rows) {
+  return at::addmm(factors.mean.narrow(0, first, rows.size(0)), z, rows.t());
 }
 
 }  // namespace
@@ -58,7 +57,7 @@ std::vector<at::Tensor> coefficients_of(const KvPlan& plan, const CodedLayers& l
   for (std::size_t i = 0; i < factors.size(); ++i) {
     const auto block = static_cast<std::size_t>(layers.first_block) + i;
     const at::Tensor y = stacked(tokens, plan.coded[block].head);
-    z.push_back(at::linear(y - factors[i].mean, factors[i].encoder));
+    z.push_back(at::linear(y - factors[i].mean, factors[i].encoder.to(at::kFloat)));
   }
   return z;
 }
@@ -110,8 +109,8 @@ DecodedTokens decode_tokens(const KvPlan& plan, const CodedFactors& factors,
     const std::int64_t width = plan.coded[block].head < 0 ? plan.kv_dim() : plan.head_dim;
     const at::Tensor z =
         store.codes[static_cast<std::size_t>(i)].coefficients(first, count, of_block.steps);
-    keys.push_back(rebuild(of_block, z, 2 * index * width, width));
-    values.push_back(rebuild(of_block, z, (2 * index + 1) * width, width));
+    keys.push_back(rebuild(of_block, z, 2 * index * width, of_block.key_rows(index)));
+    values.push_back(rebuild(of_block, z, (2 * index + 1) * width, of_block.value_rows(index)));
   }
   const std::vector<std::int64_t> shape{count, plan.num_kv_heads, plan.head_dim};
   return {at::cat(keys, 1).view(shape), at::cat(values, 1).view(shape)};

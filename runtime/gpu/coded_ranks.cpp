@@ -23,7 +23,8 @@ HeadRows rows_of(const CodedFactors& factors, const KvPlan& plan, const CodedLay
   for (int i = 0; i < layers.num_blocks; ++i) {
     const CodedBlockFactors& block =
         factors.blocks[static_cast<std::size_t>(layers.first_block + i)];
-    const at::Tensor rows = block.decoder.narrow(0, first, channels) * block.steps;
+    const at::Tensor rows =
+        (kind == 0 ? block.key_rows(index) : block.value_rows(index)) * block.steps;
     projections.push_back(at::constant_pad_nd(rows, {0, width - rows.size(1)}));
     means.push_back(block.mean.narrow(0, first, channels));
   }
@@ -147,7 +148,7 @@ std::vector<GpuCodedFactors> to_gpu(const CodedFactors& factors, const KvPlan& p
     for (int i = layers.first_block; i < layers.first_block + layers.num_blocks; ++i) {
       const CodedBlockFactors& block = factors.blocks[static_cast<std::size_t>(i)];
       of_layers.blocks.push_back({.encoder = block.encoder.to(device),
-                                  .decoder = {},
+                                  .value_decoder = {},
                                   .mean = block.mean.to(device),
                                   .steps = block.steps.to(device),
                                   .first_levels = {},

@@ -4,11 +4,16 @@
 import json
 import unittest
 
-from programs import DATA, REFERENCE, STORIES, ProgramTest, listing
+from programs import DATA, REFERENCE, STORIES, ProgramTest
 
 CONFIGS = DATA / "configs"
 # A conversion of stories260K that takes seconds.
 SHORT = ("--num-sequences", "12", "--seq-len", "128", "--window", "32", "--no-validate")
+
+
+def tensor_names(path):
+    with path.open("rb") as file:
+        return json.loads(file.read(int.from_bytes(file.read(8), "little"))).keys()
 
 
 class Selection(ProgramTest):
@@ -111,6 +116,21 @@ class Conversions(ProgramTest):
         for block in kvconvert["report"]:
             self.assertLess(block["predicted_error"], block["energy"])
         self.assertIn("coefficients in", process.stderr)
+
+    def test_factors_of_8_bits_cost_next_to_nothing(self):
+        work = self.directory / "work"
+        divergence, stored = {}, {}
+        for form in ("auto", "float32"):
+            out, _ = self.convert(form, "--scope", "layer", "--work", work, "--factor-dtype", form)
+            report = json.loads(self.run_ok("kvvalidate", STORIES, out, "--json", "--num-sequences", "4", "--seq-len", "256",
+                                            "--block", "64").stdout)
+            divergence[form] = report["continuation"]["kl_divergence"]["mean"]
+            stored[form] = report["payback"]["factor_bytes"]
+            names = tensor_names(out / "model.safetensors")
+            self.assertEqual("kvconvert.coded.0.decoder_codes" in names, form == "auto")
+            self.assertEqual("kvconvert.coded.0.encoder" in names, form == "float32")
+        self.assertLess(divergence["auto"], 1.05 * divergence["float32"])
+        self.assertLess(stored["auto"], 0.25 * stored["float32"])
 
     def test_it_cannot_be_folded(self):
         for form in ("folded", "both"):
