@@ -108,12 +108,6 @@ def convert(options, directory, method, kept_ratio):
     return None, refused.stderr.strip().split("error: ")[-1]
 
 
-def own_bytes(checkpoint):
-    """Bytes of a number of the model's own cache."""
-    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    return 4 if config.get("dtype", config.get("torch_dtype")) in ("float32", "float64") else 2
-
-
 def measure(options, directory, method, kept_ratio):
     candidate, detail = convert(options, directory, method, kept_ratio)
     if candidate is None:
@@ -128,8 +122,7 @@ def measure(options, directory, method, kept_ratio):
         return {"refused": process.stderr.strip().split("error: ")[-1]}
     report = json.loads(process.stdout)
     comparison, recall = report["continuation"], report["recall"]
-    kept = report["kv_bytes"] / report["original_kv_bytes"] * own_bytes(options.checkpoint) / 2  # of 16-bit numbers
-    return {"settings": detail, "kept_ratio": kept, "kld": comparison["kl_divergence"]["mean"],
+    return {"settings": detail, "kept_ratio": report["kept_ratio"], "kld": comparison["kl_divergence"]["mean"],
             "kld_error": comparison["kl_divergence"]["standard_error"],
             "perplexity_ratio": comparison["perplexity_ratio"], "same_top": comparison["same_top"]["mean"],
             "recall": recall and recall["candidate_accuracy"], "original_recall": recall and recall["reference_accuracy"]}
