@@ -54,7 +54,7 @@ def main():
     try:
         checkpoint = options.checkpoint or scratch / "checkpoint"
         if not options.checkpoint:
-            subprocess.run([sys.executable, ROOT / "scripts" / "make_random_checkpoint.py", checkpoint], check=True)
+            subprocess.run([sys.executable, ROOT / "bench" / "make_random_checkpoint.py", checkpoint], check=True)
         code, seconds, resident, anonymous = run_measured(
             [options.bin / "kvconvert", checkpoint, "--out", scratch / "converted", *SETTINGS])
     finally:

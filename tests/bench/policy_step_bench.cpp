@@ -1,6 +1,6 @@
 // A step of generation after long texts, with all tokens and under a token policy, in turns:
 // build/<preset>/tests/policy_step_bench MODEL POLICY TOKENS ROUNDS. Caches are filled with random keys and values,
-// which cost a step what those of a text do. Prints JSON; scripts/bench_policy_step.py reads it.
+// which cost a step what those of a text do. Prints JSON; bench/bench_policy_step.py reads it.
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 

@@ -43,7 +43,7 @@ class Memory(ProgramTest):
         shape = {"layers": LAYERS, "hidden": HEADS * HEAD_DIM, "intermediate": 512, "heads": HEADS, "kv-heads": HEADS,
                  "max-position": 2 * LONG, "shards": 1}
         words = [str(word) for name, value in shape.items() for word in (f"--{name}", value)]
-        subprocess.run([sys.executable, ROOT / "scripts" / "make_random_checkpoint.py", self.model, *words], check=True)
+        subprocess.run([sys.executable, ROOT / "bench" / "make_random_checkpoint.py", self.model, *words], check=True)
 
     def prompt(self, tokens):
         path = self.directory / f"{tokens}.json"

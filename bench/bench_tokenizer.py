@@ -2,16 +2,18 @@
 """Times the native tokenizer against the tokenizers library, one thread each, turn by turn: 1 MB of English, as one
 text and line by line, with vocabularies of 16000 tokens; and loading a tokenizer.json with 128000.
 
-    .venv/bin/python scripts/bench_tokenizer.py build/cpu/tests/tokenize_lines [--rounds 5] [--keep DIRECTORY]
+    .venv/bin/python bench/bench_tokenizer.py build/cpu/tests/tokenize_lines [--rounds 5] [--keep DIRECTORY]
 """
 import argparse
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 os.environ.update(RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
 
 from tokenizers import Tokenizer  # noqa: E402  (reads the environment)

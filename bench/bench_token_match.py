@@ -3,7 +3,7 @@
 
 bench_token_match.py [MODEL] [--tokens 1000 2000 5000] [--strength 0.1] [--pairs 3] [--rounds 3]
 
-Pairs are those of scripts/bench_reuse.py: a text of the tree and its paraphrase by rule, cut to the same number of
+Pairs are those of bench/bench_reuse.py: a text of the tree and its paraphrase by rule, cut to the same number of
 tokens. Recall is the share of tokens whose match is as near as the nearest of all pairs in float64 (ties to 1e-6).
 """
 import argparse

@@ -5,7 +5,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 for preset in release cpu; do
   if [[ -x $root/build/$preset/bin/kvconvert ]]; then
-    exec python3 "$root/scripts/compare_methods.py" --bin "$root/build/$preset/bin" "$@"
+    exec python3 "$root/bench/compare_methods.py" --bin "$root/build/$preset/bin" "$@"
   fi
 done
 echo "no built programs; run scripts/quickstart.sh first" >&2

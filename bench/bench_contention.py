@@ -65,7 +65,7 @@ class Jobs:
 
     def random_model(self):
         model = self.directory / "model"
-        subprocess.run([sys.executable, ROOT / "scripts/make_random_checkpoint.py", model, "--layers", "12", "--hidden", "768",
+        subprocess.run([sys.executable, ROOT / "bench/make_random_checkpoint.py", model, "--layers", "12", "--hidden", "768",
                         "--intermediate", "2048", "--heads", "12", "--kv-heads", "4", "--shards", "1"], check=True,
                        stdout=subprocess.DEVNULL)
         return model

@@ -3,7 +3,7 @@
 
 bench_reuse.py [MODEL] [--tokens 500 1000 2000 5000] [--strength 0.1 0.6] [--pairs 4] [--rounds 3] [--reuse SETTINGS] [--stretch 8] [--json FILE]
 
-A pair is a text of the tree and its paraphrase by rule (scripts/paraphrase.py), cut to the same number of tokens. The
+A pair is a text of the tree and its paraphrase by rule (bench/paraphrase.py), cut to the same number of tokens. The
 text is read and stored first; then the paraphrase is read with and without the store, in alternating order, after a
 warm-up. Of every length the table holds: the share of the paraphrase's tokens that the text does not have at the same
 place; similarity; times to the first token and the median of the rounds' ratios; the tokens that layers computed; bytes
