@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compares the native tokenizer on sentencepiece models with transformers' Python tokenizers of version 4, text by text.
-Run in the environment of scripts/make_sentencepiece_golden.py:
+Run in the environment of tests/generators/make_sentencepiece_golden.py:
 
     python scripts/check_sentencepiece.py build/cpu/tests/tokenize_lines [--count 100000] [--only NAME]
 """
@@ -9,10 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-import sentencepiece_cases
-import tokenizer_cases as cases
 from check_tokenizer import count_differences
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "generators"))
+import sentencepiece_cases  # noqa: E402
+import tokenizer_cases as cases  # noqa: E402
 
 EVERY_SCALAR = ["sentencepiece_llama", "sentencepiece_gemma", "sentencepiece_symbols", "sentencepiece_nfkc", "sentencepiece_unigram"]
 

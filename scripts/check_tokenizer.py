@@ -16,7 +16,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-import tokenizer_cases as cases
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "generators"))
+import tokenizer_cases as cases  # noqa: E402
 
 BATCH = 20_000
 

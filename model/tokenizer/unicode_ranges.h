@@ -1,4 +1,4 @@
-// Made by scripts/make_unicode_tables.py from tokenizers 0.23.3; not to be edited.
+// Made by tests/generators/make_unicode_tables.py from tokenizers 0.23.3; not to be edited.
 // clang-format off
 #pragma once
 

@@ -1,4 +1,4 @@
-// The decoder against transformers' logits (scripts/make_model_golden.py).
+// The decoder against transformers' logits (tests/generators/make_model_golden.py).
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

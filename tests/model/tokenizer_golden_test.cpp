@@ -1,5 +1,5 @@
-// Texts and ids from the tokenizers library (scripts/make_tokenizer_golden.py) and, where there is a
-// tokenizer.model alone, from transformers' Python tokenizers (scripts/make_sentencepiece_golden.py).
+// Texts and ids from the tokenizers library (tests/generators/make_tokenizer_golden.py) and, where there is a
+// tokenizer.model alone, from transformers' Python tokenizers (tests/generators/make_sentencepiece_golden.py).
 #include <gtest/gtest.h>
 
 #include <filesystem>

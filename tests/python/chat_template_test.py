@@ -3,16 +3,13 @@ import datetime
 import json
 import os
 import subprocess
-import sys
 import unittest
 from pathlib import Path
 
+import chat_cases
+from transformers.utils import chat_template_utils
+
 SOURCE = Path(os.environ.get("KVC_SOURCE_DIR", Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(SOURCE / "scripts"))
-import chat_cases  # noqa: E402
-
-from transformers.utils import chat_template_utils  # noqa: E402
-
 PROGRAM = os.environ.get("KVC_RENDER_CHAT") or Path(os.environ["KVC_BIN_DIR"]).parent / "tests" / "render_chat"
 TEMPLATES = Path(os.environ.get("KVC_CHAT_TEMPLATES", SOURCE / "tests" / "data" / "chat"))
 

@@ -1,5 +1,5 @@
 // The zoo: a tiny checkpoint of every architecture with transformers' results for two prompts
-// (scripts/make_zoo.py).
+// (tests/generators/make_zoo.py).
 #pragma once
 
 #include <ATen/ATen.h>

@@ -2,7 +2,7 @@
 """Writes tests/data/tokenizer/<family>/tokenizer.json: small BPE tokenizers, trained here, with the normalizers,
 patterns, models, post-processors and decoders of the tokenizers that models are published with.
 
-    .venv/bin/python scripts/make_tokenizers.py && .venv/bin/python scripts/make_tokenizer_golden.py
+    .venv/bin/python tests/generators/make_tokenizers.py && .venv/bin/python tests/generators/make_tokenizer_golden.py
 """
 import json
 

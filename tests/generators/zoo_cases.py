@@ -1,4 +1,4 @@
-"""The cases of scripts/make_zoo.py: every architecture and every variant of it that computes something else.
+"""The cases of tests/generators/make_zoo.py: every architecture and every variant of it that computes something else.
 
 `off` names what each feature of a case would be without it: config settings, or a function of the weights. The
 generator asserts that switching a feature off changes the logits, so that no case passes with the feature ignored.

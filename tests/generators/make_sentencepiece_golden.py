@@ -3,7 +3,7 @@
 tokenizers of version 4 give. Run in an environment of its own:
 
     pip install transformers==4.57.6 sentencepiece==0.2.3
-    python scripts/make_sentencepiece_golden.py
+    python tests/generators/make_sentencepiece_golden.py
 """
 import tempfile
 from pathlib import Path

@@ -4,7 +4,7 @@
 Everything is probed from the tokenizers wheel itself, over every Unicode scalar value, so that it is that of
 the Unicode versions that the wheel bundles (its Oniguruma, its Rust and its crates each have their own).
 
-    .venv/bin/python scripts/make_unicode_tables.py model/tokenizer
+    .venv/bin/python tests/generators/make_unicode_tables.py model/tokenizer
 """
 import sys
 from pathlib import Path
@@ -112,7 +112,7 @@ def cells(declaration, comment, rows, per_line):
 
 
 def opening(includes):
-    return (f"// Made by scripts/make_unicode_tables.py from tokenizers {tokenizers.__version__}; not to be edited.\n"
+    return (f"// Made by tests/generators/make_unicode_tables.py from tokenizers {tokenizers.__version__}; not to be edited.\n"
             f"// clang-format off\n#pragma once\n{includes}\nnamespace kvc {{")
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes tests/data/tokenizer/*.json: texts and ids as the tokenizers library encodes and decodes them, for the two
 real tokenizers, for small ones that turn on what those leave off (made here too) and for the families of
-scripts/make_tokenizers.py.
+tests/generators/make_tokenizers.py.
 
-    .venv/bin/python scripts/make_tokenizer_golden.py
+    .venv/bin/python tests/generators/make_tokenizer_golden.py
 """
 import json
 

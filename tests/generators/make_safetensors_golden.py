@@ -24,7 +24,7 @@ def filled(dtype, shape, seed):
 
 
 def main():
-    out = Path(__file__).parent.parent / "tests" / "data" / "safetensors"
+    out = Path(__file__).resolve().parents[1] / "data" / "safetensors"
     tensors = {f"all.{dtype}": filled(dtype, [2, 3], i) for i, dtype in enumerate(DTYPES)}
     tensors["layers.2.weight"] = filled("bfloat16", [3], 100)
     tensors["layers.10.weight"] = filled("bfloat16", [5], 110)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-DATA = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data"
+DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
 GOLDEN = DATA / "golden"
 
 SIZES = dict(

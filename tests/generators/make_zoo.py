@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/data/zoo: a tiny random checkpoint of every supported architecture, with what transformers computes.
 
-make_zoo.py [CASE...]      all cases of scripts/zoo_cases.py, or those named
+make_zoo.py [CASE...]      all cases of tests/generators/zoo_cases.py, or those named
 
 zoo/<case>/ is a checkpoint; zoo/<case>.safetensors has, for two prompts of different lengths, ids.<i>, logits.<i>
 [num_tokens, vocab_size] and tokens.<i>, the 24 ids that follow greedily; by_length is 1 where RoPE depends on the
@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from zoo_cases import CASES, SIZES
 from zoo_checks import NotTelling, check_case
 
-ZOO = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data" / "zoo"
+ZOO = pathlib.Path(__file__).resolve().parents[1] / "data" / "zoo"
 LENGTHS = (29, 17)
 MAX_SEEDS = 60
 V4_LAYER_TYPES = ("qwen2", "qwen3", "gemma2", "gemma3_text", "mistral", "smollm3")  # written by transformers 5 only

@@ -5,7 +5,7 @@ import random
 import unicodedata
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
 
 SPECIALS = ["<s>", "</s>", "<unk>", "<0x41>", "<keep>", "<left>", "<right>", "<both>", "<word>", "<norm>",
@@ -138,7 +138,7 @@ FAMILIES = ("gpt2", "llama3", "qwen2", "qwen35", "o200k", "kimi", "starcoder2", 
 
 
 def families():
-    """Name -> tokenizer.json as scripts/make_tokenizers.py wrote it."""
+    """Name -> tokenizer.json as tests/generators/make_tokenizers.py wrote it."""
     return {name: load(f"tokenizer/{name}") for name in FAMILIES}
 
 
