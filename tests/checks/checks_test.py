@@ -1,12 +1,7 @@
 #!/usr/bin/env python3
 """The repository checks catch what they are for."""
 
-import os
-import pathlib
-import sys
 import unittest
-
-sys.path.insert(0, str(pathlib.Path(os.environ["KVC_SOURCE_DIR"]) / "scripts"))
 
 import check_layering
 import check_ptxas

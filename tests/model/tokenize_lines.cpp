@@ -1,7 +1,7 @@
 // Reads JSON lines and answers each with one: a string with {"ids", "text"} (its ids with special
 // tokens and what they decode to), a list of ids with {"text", "all"} (decoded without and with
 // special tokens), {"timed": texts} with {"seconds", "num_ids"}; before them, {"load_seconds"} if a
-// second argument asks for times. What scripts/check_tokenizer.py and bench_tokenizer.py talk to.
+// second argument asks for times. What tests/checks/check_tokenizer.py and bench/bench_tokenizer.py talk to.
 #include <chrono>
 #include <exception>
 #include <iostream>

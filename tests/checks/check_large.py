@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 SETTINGS = ("--group", "4", "--rank", "0.7", "--no-ls-fisher", "--num-sequences", "4", "--seq-len", "64",
             "--factor-dtype", "bfloat16", "--no-validate")
 

@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "runtime" / "kernels" / "cuda"
 # KiB of shared memory that a block may have (CUDA C++ Programming Guide, technical specifications).
 SHARED_KIB = {"80": 163, "90a": 227, "100a": 227, "120": 99}

@@ -11,7 +11,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.$}/-])/(?:work|root|home)/\w")
 REGISTRY = re.compile(r"\b(?:pypi\.org|pythonhosted\.org|download\.pytorch\.org|(?:deb|security)\.debian\.org|archive\.ubuntu\.com)\b")
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 TEXT = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", ".txt", ".md", ".json", ".env", ""}
-EXEMPT = {"scripts/check_tree.py", "tests/checks/checks_test.py"}
+EXEMPT = {"tests/checks/check_tree.py", "tests/checks/checks_test.py"}
 DATA = "tests/data/"
 
 
@@ -27,7 +27,7 @@ def violations_of(path, text):
 
 
 def main():
-    root = pathlib.Path(__file__).resolve().parent.parent
+    root = pathlib.Path(__file__).resolve().parents[2]
     checked = [path for path in tracked_files(root) if pathlib.PurePath(path).suffix in TEXT
                and path not in EXEMPT and not path.startswith(DATA)]
     found = [line for path in checked for line in violations_of(path, (root / path).read_text(encoding="utf-8"))]

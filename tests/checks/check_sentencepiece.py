@@ -2,7 +2,7 @@
 """Compares the native tokenizer on sentencepiece models with transformers' Python tokenizers of version 4, text by text.
 Run in the environment of tests/generators/make_sentencepiece_golden.py:
 
-    python scripts/check_sentencepiece.py build/cpu/tests/tokenize_lines [--count 100000] [--only NAME]
+    python tests/checks/check_sentencepiece.py build/cpu/tests/tokenize_lines [--count 100000] [--only NAME]
 """
 import argparse
 import sys
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from check_tokenizer import count_differences
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "generators"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "generators"))
 import sentencepiece_cases  # noqa: E402
 import tokenizer_cases as cases  # noqa: E402
 

@@ -70,7 +70,7 @@ def tracked_files(root):
 
 
 def main():
-    root = pathlib.Path(__file__).resolve().parent.parent
+    root = pathlib.Path(__file__).resolve().parents[2]
     sources = [path for path in tracked_files(root) if pathlib.PurePath(path).suffix in SOURCES]
     if len(sources) < 20:
         sys.exit(f"{root}: only {len(sources)} sources found, is this the project's tree?")

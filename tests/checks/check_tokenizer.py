@@ -5,7 +5,7 @@ Per kind of tokenizer: natural, random and nasty texts, every Unicode scalar val
 beside letters, digits and spaces, and random ids. Variations of single settings see ideographs, private use and
 unassigned scalar values in samples.
 
-    .venv/bin/python scripts/check_tokenizer.py build/cpu/tests/tokenize_lines [--count 100000] [--only NAMES] [--quick]
+    .venv/bin/python tests/checks/check_tokenizer.py build/cpu/tests/tokenize_lines [--count 100000] [--only NAMES] [--quick]
 """
 import argparse
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "generators"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "generators"))
 import tokenizer_cases as cases  # noqa: E402
 
 BATCH = 20_000

@@ -2,7 +2,7 @@
 # Checks that own sources are formatted as .clang-format says; run as a test. Releases of clang-format differ in
 # details, so only the one pinned in versions.env decides: with another the check skips (exit 77).
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 source versions.env
 
 for program in "clang-format-$CLANG_FORMAT_VERSION" clang-format; do

@@ -47,7 +47,7 @@ def violations_of(texts):
 
 
 def main():
-    root = pathlib.Path(__file__).resolve().parent.parent
+    root = pathlib.Path(__file__).resolve().parents[2]
     paths = [path for path in tracked_files(root) if path.endswith((".h", ".cpp", ".cu", ".cuh")) and (root / path).exists()]
     found = violations_of({path: (root / path).read_text(encoding="utf-8") for path in paths})
     for violation in found:
