@@ -1,4 +1,4 @@
-// Tokens of coded layers to codes and back (methods: docs/architecture.md).
+// Tokens of coded layers to codes and back (method `coded` in docs/methods.md).
 #pragma once
 
 #include <ATen/ATen.h>

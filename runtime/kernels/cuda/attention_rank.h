@@ -45,7 +45,7 @@ struct RebuiltKeys {
   float norm_epsilon = 0;
 };
 
-// Key channels that the latent holds as they are (pivot gauge, methods.md 1.5): a KV head's first channels of its
+// Key channels that the latent holds as they are (pivot gauge, docs/methods.md): a KV head's first channels of its
 // num_stored pairs stand from first_column on, then their second ones. Without norm.
 struct StoredKeys {
   KeyPairs pairs{};                            // num_pairs 0: none
