@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "model/arch_settings.h"
 
 namespace kvc {
@@ -16,7 +18,31 @@ std::string rule(std::size_t num_columns) {
   return row(std::vector<std::string>(num_columns, "---"));
 }
 
-std::string methods_table() {
+// Sentences that the tables name by number, each listed once.
+class Notes {
+ public:
+  std::size_t number(const std::string& note) {
+    const auto found = std::find(notes_.begin(), notes_.end(), note);
+    const auto index = static_cast<std::size_t>(found - notes_.begin());
+    if (found == notes_.end()) {
+      notes_.push_back(note);
+    }
+    return index + 1;
+  }
+
+  std::string list() const {
+    std::string text;
+    for (std::size_t i = 0; i < notes_.size(); ++i) {
+      text += fmt::format("{}. {}\n", i + 1, notes_[i]);
+    }
+    return text;
+  }
+
+ private:
+  std::vector<std::string> notes_;
+};
+
+std::string methods_table(Notes& notes) {
   std::vector<std::string> header = {"family", "kvrun"};
   for (const Method& method : methods()) {
     header.emplace_back(method.name);
@@ -25,22 +51,26 @@ std::string methods_table() {
   for (const ArchSpec& arch : supported_archs()) {
     std::vector<std::string> cells = {fmt::format("`{}`", arch.model_type), "yes"};
     for (const Method& method : methods()) {
-      cells.push_back(refusal(method, arch).value_or("yes"));
+      const auto reason = refusal(method, arch);
+      cells.push_back(reason ? fmt::format("no ({})", notes.number(*reason)) : "yes");
     }
     text += row(cells);
   }
   return text;
 }
 
-std::string notes_table() {
-  std::string text = row({"family", "what to know", "settings honoured"}) + rule(3);
+std::string notes_table(Notes& notes) {
+  std::string text = row({"family", "notes", "settings honoured"}) + rule(3);
   for (const ArchSpec& arch : supported_archs()) {
+    std::vector<std::size_t> numbers;
+    for (const std::string& note : family_notes(arch)) {
+      numbers.push_back(notes.number(note));
+    }
     std::vector<std::string> keys;
     for (const std::string& key : honoured_settings(arch)) {
       keys.push_back(fmt::format("`{}`", key));
     }
-    text += row({fmt::format("`{}`", arch.model_type),
-                 fmt::format("{}", fmt::join(family_notes(arch), "; ")),
+    text += row({fmt::format("`{}`", arch.model_type), fmt::format("{}", fmt::join(numbers, ", ")),
                  fmt::format("{}", fmt::join(keys, ", "))});
   }
   return text;
@@ -66,14 +96,15 @@ std::vector<std::string> family_notes(const ArchSpec& arch) {
   }
   if (arch.window != WindowRule::kNone) {
     notes.emplace_back(
-        "a layer with a sliding window sees its last tokens only: nothing is gained on tokens "
-        "behind it; groups end where the window changes");
+        "layers with a sliding window see only their last tokens, so compressing tokens behind it "
+        "saves nothing");
+    notes.emplace_back("groups end where the window changes");
   }
   if (arch.rope == RopeRule::kPerLayerType) {
     notes.emplace_back("groups end where RoPE changes");
   }
   if (arch.rope == RopeRule::kLongRope) {
-    notes.emplace_back("cached keys are rotated anew when the long factors set in");
+    notes.emplace_back("cached keys are rotated again when the long factors apply");
   }
   if (arch.layers_without_rope) {
     notes.emplace_back("groups end between layers with and without RoPE");
@@ -83,20 +114,24 @@ std::vector<std::string> family_notes(const ArchSpec& arch) {
   }
   if (arch.latent_attention) {
     notes.emplace_back(
-        "one latent per token and layer is cached already; `xkv` and `xkv-static` reduce those of "
-        "adjacent layers, rotary keys stay");
+        "`xkv` and `xkv-static` reduce the cached latents of adjacent layers; rotary keys stay "
+        "exact");
   }
   if (arch.experts != ExpertStyle::kNone && !arch.latent_attention) {
-    notes.emplace_back("attention is converted, experts are carried along");
+    notes.emplace_back("attention is converted; experts are copied");
   }
   if (arch.nested_text) {
-    notes.emplace_back(
-        "the text model is converted; tensors of the vision tower are carried along");
+    notes.emplace_back("the text model is converted; tensors of the vision tower are copied");
   }
   return notes;
 }
 
-std::string support_text() { return methods_table() + "\n" + notes_table(); }
+std::string support_text() {
+  Notes notes;
+  std::string text = methods_table(notes) + "\n";
+  text += notes_table(notes) + "\n";
+  return text + notes.list();
+}
 
 Json support_json() {
   Json families = Json::array();
