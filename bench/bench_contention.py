@@ -17,6 +17,7 @@ import json
 import os
 import random
 import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -129,6 +130,7 @@ def print_table(job, settings, results):
 
 def main():
     arguments = parse_arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a busy loop must not outlive this process
     if arguments.nice:
         os.setpriority(os.PRIO_PROCESS, 0, arguments.nice)
     cases = [(job, setting, beside) for job in arguments.jobs for setting in arguments.settings for beside in (False, True)]
