@@ -126,12 +126,19 @@ void merge_pair(const PairedLayers& rule, std::int64_t first, PairStore& pair) {
   pair.drop_exact(own);
 }
 
-at::Tensor restored_rows(const PairedRows& rows, std::int64_t index, at::ScalarType dtype) {
-  const at::Tensor norms = rows.norms.rows(at::kFloat).select(1, index).unsqueeze(-1);
-  at::Tensor restored = rows.direction.rows(at::kFloat).mul_(norms).to(dtype);
-  if (rows.retained.num_rows() > 0) {
-    restored.index_copy_(0, rows.retained_rows.rows(at::kInt).to(at::kLong),
-                         rows.retained.rows(dtype).select(1, index));
+at::Tensor restored_rows(const PairedRows& rows, std::int64_t index, std::int64_t first,
+                         std::int64_t count, at::ScalarType dtype) {
+  const at::Tensor norms = rows.norms.rows(first, count, at::kFloat).select(1, index).unsqueeze(-1);
+  at::Tensor restored = rows.direction.rows(first, count, at::kFloat).mul_(norms).to(dtype);
+  const at::Tensor retained = rows.retained_rows.rows(at::kInt);
+  const auto* begin = retained.const_data_ptr<std::int32_t>();
+  const auto place = [&](std::int64_t row) {
+    return std::lower_bound(begin, begin + retained.size(0), row) - begin;
+  };
+  const std::int64_t first_retained = place(first), num = place(first + count) - first_retained;
+  if (num > 0) {
+    restored.index_copy_(0, retained.narrow(0, first_retained, num).to(at::kLong) - first,
+                         rows.retained.rows(first_retained, num, dtype).select(1, index));
   }
   return restored;
 }

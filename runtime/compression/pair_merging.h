@@ -23,7 +23,12 @@ at::Tensor retained_tokens(const PairedLayers& rule, const at::Tensor& angles);
 // What the pair still has of tokens from position `first` on is merged.
 void merge_pair(const PairedLayers& rule, std::int64_t first, PairStore& pair);
 
-// What merged rows stand for in layer `index` of their pair, [n, num_kv_heads, head_dim] in `dtype`.
-at::Tensor restored_rows(const PairedRows& rows, std::int64_t index, at::ScalarType dtype);
+// What merged rows first .. first + count - 1 stand for in layer `index` of their pair, [count, num_kv_heads, head_dim]
+// in `dtype`.
+at::Tensor restored_rows(const PairedRows& rows, std::int64_t index, std::int64_t first,
+                         std::int64_t count, at::ScalarType dtype);
+inline at::Tensor restored_rows(const PairedRows& rows, std::int64_t index, at::ScalarType dtype) {
+  return restored_rows(rows, index, 0, rows.num_rows(), dtype);
+}
 
 }  // namespace kvc
