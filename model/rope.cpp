@@ -1,8 +1,11 @@
 #include "model/rope.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <new>
 #include <utility>
 
+#include "core/round_up.h"
 #include "model/fused_ops.h"
 
 namespace kvc {
@@ -40,6 +43,17 @@ at::Tensor rotate_leading(const at::Tensor& x, const at::Tensor& cos, const at::
              ? rotated(x)
              : at::cat({rotated(x.narrow(-1, 0, rotary_dim)), x.narrow(-1, rotary_dim, passed)},
                        -1);
+}
+
+// Rows of numbers that stay, in memory apart from that of tensors that come and go.
+at::Tensor lasting(std::int64_t rows, std::int64_t width) {
+  constexpr std::int64_t kAlignment = 64, kBytes = sizeof(float);
+  void* memory = std::aligned_alloc(
+      kAlignment, static_cast<std::size_t>(round_up(rows * width * kBytes, kAlignment)));
+  if (memory == nullptr) {
+    throw std::bad_alloc();
+  }
+  return at::from_blob(memory, {rows, width}, std::free, at::kFloat);
 }
 
 }  // namespace
@@ -115,13 +129,22 @@ at::Tensor RopeTable::unrotate(const at::Tensor& x, const at::Tensor& positions)
                         rope_.interleaved);
 }
 
+// The old table goes before the new one comes, whose angles are computed some positions at a time.
 RopeRows RopeTable::rows_of_positions(std::int64_t num_positions) const {
-  constexpr std::int64_t kFirstPositions = 1024, kSpareShare = 8;
+  constexpr std::int64_t kFirstPositions = 1024, kSpareShare = 8, kPositionsAtOnce = 1024;
   const std::int64_t known = table_.cos.defined() ? table_.cos.size(0) : 0;
   if (num_positions > known) {
     const std::int64_t count =
         std::max(num_positions + num_positions / kSpareShare, kFirstPositions);
-    table_ = angles(0, at::arange(count, at::kLong));
+    const std::int64_t num_pairs = inverse_frequencies(0).size(0);
+    table_ = {};
+    table_ = {lasting(count, num_pairs), lasting(count, num_pairs)};
+    for (std::int64_t first = 0; first < count; first += kPositionsAtOnce) {
+      const std::int64_t last = std::min(first + kPositionsAtOnce, count);
+      const Angles some = angles(0, at::arange(first, last, at::kLong));
+      table_.cos.slice(0, first, last).copy_(some.cos);
+      table_.sin.slice(0, first, last).copy_(some.sin);
+    }
   }
   return {table_.cos, table_.sin, rope_.interleaved};
 }
