@@ -14,7 +14,7 @@
 namespace kvc {
 namespace {
 
-constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
+constexpr std::size_t kLargeBytes = std::size_t{1} << 18;
 constexpr std::size_t kPageBytes = 4096;  // large blocks begin with a page, others hardly ever do
 constexpr std::size_t kMappedBytes = std::size_t{4} << 20;  // blocks from here on are mappings
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
@@ -102,7 +102,7 @@ std::vector<BlockCache::Block>::iterator BlockCache::smallest_kept(std::size_t l
 // Of all blocks together, once `bytes` more are used.
 std::size_t BlockCache::limit(std::size_t bytes) const {
   const std::size_t used = std::max(most_bytes_, used_bytes_ + bytes);
-  return used + used / kSpareShare;
+  return used + (used - std::min(used, lasting_bytes_)) / kSpareShare;
 }
 
 void BlockCache::make_room(std::size_t bytes) {
@@ -142,7 +142,7 @@ void BlockCache::release() {
   }
   kept_.clear();
   kept_bytes_ = 0;
-  most_bytes_ = used_bytes_;
+  most_bytes_ = lasting_bytes_ = used_bytes_;
 #ifdef __GLIBC__
   malloc_trim(0);
 #endif

@@ -11,8 +11,8 @@
 
 namespace kvc {
 
-// Kept and used blocks together never take more than the used ones once did and a quarter: what does not fit
-// takes the place of the blocks that were kept longest.
+// Kept and used blocks together never take more than the used ones once did and a quarter of those of them that were not
+// in use at the last release: what does not fit takes the place of the blocks that were kept longest.
 class BlockCache final : public c10::Allocator {
  public:
   // That of tensors in the CPU's memory, from the first call on until the process ends.
@@ -44,6 +44,7 @@ class BlockCache final : public c10::Allocator {
   std::vector<Block> kept_;  // longest first
   std::unordered_map<void*, std::size_t> used_;
   std::size_t kept_bytes_ = 0, used_bytes_ = 0, most_bytes_ = 0;
+  std::size_t lasting_bytes_ = 0;  // of blocks that were used at the last release
 };
 
 }  // namespace kvc
