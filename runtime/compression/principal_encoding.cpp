@@ -30,7 +30,8 @@ class PrincipalGroup {
     const std::vector<LayerEncoder> encoders = is_new          ? fit(positions)
                                                : plan_.request ? last_basis()
                                                                : factors_.encoders;
-    const at::Tensor latents = encode(plan_.policy.sink_tokens, positions, encoders);
+    const at::Tensor latents =
+        encode(plan_.policy.sink_tokens, positions, encoders, encoded_type());
     std::vector<NewChunks> chunks;
     if (plan_.selective) {
       chunks = chunks_of(*plan_.selective, store, plan_.policy.sink_tokens, count);
@@ -47,10 +48,10 @@ class PrincipalGroup {
     }
   }
 
-  // Pending rows from `begin` on. [n, rank] float32
+  // Pending rows from `begin` on. [n, rank]
   at::Tensor encode(std::int64_t begin, const at::Tensor& positions,
-                    const std::vector<LayerEncoder>& encoders) const {
-    std::vector<at::Tensor> latents;
+                    const std::vector<LayerEncoder>& encoders, at::ScalarType type) const {
+    const at::Tensor all = at::empty({positions.size(0), spec_.rank}, type);
     in_chunks(positions, [&](std::int64_t first, const at::Tensor& own) {
       at::Tensor key = at::zeros({own.size(0), spec_.key_width()}, at::kFloat);
       at::Tensor value = at::zeros({own.size(0), spec_.value_width()}, at::kFloat);
@@ -60,15 +61,22 @@ class PrincipalGroup {
         key.addmm_(y.key, encoder.key.t());
         value.addmm_(y.value, encoder.value.t());
       }
-      latents.push_back(spec_.split_kv ? at::cat({key, value}, 1) : key + value);
+      at::Tensor latents = spec_.split_kv ? at::cat({key, value}, 1) : key + value;
       if (factors_.mean_latent.defined()) {
-        latents.back() -= factors_.mean_latent;
+        latents -= factors_.mean_latent;
       }
+      all.narrow(0, first, own.size(0)).copy_(latents);
     });
-    return at::cat(latents);
+    return all;
   }
 
  private:
+  // What the store makes of latents: of all of a prompt, there is to be as little as may be.
+  at::ScalarType encoded_type() const {
+    const RowStore& stored = store_.merged();
+    return stored.dtype() == at::kBFloat16 && !stored.has_codes() ? at::kBFloat16 : at::kFloat;
+  }
+
   // Pending rows from `first` on; of a model's own latents these and nothing.
   LayerRows rows(int index, std::int64_t first, const at::Tensor& positions) const {
     const int layer = spec_.first_layer + index;
@@ -151,7 +159,7 @@ at::Tensor encode_principal(const Decoder& decoder, const KvPlan& plan, int grou
                             const GroupFactors& factors, const LatentStore& store,
                             std::int64_t first, const at::Tensor& positions) {
   return PrincipalGroup(decoder, plan, group, factors, store)
-      .encode(first, positions, factors.encoders);
+      .encode(first, positions, factors.encoders, at::kFloat);
 }
 
 }  // namespace kvc
