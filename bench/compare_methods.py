@@ -6,8 +6,8 @@ compare_methods.py CHECKPOINT --bin build/cpu/bin [--kept-ratio 0.5 0.25] [--met
 Every 64 tokens of a row are scored through the cache of all tokens before them, which were prefilled exactly and then
 compressed. The first 4 tokens stay exact (of coded caches none: blocks of 32 tokens then end where rows do), no window
 does. Models compute in float32 and caches store 16-bit numbers (or what a method names); kept_ratio counts every byte
-against the original's cache of 16-bit numbers, those of a float32 checkpoint too. Statistics are computed once and
-shared. Writes comparison.json, comparison.md and comparison.svg; what is there already is not measured again; what
+against the original's cache of 16-bit numbers; a float32 checkpoint is rounded to float16 first. Statistics are
+computed once and shared. Writes comparison.json, comparison.md and comparison.svg; what is there already is not measured again; what
 was refused is tried again.
 """
 
@@ -17,6 +17,7 @@ import json
 import math
 import pathlib
 import shutil
+import struct
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -65,20 +66,41 @@ COLOURS = ("#c0392b", "#e67e22", "#f1c40f", "#d35400", "#2980b9", "#8e44ad", "#2
            "#00cec9", "#b33939", "#218c74", "#cc8e35")
 
 
-def with_16_bit_cache(checkpoint, directory):
-    """The checkpoint, or one of the same weights whose cache is planned in 16-bit numbers where its own would be wider."""
+def halved(path, out):
+    """Writes a safetensors file with its float32 tensors in float16."""
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header, parts, offset = json.loads(data[8:start]), [], 0
+    for tensor in sorted((t for name, t in header.items() if name != "__metadata__"), key=lambda t: t["data_offsets"]):
+        first, last = tensor["data_offsets"]
+        part = data[start + first:start + last]
+        if tensor["dtype"] == "F32":
+            count = len(part) // 4
+            part = struct.pack(f"<{count}e", *struct.unpack(f"<{count}f", part))
+            tensor["dtype"] = "F16"
+        parts.append(part)
+        tensor["data_offsets"] = [offset, offset + len(part)]
+        offset += len(part)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    out.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(parts))
+
+
+def in_16_bits(checkpoint, directory):
+    """The checkpoint, or a float32 one in float16, so that kept_ratio compares with a 16-bit cache."""
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     name = "torch_dtype" if "torch_dtype" in config else "dtype"
     if config.get(name) != "float32":
         return checkpoint
-    directory.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
     for file in checkpoint.iterdir():
-        link = directory / file.name
-        link.unlink(missing_ok=True)
         if file.name == "config.json":
-            link.write_text(json.dumps({**config, name: "float16"}, indent=2) + "\n", encoding="utf-8")
+            (directory / file.name).write_text(json.dumps({**config, name: "float16"}, indent=2) + "\n", encoding="utf-8")
+        elif file.suffix == ".safetensors":
+            halved(file, directory / file.name)
         else:
-            link.symlink_to(file.resolve())
+            shutil.copy(file, directory / file.name)
     return directory
 
 
@@ -239,7 +261,7 @@ def main():
     known = options.out / "comparison.json"
     results = json.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
     options.out.mkdir(parents=True, exist_ok=True)
-    options.checkpoint = with_16_bit_cache(options.checkpoint, options.out / "checkpoint")
+    options.checkpoint = in_16_bits(options.checkpoint, options.out / "checkpoint")
     for name in options.methods:
         method = METHODS[name]
         by_ratio = results.setdefault(name, {})

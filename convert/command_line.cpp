@@ -69,19 +69,19 @@ void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
   app.add_option("--prefill", words.prefill, "exact (default) or truncated, as the papers' code");
   app.add_option("--unmerged", words.unmerged, "auto (default), plain or latent");
   app.add_option("--sink", settings.sink_tokens,
-                 "First tokens, which stay exact (default: the method's for --context)");
+                 "First tokens, which stay exact (default: by method and --context)");
   app.add_option("--window", settings.window_tokens,
-                 "Last tokens, which stay exact until others follow (default: likewise)");
-  app.add_option("--block", settings.block_tokens,
-                 "Generated tokens compressed at a time (default: likewise)");
+                 "Last tokens, which stay exact (default: by method and --context)");
+  app.add_option(
+      "--block", settings.block_tokens,
+      "Generated tokens that are compressed together (default: by method and --context)");
   app.add_option("--head-group", settings.heads_per_group,
                  "palu: KV heads factorised together (0: all)");
   app.add_option("--context", settings.context,
                  "Tokens the plan is computed for (0: the model's context, at most 8192)");
-  app.add_option(
-      "--tokens-in-flight", settings.tokens_in_flight,
-      "Tokens that all requests together hold: what a conversion adds to the weights has "
-      "to pay there (0: --context, at least 8192)");
+  app.add_option("--tokens-in-flight", settings.tokens_in_flight,
+                 "Tokens that all requests hold together; there the cache must save more than the "
+                 "factors take (0: --context, at least 8192)");
 }
 
 // What of the model's own is chosen for it. A preset chooses exact tokens by itself.
@@ -96,10 +96,9 @@ OpenSettings open_settings(const CLI::App& app) {
 }
 
 void declare_principal(CLI::App& app, ConvertSettings& settings, Words& words) {
-  app.add_option(
-      "--metric", words.metric,
-      "coded, xkv-static, pca: what errors are weighed by: fisher (default of coded), attn, "
-      "attn_fs or none (default of the others)");
+  app.add_option("--metric", words.metric,
+                 "coded, xkv-static, pca: weights of errors: fisher (default for coded), attn, "
+                 "attn_fs or none (default for the others)");
   app.add_flag("--joint", settings.joint, "xkv: one latent for keys and values");
   app.add_option("--value-ratio", settings.value_ratio,
                  "xkv: value directions for every key direction")
@@ -142,17 +141,17 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, Words& words) {
       ->capture_default_str();
   app.add_option("--calibration", words.calibration,
                  "Calibration text: self (the model writes it), builtin, .txt, .jsonl or tokens.h5 "
-                 "(default: builtin, of coded both)");
-  app.add_option("--num-sequences", options.effort.num_sequences,
-                 "Calibration sequences (default: 64; of coded 10, with --thorough or on a GPU 40)")
+                 "(default: builtin; coded: self and builtin)");
+  app.add_option(
+         "--num-sequences", options.effort.num_sequences,
+         "Calibration sequences (default: 64; coded: 10, or 40 with --thorough or on a GPU)")
       ->check(CLI::PositiveNumber);
   app.add_option("--seq-len", options.effort.seq_len,
-                 "Tokens of each (default: 512, of coded 1024)")
+                 "Tokens per sequence (default: 512; coded: 1024)")
       ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 30));
-  app.add_flag(
-      "--thorough", options.effort.thorough,
-      "Calibrate on as much text as helps at all (also where --num-sequences, --seq-len or "
-      "--metric is given)");
+  app.add_flag("--thorough", options.effort.thorough,
+               "Calibrate on as much text as improves the result (implied by --num-sequences, "
+               "--seq-len and --metric)");
   app.add_option("--validation-text", options.validation_text,
                  "Text the result is judged on (default: built in)");
   app.add_option("--work", options.work, "Directory for finished stages, to resume from");

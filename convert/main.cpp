@@ -5,6 +5,6 @@ int main(int argc, char** argv) {
   kvc::restart_with_short_waits(argv);
   return kvc::run_command(argc, argv,
                           "Rewrites a HuggingFace checkpoint so that its KV cache is smaller, and "
-                          "proves what it costs.",
+                          "measures what that costs.",
                           kvc::declare_convert_options);
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <span>
 
+#include "convert/methods/methods.h"
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/hdf5.h"
@@ -92,8 +93,8 @@ void mix_in(const TokenSet& own, TokenSet& tokens) {
   tokens.self = own.self;
 }
 
-// Where none are given: of coded what the model writes and the built-in text (docs/quality.md), the latter alone where
-// texts of the model begin with no token of their own; of other methods the built-in text.
+// Where none are given: the built-in text, and for methods with own text also what the model writes, where its texts
+// begin with a token of their own.
 CalibrationSources sources_of(const PipelineOptions& options, const Checkpoint& checkpoint,
                               const ModelConfig& config) {
   CalibrationSources sources = options.calibration;
@@ -101,7 +102,7 @@ CalibrationSources sources_of(const PipelineOptions& options, const Checkpoint& 
     return sources;
   }
   sources.builtin = true;
-  sources.self = options.settings.method == "coded" &&
+  sources.self = find_method(options.settings.method).calibration.with_own_text &&
                  !text_bounds(checkpoint.directory(), config).start.empty();
   return sources;
 }

@@ -26,16 +26,17 @@ void declare_chat(CLI::App& app, kvc::RunOptions& options) {
 }
 
 void declare_generation(CLI::App& app, kvc::RunOptions& options) {
-  app.add_option("--max-new-tokens", options.generate.max_new_tokens, "Tokens to generate at most");
-  app.add_option(
-      "--num-samples", options.generate.num_samples,
-      "Continuations of the prompt, which share its cache; the i-th samples from seed + i");
+  app.add_option("--max-new-tokens", options.generate.max_new_tokens,
+                 "Maximum number of tokens to generate");
+  app.add_option("--num-samples", options.generate.num_samples,
+                 "Continuations that share the prompt's cache; sample i uses seed + i");
   app.add_option("--beams", options.generate.num_beams,
-                 "Beam search; --num-samples then gives so many of its best texts");
+                 "Beam search with this many beams; --num-samples of the best texts are printed");
   app.add_option("--stop", options.stop, "End before this text; may be given several times")
       ->allow_extra_args(false);
-  app.add_option("--prefill-tokens", options.generate.prefill_tokens,
-                 "Prompt tokens before compression; the rest reads the compressed cache; 0: all");
+  app.add_option(
+      "--prefill-tokens", options.generate.prefill_tokens,
+      "Prompt tokens read before compression; the rest reads the compressed cache; 0: all");
 }
 
 void declare_sampling(CLI::App& app, kvc::SamplingRequest& request) {
@@ -47,7 +48,7 @@ void declare_sampling(CLI::App& app, kvc::SamplingRequest& request) {
   app.add_option("--min-p", request.min_p,
                  "Sample from tokens of at least p times the largest probability");
   app.add_option("--repetition-penalty", request.repetition_penalty,
-                 "Above 1: make tokens less probable that the text has already");
+                 "Above 1: makes tokens that already occur less probable");
 }
 
 void declare_engine(CLI::App& app, kvc::RunOptions& options) {
@@ -63,7 +64,7 @@ void declare_engine(CLI::App& app, kvc::RunOptions& options) {
   app.add_option("--page-tokens", options.engine.page_tokens,
                  "Tokens per page of KV memory; 16, or 32 for integers");
   app.add_option("--prefill-chunk", options.engine.prefill_chunk,
-                 "Prompt tokens that are read at a time; bounds memory, not results; 0: all");
+                 "Prompt tokens read at a time; limits memory and does not change results; 0: all");
   app.add_option_function<std::string>(
       "--policy",
       [&options](const std::string& text) {
@@ -76,7 +77,7 @@ void declare_engine(CLI::App& app, kvc::RunOptions& options) {
       [&options](const std::string& text) {
         options.engine.selective = kvc::parse_selective(text);
       },
-      "Rebuild only the latents that a step is likely to attend to, e.g. chunks=256,outliers=48,"
+      "Rebuild only the latents that a step probably attends to, e.g. chunks=256,outliers=48,"
       "chunk=8");
   app.add_option("--donors", options.engine.reuse.donors,
                  "Directory of earlier prompts, whose caches similar prompts start from");
@@ -87,10 +88,10 @@ void declare_engine(CLI::App& app, kvc::RunOptions& options) {
       [&options](const std::string& text) {
         options.engine.memory_bytes = kvc::parse_bytes("--memory", text);
       },
-      "KV memory at most, e.g. 2GiB; what the caches leave of it holds keys and values rebuilt "
-      "from "
-      "latents, for speed");
-  app.add_flag("--plan", options.plan, "Print what the KV cache of this run will take, and stop");
+      "Limit of KV memory, e.g. 2GiB; spare memory holds keys and values rebuilt from latents, for "
+      "speed");
+  app.add_flag("--plan", options.plan,
+               "Print how much memory the KV cache of this run takes, and stop");
 }
 
 void declare_output(CLI::App& app, kvc::RunOptions& options) {

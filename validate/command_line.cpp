@@ -55,7 +55,7 @@ Action declare_validate_options(CLI::App& app, CommonOptions& common) {
   auto outputs = std::make_shared<Outputs>();
   app.add_option("reference", options->reference, "The original, a HuggingFace directory")
       ->required();
-  app.add_option("candidate", options->candidate, "What was made from it")->required();
+  app.add_option("candidate", options->candidate, "The converted directory")->required();
   app.add_option("--text", options->texts,
                  "Evaluation text: .txt, .jsonl or tokens.h5 (default: built in)");
   app.add_option(
@@ -76,13 +76,12 @@ Action declare_validate_options(CLI::App& app, CommonOptions& common) {
       "--selective",
       [options](const std::string& text) { options->selective = parse_selective(text); },
       "Which latents the candidate rebuilds, as kvrun's --selective");
-  app.add_option(
-      "--block", options->block_tokens,
-      "Score every so many tokens after a fresh prompt of all before them (0: the second "
-      "half after the first)");
-  app.add_option(
-      "--recall", options->num_recalls,
-      "Also ask so many lists of facts back (a task that the bundled model has learned)");
+  app.add_option("--block", options->block_tokens,
+                 "Score blocks of this many tokens, each after a fresh prefill of all tokens "
+                 "before it (0: the second half after the first)");
+  app.add_option("--recall", options->num_recalls,
+                 "Also test recall of this many lists of facts (a task that the bundled model was "
+                 "trained on)");
   app.add_option("--report", outputs->report, "Write every number here (JSON)");
   app.add_option("--html", outputs->html, "Write a page with tables and charts here");
   app.add_option("--max-kld", options->max_kld,

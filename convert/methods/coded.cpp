@@ -56,14 +56,16 @@ std::string plan_text(const ModelConfig& config, const ConvertSettings& settings
 
 }  // namespace
 
-const Method kCoded = {.name = "coded",
-                       .apply_paper_preset = apply_coded_preset,
-                       .fix_settings = fix_coded,
-                       .make_plan = plan_coded,
-                       .convert = convert_coded_blocks,
-                       .needs = needs,
-                       .plan_text = plan_text,
-                       .exact_tokens = exact_tokens,
-                       .least_kept_ratio = least_coded_kept_ratio};
+const Method kCoded = {
+    .name = "coded",
+    .apply_paper_preset = apply_coded_preset,
+    .fix_settings = fix_coded,
+    .make_plan = plan_coded,
+    .convert = convert_coded_blocks,
+    .needs = needs,
+    .plan_text = plan_text,
+    .exact_tokens = exact_tokens,
+    .least_kept_ratio = least_coded_kept_ratio,
+    .calibration = {.thorough_rows = 40, .knee_rows = 10, .row_len = 1024, .with_own_text = true}};
 
 }  // namespace kvc

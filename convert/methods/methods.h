@@ -15,6 +15,13 @@ struct ExactTokens {
   std::int64_t sink = 0, window = 0, block = 0;
 };
 
+// Calibration text where the user names none, and no amount: rows of row_len tokens, as many as help at all and as
+// many as a CPU reads (docs/quality.md, amount of calibration text).
+struct CalibrationText {
+  std::int64_t thorough_rows = 64, knee_rows = 64, row_len = 512;
+  bool with_own_text = false;  // half of it written by the model
+};
+
 struct Method {
   std::string_view name;
   // Settings as the method's paper has them.
@@ -37,6 +44,7 @@ struct Method {
   // The least kept_ratio of the plan's context that all other settings allow, 1 and more where they save nothing;
   // null: kept_ratio is no target, it follows from them.
   double (*least_kept_ratio)(const ModelConfig& config, const ConvertSettings& settings) = nullptr;
+  CalibrationText calibration = {};
   // Does it convert models whose cache holds latents of their own (DeepSeek-V2)?
   bool takes_own_latents = false;
 };
