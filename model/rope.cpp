@@ -149,6 +149,12 @@ RopeRows RopeTable::rows_of_positions(std::int64_t num_positions) const {
   return {table_.cos, table_.sin, rope_.interleaved};
 }
 
+void RopeTable::forget() const {
+  for (Rows& rows : recent_) {
+    rows = {};
+  }
+}
+
 RopeTables::RopeTables(const ModelConfig& config, at::ScalarType dtype) {
   for (const RopeConfig& rope : config.ropes) {
     tables_.emplace_back(rope, dtype);
@@ -179,6 +185,12 @@ RopeRows RopeTables::rows_of_positions(int layer, std::int64_t num_positions) co
   const int table = table_of_layer_[static_cast<std::size_t>(layer)];
   return table < 0 ? RopeRows{}
                    : tables_[static_cast<std::size_t>(table)].rows_of_positions(num_positions);
+}
+
+void RopeTables::forget() const {
+  for (const RopeTable& table : tables_) {
+    table.forget();
+  }
 }
 
 }  // namespace kvc

@@ -38,6 +38,8 @@ class RopeTable {
   bool depends_on_length() const { return rope_.depends_on_length(); }
   // Of at least `num_positions` positions, where they do not depend on the length of the text.
   RopeRows rows_of_positions(std::int64_t num_positions) const;
+  // The angles that it remembers, but not the table.
+  void forget() const;
 
  private:
   struct Angles {
@@ -76,6 +78,7 @@ class RopeTables {
                     std::int64_t length = 0) const;
   at::Tensor unrotate(int layer, const at::Tensor& x, const at::Tensor& positions) const;
   RopeRows rows_of_positions(int layer, std::int64_t num_positions) const;
+  void forget() const;
 
  private:
   std::vector<RopeTable> tables_;

@@ -105,6 +105,7 @@ std::vector<at::Tensor> Engine::read_all(const std::vector<KvCache*>& caches, co
     const PartScope scope(part_times_.get(), Part::kModel);
     hidden_states = read_pieces(*decoder_, *plan_, factors_, caches, lengths, pieces, layer_read,
                                 stopped, part_times_.get());
+    decoder_->rope().forget();  // a later turn's, of all positions that the cache holds
   }
   std::vector<at::Tensor> logits = prompt_logits(pieces, hidden_states, ids, rows);
   for (std::size_t i = 0; i < caches.size(); ++i) {
