@@ -148,7 +148,8 @@ int run_command(int argc, char** argv, const std::string& description,
     return report(program, fmt::format("{}: {}", error.path1().string(), error.code().message()),
                   ExitCode::kFailed);
   } catch (const std::bad_alloc&) {
-    return report(program, "out of memory", ExitCode::kFailed);
+    return report(program, "out of memory; free some, or raise the limit on this process",
+                  ExitCode::kFailed);
   } catch (const std::exception& error) {
     return report(program, first_line(error.what()), ExitCode::kFailed);
   }

@@ -100,7 +100,8 @@ TEST(RunCommand, ErrorsBecomeOneMessageAndTheirCode) {
   EXPECT_EQ(failed.err, "kvtest: error: x.h5: 3 is too large\n");
   EXPECT_EQ(run({}, [] { fail_usage("no"); }).code, 2);
   EXPECT_EQ(run({}, [] { throw Error("missed", ExitCode::kThresholdMissed); }).code, 3);
-  EXPECT_EQ(run({}, [] { throw std::bad_alloc(); }).err, "kvtest: error: out of memory\n");
+  EXPECT_EQ(run({}, [] { throw std::bad_alloc(); }).err,
+            "kvtest: error: out of memory; free some, or raise the limit on this process\n");
   EXPECT_EQ(run({},
                 [] {
                   const auto denied = std::make_error_code(std::errc::permission_denied);
