@@ -11,6 +11,10 @@
 #include <cstring>
 #include <new>
 
+// Of MKL, which LibTorch's CPU build contains: what matrix products of all threads keep between calls, megabytes behind
+// large ones. Absent where LibTorch has other matrix products.
+extern "C" void mkl_serv_free_buffers() __attribute__((weak));
+
 namespace kvc {
 namespace {
 
@@ -143,6 +147,9 @@ void BlockCache::release() {
   kept_.clear();
   kept_bytes_ = 0;
   most_bytes_ = lasting_bytes_ = used_bytes_;
+  if (mkl_serv_free_buffers != nullptr) {
+    mkl_serv_free_buffers();
+  }
 #ifdef __GLIBC__
   malloc_trim(0);
 #endif

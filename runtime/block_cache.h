@@ -22,7 +22,7 @@ class BlockCache final : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override { return &give_up; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override;
 
-  // What is kept goes back to the system, and so does what malloc holds.
+  // What is kept goes back to the system, and so does what malloc and matrix products hold.
   void release();
   std::size_t kept_bytes() const;
   std::size_t used_bytes() const;  // of large blocks, likewise
