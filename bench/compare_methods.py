@@ -23,6 +23,8 @@ import subprocess
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEXTS = ROOT / "tests" / "data" / "texts"
 RATIOS = (0.5, 0.35, 0.25, 0.125, 0.0625)
+# Tokens that are scored together, and compressed together: none of them is read through the cache before it.
+BLOCK = ("--block", "64")
 # The widest latent that a kept_ratio leaves room for: tried in this order.
 RANKS = [["--rank", f"{percent / 100:g}"] for percent in (70, 60, 50, 40, 35, 30, 25, 20, 16, 13, 11, 9, 7, 5, 4, 3)]
 
@@ -119,6 +121,7 @@ def convert(options, directory, method, kept_ratio):
         command = [options.bin / "kvconvert", options.checkpoint, "--out", out, "--work", directory / "work",
                    "--sink", method.sink, "--window", 0, "--context", options.seq_len, "--seq-len", options.seq_len,
                    "--num-sequences", 80, "--quiet", "--no-validate", *method.convert,
+                   *([] if "coded" in method.convert else BLOCK),
                    *choice, *([] if method.only else ["--kept-ratio", kept_ratio])]
         for text in options.calibration:
             command += ["--calibration", text]
@@ -135,7 +138,7 @@ def measure(options, directory, method, kept_ratio):
     if candidate is None:
         return {"refused": detail}
     command = [options.bin / "kvvalidate", options.checkpoint, candidate, "--num-sequences", options.num_sequences,
-               "--seq-len", options.seq_len, "--block", 64, "--recall", options.recall, "--quiet", "--json",
+               "--seq-len", options.seq_len, *BLOCK, "--recall", options.recall, "--quiet", "--json",
                *method.validate]
     for text in options.text:
         command += ["--text", text]
