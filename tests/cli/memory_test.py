@@ -37,8 +37,9 @@ CONVERSIONS = {
 }
 OPTIONS = {"int8": ("--kv-dtype", "int8"), "int4": ("--kv-dtype", "int4"), "int2": ("--kv-dtype", "int2"),
            "zeromerge": ("--policy", "zeromerge:budget=512"), "snapkv": ("--policy", "snapkv:budget=512")}
-# Their prompts need more beside the cache than others': scores of queries or fused rows.
+# Their prompts need more beside the cache than others': scores of queries or fused rows; latents of all layers.
 WIDE_PROMPTS = ("zeromerge", "snapkv", "fusedkv")
+LATENT_PROMPTS = ("commonkv", "pca")
 
 
 def bytes_of(pid, field):
@@ -104,9 +105,8 @@ class Memory(ProgramTest):
             self.assertGreater(long[3], 0.95 * planned)
             # Beside the cache, a prompt has the residual stream and one layer's exact rows.
             read = (LONG - SHORT) * HEADS * HEAD_DIM * 2 * 3
-            print(name, "grown %.1f formula %.1f peak %.1f bound %.1f" % (grown/MIB, (cache+angles)/MIB, grown_peak/MIB, (1.05 * (pool_peak + angles + 1.25 * read))/MIB), flush=True)
             if name not in WIDE_PROMPTS:
-                self.assertLess(grown_peak, 1.05 * (pool_peak + angles + 1.25 * read) + 24 * MIB)
+                self.assertLess(grown_peak, 1.05 * (pool_peak + angles + 1.25 * read) + (24 if name in LATENT_PROMPTS else 10) * MIB)
 
     def assert_as_formula(self, grown, cache, angles):
         self.assertLess(grown, 1.03 * (cache + angles) + 4 * MIB)
