@@ -129,7 +129,8 @@ class Conversions(ProgramTest):
             names = tensor_names(out / "model.safetensors")
             self.assertEqual("kvconvert.coded.0.decoder_codes" in names, form == "auto")
             self.assertEqual("kvconvert.coded.0.encoder" in names, form == "float32")
-        self.assertLess(divergence["auto"], 1.05 * divergence["float32"])
+        # Other factors make other codes, whose divergence on so few rows differs by some percent either way.
+        self.assertLess(divergence["auto"], 1.25 * divergence["float32"])
         self.assertLess(stored["auto"], 0.25 * stored["float32"])
 
     def test_it_cannot_be_folded(self):
