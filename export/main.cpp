@@ -16,10 +16,10 @@ int main(int argc, char** argv) {
             ->required();
         app.add_option("--export", *format, "factored, folded or both")->capture_default_str();
         app.add_option("--out", options->out, "Output directory")->required();
-        app.add_option(
-               "--factor-dtype", options->factor_dtype,
-               "Type of the written factors: auto (the cheapest that holds them), float32, bfloat16 "
-               "or float16")
+        app.add_option("--factor-dtype", options->factor_dtype,
+                       "Type of the written factors: auto (the cheapest that holds them), float32, "
+                       "bfloat16 "
+                       "or float16")
             ->capture_default_str();
         return [options, format, &common] {
           kvc::require_cpu(common);
