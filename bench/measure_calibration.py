@@ -31,7 +31,7 @@ def measure(options, calibration, num_sequences, seq_len, scope, metric):
         for source in calibration:
             arguments += ["--calibration", source]
         started = time.monotonic()
-        subprocess.run([str(argument) for argument in arguments], check=True)
+        subprocess.run([str(argument) for argument in arguments], check=True, stdout=subprocess.DEVNULL)
         seconds = time.monotonic() - started
         judged = subprocess.run(
             [str(argument) for argument in
