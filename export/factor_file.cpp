@@ -81,13 +81,12 @@ void add_coded_block(FactorSpecs& specs, const KvPlan& plan, int index) {
   specs[coded_name(index, "decoder")] = {{channels, coefficients}};
   specs[coded_name(index, "mean")] = {{channels}};
   specs[coded_name(index, "steps")] = {{coefficients}};
-  const bool pair = stores_encoder(channels, coefficients);
-  const std::int64_t columns = pair ? coefficients : channels;
+  const std::int64_t columns = decoder_columns(channels, coefficients);
   specs[coded_name(index, "decoder_codes")] = {{channels, columns}, false, Dtype::kI8};
   specs[coded_name(index, "decoder_low")] = {{channels, kAny}, false, Dtype::kI8};
   specs[coded_name(index, "decoder_scale")] = {{columns}, false};
   specs[coded_name(index, "channel_scale")] = {{channels}, false};
-  if (pair) {
+  if (stores_encoder(channels, coefficients)) {
     specs[coded_name(index, "encoder_codes")] = {{coefficients, channels}, false, Dtype::kI8};
   }
 }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/mapped_file.h"
 #include "model/weights.h"
 
 namespace kvc {
@@ -73,6 +74,7 @@ at::Tensor load_codes(const Checkpoint& checkpoint, const std::string& name,
   at::Tensor codes = at::empty(shape, at::kChar);
   const auto bytes = checkpoint.bytes(name);
   std::memcpy(codes.data_ptr(), bytes.data(), bytes.size());
+  release_pages(bytes);
   return codes;
 }
 
@@ -100,13 +102,16 @@ bool stores_encoder(std::int64_t channels, std::int64_t coefficients) {
   return 2 * coefficients < channels;
 }
 
+std::int64_t decoder_columns(std::int64_t channels, std::int64_t coefficients) {
+  return stores_encoder(channels, coefficients) ? coefficients : channels;
+}
+
 std::int64_t basis_code_bytes(std::int64_t channels, std::int64_t coefficients,
                               std::int64_t wide_columns) {
   constexpr std::int64_t kScaleBytes = 4;
-  const bool pair = stores_encoder(channels, coefficients);
-  const std::int64_t columns = pair ? coefficients : channels;
-  return channels * (columns + wide_columns + (pair ? coefficients : 0)) +
-         kScaleBytes * (channels + columns);
+  const std::int64_t columns = decoder_columns(channels, coefficients);
+  const std::int64_t encoder_rows = stores_encoder(channels, coefficients) ? coefficients : 0;
+  return channels * (columns + wide_columns + encoder_rows) + kScaleBytes * (channels + columns);
 }
 
 BasisCodes code_basis(const BasisTransform& transform, std::int64_t wide_columns) {
@@ -152,8 +157,7 @@ std::string basis_code_name(const std::string& prefix) { return prefix + kDecode
 
 BasisCodes load_basis_codes(const Checkpoint& checkpoint, const std::string& prefix,
                             std::int64_t channels, std::int64_t coefficients) {
-  const bool pair = stores_encoder(channels, coefficients);
-  const std::int64_t columns = pair ? coefficients : channels;
+  const std::int64_t columns = decoder_columns(channels, coefficients);
   BasisCodes codes;
   codes.decoder = load_codes(checkpoint, prefix + kDecoder, {channels, columns});
   if (const std::string low = prefix + kDecoderLow; checkpoint.contains(low)) {
@@ -164,7 +168,7 @@ BasisCodes load_basis_codes(const Checkpoint& checkpoint, const std::string& pre
   }
   codes.decoder_scale = load_scale(checkpoint, prefix + kDecoderScale, columns);
   codes.channel_scale = load_scale(checkpoint, prefix + kChannelScale, channels);
-  if (pair) {
+  if (stores_encoder(channels, coefficients)) {
     codes.encoder = load_codes(checkpoint, prefix + kEncoder, {coefficients, channels});
   }
   return codes;

@@ -39,6 +39,8 @@ struct BasisTransform {
 
 // Is E stored, or what completes F to a square?
 bool stores_encoder(std::int64_t channels, std::int64_t coefficients);
+// Columns of BasisCodes::decoder.
+std::int64_t decoder_columns(std::int64_t channels, std::int64_t coefficients);
 // Bytes of named(), scales included.
 std::int64_t basis_code_bytes(std::int64_t channels, std::int64_t coefficients,
                               std::int64_t wide_columns);
