@@ -59,7 +59,7 @@ TEST_P(CodedScopes, SeveralTokensAtATimeAreAsOneAtATime) {
       model,
       coded_plan(model, {.scope = scope, .coefficients = {0, 2, 3, 0, 5, 1, 2}, .gain = gain}));
   // Another order of summation may take a coefficient over the border between two codes.
-  EXPECT_LT(mean_error(continued(*engine, 9), continued(*engine)), 1e-3);
+  EXPECT_LT(mean_error(continued(*engine, 9), continued(*engine)), kRounding);
 }
 
 INSTANTIATE_TEST_SUITE_P(
