@@ -2,6 +2,7 @@
 
 #include <ucontext.h>
 
+#include <csetjmp>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -13,6 +14,39 @@ constexpr std::size_t kStackBytes = 256 * 1024;
 
 struct Barrier {
   int size = 0, arrived = 0, generation = 0;
+};
+
+// Where a fiber, or the scheduler of fibers, stopped.
+struct Place {
+  ucontext_t context;
+  std::jmp_buf jump;
+  bool entered = true;
+};
+
+// A context is entered once. Later switches jump, as contexts make a system call each; the address sanitizer follows
+// contexts alone.
+void switch_places(Place& from, Place& to) {
+#ifdef __SANITIZE_ADDRESS__
+  swapcontext(&from.context, &to.context);
+#else
+  if (_setjmp(from.jump) != 0) {
+    return;
+  }
+  if (!std::exchange(to.entered, true)) {
+    setcontext(&to.context);
+  }
+  _longjmp(to.jump, 1);
+#endif
+}
+
+// One thread of the kernel that runs. Runs thread after thread of one block after the other.
+struct Fiber {
+  Place place;
+  std::unique_ptr<std::uint8_t[]> stack =
+      std::make_unique_for_overwrite<std::uint8_t[]>(kStackBytes);
+  const Barrier* barrier = nullptr;  // that it waits at
+  int generation = 0;
+  bool running = false;
 };
 
 }  // namespace
@@ -30,7 +64,10 @@ class BlockEmulator {
       throw std::runtime_error("threads come in warps of 32");
     }
     shared_.resize(shared_bytes / sizeof(Vector) + 1);
-    fibers_.resize(static_cast<std::size_t>(threads));
+    while (fibers_.size() < static_cast<std::size_t>(threads)) {
+      fibers_.push_back(std::make_unique<Fiber>());
+      begin(*fibers_.back());
+    }
     all_.size = threads;
     for (Warp& warp : warps_) {
       warp.barrier.size = 32;
@@ -41,16 +78,17 @@ class BlockEmulator {
     block_ = block;
     std::memset(shared_.data(), 0xFF, shared_.size() * sizeof(Vector));
     threads_.clear();
-    for (std::size_t i = 0; i < fibers_.size(); ++i) {
-      threads_.emplace_back(*this, static_cast<int>(i));
-      start(i);
+    for (int i = 0; i < all_.size; ++i) {
+      threads_.emplace_back(*this, i);
+      fiber(static_cast<std::size_t>(i)).running = true;
     }
-    for (std::size_t left = fibers_.size(); left > 0;) {
+    for (std::size_t left = threads_.size(); left > 0;) {
       const std::size_t before = steps_;
       for (std::size_t warp = 0; warp < warps_.size(); ++warp) {
         left -= run_warp(order_ == ThreadOrder::kForward ? warp : warps_.size() - 1 - warp);
       }
       if (steps_ == before) {
+        fibers_.clear();
         throw std::runtime_error(std::to_string(left) +
                                  " threads wait at a barrier that others do not reach");
       }
@@ -66,10 +104,10 @@ class BlockEmulator {
       ++barrier.generation;
       return;
     }
-    Fiber& fiber = fibers_[current_];
-    fiber.barrier = &barrier;
-    fiber.generation = barrier.generation;
-    swapcontext(&fiber.context, &scheduler_);
+    Fiber& waiting = fiber(current_);
+    waiting.barrier = &barrier;
+    waiting.generation = barrier.generation;
+    switch_places(waiting.place, scheduler_);
   }
 
   void fail(const std::string& error) { error_ = error; }
@@ -78,14 +116,6 @@ class BlockEmulator {
   friend class EmulatedThread;
   struct alignas(16) Vector {
     std::uint8_t bytes[16];
-  };
-  struct Fiber {
-    ucontext_t context;
-    std::unique_ptr<std::uint8_t[]> stack =
-        std::make_unique_for_overwrite<std::uint8_t[]>(kStackBytes);
-    const Barrier* barrier = nullptr;  // that it waits at
-    int generation = 0;
-    bool running = false;
   };
   struct Warp {
     Barrier barrier;
@@ -100,21 +130,23 @@ class BlockEmulator {
     return emulator;
   }
   static void enter() {
-    BlockEmulator& self = *active();
-    const std::size_t index = self.current_;
-    self.kernel_(self.threads_[index]);
-    self.fibers_[index].running = false;
+    for (;;) {
+      BlockEmulator& self = *active();
+      self.kernel_(self.threads_[self.current_]);
+      Fiber& ended = self.fiber(self.current_);
+      ended.running = false;
+      switch_places(ended.place, self.scheduler_);
+    }
   }
 
-  void start(std::size_t index) {
-    Fiber& fiber = fibers_[index];
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = kStackBytes;
-    fiber.context.uc_link = &scheduler_;
-    makecontext(&fiber.context, &BlockEmulator::enter, 0);
-    fiber.barrier = nullptr;
-    fiber.running = true;
+  static Fiber& fiber(std::size_t index) { return *fibers_[index]; }
+  static void begin(Fiber& fiber) {
+    getcontext(&fiber.place.context);
+    fiber.place.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.place.context.uc_stack.ss_size = kStackBytes;
+    fiber.place.context.uc_link = nullptr;
+    makecontext(&fiber.place.context, &BlockEmulator::enter, 0);
+    fiber.place.entered = false;
   }
 
   // Until all of the warp's threads have ended or wait for other warps. Returns how many have ended.
@@ -131,31 +163,32 @@ class BlockEmulator {
 
   // Whether the thread has ended.
   bool step(std::size_t index) {
-    Fiber& fiber = fibers_[index];
-    if (!fiber.running ||
-        (fiber.barrier != nullptr && fiber.barrier->generation == fiber.generation)) {
+    Fiber& next = fiber(index);
+    if (!next.running || (next.barrier != nullptr && next.barrier->generation == next.generation)) {
       return false;
     }
     ++steps_;
-    fiber.barrier = nullptr;
+    next.barrier = nullptr;
     current_ = index;
     active() = this;
-    swapcontext(&scheduler_, &fiber.context);
-    return !fiber.running;
+    switch_places(scheduler_, next.place);
+    return !next.running;
   }
 
   GridShape grid_, block_;
   ThreadOrder order_;
   const std::function<void(EmulatedThread&)>& kernel_;
   std::vector<Vector> shared_;
-  std::vector<Fiber> fibers_;
+  static thread_local std::vector<std::unique_ptr<Fiber>> fibers_;  // of all launches
   std::vector<EmulatedThread> threads_;
   std::vector<Warp> warps_;
   Barrier all_;
-  ucontext_t scheduler_;
+  Place scheduler_;
   std::size_t current_ = 0, steps_ = 0;
   std::string error_;
 };
+
+thread_local std::vector<std::unique_ptr<Fiber>> BlockEmulator::fibers_;
 
 int EmulatedThread::count() const { return block_->all_.size; }
 int EmulatedThread::block_x() const { return block_->block_.x; }
