@@ -36,6 +36,7 @@ function(kvc_test name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} kvc_fmt kvc_flags GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE KVC_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
                              KVC_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # compiles in half of the time that -O3 takes
   if(ARG_TORCH)
     kvc_precompile(${name} kvc_test_pch LIBRARIES GTest::gmock HEADERS <gmock/gmock.h> <gtest/gtest.h>)
   endif()
