@@ -203,12 +203,13 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
     method = "coded";
   }
   const bool principal = method == "xkv" || method == "xkv-static" || method == "pca";
-  KVC_CHECK_USAGE(app.count("--rank") == 0 || !principal,
-                  "--rank: --method {} has --key-rank and --value-rank, or --kept-ratio", method);
+  KVC_CHECK_USAGE(
+      app.count("--rank") == 0 || !principal,
+      "--rank: does not apply to --method {}; use --key-rank and --value-rank, or --kept-ratio",
+      method);
   const char* foreign = method == "coded" ? latent : coded;
   KVC_CHECK_USAGE(foreign == nullptr,
-                  "{}: means nothing to the method {}; leave it out, or name {} "
-                  "with --method",
+                  "{}: does not apply to the method {}; leave it out, or pass {} as --method",
                   foreign == nullptr ? "" : foreign, method,
                   method == "coded" ? "commonkv or palu" : "coded");
   options.effort.thorough = options.effort.thorough || app.count("--metric") != 0;

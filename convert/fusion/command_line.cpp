@@ -17,7 +17,8 @@ void apply(const FusionWords& words, FusionSettings& settings) {
   parse_word("--pair", words.pair, parse_pair, settings.form);
   parse_word("--fusion", words.fusion, parse_fusion, settings.form);
   KVC_CHECK_USAGE(words.pair.empty() || settings.form != FusionForm::kFull,
-                  "--pair {}: is for --fusion vectors; leave it out with matrices", words.pair);
+                  "--pair {}: applies to --fusion vectors only; leave it out with matrices",
+                  words.pair);
   if (words.fusion == "vectors" && !words.pair.empty()) {
     settings.form = parse_pair(words.pair);
   }
