@@ -19,12 +19,12 @@ struct CommonOptions {
   std::string log_level = "info";
 };
 
-// Builds the CLI11 app named after argv[0] with the common options, lets `declare` add its own and
-// return the action, parses, runs the action, and returns the exit code. Errors become one line on
-// stderr: "kvconvert: error: ...". Usage errors (CLI11's included) give 2. UsageError unless
-// --device is auto or cpu: for programs that compute on the CPU only.
+// UsageError unless --device is auto or cpu: for programs that compute on the CPU only.
 void require_cpu(const CommonOptions& common);
 
+// Builds the CLI11 app named after argv[0] with the common options, lets `declare` add its own and
+// return the action, parses, runs the action, and returns the exit code. Errors become one line on
+// stderr: "kvconvert: error: ...". Usage errors (CLI11's included) give 2.
 using Action = std::function<void()>;
 int run_command(int argc, char** argv, const std::string& description,
                 const std::function<Action(CLI::App&, CommonOptions&)>& declare);
