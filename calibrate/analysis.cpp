@@ -41,8 +41,8 @@ Layers latent_projections(const std::filesystem::path& path, const Checkpoint& c
     }
     KVC_CHECK(info->dtype == Dtype::kF32 && info->shape.size() == 2 &&
                   info->shape[1] == config.hidden_size,
-              "{}: {} is no float32 matrix over hidden_size {}", file.path().string(), info->name,
-              config.hidden_size);
+              "{}: expected {} to be a float32 matrix with hidden_size {} columns",
+              file.path().string(), info->name, config.hidden_size);
     const at::Tensor projection = at::empty(info->shape, at::kFloat);
     const auto bytes = file.bytes(*info);
     std::memcpy(projection.mutable_data_ptr(), bytes.data(), bytes.size());
@@ -52,7 +52,7 @@ Layers latent_projections(const std::filesystem::path& path, const Checkpoint& c
       any = true;
     }
   }
-  KVC_CHECK(any, "{}: no group has latents of its layers' own; convert with --method commonkv",
+  KVC_CHECK(any, "{}: no group stores a latent per layer; convert with --method commonkv",
             path.string());
   return projections;
 }

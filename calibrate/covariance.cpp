@@ -136,12 +136,12 @@ void covariance(const Checkpoint& checkpoint, const TokenSet& tokens,
                 const ComputePlace& place) {
   const ModelConfig config = read_checked_model_config(checkpoint);
   KVC_CHECK(!config.mla || !options.attention,
-            "{}: the attention metric is of keys and values of heads; {} caches latents of all "
-            "heads together, whose covariance alone can be had",
+            "{}: the attention metric requires keys and values per head; {} caches latents of all "
+            "heads together. Leave --attention out",
             checkpoint.directory().string(), config.arch->model_type);
   const std::int64_t num_tokens = counted_tokens(tokens, options);
   KVC_CHECK(num_tokens > 0,
-            "no calibration sequence is longer than the {} first tokens that are left out; give "
+            "no calibration sequence is longer than the {} first tokens that --sink skips; give "
             "longer text or a smaller --sink",
             options.joint.sink_tokens);
   OutputFile output(out, force);

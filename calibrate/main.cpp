@@ -20,21 +20,21 @@ struct Flags {
 
   void declare(CLI::App& app) {
     JointOptions& joint = covariance_options.joint;
-    CLI::Option* stack =
-        app.add_flag("--covariance", covariance,
-                     "Instead: the covariance of stacked keys and values, for coded caches");
+    CLI::Option* stack = app.add_flag("--covariance", covariance,
+                                      "Compute the covariance of stacked keys and values instead "
+                                      "(for coded, pca and xkv-static)");
     app.add_option("--group", joint.layers_per_group, "Adjacent layers that --covariance stacks")
         ->capture_default_str();
     app.add_option("--sink", joint.sink_tokens,
-                   "First tokens of every sequence that --covariance leaves out")
+                   "First tokens of every sequence that --covariance skips")
         ->capture_default_str();
     app.add_flag("--attention", covariance_options.attention,
-                 "With --covariance: the attention metric too");
+                 "With --covariance: also the attention metric");
     app.add_flag("--analyze", analysis,
-                 "Instead: a directory with the similarity of all layers' hidden states, keys and "
-                 "values, as HDF5 and as heat maps")
+                 "Measure the similarity of all layers' hidden states, keys and values instead; "
+                 "--out is a directory (HDF5 and heat maps)")
         ->excludes(stack);
-    app.add_option("--sample", analysis_options.num_tokens, "Tokens that --analyze looks at")
+    app.add_option("--sample", analysis_options.num_tokens, "Tokens that --analyze reads")
         ->capture_default_str();
     app.add_option("--conversion", analysis_options.conversion,
                    "With --analyze: also the latents of this conversion's groups");
@@ -81,8 +81,7 @@ int main(int argc, char** argv) {
   return kvc::run_statistics_program(
       argc, argv,
       {.description =
-           "Sums statistics of a checkpoint's projection inputs, keys and values over calibration "
-           "text.",
+           "Computes statistics of projection inputs, keys and values over calibration text.",
        .artifact = "calibration.h5",
        .compute = [flags](const auto&... arguments) { flags->compute(arguments...); },
        .add = [flags](const auto&... arguments) { flags->add(arguments...); },

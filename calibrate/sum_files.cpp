@@ -52,7 +52,7 @@ void add_groups(const Readers& readers, const std::string& parent, Hdf5Writer& o
 
 void add_files(const std::vector<std::filesystem::path>& files, const SumFiles& what,
                const std::filesystem::path& out, bool force) {
-  KVC_CHECK_USAGE(files.size() >= 2, "adding needs at least two {} files", what.kind);
+  KVC_CHECK_USAGE(files.size() >= 2, "--add requires at least two {} files", what.kind);
   Readers readers;
   Provenance provenance;
   Json added = Json::array();
@@ -64,8 +64,8 @@ void add_files(const std::vector<std::filesystem::path>& files, const SumFiles& 
     check_provenance(found, what.kind, provenance.checkpoint_hash, file);
     for (const std::string& option : what.equal_options) {
       KVC_CHECK(found.options.value(option, Json()) == provenance.options.value(option, Json()),
-                "{}: made with another {} than {}; sums of one kind add up", file.string(), option,
-                files.front().string());
+                "{}: made with another {} than {}; only files made with the same options add up",
+                file.string(), option, files.front().string());
     }
     added.push_back(found.tokens_hash);
     num_tokens += readers.back()->ints("/num_tokens", {1}).front();

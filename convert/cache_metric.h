@@ -1,4 +1,4 @@
-// What errors of keys and values are weighed by when a basis is chosen for them.
+// The metric that weights errors of keys and values when their basis is chosen.
 #pragma once
 
 #include <string>

@@ -41,47 +41,57 @@ void apply(const Words& words, PipelineOptions& options) {
 void declare_method(CLI::App& app, ConvertSettings& settings, Words& words) {
   app.add_option("--method", settings.method,
                  "commonkv, palu, coded, pca, xkv-static, xkv, minicache, fusedkv, fusedkv-lite, "
-                 "yoco or cla")
+                 "yoco or cla (coded, if only --kept-ratio is given)")
       ->capture_default_str();
   // CLI11 assigns options in the order of their declaration: those below override the preset.
   app.add_option_function<std::string>(
       "--preset", [&settings](const std::string& name) { apply_preset(settings, name); },
-      "paper: follow the method's paper to the letter; flags given beside it win");
-  app.add_option("--group", settings.layers_per_group, "Adjacent layers factorised together")
+      "paper: the method as its paper describes it; other flags override it");
+  app.add_option("--group", settings.layers_per_group, "Adjacent layers compressed together")
       ->capture_default_str();
   app.add_option("--rank", settings.rank, "Width of the latent as a fraction of hidden_size")
       ->capture_default_str();
-  app.add_option("--rank-multiple", settings.rank_multiple,
-                 "Ranks are rounded down to it (0: 32 from hidden_size 1024 on, else 4)");
-  app.add_option("--rank-alloc", words.rank_allocation, "uniform (default), fisher or energy");
+  app.add_option(
+      "--rank-multiple", settings.rank_multiple,
+      "Ranks are rounded down to a multiple of this (0: 32 from hidden_size 1024 on, else 4)");
+  app.add_option("--rank-alloc", words.rank_allocation,
+                 "Ranks of the groups: uniform (default), fisher or energy");
   app.add_option("--kept-ratio", settings.kept_ratio,
-                 "Target: compressed / original KV bytes (default: 0.5, or the nearest that can be "
-                 "reached)");
-  app.add_option("--factor", words.factor, "whitened (default), plain or joint");
-  app.add_option("--merge", words.merge, "ls (default), fisher, mean, sensitivity or none");
+                 "Target: compressed / original KV bytes (default: 0.5, or the nearest possible)");
+  app.add_option(
+      "--factor", words.factor,
+      "Factorisation: whitened (default), plain (weights alone) or joint (keys and values)");
+  app.add_option(
+      "--merge", words.merge,
+      "How layers' latents merge: ls (least squares, default), fisher, mean, sensitivity or none");
   app.add_flag("--ls-fisher,!--no-ls-fisher", settings.ls_fisher_weights,
-               "Weight least squares by Fisher information");
+               "Weight least squares by Fisher information (default)");
   app.add_flag("--refit,!--no-refit", settings.refit,
                "Refit the reconstruction to the merged latents (default)");
   app.add_option("--gauge", words.gauge,
-                 "svd (default), or pivot: key channels kept verbatim, so that fewer are rebuilt");
-  app.add_option("--granularity", words.granularity, "token (default) or group");
-  app.add_option("--prefill", words.prefill, "exact (default) or truncated, as the papers' code");
-  app.add_option("--unmerged", words.unmerged, "auto (default), plain or latent");
-  app.add_option("--sink", settings.sink_tokens,
-                 "First tokens, which stay exact (default: by method and --context)");
-  app.add_option("--window", settings.window_tokens,
-                 "Last tokens, which stay exact (default: by method and --context)");
+                 "Coordinates of latents: svd (default), or pivot (stores some key channels "
+                 "verbatim; steps rebuild fewer)");
+  app.add_option("--granularity", words.granularity,
+                 "What merges at a time: token (default) or group");
+  app.add_option("--prefill", words.prefill,
+                 "Keys and values that prompts attend to: exact (default) or truncated, as in the "
+                 "papers' code");
   app.add_option(
-      "--block", settings.block_tokens,
-      "Generated tokens that are compressed together (default: by method and --context)");
+      "--unmerged", words.unmerged,
+      "Unmerged tokens store plain KV, a latent per layer, or the smaller of both (auto, default)");
+  app.add_option("--sink", settings.sink_tokens,
+                 "First tokens that stay exact (default: by method and --context)");
+  app.add_option("--window", settings.window_tokens,
+                 "Last tokens that stay exact (default: by method and --context)");
+  app.add_option("--block", settings.block_tokens,
+                 "Generated tokens compressed at a time (default: by method and --context)");
   app.add_option("--head-group", settings.heads_per_group,
                  "palu: KV heads factorised together (0: all)");
   app.add_option("--context", settings.context,
-                 "Tokens the plan is computed for (0: the model's context, at most 8192)");
+                 "Tokens of the cache that is planned (0: the model's context, at most 8192)");
   app.add_option("--tokens-in-flight", settings.tokens_in_flight,
-                 "Tokens that all requests hold together; there the cache must save more than the "
-                 "factors take (0: --context, at least 8192)");
+                 "Tokens that all requests hold together; the saving must exceed the factors there "
+                 "(0: --context, at least 8192)");
 }
 
 // What of the model's own is chosen for it. A preset chooses exact tokens by itself.
@@ -97,36 +107,39 @@ OpenSettings open_settings(const CLI::App& app) {
 
 void declare_principal(CLI::App& app, ConvertSettings& settings, Words& words) {
   app.add_option("--metric", words.metric,
-                 "coded, xkv-static, pca: weights of errors: fisher (default for coded), attn, "
-                 "attn_fs or none (default for the others)");
+                 "coded, xkv-static, pca: how errors are weighted: fisher (default for coded), "
+                 "attn, attn_fs or none (default for the others)");
   app.add_flag("--joint", settings.joint, "xkv: one latent for keys and values");
-  app.add_option("--value-ratio", settings.value_ratio,
-                 "xkv: value directions for every key direction")
+  app.add_option("--value-ratio", settings.value_ratio, "xkv: value directions per key direction")
       ->capture_default_str();
   app.add_option("--key-rank", settings.key_rank,
-                 "xkv: key directions for each layer of a group (0: from --kept-ratio)");
-  app.add_option("--value-rank", settings.value_rank, "xkv: value directions likewise");
+                 "xkv: key directions per layer (0: from --kept-ratio)");
+  app.add_option("--value-rank", settings.value_rank,
+                 "xkv: value directions per layer (0: from --kept-ratio)");
   app.add_option("--later", words.later,
-                 "xkv: later turns stay exact (default), project, or get a new-segment");
+                 "xkv: later turns: exact (default), project (on the first turn's directions) or "
+                 "new-segment (their own)");
   app.add_option(
       "--recompress-every", settings.recompress_every,
-      "xkv: generated tokens are treated like a later turn, so many at a time (0: exact)");
-  app.add_option("--solver", words.solver, "xkv: eigh (default) or subspace");
-  app.add_option(
-      "--kv-dtype", settings.kv_dtype,
-      "xkv: what the cache will store, for ranks that meet --kept-ratio: int8 gives twice "
-      "the directions (default: the checkpoint's type)");
+      "xkv: compress generated tokens like a later turn, this many at a time (0: they stay exact)");
+  app.add_option("--solver", words.solver,
+                 "xkv: how directions are found: eigh (default) or subspace (iteration)");
+  app.add_option("--kv-dtype", settings.kv_dtype,
+                 "xkv: dtype of the cache that ranks are planned for; int8 gives twice the "
+                 "directions (default: the checkpoint's)");
 }
 
 void declare_pairing(CLI::App& app, PairSettings& settings, Words& words) {
   app.add_option("--minicache", words.minicache,
-                 "minicache: retained are the tokens whose layers are most different (default), or "
-                 "inverted: most alike");
-  app.add_option("--minicache-position", settings.position,
-                 "minicache: shared direction, from the lower layer's (0) to the upper one's (1)")
+                 "minicache: retain the tokens whose layers differ most (different, default) or "
+                 "least (inverted)");
+  app.add_option(
+         "--minicache-position", settings.position,
+         "minicache: shared direction between the lower layer's (0) and the upper one's (1)")
       ->capture_default_str();
   app.add_option("--minicache-retained", settings.retained,
-                 "minicache: share of the range of angles, and most tokens, that are retained")
+                 "minicache: share of the range of angles that is retained; also the largest share "
+                 "of tokens")
       ->capture_default_str();
 }
 
@@ -134,14 +147,13 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, Words& words) {
   app.add_option("checkpoint", options.checkpoint, "HuggingFace directory");
   app.add_option("--out", options.out, "Output directory (default: <checkpoint>-<method>)");
   app.add_option("--export", words.format, "factored, folded or both")->capture_default_str();
-  app.add_option(
-         "--factor-dtype", options.factor_dtype,
-         "Type of the written factors: auto (the cheapest that holds them), float32, bfloat16 or "
-         "float16")
+  app.add_option("--factor-dtype", options.factor_dtype,
+                 "Dtype of the written factors: auto (the smallest that is accurate enough), "
+                 "float32, bfloat16 or float16")
       ->capture_default_str();
   app.add_option("--calibration", words.calibration,
-                 "Calibration text: self (the model writes it), builtin, .txt, .jsonl or tokens.h5 "
-                 "(default: builtin; coded: self and builtin)");
+                 "Calibration text: self (sampled from the model), builtin, .txt, .jsonl or "
+                 "tokens.h5 (default: builtin; coded: self and builtin)");
   app.add_option(
          "--num-sequences", options.effort.num_sequences,
          "Calibration sequences (default: 64; coded: 10, or 40 with --thorough or on a GPU)")
@@ -150,14 +162,17 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, Words& words) {
                  "Tokens per sequence (default: 512; coded: 1024)")
       ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 30));
   app.add_flag("--thorough", options.effort.thorough,
-               "Calibrate on as much text as improves the result (implied by --num-sequences, "
-               "--seq-len and --metric)");
+               "coded: calibrate on four times as much text (implied by --num-sequences, --seq-len "
+               "and --metric)");
   app.add_option("--validation-text", options.validation_text,
-                 "Text the result is judged on (default: built in)");
-  app.add_option("--work", options.work, "Directory for finished stages, to resume from");
-  app.add_flag("--plan", options.plan_only, "Print what each group costs and saves, and stop");
+                 "Evaluation text (default: built in)");
+  app.add_option(
+      "--work", options.work,
+      "Directory of finished stages, from which an interrupted run resumes (default: .<out>.work)");
+  app.add_flag("--plan", options.plan_only,
+               "Print what each group of layers costs and saves, from config.json alone, and stop");
   app.add_flag("--validate,!--no-validate", options.validate,
-               "Measure what the conversion costs (default)");
+               "Measure the loss of quality after converting (default)");
 }
 
 // Flags that only methods with latents know.
@@ -188,12 +203,13 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
     method = "coded";
   }
   const bool principal = method == "xkv" || method == "xkv-static" || method == "pca";
-  KVC_CHECK_USAGE(app.count("--rank") == 0 || !principal,
-                  "--rank: --method {} has --key-rank and --value-rank, or --kept-ratio", method);
+  KVC_CHECK_USAGE(
+      app.count("--rank") == 0 || !principal,
+      "--rank: does not apply to --method {}; use --key-rank and --value-rank, or --kept-ratio",
+      method);
   const char* foreign = method == "coded" ? latent : coded;
   KVC_CHECK_USAGE(foreign == nullptr,
-                  "{}: means nothing to the method {}; leave it out, or name {} "
-                  "with --method",
+                  "{}: does not apply to the method {}; leave it out, or pass {} as --method",
                   foreign == nullptr ? "" : foreign, method,
                   method == "coded" ? "commonkv or palu" : "coded");
   options.effort.thorough = options.effort.thorough || app.count("--metric") != 0;
@@ -215,7 +231,7 @@ Action declare_convert_options(CLI::App& app, CommonOptions& common) {
   declare_pairing(app, options->settings.pairing, *words);
   const auto list_models = std::make_shared<bool>(false);
   app.add_flag("--list-models", *list_models,
-               "Print which families each method converts, and stop");
+               "Print the model families that each method converts, and stop");
   return [options, words, apply_coded, apply_fusion, list_models, &app, &common] {
     if (*list_models) {
       std::fputs((common.json ? dump_json(support_json()) : support_text()).c_str(), stdout);

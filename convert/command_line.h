@@ -5,7 +5,7 @@
 
 namespace kvc {
 
-// Declares kvconvert's options on `app` and returns what runs them.
+// Declares kvconvert's options on `app` and returns the action that runs them.
 Action declare_convert_options(CLI::App& app, CommonOptions& common);
 
 }  // namespace kvc

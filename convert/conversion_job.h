@@ -1,4 +1,4 @@
-// What a conversion works on: a checkpoint, what was measured on it, and the plan to fill.
+// Inputs of a conversion: a checkpoint, its statistics, and the plan to fill.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -26,15 +26,15 @@ struct ConversionJob {
   const std::filesystem::path& calibration;  // calibration.h5, or empty; likewise the next two
   const std::filesystem::path& covariance;   // covariance.h5
   const std::filesystem::path& metric;       // metric.h5
-  const FisherInformation& fisher;           // empty where needs_fisher() says no
+  const FisherInformation& fisher;           // empty if needs_fisher() is false
   at::Device device;
   const std::filesystem::path& directory;  // for scratch files
-  KvPlan& plan;                            // ranks and the like may fall to what is effective
-  FactorSpill& factors;                    // takes the tensors
-  std::vector<FusedReport>& fused_report;  // takes what the fits of fused layers are worth
-  Json& distillation;                      // likewise what a distillation reports
-  const std::filesystem::path& state;      // of a distillation, to go on from; or empty
-  std::vector<CodedReport>& coded_report;  // takes what coded blocks are worth
+  KvPlan& plan;                            // ranks may be lowered to the effective ones
+  FactorSpill& factors;                    // output: tensors
+  std::vector<FusedReport>& fused_report;  // output: fits of fused layers
+  Json& distillation;                      // output: report of a distillation
+  const std::filesystem::path& state;      // state from which a distillation resumes, or empty
+  std::vector<CodedReport>& coded_report;  // output: errors of coded blocks
 };
 
 }  // namespace kvc

@@ -1,7 +1,7 @@
-// kvconvert's own stage: from a checkpoint and its statistics to a KV plan and its tensors.
+// kvconvert's own stage: turns a checkpoint and its statistics into a KV plan and its tensors.
 //
 // Writes <out>/conversion.h5 and <out>/conversion.safetensors (core/conversion_file.h), as a
-// directory that appears complete or not at all.
+// directory that is complete or absent.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,8 @@ struct ConvertSettings {
   std::string method = "commonkv";  // a row of convert/methods/
   std::string preset;               // "" or "paper"
   int layers_per_group = 4;
-  double rank = 0.7;  // latent width / hidden_size, in (0, 1]; palu: of each projection's width
+  double rank =
+      0.7;  // latent width / hidden_size, in (0, 1]; palu: fraction of each projection's width
   double kept_ratio = 0.5;  // compressed KV bytes / original KV bytes, in (0, 1]
   std::int64_t rank_multiple =
       0;  // ranks are rounded down to it; 0: 32 if hidden_size >= 1024, else 4
@@ -62,43 +63,43 @@ struct ConvertSettings {
   std::int64_t block_tokens = 64;
   std::int64_t heads_per_group = 0;  // palu: KV heads factorised together; 0: all
   // Principal directions (xkv, xkv-static, pca).
-  bool joint = false;  // one latent for keys and values, instead of one each
-  double value_ratio =
-      1.5;  // value directions for every key direction, where the ranks follow from kept_ratio
+  bool joint = false;        // one latent for keys and values, instead of one each
+  double value_ratio = 1.5;  // value directions per key direction, if ranks follow from kept_ratio
   std::int64_t key_rank = 0,
-               value_rank = 0;  // of a layer: a group has so many times its layers; 0: kept_ratio
+               value_rank = 0;              // per layer of a group; 0: from kept_ratio
   LaterTokens later = LaterTokens::kExact;  // xkv: of later turns
   std::int64_t recompress_every = 0;        // xkv: generated tokens, 0: stay exact
   BasisSolver solver = BasisSolver::kEigh;  // xkv
-  std::string kv_dtype;      // what the cache is planned to store; empty: the checkpoint's type
-  std::int64_t context = 0;  // tokens the plan's table is computed for; 0: min(max_position, 8192)
-  // Tokens that all sequences together hold, which a saving is weighed for; 0: the context, at least 8192
+  std::string kv_dtype;                     // planned dtype of the cache; empty: the checkpoint's
+  std::int64_t context = 0;  // tokens of the planned cache; 0: min(max_position, 8192)
+  // Tokens of all sequences together, where the saving must exceed the factors; 0: the context, at least
+  // 8192
   std::int64_t tokens_in_flight = 0;
   FusionSettings fusion;  // fusedkv and its relatives
   PairSettings pairing;   // minicache
   CodedSettings coded;    // method coded
-  // coded, xkv-static and pca: what bases are chosen by; unset: the method's own
+  // coded, xkv-static and pca: metric of bases; unset: the method's own
   std::optional<CacheMetric> cache_metric;
   std::uint64_t seed = 0;
   std::string device = "cpu";  // --device: of statistics, factorisation and fits
 };
 Json to_json(const ConvertSettings& settings);
 
-// The settings of `name` ("paper") for settings.method; whatever is set afterwards overrides it.
-// UsageError for an unknown preset or method.
+// Applies preset `name` ("paper") for settings.method; later settings override it. UsageError for
+// an unknown preset or method.
 void apply_preset(ConvertSettings& settings, const std::string& name);
-// What the method leaves no choice in, then checks ranges: UsageError naming the flag for anything
-// out of range.
+// Sets what the method prescribes, then checks ranges: UsageError naming a flag out of range.
 void resolve(ConvertSettings& settings);
 
-// From config alone. Throws Error with the numbers and the nearest settings that work when the
-// cache would grow or the target cannot be reached, unless `force`.
+// From config alone. Unless `force`, throws Error with the numbers and the nearest settings that
+// work if the cache would grow or the target cannot be reached.
 KvPlan make_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
                  const std::vector<double>* fisher_scores = nullptr);
-// Does this conversion need these inputs?
+// Does this conversion require these inputs?
 bool needs_calibration(const ConvertSettings& settings);
 bool needs_fisher(const ConvertSettings& settings);
-// Those of coded caches and calibrated directions: sums over adjacent layers together (calibrate/covariance.h, fisher/metric.h).
+// Inputs of coded caches and calibrated directions: sums over adjacent layers together (calibrate/covariance.h,
+// fisher/metric.h).
 struct StatisticsNeeds {
   int joint_layers = 0;           // layers taken together; 0: no covariance
   bool attention_metric = false;  // beside the covariance
@@ -114,9 +115,8 @@ struct ConvertInputs {
   std::filesystem::path fisher;       // fisher.h5, or empty; likewise the next two
   std::filesystem::path covariance{};
   std::filesystem::path metric{};
-  std::filesystem::path out;  // directory
-  std::filesystem::path
-      state{};  // file that a distillation goes on from when it was interrupted, or empty
+  std::filesystem::path out;      // directory
+  std::filesystem::path state{};  // file from which an interrupted distillation resumes, or empty
   bool force = false;
 };
 Provenance conversion_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,

@@ -68,11 +68,11 @@ class Chooser {
       settings_.window_tokens = window;
     }
     if (sink != settings_.sink_tokens || window != settings_.window_tokens) {
-      notes_.push_back(fmt::format(
-          "--sink {} --window {} instead of {} and {}: so many exact tokens of {} leave no room "
-          "for a kept_ratio of {:g}",
-          settings_.sink_tokens, settings_.window_tokens, sink, window, context_,
-          settings_.kept_ratio));
+      notes_.push_back(
+          fmt::format("--sink {} --window {} instead of {} and {}: with so many exact tokens, a "
+                      "cache of {} cannot reach a kept_ratio of {:g}",
+                      settings_.sink_tokens, settings_.window_tokens, sink, window, context_,
+                      settings_.kept_ratio));
     }
   }
 
@@ -100,14 +100,14 @@ class Chooser {
       return;
     }
     notes_.push_back(fmt::format(
-        "kept_ratio {:.3f}, the least that can be reached, instead of {:g}: of {} tokens {} stay "
+        "kept_ratio {:.3f}, the lowest possible, instead of {:g}: in a cache of {} tokens, {} stay "
         "exact (--sink {}, --window {}){}",
         nearest, settings_.kept_ratio, context_,
         std::min(context_, settings_.sink_tokens + settings_.window_tokens), settings_.sink_tokens,
         settings_.window_tokens,
         open_.rank
             ? ""
-            : fmt::format(", and a merged token keeps what --rank {:g} says", settings_.rank)));
+            : fmt::format(", and --rank {:g} sets the bytes of a merged token", settings_.rank)));
     settings_.kept_ratio = nearest;
   }
 

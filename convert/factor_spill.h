@@ -1,5 +1,5 @@
-// A conversion's factors on their way to conversion.safetensors: each part's go to a file of their
-// own as soon as they are known, so that one part is in memory at a time.
+// Collects a conversion's factors for conversion.safetensors: each part is written to its own file
+// at once, so only one part is in memory.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,7 +21,7 @@ class FactorSpill {
            const std::vector<std::pair<std::string, at::Tensor>>& tensors);
   // The next group's.
   void add(const std::vector<std::pair<std::string, at::Tensor>>& tensors);
-  // Writes conversion.safetensors from all of them and removes their files.
+  // Writes conversion.safetensors from all parts and removes their files.
   void assemble();
 
  private:

@@ -1,4 +1,4 @@
-// Flags whose words are enumerators; parsed after CLI11 so that a wrong word lists the right ones.
+// Flags with enumerators as values; parsed after CLI11, so a wrong word lists the right ones.
 #pragma once
 
 #include <string>
@@ -7,8 +7,7 @@
 
 namespace kvc {
 
-// A wrong word in a flag is an error of usage, whatever it is in a file. An empty one leaves the default,
-// or the preset's.
+// A wrong word in a flag is a usage error. An empty word keeps the default or the preset's value.
 template <typename Parsed, typename Value>
 void parse_word(const char* flag, const std::string& word, Parsed (*parse)(const std::string&),
                 Value& value) {

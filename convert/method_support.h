@@ -1,4 +1,4 @@
-// Which method converts which family: the one place that knows, from the traits of the table of
+// The methods that convert each model family, derived from the traits of the table of
 // architectures.
 #pragma once
 
@@ -11,12 +11,12 @@
 
 namespace kvc {
 
-// Why `method` cannot convert models of this family; nullopt where it can.
+// Why `method` cannot convert models of this family; nullopt if it can.
 std::optional<std::string> refusal(const Method& method, const ArchSpec& arch);
-// What someone who converts such a model should know; may be empty.
+// Notes for users who convert such a model; may be empty.
 std::vector<std::string> family_notes(const ArchSpec& arch);
 
-// Families by methods: Markdown as docs/models.md has it, or JSON.
+// Families by methods: the Markdown of docs/models.md, or JSON.
 std::string support_text();
 Json support_json();
 

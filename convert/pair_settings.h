@@ -1,4 +1,4 @@
-// What shapes a conversion to paired layers (MiniCache).
+// Settings of a conversion to paired layers (MiniCache).
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace kvc {
 
-// Which prompt tokens keep the vectors of both layers.
-//   different  those whose layers differ most, as the paper's text asks
-//   inverted   those whose layers differ least, as published implementations do
+// Prompt tokens that keep the vectors of both layers.
+//   different  those whose layers differ most, as in the paper's text
+//   inverted   those whose layers differ least, as in published implementations
 enum class PairRetention { kDifferent, kInverted };
 
 std::string to_string(PairRetention);
@@ -22,7 +22,7 @@ struct PairSettings {
 };
 
 Json to_json(const PairSettings& settings);
-// UsageError naming the flag for anything out of range.
+// UsageError naming a flag out of range.
 void check_ranges(const PairSettings& settings);
 
 }  // namespace kvc

@@ -42,13 +42,13 @@ PlanRow paired_row(const PlanTable& table, int first_layer) {
 
 void add_paired_notes(PlanTable& table) {
   const PairedLayers& paired = *table.plan.paired;
-  table.notes.push_back(fmt::format(
-      "of a prompt's keys and values {} pairs of layers store one direction, and a norm per layer "
-      "and KV head; generated tokens stay plain",
-      paired.first_layers.size()));
   table.notes.push_back(
-      fmt::format("tokens whose layers differ {} keep both layers' besides: at most {:g} % of the "
-                  "keys, and of the values, which is what this table counts",
+      fmt::format("for a prompt's keys and values, {} pairs of layers store one direction, and a "
+                  "norm per layer and KV head; generated tokens stay plain",
+                  paired.first_layers.size()));
+  table.notes.push_back(
+      fmt::format("tokens whose layers differ {} also keep both layers' vectors: at most {:g} % of "
+                  "the keys and of the values, which this table counts",
                   paired.retains_similar ? "least" : "most", 100 * paired.retained));
 }
 

@@ -10,11 +10,11 @@ namespace kvc {
 
 // The pair that begins at this layer.
 PlanRow paired_row(const PlanTable& table, int first_layer);
-// What is merged and what is kept besides.
+// Notes on what is merged and what is also kept.
 void add_paired_notes(PlanTable& table);
 
-// What every pair holds after a prompt of `num_tokens`: nothing retained, or as much as may be. Empty where no
-// layers are paired.
+// Tokens of every pair after a prompt of `num_tokens`, with none or the most retained. Empty if no layers are
+// paired.
 std::vector<PairTokens> merged_pairs(const KvPlan& plan, std::int64_t num_tokens, bool retains);
 
 }  // namespace kvc

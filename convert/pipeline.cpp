@@ -31,7 +31,7 @@ class WorkDirectory {
         temporary_(requested.empty()) {
     std::error_code error;
     fs::create_directories(path_, error);
-    KVC_CHECK(!error, "{}: cannot create the work directory: {}; name another with --work",
+    KVC_CHECK(!error, "{}: cannot create the work directory: {}; choose another with --work",
               path_.string(), error.message());
   }
   ~WorkDirectory() {
@@ -46,7 +46,7 @@ class WorkDirectory {
   const fs::path& path() const { return path_; }
   void keep_for_resume() {
     keep_ = true;
-    log_info(fmt::format("finished stages are kept in {}; run the same command again to go on",
+    log_info(fmt::format("finished stages are kept in {}; run the same command again to resume",
                          path_.string()));
   }
 
@@ -63,7 +63,7 @@ void check_inputs_apart(const PipelineOptions& options) {
     }
   }
   KVC_CHECK_USAGE(options.work.empty() || !is_within(options.work, options.out),
-                  "--work {}: is or lies within the output; name another directory",
+                  "--work {}: is inside the output; choose another directory",
                   options.work.string());
 }
 

@@ -1,6 +1,5 @@
 // The whole conversion: tokens, calibration, Fisher information, factorisation, export and
-// validation, each an artifact in the work directory, so that an interrupted run resumes where it
-// stopped.
+// validation. Each is an artifact in the work directory, so an interrupted run resumes there.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@ struct PipelineOptions {
   std::filesystem::path out;   // empty: <checkpoint's name>-<method> in the current directory
   std::filesystem::path work;  // empty: .<name of out>.work beside out, removed when the run ends
   ConvertSettings settings;
-  OpenSettings open;  // what of them is to be chosen for the model
+  OpenSettings open;  // settings to choose for the model
   ExportFormat format = ExportFormat::kFactored;
   std::string factor_dtype = "auto";  // export/factor_type.h
   CalibrationSources calibration;
@@ -33,9 +32,9 @@ struct PipelineOptions {
   bool json = false;
 };
 
-// Prints the plan's table (stdout) and stops, or runs every stage and prints one line: what was
-// kept and what it costs. The output directory appears complete, with report.json and report.html,
-// or not at all.
+// Prints the plan's table (stdout) and stops, or runs every stage and prints one line with the
+// saving and the loss. The output directory, with report.json and report.html, is complete or
+// absent.
 void run_pipeline(PipelineOptions options);
 
 }  // namespace kvc

@@ -22,9 +22,9 @@ void check_calibration_tokens(const TokenSet& tokens, const JointOptions& joint,
         std::max<std::int64_t>(0, static_cast<std::int64_t>(sequence.size()) - joint.sink_tokens);
   }
   KVC_CHECK(count >= least,
-            "the calibration text gives {} tokens behind the first {} of every sequence; what is "
-            "coded together here has so many channels that it needs {}. Give more with "
-            "--num-sequences {} or --calibration, or use a smaller --scope or --group",
+            "the calibration text has {} tokens after the first {} of every sequence; the number "
+            "of channels coded together requires {}. Give more with --num-sequences {} or "
+            "--calibration, or use a smaller --scope or --group",
             count, joint.sink_tokens, least,
             tokens.sequences.empty()
                 ? 0

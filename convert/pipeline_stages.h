@@ -9,8 +9,8 @@
 
 namespace kvc {
 
-// Each stage writes its artifact in the directory `work`, unless what it would write is there already from
-// an earlier run. Returns the conversion's directory.
+// Each stage writes its artifact into `work`, unless an earlier run left the same artifact there. Returns
+// the conversion's directory.
 std::filesystem::path run_stages(const PipelineOptions& options, const Checkpoint& checkpoint,
                                  const ModelConfig& config, const std::filesystem::path& work);
 

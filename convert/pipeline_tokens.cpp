@@ -57,7 +57,7 @@ Rows written_rows(const fs::path& file, const Json& settings) {
     TokenSet tokens = read_token_set(file, 0);
     return tokens.self == settings ? std::move(tokens.sequences) : Rows();
   } catch (const Error& error) {
-    log_info(fmt::format("calibration text is written again: {}", error.what()));
+    log_info(fmt::format("calibration text is sampled again: {}", error.what()));
     return {};
   }
 }

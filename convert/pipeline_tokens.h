@@ -1,4 +1,4 @@
-// The calibration tokens of a conversion: what the model writes, the built-in text and files, mixed.
+// The calibration tokens of a conversion: self-generated text, the built-in text and files, mixed.
 #pragma once
 
 #include <filesystem>
@@ -10,8 +10,8 @@
 
 namespace kvc {
 
-// Writes `work`/tokens.h5, and beside it self.h5 with the rows that the model wrote; those of an earlier run with
-// the same settings stay, and one that was interrupted is gone on with.
+// Writes `work`/tokens.h5, and beside it self.h5 with the self-generated rows. Rows of an earlier run with the
+// same settings are reused; an interrupted run resumes.
 TokenSet prepare_tokens(const PipelineOptions& options, const Checkpoint& checkpoint,
                         const ModelConfig& config, const std::filesystem::path& work);
 

@@ -1,4 +1,4 @@
-// What a planned conversion gains against what it adds to the weights.
+// The saving of a planned conversion compared with what it adds to the weights.
 #pragma once
 
 #include "convert/convert.h"
@@ -8,13 +8,14 @@
 
 namespace kvc {
 
-// Of caches of the plan's context. factor_bytes: estimated (convert/factor_bytes.h), or those of an export.
+// For caches of the plan's context. factor_bytes: estimated (convert/factor_bytes.h), or those of an
+// export.
 Payback plan_payback(const KvPlan& plan, const ModelConfig& config, const ConvertSettings& settings,
                      std::int64_t factor_bytes);
 Payback estimated_payback(const KvPlan& plan, const ModelConfig& config,
                           const ConvertSettings& settings);
 
-// Throws Error with the numbers and the settings that help where a conversion would take more memory than the
+// Throws Error, with the numbers and settings that help, if a conversion would take more memory than the
 // original even with four times the tokens in flight.
 void check_pays(const KvPlan& plan, const ModelConfig& config, const ConvertSettings& settings);
 

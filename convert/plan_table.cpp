@@ -104,8 +104,8 @@ void add_principal_notes(PlanTable& table, const LatentGroup& group) {
                                      group.rank, 2 * width, group.num_layers));
   if (table.plan.request) {
     table.notes.push_back(
-        fmt::format("every request keeps its directions; they save bytes from {} compressed tokens "
-                    "on, and below that it stays plain",
+        fmt::format("every request stores its directions; they save bytes from {} compressed "
+                    "tokens on, and shorter requests stay plain",
                     break_even_tokens(table.plan, table.dtype)));
   }
 }
@@ -138,11 +138,11 @@ void add_notes(PlanTable& table, const ModelConfig& config, const ConvertSetting
                   "against {:.0f})",
                   settings.rank, width / plain, width, plain));
   if (settings.merge == MergeRule::kNone) {
-    table.notes.push_back("nothing is merged: every layer keeps a latent per token");
+    table.notes.push_back("nothing is merged: every layer stores a latent per token");
     return;
   }
   table.notes.push_back(
-      fmt::format("merging {} layers into one latent brings it to {:.2f}x their plain KV",
+      fmt::format("merging {} layers into one latent reduces it to {:.2f}x their plain KV",
                   group.num_layers, width / (plain * group.num_layers)));
   table.notes.push_back(fmt::format(
       "for kept_ratio {:g} at {} tokens, {:.1f} % of the tokens outside sinks and window stay "

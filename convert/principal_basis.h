@@ -10,7 +10,7 @@
 namespace kvc {
 
 struct PrincipalBasis {
-  at::Tensor eigenvalues;  // [n] float64, descending, none below zero: of all coefficients
+  at::Tensor eigenvalues;  // [n] float64, of all coefficients: descending, none below zero
   at::Tensor encoder;      // [rank, n] float64, E
   at::Tensor decoder;      // [n, rank] float64, F
 };

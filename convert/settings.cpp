@@ -129,11 +129,10 @@ void apply_preset(ConvertSettings& settings, const std::string& name) {
 
 void resolve(ConvertSettings& settings) {
   const Method& method = find_method(settings.method);
-  KVC_CHECK_USAGE(
-      !settings.cache_metric || method.needs != nullptr,
-      "--metric: method {} has no basis that is chosen by calibration; leave it out, or "
-      "use --method coded, pca or xkv-static",
-      settings.method);
+  KVC_CHECK_USAGE(!settings.cache_metric || method.needs != nullptr,
+                  "--metric: method {} has no calibrated basis; leave it out, or use --method "
+                  "coded, pca or xkv-static",
+                  settings.method);
   method.fix_settings(settings);
   check_ranges(settings);
   check_principal(settings);
@@ -143,10 +142,9 @@ void resolve(ConvertSettings& settings) {
   if (settings.merge != MergeRule::kLs) {
     settings.ls_fisher_weights = false;
   }
-  KVC_CHECK_USAGE(
-      settings.gauge == Gauge::kSvd || settings.merge == MergeRule::kLs,
-      "--gauge pivot: latents are merged in the coordinates of the factorisation unless "
-      "least squares makes them; use --merge ls");
+  KVC_CHECK_USAGE(settings.gauge == Gauge::kSvd || settings.merge == MergeRule::kLs,
+                  "--gauge pivot requires --merge ls; other rules merge latents in the "
+                  "factorisation's coordinates");
 }
 
 bool needs_calibration(const ConvertSettings& settings) {

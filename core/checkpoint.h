@@ -1,5 +1,5 @@
 // A HuggingFace checkpoint directory: config.json kept verbatim, tensors from one or several
-// safetensors files, memory-mapped. Nothing but headers and the tensors that are asked for is read.
+// safetensors files, memory-mapped. Only headers and requested tensors are read.
 #pragma once
 
 #include <filesystem>
@@ -16,7 +16,7 @@ namespace kvc {
 
 class Checkpoint {
  public:
-  // Reads config.json and all headers. Refuses pickle-only directories, quantised checkpoints,
+  // Reads config.json and all headers. Refuses pickle-only directories, quantised checkpoints, and
   // an index that disagrees with its shards; each with one message and the way out.
   static Checkpoint open(const std::filesystem::path& directory);
   // Reads config.json alone; tensor_names() is empty and has_weights() false.
@@ -34,8 +34,8 @@ class Checkpoint {
   const TensorInfo& info(const std::string& name, const std::vector<std::int64_t>& shape) const;
   std::span<const std::byte> bytes(const std::string& name) const;
 
-  // Fingerprint for provenance: SHA-256 over config.json, every shard's header, and of every tensor
-  // its first, middle and last 4 KiB. Computed once, on first use.
+  // Fingerprint for provenance: SHA-256 over config.json, every shard's header, and the first,
+  // middle and last 4 KiB of every tensor. Computed once, on first use.
   const std::string& hash() const;
 
   // Files to copy beside converted weights (tokenizer, generation config, chat templates,

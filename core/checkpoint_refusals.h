@@ -12,14 +12,14 @@ namespace kvc {
 
 // Error when config.json says how the weights are quantised, at its top or in a nested text_config.
 void refuse_quantised_config(const Json& config, const std::filesystem::path& path);
-// Error when a shard's header shows quantised weights that the config does not speak of: packed
+// Error when a shard's header shows quantised weights that the config does not mention: packed
 // integers with their scales, float8, float4.
 void refuse_quantised_tensors(std::span<const TensorInfo> tensors,
                               const std::filesystem::path& path);
 // Throws the Error for a directory without safetensors weights: what is there instead, and the way
 // out.
 [[noreturn]] void fail_without_weights(const std::filesystem::path& directory);
-// The Error for what is no directory with a config.json.
+// Error unless `directory` has a config.json.
 void check_checkpoint_directory(const std::filesystem::path& directory);
 
 }  // namespace kvc

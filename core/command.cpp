@@ -50,20 +50,21 @@ std::string check_device(const std::string& device) {
 
 void add_common_options(CLI::App& app, CommonOptions& common) {
   app.option_defaults()->always_capture_default();
-  app.add_option("--device", common.device, "Where to compute: auto, cpu, cuda or cuda:N")
+  app.add_option("--device", common.device, "Where to compute: auto (the CPU), cpu, cuda or cuda:N")
       ->check(CLI::Validator([](std::string& device) { return check_device(device); }, "DEVICE",
                              "device"))
       ->group("Common");
-  app.add_option("--threads", common.threads, "CPU threads; 0: as many as the machine has")
+  app.add_option("--threads", common.threads, "CPU threads; 0: all")
       ->check(CLI::Range(0, kMaxThreads))
       ->group("Common");
   app.add_option("--seed", common.seed, "Seed of every random choice")
       ->check(CLI::NonNegativeNumber)  // the conversion to unsigned would accept a sign
       ->group("Common");
-  app.add_flag("--force", common.force, "Replace an existing output; override refusals that say so")
+  app.add_flag("--force", common.force,
+               "Replace an existing output; continue despite refusals that name --force")
       ->group("Common");
-  app.add_flag("--quiet", common.quiet, "Only errors on standard error")->group("Common");
-  app.add_flag("--json", common.json, "Machine-readable result on standard output")
+  app.add_flag("--quiet", common.quiet, "Print only errors to standard error")->group("Common");
+  app.add_flag("--json", common.json, "Print a machine-readable result to standard output")
       ->group("Common");
   app.add_option("--log-level", common.log_level, "error, warning, info or debug")
       ->check(CLI::IsMember({"error", "warning", "info", "debug"}))

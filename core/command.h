@@ -1,4 +1,4 @@
-// The common frame of every program: options that all share, one place that catches, exit codes.
+// The common frame of every program: shared options, one place that catches errors, exit codes.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,19 +13,18 @@ struct CommonOptions {
   std::string device = "auto";  // auto, cpu, cuda, cuda:N
   int threads = 0;              // 0: as many as the machine has
   std::uint64_t seed = 0;
-  bool force = false;  // replace an existing output; override refusals that say so
+  bool force = false;  // replace an existing output; continue despite refusals that name --force
   bool quiet = false;
   bool json = false;  // machine-readable result on stdout
   std::string log_level = "info";
 };
 
+// UsageError unless --device is auto or cpu: for programs that compute on the CPU only.
+void require_cpu(const CommonOptions& common);
+
 // Builds the CLI11 app named after argv[0] with the common options, lets `declare` add its own and
 // return the action, parses, runs the action, and returns the exit code. Errors become one line on
 // stderr: "kvconvert: error: ...". Usage errors (CLI11's included) give 2.
-// UsageError unless --device leaves the choice open or asks for the CPU: for programs that have
-// nothing to compute elsewhere.
-void require_cpu(const CommonOptions& common);
-
 using Action = std::function<void()>;
 int run_command(int argc, char** argv, const std::string& description,
                 const std::function<Action(CLI::App&, CommonOptions&)>& declare);

@@ -1,6 +1,6 @@
 // conversion.h5 and conversion.safetensors: what the conversion stage hands to export. The directory holds
 //   conversion.h5          plan, settings, report per group and coded block, provenance
-//   conversion.safetensors factors, float32 but for codes; for group g (stacked rows: layer by layer, key channels and then
+//   conversion.safetensors factors, float32 except codes; for group g (stacked rows: layer by layer, key channels and then
 //                          value channels):
 //     kvconvert.groups.<g>.latent_proj               [rank, hidden_size]      A
 //     kvconvert.groups.<g>.encoder                   [rank, 2*G*kv_dim]       P, rule ls
@@ -30,8 +30,8 @@
 //   and for weights of fused layers that were tuned (--tune-layers):
 //     kvconvert.tuned.<tensor>                       as the checkpoint's tensor of that name, which it replaces
 // A factored checkpoint holds those that its plan's policy uses, under the same names, and codes in place of E and F
-// (--factor-dtype auto); tuned weights under the tensor's own.
-// Every joint group has all but `encoder` (rule ls only) and `merged_reconstruct_proj` (refit only).
+// (--factor-dtype auto). Tuned weights have the name of their tensor. Every joint group has all but `encoder` (rule
+// ls only) and `merged_reconstruct_proj` (refit only).
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ namespace kvc {
 
 inline constexpr const char* kTunedPrefix = "kvconvert.tuned.";
 
-// What the report says of one group.
+// Report of one group.
 struct GroupReport {
   int group = 0, first_layer = 0, num_layers = 0;
   std::int64_t rank = 0;
@@ -60,22 +60,22 @@ struct GroupReport {
   std::vector<double> singular_values;  // s_i, descending, kept ones
 };
 
-// What the report says of one layer that a method fused.
+// Report of one fused layer.
 struct FusedReport {
   int layer = 0;
-  double key_r2 = 0, value_r2 = 0;  // of its keys and values on calibration data
+  double key_r2 = 0, value_r2 = 0;  // fit of its keys and values on calibration data
   bool stays_plain = false;         // its fit was too bad (kvconvert --mixed)
 };
 
-// What the report says of one coded block. Errors are means per token under the metric of the conversion:
-// of the gradient's, half of their sum over blocks is the KL divergence that is expected.
+// Report of one coded block. Errors are means per token under the conversion's metric. With the
+// gradient's metric, half of their sum over blocks is the expected KL divergence.
 struct CodedReport {
   int first_layer = 0, num_layers = 0;
   int head = -1;  // KV head; -1: all
   std::int64_t coefficients = 0;
   std::int64_t bits = 0;  // of a token's codes
   bool gain = false;
-  double energy = 0;           // of a token that is dropped
+  double energy = 0;           // error if a token were dropped
   double predicted_error = 0;  // on the tokens that steps were chosen for
   double measured_error = 0;   // on others
   double bytes_per_token_plain = 0, bytes_per_token = 0;

@@ -1,4 +1,4 @@
-// Enumerators and the words for them in files and flags: one table per enumeration.
+// Names of enumerators in files and flags: one table per enumeration.
 #pragma once
 
 #include <fmt/ranges.h>
@@ -28,7 +28,7 @@ std::string name_of(const EnumName<Enum> (&names)[Size], Enum value) {
   fail("unnamed enumeration value {}", static_cast<int>(value));
 }
 
-// Error "unknown <what> '<name>'; known: ..." for a word that is in no row.
+// Error "unknown <what> '<name>'; known: ..." for an unknown word.
 template <typename Enum, std::size_t Size>
 Enum value_of(const EnumName<Enum> (&names)[Size], const std::string& name, std::string_view what) {
   std::vector<std::string_view> known;

@@ -30,7 +30,7 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-// Options that cannot be right whatever the input holds: exit code 2.
+// Options that are invalid for every input: exit code 2.
 class UsageError : public Error {
  public:
   explicit UsageError(const std::string& message) : Error(message, ExitCode::kUsage) {}

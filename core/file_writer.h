@@ -1,4 +1,4 @@
-// One new file, written from front to back with every error noticed.
+// One new file, written from front to back; every error is reported.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class FileDescriptor {
   int value_;
 };
 
-// Created exclusively, no link followed. A file that is not finished is removed again.
+// Created exclusively; links are not followed. An unfinished file is removed.
 class FileWriter {
  public:
   explicit FileWriter(std::filesystem::path path);

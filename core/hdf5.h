@@ -53,7 +53,7 @@ class Hdf5Reader {
   std::int64_t int_attribute(const std::string& object, const std::string& name) const;
   double double_attribute(const std::string& object, const std::string& name) const;
   std::vector<std::int64_t> shape(const std::string& path) const;
-  // The shape must equal `shape`; the file's element type must be the one asked for.
+  // The shape must equal `shape`, and the file's element type the requested one.
   std::vector<double> doubles(const std::string& path,
                               const std::vector<std::int64_t>& shape) const;
   std::vector<float> floats(const std::string& path, const std::vector<std::int64_t>& shape) const;

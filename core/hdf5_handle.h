@@ -1,5 +1,5 @@
-// What the HDF5 writer and reader share: handles that close themselves, and the library's reason
-// for the last failure. Included by their sources only.
+// What the HDF5 writer and reader share: handles that close themselves, and the reason for the
+// library's last failure. Included by their sources only.
 #pragma once
 
 #include <hdf5.h>
@@ -40,10 +40,10 @@ class Hdf5Handle {
 };
 
 // The library prints nothing, loads no plug-in and does nothing at exit. Call before any other use;
-// the first of these is a property of the calling thread.
+// silence is a property of the calling thread.
 void prepare_hdf5();
 
-// ": No space left on device" where the operating system gave the last failure's reason, else
+// ": No space left on device" if the operating system gave the reason for the last failure, else
 // empty.
 std::string hdf5_failure_reason();
 

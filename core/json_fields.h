@@ -1,5 +1,5 @@
-// Reading an object of a JSON file whose fields are all known: errors name the file, the field, what was
-// expected and what was found.
+// Reads a JSON object whose fields are all known. Errors name the file, the field, what was expected and
+// what was found.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace kvc {
 
-// The fields of one JSON object; every field must be asked for, none may be left over.
+// The fields of one JSON object; every field must be read.
 class JsonFields {
  public:
   JsonFields(const Json& json, std::string subject) : json_(json), subject_(std::move(subject)) {
@@ -28,7 +28,7 @@ class JsonFields {
     return *found;
   }
 
-  // nullptr where there is none.
+  // nullptr if absent.
   const Json* optional(const char* name) {
     const auto found = json_.find(name);
     read_ += found == json_.end() ? 0 : 1;
@@ -87,7 +87,7 @@ class JsonFields {
     return values;
   }
 
-  // Empty where there is none.
+  // Empty if absent.
   template <typename Value>
   std::vector<Value> optional_list(const char* name,
                                    Value (*parse)(const Json&, const std::string&)) {

@@ -1,5 +1,5 @@
-// The KV plan: for each layer, where its keys and values come from, and what that costs in bytes. The
-// one data structure that conversion, export, runtime and validation share.
+// The KV plan: for each layer, where its keys and values come from, and how many bytes that takes.
+// Conversion, export, runtime and validation share it.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ namespace kvc {
 //   ls           h = P y, least squares on the exact keys and values y of all layers of the group
 enum class MergeRule { kNone, kMean, kFisher, kSensitivity, kLs };
 enum class Granularity { kToken, kGroup };
-// How prefill attends: exactly, or through the truncated factorisation as the papers' code does.
+// How prefill attends: exactly, or through the truncated factorisation, as the papers' code.
 enum class PrefillMode { kExact, kTruncated };
-// What a token of a latent group that is not merged is kept as.
+// How an unmerged token of a latent group is stored.
 enum class UnmergedForm { kPlain, kLatent };
-// What the numbers of a cache are stored as. Integers: codes under a float16 scale and minimum per group.
+// Dtype of a cache. Integers are codes with a float16 scale and minimum per group.
 enum class KvDtype { kFloat32, kBFloat16, kFloat16, kInt8, kInt4, kInt2 };
 
 std::string to_string(MergeRule);
@@ -38,22 +38,22 @@ UnmergedForm parse_unmerged_form(const std::string&);
 KvDtype parse_kv_dtype(const std::string&);
 bool is_integer(KvDtype);
 int bits_per_element(KvDtype);   // of a number, or of its code
-int bytes_per_element(KvDtype);  // of numbers stored exactly: under integer types 16-bit ones
+int bytes_per_element(KvDtype);  // of numbers stored exactly (16-bit under integer types)
 
-// What is done with a token of a latent group, and when.
+// When and how tokens of latent groups are compressed.
 struct MergePolicy {
   MergeRule rule = MergeRule::kLs;
   Granularity granularity = Granularity::kToken;
   PrefillMode prefill = PrefillMode::kExact;
   UnmergedForm unmerged = UnmergedForm::kPlain;
-  double target_kept_ratio = 0.5;    // best entries are merged until the cache is this small
+  double target_kept_ratio = 0.5;    // the best tokens merge until the cache is this small
   std::int64_t sink_tokens = 4;      // first tokens, never merged
   std::int64_t window_tokens = 128;  // last tokens, not merged yet
   std::int64_t block_tokens = 64;    // generated tokens are compressed this many at a time
 };
 
-// What becomes of tokens that are read after a request's basis was found (xKV): they stay exact, get latents
-// of the first basis, or a basis of their own.
+// Tokens that are read after a request's basis was found (xKV): they stay exact, get latents of the first
+// basis, or a basis of their own.
 enum class LaterTokens { kExact, kProject, kNewSegment };
 // How the basis is found: all eigenpairs of the Gram matrix, or the leading ones by block iteration.
 enum class BasisSolver { kEigh, kSubspace };
@@ -63,7 +63,7 @@ std::string to_string(BasisSolver);
 LaterTokens parse_later_tokens(const std::string&);
 BasisSolver parse_basis_solver(const std::string&);
 
-// Of groups whose basis is the request's. A basis is only made where it saves bytes.
+// Settings of groups whose basis is the request's. A basis is only made where it saves bytes.
 struct RequestPolicy {
   LaterTokens later = LaterTokens::kExact;
   // Generated tokens are treated like a later turn's, policy.block_tokens at a time; else they stay exact.
@@ -89,11 +89,11 @@ struct KvPlan {
   std::vector<FusedLayer> fused;    // ascending; exactly the fused layers
   std::optional<PairedLayers> paired{};  // iff layers are paired
   MergePolicy policy;
-  // What the model's own cache holds where that is not one key and one value per KV head: with
-  // multi-head latent attention the latent and the shared rotary key. Groups share the latents (before their norm).
+  // Widths of the model's own cache if it does not store a key and a value per KV head: with multi-head latent
+  // attention the latent and the shared rotary key. Groups share the latents (before their norm).
   std::optional<KvWidths> own_widths{};
   std::optional<RequestPolicy> request{};  // iff groups have a basis of the request
-  // Set by a run, of groups of principal directions; never part of a checkpoint.
+  // Set by a run, for groups of principal directions; never part of a checkpoint.
   std::optional<SelectiveReconstruction> selective{};
 
   std::int64_t kv_dim() const { return num_kv_heads * head_dim; }
@@ -105,29 +105,28 @@ struct KvPlan {
   void check() const;
 };
 
-// Have the plan's groups, which are all of one kind, this basis?
+// Do the plan's groups, which are all of one kind, have this basis?
 bool has_basis(const KvPlan& plan, LatentBasis basis);
-// Is a token of `group` that is not merged kept as one latent per layer?
+// Do unmerged tokens of `group` store one latent per layer?
 bool keeps_latents(const KvPlan& plan, int group);
-// Must the latents A x be computed when the plan runs? Not when least squares encodes exact keys and
-// values: A and the unmerged B are then used by folded exports alone.
+// Must the latents A x be computed when the plan runs? Not if least squares encodes exact keys and
+// values; then only folded exports use A and the unmerged B.
 bool needs_latents(const KvPlan& plan, int group);
 
 KvPlan plain_plan(int num_layers, std::int64_t num_kv_heads, std::int64_t head_dim);
 Json to_json(const KvPlan& plan);
 KvPlan kv_plan_from_json(const Json& json, const std::string& subject);
 
-// How many tokens of a sequence one latent group holds in each form.
+// Tokens of a sequence in one latent group, by form.
 struct GroupTokens {
-  std::int64_t merged = 0;  // one latent for the whole group
-  std::int64_t unmerged =
-      0;  // compressed decisions that went against merging; form: policy.unmerged
+  std::int64_t merged = 0;    // one latent for the whole group
+  std::int64_t unmerged = 0;  // compressed without merging; form: policy.unmerged
   std::int64_t pending = 0;   // exact keys and values: sinks, window, incomplete block
   std::int64_t bases = 0;     // of the request
-  std::int64_t outliers = 0;  // chunks that stay exact besides, under plan.selective
+  std::int64_t outliers = 0;  // chunks that also stay exact, under plan.selective
 };
 
-// The same of two paired layers. Only prompts are merged.
+// The same for two paired layers. Only prompts are merged.
 struct PairTokens {
   std::int64_t merged = 0;
   std::int64_t retained_keys = 0, retained_values = 0;  // of them
@@ -135,20 +134,20 @@ struct PairTokens {
 };
 
 // Under integer types, keys (each channel over kQuantisedTokens tokens) and values (each token over neighbouring
-// channels) become codes, kQuantisedTokens tokens at a time. Exact, as 16-bit numbers, are until then: of a plain
-// layer the sinks, the window and the incomplete block; of a latent group's unmerged tokens the incomplete
-// block; all of its pending tokens. Latents (each on its own) become codes at once.
+// channels) become codes, kQuantisedTokens tokens at a time. These stay 16-bit numbers: the sinks, the window and
+// the incomplete block of a plain layer; the incomplete block of a latent group's unmerged tokens; all its
+// pending tokens. Latents (each on its own) become codes at once.
 inline constexpr std::int64_t kQuantisedTokens = 32;
-// Bytes of `tokens` tokens' codes, scales and minima. With c bits per code and g = gcd(head_dim, 32), the
-// channels that share a scale:
+// Bytes of the codes, scales and minima of `tokens` tokens. With c bits per code and g = gcd(head_dim,
+// 32) channels per scale:
 //   keys    tokens * width * c/8 + tokens/32 * width * 4
 //   values  tokens * width * (c/8 + 4/g), and latents likewise with g = gcd(rank, 32)
 std::int64_t quantised_key_bytes(std::int64_t tokens, std::int64_t width, KvDtype dtype);
 std::int64_t quantised_value_bytes(std::int64_t tokens, std::int64_t width, std::int64_t head_dim,
                                    KvDtype dtype);
-// Is a latent smaller as codes than as 16-bit numbers? Otherwise it is stored as these.
+// Is a latent smaller as codes than as 16-bit numbers? Otherwise it stays 16-bit.
 bool quantises_latents(std::int64_t rank, KvDtype dtype);
-// How many tokens of a plain layer are codes once `num_tokens` were read: 0 for other types.
+// Tokens of a plain layer that are codes after `num_tokens`; 0 for types that are no integers.
 std::int64_t quantised_tokens(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
 
 // Bytes of one latent group (G layers, b bytes per element; under integer types b = 2, but a latent is
@@ -157,51 +156,51 @@ std::int64_t quantised_tokens(const KvPlan& plan, std::int64_t num_tokens, KvDty
 //   unmerged * (2*G*kv_dim*b + p) as plain, or * (G*rank*b + p) as latents
 //   pending  * (2*G*kv_dim*b + held)
 // p = 4, the int32 position, with token granularity; 0 with group granularity, and 0 for rule `none`
-// (positions are contiguous). `held` is what must be kept to decide and encode later, exact:
+// (positions are contiguous). `held` is stored exactly to decide and encode later:
 //   latent-form unmerged tokens: G*rank*b (each layer's latent);
 //   else mean, fisher, sensitivity: rank*b + 4 (the weighted latent and the float32 score);
 //   else ls: 0, or G*num_kv_heads*4 with key_norm (the float32 root mean squares that undo the norm).
-// The count of every segment is rounded up to `page_tokens` first, of quantised and of exact tokens apart;
-// under integer types page_tokens is 1 or a multiple of kQuantisedTokens.
-// Of a calibrated or a request's basis p and `held` are 0. A request's adds
+// Every segment's count is rounded up to `page_tokens` first, quantised and exact tokens separately; under
+// integer types page_tokens is 1 or a multiple of kQuantisedTokens. For a calibrated or a request's basis,
+// p and `held` are 0. A request's basis adds
 //   bases * G * kv_dim * (key_width + value_width) * b, kv_dim rounded up to page_tokens.
 // Under plan.selective, with chunks of c tokens:
 //   G * (merged / c * kv_dim * b + outliers * (c * 2*kv_dim*b + 4 * num_kv_heads))
-// the landmarks, merged / c rounded up and then to pages, outliers' keys and values, and whose they are
+// the landmarks (merged / c rounded up, then to pages), and the outliers' keys, values and tokens
 // (int32, rounded up to page_tokens).
 std::int64_t group_bytes(const KvPlan& plan, int group, const GroupTokens& tokens, KvDtype dtype,
                          std::int64_t page_tokens = 1);
-// The fewest tokens that bases of a request save bytes for, in all groups and pages of one token; most of
-// int64 where none do. Under plan.selective of the tokens that come after its outliers.
+// The fewest tokens for which bases of a request save bytes, over all groups with pages of one token; the
+// largest int64 if none do. Under plan.selective: of tokens after its outliers.
 std::int64_t break_even_tokens(const KvPlan& plan, KvDtype dtype);
-// Bytes of one layer's plain KV: plain_widths().total() * b per token. Under integer types, quantised_tokens of
-// them as codes: keys and values, or of a model's own cache the latent alone.
+// Bytes of one layer's plain KV: plain_widths().total() * b per token. Under integer types quantised_tokens of
+// them are codes: keys and values, or of a model's own cache only the latent.
 std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype,
                                std::int64_t page_tokens = 1);
-// Of a plain layer that holds only some tokens of a text, `rows`, as numbers: those bytes and 4 per row, its int32
-// position.
+// The same for a plain layer that stores only `rows` tokens of a text, not as codes: 4 more bytes per row for its
+// int32 position.
 std::int64_t retained_layer_bytes(const KvPlan& plan, std::int64_t rows, KvDtype dtype,
                                   std::int64_t page_tokens = 1);
-// How many tokens of a coded layer are codes once `num_tokens` were read: all but the sinks, the window
-// and an incomplete block of kQuantisedTokens.
+// Tokens of a coded layer that are codes after `num_tokens`: all but the sinks, the window and an
+// incomplete block of kQuantisedTokens.
 std::int64_t coded_tokens(const KvPlan& plan, std::int64_t num_tokens);
-// Bytes of one coded block. With C coded tokens, the others exact with b bytes per element:
+// Bytes of one coded block. With C coded tokens; the others are exact, b bytes per element:
 //   C * (bits / 8 + gain) + (num_tokens - C) * n * b       n: channels of the block, keys and values
 std::int64_t coded_block_bytes(const KvPlan& plan, const CodedBlock& block, std::int64_t num_tokens,
                                KvDtype dtype, std::int64_t page_tokens = 1);
-// Bytes of two paired layers, b = 2 under integer types, of which they have no codes. Counts are rounded up to
+// Bytes of two paired layers. They have no codes: b = 2 under integer types. Counts are rounded up to
 // `page_tokens`.
 //   merged * 2 * (kv_dim + 2 * num_kv_heads) * b + (retained_keys + retained_values) * (2 * kv_dim * b + 4)
 //   + exact * 4 * kv_dim * b
 std::int64_t pair_bytes(const KvPlan& plan, const PairTokens& tokens, KvDtype dtype,
                         std::int64_t page_tokens = 1);
-// The whole sequence: plain layers and coded blocks at num_tokens plus every group and every pair, in the order
-// of plan.paired.
+// Bytes of the whole sequence: plain layers and coded blocks at num_tokens, and every group and pair, in the
+// order of plan.paired.
 std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,
                         const std::vector<GroupTokens>& groups, KvDtype dtype,
                         std::int64_t page_tokens = 1, const std::vector<PairTokens>& pairs = {});
 // num_layers * plain_widths().total() * num_tokens * b (2 * kv_dim wide where each head has its keys and
-// values): the denominator of kept_ratio. Integer types count as the 16-bit numbers they stand for.
+// values): the denominator of kept_ratio. Integer types count as 16-bit.
 std::int64_t original_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
 
 }  // namespace kvc

@@ -1,6 +1,6 @@
-// Where a layer's keys and values can come from, beside a store of its own: the parts of a KV plan
-// (core/kv_plan.h). In all of them the stacked vector y of a token is, layer by layer, its key [kv_dim] and
-// then its value [kv_dim], keys before RoPE.
+// Sources of a layer's keys and values other than its own store: the parts of a KV plan (core/kv_plan.h).
+// In all of them the stacked vector y of a token is, layer by layer, its key [kv_dim] and then its value
+// [kv_dim], keys before RoPE.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ KvSource parse_kv_source(const std::string&);  // Error lists the known ones; li
 //   calibrated  principal directions of y over calibration text, part of the checkpoint (xkv-static, PCA)
 //   request     principal directions of a request's own y, found when its prompt ends and kept in its
 //               cache (xKV)
-// Under the last two, y has biases and keys are taken after their norm; every token that leaves the window
+// For the last two, y has biases and keys are taken after their norm; every token that leaves the window
 // has one latent for the whole group.
 enum class LatentBasis { kWeights, kCalibrated, kRequest };
 
@@ -38,23 +38,23 @@ struct LatentGroup {
   std::vector<double> merge_weights;  // [num_layers], sum 1; mean, fisher and sensitivity only
   LatentBasis basis = LatentBasis::kWeights;
 
-  // Do latents take the place of the keys' and values' projections (Palu)?
+  // Do latents replace the key and value projections (Palu)?
   bool replaces_projections() const { return split_kv && basis == LatentBasis::kWeights; }
-  // Numbers of a latent that make keys, or values.
+  // Numbers of a latent that give keys, or values.
   std::int64_t key_width() const { return split_kv ? key_rank : rank; }
   std::int64_t value_width() const { return split_kv ? value_rank : rank; }
 };
 
 inline constexpr int kMaxCodeBits = 8;
 
-// Keys and values that are coded together: of one KV head, of one layer or of adjacent layers. Their y has
-// biases, keys after their norm; of a head, head_dim channels take the place of kv_dim. A token is
-// z = E (y - mean), every coefficient a code of a fixed number of bits, rebuilt as F z + mean.
+// Keys and values that are coded together: of one KV head, one layer or adjacent layers. y has biases, and
+// keys after their norm; for a head, head_dim replaces kv_dim. A token is z = E (y - mean), each
+// coefficient a code of a fixed number of bits, and is rebuilt as F z + mean.
 struct CodedBlock {
   int first_layer = 0;
   int num_layers = 1;
   int head = -1;  // KV head; -1: all of them
-  // [bits] coefficients coded with so many bits; none with 0. They are ordered by falling width.
+  // [bits] coefficients with that many bits; those with 0 are not stored. Ordered by falling width.
   std::array<std::int64_t, kMaxCodeBits + 1> coefficients{};
   bool gain = false;  // a byte per token that scales its steps
 
@@ -62,7 +62,7 @@ struct CodedBlock {
   std::int64_t bits() const;  // of one token's codes, without gain
 };
 
-// How the keys and values of a layer follow from those of layers that store theirs.
+// How a layer's keys and values follow from those of storage layers.
 //   channel  k = sum_s a_s * k_s, channel by channel; both channels of a RoPE pair have one weight
 //   complex  a rotation and a scale for every RoPE pair of the keys; values as channel
 //   full     k = sum_s W_s k_s
@@ -76,22 +76,22 @@ struct FusedLayer {
   int layer = 0;
   FusionForm form = FusionForm::kChannel;
   std::vector<int> key_sources, value_sources;  // plain layers below, ascending
-  // Form channel and complex: the KV heads of the sources that this layer's read, [sources, num_kv_heads]
-  // row by row. Empty: its own number in each.
+  // Forms channel and complex: the source's KV head that each head reads, [sources, num_kv_heads] row by
+  // row. Empty: the head of the same number.
   std::vector<int> key_heads{}, value_heads{};
 };
 
 // Pairs of adjacent layers that share the directions of a prompt's keys and of its values (MiniCache, arXiv
-// 2405.14366). Of a token and KV head, with unit vectors e_1 and e_2 of the lower and the upper layer at an
-// angle O,
+// 2405.14366). For a token and KV head, with unit vectors e_1 and e_2 of the lower and the upper layer at
+// an angle O,
 //   e = [sin((1 - t) O) e_1 + sin(t O) e_2] / sin O,   rebuilt as ||x_1|| e and ||x_2|| e
-// Tokens whose angle, the mean over KV heads, lies near the prompt's largest (or smallest) keep the vectors of
-// both layers besides; of keys and of values apart. Keys are post-RoPE, with which the interpolation commutes.
+// Tokens whose angle (the mean over KV heads) is near the prompt's largest (or smallest) also keep the vectors
+// of both layers; keys and values choose separately. Keys are post-RoPE; the interpolation commutes with RoPE.
 struct PairedLayers {
   std::vector<int> first_layers;  // ascending; each is paired with the layer above it
   double position = 0.6;          // t, in [0, 1]
-  // gamma, in [0, 1]: kept are tokens with O > O_max - gamma (O_max - O_min), or, of the most similar ones,
-  // O < O_min + gamma (O_max - O_min); the farthest of them where they are more than this share of the tokens.
+  // gamma, in [0, 1]: tokens with O > O_max - gamma (O_max - O_min) are kept, or with the most similar ones O
+  // < O_min + gamma (O_max - O_min); at most this share of the tokens, the farthest first.
   double retained = 0.05;
   bool retains_similar = false;
 

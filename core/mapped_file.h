@@ -22,8 +22,8 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-// Gives the memory behind a part of a mapped file back once it has been read; reading it again works
-// and reads the file again. What a whole pass over a large checkpoint holds stays small this way.
+// Gives the memory of a part of a mapped file back after it was read; another access reads the file
+// again. A pass over a large checkpoint thus takes little memory.
 void release_pages(std::span<const std::byte> mapped);
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-// Messages for people, which may quote whatever a file holds.
+// Messages for people, which may quote any content of a file.
 #pragma once
 
 #include <string>

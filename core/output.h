@@ -9,12 +9,12 @@
 
 namespace kvc {
 
-// `path` as it names an output: normal, "out/" like "out".
+// `path` in normal form, "out/" like "out".
 std::filesystem::path output_path(const std::filesystem::path& path);
-// True when `path` is `directory` or lies within it, symbolic links resolved.
+// True when `path` is `directory` or inside it, symbolic links resolved.
 bool is_within(const std::filesystem::path& path, const std::filesystem::path& directory);
-// Refuses (Error) an output that is, holds or lies within an input: inputs are never written to, nor
-// replaced with --force.
+// Refuses (Error) an output that is, contains or is inside an input: inputs are never written to,
+// even with --force.
 void check_apart(const std::filesystem::path& output, const std::filesystem::path& input);
 // Refuses (Error) an existing `path` unless `force`, and a parent directory that does not exist.
 // Call before any work is done.
@@ -28,7 +28,7 @@ class OutputDirectory {
 
   const std::filesystem::path& path() const { return scratch_.path(); }  // write files here
   // fsyncs files and directories and renames. An existing final directory (force) is exchanged
-  // atomically with the new one and removed afterwards, so that a complete one always exists.
+  // atomically with the new one and then removed, so a complete one always exists.
   void commit();
 
  private:

@@ -1,5 +1,5 @@
-// From how many cached tokens on a conversion takes less memory than the original: its caches are smaller, its
-// factors make the weights larger.
+// The number of cached tokens from which a conversion takes less memory than the original: its caches are
+// smaller, but its factors enlarge the weights.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 
 namespace kvc {
 
-// What a converted checkpoint holds more than its source: the bytes of its kvconvert.* tensors, less those of the
-// source's tensors that it does not have. May be negative.
+// Bytes that a converted checkpoint has more than its source: its kvconvert.* tensors, less the source's tensors
+// that it lacks. May be negative.
 std::int64_t factor_bytes(const Checkpoint& converted, const Checkpoint& source);
 
 struct Payback {
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-  std::int64_t factor_bytes = 0;     // what the weights grow by; negative where they shrink
+  std::int64_t factor_bytes = 0;     // growth of the weights; negative if they shrink
   double saved_bytes_per_token = 0;  // of the caches
-  std::int64_t tokens =
-      0;  // of all sequences together; the caches save more from here on. 0: at once
+  std::int64_t tokens = 0;  // tokens of all sequences together from which it pays; 0: at once
 };
 
-// `original_bytes_per_token` of the model's own cache, of which the conversion's keeps `kept_ratio`.
+// `original_bytes_per_token` is that of the model's own cache; the conversion keeps `kept_ratio` of
+// it.
 Payback payback(std::int64_t factor_bytes, double original_bytes_per_token, double kept_ratio);
 
 // "pays from 8000 tokens in flight (factors 96.0 MiB; saves 12.3 KiB a token)"

@@ -1,5 +1,5 @@
 // Progress on stderr: a redrawn line on a terminal, a line every ten seconds otherwise, nothing when
-// quiet. Messages go through here too, so that they never tear a progress line.
+// quiet. Messages go through here too, so they never tear a progress line.
 #pragma once
 
 #include <chrono>
@@ -13,12 +13,12 @@ enum class LogLevel { kError, kWarning, kInfo, kDebug };
 
 void set_log_level(LogLevel level);       // --quiet is kError
 void log_info(std::string_view message);  // stderr, ends with a newline
-// Unless the process has said the same before: for what every stage finds in the same file.
+// Once per process and message: for findings that every stage repeats.
 void log_info_once(std::string_view message);
 void log_warning(std::string_view message);
 void log_debug(std::string_view message);
 
-// Counts steps of one stage; also the place where interruption is noticed.
+// Counts steps of one stage; also checks for interruption.
 class Progress {
  public:
   Progress(std::string label, std::int64_t total);

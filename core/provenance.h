@@ -1,5 +1,5 @@
-// Where an artifact comes from. Every HDF5 artifact carries one; a stage refuses an artifact that
-// belongs to another checkpoint, and the pipeline reuses one only when all of it matches.
+// Origin of an artifact, stored in every HDF5 file. A stage refuses an artifact of another
+// checkpoint, and the pipeline reuses one only if its whole provenance matches.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ inline constexpr const char* kToolVersion = "0.1.0";
 struct Provenance {
   std::string kind;               // "tokens", "calibration", "fisher", "conversion"
   std::string checkpoint_hash;    // Checkpoint::hash(); for tokens: the tokenizer hash
-  std::string tokens_hash;        // TokenSet::hash(); empty where no tokens entered
+  std::string tokens_hash;        // TokenSet::hash(); empty if no tokens were read
   Json options = Json::object();  // everything that changes the result, seed included
   std::string tool_version = kToolVersion;
 
@@ -22,7 +22,7 @@ struct Provenance {
 };
 
 void write_provenance(Hdf5Writer& file, const Provenance& provenance);
-// Throws Error when the file is no artifact of this project.
+// Throws Error when the file is not an artifact of this project.
 Provenance read_provenance(const Hdf5Reader& file);
 // Throws Error "<file>: computed for another checkpoint ..." on a mismatch of kind or checkpoint.
 void check_provenance(const Provenance& found, const std::string& kind,

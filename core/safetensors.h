@@ -30,10 +30,10 @@ class MappedFile;
 
 class SafetensorsFile {
  public:
-  // Maps `path` and validates the header. Throws Error naming the file and the rule that it breaks.
+  // Maps `path` and validates the header. Throws Error naming the file and the broken rule.
   static SafetensorsFile open(const std::filesystem::path& path);
   // Validates a header alone: `head` is the file's start (length word and header), `file_size` its
-  // whole length. `path` is for messages. What open() uses, and what the fuzz test drives.
+  // whole length. `path` is for messages. open() and the fuzz test call it.
   static std::vector<TensorInfo> parse_header(
       std::span<const std::byte> head, std::uint64_t file_size, const std::filesystem::path& path,
       std::map<std::string, std::string>* metadata = nullptr);
@@ -57,8 +57,8 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// One tensor to be written. `read` is called once, when the tensor's turn comes, so that a whole
-// checkpoint never has to be in memory; the span it returns must stay valid until the next call.
+// One tensor to be written. `read` is called once, just before writing, so a checkpoint is never in
+// memory as a whole; its span must stay valid until the next call.
 struct TensorSource {
   std::string name;
   Dtype dtype = Dtype::kF32;

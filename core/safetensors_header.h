@@ -1,4 +1,4 @@
-// The rules of a safetensors header that reading and writing share.
+// Rules of a safetensors header, shared by reading and writing.
 #pragma once
 
 #include <cstdint>

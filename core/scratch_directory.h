@@ -1,4 +1,4 @@
-// The hidden directory beside an output in which it is built.
+// The hidden directory beside an output, where it is built.
 #pragma once
 
 #include <filesystem>
@@ -8,7 +8,7 @@
 namespace kvc {
 
 // `<parent>/.<name>.partial` for the output `<parent>/<name>`, mode 0700, locked against other
-// processes. What a killed run left there is removed first. The destructor removes it with its
+// processes. Leftovers of a killed run are removed first. The destructor removes it with its
 // contents.
 class ScratchDirectory {
  public:
@@ -20,9 +20,9 @@ class ScratchDirectory {
   const std::filesystem::path& path() const { return path_; }
   // Gives the directory the mode that a plain mkdir would have given it.
   void make_public() const;
-  // The directory has moved to its final name: nothing is removed later.
+  // Call after the directory was moved to its final name: nothing is removed later.
   void release() { owned_ = false; }
-  // Another directory has been exchanged into path(): that one is removed later.
+  // Call after another directory was exchanged into path(): it is removed later.
   void adopt_exchanged();
 
  private:

@@ -7,15 +7,15 @@
 
 namespace kvc {
 
-// A plain layer, with the fused layers that read it and all other layers that these read.
+// A plain layer, the fused layers that read it, and all layers that these read.
 struct SharingLayers {
   std::vector<int> layers;   // ascending
-  std::vector<int> storage;  // of them the plain ones
-  // Do all KV heads keep the same tokens too? Where a fused layer's head reads other heads than its own number.
+  std::vector<int> storage;  // the plain ones among them
+  // Do all KV heads keep the same tokens too? Only if a fused layer's head reads heads of other numbers.
   bool shares_heads = false;
 };
 
-// Of every plain layer of the plan, by the first of them: each layer is in one set. Sets may interleave.
+// The sets of all plain layers, ordered by first layer. Each layer is in one set; sets may interleave.
 std::vector<SharingLayers> sharing_layers(const KvPlan& plan);
 
 }  // namespace kvc

@@ -1,5 +1,5 @@
-// Readers of the files of sums for the stages that use them (the layouts are documented where they are
-// written: calibrate/calibrate.h, calibrate/covariance.h, fisher/fisher.h, fisher/metric.h). Values in float64.
+// Readers of the files of sums (layouts are documented with their writers: calibrate/calibrate.h,
+// calibrate/covariance.h, fisher/fisher.h, fisher/metric.h). Values in float64.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ struct GramSum {
 GramSum read_gram(const std::filesystem::path& calibration, const std::string& checkpoint_hash,
                   int layer, std::int64_t hidden_size);
 
-// Of the run of layers that begins with `first_layer`, over num_tokens tokens: sum y and sum y y^T of its
-// stacked keys and values, n = `width` of them.
+// Run of layers from `first_layer` on: sum y and sum y y^T of its stacked keys and values over num_tokens
+// tokens, n = `width` of them.
 struct JointSum {
   std::vector<double> sum;            // [n]
   std::vector<double> second_moment;  // [n, n]
@@ -40,11 +40,11 @@ struct MetricSum {
   std::vector<double> values;
   std::int64_t num_tokens = 0;
 };
-// The gradient's: sum g g^T of a run of layers. [n, n]
+// Gradient metric: sum g g^T of a run of layers. [n, n]
 MetricSum read_gradient_metric(const std::filesystem::path& metric,
                                const std::string& checkpoint_hash, int first_layer,
                                std::int64_t width);
-// Attention's, of one layer: keys and then values. [2, num_kv_heads, head_dim, head_dim]
+// Attention metric of one layer: keys, then values. [2, num_kv_heads, head_dim, head_dim]
 MetricSum read_attention_metric(const std::filesystem::path& covariance,
                                 const std::string& checkpoint_hash, int layer,
                                 std::int64_t num_kv_heads, std::int64_t head_dim);

@@ -1,5 +1,5 @@
-// Token policies: which tokens of a sequence a cache keeps, whatever layers store them as. Their settings,
-// and how many rows and bytes they keep; what they do is in runtime/policies/.
+// Token policies decide which tokens of a sequence a cache keeps, independent of how layers store them.
+// This file has their settings, and the rows and bytes that they keep; runtime/policies/ applies them.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ enum class TokenPolicyKind { kFull, kStreamingLlm, kH2o, kZeroMerge, kSnapKv, kP
 
 std::string to_string(TokenPolicyKind);
 
-// So many tokens, or a share of those that prompts have had.
+// A number of tokens, or a share of the prompts' tokens.
 struct TokenBudget {
-  double share = 0.2;  // where tokens is 0
+  double share = 0.2;  // used if tokens is 0
   std::int64_t tokens = 0;
 
   std::int64_t of(std::int64_t prompt_tokens) const;
 };
 
-// Settings of all policies; which of them a policy reads is in its row of the table (token_policy.cpp).
+// Settings of all policies. A policy's row in token_policy.cpp names those that it reads.
 struct TokenPolicy {
   TokenPolicyKind kind = TokenPolicyKind::kFull;
   TokenBudget budget{};          // per layer and KV head
@@ -31,60 +31,59 @@ struct TokenPolicy {
       0;                    // streamingllm: last tokens; snapkv, pyramidkv: those that vote; think:
                             // that keep all channels, and whose queries score them
   double ring_share = 0.4;  // of the budget: last tokens
-  std::int64_t residual_slots = 0;  // what the others are merged into; 0: they are dropped
+  std::int64_t residual_slots = 0;  // other tokens merge into these; 0: they are dropped
   double lambda = 1;                // decay of scores per token
   double alpha = 0.6;               // weight of log(count) in the scores of merged tokens
-  bool contiguous_merge = false;    // a prompt's merged tokens in runs, not where keys are alike
+  bool contiguous_merge = false;    // a prompt's tokens merge in runs, not by similar keys
   bool released_step = false;       // as the released code: the newcomer is never the one merged
-  bool compress_chunks = false;     // after every piece of a prompt, not at its end
+  bool compress_chunks = false;     // reduce after every piece of a prompt, not at its end
   bool cache_positions = false;     // streamingllm: RoPE by place in the cache
   std::int64_t pool_width = 7;      // of the max-pooling of votes
-  double beta = 20;                 // pyramidkv: budget over the least layer's budget
-  double pruned_share = 0.4;        // think: of a key's channels, dropped (core/channel_pruning.h)
+  double beta = 20;                 // pyramidkv: budget over the smallest layer's budget
+  double pruned_share = 0.4;  // think: dropped share of a key's channels (core/channel_pruning.h)
 
   bool is_full() const { return kind == TokenPolicyKind::kFull; }
-  // Does every generated token make another one leave?
+  // Does one token leave for every generated one?
   bool is_running() const {
     return kind == TokenPolicyKind::kStreamingLlm || kind == TokenPolicyKind::kH2o ||
            kind == TokenPolicyKind::kZeroMerge;
   }
-  // Are all tokens kept, with fewer channels of their keys?
+  // Does it keep all tokens, and drop channels of their keys?
   bool prunes_channels() const { return kind == TokenPolicyKind::kThink; }
   bool has_scores() const {
     return kind == TokenPolicyKind::kH2o || kind == TokenPolicyKind::kZeroMerge;
   }
-  // The fewest tokens that the settings leave a place for.
+  // The smallest budget that the settings allow.
   std::int64_t least_budget() const;
 };
 
 // "NAME[:key=value,...]", e.g. "zeromerge:budget=0.1,residual=2". A budget is a number of tokens, or a share
-// ("0.1", "10%") of the prompt. UsageError naming what is known for anything else, and for settings that
+// ("0.1", "10%") of the prompt. UsageError, naming the known words, for anything else and for settings that
 // leave no room.
 TokenPolicy parse_token_policy(const std::string& text);
 // The same with every setting; parse_token_policy reads it back.
 std::string to_string(const TokenPolicy& policy);
 
-// Rows of a running policy whose budget is full, in this order; merged tokens lie apart.
+// Rows of a running policy with a full budget, in this order; merged tokens are stored separately.
 struct RunningLayout {
   std::int64_t sinks = 0, context = 0, ring = 0;
 
   std::int64_t rows() const { return sinks + context + ring; }
 };
-// The last tokens that a budget has a place for, by ring_share.
+// Last tokens that a budget keeps, by ring_share.
 std::int64_t ring_tokens(const TokenPolicy& policy, std::int64_t budget);
 // `budget`: tokens, at least least_budget().
 RunningLayout running_layout(const TokenPolicy& policy, std::int64_t budget);
-// Of a sequence whose prompts have had so many tokens; of pyramidkv the layer's share of it, others have
-// the same in all layers.
+// A layer's budget for prompts of that many tokens; layers differ only with pyramidkv.
 std::int64_t layer_budget(const TokenPolicy& policy, std::int64_t prompt_tokens, int layer,
                           int num_layers);
 
-// What one layer keeps of a sequence: rows, each a token per KV head, and residual slots.
+// Contents of one layer for a sequence: rows, each a token per KV head, and residual slots.
 struct KeptTokens {
   std::int64_t rows = 0;           // that hold tokens
   std::int64_t reserved_rows = 0;  // at least that many have memory
-  bool has_left = false;           // some tokens: rows are no longer all of them
-  std::int64_t coded_rows = 0;     // then, under a running policy and an integer type
+  bool has_left = false;           // some tokens have left: rows are not all tokens
+  std::int64_t coded_rows = 0;     // after that, under a running policy and an integer type
   std::int64_t residual_slots = 0;
   bool shares_heads = false;  // all heads keep the same tokens, whatever the policy
   bool follows = false;       // another layer holds the same tokens, their positions and scores
@@ -92,24 +91,24 @@ struct KeptTokens {
 // Bytes of one layer:
 //   plain_layer_bytes(rows) + rows * heads * 4 (int32 positions) + rows * heads * 4 (float32 scores,
 //   of policies that have such) + residual_slots * num_kv_heads * (2 * head_dim * 4 + 4)
-// Once tokens have left under a running policy and an integer type, the rows of the context are codes, keys and
-// values each of quantised_value_bytes, the others exact. Rows are rounded up to pages as everywhere; residual slots (float32, with their counts) are not. `heads` is
-// num_kv_heads, 1 where all heads keep the same tokens (streamingllm, shares_heads), or 0 where the layer follows.
+// After tokens have left under a running policy and an integer type, the context's rows are codes
+// (quantised_value_bytes each for keys and values); the others are exact. Rows are rounded up to pages; residual slots
+// (float32, with their counts) are not. `heads` is num_kv_heads, 1 if all heads keep the same tokens (streamingllm,
+// shares_heads), or 0 if the layer follows.
 std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
                               const KeptTokens& tokens, KvDtype dtype,
                               std::int64_t page_tokens = 1);
 
-// What one latent group keeps of a sequence under a policy: tokens that all of its layers and heads share.
+// Contents of one latent group under a policy: tokens that all its layers and heads share.
 struct KeptGroupTokens {
   GroupTokens tokens;
-  std::int64_t row_codes =
-      0;  // of unmerged plain tokens: codes with scales of their own in every row
+  std::int64_t row_codes = 0;  // unmerged plain tokens stored as codes with scales per row
   std::int64_t residual_slots = 0;
 };
-// Of adjacent layers that share a budget: layer_budget, of pyramidkv its mean over them, rounded down.
+// Budget that adjacent layers share: layer_budget, with pyramidkv its mean over them, rounded down.
 std::int64_t shared_budget(const KvPlan& plan, const TokenPolicy& policy,
                            std::int64_t prompt_tokens, int first_layer, int num_layers);
-// The same of these layers.
+// The same for these layers.
 std::int64_t shared_budget(const KvPlan& plan, const TokenPolicy& policy,
                            std::int64_t prompt_tokens, const std::vector<int>& layers);
 std::int64_t group_budget(const KvPlan& plan, const TokenPolicy& policy, std::int64_t prompt_tokens,
@@ -117,23 +116,23 @@ std::int64_t group_budget(const KvPlan& plan, const TokenPolicy& policy, std::in
 // group_bytes, but with an int32 position for every token, and
 //   + tokens * 4 (float32 scores, of policies that have such)
 //   + residual_slots * (rank + 2) * 4 (float32 mean latent, mean position and count)
-// Where row_codes is not 0 as many unmerged tokens are codes, keys and values each of quantised_value_bytes, and
-// the others exact.
+// row_codes unmerged tokens are codes (quantised_value_bytes each for keys and values); the others are exact.
 std::int64_t kept_group_bytes(const KvPlan& plan, const TokenPolicy& policy, int group,
                               const KeptGroupTokens& tokens, KvDtype dtype,
                               std::int64_t page_tokens = 1);
 
-// What two paired layers keep: tokens that both of them and all heads share. pair_bytes, and
+// Contents of two paired layers: tokens that both layers and all heads share. pair_bytes, and
 //   + (merged + exact) * 4 (int32 positions) + (merged + exact) * 4 (float32 scores, of policies that have such)
 std::int64_t kept_pair_bytes(const KvPlan& plan, const TokenPolicy& policy,
                              const PairTokens& tokens, KvDtype dtype, std::int64_t page_tokens = 1);
 
-// What coded layers that are stored together keep under a policy: tokens that all of them and all heads share.
+// Contents of coded layers that are stored together, under a policy: tokens that all layers and heads share.
 struct KeptCodedTokens {
   std::int64_t rows = 0;
-  std::int64_t codes = 0;  // of them; between passes coded_tokens(rows)
+  std::int64_t codes = 0;  // rows that are codes; between passes coded_tokens(rows)
 };
-// Of the layers stored with `first_layer`, their first: coded_block_bytes of their blocks, so many tokens coded, and
+// Bytes of the layers stored with `first_layer`, the first of them: coded_block_bytes of their blocks with that many
+// coded tokens, and
 //   + rows * 4 (int32 positions) + rows * 4 (float32 scores, of policies that have such)
 std::int64_t kept_coded_bytes(const KvPlan& plan, const TokenPolicy& policy, int first_layer,
                               const KeptCodedTokens& tokens, KvDtype dtype,

@@ -15,7 +15,7 @@ struct TokenSet {
   std::string tokenizer_hash;              // SHA-256 of tokenizer.json
   std::vector<std::string> source_hashes;  // SHA-256 of each source text, as it was read
   std::string split = "calibration";       // "calibration" or "evaluation"
-  Json self = nullptr;  // how the model wrote the rows that are its own; null where none are
+  Json self = nullptr;  // how self-generated rows were sampled; null if there are none
 
   std::int64_t num_tokens() const;
   std::string hash() const;  // SHA-256 over everything above

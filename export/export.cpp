@@ -64,7 +64,7 @@ void write_factored(const Inputs& inputs, const std::string& factor_dtype,
 void log_carried(const Inputs& inputs) {
   const std::vector<std::string> carried = unused_tensors(inputs.checkpoint, inputs.config).carried;
   if (!carried.empty()) {
-    log_info(fmt::format("{} tensors are no part of the text model and are carried unchanged: {}",
+    log_info(fmt::format("{} tensors are not part of the text model and are copied unchanged: {}",
                          carried.size(), listed(carried)));
   }
 }
@@ -72,8 +72,8 @@ void log_carried(const Inputs& inputs) {
 void check_foldable(const KvPlan& plan, ExportFormat format) {
   KVC_CHECK(format == ExportFormat::kFactored || plan.groups.empty() ||
                 has_basis(plan, LatentBasis::kWeights),
-            "--export folded: the conversion ({}) has no factors of the projections to multiply; "
-            "use factored",
+            "--export folded: the conversion ({}) does not factorise projections, so there is "
+            "nothing to fold; use factored",
             plan.method);
 }
 
@@ -111,10 +111,9 @@ void check_original(const Checkpoint& checkpoint) {
 }
 
 void check_exportable(const KvPlan& plan, ExportFormat format) {
-  KVC_CHECK(
-      format == ExportFormat::kFactored || plan.coded.empty(),
-      "--export folded: coded caches quantise keys and values when these are stored, which no "
-      "projection weights can express; use --export factored");
+  KVC_CHECK(format == ExportFormat::kFactored || plan.coded.empty(),
+            "--export folded: coded caches quantise keys and values when they are stored, which "
+            "projection weights cannot express; use --export factored");
 }
 
 void export_into(const ExportOptions& options, const fs::path& directory) {

@@ -7,7 +7,7 @@
 int main(int argc, char** argv) {
   kvc::restart_with_short_waits(argv);
   return kvc::run_command(
-      argc, argv, "Writes a conversion as a HuggingFace directory.",
+      argc, argv, "Writes a conversion as a HuggingFace directory, factored or folded.",
       [](CLI::App& app, kvc::CommonOptions& common) -> kvc::Action {
         auto options = std::make_shared<kvc::ExportOptions>();
         auto format = std::make_shared<std::string>("factored");
@@ -17,9 +17,8 @@ int main(int argc, char** argv) {
         app.add_option("--export", *format, "factored, folded or both")->capture_default_str();
         app.add_option("--out", options->out, "Output directory")->required();
         app.add_option("--factor-dtype", options->factor_dtype,
-                       "Type of the written factors: auto (the cheapest that holds them), float32, "
-                       "bfloat16 "
-                       "or float16")
+                       "Dtype of the written factors: auto (the smallest that is accurate enough), "
+                       "float32, bfloat16 or float16")
             ->capture_default_str();
         return [options, format, &common] {
           kvc::require_cpu(common);

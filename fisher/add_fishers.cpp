@@ -10,7 +10,7 @@ namespace kvc {
 
 void add_fishers(const std::vector<std::filesystem::path>& files, const std::filesystem::path& out,
                  bool force) {
-  KVC_CHECK_USAGE(files.size() >= 2, "adding needs at least two Fisher files");
+  KVC_CHECK_USAGE(files.size() >= 2, "--add requires at least two Fisher files");
   std::optional<FisherSums> total;
   Provenance provenance;
   Json added = Json::array();

@@ -116,8 +116,8 @@ void fisher(const Checkpoint& checkpoint, const TokenSet& tokens, const std::fil
   const ModelConfig config = read_checked_model_config(checkpoint);
   for (const auto& sequence : tokens.sequences) {
     KVC_CHECK(sequence.size() >= 2,
-              "the token set holds a sequence of {} tokens; Fisher information scores each token "
-              "against the next, so give longer text",
+              "the token set has a sequence of {} tokens; Fisher information requires at least "
+              "two. Give longer text",
               sequence.size());
   }
   OutputFile output(out, force);

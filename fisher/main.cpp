@@ -31,9 +31,8 @@ int main(int argc, char** argv) {
   const auto flags = std::make_shared<Flags>();
   return kvc::run_statistics_program(
       argc, argv,
-      {.description =
-           "Computes the diagonal Fisher information of a checkpoint's key and value projections, "
-           "or with --metric that of its cache.",
+      {.description = "Computes the diagonal Fisher information of key and value projections, or "
+                      "with --metric of cached keys and values.",
        .artifact = "fisher.h5",
        .compute =
            [flags](const auto& checkpoint, const auto& tokens, const auto& out, bool force,
@@ -56,13 +55,13 @@ int main(int argc, char** argv) {
            [flags](CLI::App& app, const kvc::CommonOptions& common) {
              flags->common = &common;
              app.add_flag("--metric", flags->metric,
-                          "Instead: second moments of the gradient with respect to cached keys and "
-                          "values, for coded caches");
+                          "Compute second moments of the gradient with respect to cached keys and "
+                          "values instead (for coded, pca and xkv-static)");
              app.add_option("--group", flags->options.joint.layers_per_group,
-                            "Adjacent layers that --metric takes together")
+                            "Adjacent layers that --metric stacks")
                  ->capture_default_str();
              app.add_option("--sink", flags->options.joint.sink_tokens,
-                            "First tokens of every sequence that --metric leaves out")
+                            "First tokens of every sequence that --metric skips")
                  ->capture_default_str();
            }});
 }

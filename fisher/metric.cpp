@@ -29,11 +29,10 @@ std::vector<Halves> halves_of(const TokenSet& tokens, std::int64_t sink_tokens) 
     const auto length = static_cast<std::int64_t>(sequence.size());
     next.num_cached = length / 2;
     next.num_scored = length - next.num_cached;
-    KVC_CHECK(
-        next.num_cached > sink_tokens,
-        "the token set holds a sequence of {} tokens; the metric is of its first half without "
-        "the first {}, so give sequences of at least {}",
-        length, sink_tokens, 2 * sink_tokens + 2);
+    KVC_CHECK(next.num_cached > sink_tokens,
+              "the token set has a sequence of {} tokens; the metric reads its first half without "
+              "the first {}. Give sequences of at least {}",
+              length, sink_tokens, 2 * sink_tokens + 2);
     all.push_back(next);
     next.first_cached += next.num_cached;
     next.first_scored += next.num_scored;

@@ -33,7 +33,7 @@ MetricTotals read_metric_totals(const Hdf5Reader& file) {
 
 void add_metrics(const std::vector<std::filesystem::path>& files, const std::filesystem::path& out,
                  bool force) {
-  KVC_CHECK_USAGE(files.size() >= 2, "adding needs at least two metric files");
+  KVC_CHECK_USAGE(files.size() >= 2, "--add requires at least two metric files");
   std::vector<std::unique_ptr<Hdf5Reader>> readers;
   Provenance provenance;
   Json added = Json::array();
@@ -45,8 +45,8 @@ void add_metrics(const std::vector<std::filesystem::path>& files, const std::fil
     check_provenance(found, "metric", provenance.checkpoint_hash, path);
     for (const char* option : {"joint_layers", "sink_tokens"}) {
       KVC_CHECK(found.options.value(option, Json()) == provenance.options.value(option, Json()),
-                "{}: made with another {} than {}; sums of one kind add up", path.string(), option,
-                files.front().string());
+                "{}: made with another {} than {}; only files made with the same options add up",
+                path.string(), option, files.front().string());
     }
     const MetricTotals part = read_metric_totals(*readers.back());
     totals.num_tokens += part.num_tokens;

@@ -1,4 +1,4 @@
-// The table of supported architectures: one row each, and nothing outside it asks for a model's name.
+// The table of supported architectures, one row each. Nothing outside it asks for a model's name.
 #pragma once
 
 #include <array>
@@ -61,7 +61,7 @@ enum class RopeRule {
 };
 
 // A key of config.json that changes what attention or the residual stream computes, and its value when
-// absent. Where no row has the key it must be absent too.
+// absent. A config must not have a key that its row lacks.
 struct Setting {
   std::string_view key;
   double fallback = 0;  // 0: off
@@ -70,7 +70,7 @@ struct Setting {
 struct ArchSpec {
   std::string_view model_type;    // config.json's model_type
   std::string_view architecture;  // "LlamaForCausalLM"
-  bool nested_text = false;  // the text model lies under "text_config", its tensors under a prefix
+  bool nested_text = false;  // the text model is under "text_config", its tensors under a prefix
 
   AttentionKind attention = AttentionKind::kHeads;
   NormKind norm = NormKind::kRms;
@@ -85,7 +85,7 @@ struct ArchSpec {
   std::string_view norm_eps_key = "rms_norm_eps";
   double default_norm_eps = 1e-6;
   bool default_tied_embeddings = false;
-  bool scale_embeddings = false;  // by sqrt(hidden_size), rounded to the type computed in
+  bool scale_embeddings = false;  // by sqrt(hidden_size), rounded to the compute dtype
 
   std::optional<int> default_vocab_size{};     // here and below: when absent; nullopt: required
   std::optional<int> default_num_heads{};      //

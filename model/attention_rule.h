@@ -1,4 +1,4 @@
-// What a layer's attention does besides softmax(query · key) value.
+// What a layer's attention adds to softmax(query · key) value.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 namespace kvc {
 
 struct AttentionRule {
-  // A query sees the tokens whose position is at most its own and greater than its own minus the window.
+  // A query at position p sees positions in (p - window, p].
   std::optional<std::int64_t> window{};
   std::optional<double> scale{};  // of query · key; nullopt: 1 / sqrt(head_dim)
   double softcap = 0;             // s: scores x become s tanh(x / s); 0: none

@@ -1,6 +1,5 @@
-// The transform of a coded block, E and F (core/conversion_file.h), in 8-bit integers. What rounding does to a
-// basis is undone where it is loaded: E is not what was rounded but the left inverse of the rounded F, so that
-// coefficients that are kept rebuild what lies in their span exactly.
+// The transform of a coded block, E and F (core/conversion_file.h), in 8-bit integers. Loading corrects for
+// rounding: E is the left inverse of the rounded F, so kept coefficients rebuild their span exactly.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,20 +14,20 @@
 
 namespace kvc {
 
-// Blocks of more channels are not stored so: their inverses take too long.
+// Blocks of more channels are not stored in 8 bits, because their inverses take too long.
 inline constexpr std::int64_t kMostCodedBasisChannels = 1024;
 
-// n channels, k coefficients. In coordinates y / channel_scale, columns of F are
-// (decoder + decoder_low / 256) * decoder_scale, and rows of E span what those of `encoder` do. Rounding a column moves
-// it out of the span of all, and what is outside is lost: columns of large coefficients, the first ones, are worth 16 bits.
+// n channels, k coefficients. In coordinates y / channel_scale, columns of F are (decoder + decoder_low / 256) *
+// decoder_scale, and rows of E span the same space as those of `encoder`. Rounding moves columns out of the span, which
+// loses what is outside; the first columns, of the largest coefficients, therefore have 16 bits.
 struct BasisCodes {
-  at::Tensor decoder;  // [n, n] int8: F and directions that E does not see; [n, k] with `encoder`
+  at::Tensor decoder;        // [n, n] int8: F and directions that E ignores; [n, k] with `encoder`
   at::Tensor decoder_low;    // [n, wide columns] int8, or undefined
   at::Tensor decoder_scale;  // [columns of decoder] float32
   at::Tensor channel_scale;  // [n] float32, positive
-  at::Tensor encoder;        // [k, n] int8 where that is smaller, else undefined
+  at::Tensor encoder;        // [k, n] int8 if that is smaller, else undefined
 
-  // By their names in files.
+  // Tensors by their names in files.
   std::vector<std::pair<std::string, at::Tensor>> named() const;
 };
 
@@ -37,7 +36,7 @@ struct BasisTransform {
   at::Tensor encoder, decoder;
 };
 
-// Is E stored, or what completes F to a square?
+// Is E stored, rather than the directions that complete F to a square?
 bool stores_encoder(std::int64_t channels, std::int64_t coefficients);
 // Columns of BasisCodes::decoder.
 std::int64_t decoder_columns(std::int64_t channels, std::int64_t coefficients);
@@ -46,15 +45,15 @@ std::int64_t basis_code_bytes(std::int64_t channels, std::int64_t coefficients,
                               std::int64_t wide_columns);
 // 1 <= k <= n <= kMostCodedBasisChannels, wide_columns <= k.
 BasisCodes code_basis(const BasisTransform& transform, std::int64_t wide_columns);
-// In float64. Error naming `name` where the codes have no inverse.
+// In float64. Error naming `name` if the codes have no inverse.
 BasisTransform decode_basis(const BasisCodes& codes, std::int64_t coefficients,
                             const std::string& name);
 
 // Is this the name of one of named()?
 bool is_basis_code(std::string_view name);
-// The one that is there wherever a block is stored so.
+// The tensor that every block in this form has.
 std::string basis_code_name(const std::string& prefix);  // "kvconvert.coded.<b>."
-// Error naming a tensor that is missing, misshapen or of another type, or scales that are not positive.
+// Error naming a tensor that is missing or has another shape or dtype, or scales that are not positive.
 BasisCodes load_basis_codes(const Checkpoint& checkpoint, const std::string& prefix,
                             std::int64_t channels, std::int64_t coefficients);
 

@@ -1,4 +1,4 @@
-// Causal attention in bfloat16 products on processors that have them, for inference on the CPU.
+// Causal attention in bfloat16 products, for inference on processors that have them.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,13 +7,13 @@
 
 namespace kvc {
 
-// False off the CPU, for queries of other types, where a gradient is wanted, and without the instructions.
+// False off the CPU, for other query dtypes, if a gradient is required, and without the instructions.
 bool can_attend_in_bfloat16(const at::Tensor& query, const AttentionRule& rule);
 
-// Of one sequence's last tokens. query [num_queries, num_heads, head_dim], key [num_keys, num_kv_heads,
-// head_dim], value [num_keys, num_kv_heads, value_dim], of any type (bfloat16 is not copied); keys and
-// queries post-RoPE. Weights of values are rounded to bfloat16; what a query gets does not depend on how many
-// queries there are. Memory for scores does not grow with the text. bfloat16 [num_queries, num_heads, value_dim]
+// Attention of one sequence's last tokens. query [num_queries, num_heads, head_dim], key [num_keys,
+// num_kv_heads, head_dim], value [num_keys, num_kv_heads, value_dim], of any dtype (bfloat16 is not copied);
+// keys and queries post-RoPE. Weights of values are rounded to bfloat16. A query's result does not depend on the
+// number of queries. Memory for scores does not grow with the text. bfloat16 [num_queries, num_heads, value_dim]
 at::Tensor bfloat16_attention(const at::Tensor& query, const at::Tensor& key,
                               const at::Tensor& value, const AttentionRule& rule);
 

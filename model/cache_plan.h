@@ -8,16 +8,16 @@
 
 namespace kvc {
 
-// Every layer plain: as the model itself caches it.
+// Every layer plain, as in the model's own cache.
 KvPlan plain_plan(const ModelConfig& config);
 
-// The type of the model's own cache, whatever a run computes in: the checkpoint's (float32 for float64), or
-// bfloat16 where nothing says. kept_ratio compares with a cache of this type.
+// Dtype of the model's own cache, independent of a run's compute dtype: the checkpoint's (float32 for
+// float64), or bfloat16 if unknown. kept_ratio is relative to a cache of this dtype.
 KvDtype cache_dtype(const ModelConfig& config);
 
-// One sentence on why methods that factorise key and value projections do not apply; empty where they do.
+// Why methods that factorise key and value projections do not apply, in one sentence; empty if they do.
 std::string why_not_factorised(const ModelConfig& config);
-// Throws Error "<subject>: <that sentence>", if there is one.
+// Throws Error "<subject>: <that sentence>" if there is one.
 void require_key_value_projections(const ModelConfig& config, const std::string& subject);
 
 }  // namespace kvc

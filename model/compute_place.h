@@ -1,4 +1,4 @@
-// Where a pass over tensors computes, and in what type.
+// Device and dtype of a pass over tensors.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,19 +15,19 @@ struct ComputePlace {
   at::Tensor take(const at::Tensor& tensor) const { return tensor.to(device, dtype); }
 };
 
-// Is a --device value cuda or cuda:N? UsageError for what is none of them, auto or cpu.
+// Is a --device value cuda or cuda:N? UsageError unless it is one of these, auto or cpu.
 bool names_gpu(const std::string& name);
-// The device of a --device value: auto and cpu, or cuda and cuda:N. UsageError for another word; Error
-// where this build or machine has no such GPU, with the way out. A GPU is set up so that equal runs give
-// equal bits: deterministic operators, sums of products never rounded to 16 bits on the way.
+// The device of a --device value: auto and cpu, or cuda and cuda:N. UsageError for another word; Error,
+// with the way out, if this build or machine has no such GPU. A GPU is set up so that equal runs give
+// equal bits: deterministic operators, and no sums of products in 16 bits.
 at::Device compute_device(const std::string& name);
-// Of passes over calibration text: float32 on the CPU, bfloat16 on a GPU.
+// For passes over calibration text: float32 on the CPU, bfloat16 on a GPU.
 ComputePlace statistics_place(const std::string& device);
 // "float32" or "bfloat16", as provenance names it.
 std::string compute_dtype_name(const ComputePlace& place);
 
-// Runs `work` and waits for what it queued. On a GPU every thread queues on a stream of its own, so that
-// threads overlap; tensors made here may go to any thread afterwards. No gradients are recorded.
+// Runs `work` and waits for what it queued. On a GPU every thread has its own stream, so threads
+// overlap; tensors made here may go to any thread afterwards. No gradients are recorded.
 void on_own_stream(at::Device device, const std::function<void()>& work);
 
 }  // namespace kvc

@@ -111,7 +111,7 @@ std::int64_t resolve_head_dim(const ConfigReader& reader, const ModelConfig& con
   } else {
     KVC_CHECK(
         config.hidden_size % config.num_heads == 0,
-        "{}: \"hidden_size\" {} is no multiple of \"num_attention_heads\" {}; say \"head_dim\"",
+        "{}: \"hidden_size\" {} is not a multiple of \"num_attention_heads\" {}; set \"head_dim\"",
         reader.subject(), config.hidden_size, config.num_heads);
     head_dim = config.hidden_size / config.num_heads;
   }

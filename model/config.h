@@ -27,7 +27,7 @@ struct RopeConfig {
   double beta_slow = 1;                         // yarn
   bool truncate = true;                         // yarn: whole channels bound the ramp
   double attention_factor = 1;  // yarn, longrope: scales cos and sin, so queries and keys alike
-  double mscale_all_dim = 0;    // of latent attention, which scales its scores by it
+  double mscale_all_dim = 0;    // latent attention scales its scores by it
   std::vector<double> short_factors{}, long_factors{};  // longrope; [rotary_dim / 2]
   std::int64_t rotary_dim = 0;  // leading channels of a head that rotate; the others pass
   bool interleaved = false;     // pairs (2i, 2i+1), rotated in float32; else (i, i + rotary_dim/2)
@@ -41,7 +41,7 @@ struct RopeConfig {
 
 enum class Activation { kSilu, kGelu, kGeluTanh };
 
-// What layers may differ in.
+// Properties in which layers may differ.
 struct LayerSpec {
   std::optional<std::int64_t> window;  // sliding window in tokens
   int rope = 0;                        // index into ModelConfig::ropes; -1: no RoPE
@@ -81,7 +81,7 @@ struct ModelConfig {
   std::vector<std::int64_t> eos_token_ids;
   std::optional<std::int64_t> bos_token_id;
   std::string
-      dtype;  // "bfloat16", ... as weights are stored; without them what config.json says, or empty
+      dtype;  // "bfloat16", ... of the stored weights; without weights, config.json's, or empty
 
   std::int64_t q_dim() const { return num_heads * head_dim; }
   std::int64_t kv_dim() const { return num_kv_heads * head_dim; }
@@ -90,12 +90,12 @@ struct ModelConfig {
   const LayerSpec& layer(int index) const { return layers[static_cast<std::size_t>(index)]; }
   bool depends_on_length(int layer) const;  // its RoPE does
   std::int64_t num_parameters() const;      // of the original text model
-  // Layers may share a group only if their keys and values are of one kind: same window, RoPE, heads.
+  // Layers may share a group only if they have the same window, RoPE and heads.
   bool same_kind(int layer_a, int layer_b) const;
 };
 
-// Throws Error naming `subject` and the key for anything unknown, missing or impossible. A config with a
-// `kvconvert` object resolves to the architecture it was converted from.
+// Throws Error naming `subject` and the key if a value is unknown, missing or impossible. A config with
+// a `kvconvert` object resolves to the source architecture.
 ModelConfig parse_model_config(const Json& config, const std::string& subject);
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-// What the layers of a config.json differ in: sliding windows and RoPE.
+// Differences between the layers of a config.json: sliding windows and RoPE.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace kvc {
 
-// [num_layers]. `config` has its arch, num_layers and ropes. layer_types, when there are any, decide
-// which layers slide; otherwise the family's rule does.
+// [num_layers]. `config` has its arch, num_layers and ropes. layer_types decide which layers slide;
+// without them the family's rule does.
 std::vector<LayerSpec> resolve_layers(const ConfigReader& reader, const ModelConfig& config);
 
 }  // namespace kvc

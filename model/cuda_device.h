@@ -1,4 +1,4 @@
-// The GPU's part of compute_place; only in builds with KVC_CUDA.
+// GPU part of compute_place; only in builds with KVC_CUDA.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,7 +7,7 @@
 
 namespace kvc {
 
-// Error naming what is missing unless GPU `index` can be used; then makes its operators deterministic.
+// Makes the operators of GPU `index` deterministic; Error naming what is missing if it cannot be used.
 void set_up_cuda(int index);
 // on_own_stream() for a GPU.
 void on_cuda_stream(at::Device device, const std::function<void()>& work);

@@ -1,6 +1,6 @@
-// The one decoder-only transformer of the project. Attention is behind an interface, so that
-// calibration, Fisher information, the runtime's KV stores and validation all run this same code.
-// Tokens of several sequences are flattened into one [num_tokens, ...] batch; there is no padding
+// The only decoder-only transformer of the project. Attention is behind an interface, so
+// calibration, Fisher information, the runtime's KV stores and validation run the same code. Tokens
+// of several sequences are flattened into one [num_tokens, ...] batch; there is no padding
 // anywhere.
 #pragma once
 
@@ -33,7 +33,7 @@ struct AttentionInput {
   at::Tensor hidden;  // [num_tokens, hidden_size], input of q/k/v_proj (after the layer's norm)
   at::Tensor query;   // [num_tokens, num_heads, head_dim], after q_norm, pre-RoPE
   at::Tensor key;     // [num_tokens, num_kv_heads, head_dim], with bias, before k_norm, pre-RoPE;
-                      // undefined where a plan replaced k_proj
+                      // undefined if a plan replaced k_proj
   at::Tensor value;   // [num_tokens, num_kv_heads, head_dim], with bias; undefined likewise
   // With multi-head latent attention, instead of key and value; as in MlaProjections.
   at::Tensor latent{}, rotary_key{};
@@ -44,8 +44,8 @@ class Attention {
   virtual ~Attention() = default;
   // Attention output before o_proj, [num_tokens, num_heads * head_dim], in the query's dtype.
   virtual at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) = 0;
-  // Asked after `attend`: the tokens of the batch that the layer goes on with, to which the output of
-  // `attend` is then limited [num_rows] int64; nullopt: all.
+  // Called after `attend`: the tokens of the batch with which the layer continues, and to which the
+  // output of `attend` is limited. [num_rows] int64; nullopt: all.
   virtual std::optional<at::Tensor> rows_to_go_on() const { return std::nullopt; }
 };
 
@@ -62,25 +62,25 @@ class FullAttention : public Attention {
 };
 
 AttentionRule attention_rule(const ModelConfig& config, int layer);
-// RoPE of new tokens [num_tokens, num_heads, head_dim]; where it depends on the length of the text, every
+// RoPE of new tokens [num_tokens, num_heads, head_dim]; if it depends on the length of the text, every
 // sequence has its own.
 at::Tensor rotate_tokens(const RopeTables& rope, int layer, const at::Tensor& x,
                          const TokenBatch& batch);
-// Likewise of queries, of which multi-head latent attention rotates the last channels only.
+// The same for queries; multi-head latent attention rotates only their last channels.
 at::Tensor rotate_query(const ModelConfig& config, const RopeTables& rope, int layer,
                         const at::Tensor& query, const TokenBatch& batch);
-// k_norm (where there is one) and RoPE: from AttentionInput::key to the key that attention uses.
-// `length`: of the text, where `positions` are not those of its end (RopeTable::rotate).
+// k_norm (if any) and RoPE: from AttentionInput::key to the key that attention uses. `length` is
+// the text's, if `positions` are not those of its end (RopeTable::rotate).
 at::Tensor finish_key(const LayerWeights& weights, const RopeTables& rope, int layer,
                       const at::Tensor& key, const at::Tensor& positions, std::int64_t length = 0);
-// Causal attention of one sequence's last tokens, or of all of them. query [num_queries, num_heads,
-// head_dim] and key/value [seq_len, num_kv_heads, head_dim], keys and queries post-RoPE.
-// [num_queries, num_heads * head_dim]; values may be of another width than keys, and so the output.
+// Causal attention of one sequence's last tokens, or all. query [num_queries, num_heads, head_dim]
+// and key/value [seq_len, num_kv_heads, head_dim], keys and queries post-RoPE. [num_queries,
+// num_heads * head_dim]; values, and thus the output, may have another width than keys.
 at::Tensor causal_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                             const AttentionRule& rule);
 
-// One layer: hidden_states [num_tokens, hidden_size] in, and out those of the tokens that attention goes on
-// with, all of them as a rule.
+// One layer: reads hidden_states [num_tokens, hidden_size] and returns those of the tokens with which
+// attention continues, usually all.
 at::Tensor run_layer(const ModelConfig& config, const LayerWeights& weights, int layer,
                      const at::Tensor& hidden_states, const TokenBatch& batch,
                      Attention& attention);
@@ -91,8 +91,7 @@ at::Tensor compute_logits(const ModelConfig& config, const ModelWeights& weights
 // The whole model in memory.
 class Decoder {
  public:
-  // `replaced_kv`[layer]: that layer's k_proj and v_proj weights are not in the checkpoint. Empty:
-  // none.
+  // `replaced_kv`[layer]: the checkpoint lacks that layer's k_proj and v_proj weights. Empty: none.
   Decoder(const Checkpoint& checkpoint, at::ScalarType dtype, std::vector<bool> replaced_kv = {},
           WeightType type = WeightType::kFloat);
 

@@ -1,4 +1,4 @@
-// Conversions between the element types of tensors, without branches, so that loops over them vectorise.
+// Branch-free conversions between element types of tensors, so loops over them vectorise.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -19,7 +19,8 @@ T narrow(float value) {
   return static_cast<T>(value);
 }
 
-// Round to nearest even. A NaN stays one: its low bits are zero, as it comes from 16-bit values.
+// Rounds to nearest even. A NaN stays a NaN: its low bits are zero, because it comes from 16-bit
+// values.
 template <>
 inline c10::BFloat16 narrow<c10::BFloat16>(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);

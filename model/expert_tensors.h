@@ -10,7 +10,7 @@
 
 namespace kvc {
 
-// `config` with all experts of a layer in one tensor (MoeConfig::stacked): does the checkpoint hold such?
+// Does the checkpoint store all experts of a layer in one tensor (MoeConfig::stacked)?
 bool stores_stacked_experts(const Checkpoint& checkpoint, const ModelConfig& config);
 MoeWeights load_experts(const Checkpoint& checkpoint, const ModelConfig& config, int layer,
                         at::ScalarType dtype, WeightType type = WeightType::kFloat);

@@ -1,13 +1,13 @@
-// Products of few rows with a weight, as generation needs them: limited by how fast the weight is read.
+// Products of few rows with a weight, as in generation: limited by the speed of reading the weight.
 #pragma once
 
 #include <ATen/ATen.h>
 
 namespace kvc {
 
-// x W^T + b in float32, rounded once to x's type; x [num_rows, in] and W [out, in] of the same type.
-// False where that needs another product: off the CPU, for gradients, other types or layouts, or where
-// LibTorch's own is faster.
+// x W^T + b in float32, rounded once to x's type; x [num_rows, in] and W [out, in] of the same dtype.
+// False if another product is required: off the CPU, for gradients, other dtypes or layouts, or where
+// LibTorch's is faster.
 bool can_multiply_few_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 at::Tensor multiply_few_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 

@@ -1,5 +1,5 @@
-// Keys and values of a layer that stores none: combinations of other layers' (plan source `fused`, core/kv_sources.h;
-// FusedKV, arXiv 2512.03870). Differentiable, of any floating type.
+// Keys and values of a layer that stores none, combined from other layers' (plan source `fused`, core/kv_sources.h;
+// FusedKV, arXiv 2512.03870). Differentiable, any floating dtype.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,11 +14,11 @@
 
 namespace kvc {
 
-// A head's channels in pairs: those that RoPE turns together, then the channels that it leaves alone,
-// halves again.
+// A head's channels in pairs: those that RoPE rotates together, then the channels that it leaves
+// alone, again as halves.
 struct ChannelPairs {
   at::Tensor first, second;     // [head_dim / 2] channels
-  std::int64_t num_turned = 0;  // pairs that RoPE turns; they come first
+  std::int64_t num_turned = 0;  // pairs that RoPE rotates; they come first
 };
 ChannelPairs channel_pairs(const ModelConfig& config, int layer);
 
@@ -35,8 +35,8 @@ struct Fusion {
   }
 };
 
-// What the layer reads, from the sources' rows [num_tokens, num_kv_heads, head_dim] each. The same shape.
-// Keys: before or after RoPE, all alike, but form full takes them before.
+// The layer's rows from the sources' rows, [num_tokens, num_kv_heads, head_dim] each and in the result.
+// Keys are all before or all after RoPE; form full requires before.
 at::Tensor fuse(const Fusion& fusion, const ChannelPairs& pairs,
                 const std::vector<at::Tensor>& sources);
 // q . fuse(...) = sum_s fold_query(..., s, q) . source s, for forms channel and complex. query
@@ -48,15 +48,16 @@ struct FusedWeights {
   Fusion key, value;
 };
 
-// Names, shapes and types as in core/conversion_file.h. Error naming a tensor that is missing or misshapen.
+// Names, shapes and dtypes as in core/conversion_file.h. Error naming a tensor that is missing or has
+// another shape.
 FusedWeights load_fused_weights(const Checkpoint& checkpoint, const KvPlan& plan,
                                 const FusedLayer& layer, at::ScalarType dtype);
 // "kvconvert.fused.<layer>.<part>"
 std::string fused_tensor_name(int layer, const char* part);
-// Of key or value.
+// For key or value.
 std::vector<std::int64_t> fused_shape(const KvPlan& plan, const FusedLayer& layer, bool key);
 
-// Can `layer` read what `source` stores? Same RoPE, and a window no shorter.
+// Can `layer` read `source`? Requires the same RoPE, and a window no shorter.
 bool can_read(const ModelConfig& config, int layer, int source);
 
 }  // namespace kvc

@@ -1,12 +1,13 @@
-// Row-wise operators in one pass over memory, for inference on the CPU. Same rounding, step by step, as
-// their compositions of at:: operators (rms_norm, RopeTable::rotate), which remain for everything else.
+// Row-wise operators in one pass over memory, for inference on the CPU. They round step by step like
+// the same compositions of at:: operators (rms_norm, RopeTable::rotate), which handle everything else.
 #pragma once
 
 #include <ATen/ATen.h>
 
 namespace kvc {
 
-// False where a gradient is wanted, off the CPU, or for other types and layouts than the kernels take.
+// False if a gradient is required, off the CPU, or for dtypes and layouts that the kernels do not
+// take.
 bool can_fuse(const at::Tensor& x);
 bool wants_gradient(const at::Tensor& x);
 
@@ -16,8 +17,8 @@ at::Tensor fused_rms_norm(const at::Tensor& x, const at::Tensor& weight, double 
 // Channels from rotary_dim on are copied.
 at::Tensor fused_rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 
-// silu(gate) * up, for two matrices of the same shape. The first is false as can_fuse, and where LibTorch's operators are
-// as fast.
+// silu(gate) * up, for two matrices of the same shape. The first function is false as can_fuse, and where LibTorch's
+// operators are as fast.
 bool can_fuse_gated_silu(const at::Tensor& gate, const at::Tensor& up);
 at::Tensor fused_gated_silu(const at::Tensor& gate, const at::Tensor& up);
 

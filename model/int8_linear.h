@@ -1,4 +1,4 @@
-// Weights held as int8 codes with a float16 scale for every 32 of a row: 8.5 bits each.
+// Weights as int8 codes with a float16 scale per 32 neighbours in a row: 8.5 bits each.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,9 +11,9 @@
 
 namespace kvc {
 
-// x W^T + b in x's type; no gradients. x: [num_tokens, in], codes and scales as in Linear, bias [out] of
-// x's type or undefined. Few rows are multiplied with the codes; for more, and off the CPU, parts of the weight are
-// turned into x's type in passing.
+// x W^T + b in x's type; no gradients. x: [num_tokens, in], codes and scales as in Linear, bias [out] of x's type
+// or undefined. Few rows are multiplied with the codes; for more, and off the CPU, parts of the weight are expanded
+// to x's dtype.
 at::Tensor int8_linear(const at::Tensor& x, const at::Tensor& codes, const at::Tensor& scales,
                        const at::Tensor& bias);
 // Rows `ids` of such a weight with `columns` columns. [num_ids, columns]
@@ -26,8 +26,8 @@ at::Tensor widened_int8(const at::Tensor& codes, const at::Tensor& scales, std::
 
 // Codes and scales without values, of a weight of `shape` [..., out, in].
 Linear empty_int8(const std::vector<std::int64_t>& shape);
-// Reads the rows of a stored tensor from `first_row` on (of all its rows, all axes but the last flattened)
-// into as many of `target`, one at a time: nothing of the tensor's size is held besides.
+// Quantises rows of a stored tensor (all axes but the last flattened) from `first_row` on into `target`,
+// one at a time; the floats are never in memory together.
 void load_int8(const Checkpoint& checkpoint, const std::string& name,
                const std::vector<std::int64_t>& shape, std::int64_t first_row,
                const Linear& target);

@@ -1,5 +1,5 @@
-// Sums over tokens of what the layers of a run have for every token: layer by layer a row of their keys'
-// width and one of their values'. Layers come one after the other, so their rows wait on disk when large.
+// Sums over tokens of the stacked rows of a run of layers: layer by layer a row of keys and one of
+// values. Layers arrive one after the other, so large rows wait on disk.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,7 +15,7 @@ namespace kvc {
 // Which tokens and layers count.
 struct JointOptions {
   int layers_per_group = 0;      // 0: nothing is summed
-  std::int64_t sink_tokens = 4;  // first tokens of a sequence, which caches keep as they are
+  std::int64_t sink_tokens = 4;  // first tokens of a sequence, which caches keep exact
 };
 
 struct JointSums {
@@ -29,10 +29,10 @@ class JointMoment {
               const std::filesystem::path& spill_directory);
 
   const LayerRun& run() const { return run_; }
-  // Rows of one of the run's layers from token `first` on; key and value [count, their width], of any
+  // Rows of one layer of the run from token `first` on; key and value [count, their width], on any
   // device.
   void set(int layer, std::int64_t first, const at::Tensor& key, const at::Tensor& value);
-  // Once every row of every layer is set. Summed on `device`; on the CPU.
+  // Call when every row of every layer is set. Summed on `device`, returned on the CPU.
   JointSums sums(at::Device device = at::kCPU) const;
 
  private:

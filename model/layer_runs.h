@@ -1,4 +1,4 @@
-// How layers are taken together, by whatever treats several as one.
+// How adjacent layers are grouped.
 #pragma once
 
 #include <vector>
@@ -13,8 +13,8 @@ struct LayerRun {
   int end() const { return first_layer + num_layers; }
 };
 
-// Runs of at most `layers_per_group` adjacent layers of one kind; they cover the model. The last of a
-// stretch of equal layers may be shorter.
+// Runs of at most `layers_per_group` adjacent layers of one kind; they cover the model. The last run
+// of a stretch of equal layers may be shorter.
 std::vector<LayerRun> layer_runs(const ModelConfig& config, int layers_per_group);
 
 }  // namespace kvc

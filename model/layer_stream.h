@@ -1,6 +1,6 @@
-// Runs a token set through a checkpoint a few layers at a time: only their weights and one boundary
-// of hidden states are held, so memory does not grow with the number of layers. The boundary spills
-// to a file when it is large.
+// Runs a token set through a checkpoint a few layers at a time. Only their weights and one boundary
+// of hidden states are in memory, so memory does not grow with the number of layers. A large
+// boundary spills to a file.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,8 +18,8 @@
 
 namespace kvc {
 
-// What one layer saw for one batch of whole sequences. All tensors in the stream's place; the batch is on
-// the CPU.
+// Inputs of one layer for one batch of whole sequences. All tensors in the stream's place; the batch is
+// on the CPU.
 struct LayerActivations {
   int layer = 0;
   int batch_index = 0;
@@ -55,8 +55,8 @@ class LayerStream {
 
   using Visitor = std::function<void(const LayerActivations&)>;
   // Runs the next `num_layers` layers and moves the boundary behind them. `visit` is called for
-  // every (batch, layer), batches outermost, layers in order: a group's layers of one batch come
-  // together.
+  // every (batch, layer), batches outermost, layers in order: for one batch, a group's layers
+  // follow each other.
   void advance(int num_layers, const Visitor& visit);
   // The same without moving the boundary: a second pass over the same layers follows.
   void peek(int num_layers, const Visitor& visit);

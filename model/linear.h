@@ -7,7 +7,7 @@
 
 namespace kvc {
 
-// What weights are held as: a float type, or int8 with scales (int8_linear.h).
+// Dtype of weights: floats, or int8 with scales (int8_linear.h).
 enum class WeightType { kFloat, kInt8 };
 WeightType parse_weight_type(const std::string& name);  // "int8"; empty: kFloat
 
@@ -17,7 +17,7 @@ struct Linear {
   at::Tensor scales{};  // int8: [out, groups of `in`] float16; otherwise undefined
 
   at::Tensor operator()(const at::Tensor& x) const;
-  // One of several stacked ones, without their biases: weight [count, out, in].
+  // One of several stacked projections without biases: weight [count, out, in].
   Linear stacked(std::int64_t index) const;
 };
 

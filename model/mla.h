@@ -1,5 +1,5 @@
-// Multi-head latent attention (DeepSeek-V2). A token's keys and values are linear in one latent, and
-// one rotary key serves all heads; only those two are cached. Attention runs on keys and values
+// Multi-head latent attention (DeepSeek-V2). Keys and values are linear in one latent per token, and
+// one rotary key serves all heads; only these two are cached. Attention runs on keys and values
 // expanded per head, or on the latents themselves.
 #pragma once
 
@@ -18,7 +18,7 @@ struct MlaWeights {
   Linear kv_a_proj;  // [kv_lora_rank + qk_rope_head_dim, hidden_size]
   Norm kv_a_norm;    // [kv_lora_rank]
   Linear
-      kv_b_proj;  // [num_heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank]: of each head the
+      kv_b_proj;  // [num_heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank]: for each head the
                   // rows of its key, then those of its value
 
   bool defined() const { return kv_b_proj.weight.defined(); }

@@ -29,8 +29,8 @@ using ActivationFunction = std::function<at::Tensor(const at::Tensor&)>;
 
 // x: [num_tokens, hidden_size], here and below.
 Routing route(const MoeConfig& config, const at::Tensor& router, const at::Tensor& x);
-// The MLP of a layer with experts. Differentiable with respect to x. One product per expert that any
-// token chose, over all tokens that did.
+// The MLP of a layer with experts. Differentiable with respect to x. One product per chosen expert,
+// over all tokens that chose it.
 at::Tensor run_experts(const MoeConfig& config, const MoeWeights& weights, const at::Tensor& x,
                        const ActivationFunction& activation);
 

@@ -9,7 +9,7 @@ namespace kvc {
 
 class ConfigReader;
 
-// Whose spelling of settings and tensors a family with experts follows.
+// The spelling of settings and tensors that a family with experts follows.
 enum class ExpertStyle {
   kNone,     // dense MLPs only
   kMixtral,  // num_local_experts; block_sparse_moe.experts.<e>.w1, w3, w2
@@ -23,7 +23,7 @@ struct MoeConfig {
   std::int64_t num_experts = 0;
   std::int64_t experts_per_token = 0;
   std::int64_t expert_size = 0;       // intermediate size of one routed expert
-  std::int64_t shared_size = 0;       // of the experts that every token passes, together; 0: none
+  std::int64_t shared_size = 0;       // total size of the experts that every token passes; 0: none
   bool shared_gate = false;           // their output is multiplied by a sigmoid of the input
   bool normalize = false;             // the chosen experts' probabilities are divided by their sum
   bool float_router = false;          // the router's product is taken in float32
@@ -31,12 +31,12 @@ struct MoeConfig {
   std::int64_t num_groups = 1;        // the experts are chosen from the best groups_per_token of
   std::int64_t groups_per_token = 1;  // num_groups groups of adjacent experts
   std::vector<bool> layers;           // [num_layers]: does the layer have experts?
-  bool stacked = false;  // the files hold all experts of a layer in one tensor, not one by one
+  bool stacked = false;               // the files store all experts of a layer in one tensor
 
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
 
-// nullopt where no layer has experts. Throws Error naming the key for what is missing, impossible or
+// nullopt if no layer has experts. Throws Error naming the key if a value is missing, impossible or
 // not supported.
 std::optional<MoeConfig> resolve_moe(const ConfigReader& config, ExpertStyle style, int num_layers,
                                      std::int64_t intermediate_size);

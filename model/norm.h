@@ -5,9 +5,9 @@
 
 namespace kvc {
 
-// RMS norms, and layer norms where there is a bias. Without a weight it is no norm: x as it is.
+// RMS norms, or layer norms if there is a bias. Without a weight: returns x.
 struct Norm {
-  at::Tensor weight;  // [size]; float32 for kRmsWide and kRmsPlusOne (1 + w), whatever others are
+  at::Tensor weight;  // [size]; always float32 for kRmsWide and kRmsPlusOne (1 + w)
   at::Tensor bias;    // [size], or undefined
   double eps = 0;
 
@@ -18,8 +18,8 @@ struct Norm {
   at::Tensor over_heads(const at::Tensor& x) const;
 };
 
-// x / rms(x) * weight over the last axis; the mean square in float32, cast back before the product, or
-// after it where only the weight is float32.
+// x / rms(x) * weight over the last axis; the mean square is float32, cast back before the product, or
+// after it if only the weight is float32.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
 }  // namespace kvc

@@ -7,7 +7,7 @@
 
 namespace kvc {
 
-// Copied or converted; for less, threads cost more than they save.
+// Numbers copied or converted per thread; for fewer, threads cost more than they save.
 inline constexpr std::int64_t kNumbersPerThread = std::int64_t{1} << 15;
 
 // body(begin, end) over pieces of [0, count), at most one per thread. Pieces run in order of their
@@ -15,19 +15,19 @@ inline constexpr std::int64_t kNumbersPerThread = std::int64_t{1} << 15;
 void parallel_pieces(std::int64_t count, std::int64_t grain,
                      const std::function<void(std::int64_t, std::int64_t)>& body);
 
-// The same over chunks of `chunk` that threads take as they are done with others: where cores are not
-// equally fast, none waits for the slowest one's share.
+// The same over chunks of `chunk`, which threads take as they finish others: if cores differ in
+// speed, none waits for the slowest one's share.
 void parallel_chunks(std::int64_t count, std::int64_t chunk,
                      const std::function<void(std::int64_t, std::int64_t)>& body);
 
-// The same over pieces of what is left, at least `smallest` and a multiple of it but the last: large ones first, which read
-// memory in long runs, and small ones at the end, for which no thread waits long.
+// The same over pieces of the rest, at least `smallest` and, except the last, multiples of it: large ones first, which
+// read memory in long runs, and small ones at the end, so no thread waits long.
 void parallel_shares(std::int64_t count, std::int64_t smallest,
                      const std::function<void(std::int64_t, std::int64_t)>& body);
 
-// Phases one after the other on at most `max_threads` threads: each of them calls body(thread, threads) of every
-// phase, of none before all threads are done with the one before. Cheaper than a loop each. What a phase does must
-// not depend on how many threads share it.
+// Runs phases one after the other on at most `max_threads` threads: each thread calls body(thread, threads) of
+// every phase after all threads finished the one before. Cheaper than one loop per phase. Results must not depend
+// on the number of threads.
 using Phase = std::function<void(std::int64_t thread, std::int64_t threads)>;
 void parallel_phases(std::int64_t max_threads, const std::vector<Phase>& phases);
 

@@ -11,34 +11,34 @@
 
 namespace kvc {
 
-// Inverse frequencies, float32, for texts of `length` tokens (which only dynamic and longrope read).
-// [rotary_dim / 2]
+// Inverse frequencies, float32, for texts of `length` tokens (only dynamic and longrope depend on
+// it). [rotary_dim / 2]
 at::Tensor rope_inverse_frequencies(const RopeConfig& rope, std::int64_t length = 0);
 
 // Angles of positions 0, 1, ... for kernels: cos and sin [num_positions, rotary_dim / 2] float32, times the
-// attention factor; undefined where there is no RoPE.
+// attention factor; undefined without RoPE.
 struct RopeRows {
   at::Tensor cos, sin;
   bool interleaved = false;  // pairs (2i, 2i+1), otherwise (i, i + rotary_dim/2)
 };
 
-// Not for concurrent use: the table grows, and remembers what was asked last, on demand. Only kernels need a table,
-// whose memory is that of all positions; `rotate` and `unrotate` compute the angles of theirs.
+// Not for concurrent use: the table grows on demand, and caches the last lookups. Only kernels require the table,
+// which stores all positions; `rotate` and `unrotate` compute the angles of theirs.
 class RopeTable {
  public:
   // cos and sin are computed in float32 and cast to `dtype` (as transformers does).
   RopeTable(RopeConfig rope, at::ScalarType dtype);
 
-  // Rotates. x: [num_tokens, num_heads, head_dim], on any device; positions: [num_tokens] int64, on the
-  // CPU. Same shape and dtype. The text's length is `length` or what the largest position implies, whichever is more.
+  // Rotates. x: [num_tokens, num_heads, head_dim], on any device; positions: [num_tokens] int64, on the CPU. Same
+  // shape and dtype. The text's length is `length` or the largest position + 1, whichever is more.
   at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions,
                     std::int64_t length = 0) const;
-  // The inverse of rotate, in float32 whatever x's dtype.
+  // The inverse of rotate, always in float32.
   at::Tensor unrotate(const at::Tensor& x, const at::Tensor& positions) const;
   bool depends_on_length() const { return rope_.depends_on_length(); }
-  // Of at least `num_positions` positions, where they do not depend on the length of the text.
+  // Angles of at least `num_positions` positions, if they do not depend on the length of the text.
   RopeRows rows_of_positions(std::int64_t num_positions) const;
-  // The angles that it remembers, but not the table.
+  // Drops the cached angles, but not the table.
   void forget() const;
 
  private:
@@ -47,20 +47,20 @@ class RopeTable {
   };
   struct Rows {
     at::Tensor positions;
-    std::uint32_t version = 0;  // of positions, when these rows were looked up
+    std::uint32_t version = 0;  // of positions, at the time of the lookup
     std::int64_t regime = -1;
     at::Tensor cos, sin;  // [num_tokens, 1, rotary_dim / 2], dtype_ (float32 where interleaved)
   };
   std::int64_t regime_of(std::int64_t length) const;
   const at::Tensor& inverse_frequencies(std::int64_t regime) const;
   Angles angles(std::int64_t regime, const at::Tensor& positions) const;  // [n] on the CPU
-  // Every layer asks for the same positions: the last two answers are kept.
+  // Every layer looks up the same positions: the last two results are cached.
   const Rows& rows(const at::Tensor& positions, std::int64_t length, at::Device device) const;
 
   RopeConfig rope_;
   at::ScalarType dtype_;
   struct Frequencies {
-    std::int64_t regime = -1;  // the shortest text they hold for
+    std::int64_t regime = -1;  // the shortest text for which they are valid
     at::Tensor inverse;        // [rotary_dim / 2]
   };
   mutable Frequencies frequencies_[2];  // latest first
@@ -68,7 +68,7 @@ class RopeTable {
   mutable Angles table_;                // of the first positions
 };
 
-// The tables of a model's layers; a layer without RoPE leaves everything as it is.
+// The tables of a model's layers; a layer without RoPE rotates nothing.
 class RopeTables {
  public:
   RopeTables(const ModelConfig& config, at::ScalarType dtype);

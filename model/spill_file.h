@@ -1,4 +1,4 @@
-// A tensor in an unnamed temporary file: pages of it leave memory when others are needed.
+// A tensor in an unnamed temporary file: its pages can leave memory.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -9,9 +9,8 @@
 
 namespace kvc {
 
-// Uninitialised, of any element type. Disk space is reserved before it returns (Error when there is
-// not enough); the file has no name, so nothing is left behind whatever happens. `directory` empty:
-// the system's temporary directory.
+// Uninitialised, any dtype. Disk space is reserved first (Error if there is not enough); the file
+// has no name, so nothing is ever left behind. `directory` empty: the system's temporary directory.
 at::Tensor make_spilled_tensor(const std::vector<std::int64_t>& shape, at::ScalarType dtype,
                                const std::filesystem::path& directory);
 

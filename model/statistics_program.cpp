@@ -34,12 +34,12 @@ void declare(CLI::App& app, const StatisticsProgram& program, Request& request) 
   app.add_option("--calibration", request.calibration,
                  "Calibration text: builtin (default), .txt, .jsonl or tokens.h5");
   app.add_option("--num-sequences", request.input.text.num_sequences,
-                 "Sequences cut from the text, at most; 0: all")
+                 "Largest number of sequences taken from the text; 0: all")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--seq-len", request.seq_len,
-                 "Tokens per sequence; default: 512, or the model's context if that is shorter")
+                 "Tokens per sequence (default: 512, or the model's context if that is shorter)")
       ->check(CLI::PositiveNumber);
-  app.add_option("--add", request.add, "Files of earlier runs to sum, instead of computing one");
+  app.add_option("--add", request.add, "Sum these files of earlier runs instead of computing one");
 }
 
 void check(const Request& request) {

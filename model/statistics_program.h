@@ -1,5 +1,5 @@
-// The frame of the programs that turn a checkpoint and calibration text into a file of sums: their
-// options, what those exclude, and the two things such a program does.
+// The frame of programs that compute a file of sums from a checkpoint and calibration text: their
+// options, which of them exclude each other, and their two actions.
 #pragma once
 
 #include <filesystem>
@@ -21,12 +21,12 @@ struct StatisticsProgram {
   std::function<void(const Checkpoint&, const TokenSet&, const std::filesystem::path& out,
                      bool force, const ComputePlace& place)>
       compute;
-  // Sums files of earlier runs over the same checkpoint.
+  // Sums files of earlier runs on the same checkpoint.
   std::function<void(const std::vector<std::filesystem::path>& files,
                      const std::filesystem::path& out, bool force)>
       add;
-  std::function<Json(const std::filesystem::path&)> summary;  // what --json prints
-  // Do the options given ask for what models with latents of their own (MLA) have too? Empty: no.
+  std::function<Json(const std::filesystem::path&)> summary;  // printed by --json
+  // Do the given options also work for models that cache latents (MLA)? Empty: no.
   std::function<bool()> takes_own_latents{};
   // Adds the program's own options, or empty. Both arguments outlive the run.
   std::function<void(CLI::App&, const CommonOptions&)> declare{};

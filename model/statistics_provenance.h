@@ -1,4 +1,4 @@
-// What files of statistics say of where they come from.
+// Provenance of files of statistics.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace kvc {
 
-// `options`: whatever else changes the result.
+// `options`: everything else that changes the result.
 Provenance statistics_provenance(const std::string& kind, const Checkpoint& checkpoint,
                                  const TokenSet& tokens, const ComputePlace& place,
                                  Json options = Json::object());

@@ -1,4 +1,4 @@
-// Bytes of what a model keeps in memory.
+// Bytes of a model's tensors in memory.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,7 +7,7 @@
 
 namespace kvc {
 
-// 0 of a tensor that is not there.
+// 0 if undefined.
 inline std::int64_t tensor_bytes(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
 }

@@ -19,8 +19,8 @@ std::string layer_prefix(const ModelConfig& config, int layer);  // "model.layer
 std::string embedding_name(const ModelConfig& config);           // "model.embed_tokens.weight"
 std::string head_name(const ModelConfig& config);                // "lm_head.weight"
 
-// Where a projection's weight lies: rows of a tensor [tensor_rows, hidden_size], all of them unless the
-// architecture stores several projections as one.
+// Place of a projection's weight: rows of a tensor [tensor_rows, hidden_size], all of them unless the
+// architecture stores several projections in one tensor.
 struct ProjectionRows {
   std::string tensor;
   std::int64_t tensor_rows = 0, first_row = 0, num_rows = 0;
@@ -34,7 +34,7 @@ ProjectionRows value_rows(const ModelConfig& config, int layer);
 ProjectionRows gate_rows(const ModelConfig& config, int layer);  // of a gated MLP
 ProjectionRows up_rows(const ModelConfig& config, int layer);
 
-// A layer's other modules by role ("input_layernorm"); empty where the architecture has none.
+// A layer's other modules by role ("input_layernorm"); empty if the architecture has none.
 struct ModuleNames {
   std::string_view input_norm, attention_output_norm, mlp_norm, mlp_output_norm, down_proj;
 };
@@ -42,7 +42,7 @@ ModuleNames module_names(const ArchSpec& arch);
 
 // The router, the experts and the shared experts of a layer that has them.
 std::vector<NamedShape> expert_tensors(const ModelConfig& config, int layer);
-// Every tensor of one layer, and of the whole model (lm_head only when it is not tied).
+// Every tensor of one layer, and of the whole model (lm_head only if not tied).
 std::vector<NamedShape> layer_tensors(const ModelConfig& config, int layer);
 std::vector<NamedShape> model_tensors(const ModelConfig& config);
 std::int64_t num_parameters(const std::vector<NamedShape>& tensors);

@@ -13,22 +13,22 @@
 namespace kvc {
 
 struct TextOptions {
-  std::int64_t num_sequences = 64;  // at most; 0 means as many as the text gives
+  std::int64_t num_sequences = 64;  // at most; 0: all
   std::int64_t seq_len = 512;       // tokens per sequence, special tokens included
-  bool builtin = false;             // the built-in text too, behind the files
-  std::uint64_t seed = 0;  // picks sequences evenly spread with a seeded offset when there are more
+  bool builtin = false;             // the built-in text too, after the files
+  std::uint64_t seed = 0;  // seeds the offset of the evenly spread choice if there are more
 };
 
-// Reads `files` (of one or several kinds), tokenizes each as one text (the records of a .jsonl
-// joined by empty lines), cuts it into rows of seq_len (each with what the post-processor adds; a
-// last row that is not full is kept only if it is the file's first) and keeps num_sequences of all
-// rows. A tokens.h5 gives all of its rows, behind the others; its tokenizer hash must match. The
-// built-in text is used when `files` is empty, and beside them with options.builtin. Error naming the file when no token results.
+// Reads `files` (of one or several kinds), tokenizes each as one text (records of a .jsonl joined by empty lines), cuts
+// it into rows of seq_len (each with the post-processor's tokens; an incomplete last row is kept only if it is the
+// file's first) and keeps num_sequences of all rows. A tokens.h5 gives all its rows, after the others; its tokenizer
+// hash must match. The built-in text is used if `files` is empty, or in addition with options.builtin. Error naming the
+// file if it gives no token.
 TokenSet load_token_set(const std::vector<std::filesystem::path>& files, const Tokenizer& tokenizer,
                         std::int64_t vocab_size, const TextOptions& options,
                         const std::string& split);
 
-// The public-domain texts that travel in the program: one for calibration, another for evaluation.
+// The public-domain texts inside the program: one for calibration, one for evaluation.
 std::string_view builtin_calibration_text();
 std::string_view builtin_evaluation_text();
 

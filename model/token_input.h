@@ -1,4 +1,4 @@
-// The calibration tokens that a program was asked to use: a tokens.h5, or text to be tokenized.
+// Calibration tokens of a program: a tokens.h5, or text to tokenize.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct TokenInput {
   TextOptions text{};
 };
 
-// Error when a tokens.h5 is of the evaluation split, was made by another tokenizer than the
-// checkpoint's (where it has one) or holds ids outside the vocabulary.
+// Error if a tokens.h5 is of the evaluation split, was made by another tokenizer than the
+// checkpoint's (if it has one) or has ids outside the vocabulary.
 TokenSet load_calibration_tokens(const TokenInput& input, const Checkpoint& checkpoint,
                                  std::int64_t vocab_size);
 

@@ -1,4 +1,4 @@
-// Tensors of a checkpoint that no part of the configured text model uses, by place.
+// Tensors of a checkpoint that the configured text model does not use, by place.
 #pragma once
 
 #include <string>
@@ -11,16 +11,16 @@ namespace kvc {
 
 struct UnusedTensors {
   // Inside the text model (a decoder layer, the embedding, the final norm, the output matrix): the
-  // checkpoint computes something that the configured architecture does not.
+  // checkpoint computes something else than the configured architecture.
   std::vector<std::string> foreign;
-  // Beside it: vision towers, projectors, layers behind the last one. They are exported unchanged.
+  // Outside it: vision towers, projectors, layers behind the last one. They are exported unchanged.
   std::vector<std::string> carried;
 };
 
-// Leaves out what a text model may hold twice: rotary buffers, a tied output matrix.
+// Skips tensors that a text model may store twice: rotary buffers, a tied output matrix.
 UnusedTensors unused_tensors(const Checkpoint& checkpoint, const ModelConfig& config);
 
-// Up to a dozen names, and how many more there are.
+// Up to a dozen names, and the number of others.
 std::string listed(const std::vector<std::string>& names);
 
 }  // namespace kvc

@@ -1,5 +1,5 @@
-// Which texts a beam search goes on with, from the logits behind each: as transformers' generate() with num_beams,
-// length_penalty 1 and early_stopping False.
+// The beams with which a beam search continues, from the logits of each: as transformers' generate() with
+// num_beams, length_penalty 1 and early_stopping False.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,7 +18,7 @@ struct BeamOptions {
 };
 
 struct RunningBeam {
-  std::size_t parent = 0;  // that it continues, of the beams before the last choice
+  std::size_t parent = 0;  // the beam that it continues, as of the last choice
   std::vector<std::int64_t> tokens;
   float score = 0;  // sum of the logarithms of all tokens' probabilities
 };
@@ -32,12 +32,12 @@ class BeamChoice {
  public:
   explicit BeamChoice(BeamOptions options) : options_(std::move(options)) { beams_.emplace_back(); }
 
-  // One prompt's running texts, the best first; at the start the prompt alone.
+  // One prompt's running texts, best first; initially only the prompt.
   const std::vector<RunningBeam>& beams() const { return beams_; }
-  // Chooses the next beams and what ends; false where nothing can become better. rows[i]: [1, vocab_size] float32
+  // Chooses the next beams, and those that end; false if nothing can improve. rows[i]: [1, vocab_size] float32
   // logits behind beam i.
   bool advance(const std::vector<at::Tensor>& rows);
-  // The best first, at most num_beams: of a search that was interrupted those still running too.
+  // Best first, at most num_beams; after an interruption also those still running.
   std::vector<FinishedBeam> finished(bool interrupted);
 
  private:

@@ -10,10 +10,10 @@ namespace kvc {
 // Error for more samples than beams.
 BeamOptions beam_options(const GenerateOptions& options);
 
-// Of every prompt the options.num_samples best texts that were finished by an end token or by
-// max_new_tokens; a text's score is the mean logarithm of its tokens' probabilities, the end token's
-// included. One prompt after the other; beams share what they have in common. The bytes of a result are
-// those of the best beam that was still running. Where options.stopped ends it, texts are the best so far.
+// The options.num_samples best texts of every prompt, finished by an end token or by max_new_tokens. A
+// text's score is the mean log probability of its tokens, including the end token. Prompts are processed
+// one after the other; beams share common memory. The bytes of a result are those of the best beam still
+// running. If options.stopped ends the search, texts are the best so far.
 GenerateResult search_beams(const Engine& engine, const Engine::Ids& prompts,
                             const GenerateOptions& options);
 

@@ -1,5 +1,5 @@
-// Large blocks of memory that tensors gave up, kept for the next tensors: a prompt's pieces and layers need
-// the same ones again and again, and the system clears every page that it gives.
+// Keeps large freed blocks for the next tensors: a prompt's pieces and layers need the same sizes
+// repeatedly, and the system clears every fresh page.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -11,18 +11,18 @@
 
 namespace kvc {
 
-// Kept and used blocks together never take more than the used ones once did and a quarter of those of them that were not
-// in use at the last release: what does not fit takes the place of the blocks that were kept longest.
+// Kept and used blocks together never take more than the peak of used ones plus a quarter of what that exceeds
+// the use at the last release; a block that does not fit replaces those kept longest.
 class BlockCache final : public c10::Allocator {
  public:
-  // That of tensors in the CPU's memory, from the first call on until the process ends.
+  // The cache of CPU tensors, active from the first call until the process ends.
   static BlockCache& of_process();
 
   c10::DataPtr allocate(std::size_t bytes) override;
   c10::DeleterFnPtr raw_deleter() const override { return &give_up; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override;
 
-  // What is kept goes back to the system, and so does what malloc and matrix products hold.
+  // Returns kept blocks to the system, and also free memory of malloc and matrix products.
   void release();
   std::size_t kept_bytes() const;
   std::size_t used_bytes() const;  // of large blocks, likewise

@@ -108,9 +108,10 @@ Json template_arguments(const RunOptions& options) {
 }  // namespace
 
 void chat(const RunOptions& options) {
-  KVC_CHECK_USAGE(options.generate.num_samples == 1, "--chat does not go with --num-samples");
+  KVC_CHECK_USAGE(options.generate.num_samples == 1,
+                  "--chat cannot be combined with --num-samples");
   KVC_CHECK_USAGE(options.ids.empty() && options.logits.empty() && options.tokenize.empty(),
-                  "--chat does not go with --ids, --logits or --tokenize");
+                  "--chat cannot be combined with --ids, --logits or --tokenize");
   KVC_CHECK_USAGE(options.prompt.empty() || options.prompt_file.empty(),
                   "--prompt and --prompt-file exclude each other");
   const Tokenizer tokenizer = Tokenizer::load(options.model);

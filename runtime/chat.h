@@ -1,4 +1,4 @@
-// kvrun --chat: a conversation at the terminal, over lines of a pipe, or of one prompt.
+// kvrun --chat: a conversation at the terminal, over the lines of a pipe, or with one prompt.
 #pragma once
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// A conversation over one KV cache: every turn is rendered with the chat template, and only what
-// the cache does not hold yet is read.
+// A conversation over one KV cache: every turn is rendered with the chat template, and only tokens
+// that are not in the cache are read.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct ConversationOptions {
 
 class Conversation {
  public:
-  // What is passed must outlive the conversation.
+  // Arguments passed by reference must outlive the conversation.
   Conversation(std::unique_ptr<TurnSequence> sequence, const Tokenizer& tokenizer,
                const ChatTemplate& chat_template, ConversationOptions options);
 
@@ -39,8 +39,8 @@ class Conversation {
     bool interrupted = false;
     double read_seconds = 0, write_seconds = 0;
   };
-  // `show` is given the text as it appears; `stopped` is asked before every token and while the prompt is
-  // read, and ends the answer. A turn that ends before it has an answer is forgotten.
+  // `show` receives the text as it appears. `stopped` is called before every token and while the prompt
+  // is read; true ends the answer. A turn that ends without an answer is dropped.
   Answer say(const std::string& text, const std::function<void(std::string_view)>& show,
              const Stopped& stopped);
 

@@ -34,30 +34,31 @@ struct EngineOptions {
   std::string kv_dtype;  // what the KV cache stores; empty: the compute dtype
   std::optional<std::int64_t>
       memory_bytes{};  // of KV caches: a limit (runtime/memory/memory_budget.h)
-  std::optional<std::int64_t> page_tokens{};  // KV stores grow by so many; 16, or 32 for integers
+  std::optional<std::int64_t>
+      page_tokens{};  // tokens per page of KV stores; 16, or 32 for integers
   // A prompt's tokens whose activations are in memory at a time; 0: all. Results differ by rounding.
   std::int64_t prefill_chunk = 2048;
-  bool time_parts = false;     // measure where the time goes
-  std::string weight_dtype{};  // "int8": matrices that activations meet; empty: as dtype
-  TokenPolicy policy{};        // which tokens plain layers keep
-  ReuseOptions reuse{};        // of similar prompts' caches
+  bool time_parts = false;                             // measure time per part
+  std::string weight_dtype{};                          // "int8": quantises weights; empty: as dtype
+  TokenPolicy policy{};                                // tokens that caches keep
+  ReuseOptions reuse{};                                // reuse of similar prompts' caches
   std::optional<SelectiveReconstruction> selective{};  // of latents, in `extend`
 };
 
-// What an engine computes in, and how its caches store.
+// Dtypes that an engine computes in and stores caches in.
 struct CacheTypes {
   at::ScalarType compute = at::kFloat;
   KvDtype kv = KvDtype::kFloat32;
   std::int64_t page_tokens = 0;
 };
-// Error for a type that the model's heads or the pages do not fit.
+// Error for a dtype that does not fit the model's heads or the pages.
 CacheTypes cache_types(const Checkpoint& checkpoint, const ModelConfig& config,
                        const EngineOptions& options);
 
-// One sequence and its KV cache. Movable; gives its memory back when destroyed.
+// One sequence and its KV cache. Movable; returns its memory when destroyed.
 class Sequence {
  public:
-  // Another sequence of the same tokens. They share memory as far as neither changes it.
+  // A copy of the sequence. The two share memory until one of them writes.
   Sequence fork() const {
     Sequence other(std::make_unique<KvCache>(*cache_));
     other.reuse_ = reuse_;
@@ -66,7 +67,7 @@ class Sequence {
 
   std::int64_t num_tokens() const { return cache_->num_tokens(); }
   const KvCache& cache() const { return *cache_; }
-  // Of its first prompt, where the engine reuses prompts.
+  // Report on its first prompt, if the engine reuses prompts.
   const std::optional<ReuseReport>& reuse() const { return reuse_; }
 
  private:
@@ -95,22 +96,21 @@ class Engine {
 
   Sequence new_sequence() const;
 
-  // Which rows of logits a call returns.
+  // Rows of logits that a call returns.
   enum class Rows { kLast, kAll };
   using Ids = std::vector<std::vector<std::int64_t>>;
 
-  // A prompt (or a later turn's): attention over it is exact (policy.prefill), compression follows
-  // it. ids[i] are the new tokens of sequences[i], at least one. Logits float32: per sequence
-  // [rows, vocab_size]. `stopped` is asked between pieces of prefill_chunk tokens and between layers;
-  // where it says so the call throws Interrupted. Whatever it throws, a call that began to read leaves
-  // the sequences empty. With EngineOptions::reuse and kLast, an empty sequence's prompt is read with the
-  // cache of a similar one where there is one.
+  // A prompt (or a later turn's): attention over it is exact (policy.prefill), and compression follows.
+  // ids[i] are the new tokens of sequences[i], at least one. Logits float32: per sequence [rows,
+  // vocab_size]. `stopped` is called between pieces of prefill_chunk tokens and between layers; if true
+  // the call throws Interrupted. After any exception, a call that began to read leaves the sequences
+  // empty. With EngineOptions::reuse and kLast, an empty sequence's prompt is read with the cache of a
+  // similar prompt if there is one.
   std::vector<at::Tensor> prefill(const std::vector<Sequence*>& sequences, const Ids& ids,
                                   Rows rows, const Stopped& stopped = {}) const;
-  // Tokens as generation produces them: attention reads the compressed cache, and a block is
-  // compressed when it leaves the window. Several ids of one sequence give the same logits and
-  // cache as one at a time. `stopped`: as above, asked between blocks;
-  // the sequences then hold the tokens that were read.
+  // Generated tokens: attention reads the compressed cache, and a block is compressed when it
+  // leaves the window. Several ids of one sequence give the same logits and cache as one at a time.
+  // `stopped`: as above, called between blocks; the sequences then contain the tokens read so far.
   std::vector<at::Tensor> extend(const std::vector<Sequence*>& sequences, const Ids& ids, Rows rows,
                                  const Stopped& stopped = {}) const;
 
@@ -149,7 +149,8 @@ class Engine {
                                         const Ids& ids, Rows rows) const;
   CompressionContext compression() const;
   void compress_block(KvCache& cache) const;
-  // What has left the window of a prompt's `count` tokens, which all layers have stored.
+  // Compresses the tokens that left the window, of a prompt of `count` tokens that all layers have
+  // stored.
   void compress_prompt(std::int64_t count, KvCache& cache) const;
 
   std::unique_ptr<Decoder> decoder_;

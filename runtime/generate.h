@@ -1,4 +1,4 @@
-// Generation: prompts in, continuations out, with the time each phase took.
+// Generation: continuations of prompts, with the time of each phase.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,16 +18,17 @@ struct GenerateOptions {
   std::int64_t max_new_tokens = 128;
   SamplingOptions sampling;
   std::uint64_t seed = 0;        // sequence i of the result samples from seed + i
-  std::int64_t num_samples = 1;  // continuations of every prompt, which share what it stored
-  // Above 1: beam search of so many beams, greedy, without a visitor; samples are then the best finished
-  // beams, num_samples <= num_beams.
+  std::int64_t num_samples = 1;  // continuations of every prompt, which share its cache
+  // Above 1: greedy beam search with that many beams, without a visitor; samples are then the best
+  // finished beams, num_samples <= num_beams.
   std::int64_t num_beams = 1;
   std::vector<std::int64_t>
       stop_ids;  // a sequence ends with the first of these, which is not returned
   std::int64_t prefill_tokens = 0;  // prompt tokens that prefill takes; the rest extends. 0: all
   bool all_logits = false;          // keep the logits of every prompt token
-  Stopped stopped;                  // asked before every step and while prompts are read
-  std::function<void()> prompts_read{};  // called once they are, before the first new token
+  Stopped stopped;                  // called before every step and while prompts are read
+  std::function<void()>
+      prompts_read{};  // called when all prompts are read, before the first new token
 };
 
 struct Generated {
@@ -35,7 +36,7 @@ struct Generated {
   at::Tensor prompt_logits;  // [num_prompt_tokens, vocab_size] with all_logits; of the first sample
   std::int64_t num_tokens = 0;         // whose keys and values the cache holds at the end
   KvBytes bytes;                       // at the end
-  std::optional<ReuseReport> reuse{};  // of its prompt, where the engine reuses prompts
+  std::optional<ReuseReport> reuse{};  // of its prompt, if the engine reuses prompts
 };
 
 struct GenerateTiming {
@@ -43,7 +44,7 @@ struct GenerateTiming {
   double decode_seconds = 0;
   std::int64_t prefill_tokens = 0;  // of all sequences
   std::int64_t decode_tokens =
-      0;  // forward passes' tokens after the first new token, of all sequences
+      0;  // tokens of forward passes after the first new token, of all sequences
   PartTimes prefill_parts, decode_parts;  // with EngineOptions::time_parts
   RebuildCounts rebuilt;                  // with EngineOptions::selective
 };
@@ -52,10 +53,10 @@ struct GenerateResult {
   std::vector<Generated>
       sequences;  // the samples of prompt i are i * num_samples and those that follow
   GenerateTiming timing;
-  bool interrupted = false;  // `stopped` ended it: sequences hold what there was
+  bool interrupted = false;  // `stopped` ended it: sequences have the tokens so far
 };
 
-// Called as tokens appear: index of the sequence and its new token. False: the sequence ends with it.
+// Called for every new token with the sequence's index. False ends the sequence after it.
 using TokenVisitor = std::function<bool(std::size_t, std::int64_t)>;
 
 // Continues every prompt (at least one token each), all in one batch.

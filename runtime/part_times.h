@@ -1,4 +1,4 @@
-// Where the time of a run goes.
+// Time per part of a run.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 namespace kvc {
 
 enum class Part {
-  kModel,        // forward passes without their attention: projections, to latents too, MLP, norms
+  kModel,        // forward passes without attention: projections (also to latents), MLP, norms
   kAttention,    // KV stores included
   kCompression,  // deciding and merging tokens
   kLogits,
@@ -30,8 +30,8 @@ struct PartTimes {
   }
 };
 
-// Adds its lifetime to a part, and takes it from another part that it lies within. Without `times` the
-// clock is never read.
+// Adds its lifetime to a part, and subtracts it from an enclosing part. Without `times` the clock is
+// never read.
 class PartScope {
  public:
   PartScope(PartTimes* times, Part part) : PartScope(times, part, part) {}

@@ -22,8 +22,8 @@ void check_sources(const KvPlan& plan, const ModelConfig& config, const std::str
       }
     }
     KVC_CHECK(layer.form != FusionForm::kFull || !config.depends_on_length(layer.layer),
-              "{}: fused layer {} turns keys back, which RoPE that depends on the length of the "
-              "text does not allow; convert with --fusion vectors",
+              "{}: fused layer {} rotates keys back, which is impossible if RoPE depends on the "
+              "length of the text; convert with --fusion vectors",
               subject, layer.layer);
   }
 }
@@ -37,7 +37,7 @@ KvPlan plan_of(const Checkpoint& checkpoint, const ModelConfig& config) {
   const std::string subject = (checkpoint.directory() / "config.json").string();
   const Json& converted = checkpoint.config().at("kvconvert");
   KVC_CHECK(converted.is_object() && converted.contains("format") && converted.contains("plan"),
-            "{}: kvconvert needs \"format\" and \"plan\"; export the conversion again", subject);
+            "{}: \"kvconvert\" lacks \"format\" or \"plan\"; export the conversion again", subject);
   KVC_CHECK(
       converted.at("format") == kFactoredFormat,
       "{}: kvconvert format {} expected, {} found; use the version that wrote it, or export again",
@@ -50,13 +50,14 @@ KvPlan plan_of(const Checkpoint& checkpoint, const ModelConfig& config) {
       subject, plan.num_layers(), plan.num_kv_heads, plan.head_dim, config.num_layers,
       config.num_kv_heads, config.head_dim);
   KVC_CHECK(plan.key_norm == (config.arch->qk_norm != QkNorm::kNone),
-            "{}: the plan says keys are {}normed, the architecture says otherwise; export again",
+            "{}: the plan and the architecture disagree whether keys have a norm (plan: {}normed); "
+            "export again",
             subject, plan.key_norm ? "" : "not ");
   const KvWidths stored = plan.plain_widths(), own = plain_plan(config).plain_widths();
   KVC_CHECK(plan.own_widths.has_value() == config.mla.has_value() && stored.key == own.key &&
                 stored.value == own.value,
-            "{}: the plan is for caches of {} and {} numbers a token and layer, the model's has {} "
-            "and {}; export the conversion again",
+            "{}: the plan expects caches of {} and {} numbers per token and layer, the model's has "
+            "{} and {}; export the conversion again",
             subject, stored.key, stored.value, own.key, own.value);
   check_sources(plan, config, subject);
   return plan;

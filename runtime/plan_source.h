@@ -1,4 +1,4 @@
-// The KV plan of a checkpoint: its own where it was converted, plain otherwise.
+// The KV plan of a checkpoint: its own if it was converted, else plain.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,6 @@
 // Prompts layer by layer: every layer reads all new tokens, in pieces of bounded size, before the next
-// layer begins. Memory for activations is that of a piece, and attention is exact over all that was read,
-// because one layer's keys and values are few.
+// layer begins. Activations take the memory of one piece. Attention is exact over all tokens read,
+// because one layer's keys and values are small.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,7 +19,7 @@
 
 namespace kvc {
 
-// Asked now and then by what takes long; true ends it.
+// Called repeatedly during long work; true ends it.
 using Stopped = std::function<bool()>;
 
 // A caller's `stopped` ended a call.
@@ -28,21 +28,21 @@ class Interrupted : public Error {
   Interrupted() : Error("interrupted", ExitCode::kInterrupted) {}
 };
 
-// Consecutive new tokens of consecutive sequences.
+// One piece: consecutive new tokens of consecutive sequences.
 struct PromptPiece {
   std::vector<std::size_t> sequences;  // ascending, those of the batch
   TokenBatch batch;
 };
 
-// ids[i] are the new tokens of a sequence that has num_tokens[i]. At most `most` tokens a piece, but
-// sequences of `whole` come in one; 0: all in one piece.
+// ids[i] are the new tokens of a sequence that has num_tokens[i]. A piece has at most `most` tokens
+// (0: all), but sequences of `whole` are not split.
 std::vector<PromptPiece> pieces_of(const std::vector<std::vector<std::int64_t>>& ids,
                                    const std::vector<std::int64_t>& num_tokens,
                                    const std::vector<bool>& whole, std::int64_t most);
 
-// Hidden states after the last layer of every piece, [tokens of the piece, hidden_size]. Stores keys and
-// values, but leaves the caches' numbers of tokens as they are. After each layer, when its exact keys and values are needed
-// by no piece any more, calls layer_read. Throws Interrupted.
+// Hidden states after the last layer of every piece, [tokens of the piece, hidden_size]. Stores keys and values, but
+// does not change the caches' numbers of tokens. Calls layer_read after each layer, when no piece needs its exact keys
+// and values any more. Throws Interrupted.
 std::vector<at::Tensor> read_pieces(const Decoder& decoder, const KvPlan& plan,
                                     const KvFactors& factors, const std::vector<KvCache*>& caches,
                                     const std::vector<std::int64_t>& lengths,

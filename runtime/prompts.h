@@ -1,4 +1,4 @@
-// What kvrun reads: prompts as token ids.
+// Inputs of kvrun: prompts as token ids.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace kvc {
 struct Prompts {
   std::vector<std::vector<std::int64_t>> ids;
   bool is_batch = false;               // --ids held a list of lists
-  std::optional<Tokenizer> tokenizer;  // absent where the directory has none and --ids needs none
+  std::optional<Tokenizer> tokenizer;  // absent if the directory has none and --ids is given
 };
 
-// A UTF-8 text as a whole; Error naming the file when it is absent or something else.
+// A whole UTF-8 text; Error naming the file if it is absent or not UTF-8.
 std::string read_prompt_text(const std::filesystem::path& path);
-// Throws UsageError unless exactly one source is named; Error for an empty prompt.
+// Throws UsageError unless exactly one source is given; Error for an empty prompt.
 Prompts read_prompts(const RunOptions& options);
 // A list of token ids from a JSON file; Error naming the file for anything else, an empty list included.
 std::vector<std::int64_t> id_list(const Json& list, const std::filesystem::path& path);

@@ -1,4 +1,4 @@
-// The first half of a generation: its prompts.
+// Reads the prompts of a generation.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,8 +10,8 @@
 
 namespace kvc {
 
-// Reads each prompt into its new sequence, with what options.prefill_tokens leaves as a continuation of
-// the compressed cache. Logits of every prompt: all rows with options.all_logits, else the last.
+// Reads each prompt into its new sequence; tokens after options.prefill_tokens continue the compressed
+// cache. Returns logits of every prompt: all rows with options.all_logits, else the last.
 std::vector<at::Tensor> read_prompts(const Engine& engine, const Engine::Ids& prompts,
                                      const GenerateOptions& options,
                                      std::vector<Sequence>& sequences);

@@ -37,20 +37,21 @@ void check_beams(const RunOptions& options) {
   KVC_CHECK_USAGE(beams >= 1 && beams <= kMostBeams, "--beams {}: expected 1 to {}", beams,
                   kMostBeams);
   KVC_CHECK_USAGE(beams == 1 || options.generate.num_samples <= beams,
-                  "--num-samples {}: more than --beams {} finds", options.generate.num_samples,
-                  beams);
+                  "--num-samples {}: more than the {} texts that --beams finds",
+                  options.generate.num_samples, beams);
   const SamplingRequest& sampling = options.sampling;
-  KVC_CHECK_USAGE(beams == 1 || (!sampling.sample && sampling.temperature.value_or(0) == 0 &&
-                                 sampling.repetition_penalty.value_or(1) == 1 &&
-                                 options.stop.empty() && !options.chat),
-                  "--beams does not go with sampling, --repetition-penalty, --stop or --chat");
+  KVC_CHECK_USAGE(
+      beams == 1 ||
+          (!sampling.sample && sampling.temperature.value_or(0) == 0 &&
+           sampling.repetition_penalty.value_or(1) == 1 && options.stop.empty() && !options.chat),
+      "--beams cannot be combined with sampling, --repetition-penalty, --stop or --chat");
 }
 
 void check(const RunOptions& options) {
   KVC_CHECK_USAGE(options.reuse.empty() || !options.engine.reuse.donors.empty(),
                   "--reuse needs --donors DIR");
   KVC_CHECK_USAGE(options.logits.empty() || options.engine.reuse.donors.empty(),
-                  "--logits are of prompts that are read as a whole; leave out --donors");
+                  "--logits requires prompts that are read in full; leave out --donors");
   check_tokens("--page-tokens", options.engine.page_tokens.value_or(1), 1);
   check_tokens("--max-new-tokens", options.generate.max_new_tokens, 0);
   check_tokens("--prefill-tokens", options.generate.prefill_tokens, 0);
@@ -112,7 +113,7 @@ void warm_up(const Runner& runner, const Prompts& prompts, GenerateOptions optio
 // The texts of a run's sequences; empty where there is no tokenizer.
 std::vector<Continuation> continuations(const RunOptions& options, const Prompts& prompts) {
   KVC_CHECK(prompts.tokenizer || options.stop.empty(),
-            "{}: no tokenizer to find the texts of --stop with", options.model.string());
+            "{}: --stop requires a tokenizer, and there is none", options.model.string());
   std::vector<Continuation> texts;
   for (std::size_t i = 0; prompts.tokenizer && i < prompts.ids.size(); ++i) {
     for (std::int64_t sample = 0; sample < options.generate.num_samples; ++sample) {

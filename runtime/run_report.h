@@ -1,4 +1,4 @@
-// What kvrun says of a run: JSON on standard output, statistics on standard error.
+// kvrun's report: JSON on standard output, statistics on standard error.
 #pragma once
 
 #include <string>
@@ -19,9 +19,9 @@ struct RunReport {
 };
 
 // {"tokens", "text", "kv": {"bytes", "original_bytes", "kept_ratio", "tokens", "segments"}, "timing",
-// "memory", "interrupted"}; of several sequences tokens, text and kv are lists.
+// "memory", "interrupted"}; for several sequences tokens, text and kv are lists.
 Json run_json(const RunReport& report);
-// Times, rates, where the time went, weights and KV bytes by segment, peaks; one line each.
+// Times, rates, time per part, weights and KV bytes by segment, peaks; one line each.
 std::string run_statistics(const RunReport& report);
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-// What kvrun generates with: an engine on the CPU, or one on a GPU.
+// kvrun's engine: on the CPU or on a GPU.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace kvc {
 
-// What a report says of the model beside what was generated.
+// The model's part of a report.
 struct RunModel {
   KvPlan plan;
   TokenPolicy policy;
@@ -30,12 +30,12 @@ struct Runner {
   std::function<GenerateResult(const Engine::Ids&, const GenerateOptions&, const TokenVisitor&)>
       generate;
   std::function<RunModel(const GenerateResult&)> describe;
-  // A text that goes on turn by turn, for as long as this lives.
+  // A text that grows turn by turn; valid while the runner lives.
   std::function<std::unique_ptr<TurnSequence>()> turns;
 };
 
-// Loads the model onto options.device. Error where this build or machine has no such device, or the GPU runtime does
-// not do what is asked.
+// Loads the model onto options.device. Error if this build or machine has no such device, or the GPU runtime does
+// not support the options.
 Runner load_runner(const RunOptions& options);
 
 }  // namespace kvc

@@ -1,5 +1,5 @@
-// The next token from one row of logits: greedy, or drawn with a seeded generator from what temperature,
-// top-k, top-p and min-p leave. Penalty and filters are those of transformers, in its order.
+// The next token from one row of logits: greedy, or drawn with a seeded generator after temperature,
+// top-k, top-p and min-p. Penalty and filters are transformers', in its order.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,12 +12,11 @@ namespace kvc {
 
 struct SamplingOptions {
   double temperature = 0;  // 0: greedy
-  std::int64_t top_k =
-      0;             // the k most probable, and what is as probable as the last of them; 0: all
-  double top_p = 1;  // smallest set of tokens with at least this probability, in (0, 1]
+  std::int64_t top_k = 0;  // the k most probable, and ties with the last of them; 0: all
+  double top_p = 1;        // smallest set of tokens with at least this probability, in (0, 1]
   double min_p = 0;  // at least this share of the most probable token's probability, in [0, 1]
-  // Logits of tokens that the text has already are divided by this where positive, multiplied where
-  // negative; positive. Also of greedy choices.
+  // Positive logits of tokens that already occur are divided by this, negative ones multiplied;
+  // positive. Also for greedy choices.
   double repetition_penalty = 1;
 };
 
@@ -33,13 +32,13 @@ struct Candidate {
 // uniform number per token.
 class Sampler {
  public:
-  // `prompt`: the tokens that a repetition penalty counts from the beginning.
+  // `prompt`: tokens that the repetition penalty counts from the beginning.
   Sampler(const SamplingOptions& options, std::uint64_t seed,
           const std::vector<std::int64_t>& prompt = {});
-  // logits: [vocab_size] float32; Error for NaN and infinity. The token counts as part of the text.
+  // logits: [vocab_size] float32; Error for NaN and infinity. The token becomes part of the text.
   std::int64_t next(const at::Tensor& logits);
-  // What it would draw from, at least one token: by ascending id, or most probable first where top_p is
-  // below 1.
+  // The candidates of a draw, at least one: by ascending id, or most probable first if top_p is below
+  // 1.
   std::vector<Candidate> distribution(const at::Tensor& logits) const;
 
  private:

@@ -93,7 +93,7 @@ std::string writing_device(const SelfTextOptions& options, const ModelConfig& co
     check_gpu_model(config, plain_plan(config));
     return options.device;
   } catch (const Error& error) {
-    log_info(fmt::format("calibration text is written on the CPU: {}", error.what()));
+    log_info(fmt::format("calibration text is sampled on the CPU: {}", error.what()));
     return "cpu";
   }
 }
@@ -160,8 +160,8 @@ Json self_text_settings(const Checkpoint& checkpoint, const ModelConfig& config,
                         const SelfTextOptions& options) {
   const TextBounds bounds = text_bounds(checkpoint.directory(), config);
   KVC_CHECK(!bounds.start.empty(),
-            "{}: neither the tokenizer nor config.json names a token that texts begin with, so the "
-            "model cannot write any; give --calibration builtin or FILE",
+            "{}: neither the tokenizer nor config.json names a token that begins a text, so none "
+            "can be sampled; give --calibration builtin or FILE",
             checkpoint.directory().string());
   const std::string device = writing_device(options, config);
   return {{"checkpoint_hash", checkpoint.hash()},
@@ -180,9 +180,10 @@ Rows write_self_text(const Checkpoint& checkpoint, const ModelConfig& config,
                      const SelfTextOptions& options, Rows written,
                      const std::function<void(const Rows&)>& keep) {
   const TextBounds bounds = text_bounds(checkpoint.directory(), config);
-  KVC_CHECK_USAGE(options.seq_len > static_cast<std::int64_t>(bounds.start.size()),
-                  "--seq-len {}: texts begin with {} tokens, which leaves no room; use longer ones",
-                  options.seq_len, bounds.start.size());
+  KVC_CHECK_USAGE(
+      options.seq_len > static_cast<std::int64_t>(bounds.start.size()),
+      "--seq-len {}: the {} tokens that begin a text leave no room for more; use longer sequences",
+      options.seq_len, bounds.start.size());
   RunOptions running;
   running.model = checkpoint.directory();
   running.device = writing_device(options, config);

@@ -43,7 +43,7 @@ std::string StopFilter::finish() { return std::exchange(held_, ""); }
 
 void check_stop_strings(const std::vector<std::string>& stops) {
   for (const std::string& stop : stops) {
-    KVC_CHECK_USAGE(!stop.empty(), "--stop: an empty text ends every generation; give characters");
+    KVC_CHECK_USAGE(!stop.empty(), "--stop: the text is empty; give at least one character");
     KVC_CHECK_USAGE(!first_invalid_utf8(stop), "--stop: '{}' is not UTF-8",
                     replace_invalid_utf8(stop));
   }

@@ -1,5 +1,4 @@
-// Text up to the first of some stop strings, passed on piece by piece: what may be the beginning of one is
-// held back.
+// Passes text on piece by piece up to the first stop string; text that may begin one is held back.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +14,9 @@ class StopFilter {
   // Stop strings are valid UTF-8 and not empty; none: everything passes.
   explicit StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  // Whole characters in, what is certain to be before any stop string out.
+  // Takes whole characters; returns text that is certainly before any stop string.
   std::string push(std::string_view piece);
-  std::string finish();  // what was held back and is no stop string
+  std::string finish();  // the held-back text that is no stop string
   // The text contains one; nothing follows.
   bool stopped() const { return stopped_; }
 
@@ -29,7 +28,7 @@ class StopFilter {
   bool stopped_ = false;
 };
 
-// Throws UsageError naming the flag for a stop string that no text could contain.
+// Throws UsageError naming the flag for a stop string that no text can contain.
 void check_stop_strings(const std::vector<std::string>& stops);
 
 }  // namespace kvc

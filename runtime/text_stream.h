@@ -1,5 +1,5 @@
-// Generated tokens as text, piece by piece: only complete characters, with the spaces that the
-// tokens before them ask for, up to a stop string.
+// Generated tokens as text, piece by piece: only complete characters, with the spaces that earlier
+// tokens require, up to a stop string.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class TextStream {
   TextStream(const Tokenizer& tokenizer, const std::vector<std::int64_t>& prompt);
 
   std::string push(std::int64_t token);  // text that became complete; may be empty
-  std::string finish();                  // what is left, incomplete characters included
+  std::string finish();                  // the rest, incomplete characters included
 
  private:
   std::string take(bool even_incomplete);
@@ -37,7 +37,7 @@ class Continuation {
                std::vector<std::string> stops)
       : stream_(tokenizer, prompt), filter_(std::move(stops)) {}
 
-  // Text that became certain; may be empty.
+  // Text that is now certain; may be empty.
   std::string push(std::int64_t token) { return keep(filter_.push(stream_.push(token))); }
   std::string finish();
   bool stopped() const { return filter_.stopped(); }  // by a stop string
@@ -50,7 +50,7 @@ class Continuation {
   std::string text_;
 };
 
-// On stdout, without waiting for a line to be full.
+// Prints to stdout at once, without line buffering.
 void print_now(std::string_view text);
 
 }  // namespace kvc

@@ -1,12 +1,12 @@
-// One thread for work that is too small to share.
+// One thread for work that is too small for several.
 #pragma once
 
 #include <cstdint>
 
 namespace kvc {
 
-// While alive, torch computes on the calling thread alone if a layer's work is below what waking and
-// joining threads costs.
+// While alive, torch uses only the calling thread if a layer's work costs less than waking and
+// joining threads.
 class ThreadScope {
  public:
   explicit ThreadScope(std::int64_t multiplications_per_layer);

@@ -53,43 +53,42 @@ void run(const ValidateOptions& options, const Outputs& outputs, const CommonOpt
 Action declare_validate_options(CLI::App& app, CommonOptions& common) {
   auto options = std::make_shared<ValidateOptions>();
   auto outputs = std::make_shared<Outputs>();
-  app.add_option("reference", options->reference, "The original, a HuggingFace directory")
+  app.add_option("reference", options->reference, "Original HuggingFace directory")->required();
+  app.add_option("candidate", options->candidate, "Directory to compare with it, converted or not")
       ->required();
-  app.add_option("candidate", options->candidate, "The converted directory")->required();
   app.add_option("--text", options->texts,
                  "Evaluation text: .txt, .jsonl or tokens.h5 (default: built in)");
-  app.add_option(
-      "--calibration-tokens", options->calibration_tokens,
-      "tokens.h5 that the candidate was calibrated on: warns where --text is of another kind");
+  app.add_option("--calibration-tokens", options->calibration_tokens,
+                 "tokens.h5 of the candidate's calibration: warn if --text is of another kind");
   app.add_option("--num-sequences", options->num_sequences, "Rows of text")->capture_default_str();
   app.add_option("--seq-len", options->seq_len,
-                 "Tokens of each; half is prompt, half is scored (0: the context, at most 2048)");
-  app.add_option("--dtype", options->dtype, "float32, bfloat16 or float16")->capture_default_str();
-  app.add_option(
-      "--kv-dtype", options->kv_dtype,
-      "What the candidate's cache stores: float32, bfloat16, float16, int8, int4 or int2");
+                 "Tokens per row: the first half is the prompt, the second is scored (0: the "
+                 "context, at most 2048)");
+  app.add_option("--dtype", options->dtype, "Compute in float32, bfloat16 or float16")
+      ->capture_default_str();
+  app.add_option("--kv-dtype", options->kv_dtype,
+                 "Dtype of the candidate's cache: float32, bfloat16, float16, int8, int4 or int2");
   app.add_option_function<std::string>(
       "--policy",
       [options](const std::string& text) { options->policy = parse_token_policy(text); },
-      "Which tokens the candidate's cache keeps, as kvrun's --policy");
+      "Tokens that the candidate's cache keeps, as kvrun's --policy");
   app.add_option_function<std::string>(
       "--selective",
       [options](const std::string& text) { options->selective = parse_selective(text); },
-      "Which latents the candidate rebuilds, as kvrun's --selective");
+      "Latents that the candidate rebuilds, as kvrun's --selective");
   app.add_option("--block", options->block_tokens,
-                 "Score blocks of this many tokens, each after a fresh prefill of all tokens "
-                 "before it (0: the second half after the first)");
-  app.add_option("--recall", options->num_recalls,
-                 "Also test recall of this many lists of facts (a task that the bundled model was "
-                 "trained on)");
-  app.add_option("--report", outputs->report, "Write every number here (JSON)");
-  app.add_option("--html", outputs->html, "Write a page with tables and charts here");
+                 "Score this many tokens at a time, each after a prefill of all tokens before them "
+                 "(0: the second half after the first)");
+  app.add_option(
+      "--recall", options->num_recalls,
+      "Also test recall of this many lists of facts, a task of the bundled reference model");
+  app.add_option("--report", outputs->report, "JSON file for every number");
+  app.add_option("--html", outputs->html, "HTML file for tables and charts");
   app.add_option("--max-kld", options->max_kld,
-                 "Fail (exit 3) when the continuation's mean KL divergence is larger");
-  app.add_option("--max-ppl-ratio", options->max_ppl_ratio,
-                 "Fail when its perplexity ratio is larger");
+                 "Fail with exit code 3 if the mean KL divergence is larger");
+  app.add_option("--max-ppl-ratio", options->max_ppl_ratio, "The same for the perplexity ratio");
   app.add_option("--min-same-top", options->min_same_top,
-                 "Fail when the share of equal top tokens is smaller, 0 to 1");
+                 "Fail with exit code 3 if the share of equal top tokens (0 to 1) is smaller");
   return [options, outputs, &common] {
     require_cpu(common);
     options->seed = common.seed;

@@ -28,8 +28,8 @@ void check_no_overlap(const TokenSet& text, const Checkpoint& candidate) {
   const std::vector<std::string> calibrated = calibration_hashes(candidate);
   for (const std::string& hash : text.source_hashes) {
     KVC_CHECK(std::find(calibrated.begin(), calibrated.end(), hash) == calibrated.end(),
-              "{}: was calibrated on this evaluation text (SHA-256 {}); a model must be judged on "
-              "text it has not seen, give another --text",
+              "{}: was calibrated on this evaluation text (SHA-256 {}); evaluate on unseen text, "
+              "give another --text",
               candidate.directory().string(), hash);
   }
 }

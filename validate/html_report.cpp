@@ -184,8 +184,8 @@ std::string recall_note(const Recall& recall) {
   return recall.num_asked == 0
              ? ""
              : fmt::format(
-                   "<p>Of {} numbers that the text gives and asks for later, the candidate "
-                   "names {}, the original {}.</p>\n",
+                   "<p>The recall task asks for {} numbers of the text; the candidate names {}, "
+                   "the original {}.</p>\n",
                    recall.num_asked, recall.candidate_right, recall.reference_right);
 }
 

@@ -3,9 +3,8 @@
 
 int main(int argc, char** argv) {
   kvc::restart_with_short_waits(argv);
-  return kvc::run_command(
-      argc, argv,
-      "Measures what a conversion costs: perplexity, KL divergence and agreement "
-      "of the candidate with the original on the same text.",
-      kvc::declare_validate_options);
+  return kvc::run_command(argc, argv,
+                          "Compares a candidate with the original on the same text: perplexity, KL "
+                          "divergence, agreement and bytes of the cache.",
+                          kvc::declare_validate_options);
 }

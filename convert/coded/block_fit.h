@@ -1,4 +1,4 @@
-// One coded block on its way through a conversion: its coordinates, and samples in them.
+// One coded block during a conversion: its coordinates, and samples in them.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,7 +13,7 @@
 
 namespace kvc {
 
-// Memory is that of the whole model's blocks together; what is large lies on disk.
+// All blocks of the model are in memory together, so large parts are on disk.
 class BlockFit {
  public:
   // `samples` [num_tokens, n of the run] float32: y of the run that holds the block.
@@ -26,25 +26,25 @@ class BlockFit {
   // Orders the coefficients by falling width; `bits` [n] in the order of the curves.
   void set_bits(const std::vector<int>& bits);
   void set_gain(bool gain) { block_.gain = gain; }
-  // Mean error per token with the bits that are set, on the samples the steps were chosen for. With or
-  // without gain, or as the block says.
+  // Mean error per token with the current bits, on the samples that chose the steps. With or without
+  // gain, or with the block's setting.
   double fitted_error(bool gain) const;
   CodedReport report() const;
-  // encoder [k, n], decoder [n, k], mean [n], steps [k]; float32. And the codes of the first two
-  // (model/basis_codes.h) where these leave the error as it is.
+  // encoder [k, n], decoder [n, k], mean [n], steps [k]; float32. Also the codes of the first two
+  // (model/basis_codes.h) if they leave the error unchanged.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
 
  private:
   double error_on(const at::Tensor& coefficients, bool gain) const;
-  // What error_on() expects of the variances where E and F are those of `codes`, over that of the exact ones.
+  // Expected error_on() with E and F of `codes`, over that with the exact ones.
   double error_growth(const BasisCodes& codes) const;
-  // With as few wide columns as that allows; none where it does not, or for blocks that are too wide.
+  // With as few wide columns as that allows; none if impossible, or for blocks that are too wide.
   std::optional<BasisCodes> basis_codes(const BasisTransform& transform) const;
   double unit() const;
-  // What the kept coefficients have at their widths in a table [num_widths, n]. [k]
+  // Entries of the kept coefficients at their widths in a table [num_widths, n]. [k]
   at::Tensor at_widths(const at::Tensor& of_width) const;
   at::Tensor steps() const;  // [k] float64, of the kept coefficients
-  at::Tensor kept() const;   // [k] int64, which they are
+  at::Tensor kept() const;   // [k] int64, their indices
 
   CodedBlock block_;
   at::Tensor encoder_, decoder_, mean_;  // [n, n], [n, n], [n] float32, rows by falling variance

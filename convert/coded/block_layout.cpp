@@ -23,7 +23,7 @@ int layer_number(const std::string& text, std::string_view digits, int num_layer
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), layer);
   KVC_CHECK_USAGE(error == std::errc() && end == digits.data() + digits.size() && layer >= 0 &&
                       layer < num_layers,
-                  "--scope {}: \"{}\" is no layer of the model; expected 0 to {}", text, digits,
+                  "--scope {}: the model has no layer \"{}\"; expected 0 to {}", text, digits,
                   num_layers - 1);
   return layer;
 }
@@ -52,7 +52,7 @@ std::vector<CodedScope> listed_scopes(const std::string& text, int num_layers) {
       first = layer_number(text, range.front(), num_layers);
       last = layer_number(text, range.back(), num_layers);
       KVC_CHECK_USAGE(words.size() == 2 && range.size() <= 2 && first <= last,
-                      "--scope {}: \"{}\" is no range of layers; write SCOPE:FIRST-LAST", text,
+                      "--scope {}: \"{}\" is not a range of layers; write SCOPE:FIRST-LAST", text,
                       part);
     }
     for (int layer = first; layer <= last; ++layer) {

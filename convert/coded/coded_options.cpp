@@ -17,15 +17,14 @@ struct CodedWords {
 
 std::function<void()> declare_coded_options(CLI::App& app, CodedSettings& settings) {
   const auto words = std::make_shared<CodedWords>();
-  app.add_option(
-         "--scope", settings.scope,
-         "coded: what is coded together: head, layer, group, auto, or scopes of layers as in "
-         "head:0-5,group:6-11")
+  app.add_option("--scope", settings.scope,
+                 "coded: what is coded together: head, layer, group, auto, or ranges of layers as "
+                 "in head:0-5,group:6-11")
       ->capture_default_str();
   app.add_option("--widths", words->widths,
                  "coded: bits of a code: 0-8 (default), 0/2/4/8 or 0/4/8");
   app.add_option("--prefer", words->prefer,
-                 "coded: what --scope auto favours: balance (default), speed or capacity");
+                 "coded: preference of --scope auto: balance (default), speed or capacity");
   app.add_option(
       "--gain", words->gain,
       "coded: a byte per token and block that scales its steps: auto (default), on or off");

@@ -9,7 +9,7 @@
 
 namespace kvc {
 
-// Declares them; call the result once flags are parsed (UsageError for a word that none of them knows).
+// Declares them; call the result after parsing (UsageError for an unknown word).
 std::function<void()> declare_coded_options(CLI::App& app, CodedSettings& settings);
 // Their names: given without --method they select coded, given to another method they are refused.
 const std::vector<const char*>& coded_flags();

@@ -128,9 +128,8 @@ void check_reachable(const ModelConfig& config, const ConvertSettings& settings,
   const std::int64_t context = plan_context(config, settings);
   const std::int64_t exact = context - coded_tokens(plan, context);
   fail(
-      "--kept-ratio {} cannot be reached: of a cache of {} tokens, {} stay exact (the first {}, "
-      "the "
-      "last {} and those short of a block of {}), which alone keeps {:.3f}. Use {}",
+      "--kept-ratio {} cannot be reached: in a cache of {} tokens, {} stay exact (the first {}, "
+      "the last {} and an incomplete block of {}), which alone take a kept_ratio of {:.3f}. Use {}",
       settings.kept_ratio, context, exact, settings.sink_tokens, settings.window_tokens,
       kQuantisedTokens, static_cast<double>(exact) / static_cast<double>(context),
       nearest_settings(config, settings));

@@ -1,5 +1,5 @@
-// Plans of coded caches from a config and settings: what bits there are to spend, or a refusal with the
-// numbers and what would work.
+// Plans of coded caches from a config and settings: the budget of bits, or a refusal with the numbers
+// and settings that work.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 namespace kvc {
 
-// Bits of one coded token in all blocks together with which a cache of the plan's context is as large as
-// settings.kept_ratio says, after the tokens that stay exact and the gains of the plan's blocks; at most 8
-// bits per channel. Negative where these alone are too large.
+// Bits of one coded token over all blocks for which a cache of the plan's context has settings.kept_ratio,
+// after exact tokens and the gains of the plan's blocks; at most 8 bits per channel. Negative if these
+// alone are too large.
 std::int64_t coded_bit_budget(const ModelConfig& config, const ConvertSettings& settings,
                               const KvPlan& plan);
-// The least budget that a conversion accepts.
+// The smallest budget that a conversion accepts.
 std::int64_t least_coded_bits(const ModelConfig& config, const ConvertSettings& settings,
                               const KvPlan& plan);
-// kept_ratio of a cache of the plan's context with that budget; 1 where no token would be coded.
+// kept_ratio of a cache of the plan's context with that budget; 1 if no token would be coded.
 double least_coded_kept_ratio(const ModelConfig& config, const ConvertSettings& settings);
 // kept_ratio of a sequence of `num_tokens`.
 double coded_kept_ratio(const ModelConfig& config, const KvPlan& plan, std::int64_t num_tokens);
 
-// As Method::make_plan. Bits are spread evenly over all channels: which coefficients are worth them is
-// known once they have been measured, what they add up to is known before.
+// As Method::make_plan. Bits are spread evenly over all channels: their sum is known now; measurement
+// decides later which coefficients get them.
 KvPlan make_coded_plan(const ModelConfig& config, const ConvertSettings& settings, bool force);
 
 }  // namespace kvc

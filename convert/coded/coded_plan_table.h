@@ -1,4 +1,4 @@
-// What a coded conversion will cost and save, from the config alone: the table of --plan.
+// Cost and saving of a coded conversion, from the config alone: the table of --plan.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct CodedPlanRow {
   double coded_bytes = 0;        // likewise, gains included
   double bits_per_channel = 0;
   std::int64_t weights_growth_bytes =
-      0;  // about: it depends on how many coefficients get bits, and on the factors' forms
+      0;  // estimate: depends on the coefficients that get bits, and on the factors' forms
 };
 
 struct CodedPlanTable {
@@ -38,8 +38,8 @@ struct CodedPlanTable {
   Payback payback;
   std::int64_t peak_memory_bytes = 0;   // of the conversion, estimated
   std::int64_t calibration_tokens = 0;  // least number
-  // Of the conversion on two cores without writing its text, estimated: with the calibration tokens that a CPU
-  // reads by default, and with --thorough.
+  // Estimated seconds of the conversion on two cores without sampling its text: with a CPU's default
+  // calibration tokens, and with --thorough.
   CalibrationEffort knee, thorough;
   double seconds = 0, thorough_seconds = 0;
   std::vector<std::string> notes;

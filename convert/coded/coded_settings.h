@@ -1,4 +1,4 @@
-// What a coded conversion can be told.
+// Settings of a coded conversion.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace kvc {
 
-// What is coded together, and so what one basis is of.
+// What is coded together in one basis.
 enum class CodedScope { kHead, kLayer, kGroup };
-// The widths that a coefficient's code may have: 0 to 8 bits, 0/2/4/8, or 0/4/8.
+// Widths that a coefficient's code may have: 0 to 8 bits, 0/2/4/8, or 0/4/8.
 enum class CodeWidths { kAll, kPowers, kNibbles };
-// What --scope auto is to favour.
+// Preference of --scope auto.
 enum class Preference { kBalance, kSpeed, kCapacity };
 enum class GainChoice { kAuto, kOn, kOff };
 

@@ -1,7 +1,7 @@
 // The quantiser of coded coefficients: with b bits and step s,
 //   code = clamp(floor(z / s), -2^(b-1), 2^(b-1) - 1), value (code + 1/2) s;
-// no bits mean value 0. Of a block with gains every token picks the one of kCodeGains that multiplies all of
-// its steps with the least error.
+// no bits mean value 0. In a block with gains every token picks the factor in kCodeGains for all of its
+// steps that gives the least error.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,12 +24,12 @@ struct WidthCurves {
   at::Tensor steps;         // [num_widths, n] float64; 0 for no bits
   at::Tensor distortions;   // [num_widths, n] float64; for no bits the mean square
 };
-// Steps are the Gaussian optimum of each width times the factor of 0.7 to 3.2 that is best for the samples.
+// Steps are each width's Gaussian optimum times the factor from 0.7 to 3.2 that is best for the samples.
 // coefficients [n, num_samples] float32.
 WidthCurves measure_widths(const at::Tensor& coefficients, const std::vector<int>& widths);
 
-// Mean over tokens of the squared error of coefficients coded with `bits` and `steps` (each [k], falling
-// widths not required; 0 bits allowed), of all of them together. coefficients [k, num_tokens] float32
+// Mean over tokens of the summed squared error of coefficients coded with `bits` and `steps` (each [k],
+// in any order; 0 bits allowed). coefficients [k, num_tokens] float32
 double coding_error(const at::Tensor& coefficients, const std::vector<int>& bits,
                     const at::Tensor& steps, bool gain);
 

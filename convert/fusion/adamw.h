@@ -1,5 +1,5 @@
-// AdamW (Loshchilov and Hutter) over a few tensors, without weight decay, which has no place in factors that
-// are to stay near one another's sum, nor in weights that are to stay near those that they begin as.
+// AdamW (Loshchilov and Hutter) over a few tensors, without weight decay: it would pull factors and weights
+// to zero, away from their fit.
 #pragma once
 
 #include <ATen/ATen.h>

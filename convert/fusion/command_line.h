@@ -9,7 +9,7 @@
 
 namespace kvc {
 
-// Declares them; call the result once flags are parsed (UsageError for a word that none of them knows).
+// Declares them; call the result after parsing (UsageError for an unknown word).
 std::function<void()> declare_fusion_options(CLI::App& app, FusionSettings& settings);
 
 }  // namespace kvc

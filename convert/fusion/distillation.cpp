@@ -77,7 +77,7 @@ class Distillation {
     if (job_.state.empty() || !load_state(job_.state, id, state_)) {
       state_.first_kl = state_.best_kl = held_out();
     } else {
-      log_info(fmt::format("distillation goes on after {} steps", state_.step));
+      log_info(fmt::format("distillation resumes after {} steps", state_.step));
     }
     Progress progress("distill", settings_.steps - state_.step);
     while (state_.step < settings_.steps && state_.evaluations_since_best < kPatience) {
@@ -162,8 +162,9 @@ class Distillation {
 
   void keep_best() {
     const double kl = held_out();
-    log_info(fmt::format("distillation step {}: held-out KL divergence {:.5f} (at first {:.5f})",
-                         state_.step, kl, state_.first_kl));
+    log_info(
+        fmt::format("distillation step {}: held-out KL divergence {:.5f} (before training {:.5f})",
+                    state_.step, kl, state_.first_kl));
     if (!(kl < state_.best_kl)) {
       ++state_.evaluations_since_best;
       return;

@@ -1,4 +1,4 @@
-// What a distillation needs to go on where it stopped, as a file.
+// The state from which a distillation resumes, as a file.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,7 +22,7 @@ struct DistillationState {
 // Writes the file anew; it is complete at any time. `id` names what the state belongs to.
 void save_state(const std::filesystem::path& path, const std::string& id,
                 const DistillationState& state);
-// False where there is no such file, or one of another id. `state` has the parameters' shapes already.
+// False if there is no such file, or it has another id. `state` already has the parameters' shapes.
 bool load_state(const std::filesystem::path& path, const std::string& id, DistillationState& state);
 
 }  // namespace kvc

@@ -1,5 +1,5 @@
-// A model in float32 beside itself with fused layers, differentiable in their factors and in
-// weights that learn: what distillation compares.
+// A model in float32, and the same model with fused layers, differentiable in their factors and
+// trained weights: distillation compares the two.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,11 +24,11 @@ class FusedForward {
   // Loads all weights. `plan` must outlive this.
   FusedForward(const Checkpoint& checkpoint, const ModelConfig& config, const KvPlan& plan);
 
-  // From now on fused layers have weights of their own that learn; the original's stay. In the order of layers.
+  // Gives fused layers trainable copies of their weights; the original's stay. In the order of layers.
   std::vector<TunedWeight> tune_layers();
 
-  // Mean over tokens of KL(p_original || p_fused) of one sequence's next-token distributions, whole and
-  // exact as training sees it. Has gradients where the factors have and grad mode is on.
+  // Mean over tokens of KL(p_original || p_fused) of one sequence's next-token distributions in one
+  // exact pass. Has gradients if the factors do and grad mode is on.
   at::Tensor divergence(const std::vector<std::int64_t>& ids, const FusedFactorMap& factors) const;
 
  private:
@@ -40,7 +40,7 @@ class FusedForward {
   RopeTables rope_;
   ModelWeights weights_;
   std::vector<LayerWeights> layers_;
-  std::map<int, LayerWeights> tuned_;  // in place of layers_ where there are fused ones
+  std::map<int, LayerWeights> tuned_;  // replaces layers_ in fused layers
 };
 
 }  // namespace kvc

@@ -86,17 +86,15 @@ void check_fits(const ConversionJob& job) {
   for (const FusedReport& fit : job.fused_report) {
     below += std::min(fit.key_r2, fit.value_r2) < settings.min_r2 ? 1 : 0;
   }
-  const char* why =
-      settings.form == FusionForm::kFull
-          ? "Use a smaller share of fused layers (--storage-layers)"
-          : "Factors per channel that are fitted after training are bad on pretrained "
-            "models, whose layers have no reason to match channel by channel: FusedKV "
-            "is trained from scratch. Use --fusion matrices, --distill-steps to train "
-            "the factors";
+  const char* why = settings.form == FusionForm::kFull
+                        ? "Use a smaller share of fused layers (--storage-layers)"
+                        : "Factors per channel rarely fit a pretrained model, because its layers "
+                          "do not match channel by channel; FusedKV models are trained from "
+                          "scratch. Use --fusion matrices, --distill-steps to train the factors";
   KVC_CHECK(below == 0 || settings.any_fit || settings.mixed || settings.distill.steps > 0,
-            "--method {}: {} of {} fused layers do not follow from their sources: R^2 on the "
-            "calibration text is below --min-r2 {:g} ({}). {}, --mixed to leave such layers plain, "
-            "another method (--method commonkv), or --force to convert all the same",
+            "--method {}: {} of {} fused layers fit their sources badly: R^2 on the calibration "
+            "text is below --min-r2 {:g} ({}). {}, --mixed to leave such layers plain, another "
+            "method (--method commonkv), or --force to convert anyway",
             job.settings.method, below, job.fused_report.size(), settings.min_r2,
             fit_table(job.fused_report), why);
 }
@@ -123,11 +121,10 @@ void drop_layers(ConversionJob& job) {
     }
   }
   job.plan.fused = std::move(kept);
-  KVC_CHECK(
-      !job.plan.fused.empty(),
-      "--method {}: no layer follows from its sources with an R^2 of --min-r2 {:g}, so that all "
-      "would stay plain ({}). Use --fusion matrices or another method (--method commonkv)",
-      job.settings.method, settings.min_r2, fit_table(job.fused_report));
+  KVC_CHECK(!job.plan.fused.empty(),
+            "--method {}: no layer fits its sources with an R^2 of --min-r2 {:g}, so all would "
+            "stay plain ({}). Use --fusion matrices or another method (--method commonkv)",
+            job.settings.method, settings.min_r2, fit_table(job.fused_report));
 }
 
 Fusion as_fusion(const FusionFit& fit, const FusedLayer& layer, KvPart part,

@@ -23,10 +23,10 @@ struct FusionFit {
 // (M_FF + 1e-6 tr(M_FF) / |F|) a = M_Fi per channel or pair.
 FusionFit fit_vectors(const FusionMoments& moments, KvPart part, int layer,
                       const std::vector<int>& sources, FusionForm form, HeadMap head_map);
-// The best of all pairs of `candidates` (one or more); a single one where there is no other.
+// The best of all pairs of `candidates` (one or more); a single one if there is no other.
 FusionFit search_sources(const FusionMoments& moments, KvPart part, int layer,
                          const std::vector<int>& candidates, FusionForm form, HeadMap head_map);
-// Every factor is one: what reading the sources' sum costs.
+// Every factor is one: the error of reading the sources' sum.
 FusionFit fit_ones(const FusionMoments& moments, KvPart part, int layer,
                    const std::vector<int>& sources);
 // A matrix over all channels of all sources, damped likewise by 1e-6 of the mean square.

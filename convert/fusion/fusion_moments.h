@@ -1,5 +1,5 @@
-// What fits of fused layers start from: sums over calibration tokens of products of the keys (before RoPE,
-// after their norm) and of the values of layers with each other (methods of FusedKV after training).
+// Statistics for fits of fused layers: sums over calibration tokens of products between layers' keys
+// (before RoPE, after their norm), and between their values.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -31,10 +31,10 @@ class FusionMoments {
  public:
   FusionMoments(const ModelConfig& config, ProductScope scope) : config_(config), scope_(scope) {}
 
-  // Asks for the products of layers a and b, and the sums of both, before tokens are added.
+  // Requests the products of layers a and b, and the sums of both. Call before tokens are added.
   void want(int a, int b);
   bool wanted(int layer) const { return sums_.count({KvPart::kKey, layer}) != 0; }
-  // Adds tokens of layer a, and of layers b <= a of which rows_of(part, b) returns rows.
+  // Adds tokens of layer a, and of the layers b <= a for which rows_of(part, b) returns rows.
   // [num_tokens, num_kv_heads, head_dim]
   template <typename RowsOf>
   void add(int a, const RowsOf& rows_of) {
@@ -73,7 +73,7 @@ class FusionMoments {
 };
 
 // Passes over the job's tokens once. `sources` [layer]: layers that the fits of a layer may read; those of
-// other layers are empty. Rows of layers that are read lie in a file where they are large.
+// other layers are empty. Large rows of source layers are in a file.
 FusionMoments measure_fusion_moments(const ConversionJob& job,
                                      const std::vector<std::vector<int>>& sources,
                                      ProductScope scope);

@@ -44,11 +44,9 @@ std::string why_not_fused(const ModelConfig& config, const FusedLayer& layer) {
 int storage_layers(const ModelConfig& config, const FusionSettings& settings) {
   const int count =
       settings.storage_layers > 0 ? settings.storage_layers : (config.num_layers + 1) / 2;
-  KVC_CHECK(
-      count < config.num_layers,
-      "--storage-layers {}: the model has {} layers, so that none would be fused; use at most "
-      "{}",
-      count, config.num_layers, config.num_layers - 1);
+  KVC_CHECK(count < config.num_layers,
+            "--storage-layers {}: the model has {} layers, so none would be fused; use at most {}",
+            count, config.num_layers, config.num_layers - 1);
   return count;
 }
 

@@ -1,4 +1,4 @@
-// Plans with fused layers, from a config and settings, or a refusal that says what would work.
+// Plans with fused layers, from a config and settings, or a refusal with settings that work.
 #pragma once
 
 #include <functional>
@@ -10,11 +10,11 @@
 
 namespace kvc {
 
-// --storage-layers, or half of the layers, rounded up. Error where no layer is left to fuse.
+// --storage-layers, or half of the layers, rounded up. Error if no layer is left to fuse.
 int storage_layers(const ModelConfig& config, const FusionSettings& settings);
 
-// All layers plain but `fused` (ascending). Error naming the layers where one cannot read its sources, or,
-// with settings.mixed, that layer stays plain.
+// All layers plain except `fused` (ascending). If a layer cannot read its sources: Error naming them; with
+// settings.mixed it stays plain.
 KvPlan fused_plan(const ModelConfig& config, const FusionSettings& settings,
                   std::vector<FusedLayer> fused);
 
@@ -22,7 +22,7 @@ KvPlan fused_plan(const ModelConfig& config, const FusionSettings& settings,
 std::vector<FusedLayer> upper_layers(const ModelConfig& config, const FusionSettings& settings,
                                      const std::function<FusedLayer(int layer)>& layer_of);
 
-// Of the bottom `num_storage` layers those that a fused layer can read, ascending.
+// The layers among the bottom `num_storage` that a fused layer can read, ascending.
 std::vector<int> readable_sources(const ModelConfig& config, int layer, int num_storage);
 
 }  // namespace kvc

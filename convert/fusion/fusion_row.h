@@ -8,7 +8,7 @@ namespace kvc {
 // Layers first_layer .. first_layer + num_layers - 1, all fused.
 PlanRow fused_row(const PlanTable& table, const ModelConfig& config, int first_layer,
                   int num_layers);
-// What fused layers cost in time and what they presume.
+// Notes on the time that fused layers cost, and on their requirements.
 void add_fusion_notes(PlanTable& table, const ConvertSettings& settings);
 
 }  // namespace kvc

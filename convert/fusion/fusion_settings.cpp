@@ -54,13 +54,13 @@ void check_ranges(const FusionSettings& settings) {
   KVC_CHECK_USAGE(std::isfinite(settings.min_r2) && settings.min_r2 <= 1,
                   "--min-r2 {}: expected at most 1", settings.min_r2);
   const bool full = settings.form == FusionForm::kFull;
-  KVC_CHECK_USAGE(!full || settings.sources != FusionSources::kSearch,
-                  "--sources search: chooses sources of fusion vectors; with --fusion matrices use "
-                  "all or paper");
+  KVC_CHECK_USAGE(
+      !full || settings.sources != FusionSources::kSearch,
+      "--sources search: applies to --fusion vectors only; with matrices use all or paper");
   KVC_CHECK_USAGE(full || settings.sources != FusionSources::kAll,
                   "--sources all: needs --fusion matrices; use paper or search");
   KVC_CHECK_USAGE(!full || settings.head_map == HeadMap::kSame,
-                  "--head-map search: chooses heads of fusion vectors; leave it out with --fusion "
+                  "--head-map search: applies to --fusion vectors only; leave it out with "
                   "matrices, which read all heads");
   constexpr std::int64_t kMostSteps = 10'000'000;
   KVC_CHECK_USAGE(distill.steps >= 0 && distill.steps <= kMostSteps,
@@ -72,8 +72,7 @@ void check_ranges(const FusionSettings& settings) {
   KVC_CHECK_USAGE(std::isfinite(distill.tune_rate) && distill.tune_rate > 0,
                   "--tune-rate {}: expected a learning rate above 0", distill.tune_rate);
   KVC_CHECK_USAGE(!distill.tune_layers || distill.steps > 0,
-                  "--tune-layers: layers learn while factors are distilled; use it with "
-                  "--distill-steps");
+                  "--tune-layers trains layers during distillation; use it with --distill-steps");
 }
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-// What factorising a plan's latent groups costs, from the config alone.
+// Cost of factorising a plan's latent groups, from the config alone.
 #pragma once
 
 #include <cstdint>

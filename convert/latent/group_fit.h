@@ -1,4 +1,4 @@
-// What one pass over the calibration tokens tells about a group: how well latents of single layers
+// Results of one pass over the calibration tokens for a group: how well latents of single layers
 // and of merged tokens reproduce its keys and values, and the reconstruction refitted to merged
 // latents.
 #pragma once
@@ -60,9 +60,9 @@ class GroupFit {
   // The same for merged tokens reconstructed with `reconstruct_proj` [rows, rank].
   FitErrors merged_errors(const at::Tensor& reconstruct_proj) const;
   // B refitted to merged latents h: B + (sum (y - B h) h^T)(sum h h^T + ridge I)^-1, ridge 1e-6 of
-  // the mean square of h. Pulled towards B, not towards zero: it never raises the calibration
-  // error, and directions that no calibration token has keep their reconstruction. [rows, rank]
-  // float64
+  // the mean square of h. The ridge pulls towards B, not towards zero: it never raises the
+  // calibration error, and directions without calibration tokens keep their reconstruction. [rows,
+  // rank] float64
   at::Tensor refit() const;
 
  private:

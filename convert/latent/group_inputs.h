@@ -1,5 +1,5 @@
-// What a factorisation starts from: the stacked weights of a group's layers, and the metrics that
-// say which directions matter.
+// Inputs of a factorisation: the stacked weights of a group's layers, and the metrics that weight
+// directions.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,7 +18,7 @@ at::Tensor load_stacked_proj(const GroupJob& job);
 // plain.
 at::Tensor load_metric(const GroupJob& job);
 // E[y y^T] of the group's stacked bias-free keys and values over the calibration tokens, from a
-// pass that leaves the stream where it stands. [rows, rows] float64
+// pass that does not move the stream. [rows, rows] float64
 at::Tensor measure_output_moment(GroupJob& job);
 
 }  // namespace kvc

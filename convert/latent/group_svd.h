@@ -3,8 +3,8 @@
 //
 // With C = R R^T the metric (C = I: plain) and M = W R = U diag(s) E^T:
 //   B = U_r diag(s)^1/2 = M E_r diag(s)^-1/2,   A = diag(s)^-1 B^T W,   B^T B = diag(s).
-// No inverse of R is formed. E comes from M^T M, or U from M M^T where that is smaller. Squaring is
-// harmless: the singular values that matter lie far above 1e-8 of the largest.
+// No inverse of R is formed. E comes from M^T M, or U from M M^T if that is smaller. Squaring is
+// harmless: relevant singular values are far above 1e-8 of the largest.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -23,11 +23,7 @@ struct GroupFactorization {
   std::int64_t rank() const { return singular_values.size(0); }
 };
 
-// `stacked_proj` W [rows, hidden_size] float64; `metric` C [hidden_size, hidden_size] float64,
-// positive definite, or undefined for the identity. The rank found is smaller than `rank` where the
-// eigenvalues end (below 1e-12 of the largest). Results are on the CPU, the work is done on
-// `device`.
-// What the eigendecomposition of a group needs, on its device.
+// Inputs of a group's eigendecomposition, on its device.
 struct GroupProblem {
   at::Tensor stacked_proj;  // W
   at::Tensor root;          // R, or undefined
@@ -35,7 +31,10 @@ struct GroupProblem {
   at::Tensor gram;          // M^T M or M M^T, lower triangle
   bool wide = false;        // the latter
 };
-// factorize_group's two halves: products, then the eigendecomposition.
+// `stacked_proj` W [rows, hidden_size] float64; `metric` C [hidden_size, hidden_size] float64,
+// positive definite, or undefined for the identity. The resulting rank is smaller than `rank` if
+// eigenvalues end (below 1e-12 of the largest). Results are on the CPU, the work is done on
+// `device`. The first two functions are the halves of factorize_group.
 GroupProblem group_problem(const at::Tensor& stacked_proj, const at::Tensor& metric,
                            at::Device device);
 GroupFactorization solve_group(GroupProblem problem, std::int64_t rank);
@@ -48,8 +47,7 @@ GroupFactorization factorize_outputs(const at::Tensor& stacked_proj, at::Tensor 
                                      std::int64_t rank, at::Device device = at::kCPU);
 
 // The metric of a group from summed second moments of its layers' inputs, each divided by its token
-// count: damped by 0.01 of the mean diagonal, so that it is positive definite whatever the
-// calibration.
+// count: damped by 0.01 of the mean diagonal, so it is always positive definite.
 at::Tensor damped_metric(at::Tensor second_moment);
 
 }  // namespace kvc

@@ -13,11 +13,10 @@
 
 namespace kvc {
 
-// One group on its way through a method.
+// One group during its conversion.
 struct GroupJob {
   const ConversionJob& conversion;
-  LayerStream&
-      stream;  // stands before the group's first layer; the method moves it behind the last
+  LayerStream& stream;  // is before the group's first layer; the method moves it behind the last
   int index = 0;
   LatentGroup& group;  // ranks are lowered to the effective ones
 };
@@ -28,23 +27,23 @@ struct GroupResult {
   GroupReport report;
 };
 
-// For a pass over the calibration text: float32 on the job's device.
+// Place of a pass over the calibration text: float32 on the job's device.
 LayerStreamOptions stream_options(const ConversionJob& job);
 
-// What a report says of group `index` of the plan: its layers, its bytes per token.
+// Report of group `index` of the plan: its layers and bytes per token.
 void complete_report(GroupReport& report, const KvPlan& plan, int index, KvDtype dtype);
 
-// What a method does with a group.
+// Steps of a method for one group.
 struct GroupSteps {
-  // Need nothing of the stream: on a GPU they run ahead of it, each on a thread and a stream of its own, so
-  // that loading and products of one group overlap with the eigendecomposition of another. The first one alone
-  // may read statistics, since the HDF5 library serves one thread.
+  // These do not use the layer stream: on a GPU they run ahead of it, each on its own thread and CUDA stream,
+  // so loading and products of one group overlap with another's eigendecomposition. Only the first may read
+  // statistics, because the HDF5 library serves one thread.
   std::vector<std::function<void(const GroupJob& job)>> ahead;
   std::function<GroupResult(GroupJob& job)> convert;
 };
 
-// As Method::convert: takes group after group through the steps and sets the merge weights of the policy's
-// rule. The results do not depend on the overlap.
+// As Method::convert: runs the steps for each group and sets the merge weights of the policy's rule. The
+// results do not depend on the overlap.
 std::vector<GroupReport> convert_latent_groups(ConversionJob& job, const GroupSteps& steps);
 
 }  // namespace kvc

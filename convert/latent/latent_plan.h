@@ -1,4 +1,5 @@
-// Plans of latent groups: from a config and settings, or a refusal with the numbers and what would work.
+// Plans of latent groups from a config and settings, or a refusal with the numbers and settings that
+// work.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ KvPlan make_latent_plan(const ModelConfig& config, const ConvertSettings& settin
 // As Method::least_kept_ratio.
 double least_latent_kept_ratio(const ModelConfig& config, const ConvertSettings& settings,
                                PlanGroups plan_groups);
-// As Method::exact_tokens, of latents of every kind.
+// As Method::exact_tokens, for latents of every kind.
 ExactTokens latent_exact_tokens(std::int64_t context);
 
 // --rank-multiple, or its default for this model.

@@ -16,8 +16,8 @@ namespace kvc {
 at::Tensor ls_encoder(const GroupFactorization& factors, const at::Tensor& weights);
 
 // A group's channel weights in the order of its stacked rows: Fisher information of each output
-// channel, at least 1e-3 of its mean over the layer's keys (or values), so that no channel is given
-// up. `fisher_channel` [num_layers of the model, 2, kv_dim]. [rows] float64
+// channel, at least 1e-3 of its mean over the layer's keys (or values), so no channel is dropped.
+// `fisher_channel` [num_layers of the model, 2, kv_dim]. [rows] float64
 at::Tensor ls_channel_weights(const LatentGroup& group, const std::vector<double>& fisher_channel,
                               std::int64_t kv_dim);
 

@@ -13,7 +13,7 @@ namespace kvc {
 namespace {
 
 void apply_coded_preset(ConvertSettings&) {
-  fail_usage("--preset paper: the method coded follows no paper");
+  fail_usage("--preset paper: coded has no paper; leave --preset out");
 }
 
 void fix_coded(ConvertSettings& settings) {

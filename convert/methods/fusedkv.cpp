@@ -35,8 +35,8 @@ void fix_ones(ConvertSettings& settings) {
   const FusionSettings& fusion = settings.fusion;
   KVC_CHECK_USAGE(fusion.form == FusionForm::kChannel && fusion.sources == FusionSources::kPaper &&
                       fusion.head_map == HeadMap::kSame,
-                  "--method {}: reads its sources as they are; --fusion, --pair, --sources and "
-                  "--head-map are for --method fusedkv",
+                  "--method {}: layers read their sources unchanged; --fusion, --pair, --sources "
+                  "and --head-map apply to --method fusedkv only",
                   settings.method);
 }
 
@@ -72,9 +72,9 @@ KvPlan plan_lite(const ModelConfig& config, const ConvertSettings& settings, boo
 // YOCO and CLA are architectures to train, not to convert to.
 void refuse_untrained(const ConvertSettings& settings, bool force) {
   KVC_CHECK(force,
-            "--method {}: an architecture that models are trained with; a pretrained model whose "
-            "layers read another layer's keys and values says nothing sensible. Use --method coded "
-            "or commonkv, or --force to see it",
+            "--method {}: requires a model that was trained with it; a pretrained model produces "
+            "nonsense when its layers read other layers' keys and values. Use --method coded or "
+            "commonkv, or --force to convert anyway",
             settings.method);
 }
 

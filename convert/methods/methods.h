@@ -10,42 +10,42 @@
 
 namespace kvc {
 
-// Tokens that stay as they are: the first, the last, and generated ones until a block of them is compressed.
+// Tokens that stay exact: the first, the last, and generated ones until their block is compressed.
 struct ExactTokens {
   std::int64_t sink = 0, window = 0, block = 0;
 };
 
-// Calibration text where the user names none, and no amount: rows of row_len tokens, as many as help at all and as
-// many as a CPU reads (docs/quality.md, amount of calibration text).
+// Default calibration text: rows of row_len tokens, as many as the thorough setting and as many as a CPU reads
+// (docs/quality.md, amount of calibration text).
 struct CalibrationText {
   std::int64_t thorough_rows = 64, knee_rows = 64, row_len = 512;
-  bool with_own_text = false;  // half of it written by the model
+  bool with_own_text = false;  // half of it sampled from the model
 };
 
 struct Method {
   std::string_view name;
-  // Settings as the method's paper has them.
+  // Sets what the method's paper uses.
   void (*apply_paper_preset)(ConvertSettings& settings);
-  // Settings that the method leaves no choice in.
+  // Sets what the method prescribes.
   void (*fix_settings)(ConvertSettings& settings);
-  // From config alone, or with what was measured: `fisher_scores` [num_layers, 2] (key, value), or null.
-  // Throws Error with the numbers and the nearest settings that work, unless `force`.
+  // From config alone, or with measured `fisher_scores` [num_layers, 2] (key, value), else null. Throws
+  // Error with the numbers and the nearest settings that work, unless `force`.
   KvPlan (*make_plan)(const ModelConfig& config, const ConvertSettings& settings, bool force,
                       const std::vector<double>* fisher_scores);
-  // Fills job.factors, one call of add() for every part of the plan; returns the report on each.
+  // Fills job.factors, one add() per part of the plan; returns the report of each.
   std::vector<GroupReport> (*convert)(ConversionJob& job);
-  // What it needs beside what ConvertSettings' flags ask for; null: nothing.
+  // Statistics required beyond those of ConvertSettings' flags; null: none.
   StatisticsNeeds (*needs)(const ModelConfig& config, const ConvertSettings& settings) = nullptr;
   // --plan's output, as JSON or text; null: the table of latent groups (convert/plan_table.h).
   std::string (*plan_text)(const ModelConfig& config, const ConvertSettings& settings, bool force,
                            bool json) = nullptr;
-  // What stays exact in a cache of `context` tokens unless the user says otherwise; null: nothing to choose.
+  // Default exact tokens of a cache of `context` tokens; null: none to choose.
   ExactTokens (*exact_tokens)(std::int64_t context) = nullptr;
-  // The least kept_ratio of the plan's context that all other settings allow, 1 and more where they save nothing;
-  // null: kept_ratio is no target, it follows from them.
+  // The lowest kept_ratio of the plan's context that all other settings allow, 1 or more if they save nothing;
+  // null: kept_ratio is no target but follows from them.
   double (*least_kept_ratio)(const ModelConfig& config, const ConvertSettings& settings) = nullptr;
   CalibrationText calibration = {};
-  // Does it convert models whose cache holds latents of their own (DeepSeek-V2)?
+  // Does it convert models that cache latents (DeepSeek-V2)?
   bool takes_own_latents = false;
 };
 

@@ -34,7 +34,7 @@ KvPlan plan_minicache(const ModelConfig& config, const ConvertSettings& settings
                       const std::vector<double>*) {
   const std::vector<int> pairs = pairs_above(config, config.num_layers / 2);
   KVC_CHECK(!pairs.empty(),
-            "--method minicache: no two adjacent layers from layer {} up, of {}, have the same "
+            "--method minicache: from layer {} up (of {}), no two adjacent layers have the same "
             "window and RoPE; use another method (--method coded)",
             config.num_layers / 2, config.num_layers);
   KvPlan plan = plain_plan(config);

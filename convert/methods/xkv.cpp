@@ -31,8 +31,8 @@ void fix_xkv(ConvertSettings& settings) {
   KVC_CHECK_USAGE(settings.rank_allocation == RankAllocation::kUniform,
                   "--rank-alloc: --method xkv finds its directions at run time; use uniform");
   KVC_CHECK_USAGE(settings.recompress_every == 0 || settings.later != LaterTokens::kExact,
-                  "--recompress-every needs --later project or new-segment: generated tokens are "
-                  "treated like a later turn's");
+                  "--recompress-every requires --later project or new-segment, because generated "
+                  "tokens are treated like a later turn");
 }
 
 void fix_static(ConvertSettings& settings) {

@@ -175,7 +175,7 @@ void check_saving(const KvPlan& plan, const Target& target) {
   if (plan.request && target.settings.recompress_every > 0) {
     const std::int64_t least = break_even_tokens(plan, target.dtype);
     KVC_CHECK(target.settings.recompress_every >= least,
-              "--recompress-every {}: a basis of so few tokens saves nothing; use {} or more",
+              "--recompress-every {}: a basis for so few tokens saves nothing; use {} or more",
               target.settings.recompress_every, least);
   }
 }
@@ -198,13 +198,13 @@ KvPlan make_principal_plan(const ModelConfig& config, const ConvertSettings& set
                            LatentBasis basis, bool force) {
   for (int layer = 0; layer < config.num_layers; ++layer) {
     KVC_CHECK(config.arch->qk_norm == QkNorm::kNone || !config.depends_on_length(layer),
-              "--method {}: keys of {} are normed, and their RoPE depends on the length of the "
-              "text; use --method commonkv",
+              "--method {}: cannot compress {}, whose keys have a norm and a RoPE that depends on "
+              "the length of the text; use --method commonkv",
               settings.method, config.arch->model_type);
   }
   KVC_CHECK(!config.mla || !settings.cache_metric || *settings.cache_metric == CacheMetric::kNone,
-            "--metric {}: metrics are of keys and values of heads; {} caches latents of all heads "
-            "together, use none",
+            "--metric {}: metrics require keys and values per head; {} caches latents of all heads "
+            "together. Use none",
             to_string(*settings.cache_metric), config.arch->model_type);
   const Target target = target_of(config, settings);
   KvPlan plan = raw_plan(target, basis);

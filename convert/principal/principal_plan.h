@@ -10,16 +10,16 @@
 
 namespace kvc {
 
-// Ranks from --key-rank and --value-rank, or such that a text of --context tokens keeps --kept-ratio of its
-// bytes. Groups that would not shrink stay plain. Throws Error with the numbers, unless `force`.
+// Ranks from --key-rank and --value-rank, or those for which a text of --context tokens keeps --kept-ratio
+// of its bytes. Groups that would not shrink stay plain. Throws Error with the numbers, unless `force`.
 KvPlan make_principal_plan(const ModelConfig& config, const ConvertSettings& settings,
                            LatentBasis basis, bool force);
 
-// As Method::least_kept_ratio; of given ranks what they keep.
+// As Method::least_kept_ratio; for given ranks their ratio.
 double least_principal_kept_ratio(const ModelConfig& config, const ConvertSettings& settings,
                                   LatentBasis basis);
 
-// Settings that encoding every token leaves no choice in.
+// Sets what encoding every token prescribes.
 void fix_principal_settings(ConvertSettings& settings);
 
 // --rank-multiple, or its default: whole groups of channels under one scale for integer caches.

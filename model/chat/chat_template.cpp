@@ -72,8 +72,8 @@ std::string default_of_list(const Json& list, const std::string& subject) {
     names += (names.empty() ? "" : ", ") + name.get<std::string>();
   }
   fail(
-      "{}: has several chat templates ({}) and none named \"default\"; write the one to use into a "
-      "file and name it with --chat-template",
+      "{}: has several chat templates ({}) and none named \"default\"; write one into a file and "
+      "pass it with --chat-template",
       subject, names);
 }
 
@@ -91,7 +91,7 @@ ChatTemplate ChatTemplate::load(const fs::path& directory) {
   const Json chosen = read_optional(config_file).value("chat_template", Json());
   KVC_CHECK(chosen.is_string() || chosen.is_array(),
             "{}: has no chat template (chat_template.jinja, or \"chat_template\" in "
-            "tokenizer_config.json), as base models have none; name one with --chat-template, or "
+            "tokenizer_config.json); base models have none. Pass one with --chat-template, or "
             "leave --chat out",
             directory.string());
   return ChatTemplate(

@@ -1,5 +1,5 @@
-// What a latent group holds of a sequence, as segments that attention reads: latents rebuilt to
-// keys at their stored positions.
+// A latent group's tokens of a sequence as segments that attention reads: latents rebuilt to keys
+// at their stored positions.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct KeyValue {
   at::Tensor value;  // [n, num_kv_heads, head_dim], with bias
 };
 
-// What is added to a rebuilt key and value: biases, or the mean that principal directions leave out.
-// Undefined: nothing.
+// Added to a rebuilt key and value: biases, or the mean that principal directions omit. Undefined:
+// nothing.
 const at::Tensor& key_offset(const LayerWeights& weights, const Reconstruction& layer);
 const at::Tensor& value_offset(const LayerWeights& weights, const Reconstruction& layer);
 
@@ -27,22 +27,22 @@ KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
                      const GroupFactors& factors, const Reconstruction& layer,
                      const at::Tensor& latent);
 
-// Latent groups hold keys as attention reads them, unless RoPE depends on the length of the text: then
-// before k_norm and RoPE, so that every pass turns all of them by the angles of the sequence's length,
-// stored ones and rebuilt ones alike. Plain layers keep every key as it was turned when it came, as
-// transformers' cache does.
+// Latent groups store keys as attention reads them. If RoPE depends on the length of the text, they
+// store them before k_norm and RoPE, and every pass rotates stored and rebuilt keys by the angles of
+// the sequence's length. Plain layers keep each key as it was rotated on arrival, as transformers'
+// cache does.
 bool stores_raw_keys(const ModelConfig& config, int layer);
 
-// A group's residual slots as one layer's keys and values, keys turned at the mean position of their members,
-// rounded. Every query sees them, with alpha log(count) added to its scores. Error where there are none.
+// A group's residual slots as one layer's keys and values; keys are rotated at the rounded mean position of
+// their members. Every query sees them, with alpha log(count) added to its scores. Error if there are none.
 Segment slot_segment(const Decoder& decoder, int layer, const GroupFactors& factors,
                      const Reconstruction& rebuild, const ResidualSlots& slots, double alpha,
                      std::int64_t num_tokens);
-// What rebuilds merged latents of layer `index` of the group.
+// Rebuilds merged latents of layer `index` of the group.
 const Reconstruction& merged_layer(const GroupFactors& factors, int index);
 
-// Everything stored for layer `index` of the group, the last `num_queries` tokens of `num_tokens`
-// included. Tensors in the decoder's dtype.
+// Everything stored for layer `index` of the group, including the last `num_queries` tokens of
+// `num_tokens`. Tensors in the decoder's dtype.
 std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, int group,
                                     int index, const GroupFactors& factors,
                                     const LatentStore& store, std::int64_t num_tokens,

@@ -1,5 +1,5 @@
-// The decoder's attention over KV caches: new tokens are stored, then attended together with what
-// the caches hold of earlier ones.
+// The decoder's attention over KV caches: new tokens are stored, then attended to together with
+// earlier ones.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,8 +15,8 @@
 
 namespace kvc {
 
-// One forward pass over new tokens of some sequences, caches[i] that of the batch's sequence i. Of a
-// prompt that is read in pieces, prompts[i] holds what every layer has read; null or without prompts: the
+// One forward pass over new tokens of some sequences; caches[i] is that of the batch's sequence i. For a
+// prompt that is read in pieces, prompts[i] has what each layer has read; null or without prompts: the
 // batch has all new tokens of sequence i.
 class CachedAttention : public Attention {
  public:

@@ -15,7 +15,7 @@
 
 namespace kvc {
 
-// One layer of a store's.
+// One layer of a store.
 struct CodedLayer {
   const KvPlan& plan;
   const CodedFactors& factors;
@@ -25,8 +25,8 @@ struct CodedLayer {
   int layer() const { return store.layers.first_layer + index; }
 };
 
-// The last query [num_heads, head_dim] post-RoPE over the coded tokens from `first` on, through the kernel;
-// at least one. Not where RoPE depends on the length of the text.
+// The last query [num_heads, head_dim] post-RoPE over the coded tokens from `first` on (at least one), by
+// the kernel. Not for RoPE that depends on the length of the text.
 PartialAttention attend_codes_partly(const Decoder& decoder, const CodedLayer& layer,
                                      const at::Tensor& query, std::int64_t first);
 
@@ -34,8 +34,8 @@ PartialAttention attend_codes_partly(const Decoder& decoder, const CodedLayer& l
 std::vector<Segment> coded_segments(const Decoder& decoder, const CodedLayer& layer,
                                     at::ScalarType dtype, std::int64_t num_tokens);
 
-// One sequence's queries, those of the last tokens. query [T, num_heads, head_dim] post-RoPE,
-// positions [T]. [T, num_heads * head_dim] in the query's dtype.
+// Queries of one sequence's last tokens. query [T, num_heads, head_dim] post-RoPE, positions [T].
+// [T, num_heads * head_dim] in the query's dtype.
 at::Tensor attend_coded(const Decoder& decoder, const CodedLayer& layer, const at::Tensor& query,
                         const at::Tensor& positions);
 

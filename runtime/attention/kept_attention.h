@@ -1,4 +1,4 @@
-// Attention over the rows and residual slots that a token policy kept of a layer (runtime/store/kept_rows.h).
+// Attention over a layer's rows and residual slots under a token policy (runtime/store/kept_rows.h).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,17 +13,16 @@
 
 namespace kvc {
 
-// How a token's query scores the rows, for what attention's threads go on with.
+// A token's scores of the rows, for work that attention's threads do afterwards.
 struct RowScores {
   AfterAttention after;  // log_sum is over rows and slots
   std::unique_ptr<float[]> memory{};
   QuadScores scores{};  // in the rows' order
 };
 
-// One sequence's queries, those of its last tokens, whose rows are the last ones. query [T, num_heads, head_dim]
-// post-RoPE, positions [T]. Slots score q.k + alpha log(count), as many tokens at once would (ZeroMerge,
-// eq. 8). [T, num_heads * head_dim] in the query's dtype. `row_scores`: unless null, of the only query;
-// rows without codes.
+// Queries of one sequence's last tokens, whose rows are the last ones. query [T, num_heads, head_dim] post-RoPE,
+// positions [T]. Slots score q.k + alpha log(count), like that many equal tokens (ZeroMerge, eq. 8). [T,
+// num_heads * head_dim] in the query's dtype. `row_scores`: null, or for a single query and rows without codes.
 at::Tensor attend_kept(const Decoder& decoder, int layer, const KeptRows& rows,
                        const TokenPolicy& policy, const at::Tensor& query,
                        const at::Tensor& positions, RowScores* row_scores);
@@ -38,11 +37,12 @@ at::Tensor attend_kept(const Decoder& decoder, int layer, const KeptTensors& kep
                        const TokenPolicy& policy, const at::Tensor& query,
                        const at::Tensor& positions);
 
-// Averages of keys, or values, that slots hold. [num_slots, num_kv_heads, head_dim] float32
+// Averages of keys, or values, in slots. [num_slots, num_kv_heads, head_dim] float32
 at::Tensor slot_keys_of(const KeptRows& rows);
 at::Tensor slot_values_of(const KeptRows& rows);
 
-// alpha log(count) of every slot, [num_slots, num_kv_heads]; of a free one so little that it gets nothing.
+// alpha log(count) of every slot, [num_slots, num_kv_heads]; for a free one so small that its weight is
+// zero.
 at::Tensor residual_bias(const ResidualSlots& slots, std::int64_t num_kv_heads, double alpha);
 
 }  // namespace kvc

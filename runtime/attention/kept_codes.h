@@ -1,4 +1,4 @@
-// Tokens of coded layers that are stored together, as a token policy sees them.
+// A token policy's view of coded layers that are stored together.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Token policies on layers that keep the same tokens, chosen by attention that is summed over the layers: latent groups and
-// coded layers that are stored together, where all heads keep the same ones too, and plain layers (kept_plain.h).
+// Token policies on layers that keep the same tokens, chosen by attention summed over the layers: latent groups and
+// coded layers that are stored together (all heads keep the same tokens too), and plain layers (kept_plain.h).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,28 +14,29 @@
 
 namespace kvc {
 
-// The tokens of such layers, as a policy sees them: rows, of which the last ones are those that were read last.
+// A policy's view of the tokens of such layers: rows, the newest last.
 class SharedTokens {
  public:
   SharedTokens() = default;
   SharedTokens(const SharedTokens&) = delete;
   virtual ~SharedTokens() = default;
 
-  // Of the layer that attended, post-RoPE in a text of num_tokens. [rows, num_kv_heads, head_dim] float32
+  // Keys of the layer that attended, post-RoPE in a text of num_tokens. [rows, num_kv_heads, head_dim]
+  // float32
   virtual at::Tensor keys(std::int64_t num_tokens) const = 0;
   virtual SlotKeys slots(std::int64_t /*num_tokens*/) const { return {}; }  // likewise
   virtual std::int64_t num_rows() const = 0;
   virtual at::Tensor scores() const = 0;  // [rows, ...] float32, as `summed` makes them
   virtual void set_scores(const at::Tensor& scores) = 0;
-  // Over heads that keep the same tokens, of [rows, num_kv_heads].
+  // Sums scores [rows, num_kv_heads] over heads that keep the same tokens.
   virtual at::Tensor summed(const at::Tensor& scores) const = 0;
-  // Is what attention gives to rows in a step added to their scores while it is computed, which have decayed then?
+  // Does attention itself update the scores of rows in a step, decay included?
   virtual bool scores_steps() const { return false; }
-  // The tokens leave that the policy does not keep; at a prompt's end, or after a generated token.
+  // Drops the tokens that the policy does not keep; at a prompt's end, or after a generated token.
   virtual void choose(const TokenPolicy& policy, bool is_step, KeptGroup& kept) = 0;
 };
 
-// One choice for all heads too.
+// One choice for all heads.
 class TokensOfAllHeads : public SharedTokens {
  public:
   std::int64_t num_rows() const override { return positions().size(0); }
@@ -45,11 +46,11 @@ class TokensOfAllHeads : public SharedTokens {
  protected:
   virtual bool has_merged() const { return false; }  // slots are in use
   virtual at::Tensor positions() const = 0;          // [rows] int64
-  // Rows, ascending by position, leave.
+  // Drops rows, ascending by position.
   virtual void remove(const std::vector<std::int64_t>& rows, bool is_step) = 0;
 };
 
-// One layer of several after it attended to new tokens of one sequence.
+// One of several layers, after it attended to new tokens of one sequence.
 struct GroupAttended {
   const Decoder& decoder;
   const KvPlan& plan;
@@ -59,7 +60,7 @@ struct GroupAttended {
   at::Tensor query;                // [n, num_heads, head_dim] post-RoPE
   at::Tensor positions;            // [n]
   std::int64_t end = 0;            // as LayerSource::attended has it
-  bool is_scored = false;  // a step, of which the rows' scores have this layer's attention already
+  bool is_scored = false;          // a step whose attention is already in the rows' scores
 
   bool is_last_layer() const { return layer == layers.back(); }
   std::int64_t budget(std::int64_t prompt_tokens) const {
@@ -67,7 +68,7 @@ struct GroupAttended {
   }
 };
 
-// Layers in turn; after the last one the tokens leave that the policy does not keep.
+// Call for layers in turn; after the last one, drops the tokens that the policy does not keep.
 void finish_group(const GroupAttended& attended, KeptGroup& kept, SharedTokens& tokens);
 
 }  // namespace kvc

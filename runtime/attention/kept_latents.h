@@ -1,4 +1,4 @@
-// Tokens of a latent group, as a token policy sees them.
+// A token policy's view of a latent group.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Tokens of plain layers that keep the same ones, as a token policy sees them: every KV head its own choice, unless
+// A token policy's view of plain layers that keep the same tokens: every KV head makes its own choice, unless
 // layers that read them mix heads.
 #pragma once
 
@@ -10,13 +10,13 @@ namespace kvc {
 
 class KeptPlain : public SharedTokens {
  public:
-  // What attends to the rows in the layer that attended.
+  // How the attending layer reads the rows.
   struct Reader {
     std::function<at::Tensor()> keys;  // [rows, num_kv_heads, head_dim] float32
     std::function<SlotKeys()> slots;
   };
   KeptPlain(const Decoder& decoder, const SharingLayers& sharing, KvCache& cache, Reader reader);
-  // Of one of the plain layers.
+  // For one of the plain layers.
   static Reader reader_of(const Decoder& decoder, int layer, const KvCache& cache);
 
   at::Tensor keys(std::int64_t /*num_tokens*/) const override { return reader_.keys(); }

@@ -1,5 +1,5 @@
 // Attention over the store of a latent group: keys of latents are rebuilt in every step, unless they were
-// expanded; everything else is read where it lies.
+// expanded; everything else is read in place.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,15 +19,16 @@ struct GroupLayer {
   const KvPlan& plan;
   int group = 0, index = 0;  // index: of the layer in the group
   const GroupFactors& factors;
-  double alpha = 0;      // of residual slots
-  bool selects = false;  // each query by itself, over the latents that it chooses (plan.selective)
-  RebuildCounts* rebuilt = nullptr;  // where selection is counted; null: not
+  double alpha = 0;  // of residual slots
+  bool selects =
+      false;  // each query attends separately, to the latents that it chooses (plan.selective)
+  RebuildCounts* rebuilt = nullptr;  // counts of selection; null: not counted
 
   int layer() const { return plan.groups[static_cast<std::size_t>(group)].first_layer + index; }
 };
 
-// One sequence's queries, those of the last tokens. query [T, num_heads, head_dim] post-RoPE,
-// positions [T]. [T, num_heads * head_dim] in the query's dtype.
+// Queries of one sequence's last tokens. query [T, num_heads, head_dim] post-RoPE, positions [T].
+// [T, num_heads * head_dim] in the query's dtype.
 at::Tensor attend_group(const Decoder& decoder, const GroupLayer& layer, const LatentStore& store,
                         const at::Tensor& query, const at::Tensor& positions);
 

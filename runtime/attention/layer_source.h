@@ -1,5 +1,5 @@
-// Where a layer's keys and values come from (core/kv_sources.h), as attention meets it: what a pass keeps
-// of new tokens, and how queries see what is kept. A file for each source.
+// The source of a layer's keys and values (core/kv_sources.h) for attention: how a pass stores new
+// tokens, and how queries read stored ones. One file per source.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,14 +21,14 @@ enum class Pass { kPrefill, kExtend };
 
 struct GroupAttended;  // kept_group.h
 
-// What a forward pass offers to all sources.
+// Inputs of a forward pass, for all sources.
 struct SourceContext {
   const Decoder& decoder;
   const KvPlan& plan;
   const KvFactors& factors;
   Pass pass;
   const TokenPolicy& policy;
-  RebuildCounts* rebuilt = nullptr;  // what selective reconstruction rebuilds; null: not counted
+  RebuildCounts* rebuilt = nullptr;  // counts of selective reconstruction; null: not counted
 };
 
 // Keys and values of tokens, [n, num_kv_heads, head_dim], with bias; keys after their norm, pre-RoPE.
@@ -45,8 +45,8 @@ struct NewTokens {
   at::Tensor value;      // [count, num_kv_heads, head_dim]
 };
 
-// The source of one layer, or of the adjacent layers of a group, for one forward pass: layers in turn,
-// every one over the same tokens.
+// The source of one layer, or of a group's adjacent layers, for one forward pass: layers in turn, all
+// over the same tokens.
 class LayerSource {
  public:
   LayerSource(const SourceContext& context, int first_layer, int num_layers)
@@ -58,26 +58,26 @@ class LayerSource {
   virtual ~LayerSource() = default;
 
   bool covers(int layer) const { return layer >= layers_.front() && layer <= layers_.back(); }
-  // Does the layer make keys and values of its own? Otherwise `attend` sees to prompts too, over what other
-  // layers have stored, and nothing below is called but it and `attended`, without keys and values.
+  // Does the layer compute its own keys and values? Otherwise `attend` handles prompts too, over what other
+  // layers have stored; of the functions below only it and `attended` are called, without keys and values.
   virtual bool has_own_keys() const { return true; }
-  // What a prompt's exact attention sees of all tokens of the batch: their own keys and values, unless
-  // the source replaces them.
+  // Keys and values of all tokens of the batch for a prompt's exact attention: their own, unless the
+  // source replaces them.
   virtual NewKeyValue keys_and_values(int layer, const AttentionInput& input);
-  // Keeps of one sequence's tokens what its cache holds.
+  // Stores one sequence's tokens in its cache.
   virtual void store(int layer, const NewTokens& tokens, KvCache& cache) = 0;
-  // Is a prompt of a new sequence attended to as it is? Otherwise over what is kept.
+  // Does a new sequence's prompt attend to exact keys and values? Otherwise to stored ones.
   virtual bool reads_prompts_exactly() const { return true; }
-  // After attention of these tokens, query [count, num_heads, head_dim] post-RoPE. Of a prompt `end` is how many
-  // tokens the sequence has once all of it was read; 0 for other tokens.
+  // Called after attention of these tokens, query [count, num_heads, head_dim] post-RoPE. For a prompt, `end` is
+  // the sequence's length after all of it was read; 0 for other tokens.
   virtual void attended(int /*layer*/, const NewTokens& /*tokens*/, const at::Tensor& /*query*/,
                         std::int64_t /*end*/, KvCache& /*cache*/) {}
-  // All of that of tokens that are no prompt's: they are stored, attended with all that is kept, and seen to.
+  // All of this for generated tokens: stores them, attends to everything stored, and calls `attended`.
   virtual at::Tensor extend(int layer, const NewTokens& tokens, const at::Tensor& query,
                             KvCache& cache);
-  // The queries of the last tokens of one sequence, which are stored, over all that is kept of it (up to
-  // the last position: of a prompt that other layers have read, more may be). query
-  // [T, num_heads, head_dim] post-RoPE, positions [T]. [T, num_heads * head_dim] in the query's dtype.
+  // Queries of one sequence's last tokens, which are stored, over all its stored tokens up to the last
+  // position (a prompt that other layers have read may have more). query [T, num_heads, head_dim]
+  // post-RoPE, positions [T]. [T, num_heads * head_dim] in the query's dtype.
   virtual at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
                             const KvCache& cache) const = 0;
 
@@ -85,7 +85,7 @@ class LayerSource {
   const SourceContext& context() const { return context_; }
   const std::vector<int>& layers() const { return layers_; }
   int index_of(int layer) const { return layer - layers_.front(); }
-  // What attended() is told, of one of the `sharing` layers that keep the same tokens.
+  // Arguments of attended(), for one of the `sharing` layers that keep the same tokens.
   GroupAttended group_attended(const std::vector<int>& sharing, int layer, const NewTokens& tokens,
                                const at::Tensor& query, std::int64_t end) const;
 
@@ -94,13 +94,13 @@ class LayerSource {
   std::vector<int> layers_;
 };
 
-// The one that covers `layer`, by the plan.
+// The source that covers `layer` in the plan.
 std::unique_ptr<LayerSource> make_layer_source(const SourceContext& context, int layer);
 
 std::unique_ptr<LayerSource> plain_source(const SourceContext& context, int layer);
-// Plain layers of which a token policy keeps some tokens.
+// Plain layers under a token policy that drops tokens.
 std::unique_ptr<LayerSource> kept_source(const SourceContext& context, int layer);
-// Plain layers whose keys lose channels.
+// Plain layers whose keys lose channels (ThinK).
 std::unique_ptr<LayerSource> pruned_source(const SourceContext& context, int layer);
 std::unique_ptr<LayerSource> latent_source(const SourceContext& context, int layer);
 std::unique_ptr<LayerSource> coded_source(const SourceContext& context, int layer);

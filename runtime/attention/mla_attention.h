@@ -13,21 +13,21 @@
 
 namespace kvc {
 
-// What the model's own cache holds of n tokens.
+// The model's own cache for n tokens.
 struct LatentRows {
   at::Tensor latent;      // [n, kv_lora_rank], after its norm
   at::Tensor rotary_key;  // [n, 1, qk_rope_head_dim], post-RoPE
 };
 
-// Is it cheaper to attend to latents than to keys and values expanded from them? For n cached tokens,
-// in multiplications per head: num_queries * n * (2 * kv_lora_rank + qk_rope_head_dim) against
-// n * kv_lora_rank * (qk_nope_head_dim + v_head_dim) + num_queries * n * (qk_head_dim + v_head_dim).
+// Is it cheaper to attend to latents than to expanded keys and values? Compares, for n cached tokens,
+// multiplications per head: num_queries * n * (2 * kv_lora_rank + qk_rope_head_dim) with n *
+// kv_lora_rank * (qk_nope_head_dim + v_head_dim) + num_queries * n * (qk_head_dim + v_head_dim).
 bool prefers_latents(const MlaConfig& config, std::int64_t num_queries);
 
-// One sequence's queries. query [T, num_heads, qk_head_dim] post-RoPE; query i is token number rows - T + i and sees the rows
-// up to itself. Scores and sums in float32. [T, num_heads * v_head_dim] in the query's dtype, which is the weights'.
-// With q = [q_n; q_r], key W_k c and value W_v c: scores (W_k^T q_n) . c + q_r . k_r, output
-// W_v sum(p c).
+// Queries of one sequence's last tokens. query [T, num_heads, qk_head_dim] post-RoPE; query i is token rows - T + i and
+// sees the rows up to itself. Scores and sums in float32. [T, num_heads * v_head_dim] in the query's dtype, which is
+// the weights'. With q = [q_n; q_r], key W_k c and value W_v c: scores (W_k^T q_n) . c + q_r . k_r, output W_v sum(p
+// c).
 at::Tensor attend_latents(const MlaConfig& config, const MlaWeights& weights, double scale,
                           const at::Tensor& query, const LatentRows& rows);
 // The same through keys and values of every head.
@@ -35,9 +35,9 @@ at::Tensor attend_expanded(const MlaConfig& config, const MlaWeights& weights, d
                            const at::Tensor& query, const LatentRows& rows);
 
 // Stores the latents of new tokens, caches[i] those of the batch's sequence i, and attends to them and
-// to what the caches hold of earlier ones, which layers of a latent group rebuild. `exact`: where there
-// are none, new tokens see each other unrounded by the cache's type, through prompts[i] where they come
-// in pieces (null: all at once). [num_tokens, num_heads * v_head_dim].
+// to earlier ones, which layers of a latent group rebuild. `exact`: without earlier ones, new tokens
+// see each other unrounded by the cache's dtype, through prompts[i] if they come in pieces (null: all
+// at once). [num_tokens, num_heads * v_head_dim].
 at::Tensor attend_mla(const Decoder& decoder, const LatentFactors& factors, int layer,
                       const AttentionInput& input, const TokenBatch& batch,
                       const std::vector<KvCache*>& caches, bool exact,

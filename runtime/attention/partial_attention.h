@@ -1,4 +1,4 @@
-// Attention over some of the tokens that a query sees, to be joined with that over the others.
+// Attention over some of the tokens that a query sees, to join with attention over the others.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,7 +19,7 @@ struct PartialAttention {
 // Over the tokens of all parts (at least one). [num_heads * width] float32
 at::Tensor join(const std::vector<PartialAttention>& parts);
 
-// Memory of kernels' partials of all heads, outputs of `width` numbers.
+// Memory for kernels' partials of all heads, outputs of `width` numbers.
 class Partials {
  public:
   Partials(std::size_t count, std::int64_t num_heads, std::int64_t width);
@@ -27,7 +27,7 @@ class Partials {
 
   const AttentionPartial& operator[](std::size_t index) const { return partials_[index]; }
   const std::vector<AttentionPartial>& all() const { return partials_; }
-  // Those of no tokens; such may be joined, but not all of those that are combined.
+  // Partials of no tokens; they may be combined with others, but not only with such.
   void clear();
   PartialAttention combine() const;
 

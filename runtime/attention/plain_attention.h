@@ -13,7 +13,7 @@
 
 namespace kvc {
 
-// Where the tokens of a layer with codes are: the sinks (exact), then the codes, then the last tokens (exact).
+// Order of the tokens of a layer with codes: the sinks (exact), the codes, the last tokens (exact).
 struct TokenOrder {
   std::int64_t sinks = 0, codes = 0, last = 0;
 
@@ -24,14 +24,14 @@ struct TokenOrder {
   at::Tensor exact_positions() const;               // [sinks + last]
 };
 
-// One sequence's queries, those of the last tokens. query [T, num_heads, head_dim] post-RoPE,
-// positions [T]. [T, num_heads * head_dim] in the query's dtype.
+// Queries of one sequence's last tokens. query [T, num_heads, head_dim] post-RoPE, positions [T].
+// [T, num_heads * head_dim] in the query's dtype.
 at::Tensor attend_plain(const Decoder& decoder, int layer, const KeyValueStore& store,
                         std::int64_t sink_tokens, const at::Tensor& query,
                         const at::Tensor& positions);
 
-// What turns the codes of a layer's keys as the kernel reads them, at positions below num_tokens: no
-// angles where codes hold keys as they were turned. The tensors hold what `raw_keys` points to.
+// Angles that rotate the codes of a layer's keys when the kernel reads them, at positions below
+// num_tokens; none if codes are of rotated keys. The tensors own what `raw_keys` points to.
 struct CodedKeys {
   RopeRows rope;
   RawKeys raw_keys;
@@ -41,15 +41,15 @@ struct CodedKeys {
   bool are_raw() const { return rope.cos.defined(); }
 };
 
-// Rows of the last `seen` tokens, keys of one store and values of another (or the same) that hold the same
+// Rows of the last `seen` tokens: keys of one store and values of another (or the same) with the same
 // tokens in this order.
 std::vector<RowRange> plain_ranges(const KeyValueStore& keys, const KeyValueStore& values,
                                    const TokenOrder& order, bool codes_are_raw, std::int64_t seen);
 
-// Keys of codes as exact rows hold them. [n, num_kv_heads, head_dim]
+// Keys of codes in the form of exact rows. [n, num_kv_heads, head_dim]
 at::Tensor key_of_codes(const Decoder& decoder, int layer, const at::Tensor& key,
                         const at::Tensor& positions);
-// Keys of exact rows as codes hold them. [n, num_kv_heads, head_dim] float32
+// Keys of exact rows in the form of codes. [n, num_kv_heads, head_dim] float32
 at::Tensor key_for_codes(const Decoder& decoder, int layer, const at::Tensor& key,
                          const at::Tensor& positions);
 

@@ -1,5 +1,5 @@
-// Exact attention over a prompt that is read in pieces: a piece's queries see what one layer had before
-// it and the piece itself.
+// Exact attention over a prompt that is read in pieces: a piece's queries see the layer's earlier
+// tokens and the piece itself.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,8 +10,8 @@
 
 namespace kvc {
 
-// Keys and values of one layer of one sequence's new prompt, as far as they were read, unrounded by the
-// KV cache's type. Layers are read one after the other, each from its first token.
+// Keys and values of one layer of one sequence's new prompt, as far as read, unrounded by the KV
+// cache's dtype. Layers are read one after the other, each from its first token.
 class PromptKeys {
  public:
   explicit PromptKeys(std::int64_t num_tokens) : num_tokens_(num_tokens) {}
@@ -19,9 +19,9 @@ class PromptKeys {
   std::int64_t num_tokens() const { return num_tokens_; }  // of the whole prompt
   // [n, num_kv_heads, head_dim] of the next n tokens, post-RoPE. Values may be of another width.
   void append(int layer, const at::Tensor& key, const at::Tensor& value);
-  // Frees what was read once it is all, until the next layer.
+  // Frees them when the whole prompt was read; the next layer allocates again.
   void release_complete();
-  // All read so far: bfloat16 where attention takes it and the keys are, otherwise float32.
+  // All tokens read so far: bfloat16 if attention takes it and the keys are, otherwise float32.
   at::Tensor key() const { return key_.narrow(0, 0, read_); }
   at::Tensor value() const { return value_.narrow(0, 0, read_); }
 

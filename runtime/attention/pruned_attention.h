@@ -1,4 +1,4 @@
-// Attention over keys of which the first ones have lost channels (runtime/store/pruned_store.h).
+// Attention over keys, the first of which have lost channels (runtime/store/pruned_store.h).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,8 +8,8 @@
 
 namespace kvc {
 
-// One sequence's queries, those of the last tokens. query [T, num_heads, head_dim] post-RoPE, positions [T];
-// a missing channel adds nothing to a score. [T, num_heads * head_dim] in the query's dtype.
+// Queries of one sequence's last tokens. query [T, num_heads, head_dim] post-RoPE, positions [T]; a missing
+// channel adds nothing to a score. [T, num_heads * head_dim] in the query's dtype.
 at::Tensor attend_pruned(const Decoder& decoder, int layer, const PrunedStore& store,
                          const at::Tensor& query, const at::Tensor& positions);
 

@@ -22,8 +22,8 @@ struct LatentRange {
   std::int64_t first = 0, last = 0;
 };
 
-// query [num_heads, head_dim] post-RoPE, over all rows of the range (at least one): what the layer's
-// window hides is left out of it. Not for layers whose RoPE depends on the length of the text.
+// query [num_heads, head_dim] post-RoPE, over all rows of the range (at least one), which excludes
+// what the layer's window hides. Not for layers whose RoPE depends on the length of the text.
 PartialAttention rank_space_attention(const Decoder& decoder, int layer,
                                       const GroupFactors& factors, const at::Tensor& query,
                                       const LatentRange& range);

@@ -1,4 +1,4 @@
-// How much of the latents steps of generation rebuild (core/selective_reconstruction.h).
+// Counts of latents that steps of generation rebuild (core/selective_reconstruction.h).
 #pragma once
 
 #include <cstdint>

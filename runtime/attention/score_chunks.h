@@ -1,4 +1,4 @@
-// What attention that holds its scores has in common.
+// Shared by attention that keeps its scores in memory.
 #pragma once
 
 #include <ATen/ATen.h>

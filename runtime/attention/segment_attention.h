@@ -1,5 +1,5 @@
-// Attention of one sequence's queries over a cache that lies in several segments: one softmax over
-// all of them, masks by position.
+// Attention of one sequence's queries over several segments of a cache: one softmax over all, masks
+// by position.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,7 +11,7 @@
 
 namespace kvc {
 
-// Keys and values of some tokens. Values are given, or made from latents: value_proj latent +
+// Keys and values of some tokens. Values are given, or come from latents: value_proj latent +
 // value_bias.
 struct Segment {
   at::Tensor key;           // [n, num_kv_heads, head_dim] post-RoPE
@@ -23,7 +23,7 @@ struct Segment {
   at::Tensor score_bias{};  // [n, num_kv_heads] float32 added to scores, or undefined
 };
 
-// Of given keys and values.
+// From given keys and values.
 inline Segment segment_of(const at::Tensor& key, const at::Tensor& value,
                           const at::Tensor& positions) {
   return {.key = key,

@@ -16,18 +16,19 @@
 
 namespace kvc {
 
-// Are all latents rebuilt, none of which is exact beside its latent?
+// Are all latents rebuilt, without outliers?
 bool rebuilds_all(const SelectiveReconstruction& selective, const GroupTokens& tokens);
 
-// The chunks of `latents` tokens that every KV head's query heads see rebuilt, ascending; never its outliers, which
-// lie beside them. query [num_heads, head_dim] post-RoPE. With s = scale * query landmark, a chunk's score is the
-// largest share exp(s) / sum exp(s), over chunks but outliers, that one of the KV head's query heads gives it; ties go
-// to the earlier chunk. [num_kv_heads]
+// The chunks of `latents` tokens that are rebuilt for every KV head's query heads, ascending, without its outliers.
+// query [num_heads, head_dim] post-RoPE. With s = scale * query landmark, a chunk's score is the largest share exp(s)
+// / sum exp(s) over chunks other than outliers among the KV head's query heads; ties go to the earlier chunk.
+// [num_kv_heads]
 using ChunkLists = std::vector<std::vector<std::int64_t>>;
 ChunkLists choose_chunks(const SelectiveReconstruction& selective, const ChunkLayer& chunks,
                          const at::Tensor& query, const AttentionRule& rule, std::int64_t latents);
 
-// Over these chunks alone: parts to be joined with attention over the outliers and what is no latent.
+// Attention over these chunks alone: parts to join with attention over the outliers and over tokens
+// without latents.
 std::vector<PartialAttention> attend_chosen(const Decoder& decoder, const GroupLayer& layer,
                                             const LatentStore& store, const at::Tensor& query);
 

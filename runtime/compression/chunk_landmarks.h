@@ -11,18 +11,18 @@
 
 namespace kvc {
 
-// Of one layer.
+// New chunks of one layer.
 struct NewChunks {
   at::Tensor landmarks;         // [chunks, num_kv_heads, head_dim] float32
-  bool continues_last = false;  // the first of them takes the place of the layer's last, short one
-  // Of the chunks that are exact: keys and values [outliers * chunk_tokens, num_kv_heads, head_dim], as they are
-  // stored, and which chunks [outliers, num_kv_heads].
+  bool continues_last = false;  // the first of them replaces the layer's last, short one
+  // Outliers: stored keys and values [outliers * chunk_tokens, num_kv_heads, head_dim], and chunk indices
+  // [outliers, num_kv_heads].
   at::Tensor key, value, chunks;
 };
 
-// Of the `count` oldest pending rows from `first` on, which will be the latents behind those that there are.
-// A landmark is the mean of its chunk's keys; outliers are, of every KV head, the chunks with the smallest
-// cosine between a key and its landmark, ties to the earlier chunk, in order.
+// For the `count` oldest pending rows from `first` on, the next latents. A landmark is the mean of its
+// chunk's keys. Every KV head's outliers are the chunks with the smallest cosine between a key and its
+// landmark (ties: the earlier chunk), in order.
 std::vector<NewChunks> chunks_of(const SelectiveReconstruction& selective, const LatentStore& store,
                                  std::int64_t first, std::int64_t count);
 // Stores them.

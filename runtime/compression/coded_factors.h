@@ -12,17 +12,17 @@
 
 namespace kvc {
 
-// float32 where nothing is said; n stacked channels (core/kv_sources.h), k coefficients.
+// float32 unless stated; n stacked channels (core/kv_sources.h), k coefficients.
 struct CodedBlockFactors {
-  at::Tensor encoder;              // [k, n], float16 where that holds it
+  at::Tensor encoder;              // [k, n], float16 if accurate enough
   at::Tensor value_decoder;        // [num_layers, channels of values, k]: F's rows of values
   at::Tensor mean;                 // [n]
   at::Tensor steps;                // [k]
   at::Tensor first_levels;         // [k], the value of code 0
   std::vector<CodedKeyRows> keys;  // [num_layers of the block, its KV heads]: F's rows of keys
 
-  // F's rows of layer `index` of the block. Keys' are what the kernel's integers stand for, so that all ways to
-  // attend rebuild the same ones. [channels, k]
+  // F's rows for layer `index` of the block. Rows of keys have the rounding of the kernel's integers, so all
+  // forms of attention rebuild the same keys. [channels, k]
   at::Tensor key_rows(int index) const;
   at::Tensor value_rows(int index) const { return value_decoder[index]; }
 };
@@ -33,7 +33,8 @@ struct CodedFactors {
   std::int64_t bytes() const;
 };
 
-// Throws Error naming a tensor that is missing or misshapen, or steps that are not positive.
+// Throws Error naming a tensor that is missing or has another shape, or steps that are not
+// positive.
 CodedFactors load_coded_factors(const Checkpoint& checkpoint, const KvPlan& plan);
 
 }  // namespace kvc

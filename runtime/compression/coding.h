@@ -1,4 +1,4 @@
-// Tokens of coded layers to codes and back (method `coded` in docs/methods.md).
+// Encodes tokens of coded layers, and decodes them (method `coded` in docs/methods.md).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,32 +14,32 @@
 
 namespace kvc {
 
-// One layer's tokens, or what their codes stand for, float32.
+// One layer's tokens, exact or decoded, float32.
 struct DecodedTokens {
   at::Tensor key;    // [n, num_kv_heads, head_dim] pre-RoPE, after its norm
   at::Tensor value;  // likewise
 };
 
-// Coefficients of tokens of all layers that are coded together, in each of their blocks, with the blocks' factors.
-// [n, num_coefficients] float32 each, on the device of both
+// Coefficients of tokens of all layers that are coded together, for each of their blocks, with the blocks'
+// factors. [n, num_coefficients] float32 each, on the device of both
 std::vector<at::Tensor> coefficients_of(const KvPlan& plan, const CodedLayers& layers,
                                         std::span<const CodedBlockFactors> factors,
                                         const std::vector<DecodedTokens>& tokens);
 
-// Exact tokens outside the first policy.sink_tokens and the last policy.window_tokens become codes, as far
-// as they fill tiles.
+// Codes exact tokens outside the first policy.sink_tokens and the last policy.window_tokens, in whole
+// tiles.
 void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors& factors,
                  CodedStore& store);
 
-// Factors of a block of the store's.
+// Factors of one of the store's blocks.
 const CodedBlockFactors& factors_of(const CodedFactors& factors, const CodedStore& store,
                                     std::size_t block);
-// Coefficients of exact rows from `first` on, which are at `positions`, in every block. [n, num_coefficients] each
+// Coefficients of exact rows from `first` on, at `positions`, for every block. [n, num_coefficients] each
 std::vector<at::Tensor> encode_exact(const Decoder& decoder, const KvPlan& plan,
                                      const CodedFactors& factors, const CodedStore& store,
                                      std::int64_t first, const at::Tensor& positions);
 
-// What codes of tokens stand for, of layer `index` of the store's. first, count: whole tiles of the coded tokens.
+// Decodes tokens for layer `index` of the store. first, count: whole tiles of the coded tokens.
 DecodedTokens decode_tokens(const KvPlan& plan, const CodedFactors& factors,
                             const CodedStore& store, int index, std::int64_t first,
                             std::int64_t count);

@@ -1,5 +1,5 @@
-// Deciding pending tokens of a sequence: candidates of all latent groups, one selection,
-// compaction. And, under an integer type, tokens that become codes.
+// Decides pending tokens of a sequence: candidates of all latent groups, one selection, compaction.
+// Under an integer type also codes tokens.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,25 @@
 
 namespace kvc {
 
-// Does a group decide which tokens merge? One whose projections are replaced does not: it stores every
-// token as a latent at once.
+// Does a group decide which tokens merge? Not if its projections are replaced: it stores every token
+// as a latent at once.
 bool decides(const LatentGroup& group);
-// How many of each group's oldest tokens that are no sinks are due while tokens are generated, [num_groups]: a whole
-// block that left the window. 0 for groups that decide nothing.
+// Oldest tokens of each group that are due during generation, sinks excluded, [num_groups]: a whole block that left
+// the window. 0 for groups that decide nothing.
 std::vector<std::int64_t> due_tokens(const KvCache& cache);
-// Of a group with so many pending tokens; at a prompt's end all that left the window.
+// For a group with that many pending tokens; at a prompt's end all that left the window.
 std::int64_t due_tokens(const KvPlan& plan, std::int64_t pending, bool prompt_ended);
-// Tokens that can still be appended before a block leaves the window and is decided, or becomes codes.
+// Tokens that can still be appended before a block leaves the window and is decided or coded.
 std::int64_t tokens_until_block(const KvCache& cache);
 
-// Decides the counts[g] oldest tokens of every group that are no sinks, of a sequence of `num_tokens`.
+// Decides every group's counts[g] oldest tokens (sinks excluded) of a sequence of `num_tokens`.
 void compress(const CompressionContext& context, const std::vector<std::int64_t>& counts,
               std::int64_t num_tokens, KvCache& cache);
 
-// Makes codes of the tokens of coded layers that left the window, as far as they fill blocks of
-// kQuantisedTokens; under integer types also of those of plain layers, and of unmerged ones.
+// Codes the tokens of coded layers that left the window, in whole blocks of kQuantisedTokens; under
+// integer types also those of plain layers, and unmerged ones.
 void quantise(const Decoder& decoder, const CodedFactors& factors, KvCache& cache);
-// The same of one layer that is not coded.
+// The same for one layer that is not coded.
 void quantise_layer(const Decoder& decoder, int layer, KvCache& cache);
 
 }  // namespace kvc

@@ -1,5 +1,5 @@
-// Elastic memory: keys and values of latents, rebuilt once and kept beside them, so that attention reads
-// them as it reads a plain layer's. What they hold is what attention would rebuild in every step.
+// Elastic memory: keys and values of latents, rebuilt once and stored beside them, so attention reads
+// them like a plain layer's. They equal what attention would rebuild in every step.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 namespace kvc {
 
-// Rebuilds latents of `group` that have no keys and values yet, the first ones first, up to `rows` in
-// all (merged tokens, then tokens with a latent per layer).
+// Rebuilds latents of `group` in order until `rows` have keys and values (merged tokens, then tokens
+// with a latent per layer).
 void expand_group(const Decoder& decoder, const LatentFactors& factors, const StoreOptions& options,
                   int group, std::int64_t rows, KvCache& cache);
-// Gives up all but `rows` of them.
+// Drops all but `rows` of them.
 void shrink_expansion(std::int64_t rows, LatentStore& store);
 std::int64_t expanded_rows(const LatentStore& store);
-// All that can be rebuilt; nothing where latents are the model's own.
+// All latents that can be rebuilt; none if they are the model's own.
 std::int64_t latent_rows_of(const KvPlan& plan, int group, const GroupTokens& tokens);
 
-// 2*G*kv_dim*b, b as of exact tokens.
+// 2*G*kv_dim*b, with b of exact tokens.
 std::int64_t expansion_row_bytes(const KvPlan& plan, int group, KvDtype dtype);
 
 // Bytes of a group's rebuilt keys and values, of merged tokens and of tokens with a latent per layer:
-// 2*G*kv_dim*b each, every count rounded up to `page_tokens`. b as of exact tokens. Nothing under plan.selective.
+// 2*G*kv_dim*b each, with b of exact tokens, every count rounded up to `page_tokens`. None under plan.selective.
 std::int64_t expansion_bytes(const KvPlan& plan, int group, const GroupTokens& tokens,
                              KvDtype dtype, std::int64_t page_tokens);
 

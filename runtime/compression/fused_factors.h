@@ -16,7 +16,7 @@ struct FusedFactors {
   FusedWeights weights;  // float32, contiguous
 };
 
-// [plan.fused]. Throws Error naming a tensor that is missing or misshapen.
+// [plan.fused]. Throws Error naming a tensor that is missing or has another shape.
 std::vector<FusedFactors> load_fused_factors(const Checkpoint& checkpoint, const KvPlan& plan,
                                              const ModelConfig& config);
 std::int64_t bytes_of(const std::vector<FusedFactors>& layers);

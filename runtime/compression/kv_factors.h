@@ -1,4 +1,4 @@
-// The tensors that a plan's layers need beside the model's own, loaded once per engine; names in
+// The tensors that a plan's layers require beside the model's own, loaded once per engine; names in
 // core/conversion_file.h.
 #pragma once
 
@@ -21,7 +21,7 @@ struct KvFactors {
   std::int64_t bytes() const { return latent.bytes() + coded.bytes() + bytes_of(fused); }
 };
 
-// Throws Error naming a tensor that is missing or misshapen.
+// Throws Error naming a tensor that is missing or has another shape.
 inline KvFactors load_kv_factors(const Checkpoint& checkpoint, const KvPlan& plan,
                                  const ModelConfig& config, at::ScalarType dtype) {
   return {load_latent_factors(checkpoint, plan, config.hidden_size, dtype),

@@ -1,5 +1,5 @@
-// From the pending tokens of a latent group to one merged latent per token and a score of how well
-// it stands for all layers.
+// Encodes pending tokens of a latent group: one merged latent per token, and a score of how well it
+// represents all layers.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,7 +19,7 @@ struct EncodedTokens {
   at::Tensor scores;   // [n] float32, higher merges first
 };
 
-// Pending rows `rows`, ascending, which are at `positions` [n] int64.
+// Encodes pending rows `rows`, ascending, at `positions` [n] int64.
 //   ls        y = stacked bias-free pre-RoPE keys (before their norm) and values of all layers, h =
 //   P y;
 //             score = -||y - B h||^2 / ||y||^2, the share of y that is lost
@@ -32,22 +32,24 @@ at::Tensor pending_scores(const Decoder& decoder, const KvPlan& plan, int group,
                           const GroupFactors& factors, const LatentStore& store,
                           const std::vector<std::int64_t>& rows, const at::Tensor& positions);
 
-// Unmerged plain rows of a group under rule ls whose keys have no norm, likewise. [rows, rank] float32
+// The same for unmerged plain rows of a group under rule ls whose keys have no norm. [rows, rank]
+// float32
 at::Tensor encode_unmerged(const Decoder& decoder, const KvPlan& plan, int group,
                            const GroupFactors& factors, const LatentStore& store,
                            const std::vector<std::int64_t>& rows);
 
-// Of y [n, 2 * num_layers * kv_dim] float32 under rule ls, with what rebuilds merged latents. On any device.
+// Encodes y [n, 2 * num_layers * kv_dim] float32 under rule ls, with the reconstruction of merged latents.
+// On any device.
 EncodedTokens encode_stacked(const at::Tensor& stacked, const at::Tensor& encoder,
                              const std::vector<Reconstruction>& layers);
-// [n, num_kv_heads, head_dim] from keys after their norm, and key_rms() of them; float32. A channel that the norm's
-// weight sets to zero is lost, and without effect: taken as zero.
+// [n, num_kv_heads, head_dim] from keys after their norm, and key_rms() of them; float32. A channel with a norm
+// weight of zero is lost but has no effect: it becomes zero.
 at::Tensor key_before_norm(const at::Tensor& key, const Norm& k_norm, const at::Tensor& rms);
 
 // cos of each row of a and b, [n, rank] of any floating type. [n] float32
 at::Tensor row_cosine(const at::Tensor& a, const at::Tensor& b);
-// sqrt(mean of squares + eps), what k_norm divides the key [n, num_kv_heads, head_dim] by: one number
-// per head, or one per token under all its heads. [n, num_kv_heads] float32
+// sqrt(mean of squares + eps), the divisor of k_norm for the key [n, num_kv_heads, head_dim]: one
+// number per head, or per token for all its heads. [n, num_kv_heads] float32
 at::Tensor key_rms(const at::Tensor& key, const Norm& k_norm);
 
 }  // namespace kvc

@@ -11,7 +11,7 @@
 
 namespace kvc {
 
-// Key channels that are numbers of the latent themselves: the unit rows that the pivot gauge gives B
+// Key channels that the latent contains verbatim: the unit rows that the pivot gauge gives B
 // (convert/latent/pivot_gauge.h).
 struct KeptChannels {
   at::Tensor channels;  // [k] of the key, or undefined where there are none
@@ -20,8 +20,8 @@ struct KeptChannels {
   at::Tensor proj;      // [kv_dim - k, key_rank] from the latent
 };
 
-// From a latent to one layer's pre-RoPE key and value: bias-free ones, the key before its norm; or, of
-// principal directions, what is left of complete ones when their mean is taken off.
+// Maps a latent to one layer's pre-RoPE key and value: without biases, and the key before its norm;
+// for principal directions complete ones less their mean.
 struct Reconstruction {
   at::Tensor key;    // [kv_dim, key_rank]
   at::Tensor value;  // [kv_dim, value_rank]
@@ -30,13 +30,13 @@ struct Reconstruction {
   at::Tensor key_mean{}, value_mean{};  // [kv_dim] of principal directions; undefined: zero
 };
 
-// Principal directions of one layer's complete keys and values: what it adds to a latent.
+// Principal directions of one layer's complete keys and values: its contribution to a latent.
 struct LayerEncoder {
   at::Tensor key;    // [key_rank, kv_dim] float32
   at::Tensor value;  // [value_rank, kv_dim] float32
 };
 
-// Those of a key's projection [kv_dim, key_rank].
+// The kept channels of a key's projection [kv_dim, key_rank].
 KeptChannels kept_channels(const at::Tensor& proj);
 // latent [n, key_rank], of the factors' dtype; [n, kv_dim] bias-free.
 at::Tensor rebuild_key(const Reconstruction& layer, const at::Tensor& latent);
@@ -47,7 +47,7 @@ struct GroupFactors {
   at::Tensor latent_proj;              // A [rank, hidden_size]; split_kv: key rows, then value rows
   at::Tensor encoder;                  // P [rank, 2 * num_layers * kv_dim] float32; rule ls
   std::vector<Reconstruction> layers;  // [num_layers], for a layer's own latent
-  // [num_layers], for merged latents; those of a request's basis lie in its cache.
+  // [num_layers], for merged latents; those of a request's basis are in its cache.
   std::vector<Reconstruction> merged_layers;
   std::vector<LayerEncoder> encoders;  // [num_layers], of calibrated directions
   at::Tensor mean_latent;              // [rank] float32, the latent of their mean
@@ -59,8 +59,8 @@ struct LatentFactors {
   std::int64_t bytes() const;
 };
 
-// Only what the plan's policy uses is loaded. Throws Error naming a tensor that is missing or
-// misshapen.
+// Loads only what the plan's policy uses. Throws Error naming a tensor that is missing or has
+// another shape.
 LatentFactors load_latent_factors(const Checkpoint& checkpoint, const KvPlan& plan,
                                   std::int64_t hidden_size, at::ScalarType dtype);
 

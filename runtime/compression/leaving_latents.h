@@ -1,4 +1,4 @@
-// Tokens of a latent group that leave a cache and become part of residual slots (ZeroMerge).
+// Tokens of a latent group that leave a cache and merge into residual slots (ZeroMerge).
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ struct GroupCache {
   LatentStore& store;
 };
 
-// Latents of rows, ascending, for the whole group: merged ones as they are stored, others as merging would make
-// them. [rows, rank] float32
+// Latents of rows, ascending, for the whole group: stored ones of merged rows; for others those that merging
+// would give. [rows, rank] float32
 at::Tensor latents_of_rows(const GroupCache& cache, const std::vector<std::int64_t>& rows);
 
-// Rows, ascending by position, become part of slots: of the one whose rebuilt keys, before RoPE and summed over the
-// group's layers, are most like the token's, or the first free one; with `in_runs` as many neighbours each.
-// A slot's latent and its position are its members' means.
+// Merges rows, ascending by position, into slots: the one whose rebuilt keys, before RoPE and summed over the
+// group's layers, are most similar, or the first free one; with `in_runs` equally many neighbours each. A slot's
+// latent and position are its members' means.
 void merge_into_slots(const GroupCache& cache, const std::vector<std::int64_t>& rows, bool in_runs);
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-// A decision about tokens as a tensor.
+// A list of decisions as a tensor.
 #pragma once
 
 #include <ATen/ATen.h>

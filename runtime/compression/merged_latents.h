@@ -1,4 +1,4 @@
-// What rebuilds the merged latents of a group: the checkpoint's factors, or bases of the request.
+// The factors that rebuild a group's merged latents: the checkpoint's, or bases of the request.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,7 +17,7 @@ struct MergedLatents {
   Reconstruction layer;
 };
 
-// All of them, in order; `index` is the layer's in the group. Bases are copies in `dtype`.
+// All merged latents, in order; `index` is the layer's in the group. Bases are copies in `dtype`.
 std::vector<MergedLatents> merged_latents(const GroupFactors& factors, const LatentStore& store,
                                           int index, at::ScalarType dtype);
 

@@ -1,5 +1,5 @@
-// Which tokens of latent groups of weights merge: those that represent their groups best, over all groups of a sequence
-// (runtime/policies/merge_selection.h).
+// Chooses the tokens of weight-based latent groups that merge: those that represent their groups best, over all groups
+// of a sequence (runtime/policies/merge_selection.h).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,7 +15,7 @@
 
 namespace kvc {
 
-// What a model and its plan compress with, in a pool's pages.
+// Inputs of compression: a model, its plan and factors, and a pool's pages.
 struct CompressionContext {
   const Decoder& decoder;
   const KvFactors& factors;
@@ -23,19 +23,20 @@ struct CompressionContext {
   std::int64_t page_tokens;
 };
 
-// Of the counts[g] oldest pending tokens of every group that are no sinks. Groups may come to hold them one after the
-// other: each is ranked once it does, and decided after all were.
+// Considers the counts[g] oldest pending tokens of every group, sinks excluded. Groups may receive them one after the
+// other: each is ranked when it has them, and decided after all were ranked.
 class PendingMerges {
  public:
-  // What each group holds, and how many tokens the sequence has, once all of them are there.
+  // `tokens` and `num_tokens`: contents of each group and length of the sequence when all tokens
+  // are present.
   PendingMerges(const CompressionContext& context, std::vector<GroupTokens> tokens,
                 std::vector<std::int64_t> counts, std::int64_t num_tokens, KvCache& cache);
 
-  // Does any token merge? Otherwise a group is decided whatever others hold.
+  // Does any token merge? Otherwise a group can be decided independent of others.
   bool any() const { return any_; }
   void rank(int group);
-  // Likewise, and what merges whatever the scores of later groups will be, in all groups so far, does at once. What
-  // stays exact until the end is then about what does not merge, and one group's tokens.
+  // The same, and at once merges tokens of all groups so far that merge whatever the scores of later groups. Exact
+  // until the end are then about those that never merge, and one group's tokens.
   void rank_ahead(int group);
   void decide(int group);
 
@@ -43,7 +44,7 @@ class PendingMerges {
   struct Group {
     at::Tensor positions;            // [candidates]
     at::Tensor latents;              // [candidates, rank] float32; undefined: made anew
-    std::vector<std::int64_t> left;  // candidates that are still pending, ascending
+    std::vector<std::int64_t> left;  // candidates still pending, ascending
     std::int64_t first_merged = 0;   // merged rows before these
   };
   Group& at_group(int group) { return groups_[static_cast<std::size_t>(group)]; }

@@ -1,4 +1,4 @@
-// Compression of groups whose latents are coefficients of principal directions, calibrated or a request's.
+// Compression of groups with latents along principal directions, calibrated or a request's.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,14 +14,15 @@
 
 namespace kvc {
 
-// Decides the counts[g] oldest undecided tokens of every group as principal_step (runtime/policies) says:
+// Decides the counts[g] oldest undecided tokens of every group by principal_step (runtime/policies):
 //   calibrated  h = sum_l E_l (y_l - mean_l)
 //   request     h = sum_l V_l^T y_l, y as it is stored, and with a new basis V_l found from these tokens
-// y: keys before RoPE and after their norm, and values; or a model's own latents before their norm.
+// y: keys before RoPE and after their norm, and values; or the model's own latents before their
+// norm.
 void compress_principal(const Decoder& decoder, const LatentFactors& factors, KvDtype dtype,
                         const std::vector<std::int64_t>& counts, KvCache& cache);
 
-// The same of one group: its `count` oldest undecided tokens, by what was decided for all groups.
+// The same for one group's `count` oldest undecided tokens, by the decision for all groups.
 void compress_principal_group(const Decoder& decoder, const LatentFactors& factors, int group,
                               std::int64_t count, PrincipalStep step, KvCache& cache);
 

@@ -1,5 +1,5 @@
-// A prompt becomes what the cache keeps of it while it is read: each layer, or what several layers store together,
-// once it has all of the prompt and no layer is left that reads it exactly.
+// Compresses a prompt while it is read: each layer, or layers that are stored together, when they have the whole
+// prompt and no further layer reads it exactly.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@
 
 namespace kvc {
 
-// The last layer that reads keys and values of plain `layer` while a prompt is read: itself or one that is fused of it.
+// The last layer that reads keys and values of plain `layer` while a prompt is read: itself or a fused one.
 int last_reader(const KvPlan& plan, int layer);
-// What groups hold once they have a prompt's `count` tokens, none of them decided.
+// Contents of groups that have a prompt's `count` tokens, all undecided.
 std::vector<GroupTokens> tokens_with_prompt(const KvPlan& plan, std::vector<GroupTokens> tokens,
                                             std::int64_t count);
 
-// Of one sequence, before its cache counts the prompt's tokens. Which tokens of latent groups merge follows from the
-// scores of all groups: those that are sure to merge do at once, the others wait for the last group. Under a token
-// policy all groups wait for it: they hold no more than what the policy keeps.
+// For one sequence, before its cache counts the prompt's tokens. Merges in latent groups depend on the scores of all
+// groups: certain ones happen at once, the others wait for the last group. Under a token policy all groups wait for
+// it, because they store only what the policy keeps.
 class PromptCompression {
  public:
   PromptCompression(const CompressionContext& context, std::int64_t count, KvCache& cache);
 
-  // The layers in turn, each after it stored all of the prompt and attended to it.
+  // Call for layers in turn, each after it stored the whole prompt and attended to it.
   void layer_read(int layer);
 
  private:

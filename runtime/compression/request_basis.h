@@ -1,5 +1,5 @@
-// A request's own principal directions (xKV, arXiv 2503.18893): the right singular vectors of its tokens'
-// stacked keys, and of their values, that hold most of their energy.
+// A request's own principal directions (xKV, arXiv 2503.18893): the leading right singular vectors of its
+// tokens' stacked keys, and of their values.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -25,26 +25,26 @@ class GramSums {
   at::Tensor lower_;
 };
 
-// The `rank` leading eigenvectors of a Gram matrix, [rank, width] float32, where it lies. `start`: rows to begin with,
-// or undefined; used by the subspace solver alone, which computes on the CPU.
+// The `rank` leading eigenvectors of a Gram matrix, [rank, width] float32, on its device. `start`: initial rows or
+// undefined; only for the subspace solver, which computes on the CPU.
 at::Tensor leading_directions(const at::Tensor& gram, std::int64_t rank, BasisSolver solver,
                               const at::Tensor& start = {});
 
-// Directions [key or value width, num_layers * kv_dim], or of a joint group [rank, num_layers * (key +
-// value widths)] with every layer's key before its value, as every layer's encoders.
+// Splits directions [key or value width, num_layers * kv_dim], or of a joint group [rank, num_layers *
+// (key + value widths)] with each layer's key before its value, into the layers' encoders.
 std::vector<LayerEncoder> split_encoders(const at::Tensor& key, const at::Tensor& value,
                                          int num_layers);
 std::vector<LayerEncoder> split_encoders(const at::Tensor& joint, int num_layers,
                                          const KvWidths& widths);
 
-// Keys and values of some tokens of one layer, [n, their width] float32 each, as principal directions take them.
+// Keys and values of some tokens of one layer, [n, their width] float32 each, as input of principal directions.
 struct LayerRows {
   at::Tensor key, value;
 };
 // Calls its argument with the rows of all layers of a group, [num_layers], some tokens at a time.
 using TokenRows = std::function<void(const std::function<void(const std::vector<LayerRows>&)>&)>;
 
-// Principal directions of a group's tokens, as plan.request finds them. `earlier`: a basis where the subspace solver
+// Principal directions of a group's tokens by plan.request. `earlier`: a basis from which the subspace solver
 // starts, or empty.
 std::vector<LayerEncoder> fit_directions(const KvPlan& plan, const LatentGroup& group,
                                          const TokenRows& tokens,

@@ -1,5 +1,5 @@
-// The factors of coded layers on a GPU: what makes coefficients of exact rows, and keys and values of codes' levels, laid
-// out as kernels read them.
+// The factors of coded layers on a GPU: encoders of exact rows, and decoders of codes' levels to keys and values, in
+// the kernels' layout.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -25,10 +25,10 @@ class CodedRanks {
   CodedRanks(const CodedFactors& factors, const KvPlan& plan, const CodedLayers& layers, int index,
              const ModelConfig& config, const RopeTables& rope, at::Device device);
 
-  // For kernels; of values sums, sequences and output are the caller's.
+  // For kernels; the caller sets sums, sequences and output of values.
   RebuiltKeys keys() const;
   ProjectValues values() const;
-  // What levels stand for, one block's [n, num_coefficients] after the other, float32 as the result.
+  // Decodes levels, one block's [n, num_coefficients] after the other, to float32.
   DecodedTokens decode(const std::vector<at::Tensor>& levels) const;
   std::int64_t bytes() const;
 
@@ -51,10 +51,10 @@ struct GpuCodedFactors {
   std::int64_t bytes() const;
 };
 
-// Numbers of a token's coefficients as kernels take them: rounded up, and never none.
+// Width of a token's coefficients for kernels: rounded up, never zero.
 std::int64_t coded_width(std::int64_t most_coefficients);
 
-// Of all layers that are coded together, in the order of coded_layers().
+// One per set of layers that are coded together, in the order of coded_layers().
 std::vector<GpuCodedFactors> to_gpu(const CodedFactors& factors, const KvPlan& plan,
                                     const ModelConfig& config, const RopeTables& rope,
                                     at::Device device);

@@ -9,8 +9,8 @@
 
 namespace kvc {
 
-// On a stream of torch's pool, which is the thread's current one from now on. Programs are captured as CUDA graphs.
-// The device is set up (model/compute_place.h).
+// Uses a stream of torch's pool and makes it the thread's current one. Programs are captured as CUDA graphs. Sets
+// up the device (model/compute_place.h).
 std::unique_ptr<StepExecutor> cuda_executor(at::Device device);
 
 }  // namespace kvc

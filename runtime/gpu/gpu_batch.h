@@ -17,17 +17,17 @@
 
 namespace kvc {
 
-// What the step needs to know of a run: every prompt `copies` times.
+// The step's view of a run: every prompt `copies` times.
 StepSequences step_sequences(const Engine::Ids& prompts, const GenerateOptions& options,
                              std::int64_t copies);
-// Steps that read what prefill leaves of the prompts: those of the longest rest.
+// Steps that read the rest of the prompts after prefill: those of the longest rest.
 std::int64_t rest_of(const StepSequences& sequences);
 // Tokens of each sequence before the first step, and `more`.
 std::vector<std::int64_t> lengths_of(const StepSequences& sequences, std::int64_t more);
 
 class GpuBatch {
  public:
-  // All outlive it. reuse: of prompts, or null.
+  // All arguments must outlive it. reuse: of prompts, or null.
   GpuBatch(const GpuModel& model, GpuCache& cache, const StepSequences& sequences,
            const GenerateOptions& options, StepExecutor& executor, PromptReuse* reuse)
       : model_(model),
@@ -41,12 +41,12 @@ class GpuBatch {
         step_(model, cache, sequences, executor),
         program_bases_(cache.most_bases()) {}
 
-  // Of each prompt once, what prefill takes and the cache does not have, in pieces of `chunk` tokens; its `copies` - 1 next sequences become
-  // copies. Their first tokens are sampled if any are wanted. Throws Interrupted.
+  // Reads each prompt once, as far as prefill goes and the cache lacks it, in pieces of `chunk` tokens; the next
+  // `copies` - 1 sequences become copies. Samples their first tokens if any are requested. Throws Interrupted.
   void read_prompts(std::int64_t chunk, std::int64_t copies);
-  // Queues one step, and what it leaves to the CPU: blocks that have left the window.
+  // Queues one step, and handles blocks that have left the window on the CPU.
   void queue_step();
-  // Until the first step that was not waited for has ended.
+  // Waits until the oldest pending step has ended.
   void wait_step();
   void wait_all() { executor_.wait(0); }
 
@@ -56,16 +56,16 @@ class GpuBatch {
   std::int64_t length(std::size_t sequence) const {
     return static_cast<std::int64_t>(sequences_.texts[sequence].size());
   }
-  // Of the token that comes next, behind the steps so far.
+  // Position of the next token after the steps so far.
   std::int64_t position(std::size_t sequence) const { return prefilled_[sequence] + done_; }
-  // The token there; the program has written it. Error where logits were not finite.
+  // The token there, which the program has written. Error if logits were not finite.
   std::int32_t token(std::size_t sequence) const;
   // Logits of prompts' tokens so far, [n, vocab_size], of the first copy; under options.all_logits.
   const std::vector<at::Tensor>& prompt_logits() const { return prompt_logits_; }
   const StepState& state() const { return step_.state(); }
   GpuCache& cache() { return cache_; }
 
-  // Of its prompt, where prompts are reused.
+  // Report on its prompt, if prompts are reused.
   const std::optional<ReuseReport>& report(std::size_t sequence) const {
     return reports_[sequence];
   }

@@ -28,8 +28,7 @@ GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, a
       pending_(num_codes_.options(), num_sequences()),
       exact_part_(num_codes_.options(), num_sequences()) {
   KVC_CHECK(page_tokens % kScaledRows == 0,
-            "--page-tokens {}: on a GPU pages have a multiple of {} tokens", page_tokens,
-            kScaledRows);
+            "--page-tokens {}: a GPU requires a multiple of {} tokens", page_tokens, kScaledRows);
   if (drops_tokens) {
     first_rows_ = at::zeros({plan.num_layers(), num_sequences()}, num_codes_.options());
     host_first_rows_.assign(plan.layers.size(), std::vector<std::int64_t>(capacities.size(), 0));
@@ -82,7 +81,7 @@ void GpuCache::reserve_plain(Layer& layer, std::size_t sequence) {
 }
 
 void GpuCache::grow(std::size_t sequence, std::int64_t capacity) {
-  KVC_CHECK(kept_ == nullptr, "a cache under a token policy does not grow on a GPU");
+  KVC_CHECK(kept_ == nullptr, "a cache with a token policy cannot grow on a GPU");
   if (capacity <= capacities_[sequence]) {
     return;
   }

@@ -1,7 +1,7 @@
-// The keys and values of a batch of sequences on a GPU. Of every plain layer, pages for as many tokens as a sequence
-// will have; of latent groups, those of what they hold (gpu_group.h). Coded layers, and plain ones under int8 and int4,
-// hold the first tokens, the window and the incomplete block exactly and all others as codes. Tables and counts have
-// addresses that hold for every step.
+// The keys and values of a batch of sequences on a GPU. Plain layers have pages for all tokens that a sequence will
+// have; latent groups for what they store (gpu_group.h). Coded layers, and plain ones under int8 and int4, store the
+// first tokens, the window and the incomplete block exactly and all others as codes. Addresses of tables and counts are
+// valid for every step.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,37 +24,38 @@ namespace kvc {
 
 class GpuCache {
  public:
-  // `capacities`: tokens of each sequence. `page_tokens`: a multiple of 32. dtype: bfloat16 or float16, of what is
-  // exact; kv_dtype: the same, or int8 or int4 of plain layers. policy: of plans of plain layers alone. drops_tokens:
-  // likewise, of layers of 16-bit numbers that may keep some of a prompt; pages then come when it is read.
+  // `capacities`: tokens of each sequence. `page_tokens`: a multiple of 32. dtype: bfloat16 or float16, of exact
+  // tokens; kv_dtype: the same, or int8 or int4 for plain layers. policy: for plans of plain layers only.
+  // drops_tokens: the same, for 16-bit layers that may keep a part of a prompt; their pages are allocated when it is
+  // read.
   GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, at::Device device,
            std::int64_t page_tokens, const std::vector<std::int64_t>& capacities,
            const GpuPolicy& policy = {}, bool drops_tokens = false);
 
-  // Of its pages: plain_layer_bytes() of the capacity over the plan's plain layers, under integer types
-  // coded_layer_bytes() of it, under a policy gpu_kept_bytes(); coded_store_bytes() of what is coded together;
-  // group_bytes() of every group's reserved().
+  // Bytes of its pages: plain_layer_bytes() of the capacity over the plan's plain layers, under integer types
+  // coded_layer_bytes(), under a policy gpu_kept_bytes(); coded_store_bytes() of layers that are coded
+  // together; group_bytes() of every group's reserved().
   KvBytes bytes(std::size_t sequence) const;
   std::int64_t peak_bytes() const { return page_bytes_->peak; }  // of all sequences' pages
   std::int64_t num_sequences() const { return static_cast<std::int64_t>(capacities_.size()); }
   std::int64_t capacity(std::size_t sequence) const { return capacities_[sequence]; }
   std::int64_t page_tokens() const { return page_tokens_; }
   KvDtype kv_dtype() const { return kv_dtype_; }  // of plain layers
-  // Of latents and what is exact.
+  // Dtype of latents and exact tokens.
   KvDtype exact_dtype() const {
     return dtype_ == at::kBFloat16 ? KvDtype::kBFloat16 : KvDtype::kFloat16;
   }
   const KvPlan& plan() const { return plan_; }
 
-  // A plain or coded layer's rows `first` .. `first` + `count` - 1 of one sequence, [count, num_kv_heads, head_dim]: to
-  // be read. Keys are post-RoPE.
+  // A plain or coded layer's rows `first` .. `first` + `count` - 1 of one sequence, [count, num_kv_heads, head_dim],
+  // for reading. Keys are post-RoPE.
   at::Tensor keys(int layer, std::size_t sequence, std::int64_t first, std::int64_t count) const;
   at::Tensor values(int layer, std::size_t sequence, std::int64_t first, std::int64_t count) const;
-  // The same rows become these, from `first` on.
+  // Overwrites these rows from `first` on.
   void write(int layer, std::size_t sequence, std::int64_t first, const at::Tensor& key,
              const at::Tensor& value);
-  // Of a cache that drops tokens: what a layer keeps of a prompt of `num_tokens` are its last rows, so that a generated
-  // token's row is its position; there are pages from them on. Before `first_row` there is nothing.
+  // For a cache that drops tokens: a layer stores what it keeps of a prompt of `num_tokens` in its last rows, so a
+  // generated token's row is its position. Pages begin there; rows before `first_row` do not exist.
   void write_last(int layer, std::size_t sequence, std::int64_t num_tokens, const at::Tensor& key,
                   const at::Tensor& value);
   bool drops_tokens() const { return first_rows_.defined(); }
@@ -62,14 +63,14 @@ class GpuCache {
     return drops_tokens() ? host_first_rows_[index(layer)][sequence] : 0;
   }
   std::int32_t* first_rows(int layer) const;  // on the device, [num_sequences]
-  // Sequence `to` begins with the first `count` tokens of `from`, all that it has.
+  // Copies the `count` tokens of `from`, which are all it has, to the beginning of `to`.
   void copy(std::size_t from, std::size_t to, std::int64_t count);
 
   // All sequences' rows of a plain layer, or exact ones of a coded layer, for kernels.
   DeviceRows key_rows(int layer) const { return layers_[index(layer)].key.table(); }
   DeviceRows value_rows(int layer) const { return layers_[index(layer)].value.table(); }
 
-  // Plain layers under integer types, or coded ones. All have as many codes; counts: tokens that are codes, on the device,
+  // Plain layers under integer types, or coded ones. All have equally many codes; counts: coded tokens, on the device,
   // int32 [num_sequences].
   bool has_codes() const {
     return std::any_of(layers_.begin(), layers_.end(),
@@ -87,37 +88,39 @@ class GpuCache {
   const at::Tensor& num_codes() const { return num_codes_; }
   std::int64_t num_codes(std::size_t sequence) const { return codes_[sequence]; }
   std::int64_t num_exact(std::size_t sequence) const { return exact_[sequence]; }
-  // A sequence's integers of a plain layer, with pages for all that its capacity has.
+  // A sequence's codes of a plain layer, with pages for its whole capacity.
   CodeRows reserve_codes(int layer, std::size_t sequence);
-  // Of layers that are coded together, in the order of coded_layers().
+  // One per set of layers that are coded together, in the order of coded_layers().
   std::vector<GpuTiles>& tiles() { return tiles_; }
   const std::vector<GpuTiles>& tiles() const { return tiles_; }
   const GpuTiles& tiles_of(int layer) const;
-  // Of a layer's exact tokens, `count` behind the sinks leave; what is left has pages for a block.
+  // Drops `count` of a layer's exact tokens behind the sinks; the rest has pages for one more
+  // block.
   void drop_exact(int layer, std::size_t sequence, std::int64_t count);
   void count_codes(std::size_t sequence, std::int64_t count);  // of all layers
 
-  // All of it under a token policy, else null.
+  // The whole cache under a token policy, else null.
   GpuKept* kept() const { return kept_.get(); }
 
   GpuGroup& group(int group) { return groups_[static_cast<std::size_t>(group)]; }
   const GpuGroup& group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
-  // The sequence may have so many tokens, where it may have fewer. Programs made before hold addresses that are no more. Not
-  // under a policy.
+  // Raises the sequence's capacity to that many tokens. Addresses in earlier programs become invalid. Not under a
+  // policy.
   void grow(std::size_t sequence, std::int64_t capacity);
-  // Bases of a request that any sequence has, of which a program knows those that there were when it was made.
+  // The largest number of request bases of any sequence; a program knows those that existed when it was built.
   std::int64_t most_bases() const;
-  // Before a prompt of so many tokens, behind what the sequence has, is read.
+  // Call before reading a prompt of that many further tokens.
   void begin_prompt(std::size_t sequence, std::int64_t num_tokens);
-  // Exact tokens with the one that the next step feeds, and its row. On the device, int32 [num_sequences]; steps move
-  // them on. Pending: of the groups that decide, each the same; exact: of layers with codes.
+  // Number of exact tokens including the one that the next step feeds, and its row. On the device, int32
+  // [num_sequences]; steps advance them. Pending: for groups that decide, equal in all; exact: for layers with codes.
   const at::Tensor& pending_rows() const { return pending_.rows; }
   const at::Tensor& pending_slots() const { return pending_.slots; }
   const at::Tensor& exact_rows() const { return exact_part_.rows; }
   const at::Tensor& exact_slots() const { return exact_part_.slots; }
-  // A step has appended a token to every sequence.
+  // Call after a step has appended a token to every sequence.
   void add_token();
-  // After some were decided, or became codes; `fed`: 1 where the next step's token is counted above, else 0.
+  // Call after tokens were decided or coded; `fed`: 1 if the counts above include the next step's token,
+  // else 0.
   void set_pending(std::size_t sequence, std::int64_t pending, std::int64_t fed) {
     pending_.set(sequence, pending + fed);
   }
@@ -141,7 +144,7 @@ class GpuCache {
   std::size_t index(int layer) const {
     return static_cast<std::size_t>(row_index_[static_cast<std::size_t>(layer)]);
   }
-  // Are its rows those that are not codes yet, or all?
+  // Does it store only exact tokens as rows, rather than all?
   bool has_exact_part(const Layer& layer) const { return layer.is_coded || has_integers(); }
   void add_layer(KvSource source, const GpuPages& pages);
   void reserve_plain(Layer& layer, std::size_t sequence);
@@ -169,17 +172,17 @@ class GpuCache {
 
 // Exact tokens that a layer with codes has room for while it generates.
 std::int64_t exact_capacity(const KvPlan& plan, std::int64_t capacity);
-// Of a plain layer under an integer type, whose sequence may have `capacity` tokens: pages of all codes that there can
-// be, and of the exact tokens with a block that becomes codes once it is whole.
+// Bytes of a plain layer under an integer type, for `capacity` tokens: pages of all possible codes, and of the exact
+// tokens with one block that is coded when complete.
 std::int64_t coded_layer_bytes(const KvPlan& plan, std::int64_t capacity, KvDtype dtype,
                                std::int64_t page_tokens);
-// Of them, the exact tokens that there is room for while it generates.
+// Exact tokens among them that it has room for during generation.
 std::int64_t exact_capacity(const KvPlan& plan, std::int64_t capacity);
-// The same bytes of layers that are coded together.
+// The same for layers that are coded together.
 std::int64_t coded_store_bytes(const KvPlan& plan, const CodedLayers& layers, std::int64_t capacity,
                                std::int64_t page_tokens);
 
-// The same type for kernels; Error for another than bfloat16 and float16.
+// The kernels' name of the dtype; Error unless bfloat16 or float16.
 DeviceElement device_element(at::ScalarType dtype);
 
 }  // namespace kvc

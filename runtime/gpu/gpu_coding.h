@@ -1,5 +1,5 @@
-// Tokens of coded layers, and of plain ones under integer types, that become codes on a GPU once they have left the
-// window, 32 at a time.
+// Codes tokens of coded layers, and of plain ones under integer types, on a GPU after they left the window, 32 at a
+// time.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace kvc {
 
-// Of a cache without codes nothing. At the end of a prompt, whose tokens the cache holds exactly:
+// Both do nothing for a cache without codes. At the end of a prompt, whose tokens are exact:
 void code_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
                      StepExecutor& executor);
-// A step has fed one more token to every sequence, whose counts include that of the next step:
+// After a step, when each sequence's counts include the next step's token:
 void code_gpu_blocks(const GpuModel& model, GpuCache& cache, StepExecutor& executor);
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-// Deciding which tokens of latent groups merge, on a GPU: products there, the choice on the CPU.
+// Decides which tokens of latent groups merge on a GPU: products there, the choice on the CPU.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,17 @@
 
 namespace kvc {
 
-// Rows that a group which decides has pages for, of pending tokens: of `pending` ones now, and of `more` to come or
-// until a block of them is decided, if any will be. bases: of the request, that it has.
+// Rows of pending tokens for which a deciding group has pages: `pending` ones now, and `more` to come or, if blocks
+// are decided, up to the next block. bases: its request bases.
 std::int64_t pending_capacity(const KvPlan& plan, std::int64_t bases, std::int64_t pending,
                               std::int64_t more);
 
-// At the end of a prompt of so many tokens, of which the cache holds all, exactly: what has left the window is decided,
-// and pages stay for what one block of generation adds.
+// At the end of a prompt of that many tokens, all stored exactly: decides the tokens that left the window, and keeps
+// pages for one block of generation.
 void compress_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
                          std::int64_t num_tokens);
-// A step has fed one more token to every sequence, whose counts include that of the next step: decides the block that
-// has left the window, if it is whole. num_tokens: of each sequence now.
+// After a step, when each sequence's counts include the next step's token: decides the block that left the window, if
+// complete. num_tokens: of each sequence now.
 void compress_gpu_blocks(const GpuModel& model, GpuCache& cache,
                          const std::vector<std::int64_t>& num_tokens);
 

@@ -1,5 +1,5 @@
-// What codes in a GPU's cache stand for, as tensors of the device: what a further prompt's attention reads. Steps read the
-// codes themselves, by kernels.
+// Decodes a GPU cache's codes to tensors of the device, for a further prompt's attention. Steps read the codes
+// themselves, by kernels.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,7 +21,7 @@ at::Tensor integer_rows(const GpuRows& codes, std::size_t sequence, std::int64_t
 // float32
 at::Tensor tile_levels(const TileLayout& layout, const at::Tensor& tiles);
 
-// Tokens `first` .. `first` + `count` - 1 of those of a plain or coded layer that are codes; whole tiles.
+// Coded tokens `first` .. `first` + `count` - 1 of a plain or coded layer; whole tiles.
 DecodedTokens decode_gpu_tokens(const GpuModel& model, const GpuCache& cache, int layer,
                                 std::size_t sequence, std::int64_t first, std::int64_t count);
 

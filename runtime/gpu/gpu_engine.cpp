@@ -115,7 +115,7 @@ void GpuEngine::check_memory(const NeedOf& need_of, std::int64_t held, std::size
       held > 0 ? fmt::format(" and {} of earlier turns", held) : "",
       memory_bytes_ ? fmt::format(" and --memory allows {}", *memory_bytes_) : "",
       most > 0 ? fmt::format("--max-new-tokens {} fits", most)
-               : "not even the prompts fit: pass fewer or shorter ones");
+               : "the prompts alone do not fit: pass fewer or shorter ones");
 }
 
 }  // namespace kvc

@@ -22,8 +22,8 @@ namespace kvc {
 
 class GpuEngine {
  public:
-  // A plain, folded or factored HuggingFace directory. Error naming what the GPU runtime does not do, or how much
-  // memory the weights lack.
+  // A plain, folded or factored HuggingFace directory. Error naming what the GPU runtime does not support, or how
+  // much memory the weights lack.
   static GpuEngine load(const std::filesystem::path& directory, const EngineOptions& options,
                         std::unique_ptr<StepExecutor> executor);
 
@@ -35,13 +35,13 @@ class GpuEngine {
   std::int64_t weight_bytes() const { return model_->bytes(); }
   std::int64_t kv_peak_bytes() const { return kv_peak_bytes_; }  // of the last generate()
 
-  // As generate() of an Engine (runtime/generate.h), a prompt after the other under beams. All
-  // sequences' memory is taken at once; where there is too little, an Error with the plan's bytes and the most new tokens that fit.
+  // As generate() of an Engine (runtime/generate.h); with beams one prompt after the other. Allocates all sequences'
+  // memory at once; if there is too little, Error with the plan's bytes and the most new tokens that fit.
   GenerateResult generate(const Engine::Ids& prompts, const GenerateOptions& options,
                           const TokenVisitor& visit = {}) const;
 
-  // A text that goes on turn by turn; the engine outlives it. Its memory is taken before each turn, for the prompt and
-  // --max-new-tokens; where there is too little, an Error as above. Error naming what does not go on on a GPU.
+  // A text that grows turn by turn; the engine must outlive it. Allocates memory before each turn, for the prompt and
+  // --max-new-tokens; if there is too little, Error as above. Error naming what conversations do not support on a GPU.
   std::unique_ptr<TurnSequence> turns() const;
 
  private:
@@ -49,19 +49,19 @@ class GpuEngine {
   GpuEngine() = default;
   GenerateResult search_beams(const Engine::Ids& prompts, const GenerateOptions& options) const;
   GpuCache new_cache(const StepSequences& sequences, const GenerateOptions& options) const;
-  // Bytes of step and cache for sequences that go on for `new_tokens`.
+  // Bytes of step and cache for sequences with `new_tokens` new tokens.
   struct Need {
     std::int64_t cache = 0, work = 0;
   };
   Need need_of(const std::vector<std::int64_t>& lengths, std::int64_t new_tokens) const;
-  // Error where it is too little.
+  // Error if memory is too small.
   void check_memory(const StepSequences& sequences, const GenerateOptions& options) const;
-  // The same of a further turn of a text in `cache`.
+  // The same for a further turn of a text in `cache`.
   void check_turn(const GpuCache& cache, const StepSequences& sequences,
                   const GenerateOptions& options) const;
-  // What there is a need for, of sequences that go on for so many tokens.
+  // Bytes required for that many new tokens.
   using NeedOf = std::function<Need(std::int64_t)>;
-  // `held`: bytes of them that are there. longest: tokens of a sequence without new ones.
+  // `held`: bytes that are already allocated. longest: the longest sequence without new tokens.
   void check_memory(const NeedOf& need_of, std::int64_t held, std::size_t num_sequences,
                     std::int64_t longest, const GenerateOptions& options) const;
   std::int64_t work_bytes(const std::vector<std::int64_t>& lengths, std::int64_t new_tokens,

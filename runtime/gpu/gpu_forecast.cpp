@@ -174,11 +174,11 @@ SequenceBytes kept_bytes(const KvPlan& plan, const TokenPolicy& policy, KvDtype 
   std::int64_t kept = 0;
   for (int layer = 0; layer < plan.num_layers(); ++layer) {
     const std::int64_t budget = layer_budget(policy, length, layer, plan.num_layers());
-    KVC_CHECK(!policy.is_running() || !is_integer(dtype) || length > budget,
-              "--device cuda: --policy {} with --kv-dtype {} is there for prompts that exceed the "
-              "budget, of {} tokens, and one has {}; lower the budget, pass --kv-dtype float16, or "
-              "use --device cpu",
-              to_string(policy.kind), to_string(dtype), budget, length);
+    KVC_CHECK(
+        !policy.is_running() || !is_integer(dtype) || length > budget,
+        "--device cuda: --policy {} with --kv-dtype {} requires prompts longer than the budget of "
+        "{} tokens; one has {}. Lower the budget, pass --kv-dtype float16, or use --device cpu",
+        to_string(policy.kind), to_string(dtype), budget, length);
     kept += gpu_kept_bytes(plan, policy, layer, length, length + new_tokens, dtype, page_tokens);
   }
   return {kept + plain_layer_bytes(plan, length, KvDtype::kFloat16), kept};

@@ -1,4 +1,4 @@
-// What a batch's cache will take on a GPU, before anything is read.
+// Forecast of a batch's cache on a GPU, before anything is read.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace kvc {
 
-// The most bytes while prompts of `lengths` tokens are read one after the other and go on for `new_tokens` together:
-// GpuCache::bytes() of all, and what the layer that is decided holds twice. Which tokens merge follows the text;
-// each store may have a page more than the forecast, which is counted.
+// The most bytes while prompts of `lengths` tokens are read one after the other, and then generate `new_tokens`
+// together: GpuCache::bytes() of all, and what a layer stores twice while it is decided. Merges depend on the text,
+// so each store may need a page more, which is included.
 struct GpuCacheBytes {
   std::int64_t most = 0, generating = 0;  // generating: once all prompts have been read
 };
@@ -26,13 +26,13 @@ inline std::int64_t gpu_cache_bytes(const KvPlan& plan, KvDtype dtype, std::int6
   return gpu_cache_forecast(plan, dtype, page_tokens, lengths, new_tokens, policy).most;
 }
 
-// The same of the one sequence of a cache, which has `num_tokens`, and of a further turn: a prompt of `length` tokens that
-// goes on for `new_tokens`.
+// The same for a cache's only sequence, which has `num_tokens`, and a further turn: a prompt of `length` tokens and
+// `new_tokens` new ones.
 GpuCacheBytes gpu_turn_forecast(const GpuCache& cache, std::int64_t num_tokens, std::int64_t length,
                                 std::int64_t new_tokens);
 
-// Scratch memory of latent groups and coded layers: keys, values and latents in float32 of some tokens that are
-// encoded, and what a step passes between its launches.
+// Scratch memory of latent groups and coded layers: float32 keys, values and latents of tokens during encoding,
+// and the data that a step passes between its launches.
 std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
                               std::int64_t num_sequences, std::int64_t longest_prompt,
                               std::int64_t new_tokens, int multiprocessors);

@@ -1,4 +1,4 @@
-// What a latent group holds of a batch of sequences on a GPU: the segments of LatentStore (runtime/store), in pages.
+// A latent group of a batch of sequences on a GPU: the segments of LatentStore (runtime/store), in pages.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,13 +13,13 @@
 
 namespace kvc {
 
-// Of a request's principal directions, each sequence's own: a row is a channel of keys, in the order of their pairs
-// (RankFactors::to_pairs), or of values, and its coefficients. A sequence's rows lie in one piece.
+// A request's principal directions, each sequence's own: a row has the coefficients of one channel of keys, in the
+// order of their pairs (RankFactors::to_pairs), or of values. A sequence's rows are contiguous.
 struct GpuBasis {
   GpuRows key, value;
 };
 
-// One layer's rows; absent where the plan has no such. Keys are post-RoPE.
+// One layer's rows; absent if the plan has none. Keys are post-RoPE.
 struct GpuGroupLayer {
   std::optional<GpuRows> pending_key, pending_value;    // exact: sinks, window, incomplete block
   std::optional<GpuRows> unmerged_key, unmerged_value;  // decided against merging
@@ -34,41 +34,42 @@ class GpuGroup {
  public:
   GpuGroup(const KvPlan& plan, int group, at::ScalarType dtype, const GpuPages& pages);
 
-  // Does it decide which tokens merge? Otherwise (Palu) every token is an unmerged latent at once, whose pages are
-  // there for all tokens.
+  // Does it decide which tokens merge? Otherwise (Palu) every token is an unmerged latent at once, and pages for
+  // all tokens are allocated.
   bool decides() const { return decides_; }
-  // The sequence may have so many tokens. Addresses of before hold no longer.
+  // Raises the sequence's capacity to that many tokens. Earlier addresses become invalid.
   void allow(std::size_t sequence, std::int64_t tokens);
-  // A prompt's tokens become pending, behind those that are: pages for them.
+  // Allocates pages for a prompt's tokens, which become pending after those that already are.
   void begin_prompt(std::size_t sequence, std::int64_t num_tokens);
-  // Tokens that a step has appended.
+  // Counts tokens that a step has appended.
   void add_pending(std::size_t sequence, std::int64_t count) { pending_[sequence] += count; }
-  // Of the oldest pending tokens that are no sinks, those that merge, [n] bool on the CPU, have `latents`, float32
-  // [merged, rank]; the others become unmerged. What is left has pages for `capacity` tokens. n may be 0.
+  // Decides the oldest pending tokens, sinks excluded: `merge` [n] bool on the CPU names those that get `latents`,
+  // float32 [merged, rank]; the others become unmerged. Pending tokens then have pages for `capacity` tokens. n
+  // may be 0.
   void decide(std::size_t sequence, const at::Tensor& merge, const at::Tensor& latents,
               std::int64_t capacity);
-  // Another basis, of the latents that come next: of every layer, rows as they are stored.
+  // Another basis, for the next latents: every layer's rows in their stored form.
   struct BasisRows {
     at::Tensor key, value;
   };
   void add_basis(std::size_t sequence, const std::vector<BasisRows>& layers);
   std::int64_t num_bases(std::size_t sequence) const { return bases_[sequence]; }
-  // A basis' rows of merged latents, on the device, int32 [num_sequences]: from the first up to the last one's next.
+  // A basis' rows of merged latents, on the device, int32 [num_sequences]: a half-open range.
   struct BasisRange {
     at::Tensor first_rows, num_rows;
   };
   const std::vector<BasisRange>& basis_ranges() const { return ranges_; }
-  // The first of a basis' merged latents; of the one after the last their number.
+  // The first of a basis' merged latents; for the basis after the last, their number.
   std::int64_t first_merged(std::size_t sequence, std::size_t basis) const;
-  // Sequence `to` holds what `from` does.
+  // Copies sequence `from` to `to`.
   void copy(std::size_t from, std::size_t to);
 
   GroupTokens tokens(std::size_t sequence) const;
-  // The same with what pages are there for: group_bytes() of these are bytes().
+  // The same for allocated pages: group_bytes() of these equals bytes().
   GroupTokens reserved(std::size_t sequence) const;
-  // Positions of the next n pending tokens that are no sinks. [n] int64, CPU
+  // Positions of the next n pending tokens, sinks excluded. [n] int64, CPU
   at::Tensor next_positions(std::size_t sequence, std::int64_t count) const;
-  // Of the pages: merged, unmerged and pending.
+  // Bytes of the pages: merged, unmerged and pending.
   KvBytes bytes(std::size_t sequence) const;
 
   // On the device, int32 [num_sequences].
@@ -77,20 +78,20 @@ class GpuGroup {
 
   std::vector<GpuGroupLayer> layers;  // [num_layers]
   std::optional<GpuRows> merged;      // latents [rank], of the whole group
-  // int32; absent where they are runs from the sinks on. Of groups that merge as a whole, whose runs nothing has to be
-  // stored of (group_bytes), spelled out for kernels in memory of their own.
+  // int32; absent if they are consecutive from the sinks on. Groups that merge as a whole need not store positions
+  // (group_bytes); kernels get them in separate memory.
   std::optional<GpuRows> merged_positions, unmerged_positions;
-  // Of pending tokens: the weighted latent and the float32 score, under rules with weights.
+  // Pending tokens' weighted latent and float32 score, under rules with weights.
   std::optional<GpuRows> held_weighted, held_score;
 
  private:
   std::vector<GpuRows*> pending_stores();
   std::vector<GpuRows*> token_stores();  // whose rows are tokens
   std::vector<GpuRows*> stores();
-  // Of a group that decides nothing.
+  // For a group that decides nothing.
   void reserve_all(std::size_t sequence, std::int64_t tokens);
   void set_counts(std::size_t sequence);
-  // Room for one basis more, of any sequence.
+  // Makes room for one more basis of any sequence.
   void allow_basis();
 
   std::int64_t sink_tokens_;

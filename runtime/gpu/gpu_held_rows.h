@@ -1,5 +1,5 @@
-// What a GPU's cache holds of one sequence, as keys and values that attention over a further prompt reads: exact rows,
-// those that codes stand for, and those that latents rebuild, in the order of their positions.
+// A GPU cache's tokens of one sequence as keys and values for a further prompt's attention: exact rows, decoded codes
+// and rebuilt latents, in the order of positions.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,11 +17,11 @@ struct HeldRows {
   at::Tensor key, value;
 };
 
-// Of a plain or coded layer, the first `num_tokens` of the sequence's `num_counted` ones; it has none of the others yet. Without
-// tokens that the layer dropped.
+// For a plain or coded layer: the first `num_tokens` of the sequence's `num_counted` ones; it has none of the others
+// yet. Without tokens that the layer dropped.
 HeldRows held_rows(const GpuModel& model, const GpuCache& cache, int layer, std::size_t sequence,
                    std::int64_t num_tokens, std::int64_t num_counted);
-// The same of a layer whose group decides which tokens merge.
+// The same for a layer whose group decides which tokens merge.
 HeldRows held_group_rows(const GpuModel& model, const GpuCache& cache, int layer,
                          std::size_t sequence, std::int64_t num_tokens, std::int64_t num_counted);
 // Keys and values at `positions` from latents [n, rank] of one layer; int64, on the CPU.

@@ -1,8 +1,8 @@
 // The plain layers of a batch of sequences on a GPU under a token policy. Under a running policy (zeromerge, h2o,
-// streamingllm) a layer's rows lie apart, as runtime/kernels/cuda/budget_step.h says, and take the same memory however long
-// the text grows. Of snapkv and pyramidkv they are a plain layer's in pages: what a prompt keeps of T tokens are rows
-// up to T - 1, so that a generated token's row is its position, and those before the first have no pages. Under integer
-// types these are the exact rows, sinks before the others, in a ring of pages that goes on with the text; codes lie apart.
+// streamingllm) a layer's rows have the layout of runtime/kernels/cuda/budget_step.h and take constant memory. Under
+// snapkv and pyramidkv they are in pages like a plain layer's: the kept rows of a prompt of T tokens end at row T - 1,
+// so a generated token's row is its position, and rows before the first kept one have no pages. Under integer types
+// these are the exact rows, sinks first, in a ring of pages that follows the text; codes are separate.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,31 +22,31 @@
 
 namespace kvc {
 
-// A policy, and the tokens of each sequence's prompt, of which its budget may be a share.
+// A policy, and the lengths of the sequences' prompts, of which the budget may be a share.
 struct GpuPolicy {
   TokenPolicy policy{};
   std::vector<std::int64_t> prompt_tokens{};
 };
 
-// Of one layer of a sequence that may have `capacity` tokens.
+// Sizes of one layer of a sequence with that capacity.
 struct KeptRoom {
   std::int64_t budget = 0, rows = 0, residual_slots = 0;
   bool is_exceeded = false;  // by the prompt
 };
 KeptRoom kept_room(const KvPlan& plan, const TokenPolicy& policy, int layer,
                    std::int64_t prompt_tokens, std::int64_t capacity);
-// Of a running policy plain_layer_bytes(rows), 8 bytes for score and position of every row and KV head where the policy
-// ranks, and residual_slots * num_kv_heads * (2 * head_dim + 1) * 4; under integer types keys and values of the context are
-// quantised_value_bytes(context) each. Of the others the pages of their rows, under integer
-// types coded_layer_bytes(rows).
+// For a running policy: plain_layer_bytes(rows), 8 bytes for score and position of every row and KV head if the policy
+// ranks tokens, and residual_slots * num_kv_heads * (2 * head_dim + 1) * 4; under integer types the context's keys and
+// values are quantised_value_bytes(context) each. For the others: the pages of their rows, under integer types
+// coded_layer_bytes(rows).
 std::int64_t gpu_kept_bytes(const KvPlan& plan, const TokenPolicy& policy, int layer,
                             std::int64_t prompt_tokens, std::int64_t capacity, KvDtype dtype,
                             std::int64_t page_tokens);
 
 class GpuKept {
  public:
-  // A plan of plain layers; dtype: bfloat16 or float16; kv_dtype: the same, or int8 or int4, under a running policy where
-  // every prompt exceeds its budget. All memory is taken now.
+  // A plan of plain layers; dtype: bfloat16 or float16; kv_dtype: the same, or int8 or int4, with a running policy only
+  // if every prompt exceeds its budget. Allocates all memory now.
   GpuKept(const KvPlan& plan, const GpuPolicy& policy, at::ScalarType dtype, KvDtype kv_dtype,
           const GpuPages& pages);
 
@@ -58,16 +58,17 @@ class GpuKept {
   void copy(std::size_t from, std::size_t to);
   GpuPageBytes& page_bytes() const { return *page_bytes_; }  // of all caches of the batch
 
-  // A layer's first tokens, in the order of positions, no more than its budget.
+  // Writes a layer's first tokens, in the order of positions, at most its budget.
   void write(int layer, std::size_t sequence, const HeadTokens& tokens);
-  // Under a running policy: the first `count` tokens, all there are; and a layer whose budget was exceeded, of which the
-  // context becomes codes under integer types.
+  // Under a running policy: reads the first `count` tokens, which are all; writes a layer whose budget was exceeded,
+  // with its context as codes under integer types.
   HeadTokens read(int layer, std::size_t sequence, std::int64_t count) const;
   void write(int layer, std::size_t sequence, const LaidOutTokens& tokens, StepExecutor& executor);
-  // Under the others: what a prompt of `num_tokens` keeps, its last rows; key, value [n, num_kv_heads, head_dim].
+  // Under the others: writes what a prompt of `num_tokens` keeps as its last rows; key, value [n, num_kv_heads,
+  // head_dim].
   void write_last(int layer, std::size_t sequence, std::int64_t num_tokens, const at::Tensor& key,
                   const at::Tensor& value, const RowCoder& coder);
-  // Under integer types, once each sequence has num_tokens: whole blocks that have left the window become codes.
+  // Under integer types, when each sequence has num_tokens: codes whole blocks that left the window.
   void code_blocks(const std::vector<std::int64_t>& num_tokens, const RowCoder& coder);
 
   // For kernels, of all sequences.
@@ -83,7 +84,7 @@ class GpuKept {
   struct Rows {         // of one layer of one sequence under a running policy
     HeadTokens tokens;  // of KeptRoom::rows
     SlotTokens slots;   // undefined where none are needed
-    // Of the context under integer types, uint8 [num_kv_heads, context, code_row_bytes()]; undefined otherwise.
+    // The context under integer types, uint8 [num_kv_heads, context, code_row_bytes()]; undefined otherwise.
     at::Tensor key_codes{}, value_codes{};
   };
   struct Paged {
@@ -93,7 +94,7 @@ class GpuKept {
   };
   static std::array<const at::Tensor*, 9> tensors_of(const Rows& rows);
   static std::size_t index(int layer) { return static_cast<std::size_t>(layer); }
-  // Rows of a running policy's layout that are codes, behind its sinks.
+  // Coded rows of a running policy's layout, after its sinks.
   std::int64_t coded_context(const KeptRoom& room) const;
   Rows new_rows(const KeptRoom& room) const;
   void add_budgets(int layer);

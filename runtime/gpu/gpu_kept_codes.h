@@ -1,5 +1,5 @@
-// What one layer of each sequence keeps under snapkv or pyramidkv, but for its first rows and its last ones, as integer
-// codes. Keys are coded post-RoPE where tokens have left, and before RoPE where the layer holds all of its text.
+// Integer codes of what layers keep under snapkv or pyramidkv, without their first and last rows. Keys are coded
+// post-RoPE if tokens have left, and before RoPE if the layer has the whole text.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,7 +13,7 @@
 
 namespace kvc {
 
-// What codes are made with.
+// Inputs of coding.
 struct RowCoder {
   const GpuModel& model;
   StepExecutor& executor;
@@ -21,7 +21,7 @@ struct RowCoder {
 
 class GpuKeptCodes {
  public:
-  // dtype: int8 or int4. Of each sequence: most_rows, the codes that there will be, whose pages are taken now; is_raw,
+  // dtype: int8 or int4. Per sequence: most_rows, the future number of codes, whose pages are allocated now; is_raw,
   // whether keys are coded before RoPE.
   GpuKeptCodes(const KvPlan& plan, KvDtype dtype, const GpuPages& pages,
                const std::vector<std::int64_t>& most_rows, const std::vector<bool>& is_raw);
@@ -30,13 +30,14 @@ class GpuKeptCodes {
     return key_.bytes(sequence) + value_.bytes(sequence);
   }
   void copy(std::size_t from, std::size_t to);
-  // key, value [count, num_kv_heads, head_dim], keys post-RoPE: the layer's next rows. count: a multiple of 32.
+  // key, value [count, num_kv_heads, head_dim], keys post-RoPE: appends the layer's next rows. count: a
+  // multiple of 32.
   void append(const RowCoder& coder, int layer, std::size_t sequence, const at::Tensor& key,
               const at::Tensor& value);
 
   DeviceRows keys() const { return key_.table(); }
   DeviceRows values() const { return value_.table(); }
-  // Of each sequence, the codes whose keys are such; null where no sequence has any.
+  // Number of codes of this kind per sequence; null if no sequence has any.
   const std::int32_t* num_rows(bool raw) const;
 
  private:

@@ -17,7 +17,7 @@
 
 namespace kvc {
 
-// A layer whose keys and one whose values are read together.
+// A layer of keys and a layer of values that are read together.
 struct StoredLayers {
   int key = 0, value = 0;
 };
@@ -35,11 +35,11 @@ struct GpuModel {
   at::Device device() const { return weights.lm_head.weight.device(); }
   std::int64_t bytes() const;
   const FusedFactors* fused_of(int layer) const;  // null: it is not fused
-  // Where a layer without latents reads: itself, or a fused one's sources.
+  // The layers that a layer without latents reads: itself, or a fused one's sources.
   std::vector<StoredLayers> sources_of(int layer) const;
 };
 
-// Reads a checkpoint layer by layer, so that the CPU never holds more than a layer. Error with the bytes where
+// Reads a checkpoint layer by layer, so CPU memory never has more than one. Error with the bytes if
 // `free_bytes` are too few.
 GpuModel load_gpu_model(const Checkpoint& checkpoint, const KvPlan& plan, at::ScalarType dtype,
                         WeightType type, at::Device device, std::int64_t free_bytes);

@@ -1,4 +1,4 @@
-// kvrun --device cuda --plan: what the KV caches of a run will take on a GPU, which needs none.
+// kvrun --device cuda --plan: forecast of a run's KV caches on a GPU; requires no GPU.
 #pragma once
 
 #include "core/json.h"
@@ -7,8 +7,8 @@
 
 namespace kvc {
 
-// As print_memory_plan() (runtime/memory/memory_plan.h) says; nothing is ever rebuilt beside latents. Error naming
-// what the GPU runtime does not do, or the numbers where --memory is too little.
+// As print_memory_plan() (runtime/memory/memory_plan.h); nothing is rebuilt beside latents. Error naming what the
+// GPU runtime does not support, or with the numbers if --memory is too small.
 Json gpu_plan_json(const RunOptions& options, const Prompts& prompts);
 
 }  // namespace kvc

@@ -102,17 +102,16 @@ void check_gpu_policy(const TokenPolicy& policy, const CacheTypes& types, const 
   }
   const std::string name = to_string(policy.kind);
   check_token_policy(policy, plan, config, types.kv);
-  KVC_CHECK(
-      !policy.prunes_channels(),
-      "--device cuda: --policy {} keeps fewer channels of every key, for which the GPU runtime "
-      "has no attention; use snapkv, or --device cpu",
-      name);
+  KVC_CHECK(!policy.prunes_channels(),
+            "--device cuda: --policy {} is not supported, because it removes channels of keys; use "
+            "snapkv, or --device cpu",
+            name);
   KVC_CHECK(plan.num_layers_from(KvSource::kPlain) == plan.num_layers(),
-            "--device cuda: --policy {} is there for plans of plain layers, {} of {} layers are "
-            "converted; leave --policy out, or use --device cpu",
+            "--device cuda: --policy {} requires plain layers; {} of {} layers are converted. "
+            "Leave --policy out, or use --device cpu",
             name, plan.num_layers() - plan.num_layers_from(KvSource::kPlain), plan.num_layers());
   KVC_CHECK(!policy.compress_chunks && !policy.cache_positions,
-            "--device cuda: --policy {}: {} is not there; use {}, or --device cpu", name,
+            "--device cuda: --policy {}: {} is not supported; use {}, or --device cpu", name,
             policy.compress_chunks ? "compress-at=chunk" : "pos=cache",
             policy.compress_chunks ? "compress-at=end" : "pos=true");
 }

@@ -1,5 +1,5 @@
-// What token policies do on a GPU: at a prompt's end, which is read layer by layer, and when a budget is exceeded for the
-// first time while tokens are generated. Every further step is the kernel's of runtime/kernels/cuda/budget_step.h.
+// Token policies on a GPU: at the end of a prompt, which is read layer by layer, and when generation exceeds a budget
+// for the first time. The kernel of runtime/kernels/cuda/budget_step.h does all later steps.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,22 +15,22 @@
 
 namespace kvc {
 
-// Error naming what of the policy the GPU runtime does not do, with the way out.
+// Error naming the unsupported part of the policy, with the way out.
 void check_gpu_policy(const TokenPolicy& policy, const CacheTypes& types, const ModelConfig& config,
                       const KvPlan& plan);
 
-// As read_gpu_prompt(), of a cache under a policy: one layer's keys and values are there at a time, beside what the
-// layers before it keep.
+// As read_gpu_prompt(), for a cache under a policy: one layer's full keys and values exist at a time, beside what
+// earlier layers keep.
 at::Tensor read_kept_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
                             const std::vector<std::int64_t>& ids, const GpuPromptOptions& options,
                             StepExecutor& executor);
-// A step has fed one more token to every sequence: those whose budget it exceeds are brought into the layout, once.
-// num_tokens: of each now. Without a policy nothing.
+// After a step: brings sequences that now exceed their budget into the layout, once. num_tokens: of each now. Does
+// nothing without a policy.
 void lay_out_budgets(GpuCache& cache, const std::vector<std::int64_t>& num_tokens,
                      StepExecutor& executor);
 
-// Bytes beside the cache, of a batch of so many sequences: a prompt's hidden states, its queries and their products, and
-// what a step passes between its launches.
+// Bytes beside the cache for a batch: a prompt's hidden states, its queries and their products, and the data that a
+// step passes between its launches.
 std::int64_t policy_work_bytes(const KvPlan& plan, const TokenPolicy& policy, KvDtype dtype,
                                const ModelConfig& config, const std::vector<std::int64_t>& lengths,
                                std::int64_t new_tokens, int multiprocessors);

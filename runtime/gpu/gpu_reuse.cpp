@@ -32,8 +32,8 @@ void check_gpu_reuse(const ReuseOptions& options, const TokenPolicy& policy, KvD
   check_reuse_options(options, policy, kv_dtype);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     KVC_CHECK(!config.layer(layer).window || options.retention == Retention::kAll,
-              "--device cuda: layer {} has a sliding window, under which layers that drop tokens "
-              "are not there; add --reuse retention=all, or use --device cpu",
+              "--device cuda: layer {} has a sliding window, where layers may not drop tokens; add "
+              "--reuse retention=all, or use --device cpu",
               layer);
   }
 }

@@ -1,4 +1,5 @@
-// Rows of one width of each sequence of a batch, in pages of GPU memory whose addresses kernels find in a table there.
+// Rows of one width of each sequence of a batch, in pages of GPU memory; kernels read their addresses from a table
+// there.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,7 +12,7 @@
 
 namespace kvc {
 
-// Of all pages, as they come and go.
+// Bytes of all pages.
 struct GpuPageBytes {
   std::int64_t now = 0, peak = 0;
 
@@ -21,7 +22,7 @@ struct GpuPageBytes {
   }
 };
 
-// Where the rows of a batch lie, and how many a sequence may have.
+// Memory of a batch's rows, and the capacity of a sequence.
 struct GpuPages {
   at::Device device = at::kCPU;
   std::int64_t page_tokens = 0;           // rows of a page
@@ -37,23 +38,23 @@ class GpuRows {
   // kernels write and read them.
   GpuRows(const GpuPages& pages, std::int64_t width, DeviceElement codes, bool per_channel);
 
-  // Pages for so many rows; those that are there stay where they are. New pages are zeros: their ends take part in
-  // products, with weights of zero.
+  // Allocates pages for that many rows; existing ones stay. New pages are zeros: their ends take part in products,
+  // with weights of zero.
   void reserve(std::size_t sequence, std::int64_t rows);
-  // The same for rows `first` .. `first` + `rows` - 1 of a sequence that has none; those before get no pages.
+  // The same for rows `first` .. `first` + `rows` - 1 of a sequence without rows; earlier ones get no pages.
   void reserve_from(std::size_t sequence, std::int64_t first, std::int64_t rows);
-  // The same for any `rows` rows that follow one another, however far on: row i lies where row i - n does, n being `rows` in
-  // whole pages.
+  // The same for any `rows` consecutive rows: row i has the address of row i - n, where n is `rows` in whole pages.
   void reserve_ring(std::size_t sequence, std::int64_t rows);
-  // The sequence's rows become these, in pages for `capacity` rows.
+  // Replaces the sequence's rows, in pages for `capacity` rows.
   void replace(std::size_t sequence, const at::Tensor& rows, std::int64_t capacity);
-  // Sequence `to` has what `from` has.
+  // Copies sequence `from` to `to`.
   void copy(std::size_t from, std::size_t to);
-  // The sequence may have so many rows, if it may not already: the table gets another address where it is too narrow.
+  // Raises the capacity to that many rows; a table that is too narrow gets another address.
   void allow(std::int64_t rows);
-  // Rows `first` .. of any type that casts to the store's; float16 saturates. [n, ..., width in all]
+  // Writes rows from `first` on, of any dtype that casts to the store's; float16 saturates. [n, ...,
+  // width in all]
   void write(std::size_t sequence, std::int64_t first, const at::Tensor& rows);
-  // [count, width]: the memory itself where it is in one piece, or a copy.
+  // [count, width]: the memory itself if contiguous, else a copy.
   at::Tensor read(std::size_t sequence, std::int64_t first, std::int64_t count) const;
   // All pages of codes. [num_pages, bytes of a page] uint8
   at::Tensor read_pages(std::size_t sequence) const;
@@ -61,10 +62,10 @@ class GpuRows {
   std::int64_t capacity(std::size_t sequence) const;  // rows of its pages
   std::int64_t bytes(std::size_t sequence) const;     // of them
   std::int64_t width() const { return width_; }
-  // For kernels: of 16-bit numbers, or of others that they know (row_of_words of device_rows.h). The table's address
-  // holds until allow(), what is in it until pages come or go.
+  // For kernels: 16-bit numbers, or other types that they support (row_of_words of device_rows.h). The table's
+  // address is valid until allow(), its contents until pages change.
   DeviceRows table() const;
-  // Of one sequence, as if it were alone.
+  // For one sequence, as if it were alone.
   DeviceRows table(std::size_t sequence) const;
 
  private:
@@ -73,7 +74,7 @@ class GpuRows {
     std::int64_t first = 0, count = 0;
     bool is_ring = false;
   };
-  // Memory of some of the rows asked for, from the one at `offset` among them on.
+  // Memory of some of the requested rows, from the one at `offset` on.
   struct Piece {
     at::Tensor rows;
     std::int64_t offset = 0;

@@ -99,7 +99,8 @@ class StepBuilder {
   void add_rows(int layer, bool stores) {
     const LayerWeights& weights = model_.layers[static_cast<std::size_t>(layer)];
     KVC_CHECK(!weights.q_norm.bias.defined() && !weights.k_norm.bias.defined(),
-              "--device cuda: layer {} has layer norms of queries and keys; use --device cpu",
+              "--device cuda: layer {} has layer norms on queries and keys, which are not "
+              "supported; use --device cpu",
               layer);
     AppendRows append{
         .projected = launches_.pointer<float>(step_.memory_.projected),

@@ -16,16 +16,16 @@ namespace kvc {
 
 class GpuStep {
  public:
-  // Model and cache are on the executor's device, and outlive the step.
+  // Model and cache are on the executor's device, and must outlive the step.
   GpuStep(const GpuModel& model, const GpuCache& cache, const StepSequences& sequences,
           StepExecutor& executor);
 
-  // The program anew, of what `cache` has now, on the same state.
+  // Builds the program again for the current `cache`, on the same state.
   void rebuild(const GpuModel& model, const GpuCache& cache, const StepSequences& sequences,
                StepExecutor& executor);
-  // From the tokens in `state` to the next ones.
+  // Computes the next tokens from those in `state`.
   const StepProgram& program() const { return program_; }
-  // Its last launch alone: tokens from `state.logits`.
+  // Only its last launch: tokens from `state.logits`.
   StepProgram sampling() const { return {program_.back()}; }
   const StepState& state() const { return state_; }
 

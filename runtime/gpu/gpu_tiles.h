@@ -1,5 +1,5 @@
-// The codes of layers that are coded together (CodedStore of runtime/store), of a batch of sequences, in pages of GPU
-// memory: tiles of 32 tokens, the bytes of runtime/kernels/code_tiles.h.
+// Codes of layers that are coded together (CodedStore of runtime/store), for a batch of sequences, in pages of GPU
+// memory: tiles of 32 tokens in the layout of runtime/kernels/code_tiles.h.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,17 +21,18 @@ class GpuTiles {
 
   // Pages for all codes that the sequence's capacity allows.
   void reserve(std::size_t sequence);
-  // The sequence may have so many codes, whole tiles of them. Addresses of before hold no longer.
+  // Raises the sequence's capacity to that many codes, in whole tiles. Earlier addresses become
+  // invalid.
   void allow(std::size_t sequence, std::int64_t codes);
-  // Sequence `to` has what `from` has.
+  // Copies sequence `from` to `to`.
   void copy(std::size_t from, std::size_t to);
 
-  // A block's tiles of one sequence, as if it were alone. Its address holds until allow(), what is in it until
-  // pages come.
+  // A block's tiles of one sequence, as if it were alone. Its address is valid until allow(), its contents
+  // until pages change.
   DeviceTiles block(std::size_t block, std::size_t sequence) const;
-  // All sequences', of each block, in GPU memory. [num_blocks]
+  // Tiles of all sequences, per block, in GPU memory. [num_blocks]
   const DeviceTiles* blocks() const;
-  // [count, bytes of a tile] uint8 of a block, as they lie in memory or a copy.
+  // [count, bytes of a tile] uint8 of a block: the memory itself or a copy.
   at::Tensor read(std::size_t block, std::size_t sequence, std::int64_t first,
                   std::int64_t count) const {
     return rows_[block].read(sequence, first, count).view(at::kByte);

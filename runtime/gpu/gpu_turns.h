@@ -1,4 +1,4 @@
-// A text on a GPU that goes on turn by turn: its cache grows before each, whose steps are a program of their own.
+// A text on a GPU that grows turn by turn: its cache grows before each turn, whose steps are a separate program.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace kvc {
 
-// No step is queued ahead of the one whose token is looked at: what the cache holds is known when a turn ends.
+// No step is queued ahead of the one whose token is inspected, so the cache's contents are known when a turn
+// ends.
 class GpuTurns : public TurnSequence {
  public:
   explicit GpuTurns(const GpuEngine& engine) : engine_(engine) {}
@@ -23,7 +24,7 @@ class GpuTurns : public TurnSequence {
   void read(const std::vector<std::int64_t>& added, const GenerateOptions& options) override;
   std::int64_t next() override;
   void append() override;
-  // Of the cache since it last was empty.
+  // Peak of the cache since it was last empty.
   std::int64_t peak_bytes() const { return cache_ ? cache_->peak_bytes() : 0; }
 
  private:

@@ -1,5 +1,5 @@
-// What a step launches for layers whose tokens lie in several segments, beside what every layer has: those of latent
-// groups, and coded and plain ones of which some tokens are codes.
+// Further launches of a step for layers with several segments: latent groups, and coded and plain layers with coded
+// tokens.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,18 +18,18 @@ namespace kvc {
 
 class GroupLaunches {
  public:
-  // capacity: tokens that the longest sequence may have. All outlive it.
+  // capacity: tokens that the longest sequence may have. All arguments must outlive it.
   GroupLaunches(const GpuModel& model, const GpuCache& cache, const StepState& state,
                 std::int64_t capacity, const StepExecutor& executor, StepLaunches& launches);
 
-  // From the layer's normed input to the new token's latents, where they are stored or held.
+  // Computes the new token's latents from the layer's normed input, if they are stored or kept.
   void add_latents(int layer);
-  // Where the new token's key and value go, of a group's layer; they go nowhere where latents take the projections' place.
+  // Destinations of the new token's key and value in a group's layer; none if latents replace the projections.
   void set_stores(int layer, AppendRows& append) const;
-  // Attention over all that the group holds, to memory.attended. `query`: a launch without rows and partials.
+  // Attention over the whole group, to memory.attended. `query`: a launch without rows and partials.
   void add_attention(int layer, const DenseAttention& query, const DeviceRope& rope);
-  // The same of the exact tokens and codes of a layer with both: its query and its new token's row. Fused layers, which
-  // store nothing, need the former alone.
+  // The same for a layer with exact tokens and codes: its query and its new token's row. Fused layers, which store
+  // nothing, only need the query.
   void set_coded_query(AppendRows& append) const;
   void set_coded_stores(int layer, AppendRows& append) const;
   // exact: a launch over the exact tokens of `layers`, without their number and partials.
@@ -37,7 +37,7 @@ class GroupLaunches {
                            const DeviceRope& rope);
 
  private:
-  // Latents of one form: where they lie, what rebuilds them, of which sequences how many.
+  // Latents of one form: their rows, their factors, and their number per sequence.
   struct LatentRows {
     const GpuRows& rows;
     const RankFactors& factors;
@@ -54,18 +54,18 @@ class GroupLaunches {
   void append(const at::Tensor& from, const GpuRows& to, const at::Tensor& rows, bool are_floats);
   DevicePartials add_dense(DenseAttention attention, const DeviceRows& key, const DeviceRows& value,
                            const at::Tensor& num_rows, std::size_t scratch);
-  // segment: 0 or more, whose output is kept until they are combined.
+  // segment: 0 or more; outputs are kept until they are combined.
   DevicePartials add_rank(const DenseAttention& query, const DeviceRope& rope,
                           const LatentRows& latents, std::size_t segment);
   // What a layer's window shows of codes or unmerged tokens (0) and of merged ones (1), or null without one.
   const std::int32_t* first_apart(const DenseAttention& query, int segment) const;
   DevicePartials add_rows(DenseAttention attention, const at::Tensor& num_rows,
                           std::size_t scratch);
-  // Plain layers' integers, or a coded one's tiles.
+  // Plain layers' codes, or a coded one's tiles.
   DevicePartials add_integers(const std::vector<StoredLayers>& layers, const DenseAttention& query,
                               const DeviceRope& rope);
   DevicePartials add_tiles(int layer, const DenseAttention& query, const DeviceRope& rope);
-  // Of attention that says where its latents or codes lie; the rest follows from the query's.
+  // For attention with its latents or codes set; the rest follows from the query's.
   DevicePartials add_sums(RankAttention attention, const DenseAttention& query,
                           const DeviceRope& rope, ProjectValues values, std::size_t segment);
   void choose_launches(RankAttention& attention);

@@ -1,4 +1,4 @@
-// Where kernels find the channels of a layer's keys: by rotary pairs, some rebuilt from latents, some held by them.
+// Places of a layer's key channels for kernels, by rotary pairs: some rebuilt from latents, some stored in them.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,8 +12,8 @@
 
 namespace kvc {
 
-// Rotary pairs of a head as kernels take them: as many as they are compiled for, or more, which they refuse
-// (check_rank_attention).
+// Rotary pairs of a head for kernels: a number that they are compiled for, or a larger one, which they
+// refuse (check_rank_attention).
 std::int64_t rank_pairs(std::int64_t head_dim);
 
 // On the CPU, int64.
@@ -27,13 +27,13 @@ struct PairPlaces {
 
 struct KeyPlaces {
   PairPlaces rebuilt;
-  // Pairs that latents hold (pivot gauge), as many of every head, where fewer are rebuilt then; undefined: none. Of each
-  // head, first channels stand in the latent from first_columns on, then the second ones.
+  // Pairs that latents store (pivot gauge), equally many per head, if that leaves fewer to rebuild; undefined: none.
+  // For each head, the latent has first channels from first_columns on, then the second ones.
   PairPlaces stored;
   std::int64_t num_stored = 0;
   at::Tensor first_columns;  // [num_kv_heads]
 };
-// `kept`: what latents hold as it is.
+// `kept`: channels that latents store verbatim.
 KeyPlaces key_places(const ModelConfig& config, const RopeTables& rope, int layer,
                      const KeptChannels& kept);
 

@@ -64,8 +64,8 @@ RankFactors::RankFactors(const Reconstruction& exact, const ModelConfig& config,
   value_offset_ = moved(offset_of(value_offset(weights, exact)), device);
   if (has_norm) {
     KVC_CHECK(!weights.k_norm.bias.defined() && weights.k_norm.weight.size(0) == head_dim_,
-              "--device cuda: layer {} norms the keys of all heads together, or by a layer norm, "
-              "which latents do not have there; use --device cpu",
+              "--device cuda: layer {} normalises the keys of all heads together, or with a layer "
+              "norm; latents do not support that on a GPU. Use --device cpu",
               layer);
     const at::Tensor norm = weights.k_norm.weight.cpu().to(at::kFloat);
     norm_ = by_pairs(pairs_, norm.repeat({num_kv_heads_})).contiguous().to(device);

@@ -1,4 +1,4 @@
-// Rows of a plain layer that become integer codes on a GPU.
+// Codes rows of a plain layer as integers on a GPU.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,14 +22,14 @@ struct CodeRows {
 void code_rows(const at::Tensor& key, const at::Tensor& value, const CodeRows& to,
                const std::int32_t* first_row, StepExecutor& executor);
 
-// rows [num_kv_heads, n, head_dim], 16-bit numbers, become codes [num_kv_heads, n, code_row_bytes()] with scales of their
-// own, as runtime/kernels/cuda/budget_step.h has them.
+// rows [num_kv_heads, n, head_dim], 16-bit numbers, become codes [num_kv_heads, n, code_row_bytes()] with scales per
+// row, as in runtime/kernels/cuda/budget_step.h.
 void code_head_rows(const at::Tensor& rows, KvDtype dtype, const at::Tensor& codes,
                     StepExecutor& executor);
 
 DeviceElement code_element(KvDtype dtype);  // of int8 or int4
 
-// Keys of the tokens at positions `first` .. as they were before RoPE, of the model's type.
+// Keys of the tokens from position `first` on before RoPE, in the model's dtype.
 at::Tensor raw_keys(const GpuModel& model, int layer, const at::Tensor& key, std::int64_t first);
 
 }  // namespace kvc

@@ -14,7 +14,7 @@
 
 namespace kvc {
 
-// What a step reads and writes besides weights and cache, all of it on the device but `tokens`.
+// Data that a step reads and writes besides weights and cache; all on the device except `tokens`.
 struct StepState {
   at::Tensor ids;         // [num_sequences] int32: the token that the next step feeds
   at::Tensor positions;   // [num_sequences] int32: its position
@@ -25,7 +25,7 @@ struct StepState {
       seen;  // [num_sequences, words] int32: bits of the text's tokens; undefined without penalty
   at::Tensor
       tokens;  // [num_sequences, capacity] int32, the CPU's: by position, kNoToken where logits are not finite
-  // Likewise of the prompts' tokens that steps read, on the device, kNoToken elsewhere; undefined where there are none.
+  // The same for the prompts' tokens that steps read, on the device, kNoToken elsewhere; undefined if there are none.
   at::Tensor given;
   at::Tensor logits;  // [num_sequences, vocab_size] float32
 };
@@ -45,11 +45,11 @@ struct StepSequences {
   }
 };
 
-// As it is when prompts have been read and first tokens are to be sampled from their last logits.
+// The state after prompts were read, before first tokens are sampled from their last logits.
 StepState make_step_state(const ModelConfig& config, const StepSequences& sequences,
                           const StepExecutor& executor);
 
-// What passes from launch to launch, [num_sequences, width] each.
+// Data passed from launch to launch, [num_sequences, width] each.
 struct StepMemory {
   at::Tensor hidden, added;          // float32, hidden_size
   at::Tensor projected;              // float32: queries, keys, values

@@ -41,8 +41,8 @@ void check_fused(const FusedLayer& layer) {
   KVC_CHECK(layer.form == FusionForm::kChannel && layer.key_heads.empty() &&
                 layer.value_heads.empty() && layer.value_sources.size() == sources &&
                 (sources == 1 || sources == 2),
-            "--device cuda: fused layer {} is of form {} with {} sources; the GPU runtime has form "
-            "channel of one or two whole layers; {}",
+            "--device cuda: fused layer {} has form {} with {} sources; the GPU runtime supports "
+            "form channel with one or two whole layers; {}",
             layer.layer, to_string(layer.form), sources, kWayOut);
 }
 
@@ -52,8 +52,8 @@ void check_latents(const ModelConfig& config, const KvPlan& plan, int index) {
   for (int layer = group.first_layer; layer < group.first_layer + group.num_layers; ++layer) {
     KVC_CHECK(!config.layer(layer).window || !plan.request ||
                   plan.request->later != LaterTokens::kNewSegment,
-              "--device cuda: layer {} has a sliding window, under which the GPU runtime has one "
-              "basis of a request: convert with --later project or exact, or {}",
+              "--device cuda: layer {} has a sliding window, where the GPU runtime supports one "
+              "basis per request: convert with --later project or exact, or {}",
               layer, kWayOut);
   }
   RankAttention attention;
@@ -93,7 +93,7 @@ void check_fused_codes(const ModelConfig& config, const FusedLayer& layer) {
   for (const int source : layer.key_sources) {
     KVC_CHECK(config.layer(source).rope == config.layer(layer.layer).rope,
               "--device cuda: fused layer {} and layer {}, whose keys it reads, have different "
-              "RoPE; integer caches are not there for such; leave out --kv-dtype, or {}",
+              "RoPE, which integer caches do not support; leave out --kv-dtype, or {}",
               layer.layer, source, kWayOut);
   }
 }
@@ -106,12 +106,12 @@ void check_kv_dtype(const CacheTypes& types, const ModelConfig& config, const Kv
   }
   const std::string wanted = to_string(types.kv);
   KVC_CHECK(types.kv == KvDtype::kInt8 || types.kv == KvDtype::kInt4,
-            "--device cuda stores the cache as {}, what it computes in, int8 or int4, not as {}; "
+            "--device cuda stores the cache as {} (the compute dtype), int8 or int4, not as {}; "
             "pass --kv-dtype {} or {}",
             to_string(own), wanted, to_string(own), kWayOut);
   KVC_CHECK(plan.groups.empty() || plan.num_layers_from(KvSource::kPlain) > 0,
-            "--device cuda: --kv-dtype {} is for plain layers, and all that store anything are "
-            "latent or coded; pass --kv-dtype {}, or {}",
+            "--device cuda: --kv-dtype {} applies to plain layers, and this model has none; pass "
+            "--kv-dtype {}, or {}",
             wanted, to_string(own), kWayOut);
   for (const FusedLayer& layer : plan.fused) {
     check_fused_codes(config, layer);
@@ -121,19 +121,20 @@ void check_kv_dtype(const CacheTypes& types, const ModelConfig& config, const Kv
 }  // namespace
 
 void check_gpu_model(const ModelConfig& config, const KvPlan& plan) {
-  KVC_CHECK(!config.mla, "--device cuda: multi-head latent attention is not there yet; {}",
+  KVC_CHECK(!config.mla, "--device cuda: multi-head latent attention is not supported yet; {}",
             kWayOut);
-  KVC_CHECK(!config.moe, "--device cuda: mixtures of experts are not there yet; {}", kWayOut);
+  KVC_CHECK(!config.moe, "--device cuda: mixtures of experts are not supported yet; {}", kWayOut);
   check_widths(config);
   check_heads(config);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     KVC_CHECK(!config.depends_on_length(layer),
-              "--device cuda: layer {} has a RoPE that depends on the length of the text; {}",
+              "--device cuda: layer {} has a RoPE that depends on the length of the text, which is "
+              "not supported; {}",
               layer, kWayOut);
     const KvSource source = plan.layers[static_cast<std::size_t>(layer)];
     KVC_CHECK(source != KvSource::kPaired,
-              "--device cuda: layer {} is {}; the GPU runtime has plain, fused, latent and coded "
-              "layers; {}",
+              "--device cuda: layer {} is {}; the GPU runtime supports plain, fused, latent and "
+              "coded layers; {}",
               layer, to_string(source), kWayOut);
   }
   for (const FusedLayer& layer : plan.fused) {
@@ -154,13 +155,13 @@ void check_gpu_options(const EngineOptions& options, const CacheTypes& types,
             c10::toString(types.compute));
   check_kv_dtype(types, config, plan);
   check_gpu_policy(options.policy, types, config, plan);
-  KVC_CHECK(!options.selective, "--device cuda: no --selective; {}", kWayOut);
+  KVC_CHECK(!options.selective, "--device cuda: --selective is not supported; {}", kWayOut);
   check_gpu_reuse(options.reuse, options.policy, types.kv, config, plan);
 }
 
 void check_gpu_turns(const TokenPolicy& policy) {
   KVC_CHECK(policy.is_full(),
-            "--device cuda: --chat does not go with --policy {}; leave one out, or {}",
+            "--device cuda: --chat cannot be combined with --policy {}; leave one out, or {}",
             to_string(policy.kind), kWayOut);
 }
 

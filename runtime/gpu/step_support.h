@@ -1,4 +1,4 @@
-// What the GPU runtime does, and what it refuses by name.
+// Features of the GPU runtime, and what it refuses by name.
 #pragma once
 
 #include "core/kv_plan.h"
@@ -8,7 +8,7 @@
 
 namespace kvc {
 
-// Error naming what of the model, of the plan or of the options the GPU runtime does not do, with the way out.
+// Error naming unsupported parts of the model, the plan or the options, with the way out.
 void check_gpu_model(const ModelConfig& config, const KvPlan& plan);
 void check_gpu_options(const EngineOptions& options, const CacheTypes& types,
                        const ModelConfig& config, const KvPlan& plan);

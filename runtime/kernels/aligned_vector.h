@@ -1,4 +1,4 @@
-// Vectors whose numbers begin with a cache line: vector loads of 64 bytes that cross lines take two accesses.
+// Vectors that begin at a cache line: 64-byte loads that cross lines take two accesses.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Attention over bfloat16 keys and values as they lie, of one store or of the channelwise sum of some (AVX-512
+// Attention over bfloat16 keys and values in place, of one store or of a channelwise sum of several (AVX-512
 // BF16).
 #if defined(KVC_RUNTIME_KERNELS_BFLOAT16_ATTEND_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_BFLOAT16_ATTEND_INL_H_
@@ -22,16 +22,16 @@ HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
 #if KVC_HAS_BFLOAT16_DOT
 
-// Keys and values that lie somewhere, those of a sum multiplied by factors [num_kv_heads, channels]; null: ones.
+// Sources of keys and values; those of a sum are multiplied by factors [num_kv_heads, channels]; null: ones.
 struct Bfloat16Source {
   const KvSegment& segment;
   const float* key_factors = nullptr;
   const float* value_factors = nullptr;
 };
 
-// A tile's rows are read a few at a time for all heads, keys before values, so that memory is read in the order of
-// addresses. What comes kRowsAhead rows later, as if all rows lay one after the other, is asked for evenly meanwhile:
-// processors drop what is asked for in bursts.
+// A tile's rows are read a few at a time for all heads, keys before values, so memory is read in the order of
+// addresses. Rows kRowsAhead later, as if contiguous, are prefetched evenly meanwhile: processors drop prefetches
+// that come in bursts.
 class Bfloat16Attention {
  public:
   static bool reads(const DecodeAttentionParams& params, const KvSegment& segment) {
@@ -86,7 +86,7 @@ class Bfloat16Attention {
     TilePlaces keys[2], values[2];  // of this tile and the next one
   };
 
-  // body(Bfloat16Quads, first quad) for all quads, two of a KV head together as far as it has them.
+  // Calls body(Bfloat16Quads, first quad) for all quads, two of a KV head together where possible.
   template <class Body>
   void for_quads(const Body& body) const {
     for (std::int64_t quad = 0; quad < heads_.count;) {
@@ -119,7 +119,7 @@ class Bfloat16Attention {
   }
 
   void score_tile(int now, std::int64_t count) {
-    // As many as a KV head has about 2 KiB in.
+    // As many rows as take about 2 KiB of a KV head.
     const std::int64_t together =
         std::clamp(1024 / params_.head_dim / kRowsAtOnce * kRowsAtOnce, kRowsAtOnce, kRowsAhead);
     for (std::int64_t line = 0; line < count; line += together) {
@@ -211,7 +211,7 @@ class Bfloat16Attention {
     }
   }
 
-  // So many rows, those behind `count` without weight, have whole vectors of scores.
+  // Rows for whole vectors of scores; those from `count` on have no weight.
   static std::int64_t in_fours(std::int64_t count) { return (count + 3) / 4 * 4; }
   float* scores_of(std::int64_t quad) { return scores_.data() + quad * kQuad * kTileRows; }
   std::int32_t* pairs_of(std::int64_t quad) { return pairs_.data() + quad * kQuad * kTileRows / 2; }

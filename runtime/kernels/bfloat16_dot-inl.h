@@ -1,5 +1,5 @@
 // Scores and sums of bfloat16 rows as dot products of bfloat16 pairs with float32 sums (AVX-512 BF16), two
-// products where float32 has one.
+// products where float32 does one.
 #if defined(KVC_RUNTIME_KERNELS_BFLOAT16_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_BFLOAT16_DOT_INL_H_
 #undef KVC_RUNTIME_KERNELS_BFLOAT16_DOT_INL_H_
@@ -23,8 +23,8 @@ namespace kvc::HWY_NAMESPACE {
 
 #define KVC_HAS_BFLOAT16_DOT 1
 
-// sums + products of pairs of neighbouring bfloat16 numbers. In assembly, because it belongs to none of the
-// targets that are compiled for.
+// sums + products of pairs of neighbouring bfloat16 numbers. In assembly, because no compiled target has
+// it.
 HWY_INLINE __m512 add_bfloat16_products(__m512 sums, __m512i a, __m512i b) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(a), "v"(b));
   return sums;
@@ -36,8 +36,8 @@ HWY_INLINE __m256i nearest_bfloat16(__m512 x) {
   return rounded;
 }
 
-// Queries as bfloat16 numbers, and what these leave, likewise: products of both with keys are exact. Nothing is left of
-// those of a model in bfloat16; of others a 2^17th at most is lost.
+// Queries as bfloat16 numbers, and their remainders as well: products of both with keys are exact. A bfloat16 model's
+// queries have no remainder; others lose at most a 2^17th.
 class Bfloat16Queries {
  public:
   // factors [num_kv_heads, head_dim] multiply the queries; null: ones. head_dim: a multiple of 16
@@ -57,7 +57,7 @@ class Bfloat16Queries {
     }
     are_exact_ = _mm512_test_epi32_mask(lost, lost) == 0;
   }
-  // Nothing is left.
+  // Without remainders.
   bool are_exact() const { return are_exact_; }
   const std::uint16_t* operator[](std::int64_t quad) const {
     return numbers_.data() + quad * kQuad * width_;
@@ -65,7 +65,7 @@ class Bfloat16Queries {
   const std::uint16_t* rest(std::int64_t quad) const { return (*this)[quad] + size_; }
 
  private:
-  // Returns the bits that the numbers leave.
+  // Returns the bits of the remainders.
   __m512i split(const float* from, const float* factor, std::uint16_t* to) const {
     const __m512i low = _mm512_set1_epi32(0xFFFF);
     const auto store = [](std::uint16_t* place, __m256i numbers) {
@@ -137,8 +137,8 @@ inline void bfloat16_score_tile(const std::uint8_t* keys, std::int64_t stride, s
   }
 }
 
-// A tile's weights [count, kQuad], bfloat16 numbers as float32, in pairs of rows. What is behind them up to a
-// multiple of four rows is zero.
+// A tile's weights [count, kQuad], bfloat16 numbers as float32, in pairs of rows. Padded with zeros to a
+// multiple of four rows.
 struct Bfloat16Weights {
   alignas(64) std::int32_t pairs[kTileRows / 2 * kQuad];
 
@@ -189,7 +189,7 @@ HWY_INLINE void bfloat16_accumulate_runs(const std::uint8_t* values, std::int64_
   }
 }
 
-// The same of the first `channels` of `width`, a whole number of runs.
+// The same for the first `channels` of `width`, a whole number of runs.
 inline void bfloat16_accumulate_tile(const std::uint8_t* values, std::int64_t stride,
                                      std::int64_t channels, std::int64_t width, std::int64_t count,
                                      const Bfloat16Weights& weights, float* output,

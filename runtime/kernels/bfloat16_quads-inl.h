@@ -1,5 +1,5 @@
 // Attention of a KV head's query heads over bfloat16 rows (AVX-512 BF16): one or two quads of heads are the lanes of
-// a vector, and a key's channels go to all of them, so that sums of products stay apart until the end.
+// a vector, and a key's channels go to all of them, so sums stay separate until the end.
 #if defined(KVC_RUNTIME_KERNELS_BFLOAT16_QUADS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_BFLOAT16_QUADS_INL_H_
 #undef KVC_RUNTIME_KERNELS_BFLOAT16_QUADS_INL_H_
@@ -23,7 +23,7 @@ namespace kvc::HWY_NAMESPACE {
 
 inline constexpr std::int64_t kRowsAtOnce = 8;
 
-// Neighbouring lanes of a, then of b, added up.
+// Sums of neighbouring lanes of a, then of b.
 HWY_INLINE __m512 add_neighbours(__m512 a, __m512 b) {
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
@@ -56,7 +56,8 @@ struct Bfloat16Quads {
                        : _mm512_broadcastq_epi64(_mm_loadl_epi64(from));
   }
 
-  // Of kRowsAtOnce rows from `line` on, with queries in kParts parts; as many bytes from `ahead` on are asked for.
+  // Scores of kRowsAtOnce rows from `line` on, with queries in kParts parts; prefetches as many bytes from `ahead`
+  // on.
   template <int kParts>
   static HWY_INLINE void add_scores(const HeadPlaces& keys, const std::uint16_t* query,
                                     std::int64_t line, const std::uint8_t* ahead,
@@ -91,7 +92,7 @@ struct Bfloat16Quads {
     }
   }
 
-  // What lies kLanes, and twice as many, lanes apart combined: all heads in every row of a vector.
+  // Combines lanes that are kLanes, and twice as many, apart: all heads in every row of a vector.
   template <class Combine>
   static HWY_INLINE __m512 fold(__m512 x, const Combine& combine) {
     x = combine(x, _mm512_shuffle_f32x4(x, x, 0x4E));
@@ -108,7 +109,7 @@ struct Bfloat16Quads {
   }
 
   // exp(score - max) in bfloat16 as pairs of rows, [rows / 2, kLanes], of scores [rows, kLanes] of whole vectors;
-  // what earlier sums are to be multiplied by goes to `rescale` [kLanes].
+  // `rescale` [kLanes] receives the factor of earlier sums.
   static void weigh(std::int64_t rows, const float* scores, QuadSoftmax* softmaxes,
                     std::int32_t* pairs, float* rescale) {
     QuadSoftmax &first = softmaxes[0], &last = softmaxes[kQuads - 1];
@@ -180,7 +181,7 @@ struct Bfloat16Quads {
     }
   }
 
-  // The same of all channels. `first` and `last` are even. rescale: null: ones.
+  // The same for all channels. `first` and `last` are even. rescale: null: ones.
   static void accumulate(const HeadPlaces& values, std::int64_t first, std::int64_t last,
                          const std::int32_t* pairs, const float* rescale, const std::uint8_t* ahead,
                          float* output) {

@@ -1,16 +1,16 @@
-// How the codes of a coded block (core/kv_sources.h) lie in memory: what stores write and kernels read, on
-// any device. Needs no torch.
+// Memory layout of a coded block's codes (core/kv_sources.h), shared by stores and kernels on any device.
+// Does not use torch.
 //
-// A tile holds kTileTokens tokens. Tokens are the fast axis and every coefficient stands by itself, so
-// that a vector, or a warp with one token a lane, unpacks all widths with shifts:
+// A tile has kTileTokens tokens. Tokens are the fast axis and coefficients are separate, so a vector,
+// or a warp with one token a lane, unpacks all widths with shifts:
 //
 //   coefficients in order, of falling width b      4 b bytes each: planes of 8, 4, 2 and 1 bits whose sum
 //                                                  is b, the widest first; it has the highest bits
 //   plane of p bits                                4 p bytes, one little-endian number: token t's bits are
 //                                                  those from p t on
-//   gain, where the block has any                  a byte per token
+//   gain, if the block has one                     a byte per token
 //
-// A code c of b bits stands for (c - 2^(b-1) + 1/2) * step * kGains[gain of the token].
+// A code c of b bits has the value (c - 2^(b-1) + 1/2) * step * kGains[gain of the token].
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ struct TileLayout {
 };
 
 // Tiles of one block in blocks of `block_tiles` tiles each: tile i is tile i % block_tiles of block
-// i / block_tiles. No blocks where a tile has no bytes.
+// i / block_tiles. No blocks if a tile has no bytes.
 struct CodeTiles {
   const void* const* blocks = nullptr;
   std::int64_t block_tiles = 0;
@@ -77,10 +77,10 @@ void unpack_tile(const TileLayout& layout, const std::uint8_t* tile, std::uint8_
 void tile_gains(const TileLayout& layout, const std::uint8_t* tile, float* gains);
 
 // Coefficients of a tile's tokens, [kTileTokens, num_coefficients], under steps [num_coefficients], become
-// codes: clamp(floor(z / (step * gain))) to those of its width, and of the gains the one with the least
-// squared error; the first of equals.
+// codes: clamp(floor(z / (step * gain))) to the codes of its width, with the gain of least squared error
+// (ties: the first).
 void encode_tile(const TileLayout& layout, const float* z, const float* steps, std::uint8_t* tile);
-// Their values. [kTileTokens, num_coefficients]
+// Values of the codes. [kTileTokens, num_coefficients]
 void decode_tile(const TileLayout& layout, const std::uint8_t* tile, const float* steps, float* z);
 
 }  // namespace kvc

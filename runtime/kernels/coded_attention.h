@@ -1,5 +1,5 @@
-// Attention of one token over coded tokens: keys are rebuilt tile by tile, values summed as codes, which a
-// value projection then turns into values, once per query head. Needs no torch.
+// Attention of one token over coded tokens: keys are rebuilt tile by tile, and values summed as codes,
+// which a value projection converts once per query head. Does not use torch.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace kvc {
 
-// The coded tokens of one block: token i is at position positions[i], or without such at first_position + i.
+// The coded tokens of one block: token i is at position positions[i], or without positions at first_position
+// + i.
 struct CodedSegment {
   CodeTiles tiles{};
   const CodedKeyRows* keys = nullptr;  // [num_kv_heads], of the heads that the params speak of
@@ -20,7 +21,7 @@ struct CodedSegment {
   std::int64_t position(std::int64_t token) const {
     return positions == nullptr ? first_position + token : positions[token];
   }
-  // What the query of a tile from `token` on is turned back by.
+  // Position by which the query is rotated back for a tile from `token` on.
   std::int64_t turned_back(std::int64_t token) const {
     return positions == nullptr ? first_position + token : 0;
   }
@@ -28,10 +29,10 @@ struct CodedSegment {
 
 // Tokens first .. last - 1 (at least one) of a segment. partial.output: [num_heads, num_coefficients + 1],
 // sums of exp(score - max) * gain * code, and last of exp(score - max) * gain. combine_partials takes that
-// width for head_dim. Only params.raw_keys.rope turns keys; they have their bias and norm. The
-// angles of positions 0 to kTileTokens - 1 are read whatever the segment's are. With dot products of bytes
-// (has_avx512_vnni) a token's weight exp(score - max) * gain is rounded to 2^-16 of the largest of 128 tokens,
-// in the sums of codes and in that of weights alike.
+// width for head_dim. Only params.raw_keys.rope applies to keys; they have their bias and norm. The angles of
+// positions 0 to kTileTokens - 1 are always read. With dot products of bytes (has_avx512_vnni) a token's
+// weight exp(score - max) * gain is rounded to 2^-16 of the largest of 128 tokens, in sums of codes and of
+// weights alike.
 void coded_attention_partial_reference(const DecodeAttentionParams& params,
                                        const CodedSegment& segment, std::int64_t first,
                                        std::int64_t last, const AttentionPartial& partial);

@@ -1,5 +1,5 @@
-// The key channels of one KV head of a coded block's decoder, as integers that meet integer codes. Needs no
-// torch.
+// The key channels of one KV head of a coded block's decoder, as integers that multiply integer codes. Does
+// not use torch.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace kvc {
 
-// Of a token with codes u and gain g, channel d of its key (pre-RoPE, after its norm) is
+// For a token with codes u and gain g, channel d of its key (pre-RoPE, after its norm) is
 //   g * (sum_c weight(d, c) * u_c + offset(d)) + mean(d)
-// where weight(d, c) stands for F[d, c] * step_c and the offset for the first levels of all codes. A weight is
-// scale(d) times an integer of 16 bits, or, from coefficient num_wide on, times 256 and an integer of 8 bits:
-// where that adds less than kAddedDistortion to the squared error that the codes themselves make. A channel's
-// sums over all codes fit in 32 bits, whatever the codes are.
+// where weight(d, c) is F[d, c] * step_c, and the offset that of the first levels of all codes. A weight is
+// scale(d) times a 16-bit integer, or, from coefficient num_wide on, times 256 and an 8-bit integer, if that
+// adds less than kAddedDistortion to the squared error of the codes. A channel's sums over all codes always
+// fit in 32 bits.
 class CodedKeyRows {
  public:
   static constexpr std::int64_t kQuad = 4;      // coefficients whose products are summed together
@@ -37,8 +37,8 @@ class CodedKeyRows {
   // In units of the scale.
   int integer(std::int64_t channel, std::int64_t coefficient) const;
   // Those of kChannels channels from a multiple of that on: [num_quads, kChannels, kQuad], the high bytes
-  // (256 each), and [num_wide / kQuad, kChannels, kQuad], the low ones. Zeros where there are no such
-  // channels or coefficients.
+  // (256 each), and [num_wide / kQuad, kChannels, kQuad], the low ones. Zeros beyond the last channel or
+  // coefficient.
   const std::int8_t* high(std::int64_t channel) const {
     return high_.data() + channel * num_quads_ * kQuad;
   }

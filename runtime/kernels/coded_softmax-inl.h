@@ -81,7 +81,7 @@ class CodeSums {
     return codes_.data() + static_cast<std::size_t>(head * num_coefficients_) * hn::Lanes(Tokens());
   }
 
-  // Scores become exp(score - max) * gain, 0 of tokens that are not seen.
+  // Scores become exp(score - max) * gain, 0 for unseen tokens.
   void exponentiate(std::int64_t head, const float* gains, const TokenRange& seen, float softcap,
                     float* scores) {
     const Tokens d;

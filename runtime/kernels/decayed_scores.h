@@ -1,4 +1,4 @@
-// How much attention cached tokens have got, with decay (ZeroMerge, eq. 5). Needs no torch.
+// Attention that cached tokens received, with decay (ZeroMerge, eq. 5). Does not use torch.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Attention of one token over the rows of a KV store, on the CPU. Needs no torch.
+// Attention of one token over the rows of a KV store, on the CPU. Does not use torch.
 //
-// A sequence's rows lie in segments, each of one storage type. A range of one segment's rows gives a
+// A sequence's rows are in segments, each of one storage type. A range of a segment's rows gives a
 // partial softmax; combine_partials joins partials, in any order.
 #pragma once
 
@@ -10,9 +10,9 @@
 
 namespace kvc {
 
-// Angles of the rotary pairs. Position p's are p times position 1's, and one factor multiplies all
-// of them (position 0 holds it): kernels turn a run of rows by the angles of its first position
-// and of small distances.
+// Angles of the rotary pairs. Position p's angles are p times position 1's, and one factor
+// multiplies all cos and sin (position 0 has it): kernels rotate a run of rows by the angles of its
+// first position and of small distances.
 struct RopeAngles {
   const float* cos = nullptr;  // [num_positions, num_pairs]
   const float* sin = nullptr;  // likewise
@@ -20,8 +20,7 @@ struct RopeAngles {
   bool interleaved = false;    // pairs (2i, 2i+1), otherwise (i, i + num_pairs)
 };
 
-// What turns a raw key into one that attention reads: bias, over each head RMS norm (both where there
-// are such), then RoPE.
+// Converts a raw key to attention's form: bias, RMS norm over each head (both optional), then RoPE.
 struct RawKeys {
   RopeAngles rope{};
   const float* bias = nullptr;  // [num_kv_heads, head_dim], or null
@@ -53,14 +52,14 @@ struct DecodeAttentionParams {
   std::int64_t value_channels() const { return value_dim == 0 ? head_dim : value_dim; }
 };
 
-// Scores of rows by fours of query heads of one KV head (query_quads.h), [quads, rows, 4]; what lanes without a head
-// hold means nothing.
+// Scores of rows by fours of query heads of one KV head (query_quads.h), [quads, rows, 4]; lanes without a head are
+// undefined.
 struct QuadScores {
   float* numbers = nullptr;
   std::int64_t stride = 0;  // numbers from one quad to the next
 };
 
-// The softmax of some tokens, to be combined with that of others.
+// Partial softmax of some tokens.
 struct AttentionPartial {
   float* max = nullptr;     // [num_heads] largest score
   float* sum = nullptr;     // [num_heads] sum of exp(score - max)
@@ -75,11 +74,10 @@ void decode_attention_partial_reference(const DecodeAttentionParams& params,
                                         const KvSegment& segment, std::int64_t first,
                                         std::int64_t last, const AttentionPartial& partial);
 
-// The same, vectorised, with float32 sums. With AVX-512 BF16 queries meet bfloat16 keys with 17 bits (exact those of a
-// model in bfloat16), and the weights exp(score - max) of bfloat16 values are rounded to bfloat16, their sum being that of
-// the rounded ones: an output is off by at most 2^-9 of the values' mean distance from it, where rounding the values
-// themselves costs up to 2^-9 of their mean size. With AVX-512 integer codes of keys and values meet queries and weights
-// of 14 bits or more.
+// The same, vectorised, with float32 sums. With AVX-512 BF16, queries have 17 bits in products with bfloat16 keys
+// (exact for a bfloat16 model), and the weights exp(score - max) of bfloat16 values are rounded to bfloat16 and summed
+// so: an output is off by at most 2^-9 of the values' mean distance from it; rounding the values costs up to 2^-9 of
+// their mean size. With AVX-512, integer codes are multiplied with queries and weights of 14 bits or more.
 void decode_attention_partial(const DecodeAttentionParams& params, const KvSegment& segment,
                               std::int64_t first, std::int64_t last,
                               const AttentionPartial& partial);
@@ -88,11 +86,11 @@ void decode_attention_partial(const DecodeAttentionParams& params, const KvSegme
 // [num_heads] log of the sum of exp(score).
 void combine_partials(const AttentionPartial* partials, std::int64_t count, std::int64_t num_heads,
                       std::int64_t head_dim, float* output, float* log_sum = nullptr);
-// The same of heads first .. last - 1 alone.
+// The same for heads first .. last - 1.
 void combine_heads(const AttentionPartial* partials, std::int64_t count, std::int64_t first,
                    std::int64_t last, std::int64_t head_dim, float* output, float* log_sum);
-// `to` becomes the softmax of the tokens of both, of which at most `to` has none: max -infinity, the
-// rest zero.
+// `to` becomes the softmax of the tokens of both. Only `to` may have none: max -infinity, the rest
+// zero.
 void add_partial(const AttentionPartial& partial, std::int64_t num_heads, std::int64_t head_dim,
                  const AttentionPartial& to);
 

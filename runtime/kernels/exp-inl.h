@@ -1,4 +1,4 @@
-// exp of numbers that are not above zero, as softmaxes take it.
+// exp of numbers <= 0, as in softmaxes.
 #if defined(KVC_RUNTIME_KERNELS_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_EXP_INL_H_
 #undef KVC_RUNTIME_KERNELS_EXP_INL_H_
@@ -17,8 +17,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 
-// 2^n 2^f of x / log(2) = n + f with n whole: the polynomial is off by 2e-7 of 2^f at most. Of -infinity, and of
-// what is not a number, zero.
+// 2^n 2^f of x / log(2) = n + f with n whole: the polynomial is off by at most 2e-7 of 2^f. Zero for -infinity
+// and NaN.
 HWY_INLINE __m512 exp_below_zero(__m512 x) {
   const __m512 log2e = _mm512_set1_ps(0x1.715476p+0f), rest = _mm512_set1_ps(0x1.4ae0cp-26f);
   x = _mm512_max_ps(x, _mm512_set1_ps(-120));

@@ -1,4 +1,4 @@
-// What narrow.h does, in a few operations each, for finite numbers.
+// As narrow.h, in a few operations each, for finite numbers.
 #pragma once
 
 #include <bit>
@@ -27,7 +27,7 @@ inline std::uint16_t fast_nearest_float16(float x) {
   return static_cast<std::uint16_t>((narrow < 0x7BFF ? narrow : 0x7BFF) | ((bits >> 16) & 0x8000));
 }
 
-// The largest float16 that is at most x, and the smallest that is at least x, as far as there are such.
+// The largest float16 <= x, and the smallest >= x, if they exist.
 inline std::uint16_t fast_float16_below(float x) {
   const std::uint16_t nearest = fast_nearest_float16(x);
   if (!(fast_widen_float16(nearest) > x) || nearest == 0xFBFF) {

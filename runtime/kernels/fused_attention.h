@@ -1,4 +1,4 @@
-// Attention over keys and values that are channelwise sums of two stored layers'. Needs no torch.
+// Attention over channelwise sums of two stored layers' keys and values. Does not use torch.
 #pragma once
 
 #include <cstdint>

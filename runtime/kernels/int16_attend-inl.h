@@ -1,4 +1,4 @@
-// Attention over keys before RoPE and values that both are integer codes (AVX-512), tile by tile.
+// Attention over integer codes of keys (before RoPE) and values (AVX-512), tile by tile.
 #if defined(KVC_RUNTIME_KERNELS_INT16_ATTEND_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_INT16_ATTEND_INL_H_
 #undef KVC_RUNTIME_KERNELS_INT16_ATTEND_INL_H_

@@ -1,6 +1,6 @@
-// Codes that stay integers: dot products of 16-bit numbers with 32-bit sums (AVX-512), faster than
-// float32. Keys, queries and weights are rounded to 14 bits or more of their tile's
-// largest one, sums are exact.
+// Products of codes without conversion to floats: dot products of 16-bit numbers with 32-bit sums
+// (AVX-512), faster than float32. Keys, queries and weights are rounded to 14 bits or more of their
+// tile's largest one, sums are exact.
 #if defined(KVC_RUNTIME_KERNELS_INT16_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_INT16_DOT_INL_H_
 #undef KVC_RUNTIME_KERNELS_INT16_DOT_INL_H_
@@ -25,7 +25,7 @@ namespace kvc::HWY_NAMESPACE {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 
 #define KVC_HAS_INT16_DOT 1
-// Of steps that read kLine bytes each of the largest codes, those that fetch a line: every one, or less often.
+// Which steps fetch a line: every one, or fewer; a step reads kLine bytes of the largest codes.
 template <class Row>
 constexpr std::int64_t steps_per_line() {
   return 8 / Row::kBits;
@@ -38,8 +38,8 @@ HWY_INLINE void fetch_line(const char* lines, std::int64_t step) {
   }
 }
 
-// sums + products of pairs of neighbouring 16-bit numbers, in one instruction where there is such (AVX-512
-// VNNI). In assembly, because it belongs to none of the targets that are compiled for.
+// sums + products of pairs of neighbouring 16-bit numbers, in one instruction with AVX-512 VNNI. In
+// assembly, because no compiled target has it.
 template <bool kVnni>
 inline __m512i add_products(__m512i sums, __m512i a, __m512i b) {
   if constexpr (kVnni) {
@@ -49,7 +49,7 @@ inline __m512i add_products(__m512i sums, __m512i a, __m512i b) {
     return _mm512_add_epi32(sums, _mm512_madd_epi16(a, b));
   }
 }
-// body(constant that says whether there is VNNI)
+// body(constant: whether there is VNNI)
 template <class Body>
 void with_dot(bool vnni, const Body& body) {
   vnni ? body(std::true_type()) : body(std::false_type());
@@ -76,7 +76,7 @@ __m512i load_run(const std::uint8_t* row, std::int64_t channel) {
   }
 }
 
-// Bytes as the high halves of 16-bit numbers, by VBMI where has_avx512_vnni() promises it.
+// Bytes as the high halves of 16-bit numbers, by VBMI if has_avx512_vnni().
 template <bool kVnni>
 HWY_INLINE __m512i spread_bytes(__m256i bytes) {
   if constexpr (kVnni) {

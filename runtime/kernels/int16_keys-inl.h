@@ -47,7 +47,7 @@ class Int16Keys {
   }
 
   // Scores of the tile, [count, kQuad] with each of the quads from `first` to `last` - 1, `stride` numbers apart. All
-  // heads of a group of rows come before those of the next, so that its angles stay in the first level of caches.
+  // heads of a group of rows come before the next group, so its angles stay in the first-level cache.
   void score(std::int64_t first, std::int64_t last, float* scores, std::int64_t stride,
              ReadAhead& ahead) {
     with_element(segment_.key.element, [&](auto row) {

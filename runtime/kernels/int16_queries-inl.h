@@ -44,7 +44,7 @@ class Int16Queries {
       queries += head_dim;
     }
   }
-  // Turned back by minus the angles [head_dim / 2], all of which `factor` multiplies.
+  // Rotated back by the angles [head_dim / 2]; `factor` multiplies all cos and sin.
   void turn(const float* cos, const float* sin, float factor) {
     const std::int64_t half = head_dim_ / 2;
     const __m512 inverse = _mm512_set1_ps(1 / factor);
@@ -80,8 +80,8 @@ class Int16Queries {
   std::vector<float> units_;             // [quads, kQuad] what a 1 stands for
 };
 
-// Angles of a tile's keys and queries: of neighbouring positions, keys turn by their distances to the first one,
-// which are the same in every tile, and queries back by its angles; otherwise keys by all of theirs.
+// Angles of a tile's keys and queries. At consecutive positions keys rotate by their distance to the first one,
+// the same in every tile, and queries back by its angles; otherwise keys rotate by their own.
 class Int16Angles {
  public:
   Int16Angles() = default;
@@ -101,7 +101,7 @@ class Int16Angles {
     }
     num_distances_ = run ? std::max(num_distances_, count) : 0;
   }
-  // cos and then sin of the tile's row, [2, num_pairs]: 2^15 is a turn's 1.
+  // cos and then sin of the tile's row, [2, num_pairs], in units of 2^-15.
   const std::int16_t* row(std::int64_t line) const {
     return numbers_.data() + 2 * line * rope_.num_pairs;
   }

@@ -20,8 +20,8 @@ HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
 #if KVC_HAS_INT16_DOT
 
-// Scales and minima of a head and a group of rows, {[head_dim], [head_dim]}, for keys
-// (code << 16 - bits) * scale / 2^16 + minimum in fixed point. Returns what a 1 of a key stands for.
+// Scales and minima of a head and a group of rows, {[head_dim], [head_dim]}, for keys (code << 16 -
+// bits) * scale / 2^16 + minimum in fixed point. Returns the value of a key's unit.
 template <class Row>
 float narrow_scales(const std::uint16_t* scale, const std::uint16_t* minimum, std::int64_t head_dim,
                     std::int16_t* to) {
@@ -36,7 +36,7 @@ float narrow_scales(const std::uint16_t* scale, const std::uint16_t* minimum, st
     const __m512 high = _mm512_fmadd_ps(levels, load(scale + i), low);
     largest = _mm512_max_ps(largest, _mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high)));
   }
-  // A turned pair is at most sqrt(2) times as large.
+  // Rotation enlarges a pair by at most sqrt(2).
   const float most = 1.41422f * _mm512_reduce_max_ps(largest);
   const float factor = most == 0 ? 0 : 16380 / most;
   const __m512 of_scale = _mm512_set1_ps(factor * (kLevels + 1));

@@ -1,4 +1,4 @@
-// Sums of values whose codes stay integers.
+// Sums of values as integer codes.
 #if defined(KVC_RUNTIME_KERNELS_INT16_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_INT16_SUMS_INL_H_
 #undef KVC_RUNTIME_KERNELS_INT16_SUMS_INL_H_
@@ -25,8 +25,7 @@ struct Int16Weights {
   alignas(64) float units[16];
   alignas(64) float minima[16];  // sums of weight * minimum
 
-  // scales: {scale, minimum} in float16 of `groups` (at most 4) groups of the tile's rows, which lie `stride` bytes
-  // apart.
+  // scales: {scale, minimum} in float16 of `groups` (at most 4) groups of the tile's rows, `stride` bytes apart.
   void set(const float* weights, const std::uint8_t* scales, std::int64_t stride,
            std::int64_t groups, std::int64_t count, ReadAhead& ahead) {
     const char* line = ahead.lines(count / 2);
@@ -119,7 +118,7 @@ HWY_INLINE void int16_accumulate_groups(const std::uint8_t* codes, std::int64_t 
   }
 }
 
-// output[q] += weights[row][q] * value[row] in order_of_pairs. Rows lie `stride` bytes apart; scales: of the first
+// output[q] += weights[row][q] * value[row] in order_of_pairs. Rows are `stride` bytes apart; scales: of the first
 // one's head, {scale, minimum} in float16.
 template <class Row, bool kVnni>
 void int16_accumulate_tile(const std::uint8_t* codes, const std::uint8_t* scales,

@@ -1,4 +1,4 @@
-// Scores of keys tile by tile, head by head: in place where vectors fit, otherwise through rows of float32
+// Scores of keys tile by tile, head by head: in place if vectors fit, otherwise through rows of float32
 // numbers.
 #if defined(KVC_RUNTIME_KERNELS_KEY_READER_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_KEY_READER_INL_H_
@@ -115,7 +115,7 @@ class KeyReader {
            (element_bits(rows.element) >= 8 || params_.head_dim % 64 == 0);
   }
 
-  // Lines of one group of rows where channels have scales.
+  // Rows of one group, if channels have scales.
   void score_lines(std::int64_t quad, std::int64_t kv_head, std::int64_t line, std::int64_t count,
                    float* scores) {
     const auto body = [&](const auto& keys) {

@@ -1,4 +1,5 @@
-// What a token's query heads score with keys, without attending: to choose among them. Needs no torch.
+// Scores of a token's query heads with keys, without attention: to choose among keys. Does not use
+// torch.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,8 @@
 
 namespace kvc {
 
-// scores [segment's rows, num_heads]: rows first .. last - 1 get cap(scale * query key), of keys as attention
-// reads them. The segment's values and bias are not looked at.
+// scores [segment's rows, num_heads]: rows first .. last - 1 get cap(scale * query key), of keys in
+// attention's form. Does not read the segment's values and bias.
 void key_scores_reference(const DecodeAttentionParams& params, const KvSegment& segment,
                           std::int64_t first, std::int64_t last, float* scores);
 void key_scores(const DecodeAttentionParams& params, const KvSegment& segment, std::int64_t first,

@@ -28,7 +28,7 @@ T load_as(const void* base, std::int64_t index) {
   return value;
 }
 
-// Of a row's run of `group` channels, the byte that holds a channel's code, and the lowest of its bits.
+// The byte of a channel's code within a row's run of `group` channels, and its lowest bit.
 struct CodePlace {
   std::int64_t byte;
   int shift;
@@ -40,7 +40,7 @@ inline CodePlace code_place(KvElement element, std::int64_t group, std::int64_t 
   return {in_group % bytes, static_cast<int>(in_group / bytes) * bits};
 }
 
-// The row as it lies in its block: for per-channel scales, its group's codes and scales.
+// The row in its block; with per-channel scales, its group's codes and scales.
 struct KvRowPlace {
   const std::uint8_t* codes;  // or numbers
   const std::uint8_t* scales;

@@ -1,4 +1,4 @@
-// How rows of a KV store lie in memory: what stores write and kernels read. Needs no torch.
+// Memory layout of a KV store's rows, shared by stores and kernels. Does not use torch.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace kvc {
 
 enum class KvElement { kFloat32, kBFloat16, kFloat16, kInt8, kInt4, kInt2 };
 
-// Of a number, or of its code.
+// Bits of a number, or of its code.
 inline constexpr int element_bits(KvElement element) {
   constexpr int kBits[] = {32, 16, 16, 8, 4, 2};
   return kBits[static_cast<int>(element)];
@@ -17,7 +17,7 @@ inline constexpr bool is_quantised(KvElement element) { return element_bits(elem
 // The largest code of a quantised element.
 inline constexpr int largest_code(KvElement element) { return (1 << element_bits(element)) - 1; }
 
-// Which numbers of a quantised store share a scale.
+// The numbers of a quantised store that share a scale.
 //   per row      `quantised_group(head_dim)` neighbouring channels of one row (values, latents)
 //   per channel  one channel of kQuantisedRows neighbouring rows (keys, before RoPE)
 enum class KvScales { kPerRow, kPerChannel };
@@ -29,7 +29,7 @@ inline std::int64_t quantised_group(std::int64_t head_dim) {
 }
 
 // Rows of `width` numbers each in blocks of `block_rows` rows: row i is row i % block_rows of block
-// i / block_rows. An integer code c stands for minimum + scale * c, with c in 0 .. 255, 0 .. 15
+// i / block_rows. An integer code c has the value minimum + scale * c, with c in 0 .. 255, 0 .. 15
 // or 0 .. 3; scale and minimum are float16.
 //   float32, bfloat16, float16   the rows, one after the other
 //   int8, per row       every row: `width` codes, then for every group of channels its scale and its

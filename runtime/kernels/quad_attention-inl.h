@@ -108,7 +108,7 @@ inline void cap_scores(float softcap, std::int64_t count, float* scores) {
   }
 }
 
-// What a tile's new maximum makes of sums under the old one.
+// Factor of earlier sums under a tile's new maximum.
 struct Rescale {
   float factors[kQuad];
 };
@@ -122,8 +122,8 @@ HWY_INLINE Vec round_to_bfloat16(Vec x) {
   return hn::BitCast(Wide(), hn::And(rounded, hn::Set(d, 0xFFFF0000u)));
 }
 
-// Turns scores [count, kQuad] into weights exp(score - max), in bfloat16 if asked for: then sums are of those.
-// Behind the last one zeros up to a whole vector are written.
+// Turns scores [count, kQuad] into weights exp(score - max), in bfloat16 if requested; sums are then of
+// rounded weights. Zeros follow up to a whole vector.
 inline Rescale exponentiate(QuadSoftmax& softmax, std::int64_t count, bool in_bfloat16,
                             float* scores) {
   const Wide d;
@@ -204,7 +204,7 @@ HWY_INLINE void accumulate_steps(const Source& values, float* output, std::int64
   }
 }
 
-// The same of `steps` vector pairs.
+// The same for `steps` vector pairs.
 template <class Source>
 void accumulate_tile(const Source& values, float* output, std::int64_t width, std::int64_t steps,
                      std::int64_t count, const float* weights, ReadAhead& ahead) {

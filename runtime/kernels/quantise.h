@@ -1,4 +1,4 @@
-// Rows of numbers to the integer codes of a store, and a store's rows back to numbers. Needs no torch.
+// Quantises rows to a store's integer codes, and reads a store's rows as numbers. Does not use torch.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 namespace kvc {
 
 // `count` rows of `width` numbers (float32, bfloat16 or float16, one row after the other) become
-// kv_rows_bytes(count, ...) bytes at `to`, laid out as kv_rows.h says; with per-channel scales
-// count is a multiple of kQuantisedRows. Of the numbers x that share a scale, in float32:
+// kv_rows_bytes(count, ...) bytes at `to` in the layout of kv_rows.h; with per-channel scales count
+// is a multiple of kQuantisedRows. For the numbers x that share a scale, in float32:
 //   minimum = min x rounded down to float16
 //   scale   = (max x - minimum) / levels rounded up to float16, levels = 255, 15 or 3
 //   code    = (x - minimum) * (1 / scale) rounded to the nearest, ties to even, at most levels;
 //             0 where scale is 0
-// Both are kept within float16's finite range, so numbers beyond +-65504 saturate.
+// Both are clamped to float16's finite range, so numbers beyond +-65504 saturate.
 struct QuantiseParams {
   const void* from = nullptr;
   KvElement from_element = KvElement::kFloat32;

@@ -11,7 +11,7 @@ namespace kvc {
 
 inline constexpr std::int64_t kQuad = 4;  // query heads that share one pass over keys and values
 
-// Place in a kernel's order of every channel of a head. [head_dim]
+// Index of every channel of a head in a kernel's order. [head_dim]
 using ChannelOrder = std::vector<std::int32_t>;
 
 // The running softmax of four scores.
@@ -20,7 +20,7 @@ struct QuadSoftmax {
   float sum[kQuad];
 };
 
-// Fours of query heads of one KV head, the missing ones zero.
+// Groups of four query heads of one KV head, missing ones zero.
 struct QuadHeads {
   explicit QuadHeads(const DecodeAttentionParams& params)
       : QuadHeads(params.num_heads, params.num_kv_heads) {}
@@ -29,13 +29,14 @@ struct QuadHeads {
   std::int64_t kv_head(std::int64_t quad) const { return quad / per_kv_head; }
   // -1: missing.
   std::int64_t head(std::int64_t quad, std::int64_t lane) const;
-  // Where QuadScores have a head's score of a row.
+  // Index of a head's score of a row in QuadScores.
   std::int64_t place(std::int64_t head, std::int64_t row, std::int64_t stride) const;
-  // Numbers of `num_rows` rows' scores.
+  // Number of scores for `num_rows` rows.
   std::int64_t num_scores(std::int64_t num_rows) const { return count * kQuad * num_rows; }
 };
 
-// scores [count, kQuad] of a quad with rows from `row` on, to[rows, num_heads]; null: nowhere.
+// Copies scores [count, kQuad] of a quad with rows from `row` on to to[rows, num_heads], unless
+// null.
 void keep_scores(const QuadHeads& heads, std::int64_t num_heads, std::int64_t quad,
                  std::int64_t row, std::int64_t count, const float* scores, float* to);
 
@@ -63,7 +64,7 @@ class QuadOutputs {
   float* operator[](std::int64_t quad) { return memory_.data() + quad * kQuad * width_; }
   // output[num_heads, order.size()] += sums, times factors [num_kv_heads, order.size()] unless null.
   void add_to(float* output, const ChannelOrder& order, const float* factors = nullptr) const;
-  // A partial, which may be of no tokens yet (max -infinity, the rest zero), becomes that of its tokens and these.
+  // Adds these tokens to a partial, which may have none yet (max -infinity, the rest zero).
   void join(const QuadSoftmaxes& softmaxes, const ChannelOrder& order,
             const AttentionPartial& partial) const;
 

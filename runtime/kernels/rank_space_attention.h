@@ -1,5 +1,5 @@
-// Attention over keys rebuilt from latents, values summed as latents: what a value projection then turns
-// into values, once per query head. Needs no torch.
+// Attention over keys rebuilt from latents; values are summed as latents, which a value projection
+// converts once per query head. Does not use torch.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace kvc {
 
-// A tile of tokens, few enough that its keys stay in the cache.
+// Tokens of a tile, few enough that its keys stay in the processor's cache.
 struct RankSpaceSegment {
   KvSegment keys{};               // without values; raw keys before bias, norm and RoPE
   KvRows latents{};               // rows of `width` numbers
@@ -23,8 +23,8 @@ struct RankSpaceSegment {
 void rank_space_attention_partial_reference(const DecodeAttentionParams& params,
                                             const RankSpaceSegment& segment, std::int64_t first,
                                             std::int64_t last, const AttentionPartial& partial);
-// The same, vectorised, as precise as decode_attention_partial, added to what the partial holds of other rows:
-// where there are none yet, max -infinity and the rest zero.
+// The same, vectorised, as precise as decode_attention_partial, added to the partial of other rows; for none
+// yet, max is -infinity and the rest zero.
 void add_rank_space_attention(const DecodeAttentionParams& params, const RankSpaceSegment& segment,
                               std::int64_t first, std::int64_t last,
                               const AttentionPartial& partial);

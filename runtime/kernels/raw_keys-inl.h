@@ -25,7 +25,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline std::int64_t position_of(const KvSegment& segment, std::int64_t row) {
   return segment.positions != nullptr ? segment.positions[row] : segment.first_position + row;
 }
-// Rows first .. first + count - 1 are at neighbouring positions.
+// Rows first .. first + count - 1 are at consecutive positions.
 inline bool is_run(const KvSegment& segment, std::int64_t first, std::int64_t count) {
   const std::int32_t* positions = segment.positions;
   for (std::int64_t line = 1; positions != nullptr && line < count; ++line) {
@@ -36,8 +36,8 @@ inline bool is_run(const KvSegment& segment, std::int64_t first, std::int64_t co
   return true;
 }
 
-// Angles of a tile's rows, shared by its heads. A run of neighbouring positions p + i comes from
-// the angles of p and of i (cos and sin of a sum), which reads less memory than every row's own.
+// Angles of a tile's rows, shared by its heads. A run of consecutive positions p + i uses the
+// angles of p and of i (cos and sin of a sum), which reads less memory than each row's own.
 class TileAngles {
  public:
   TileAngles(const RopeAngles& rope, std::int64_t max_rows)

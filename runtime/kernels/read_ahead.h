@@ -1,4 +1,4 @@
-// Memory that a kernel asks for before it needs it.
+// Prefetching of memory in kernels.
 #pragma once
 
 #include <algorithm>
@@ -6,9 +6,9 @@
 
 namespace kvc {
 
-// Heads are read one after the other, so every tile is read in strides: what hardware foresees badly. A
-// kernel therefore fetches the next tile in order, a little with every step of this one; into the second
-// level of caches, because the first is full of what this tile's heads share.
+// Heads are read one after the other, so every tile is read in strides, which hardware predicts badly. A
+// kernel therefore prefetches the next tile in order, a little with every step of this one, into the
+// second-level cache, because the first is full of data that this tile's heads share.
 class ReadAhead {
  public:
   static constexpr std::int64_t kLine = 64;
@@ -28,8 +28,8 @@ class ReadAhead {
 #endif
     }
   }
-  // The next `count` lines, for loops that fetch one in every step: they need not look whether there are as many,
-  // because lines behind the last one do no harm.
+  // The next `count` lines, for loops that fetch one per step without a check: lines behind the last one do no
+  // harm.
   const char* lines(std::int64_t count) {
     if (next_ >= end_) {
       next_ = then_;

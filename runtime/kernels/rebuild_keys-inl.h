@@ -36,7 +36,7 @@ class TileKeys {
         keys_(static_cast<std::size_t>((params.head_dim + CodedKeyRows::kChannels) * kTileTokens)),
         query_(static_cast<std::size_t>(kHeadsTogether * params.head_dim)) {}
 
-  // Of the tiles from now on: where their tokens are no run. [kTileTokens]
+  // Positions of the following tiles, if their tokens are not consecutive. [kTileTokens]
   void set_positions(const std::int32_t* positions) { turns_.set(positions); }
 
   void rebuild(const CodedKeyRows& rows, const TileCodes& codes, const float* gains) {
@@ -53,8 +53,8 @@ class TileKeys {
     }
   }
 
-  // Of query heads head .. head + count - 1 with the keys that were rebuilt last, whose first is at
-  // `position`; 0 where positions were set. scores: [count, kTileTokens]
+  // Scores of query heads head .. head + count - 1 with the keys rebuilt last, whose first is at
+  // `position` (0 if positions were set). scores: [count, kTileTokens]
   void score(std::int64_t head, std::int64_t count, std::int64_t position, float* scores) {
     std::fill(query_.begin(), query_.end(), 0.0f);
     for (std::int64_t i = 0; i < count; ++i) {

@@ -1,4 +1,4 @@
-// Keys and values as attention reads them, one head of one row at a time: for the references.
+// Keys and values in attention's form, one head of one row at a time: for the references.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ using ReferenceRow = std::vector<double>;
 // Numbers first_channel .. first_channel + count - 1 of a row.
 ReferenceRow reference_row(const KvRows& rows, std::int64_t width, std::int64_t head_dim,
                            std::int64_t row, std::int64_t first_channel, std::int64_t count);
-// [head_dim], after bias, norm and RoPE where the segment's keys are raw.
+// [head_dim], after bias, norm and RoPE if the segment's keys are raw.
 ReferenceRow reference_key(const DecodeAttentionParams& params, const KvSegment& segment,
                            std::int64_t row, std::int64_t kv_head);
 

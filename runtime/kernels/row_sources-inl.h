@@ -1,5 +1,5 @@
-// Where a kernel takes a tile's numbers from, a pair of vectors at a time: rows as they lie, codes with
-// the scales of their rows, keys that turn while they are read.
+// Sources of a tile's numbers for a kernel, a pair of vectors at a time: rows in place, codes with
+// scales per row, keys that are rotated while they are read.
 #if defined(KVC_RUNTIME_KERNELS_ROW_SOURCES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_ROW_SOURCES_INL_H_
 #undef KVC_RUNTIME_KERNELS_ROW_SOURCES_INL_H_
@@ -93,8 +93,8 @@ struct Int2Row {
   }
 };
 
-// A source yields pair `step` of vectors of its tile's row, in one of the orders below, and says how many
-// bytes of a row a step reads.
+// A source returns pair `step` of vectors of its tile's row, in one of the orders below, and the bytes of
+// a row that a step reads.
 
 template <class Row>
 struct PlainRows {
@@ -102,7 +102,7 @@ struct PlainRows {
   std::int64_t stride;       // bytes from row to row
 
   std::int64_t step_bytes() const { return 2 * wide_lanes() * Row::kBits / 8; }
-  // Two vectors: of bfloat16 rows the even and the odd channels, of others one after the other.
+  // Two vectors: even and odd channels of bfloat16 rows, consecutive ones of others.
   void load_pair(std::int64_t row, std::int64_t step, Vec* to) const {
     const std::uint8_t* from = base + row * stride;
     const std::int64_t channel = 2 * step * wide_lanes();
@@ -137,7 +137,7 @@ struct ScaledRows {
   }
 };
 
-// Raw keys all of whose channels turn, pairs (i, i + half): vectors of first and of second halves.
+// Raw keys whose channels all rotate, pairs (i, i + half): vectors of first and of second halves.
 template <class Row>
 struct TurnedRows {
   const std::uint8_t* base;
@@ -167,7 +167,7 @@ struct TurnedRows {
   }
 };
 
-// Orders of channels: place in the kernel's order of every channel of a head.
+// Orders of channels: index of every channel of a head in the kernel's order.
 inline std::vector<std::int32_t> order_in_place(std::int64_t head_dim) {
   std::vector<std::int32_t> order;
   for (std::int64_t channel = 0; channel < head_dim; ++channel) {
@@ -185,7 +185,7 @@ inline std::vector<std::int32_t> order_even_odd(std::int64_t head_dim) {
   }
   return order;
 }
-// Where pairs of rows leave the channels: of every eight, four in the first vector of a run.
+// Order of channels in pairs of rows: of every eight, four are in the first vector of a run.
 inline std::vector<std::int32_t> order_of_pairs(std::int64_t channels) {
   std::vector<std::int32_t> order;
   for (std::int64_t channel = 0; channel < channels; ++channel) {

@@ -1,4 +1,4 @@
-// Places of a tile's rows, wherever their blocks are.
+// Addresses of a tile's rows in any blocks.
 #if defined(KVC_RUNTIME_KERNELS_TILE_PLACES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_TILE_PLACES_INL_H_
 #undef KVC_RUNTIME_KERNELS_TILE_PLACES_INL_H_
@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
 #if HWY_TARGET != HWY_SCALAR
 
-// Where the rows of a tile lie. Behind the last are repetitions of it.
+// Addresses of a tile's rows. The last one is repeated behind the end.
 struct TilePlaces {
   const std::uint8_t* rows[kTileRows];
   std::int64_t count = 0;
@@ -39,7 +39,7 @@ struct TilePlaces {
   }
 };
 
-// Asks for what may be read soon; it need not be there.
+// Prefetches an address, which need not be valid.
 template <int kLines>
 HWY_INLINE void fetch_lines(const std::uint8_t* from) {
   for (int line = 0; line < kLines; ++line) {

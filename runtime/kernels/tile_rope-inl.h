@@ -1,6 +1,6 @@
-// RoPE of keys that are rebuilt tile by tile: by p0 + j, the tile's first position and a token's distance to
-// it, it turns the query back by p0 and the key by j, so that the angles of keys are the same in every tile.
-// Where tokens are no run of positions keys are turned by their own, and the query by those of position 0.
+// RoPE of keys that are rebuilt tile by tile. For position p0 + j, the tile's first position and a token's
+// distance to it, the query is rotated back by p0 and the key by j, so the angles of keys are the same in
+// every tile. Tokens at other than consecutive positions rotate by their own, and the query by position 0.
 #if defined(KVC_RUNTIME_KERNELS_TILE_ROPE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_TILE_ROPE_INL_H_
 #undef KVC_RUNTIME_KERNELS_TILE_ROPE_INL_H_
@@ -30,8 +30,8 @@ inline std::int64_t second_of(const RopeAngles& rope, std::int64_t pair) {
   return rope.interleaved ? 2 * pair + 1 : pair + rope.num_pairs;
 }
 
-// Cosines and then sines of a tile's tokens, [2, num_pairs, kTileTokens]: of positions 0 .. kTileTokens - 1, unless
-// they are given.
+// Cosines and then sines of a tile's tokens, [2, num_pairs, kTileTokens]: of positions 0 .. kTileTokens - 1 by
+// default.
 class TileTurns {
  public:
   explicit TileTurns(const RopeAngles& rope)
@@ -62,7 +62,7 @@ class TileTurns {
   std::vector<float> angles_;
 };
 
-// A pair of vectors turned by minus the angles, and scaled.
+// A pair of vectors, rotated back and scaled.
 template <class D, class V>
 HWY_INLINE void turn_back(D d, float scale, V cos, V sin, const float* first, const float* second,
                           float* to_first, float* to_second) {
@@ -72,8 +72,8 @@ HWY_INLINE void turn_back(D d, float scale, V cos, V sin, const float* first, co
   hn::StoreU(hn::NegMulAdd(a, s, hn::Mul(b, c)), d, to_second);
 }
 
-// The scaled query of a head, turned by minus the angles of `position`. One factor is in all angles, and the
-// keys' have it already. to: [head_dim]
+// The scaled query of a head, rotated back by `position`. All angles contain one factor, which the keys'
+// have already. to: [head_dim]
 inline void turn_query_back(const DecodeAttentionParams& params, const RopeAngles& rope,
                             std::int64_t head, std::int64_t position, float* to) {
   const float* query = params.query + head * params.head_dim;

@@ -24,7 +24,7 @@ inline std::int64_t padded_width(std::int64_t channels) {
   return (channels + pair - 1) / pair * pair;
 }
 
-// Rows that lie together: in one block.
+// Contiguous rows of one block.
 inline std::int64_t rows_in_block(const KvRows& rows, std::int64_t first) {
   return rows.block_rows - first % rows.block_rows;
 }
@@ -65,12 +65,12 @@ class TileRows {
   const KvRows& rows() const { return rows_; }
   std::int64_t width() const { return width_; }
   std::int64_t head_dim() const { return head_dim_; }
-  // Place of the first row in its group of rows; 0 where there are none.
+  // Index of the first row in its group of rows; 0 without groups.
   std::int64_t in_group() const { return in_group_; }
   const TileScales& scales() const { return scales_; }
   ReadAhead& ahead() { return ahead_; }
 
-  // Rows first .. first + count - 1 of one block, of which `last` is behind the last that will be asked for.
+  // Rows first .. first + count - 1 of one block; `last` is the end of the rows that will be read.
   void begin(std::int64_t first, std::int64_t count, std::int64_t last) {
     in_group_ = has_row_groups(rows_) ? first % rows_.block_rows % kQuantisedRows : 0;
     begin_ = kv_row_place(rows_, width_, head_dim_, first).codes - in_group_ * stride_;

@@ -109,8 +109,8 @@ inline void scale_run(float scale, float minimum, std::int64_t count, float* x) 
   }
 }
 
-// Channels first_channel .. first_channel + count - 1 (whole heads) of rows that lie in one block
-// and, where channels have scales, in one group of rows.
+// Channels first_channel .. first_channel + count - 1 (whole heads) of rows in one block and, if
+// channels have scales, in one group of rows.
 struct RowsPiece {
   const KvRows* rows;
   std::int64_t width, head_dim;  // of the rows
@@ -134,8 +134,8 @@ class TileScales {
  public:
   TileScales(std::int64_t width, std::int64_t head_dim) : width_(width), head_dim_(head_dim) {}
 
-  // Of the tile's row: {scale, minimum} of every group of channels; or the scales and then the minima
-  // of all channels.
+  // Scales of a tile's row: {scale, minimum} of every group of channels; or the scales and then the
+  // minima of all channels.
   const float* row(std::int64_t line) const {
     return memory_.data() + (per_row_ ? line : (in_group_ + line) / kQuantisedRows) * stride_;
   }
@@ -167,7 +167,7 @@ class TileScales {
   AlignedVector<float> memory_;
 };
 
-// The row whose numbers or codes are `numbers`: line `line` of the tile that `scales` describes.
+// Unpacks the row with numbers or codes `numbers`: line `line` of the tile of `scales`.
 inline void unpack_row(const RowsPiece& piece, const std::uint8_t* numbers,
                        const TileScales& scales, std::int64_t line, float* to) {
   const KvRows& rows = *piece.rows;

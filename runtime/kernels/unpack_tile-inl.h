@@ -64,7 +64,7 @@ inline TileBytes next_plane(int bits, const std::uint8_t*& from) {
   }
 }
 
-// 1, 2 or 4 places to the left; no byte outgrows itself.
+// Shifts by 1, 2 or 4 bits; no byte overflows.
 inline ByteVec shift_left(ByteVec v, int bits) {
   const Bytes d;
   return bits == 1 ? hn::Add(v, v)

@@ -1,4 +1,4 @@
-// Sums of values tile by tile, head by head: in place as far as vectors fit, the rest through rows of float32
+// Sums of values tile by tile, head by head: in place if vectors fit, the rest through rows of float32
 // numbers.
 #if defined(KVC_RUNTIME_KERNELS_VALUE_READER_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_VALUE_READER_INL_H_
@@ -44,7 +44,7 @@ class ValueReader {
         numbers_(static_cast<std::size_t>(kTileRows * (width_ - in_place_))) {}
 
   std::int64_t width() const { return width_; }
-  // Weights are those that exponentiate() makes in bfloat16.
+  // Weights are exponentiate()'s in bfloat16.
   bool takes_bfloat16() const { return dots_; }
   ChannelOrder order() const {
     ChannelOrder order = order_in_place(channels_), of_vectors;

@@ -1,5 +1,5 @@
-// Codes of tiles as bytes, on processors that shift and permute bytes at will (AVX-512 VBMI): as rows of
-// tokens, and for dot products (AVX-512 VNNI) in quads of coefficients.
+// Codes of tiles as bytes, on processors that shift and permute bytes (AVX-512 VBMI): as rows of tokens,
+// and for dot products (AVX-512 VNNI) in quads of coefficients.
 #if defined(KVC_RUNTIME_KERNELS_VNNI_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_VNNI_CODES_INL_H_
 #undef KVC_RUNTIME_KERNELS_VNNI_CODES_INL_H_
@@ -19,7 +19,7 @@
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 #define KVC_HAS_VNNI_CODES 1
-// Instead of HWY_BEFORE_NAMESPACE: what has_avx512_vnni() promises besides the target's instructions.
+// Replaces HWY_BEFORE_NAMESPACE: adds the instructions of has_avx512_vnni() to the target's.
 #define KVC_BEFORE_VNNI() HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni,avx512vbmi")
 
 KVC_BEFORE_VNNI();
@@ -77,7 +77,7 @@ HWY_INLINE __m512i unpack_two(__m512i packed) {
       const __m512i bytes = _mm512_permutexvar_epi8(_mm512_load_si512(plane.bytes.data()), packed);
       const __m512i bits =
           _mm512_multishift_epi64_epi8(_mm512_load_si512(plane.shifts.data()), bytes);
-      // Bits of `mask` from the codes so far, others from the plane.
+      // Takes bits of `mask` from the codes so far, others from the plane.
       codes = i == 0 ? bits
                      : _mm512_ternarylogic_epi32(_mm512_set1_epi8(static_cast<char>(mask)), codes,
                                                  bits, 0xCA);

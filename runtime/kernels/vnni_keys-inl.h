@@ -67,7 +67,7 @@ class VnniKeys {
     }
   }
 
-  // Of query heads head .. head + count - 1 with the keys that were rebuilt last, whose first is at
+  // Scores of query heads head .. head + count - 1 with the keys rebuilt last, whose first is at
   // `position`. scores: `count` rows, `stride` apart.
   void score(std::int64_t head, std::int64_t count, std::int64_t position, std::int64_t stride,
              float* scores) {

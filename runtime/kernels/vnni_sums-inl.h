@@ -23,8 +23,8 @@
 KVC_BEFORE_VNNI();
 namespace kvc::HWY_NAMESPACE {
 
-// Weights of a group's tokens are integers of 16 bits in units of the largest: their high and low bytes meet
-// the codes, and sums of a group are exact.
+// Weights of a group's tokens are integers of 16 bits in units of the largest: their high and low bytes
+// multiply the codes, and sums of a group are exact.
 class VnniSums {
  public:
   VnniSums(std::int64_t num_heads, std::int64_t num_coefficients)
@@ -91,7 +91,7 @@ class VnniSums {
     }
   }
 
-  // Scores become exp(score - max) * gain, of which the largest is returned.
+  // Scores become exp(score - max) * gain; returns the largest.
   float exponentiate(std::int64_t head, std::int64_t count, const float* gains, float* scores) {
     const hn::FixedTag<float, 16> d;
     auto largest = hn::LoadU(d, scores);
@@ -117,7 +117,7 @@ class VnniSums {
     return hn::GetLane(hn::MaxOfLanes(d, largest));
   }
 
-  // The group's weights of its i-th head as integers, whose sum is returned.
+  // Converts the i-th head's weights of the group to integers; returns their sum.
   float split_weights(std::int64_t i, std::int64_t count, float largest, const float* weights) {
     const bool any = largest > kLeast;
     units_[i] = any ? largest / kLargest : 0;
@@ -140,7 +140,7 @@ class VnniSums {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + kTileTokens), bytes);
   }
 
-  // The group's codes times the weights of kHeads heads, of which `count` are wanted.
+  // The group's codes times the weights of kHeads heads; `count` of them are used.
   template <int kHeads>
   void add_codes(std::int64_t head, std::int64_t count, const VnniCodes& codes,
                  std::int64_t tiles) {
@@ -188,7 +188,7 @@ class VnniSums {
   std::vector<float> max_, sum_, gain_sum_;  // [num_heads]
   std::vector<float> codes_;                 // [num_heads, padded coefficients, kLanes]
   float units_[kHeadsTogether] = {};
-  // Of each tile and head, high bytes and low ones, twice.
+  // For each tile and head, high bytes and low ones, twice.
   alignas(64) std::int8_t weights_[kGroupTiles][kHeadsTogether][2][kPlaneBytes] = {};
 };
 

@@ -34,35 +34,34 @@ void check_slots(const TokenPolicy& policy, const std::string& name, const KvPla
   }
   for (const FusedLayer& layer : plan.fused) {
     KVC_CHECK(layer.form != FusionForm::kFull,
-              "--policy {}: residual={}, but fused layer {} multiplies keys before RoPE with "
-              "matrices, and averages are of keys that were turned; use residual=0, which drops "
-              "them",
+              "--policy {}: residual={} merges rotated keys, but fused layer {} multiplies keys "
+              "before RoPE with matrices; use residual=0, which drops tokens instead",
               name, policy.residual_slots, layer.layer);
   }
   KVC_CHECK(plan.coded.empty() && !plan.paired,
-            "--policy {}: residual={}, but {} layers have no form for averages of tokens; use "
-            "residual=0, which drops them",
+            "--policy {}: residual={} merges tokens, but {} layers cannot store averages of "
+            "tokens; use residual=0, which drops tokens instead",
             name, policy.residual_slots, plan.paired ? "paired" : "coded");
-  KVC_CHECK(plan.groups.empty() || merges_every_latent(plan),
-            "--policy {}: residual={}, but not every token of these groups has a latent of a basis "
-            "that all share; use residual=0, or convert with --merge ls, pca or xkv-static",
-            name, policy.residual_slots);
+  KVC_CHECK(
+      plan.groups.empty() || merges_every_latent(plan),
+      "--policy {}: residual={} merges tokens, but not every token of these groups has a latent of "
+      "one shared basis; use residual=0, or convert with --merge ls, pca or xkv-static",
+      name, policy.residual_slots);
 }
 
 void check_sources(const TokenPolicy& policy, const std::string& name, const KvPlan& plan) {
   const int converted = plan.num_layers() - plan.num_layers_from(KvSource::kPlain);
-  KVC_CHECK(
-      !policy.prunes_channels() || converted == 0,
-      "--policy {}: {} of {} layers are converted, and only plain ones have keys of their own; "
-      "use snapkv, or the original checkpoint",
-      name, converted, plan.num_layers());
+  KVC_CHECK(!policy.prunes_channels() || converted == 0,
+            "--policy {}: {} of {} layers are converted, but only plain layers store keys; use "
+            "snapkv, or the original checkpoint",
+            name, converted, plan.num_layers());
   KVC_CHECK(!policy.compress_chunks || converted == 0,
-            "--policy {}: compress-at=chunk, but converted layers read a prompt one after the "
-            "other and keep the same tokens; use compress-at=end",
+            "--policy {}: compress-at=chunk is impossible on converted layers, which read a prompt "
+            "one after the other and keep the same tokens; use compress-at=end",
             name);
   KVC_CHECK(!policy.cache_positions || converted == plan.num_layers_from(KvSource::kFused),
-            "--policy {}: pos=cache, but converted keys are rebuilt at their own positions; use "
-            "pos=true",
+            "--policy {}: pos=cache is impossible on converted layers, whose keys are rebuilt at "
+            "their own positions; use pos=true",
             name);
   check_slots(policy, name, plan);
 }
@@ -76,25 +75,23 @@ void check_token_policy(const TokenPolicy& policy, const KvPlan& plan, const Mod
   }
   const std::string name = to_string(policy.kind);
   KVC_CHECK(!config.mla,
-            "--policy {}: the model caches latents of all heads together (MLA), of which heads "
-            "cannot keep different tokens; leave --policy out",
+            "--policy {}: not supported with MLA, which caches latents of all heads together; "
+            "leave --policy out",
             name);
   check_sources(policy, name, plan);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     KVC_CHECK(!sees_a_window(config, layer),
-              "--policy {}: layer {} sees the last {} tokens only, which a policy must not replace "
-              "by others; leave --policy out",
+              "--policy {}: not supported with sliding windows; layer {} reads the last {} tokens "
+              "only. Leave --policy out",
               name, layer, *config.layer(layer).window);
-    KVC_CHECK(
-        !policy.cache_positions || turns_by_position(config, layer),
-        "--policy {}: pos=cache turns keys on, which layer {} does not allow: it has no RoPE, "
-        "one that scales keys or one that depends on the length of the text; use pos=true",
-        name, layer);
+    KVC_CHECK(!policy.cache_positions || turns_by_position(config, layer),
+              "--policy {}: pos=cache rotates keys again, which layer {} does not allow: its RoPE "
+              "is absent, scales keys or depends on the length of the text; use pos=true",
+              name, layer);
   }
-  KVC_CHECK(
-      !policy.prunes_channels() || !is_integer(dtype),
-      "--policy {}: keys lose channels as numbers, not as codes of {}; use --kv-dtype float16",
-      name, to_string(dtype));
+  KVC_CHECK(!policy.prunes_channels() || !is_integer(dtype),
+            "--policy {}: cannot remove channels of keys stored as {}; use --kv-dtype float16",
+            name, to_string(dtype));
 }
 
 KvPlan with_selective(KvPlan plan, const std::optional<SelectiveReconstruction>& selective,
@@ -104,10 +101,10 @@ KvPlan with_selective(KvPlan plan, const std::optional<SelectiveReconstruction>&
     return plan;
   }
   KVC_CHECK(!plan.own_widths,
-            "--selective: the model caches latents of all heads together (MLA), and attention "
-            "reads them without rebuilding keys; leave --selective out");
+            "--selective: not supported with MLA, where attention rebuilds no keys; leave "
+            "--selective out");
   KVC_CHECK(!plan.groups.empty() && !has_basis(plan, LatentBasis::kWeights),
-            "--selective: no keys of method {} are rebuilt from principal directions; convert with "
+            "--selective: method {} does not rebuild keys from principal directions; convert with "
             "--method xkv, xkv-static or pca, or leave --selective out",
             plan.method);
   KVC_CHECK(policy.is_full(),
@@ -116,12 +113,12 @@ KvPlan with_selective(KvPlan plan, const std::optional<SelectiveReconstruction>&
   for (const LatentGroup& group : plan.groups) {
     for (int layer = group.first_layer; layer < group.first_layer + group.num_layers; ++layer) {
       KVC_CHECK(!config.depends_on_length(layer),
-                "--selective: the RoPE of layer {} depends on the length of the text, which would "
-                "turn its landmarks; leave --selective out",
+                "--selective: the RoPE of layer {} depends on the length of the text, so landmarks "
+                "would become wrong; leave --selective out",
                 layer);
       KVC_CHECK(!sees_a_window(config, layer),
-                "--selective: layer {} sees the last {} tokens only; leave --selective out", layer,
-                *config.layer(layer).window);
+                "--selective: layer {} has a sliding window of {} tokens; leave --selective out",
+                layer, *config.layer(layer).window);
     }
   }
   return plan;

@@ -1,4 +1,4 @@
-// Which models and caches a token policy applies to, and selective reconstruction.
+// Models and caches that support token policies and selective reconstruction.
 #pragma once
 
 #include <optional>
@@ -9,11 +9,11 @@
 
 namespace kvc {
 
-// Throws Error naming what the policy cannot be combined with, and what can.
+// Throws Error naming what the policy cannot be combined with, and an alternative.
 void check_token_policy(const TokenPolicy& policy, const KvPlan& plan, const ModelConfig& config,
                         KvDtype dtype);
 
-// The plan as a run sets it. Throws Error where nothing is rebuilt that could be chosen from, naming the way out.
+// The plan with a run's setting. Throws Error, with the way out, if nothing is rebuilt from principal directions.
 KvPlan with_selective(KvPlan plan, const std::optional<SelectiveReconstruction>& selective,
                       const TokenPolicy& policy, const ModelConfig& config);
 

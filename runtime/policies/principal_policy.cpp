@@ -75,11 +75,10 @@ void check_generated_block(const KvPlan& plan, KvDtype dtype) {
     return;
   }
   const std::int64_t least = break_even_tokens(plan, dtype);
-  KVC_CHECK(
-      plan.policy.block_tokens >= least,
-      "a basis of {} generated tokens saves nothing in a {} cache: expected --recompress-every "
-      "{} or more, or --later exact",
-      plan.policy.block_tokens, to_string(dtype), least);
+  KVC_CHECK(plan.policy.block_tokens >= least,
+            "a basis for {} generated tokens saves nothing in a {} cache: expected "
+            "--recompress-every {} or more, or --later exact",
+            plan.policy.block_tokens, to_string(dtype), least);
 }
 
 }  // namespace kvc

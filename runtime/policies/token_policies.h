@@ -1,5 +1,5 @@
-// What token policies do with the rows of a layer: at the end of a prompt, and after each generated token. A
-// file for each kind of policy, a row for each policy in token_policies.cpp.
+// Token policies on the rows of a layer: at the end of a prompt, and after each generated token. One file
+// per kind of policy, one row per policy in token_policies.cpp.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,7 +13,7 @@
 
 namespace kvc {
 
-// A prompt of which one layer has read all, or with compress_chunks a piece.
+// A prompt that one layer has read, or with compress_chunks a piece of it.
 struct PromptEnd {
   const TokenPolicy& policy;
   AttentionRule rule;
@@ -33,17 +33,17 @@ struct KeptMembers {
   KeptRows& first() const { return *members.front().rows; }
 };
 
-// How many of a prompt's last queries the policy scores tokens by. Of decaying scores those that can add
-// more than kScoreError in all to a score per query head.
+// Number of a prompt's last queries by which the policy scores tokens. With decaying scores: those that
+// can add more than kScoreError in all to a score per query head.
 inline constexpr double kScoreError = 1e-6;
 std::int64_t scoring_queries(const TokenPolicy& policy, std::int64_t num_new);
 
-// Rows have the scores of all that was read; those of policies that vote are in `choice`.
+// Rows have the scores of everything read; those of voting policies are in `choice`.
 void finish_prompt(const TokenPolicy& policy, const KeptMembers& layers);
-// After a token was appended and attended to.
+// Call after a token was appended and attended to.
 void finish_token(const TokenPolicy& policy, const KeptMembers& layers);
 
-// The policies' own.
+// Implementations of the policies.
 void finish_running_prompt(const TokenPolicy& policy,
                            const KeptMembers& layers);  // running_policy.cpp
 void finish_running_token(const TokenPolicy& policy, const KeptMembers& layers);
@@ -51,13 +51,13 @@ void select_voted(const TokenPolicy& policy, const KeptMembers& layers);  // vot
 // Rows of the `count` best by votes [n, heads] max-pooled over neighbours, ascending: [count, heads].
 at::Tensor best_voted(const TokenPolicy& policy, const at::Tensor& votes, std::int64_t count);
 
-// Rows of layers that keep the same tokens, those that leave, ascending by position, of tokens at `positions` [n] with
-// `scores` [n] float32: attention summed over the layers and heads (undefined where the policy asks for none).
+// Rows that leave layers which keep the same tokens, ascending by position, among tokens at `positions` [n] with
+// `scores` [n] float32: attention summed over the layers and heads (undefined if the policy uses none).
 struct GroupTokensLeft {
   const TokenPolicy& policy;
   std::int64_t budget = 0;
   bool is_step = false;      // after a generated token, not at a prompt's end
-  bool has_merged = false;   // slots are in use: otherwise their places are the context's
+  bool has_merged = false;   // slots are in use; otherwise their places belong to the context
   bool is_laid_out = false;  // tokens have left before
 };
 std::vector<std::int64_t> leaving_rows(const GroupTokensLeft& group, const at::Tensor& positions,
@@ -67,7 +67,7 @@ std::vector<std::int64_t> leaving_rows(const GroupTokensLeft& group, const at::T
 std::vector<std::int64_t> staying_rows(std::int64_t num_rows,
                                        const std::vector<std::int64_t>& leaving);
 
-// What else takes part in a softmax.
+// Slots that take part in a softmax.
 struct SlotKeys {
   at::Tensor key;   // [num_slots, num_kv_heads, head_dim] float32, or undefined: none
   at::Tensor bias;  // [num_slots, num_kv_heads] float32 added to scores
@@ -75,13 +75,13 @@ struct SlotKeys {
 SlotKeys slot_keys(const ResidualSlots& slots, std::int64_t num_kv_heads, std::int64_t head_dim,
                    double alpha);
 
-// What the CPU's caches hold well, or what a GPU needs to have enough to do.
+// As many as fit the CPU's caches, or keep a GPU busy.
 std::int64_t scores_at_once(at::Device device);
 
-// sum_i lambda^(m-1-i) a_i of the last m tokens' queries, a_i the probabilities that query i gives, summed over
-// the query heads of a KV head. Keys, [n, num_kv_heads, head_dim] float32, in the order of rows; slots get
-// their part of the probabilities. [n, num_kv_heads] float32
-// Of queries and keys, no more than scores_at_once() products are in memory, those of one query at least.
+// sum_i lambda^(m-1-i) a_i of the last m tokens' queries, a_i the probabilities of query i, summed over the
+// query heads of a KV head. Keys, [n, num_kv_heads, head_dim] float32, in the order of rows; slots get their
+// part of the probabilities. [n, num_kv_heads] float32. At most scores_at_once() products of queries and keys
+// are in memory, but at least those of one query.
 at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const SlotKeys& slots);
 
 }  // namespace kvc

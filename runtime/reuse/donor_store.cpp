@@ -128,7 +128,7 @@ void DonorStore::refresh() {
       passed_over_.insert(name);
       if (!std::exchange(warned_of_foreign_, true)) {
         log_warning(
-            fmt::format("donor passed over: {}; others like it are not named", foreign.what()));
+            fmt::format("donor skipped: {}; further ones are not reported", foreign.what()));
       }
     } catch (const std::exception& error) {
       if (is_there(file.path)) {
@@ -178,7 +178,7 @@ void DonorStore::store(const DonorPrompt& prompt) {
       write(name, prompt);
     }
   } catch (const std::exception& error) {
-    log_warning(fmt::format("this prompt is not kept as a donor: {}", error.what()));
+    log_warning(fmt::format("this prompt is not stored as a donor: {}", error.what()));
   }
 }
 
@@ -188,8 +188,8 @@ void DonorStore::write(const std::string& name, const DonorPrompt& prompt) {
     fs::remove(left.path);
   }
   const std::int64_t bytes = most_bytes(prompt);
-  KVC_CHECK(bytes <= limit_, "it takes {} bytes of a store of {}; raise size in --reuse", bytes,
-            limit_);
+  KVC_CHECK(bytes <= limit_, "it takes {} bytes, the store is limited to {}; raise size in --reuse",
+            bytes, limit_);
   const fs::path partial = directory_ / (name + kPartial);
   make_room(bytes);
   write_donor(partial, format_, prompt);

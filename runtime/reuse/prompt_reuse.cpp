@@ -34,33 +34,33 @@ std::string tokenizer_hash(const Checkpoint& checkpoint) {
 void check_reuse(const ModelConfig& config, const KvPlan& plan) {
   const char* way_out = "run it without --donors";
   KVC_CHECK(!config.mla,
-            "reuse of prompts: this model caches latents (multi-head latent attention), expected "
-            "keys and values per head; {}",
+            "--donors: not supported with MLA, which caches latents instead of keys and values per "
+            "head; {}",
             way_out);
   KVC_CHECK(std::any_of(config.layers.begin(), config.layers.end(),
                         [](const LayerSpec& layer) { return layer.rope >= 0; }),
-            "reuse of prompts: the model has no RoPE, which matching relies on; {}", way_out);
+            "--donors: the model has no RoPE, which matching requires; {}", way_out);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     KVC_CHECK(!config.depends_on_length(layer),
-              "reuse of prompts: RoPE of layer {} depends on the length of the text, so that keys "
-              "of another text are of other angles; {}",
+              "--donors: RoPE of layer {} depends on the length of the text, so keys of another "
+              "text have other angles; {}",
               layer, way_out);
     const KvSource source = plan.layers[static_cast<std::size_t>(layer)];
-    KVC_CHECK(source == KvSource::kPlain,
-              "reuse of prompts: layer {} is {}, expected plain; run the checkpoint before its "
-              "conversion, or {}",
-              layer, to_string(source), way_out);
+    KVC_CHECK(
+        source == KvSource::kPlain,
+        "--donors: layer {} is {}, expected plain; run the checkpoint before its conversion, or {}",
+        layer, to_string(source), way_out);
   }
 }
 
 void check_reuse_options(const ReuseOptions& options, const TokenPolicy& policy, KvDtype kv_dtype) {
   KVC_CHECK_USAGE(policy.is_full(),
-                  "--policy {} with --donors: prompts that are read with a donor drop tokens by "
-                  "--reuse retention; leave one of the two out",
+                  "--policy {} cannot be combined with --donors, which drops tokens by --reuse "
+                  "retention; leave one of the two out",
                   to_string(policy));
   KVC_CHECK_USAGE(!is_integer(kv_dtype) || options.retention == Retention::kAll,
-                  "--kv-dtype {} with --donors: layers that drop tokens hold 16-bit numbers; add "
-                  "--reuse retention=all",
+                  "--kv-dtype {} with --donors: layers that drop tokens require 16-bit numbers; "
+                  "add --reuse retention=all",
                   to_string(kv_dtype));
 }
 

@@ -17,7 +17,7 @@ class BlockList {
       : pool_(std::move(pool)), block_bytes_(block_bytes) {}
   BlockList(const BlockList&) = default;
   BlockList(BlockList&&) = default;
-  // Blocks go back before their pool does.
+  // Blocks are returned before their pool is destroyed.
   BlockList& operator=(BlockList other) noexcept;
 
   std::int64_t size() const { return static_cast<std::int64_t>(blocks_.size()); }
@@ -31,7 +31,7 @@ class BlockList {
   const std::byte* data(std::int64_t index) const {
     return static_cast<const std::byte*>(table_[static_cast<std::size_t>(index)]);
   }
-  // Memory that only this list holds.
+  // Memory of a block that only this list uses: a shared block is copied first.
   std::byte* writable(std::int64_t index);
   // [size]; valid until the next call of resize or writable.
   const void* const* table() const { return table_.data(); }
@@ -40,7 +40,7 @@ class BlockList {
   std::shared_ptr<KvPool> pool_;
   std::int64_t block_bytes_;
   std::vector<KvBlock> blocks_;
-  std::vector<const void*> table_;  // where they are
+  std::vector<const void*> table_;  // their addresses
 };
 
 }  // namespace kvc

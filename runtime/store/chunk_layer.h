@@ -1,4 +1,4 @@
-// What selective reconstruction keeps of one layer beside a group's latents (core/selective_reconstruction.h).
+// One layer's landmarks and exact chunks under selective reconstruction (core/selective_reconstruction.h).
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@ namespace kvc {
 
 struct ChunkLayer {
   RowStore landmarks;      // [chunks], rows [num_kv_heads, head_dim]: means of keys, post-RoPE
-  KeyValueStore outliers;  // exact; a row is a token of every KV head, each head's own choice
+  KeyValueStore outliers;  // exact; a row has a token for every KV head, each head's own choice
   RowStore
-      outlier_chunks;  // rows [num_kv_heads] int32: which chunks these are, chunk_tokens rows each
+      outlier_chunks;  // rows [num_kv_heads] int32: their chunk indices, chunk_tokens rows each
 
   std::int64_t bytes() const {
     return landmarks.bytes() + outliers.bytes() + outlier_chunks.bytes();

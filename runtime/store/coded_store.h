@@ -20,7 +20,8 @@ struct CodedLayers {
 };
 std::vector<CodedLayers> coded_layers(const KvPlan& plan);  // ascending
 
-// What a token policy needs to know of every token; all layers and heads of a store keep the same ones.
+// Data of every token that a token policy requires; all layers and heads of a store keep the same
+// tokens.
 struct CodedColumns {
   bool positions = false;
   bool scores = false;
@@ -31,19 +32,18 @@ struct CodedStore {
              const CodedColumns& columns = {});
 
   CodedLayers layers;
-  // [num_layers]: sinks and then the last tokens. Keys post-RoPE, or before it (stores_raw_keys), after
-  // their norm.
+  // [num_layers]: sinks, then the last tokens. Keys are normed, and post-RoPE unless stores_raw_keys.
   std::vector<KeyValueStore> exact;
   std::vector<TileStore> codes;  // [num_blocks], of the tokens between them
 
-  // Between passes, when all layers have as many.
+  // Valid between passes, when all layers have equally many.
   std::int64_t num_exact() const { return exact.back().num_exact(); }
   std::int64_t num_codes() const { return codes.back().num_tokens(); }
   std::int64_t exact_bytes() const;
   std::int64_t code_bytes() const;
 
-  // Under a token policy. Rows are all tokens: those that are codes, then the others; the last ones are those that
-  // were read last. Once a token has left, positions are no runs.
+  // For token policies. Rows are all tokens: coded ones, then the others, the newest last. After a token has left,
+  // positions are not consecutive.
   bool has_left = false;
   std::optional<TokenColumn> positions{}, scores{};  // int32, float32
   std::int64_t num_rows() const { return num_codes() + num_exact(); }

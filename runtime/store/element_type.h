@@ -1,4 +1,4 @@
-// The kernels' names for the types of tensors and caches.
+// The kernels' names for dtypes of tensors and caches.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -25,7 +25,7 @@ inline KvElement element_of(at::ScalarType type) {
   }
 }
 
-// The integers that a cache of this type holds; none: numbers.
+// The integers of a cache of this dtype; none: not coded.
 inline std::optional<KvElement> codes_of(KvDtype dtype) {
   switch (dtype) {
     case KvDtype::kInt8:

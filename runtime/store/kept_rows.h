@@ -1,10 +1,10 @@
-// Keys and values of one layer of one sequence of which not every token is kept.
+// Keys and values of one layer of one sequence under a token policy.
 //
-// A row holds one token of every KV head, not necessarily the same one: heads keep as many tokens each, but may
-// keep different ones. Until the first token leaves, rows are those of a plain layer (codes of keys before RoPE).
-// From then on keys are post-RoPE, codes too, so that attention needs no positions; those are kept to tell tokens
-// apart. Merged tokens lie apart, in float32 slots with their counts. Of layers that keep the same tokens
-// (core/sharing_layers.h), which lie in the same rows, the first has the positions and the scores of all.
+// A row has one token per KV head: heads keep equally many tokens, but may keep different ones. Until the first
+// token leaves, rows are those of a plain layer (codes of keys before RoPE). Afterwards keys are post-RoPE, codes
+// too, so attention needs no positions; these only tell tokens apart. Merged tokens are in separate float32 slots
+// with their counts. Layers that keep the same tokens (core/sharing_layers.h) have the same rows; the first of
+// them has the positions and scores of all.
 //
 //   rows.append(key, value, positions);   // new tokens, at the end; any number at a time
 //   rows.keep(indices);                   // the rows to stay, in this order: [n], or [n, num_kv_heads]
@@ -29,23 +29,22 @@
 
 namespace kvc {
 
-// What rows hold beside keys and values.
+// Data of rows beside keys and values.
 struct KeptColumns {
-  bool per_head =
-      true;  // positions and scores of every KV head; else all heads keep the same tokens
-  bool follows = false;  // none: another layer's rows hold the same tokens
+  bool per_head = true;  // positions and scores per KV head; else all heads keep the same tokens
+  bool follows = false;  // positions and scores are another layer's, with the same tokens
   bool scores = false;
-  bool changes = false;  // rows change one by one: codes have scales of their own in every row
+  bool changes = false;  // rows change one by one: codes have scales per row
   std::int64_t residual_slots = 0;
 };
 KeptColumns kept_columns(const TokenPolicy& policy);
-// Of a layer that keeps the same tokens as others do, the first of which has their positions and scores.
+// For a layer that keeps the same tokens as others; the first of them has the positions and scores.
 KeptColumns kept_columns(const TokenPolicy& policy, const SharingLayers& sharing, int layer);
 
-// All of a layer, as tensors.
+// The whole content of a layer, as tensors.
 struct KeptContent {
   at::Tensor key, value;  // [n, num_kv_heads, head_dim] float32
-  at::Tensor positions;   // [n, heads] int64, heads num_kv_heads or 1; undefined where rows follow
+  at::Tensor positions;   // [n, heads] int64, heads num_kv_heads or 1; undefined if rows follow
   at::Tensor scores;      // [n, heads] float32, or undefined
 };
 
@@ -58,42 +57,42 @@ class KeptRows {
   std::int64_t head_dim() const { return head_dim_; }
   std::int64_t first_exact() const { return first_exact_; }  // rows before the codes
   std::int64_t bytes() const;
-  bool has_left() const { return has_left_; }  // some token has: rows are not all of the text's
+  bool has_left() const { return has_left_; }  // a token has left: rows are not the whole text
   KeptTokens tokens() const;                   // for kept_layer_bytes
 
   // key, value [n, num_kv_heads, head_dim] post-RoPE; positions [n]; scores 0.
   void append(const at::Tensor& key, const at::Tensor& value, const at::Tensor& positions);
-  // indices int64, [n] or [n, num_kv_heads]: row i is then what row indices[i][h] of head h was.
-  // `turn` as of content.
+  // indices int64, [n] or [n, num_kv_heads]: row i becomes row indices[i][h] of head h. `turn` as
+  // in content.
   using TurnKeys = std::function<at::Tensor(const at::Tensor& key, const at::Tensor& positions)>;
   void keep(const at::Tensor& indices, const TurnKeys& turn = {});
-  // `turn` makes keys [n, num_kv_heads, head_dim] at positions [n] post-RoPE: needed where codes may hold such.
+  // `turn` rotates keys [n, num_kv_heads, head_dim] at positions [n]: required if codes may be before RoPE.
   KeptContent content(const TurnKeys& turn = {}) const;
   void assign(const KeptContent& content);
-  // Under an integer type: rows but the first `first` and the last `last` become codes, in whole blocks.
-  // `first` is the same at every call. `turn_back` undoes what `turn` does.
+  // Under an integer type: all rows but the first `first` and the last `last` become codes, in whole
+  // blocks. `first` is the same in every call. `turn_back` is the inverse of `turn`.
   void quantise(std::int64_t first, std::int64_t last, const TurnKeys& turn_back);
 
   const KeyValueStore& store() const { return store_; }
   ResidualSlots& residual() { return residual_; }
   const ResidualSlots& residual() const { return residual_; }
-  // Of all but rows that follow.
+  // Not for rows that follow another layer's.
   at::Tensor positions() const { return positions_->rows(at::kInt).to(at::kLong); }
   at::Tensor scores() const { return scores_->rows(at::kFloat); }
   bool per_head() const { return per_head_; }
 
-  // Rows first .. first + count - 1 become codes that can change, where the store has an integer type.
+  // Under an integer type, rows first .. first + count - 1 become codes that can change.
   void code(std::int64_t first, std::int64_t count);
 
-  // In place, where codes can change. Positions where heads keep the same tokens: head 0.
+  // In place, if codes can change. Positions if heads keep the same tokens: those of head 0.
   std::int32_t position(std::int64_t row, std::int64_t kv_head) const;
   bool has_scores() const { return scores_.has_value(); }
   float score(std::int64_t row, std::int64_t kv_head) const;
   void set_scores(const at::Tensor& scores);  // [num_rows, heads]
-  // Blocks of page() rows [heads], to be changed.
+  // Writable blocks of page() rows [heads].
   std::vector<float*> score_blocks();
   std::int64_t page() const { return store_.key.block_rows(); }
-  // Of rows first .. last - 1 and `least` the one of the least score, of equals that of the earliest position.
+  // The row with the smallest score among rows first .. last - 1 and `least`; ties: the earliest position.
   std::int64_t least_row(std::int64_t first, std::int64_t last, std::int64_t least,
                          std::int64_t kv_head) const;
   // key, value [head_dim] float32
@@ -109,7 +108,7 @@ class KeptRows {
 
  private:
   std::int64_t heads() const { return per_head_ ? num_kv_heads_ : 1; }
-  // Of a row, its number in its store.
+  // Index of a row in its store.
   std::int64_t place(std::int64_t row) const {
     return is_code(row) ? row - first_exact_ : row < first_exact_ ? row : row - store_.num_codes();
   }

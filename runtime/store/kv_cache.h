@@ -20,43 +20,43 @@
 
 namespace kvc {
 
-// Bytes of blocks by what they hold.
+// Bytes of blocks by content.
 struct KvBytes {
   std::int64_t plain = 0;  // layers that store their own keys and values
   std::int64_t merged =
       0;  // latent groups: one latent for the whole group; pairs: directions, norms
-  std::int64_t unmerged = 0;  // decided against merging; of pairs retained besides
+  std::int64_t unmerged = 0;  // compressed without merging; pairs: retained vectors
   std::int64_t coded = 0;     // codes of coded layers
-  std::int64_t pending = 0;   // of latent groups, coded and paired layers: what is exact
+  std::int64_t pending = 0;   // exact tokens of latent groups, coded and paired layers
 
   std::int64_t kept = 0;  // layers under a token policy
 
   std::int64_t chunks = 0;  // landmarks and exact chunks of selective reconstruction
 
-  std::int64_t expanded = 0;  // rebuilt beside the latents, where a memory budget leaves room
+  std::int64_t expanded = 0;  // rebuilt beside the latents, if a memory budget allows
 
   std::int64_t total() const {
     return plain + merged + unmerged + coded + pending + kept + chunks + expanded;
   }
 };
 
-// What a token policy knows between passes of layers that keep the same tokens: a latent group, coded layers that are
-// stored together, a plain layer with those that share its tokens.
+// State of a token policy between passes, for layers that keep the same tokens: a latent group, coded layers that are
+// stored together, or a plain layer with those that share its tokens.
 struct KeptGroup {
   std::int64_t budget = 0;  // tokens, once a prompt has been read
-  // Some tokens have left under a fixed budget: rows of plain layers lie as RunningLayout says
+  // Tokens have left under a fixed budget: rows of plain layers have RunningLayout's order
   // (runtime/policies/running_policy.cpp).
   bool is_laid_out = false;
-  // Of the layers that have read a prompt's end, or attended to a token: [tokens], of plain layers [tokens, heads],
-  // float32.
+  // Sum over the layers that have read a prompt's end, or attended to a token: [tokens], for plain layers [tokens,
+  // heads], float32.
   at::Tensor scores{};
-  // Of a prompt that a layer is reading: the last tokens' queries, [n, num_heads, head_dim] each, and how many
-  // tokens were read.
+  // While a layer reads a prompt: the last tokens' queries, [n, num_heads, head_dim] each, and the number of
+  // tokens read.
   std::vector<at::Tensor> held_queries{};
   std::int64_t num_held = 0;
 };
 
-// A plain layer's tokens under a token policy. `choice` is that of the first layer for all that keep the same tokens.
+// A plain layer's tokens under a token policy. Layers that keep the same tokens share the first one's `choice`.
 struct KeptLayer {
   KeptRows rows;
   KeptGroup choice{};
@@ -65,7 +65,7 @@ struct KeptLayer {
 // A plain layer's tokens under a policy that drops channels of keys.
 struct PrunedLayer {
   PrunedStore store;
-  // Of a prompt that is being read: the last tokens' queries, [n, num_heads, head_dim].
+  // While a prompt is read: the last tokens' queries, [n, num_heads, head_dim].
   at::Tensor held_query{};
 };
 
@@ -86,9 +86,9 @@ class KvCache {
 
   KeyValueStore& plain_layer(int layer);
   const KeyValueStore& plain_layer(int layer) const;
-  KeptLayer& kept_layer(int layer);  // takes a plain layer's place unless the policy is full
+  KeptLayer& kept_layer(int layer);  // replaces a plain layer unless the policy is full
   const KeptLayer& kept_layer(int layer) const;
-  // Of a plain layer or one that reads such, under a token policy that drops tokens.
+  // For a plain layer or one that reads plain layers, under a token policy that drops tokens.
   const SharingLayers& sharing(int layer) const;
   const std::vector<KeptLayer>& all_kept() const { return kept_; }
   PrunedLayer& pruned_layer(int layer);  // likewise under a policy that drops channels
@@ -114,8 +114,8 @@ class KvCache {
   const KeptGroup& kept_pair(int layer) const;
   std::vector<PairStore>& all_pairs() { return pairs_; }
 
-  // From now on plain layers may hold other tokens than each other, with their positions. Of an empty cache;
-  // Error under an integer type, whose codes are of all tokens.
+  // From now on plain layers may hold different tokens, with their positions. Requires an empty cache; Error
+  // under an integer type, whose codes are of all tokens.
   void hold_positions(const StoreOptions& options);
   bool holds_positions() const { return !plain_.empty() && plain_.front().positions.has_value(); }
 

@@ -50,11 +50,10 @@ std::int64_t slab_blocks(std::int64_t block_bytes, std::int64_t bytes) {
 std::byte* map_pages(std::int64_t bytes) {
   void* memory = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  KVC_CHECK(
-      memory != MAP_FAILED,
-      "KV cache: no memory for {} more bytes: {}; shorten the text, or store less with --kv-dtype "
-      "int8 or a conversion of a smaller --kept-ratio",
-      bytes, std::strerror(errno));
+  KVC_CHECK(memory != MAP_FAILED,
+            "KV cache: no memory for {} more bytes: {}; shorten the text, or store less with "
+            "--kv-dtype int8 or a smaller --kept-ratio",
+            bytes, std::strerror(errno));
   return static_cast<std::byte*>(memory);
 }
 

@@ -1,5 +1,5 @@
-// Memory of all KV caches of an engine: blocks of fixed sizes, handed out, shared and taken back. Not for
-// concurrent use. Needs no torch.
+// Memory of all KV caches of an engine: allocates, shares and frees blocks of fixed sizes. Not for
+// concurrent use. Does not use torch.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ namespace kvc {
 
 struct KvSlab;
 
-// A hold on one block. Copies share the block; it returns to its pool, which must still live, with the
-// last of them.
+// A reference to one block. Copies share it; the last one returns it to its pool, which must still
+// exist.
 class KvBlock {
  public:
   KvBlock() = default;
@@ -40,11 +40,11 @@ class KvPool {
   KvPool(const KvPool&) = delete;
   KvPool& operator=(const KvPool&) = delete;
 
-  // A block of `bytes` bytes, of any content, aligned to 8 bytes where `bytes` is a multiple of 8.
+  // A block of `bytes` bytes, uninitialised, aligned to 8 bytes if `bytes` is a multiple of 8.
   KvBlock allocate(std::int64_t bytes);
 
   std::int64_t page_tokens() const { return page_tokens_; }
-  // Of the blocks in use, each counted once, however many share it.
+  // Bytes of blocks in use; a shared block counts once.
   std::int64_t allocated_bytes() const { return allocated_; }
   std::int64_t peak_bytes() const { return peak_; }
   std::int64_t num_blocks() const { return num_blocks_; }
@@ -52,7 +52,7 @@ class KvPool {
 
  private:
   friend class KvBlock;
-  // Blocks of one size. A slab is memory for many of them; one without a block in use is unmapped.
+  // Blocks of one size. A slab is memory for many of them; it is unmapped when no block is in use.
   struct BlockSize {
     std::map<std::int64_t, std::unique_ptr<KvSlab>> slabs;  // by number
     std::set<std::int64_t> open;                            // numbers of slabs with a free block

@@ -18,7 +18,7 @@
 namespace kvc {
 
 // Positions of a segment's tokens, in the order of its rows. Stored per token as int32 with token
-// granularity; otherwise whole blocks share a decision and runs of positions suffice.
+// granularity; otherwise whole blocks share a decision, so runs of positions suffice.
 class PositionList {
  public:
   PositionList(const StoreOptions& options, bool per_token);
@@ -45,22 +45,22 @@ class PositionList {
 // Keys and values rebuilt from the first latents of a store (runtime/compression/expansion.h).
 struct Expansion {
   std::vector<KeyValueStore> merged;    // [num_layers]
-  std::vector<KeyValueStore> unmerged;  // [num_layers], or empty where they are no latents
+  std::vector<KeyValueStore> unmerged;  // [num_layers], or empty if they are not latents
 
   std::int64_t bytes() const;
 };
 
-// Principal directions that a request's latents were made with, layer by layer: rows are channels of keys
-// [kv_dim, key_rank] and of values [kv_dim, value_rank].
+// Principal directions of a request's latents, layer by layer: rows are channels of keys [kv_dim,
+// key_rank] and of values [kv_dim, value_rank].
 struct RequestBasis {
   std::int64_t first_row =
-      0;  // of the merged latents that it made; the next basis made those after them
+      0;  // rows of merged latents in this basis; the next basis has those after them
   std::vector<RowStore> key, value;  // [num_layers]
 
   std::int64_t bytes() const;
 };
 
-// What a token policy needs to know of a group's tokens. All layers and heads keep the same ones.
+// Data of a group's tokens that a token policy requires. All layers and heads keep the same tokens.
 struct GroupColumns {
   bool positions = false;  // of every token: some leave
   bool scores = false;
@@ -69,7 +69,8 @@ struct GroupColumns {
 };
 GroupColumns group_columns(const TokenPolicy& policy);
 
-// Of `count` decided tokens, how many of one layer are at most held twice, decided and not yet.
+// The largest number of one layer's tokens that are stored twice, old and new, while `count` tokens
+// are decided.
 std::int64_t rows_decided_at_once(std::int64_t count);
 
 class LatentStore {
@@ -78,32 +79,33 @@ class LatentStore {
               const GroupColumns& columns = {});
 
   GroupTokens tokens() const;
-  // Of the segments, in the order merged, unmerged, pending, chunks; without the expansion.
+  // In the order merged, unmerged, pending, chunks; without the expansion.
   std::vector<std::int64_t> segment_bytes() const;
 
-  // New tokens of layer `index` of the group, exact; every layer of the group in turn.
+  // Appends new exact tokens of layer `index` of the group; call for every layer in turn.
   void append_pending(int index, const at::Tensor& key, const at::Tensor& value);
-  // The same of a model's own latents: [n, width] before their norm, and rotary keys [n, 1, width].
+  // The same for a model's own latents: [n, width] before their norm, and rotary keys [n, 1,
+  // width].
   void append_own(int index, const at::Tensor& latent, const at::Tensor& rotary_key);
-  // What deciding and encoding need besides (group_bytes in core/kv_plan.h says when).
+  // Further inputs of decisions and encoding (when: group_bytes in core/kv_plan.h).
   void hold_latent(int index, const at::Tensor& latent);                  // [n, rank]
   void hold_weighted(const at::Tensor& latent, const at::Tensor& score);  // [n, rank], [n] float32
   void hold_key_rms(int index, const at::Tensor& rms);  // [n, num_kv_heads] float32
   // Groups whose projections are replaced store latents at once.
   void append_latent(int index, const at::Tensor& latent, const at::Tensor& positions);
 
-  // Of the `count` oldest pending tokens that are not sinks. [count] int64
+  // Positions of the `count` oldest pending tokens that are not sinks. [count] int64
   at::Tensor next_positions(std::int64_t count) const;
   // Decides the `merge.size(0)` oldest pending tokens that are not sinks. merge: [n] bool;
   // positions: [n] int64; latents: merged latents of the tokens with merge set.
   void decide(const at::Tensor& merge, const at::Tensor& positions, const at::Tensor& latents);
-  // Ahead of the others, without a token policy: `rows` of the pending tokens that are not sinks, ascending, become
-  // merged ones. These are in the order of positions only after order_merged(first), of rows from `first` on.
+  // Merges `rows` (ascending) of the pending tokens that are not sinks, ahead of the others; without a token
+  // policy. order_merged(first) then sorts merged rows from `first` on by position.
   void merge(const std::vector<std::int64_t>& rows, const at::Tensor& positions,
              const at::Tensor& latents);
   void order_merged(std::int64_t first);
 
-  // Under a token policy. Rows are all tokens, in the order merged, unmerged, pending.
+  // For token policies. Rows are all tokens, in the order merged, unmerged, pending.
   KeptGroupTokens kept_tokens() const;
   std::int64_t num_rows() const;
   std::int64_t column_bytes() const;  // of pending tokens' positions, scores and slots
@@ -117,19 +119,19 @@ class LatentStore {
   ResidualSlots& slots() { return slots_; }
   const ResidualSlots& slots() const { return slots_; }
 
-  // Merged latents from `first_row` on are made with these; key and value [num_layers] as in RequestBasis.
+  // Basis of merged latents from `first_row` on; key and value [num_layers] as in RequestBasis.
   void add_basis(std::int64_t first_row, const std::vector<at::Tensor>& key,
                  const std::vector<at::Tensor>& value);
   const std::vector<RequestBasis>& bases() const { return bases_; }
 
-  // Under selective reconstruction, of every layer.
+  // One per layer, under selective reconstruction.
   int num_chunk_layers() const { return static_cast<int>(chunks_.size()); }
   const ChunkLayer& chunks(int index) const { return at_layer(chunks_, index); }
   ChunkLayer& chunks(int index) { return chunks_[static_cast<std::size_t>(index)]; }
 
   std::optional<Expansion>& expansion() { return expansion_; }
   const std::optional<Expansion>& expansion() const { return expansion_; }
-  // Has every latent its keys and values beside it?
+  // Do all latents have their keys and values beside them?
   bool is_expanded() const;
 
   const PositionList& merged_positions() const { return merged_positions_; }
@@ -137,8 +139,8 @@ class LatentStore {
   const RowStore& merged() const { return merged_; }  // rows [rank]
   bool keeps_latents() const { return !unmerged_latents_.empty(); }
   const RowStore& unmerged_latent(int index) const { return at_layer(unmerged_latents_, index); }
-  // Codes first, then the exact rows of the last, incomplete block.
-  // Rotary keys of merged tokens, where latents are the model's own.
+  // Codes first, then the exact rows of the last, incomplete block. Rotary keys of merged tokens,
+  // if latents are the model's own.
   const RowStore& merged_rotary(int index) const { return at_layer(merged_rotary_, index); }
   const KeyValueStore& unmerged(int index) const { return at_layer(unmerged_, index); }
   KeyValueStore& unmerged(int index) { return unmerged_[static_cast<std::size_t>(index)]; }

@@ -1,4 +1,4 @@
-// The KV store of two paired layers of one sequence: directions that both share, and exact keys and values.
+// The KV store of two paired layers of one sequence: shared directions, and exact keys and values.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -20,8 +20,8 @@ struct PairedRows {
 
   RowStore direction;      // [num_kv_heads, head_dim]
   RowStore norms;          // [2, num_kv_heads]: of the lower and of the upper layer
-  RowStore retained;       // [2, num_kv_heads, head_dim]: vectors that are kept besides
-  RowStore retained_rows;  // [] int32, ascending: the row of `direction` that each stands for
+  RowStore retained;       // [2, num_kv_heads, head_dim]: retained vectors
+  RowStore retained_rows;  // [] int32, ascending: their rows of `direction`
 
   std::int64_t num_rows() const { return direction.num_rows(); }
   // Only rows `indices`, ascending, stay.
@@ -38,18 +38,17 @@ struct PairStore {
   PairStore(const KvPlan& plan, const StoreOptions& options, const PairColumns& columns = {});
 
   PairedRows key, value;
-  PositionList
-      merged_runs;  // positions of merged tokens, while none can leave: every prompt is a run
+  PositionList merged_runs;  // positions of merged tokens, if none can leave: every prompt is a run
   std::vector<KeyValueStore> exact;  // [2], of all other tokens; keys post-RoPE
 
-  PairTokens tokens() const;  // between passes, when both layers have as many
+  PairTokens tokens() const;  // between passes, when both layers have equally many
   std::int64_t merged_bytes() const;
   std::int64_t retained_bytes() const;
   std::int64_t exact_bytes() const;
   at::Tensor merged_positions() const;  // [n] int64
-  // Of the exact rows of layer `index` of the pair. [n] int64
+  // Positions of the exact rows of layer `index` of the pair. [n] int64
   at::Tensor exact_positions(std::size_t index) const;
-  // The last `count` exact tokens, of both layers, are merged now.
+  // Drops the last `count` exact tokens of both layers, which are merged now.
   void drop_exact(std::int64_t count);
 
   // Under a token policy. Rows are all tokens: merged ones, then the others; the last ones are those that were read last.

@@ -1,6 +1,6 @@
-// Keys and values of all tokens of one layer of one sequence, of which the first ones' keys have lost
-// channels: every KV head its own, the same in all tokens (core/channel_pruning.h). What stays of a key
-// lies together, in the order of channels.
+// Keys and values of all tokens of one layer of one sequence. The first tokens' keys have lost
+// channels: each KV head its own, the same for all tokens (core/channel_pruning.h). Remaining channels
+// are contiguous, in order.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,7 +15,7 @@ namespace kvc {
 
 class PrunedStore {
  public:
-  // Keys keep so many of their channels.
+  // Number of channels that keys keep.
   PrunedStore(const KvPlan& plan, const StoreOptions& options, std::int64_t kept_channels);
 
   std::int64_t num_rows() const { return num_pruned() + whole_.num_exact(); }
@@ -25,14 +25,14 @@ class PrunedStore {
 
   // key, value [n, num_kv_heads, head_dim], keys post-RoPE.
   void append(const at::Tensor& key, const at::Tensor& value) { whole_.append(key, value); }
-  // Once: which channels stay, int64 [num_kv_heads, kept_channels], ascending.
+  // Call once, with the channels that stay: int64 [num_kv_heads, kept_channels], ascending.
   void set_channels(const at::Tensor& channels);
   at::Tensor channels() const;
-  // The first `count` whole rows lose the other channels.
+  // Drops the other channels of the first `count` whole rows.
   void prune(std::int64_t count);
 
   const KeyValueStore& pruned() const { return pruned_; }  // keys [n, num_kv_heads, kept_channels]
-  const KeyValueStore& whole() const { return whole_; }    // the rows behind them
+  const KeyValueStore& whole() const { return whole_; }    // the rows after them
 
  private:
   std::int64_t head_dim_, kept_channels_;

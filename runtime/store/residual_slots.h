@@ -9,7 +9,7 @@
 
 namespace kvc {
 
-// Averages of merged tokens, float32 in one block of memory that there is once a token was merged.
+// Averages of merged tokens: float32, in one block that is allocated when the first token merges.
 class ResidualSlots {
  public:
   ResidualSlots(std::shared_ptr<KvPool> pool, std::int64_t num_slots, std::int64_t num_kv_heads,
@@ -21,12 +21,11 @@ class ResidualSlots {
   std::int64_t key_width() const { return key_width_; }
   std::int64_t bytes() const { return block_.bytes(); }
 
-  // Becomes the average of it and `count` tokens whose averages these are. key [key_width], value [value_width]
-  // float32.
+  // Averages the slot with `count` tokens that have this mean. key [key_width], value [value_width] float32.
   void add(std::int64_t slot, std::int64_t kv_head, const float* key, const float* value,
            float count);
 
-  // The token becomes part of the slot that merge_token gives it on its own.
+  // Merges a single token into the slot that merge_token would choose.
   void merge(std::int64_t kv_head, const float* key, const float* value);
 
   const float* key() const { return numbers(0); }  // [num_slots, num_kv_heads, key_width]
@@ -50,8 +49,8 @@ struct LeavingToken {
   std::int64_t kv_head;
   const float *key, *value;
 };
-// What a token leaves in some layers and heads, which merge the same tokens, becomes part of their slot of the same
-// number: the first free one, or that whose keys are most like its own, products summed over layers and heads.
+// Merges a token that leaves several layers and heads, which merge the same tokens, into their slot of the same
+// number: the first free one, or the one with the most similar keys, by products summed over layers and heads.
 void merge_token(const std::vector<LeavingToken>& token);
 
 }  // namespace kvc

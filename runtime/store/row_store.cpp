@@ -28,9 +28,10 @@ std::int64_t row_bytes(const RowFormat& format, std::int64_t rows) {
   }
   const RowCodes& codes = *format.codes;
   const std::int64_t head_dim = format.shape.back();
-  KVC_CHECK(codes.scales == KvScales::kPerRow || rows % kQuantisedRows == 0,
-            "KV cache: {} rows where {} share their scales; use --page-tokens {} or a multiple",
-            rows, kQuantisedRows, kQuantisedRows);
+  KVC_CHECK(
+      codes.scales == KvScales::kPerRow || rows % kQuantisedRows == 0,
+      "KV cache: pages of {} rows, but {} rows share scales; use --page-tokens {} or a multiple",
+      rows, kQuantisedRows, kQuantisedRows);
   const int bits = element_bits(codes.element);
   KVC_CHECK(head_dim * bits % 8 == 0,
             "KV cache: int{} stores {} channels in a byte, a row has {}; use int8", bits, 8 / bits,

@@ -1,5 +1,5 @@
-// Rows of one shape in blocks of a pool, as numbers or as integer codes. Appending and erasing move no
-// rows but those behind the erased ones; copies share blocks until one of them writes.
+// Rows of one shape in blocks of a pool, as numbers or as integer codes. Erasing moves only rows
+// behind the erased ones, appending none. Copies share blocks until one of them writes.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,7 +22,7 @@ struct RowCodes {
 
 struct RowFormat {
   std::vector<std::int64_t> shape;    // of a row, e.g. {num_kv_heads, head_dim} or {rank}
-  at::ScalarType dtype = at::kFloat;  // of rows that are no codes
+  at::ScalarType dtype = at::kFloat;  // of rows that are not coded
   std::optional<RowCodes> codes{};
 };
 
@@ -32,7 +32,7 @@ struct RowRun {
 
 class RowStore {
  public:
-  // Throws Error for rows that have no such codes: integers need a block of whole groups of rows,
+  // Throws Error for rows that cannot be coded: integers require blocks of whole groups of rows,
   // and rows whose last axis fills whole bytes.
   RowStore(std::shared_ptr<KvPool> pool, RowFormat format);
 
@@ -40,31 +40,32 @@ class RowStore {
   at::ScalarType dtype() const { return format_.dtype; }
   bool has_codes() const { return format_.codes.has_value(); }
   bool has_row_scales() const { return has_codes() && row_bytes_ > 0; }
-  // An empty store of such rows, their codes with scales of their own.
+  // An empty store for such rows, whose codes have scales per row.
   RowStore with_row_scales() const;
-  // Of the blocks: rows rounded up to the pool's page_tokens.
+  // Bytes of the blocks: rows rounded up to the pool's page_tokens.
   std::int64_t bytes() const { return blocks_.bytes(); }
 
   // `rows` [n, shape...] of any type that casts to the store's; float16 saturates. With scales per
   // channel n is a multiple of kQuantisedRows.
   void append(const at::Tensor& rows);
-  // `count` new rows, not written yet, of a store without codes.
+  // Appends `count` uninitialised rows to a store without codes.
   void grow(std::int64_t count) { resize(num_rows_ + count); }
-  // Removes rows first .. first + count - 1, of a store without codes; later rows move down.
+  // Removes rows first .. first + count - 1 of a store without codes; later rows move down.
   void erase(std::int64_t first, std::int64_t count);
-  // Only rows `indices`, ascending, stay. Of a store without codes or with scales per row.
+  // Keeps only rows `indices` (ascending). For stores without codes or with scales per row.
   void keep(const std::vector<std::int64_t>& indices);
-  // Rows from `first` on in another order: the i-th of them is then what the order[i]-th was. Of such a store too.
+  // Reorders rows from `first` on: the i-th becomes the order[i]-th. For the same stores.
   void reorder(std::int64_t first, const std::vector<std::int64_t>& order);
 
   // Removes all rows from `rows` on.
   void truncate(std::int64_t rows) { resize(rows); }
-  // Blocks of the first `rows` rows stay with the store, however few rows it has.
+  // Reserves the blocks of the first `rows` rows.
   void reserve(std::int64_t rows);
-  // A row, of a store without codes or with scales per row, to be read, or (which unshares its block) changed.
+  // A row for reading, or for writing, which unshares its block. For stores without codes or with scales per
+  // row.
   const std::byte* row(std::int64_t index) const;
   std::byte* mutable_row(std::int64_t index);
-  // Numbers of one head of a row [num_heads, head_dim], which is changed: codes have scales per row.
+  // Reads or overwrites one head of a row [num_heads, head_dim]; codes have scales per row.
   void read_head(std::int64_t row, std::int64_t head, float* to) const;
   void write_head(std::int64_t row, std::int64_t head, const float* from);
 
@@ -74,7 +75,7 @@ class RowStore {
   at::Tensor rows(const std::vector<RowRun>& runs,
                   at::ScalarType dtype) const;  // one after the other
   std::int64_t block_rows() const { return page(); }
-  // Where they lie, for kernels; valid until the store changes.
+  // The kernels' view of the rows; valid until the store changes.
   KvRows table() const;
 
  private:
@@ -82,7 +83,7 @@ class RowStore {
   std::int64_t bytes_of(std::int64_t rows) const;
   at::Tensor empty_rows(std::int64_t count, at::ScalarType dtype) const;
   at::Tensor stored(const at::Tensor& rows) const;
-  // The type that rows are read in on their way to `dtype`.
+  // The intermediate dtype of rows that are read as `dtype`.
   at::ScalarType read_type(at::ScalarType dtype) const {
     return has_codes() ? dtype : format_.dtype;
   }

@@ -15,33 +15,34 @@
 
 namespace kvc {
 
-// How the kernels know a block's codes.
+// The kernels' description of a block's codes.
 TileLayout tile_layout(const CodedBlock& block);
 
 class TileStore {
  public:
-  // Error for a pool whose blocks are not whole tiles.
+  // Error if the pool's blocks are not whole tiles.
   TileStore(std::shared_ptr<KvPool> pool, const CodedBlock& block);
 
   std::int64_t num_tokens() const { return num_tiles_ * kTileTokens; }
-  // Of the blocks: tokens rounded up to the pool's page_tokens.
+  // Bytes of the blocks: tokens rounded up to the pool's page_tokens.
   std::int64_t bytes() const { return blocks_ ? blocks_->bytes() : 0; }
 
-  // Coefficients of whole tiles, [n, num_coefficients] float32, under steps [num_coefficients] float32.
+  // Appends coefficients of whole tiles, [n, num_coefficients] float32, with steps [num_coefficients]
+  // float32.
   void append(const at::Tensor& z, const at::Tensor& steps);
-  // Only tokens `indices`, ascending, whole tiles of them, stay.
+  // Keeps only tokens `indices` (ascending, whole tiles).
   void keep(const at::Tensor& indices, const at::Tensor& steps);
-  // Coefficients [num_coefficients] take the place of token's.
+  // Replaces a token's coefficients by these [num_coefficients].
   void replace(std::int64_t token, const at::Tensor& z, const at::Tensor& steps);
-  // Their values again, of tokens first .. first + count - 1 (whole tiles). float32
+  // Values of tokens first .. first + count - 1 (whole tiles). float32
   at::Tensor coefficients(std::int64_t first, std::int64_t count, const at::Tensor& steps) const;
-  // What the kernels read; valid until the store changes.
+  // The kernels' view; valid until the store changes.
   CodeTiles tiles() const;
 
  private:
   TileLayout layout_;
   std::int64_t block_tiles_ = 0, num_tiles_ = 0;
-  std::optional<BlockList> blocks_;  // none where a tile has no bytes
+  std::optional<BlockList> blocks_;  // none if a tile has no bytes
 };
 
 }  // namespace kvc

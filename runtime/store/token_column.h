@@ -1,4 +1,4 @@
-// A number of every token of layers that keep the same ones: position or score.
+// One number per token of layers that keep the same tokens: position or score.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,7 +10,7 @@
 
 namespace kvc {
 
-// Rows lie as keys and values do: those of compressed tokens, then those of exact ones.
+// Rows in the order of keys and values: compressed tokens, then exact ones.
 struct TokenColumn {
   TokenColumn(std::shared_ptr<KvPool> pool, at::ScalarType dtype)
       : compressed(pool, {.shape = {}, .dtype = dtype}), exact(compressed) {}

@@ -74,7 +74,7 @@ class Plans(ProgramTest):
     def test_a_target_that_nobody_gave_gives_way(self):
         process = self.run_ok("kvconvert", REFERENCE, "--plan", "--group", "4", "--rank", "0.7", "--context", "256",
                               "--window", "128")
-        self.assertIn("the least that can be reached, instead of 0.5: of 256 tokens 132 stay exact", process.stderr)
+        self.assertIn("the lowest possible, instead of 0.5: in a cache of 256 tokens, 132 stay exact", process.stderr)
         self.assert_refused({1}, ["--kept-ratio 0.5 cannot be reached"], "kvconvert", REFERENCE, "--plan", "--group", "4",
                             "--rank", "0.7", "--context", "256", "--window", "128", "--kept-ratio", "0.5")
 

@@ -83,7 +83,7 @@ class Reuse(ProgramTest):
         result, warnings = self.reused(ids, "min-tokens=100,store=off")
         self.assertEqual(result["kv"]["reuse"]["donor"], None)
         self.assertEqual(result["tokens"], self.whole(ids))
-        self.assertEqual(warnings.count("donor passed over"), 1, warnings)
+        self.assertEqual(warnings.count("donor skipped"), 1, warnings)
         self.reused(ids)  # writes it anew
         self.assertIsNotNone(self.reused(ids)[0]["kv"]["reuse"]["donor"])
 
@@ -93,7 +93,7 @@ class Reuse(ProgramTest):
         process = run("kvrun", *self.arguments(ids), preexec_fn=limit)
         self.assertEqual(process.returncode, 0, process.stderr)
         self.assertEqual(json.loads(process.stdout)["tokens"], self.whole(ids))
-        self.assertEqual(process.stderr.count("not kept as a donor"), 1, process.stderr)
+        self.assertEqual(process.stderr.count("not stored as a donor"), 1, process.stderr)
         self.assertEqual(self.entries(), [])
         self.reused(ids)
         self.assertEqual(len(self.entries()), 1)

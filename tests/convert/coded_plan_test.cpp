@@ -124,7 +124,7 @@ TEST(CodedPlan, ScopesThatDoNotAreRefused) {
   EXPECT_THAT(refusal("head:0-4"), HasSubstr("layer 5 has none"));
   EXPECT_THAT(refusal("head:0-4,layer:4-5"), HasSubstr("layer 4 has two"));
   EXPECT_THAT(refusal("head:0-6"), HasSubstr("expected 0 to 5"));
-  EXPECT_THAT(refusal("head:5-0"), HasSubstr("no range"));
+  EXPECT_THAT(refusal("head:5-0"), HasSubstr("not a range"));
 }
 
 TEST(CodedPlan, TheAutomaticScopeSaysWhy) {

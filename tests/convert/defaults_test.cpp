@@ -86,8 +86,9 @@ TEST(Defaults, TakeTheNearestRatioWhereRankAndWindowAreGiven) {
   ConvertSettings less = settings;
   less.kept_ratio -= 0.002;
   EXPECT_THROW(make_plan(model(256), less, false), Error);
-  EXPECT_THAT(notes,
-              ElementsAre(HasSubstr("of 256 tokens 132 stay exact (--sink 4, --window 128)")));
+  EXPECT_THAT(
+      notes,
+      ElementsAre(HasSubstr("in a cache of 256 tokens, 132 stay exact (--sink 4, --window 128)")));
 }
 
 TEST(Defaults, ChangeNothingThatWasGiven) {

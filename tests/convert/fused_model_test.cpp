@@ -131,7 +131,7 @@ TEST_F(FusedModel, RefusesBadFitsWithTheirNumbers) {
   EXPECT_THAT(error_of([&] { convert_to("out", fusedkv()); }),
               AllOf(HasSubstr("2 of 2 fused layers"), HasSubstr("--min-r2 0.8"),
                     HasSubstr("layer 2: keys"), HasSubstr("layer 3: keys"),
-                    HasSubstr("bad on pretrained models"), HasSubstr("--force")));
+                    HasSubstr("rarely fit a pretrained model"), HasSubstr("--force")));
   ConvertSettings forced = fusedkv();
   forced.fusion.any_fit = true;
   const Conversion conversion = read_conversion(convert_to("forced", forced));
@@ -163,7 +163,7 @@ TEST_F(FusedModel, LiteReadsTheMiddleAndTheBottomLayer) {
       at::equal(read_tensor(conversion.tensors, "kvconvert.fused.4.value"), at::ones({1, 16})));
   EXPECT_NO_THROW(logits(export_to("lite-factored", directory_ / "lite")));
   settings.fusion.form = FusionForm::kComplex;
-  EXPECT_THAT(error_of([&] { resolve(settings); }), HasSubstr("reads its sources as they are"));
+  EXPECT_THAT(error_of([&] { resolve(settings); }), HasSubstr("read their sources unchanged"));
 }
 
 TEST_F(FusedModel, YocoAndClaNeedForce) {
