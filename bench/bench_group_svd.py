@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", choices=["float64", "float32"], default="float32")
     parser.add_argument("--full-matrices", action="store_true", help="torch.linalg.svd's default; slower")
-    parser.add_argument("--max-ratio", type=float, default=1 / 3)
+    parser.add_argument("--max-ratio", type=float, default=1 / 2)
     options = parser.parse_args()
 
     torch.set_num_threads(options.threads)

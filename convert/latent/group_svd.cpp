@@ -5,7 +5,6 @@
 
 #include "convert/latent/optimum_check.h"
 #include "core/error.h"
-#include "model/eigen/lower_gram.h"
 #include "model/eigen/symmetric_eigen.h"
 
 namespace kvc {

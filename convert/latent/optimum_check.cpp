@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "model/eigen/lower_gram.h"
+#include "model/eigen/symmetric_eigen.h"
 
 namespace kvc {
 namespace {

@@ -1,18 +1,11 @@
 #include "model/eigen/symmetric_eigen.h"
 
-#include <cmath>
-#include <utility>
-
 #include "core/error.h"
-#include "model/eigen/two_stage_eigen.h"
-#ifdef KVC_CUDA
-#include "model/eigen/symmetric_eigen_cuda.h"
-#endif
 
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kTwoStages = 512;  // below, LAPACK's dsyevd is faster
+constexpr std::int64_t kGramBlock = 256;  // whose square is computed whole
 
 [[noreturn]] void fail_eigen(std::int64_t n, const std::string& reason) {
   fail(
@@ -21,11 +14,19 @@ constexpr std::int64_t kTwoStages = 512;  // below, LAPACK's dsyevd is faster
       n, n, reason);
 }
 
-SymmetricEigen lapack_eigen(at::Tensor matrix, std::int64_t num_vectors) {
-  const auto [values, vectors] = at::linalg_eigh(matrix, "L");
-  // LAPACK's columns are the rows of the transpose.
-  const std::int64_t n = values.size(0);
-  return {values.flip(0), vectors.t().narrow(0, n - num_vectors, num_vectors).flip(0)};
+// Halves again and again: what is left of the diagonal, and one large product below it.
+void fill_lower_gram(const at::Tensor& m, at::Tensor gram) {
+  const std::int64_t n = m.size(1);
+  if (n <= kGramBlock) {
+    at::mm_out(gram, m.t(), m);
+    return;
+  }
+  const std::int64_t half = (n / kGramBlock + 1) / 2 * kGramBlock, rest = n - half;
+  const at::Tensor left = m.narrow(1, 0, half), right = m.narrow(1, half, rest);
+  at::Tensor below = gram.narrow(0, half, rest).narrow(1, 0, half);
+  at::mm_out(below, right.t(), left);
+  fill_lower_gram(left, gram.narrow(0, 0, half).narrow(1, 0, half));
+  fill_lower_gram(right, gram.narrow(0, half, rest).narrow(1, half, rest));
 }
 
 }  // namespace
@@ -36,28 +37,28 @@ SymmetricEigen symmetric_eigen(at::Tensor matrix, std::int64_t num_vectors) {
             "symmetric_eigen: expected a square float64 matrix");
   KVC_CHECK(num_vectors >= 1 && num_vectors <= n,
             "symmetric_eigen: {} eigenvectors of a {} x {} matrix", num_vectors, n, n);
+  if (!at::isfinite(matrix.tril()).all().item<bool>()) {
+    fail_eigen(n, "an element is not finite");
+  }
 #ifdef KVC_CUDA
   if (matrix.is_cuda()) {
-    if (!at::isfinite(matrix.tril()).all().item<bool>()) {
-      fail_eigen(n, "an element is not finite");
-    }
     const at::Tensor values = syevd_cuda(matrix);
     return {values.flip(0), matrix.narrow(0, n - num_vectors, num_vectors).flip(0)};
   }
 #endif
-  const double largest = largest_magnitude(matrix);
-  if (!std::isfinite(largest)) {
-    fail_eigen(n, "an element is not finite");
-  }
   try {
-    if (n < kTwoStages) {
-      return lapack_eigen(std::move(matrix), num_vectors);
-    }
-    const auto [values, vectors] = two_stage_eigen(std::move(matrix), largest, num_vectors);
-    return {values, vectors.t()};
+    const auto [values, vectors] = at::linalg_eigh(matrix, "L");
+    // LAPACK's columns are the rows of the transpose.
+    return {values.flip(0), vectors.t().narrow(0, n - num_vectors, num_vectors).flip(0)};
   } catch (const c10::Error& error) {
     fail_eigen(n, error.what_without_backtrace());
   }
+}
+
+at::Tensor lower_gram(const at::Tensor& m) {
+  at::Tensor gram = at::empty({m.size(1), m.size(1)}, m.options());
+  fill_lower_gram(m, gram);
+  return gram;
 }
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-#include "model/eigen/symmetric_eigen_cuda.h"
+#include "model/eigen/symmetric_eigen.h"
 
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>

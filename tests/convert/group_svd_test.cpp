@@ -4,7 +4,6 @@
 
 #include "convert/latent/ls_encoder.h"
 #include "core/error.h"
-#include "model/eigen/lower_gram.h"
 #include "model/eigen/symmetric_eigen.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"

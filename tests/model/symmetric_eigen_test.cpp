@@ -1,3 +1,5 @@
+#include "model/eigen/symmetric_eigen.h"
+
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
@@ -5,15 +7,8 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <numeric>
 
-#include "convert/latent/optimum_check.h"
 #include "core/error.h"
-#include "model/eigen/back_transform.h"
-#include "model/eigen/band_tridiagonal.h"
-#include "model/eigen/secular_equation.h"
-#include "model/eigen/symmetric_eigen.h"
-#include "model/eigen/two_stage_eigen.h"
 #include "tests/testing/test_tensors.h"
 
 namespace kvc {
@@ -118,8 +113,8 @@ struct Pairs {
 Pairs solve(const at::Tensor& matrix, std::int64_t num_vectors) {
   at::Tensor garbage = at::full_like(matrix, std::numeric_limits<double>::quiet_NaN());
   const at::Tensor lower = matrix.tril() + garbage.triu(1);  // only the lower triangle may matter
-  auto [values, vectors] = two_stage_eigen(lower, largest_magnitude(lower), num_vectors);
-  return {values, vectors};
+  const SymmetricEigen eigen = symmetric_eigen(lower, num_vectors);
+  return {eigen.values, eigen.vectors.t()};
 }
 
 // LAPACK's, descending; the matrix scaled to what it can square.
@@ -163,9 +158,9 @@ class Threads {
   int before_ = at::get_num_threads();
 };
 
-class TwoStageEigen : public ::testing::TestWithParam<std::int64_t> {};
+class SymmetricEigenOf : public ::testing::TestWithParam<std::int64_t> {};
 
-TEST_P(TwoStageEigen, DiagonalisesEveryClass) {
+TEST_P(SymmetricEigenOf, DiagonalisesEveryClass) {
   const std::int64_t n = GetParam();
   const Threads threads(1);
   for (const MatrixClass& matrix_class : matrix_classes()) {
@@ -178,12 +173,11 @@ TEST_P(TwoStageEigen, DiagonalisesEveryClass) {
   }
 }
 
-// Around the sizes of a band, a leaf, a block of the symmetric product, and several panels.
-INSTANTIATE_TEST_SUITE_P(Sizes, TwoStageEigen,
+INSTANTIATE_TEST_SUITE_P(Sizes, SymmetricEigenOf,
                          ::testing::Values(1, 2, 3, 7, 63, 64, 65, 66, 67, 129, 191, 257, 322,
                                            517));
 
-TEST(TwoStageEigen, FindsAnyNumberOfVectors) {
+TEST(SymmetricEigen, FindsAnyNumberOfVectors) {
   const Threads threads(1);
   const at::Tensor matrix = random_symmetric(97), values = lapack_values(matrix);
   for (std::int64_t num_vectors = 1; num_vectors <= 97; ++num_vectors) {
@@ -191,40 +185,13 @@ TEST(TwoStageEigen, FindsAnyNumberOfVectors) {
   }
 }
 
-TEST(TwoStageEigen, RepeatsItsBits) {
+TEST(SymmetricEigen, RepeatsItsBits) {
   const at::Tensor matrix = random_symmetric(300);
   for (const int count : {1, 2}) {
     const Threads threads(count);
     const Pairs first = solve(matrix, 210), second = solve(matrix, 210);
     EXPECT_TRUE(at::equal(first.values, second.values)) << count;
     EXPECT_TRUE(at::equal(first.vectors, second.vectors)) << count;
-  }
-}
-
-TEST(ChaseBand, IsTheSameForAnyNumberOfThreads) {
-  const at::Tensor element = random_normal({500, kBandWidth + 1}, 6).to(at::kDouble);
-  std::vector<Tridiagonal> results;
-  std::vector<at::Tensor> vectors;
-  for (const int count : {1, 2, 3}) {
-    const Threads threads(count);
-    std::vector<double> band(static_cast<std::size_t>((500 + 2 * kBandWidth) * (kBandStride + 1)));
-    for (std::int64_t i = 0; i < 500; ++i) {
-      for (std::int64_t below = 0; below <= kBandWidth && i + below < 500; ++below) {
-        band[static_cast<std::size_t>(i * (kBandStride + 1) + below)] =
-            element[i][below].item<double>();
-      }
-    }
-    ChaseReflectors reflectors(500);
-    results.push_back(chase_band(band, reflectors));
-    std::vector<std::int64_t> columns(60);
-    std::iota(columns.begin(), columns.end(), 0);
-    vectors.push_back(at::eye(500, 60, at::kDouble));
-    apply_chase(reflectors, vectors.back(), columns);
-  }
-  for (std::size_t i = 1; i < results.size(); ++i) {
-    EXPECT_EQ(results[i].diagonal, results[0].diagonal);
-    EXPECT_EQ(results[i].subdiagonal, results[0].subdiagonal);
-    EXPECT_TRUE(at::equal(vectors[i], vectors[0]));
   }
 }
 
@@ -256,79 +223,6 @@ TEST(SymmetricEigen, LargeMatricesInInferenceMode) {
   const SymmetricEigen eigen = symmetric_eigen(matrix.clone(), 20);
   EXPECT_TRUE(at::equal(eigen.values, expected.values));
   EXPECT_TRUE(at::equal(eigen.vectors, expected.vectors));
-}
-
-TEST(SecularEquation, SolvesByHand) {
-  // diag(0, 1) + 2 z z^T with z = (1, 1) / sqrt(2) is [[1, 1], [1, 2]]: (3 -+ sqrt(5)) / 2.
-  const SecularEquation equation{{0.0, 1.0}, {0.5, 0.5}, 2.0};
-  EXPECT_NEAR(solve_secular(equation, 0).value(), (3 - std::sqrt(5.0)) / 2, 1e-15);
-  EXPECT_NEAR(solve_secular(equation, 1).value(), (3 + std::sqrt(5.0)) / 2, 1e-15);
-  EXPECT_EQ(solve_secular({{4.0}, {1.0}, 0.5}, 0).value(), 4.5);
-}
-
-TEST(SecularEquation, RootsSeparateThePolesHoweverSmallTheWeights) {
-  SecularEquation equation{{}, {}, 1e-3};
-  for (int i = 0; i < 40; ++i) {
-    equation.poles.push_back(i < 20 ? i * 1e-12 : i);
-    equation.weights.push_back(i % 3 == 0 ? 1e-30 : 1.0 / 27);
-  }
-  for (std::int64_t i = 0; i < equation.size(); ++i) {
-    const SecularRoot root = solve_secular(equation, i);
-    const auto k = static_cast<std::size_t>(i);
-    EXPECT_GT((root.origin - equation.poles[k]) + root.shift, 0) << i;
-    if (i + 1 < equation.size()) {
-      EXPECT_LT((root.origin - equation.poles[k + 1]) + root.shift, 0) << i;
-    }
-  }
-}
-
-class OptimumError : public ::testing::Test {
- protected:
-  OptimumError() {
-    const SymmetricEigen eigen = symmetric_eigen(at::mm(m.t(), m), 20);
-    values = eigen.values;
-    vectors = eigen.vectors.clone();
-  }
-
-  double error() const {
-    const at::Tensor captured = at::mm(m, vectors.t()).square().sum(0);
-    return optimum_error(m.square().sum().item<double>(), captured, values, vectors);
-  }
-
-  at::Tensor m = random_normal({50, 30}, 5).to(at::kDouble);
-  at::Tensor values, vectors;
-};
-
-TEST_F(OptimumError, IsRoundingForTheRightPairs) { EXPECT_LT(error(), 1e-13); }
-
-TEST_F(OptimumError, CatchesAWrongValue) {
-  values[7] += 1e-5 * values[0];
-  EXPECT_GT(error(), 1e-6);
-}
-
-TEST_F(OptimumError, CatchesValuesThatSumUp) {
-  values[3] += 1e-4 * values[0];
-  values[4] -= 1e-4 * values[0];
-  EXPECT_GT(error(), 1e-6);
-}
-
-TEST_F(OptimumError, CatchesAWrongVector) {
-  // Turned by 0.05 towards one that is not kept: still orthonormal.
-  const at::Tensor dropped = symmetric_eigen(at::mm(m.t(), m), 30).vectors[25];
-  vectors[2].mul_(std::cos(0.05)).add_(dropped, std::sin(0.05));
-  EXPECT_GT(error(), 1e-6);
-}
-
-TEST_F(OptimumError, CatchesLostOrthogonality) {
-  vectors[19].add_(vectors[18], 1e-5);
-  EXPECT_GT(error(), 1e-6);
-  vectors[19].copy_(vectors[18]);
-  EXPECT_GT(error(), 0.1);
-}
-
-TEST_F(OptimumError, CatchesAMissingEigenvalue) {
-  values = values.narrow(0, 0, 29);
-  EXPECT_GT(error(), 1e-6);
 }
 
 }  // namespace
