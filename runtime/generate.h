@@ -58,6 +58,12 @@ struct GenerateResult {
 // Called as tokens appear: index of the sequence and its new token. False: the sequence ends with it.
 using TokenVisitor = std::function<bool(std::size_t, std::int64_t)>;
 
+// The first half of a generation: reads each prompt into its new sequence, with what options.prefill_tokens leaves as a
+// continuation of the compressed cache. Logits of every prompt: all rows with options.all_logits, else the last.
+std::vector<at::Tensor> read_prompts(const Engine& engine, const Engine::Ids& prompts,
+                                     const GenerateOptions& options,
+                                     std::vector<Sequence>& sequences);
+
 // Continues every prompt (at least one token each), all in one batch.
 GenerateResult generate(const Engine& engine, const Engine::Ids& prompts,
                         const GenerateOptions& options, const TokenVisitor& visit = {});

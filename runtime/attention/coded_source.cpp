@@ -3,6 +3,7 @@
 #include "runtime/attention/coded_attention.h"
 #include "runtime/attention/kept_codes.h"
 #include "runtime/attention/layer_source.h"
+#include "runtime/compression/coding.h"
 
 namespace kvc {
 namespace {
@@ -30,14 +31,20 @@ class CodedSource : public LayerSource {
         query, positions);
   }
 
-  void attended(int layer, const NewTokens& tokens, const at::Tensor& query, std::int64_t end,
+  void attended(int layer, const NewTokens& tokens, const at::Tensor& query,
                 KvCache& cache) override {
     if (!context().policy.is_full()) {
       CodedStore& store = cache.coded(layer);
       KeptCodes codes(context().decoder, context().plan, context().factors.coded, index_of(layer),
                       store);
-      finish_group(group_attended(layers(), layer, tokens, query, end), cache.kept_coded(layer),
-                   codes);
+      finish_group(group_attended(layers(), layer, tokens, query), cache.kept_coded(layer), codes);
+    }
+  }
+
+  void prompt_read(int layer, PromptCompression& prompt) override {
+    if (is_last(layer)) {
+      code_tokens(context().decoder, context().plan, context().factors.coded,
+                  prompt.cache().coded(layer));
     }
   }
 };

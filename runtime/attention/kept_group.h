@@ -58,7 +58,7 @@ struct GroupAttended {
   int layer = 0;                   // of them
   at::Tensor query;                // [n, num_heads, head_dim] post-RoPE
   at::Tensor positions;            // [n]
-  std::int64_t end = 0;            // as LayerSource::attended has it
+  std::int64_t end = 0;            // NewTokens::prompt_end
   bool is_scored = false;  // a step, of which the rows' scores have this layer's attention already
 
   bool is_last_layer() const { return layer == layers.back(); }

@@ -43,16 +43,16 @@ class KeptSource : public LayerSource {
     };
     at::Tensor output =
         attend_kept(context().decoder, layer, rows, policy, query, tokens.positions, &scores);
-    attended(layer, tokens, query, 0, cache);
+    attended(layer, tokens, query, cache);
     return output;
   }
 
-  void attended(int layer, const NewTokens& tokens, const at::Tensor& query, std::int64_t end,
+  void attended(int layer, const NewTokens& tokens, const at::Tensor& query,
                 KvCache& cache) override {
     const SourceContext& pass = context();
     const SharingLayers& sharing = cache.sharing(layer);
     KeptPlain kept(pass.decoder, sharing, cache, KeptPlain::reader_of(pass.decoder, layer, cache));
-    GroupAttended group = group_attended(sharing.layers, layer, tokens, query, end);
+    GroupAttended group = group_attended(sharing.layers, layer, tokens, query);
     group.is_scored = kept.scores_steps();
     finish_group(group, cache.kept_layer(sharing.storage.front()).choice, kept);
   }

@@ -69,13 +69,19 @@ class LatentSource : public LayerSource {
                         positions);
   }
 
-  void attended(int layer, const NewTokens& tokens, const at::Tensor& query, std::int64_t end,
+  void attended(int layer, const NewTokens& tokens, const at::Tensor& query,
                 KvCache& cache) override {
     if (!context().policy.is_full()) {
       KeptLatents latents(context().decoder, context().policy, group_layer(layer),
                           cache.group(group_));
-      finish_group(group_attended(layers(), layer, tokens, query, end), cache.kept_group(group_),
+      finish_group(group_attended(layers(), layer, tokens, query), cache.kept_group(group_),
                    latents);
+    }
+  }
+
+  void prompt_read(int layer, PromptCompression& prompt) override {
+    if (is_last(layer)) {
+      prompt.group_read(group_);
     }
   }
 

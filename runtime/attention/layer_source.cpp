@@ -13,13 +13,17 @@ at::Tensor LayerSource::extend(int layer, const NewTokens& tokens, const at::Ten
                                KvCache& cache) {
   store(layer, tokens, cache);
   at::Tensor output = attend(layer, query, tokens.positions, cache);
-  attended(layer, tokens, query, 0, cache);
+  attended(layer, tokens, query, cache);
   return output;
 }
 
+void LayerSource::prompt_read(int layer, PromptCompression& prompt) {
+  prompt.code_layers_read_by(layer);
+}
+
 GroupAttended LayerSource::group_attended(const std::vector<int>& sharing, int layer,
-                                          const NewTokens& tokens, const at::Tensor& query,
-                                          std::int64_t end) const {
+                                          const NewTokens& tokens,
+                                          const at::Tensor& query) const {
   return {.decoder = context_.decoder,
           .plan = context_.plan,
           .policy = context_.policy,
@@ -27,7 +31,7 @@ GroupAttended LayerSource::group_attended(const std::vector<int>& sharing, int l
           .layer = layer,
           .query = query,
           .positions = tokens.positions,
-          .end = end};
+          .end = tokens.prompt_end};
 }
 
 std::unique_ptr<LayerSource> make_layer_source(const SourceContext& context, int layer) {

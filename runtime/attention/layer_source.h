@@ -13,6 +13,7 @@
 #include "model/decoder.h"
 #include "runtime/attention/rebuild_counts.h"
 #include "runtime/compression/kv_factors.h"
+#include "runtime/compression/prompt_compression.h"
 #include "runtime/store/kv_cache.h"
 
 namespace kvc {
@@ -39,10 +40,13 @@ struct NewKeyValue {
 // New tokens of one sequence: tokens first .. first + count - 1 of the batch.
 struct NewTokens {
   std::int64_t first = 0, count = 0;
-  at::Tensor positions;  // [count]
-  at::Tensor raw_key;    // [count, num_kv_heads, head_dim] pre-RoPE
-  at::Tensor key;        // likewise, post-RoPE
-  at::Tensor value;      // [count, num_kv_heads, head_dim]
+  std::int64_t prompt_end = 0;  // that the sequence has once all of their prompt was read; 0: no prompt's
+  at::Tensor positions;         // [count]
+  at::Tensor raw_key{};         // [count, num_kv_heads, head_dim] pre-RoPE
+  at::Tensor key{};             // likewise, post-RoPE
+  at::Tensor value{};           // [count, num_kv_heads, head_dim]
+
+  bool end_prompt() const { return positions[-1].item<std::int64_t>() + 1 == prompt_end; }
 };
 
 // The source of one layer, or of the adjacent layers of a group, for one forward pass: layers in turn,
@@ -58,8 +62,7 @@ class LayerSource {
   virtual ~LayerSource() = default;
 
   bool covers(int layer) const { return layer >= layers_.front() && layer <= layers_.back(); }
-  // Does the layer make keys and values of its own? Otherwise `attend` sees to prompts too, over what other
-  // layers have stored, and nothing below is called but it and `attended`, without keys and values.
+  // Does the layer make keys and values of its own? Otherwise new tokens come without such.
   virtual bool has_own_keys() const { return true; }
   // What a prompt's exact attention sees of all tokens of the batch: their own keys and values, unless
   // the source replaces them.
@@ -68,15 +71,16 @@ class LayerSource {
   virtual void store(int layer, const NewTokens& tokens, KvCache& cache) = 0;
   // Is a prompt of a new sequence attended to as it is? Otherwise over what is kept.
   virtual bool reads_prompts_exactly() const { return true; }
-  // After attention of these tokens, query [count, num_heads, head_dim] post-RoPE. Of a prompt `end` is how many
-  // tokens the sequence has once all of it was read; 0 for other tokens.
+  // After attention of these tokens, query [count, num_heads, head_dim] post-RoPE.
   virtual void attended(int /*layer*/, const NewTokens& /*tokens*/, const at::Tensor& /*query*/,
-                        std::int64_t /*end*/, KvCache& /*cache*/) {}
+                        KvCache& /*cache*/) {}
+  // After attention of all of a prompt: what nothing reads exactly any more becomes what the cache keeps.
+  virtual void prompt_read(int layer, PromptCompression& prompt);
   // All of that of tokens that are no prompt's: they are stored, attended with all that is kept, and seen to.
   virtual at::Tensor extend(int layer, const NewTokens& tokens, const at::Tensor& query,
                             KvCache& cache);
   // The queries of the last tokens of one sequence, which are stored, over all that is kept of it (up to
-  // the last position: of a prompt that other layers have read, more may be). query
+  // the last position: layers that others read may have stored more of a prompt). query
   // [T, num_heads, head_dim] post-RoPE, positions [T]. [T, num_heads * head_dim] in the query's dtype.
   virtual at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
                             const KvCache& cache) const = 0;
@@ -85,9 +89,10 @@ class LayerSource {
   const SourceContext& context() const { return context_; }
   const std::vector<int>& layers() const { return layers_; }
   int index_of(int layer) const { return layer - layers_.front(); }
+  bool is_last(int layer) const { return layer == layers_.back(); }
   // What attended() is told, of one of the `sharing` layers that keep the same tokens.
   GroupAttended group_attended(const std::vector<int>& sharing, int layer, const NewTokens& tokens,
-                               const at::Tensor& query, std::int64_t end) const;
+                               const at::Tensor& query) const;
 
  private:
   SourceContext context_;

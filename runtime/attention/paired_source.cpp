@@ -126,12 +126,18 @@ class PairedSource : public LayerSource {
                : attend_whole(rows, query, positions);
   }
 
-  void attended(int layer, const NewTokens& tokens, const at::Tensor& query, std::int64_t end,
+  void attended(int layer, const NewTokens& tokens, const at::Tensor& query,
                 KvCache& cache) override {
     if (!context().policy.is_full()) {
       KeptPairs pairs(index_of(layer), cache.pair(layer));
-      finish_group(group_attended(layers(), layer, tokens, query, end), cache.kept_pair(layer),
-                   pairs);
+      finish_group(group_attended(layers(), layer, tokens, query), cache.kept_pair(layer), pairs);
+    }
+  }
+
+  void prompt_read(int layer, PromptCompression& prompt) override {
+    if (is_last(layer)) {
+      KvCache& cache = prompt.cache();
+      merge_pair(*context().plan.paired, cache.num_tokens(), cache.pair(layer));
     }
   }
 
