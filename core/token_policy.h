@@ -22,7 +22,8 @@ struct TokenBudget {
   std::int64_t of(std::int64_t prompt_tokens) const;
 };
 
-// Settings of all policies; which of them a policy reads is in its row of the table (token_policy.cpp).
+// Settings of all policies; which of them a policy reads, and what it does, is in its row of the table
+// (token_policy.cpp).
 struct TokenPolicy {
   TokenPolicyKind kind = TokenPolicyKind::kFull;
   TokenBudget budget{};          // per layer and KV head
@@ -43,16 +44,11 @@ struct TokenPolicy {
   double pruned_share = 0.4;        // think: of a key's channels, dropped (core/channel_pruning.h)
 
   bool is_full() const { return kind == TokenPolicyKind::kFull; }
-  // Does every generated token make another one leave?
-  bool is_running() const {
-    return kind == TokenPolicyKind::kStreamingLlm || kind == TokenPolicyKind::kH2o ||
-           kind == TokenPolicyKind::kZeroMerge;
-  }
-  // Are all tokens kept, with fewer channels of their keys?
-  bool prunes_channels() const { return kind == TokenPolicyKind::kThink; }
-  bool has_scores() const {
-    return kind == TokenPolicyKind::kH2o || kind == TokenPolicyKind::kZeroMerge;
-  }
+  bool is_running() const;       // every generated token makes another one leave
+  bool has_scores() const;       // by which tokens are ranked
+  bool keeps_last() const;       // sinks and the last tokens alone, the same of all heads
+  bool narrows() const;          // budgets of deeper layers
+  bool prunes_channels() const;  // all tokens are kept, with fewer channels of their keys
   // The fewest tokens that the settings leave a place for.
   std::int64_t least_budget() const;
 };

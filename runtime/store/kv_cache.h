@@ -45,7 +45,7 @@ struct KvBytes {
 struct KeptGroup {
   std::int64_t budget = 0;  // tokens, once a prompt has been read
   // Some tokens have left under a fixed budget: rows of plain layers lie as RunningLayout says
-  // (runtime/policies/running_policy.cpp).
+  // (runtime/policies/kept_policy.cpp).
   bool is_laid_out = false;
   // Of the layers that have read a prompt's end, or attended to a token: [tokens], of plain layers [tokens, heads],
   // float32.
