@@ -119,11 +119,6 @@ std::int64_t kept_group_bytes(const KvPlan& plan, const TokenPolicy& policy, int
                               const KeptGroupTokens& tokens, KvDtype dtype,
                               std::int64_t page_tokens = 1);
 
-// What two paired layers keep: tokens that both of them and all heads share. pair_bytes, and
-//   + (merged + exact) * 4 (int32 positions) + (merged + exact) * 4 (float32 scores, of policies that have such)
-std::int64_t kept_pair_bytes(const KvPlan& plan, const TokenPolicy& policy,
-                             const PairTokens& tokens, KvDtype dtype, std::int64_t page_tokens = 1);
-
 // What coded layers that are stored together keep under a policy: tokens that all of them and all heads share.
 struct KeptCodedTokens {
   std::int64_t rows = 0;

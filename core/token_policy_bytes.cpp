@@ -94,13 +94,6 @@ std::int64_t group_budget(const KvPlan& plan, const TokenPolicy& policy, std::in
   return shared_budget(plan, policy, prompt_tokens, spec.first_layer, spec.num_layers);
 }
 
-std::int64_t kept_pair_bytes(const KvPlan& plan, const TokenPolicy& policy,
-                             const PairTokens& tokens, KvDtype dtype, std::int64_t page_tokens) {
-  const std::int64_t rows =
-      round_up(tokens.merged, page_tokens) + round_up(tokens.exact, page_tokens);
-  return pair_bytes(plan, tokens, dtype, page_tokens) + rows * 4 * (policy.has_scores() ? 2 : 1);
-}
-
 std::int64_t kept_coded_bytes(const KvPlan& plan, const TokenPolicy& policy, int first_layer,
                               const KeptCodedTokens& tokens, KvDtype dtype,
                               std::int64_t page_tokens) {

@@ -110,9 +110,6 @@ class KvCache {
 
   PairStore& pair(int layer);  // that the layer is part of
   const PairStore& pair(int layer) const;
-  KeptGroup& kept_pair(int layer);  // likewise
-  const KeptGroup& kept_pair(int layer) const;
-  std::vector<PairStore>& all_pairs() { return pairs_; }
 
   // From now on plain layers may hold other tokens than each other, with their positions. Of an empty cache;
   // Error under an integer type, whose codes are of all tokens.
@@ -139,7 +136,6 @@ class KvCache {
   std::vector<CodedStore> coded_;       // ascending
   std::vector<KeptGroup> kept_coded_;   // of each
   std::vector<PairStore> pairs_;        // likewise
-  std::vector<KeptGroup> kept_pairs_;   // of each
 };
 
 }  // namespace kvc
