@@ -16,7 +16,7 @@ class CodedSource : public LayerSource {
   void store(int layer, const NewTokens& tokens, KvCache& cache) override {
     const bool raw = stores_raw_keys(context().decoder.config(), layer);
     CodedStore& store = cache.coded(layer);
-    if (index_of(layer) == 0 && store.positions) {
+    if (index_of(layer) == 0 && !store.columns.empty()) {
       store.append_positions(tokens.positions);
     }
     store.exact[static_cast<std::size_t>(index_of(layer))].append(raw ? tokens.raw_key : tokens.key,

@@ -18,14 +18,14 @@ class KeptCodes : public TokensOfAllHeads {
       : decoder_(decoder), plan_(plan), factors_(factors), index_(index), store_(store) {}
 
   at::Tensor keys(std::int64_t num_tokens) const override;
-  at::Tensor scores() const override { return store_.scores->tensor(at::kFloat); }
+  at::Tensor scores() const override { return store_.scores().tensor(); }
   void set_scores(const at::Tensor& scores) override {
     const std::int64_t codes = store_.num_codes();
-    store_.scores->assign(scores.slice(0, 0, codes), scores.slice(0, codes));
+    store_.scores().assign(scores.slice(0, 0, codes), scores.slice(0, codes));
   }
 
  protected:
-  at::Tensor positions() const override { return store_.positions->tensor(at::kLong); }
+  at::Tensor positions() const override { return store_.positions().tensor().to(at::kLong); }
   void remove(const std::vector<std::int64_t>& rows, bool is_step) override;
 
  private:

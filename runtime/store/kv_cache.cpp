@@ -34,9 +34,7 @@ KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& 
   }
   kept_groups_.resize(groups_.size());
   for (const CodedLayers& layers : coded_layers(plan)) {
-    coded_.emplace_back(
-        plan, layers, options,
-        CodedColumns{.positions = !policy_->is_full(), .scores = policy_->has_scores()});
+    coded_.emplace_back(plan, layers, options, *policy_);
   }
   kept_coded_.resize(coded_.size());
   if (plan.paired) {
