@@ -8,10 +8,7 @@ namespace kvc {
 
 CachedAttention::CachedAttention(const SourceContext& context, std::vector<KvCache*> caches,
                                  std::vector<PromptKeys*> prompts, PartTimes* times)
-    : context_(context),
-      caches_(std::move(caches)),
-      prompts_(std::move(prompts)),
-      times_(times) {}
+    : context_(context), caches_(std::move(caches)), prompts_(std::move(prompts)), times_(times) {}
 
 // Angles that depend on the length of the text are those of the whole prompt in every piece of it.
 at::Tensor CachedAttention::rotate(int layer, const at::Tensor& x, const TokenBatch& batch) const {
@@ -60,8 +57,8 @@ at::Tensor CachedAttention::attend(int layer, const AttentionInput& input,
     const auto own = [&](const at::Tensor& x) {
       return caches_.size() == 1 || !x.defined() ? x : x.narrow(0, first, count);
     };
-    const NewTokens tokens{first,        count,    prompt_end(sequence), own(batch.positions),
-                           own(raw.key), own(key), own(raw.value)};
+    const NewTokens tokens{prompt_end(sequence), own(batch.positions), raw.narrow(first, count),
+                           own(key)};
     outputs.push_back(attend_own(layer, own(query), tokens, sequence));
     first += count;
   }
@@ -96,7 +93,7 @@ at::Tensor CachedAttention::attend_prompt_of(int layer, const at::Tensor& query,
   if (cache.num_tokens() > 0 || !source_->reads_prompts_exactly()) {
     return source_->attend(layer, query, tokens.positions, cache);
   }
-  return prompts_[sequence]->attend(layer, query, tokens.key, tokens.value,
+  return prompts_[sequence]->attend(layer, query, tokens.key, tokens.raw.value,
                                     attention_rule(context_.decoder.config(), layer));
 }
 

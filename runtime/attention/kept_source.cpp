@@ -16,7 +16,7 @@ class KeptSource : public LayerSource {
   bool reads_prompts_exactly() const override { return !context().policy.compress_chunks; }
 
   void store(int layer, const NewTokens& tokens, KvCache& cache) override {
-    cache.kept_layer(layer).rows.append(tokens.key, tokens.value, tokens.positions);
+    cache.kept_layer(layer).rows.append(tokens.key, tokens.raw.value, tokens.positions);
   }
 
   at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,

@@ -5,6 +5,13 @@
 
 namespace kvc {
 
+NewKeyValue NewKeyValue::narrow(std::int64_t first, std::int64_t count) const {
+  const auto own = [&](const at::Tensor& x) {
+    return x.defined() && x.size(0) > count ? x.narrow(0, first, count) : x;
+  };
+  return {own(key), own(value), own(key_before_norm), own(key_rms), own(latent), own(score)};
+}
+
 NewKeyValue LayerSource::keys_and_values(int, const AttentionInput& input) {
   return {input.weights.k_norm.over_heads(input.key), input.value};
 }
@@ -22,8 +29,7 @@ void LayerSource::prompt_read(int layer, PromptCompression& prompt) {
 }
 
 GroupAttended LayerSource::group_attended(const std::vector<int>& sharing, int layer,
-                                          const NewTokens& tokens,
-                                          const at::Tensor& query) const {
+                                          const NewTokens& tokens, const at::Tensor& query) const {
   return {.decoder = context_.decoder,
           .plan = context_.plan,
           .policy = context_.policy,

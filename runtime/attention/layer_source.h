@@ -32,19 +32,26 @@ struct SourceContext {
   RebuildCounts* rebuilt = nullptr;  // what selective reconstruction rebuilds; null: not counted
 };
 
-// Keys and values of tokens, [n, num_kv_heads, head_dim], with bias; keys after their norm, pre-RoPE.
+// What a source makes of tokens: keys and values, [n, num_kv_heads, head_dim], with bias; keys after their norm,
+// pre-RoPE. And what the store of a latent group holds besides, where it does.
 struct NewKeyValue {
   at::Tensor key, value;
+  at::Tensor key_before_norm{};  // [n, num_kv_heads, head_dim]
+  at::Tensor key_rms{};          // [n, num_kv_heads], what the norm divided by
+  at::Tensor
+      latent{};        // [n, rank], of the layer; of rule weighted the group's, with the last layer
+  at::Tensor score{};  // [n], of that
+
+  NewKeyValue narrow(std::int64_t first, std::int64_t count) const;
 };
 
-// New tokens of one sequence: tokens first .. first + count - 1 of the batch.
+// New tokens of one sequence.
 struct NewTokens {
-  std::int64_t first = 0, count = 0;
-  std::int64_t prompt_end = 0;  // that the sequence has once all of their prompt was read; 0: no prompt's
-  at::Tensor positions;         // [count]
-  at::Tensor raw_key{};         // [count, num_kv_heads, head_dim] pre-RoPE
-  at::Tensor key{};             // likewise, post-RoPE
-  at::Tensor value{};           // [count, num_kv_heads, head_dim]
+  std::int64_t prompt_end =
+      0;                 // that the sequence has once all of their prompt was read; 0: no prompt's
+  at::Tensor positions;  // [count]
+  NewKeyValue raw{};
+  at::Tensor key{};  // raw.key, post-RoPE
 
   bool end_prompt() const { return positions[-1].item<std::int64_t>() + 1 == prompt_end; }
 };

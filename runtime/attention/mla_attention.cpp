@@ -8,7 +8,7 @@
 #include "model/float_linear.h"
 #include "runtime/attention/plain_attention.h"
 #include "runtime/attention/score_chunks.h"
-#include "runtime/compression/merged_latents.h"
+#include "runtime/compression/group_view.h"
 
 namespace kvc {
 namespace {

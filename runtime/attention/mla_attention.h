@@ -40,7 +40,6 @@ at::Tensor attend_expanded(const MlaConfig& config, const MlaWeights& weights, d
 // no prompt). [num_tokens, num_heads * v_head_dim].
 at::Tensor attend_mla(const Decoder& decoder, const LatentFactors& factors, int layer,
                       const AttentionInput& input, const TokenBatch& batch,
-                      const std::vector<KvCache*>& caches,
-                      const std::vector<PromptKeys*>& prompts);
+                      const std::vector<KvCache*>& caches, const std::vector<PromptKeys*>& prompts);
 
 }  // namespace kvc

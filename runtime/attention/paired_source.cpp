@@ -83,7 +83,7 @@ class PairedSource : public LayerSource {
       : LayerSource(context, first_layer, 2) {}
 
   void store(int layer, const NewTokens& tokens, KvCache& cache) override {
-    cache.pair(layer).exact[index(layer)].append(tokens.key, tokens.value);
+    cache.pair(layer).exact[index(layer)].append(tokens.key, tokens.raw.value);
   }
 
   at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,

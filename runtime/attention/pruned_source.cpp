@@ -12,7 +12,7 @@ class PrunedSource : public LayerSource {
   using LayerSource::LayerSource;
 
   void store(int layer, const NewTokens& tokens, KvCache& cache) override {
-    cache.pruned_layer(layer).store.append(tokens.key, tokens.value);
+    cache.pruned_layer(layer).store.append(tokens.key, tokens.raw.value);
   }
 
   at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,

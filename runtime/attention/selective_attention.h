@@ -28,7 +28,6 @@ ChunkLists choose_chunks(const SelectiveReconstruction& selective, const ChunkLa
                          const at::Tensor& query, const AttentionRule& rule, std::int64_t latents);
 
 // Over these chunks alone: parts to be joined with attention over the outliers and what is no latent.
-std::vector<PartialAttention> attend_chosen(const Decoder& decoder, const GroupLayer& layer,
-                                            const LatentStore& store, const at::Tensor& query);
+std::vector<PartialAttention> attend_chosen(const GroupLayer& layer, const at::Tensor& query);
 
 }  // namespace kvc
