@@ -14,7 +14,7 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;
+constexpr double kMostTokens = std::int64_t{1} << 30;
 
 struct Value {
   std::string_view policy, key, text;
@@ -33,8 +33,7 @@ struct Value {
   }
   std::int64_t tokens(std::int64_t least) const {
     const std::string expected = fmt::format("{} to {}", least, kMostTokens);
-    const double found =
-        number(static_cast<double>(least), static_cast<double>(kMostTokens), expected);
+    const double found = number(static_cast<double>(least), kMostTokens, expected);
     if (found != std::floor(found)) {
       refuse(expected);
     }
@@ -57,9 +56,7 @@ struct Value {
     if (text.find_first_of(".eE") != std::string_view::npos) {
       return {.share = number(0, 1, kExpected)};
     }
-    return {.share = 0,
-            .tokens =
-                static_cast<std::int64_t>(number(1, static_cast<double>(kMostTokens), kExpected))};
+    return {.share = 0, .tokens = static_cast<std::int64_t>(number(1, kMostTokens, kExpected))};
   }
 };
 
@@ -117,40 +114,47 @@ const Setting kSettings[] = {
      [](const TokenPolicy& p) { return fmt::format("{}", p.pruned_share); }},
 };
 
+// Columns are what TokenPolicy's functions of these names say.
 struct PolicyRow {
   std::string_view name;
-  std::vector<std::string_view> keys;
+  std::string_view keys;  // of its settings, separated by commas
   TokenPolicy defaults;
+  bool is_running = false, has_scores = false, keeps_last = false, narrows = false,
+       prunes_channels = false;
 };
 
-const std::vector<PolicyRow>& rows() {
-  static const std::vector<PolicyRow> kPolicies = {
-      {"full", {}, {.kind = TokenPolicyKind::kFull}},
-      {"streamingllm",
-       {"sink", "window", "pos"},
-       {.kind = TokenPolicyKind::kStreamingLlm, .sink_tokens = 4, .window_tokens = 1020}},
-      {"h2o",
-       {"budget", "ring", "sink", "compress-at"},
-       {.kind = TokenPolicyKind::kH2o, .ring_share = 0.5}},
-      {"zeromerge",
-       {"budget", "ring", "residual", "sink", "lambda", "alpha", "prefill-merge", "decode",
-        "compress-at"},
-       {.kind = TokenPolicyKind::kZeroMerge, .residual_slots = 1, .lambda = 0.98}},
-      {"snapkv",
-       {"budget", "window", "pool"},
-       {.kind = TokenPolicyKind::kSnapKv, .window_tokens = 32}},
-      {"pyramidkv",
-       {"budget", "window", "pool", "beta"},
-       {.kind = TokenPolicyKind::kPyramidKv, .window_tokens = 32}},
-      {"think", {"share", "window"}, {.kind = TokenPolicyKind::kThink, .window_tokens = 32}},
-  };
-  return kPolicies;
-}
+// In the order of TokenPolicyKind.
+constexpr PolicyRow kPolicies[] = {
+    {.name = "full", .keys = "", .defaults = {.kind = TokenPolicyKind::kFull}},
+    {.name = "streamingllm",
+     .keys = "sink,window,pos",
+     .defaults = {.kind = TokenPolicyKind::kStreamingLlm, .sink_tokens = 4, .window_tokens = 1020},
+     .is_running = true,
+     .keeps_last = true},
+    {.name = "h2o",
+     .keys = "budget,ring,sink,compress-at",
+     .defaults = {.kind = TokenPolicyKind::kH2o, .ring_share = 0.5},
+     .is_running = true,
+     .has_scores = true},
+    {.name = "zeromerge",
+     .keys = "budget,ring,residual,sink,lambda,alpha,prefill-merge,decode,compress-at",
+     .defaults = {.kind = TokenPolicyKind::kZeroMerge, .residual_slots = 1, .lambda = 0.98},
+     .is_running = true,
+     .has_scores = true},
+    {.name = "snapkv",
+     .keys = "budget,window,pool",
+     .defaults = {.kind = TokenPolicyKind::kSnapKv, .window_tokens = 32}},
+    {.name = "pyramidkv",
+     .keys = "budget,window,pool,beta",
+     .defaults = {.kind = TokenPolicyKind::kPyramidKv, .window_tokens = 32},
+     .narrows = true},
+    {.name = "think",
+     .keys = "share,window",
+     .defaults = {.kind = TokenPolicyKind::kThink, .window_tokens = 32},
+     .prunes_channels = true},
+};
 
-const PolicyRow& row_of(TokenPolicyKind kind) {
-  return *std::find_if(rows().begin(), rows().end(),
-                       [kind](const PolicyRow& row) { return row.defaults.kind == kind; });
-}
+const PolicyRow& row_of(TokenPolicyKind kind) { return kPolicies[static_cast<std::size_t>(kind)]; }
 
 const Setting& setting_of(std::string_view key) {
   return *std::find_if(std::begin(kSettings), std::end(kSettings),
@@ -170,18 +174,19 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 void read_setting(std::string_view text, const PolicyRow& row, TokenPolicy& policy) {
   const std::size_t equals = text.find('=');
   const std::string_view key = text.substr(0, equals);
-  const bool known = std::find(row.keys.begin(), row.keys.end(), key) != row.keys.end();
+  const std::vector<std::string_view> keys = split(row.keys, ',');
+  const bool known = !key.empty() && std::find(keys.begin(), keys.end(), key) != keys.end();
   KVC_CHECK_USAGE(known && equals != std::string_view::npos,
                   "--policy {}: unknown setting '{}'; {}", row.name, text,
                   row.keys.empty()
                       ? "it has none"
-                      : fmt::format("expected key=value of {}", fmt::join(row.keys, ", ")));
+                      : fmt::format("expected key=value of {}", fmt::join(keys, ", ")));
   setting_of(key).read({row.name, key, text.substr(equals + 1)}, policy);
 }
 
 void check_room(const TokenPolicy& policy) {
   const std::int64_t budget = policy.budget.tokens, least = policy.least_budget();
-  if (policy.kind == TokenPolicyKind::kStreamingLlm || budget == 0) {
+  if (policy.keeps_last() || budget == 0) {
     return;
   }
   KVC_CHECK_USAGE(budget >= least,
@@ -198,13 +203,19 @@ void check_room(const TokenPolicy& policy) {
 
 }  // namespace
 
+bool TokenPolicy::is_running() const { return row_of(kind).is_running; }
+bool TokenPolicy::has_scores() const { return row_of(kind).has_scores; }
+bool TokenPolicy::keeps_last() const { return row_of(kind).keeps_last; }
+bool TokenPolicy::narrows() const { return row_of(kind).narrows; }
+bool TokenPolicy::prunes_channels() const { return row_of(kind).prunes_channels; }
+
 std::string to_string(TokenPolicyKind kind) { return std::string(row_of(kind).name); }
 
 TokenPolicy parse_token_policy(const std::string& text) {
   const std::size_t colon = text.find(':');
   const std::string_view name = std::string_view(text).substr(0, colon);
   std::vector<std::string_view> names;
-  for (const PolicyRow& row : rows()) {
+  for (const PolicyRow& row : kPolicies) {
     names.push_back(row.name);
     if (row.name != name) {
       continue;
@@ -225,9 +236,10 @@ TokenPolicy parse_token_policy(const std::string& text) {
 std::string to_string(const TokenPolicy& policy) {
   const PolicyRow& row = row_of(policy.kind);
   std::string text(row.name);
-  for (std::size_t i = 0; i < row.keys.size(); ++i) {
-    text += fmt::format("{}{}={}", i == 0 ? ':' : ',', row.keys[i],
-                        setting_of(row.keys[i]).text(policy));
+  for (const std::string_view key : split(row.keys, ',')) {
+    text += key.empty() ? ""
+                        : fmt::format("{}{}={}", text == row.name ? ':' : ',', key,
+                                      setting_of(key).text(policy));
   }
   return text;
 }

@@ -22,7 +22,8 @@ struct TokenBudget {
   std::int64_t of(std::int64_t prompt_tokens) const;
 };
 
-// Settings of all policies. A policy's row in token_policy.cpp names those that it reads.
+// Settings of all policies; which of them a policy reads, and what it does, is in its row of the table
+// (token_policy.cpp).
 struct TokenPolicy {
   TokenPolicyKind kind = TokenPolicyKind::kFull;
   TokenBudget budget{};          // per layer and KV head
@@ -43,17 +44,12 @@ struct TokenPolicy {
   double pruned_share = 0.4;  // think: dropped share of a key's channels (core/channel_pruning.h)
 
   bool is_full() const { return kind == TokenPolicyKind::kFull; }
-  // Does one token leave for every generated one?
-  bool is_running() const {
-    return kind == TokenPolicyKind::kStreamingLlm || kind == TokenPolicyKind::kH2o ||
-           kind == TokenPolicyKind::kZeroMerge;
-  }
-  // Does it keep all tokens, and drop channels of their keys?
-  bool prunes_channels() const { return kind == TokenPolicyKind::kThink; }
-  bool has_scores() const {
-    return kind == TokenPolicyKind::kH2o || kind == TokenPolicyKind::kZeroMerge;
-  }
-  // The smallest budget that the settings allow.
+  bool is_running() const;       // every generated token makes another one leave
+  bool has_scores() const;       // by which tokens are ranked
+  bool keeps_last() const;       // sinks and the last tokens alone, the same of all heads
+  bool narrows() const;          // budgets of deeper layers
+  bool prunes_channels() const;  // all tokens are kept, with fewer channels of their keys
+  // The fewest tokens that the settings leave a place for.
   std::int64_t least_budget() const;
 };
 
@@ -121,12 +117,7 @@ std::int64_t kept_group_bytes(const KvPlan& plan, const TokenPolicy& policy, int
                               const KeptGroupTokens& tokens, KvDtype dtype,
                               std::int64_t page_tokens = 1);
 
-// Contents of two paired layers: tokens that both layers and all heads share. pair_bytes, and
-//   + (merged + exact) * 4 (int32 positions) + (merged + exact) * 4 (float32 scores, of policies that have such)
-std::int64_t kept_pair_bytes(const KvPlan& plan, const TokenPolicy& policy,
-                             const PairTokens& tokens, KvDtype dtype, std::int64_t page_tokens = 1);
-
-// Contents of coded layers that are stored together, under a policy: tokens that all layers and heads share.
+// What coded layers that are stored together keep under a policy: tokens that all of them and all heads share.
 struct KeptCodedTokens {
   std::int64_t rows = 0;
   std::int64_t codes = 0;  // rows that are codes; between passes coded_tokens(rows)

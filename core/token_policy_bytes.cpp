@@ -29,7 +29,7 @@ std::int64_t TokenPolicy::least_budget() const {
 }
 
 RunningLayout running_layout(const TokenPolicy& policy, std::int64_t budget) {
-  if (policy.kind == TokenPolicyKind::kStreamingLlm) {
+  if (policy.keeps_last()) {
     return {.sinks = policy.sink_tokens, .ring = policy.window_tokens};
   }
   const std::int64_t room = budget - policy.residual_slots - policy.sink_tokens;
@@ -39,11 +39,11 @@ RunningLayout running_layout(const TokenPolicy& policy, std::int64_t budget) {
 
 std::int64_t layer_budget(const TokenPolicy& policy, std::int64_t prompt_tokens, int layer,
                           int num_layers) {
-  if (policy.kind == TokenPolicyKind::kStreamingLlm) {
+  if (policy.keeps_last()) {
     return policy.sink_tokens + policy.window_tokens;
   }
   std::int64_t budget = policy.budget.of(prompt_tokens);
-  if (policy.kind == TokenPolicyKind::kPyramidKv && num_layers > 1) {
+  if (policy.narrows() && num_layers > 1) {
     // Arithmetic from the most of the first layer to the least of the last, the budget on average.
     const double voted =
         static_cast<double>(std::max<std::int64_t>(0, budget - policy.window_tokens));
@@ -58,7 +58,7 @@ std::int64_t layer_budget(const TokenPolicy& policy, std::int64_t prompt_tokens,
 std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
                               const KeptTokens& tokens, KvDtype dtype, std::int64_t page_tokens) {
   const std::int64_t rows = std::max(tokens.rows, tokens.reserved_rows);
-  const bool one_choice = policy.kind == TokenPolicyKind::kStreamingLlm || tokens.shares_heads;
+  const bool one_choice = policy.keeps_last() || tokens.shares_heads;
   const std::int64_t heads = tokens.follows ? 0 : one_choice ? 1 : plan.num_kv_heads;
   const std::int64_t columns = heads * (policy.has_scores() ? 2 : 1);
   const bool codes = policy.is_running() && is_integer(dtype) && tokens.has_left;
@@ -92,13 +92,6 @@ std::int64_t group_budget(const KvPlan& plan, const TokenPolicy& policy, std::in
                           int group) {
   const LatentGroup& spec = plan.groups.at(static_cast<std::size_t>(group));
   return shared_budget(plan, policy, prompt_tokens, spec.first_layer, spec.num_layers);
-}
-
-std::int64_t kept_pair_bytes(const KvPlan& plan, const TokenPolicy& policy,
-                             const PairTokens& tokens, KvDtype dtype, std::int64_t page_tokens) {
-  const std::int64_t rows =
-      round_up(tokens.merged, page_tokens) + round_up(tokens.exact, page_tokens);
-  return pair_bytes(plan, tokens, dtype, page_tokens) + rows * 4 * (policy.has_scores() ? 2 : 1);
 }
 
 std::int64_t kept_coded_bytes(const KvPlan& plan, const TokenPolicy& policy, int first_layer,

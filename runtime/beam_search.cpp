@@ -6,7 +6,6 @@
 
 #include "core/elapsed.h"
 #include "core/error.h"
-#include "runtime/read_prompts.h"
 
 namespace kvc {
 namespace {

@@ -1,7 +1,5 @@
 #include "runtime/engine.h"
 
-#include <c10/core/InferenceMode.h>
-
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -11,14 +9,12 @@
 #include "core/error.h"
 #include "model/checkpoint_config.h"
 #include "model/weights.h"
-#include "runtime/compression/compression.h"
 #include "runtime/compression/expansion.h"
 #include "runtime/plan_source.h"
 #include "runtime/policies/policy_check.h"
 #include "runtime/policies/principal_policy.h"
 #include "runtime/reuse/prompt_reuse.h"
 #include "runtime/store/element_type.h"
-#include "runtime/thread_scope.h"
 
 namespace kvc {
 
@@ -53,32 +49,6 @@ void check_integer(KvDtype dtype, const ModelConfig& config, std::int64_t page_t
 
 std::string name_of(at::ScalarType type) {
   return type == at::kBFloat16 ? "bfloat16" : type == at::kHalf ? "float16" : "float32";
-}
-
-// Row indices of the tokens whose logits a call returns, and how many of each sequence.
-std::vector<std::int64_t> last_rows(const std::vector<std::int64_t>& lengths) {
-  std::vector<std::int64_t> rows;
-  std::int64_t end = 0;
-  for (const std::int64_t length : lengths) {
-    end += length;
-    rows.push_back(end - 1);
-  }
-  return rows;
-}
-
-TokenBatch batch_after(const std::vector<KvCache*>& caches, const Engine::Ids& ids) {
-  std::vector<std::int64_t> flat, positions;
-  TokenBatch batch;
-  for (std::size_t sequence = 0; sequence < caches.size(); ++sequence) {
-    flat.insert(flat.end(), ids[sequence].begin(), ids[sequence].end());
-    for (std::size_t i = 0; i < ids[sequence].size(); ++i) {
-      positions.push_back(caches[sequence]->num_tokens() + static_cast<std::int64_t>(i));
-    }
-    batch.lengths.push_back(static_cast<std::int64_t>(ids[sequence].size()));
-  }
-  batch.ids = at::tensor(flat, at::kLong);
-  batch.positions = at::tensor(positions, at::kLong);
-  return batch;
 }
 
 // Multiplications that rebuild keys in a step, of the layer that has most of them.
@@ -200,39 +170,8 @@ std::int64_t Engine::layer_work(const std::vector<KvCache*>& caches,
   return work;
 }
 
-std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, const Ids& ids,
-                                        Rows rows) const {
-  const TokenBatch batch = batch_after(caches, ids);
-  const ThreadScope threads(layer_work(caches, batch.lengths));
-  CachedAttention attention({*decoder_, *plan_, factors_, Pass::kExtend, *policy_, rebuilt_.get()},
-                            caches, {}, part_times_.get());
-  at::Tensor hidden_states;
-  {
-    const PartScope scope(part_times_.get(), Part::kModel);
-    hidden_states = decoder_->forward(batch, attention);
-  }
-  for (std::size_t sequence = 0; sequence < caches.size(); ++sequence) {
-    caches[sequence]->add_tokens(ids[sequence]);
-  }
-  const PartScope scope(part_times_.get(), Part::kLogits);
-  if (rows == Rows::kAll) {
-    return decoder_->logits(hidden_states).split_with_sizes(batch.lengths);
-  }
-  if (hidden_states.size(0) > static_cast<std::int64_t>(caches.size())) {
-    hidden_states = hidden_states.index_select(0, at::tensor(last_rows(batch.lengths), at::kLong));
-  }
-  return decoder_->logits(hidden_states).split(1);
-}
-
 CompressionContext Engine::compression() const {
   return {*decoder_, factors_, kv_dtype_, pool_->page_tokens()};
-}
-
-// The block that has left the window.
-void Engine::compress_block(KvCache& cache) const {
-  const PartScope scope(part_times_.get(), Part::kCompression);
-  compress(compression(), due_tokens(cache), cache.num_tokens(), cache);
-  quantise(*decoder_, factors_.coded, cache);
 }
 
 // Tokens that can be appended before longrope's long factors set in; none are left of that number where

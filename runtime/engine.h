@@ -127,21 +127,14 @@ class Engine {
   StoreOptions store_options() const;
   KvCache new_cache() const;
   std::int64_t tokens_until_longrope(const KvCache& cache) const;
-  at::Tensor read_again(KvCache& cache, const std::vector<std::int64_t>& ids, Rows rows,
-                        const Stopped& stopped) const;
-  std::vector<at::Tensor> read_whole(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
-                                     const Stopped& stopped) const;
-  std::vector<at::Tensor> read_or_reuse(const std::vector<Sequence*>& sequences, const Ids& ids,
-                                        const Stopped& stopped) const;
+  std::vector<std::int64_t> begin_anew(KvCache& cache, const std::vector<std::int64_t>& ids) const;
   void start_reuse(const Checkpoint& checkpoint, const CacheTypes& types,
                    const EngineOptions& options);
-  std::optional<at::Tensor> reuse(Sequence& sequence, const std::vector<std::int64_t>& ids,
-                                  const Stopped& stopped) const;
+  at::Tensor reuse(Sequence& sequence, const std::vector<std::int64_t>& ids,
+                   const Stopped& stopped) const;
   std::vector<at::Tensor> read(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
                                const Stopped& stopped) const;
-  std::vector<at::Tensor> read_all(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
-                                   const Stopped& stopped) const;
-  void keep_as_donor(const std::vector<std::int64_t>& ids, const KvCache& cache) const;
+  void keep_as_donor(const std::vector<std::int64_t>& ids, KvCache& cache) const;
   std::vector<PromptPiece> pieces_of_prompts(const std::vector<KvCache*>& caches,
                                              const Ids& ids) const;
   std::vector<at::Tensor> prompt_logits(const std::vector<PromptPiece>& pieces,
@@ -149,9 +142,6 @@ class Engine {
                                         const Ids& ids, Rows rows) const;
   CompressionContext compression() const;
   void compress_block(KvCache& cache) const;
-  // Compresses the tokens that left the window, of a prompt of `count` tokens that all layers have
-  // stored.
-  void compress_prompt(std::int64_t count, KvCache& cache) const;
 
   std::unique_ptr<Decoder> decoder_;
   std::shared_ptr<const KvPlan> plan_;

@@ -6,8 +6,38 @@
 
 #include "runtime/compression/compression.h"
 #include "runtime/engine.h"
+#include "runtime/thread_scope.h"
 
 namespace kvc {
+namespace {
+
+// Row indices of the tokens whose logits a call returns, and how many of each sequence.
+std::vector<std::int64_t> last_rows(const std::vector<std::int64_t>& lengths) {
+  std::vector<std::int64_t> rows;
+  std::int64_t end = 0;
+  for (const std::int64_t length : lengths) {
+    end += length;
+    rows.push_back(end - 1);
+  }
+  return rows;
+}
+
+TokenBatch batch_after(const std::vector<KvCache*>& caches, const Engine::Ids& ids) {
+  std::vector<std::int64_t> flat, positions;
+  TokenBatch batch;
+  for (std::size_t sequence = 0; sequence < caches.size(); ++sequence) {
+    flat.insert(flat.end(), ids[sequence].begin(), ids[sequence].end());
+    for (std::size_t i = 0; i < ids[sequence].size(); ++i) {
+      positions.push_back(caches[sequence]->num_tokens() + static_cast<std::int64_t>(i));
+    }
+    batch.lengths.push_back(static_cast<std::int64_t>(ids[sequence].size()));
+  }
+  batch.ids = at::tensor(flat, at::kLong);
+  batch.positions = at::tensor(positions, at::kLong);
+  return batch;
+}
+
+}  // namespace
 
 // A sequence's ids that are still to be fed, and the logits of those that were.
 struct Engine::PendingIds {
@@ -31,6 +61,37 @@ struct Engine::PendingIds {
     return {begin, begin + count};
   }
 };
+
+std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, const Ids& ids,
+                                        Rows rows) const {
+  const TokenBatch batch = batch_after(caches, ids);
+  const ThreadScope threads(layer_work(caches, batch.lengths));
+  CachedAttention attention({*decoder_, *plan_, factors_, Pass::kExtend, *policy_, rebuilt_.get()},
+                            caches, {}, part_times_.get());
+  at::Tensor hidden_states;
+  {
+    const PartScope scope(part_times_.get(), Part::kModel);
+    hidden_states = decoder_->forward(batch, attention);
+  }
+  for (std::size_t sequence = 0; sequence < caches.size(); ++sequence) {
+    caches[sequence]->add_tokens(ids[sequence]);
+  }
+  const PartScope scope(part_times_.get(), Part::kLogits);
+  if (rows == Rows::kAll) {
+    return decoder_->logits(hidden_states).split_with_sizes(batch.lengths);
+  }
+  if (hidden_states.size(0) > static_cast<std::int64_t>(caches.size())) {
+    hidden_states = hidden_states.index_select(0, at::tensor(last_rows(batch.lengths), at::kLong));
+  }
+  return decoder_->logits(hidden_states).split(1);
+}
+
+// The block that has left the window.
+void Engine::compress_block(KvCache& cache) const {
+  const PartScope scope(part_times_.get(), Part::kCompression);
+  compress(compression(), due_tokens(cache), cache.num_tokens(), cache);
+  quantise(*decoder_, factors_.coded, cache);
+}
 
 std::vector<at::Tensor> Engine::extend(const std::vector<Sequence*>& sequences, const Ids& ids,
                                        Rows rows, const Stopped& stopped) const {
@@ -68,7 +129,8 @@ bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
     any = true;
     const std::int64_t until_longrope = tokens_until_longrope(*sequence.cache);
     if (until_longrope == 0) {
-      sequence.add(read_again(*sequence.cache, sequence.take(1), rows, {}), rows);
+      const Ids all{begin_anew(*sequence.cache, sequence.take(1))};
+      sequence.add(read({sequence.cache}, all, Rows::kLast, {}).front(), rows);
       continue;
     }
     active.push_back(&sequence);

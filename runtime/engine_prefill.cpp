@@ -2,9 +2,9 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <deque>
 #include <utility>
 
+#include "runtime/compression/compression.h"
 #include "runtime/compression/prompt_compression.h"
 #include "runtime/engine.h"
 #include "runtime/reuse/prompt_reuse.h"
@@ -65,102 +65,115 @@ std::vector<at::Tensor> Engine::prompt_logits(const std::vector<PromptPiece>& pi
   return rows == Rows::kAll ? logits : decoder_->logits(at::cat(last_states)).split(1);
 }
 
-void Engine::compress_prompt(std::int64_t count, KvCache& cache) const {
-  const PartScope scope(part_times_.get(), Part::kCompression);
-  PromptCompression compression_of(compression(), count, cache);
-  for (int layer = 0; layer < config().num_layers; ++layer) {
-    compression_of.layer_read(layer);
-  }
-}
-
 std::vector<at::Tensor> Engine::read(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
                                      const Stopped& stopped) const {
-  if (!budget_) {
-    return read_all(caches, ids, rows, stopped);
+  if (caches.empty()) {
+    return {};
   }
-  budget_->make_room(caches, lengths_of(ids), true);
-  std::vector<at::Tensor> logits = read_all(caches, ids, rows, stopped);
-  budget_->use_room(*decoder_, factors_.latent, caches);
-  return logits;
-}
-
-// Donors are kept with the exact rows of all layers, which are compressed afterwards.
-std::vector<at::Tensor> Engine::read_all(const std::vector<KvCache*>& caches, const Ids& ids,
-                                         Rows rows, const Stopped& stopped) const try {
-  const std::vector<PromptPiece> pieces = pieces_of_prompts(caches, ids);
   const std::vector<std::int64_t> lengths = lengths_of(ids);
-  std::deque<PromptCompression> compressions;
-  for (std::size_t i = 0; i < caches.size() && !reuse_; ++i) {
-    compressions.emplace_back(compression(), lengths[i], *caches[i]);
+  if (budget_) {
+    budget_->make_room(caches, lengths, true);
   }
-  const auto layer_read = [&](int layer) {
-    const PartScope scope(part_times_.get(), Part::kCompression, Part::kModel);
-    for (PromptCompression& of_cache : compressions) {
-      of_cache.layer_read(layer);
+  std::vector<at::Tensor> logits;
+  try {
+    const std::vector<PromptPiece> pieces = pieces_of_prompts(caches, ids);
+    std::vector<PromptCompression> compressions;
+    for (std::size_t i = 0; i < caches.size() && !reuse_; ++i) {
+      compressions.emplace_back(compression(), lengths[i], *caches[i]);
     }
-  };
-  std::vector<at::Tensor> hidden_states;
-  {
-    const ThreadScope threads(layer_work(caches, lengths));
-    const PartScope scope(part_times_.get(), Part::kModel);
-    hidden_states = read_pieces(*decoder_, *plan_, factors_, caches, lengths, pieces, layer_read,
-                                stopped, part_times_.get());
-    decoder_->rope().forget();  // a later turn's, of all positions that the cache holds
+    std::vector<at::Tensor> hidden_states;
+    {
+      const ThreadScope threads(layer_work(caches, lengths));
+      const PartScope scope(part_times_.get(), Part::kModel);
+      hidden_states = read_pieces({*decoder_, *plan_, factors_, Pass::kPrefill, *policy_}, caches,
+                                  lengths, pieces, compressions, stopped, part_times_.get());
+      decoder_->rope().forget();  // a later turn's, of all positions that the cache holds
+    }
+    logits = prompt_logits(pieces, hidden_states, ids, rows);
+    for (std::size_t i = 0; i < caches.size(); ++i) {
+      if (reuse_) {
+        keep_as_donor(ids[i], *caches[i]);
+      }
+      caches[i]->add_tokens(ids[i]);
+    }
+  } catch (...) {
+    for (KvCache* cache : caches) {  // layers hold different numbers of tokens
+      *cache = new_cache();
+    }
+    throw;
   }
-  std::vector<at::Tensor> logits = prompt_logits(pieces, hidden_states, ids, rows);
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    if (reuse_) {
-      keep_as_donor(ids[i], *caches[i]);
-      compress_prompt(lengths[i], *caches[i]);
-    }
-    caches[i]->add_tokens(ids[i]);
+  if (budget_) {
+    budget_->use_room(*decoder_, factors_.latent, caches);
   }
   return logits;
-} catch (...) {
-  for (KvCache* cache : caches) {  // layers hold different numbers of tokens
-    *cache = new_cache();
-  }
-  throw;
 }
 
-void Engine::keep_as_donor(const std::vector<std::int64_t>& ids, const KvCache& cache) const {
-  if (cache.num_tokens() > 0) {
-    return;
+void Engine::start_reuse(const Checkpoint& checkpoint, const CacheTypes& types,
+                         const EngineOptions& options) {
+  check_reuse(config(), *plan_);
+  check_reuse_options(options.reuse, *policy_, types.kv);
+  reuse_ = std::make_unique<PromptReuse>(reuse_model(*decoder_),
+                                         donor_format(checkpoint, config(), types.compute,
+                                                      store_options().dtype, options.weight_dtype),
+                                         options.reuse);
+}
+
+// With the exact rows of all layers, which are compressed afterwards.
+void Engine::keep_as_donor(const std::vector<std::int64_t>& ids, KvCache& cache) const {
+  if (cache.num_tokens() == 0) {
+    reuse_->keep(ids, [&](int layer) -> PromptReuse::Rows {
+      const KeyValueStore& stored = cache.plain_layer(layer);
+      const at::ScalarType dtype = store_options().dtype;
+      return {stored.key.rows(dtype), stored.value.rows(dtype)};
+    });
   }
-  reuse_->keep(ids, [&](int layer) -> PromptReuse::Rows {
-    const KeyValueStore& stored = cache.plain_layer(layer);
-    const at::ScalarType dtype = store_options().dtype;
-    return {stored.key.rows(dtype), stored.value.rows(dtype)};
-  });
+  const PartScope scope(part_times_.get(), Part::kCompression);
+  quantise(*decoder_, factors_.coded, cache);
 }
 
 // A text that outgrows longrope's original length has other keys and values in every layer but the first:
-// what is cached is dropped, and all of it is read with the long factors. Logits of the new ids.
-at::Tensor Engine::read_again(KvCache& cache, const std::vector<std::int64_t>& ids, Rows rows,
-                              const Stopped& stopped) const {
+// what is cached is dropped. All ids, to be read with the long factors.
+std::vector<std::int64_t> Engine::begin_anew(KvCache& cache,
+                                             const std::vector<std::int64_t>& ids) const {
   std::vector<std::int64_t> all = cache.ids();
   all.insert(all.end(), ids.begin(), ids.end());
   cache = new_cache();
-  const at::Tensor logits = read({&cache}, {all}, rows, stopped).front();
-  const std::int64_t count = std::min(logits.size(0), length_of(ids));
-  return logits.narrow(0, logits.size(0) - count, count);
+  return all;
 }
 
-std::vector<at::Tensor> Engine::read_whole(const std::vector<KvCache*>& caches, const Ids& ids,
-                                           Rows rows, const Stopped& stopped) const {
-  bool outgrows = false;
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    outgrows = outgrows || tokens_until_longrope(*caches[i]) < length_of(ids[i]);
+// With a similar prompt's cache. Logits of the last token; undefined: there is none.
+at::Tensor Engine::reuse(Sequence& sequence, const std::vector<std::int64_t>& ids,
+                         const Stopped& stopped) const {
+  PromptReuse::Found found = reuse_->find(ids);
+  if (!found.donor) {
+    sequence.reuse_ = std::move(found.report);
+    return {};
   }
-  if (!outgrows) {
-    return read(caches, ids, rows, stopped);
+  KvCache& cache = *sequence.cache_;
+  if (reuse_->drops_tokens()) {
+    cache.hold_positions(store_options());
   }
-  std::vector<at::Tensor> logits;
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    const bool again = tokens_until_longrope(*caches[i]) < length_of(ids[i]);
-    logits.push_back(again ? read_again(*caches[i], ids[i], rows, stopped)
-                           : read({caches[i]}, {ids[i]}, rows, stopped).front());
+  if (budget_) {
+    budget_->make_room({&cache}, lengths_of({ids}), true);
   }
+  at::Tensor hidden_state, logits;
+  {
+    const ThreadScope threads(layer_work({&cache}, lengths_of({ids})));
+    const PartScope scope(part_times_.get(), Part::kModel);
+    const auto store = [&cache](int layer, const at::Tensor& key, const at::Tensor& value,
+                                const at::Tensor& positions) {
+      cache.plain_layer(layer).append(key, value, positions);
+    };
+    hidden_state = reuse_->read(ids, found, store, stopped, part_times_.get());
+  }
+  {
+    const PartScope scope(part_times_.get(), Part::kLogits);
+    logits = decoder_->logits(hidden_state);
+  }
+  const PartScope scope(part_times_.get(), Part::kCompression);
+  quantise(*decoder_, factors_.coded, cache);
+  cache.add_tokens(ids);
+  sequence.reuse_ = std::move(found.report);
   return logits;
 }
 
@@ -168,14 +181,36 @@ std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences,
                                         Rows rows, const Stopped& stopped) const {
   const c10::InferenceMode guard;
   check_call(sequences, ids);
-  if (reuse_ && rows == Rows::kLast) {
-    return read_or_reuse(sequences, ids, stopped);
+  const bool reuses = reuse_ && rows == Rows::kLast;
+  std::vector<at::Tensor> logits(sequences.size());
+  try {
+    std::vector<std::size_t> others;  // those that no donor reads
+    std::vector<KvCache*> caches;
+    Ids other_ids;
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      KvCache& cache = *sequences[i]->cache_;
+      if (reuses && cache.num_tokens() == 0) {
+        logits[i] = reuse(*sequences[i], ids[i], stopped);
+      }
+      if (!logits[i].defined()) {
+        others.push_back(i);
+        caches.push_back(&cache);
+        const bool outgrows = tokens_until_longrope(cache) < length_of(ids[i]);
+        other_ids.push_back(outgrows ? begin_anew(cache, ids[i]) : ids[i]);
+      }
+    }
+    const std::vector<at::Tensor> of_others = read(caches, other_ids, rows, stopped);
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      const std::int64_t count = std::min(of_others[i].size(0), length_of(ids[others[i]]));
+      logits[others[i]] = of_others[i].narrow(0, of_others[i].size(0) - count, count);
+    }
+  } catch (...) {
+    for (std::size_t i = 0; reuses && i < sequences.size(); ++i) {
+      *sequences[i]->cache_ = new_cache();
+    }
+    throw;
   }
-  std::vector<KvCache*> caches;
-  for (Sequence* sequence : sequences) {
-    caches.push_back(sequence->cache_.get());
-  }
-  return read_whole(caches, ids, rows, stopped);
+  return logits;
 }
 
 }  // namespace kvc

@@ -59,6 +59,12 @@ struct GenerateResult {
 // Called for every new token with the sequence's index. False ends the sequence after it.
 using TokenVisitor = std::function<bool(std::size_t, std::int64_t)>;
 
+// The first half of a generation: reads each prompt into its new sequence, with what options.prefill_tokens leaves as a
+// continuation of the compressed cache. Logits of every prompt: all rows with options.all_logits, else the last.
+std::vector<at::Tensor> read_prompts(const Engine& engine, const Engine::Ids& prompts,
+                                     const GenerateOptions& options,
+                                     std::vector<Sequence>& sequences);
+
 // Continues every prompt (at least one token each), all in one batch.
 GenerateResult generate(const Engine& engine, const Engine::Ids& prompts,
                         const GenerateOptions& options, const TokenVisitor& visit = {});

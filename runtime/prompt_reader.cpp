@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <memory>
 #include <utility>
+
+#include "runtime/attention/cached_attention.h"
 
 namespace kvc {
 namespace {
@@ -67,29 +68,24 @@ std::vector<PromptPiece> pieces_of(const std::vector<std::vector<std::int64_t>>&
   return pieces;
 }
 
-std::vector<at::Tensor> read_pieces(const Decoder& decoder, const KvPlan& plan,
-                                    const KvFactors& factors, const std::vector<KvCache*>& caches,
+std::vector<at::Tensor> read_pieces(const SourceContext& context,
+                                    const std::vector<KvCache*>& caches,
                                     const std::vector<std::int64_t>& lengths,
                                     const std::vector<PromptPiece>& pieces,
-                                    const std::function<void(int layer)>& layer_read,
+                                    std::vector<PromptCompression>& compressions,
                                     const Stopped& stopped, PartTimes* times) {
-  std::vector<std::unique_ptr<PromptKeys>> prompts(caches.size());
+  const Decoder& decoder = context.decoder;
+  std::vector<PromptKeys> prompts(lengths.begin(), lengths.end());
   std::vector<CachedAttention> attentions;
   std::vector<at::Tensor> hidden_states;
   for (const PromptPiece& piece : pieces) {
     std::vector<KvCache*> own_caches;
     std::vector<PromptKeys*> own_prompts;
-    for (std::size_t i = 0; i < piece.sequences.size(); ++i) {
-      const std::size_t sequence = piece.sequences[i];
-      if (!prompts[sequence] && piece.batch.lengths[i] < lengths[sequence]) {
-        prompts[sequence] = std::make_unique<PromptKeys>(lengths[sequence]);
-      }
+    for (const std::size_t sequence : piece.sequences) {
       own_caches.push_back(caches[sequence]);
-      own_prompts.push_back(prompts[sequence].get());
+      own_prompts.push_back(&prompts[sequence]);
     }
-    attentions.emplace_back(
-        SourceContext{decoder, plan, factors, Pass::kPrefill, caches.front()->policy()},
-        std::move(own_caches), std::move(own_prompts), times);
+    attentions.emplace_back(context, std::move(own_caches), std::move(own_prompts), times);
     hidden_states.push_back(
         embed(decoder.config(), decoder.weights(), piece.batch.ids, decoder.dtype()));
   }
@@ -100,13 +96,15 @@ std::vector<at::Tensor> read_pieces(const Decoder& decoder, const KvPlan& plan,
       }
       hidden_states[i] = run_layer(decoder.config(), decoder.layer(layer), layer, hidden_states[i],
                                    pieces[i].batch, attentions[i]);
-      for (const std::size_t sequence : pieces[i].sequences) {
-        if (prompts[sequence]) {
-          prompts[sequence]->release_complete();
-        }
-      }
     }
-    layer_read(layer);
+    const PartScope scope(times, Part::kCompression, Part::kModel);
+    for (PromptCompression& compression : compressions) {
+      attentions.back().prompt_read(layer, compression);
+    }
+  }
+  const PartScope scope(times, Part::kCompression, Part::kModel);
+  for (PromptCompression& compression : compressions) {
+    compression.all_read();
   }
   return hidden_states;
 }

@@ -10,10 +10,9 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/kv_plan.h"
 #include "model/decoder.h"
-#include "runtime/attention/cached_attention.h"
-#include "runtime/compression/kv_factors.h"
+#include "runtime/attention/layer_source.h"
+#include "runtime/compression/prompt_compression.h"
 #include "runtime/part_times.h"
 #include "runtime/store/kv_cache.h"
 
@@ -40,14 +39,14 @@ std::vector<PromptPiece> pieces_of(const std::vector<std::vector<std::int64_t>>&
                                    const std::vector<std::int64_t>& num_tokens,
                                    const std::vector<bool>& whole, std::int64_t most);
 
-// Hidden states after the last layer of every piece, [tokens of the piece, hidden_size]. Stores keys and values, but
-// does not change the caches' numbers of tokens. Calls layer_read after each layer, when no piece needs its exact keys
-// and values any more. Throws Interrupted.
-std::vector<at::Tensor> read_pieces(const Decoder& decoder, const KvPlan& plan,
-                                    const KvFactors& factors, const std::vector<KvCache*>& caches,
+// Hidden states after the last layer of every piece, [tokens of the piece, hidden_size], of prompts of lengths[i] tokens.
+// Stores keys and values, but leaves the caches' numbers of tokens as they are. Each layer becomes what the caches keep
+// of it once it has read all pieces, through compressions[i]; without such all stays exact. Throws Interrupted.
+std::vector<at::Tensor> read_pieces(const SourceContext& context,
+                                    const std::vector<KvCache*>& caches,
                                     const std::vector<std::int64_t>& lengths,
                                     const std::vector<PromptPiece>& pieces,
-                                    const std::function<void(int layer)>& layer_read,
+                                    std::vector<PromptCompression>& compressions,
                                     const Stopped& stopped, PartTimes* times);
 
 }  // namespace kvc

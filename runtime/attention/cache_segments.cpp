@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "runtime/attention/kept_attention.h"
-#include "runtime/compression/merged_latents.h"
+#include "runtime/compression/group_view.h"
 
 namespace kvc {
 namespace {
@@ -16,12 +16,11 @@ at::Tensor with_bias(at::Tensor rows, const at::Tensor& bias) {
 
 class SegmentBuilder {
  public:
-  SegmentBuilder(const Decoder& decoder, int layer, const GroupFactors& factors,
-                 std::int64_t num_queries, std::int64_t length)
-      : decoder_(decoder),
-        layer_(layer),
-        weights_(decoder.layer(layer)),
-        factors_(factors),
+  SegmentBuilder(const GroupView& group, int index, std::int64_t num_queries, std::int64_t length)
+      : decoder_(group.decoder),
+        layer_(group.layer(index)),
+        weights_(decoder_.layer(layer_)),
+        factors_(group.factors),
         num_queries_(num_queries),
         length_(length) {}
 
@@ -107,34 +106,6 @@ at::Tensor pending_positions(std::int64_t pending, std::int64_t num_tokens,
                   at::arange(num_tokens - (pending - sinks), num_tokens, at::kLong)});
 }
 
-const KeyValueStore* expanded_merged(const LatentStore& store, std::size_t index) {
-  return store.expansion() ? &store.expansion()->merged[index] : nullptr;
-}
-
-const KeyValueStore* expanded_unmerged(const LatentStore& store, std::size_t index) {
-  return store.expansion() ? &store.expansion()->unmerged[index] : nullptr;
-}
-
-void add_merged_latents(const SegmentBuilder& builder, const Decoder& decoder,
-                        const LatentStore& store, int index, const GroupFactors& factors,
-                        std::vector<Segment>& segments) {
-  const at::Tensor positions = store.merged_positions().tensor();
-  for (const MergedLatents& rows : merged_latents(factors, store, index, decoder.dtype())) {
-    builder.add_latents(store.merged(), positions, rows,
-                        expanded_merged(store, static_cast<std::size_t>(index)), segments);
-  }
-}
-
-// One latent per layer.
-void add_own_latents(const SegmentBuilder& builder, const LatentStore& store, int index,
-                     const GroupFactors& factors, std::vector<Segment>& segments) {
-  const auto at_index = static_cast<std::size_t>(index);
-  const RowStore& latents = store.unmerged_latent(index);
-  builder.add_latents(latents, store.unmerged_positions().tensor(),
-                      {0, latents.num_rows(), factors.layers[at_index]},
-                      expanded_unmerged(store, at_index), segments);
-}
-
 void add_plain(const SegmentBuilder& builder, const LatentStore& store, int index,
                std::vector<Segment>& segments) {
   const at::Tensor positions = store.unmerged_positions().tensor();
@@ -174,21 +145,20 @@ KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
       value(latent.narrow(1, latent.size(1) - factors.value_rank, factors.value_rank)).view(shape)};
 }
 
-const Reconstruction& merged_layer(const GroupFactors& factors, int index) {
-  const auto& layers = factors.merged_layers.empty() ? factors.layers : factors.merged_layers;
-  return layers[static_cast<std::size_t>(index)];
-}
-
-Segment slot_segment(const Decoder& decoder, int layer, const GroupFactors& factors,
-                     const Reconstruction& rebuild, const ResidualSlots& slots, double alpha,
-                     std::int64_t num_tokens) {
+Segment slot_segment(const GroupView& group, int index, double alpha, std::int64_t num_tokens) {
+  const ResidualSlots& slots = group.store.slots();
   KVC_CHECK(!slots.empty(), "KV cache: no token was merged into residual slots");
   const auto numbers = [&](const float* first, std::int64_t width) {
     return at::from_blob(const_cast<float*>(first), {slots.num_slots(), width}, at::kFloat);
   };
   const at::Tensor positions = numbers(slots.value(), 1).squeeze(1).round().to(at::kLong);
+  const Decoder& decoder = group.decoder;
+  const int layer = group.layer(index);
   const LayerWeights& weights = decoder.layer(layer);
-  const KeyValue rebuilt = reconstruct(decoder, weights, factors, rebuild,
+  const auto& layers =
+      group.factors.merged_layers.empty() ? group.factors.layers : group.factors.merged_layers;
+  const Reconstruction& rebuild = layers[static_cast<std::size_t>(index)];
+  const KeyValue rebuilt = reconstruct(decoder, weights, group.factors, rebuild,
                                        numbers(slots.key(), slots.key_width()).to(decoder.dtype()));
   const at::Tensor key =
       rebuild.is_principal
@@ -200,23 +170,32 @@ Segment slot_segment(const Decoder& decoder, int layer, const GroupFactors& fact
   return segment;
 }
 
-std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, int group,
-                                    int index, const GroupFactors& factors,
-                                    const LatentStore& store, std::int64_t num_tokens,
+std::vector<Segment> cache_segments(const GroupView& group, int index, std::int64_t num_tokens,
                                     std::int64_t num_queries) {
-  const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
-  const SegmentBuilder builder(decoder, spec.first_layer + index, factors, num_queries, num_tokens);
-  const auto at_index = static_cast<std::size_t>(index);
+  const LatentStore& store = group.store;
+  const SegmentBuilder builder(group, index, num_queries, num_tokens);
   std::vector<Segment> segments;
+  const auto add_latents = [&](const RowStore& latents, const PositionList& positions,
+                               const std::vector<MergedLatents>& parts,
+                               const KeyValueStore* expanded) {
+    const at::Tensor all = positions.tensor();
+    builder.add_expanded(all, expanded, segments);
+    for (const MergedLatents& rows : parts) {
+      builder.add_latents(latents, all, rows, expanded, segments);
+    }
+  };
+  const auto at_index = static_cast<std::size_t>(index);
+  const std::optional<Expansion>& expansion = store.expansion();
   if (store.merged_positions().size() > 0) {
-    builder.add_expanded(store.merged_positions().tensor(), expanded_merged(store, at_index),
-                         segments);
-    add_merged_latents(builder, decoder, store, index, factors, segments);
+    add_latents(store.merged(), store.merged_positions(),
+                merged_latents(group.factors, store, index, group.decoder.dtype()),
+                expansion ? &expansion->merged[at_index] : nullptr);
   }
-  if (store.unmerged_positions().size() > 0 && store.keeps_latents()) {
-    builder.add_expanded(store.unmerged_positions().tensor(), expanded_unmerged(store, at_index),
-                         segments);
-    add_own_latents(builder, store, index, factors, segments);
+  if (store.unmerged_positions().size() > 0 && store.keeps_latents()) {  // one per layer
+    const RowStore& latents = store.unmerged_latent(index);
+    add_latents(latents, store.unmerged_positions(),
+                {{0, latents.num_rows(), group.factors.layers[at_index]}},
+                expansion ? &expansion->unmerged[at_index] : nullptr);
   } else if (store.unmerged_positions().size() > 0) {
     add_plain(builder, store, index, segments);
   }
@@ -225,8 +204,9 @@ std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, 
     // A group's first layer has read a whole text before the others get its first piece.
     segments.push_back(builder.from_exact(
         store.pending(index),
-        store.holds_positions() ? store.pending_positions().tensor().narrow(0, 0, pending)
-                                : pending_positions(pending, num_tokens, plan.policy.sink_tokens)));
+        store.holds_positions()
+            ? store.pending_positions().tensor().narrow(0, 0, pending)
+            : pending_positions(pending, num_tokens, group.plan.policy.sink_tokens)));
   }
   return segments;
 }

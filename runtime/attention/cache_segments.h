@@ -7,8 +7,7 @@
 
 #include "model/decoder.h"
 #include "runtime/attention/segment_attention.h"
-#include "runtime/compression/latent_factors.h"
-#include "runtime/store/latent_store.h"
+#include "runtime/compression/group_view.h"
 
 namespace kvc {
 
@@ -33,19 +32,13 @@ KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
 // cache does.
 bool stores_raw_keys(const ModelConfig& config, int layer);
 
-// A group's residual slots as one layer's keys and values; keys are rotated at the rounded mean position of
-// their members. Every query sees them, with alpha log(count) added to its scores. Error if there are none.
-Segment slot_segment(const Decoder& decoder, int layer, const GroupFactors& factors,
-                     const Reconstruction& rebuild, const ResidualSlots& slots, double alpha,
-                     std::int64_t num_tokens);
-// Rebuilds merged latents of layer `index` of the group.
-const Reconstruction& merged_layer(const GroupFactors& factors, int index);
+// A group's residual slots as keys and values of layer `index` of it, keys turned at the mean position of their members,
+// rounded. Every query sees them, with alpha log(count) added to its scores. Error where there are none.
+Segment slot_segment(const GroupView& group, int index, double alpha, std::int64_t num_tokens);
 
-// Everything stored for layer `index` of the group, including the last `num_queries` tokens of
-// `num_tokens`. Tensors in the decoder's dtype.
-std::vector<Segment> cache_segments(const Decoder& decoder, const KvPlan& plan, int group,
-                                    int index, const GroupFactors& factors,
-                                    const LatentStore& store, std::int64_t num_tokens,
+// Everything stored for layer `index` of the group, the last `num_queries` tokens of `num_tokens`
+// included. Tensors in the decoder's dtype.
+std::vector<Segment> cache_segments(const GroupView& group, int index, std::int64_t num_tokens,
                                     std::int64_t num_queries);
 
 }  // namespace kvc

@@ -15,26 +15,29 @@
 
 namespace kvc {
 
-// One forward pass over new tokens of some sequences; caches[i] is that of the batch's sequence i. For a
-// prompt that is read in pieces, prompts[i] has what each layer has read; null or without prompts: the
-// batch has all new tokens of sequence i.
+// One forward pass over new tokens of some sequences, caches[i] that of the batch's sequence i. Of prompts, prompts[i]
+// is what sequence i has read in this pass and others; empty: no prompts.
 class CachedAttention : public Attention {
  public:
   CachedAttention(const SourceContext& context, std::vector<KvCache*> caches,
                   std::vector<PromptKeys*> prompts = {}, PartTimes* times = nullptr);
   at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override;
+  // After attention in the layer to all of a prompt, whichever pass its last piece was in.
+  void prompt_read(int layer, PromptCompression& prompt);
 
  private:
+  LayerSource& source_of(int layer);
+  at::Tensor attend_own(int layer, const at::Tensor& query, const NewTokens& tokens,
+                        std::size_t sequence);
   at::Tensor attend_prompt_of(int layer, const at::Tensor& query, const NewTokens& tokens,
                               std::size_t sequence) const;
   NewKeyValue project(int layer, const AttentionInput& input);
-  std::int64_t prompt_end(std::int64_t count, std::size_t sequence) const;
-  at::Tensor attend_stored(int layer, const at::Tensor& query, const TokenBatch& batch);
+  std::int64_t prompt_end(std::size_t sequence) const;
   at::Tensor rotate(int layer, const at::Tensor& x, const TokenBatch& batch) const;
 
   SourceContext context_;
   std::vector<KvCache*> caches_;
-  std::vector<PromptKeys*> prompts_;  // one per cache
+  std::vector<PromptKeys*> prompts_;  // one per cache, or none
   PartTimes* times_;
   std::unique_ptr<LayerSource> source_;  // of the layer that was read last
 };

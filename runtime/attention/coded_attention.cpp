@@ -47,14 +47,14 @@ std::vector<Segment> coded_segments(const Decoder& decoder, const CodedLayer& la
     const DecodedTokens decoded =
         decode_tokens(layer.plan, layer.factors, store, layer.index, 0, order.codes);
     const at::Tensor positions = store.has_left
-                                     ? store.positions->compressed.rows(at::kInt).to(at::kLong)
+                                     ? store.positions().codes.rows(at::kInt).to(at::kLong)
                                      : order.code_positions();
     segments.push_back(
         segment_of(rotate(decoded.key.to(dtype), positions), decoded.value.to(dtype), positions));
   }
   // Of a prompt that is read in pieces this layer may not have all yet.
   const at::Tensor positions =
-      store.has_left ? store.positions->exact.rows(0, exact.num_exact(), at::kInt).to(at::kLong)
+      store.has_left ? store.positions().exact.rows(0, exact.num_exact(), at::kInt).to(at::kLong)
                      : order.exact_positions();
   const at::Tensor key = exact.key.rows(dtype);
   segments.push_back(

@@ -95,7 +95,7 @@ PartialAttention attend_codes_partly(const Decoder& decoder, const CodedLayer& l
   const ModelConfig& config = decoder.config();
   const std::int64_t last = layer.store.num_codes();
   const at::Tensor positions =
-      layer.store.has_left ? layer.store.positions->compressed.rows(at::kInt) : at::Tensor();
+      layer.store.has_left ? layer.store.positions().codes.rows(at::kInt) : at::Tensor();
   const CodedKeys angles(decoder, layer.layer(),
                          positions.defined() ? positions.max().item<std::int32_t>() + 1
                                              : layer.plan.policy.sink_tokens + last);

@@ -1,11 +1,47 @@
+#include <vector>
+
 #include "core/error.h"
 #include "runtime/attention/cache_segments.h"
 #include "runtime/attention/coded_attention.h"
-#include "runtime/attention/kept_codes.h"
+#include "runtime/attention/kept_group.h"
 #include "runtime/attention/layer_source.h"
+#include "runtime/compression/coding.h"
+#include "runtime/compression/leaving_codes.h"
 
 namespace kvc {
 namespace {
+
+// Tokens of coded layers that are stored together, as a token policy sees them.
+class KeptCodes : public TokensOfAllHeads {
+ public:
+  // layer: the one that attended
+  KeptCodes(const Decoder& decoder, const CodedLayer& layer, CodedStore& store)
+      : decoder_(decoder), layer_(layer), store_(store) {}
+
+  at::Tensor keys(std::int64_t num_tokens) const override {
+    std::vector<at::Tensor> keys;
+    for (const Segment& segment : coded_segments(decoder_, layer_, at::kFloat, num_tokens)) {
+      keys.push_back(segment.key);
+    }
+    return at::cat(keys);
+  }
+  at::Tensor scores() const override { return store_.scores().tensor(); }
+  void set_scores(const at::Tensor& scores) override {
+    const std::int64_t codes = store_.num_codes();
+    store_.scores().assign(scores.slice(0, 0, codes), scores.slice(0, codes));
+  }
+
+ protected:
+  at::Tensor positions() const override { return store_.positions().tensor().to(at::kLong); }
+  void remove(const std::vector<std::int64_t>& rows, bool is_step) override {
+    remove_coded_rows({decoder_, layer_.plan, layer_.factors, store_}, rows, is_step);
+  }
+
+ private:
+  const Decoder& decoder_;
+  CodedLayer layer_;
+  CodedStore& store_;
+};
 
 class CodedSource : public LayerSource {
  public:
@@ -15,30 +51,36 @@ class CodedSource : public LayerSource {
   void store(int layer, const NewTokens& tokens, KvCache& cache) override {
     const bool raw = stores_raw_keys(context().decoder.config(), layer);
     CodedStore& store = cache.coded(layer);
-    if (index_of(layer) == 0 && store.positions) {
+    if (index_of(layer) == 0 && !store.columns.empty()) {
       store.append_positions(tokens.positions);
     }
-    store.exact[static_cast<std::size_t>(index_of(layer))].append(raw ? tokens.raw_key : tokens.key,
-                                                                  tokens.value);
+    store.exact[static_cast<std::size_t>(index_of(layer))].append(raw ? tokens.raw.key : tokens.key,
+                                                                  tokens.raw.value);
   }
 
   at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
                     const KvCache& cache) const override {
-    return attend_coded(
-        context().decoder,
-        CodedLayer{context().plan, context().factors.coded, cache.coded(layer), index_of(layer)},
-        query, positions);
+    return attend_coded(context().decoder, coded_layer(layer, cache), query, positions);
   }
 
-  void attended(int layer, const NewTokens& tokens, const at::Tensor& query, std::int64_t end,
+  void attended(int layer, const NewTokens& tokens, const at::Tensor& query,
                 KvCache& cache) override {
     if (!context().policy.is_full()) {
-      CodedStore& store = cache.coded(layer);
-      KeptCodes codes(context().decoder, context().plan, context().factors.coded, index_of(layer),
-                      store);
-      finish_group(group_attended(layers(), layer, tokens, query, end), cache.kept_coded(layer),
-                   codes);
+      KeptCodes codes(context().decoder, coded_layer(layer, cache), cache.coded(layer));
+      finish_group(group_attended(layers(), layer, tokens, query), cache.kept_coded(layer), codes);
     }
+  }
+
+  void prompt_read(int layer, PromptCompression& prompt) override {
+    if (is_last(layer)) {
+      code_tokens(context().decoder, context().plan, context().factors.coded,
+                  prompt.cache().coded(layer));
+    }
+  }
+
+ private:
+  CodedLayer coded_layer(int layer, const KvCache& cache) const {
+    return {context().plan, context().factors.coded, cache.coded(layer), index_of(layer)};
   }
 };
 

@@ -24,6 +24,7 @@ class FusedSource : public LayerSource {
       : LayerSource(context, layer, 1), factors_(factors_of(context, layer)) {}
 
   bool has_own_keys() const override { return false; }
+  bool reads_prompts_exactly() const override { return false; }
   void store(int, const NewTokens&, KvCache&) override {}
 
   at::Tensor attend(int, const at::Tensor& query, const at::Tensor& positions,
@@ -31,7 +32,7 @@ class FusedSource : public LayerSource {
     return attend_fused_layer(context().decoder, factors_, cache, query, positions);
   }
 
-  void attended(int layer, const NewTokens& tokens, const at::Tensor& query, std::int64_t end,
+  void attended(int layer, const NewTokens& tokens, const at::Tensor& query,
                 KvCache& cache) override {
     const SourceContext& pass = context();
     if (pass.policy.is_full()) {
@@ -40,7 +41,7 @@ class FusedSource : public LayerSource {
     const SharingLayers& sharing = cache.sharing(layer);
     KeptLayer& first = cache.kept_layer(sharing.storage.front());
     KeptPlain kept(pass.decoder, sharing, cache, reader_of(cache, first.rows));
-    finish_group(group_attended(sharing.layers, layer, tokens, query, end), first.choice, kept);
+    finish_group(group_attended(sharing.layers, layer, tokens, query), first.choice, kept);
   }
 
  private:

@@ -60,15 +60,12 @@ bool needs_scores(const GroupAttended& attended, const SharedTokens& tokens) {
 }  // namespace
 
 void TokensOfAllHeads::choose(const TokenPolicy& policy, bool is_step, KeptGroup& kept) {
-  const std::vector<std::int64_t> leaving =
-      leaving_rows({.policy = policy,
-                    .budget = kept.budget,
-                    .is_step = is_step,
-                    .has_merged = has_merged(),
-                    .is_laid_out = kept.is_laid_out},
-                   positions(), policy.has_scores() ? scores() : kept.scores);
-  if (!leaving.empty()) {
-    remove(leaving, is_step);
+  const RowChoice choice{.policy = policy,
+                         .budget = kept.budget,
+                         .spares_newcomer = kept.is_laid_out && policy.released_step};
+  if (!has_room(choice, kept.is_laid_out || has_merged(), num_rows())) {
+    const at::Tensor ranks = policy.has_scores() ? scores() : kept.scores;
+    remove(choose_rows(choice, positions(), ranks).leaving, is_step);
     kept.is_laid_out = true;
   }
 }

@@ -16,7 +16,7 @@ class KeptSource : public LayerSource {
   bool reads_prompts_exactly() const override { return !context().policy.compress_chunks; }
 
   void store(int layer, const NewTokens& tokens, KvCache& cache) override {
-    cache.kept_layer(layer).rows.append(tokens.key, tokens.value, tokens.positions);
+    cache.kept_layer(layer).rows.append(tokens.key, tokens.raw.value, tokens.positions);
   }
 
   at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
@@ -43,16 +43,16 @@ class KeptSource : public LayerSource {
     };
     at::Tensor output =
         attend_kept(context().decoder, layer, rows, policy, query, tokens.positions, &scores);
-    attended(layer, tokens, query, 0, cache);
+    attended(layer, tokens, query, cache);
     return output;
   }
 
-  void attended(int layer, const NewTokens& tokens, const at::Tensor& query, std::int64_t end,
+  void attended(int layer, const NewTokens& tokens, const at::Tensor& query,
                 KvCache& cache) override {
     const SourceContext& pass = context();
     const SharingLayers& sharing = cache.sharing(layer);
     KeptPlain kept(pass.decoder, sharing, cache, KeptPlain::reader_of(pass.decoder, layer, cache));
-    GroupAttended group = group_attended(sharing.layers, layer, tokens, query, end);
+    GroupAttended group = group_attended(sharing.layers, layer, tokens, query);
     group.is_scored = kept.scores_steps();
     finish_group(group, cache.kept_layer(sharing.storage.front()).choice, kept);
   }

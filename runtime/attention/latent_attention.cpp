@@ -10,7 +10,7 @@
 #include "runtime/attention/rank_space.h"
 #include "runtime/attention/segment_attention.h"
 #include "runtime/attention/selective_attention.h"
-#include "runtime/compression/merged_latents.h"
+#include "runtime/compression/group_view.h"
 #include "runtime/store/element_type.h"
 
 namespace kvc {
@@ -75,8 +75,9 @@ class VisibleRows {
   std::vector<LatentRange> latents_;
 };
 
-void add_latents(const Decoder& decoder, const GroupLayer& layer, const LatentStore& store,
-                 VisibleRows& rows) {
+void add_latents(const GroupLayer& layer, VisibleRows& rows) {
+  const LatentStore& store = layer.group.store;
+  const GroupFactors& factors = layer.group.factors;
   const auto index = static_cast<std::size_t>(layer.index);
   const auto add = [&](const RowStore& latents, const PositionList& positions,
                        const std::vector<MergedLatents>& parts, const KeyValueStore* rebuilt) {
@@ -90,22 +91,20 @@ void add_latents(const Decoder& decoder, const GroupLayer& layer, const LatentSt
   const std::optional<Expansion>& expansion = store.expansion();
   if (store.merged_positions().size() > 0) {
     add(store.merged(), store.merged_positions(),
-        merged_latents(layer.factors, store, layer.index, decoder.dtype()),
+        merged_latents(factors, store, layer.index, layer.group.decoder.dtype()),
         expansion ? &expansion->merged[index] : nullptr);
   }
   if (store.keeps_latents()) {
     add(store.unmerged_latent(layer.index), store.unmerged_positions(),
-        {{0, store.unmerged_positions().size(), layer.factors.layers[index]}},
+        {{0, store.unmerged_positions().size(), factors.layers[index]}},
         expansion ? &expansion->unmerged[index] : nullptr);
   }
 }
 
-PartialAttention attend_slots(const Decoder& decoder, const GroupLayer& layer,
-                              const LatentStore& store, const at::Tensor& query,
+PartialAttention attend_slots(const GroupLayer& layer, const at::Tensor& query,
                               std::int64_t num_tokens) {
-  const Segment slots =
-      slot_segment(decoder, layer.layer(), layer.factors, merged_layer(layer.factors, layer.index),
-                   store.slots(), layer.alpha, num_tokens);
+  const ModelConfig& config = layer.group.decoder.config();
+  const Segment slots = slot_segment(layer.group, layer.index, layer.alpha, num_tokens);
   const at::Tensor key = slots.key.contiguous(), value = slots.value.contiguous();
   const void* key_block = key.const_data_ptr();
   const void* value_block = value.const_data_ptr();
@@ -114,24 +113,27 @@ PartialAttention attend_slots(const Decoder& decoder, const GroupLayer& layer,
   const KvSegment segment{.key = {&key_block, count, count, element},
                           .value = {&value_block, count, count, element},
                           .bias = slots.score_bias.const_data_ptr<float>()};
-  return decode_attention_partly(query, decoder.config().num_kv_heads, {{segment, 0, count}},
-                                 attention_rule(decoder.config(), layer.layer()));
+  return decode_attention_partly(query, config.num_kv_heads, {{segment, 0, count}},
+                                 attention_rule(config, layer.layer()));
 }
 
 // One query, the last of num_tokens, behind which `later` ones are stored: all rows are read where they lie.
-at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const LatentStore& store,
-                      const at::Tensor& query, std::int64_t num_tokens, std::int64_t later) {
+at::Tensor attend_one(const GroupLayer& layer, const at::Tensor& query, std::int64_t num_tokens,
+                      std::int64_t later) {
+  const Decoder& decoder = layer.group.decoder;
+  const KvPlan& plan = layer.group.plan;
+  const LatentStore& store = layer.group.store;
   const AttentionRule rule = attention_rule(decoder.config(), layer.layer());
   const bool has_codes = !store.keeps_latents() && store.unmerged(layer.index).num_codes() > 0;
   const CodedKeys keys = has_codes ? CodedKeys(decoder, layer.layer(), num_tokens) : CodedKeys();
   at::Tensor code_positions;
   VisibleRows rows(num_tokens, rule);
   std::vector<PartialAttention> parts;
-  if (layer.selects && !rebuilds_all(*layer.plan.selective, store.tokens())) {
+  if (layer.selects && !rebuilds_all(*plan.selective, store.tokens())) {
     rows.add_all(store.chunks(layer.index).outliers);
-    parts = attend_chosen(decoder, layer, store, query);
+    parts = attend_chosen(layer, query);
   } else {
-    add_latents(decoder, layer, store, rows);
+    add_latents(layer, rows);
   }
   if (!store.keeps_latents()) {
     if (has_codes) {
@@ -140,7 +142,7 @@ at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const Lat
     rows.add(store.unmerged(layer.index), store.unmerged_positions(), code_positions,
              keys.are_raw());
   }
-  rows.add_pending(store.pending(layer.index), layer.plan.policy.sink_tokens, num_tokens, later);
+  rows.add_pending(store.pending(layer.index), plan.policy.sink_tokens, num_tokens, later);
   if (parts.empty() && store.slots().empty() && rows.latents().empty()) {
     return decode_attention(query, decoder.config().num_kv_heads, rows.ranges(), rule,
                             keys.raw_keys);
@@ -150,41 +152,40 @@ at::Tensor attend_one(const Decoder& decoder, const GroupLayer& layer, const Lat
                                             rule, keys.raw_keys));
   }
   if (!store.slots().empty()) {
-    parts.push_back(attend_slots(decoder, layer, store, query, num_tokens));
+    parts.push_back(attend_slots(layer, query, num_tokens));
   }
   for (const LatentRange& range : rows.latents()) {
-    parts.push_back(rank_space_attention(decoder, layer.layer(), layer.factors, query, range));
+    parts.push_back(
+        rank_space_attention(decoder, layer.layer(), layer.group.factors, query, range));
   }
   return join(parts).to(query.scalar_type());
 }
 
 }  // namespace
 
-at::Tensor attend_group(const Decoder& decoder, const GroupLayer& layer, const LatentStore& store,
-                        const at::Tensor& query, const at::Tensor& positions) {
+at::Tensor attend_group(const GroupLayer& layer, const at::Tensor& query,
+                        const at::Tensor& positions) {
+  const ModelConfig& config = layer.group.decoder.config();
   const std::int64_t num_tokens =
       positions.const_data_ptr<std::int64_t>()[positions.size(0) - 1] + 1;
   if (layer.selects) {
     std::vector<at::Tensor> outputs;
     for (std::int64_t i = 0; i < query.size(0); ++i) {
       const std::int64_t later = query.size(0) - 1 - i;
-      outputs.push_back(attend_one(decoder, layer, store, query[i], num_tokens - later, later));
+      outputs.push_back(attend_one(layer, query[i], num_tokens - later, later));
     }
     return at::stack(outputs);
   }
   // Angles that change turn all keys anew, which tensors do.
-  if (query.size(0) == 1 && !stores_raw_keys(decoder.config(), layer.layer())) {
-    return attend_one(decoder, layer, store, query[0], num_tokens, 0).unsqueeze(0);
+  if (query.size(0) == 1 && !stores_raw_keys(config, layer.layer())) {
+    return attend_one(layer, query[0], num_tokens, 0).unsqueeze(0);
   }
-  std::vector<Segment> segments = cache_segments(decoder, layer.plan, layer.group, layer.index,
-                                                 layer.factors, store, num_tokens, query.size(0));
-  if (!store.slots().empty()) {
-    segments.push_back(slot_segment(decoder, layer.layer(), layer.factors,
-                                    merged_layer(layer.factors, layer.index), store.slots(),
-                                    layer.alpha, num_tokens));
+  std::vector<Segment> segments =
+      cache_segments(layer.group, layer.index, num_tokens, query.size(0));
+  if (!layer.group.store.slots().empty()) {
+    segments.push_back(slot_segment(layer.group, layer.index, layer.alpha, num_tokens));
   }
-  return attend_segments(query, positions, segments,
-                         attention_rule(decoder.config(), layer.layer()));
+  return attend_segments(query, positions, segments, attention_rule(config, layer.layer()));
 }
 
 }  // namespace kvc

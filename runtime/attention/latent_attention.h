@@ -6,30 +6,25 @@
 
 #include <cstdint>
 
-#include "core/kv_plan.h"
-#include "model/decoder.h"
 #include "runtime/attention/rebuild_counts.h"
-#include "runtime/compression/latent_factors.h"
-#include "runtime/store/latent_store.h"
+#include "runtime/compression/group_view.h"
 
 namespace kvc {
 
 // One layer of a group.
 struct GroupLayer {
-  const KvPlan& plan;
-  int group = 0, index = 0;  // index: of the layer in the group
-  const GroupFactors& factors;
-  double alpha = 0;  // of residual slots
-  bool selects =
-      false;  // each query attends separately, to the latents that it chooses (plan.selective)
-  RebuildCounts* rebuilt = nullptr;  // counts of selection; null: not counted
+  GroupView group;
+  int index = 0;         // of the layer in the group
+  double alpha = 0;      // of residual slots
+  bool selects = false;  // each query by itself, over the latents that it chooses (plan.selective)
+  RebuildCounts* rebuilt = nullptr;  // where selection is counted; null: not
 
-  int layer() const { return plan.groups[static_cast<std::size_t>(group)].first_layer + index; }
+  int layer() const { return group.layer(index); }
 };
 
-// Queries of one sequence's last tokens. query [T, num_heads, head_dim] post-RoPE, positions [T].
-// [T, num_heads * head_dim] in the query's dtype.
-at::Tensor attend_group(const Decoder& decoder, const GroupLayer& layer, const LatentStore& store,
-                        const at::Tensor& query, const at::Tensor& positions);
+// One sequence's queries, those of the last tokens. query [T, num_heads, head_dim] post-RoPE,
+// positions [T]. [T, num_heads * head_dim] in the query's dtype.
+at::Tensor attend_group(const GroupLayer& layer, const at::Tensor& query,
+                        const at::Tensor& positions);
 
 }  // namespace kvc

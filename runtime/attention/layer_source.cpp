@@ -5,6 +5,13 @@
 
 namespace kvc {
 
+NewKeyValue NewKeyValue::narrow(std::int64_t first, std::int64_t count) const {
+  const auto own = [&](const at::Tensor& x) {
+    return x.defined() && x.size(0) > count ? x.narrow(0, first, count) : x;
+  };
+  return {own(key), own(value), own(key_before_norm), own(key_rms), own(latent), own(score)};
+}
+
 NewKeyValue LayerSource::keys_and_values(int, const AttentionInput& input) {
   return {input.weights.k_norm.over_heads(input.key), input.value};
 }
@@ -13,13 +20,16 @@ at::Tensor LayerSource::extend(int layer, const NewTokens& tokens, const at::Ten
                                KvCache& cache) {
   store(layer, tokens, cache);
   at::Tensor output = attend(layer, query, tokens.positions, cache);
-  attended(layer, tokens, query, 0, cache);
+  attended(layer, tokens, query, cache);
   return output;
 }
 
+void LayerSource::prompt_read(int layer, PromptCompression& prompt) {
+  prompt.code_layers_read_by(layer);
+}
+
 GroupAttended LayerSource::group_attended(const std::vector<int>& sharing, int layer,
-                                          const NewTokens& tokens, const at::Tensor& query,
-                                          std::int64_t end) const {
+                                          const NewTokens& tokens, const at::Tensor& query) const {
   return {.decoder = context_.decoder,
           .plan = context_.plan,
           .policy = context_.policy,
@@ -27,7 +37,7 @@ GroupAttended LayerSource::group_attended(const std::vector<int>& sharing, int l
           .layer = layer,
           .query = query,
           .positions = tokens.positions,
-          .end = end};
+          .end = tokens.prompt_end};
 }
 
 std::unique_ptr<LayerSource> make_layer_source(const SourceContext& context, int layer) {

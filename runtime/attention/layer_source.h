@@ -13,6 +13,7 @@
 #include "model/decoder.h"
 #include "runtime/attention/rebuild_counts.h"
 #include "runtime/compression/kv_factors.h"
+#include "runtime/compression/prompt_compression.h"
 #include "runtime/store/kv_cache.h"
 
 namespace kvc {
@@ -31,18 +32,28 @@ struct SourceContext {
   RebuildCounts* rebuilt = nullptr;  // counts of selective reconstruction; null: not counted
 };
 
-// Keys and values of tokens, [n, num_kv_heads, head_dim], with bias; keys after their norm, pre-RoPE.
+// What a source makes of tokens: keys and values, [n, num_kv_heads, head_dim], with bias; keys after their norm,
+// pre-RoPE. And what the store of a latent group holds besides, where it does.
 struct NewKeyValue {
   at::Tensor key, value;
+  at::Tensor key_before_norm{};  // [n, num_kv_heads, head_dim]
+  at::Tensor key_rms{};          // [n, num_kv_heads], what the norm divided by
+  at::Tensor
+      latent{};        // [n, rank], of the layer; of rule weighted the group's, with the last layer
+  at::Tensor score{};  // [n], of that
+
+  NewKeyValue narrow(std::int64_t first, std::int64_t count) const;
 };
 
-// New tokens of one sequence: tokens first .. first + count - 1 of the batch.
+// New tokens of one sequence.
 struct NewTokens {
-  std::int64_t first = 0, count = 0;
+  std::int64_t prompt_end =
+      0;                 // that the sequence has once all of their prompt was read; 0: no prompt's
   at::Tensor positions;  // [count]
-  at::Tensor raw_key;    // [count, num_kv_heads, head_dim] pre-RoPE
-  at::Tensor key;        // likewise, post-RoPE
-  at::Tensor value;      // [count, num_kv_heads, head_dim]
+  NewKeyValue raw{};
+  at::Tensor key{};  // raw.key, post-RoPE
+
+  bool end_prompt() const { return positions[-1].item<std::int64_t>() + 1 == prompt_end; }
 };
 
 // The source of one layer, or of a group's adjacent layers, for one forward pass: layers in turn, all
@@ -58,8 +69,7 @@ class LayerSource {
   virtual ~LayerSource() = default;
 
   bool covers(int layer) const { return layer >= layers_.front() && layer <= layers_.back(); }
-  // Does the layer compute its own keys and values? Otherwise `attend` handles prompts too, over what other
-  // layers have stored; of the functions below only it and `attended` are called, without keys and values.
+  // Does the layer make keys and values of its own? Otherwise new tokens come without such.
   virtual bool has_own_keys() const { return true; }
   // Keys and values of all tokens of the batch for a prompt's exact attention: their own, unless the
   // source replaces them.
@@ -68,16 +78,17 @@ class LayerSource {
   virtual void store(int layer, const NewTokens& tokens, KvCache& cache) = 0;
   // Does a new sequence's prompt attend to exact keys and values? Otherwise to stored ones.
   virtual bool reads_prompts_exactly() const { return true; }
-  // Called after attention of these tokens, query [count, num_heads, head_dim] post-RoPE. For a prompt, `end` is
-  // the sequence's length after all of it was read; 0 for other tokens.
+  // After attention of these tokens, query [count, num_heads, head_dim] post-RoPE.
   virtual void attended(int /*layer*/, const NewTokens& /*tokens*/, const at::Tensor& /*query*/,
-                        std::int64_t /*end*/, KvCache& /*cache*/) {}
-  // All of this for generated tokens: stores them, attends to everything stored, and calls `attended`.
+                        KvCache& /*cache*/) {}
+  // After attention of all of a prompt: what nothing reads exactly any more becomes what the cache keeps.
+  virtual void prompt_read(int layer, PromptCompression& prompt);
+  // All of that of tokens that are no prompt's: they are stored, attended with all that is kept, and seen to.
   virtual at::Tensor extend(int layer, const NewTokens& tokens, const at::Tensor& query,
                             KvCache& cache);
-  // Queries of one sequence's last tokens, which are stored, over all its stored tokens up to the last
-  // position (a prompt that other layers have read may have more). query [T, num_heads, head_dim]
-  // post-RoPE, positions [T]. [T, num_heads * head_dim] in the query's dtype.
+  // The queries of the last tokens of one sequence, which are stored, over all that is kept of it (up to
+  // the last position: layers that others read may have stored more of a prompt). query
+  // [T, num_heads, head_dim] post-RoPE, positions [T]. [T, num_heads * head_dim] in the query's dtype.
   virtual at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
                             const KvCache& cache) const = 0;
 
@@ -85,9 +96,10 @@ class LayerSource {
   const SourceContext& context() const { return context_; }
   const std::vector<int>& layers() const { return layers_; }
   int index_of(int layer) const { return layer - layers_.front(); }
-  // Arguments of attended(), for one of the `sharing` layers that keep the same tokens.
+  bool is_last(int layer) const { return layer == layers_.back(); }
+  // What attended() is told, of one of the `sharing` layers that keep the same tokens.
   GroupAttended group_attended(const std::vector<int>& sharing, int layer, const NewTokens& tokens,
-                               const at::Tensor& query, std::int64_t end) const;
+                               const at::Tensor& query) const;
 
  private:
   SourceContext context_;

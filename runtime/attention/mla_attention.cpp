@@ -8,7 +8,7 @@
 #include "model/float_linear.h"
 #include "runtime/attention/plain_attention.h"
 #include "runtime/attention/score_chunks.h"
-#include "runtime/compression/merged_latents.h"
+#include "runtime/compression/group_view.h"
 
 namespace kvc {
 namespace {
@@ -164,7 +164,7 @@ at::Tensor attend_expanded(const MlaConfig& config, const MlaWeights& weights, d
 
 at::Tensor attend_mla(const Decoder& decoder, const LatentFactors& factors, int layer,
                       const AttentionInput& input, const TokenBatch& batch,
-                      const std::vector<KvCache*>& caches, bool exact,
+                      const std::vector<KvCache*>& caches,
                       const std::vector<PromptKeys*>& prompts) {
   const MlaConfig& config = *decoder.config().mla;
   const double scale = decoder.config().attention_scale;
@@ -183,16 +183,11 @@ at::Tensor attend_mla(const Decoder& decoder, const LatentFactors& factors, int 
     OwnLatents own_latents(decoder, factors, layer, *caches[sequence]);
     own_latents.append(input, first, added.latent,
                        raw ? input.rotary_key.narrow(0, first, count) : added.rotary_key);
-    if (exact && caches[sequence]->num_tokens() == 0) {
+    if (!prompts.empty() && caches[sequence]->num_tokens() == 0) {
       const MlaKeyValue own =
           expand_latents(config, input.weights.mla, added.latent, added.rotary_key);
-      const AttentionRule rule = attention_rule(decoder.config(), layer);
-      if (PromptKeys* prompt = prompts[sequence]) {
-        prompt->append(layer, own.key, own.value);
-        outputs.push_back(attend_prompt(queries, prompt->key(), prompt->value(), rule));
-      } else {
-        outputs.push_back(causal_attention(queries, own.key, own.value, rule));
-      }
+      outputs.push_back(prompts[sequence]->attend(layer, queries, own.key, own.value,
+                                                  attention_rule(decoder.config(), layer)));
     } else {
       LatentRows cached = own_latents.rows(query.scalar_type());
       if (raw) {

@@ -35,12 +35,11 @@ at::Tensor attend_expanded(const MlaConfig& config, const MlaWeights& weights, d
                            const at::Tensor& query, const LatentRows& rows);
 
 // Stores the latents of new tokens, caches[i] those of the batch's sequence i, and attends to them and
-// to earlier ones, which layers of a latent group rebuild. `exact`: without earlier ones, new tokens
-// see each other unrounded by the cache's dtype, through prompts[i] if they come in pieces (null: all
-// at once). [num_tokens, num_heads * v_head_dim].
+// to what the caches hold of earlier ones, which layers of a latent group rebuild. Where there are none,
+// tokens of a prompt see each other unrounded by the cache's type, through prompts[i] (empty: tokens of
+// no prompt). [num_tokens, num_heads * v_head_dim].
 at::Tensor attend_mla(const Decoder& decoder, const LatentFactors& factors, int layer,
                       const AttentionInput& input, const TokenBatch& batch,
-                      const std::vector<KvCache*>& caches, bool exact,
-                      const std::vector<PromptKeys*>& prompts);
+                      const std::vector<KvCache*>& caches, const std::vector<PromptKeys*>& prompts);
 
 }  // namespace kvc

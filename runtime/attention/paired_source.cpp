@@ -3,7 +3,6 @@
 
 #include "core/error.h"
 #include "runtime/attention/decode.h"
-#include "runtime/attention/kept_group.h"
 #include "runtime/attention/layer_source.h"
 #include "runtime/attention/segment_attention.h"
 #include "runtime/compression/chunk_tokens.h"
@@ -12,31 +11,6 @@
 
 namespace kvc {
 namespace {
-
-// Tokens of two paired layers, as a token policy sees them.
-class KeptPairs : public TokensOfAllHeads {
- public:
-  // index: of the layer that attended, in the pair
-  KeptPairs(int index, PairStore& pair) : index_(index), pair_(pair) {}
-
-  at::Tensor keys(std::int64_t) const override {
-    return at::cat({restored_rows(pair_.key, index_, at::kFloat),
-                    pair_.exact[static_cast<std::size_t>(index_)].key.rows(at::kFloat)});
-  }
-  at::Tensor scores() const override { return pair_.scores->tensor(at::kFloat); }
-  void set_scores(const at::Tensor& scores) override {
-    const std::int64_t merged = pair_.key.num_rows();
-    pair_.scores->assign(scores.slice(0, 0, merged), scores.slice(0, merged));
-  }
-
- protected:
-  at::Tensor positions() const override { return pair_.positions->tensor(at::kLong); }
-  void remove(const std::vector<std::int64_t>& rows, bool) override { pair_.remove(rows); }
-
- private:
-  int index_;
-  PairStore& pair_;
-};
 
 // What one layer of a pair attends to.
 struct PairLayer {
@@ -62,7 +36,7 @@ at::Tensor attend_whole(const PairLayer& layer, const at::Tensor& query,
   if (merged > 0) {
     segments.push_back(segment_of(layer.restored(layer.pair.key, 0, merged, dtype),
                                   layer.restored(layer.pair.value, 0, merged, dtype),
-                                  layer.pair.merged_positions()));
+                                  layer.pair.merged_positions.tensor()));
   }
   if (layer.exact().num_exact() > 0) {
     segments.push_back(segment_of(layer.exact().key.rows(dtype), layer.exact().value.rows(dtype),
@@ -84,8 +58,8 @@ at::Tensor attend_in_parts(const PairLayer& layer, const at::Tensor& query, std:
         decode_attention_partly(query, layer.num_kv_heads, {{rows, first, last}}, layer.rule));
   };
   const KvElement element = element_of(query.scalar_type());
-  for (std::int64_t first = num_hidden(layer.pair.merged_positions()); first < layer.num_merged();
-       first += kChunkTokens) {
+  for (std::int64_t first = num_hidden(layer.pair.merged_positions.tensor());
+       first < layer.num_merged(); first += kChunkTokens) {
     const std::int64_t count = std::min(kChunkTokens, layer.num_merged() - first);
     const at::Tensor key = layer.restored(layer.pair.key, first, count, query.scalar_type());
     const at::Tensor value = layer.restored(layer.pair.value, first, count, query.scalar_type());
@@ -109,11 +83,7 @@ class PairedSource : public LayerSource {
       : LayerSource(context, first_layer, 2) {}
 
   void store(int layer, const NewTokens& tokens, KvCache& cache) override {
-    PairStore& pair = cache.pair(layer);
-    if (index_of(layer) == 0 && pair.positions) {
-      pair.append_positions(tokens.positions);
-    }
-    pair.exact[index(layer)].append(tokens.key, tokens.value);
+    cache.pair(layer).exact[index(layer)].append(tokens.key, tokens.raw.value);
   }
 
   at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
@@ -126,12 +96,10 @@ class PairedSource : public LayerSource {
                : attend_whole(rows, query, positions);
   }
 
-  void attended(int layer, const NewTokens& tokens, const at::Tensor& query, std::int64_t end,
-                KvCache& cache) override {
-    if (!context().policy.is_full()) {
-      KeptPairs pairs(index_of(layer), cache.pair(layer));
-      finish_group(group_attended(layers(), layer, tokens, query, end), cache.kept_pair(layer),
-                   pairs);
+  void prompt_read(int layer, PromptCompression& prompt) override {
+    if (is_last(layer)) {
+      KvCache& cache = prompt.cache();
+      merge_pair(*context().plan.paired, cache.num_tokens(), cache.pair(layer));
     }
   }
 

@@ -9,7 +9,7 @@ class PlainSource : public LayerSource {
   using LayerSource::LayerSource;
 
   void store(int layer, const NewTokens& tokens, KvCache& cache) override {
-    cache.plain_layer(layer).append(tokens.key, tokens.value, tokens.positions);
+    cache.plain_layer(layer).append(tokens.key, tokens.raw.value, tokens.positions);
   }
 
   at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,

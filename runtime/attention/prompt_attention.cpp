@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/bfloat16_attention.h"
+#include "model/decoder.h"
 #include "runtime/attention/segment_attention.h"
 
 namespace kvc {
@@ -77,7 +78,11 @@ at::Tensor attend_capped(const at::Tensor& query, const at::Tensor& key, const a
 
 }  // namespace
 
-void PromptKeys::append(int layer, const at::Tensor& key, const at::Tensor& value) {
+at::Tensor PromptKeys::attend(int layer, const at::Tensor& query, const at::Tensor& key,
+                              const at::Tensor& value, const AttentionRule& rule) {
+  if (key.size(0) == num_tokens_) {
+    return causal_attention(query, key, value, rule);
+  }
   if (layer != layer_) {
     layer_ = layer;
     read_ = 0;
@@ -89,13 +94,12 @@ void PromptKeys::append(int layer, const at::Tensor& key, const at::Tensor& valu
   key_.narrow(0, read_, key.size(0)).copy_(key);
   value_.narrow(0, read_, key.size(0)).copy_(value);
   read_ += key.size(0);
-}
-
-void PromptKeys::release_complete() {
+  at::Tensor output =
+      attend_prompt(query, key_.narrow(0, 0, read_), value_.narrow(0, 0, read_), rule);
   if (read_ == num_tokens_) {
-    key_ = at::Tensor();
-    value_ = at::Tensor();
+    key_ = value_ = at::Tensor();
   }
+  return output;
 }
 
 at::Tensor attend_prompt(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,

@@ -17,18 +17,16 @@ class PromptKeys {
   explicit PromptKeys(std::int64_t num_tokens) : num_tokens_(num_tokens) {}
 
   std::int64_t num_tokens() const { return num_tokens_; }  // of the whole prompt
-  // [n, num_kv_heads, head_dim] of the next n tokens, post-RoPE. Values may be of another width.
-  void append(int layer, const at::Tensor& key, const at::Tensor& value);
-  // Frees them when the whole prompt was read; the next layer allocates again.
-  void release_complete();
-  // All tokens read so far: bfloat16 if attention takes it and the keys are, otherwise float32.
-  at::Tensor key() const { return key_.narrow(0, 0, read_); }
-  at::Tensor value() const { return value_.narrow(0, 0, read_); }
+  // Attention of the next n tokens over all read so far: attend_prompt of keys and values
+  // [n, num_kv_heads, head_dim]. They are held until the last token of the layer was read.
+  at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& key,
+                    const at::Tensor& value, const AttentionRule& rule);
 
  private:
   std::int64_t num_tokens_, read_ = 0;
   int layer_ = -1;
-  at::Tensor key_, value_;  // [num_tokens, num_kv_heads, head_dim]
+  // [num_tokens, num_kv_heads, head_dim]: bfloat16 where attention takes it and the keys are, otherwise float32.
+  at::Tensor key_, value_;
 };
 
 // Causal attention of the last T of n tokens. query [T, num_heads, head_dim], key and value

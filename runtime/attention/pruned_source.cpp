@@ -12,7 +12,7 @@ class PrunedSource : public LayerSource {
   using LayerSource::LayerSource;
 
   void store(int layer, const NewTokens& tokens, KvCache& cache) override {
-    cache.pruned_layer(layer).store.append(tokens.key, tokens.value);
+    cache.pruned_layer(layer).store.append(tokens.key, tokens.raw.value);
   }
 
   at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
@@ -23,9 +23,9 @@ class PrunedSource : public LayerSource {
 
   // At a prompt's end all tokens but the last ones lose channels: those that the first prompt with such
   // tokens chose.
-  void attended(int layer, const NewTokens& tokens, const at::Tensor& query, std::int64_t end,
+  void attended(int layer, const NewTokens& tokens, const at::Tensor& query,
                 KvCache& cache) override {
-    if (end == 0) {
+    if (tokens.prompt_end == 0) {
       return;
     }
     PrunedLayer& pruned = cache.pruned_layer(layer);
@@ -33,7 +33,7 @@ class PrunedSource : public LayerSource {
     at::Tensor& held = pruned.held_query;
     held = held.defined() ? at::cat({held, query}) : query;
     held = held.slice(0, std::max<std::int64_t>(0, held.size(0) - policy.window_tokens)).clone();
-    if (tokens.positions[-1].item<std::int64_t>() + 1 < end) {
+    if (!tokens.end_prompt()) {
       return;
     }
     PrunedStore& store = pruned.store;

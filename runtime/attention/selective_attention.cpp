@@ -11,7 +11,7 @@
 #include "runtime/attention/decode.h"
 #include "runtime/attention/plain_attention.h"
 #include "runtime/attention/rank_space.h"
-#include "runtime/compression/merged_latents.h"
+#include "runtime/compression/group_view.h"
 #include "runtime/kernels/key_scores.h"
 
 namespace kvc {
@@ -119,9 +119,10 @@ PartialAttention of_no_tokens(const at::Tensor& query) {
 }
 
 // All KV heads, some of which may see nothing; tokens are at positions below num_positions.
-PartialAttention attend_heads(const Decoder& decoder, const GroupLayer& layer,
-                              const at::Tensor& query, const std::vector<ChosenLatents>& of_heads,
+PartialAttention attend_heads(const GroupLayer& layer, const at::Tensor& query,
+                              const std::vector<ChosenLatents>& of_heads,
                               std::int64_t num_positions) {
+  const Decoder& decoder = layer.group.decoder;
   const auto num_kv_heads = static_cast<std::int64_t>(of_heads.size());
   const at::Tensor queries = query.unflatten(0, {num_kv_heads, -1});
   std::vector<at::Tensor> outputs(of_heads.size()), log_sums(of_heads.size());
@@ -136,7 +137,7 @@ PartialAttention attend_heads(const Decoder& decoder, const GroupLayer& layer,
       const PartialAttention part =
           of_heads[i].runs.empty()
               ? of_no_tokens(own)
-              : rank_space_attention(decoder, layer.layer(), layer.factors, own, of_heads[i]);
+              : rank_space_attention(decoder, layer.layer(), layer.group.factors, own, of_heads[i]);
       outputs[i] = part.output;
       log_sums[i] = part.log_sum;
     }
@@ -168,15 +169,16 @@ ChunkLists choose_chunks(const SelectiveReconstruction& selective, const ChunkLa
   return lists;
 }
 
-std::vector<PartialAttention> attend_chosen(const Decoder& decoder, const GroupLayer& layer,
-                                            const LatentStore& store, const at::Tensor& query) {
-  const SelectiveReconstruction& selective = *layer.plan.selective;
+std::vector<PartialAttention> attend_chosen(const GroupLayer& layer, const at::Tensor& query) {
+  const Decoder& decoder = layer.group.decoder;
+  const LatentStore& store = layer.group.store;
+  const SelectiveReconstruction& selective = *layer.group.plan.selective;
   const std::int64_t latents = store.merged().num_rows();
   const ChunkLists chosen = choose_chunks(selective, store.chunks(layer.index), query,
                                           attention_rule(decoder.config(), layer.layer()), latents);
   std::vector<PartialAttention> parts;
   for (const MergedLatents& part :
-       merged_latents(layer.factors, store, layer.index, decoder.dtype())) {
+       merged_latents(layer.group.factors, store, layer.index, decoder.dtype())) {
     const std::vector<ChosenLatents> of_heads =
         chosen_of(part, chosen, selective.chunk_tokens, store);
     std::int64_t rows = 0;
@@ -185,7 +187,7 @@ std::vector<PartialAttention> attend_chosen(const Decoder& decoder, const GroupL
     }
     if (rows > 0) {
       parts.push_back(
-          attend_heads(decoder, layer, query, of_heads, store.merged_positions()[latents - 1] + 1));
+          attend_heads(layer, query, of_heads, store.merged_positions()[latents - 1] + 1));
     }
     if (layer.rebuilt != nullptr) {
       layer.rebuilt->rebuilt += rows;

@@ -27,9 +27,7 @@ using ChunkLists = std::vector<std::vector<std::int64_t>>;
 ChunkLists choose_chunks(const SelectiveReconstruction& selective, const ChunkLayer& chunks,
                          const at::Tensor& query, const AttentionRule& rule, std::int64_t latents);
 
-// Attention over these chunks alone: parts to join with attention over the outliers and over tokens
-// without latents.
-std::vector<PartialAttention> attend_chosen(const Decoder& decoder, const GroupLayer& layer,
-                                            const LatentStore& store, const at::Tensor& query);
+// Over these chunks alone: parts to be joined with attention over the outliers and what is no latent.
+std::vector<PartialAttention> attend_chosen(const GroupLayer& layer, const at::Tensor& query);
 
 }  // namespace kvc

@@ -1,7 +1,6 @@
 #include "runtime/compression/coding.h"
 
 #include <algorithm>
-#include <optional>
 #include <vector>
 
 #include "runtime/attention/plain_attention.h"
@@ -79,8 +78,9 @@ void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors&
   for (std::int64_t done = 0; done < count; done += kTokensAtOnce) {
     const std::int64_t rows = std::min(kTokensAtOnce, count - done);
     const at::Tensor positions =
-        store.positions ? store.positions->exact.rows(sinks + done, rows, at::kInt).to(at::kLong)
-                        : at::arange(sinks + coded + done, sinks + coded + done + rows, at::kLong);
+        store.columns.empty()
+            ? at::arange(sinks + coded + done, sinks + coded + done + rows, at::kLong)
+            : store.positions().exact.rows(sinks + done, rows, at::kInt).to(at::kLong);
     const std::vector<at::Tensor> z =
         encode_exact(decoder, plan, factors, store, sinks + done, positions);
     for (std::size_t i = 0; i < z.size(); ++i) {
@@ -91,9 +91,9 @@ void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors&
     rows.key.erase(sinks, count);
     rows.value.erase(sinks, count);
   }
-  for (std::optional<TokenColumn>* column : {&store.positions, &store.scores}) {
-    if (*column && count > 0) {
-      (*column)->move(sinks, count);
+  for (TokenColumn& column : store.columns) {
+    if (count > 0) {
+      column.move(sinks, count);
     }
   }
 }

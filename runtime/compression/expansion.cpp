@@ -5,7 +5,7 @@
 #include "core/round_up.h"
 #include "runtime/attention/cache_segments.h"
 #include "runtime/compression/chunk_tokens.h"
-#include "runtime/compression/merged_latents.h"
+#include "runtime/compression/group_view.h"
 
 namespace kvc {
 namespace {

@@ -1,6 +1,7 @@
 #include "runtime/compression/latent_encoding.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "runtime/attention/cache_segments.h"
@@ -9,90 +10,74 @@
 namespace kvc {
 namespace {
 
-class Encoder {
- public:
-  Encoder(const Decoder& decoder, const KvPlan& plan, int group, const GroupFactors& factors,
-          const LatentStore& store)
-      : decoder_(decoder),
-        plan_(plan),
-        spec_(plan.groups[static_cast<std::size_t>(group)]),
-        factors_(factors),
-        store_(store) {}
+at::Tensor read(const RowStore& store, const std::vector<RowRun>& rows,
+                at::ScalarType dtype = at::kFloat) {
+  return rows.size() == 1 ? store.rows(rows.front().first, rows.front().count, dtype)
+                          : store.rows(rows, dtype);
+}
 
-  // Of some pending rows.
-  EncodedTokens encode(const std::vector<RowRun>& rows, const at::Tensor& positions) const {
-    if (plan_.policy.rule == MergeRule::kLs) {
-      return least_squares(rows, positions);
+at::Tensor without_bias(const at::Tensor& rows, const at::Tensor& bias) {
+  return bias.defined() ? rows - bias.to(at::kFloat) : rows;
+}
+
+// What the norm divided the heads of `key` by.
+at::Tensor rms_of(const GroupView& group, const at::Tensor& key, int index,
+                  const std::vector<RowRun>& rows) {
+  if (group.store.holds_key_rms()) {
+    return read(group.store.held_key_rms(index), rows);
+  }
+  // Latents are kept instead: the rebuilt key has the norm's scale.
+  const LayerWeights& weights = group.decoder.layer(group.layer(index));
+  const Reconstruction& layer = group.factors.layers[static_cast<std::size_t>(index)];
+  const at::Tensor latent = read(group.store.held_latent(index), rows, layer.key.scalar_type());
+  const Linear rebuild{layer.key, weights.k_proj.bias};
+  return key_rms(rebuild(latent).view(key.sizes()), weights.k_norm);
+}
+
+// y: [n, 2 * num_layers * kv_dim] float32.
+at::Tensor stacked_rows(const GroupView& group, const std::vector<RowRun>& rows,
+                        const at::Tensor& positions) {
+  const Decoder& decoder = group.decoder;
+  std::vector<at::Tensor> columns;
+  for (int index = 0; index < group.spec().num_layers; ++index) {
+    const int layer = group.layer(index);
+    const LayerWeights& weights = decoder.layer(layer);
+    const KeyValueStore& pending = group.store.pending(index);
+    at::Tensor key = read(pending.key, rows);
+    if (!stores_raw_keys(decoder.config(), layer)) {
+      key = decoder.rope().unrotate(layer, key, positions);
+      key = weights.k_norm.defined()
+                ? key_before_norm(key, weights.k_norm, rms_of(group, key, index, rows))
+                : key;
     }
-    if (!store_.keeps_latents()) {
-      return {read(store_.held_weighted(), rows), read(store_.held_score(), rows)};
-    }
-    at::Tensor latent;
-    for (int index = 0; index < spec_.num_layers; ++index) {
-      const double weight = spec_.merge_weights[static_cast<std::size_t>(index)];
-      const at::Tensor term = read(store_.held_latent(index), rows) * weight;
-      latent = index == 0 ? term : latent + term;
-    }
-    const auto end = [&](int index) { return read(store_.held_latent(index), rows); };
-    return {latent, row_cosine(end(0), end(spec_.num_layers - 1))};
+    const at::Tensor value = read(pending.value, rows);
+    columns.push_back(without_bias(key.flatten(1), weights.k_proj.bias));
+    columns.push_back(without_bias(value.flatten(1), weights.v_proj.bias));
   }
+  return at::cat(columns, 1);
+}
 
- private:
-  static at::Tensor read(const RowStore& store, const std::vector<RowRun>& rows,
-                         at::ScalarType dtype = at::kFloat) {
-    return rows.size() == 1 ? store.rows(rows.front().first, rows.front().count, dtype)
-                            : store.rows(rows, dtype);
+// Of some pending rows.
+EncodedTokens encode(const GroupView& group, const std::vector<RowRun>& rows,
+                     const at::Tensor& positions) {
+  const LatentStore& store = group.store;
+  if (group.plan.policy.rule == MergeRule::kLs) {
+    return encode_stacked(stacked_rows(group, rows, positions), group.factors.encoder,
+                          group.factors.merged_layers);
   }
-
-  EncodedTokens least_squares(const std::vector<RowRun>& rows, const at::Tensor& positions) const {
-    return encode_stacked(stacked_rows(rows, positions), factors_.encoder, factors_.merged_layers);
+  if (!store.keeps_latents()) {
+    return {read(store.held_weighted(), rows), read(store.held_score(), rows)};
   }
-
-  // y: [n, 2 * num_layers * kv_dim] float32.
-  at::Tensor stacked_rows(const std::vector<RowRun>& rows, const at::Tensor& positions) const {
-    std::vector<at::Tensor> columns;
-    for (int index = 0; index < spec_.num_layers; ++index) {
-      const int layer = spec_.first_layer + index;
-      const LayerWeights& weights = decoder_.layer(layer);
-      const KeyValueStore& pending = store_.pending(index);
-      at::Tensor key = read(pending.key, rows);
-      if (!stores_raw_keys(decoder_.config(), layer)) {
-        key = decoder_.rope().unrotate(layer, key, positions);
-        key = weights.k_norm.defined()
-                  ? key_before_norm(key, weights.k_norm, rms_of(key, weights, index, rows))
-                  : key;
-      }
-      const at::Tensor value = read(pending.value, rows);
-      columns.push_back(without_bias(key.flatten(1), weights.k_proj.bias));
-      columns.push_back(without_bias(value.flatten(1), weights.v_proj.bias));
-    }
-    return at::cat(columns, 1);
+  const int num_layers = group.spec().num_layers;
+  at::Tensor latent;
+  for (int index = 0; index < num_layers; ++index) {
+    const double weight = group.spec().merge_weights[static_cast<std::size_t>(index)];
+    const at::Tensor term = read(store.held_latent(index), rows) * weight;
+    latent = index == 0 ? term : latent + term;
   }
-
-  // What the norm divided the heads of `key` by.
-  at::Tensor rms_of(const at::Tensor& key, const LayerWeights& weights, int index,
-                    const std::vector<RowRun>& rows) const {
-    if (store_.holds_key_rms()) {
-      return read(store_.held_key_rms(index), rows);
-    }
-    // Latents are kept instead: the rebuilt key has the norm's scale.
-    const Reconstruction& layer = factors_.layers[static_cast<std::size_t>(index)];
-    const at::ScalarType dtype = layer.key.scalar_type();
-    const at::Tensor latent = read(store_.held_latent(index), rows, dtype);
-    const Linear rebuild{layer.key, weights.k_proj.bias};
-    return key_rms(rebuild(latent).view(key.sizes()), weights.k_norm);
-  }
-
-  static at::Tensor without_bias(const at::Tensor& rows, const at::Tensor& bias) {
-    return bias.defined() ? rows - bias.to(at::kFloat) : rows;
-  }
-
-  const Decoder& decoder_;
-  const KvPlan& plan_;
-  const LatentGroup& spec_;
-  const GroupFactors& factors_;
-  const LatentStore& store_;
-};
+  return {latent, row_cosine(read(store.held_latent(0), rows),
+                             read(store.held_latent(num_layers - 1), rows))};
+}
 
 // Calls visit(runs, positions) for the rows, some at a time.
 template <typename Visitor>
@@ -140,40 +125,34 @@ at::Tensor key_before_norm(const at::Tensor& key, const Norm& k_norm, const at::
   return key * rms.unsqueeze(-1) * inverse;
 }
 
-EncodedTokens encode_pending(const Decoder& decoder, const KvPlan& plan, int group,
-                             const GroupFactors& factors, const LatentStore& store,
-                             const std::vector<std::int64_t>& rows, const at::Tensor& positions) {
-  const Encoder encoder(decoder, plan, group, factors, store);
+EncodedTokens encode_pending(const GroupView& group, const std::vector<std::int64_t>& rows,
+                             const at::Tensor& positions) {
   std::vector<at::Tensor> latents, scores;
   in_chunks(rows, positions, [&](const std::vector<RowRun>& runs, const at::Tensor& own) {
-    const EncodedTokens chunk = encoder.encode(runs, own);
+    const EncodedTokens chunk = encode(group, runs, own);
     latents.push_back(chunk.latents);
     scores.push_back(chunk.scores);
   });
   return {at::cat(latents), at::cat(scores)};
 }
 
-at::Tensor pending_scores(const Decoder& decoder, const KvPlan& plan, int group,
-                          const GroupFactors& factors, const LatentStore& store,
-                          const std::vector<std::int64_t>& rows, const at::Tensor& positions) {
-  const Encoder encoder(decoder, plan, group, factors, store);
+at::Tensor pending_scores(const GroupView& group, const std::vector<std::int64_t>& rows,
+                          const at::Tensor& positions) {
   std::vector<at::Tensor> scores;
   in_chunks(rows, positions, [&](const std::vector<RowRun>& runs, const at::Tensor& own) {
-    scores.push_back(encoder.encode(runs, own).scores);
+    scores.push_back(encode(group, runs, own).scores);
   });
   return at::cat(scores);
 }
 
-at::Tensor encode_unmerged(const Decoder& decoder, const KvPlan& plan, int group,
-                           const GroupFactors& factors, const LatentStore& store,
-                           const std::vector<std::int64_t>& rows) {
-  const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
+at::Tensor encode_unmerged(const GroupView& group, const std::vector<std::int64_t>& rows) {
+  const Decoder& decoder = group.decoder;
   const at::Tensor indices = at::tensor(rows, at::kLong);
-  const at::Tensor positions = store.unmerged_positions().tensor();
+  const at::Tensor positions = group.store.unmerged_positions().tensor();
   std::vector<at::Tensor> columns;
-  for (int index = 0; index < spec.num_layers; ++index) {
-    const int layer = spec.first_layer + index;
-    const KeyValueStore& stored = store.unmerged(index);
+  for (int index = 0; index < group.spec().num_layers; ++index) {
+    const int layer = group.layer(index);
+    const KeyValueStore& stored = group.store.unmerged(index);
     at::Tensor key = stored.key.rows(at::kFloat), value = stored.value.rows(at::kFloat);
     if (!stores_raw_keys(decoder.config(), layer)) {
       key = decoder.rope().unrotate(layer, key, positions.slice(0, stored.num_codes()));
@@ -183,14 +162,12 @@ at::Tensor encode_unmerged(const Decoder& decoder, const KvPlan& plan, int group
       value = at::cat({stored.value_codes->rows(at::kFloat), value});
     }
     const LayerWeights& weights = decoder.layer(layer);
-    const auto add = [&](const at::Tensor& all, const at::Tensor& bias) {
-      const at::Tensor own = all.index_select(0, indices).flatten(1);
-      columns.push_back(bias.defined() ? own - bias.to(at::kFloat) : own);
-    };
-    add(key, weights.k_proj.bias);
-    add(value, weights.v_proj.bias);
+    for (const auto& [all, bias] :
+         {std::pair(key, weights.k_proj.bias), {value, weights.v_proj.bias}}) {
+      columns.push_back(without_bias(all.index_select(0, indices).flatten(1), bias));
+    }
   }
-  return at::linear(at::cat(columns, 1), factors.encoder);
+  return at::linear(at::cat(columns, 1), group.factors.encoder);
 }
 
 at::Tensor row_cosine(const at::Tensor& a, const at::Tensor& b) {

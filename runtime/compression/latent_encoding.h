@@ -7,10 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/kv_plan.h"
-#include "model/decoder.h"
-#include "runtime/compression/latent_factors.h"
-#include "runtime/store/latent_store.h"
+#include "runtime/compression/group_view.h"
 
 namespace kvc {
 
@@ -24,19 +21,14 @@ struct EncodedTokens {
 //   P y;
 //             score = -||y - B h||^2 / ||y||^2, the share of y that is lost
 //   weighted  h = sum_l w_l A x_l; score = cos(A x_first, A x_last)
-EncodedTokens encode_pending(const Decoder& decoder, const KvPlan& plan, int group,
-                             const GroupFactors& factors, const LatentStore& store,
-                             const std::vector<std::int64_t>& rows, const at::Tensor& positions);
+EncodedTokens encode_pending(const GroupView& group, const std::vector<std::int64_t>& rows,
+                             const at::Tensor& positions);
 // Their scores alone. [n] float32
-at::Tensor pending_scores(const Decoder& decoder, const KvPlan& plan, int group,
-                          const GroupFactors& factors, const LatentStore& store,
-                          const std::vector<std::int64_t>& rows, const at::Tensor& positions);
+at::Tensor pending_scores(const GroupView& group, const std::vector<std::int64_t>& rows,
+                          const at::Tensor& positions);
 
-// The same for unmerged plain rows of a group under rule ls whose keys have no norm. [rows, rank]
-// float32
-at::Tensor encode_unmerged(const Decoder& decoder, const KvPlan& plan, int group,
-                           const GroupFactors& factors, const LatentStore& store,
-                           const std::vector<std::int64_t>& rows);
+// Unmerged plain rows of a group under rule ls whose keys have no norm, likewise. [rows, rank] float32
+at::Tensor encode_unmerged(const GroupView& group, const std::vector<std::int64_t>& rows);
 
 // Encodes y [n, 2 * num_layers * kv_dim] float32 under rule ls, with the reconstruction of merged latents.
 // On any device.

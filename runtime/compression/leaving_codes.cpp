@@ -1,7 +1,6 @@
 #include "runtime/compression/leaving_codes.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "runtime/attention/plain_attention.h"
 #include "runtime/compression/coding.h"
@@ -14,16 +13,14 @@ namespace {
 void replace_code(const CodedCache& cache, std::int64_t row) {
   CodedStore& store = cache.store;
   const std::int64_t oldest = cache.plan.policy.sink_tokens;
-  const at::Tensor position = store.positions->exact.rows(oldest, 1, at::kInt).to(at::kLong);
+  const at::Tensor position = store.positions().exact.rows(oldest, 1, at::kInt).to(at::kLong);
   const std::vector<at::Tensor> z =
       encode_exact(cache.decoder, cache.plan, cache.factors, store, oldest, position);
   for (std::size_t i = 0; i < z.size(); ++i) {
     store.codes[i].replace(row, z[i][0], factors_of(cache.factors, store, i).steps);
   }
-  for (std::optional<TokenColumn>* column : {&store.positions, &store.scores}) {
-    if (*column) {
-      std::copy_n((*column)->exact.row(oldest), 4, (*column)->compressed.mutable_row(row));
-    }
+  for (TokenColumn& column : store.columns) {
+    std::copy_n(column.exact.row(oldest), 4, column.codes.mutable_row(row));
   }
 }
 
@@ -32,10 +29,8 @@ void erase_exact(CodedStore& store, std::int64_t row) {
     rows.key.erase(row, 1);
     rows.value.erase(row, 1);
   }
-  for (std::optional<TokenColumn>* column : {&store.positions, &store.scores}) {
-    if (*column) {
-      (*column)->exact.erase(row, 1);
-    }
+  for (TokenColumn& column : store.columns) {
+    column.exact.erase(row, 1);
   }
 }
 
@@ -51,7 +46,7 @@ Split split_rows(const KvPlan& plan, const CodedStore& store,
   const std::int64_t codes =
       std::min(coded / kTileTokens * kTileTokens, coded_tokens(plan, staying.size(0)));
   const at::Tensor exact = staying.slice(0, codes);
-  const at::Tensor order = store.positions->tensor(at::kLong).index_select(0, exact).argsort();
+  const at::Tensor order = store.positions().tensor().index_select(0, exact).argsort();
   return {staying.slice(0, 0, codes), exact.index_select(0, order)};
 }
 
@@ -64,7 +59,7 @@ void assign_exact(const CodedCache& cache, int index, const at::Tensor& rows) {
     const DecodedTokens decoded = decode_tokens(cache.plan, cache.factors, store, index, 0, codes);
     const at::Tensor turned =
         key_of_codes(cache.decoder, store.layers.first_layer + index, decoded.key,
-                     store.positions->compressed.rows(at::kInt).to(at::kLong));
+                     store.positions().codes.rows(at::kInt).to(at::kLong));
     key = at::cat({turned.to(key.scalar_type()), key});
     value = at::cat({decoded.value.to(value.scalar_type()), value});
   }
@@ -79,11 +74,9 @@ void compact(const CodedCache& cache, const std::vector<std::int64_t>& leaving) 
   for (int index = 0; index < store.layers.num_layers; ++index) {
     assign_exact(cache, index, split.exact);
   }
-  for (std::optional<TokenColumn>* column : {&store.positions, &store.scores}) {
-    if (*column) {
-      const at::Tensor all = (*column)->tensor((*column)->exact.dtype());
-      (*column)->assign(all.index_select(0, split.codes), all.index_select(0, split.exact));
-    }
+  for (TokenColumn& column : store.columns) {
+    const at::Tensor all = column.tensor();
+    column.assign(all.index_select(0, split.codes), all.index_select(0, split.exact));
   }
   for (std::size_t i = 0; i < store.codes.size(); ++i) {
     store.codes[i].keep(split.codes, factors_of(cache.factors, store, i).steps);

@@ -28,8 +28,5 @@ void merge_pair(const PairedLayers& rule, std::int64_t first, PairStore& pair);
 // `dtype`.
 at::Tensor restored_rows(const PairedRows& rows, std::int64_t index, std::int64_t first,
                          std::int64_t count, at::ScalarType dtype);
-inline at::Tensor restored_rows(const PairedRows& rows, std::int64_t index, at::ScalarType dtype) {
-  return restored_rows(rows, index, 0, rows.num_rows(), dtype);
-}
 
 }  // namespace kvc

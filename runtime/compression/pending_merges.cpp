@@ -46,6 +46,11 @@ PendingMerges::PendingMerges(const CompressionContext& context, std::vector<Grou
   any_ = merges_any(cache.plan(), candidates_, context.dtype, context.page_tokens);
 }
 
+GroupView PendingMerges::view_of(int group) const {
+  return {context_.decoder, cache_.plan(), group,
+          context_.factors.latent.groups[static_cast<std::size_t>(group)], cache_.group(group)};
+}
+
 // The pending rows of its candidates.
 std::vector<std::int64_t> PendingMerges::begin(int group) {
   const LatentStore& store = cache_.group(group);
@@ -68,10 +73,7 @@ void PendingMerges::rank(int group) {
   if (rows.empty() || !any_) {
     return;
   }
-  const EncodedTokens encoded =
-      encode_pending(context_.decoder, cache_.plan(), group,
-                     context_.factors.latent.groups[static_cast<std::size_t>(group)],
-                     cache_.group(group), rows, at_group(group).positions);
+  const EncodedTokens encoded = encode_pending(view_of(group), rows, at_group(group).positions);
   set_scores(group, encoded.scores);
   at_group(group).latents = encoded.latents;
 }
@@ -81,9 +83,7 @@ void PendingMerges::rank_ahead(int group) {
   if (rows.empty() || !any_) {
     return;
   }
-  set_scores(group, pending_scores(context_.decoder, cache_.plan(), group,
-                                   context_.factors.latent.groups[static_cast<std::size_t>(group)],
-                                   cache_.group(group), rows, at_group(group).positions));
+  set_scores(group, pending_scores(view_of(group), rows, at_group(group).positions));
   const auto merges =
       select_merges(cache_.plan(), candidates_, context_.dtype, context_.page_tokens);
   for (int ranked = 0; ranked <= group; ++ranked) {
@@ -125,10 +125,7 @@ at::Tensor PendingMerges::latents_of(int group, const std::vector<std::int64_t>&
   for (std::int64_t& row : rows) {
     row += cache_.plan().policy.sink_tokens;
   }
-  return encode_pending(context_.decoder, cache_.plan(), group,
-                        context_.factors.latent.groups[static_cast<std::size_t>(group)],
-                        cache_.group(group), rows, positions_of(group, places))
-      .latents;
+  return encode_pending(view_of(group), rows, positions_of(group, places)).latents;
 }
 
 void PendingMerges::decide(int group) {

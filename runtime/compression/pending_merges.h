@@ -9,6 +9,7 @@
 
 #include "core/kv_plan.h"
 #include "model/decoder.h"
+#include "runtime/compression/group_view.h"
 #include "runtime/compression/kv_factors.h"
 #include "runtime/policies/merge_selection.h"
 #include "runtime/store/kv_cache.h"
@@ -51,6 +52,7 @@ class PendingMerges {
   std::int64_t count_of(int group) const {
     return candidates_.num_candidates[static_cast<std::size_t>(group)];
   }
+  GroupView view_of(int group) const;
   std::vector<std::int64_t> begin(int group);
   void set_scores(int group, const at::Tensor& scores);
   void merge_ahead(int group, const std::vector<bool>& merges);

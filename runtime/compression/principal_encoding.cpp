@@ -15,13 +15,12 @@ namespace {
 
 class PrincipalGroup {
  public:
-  PrincipalGroup(const Decoder& decoder, const KvPlan& plan, int group, const GroupFactors& factors,
-                 const LatentStore& store)
-      : decoder_(decoder),
-        plan_(plan),
-        spec_(plan.groups[static_cast<std::size_t>(group)]),
-        factors_(factors),
-        store_(store) {}
+  explicit PrincipalGroup(const GroupView& group)
+      : decoder_(group.decoder),
+        plan_(group.plan),
+        spec_(group.spec()),
+        factors_(group.factors),
+        store_(group.store) {}
 
   // The `positions.size(0)` oldest pending tokens that are not sinks.
   void compress(const at::Tensor& positions, PrincipalStep step, LatentStore& store) const {
@@ -149,17 +148,15 @@ void compress_principal_group(const Decoder& decoder, const LatentFactors& facto
                               std::int64_t count, PrincipalStep step, KvCache& cache) {
   LatentStore& store = cache.group(group);
   if (count > 0 && step != PrincipalStep::kKeepExact) {
-    PrincipalGroup(decoder, cache.plan(), group, factors.groups[static_cast<std::size_t>(group)],
-                   store)
+    const GroupFactors& own = factors.groups[static_cast<std::size_t>(group)];
+    PrincipalGroup(GroupView{decoder, cache.plan(), group, own, store})
         .compress(store.next_positions(count), step, store);
   }
 }
 
-at::Tensor encode_principal(const Decoder& decoder, const KvPlan& plan, int group,
-                            const GroupFactors& factors, const LatentStore& store,
-                            std::int64_t first, const at::Tensor& positions) {
-  return PrincipalGroup(decoder, plan, group, factors, store)
-      .encode(first, positions, factors.encoders, at::kFloat);
+at::Tensor encode_principal(const GroupView& group, std::int64_t first,
+                            const at::Tensor& positions) {
+  return PrincipalGroup(group).encode(first, positions, group.factors.encoders, at::kFloat);
 }
 
 }  // namespace kvc

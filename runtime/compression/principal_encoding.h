@@ -8,7 +8,7 @@
 
 #include "core/kv_plan.h"
 #include "model/decoder.h"
-#include "runtime/compression/latent_factors.h"
+#include "runtime/compression/group_view.h"
 #include "runtime/policies/principal_policy.h"
 #include "runtime/store/kv_cache.h"
 
@@ -27,8 +27,7 @@ void compress_principal_group(const Decoder& decoder, const LatentFactors& facto
                               std::int64_t count, PrincipalStep step, KvCache& cache);
 
 // Latents under calibrated directions of pending rows from `first` on. positions [n]; [n, rank] float32
-at::Tensor encode_principal(const Decoder& decoder, const KvPlan& plan, int group,
-                            const GroupFactors& factors, const LatentStore& store,
-                            std::int64_t first, const at::Tensor& positions);
+at::Tensor encode_principal(const GroupView& group, std::int64_t first,
+                            const at::Tensor& positions);
 
 }  // namespace kvc

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/compression/coding.h"
 #include "runtime/compression/compression.h"
-#include "runtime/compression/pair_merging.h"
 #include "runtime/compression/principal_encoding.h"
 
 namespace kvc {
@@ -44,10 +42,7 @@ std::vector<GroupTokens> tokens_with_prompt(const KvPlan& plan, std::vector<Grou
 
 PromptCompression::PromptCompression(const CompressionContext& context, std::int64_t count,
                                      KvCache& cache)
-    : context_(context),
-      num_before_(cache.num_tokens()),
-      num_tokens_(num_before_ + count),
-      cache_(cache) {
+    : context_(context), num_tokens_(cache.num_tokens() + count), cache_(cache) {
   for (int layer = 0; layer < plan().num_layers(); ++layer) {
     const bool is_plain = plan().layers[static_cast<std::size_t>(layer)] == KvSource::kPlain;
     last_readers_.push_back(!is_plain                  ? -1
@@ -66,34 +61,19 @@ PromptCompression::PromptCompression(const CompressionContext& context, std::int
   }
 }
 
-void PromptCompression::layer_read(int layer) {
+void PromptCompression::code_layers_read_by(int layer) {
   for (int plain = 0; plain <= layer; ++plain) {
     if (last_readers_[static_cast<std::size_t>(plain)] == layer) {
       quantise_layer(context_.decoder, plain, cache_);
     }
   }
-  const KvSource source = plan().layers[static_cast<std::size_t>(layer)];
-  if (source == KvSource::kCoded) {
-    CodedStore& store = cache_.coded(layer);
-    if (layer == store.layers.first_layer + store.layers.num_layers - 1) {
-      code_tokens(context_.decoder, plan(), context_.factors.coded, store);
-    }
-  } else if (source == KvSource::kPaired && !contains(plan().paired->first_layers, layer)) {
-    merge_pair(*plan().paired, num_before_, cache_.pair(layer));
-  } else if (source == KvSource::kLatent && cache_.policy().is_full()) {
-    const int group = plan().group_of(layer);
-    const LatentGroup& spec = plan().groups[static_cast<std::size_t>(group)];
-    if (layer == spec.first_layer + spec.num_layers - 1) {
-      compress_group(group);
-    }
-  }
-  if (layer == plan().num_layers() - 1 && !plan().groups.empty() && !cache_.policy().is_full()) {
-    compress_kept_groups();
-  }
 }
 
-void PromptCompression::compress_group(int group) {
+void PromptCompression::group_read(int group) {
   const bool is_last = group == static_cast<int>(plan().groups.size()) - 1;
+  if (waits_for_all()) {
+    return;
+  }
   if (!merges_) {
     compress_principal_group(context_.decoder, context_.factors.latent, group,
                              counts_[static_cast<std::size_t>(group)], step_, cache_);
@@ -120,7 +100,10 @@ void PromptCompression::quantise_group(int group) {
   }
 }
 
-void PromptCompression::compress_kept_groups() {
+void PromptCompression::all_read() {
+  if (plan().groups.empty() || !waits_for_all()) {
+    return;
+  }
   compress(context_, due_of(plan(), cache_.tokens()), num_tokens_, cache_);
   for (int group = 0; group < static_cast<int>(plan().groups.size()); ++group) {
     quantise_group(group);

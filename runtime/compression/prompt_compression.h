@@ -19,25 +19,29 @@ int last_reader(const KvPlan& plan, int layer);
 std::vector<GroupTokens> tokens_with_prompt(const KvPlan& plan, std::vector<GroupTokens> tokens,
                                             std::int64_t count);
 
-// For one sequence, before its cache counts the prompt's tokens. Merges in latent groups depend on the scores of all
-// groups: certain ones happen at once, the others wait for the last group. Under a token policy all groups wait for
-// it, because they store only what the policy keeps.
+// Of one sequence, before its cache counts the prompt's tokens, with what layers know of each other; what a layer does
+// with a prompt is in LayerSource::prompt_read. Which tokens of latent groups merge follows from the scores of all
+// groups: those that are sure to merge do at once, the others wait for the last group. Under a token policy all groups
+// wait for the last layer: they hold no more than what the policy keeps.
 class PromptCompression {
  public:
   PromptCompression(const CompressionContext& context, std::int64_t count, KvCache& cache);
 
-  // Call for layers in turn, each after it stored the whole prompt and attended to it.
-  void layer_read(int layer);
+  KvCache& cache() { return cache_; }
+  // Plain layers that no layer after this one reads, under an integer type.
+  void code_layers_read_by(int layer);
+  // The groups in turn, each after its last layer.
+  void group_read(int group);
+  void all_read();
 
  private:
   const KvPlan& plan() const { return cache_.plan(); }
-  void compress_group(int group);
-  void compress_kept_groups();
+  bool waits_for_all() const { return !cache_.policy().is_full(); }
   void decide(int group);
   void quantise_group(int group);
 
   CompressionContext context_;
-  std::int64_t num_before_, num_tokens_;  // of the sequence, with the prompt
+  std::int64_t num_tokens_;  // of the sequence, with the prompt
   KvCache& cache_;
   std::vector<int> last_readers_;     // [num_layers], of plain layers
   std::vector<std::int64_t> counts_;  // of each group's tokens that are due

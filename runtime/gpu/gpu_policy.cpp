@@ -76,7 +76,7 @@ void keep_running(const TokenPolicy& policy, int layer, std::size_t sequence,
   }
 }
 
-// The window, and each head's best of the tokens before it (runtime/policies/voted_policy.cpp).
+// The window, and each head's best of the tokens before it (runtime/policies/row_choice.cpp).
 void keep_voted(const TokenPolicy& policy, int layer, std::size_t sequence,
                 const LayerAttention& prompt, const RowCoder& coder, GpuKept& kept) {
   const std::int64_t num_tokens = prompt.key().size(0), budget = kept.room(layer, sequence).budget;

@@ -14,8 +14,7 @@ KeptForecast::KeptForecast(const KvPlan& plan, const TokenPolicy& policy, KvDtyp
       page_tokens_(page_tokens),
       sharing_(sharing_layers(plan)),
       groups_(plan, policy, dtype, page_tokens),
-      coded_(plan, policy, dtype, page_tokens),
-      pairs_(plan, policy, dtype, page_tokens) {
+      coded_(plan, policy, dtype, page_tokens) {
   for (int layer = 0; layer < plan.num_layers(); ++layer) {
     if (plan.layers[static_cast<std::size_t>(layer)] == KvSource::kPlain) {
       layers_.push_back({.layer = layer});
@@ -39,7 +38,6 @@ KeptForecast::KeptForecast(const KvCache& cache, KvDtype dtype, std::int64_t pag
     : KeptForecast(cache.plan(), cache.policy(), dtype, page_tokens) {
   groups_ = {cache, dtype, page_tokens};
   coded_ = {cache, dtype, page_tokens};
-  pairs_ = {cache, dtype, page_tokens};
   for (Layer& layer : layers_) {
     if (policy_.prunes_channels()) {
       const PrunedStore& store = cache.pruned_layer(layer.layer).store;
@@ -66,7 +64,7 @@ std::int64_t KeptForecast::bytes() const {
   for (const Layer& layer : layers_) {
     total += layer_bytes(layer, dtype_);
   }
-  return total + groups_.bytes() + coded_.bytes() + pairs_.bytes();
+  return total + groups_.bytes() + coded_.bytes();
 }
 
 // Of every plain layer, 0 of others.
@@ -172,11 +170,6 @@ std::int64_t KeptForecast::read(std::int64_t count, std::int64_t num_tokens) {
       now += coded_.bytes_of(layer) - coded_.bytes();
       most = std::max(most, now + coded_.code());
       now += coded_.bytes();
-    } else if (plan_.layers[static_cast<std::size_t>(layer)] == KvSource::kPaired) {
-      now -= pairs_.bytes_of(layer);
-      most = std::max(
-          {most, now + pairs_.read(layer, count, num_tokens), now + pairs_.merge(layer, count)});
-      now += pairs_.bytes_of(layer);
     } else if (plan_.layers[static_cast<std::size_t>(layer)] == KvSource::kPlain) {
       Layer& own = layer_at(layer);
       now -= layer_bytes(own, dtype_);
@@ -209,7 +202,6 @@ std::int64_t KeptForecast::extend(std::int64_t count) {
     }
     groups_.append_one();
     coded_.append_one();
-    pairs_.append_one();
     std::int64_t now = bytes();
     for (Layer& layer : layers_) {
       if (policy_.is_running() && layer.budget > 0) {
@@ -224,7 +216,6 @@ std::int64_t KeptForecast::extend(std::int64_t count) {
     const std::int64_t others = bytes() - groups_.bytes();
     most = std::max(most, others + groups_.compress(false, layer_rows()));
     coded_.leave_one();
-    pairs_.leave_one();
     const std::int64_t uncoded = bytes() - coded_.bytes();
     most = std::max(most, uncoded + coded_.code());
   }

@@ -1,6 +1,5 @@
 // What layers under a token policy will take (runtime/memory/memory_forecast.h): plain ones exactly, latent groups
-// at most (runtime/memory/group_forecast.h), coded layers by runtime/memory/coded_forecast.h, pairs at
-// most (runtime/memory/pair_forecast.h).
+// at most (runtime/memory/group_forecast.h), coded layers by runtime/memory/coded_forecast.h.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +10,6 @@
 #include "core/token_policy.h"
 #include "runtime/memory/coded_forecast.h"
 #include "runtime/memory/group_forecast.h"
-#include "runtime/memory/pair_forecast.h"
 #include "runtime/store/kv_cache.h"
 
 namespace kvc {
@@ -54,7 +52,6 @@ class KeptForecast {
   std::vector<SharingLayers> sharing_;
   GroupForecast groups_;
   CodedForecast coded_;
-  PairForecast pairs_;
 };
 
 }  // namespace kvc

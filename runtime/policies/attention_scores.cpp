@@ -20,6 +20,21 @@ SlotKeys slot_keys(const ResidualSlots& slots, std::int64_t num_kv_heads, std::i
           residual_bias(slots, num_kv_heads, alpha)};
 }
 
+std::int64_t scoring_queries(const TokenPolicy& policy, std::int64_t num_new) {
+  if (!policy.has_scores()) {
+    return std::min(num_new, policy.is_running() ? 0 : policy.window_tokens);
+  }
+  if (policy.lambda >= 1) {
+    return num_new;
+  }
+  if (policy.lambda == 0) {
+    return 1;
+  }
+  // A query gives at most 1: those before the last m add less than lambda^m / (1 - lambda).
+  const double most = std::log(kScoreError * (1 - policy.lambda)) / std::log(policy.lambda);
+  return std::min(num_new, static_cast<std::int64_t>(std::ceil(most)));
+}
+
 at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const SlotKeys& slots) {
   const std::int64_t num_rows = key.size(0), num_kv_heads = key.size(1), head_dim = key.size(2);
   const std::int64_t num_queries = end.query.size(0), num_heads = end.query.size(1);

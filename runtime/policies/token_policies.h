@@ -1,5 +1,5 @@
-// Token policies on the rows of a layer: at the end of a prompt, and after each generated token. One file
-// per kind of policy, one row per policy in token_policies.cpp.
+// What token policies do with the rows of layers: at the end of a prompt, and after each generated token. What a policy is
+// stands in core/token_policy.cpp.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -43,25 +43,24 @@ void finish_prompt(const TokenPolicy& policy, const KeptMembers& layers);
 // Call after a token was appended and attended to.
 void finish_token(const TokenPolicy& policy, const KeptMembers& layers);
 
-// Implementations of the policies.
-void finish_running_prompt(const TokenPolicy& policy,
-                           const KeptMembers& layers);  // running_policy.cpp
-void finish_running_token(const TokenPolicy& policy, const KeptMembers& layers);
-void select_voted(const TokenPolicy& policy, const KeptMembers& layers);  // voted_policy.cpp
-// Rows of the `count` best by votes [n, heads] max-pooled over neighbours, ascending: [count, heads].
-at::Tensor best_voted(const TokenPolicy& policy, const at::Tensor& votes, std::int64_t count);
-
-// Rows that leave layers which keep the same tokens, ascending by position, among tokens at `positions` [n] with
-// `scores` [n] float32: attention summed over the layers and heads (undefined if the policy uses none).
-struct GroupTokensLeft {
+// One choice, for a KV head or for layers and heads that keep the same tokens.
+struct RowChoice {
   const TokenPolicy& policy;
   std::int64_t budget = 0;
-  bool is_step = false;      // after a generated token, not at a prompt's end
-  bool has_merged = false;   // slots are in use; otherwise their places belong to the context
-  bool is_laid_out = false;  // tokens have left before
+  bool spares_newcomer = false;  // the token that leaves the ring stays
 };
-std::vector<std::int64_t> leaving_rows(const GroupTokensLeft& group, const at::Tensor& positions,
-                                       const at::Tensor& scores);
+struct ChosenRows {
+  std::vector<std::int64_t> kept;     // by position, but as RunningLayout has them
+  std::vector<std::int64_t> leaving;  // by position: dropped or merged
+};
+// Of rows for which there is no room, of tokens at `positions` [n] int64 with `scores` [n] float32: decayed attention, or
+// votes (undefined where the policy asks for none).
+ChosenRows choose_rows(const RowChoice& choice, const at::Tensor& positions,
+                       const at::Tensor& scores);
+// has_left: tokens left a running policy's rows before.
+bool has_room(const RowChoice& choice, bool has_left, std::int64_t num_rows);
+// Rows of the `count` best by votes [n, heads] max-pooled over neighbours, ascending: [count, heads].
+at::Tensor best_voted(const TokenPolicy& policy, const at::Tensor& votes, std::int64_t count);
 
 // The other rows of `num_rows`, ascending.
 std::vector<std::int64_t> staying_rows(std::int64_t num_rows,

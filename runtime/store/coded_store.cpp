@@ -5,6 +5,23 @@
 #include "runtime/store/store_bytes.h"
 
 namespace kvc {
+
+at::Tensor TokenColumn::tensor() const {
+  return at::cat({codes.rows(codes.dtype()), exact.rows(exact.dtype())});
+}
+
+void TokenColumn::assign(const at::Tensor& of_codes, const at::Tensor& of_exact) {
+  codes.truncate(0);
+  codes.append(of_codes);
+  exact.truncate(0);
+  exact.append(of_exact);
+}
+
+void TokenColumn::move(std::int64_t first, std::int64_t count) {
+  codes.append(exact.rows(first, count, exact.dtype()));
+  exact.erase(first, count);
+}
+
 std::vector<CodedLayers> coded_layers(const KvPlan& plan) {
   std::vector<CodedLayers> all;
   for (int block = 0; block < static_cast<int>(plan.coded.size()); ++block) {
@@ -19,13 +36,13 @@ std::vector<CodedLayers> coded_layers(const KvPlan& plan) {
 }
 
 CodedStore::CodedStore(const KvPlan& plan, const CodedLayers& coded_layers,
-                       const StoreOptions& options, const CodedColumns& columns)
+                       const StoreOptions& options, const TokenPolicy& policy)
     : layers(coded_layers) {
-  if (columns.positions) {
-    positions.emplace(options.pool, at::kInt);
+  if (!policy.is_full()) {
+    columns.emplace_back(options.pool, at::kInt);
   }
-  if (columns.scores) {
-    scores.emplace(options.pool, at::kFloat);
+  if (policy.has_scores()) {
+    columns.emplace_back(options.pool, at::kFloat);
   }
   for (int index = 0; index < layers.num_layers; ++index) {
     exact.push_back(exact_store(plan, options));
@@ -35,17 +52,14 @@ CodedStore::CodedStore(const KvPlan& plan, const CodedLayers& coded_layers,
   }
 }
 
-std::int64_t CodedStore::column_bytes() const {
-  return (positions ? positions->bytes() : 0) + (scores ? scores->bytes() : 0);
-}
-
 void CodedStore::append_positions(const at::Tensor& new_positions) {
-  positions->exact.append(new_positions);
-  if (scores) {
-    scores->exact.append(at::zeros({new_positions.size(0)}, at::kFloat));
+  columns.front().exact.append(new_positions);
+  if (columns.size() > 1) {
+    scores().exact.append(at::zeros({new_positions.size(0)}, at::kFloat));
   }
 }
 
+std::int64_t CodedStore::column_bytes() const { return bytes_of(columns); }
 std::int64_t CodedStore::exact_bytes() const { return bytes_of(exact); }
 std::int64_t CodedStore::code_bytes() const { return bytes_of(codes); }
 

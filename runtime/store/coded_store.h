@@ -3,13 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "core/kv_plan.h"
+#include "core/token_policy.h"
 #include "runtime/store/key_value_store.h"
 #include "runtime/store/tile_store.h"
-#include "runtime/store/token_column.h"
 
 namespace kvc {
 
@@ -20,16 +20,23 @@ struct CodedLayers {
 };
 std::vector<CodedLayers> coded_layers(const KvPlan& plan);  // ascending
 
-// Data of every token that a token policy requires; all layers and heads of a store keep the same
-// tokens.
-struct CodedColumns {
-  bool positions = false;
-  bool scores = false;
+// A number of every token of layers that keep the same ones. Rows lie as keys and values do: those of coded tokens, then
+// those of exact ones.
+struct TokenColumn {
+  TokenColumn(const std::shared_ptr<KvPool>& pool, at::ScalarType dtype)
+      : codes(pool, {.shape = {}, .dtype = dtype}), exact(codes) {}
+
+  RowStore codes, exact;
+
+  at::Tensor tensor() const;  // [rows]
+  void assign(const at::Tensor& of_codes, const at::Tensor& of_exact);
+  void move(std::int64_t first, std::int64_t count);  // exact rows become the last coded ones
+  std::int64_t bytes() const { return codes.bytes() + exact.bytes(); }
 };
 
 struct CodedStore {
   CodedStore(const KvPlan& plan, const CodedLayers& coded_layers, const StoreOptions& options,
-             const CodedColumns& columns = {});
+             const TokenPolicy& policy = {});
 
   CodedLayers layers;
   // [num_layers]: sinks, then the last tokens. Keys are normed, and post-RoPE unless stores_raw_keys.
@@ -45,7 +52,9 @@ struct CodedStore {
   // For token policies. Rows are all tokens: coded ones, then the others, the newest last. After a token has left,
   // positions are not consecutive.
   bool has_left = false;
-  std::optional<TokenColumn> positions{}, scores{};  // int32, float32
+  std::vector<TokenColumn> columns;  // positions int32; with such scores float32
+  const TokenColumn& positions() const { return columns.front(); }
+  TokenColumn& scores() { return columns.back(); }
   std::int64_t num_rows() const { return num_codes() + num_exact(); }
   std::int64_t column_bytes() const;
   void append_positions(const at::Tensor& new_positions);  // [n], of new tokens; scores 0

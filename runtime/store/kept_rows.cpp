@@ -33,7 +33,7 @@ void copy_numbers(RowStore& rows, std::int64_t from, std::int64_t to, std::int64
 }  // namespace
 
 KeptColumns kept_columns(const TokenPolicy& policy) {
-  return {.per_head = policy.kind != TokenPolicyKind::kStreamingLlm,
+  return {.per_head = !policy.keeps_last(),
           .scores = policy.has_scores(),
           .changes = policy.is_running(),
           .residual_slots = policy.residual_slots};

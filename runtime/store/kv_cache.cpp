@@ -34,15 +34,11 @@ KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& 
   }
   kept_groups_.resize(groups_.size());
   for (const CodedLayers& layers : coded_layers(plan)) {
-    coded_.emplace_back(
-        plan, layers, options,
-        CodedColumns{.positions = !policy_->is_full(), .scores = policy_->has_scores()});
+    coded_.emplace_back(plan, layers, options, *policy_);
   }
   kept_coded_.resize(coded_.size());
   if (plan.paired) {
-    const PairColumns columns{.positions = !policy_->is_full(), .scores = policy_->has_scores()};
-    pairs_.assign(plan.paired->first_layers.size(), PairStore(plan, options, columns));
-    kept_pairs_.resize(pairs_.size());
+    pairs_.assign(plan.paired->first_layers.size(), PairStore(plan, options));
   }
 }
 
@@ -119,14 +115,6 @@ const PairStore& KvCache::pair(int layer) const {
   return pairs_[static_cast<std::size_t>(after - first.begin() - 1)];
 }
 
-KeptGroup& KvCache::kept_pair(int layer) {
-  return const_cast<KeptGroup&>(std::as_const(*this).kept_pair(layer));
-}
-
-const KeptGroup& KvCache::kept_pair(int layer) const {
-  return kept_pairs_[static_cast<std::size_t>(&pair(layer) - pairs_.data())];
-}
-
 void KvCache::hold_positions(const StoreOptions& options) {
   KVC_CHECK(!options.codes, "KV cache of integers: layers hold all tokens; use a 16-bit type");
   for (KeyValueStore& layer : plain_) {
@@ -179,7 +167,6 @@ KvBytes KvCache::bytes() const {
     bytes.merged += pair.merged_bytes();
     bytes.unmerged += pair.retained_bytes();
     bytes.pending += pair.exact_bytes();
-    bytes.kept += pair.column_bytes();
   }
   return bytes;
 }

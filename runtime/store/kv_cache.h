@@ -44,8 +44,8 @@ struct KvBytes {
 // stored together, or a plain layer with those that share its tokens.
 struct KeptGroup {
   std::int64_t budget = 0;  // tokens, once a prompt has been read
-  // Tokens have left under a fixed budget: rows of plain layers have RunningLayout's order
-  // (runtime/policies/running_policy.cpp).
+  // Some tokens have left under a fixed budget: rows of plain layers lie as RunningLayout says
+  // (runtime/policies/kept_policy.cpp).
   bool is_laid_out = false;
   // Sum over the layers that have read a prompt's end, or attended to a token: [tokens], for plain layers [tokens,
   // heads], float32.
@@ -110,9 +110,6 @@ class KvCache {
 
   PairStore& pair(int layer);  // that the layer is part of
   const PairStore& pair(int layer) const;
-  KeptGroup& kept_pair(int layer);  // likewise
-  const KeptGroup& kept_pair(int layer) const;
-  std::vector<PairStore>& all_pairs() { return pairs_; }
 
   // From now on plain layers may hold different tokens, with their positions. Requires an empty cache; Error
   // under an integer type, whose codes are of all tokens.
@@ -139,7 +136,6 @@ class KvCache {
   std::vector<CodedStore> coded_;       // ascending
   std::vector<KeptGroup> kept_coded_;   // of each
   std::vector<PairStore> pairs_;        // likewise
-  std::vector<KeptGroup> kept_pairs_;   // of each
 };
 
 }  // namespace kvc

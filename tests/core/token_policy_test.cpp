@@ -90,10 +90,6 @@ TEST(TokenPolicy, BytesOfALayer) {
             10 * (2 * 24 * 2 + 4 + 4));
   EXPECT_EQ(kept_layer_bytes(plan, h2o, {.rows = 10, .follows = true}, KvDtype::kFloat16),
             10 * 2 * 24 * 2);
-  EXPECT_EQ(kept_pair_bytes(plan, h2o, {.merged = 3, .retained_keys = 1, .exact = 5},
-                            KvDtype::kFloat16, 4),
-            pair_bytes(plan, {.merged = 3, .retained_keys = 1, .exact = 5}, KvDtype::kFloat16, 4) +
-                (4 + 8) * (4 + 4));
 }
 
 // Layers 2 and 5 join what they read: {0, 2, 3, 5}, {1, 4}.

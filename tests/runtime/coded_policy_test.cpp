@@ -111,7 +111,7 @@ TEST(CodedPolicy, KeepsWhatAPlainLayerKeeps) {
     EXPECT_LT((actual - expected).abs().mean().item<double>(), 0.03) << policy;
     for (int layer = 0; layer < model.num_layers; ++layer) {
       const at::Tensor rows = a.cache().kept_layer(layer).rows.positions().select(1, 0);
-      const at::Tensor kept = b.cache().coded(layer).positions->tensor(at::kLong);
+      const at::Tensor kept = b.cache().coded(layer).positions().tensor().to(at::kLong);
       ASSERT_EQ(kept.size(0), rows.size(0)) << policy << " layer " << layer;
       const std::int64_t same = at::isin(kept, rows).sum().item<std::int64_t>();
       EXPECT_GE(same, rows.size(0) * 9 / 10) << policy << " layer " << layer;
@@ -197,7 +197,7 @@ TEST(CodedPolicy, KeepsTheBudgetsTokens) {
     const auto engine = coded(model, narrow(scope, false), "h2o:budget=80,sink=3");
     Sequence sequence = engine->new_sequence();
     turns(*engine, sequence);
-    const at::Tensor positions = sequence.cache().coded(2).positions->tensor(at::kLong);
+    const at::Tensor positions = sequence.cache().coded(2).positions().tensor().to(at::kLong);
     const auto* begin = positions.const_data_ptr<std::int64_t>();
     const std::set<std::int64_t> kept(begin, begin + positions.size(0));
     EXPECT_EQ(positions.size(0), 80);
@@ -222,7 +222,7 @@ TEST(CodedPolicy, ExactRowsAreOfTheTokensAtTheirPositions) {
     const CodedStore& store = some.cache().coded(0);
     ASSERT_EQ(store.num_codes(), coded_tokens(engine->plan(), store.num_rows()));
     const at::Tensor values = all.cache().plain_layer(0).value.rows(at::kFloat);
-    const at::Tensor exact = values.index_select(0, store.positions->exact.rows(at::kInt));
+    const at::Tensor exact = values.index_select(0, store.positions().exact.rows(at::kInt));
     EXPECT_LT((store.exact[0].value.rows(at::kFloat) - exact).abs().mean().item<double>(), 0.02);
   }
 }

@@ -82,11 +82,10 @@ TEST_P(LatentAttention, IsThatOverRebuiltKeysAndValues) {
   const at::Tensor query = random_normal({1, config.num_heads, config.head_dim}, 7) * 2;
   const at::Tensor positions = at::full({1}, kTokens - 1, at::kLong);
   for (int index = 0; index < 2; ++index) {
-    const GroupLayer layer{plan_, 0, index, factors_.groups[0]};
-    const std::vector<Segment> segments =
-        cache_segments(*decoder_, plan_, 0, index, factors_.groups[0], *store_, kTokens, 1);
+    const GroupLayer layer{{*decoder_, plan_, 0, factors_.groups[0], *store_}, index};
+    const std::vector<Segment> segments = cache_segments(layer.group, index, kTokens, 1);
     EXPECT_TRUE(tensors_close(
-        attend_group(*decoder_, layer, *store_, query, positions),
+        attend_group(layer, query, positions),
         attend_segments(query, positions, segments, attention_rule(config, layer.layer())),
         GetParam().codes ? 1e-3 : 1e-5));
   }

@@ -210,7 +210,7 @@ class LatentEncoding : public ::testing::TestWithParam<const char*> {
     y_ = at::cat(stacked, 1);
     std::vector<std::int64_t> rows(static_cast<std::size_t>(count));
     std::iota(rows.begin(), rows.end(), 0);
-    return encode_pending(*decoder_, plan_, 0, factors_.groups[0], store, rows, positions);
+    return encode_pending({*decoder_, plan_, 0, factors_.groups[0], store}, rows, positions);
   }
 
   // ||y - B h||^2 / ||y||^2 per token.

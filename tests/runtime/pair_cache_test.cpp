@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "core/error.h"
 #include "runtime/compression/pair_merging.h"
 #include "runtime/memory/memory_forecast.h"
 #include "tests/runtime/engine_fixture.h"
@@ -16,6 +17,7 @@ namespace kvc {
 namespace {
 
 using testing::cached_logits;
+using ::testing::HasSubstr;
 using testing::kRounding;
 using testing::random_ids;
 using testing::random_normal;
@@ -49,10 +51,11 @@ struct MergedPair {
     cache.add_tokens(std::vector<std::int64_t>(static_cast<std::size_t>(lower.size(0)), 0));
     merge_pair(*plan.paired, 0, cache.pair(2));
   }
-  at::Tensor key(std::int64_t index) { return restored_rows(cache.pair(2).key, index, at::kFloat); }
-  at::Tensor value(std::int64_t index) {
-    return restored_rows(cache.pair(2).value, index, at::kFloat);
+  static at::Tensor restored(const PairedRows& rows, std::int64_t index) {
+    return restored_rows(rows, index, 0, rows.num_rows(), at::kFloat);
   }
+  at::Tensor key(std::int64_t index) { return restored(cache.pair(2).key, index); }
+  at::Tensor value(std::int64_t index) { return restored(cache.pair(2).value, index); }
 
   std::shared_ptr<KvPool> pool;
   KvCache cache;
@@ -190,6 +193,21 @@ TEST(PairedCache, MergesEveryTurnsPromptWithinTheForecast) {
     return engine->extend({&of}, {testing::part(ids, 70, 71)}, Engine::Rows::kLast).front();
   };
   EXPECT_TRUE(at::isfinite(last(sequence)).all().item<bool>());
+}
+
+TEST(PairedCache, RefusesTokenPolicies) {
+  const SyntheticCheckpoint model;
+  for (const char* policy : {"streamingllm", "h2o", "zeromerge", "snapkv", "pyramidkv", "think"}) {
+    EngineOptions options;
+    options.policy = parse_token_policy(policy);
+    try {
+      testing::load(model, paired_plan(model), options);
+      ADD_FAILURE() << policy;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("paired layers (minicache)")) << policy;
+      EXPECT_THAT(error.what(), HasSubstr("leave --policy out")) << policy;
+    }
+  }
 }
 
 // Integer types leave pairs as 16-bit numbers.

@@ -5,8 +5,6 @@
 #include <memory>
 #include <utility>
 
-#include "runtime/compression/pair_merging.h"
-
 namespace kvc::testing {
 namespace {
 
@@ -43,34 +41,8 @@ at::Tensor PolicyReference::read(const Row& ids, bool is_prompt) {
                          .positions = at::arange(num_tokens_, num_tokens_ + count, at::kLong),
                          .lengths = {count}};
   const at::Tensor logits = decoder_->logits(decoder_->forward(batch, *this));
-  if (is_prompt && plan_.paired) {
-    for (const int layer : plan_.paired->first_layers) {
-      merge_pair(layer);
-    }
-  }
   num_tokens_ += count;
   return logits;
-}
-
-// The tokens of this pass that are kept.
-void PolicyReference::merge_pair(int first_layer) {
-  const std::vector<std::int64_t>& all = kept(first_layer, 0);
-  const at::Tensor own = at::tensor(
-      std::vector<std::int64_t>(std::lower_bound(all.begin(), all.end(), num_tokens_), all.end()),
-      at::kLong);
-  for (std::map<int, at::Tensor>* rows : {&keys_, &values_}) {
-    const at::Tensor lower = rows->at(first_layer).index_select(0, own);
-    const at::Tensor upper = rows->at(first_layer + 1).index_select(0, own);
-    const at::Tensor direction = interpolate(lower, upper, plan_.paired->position);
-    const at::Tensor retained =
-        retained_tokens(*plan_.paired, angle_between(lower, upper).mean(-1));
-    for (const auto& [layer, exact] :
-         {std::pair(first_layer, lower), std::pair(first_layer + 1, upper)}) {
-      const at::Tensor rebuilt = direction * exact.square().sum(-1, true).sqrt();
-      rebuilt.index_copy_(0, retained, exact.index_select(0, retained));
-      rows->at(layer).index_copy_(0, own, rebuilt);
-    }
-  }
 }
 
 at::Tensor PolicyReference::attend(int layer, const AttentionInput& input,

@@ -20,8 +20,7 @@ struct ReferenceSet {
   bool shares_heads = false;
 };
 
-// float32 keys and values of every token, in every layer; which of them count is in lists. What is kept of a prompt becomes in
-// paired layers what their directions rebuild (MiniCache).
+// float32 keys and values of every token, in every layer; which of them count is in lists.
 class PolicyReference : public Attention {
  public:
   // `plan` and `sets` outlive it. Budgets are numbers of tokens; of zeromerge no contiguous merging and the paper's step.
@@ -46,7 +45,6 @@ class PolicyReference : public Attention {
     at::Tensor bias;        // [rows]
   };
   const ReferenceSet& set_of(int layer) const;
-  void merge_pair(int first_layer);
   Choice& choice(const ReferenceSet& set, std::int64_t kv_head);
   Rows rows(int layer, std::int64_t kv_head, const Choice& choice) const;
   at::Tensor attend_head(int layer, std::int64_t head, const at::Tensor& query);

@@ -214,9 +214,11 @@ TEST_P(SelectiveAttention, IsThatOverChosenExactAndPendingTokens) {
       outputs.push_back(
           at::mm(at::softmax(scores, 1), all(rebuilt.value, chunks.outliers.value, pending.value)));
     }
-    const GroupLayer selects{
-        .plan = plan_, .index = index, .factors = factors, .selects = true, .rebuilt = &counts};
-    EXPECT_TRUE(tensors_close(attend_group(*decoder_, selects, *store_, query, positions)[0],
+    const GroupLayer selects{.group = {*decoder_, plan_, 0, factors, *store_},
+                             .index = index,
+                             .selects = true,
+                             .rebuilt = &counts};
+    EXPECT_TRUE(tensors_close(attend_group(selects, query, positions)[0],
                               at::cat(outputs).flatten(), GetParam().codes ? 1e-3 : 1e-5));
   }
   EXPECT_EQ(counts.rebuilt, expected_count);

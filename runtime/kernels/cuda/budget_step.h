@@ -1,6 +1,6 @@
 // One decoding step of caches with a fixed budget per layer and KV head: attention, what it says of every token, and what
 // leaves (ZeroMerge; without residual slots and with decay 1 it is H2O, without context StreamingLLM), as
-// runtime/policies/running_policy.cpp does on the CPU.
+// runtime/policies/kept_policy.cpp does on the CPU.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "runtime/compression/merged_latents.h"
+#include "runtime/compression/group_view.h"
 
 #include <cstddef>
 

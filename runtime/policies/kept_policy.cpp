@@ -1,62 +1,13 @@
-// Policies of a fixed budget, which a cache stays within however long the text grows: ZeroMerge, H2O
-// (arXiv 2306.14048: no residual, lambda = 1) and StreamingLLM (2309.17453: sinks and ring alone).
+// What policies do with the rows of plain layers.
 //
-// Rows lie as RunningLayout says, once the budget is full: sinks by position; the context; the ring, where the
-// token at position p is in place p mod ring; then the token that was read last.
-#include <algorithm>
-#include <numeric>
-#include <tuple>
+// Under a fixed budget rows lie as RunningLayout says, once it is full: sinks by position; the context; the ring, where
+// the token at position p is in place p mod ring; then the token that was read last.
 #include <vector>
 
-#include "core/error.h"
 #include "runtime/policies/token_policies.h"
 
 namespace kvc {
 namespace {
-
-// One head's rows by what becomes of them.
-struct HeadRows {
-  std::vector<std::int64_t> kept;    // [layout.rows()] in the layout's order
-  std::vector<std::int64_t> merged;  // by position
-};
-
-HeadRows sort_rows(const RunningLayout& layout, const KeptRows& all, std::int64_t head) {
-  const std::int64_t num_rows = all.num_rows();
-  const at::Tensor own_positions = all.positions();
-  const auto positions = own_positions.accessor<std::int64_t, 2>();
-  std::vector<std::int64_t> by_position(static_cast<std::size_t>(num_rows));
-  std::iota(by_position.begin(), by_position.end(), 0);
-  std::sort(by_position.begin(), by_position.end(), [&](std::int64_t a, std::int64_t b) {
-    return positions[a][head] < positions[b][head];
-  });
-  HeadRows rows;
-  const auto sinks_end = by_position.begin() + layout.sinks;
-  const auto ring_begin = by_position.end() - layout.ring;
-  rows.kept.assign(by_position.begin(), sinks_end);
-  std::vector<std::int64_t> candidates(sinks_end, ring_begin);
-  if (layout.context > 0) {
-    const at::Tensor own_scores = all.scores();
-    const auto scores = own_scores.accessor<float, 2>();
-    std::sort(candidates.begin(), candidates.end(), [&](std::int64_t a, std::int64_t b) {
-      return std::tuple(-scores[a][head], -positions[a][head]) <
-             std::tuple(-scores[b][head], -positions[b][head]);
-    });
-  }
-  const auto context_end = candidates.begin() + layout.context;
-  const auto position_less = [&](std::int64_t a, std::int64_t b) {
-    return positions[a][head] < positions[b][head];
-  };
-  std::sort(candidates.begin(), context_end, position_less);
-  std::sort(context_end, candidates.end(), position_less);
-  rows.kept.insert(rows.kept.end(), candidates.begin(), context_end);
-  rows.merged.assign(context_end, candidates.end());
-  rows.kept.resize(static_cast<std::size_t>(layout.rows()));
-  for (auto row = ring_begin; row != by_position.end(); ++row) {
-    rows.kept[static_cast<std::size_t>(layout.sinks + layout.context +
-                                       positions[*row][head] % layout.ring)] = *row;
-  }
-  return rows;
-}
 
 // KV heads that keep the same tokens.
 struct HeadRange {
@@ -100,30 +51,46 @@ void merge_rows(const TokenPolicy& policy, const KeptMembers& layers,
   }
 }
 
-// From rows in any order to the layout.
-void reduce(const TokenPolicy& policy, const KeptMembers& layers) {
-  const RunningLayout layout = running_layout(policy, layers.choice.budget);
+// Rows in any order become those that the policy keeps.
+void keep_chosen(const TokenPolicy& policy, const KeptMembers& layers) {
+  const KeptRows& first = layers.first();
   std::vector<KeptContent> all;
   for (const KeptMember& member : layers.members) {
     if (policy.residual_slots > 0) {
       all.push_back(member.rows->content(member.turn));
     }
   }
+  const at::Tensor positions = first.positions();
+  const at::Tensor scores = first.has_scores() ? first.scores() : layers.choice.scores;
   std::vector<at::Tensor> kept;
-  for (const HeadRange& heads : head_ranges(layers.first())) {
-    const HeadRows of_heads = sort_rows(layout, layers.first(), heads.first);
+  for (const HeadRange& heads : head_ranges(first)) {
+    const auto own = [&](const at::Tensor& x) {
+      return x.defined() ? x.select(1, heads.first) : x;
+    };
+    const ChosenRows rows =
+        choose_rows({policy, layers.choice.budget}, own(positions), own(scores));
     if (policy.residual_slots > 0) {
-      merge_rows(policy, layers, all, heads, of_heads.merged);
+      merge_rows(policy, layers, all, heads, rows.leaving);
     }
-    kept.push_back(at::tensor(of_heads.kept, at::kLong));
+    kept.push_back(at::tensor(rows.kept, at::kLong));
   }
+  const at::Tensor indices = first.per_head() ? at::stack(kept, 1) : kept.front();
   for (const KeptMember& member : layers.members) {
-    KeptRows& rows = *member.rows;
-    rows.keep(rows.per_head() ? at::stack(kept, 1) : kept.front(), member.turn);
-    rows.code(layout.sinks, layout.context);
-    rows.reserve(layout.rows() + 1);
+    member.rows->keep(indices, member.turn);
+    if (policy.is_running()) {
+      const RunningLayout layout = running_layout(policy, layers.choice.budget);
+      member.rows->code(layout.sinks, layout.context);
+      member.rows->reserve(layout.rows() + 1);
+    }
   }
-  layers.choice.is_laid_out = true;
+  layers.choice.is_laid_out = policy.is_running();
+}
+
+// Of rows of a running policy, or of a prompt.
+bool rows_have_room(const TokenPolicy& policy, const KeptMembers& layers) {
+  const KeptRows& rows = layers.first();
+  return has_room({policy, layers.choice.budget},
+                  layers.choice.is_laid_out || !rows.residual().empty(), rows.num_rows());
 }
 
 // Rows `row` of these heads as numbers, which become part of a slot.
@@ -191,27 +158,19 @@ void take_in(const TokenPolicy& policy, const KeptMembers& layers) {
 
 }  // namespace
 
-void finish_running_prompt(const TokenPolicy& policy, const KeptMembers& layers) {
-  KeptRows& rows = layers.first();
-  const RunningLayout layout = running_layout(policy, layers.choice.budget);
+void finish_prompt(const TokenPolicy& policy, const KeptMembers& layers) {
   layers.choice.is_laid_out = false;
-  if (rows.num_rows() > (rows.residual().empty() ? layers.choice.budget : layout.rows())) {
-    reduce(policy, layers);
+  if (!rows_have_room(policy, layers)) {
+    keep_chosen(policy, layers);
   }
 }
 
-void finish_running_token(const TokenPolicy& policy, const KeptMembers& layers) {
+void finish_token(const TokenPolicy& policy, const KeptMembers& layers) {
   const KeptGroup& choice = layers.choice;
-  if (choice.budget == 0) {
-    return;  // a share of no prompt
+  if (!policy.is_running() || choice.budget == 0 || rows_have_room(policy, layers)) {
+    return;  // without a budget: a share of no prompt
   }
-  const KeptRows& rows = layers.first();
-  const std::int64_t full = running_layout(policy, choice.budget).rows();
-  const bool has_room =
-      rows.num_rows() <= (rows.residual().empty() && !choice.is_laid_out ? choice.budget : full);
-  if (!has_room) {
-    choice.is_laid_out ? take_in(policy, layers) : reduce(policy, layers);
-  }
+  choice.is_laid_out ? take_in(policy, layers) : keep_chosen(policy, layers);
 }
 
 }  // namespace kvc
