@@ -7,7 +7,7 @@
 #include <limits>
 #include <numeric>
 
-#include "convert/latent/optimum_check.h"
+#include "convert/latent/group_svd.h"
 #include "core/error.h"
 #include "model/eigen/back_transform.h"
 #include "model/eigen/band_tridiagonal.h"
