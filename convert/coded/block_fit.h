@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "convert/coded/block_layout.h"
-#include "convert/coded/block_statistics.h"
 #include "convert/coded/quantiser.h"
+#include "convert/run_statistics.h"
 #include "model/basis_codes.h"
 
 namespace kvc {
@@ -53,5 +53,20 @@ class BlockFit {
   std::vector<std::int64_t> order_;  // [n] coefficients by falling width
   std::vector<int> bits_;            // [n], in that order
 };
+
+// What calibration measured of a coded block.
+struct BlockStatistics {
+  at::Tensor mean;        // [n] float64
+  at::Tensor covariance;  // [n, n] float64
+  // [n, n] float64, damped; the identity where there is none. A block of one layer has no terms between keys
+  // and values.
+  at::Tensor metric;
+};
+// `statistics` are those of `run`, which holds the block.
+BlockStatistics block_statistics(const RunStatistics& statistics, const LayerRun& run,
+                                 const CodedBlock& block, const ModelConfig& config);
+// Error where there are fewer than four tokens per channel of the block.
+void check_calibration_tokens(const RunStatistics& statistics, const CodedBlock& block,
+                              const ModelConfig& config);
 
 }  // namespace kvc

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <deque>
 
-#include "convert/coded/bit_allocation.h"
 #include "convert/coded/block_fit.h"
 #include "convert/coded/coded_plan.h"
+#include "convert/coded/quantiser.h"
 #include "convert/latent/kept_range.h"
 #include "core/progress.h"
 #include "model/cache_plan.h"

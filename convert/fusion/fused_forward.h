@@ -6,15 +6,31 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
-#include "convert/fusion/tuned_weights.h"
 #include "core/checkpoint.h"
 #include "core/kv_plan.h"
 #include "model/decoder.h"
 #include "model/fused_kv.h"
+#include "model/weights.h"
 
 namespace kvc {
+
+// Weights of fused layers that distillation trains beside their factors: W_q, W_o and norms.
+// One tensor of the checkpoint, or some rows of it.
+struct TunedWeight {
+  std::string tensor;          // its name there
+  std::int64_t first_row = 0;  // of that tensor
+  double offset = 0;           // what a layer adds to the stored numbers (norms of 1 + w)
+  at::Tensor weight{};  // as the layer uses it, float32; set in the layer that it was taken from
+};
+
+// The layer's own become copies that ask for gradients.
+std::vector<TunedWeight> tune_weights(const ModelConfig& config, int layer, LayerWeights& weights);
+
+// The whole tensor with the tuned rows in it, as the checkpoint stores it but in float32.
+at::Tensor stored_tensor(const Checkpoint& checkpoint, const TunedWeight& tuned);
 
 // Factors by layer.
 using FusedFactorMap = std::map<int, FusedWeights>;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "convert/latent/optimum_check.h"
 #include "core/error.h"
 #include "model/eigen/symmetric_eigen.h"
 
@@ -75,6 +74,13 @@ void to_cpu(GroupFactorization& factors) {
 void check_input(const at::Tensor& stacked_proj, std::int64_t rank) {
   KVC_CHECK(stacked_proj.dim() == 2 && stacked_proj.scalar_type() == at::kDouble && rank >= 1,
             "factorize_group: expected a float64 matrix and a positive rank");
+}
+
+// max |E E^T - I|
+double orthogonality_defect(const at::Tensor& vectors) {
+  at::Tensor gram = lower_gram(vectors.t());
+  gram.diagonal().sub_(1);
+  return gram.tril_().abs_().max().item<double>();
 }
 
 }  // namespace
@@ -152,6 +158,14 @@ GroupFactorization factorize_outputs(const at::Tensor& stacked_proj, at::Tensor 
   factors.optimum_error = leading.error(moment.diagonal().sum().item<double>(), captured);
   to_cpu(factors);
   return factors;
+}
+
+double optimum_error(double energy, const at::Tensor& captured, const at::Tensor& values,
+                     const at::Tensor& vectors) {
+  const double total = values.sum().item<double>();
+  const double misplaced =
+      (captured.cpu() - values.cpu().narrow(0, 0, captured.size(0))).abs().sum().item<double>();
+  return (std::abs(energy - total) + misplaced) / total + orthogonality_defect(vectors);
 }
 
 }  // namespace kvc

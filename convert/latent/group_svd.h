@@ -23,7 +23,7 @@ struct GroupFactorization {
   std::int64_t rank() const { return singular_values.size(0); }
 };
 
-// Inputs of a group's eigendecomposition, on its device.
+// What the eigendecomposition of a group needs, on its device.
 struct GroupProblem {
   at::Tensor stacked_proj;  // W
   at::Tensor root;          // R, or undefined
@@ -32,14 +32,15 @@ struct GroupProblem {
   bool wide = false;        // the latter
 };
 // `stacked_proj` W [rows, hidden_size] float64; `metric` C [hidden_size, hidden_size] float64,
-// positive definite, or undefined for the identity. The resulting rank is smaller than `rank` if
+// positive definite, or undefined for the identity. The rank found is smaller than `rank` where the
 // eigenvalues end (below 1e-12 of the largest). Results are on the CPU, the work is done on
-// `device`. The first two functions are the halves of factorize_group.
+// `device`.
+GroupFactorization factorize_group(const at::Tensor& stacked_proj, const at::Tensor& metric,
+                                   std::int64_t rank, at::Device device = at::kCPU);
+// Its two halves: products, then the eigendecomposition.
 GroupProblem group_problem(const at::Tensor& stacked_proj, const at::Tensor& metric,
                            at::Device device);
 GroupFactorization solve_group(GroupProblem problem, std::int64_t rank);
-GroupFactorization factorize_group(const at::Tensor& stacked_proj, const at::Tensor& metric,
-                                   std::int64_t rank, at::Device device = at::kCPU);
 
 // B from the covariance of the stacked outputs, E[y y^T] [rows, rows] float64 (consumed): no linear
 // encoder has a better shared latent of this rank. A as above.
@@ -49,5 +50,14 @@ GroupFactorization factorize_outputs(const at::Tensor& stacked_proj, at::Tensor 
 // The metric of a group from summed second moments of its layers' inputs, each divided by its token
 // count: damped by 0.01 of the mean diagonal, so it is always positive definite.
 at::Tensor damped_metric(at::Tensor second_moment);
+
+// The proof that a factorisation is the best there is: M's energy is what its eigenvalues sum to, each
+// vector captures its eigenvalue's share, and the vectors are orthonormal. An upper bound of |squared error - dropped eigenvalues| / sum of all, for the projection of M on
+// vectors E:
+//   (| ||M||^2 - sum_i l_i | + sum_j | ||M e_j||^2 - l_j |) / sum_i l_i + max |E E^T - I|.
+// `energy` is ||M||^2, `captured` [rank] float64 the measured ||M e_j||^2, `values` [n] float64 all
+// eigenvalues l of M^T M, descending, `vectors` E [rank, n] float64.
+double optimum_error(double energy, const at::Tensor& captured, const at::Tensor& values,
+                     const at::Tensor& vectors);
 
 }  // namespace kvc

@@ -8,6 +8,7 @@
 #include "convert/latent/kept_range.h"
 #include "core/error.h"
 #include "model/cache_plan.h"
+#include "model/layer_runs.h"
 
 namespace kvc {
 namespace {
@@ -234,6 +235,16 @@ std::int64_t rank_multiple(const ModelConfig& config, const ConvertSettings& set
     return settings.rank_multiple;
   }
   return config.hidden_size >= 1024 ? 32 : 4;
+}
+
+std::vector<LatentGroup> group_layers(const ModelConfig& config, int layers_per_group) {
+  std::vector<LatentGroup> groups;
+  for (const LayerRun& run : layer_runs(config, layers_per_group)) {
+    LatentGroup& group = groups.emplace_back();
+    group.first_layer = run.first_layer;
+    group.num_layers = run.num_layers;
+  }
+  return groups;
 }
 
 }  // namespace kvc

@@ -30,4 +30,8 @@ ExactTokens latent_exact_tokens(std::int64_t context);
 // --rank-multiple, or its default for this model.
 std::int64_t rank_multiple(const ModelConfig& config, const ConvertSettings& settings);
 
+// Runs of at most `layers_per_group` adjacent layers of one kind. The last of a run of equal layers
+// may be shorter.
+std::vector<LatentGroup> group_layers(const ModelConfig& config, int layers_per_group);
+
 }  // namespace kvc

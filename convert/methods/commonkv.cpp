@@ -6,12 +6,10 @@
 #include <numeric>
 
 #include "convert/latent/group_fit.h"
-#include "convert/latent/group_inputs.h"
 #include "convert/latent/group_svd.h"
 #include "convert/latent/latent_conversion.h"
 #include "convert/latent/latent_plan.h"
-#include "convert/latent/layer_groups.h"
-#include "convert/latent/ls_encoder.h"
+#include "convert/latent/merging.h"
 #include "convert/latent/pivot_gauge.h"
 #include "convert/latent/rank_allocation.h"
 #include "convert/methods/methods.h"

@@ -5,11 +5,9 @@
 #include <cmath>
 
 #include "convert/latent/group_fit.h"
-#include "convert/latent/group_inputs.h"
 #include "convert/latent/group_svd.h"
 #include "convert/latent/latent_conversion.h"
 #include "convert/latent/latent_plan.h"
-#include "convert/latent/layer_groups.h"
 #include "convert/latent/rank_allocation.h"
 #include "convert/methods/methods.h"
 #include "core/error.h"

@@ -8,9 +8,8 @@
 
 #include "convert/latent/kept_range.h"
 #include "convert/latent/latent_conversion.h"
-#include "convert/principal/energy_allocation.h"
+#include "convert/latent/rank_allocation.h"
 #include "convert/principal/principal_plan.h"
-#include "convert/principal_basis.h"
 #include "convert/run_statistics.h"
 #include "core/kv_plan_groups.h"
 #include "core/progress.h"

@@ -6,7 +6,6 @@
 
 #include "convert/latent/kept_range.h"
 #include "convert/latent/latent_plan.h"
-#include "convert/latent/layer_groups.h"
 #include "core/error.h"
 #include "core/kv_plan_groups.h"
 #include "model/cache_plan.h"

@@ -6,10 +6,8 @@
 #include <functional>
 #include <random>
 
-#include "convert/coded/bit_allocation.h"
 #include "convert/coded/coded_settings.h"
 #include "convert/coded/quantiser.h"
-#include "convert/principal_basis.h"
 #include "convert/run_statistics.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "convert/latent/group_svd.h"
-#include "convert/latent/ls_encoder.h"
+#include "convert/latent/merging.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 

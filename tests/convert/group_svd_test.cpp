@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "convert/latent/ls_encoder.h"
+#include "convert/latent/merging.h"
 #include "core/error.h"
 #include "model/eigen/symmetric_eigen.h"
 #include "tests/testing/tensor_matchers.h"

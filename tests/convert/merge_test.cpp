@@ -1,8 +1,7 @@
-#include "convert/latent/merge_weights.h"
+#include "convert/latent/merging.h"
 
 #include <gmock/gmock.h>
 
-#include "convert/latent/ls_encoder.h"
 #include "core/error.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"

@@ -2,7 +2,7 @@
 
 #include "convert/convert.h"
 #include "convert/latent/kept_range.h"
-#include "convert/latent/layer_groups.h"
+#include "convert/latent/latent_plan.h"
 #include "convert/plan_table.h"
 #include "core/error.h"
 

@@ -6,8 +6,8 @@
 
 #include "calibrate/covariance.h"
 #include "convert/convert.h"
-#include "convert/principal/energy_allocation.h"
-#include "convert/principal_basis.h"
+#include "convert/latent/rank_allocation.h"
+#include "convert/run_statistics.h"
 #include "core/conversion_file.h"
 #include "core/error.h"
 #include "fisher/metric.h"

@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 
+#include "convert/latent/group_svd.h"
 #include "core/error.h"
 #include "tests/testing/test_tensors.h"
 

@@ -1,4 +1,4 @@
-// The least-squares encoder of merged tokens: h = P y minimises sum_c f_c (y - B h)_c^2.
+// How latents of merged tokens are made: weights of layers, or least squares.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "convert/latent/group_svd.h"
+#include "core/checkpoint.h"
 #include "core/kv_plan.h"
+#include "core/token_set.h"
 
 namespace kvc {
 
@@ -20,5 +22,16 @@ at::Tensor ls_encoder(const GroupFactorization& factors, const at::Tensor& weigh
 // `fisher_channel` [num_layers of the model, 2, kv_dim]. [rows] float64
 at::Tensor ls_channel_weights(const LatentGroup& group, const std::vector<double>& fisher_channel,
                               std::int64_t kv_dim);
+
+// Weights of the convex merge rules, h = sum_l w_l A x_l.
+// The scores of a group's layers as weights that sum to 1; equal when no score is positive.
+// `layer_scores` [num_layers of the model].
+std::vector<double> merge_weights(const LatentGroup& group,
+                                  const std::vector<double>& layer_scores);
+
+// Per layer max(0, perplexity with that layer's post-RoPE keys replaced by N(0, 1) - perplexity),
+// over at most 10 sequences. The whole model is in memory. [num_layers]
+std::vector<double> sensitivity_scores(const Checkpoint& checkpoint, const TokenSet& tokens,
+                                       std::uint64_t seed);
 
 }  // namespace kvc

@@ -1,3 +1,5 @@
+#include "convert/latent/merging.h"
+
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GradMode.h>
@@ -5,13 +7,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "convert/latent/merge_weights.h"
 #include "core/error.h"
 #include "core/progress.h"
 #include "model/decoder.h"
 
 namespace kvc {
 namespace {
+
+constexpr double kSmallestWeight = 1e-3;  // relative to the mean of a layer's keys or values
 
 constexpr std::size_t kMaxSequences = 10;
 
@@ -74,6 +77,56 @@ double perplexity(const Decoder& decoder, const TokenSet& tokens, int noisy_laye
 }
 
 }  // namespace
+
+at::Tensor ls_encoder(const GroupFactorization& factors, const at::Tensor& weights) {
+  const at::Tensor root = factors.singular_values.sqrt();
+  // U = B diag(s)^-1/2 is orthonormal, so U^T F U is as well conditioned as F itself.
+  const at::Tensor u = factors.reconstruct_proj.div(root);
+  if (!weights.defined()) {
+    return u.div(root).t().contiguous();
+  }
+  const at::Tensor weighted = u.mul(weights.unsqueeze(1));  // F U
+  const at::Tensor normal = at::linalg_cholesky(at::mm(u.t(), weighted));
+  return at::cholesky_solve(weighted.t().contiguous(), normal).div_(root.unsqueeze(1));
+}
+
+at::Tensor ls_channel_weights(const LatentGroup& group, const std::vector<double>& fisher_channel,
+                              std::int64_t kv_dim) {
+  const std::int64_t blocks = 2 * group.num_layers;
+  const auto begin = static_cast<std::size_t>(2 * group.first_layer * kv_dim);
+  const auto count = static_cast<std::size_t>(blocks * kv_dim);
+  KVC_CHECK(begin + count <= fisher_channel.size(), "Fisher weights: {} channels, {} needed",
+            fisher_channel.size(), begin + count);
+  at::Tensor weights = at::empty({blocks, kv_dim}, at::kDouble);
+  std::copy_n(fisher_channel.begin() + static_cast<std::ptrdiff_t>(begin), count,
+              weights.mutable_data_ptr<double>());
+  const double overall = weights.mean().item<double>();
+  if (!(overall > 0)) {
+    return at::ones({blocks * kv_dim}, at::kDouble);
+  }
+  const at::Tensor floor = weights.mean(1, true).mul(kSmallestWeight);
+  return at::maximum(weights, floor.clamp_min(kSmallestWeight * kSmallestWeight * overall))
+      .div(overall)
+      .flatten();
+}
+
+std::vector<double> merge_weights(const LatentGroup& group,
+                                  const std::vector<double>& layer_scores) {
+  const auto first = static_cast<std::size_t>(group.first_layer);
+  const auto count = static_cast<std::size_t>(group.num_layers);
+  KVC_CHECK(first + count <= layer_scores.size(), "merge weights: {} layer scores for layers to {}",
+            layer_scores.size(), first + count - 1);
+  double sum = 0;
+  for (std::size_t i = first; i < first + count; ++i) {
+    KVC_CHECK(layer_scores[i] >= 0, "merge weights: layer {} has score {}", i, layer_scores[i]);
+    sum += layer_scores[i];
+  }
+  std::vector<double> weights;
+  for (std::size_t i = first; i < first + count; ++i) {
+    weights.push_back(sum > 0 ? layer_scores[i] / sum : 1.0 / static_cast<double>(count));
+  }
+  return weights;
+}
 
 std::vector<double> sensitivity_scores(const Checkpoint& checkpoint, const TokenSet& tokens,
                                        std::uint64_t seed) {
