@@ -52,7 +52,7 @@ class CudaExecutor : public StepExecutor {
   }
 
   void run(const StepProgram& program) override {
-    require(launch_steps_cuda(program, stream_.stream()));
+    require(launch_cuda(program, stream_.stream()));
     note();
   }
   void prepare(const StepProgram& program) override {

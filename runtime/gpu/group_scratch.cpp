@@ -9,7 +9,7 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kRanksPerBlock = 256;  // of sum_ranks_cuda
+constexpr std::int64_t kRanksPerBlock = 256;  // of the sum_ranks kernel
 
 class ScratchMaker {
  public:

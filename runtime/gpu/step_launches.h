@@ -43,7 +43,7 @@ class StepLaunches {
     return tensor.defined() ? static_cast<T*>(tensor.data_ptr()) : nullptr;
   }
 
-  void add(const StepLaunch& launch) { program.push_back(launch); }
+  void add(const KernelLaunch& launch) { program.push_back(launch); }
 
   // Attention over all of these, to memory.attended; some of them become one, where a launch takes fewer.
   void add_combination(std::vector<DevicePartials> sources) {

@@ -46,7 +46,15 @@ struct AppendRows {
   ApartRows apart[2]{};
   int sinks = 0;
 };
-LaunchError append_rows_cuda(const AppendRows& params, void* stream);
 LaunchError check_append_rows(const AppendRows& params);
+
+// One new row of every sequence from float32 numbers as they are: latents, and what is held to decide tokens later.
+struct AppendLatents {
+  const float* from = nullptr;  // [num_sequences, to.width]
+  int num_sequences = 0;
+  const std::int32_t* rows = nullptr;  // [num_sequences] of the store, that it becomes
+  DeviceRows to{};                     // bfloat16 or float16; the blocks of the row are there
+  bool are_floats = false;             // the store's numbers are float32 instead
+};
 
 }  // namespace kvc

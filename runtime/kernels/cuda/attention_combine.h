@@ -27,7 +27,9 @@ inline int attention_parts(int multiprocessors, int blocks_per_part, int num_tok
   return parts > 1 ? parts : 1;
 }
 
-// Combines the parts of up to kMaxSources groups of partials: the attention over all their tokens.
+// Combines the parts of up to kMaxSources groups of partials: the attention over all their tokens. What it makes is
+// itself a source, of one part: max log_sum, no sum, output output_float. So join segments whose values were summed in
+// different ranks, once their outputs are values.
 struct CombinePartials {
   static constexpr int kMaxSources = 4;
   DevicePartials sources[kMaxSources];
@@ -40,9 +42,5 @@ struct CombinePartials {
   float* output_float = nullptr;                     // the same in float32, or null
   float* log_sum = nullptr;  // [num_sequences, num_heads] log of the sum of exp(score), or null
 };
-
-// What it makes is itself a source, of one part: max log_sum, no sum, output output_float. So join segments whose
-// values were summed in different ranks, once their outputs are values.
-LaunchError combine_partials_cuda(const CombinePartials& params, void* stream);
 
 }  // namespace kvc

@@ -1,15 +1,10 @@
-#include "runtime/kernels/cuda/attention_dense.h"
-
-#include "runtime/kernels/cuda/attention_dense_launch.cuh"
+// Attention over the rows of one store; of two: attention_fused.cu.
+#include "runtime/kernels/cuda/attention_dense_kernel.h"
+#include "runtime/kernels/cuda/cuda_launcher.cuh"
 
 namespace kvc {
 
-LaunchError dense_attention_cuda(const DenseAttention& params, void* stream) {
-  if (LaunchError error = check_dense_attention(params, 1); !error.empty()) {
-    return error;
-  }
-  return needs_decoding(params.rows[0].key) ? launch_dense_type<1, true>(params, stream)
-                                            : launch_dense_type<1, false>(params, stream);
-}
+extern template LaunchError launch_dense<2>(const DenseAttention&, const CudaLauncher&);
+template LaunchError launch_cuda(const DenseAttention&, void*);
 
 }  // namespace kvc

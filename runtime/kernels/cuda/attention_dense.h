@@ -1,6 +1,6 @@
 // Attention of one new token of each sequence over the rows of a KV store, on the GPU.
 //
-// The tokens of a sequence are split over blocks; each gives a partial softmax for combine_partials_cuda. A KV
+// The tokens of a sequence are split over blocks; each gives a partial softmax for CombinePartials. A KV
 // head's query heads share every read of its rows. Lengths lie in GPU memory, so that a CUDA graph holds for all.
 #pragma once
 
@@ -58,9 +58,5 @@ struct DenseAttention {
 LaunchError check_dense_attention(const DenseAttention& params, int num_sources);
 // Whether rows become numbers only in the kernel: float8 and codes.
 bool needs_decoding(const DeviceRows& rows);
-
-LaunchError dense_attention_cuda(const DenseAttention& params, void* stream);
-// num_sources 2.
-LaunchError fused_attention_cuda(const DenseAttention& params, void* stream);
 
 }  // namespace kvc

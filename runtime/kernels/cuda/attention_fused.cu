@@ -1,14 +1,9 @@
-#include "runtime/kernels/cuda/attention_dense.h"
-#include "runtime/kernels/cuda/attention_dense_launch.cuh"
+// Attention over the rows of two stores.
+#include "runtime/kernels/cuda/attention_dense_kernel.h"
+#include "runtime/kernels/cuda/cuda_launcher.cuh"
 
 namespace kvc {
 
-LaunchError fused_attention_cuda(const DenseAttention& params, void* stream) {
-  if (LaunchError error = check_dense_attention(params, 2); !error.empty()) {
-    return error;
-  }
-  return needs_decoding(params.rows[0].key) ? launch_dense_type<2, true>(params, stream)
-                                            : launch_dense_type<2, false>(params, stream);
-}
+template LaunchError launch_dense<2>(const DenseAttention&, const CudaLauncher&);
 
 }  // namespace kvc

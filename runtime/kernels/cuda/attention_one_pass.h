@@ -1,6 +1,6 @@
 // Attention over latents of small ranks in one launch: a block goes through its part of the tokens and rebuilds their
 // keys for all of its KV heads from latents that stay in shared memory, so that these are read once, and sums values as
-// latents, up to 32 query heads a product. No scratch memory; partials as sum_ranks_cuda makes them.
+// latents, up to 32 query heads a product. No scratch memory; partials as two launches make them.
 #pragma once
 
 #include "runtime/kernels/cuda/attention_rank.h"
@@ -54,9 +54,5 @@ int most_one_pass_parts(int multiprocessors, int num_sequences, int max_tiles);
 
 // Of a shape with query_tiles. shared_bytes: that a block may have.
 LaunchError check_one_pass_attention(const RankAttention& params, int shared_bytes);
-LaunchError one_pass_attention_cuda(const RankAttention& params, void* stream);
-
-// One launch or two, as params.one_pass says.
-LaunchError rank_attention_cuda(const RankAttention& params, void* stream);
 
 }  // namespace kvc

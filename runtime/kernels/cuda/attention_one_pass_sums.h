@@ -1,4 +1,4 @@
-// What attention_one_pass_body.h keeps from group to group of tokens: softmaxes, and sums of latents.
+// What attention_one_pass_kernel.h keeps from group to group of tokens: softmaxes, and sums of latents.
 #pragma once
 
 #include "runtime/kernels/cuda/attention_one_pass.h"

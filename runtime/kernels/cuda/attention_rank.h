@@ -3,10 +3,10 @@
 //
 // Small ranks of 16-bit latents take one launch (attention_one_pass.h). All others take two, so that a row is never held
 // for both uses and ranks have no bound:
-//   rebuild_scores_cuda  keys of 32 tokens and a KV head a warp, bias, norm, RoPE, products with the query; the
-//                        softmax of every 32 tokens by itself, in scratch memory: 2 bytes per query head and token
-//   sum_ranks_cuda       reads every latent once for all query heads that share it; partial softmaxes of latents
-// then combine_partials_cuda over the parts, and project_values_cuda.
+//   rebuild_scores  keys of 32 tokens and a KV head a warp, bias, norm, RoPE, products with the query; the
+//                   softmax of every 32 tokens by itself, in scratch memory: 2 bytes per query head and token
+//   sum_ranks       reads every latent once for all query heads that share it; partial softmaxes of latents
+// then CombinePartials over the parts, and ProjectValues.
 #pragma once
 
 #include <cstdint>
@@ -99,8 +99,8 @@ struct RankAttention {
 };
 
 LaunchError check_rank_attention(const RankAttention& params);
+// The first launch of two alone.
 LaunchError rebuild_scores_cuda(const RankAttention& params, void* stream);
-LaunchError sum_ranks_cuda(const RankAttention& params, void* stream);
 
 // output[s, h, d] = scale[d] * sum_c projection[d, c] * sums[s, h, c] + offset[d], d: a channel of h's KV head.
 struct ProjectValues {
@@ -117,6 +117,5 @@ struct ProjectValues {
   int num_sequences = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   float* output = nullptr;  // [num_sequences, num_heads, head_dim]
 };
-LaunchError project_values_cuda(const ProjectValues& params, void* stream);
 
 }  // namespace kvc

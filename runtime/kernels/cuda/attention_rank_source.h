@@ -2,9 +2,11 @@
 // to its shared memory and there, where they are codes, turned into 16-bit numbers.
 #pragma once
 
+#include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/kernels/cuda/attention_rows.h"
 #include "runtime/kernels/cuda/attention_tiles.h"
+#include "runtime/kernels/cuda/kernel.h"
 
 namespace kvc {
 
@@ -122,6 +124,18 @@ KVC_HOST_DEVICE float read_number(const DeviceRows& rows, int sequence, int row,
       reinterpret_cast<const Float16*>(place.scales + (rows.per_channel ? 2 * in_group : 0));
   return dequantise(static_cast<std::uint32_t>(code), to_float(scales[0]),
                     to_float(scales[place.minimum_offset / 2]));
+}
+
+// launch(T{}, Source{}) of what the latents or codes are.
+template <class Launch>
+LaunchError with_rank_source(const RankAttention& params, const Launch& launch) {
+  if (params.tiles != nullptr) {
+    return launch(Float16{}, TileCodes{});
+  }
+  return with_type(params.element, [&](auto type) {
+    return needs_decoding(params.latents) ? launch(type, LatentCodes{})
+                                          : launch(type, LatentNumbers{});
+  });
 }
 
 }  // namespace kvc

@@ -1,12 +1,13 @@
-#include "runtime/kernels/cuda/attention_rank_launch.cuh"
+// Scores of keys that are rebuilt.
+#include "runtime/kernels/cuda/attention_rebuild_kernel.h"
+#include "runtime/kernels/cuda/cuda_launcher.cuh"
 
 namespace kvc {
 
+template LaunchError launch_rebuild(const RankAttention&, const CudaLauncher&);
+
 LaunchError rebuild_scores_cuda(const RankAttention& params, void* stream) {
-  if (LaunchError error = check_rank_attention(params); !error.empty()) {
-    return error;
-  }
-  return KVC_LAUNCH_RANK(launch_rebuild_pairs, params, stream);
+  return launch_rebuild(params, CudaLauncher{stream});
 }
 
 }  // namespace kvc

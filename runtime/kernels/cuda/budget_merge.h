@@ -4,7 +4,7 @@
 
 #include "runtime/kernels/cuda/budget_places.h"
 #include "runtime/kernels/cuda/device_numbers.h"
-#include "runtime/kernels/cuda/quantise_rows_body.h"
+#include "runtime/kernels/cuda/quantise_rows_kernel.h"
 
 namespace kvc {
 
@@ -95,10 +95,7 @@ struct BudgetRows {
     for (int channel = thread.lane(); channel < head_dim; channel += 32) {
       sum += of_slot[channel] * number<T>(cache.keys, cache.key_codes, row, channel);
     }
-    for (int lanes = 16; lanes >= 1; lanes /= 2) {
-      sum += thread.shuffle_xor(sum, lanes);
-    }
-    return sum;
+    return warp_sum(thread, sum);
   }
 
   template <class T, class Thread>

@@ -6,8 +6,6 @@
 
 namespace kvc {
 
-constexpr int kBudgetThreads = 256;
-
 // What a cache holds when `n` tokens have come, besides the one that comes now.
 struct BudgetFill {
   int rows, residual;  // residual slots that may be in use

@@ -50,6 +50,7 @@ KVC_HOST_DEVICE int code_row_bytes(DeviceElement element, int head_dim) {
   return channel_bytes(element, head_dim) + head_dim / kScaledChannels * 4;
 }
 
+// One launch, whose results do not depend on the order in which its blocks run.
 struct BudgetStep {
   const BudgetCache* caches = nullptr;  // [num_sequences] in GPU memory
   int num_sequences = 1, num_heads = 1, num_kv_heads = 1, head_dim = 0;  // 32, 64, 128 or 256
@@ -75,8 +76,6 @@ struct BudgetStep {
   void* output = nullptr;   // [num_sequences, num_heads, head_dim], of `element`
 };
 LaunchError check_budget_step(const BudgetStep& params);
-// One launch, whose results do not depend on the order in which its blocks run.
-LaunchError budget_step_cuda(const BudgetStep& params, void* stream);
 
 // The same in plain loops on the CPU, all pointers to CPU memory; partials, arrivals and products are not written.
 void budget_step_reference(const BudgetStep& params);

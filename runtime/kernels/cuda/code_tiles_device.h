@@ -21,8 +21,7 @@ struct CodeTilesParams {
   // [num_sequences, count, 32, num_coefficients]: read by encode, written by decode
   float* coefficients = nullptr;
   const float* steps = nullptr;  // [num_coefficients]
+  bool decodes = false;          // codes to coefficients
 };
-LaunchError encode_tiles_cuda(const CodeTilesParams& params, void* stream);
-LaunchError decode_tiles_cuda(const CodeTilesParams& params, void* stream);
 
 }  // namespace kvc

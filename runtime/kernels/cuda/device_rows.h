@@ -29,6 +29,12 @@ struct DeviceRows {
   float scale = 1;           // float8
 };
 
+// Of a 16-bit type.
+KVC_HOST_DEVICE std::uint16_t narrow_bits(DeviceElement element, float x) {
+  return element == DeviceElement::kBFloat16 ? narrow_bits(BFloat16{}, x)
+                                             : narrow_bits(Float16{}, x);
+}
+
 KVC_HOST_DEVICE bool is_coded(DeviceElement element) { return element >= DeviceElement::kInt8; }
 
 // Bytes of `count` channels of one row, without scales.

@@ -36,7 +36,6 @@ struct FewRowsProduct {
   void* output = nullptr;         // [num_rows, out] of `element` = y, or null
   float* output_float = nullptr;  // the same in float32, or null
 };
-LaunchError few_rows_product_cuda(const FewRowsProduct& params, void* stream);
 LaunchError check_few_rows_product(const FewRowsProduct& params);
 
 }  // namespace kvc

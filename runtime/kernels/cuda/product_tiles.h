@@ -9,6 +9,7 @@
 
 #include "runtime/kernels/cuda/device_numbers.h"
 #include "runtime/kernels/cuda/device_qualifiers.h"
+#include "runtime/kernels/cuda/kernel.h"
 
 namespace kvc {
 
@@ -45,6 +46,11 @@ struct ProductTile {
     return first_column(warp) + 8 * fragment + 2 * (lane % 4) + i % 2;
   }
 };
+
+// Blocks of a product of as many rows and columns.
+inline LaunchGrid product_grid(int num_rows, int num_columns) {
+  return {divide_up(num_columns, ProductTile::kColumns), divide_up(num_rows, ProductTile::kRows)};
+}
 
 using ProductSums = float[ProductTile::kFragmentRows][ProductTile::kFragmentColumns][4];
 

@@ -37,7 +37,6 @@ struct SampleTokens {
   // kNoToken; null: nowhere.
   const std::int32_t* given = nullptr;
 };
-LaunchError sample_tokens_cuda(const SampleTokens& params, void* stream);
 
 // The same in plain loops on the CPU, all pointers to CPU memory.
 void sample_tokens_reference(const SampleTokens& params);

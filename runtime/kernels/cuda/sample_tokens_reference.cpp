@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/kernels/cuda/sample_tokens_body.h"
+#include "runtime/kernels/cuda/sample_tokens_kernel.h"
 
 namespace kvc {
 namespace {

@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "runtime/kernels/cuda/attention_one_pass.h"
 namespace kvc {
 namespace {
 
@@ -14,59 +13,15 @@ LaunchError error_of(cudaError_t status, const char* what) {
              : std::string("step graph: ") + what + ": " + cudaGetErrorString(status);
 }
 
-LaunchError launch_one(const EmbedRows& params, void* stream) {
-  return embed_rows_cuda(params, stream);
-}
-LaunchError launch_one(const NormRows& params, void* stream) {
-  return norm_rows_cuda(params, stream);
-}
-LaunchError launch_one(const FewRowsProduct& params, void* stream) {
-  return few_rows_product_cuda(params, stream);
-}
-LaunchError launch_one(const AppendRows& params, void* stream) {
-  return append_rows_cuda(params, stream);
-}
-LaunchError launch_one(const AppendLatents& params, void* stream) {
-  return append_latents_cuda(params, stream);
-}
-LaunchError launch_one(const QuantiseRows& params, void* stream) {
-  return quantise_rows_cuda(params, stream);
-}
-LaunchError launch_one(const CodeTilesParams& params, void* stream) {
-  return encode_tiles_cuda(params, stream);
-}
-LaunchError launch_one(const RowCosines& params, void* stream) {
-  return row_cosines_cuda(params, stream);
-}
-LaunchError launch_one(const DenseAttention& params, void* stream) {
-  return params.num_sources == 2 ? fused_attention_cuda(params, stream)
-                                 : dense_attention_cuda(params, stream);
-}
-LaunchError launch_one(const RankAttention& params, void* stream) {
-  return rank_attention_cuda(params, stream);
-}
-LaunchError launch_one(const BudgetStep& params, void* stream) {
-  return budget_step_cuda(params, stream);
-}
-LaunchError launch_one(const CombinePartials& params, void* stream) {
-  return combine_partials_cuda(params, stream);
-}
-LaunchError launch_one(const ProjectValues& params, void* stream) {
-  return project_values_cuda(params, stream);
-}
-LaunchError launch_one(const SampleTokens& params, void* stream) {
-  return sample_tokens_cuda(params, stream);
-}
-
 }  // namespace
 
-LaunchError launch_step_cuda(const StepLaunch& step, void* stream) {
-  return std::visit([&](const auto& params) { return launch_one(params, stream); }, step);
+LaunchError launch_cuda(const KernelLaunch& launch, void* stream) {
+  return std::visit([&](const auto& params) { return launch_cuda(params, stream); }, launch);
 }
 
-LaunchError launch_steps_cuda(const StepProgram& program, void* stream) {
-  for (const StepLaunch& step : program) {
-    if (LaunchError error = launch_step_cuda(step, stream); !error.empty()) {
+LaunchError launch_cuda(const StepProgram& program, void* stream) {
+  for (const KernelLaunch& launch : program) {
+    if (LaunchError error = launch_cuda(launch, stream); !error.empty()) {
       return error;
     }
   }
@@ -93,7 +48,7 @@ LaunchError StepGraph::capture(const StepProgram& program, void* stream) {
       !error.empty()) {
     return error;
   }
-  LaunchError error = launch_steps_cuda(program, stream);
+  LaunchError error = launch_cuda(program, stream);
   cudaGraph_t graph = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(queue, &graph);  // also after a launch that failed
   cudaGraphExec_t executable = nullptr;

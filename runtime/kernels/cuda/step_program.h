@@ -5,33 +5,31 @@
 #include <variant>
 #include <vector>
 
-#include "runtime/kernels/cuda/append_latents.h"
 #include "runtime/kernels/cuda/append_rows.h"
 #include "runtime/kernels/cuda/attention_combine.h"
 #include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/kernels/cuda/budget_step.h"
 #include "runtime/kernels/cuda/code_tiles_device.h"
-#include "runtime/kernels/cuda/embed_rows.h"
 #include "runtime/kernels/cuda/few_rows_product.h"
 #include "runtime/kernels/cuda/launch.h"
-#include "runtime/kernels/cuda/merge_scores.h"
-#include "runtime/kernels/cuda/norm_rows.h"
-#include "runtime/kernels/cuda/quantise_rows.h"
+#include "runtime/kernels/cuda/residual_rows.h"
+#include "runtime/kernels/cuda/row_products.h"
 #include "runtime/kernels/cuda/sample_tokens.h"
+#include "runtime/kernels/cuda/stored_rows.h"
 
 namespace kvc {
 
-// RankAttention: its launch or both of them. DenseAttention of two stores: the fused kernel. CodeTilesParams: codes of
-// coefficients.
-using StepLaunch =
-    std::variant<EmbedRows, NormRows, FewRowsProduct, AppendRows, AppendLatents, QuantiseRows,
-                 CodeTilesParams, RowCosines, DenseAttention, RankAttention, BudgetStep,
-                 CombinePartials, ProjectValues, SampleTokens>;
-using StepProgram = std::vector<StepLaunch>;
+// Of any kernel. RankAttention: its launch or both of them. DenseAttention of two stores: the fused kernel.
+using KernelLaunch =
+    std::variant<AppendLatents, AppendRows, BudgetStep, CodeTilesParams, CombinePartials,
+                 DenseAttention, DequantiseRows, EmbedRows, FewRowsProduct, FuseRows, GatherRows,
+                 LostRows, NearestRows, NormRows, ProjectRows, ProjectValues, QuantiseRows,
+                 RankAttention, RowCosines, SampleTokens>;
+using StepProgram = std::vector<KernelLaunch>;
 
-LaunchError launch_step_cuda(const StepLaunch& step, void* stream);
-LaunchError launch_steps_cuda(const StepProgram& program, void* stream);
+LaunchError launch_cuda(const KernelLaunch& launch, void* stream);
+LaunchError launch_cuda(const StepProgram& program, void* stream);
 
 // A program as a CUDA graph: one launch for all of them. Movable; in C++ without the toolkit's headers.
 class StepGraph {

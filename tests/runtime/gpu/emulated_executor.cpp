@@ -2,12 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/runtime/kernels/cuda/emulated_step.h"
+#include "tests/runtime/kernels/cuda/emulated_backend.h"
 
 namespace kvc::testing {
 
 void EmulatedExecutor::run(const StepProgram& program) {
-  for (const StepLaunch& launch : program) {
+  for (const KernelLaunch& launch : program) {
     emulate_launch(launch, ThreadOrder::kForward);
   }
 }

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "runtime/gpu/step_executor.h"
-#include "tests/runtime/kernels/cuda/emulated_rank.h"
+#include "tests/runtime/kernels/cuda/emulated_backend.h"
 #include "tests/runtime/kernels/cuda/emulated_thread.h"
 
 namespace kvc::testing {

@@ -85,7 +85,7 @@ class TwoSequences {
 
   void expect_launches() const {
     int at_once = 0, in_two = 0;
-    for (const StepLaunch& launch : step_.program()) {
+    for (const KernelLaunch& launch : step_.program()) {
       if (const auto* attention = std::get_if<RankAttention>(&launch)) {
         ++(attention->one_pass.query_tiles > 0 ? at_once : in_two);
       }

@@ -16,7 +16,7 @@
 #include "runtime/gpu/gpu_engine.h"
 #include "runtime/gpu/step_executor.h"
 #include "tests/runtime/engine_fixture.h"
-#include "tests/runtime/kernels/cuda/emulated_rank.h"
+#include "tests/runtime/kernels/cuda/emulated_backend.h"
 #include "tests/testing/temporary_directory.h"
 
 namespace kvc::testing {

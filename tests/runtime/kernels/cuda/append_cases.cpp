@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "tests/runtime/kernels/cuda/case_inputs.h"
-#include "tests/runtime/kernels/cuda/step_cases.h"
+#include "tests/runtime/kernels/cuda/kernel_cases.h"
 
 namespace kvc::testing {
 namespace {
@@ -59,64 +59,64 @@ std::vector<double> appended_head(const AppendShape& shape, const float* all, in
   return x;
 }
 
-std::string append_case(const AppendShape& shape, KernelMemory& memory, const RunStep& run) {
+std::string append_case(const AppendShape& shape, KernelBackend& backend) {
   constexpr int kDim = 32, kSequences = 2, kWindow = 6;
   const int heads = shape.num_heads + 2 * shape.num_kv_heads;
   const std::vector<std::int32_t> positions = {33, 4};
   const std::vector<float> projected = case_numbers(kSequences * heads * kDim, 1);
   const std::vector<float> query_norm = case_numbers(shape.num_heads * kDim, 2),
                            key_norm = case_numbers(shape.num_heads * kDim, 3);
-  const CaseAngles angles(memory, 64, shape.num_pairs, shape.interleaved);
+  const CaseAngles angles(backend, 64, shape.num_pairs, shape.interleaved);
   const int width = shape.num_kv_heads * kDim;
   std::vector<const void*> blocks[2];  // of 32 rows, two of each sequence
   for (auto& of_store : blocks) {
     for (int i = 0; i < 2 * kSequences; ++i) {
-      of_store.push_back(memory.unwritten<std::uint16_t>(static_cast<std::size_t>(32 * width)));
+      of_store.push_back(backend.unwritten<std::uint16_t>(static_cast<std::size_t>(32 * width)));
     }
   }
-  AppendRows params{.projected = memory.upload(projected),
+  AppendRows params{.projected = backend.upload(projected),
                     .num_sequences = kSequences,
                     .num_heads = shape.num_heads,
                     .num_kv_heads = shape.num_kv_heads,
                     .head_dim = kDim,
-                    .query_norm = shape.norms ? memory.upload(query_norm) : nullptr,
-                    .key_norm = shape.norms ? memory.upload(key_norm) : nullptr,
+                    .query_norm = shape.norms ? backend.upload(query_norm) : nullptr,
+                    .key_norm = shape.norms ? backend.upload(key_norm) : nullptr,
                     .norm_whole = shape.norm_whole,
                     .norm_epsilon = 1e-6f,
                     .rope = angles.device,
-                    .positions = memory.upload(positions),
-                    .key = {memory.upload(blocks[0]), 2, 32, width},
-                    .value = {memory.upload(blocks[1]), 2, 32, width},
-                    .first_rows = memory.unwritten<std::int32_t>(kSequences),
+                    .positions = backend.upload(positions),
+                    .key = {backend.upload(blocks[0]), 2, 32, width},
+                    .value = {backend.upload(blocks[1]), 2, 32, width},
+                    .first_rows = backend.unwritten<std::int32_t>(kSequences),
                     .window = kWindow};
   std::vector<const void*> rms_blocks;
   for (int i = 0; i < 2 * kSequences && shape.norms; ++i) {
     rms_blocks.push_back(
-        memory.unwritten<float>(static_cast<std::size_t>(32 * shape.num_kv_heads)));
+        backend.unwritten<float>(static_cast<std::size_t>(32 * shape.num_kv_heads)));
   }
   if (shape.norms) {
-    params.key_rms = {memory.upload(rms_blocks), 2, 32, shape.num_kv_heads};
+    params.key_rms = {backend.upload(rms_blocks), 2, 32, shape.num_kv_heads};
   }
-  auto* query = memory.unwritten<std::uint16_t>(
+  auto* query = backend.unwritten<std::uint16_t>(
       static_cast<std::size_t>(kSequences * shape.num_heads * kDim));
   params.query = query;
-  auto* query_float16 = memory.unwritten<std::uint16_t>(
+  auto* query_float16 = backend.unwritten<std::uint16_t>(
       static_cast<std::size_t>(kSequences * shape.num_heads * kDim));
   params.query_float16 = shape.norms ? query_float16 : nullptr;
-  run(params);
-  if (memory.download(params.first_rows, kSequences) != std::vector<std::int32_t>({28, 0})) {
+  backend.run(params);
+  if (backend.download(params.first_rows, kSequences) != std::vector<std::int32_t>({28, 0})) {
     return "the window's first rows";
   }
   const auto floats = [&](const std::uint16_t* from) {
     std::vector<float> numbers;
-    for (const std::uint16_t bits : memory.download(from, kDim)) {
+    for (const std::uint16_t bits : backend.download(from, kDim)) {
       numbers.push_back(to_float(BFloat16{bits}));
     }
     return numbers;
   };
   const auto halves = [&](const std::uint16_t* from) {
     std::vector<float> numbers;
-    for (const std::uint16_t bits : memory.download(from, kDim)) {
+    for (const std::uint16_t bits : backend.download(from, kDim)) {
       numbers.push_back(to_float(Float16{bits}));
     }
     return numbers;
@@ -143,9 +143,9 @@ std::string append_case(const AppendShape& shape, KernelMemory& memory, const Ru
         const auto block = static_cast<std::size_t>(2 * sequence + position / 32);
         const std::string difference =
             compare("rms of head " + std::to_string(head),
-                    memory.download(static_cast<const float*>(rms_blocks[block]) +
-                                        position % 32 * shape.num_kv_heads + of_kind,
-                                    1),
+                    backend.download(static_cast<const float*>(rms_blocks[block]) +
+                                         position % 32 * shape.num_kv_heads + of_kind,
+                                     1),
                     {key_rms(shape, kind, of_kind)}, 1e-4);
         if (!difference.empty()) {
           return difference;
@@ -174,33 +174,33 @@ std::string append_case(const AppendShape& shape, KernelMemory& memory, const Ru
 }
 
 // A window of 6 over 2 first tokens, 32 codes and the others, whose last is at `positions`.
-std::string window_case(KernelMemory& memory, const RunStep& run) {
+std::string window_case(KernelBackend& backend) {
   constexpr int kDim = 32;
   const std::vector<std::int32_t> positions = {5, 20, 37, 39, 60}, codes = {0, 0, 32, 32, 32},
                                   of_codes = {0, 0, 30, 32, 32}, others = {0, 15, 2, 2, 23};
   const int sequences = static_cast<int>(positions.size());
   AppendRows params{
-      .projected = memory.upload(case_numbers(sequences * kDim, 1)),
+      .projected = backend.upload(case_numbers(sequences * kDim, 1)),
       .num_sequences = sequences,
       .num_heads = 1,
       .head_dim = kDim,
-      .positions = memory.upload(positions),
-      .query = memory.unwritten<std::uint16_t>(static_cast<std::size_t>(sequences * kDim)),
-      .first_rows = memory.unwritten<std::int32_t>(positions.size()),
+      .positions = backend.upload(positions),
+      .query = backend.unwritten<std::uint16_t>(static_cast<std::size_t>(sequences * kDim)),
+      .first_rows = backend.unwritten<std::int32_t>(positions.size()),
       .window = 6,
-      .apart = {{.num_rows = memory.upload(codes),
-                 .first_rows = memory.unwritten<std::int32_t>(positions.size())}},
+      .apart = {{.num_rows = backend.upload(codes),
+                 .first_rows = backend.unwritten<std::int32_t>(positions.size())}},
       .sinks = 2};
-  run(params);
-  return memory.download(params.first_rows, positions.size()) != others ? "first of other rows"
-         : memory.download(params.apart[0].first_rows, positions.size()) != of_codes
+  backend.run(params);
+  return backend.download(params.first_rows, positions.size()) != others ? "first of other rows"
+         : backend.download(params.apart[0].first_rows, positions.size()) != of_codes
              ? "first codes"
              : std::string();
 }
 
 // A window of 6 over 2 first tokens, those at every third position behind them, the 32 after each of these, and what is
 // exact: 3 + 2 rows of the first kind stand in two blocks.
-std::string decided_window_case(KernelMemory& memory, const RunStep& run) {
+std::string decided_window_case(KernelBackend& backend) {
   constexpr int kDim = 32, kSequences = 3, kDecided = 99;
   const std::vector<std::int32_t> positions = {5, 60, 110};
   std::vector<std::int32_t> third, others;
@@ -215,66 +215,66 @@ std::string decided_window_case(KernelMemory& memory, const RunStep& run) {
         for (std::size_t i = 0; i < 32 && first + i < of.size(); ++i) {
           block[i] = of[first + i];
         }
-        blocks.push_back(memory.upload(block));
+        blocks.push_back(backend.upload(block));
       }
     }
-    return DeviceRows{memory.upload(blocks), 3, 32, 1};
+    return DeviceRows{backend.upload(blocks), 3, 32, 1};
   };
   const auto apart = [&](const std::vector<std::int32_t>& of) {
     const auto count = static_cast<std::int32_t>(of.size());
-    return ApartRows{.num_rows = memory.upload(std::vector<std::int32_t>{0, count, count}),
+    return ApartRows{.num_rows = backend.upload(std::vector<std::int32_t>{0, count, count}),
                      .positions = rows_of(of),
-                     .first_rows = memory.unwritten<std::int32_t>(kSequences)};
+                     .first_rows = backend.unwritten<std::int32_t>(kSequences)};
   };
-  AppendRows params{.projected = memory.upload(case_numbers(kSequences * kDim, 1)),
+  AppendRows params{.projected = backend.upload(case_numbers(kSequences * kDim, 1)),
                     .num_sequences = kSequences,
                     .num_heads = 1,
                     .head_dim = kDim,
-                    .positions = memory.upload(positions),
-                    .query = memory.unwritten<std::uint16_t>(kSequences * kDim),
-                    .first_rows = memory.unwritten<std::int32_t>(kSequences),
+                    .positions = backend.upload(positions),
+                    .query = backend.unwritten<std::uint16_t>(kSequences * kDim),
+                    .first_rows = backend.unwritten<std::int32_t>(kSequences),
                     .window = 6,
                     .apart = {apart(third), apart(others)},
                     .sinks = 2};
-  run(params);
+  backend.run(params);
   // Of positions from 0, 55 and 105 on.
-  return memory.download(params.apart[0].first_rows, kSequences) !=
+  return backend.download(params.apart[0].first_rows, kSequences) !=
                  std::vector<std::int32_t>{0, 18, 33}
              ? "first of every third"
-         : memory.download(params.apart[1].first_rows, kSequences) !=
+         : backend.download(params.apart[1].first_rows, kSequences) !=
                  std::vector<std::int32_t>{0, 35, 66}
              ? "first of the others"
-         : memory.download(params.first_rows, kSequences) != std::vector<std::int32_t>{0, 2, 6}
+         : backend.download(params.first_rows, kSequences) != std::vector<std::int32_t>{0, 2, 6}
              ? "first exact rows"
              : std::string();
 }
 
 // Rows 33 and 4 of two sequences' stores of 72 numbers.
-std::string latents_case(bool are_floats, KernelMemory& memory, const RunStep& run) {
+std::string latents_case(bool are_floats, KernelBackend& backend) {
   constexpr int kWidth = 72, kSequences = 2;
   const std::vector<std::int32_t> rows = {33, 4};
   const std::vector<float> numbers = case_numbers(kSequences * kWidth, 1);
   std::vector<const void*> blocks;
   for (int i = 0; i < 2 * kSequences; ++i) {
-    blocks.push_back(memory.unwritten<float>(32 * kWidth));
+    blocks.push_back(backend.unwritten<float>(32 * kWidth));
   }
-  run(AppendLatents{.from = memory.upload(numbers),
-                    .num_sequences = kSequences,
-                    .rows = memory.upload(rows),
-                    .to = {memory.upload(blocks), 2, 32, kWidth, DeviceElement::kFloat16},
-                    .are_floats = are_floats});
+  backend.run(AppendLatents{.from = backend.upload(numbers),
+                            .num_sequences = kSequences,
+                            .rows = backend.upload(rows),
+                            .to = {backend.upload(blocks), 2, 32, kWidth, DeviceElement::kFloat16},
+                            .are_floats = are_floats});
   std::vector<float> stored;
   for (std::size_t sequence = 0; sequence < kSequences; ++sequence) {
     const int row = rows[sequence];
     const void* block = blocks[2 * sequence + static_cast<std::size_t>(row) / 32];
     const int first = row % 32 * kWidth;
     if (are_floats) {
-      const auto own = memory.download(static_cast<const float*>(block) + first, kWidth);
+      const auto own = backend.download(static_cast<const float*>(block) + first, kWidth);
       stored.insert(stored.end(), own.begin(), own.end());
       continue;
     }
     for (const std::uint16_t bits :
-         memory.download(static_cast<const std::uint16_t*>(block) + first, kWidth)) {
+         backend.download(static_cast<const std::uint16_t*>(block) + first, kWidth)) {
       stored.push_back(to_float(Float16{bits}));
     }
   }
@@ -283,12 +283,11 @@ std::string latents_case(bool are_floats, KernelMemory& memory, const RunStep& r
 
 }  // namespace
 
-std::vector<StepCase> append_cases() {
-  std::vector<StepCase> cases;
+std::vector<KernelCase> append_cases() {
+  std::vector<KernelCase> cases;
   const auto add = [&](const std::string& name, const AppendShape& shape) {
-    cases.push_back({"append_" + name, [shape](KernelMemory& memory, const RunStep& run) {
-                       return append_case(shape, memory, run);
-                     }});
+    cases.push_back({"append_" + name,
+                     [shape](KernelBackend& backend) { return append_case(shape, backend); }});
   };
   add("plain", {4, 2, 16, false, false, false});
   add("head_norms_partial_rope", {3, 1, 8, true, false, false});
@@ -297,10 +296,9 @@ std::vector<StepCase> append_cases() {
   cases.push_back({"append_window_over_codes", window_case});
   cases.push_back({"append_window_over_decided", decided_window_case});
   for (const bool are_floats : {false, true}) {
-    cases.push_back({are_floats ? "append_latents_float32" : "append_latents",
-                     [are_floats](KernelMemory& memory, const RunStep& run) {
-                       return latents_case(are_floats, memory, run);
-                     }});
+    cases.push_back(
+        {are_floats ? "append_latents_float32" : "append_latents",
+         [are_floats](KernelBackend& backend) { return latents_case(are_floats, backend); }});
   }
   return cases;
 }

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "runtime/kernels/quantise.h"
-#include "tests/runtime/kernels/cuda/cache_kernels.h"
 #include "tests/runtime/kernels/cuda/case_inputs.h"
+#include "tests/runtime/kernels/cuda/kernel_cases.h"
 
 namespace kvc::testing {
 
@@ -35,8 +35,8 @@ inline std::vector<float> widened(const std::vector<std::uint16_t>& bits, Device
 // One sequence's cache, on both sides.
 class CaseCache {
  public:
-  CaseCache(KernelMemory& memory, const BudgetShape& shape, int capacity, unsigned seed)
-      : memory_(memory), shape_(shape) {
+  CaseCache(KernelBackend& backend, const BudgetShape& shape, int capacity, unsigned seed)
+      : backend_(backend), shape_(shape) {
     const int rows = shape.num_kv_heads * capacity, dim = shape.head_dim;
     const int slots = shape.num_kv_heads * shape.layout.num_residual;
     const int exact = rows - shape.num_codes();
@@ -65,15 +65,15 @@ class CaseCache {
     const bool ranks = shape.has_scores;
     device = {shape.layout,
               capacity,
-              memory.upload(keys_),
-              memory.upload(values_),
-              ranks ? memory.upload(scores_) : nullptr,
-              ranks ? memory.upload(positions_) : nullptr,
-              memory.upload(residual_keys_),
-              memory.upload(residual_values_),
-              memory.upload(counts_),
-              memory.upload(key_codes_),
-              memory.upload(value_codes_)};
+              backend.upload(keys_),
+              backend.upload(values_),
+              ranks ? backend.upload(scores_) : nullptr,
+              ranks ? backend.upload(positions_) : nullptr,
+              backend.upload(residual_keys_),
+              backend.upload(residual_values_),
+              backend.upload(counts_),
+              backend.upload(key_codes_),
+              backend.upload(value_codes_)};
     host = {shape.layout,
             capacity,
             keys_.data(),
@@ -95,12 +95,12 @@ class CaseCache {
           compare("values", numbers(device.values, values_), widened(values_, shape_.element),
                   tolerance),
           compare_columns(), compare_codes(),
-          compare("residual keys", memory_.download(device.residual_keys, residual_keys_.size()),
+          compare("residual keys", backend_.download(device.residual_keys, residual_keys_.size()),
                   residual_keys_, 1e-4),
           compare("residual values",
-                  memory_.download(device.residual_values, residual_values_.size()),
+                  backend_.download(device.residual_values, residual_values_.size()),
                   residual_values_, 1e-4),
-          compare("counts", memory_.download(device.counts, counts_.size()), counts_, 0)}) {
+          compare("counts", backend_.download(device.counts, counts_.size()), counts_, 0)}) {
       if (!difference.empty()) {
         return difference;
       }
@@ -133,14 +133,14 @@ class CaseCache {
   }
   // Rows that became codes are the same numbers on both sides, and so are their bytes.
   std::string compare_codes() const {
-    return memory_.download(device.key_codes, key_codes_.size()) == key_codes_ &&
-                   memory_.download(device.value_codes, value_codes_.size()) == value_codes_
+    return backend_.download(device.key_codes, key_codes_.size()) == key_codes_ &&
+                   backend_.download(device.value_codes, value_codes_.size()) == value_codes_
                ? ""
                : "codes differ";
   }
   float merged() const { return std::accumulate(counts_.begin(), counts_.end() - 1, 0.0f); }
   std::vector<float> numbers(const void* from, const std::vector<std::uint16_t>& like) const {
-    return widened(memory_.download(static_cast<const std::uint16_t*>(from), like.size()),
+    return widened(backend_.download(static_cast<const std::uint16_t*>(from), like.size()),
                    shape_.element);
   }
   std::string compare_columns() const {
@@ -148,12 +148,13 @@ class CaseCache {
       return {};
     }
     const std::string scores =
-        compare("scores", memory_.download(device.scores, scores_.size()), scores_, 0.01);
-    return memory_.download(device.positions, positions_.size()) == positions_ ? scores
-                                                                               : "positions differ";
+        compare("scores", backend_.download(device.scores, scores_.size()), scores_, 0.01);
+    return backend_.download(device.positions, positions_.size()) == positions_
+               ? scores
+               : "positions differ";
   }
 
-  KernelMemory& memory_;
+  KernelBackend& backend_;
   BudgetShape shape_;
   std::vector<std::uint16_t> keys_, values_;
   std::vector<std::uint8_t> key_codes_, value_codes_;

@@ -16,7 +16,7 @@ struct BudgetResult {
 };
 
 // Without caches and what changes from step to step. stride: of products.
-BudgetStep new_step(const BudgetShape& shape, KernelMemory& memory, int stride) {
+BudgetStep new_step(const BudgetShape& shape, KernelBackend& backend, int stride) {
   const auto heads = static_cast<std::size_t>(kSequences * shape.num_heads);
   const std::vector<std::uint32_t> none(static_cast<std::size_t>(kSequences * shape.num_kv_heads));
   return {
@@ -31,20 +31,20 @@ BudgetStep new_step(const BudgetShape& shape, KernelMemory& memory, int stride) 
       .decay = shape.decay,
       .demotion = shape.demotion,
       .partials =
-          unwritten_partials(memory, kSequences, shape.num_parts, shape.num_heads, shape.head_dim),
-      .arrived = shape.num_parts > 1 ? memory.upload(none) : nullptr,
-      .products = memory.unwritten<float>(heads * static_cast<std::size_t>(stride)),
+          unwritten_partials(backend, kSequences, shape.num_parts, shape.num_heads, shape.head_dim),
+      .arrived = shape.num_parts > 1 ? backend.upload(none) : nullptr,
+      .products = backend.unwritten<float>(heads * static_cast<std::size_t>(stride)),
       .products_stride = shape.has_scores ? stride : 0,
-      .output = memory.unwritten<std::uint16_t>(heads * static_cast<std::size_t>(shape.head_dim))};
+      .output = backend.unwritten<std::uint16_t>(heads * static_cast<std::size_t>(shape.head_dim))};
 }
 
 // Empty, or which counter a step has left.
-std::string check_counters(const BudgetStep& step, KernelMemory& memory) {
+std::string check_counters(const BudgetStep& step, KernelBackend& backend) {
   if (step.arrived == nullptr) {
     return {};
   }
   const auto count = static_cast<std::size_t>(step.num_sequences * step.num_kv_heads);
-  for (const std::uint32_t arrived : memory.download(step.arrived, count)) {
+  for (const std::uint32_t arrived : backend.download(step.arrived, count)) {
     if (arrived != 0) {
       return "a counter is left at " + std::to_string(arrived);
     }
@@ -52,15 +52,15 @@ std::string check_counters(const BudgetStep& step, KernelMemory& memory) {
   return {};
 }
 
-BudgetResult budget_case(const BudgetShape& shape, KernelMemory& memory, CacheKernels& kernels) {
+BudgetResult budget_case(const BudgetShape& shape, KernelBackend& backend) {
   const int capacity = kFirst + shape.steps;  // of the second, whose budget is as large
-  CaseCache full(memory, shape, shape.layout.rows(), 100);
+  CaseCache full(backend, shape, shape.layout.rows(), 100);
   BudgetShape wide = shape;
   wide.layout.num_sinks = capacity;
   const int codes = shape.num_codes() / shape.num_kv_heads;  // whose room it has, too
-  CaseCache growing(memory, wide, capacity + codes, 200);
-  BudgetStep device = new_step(shape, memory, std::max(capacity + codes, shape.layout.rows()) + 1);
-  device.caches = memory.upload(std::vector<BudgetCache>{full.device, growing.device});
+  CaseCache growing(backend, wide, capacity + codes, 200);
+  BudgetStep device = new_step(shape, backend, std::max(capacity + codes, shape.layout.rows()) + 1);
+  device.caches = backend.upload(std::vector<BudgetCache>{full.device, growing.device});
   std::vector<std::uint16_t> output(
       static_cast<std::size_t>(kSequences * shape.num_heads * shape.head_dim));
   const std::vector<BudgetCache> host_caches = {full.host, growing.host};
@@ -77,14 +77,14 @@ BudgetResult budget_case(const BudgetShape& shape, KernelMemory& memory, CacheKe
     const auto query = numbers(shape.num_heads, 1), key = numbers(shape.num_kv_heads, 2),
                value = numbers(shape.num_kv_heads, 3);
     const std::vector<std::int32_t> num_tokens = {shape.layout.budget() + 1 + step, kFirst + step};
-    host.query = query.data(), device.query = memory.upload(query);
-    host.new_key = key.data(), device.new_key = memory.upload(key);
-    host.new_value = value.data(), device.new_value = memory.upload(value);
-    host.num_tokens = num_tokens.data(), device.num_tokens = memory.upload(num_tokens);
+    host.query = query.data(), device.query = backend.upload(query);
+    host.new_key = key.data(), device.new_key = backend.upload(key);
+    host.new_value = value.data(), device.new_value = backend.upload(value);
+    host.num_tokens = num_tokens.data(), device.num_tokens = backend.upload(num_tokens);
     budget_step_reference(host);
-    kernels.run(device);
+    backend.run(device);
     const auto found =
-        memory.download(static_cast<const std::uint16_t*>(device.output), output.size());
+        backend.download(static_cast<const std::uint16_t*>(device.output), output.size());
     result.outputs.insert(result.outputs.end(), found.begin(), found.end());
     result.difference =
         compare("output of step " + std::to_string(step), widened(found, shape.element),
@@ -94,7 +94,7 @@ BudgetResult budget_case(const BudgetShape& shape, KernelMemory& memory, CacheKe
     }
   }
   for (const std::string& difference : {full.check(shape.layout.num_context > 0 ? shape.steps : 0),
-                                        growing.check(0), check_counters(device, memory)}) {
+                                        growing.check(0), check_counters(device, backend)}) {
     if (!difference.empty()) {
       result.difference = difference;
       break;
@@ -105,12 +105,11 @@ BudgetResult budget_case(const BudgetShape& shape, KernelMemory& memory, CacheKe
 
 }  // namespace
 
-std::vector<CacheCase> budget_cases() {
-  std::vector<CacheCase> cases;
+std::vector<KernelCase> budget_cases() {
+  std::vector<KernelCase> cases;
   const auto add = [&](const std::string& name, const BudgetShape& shape) {
-    cases.push_back({name, [shape](KernelMemory& memory, CacheKernels& kernels) {
-                       return budget_case(shape, memory, kernels).difference;
-                     }});
+    cases.push_back(
+        {name, [shape](KernelBackend& backend) { return budget_case(shape, backend).difference; }});
   };
   add("one_residual_slot", {.layout = {0, 5, 4, 1}});
   add("several_residual_slots", {.layout = {0, 6, 4, 4}});
@@ -140,9 +139,9 @@ std::vector<CacheCase> budget_cases() {
   return cases;
 }
 
-std::vector<std::uint16_t> budget_outputs(KernelMemory& memory, CacheKernels& kernels) {
+std::vector<std::uint16_t> budget_outputs(KernelBackend& backend) {
   const BudgetShape shape{.layout = {2, 90, 60, 2}, .num_parts = 5, .steps = 12};
-  return budget_case(shape, memory, kernels).outputs;
+  return budget_case(shape, backend).outputs;
 }
 
 }  // namespace kvc::testing

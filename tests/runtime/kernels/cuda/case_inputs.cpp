@@ -94,7 +94,7 @@ std::vector<float> rounded(const std::vector<float>& numbers, DeviceElement elem
   return result;
 }
 
-CaseRows::CaseRows(KernelMemory& backend, const CaseRowsShape& shape, unsigned seed) {
+CaseRows::CaseRows(KernelBackend& backend, const CaseRowsShape& shape, unsigned seed) {
   const int most = *std::max_element(shape.num_rows.begin(), shape.num_rows.end());
   const int max_blocks = (most + shape.block_rows - 1) / shape.block_rows;
   std::vector<const void*> device_table;
@@ -126,7 +126,7 @@ CaseRows::CaseRows(KernelMemory& backend, const CaseRowsShape& shape, unsigned s
   device_.scale = kFloat8Scale;
 }
 
-CaseAngles::CaseAngles(KernelMemory& backend, std::int64_t num_positions, int num_pairs,
+CaseAngles::CaseAngles(KernelBackend& backend, std::int64_t num_positions, int num_pairs,
                        bool interleaved) {
   for (std::int64_t position = 0; position < num_positions; ++position) {
     for (int pair = 0; pair < num_pairs; ++pair) {
@@ -143,7 +143,7 @@ CaseAngles::CaseAngles(KernelMemory& backend, std::int64_t num_positions, int nu
   device.interleaved = interleaved;
 }
 
-DevicePartials unwritten_partials(KernelMemory& backend, int num_sequences, int num_parts,
+DevicePartials unwritten_partials(KernelBackend& backend, int num_sequences, int num_parts,
                                   int num_heads, int width) {
   const auto rows = static_cast<std::size_t>(num_sequences) * static_cast<std::size_t>(num_parts) *
                     static_cast<std::size_t>(num_heads);

@@ -29,7 +29,7 @@ struct CaseRowsShape {
 // One store's rows of several sequences. float8 stands in float32 on the CPU.
 class CaseRows {
  public:
-  CaseRows(KernelMemory& backend, const CaseRowsShape& shape, unsigned seed);
+  CaseRows(KernelBackend& backend, const CaseRowsShape& shape, unsigned seed);
   const DeviceRows& device() const { return device_; }
   const KvRows& host(std::size_t sequence) const { return host_[sequence]; }
 
@@ -42,14 +42,14 @@ class CaseRows {
 
 // Angles of theta 10000, on both sides.
 struct CaseAngles {
-  CaseAngles(KernelMemory& backend, std::int64_t num_positions, int num_pairs, bool interleaved);
+  CaseAngles(KernelBackend& backend, std::int64_t num_positions, int num_pairs, bool interleaved);
   std::vector<float> cos, sin;
   RopeAngles host;
   DeviceRope device;
 };
 
 // Partials of `num_parts`, unwritten.
-DevicePartials unwritten_partials(KernelMemory& backend, int num_sequences, int num_parts,
+DevicePartials unwritten_partials(KernelBackend& backend, int num_sequences, int num_parts,
                                   int num_heads, int width);
 
 // Combines one sequence's attention: output [num_heads, width] and log_sum [num_heads] of each.

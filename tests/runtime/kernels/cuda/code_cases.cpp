@@ -6,8 +6,8 @@
 
 #include "runtime/kernels/code_tiles.h"
 #include "runtime/kernels/quantise.h"
-#include "tests/runtime/kernels/cuda/cache_kernels.h"
 #include "tests/runtime/kernels/cuda/case_inputs.h"
+#include "tests/runtime/kernels/cuda/kernel_cases.h"
 
 namespace kvc::testing {
 namespace {
@@ -36,16 +36,16 @@ struct QuantiseShape {
 
 // Blocks of a store, with numbers that are none where nothing was written.
 struct Store {
-  Store(KernelMemory& memory, int num_sequences, int num_blocks, int width, DeviceElement element,
+  Store(KernelBackend& backend, int num_sequences, int num_blocks, int width, DeviceElement element,
         bool per_channel) {
     bytes = static_cast<std::size_t>(
         kv_rows_bytes(kBlockRows, width, 32,
                       element == DeviceElement::kInt8 ? KvElement::kInt8 : KvElement::kInt4,
                       per_channel ? KvScales::kPerChannel : KvScales::kPerRow));
     for (int i = 0; i < num_sequences * num_blocks; ++i) {
-      blocks.push_back(memory.unwritten<std::uint8_t>(bytes));
+      blocks.push_back(backend.unwritten<std::uint8_t>(bytes));
     }
-    rows = {memory.upload(std::vector<const void*>(blocks.begin(), blocks.end())),
+    rows = {backend.upload(std::vector<const void*>(blocks.begin(), blocks.end())),
             num_blocks,
             kBlockRows,
             width,
@@ -59,7 +59,7 @@ struct Store {
 };
 
 // Two sequences of 64 rows, behind 32 rows and none.
-std::string quantise_case(const QuantiseShape& shape, KernelMemory& memory, CacheKernels& kernels) {
+std::string quantise_case(const QuantiseShape& shape, KernelBackend& backend) {
   const int width = 96, count = 64, blocks = 3;
   std::vector<float> numbers = case_numbers(2 * count * width, 5);
   for (int i = 0; i < 32; ++i) {
@@ -67,12 +67,12 @@ std::string quantise_case(const QuantiseShape& shape, KernelMemory& memory, Cach
     numbers[static_cast<std::size_t>(40 + i)] *= 1e6f;  // beyond float16 under float16 scales
   }
   const std::vector<std::uint16_t> halves = narrowed(numbers, shape.from);
-  Store store(memory, 2, blocks, width, shape.to, shape.per_channel);
+  Store store(backend, 2, blocks, width, shape.to, shape.per_channel);
   const std::vector<std::int32_t> first_rows = {32, 0};
-  kernels.run(QuantiseRows{.from = memory.upload(halves),
+  backend.run(QuantiseRows{.from = backend.upload(halves),
                            .from_element = shape.from,
                            .to = store.rows,
-                           .first_rows = memory.upload(first_rows),
+                           .first_rows = backend.upload(first_rows),
                            .num_sequences = 2,
                            .count = count});
   const KvElement from =
@@ -94,7 +94,7 @@ std::string quantise_case(const QuantiseShape& shape, KernelMemory& memory, Cach
           sequence * blocks + first_rows[static_cast<std::size_t>(sequence)] / kBlockRows;
       const std::string difference = first_difference(
           "block " + std::to_string(at + block),
-          memory.download(store.blocks[static_cast<std::size_t>(at + block)], store.bytes),
+          backend.download(store.blocks[static_cast<std::size_t>(at + block)], store.bytes),
           expected);
       if (!difference.empty()) {
         return difference;
@@ -105,14 +105,14 @@ std::string quantise_case(const QuantiseShape& shape, KernelMemory& memory, Cach
   std::vector<const void*> host_blocks;
   std::vector<std::vector<std::uint8_t>> copies;
   for (int block = 0; block < blocks; ++block) {
-    copies.push_back(memory.download(store.blocks[static_cast<std::size_t>(block)], store.bytes));
+    copies.push_back(backend.download(store.blocks[static_cast<std::size_t>(block)], store.bytes));
   }
   for (const auto& copy : copies) {
     host_blocks.push_back(copy.data());
   }
   const int taken = 50;
-  auto* back = memory.unwritten<std::uint16_t>(static_cast<std::size_t>(taken * width));
-  kernels.run(DequantiseRows{.from = store.rows,
+  auto* back = backend.unwritten<std::uint16_t>(static_cast<std::size_t>(taken * width));
+  backend.run(DequantiseRows{.from = store.rows,
                              .first = 40,
                              .num_sequences = 1,
                              .count = taken,
@@ -129,7 +129,7 @@ std::string quantise_case(const QuantiseShape& shape, KernelMemory& memory, Cach
        .last = 40 + taken,
        .to_element = from,
        .to = rebuilt.data()});
-  return first_difference("dequantised", memory.download(back, rebuilt.size()), rebuilt);
+  return first_difference("dequantised", backend.download(back, rebuilt.size()), rebuilt);
 }
 
 TileLayout case_layout(bool gain) {
@@ -200,7 +200,7 @@ std::string check_tile(const TileLayout& layout, const float* z, const std::vect
 }
 
 // Two sequences of two tiles, behind one and none, in blocks of two.
-std::string tiles_case(bool gain, KernelMemory& memory, CacheKernels& kernels) {
+std::string tiles_case(bool gain, KernelBackend& backend) {
   const TileLayout layout = case_layout(gain);
   const auto count = static_cast<std::size_t>(layout.num_coefficients());
   const std::size_t num_tiles = 4, bytes = static_cast<std::size_t>(layout.bytes());
@@ -215,10 +215,10 @@ std::string tiles_case(bool gain, KernelMemory& memory, CacheKernels& kernels) {
   }
   std::vector<std::uint8_t*> blocks;
   for (int i = 0; i < 4; ++i) {
-    blocks.push_back(memory.unwritten<std::uint8_t>(2 * bytes));
+    blocks.push_back(backend.unwritten<std::uint8_t>(2 * bytes));
   }
   CodeTilesParams params;
-  params.tiles.blocks = memory.upload(std::vector<const void*>(blocks.begin(), blocks.end()));
+  params.tiles.blocks = backend.upload(std::vector<const void*>(blocks.begin(), blocks.end()));
   params.tiles.max_blocks = 2;
   params.tiles.block_tiles = 2;
   std::copy(std::begin(layout.coefficients), std::end(layout.coefficients),
@@ -226,21 +226,22 @@ std::string tiles_case(bool gain, KernelMemory& memory, CacheKernels& kernels) {
   params.tiles.num_coefficients = static_cast<int>(count);
   params.tiles.code_bytes = static_cast<int>(layout.code_bytes());
   params.tiles.gain = gain;
-  params.first_tiles = memory.upload(std::vector<std::int32_t>{1, 0});
+  params.first_tiles = backend.upload(std::vector<std::int32_t>{1, 0});
   params.num_sequences = 2;
   params.count = 2;
-  params.coefficients = memory.upload(z);
-  params.steps = memory.upload(steps);
-  kernels.encode(params);
-  params.coefficients = memory.unwritten<float>(z.size());
-  kernels.decode(params);
-  const std::vector<float> decoded = memory.download(params.coefficients, z.size());
+  params.coefficients = backend.upload(z);
+  params.steps = backend.upload(steps);
+  backend.run(params);
+  params.coefficients = backend.unwritten<float>(z.size());
+  params.decodes = true;
+  backend.run(params);
+  const std::vector<float> decoded = backend.download(params.coefficients, z.size());
   const std::size_t places[] = {1, 2, 4, 5};  // of the tiles among all
   for (std::size_t i = 0; i < num_tiles; ++i) {
     const std::size_t first = i * kTileTokens * count, last = first + kTileTokens * count;
     const std::uint8_t* tile = blocks[places[i] / 2] + places[i] % 2 * bytes;
     const std::string difference =
-        check_tile(layout, z.data() + first, steps, memory.download(tile, bytes),
+        check_tile(layout, z.data() + first, steps, backend.download(tile, bytes),
                    {decoded.begin() + static_cast<std::ptrdiff_t>(first),
                     decoded.begin() + static_cast<std::ptrdiff_t>(last)});
     if (!difference.empty()) {
@@ -252,8 +253,8 @@ std::string tiles_case(bool gain, KernelMemory& memory, CacheKernels& kernels) {
 
 }  // namespace
 
-std::vector<CacheCase> code_cases() {
-  std::vector<CacheCase> cases;
+std::vector<KernelCase> code_cases() {
+  std::vector<KernelCase> cases;
   for (const DeviceElement from : {DeviceElement::kBFloat16, DeviceElement::kFloat16}) {
     for (const DeviceElement to : {DeviceElement::kInt8, DeviceElement::kInt4}) {
       for (const bool per_channel : {false, true}) {
@@ -261,17 +262,14 @@ std::vector<CacheCase> code_cases() {
         std::string name = "quantise_" + element_name(from);
         name += "_to_" + element_name(to);
         name += per_channel ? "_per_channel" : "_per_row";
-        cases.push_back({name, [shape](KernelMemory& memory, CacheKernels& kernels) {
-                           return quantise_case(shape, memory, kernels);
-                         }});
+        cases.push_back(
+            {name, [shape](KernelBackend& backend) { return quantise_case(shape, backend); }});
       }
     }
   }
   for (const bool gain : {false, true}) {
-    cases.push_back(
-        {gain ? "tiles_with_gain" : "tiles", [gain](KernelMemory& memory, CacheKernels& kernels) {
-           return tiles_case(gain, memory, kernels);
-         }});
+    cases.push_back({gain ? "tiles_with_gain" : "tiles",
+                     [gain](KernelBackend& backend) { return tiles_case(gain, backend); }});
   }
   return cases;
 }

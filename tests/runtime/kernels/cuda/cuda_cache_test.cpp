@@ -8,30 +8,29 @@
 #include <vector>
 
 #include "runtime/kernels/cuda/budget_places.h"
-#include "runtime/kernels/cuda/code_tiles_body.h"
-#include "runtime/kernels/cuda/nearest_rows_body.h"
-#include "runtime/kernels/cuda/quantise_rows_body.h"
+#include "runtime/kernels/cuda/code_tiles_kernel.h"
+#include "runtime/kernels/cuda/nearest_rows_kernel.h"
+#include "runtime/kernels/cuda/quantise_rows_kernel.h"
 #include "runtime/kernels/narrow.h"
-#include "tests/runtime/kernels/cuda/emulated_cache_kernels.h"
-#include "tests/runtime/kernels/cuda/host_memory.h"
+#include "tests/runtime/kernels/cuda/emulated_backend.h"
+#include "tests/runtime/kernels/cuda/kernel_cases.h"
 
 namespace kvc::testing {
 
-void PrintTo(const CacheCase& cache_case, std::ostream* to) { *to << cache_case.name; }
+void PrintTo(const KernelCase& cache_case, std::ostream* to) { *to << cache_case.name; }
 
 namespace {
 
-class CudaCache : public ::testing::TestWithParam<CacheCase> {};
+class CudaCache : public ::testing::TestWithParam<KernelCase> {};
 
 TEST_P(CudaCache, MatchesReferenceInAnyOrderOfThreads) {
   for (const ThreadOrder order : {ThreadOrder::kForward, ThreadOrder::kBackward}) {
-    HostMemory memory;
-    EmulatedCacheKernels kernels(order);
-    EXPECT_EQ(GetParam().run(memory, kernels), "");
+    EmulatedBackend backend(order);
+    EXPECT_EQ(GetParam().run(backend), "");
   }
 }
 
-std::string name_of(const ::testing::TestParamInfo<CacheCase>& info) { return info.param.name; }
+std::string name_of(const ::testing::TestParamInfo<KernelCase>& info) { return info.param.name; }
 
 INSTANTIATE_TEST_SUITE_P(Codes, CudaCache, ::testing::ValuesIn(code_cases()), name_of);
 INSTANTIATE_TEST_SUITE_P(Products, CudaCache, ::testing::ValuesIn(product_cases()), name_of);
@@ -66,9 +65,8 @@ TEST(CodePlanes, OfFiveBitsAreFourAndOne) {
 TEST(BudgetStep, HasTheSameBitsInWhateverOrderPartsEnd) {
   std::vector<std::vector<std::uint16_t>> outputs;
   for (const ThreadOrder order : {ThreadOrder::kForward, ThreadOrder::kBackward}) {
-    HostMemory memory;
-    EmulatedCacheKernels kernels(order);
-    outputs.push_back(budget_outputs(memory, kernels));
+    EmulatedBackend backend(order);
+    outputs.push_back(budget_outputs(backend));
   }
   EXPECT_EQ(outputs[0], outputs[1]);
 }

@@ -10,19 +10,23 @@
 
 namespace kvc::testing {
 
+// Shared memory of a block: an H100's.
+constexpr int kEmulatedSharedBytes = 227 * 1024;
+
+// As launch_cuda(); the instances are in emulated_attention.cpp, emulated_kernels.cpp and emulated_rank.cpp.
+template <class Params>
+LaunchError launch_emulated(const Params& params, ThreadOrder order);
+// Throws std::runtime_error where a launch is refused.
+void emulate_launch(const KernelLaunch& launch, ThreadOrder order);
+
 class EmulatedBackend : public KernelBackend {
  public:
   explicit EmulatedBackend(ThreadOrder order) : order_(order) {}
 
+  void run(const KernelLaunch& launch) override { emulate_launch(launch, order_); }
   void* allocate(std::size_t bytes) override;
   void write(void* to, const void* from, std::size_t bytes) override;
-  void read(void* to, const void* from, std::size_t bytes) override;
-
-  void run(const DenseAttention& params) override;
-  void run(const CombinePartials& params) override;
-  void run(const RankAttention& params) override;
-  void run(const ProjectValues& params) override;
-  void run(const FuseRows& params) override;
+  void read(void* to, const void* from, std::size_t bytes) override { write(to, from, bytes); }
 
  private:
   ThreadOrder order_;

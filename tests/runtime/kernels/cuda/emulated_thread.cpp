@@ -54,7 +54,7 @@ struct Fiber {
 // The fibers of one block at a time.
 class BlockEmulator {
  public:
-  BlockEmulator(GridShape grid, int threads, std::size_t shared_bytes, ThreadOrder order,
+  BlockEmulator(LaunchGrid grid, int threads, std::size_t shared_bytes, ThreadOrder order,
                 const std::function<void(EmulatedThread&)>& kernel)
       : grid_(grid),
         order_(order),
@@ -74,7 +74,7 @@ class BlockEmulator {
     }
   }
 
-  void run(GridShape block) {
+  void run(LaunchGrid block) {
     block_ = block;
     std::memset(shared_.data(), 0xFF, shared_.size() * sizeof(Vector));
     threads_.clear();
@@ -175,7 +175,7 @@ class BlockEmulator {
     return !next.running;
   }
 
-  GridShape grid_, block_;
+  LaunchGrid grid_, block_;
   ThreadOrder order_;
   const std::function<void(EmulatedThread&)>& kernel_;
   std::vector<Vector> shared_;
@@ -280,7 +280,7 @@ void EmulatedThread::finish_copies(std::size_t most_groups) {
   }
 }
 
-void run_grid(GridShape grid, int threads, std::size_t shared_bytes, ThreadOrder order,
+void run_grid(LaunchGrid grid, int threads, std::size_t shared_bytes, ThreadOrder order,
               const std::function<void(EmulatedThread&)>& kernel) {
   BlockEmulator emulator(grid, threads, shared_bytes, order, kernel);
   const int blocks = grid.x * grid.y * grid.z;

@@ -14,14 +14,11 @@
 #include <vector>
 
 #include "runtime/kernels/cuda/device_numbers.h"
+#include "runtime/kernels/cuda/kernel.h"
 
 namespace kvc::testing {
 
 class BlockEmulator;
-
-struct GridShape {
-  int x = 1, y = 1, z = 1;
-};
 
 // The functions of DeviceThread (runtime/kernels/cuda/device_thread.cuh), which says what they do.
 class EmulatedThread {
@@ -119,7 +116,7 @@ enum class ThreadOrder { kForward, kBackward };  // of blocks too
 
 // Runs kernel(thread) for all threads of all blocks, one block after the other. Throws std::runtime_error where
 // threads wait for one another for ever or copies are misaligned.
-void run_grid(GridShape grid, int threads, std::size_t shared_bytes, ThreadOrder order,
+void run_grid(LaunchGrid grid, int threads, std::size_t shared_bytes, ThreadOrder order,
               const std::function<void(EmulatedThread&)>& kernel);
 
 }  // namespace kvc::testing

@@ -4,8 +4,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "runtime/kernels/cuda/attention_fuse_rows.h"
 #include "runtime/kernels/cuda/attention_one_pass.h"
+#include "runtime/kernels/cuda/stored_rows.h"
 #include "tests/runtime/kernels/cuda/gpu_attention_bench.h"
 #include "tests/runtime/kernels/cuda/gpu_bench_inputs.h"
 
@@ -60,9 +60,8 @@ class Bench {
     const CombinePartials combine =
         inputs_.combine(params.partials, batch.num_sequences, BenchInputs::kHeadDim);
     return [params, combine] {
-      require(params.num_sources == 1 ? dense_attention_cuda(params, nullptr)
-                                      : fused_attention_cuda(params, nullptr));
-      require(combine_partials_cuda(combine, nullptr));
+      require(launch_cuda(params, nullptr));
+      require(launch_cuda(combine, nullptr));
     };
   }
   // All launches of attention in rank space.
@@ -72,9 +71,9 @@ class Bench {
     ProjectValues project = inputs_.project(params);
     project.sums = combine.output_float;
     return [params, combine, project] {
-      require(rank_attention_cuda(params, nullptr));
-      require(combine_partials_cuda(combine, nullptr));
-      require(project_values_cuda(project, nullptr));
+      require(launch_cuda(params, nullptr));
+      require(launch_cuda(combine, nullptr));
+      require(launch_cuda(project, nullptr));
     };
   }
   static Work rebuild_work(const RankAttention& params) {
@@ -154,7 +153,7 @@ class Bench {
         static_cast<std::size_t>(2 * batch.tokens() * BenchInputs::kWidth));
     const std::vector<double> ms = median_times({dense_work(batch, DeviceElement::kBFloat16, 1),
                                                  dense_work(batch, DeviceElement::kBFloat16, 2),
-                                                 [=] { require(fuse_rows_cuda(fuse, nullptr)); }},
+                                                 [=] { require(launch_cuda(fuse, nullptr)); }},
                                                 3);
     report_.add("fused layer" + batch_name(batch), ms[1], ms[1] / ms[0], "a dense layer's time",
                 "G2: at most 2.08");

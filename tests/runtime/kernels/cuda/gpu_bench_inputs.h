@@ -7,7 +7,7 @@
 
 #include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_rank.h"
-#include "tests/runtime/kernels/cuda/gpu_memory.h"
+#include "tests/runtime/kernels/cuda/gpu_backend.h"
 
 namespace kvc::testing {
 
@@ -23,7 +23,7 @@ class BenchInputs {
 
   BenchInputs();
 
-  GpuMemory& memory() { return memory_; }
+  GpuBackend& memory() { return memory_; }
   std::uint8_t* numbers() { return numbers_; }
   int multiprocessors() const { return multiprocessors_; }
 
@@ -51,7 +51,7 @@ class BenchInputs {
   const std::int32_t* lengths(const Batch& batch);
   void set_angles(int num_positions, const float*& cos, const float*& sin);
 
-  GpuMemory memory_;
+  GpuBackend memory_;
   std::uint8_t* numbers_;
   int multiprocessors_ = 0, shared_bytes_ = 0;
 };

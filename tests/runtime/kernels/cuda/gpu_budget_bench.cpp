@@ -18,7 +18,7 @@ int multiprocessors() {
   return count;
 }
 
-std::uint16_t* random_rows(GpuMemory& memory, std::size_t count) {
+std::uint16_t* random_rows(GpuBackend& memory, std::size_t count) {
   std::mt19937 generator(1);
   std::normal_distribution<float> normal;
   std::vector<std::uint16_t> numbers(count);
@@ -28,7 +28,7 @@ std::uint16_t* random_rows(GpuMemory& memory, std::size_t count) {
   return memory.upload(numbers);
 }
 
-BudgetCache budget_cache(GpuMemory& memory, const BudgetLayout& layout) {
+BudgetCache budget_cache(GpuBackend& memory, const BudgetLayout& layout) {
   const auto rows = static_cast<std::size_t>(kBudgetKvHeads * layout.rows());
   const auto slots = static_cast<std::size_t>(kBudgetKvHeads * layout.num_residual);
   return {layout,
@@ -44,7 +44,7 @@ BudgetCache budget_cache(GpuMemory& memory, const BudgetLayout& layout) {
 
 }  // namespace
 
-std::vector<double> budget_step_milliseconds(GpuMemory& memory, int sequences, int slots,
+std::vector<double> budget_step_milliseconds(GpuBackend& memory, int sequences, int slots,
                                              const std::vector<int>& tokens) {
   const BudgetLayout layout{0, slots - 1 - slots * 2 / 5, slots * 2 / 5, 1};
   const int parts = attention_parts(multiprocessors(), sequences * kBudgetKvHeads, slots);
@@ -78,7 +78,7 @@ std::vector<double> budget_step_milliseconds(GpuMemory& memory, int sequences, i
     params.num_tokens =
         memory.upload(std::vector<std::int32_t>(static_cast<std::size_t>(sequences), count));
     const auto step = [&] {
-      if (const LaunchError error = budget_step_cuda(params, nullptr); !error.empty()) {
+      if (const LaunchError error = launch_cuda(params, nullptr); !error.empty()) {
         throw std::runtime_error(error);
       }
     };

@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "tests/runtime/kernels/cuda/cache_kernels.h"
+#include "tests/runtime/kernels/cuda/gpu_backend.h"
 #include "tests/runtime/kernels/cuda/gpu_budget_bench.h"
 #include "tests/runtime/kernels/cuda/gpu_main.h"
-#include "tests/runtime/kernels/cuda/gpu_memory.h"
 #include "tests/runtime/kernels/cuda/gpu_timing.h"
+#include "tests/runtime/kernels/cuda/kernel_cases.h"
 
 namespace kvc::testing {
 namespace {
@@ -46,7 +46,7 @@ std::vector<std::uint16_t> random_numbers(std::size_t count) {
 
 // Random bfloat16 numbers, the same again after kRandom of them; parts of it are the inputs of all.
 struct Inputs {
-  explicit Inputs(GpuMemory& memory)
+  explicit Inputs(GpuBackend& memory)
       : numbers(static_cast<std::uint16_t*>(memory.allocate(2 * kCount))) {
     const std::vector<std::uint16_t> random = random_numbers(kRandom);
     for (std::size_t first = 0; first < kCount; first += kRandom) {
@@ -127,7 +127,7 @@ class Bench {
       void* block = memory_.allocate(static_cast<std::size_t>(row_bytes) * count);
       params.to = {
           memory_.upload(std::vector<const void*>{block}), 1, count, width, element, false, 1};
-      const double ms = median_times({[&] { require(quantise_rows_cuda(params, nullptr)); }}, 5)[0];
+      const double ms = median_times({[&] { require(launch_cuda(params, nullptr)); }}, 5)[0];
       const double bytes = static_cast<double>(count) * (2 * width + row_bytes);
       report_.add(element == DeviceElement::kInt8 ? "quantise 32k x 1024 to int8"
                                                   : "quantise 32k x 1024 to int4",
@@ -147,7 +147,7 @@ class Bench {
         .part_match = static_cast<std::int32_t*>(memory_.allocate(4 * count * parts)),
         .product = static_cast<float*>(memory_.allocate(4 * count)),
         .match = static_cast<std::int32_t*>(memory_.allocate(4 * count))};
-    const double ms = median_times({[&] { require(nearest_rows_cuda(params, nullptr)); }}, 1)[0];
+    const double ms = median_times({[&] { require(launch_cuda(params, nullptr)); }}, 1)[0];
     report_.add("nearest of " + std::to_string(tokens) + " tokens, width 4096", ms,
                 2.0 * tokens * static_cast<double>(tokens) * width / ms / product_rate_, "cuBLAS",
                 "G8: at least 0.5");
@@ -159,10 +159,9 @@ class Bench {
                        .projection = inputs_.matrix(Inputs::kCount / 2, rank, width),
                        .output = memory_.allocate(std::size_t{2} * tokens * rank)};
     void* to = memory_.allocate(std::size_t{2} * tokens * rank);
-    const std::vector<double> ms =
-        median_times({[&] { require(project_rows_cuda(params, nullptr)); },
-                      [&] { multiply(tokens, rank, width, to); }},
-                     3);
+    const std::vector<double> ms = median_times({[&] { require(launch_cuda(params, nullptr)); },
+                                                 [&] { multiply(tokens, rank, width, to); }},
+                                                3);
     report_.add("project 4096 x 8192 to rank 2816", ms[0], ms[1] / ms[0],
                 "cuBLAS of the same shape", "");
   }
@@ -218,7 +217,7 @@ class Bench {
     cusolverDnDestroy(solver);
   }
 
-  GpuMemory memory_;
+  GpuBackend memory_;
   Inputs inputs_;
   cublasHandle_t blas_ = nullptr;
   TimingReport report_;

@@ -5,7 +5,7 @@
 #include <exception>
 #include <fstream>
 
-#include "tests/runtime/kernels/cuda/gpu_memory.h"
+#include "tests/runtime/kernels/cuda/gpu_backend.h"
 
 namespace kvc::testing {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "runtime/kernels/cuda/step_program.h"
+#include "tests/runtime/kernels/cuda/gpu_backend.h"
 #include "tests/runtime/kernels/cuda/gpu_main.h"
-#include "tests/runtime/kernels/cuda/gpu_memory.h"
 #include "tests/runtime/kernels/cuda/gpu_timing.h"
 
 namespace kvc::testing {
@@ -204,7 +204,7 @@ class StepModel {
     program.push_back(sample);
   }
 
-  GpuMemory memory_;
+  GpuBackend memory_;
   int layers_ = 0, rows_ = 1;
   void *random_ = nullptr, *head_ = nullptr;
   std::vector<void*> qkv_, output_, gate_up_, down_;
@@ -215,7 +215,7 @@ class StepModel {
 
 // Bytes a millisecond.
 double copy_rate(TimingReport& report) {
-  GpuMemory memory;
+  GpuBackend memory;
   const std::size_t bytes = std::size_t{1} << 30;
   void *from = memory.allocate(bytes), *to = memory.allocate(bytes);
   const double ms = median_times(
@@ -246,7 +246,7 @@ TimingReport run() {
     }
     const double ms = median_times({[&] {
                                      for (int layer = 0; layer < model.layers(); ++layer) {
-                                       require(few_rows_product_cuda(model.gate_up(layer), stream));
+                                       require(launch_cuda(model.gate_up(layer), stream));
                                      }
                                    }},
                                    3)[0];

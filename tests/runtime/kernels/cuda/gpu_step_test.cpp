@@ -5,50 +5,55 @@
 #include <cstdio>
 #include <stdexcept>
 
+#include "tests/runtime/kernels/cuda/gpu_backend.h"
 #include "tests/runtime/kernels/cuda/gpu_main.h"
-#include "tests/runtime/kernels/cuda/gpu_memory.h"
-#include "tests/runtime/kernels/cuda/step_cases.h"
+#include "tests/runtime/kernels/cuda/kernel_cases.h"
 
 namespace kvc::testing {
 namespace {
 
-void require(const LaunchError& error) {
-  if (!error.empty()) {
-    throw std::runtime_error(error);
+// Launches as graphs of one launch.
+class GraphBackend : public GpuBackend {
+ public:
+  GraphBackend() { check_cuda(cudaStreamCreate(&stream_), "stream"); }
+  ~GraphBackend() override { (void)cudaStreamDestroy(stream_); }
+
+  void run(const KernelLaunch& launch) override {
+    StepGraph graph;
+    LaunchError error = graph.capture({launch}, stream_);
+    if (error.empty()) {
+      error = graph.launch(stream_);
+    }
+    if (!error.empty()) {
+      throw std::runtime_error(error);
+    }
+    check_cuda(cudaStreamSynchronize(stream_), "graph");
   }
-}
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
 
 // Empty, or what differs.
-std::string run_case(const StepCase& step_case, const RunStep& run) {
+template <class Backend>
+std::string run_case(const KernelCase& step_case) {
   try {
-    GpuMemory memory;
-    return step_case.run(memory, run);
+    Backend backend;
+    return step_case.run(backend);
   } catch (const std::exception& error) {
     return error.what();
   }
 }
 
 int run_all(const std::string& only) {
-  cudaStream_t stream;
-  check_cuda(cudaStreamCreate(&stream), "stream");
-  const RunStep direct = [&](const StepLaunch& launch) {
-    require(launch_step_cuda(launch, stream));
-    check_cuda(cudaStreamSynchronize(stream), "kernel");
-  };
-  const RunStep captured = [&](const StepLaunch& launch) {
-    StepGraph graph;
-    require(graph.capture({launch}, stream));
-    require(graph.launch(stream));
-    check_cuda(cudaStreamSynchronize(stream), "graph");
-  };
   int failed = 0, passed = 0;
   for (const auto& cases : {step_cases(), sample_cases()}) {
-    for (const StepCase& step_case : cases) {
+    for (const KernelCase& step_case : cases) {
       if (step_case.name.find(only) == std::string::npos) {
         continue;
       }
-      for (const RunStep& run : {direct, captured}) {
-        const std::string difference = run_case(step_case, run);
+      for (const std::string& difference :
+           {run_case<GpuBackend>(step_case), run_case<GraphBackend>(step_case)}) {
         difference.empty() ? ++passed : ++failed;
         if (!difference.empty()) {
           std::printf("FAILED %s: %s\n", step_case.name.c_str(), difference.c_str());
@@ -56,7 +61,6 @@ int run_all(const std::string& only) {
       }
     }
   }
-  check_cuda(cudaStreamDestroy(stream), "stream");
   std::printf("step kernels: %d passed, %d failed\n", passed, failed);
   return failed == 0 && passed > 0 ? 0 : 1;
 }

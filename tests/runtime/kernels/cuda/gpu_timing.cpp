@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <sstream>
 
-#include "tests/runtime/kernels/cuda/gpu_memory.h"
+#include "tests/runtime/kernels/cuda/gpu_backend.h"
 
 namespace kvc::testing {
 

@@ -1,5 +1,5 @@
 // What CUDA kernels must do, run on any backend: the same cases through the emulator in the CPU's tests and on a
-// GPU in cuda_kernels_test. No GoogleTest: that program has only the CUDA toolkit.
+// GPU. No GoogleTest: those programs have only the CUDA toolkit.
 #pragma once
 
 #include <functional>
@@ -26,5 +26,15 @@ std::vector<KernelCase> one_pass_attention_cases(CaseSize size);
 std::vector<KernelCase> coded_attention_cases(CaseSize size);
 // All of them.
 std::vector<KernelCase> attention_cases(CaseSize size);
+
+std::vector<KernelCase> code_cases();     // integer codes and tiles of codes
+std::vector<KernelCase> product_cases();  // projections, nearest rows, scores, chosen rows
+std::vector<KernelCase> budget_cases();   // steps under a budget
+// Of steps whose rows are in several parts: the same bits in whatever order these are attended to.
+std::vector<std::uint16_t> budget_outputs(KernelBackend& backend);
+
+std::vector<KernelCase> append_cases();  // rows of stores
+std::vector<KernelCase> step_cases();    // these, products, norms, embeddings of a decoding step
+std::vector<KernelCase> sample_cases();  // tokens
 
 }  // namespace kvc::testing

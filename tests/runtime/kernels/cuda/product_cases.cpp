@@ -3,22 +3,22 @@
 #include <string>
 #include <vector>
 
-#include "tests/runtime/kernels/cuda/cache_kernels.h"
 #include "tests/runtime/kernels/cuda/case_inputs.h"
+#include "tests/runtime/kernels/cuda/kernel_cases.h"
 
 namespace kvc::testing {
 namespace {
 
 // A random matrix on both sides, its columns in parts side by side.
 struct Matrix {
-  Matrix(KernelMemory& memory, int num_rows, int num_parts, int part_width, DeviceElement element,
+  Matrix(KernelBackend& backend, int num_rows, int num_parts, int part_width, DeviceElement element,
          unsigned seed)
       : columns(num_parts * part_width) {
     for (int part = 0; part < num_parts; ++part) {
       const auto part_seed = seed + 100 * static_cast<unsigned>(part);
       parts.push_back(
           rounded(case_numbers(std::int64_t{num_rows} * part_width, part_seed), element));
-      device.parts[part] = memory.upload(narrowed(parts.back(), element));
+      device.parts[part] = backend.upload(narrowed(parts.back(), element));
     }
     device.num_parts = num_parts;
     device.part_width = part_width;
@@ -47,16 +47,16 @@ struct ProjectShape {
   DeviceElement element;
 };
 
-std::string project_case(const ProjectShape& shape, KernelMemory& memory, CacheKernels& kernels) {
-  const Matrix y(memory, shape.num_tokens, shape.num_parts, shape.part_width, shape.element, 1);
-  const Matrix p(memory, shape.rank, 1, y.columns, shape.element, 2);
+std::string project_case(const ProjectShape& shape, KernelBackend& backend) {
+  const Matrix y(backend, shape.num_tokens, shape.num_parts, shape.part_width, shape.element, 1);
+  const Matrix p(backend, shape.rank, 1, y.columns, shape.element, 2);
   const std::vector<float> offset = case_numbers(shape.rank, 3);
   const auto count = static_cast<std::size_t>(shape.num_tokens * shape.rank);
-  auto* halves = memory.unwritten<std::uint16_t>(count);
-  auto* floats = memory.unwritten<float>(count);
-  kernels.run(ProjectRows{.rows = y.device,
+  auto* halves = backend.unwritten<std::uint16_t>(count);
+  auto* floats = backend.unwritten<float>(count);
+  backend.run(ProjectRows{.rows = y.device,
                           .projection = p.device,
-                          .offset = memory.upload(offset),
+                          .offset = backend.upload(offset),
                           .element = shape.element,
                           .output = halves,
                           .output_element = DeviceElement::kFloat16,
@@ -68,20 +68,20 @@ std::string project_case(const ProjectShape& shape, KernelMemory& memory, CacheK
           static_cast<float>(y.product(token, p, i) + offset[static_cast<std::size_t>(i)]));
     }
   }
-  for (const std::uint16_t bits : memory.download(halves, count)) {
+  for (const std::uint16_t bits : backend.download(halves, count)) {
     from_halves.push_back(to_float(Float16{bits}));
   }
   const std::string difference =
-      compare("latents", memory.download(floats, count), expected, 1e-5 * y.columns);
+      compare("latents", backend.download(floats, count), expected, 1e-5 * y.columns);
   return difference.empty() ? compare("float16 latents", from_halves, expected, 0.05) : difference;
 }
 
 // Some of the others are there twice: the first one is to be found.
 std::string nearest_case(DeviceElement element, int num_rows, int num_others, int num_parts,
-                         KernelMemory& memory, CacheKernels& kernels) {
+                         KernelBackend& backend) {
   const int width = 72;
-  const Matrix rows(memory, num_rows, 1, width, element, 4);
-  Matrix others(memory, num_others, 1, width, element, 5);
+  const Matrix rows(backend, num_rows, 1, width, element, 4);
+  Matrix others(backend, num_others, 1, width, element, 5);
   std::vector<float>& numbers = others.parts.front();
   for (int j = num_others / 2; j < num_others; ++j) {
     for (int column = 0; column < width; ++column) {
@@ -89,19 +89,19 @@ std::string nearest_case(DeviceElement element, int num_rows, int num_others, in
           numbers[static_cast<std::size_t>((j - num_others / 2) * width + column)];
     }
   }
-  others.device.parts[0] = memory.upload(narrowed(numbers, element));
+  others.device.parts[0] = backend.upload(narrowed(numbers, element));
   const auto count = static_cast<std::size_t>(num_rows);
   NearestRows params{
       .rows = rows.device,
       .others = others.device,
       .element = element,
       .num_parts = num_parts,
-      .part_product = memory.unwritten<float>(count * static_cast<std::size_t>(num_parts)),
-      .part_match = memory.unwritten<std::int32_t>(count * static_cast<std::size_t>(num_parts)),
-      .product = memory.unwritten<float>(count),
-      .match = memory.unwritten<std::int32_t>(count)};
-  kernels.run(params);
-  const std::vector<std::int32_t> match = memory.download(params.match, count);
+      .part_product = backend.unwritten<float>(count * static_cast<std::size_t>(num_parts)),
+      .part_match = backend.unwritten<std::int32_t>(count * static_cast<std::size_t>(num_parts)),
+      .product = backend.unwritten<float>(count),
+      .match = backend.unwritten<std::int32_t>(count)};
+  backend.run(params);
+  const std::vector<std::int32_t> match = backend.download(params.match, count);
   std::vector<float> best;
   for (int row = 0; row < num_rows; ++row) {
     int expected = 0;
@@ -120,28 +120,28 @@ std::string nearest_case(DeviceElement element, int num_rows, int num_others, in
              std::to_string(expected);
     }
   }
-  return compare("products", memory.download(params.product, count), best, 1e-3);
+  return compare("products", backend.download(params.product, count), best, 1e-3);
 }
 
-std::string lost_case(DeviceElement element, KernelMemory& memory, CacheKernels& kernels) {
+std::string lost_case(DeviceElement element, KernelBackend& backend) {
   const int num_tokens = 130, rank = 24;
-  const Matrix h(memory, num_tokens, 1, rank, element, 6);
-  Matrix y(memory, num_tokens, 2, 72, element, 7);
-  const Matrix b(memory, y.columns, 1, rank, element, 8);
+  const Matrix h(backend, num_tokens, 1, rank, element, 6);
+  Matrix y(backend, num_tokens, 2, 72, element, 7);
+  const Matrix b(backend, y.columns, 1, rank, element, 8);
   for (std::size_t part = 0; part < 2; ++part) {  // a token of all zeros loses nothing that counts
     std::fill_n(y.parts[part].begin() + 3 * 72, 72, 0.0f);
-    y.device.parts[part] = memory.upload(narrowed(y.parts[part], element));
+    y.device.parts[part] = backend.upload(narrowed(y.parts[part], element));
   }
   const auto count = static_cast<std::size_t>(num_tokens);
   LostRows params{.latents = h.device,
                   .reconstruct = b.device,
                   .exact = y.device,
                   .element = element,
-                  .part_lost = memory.unwritten<float>(2 * count),
-                  .part_energy = memory.unwritten<float>(2 * count),
-                  .scores = memory.unwritten<float>(count)};
-  kernels.run(params);
-  std::vector<float> scores = memory.download(params.scores, count), expected;
+                  .part_lost = backend.unwritten<float>(2 * count),
+                  .part_energy = backend.unwritten<float>(2 * count),
+                  .scores = backend.unwritten<float>(count)};
+  backend.run(params);
+  std::vector<float> scores = backend.download(params.scores, count), expected;
   for (int token = 0; token < num_tokens; ++token) {
     double lost = 0, energy = 0;
     for (int c = 0; c < y.columns; ++c) {
@@ -157,13 +157,13 @@ std::string lost_case(DeviceElement element, KernelMemory& memory, CacheKernels&
   return compare("scores", scores, expected, 1e-3);
 }
 
-std::string cosine_case(DeviceElement element, KernelMemory& memory, CacheKernels& kernels) {
+std::string cosine_case(DeviceElement element, KernelBackend& backend) {
   const int num_rows = 37, width = 71;
-  const Matrix a(memory, num_rows, 1, width, element, 9),
-      b(memory, num_rows, 1, width, element, 10);
+  const Matrix a(backend, num_rows, 1, width, element, 9),
+      b(backend, num_rows, 1, width, element, 10);
   const auto count = static_cast<std::size_t>(num_rows);
-  auto* cosines = memory.unwritten<float>(count);
-  kernels.run(RowCosines{.a = a.device.parts[0],
+  auto* cosines = backend.unwritten<float>(count);
+  backend.run(RowCosines{.a = a.device.parts[0],
                          .b = b.device.parts[0],
                          .num_rows = num_rows,
                          .width = width,
@@ -174,12 +174,12 @@ std::string cosine_case(DeviceElement element, KernelMemory& memory, CacheKernel
     expected.push_back(static_cast<float>(
         a.product(row, b, row) / std::sqrt(a.product(row, a, row) * b.product(row, b, row))));
   }
-  return compare("cosines", memory.download(cosines, count), expected, 1e-5);
+  return compare("cosines", backend.download(cosines, count), expected, 1e-5);
 }
 
-std::string gather_case(DeviceElement element, KernelMemory& memory, CacheKernels& kernels) {
+std::string gather_case(DeviceElement element, KernelBackend& backend) {
   const int width = 64, block_rows = 32, num_rows = 96;
-  const CaseRows store(memory,
+  const CaseRows store(backend,
                        {.num_rows = {num_rows, num_rows},
                         .width = width,
                         .head_dim = 32,
@@ -197,19 +197,19 @@ std::string gather_case(DeviceElement element, KernelMemory& memory, CacheKernel
   }
   std::vector<std::uint8_t*> blocks;
   for (int i = 0; i < 4; ++i) {
-    blocks.push_back(memory.unwritten<std::uint8_t>(block_bytes));
+    blocks.push_back(backend.unwritten<std::uint8_t>(block_bytes));
   }
   DeviceRows to = store.device();
-  to.blocks = memory.upload(std::vector<const void*>(blocks.begin(), blocks.end()));
+  to.blocks = backend.upload(std::vector<const void*>(blocks.begin(), blocks.end()));
   to.max_blocks = 2;
-  kernels.run(GatherRows{.from = store.device(),
+  backend.run(GatherRows{.from = store.device(),
                          .to = to,
-                         .chosen = memory.upload(chosen),
-                         .counts = memory.upload(counts),
-                         .first_rows = memory.upload(first_rows),
+                         .chosen = backend.upload(chosen),
+                         .counts = backend.upload(counts),
+                         .first_rows = backend.upload(first_rows),
                          .num_sequences = 2,
                          .max_count = 40});
-  const std::vector<const void*> from_blocks = memory.download(
+  const std::vector<const void*> from_blocks = backend.download(
       store.device().blocks, static_cast<std::size_t>(2 * store.device().max_blocks));
   for (std::size_t sequence = 0; sequence < 2; ++sequence) {
     for (int row = 0; row < 2 * block_rows; ++row) {
@@ -221,13 +221,13 @@ std::string gather_case(DeviceElement element, KernelMemory& memory, CacheKernel
         const auto* block = static_cast<const std::uint8_t*>(
             from_blocks[sequence * static_cast<std::size_t>(store.device().max_blocks) +
                         static_cast<std::size_t>(source / block_rows)]);
-        expected = memory.download(
+        expected = backend.download(
             block + static_cast<std::size_t>(source % block_rows) * row_bytes, row_bytes);
       }
       const std::vector<std::uint8_t> actual =
-          memory.download(blocks[2 * sequence + static_cast<std::size_t>(row / block_rows)] +
-                              static_cast<std::size_t>(row % block_rows) * row_bytes,
-                          row_bytes);
+          backend.download(blocks[2 * sequence + static_cast<std::size_t>(row / block_rows)] +
+                               static_cast<std::size_t>(row % block_rows) * row_bytes,
+                           row_bytes);
       if (actual != expected) {
         return "row " + std::to_string(row) + " of sequence " + std::to_string(sequence) +
                (moved ? " is not the chosen one" : " was written");
@@ -238,34 +238,29 @@ std::string gather_case(DeviceElement element, KernelMemory& memory, CacheKernel
 }
 
 template <class Run>
-void add(std::vector<CacheCase>& cases, const std::string& name, DeviceElement element,
+void add(std::vector<KernelCase>& cases, const std::string& name, DeviceElement element,
          const Run& run) {
   cases.push_back({name + "_" + element_name(element),
-                   [element, run](KernelMemory& memory, CacheKernels& kernels) {
-                     return run(element, memory, kernels);
-                   }});
+                   [element, run](KernelBackend& backend) { return run(element, backend); }});
 }
 
 }  // namespace
 
-std::vector<CacheCase> product_cases() {
-  std::vector<CacheCase> cases;
+std::vector<KernelCase> product_cases() {
+  std::vector<KernelCase> cases;
   for (const DeviceElement element : {DeviceElement::kBFloat16, DeviceElement::kFloat16}) {
-    add(cases, "project_small", element, [](auto type, auto& memory, auto& kernels) {
-      return project_case({5, 1, 8, 3, type}, memory, kernels);
+    add(cases, "project_small", element, [](auto type, auto& backend) {
+      return project_case({5, 1, 8, 3, type}, backend);
     });
-    add(cases, "project_across_tiles", element, [](auto type, auto& memory, auto& kernels) {
-      return project_case({140, 3, 40, 136, type}, memory, kernels);
+    add(cases, "project_across_tiles", element, [](auto type, auto& backend) {
+      return project_case({140, 3, 40, 136, type}, backend);
     });
-    add(cases, "nearest_of_one_tile", element, [](auto type, auto& memory, auto& kernels) {
-      return nearest_case(type, 9, 12, 1, memory, kernels);
-    });
-    add(cases, "nearest_across_tiles", element, [](auto type, auto& memory, auto& kernels) {
-      return nearest_case(type, 133, 300, 2, memory, kernels);
-    });
-    add(cases, "nearest_with_idle_parts", element, [](auto type, auto& memory, auto& kernels) {
-      return nearest_case(type, 20, 140, 5, memory, kernels);
-    });
+    add(cases, "nearest_of_one_tile", element,
+        [](auto type, auto& backend) { return nearest_case(type, 9, 12, 1, backend); });
+    add(cases, "nearest_across_tiles", element,
+        [](auto type, auto& backend) { return nearest_case(type, 133, 300, 2, backend); });
+    add(cases, "nearest_with_idle_parts", element,
+        [](auto type, auto& backend) { return nearest_case(type, 20, 140, 5, backend); });
     add(cases, "lost", element, lost_case);
     add(cases, "cosines", element, cosine_case);
     add(cases, "gather", element, gather_case);

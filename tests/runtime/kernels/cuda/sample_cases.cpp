@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "tests/runtime/kernels/cuda/case_inputs.h"
-#include "tests/runtime/kernels/cuda/step_cases.h"
+#include "tests/runtime/kernels/cuda/kernel_cases.h"
 
 namespace kvc::testing {
 namespace {
@@ -46,7 +46,7 @@ std::vector<float> logits_of(const SampleShape& shape, unsigned seed) {
   return logits;
 }
 
-std::string sample_case(const SampleShape& shape, KernelMemory& memory, const RunStep& run) {
+std::string sample_case(const SampleShape& shape, KernelBackend& backend) {
   const bool penalised = shape.repetition_penalty != 1;
   const std::vector<std::uint64_t> seeds = {7, 0x123456789ABCDEF0, 7};
   SampleState state{{0, 0, 0},
@@ -56,12 +56,12 @@ std::string sample_case(const SampleShape& shape, KernelMemory& memory, const Ru
                     std::vector<std::uint32_t>(
                         static_cast<std::size_t>(kSequences * ((shape.vocab_size + 31) / 32)), 5)};
   SampleTokens device = params_of(shape);
-  device.seen = penalised ? memory.upload(state.seen) : nullptr;
-  device.seeds = memory.upload(seeds);
-  device.ids = memory.upload(state.ids);
-  device.positions = memory.upload(state.positions);
-  device.counters[0] = memory.upload(state.rows);
-  device.tokens = memory.upload(state.tokens);
+  device.seen = penalised ? backend.upload(state.seen) : nullptr;
+  device.seeds = backend.upload(seeds);
+  device.ids = backend.upload(state.ids);
+  device.positions = backend.upload(state.positions);
+  device.counters[0] = backend.upload(state.rows);
+  device.tokens = backend.upload(state.tokens);
   for (unsigned step = 0; step < kSteps; ++step) {
     const std::vector<float> logits = logits_of(shape, 100 + step);
     SampleTokens host = params_of(shape);
@@ -73,41 +73,41 @@ std::string sample_case(const SampleShape& shape, KernelMemory& memory, const Ru
     host.counters[0] = state.rows.data();
     host.tokens = state.tokens.data();
     sample_tokens_reference(host);
-    device.logits = memory.upload(logits);
-    run(device);
-    if (memory.download(device.ids, kSequences) != state.ids) {
+    device.logits = backend.upload(logits);
+    backend.run(device);
+    if (backend.download(device.ids, kSequences) != state.ids) {
       return "ids of step " + std::to_string(step);
     }
   }
-  if (memory.download(device.positions, kSequences) != state.positions ||
-      memory.download(device.counters[0], kSequences) != state.rows) {
+  if (backend.download(device.positions, kSequences) != state.positions ||
+      backend.download(device.counters[0], kSequences) != state.rows) {
     return "positions or counters";
   }
-  if (penalised && memory.download(device.seen, state.seen.size()) != state.seen) {
+  if (penalised && backend.download(device.seen, state.seen.size()) != state.seen) {
     return "tokens of the text";
   }
-  return memory.download(device.tokens, state.tokens.size()) == state.tokens ? "" : "tokens";
+  return backend.download(device.tokens, state.tokens.size()) == state.tokens ? "" : "tokens";
 }
 
-std::string not_finite_case(float bad, KernelMemory& memory, const RunStep& run) {
+std::string not_finite_case(float bad, KernelBackend& backend) {
   SampleShape shape;
   std::vector<float> logits = logits_of(shape, 1);
   logits[static_cast<std::size_t>(shape.vocab_size) + 5] = bad;
   const std::vector<std::int32_t> zeros(kSequences, 0);
   SampleTokens params = params_of(shape);
-  params.logits = memory.upload(logits);
-  params.ids = memory.upload(zeros);
-  params.positions = memory.upload(zeros);
-  params.tokens = memory.unwritten<std::int32_t>(kSequences * kStride);
-  run(params);
-  const std::vector<std::int32_t> tokens = memory.download(params.tokens, kSequences * kStride);
+  params.logits = backend.upload(logits);
+  params.ids = backend.upload(zeros);
+  params.positions = backend.upload(zeros);
+  params.tokens = backend.unwritten<std::int32_t>(kSequences * kStride);
+  backend.run(params);
+  const std::vector<std::int32_t> tokens = backend.download(params.tokens, kSequences * kStride);
   return tokens[1] >= 0 && tokens[kStride + 1] == kNoToken && tokens[2 * kStride + 1] >= 0
              ? ""
              : "which logits are finite";
 }
 
 // Texts go on with 1 and 9 where they have such, even where logits are not finite.
-std::string given_case(KernelMemory& memory, const RunStep& run) {
+std::string given_case(KernelBackend& backend) {
   const SampleShape shape;
   std::vector<float> logits = logits_of(shape, 1);
   logits[3] = NAN;
@@ -117,17 +117,17 @@ std::string given_case(KernelMemory& memory, const RunStep& run) {
   given[kStride + 3] = 9;  // of the second one; the third's next token is chosen
   given[2 * kStride + 4] = 7;
   SampleTokens params = params_of(shape);
-  params.logits = memory.upload(logits);
-  params.ids = memory.upload(std::vector<std::int32_t>(kSequences, 0));
-  params.positions = memory.upload(positions);
-  params.tokens = memory.unwritten<std::int32_t>(kSequences * kStride);
-  params.given = memory.upload(given);
-  run(params);
+  params.logits = backend.upload(logits);
+  params.ids = backend.upload(std::vector<std::int32_t>(kSequences, 0));
+  params.positions = backend.upload(positions);
+  params.tokens = backend.unwritten<std::int32_t>(kSequences * kStride);
+  params.given = backend.upload(given);
+  backend.run(params);
   const auto third = std::max_element(logits.end() - shape.vocab_size, logits.end()) -
                      (logits.end() - shape.vocab_size);
   const std::vector<std::int32_t> expected = {1, 9, static_cast<std::int32_t>(third)};
-  const std::vector<std::int32_t> tokens = memory.download(params.tokens, kSequences * kStride);
-  return memory.download(params.ids, kSequences) == expected && tokens[5] == 1 &&
+  const std::vector<std::int32_t> tokens = backend.download(params.tokens, kSequences * kStride);
+  return backend.download(params.ids, kSequences) == expected && tokens[5] == 1 &&
                  tokens[kStride + 3] == 9 && tokens[2 * kStride + 5] == expected[2]
              ? ""
              : "tokens of the text";
@@ -135,13 +135,12 @@ std::string given_case(KernelMemory& memory, const RunStep& run) {
 
 }  // namespace
 
-std::vector<StepCase> sample_cases() {
-  std::vector<StepCase> cases;
+std::vector<KernelCase> sample_cases() {
+  std::vector<KernelCase> cases;
   cases.push_back({"sample_given", given_case});
   const auto add = [&](const std::string& name, const SampleShape& shape) {
-    cases.push_back({"sample_" + name, [shape](KernelMemory& memory, const RunStep& run) {
-                       return sample_case(shape, memory, run);
-                     }});
+    cases.push_back({"sample_" + name,
+                     [shape](KernelBackend& backend) { return sample_case(shape, backend); }});
   };
   add("greedy", {});
   add("greedy_ties", {.ties = true});
@@ -159,11 +158,11 @@ std::vector<StepCase> sample_cases() {
                       .min_p = 0.02f,
                       .repetition_penalty = 1.2f});
   add("flat", {.temperature = 1, .top_p = 0.5f, .spread = 1e-9f});
-  cases.push_back({"sample_nan", [](KernelMemory& memory, const RunStep& run) {
-                     return not_finite_case(std::numeric_limits<float>::quiet_NaN(), memory, run);
+  cases.push_back({"sample_nan", [](KernelBackend& backend) {
+                     return not_finite_case(std::numeric_limits<float>::quiet_NaN(), backend);
                    }});
-  cases.push_back({"sample_infinity", [](KernelMemory& memory, const RunStep& run) {
-                     return not_finite_case(std::numeric_limits<float>::infinity(), memory, run);
+  cases.push_back({"sample_infinity", [](KernelBackend& backend) {
+                     return not_finite_case(std::numeric_limits<float>::infinity(), backend);
                    }});
   return cases;
 }

@@ -1,9 +1,9 @@
 // Shared memory that attention kernels ask for when they are launched, of which ptxas knows nothing.
 #include <gtest/gtest.h>
 
-#include "runtime/kernels/cuda/attention_dense_body.h"
-#include "runtime/kernels/cuda/attention_ranks_body.h"
-#include "runtime/kernels/cuda/attention_rebuild_body.h"
+#include "runtime/kernels/cuda/attention_dense_kernel.h"
+#include "runtime/kernels/cuda/attention_ranks_kernel.h"
+#include "runtime/kernels/cuda/attention_rebuild_kernel.h"
 
 namespace kvc {
 namespace {

@@ -1,10 +1,10 @@
 // What a step does beside attention, against plain loops in double precision.
-#include "tests/runtime/kernels/cuda/step_cases.h"
+#include "tests/runtime/kernels/cuda/kernel_cases.h"
 
 #include <cmath>
 #include <cstdint>
 
-#include "runtime/kernels/cuda/few_rows_product_body.h"
+#include "runtime/kernels/cuda/few_rows_product_kernel.h"
 #include "tests/runtime/kernels/cuda/case_inputs.h"
 
 namespace kvc::testing {
@@ -17,12 +17,12 @@ std::size_t at(int row, int width, int column) {
 
 // A weight on both sides: numbers, or codes with scales.
 struct CaseWeight {
-  CaseWeight(KernelMemory& memory, int rows, int columns, DeviceElement element, bool codes,
+  CaseWeight(KernelBackend& backend, int rows, int columns, DeviceElement element, bool codes,
              unsigned seed)
       : in(columns) {
     if (!codes) {
       numbers = rounded(case_numbers(std::int64_t{rows} * columns, seed), element);
-      device = memory.upload(narrowed(numbers, element));
+      device = backend.upload(narrowed(numbers, element));
       return;
     }
     const int groups = weight_groups(columns);
@@ -42,8 +42,8 @@ struct CaseWeight {
             static_cast<float>(stored[i]) * steps[at(row, groups, column / 32)];
       }
     }
-    device = memory.upload(stored);
-    scales = memory.upload(narrowed(steps, DeviceElement::kFloat16));
+    device = backend.upload(stored);
+    scales = backend.upload(narrowed(steps, DeviceElement::kFloat16));
   }
   double product(int row, const std::vector<float>& x, int x_row) const {
     double sum = 0;
@@ -67,31 +67,31 @@ struct ProductShape {
   float softcap = 0;
 };
 
-std::string product_case(const ProductShape& shape, KernelMemory& memory, const RunStep& run) {
+std::string product_case(const ProductShape& shape, KernelBackend& backend) {
   const int weight_rows = (shape.gated ? 2 : 1) * shape.out;
-  const CaseWeight weight(memory, weight_rows, shape.in, shape.element, shape.codes, 1);
+  const CaseWeight weight(backend, weight_rows, shape.in, shape.element, shape.codes, 1);
   const std::vector<float> x =
       rounded(case_numbers(std::int64_t{shape.rows} * shape.in, 3), shape.element);
   const std::vector<float> bias = case_numbers(weight_rows, 4);
   const std::vector<float> residual = case_numbers(std::int64_t{shape.rows} * shape.out, 5);
-  FewRowsProduct params{.x = memory.upload(narrowed(x, shape.element)),
+  FewRowsProduct params{.x = backend.upload(narrowed(x, shape.element)),
                         .element = shape.element,
                         .num_rows = shape.rows,
                         .in = shape.in,
                         .out = shape.out,
                         .weight = weight.device,
                         .scales = weight.scales,
-                        .bias = memory.upload(bias),
+                        .bias = backend.upload(bias),
                         .gated = shape.gated,
                         .activation = shape.activation,
                         .scale = 0.5f,
                         .softcap = shape.softcap,
-                        .residual = memory.upload(residual)};
+                        .residual = backend.upload(residual)};
   const std::size_t count = residual.size();
-  auto* halves = memory.unwritten<std::uint16_t>(count);
+  auto* halves = backend.unwritten<std::uint16_t>(count);
   params.output = halves;
-  params.output_float = memory.unwritten<float>(count);
-  run(params);
+  params.output_float = backend.unwritten<float>(count);
+  backend.run(params);
   std::vector<float> expected, sums;
   double largest = 1;
   for (int row = 0; row < shape.rows; ++row) {
@@ -110,14 +110,14 @@ std::string product_case(const ProductShape& shape, KernelMemory& memory, const 
     }
   }
   std::vector<float> from_halves;
-  for (const std::uint16_t bits : memory.download(halves, count)) {
+  for (const std::uint16_t bits : backend.download(halves, count)) {
     from_halves.push_back(shape.element == DeviceElement::kBFloat16 ? to_float(BFloat16{bits})
                                                                     : to_float(Float16{bits}));
   }
   const double tolerance = 1e-5 * largest;
   for (const std::string& difference :
-       {compare("products", memory.download(params.output_float, count), expected, tolerance),
-        compare("residual", memory.download(params.residual, count), sums, tolerance),
+       {compare("products", backend.download(params.output_float, count), expected, tolerance),
+        compare("residual", backend.download(params.residual, count), sums, tolerance),
         compare("16-bit products", from_halves, expected, 5e-3 * largest)}) {
     if (!difference.empty()) {
       return difference;
@@ -126,18 +126,18 @@ std::string product_case(const ProductShape& shape, KernelMemory& memory, const 
   return {};
 }
 
-std::string norm_case(bool weighted, bool layer, KernelMemory& memory, const RunStep& run) {
+std::string norm_case(bool weighted, bool layer, KernelBackend& backend) {
   const int rows = 3, width = 72;
   const std::vector<float> x = case_numbers(rows * width, 1), weight = case_numbers(width, 2),
                            bias = case_numbers(width, 3), before = case_numbers(rows * width, 4);
-  NormRows params{.x = memory.upload(x), .num_rows = rows, .width = width, .epsilon = 1e-5f};
-  params.weight = weighted ? memory.upload(weight) : nullptr;
-  params.bias = layer ? memory.upload(bias) : nullptr;
-  auto* halves = memory.unwritten<std::uint16_t>(x.size());
+  NormRows params{.x = backend.upload(x), .num_rows = rows, .width = width, .epsilon = 1e-5f};
+  params.weight = weighted ? backend.upload(weight) : nullptr;
+  params.bias = layer ? backend.upload(bias) : nullptr;
+  auto* halves = backend.unwritten<std::uint16_t>(x.size());
   params.output = halves;
-  params.residual = memory.upload(before);
+  params.residual = backend.upload(before);
   params.residual_scale = 0.25f;
-  run(params);
+  backend.run(params);
   std::vector<float> expected, sums, from_halves;
   for (int row = 0; row < rows; ++row) {
     double mean = 0, square = 0;
@@ -158,45 +158,44 @@ std::string norm_case(bool weighted, bool layer, KernelMemory& memory, const Run
       sums.push_back(static_cast<float>(before[at(row, width, i)] + 0.25 * y));
     }
   }
-  for (const std::uint16_t bits : memory.download(halves, x.size())) {
+  for (const std::uint16_t bits : backend.download(halves, x.size())) {
     from_halves.push_back(to_float(BFloat16{bits}));
   }
   const std::string difference =
-      compare("residual", memory.download(params.residual, x.size()), sums, 1e-5);
+      compare("residual", backend.download(params.residual, x.size()), sums, 1e-5);
   return difference.empty() ? compare("normed", from_halves, expected, 0.03) : difference;
 }
 
-std::string embed_case(bool codes, KernelMemory& memory, const RunStep& run) {
+std::string embed_case(bool codes, KernelBackend& backend) {
   const int width = 72, vocab = 40;
-  const CaseWeight table(memory, vocab, width, DeviceElement::kFloat16, codes, 1);
+  const CaseWeight table(backend, vocab, width, DeviceElement::kFloat16, codes, 1);
   const std::vector<std::int32_t> ids = {39, 0, 17};
-  EmbedRows params{.ids = memory.upload(ids),
+  EmbedRows params{.ids = backend.upload(ids),
                    .num_rows = 3,
                    .width = width,
                    .table = table.device,
                    .scales = table.scales,
                    .element = DeviceElement::kFloat16,
                    .scale = 3,
-                   .output = memory.unwritten<float>(3 * width)};
-  run(params);
+                   .output = backend.unwritten<float>(3 * width)};
+  backend.run(params);
   std::vector<float> expected;
   for (const std::int32_t id : ids) {
     for (int i = 0; i < width; ++i) {
       expected.push_back(3 * table.numbers[at(id, width, i)]);
     }
   }
-  return compare("embeddings", memory.download(params.output, 3 * width), expected, 1e-4);
+  return compare("embeddings", backend.download(params.output, 3 * width), expected, 1e-4);
 }
 
 }  // namespace
 
-std::vector<StepCase> step_cases() {
+std::vector<KernelCase> step_cases() {
   constexpr auto kBf16 = DeviceElement::kBFloat16, kF16 = DeviceElement::kFloat16;
-  std::vector<StepCase> cases = append_cases();
+  std::vector<KernelCase> cases = append_cases();
   const auto add_product = [&](const std::string& name, const ProductShape& shape) {
-    cases.push_back({"product_" + name, [shape](KernelMemory& memory, const RunStep& run) {
-                       return product_case(shape, memory, run);
-                     }});
+    cases.push_back({"product_" + name,
+                     [shape](KernelBackend& backend) { return product_case(shape, backend); }});
   };
   add_product("one_row", {1, 200, 40, kBf16, false, false});
   add_product("eight_rows_float16", {8, 512, 33, kF16, false, false});
@@ -209,19 +208,17 @@ std::vector<StepCase> step_cases() {
   for (const bool weighted : {false, true}) {
     for (const bool layer : {false, true}) {
       if (weighted || !layer) {
-        cases.push_back({std::string("norm_") + (layer      ? "layer"
-                                                 : weighted ? "rms"
-                                                            : "none"),
-                         [=](KernelMemory& memory, const RunStep& run) {
-                           return norm_case(weighted, layer, memory, run);
-                         }});
+        cases.push_back(
+            {std::string("norm_") + (layer      ? "layer"
+                                     : weighted ? "rms"
+                                                : "none"),
+             [=](KernelBackend& backend) { return norm_case(weighted, layer, backend); }});
       }
     }
   }
   for (const bool codes : {false, true}) {
-    cases.push_back(
-        {codes ? "embed_codes" : "embed",
-         [=](KernelMemory& memory, const RunStep& run) { return embed_case(codes, memory, run); }});
+    cases.push_back({codes ? "embed_codes" : "embed",
+                     [=](KernelBackend& backend) { return embed_case(codes, backend); }});
   }
   return cases;
 }

@@ -6,28 +6,25 @@
 
 #include "runtime/kernels/cuda/device_random.h"
 #include "runtime/kernels/cuda/few_rows_product.h"
-#include "tests/runtime/kernels/cuda/emulated_step.h"
-#include "tests/runtime/kernels/cuda/host_memory.h"
-#include "tests/runtime/kernels/cuda/step_cases.h"
+#include "tests/runtime/kernels/cuda/emulated_backend.h"
+#include "tests/runtime/kernels/cuda/kernel_cases.h"
 
 namespace kvc::testing {
 
-void PrintTo(const StepCase& step_case, std::ostream* to) { *to << step_case.name; }
+void PrintTo(const KernelCase& step_case, std::ostream* to) { *to << step_case.name; }
 
 namespace {
 
-class CudaStep : public ::testing::TestWithParam<StepCase> {};
+class CudaStep : public ::testing::TestWithParam<KernelCase> {};
 
 TEST_P(CudaStep, MatchesReferenceInAnyOrderOfThreads) {
   for (const ThreadOrder order : {ThreadOrder::kForward, ThreadOrder::kBackward}) {
-    HostMemory memory;
-    EXPECT_EQ(
-        GetParam().run(memory, [&](const StepLaunch& launch) { emulate_launch(launch, order); }),
-        "");
+    EmulatedBackend backend(order);
+    EXPECT_EQ(GetParam().run(backend), "");
   }
 }
 
-std::string name_of(const ::testing::TestParamInfo<StepCase>& info) { return info.param.name; }
+std::string name_of(const ::testing::TestParamInfo<KernelCase>& info) { return info.param.name; }
 
 INSTANTIATE_TEST_SUITE_P(Parts, CudaStep, ::testing::ValuesIn(step_cases()), name_of);
 INSTANTIATE_TEST_SUITE_P(Samples, CudaStep, ::testing::ValuesIn(sample_cases()), name_of);

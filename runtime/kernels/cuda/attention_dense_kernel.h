@@ -1,0 +1,283 @@
+// Grid: (part of the tokens, KV head, sequence). Every warp walks over its own tiles of 32 tokens, every so
+// manyeth of the part's, with a ring of two in shared memory and a softmax of its own; at the end the warps'
+// softmaxes are combined. No barrier of the block before that.
+#pragma once
+
+#include "runtime/kernels/cuda/attention_dense.h"
+#include "runtime/kernels/cuda/attention_rows.h"
+#include "runtime/kernels/cuda/attention_tiles.h"
+#include "runtime/kernels/cuda/kernel.h"
+
+namespace kvc {
+
+template <int kHeadDim, int kSources, bool kCodes>
+struct DenseShared {
+  static constexpr int kStages = 2;
+  static constexpr int kNumbers = kTileRows * (kHeadDim + kPadding);
+  static constexpr int kTileBytes = kCodes ? CodeTileShape<kHeadDim>::kBytes : 2 * kNumbers;
+  static constexpr int kStageBytes = 2 * kSources * kTileBytes;  // keys and values
+  static constexpr int kWarpBytes = kStages * kStageBytes + (kCodes ? 2 * kNumbers : 0);
+  static constexpr int merge_bytes(int warps, int query_tiles) {
+    return warps * 8 * query_tiles * (kSources * kHeadDim + 2) * 4;
+  }
+  static constexpr int bytes(int warps, int query_tiles) {
+    const int merge = merge_bytes(warps, query_tiles);
+    return warps * kWarpBytes > merge ? warps * kWarpBytes : merge;
+  }
+};
+
+// The query heads of a KV head, times a fused layer's key factors.
+template <class T, int kHeadDim, int kQueryTiles, class Thread>
+KVC_DEVICE void load_query(Thread& thread, const DenseAttention& params, const float* key_factor,
+                           QueryFragments<kHeadDim, kQueryTiles>& query) {
+  const int group = params.num_heads / params.num_kv_heads, kv_head = thread.block_y();
+  const std::int64_t first_head =
+      static_cast<std::int64_t>(thread.block_z()) * params.num_heads + kv_head * group;
+  const auto* heads = static_cast<const T*>(params.query) + first_head * kHeadDim;
+  KVC_UNROLL
+  for (int k = 0; k < kHeadDim / 16; ++k) {
+    KVC_UNROLL
+    for (int n = 0; n < kQueryTiles; ++n) {
+      const int head = 8 * n + thread.lane() / 4;
+      KVC_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const int channel = 16 * k + 8 * i + 2 * (thread.lane() % 4);
+        float x[2] = {0, 0};
+        if (head < group) {
+          KVC_UNROLL
+          for (int j = 0; j < 2; ++j) {
+            x[j] = to_float(heads[head * kHeadDim + channel + j]) *
+                   (key_factor == nullptr ? 1.0f : key_factor[kv_head * kHeadDim + channel + j]);
+          }
+        }
+        query.b[k][n][i] = pack_pair<T>(x[0], x[1]);
+      }
+    }
+  }
+}
+
+// Starts the copies of one tile of a source's keys or values.
+template <int kHeadDim, bool kCodes, class Thread>
+KVC_DEVICE void copy_tile(Thread& thread, const DeviceRows& rows, int tile, int last,
+                          std::uint8_t* to) {
+  const int channel = thread.block_y() * kHeadDim, count = last - tile * kTileRows;
+  if constexpr (kCodes) {
+    copy_codes<kHeadDim>(thread, rows, thread.block_z(), tile, channel, count, to);
+  } else {
+    copy_numbers<kHeadDim>(thread, rows, thread.block_z(), tile, channel, count,
+                           reinterpret_cast<std::uint16_t*>(to));
+  }
+}
+
+// Where the tile's numbers lie for products; codes are decoded to `numbers` first.
+template <class T, int kHeadDim, bool kCodes, class Thread>
+KVC_DEVICE const T* key_numbers(Thread& thread, const DenseAttention& params,
+                                const AttendedRows& rows, int row, const std::uint8_t* tile,
+                                T* numbers) {
+  if constexpr (!kCodes) {
+    return reinterpret_cast<const T*>(tile);
+  } else {
+    if (rows.raw_key) {
+      const int position = params.positions == nullptr
+                               ? params.first_position + row
+                               : params.positions[thread.block_z() * params.positions_stride + row];
+      decode_raw_tile<T, kHeadDim>(thread, rows.key, params.raw_keys, thread.block_y(), position,
+                                   tile, numbers);
+    } else {
+      decode_tile<T, kHeadDim>(thread, rows.key, tile, numbers);
+    }
+    thread.sync_warp();
+    return numbers;
+  }
+}
+template <class T, int kHeadDim, bool kCodes, class Thread>
+KVC_DEVICE const T* value_numbers(Thread& thread, const AttendedRows& rows,
+                                  const std::uint8_t* tile, T* numbers) {
+  if constexpr (!kCodes) {
+    return reinterpret_cast<const T*>(tile);
+  } else {
+    thread.sync_warp();  // the keys were read
+    decode_tile<T, kHeadDim>(thread, rows.value, tile, numbers);
+    thread.sync_warp();
+    return numbers;
+  }
+}
+
+// All warps' sums, below one maximum, to the partials.
+template <int kHeadDim, int kQueryTiles, int kSources, class Thread>
+KVC_DEVICE void merge_warps(Thread& thread, const DenseAttention& params,
+                            const WarpSoftmax<kQueryTiles>& softmax,
+                            const ValueSums<kHeadDim, kQueryTiles> (&sums)[kSources]) {
+  constexpr int kHeads = 8 * kQueryTiles, kWidth = kSources * kHeadDim;
+  auto* states = reinterpret_cast<SoftmaxState*>(thread.shared());  // [warps, heads]
+  const int warps = thread.count() / 32, lane = thread.lane();
+  auto* outputs = reinterpret_cast<float*>(states + warps * kHeads);  // [warps, heads, kWidth]
+  thread.sync();
+  KVC_UNROLL
+  for (int n = 0; n < kQueryTiles; ++n) {
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int head = 8 * n + 2 * (lane % 4) + i % 2;
+      if (lane < 4 && i < 2) {
+        states[thread.warp() * kHeads + head] = softmax.state[n][i % 2];
+      }
+      float* output = outputs + (thread.warp() * kHeads + head) * kWidth + lane / 4 + 8 * (i / 2);
+      KVC_UNROLL
+      for (int source = 0; source < kSources; ++source) {
+        KVC_UNROLL
+        for (int m = 0; m < kHeadDim / 16; ++m) {
+          output[source * kHeadDim + 16 * m] = sums[source].c[m][n][i];
+        }
+      }
+    }
+  }
+  thread.sync();
+  const int group = params.num_heads / params.num_kv_heads, kv_head = thread.block_y();
+  const std::int64_t part =
+      static_cast<std::int64_t>(thread.block_z()) * params.partials.num_parts + thread.block_x();
+  for (int i = thread.index(); i < group * kHeadDim; i += thread.count()) {
+    const int head = i / kHeadDim, channel = i % kHeadDim;
+    SoftmaxState total;
+    float output[kSources] = {};
+    for (int warp = 0; warp < warps; ++warp) {
+      const SoftmaxFactors factors = combine_softmax(total, states[warp * kHeads + head]);
+      const float* of_warp = outputs + (warp * kHeads + head) * kWidth + channel;
+      KVC_UNROLL
+      for (int source = 0; source < kSources; ++source) {
+        output[source] = factors.total * output[source] + factors.part * of_warp[source * kHeadDim];
+      }
+    }
+    float value = 0;
+    KVC_UNROLL
+    for (int source = 0; source < kSources; ++source) {
+      const float* factor = params.rows[source].value_factor;
+      value += output[source] * (factor == nullptr ? 1.0f : factor[kv_head * kHeadDim + channel]);
+    }
+    const std::int64_t row = part * params.num_heads + kv_head * group + head;
+    params.partials.output[row * kHeadDim + channel] = value;
+    if (channel == 0) {
+      params.partials.max[row] = total.max;
+      params.partials.sum[row] = total.sum;
+    }
+  }
+}
+
+template <class T, int kHeadDim, int kQueryTiles, int kSources, bool kCodes>
+struct DenseAttentionKernel : Kernel<DenseAttention, 128, 1> {
+  static constexpr const char* kName = kSources == 2 ? "fused_attention" : "dense_attention";
+
+  template <class Thread>
+  static KVC_DEVICE void run(const DenseAttention& params, Thread& thread) {
+    using Shared = DenseShared<kHeadDim, kSources, kCodes>;
+    const int sequence = thread.block_z(), warps = thread.count() / 32;
+    const PartRange range = split_rows(
+        params.first_rows == nullptr ? 0 : params.first_rows[sequence], params.num_rows[sequence],
+        kTileRows, params.partials.num_parts, thread.block_x());
+    std::uint8_t* ring = thread.shared() + thread.warp() * Shared::kWarpBytes;
+    T* numbers = reinterpret_cast<T*>(ring + Shared::kStages * Shared::kStageBytes);  // of codes
+    const int last_tile = range.first < range.last ? (range.last + kTileRows - 1) / kTileRows : 0;
+    const auto start = [&](int tile, int stage) {
+      if (tile < last_tile) {
+        KVC_UNROLL
+        for (int source = 0; source < kSources; ++source) {
+          std::uint8_t* to = ring + stage * Shared::kStageBytes + 2 * source * Shared::kTileBytes;
+          copy_tile<kHeadDim, kCodes>(thread, params.rows[source].key, tile, range.last, to);
+          copy_tile<kHeadDim, kCodes>(thread, params.rows[source].value, tile, range.last,
+                                      to + Shared::kTileBytes);
+        }
+      }
+      thread.commit();
+    };
+    const int first_tile = range.first / kTileRows + thread.warp();
+    start(first_tile, 0);
+    QueryFragments<kHeadDim, kQueryTiles> query[kSources];
+    KVC_UNROLL
+    for (int source = 0; source < kSources; ++source) {
+      load_query<T>(thread, params, params.rows[source].key_factor, query[source]);
+    }
+    WarpSoftmax<kQueryTiles> softmax;
+    ValueSums<kHeadDim, kQueryTiles> sums[kSources] = {};
+    int stage = 0;
+    for (int tile = first_tile; tile < last_tile; tile += warps) {
+      start(tile + warps, stage ^ 1);
+      thread.template wait<1>();
+      thread.sync_warp();
+      const std::uint8_t* tiles = ring + stage * Shared::kStageBytes;
+      const int row = tile * kTileRows + thread.lane();
+      ScoreTile<kQueryTiles> scores = {};
+      KVC_UNROLL
+      for (int source = 0; source < kSources; ++source) {
+        const T* keys = key_numbers<T, kHeadDim, kCodes>(
+            thread, params, params.rows[source], row < range.last ? row : range.last - 1,
+            tiles + 2 * source * Shared::kTileBytes, numbers);
+        add_scores(thread, keys, query[source], scores);
+        if (kCodes && source + 1 < kSources) {
+          thread.sync_warp();  // the next source's keys take the place
+        }
+      }
+      WeightFragments<kQueryTiles> weights;
+      const RaiseFactors<kQueryTiles> raised =
+          soften<T>(thread, scores, params.scale, params.softcap, range.first - tile * kTileRows,
+                    range.last - tile * kTileRows, softmax, weights);
+      KVC_UNROLL
+      for (int source = 0; source < kSources; ++source) {
+        const T* values = value_numbers<T, kHeadDim, kCodes>(
+            thread, params.rows[source], tiles + (2 * source + 1) * Shared::kTileBytes, numbers);
+        add_values(thread, values, weights, raised, sums[source]);
+      }
+      thread.sync_warp();  // the stage is free
+      stage ^= 1;
+    }
+    finish_sums(thread, softmax);
+    merge_warps(thread, params, softmax, sums);
+  }
+};
+
+// With as many warps, up to the kernel's, as shared memory takes.
+template <class T, int kHeadDim, int kQueryTiles, int kSources, bool kCodes, class Launcher>
+LaunchError launch_dense_instance(const DenseAttention& params, const Launcher& launcher) {
+  using Instance = DenseAttentionKernel<T, kHeadDim, kQueryTiles, kSources, kCodes>;
+  using Shared = DenseShared<kHeadDim, kSources, kCodes>;
+  int warps = launcher.threads(Instance::kThreads) / 32;
+  while (warps > 1 && Shared::bytes(warps, kQueryTiles) > launcher.shared_bytes()) {
+    warps /= 2;
+  }
+  return launcher.template run<Instance>(
+      params, {params.partials.num_parts, params.num_kv_heads, params.num_sequences}, 32 * warps,
+      Shared::bytes(warps, kQueryTiles));
+}
+
+template <int kSources, class Launcher>
+LaunchError launch_dense(const DenseAttention& params, const Launcher& launcher) {
+  if (LaunchError error = check_dense_attention(params, kSources); !error.empty()) {
+    return error;
+  }
+  const bool codes = needs_decoding(params.rows[0].key);
+  const bool many_heads = params.num_heads / params.num_kv_heads > 8;
+  return with_type(params.element, [&](auto type) {
+    return with_flag(codes, [&](auto coded) {
+      return with_number<32, 64, 128, 256>(params.head_dim, [&](auto width) -> LaunchError {
+        using T = decltype(type);
+        constexpr int kWidth = decltype(width)::value;
+        constexpr bool kCodes = decltype(coded)::value;
+        if constexpr (kWidth * kSources <= 128) {
+          if (many_heads) {
+            return launch_dense_instance<T, kWidth, 2, kSources, kCodes>(params, launcher);
+          }
+        }
+        if constexpr (kWidth < 256 || kSources == 1) {
+          return launch_dense_instance<T, kWidth, 1, kSources, kCodes>(params, launcher);
+        }
+        return {};  // check_dense_attention() refuses it
+      });
+    });
+  });
+}
+
+template <class Launcher>
+LaunchError launch_kernels(const DenseAttention& params, const Launcher& launcher) {
+  return params.num_sources == 2 ? launch_dense<2>(params, launcher)
+                                 : launch_dense<1>(params, launcher);
+}
+
+}  // namespace kvc
