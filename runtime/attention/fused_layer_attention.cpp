@@ -123,12 +123,13 @@ at::Tensor attend_folded(const Decoder& decoder, const FusedFactors& factors, co
 
 FusedRows fused_rows(const Decoder& decoder, const FusedFactors& factors, const KvCache& cache,
                      std::int64_t num_rows) {
-  std::vector<at::Tensor> values;
+  FusedRows rows{fused_key(decoder, factors, cache, num_rows), {}};
+  std::vector<at::Tensor> values;  // read once the keys that were fused are gone
   for (const int source : factors.layer.value_sources) {
     values.push_back(stored_value(source, cache, num_rows));
   }
-  return {fused_key(decoder, factors, cache, num_rows),
-          fuse(factors.weights.value, factors.pairs, values)};
+  rows.value = fuse(factors.weights.value, factors.pairs, values);
+  return rows;
 }
 
 FusedRows fused_slots(const FusedFactors& factors, const KvCache& cache) {

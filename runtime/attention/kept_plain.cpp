@@ -26,7 +26,7 @@ KeptPlain::KeptPlain(const Decoder& decoder, const SharingLayers& sharing, KvCac
 KeptPlain::Reader KeptPlain::reader_of(const Decoder& decoder, int layer, const KvCache& cache) {
   const KeptRows& rows = cache.kept_layer(layer).rows;
   const double alpha = cache.policy().alpha;
-  return {.keys = [&rows, turn = turn_of(decoder, layer)] { return rows.content(turn).key; },
+  return {.keys = [&rows, turn = turn_of(decoder, layer)] { return rows.keys(turn); },
           .slots =
               [&rows, alpha] {
                 return slot_keys(rows.residual(), rows.num_kv_heads(), rows.head_dim(), alpha);

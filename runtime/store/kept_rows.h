@@ -69,6 +69,7 @@ class KeptRows {
   void keep(const at::Tensor& indices, const TurnKeys& turn = {});
   // `turn` makes keys [n, num_kv_heads, head_dim] at positions [n] post-RoPE: needed where codes may hold such.
   KeptContent content(const TurnKeys& turn = {}) const;
+  at::Tensor keys(const TurnKeys& turn = {}) const;  // its keys alone
   void assign(const KeptContent& content);
   // Under an integer type: rows but the first `first` and the last `last` become codes, in whole blocks.
   // `first` is the same at every call. `turn_back` undoes what `turn` does.
@@ -108,6 +109,8 @@ class KeptRows {
   void reserve(std::int64_t rows);
 
  private:
+  // Exact rows around the codes. float32
+  at::Tensor in_order(const RowStore& exact, const at::Tensor& codes) const;
   std::int64_t heads() const { return per_head_ ? num_kv_heads_ : 1; }
   // Of a row, its number in its store.
   std::int64_t place(std::int64_t row) const {

@@ -50,10 +50,10 @@ struct KeptGroup {
   // Of the layers that have read a prompt's end, or attended to a token: [tokens], of plain layers [tokens, heads],
   // float32.
   at::Tensor scores{};
-  // Of a prompt that a layer is reading: the last tokens' queries, [n, num_heads, head_dim] each, and how many
-  // tokens were read.
+  // Of a prompt that a layer is reading: the last tokens' queries that score, [n, num_heads, head_dim] each, and how
+  // many tokens were read.
   std::vector<at::Tensor> held_queries{};
-  std::int64_t num_held = 0;
+  std::int64_t num_read = 0;
 };
 
 // A plain layer's tokens under a token policy. `choice` is that of the first layer for all that keep the same tokens.
