@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "model/decoder.h"
-#include "runtime/compression/fused_factors.h"
+#include "runtime/compression/kv_factors.h"
 #include "runtime/store/kv_cache.h"
 
 namespace kvc {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/attention/cache_segments.h"
-#include "runtime/compression/chunk_tokens.h"
+#include "runtime/store/row_store.h"
 
 namespace kvc {
 namespace {

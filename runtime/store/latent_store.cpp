@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "runtime/compression/latent_factors.h"
-#include "runtime/store/store_bytes.h"
+#include "runtime/store/row_store.h"
 
 namespace kvc {
 namespace {
