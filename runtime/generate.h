@@ -55,6 +55,10 @@ struct GenerateResult {
   bool interrupted = false;  // `stopped` ended it: sequences hold what there was
 };
 
+// Runs both halves of a generation, timed: `read` reads the prompts, which Interrupted ends, `write` the rest.
+void run_timed(const Engine& engine, const std::function<void()>& read,
+               const std::function<void()>& write, GenerateResult& result);
+
 // Called as tokens appear: index of the sequence and its new token. False: the sequence ends with it.
 using TokenVisitor = std::function<bool(std::size_t, std::int64_t)>;
 
