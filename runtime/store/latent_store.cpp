@@ -153,14 +153,6 @@ void LatentStore::add_basis(std::int64_t first_row, const std::vector<at::Tensor
 
 std::int64_t Expansion::bytes() const { return bytes_of(merged) + bytes_of(unmerged); }
 
-bool LatentStore::is_expanded() const {
-  const auto covers = [](const std::vector<KeyValueStore>& layers, std::int64_t rows) {
-    return rows == 0 || (!layers.empty() && layers.back().num_exact() == rows);
-  };
-  return expansion_ && covers(expansion_->merged, merged_.num_rows()) &&
-         (!keeps_latents() || covers(expansion_->unmerged, unmerged_positions_.size()));
-}
-
 std::vector<std::int64_t> LatentStore::segment_bytes() const {
   return {
       merged_.bytes() + merged_positions_.bytes() + bytes_of(bases_) + bytes_of(merged_rotary_),

@@ -129,8 +129,6 @@ class LatentStore {
 
   std::optional<Expansion>& expansion() { return expansion_; }
   const std::optional<Expansion>& expansion() const { return expansion_; }
-  // Has every latent its keys and values beside it?
-  bool is_expanded() const;
 
   const PositionList& merged_positions() const { return merged_positions_; }
   const PositionList& unmerged_positions() const { return unmerged_positions_; }
