@@ -8,6 +8,21 @@
 
 namespace kvc {
 
+std::int64_t KvBytes::total() const {
+  std::int64_t total = 0;
+  for (const KvSegmentBytes& segment : kKvSegments) {
+    total += this->*segment.bytes;
+  }
+  return total;
+}
+
+KvBytes& KvBytes::operator+=(const KvBytes& other) {
+  for (const KvSegmentBytes& segment : kKvSegments) {
+    this->*segment.bytes += other.*segment.bytes;
+  }
+  return *this;
+}
+
 KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& options,
                  std::shared_ptr<const TokenPolicy> policy)
     : plan_(std::move(shared_plan)), policy_(std::move(policy)) {

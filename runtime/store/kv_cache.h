@@ -22,23 +22,27 @@ namespace kvc {
 
 // Bytes of blocks by what they hold.
 struct KvBytes {
-  std::int64_t plain = 0;  // layers that store their own keys and values
-  std::int64_t merged =
-      0;  // latent groups: one latent for the whole group; pairs: directions, norms
+  std::int64_t plain = 0;   // layers that store their own keys and values
+  std::int64_t merged = 0;  // latent groups: a latent for the whole group; pairs: directions, norms
   std::int64_t unmerged = 0;  // decided against merging; of pairs retained besides
   std::int64_t coded = 0;     // codes of coded layers
   std::int64_t pending = 0;   // of latent groups, coded and paired layers: what is exact
-
-  std::int64_t kept = 0;  // layers under a token policy
-
-  std::int64_t chunks = 0;  // landmarks and exact chunks of selective reconstruction
-
+  std::int64_t kept = 0;      // layers under a token policy
+  std::int64_t chunks = 0;    // landmarks and exact chunks of selective reconstruction
   std::int64_t expanded = 0;  // rebuilt beside the latents, where a memory budget leaves room
 
-  std::int64_t total() const {
-    return plain + merged + unmerged + coded + pending + kept + chunks + expanded;
-  }
+  std::int64_t total() const;
+  KvBytes& operator+=(const KvBytes& other);
 };
+// As reports name them, in their order.
+struct KvSegmentBytes {
+  const char* name;
+  std::int64_t KvBytes::*bytes;
+};
+inline constexpr KvSegmentBytes kKvSegments[] = {
+    {"plain", &KvBytes::plain},   {"merged", &KvBytes::merged},    {"unmerged", &KvBytes::unmerged},
+    {"coded", &KvBytes::coded},   {"pending", &KvBytes::pending},  {"kept", &KvBytes::kept},
+    {"chunks", &KvBytes::chunks}, {"expanded", &KvBytes::expanded}};
 
 // What a token policy knows between passes of layers that keep the same tokens: a latent group, coded layers that are
 // stored together, a plain layer with those that share its tokens.
@@ -93,7 +97,6 @@ class KvCache {
   const std::vector<KeptLayer>& all_kept() const { return kept_; }
   PrunedLayer& pruned_layer(int layer);  // likewise under a policy that drops channels
   const PrunedLayer& pruned_layer(int layer) const;
-  const std::vector<PrunedLayer>& all_pruned() const { return pruned_; }
   KeptGroup& kept_group(int group) { return kept_groups_[static_cast<std::size_t>(group)]; }
   const KeptGroup& kept_group(int group) const {
     return kept_groups_[static_cast<std::size_t>(group)];
