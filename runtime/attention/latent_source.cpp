@@ -99,11 +99,12 @@ class LatentSource : public LayerSource {
     group.append_pending(index, made.key_before_norm.defined() ? made.key_before_norm : tokens.key,
                          made.value);
     if (group.keeps_latents()) {
-      group.hold_latent(index, made.latent);
+      group.hold(index, made.latent);
     } else if (group.holds_key_rms()) {
-      group.hold_key_rms(index, made.key_rms);
+      group.hold(index, made.key_rms);
     } else if (made.score.defined()) {
-      group.hold_weighted(made.latent, made.score);
+      group.hold(0, made.latent);
+      group.hold(1, made.score);
     }
   }
 
