@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/kv_plan.h"
@@ -88,14 +89,16 @@ class KvCache {
     num_tokens_ += static_cast<std::int64_t>(ids.size());
   }
 
-  KeyValueStore& plain_layer(int layer);
+  KeyValueStore& plain_layer(int layer) { return changed(std::as_const(*this).plain_layer(layer)); }
   const KeyValueStore& plain_layer(int layer) const;
-  KeptLayer& kept_layer(int layer);  // takes a plain layer's place unless the policy is full
+  // Takes a plain layer's place unless the policy is full.
+  KeptLayer& kept_layer(int layer) { return changed(std::as_const(*this).kept_layer(layer)); }
   const KeptLayer& kept_layer(int layer) const;
   // Of a plain layer or one that reads such, under a token policy that drops tokens.
   const SharingLayers& sharing(int layer) const;
   const std::vector<KeptLayer>& all_kept() const { return kept_; }
-  PrunedLayer& pruned_layer(int layer);  // likewise under a policy that drops channels
+  // Likewise under a policy that drops channels.
+  PrunedLayer& pruned_layer(int layer) { return changed(std::as_const(*this).pruned_layer(layer)); }
   const PrunedLayer& pruned_layer(int layer) const;
   KeptGroup& kept_group(int group) { return kept_groups_[static_cast<std::size_t>(group)]; }
   const KeptGroup& kept_group(int group) const {
@@ -104,14 +107,15 @@ class KvCache {
   LatentStore& group(int group) { return groups_[static_cast<std::size_t>(group)]; }
   const LatentStore& group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
 
-  CodedStore& coded(int layer);  // that the layer is part of
+  // That the layer is part of, and what is kept there.
+  CodedStore& coded(int layer) { return changed(std::as_const(*this).coded(layer)); }
   const CodedStore& coded(int layer) const;
-  KeptGroup& kept_coded(int layer);  // of the store that the layer is part of
+  KeptGroup& kept_coded(int layer) { return changed(std::as_const(*this).kept_coded(layer)); }
   const KeptGroup& kept_coded(int layer) const;
   std::vector<CodedStore>& all_coded() { return coded_; }
   const std::vector<CodedStore>& all_coded() const { return coded_; }
 
-  PairStore& pair(int layer);  // that the layer is part of
+  PairStore& pair(int layer) { return changed(std::as_const(*this).pair(layer)); }  // likewise
   const PairStore& pair(int layer) const;
 
   // From now on plain layers may hold other tokens than each other, with their positions. Of an empty cache;
@@ -125,6 +129,11 @@ class KvCache {
   std::int64_t allocated_bytes() const { return bytes().total(); }
 
  private:
+  template <typename T>
+  static T& changed(const T& member) {
+    return const_cast<T&>(member);
+  }
+
   std::shared_ptr<const KvPlan> plan_;
   std::int64_t num_tokens_ = 0;
   std::vector<std::int64_t> ids_;
