@@ -15,11 +15,12 @@ namespace kvc {
 // Does a group decide which tokens merge? One whose projections are replaced does not: it stores every
 // token as a latent at once.
 bool decides(const LatentGroup& group);
-// How many of each group's oldest tokens that are no sinks are due while tokens are generated, [num_groups]: a whole
-// block that left the window. 0 for groups that decide nothing.
-std::vector<std::int64_t> due_tokens(const KvCache& cache);
-// Of a group with so many pending tokens; at a prompt's end all that left the window.
+// How many of a group's oldest pending tokens that are no sinks are due: at a prompt's end all that left the window, while
+// tokens are generated a whole block of them. 0 for groups that decide nothing.
 std::int64_t due_tokens(const KvPlan& plan, std::int64_t pending, bool prompt_ended);
+// Of each group, [num_groups].
+std::vector<std::int64_t> due_tokens(const KvPlan& plan, const std::vector<GroupTokens>& tokens,
+                                     bool prompt_ended);
 // Tokens that can still be appended before a block leaves the window and is decided, or becomes codes.
 std::int64_t tokens_until_block(const KvCache& cache);
 
