@@ -7,6 +7,7 @@
 
 #include "model/decoder.h"
 #include "runtime/compression/kv_factors.h"
+#include "runtime/policies/token_policies.h"
 #include "runtime/store/kv_cache.h"
 
 namespace kvc {
@@ -19,10 +20,8 @@ struct FusedRows {
 FusedRows fused_rows(const Decoder& decoder, const FusedFactors& factors, const KvCache& cache,
                      std::int64_t num_rows);
 // Of averages of merged tokens, which are averages of what the layer reads of them: fusion is linear and, but for form
-// full, the same at all positions. [num_slots, num_kv_heads, head_dim] float32; undefined where there are none.
-FusedRows fused_slots(const FusedFactors& factors, const KvCache& cache);
-at::Tensor fused_slot_bias(const FusedFactors& factors,
-                           const KvCache& cache);  // [num_slots, num_kv_heads]
+// full, the same at all positions.
+SlotRows fused_slots(const FusedFactors& factors, const KvCache& cache);
 
 // Can one query be attended to without keys and values being written out? One or two sources of each,
 // all heads reading their own number: q . (a K) = (a q) . K and P (b V) = b (P V).

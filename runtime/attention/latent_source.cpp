@@ -25,12 +25,12 @@ class KeptLatents : public TokensOfAllHeads {
     }
     return at::cat(keys);
   }
-  SlotKeys slots(std::int64_t num_tokens) const override {
+  SlotRows slots(std::int64_t num_tokens) const override {
     if (!has_merged()) {
       return {};
     }
     const Segment slots = slot_segment(layer_.group, layer_.index, layer_.alpha, num_tokens);
-    return {slots.key.to(at::kFloat), slots.score_bias};
+    return {slots.key.to(at::kFloat), slots.value, slots.score_bias};
   }
   at::Tensor scores() const override { return store_.scores(); }
   void set_scores(const at::Tensor& scores) override { store_.set_scores(scores); }

@@ -66,13 +66,11 @@ at::Tensor best_voted(const TokenPolicy& policy, const at::Tensor& votes, std::i
 std::vector<std::int64_t> staying_rows(std::int64_t num_rows,
                                        const std::vector<std::int64_t>& leaving);
 
-// What else takes part in a softmax.
-struct SlotKeys {
-  at::Tensor key;   // [num_slots, num_kv_heads, head_dim] float32, or undefined: none
-  at::Tensor bias;  // [num_slots, num_kv_heads] float32 added to scores
+// What else takes part in a softmax: averages of merged tokens.
+struct SlotRows {
+  at::Tensor key{}, value{};  // [num_slots, num_kv_heads, head_dim] float32, or undefined: none
+  at::Tensor bias{};          // [num_slots, num_kv_heads] float32 added to scores
 };
-SlotKeys slot_keys(const ResidualSlots& slots, std::int64_t num_kv_heads, std::int64_t head_dim,
-                   double alpha);
 
 // What the CPU's caches hold well, or what a GPU needs to have enough to do.
 std::int64_t scores_at_once(at::Device device);
@@ -81,6 +79,6 @@ std::int64_t scores_at_once(at::Device device);
 // the query heads of a KV head. Keys, [n, num_kv_heads, head_dim] float32, in the order of rows; slots get
 // their part of the probabilities. [n, num_kv_heads] float32
 // Of queries and keys, no more than scores_at_once() products are in memory, those of one query at least.
-at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const SlotKeys& slots);
+at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const SlotRows& slots);
 
 }  // namespace kvc
