@@ -1,16 +1,12 @@
 #include "runtime/beam_search.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
-#include "core/elapsed.h"
 #include "core/error.h"
 
 namespace kvc {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 class BeamSearch {
  public:
@@ -63,10 +59,6 @@ class BeamSearch {
   std::vector<Sequence> sequences_;  // of the running beams
 };
 
-PartTimes part_times(const Engine& engine) {
-  return engine.part_times() == nullptr ? PartTimes{} : *engine.part_times();
-}
-
 // The results of one prompt.
 void search(const Engine& engine, const GenerateOptions& options, Sequence prompt,
             const at::Tensor& logits, std::size_t index, GenerateResult& result) {
@@ -108,23 +100,14 @@ GenerateResult search_beams(const Engine& engine, const Engine::Ids& prompts,
     sequences.push_back(engine.new_sequence());
     result.timing.prefill_tokens += static_cast<std::int64_t>(prompt.size());
   }
-  const auto start = Clock::now();
-  const PartTimes before = part_times(engine);
   std::vector<at::Tensor> logits;
-  try {
-    logits = read_prompts(engine, prompts, options, sequences);
-  } catch (const Interrupted&) {
-    result.interrupted = true;
-  }
-  result.timing.prefill_seconds = seconds_since(start);
-  const PartTimes between = part_times(engine);
-  result.timing.prefill_parts = between.since(before);
-  const auto decode_start = Clock::now();
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    search(engine, options, std::move(sequences[i]), logits[i], i, result);
-  }
-  result.timing.decode_seconds = seconds_since(decode_start);
-  result.timing.decode_parts = part_times(engine).since(between);
+  const auto read = [&] { logits = read_prompts(engine, prompts, options, sequences); };
+  const auto write = [&] {
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      search(engine, options, std::move(sequences[i]), logits[i], i, result);
+    }
+  };
+  run_timed(engine, read, write, result);
   return result;
 }
 

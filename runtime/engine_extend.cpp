@@ -89,7 +89,7 @@ std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, con
 // The block that has left the window.
 void Engine::compress_block(KvCache& cache) const {
   const PartScope scope(part_times_.get(), Part::kCompression);
-  compress(compression(), due_tokens(cache), cache.num_tokens(), cache);
+  compress(compression(), due_tokens(*plan_, cache.tokens(), false), cache.num_tokens(), cache);
   quantise(*decoder_, factors_.coded, cache);
 }
 

@@ -10,8 +10,6 @@
 namespace kvc {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 class Generation {
  public:
   Generation(const Engine& engine, const Engine::Ids& prompts, const GenerateOptions& options,
@@ -24,27 +22,20 @@ class Generation {
   }
 
   GenerateResult run() {
-    const auto start = Clock::now();
-    const PartTimes before = part_times();
     const RebuildCounts rebuilt = engine_.rebuild_counts();
+    result_.sequences.resize(sequences_.size());
     std::vector<std::size_t> active;
-    try {
+    const auto read = [&] {
       const std::vector<at::Tensor> logits =
           fork_samples(read_prompts(engine_, prompts_, options_, sequences_));
       active = take_tokens(all_indices(), logits);
-    } catch (const Interrupted&) {
-      result_.sequences.resize(sequences_.size());
-      result_.interrupted = true;
-    }
-    result_.timing.prefill_seconds = seconds_since(start);
-    const PartTimes between = part_times();
-    result_.timing.prefill_parts = between.since(before);
-    const auto decode_start = Clock::now();
-    while (!active.empty() && !stopped()) {
-      active = take_tokens(active, step(active));
-    }
-    result_.timing.decode_seconds = seconds_since(decode_start);
-    result_.timing.decode_parts = part_times().since(between);
+    };
+    const auto write = [&] {
+      while (!active.empty() && !stopped()) {
+        active = take_tokens(active, step(active));
+      }
+    };
+    run_timed(engine_, read, write, result_);
     result_.timing.rebuilt = engine_.rebuild_counts().since(rebuilt);
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
       result_.sequences[i].num_tokens = sequences_[i].num_tokens();
@@ -55,10 +46,6 @@ class Generation {
   }
 
  private:
-  PartTimes part_times() const {
-    return engine_.part_times() == nullptr ? PartTimes{} : *engine_.part_times();
-  }
-
   bool stopped() {
     result_.interrupted = options_.stopped && options_.stopped();
     return result_.interrupted;
@@ -148,6 +135,28 @@ class Generation {
 };
 
 }  // namespace
+
+void run_timed(const Engine& engine, const std::function<void()>& read,
+               const std::function<void()>& write, GenerateResult& result) {
+  using Clock = std::chrono::steady_clock;
+  const auto parts = [&] {
+    return engine.part_times() == nullptr ? PartTimes{} : *engine.part_times();
+  };
+  const auto start = Clock::now();
+  const PartTimes before = parts();
+  try {
+    read();
+  } catch (const Interrupted&) {
+    result.interrupted = true;
+  }
+  result.timing.prefill_seconds = seconds_since(start);
+  const PartTimes between = parts();
+  result.timing.prefill_parts = between.since(before);
+  const auto decode_start = Clock::now();
+  write();
+  result.timing.decode_seconds = seconds_since(decode_start);
+  result.timing.decode_parts = parts().since(between);
+}
 
 std::vector<at::Tensor> read_prompts(const Engine& engine, const Engine::Ids& prompts,
                                      const GenerateOptions& options,

@@ -56,7 +56,11 @@ struct GenerateResult {
   bool interrupted = false;  // `stopped` ended it: sequences have the tokens so far
 };
 
-// Called for every new token with the sequence's index. False ends the sequence after it.
+// Runs both halves of a generation, timed: `read` reads the prompts, which Interrupted ends, `write` the rest.
+void run_timed(const Engine& engine, const std::function<void()>& read,
+               const std::function<void()>& write, GenerateResult& result);
+
+// Called as tokens appear: index of the sequence and its new token. False: the sequence ends with it.
 using TokenVisitor = std::function<bool(std::size_t, std::int64_t)>;
 
 // The first half of a generation: reads each prompt into its new sequence, with what options.prefill_tokens leaves as a

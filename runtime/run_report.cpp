@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <numeric>
+#include <utility>
 
 #include "core/round_up.h"
 #include "runtime/memory/share_of_original.h"
@@ -28,9 +29,11 @@ std::int64_t peak_resident_bytes() {
 }
 
 Json segments_json(const KvBytes& bytes) {
-  return {{"plain", bytes.plain},   {"merged", bytes.merged},    {"unmerged", bytes.unmerged},
-          {"coded", bytes.coded},   {"pending", bytes.pending},  {"kept", bytes.kept},
-          {"chunks", bytes.chunks}, {"expanded", bytes.expanded}};
+  Json json;
+  for (const KvSegmentBytes& segment : kKvSegments) {
+    json[segment.name] = bytes.*segment.bytes;
+  }
+  return json;
 }
 
 Json reuse_json(const ReuseReport& reuse) {
@@ -153,14 +156,7 @@ std::string run_statistics(const RunReport& report) {
   KvBytes bytes;
   std::int64_t original = 0;
   for (const Generated& sequence : report.result.sequences) {
-    bytes.plain += sequence.bytes.plain;
-    bytes.merged += sequence.bytes.merged;
-    bytes.unmerged += sequence.bytes.unmerged;
-    bytes.coded += sequence.bytes.coded;
-    bytes.pending += sequence.bytes.pending;
-    bytes.kept += sequence.bytes.kept;
-    bytes.chunks += sequence.bytes.chunks;
-    bytes.expanded += sequence.bytes.expanded;
+    bytes += sequence.bytes;
     original += original_allocation(model, sequence.num_tokens);
   }
   std::string text = fmt::format("load     {:.3f} s\n", report.load_seconds);
@@ -174,12 +170,14 @@ std::string run_statistics(const RunReport& report) {
     text += fmt::format("         decode: {}\n", shares(timing.decode_parts));
   }
   text += fmt::format("weights  {} bytes\n", model.weight_bytes);
-  text += fmt::format(
-      "kv       {} bytes of {} ({:.3f}): plain {}, merged {}, unmerged {}, coded {}, "
-      "pending {}, kept {}, chunks {}, expanded {}; peak {}\n",
-      bytes.total(), original, share_of_original(bytes.total(), original), bytes.plain,
-      bytes.merged, bytes.unmerged, bytes.coded, bytes.pending, bytes.kept, bytes.chunks,
-      bytes.expanded, model.kv_peak_bytes);
+  text += fmt::format("kv       {} bytes of {} ({:.3f})", bytes.total(), original,
+                      share_of_original(bytes.total(), original));
+  char separator = ':';
+  for (const KvSegmentBytes& segment : kKvSegments) {
+    text +=
+        fmt::format("{} {} {}", std::exchange(separator, ','), segment.name, bytes.*segment.bytes);
+  }
+  text += fmt::format("; peak {}\n", model.kv_peak_bytes);
   text += model.plan.selective ? rebuilt_line(timing.rebuilt) : "";
   for (const Generated& sequence : report.result.sequences) {
     text += sequence.reuse ? reuse_line(*sequence.reuse) : "";

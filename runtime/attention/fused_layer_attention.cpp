@@ -123,33 +123,33 @@ at::Tensor attend_folded(const Decoder& decoder, const FusedFactors& factors, co
 
 FusedRows fused_rows(const Decoder& decoder, const FusedFactors& factors, const KvCache& cache,
                      std::int64_t num_rows) {
-  std::vector<at::Tensor> values;
+  FusedRows rows{fused_key(decoder, factors, cache, num_rows), {}};
+  std::vector<at::Tensor> values;  // read once the keys that were fused are gone
   for (const int source : factors.layer.value_sources) {
     values.push_back(stored_value(source, cache, num_rows));
   }
-  return {fused_key(decoder, factors, cache, num_rows),
-          fuse(factors.weights.value, factors.pairs, values)};
+  rows.value = fuse(factors.weights.value, factors.pairs, values);
+  return rows;
 }
 
-FusedRows fused_slots(const FusedFactors& factors, const KvCache& cache) {
+SlotRows fused_slots(const FusedFactors& factors, const KvCache& cache) {
   if (cache.policy().is_full() || first_rows(cache, factors.layer).residual().empty()) {
     return {};
   }
-  const auto of = [&](const std::vector<int>& layers, const auto& read) {
-    std::vector<at::Tensor> slots;
-    for (const int layer : layers) {
-      slots.push_back(read(cache.kept_layer(layer).rows));
-    }
-    return slots;
+  std::vector<at::Tensor> keys, values;
+  SlotRows slots;
+  const auto read = [&](int layer) {
+    return slot_rows(cache.kept_layer(layer).rows, cache.policy().alpha);
   };
-  return {
-      fuse(factors.weights.key, factors.pairs, of(factors.layer.key_sources, slot_keys_of)),
-      fuse(factors.weights.value, factors.pairs, of(factors.layer.value_sources, slot_values_of))};
-}
-
-at::Tensor fused_slot_bias(const FusedFactors& factors, const KvCache& cache) {
-  const KeptRows& rows = first_rows(cache, factors.layer);
-  return residual_bias(rows.residual(), rows.num_kv_heads(), cache.policy().alpha);
+  for (const int layer : factors.layer.key_sources) {
+    slots = read(layer);
+    keys.push_back(slots.key);
+  }
+  for (const int layer : factors.layer.value_sources) {
+    values.push_back(read(layer).value);
+  }
+  return {fuse(factors.weights.key, factors.pairs, keys),
+          fuse(factors.weights.value, factors.pairs, values), slots.bias};
 }
 
 bool can_fold(const FusedFactors& factors) {
@@ -180,13 +180,8 @@ at::Tensor attend_fused_layer(const Decoder& decoder, const FusedFactors& factor
     return attend_prompt(query, rows.key, rows.value,
                          attention_rule(decoder.config(), layer.layer));
   }
-  KeptTensors tensors{.key = rows.key, .value = rows.value};
-  if (const FusedRows slots = fused_slots(factors, cache); slots.key.defined()) {
-    tensors.slot_key = slots.key;
-    tensors.slot_value = slots.value;
-    tensors.slot_bias = fused_slot_bias(factors, cache);
-  }
-  return attend_kept(decoder, layer.layer, tensors, cache.policy(), query, positions);
+  return attend_kept(decoder, layer.layer, {rows.key, rows.value, fused_slots(factors, cache)},
+                     cache.policy(), query, positions);
 }
 
 }  // namespace kvc

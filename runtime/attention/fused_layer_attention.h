@@ -6,7 +6,8 @@
 #include <cstdint>
 
 #include "model/decoder.h"
-#include "runtime/compression/fused_factors.h"
+#include "runtime/compression/kv_factors.h"
+#include "runtime/policies/token_policies.h"
 #include "runtime/store/kv_cache.h"
 
 namespace kvc {
@@ -18,11 +19,9 @@ struct FusedRows {
 };
 FusedRows fused_rows(const Decoder& decoder, const FusedFactors& factors, const KvCache& cache,
                      std::int64_t num_rows);
-// For averages of merged tokens. Fusion is linear and, except for form full, the same at all positions, so it commutes
-// with averaging. [num_slots, num_kv_heads, head_dim] float32; undefined if there are none.
-FusedRows fused_slots(const FusedFactors& factors, const KvCache& cache);
-at::Tensor fused_slot_bias(const FusedFactors& factors,
-                           const KvCache& cache);  // [num_slots, num_kv_heads]
+// Of averages of merged tokens, which are averages of what the layer reads of them: fusion is linear and, but for form
+// full, the same at all positions.
+SlotRows fused_slots(const FusedFactors& factors, const KvCache& cache);
 
 // Can one query attend without writing keys and values out? Requires one or two sources of each, and
 // heads that read their own number: q . (a K) = (a q) . K and P (b V) = b (P V).

@@ -50,12 +50,7 @@ class FusedSource : public LayerSource {
                 [this, &cache, &first] {
                   return fused_rows(context().decoder, factors_, cache, first.num_rows()).key;
                 },
-            .slots =
-                [this, &cache] {
-                  const FusedRows slots = fused_slots(factors_, cache);
-                  return slots.key.defined() ? SlotKeys{slots.key, fused_slot_bias(factors_, cache)}
-                                             : SlotKeys{};
-                }};
+            .slots = [this, &cache] { return fused_slots(factors_, cache); }};
   }
 
   const FusedFactors& factors_;

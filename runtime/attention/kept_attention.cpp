@@ -88,12 +88,6 @@ at::Tensor attend_one(const Decoder& decoder, int layer, const KeptRows& rows,
       .unsqueeze(0);
 }
 
-at::Tensor slot_tensor(const KeptRows& rows, const float* numbers) {
-  const std::vector<std::int64_t> shape{rows.residual().num_slots(), rows.num_kv_heads(),
-                                        rows.head_dim()};
-  return at::from_blob(const_cast<float*>(numbers), shape, at::kFloat).clone();
-}
-
 }  // namespace
 
 at::Tensor residual_bias(const ResidualSlots& slots, std::int64_t num_kv_heads, double alpha) {
@@ -107,10 +101,17 @@ at::Tensor residual_bias(const ResidualSlots& slots, std::int64_t num_kv_heads, 
   return bias;
 }
 
-at::Tensor slot_keys_of(const KeptRows& rows) { return slot_tensor(rows, rows.residual().key()); }
-
-at::Tensor slot_values_of(const KeptRows& rows) {
-  return slot_tensor(rows, rows.residual().value());
+SlotRows slot_rows(const KeptRows& rows, double alpha) {
+  const ResidualSlots& slots = rows.residual();
+  if (slots.empty()) {
+    return {};
+  }
+  const auto tensor = [&](const float* numbers) {
+    return at::from_blob(const_cast<float*>(numbers),
+                         {slots.num_slots(), rows.num_kv_heads(), rows.head_dim()}, at::kFloat);
+  };
+  return {tensor(slots.key()), tensor(slots.value()),
+          residual_bias(slots, rows.num_kv_heads(), alpha)};
 }
 
 at::Tensor attend_kept(const Decoder& decoder, int layer, const KeptRows& rows,
@@ -123,12 +124,7 @@ at::Tensor attend_kept(const Decoder& decoder, int layer, const KeptRows& rows,
     return attend_one(decoder, layer, rows, policy, query, positions, row_scores);
   }
   const KeptContent all = rows.content();
-  KeptTensors kept{.key = all.key, .value = all.value};
-  if (const ResidualSlots& slots = rows.residual(); !slots.empty()) {
-    kept.slot_key = slot_keys_of(rows);
-    kept.slot_value = slot_values_of(rows);
-    kept.slot_bias = residual_bias(slots, rows.num_kv_heads(), policy.alpha);
-  }
+  const KeptTensors kept{all.key, all.value, slot_rows(rows, policy.alpha)};
   return attend_kept(decoder, layer, kept, policy, query, positions);
 }
 
@@ -147,10 +143,9 @@ at::Tensor attend_kept(const Decoder& decoder, int layer, const KeptTensors& kep
                    key.slice(0, policy.sink_tokens)});
   }
   std::vector<Segment> segments{segment_of(key.to(dtype), kept.value.to(dtype), seen_from)};
-  if (kept.slot_key.defined()) {
-    Segment merged =
-        segment_of(kept.slot_key, kept.slot_value, at::zeros({kept.slot_key.size(0)}, at::kLong));
-    merged.score_bias = kept.slot_bias;
+  if (const SlotRows& slots = kept.slots; slots.key.defined()) {
+    Segment merged = segment_of(slots.key, slots.value, at::zeros({slots.key.size(0)}, at::kLong));
+    merged.score_bias = slots.bias;
     segments.push_back(merged);
   }
   return attend_segments(query, positions, segments, attention_rule(decoder.config(), layer));

@@ -9,6 +9,7 @@
 #include "core/token_policy.h"
 #include "model/decoder.h"
 #include "runtime/attention/decode.h"
+#include "runtime/policies/token_policies.h"
 #include "runtime/store/kept_rows.h"
 
 namespace kvc {
@@ -29,17 +30,15 @@ at::Tensor attend_kept(const Decoder& decoder, int layer, const KeptRows& rows,
 
 // The same over keys and values as tensors.
 struct KeptTensors {
-  at::Tensor key, value;                // [n, num_kv_heads, head_dim]
-  at::Tensor slot_key{}, slot_value{};  // [num_slots, num_kv_heads, head_dim] float32, or undefined
-  at::Tensor slot_bias{};               // [num_slots, num_kv_heads]
+  at::Tensor key, value;  // [n, num_kv_heads, head_dim]
+  SlotRows slots{};
 };
 at::Tensor attend_kept(const Decoder& decoder, int layer, const KeptTensors& kept,
                        const TokenPolicy& policy, const at::Tensor& query,
                        const at::Tensor& positions);
 
-// Averages of keys, or values, in slots. [num_slots, num_kv_heads, head_dim] float32
-at::Tensor slot_keys_of(const KeptRows& rows);
-at::Tensor slot_values_of(const KeptRows& rows);
+// What the layer's slots hold, where it lies.
+SlotRows slot_rows(const KeptRows& rows, double alpha);
 
 // alpha log(count) of every slot, [num_slots, num_kv_heads]; for a free one so small that its weight is
 // zero.

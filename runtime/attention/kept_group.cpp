@@ -51,6 +51,25 @@ void finish_step(const GroupAttended& attended, KeptGroup& kept, SharedTokens& t
   kept.scores = at::Tensor();
 }
 
+// Of a prompt's queries only the last ones score: the others' memory goes.
+void hold(const at::Tensor& query, const TokenPolicy& policy, KeptGroup& kept) {
+  kept.held_queries.push_back(query);
+  kept.num_read += query.size(0);
+  std::int64_t spare = -scoring_queries(policy, kept.num_read);
+  for (const at::Tensor& held : kept.held_queries) {
+    spare += held.size(0);
+  }
+  while (spare > 0) {
+    at::Tensor& oldest = kept.held_queries.front();
+    if (oldest.size(0) > spare) {
+      oldest = oldest.slice(0, spare).clone();
+      return;
+    }
+    spare -= oldest.size(0);
+    kept.held_queries.erase(kept.held_queries.begin());
+  }
+}
+
 // Rows of policies that vote stay as they are while there is room.
 bool needs_scores(const GroupAttended& attended, const SharedTokens& tokens) {
   return attended.policy.has_scores() ||
@@ -76,16 +95,14 @@ void finish_group(const GroupAttended& attended, KeptGroup& kept, SharedTokens& 
     finish_step(attended, kept, tokens);
     return;
   }
-  kept.held_queries.push_back(attended.query);
-  kept.num_held += attended.query.size(0);
+  hold(attended.query, policy, kept);
   if (attended.positions[-1].item<std::int64_t>() + 1 != attended.end && !policy.compress_chunks) {
     return;
   }
-  const std::int64_t num_new = std::exchange(kept.num_held, 0);
-  const at::Tensor held = at::cat(std::exchange(kept.held_queries, {}));
+  const std::int64_t num_new = std::exchange(kept.num_read, 0);
+  const std::vector<at::Tensor> scoring = std::exchange(kept.held_queries, {});
   if (needs_scores(attended, tokens)) {
-    const std::int64_t scoring = scoring_queries(policy, num_new);
-    add_scores(layer_scores(attended, held.slice(0, num_new - scoring), num_new, tokens), kept);
+    add_scores(layer_scores(attended, at::cat(scoring), num_new, tokens), kept);
   }
   if (!attended.is_last_layer()) {
     return;

@@ -24,7 +24,7 @@ class SharedTokens {
   // Keys of the layer that attended, post-RoPE in a text of num_tokens. [rows, num_kv_heads, head_dim]
   // float32
   virtual at::Tensor keys(std::int64_t num_tokens) const = 0;
-  virtual SlotKeys slots(std::int64_t /*num_tokens*/) const { return {}; }  // likewise
+  virtual SlotRows slots(std::int64_t /*num_tokens*/) const { return {}; }  // likewise
   virtual std::int64_t num_rows() const = 0;
   virtual at::Tensor scores() const = 0;  // [rows, ...] float32, as `summed` makes them
   virtual void set_scores(const at::Tensor& scores) = 0;

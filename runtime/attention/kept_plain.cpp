@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "runtime/attention/kept_attention.h"
 #include "runtime/attention/plain_attention.h"
 
 namespace kvc {
@@ -26,11 +27,8 @@ KeptPlain::KeptPlain(const Decoder& decoder, const SharingLayers& sharing, KvCac
 KeptPlain::Reader KeptPlain::reader_of(const Decoder& decoder, int layer, const KvCache& cache) {
   const KeptRows& rows = cache.kept_layer(layer).rows;
   const double alpha = cache.policy().alpha;
-  return {.keys = [&rows, turn = turn_of(decoder, layer)] { return rows.content(turn).key; },
-          .slots =
-              [&rows, alpha] {
-                return slot_keys(rows.residual(), rows.num_kv_heads(), rows.head_dim(), alpha);
-              }};
+  return {.keys = [&rows, turn = turn_of(decoder, layer)] { return rows.keys(turn); },
+          .slots = [&rows, alpha] { return slot_rows(rows, alpha); }};
 }
 
 void KeptPlain::choose(const TokenPolicy& policy, bool is_step, KeptGroup& kept) {

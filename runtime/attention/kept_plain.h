@@ -13,14 +13,14 @@ class KeptPlain : public SharedTokens {
   // How the attending layer reads the rows.
   struct Reader {
     std::function<at::Tensor()> keys;  // [rows, num_kv_heads, head_dim] float32
-    std::function<SlotKeys()> slots;
+    std::function<SlotRows()> slots;
   };
   KeptPlain(const Decoder& decoder, const SharingLayers& sharing, KvCache& cache, Reader reader);
   // For one of the plain layers.
   static Reader reader_of(const Decoder& decoder, int layer, const KvCache& cache);
 
   at::Tensor keys(std::int64_t /*num_tokens*/) const override { return reader_.keys(); }
-  SlotKeys slots(std::int64_t /*num_tokens*/) const override { return reader_.slots(); }
+  SlotRows slots(std::int64_t /*num_tokens*/) const override { return reader_.slots(); }
   std::int64_t num_rows() const override { return first().num_rows(); }
   at::Tensor scores() const override { return first().scores(); }
   void set_scores(const at::Tensor& scores) override { first().set_scores(scores); }

@@ -25,12 +25,12 @@ class KeptLatents : public TokensOfAllHeads {
     }
     return at::cat(keys);
   }
-  SlotKeys slots(std::int64_t num_tokens) const override {
+  SlotRows slots(std::int64_t num_tokens) const override {
     if (!has_merged()) {
       return {};
     }
     const Segment slots = slot_segment(layer_.group, layer_.index, layer_.alpha, num_tokens);
-    return {slots.key.to(at::kFloat), slots.score_bias};
+    return {slots.key.to(at::kFloat), slots.value, slots.score_bias};
   }
   at::Tensor scores() const override { return store_.scores(); }
   void set_scores(const at::Tensor& scores) override { store_.set_scores(scores); }
@@ -99,11 +99,12 @@ class LatentSource : public LayerSource {
     group.append_pending(index, made.key_before_norm.defined() ? made.key_before_norm : tokens.key,
                          made.value);
     if (group.keeps_latents()) {
-      group.hold_latent(index, made.latent);
+      group.hold(index, made.latent);
     } else if (group.holds_key_rms()) {
-      group.hold_key_rms(index, made.key_rms);
+      group.hold(index, made.key_rms);
     } else if (made.score.defined()) {
-      group.hold_weighted(made.latent, made.score);
+      group.hold(0, made.latent);
+      group.hold(1, made.score);
     }
   }
 

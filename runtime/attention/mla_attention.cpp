@@ -7,7 +7,7 @@
 
 #include "model/float_linear.h"
 #include "runtime/attention/plain_attention.h"
-#include "runtime/attention/score_chunks.h"
+#include "runtime/attention/segment_attention.h"
 #include "runtime/compression/group_view.h"
 
 namespace kvc {

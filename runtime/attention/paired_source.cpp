@@ -5,9 +5,9 @@
 #include "runtime/attention/decode.h"
 #include "runtime/attention/layer_source.h"
 #include "runtime/attention/segment_attention.h"
-#include "runtime/compression/chunk_tokens.h"
 #include "runtime/compression/pair_merging.h"
 #include "runtime/store/element_type.h"
+#include "runtime/store/row_store.h"
 
 namespace kvc {
 namespace {

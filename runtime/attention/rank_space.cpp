@@ -151,39 +151,44 @@ Reconstruction of_head(const Reconstruction& layer, std::int64_t kv_head, std::i
   return head;
 }
 
+// Rows at `positions`, ascending, whose latents read(first, count) gives some at a time.
+template <typename Read>
+PartialAttention attend_tiles(const Decoder& decoder, int layer, const GroupFactors& factors,
+                              const Reconstruction& reconstruction, std::int64_t num_kv_heads,
+                              const at::Tensor& query, const at::Tensor& positions,
+                              const Read& read) {
+  const std::int64_t count = positions.size(0);
+  TileAttention tiles(decoder, layer, factors, reconstruction, num_kv_heads, query,
+                      positions.const_data_ptr<std::int32_t>()[count - 1] + 1);
+  for (std::int64_t first = 0; first < count; first += kPartTokens) {
+    const std::int64_t rows = std::min(kPartTokens, count - first);
+    tiles.add(read(first, rows), positions.narrow(0, first, rows));
+  }
+  PartialAttention whole = tiles.sums();
+  whole.output = project_values(decoder.layer(layer), reconstruction, num_kv_heads, whole.output);
+  return whole;
+}
+
 }  // namespace
 
 PartialAttention rank_space_attention(const Decoder& decoder, int layer,
                                       const GroupFactors& factors, const at::Tensor& query,
                                       const LatentRange& range) {
-  const std::int64_t num_kv_heads = decoder.config().num_kv_heads;
-  const std::int64_t positions = range.positions.const_data_ptr<std::int32_t>()[range.last - 1] + 1;
-  TileAttention tiles(decoder, layer, factors, range.layer, num_kv_heads, query, positions);
-  for (std::int64_t first = range.first; first < range.last; first += kPartTokens) {
-    const std::int64_t count = std::min(kPartTokens, range.last - first);
-    tiles.add(range.latents.rows(first, count, decoder.dtype()),
-              range.positions.narrow(0, first, count));
-  }
-  PartialAttention whole = tiles.sums();
-  whole.output = project_values(decoder.layer(layer), range.layer, num_kv_heads, whole.output);
-  return whole;
+  return attend_tiles(decoder, layer, factors, range.layer, decoder.config().num_kv_heads, query,
+                      range.positions.slice(0, range.first, range.last),
+                      [&](std::int64_t first, std::int64_t count) {
+                        return range.latents.rows(range.first + first, count, decoder.dtype());
+                      });
 }
 
 PartialAttention rank_space_attention(const Decoder& decoder, int layer,
                                       const GroupFactors& factors, const at::Tensor& query,
                                       const ChosenLatents& chosen) {
-  const Reconstruction head = of_head(chosen.layer, chosen.kv_head, decoder.config().head_dim);
   const at::Tensor latents = chosen.latents.rows(chosen.runs, decoder.dtype());
-  const std::int64_t count = latents.size(0);
-  const std::int64_t positions = chosen.positions.const_data_ptr<std::int32_t>()[count - 1] + 1;
-  TileAttention tiles(decoder, layer, factors, head, 1, query, positions);
-  for (std::int64_t first = 0; first < count; first += kPartTokens) {
-    const std::int64_t rows = std::min(kPartTokens, count - first);
-    tiles.add(latents.narrow(0, first, rows), chosen.positions.narrow(0, first, rows));
-  }
-  PartialAttention whole = tiles.sums();
-  whole.output = project_values(decoder.layer(layer), head, 1, whole.output);
-  return whole;
+  return attend_tiles(
+      decoder, layer, factors, of_head(chosen.layer, chosen.kv_head, decoder.config().head_dim), 1,
+      query, chosen.positions,
+      [&](std::int64_t first, std::int64_t count) { return latents.narrow(0, first, count); });
 }
 
 }  // namespace kvc

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/attention/score_chunks.h"
-
 namespace kvc {
 namespace {
 

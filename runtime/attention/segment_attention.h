@@ -11,7 +11,12 @@
 
 namespace kvc {
 
-// Keys and values of some tokens. Values are given, or come from latents: value_proj latent +
+inline constexpr std::int64_t kScoresPerChunk = std::int64_t{1} << 24;  // 64 MB of float32 scores
+
+// [n, heads, channels] as float32 [heads, n, channels].
+inline at::Tensor heads_first(const at::Tensor& x) { return x.to(at::kFloat).transpose(0, 1); }
+
+// Keys and values of some tokens. Values are given, or made from latents: value_proj latent +
 // value_bias.
 struct Segment {
   at::Tensor key;           // [n, num_kv_heads, head_dim] post-RoPE

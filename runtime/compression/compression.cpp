@@ -93,10 +93,11 @@ std::int64_t due_tokens(const KvPlan& plan, std::int64_t pending, bool prompt_en
   return prompt_ended ? left : left >= block ? block : 0;
 }
 
-std::vector<std::int64_t> due_tokens(const KvCache& cache) {
+std::vector<std::int64_t> due_tokens(const KvPlan& plan, const std::vector<GroupTokens>& tokens,
+                                     bool prompt_ended) {
   std::vector<std::int64_t> due;
-  for (const GroupTokens& tokens : cache.tokens()) {
-    due.push_back(due_tokens(cache.plan(), tokens.pending, false));
+  for (const GroupTokens& group : tokens) {
+    due.push_back(due_tokens(plan, group.pending, prompt_ended));
   }
   return due;
 }

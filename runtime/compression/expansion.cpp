@@ -4,50 +4,37 @@
 
 #include "core/round_up.h"
 #include "runtime/attention/cache_segments.h"
-#include "runtime/compression/chunk_tokens.h"
 #include "runtime/compression/group_view.h"
+#include "runtime/store/row_store.h"
 
 namespace kvc {
 namespace {
 
-// One layer's latents of one segment.
-struct LatentRows {
-  const RowStore& rows;
-  const at::Tensor& positions;
-  const Reconstruction& layer;
-};
-
-class GroupExpander {
- public:
-  GroupExpander(const Decoder& decoder, const GroupFactors& factors, int layer)
-      : decoder_(decoder), factors_(factors), layer_(layer) {}
-
-  // The latents behind those that `expanded` holds already, up to `last`.
-  void extend(const LatentRows& latents, std::int64_t last, KeyValueStore& expanded) const {
-    for (std::int64_t first = expanded.num_exact(); first < last; first = expanded.num_exact()) {
-      const std::int64_t count = std::min(kChunkTokens, last - first);
-      const LayerWeights& weights = decoder_.layer(layer_);
-      const KeyValue rebuilt = reconstruct(decoder_, weights, factors_, latents.layer,
-                                           latents.rows.rows(first, count, decoder_.dtype()));
-      const at::Tensor positions = latents.positions.narrow(0, first, count);
-      expanded.append(stored_key(weights, latents.layer, rebuilt.key, positions), rebuilt.value);
-    }
+at::Tensor stored_key(const Decoder& decoder, int layer, const Reconstruction& reconstruction,
+                      const at::Tensor& key, const at::Tensor& positions) {
+  if (stores_raw_keys(decoder.config(), layer)) {
+    return key;
   }
+  return reconstruction.is_principal
+             ? decoder.rope().rotate(layer, key, positions)
+             : finish_key(decoder.layer(layer), decoder.rope(), layer, key, positions);
+}
 
- private:
-  at::Tensor stored_key(const LayerWeights& weights, const Reconstruction& layer,
-                        const at::Tensor& key, const at::Tensor& positions) const {
-    if (stores_raw_keys(decoder_.config(), layer_)) {
-      return key;
-    }
-    return layer.is_principal ? decoder_.rope().rotate(layer_, key, positions)
-                              : finish_key(weights, decoder_.rope(), layer_, key, positions);
+// The latents behind those that `expanded` holds already, up to rows.last.
+void extend(const GroupView& group, int index, const RowStore& latents,
+            const PositionList& positions, const MergedLatents& rows, KeyValueStore& expanded) {
+  const Decoder& decoder = group.decoder;
+  const int layer = group.layer(index);
+  const at::Tensor all_positions = positions.tensor();
+  for (std::int64_t first = expanded.num_exact(); first < rows.last; first = expanded.num_exact()) {
+    const std::int64_t count = std::min(kChunkTokens, rows.last - first);
+    const KeyValue rebuilt = reconstruct(decoder, decoder.layer(layer), group.factors, rows.layer,
+                                         latents.rows(first, count, decoder.dtype()));
+    expanded.append(
+        stored_key(decoder, layer, rows.layer, rebuilt.key, all_positions.narrow(0, first, count)),
+        rebuilt.value);
   }
-
-  const Decoder& decoder_;
-  const GroupFactors& factors_;
-  int layer_;
-};
+}
 
 std::vector<KeyValueStore> empty_layers(const KvPlan& plan, int num_layers,
                                         const StoreOptions& options) {
@@ -71,23 +58,22 @@ void expand_group(const Decoder& decoder, const LatentFactors& all_factors,
                   empty_layers(cache.plan(), store.keeps_latents() ? spec.num_layers : 0, options)};
   }
   Expansion& expansion = *store.expansion();
-  const at::Tensor merged = store.merged_positions().tensor();
-  const at::Tensor unmerged = store.unmerged_positions().tensor();
-  const std::int64_t num_merged = std::min(rows, merged.size(0));
+  const GroupView view{decoder, cache.plan(), group, factors, store};
+  const std::int64_t num_merged = std::min(rows, store.merged_positions().size());
   const std::int64_t num_unmerged =
-      store.keeps_latents() ? std::min(rows - num_merged, unmerged.size(0)) : 0;
+      store.keeps_latents() ? std::min(rows - num_merged, store.unmerged_positions().size()) : 0;
   for (int index = 0; index < spec.num_layers; ++index) {
     const auto at_index = static_cast<std::size_t>(index);
-    const GroupExpander expander(decoder, factors, spec.first_layer + index);
     if (num_merged > expansion.merged[at_index].num_exact()) {
-      for (const MergedLatents& part : merged_latents(factors, store, index, decoder.dtype())) {
-        expander.extend({store.merged(), merged, part.layer}, std::min(num_merged, part.last),
-                        expansion.merged[at_index]);
+      for (MergedLatents& part : merged_latents(factors, store, index, decoder.dtype())) {
+        part.last = std::min(num_merged, part.last);
+        extend(view, index, store.merged(), store.merged_positions(), part,
+               expansion.merged[at_index]);
       }
     }
     if (num_unmerged > 0) {
-      expander.extend({store.unmerged_latent(index), unmerged, factors.layers[at_index]},
-                      num_unmerged, expansion.unmerged[at_index]);
+      extend(view, index, store.unmerged_latent(index), store.unmerged_positions(),
+             {0, num_unmerged, factors.layers[at_index]}, expansion.unmerged[at_index]);
     }
   }
 }

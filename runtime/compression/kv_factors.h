@@ -7,11 +7,22 @@
 
 #include "core/checkpoint.h"
 #include "core/kv_plan.h"
+#include "model/fused_kv.h"
 #include "runtime/compression/coded_factors.h"
-#include "runtime/compression/fused_factors.h"
 #include "runtime/compression/latent_factors.h"
+#include "runtime/store/row_store.h"
 
 namespace kvc {
+
+struct FusedFactors {
+  FusedLayer layer;
+  ChannelPairs pairs;
+  FusedWeights weights;  // float32, contiguous
+
+  std::int64_t bytes() const {
+    return static_cast<std::int64_t>(weights.key.weight.nbytes() + weights.value.weight.nbytes());
+  }
+};
 
 struct KvFactors {
   LatentFactors latent;
@@ -21,11 +32,10 @@ struct KvFactors {
   std::int64_t bytes() const { return latent.bytes() + coded.bytes() + bytes_of(fused); }
 };
 
-// Throws Error naming a tensor that is missing or has another shape.
-inline KvFactors load_kv_factors(const Checkpoint& checkpoint, const KvPlan& plan,
-                                 const ModelConfig& config, at::ScalarType dtype) {
-  return {load_latent_factors(checkpoint, plan, config.hidden_size, dtype),
-          load_coded_factors(checkpoint, plan), load_fused_factors(checkpoint, plan, config)};
-}
+// Throws Error naming a tensor that is missing or misshapen.
+KvFactors load_kv_factors(const Checkpoint& checkpoint, const KvPlan& plan,
+                          const ModelConfig& config, at::ScalarType dtype);
+std::vector<FusedFactors> load_fused_factors(const Checkpoint& checkpoint, const KvPlan& plan,
+                                             const ModelConfig& config);  // [plan.fused], likewise
 
 }  // namespace kvc

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/attention/cache_segments.h"
-#include "runtime/compression/chunk_tokens.h"
+#include "runtime/store/row_store.h"
 
 namespace kvc {
 namespace {
@@ -24,12 +24,12 @@ at::Tensor without_bias(const at::Tensor& rows, const at::Tensor& bias) {
 at::Tensor rms_of(const GroupView& group, const at::Tensor& key, int index,
                   const std::vector<RowRun>& rows) {
   if (group.store.holds_key_rms()) {
-    return read(group.store.held_key_rms(index), rows);
+    return read(group.store.held(index), rows);
   }
   // Latents are kept instead: the rebuilt key has the norm's scale.
   const LayerWeights& weights = group.decoder.layer(group.layer(index));
   const Reconstruction& layer = group.factors.layers[static_cast<std::size_t>(index)];
-  const at::Tensor latent = read(group.store.held_latent(index), rows, layer.key.scalar_type());
+  const at::Tensor latent = read(group.store.held(index), rows, layer.key.scalar_type());
   const Linear rebuild{layer.key, weights.k_proj.bias};
   return key_rms(rebuild(latent).view(key.sizes()), weights.k_norm);
 }
@@ -66,17 +66,16 @@ EncodedTokens encode(const GroupView& group, const std::vector<RowRun>& rows,
                           group.factors.merged_layers);
   }
   if (!store.keeps_latents()) {
-    return {read(store.held_weighted(), rows), read(store.held_score(), rows)};
+    return {read(store.held(0), rows), read(store.held(1), rows)};
   }
   const int num_layers = group.spec().num_layers;
   at::Tensor latent;
   for (int index = 0; index < num_layers; ++index) {
     const double weight = group.spec().merge_weights[static_cast<std::size_t>(index)];
-    const at::Tensor term = read(store.held_latent(index), rows) * weight;
+    const at::Tensor term = read(store.held(index), rows) * weight;
     latent = index == 0 ? term : latent + term;
   }
-  return {latent, row_cosine(read(store.held_latent(0), rows),
-                             read(store.held_latent(num_layers - 1), rows))};
+  return {latent, row_cosine(read(store.held(0), rows), read(store.held(num_layers - 1), rows))};
 }
 
 // Calls visit(runs, positions) for the rows, some at a time.

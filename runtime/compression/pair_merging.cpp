@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "runtime/compression/chunk_tokens.h"
+#include "runtime/store/row_store.h"
 
 namespace kvc {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "runtime/attention/cache_segments.h"
 #include "runtime/compression/chunk_landmarks.h"
-#include "runtime/compression/chunk_tokens.h"
 #include "runtime/compression/request_basis.h"
 #include "runtime/policies/principal_policy.h"
+#include "runtime/store/row_store.h"
 
 namespace kvc {
 namespace {

@@ -12,14 +12,6 @@ bool contains(const std::vector<int>& layers, int layer) {
   return std::find(layers.begin(), layers.end(), layer) != layers.end();
 }
 
-std::vector<std::int64_t> due_of(const KvPlan& plan, const std::vector<GroupTokens>& tokens) {
-  std::vector<std::int64_t> due;
-  for (const GroupTokens& group : tokens) {
-    due.push_back(due_tokens(plan, group.pending, true));
-  }
-  return due;
-}
-
 }  // namespace
 
 int last_reader(const KvPlan& plan, int layer) {
@@ -53,7 +45,7 @@ PromptCompression::PromptCompression(const CompressionContext& context, std::int
     return;
   }
   const std::vector<GroupTokens> tokens = tokens_with_prompt(plan(), cache.tokens(), count);
-  counts_ = due_of(plan(), tokens);
+  counts_ = due_tokens(plan(), tokens, true);
   if (has_basis(plan(), LatentBasis::kWeights)) {
     merges_.emplace(context, tokens, counts_, num_tokens_, cache);
   } else {
@@ -104,7 +96,7 @@ void PromptCompression::all_read() {
   if (plan().groups.empty() || !waits_for_all()) {
     return;
   }
-  compress(context_, due_of(plan(), cache_.tokens()), num_tokens_, cache_);
+  compress(context_, due_tokens(plan(), cache_.tokens(), true), num_tokens_, cache_);
   for (int group = 0; group < static_cast<int>(plan().groups.size()); ++group) {
     quantise_group(group);
   }

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/compression/chunk_tokens.h"
 #include "runtime/compression/coding.h"
 #include "runtime/gpu/row_coding.h"
+#include "runtime/store/row_store.h"
 
 namespace kvc {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "runtime/compression/chunk_tokens.h"
 #include "runtime/compression/request_basis.h"
+#include "runtime/store/row_store.h"
 
 namespace kvc {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "model/decoder.h"
 #include "runtime/attention/cache_segments.h"
-#include "runtime/compression/chunk_tokens.h"
 #include "runtime/gpu/gpu_decoding.h"
+#include "runtime/store/row_store.h"
 
 namespace kvc {
 namespace {

@@ -11,7 +11,7 @@
 #include "model/config.h"
 #include "model/rope.h"
 #include "model/weights.h"
-#include "runtime/compression/fused_factors.h"
+#include "runtime/compression/kv_factors.h"
 #include "runtime/gpu/coded_ranks.h"
 #include "runtime/gpu/rank_factors.h"
 

@@ -1,23 +1,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/attention/kept_attention.h"
 #include "runtime/policies/token_policies.h"
 
 namespace kvc {
 
 std::int64_t scores_at_once(at::Device device) {
   return std::int64_t{1} << (device.is_cpu() ? 22 : 26);
-}
-
-SlotKeys slot_keys(const ResidualSlots& slots, std::int64_t num_kv_heads, std::int64_t head_dim,
-                   double alpha) {
-  if (slots.empty()) {
-    return {};
-  }
-  return {at::from_blob(const_cast<float*>(slots.key()),
-                        {slots.num_slots(), num_kv_heads, head_dim}, at::kFloat),
-          residual_bias(slots, num_kv_heads, alpha)};
 }
 
 std::int64_t scoring_queries(const TokenPolicy& policy, std::int64_t num_new) {
@@ -35,7 +24,7 @@ std::int64_t scoring_queries(const TokenPolicy& policy, std::int64_t num_new) {
   return std::min(num_new, static_cast<std::int64_t>(std::ceil(most)));
 }
 
-at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const SlotKeys& slots) {
+at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const SlotRows& slots) {
   const std::int64_t num_rows = key.size(0), num_kv_heads = key.size(1), head_dim = key.size(2);
   const std::int64_t num_queries = end.query.size(0), num_heads = end.query.size(1);
   const std::int64_t heads_per_kv = num_heads / num_kv_heads;

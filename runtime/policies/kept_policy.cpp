@@ -74,6 +74,7 @@ void keep_chosen(const TokenPolicy& policy, const KeptMembers& layers) {
     }
     kept.push_back(at::tensor(rows.kept, at::kLong));
   }
+  all.clear();
   const at::Tensor indices = first.per_head() ? at::stack(kept, 1) : kept.front();
   for (const KeptMember& member : layers.members) {
     member.rows->keep(indices, member.turn);

@@ -66,21 +66,19 @@ at::Tensor best_voted(const TokenPolicy& policy, const at::Tensor& votes, std::i
 std::vector<std::int64_t> staying_rows(std::int64_t num_rows,
                                        const std::vector<std::int64_t>& leaving);
 
-// Slots that take part in a softmax.
-struct SlotKeys {
-  at::Tensor key;   // [num_slots, num_kv_heads, head_dim] float32, or undefined: none
-  at::Tensor bias;  // [num_slots, num_kv_heads] float32 added to scores
+// What else takes part in a softmax: averages of merged tokens.
+struct SlotRows {
+  at::Tensor key{}, value{};  // [num_slots, num_kv_heads, head_dim] float32, or undefined: none
+  at::Tensor bias{};          // [num_slots, num_kv_heads] float32 added to scores
 };
-SlotKeys slot_keys(const ResidualSlots& slots, std::int64_t num_kv_heads, std::int64_t head_dim,
-                   double alpha);
 
 // As many as fit the CPU's caches, or keep a GPU busy.
 std::int64_t scores_at_once(at::Device device);
 
-// sum_i lambda^(m-1-i) a_i of the last m tokens' queries, a_i the probabilities of query i, summed over the
-// query heads of a KV head. Keys, [n, num_kv_heads, head_dim] float32, in the order of rows; slots get their
-// part of the probabilities. [n, num_kv_heads] float32. At most scores_at_once() products of queries and keys
-// are in memory, but at least those of one query.
-at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const SlotKeys& slots);
+// sum_i lambda^(m-1-i) a_i of the last m tokens' queries, a_i the probabilities that query i gives, summed over
+// the query heads of a KV head. Keys, [n, num_kv_heads, head_dim] float32, in the order of rows; slots get
+// their part of the probabilities. [n, num_kv_heads] float32
+// Of queries and keys, no more than scores_at_once() products are in memory, those of one query at least.
+at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const SlotRows& slots);
 
 }  // namespace kvc

@@ -36,8 +36,6 @@ class DonorStore {
   // first. On any failure (a full disk, a prompt above the limit) the prompt is not kept, with a warning.
   void store(const DonorPrompt& prompt);
 
-  std::int64_t num_entries() const { return static_cast<std::int64_t>(heads_.size()); }
-
  private:
   std::string name_of(const std::vector<std::int64_t>& ids) const;
   void refresh();

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "runtime/store/store_bytes.h"
+#include "runtime/store/row_store.h"
 
 namespace kvc {
 

@@ -96,26 +96,29 @@ void KeptRows::append(const at::Tensor& key, const at::Tensor& value, const at::
   }
 }
 
+at::Tensor KeptRows::in_order(const RowStore& exact, const at::Tensor& codes) const {
+  const at::Tensor rows = exact.rows(at::kFloat);
+  return at::cat({rows.narrow(0, 0, first_exact_), codes, rows.slice(0, first_exact_)});
+}
+
+at::Tensor KeptRows::keys(const TurnKeys& turn) const {
+  if (store_.num_codes() == 0) {
+    return store_.key.rows(at::kFloat);
+  }
+  const at::Tensor codes = store_.key_codes->rows(at::kFloat);
+  const auto positions = [&] {
+    return at::arange(first_exact_, first_exact_ + codes.size(0), at::kLong);
+  };
+  return in_order(store_.key, has_left_ ? codes : turn(codes, positions()));
+}
+
 KeptContent KeptRows::content(const TurnKeys& turn) const {
-  KeptContent content{.key = store_.key.rows(at::kFloat),
-                      .value = store_.value.rows(at::kFloat),
-                      .positions = positions_ ? positions() : at::Tensor(),
-                      .scores = {}};
-  if (store_.num_codes() > 0) {
-    const auto in_order = [this](const at::Tensor& exact, const at::Tensor& codes) {
-      return at::cat({exact.narrow(0, 0, first_exact_), codes, exact.slice(0, first_exact_)});
-    };
-    at::Tensor key = store_.key_codes->rows(at::kFloat);
-    if (!has_left_) {
-      key = turn(key, at::arange(first_exact_, first_exact_ + key.size(0), at::kLong));
-    }
-    content.key = in_order(content.key, key);
-    content.value = in_order(content.value, store_.value_codes->rows(at::kFloat));
-  }
-  if (scores_) {
-    content.scores = scores();
-  }
-  return content;
+  return {.key = keys(turn),
+          .value = store_.num_codes() == 0
+                       ? store_.value.rows(at::kFloat)
+                       : in_order(store_.value, store_.value_codes->rows(at::kFloat)),
+          .positions = positions_ ? positions() : at::Tensor(),
+          .scores = scores_ ? scores() : at::Tensor()};
 }
 
 void KeptRows::assign(const KeptContent& content) {

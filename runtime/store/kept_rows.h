@@ -68,6 +68,7 @@ class KeptRows {
   void keep(const at::Tensor& indices, const TurnKeys& turn = {});
   // `turn` rotates keys [n, num_kv_heads, head_dim] at positions [n]: required if codes may be before RoPE.
   KeptContent content(const TurnKeys& turn = {}) const;
+  at::Tensor keys(const TurnKeys& turn = {}) const;  // its keys alone
   void assign(const KeptContent& content);
   // Under an integer type: all rows but the first `first` and the last `last` become codes, in whole
   // blocks. `first` is the same in every call. `turn_back` is the inverse of `turn`.
@@ -107,6 +108,8 @@ class KeptRows {
   void reserve(std::int64_t rows);
 
  private:
+  // Exact rows around the codes. float32
+  at::Tensor in_order(const RowStore& exact, const at::Tensor& codes) const;
   std::int64_t heads() const { return per_head_ ? num_kv_heads_ : 1; }
   // Index of a row in its store.
   std::int64_t place(std::int64_t row) const {

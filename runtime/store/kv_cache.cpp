@@ -8,6 +8,21 @@
 
 namespace kvc {
 
+std::int64_t KvBytes::total() const {
+  std::int64_t total = 0;
+  for (const KvSegmentBytes& segment : kKvSegments) {
+    total += this->*segment.bytes;
+  }
+  return total;
+}
+
+KvBytes& KvBytes::operator+=(const KvBytes& other) {
+  for (const KvSegmentBytes& segment : kKvSegments) {
+    this->*segment.bytes += other.*segment.bytes;
+  }
+  return *this;
+}
+
 KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& options,
                  std::shared_ptr<const TokenPolicy> policy)
     : plan_(std::move(shared_plan)), policy_(std::move(policy)) {
@@ -42,19 +57,11 @@ KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& 
   }
 }
 
-KeyValueStore& KvCache::plain_layer(int layer) {
-  return const_cast<KeyValueStore&>(std::as_const(*this).plain_layer(layer));
-}
-
 const KeyValueStore& KvCache::plain_layer(int layer) const {
   const int index = plain_index_[static_cast<std::size_t>(layer)];
   KVC_CHECK(index >= 0 && policy_->is_full(),
             "KV cache: layer {} stores no keys and values of its own", layer);
   return plain_[static_cast<std::size_t>(index)];
-}
-
-KeptLayer& KvCache::kept_layer(int layer) {
-  return const_cast<KeptLayer&>(std::as_const(*this).kept_layer(layer));
 }
 
 const KeptLayer& KvCache::kept_layer(int layer) const {
@@ -72,18 +79,10 @@ const SharingLayers& KvCache::sharing(int layer) const {
   return *found;
 }
 
-PrunedLayer& KvCache::pruned_layer(int layer) {
-  return const_cast<PrunedLayer&>(std::as_const(*this).pruned_layer(layer));
-}
-
 const PrunedLayer& KvCache::pruned_layer(int layer) const {
   const int index = plain_index_[static_cast<std::size_t>(layer)];
   KVC_CHECK(index >= 0 && !pruned_.empty(), "KV cache: layer {} keeps all channels", layer);
   return pruned_[static_cast<std::size_t>(index)];
-}
-
-CodedStore& KvCache::coded(int layer) {
-  return const_cast<CodedStore&>(std::as_const(*this).coded(layer));
 }
 
 const CodedStore& KvCache::coded(int layer) const {
@@ -95,16 +94,8 @@ const CodedStore& KvCache::coded(int layer) const {
   return *after;
 }
 
-KeptGroup& KvCache::kept_coded(int layer) {
-  return const_cast<KeptGroup&>(std::as_const(*this).kept_coded(layer));
-}
-
 const KeptGroup& KvCache::kept_coded(int layer) const {
   return kept_coded_[static_cast<std::size_t>(&coded(layer) - coded_.data())];
-}
-
-PairStore& KvCache::pair(int layer) {
-  return const_cast<PairStore&>(std::as_const(*this).pair(layer));
 }
 
 const PairStore& KvCache::pair(int layer) const {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/kv_plan.h"
@@ -22,23 +23,27 @@ namespace kvc {
 
 // Bytes of blocks by content.
 struct KvBytes {
-  std::int64_t plain = 0;  // layers that store their own keys and values
-  std::int64_t merged =
-      0;  // latent groups: one latent for the whole group; pairs: directions, norms
-  std::int64_t unmerged = 0;  // compressed without merging; pairs: retained vectors
+  std::int64_t plain = 0;   // layers that store their own keys and values
+  std::int64_t merged = 0;  // latent groups: a latent for the whole group; pairs: directions, norms
+  std::int64_t unmerged = 0;  // decided against merging; of pairs retained besides
   std::int64_t coded = 0;     // codes of coded layers
-  std::int64_t pending = 0;   // exact tokens of latent groups, coded and paired layers
+  std::int64_t pending = 0;   // of latent groups, coded and paired layers: what is exact
+  std::int64_t kept = 0;      // layers under a token policy
+  std::int64_t chunks = 0;    // landmarks and exact chunks of selective reconstruction
+  std::int64_t expanded = 0;  // rebuilt beside the latents, where a memory budget leaves room
 
-  std::int64_t kept = 0;  // layers under a token policy
-
-  std::int64_t chunks = 0;  // landmarks and exact chunks of selective reconstruction
-
-  std::int64_t expanded = 0;  // rebuilt beside the latents, if a memory budget allows
-
-  std::int64_t total() const {
-    return plain + merged + unmerged + coded + pending + kept + chunks + expanded;
-  }
+  std::int64_t total() const;
+  KvBytes& operator+=(const KvBytes& other);
 };
+// As reports name them, in their order.
+struct KvSegmentBytes {
+  const char* name;
+  std::int64_t KvBytes::*bytes;
+};
+inline constexpr KvSegmentBytes kKvSegments[] = {
+    {"plain", &KvBytes::plain},   {"merged", &KvBytes::merged},    {"unmerged", &KvBytes::unmerged},
+    {"coded", &KvBytes::coded},   {"pending", &KvBytes::pending},  {"kept", &KvBytes::kept},
+    {"chunks", &KvBytes::chunks}, {"expanded", &KvBytes::expanded}};
 
 // State of a token policy between passes, for layers that keep the same tokens: a latent group, coded layers that are
 // stored together, or a plain layer with those that share its tokens.
@@ -50,10 +55,10 @@ struct KeptGroup {
   // Sum over the layers that have read a prompt's end, or attended to a token: [tokens], for plain layers [tokens,
   // heads], float32.
   at::Tensor scores{};
-  // While a layer reads a prompt: the last tokens' queries, [n, num_heads, head_dim] each, and the number of
-  // tokens read.
+  // Of a prompt that a layer is reading: the last tokens' queries that score, [n, num_heads, head_dim] each, and how
+  // many tokens were read.
   std::vector<at::Tensor> held_queries{};
-  std::int64_t num_held = 0;
+  std::int64_t num_read = 0;
 };
 
 // A plain layer's tokens under a token policy. Layers that keep the same tokens share the first one's `choice`.
@@ -84,16 +89,17 @@ class KvCache {
     num_tokens_ += static_cast<std::int64_t>(ids.size());
   }
 
-  KeyValueStore& plain_layer(int layer);
+  KeyValueStore& plain_layer(int layer) { return changed(std::as_const(*this).plain_layer(layer)); }
   const KeyValueStore& plain_layer(int layer) const;
-  KeptLayer& kept_layer(int layer);  // replaces a plain layer unless the policy is full
+  // Takes a plain layer's place unless the policy is full.
+  KeptLayer& kept_layer(int layer) { return changed(std::as_const(*this).kept_layer(layer)); }
   const KeptLayer& kept_layer(int layer) const;
   // For a plain layer or one that reads plain layers, under a token policy that drops tokens.
   const SharingLayers& sharing(int layer) const;
   const std::vector<KeptLayer>& all_kept() const { return kept_; }
-  PrunedLayer& pruned_layer(int layer);  // likewise under a policy that drops channels
+  // Likewise under a policy that drops channels.
+  PrunedLayer& pruned_layer(int layer) { return changed(std::as_const(*this).pruned_layer(layer)); }
   const PrunedLayer& pruned_layer(int layer) const;
-  const std::vector<PrunedLayer>& all_pruned() const { return pruned_; }
   KeptGroup& kept_group(int group) { return kept_groups_[static_cast<std::size_t>(group)]; }
   const KeptGroup& kept_group(int group) const {
     return kept_groups_[static_cast<std::size_t>(group)];
@@ -101,14 +107,15 @@ class KvCache {
   LatentStore& group(int group) { return groups_[static_cast<std::size_t>(group)]; }
   const LatentStore& group(int group) const { return groups_[static_cast<std::size_t>(group)]; }
 
-  CodedStore& coded(int layer);  // that the layer is part of
+  // That the layer is part of, and what is kept there.
+  CodedStore& coded(int layer) { return changed(std::as_const(*this).coded(layer)); }
   const CodedStore& coded(int layer) const;
-  KeptGroup& kept_coded(int layer);  // of the store that the layer is part of
+  KeptGroup& kept_coded(int layer) { return changed(std::as_const(*this).kept_coded(layer)); }
   const KeptGroup& kept_coded(int layer) const;
   std::vector<CodedStore>& all_coded() { return coded_; }
   const std::vector<CodedStore>& all_coded() const { return coded_; }
 
-  PairStore& pair(int layer);  // that the layer is part of
+  PairStore& pair(int layer) { return changed(std::as_const(*this).pair(layer)); }  // likewise
   const PairStore& pair(int layer) const;
 
   // From now on plain layers may hold different tokens, with their positions. Requires an empty cache; Error
@@ -122,6 +129,11 @@ class KvCache {
   std::int64_t allocated_bytes() const { return bytes().total(); }
 
  private:
+  template <typename T>
+  static T& changed(const T& member) {
+    return const_cast<T&>(member);
+  }
+
   std::shared_ptr<const KvPlan> plan_;
   std::int64_t num_tokens_ = 0;
   std::vector<std::int64_t> ids_;

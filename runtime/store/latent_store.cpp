@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "runtime/compression/latent_factors.h"
-#include "runtime/store/store_bytes.h"
+#include "runtime/store/row_store.h"
 
 namespace kvc {
 namespace {
@@ -112,17 +112,18 @@ void LatentStore::reserve(const KvPlan& plan, int group, const StoreOptions& opt
     }
     if (latents) {
       unmerged_latents_.push_back(latent_rows(spec.rank, options));
-      held_latents_.push_back(exact_rows(options, {spec.rank}));
+      held_.push_back(exact_rows(options, {spec.rank}));
       continue;
     }
     unmerged_.push_back(plain_store(plan, options));
     if (rule == MergeRule::kLs && plan.key_norm && spec.basis == LatentBasis::kWeights) {
-      held_rms_.push_back(exact_rows(options, {plan.num_kv_heads}, at::kFloat));
+      holds_key_rms_ = true;
+      held_.push_back(exact_rows(options, {plan.num_kv_heads}, at::kFloat));
     }
   }
   if (!latents && rule != MergeRule::kLs) {
-    held_weighted_.push_back(exact_rows(options, {spec.rank}));
-    held_weighted_.push_back(exact_rows(options, {}, at::kFloat));
+    held_.push_back(exact_rows(options, {spec.rank}));
+    held_.push_back(exact_rows(options, {}, at::kFloat));
   }
 }
 
@@ -153,20 +154,10 @@ void LatentStore::add_basis(std::int64_t first_row, const std::vector<at::Tensor
 
 std::int64_t Expansion::bytes() const { return bytes_of(merged) + bytes_of(unmerged); }
 
-bool LatentStore::is_expanded() const {
-  const auto covers = [](const std::vector<KeyValueStore>& layers, std::int64_t rows) {
-    return rows == 0 || (!layers.empty() && layers.back().num_exact() == rows);
-  };
-  return expansion_ && covers(expansion_->merged, merged_.num_rows()) &&
-         (!keeps_latents() || covers(expansion_->unmerged, unmerged_positions_.size()));
-}
-
 std::vector<std::int64_t> LatentStore::segment_bytes() const {
-  return {
-      merged_.bytes() + merged_positions_.bytes() + bytes_of(bases_) + bytes_of(merged_rotary_),
-      bytes_of(unmerged_) + bytes_of(unmerged_latents_) + unmerged_positions_.bytes(),
-      bytes_of(pending_) + bytes_of(held_latents_) + bytes_of(held_rms_) + bytes_of(held_weighted_),
-      bytes_of(chunks_)};
+  return {merged_.bytes() + merged_positions_.bytes() + bytes_of(bases_) + bytes_of(merged_rotary_),
+          bytes_of(unmerged_) + bytes_of(unmerged_latents_) + unmerged_positions_.bytes(),
+          bytes_of(pending_) + bytes_of(held_), bytes_of(chunks_)};
 }
 
 void LatentStore::append_pending(int index, const at::Tensor& key, const at::Tensor& value) {
@@ -177,17 +168,8 @@ void LatentStore::append_own(int index, const at::Tensor& latent, const at::Tens
   append_pending(index, latent.unsqueeze(1), rotary_key);
 }
 
-void LatentStore::hold_latent(int index, const at::Tensor& latent) {
-  held_latents_[static_cast<std::size_t>(index)].append(latent);
-}
-
-void LatentStore::hold_weighted(const at::Tensor& latent, const at::Tensor& score) {
-  held_weighted_.front().append(latent);
-  held_weighted_.back().append(score);
-}
-
-void LatentStore::hold_key_rms(int index, const at::Tensor& rms) {
-  held_rms_[static_cast<std::size_t>(index)].append(rms);
+void LatentStore::hold(int index, const at::Tensor& rows) {
+  held_[static_cast<std::size_t>(index)].append(rows);
 }
 
 void LatentStore::append_latent(int index, const at::Tensor& latent, const at::Tensor& positions) {
@@ -215,8 +197,8 @@ void LatentStore::move_decided(std::size_t index, const at::Tensor& kept, std::i
   if (!merged_rotary_.empty()) {
     merged_rotary_[index].append(pending.value.rows(first, count, pending.value.dtype()));
   } else if (keeps_latents()) {
-    unmerged_latents_[index].append(select(held_latents_[index]));
-    held_latents_[index].erase(first, count);
+    unmerged_latents_[index].append(select(held_[index]));
+    held_[index].erase(first, count);
   } else {
     unmerged_[index].append(select(pending.key), select(pending.value));
   }
@@ -235,10 +217,8 @@ void LatentStore::decide(const at::Tensor& merge, const at::Tensor& positions,
       move_decided(index, keep.narrow(0, begin, rows).nonzero().squeeze(1), rows);
     }
   }
-  for (std::vector<RowStore>* held : {&held_rms_, &held_weighted_}) {
-    for (RowStore& rows : *held) {
-      rows.erase(first, count);
-    }
+  for (std::size_t i = 0; i < held_.size() && !keeps_latents(); ++i) {
+    held_[i].erase(first, count);
   }
   if (pending_positions_) {
     pending_positions_->erase(first, count);

@@ -87,10 +87,9 @@ class LatentStore {
   // The same for a model's own latents: [n, width] before their norm, and rotary keys [n, 1,
   // width].
   void append_own(int index, const at::Tensor& latent, const at::Tensor& rotary_key);
-  // Further inputs of decisions and encoding (when: group_bytes in core/kv_plan.h).
-  void hold_latent(int index, const at::Tensor& latent);                  // [n, rank]
-  void hold_weighted(const at::Tensor& latent, const at::Tensor& score);  // [n, rank], [n] float32
-  void hold_key_rms(int index, const at::Tensor& rms);  // [n, num_kv_heads] float32
+  // What deciding and encoding need besides (group_bytes in core/kv_plan.h says when): of every layer latents [n, rank] or
+  // what the norm divided its keys by [n, num_kv_heads]; or of the group a weighted latent [n, rank] and its score [n].
+  void hold(int index, const at::Tensor& rows);
   // Groups whose projections are replaced store latents at once.
   void append_latent(int index, const at::Tensor& latent, const at::Tensor& positions);
 
@@ -131,8 +130,6 @@ class LatentStore {
 
   std::optional<Expansion>& expansion() { return expansion_; }
   const std::optional<Expansion>& expansion() const { return expansion_; }
-  // Do all latents have their keys and values beside them?
-  bool is_expanded() const;
 
   const PositionList& merged_positions() const { return merged_positions_; }
   const PositionList& unmerged_positions() const { return unmerged_positions_; }
@@ -145,11 +142,8 @@ class LatentStore {
   const KeyValueStore& unmerged(int index) const { return at_layer(unmerged_, index); }
   KeyValueStore& unmerged(int index) { return unmerged_[static_cast<std::size_t>(index)]; }
   const KeyValueStore& pending(int index) const { return at_layer(pending_, index); }
-  const RowStore& held_latent(int index) const { return at_layer(held_latents_, index); }
-  const RowStore& held_weighted() const { return held_weighted_.front(); }
-  const RowStore& held_score() const { return held_weighted_.back(); }
-  bool holds_key_rms() const { return !held_rms_.empty(); }
-  const RowStore& held_key_rms(int index) const { return at_layer(held_rms_, index); }
+  const RowStore& held(int index) const { return at_layer(held_, index); }
+  bool holds_key_rms() const { return holds_key_rms_; }
 
  private:
   template <typename T>
@@ -167,10 +161,9 @@ class LatentStore {
   RowStore merged_;
   std::vector<KeyValueStore> unmerged_, pending_;  // [num_layers]; unmerged_: plain form
   std::vector<RowStore> unmerged_latents_;         // [num_layers]; latent form
-  std::vector<RowStore> held_latents_;             // [num_layers], or empty; likewise held_rms_
-  std::vector<RowStore> held_rms_;
+  std::vector<RowStore> held_;
+  bool holds_key_rms_ = false;
   std::vector<RowStore> merged_rotary_;  // [num_layers], or empty
-  std::vector<RowStore> held_weighted_;  // weighted latent and score, or empty
   std::vector<RequestBasis> bases_;      // of a request
   std::vector<ChunkLayer> chunks_;       // [num_layers], or empty
   std::optional<Expansion> expansion_;

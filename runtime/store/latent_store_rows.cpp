@@ -119,10 +119,8 @@ void LatentStore::merge(const std::vector<std::int64_t>& rows, const at::Tensor&
   for (KeyValueStore& layer : pending_) {
     keep_rows(layer, stay);
   }
-  for (std::vector<RowStore>* held : {&held_latents_, &held_rms_, &held_weighted_}) {
-    for (RowStore& of_layer : *held) {
-      of_layer.keep(stay);
-    }
+  for (RowStore& held : held_) {
+    held.keep(stay);
   }
   merged_.append(latents);
   merged_positions_.append(positions);
@@ -183,10 +181,8 @@ void LatentStore::keep(const std::vector<std::int64_t>& rows) {
   for (KeyValueStore& layer : pending_) {
     keep_rows(layer, of_pending);
   }
-  for (std::vector<RowStore>* held : {&held_latents_, &held_rms_, &held_weighted_}) {
-    for (RowStore& of_layer : *held) {
-      of_layer.keep(of_pending);
-    }
+  for (RowStore& held : held_) {
+    held.keep(of_pending);
   }
   pending_positions_->keep(of_pending);
   if (!scores_.empty()) {

@@ -26,6 +26,9 @@ struct RowFormat {
   std::optional<RowCodes> codes{};
 };
 
+// Rows of a layer or group that are widened to float32 at a time, to be encoded or rebuilt together.
+inline constexpr std::int64_t kChunkTokens = 1024;
+
 struct RowRun {
   std::int64_t first = 0, count = 0;
 };
@@ -98,5 +101,15 @@ class RowStore {
   std::int64_t num_rows_ = 0, reserved_rows_ = 0;
   BlockList blocks_;
 };
+
+// Of several stores together.
+template <typename Store>
+std::int64_t bytes_of(const std::vector<Store>& stores) {
+  std::int64_t bytes = 0;
+  for (const Store& store : stores) {
+    bytes += store.bytes();
+  }
+  return bytes;
+}
 
 }  // namespace kvc

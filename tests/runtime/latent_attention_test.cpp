@@ -62,7 +62,7 @@ class LatentAttention : public ::testing::TestWithParam<Case> {
       const std::vector<std::int64_t> shape{kTokens, model.num_kv_heads, model.head_dim};
       store_->append_pending(layer, random_normal(shape, seed), random_normal(shape, seed + 1));
       if (store_->holds_key_rms()) {
-        store_->hold_key_rms(layer, at::ones({kTokens, model.num_kv_heads}));
+        store_->hold(layer, at::ones({kTokens, model.num_kv_heads}));
       }
     }
     const at::Tensor positions = at::arange(kDecided, at::kLong);

@@ -205,7 +205,7 @@ class LatentEncoding : public ::testing::TestWithParam<const char*> {
       stacked.push_back(without_bias(value, weights.v_proj.bias));
       store.append_pending(layer, finish_key(weights, decoder_->rope(), layer, key, positions),
                            value);
-      store.hold_key_rms(layer, key_rms(key, weights.k_norm));
+      store.hold(layer, key_rms(key, weights.k_norm));
     }
     y_ = at::cat(stacked, 1);
     std::vector<std::int64_t> rows(static_cast<std::size_t>(count));

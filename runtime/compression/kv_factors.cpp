@@ -1,6 +1,12 @@
-#include "runtime/compression/fused_factors.h"
+#include "runtime/compression/kv_factors.h"
 
 namespace kvc {
+
+KvFactors load_kv_factors(const Checkpoint& checkpoint, const KvPlan& plan,
+                          const ModelConfig& config, at::ScalarType dtype) {
+  return {load_latent_factors(checkpoint, plan, config.hidden_size, dtype),
+          load_coded_factors(checkpoint, plan), load_fused_factors(checkpoint, plan, config)};
+}
 
 std::vector<FusedFactors> load_fused_factors(const Checkpoint& checkpoint, const KvPlan& plan,
                                              const ModelConfig& config) {
@@ -10,15 +16,6 @@ std::vector<FusedFactors> load_fused_factors(const Checkpoint& checkpoint, const
                       load_fused_weights(checkpoint, plan, layer, at::kFloat)});
   }
   return layers;
-}
-
-std::int64_t bytes_of(const std::vector<FusedFactors>& layers) {
-  std::int64_t bytes = 0;
-  for (const FusedFactors& layer : layers) {
-    bytes += static_cast<std::int64_t>(layer.weights.key.weight.nbytes() +
-                                       layer.weights.value.weight.nbytes());
-  }
-  return bytes;
 }
 
 }  // namespace kvc
