@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "convert/latent/kept_range.h"
 #include "convert/methods/methods.h"
+#include "convert/plan.h"
 
 namespace kvc {
 namespace {
@@ -35,7 +35,7 @@ class Chooser {
   }
 
  private:
-  double least() const { return method_.least_kept_ratio(config_, settings_); }
+  double least() const { return method_.least_kept_ratio({config_, settings_}); }
   bool reaches() const { return least() <= settings_.kept_ratio; }
 
   void take_usual_tokens() {
@@ -77,20 +77,21 @@ class Chooser {
   }
 
   void narrow_rank() {
-    if (!open_.rank || reaches()) {
+    if (!open_.rank || method_.rank == nullptr || reaches()) {
       return;
     }
-    const double usual = settings_.rank;
+    double& rank = method_.rank(settings_);
+    const double usual = rank;
     for (int percent = static_cast<int>(std::ceil(usual * 100)) - 1; percent >= 1; --percent) {
-      settings_.rank = percent / 100.0;
+      rank = percent / 100.0;
       if (reaches()) {
         notes_.push_back(fmt::format(
-            "--rank {:g} instead of {:g}: a wider latent cannot reach a kept_ratio of {:g}",
-            settings_.rank, usual, settings_.kept_ratio));
+            "--rank {:g} instead of {:g}: a wider latent cannot reach a kept_ratio of {:g}", rank,
+            usual, settings_.kept_ratio));
         return;
       }
     }
-    settings_.rank = usual;
+    rank = usual;
   }
 
   void take_nearest_ratio() {
@@ -105,9 +106,10 @@ class Chooser {
         nearest, settings_.kept_ratio, context_,
         std::min(context_, settings_.sink_tokens + settings_.window_tokens), settings_.sink_tokens,
         settings_.window_tokens,
-        open_.rank
+        open_.rank || method_.rank == nullptr
             ? ""
-            : fmt::format(", and a merged token keeps what --rank {:g} says", settings_.rank)));
+            : fmt::format(", and a merged token keeps what --rank {:g} says",
+                          method_.rank(settings_))));
     settings_.kept_ratio = nearest;
   }
 

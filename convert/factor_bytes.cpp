@@ -2,9 +2,10 @@
 
 #include <algorithm>
 
-#include "convert/latent/kept_range.h"
+#include "convert/latent/latent_settings.h"
 #include "core/kv_plan_groups.h"
 #include "model/basis_codes.h"
+#include "model/cache_plan.h"
 #include "model/fused_kv.h"
 #include "model/tensor_names.h"
 
@@ -43,11 +44,12 @@ std::int64_t split_bytes(const LatentGroup& group, const ModelConfig& config) {
 std::int64_t joint_bytes(const KvPlan& plan, int index, const ModelConfig& config,
                          const ConvertSettings& settings) {
   const LatentGroup& group = plan.groups[static_cast<std::size_t>(index)];
+  const LatentSettings& own = settings.own<LatentSettings>();
   const std::int64_t rows = 2 * group.num_layers * config.kv_dim();
   const bool latents = needs_latents(plan, index);
-  const std::int64_t decoders = (latents || !settings.refit ? 1 : 0) + (settings.refit ? 1 : 0);
+  const std::int64_t decoders = (latents || !own.refit ? 1 : 0) + (own.refit ? 1 : 0);
   return (latents ? matrix_bytes(group.rank, config.hidden_size) : 0) +
-         (settings.merge == MergeRule::kLs ? matrix_bytes(group.rank, rows) : 0) +
+         (own.merge == MergeRule::kLs ? matrix_bytes(group.rank, rows) : 0) +
          decoders * matrix_bytes(rows, group.rank);
 }
 

@@ -1,37 +1,29 @@
 #include "convert/pair_settings.h"
 
-#include <cmath>
-
-#include "core/enum_names.h"
-#include "core/error.h"
-
 namespace kvc {
 namespace {
 
 constexpr EnumName<PairRetention> kRetentions[] = {{PairRetention::kDifferent, "different"},
                                                    {PairRetention::kInverted, "inverted"}};
 
-void check_share(const char* flag, double value) {
-  KVC_CHECK_USAGE(std::isfinite(value) && value >= 0 && value <= 1, "{} {}: expected 0 to 1", flag,
-                  value);
-}
+bool is_part(double share) { return share >= 0 && share <= 1; }
 
 }  // namespace
 
-std::string to_string(PairRetention value) { return name_of(kRetentions, value); }
-PairRetention parse_pair_retention(const std::string& name) {
-  return value_of(kRetentions, name, "choice of retained tokens");
-}
-
-Json to_json(const PairSettings& settings) {
-  return {{"retention", to_string(settings.retention)},
-          {"position", settings.position},
-          {"retained", settings.retained}};
-}
-
-void check_ranges(const PairSettings& settings) {
-  check_share("--minicache-position", settings.position);
-  check_share("--minicache-retained", settings.retained);
+Options pair_options(ConvertSettings& settings) {
+  PairSettings& own = settings.own<PairSettings>();
+  Options options;
+  options.add("--minicache", "pairing/retention", own.retention, kRetentions,
+              "choice of retained tokens",
+              "minicache: retained are the tokens whose layers are most different (default), or "
+              "inverted: most alike");
+  options.add("--minicache-position", "pairing/position", own.position,
+              "minicache: shared direction, from the lower layer's (0) to the upper one's (1)",
+              "0 to 1", is_part);
+  options.add("--minicache-retained", "pairing/retained", own.retained,
+              "minicache: share of the range of angles, and most tokens, that are retained",
+              "0 to 1", is_part);
+  return options;
 }
 
 }  // namespace kvc

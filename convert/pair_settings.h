@@ -1,9 +1,7 @@
 // What shapes a conversion to paired layers (MiniCache).
 #pragma once
 
-#include <string>
-
-#include "core/json.h"
+#include "convert/convert.h"
 
 namespace kvc {
 
@@ -12,17 +10,12 @@ namespace kvc {
 //   inverted   those whose layers differ least, as published implementations do
 enum class PairRetention { kDifferent, kInverted };
 
-std::string to_string(PairRetention);
-PairRetention parse_pair_retention(const std::string&);  // Error lists the known ones
-
 struct PairSettings {
   PairRetention retention = PairRetention::kDifferent;
   double position = 0.6;  // of the shared direction between the lower (0) and the upper layer's (1)
   double retained = 0.05;  // gamma
 };
 
-Json to_json(const PairSettings& settings);
-// UsageError naming the flag for anything out of range.
-void check_ranges(const PairSettings& settings);
+Options pair_options(ConvertSettings& settings);
 
 }  // namespace kvc

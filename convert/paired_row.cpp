@@ -2,29 +2,16 @@
 
 #include <fmt/format.h>
 
+#include "convert/plan.h"
+
 namespace kvc {
 namespace {
-
-PairTokens merged_tokens(const KvPlan& plan, std::int64_t num_tokens, bool retains) {
-  const std::int64_t retained = retains ? plan.paired->most_retained(num_tokens) : 0;
-  return {.merged = num_tokens, .retained_keys = retained, .retained_values = retained};
-}
-
-}  // namespace
-
-std::vector<PairTokens> merged_pairs(const KvPlan& plan, std::int64_t num_tokens, bool retains) {
-  if (!plan.paired) {
-    return {};
-  }
-  return std::vector<PairTokens>(plan.paired->first_layers.size(),
-                                 merged_tokens(plan, num_tokens, retains));
-}
 
 PlanRow paired_row(const PlanTable& table, int first_layer) {
   const KvPlan& plan = table.plan;
   const auto plain = static_cast<double>(2 * plain_layer_bytes(plan, table.context, table.dtype));
   const auto kept = [&](bool retains) {
-    const PairTokens tokens = merged_tokens(plan, table.context, retains);
+    const PairTokens tokens = merged_pair(plan, table.context, retains);
     return static_cast<double>(pair_bytes(plan, tokens, table.dtype)) / plain;
   };
   PlanRow row;
@@ -40,7 +27,13 @@ PlanRow paired_row(const PlanTable& table, int first_layer) {
   return row;
 }
 
-void add_paired_notes(PlanTable& table) {
+}  // namespace
+
+void fill_paired_table(PlanTable& table, const PlanRequest& request) {
+  add_rows(table, request, [&](int first_layer, int) { return paired_row(table, first_layer); });
+  if (!table.plan.paired) {
+    return;
+  }
   const PairedLayers& paired = *table.plan.paired;
   table.notes.push_back(fmt::format(
       "of a prompt's keys and values {} pairs of layers store one direction, and a norm per layer "

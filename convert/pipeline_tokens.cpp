@@ -1,4 +1,4 @@
-#include "convert/pipeline_tokens.h"
+#include "convert/pipeline_stages.h"
 
 #include <algorithm>
 #include <cmath>

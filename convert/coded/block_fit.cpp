@@ -49,7 +49,7 @@ BlockFit::BlockFit(const ConversionJob& job, const RunStatistics& statistics, co
       std::max<std::int64_t>(1, samples.size(0) * kFittedParts / kParts);
   fitted_ = coefficients.narrow(1, 0, num_fitted);
   held_out_ = coefficients.narrow(1, num_fitted, samples.size(0) - num_fitted);
-  curves_ = measure_widths(fitted_, widths_of(job.settings.coded.widths));
+  curves_ = measure_widths(fitted_, widths_of(job.settings.own<CodedSettings>().widths));
 }
 
 void BlockFit::set_bits(const std::vector<int>& bits) {

@@ -2,17 +2,18 @@
 // over calibration sequences, until the KL of those held out no longer falls.
 #pragma once
 
-#include "convert/conversion_job.h"
 #include "convert/fusion/fused_forward.h"
+#include "convert/fusion/fusion_settings.h"
+#include "convert/methods/methods.h"
 
 namespace kvc {
 
 // Replaces the factors (float32) by those with the least held-out divergence; factors that RoPE ties stay tied.
-// What settings.distill says; an eighth of the sequences is held out. With job.state the state is kept there
+// What FusionSettings::distill says; an eighth of the sequences is held out. With job.inputs.state the state is kept there
 // and a later call goes on from it, to the same bytes. Returns {"steps", "best_step", "held_out_kl_before",
 // "held_out_kl_after", "held_out_sequences", "tuned_tensors"}; nats, mean over tokens. With
-// settings.distill.tune_layers the weights that belong to these factors go to job.factors, below kTunedPrefix
+// its tune_layers the weights that belong to these factors go to job.factors, below kTunedPrefix
 // (core/conversion_file.h).
-Json distill(const ConversionJob& job, FusedFactorMap& factors);
+Json distill(ConversionJob& job, FusedFactorMap& factors);
 
 }  // namespace kvc

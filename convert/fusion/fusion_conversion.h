@@ -1,9 +1,7 @@
 // Conversion of a plan's fused layers: measures, fits, refuses, and hands over the tensors.
 #pragma once
 
-#include <vector>
-
-#include "convert/conversion_job.h"
+#include "convert/methods/methods.h"
 
 namespace kvc {
 
@@ -13,8 +11,8 @@ enum class FusionWeights {
   kFitted,  // as FusionSettings says
 };
 
-// As Method::convert: the fit of every fused layer goes to job.fused_report. Error listing every layer's R^2
-// where one is below FusionSettings::min_r2 (unless any_fit), or, where `mixed`, such layers become plain.
-std::vector<GroupReport> convert_fused_layers(ConversionJob& job, FusionWeights weights);
+// As Method::convert: the fit of every fused layer goes to job.result.fused. Error listing every layer's R^2
+// where one is below FusionSettings::min_r2 (unless settings.any_fit), or, where `mixed`, such layers become plain.
+void convert_fused_layers(ConversionJob& job, FusionWeights weights);
 
 }  // namespace kvc

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "convert/fusion/fusion_settings.h"
+#include "convert/methods/methods.h"
 #include "core/kv_plan.h"
 #include "model/config.h"
 
@@ -24,5 +25,8 @@ std::vector<FusedLayer> upper_layers(const ModelConfig& config, const FusionSett
 
 // Of the bottom `num_storage` layers those that a fused layer can read, ascending.
 std::vector<int> readable_sources(const ModelConfig& config, int layer, int num_storage);
+
+// As Method::fill_table.
+void fill_fusion_table(PlanTable& table, const PlanRequest& request);
 
 }  // namespace kvc

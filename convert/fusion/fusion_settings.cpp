@@ -17,42 +17,60 @@ constexpr EnumName<FusionForm> kPairs[] = {{FusionForm::kChannel, "tied"},
 constexpr EnumName<FusionForm> kFusions[] = {{FusionForm::kChannel, "vectors"},
                                              {FusionForm::kFull, "matrices"}};
 
+bool is_rate(double rate) { return std::isfinite(rate) && rate > 0; }
+
 }  // namespace
 
-std::string to_string(FusionSources value) { return name_of(kSources, value); }
-std::string to_string(HeadMap value) { return name_of(kHeadMaps, value); }
-FusionSources parse_fusion_sources(const std::string& name) {
-  return value_of(kSources, name, "choice of sources");
+Options fusion_options(ConvertSettings& settings) {
+  FusionSettings& own = settings.own<FusionSettings>();
+  Options options;
+  options.add("--storage-layers", "fusion/storage_layers", own.storage_layers,
+              "fusedkv: bottom layers that store keys and values (0: half)",
+              "0 (half of the layers) or a positive number",
+              [](int layers) { return layers >= 0; });
+  const auto set_fusion = [&own](const std::string& word) {
+    own.form = value_of(kFusions, word, "fusion");
+    own.sources = own.form == FusionForm::kFull ? FusionSources::kAll : own.sources;
+  };
+  options.add_word(
+      "--fusion", "fusion/form", {set_fusion, [&own] { return to_string(own.form); }},
+      "fusedkv: vectors (default), a factor per channel, or matrices over all of them");
+  const auto set_pair = [&own](const std::string& word) {
+    const FusionForm pair = value_of(kPairs, word, "weight of a RoPE pair");
+    KVC_CHECK_USAGE(own.form != FusionForm::kFull,
+                    "--pair {}: is for --fusion vectors; leave it out with matrices", word);
+    own.form = pair;
+  };
+  options.add_word("--pair", "", {set_pair, [&own] { return to_string(own.form); }},
+                   "fusedkv: factor of a RoPE pair of keys: tied (default) or complex");
+  options.add("--sources", "fusion/sources", own.sources, kSources, "choice of sources",
+              "fusedkv: layers read: paper (default: bottom and middle), search, or all (default "
+              "of matrices)");
+  options.add("--head-map", "fusion/head_map", own.head_map, kHeadMaps, "head map",
+              "fusedkv: KV heads read: same (default) or search");
+  options.add("--min-r2", "fusion/min_r2", own.min_r2,
+              "fusedkv: R^2 below which a layer's fit is refused (--force: none)", "at most 1",
+              [](double r2) { return std::isfinite(r2) && r2 <= 1; });
+  options.add("--mixed", "fusion/mixed", own.mixed, "fusedkv: layers below --min-r2 stay plain");
+  constexpr std::int64_t kMostSteps = 10'000'000;
+  DistillSettings& distill = own.distill;
+  options.add("--distill-steps", "fusion/distill/steps", distill.steps,
+              "fusedkv, fusedkv-lite: AdamW steps on the KL divergence from the original (0: none)",
+              fmt::format("0 (none) to {}", kMostSteps),
+              [](auto steps) { return steps >= 0 && steps <= kMostSteps; });
+  options.add("--distill-batch", "fusion/distill/batch_sequences", distill.batch_sequences,
+              "Calibration sequences of a step", "at least 1 sequence",
+              [](auto sequences) { return sequences >= 1; });
+  options.add("--distill-rate", "fusion/distill/rate", distill.rate, "Highest learning rate",
+              "a learning rate above 0", is_rate);
+  options.add("--tune-layers", "fusion/distill/tune_layers", distill.tune_layers,
+              "Distillation trains W_q, W_o and norms of fused layers too");
+  options.add("--tune-rate", "fusion/distill/tune_rate", distill.tune_rate,
+              "Their highest learning rate", "a learning rate above 0", is_rate);
+  return options;
 }
-HeadMap parse_head_map(const std::string& name) { return value_of(kHeadMaps, name, "head map"); }
-FusionForm parse_pair(const std::string& name) {
-  return value_of(kPairs, name, "weight of a RoPE pair");
-}
-FusionForm parse_fusion(const std::string& name) { return value_of(kFusions, name, "fusion"); }
 
-Json to_json(const FusionSettings& settings) {
-  const DistillSettings& distill = settings.distill;
-  return {{"storage_layers", settings.storage_layers},
-          {"form", to_string(settings.form)},
-          {"sources", to_string(settings.sources)},
-          {"head_map", to_string(settings.head_map)},
-          {"min_r2", settings.min_r2},
-          {"mixed", settings.mixed},
-          {"distill",
-           {{"steps", distill.steps},
-            {"batch_sequences", distill.batch_sequences},
-            {"rate", distill.rate},
-            {"tune_layers", distill.tune_layers},
-            {"tune_rate", distill.tune_rate}}}};
-}
-
-void check_ranges(const FusionSettings& settings) {
-  const DistillSettings& distill = settings.distill;
-  KVC_CHECK_USAGE(settings.storage_layers >= 0,
-                  "--storage-layers {}: expected 0 (half of the layers) or a positive number",
-                  settings.storage_layers);
-  KVC_CHECK_USAGE(std::isfinite(settings.min_r2) && settings.min_r2 <= 1,
-                  "--min-r2 {}: expected at most 1", settings.min_r2);
+void check_fusion_settings(const FusionSettings& settings) {
   const bool full = settings.form == FusionForm::kFull;
   KVC_CHECK_USAGE(!full || settings.sources != FusionSources::kSearch,
                   "--sources search: chooses sources of fusion vectors; with --fusion matrices use "
@@ -62,16 +80,7 @@ void check_ranges(const FusionSettings& settings) {
   KVC_CHECK_USAGE(!full || settings.head_map == HeadMap::kSame,
                   "--head-map search: chooses heads of fusion vectors; leave it out with --fusion "
                   "matrices, which read all heads");
-  constexpr std::int64_t kMostSteps = 10'000'000;
-  KVC_CHECK_USAGE(distill.steps >= 0 && distill.steps <= kMostSteps,
-                  "--distill-steps {}: expected 0 (none) to {}", distill.steps, kMostSteps);
-  KVC_CHECK_USAGE(distill.batch_sequences >= 1, "--distill-batch {}: expected at least 1 sequence",
-                  distill.batch_sequences);
-  KVC_CHECK_USAGE(std::isfinite(distill.rate) && distill.rate > 0,
-                  "--distill-rate {}: expected a learning rate above 0", distill.rate);
-  KVC_CHECK_USAGE(std::isfinite(distill.tune_rate) && distill.tune_rate > 0,
-                  "--tune-rate {}: expected a learning rate above 0", distill.tune_rate);
-  KVC_CHECK_USAGE(!distill.tune_layers || distill.steps > 0,
+  KVC_CHECK_USAGE(!settings.distill.tune_layers || settings.distill.steps > 0,
                   "--tune-layers: layers learn while factors are distilled; use it with "
                   "--distill-steps");
 }

@@ -2,9 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
-#include "core/json.h"
+#include "convert/convert.h"
 #include "core/kv_sources.h"
 
 namespace kvc {
@@ -16,14 +15,6 @@ namespace kvc {
 enum class FusionSources { kPaper, kSearch, kAll };
 // Which KV head of a source a head reads: its own number, or the one that fits best.
 enum class HeadMap { kSame, kSearch };
-
-std::string to_string(FusionSources);
-std::string to_string(HeadMap);
-FusionSources parse_fusion_sources(
-    const std::string&);  // Error lists the known ones; likewise below
-HeadMap parse_head_map(const std::string&);
-FusionForm parse_pair(const std::string&);    // --pair: "tied" is channel, "complex" complex
-FusionForm parse_fusion(const std::string&);  // --fusion: "vectors" is channel, "matrices" full
 
 struct DistillSettings {
   std::int64_t steps = 0;            // of AdamW; 0: the fit in closed form is kept
@@ -38,14 +29,13 @@ struct FusionSettings {
   FusionForm form = FusionForm::kChannel;
   FusionSources sources = FusionSources::kPaper;
   HeadMap head_map = HeadMap::kSame;
-  double min_r2 = 0.8;   // of a fused layer's keys and of its values; below, it is refused
-  bool mixed = false;    // a layer below stays plain instead
-  bool any_fit = false;  // nothing is refused
+  double min_r2 = 0.8;  // of a fused layer's keys and of its values; below, it is refused
+  bool mixed = false;   // a layer below stays plain instead
   DistillSettings distill;
 };
 
-Json to_json(const FusionSettings& settings);
-// UsageError naming the flag for anything out of range.
-void check_ranges(const FusionSettings& settings);
+Options fusion_options(ConvertSettings& settings);
+// UsageError naming the flags of choices that do not go together.
+void check_fusion_settings(const FusionSettings& settings);
 
 }  // namespace kvc

@@ -4,25 +4,18 @@
 #include <cstdint>
 #include <vector>
 
-#include "convert/convert.h"
-#include "convert/methods/methods.h"
+#include "convert/latent/latent_settings.h"
 #include "core/kv_plan.h"
 #include "model/config.h"
 
 namespace kvc {
 
-// A method's groups with their ranks. `fisher_scores` [num_layers, 2] (key, value), or null.
-using PlanGroups = std::vector<LatentGroup> (*)(const ModelConfig& config,
-                                                const ConvertSettings& settings,
-                                                const std::vector<double>* fisher_scores);
+// A method's groups with their ranks.
+using PlanGroups = std::vector<LatentGroup> (*)(const PlanRequest& request);
 
-// As Method::make_plan.
-KvPlan make_latent_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                        const std::vector<double>* fisher_scores, PlanGroups plan_groups);
-
-// As Method::least_kept_ratio.
-double least_latent_kept_ratio(const ModelConfig& config, const ConvertSettings& settings,
-                               PlanGroups plan_groups);
+// As Method::make_plan and Method::least_kept_ratio.
+KvPlan make_latent_plan(const PlanRequest& request, PlanGroups plan_groups);
+double least_latent_kept_ratio(const PlanRequest& request, PlanGroups plan_groups);
 // As Method::exact_tokens, of latents of every kind.
 ExactTokens latent_exact_tokens(std::int64_t context);
 

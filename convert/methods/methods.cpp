@@ -1,8 +1,14 @@
 #include "convert/methods/methods.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace kvc {
+
+bool takes(const Method& method, Options (*kind)(ConvertSettings& settings)) {
+  return std::find(method.options.begin(), method.options.end(), kind) != method.options.end();
+}
 
 std::span<const Method> methods() {
   static const Method kMethods[] = {kCommonKv,  kPalu,    kCoded,       kPca,  kXkvStatic, kXkv,

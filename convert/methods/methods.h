@@ -1,14 +1,53 @@
 // The conversion methods: one file each, one row each in the table.
 #pragma once
 
+#include <ATen/ATen.h>
+
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "convert/conversion_job.h"
+#include "convert/convert.h"
+#include "convert/factor_spill.h"
+#include "convert/plan_table.h"
+#include "core/checkpoint.h"
+#include "core/conversion_file.h"
+#include "core/kv_plan.h"
+#include "core/statistics_file.h"
+#include "core/token_set.h"
+#include "model/config.h"
 
 namespace kvc {
+
+// What a plan is made from: a config alone, or with what was measured.
+struct PlanRequest {
+  const ModelConfig& config;
+  const ConvertSettings& settings;
+  bool force = false;
+  const std::vector<double>* fisher_scores = nullptr;  // [num_layers, 2] (key, value), or null
+};
+
+// What a conversion works on: a checkpoint, what was measured on it, and the result to fill.
+struct ConversionJob {
+  const ConvertSettings& settings;
+  const ConvertInputs& inputs;  // files of statistics
+  Checkpoint checkpoint;
+  ModelConfig config;
+  TokenSet tokens;
+  FisherInformation fisher;  // empty where needs_fisher() says no
+  at::Device device;
+  std::filesystem::path directory;  // for scratch files
+  FactorSpill factors;              // takes the tensors
+  Conversion
+      result{};  // takes the reports; ranks and the like of the plan may fall to what is effective
+};
+
+// Which statistics of projections the factors come from.
+struct FactorNeeds {
+  bool calibration = false, fisher = false;
+};
 
 // Tokens that stay as they are: the first, the last, and generated ones until a block of them is compressed.
 struct ExactTokens {
@@ -24,30 +63,35 @@ struct CalibrationText {
 
 struct Method {
   std::string_view name;
+  // What it can be told beside common_options(); kinds that several methods share are in each of them.
+  std::vector<Options (*)(ConvertSettings& settings)> options;
   // Settings as the method's paper has them.
   void (*apply_paper_preset)(ConvertSettings& settings);
-  // Settings that the method leaves no choice in.
+  // Settings that the method leaves no choice in; UsageError for some that do not go together.
   void (*fix_settings)(ConvertSettings& settings);
-  // From config alone, or with what was measured: `fisher_scores` [num_layers, 2] (key, value), or null.
-  // Throws Error with the numbers and the nearest settings that work, unless `force`.
-  KvPlan (*make_plan)(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                      const std::vector<double>* fisher_scores);
-  // Fills job.factors, one call of add() for every part of the plan; returns the report on each.
-  std::vector<GroupReport> (*convert)(ConversionJob& job);
-  // What it needs beside what ConvertSettings' flags ask for; null: nothing.
+  // Throws Error with the numbers and the nearest settings that work, unless request.force.
+  KvPlan (*make_plan)(const PlanRequest& request);
+  // Fills job.factors, one call of add() for every part of the plan, and the reports of job.result.
+  void (*convert)(ConversionJob& job);
+  // Rows of --plan's table (add_rows), notes, and estimates where those of latent groups do not hold.
+  void (*fill_table)(PlanTable& table, const PlanRequest& request);
+  // What it needs of statistics; null: nothing.
+  FactorNeeds (*factor_needs)(const ConvertSettings& settings) = nullptr;
   StatisticsNeeds (*needs)(const ModelConfig& config, const ConvertSettings& settings) = nullptr;
-  // --plan's output, as JSON or text; null: the table of latent groups (convert/plan_table.h).
-  std::string (*plan_text)(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                           bool json) = nullptr;
   // What stays exact in a cache of `context` tokens unless the user says otherwise; null: nothing to choose.
   ExactTokens (*exact_tokens)(std::int64_t context) = nullptr;
   // The least kept_ratio of the plan's context that all other settings allow, 1 and more where they save nothing;
   // null: kept_ratio is no target, it follows from them.
-  double (*least_kept_ratio)(const ModelConfig& config, const ConvertSettings& settings) = nullptr;
+  double (*least_kept_ratio)(const PlanRequest& request) = nullptr;
+  // The setting of the latents' width, where there is one.
+  double& (*rank)(ConvertSettings& settings) = nullptr;
   CalibrationText calibration = {};
   // Does it convert models whose cache holds latents of their own (DeepSeek-V2)?
   bool takes_own_latents = false;
 };
+
+// Does the method know this kind of options?
+bool takes(const Method& method, Options (*kind)(ConvertSettings& settings));
 
 std::span<const Method> methods();
 const Method& find_method(std::string_view name);  // UsageError listing the known ones

@@ -1,22 +1,18 @@
 // MiniCache (arXiv 2405.14366): from the middle layer up, pairs of adjacent layers share the directions of a
 // prompt's keys and values.
-#include "convert/latent/kept_range.h"
 #include "convert/methods/methods.h"
+#include "convert/pair_settings.h"
+#include "convert/paired_row.h"
+#include "convert/plan.h"
 #include "core/error.h"
 #include "model/cache_plan.h"
 
 namespace kvc {
 namespace {
 
-void apply_minicache_preset(ConvertSettings& settings) { settings.pairing = {}; }
+void apply_minicache_preset(ConvertSettings& settings) { settings.own<PairSettings>() = {}; }
 
-// What is for latent groups alone.
-void fix_minicache(ConvertSettings& settings) {
-  settings.factor = Factor::kPlain;
-  settings.merge = MergeRule::kNone;
-  settings.rank_allocation = RankAllocation::kUniform;
-  check_ranges(settings.pairing);
-}
+void leave_settings(ConvertSettings&) {}
 
 // Layers whose windows or RoPE differ are not paired.
 std::vector<int> pairs_above(const ModelConfig& config, int first_layer) {
@@ -30,8 +26,8 @@ std::vector<int> pairs_above(const ModelConfig& config, int first_layer) {
   return pairs;
 }
 
-KvPlan plan_minicache(const ModelConfig& config, const ConvertSettings& settings, bool,
-                      const std::vector<double>*) {
+KvPlan plan_minicache(const PlanRequest& request) {
+  const auto& [config, settings, force, scores] = request;
   const std::vector<int> pairs = pairs_above(config, config.num_layers / 2);
   KVC_CHECK(!pairs.empty(),
             "--method minicache: no two adjacent layers from layer {} up, of {}, have the same "
@@ -44,7 +40,7 @@ KvPlan plan_minicache(const ModelConfig& config, const ConvertSettings& settings
     plan.layers[static_cast<std::size_t>(layer)] = KvSource::kPaired;
     plan.layers[static_cast<std::size_t>(layer) + 1] = KvSource::kPaired;
   }
-  const PairSettings& pairing = settings.pairing;
+  const PairSettings& pairing = settings.own<PairSettings>();
   plan.paired = PairedLayers{.first_layers = pairs,
                              .position = pairing.position,
                              .retained = pairing.retained,
@@ -55,11 +51,16 @@ KvPlan plan_minicache(const ModelConfig& config, const ConvertSettings& settings
 }
 
 // Nothing is fitted.
-std::vector<GroupReport> convert_minicache(ConversionJob&) { return {}; }
+void convert_minicache(ConversionJob&) {}
 
 }  // namespace
 
-const Method kMiniCache = {"minicache", apply_minicache_preset, fix_minicache, plan_minicache,
-                           convert_minicache};
+const Method kMiniCache = {.name = "minicache",
+                           .options = {pair_options},
+                           .apply_paper_preset = apply_minicache_preset,
+                           .fix_settings = leave_settings,
+                           .make_plan = plan_minicache,
+                           .convert = convert_minicache,
+                           .fill_table = fill_paired_table};
 
 }  // namespace kvc

@@ -1,11 +1,9 @@
-// What factorising a plan's latent groups costs, from the config alone.
+// Latent groups in the table of --plan.
 #pragma once
 
 #include <cstdint>
 
-#include "convert/convert.h"
-#include "core/kv_plan.h"
-#include "model/config.h"
+#include "convert/methods/methods.h"
 
 namespace kvc {
 
@@ -13,7 +11,11 @@ namespace kvc {
 // layers in float32 and the boundary of hidden states. Estimated bytes.
 std::int64_t peak_memory(const ModelConfig& config, const KvPlan& plan);
 // Seconds on two cores, by measured constants of the eigendecomposition and of float64 products.
-double factorisation_seconds(const ModelConfig& config, const ConvertSettings& settings,
-                             const KvPlan& plan);
+double factorisation_seconds(const ModelConfig& config, const KvPlan& plan, bool whitened);
+
+// A row for every group.
+void add_latent_rows(PlanTable& table, const PlanRequest& request);
+// As Method::fill_table, of principal directions.
+void fill_principal_table(PlanTable& table, const PlanRequest& request);
 
 }  // namespace kvc
