@@ -1,13 +1,13 @@
 #include "fisher/fisher.h"
 
 #include "core/error.h"
-#include "core/output.h"
 #include "core/progress.h"
 #include "fisher/backward.h"
-#include "fisher/boundary_file.h"
 #include "fisher/fisher_file.h"
 #include "model/layer_stream.h"
+#include "model/spill_file.h"
 #include "model/statistics_provenance.h"
+#include "model/sum_files.h"
 
 namespace kvc {
 namespace {
@@ -21,8 +21,11 @@ class FisherRun {
       : checkpoint_(checkpoint),
         config_(config),
         place_(place),
-        stream_(checkpoint, config, tokens, stream_options(directory, place)),
-        boundaries_(config.num_layers + 1, tokens.num_tokens(), config.hidden_size, directory),
+        stream_(checkpoint, config, tokens,
+                {.place = place, .batch_tokens = 1, .spill_directory = directory}),
+        boundaries_(
+            make_spilled_tensor({config.num_layers + 1, tokens.num_tokens(), config.hidden_size},
+                                at::kFloat, directory)),
         progress_("fisher", std::int64_t{2 * config.num_layers + 1} * stream_.num_batches()) {}
 
   FisherSums run() {
@@ -36,13 +39,8 @@ class FisherRun {
   }
 
  private:
-  static LayerStreamOptions stream_options(const std::filesystem::path& directory,
-                                           const ComputePlace& place) {
-    LayerStreamOptions options;
-    options.place = place;
-    options.batch_tokens = 1;  // every sequence alone
-    options.spill_directory = directory;
-    return options;
+  at::Tensor boundary(int layer, std::int64_t first, std::int64_t count) const {
+    return boundaries_[layer].narrow(0, first, count);
   }
 
   // Calls with each sequence's index and first token.
@@ -59,7 +57,8 @@ class FisherRun {
   void forward() {
     for (int layer = 0; layer < config_.num_layers; ++layer) {
       for_each_sequence([&](int index, std::int64_t first) {
-        boundaries_.write(layer, first, stream_.boundary(index));
+        const at::Tensor hidden = stream_.boundary(index);
+        boundary(layer, first, hidden.size(0)).copy_(hidden);
       });
       stream_.advance(1, {});
     }
@@ -73,7 +72,7 @@ class FisherRun {
       const LossGradient gradient =
           loss_gradient(config_, weights, place_.take(stream_.boundary(index)), batch.ids);
       sums.add_loss(gradient.loss, batch.ids.size(0) - 1);
-      boundaries_.write(config_.num_layers, first, gradient.hidden);
+      boundary(config_.num_layers, first, batch.ids.size(0)).copy_(gradient.hidden);
     });
   }
 
@@ -85,12 +84,11 @@ class FisherRun {
       const TokenBatch& batch = stream_.batch(index);
       const std::int64_t count = batch.ids.size(0);
       const LayerGradient gradient = layer_gradient(
-          config_, stream_.rope(), weights, layer,
-          place_.take(boundaries_.read(layer, first, count)), batch,
-          place_.take(boundaries_.read(layer + 1, first, count)), /*with_hidden=*/layer > 0);
+          config_, stream_.rope(), weights, layer, place_.take(boundary(layer, first, count)),
+          batch, place_.take(boundary(layer + 1, first, count)), /*with_hidden=*/layer > 0);
       squares.add(gradient.k_proj, gradient.v_proj);
       if (layer > 0) {
-        boundaries_.write(layer, first, gradient.hidden);
+        boundary(layer, first, count).copy_(gradient.hidden);
       }
     });
     sums.set_layer(layer, squares);
@@ -100,7 +98,7 @@ class FisherRun {
   const ModelConfig& config_;
   ComputePlace place_;
   LayerStream stream_;
-  BoundaryFile boundaries_;
+  at::Tensor boundaries_;  // [num_layers + 1, num_tokens, hidden_size] float32
   Progress progress_;
 };
 
@@ -120,14 +118,34 @@ void fisher(const Checkpoint& checkpoint, const TokenSet& tokens, const std::fil
               "against the next, so give longer text",
               sequence.size());
   }
-  OutputFile output(out, force);
-  const FisherSums sums =
-      FisherRun(checkpoint, config, tokens, output.path().parent_path(), place).run();
-  Hdf5Writer file(output.path());
-  write_provenance(file, fisher_provenance(checkpoint, tokens, place));
-  sums.write(file);
-  file.close();
-  output.commit();
+  const Provenance provenance = fisher_provenance(checkpoint, tokens, place);
+  write_sums(out, force, provenance, [&](Hdf5Writer& file, const std::filesystem::path& scratch) {
+    FisherRun(checkpoint, config, tokens, scratch, place).run().write(file);
+  });
+}
+
+void add_fishers(const std::vector<std::filesystem::path>& files, const std::filesystem::path& out,
+                 bool force) {
+  add_files(files,
+            {.kind = "fisher",
+             .totals = {"/loss_sum", "/channel_sum"},
+             .counts = {"/num_sequences", "/num_tokens"},
+             .name = "Fisher"},
+            out, force);
+}
+
+Json fisher_summary(const std::filesystem::path& fisher) {
+  const Hdf5Reader file(fisher);
+  const FisherSums sums = read_fisher_sums(file);
+  const auto num_sequences = static_cast<double>(sums.num_sequences);
+  std::vector<double> score(sums.channel_sum.size() / static_cast<std::size_t>(2 * sums.kv_dim));
+  for (std::size_t i = 0; i < sums.channel_sum.size(); ++i) {
+    score[i / static_cast<std::size_t>(2 * sums.kv_dim)] += sums.channel_sum[i] / num_sequences;
+  }
+  return {{"num_sequences", sums.num_sequences},
+          {"num_tokens", sums.num_tokens},
+          {"mean_nll", sums.loss_sum / num_sequences},
+          {"score", score}};
 }
 
 }  // namespace kvc

@@ -45,17 +45,6 @@ void FisherSums::set_layer(int layer, const SquaredGradients& squares) {
   copy_rows(mean.sqrt().sum({-2, -1}), layer, rms_sum);
 }
 
-FisherSums& FisherSums::operator+=(const FisherSums& other) {
-  num_sequences += other.num_sequences;
-  num_tokens += other.num_tokens;
-  loss_sum += other.loss_sum;
-  for (std::size_t i = 0; i < channel_sum.size(); ++i) {
-    channel_sum[i] += other.channel_sum[i];
-  }
-  rms_sum.clear();
-  return *this;
-}
-
 void FisherSums::write(Hdf5Writer& file) const {
   const std::int64_t num_layers = static_cast<std::int64_t>(channel_sum.size()) / (2 * kv_dim);
   file.dataset("/num_sequences", std::vector<std::int64_t>{num_sequences}, {1});

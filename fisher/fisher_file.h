@@ -28,7 +28,6 @@ struct FisherSums {
   FisherSums(int num_layers, std::int64_t kv_dim);
   void add_loss(double mean_nll, std::int64_t num_scored);
   void set_layer(int layer, const SquaredGradients& squares);
-  FisherSums& operator+=(const FisherSums& other);  // drops rms_sum
   void write(Hdf5Writer& file) const;
 
   std::int64_t kv_dim;
