@@ -81,7 +81,7 @@ void convert(const ConvertInputs& inputs, const ConvertSettings& settings) {
   ConversionJob job = open_job(inputs, settings, output.path());
   job.result.plan = final_plan(job);
   find_method(settings.method).convert(job);
-  job.factors.assemble();
+  job.factors.write();
   job.result.settings = to_json(settings);
   job.result.calibration_hashes = job.tokens.source_hashes;
   job.result.provenance = conversion_provenance(job.checkpoint, job.tokens, settings);

@@ -23,7 +23,7 @@ struct PipelineOptions {
   ConvertSettings settings;
   OpenSettings open;  // what of them is to be chosen for the model
   ExportFormat format = ExportFormat::kFactored;
-  std::string factor_dtype = "auto";  // export/factor_type.h
+  std::string factor_dtype = "auto";  // export/factor_file.h
   CalibrationSources calibration;
   std::vector<std::filesystem::path> validation_text;  // empty: the built-in text
   CalibrationRequest effort;                           // of calibration
