@@ -12,7 +12,7 @@
 #include "core/progress.h"
 #include "model/checkpoint_config.h"
 #include "validate/calibration_distance.h"
-#include "validate/html_report.h"
+#include "validate/report.h"
 #include "validate/validate.h"
 
 namespace kvc {

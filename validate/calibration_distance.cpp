@@ -7,9 +7,8 @@
 
 #include "core/error.h"
 #include "core/token_set.h"
+#include "validate/comparison.h"
 #include "validate/model_run.h"
-#include "validate/position_scores.h"
-#include "validate/statistics.h"
 
 namespace kvc {
 namespace {

@@ -5,7 +5,7 @@
 #include "core/json.h"
 #include "validate/calibration_distance.h"
 #include "validate/chart.h"
-#include "validate/html_report.h"
+#include "validate/report.h"
 #include "validate/validate.h"
 
 namespace kvc {
