@@ -5,7 +5,7 @@
 
 #include "convert/coded/coded_settings.h"
 #include "convert/latent/latent_settings.h"
-#include "convert/method_support.h"
+#include "convert/methods/methods.h"
 #include "convert/pipeline.h"
 #include "convert/principal/principal_plan.h"
 #include "core/error.h"

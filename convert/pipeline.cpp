@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <optional>
 
-#include "convert/pipeline_stages.h"
 #include "convert/plan.h"
 #include "convert/plan_table.h"
 #include "core/checkpoint.h"
@@ -11,7 +10,7 @@
 #include "core/output.h"
 #include "core/progress.h"
 #include "model/checkpoint_config.h"
-#include "validate/calibration_distance.h"
+#include "validate/evaluation_text.h"
 #include "validate/report.h"
 #include "validate/validate.h"
 

@@ -1,4 +1,4 @@
-#include "convert/pipeline_stages.h"
+#include "convert/pipeline.h"
 
 #include "calibrate/calibrate.h"
 #include "calibrate/covariance.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "convert/factor_bytes.h"
-#include "convert/method_support.h"
+#include "convert/methods/methods.h"
 #include "core/error.h"
 #include "model/cache_plan.h"
 

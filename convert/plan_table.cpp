@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "convert/latent/latent_table.h"
+#include "convert/latent/latent_plan.h"
 #include "convert/methods/methods.h"
 #include "convert/plan.h"
 #include "model/cache_plan.h"

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "core/provenance.h"
-#include "validate/calibration_distance.h"
 #include "validate/chart.h"
+#include "validate/evaluation_text.h"
 #include "validate/report.h"
 
 namespace kvc {
@@ -40,22 +40,11 @@ svg { width: 100%; height: auto; display: block; font-family: inherit; }
 std::string escape(const std::string& text) {
   std::string escaped;
   for (const char c : text) {
-    switch (c) {
-      case '&':
-        escaped += "&amp;";
-        break;
-      case '<':
-        escaped += "&lt;";
-        break;
-      case '>':
-        escaped += "&gt;";
-        break;
-      case '"':
-        escaped += "&quot;";
-        break;
-      default:
-        escaped += c;
-    }
+    escaped += c == '&'   ? "&amp;"
+               : c == '<' ? "&lt;"
+               : c == '>' ? "&gt;"
+               : c == '"' ? "&quot;"
+                          : std::string(1, c);
   }
   return escaped;
 }

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/provenance.h"
-#include "validate/calibration_distance.h"
+#include "validate/evaluation_text.h"
 #include "validate/report.h"
 #include "validate/validate.h"
 

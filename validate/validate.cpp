@@ -10,7 +10,6 @@
 #include "model/checkpoint_config.h"
 #include "model/weights.h"
 #include "runtime/engine.h"
-#include "validate/calibration_distance.h"
 #include "validate/comparison.h"
 #include "validate/evaluation_text.h"
 #include "validate/model_run.h"

@@ -29,4 +29,7 @@ double coded_kept_ratio(const ModelConfig& config, const KvPlan& plan, std::int6
 // known once they have been measured, what they add up to is known before.
 KvPlan make_coded_plan(const PlanRequest& request);
 
+// As Method::fill_table.
+void fill_coded_table(PlanTable& table, const PlanRequest& request);
+
 }  // namespace kvc

@@ -1,12 +1,11 @@
-#include "convert/coded/coded_table.h"
+#include "convert/coded/coded_plan.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "convert/calibration_effort.h"
 #include "convert/coded/block_layout.h"
-#include "convert/coded/coded_plan.h"
+#include "convert/defaults.h"
 #include "convert/factor_bytes.h"
 #include "convert/plan.h"
 #include "model/cache_plan.h"

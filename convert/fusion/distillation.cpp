@@ -7,7 +7,6 @@
 #include <numeric>
 #include <random>
 
-#include "convert/fusion/distillation_state.h"
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/progress.h"

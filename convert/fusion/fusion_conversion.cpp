@@ -1,4 +1,4 @@
-#include "convert/fusion/fusion_conversion.h"
+#include "convert/fusion/fusion_plan.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,6 @@
 
 #include "convert/fusion/distillation.h"
 #include "convert/fusion/fusion_fit.h"
-#include "convert/fusion/fusion_plan.h"
 #include "core/error.h"
 #include "core/progress.h"
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "convert/latent/latent_settings.h"
+#include "convert/methods/methods.h"
 #include "core/kv_plan.h"
 #include "model/config.h"
 
@@ -25,5 +26,16 @@ std::int64_t rank_multiple(const ModelConfig& config, const ConvertSettings& set
 // Runs of at most `layers_per_group` adjacent layers of one kind. The last of a run of equal layers
 // may be shorter.
 std::vector<LatentGroup> group_layers(const ModelConfig& config, int layers_per_group);
+
+// Peak of one group's factorisation: its stacked weights, Gram matrices and LAPACK's workspace, beside one group's
+// layers in float32 and the boundary of hidden states. Estimated bytes.
+std::int64_t peak_memory(const ModelConfig& config, const KvPlan& plan);
+// Seconds on two cores, by measured constants of the eigendecomposition and of float64 products.
+double factorisation_seconds(const ModelConfig& config, const KvPlan& plan, bool whitened);
+
+// A row for every group.
+void add_latent_rows(PlanTable& table, const PlanRequest& request);
+// As Method::fill_table, of principal directions.
+void fill_principal_table(PlanTable& table, const PlanRequest& request);
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-#include "convert/latent/latent_table.h"
+#include "convert/latent/latent_plan.h"
 
 #include <fmt/ranges.h>
 

@@ -9,7 +9,6 @@
 #include "convert/coded/block_layout.h"
 #include "convert/coded/coded_plan.h"
 #include "convert/coded/coded_settings.h"
-#include "convert/coded/coded_table.h"
 #include "convert/methods/methods.h"
 #include "core/error.h"
 #include "core/progress.h"

@@ -9,7 +9,6 @@
 #include "convert/latent/group_svd.h"
 #include "convert/latent/latent_conversion.h"
 #include "convert/latent/latent_plan.h"
-#include "convert/latent/latent_table.h"
 #include "convert/latent/merging.h"
 #include "convert/latent/pivot_gauge.h"
 #include "convert/latent/rank_allocation.h"
@@ -202,7 +201,7 @@ void convert_commonkv(ConversionJob& job) {
   convert_latent_groups(job, weight_steps(states));
 }
 
-void fill_table(PlanTable& table, const PlanRequest& request) {
+void fill_commonkv_table(PlanTable& table, const PlanRequest& request) {
   add_latent_rows(table, request);
   if (table.plan.groups.empty()) {
     return;
@@ -237,7 +236,7 @@ const Method kCommonKv = {.name = "commonkv",
                           .fix_settings = fix_latent_settings,
                           .make_plan = plan_commonkv,
                           .convert = convert_commonkv,
-                          .fill_table = fill_table,
+                          .fill_table = fill_commonkv_table,
                           .factor_needs = latent_needs,
                           .exact_tokens = latent_exact_tokens,
                           .least_kept_ratio = least_kept_ratio,

@@ -1,7 +1,6 @@
 // FusedKV and its relatives: upper layers store nothing and read other layers' keys and values. FusedKV (arXiv
 // 2512.03870) weighs two storage layers channel by channel; FusedKV-Lite reads keys of the middle and values of
 // the bottom one as they are; YOCO's upper layers read the middle layer's; CLA's odd layers the layer below.
-#include "convert/fusion/fusion_conversion.h"
 #include "convert/fusion/fusion_plan.h"
 #include "convert/methods/methods.h"
 #include "core/error.h"

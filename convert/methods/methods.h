@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,9 +15,11 @@
 #include "convert/plan_table.h"
 #include "core/checkpoint.h"
 #include "core/conversion_file.h"
+#include "core/json.h"
 #include "core/kv_plan.h"
 #include "core/statistics_file.h"
 #include "core/token_set.h"
+#include "model/arch.h"
 #include "model/config.h"
 
 namespace kvc {
@@ -108,5 +111,15 @@ extern const Method kFusedKv;
 extern const Method kFusedKvLite;
 extern const Method kYoco;
 extern const Method kCla;
+
+// Why `method` cannot convert models of this family, from the traits of the table of architectures; nullopt where it
+// can. Nothing else knows.
+std::optional<std::string> refusal(const Method& method, const ArchSpec& arch);
+// What someone who converts such a model should know; may be empty.
+std::vector<std::string> family_notes(const ArchSpec& arch);
+
+// Families by methods: Markdown as docs/models.md has it, or JSON.
+std::string support_text();
+Json support_json();
 
 }  // namespace kvc

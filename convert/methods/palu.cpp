@@ -8,7 +8,6 @@
 #include "convert/latent/group_svd.h"
 #include "convert/latent/latent_conversion.h"
 #include "convert/latent/latent_plan.h"
-#include "convert/latent/latent_table.h"
 #include "convert/latent/rank_allocation.h"
 #include "convert/methods/methods.h"
 #include "core/error.h"
@@ -182,7 +181,7 @@ void convert_palu(ConversionJob& job) {
                          }});
 }
 
-void fill_table(PlanTable& table, const PlanRequest& request) {
+void fill_palu_table(PlanTable& table, const PlanRequest& request) {
   add_latent_rows(table, request);
   if (!table.plan.groups.empty()) {
     const LatentGroup& group = table.plan.groups.front();
@@ -201,7 +200,7 @@ const Method kPalu = {.name = "palu",
                       .fix_settings = fix_palu,
                       .make_plan = plan_palu,
                       .convert = convert_palu,
-                      .fill_table = fill_table,
+                      .fill_table = fill_palu_table,
                       .factor_needs = latent_needs,
                       .rank = latent_rank};
 

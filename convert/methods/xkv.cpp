@@ -3,8 +3,6 @@
 #include <cmath>
 
 #include "convert/latent/latent_plan.h"
-#include "convert/latent/latent_table.h"
-#include "convert/principal/principal_conversion.h"
 #include "convert/principal/principal_plan.h"
 #include "core/error.h"
 

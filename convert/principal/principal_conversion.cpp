@@ -1,4 +1,4 @@
-#include "convert/principal/principal_conversion.h"
+#include "convert/principal/principal_plan.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,6 @@
 #include "convert/latent/latent_conversion.h"
 #include "convert/latent/rank_allocation.h"
 #include "convert/plan.h"
-#include "convert/principal/principal_plan.h"
 #include "convert/run_statistics.h"
 #include "core/kv_plan_groups.h"
 #include "core/progress.h"

@@ -31,4 +31,9 @@ double least_principal_kept_ratio(const PlanRequest& request, LatentBasis basis)
 // --rank-multiple, or its default: whole groups of channels under one scale for integer caches.
 std::int64_t principal_rank_multiple(const ModelConfig& config, const ConvertSettings& settings);
 
+// As Method::convert.
+void convert_principal_groups(ConversionJob& job);
+// Of groups whose basis is found at run time: nothing to measure.
+void report_request_groups(ConversionJob& job);
+
 }  // namespace kvc

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "convert/fusion/fusion_settings.h"
+#include "convert/fusion/fusion_plan.h"
 #include "core/checkpoint.h"
 #include "core/conversion_file.h"
 #include "core/hash.h"

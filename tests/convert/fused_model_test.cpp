@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "convert/convert.h"
-#include "convert/fusion/fusion_settings.h"
+#include "convert/fusion/fusion_plan.h"
 #include "convert/plan.h"
 #include "convert/plan_table.h"
 #include "core/conversion_file.h"
