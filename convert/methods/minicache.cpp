@@ -1,14 +1,46 @@
 // MiniCache (arXiv 2405.14366): from the middle layer up, pairs of adjacent layers share the directions of a
 // prompt's keys and values.
+#include <fmt/format.h>
+
 #include "convert/methods/methods.h"
-#include "convert/pair_settings.h"
-#include "convert/paired_row.h"
 #include "convert/plan.h"
 #include "core/error.h"
 #include "model/cache_plan.h"
 
 namespace kvc {
 namespace {
+
+// Which prompt tokens keep the vectors of both layers.
+//   different  those whose layers differ most, as the paper's text asks
+//   inverted   those whose layers differ least, as published implementations do
+enum class PairRetention { kDifferent, kInverted };
+
+struct PairSettings {
+  PairRetention retention = PairRetention::kDifferent;
+  double position = 0.6;  // of the shared direction between the lower (0) and the upper layer's (1)
+  double retained = 0.05;  // gamma
+};
+
+constexpr EnumName<PairRetention> kRetentions[] = {{PairRetention::kDifferent, "different"},
+                                                   {PairRetention::kInverted, "inverted"}};
+
+bool is_part(double share) { return share >= 0 && share <= 1; }
+
+Options pair_options(ConvertSettings& settings) {
+  PairSettings& own = settings.own<PairSettings>();
+  Options options;
+  options.add("--minicache", "pairing/retention", own.retention, kRetentions,
+              "choice of retained tokens",
+              "minicache: retained are the tokens whose layers are most different (default), or "
+              "inverted: most alike");
+  options.add("--minicache-position", "pairing/position", own.position,
+              "minicache: shared direction, from the lower layer's (0) to the upper one's (1)",
+              "0 to 1", is_part);
+  options.add("--minicache-retained", "pairing/retained", own.retained,
+              "minicache: share of the range of angles, and most tokens, that are retained",
+              "0 to 1", is_part);
+  return options;
+}
 
 void apply_minicache_preset(ConvertSettings& settings) { settings.own<PairSettings>() = {}; }
 
@@ -52,6 +84,42 @@ KvPlan plan_minicache(const PlanRequest& request) {
 
 // Nothing is fitted.
 void convert_minicache(ConversionJob&) {}
+
+PlanRow paired_row(const PlanTable& table, int first_layer) {
+  const KvPlan& plan = table.plan;
+  const auto plain = static_cast<double>(2 * plain_layer_bytes(plan, table.context, table.dtype));
+  const auto kept = [&](bool retains) {
+    const PairTokens tokens = merged_pair(plan, table.context, retains);
+    return static_cast<double>(pair_bytes(plan, tokens, table.dtype)) / plain;
+  };
+  PlanRow row;
+  row.source = KvSource::kPaired;
+  row.first_layer = first_layer;
+  row.num_layers = 2;
+  row.plain_bytes = 2 * plain_layer_bytes(plan, 1, table.dtype);
+  row.merged_bytes = pair_bytes(plan, {.merged = 1}, table.dtype);
+  row.unmerged_bytes =
+      pair_bytes(plan, {.merged = 1, .retained_keys = 1, .retained_values = 1}, table.dtype);
+  row.kept_merged = kept(false);
+  row.kept_unmerged = row.kept_at_target = kept(true);
+  return row;
+}
+
+void fill_paired_table(PlanTable& table, const PlanRequest& request) {
+  add_rows(table, request, [&](int first_layer, int) { return paired_row(table, first_layer); });
+  if (!table.plan.paired) {
+    return;
+  }
+  const PairedLayers& paired = *table.plan.paired;
+  table.notes.push_back(fmt::format(
+      "of a prompt's keys and values {} pairs of layers store one direction, and a norm per layer "
+      "and KV head; generated tokens stay plain",
+      paired.first_layers.size()));
+  table.notes.push_back(
+      fmt::format("tokens whose layers differ {} keep both layers' besides: at most {:g} % of the "
+                  "keys, and of the values, which is what this table counts",
+                  paired.retains_similar ? "least" : "most", 100 * paired.retained));
+}
 
 }  // namespace
 
