@@ -18,6 +18,7 @@
 #include "core/safetensors.h"
 #include "model/checkpoint_config.h"
 #include "model/layer_stream.h"
+#include "model/sum_files.h"
 
 namespace kvc {
 namespace {
@@ -83,9 +84,7 @@ Vectors collect(const Checkpoint& checkpoint, const ModelConfig& config, const T
   if (!options.conversion.empty()) {
     projections = latent_projections(options.conversion, checkpoint, config);
   }
-  LayerStreamOptions stream_options;
-  stream_options.spill_directory = scratch;
-  LayerStream stream(checkpoint, config, tokens, stream_options);
+  LayerStream stream(checkpoint, config, tokens, {.spill_directory = scratch});
   Vectors vectors;
   Progress progress("analyze", config.num_layers);
   for (int layer = 0; layer < config.num_layers; ++layer) {
@@ -137,7 +136,7 @@ class Report {
     const at::Tensor values = matrix.contiguous();
     const std::span<const double> numbers(values.const_data_ptr<double>(),
                                           static_cast<std::size_t>(values.numel()));
-    file_.dataset("/" + name, numbers, {values.size(0), values.size(1)}, {"layer", "layer"});
+    write_tensor(file_, "/" + name, values, {"layer", "layer"});
     double low = 0;
     for (const double number : numbers) {
       low = std::isfinite(number) ? std::min(low, number) : low;

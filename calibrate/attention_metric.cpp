@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "model/sum_files.h"
 
 namespace kvc {
 namespace {
@@ -24,13 +25,9 @@ Scores scores_of(const ModelConfig& config, const at::Tensor& queries, const at:
 }
 
 void write_heads(Hdf5Writer& file, const std::string& path, const at::Tensor& sums) {
-  const at::Tensor tensor = sums.cpu();
-  KVC_CHECK(at::isfinite(tensor).all().item<bool>(),
+  KVC_CHECK(at::isfinite(sums).all().item<bool>(),
             "{}: not finite; does the checkpoint hold NaN or infinity?", path);
-  file.dataset(path,
-               std::span<const double>(tensor.const_data_ptr<double>(),
-                                       static_cast<std::size_t>(tensor.numel())),
-               tensor.sizes().vec(), {"KV head", "channel", "channel"});
+  write_tensor(file, path, sums, {"KV head", "channel", "channel"});
 }
 
 }  // namespace

@@ -3,43 +3,20 @@
 #include <optional>
 
 #include "calibrate/layer_sums.h"
-#include "calibrate/sum_files.h"
 #include "core/error.h"
-#include "core/output.h"
 #include "core/progress.h"
 #include "model/layer_stream.h"
 #include "model/spill_file.h"
 #include "model/statistics_provenance.h"
+#include "model/sum_files.h"
 
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kMemoryBytes = std::int64_t{1} << 30;  // larger tensors spill to disk
-
-// The keys and values of the layer before the current one, for every token; each sequence's are
-// replaced by the current layer's once both have been used.
-class PreviousLayer {
- public:
-  PreviousLayer(std::int64_t num_tokens, std::int64_t kv_dim,
-                const std::filesystem::path& spill_directory) {
-    const std::vector<std::int64_t> shape = {2, num_tokens, kv_dim};
-    const auto bytes = 2 * num_tokens * kv_dim * static_cast<std::int64_t>(sizeof(float));
-    rows_ = bytes > kMemoryBytes ? make_spilled_tensor(shape, at::kFloat, spill_directory)
-                                 : at::empty(shape, at::kFloat);
-  }
-  at::Tensor key(std::int64_t first, std::int64_t count) {
-    return rows_[0].narrow(0, first, count);
-  }
-  at::Tensor value(std::int64_t first, std::int64_t count) {
-    return rows_[1].narrow(0, first, count);
-  }
-
- private:
-  at::Tensor rows_;  // [2, num_tokens, kv_dim]
-};
-
+// `previous` [2, num_tokens, kv_dim]: the keys and values of the layer before the current one, for every token; each
+// sequence's are replaced by the current layer's once both have been used.
 void write_layers(LayerStream& stream, const ModelConfig& config, at::Device device,
-                  PreviousLayer& previous, Hdf5Writer& file) {
+                  const at::Tensor& previous, Hdf5Writer& file) {
   Progress progress("calibrate",
                     static_cast<std::int64_t>(config.num_layers) * stream.num_batches());
   for (int layer = 0; layer < config.num_layers; ++layer) {
@@ -52,12 +29,13 @@ void write_layers(LayerStream& stream, const ModelConfig& config, at::Device dev
     stream.advance(1, [&](const LayerActivations& activations) {
       const at::Tensor key = activations.key.flatten(1), value = activations.value.flatten(1);
       const std::int64_t count = key.size(0);
+      const at::Tensor rows = previous.narrow(1, first, count);
       sums.add(activations.hidden, key, value);
       if (pair) {
-        pair->add(previous.key(first, count), previous.value(first, count), key, value);
+        pair->add(rows[0], rows[1], key, value);
       }
-      previous.key(first, count).copy_(key);
-      previous.value(first, count).copy_(value);
+      rows[0].copy_(key);
+      rows[1].copy_(value);
       first += count;
       progress.advance();
     });
@@ -78,26 +56,22 @@ Provenance calibration_provenance(const Checkpoint& checkpoint, const TokenSet& 
 void calibrate(const Checkpoint& checkpoint, const TokenSet& tokens,
                const std::filesystem::path& out, bool force, const ComputePlace& place) {
   const ModelConfig config = read_checked_model_config(checkpoint);
-  OutputFile output(out, force);
-  Hdf5Writer file(output.path());
-  write_provenance(file, calibration_provenance(checkpoint, tokens, place));
-  file.dataset("/num_tokens", std::vector<std::int64_t>{tokens.num_tokens()}, {1});
-  LayerStreamOptions stream_options;
-  stream_options.place = place;
-  stream_options.batch_tokens = 1;  // every sequence alone
-  stream_options.memory_bytes = kMemoryBytes;
-  stream_options.spill_directory = output.path().parent_path();
-  LayerStream stream(checkpoint, config, tokens, stream_options);
-  PreviousLayer previous(tokens.num_tokens(), config.kv_dim(), stream_options.spill_directory);
-  write_layers(stream, config, place.device, previous, file);
-  file.close();
-  output.commit();
+  const Provenance provenance = calibration_provenance(checkpoint, tokens, place);
+  write_sums(out, force, provenance, [&](Hdf5Writer& file, const std::filesystem::path& scratch) {
+    file.dataset("/num_tokens", std::vector<std::int64_t>{tokens.num_tokens()}, {1});
+    LayerStream stream(checkpoint, config, tokens,
+                       {.place = place,
+                        .batch_tokens = 1,  // every sequence alone
+                        .spill_directory = scratch});
+    const at::Tensor previous =
+        make_scratch_tensor({2, tokens.num_tokens(), config.kv_dim()}, at::kFloat, scratch);
+    write_layers(stream, config, place.device, previous, file);
+  });
 }
 
 void add_calibrations(const std::vector<std::filesystem::path>& files,
                       const std::filesystem::path& out, bool force) {
-  add_files(files, {.kind = "calibration", .groups = {"/layers", "/pairs"}, .equal_options = {}},
-            out, force);
+  add_files(files, {.kind = "calibration", .groups = {"/layers", "/pairs"}}, out, force);
 }
 
 }  // namespace kvc

@@ -4,15 +4,14 @@
 #include <optional>
 
 #include "calibrate/attention_metric.h"
-#include "calibrate/sum_files.h"
 #include "core/error.h"
 #include "core/hdf5.h"
 #include "core/kv_plan_groups.h"
-#include "core/output.h"
 #include "core/progress.h"
 #include "model/cache_plan.h"
 #include "model/layer_stream.h"
 #include "model/statistics_provenance.h"
+#include "model/sum_files.h"
 
 namespace kvc {
 namespace {
@@ -35,12 +34,9 @@ void write_run(Hdf5Writer& file, const LayerRun& run, const JointSums& sums) {
             "infinity?",
             run.first_layer, run.end() - 1);
   const auto write = [&](const char* name, const at::Tensor& tensor) {
-    file.dataset(
-        fmt::format("/joint/{}/{}", run.first_layer, name),
-        std::span<const double>(tensor.const_data_ptr<double>(),
-                                static_cast<std::size_t>(tensor.numel())),
-        tensor.sizes().vec(),
-        std::vector<std::string>(static_cast<std::size_t>(tensor.dim()), "stacked channel"));
+    const auto num_axes = static_cast<std::size_t>(tensor.dim());
+    write_tensor(file, fmt::format("/joint/{}/{}", run.first_layer, name), tensor,
+                 std::vector<std::string>(num_axes, "stacked channel"));
   };
   write("sum", sums.sum);
   write("second_moment", sums.second_moment);
@@ -144,14 +140,11 @@ void covariance(const Checkpoint& checkpoint, const TokenSet& tokens,
             "no calibration sequence is longer than the {} first tokens that --sink skips; give "
             "longer text or a smaller --sink",
             options.joint.sink_tokens);
-  OutputFile output(out, force);
-  Hdf5Writer file(output.path());
-  write_provenance(file, covariance_provenance(checkpoint, tokens, options, place));
-  file.dataset("/num_tokens", std::vector<std::int64_t>{num_tokens}, {1});
-  CovarianceRun(checkpoint, config, tokens, options, output.path().parent_path(), place)
-      .write(file);
-  file.close();
-  output.commit();
+  const Provenance provenance = covariance_provenance(checkpoint, tokens, options, place);
+  write_sums(out, force, provenance, [&](Hdf5Writer& file, const std::filesystem::path& scratch) {
+    file.dataset("/num_tokens", std::vector<std::int64_t>{num_tokens}, {1});
+    CovarianceRun(checkpoint, config, tokens, options, scratch, place).write(file);
+  });
 }
 
 void add_covariances(const std::vector<std::filesystem::path>& files,

@@ -1,4 +1,4 @@
-#include <cmath>
+#include <ATen/ATen.h>
 
 #include "calibrate/calibrate.h"
 #include "core/error.h"
@@ -7,28 +7,10 @@
 namespace kvc {
 namespace {
 
-double squared_norm(const std::vector<double>& values) {
-  double sum = 0;
-  for (double value : values) {
-    sum += value * value;
-  }
-  return sum;
-}
-
-// sum a b^T - (sum a)(sum b)^T / num_tokens: the same sum with both means removed.
-void remove_means(std::vector<double>& cross, const std::vector<double>& sum_a,
-                  const std::vector<double>& sum_b, double num_tokens) {
-  for (std::size_t i = 0; i < sum_a.size(); ++i) {
-    for (std::size_t j = 0; j < sum_b.size(); ++j) {
-      cross[i * sum_b.size() + j] -= sum_a[i] * sum_b[j] / num_tokens;
-    }
-  }
-}
-
 // One layer's keys or values with the means removed: their sum and the norm of their scatter
 // matrix.
 struct Scatter {
-  std::vector<double> sum;
+  at::Tensor sum;
   double norm = 0;
 };
 
@@ -43,19 +25,15 @@ class SumsReader {
 
   Scatter scatter(int layer, const std::string& which) const {
     const std::string group = fmt::format("/layers/{}/{}_", layer, which);
-    Scatter scatter{file_.doubles(group + "sum", {kv_dim_})};
-    auto moment = file_.doubles(group + "second_moment", {kv_dim_, kv_dim_});
-    remove_means(moment, scatter.sum, scatter.sum, num_tokens_);
-    scatter.norm = std::sqrt(squared_norm(moment));
-    return scatter;
+    const at::Tensor sum = read(group + "sum", {kv_dim_});
+    return {sum, centred(group + "second_moment", sum, sum).norm().item<double>()};
   }
 
   // ||A^T B||^2 / (||A^T A|| ||B^T B||); 0 where one of the layers is constant.
   double cka(int layer, const std::string& which, const Scatter& a, const Scatter& b) const {
-    auto cross = file_.doubles(fmt::format("/pairs/{}/{}_cross", layer, which), {kv_dim_, kv_dim_});
-    remove_means(cross, a.sum, b.sum, num_tokens_);
+    const at::Tensor cross = centred(fmt::format("/pairs/{}/{}_cross", layer, which), a.sum, b.sum);
     const double norms = a.norm * b.norm;
-    return norms > 0 ? squared_norm(cross) / norms : 0.0;
+    return norms > 0 ? cross.square().sum().item<double>() / norms : 0.0;
   }
 
   double cosine(int layer, const std::string& which) const {
@@ -64,6 +42,14 @@ class SumsReader {
   }
 
  private:
+  at::Tensor read(const std::string& path, const std::vector<std::int64_t>& shape) const {
+    return at::tensor(at::ArrayRef<double>(file_.doubles(path, shape))).view(shape);
+  }
+  // sum a b^T - (sum a)(sum b)^T / num_tokens: the same sum with both means removed.
+  at::Tensor centred(const std::string& path, const at::Tensor& a, const at::Tensor& b) const {
+    return read(path, {kv_dim_, kv_dim_}).sub_(a.outer(b), 1 / num_tokens_);
+  }
+
   Hdf5Reader file_;
   std::int64_t kv_dim_;
   double num_tokens_ = 0;

@@ -3,21 +3,13 @@
 #include <limits>
 
 #include "core/error.h"
+#include "model/sum_files.h"
 
 namespace kvc {
 namespace {
 
 at::Tensor zeros(const std::vector<std::int64_t>& shape, at::Device device) {
   return at::zeros(shape, at::TensorOptions(device).dtype(at::kDouble));
-}
-
-void write_tensor(Hdf5Writer& file, const std::string& path, const at::Tensor& sums,
-                  const std::vector<std::string>& dimensions) {
-  const at::Tensor tensor = sums.cpu();
-  file.dataset(path,
-               std::span<const double>(tensor.const_data_ptr<double>(),
-                                       static_cast<std::size_t>(tensor.numel())),
-               tensor.sizes().vec(), dimensions);
 }
 
 void check_finite(const at::Tensor& sum, int layer) {

@@ -4,16 +4,16 @@
 // directory that is complete or absent.
 #pragma once
 
+#include <any>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
+#include <typeindex>
 #include <vector>
 
-#include "convert/cache_metric.h"
-#include "convert/coded/coded_settings.h"
-#include "convert/fusion/fusion_settings.h"
-#include "convert/pair_settings.h"
+#include "convert/options.h"
 #include "core/checkpoint.h"
 #include "core/conversion_file.h"
 #include "core/json.h"
@@ -24,78 +24,70 @@
 
 namespace kvc {
 
-enum class Factor { kPlain, kWhitened, kJoint };
-enum class RankAllocation { kUniform, kFisher, kEnergy };
-enum class UnmergedChoice { kAuto, kPlain, kLatent };
-// Coordinates of merged latents: those of the factorisation, or key channels kept verbatim
-// (convert/latent/pivot_gauge.h).
-enum class Gauge { kSvd, kPivot };
+// What errors of keys and values are weighed by when a basis is chosen for them.
+//   fisher   the gradient's second moment (fisher/metric.h)
+//   attn     attention's output alone (calibrate/attention_metric.h)
+//   attn_fs  attn, each layer's keys and values scaled to the gradient's energy
+//   none     all alike
+enum class CacheMetric { kFisher, kAttention, kScaledAttention, kNone };
 
-std::string to_string(Factor);
-std::string to_string(RankAllocation);
-std::string to_string(UnmergedChoice);
-std::string to_string(Gauge);
-Factor parse_factor(const std::string&);  // Error lists the known ones; likewise below
-RankAllocation parse_rank_allocation(const std::string&);
-UnmergedChoice parse_unmerged_choice(const std::string&);
-Gauge parse_gauge(const std::string&);
+std::string to_string(CacheMetric);
+bool needs_gradient(CacheMetric metric);   // metric.h5
+bool needs_attention(CacheMetric metric);  // covariance.h5 with the attention metric
 
+// What every method can be told, and in own() what single ones can.
 struct ConvertSettings {
   std::string method = "commonkv";  // a row of convert/methods/
   std::string preset;               // "" or "paper"
   int layers_per_group = 4;
-  double rank =
-      0.7;  // latent width / hidden_size, in (0, 1]; palu: fraction of each projection's width
   double kept_ratio = 0.5;  // compressed KV bytes / original KV bytes, in (0, 1]
-  std::int64_t rank_multiple =
-      0;  // ranks are rounded down to it; 0: 32 if hidden_size >= 1024, else 4
-  RankAllocation rank_allocation = RankAllocation::kUniform;
-  Factor factor = Factor::kWhitened;
-  MergeRule merge = MergeRule::kLs;
-  bool ls_fisher_weights = true;  // least squares weighted by fisher_diag
-  bool refit = true;
-  Gauge gauge = Gauge::kSvd;
-  Granularity granularity = Granularity::kToken;
-  PrefillMode prefill = PrefillMode::kExact;
-  UnmergedChoice unmerged = UnmergedChoice::kAuto;
   std::int64_t sink_tokens = 4;
   std::int64_t window_tokens = 128;
   std::int64_t block_tokens = 64;
-  std::int64_t heads_per_group = 0;  // palu: KV heads factorised together; 0: all
-  // Principal directions (xkv, xkv-static, pca).
-  bool joint = false;        // one latent for keys and values, instead of one each
-  double value_ratio = 1.5;  // value directions per key direction, if ranks follow from kept_ratio
-  std::int64_t key_rank = 0,
-               value_rank = 0;              // per layer of a group; 0: from kept_ratio
-  LaterTokens later = LaterTokens::kExact;  // xkv: of later turns
-  std::int64_t recompress_every = 0;        // xkv: generated tokens, 0: stay exact
-  BasisSolver solver = BasisSolver::kEigh;  // xkv
-  std::string kv_dtype;                     // planned dtype of the cache; empty: the checkpoint's
-  std::int64_t context = 0;  // tokens of the planned cache; 0: min(max_position, 8192)
-  // Tokens of all sequences together, where the saving must exceed the factors; 0: the context, at least
-  // 8192
+  std::string kv_dtype;      // what the cache is planned to store; empty: the checkpoint's type
+  std::int64_t context = 0;  // tokens the plan's table is computed for; 0: min(max_position, 8192)
+  // Tokens that all sequences together hold, which a saving is weighed for; 0: the context, at least 8192
   std::int64_t tokens_in_flight = 0;
-  FusionSettings fusion;  // fusedkv and its relatives
-  PairSettings pairing;   // minicache
-  CodedSettings coded;    // method coded
-  // coded, xkv-static and pca: metric of bases; unset: the method's own
+  // Of methods with StatisticsNeeds; unset: the method's own
   std::optional<CacheMetric> cache_metric;
+  bool any_fit = false;  // nothing is refused for how badly it was fitted
   std::uint64_t seed = 0;
   std::string device = "cpu";  // --device: of statistics, factorisation and fits
+
+  // Settings of a kind that only some methods know, a struct with defaults (Method::options).
+  template <typename Own>
+  Own& own() {
+    std::any& held = own_[typeid(Own)];
+    if (!held.has_value()) {
+      held = Own{};
+    }
+    return std::any_cast<Own&>(held);
+  }
+  template <typename Own>
+  const Own& own() const {
+    static const Own defaults{};
+    const auto held = own_.find(typeid(Own));
+    return held == own_.end() ? defaults : std::any_cast<const Own&>(held->second);
+  }
+
+ private:
+  std::map<std::type_index, std::any> own_;
 };
+// The values that the method knows, under the keys of their options.
 Json to_json(const ConvertSettings& settings);
 
-// Applies preset `name` ("paper") for settings.method; later settings override it. UsageError for
-// an unknown preset or method.
+// The options of all methods alike; `settings` must outlive them.
+Options common_options(ConvertSettings& settings);
+// Those of single methods, each kind once.
+std::vector<Options> own_options(ConvertSettings& settings);
+
+// The settings of `name` ("paper") for settings.method; whatever is set afterwards overrides it.
+// UsageError for an unknown preset or method.
 void apply_preset(ConvertSettings& settings, const std::string& name);
 // Sets what the method prescribes, then checks ranges: UsageError naming a flag out of range.
 void resolve(ConvertSettings& settings);
 
-// From config alone. Unless `force`, throws Error with the numbers and the nearest settings that
-// work if the cache would grow or the target cannot be reached.
-KvPlan make_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                 const std::vector<double>* fisher_scores = nullptr);
-// Does this conversion require these inputs?
+// Does this conversion need these inputs?
 bool needs_calibration(const ConvertSettings& settings);
 bool needs_fisher(const ConvertSettings& settings);
 // Inputs of coded caches and calibrated directions: sums over adjacent layers together (calibrate/covariance.h,
@@ -115,8 +107,11 @@ struct ConvertInputs {
   std::filesystem::path fisher;       // fisher.h5, or empty; likewise the next two
   std::filesystem::path covariance{};
   std::filesystem::path metric{};
-  std::filesystem::path out;      // directory
-  std::filesystem::path state{};  // file from which an interrupted distillation resumes, or empty
+  std::filesystem::path out;  // directory
+  std::filesystem::path
+      state{};  // file that a distillation goes on from when it was interrupted, or empty
+  std::optional<KvPlan>
+      plan{};  // that make_plan() gave without scores; used where none are measured
   bool force = false;
 };
 Provenance conversion_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,

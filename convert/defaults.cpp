@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "convert/latent/kept_range.h"
 #include "convert/methods/methods.h"
+#include "convert/plan.h"
 
 namespace kvc {
 namespace {
@@ -35,7 +35,7 @@ class Chooser {
   }
 
  private:
-  double least() const { return method_.least_kept_ratio(config_, settings_); }
+  double least() const { return method_.least_kept_ratio({config_, settings_}); }
   bool reaches() const { return least() <= settings_.kept_ratio; }
 
   void take_usual_tokens() {
@@ -77,20 +77,21 @@ class Chooser {
   }
 
   void narrow_rank() {
-    if (!open_.rank || reaches()) {
+    if (!open_.rank || method_.rank == nullptr || reaches()) {
       return;
     }
-    const double usual = settings_.rank;
+    double& rank = method_.rank(settings_);
+    const double usual = rank;
     for (int percent = static_cast<int>(std::ceil(usual * 100)) - 1; percent >= 1; --percent) {
-      settings_.rank = percent / 100.0;
+      rank = percent / 100.0;
       if (reaches()) {
         notes_.push_back(fmt::format(
-            "--rank {:g} instead of {:g}: a wider latent cannot reach a kept_ratio of {:g}",
-            settings_.rank, usual, settings_.kept_ratio));
+            "--rank {:g} instead of {:g}: a wider latent cannot reach a kept_ratio of {:g}", rank,
+            usual, settings_.kept_ratio));
         return;
       }
     }
-    settings_.rank = usual;
+    rank = usual;
   }
 
   void take_nearest_ratio() {
@@ -105,9 +106,10 @@ class Chooser {
         nearest, settings_.kept_ratio, context_,
         std::min(context_, settings_.sink_tokens + settings_.window_tokens), settings_.sink_tokens,
         settings_.window_tokens,
-        open_.rank
+        open_.rank || method_.rank == nullptr
             ? ""
-            : fmt::format(", and --rank {:g} sets the bytes of a merged token", settings_.rank)));
+            : fmt::format(", and a merged token keeps what --rank {:g} says",
+                          method_.rank(settings_))));
     settings_.kept_ratio = nearest;
   }
 
@@ -119,11 +121,45 @@ class Chooser {
   std::vector<std::string> notes_;
 };
 
+std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+
 }  // namespace
 
 std::vector<std::string> choose_defaults(const ModelConfig& config, const OpenSettings& open,
                                          ConvertSettings& settings) {
   return Chooser(config, open, settings).choose();
+}
+
+CalibrationEffort thorough_effort(const ModelConfig& config, const ConvertSettings& settings) {
+  const CalibrationText& text = find_method(settings.method).calibration;
+  return {text.thorough_rows, std::min<std::int64_t>(text.row_len, config.max_position_embeddings)};
+}
+
+CalibrationEffort knee_effort(const ModelConfig& config, const ConvertSettings& settings) {
+  const CalibrationText& text = find_method(settings.method).calibration;
+  CalibrationEffort effort = thorough_effort(config, settings);
+  if (text.knee_rows == text.thorough_rows) {
+    return effort;
+  }
+  const std::int64_t row = std::max<std::int64_t>(1, effort.seq_len - settings.sink_tokens);
+  const std::int64_t needed = divide_up(statistics_needs(config, settings).least_tokens, row);
+  const std::int64_t worth = divide_up(text.knee_rows * text.row_len, effort.seq_len);
+  effort.num_sequences = std::max(worth, needed);
+  return effort;
+}
+
+CalibrationEffort choose_effort(const ModelConfig& config, const ConvertSettings& settings,
+                                const CalibrationRequest& request) {
+  const bool asked = request.thorough || request.num_sequences > 0 || request.seq_len > 0;
+  CalibrationEffort effort = asked || settings.device != "cpu" ? thorough_effort(config, settings)
+                                                               : knee_effort(config, settings);
+  if (request.num_sequences > 0) {
+    effort.num_sequences = request.num_sequences;
+  }
+  if (request.seq_len > 0) {
+    effort.seq_len = request.seq_len;
+  }
+  return effort;
 }
 
 }  // namespace kvc

@@ -2,23 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <list>
-
-#include "core/error.h"
-#include "core/safetensors.h"
+#include "model/spill_file.h"
 #include "model/weights.h"
 
 namespace kvc {
-namespace {
-
-TensorSource in_memory(const std::string& name, const at::Tensor& tensor) {
-  return {name, dtype_of(tensor.scalar_type()), tensor.sizes().vec(), [tensor] {
-            return std::span(static_cast<const std::byte*>(tensor.const_data_ptr()),
-                             tensor.nbytes());
-          }};
-}
-
-}  // namespace
 
 void FactorSpill::add(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
   add(fmt::format("kvconvert.groups.{}.", num_groups_++), tensors);
@@ -26,33 +13,20 @@ void FactorSpill::add(const std::vector<std::pair<std::string, at::Tensor>>& ten
 
 void FactorSpill::add(const std::string& prefix,
                       const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
-  std::vector<TensorSource> sources;
+  constexpr std::int64_t kInMemory = std::int64_t{1} << 16;
   for (const auto& [name, tensor] : tensors) {
-    sources.push_back(in_memory(prefix + name, tensor));
+    const std::vector<std::int64_t> shape = tensor.sizes().vec();
+    const at::Tensor waiting =
+        make_scratch_tensor(shape, tensor.scalar_type(), directory_, kInMemory).copy_(tensor);
+    sources_.push_back({prefix + name, dtype_of(tensor.scalar_type()), shape, [waiting] {
+                          return std::span(static_cast<const std::byte*>(waiting.const_data_ptr()),
+                                           waiting.nbytes());
+                        }});
   }
-  files_.push_back(directory_ / fmt::format("part-{}.safetensors", files_.size()));
-  write_safetensors(files_.back(), std::move(sources));
 }
 
-void FactorSpill::assemble() {
-  std::list<SafetensorsFile> files;
-  std::vector<TensorSource> sources;
-  for (const std::filesystem::path& path : files_) {
-    files.push_back(SafetensorsFile::open(path));
-    const SafetensorsFile& file = files.back();
-    for (const TensorInfo& tensor : file.tensors()) {
-      sources.push_back({tensor.name, tensor.dtype, tensor.shape,
-                         [&file, &tensor] { return file.bytes(tensor); }});
-    }
-  }
-  write_safetensors(directory_ / "conversion.safetensors", std::move(sources));
-  files.clear();
-  for (const std::filesystem::path& path : files_) {
-    std::error_code error;
-    std::filesystem::remove(path, error);
-    KVC_CHECK(!error, "{}: cannot be removed: {}", path.string(), error.message());
-  }
-  files_.clear();
+void FactorSpill::write() {
+  write_safetensors(directory_ / "conversion.safetensors", std::move(sources_));
 }
 
 }  // namespace kvc

@@ -3,16 +3,15 @@
 #include <cstdio>
 #include <optional>
 
-#include "convert/pipeline_stages.h"
-#include "convert/plan_payback.h"
+#include "convert/plan.h"
 #include "convert/plan_table.h"
 #include "core/checkpoint.h"
 #include "core/error.h"
 #include "core/output.h"
 #include "core/progress.h"
 #include "model/checkpoint_config.h"
-#include "validate/calibration_distance.h"
-#include "validate/html_report.h"
+#include "validate/evaluation_text.h"
+#include "validate/report.h"
 #include "validate/validate.h"
 
 namespace kvc {
@@ -150,9 +149,9 @@ void print_result(const PipelineOptions& options, const std::optional<Validation
 }
 
 void convert_and_export(const PipelineOptions& options, const Checkpoint& checkpoint,
-                        const ModelConfig& config, const WorkDirectory& work,
+                        const ModelConfig& config, const KvPlan& plan, const WorkDirectory& work,
                         OutputDirectory& output) {
-  const fs::path conversion = run_stages(options, checkpoint, config, work.path());
+  const fs::path conversion = run_stages(options, checkpoint, config, plan, work.path());
   const Conversion converted = read_conversion(conversion);
   log_report(converted);
   ExportOptions exporting;
@@ -190,7 +189,8 @@ void print_plan_only(PipelineOptions& options) {
   check_original(checkpoint);
   const ModelConfig config = read_model_config(checkpoint);
   settle(config, options);
-  print_plan(config, options.settings, options.force, options.json);
+  const PlanTable table = plan_table(config, options.settings, options.force);
+  std::fputs((options.json ? dump_json(to_json(table)) : to_text(table)).c_str(), stdout);
 }
 
 }  // namespace
@@ -206,7 +206,8 @@ void run_pipeline(PipelineOptions options) {
   const ModelConfig config = read_checked_model_config(checkpoint);
   settle(config, options);
   // Refuses before any work is done.
-  check_exportable(make_plan(config, options.settings, options.force), options.format);
+  const KvPlan plan = make_plan(config, options.settings, options.force);
+  check_exportable(plan, options.format);
   if (options.out.empty()) {
     options.out = default_output(options.checkpoint, options.settings.method);
   }
@@ -216,7 +217,7 @@ void run_pipeline(PipelineOptions options) {
   OutputDirectory output(options.out, options.force);  // the lock comes before the work directory
   WorkDirectory work(options.work, options.out);
   try {
-    convert_and_export(options, checkpoint, config, work, output);
+    convert_and_export(options, checkpoint, config, plan, work, output);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kInterrupted) {
       work.keep_for_resume();

@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "convert/calibration_effort.h"
 #include "convert/convert.h"
 #include "convert/defaults.h"
+#include "core/checkpoint.h"
+#include "core/token_set.h"
 #include "export/export.h"
 #include "model/calibration_source.h"
+#include "model/config.h"
 
 namespace kvc {
 
@@ -22,7 +24,7 @@ struct PipelineOptions {
   ConvertSettings settings;
   OpenSettings open;  // settings to choose for the model
   ExportFormat format = ExportFormat::kFactored;
-  std::string factor_dtype = "auto";  // export/factor_type.h
+  std::string factor_dtype = "auto";  // export/factor_file.h
   CalibrationSources calibration;
   std::vector<std::filesystem::path> validation_text;  // empty: the built-in text
   CalibrationRequest effort;                           // of calibration
@@ -36,5 +38,18 @@ struct PipelineOptions {
 // saving and the loss. The output directory, with report.json and report.html, is complete or
 // absent.
 void run_pipeline(PipelineOptions options);
+
+// The calibration tokens: what the model writes, the built-in text and files, mixed. Writes `work`/tokens.h5, and
+// beside it self.h5 with the rows that the model wrote; those of an earlier run with the same settings stay, and one
+// that was interrupted is gone on with.
+TokenSet prepare_tokens(const PipelineOptions& options, const Checkpoint& checkpoint,
+                        const ModelConfig& config, const std::filesystem::path& work);
+
+// Each stage writes its artifact in the directory `work`, unless what it would write is there already from
+// an earlier run. `plan`: the conversion's, unless Fisher information is to share its ranks. Returns the conversion's
+// directory.
+std::filesystem::path run_stages(const PipelineOptions& options, const Checkpoint& checkpoint,
+                                 const ModelConfig& config, const KvPlan& plan,
+                                 const std::filesystem::path& work);
 
 }  // namespace kvc

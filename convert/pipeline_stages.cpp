@@ -1,8 +1,7 @@
-#include "convert/pipeline_stages.h"
+#include "convert/pipeline.h"
 
 #include "calibrate/calibrate.h"
 #include "calibrate/covariance.h"
-#include "convert/pipeline_tokens.h"
 #include "core/error.h"
 #include "core/progress.h"
 #include "fisher/fisher.h"
@@ -70,13 +69,15 @@ void run_joint_stages(const PipelineOptions& options, const Checkpoint& checkpoi
 }  // namespace
 
 std::filesystem::path run_stages(const PipelineOptions& options, const Checkpoint& checkpoint,
-                                 const ModelConfig& config, const fs::path& work) {
+                                 const ModelConfig& config, const KvPlan& plan,
+                                 const fs::path& work) {
   const ConvertSettings& settings = options.settings;
   ConvertInputs inputs;
   inputs.checkpoint = options.checkpoint;
   inputs.tokens = work / "tokens.h5";
   inputs.out = work / "conversion";
   inputs.state = work / "distillation.safetensors";
+  inputs.plan = plan;
   inputs.force = true;
   const ComputePlace place = statistics_place(settings.device);
   const TokenSet tokens = prepare_tokens(options, checkpoint, config, work);

@@ -1,4 +1,4 @@
-#include "convert/pipeline_tokens.h"
+#include "convert/pipeline.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,66 +1,14 @@
 #include "convert/plan_table.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
-#include "convert/factor_bytes.h"
-#include "convert/fusion/fusion_row.h"
-#include "convert/latent/group_cost.h"
-#include "convert/latent/kept_range.h"
+#include "convert/latent/latent_plan.h"
 #include "convert/methods/methods.h"
-#include "convert/paired_row.h"
-#include "convert/plan_payback.h"
-#include "core/kv_plan_groups.h"
+#include "convert/plan.h"
 #include "model/cache_plan.h"
 
 namespace kvc {
 namespace {
-
-std::string window_text(const LayerSpec& layer) {
-  return layer.window ? fmt::format("{} tokens", *layer.window) : "none";
-}
-
-// Why the layer after the group is not part of it, where it is of another kind.
-std::string end_of(const LatentGroup& group, const ModelConfig& config) {
-  const int last = group.first_layer + group.num_layers - 1;
-  if (last + 1 == config.num_layers || config.same_kind(last, last + 1)) {
-    return "";
-  }
-  const LayerSpec &here = config.layer(last), &next = config.layer(last + 1);
-  std::vector<std::string> differences;
-  if (here.window != next.window) {
-    differences.push_back(fmt::format("window {} -> {}", window_text(here), window_text(next)));
-  }
-  if (here.rope != next.rope) {
-    differences.push_back(here.rope < 0   ? "no RoPE -> RoPE"
-                          : next.rope < 0 ? "RoPE -> none"
-                                          : "other RoPE");
-  }
-  return fmt::format("{}", fmt::join(differences, ", "));
-}
-
-PlanRow group_row(const PlanTable& table, int index, const ModelConfig& config,
-                  const ConvertSettings& settings) {
-  const LatentGroup& group = table.plan.groups[static_cast<std::size_t>(index)];
-  const TokenBytes bytes = token_bytes(table.plan, index, table.dtype);
-  const KeptRange range = group_kept_range(table.plan, index, table.context, table.dtype);
-  PlanRow row;
-  row.source = KvSource::kLatent;
-  row.group = index;
-  row.first_layer = group.first_layer;
-  row.num_layers = group.num_layers;
-  row.rank = group.rank;
-  row.ends = group.replaces_projections() || group.num_layers == settings.layers_per_group
-                 ? ""
-                 : end_of(group, config);
-  row.plain_bytes = bytes.plain;
-  row.unmerged_bytes = bytes.unmerged;
-  row.merged_bytes = bytes.merged;
-  row.kept_unmerged = range.highest;
-  row.kept_merged = range.lowest;
-  row.kept_at_target = range.lowest + table.unmerged_share * (range.highest - range.lowest);
-  row.weights_growth_bytes = estimated_group_bytes(table.plan, index, config, settings);
-  return row;
-}
 
 PlanRow plain_row(const PlanTable& table, int first_layer, int num_layers) {
   PlanRow row;
@@ -71,119 +19,112 @@ PlanRow plain_row(const PlanTable& table, int first_layer, int num_layers) {
   return row;
 }
 
-void add_rows(PlanTable& table, const ModelConfig& config, const ConvertSettings& settings) {
-  const auto source_of = [&](int layer) {
-    return table.plan.layers[static_cast<std::size_t>(layer)];
-  };
-  for (int layer = 0; layer < table.plan.num_layers();) {
-    const KvSource source = source_of(layer);
-    int count = 1;
-    while (layer + count < table.plan.num_layers() && source_of(layer + count) == source) {
-      ++count;
-    }
-    table.rows.push_back(source == KvSource::kLatent
-                             ? group_row(table, table.plan.group_of(layer), config, settings)
-                         : source == KvSource::kFused  ? fused_row(table, config, layer, count)
-                         : source == KvSource::kPaired ? paired_row(table, layer)
-                                                       : plain_row(table, layer, count));
-    layer += table.rows.back().num_layers;
-    table.weights_growth_bytes += table.rows.back().weights_growth_bytes;
-  }
-}
-
-void add_principal_notes(PlanTable& table, const LatentGroup& group) {
-  const KvWidths widths = grouped_widths(table.plan);
-  const std::int64_t width = group.num_layers * widths.key;
-  table.notes.push_back(
-      widths.value == 0
-          ? fmt::format("{} directions of {} for the latents of {} layers; rotary keys stay exact",
-                        group.rank, width, group.num_layers)
-      : group.split_kv ? fmt::format("{} key and {} value directions of {} each for {} layers",
-                                     group.key_rank, group.value_rank, width, group.num_layers)
-                       : fmt::format("{} directions of {} for the keys and values of {} layers",
-                                     group.rank, 2 * width, group.num_layers));
-  if (table.plan.request) {
-    table.notes.push_back(
-        fmt::format("every request stores its directions; they save bytes from {} compressed "
-                    "tokens on, and shorter requests stay plain",
-                    break_even_tokens(table.plan, table.dtype)));
-  }
-}
-
-void add_notes(PlanTable& table, const ModelConfig& config, const ConvertSettings& settings) {
-  if (!table.plan.fused.empty()) {
-    add_fusion_notes(table, settings);
-  }
-  if (table.plan.paired) {
-    add_paired_notes(table);
-  }
-  if (table.plan.groups.empty()) {
-    return;
-  }
-  const LatentGroup& group = table.plan.groups.front();
-  if (group.basis != LatentBasis::kWeights) {
-    add_principal_notes(table, group);
-    return;
-  }
-  if (group.split_kv) {
-    table.notes.push_back(
-        fmt::format("latents of {} + {} channels replace {} + {} of keys and values in every layer",
-                    group.key_rank, group.value_rank, config.kv_dim(), config.kv_dim()));
-    return;
-  }
-  const double width = settings.rank * static_cast<double>(config.hidden_size);
-  const double plain = 2 * static_cast<double>(config.kv_dim());
-  table.notes.push_back(
-      fmt::format("a latent of {:g} x hidden_size is {:.2f}x a plain layer's KV ({:.0f} channels "
-                  "against {:.0f})",
-                  settings.rank, width / plain, width, plain));
-  if (settings.merge == MergeRule::kNone) {
-    table.notes.push_back("nothing is merged: every layer stores a latent per token");
-    return;
-  }
-  table.notes.push_back(
-      fmt::format("merging {} layers into one latent reduces it to {:.2f}x their plain KV",
-                  group.num_layers, width / (plain * group.num_layers)));
-  table.notes.push_back(fmt::format(
-      "for kept_ratio {:g} at {} tokens, {:.1f} % of the tokens outside sinks and window stay "
-      "unmerged, as {}",
-      settings.kept_ratio, table.context, 100 * table.unmerged_share,
-      table.plan.policy.unmerged == UnmergedForm::kPlain ? "plain KV" : "one latent per layer"));
-}
-
 // The table of a model that no method applies to: what its own cache costs, and the reason.
-PlanTable own_cache_table(const ModelConfig& config, const ConvertSettings& settings) {
+PlanTable own_cache_table(const Method& method, const PlanRequest& request) {
+  const ModelConfig& config = request.config;
   PlanTable table;
   table.plan = plain_plan(config);
   table.dtype = cache_dtype(config);
-  table.context = plan_context(config, settings);
-  add_rows(table, config, settings);
+  table.context = plan_context(config, request.settings);
+  add_rows(table, request, {});
   table.notes.push_back(
       fmt::format("the model's own cache takes {} bytes per token in all layers; kept_ratio is "
                   "relative to it",
                   original_bytes(table.plan, 1, table.dtype)));
   table.notes.push_back(
-      fmt::format("method {} does not apply: {}", settings.method, why_not_factorised(config)));
+      fmt::format("method {} does not apply: {}", method.name, why_not_factorised(config)));
   return table;
 }
 
-// Makes ratios of a cache of the table's type ratios of the model's own.
-void scale_ratios(double scale, PlanTable& table) {
-  for (PlanRow& row : table.rows) {
-    row.kept_unmerged *= scale;
-    row.kept_merged *= scale;
-    row.kept_at_target *= scale;
+std::string row_text(const PlanRow& row, bool is_coded) {
+  const std::string layers =
+      row.num_layers == 1
+          ? fmt::format("{}", row.first_layer)
+          : fmt::format("{}-{}", row.first_layer, row.first_layer + row.num_layers - 1);
+  const double growth = mebibytes(row.weights_growth_bytes);
+  if (is_coded) {
+    return fmt::format("{:>6}  {:>7}  {:>6}  {:>8}  {:>10}  {:>10.1f}  {:>8.3f}  {:>9.1f}\n",
+                       row.scope, layers, row.num_blocks, row.channels, row.plain_bytes,
+                       row.coded_bytes, row.bits_per_channel, growth);
   }
-  table.kept_unmerged *= scale;
-  table.kept_merged *= scale;
-  table.kept_at_target *= scale;
+  const bool is_group = row.group >= 0;
+  return fmt::format(
+      "{:>5}  {:>7}  {:>6}  {:>9}  {:>9}  {:>9}  {:>8.3f}  {:>8.3f}  {:>8.3f}  {:>9.1f}{}\n",
+      is_group ? std::to_string(row.group) : to_string(row.source), layers,
+      is_group ? std::to_string(row.rank) : "-", row.plain_bytes, row.unmerged_bytes,
+      row.merged_bytes, row.kept_unmerged, row.kept_merged, row.kept_at_target, growth,
+      row.ends.empty() ? "" : "  ends: " + row.ends);
+}
+
+std::string heading(bool is_coded) {
+  return is_coded
+             ? fmt::format("{:>6}  {:>7}  {:>6}  {:>8}  {:^22}  {:>8}  {:>9}\n", "", "", "",
+                           "channels", "bytes per token", "bits per", "weights") +
+                   fmt::format("{:>6}  {:>7}  {:>6}  {:>8}  {:>10}  {:>10}  {:>8}  {:>9}\n",
+                               "scope", "layers", "blocks", "of each", "plain", "coded", "channel",
+                               "+MiB")
+             : fmt::format("{:>5}  {:>7}  {:>6}  {:^31}  {:^28}  {:>9}\n", "", "", "",
+                           "bytes per token", "kept_ratio", "weights") +
+                   fmt::format(
+                       "{:>5}  {:>7}  {:>6}  {:>9}  {:>9}  {:>9}  {:>8}  {:>8}  {:>8}  {:>9}\n",
+                       "group", "layers", "rank", "plain", "unmerged", "merged", "unmerged",
+                       "merged", "target", "+MiB");
+}
+
+Json row_json(const PlanRow& row, bool is_coded) {
+  if (is_coded) {
+    return {{"scope", row.scope},
+            {"first_layer", row.first_layer},
+            {"num_layers", row.num_layers},
+            {"num_blocks", row.num_blocks},
+            {"channels", row.channels},
+            {"plain_bytes_per_token", row.plain_bytes},
+            {"coded_bytes_per_token", row.coded_bytes},
+            {"bits_per_channel", row.bits_per_channel},
+            {"weights_growth_bytes", row.weights_growth_bytes}};
+  }
+  return {{"group", row.group < 0 ? Json(nullptr) : Json(row.group)},
+          {"source", to_string(row.source)},
+          {"first_layer", row.first_layer},
+          {"num_layers", row.num_layers},
+          {"rank", row.rank},
+          {"plain_bytes_per_token", row.plain_bytes},
+          {"unmerged_bytes_per_token", row.unmerged_bytes},
+          {"merged_bytes_per_token", row.merged_bytes},
+          {"kept_ratio_unmerged", row.kept_unmerged},
+          {"kept_ratio_merged", row.kept_merged},
+          {"kept_ratio_at_target", row.kept_at_target},
+          {"weights_growth_bytes", row.weights_growth_bytes},
+          {"ends", row.ends.empty() ? Json(nullptr) : Json(row.ends)}};
 }
 
 }  // namespace
 
+void add_rows(PlanTable& table, const PlanRequest& request, const MakeRow& make_row) {
+  const double scale = planned_type_scale(table.plan, request.config, request.settings);
+  const std::vector<KvSource>& sources = table.plan.layers;
+  for (std::size_t layer = 0; layer < sources.size();) {
+    std::size_t end = layer + 1;
+    while (end < sources.size() && sources[end] == sources[layer]) {
+      ++end;
+    }
+    const int first = static_cast<int>(layer), count = static_cast<int>(end - layer);
+    PlanRow row = sources[layer] == KvSource::kPlain ? plain_row(table, first, count)
+                                                     : make_row(first, count);
+    row.kept_unmerged *= scale;
+    row.kept_merged *= scale;
+    row.kept_at_target *= scale;
+    table.weights_growth_bytes += row.weights_growth_bytes;
+    layer += static_cast<std::size_t>(row.num_layers);
+    table.rows.push_back(std::move(row));
+  }
+}
+
 PlanTable plan_table(const ModelConfig& config, const ConvertSettings& settings, bool force) {
-  if (config.mla && !find_method(settings.method).takes_own_latents) {
-    return own_cache_table(config, settings);
+  const Method& method = find_method(settings.method);
+  const PlanRequest request{config, settings, force};
+  if (config.mla && !method.takes_own_latents) {
+    return own_cache_table(method, request);
   }
   PlanTable table;
   table.plan = make_plan(config, settings, force);
@@ -191,16 +132,87 @@ PlanTable plan_table(const ModelConfig& config, const ConvertSettings& settings,
   table.context = plan_context(config, settings);
   const KeptRange range = kept_range(table.plan, table.context, table.dtype);
   table.unmerged_share = unmerged_share(table.plan.policy.target_kept_ratio, range);
-  table.kept_unmerged = range.highest;
-  table.kept_merged = range.lowest;
-  table.kept_at_target = planned_kept_ratio(table.plan, table.context, table.dtype);
-  add_rows(table, config, settings);
-  scale_ratios(planned_type_scale(table.plan, config, settings), table);
+  const double scale = planned_type_scale(table.plan, config, settings);
+  table.kept_unmerged = scale * range.highest;
+  table.kept_merged = scale * range.lowest;
+  table.kept_at_target = scale * planned_kept_ratio(table.plan, table.context, table.dtype);
   table.payback = estimated_payback(table.plan, config, settings);
   table.peak_memory_bytes = peak_memory(config, table.plan);
-  table.seconds = factorisation_seconds(config, settings, table.plan);
-  add_notes(table, config, settings);
+  table.seconds = factorisation_seconds(config, table.plan, needs_calibration(settings));
+  method.fill_table(table, request);
   return table;
+}
+
+Json to_json(const PlanTable& table) {
+  const bool is_coded = table.is_coded();
+  Json rows = Json::array();
+  for (const PlanRow& row : table.rows) {
+    rows.push_back(row_json(row, is_coded));
+  }
+  Json json = {{"plan", to_json(table.plan)},
+               {"kv_dtype", to_string(table.dtype)},
+               {"context", table.context}};
+  if (is_coded) {
+    json["exact_tokens"] = table.exact_tokens;
+    json["rows"] = std::move(rows);
+    json["kept_ratio_coded"] = table.kept_coded;
+  } else {
+    json["groups"] = std::move(rows);
+    json["kept_ratio_unmerged"] = table.kept_unmerged;
+    json["kept_ratio_merged"] = table.kept_merged;
+  }
+  json["kept_ratio_at_target"] = table.kept_at_target;
+  if (!is_coded) {
+    json["unmerged_share"] = table.unmerged_share;
+  }
+  json["weights_growth_bytes"] = table.weights_growth_bytes;
+  json["payback"] = to_json(table.payback);
+  json["peak_memory_bytes"] = table.peak_memory_bytes;
+  if (is_coded) {
+    json["least_calibration_tokens"] = table.calibration_tokens;
+    json["seconds"] = table.knee.seconds;
+    json["thorough_seconds"] = table.thorough.seconds;
+    json["num_calibration_tokens"] = table.knee.num_tokens;
+    json["thorough_calibration_tokens"] = table.thorough.num_tokens;
+  } else {
+    json["factorisation_seconds"] = table.seconds;
+  }
+  json["notes"] = table.notes;
+  return json;
+}
+
+std::string to_text(const PlanTable& table) {
+  const bool is_coded = table.is_coded();
+  std::string text = heading(is_coded);
+  for (const PlanRow& row : table.rows) {
+    text += row_text(row, is_coded);
+  }
+  text += fmt::format("whole cache of {} tokens ({}): kept_ratio ", table.context,
+                      to_string(table.dtype));
+  text += is_coded ? fmt::format("{:.3f}\n", table.kept_at_target)
+                   : fmt::format("{:.3f} unmerged, {:.3f} merged, {:.3f} at the target\n",
+                                 table.kept_unmerged, table.kept_merged, table.kept_at_target);
+  for (const std::string& note : table.notes) {
+    text += note + "\n";
+  }
+  if (!is_coded && table.plan.groups.empty()) {
+    return text;
+  }
+  text += fmt::format("{}\nweights grow by about {:.1f} MiB (--factor-dtype auto); ",
+                      to_text(table.payback), mebibytes(table.weights_growth_bytes));
+  const double gibibytes = mebibytes(table.peak_memory_bytes) / 1024;
+  text += is_coded
+              ? fmt::format(
+                    "calibrating needs at least {} tokens; converting takes about {:.1f} GiB of "
+                    "memory and on two cores {:.0f} s with the {} calibration tokens of the "
+                    "default, {:.0f} s with the {} of --thorough, beside what writing text takes\n",
+                    table.calibration_tokens, gibibytes, table.knee.seconds, table.knee.num_tokens,
+                    table.thorough.seconds, table.thorough.num_tokens)
+              : fmt::format(
+                    "converting takes about {:.1f} GiB of memory and {:.0f} s of factorisation on "
+                    "two cores\n",
+                    gibibytes, table.seconds);
+  return text;
 }
 
 }  // namespace kvc

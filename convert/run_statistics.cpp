@@ -22,7 +22,7 @@ at::Tensor read_attention(const ConversionJob& job, const LayerRun& run) {
   const ModelConfig& config = job.config;
   std::vector<at::Tensor> heads;
   for (int layer = run.first_layer; layer < run.end(); ++layer) {
-    MetricSum sum = read_attention_metric(job.covariance, job.checkpoint.hash(), layer,
+    MetricSum sum = read_attention_metric(job.inputs.covariance, job.checkpoint.hash(), layer,
                                           config.num_kv_heads, config.head_dim);
     const at::Tensor all = mean_of(
         sum.values, {2 * config.num_kv_heads, config.head_dim, config.head_dim}, sum.num_tokens);
@@ -34,7 +34,8 @@ at::Tensor read_attention(const ConversionJob& job, const LayerRun& run) {
 }
 
 at::Tensor read_gradient(const ConversionJob& job, const LayerRun& run, std::int64_t width) {
-  MetricSum sum = read_gradient_metric(job.metric, job.checkpoint.hash(), run.first_layer, width);
+  MetricSum sum =
+      read_gradient_metric(job.inputs.metric, job.checkpoint.hash(), run.first_layer, width);
   return mean_of(sum.values, {width, width}, sum.num_tokens);
 }
 
@@ -57,10 +58,11 @@ void scale_to_gradient(at::Tensor& metric, const at::Tensor& gradient, const at:
 
 RunStatistics read_run_statistics(const ConversionJob& job, const LayerRun& run,
                                   CacheMetric choice) {
-  const std::int64_t width = run.num_layers * grouped_widths(job.plan).total();
+  const std::int64_t width = run.num_layers * grouped_widths(job.result.plan).total();
   RunStatistics statistics;
   {
-    JointSum sum = read_joint_sum(job.covariance, job.checkpoint.hash(), run.first_layer, width);
+    JointSum sum =
+        read_joint_sum(job.inputs.covariance, job.checkpoint.hash(), run.first_layer, width);
     statistics.num_tokens = sum.num_tokens;
     statistics.mean = mean_of(sum.sum, {width}, sum.num_tokens);
     statistics.covariance = mean_of(sum.second_moment, {width, width}, sum.num_tokens)

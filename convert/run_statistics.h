@@ -5,8 +5,7 @@
 
 #include <cstdint>
 
-#include "convert/cache_metric.h"
-#include "convert/conversion_job.h"
+#include "convert/methods/methods.h"
 #include "model/layer_runs.h"
 
 namespace kvc {
@@ -19,7 +18,8 @@ struct RunStatistics {
   at::Tensor covariance;        // [n, n] float64, about the mean
   at::Tensor metric;            // [n, n] float64, not damped; undefined for CacheMetric::kNone
 };
-// From job.covariance and, if required, job.metric. Error if they are of another checkpoint or of other runs.
+// From covariance.h5 and, where the choice needs it, metric.h5. Error where they are of another checkpoint or
+// of other runs.
 RunStatistics read_run_statistics(const ConversionJob& job, const LayerRun& run,
                                   CacheMetric choice);
 

@@ -6,7 +6,6 @@
 #include "core/progress.h"
 #include "export/export_config.h"
 #include "export/factor_file.h"
-#include "export/factor_type.h"
 #include "export/tensor_sources.h"
 #include "model/checkpoint_config.h"
 #include "model/config.h"
@@ -53,7 +52,7 @@ void write_factored(const Inputs& inputs, const std::string& factor_dtype,
   check_tensors(inputs.checkpoint, inputs.config);
   write_checkpoint_tensors(
       directory, factored_tensors(inputs.checkpoint, inputs.config, inputs.conversion.plan,
-                                  inputs.factors, factor_dtype));
+                                  inputs.factors, factor_dtype, directory));
   write_file(directory / "config.json",
              dump_json(factored_config(inputs.checkpoint, inputs.config, inputs.conversion,
                                        factor_dtype)));

@@ -29,7 +29,7 @@ struct ExportOptions {
   std::filesystem::path conversion;  // directory that convert() wrote, or the conversion.h5 in it
   std::filesystem::path out;         // kBoth: holds folded/ and factored/
   ExportFormat format = ExportFormat::kFactored;
-  std::string factor_dtype = "auto";  // of the kvconvert.* tensors (export/factor_type.h)
+  std::string factor_dtype = "auto";  // of the kvconvert.* tensors (check_factor_dtype)
   bool force = false;
 };
 

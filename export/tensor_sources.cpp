@@ -7,7 +7,8 @@
 #include <utility>
 
 #include "core/mapped_file.h"
-#include "export/factor_type.h"
+#include "model/half_precision.h"
+#include "model/spill_file.h"
 #include "model/weights.h"
 
 namespace kvc {
@@ -109,19 +110,35 @@ at::Tensor fold_rows(const Checkpoint& checkpoint, const FactorFile& factors, co
   return tensor;
 }
 
-// A and the unmerged B are left out where no token is ever rebuilt from them.
-bool runs_without(const KvPlan& plan, const FactorFile& factors, const std::string& name) {
-  for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
-    if (needs_latents(plan, group)) {
-      continue;
-    }
-    const bool refitted = factors.contains(factor_name(group, "merged_reconstruct_proj"));
-    if (name == factor_name(group, "latent_proj") ||
-        (refitted && name == factor_name(group, "reconstruct_proj"))) {
-      return true;
-    }
+TensorSource code_source(const FactorFile& factors, const TensorInfo& code) {
+  return {code.name, code.dtype, code.shape, [&factors, &code] { return factors.bytes(code); }};
+}
+
+// A factor in the type that `factor_dtype` names. Under auto: float16 for matrices whose every row and column it holds
+// with at most a millionth of squared error, otherwise float32, as for vectors (means, steps). The one that was loaded to
+// find that out waits on disk, as what is written needs its types first.
+TensorSource factor_source(const FactorFile& factors, const TensorInfo& factor,
+                           const std::string& factor_dtype, const std::filesystem::path& scratch,
+                           std::shared_ptr<Held> held) {
+  const auto source = [&](at::ScalarType dtype, std::function<at::Tensor()> load) {
+    return computed(factor.name, dtype, factor.shape, std::move(held), std::move(load));
+  };
+  const auto load = [&factors, name = factor.name](at::ScalarType dtype) {
+    return [&factors, name, dtype] { return factors.load(name, dtype); };
+  };
+  if (!chooses_factor_type(factor_dtype)) {
+    const at::ScalarType dtype = parse_scalar_type(factor_dtype);
+    return source(dtype, load(dtype));
   }
-  return false;
+  if (factor.shape.size() != 2) {
+    return source(at::kFloat, load(at::kFloat));
+  }
+  const at::Tensor exact = factors.load(factor.name, at::kFloat);
+  const at::ScalarType dtype = half_holds(exact) ? at::kHalf : at::kFloat;
+  constexpr std::int64_t kInMemory = std::int64_t{1} << 16;
+  const at::Tensor waiting =
+      make_scratch_tensor(factor.shape, dtype, scratch, kInMemory).copy_(exact);
+  return source(dtype, [waiting] { return waiting; });
 }
 
 }  // namespace
@@ -149,7 +166,8 @@ std::vector<std::string> replaced_weights(const ModelConfig& config, const KvPla
 
 std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
                                            const KvPlan& plan, const FactorFile& factors,
-                                           const std::string& factor_dtype) {
+                                           const std::string& factor_dtype,
+                                           const std::filesystem::path& scratch) {
   std::vector<TensorSource> sources;
   const auto held = std::make_shared<Held>();
   const std::vector<std::string> replaced = replaced_weights(config, plan);
@@ -162,24 +180,9 @@ std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const M
     sources.push_back(tuned == nullptr ? original(checkpoint, name, held)
                                        : tuned_weight(checkpoint, name, *tuned, factors, held));
   }
-  for (const TensorInfo& factor : factors.tensors()) {
-    if (is_tuned(factor.name) || runs_without(plan, factors, factor.name)) {
-      continue;
-    }
-    if (is_code(factor.name)) {
-      if (chooses_factor_type(factor_dtype)) {
-        sources.push_back({factor.name, factor.dtype, factor.shape,
-                           [&factors, &factor] { return factors.bytes(factor); }});
-      }
-      continue;
-    }
-    if (chooses_factor_type(factor_dtype) && has_codes(factors, factor.name)) {
-      continue;
-    }
-    const at::ScalarType dtype = factor_type(factors, factor, factor_dtype);
-    sources.push_back(
-        computed(factor.name, dtype, factor.shape, held,
-                 [&factors, name = factor.name, dtype] { return factors.load(name, dtype); }));
+  for (const auto& [tensor, is_code] : factors.stored(chooses_factor_type(factor_dtype))) {
+    sources.push_back(is_code ? code_source(factors, tensor)
+                              : factor_source(factors, tensor, factor_dtype, scratch, held));
   }
   return sources;
 }

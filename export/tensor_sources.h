@@ -1,6 +1,7 @@
 // The tensors of an exported directory as sources that are read when they are written.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,12 @@ namespace kvc {
 // in it, unread.
 std::vector<std::string> replaced_weights(const ModelConfig& config, const KvPlan& plan);
 
-// Original tensors but the replaced ones, and the factors in the type that `factor_dtype` asks for
-// (export/factor_type.h). The arguments must outlive the sources.
+// Original tensors but the replaced ones, and the factors in the type that `factor_dtype` asks for (check_factor_dtype).
+// The arguments must outlive the sources; files that these need lie in `scratch`.
 std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
                                            const KvPlan& plan, const FactorFile& factors,
-                                           const std::string& factor_dtype);
+                                           const std::string& factor_dtype,
+                                           const std::filesystem::path& scratch);
 
 // Original tensors, with k_proj and v_proj of every latent layer replaced by B A: the product in
 // float64, cast once to the type of the weight it replaces.

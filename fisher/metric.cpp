@@ -4,14 +4,12 @@
 
 #include "core/error.h"
 #include "core/hdf5.h"
-#include "core/output.h"
 #include "core/progress.h"
 #include "fisher/backward.h"
-#include "fisher/boundary_file.h"
-#include "fisher/cache_gradient.h"
-#include "fisher/metric_file.h"
 #include "model/layer_stream.h"
+#include "model/spill_file.h"
 #include "model/statistics_provenance.h"
+#include "model/sum_files.h"
 
 namespace kvc {
 namespace {
@@ -52,6 +50,11 @@ std::uint64_t label_seed(std::uint64_t seed, const at::Tensor& ids) {
   return hash;
 }
 
+struct MetricTotals {
+  std::int64_t num_tokens = 0, num_scored = 0;
+  double loss_sum = 0;
+};
+
 class MetricRun {
  public:
   MetricRun(const Checkpoint& checkpoint, const ModelConfig& config, const TokenSet& tokens,
@@ -65,10 +68,14 @@ class MetricRun {
         halves_(halves_of(tokens, options.joint.sink_tokens)),
         stream_(checkpoint, config, tokens,
                 {.place = place, .batch_tokens = 1, .spill_directory = directory_}),
-        cached_(config.num_layers, halves_.back().first_cached + halves_.back().num_cached,
-                2 * config.kv_dim(), directory_),
-        scored_(config.num_layers + 1, halves_.back().first_scored + halves_.back().num_scored,
-                config.hidden_size, directory_),
+        cached_(make_spilled_tensor(
+            {config.num_layers, halves_.back().first_cached + halves_.back().num_cached,
+             2 * config.kv_dim()},
+            at::kFloat, directory_)),
+        scored_(make_spilled_tensor(
+            {config.num_layers + 1, halves_.back().first_scored + halves_.back().num_scored,
+             config.hidden_size},
+            at::kFloat, directory_)),
         progress_("metric", std::int64_t{2 * config.num_layers + 1} * stream_.num_batches()) {
     totals_.num_tokens =
         halves_.back().first_counted + halves_.back().num_cached - options.joint.sink_tokens;
@@ -95,6 +102,13 @@ class MetricRun {
  private:
   const Halves& halves(int index) const { return halves_[static_cast<std::size_t>(index)]; }
 
+  at::Tensor cached(int layer, const Halves& half) const {
+    return cached_[layer].narrow(0, half.first_cached, half.num_cached);
+  }
+  at::Tensor scored(int boundary, const Halves& half) const {
+    return scored_[boundary].narrow(0, half.first_scored, half.num_scored);
+  }
+
   template <typename Function>
   void for_each_sequence(const Function& function) {
     for (int index = 0; index < stream_.num_batches(); ++index) {
@@ -106,16 +120,16 @@ class MetricRun {
   void forward() {
     for (int layer = 0; layer < config_.num_layers; ++layer) {
       for_each_sequence([&](int index, const Halves& half) {
-        scored_.write(layer, half.first_scored,
-                      stream_.boundary(index).narrow(0, half.num_cached, half.num_scored));
+        scored(layer, half)
+            .copy_(stream_.boundary(index).narrow(0, half.num_cached, half.num_scored));
       });
       stream_.advance(1, [&](const LayerActivations& activations) {
         const Halves& half = halves(activations.batch_index);
         const at::Tensor key = activations.weights.k_norm.over_heads(activations.key);
-        cached_.write(layer, half.first_cached,
-                      at::cat({key.narrow(0, 0, half.num_cached).flatten(1),
-                               activations.value.narrow(0, 0, half.num_cached).flatten(1)},
-                              1));
+        cached(layer, half)
+            .copy_(at::cat({key.narrow(0, 0, half.num_cached).flatten(1),
+                            activations.value.narrow(0, 0, half.num_cached).flatten(1)},
+                           1));
       });
     }
   }
@@ -129,12 +143,12 @@ class MetricRun {
           place_.take(stream_.boundary(index).narrow(0, half.num_cached, half.num_scored)),
           label_seed(options_.seed, stream_.batch(index).ids));
       totals_.loss_sum += gradient.loss;
-      scored_.write(config_.num_layers, half.first_scored, gradient.hidden);
+      scored(config_.num_layers, half).copy_(gradient.hidden);
     });
   }
 
   CachedRows read_cached(int layer, const Halves& half) const {
-    const at::Tensor rows = place_.take(cached_.read(layer, half.first_cached, half.num_cached));
+    const at::Tensor rows = place_.take(cached(layer, half));
     const auto heads = [&](std::int64_t part) {
       return rows.narrow(1, part * config_.kv_dim(), config_.kv_dim())
           .unflatten(1, {config_.num_kv_heads, config_.head_dim});
@@ -148,19 +162,18 @@ class MetricRun {
     const std::int64_t sinks = options_.joint.sink_tokens;
     for_each_sequence([&](int index, const Halves& half) {
       const TokenBatch& all = stream_.batch(index);
-      const TokenBatch scored{all.ids.narrow(0, half.num_cached, half.num_scored),
-                              all.positions.narrow(0, half.num_cached, half.num_scored),
-                              {half.num_scored}};
+      const TokenBatch second_half{all.ids.narrow(0, half.num_cached, half.num_scored),
+                                   all.positions.narrow(0, half.num_cached, half.num_scored),
+                                   {half.num_scored}};
       const CacheGradient gradient = cache_gradient(
           config_, stream_.rope(), weights, layer, read_cached(layer, half),
-          place_.take(scored_.read(layer, half.first_scored, half.num_scored)), scored,
-          place_.take(scored_.read(layer + 1, half.first_scored, half.num_scored)),
+          place_.take(scored(layer, half)), second_half, place_.take(scored(layer + 1, half)),
           /*with_hidden=*/layer > 0);
       const std::int64_t count = half.num_cached - sinks;
       moment.set(layer, half.first_counted, gradient.key.narrow(0, sinks, count).flatten(1),
                  gradient.value.narrow(0, sinks, count).flatten(1));
       if (layer > 0) {
-        scored_.write(layer, half.first_scored, gradient.hidden);
+        scored(layer, half).copy_(gradient.hidden);
       }
     });
   }
@@ -172,10 +185,10 @@ class MetricRun {
   std::filesystem::path directory_;
   std::vector<Halves> halves_;
   LayerStream stream_;
-  BoundaryFile cached_;  // of every layer, first halves: keys and values
+  at::Tensor cached_;  // of every layer, first halves: keys and values. float32, as the next
   // Of every boundary, second halves: the residual stream; behind the layer that was differentiated last,
   // d loss / d boundary instead.
-  BoundaryFile scored_;
+  at::Tensor scored_;
   MetricTotals totals_;
   Progress progress_;
 };
@@ -193,22 +206,40 @@ Provenance metric_provenance(const Checkpoint& checkpoint, const TokenSet& token
 void metric(const Checkpoint& checkpoint, const TokenSet& tokens, const MetricOptions& options,
             const std::filesystem::path& out, bool force, const ComputePlace& place) {
   const ModelConfig config = read_checked_model_config(checkpoint);
-  OutputFile output(out, force);
-  Hdf5Writer file(output.path());
-  write_provenance(file, metric_provenance(checkpoint, tokens, options, place));
-  MetricRun run(checkpoint, config, tokens, options, output.path().parent_path(), place);
-  const MetricTotals totals = run.run([&](const LayerRun& layers, const JointSums& sums) {
-    KVC_CHECK(at::isfinite(sums.second_moment).all().item<bool>(),
-              "layers {}-{}: their gradients are not finite; does the checkpoint hold NaN or "
-              "infinity?",
-              layers.first_layer, layers.end() - 1);
-    write_metric(file, layers.first_layer,
-                 {sums.second_moment.const_data_ptr<double>(),
-                  static_cast<std::size_t>(sums.second_moment.numel())});
+  const Provenance provenance = metric_provenance(checkpoint, tokens, options, place);
+  write_sums(out, force, provenance, [&](Hdf5Writer& file, const std::filesystem::path& scratch) {
+    MetricRun run(checkpoint, config, tokens, options, scratch, place);
+    const MetricTotals totals = run.run([&](const LayerRun& layers, const JointSums& sums) {
+      KVC_CHECK(at::isfinite(sums.second_moment).all().item<bool>(),
+                "layers {}-{}: their gradients are not finite; does the checkpoint hold NaN or "
+                "infinity?",
+                layers.first_layer, layers.end() - 1);
+      write_tensor(file, fmt::format("/metric/{}/second_moment", layers.first_layer),
+                   sums.second_moment, {"stacked channel", "stacked channel"});
+    });
+    file.dataset("/num_tokens", std::vector<std::int64_t>{totals.num_tokens}, {1});
+    file.dataset("/num_scored", std::vector<std::int64_t>{totals.num_scored}, {1});
+    file.dataset("/loss_sum", std::vector<double>{totals.loss_sum}, {1});
   });
-  write_metric_totals(file, totals);
-  file.close();
-  output.commit();
+}
+
+void add_metrics(const std::vector<std::filesystem::path>& files, const std::filesystem::path& out,
+                 bool force) {
+  add_files(files,
+            {.kind = "metric",
+             .groups = {"/metric"},
+             .equal_options = {"joint_layers", "sink_tokens"},
+             .totals = {"/loss_sum"},
+             .counts = {"/num_tokens", "/num_scored"}},
+            out, force);
+}
+
+Json metric_summary(const std::filesystem::path& path) {
+  const Hdf5Reader file(path);
+  const std::int64_t num_scored = file.ints("/num_scored", {1}).front();
+  return {{"num_tokens", file.ints("/num_tokens", {1}).front()},
+          {"num_scored", num_scored},
+          {"mean_nll", file.doubles("/loss_sum", {1}).front() / static_cast<double>(num_scored)}};
 }
 
 }  // namespace kvc

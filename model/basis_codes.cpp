@@ -1,5 +1,6 @@
 #include "model/basis_codes.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/error.h"
@@ -10,10 +11,6 @@ namespace kvc {
 namespace {
 
 constexpr const char* kDecoder = "decoder_codes";
-constexpr const char* kDecoderLow = "decoder_low";
-constexpr const char* kDecoderScale = "decoder_scale";
-constexpr const char* kChannelScale = "channel_scale";
-constexpr const char* kEncoder = "encoder_codes";
 constexpr double kLargestCode = 127;
 constexpr double kLowCodes = 256;  // in one of the others
 
@@ -66,66 +63,87 @@ at::Tensor completed(const at::Tensor& encoder, const at::Tensor& decoder) {
   return at::cat({decoder, q.narrow(1, k, q.size(1) - k)}, 1);
 }
 
-at::Tensor load_codes(const Checkpoint& checkpoint, const std::string& name,
-                      const std::vector<std::int64_t>& shape) {
-  const TensorInfo& info = checkpoint.info(name, shape);
-  KVC_CHECK(info.dtype == Dtype::kI8, "{}: stored as {}, expected I8; export again", name,
-            dtype_name(info.dtype));
-  at::Tensor codes = at::empty(shape, at::kChar);
+// As the table says, whatever the file does.
+at::Tensor load_code(const Checkpoint& checkpoint, const std::string& name,
+                     const BasisCodeSpec& spec) {
+  const TensorInfo& info = checkpoint.info(name, spec.shape);
+  if (spec.dtype == Dtype::kF32) {
+    at::Tensor scale = load_tensor(checkpoint, name, spec.shape, at::kFloat);
+    KVC_CHECK(scale.isfinite().logical_and(scale > 0).all().item<bool>(),
+              "{}: a scale that is not positive and finite; export again", name);
+    return scale;
+  }
+  KVC_CHECK(info.dtype == spec.dtype, "{}: stored as {}, expected {}; export again", name,
+            dtype_name(info.dtype), dtype_name(spec.dtype));
+  at::Tensor codes = at::empty(spec.shape, at::kChar);
   const auto bytes = checkpoint.bytes(name);
   std::memcpy(codes.data_ptr(), bytes.data(), bytes.size());
   release_pages(bytes);
   return codes;
 }
 
-at::Tensor load_scale(const Checkpoint& checkpoint, const std::string& name, std::int64_t count) {
-  at::Tensor scale = load_tensor(checkpoint, name, {count}, at::kFloat);
-  KVC_CHECK(scale.isfinite().logical_and(scale > 0).all().item<bool>(),
-            "{}: a scale that is not positive and finite; export again", name);
-  return scale;
+bool stores_encoder(std::int64_t channels, std::int64_t coefficients) {
+  return 2 * coefficients < channels;
 }
+
+// Of a shape that has all of them.
+std::vector<BasisCodeSpec> all_code_specs() { return basis_code_specs(3, 1); }
 
 }  // namespace
 
+std::vector<BasisCodeSpec> basis_code_specs(std::int64_t channels, std::int64_t coefficients) {
+  const bool pair = stores_encoder(channels, coefficients);
+  const std::int64_t columns = pair ? coefficients : channels;
+  std::vector<BasisCodeSpec> specs = {
+      {kDecoder, {channels, columns}, Dtype::kI8, &BasisCodes::decoder},
+      {"decoder_scale", {columns}, Dtype::kF32, &BasisCodes::decoder_scale},
+      {"channel_scale", {channels}, Dtype::kF32, &BasisCodes::channel_scale},
+      {"decoder_low", {channels, kAnySize}, Dtype::kI8, &BasisCodes::decoder_low}};
+  if (pair) {
+    specs.push_back({"encoder_codes", {coefficients, channels}, Dtype::kI8, &BasisCodes::encoder});
+  }
+  return specs;
+}
+
 std::vector<std::pair<std::string, at::Tensor>> BasisCodes::named() const {
-  std::vector<std::pair<std::string, at::Tensor>> tensors = {
-      {kDecoder, decoder}, {kDecoderScale, decoder_scale}, {kChannelScale, channel_scale}};
-  for (const auto& [name, tensor] : {std::pair(kDecoderLow, decoder_low), {kEncoder, encoder}}) {
-    if (tensor.defined()) {
-      tensors.emplace_back(name, tensor);
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const BasisCodeSpec& spec : all_code_specs()) {
+    if ((this->*spec.tensor).defined()) {
+      tensors.emplace_back(spec.name, this->*spec.tensor);
     }
   }
   return tensors;
 }
 
-bool stores_encoder(std::int64_t channels, std::int64_t coefficients) {
-  return 2 * coefficients < channels;
-}
-
-std::int64_t decoder_columns(std::int64_t channels, std::int64_t coefficients) {
-  return stores_encoder(channels, coefficients) ? coefficients : channels;
-}
-
 std::int64_t basis_code_bytes(std::int64_t channels, std::int64_t coefficients,
                               std::int64_t wide_columns) {
-  constexpr std::int64_t kScaleBytes = 4;
-  const std::int64_t columns = decoder_columns(channels, coefficients);
-  const std::int64_t encoder_rows = stores_encoder(channels, coefficients) ? coefficients : 0;
-  return channels * (columns + wide_columns + encoder_rows) + kScaleBytes * (channels + columns);
+  std::int64_t bytes = 0;
+  for (const BasisCodeSpec& spec : basis_code_specs(channels, coefficients)) {
+    std::int64_t size = bits_per_element(spec.dtype) / 8;
+    for (const std::int64_t axis : spec.shape) {
+      size *= axis == kAnySize ? wide_columns : axis;
+    }
+    bytes += size;
+  }
+  return bytes;
 }
 
-BasisCodes code_basis(const BasisTransform& transform, std::int64_t wide_columns) {
+BalancedBasis balanced_basis(const BasisTransform& transform) {
   const BasisTransform exact{transform.encoder.to(at::kDouble), transform.decoder.to(at::kDouble)};
-  const std::int64_t k = exact.encoder.size(0), n = exact.encoder.size(1);
-  BasisCodes codes;
-  codes.channel_scale = balance(exact);
-  const at::Tensor scale = codes.channel_scale.to(at::kDouble);
+  const at::Tensor channel_scale = balance(exact), scale = channel_scale.to(at::kDouble);
   const at::Tensor encoder = exact.encoder * scale;
   const at::Tensor decoder = exact.decoder / scale.unsqueeze(1);
-  const bool pair = stores_encoder(n, k);
-  set_decoder(pair ? decoder : completed(encoder, decoder), wide_columns, codes);
-  if (pair) {
-    codes.encoder = rounded(encoder / scale_of(encoder, 1)).to(at::kChar).contiguous();
+  const bool pair = stores_encoder(encoder.size(1), encoder.size(0));
+  return {channel_scale, pair ? encoder : at::Tensor(),
+          pair ? decoder : completed(encoder, decoder)};
+}
+
+BasisCodes code_basis(const BalancedBasis& basis, std::int64_t wide_columns) {
+  BasisCodes codes;
+  codes.channel_scale = basis.channel_scale;
+  set_decoder(basis.columns, wide_columns, codes);
+  if (basis.encoder.defined()) {
+    codes.encoder = rounded(basis.encoder / scale_of(basis.encoder, 1)).to(at::kChar).contiguous();
   }
   return codes;
 }
@@ -149,27 +167,27 @@ BasisTransform decode_basis(const BasisCodes& codes, std::int64_t coefficients,
 }
 
 bool is_basis_code(std::string_view name) {
-  return name == kDecoder || name == kDecoderLow || name == kDecoderScale ||
-         name == kChannelScale || name == kEncoder;
+  const std::vector<BasisCodeSpec> specs = all_code_specs();
+  return std::any_of(specs.begin(), specs.end(),
+                     [name](const BasisCodeSpec& spec) { return name == spec.name; });
 }
 
 std::string basis_code_name(const std::string& prefix) { return prefix + kDecoder; }
 
 BasisCodes load_basis_codes(const Checkpoint& checkpoint, const std::string& prefix,
                             std::int64_t channels, std::int64_t coefficients) {
-  const std::int64_t columns = decoder_columns(channels, coefficients);
   BasisCodes codes;
-  codes.decoder = load_codes(checkpoint, prefix + kDecoder, {channels, columns});
-  if (const std::string low = prefix + kDecoderLow; checkpoint.contains(low)) {
-    const std::int64_t wide = checkpoint.info(low).shape.back();
-    KVC_CHECK(wide <= coefficients, "{}: {} columns, expected at most {}; export again", low, wide,
-              coefficients);
-    codes.decoder_low = load_codes(checkpoint, low, {channels, wide});
-  }
-  codes.decoder_scale = load_scale(checkpoint, prefix + kDecoderScale, columns);
-  codes.channel_scale = load_scale(checkpoint, prefix + kChannelScale, channels);
-  if (stores_encoder(channels, coefficients)) {
-    codes.encoder = load_codes(checkpoint, prefix + kEncoder, {coefficients, channels});
+  for (BasisCodeSpec& spec : basis_code_specs(channels, coefficients)) {
+    const std::string name = prefix + spec.name;
+    if (spec.shape.back() == kAnySize) {
+      if (!checkpoint.contains(name)) {
+        continue;
+      }
+      const std::int64_t wide = spec.shape.back() = checkpoint.info(name).shape.back();
+      KVC_CHECK(wide <= coefficients, "{}: {} columns, expected at most {}; export again", name,
+                wide, coefficients);
+    }
+    codes.*spec.tensor = load_code(checkpoint, name, spec);
   }
   return codes;
 }

@@ -36,16 +36,29 @@ struct BasisTransform {
   at::Tensor encoder, decoder;
 };
 
-// Is E stored, rather than the directions that complete F to a square?
-bool stores_encoder(std::int64_t channels, std::int64_t coefficients);
-// Columns of BasisCodes::decoder.
-std::int64_t decoder_columns(std::int64_t channels, std::int64_t coefficients);
+// One of named(): the table that what checks, estimates, writes and loads them goes by.
+struct BasisCodeSpec {
+  const char* name;
+  std::vector<std::int64_t> shape;  // kAnySize: wide columns, and there only where there are any
+  Dtype dtype;
+  at::Tensor BasisCodes::*tensor;
+};
+inline constexpr std::int64_t kAnySize = -1;
+std::vector<BasisCodeSpec> basis_code_specs(std::int64_t channels, std::int64_t coefficients);
 // Bytes of named(), scales included.
 std::int64_t basis_code_bytes(std::int64_t channels, std::int64_t coefficients,
                               std::int64_t wide_columns);
+
+// What is rounded, whatever the number of wide columns.
+struct BalancedBasis {
+  at::Tensor channel_scale;  // as BasisCodes
+  at::Tensor encoder;        // undefined where `columns` says what it is
+  at::Tensor columns;        // F, completed to a square unless E is stored. float64
+};
 // 1 <= k <= n <= kMostCodedBasisChannels, wide_columns <= k.
-BasisCodes code_basis(const BasisTransform& transform, std::int64_t wide_columns);
-// In float64. Error naming `name` if the codes have no inverse.
+BalancedBasis balanced_basis(const BasisTransform& transform);
+BasisCodes code_basis(const BalancedBasis& basis, std::int64_t wide_columns);
+// In float64. Error naming `name` where the codes have no inverse.
 BasisTransform decode_basis(const BasisCodes& codes, std::int64_t coefficients,
                             const std::string& name);
 

@@ -56,4 +56,12 @@ at::Tensor make_spilled_tensor(const std::vector<std::int64_t>& shape, at::Scala
   return at::from_file(file.path(), /*shared=*/true, size, at::TensorOptions(dtype)).view(shape);
 }
 
+at::Tensor make_scratch_tensor(const std::vector<std::int64_t>& shape, at::ScalarType dtype,
+                               const std::filesystem::path& directory, std::int64_t memory_bytes) {
+  const auto bytes =
+      c10::multiply_integers(shape) * static_cast<std::int64_t>(c10::elementSize(dtype));
+  return bytes > memory_bytes ? make_spilled_tensor(shape, dtype, directory)
+                              : at::empty(shape, dtype);
+}
+
 }  // namespace kvc

@@ -14,4 +14,9 @@ namespace kvc {
 at::Tensor make_spilled_tensor(const std::vector<std::int64_t>& shape, at::ScalarType dtype,
                                const std::filesystem::path& directory);
 
+// The same where it takes more than `memory_bytes`, else in memory.
+at::Tensor make_scratch_tensor(const std::vector<std::int64_t>& shape, at::ScalarType dtype,
+                               const std::filesystem::path& directory,
+                               std::int64_t memory_bytes = std::int64_t{1} << 30);
+
 }  // namespace kvc

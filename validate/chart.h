@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "validate/validate.h"
+
 namespace kvc {
 
 struct Tick {
@@ -43,5 +45,10 @@ Axis axis_from_zero(double largest, const std::string& label);
 std::string bar_chart(const Axis& x, const Axis& y, const std::vector<Bar>& bars,
                       const std::vector<Mark>& marks);
 std::string line_chart(const Axis& x, const Axis& y, const std::vector<Point>& points);
+
+// The charts of the validation report: the share of positions by their KL divergence, on a logarithmic scale.
+std::string histogram_chart(const Comparison& comparison);
+// Mean KL divergence along the sequence.
+std::string position_chart(const Comparison& comparison);
 
 }  // namespace kvc

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/output.h"
-#include "validate/html_report.h"
+#include "validate/report.h"
 #include "validate/validate.h"
 
 namespace kvc {

@@ -52,6 +52,39 @@ std::vector<PositionRange> ranges_of(const std::vector<SequenceSum>& by_position
   return ranges;
 }
 
+constexpr std::int64_t kChunkElements = 1 << 21;  // logits compared at a time
+
+void append(std::vector<double>& values, const at::Tensor& tensor) {
+  const at::Tensor contiguous = tensor.contiguous();
+  const double* data = contiguous.const_data_ptr<double>();
+  values.insert(values.end(), data, data + contiguous.numel());
+}
+
+at::Tensor log_probabilities(const at::Tensor& logits, const char* model) {
+  at::Tensor result = at::log_softmax(logits.to(at::kDouble), 1);
+  // One non-finite logit makes its whole row not finite, or is -inf itself.
+  KVC_CHECK(result.isfinite().all().item<bool>(),
+            "the {}'s logits are not finite; --dtype float32 has the widest range", model);
+  return result;
+}
+
+void score_chunk(const at::Tensor& reference_logits, const at::Tensor& candidate_logits,
+                 const at::Tensor& targets, PositionScores& scores) {
+  const at::Tensor reference = log_probabilities(reference_logits, "reference");
+  const at::Tensor candidate = log_probabilities(candidate_logits, "candidate");
+  const at::Tensor column = targets.unsqueeze(1);
+  const at::Tensor reference_target = reference.gather(1, column).squeeze(1);
+  const at::Tensor candidate_target = candidate.gather(1, column).squeeze(1);
+  // Rounding can leave a divergence of equal distributions a few 1e-17 below zero.
+  append(scores.kl_divergence, (reference.exp() * (reference - candidate)).sum(1).clamp_min(0));
+  append(scores.reference_nll, -reference_target);
+  append(scores.candidate_nll, -candidate_target);
+  append(scores.delta_p, candidate_target.exp() - reference_target.exp());
+  const at::Tensor same = reference_logits.argmax(1).eq(candidate_logits.argmax(1)).contiguous();
+  const bool* data = same.const_data_ptr<bool>();
+  scores.same_top.insert(scores.same_top.end(), data, data + same.numel());
+}
+
 }  // namespace
 
 void ComparisonAccumulator::add(std::int64_t first_position, const PositionScores& scores) {
@@ -99,6 +132,55 @@ Comparison ComparisonAccumulator::finalize() const {
   result.kl_histogram = histogram_of(divergences_);
   result.kl_by_position = ranges_of(by_position_);
   return result;
+}
+
+Estimate clustered_mean(const std::vector<SequenceSum>& sequences) {
+  double sum = 0;
+  std::int64_t count = 0;
+  for (const SequenceSum& sequence : sequences) {
+    sum += sequence.sum;
+    count += sequence.count;
+  }
+  Estimate estimate;
+  estimate.mean = sum / static_cast<double>(count);
+  const auto clusters = static_cast<double>(sequences.size());
+  if (sequences.size() < 2) {
+    return estimate;
+  }
+  double squares = 0;
+  for (const SequenceSum& sequence : sequences) {
+    squares += std::pow(sequence.sum - estimate.mean * static_cast<double>(sequence.count), 2);
+  }
+  estimate.standard_error =
+      std::sqrt(clusters / (clusters - 1) * squares) / static_cast<double>(count);
+  return estimate;
+}
+
+Estimate root_of(const Estimate& mean_square) {
+  const double root = std::sqrt(mean_square.mean);
+  return {root, root > 0 ? mean_square.standard_error / (2 * root) : mean_square.standard_error};
+}
+
+double percentile(const std::vector<float>& sorted, double fraction) {
+  const double position = fraction * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(position);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  const double weight = position - static_cast<double>(below);
+  return (1 - weight) * static_cast<double>(sorted[below]) +
+         weight * static_cast<double>(sorted[above]);
+}
+
+PositionScores score_positions(const at::Tensor& reference_logits,
+                               const at::Tensor& candidate_logits, const at::Tensor& targets) {
+  const std::int64_t positions = reference_logits.size(0);
+  const std::int64_t step = std::max<std::int64_t>(1, kChunkElements / reference_logits.size(1));
+  PositionScores scores;
+  for (std::int64_t begin = 0; begin < positions; begin += step) {
+    const std::int64_t count = std::min(step, positions - begin);
+    score_chunk(reference_logits.narrow(0, begin, count), candidate_logits.narrow(0, begin, count),
+                targets.narrow(0, begin, count), scores);
+  }
+  return scores;
 }
 
 }  // namespace kvc

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <string>
 
 #include "core/checkpoint.h"
 #include "core/token_set.h"
 #include "model/config.h"
+#include "runtime/engine.h"
 #include "validate/validate.h"
 
 namespace kvc {
@@ -17,5 +20,17 @@ TokenSet load_evaluation_text(const ValidateOptions& options, const Checkpoint& 
 
 // Does the candidate's config.json say which texts it was calibrated on? A folded one does not.
 bool records_calibration(const Checkpoint& candidate);
+
+// How far the text that a candidate is judged on is from the text that it was calibrated on, as the original
+// reads them: the ratio of the mean NLLs per token. A basis follows its text, so that what was measured says
+// little of a text of another kind. Texts of one kind have nearly one NLL, the converse need not hold.
+//
+// Of a few rows of a tokens.h5, evenly spread.
+Estimate calibration_nll(Engine& reference, const std::filesystem::path& tokens);
+
+// The larger NLL over the smaller one; 1 where the calibration text was not read.
+double calibration_distance(const ValidationReport& report);
+// One sentence with the numbers and the way out where one is more than one and a half times the other; otherwise empty.
+std::string calibration_warning(const ValidationReport& report);
 
 }  // namespace kvc

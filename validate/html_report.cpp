@@ -1,12 +1,11 @@
-#include "validate/html_report.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
 
 #include "core/provenance.h"
-#include "validate/calibration_distance.h"
-#include "validate/report_charts.h"
+#include "validate/chart.h"
+#include "validate/evaluation_text.h"
+#include "validate/report.h"
 
 namespace kvc {
 namespace {
@@ -41,22 +40,11 @@ svg { width: 100%; height: auto; display: block; font-family: inherit; }
 std::string escape(const std::string& text) {
   std::string escaped;
   for (const char c : text) {
-    switch (c) {
-      case '&':
-        escaped += "&amp;";
-        break;
-      case '<':
-        escaped += "&lt;";
-        break;
-      case '>':
-        escaped += "&gt;";
-        break;
-      case '"':
-        escaped += "&quot;";
-        break;
-      default:
-        escaped += c;
-    }
+    escaped += c == '&'   ? "&amp;"
+               : c == '<' ? "&lt;"
+               : c == '>' ? "&gt;"
+               : c == '"' ? "&quot;"
+                          : std::string(1, c);
   }
   return escaped;
 }
@@ -65,13 +53,10 @@ std::string percent(double share, int digits = 1) {
   return fmt::format("{:.{}f} %", 100 * share, digits);
 }
 
-std::string html_with_error(double value, double error) {
-  return std::isfinite(error) ? fmt::format("{:.4g} <small>± {:.2g}</small>", value, error)
-                              : fmt::format("{:.4g}", value);
-}
-
 std::string html_with_error(const Estimate& estimate) {
-  return html_with_error(estimate.mean, estimate.standard_error);
+  return std::isfinite(estimate.standard_error)
+             ? fmt::format("{:.4g} <small>± {:.2g}</small>", estimate.mean, estimate.standard_error)
+             : fmt::format("{:.4g}", estimate.mean);
 }
 
 std::string percent_with_error(const Estimate& share) {
@@ -84,11 +69,6 @@ std::string percent_with_error(const Estimate& share) {
 std::string tile(const std::string& value, const std::string& name, const std::string& note) {
   return fmt::format("<div class=\"tile\"><span>{}</span><b>{}</b><span>{}</span></div>\n", name,
                      value, note);
-}
-
-std::string ratio_with_error(const Comparison& c) {
-  return html_with_error(c.perplexity_ratio,
-                         c.perplexity_ratio * c.log_perplexity_ratio.standard_error);
 }
 
 std::string tiles(const ValidationReport& report) {
@@ -106,43 +86,24 @@ std::string tiles(const ValidationReport& report) {
          "</div>\n";
 }
 
-template <typename Cell>
-std::string table_row(const char* name, const ValidationReport& report, const Cell& cell,
-                      bool sub = false) {
+std::string table_row(const char* name, const std::string& continuation,
+                      const std::string& teacher_forced, bool sub = false) {
   return fmt::format("<tr><td{}>{}</td><td>{}</td><td>{}</td></tr>\n", sub ? " class=\"sub\"" : "",
-                     name, cell(report.continuation), cell(report.teacher_forced));
+                     name, continuation, teacher_forced);
 }
 
 std::string table(const ValidationReport& report) {
-  using C = const Comparison&;
-  const auto number = [](double value) { return fmt::format("{:.4g}", value); };
-  std::string rows;
-  rows +=
-      table_row("Scored positions", report, [](C c) { return std::to_string(c.num_positions); });
-  rows += table_row("Perplexity, original", report,
-                    [&](C c) { return number(c.reference_perplexity); });
-  rows += table_row("Perplexity, candidate", report,
-                    [&](C c) { return number(c.candidate_perplexity); });
-  rows += table_row("Perplexity ratio", report, [](C c) { return ratio_with_error(c); });
-  rows += table_row("KL divergence, mean", report,
-                    [](C c) { return html_with_error(c.kl_divergence); });
-  rows += table_row(
-      "median", report, [&](C c) { return number(c.kl_median); }, true);
-  rows += table_row(
-      "90 %", report, [&](C c) { return number(c.kl_p90); }, true);
-  rows += table_row(
-      "95 %", report, [&](C c) { return number(c.kl_p95); }, true);
-  rows += table_row(
-      "99 %", report, [&](C c) { return number(c.kl_p99); }, true);
-  rows += table_row(
-      "99.9 %", report, [&](C c) { return number(c.kl_p999); }, true);
-  rows += table_row(
-      "largest", report, [&](C c) { return number(c.kl_max); }, true);
-  rows += table_row("Same top token", report, [](C c) { return percent_with_error(c.same_top); });
-  rows += table_row("Δp of the correct token, mean", report,
-                    [](C c) { return html_with_error(c.delta_p); });
-  rows += table_row(
-      "root mean square", report, [](C c) { return html_with_error(c.delta_p_rms); }, true);
+  std::string rows =
+      table_row("Scored positions", std::to_string(report.continuation.num_positions),
+                std::to_string(report.teacher_forced.num_positions));
+  for (const ReportRow& row : report_rows()) {
+    const auto cell = [&](const Comparison& comparison) {
+      return (row.share ? percent_with_error : html_with_error)(row.value(comparison));
+    };
+    if (row.html != nullptr) {
+      rows += table_row(row.html, cell(report.continuation), cell(report.teacher_forced), row.sub);
+    }
+  }
   return "<table><thead><tr><th></th><th>Continuation</th><th>Teacher-forced</th></tr></thead>\n"
          "<tbody>\n" +
          rows + "</tbody></table>\n";

@@ -4,7 +4,8 @@
 #include <cmath>
 
 #include "core/provenance.h"
-#include "validate/calibration_distance.h"
+#include "validate/evaluation_text.h"
+#include "validate/report.h"
 #include "validate/validate.h"
 
 namespace kvc {
@@ -13,18 +14,13 @@ namespace {
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 Json to_json(const Estimate& estimate) {
-  Json json;
-  json["mean"] = number(estimate.mean);
-  json["standard_error"] = number(estimate.standard_error);
-  return json;
+  return {{"mean", number(estimate.mean)}, {"standard_error", number(estimate.standard_error)}};
 }
 
 Json to_json(const KlHistogram& histogram) {
-  Json json;
-  json["first_decade"] = KlHistogram::kFirst;
-  json["decades_per_bin"] = KlHistogram::kWidth;
-  json["counts"] = histogram.counts;
-  return json;
+  return {{"first_decade", KlHistogram::kFirst},
+          {"decades_per_bin", KlHistogram::kWidth},
+          {"counts", histogram.counts}};
 }
 
 Json kl_json(const Comparison& comparison) {
@@ -38,11 +34,8 @@ Json kl_json(const Comparison& comparison) {
   json["histogram"] = to_json(comparison.kl_histogram);
   json["by_position"] = Json::array();
   for (const PositionRange& range : comparison.kl_by_position) {
-    Json entry;
-    entry["begin"] = range.begin;
-    entry["end"] = range.end;
-    entry["mean"] = number(range.kl_divergence);
-    json["by_position"].push_back(std::move(entry));
+    json["by_position"].push_back(
+        {{"begin", range.begin}, {"end", range.end}, {"mean", number(range.kl_divergence)}});
   }
   return json;
 }
@@ -85,23 +78,17 @@ Json calibration_json(const ValidationReport& report) {
           {"warning", warning.empty() ? Json(nullptr) : Json(warning)}};
 }
 
-std::string with_error(double value, double error) {
-  return std::isfinite(error) ? fmt::format("{:.5g} ± {:.2g}", value, error)
-                              : fmt::format("{:.5g}", value);
+std::string with_error(const Estimate& estimate) {
+  return std::isfinite(estimate.standard_error)
+             ? fmt::format("{:.5g} ± {:.2g}", estimate.mean, estimate.standard_error)
+             : fmt::format("{:.5g}", estimate.mean);
 }
 
-std::string with_error(const Estimate& estimate) {
-  return with_error(estimate.mean, estimate.standard_error);
-}
+Estimate plain(double value) { return {.mean = value}; }
 
 // "±" is two bytes and one column; fmt counts it as one.
 std::string row(const char* name, const std::string& left, const std::string& right) {
   return fmt::format("  {:<24}{:>24}{:>24}\n", name, left, right);
-}
-
-template <typename Cell>
-std::string row(const char* name, const ValidationReport& report, const Cell& cell) {
-  return row(name, cell(report.continuation), cell(report.teacher_forced));
 }
 
 std::string recall_line(const Recall& recall) {
@@ -114,9 +101,32 @@ std::int64_t tokens_per_sequence(const ValidationReport& report) {
   return report.num_tokens / std::max<std::int64_t>(report.num_sequences, 1);
 }
 
-std::string plain(double value) { return fmt::format("{:.5g}", value); }
+using C = const Comparison&;
+constexpr ReportRow kRows[] = {
+    {"perplexity, original", "Perplexity, original",
+     [](C c) { return plain(c.reference_perplexity); }},
+    {"perplexity, candidate", "Perplexity, candidate",
+     [](C c) { return plain(c.candidate_perplexity); }},
+    {"perplexity ratio", "Perplexity ratio",
+     [](C c) {
+       return Estimate{c.perplexity_ratio,
+                       c.perplexity_ratio * c.log_perplexity_ratio.standard_error};
+     }},
+    {"ln(perplexity ratio)", nullptr, [](C c) { return c.log_perplexity_ratio; }},
+    {"KL divergence, mean", "KL divergence, mean", [](C c) { return c.kl_divergence; }},
+    {"  median", "median", [](C c) { return plain(c.kl_median); }, true},
+    {"  90 %", "90 %", [](C c) { return plain(c.kl_p90); }, true},
+    {"  95 %", "95 %", [](C c) { return plain(c.kl_p95); }, true},
+    {"  99 %", "99 %", [](C c) { return plain(c.kl_p99); }, true},
+    {"  99.9 %", "99.9 %", [](C c) { return plain(c.kl_p999); }, true},
+    {"  max", "largest", [](C c) { return plain(c.kl_max); }, true},
+    {"same top", "Same top token", [](C c) { return c.same_top; }, false, true},
+    {"delta p, mean", "Δp of the correct token, mean", [](C c) { return c.delta_p; }},
+    {"delta p, RMS", "root mean square", [](C c) { return c.delta_p_rms; }, true}};
 
 }  // namespace
+
+std::span<const ReportRow> report_rows() { return kRows; }
 
 Json to_json(const ValidationReport& report) {
   Json json;
@@ -152,30 +162,12 @@ std::string text_report(const ValidationReport& report) {
   const std::string warning = calibration_warning(report);
   text += warning.empty() ? "\n" : warning + "\n\n";
   text += row("", "continuation", "teacher-forced");
-  text += row("scored positions", report,
-              [](const Comparison& c) { return std::to_string(c.num_positions); });
-  text += row("perplexity, original", report,
-              [](const Comparison& c) { return plain(c.reference_perplexity); });
-  text += row("perplexity, candidate", report,
-              [](const Comparison& c) { return plain(c.candidate_perplexity); });
-  text += row("perplexity ratio", report, [](const Comparison& c) {
-    return with_error(c.perplexity_ratio,
-                      c.perplexity_ratio * c.log_perplexity_ratio.standard_error);
-  });
-  text += row("ln(perplexity ratio)", report,
-              [](const Comparison& c) { return with_error(c.log_perplexity_ratio); });
-  text += row("KL divergence, mean", report,
-              [](const Comparison& c) { return with_error(c.kl_divergence); });
-  text += row("  median", report, [](const Comparison& c) { return plain(c.kl_median); });
-  text += row("  90 %", report, [](const Comparison& c) { return plain(c.kl_p90); });
-  text += row("  95 %", report, [](const Comparison& c) { return plain(c.kl_p95); });
-  text += row("  99 %", report, [](const Comparison& c) { return plain(c.kl_p99); });
-  text += row("  99.9 %", report, [](const Comparison& c) { return plain(c.kl_p999); });
-  text += row("  max", report, [](const Comparison& c) { return plain(c.kl_max); });
-  text += row("same top", report, [](const Comparison& c) { return with_error(c.same_top); });
-  text += row("delta p, mean", report, [](const Comparison& c) { return with_error(c.delta_p); });
-  text +=
-      row("delta p, RMS", report, [](const Comparison& c) { return with_error(c.delta_p_rms); });
+  text += row("scored positions", std::to_string(report.continuation.num_positions),
+              std::to_string(report.teacher_forced.num_positions));
+  for (const ReportRow& number : report_rows()) {
+    text += row(number.text, with_error(number.value(report.continuation)),
+                with_error(number.value(report.teacher_forced)));
+  }
   if (report.recall.num_asked > 0) {
     text += recall_line(report.recall);
   }

@@ -10,11 +10,9 @@
 #include "model/checkpoint_config.h"
 #include "model/weights.h"
 #include "runtime/engine.h"
-#include "validate/calibration_distance.h"
 #include "validate/comparison.h"
 #include "validate/evaluation_text.h"
 #include "validate/model_run.h"
-#include "validate/position_scores.h"
 #include "validate/recall_task.h"
 
 namespace kvc {
@@ -77,39 +75,36 @@ Json options_json(const ValidateOptions& options) {
   const auto optional = [](const std::optional<double>& value) {
     return value ? Json(*value) : Json(nullptr);
   };
-  Json json;
-  json["reference"] = options.reference.string();
-  json["candidate"] = options.candidate.string();
-  json["texts"] = Json::array();
+  Json texts = Json::array();
   for (const auto& text : options.texts) {
-    json["texts"].push_back(text.string());
+    texts.push_back(text.string());
   }
-  json["num_sequences"] = options.num_sequences;
-  json["seq_len"] = options.seq_len;
-  json["dtype"] = options.dtype;
-  json["kv_dtype"] = options.kv_dtype;
-  json["policy"] = to_string(options.policy);
-  json["selective"] = options.selective ? Json(to_string(*options.selective)) : Json(nullptr);
-  json["block_tokens"] = options.block_tokens;
-  json["num_recalls"] = options.num_recalls;
-  json["seed"] = options.seed;
-  json["max_kld"] = optional(options.max_kld);
-  json["max_ppl_ratio"] = optional(options.max_ppl_ratio);
-  json["min_same_top"] = optional(options.min_same_top);
-  return json;
+  return {{"reference", options.reference.string()},
+          {"candidate", options.candidate.string()},
+          {"texts", texts},
+          {"num_sequences", options.num_sequences},
+          {"seq_len", options.seq_len},
+          {"dtype", options.dtype},
+          {"kv_dtype", options.kv_dtype},
+          {"policy", to_string(options.policy)},
+          {"selective", options.selective ? Json(to_string(*options.selective)) : Json(nullptr)},
+          {"block_tokens", options.block_tokens},
+          {"num_recalls", options.num_recalls},
+          {"seed", options.seed},
+          {"max_kld", optional(options.max_kld)},
+          {"max_ppl_ratio", optional(options.max_ppl_ratio)},
+          {"min_same_top", optional(options.min_same_top)}};
 }
 
 Json inputs_json(const Checkpoint& reference, const Checkpoint& candidate, const TokenSet& text) {
-  Json json;
-  json["reference_hash"] = reference.hash();
-  json["candidate_hash"] = candidate.hash();
-  json["tokenizer_hash"] = text.tokenizer_hash;
-  json["text_hashes"] = text.source_hashes;
-  json["tokens_hash"] = text.hash();
-  json["calibration_overlap"] = records_calibration(candidate)
-                                    ? "no evaluation text is a calibration text"
-                                    : "the candidate does not record its calibration texts";
-  return json;
+  return {{"reference_hash", reference.hash()},
+          {"candidate_hash", candidate.hash()},
+          {"tokenizer_hash", text.tokenizer_hash},
+          {"text_hashes", text.source_hashes},
+          {"tokens_hash", text.hash()},
+          {"calibration_overlap", records_calibration(candidate)
+                                      ? "no text has the hash of a calibration text"
+                                      : "the candidate does not record its calibration texts"}};
 }
 
 // Original and candidate side by side, batch by batch.

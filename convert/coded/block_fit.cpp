@@ -22,13 +22,8 @@ constexpr std::int64_t kWideSteps = 8;                // shares of columns in 16
 constexpr std::int64_t kFittedParts = 3, kParts = 4;  // of the samples, the others are held out
 
 at::Tensor stored(const at::Tensor& tensor, const std::filesystem::path& directory) {
-  const at::Tensor values = tensor.to(at::kCPU, at::kFloat);
-  if (values.numel() * static_cast<std::int64_t>(sizeof(float)) < kMemoryBytes) {
-    return values.contiguous();
-  }
-  at::Tensor spilled = make_spilled_tensor(values.sizes().vec(), at::kFloat, directory);
-  spilled.copy_(values);
-  return spilled;
+  return make_scratch_tensor(tensor.sizes().vec(), at::kFloat, directory, kMemoryBytes)
+      .copy_(tensor);
 }
 
 }  // namespace
@@ -49,7 +44,7 @@ BlockFit::BlockFit(const ConversionJob& job, const RunStatistics& statistics, co
       std::max<std::int64_t>(1, samples.size(0) * kFittedParts / kParts);
   fitted_ = coefficients.narrow(1, 0, num_fitted);
   held_out_ = coefficients.narrow(1, num_fitted, samples.size(0) - num_fitted);
-  curves_ = measure_widths(fitted_, widths_of(job.settings.coded.widths));
+  curves_ = measure_widths(fitted_, widths_of(job.settings.own<CodedSettings>().widths));
 }
 
 void BlockFit::set_bits(const std::vector<int>& bits) {
@@ -136,8 +131,9 @@ std::optional<BasisCodes> BlockFit::basis_codes(const BasisTransform& transform)
   if (k == 0 || mean_.size(0) > kMostCodedBasisChannels) {
     return std::nullopt;
   }
+  const BalancedBasis basis = balanced_basis(transform);
   for (std::int64_t step = 0; step <= kWideSteps; ++step) {
-    BasisCodes codes = code_basis(transform, k * step / kWideSteps);
+    BasisCodes codes = code_basis(basis, k * step / kWideSteps);
     if (error_growth(codes) <= kMostGrowth) {
       return codes;
     }

@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "convert/factor_bytes.h"
-#include "convert/latent/kept_range.h"
-#include "convert/mebibytes.h"
+#include "convert/plan.h"
+#include "convert/plan_table.h"
 #include "core/error.h"
 #include "model/cache_plan.h"
 
@@ -124,7 +124,7 @@ Cost cost_of(const ModelConfig& config, const ConvertSettings& settings, CodedSc
 }
 
 std::vector<CodedScope> candidates(const ConvertSettings& settings) {
-  switch (settings.coded.prefer) {
+  switch (settings.own<CodedSettings>().prefer) {
     case Preference::kSpeed:
       return {CodedScope::kHead};
     case Preference::kCapacity:
@@ -139,29 +139,22 @@ std::vector<CodedScope> candidates(const ConvertSettings& settings) {
 
 }  // namespace
 
-bool LayerScopes::any(CodedScope scope) const {
-  return std::find(scopes.begin(), scopes.end(), scope) != scopes.end();
-}
-
 LayerScopes choose_scopes(const ModelConfig& config, const ConvertSettings& settings) {
-  return settings.coded.scope == "auto"
-             ? choose_scope(config, settings)
-             : LayerScopes{listed_scopes(settings.coded.scope, config.num_layers), ""};
+  const std::string& scope = settings.own<CodedSettings>().scope;
+  return scope == "auto" ? choose_scope(config, settings)
+                         : LayerScopes{listed_scopes(scope, config.num_layers), ""};
 }
 
-int statistics_layers(const ConvertSettings& settings, const LayerScopes& scopes) {
-  return scopes.any(CodedScope::kGroup) ? settings.layers_per_group : 1;
-}
-
-std::vector<LayerRun> statistics_runs(const ModelConfig& config, const ConvertSettings& settings,
-                                      const LayerScopes& scopes) {
-  return layer_runs(config, statistics_layers(settings, scopes));
+int statistics_layers(const ConvertSettings& settings, const std::vector<CodedBlock>& blocks) {
+  const bool joint = std::any_of(blocks.begin(), blocks.end(),
+                                 [](const CodedBlock& block) { return block.num_layers > 1; });
+  return joint ? settings.layers_per_group : 1;
 }
 
 std::vector<CodedBlock> block_layout(const ModelConfig& config, const ConvertSettings& settings,
                                      const LayerScopes& scopes) {
   std::vector<CodedBlock> blocks;
-  for (const LayerRun& run : statistics_runs(config, settings, scopes)) {
+  for (const LayerRun& run : layer_runs(config, settings.layers_per_group)) {
     for (int layer = run.first_layer; layer < run.end(); ++layer) {
       const CodedScope scope = scopes.scopes[static_cast<std::size_t>(layer)];
       if (scope == CodedScope::kHead) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "convert/convert.h"
+#include "convert/coded/coded_settings.h"
 #include "core/kv_plan.h"
 #include "model/config.h"
 #include "model/layer_runs.h"
@@ -16,20 +16,16 @@ namespace kvc {
 // are missing.
 struct LayerScopes {
   std::vector<CodedScope> scopes;  // [num_layers]
-  std::string reason;              // reason of --scope auto: a sentence; otherwise empty
-
-  bool any(CodedScope scope) const;
+  std::string reason;              // of --scope auto: a sentence; otherwise empty
 };
 LayerScopes choose_scopes(const ModelConfig& config, const ConvertSettings& settings);
-
-// Runs of layers with joint statistics: groups if there are any, else single layers.
-std::vector<LayerRun> statistics_runs(const ModelConfig& config, const ConvertSettings& settings,
-                                      const LayerScopes& scopes);
-int statistics_layers(const ConvertSettings& settings, const LayerScopes& scopes);
 
 // Ascending by layer, then head, without coefficients.
 std::vector<CodedBlock> block_layout(const ModelConfig& config, const ConvertSettings& settings,
                                      const LayerScopes& scopes);
+
+// Layers whose statistics are taken together: as many as a group has where blocks span layers, else single ones.
+int statistics_layers(const ConvertSettings& settings, const std::vector<CodedBlock>& blocks);
 
 // Channels of a block's y.
 std::int64_t num_channels(const CodedBlock& block, const ModelConfig& config);

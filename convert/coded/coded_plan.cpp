@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "convert/coded/block_layout.h"
-#include "convert/latent/kept_range.h"
+#include "convert/plan.h"
 #include "core/error.h"
 #include "model/cache_plan.h"
 
@@ -55,7 +55,7 @@ KvPlan raw_plan(const ModelConfig& config, const ConvertSettings& settings) {
   plan.policy.block_tokens = kQuantisedTokens;
   plan.coded = block_layout(config, settings, choose_scopes(config, settings));
   for (CodedBlock& block : plan.coded) {
-    block.gain = settings.coded.gain == GainChoice::kOn;
+    block.gain = settings.own<CodedSettings>().gain == GainChoice::kOn;
   }
   std::fill(plan.layers.begin(), plan.layers.end(), KvSource::kCoded);
   return plan;
@@ -64,7 +64,7 @@ KvPlan raw_plan(const ModelConfig& config, const ConvertSettings& settings) {
 void spread_budget(const ModelConfig& config, const ConvertSettings& settings, KvPlan& plan) {
   const std::int64_t budget =
       std::max(coded_bit_budget(config, settings, plan), least_coded_bits(config, settings, plan));
-  const std::vector<int>& widths = widths_of(settings.coded.widths);
+  const std::vector<int>& widths = widths_of(settings.own<CodedSettings>().widths);
   std::int64_t channels_before = 0, bits_before = 0;
   for (CodedBlock& block : plan.coded) {  // what the blocks before did not spend goes on
     const std::int64_t channels = num_channels(block, config);
@@ -160,11 +160,12 @@ std::int64_t coded_bit_budget(const ModelConfig& config, const ConvertSettings& 
 std::int64_t least_coded_bits(const ModelConfig& config, const ConvertSettings& settings,
                               const KvPlan& plan) {
   const auto num_blocks = static_cast<std::int64_t>(plan.coded.size());
-  return std::max(num_blocks * widths_of(settings.coded.widths)[1],
+  return std::max(num_blocks * widths_of(settings.own<CodedSettings>().widths)[1],
                   total_channels(config) / kChannelsPerBit);
 }
 
-double least_coded_kept_ratio(const ModelConfig& config, const ConvertSettings& settings) {
+double least_coded_kept_ratio(const PlanRequest& request) {
+  const auto& [config, settings, force, scores] = request;
   const std::int64_t context = plan_context(config, settings);
   KvPlan plan = raw_plan(config, settings);
   const std::int64_t coded = coded_tokens(plan, context);
@@ -187,7 +188,8 @@ double coded_kept_ratio(const ModelConfig& config, const KvPlan& plan, std::int6
          static_cast<double>(original_bytes(plan, num_tokens, dtype));
 }
 
-KvPlan make_coded_plan(const ModelConfig& config, const ConvertSettings& settings, bool force) {
+KvPlan make_coded_plan(const PlanRequest& request) {
+  const auto& [config, settings, force, scores] = request;
   KvPlan plan = raw_plan(config, settings);
   if (!force) {
     check_reachable(config, settings, plan);

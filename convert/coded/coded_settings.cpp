@@ -19,19 +19,7 @@ constexpr EnumName<GainChoice> kGains[] = {
 
 std::string to_string(CodedScope value) { return name_of(kScopes, value); }
 std::string to_string(CodeWidths value) { return name_of(kWidths, value); }
-std::string to_string(Preference value) { return name_of(kPreferences, value); }
-std::string to_string(GainChoice value) { return name_of(kGains, value); }
-
 CodedScope parse_coded_scope(const std::string& name) { return value_of(kScopes, name, "scope"); }
-CodeWidths parse_code_widths(const std::string& name) {
-  return value_of(kWidths, name, "set of widths");
-}
-Preference parse_preference(const std::string& name) {
-  return value_of(kPreferences, name, "preference");
-}
-GainChoice parse_gain_choice(const std::string& name) {
-  return value_of(kGains, name, "choice of gains");
-}
 
 const std::vector<int>& widths_of(CodeWidths widths) {
   static const std::vector<int> all = {0, 1, 2, 3, 4, 5, 6, 7, 8};
@@ -48,11 +36,19 @@ const std::vector<int>& widths_of(CodeWidths widths) {
   return all;
 }
 
-Json to_json(const CodedSettings& settings) {
-  return {{"scope", settings.scope},
-          {"widths", to_string(settings.widths)},
-          {"prefer", to_string(settings.prefer)},
-          {"gain", to_string(settings.gain)}};
+Options coded_options(ConvertSettings& settings) {
+  CodedSettings& own = settings.own<CodedSettings>();
+  Options options;
+  options.add("--scope", "coded/scope", own.scope,
+              "coded: what is coded together: head, layer, group, auto, or scopes of layers as in "
+              "head:0-5,group:6-11");
+  options.add("--widths", "coded/widths", own.widths, kWidths, "set of widths",
+              "coded: bits of a code: 0-8 (default), 0/2/4/8 or 0/4/8");
+  options.add("--prefer", "coded/prefer", own.prefer, kPreferences, "preference",
+              "coded: what --scope auto favours: balance (default), speed or capacity");
+  options.add("--gain", "coded/gain", own.gain, kGains, "choice of gains",
+              "coded: a byte per token and block that scales its steps: auto (default), on or off");
+  return options;
 }
 
 }  // namespace kvc

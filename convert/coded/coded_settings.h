@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/json.h"
+#include "convert/convert.h"
 
 namespace kvc {
 
@@ -18,12 +18,7 @@ enum class GainChoice { kAuto, kOn, kOff };
 
 std::string to_string(CodedScope);
 std::string to_string(CodeWidths);
-std::string to_string(Preference);
-std::string to_string(GainChoice);
-CodedScope parse_coded_scope(const std::string&);  // Error lists the known ones; likewise below
-CodeWidths parse_code_widths(const std::string&);
-Preference parse_preference(const std::string&);
-GainChoice parse_gain_choice(const std::string&);
+CodedScope parse_coded_scope(const std::string&);  // Error lists the known ones
 
 // Ascending, from 0.
 const std::vector<int>& widths_of(CodeWidths widths);
@@ -35,6 +30,6 @@ struct CodedSettings {
   Preference prefer = Preference::kBalance;
   GainChoice gain = GainChoice::kAuto;
 };
-Json to_json(const CodedSettings& settings);
+Options coded_options(ConvertSettings& settings);
 
 }  // namespace kvc

@@ -7,7 +7,6 @@
 #include <numeric>
 #include <random>
 
-#include "convert/fusion/distillation_state.h"
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/progress.h"
@@ -48,12 +47,12 @@ std::size_t drawn(std::int64_t draw, std::size_t num_sequences, std::uint64_t se
 
 class Distillation {
  public:
-  Distillation(const ConversionJob& job, FusedFactorMap& factors)
+  Distillation(ConversionJob& job, FusedFactorMap& factors)
       : job_(job),
-        settings_(job.settings.fusion.distill),
+        settings_(job.settings.own<FusionSettings>().distill),
         factors_(factors),
         sequences_(split_sequences(job.tokens)),
-        model_(job.checkpoint, job.config, job.plan),
+        model_(job.checkpoint, job.config, job.result.plan),
         evaluate_every_(std::max<std::int64_t>(1, settings_.steps / kEvaluations)) {
     for (auto& [layer, weights] : factors_) {
       for (Fusion* fusion : {&weights.key, &weights.value}) {
@@ -74,7 +73,7 @@ class Distillation {
     const std::string id =
         sha256_hex(job_.checkpoint.hash() + job_.tokens.hash() + dump_json(to_json(job_.settings)))
             .substr(0, 16);
-    if (job_.state.empty() || !load_state(job_.state, id, state_)) {
+    if (job_.inputs.state.empty() || !load_state(job_.inputs.state, id, state_)) {
       state_.first_kl = state_.best_kl = held_out();
     } else {
       log_info(fmt::format("distillation resumes after {} steps", state_.step));
@@ -84,8 +83,8 @@ class Distillation {
       train_step();
       if (state_.step % evaluate_every_ == 0 || state_.step == settings_.steps) {
         keep_best();
-        if (!job_.state.empty()) {
-          save_state(job_.state, id, state_);
+        if (!job_.inputs.state.empty()) {
+          save_state(job_.inputs.state, id, state_);
         }
       }
       progress.advance();
@@ -195,7 +194,7 @@ class Distillation {
             {"tuned_tensors", tuned_.size()}};
   }
 
-  const ConversionJob& job_;
+  ConversionJob& job_;
   const DistillSettings& settings_;
   FusedFactorMap& factors_;
   Split sequences_;
@@ -208,7 +207,7 @@ class Distillation {
 
 }  // namespace
 
-Json distill(const ConversionJob& job, FusedFactorMap& factors) {
+Json distill(ConversionJob& job, FusedFactorMap& factors) {
   return Distillation(job, factors).run();
 }
 

@@ -1,4 +1,4 @@
-#include "convert/fusion/distillation_state.h"
+#include "convert/fusion/distillation.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "convert/fusion/fusion_conversion.h"
+#include "convert/fusion/fusion_plan.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,6 @@
 
 #include "convert/fusion/distillation.h"
 #include "convert/fusion/fusion_fit.h"
-#include "convert/fusion/fusion_plan.h"
 #include "core/error.h"
 #include "core/progress.h"
 
@@ -21,15 +20,16 @@ struct LayerFit {
 };
 
 std::vector<int> searched_sources(const ConversionJob& job, int layer) {
-  return readable_sources(job.config, layer, storage_layers(job.config, job.settings.fusion));
+  return readable_sources(job.config, layer,
+                          storage_layers(job.config, job.settings.own<FusionSettings>()));
 }
 
 // Layers that the fit of each layer may read. [num_layers]
 std::vector<std::vector<int>> sources_of_fits(const ConversionJob& job) {
-  std::vector<std::vector<int>> sources(job.plan.layers.size());
-  for (const FusedLayer& layer : job.plan.fused) {
+  std::vector<std::vector<int>> sources(job.result.plan.layers.size());
+  for (const FusedLayer& layer : job.result.plan.fused) {
     std::vector<int>& own = sources[static_cast<std::size_t>(layer.layer)];
-    if (job.settings.fusion.sources == FusionSources::kSearch) {
+    if (job.settings.own<FusionSettings>().sources == FusionSources::kSearch) {
       own = searched_sources(job, layer.layer);
       continue;
     }
@@ -47,7 +47,7 @@ ProductScope scope_of(const FusionSettings& settings) {
 
 FusionFit fit_part(const ConversionJob& job, const FusionMoments& moments, FusionWeights weights,
                    KvPart part, const FusedLayer& layer) {
-  const FusionSettings& settings = job.settings.fusion;
+  const FusionSettings& settings = job.settings.own<FusionSettings>();
   const std::vector<int>& sources = part == KvPart::kKey ? layer.key_sources : layer.value_sources;
   if (weights == FusionWeights::kOnes) {
     return fit_ones(moments, part, layer.layer, sources);
@@ -81,50 +81,53 @@ std::string fit_table(const std::vector<FusedReport>& fits) {
 }
 
 void check_fits(const ConversionJob& job) {
-  const FusionSettings& settings = job.settings.fusion;
+  const FusionSettings& settings = job.settings.own<FusionSettings>();
   std::int64_t below = 0;
-  for (const FusedReport& fit : job.fused_report) {
+  for (const FusedReport& fit : job.result.fused) {
     below += std::min(fit.key_r2, fit.value_r2) < settings.min_r2 ? 1 : 0;
   }
-  const char* why = settings.form == FusionForm::kFull
-                        ? "Use a smaller share of fused layers (--storage-layers)"
-                        : "Factors per channel rarely fit a pretrained model, because its layers "
-                          "do not match channel by channel; FusedKV models are trained from "
-                          "scratch. Use --fusion matrices, --distill-steps to train the factors";
-  KVC_CHECK(below == 0 || settings.any_fit || settings.mixed || settings.distill.steps > 0,
-            "--method {}: {} of {} fused layers fit their sources badly: R^2 on the calibration "
-            "text is below --min-r2 {:g} ({}). {}, --mixed to leave such layers plain, another "
-            "method (--method commonkv), or --force to convert anyway",
-            job.settings.method, below, job.fused_report.size(), settings.min_r2,
-            fit_table(job.fused_report), why);
+  const char* why =
+      settings.form == FusionForm::kFull
+          ? "Use a smaller share of fused layers (--storage-layers)"
+          : "Factors per channel that are fitted after training are bad on pretrained "
+            "models, whose layers have no reason to match channel by channel: FusedKV "
+            "is trained from scratch. Use --fusion matrices, --distill-steps to train "
+            "the factors";
+  KVC_CHECK(below == 0 || job.settings.any_fit || settings.mixed || settings.distill.steps > 0,
+            "--method {}: {} of {} fused layers do not follow from their sources: R^2 on the "
+            "calibration text is below --min-r2 {:g} ({}). {}, --mixed to leave such layers plain, "
+            "another method (--method commonkv), or --force to convert all the same",
+            job.settings.method, below, job.result.fused.size(), settings.min_r2,
+            fit_table(job.result.fused), why);
 }
 
 void keep_fit(ConversionJob& job, FusedLayer& layer, const LayerFit& fit) {
   layer.key_sources = fit.key.sources;
   layer.value_sources = fit.value.sources;
-  layer.key_heads = head_list(fit.key, job.settings.fusion.head_map);
-  layer.value_heads = head_list(fit.value, job.settings.fusion.head_map);
+  layer.key_heads = head_list(fit.key, job.settings.own<FusionSettings>().head_map);
+  layer.value_heads = head_list(fit.value, job.settings.own<FusionSettings>().head_map);
 }
 
 void drop_layers(ConversionJob& job) {
-  const FusionSettings& settings = job.settings.fusion;
+  const FusionSettings& settings = job.settings.own<FusionSettings>();
   std::vector<FusedLayer> kept;
-  for (std::size_t i = 0; i < job.plan.fused.size(); ++i) {
-    FusedReport& fit = job.fused_report[i];
+  for (std::size_t i = 0; i < job.result.plan.fused.size(); ++i) {
+    FusedReport& fit = job.result.fused[i];
     fit.stays_plain = settings.mixed && std::min(fit.key_r2, fit.value_r2) < settings.min_r2;
     if (fit.stays_plain) {
-      job.plan.layers[static_cast<std::size_t>(fit.layer)] = KvSource::kPlain;
+      job.result.plan.layers[static_cast<std::size_t>(fit.layer)] = KvSource::kPlain;
       log_info(fmt::format("layer {} stays plain: R^2 of keys {:.3f}, of values {:.3f}", fit.layer,
                            fit.key_r2, fit.value_r2));
     } else {
-      kept.push_back(std::move(job.plan.fused[i]));
+      kept.push_back(std::move(job.result.plan.fused[i]));
     }
   }
-  job.plan.fused = std::move(kept);
-  KVC_CHECK(!job.plan.fused.empty(),
-            "--method {}: no layer fits its sources with an R^2 of --min-r2 {:g}, so all would "
-            "stay plain ({}). Use --fusion matrices or another method (--method commonkv)",
-            job.settings.method, settings.min_r2, fit_table(job.fused_report));
+  job.result.plan.fused = std::move(kept);
+  KVC_CHECK(
+      !job.result.plan.fused.empty(),
+      "--method {}: no layer follows from its sources with an R^2 of --min-r2 {:g}, so that all "
+      "would stay plain ({}). Use --fusion matrices or another method (--method commonkv)",
+      job.settings.method, settings.min_r2, fit_table(job.result.fused));
 }
 
 Fusion as_fusion(const FusionFit& fit, const FusedLayer& layer, KvPart part,
@@ -141,38 +144,37 @@ at::Tensor as_stored(const Fusion& fusion, const std::vector<std::int64_t>& shap
 
 }  // namespace
 
-std::vector<GroupReport> convert_fused_layers(ConversionJob& job, FusionWeights weights) {
-  const FusionMoments moments =
-      measure_fusion_moments(job, sources_of_fits(job), scope_of(job.settings.fusion));
+void convert_fused_layers(ConversionJob& job, FusionWeights weights) {
+  const FusionMoments moments = measure_fusion_moments(
+      job, sources_of_fits(job), scope_of(job.settings.own<FusionSettings>()));
   std::map<int, LayerFit> fits;
-  for (FusedLayer& layer : job.plan.fused) {
+  for (FusedLayer& layer : job.result.plan.fused) {
     const LayerFit fit{fit_part(job, moments, weights, KvPart::kKey, layer),
                        fit_part(job, moments, weights, KvPart::kValue, layer)};
-    job.fused_report.push_back(
+    job.result.fused.push_back(
         {.layer = layer.layer, .key_r2 = fit.key.r2, .value_r2 = fit.value.r2});
     fits[layer.layer] = fit;
   }
   check_fits(job);
-  for (FusedLayer& layer : job.plan.fused) {
+  for (FusedLayer& layer : job.result.plan.fused) {
     keep_fit(job, layer, fits.at(layer.layer));
   }
   drop_layers(job);
   FusedFactorMap factors;
-  for (const FusedLayer& layer : job.plan.fused) {
+  for (const FusedLayer& layer : job.result.plan.fused) {
     const LayerFit& fit = fits.at(layer.layer);
     factors[layer.layer] = {as_fusion(fit.key, layer, KvPart::kKey, layer.key_heads),
                             as_fusion(fit.value, layer, KvPart::kValue, layer.value_heads)};
   }
-  if (job.settings.fusion.distill.steps > 0) {
-    job.distillation = distill(job, factors);
+  if (job.settings.own<FusionSettings>().distill.steps > 0) {
+    job.result.distillation = distill(job, factors);
   }
-  for (const FusedLayer& layer : job.plan.fused) {
+  for (const FusedLayer& layer : job.result.plan.fused) {
     const FusedWeights& pair = factors.at(layer.layer);
     job.factors.add(fmt::format("kvconvert.fused.{}.", layer.layer),
-                    {{"key", as_stored(pair.key, fused_shape(job.plan, layer, true))},
-                     {"value", as_stored(pair.value, fused_shape(job.plan, layer, false))}});
+                    {{"key", as_stored(pair.key, fused_shape(job.result.plan, layer, true))},
+                     {"value", as_stored(pair.value, fused_shape(job.result.plan, layer, false))}});
   }
-  return {};
 }
 
 }  // namespace kvc

@@ -79,19 +79,19 @@ at::Tensor solve(const Equations& equations) {
   return at::linalg_solve(equations.gram + damping, equations.target.unsqueeze(-1)).squeeze(-1);
 }
 
-// sum over everything of a^T G a - 2 a^T b, to which the layer's own squares are added.
-double error_terms(const Equations& equations, const at::Tensor& factors) {
+// a^T G a - 2 a^T b, to which the layer's own squares are added. [num_kv_heads]
+at::Tensor error_terms(const Equations& equations, const at::Tensor& factors) {
   const at::Tensor fitted =
       at::matmul(equations.gram, factors.unsqueeze(-1)).squeeze(-1) - 2 * equations.target;
-  return (factors * fitted).sum().item<double>();
+  return (factors * fitted).flatten(1).sum(1);
 }
 
-double r2_of(const FusionMoments& moments, KvPart part, int layer, double terms) {
+double r2_of(const FusionMoments& moments, KvPart part, int layer, const at::Tensor& terms) {
   const ChannelSums& sums = moments.sums(part, layer);
   const double squares = sums.squares.sum().item<double>();
   const double about_means =
       squares - sums.sum.square().sum().item<double>() / static_cast<double>(moments.num_tokens());
-  return about_means > 0 ? 1 - (squares + terms) / about_means
+  return about_means > 0 ? 1 - (squares + terms.sum().item<double>()) / about_means
                          : -std::numeric_limits<double>::infinity();
 }
 
@@ -113,27 +113,39 @@ at::Tensor tied_factors(const Equations& equations, const ChannelPairs& pairs, K
   return at::where(turned, solve(together).expand_as(apart), apart);
 }
 
+// The best factors for these heads, and their error terms.
+struct HeadFit {
+  at::Tensor factors, terms;
+};
+
+bool is_complex(KvPart part, FusionForm form) {
+  return part == KvPart::kKey && form == FusionForm::kComplex;
+}
+
+HeadFit solve_heads(const FusionMoments& moments, KvPart part, int layer,
+                    const std::vector<int>& sources, FusionForm form, const at::Tensor& heads) {
+  const bool complex = is_complex(part, form);
+  const Equations equations =
+      (complex ? complex_equations : channel_equations)(moments, part, layer, sources, heads);
+  const at::Tensor factors =
+      complex ? solve(equations)
+              : tied_factors(equations, channel_pairs(moments.config(), layer), part);
+  return {factors, error_terms(equations, factors)};
+}
+
 FusionFit fit_heads(const FusionMoments& moments, KvPart part, int layer,
                     const std::vector<int>& sources, FusionForm form, const at::Tensor& heads) {
-  const ChannelPairs pairs = channel_pairs(moments.config(), layer);
-  FusionFit fit{.sources = sources, .heads = heads, .weight = {}};
-  double terms = 0;
-  if (part == KvPart::kKey && form == FusionForm::kComplex) {
-    const Equations equations = complex_equations(moments, part, layer, sources, heads);
-    const at::Tensor factors = solve(equations);
-    terms = error_terms(equations, factors);
-    fit.weight = factors.squeeze(1)
-                     .unflatten(-1, {static_cast<std::int64_t>(sources.size()), 2})
-                     .permute({2, 3, 0, 1})
-                     .contiguous();
-  } else {
-    const Equations equations = channel_equations(moments, part, layer, sources, heads);
-    const at::Tensor factors = tied_factors(equations, pairs, part);
-    terms = error_terms(equations, factors);
-    fit.weight = in_channels(factors, pairs);
-  }
-  fit.r2 = r2_of(moments, part, layer, terms);
-  return fit;
+  const auto [factors, terms] = solve_heads(moments, part, layer, sources, form, heads);
+  const at::Tensor weight = is_complex(part, form)
+                                ? factors.squeeze(1)
+                                      .unflatten(-1, {static_cast<std::int64_t>(sources.size()), 2})
+                                      .permute({2, 3, 0, 1})
+                                      .contiguous()
+                                : in_channels(factors, channel_pairs(moments.config(), layer));
+  return {.sources = sources,
+          .heads = heads,
+          .weight = weight,
+          .r2 = r2_of(moments, part, layer, terms)};
 }
 
 // For every KV head of the layer the head of each source that fits it best, all combinations tried: their
@@ -146,8 +158,6 @@ at::Tensor search_heads(const FusionMoments& moments, KvPart part, int layer,
   for (std::int64_t i = 0; i < num_sources; ++i) {
     combinations *= kv_heads;
   }
-  const bool complex = part == KvPart::kKey && form == FusionForm::kComplex;
-  const ChannelPairs pairs = channel_pairs(moments.config(), layer);
   at::Tensor best = at::full({kv_heads}, std::numeric_limits<double>::infinity(), at::kDouble);
   at::Tensor heads = at::zeros({num_sources, kv_heads}, at::kLong);
   for (std::int64_t combination = 0; combination < combinations; ++combination) {
@@ -155,12 +165,7 @@ at::Tensor search_heads(const FusionMoments& moments, KvPart part, int layer,
     for (std::int64_t f = 0, rest = combination; f < num_sources; ++f, rest /= kv_heads) {
       tried[f].fill_(rest % kv_heads);
     }
-    const Equations equations = complex ? complex_equations(moments, part, layer, sources, tried)
-                                        : channel_equations(moments, part, layer, sources, tried);
-    const at::Tensor factors = complex ? solve(equations) : tied_factors(equations, pairs, part);
-    const at::Tensor fitted =
-        at::matmul(equations.gram, factors.unsqueeze(-1)).squeeze(-1) - 2 * equations.target;
-    const at::Tensor errors = (factors * fitted).flatten(1).sum(1);
+    const at::Tensor errors = solve_heads(moments, part, layer, sources, form, tried).terms;
     const at::Tensor better = errors < best;
     best = at::where(better, errors, best);
     heads = at::where(better, tried, heads);
@@ -228,7 +233,7 @@ FusionFit fit_matrices(const FusionMoments& moments, KvPart part, int layer,
   const at::Tensor damped = gram + at::eye(gram.size(0), at::kDouble) *
                                        (gram.trace() * kFitDamping / gram.size(0) + kTiny);
   const at::Tensor weight = at::cholesky_solve(target, at::linalg_cholesky(damped));
-  const double terms = (weight * (at::mm(gram, weight) - 2 * target)).sum().item<double>();
+  const at::Tensor terms = weight * (at::mm(gram, weight) - 2 * target);
   return {.sources = sources,
           .heads = {},
           .weight = weight.t().contiguous(),

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "convert/fusion/fusion_moments.h"
-#include "convert/fusion/fusion_settings.h"
+#include "convert/fusion/fusion_plan.h"
 
 namespace kvc {
 

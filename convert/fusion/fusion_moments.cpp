@@ -10,19 +10,14 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kMomentMemoryBytes = std::int64_t{1} << 30;  // larger tensors spill to disk
-
 // Rows of the layers that others read, float32, for every token.
 class SourceRows {
  public:
   SourceRows(const ConversionJob& job, const std::vector<int>& layers) : layers_(layers) {
-    const std::vector<std::int64_t> shape = {static_cast<std::int64_t>(layers.size()), 2,
-                                             job.tokens.num_tokens(), job.config.num_kv_heads,
-                                             job.config.head_dim};
-    const std::int64_t bytes =
-        2 * shape[0] * shape[2] * job.config.kv_dim() * static_cast<std::int64_t>(sizeof(float));
-    rows_ = bytes > kMomentMemoryBytes ? make_spilled_tensor(shape, at::kFloat, job.directory)
-                                       : at::empty(shape, at::kFloat);
+    rows_ =
+        make_scratch_tensor({static_cast<std::int64_t>(layers.size()), 2, job.tokens.num_tokens(),
+                             job.config.num_kv_heads, job.config.head_dim},
+                            at::kFloat, job.directory);
   }
   bool has(int layer) const { return std::binary_search(layers_.begin(), layers_.end(), layer); }
   at::Tensor rows(KvPart part, int layer, std::int64_t first, std::int64_t count) const {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "convert/conversion_job.h"
+#include "convert/methods/methods.h"
 #include "model/fused_kv.h"
 
 namespace kvc {

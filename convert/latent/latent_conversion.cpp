@@ -4,8 +4,8 @@
 
 #include "convert/latent/group_fit.h"
 #include "convert/latent/group_svd.h"
-#include "convert/latent/kept_range.h"
 #include "convert/latent/merging.h"
+#include "convert/plan.h"
 #include "convert/stage_pipeline.h"
 #include "core/progress.h"
 #include "core/statistics_file.h"
@@ -19,14 +19,14 @@ constexpr std::int64_t kGroupsAhead = 3;  // one in each step, so that none wait
 
 void set_merge_weights(ConversionJob& job) {
   std::vector<double> scores;
-  if (job.plan.policy.rule == MergeRule::kFisher) {
+  if (job.result.plan.policy.rule == MergeRule::kFisher) {
     scores = job.fisher.score;
-  } else if (job.plan.policy.rule == MergeRule::kSensitivity) {
+  } else if (job.result.plan.policy.rule == MergeRule::kSensitivity) {
     scores = sensitivity_scores(job.checkpoint, job.tokens, job.settings.seed);
   } else {
     return;
   }
-  for (LatentGroup& group : job.plan.groups) {
+  for (LatentGroup& group : job.result.plan.groups) {
     group.merge_weights = merge_weights(group, scores);
   }
 }
@@ -50,15 +50,15 @@ void complete_report(GroupReport& report, const KvPlan& plan, int index, KvDtype
   report.bytes_per_token_merged = static_cast<double>(bytes.merged);
 }
 
-std::vector<GroupReport> convert_latent_groups(ConversionJob& job, const GroupSteps& steps) {
+void convert_latent_groups(ConversionJob& job, const GroupSteps& steps) {
   set_merge_weights(job);
   LayerStream stream(job.checkpoint, job.config, job.tokens, stream_options(job));
-  std::vector<GroupReport> reports;
-  const auto count = static_cast<std::int64_t>(job.plan.groups.size());
+  std::vector<GroupReport>& reports = job.result.report;
+  const auto count = static_cast<std::int64_t>(job.result.plan.groups.size());
   Progress progress("factorise", count);
   const auto group_job = [&](std::int64_t index) {
     return GroupJob{job, stream, static_cast<int>(index),
-                    job.plan.groups[static_cast<std::size_t>(index)]};
+                    job.result.plan.groups[static_cast<std::size_t>(index)]};
   };
   std::vector<StageFunction> stages;
   for (const auto& step : steps.ahead) {
@@ -72,10 +72,9 @@ std::vector<GroupReport> convert_latent_groups(ConversionJob& job, const GroupSt
     const GroupResult result = steps.convert(current);
     job.factors.add(result.tensors);
     reports.push_back(result.report);
-    complete_report(reports.back(), job.plan, current.index, cache_dtype(job.config));
+    complete_report(reports.back(), job.result.plan, current.index, cache_dtype(job.config));
     progress.advance();
   });
-  return reports;
 }
 
 at::Tensor load_projection(const GroupJob& job, int layer, Projection projection) {
@@ -101,13 +100,13 @@ at::Tensor load_stacked_proj(const GroupJob& job) {
 }
 
 at::Tensor load_metric(const GroupJob& job) {
-  if (job.conversion.settings.factor != Factor::kWhitened) {
+  if (job.conversion.settings.own<LatentSettings>().factor != Factor::kWhitened) {
     return {};
   }
   const std::int64_t hidden_size = job.conversion.config.hidden_size;
   at::Tensor moment = at::zeros({hidden_size, hidden_size}, at::kDouble);
   for (int member = 0; member < job.group.num_layers; ++member) {
-    GramSum sum = read_gram(job.conversion.calibration, job.conversion.checkpoint.hash(),
+    GramSum sum = read_gram(job.conversion.inputs.calibration, job.conversion.checkpoint.hash(),
                             job.group.first_layer + member, hidden_size);
     const at::Tensor gram = at::from_blob(sum.gram.data(), {hidden_size, hidden_size}, at::kDouble);
     moment.add_(gram, 1.0 / static_cast<double>(sum.num_tokens));

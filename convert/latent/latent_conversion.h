@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "convert/conversion_job.h"
+#include "convert/latent/latent_settings.h"
 #include "model/layer_stream.h"
 
 namespace kvc {
@@ -42,9 +42,9 @@ struct GroupSteps {
   std::function<GroupResult(GroupJob& job)> convert;
 };
 
-// As Method::convert: runs the steps for each group and sets the merge weights of the policy's rule. The
-// results do not depend on the overlap.
-std::vector<GroupReport> convert_latent_groups(ConversionJob& job, const GroupSteps& steps);
+// As Method::convert: takes group after group through the steps and sets the merge weights of the policy's
+// rule. The results do not depend on the overlap.
+void convert_latent_groups(ConversionJob& job, const GroupSteps& steps);
 
 // What a factorisation starts from: the stacked weights of a group's layers, and the metrics that
 // say which directions matter.

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "convert/latent/kept_range.h"
+#include "convert/plan.h"
 #include "core/error.h"
 #include "model/cache_plan.h"
 #include "model/layer_runs.h"
@@ -13,13 +13,14 @@
 namespace kvc {
 namespace {
 
-// What is planned: a model and how a method groups its layers.
-struct Subject {
-  const ModelConfig& config;
-  PlanGroups plan_groups;
-};
+bool merges(const ConvertSettings& settings) {
+  return settings.own<LatentSettings>().merge != MergeRule::kNone;
+}
 
-bool merges(const ConvertSettings& settings) { return settings.merge != MergeRule::kNone; }
+// The request with other settings, forced to nothing and without scores.
+PlanRequest with(const PlanRequest& request, const ConvertSettings& settings) {
+  return {request.config, settings};
+}
 
 // Layers first to first + count - 1, for messages.
 std::string layers_text(const LatentGroup& group) {
@@ -36,25 +37,25 @@ void set_groups(KvPlan& plan, std::vector<LatentGroup> groups) {
   plan.groups = std::move(groups);
 }
 
-KvPlan raw_plan(const Subject& subject, const ConvertSettings& settings,
-                const std::vector<double>* fisher_scores) {
-  KvPlan plan = plain_plan(subject.config);
+KvPlan raw_plan(const PlanRequest& request, PlanGroups plan_groups) {
+  const ConvertSettings& settings = request.settings;
+  const LatentSettings& own = settings.own<LatentSettings>();
+  KvPlan plan = plain_plan(request.config);
   plan.method = settings.method;
-  plan.key_norm = subject.config.arch->qk_norm != QkNorm::kNone;
-  plan.policy.rule = settings.merge;
-  plan.policy.granularity = settings.granularity;
-  plan.policy.prefill = settings.prefill;
-  plan.policy.unmerged =
-      settings.unmerged == UnmergedChoice::kLatent || settings.merge == MergeRule::kNone
-          ? UnmergedForm::kLatent
-          : UnmergedForm::kPlain;
+  plan.key_norm = request.config.arch->qk_norm != QkNorm::kNone;
+  plan.policy.rule = own.merge;
+  plan.policy.granularity = own.granularity;
+  plan.policy.prefill = own.prefill;
+  plan.policy.unmerged = own.unmerged == UnmergedChoice::kLatent || own.merge == MergeRule::kNone
+                             ? UnmergedForm::kLatent
+                             : UnmergedForm::kPlain;
   plan.policy.target_kept_ratio = settings.kept_ratio;
   plan.policy.sink_tokens = settings.sink_tokens;
   plan.policy.window_tokens = settings.window_tokens;
   plan.policy.block_tokens = settings.block_tokens;
-  std::vector<LatentGroup> groups = subject.plan_groups(subject.config, settings, fisher_scores);
+  std::vector<LatentGroup> groups = plan_groups(request);
   for (LatentGroup& group : groups) {
-    if (merges(settings) && settings.merge != MergeRule::kLs) {
+    if (merges(settings) && own.merge != MergeRule::kLs) {
       group.merge_weights.assign(static_cast<std::size_t>(group.num_layers),
                                  1.0 / group.num_layers);
     }
@@ -94,15 +95,15 @@ void choose_unmerged_form(KvPlan& plan, std::int64_t context, KvDtype dtype) {
   }
 }
 
-KvPlan build_plan(const Subject& subject, const ConvertSettings& settings, bool keep_all,
-                  const std::vector<double>* fisher_scores) {
-  KvPlan plan = raw_plan(subject, settings, fisher_scores);
-  const KvDtype dtype = cache_dtype(subject.config);
-  const std::int64_t context = plan_context(subject.config, settings);
+KvPlan build_plan(const PlanRequest& request, PlanGroups plan_groups, bool keep_all) {
+  const ConvertSettings& settings = request.settings;
+  KvPlan plan = raw_plan(request, plan_groups);
+  const KvDtype dtype = cache_dtype(request.config);
+  const std::int64_t context = plan_context(request.config, settings);
   if (!keep_all) {
     drop_useless_groups(plan, dtype);
   }
-  if (merges(settings) && settings.unmerged == UnmergedChoice::kAuto) {
+  if (merges(settings) && settings.own<LatentSettings>().unmerged == UnmergedChoice::kAuto) {
     choose_unmerged_form(plan, context, dtype);
   }
   if (!merges(settings)) {  // the rank alone decides
@@ -121,39 +122,42 @@ bool enlarges_unmerged(const KvPlan& plan, KvDtype dtype) {
   return false;
 }
 
-bool works(const Subject& subject, const ConvertSettings& settings) {
-  const KvPlan plan = build_plan(subject, settings, false, nullptr);
-  const KvDtype dtype = cache_dtype(subject.config);
+bool works(const PlanRequest& request, PlanGroups plan_groups) {
+  const KvPlan plan = build_plan(request, plan_groups, false);
+  const KvDtype dtype = cache_dtype(request.config);
   return !plan.groups.empty() && !enlarges_unmerged(plan, dtype) &&
          plan.policy.target_kept_ratio < 1 &&
-         reaches(plan, plan_context(subject.config, settings), dtype);
+         reaches(plan, plan_context(request.config, request.settings), dtype);
 }
 
 // The nearest settings that work, each changing one thing: "--rank 0.45, --group 8 or --force".
-std::string nearest_settings(const Subject& subject, const ConvertSettings& settings,
-                             double lowest) {
+std::string nearest_settings(const PlanRequest& request, PlanGroups plan_groups, double lowest) {
+  const ConvertSettings& settings = request.settings;
+  const double rank = settings.own<LatentSettings>().rank;
+  const auto fits = [&](const ConvertSettings& other) {
+    return works(with(request, other), plan_groups);
+  };
   std::vector<std::string> ways;
   ConvertSettings other = settings;
   if (merges(settings) && lowest < 0.999) {
     other.kept_ratio = std::ceil(lowest * 1000) / 1000;
-    if (works(subject, other)) {
+    if (fits(other)) {
       ways.push_back(fmt::format("--kept-ratio {:.3f}", other.kept_ratio));
     }
   }
   other = settings;
-  for (int percent = static_cast<int>(std::ceil(settings.rank * 100)) - 1; percent >= 1;
-       --percent) {
-    other.rank = percent / 100.0;
-    if (works(subject, other)) {
-      ways.push_back(fmt::format("--rank {:.2f}", other.rank));
+  for (int percent = static_cast<int>(std::ceil(rank * 100)) - 1; percent >= 1; --percent) {
+    latent_rank(other) = percent / 100.0;
+    if (fits(other)) {
+      ways.push_back(fmt::format("--rank {:.2f}", latent_rank(other)));
       break;
     }
   }
   other = settings;
   for (int layers = settings.layers_per_group + 1;
-       merges(settings) && layers <= subject.config.num_layers; ++layers) {
+       merges(settings) && layers <= request.config.num_layers; ++layers) {
     other.layers_per_group = layers;
-    if (works(subject, other)) {
+    if (fits(other)) {
       ways.push_back(fmt::format("--group {}", layers));
       break;
     }
@@ -162,9 +166,9 @@ std::string nearest_settings(const Subject& subject, const ConvertSettings& sett
   return fmt::format("{}", fmt::join(ways, ", or "));
 }
 
-[[noreturn]] void refuse_enlargement(const Subject& subject, const ConvertSettings& settings) {
-  const KvPlan raw = raw_plan(subject, settings, nullptr);
-  const KvDtype dtype = cache_dtype(subject.config);
+[[noreturn]] void refuse_enlargement(const PlanRequest& request, PlanGroups plan_groups) {
+  const KvPlan raw = raw_plan(with(request, request.settings), plan_groups);
+  const KvDtype dtype = cache_dtype(request.config);
   for (std::size_t i = 0; i < raw.groups.size(); ++i) {
     const TokenBytes bytes = token_bytes(raw, static_cast<int>(i), dtype);
     const bool merged_too = bytes.merged >= bytes.plain;
@@ -173,55 +177,54 @@ std::string nearest_settings(const Subject& subject, const ConvertSettings& sett
       fail(
           "{}: a {} token takes {} bytes in a latent of rank {}, its plain KV only {} ({:.2f}x); "
           "nothing would be saved. Use {}",
-          layers_text(raw.groups[i]), merges(settings) && merged_too ? "merged" : "compressed",
+          layers_text(raw.groups[i]),
+          merges(request.settings) && merged_too ? "merged" : "compressed",
           merged_too ? bytes.merged : bytes.unmerged, raw.groups[i].rank, bytes.plain,
           static_cast<double>(merged_too ? bytes.merged : bytes.unmerged) /
               static_cast<double>(bytes.plain),
-          nearest_settings(subject, settings, 1));
+          nearest_settings(request, plan_groups, 1));
     }
   }
   fail("no layer of this model can be compressed with these settings; use {}",
-       nearest_settings(subject, settings, 1));
+       nearest_settings(request, plan_groups, 1));
 }
 
-void check_reachable(const Subject& subject, const ConvertSettings& settings, const KvPlan& plan) {
-  const std::int64_t context = plan_context(subject.config, settings);
-  const KeptRange range = kept_range(plan, context, cache_dtype(subject.config));
+void check_reachable(const PlanRequest& request, PlanGroups plan_groups, const KvPlan& plan) {
+  const ConvertSettings& settings = request.settings;
+  const std::int64_t context = plan_context(request.config, settings);
+  const KeptRange range = kept_range(plan, context, cache_dtype(request.config));
   KVC_CHECK(range.lowest < 1, "the cache of {} tokens would not shrink (kept_ratio {:.3f}); use {}",
-            context, range.lowest, nearest_settings(subject, settings, 1));
+            context, range.lowest, nearest_settings(request, plan_groups, 1));
   KVC_CHECK(range.lowest <= plan.policy.target_kept_ratio,
-            "--kept-ratio {} cannot be reached with --rank {} --group {}: with every possible "
-            "token merged, a cache of {} tokens has a kept_ratio of {:.4f} ({} sink and window "
-            "tokens stay exact). Use {}",
-            settings.kept_ratio, settings.rank, settings.layers_per_group, context, range.lowest,
-            std::min(context, settings.sink_tokens + settings.window_tokens),
-            nearest_settings(subject, settings, range.lowest));
+            "--kept-ratio {} cannot be reached with --rank {} --group {}: with all merged that may "
+            "be, a cache of {} tokens keeps {:.4f} ({} sink and window tokens stay exact). Use {}",
+            settings.kept_ratio, settings.own<LatentSettings>().rank, settings.layers_per_group,
+            context, range.lowest, std::min(context, settings.sink_tokens + settings.window_tokens),
+            nearest_settings(request, plan_groups, range.lowest));
 }
 
 }  // namespace
 
-KvPlan make_latent_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                        const std::vector<double>* fisher_scores, PlanGroups plan_groups) {
-  const Subject subject{config, plan_groups};
-  KvPlan plan = build_plan(subject, settings, false, fisher_scores);
-  if (plan.groups.empty() || enlarges_unmerged(plan, cache_dtype(config))) {
-    if (!force) {
-      refuse_enlargement(subject, settings);
+KvPlan make_latent_plan(const PlanRequest& request, PlanGroups plan_groups) {
+  KvPlan plan = build_plan(request, plan_groups, false);
+  if (plan.groups.empty() || enlarges_unmerged(plan, cache_dtype(request.config))) {
+    if (!request.force) {
+      refuse_enlargement(request, plan_groups);
     }
-    plan = build_plan(subject, settings, true, fisher_scores);
+    plan = build_plan(request, plan_groups, true);
   }
-  if (!force) {
-    check_reachable(subject, settings, plan);
+  if (!request.force) {
+    check_reachable(request, plan_groups, plan);
   }
   return plan;
 }
 
-double least_latent_kept_ratio(const ModelConfig& config, const ConvertSettings& settings,
-                               PlanGroups plan_groups) {
-  const KvPlan plan = build_plan({config, plan_groups}, settings, false, nullptr);
-  return plan.groups.empty()
-             ? 1
-             : kept_range(plan, plan_context(config, settings), cache_dtype(config)).lowest;
+double least_latent_kept_ratio(const PlanRequest& request, PlanGroups plan_groups) {
+  const KvPlan plan = build_plan(request, plan_groups, false);
+  return plan.groups.empty() ? 1
+                             : kept_range(plan, plan_context(request.config, request.settings),
+                                          cache_dtype(request.config))
+                                   .lowest;
 }
 
 ExactTokens latent_exact_tokens(std::int64_t context) {
@@ -231,8 +234,9 @@ ExactTokens latent_exact_tokens(std::int64_t context) {
 }
 
 std::int64_t rank_multiple(const ModelConfig& config, const ConvertSettings& settings) {
-  if (settings.rank_multiple > 0) {
-    return settings.rank_multiple;
+  const std::int64_t given = settings.own<RankSettings>().multiple;
+  if (given > 0) {
+    return given;
   }
   return config.hidden_size >= 1024 ? 32 : 4;
 }

@@ -5,26 +5,20 @@
 #include <cstdint>
 #include <vector>
 
-#include "convert/convert.h"
+#include "convert/latent/latent_settings.h"
 #include "convert/methods/methods.h"
 #include "core/kv_plan.h"
 #include "model/config.h"
 
 namespace kvc {
 
-// A method's groups with their ranks. `fisher_scores` [num_layers, 2] (key, value), or null.
-using PlanGroups = std::vector<LatentGroup> (*)(const ModelConfig& config,
-                                                const ConvertSettings& settings,
-                                                const std::vector<double>* fisher_scores);
+// A method's groups with their ranks.
+using PlanGroups = std::vector<LatentGroup> (*)(const PlanRequest& request);
 
-// As Method::make_plan.
-KvPlan make_latent_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                        const std::vector<double>* fisher_scores, PlanGroups plan_groups);
-
-// As Method::least_kept_ratio.
-double least_latent_kept_ratio(const ModelConfig& config, const ConvertSettings& settings,
-                               PlanGroups plan_groups);
-// As Method::exact_tokens, for latents of every kind.
+// As Method::make_plan and Method::least_kept_ratio.
+KvPlan make_latent_plan(const PlanRequest& request, PlanGroups plan_groups);
+double least_latent_kept_ratio(const PlanRequest& request, PlanGroups plan_groups);
+// As Method::exact_tokens, of latents of every kind.
 ExactTokens latent_exact_tokens(std::int64_t context);
 
 // --rank-multiple, or its default for this model.
@@ -33,5 +27,16 @@ std::int64_t rank_multiple(const ModelConfig& config, const ConvertSettings& set
 // Runs of at most `layers_per_group` adjacent layers of one kind. The last of a run of equal layers
 // may be shorter.
 std::vector<LatentGroup> group_layers(const ModelConfig& config, int layers_per_group);
+
+// Peak of one group's factorisation: its stacked weights, Gram matrices and LAPACK's workspace, beside one group's
+// layers in float32 and the boundary of hidden states. Estimated bytes.
+std::int64_t peak_memory(const ModelConfig& config, const KvPlan& plan);
+// Seconds on two cores, by measured constants of the eigendecomposition and of float64 products.
+double factorisation_seconds(const ModelConfig& config, const KvPlan& plan, bool whitened);
+
+// A row for every group.
+void add_latent_rows(PlanTable& table, const PlanRequest& request);
+// As Method::fill_table, of principal directions.
+void fill_principal_table(PlanTable& table, const PlanRequest& request);
 
 }  // namespace kvc

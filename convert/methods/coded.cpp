@@ -1,44 +1,159 @@
 // Coded caches (ours): principal coefficients of keys and values under a sensitivity metric, each with a
 // fixed number of bits, shared out over the whole model.
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <deque>
+
+#include "convert/coded/block_fit.h"
 #include "convert/coded/block_layout.h"
-#include "convert/coded/coded_conversion.h"
 #include "convert/coded/coded_plan.h"
-#include "convert/coded/coded_plan_table.h"
+#include "convert/coded/coded_settings.h"
 #include "convert/methods/methods.h"
 #include "core/error.h"
+#include "core/progress.h"
+#include "model/cache_plan.h"
+#include "model/layer_stream.h"
 
 namespace kvc {
 namespace {
 
-void apply_coded_preset(ConvertSettings&) {
-  fail_usage("--preset paper: coded has no paper; leave --preset out");
+constexpr std::int64_t kSamples = 4096;  // tokens that steps are chosen and judged by
+constexpr std::int64_t kGainBits = 8;
+
+// Sequences of about kSamples tokens, evenly spread.
+TokenSet sample_tokens(const TokenSet& tokens) {
+  TokenSet sample = tokens;
+  const auto count = static_cast<std::int64_t>(tokens.sequences.size());
+  const std::int64_t mean_length = std::max<std::int64_t>(1, tokens.num_tokens() / count);
+  const std::int64_t wanted = std::clamp<std::int64_t>(kSamples / mean_length, 1, count);
+  sample.sequences.clear();
+  for (std::int64_t i = 0; i < wanted; ++i) {
+    sample.sequences.push_back(tokens.sequences[static_cast<std::size_t>(i * count / wanted)]);
+  }
+  return sample;
+}
+
+// y of a run's layers for the sampled tokens behind the sinks; moves the stream behind the run.
+at::Tensor read_samples(const ConversionJob& job, LayerStream& stream, const LayerRun& run) {
+  std::vector<at::Tensor> rows;
+  std::vector<at::Tensor> parts;
+  stream.advance(run.num_layers, [&](const LayerActivations& activations) {
+    parts.push_back(activations.weights.k_norm.over_heads(activations.key).flatten(1));
+    parts.push_back(activations.value.flatten(1));
+    if (activations.layer + 1 < run.end()) {
+      return;
+    }
+    const at::Tensor all = at::cat(parts, 1).to(at::kFloat);
+    parts.clear();
+    const std::int64_t sinks = std::min(job.settings.sink_tokens, all.size(0));
+    rows.push_back(all.narrow(0, sinks, all.size(0) - sinks).cpu());
+  });
+  return at::cat(rows);
+}
+
+std::vector<CodedBlock> blocks_in(const std::vector<CodedBlock>& blocks, const LayerRun& run) {
+  std::vector<CodedBlock> inside;
+  for (const CodedBlock& block : blocks) {
+    if (block.first_layer >= run.first_layer && block.first_layer < run.end()) {
+      inside.push_back(block);
+    }
+  }
+  return inside;
+}
+
+std::deque<BlockFit> fit_blocks(ConversionJob& job) {
+  std::deque<BlockFit> fits;
+  const int run_layers = statistics_layers(job.settings, job.result.plan.coded);
+  LayerStreamOptions options;
+  options.place.device = job.device;
+  options.batch_tokens = 1;
+  options.spill_directory = job.directory;
+  LayerStream stream(job.checkpoint, job.config, sample_tokens(job.tokens), options);
+  Progress progress("code", static_cast<std::int64_t>(job.result.plan.coded.size()));
+  for (const LayerRun& run : layer_runs(job.config, run_layers)) {
+    const std::vector<CodedBlock> blocks = blocks_in(job.result.plan.coded, run);
+    const RunStatistics statistics = read_run_statistics(job, run, *job.settings.cache_metric);
+    for (const CodedBlock& block : blocks) {
+      check_calibration_tokens(statistics, block, job.config);
+    }
+    const at::Tensor samples = read_samples(job, stream, run);
+    for (const CodedBlock& block : blocks) {
+      fits.emplace_back(job, statistics, run, block, samples);
+      progress.advance();
+    }
+  }
+  return fits;
+}
+
+// Shares out what the plan's budget leaves to codes. Returns the price of a bit.
+double share_bits(const ConversionJob& job, const std::vector<WidthCurves>& curves,
+                  std::deque<BlockFit>& fits) {
+  KvPlan plan = job.result.plan;
+  for (std::size_t i = 0; i < fits.size(); ++i) {
+    plan.coded[i].gain = fits[i].block().gain;
+  }
+  const std::int64_t budget = std::max(coded_bit_budget(job.config, job.settings, plan),
+                                       least_coded_bits(job.config, job.settings, plan));
+  const BitAllocation allocation = allocate_bits(curves, budget);
+  for (std::size_t i = 0; i < fits.size(); ++i) {
+    fits[i].set_bits(allocation.bits[i]);
+  }
+  return allocation.price;
+}
+
+// A block has gains where they save more than their eight bits would elsewhere.
+void choose_gains(const ConversionJob& job, double price, std::deque<BlockFit>& fits) {
+  for (BlockFit& fit : fits) {
+    const bool worth =
+        fit.fitted_error(false) - fit.fitted_error(true) > price * static_cast<double>(kGainBits);
+    fit.set_gain(job.settings.own<CodedSettings>().gain == GainChoice::kOn || worth);
+  }
+}
+
+void convert_coded_blocks(ConversionJob& job) {
+  std::deque<BlockFit> fits = fit_blocks(job);
+  std::vector<WidthCurves> curves;
+  for (const BlockFit& fit : fits) {
+    curves.push_back(fit.curves());
+  }
+  const double price = share_bits(job, curves, fits);
+  if (job.settings.own<CodedSettings>().gain == GainChoice::kAuto) {
+    choose_gains(job, price, fits);
+    share_bits(job, curves, fits);
+  }
+  const KvDtype dtype = cache_dtype(job.config);
+  job.result.plan.coded.clear();
+  for (const BlockFit& fit : fits) {
+    job.result.plan.coded.push_back(fit.block());
+    job.factors.add(fmt::format("kvconvert.coded.{}.", job.result.plan.coded.size() - 1),
+                    fit.tensors());
+    CodedReport& report = job.result.coded.emplace_back(fit.report());
+    report.bytes_per_token_plain =
+        static_cast<double>(num_channels(fit.block(), job.config) * bytes_per_element(dtype));
+    report.bytes_per_token = static_cast<double>(report.bits) / 8 + (report.gain ? 1 : 0);
+  }
+  job.result.plan.check();
+}
+
+void refuse_preset(ConvertSettings&) {
+  fail_usage("--preset paper: the method coded follows no paper");
 }
 
 void fix_coded(ConvertSettings& settings) {
-  settings.merge = MergeRule::kNone;
-  settings.prefill = PrefillMode::kExact;
-  settings.rank_allocation = RankAllocation::kUniform;
-  settings.factor = Factor::kPlain;
   settings.cache_metric = settings.cache_metric.value_or(CacheMetric::kFisher);
 }
 
 StatisticsNeeds needs(const ModelConfig& config, const ConvertSettings& settings) {
-  const LayerScopes scopes = choose_scopes(config, settings);
-  StatisticsNeeds needs;
-  needs.joint_layers = statistics_layers(settings, scopes);
-  for (const CodedBlock& block : block_layout(config, settings, scopes)) {
+  const std::vector<CodedBlock> blocks =
+      block_layout(config, settings, choose_scopes(config, settings));
+  StatisticsNeeds needs{.joint_layers = statistics_layers(settings, blocks),
+                        .attention_metric = needs_attention(*settings.cache_metric),
+                        .gradient_metric = needs_gradient(*settings.cache_metric)};
+  for (const CodedBlock& block : blocks) {
     needs.least_tokens = std::max(needs.least_tokens, least_calibration_tokens(block, config));
   }
-  needs.gradient_metric = needs_gradient(*settings.cache_metric);
-  needs.attention_metric = needs_attention(*settings.cache_metric);
   return needs;
-}
-
-KvPlan plan_coded(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                  const std::vector<double>*) {
-  return make_coded_plan(config, settings, force);
 }
 
 // Exact tokens are taken from the rate of all others: in short texts that costs more than they bring (docs/quality.md).
@@ -48,22 +163,17 @@ ExactTokens exact_tokens(std::int64_t context) {
                          : ExactTokens{.sink = 4, .window = 32, .block = 64};
 }
 
-std::string plan_text(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                      bool json) {
-  const CodedPlanTable table = coded_plan_table(config, settings, force);
-  return json ? dump_json(to_json(table)) : to_text(table);
-}
-
 }  // namespace
 
 const Method kCoded = {
     .name = "coded",
-    .apply_paper_preset = apply_coded_preset,
+    .options = {coded_options},
+    .apply_paper_preset = refuse_preset,
     .fix_settings = fix_coded,
-    .make_plan = plan_coded,
+    .make_plan = make_coded_plan,
     .convert = convert_coded_blocks,
+    .fill_table = fill_coded_table,
     .needs = needs,
-    .plan_text = plan_text,
     .exact_tokens = exact_tokens,
     .least_kept_ratio = least_coded_kept_ratio,
     .calibration = {.thorough_rows = 40, .knee_rows = 10, .row_len = 1024, .with_own_text = true}};

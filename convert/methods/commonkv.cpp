@@ -19,16 +19,15 @@ namespace kvc {
 namespace {
 
 void apply_commonkv_preset(ConvertSettings& settings) {
-  settings.factor = Factor::kPlain;
-  settings.merge = MergeRule::kFisher;
-  settings.granularity = Granularity::kGroup;
-  settings.prefill = PrefillMode::kTruncated;
-  settings.refit = false;
-  settings.rank_multiple = 1;
-  settings.ls_fisher_weights = false;
+  LatentSettings& own = settings.own<LatentSettings>();
+  own.factor = Factor::kPlain;
+  own.merge = MergeRule::kFisher;
+  own.granularity = Granularity::kGroup;
+  own.prefill = PrefillMode::kTruncated;
+  own.refit = false;
+  own.ls_fisher_weights = false;
+  settings.own<RankSettings>().multiple = 1;
 }
-
-void fix_commonkv(ConvertSettings&) {}
 
 double group_score(const LatentGroup& group, const std::vector<double>& fisher_scores) {
   const auto first = fisher_scores.begin() + 2 * group.first_layer;
@@ -39,18 +38,19 @@ double group_score(const LatentGroup& group, const std::vector<double>& fisher_s
 std::int64_t group_rank_multiple(const ModelConfig& config, const ConvertSettings& settings,
                                  const std::vector<LatentGroup>& groups) {
   std::int64_t multiple = rank_multiple(config, settings);
-  if (settings.gauge == Gauge::kPivot && settings.rank_multiple == 0 && !groups.empty()) {
+  if (settings.own<LatentSettings>().gauge == Gauge::kPivot &&
+      settings.own<RankSettings>().multiple == 0 && !groups.empty()) {
     multiple = std::lcm(multiple, 2 * groups.front().num_layers * config.num_kv_heads);
   }
   return std::min(multiple, config.hidden_size);
 }
 
-std::vector<LatentGroup> plan_commonkv_groups(const ModelConfig& config,
-                                              const ConvertSettings& settings,
-                                              const std::vector<double>* fisher_scores) {
+std::vector<LatentGroup> plan_commonkv_groups(const PlanRequest& request) {
+  const auto& [config, settings, force, fisher_scores] = request;
   std::vector<LatentGroup> groups = group_layers(config, settings.layers_per_group);
   const std::int64_t multiple = group_rank_multiple(config, settings, groups);
-  const double width = settings.rank * static_cast<double>(config.hidden_size);
+  const double width =
+      settings.own<LatentSettings>().rank * static_cast<double>(config.hidden_size);
   std::vector<std::int64_t> caps;
   std::vector<double> scores;
   std::int64_t total = 0;
@@ -60,7 +60,8 @@ std::vector<LatentGroup> plan_commonkv_groups(const ModelConfig& config,
     total += group.rank;
     scores.push_back(fisher_scores != nullptr ? group_score(group, *fisher_scores) : 0);
   }
-  if (settings.rank_allocation == RankAllocation::kFisher && fisher_scores != nullptr) {
+  if (settings.own<RankSettings>().allocation == RankAllocation::kFisher &&
+      fisher_scores != nullptr) {
     const std::vector<std::int64_t> ranks = allocate_ranks(scores, total, caps, multiple);
     for (std::size_t i = 0; i < groups.size(); ++i) {
       groups[i].rank = ranks[i];
@@ -69,10 +70,14 @@ std::vector<LatentGroup> plan_commonkv_groups(const ModelConfig& config,
   return groups;
 }
 
+const LatentSettings& own_settings(const GroupJob& job) {
+  return job.conversion.settings.own<LatentSettings>();
+}
+
 Merger make_merger(const GroupJob& job, const GroupFactorization& factors) {
   Merger merger;
-  if (job.conversion.settings.merge == MergeRule::kLs) {
-    const at::Tensor weights = job.conversion.settings.ls_fisher_weights
+  if (own_settings(job).merge == MergeRule::kLs) {
+    const at::Tensor weights = own_settings(job).ls_fisher_weights
                                    ? ls_channel_weights(job.group, job.conversion.fisher.channel,
                                                         job.conversion.config.kv_dim())
                                    : at::Tensor();
@@ -91,7 +96,7 @@ struct MergedFactors {
 // In the pivot gauge where the settings ask for it and the group allows it. Returns the condition of
 // the change, 0 where there is none.
 double regauge(const GroupJob& job, MergedFactors& factors) {
-  if (job.conversion.settings.gauge == Gauge::kSvd) {
+  if (own_settings(job).gauge == Gauge::kSvd) {
     return 0;
   }
   const PivotGauge gauge = pivot_gauge(job.group, job.conversion.config.kv_dim(),
@@ -123,16 +128,16 @@ GroupResult convert_group(GroupJob& job, const GroupFactorization& factors) {
   emit("latent_proj", factors.latent_proj);
   emit("reconstruct_proj", factors.reconstruct_proj);
   MergedFactors merged{merger.encoder,
-                       job.conversion.settings.refit ? fit.refit() : factors.reconstruct_proj};
+                       own_settings(job).refit ? fit.refit() : factors.reconstruct_proj};
   FitErrors merged_errors;
-  if (job.conversion.settings.merge != MergeRule::kNone) {
+  if (own_settings(job).merge != MergeRule::kNone) {
     merged_errors = fit.merged_errors(merged.reconstruct_proj);
   }
   result.report.pivot_condition = regauge(job, merged);
   if (merged.encoder.defined()) {
     emit("encoder", merged.encoder);
   }
-  if (job.conversion.settings.refit || result.report.pivot_condition > 0) {
+  if (own_settings(job).refit || result.report.pivot_condition > 0) {
     emit("merged_reconstruct_proj", merged.reconstruct_proj);
   }
   const FitErrors unmerged = fit.unmerged_errors();
@@ -179,31 +184,62 @@ GroupResult convert_joint_group(GroupJob& job) {
                                               job.group.rank, job.conversion.device));
 }
 
-KvPlan plan_commonkv(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                     const std::vector<double>* fisher_scores) {
-  return make_latent_plan(config, settings, force, fisher_scores, plan_commonkv_groups);
+KvPlan plan_commonkv(const PlanRequest& request) {
+  return make_latent_plan(request, plan_commonkv_groups);
 }
 
-double least_kept_ratio(const ModelConfig& config, const ConvertSettings& settings) {
-  return least_latent_kept_ratio(config, settings, plan_commonkv_groups);
+double least_kept_ratio(const PlanRequest& request) {
+  return least_latent_kept_ratio(request, plan_commonkv_groups);
 }
 
-std::vector<GroupReport> convert_commonkv(ConversionJob& job) {
-  if (job.settings.factor == Factor::kJoint) {
-    return convert_latent_groups(job, {{}, convert_joint_group});
+void convert_commonkv(ConversionJob& job) {
+  if (job.settings.own<LatentSettings>().factor == Factor::kJoint) {
+    convert_latent_groups(job, {{}, convert_joint_group});
+    return;
   }
-  std::vector<GroupState> states(job.plan.groups.size());
-  return convert_latent_groups(job, weight_steps(states));
+  std::vector<GroupState> states(job.result.plan.groups.size());
+  convert_latent_groups(job, weight_steps(states));
+}
+
+void fill_commonkv_table(PlanTable& table, const PlanRequest& request) {
+  add_latent_rows(table, request);
+  if (table.plan.groups.empty()) {
+    return;
+  }
+  const LatentSettings& own = request.settings.own<LatentSettings>();
+  const double width = own.rank * static_cast<double>(request.config.hidden_size);
+  const double plain = 2 * static_cast<double>(request.config.kv_dim());
+  table.notes.push_back(
+      fmt::format("a latent of {:g} x hidden_size is {:.2f}x a plain layer's KV ({:.0f} channels "
+                  "against {:.0f})",
+                  own.rank, width / plain, width, plain));
+  if (own.merge == MergeRule::kNone) {
+    table.notes.push_back("nothing is merged: every layer keeps a latent per token");
+    return;
+  }
+  const int num_layers = table.plan.groups.front().num_layers;
+  table.notes.push_back(
+      fmt::format("merging {} layers into one latent brings it to {:.2f}x their plain KV",
+                  num_layers, width / (plain * num_layers)));
+  table.notes.push_back(fmt::format(
+      "for kept_ratio {:g} at {} tokens, {:.1f} % of the tokens outside sinks and window stay "
+      "unmerged, as {}",
+      request.settings.kept_ratio, table.context, 100 * table.unmerged_share,
+      table.plan.policy.unmerged == UnmergedForm::kPlain ? "plain KV" : "one latent per layer"));
 }
 
 }  // namespace
 
 const Method kCommonKv = {.name = "commonkv",
+                          .options = {rank_options, latent_options},
                           .apply_paper_preset = apply_commonkv_preset,
-                          .fix_settings = fix_commonkv,
+                          .fix_settings = fix_latent_settings,
                           .make_plan = plan_commonkv,
                           .convert = convert_commonkv,
+                          .fill_table = fill_commonkv_table,
+                          .factor_needs = latent_needs,
                           .exact_tokens = latent_exact_tokens,
-                          .least_kept_ratio = least_kept_ratio};
+                          .least_kept_ratio = least_kept_ratio,
+                          .rank = latent_rank};
 
 }  // namespace kvc

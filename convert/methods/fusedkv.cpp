@@ -1,7 +1,6 @@
 // FusedKV and its relatives: upper layers store nothing and read other layers' keys and values. FusedKV (arXiv
 // 2512.03870) weighs two storage layers channel by channel; FusedKV-Lite reads keys of the middle and values of
 // the bottom one as they are; YOCO's upper layers read the middle layer's; CLA's odd layers the layer below.
-#include "convert/fusion/fusion_conversion.h"
 #include "convert/fusion/fusion_plan.h"
 #include "convert/methods/methods.h"
 #include "core/error.h"
@@ -15,24 +14,21 @@ std::vector<int> paper_sources(int num_storage) {
 }
 
 void apply_fusedkv_preset(ConvertSettings& settings) {
-  settings.fusion.form = FusionForm::kChannel;
-  settings.fusion.sources = FusionSources::kPaper;
-  settings.fusion.head_map = HeadMap::kSame;
-  settings.fusion.storage_layers = 0;
+  FusionSettings& own = settings.own<FusionSettings>();
+  own.form = FusionForm::kChannel;
+  own.sources = FusionSources::kPaper;
+  own.head_map = HeadMap::kSame;
+  own.storage_layers = 0;
 }
 
-// What is for latent groups alone.
 void fix_fusedkv(ConvertSettings& settings) {
-  settings.factor = Factor::kPlain;
-  settings.merge = MergeRule::kNone;
-  settings.rank_allocation = RankAllocation::kUniform;
-  check_ranges(settings.fusion);
+  check_fusion_settings(settings.own<FusionSettings>());
 }
 
 // Nothing to choose: every factor is one.
 void fix_ones(ConvertSettings& settings) {
   fix_fusedkv(settings);
-  const FusionSettings& fusion = settings.fusion;
+  const FusionSettings& fusion = settings.own<FusionSettings>();
   KVC_CHECK_USAGE(fusion.form == FusionForm::kChannel && fusion.sources == FusionSources::kPaper &&
                       fusion.head_map == HeadMap::kSame,
                   "--method {}: layers read their sources unchanged; --fusion, --pair, --sources "
@@ -40,78 +36,95 @@ void fix_ones(ConvertSettings& settings) {
                   settings.method);
 }
 
-KvPlan finish(const ModelConfig& config, const ConvertSettings& settings,
-              std::vector<FusedLayer> layers) {
-  KvPlan plan = fused_plan(config, settings.fusion, std::move(layers));
-  plan.method = settings.method;
+const FusionSettings& own(const PlanRequest& request) {
+  return request.settings.own<FusionSettings>();
+}
+
+KvPlan finish(const PlanRequest& request, std::vector<FusedLayer> layers) {
+  KvPlan plan = fused_plan(request.config, own(request), std::move(layers));
+  plan.method = request.settings.method;
   return plan;
 }
 
-KvPlan plan_fusedkv(const ModelConfig& config, const ConvertSettings& settings, bool,
-                    const std::vector<double>*) {
-  const FusionSettings& fusion = settings.fusion;
-  const int num_storage = storage_layers(config, fusion);
-  return finish(config, settings, upper_layers(config, fusion, [&](int layer) {
+// Upper layers that all read the same.
+KvPlan read_alike(const PlanRequest& request, int key_source, int value_source) {
+  return finish(request, upper_layers(request.config, own(request), [&](int) {
+                  return FusedLayer{.key_sources = {key_source}, .value_sources = {value_source}};
+                }));
+}
+
+int middle_layer(const PlanRequest& request) {
+  return storage_layers(request.config, own(request)) - 1;
+}
+
+KvPlan plan_fusedkv(const PlanRequest& request) {
+  const FusionSettings& fusion = own(request);
+  const int num_storage = storage_layers(request.config, fusion);
+  return finish(request, upper_layers(request.config, fusion, [&](int layer) {
                   std::vector<int> sources = paper_sources(num_storage);
                   if (fusion.sources != FusionSources::kPaper) {
-                    sources = readable_sources(config, layer, num_storage);
+                    sources = readable_sources(request.config, layer, num_storage);
                   }
                   return FusedLayer{
                       .form = fusion.form, .key_sources = sources, .value_sources = sources};
                 }));
 }
 
-KvPlan plan_lite(const ModelConfig& config, const ConvertSettings& settings, bool,
-                 const std::vector<double>*) {
-  const int middle = storage_layers(config, settings.fusion) - 1;
-  return finish(config, settings, upper_layers(config, settings.fusion, [&](int) {
-                  return FusedLayer{.key_sources = {middle}, .value_sources = {0}};
-                }));
+KvPlan plan_lite(const PlanRequest& request) {
+  return read_alike(request, middle_layer(request), 0);
 }
 
 // YOCO and CLA are architectures to train, not to convert to.
-void refuse_untrained(const ConvertSettings& settings, bool force) {
-  KVC_CHECK(force,
-            "--method {}: requires a model that was trained with it; a pretrained model produces "
-            "nonsense when its layers read other layers' keys and values. Use --method coded or "
-            "commonkv, or --force to convert anyway",
-            settings.method);
+void refuse_untrained(const PlanRequest& request) {
+  KVC_CHECK(request.force,
+            "--method {}: an architecture that models are trained with; a pretrained model whose "
+            "layers read another layer's keys and values says nothing sensible. Use --method coded "
+            "or commonkv, or --force to see it",
+            request.settings.method);
 }
 
-KvPlan plan_yoco(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                 const std::vector<double>*) {
-  refuse_untrained(settings, force);
-  const int middle = storage_layers(config, settings.fusion) - 1;
-  return finish(config, settings, upper_layers(config, settings.fusion, [&](int) {
-                  return FusedLayer{.key_sources = {middle}, .value_sources = {middle}};
-                }));
+KvPlan plan_yoco(const PlanRequest& request) {
+  refuse_untrained(request);
+  return read_alike(request, middle_layer(request), middle_layer(request));
 }
 
-KvPlan plan_cla(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                const std::vector<double>*) {
-  refuse_untrained(settings, force);
+KvPlan plan_cla(const PlanRequest& request) {
+  refuse_untrained(request);
   std::vector<FusedLayer> layers;
-  for (int layer = 1; layer < config.num_layers; layer += 2) {
+  for (int layer = 1; layer < request.config.num_layers; layer += 2) {
     layers.push_back({.layer = layer, .key_sources = {layer - 1}, .value_sources = {layer - 1}});
   }
-  return finish(config, settings, std::move(layers));
+  return finish(request, std::move(layers));
 }
 
-std::vector<GroupReport> convert_fitted(ConversionJob& job) {
-  return convert_fused_layers(job, FusionWeights::kFitted);
+template <FusionWeights weights>
+void convert_with(ConversionJob& job) {
+  convert_fused_layers(job, weights);
 }
 
-std::vector<GroupReport> convert_ones(ConversionJob& job) {
-  return convert_fused_layers(job, FusionWeights::kOnes);
+// Of factors that are all one, unless the row says otherwise.
+Method of_fused_layers(std::string_view name, KvPlan (*make_plan)(const PlanRequest&)) {
+  return {.name = name,
+          .options = {fusion_options},
+          .apply_paper_preset = apply_fusedkv_preset,
+          .fix_settings = fix_ones,
+          .make_plan = make_plan,
+          .convert = convert_with<FusionWeights::kOnes>,
+          .fill_table = fill_fusion_table};
+}
+
+Method fitted() {
+  Method method = of_fused_layers("fusedkv", plan_fusedkv);
+  method.fix_settings = fix_fusedkv;
+  method.convert = convert_with<FusionWeights::kFitted>;
+  return method;
 }
 
 }  // namespace
 
-const Method kFusedKv = {"fusedkv", apply_fusedkv_preset, fix_fusedkv, plan_fusedkv,
-                         convert_fitted};
-const Method kFusedKvLite = {"fusedkv-lite", apply_fusedkv_preset, fix_ones, plan_lite,
-                             convert_ones};
-const Method kYoco = {"yoco", apply_fusedkv_preset, fix_ones, plan_yoco, convert_ones};
-const Method kCla = {"cla", apply_fusedkv_preset, fix_ones, plan_cla, convert_ones};
+const Method kFusedKv = fitted();
+const Method kFusedKvLite = of_fused_layers("fusedkv-lite", plan_lite);
+const Method kYoco = of_fused_layers("yoco", plan_yoco);
+const Method kCla = of_fused_layers("cla", plan_cla);
 
 }  // namespace kvc

@@ -1,16 +1,58 @@
 // The conversion methods: one file each, one row each in the table.
 #pragma once
 
+#include <ATen/ATen.h>
+
+#include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "convert/conversion_job.h"
+#include "convert/convert.h"
+#include "convert/factor_spill.h"
+#include "convert/plan_table.h"
+#include "core/checkpoint.h"
+#include "core/conversion_file.h"
+#include "core/json.h"
+#include "core/kv_plan.h"
+#include "core/statistics_file.h"
+#include "core/token_set.h"
+#include "model/arch.h"
+#include "model/config.h"
 
 namespace kvc {
 
-// Tokens that stay exact: the first, the last, and generated ones until their block is compressed.
+// What a plan is made from: a config alone, or with what was measured.
+struct PlanRequest {
+  const ModelConfig& config;
+  const ConvertSettings& settings;
+  bool force = false;
+  const std::vector<double>* fisher_scores = nullptr;  // [num_layers, 2] (key, value), or null
+};
+
+// What a conversion works on: a checkpoint, what was measured on it, and the result to fill.
+struct ConversionJob {
+  const ConvertSettings& settings;
+  const ConvertInputs& inputs;  // files of statistics
+  Checkpoint checkpoint;
+  ModelConfig config;
+  TokenSet tokens;
+  FisherInformation fisher;  // empty where needs_fisher() says no
+  at::Device device;
+  std::filesystem::path directory;  // for scratch files
+  FactorSpill factors;              // takes the tensors
+  Conversion
+      result{};  // takes the reports; ranks and the like of the plan may fall to what is effective
+};
+
+// Which statistics of projections the factors come from.
+struct FactorNeeds {
+  bool calibration = false, fisher = false;
+};
+
+// Tokens that stay as they are: the first, the last, and generated ones until a block of them is compressed.
 struct ExactTokens {
   std::int64_t sink = 0, window = 0, block = 0;
 };
@@ -24,30 +66,35 @@ struct CalibrationText {
 
 struct Method {
   std::string_view name;
-  // Sets what the method's paper uses.
+  // What it can be told beside common_options(); kinds that several methods share are in each of them.
+  std::vector<Options (*)(ConvertSettings& settings)> options;
+  // Settings as the method's paper has them.
   void (*apply_paper_preset)(ConvertSettings& settings);
-  // Sets what the method prescribes.
+  // Settings that the method leaves no choice in; UsageError for some that do not go together.
   void (*fix_settings)(ConvertSettings& settings);
-  // From config alone, or with measured `fisher_scores` [num_layers, 2] (key, value), else null. Throws
-  // Error with the numbers and the nearest settings that work, unless `force`.
-  KvPlan (*make_plan)(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                      const std::vector<double>* fisher_scores);
-  // Fills job.factors, one add() per part of the plan; returns the report of each.
-  std::vector<GroupReport> (*convert)(ConversionJob& job);
-  // Statistics required beyond those of ConvertSettings' flags; null: none.
+  // Throws Error with the numbers and the nearest settings that work, unless request.force.
+  KvPlan (*make_plan)(const PlanRequest& request);
+  // Fills job.factors, one call of add() for every part of the plan, and the reports of job.result.
+  void (*convert)(ConversionJob& job);
+  // Rows of --plan's table (add_rows), notes, and estimates where those of latent groups do not hold.
+  void (*fill_table)(PlanTable& table, const PlanRequest& request);
+  // What it needs of statistics; null: nothing.
+  FactorNeeds (*factor_needs)(const ConvertSettings& settings) = nullptr;
   StatisticsNeeds (*needs)(const ModelConfig& config, const ConvertSettings& settings) = nullptr;
-  // --plan's output, as JSON or text; null: the table of latent groups (convert/plan_table.h).
-  std::string (*plan_text)(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                           bool json) = nullptr;
-  // Default exact tokens of a cache of `context` tokens; null: none to choose.
+  // What stays exact in a cache of `context` tokens unless the user says otherwise; null: nothing to choose.
   ExactTokens (*exact_tokens)(std::int64_t context) = nullptr;
-  // The lowest kept_ratio of the plan's context that all other settings allow, 1 or more if they save nothing;
-  // null: kept_ratio is no target but follows from them.
-  double (*least_kept_ratio)(const ModelConfig& config, const ConvertSettings& settings) = nullptr;
+  // The least kept_ratio of the plan's context that all other settings allow, 1 and more where they save nothing;
+  // null: kept_ratio is no target, it follows from them.
+  double (*least_kept_ratio)(const PlanRequest& request) = nullptr;
+  // The setting of the latents' width, where there is one.
+  double& (*rank)(ConvertSettings& settings) = nullptr;
   CalibrationText calibration = {};
   // Does it convert models that cache latents (DeepSeek-V2)?
   bool takes_own_latents = false;
 };
+
+// Does the method know this kind of options?
+bool takes(const Method& method, Options (*kind)(ConvertSettings& settings));
 
 std::span<const Method> methods();
 const Method& find_method(std::string_view name);  // UsageError listing the known ones
@@ -64,5 +111,15 @@ extern const Method kFusedKv;
 extern const Method kFusedKvLite;
 extern const Method kYoco;
 extern const Method kCla;
+
+// Why `method` cannot convert models of this family, from the traits of the table of architectures; nullopt where it
+// can. Nothing else knows.
+std::optional<std::string> refusal(const Method& method, const ArchSpec& arch);
+// What someone who converts such a model should know; may be empty.
+std::vector<std::string> family_notes(const ArchSpec& arch);
+
+// Families by methods: Markdown as docs/models.md has it, or JSON.
+std::string support_text();
+Json support_json();
 
 }  // namespace kvc

@@ -16,27 +16,29 @@ namespace kvc {
 namespace {
 
 void apply_palu_preset(ConvertSettings& settings) {
-  settings.factor = Factor::kWhitened;
-  settings.rank_allocation = RankAllocation::kFisher;
+  settings.own<LatentSettings>().factor = Factor::kWhitened;
+  settings.own<RankSettings>().allocation = RankAllocation::kFisher;
 }
 
 void fix_palu(ConvertSettings& settings) {
-  KVC_CHECK_USAGE(settings.factor != Factor::kJoint,
+  LatentSettings& own = settings.own<LatentSettings>();
+  KVC_CHECK_USAGE(own.factor != Factor::kJoint,
                   "--factor joint: --method palu factorises keys and values apart; use whitened or "
                   "plain");
+  own.merge = MergeRule::kNone;
+  own.granularity = Granularity::kToken;
+  own.prefill = PrefillMode::kTruncated;
+  own.unmerged = UnmergedChoice::kLatent;
+  fix_latent_settings(settings);
   settings.layers_per_group = 1;
-  settings.merge = MergeRule::kNone;
-  settings.granularity = Granularity::kToken;
-  settings.prefill = PrefillMode::kTruncated;
-  settings.unmerged = UnmergedChoice::kLatent;
   settings.sink_tokens = 0;
   settings.window_tokens = 0;
   settings.block_tokens = 1;
 }
 
 std::int64_t heads_per_group(const ModelConfig& config, const ConvertSettings& settings) {
-  const std::int64_t heads =
-      settings.heads_per_group == 0 ? config.num_kv_heads : settings.heads_per_group;
+  const std::int64_t given = settings.own<LatentSettings>().heads_per_group;
+  const std::int64_t heads = given == 0 ? config.num_kv_heads : given;
   KVC_CHECK(heads <= config.num_kv_heads && config.num_kv_heads % heads == 0,
             "--head-group {}: the model's {} KV heads cannot be split into groups of it; use a "
             "divisor of {}",
@@ -45,14 +47,15 @@ std::int64_t heads_per_group(const ModelConfig& config, const ConvertSettings& s
 }
 
 // Ranks of all key and value projections [2 * num_layers], per head group.
-std::vector<std::int64_t> head_group_ranks(const ModelConfig& config,
-                                           const ConvertSettings& settings,
-                                           const std::vector<double>* fisher_scores) {
+std::vector<std::int64_t> head_group_ranks(const PlanRequest& request) {
+  const auto& [config, settings, force, fisher_scores] = request;
   const std::int64_t width = heads_per_group(config, settings) * config.head_dim;
   const std::int64_t multiple = std::min(rank_multiple(config, settings), width);
-  const std::int64_t rank = round_rank(settings.rank * static_cast<double>(width), multiple, width);
+  const std::int64_t rank =
+      round_rank(settings.own<LatentSettings>().rank * static_cast<double>(width), multiple, width);
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(2 * config.num_layers), rank);
-  if (settings.rank_allocation == RankAllocation::kFisher && fisher_scores != nullptr) {
+  if (settings.own<RankSettings>().allocation == RankAllocation::kFisher &&
+      fisher_scores != nullptr) {
     const std::vector<std::int64_t> caps(ranks.size(), width);
     const auto total = rank * static_cast<std::int64_t>(ranks.size());
     ranks = allocate_ranks(*fisher_scores, total, caps, multiple);
@@ -60,11 +63,11 @@ std::vector<std::int64_t> head_group_ranks(const ModelConfig& config,
   return ranks;
 }
 
-std::vector<LatentGroup> plan_palu_groups(const ModelConfig& config,
-                                          const ConvertSettings& settings,
-                                          const std::vector<double>* fisher_scores) {
-  const std::vector<std::int64_t> ranks = head_group_ranks(config, settings, fisher_scores);
-  const std::int64_t num_head_groups = config.num_kv_heads / heads_per_group(config, settings);
+std::vector<LatentGroup> plan_palu_groups(const PlanRequest& request) {
+  const ModelConfig& config = request.config;
+  const std::vector<std::int64_t> ranks = head_group_ranks(request);
+  const std::int64_t num_head_groups =
+      config.num_kv_heads / heads_per_group(config, request.settings);
   std::vector<LatentGroup> groups = group_layers(config, 1);
   for (std::size_t layer = 0; layer < groups.size(); ++layer) {
     LatentGroup& group = groups[layer];
@@ -163,26 +166,42 @@ GroupResult convert_group(GroupJob& job, const LayerFactors& factors) {
   return result;
 }
 
-KvPlan plan_palu(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                 const std::vector<double>* fisher_scores) {
-  return make_latent_plan(config, settings, force, fisher_scores, plan_palu_groups);
-}
+KvPlan plan_palu(const PlanRequest& request) { return make_latent_plan(request, plan_palu_groups); }
 
-std::vector<GroupReport> convert_palu(ConversionJob& job) {
-  std::vector<LayerFactors> layers(job.plan.groups.size());
+void convert_palu(ConversionJob& job) {
+  std::vector<LayerFactors> layers(job.result.plan.groups.size());
   const auto factors = [&](const GroupJob& group) -> LayerFactors& {
     return layers[static_cast<std::size_t>(group.index)];
   };
-  return convert_latent_groups(
-      job, {{[&](const GroupJob& group) { factors(group) = factorize_layer(group); }},
-            [&](GroupJob& group) {
-              const LayerFactors own = std::move(factors(group));
-              return convert_group(group, own);
-            }});
+  convert_latent_groups(job,
+                        {{[&](const GroupJob& group) { factors(group) = factorize_layer(group); }},
+                         [&](GroupJob& group) {
+                           const LayerFactors own = std::move(factors(group));
+                           return convert_group(group, own);
+                         }});
+}
+
+void fill_palu_table(PlanTable& table, const PlanRequest& request) {
+  add_latent_rows(table, request);
+  if (!table.plan.groups.empty()) {
+    const LatentGroup& group = table.plan.groups.front();
+    const std::int64_t kv_dim = request.config.kv_dim();
+    table.notes.push_back(
+        fmt::format("latents of {} + {} channels replace {} + {} of keys and values in every layer",
+                    group.key_rank, group.value_rank, kv_dim, kv_dim));
+  }
 }
 
 }  // namespace
 
-const Method kPalu = {"palu", apply_palu_preset, fix_palu, plan_palu, convert_palu};
+const Method kPalu = {.name = "palu",
+                      .options = {rank_options, latent_options},
+                      .apply_paper_preset = apply_palu_preset,
+                      .fix_settings = fix_palu,
+                      .make_plan = plan_palu,
+                      .convert = convert_palu,
+                      .fill_table = fill_palu_table,
+                      .factor_needs = latent_needs,
+                      .rank = latent_rank};
 
 }  // namespace kvc

@@ -1,105 +1,126 @@
 // xKV (arXiv 2503.18893): keys and values of adjacent layers share principal directions, those of each
 // request (xkv), or calibrated ones, for keys and values apart (xkv-static) or together (pca).
+#include <cmath>
+
 #include "convert/latent/latent_plan.h"
-#include "convert/methods/methods.h"
-#include "convert/principal/principal_conversion.h"
 #include "convert/principal/principal_plan.h"
 #include "core/error.h"
 
 namespace kvc {
+
+Options principal_options(ConvertSettings& settings) {
+  PrincipalSettings& own = settings.own<PrincipalSettings>();
+  Options options;
+  options.add("--joint", "joint", own.joint, "xkv: one latent for keys and values");
+  options.add("--value-ratio", "value_ratio", own.value_ratio,
+              "xkv: value directions for every key direction", "a positive number",
+              [](double ratio) { return std::isfinite(ratio) && ratio > 0; });
+  options.add("--key-rank", "key_rank", own.key_rank,
+              "xkv: key directions for each layer of a group (0: from --kept-ratio)");
+  options.add("--value-rank", "value_rank", own.value_rank, "xkv: value directions likewise");
+  options.add("--later", "later", own.later, parse_later_tokens,
+              "xkv: later turns stay exact (default), project, or get a new-segment");
+  add_tokens(options, "--recompress-every", "recompress_every", own.recompress_every, 0,
+             "xkv: generated tokens are treated like a later turn, so many at a time (0: exact)");
+  options.add("--solver", "solver", own.solver, parse_basis_solver,
+              "xkv: eigh (default) or subspace");
+  return options;
+}
+
 namespace {
 
-void check_allocation(const ConvertSettings& settings) {
-  KVC_CHECK_USAGE(settings.rank_allocation != RankAllocation::kFisher,
-                  "--rank-alloc fisher: --method {} shares ranks by energy; use uniform or energy",
-                  settings.method);
+void check_ranks(const ConvertSettings& settings) {
+  const PrincipalSettings& own = settings.own<PrincipalSettings>();
+  KVC_CHECK_USAGE(
+      own.key_rank >= 0 && own.value_rank >= 0 && (own.key_rank == 0) == (own.value_rank == 0),
+      "--key-rank {} --value-rank {}: expected two positive numbers, or none", own.key_rank,
+      own.value_rank);
 }
 
 // Keys and values apart, 1 : 1.5, 96 and 144 directions a layer, of all prompt tokens.
 void apply_xkv_preset(ConvertSettings& settings) {
+  PrincipalSettings& own = settings.own<PrincipalSettings>();
+  own.joint = false;
+  own.key_rank = 96;
+  own.value_rank = 144;
+  settings.own<RankSettings>().multiple = 1;
   settings.layers_per_group = 4;
-  settings.joint = false;
-  settings.key_rank = 96;
-  settings.value_rank = 144;
-  settings.rank_multiple = 1;
   settings.sink_tokens = 0;
   settings.window_tokens = 0;
 }
 
 void fix_xkv(ConvertSettings& settings) {
-  fix_principal_settings(settings);
-  KVC_CHECK_USAGE(settings.rank_allocation == RankAllocation::kUniform,
+  const PrincipalSettings& own = settings.own<PrincipalSettings>();
+  KVC_CHECK_USAGE(settings.own<RankSettings>().allocation == RankAllocation::kUniform,
                   "--rank-alloc: --method xkv finds its directions at run time; use uniform");
-  KVC_CHECK_USAGE(settings.recompress_every == 0 || settings.later != LaterTokens::kExact,
-                  "--recompress-every requires --later project or new-segment, because generated "
-                  "tokens are treated like a later turn");
+  KVC_CHECK_USAGE(own.recompress_every == 0 || own.later != LaterTokens::kExact,
+                  "--recompress-every needs --later project or new-segment: generated tokens are "
+                  "treated like a later turn's");
+  check_ranks(settings);
 }
 
 void fix_static(ConvertSettings& settings) {
-  fix_principal_settings(settings);
   settings.cache_metric = settings.cache_metric.value_or(CacheMetric::kNone);
-  check_allocation(settings);
+  KVC_CHECK_USAGE(settings.own<RankSettings>().allocation != RankAllocation::kFisher,
+                  "--rank-alloc fisher: --method {} shares ranks by energy; use uniform or energy",
+                  settings.method);
+  check_ranks(settings);
 }
 
 void fix_pca(ConvertSettings& settings) {
   fix_static(settings);
-  settings.joint = true;
-  settings.rank_allocation = RankAllocation::kEnergy;
+  settings.own<PrincipalSettings>().joint = true;
+  settings.own<RankSettings>().allocation = RankAllocation::kEnergy;
 }
 
-KvPlan request_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                    const std::vector<double>*) {
-  return make_principal_plan(config, settings, LatentBasis::kRequest, force);
+template <LatentBasis basis>
+KvPlan plan_with(const PlanRequest& request) {
+  return make_principal_plan(request, basis);
 }
 
-KvPlan calibrated_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
-                       const std::vector<double>*) {
-  return make_principal_plan(config, settings, LatentBasis::kCalibrated, force);
-}
-
-double least_request_ratio(const ModelConfig& config, const ConvertSettings& settings) {
-  return least_principal_kept_ratio(config, settings, LatentBasis::kRequest);
-}
-
-double least_calibrated_ratio(const ModelConfig& config, const ConvertSettings& settings) {
-  return least_principal_kept_ratio(config, settings, LatentBasis::kCalibrated);
+template <LatentBasis basis>
+double least_ratio_with(const PlanRequest& request) {
+  return least_principal_kept_ratio(request, basis);
 }
 
 StatisticsNeeds calibrated_needs(const ModelConfig&, const ConvertSettings& settings) {
-  StatisticsNeeds needs;
-  needs.joint_layers = settings.layers_per_group;
-  needs.gradient_metric = needs_gradient(*settings.cache_metric);
-  needs.attention_metric = needs_attention(*settings.cache_metric);
-  needs.least_tokens = 1;
-  return needs;
+  return {.joint_layers = settings.layers_per_group,
+          .attention_metric = needs_attention(*settings.cache_metric),
+          .gradient_metric = needs_gradient(*settings.cache_metric),
+          .least_tokens = 1};
+}
+
+// Directions of each request.
+Method of_requests() {
+  return Method{.name = "xkv",
+                .options = {rank_options, principal_options},
+                .apply_paper_preset = apply_xkv_preset,
+                .fix_settings = fix_xkv,
+                .make_plan = plan_with<LatentBasis::kRequest>,
+                .convert = report_request_groups,
+                .fill_table = fill_principal_table,
+                .exact_tokens = latent_exact_tokens,
+                .least_kept_ratio = least_ratio_with<LatentBasis::kRequest>,
+                .takes_own_latents = true};
+}
+
+// Calibrated ones.
+Method calibrated(std::string_view name, void (*fix_settings)(ConvertSettings&)) {
+  Method method = of_requests();
+  method.name = name;
+  method.fix_settings = fix_settings;
+  method.make_plan = plan_with<LatentBasis::kCalibrated>;
+  method.convert = convert_principal_groups;
+  method.needs = calibrated_needs;
+  method.least_kept_ratio = least_ratio_with<LatentBasis::kCalibrated>;
+  method.takes_own_latents = fix_settings == fix_static;
+  return method;
 }
 
 }  // namespace
 
-const Method kXkv = {.name = "xkv",
-                     .apply_paper_preset = apply_xkv_preset,
-                     .fix_settings = fix_xkv,
-                     .make_plan = request_plan,
-                     .convert = report_request_groups,
-                     .exact_tokens = latent_exact_tokens,
-                     .least_kept_ratio = least_request_ratio,
-                     .takes_own_latents = true};
-const Method kXkvStatic = {.name = "xkv-static",
-                           .apply_paper_preset = apply_xkv_preset,
-                           .fix_settings = fix_static,
-                           .make_plan = calibrated_plan,
-                           .convert = convert_principal_groups,
-                           .needs = calibrated_needs,
-                           .exact_tokens = latent_exact_tokens,
-                           .least_kept_ratio = least_calibrated_ratio,
-                           .takes_own_latents = true};
-const Method kPca = {.name = "pca",
-                     .apply_paper_preset = apply_xkv_preset,
-                     .fix_settings = fix_pca,
-                     .make_plan = calibrated_plan,
-                     .convert = convert_principal_groups,
-                     .needs = calibrated_needs,
-                     .exact_tokens = latent_exact_tokens,
-                     .least_kept_ratio = least_calibrated_ratio};
+const Method kXkv = of_requests();
+const Method kXkvStatic = calibrated("xkv-static", fix_static);
+const Method kPca = calibrated("pca", fix_pca);
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-#include "convert/principal/principal_conversion.h"
+#include "convert/principal/principal_plan.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,10 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "convert/latent/kept_range.h"
 #include "convert/latent/latent_conversion.h"
 #include "convert/latent/rank_allocation.h"
-#include "convert/principal/principal_plan.h"
+#include "convert/plan.h"
 #include "convert/run_statistics.h"
 #include "core/kv_plan_groups.h"
 #include "core/progress.h"
@@ -50,7 +49,7 @@ at::Tensor rows_of(Part part, const LatentGroup& group, const KvWidths& widths) 
 
 PartBasis make_basis(const ConversionJob& job, const LatentGroup& group, Part part,
                      const RunStatistics& statistics) {
-  const at::Tensor rows = rows_of(part, group, grouped_widths(job.plan));
+  const at::Tensor rows = rows_of(part, group, grouped_widths(job.result.plan));
   const auto own_part = [&](const at::Tensor& matrix) {
     return matrix.index_select(0, rows).index_select(1, rows);
   };
@@ -64,7 +63,7 @@ PartBasis make_basis(const ConversionJob& job, const LatentGroup& group, Part pa
   basis.rank = part == Part::kJoint ? group.rank
                : part == Part::kKey ? group.key_rank
                                     : group.value_rank;
-  const bool shared = job.settings.rank_allocation == RankAllocation::kEnergy;
+  const bool shared = job.settings.own<RankSettings>().allocation == RankAllocation::kEnergy;
   basis.cap = std::min(n, shared ? kMostOfUniform * basis.rank : basis.rank);
   const PrincipalBasis found = principal_basis(own, metric, basis.cap, job.device);
   const double* values = found.eigenvalues.const_data_ptr<double>();
@@ -77,9 +76,10 @@ PartBasis make_basis(const ConversionJob& job, const LatentGroup& group, Part pa
 }
 
 std::vector<GroupBases> find_bases(const ConversionJob& job) {
-  Progress progress("principal directions", static_cast<std::int64_t>(job.plan.groups.size()));
+  Progress progress("principal directions",
+                    static_cast<std::int64_t>(job.result.plan.groups.size()));
   std::vector<GroupBases> bases;
-  for (const LatentGroup& group : job.plan.groups) {
+  for (const LatentGroup& group : job.result.plan.groups) {
     const RunStatistics statistics =
         read_run_statistics(job, {group.first_layer, group.num_layers}, *job.settings.cache_metric);
     GroupBases& own = bases.emplace_back();
@@ -175,33 +175,31 @@ std::vector<std::pair<std::string, at::Tensor>> tensors_of(const GroupBases& bas
 
 }  // namespace
 
-std::vector<GroupReport> convert_principal_groups(ConversionJob& job) {
+void convert_principal_groups(ConversionJob& job) {
   std::vector<GroupBases> bases = find_bases(job);
-  if (job.settings.rank_allocation == RankAllocation::kEnergy) {
+  if (job.settings.own<RankSettings>().allocation == RankAllocation::kEnergy) {
     for (const Part part : {Part::kKey, Part::kValue, Part::kJoint}) {
       share_ranks(job, part, bases);
     }
   }
-  std::vector<GroupReport> reports;
+  std::vector<GroupReport>& reports = job.result.report;
   for (std::size_t i = 0; i < bases.size(); ++i) {
-    LatentGroup& group = job.plan.groups[i];
+    LatentGroup& group = job.result.plan.groups[i];
     set_ranks(group, bases[i]);
     job.factors.add(tensors_of(bases[i]));
-    add_report(group, grouped_widths(job.plan), bases[i], reports.emplace_back());
-    complete_report(reports.back(), job.plan, static_cast<int>(i),
+    add_report(group, grouped_widths(job.result.plan), bases[i], reports.emplace_back());
+    complete_report(reports.back(), job.result.plan, static_cast<int>(i),
                     planned_dtype(job.config, job.settings));
   }
-  return reports;
 }
 
-std::vector<GroupReport> report_request_groups(ConversionJob& job) {
-  std::vector<GroupReport> reports;
-  for (std::size_t i = 0; i < job.plan.groups.size(); ++i) {
-    reports.emplace_back().rank = job.plan.groups[i].rank;
-    complete_report(reports.back(), job.plan, static_cast<int>(i),
+void report_request_groups(ConversionJob& job) {
+  std::vector<GroupReport>& reports = job.result.report;
+  for (std::size_t i = 0; i < job.result.plan.groups.size(); ++i) {
+    reports.emplace_back().rank = job.result.plan.groups[i].rank;
+    complete_report(reports.back(), job.result.plan, static_cast<int>(i),
                     planned_dtype(job.config, job.settings));
   }
-  return reports;
 }
 
 }  // namespace kvc

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "convert/latent/kept_range.h"
 #include "convert/latent/latent_plan.h"
+#include "convert/plan.h"
 #include "core/error.h"
 #include "core/kv_plan_groups.h"
 #include "model/cache_plan.h"
@@ -23,8 +23,9 @@ struct Target {
   std::int64_t context;
   KvWidths widths;  // of a layer's part of y
 
+  const PrincipalSettings& own() const { return settings.own<PrincipalSettings>(); }
   // A model's own latents are not keys and values apart.
-  bool is_joint() const { return settings.joint || widths.value == 0; }
+  bool is_joint() const { return own().joint || widths.value == 0; }
 
   std::int64_t exact_tokens() const {
     return std::min(context, settings.sink_tokens + settings.window_tokens);
@@ -49,7 +50,7 @@ void share_rank(LatentGroup& group, std::int64_t total, const Target& target) {
     return;
   }
   const std::int64_t widest = group.num_layers * target.widths.key;
-  const double key = static_cast<double>(total) / (1 + target.settings.value_ratio);
+  const double key = static_cast<double>(total) / (1 + target.own().value_ratio);
   group.key_rank = rounded(std::llround(key), multiple, widest);
   group.value_rank = rounded(total - group.key_rank, multiple, widest);
   group.rank = group.key_rank + group.value_rank;
@@ -84,12 +85,13 @@ void fit_rank(KvPlan& plan, int index, const Target& target) {
 void set_given_rank(LatentGroup& group, const Target& target) {
   const std::int64_t widest = group.num_layers * target.widths.key;
   // Given ranks are taken as they are unless --rank-multiple is given too.
-  const std::int64_t multiple = std::max<std::int64_t>(1, target.settings.rank_multiple);
+  const std::int64_t multiple =
+      std::max<std::int64_t>(1, target.settings.own<RankSettings>().multiple);
   const auto of_group = [&](std::int64_t of_layer) {
     return rounded(group.num_layers * of_layer, multiple, widest);
   };
-  const std::int64_t key = of_group(target.settings.key_rank);
-  const std::int64_t value = of_group(target.settings.value_rank);
+  const std::int64_t key = of_group(target.own().key_rank);
+  const std::int64_t value = of_group(target.own().value_rank);
   group.split_kv = !target.is_joint();
   group.rank = std::min(key + value, group.num_layers * target.widths.total());
   if (group.split_kv) {
@@ -107,11 +109,11 @@ void set_policy(KvPlan& plan, const ConvertSettings& settings, LatentBasis basis
   plan.policy.window_tokens = settings.window_tokens;
   plan.policy.block_tokens = settings.block_tokens;
   if (basis == LatentBasis::kRequest) {
-    plan.request = RequestPolicy{.later = settings.later,
-                                 .compress_generated = settings.recompress_every > 0,
-                                 .solver = settings.solver};
-    if (settings.recompress_every > 0) {
-      plan.policy.block_tokens = settings.recompress_every;
+    const PrincipalSettings& own = settings.own<PrincipalSettings>();
+    plan.request = RequestPolicy{
+        .later = own.later, .compress_generated = own.recompress_every > 0, .solver = own.solver};
+    if (own.recompress_every > 0) {
+      plan.policy.block_tokens = own.recompress_every;
     }
   }
 }
@@ -124,7 +126,7 @@ KvPlan raw_plan(const Target& target, LatentBasis basis) {
   plan.groups = group_layers(target.config, target.settings.layers_per_group);
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     plan.groups[i].basis = basis;
-    if (target.settings.key_rank > 0) {
+    if (target.own().key_rank > 0) {
       set_given_rank(plan.groups[i], target);
     } else {
       fit_rank(plan, static_cast<int>(i), target);
@@ -165,36 +167,35 @@ void check_saving(const KvPlan& plan, const Target& target) {
             target.settings.method, target.context, target.exact_tokens(),
             plan.request ? ", and every request keeps its basis" : "");
   KVC_CHECK(
-      target.settings.key_rank > 0 || kept <= target.settings.kept_ratio,
+      target.own().key_rank > 0 || kept <= target.settings.kept_ratio,
       "--kept-ratio {} cannot be reached: a cache of {} tokens keeps {:.4f} with the smallest "
       "latents ({} sink and window tokens stay exact); use --kept-ratio {:.3f}, a smaller "
       "--window, a larger --group, a longer --context, or --force",
       target.settings.kept_ratio, target.context, kept, target.exact_tokens(),
       std::ceil(kept * 1000) / 1000);
-  if (plan.request && target.settings.recompress_every > 0) {
+  if (plan.request && target.own().recompress_every > 0) {
     const std::int64_t least = break_even_tokens(plan, target.dtype);
-    KVC_CHECK(target.settings.recompress_every >= least,
-              "--recompress-every {}: a basis for so few tokens saves nothing; use {} or more",
-              target.settings.recompress_every, least);
+    KVC_CHECK(target.own().recompress_every >= least,
+              "--recompress-every {}: a basis of so few tokens saves nothing; use {} or more",
+              target.own().recompress_every, least);
   }
 }
 
 }  // namespace
 
-double least_principal_kept_ratio(const ModelConfig& config, const ConvertSettings& settings,
-                                  LatentBasis basis) {
-  ConvertSettings narrowest = settings;
-  if (settings.key_rank == 0) {
+double least_principal_kept_ratio(const PlanRequest& request, LatentBasis basis) {
+  ConvertSettings narrowest = request.settings;
+  if (narrowest.own<PrincipalSettings>().key_rank == 0) {
     narrowest.kept_ratio = 0;
   }
-  const Target target = target_of(config, narrowest);
+  const Target target = target_of(request.config, narrowest);
   KvPlan plan = raw_plan(target, basis);
   drop_useless_groups(plan, target, false);
   return plan.groups.empty() ? 1 : kept_at_context(plan, target);
 }
 
-KvPlan make_principal_plan(const ModelConfig& config, const ConvertSettings& settings,
-                           LatentBasis basis, bool force) {
+KvPlan make_principal_plan(const PlanRequest& request, LatentBasis basis) {
+  const auto& [config, settings, force, scores] = request;
   for (int layer = 0; layer < config.num_layers; ++layer) {
     KVC_CHECK(config.arch->qk_norm == QkNorm::kNone || !config.depends_on_length(layer),
               "--method {}: cannot compress {}, whose keys have a norm and a RoPE that depends on "
@@ -218,20 +219,9 @@ KvPlan make_principal_plan(const ModelConfig& config, const ConvertSettings& set
   return plan;
 }
 
-void fix_principal_settings(ConvertSettings& settings) {
-  settings.factor = Factor::kPlain;
-  settings.merge = MergeRule::kLs;
-  settings.ls_fisher_weights = false;
-  settings.refit = false;
-  settings.gauge = Gauge::kSvd;
-  settings.granularity = Granularity::kGroup;
-  settings.prefill = PrefillMode::kExact;
-  settings.unmerged = UnmergedChoice::kPlain;
-}
-
 std::int64_t principal_rank_multiple(const ModelConfig& config, const ConvertSettings& settings) {
   const std::int64_t multiple = rank_multiple(config, settings);
-  return settings.rank_multiple == 0 && is_integer(planned_dtype(config, settings))
+  return settings.own<RankSettings>().multiple == 0 && is_integer(planned_dtype(config, settings))
              ? std::max(multiple, kIntegerMultiple)
              : multiple;
 }

@@ -2,27 +2,38 @@
 // and values or of a model's own latents, which are joint.
 #pragma once
 
-#include <vector>
+#include <cstdint>
 
-#include "convert/convert.h"
-#include "core/kv_plan.h"
-#include "model/config.h"
+#include "convert/methods/methods.h"
 
 namespace kvc {
 
-// Ranks from --key-rank and --value-rank, or those for which a text of --context tokens keeps --kept-ratio
-// of its bytes. Groups that would not shrink stay plain. Throws Error with the numbers, unless `force`.
-KvPlan make_principal_plan(const ModelConfig& config, const ConvertSettings& settings,
-                           LatentBasis basis, bool force);
+struct PrincipalSettings {
+  bool joint = false;  // one latent for keys and values, instead of one each
+  double value_ratio =
+      1.5;  // value directions for every key direction, where the ranks follow from kept_ratio
+  std::int64_t key_rank = 0,
+               value_rank = 0;  // of a layer: a group has so many times its layers; 0: kept_ratio
+  LaterTokens later = LaterTokens::kExact;  // xkv: of later turns
+  std::int64_t recompress_every = 0;        // xkv: generated tokens, 0: stay exact
+  BasisSolver solver = BasisSolver::kEigh;  // xkv
+};
 
-// As Method::least_kept_ratio; for given ranks their ratio.
-double least_principal_kept_ratio(const ModelConfig& config, const ConvertSettings& settings,
-                                  LatentBasis basis);
+Options principal_options(ConvertSettings& settings);
 
-// Sets what encoding every token prescribes.
-void fix_principal_settings(ConvertSettings& settings);
+// Ranks from --key-rank and --value-rank, or such that a text of --context tokens keeps --kept-ratio of its
+// bytes. Groups that would not shrink stay plain. Throws Error with the numbers, unless request.force.
+KvPlan make_principal_plan(const PlanRequest& request, LatentBasis basis);
+
+// As Method::least_kept_ratio; of given ranks what they keep.
+double least_principal_kept_ratio(const PlanRequest& request, LatentBasis basis);
 
 // --rank-multiple, or its default: whole groups of channels under one scale for integer caches.
 std::int64_t principal_rank_multiple(const ModelConfig& config, const ConvertSettings& settings);
+
+// As Method::convert.
+void convert_principal_groups(ConversionJob& job);
+// Of groups whose basis is found at run time: nothing to measure.
+void report_request_groups(ConversionJob& job);
 
 }  // namespace kvc

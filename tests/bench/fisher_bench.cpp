@@ -29,7 +29,6 @@
 #include "core/error.h"
 #include "core/hdf5.h"
 #include "fisher/fisher.h"
-#include "fisher/fisher_file.h"
 #include "model/decoder.h"
 
 namespace kvc {
@@ -172,8 +171,9 @@ class WholeModel {
 };
 
 at::Tensor scores_of(const std::filesystem::path& file, const ModelConfig& config) {
-  const FisherSums sums = read_fisher_sums(Hdf5Reader(file));
-  return at::tensor(sums.channel_sum, at::kDouble).view({config.num_layers, 2, -1}).sum(2);
+  const std::vector<double> channels =
+      Hdf5Reader(file).doubles("/channel_sum", {config.num_layers, 2, config.kv_dim()});
+  return at::tensor(channels, at::kDouble).view({config.num_layers, 2, -1}).sum(2);
 }
 
 // Operations a second of a product as large as this model's largest for 4096 tokens.

@@ -7,7 +7,9 @@
 
 #include "calibrate/covariance.h"
 #include "convert/coded/coded_plan.h"
+#include "convert/coded/coded_settings.h"
 #include "convert/convert.h"
+#include "convert/plan.h"
 #include "core/conversion_file.h"
 #include "core/error.h"
 #include "fisher/metric.h"
@@ -59,7 +61,7 @@ class CodedConversion : public ::testing::Test {
     ConvertSettings settings;
     settings.method = "coded";
     settings.kept_ratio = kept_ratio;
-    settings.coded.scope = scope;
+    settings.own<CodedSettings>().scope = scope;
     settings.window_tokens = 16;
     settings.context = 2048;
     return settings;
@@ -146,7 +148,7 @@ TEST_F(CodedConversion, LargerScopesAndMoreWidthsLoseLess) {
   write_model({});
   const auto error = [&](const std::string& scope, CodeWidths widths, const std::string& name) {
     ConvertSettings chosen = settings(0.2, scope);
-    chosen.coded.widths = widths;
+    chosen.own<CodedSettings>().widths = widths;
     return total_error(read_conversion(convert_to(name, chosen)), &CodedReport::predicted_error);
   };
   const double all = error("layer", CodeWidths::kAll, "all");
@@ -171,9 +173,9 @@ TEST_F(CodedConversion, EveryMetricConverts) {
 TEST_F(CodedConversion, GainsCostTheirByte) {
   write_model({});
   ConvertSettings chosen = settings(0.25, "head");
-  chosen.coded.gain = GainChoice::kOn;
+  chosen.own<CodedSettings>().gain = GainChoice::kOn;
   const Conversion on = read_conversion(convert_to("on", chosen));
-  chosen.coded.gain = GainChoice::kOff;
+  chosen.own<CodedSettings>().gain = GainChoice::kOff;
   const Conversion off = read_conversion(convert_to("off", chosen));
   std::int64_t bits_on = 0, bits_off = 0;
   for (std::size_t i = 0; i < on.coded.size(); ++i) {
@@ -216,7 +218,7 @@ TEST(CodedZoo, EveryFamilyConverts) {
     const ModelConfig config = read_model_config(checkpoint);
     ConvertSettings settings;
     settings.method = "coded";
-    settings.coded.scope = "layer";
+    settings.own<CodedSettings>().scope = "layer";
     settings.kept_ratio = 0.3;
     settings.window_tokens = 0;
     settings.context = 4096;

@@ -1,11 +1,13 @@
 #include "convert/coded/coded_plan.h"
+#include "convert/coded/coded_settings.h"
+#include "convert/plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "convert/coded/block_layout.h"
-#include "convert/coded/coded_plan_table.h"
 #include "convert/convert.h"
+#include "convert/plan_table.h"
 #include "core/error.h"
 #include "model/config.h"
 #include "tests/testing/synthetic_checkpoint.h"
@@ -24,7 +26,7 @@ ConvertSettings coded(double kept_ratio, const std::string& scope = "layer") {
   ConvertSettings settings;
   settings.method = "coded";
   settings.kept_ratio = kept_ratio;
-  settings.coded.scope = scope;
+  settings.own<CodedSettings>().scope = scope;
   settings.window_tokens = 32;
   resolve(settings);
   return settings;
@@ -47,7 +49,7 @@ TEST(CodedPlan, SpendsTheBudgetAndNoMore) {
       for (const CodeWidths widths :
            {CodeWidths::kAll, CodeWidths::kPowers, CodeWidths::kNibbles}) {
         ConvertSettings settings = coded(kept, scope);
-        settings.coded.widths = widths;
+        settings.own<CodedSettings>().widths = widths;
         const KvPlan plan = make_plan(config, settings, false);
         const double reached = coded_kept_ratio(config, plan, 1024);
         EXPECT_LE(reached, kept) << scope;
@@ -70,7 +72,7 @@ TEST(CodedPlan, GainsAreCounted) {
   const ModelConfig config = model();
   ConvertSettings settings = coded(0.25, "head");
   const KvPlan without = make_plan(config, settings, false);
-  settings.coded.gain = GainChoice::kOn;
+  settings.own<CodedSettings>().gain = GainChoice::kOn;
   const KvPlan with = make_plan(config, settings, false);
   EXPECT_EQ(coded_bit_budget(config, settings, without) - coded_bit_budget(config, settings, with),
             8 * static_cast<std::int64_t>(with.coded.size()));
@@ -131,7 +133,7 @@ TEST(CodedPlan, TheAutomaticScopeSaysWhy) {
   const ModelConfig config = model();
   const auto chosen = [&](double kept, Preference prefer) {
     ConvertSettings settings = coded(kept, "auto");
-    settings.coded.prefer = prefer;
+    settings.own<CodedSettings>().prefer = prefer;
     const LayerScopes scopes = choose_scopes(config, settings);
     EXPECT_FALSE(scopes.reason.empty());
     return scopes.scopes.front();
@@ -155,11 +157,11 @@ TEST(CodedPlan, ChannelsOfBlocks) {
 
 TEST(CodedPlan, TheTableAddsUp) {
   const ModelConfig config = model();
-  const CodedPlanTable table = coded_plan_table(config, coded(0.25, "head:0-1,group:2-3"), false);
+  const PlanTable table = plan_table(config, coded(0.25, "head:0-1,group:2-3"), false);
   ASSERT_EQ(table.rows.size(), 2u);
   EXPECT_EQ(table.exact_tokens, 1024 - coded_tokens(table.plan, 1024));
   const double share = static_cast<double>(table.exact_tokens) / 1024;
-  EXPECT_NEAR(table.kept_at_context, share + (1 - share) * table.kept_coded, 1e-12);
+  EXPECT_NEAR(table.kept_at_target, share + (1 - share) * table.kept_coded, 1e-12);
   EXPECT_THAT(to_text(table), HasSubstr("group"));
   EXPECT_EQ(to_json(table)["rows"].size(), 2u);
 }

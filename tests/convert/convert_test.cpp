@@ -1,4 +1,5 @@
 #include "convert/convert.h"
+#include "convert/latent/latent_settings.h"
 
 #include <gmock/gmock.h>
 
@@ -118,7 +119,7 @@ class Convert : public ::testing::Test {
 TEST_F(Convert, WritesAllFactorsOfEveryGroup) {
   write_model({.num_layers = 5});
   ConvertSettings settings;
-  settings.rank = 0.5;
+  settings.own<LatentSettings>().rank = 0.5;
   settings.layers_per_group = 2;
   const fs::path out = convert_to("out", settings);
   const Conversion conversion = read_conversion(out);
@@ -147,9 +148,9 @@ TEST_F(Convert, FullRankFactorsAreTheWeights) {
   write_model({.model_type = "qwen2"});
   for (const Factor factor_kind : {Factor::kPlain, Factor::kWhitened}) {
     ConvertSettings settings;
-    settings.rank = 1;
-    settings.merge = MergeRule::kNone;
-    settings.factor = factor_kind;
+    settings.own<LatentSettings>().rank = 1;
+    settings.own<LatentSettings>().merge = MergeRule::kNone;
+    settings.own<LatentSettings>().factor = factor_kind;
     const fs::path out = convert_to(factor_kind == Factor::kPlain ? "plain" : "whitened", settings);
     const at::Tensor folded =
         at::mm(factor(out, "0.reconstruct_proj"), factor(out, "0.latent_proj"));
@@ -167,8 +168,8 @@ TEST_F(Convert, FullRankFactorsAreTheWeights) {
 TEST_F(Convert, FullRankLeastSquaresMergingIsExactWhereRowsAreFew) {
   write_model({.num_layers = 2, .hidden_size = 64, .num_kv_heads = 1});
   ConvertSettings settings;  // 2 * 2 * 8 = 32 rows < hidden_size: the latent holds y itself
-  settings.rank = 1;
-  settings.factor = Factor::kPlain;
+  settings.own<LatentSettings>().rank = 1;
+  settings.own<LatentSettings>().factor = Factor::kPlain;
   const Conversion conversion = read_conversion(convert_to("out", settings));
   EXPECT_EQ(conversion.plan.groups[0].rank, 32);
   EXPECT_LT(conversion.report[0].merged_key_error, 1e-5);
@@ -179,10 +180,10 @@ TEST_F(Convert, RefittingLowersTheReportedMergedErrors) {
   write_model({});
   for (const MergeRule rule : {MergeRule::kMean, MergeRule::kFisher, MergeRule::kLs}) {
     ConvertSettings settings;
-    settings.rank = 0.5;
-    settings.merge = rule;
+    settings.own<LatentSettings>().rank = 0.5;
+    settings.own<LatentSettings>().merge = rule;
     const Conversion with = read_conversion(convert_to("with", settings));
-    settings.refit = false;
+    settings.own<LatentSettings>().refit = false;
     const fs::path plain = convert_to("without", settings);
     const Conversion without = read_conversion(plain);
     EXPECT_LT(with.report[0].merged_key_error, without.report[0].merged_key_error);
@@ -197,11 +198,11 @@ TEST_F(Convert, RefittingLowersTheReportedMergedErrors) {
 TEST_F(Convert, TheJointBasisHasTheSmallestMergedError) {
   write_model({});
   ConvertSettings settings;
-  settings.rank = 0.5;
-  settings.ls_fisher_weights = false;
-  settings.factor = Factor::kWhitened;
+  settings.own<LatentSettings>().rank = 0.5;
+  settings.own<LatentSettings>().ls_fisher_weights = false;
+  settings.own<LatentSettings>().factor = Factor::kWhitened;
   const GroupReport whitened = read_conversion(convert_to("whitened", settings)).report[0];
-  settings.factor = Factor::kJoint;
+  settings.own<LatentSettings>().factor = Factor::kJoint;
   const GroupReport joint = read_conversion(convert_to("joint", settings)).report[0];
   EXPECT_LT(joint.merged_key_error + joint.merged_value_error,
             whitened.merged_key_error + whitened.merged_value_error);
@@ -211,8 +212,8 @@ TEST_F(Convert, TheJointBasisHasTheSmallestMergedError) {
 TEST_F(Convert, StoresTheMergeWeightsOfTheRule) {
   write_model({.num_layers = 2});
   ConvertSettings settings;
-  settings.rank = 0.5;
-  settings.merge = MergeRule::kFisher;
+  settings.own<LatentSettings>().rank = 0.5;
+  settings.own<LatentSettings>().merge = MergeRule::kFisher;
   const Conversion conversion = read_conversion(convert_to("out", settings));
   EXPECT_THAT(conversion.plan.groups[0].merge_weights,
               ::testing::ElementsAre(::testing::DoubleNear(1. / 3, 1e-12),
@@ -223,7 +224,7 @@ TEST_F(Convert, PaluIsASplitGroupOfOneLayer) {
   write_model({.num_layers = 2});
   ConvertSettings settings;
   settings.method = "palu";
-  settings.rank = 0.5;
+  settings.own<LatentSettings>().rank = 0.5;
   const fs::path out = convert_to("out", settings, false);
   const LatentGroup group = read_conversion(out).plan.groups.at(1);
   EXPECT_TRUE(group.split_kv);
@@ -241,8 +242,8 @@ TEST_F(Convert, PaluHeadGroupsAreBlocks) {
   write_model({.num_layers = 1, .num_kv_heads = 4});
   ConvertSettings settings;
   settings.method = "palu";
-  settings.rank = 0.75;
-  settings.heads_per_group = 2;  // two groups of 16 channels, rank 12 each
+  settings.own<LatentSettings>().rank = 0.75;
+  settings.own<LatentSettings>().heads_per_group = 2;  // two groups of 16 channels, rank 12 each
   const fs::path out = convert_to("out", settings, false);
   const at::Tensor b = factor(out, "0.value.reconstruct_proj");
   EXPECT_EQ(b.sizes(), at::IntArrayRef({32, 24}));
@@ -255,7 +256,7 @@ TEST_F(Convert, PaluHeadGroupsAreBlocks) {
 TEST_F(Convert, EqualInputsGiveEqualBytes) {
   write_model({});
   ConvertSettings settings;
-  settings.rank = 0.5;
+  settings.own<LatentSettings>().rank = 0.5;
   const fs::path a = convert_to("a", settings), b = convert_to("b", settings);
   for (const char* name : {"conversion.h5", "conversion.safetensors"}) {
     EXPECT_EQ(file_bytes(a / name), file_bytes(b / name)) << name;
@@ -267,7 +268,7 @@ TEST_F(Convert, RefusesStatisticsOfAnotherCheckpoint) {
   fs::remove_all(directory_ / "model");
   testing::write_synthetic_checkpoint(directory_ / "model", {.seed = 9});
   ConvertSettings settings;
-  settings.rank = 0.5;
+  settings.own<LatentSettings>().rank = 0.5;
   EXPECT_THROW(convert_to("out", settings), Error);
   EXPECT_FALSE(fs::exists(directory_ / "out"));
 }
@@ -275,7 +276,7 @@ TEST_F(Convert, RefusesStatisticsOfAnotherCheckpoint) {
 TEST_F(Convert, RefusesAnExistingOutput) {
   write_model({});
   ConvertSettings settings;
-  settings.rank = 0.5;
+  settings.own<LatentSettings>().rank = 0.5;
   fs::create_directory(directory_ / "out");
   EXPECT_THROW(convert_to("out", settings, false), Error);
 }

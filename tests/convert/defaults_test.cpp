@@ -1,11 +1,11 @@
 #include "convert/defaults.h"
+#include "convert/coded/coded_settings.h"
 
 #include <gmock/gmock.h>
 
 #include "convert/coded/block_layout.h"
 #include "convert/factor_bytes.h"
-#include "convert/latent/kept_range.h"
-#include "convert/plan_payback.h"
+#include "convert/plan.h"
 #include "core/error.h"
 
 namespace kvc {
@@ -136,14 +136,14 @@ TEST(ScopeChoice, FollowsCacheAndFactorsAtTheTokensInFlight) {
             std::int64_t{128} << 20);
   settings.tokens_in_flight = 1 << 17;
   EXPECT_EQ(choose_scopes(llama_8b(), settings).scopes.front(), CodedScope::kLayer);
-  settings.coded.prefer = Preference::kSpeed;
+  settings.own<CodedSettings>().prefer = Preference::kSpeed;
   EXPECT_EQ(choose_scopes(llama_8b(), settings).scopes.front(), CodedScope::kHead);
 }
 
 TEST(PlanPayback, RefusesWhatCannotPayWithinFourTimesTheTokensInFlight) {
   ConvertSettings settings = settings_of("coded");
   settings.kept_ratio = 0.25;
-  settings.coded.scope = "group";
+  settings.own<CodedSettings>().scope = "group";
   settings.tokens_in_flight = 1024;
   try {
     make_plan(llama_8b(), settings, false);

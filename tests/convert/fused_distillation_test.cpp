@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "convert/fusion/fusion_plan.h"
 #include "core/checkpoint.h"
 #include "core/conversion_file.h"
 #include "core/hash.h"
@@ -42,7 +43,7 @@ class DistilledModel : public testing::FusedModel {
 TEST_F(DistilledModel, DistillationLowersTheDivergenceAndResumes) {
   use_random({.num_layers = 4});
   ConvertSettings settings = fusedkv();
-  settings.fusion.distill = {.steps = 30, .rate = 2e-2};
+  settings.own<FusionSettings>().distill = {.steps = 30, .rate = 2e-2};
   const fs::path whole = convert_to("whole", settings);
   const Json report = read_conversion(whole).distillation;
   EXPECT_LT(report.at("held_out_kl_after").get<double>(),
@@ -71,11 +72,11 @@ TEST_F(DistilledModel, TunedLayersLowerTheDivergenceFurther) {
     fs::remove_all(directory_ / "model");
     use_random(model);
     ConvertSettings settings = fusedkv();
-    settings.fusion.distill = {.steps = 30, .rate = 2e-2};
+    settings.own<FusionSettings>().distill = {.steps = 30, .rate = 2e-2};
     const std::string name = model.model_type;
     const Json alone = read_conversion(convert_to(name + "-factors", settings)).distillation;
-    settings.fusion.distill.tune_layers = true;
-    settings.fusion.distill.tune_rate = 5e-3;
+    settings.own<FusionSettings>().distill.tune_layers = true;
+    settings.own<FusionSettings>().distill.tune_rate = 5e-3;
     const fs::path state = directory_ / (name + "-state.safetensors");
     const fs::path tuned = convert_to(name + "-tuned", settings, state);
     const Json report = read_conversion(tuned).distillation;

@@ -5,6 +5,8 @@
 #include <filesystem>
 
 #include "convert/convert.h"
+#include "convert/fusion/fusion_plan.h"
+#include "convert/plan.h"
 #include "convert/plan_table.h"
 #include "core/conversion_file.h"
 #include "core/error.h"
@@ -103,12 +105,14 @@ TEST_F(FusedModel, ExactFusionsAreFoundAndLoseNothing) {
   const at::Tensor original = logits(directory_ / "model");
   for (const char* variant : {"paper", "search", "complex", "matrices"}) {
     ConvertSettings settings = fusedkv();
-    settings.fusion.sources = std::string(variant) == "search"     ? FusionSources::kSearch
-                              : std::string(variant) == "matrices" ? FusionSources::kAll
-                                                                   : FusionSources::kPaper;
-    settings.fusion.form = std::string(variant) == "complex"    ? FusionForm::kComplex
-                           : std::string(variant) == "matrices" ? FusionForm::kFull
-                                                                : FusionForm::kChannel;
+    settings.own<FusionSettings>().sources =
+        std::string(variant) == "search"     ? FusionSources::kSearch
+        : std::string(variant) == "matrices" ? FusionSources::kAll
+                                             : FusionSources::kPaper;
+    settings.own<FusionSettings>().form = std::string(variant) == "complex" ? FusionForm::kComplex
+                                          : std::string(variant) == "matrices"
+                                              ? FusionForm::kFull
+                                              : FusionForm::kChannel;
     const fs::path conversion = convert_to(variant, settings);
     const Conversion read = read_conversion(conversion);
     ASSERT_EQ(read.fused.size(), 3u);
@@ -133,17 +137,18 @@ TEST_F(FusedModel, RefusesBadFitsWithTheirNumbers) {
                     HasSubstr("layer 2: keys"), HasSubstr("layer 3: keys"),
                     HasSubstr("rarely fit a pretrained model"), HasSubstr("--force")));
   ConvertSettings forced = fusedkv();
-  forced.fusion.any_fit = true;
+  forced.any_fit = true;
   const Conversion conversion = read_conversion(convert_to("forced", forced));
   EXPECT_LT(conversion.fused[0].key_r2, 0.8);
   EXPECT_EQ(conversion.plan.fused.size(), 2u);
   ConvertSettings mixed = fusedkv();
-  mixed.fusion.mixed = true;
+  mixed.own<FusionSettings>().mixed = true;
   EXPECT_THAT(error_of([&] { convert_to("none", mixed); }), HasSubstr("all would stay plain"));
   // Of the two layers one passes.
-  mixed.fusion.min_r2 = (std::min(conversion.fused[0].key_r2, conversion.fused[0].value_r2) +
-                         std::min(conversion.fused[1].key_r2, conversion.fused[1].value_r2)) /
-                        2;
+  mixed.own<FusionSettings>().min_r2 =
+      (std::min(conversion.fused[0].key_r2, conversion.fused[0].value_r2) +
+       std::min(conversion.fused[1].key_r2, conversion.fused[1].value_r2)) /
+      2;
   const Conversion half = read_conversion(convert_to("half", mixed));
   EXPECT_EQ(half.plan.fused.size(), 1u);
   EXPECT_EQ(half.fused[0].stays_plain + half.fused[1].stays_plain, 1);
@@ -154,7 +159,7 @@ TEST_F(FusedModel, RefusesBadFitsWithTheirNumbers) {
 TEST_F(FusedModel, LiteReadsTheMiddleAndTheBottomLayer) {
   use_random({.num_layers = 5});
   ConvertSettings settings = fusedkv("fusedkv-lite");
-  settings.fusion.any_fit = true;
+  settings.any_fit = true;
   const Conversion conversion = read_conversion(convert_to("lite", settings));
   ASSERT_EQ(conversion.plan.fused.size(), 2u);  // of 5 layers the upper 2
   EXPECT_EQ(conversion.plan.fused[1].key_sources, (std::vector<int>{2}));
@@ -162,8 +167,8 @@ TEST_F(FusedModel, LiteReadsTheMiddleAndTheBottomLayer) {
   EXPECT_TRUE(
       at::equal(read_tensor(conversion.tensors, "kvconvert.fused.4.value"), at::ones({1, 16})));
   EXPECT_NO_THROW(logits(export_to("lite-factored", directory_ / "lite")));
-  settings.fusion.form = FusionForm::kComplex;
-  EXPECT_THAT(error_of([&] { resolve(settings); }), HasSubstr("read their sources unchanged"));
+  settings.own<FusionSettings>().form = FusionForm::kComplex;
+  EXPECT_THAT(error_of([&] { resolve(settings); }), HasSubstr("reads its sources as they are"));
 }
 
 TEST_F(FusedModel, YocoAndClaNeedForce) {
@@ -174,7 +179,7 @@ TEST_F(FusedModel, YocoAndClaNeedForce) {
     EXPECT_THAT(error_of([&] { make_plan(config, fusedkv(method), false); }),
                 AllOf(HasSubstr(method), HasSubstr("--force")));
     ConvertSettings settings = fusedkv(method);
-    settings.fusion.any_fit = true;
+    settings.any_fit = true;
     EXPECT_NO_THROW(logits(export_to(std::string(method) + "-out", convert_to(method, settings))));
   }
   EXPECT_EQ(make_plan(config, fusedkv("yoco"), true).fused[1].value_sources, (std::vector<int>{1}));
@@ -192,23 +197,23 @@ TEST_F(FusedModel, PlanKnowsItsBytes) {
   EXPECT_DOUBLE_EQ(table.kept_at_target, 0.5);
   // Three layers: four vectors of 16 codes and a scale for two projections of 16 x 32.
   EXPECT_EQ(table.weights_growth_bytes, 3 * (4 * 16 * 2 - 2 * 16 * 32 * 4));
-  settings.fusion.storage_layers = 6;
+  settings.own<FusionSettings>().storage_layers = 6;
   EXPECT_THAT(error_of([&] { make_plan(config, settings, false); }),
               HasSubstr("--storage-layers 6"));
-  settings.fusion.storage_layers = 2;
+  settings.own<FusionSettings>().storage_layers = 2;
   EXPECT_DOUBLE_EQ(plan_table(config, settings, false).kept_at_target, 2.0 / 6);
   config.layers[0].window = 8;  // the bottom layer sees less than the upper ones
   EXPECT_THAT(error_of([&] { make_plan(config, settings, false); }),
               AllOf(HasSubstr("layer 2"), HasSubstr("layer 0"), HasSubstr("--sources search")));
-  settings.fusion.sources = FusionSources::kSearch;
+  settings.own<FusionSettings>().sources = FusionSources::kSearch;
   EXPECT_EQ(make_plan(config, settings, false).fused[0].key_sources, (std::vector<int>{1}));
 }
 
 TEST_F(FusedModel, EqualInputsGiveEqualBytes) {
   use_random({.num_layers = 4, .attention_bias = true});
   ConvertSettings settings = fusedkv();
-  settings.fusion.any_fit = true;
-  settings.fusion.head_map = HeadMap::kSearch;
+  settings.any_fit = true;
+  settings.own<FusionSettings>().head_map = HeadMap::kSearch;
   for (const char* name : {"conversion.safetensors", "conversion.h5"}) {
     EXPECT_EQ(sha256_hex_of_file(convert_to("a", settings) / name),
               sha256_hex_of_file(convert_to("b", settings) / name));
@@ -225,9 +230,9 @@ TEST_F(FusedModel, EveryFamilyReadsOtherLayers) {
     const testing::ZooCase zoo = testing::load_zoo_case(name);
     const ModelConfig config = read_model_config(Checkpoint::open(zoo.directory));
     ConvertSettings settings = fusedkv();
-    settings.fusion.sources = FusionSources::kSearch;
-    settings.fusion.mixed = true;
-    settings.fusion.min_r2 = -1e9;
+    settings.own<FusionSettings>().sources = FusionSources::kSearch;
+    settings.own<FusionSettings>().mixed = true;
+    settings.own<FusionSettings>().min_r2 = -1e9;
     resolve(settings);
     if (config.mla || config.num_layers < 2 || make_plan(config, settings, false).fused.empty()) {
       continue;
@@ -274,7 +279,7 @@ TEST_F(FusedModel, EveryFamilyReadsOtherLayers) {
 TEST_F(FusedModel, FoldedExportIsRefused) {
   use_random({.num_layers = 4});
   ConvertSettings settings = fusedkv();
-  settings.fusion.any_fit = true;
+  settings.any_fit = true;
   const fs::path conversion = convert_to("out", settings);
   ExportOptions options;
   options.factor_dtype = "float32";

@@ -1,5 +1,5 @@
 // The table of families and methods, and what --plan says about where groups end.
-#include "convert/method_support.h"
+#include "convert/methods/methods.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

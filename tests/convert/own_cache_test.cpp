@@ -1,7 +1,9 @@
 // Models whose cache holds latents of their own: no method applies, and the plan says what they cost.
 #include <gmock/gmock.h>
 
+#include "convert/plan.h"
 #include "convert/plan_table.h"
+#include "convert/principal/principal_plan.h"
 #include "core/error.h"
 #include "tests/testing/synthetic_checkpoint.h"
 
@@ -37,8 +39,8 @@ TEST(OwnCache, SharesPrincipalDirections) {
   for (const char* method : {"xkv", "xkv-static"}) {
     ConvertSettings settings;
     settings.method = method;
-    settings.key_rank = 3;
-    settings.value_rank = 2;
+    settings.own<PrincipalSettings>().key_rank = 3;
+    settings.own<PrincipalSettings>().value_rank = 2;
     settings.sink_tokens = 0;
     settings.window_tokens = 0;
     settings.context = 4096;
@@ -55,7 +57,7 @@ TEST(OwnCache, SharesPrincipalDirections) {
     // Encoder and decoder of 20 directions of 64 in float16; the mean in float32.
     EXPECT_EQ(table.weights_growth_bytes, is_request ? 0 : 2 * 20 * 64 * 2 + 64 * 4);
     EXPECT_THAT(to_text(table), HasSubstr("20 directions of 64 for the latents of 4 layers"));
-    settings.key_rank = settings.value_rank = 0;
+    settings.own<PrincipalSettings>().key_rank = settings.own<PrincipalSettings>().value_rank = 0;
     settings.kept_ratio = 0.6;
     EXPECT_LE(make_plan(config, settings, false).policy.target_kept_ratio, 0.6);
     settings.kept_ratio = 0.1;  // rotary keys alone are a fifth

@@ -1,9 +1,11 @@
 #include <gmock/gmock.h>
 
 #include "convert/convert.h"
-#include "convert/latent/kept_range.h"
 #include "convert/latent/latent_plan.h"
+#include "convert/latent/latent_settings.h"
+#include "convert/plan.h"
 #include "convert/plan_table.h"
+#include "convert/principal/principal_plan.h"
 #include "core/error.h"
 
 namespace kvc {
@@ -37,9 +39,9 @@ ModelConfig qwen_7b() { return model(28, 3584, 28, 4); }
 ConvertSettings published(double kept_ratio) {
   ConvertSettings settings;
   settings.kept_ratio = kept_ratio;
-  settings.rank_multiple = 1;
+  settings.own<RankSettings>().multiple = 1;
   settings.sink_tokens = settings.window_tokens = 0;
-  settings.granularity = Granularity::kGroup;
+  settings.own<LatentSettings>().granularity = Granularity::kGroup;
   settings.tokens_in_flight = 65536;
   return settings;
 }
@@ -64,7 +66,7 @@ TEST(ClosedForm, MatchesThePublishedSizes) {
   EXPECT_NEAR(share(qwen_7b(), 0.7), 0.226, 1e-3);
   EXPECT_NEAR(share(llama_70b(), 0.7), 0, 1e-3);
   ConvertSettings settings = published(0.4);
-  settings.rank = 0.6;
+  settings.own<LatentSettings>().rank = 0.6;
   EXPECT_NEAR(plan_table(llama_8b(), settings, false).unmerged_share, 0.143, 1e-3);
 }
 
@@ -80,9 +82,9 @@ TEST(ClosedForm, RefusesWhatCannotBeReached) {
 
 TEST(ClosedForm, EverySuggestionWorks) {
   ConvertSettings settings = published(0.5);
-  settings.rank = 0.57;
+  settings.own<LatentSettings>().rank = 0.57;
   EXPECT_NO_THROW(make_plan(qwen_7b(), settings, false));
-  settings.rank = 0.58;
+  settings.own<LatentSettings>().rank = 0.58;
   EXPECT_THROW(make_plan(qwen_7b(), settings, false), Error);
   settings = published(0.613);
   EXPECT_NO_THROW(make_plan(qwen_7b(), settings, false));
@@ -104,7 +106,7 @@ TEST(Plan, SmallLatentsAreTheUnmergedForm) {
 
 TEST(Plan, AnUnmergedLatentNeverExceedsPlainKv) {
   ConvertSettings settings = published(0.5);
-  settings.unmerged = UnmergedChoice::kLatent;
+  settings.own<LatentSettings>().unmerged = UnmergedChoice::kLatent;
   EXPECT_THAT(refusal([&] { make_plan(llama_8b(), settings, false); }), HasSubstr("1.40x"));
 }
 
@@ -128,7 +130,7 @@ TEST(Plan, TheTableSaysWhatMergingDoes) {
   EXPECT_NEAR(table.kept_at_target, 0.5, 1e-9);
   // P [2848, 8192] and the refitted B in float16, eight times.
   EXPECT_EQ(table.weights_growth_bytes, 8 * 2 * 2848ll * 8192 * 2);
-  settings.merge = MergeRule::kMean;  // A [2848, 4096] and B too, but no P
+  settings.own<LatentSettings>().merge = MergeRule::kMean;  // A [2848, 4096] and B too, but no P
   EXPECT_EQ(plan_table(llama_8b(), settings, false).weights_growth_bytes,
             8 * 2848ll * (4096 + 2 * 8192) * 2);
   EXPECT_THAT(to_text(table), HasSubstr("28-31"));
@@ -153,7 +155,7 @@ TEST(Plan, AShortGroupThatSavesNothingStaysPlain) {
 
 TEST(Plan, TheRankIsCappedByTheGroup) {
   ConvertSettings settings = published(0.9);
-  settings.rank = 1;
+  settings.own<LatentSettings>().rank = 1;
   settings.layers_per_group = 2;
   ModelConfig config = model(2, 512, 8, 1);  // 2 * 2 * 64 = 256 rows
   const KvPlan plan = make_plan(config, settings, true);
@@ -183,7 +185,7 @@ TEST(Plan, LayersWithAndWithoutRopeNeverShareAGroup) {
 
 TEST(Plan, WithoutMergingTheRankAloneDecides) {
   ConvertSettings settings = published(0.9);
-  settings.merge = MergeRule::kNone;
+  settings.own<LatentSettings>().merge = MergeRule::kNone;
   resolve(settings);
   const KvPlan plan = make_plan(llama2_7b(), settings, false);
   EXPECT_EQ(plan.policy.unmerged, UnmergedForm::kLatent);
@@ -194,8 +196,8 @@ TEST(Plan, WithoutMergingTheRankAloneDecides) {
 
 TEST(Plan, FisherScoresMoveRanks) {
   ConvertSettings settings = published(0.7);
-  settings.rank_allocation = RankAllocation::kFisher;
-  settings.rank_multiple = 32;
+  settings.own<RankSettings>().allocation = RankAllocation::kFisher;
+  settings.own<RankSettings>().multiple = 32;
   std::vector<double> scores(64, 1.0);
   for (std::size_t i = 0; i < 8; ++i) {
     scores[i] = 1.5;  // keys and values of group 0
@@ -208,7 +210,7 @@ TEST(Plan, FisherScoresMoveRanks) {
 TEST(PaluPlan, KeepsTheSharesOfItsRanks) {
   ConvertSettings settings;
   settings.method = "palu";
-  settings.rank = 0.5;
+  settings.own<LatentSettings>().rank = 0.5;
   resolve(settings);
   const KvPlan plan = make_plan(llama_8b(), settings, false);
   ASSERT_EQ(plan.groups.size(), 32u);
@@ -220,11 +222,11 @@ TEST(PaluPlan, KeepsTheSharesOfItsRanks) {
 TEST(PaluPlan, HeadGroupsShareTheRank) {
   ConvertSettings settings;
   settings.method = "palu";
-  settings.rank = 0.7;
-  settings.heads_per_group = 4;
+  settings.own<LatentSettings>().rank = 0.7;
+  settings.own<LatentSettings>().heads_per_group = 4;
   resolve(settings);
   EXPECT_EQ(make_plan(llama_8b(), settings, false).groups[0].key_rank, 2 * 352);
-  settings.heads_per_group = 3;
+  settings.own<LatentSettings>().heads_per_group = 3;
   EXPECT_THAT(refusal([&] { make_plan(llama_8b(), settings, false); }),
               HasSubstr("--head-group 3"));
 }
@@ -232,7 +234,7 @@ TEST(PaluPlan, HeadGroupsShareTheRank) {
 TEST(PaluPlan, RefusesFullRank) {
   ConvertSettings settings;
   settings.method = "palu";
-  settings.rank = 1;
+  settings.own<LatentSettings>().rank = 1;
   resolve(settings);
   EXPECT_THAT(refusal([&] { make_plan(llama_8b(), settings, false); }), HasSubstr("2048"));
   EXPECT_NO_THROW(make_plan(llama_8b(), settings, true));
@@ -245,9 +247,10 @@ TEST(Plan, RanksAreMultiplesOfWhatIsAskedFor) {
       for (const bool given : {false, true}) {
         ConvertSettings settings;
         settings.method = method;
-        settings.rank_multiple = multiple;
-        settings.kept_ratio = settings.rank = 0.53;
-        settings.key_rank = settings.value_rank = given ? 101 : 0;
+        settings.own<RankSettings>().multiple = multiple;
+        settings.kept_ratio = settings.own<LatentSettings>().rank = 0.53;
+        settings.own<PrincipalSettings>().key_rank = settings.own<PrincipalSettings>().value_rank =
+            given ? 101 : 0;
         resolve(settings);
         const KvPlan plan = make_plan(llama_8b(), settings, true);
         ASSERT_FALSE(plan.groups.empty());

@@ -6,7 +6,10 @@
 
 #include "calibrate/covariance.h"
 #include "convert/convert.h"
+#include "convert/latent/latent_settings.h"
 #include "convert/latent/rank_allocation.h"
+#include "convert/plan.h"
+#include "convert/principal/principal_plan.h"
 #include "convert/run_statistics.h"
 #include "core/conversion_file.h"
 #include "core/error.h"
@@ -191,7 +194,7 @@ TEST_F(PrincipalConversion, SharesAJointRankByEnergy) {
     total += group.rank;
   }
   ConvertSettings uniform = settings_of("xkv-static");
-  uniform.joint = true;
+  uniform.own<PrincipalSettings>().joint = true;
   const KvPlan plan = plan_of(uniform);
   EXPECT_EQ(total, plan.groups[0].rank + plan.groups[1].rank);
 }
@@ -225,7 +228,8 @@ TEST_F(PrincipalConversion, LosesLessWithEveryDirection) {
   double before = 1;
   for (const std::int64_t rank : {2, 8, 12, 16}) {
     ConvertSettings settings = settings_of("xkv-static");
-    settings.key_rank = settings.value_rank = rank;
+    settings.own<PrincipalSettings>().key_rank = settings.own<PrincipalSettings>().value_rank =
+        rank;
     const GroupReport report = convert_with(settings).report[0];
     EXPECT_LT(report.key_error, before);
     before = report.key_error;
@@ -255,8 +259,8 @@ TEST_F(PrincipalConversion, ReducesOwnLatentsBeforeTheirNorm) {
   std::filesystem::remove_all(directory_ / "model");
   use({.model_type = "deepseek_v2"}, false);
   ConvertSettings settings = settings_of("xkv-static");
-  settings.key_rank = 5;
-  settings.value_rank = 3;
+  settings.own<PrincipalSettings>().key_rank = 5;
+  settings.own<PrincipalSettings>().value_rank = 3;
   const Conversion conversion = convert_with(settings);
   ASSERT_EQ(conversion.plan.groups.size(), 2);
   EXPECT_EQ(conversion.plan.groups[1].rank, 16);
@@ -307,13 +311,13 @@ TEST_F(PrincipalConversion, RefusesWhatCannotBe) {
     EXPECT_THAT(error.what(), HasSubstr("--kept-ratio 0.04 cannot be reached"));
   }
   settings = settings_of("xkv");
-  settings.recompress_every = 64;
+  settings.own<PrincipalSettings>().recompress_every = 64;
   EXPECT_THAT(refusal_of(settings), HasSubstr("--later"));
   settings = settings_of("xkv");
-  settings.key_rank = 8;
+  settings.own<PrincipalSettings>().key_rank = 8;
   EXPECT_THAT(refusal_of(settings), HasSubstr("--value-rank 0"));
   settings = settings_of("xkv-static");
-  settings.rank_allocation = RankAllocation::kFisher;
+  settings.own<RankSettings>().allocation = RankAllocation::kFisher;
   EXPECT_THAT(refusal_of(settings), HasSubstr("uniform or energy"));
 }
 

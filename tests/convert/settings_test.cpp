@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "convert/convert.h"
+#include "convert/latent/latent_settings.h"
 #include "core/error.h"
 
 namespace kvc {
@@ -31,11 +32,13 @@ TEST(Settings, DefaultsAreAccepted) {
 TEST(Settings, NamesTheFlagThatIsOutOfRange) {
   using S = ConvertSettings;
   for (const double rank : {0.0, 2.0, -0.5, std::numeric_limits<double>::quiet_NaN()}) {
-    EXPECT_THAT(refusal([&](S& s) { s.rank = rank; }), HasSubstr("--rank")) << rank;
+    EXPECT_THAT(refusal([&](S& s) { s.own<LatentSettings>().rank = rank; }), HasSubstr("--rank"))
+        << rank;
   }
   EXPECT_THAT(refusal([](S& s) { s.kept_ratio = 1.5; }), HasSubstr("--kept-ratio"));
   EXPECT_THAT(refusal([](S& s) { s.layers_per_group = 0; }), HasSubstr("--group"));
-  EXPECT_THAT(refusal([](S& s) { s.rank_multiple = -1; }), HasSubstr("--rank-multiple"));
+  EXPECT_THAT(refusal([](S& s) { s.own<RankSettings>().multiple = -1; }),
+              HasSubstr("--rank-multiple"));
   EXPECT_THAT(refusal([](S& s) { s.sink_tokens = -1; }), HasSubstr("--sink"));
   EXPECT_THAT(refusal([](S& s) { s.window_tokens = -1; }), HasSubstr("--window"));
   EXPECT_THAT(refusal([](S& s) { s.block_tokens = 0; }), HasSubstr("--block"));
@@ -56,13 +59,13 @@ TEST(Settings, ThePaperPresetFollowsCommonKv) {
   ConvertSettings settings;
   apply_preset(settings, "paper");
   resolve(settings);
-  EXPECT_EQ(settings.factor, Factor::kPlain);
-  EXPECT_EQ(settings.merge, MergeRule::kFisher);
-  EXPECT_EQ(settings.granularity, Granularity::kGroup);
-  EXPECT_EQ(settings.prefill, PrefillMode::kTruncated);
-  EXPECT_EQ(settings.rank_multiple, 1);
-  EXPECT_FALSE(settings.refit);
-  EXPECT_FALSE(settings.ls_fisher_weights);
+  EXPECT_EQ(settings.own<LatentSettings>().factor, Factor::kPlain);
+  EXPECT_EQ(settings.own<LatentSettings>().merge, MergeRule::kFisher);
+  EXPECT_EQ(settings.own<LatentSettings>().granularity, Granularity::kGroup);
+  EXPECT_EQ(settings.own<LatentSettings>().prefill, PrefillMode::kTruncated);
+  EXPECT_EQ(settings.own<RankSettings>().multiple, 1);
+  EXPECT_FALSE(settings.own<LatentSettings>().refit);
+  EXPECT_FALSE(settings.own<LatentSettings>().ls_fisher_weights);
   EXPECT_TRUE(needs_fisher(settings));
   EXPECT_FALSE(needs_calibration(settings));
 }
@@ -70,36 +73,36 @@ TEST(Settings, ThePaperPresetFollowsCommonKv) {
 TEST(Settings, WhatIsSetAfterAPresetWins) {
   ConvertSettings settings;
   apply_preset(settings, "paper");
-  settings.merge = MergeRule::kMean;
-  settings.refit = true;
+  settings.own<LatentSettings>().merge = MergeRule::kMean;
+  settings.own<LatentSettings>().refit = true;
   resolve(settings);
   EXPECT_EQ(settings.preset, "paper");
-  EXPECT_EQ(settings.merge, MergeRule::kMean);
-  EXPECT_TRUE(settings.refit);
-  EXPECT_EQ(settings.factor, Factor::kPlain);
+  EXPECT_EQ(settings.own<LatentSettings>().merge, MergeRule::kMean);
+  EXPECT_TRUE(settings.own<LatentSettings>().refit);
+  EXPECT_EQ(settings.own<LatentSettings>().factor, Factor::kPlain);
 }
 
 TEST(Settings, PaluLeavesNoChoiceInMerging) {
   ConvertSettings settings;
   settings.method = "palu";
   resolve(settings);
-  EXPECT_EQ(settings.merge, MergeRule::kNone);
-  EXPECT_EQ(settings.prefill, PrefillMode::kTruncated);
+  EXPECT_EQ(settings.own<LatentSettings>().merge, MergeRule::kNone);
+  EXPECT_EQ(settings.own<LatentSettings>().prefill, PrefillMode::kTruncated);
   EXPECT_EQ(settings.layers_per_group, 1);
   EXPECT_EQ(settings.sink_tokens + settings.window_tokens, 0);
-  EXPECT_FALSE(settings.refit);
+  EXPECT_FALSE(settings.own<LatentSettings>().refit);
   EXPECT_THAT(refusal([](ConvertSettings& s) {
                 s.method = "palu";
-                s.factor = Factor::kJoint;
+                s.own<LatentSettings>().factor = Factor::kJoint;
               }),
               HasSubstr("--factor joint"));
 }
 
 TEST(Settings, WithoutMergingNothingIsRefitted) {
   ConvertSettings settings;
-  settings.merge = MergeRule::kNone;
+  settings.own<LatentSettings>().merge = MergeRule::kNone;
   resolve(settings);
-  EXPECT_FALSE(settings.refit);
+  EXPECT_FALSE(settings.own<LatentSettings>().refit);
   EXPECT_FALSE(needs_fisher(settings));
 }
 
@@ -108,7 +111,7 @@ TEST(Settings, EverySettingIsInTheJson) {
   b.seed = 1;
   EXPECT_NE(to_json(a), to_json(b));
   b = a;
-  b.rank = 0.5;
+  b.own<LatentSettings>().rank = 0.5;
   EXPECT_NE(to_json(a), to_json(b));
   EXPECT_EQ(to_json(a)["merge"], "ls");
 }

@@ -60,7 +60,7 @@ TEST(BasisCodes, RoundAwayNothingThatIsSeen) {
   for (const std::int64_t k : {96, 95, 60, 48, 47, 12, 1}) {
     SCOPED_TRACE(k);
     const BasisTransform exact = kept(whole, k);
-    const BasisCodes codes = code_basis(exact, k / 2);
+    const BasisCodes codes = code_basis(balanced_basis(exact), k / 2);
     const BasisTransform read = decode_basis(codes, k, "test");
     EXPECT_TRUE(tensors_close(at::mm(read.encoder, read.decoder), at::eye(k, at::kDouble), 1e-9));
     EXPECT_LT(error_through(whole, read), 1.01 * error_through(whole, exact));
@@ -73,7 +73,7 @@ TEST(BasisCodes, RoundAwayNothingThatIsSeen) {
 
 TEST(BasisCodes, TakeTheBytesOfTheSmallerForm) {
   for (const std::int64_t k : {96, 48, 47, 5}) {
-    const BasisCodes codes = code_basis(kept(whole_transform(), k), k / 3);
+    const BasisCodes codes = code_basis(balanced_basis(kept(whole_transform(), k)), k / 3);
     std::int64_t bytes = 0;
     for (const auto& [name, tensor] : codes.named()) {
       EXPECT_TRUE(is_basis_code(name)) << name;
@@ -88,7 +88,7 @@ class BasisCodesFile : public ::testing::Test {
  protected:
   // A checkpoint with the codes of `k` coefficients, after `edit`.
   Checkpoint write(std::int64_t k, const std::function<void(BasisCodes&)>& edit = {}) {
-    BasisCodes codes = code_basis(kept(whole_transform(), k), k / 3);
+    BasisCodes codes = code_basis(balanced_basis(kept(whole_transform(), k)), k / 3);
     if (edit) {
       edit(codes);
     }
@@ -113,7 +113,7 @@ class BasisCodesFile : public ::testing::Test {
 
 TEST_F(BasisCodesFile, IsReadAsWritten) {
   for (const std::int64_t k : {90, 12}) {
-    const BasisCodes codes = code_basis(kept(whole_transform(), k), k / 3);
+    const BasisCodes codes = code_basis(balanced_basis(kept(whole_transform(), k)), k / 3);
     const BasisCodes read = load_basis_codes(write(k), kPrefix, kChannels, k);
     EXPECT_TRUE(tensors_identical(read.decoder, codes.decoder));
     EXPECT_TRUE(tensors_identical(read.decoder_scale, codes.decoder_scale));

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "validate/position_scores.h"
 
 namespace kvc {
 namespace {

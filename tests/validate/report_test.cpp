@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "core/json.h"
-#include "validate/calibration_distance.h"
+#include "validate/evaluation_text.h"
 #include "validate/chart.h"
-#include "validate/html_report.h"
+#include "validate/report.h"
 #include "validate/validate.h"
 
 namespace kvc {

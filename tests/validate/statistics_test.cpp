@@ -1,4 +1,4 @@
-#include "validate/statistics.h"
+#include "validate/comparison.h"
 
 #include <gtest/gtest.h>
 

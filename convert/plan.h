@@ -1,17 +1,25 @@
-// Kept ratios that a plan can reach, and how much must merge for a given one.
+// Plans, what they keep, and what they gain against what they add to the weights.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "convert/convert.h"
 #include "core/kv_plan.h"
+#include "core/payback.h"
 #include "model/config.h"
 
 namespace kvc {
 
-// Bytes of a cache over those of the model's own keys and values in the same dtype (16 bits for integers): with every
-// possible token merged, and with none. In the model's own dtype this is kept_ratio. Sinks and window are exact in
-// both. Pairs of layers merge all tokens in both, and retain none or the most.
+// From config alone, or with scores [num_layers, 2] (key, value). Throws Error with the numbers and the nearest
+// settings that work when the cache would grow or the target cannot be reached, unless `force`.
+KvPlan make_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
+                 const std::vector<double>* fisher_scores = nullptr);
+
+// Bytes in a cache of some type over those of the model's own keys and values in the same type (16 bits beside
+// integers), which is kept_ratio where that is the model's own type: with every token merged that may be, and with none
+// merged. Sinks and window are exact in both. Pairs of layers merge all tokens in both, and retain none, or as many as
+// may be.
 struct KeptRange {
   double lowest = 1, highest = 1;
 };
@@ -29,7 +37,10 @@ struct TokenBytes {
 };
 TokenBytes token_bytes(const KvPlan& plan, int group, KvDtype dtype);
 
-// --kv-dtype, or the dtype of the model's own cache.
+// What a pair of layers holds after a prompt of `num_tokens`: nothing retained, or as much as may be.
+PairTokens merged_pair(const KvPlan& plan, std::int64_t num_tokens, bool retains);
+
+// --kv-dtype, or the type of the model's own cache.
 KvDtype planned_dtype(const ModelConfig& config, const ConvertSettings& settings);
 // Tokens of the planned cache.
 std::int64_t plan_context(const ModelConfig& config, const ConvertSettings& settings);
@@ -41,5 +52,11 @@ double planned_type_scale(const KvPlan& plan, const ModelConfig& config,
                           const ConvertSettings& settings);
 // Ratio of a cache of `num_tokens` at the plan's target, as kept_range.
 double planned_kept_ratio(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
+
+// Of caches of the plan's context. factor_bytes: estimated (convert/factor_bytes.h), or those of an export.
+Payback plan_payback(const KvPlan& plan, const ModelConfig& config, const ConvertSettings& settings,
+                     std::int64_t factor_bytes);
+Payback estimated_payback(const KvPlan& plan, const ModelConfig& config,
+                          const ConvertSettings& settings);
 
 }  // namespace kvc

@@ -1,0 +1,125 @@
+#include "convert/coded/coded_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "convert/coded/block_layout.h"
+#include "convert/defaults.h"
+#include "convert/factor_bytes.h"
+#include "convert/plan.h"
+#include "model/cache_plan.h"
+#include "model/tensor_names.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::int64_t kFloat = 4, kDouble = 8;
+
+// The work on a basis, and statistics, on two cores.
+PlannedWork planned_work(const PlanRequest& request, const std::vector<LayerRun>& runs,
+                         const CalibrationEffort& effort) {
+  constexpr double kEigen = 3.5e-11, kProduct = 1.1e-11, kForward = 2.5e-11;
+  const ModelConfig& config = request.config;
+  const bool gradient = needs_gradient(*request.settings.cache_metric);
+  const auto tokens = static_cast<double>(effort.num_tokens());
+  double seconds = 0;
+  for (const LayerRun& run : runs) {
+    const auto width = static_cast<double>(2 * run.num_layers * config.kv_dim());
+    seconds +=
+        kEigen * width * width * width + kProduct * width * width * tokens * (gradient ? 1.5 : 1);
+  }
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    seconds += kForward * tokens * (gradient ? 3.5 : 1) *
+               static_cast<double>(num_parameters(layer_tensors(config, layer)));
+  }
+  return {effort.num_tokens(), seconds};
+}
+
+// Statistics of a run of layers and the work on its basis, beside one layer's weights.
+void add_estimates(PlanTable& table, const PlanRequest& request) {
+  constexpr std::int64_t kBase = std::int64_t{3} << 29;
+  const auto& [config, settings, force, scores] = request;
+  const std::vector<LayerRun> runs =
+      layer_runs(config, statistics_layers(settings, table.plan.coded));
+  std::int64_t widest = 0, parameters = 0;
+  for (const LayerRun& run : runs) {
+    widest = std::max(widest, 2 * run.num_layers * config.kv_dim());
+  }
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    parameters = std::max(parameters, num_parameters(layer_tensors(config, layer)));
+  }
+  for (const CodedBlock& block : table.plan.coded) {
+    table.calibration_tokens =
+        std::max(table.calibration_tokens, least_calibration_tokens(block, config));
+  }
+  table.knee = planned_work(request, runs, knee_effort(config, settings));
+  table.thorough = planned_work(request, runs, thorough_effort(config, settings));
+  table.peak_memory_bytes = kBase + 8 * kDouble * widest * widest + 2 * kFloat * parameters;
+}
+
+void add_notes(PlanTable& table, const ConvertSettings& settings, const std::string& reason) {
+  if (!reason.empty()) {
+    table.notes.push_back(reason);
+  }
+  table.notes.push_back(fmt::format(
+      "of {} tokens {} stay exact (the first {}, the last {} and those short of a block of {}); a "
+      "coded token keeps {:.4f} of its bytes",
+      table.context, table.exact_tokens, settings.sink_tokens, settings.window_tokens,
+      kQuantisedTokens, table.kept_coded));
+  if (table.kept_at_target + 0.005 < settings.kept_ratio) {
+    table.notes.push_back(
+        fmt::format("--kept-ratio {} is more than 8 bits for every coefficient take: all get 8",
+                    settings.kept_ratio));
+  }
+}
+
+// Adjacent layers whose blocks are alike.
+PlanRow coded_row(const PlanTable& table, const ModelConfig& config,
+                  const std::vector<CodedScope>& scopes, int first_layer) {
+  const CodedScope scope = scopes[static_cast<std::size_t>(first_layer)];
+  PlanRow row;
+  row.source = KvSource::kCoded;
+  row.first_layer = first_layer;
+  row.scope = to_string(scope);
+  for (std::size_t index = 0; index < table.plan.coded.size(); ++index) {
+    const CodedBlock& block = table.plan.coded[index];
+    const std::int64_t channels = num_channels(block, config);
+    if (block.first_layer < first_layer) {
+      continue;
+    }
+    row.channels = row.num_blocks == 0 ? channels : row.channels;
+    if (scopes[static_cast<std::size_t>(block.first_layer)] != scope || channels != row.channels) {
+      break;
+    }
+    row.num_layers = block.first_layer + block.num_layers - first_layer;
+    ++row.num_blocks;
+    row.plain_bytes += channels * bytes_per_element(cache_dtype(config));
+    row.coded_bytes += static_cast<double>(block.bits()) / 8 + (block.gain ? 1 : 0);
+    row.weights_growth_bytes += estimated_block_bytes(table.plan, static_cast<int>(index));
+  }
+  row.bits_per_channel = 8 * row.coded_bytes / static_cast<double>(row.num_blocks * row.channels);
+  return row;
+}
+
+}  // namespace
+
+void fill_coded_table(PlanTable& table, const PlanRequest& request) {
+  const LayerScopes scopes = choose_scopes(request.config, request.settings);
+  add_rows(table, request, [&](int first_layer, int) {
+    return coded_row(table, request.config, scopes.scopes, first_layer);
+  });
+  table.dtype = cache_dtype(request.config);
+  table.exact_tokens = table.context - coded_tokens(table.plan, table.context);
+  table.kept_at_target = coded_kept_ratio(request.config, table.plan, table.context);
+  double plain = 0, coded = 0;
+  for (const PlanRow& row : table.rows) {
+    plain += static_cast<double>(row.plain_bytes);
+    coded += row.coded_bytes;
+  }
+  table.kept_coded = coded / plain;
+  add_estimates(table, request);
+  add_notes(table, request.settings, scopes.reason);
+}
+
+}  // namespace kvc

@@ -1,0 +1,77 @@
+#include "convert/latent/latent_settings.h"
+
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+constexpr EnumName<Factor> kFactors[] = {
+    {Factor::kPlain, "plain"}, {Factor::kWhitened, "whitened"}, {Factor::kJoint, "joint"}};
+constexpr EnumName<RankAllocation> kRankAllocations[] = {{RankAllocation::kUniform, "uniform"},
+                                                         {RankAllocation::kFisher, "fisher"},
+                                                         {RankAllocation::kEnergy, "energy"}};
+constexpr EnumName<UnmergedChoice> kUnmergedChoices[] = {{UnmergedChoice::kAuto, "auto"},
+                                                         {UnmergedChoice::kPlain, "plain"},
+                                                         {UnmergedChoice::kLatent, "latent"}};
+constexpr EnumName<Gauge> kGauges[] = {{Gauge::kSvd, "svd"}, {Gauge::kPivot, "pivot"}};
+
+}  // namespace
+
+Options rank_options(ConvertSettings& settings) {
+  auto& [multiple, allocation] = settings.own<RankSettings>();
+  Options options;
+  options.add("--rank-multiple", "rank_multiple", multiple,
+              "Ranks are rounded down to it (0: 32 from hidden_size 1024 on, else 4)",
+              "0 (automatic) or a positive number", [](auto value) { return value >= 0; });
+  options.add("--rank-alloc", "rank_allocation", allocation, kRankAllocations, "rank allocation",
+              "uniform (default), fisher or energy");
+  return options;
+}
+
+Options latent_options(ConvertSettings& settings) {
+  LatentSettings& own = settings.own<LatentSettings>();
+  Options options;
+  options.add("--rank", "rank", own.rank, "Width of the latent as a fraction of hidden_size",
+              "a fraction above 0 and at most 1", is_share);
+  options.add("--factor", "factor", own.factor, kFactors, "factorisation",
+              "whitened (default), plain or joint");
+  options.add("--merge", "merge", own.merge, parse_merge_rule,
+              "ls (default), fisher, mean, sensitivity or none");
+  options.add("--ls-fisher,!--no-ls-fisher", "ls_fisher_weights", own.ls_fisher_weights,
+              "Weight least squares by Fisher information");
+  options.add("--refit,!--no-refit", "refit", own.refit,
+              "Refit the reconstruction to the merged latents (default)");
+  options.add("--gauge", "gauge", own.gauge, kGauges, "gauge",
+              "svd (default), or pivot: key channels kept verbatim, so that fewer are rebuilt");
+  options.add("--granularity", "granularity", own.granularity, parse_granularity,
+              "token (default) or group");
+  options.add("--prefill", "prefill", own.prefill, parse_prefill_mode,
+              "exact (default) or truncated, as the papers' code");
+  options.add("--unmerged", "unmerged", own.unmerged, kUnmergedChoices, "form of unmerged tokens",
+              "auto (default), plain or latent");
+  options.add("--head-group", "heads_per_group", own.heads_per_group,
+              "palu: KV heads factorised together (0: all)",
+              "0 (all KV heads) or a positive number", [](auto value) { return value >= 0; });
+  return options;
+}
+
+void fix_latent_settings(ConvertSettings& settings) {
+  LatentSettings& own = settings.own<LatentSettings>();
+  own.refit = own.refit && own.merge != MergeRule::kNone;
+  own.ls_fisher_weights = own.ls_fisher_weights && own.merge == MergeRule::kLs;
+  KVC_CHECK_USAGE(
+      own.gauge == Gauge::kSvd || own.merge == MergeRule::kLs,
+      "--gauge pivot: latents are merged in the coordinates of the factorisation unless "
+      "least squares makes them; use --merge ls");
+}
+
+FactorNeeds latent_needs(const ConvertSettings& settings) {
+  const LatentSettings& own = settings.own<LatentSettings>();
+  return {.calibration = own.factor == Factor::kWhitened,
+          .fisher = own.merge == MergeRule::kFisher || own.ls_fisher_weights ||
+                    settings.own<RankSettings>().allocation == RankAllocation::kFisher};
+}
+
+double& latent_rank(ConvertSettings& settings) { return settings.own<LatentSettings>().rank; }
+
+}  // namespace kvc

@@ -1,0 +1,116 @@
+#include "model/sum_files.h"
+
+#include <memory>
+
+#include "core/error.h"
+#include "core/hash.h"
+#include "core/output.h"
+
+namespace kvc {
+namespace {
+
+using Readers = std::vector<std::unique_ptr<Hdf5Reader>>;
+
+std::vector<std::string> labels_of(const std::string& path, std::size_t num_axes) {
+  if (path.starts_with("/joint/") || path.starts_with("/metric/")) {
+    return std::vector<std::string>(num_axes, "stacked channel");
+  }
+  if (path.starts_with("/attention/")) {
+    return {"KV head", "channel", "channel"};
+  }
+  if (path == "/channel_sum") {
+    return {"layer", "key, value", "channel"};
+  }
+  if (num_axes != 2) {
+    return {};
+  }
+  return path.ends_with("/gram")    ? std::vector<std::string>{"input channel", "input channel"}
+         : path.ends_with("_cross") ? std::vector<std::string>{"channel", "next layer's channel"}
+                                    : std::vector<std::string>{"channel", "channel"};
+}
+
+// One dataset of every file, summed in the order of the files.
+void add_dataset(const Readers& readers, const std::string& path, Hdf5Writer& out) {
+  const std::vector<std::int64_t> shape = readers.front()->shape(path);
+  std::vector<double> sum = readers.front()->doubles(path, shape);
+  for (std::size_t i = 1; i < readers.size(); ++i) {
+    const std::vector<double> values = readers[i]->doubles(path, shape);
+    for (std::size_t j = 0; j < sum.size(); ++j) {
+      sum[j] += values[j];
+    }
+  }
+  out.dataset(path, sum, shape, labels_of(path, shape.size()));
+}
+
+void add_groups(const Readers& readers, const std::string& parent, Hdf5Writer& out) {
+  if (!readers.front()->contains(parent)) {
+    return;
+  }
+  for (const std::string& group : readers.front()->children(parent)) {
+    for (const std::string& name : readers.front()->children(parent + "/" + group)) {
+      add_dataset(readers, parent + "/" + group + "/" + name, out);
+    }
+  }
+}
+
+}  // namespace
+
+void write_sums(
+    const std::filesystem::path& out, bool force, const Provenance& provenance,
+    const std::function<void(Hdf5Writer& file, const std::filesystem::path& scratch)>& fill) {
+  OutputFile output(out, force);
+  Hdf5Writer file(output.path());
+  write_provenance(file, provenance);
+  fill(file, output.path().parent_path());
+  file.close();
+  output.commit();
+}
+
+void write_tensor(Hdf5Writer& file, const std::string& path, const at::Tensor& tensor,
+                  const std::vector<std::string>& dimensions) {
+  const at::Tensor values = tensor.cpu().contiguous();
+  file.dataset(path,
+               std::span<const double>(values.const_data_ptr<double>(),
+                                       static_cast<std::size_t>(values.numel())),
+               values.sizes().vec(), dimensions);
+}
+
+void add_files(const std::vector<std::filesystem::path>& files, const SumFiles& what,
+               const std::filesystem::path& out, bool force) {
+  KVC_CHECK_USAGE(files.size() >= 2, "adding needs at least two {} files",
+                  what.name.empty() ? what.kind : what.name);
+  Readers readers;
+  Provenance provenance;
+  Json added = Json::array();
+  for (const std::filesystem::path& file : files) {
+    readers.push_back(std::make_unique<Hdf5Reader>(file));
+    const Provenance found = read_provenance(*readers.back());
+    provenance = readers.size() == 1 ? found : provenance;
+    check_provenance(found, what.kind, provenance.checkpoint_hash, file);
+    for (const std::string& option : what.equal_options) {
+      KVC_CHECK(found.options.value(option, Json()) == provenance.options.value(option, Json()),
+                "{}: made with another {} than {}; only files made with the same options add up",
+                file.string(), option, files.front().string());
+    }
+    added.push_back(found.tokens_hash);
+  }
+  provenance.tokens_hash = sha256_hex(added.dump());
+  provenance.options["added"] = added;
+  write_sums(out, force, provenance, [&](Hdf5Writer& sum, const std::filesystem::path&) {
+    for (const std::string& count : what.counts) {
+      std::int64_t total = 0;
+      for (const auto& reader : readers) {
+        total += reader->ints(count, {1}).front();
+      }
+      sum.dataset(count, std::vector<std::int64_t>{total}, {1});
+    }
+    for (const std::string& total : what.totals) {
+      add_dataset(readers, total, sum);
+    }
+    for (const std::string& group : what.groups) {
+      add_groups(readers, group, sum);
+    }
+  });
+}
+
+}  // namespace kvc

@@ -1,0 +1,22 @@
+// The validation report: its rows, and one self-contained page without scripts or anything loaded from elsewhere.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "validate/validate.h"
+
+namespace kvc {
+
+// A number of a comparison that reports print.
+struct ReportRow {
+  const char *text, *html;  // its names on a terminal and on the page; null: not there
+  // Of what has no error, that is not a number.
+  Estimate (*value)(const Comparison& comparison);
+  bool sub = false, share = false;  // on the page: part of the row above, in percent
+};
+std::span<const ReportRow> report_rows();
+
+std::string html_report(const ValidationReport& report);
+
+}  // namespace kvc
