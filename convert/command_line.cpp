@@ -162,7 +162,7 @@ Action declare_convert_options(CLI::App& app, CommonOptions& common) {
   declare_settings(app, options->settings);
   const auto list_models = std::make_shared<bool>(false);
   app.add_flag("--list-models", *list_models,
-               "Print which families each method converts, and stop");
+               "Print the model families that each method converts, and stop");
   return [options, words, list_models, &app, &common] {
     if (*list_models) {
       std::fputs((common.json ? dump_json(support_json()) : support_text()).c_str(), stdout);

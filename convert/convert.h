@@ -24,7 +24,7 @@
 
 namespace kvc {
 
-// What errors of keys and values are weighed by when a basis is chosen for them.
+// The metric that weights errors of keys and values when their basis is chosen.
 //   fisher   the gradient's second moment (fisher/metric.h)
 //   attn     attention's output alone (calibrate/attention_metric.h)
 //   attn_fs  attn, each layer's keys and values scaled to the gradient's energy
@@ -44,9 +44,10 @@ struct ConvertSettings {
   std::int64_t sink_tokens = 4;
   std::int64_t window_tokens = 128;
   std::int64_t block_tokens = 64;
-  std::string kv_dtype;      // what the cache is planned to store; empty: the checkpoint's type
-  std::int64_t context = 0;  // tokens the plan's table is computed for; 0: min(max_position, 8192)
-  // Tokens that all sequences together hold, which a saving is weighed for; 0: the context, at least 8192
+  std::string kv_dtype;      // planned dtype of the cache; empty: the checkpoint's
+  std::int64_t context = 0;  // tokens of the planned cache; 0: min(max_position, 8192)
+  // Tokens of all sequences together, where the saving must exceed the factors; 0: the context, at least
+  // 8192
   std::int64_t tokens_in_flight = 0;
   // Of methods with StatisticsNeeds; unset: the method's own
   std::optional<CacheMetric> cache_metric;
@@ -81,13 +82,13 @@ Options common_options(ConvertSettings& settings);
 // Those of single methods, each kind once.
 std::vector<Options> own_options(ConvertSettings& settings);
 
-// The settings of `name` ("paper") for settings.method; whatever is set afterwards overrides it.
-// UsageError for an unknown preset or method.
+// Applies preset `name` ("paper") for settings.method; later settings override it. UsageError for
+// an unknown preset or method.
 void apply_preset(ConvertSettings& settings, const std::string& name);
 // Sets what the method prescribes, then checks ranges: UsageError naming a flag out of range.
 void resolve(ConvertSettings& settings);
 
-// Does this conversion need these inputs?
+// Does this conversion require these inputs?
 bool needs_calibration(const ConvertSettings& settings);
 bool needs_fisher(const ConvertSettings& settings);
 // Inputs of coded caches and calibrated directions: sums over adjacent layers together (calibrate/covariance.h,
@@ -107,9 +108,8 @@ struct ConvertInputs {
   std::filesystem::path fisher;       // fisher.h5, or empty; likewise the next two
   std::filesystem::path covariance{};
   std::filesystem::path metric{};
-  std::filesystem::path out;  // directory
-  std::filesystem::path
-      state{};  // file that a distillation goes on from when it was interrupted, or empty
+  std::filesystem::path out;      // directory
+  std::filesystem::path state{};  // file from which an interrupted distillation resumes, or empty
   std::optional<KvPlan>
       plan{};  // that make_plan() gave without scores; used where none are measured
   bool force = false;

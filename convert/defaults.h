@@ -22,7 +22,7 @@ struct OpenSettings {
 std::vector<std::string> choose_defaults(const ModelConfig& config, const OpenSettings& open,
                                          ConvertSettings& settings);
 
-// How much calibration text a conversion reads: the knee, from where on more of it gains little
+// How much calibration text a conversion reads: the knee, beyond which more text gains little
 // (docs/quality.md), or the thorough setting.
 struct CalibrationEffort {
   std::int64_t num_sequences = 0, seq_len = 0;  // tokens of each
@@ -30,19 +30,19 @@ struct CalibrationEffort {
   std::int64_t num_tokens() const { return num_sequences * seq_len; }
 };
 
-// What the command line asks for.
+// Options of the command line.
 struct CalibrationRequest {
   std::int64_t num_sequences = 0, seq_len = 0;  // 0: not given
   bool thorough = false;
 };
 
-// Of a method: 40 x 1024 tokens of coded (what is cached depends on how far into a text it is, and a coded basis
-// follows it closely), 64 x 512 of the others; rows as long as the model's context at most.
+// A method's thorough setting: 40 x 1024 tokens for coded (keys depend on their place in a text, and a coded
+// basis follows them closely), 64 x 512 for the others; rows are at most as long as the model's context.
 CalibrationEffort thorough_effort(const ModelConfig& config, const ConvertSettings& settings);
-// The least that is worth it, and never fewer tokens than the method's statistics need. Of methods other than
-// coded the thorough one.
+// The knee, but never fewer tokens than the method's statistics require. For methods other than coded the
+// thorough setting.
 CalibrationEffort knee_effort(const ModelConfig& config, const ConvertSettings& settings);
-// The knee on a CPU where nothing is asked for; otherwise the thorough setting, with what is given in its place.
+// The knee on a CPU if nothing is requested; otherwise the thorough setting with the requested values.
 CalibrationEffort choose_effort(const ModelConfig& config, const ConvertSettings& settings,
                                 const CalibrationRequest& request);
 

@@ -35,9 +35,9 @@ void check_pays(const KvPlan& plan, const ModelConfig& config, const ConvertSett
   const std::string more_tokens =
       gain.tokens == Payback::kNever
           ? ""
-          : fmt::format("--tokens-in-flight {} if there are so many, ", gain.tokens);
+          : fmt::format("--tokens-in-flight {} if you expect so many, ", gain.tokens);
   fail(
-      "--method {}: {}, more than {} times the {} tokens that are expected; below that it takes "
+      "--method {}: {}, more than {} times the {} tokens that are expected; with fewer it takes "
       "more memory than it saves. Use {}{}, or --force to convert anyway",
       settings.method, to_text(gain), kMostTimes, expected, more_tokens,
       plan.coded.empty() ? "a smaller --rank, or --method coded" : "--scope head");

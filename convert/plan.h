@@ -40,7 +40,7 @@ TokenBytes token_bytes(const KvPlan& plan, int group, KvDtype dtype);
 // What a pair of layers holds after a prompt of `num_tokens`: nothing retained, or as much as may be.
 PairTokens merged_pair(const KvPlan& plan, std::int64_t num_tokens, bool retains);
 
-// --kv-dtype, or the type of the model's own cache.
+// --kv-dtype, or the dtype of the model's own cache.
 KvDtype planned_dtype(const ModelConfig& config, const ConvertSettings& settings);
 // Tokens of the planned cache.
 std::int64_t plan_context(const ModelConfig& config, const ConvertSettings& settings);
@@ -53,7 +53,8 @@ double planned_type_scale(const KvPlan& plan, const ModelConfig& config,
 // Ratio of a cache of `num_tokens` at the plan's target, as kept_range.
 double planned_kept_ratio(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
 
-// Of caches of the plan's context. factor_bytes: estimated (convert/factor_bytes.h), or those of an export.
+// For caches of the plan's context. factor_bytes: estimated (convert/factor_bytes.h), or those of an
+// export.
 Payback plan_payback(const KvPlan& plan, const ModelConfig& config, const ConvertSettings& settings,
                      std::int64_t factor_bytes);
 Payback estimated_payback(const KvPlan& plan, const ModelConfig& config,

@@ -22,7 +22,7 @@ struct PlanRow {
   std::int64_t plain_bytes = 0, unmerged_bytes = 0, merged_bytes = 0;  // per token
   double kept_unmerged = 1, kept_merged = 1, kept_at_target = 1;  // at the table's context length
   std::int64_t weights_growth_bytes = 0;  // estimated factors, less the projections they replace
-  std::string ends;  // what the next layer differs in, where that ends the group: "window", "RoPE"
+  std::string ends;  // difference of the next layer that ends the group: "window", "RoPE"
   // Coded layers:
   std::string scope;
   int num_blocks = 0;

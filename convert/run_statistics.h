@@ -32,7 +32,7 @@ at::Tensor damped_cache_metric(at::Tensor metric, std::int64_t part_width);
 // lambda_i is the squared error, in the metric, of leaving coefficient i out.
 
 struct PrincipalBasis {
-  at::Tensor eigenvalues;  // [n] float64, descending, none below zero: of all coefficients
+  at::Tensor eigenvalues;  // [n] float64, of all coefficients: descending, none below zero
   at::Tensor encoder;      // [rank, n] float64, E
   at::Tensor decoder;      // [n, rank] float64, F
 };

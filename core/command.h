@@ -11,7 +11,7 @@ namespace kvc {
 // Options every program takes.
 struct CommonOptions {
   std::string device = "auto";  // auto, cpu, cuda, cuda:N
-  int threads = 0;              // 0: as many as the machine has
+  int threads = 0;              // 0: all
   std::uint64_t seed = 0;
   bool force = false;  // replace an existing output; continue despite refusals that name --force
   bool quiet = false;

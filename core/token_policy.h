@@ -49,7 +49,7 @@ struct TokenPolicy {
   bool keeps_last() const;       // sinks and the last tokens alone, the same of all heads
   bool narrows() const;          // budgets of deeper layers
   bool prunes_channels() const;  // all tokens are kept, with fewer channels of their keys
-  // The fewest tokens that the settings leave a place for.
+  // The smallest budget that the settings allow.
   std::int64_t least_budget() const;
 };
 
@@ -117,7 +117,7 @@ std::int64_t kept_group_bytes(const KvPlan& plan, const TokenPolicy& policy, int
                               const KeptGroupTokens& tokens, KvDtype dtype,
                               std::int64_t page_tokens = 1);
 
-// What coded layers that are stored together keep under a policy: tokens that all of them and all heads share.
+// Contents of coded layers that are stored together, under a policy: tokens that all layers and heads share.
 struct KeptCodedTokens {
   std::int64_t rows = 0;
   std::int64_t codes = 0;  // rows that are codes; between passes coded_tokens(rows)

@@ -58,7 +58,7 @@ struct BalancedBasis {
 // 1 <= k <= n <= kMostCodedBasisChannels, wide_columns <= k.
 BalancedBasis balanced_basis(const BasisTransform& transform);
 BasisCodes code_basis(const BalancedBasis& basis, std::int64_t wide_columns);
-// In float64. Error naming `name` where the codes have no inverse.
+// In float64. Error naming `name` if the codes have no inverse.
 BasisTransform decode_basis(const BasisCodes& codes, std::int64_t coefficients,
                             const std::string& name);
 

@@ -60,7 +60,7 @@ struct GenerateResult {
 void run_timed(const Engine& engine, const std::function<void()>& read,
                const std::function<void()>& write, GenerateResult& result);
 
-// Called as tokens appear: index of the sequence and its new token. False: the sequence ends with it.
+// Called for every new token with the sequence's index. False ends the sequence after it.
 using TokenVisitor = std::function<bool(std::size_t, std::int64_t)>;
 
 // The first half of a generation: reads each prompt into its new sequence, with what options.prefill_tokens leaves as a

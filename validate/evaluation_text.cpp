@@ -115,9 +115,9 @@ std::string calibration_warning(const ValidationReport& report) {
     return "";
   }
   return fmt::format(
-      "the text this was measured on is of another kind than the calibration text: the original "
-      "spends {:.2f} nats per token on it, {:.2f} on the other; calibrate on text of your own kind "
-      "with --calibration FILE",
+      "the evaluation text is of another kind than the calibration text: the original's NLL is "
+      "{:.2f} nats per token on it, {:.2f} on the other; calibrate on text of your own kind with "
+      "--calibration FILE",
       report.teacher_forced.reference_nll.mean, report.calibration_nll->mean);
 }
 

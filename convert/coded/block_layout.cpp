@@ -220,12 +220,12 @@ LayerScopes choose_scope(const ModelConfig& config, const ConvertSettings& setti
   });
   LayerScopes chosen = all_layers(config, best.scope);
   if (costs.size() == 1) {
-    chosen.reason =
-        "--scope auto: head, whose keys and values take the fewest operations to rebuild";
+    chosen.reason = "--scope auto: head, the fewest operations to rebuild keys and values";
     return chosen;
   }
   chosen.reason = fmt::format(
-      "--scope auto: {}, the least cache and factors for {} tokens in flight at equal divergence:",
+      "--scope auto: {}, the smallest cache and factors for {} tokens in flight at equal "
+      "divergence:",
       to_string(best.scope), tokens_in_flight(config, settings));
   for (const Cost& cost : costs) {
     chosen.reason +=

@@ -16,7 +16,7 @@ namespace kvc {
 // are missing.
 struct LayerScopes {
   std::vector<CodedScope> scopes;  // [num_layers]
-  std::string reason;              // of --scope auto: a sentence; otherwise empty
+  std::string reason;              // reason of --scope auto: a sentence; otherwise empty
 };
 LayerScopes choose_scopes(const ModelConfig& config, const ConvertSettings& settings);
 

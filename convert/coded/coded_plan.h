@@ -20,13 +20,13 @@ std::int64_t coded_bit_budget(const ModelConfig& config, const ConvertSettings& 
 // The smallest budget that a conversion accepts.
 std::int64_t least_coded_bits(const ModelConfig& config, const ConvertSettings& settings,
                               const KvPlan& plan);
-// kept_ratio of a cache of the plan's context with that budget; 1 where no token would be coded.
+// kept_ratio of a cache of the plan's context with that budget; 1 if no token would be coded.
 double least_coded_kept_ratio(const PlanRequest& request);
 // kept_ratio of a sequence of `num_tokens`.
 double coded_kept_ratio(const ModelConfig& config, const KvPlan& plan, std::int64_t num_tokens);
 
-// As Method::make_plan. Bits are spread evenly over all channels: which coefficients are worth them is
-// known once they have been measured, what they add up to is known before.
+// As Method::make_plan. Bits are spread evenly over all channels: their sum is known now; measurement
+// decides later which coefficients get them.
 KvPlan make_coded_plan(const PlanRequest& request);
 
 // As Method::fill_table.

@@ -62,15 +62,15 @@ void add_notes(PlanTable& table, const ConvertSettings& settings, const std::str
   if (!reason.empty()) {
     table.notes.push_back(reason);
   }
-  table.notes.push_back(fmt::format(
-      "of {} tokens {} stay exact (the first {}, the last {} and those short of a block of {}); a "
-      "coded token keeps {:.4f} of its bytes",
-      table.context, table.exact_tokens, settings.sink_tokens, settings.window_tokens,
-      kQuantisedTokens, table.kept_coded));
+  table.notes.push_back(
+      fmt::format("in a cache of {} tokens, {} stay exact (the first {}, the last {} and an "
+                  "incomplete block of {}); a coded token takes {:.4f} of its original bytes",
+                  table.context, table.exact_tokens, settings.sink_tokens, settings.window_tokens,
+                  kQuantisedTokens, table.kept_coded));
   if (table.kept_at_target + 0.005 < settings.kept_ratio) {
-    table.notes.push_back(
-        fmt::format("--kept-ratio {} is more than 8 bits for every coefficient take: all get 8",
-                    settings.kept_ratio));
+    table.notes.push_back(fmt::format(
+        "--kept-ratio {} allows more than 8 bits per coefficient; all coefficients get 8",
+        settings.kept_ratio));
   }
 }
 

@@ -33,18 +33,17 @@ WidthCurves measure_widths(const at::Tensor& coefficients, const std::vector<int
 double coding_error(const at::Tensor& coefficients, const std::vector<int>& bits,
                     const at::Tensor& steps, bool gain);
 
-// How many bits every coefficient of the model's coded blocks gets.
+// Bits of every coefficient of the model's coded blocks.
 struct BitAllocation {
   std::vector<std::vector<int>> bits;  // [num_blocks][n]
   std::int64_t total = 0;              // of one token
-  double price =
-      0;  // error that the last bits taken saved, each; 0 where every coefficient has all
+  double price = 0;  // error that each of the last bits saved; 0 if every coefficient has all
 };
 
-// Marginal allocation: of every coefficient the lower convex hull of its distortions, whose steps are taken
-// in order of the error they save per bit until `budget` is spent; what no longer fits is passed over. The
-// least total distortion for what is spent wherever distortions are convex. Every block's first
-// coefficient gets a width before all others.
+// Marginal allocation: takes the steps of every coefficient's lower convex hull of distortions in order of
+// error saved per bit until `budget` is spent, skipping steps that no longer fit. Total distortion is
+// minimal for the bits spent if distortions are convex. Every block's first coefficient gets a width before
+// all others.
 BitAllocation allocate_bits(const std::vector<WidthCurves>& blocks, std::int64_t budget);
 
 }  // namespace kvc

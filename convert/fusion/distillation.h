@@ -15,8 +15,8 @@
 
 namespace kvc {
 
-// AdamW (Loshchilov and Hutter) over a few tensors, without weight decay, which has no place in factors that
-// are to stay near one another's sum, nor in weights that are to stay near those that they begin as.
+// AdamW (Loshchilov and Hutter) over a few tensors, without weight decay: it would pull factors and weights
+// to zero, away from their fit.
 struct AdamW {
   static constexpr double kBeta1 = 0.9, kBeta2 = 0.95, kEpsilon = 1e-8;
 
@@ -41,7 +41,7 @@ struct DistillationState {
 // Writes the file anew; it is complete at any time. `id` names what the state belongs to.
 void save_state(const std::filesystem::path& path, const std::string& id,
                 const DistillationState& state);
-// False where there is no such file, or one of another id. `state` has the parameters' shapes already.
+// False if there is no such file, or it has another id. `state` already has the parameters' shapes.
 bool load_state(const std::filesystem::path& path, const std::string& id, DistillationState& state);
 
 // Replaces the factors (float32) by those with the least held-out divergence; factors that RoPE ties stay tied.

@@ -26,7 +26,7 @@ struct TunedWeight {
   at::Tensor weight{};  // as the layer uses it, float32; set in the layer that it was taken from
 };
 
-// The layer's own become copies that ask for gradients.
+// Replaces the layer's weights by copies with gradients.
 std::vector<TunedWeight> tune_weights(const ModelConfig& config, int layer, LayerWeights& weights);
 
 // The whole tensor with the tuned rows in it, as the checkpoint stores it but in float32.

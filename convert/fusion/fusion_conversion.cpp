@@ -86,17 +86,15 @@ void check_fits(const ConversionJob& job) {
   for (const FusedReport& fit : job.result.fused) {
     below += std::min(fit.key_r2, fit.value_r2) < settings.min_r2 ? 1 : 0;
   }
-  const char* why =
-      settings.form == FusionForm::kFull
-          ? "Use a smaller share of fused layers (--storage-layers)"
-          : "Factors per channel that are fitted after training are bad on pretrained "
-            "models, whose layers have no reason to match channel by channel: FusedKV "
-            "is trained from scratch. Use --fusion matrices, --distill-steps to train "
-            "the factors";
+  const char* why = settings.form == FusionForm::kFull
+                        ? "Use a smaller share of fused layers (--storage-layers)"
+                        : "Factors per channel rarely fit a pretrained model, because its layers "
+                          "do not match channel by channel; FusedKV models are trained from "
+                          "scratch. Use --fusion matrices, --distill-steps to train the factors";
   KVC_CHECK(below == 0 || job.settings.any_fit || settings.mixed || settings.distill.steps > 0,
-            "--method {}: {} of {} fused layers do not follow from their sources: R^2 on the "
-            "calibration text is below --min-r2 {:g} ({}). {}, --mixed to leave such layers plain, "
-            "another method (--method commonkv), or --force to convert all the same",
+            "--method {}: {} of {} fused layers fit their sources badly: R^2 on the calibration "
+            "text is below --min-r2 {:g} ({}). {}, --mixed to leave such layers plain, another "
+            "method (--method commonkv), or --force to convert anyway",
             job.settings.method, below, job.result.fused.size(), settings.min_r2,
             fit_table(job.result.fused), why);
 }

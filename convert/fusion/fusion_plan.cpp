@@ -193,17 +193,16 @@ Options fusion_options(ConvertSettings& settings) {
 
 void check_fusion_settings(const FusionSettings& settings) {
   const bool full = settings.form == FusionForm::kFull;
-  KVC_CHECK_USAGE(!full || settings.sources != FusionSources::kSearch,
-                  "--sources search: chooses sources of fusion vectors; with --fusion matrices use "
-                  "all or paper");
+  KVC_CHECK_USAGE(
+      !full || settings.sources != FusionSources::kSearch,
+      "--sources search: applies to --fusion vectors only; with matrices use all or paper");
   KVC_CHECK_USAGE(full || settings.sources != FusionSources::kAll,
                   "--sources all: needs --fusion matrices; use paper or search");
   KVC_CHECK_USAGE(!full || settings.head_map == HeadMap::kSame,
-                  "--head-map search: chooses heads of fusion vectors; leave it out with --fusion "
+                  "--head-map search: applies to --fusion vectors only; leave it out with "
                   "matrices, which read all heads");
   KVC_CHECK_USAGE(!settings.distill.tune_layers || settings.distill.steps > 0,
-                  "--tune-layers: layers learn while factors are distilled; use it with "
-                  "--distill-steps");
+                  "--tune-layers trains layers during distillation; use it with --distill-steps");
 }
 
 }  // namespace kvc

@@ -15,7 +15,7 @@ namespace kvc {
 
 // Which storage layers a fused layer reads.
 //   paper   the bottom and the middle one (FusedKV, arXiv 2512.03870)
-//   search  the pair that fits best, of keys and of values apart
+//   search  the pair that fits best, for keys and values separately
 //   all     all of them; form full only
 enum class FusionSources { kPaper, kSearch, kAll };
 // Which KV head of a source a head reads: its own number, or the one that fits best.
@@ -25,7 +25,7 @@ struct DistillSettings {
   std::int64_t steps = 0;            // of AdamW; 0: the fit in closed form is kept
   std::int64_t batch_sequences = 1;  // calibration sequences of a step
   double rate = 1e-3;                // highest learning rate of factors
-  bool tune_layers = false;          // W_q, W_o and norms of fused layers learn too
+  bool tune_layers = false;          // also train W_q, W_o and norms of fused layers
   double tune_rate = 1e-5;           // theirs
 };
 
@@ -43,7 +43,7 @@ Options fusion_options(ConvertSettings& settings);
 // UsageError naming the flags of choices that do not go together.
 void check_fusion_settings(const FusionSettings& settings);
 
-// --storage-layers, or half of the layers, rounded up. Error where no layer is left to fuse.
+// --storage-layers, or half of the layers, rounded up. Error if no layer is left to fuse.
 int storage_layers(const ModelConfig& config, const FusionSettings& settings);
 
 // All layers plain except `fused` (ascending). If a layer cannot read its sources: Error naming them; with
@@ -64,7 +64,7 @@ void fill_fusion_table(PlanTable& table, const PlanRequest& request);
 // How a method's fused layers get their factors.
 enum class FusionWeights {
   kOnes,    // keys and values as they are
-  kFitted,  // as FusionSettings says
+  kFitted,  // by FusionSettings
 };
 
 // As Method::convert: the fit of every fused layer goes to job.result.fused. Error listing every layer's R^2

@@ -42,12 +42,12 @@ struct GroupSteps {
   std::function<GroupResult(GroupJob& job)> convert;
 };
 
-// As Method::convert: takes group after group through the steps and sets the merge weights of the policy's
-// rule. The results do not depend on the overlap.
+// As Method::convert: runs the steps for each group and sets the merge weights of the policy's rule. The
+// results do not depend on the overlap.
 void convert_latent_groups(ConversionJob& job, const GroupSteps& steps);
 
-// What a factorisation starts from: the stacked weights of a group's layers, and the metrics that
-// say which directions matter.
+// Inputs of a factorisation: the stacked weights of a group's layers, and the metrics that weight
+// directions.
 enum class Projection { kKey, kValue };
 
 // k_proj's or v_proj's weight. [kv_dim, hidden_size] float64
@@ -58,7 +58,7 @@ at::Tensor load_stacked_proj(const GroupJob& job);
 // plain.
 at::Tensor load_metric(const GroupJob& job);
 // E[y y^T] of the group's stacked bias-free keys and values over the calibration tokens, from a
-// pass that leaves the stream where it stands. [rows, rows] float64
+// pass that does not move the stream. [rows, rows] float64
 at::Tensor measure_output_moment(GroupJob& job);
 
 }  // namespace kvc

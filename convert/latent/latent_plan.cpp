@@ -196,8 +196,9 @@ void check_reachable(const PlanRequest& request, PlanGroups plan_groups, const K
   KVC_CHECK(range.lowest < 1, "the cache of {} tokens would not shrink (kept_ratio {:.3f}); use {}",
             context, range.lowest, nearest_settings(request, plan_groups, 1));
   KVC_CHECK(range.lowest <= plan.policy.target_kept_ratio,
-            "--kept-ratio {} cannot be reached with --rank {} --group {}: with all merged that may "
-            "be, a cache of {} tokens keeps {:.4f} ({} sink and window tokens stay exact). Use {}",
+            "--kept-ratio {} cannot be reached with --rank {} --group {}: with every possible "
+            "token merged, a cache of {} tokens has a kept_ratio of {:.4f} ({} sink and window "
+            "tokens stay exact). Use {}",
             settings.kept_ratio, settings.own<LatentSettings>().rank, settings.layers_per_group,
             context, range.lowest, std::min(context, settings.sink_tokens + settings.window_tokens),
             nearest_settings(request, plan_groups, range.lowest));

@@ -18,7 +18,7 @@ using PlanGroups = std::vector<LatentGroup> (*)(const PlanRequest& request);
 // As Method::make_plan and Method::least_kept_ratio.
 KvPlan make_latent_plan(const PlanRequest& request, PlanGroups plan_groups);
 double least_latent_kept_ratio(const PlanRequest& request, PlanGroups plan_groups);
-// As Method::exact_tokens, of latents of every kind.
+// As Method::exact_tokens, for latents of every kind.
 ExactTokens latent_exact_tokens(std::int64_t context);
 
 // --rank-multiple, or its default for this model.

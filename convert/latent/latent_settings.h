@@ -24,7 +24,8 @@ Options rank_options(ConvertSettings& settings);
 
 // Of those that factorise projections.
 struct LatentSettings {
-  double rank = 0.7;  // latent width / hidden_size, in (0, 1]; palu: of each projection's width
+  double rank =
+      0.7;  // latent width / hidden_size, in (0, 1]; palu: fraction of each projection's width
   Factor factor = Factor::kWhitened;
   MergeRule merge = MergeRule::kLs;
   bool ls_fisher_weights = true;  // least squares weighted by fisher_diag

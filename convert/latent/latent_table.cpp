@@ -126,8 +126,8 @@ void fill_principal_table(PlanTable& table, const PlanRequest& request) {
                                      group.rank, 2 * width, group.num_layers));
   if (table.plan.request) {
     table.notes.push_back(
-        fmt::format("every request keeps its directions; they save bytes from {} compressed tokens "
-                    "on, and below that it stays plain",
+        fmt::format("every request stores its directions; they save bytes from {} compressed "
+                    "tokens on, and shorter requests stay plain",
                     break_even_tokens(table.plan, table.dtype)));
   }
 }

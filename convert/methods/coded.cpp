@@ -137,7 +137,7 @@ void convert_coded_blocks(ConversionJob& job) {
 }
 
 void refuse_preset(ConvertSettings&) {
-  fail_usage("--preset paper: the method coded follows no paper");
+  fail_usage("--preset paper: coded has no paper; leave --preset out");
 }
 
 void fix_coded(ConvertSettings& settings) {

@@ -214,12 +214,12 @@ void fill_commonkv_table(PlanTable& table, const PlanRequest& request) {
                   "against {:.0f})",
                   own.rank, width / plain, width, plain));
   if (own.merge == MergeRule::kNone) {
-    table.notes.push_back("nothing is merged: every layer keeps a latent per token");
+    table.notes.push_back("nothing is merged: every layer stores a latent per token");
     return;
   }
   const int num_layers = table.plan.groups.front().num_layers;
   table.notes.push_back(
-      fmt::format("merging {} layers into one latent brings it to {:.2f}x their plain KV",
+      fmt::format("merging {} layers into one latent reduces it to {:.2f}x their plain KV",
                   num_layers, width / (plain * num_layers)));
   table.notes.push_back(fmt::format(
       "for kept_ratio {:g} at {} tokens, {:.1f} % of the tokens outside sinks and window stay "

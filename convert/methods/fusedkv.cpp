@@ -77,9 +77,9 @@ KvPlan plan_lite(const PlanRequest& request) {
 // YOCO and CLA are architectures to train, not to convert to.
 void refuse_untrained(const PlanRequest& request) {
   KVC_CHECK(request.force,
-            "--method {}: an architecture that models are trained with; a pretrained model whose "
-            "layers read another layer's keys and values says nothing sensible. Use --method coded "
-            "or commonkv, or --force to see it",
+            "--method {}: requires a model that was trained with it; a pretrained model produces "
+            "nonsense when its layers read other layers' keys and values. Use --method coded or "
+            "commonkv, or --force to convert anyway",
             request.settings.method);
 }
 

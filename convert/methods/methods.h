@@ -52,7 +52,7 @@ struct FactorNeeds {
   bool calibration = false, fisher = false;
 };
 
-// Tokens that stay as they are: the first, the last, and generated ones until a block of them is compressed.
+// Tokens that stay exact: the first, the last, and generated ones until their block is compressed.
 struct ExactTokens {
   std::int64_t sink = 0, window = 0, block = 0;
 };
@@ -68,7 +68,7 @@ struct Method {
   std::string_view name;
   // What it can be told beside common_options(); kinds that several methods share are in each of them.
   std::vector<Options (*)(ConvertSettings& settings)> options;
-  // Settings as the method's paper has them.
+  // Sets what the method's paper uses.
   void (*apply_paper_preset)(ConvertSettings& settings);
   // Settings that the method leaves no choice in; UsageError for some that do not go together.
   void (*fix_settings)(ConvertSettings& settings);
@@ -81,10 +81,10 @@ struct Method {
   // What it needs of statistics; null: nothing.
   FactorNeeds (*factor_needs)(const ConvertSettings& settings) = nullptr;
   StatisticsNeeds (*needs)(const ModelConfig& config, const ConvertSettings& settings) = nullptr;
-  // What stays exact in a cache of `context` tokens unless the user says otherwise; null: nothing to choose.
+  // Default exact tokens of a cache of `context` tokens; null: none to choose.
   ExactTokens (*exact_tokens)(std::int64_t context) = nullptr;
-  // The least kept_ratio of the plan's context that all other settings allow, 1 and more where they save nothing;
-  // null: kept_ratio is no target, it follows from them.
+  // The lowest kept_ratio of the plan's context that all other settings allow, 1 or more if they save nothing;
+  // null: kept_ratio is no target but follows from them.
   double (*least_kept_ratio)(const PlanRequest& request) = nullptr;
   // The setting of the latents' width, where there is one.
   double& (*rank)(ConvertSettings& settings) = nullptr;
@@ -115,10 +115,10 @@ extern const Method kCla;
 // Why `method` cannot convert models of this family, from the traits of the table of architectures; nullopt where it
 // can. Nothing else knows.
 std::optional<std::string> refusal(const Method& method, const ArchSpec& arch);
-// What someone who converts such a model should know; may be empty.
+// Notes for users who convert such a model; may be empty.
 std::vector<std::string> family_notes(const ArchSpec& arch);
 
-// Families by methods: Markdown as docs/models.md has it, or JSON.
+// Families by methods: the Markdown of docs/models.md, or JSON.
 std::string support_text();
 Json support_json();
 

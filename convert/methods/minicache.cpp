@@ -10,9 +10,9 @@
 namespace kvc {
 namespace {
 
-// Which prompt tokens keep the vectors of both layers.
-//   different  those whose layers differ most, as the paper's text asks
-//   inverted   those whose layers differ least, as published implementations do
+// Prompt tokens that keep the vectors of both layers.
+//   different  those whose layers differ most, as in the paper's text
+//   inverted   those whose layers differ least, as in published implementations
 enum class PairRetention { kDifferent, kInverted };
 
 struct PairSettings {
@@ -116,8 +116,12 @@ void fill_paired_table(PlanTable& table, const PlanRequest& request) {
       "and KV head; generated tokens stay plain",
       paired.first_layers.size()));
   table.notes.push_back(
-      fmt::format("tokens whose layers differ {} keep both layers' besides: at most {:g} % of the "
-                  "keys, and of the values, which is what this table counts",
+      fmt::format("for a prompt's keys and values, {} pairs of layers store one direction, and a "
+                  "norm per layer and KV head; generated tokens stay plain",
+                  paired.first_layers.size()));
+  table.notes.push_back(
+      fmt::format("tokens whose layers differ {} also keep both layers' vectors: at most {:g} % of "
+                  "the keys and of the values, which this table counts",
                   paired.retains_similar ? "least" : "most", 100 * paired.retained));
 }
 

@@ -54,8 +54,8 @@ void fix_xkv(ConvertSettings& settings) {
   KVC_CHECK_USAGE(settings.own<RankSettings>().allocation == RankAllocation::kUniform,
                   "--rank-alloc: --method xkv finds its directions at run time; use uniform");
   KVC_CHECK_USAGE(own.recompress_every == 0 || own.later != LaterTokens::kExact,
-                  "--recompress-every needs --later project or new-segment: generated tokens are "
-                  "treated like a later turn's");
+                  "--recompress-every requires --later project or new-segment, because generated "
+                  "tokens are treated like a later turn");
   check_ranks(settings);
 }
 

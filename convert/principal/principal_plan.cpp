@@ -176,7 +176,7 @@ void check_saving(const KvPlan& plan, const Target& target) {
   if (plan.request && target.own().recompress_every > 0) {
     const std::int64_t least = break_even_tokens(plan, target.dtype);
     KVC_CHECK(target.own().recompress_every >= least,
-              "--recompress-every {}: a basis of so few tokens saves nothing; use {} or more",
+              "--recompress-every {}: a basis for so few tokens saves nothing; use {} or more",
               target.own().recompress_every, least);
   }
 }

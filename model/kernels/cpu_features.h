@@ -3,7 +3,7 @@
 
 namespace kvc {
 
-// Looked up once: asking the processor takes tens of microseconds in a virtual machine.
+// Looked up once: a query takes tens of microseconds in a virtual machine.
 bool has_bfloat16_products();  // AVX-512 BF16
 bool has_bfloat16_amx();       // products of tiles (AMX), faster still, which oneDNN uses
 

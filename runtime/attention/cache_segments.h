@@ -36,8 +36,8 @@ bool stores_raw_keys(const ModelConfig& config, int layer);
 // rounded. Every query sees them, with alpha log(count) added to its scores. Error where there are none.
 Segment slot_segment(const GroupView& group, int index, double alpha, std::int64_t num_tokens);
 
-// Everything stored for layer `index` of the group, the last `num_queries` tokens of `num_tokens`
-// included. Tensors in the decoder's dtype.
+// Everything stored for layer `index` of the group, including the last `num_queries` tokens of
+// `num_tokens`. Tensors in the decoder's dtype.
 std::vector<Segment> cache_segments(const GroupView& group, int index, std::int64_t num_tokens,
                                     std::int64_t num_queries);
 

@@ -11,7 +11,7 @@
 namespace kvc {
 namespace {
 
-// Tokens of coded layers that are stored together, as a token policy sees them.
+// A token policy's view of coded layers that are stored together.
 class KeptCodes : public TokensOfAllHeads {
  public:
   // layer: the one that attended

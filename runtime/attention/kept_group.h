@@ -60,7 +60,7 @@ struct GroupAttended {
   at::Tensor query;                // [n, num_heads, head_dim] post-RoPE
   at::Tensor positions;            // [n]
   std::int64_t end = 0;            // NewTokens::prompt_end
-  bool is_scored = false;  // a step, of which the rows' scores have this layer's attention already
+  bool is_scored = false;          // a step whose attention is already in the rows' scores
 
   bool is_last_layer() const { return layer == layers.back(); }
   std::int64_t budget(std::int64_t prompt_tokens) const {

@@ -14,16 +14,17 @@ namespace kvc {
 // One layer of a group.
 struct GroupLayer {
   GroupView group;
-  int index = 0;         // of the layer in the group
-  double alpha = 0;      // of residual slots
-  bool selects = false;  // each query by itself, over the latents that it chooses (plan.selective)
-  RebuildCounts* rebuilt = nullptr;  // where selection is counted; null: not
+  int index = 0;     // of the layer in the group
+  double alpha = 0;  // of residual slots
+  bool selects =
+      false;  // each query attends separately, to the latents that it chooses (plan.selective)
+  RebuildCounts* rebuilt = nullptr;  // counts of selection; null: not counted
 
   int layer() const { return group.layer(index); }
 };
 
-// One sequence's queries, those of the last tokens. query [T, num_heads, head_dim] post-RoPE,
-// positions [T]. [T, num_heads * head_dim] in the query's dtype.
+// Queries of one sequence's last tokens. query [T, num_heads, head_dim] post-RoPE, positions [T].
+// [T, num_heads * head_dim] in the query's dtype.
 at::Tensor attend_group(const GroupLayer& layer, const at::Tensor& query,
                         const at::Tensor& positions);
 

@@ -12,7 +12,7 @@
 namespace kvc {
 namespace {
 
-// Tokens of a latent group, as a token policy sees them.
+// A token policy's view of a latent group.
 class KeptLatents : public TokensOfAllHeads {
  public:
   KeptLatents(const TokenPolicy& policy, const GroupLayer& layer, LatentStore& store)

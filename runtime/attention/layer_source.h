@@ -83,7 +83,7 @@ class LayerSource {
                         KvCache& /*cache*/) {}
   // After attention of all of a prompt: what nothing reads exactly any more becomes what the cache keeps.
   virtual void prompt_read(int layer, PromptCompression& prompt);
-  // All of that of tokens that are no prompt's: they are stored, attended with all that is kept, and seen to.
+  // All of this for generated tokens: stores them, attends to everything stored, and calls `attended`.
   virtual at::Tensor extend(int layer, const NewTokens& tokens, const at::Tensor& query,
                             KvCache& cache);
   // The queries of the last tokens of one sequence, which are stored, over all that is kept of it (up to
@@ -97,7 +97,7 @@ class LayerSource {
   const std::vector<int>& layers() const { return layers_; }
   int index_of(int layer) const { return layer - layers_.front(); }
   bool is_last(int layer) const { return layer == layers_.back(); }
-  // What attended() is told, of one of the `sharing` layers that keep the same tokens.
+  // Arguments of attended(), for one of the `sharing` layers that keep the same tokens.
   GroupAttended group_attended(const std::vector<int>& sharing, int layer, const NewTokens& tokens,
                                const at::Tensor& query) const;
 

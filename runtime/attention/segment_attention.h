@@ -16,7 +16,7 @@ inline constexpr std::int64_t kScoresPerChunk = std::int64_t{1} << 24;  // 64 MB
 // [n, heads, channels] as float32 [heads, n, channels].
 inline at::Tensor heads_first(const at::Tensor& x) { return x.to(at::kFloat).transpose(0, 1); }
 
-// Keys and values of some tokens. Values are given, or made from latents: value_proj latent +
+// Keys and values of some tokens. Values are given, or come from latents: value_proj latent +
 // value_bias.
 struct Segment {
   at::Tensor key;           // [n, num_kv_heads, head_dim] post-RoPE

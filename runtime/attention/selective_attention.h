@@ -27,7 +27,8 @@ using ChunkLists = std::vector<std::vector<std::int64_t>>;
 ChunkLists choose_chunks(const SelectiveReconstruction& selective, const ChunkLayer& chunks,
                          const at::Tensor& query, const AttentionRule& rule, std::int64_t latents);
 
-// Over these chunks alone: parts to be joined with attention over the outliers and what is no latent.
+// Attention over these chunks alone: parts to join with attention over the outliers and over tokens
+// without latents.
 std::vector<PartialAttention> attend_chosen(const GroupLayer& layer, const at::Tensor& query);
 
 }  // namespace kvc

@@ -21,7 +21,7 @@ std::int64_t due_tokens(const KvPlan& plan, std::int64_t pending, bool prompt_en
 // Of each group, [num_groups].
 std::vector<std::int64_t> due_tokens(const KvPlan& plan, const std::vector<GroupTokens>& tokens,
                                      bool prompt_ended);
-// Tokens that can still be appended before a block leaves the window and is decided, or becomes codes.
+// Tokens that can still be appended before a block leaves the window and is decided or coded.
 std::int64_t tokens_until_block(const KvCache& cache);
 
 // Decides every group's counts[g] oldest tokens (sinks excluded) of a sequence of `num_tokens`.

@@ -31,7 +31,7 @@ struct MergedLatents {
   Reconstruction layer;
 };
 
-// All of them, in order; `index` is the layer's in the group. Bases are copies in `dtype`.
+// All merged latents, in order; `index` is the layer's in the group. Bases are copies in `dtype`.
 std::vector<MergedLatents> merged_latents(const GroupFactors& factors, const LatentStore& store,
                                           int index, at::ScalarType dtype);
 

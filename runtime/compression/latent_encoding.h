@@ -27,7 +27,8 @@ EncodedTokens encode_pending(const GroupView& group, const std::vector<std::int6
 at::Tensor pending_scores(const GroupView& group, const std::vector<std::int64_t>& rows,
                           const at::Tensor& positions);
 
-// Unmerged plain rows of a group under rule ls whose keys have no norm, likewise. [rows, rank] float32
+// The same for unmerged plain rows of a group under rule ls whose keys have no norm. [rows, rank]
+// float32
 at::Tensor encode_unmerged(const GroupView& group, const std::vector<std::int64_t>& rows);
 
 // Encodes y [n, 2 * num_layers * kv_dim] float32 under rule ls, with the reconstruction of merged latents.

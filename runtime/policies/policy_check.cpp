@@ -42,10 +42,11 @@ void check_slots(const TokenPolicy& policy, const std::string& name, const KvPla
             "--policy {}: residual={}, but coded layers have no form for averages of tokens; use "
             "residual=0, which drops them",
             name, policy.residual_slots);
-  KVC_CHECK(plan.groups.empty() || merges_every_latent(plan),
-            "--policy {}: residual={}, but not every token of these groups has a latent of a basis "
-            "that all share; use residual=0, or convert with --merge ls, pca or xkv-static",
-            name, policy.residual_slots);
+  KVC_CHECK(
+      plan.groups.empty() || merges_every_latent(plan),
+      "--policy {}: residual={} merges tokens, but not every token of these groups has a latent of "
+      "one shared basis; use residual=0, or convert with --merge ls, pca or xkv-static",
+      name, policy.residual_slots);
 }
 
 void check_sources(const TokenPolicy& policy, const std::string& name, const KvPlan& plan) {
@@ -55,11 +56,10 @@ void check_sources(const TokenPolicy& policy, const std::string& name, const KvP
       "--policy {}: paired layers ({}) share directions of all tokens; leave --policy out, or "
       "run the original checkpoint",
       name, plan.method);
-  KVC_CHECK(
-      !policy.prunes_channels() || converted == 0,
-      "--policy {}: {} of {} layers are converted, and only plain ones have keys of their own; "
-      "use snapkv, or the original checkpoint",
-      name, converted, plan.num_layers());
+  KVC_CHECK(!policy.prunes_channels() || converted == 0,
+            "--policy {}: {} of {} layers are converted, but only plain layers store keys; use "
+            "snapkv, or the original checkpoint",
+            name, converted, plan.num_layers());
   KVC_CHECK(!policy.compress_chunks || converted == 0,
             "--policy {}: compress-at=chunk is impossible on converted layers, which read a prompt "
             "one after the other and keep the same tokens; use compress-at=end",

@@ -75,10 +75,10 @@ struct SlotRows {
 // As many as fit the CPU's caches, or keep a GPU busy.
 std::int64_t scores_at_once(at::Device device);
 
-// sum_i lambda^(m-1-i) a_i of the last m tokens' queries, a_i the probabilities that query i gives, summed over
-// the query heads of a KV head. Keys, [n, num_kv_heads, head_dim] float32, in the order of rows; slots get
-// their part of the probabilities. [n, num_kv_heads] float32
-// Of queries and keys, no more than scores_at_once() products are in memory, those of one query at least.
+// sum_i lambda^(m-1-i) a_i of the last m tokens' queries, a_i the probabilities of query i, summed over the
+// query heads of a KV head. Keys, [n, num_kv_heads, head_dim] float32, in the order of rows; slots get their
+// part of the probabilities. [n, num_kv_heads] float32. At most scores_at_once() products of queries and keys
+// are in memory, but at least those of one query.
 at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const SlotRows& slots);
 
 }  // namespace kvc

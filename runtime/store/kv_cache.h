@@ -25,12 +25,12 @@ namespace kvc {
 struct KvBytes {
   std::int64_t plain = 0;   // layers that store their own keys and values
   std::int64_t merged = 0;  // latent groups: a latent for the whole group; pairs: directions, norms
-  std::int64_t unmerged = 0;  // decided against merging; of pairs retained besides
+  std::int64_t unmerged = 0;  // compressed without merging; pairs: retained vectors
   std::int64_t coded = 0;     // codes of coded layers
-  std::int64_t pending = 0;   // of latent groups, coded and paired layers: what is exact
+  std::int64_t pending = 0;   // exact tokens of latent groups, coded and paired layers
   std::int64_t kept = 0;      // layers under a token policy
   std::int64_t chunks = 0;    // landmarks and exact chunks of selective reconstruction
-  std::int64_t expanded = 0;  // rebuilt beside the latents, where a memory budget leaves room
+  std::int64_t expanded = 0;  // rebuilt beside the latents, if a memory budget allows
 
   std::int64_t total() const;
   KvBytes& operator+=(const KvBytes& other);
@@ -49,7 +49,7 @@ inline constexpr KvSegmentBytes kKvSegments[] = {
 // stored together, or a plain layer with those that share its tokens.
 struct KeptGroup {
   std::int64_t budget = 0;  // tokens, once a prompt has been read
-  // Some tokens have left under a fixed budget: rows of plain layers lie as RunningLayout says
+  // Tokens have left under a fixed budget: rows of plain layers have RunningLayout's order
   // (runtime/policies/kept_policy.cpp).
   bool is_laid_out = false;
   // Sum over the layers that have read a prompt's end, or attended to a token: [tokens], for plain layers [tokens,

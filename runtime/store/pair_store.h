@@ -35,7 +35,7 @@ struct PairStore {
   std::int64_t merged_bytes() const;
   std::int64_t retained_bytes() const;
   std::int64_t exact_bytes() const;
-  // Of the exact rows of layer `index` of the pair. [n] int64
+  // Positions of the exact rows of layer `index` of the pair. [n] int64
   at::Tensor exact_positions(std::size_t index) const;
   // Drops the last `count` exact tokens of both layers, which are merged now.
   void drop_exact(std::int64_t count);

@@ -168,7 +168,7 @@ TEST_F(FusedModel, LiteReadsTheMiddleAndTheBottomLayer) {
       at::equal(read_tensor(conversion.tensors, "kvconvert.fused.4.value"), at::ones({1, 16})));
   EXPECT_NO_THROW(logits(export_to("lite-factored", directory_ / "lite")));
   settings.own<FusionSettings>().form = FusionForm::kComplex;
-  EXPECT_THAT(error_of([&] { resolve(settings); }), HasSubstr("reads its sources as they are"));
+  EXPECT_THAT(error_of([&] { resolve(settings); }), HasSubstr("read their sources unchanged"));
 }
 
 TEST_F(FusedModel, YocoAndClaNeedForce) {
