@@ -10,7 +10,7 @@
 #include "core/hdf5.h"
 #include "core/progress.h"
 #include "model/text.h"
-#include "runtime/self_text.h"
+#include "runtime/program/self_text.h"
 
 namespace kvc {
 namespace {

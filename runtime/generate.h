@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/attention/part_times.h"
 #include "runtime/engine.h"
-#include "runtime/part_times.h"
 #include "runtime/sampler.h"
 
 namespace kvc {

@@ -1,4 +1,5 @@
 #include "runtime/attention/cache_segments.h"
+#include "runtime/compression/key_forms.h"
 
 #include <algorithm>
 
@@ -8,11 +9,6 @@
 
 namespace kvc {
 namespace {
-
-// `rows` has no other user.
-at::Tensor with_bias(at::Tensor rows, const at::Tensor& bias) {
-  return bias.defined() ? rows.add_(bias) : rows;
-}
 
 class SegmentBuilder {
  public:
@@ -47,9 +43,7 @@ class SegmentBuilder {
                        const Reconstruction& layer) const {
     const ModelConfig& config = decoder_.config();
     const at::Tensor latent = stored.rows(first, positions.size(0), decoder_.dtype());
-    const at::Tensor key = with_bias(rebuild_key(layer, latent.narrow(1, 0, factors_.key_rank)),
-                                     key_offset(weights_, layer))
-                               .view({-1, config.num_kv_heads, config.head_dim});
+    const at::Tensor key = reconstruct_key(decoder_, weights_, factors_, layer, latent);
     Segment segment{
         .key = layer.is_principal ? decoder_.rope().rotate(layer_, key, positions, length_)
                                   : finish(key, positions),
@@ -120,30 +114,6 @@ void add_plain(const SegmentBuilder& builder, const LatentStore& store, int inde
 }
 
 }  // namespace
-
-const at::Tensor& key_offset(const LayerWeights& weights, const Reconstruction& layer) {
-  return layer.is_principal ? layer.key_mean : weights.k_proj.bias;
-}
-const at::Tensor& value_offset(const LayerWeights& weights, const Reconstruction& layer) {
-  return layer.is_principal ? layer.value_mean : weights.v_proj.bias;
-}
-
-bool stores_raw_keys(const ModelConfig& config, int layer) {
-  return config.depends_on_length(layer);
-}
-
-KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
-                     const GroupFactors& factors, const Reconstruction& layer,
-                     const at::Tensor& latent) {
-  const ModelConfig& config = decoder.config();
-  const Linear value{layer.value, value_offset(weights, layer)};
-  const std::vector<std::int64_t> shape{-1, config.num_kv_heads, config.head_dim};
-  return {
-      with_bias(rebuild_key(layer, latent.narrow(1, 0, factors.key_rank)),
-                key_offset(weights, layer))
-          .view(shape),
-      value(latent.narrow(1, latent.size(1) - factors.value_rank, factors.value_rank)).view(shape)};
-}
 
 Segment slot_segment(const GroupView& group, int index, double alpha, std::int64_t num_tokens) {
   const ResidualSlots& slots = group.store.slots();

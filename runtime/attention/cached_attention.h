@@ -9,8 +9,8 @@
 
 #include "model/decoder.h"
 #include "runtime/attention/layer_source.h"
+#include "runtime/attention/part_times.h"
 #include "runtime/attention/prompt_attention.h"
-#include "runtime/part_times.h"
 #include "runtime/store/kv_cache.h"
 
 namespace kvc {

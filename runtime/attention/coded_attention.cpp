@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/attention/cache_segments.h"
 #include "runtime/attention/decode.h"
 #include "runtime/attention/plain_attention.h"
 #include "runtime/attention/segment_attention.h"
 #include "runtime/compression/coding.h"
+#include "runtime/compression/key_forms.h"
 
 namespace kvc {
 namespace {

@@ -1,11 +1,11 @@
 #include <vector>
 
 #include "core/error.h"
-#include "runtime/attention/cache_segments.h"
 #include "runtime/attention/coded_attention.h"
 #include "runtime/attention/kept_group.h"
 #include "runtime/attention/layer_source.h"
 #include "runtime/compression/coding.h"
+#include "runtime/compression/key_forms.h"
 #include "runtime/compression/leaving_codes.h"
 
 namespace kvc {

@@ -1,4 +1,5 @@
 #include "runtime/attention/latent_attention.h"
+#include "runtime/compression/key_forms.h"
 
 #include <algorithm>
 #include <utility>

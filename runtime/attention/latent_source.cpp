@@ -6,6 +6,7 @@
 #include "runtime/attention/kept_group.h"
 #include "runtime/attention/latent_attention.h"
 #include "runtime/attention/layer_source.h"
+#include "runtime/compression/key_forms.h"
 #include "runtime/compression/latent_encoding.h"
 #include "runtime/compression/leaving_latents.h"
 

@@ -103,16 +103,4 @@ at::Tensor attend_plain(const Decoder& decoder, int layer, const KeyValueStore& 
   return attend_segments(query, positions, segments, rule);
 }
 
-at::Tensor key_of_codes(const Decoder& decoder, int layer, const at::Tensor& key,
-                        const at::Tensor& positions) {
-  return decoder.config().depends_on_length(layer) ? key
-                                                   : decoder.rope().rotate(layer, key, positions);
-}
-
-at::Tensor key_for_codes(const Decoder& decoder, int layer, const at::Tensor& key,
-                         const at::Tensor& positions) {
-  return decoder.config().depends_on_length(layer) ? key
-                                                   : decoder.rope().unrotate(layer, key, positions);
-}
-
 }  // namespace kvc

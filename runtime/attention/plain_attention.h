@@ -8,6 +8,7 @@
 
 #include "model/decoder.h"
 #include "runtime/attention/decode.h"
+#include "runtime/compression/key_forms.h"
 #include "runtime/kernels/decode_attention.h"
 #include "runtime/store/key_value_store.h"
 
@@ -45,12 +46,5 @@ struct CodedKeys {
 // tokens in this order.
 std::vector<RowRange> plain_ranges(const KeyValueStore& keys, const KeyValueStore& values,
                                    const TokenOrder& order, bool codes_are_raw, std::int64_t seen);
-
-// Keys of codes in the form of exact rows. [n, num_kv_heads, head_dim]
-at::Tensor key_of_codes(const Decoder& decoder, int layer, const at::Tensor& key,
-                        const at::Tensor& positions);
-// Keys of exact rows in the form of codes. [n, num_kv_heads, head_dim] float32
-at::Tensor key_for_codes(const Decoder& decoder, int layer, const at::Tensor& key,
-                         const at::Tensor& positions);
 
 }  // namespace kvc

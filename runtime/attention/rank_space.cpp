@@ -7,9 +7,9 @@
 
 #include "model/float_linear.h"
 #include "model/parallel.h"
-#include "runtime/attention/cache_segments.h"
 #include "runtime/attention/decode.h"
 #include "runtime/attention/plain_attention.h"
+#include "runtime/compression/reconstruction.h"
 #include "runtime/kernels/rank_space_attention.h"
 #include "runtime/store/element_type.h"
 

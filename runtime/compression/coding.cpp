@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/attention/plain_attention.h"
+#include "runtime/compression/key_forms.h"
 
 namespace kvc {
 namespace {

@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/attention/plain_attention.h"
 #include "runtime/compression/coding.h"
+#include "runtime/compression/key_forms.h"
 #include "runtime/compression/principal_encoding.h"
 #include "runtime/policies/principal_policy.h"
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/attention/cache_segments.h"
+#include "runtime/compression/key_forms.h"
 #include "runtime/store/row_store.h"
 
 namespace kvc {

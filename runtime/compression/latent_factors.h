@@ -38,8 +38,6 @@ struct LayerEncoder {
 
 // The kept channels of a key's projection [kv_dim, key_rank].
 KeptChannels kept_channels(const at::Tensor& proj);
-// latent [n, key_rank], of the factors' dtype; [n, kv_dim] bias-free.
-at::Tensor rebuild_key(const Reconstruction& layer, const at::Tensor& latent);
 
 struct GroupFactors {
   std::int64_t key_rank = 0;  // first channels of a latent that make keys: split_kv only, else rank

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "runtime/attention/plain_attention.h"
 #include "runtime/compression/coding.h"
+#include "runtime/compression/key_forms.h"
 #include "runtime/policies/token_policies.h"
 
 namespace kvc {

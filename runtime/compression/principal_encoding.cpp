@@ -4,8 +4,8 @@
 #include <functional>
 #include <vector>
 
-#include "runtime/attention/cache_segments.h"
 #include "runtime/compression/chunk_landmarks.h"
+#include "runtime/compression/key_forms.h"
 #include "runtime/compression/request_basis.h"
 #include "runtime/policies/principal_policy.h"
 #include "runtime/store/row_store.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "model/decoder.h"
-#include "runtime/attention/cache_segments.h"
+#include "runtime/compression/reconstruction.h"
 #include "runtime/gpu/gpu_decoding.h"
 #include "runtime/store/row_store.h"
 

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/attention/prompt_reader.h"
 #include "runtime/gpu/gpu_cache.h"
 #include "runtime/gpu/gpu_model.h"
 #include "runtime/gpu/step_executor.h"
-#include "runtime/prompt_reader.h"
 
 namespace kvc {
 

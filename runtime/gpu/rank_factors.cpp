@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "core/round_up.h"
 #include "model/tensor_bytes.h"
-#include "runtime/attention/cache_segments.h"
+#include "runtime/compression/reconstruction.h"
 #include "runtime/gpu/gpu_cache.h"
 
 namespace kvc {

@@ -14,7 +14,7 @@
 #include "core/kv_plan.h"
 #include "core/token_policy.h"
 #include "model/decoder.h"
-#include "runtime/prompt_reader.h"
+#include "runtime/attention/prompt_reader.h"
 #include "runtime/reuse/donor_store.h"
 #include "runtime/reuse/reuse_options.h"
 #include "runtime/reuse/reuse_reader.h"

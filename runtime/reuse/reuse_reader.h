@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "model/decoder.h"
-#include "runtime/prompt_reader.h"
+#include "runtime/attention/prompt_reader.h"
 #include "runtime/reuse/donor_file.h"
 #include "runtime/reuse/reuse_options.h"
 #include "runtime/reuse/reuse_report.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/compression/latent_factors.h"
 #include "runtime/store/row_store.h"
 
 namespace kvc {

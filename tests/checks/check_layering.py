@@ -2,7 +2,8 @@
 """Rejects includes that break the layers of docs/architecture.md; run as a test.
 
 core <- model <- {calibrate, fisher, convert, export, runtime} <- validate. Stages never include each other:
-they meet in files, whose formats core declares. Only kvconvert's pipeline composes all stages.
+they meet in files, whose formats core declares. Only kvconvert's pipeline composes all stages. The folders of runtime/ are
+layers too: each includes those that RUNTIME lists before it.
 """
 
 import pathlib
@@ -12,6 +13,8 @@ import sys
 
 BASE = {"core", "model"}
 STAGES = {"calibrate", "fisher", "convert", "export", "runtime"}
+# Lowest first; `runtime` itself is the engine.
+RUNTIME = ("store", "policies", "compression", "attention", "memory", "reuse", "", "gpu", "program")
 ALLOWED = {
     "core": {"core"},
     "model": BASE | {"model/kernels"},
@@ -27,7 +30,7 @@ ALLOWED = {
 EVERYTHING = set(ALLOWED)
 COMPOSERS = re.compile(r"convert/(main|command_line|pipeline\w*)\.(h|cpp)")
 # Programs only: libraries never see the command line.
-COMMAND_LINE = re.compile(r"core/command\.(h|cpp)|\w+/(main\.cpp|(\w+/)?command_line\.(h|cpp))")
+COMMAND_LINE = re.compile(r"core/command\.(h|cpp)|\w+/(program/)?(main\.cpp|(\w+/)?command_line\.(h|cpp))")
 TORCH = re.compile(r"(torch|ATen|c10)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
@@ -39,6 +42,13 @@ def component(path):
     if path.startswith(f"{first}/kernels/"):
         return f"{first}/kernels"
     return first if first in ALLOWED else None
+
+
+def runtime_layer(path):
+    """The place in RUNTIME of a path below runtime/, or None of another."""
+    top, _, rest = path.partition("/")
+    folder = rest.partition("/")[0] if "/" in rest else ""
+    return RUNTIME.index(folder) if top == "runtime" and folder in RUNTIME else None
 
 
 def violations_of(path, text):
@@ -53,6 +63,9 @@ def violations_of(path, text):
         target = component(included)
         if target is not None and target not in allowed:
             found.append(f"{path}: {own} may not include {target} ({included})")
+        layer, included_layer = runtime_layer(path), runtime_layer(included)
+        if layer is not None and included_layer is not None and included_layer > layer:
+            found.append(f"{path}: runtime/{RUNTIME[layer]} may not include runtime/{RUNTIME[included_layer]} ({included})")
         if own == "core" and TORCH.match(included):
             found.append(f"{path}: core does not use LibTorch ({included})")
         if included.startswith("CLI/") and not COMMAND_LINE.fullmatch(path):

@@ -31,6 +31,11 @@ class Layering(unittest.TestCase):
         self.assert_accepted("convert/main.cpp", '"validate/validate.h"')
         self.assert_rejected("convert/latent/group_svd.cpp", '"export/export.h"')
 
+    def test_folders_of_the_runtime_are_layers(self):
+        self.assert_rejected("runtime/store/kv_cache.cpp", '"runtime/compression/coding.h"')
+        self.assert_rejected("runtime/engine.cpp", '"runtime/gpu/gpu_engine.h"')
+        self.assert_accepted("runtime/gpu/gpu_engine.cpp", '"runtime/engine.h"')
+
     def test_kernels_know_only_themselves(self):
         self.assert_rejected("runtime/kernels/attend.cpp", '"core/error.h"')
         self.assert_accepted("runtime/kernels/attend.cpp", '"runtime/kernels/attend.h"')

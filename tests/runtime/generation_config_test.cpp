@@ -1,4 +1,4 @@
-#include "runtime/generation_config.h"
+#include "runtime/program/generation_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

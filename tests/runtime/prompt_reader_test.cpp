@@ -1,5 +1,5 @@
 // Prompts in pieces: the same logits and the same cache as in one.
-#include "runtime/prompt_reader.h"
+#include "runtime/attention/prompt_reader.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/self_text.h"
+#include "runtime/program/self_text.h"
 
 #include <gtest/gtest.h>
 

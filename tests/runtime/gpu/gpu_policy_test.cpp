@@ -5,7 +5,7 @@
 #include "runtime/gpu/gpu_engine.h"
 #include "runtime/gpu/gpu_forecast.h"
 #include "runtime/gpu/gpu_kept.h"
-#include "runtime/gpu/gpu_plan.h"
+#include "runtime/program/gpu_plan.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/runtime/gpu/gpu_fixture.h"
 #include "tests/testing/temporary_directory.h"

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/json.h"
-#include "runtime/prompts.h"
-#include "runtime/run.h"
+#include "runtime/program/prompts.h"
+#include "runtime/program/run.h"
 
 namespace kvc {
 

@@ -1,4 +1,4 @@
-#include "runtime/runner.h"
+#include "runtime/program/runner.h"
 
 #include <memory>
 #include <utility>

@@ -1,10 +1,10 @@
-#include "runtime/generation_config.h"
+#include "runtime/program/generation_config.h"
 
 #include <cmath>
 
 #include "core/error.h"
 #include "core/json.h"
-#include "runtime/prompts.h"
+#include "runtime/program/prompts.h"
 
 namespace kvc {
 namespace {

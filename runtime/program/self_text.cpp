@@ -1,4 +1,4 @@
-#include "runtime/self_text.h"
+#include "runtime/program/self_text.h"
 
 #include <algorithm>
 
@@ -7,9 +7,9 @@
 #include "core/progress.h"
 #include "model/cache_plan.h"
 #include "model/tokenizer/tokenizer.h"
-#include "runtime/generation_config.h"
 #include "runtime/gpu/step_support.h"
-#include "runtime/runner.h"
+#include "runtime/program/generation_config.h"
+#include "runtime/program/runner.h"
 
 namespace kvc {
 namespace {

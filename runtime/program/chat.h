@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "runtime/run.h"
+#include "runtime/program/run.h"
 
 namespace kvc {
 

@@ -8,7 +8,7 @@
 
 #include "runtime/engine.h"
 #include "runtime/generate.h"
-#include "runtime/generation_config.h"
+#include "runtime/program/generation_config.h"
 
 namespace kvc {
 

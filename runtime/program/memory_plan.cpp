@@ -1,4 +1,4 @@
-#include "runtime/memory/memory_plan.h"
+#include "runtime/program/memory_plan.h"
 
 #include <fmt/format.h>
 
@@ -11,13 +11,13 @@
 #include "model/checkpoint_config.h"
 #include "model/compute_place.h"
 #include "runtime/compression/expansion.h"
-#include "runtime/gpu/gpu_plan.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/memory/memory_forecast.h"
 #include "runtime/memory/share_of_original.h"
 #include "runtime/plan_source.h"
 #include "runtime/policies/policy_check.h"
-#include "runtime/prompts.h"
+#include "runtime/program/gpu_plan.h"
+#include "runtime/program/prompts.h"
 
 namespace kvc {
 namespace {

@@ -1,7 +1,7 @@
 // kvrun --plan: what the KV caches of a run will take, before a weight is read.
 #pragma once
 
-#include "runtime/run.h"
+#include "runtime/program/run.h"
 
 namespace kvc {
 

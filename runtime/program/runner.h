@@ -9,7 +9,7 @@
 #include "core/token_policy.h"
 #include "model/config.h"
 #include "runtime/generate.h"
-#include "runtime/run.h"
+#include "runtime/program/run.h"
 #include "runtime/turn_sequence.h"
 
 namespace kvc {

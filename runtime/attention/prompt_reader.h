@@ -12,8 +12,8 @@
 #include "core/error.h"
 #include "model/decoder.h"
 #include "runtime/attention/layer_source.h"
+#include "runtime/attention/part_times.h"
 #include "runtime/compression/prompt_compression.h"
-#include "runtime/part_times.h"
 #include "runtime/store/kv_cache.h"
 
 namespace kvc {

@@ -1,10 +1,10 @@
-// Keys of latents, some channels of which the latents hold.
+#include "runtime/compression/reconstruction.h"
+
 #include <algorithm>
 #include <type_traits>
 
 #include "model/float_linear.h"
 #include "model/parallel.h"
-#include "runtime/compression/latent_factors.h"
 
 namespace kvc {
 namespace {
@@ -77,6 +77,33 @@ at::Tensor rebuild_key(const Reconstruction& layer, const at::Tensor& latent) {
   key.element_size() == 2 ? arrange<std::uint16_t>(layer.kept, latent, others, key)
                           : arrange<std::uint32_t>(layer.kept, latent, others, key);
   return key;
+}
+
+const at::Tensor& key_offset(const LayerWeights& weights, const Reconstruction& layer) {
+  return layer.is_principal ? layer.key_mean : weights.k_proj.bias;
+}
+const at::Tensor& value_offset(const LayerWeights& weights, const Reconstruction& layer) {
+  return layer.is_principal ? layer.value_mean : weights.v_proj.bias;
+}
+
+at::Tensor reconstruct_key(const Decoder& decoder, const LayerWeights& weights,
+                           const GroupFactors& factors, const Reconstruction& layer,
+                           const at::Tensor& latent) {
+  const ModelConfig& config = decoder.config();
+  at::Tensor key = rebuild_key(layer, latent.narrow(1, 0, factors.key_rank));
+  if (const at::Tensor& offset = key_offset(weights, layer); offset.defined()) {
+    key.add_(offset);
+  }
+  return key.view({-1, config.num_kv_heads, config.head_dim});
+}
+
+KeyValue reconstruct(const Decoder& decoder, const LayerWeights& weights,
+                     const GroupFactors& factors, const Reconstruction& layer,
+                     const at::Tensor& latent) {
+  const at::Tensor key = reconstruct_key(decoder, weights, factors, layer, latent);
+  const Linear value{layer.value, value_offset(weights, layer)};
+  return {key, value(latent.narrow(1, latent.size(1) - factors.value_rank, factors.value_rank))
+                   .view_as(key)};
 }
 
 }  // namespace kvc

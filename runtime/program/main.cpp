@@ -2,7 +2,7 @@
 
 #include "core/command.h"
 #include "core/thread_waits.h"
-#include "runtime/run.h"
+#include "runtime/program/run.h"
 
 namespace {
 

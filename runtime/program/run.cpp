@@ -1,4 +1,4 @@
-#include "runtime/run.h"
+#include "runtime/program/run.h"
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -15,11 +15,11 @@
 #include "core/progress.h"
 #include "core/safetensors.h"
 #include "runtime/block_cache.h"
-#include "runtime/chat.h"
-#include "runtime/memory/memory_plan.h"
-#include "runtime/prompts.h"
-#include "runtime/run_report.h"
-#include "runtime/runner.h"
+#include "runtime/program/chat.h"
+#include "runtime/program/memory_plan.h"
+#include "runtime/program/prompts.h"
+#include "runtime/program/run_report.h"
+#include "runtime/program/runner.h"
 #include "runtime/text_stream.h"
 
 namespace kvc {

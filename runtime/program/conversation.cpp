@@ -1,4 +1,4 @@
-#include "runtime/conversation.h"
+#include "runtime/program/conversation.h"
 
 #include <algorithm>
 #include <chrono>

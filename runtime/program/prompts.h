@@ -9,7 +9,7 @@
 
 #include "core/json.h"
 #include "model/tokenizer/tokenizer.h"
-#include "runtime/run.h"
+#include "runtime/program/run.h"
 
 namespace kvc {
 

@@ -1,4 +1,4 @@
-#include "runtime/chat.h"
+#include "runtime/program/chat.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -14,10 +14,10 @@
 #include "core/json.h"
 #include "core/progress.h"
 #include "model/tokenizer/utf8.h"
-#include "runtime/conversation.h"
-#include "runtime/generation_config.h"
-#include "runtime/prompts.h"
-#include "runtime/runner.h"
+#include "runtime/program/conversation.h"
+#include "runtime/program/generation_config.h"
+#include "runtime/program/prompts.h"
+#include "runtime/program/runner.h"
 #include "runtime/text_stream.h"
 
 namespace kvc {

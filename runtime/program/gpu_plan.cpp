@@ -1,4 +1,4 @@
-#include "runtime/gpu/gpu_plan.h"
+#include "runtime/program/gpu_plan.h"
 
 #include <algorithm>
 #include <vector>

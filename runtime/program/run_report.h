@@ -6,7 +6,7 @@
 
 #include "core/json.h"
 #include "runtime/generate.h"
-#include "runtime/runner.h"
+#include "runtime/program/runner.h"
 
 namespace kvc {
 

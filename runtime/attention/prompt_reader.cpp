@@ -1,4 +1,4 @@
-#include "runtime/prompt_reader.h"
+#include "runtime/attention/prompt_reader.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "runtime/prompts.h"
+#include "runtime/program/prompts.h"
 
 #include <limits>
 #include <string>

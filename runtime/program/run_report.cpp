@@ -1,4 +1,4 @@
-#include "runtime/run_report.h"
+#include "runtime/program/run_report.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
