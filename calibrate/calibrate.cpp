@@ -8,8 +8,8 @@
 #include "core/output.h"
 #include "core/progress.h"
 #include "model/layer_stream.h"
-#include "model/spill_file.h"
 #include "model/statistics_provenance.h"
+#include "model/tensor_memory.h"
 
 namespace kvc {
 namespace {

@@ -7,7 +7,7 @@
 #include "calibrate/sum_files.h"
 #include "core/error.h"
 #include "core/hdf5.h"
-#include "core/kv_plan_groups.h"
+#include "core/kv_plan.h"
 #include "core/output.h"
 #include "core/progress.h"
 #include "model/cache_plan.h"

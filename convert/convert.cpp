@@ -6,8 +6,8 @@
 #include "core/error.h"
 #include "core/output.h"
 #include "core/statistics_file.h"
-#include "model/checkpoint_config.h"
 #include "model/compute_place.h"
+#include "model/config.h"
 
 namespace kvc {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "convert/latent/kept_range.h"
-#include "core/kv_plan_groups.h"
+#include "core/kv_plan_bytes.h"
 #include "model/basis_codes.h"
 #include "model/fused_kv.h"
 #include "model/tensor_names.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "model/arch_settings.h"
+#include "model/arch.h"
 
 namespace kvc {
 namespace {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "convert/plan_table.h"
+#include "core/kv_plan_bytes.h"
 
 namespace kvc {
 

@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/output.h"
 #include "core/progress.h"
-#include "model/checkpoint_config.h"
+#include "model/config.h"
 #include "validate/calibration_distance.h"
 #include "validate/html_report.h"
 #include "validate/validate.h"

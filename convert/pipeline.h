@@ -12,7 +12,7 @@
 #include "convert/convert.h"
 #include "convert/defaults.h"
 #include "export/export.h"
-#include "model/calibration_source.h"
+#include "model/token_input.h"
 
 namespace kvc {
 

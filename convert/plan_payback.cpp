@@ -3,6 +3,7 @@
 #include "convert/factor_bytes.h"
 #include "convert/latent/kept_range.h"
 #include "core/error.h"
+#include "core/kv_plan_bytes.h"
 #include "model/cache_plan.h"
 
 namespace kvc {

@@ -9,7 +9,7 @@
 #include "convert/methods/methods.h"
 #include "convert/paired_row.h"
 #include "convert/plan_payback.h"
-#include "core/kv_plan_groups.h"
+#include "core/kv_plan_bytes.h"
 #include "model/cache_plan.h"
 
 namespace kvc {

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "core/kv_plan_groups.h"
+#include "core/kv_plan.h"
 #include "core/statistics_file.h"
 
 namespace kvc {

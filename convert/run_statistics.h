@@ -5,7 +5,7 @@
 
 #include "convert/cache_metric.h"
 #include "convert/conversion_job.h"
-#include "model/layer_runs.h"
+#include "model/config.h"
 
 namespace kvc {
 

@@ -8,7 +8,6 @@
 #include "export/factor_file.h"
 #include "export/factor_type.h"
 #include "export/tensor_sources.h"
-#include "model/checkpoint_config.h"
 #include "model/config.h"
 #include "model/unused_tensors.h"
 #include "model/weights.h"

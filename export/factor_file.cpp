@@ -8,7 +8,7 @@
 
 #include "core/conversion_file.h"
 #include "core/error.h"
-#include "core/kv_plan_groups.h"
+#include "core/kv_plan.h"
 #include "core/mapped_file.h"
 #include "model/basis_codes.h"
 #include "model/fused_kv.h"

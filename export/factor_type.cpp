@@ -1,7 +1,6 @@
 #include "export/factor_type.h"
 
 #include "core/error.h"
-#include "model/half_precision.h"
 #include "model/weights.h"
 
 namespace kvc {

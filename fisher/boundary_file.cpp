@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "core/checked.h"
+#include "core/arithmetic.h"
 #include "core/error.h"
 
 namespace kvc {

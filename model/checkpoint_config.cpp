@@ -1,4 +1,4 @@
-#include "model/checkpoint_config.h"
+#include "model/config.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,6 @@
 
 #include "core/json.h"
 #include "core/progress.h"
-#include "model/expert_tensors.h"
 #include "model/tensor_names.h"
 #include "model/weights.h"
 

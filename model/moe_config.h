@@ -2,12 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 namespace kvc {
-
-class ConfigReader;
 
 // Whose spelling of settings and tensors a family with experts follows.
 enum class ExpertStyle {
@@ -35,10 +32,5 @@ struct MoeConfig {
 
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
-
-// nullopt where no layer has experts. Throws Error naming the key for what is missing, impossible or
-// not supported.
-std::optional<MoeConfig> resolve_moe(const ConfigReader& config, ExpertStyle style, int num_layers,
-                                     std::int64_t intermediate_size);
 
 }  // namespace kvc

@@ -4,8 +4,8 @@
 #include <chrono>
 #include <utility>
 
-#include "core/elapsed.h"
 #include "core/error.h"
+#include "core/progress.h"
 #include "runtime/read_prompts.h"
 
 namespace kvc {

@@ -9,7 +9,7 @@
 
 #include "core/checkpoint.h"
 #include "core/error.h"
-#include "model/checkpoint_config.h"
+#include "model/config.h"
 #include "model/weights.h"
 #include "runtime/compression/compression.h"
 #include "runtime/compression/expansion.h"

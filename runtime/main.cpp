@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "core/command.h"
-#include "core/thread_waits.h"
+#include "core/process.h"
 #include "runtime/run.h"
 
 namespace {

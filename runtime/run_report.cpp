@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "core/round_up.h"
+#include "core/arithmetic.h"
 #include "runtime/memory/share_of_original.h"
 
 namespace kvc {

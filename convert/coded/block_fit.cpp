@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "convert/principal_basis.h"
-#include "model/spill_file.h"
+#include "model/tensor_memory.h"
 
 namespace kvc {
 namespace {

@@ -8,6 +8,7 @@
 #include "convert/coded/block_layout.h"
 #include "convert/latent/kept_range.h"
 #include "core/error.h"
+#include "core/kv_plan_bytes.h"
 #include "model/cache_plan.h"
 
 namespace kvc {

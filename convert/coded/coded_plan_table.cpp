@@ -10,6 +10,7 @@
 #include "convert/latent/kept_range.h"
 #include "convert/mebibytes.h"
 #include "convert/plan_payback.h"
+#include "core/kv_plan_bytes.h"
 #include "model/cache_plan.h"
 #include "model/tensor_names.h"
 

@@ -7,6 +7,7 @@
 #include "convert/factor_bytes.h"
 #include "convert/latent/kept_range.h"
 #include "convert/mebibytes.h"
+#include "core/kv_plan_bytes.h"
 #include "model/cache_plan.h"
 
 namespace kvc {

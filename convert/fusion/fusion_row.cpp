@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "convert/factor_bytes.h"
+#include "core/kv_plan_bytes.h"
 
 namespace kvc {
 

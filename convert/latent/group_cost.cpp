@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/kv_plan_groups.h"
+#include "core/kv_plan.h"
 #include "model/tensor_names.h"
 
 namespace kvc {

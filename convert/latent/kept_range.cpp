@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "convert/paired_row.h"
+#include "core/kv_plan_bytes.h"
 #include "model/cache_plan.h"
 
 namespace kvc {
@@ -13,7 +14,7 @@ constexpr std::int64_t kDefaultContext = 8192;
 // What a group of `num_tokens` holds when as much as possible is merged, or nothing.
 GroupTokens extreme_tokens(const KvPlan& plan, std::int64_t num_tokens, bool merged) {
   GroupTokens tokens;
-  tokens.pending = std::min(num_tokens, plan.policy.sink_tokens + plan.policy.window_tokens);
+  tokens.pending = std::min(num_tokens, plan.policy.exact_tokens());
   (merged ? tokens.merged : tokens.unmerged) = num_tokens - tokens.pending;
   tokens.bases = merged && plan.request ? 1 : 0;
   return tokens;

@@ -1,6 +1,6 @@
 #include "convert/latent/layer_groups.h"
 
-#include "model/layer_runs.h"
+#include "model/config.h"
 
 namespace kvc {
 

@@ -12,7 +12,7 @@
 #include "convert/principal/principal_plan.h"
 #include "convert/principal_basis.h"
 #include "convert/run_statistics.h"
-#include "core/kv_plan_groups.h"
+#include "core/kv_plan.h"
 #include "core/progress.h"
 
 namespace kvc {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "model/float_linear.h"
+#include "model/linear.h"
 #include "runtime/attention/plain_attention.h"
 #include "runtime/attention/score_chunks.h"
 #include "runtime/compression/merged_latents.h"

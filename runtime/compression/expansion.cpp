@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/round_up.h"
+#include "core/arithmetic.h"
 #include "runtime/attention/cache_segments.h"
 #include "runtime/compression/chunk_tokens.h"
 #include "runtime/compression/merged_latents.h"

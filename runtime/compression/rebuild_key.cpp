@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "model/float_linear.h"
+#include "model/linear.h"
 #include "model/parallel.h"
 #include "runtime/compression/latent_factors.h"
 

@@ -1,5 +1,5 @@
 // Keys and values of all tokens of one layer of one sequence, of which the first ones' keys have lost
-// channels: every KV head its own, the same in all tokens (core/channel_pruning.h). What stays of a key
+// channels: every KV head its own, the same in all tokens (core/token_policy.h). What stays of a key
 // lies together, in the order of channels.
 #pragma once
 

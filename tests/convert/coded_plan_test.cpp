@@ -7,6 +7,7 @@
 #include "convert/coded/coded_plan_table.h"
 #include "convert/convert.h"
 #include "core/error.h"
+#include "core/kv_plan_bytes.h"
 #include "model/config.h"
 #include "tests/testing/synthetic_checkpoint.h"
 

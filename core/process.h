@@ -1,7 +1,13 @@
-// How OpenMP's threads wait for each other.
+// What concerns a program as a whole: signals, and how its threads wait.
 #pragma once
 
 namespace kvc {
+
+// SIGINT and SIGTERM end a run cleanly: long loops call check_interrupt(), which throws.
+void install_interrupt_handlers();
+bool is_interrupted();  // a signal has arrived
+// Throws Error with ExitCode::kInterrupted once a signal has arrived.
+void check_interrupt();
 
 // A thread of libgomp that waits turns in a loop for milliseconds, which a machine with other work to do lacks. The
 // runtime reads its settings when it is loaded, before main: the program starts itself once more, with the same
