@@ -16,7 +16,7 @@
 #include "core/output.h"
 #include "core/progress.h"
 #include "core/safetensors.h"
-#include "model/checkpoint_config.h"
+#include "model/config.h"
 #include "model/layer_stream.h"
 #include "model/sum_files.h"
 

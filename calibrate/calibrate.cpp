@@ -6,9 +6,8 @@
 #include "core/error.h"
 #include "core/progress.h"
 #include "model/layer_stream.h"
-#include "model/spill_file.h"
 #include "model/statistics_provenance.h"
-#include "model/sum_files.h"
+#include "model/tensor_memory.h"
 
 namespace kvc {
 namespace {

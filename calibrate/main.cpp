@@ -4,7 +4,7 @@
 #include "calibrate/calibrate.h"
 #include "calibrate/covariance.h"
 #include "core/error.h"
-#include "core/thread_waits.h"
+#include "core/process.h"
 #include "model/statistics_program.h"
 
 namespace kvc {

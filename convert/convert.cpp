@@ -6,8 +6,9 @@
 #include "convert/plan.h"
 #include "core/error.h"
 #include "core/output.h"
-#include "model/checkpoint_config.h"
+#include "core/statistics_file.h"
 #include "model/compute_place.h"
+#include "model/config.h"
 
 namespace kvc {
 namespace {

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 
-#include "convert/latent/latent_settings.h"
-#include "model/cache_plan.h"
-#include "model/factor_specs.h"
+#include "convert/latent/kept_range.h"
+#include "core/kv_plan_bytes.h"
+#include "model/basis_codes.h"
+#include "model/fused_kv.h"
 #include "model/tensor_names.h"
 
 namespace kvc {

@@ -1,5 +1,5 @@
 #include "convert/command_line.h"
-#include "core/thread_waits.h"
+#include "core/process.h"
 
 int main(int argc, char** argv) {
   kvc::restart_with_short_waits(argv);

@@ -9,9 +9,9 @@
 #include "core/error.h"
 #include "core/output.h"
 #include "core/progress.h"
-#include "model/checkpoint_config.h"
-#include "validate/evaluation_text.h"
-#include "validate/report.h"
+#include "model/config.h"
+#include "validate/calibration_distance.h"
+#include "validate/html_report.h"
 #include "validate/validate.h"
 
 namespace kvc {

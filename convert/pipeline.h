@@ -12,8 +12,7 @@
 #include "core/checkpoint.h"
 #include "core/token_set.h"
 #include "export/export.h"
-#include "model/calibration_source.h"
-#include "model/config.h"
+#include "model/token_input.h"
 
 namespace kvc {
 

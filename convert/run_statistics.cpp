@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/kv_plan_groups.h"
+#include "core/kv_plan.h"
 #include "core/statistics_file.h"
 #include "model/eigen/symmetric_eigen.h"
 

@@ -3,10 +3,9 @@
 
 #include <ATen/ATen.h>
 
-#include <cstdint>
-
-#include "convert/methods/methods.h"
-#include "model/layer_runs.h"
+#include "convert/cache_metric.h"
+#include "convert/conversion_job.h"
+#include "model/config.h"
 
 namespace kvc {
 

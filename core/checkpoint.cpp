@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/checkpoint_refusals.h"
-#include "core/checkpoint_shards.h"
+#include "core/checkpoint_files.h"
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/output.h"
-#include "core/safetensors_header.h"
+#include "core/safetensors.h"
 
 namespace kvc {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/checkpoint_refusals.h"
+#include "core/checkpoint_files.h"
 
 #include <algorithm>
 #include <array>

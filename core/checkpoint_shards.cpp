@@ -1,14 +1,13 @@
-#include "core/checkpoint_shards.h"
+#include "core/checkpoint_files.h"
 
 #include <algorithm>
 #include <set>
 #include <utility>
 
-#include "core/checkpoint_refusals.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/output.h"
-#include "core/safetensors_header.h"
+#include "core/safetensors.h"
 
 namespace kvc {
 namespace {

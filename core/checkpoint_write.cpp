@@ -3,11 +3,11 @@
 #include <map>
 #include <utility>
 
-#include "core/checked.h"
+#include "core/arithmetic.h"
 #include "core/checkpoint.h"
 #include "core/error.h"
 #include "core/output.h"
-#include "core/safetensors_header.h"
+#include "core/safetensors.h"
 
 namespace kvc {
 namespace {

@@ -15,8 +15,7 @@
 #include <new>
 
 #include "core/error.h"
-#include "core/interrupt.h"
-#include "core/message.h"
+#include "core/process.h"
 #include "core/progress.h"
 #include "core/provenance.h"
 

@@ -19,13 +19,14 @@ struct CommonOptions {
   std::string log_level = "info";
 };
 
-// UsageError unless --device is auto or cpu: for programs that compute on the CPU only.
+// UsageError unless --device leaves the choice open or asks for the CPU: for programs that have
+// nothing to compute elsewhere.
 void require_cpu(const CommonOptions& common);
 
+using Action = std::function<void()>;
 // Builds the CLI11 app named after argv[0] with the common options, lets `declare` add its own and
 // return the action, parses, runs the action, and returns the exit code. Errors become one line on
 // stderr: "kvconvert: error: ...". Usage errors (CLI11's included) give 2.
-using Action = std::function<void()>;
 int run_command(int argc, char** argv, const std::string& description,
                 const std::function<Action(CLI::App&, CommonOptions&)>& declare);
 

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/json_fields.h"
+#include "core/kv_plan_json.h"
 
 namespace kvc {
 namespace {

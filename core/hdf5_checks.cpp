@@ -1,4 +1,4 @@
-#include "core/hdf5_checks.h"
+#include "core/hdf5_handle.h"
 
 #include <algorithm>
 

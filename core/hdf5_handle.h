@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <cstdint>
 #include "core/error.h"
 
 namespace kvc {
@@ -51,5 +52,15 @@ std::string hdf5_failure_reason();
 std::vector<std::string> split_hdf5_path(const std::string& path);
 
 Hdf5Handle hdf5_string_type(bool ascii = false);  // variable length, as h5py's str
+
+// What is checked of a foreign file before its data are read.
+// Whether `path` leads to an object inside the file: soft and external links are not followed.
+bool hdf5_reachable(hid_t file, const std::string& path);
+// Error for too many axes or elements.
+std::vector<std::int64_t> hdf5_shape(hid_t dataset, const std::string& subject);
+// The declared size must be plausible for what the file holds, before anything is allocated for it;
+// unusual layouts and filters are refused.
+void check_hdf5_storage(hid_t file, hid_t dataset, std::int64_t num_bytes,
+                        const std::string& subject);
 
 }  // namespace kvc

@@ -2,7 +2,6 @@
 #include <cstring>
 
 #include "core/hdf5.h"
-#include "core/hdf5_checks.h"
 #include "core/hdf5_handle.h"
 
 namespace kvc {

@@ -4,8 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/checked.h"
-#include "core/kv_plan_groups.h"
+#include "core/arithmetic.h"
 
 namespace kvc {
 namespace {

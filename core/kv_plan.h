@@ -1,5 +1,5 @@
-// The KV plan: for each layer, where its keys and values come from, and how many bytes that takes.
-// Conversion, export, runtime and validation share it.
+// The KV plan: for each layer, where its keys and values come from. The one data structure that conversion, export,
+// runtime and validation share. What it costs is in kv_plan_bytes.h.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "core/json.h"
 #include "core/kv_sources.h"
 #include "core/selective_reconstruction.h"
 
@@ -50,6 +49,8 @@ struct MergePolicy {
   std::int64_t sink_tokens = 4;      // first tokens, never merged
   std::int64_t window_tokens = 128;  // last tokens, not merged yet
   std::int64_t block_tokens = 64;    // generated tokens are compressed this many at a time
+
+  std::int64_t exact_tokens() const { return sink_tokens + window_tokens; }
 };
 
 // Tokens that are read after a request's basis was found (xKV): they stay exact, get latents of the first
@@ -114,93 +115,15 @@ bool keeps_latents(const KvPlan& plan, int group);
 bool needs_latents(const KvPlan& plan, int group);
 
 KvPlan plain_plan(int num_layers, std::int64_t num_kv_heads, std::int64_t head_dim);
-Json to_json(const KvPlan& plan);
-KvPlan kv_plan_from_json(const Json& json, const std::string& subject);
 
-// Tokens of a sequence in one latent group, by form.
-struct GroupTokens {
-  std::int64_t merged = 0;    // one latent for the whole group
-  std::int64_t unmerged = 0;  // compressed without merging; form: policy.unmerged
-  std::int64_t pending = 0;   // exact keys and values: sinks, window, incomplete block
-  std::int64_t bases = 0;     // of the request
-  std::int64_t outliers = 0;  // chunks that also stay exact, under plan.selective
-};
+// One layer's part of a group's y: its keys and its values; of a model's own latents (KvPlan::own_widths) those, as
+// they are before their norm, in the place of keys, and nothing else. With c = own_widths.key such a group takes, its
+// d = own_widths.value numbers of rotary keys always exact,
+//   merged * (rank + G*d)*b + (unmerged + pending) * G*(c + d)*b + bases * G * c * rank * b
+KvWidths grouped_widths(const KvPlan& plan);
 
-// The same for two paired layers. Only prompts are merged.
-struct PairTokens {
-  std::int64_t merged = 0;
-  std::int64_t retained_keys = 0, retained_values = 0;  // of them
-  std::int64_t exact = 0;
-};
-
-// Under integer types, keys (each channel over kQuantisedTokens tokens) and values (each token over neighbouring
-// channels) become codes, kQuantisedTokens tokens at a time. These stay 16-bit numbers: the sinks, the window and
-// the incomplete block of a plain layer; the incomplete block of a latent group's unmerged tokens; all its
-// pending tokens. Latents (each on its own) become codes at once.
-inline constexpr std::int64_t kQuantisedTokens = 32;
-// Bytes of the codes, scales and minima of `tokens` tokens. With c bits per code and g = gcd(head_dim,
-// 32) channels per scale:
-//   keys    tokens * width * c/8 + tokens/32 * width * 4
-//   values  tokens * width * (c/8 + 4/g), and latents likewise with g = gcd(rank, 32)
-std::int64_t quantised_key_bytes(std::int64_t tokens, std::int64_t width, KvDtype dtype);
-std::int64_t quantised_value_bytes(std::int64_t tokens, std::int64_t width, std::int64_t head_dim,
-                                   KvDtype dtype);
-// Is a latent smaller as codes than as 16-bit numbers? Otherwise it stays 16-bit.
-bool quantises_latents(std::int64_t rank, KvDtype dtype);
-// Tokens of a plain layer that are codes after `num_tokens`; 0 for types that are no integers.
-std::int64_t quantised_tokens(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
-
-// Bytes of one latent group (G layers, b bytes per element; under integer types b = 2, but a latent is
-// rank*b as codes and whole blocks of unmerged plain tokens are G * (keys + values) as codes):
-//   merged   * (rank*b + p)
-//   unmerged * (2*G*kv_dim*b + p) as plain, or * (G*rank*b + p) as latents
-//   pending  * (2*G*kv_dim*b + held)
-// p = 4, the int32 position, with token granularity; 0 with group granularity, and 0 for rule `none`
-// (positions are contiguous). `held` is stored exactly to decide and encode later:
-//   latent-form unmerged tokens: G*rank*b (each layer's latent);
-//   else mean, fisher, sensitivity: rank*b + 4 (the weighted latent and the float32 score);
-//   else ls: 0, or G*num_kv_heads*4 with key_norm (the float32 root mean squares that undo the norm).
-// Every segment's count is rounded up to `page_tokens` first, quantised and exact tokens separately; under
-// integer types page_tokens is 1 or a multiple of kQuantisedTokens. For a calibrated or a request's basis,
-// p and `held` are 0. A request's basis adds
-//   bases * G * kv_dim * (key_width + value_width) * b, kv_dim rounded up to page_tokens.
-// Under plan.selective, with chunks of c tokens:
-//   G * (merged / c * kv_dim * b + outliers * (c * 2*kv_dim*b + 4 * num_kv_heads))
-// the landmarks (merged / c rounded up, then to pages), and the outliers' keys, values and tokens
-// (int32, rounded up to page_tokens).
-std::int64_t group_bytes(const KvPlan& plan, int group, const GroupTokens& tokens, KvDtype dtype,
-                         std::int64_t page_tokens = 1);
-// The fewest tokens for which bases of a request save bytes, over all groups with pages of one token; the
-// largest int64 if none do. Under plan.selective: of tokens after its outliers.
-std::int64_t break_even_tokens(const KvPlan& plan, KvDtype dtype);
-// Bytes of one layer's plain KV: plain_widths().total() * b per token. Under integer types quantised_tokens of
-// them are codes: keys and values, or of a model's own cache only the latent.
-std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype,
-                               std::int64_t page_tokens = 1);
-// The same for a plain layer that stores only `rows` tokens of a text, not as codes: 4 more bytes per row for its
-// int32 position.
-std::int64_t retained_layer_bytes(const KvPlan& plan, std::int64_t rows, KvDtype dtype,
-                                  std::int64_t page_tokens = 1);
-// Tokens of a coded layer that are codes after `num_tokens`: all but the sinks, the window and an
-// incomplete block of kQuantisedTokens.
-std::int64_t coded_tokens(const KvPlan& plan, std::int64_t num_tokens);
-// Bytes of one coded block. With C coded tokens; the others are exact, b bytes per element:
-//   C * (bits / 8 + gain) + (num_tokens - C) * n * b       n: channels of the block, keys and values
-std::int64_t coded_block_bytes(const KvPlan& plan, const CodedBlock& block, std::int64_t num_tokens,
-                               KvDtype dtype, std::int64_t page_tokens = 1);
-// Bytes of two paired layers. They have no codes: b = 2 under integer types. Counts are rounded up to
-// `page_tokens`.
-//   merged * 2 * (kv_dim + 2 * num_kv_heads) * b + (retained_keys + retained_values) * (2 * kv_dim * b + 4)
-//   + exact * 4 * kv_dim * b
-std::int64_t pair_bytes(const KvPlan& plan, const PairTokens& tokens, KvDtype dtype,
-                        std::int64_t page_tokens = 1);
-// Bytes of the whole sequence: plain layers and coded blocks at num_tokens, and every group and pair, in the
-// order of plan.paired.
-std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,
-                        const std::vector<GroupTokens>& groups, KvDtype dtype,
-                        std::int64_t page_tokens = 1, const std::vector<PairTokens>& pairs = {});
-// num_layers * plain_widths().total() * num_tokens * b (2 * kv_dim wide where each head has its keys and
-// values): the denominator of kept_ratio. Integer types count as 16-bit.
-std::int64_t original_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
+// Parts of KvPlan::check: ranks and merge weights of one group, and what basis the groups have.
+void check_group(const KvPlan& plan, const LatentGroup& group);
+void check_basis(const KvPlan& plan);
 
 }  // namespace kvc

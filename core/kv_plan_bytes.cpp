@@ -1,9 +1,11 @@
+#include "core/kv_plan_bytes.h"
+
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
-#include "core/checked.h"
-#include "core/kv_plan.h"
+#include "core/arithmetic.h"
 
 namespace kvc {
 namespace {
@@ -168,6 +170,18 @@ std::int64_t group_bytes(const KvPlan& plan, int index, const GroupTokens& token
              chunk_bytes(plan, group, tokens, element, page_tokens));
 }
 
+std::int64_t break_even_tokens(const KvPlan& plan, KvDtype dtype) {
+  const std::int64_t unit = plan.selective ? plan.selective->chunk_tokens : 1;
+  std::int64_t per_unit = 0, basis = 0;
+  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+    const int group = static_cast<int>(i);
+    per_unit += group_bytes(plan, group, {.pending = unit}, dtype) -
+                group_bytes(plan, group, {.merged = unit}, dtype);
+    basis += group_bytes(plan, group, {.bases = 1}, dtype);
+  }
+  return per_unit > 0 ? basis * unit / per_unit + 1 : std::numeric_limits<std::int64_t>::max();
+}
+
 std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype,
                                std::int64_t page_tokens) {
   const std::int64_t quantised = quantised_tokens(plan, num_tokens, dtype);
@@ -184,7 +198,6 @@ std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDt
 
 std::int64_t retained_layer_bytes(const KvPlan& plan, std::int64_t rows, KvDtype dtype,
                                   std::int64_t page_tokens) {
-  constexpr std::int64_t kPositionBytes = 4;
   return sum(plain_layer_bytes(plan, rows, dtype, page_tokens),
              product(whole_pages(rows, page_tokens), kPositionBytes));
 }

@@ -1,13 +1,12 @@
-#include "core/kv_plan_groups.h"
+#include "core/kv_plan.h"
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "core/checked.h"
+#include "core/arithmetic.h"
 
 namespace kvc {
 namespace {
@@ -102,18 +101,6 @@ void check_basis(const KvPlan& plan) {
   KVC_CHECK(!plan.request || !plan.request->compress_generated ||
                 plan.request->later != LaterTokens::kExact,
             "KV plan: generated tokens are to be compressed and to stay exact");
-}
-
-std::int64_t break_even_tokens(const KvPlan& plan, KvDtype dtype) {
-  const std::int64_t unit = plan.selective ? plan.selective->chunk_tokens : 1;
-  std::int64_t per_unit = 0, basis = 0;
-  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
-    const int group = static_cast<int>(i);
-    per_unit += group_bytes(plan, group, {.pending = unit}, dtype) -
-                group_bytes(plan, group, {.merged = unit}, dtype);
-    basis += group_bytes(plan, group, {.bases = 1}, dtype);
-  }
-  return per_unit > 0 ? basis * unit / per_unit + 1 : std::numeric_limits<std::int64_t>::max();
 }
 
 }  // namespace kvc

@@ -1,10 +1,11 @@
+#include "core/kv_plan_json.h"
+
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
 #include "core/json_fields.h"
-#include "core/kv_plan.h"
 
 namespace kvc {
 namespace {

@@ -10,7 +10,8 @@
 #include <mutex>
 #include <set>
 
-#include "core/interrupt.h"
+#include <iterator>
+#include "core/process.h"
 
 namespace kvc {
 namespace {
@@ -126,6 +127,24 @@ void Progress::draw(bool last) {
   }
   write_stderr(fmt::format("\r\033[K{}{}", line.substr(0, terminal_width()), last ? "\n" : ""));
   console().line_open = !last;
+}
+
+std::string one_line(std::string_view message) {
+  constexpr std::size_t kMaxLength = 4000, kEnd = 1000;
+  std::string line;
+  for (const char c : message) {
+    if (c == '\n') {
+      line += "\\n";
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      fmt::format_to(std::back_inserter(line), "\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      line += c;
+    }
+  }
+  if (line.size() > kMaxLength) {
+    line.replace(kMaxLength - kEnd, line.size() - kMaxLength, "...");
+  }
+  return line;
 }
 
 }  // namespace kvc

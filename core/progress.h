@@ -18,7 +18,16 @@ void log_info_once(std::string_view message);
 void log_warning(std::string_view message);
 void log_debug(std::string_view message);
 
-// Counts steps of one stage; also checks for interruption.
+// A message on one line of bounded length, whatever file it quotes: control characters as \n or \x01, and a long middle
+// as "...".
+std::string one_line(std::string_view message);
+
+// Of wall time.
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Counts steps of one stage; also the place where interruption is noticed.
 class Progress {
  public:
   Progress(std::string label, std::int64_t total);

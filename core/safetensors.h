@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include <string_view>
 #include "core/dtype.h"
 
 namespace kvc {
@@ -70,5 +71,17 @@ struct TensorSource {
 // and then name. Throws Error when a source returns another number of bytes than its shape needs, and
 // on any write error (disk full), naming the file.
 void write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors);
+
+// The rules of a header that reading and writing share.
+inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+inline constexpr std::size_t kMaxTensors = 1'000'000;
+inline constexpr std::size_t kMaxRank = 8;
+inline constexpr std::size_t kMaxNameBytes = 512;
+
+// Bytes of a tensor; Error (starting with `subject`) when they overflow or do not end on a byte.
+std::uint64_t tensor_bytes(Dtype dtype, const std::vector<std::int64_t>& shape,
+                           std::string_view subject);
+// Refuses names that are empty, too long or hold control characters.
+void check_tensor_name(const std::string& name, std::string_view subject);
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-#include "core/safetensors_header.h"
+#include "core/safetensors.h"
 
 #include <fmt/ranges.h>
 
@@ -7,9 +7,8 @@
 #include <tuple>
 #include <utility>
 
-#include "core/checked.h"
+#include "core/arithmetic.h"
 #include "core/json.h"
-#include "core/safetensors.h"
 
 namespace kvc {
 

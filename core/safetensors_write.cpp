@@ -2,11 +2,10 @@
 #include <tuple>
 #include <utility>
 
-#include "core/checked.h"
+#include "core/arithmetic.h"
 #include "core/file_writer.h"
 #include "core/json.h"
 #include "core/safetensors.h"
-#include "core/safetensors_header.h"
 
 namespace kvc {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/sharing_layers.h"
+#include "core/token_policy.h"
 
 #include <algorithm>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 
 namespace kvc {
 
@@ -40,8 +40,8 @@ struct TokenPolicy {
   bool compress_chunks = false;     // reduce after every piece of a prompt, not at its end
   bool cache_positions = false;     // streamingllm: RoPE by place in the cache
   std::int64_t pool_width = 7;      // of the max-pooling of votes
-  double beta = 20;                 // pyramidkv: budget over the smallest layer's budget
-  double pruned_share = 0.4;  // think: dropped share of a key's channels (core/channel_pruning.h)
+  double beta = 20;                 // pyramidkv: budget over the least layer's budget
+  double pruned_share = 0.4;        // think: of a key's channels, dropped (kept_channels)
 
   bool is_full() const { return kind == TokenPolicyKind::kFull; }
   bool is_running() const;       // every generated token makes another one leave
@@ -128,5 +128,31 @@ struct KeptCodedTokens {
 std::int64_t kept_coded_bytes(const KvPlan& plan, const TokenPolicy& policy, int first_layer,
                               const KeptCodedTokens& tokens, KvDtype dtype,
                               std::int64_t page_tokens = 1);
+
+// A plain layer, with the fused layers that read it and all other layers that these read.
+struct SharingLayers {
+  std::vector<int> layers;   // ascending
+  std::vector<int> storage;  // of them the plain ones
+  // Do all KV heads keep the same tokens too? Where a fused layer's head reads other heads than its own number.
+  bool shares_heads = false;
+};
+
+// Of every plain layer of the plan, by the first of them: each layer is in one set. Sets may interleave.
+std::vector<SharingLayers> sharing_layers(const KvPlan& plan);
+
+// Keys that lose channels (ThinK, arXiv 2407.21018).
+// Channels of a key of head_dim that stay: all but the nearest number to the policy's share, at least one.
+std::int64_t kept_channels(const TokenPolicy& policy, std::int64_t head_dim);
+
+// Bytes of one layer of `rows` tokens, of which the first `pruned_rows` have lost channels. With c =
+// kept_channels and b bytes per element, pruned rows and others rounded up to pages apart:
+//   pruned_rows * num_kv_heads * (c + head_dim) * b + (rows - pruned_rows) * 2 * kv_dim * b
+//   + num_kv_heads * ceil(head_dim / 8) once there are pruned rows: the mask of the channels
+std::int64_t pruned_layer_bytes(const KvPlan& plan, const TokenPolicy& policy, std::int64_t rows,
+                                std::int64_t pruned_rows, KvDtype dtype,
+                                std::int64_t page_tokens = 1);
+
+// How many of `rows` tokens have lost channels after a prompt that ends there: all but the window.
+std::int64_t pruned_rows_of(const TokenPolicy& policy, const KvPlan& plan, std::int64_t rows);
 
 }  // namespace kvc

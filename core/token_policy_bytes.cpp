@@ -3,8 +3,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/checked.h"
-#include "core/round_up.h"
+#include "core/arithmetic.h"
 #include "core/token_policy.h"
 
 namespace kvc {
@@ -97,7 +96,7 @@ std::int64_t group_budget(const KvPlan& plan, const TokenPolicy& policy, std::in
 std::int64_t kept_coded_bytes(const KvPlan& plan, const TokenPolicy& policy, int first_layer,
                               const KeptCodedTokens& tokens, KvDtype dtype,
                               std::int64_t page_tokens) {
-  const std::int64_t outside = plan.policy.sink_tokens + plan.policy.window_tokens;
+  const std::int64_t outside = plan.policy.exact_tokens();
   const std::int64_t exact = round_up(tokens.rows - tokens.codes, page_tokens);
   const std::int64_t columns = policy.has_scores() ? 2 : 1;
   std::int64_t bytes = 4 * columns * (round_up(tokens.codes, page_tokens) + exact);
@@ -139,6 +138,32 @@ std::int64_t kept_group_bytes(const KvPlan& plan, const TokenPolicy& policy, int
   bytes += 4 * ((has_positions ? 0 : decided) + pending);
   bytes += policy.has_scores() ? 4 * (decided + pending) : 0;
   return bytes + kept.residual_slots * (spec.rank + 2) * 4;
+}
+
+std::int64_t kept_channels(const TokenPolicy& policy, std::int64_t head_dim) {
+  const auto dropped = std::llround(policy.pruned_share * static_cast<double>(head_dim));
+  return std::max<std::int64_t>(1, head_dim - dropped);
+}
+
+std::int64_t pruned_layer_bytes(const KvPlan& plan, const TokenPolicy& policy, std::int64_t rows,
+                                std::int64_t pruned_rows, KvDtype dtype, std::int64_t page_tokens) {
+  constexpr const char* kSubject = "KV bytes";
+  const std::int64_t whole = plain_layer_bytes(plan, rows - pruned_rows, dtype, page_tokens);
+  if (pruned_rows == 0) {
+    return whole;
+  }
+  const std::int64_t row_bytes =
+      checked_mul(plan.num_kv_heads * bytes_per_element(dtype),
+                  kept_channels(policy, plan.head_dim) + plan.head_dim, kSubject);
+  const std::int64_t allocated = round_up(pruned_rows, page_tokens);
+  return checked_add(checked_add(whole, checked_mul(allocated, row_bytes, kSubject), kSubject),
+                     plan.num_kv_heads * ((plan.head_dim + 7) / 8), kSubject);
+}
+
+std::int64_t pruned_rows_of(const TokenPolicy& policy, const KvPlan& plan, std::int64_t rows) {
+  return kept_channels(policy, plan.head_dim) == plan.head_dim
+             ? 0
+             : std::max<std::int64_t>(0, rows - policy.window_tokens);
 }
 
 }  // namespace kvc

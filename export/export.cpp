@@ -7,7 +7,6 @@
 #include "export/export_config.h"
 #include "export/factor_file.h"
 #include "export/tensor_sources.h"
-#include "model/checkpoint_config.h"
 #include "model/config.h"
 #include "model/unused_tensors.h"
 #include "model/weights.h"

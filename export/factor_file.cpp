@@ -8,6 +8,7 @@
 
 #include "core/conversion_file.h"
 #include "core/error.h"
+#include "core/kv_plan.h"
 #include "core/mapped_file.h"
 #include "model/weights.h"
 

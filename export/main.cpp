@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "core/command.h"
-#include "core/thread_waits.h"
+#include "core/process.h"
 #include "export/export.h"
 
 int main(int argc, char** argv) {

@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "core/error.h"
-#include "core/thread_waits.h"
+#include "core/process.h"
 #include "fisher/fisher.h"
 #include "fisher/metric.h"
 #include "model/statistics_program.h"

@@ -6,6 +6,8 @@
 #include <span>
 #include <string_view>
 
+#include <string>
+#include <vector>
 #include "model/moe_config.h"
 
 namespace kvc {
@@ -107,5 +109,9 @@ struct ArchSpec {
 std::span<const ArchSpec> supported_archs();
 // Throws Error "<subject>: model_type \"x\" is not supported; supported: ...".
 const ArchSpec& find_arch(std::string_view model_type, std::string_view subject);
+
+// Which keys of config.json a family honours beyond those that all families have.
+// In the order of a reader's interest: attention, windows, RoPE, MLP.
+std::vector<std::string> honoured_settings(const ArchSpec& arch);
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-#include "model/arch_settings.h"
+#include "model/arch.h"
 
 namespace kvc {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-#include "model/attention_rule.h"
+#include "model/config.h"
 
 namespace kvc {
 

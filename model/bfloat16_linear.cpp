@@ -1,4 +1,4 @@
-#include "model/bfloat16_linear.h"
+#include "model/row_products.h"
 
 #include <ATen/Parallel.h>
 

@@ -1,4 +1,4 @@
-#include "model/calibration_source.h"
+#include "model/token_input.h"
 
 #include <algorithm>
 #include <array>

@@ -1,28 +1,36 @@
-#include "model/checkpoint_config.h"
+#include "model/config.h"
 
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <map>
+#include <mutex>
 
 #include "core/json.h"
 #include "core/progress.h"
-#include "model/expert_tensors.h"
 #include "model/tensor_names.h"
 #include "model/weights.h"
 
 namespace kvc {
 namespace {
 
-bool names_remote_code(const Checkpoint& checkpoint) {
-  const std::filesystem::path tokenizer = checkpoint.directory() / "tokenizer_config.json";
-  return checkpoint.config().contains("auto_map") ||
-         (std::filesystem::exists(tokenizer) && read_json(tokenizer).contains("auto_map"));
+// Every stage asks again, and the file may be large: it is read once.
+bool tokenizer_names_code(const std::filesystem::path& directory) {
+  static std::mutex mutex;
+  static std::map<std::filesystem::path, bool> known;
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(directory); found != known.end()) {
+    return found->second;
+  }
+  const std::filesystem::path file = directory / "tokenizer_config.json";
+  return known[directory] = std::filesystem::exists(file) && read_json(file).contains("auto_map");
 }
 
 // Many publishers ship the Python of an architecture that loaders have since learned.
 void note_remote_code(const Checkpoint& checkpoint, const ModelConfig& config) {
   const bool ours = checkpoint.config().contains("kvconvert");
-  if (!ours && names_remote_code(checkpoint)) {
+  if (!ours &&
+      (checkpoint.config().contains("auto_map") || tokenizer_names_code(checkpoint.directory()))) {
     log_info_once(fmt::format(
         "{}: \"auto_map\" names Python code of the checkpoint, which is neither run nor copied; "
         "the built-in {} is used",

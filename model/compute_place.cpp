@@ -3,9 +3,6 @@
 #include <c10/core/GradMode.h>
 
 #include "core/error.h"
-#ifdef KVC_CUDA
-#include "model/cuda_device.h"
-#endif
 
 namespace kvc {
 namespace {

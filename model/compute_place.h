@@ -30,4 +30,12 @@ std::string compute_dtype_name(const ComputePlace& place);
 // overlap; tensors made here may go to any thread afterwards. No gradients are recorded.
 void on_own_stream(at::Device device, const std::function<void()>& work);
 
+#ifdef KVC_CUDA
+// The GPU's part of the above.
+// Error naming what is missing unless GPU `index` can be used; then makes its operators deterministic.
+void set_up_cuda(int index);
+// on_own_stream() for a GPU.
+void on_cuda_stream(at::Device device, const std::function<void()>& work);
+#endif
+
 }  // namespace kvc

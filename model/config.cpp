@@ -6,9 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "model/config_layers.h"
-#include "model/config_reader.h"
-#include "model/rope_config.h"
+#include "model/config_parts.h"
 
 namespace kvc {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/config_layers.h"
+#include "model/config_parts.h"
 
 #include <algorithm>
 
@@ -124,6 +124,18 @@ std::vector<LayerSpec> resolve_layers(const ConfigReader& reader, const ModelCon
         {.window = slides[layer] ? window : std::nullopt, .rope = has_rope[layer] ? rope : -1});
   }
   return layers;
+}
+
+std::vector<LayerRun> layer_runs(const ModelConfig& config, int layers_per_group) {
+  std::vector<LayerRun> runs;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    if (runs.empty() || runs.back().num_layers == layers_per_group ||
+        !config.same_kind(runs.back().first_layer, layer)) {
+      runs.emplace_back().first_layer = layer;
+    }
+    ++runs.back().num_layers;
+  }
+  return runs;
 }
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-#include "model/cuda_device.h"
+#include "model/compute_place.h"
 
 #include <ATen/Context.h>
 #include <c10/cuda/CUDAGuard.h>

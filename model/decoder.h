@@ -10,8 +10,6 @@
 #include <optional>
 #include <vector>
 
-#include "model/attention_rule.h"
-#include "model/checkpoint_config.h"
 #include "model/config.h"
 #include "model/rope.h"
 #include "model/weights.h"

@@ -1,4 +1,4 @@
-#include "model/empty_weight.h"
+#include "model/tensor_memory.h"
 
 #include <sys/mman.h>
 

@@ -1,11 +1,10 @@
-#include "model/expert_tensors.h"
+#include "model/weights.h"
 
 #include <fmt/format.h>
 
-#include "model/empty_weight.h"
 #include "model/int8_linear.h"
+#include "model/tensor_memory.h"
 #include "model/tensor_names.h"
-#include "model/weights.h"
 
 namespace kvc {
 namespace {

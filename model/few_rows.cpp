@@ -1,4 +1,4 @@
-#include "model/few_rows.h"
+#include "model/row_products.h"
 
 #include <ATen/Dispatch.h>
 

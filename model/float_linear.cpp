@@ -1,11 +1,10 @@
-#include "model/float_linear.h"
+#include "model/linear.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "core/error.h"
-#include "model/bfloat16_linear.h"
-#include "model/few_rows.h"
+#include "model/row_products.h"
 
 namespace kvc {
 namespace {

@@ -6,14 +6,13 @@
 
 #include "core/error.h"
 #include "core/mapped_file.h"
-#include "model/bfloat16_linear.h"
 #include "model/element.h"
-#include "model/empty_weight.h"
-#include "model/few_rows.h"
-#include "model/float_linear.h"
 #include "model/fused_ops.h"
 #include "model/kernels/int8_matrix.h"
+#include "model/linear.h"
 #include "model/parallel.h"
+#include "model/row_products.h"
+#include "model/tensor_memory.h"
 #include "model/weights.h"
 
 namespace kvc {

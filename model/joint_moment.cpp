@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/spill_file.h"
+#include "model/tensor_memory.h"
 
 namespace kvc {
 namespace {

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "core/kv_plan.h"
-#include "model/layer_runs.h"
+#include "model/config.h"
 
 namespace kvc {
 

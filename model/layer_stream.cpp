@@ -3,8 +3,8 @@
 #include <c10/core/GradMode.h>
 
 #include "core/error.h"
-#include "core/interrupt.h"
-#include "model/spill_file.h"
+#include "core/process.h"
+#include "model/tensor_memory.h"
 
 namespace kvc {
 namespace {

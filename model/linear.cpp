@@ -1,7 +1,6 @@
 #include "model/linear.h"
 
 #include "core/error.h"
-#include "model/float_linear.h"
 #include "model/int8_linear.h"
 
 namespace kvc {

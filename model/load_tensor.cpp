@@ -3,8 +3,8 @@
 
 #include "core/error.h"
 #include "core/mapped_file.h"
-#include "model/empty_weight.h"
 #include "model/int8_linear.h"
+#include "model/tensor_memory.h"
 #include "model/weights.h"
 
 namespace kvc {
@@ -108,6 +108,32 @@ Linear load_weight_rows(const Checkpoint& checkpoint, const ProjectionRows& rows
   Linear weight = empty_int8({rows.num_rows, columns});
   load_int8(checkpoint, rows.tensor, {rows.tensor_rows, columns}, rows.first_row, weight);
   return weight;
+}
+
+namespace {
+
+// Rounding to 11 bits leaves less than a tenth of this; what is lost below float16's smallest numbers adds to it.
+constexpr double kMostError = 1e-6;
+
+}  // namespace
+
+bool half_holds(const at::Tensor& matrix) {
+  const at::Tensor rounded = matrix.to(at::kHalf).to(at::kDouble);
+  if (!rounded.isfinite().all().item<bool>()) {
+    return false;
+  }
+  const at::Tensor exact = matrix.to(at::kDouble);
+  const at::Tensor error = (rounded - exact).square(), energy = exact.square();
+  for (const std::int64_t axis : {0, 1}) {
+    if ((error.sum(axis) > kMostError * energy.sum(axis)).any().item<bool>()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+at::Tensor to_half_or_float(const at::Tensor& matrix) {
+  return matrix.to(half_holds(matrix) ? at::kHalf : at::kFloat).contiguous();
 }
 
 }  // namespace kvc

@@ -5,8 +5,8 @@
 
 #include <ATen/ATen.h>
 
+#include "model/config.h"
 #include "model/linear.h"
-#include "model/mla_config.h"
 #include "model/norm.h"
 
 namespace kvc {

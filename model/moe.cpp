@@ -3,7 +3,7 @@
 #include <tuple>
 #include <vector>
 
-#include "model/float_linear.h"
+#include "model/linear.h"
 
 namespace kvc {
 namespace {

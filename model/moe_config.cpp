@@ -1,9 +1,8 @@
-#include "model/moe_config.h"
+#include "model/config_parts.h"
 
 #include <algorithm>
 
 #include "core/error.h"
-#include "model/config_reader.h"
 
 namespace kvc {
 namespace {

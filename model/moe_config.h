@@ -2,14 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 namespace kvc {
 
-class ConfigReader;
-
-// The spelling of settings and tensors that a family with experts follows.
+// Whose spelling of settings and tensors a family with experts follows.
 enum class ExpertStyle {
   kNone,     // dense MLPs only
   kMixtral,  // num_local_experts; block_sparse_moe.experts.<e>.w1, w3, w2
@@ -35,10 +32,5 @@ struct MoeConfig {
 
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
-
-// nullopt if no layer has experts. Throws Error naming the key if a value is missing, impossible or
-// not supported.
-std::optional<MoeConfig> resolve_moe(const ConfigReader& config, ExpertStyle style, int num_layers,
-                                     std::int64_t intermediate_size);
 
 }  // namespace kvc

@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "core/round_up.h"
+#include "core/arithmetic.h"
 #include "model/fused_ops.h"
 
 namespace kvc {

@@ -1,4 +1,4 @@
-#include "model/rope_config.h"
+#include "model/config_parts.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "model/spill_file.h"
+#include "model/tensor_memory.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -11,7 +11,7 @@
 #include "core/output.h"
 #include "core/progress.h"
 #include "model/cache_plan.h"
-#include "model/checkpoint_config.h"
+#include "model/config.h"
 #include "model/token_input.h"
 
 namespace kvc {

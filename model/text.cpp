@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "core/hash.h"
-#include "model/text_source.h"
 
 namespace kvc {
 

@@ -32,4 +32,15 @@ TokenSet load_token_set(const std::vector<std::filesystem::path>& files, const T
 std::string_view builtin_calibration_text();
 std::string_view builtin_evaluation_text();
 
+// The text inside a .txt or .jsonl file, checked.
+struct TextSource {
+  std::string name;  // for messages
+  std::string text;  // UTF-8, not only white space
+  std::string hash;  // SHA-256 of the file's bytes
+};
+
+// .txt as it is (without a byte order mark); of .jsonl the "text" fields, with an empty line
+// between records. Throws Error naming the file, and for a bad record its line.
+TextSource read_text_source(const std::filesystem::path& path);
+
 }  // namespace kvc

@@ -1,4 +1,4 @@
-#include "model/text_source.h"
+#include "model/text.h"
 
 #include <algorithm>
 #include <fstream>

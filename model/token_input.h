@@ -5,12 +5,23 @@
 #include <filesystem>
 #include <vector>
 
+#include <string>
 #include "core/checkpoint.h"
 #include "core/token_set.h"
-#include "model/calibration_source.h"
 #include "model/text.h"
 
 namespace kvc {
+
+// Where calibration text comes from, as --calibration names it.
+struct CalibrationSources {
+  bool self = false;                           // "self": the model writes it (runtime/self_text.h)
+  bool builtin = false;                        // "builtin": the text that travels in the program
+  std::vector<std::filesystem::path> files{};  // .txt, .jsonl or tokens.h5
+};
+
+// Every word is "self", "builtin" or a file ("./self" is a file). UsageError for a word that is none of them: no
+// such file is there, nor does the name end as one of a text does.
+CalibrationSources parse_calibration_sources(const std::vector<std::string>& words);
 
 struct TokenInput {
   std::filesystem::path tokens{};  // tokens.h5; empty: tokenize `texts`

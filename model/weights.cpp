@@ -6,9 +6,8 @@
 
 #include "core/error.h"
 #include "core/mapped_file.h"
-#include "model/empty_weight.h"
-#include "model/expert_tensors.h"
 #include "model/int8_linear.h"
+#include "model/tensor_memory.h"
 
 namespace kvc {
 namespace {

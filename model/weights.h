@@ -23,6 +23,11 @@ at::ScalarType scalar_type(
 Dtype dtype_of(at::ScalarType type);
 at::ScalarType parse_scalar_type(const std::string& name);  // "float32", "bfloat16", "float16"
 
+// Does rounding leave at most a millionth of squared error in every row and every column of a matrix?
+bool half_holds(const at::Tensor& matrix);
+// In float16 where that is so, else in float32.
+at::Tensor to_half_or_float(const at::Tensor& matrix);
+
 // Copies a tensor out of the mapping, cast to `dtype`. The shape is checked here, once.
 at::Tensor load_tensor(const Checkpoint& checkpoint, const std::string& name,
                        const std::vector<std::int64_t>& shape, at::ScalarType dtype);
@@ -65,6 +70,12 @@ struct ModelWeights {
 LayerWeights load_layer(const Checkpoint& checkpoint, const ModelConfig& config, int layer,
                         at::ScalarType dtype, bool with_kv_weights = true,
                         WeightType type = WeightType::kFloat);
+// A layer's experts: the files hold one tensor per expert and projection, or all experts' in one.
+// `config` with all experts of a layer in one tensor (MoeConfig::stacked): does the checkpoint hold such?
+bool stores_stacked_experts(const Checkpoint& checkpoint, const ModelConfig& config);
+MoeWeights load_experts(const Checkpoint& checkpoint, const ModelConfig& config, int layer,
+                        at::ScalarType dtype, WeightType type = WeightType::kFloat);
+
 // The same weights on another device.
 LayerWeights to_device(LayerWeights weights, at::Device device);
 ModelWeights to_device(ModelWeights weights, at::Device device);

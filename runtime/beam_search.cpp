@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/progress.h"
+#include "runtime/read_prompts.h"
 
 namespace kvc {
 namespace {

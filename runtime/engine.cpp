@@ -7,7 +7,7 @@
 
 #include "core/checkpoint.h"
 #include "core/error.h"
-#include "model/checkpoint_config.h"
+#include "model/config.h"
 #include "model/weights.h"
 #include "runtime/compression/expansion.h"
 #include "runtime/plan_source.h"

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "core/elapsed.h"
+#include "core/progress.h"
 #include "runtime/beam_search.h"
 
 namespace kvc {

@@ -1,6 +1,7 @@
 #include "runtime/plan_source.h"
 
 #include "core/error.h"
+#include "core/kv_plan_json.h"
 #include "model/cache_plan.h"
 #include "model/fused_kv.h"
 

@@ -1,4 +1,4 @@
-#include "core/thread_waits.h"
+#include "core/process.h"
 #include "validate/command_line.h"
 
 int main(int argc, char** argv) {

@@ -1,6 +1,6 @@
 #include "validate/model_run.h"
 
-#include "core/interrupt.h"
+#include "core/process.h"
 
 namespace kvc {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/interrupt.h"
+#include "core/process.h"
 
 namespace kvc {
 namespace {

@@ -7,7 +7,7 @@
 #include "core/progress.h"
 #include "core/provenance.h"
 #include "model/cache_plan.h"
-#include "model/checkpoint_config.h"
+#include "model/config.h"
 #include "model/weights.h"
 #include "runtime/engine.h"
 #include "validate/comparison.h"

@@ -7,9 +7,8 @@
 #include <optional>
 #include <utility>
 
-#include "convert/run_statistics.h"
-#include "core/error.h"
-#include "model/spill_file.h"
+#include "convert/principal_basis.h"
+#include "model/tensor_memory.h"
 
 namespace kvc {
 namespace {

@@ -8,7 +8,6 @@
 #include "convert/coded/coded_settings.h"
 #include "core/kv_plan.h"
 #include "model/config.h"
-#include "model/layer_runs.h"
 
 namespace kvc {
 

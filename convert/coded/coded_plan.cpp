@@ -8,6 +8,7 @@
 #include "convert/coded/block_layout.h"
 #include "convert/plan.h"
 #include "core/error.h"
+#include "core/kv_plan_bytes.h"
 #include "model/cache_plan.h"
 
 namespace kvc {

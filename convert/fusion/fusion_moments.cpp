@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "core/progress.h"
 #include "model/layer_stream.h"
-#include "model/spill_file.h"
+#include "model/tensor_memory.h"
 
 namespace kvc {
 namespace {

@@ -10,7 +10,7 @@
 #include "convert/latent/rank_allocation.h"
 #include "convert/plan.h"
 #include "convert/run_statistics.h"
-#include "core/kv_plan_groups.h"
+#include "core/kv_plan.h"
 #include "core/progress.h"
 
 namespace kvc {

@@ -7,7 +7,7 @@
 #include "convert/latent/latent_plan.h"
 #include "convert/plan.h"
 #include "core/error.h"
-#include "core/kv_plan_groups.h"
+#include "core/kv_plan_bytes.h"
 #include "model/cache_plan.h"
 
 namespace kvc {

@@ -7,8 +7,8 @@
 
 #include "core/error.h"
 #include "core/output.h"
+#include "model/chat/jinja_ast.h"
 #include "model/chat/jinja_interpreter.h"
-#include "model/chat/jinja_parser.h"
 #include "model/tokenizer/utf8.h"
 
 namespace kvc {

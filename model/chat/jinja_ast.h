@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <string_view>
 #include "model/chat/jinja_value.h"
 
 namespace kvc::jinja {
@@ -76,5 +77,10 @@ struct Statement {
   ExpressionPtr expression, filter;
   Block body, otherwise;
 };
+
+// Tokens to statements, with Jinja2's grammar. Refused by name: extends, block, include, import,
+// autoescape, trans and recursive loops.
+// Error with the line of what is malformed or not supported.
+Block parse(std::string_view source);
 
 }  // namespace kvc::jinja

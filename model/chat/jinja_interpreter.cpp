@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "model/chat/jinja_builtins.h"
 #include "model/chat/jinja_operators.h"
-#include "model/chat/jinja_text.h"
+#include "model/chat/jinja_value.h"
 
 namespace kvc::jinja {
 

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "core/error.h"
-#include "model/chat/jinja_characters.h"
+#include "model/chat/jinja_strings.h"
 #include "model/tokenizer/unicode.h"
 #include "model/tokenizer/utf8.h"
 

@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "model/chat/jinja_builtins.h"
-#include "model/chat/jinja_characters.h"
 #include "model/chat/jinja_operators.h"
 #include "model/chat/jinja_strings.h"
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "core/error.h"
-#include "model/chat/jinja_text.h"
+#include "model/chat/jinja_value.h"
 
 namespace kvc::jinja {
 

@@ -1,4 +1,4 @@
-#include "model/chat/jinja_parser.h"
+#include "model/chat/jinja_ast.h"
 
 #include <algorithm>
 #include <initializer_list>

@@ -8,6 +8,9 @@
 
 namespace kvc::jinja {
 
+// What Jinja's grammar and methods take for a digit.
+constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 // Every function takes valid UTF-8. Letters outside of ASCII keep their case.
 std::string upper(std::string_view text);
 std::string lower(std::string_view text);

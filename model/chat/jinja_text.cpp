@@ -1,10 +1,11 @@
-#include "model/chat/jinja_text.h"
+#include "model/chat/jinja_value.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 
 #include "core/error.h"
+#include "model/chat/jinja_limits.h"
 #include "model/tokenizer/utf8.h"
 
 namespace kvc::jinja {

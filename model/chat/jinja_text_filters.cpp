@@ -8,7 +8,7 @@
 #include "model/chat/jinja_builtins.h"
 #include "model/chat/jinja_operators.h"
 #include "model/chat/jinja_strings.h"
-#include "model/chat/jinja_text.h"
+#include "model/chat/jinja_value.h"
 
 namespace kvc::jinja {
 

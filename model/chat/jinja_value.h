@@ -11,12 +11,14 @@
 #include <variant>
 #include <vector>
 
+#include <optional>
 #include "core/json.h"
 
 namespace kvc::jinja {
 
-class Value;
+class Budget;
 class Interpreter;
+class Value;
 
 struct Arguments {
   std::vector<Value> positional;
@@ -97,5 +99,16 @@ class Value {
   int depth() const;
   Data data_;
 };
+
+// Values as text, as Python's str, repr and json.dumps write them.
+std::string to_text(const Value& value, Budget& budget);  // str(); undefined is empty
+
+struct JsonStyle {
+  bool ensure_ascii = false, sort_keys = false;
+  std::optional<std::string> indent;  // of one level; absent: on one line
+  std::string item_separator = ", ", key_separator = ": ";
+};
+
+std::string to_json(const Value& value, const JsonStyle& style, Budget& budget);
 
 }  // namespace kvc::jinja

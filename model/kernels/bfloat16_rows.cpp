@@ -6,7 +6,6 @@
 #include "model/kernels/bfloat16_tiles.h"
 #include "model/kernels/cpu_features.h"
 #include "model/kernels/element.h"
-#include "model/kernels/read_ahead.h"
 #include "model/kernels/weight_product.h"
 
 #if KVC_HAS_BFLOAT16_TILES

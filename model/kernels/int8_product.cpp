@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "model/kernels/cpu_features.h"
 #include "model/kernels/element.h"
-#include "model/kernels/read_ahead.h"
 #include "model/kernels/sums-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "model/kernels/read_ahead.h"
+#include "model/kernels/cpu_features.h"
 #include "model/kernels/sums-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -3,7 +3,6 @@
 #include "model/tokenizer/added_tokens.h"
 #include "model/tokenizer/unicode.h"
 #include "model/tokenizer/utf8.h"
-#include "model/tokenizer/white_space.h"
 
 namespace kvc {
 

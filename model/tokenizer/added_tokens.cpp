@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "model/tokenizer/aligned_text.h"
-#include "model/tokenizer/search_budget.h"
+#include "model/tokenizer/component.h"
 
 namespace kvc {
 

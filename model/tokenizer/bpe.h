@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "model/tokenizer/bpe.h"
+#include "model/tokenizer/component.h"
 #include "model/tokenizer/merge_table.h"
 #include "model/tokenizer/vocabulary.h"
 
@@ -25,6 +27,9 @@ struct BpeModel {
   std::string suffix;          // of a word's last character
   std::vector<std::int32_t> byte_tokens;  // [256]; -1: the vocabulary lacks it
 };
+
+// tokenizer.json's "model": a BPE, read and checked.
+BpeModel read_bpe_model(const TokenizerJson& json, const std::string& subject);
 
 // Appends the ids of `word`, which is valid UTF-8, in time O(n log n).
 void bpe_encode(const BpeModel& model, std::string_view word, std::vector<std::int64_t>& ids);

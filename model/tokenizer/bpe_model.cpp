@@ -1,9 +1,9 @@
-#include "model/tokenizer/bpe_model.h"
+#include "model/tokenizer/bpe.h"
 
 #include <utility>
 
 #include "core/json.h"
-#include "model/tokenizer/byte_token.h"
+#include "model/tokenizer/vocabulary.h"
 
 namespace kvc {
 

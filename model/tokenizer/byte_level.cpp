@@ -1,4 +1,4 @@
-#include "model/tokenizer/byte_level.h"
+#include "model/tokenizer/parts.h"
 
 #include <array>
 #include <optional>

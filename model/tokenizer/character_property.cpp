@@ -1,4 +1,4 @@
-#include "model/tokenizer/character_property.h"
+#include "model/tokenizer/unicode.h"
 
 #include <algorithm>
 #include <cctype>
@@ -84,6 +84,18 @@ std::vector<CodePointRange> sorted_union(std::vector<CodePointRange> ranges) {
   return result;
 }
 
+void append_ranges(std::span<const CodePointRun> runs, std::vector<CodePointRange>& ranges) {
+  for (const CodePointRun& run : runs) {
+    if (run.step == 1) {
+      ranges.push_back({run.first, run.last});
+    } else {
+      for (char32_t code = run.first; code <= run.last; code += run.step) {
+        ranges.push_back({code, code});
+      }
+    }
+  }
+}
+
 // L is the union of Lu, Ll, Lt, Lm and Lo; LC of the first three.
 bool is_part_of(std::string_view category, std::string_view group) {
   if (group == "lc") return category == "lu" || category == "ll" || category == "lt";
@@ -108,7 +120,7 @@ std::optional<std::vector<CodePointRange>> property_ranges(std::string_view name
   for (const NamedProperty& property : kProperties) {
     const bool is_category = row++ < kNumCategories;
     if (property.name == wanted || (is_category && is_part_of(property.name, wanted))) {
-      ranges.insert(ranges.end(), property.ranges.begin(), property.ranges.end());
+      append_ranges(property.runs, ranges);
     }
   }
   // C also has surrogates and unassigned code points, for which there is no table.

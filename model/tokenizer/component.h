@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <cstddef>
 #include "core/error.h"
 
 namespace kvc {
@@ -21,7 +22,19 @@ using TokenizerJson = nlohmann::json;
 
 struct AlignedText;
 struct Pieces;
-class SearchBudget;
+
+// How much backtracking the patterns of a tokenizer may do on one text. Patterns come from files: with some, a search takes time exponential in the text's length. The
+// budget is far above what the patterns of real tokenizers need.
+class SearchBudget {
+ public:
+  explicit SearchBudget(std::size_t text_bytes) : left_(100'000'000 + 2000 * text_bytes) {}
+
+  std::uint64_t left() const { return left_; }
+  void charge(std::uint64_t retries) { left_ -= retries < left_ ? retries : left_; }
+
+ private:
+  std::uint64_t left_;  // steps back
+};
 
 using TextNormalizer = std::function<void(AlignedText&, SearchBudget&)>;
 using PreTokenizer = std::function<void(Pieces&, SearchBudget&)>;

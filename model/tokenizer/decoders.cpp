@@ -1,13 +1,11 @@
-#include "model/tokenizer/decoders.h"
+#include "model/tokenizer/parts.h"
 
 #include <memory>
 #include <utility>
 
-#include "model/tokenizer/byte_level.h"
-#include "model/tokenizer/byte_token.h"
-#include "model/tokenizer/metaspace.h"
-#include "model/tokenizer/replace.h"
+#include "model/tokenizer/text_pattern.h"
 #include "model/tokenizer/utf8.h"
+#include "model/tokenizer/vocabulary.h"
 
 namespace kvc {
 

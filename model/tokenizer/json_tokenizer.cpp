@@ -1,4 +1,4 @@
-#include "model/tokenizer/json_tokenizer.h"
+#include "model/tokenizer/tokenizer_backend.h"
 
 #include <algorithm>
 #include <fstream>
@@ -13,14 +13,9 @@
 #include "model/tokenizer/added_tokens.h"
 #include "model/tokenizer/aligned_text.h"
 #include "model/tokenizer/bpe.h"
-#include "model/tokenizer/bpe_model.h"
 #include "model/tokenizer/component.h"
-#include "model/tokenizer/decoders.h"
-#include "model/tokenizer/normalizers.h"
+#include "model/tokenizer/parts.h"
 #include "model/tokenizer/pieces.h"
-#include "model/tokenizer/post_processors.h"
-#include "model/tokenizer/pre_tokenizers.h"
-#include "model/tokenizer/search_budget.h"
 #include "model/tokenizer/utf8.h"
 
 namespace kvc {

@@ -1,4 +1,4 @@
-#include "model/tokenizer/metaspace.h"
+#include "model/tokenizer/parts.h"
 
 #include "model/tokenizer/pieces.h"
 #include "model/tokenizer/utf8.h"

@@ -1,15 +1,12 @@
-#include "model/tokenizer/normalizers.h"
+#include "model/tokenizer/parts.h"
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "model/tokenizer/aligned_text.h"
-#include "model/tokenizer/byte_level.h"
-#include "model/tokenizer/replace.h"
+#include "model/tokenizer/text_pattern.h"
 #include "model/tokenizer/unicode.h"
-#include "model/tokenizer/unicode_forms.h"
-#include "model/tokenizer/white_space.h"
 
 namespace kvc {
 

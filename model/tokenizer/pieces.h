@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "model/tokenizer/component.h"
-#include "model/tokenizer/search_budget.h"
 
 namespace kvc {
 

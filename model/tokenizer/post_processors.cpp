@@ -1,4 +1,4 @@
-#include "model/tokenizer/post_processors.h"
+#include "model/tokenizer/parts.h"
 
 #include <optional>
 #include <utility>

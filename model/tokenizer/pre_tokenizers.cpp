@@ -1,9 +1,6 @@
-#include "model/tokenizer/pre_tokenizers.h"
+#include "model/tokenizer/parts.h"
 
-#include "model/tokenizer/byte_level.h"
-#include "model/tokenizer/metaspace.h"
 #include "model/tokenizer/pieces.h"
-#include "model/tokenizer/split.h"
 
 namespace kvc {
 

@@ -7,7 +7,6 @@
 #include <oniguruma.h>
 
 #include "core/error.h"
-#include "model/tokenizer/regex_syntax.h"
 #include "model/tokenizer/utf8.h"
 
 namespace kvc {

@@ -7,10 +7,15 @@
 #include <string_view>
 #include <vector>
 
+#include "model/tokenizer/component.h"
 #include "model/tokenizer/pieces.h"
-#include "model/tokenizer/search_budget.h"
 
 namespace kvc {
+
+// A pattern in Oniguruma's syntax, rewritten so that it needs none of its Unicode tables.
+// Spells the characters of \p{...}, \w, \d and [[:alpha:]] out. Throws Error for what depends on the
+// Unicode version in ways that cannot be spelled out, and for properties without a table.
+std::string expand_unicode_classes(const std::string& pattern, const std::string& subject);
 
 class Regex {
  public:

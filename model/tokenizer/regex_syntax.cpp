@@ -1,4 +1,4 @@
-#include "model/tokenizer/regex_syntax.h"
+#include "model/tokenizer/regex.h"
 
 #include <iterator>
 #include <map>
@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
-#include "model/tokenizer/character_property.h"
+#include "model/tokenizer/unicode.h"
 #include "model/tokenizer/utf8.h"
 
 namespace kvc {

@@ -1,4 +1,4 @@
-#include "model/tokenizer/sentencepiece_decoder.h"
+#include "model/tokenizer/sentencepiece_vocabulary.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "model/tokenizer/sentencepiece_file.h"
+#include "model/tokenizer/sentencepiece_vocabulary.h"
 
 #include <bit>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "model/tokenizer/sentencepiece_tokenizer.h"
+#include "model/tokenizer/tokenizer_backend.h"
 
 #include <iterator>
 #include <string>
@@ -9,8 +9,6 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/json.h"
-#include "model/tokenizer/sentencepiece_decoder.h"
-#include "model/tokenizer/sentencepiece_file.h"
 #include "model/tokenizer/sentencepiece_settings.h"
 #include "model/tokenizer/sentencepiece_split.h"
 #include "model/tokenizer/sentencepiece_vocabulary.h"

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "model/tokenizer/sentencepiece_file.h"
 
 namespace kvc {
 

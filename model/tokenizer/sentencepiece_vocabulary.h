@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include <filesystem>
 #include "model/tokenizer/sentencepiece_settings.h"
 #include "model/tokenizer/sentencepiece_split.h"
 #include "model/tokenizer/vocabulary.h"
@@ -58,5 +59,20 @@ class SentencepieceVocabulary {
   std::set<std::string> special_, dividing_;
   std::set<std::int32_t> special_ids_;
 };
+
+// Ids to text, as transformers' sentencepiece tokenizers do it without spaces between special
+// tokens.
+std::string sentencepiece_text(const SentencepieceVocabulary& vocabulary,
+                               const std::vector<std::int64_t>& ids, bool skip_special_tokens);
+
+// tokenizer.model: a sentencepiece model, checked before the sentencepiece library sees it. The
+// library trusts the lookup table of a normalizer and would read outside of a damaged one.
+// The file's bytes. Error naming the file unless it is a sentencepiece model whose pieces are
+// UTF-8 with finite scores and whose tables stay inside themselves.
+std::string read_sentencepiece_file(const std::filesystem::path& file);
+
+// The same model without the space that it puts before every text (normalizer_spec.add_dummy_prefix
+// false): of a field that stands twice in a protocol buffer the last one counts.
+std::string without_dummy_prefix(std::string model);
 
 }  // namespace kvc

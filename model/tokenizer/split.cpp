@@ -1,4 +1,4 @@
-#include "model/tokenizer/split.h"
+#include "model/tokenizer/parts.h"
 
 #include <utility>
 

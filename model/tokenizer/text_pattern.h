@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/tokenizer/aligned_text.h"
 #include "model/tokenizer/component.h"
 #include "model/tokenizer/pieces.h"
 #include "model/tokenizer/regex.h"
@@ -24,6 +25,17 @@ class TextPattern {
  private:
   std::string literal_;
   std::shared_ptr<const Regex> regex_;  // empty: the literal is looked for
+};
+
+// Replace, which is a normalizer as well as a decoder.
+class Replacement {
+ public:
+  Replacement(const TokenizerJson& json, const std::string& subject);
+  void apply(AlignedText& aligned, SearchBudget& budget) const;
+
+ private:
+  TextPattern pattern_;
+  std::string content_;
 };
 
 }  // namespace kvc

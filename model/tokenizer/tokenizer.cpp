@@ -4,8 +4,6 @@
 
 #include "core/error.h"
 #include "core/hash.h"
-#include "model/tokenizer/json_tokenizer.h"
-#include "model/tokenizer/sentencepiece_tokenizer.h"
 #include "model/tokenizer/tokenizer_backend.h"
 #include "model/tokenizer/utf8.h"
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,5 +26,15 @@ class TokenizerBackend {
   virtual std::int64_t id_bound() const = 0;  // largest id + 1, added tokens included
   virtual const std::string& hash() const = 0;
 };
+
+// tokenizer.json, natively: byte-level BPE and Metaspace-style BPE with byte fallback. Every
+// component that is not supported is refused by its name. Its hash is the file's SHA-256.
+std::unique_ptr<TokenizerBackend> read_json_tokenizer(const std::filesystem::path& file);
+
+// tokenizer.model and the settings beside it, through the sentencepiece library, with the conventions of
+// transformers' sentencepiece tokenizers (LlamaTokenizer, GemmaTokenizer): special tokens are cut out of the
+// text first, the model sees the stretches between them. Its hash covers both.
+std::unique_ptr<TokenizerBackend> read_sentencepiece_tokenizer(
+    const std::filesystem::path& directory);
 
 }  // namespace kvc

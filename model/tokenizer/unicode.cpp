@@ -13,39 +13,55 @@ namespace kvc {
 
 namespace {
 
-constexpr bool contains(std::span<const CodePointRange> ranges, char32_t code_point) {
+bool contains(std::span<const CodePointRange> ranges, char32_t code_point) {
   const auto after = std::upper_bound(
       ranges.begin(), ranges.end(), code_point,
       [](char32_t value, const CodePointRange& range) { return value < range.first; });
   return after != ranges.begin() && code_point <= (after - 1)->last;
 }
 
-constexpr CharacterClass search_class(char32_t code_point) {
-  if (contains(kLetterRanges, code_point)) return CharacterClass::kLetter;
-  if (contains(kNumberRanges, code_point)) return CharacterClass::kNumber;
+const std::vector<CodePointRange>& letters() {
+  static const std::vector<CodePointRange> ranges = property_ranges("L", false).value();
+  return ranges;
+}
+
+const std::vector<CodePointRange>& numbers() {
+  static const std::vector<CodePointRange> ranges = property_ranges("N", false).value();
+  return ranges;
+}
+
+const std::vector<CodePointRange>& words() {
+  static const std::vector<CodePointRange> ranges = property_ranges("Word", false).value();
+  return ranges;
+}
+
+CharacterClass search_class(char32_t code_point) {
+  if (contains(letters(), code_point)) return CharacterClass::kLetter;
+  if (contains(numbers(), code_point)) return CharacterClass::kNumber;
   if (contains(kWhiteSpaceRanges, code_point)) return CharacterClass::kWhiteSpace;
   return CharacterClass::kOther;
 }
 
 constexpr std::size_t kNumDirect = 256;
 
-constexpr std::array<CharacterClass, kNumDirect> make_direct_classes() {
+std::array<CharacterClass, kNumDirect> make_direct_classes() {
   std::array<CharacterClass, kNumDirect> classes{};
   for (std::size_t i = 0; i < kNumDirect; ++i) classes[i] = search_class(static_cast<char32_t>(i));
   return classes;
 }
 
-constexpr std::array<CharacterClass, kNumDirect> kDirectClasses = make_direct_classes();
-
 }  // namespace
 
 CharacterClass character_class(char32_t code_point) {
-  return code_point < kNumDirect ? kDirectClasses[code_point] : search_class(code_point);
+  static const std::array<CharacterClass, kNumDirect> direct = make_direct_classes();
+  return code_point < kNumDirect ? direct[code_point] : search_class(code_point);
 }
 
 bool is_white_space(char32_t code_point) { return contains(kWhiteSpaceRanges, code_point); }
 
-bool is_word_character(char32_t code_point) { return contains(kWordRanges, code_point); }
+bool is_word_character(char32_t code_point) {
+  return contains(words(), code_point) != contains(kWordDifferences, code_point);
+}
 
 bool is_numeric(char32_t code_point) { return contains(kNumericRanges, code_point); }
 
@@ -71,6 +87,24 @@ void append_lowercase(std::string& text, char32_t code_point) {
     }
   }
   append_utf8(text, code_point);
+}
+
+std::size_t white_space_begin(std::string_view text, std::size_t end, std::size_t lowest) {
+  while (end > lowest) {
+    const CodePoint code = code_point_before(text, end);
+    if (!is_white_space(code.value)) break;
+    end -= code.length;
+  }
+  return end;
+}
+
+std::size_t white_space_end(std::string_view text, std::size_t begin) {
+  while (begin < text.size()) {
+    const CodePoint code = code_point_at(text, begin);
+    if (!is_white_space(code.value)) break;
+    begin += code.length;
+  }
+  return begin;
 }
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-#include "model/tokenizer/unicode_forms.h"
+#include "model/tokenizer/unicode.h"
 
 #include <algorithm>
 #include <vector>
@@ -6,7 +6,6 @@
 #include <utf8proc.h>
 
 #include "core/error.h"
-#include "model/tokenizer/unicode.h"
 #include "model/tokenizer/utf8.h"
 
 namespace kvc {

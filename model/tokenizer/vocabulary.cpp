@@ -1,5 +1,7 @@
 #include "model/tokenizer/vocabulary.h"
 
+#include <fmt/format.h>
+#include <charconv>
 #include "core/error.h"
 
 namespace kvc {
@@ -22,6 +24,19 @@ std::optional<std::int32_t> Vocabulary::id(std::string_view token) const {
 
 const std::string* Vocabulary::token(std::int64_t id) const {
   return id >= 0 && id < id_bound() ? tokens_[static_cast<std::size_t>(id)] : nullptr;
+}
+
+std::string token_of_byte(unsigned char byte) { return fmt::format("<0x{:02X}>", byte); }
+
+std::optional<char> byte_of_token(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with('>')) return std::nullopt;
+  std::string_view digits = token.substr(3, 2);
+  if (digits.front() == '+') digits.remove_prefix(1);  // Rust's from_str_radix takes a sign
+  unsigned value = 0;
+  const char* end = digits.data() + digits.size();
+  const auto [parsed, error] = std::from_chars(digits.data(), end, value, 16);
+  if (error != std::errc() || parsed != end) return std::nullopt;
+  return static_cast<char>(value);
 }
 
 }  // namespace kvc

@@ -44,4 +44,9 @@ class Vocabulary {
   std::vector<const std::string*> tokens_;  // by id; they point into ids_
 };
 
+// The tokens <0x00> ... <0xFF> of vocabularies with byte fallback.
+std::string token_of_byte(unsigned char byte);
+// nullopt: an ordinary token.
+std::optional<char> byte_of_token(std::string_view token);
+
 }  // namespace kvc

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "model/attention_rule.h"
+#include "model/config.h"
 #include "runtime/attention/partial_attention.h"
 #include "runtime/kernels/decode_attention.h"
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "model/float_linear.h"
+#include "model/linear.h"
 #include "runtime/attention/plain_attention.h"
 #include "runtime/attention/segment_attention.h"
 #include "runtime/compression/group_view.h"

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "model/attention_rule.h"
+#include "model/config.h"
 
 namespace kvc {
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "core/channel_pruning.h"
+#include "core/token_policy.h"
 #include "runtime/attention/layer_source.h"
 #include "runtime/attention/pruned_attention.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "model/float_linear.h"
+#include "model/linear.h"
 #include "model/parallel.h"
 #include "runtime/attention/decode.h"
 #include "runtime/attention/plain_attention.h"

@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "model/basis_codes.h"
-#include "model/half_precision.h"
 #include "model/weights.h"
 #include "runtime/store/tile_store.h"
 

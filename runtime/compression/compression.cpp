@@ -104,7 +104,7 @@ std::vector<std::int64_t> due_tokens(const KvPlan& plan, const std::vector<Group
 
 std::int64_t tokens_until_block(const KvCache& cache) {
   const MergePolicy& policy = cache.plan().policy;
-  const std::int64_t kept = policy.sink_tokens + policy.window_tokens;
+  const std::int64_t kept = policy.exact_tokens();
   constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   std::int64_t fewest = cache.policy().is_running() ? 1 : kNever;
   const std::int64_t block = generated_block(cache.plan());

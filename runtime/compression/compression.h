@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 #include "model/decoder.h"
 #include "runtime/compression/pending_merges.h"
 #include "runtime/store/kv_cache.h"

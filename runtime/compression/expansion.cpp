@@ -2,11 +2,10 @@
 
 #include <algorithm>
 
-#include "core/round_up.h"
-#include "runtime/compression/group_view.h"
-#include "runtime/compression/key_forms.h"
-#include "runtime/compression/reconstruction.h"
-#include "runtime/store/row_store.h"
+#include "core/arithmetic.h"
+#include "runtime/attention/cache_segments.h"
+#include "runtime/compression/chunk_tokens.h"
+#include "runtime/compression/merged_latents.h"
 
 namespace kvc {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 #include "model/decoder.h"
 #include "runtime/compression/latent_factors.h"
 #include "runtime/store/kv_cache.h"

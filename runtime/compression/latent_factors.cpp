@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/kv_plan_groups.h"
-#include "model/tensor_bytes.h"
+#include "core/kv_plan.h"
+#include "model/tensor_memory.h"
 #include "model/weights.h"
 #include "runtime/compression/request_basis.h"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 #include "model/decoder.h"
 #include "runtime/compression/group_view.h"
 #include "runtime/compression/kv_factors.h"

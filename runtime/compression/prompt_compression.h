@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 #include "runtime/compression/pending_merges.h"
 #include "runtime/policies/principal_policy.h"
 #include "runtime/store/kv_cache.h"

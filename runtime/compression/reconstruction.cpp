@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "model/float_linear.h"
+#include "model/linear.h"
 #include "model/parallel.h"
 
 namespace kvc {

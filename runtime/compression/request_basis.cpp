@@ -1,6 +1,6 @@
 #include "runtime/compression/request_basis.h"
 
-#include "core/kv_plan_groups.h"
+#include "core/kv_plan.h"
 #include "model/eigen/subspace_iteration.h"
 #include "model/eigen/symmetric_eigen.h"
 

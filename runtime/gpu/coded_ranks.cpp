@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/round_up.h"
-#include "model/tensor_bytes.h"
+#include "core/arithmetic.h"
+#include "model/tensor_memory.h"
 #include "runtime/gpu/key_places.h"
 
 namespace kvc {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/elapsed.h"
+#include "core/progress.h"
 #include "runtime/beam_search.h"
 
 namespace kvc {

@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 #include "runtime/gpu/gpu_group.h"
 #include "runtime/gpu/gpu_kept.h"
 #include "runtime/gpu/gpu_rows.h"

@@ -154,8 +154,7 @@ std::int64_t pending_capacity(const KvPlan& plan, std::int64_t bases, std::int64
                         (bases == 0 || plan.request->later != LaterTokens::kExact));
   const MergePolicy& policy = plan.policy;
   return decides ? std::max(pending,
-                            std::min(pending + more, policy.sink_tokens + policy.window_tokens +
-                                                         policy.block_tokens))
+                            std::min(pending + more, policy.exact_tokens() + policy.block_tokens))
                  : pending + more;
 }
 

@@ -7,7 +7,7 @@
 
 #include "core/checkpoint.h"
 #include "core/error.h"
-#include "model/checkpoint_config.h"
+#include "model/config.h"
 #include "runtime/gpu/gpu_batch.h"
 #include "runtime/gpu/gpu_forecast.h"
 #include "runtime/gpu/gpu_policy.h"

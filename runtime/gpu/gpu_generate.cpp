@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "core/elapsed.h"
 #include "core/error.h"
+#include "core/progress.h"
 #include "runtime/gpu/gpu_batch.h"
 #include "runtime/gpu/gpu_beams.h"
 #include "runtime/gpu/gpu_engine.h"

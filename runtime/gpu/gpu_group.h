@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 #include "runtime/gpu/gpu_rows.h"
 #include "runtime/store/kv_cache.h"
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/round_up.h"
+#include "core/arithmetic.h"
 #include "runtime/gpu/gpu_cache.h"
 
 namespace kvc {

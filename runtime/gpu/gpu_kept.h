@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 #include "core/token_policy.h"
 #include "runtime/gpu/gpu_kept_codes.h"
 #include "runtime/gpu/gpu_rows.h"

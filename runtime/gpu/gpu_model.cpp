@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "core/error.h"
-#include "model/checkpoint_config.h"
-#include "model/tensor_bytes.h"
+#include "model/config.h"
+#include "model/tensor_memory.h"
 #include "runtime/plan_source.h"
 
 namespace kvc {

@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "core/round_up.h"
+#include "core/arithmetic.h"
 
 namespace kvc {
 namespace {

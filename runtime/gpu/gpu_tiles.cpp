@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/kv_plan_bytes.h"
 #include "runtime/kernels/code_tiles.h"
 
 namespace kvc {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/round_up.h"
+#include "core/arithmetic.h"
 #include "runtime/kernels/cuda/attention_one_pass.h"
 
 namespace kvc {

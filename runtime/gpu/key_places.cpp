@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/round_up.h"
+#include "core/arithmetic.h"
 
 namespace kvc {
 namespace {

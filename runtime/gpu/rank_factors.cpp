@@ -2,10 +2,10 @@
 
 #include <utility>
 
+#include "core/arithmetic.h"
 #include "core/error.h"
-#include "core/round_up.h"
-#include "model/tensor_bytes.h"
-#include "runtime/compression/reconstruction.h"
+#include "model/tensor_memory.h"
+#include "runtime/attention/cache_segments.h"
 #include "runtime/gpu/gpu_cache.h"
 
 namespace kvc {

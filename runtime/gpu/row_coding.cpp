@@ -1,6 +1,6 @@
 #include "runtime/gpu/row_coding.h"
 
-#include "core/round_up.h"
+#include "core/arithmetic.h"
 #include "runtime/gpu/gpu_cache.h"
 #include "runtime/kernels/cuda/stored_rows.h"
 

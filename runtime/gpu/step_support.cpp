@@ -1,7 +1,7 @@
 #include "runtime/gpu/step_support.h"
 
+#include "core/arithmetic.h"
 #include "core/error.h"
-#include "core/round_up.h"
 #include "runtime/gpu/gpu_policy.h"
 #include "runtime/gpu/gpu_reuse.h"
 #include "runtime/gpu/key_places.h"

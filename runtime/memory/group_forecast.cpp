@@ -43,7 +43,7 @@ std::int64_t GroupForecast::bytes_of(int index) const {
   if (leaves_later) {
     const std::int64_t block = generated_block(*plan_);
     const std::int64_t rows = group.rows();
-    const std::int64_t window = plan_->policy.sink_tokens + plan_->policy.window_tokens;
+    const std::int64_t window = plan_->policy.exact_tokens();
     kept.tokens.pending = block < rows ? std::min(rows, window + block) : rows;
     const std::int64_t others = rows - kept.tokens.pending;
     kept.tokens.unmerged = std::min(group.kept.tokens.unmerged, others);

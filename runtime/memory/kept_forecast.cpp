@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/channel_pruning.h"
+#include "core/token_policy.h"
 
 namespace kvc {
 

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/sharing_layers.h"
 #include "core/token_policy.h"
 #include "runtime/memory/coded_forecast.h"
 #include "runtime/memory/group_forecast.h"

@@ -62,7 +62,7 @@ std::int64_t CacheForecast::undecided() const {
 }
 
 std::int64_t CacheForecast::plain_bytes(std::int64_t codes, std::int64_t num_tokens) const {
-  const std::int64_t kept = plan_.policy.sink_tokens + plan_.policy.window_tokens;
+  const std::int64_t kept = plan_.policy.exact_tokens();
   const auto layer = [this](std::int64_t tokens, KvDtype dtype) {
     return plain_layer_bytes(plan_, tokens, dtype, page_tokens_);
   };
@@ -75,7 +75,7 @@ std::int64_t CacheForecast::plain_bytes(std::int64_t codes, std::int64_t num_tok
 
 // Of all coded layers, with coded_ of their tokens as codes.
 std::int64_t CacheForecast::coded_bytes() const {
-  const std::int64_t kept = plan_.policy.sink_tokens + plan_.policy.window_tokens;
+  const std::int64_t kept = plan_.policy.exact_tokens();
   std::int64_t bytes =
       plan_.num_layers_from(KvSource::kCoded) *
       plain_layer_bytes(plan_, num_tokens_ - coded_,
@@ -162,7 +162,7 @@ std::int64_t CacheForecast::quantise() {
     return before;
   }
   codes_ = codes;
-  const std::int64_t kept = plan_.policy.sink_tokens + plan_.policy.window_tokens;
+  const std::int64_t kept = plan_.policy.exact_tokens();
   const std::int64_t of_layer = plain_layer_bytes(plan_, codes + kept, plain_dtype_, page_tokens_) -
                                 plain_layer_bytes(plan_, kept, KvDtype::kFloat16, page_tokens_);
   return before + of_layer;
@@ -171,7 +171,7 @@ std::int64_t CacheForecast::quantise() {
 // Coded layers, likewise.
 std::int64_t CacheForecast::code() {
   const std::int64_t before = bytes(), codes = coded_tokens(plan_, num_tokens_);
-  const std::int64_t kept = plan_.policy.sink_tokens + plan_.policy.window_tokens;
+  const std::int64_t kept = plan_.policy.exact_tokens();
   std::int64_t most = 0;
   for (const CodedLayers& layers : coded_layers(plan_)) {
     std::int64_t added = 0;
@@ -208,8 +208,7 @@ std::int64_t CacheForecast::extend(std::int64_t count) {
                           ? policy.block_tokens
                           : std::max<std::int64_t>(1, policy.window_tokens + block - undecided()));
     if (!plan_.coded.empty()) {
-      step = std::min(step, policy.sink_tokens + policy.window_tokens + kQuantisedTokens -
-                                (num_tokens_ - coded_));
+      step = std::min(step, policy.exact_tokens() + kQuantisedTokens - (num_tokens_ - coded_));
     }
     append(step);
     done += step;

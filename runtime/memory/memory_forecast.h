@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 #include "runtime/memory/kept_forecast.h"
 
 namespace kvc {

@@ -124,7 +124,7 @@ void PromptForecast::code_plain(int layer) {
 
 void PromptForecast::code(const CodedLayers& layers) {
   const std::int64_t coded = coded_tokens(plan_, num_tokens_);
-  const std::int64_t kept = plan_.policy.sink_tokens + plan_.policy.window_tokens;
+  const std::int64_t kept = plan_.policy.exact_tokens();
   std::int64_t added = 0;
   for (int i = layers.first_block; i < layers.first_block + layers.num_blocks; ++i) {
     const CodedBlock& block = plan_.coded[static_cast<std::size_t>(i)];

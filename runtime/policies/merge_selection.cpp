@@ -6,7 +6,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "core/round_up.h"
+#include "core/arithmetic.h"
 
 namespace kvc {
 namespace {

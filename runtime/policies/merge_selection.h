@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 
 namespace kvc {
 

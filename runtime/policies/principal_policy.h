@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 
 namespace kvc {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/token_policy.h"
-#include "model/attention_rule.h"
+#include "model/config.h"
 #include "runtime/store/kv_cache.h"
 
 namespace kvc {

@@ -4,8 +4,8 @@
 #include <chrono>
 #include <utility>
 
-#include "core/elapsed.h"
 #include "core/error.h"
+#include "core/progress.h"
 #include "runtime/text_stream.h"
 
 namespace kvc {

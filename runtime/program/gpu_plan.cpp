@@ -6,7 +6,7 @@
 #include "core/checkpoint.h"
 #include "core/error.h"
 #include "model/cache_plan.h"
-#include "model/checkpoint_config.h"
+#include "model/config.h"
 #include "runtime/gpu/gpu_batch.h"
 #include "runtime/gpu/gpu_forecast.h"
 #include "runtime/gpu/step_support.h"

@@ -1,8 +1,8 @@
 #include <memory>
 
 #include "core/command.h"
-#include "core/thread_waits.h"
-#include "runtime/program/run.h"
+#include "core/process.h"
+#include "runtime/run.h"
 
 namespace {
 

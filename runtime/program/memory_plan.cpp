@@ -8,8 +8,8 @@
 
 #include "core/error.h"
 #include "model/cache_plan.h"
-#include "model/checkpoint_config.h"
 #include "model/compute_place.h"
+#include "model/config.h"
 #include "runtime/compression/expansion.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/memory/memory_forecast.h"

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "core/round_up.h"
+#include "core/arithmetic.h"
 #include "runtime/memory/share_of_original.h"
 
 namespace kvc {

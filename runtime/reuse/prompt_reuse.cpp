@@ -7,10 +7,10 @@
 #include <memory>
 #include <utility>
 
-#include "core/elapsed.h"
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/json.h"
+#include "core/progress.h"
 #include "model/tokenizer/tokenizer.h"
 #include "runtime/reuse/faiss_match.h"
 #include "runtime/reuse/reuse_reader.h"

@@ -1,10 +1,10 @@
 // Keys and values of one layer of one sequence under a token policy.
 //
-// A row has one token per KV head: heads keep equally many tokens, but may keep different ones. Until the first
-// token leaves, rows are those of a plain layer (codes of keys before RoPE). Afterwards keys are post-RoPE, codes
-// too, so attention needs no positions; these only tell tokens apart. Merged tokens are in separate float32 slots
-// with their counts. Layers that keep the same tokens (core/sharing_layers.h) have the same rows; the first of
-// them has the positions and scores of all.
+// A row holds one token of every KV head, not necessarily the same one: heads keep as many tokens each, but may
+// keep different ones. Until the first token leaves, rows are those of a plain layer (codes of keys before RoPE).
+// From then on keys are post-RoPE, codes too, so that attention needs no positions; those are kept to tell tokens
+// apart. Merged tokens lie apart, in float32 slots with their counts. Of layers that keep the same tokens
+// (core/token_policy.h), which lie in the same rows, the first has the positions and the scores of all.
 //
 //   rows.append(key, value, positions);   // new tokens, at the end; any number at a time
 //   rows.keep(indices);                   // the rows to stay, in this order: [n], or [n, num_kv_heads]
@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "core/kv_plan.h"
-#include "core/sharing_layers.h"
 #include "core/token_policy.h"
 #include "runtime/store/key_value_store.h"
 #include "runtime/store/residual_slots.h"

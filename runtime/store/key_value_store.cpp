@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/kv_plan_bytes.h"
 #include "runtime/store/element_type.h"
 
 namespace kvc {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/channel_pruning.h"
 #include "core/error.h"
+#include "core/token_policy.h"
 
 namespace kvc {
 

@@ -9,8 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/kv_plan.h"
-#include "core/sharing_layers.h"
+#include "core/kv_plan_bytes.h"
 #include "core/token_policy.h"
 #include "runtime/store/coded_store.h"
 #include "runtime/store/kept_rows.h"

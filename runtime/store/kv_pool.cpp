@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/arithmetic.h"
 #include "core/error.h"
-#include "core/round_up.h"
 
 namespace kvc {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 #include "core/token_policy.h"
 #include "runtime/store/chunk_layer.h"
 #include "runtime/store/key_value_store.h"

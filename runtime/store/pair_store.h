@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 #include "runtime/store/key_value_store.h"
 #include "runtime/store/latent_store.h"
 

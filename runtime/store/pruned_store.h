@@ -1,6 +1,6 @@
-// Keys and values of all tokens of one layer of one sequence. The first tokens' keys have lost
-// channels: each KV head its own, the same for all tokens (core/channel_pruning.h). Remaining channels
-// are contiguous, in order.
+// Keys and values of all tokens of one layer of one sequence, of which the first ones' keys have lost
+// channels: every KV head its own, the same in all tokens (core/token_policy.h). What stays of a key
+// lies together, in the order of channels.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 #include "model/parallel.h"
 
 namespace kvc {

@@ -6,11 +6,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/bfloat16_linear.h"
-#include "model/empty_weight.h"
-#include "model/few_rows.h"
 #include "model/int8_linear.h"
 #include "model/parallel.h"
+#include "model/row_products.h"
+#include "model/tensor_memory.h"
 #include "tests/bench/read_stream.h"
 
 namespace kvc {

@@ -9,6 +9,7 @@
 #include "convert/convert.h"
 #include "convert/plan_table.h"
 #include "core/error.h"
+#include "core/kv_plan_bytes.h"
 #include "model/config.h"
 #include "tests/testing/synthetic_checkpoint.h"
 

@@ -13,7 +13,7 @@
 #include "core/hash.h"
 #include "core/safetensors.h"
 #include "export/export.h"
-#include "model/checkpoint_config.h"
+#include "model/config.h"
 #include "model/fused_kv.h"
 #include "model/weights.h"
 #include "runtime/engine.h"

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "convert/plan_table.h"
-#include "model/checkpoint_config.h"
+#include "model/config.h"
 #include "tests/testing/zoo.h"
 
 namespace kvc {

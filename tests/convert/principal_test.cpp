@@ -14,7 +14,7 @@
 #include "core/conversion_file.h"
 #include "core/error.h"
 #include "fisher/metric.h"
-#include "model/checkpoint_config.h"
+#include "model/config.h"
 #include "model/layer_stream.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"

@@ -1,6 +1,7 @@
 #include "core/kv_sources.h"
 
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
+#include "core/kv_plan_json.h"
 #include "tests/core/core_fixture.h"
 
 namespace kvc {

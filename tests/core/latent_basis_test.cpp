@@ -1,5 +1,6 @@
 // Plans whose latents are coefficients of principal directions.
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
+#include "core/kv_plan_json.h"
 #include "tests/core/core_fixture.h"
 
 namespace kvc {

@@ -1,4 +1,4 @@
-#include "core/message.h"
+#include "core/progress.h"
 
 #include <gtest/gtest.h>
 

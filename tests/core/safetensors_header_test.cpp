@@ -1,6 +1,5 @@
-#include "core/safetensors_header.h"
-
 #include "core/safetensors.h"
+
 #include "tests/core/core_fixture.h"
 
 namespace kvc {

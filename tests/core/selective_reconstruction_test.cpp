@@ -1,7 +1,7 @@
 // Settings of selective reconstruction and what it costs.
 #include "core/selective_reconstruction.h"
 
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 #include "tests/core/core_fixture.h"
 
 namespace kvc {

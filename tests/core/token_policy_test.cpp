@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "core/sharing_layers.h"
 
 namespace kvc {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "core/checkpoint.h"
 #include "core/kv_plan.h"
+#include "core/kv_plan_json.h"
 #include "model/config.h"
 #include "tests/export/export_fixture.h"
 #include "tests/testing/tensor_matchers.h"

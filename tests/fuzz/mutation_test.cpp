@@ -8,7 +8,8 @@
 #include "core/checkpoint.h"
 #include "core/error.h"
 #include "core/json.h"
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
+#include "core/kv_plan_json.h"
 #include "core/safetensors.h"
 #include "tests/core/core_fixture.h"
 

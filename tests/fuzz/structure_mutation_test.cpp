@@ -10,8 +10,8 @@
 
 #include "convert/plan_table.h"
 #include "core/error.h"
-#include "core/message.h"
-#include "model/checkpoint_config.h"
+#include "core/progress.h"
+#include "model/config.h"
 #include "model/text.h"
 #include "runtime/engine.h"
 #include "tests/fuzz/json_mutator.h"

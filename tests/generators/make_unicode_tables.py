@@ -100,8 +100,25 @@ def ranges(codes):
     return result
 
 
+def runs(codes):
+    """(first, last, step): ranges, and every other code point where such alternate, as capital and small letters do."""
+    result = []
+    for first, last in ranges(codes):
+        before = result[-1] if result else None
+        if before and first == last == before[1] + 2 and (before[2] == 2 or before[0] == before[1]):
+            before[1:] = [first, 2]
+        else:
+            result.append([first, last, 1])
+    return result
+
+
 def table(name, comment, codes):
     return cells(f"inline constexpr CodePointRange {name}[]", comment, [f"0x{a:X}, 0x{b:X}" for a, b in ranges(codes)], 6)
+
+
+def property_table(name):
+    rows = [f"0x{a:X}, 0x{b:X}" + (f", {step}" if step > 1 else "") for a, b, step in runs(matching(rf"\p{{{name}}}"))]
+    return cells(f"inline constexpr CodePointRun k{name.replace('_', '')}Property[]", "", rows, 6)
 
 
 def cells(declaration, comment, rows, per_line):
@@ -113,19 +130,16 @@ def cells(declaration, comment, rows, per_line):
 
 def opening(includes):
     return (f"// Made by tests/generators/make_unicode_tables.py from tokenizers {tokenizers.__version__}; not to be edited.\n"
-            f"// clang-format off\n#pragma once\n{includes}\nnamespace kvc {{")
+            f"// clang-format off\n#pragma once\n\n{includes}#include \"model/tokenizer/unicode.h\"\n\nnamespace kvc {{")
 
 
 def unicode_ranges():
-    structs = ("// First and last code point; tables are sorted and their ranges do not touch.\n"
-               "struct CodePointRange {\n  char32_t first, last;\n};\n\n"
-               "// Every step-th code point from first to last has its lower case `difference` further on.\n"
-               "struct LowercaseRange {\n  char32_t first, last;\n  char32_t step;\n  int difference;\n};")
-    return [opening(""), structs,
-            table("kLetterRanges", r"\p{L} of its Oniguruma.", matching(r"\p{L}")),
-            table("kNumberRanges", r"\p{N} of its Oniguruma.", matching(r"\p{N}")),
+    struct = ("// Every step-th code point from first to last has its lower case `difference` further on.\n"
+              "struct LowercaseRange {\n  char32_t first, last;\n  char32_t step;\n  int difference;\n};")
+    words = sorted(set(word_characters()) ^ set(matching(r"\p{Word}")))
+    return [opening(""), struct,
             table("kWhiteSpaceRanges", r"\s of its Oniguruma, White_Space of its Rust.", matching(r"\s")),
-            table("kWordRanges", r"\w of its Rust regex.", word_characters()),
+            table("kWordDifferences", r"Where \w of its Rust regex and Word of its Oniguruma differ.", words),
             table("kNumericRanges", "is_numeric of its Rust.", isolated_by(pre_tokenizers.Digits(True))),
             table("kPunctuationRanges", "What its pre-tokenizer Punctuation takes for punctuation.",
                   isolated_by(pre_tokenizers.Punctuation())),
@@ -138,14 +152,15 @@ def unicode_ranges():
 
 def property_ranges():
     names = [*CATEGORIES, *PROPERTIES]
-    tables = [table(f"k{name.replace('_', '')}Property", "", matching(rf"\p{{{name}}}")) for name in names]
+    tables = [property_table(name) for name in names]
     rows = [f'"{name.replace("_", "").lower()}", k{name.replace("_", "")}Property' for name in names]
-    struct = "struct NamedProperty {\n  std::string_view name;  // as Oniguruma compares names: lower case, no _\n" \
-             "  std::span<const CodePointRange> ranges;\n};"
+    struct = ("// Every step-th code point from first to last.\nstruct CodePointRun {\n  char32_t first, last;\n"
+              "  char32_t step = 1;\n};\n\nstruct NamedProperty {\n"
+              "  std::string_view name;  // as Oniguruma compares names: lower case, no _\n"
+              "  std::span<const CodePointRun> runs;\n};")
     listed = cells("inline constexpr NamedProperty kProperties[]", r"\p{...} of its Oniguruma; general categories come first.",
                    rows, 3)
-    includes = '\n#include <span>\n#include <string_view>\n\n#include "model/tokenizer/unicode_ranges.h"\n'
-    return [opening(includes), struct, *tables, f"inline constexpr int kNumCategories = {len(CATEGORIES)};", listed,
+    return [opening("#include <span>\n#include <string_view>\n\n"), struct, *tables, f"inline constexpr int kNumCategories = {len(CATEGORIES)};", listed,
             "}  // namespace kvc"]
 
 

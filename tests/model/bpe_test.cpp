@@ -5,8 +5,6 @@
 
 #include <string>
 
-#include "model/tokenizer/bpe_model.h"
-
 namespace kvc {
 namespace {
 

@@ -1,4 +1,4 @@
-#include "model/float_linear.h"
+#include "model/linear.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

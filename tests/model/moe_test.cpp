@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 #include "core/error.h"
-#include "model/config_reader.h"
+#include "model/config_parts.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 

@@ -1,10 +1,10 @@
-#include "model/tokenizer/normalizers.h"
+#include "model/tokenizer/parts.h"
 
 #include <gtest/gtest.h>
 
 #include "model/tokenizer/aligned_text.h"
-#include "model/tokenizer/search_budget.h"
-#include "model/tokenizer/unicode_forms.h"
+#include "model/tokenizer/component.h"
+#include "model/tokenizer/unicode.h"
 
 namespace kvc {
 namespace {

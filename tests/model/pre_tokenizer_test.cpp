@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/tokenizer/parts.h"
 #include "model/tokenizer/pieces.h"
-#include "model/tokenizer/pre_tokenizers.h"
 
 namespace kvc {
 namespace {

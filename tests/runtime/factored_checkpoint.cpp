@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "core/checkpoint.h"
-#include "core/kv_plan_groups.h"
+#include "core/kv_plan.h"
+#include "core/kv_plan_json.h"
 #include "core/safetensors.h"
 #include "model/fused_kv.h"
 #include "model/weights.h"

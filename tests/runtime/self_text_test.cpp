@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "core/error.h"
-#include "model/checkpoint_config.h"
+#include "model/config.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
 

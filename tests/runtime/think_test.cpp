@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "core/channel_pruning.h"
 #include "core/error.h"
+#include "core/token_policy.h"
 #include "runtime/attention/pruned_attention.h"
 #include "runtime/memory/kept_forecast.h"
 #include "tests/runtime/engine_fixture.h"

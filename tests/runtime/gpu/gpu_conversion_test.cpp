@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/checkpoint.h"
-#include "model/checkpoint_config.h"
+#include "model/config.h"
 #include "model/tokenizer/tokenizer.h"
 #include "runtime/compression/latent_factors.h"
 #include "runtime/generate.h"

@@ -1,14 +1,26 @@
-// Checkpoints that are not read, and what to do about each.
+// Which files make up a checkpoint, and which checkpoints are not read.
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "core/json.h"
 #include "core/safetensors.h"
 
 namespace kvc {
+
+struct ShardList {
+  std::vector<std::string> files;  // sorted, inside the checkpoint's directory
+  // The index's tensor -> file; empty for a single file.
+  std::map<std::string, std::string> weight_map;
+};
+
+// model.safetensors, or else the files of model.safetensors.index.json. Where neither exists, an
+// Error that says what is there instead and the way out.
+ShardList find_shards(const std::filesystem::path& directory);
 
 // Error when config.json says how the weights are quantised, at its top or in a nested text_config.
 void refuse_quantised_config(const Json& config, const std::filesystem::path& path);

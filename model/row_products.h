@@ -1,0 +1,32 @@
+// Products of rows with a weight that beat LibTorch's where they apply; what it takes is asked first.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace kvc {
+
+// Few rows, as generation needs them: limited by how fast the weight is read.
+// x W^T + b in float32, rounded once to x's type; x [num_rows, in] and W [out, in] of the same type.
+// False where that needs another product: off the CPU, for gradients, other types or layouts, or where
+// LibTorch's own is faster.
+bool can_multiply_few_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor multiply_few_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+
+// The same with int8 weights: codes [out, int8_groups(in) * kInt8Group], scales [out, int8_groups(in)].
+at::Tensor multiply_few_rows_int8(const at::Tensor& x, const at::Tensor& codes,
+                                  const at::Tensor& scales, const at::Tensor& bias);
+
+// Many rows in bfloat16, as prompts need them, on processors that multiply it: nearer to what the processor can do
+// than oneDNN is.
+// x W^T + b summed in float32 and rounded once; x [num_rows, in] and W [out, in], all bfloat16. False where
+// that needs another product: off the CPU, for gradients, other types or layouts, or where LibTorch's is faster.
+bool can_multiply_bfloat16(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+// A row of the result depends neither on the other rows nor on the number of threads.
+at::Tensor multiply_bfloat16(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+
+// The same with int8 weights (Linear), rounded to bfloat16 on the way; bias of any type.
+bool can_multiply_bfloat16_int8(const at::Tensor& x);
+at::Tensor multiply_bfloat16_int8(const at::Tensor& x, const at::Tensor& codes,
+                                  const at::Tensor& scales, const at::Tensor& bias);
+
+}  // namespace kvc

@@ -1,0 +1,28 @@
+// Where large tensors lie, and how many bytes they take.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+namespace kvc {
+
+// Memory for weights: as at::empty, but tensors lie one after the other in huge pages where the system has them: reading them once per token
+// is what generation spends its time on, and is a fifth faster so.
+at::Tensor empty_weight(at::IntArrayRef sizes, at::ScalarType type);
+
+// A tensor in an unnamed temporary file: pages of it leave memory when others are needed.
+// Uninitialised, of any element type. Disk space is reserved before it returns (Error when there is
+// not enough); the file has no name, so nothing is left behind whatever happens. `directory` empty:
+// the system's temporary directory.
+at::Tensor make_spilled_tensor(const std::vector<std::int64_t>& shape, at::ScalarType dtype,
+                               const std::filesystem::path& directory);
+
+// 0 of a tensor that is not there.
+inline std::int64_t tensor_bytes(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+}
+
+}  // namespace kvc
