@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "convert/latent/kept_range.h"
+#include "convert/plan.h"
 #include "core/kv_plan_bytes.h"
 #include "model/basis_codes.h"
 #include "model/fused_kv.h"

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "model/spill_file.h"
+#include "model/tensor_memory.h"
 #include "model/weights.h"
 
 namespace kvc {

@@ -10,8 +10,8 @@
 #include "core/output.h"
 #include "core/progress.h"
 #include "model/config.h"
-#include "validate/calibration_distance.h"
-#include "validate/html_report.h"
+#include "validate/evaluation_text.h"
+#include "validate/report.h"
 #include "validate/validate.h"
 
 namespace kvc {

@@ -4,8 +4,7 @@
 
 #include "convert/latent/latent_plan.h"
 #include "convert/methods/methods.h"
-#include "convert/paired_row.h"
-#include "convert/plan_payback.h"
+#include "convert/plan.h"
 #include "core/kv_plan_bytes.h"
 #include "model/cache_plan.h"
 

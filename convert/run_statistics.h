@@ -3,8 +3,7 @@
 
 #include <ATen/ATen.h>
 
-#include "convert/cache_metric.h"
-#include "convert/conversion_job.h"
+#include "convert/methods/methods.h"
 #include "model/config.h"
 
 namespace kvc {

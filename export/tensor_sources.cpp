@@ -7,8 +7,7 @@
 #include <utility>
 
 #include "core/mapped_file.h"
-#include "model/half_precision.h"
-#include "model/spill_file.h"
+#include "model/tensor_memory.h"
 #include "model/weights.h"
 
 namespace kvc {

@@ -4,9 +4,9 @@
 #include "core/progress.h"
 #include "fisher/backward.h"
 #include "model/layer_stream.h"
-#include "model/spill_file.h"
 #include "model/statistics_provenance.h"
 #include "model/sum_files.h"
+#include "model/tensor_memory.h"
 
 namespace kvc {
 namespace {

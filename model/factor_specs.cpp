@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/kv_plan_groups.h"
+#include "core/kv_plan.h"
 #include "model/fused_kv.h"
 
 namespace kvc {

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "core/progress.h"
-#include "runtime/read_prompts.h"
+#include "runtime/attention/prompt_reader.h"
 
 namespace kvc {
 namespace {

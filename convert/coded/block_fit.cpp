@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "convert/principal_basis.h"
+#include "convert/run_statistics.h"
 #include "model/tensor_memory.h"
 
 namespace kvc {

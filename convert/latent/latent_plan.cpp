@@ -8,7 +8,7 @@
 #include "convert/plan.h"
 #include "core/error.h"
 #include "model/cache_plan.h"
-#include "model/layer_runs.h"
+#include "model/config.h"
 
 namespace kvc {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "convert/factor_bytes.h"
 #include "convert/plan.h"
-#include "core/kv_plan_groups.h"
+#include "core/kv_plan.h"
 #include "model/tensor_names.h"
 
 namespace kvc {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "model/arch_settings.h"
+#include "model/arch.h"
 
 namespace kvc {
 namespace {

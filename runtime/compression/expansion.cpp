@@ -4,8 +4,8 @@
 
 #include "core/arithmetic.h"
 #include "runtime/attention/cache_segments.h"
-#include "runtime/compression/chunk_tokens.h"
-#include "runtime/compression/merged_latents.h"
+#include "runtime/compression/group_view.h"
+#include "runtime/store/row_store.h"
 
 namespace kvc {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "core/command.h"
 #include "core/process.h"
-#include "runtime/run.h"
+#include "runtime/program/run.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "convert/latent/optimum_check.h"
+#include "convert/latent/group_svd.h"
 
 #include <gtest/gtest.h>
 
