@@ -6,17 +6,20 @@
 #include "runtime/attention/decode.h"
 #include "runtime/attention/plain_attention.h"
 #include "runtime/attention/segment_attention.h"
-#include "runtime/compression/coding.h"
-#include "runtime/compression/key_forms.h"
 
 namespace kvc {
 namespace {
 
+TokenOrder order_of(const CodedLayer& layer) {
+  return {layer.exact().num_exact(), layer.coded.store.num_codes(),
+          layer.coded.plan.policy.sink_tokens};
+}
+
 // The query of the last token, through the kernels.
-at::Tensor attend_one(const Decoder& decoder, const CodedLayer& layer, const TokenOrder& order,
-                      const at::Tensor& query) {
-  const AttentionRule rule = attention_rule(decoder.config(), layer.layer());
-  const KeyValueStore& rows = layer.store.exact[static_cast<std::size_t>(layer.index)];
+at::Tensor attend_one(const CodedLayer& layer, const TokenOrder& order, const at::Tensor& query) {
+  const ModelConfig& config = layer.coded.decoder.config();
+  const AttentionRule rule = attention_rule(config, layer.layer());
+  const KeyValueStore& rows = layer.exact();
   const std::int64_t tokens = order.num_tokens();
   const std::int64_t first = tokens - std::min(rule.window.value_or(tokens), tokens);
   const std::int64_t first_code = std::max<std::int64_t>(0, first - order.sinks);
@@ -25,27 +28,27 @@ at::Tensor attend_one(const Decoder& decoder, const CodedLayer& layer, const Tok
   const std::vector<RowRange> ranges{{exact, std::min(first, order.sinks), order.sinks},
                                      {exact, order.sinks + hidden, order.sinks + order.last}};
   std::vector<PartialAttention> parts{
-      decode_attention_partly(query, decoder.config().num_kv_heads, ranges, rule)};
+      decode_attention_partly(query, config.num_kv_heads, ranges, rule)};
   if (first_code < order.codes) {
-    parts.push_back(attend_codes_partly(decoder, layer, query, first_code));
+    parts.push_back(attend_codes_partly(layer, query, first_code));
   }
   return join(parts).to(query.scalar_type());
 }
 
 }  // namespace
 
-std::vector<Segment> coded_segments(const Decoder& decoder, const CodedLayer& layer,
-                                    at::ScalarType dtype, std::int64_t num_tokens) {
-  const CodedStore& store = layer.store;
-  const KeyValueStore& exact = store.exact[static_cast<std::size_t>(layer.index)];
-  const TokenOrder order(exact.num_exact(), store.num_codes(), layer.plan.policy.sink_tokens);
+std::vector<Segment> coded_segments(const CodedLayer& layer, at::ScalarType dtype,
+                                    std::int64_t num_tokens) {
+  const Decoder& decoder = layer.coded.decoder;
+  const CodedStore& store = layer.coded.store;
+  const KeyValueStore& exact = layer.exact();
+  const TokenOrder order = order_of(layer);
   const auto rotate = [&](const at::Tensor& key, const at::Tensor& at_positions) {
     return decoder.rope().rotate(layer.layer(), key, at_positions, num_tokens);
   };
   std::vector<Segment> segments;
   if (order.codes > 0) {
-    const DecodedTokens decoded =
-        decode_tokens(layer.plan, layer.factors, store, layer.index, 0, order.codes);
+    const DecodedTokens decoded = decode_tokens(layer.coded, layer.index, 0, order.codes);
     const at::Tensor positions = store.has_left
                                      ? store.positions().codes.rows(at::kInt).to(at::kLong)
                                      : order.code_positions();
@@ -63,18 +66,17 @@ std::vector<Segment> coded_segments(const Decoder& decoder, const CodedLayer& la
   return segments;
 }
 
-at::Tensor attend_coded(const Decoder& decoder, const CodedLayer& layer, const at::Tensor& query,
+at::Tensor attend_coded(const CodedLayer& layer, const at::Tensor& query,
                         const at::Tensor& positions) {
-  const KeyValueStore& exact = layer.store.exact[static_cast<std::size_t>(layer.index)];
-  const TokenOrder order(exact.num_exact(), layer.store.num_codes(), layer.plan.policy.sink_tokens);
-  if (query.size(0) == 1 && !stores_raw_keys(decoder.config(), layer.layer())) {
-    return attend_one(decoder, layer, order, query[0]).unsqueeze(0);
+  const ModelConfig& config = layer.coded.decoder.config();
+  const TokenOrder order = order_of(layer);
+  if (query.size(0) == 1 && !stores_raw_keys(config, layer.layer())) {
+    return attend_one(layer, order, query[0]).unsqueeze(0);
   }
   const std::int64_t num_tokens =
-      layer.store.has_left ? positions[-1].item<std::int64_t>() + 1 : order.num_tokens();
-  return attend_segments(query, positions,
-                         coded_segments(decoder, layer, query.scalar_type(), num_tokens),
-                         attention_rule(decoder.config(), layer.layer()));
+      layer.coded.store.has_left ? positions[-1].item<std::int64_t>() + 1 : order.num_tokens();
+  return attend_segments(query, positions, coded_segments(layer, query.scalar_type(), num_tokens),
+                         attention_rule(config, layer.layer()));
 }
 
 }  // namespace kvc

@@ -31,12 +31,11 @@ struct BlockQuery {
 
 std::vector<BlockQuery> block_queries(const CodedLayer& layer, const DecodeAttentionParams& all,
                                       const std::int32_t* positions) {
-  const CodedStore& store = layer.store;
+  const CodedStore& store = layer.coded.store;
   const int blocks = store.layers.num_blocks;
   std::vector<BlockQuery> queries;
   for (int i = 0; i < blocks; ++i) {
-    const CodedBlockFactors& factors =
-        layer.factors.blocks[static_cast<std::size_t>(store.layers.first_block + i)];
+    const CodedBlockFactors& factors = layer.coded.block(static_cast<std::size_t>(i));
     DecodeAttentionParams params = all;
     params.num_heads /= blocks;
     params.num_kv_heads /= blocks;
@@ -44,7 +43,7 @@ std::vector<BlockQuery> block_queries(const CodedLayer& layer, const DecodeAtten
     queries.push_back({.params = params,
                        .segment = {.tiles = store.codes[static_cast<std::size_t>(i)].tiles(),
                                    .keys = factors.keys.data() + layer.index * params.num_kv_heads,
-                                   .first_position = layer.plan.policy.sink_tokens,
+                                   .first_position = layer.coded.plan.policy.sink_tokens,
                                    .positions = positions},
                        .factors = &factors});
   }
@@ -90,15 +89,17 @@ void write_values(const BlockQuery& block, const at::Tensor& sums, int index, at
 
 }  // namespace
 
-PartialAttention attend_codes_partly(const Decoder& decoder, const CodedLayer& layer,
-                                     const at::Tensor& query, std::int64_t first) {
+PartialAttention attend_codes_partly(const CodedLayer& layer, const at::Tensor& query,
+                                     std::int64_t first) {
+  const Decoder& decoder = layer.coded.decoder;
+  const CodedStore& store = layer.coded.store;
   const ModelConfig& config = decoder.config();
-  const std::int64_t last = layer.store.num_codes();
+  const std::int64_t last = store.num_codes();
   const at::Tensor positions =
-      layer.store.has_left ? layer.store.positions().codes.rows(at::kInt) : at::Tensor();
+      store.has_left ? store.positions().codes.rows(at::kInt) : at::Tensor();
   const CodedKeys angles(decoder, layer.layer(),
                          positions.defined() ? positions.max().item<std::int32_t>() + 1
-                                             : layer.plan.policy.sink_tokens + last);
+                                             : layer.coded.plan.policy.sink_tokens + last);
   const DecodeQuery whole(query, config.num_kv_heads, attention_rule(config, layer.layer()),
                           angles.raw_keys);
   const std::vector<BlockQuery> blocks =

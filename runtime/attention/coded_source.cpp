@@ -15,12 +15,11 @@ namespace {
 class KeptCodes : public TokensOfAllHeads {
  public:
   // layer: the one that attended
-  KeptCodes(const Decoder& decoder, const CodedLayer& layer, CodedStore& store)
-      : decoder_(decoder), layer_(layer), store_(store) {}
+  KeptCodes(const CodedLayer& layer, CodedStore& store) : layer_(layer), store_(store) {}
 
   at::Tensor keys(std::int64_t num_tokens) const override {
     std::vector<at::Tensor> keys;
-    for (const Segment& segment : coded_segments(decoder_, layer_, at::kFloat, num_tokens)) {
+    for (const Segment& segment : coded_segments(layer_, at::kFloat, num_tokens)) {
       keys.push_back(segment.key);
     }
     return at::cat(keys);
@@ -34,11 +33,10 @@ class KeptCodes : public TokensOfAllHeads {
  protected:
   at::Tensor positions() const override { return store_.positions().tensor().to(at::kLong); }
   void remove(const std::vector<std::int64_t>& rows, bool is_step) override {
-    remove_coded_rows({decoder_, layer_.plan, layer_.factors, store_}, rows, is_step);
+    remove_coded_rows(layer_.coded, rows, is_step, store_);
   }
 
  private:
-  const Decoder& decoder_;
   CodedLayer layer_;
   CodedStore& store_;
 };
@@ -60,13 +58,13 @@ class CodedSource : public LayerSource {
 
   at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
                     const KvCache& cache) const override {
-    return attend_coded(context().decoder, coded_layer(layer, cache), query, positions);
+    return attend_coded(coded_layer(layer, cache), query, positions);
   }
 
   void attended(int layer, const NewTokens& tokens, const at::Tensor& query,
                 KvCache& cache) override {
     if (!context().policy.is_full()) {
-      KeptCodes codes(context().decoder, coded_layer(layer, cache), cache.coded(layer));
+      KeptCodes codes(coded_layer(layer, cache), cache.coded(layer));
       finish_group(group_attended(layers(), layer, tokens, query), cache.kept_coded(layer), codes);
     }
   }
@@ -80,7 +78,8 @@ class CodedSource : public LayerSource {
 
  private:
   CodedLayer coded_layer(int layer, const KvCache& cache) const {
-    return {context().plan, context().factors.coded, cache.coded(layer), index_of(layer)};
+    return {{context().decoder, context().plan, context().factors.coded, cache.coded(layer)},
+            index_of(layer)};
   }
 };
 

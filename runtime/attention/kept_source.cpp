@@ -36,10 +36,22 @@ class KeptSource : public LayerSource {
     store(layer, tokens, cache);
     const KeptRows& rows = cache.kept_layer(layer).rows;
     const std::vector<float*> blocks = scored.score_blocks();
-    const double decay = layer == first ? policy.lambda : 1;
+    const auto num_blocks = static_cast<std::int64_t>(blocks.size());
+    const std::int64_t page = scored.page();
     RowScores scores;
+    // A thread's share of the rows: some of their blocks.
     scores.after = [&](const float* log_sum, std::int64_t thread, std::int64_t threads) {
-      add_scores(scores.scores, {log_sum, query.size(1), decay}, {thread, threads}, scored, blocks);
+      const std::int64_t begin = num_blocks * thread / threads;
+      const std::int64_t end = num_blocks * (thread + 1) / threads;
+      update_decayed_scores(
+          {.scores = {scores.scores.numbers + begin * page * kQuad, scores.scores.stride},
+           .log_sum = log_sum,
+           .num_rows = std::min(end * page, scored.num_rows()) - begin * page,
+           .num_heads = query.size(1),
+           .num_kv_heads = context().plan.num_kv_heads,
+           .decay = static_cast<float>(layer == first ? policy.lambda : 1),
+           .to = blocks.data() + begin,
+           .block_rows = page});
     };
     at::Tensor output =
         attend_kept(context().decoder, layer, rows, policy, query, tokens.positions, &scores);
@@ -55,34 +67,6 @@ class KeptSource : public LayerSource {
     GroupAttended group = group_attended(sharing.layers, layer, tokens, query);
     group.is_scored = kept.scores_steps();
     finish_group(group, cache.kept_layer(sharing.storage.front()).choice, kept);
-  }
-
- private:
-  // One of so many threads' share of the rows.
-  struct Share {
-    std::int64_t thread, threads;
-    std::int64_t first_of(std::int64_t count) const { return count * thread / threads; }
-    std::int64_t last_of(std::int64_t count) const { return count * (thread + 1) / threads; }
-  };
-  struct Attended {
-    const float* log_sum;
-    std::int64_t num_heads;
-    double decay;
-  };
-  void add_scores(const QuadScores& scores, const Attended& attended, const Share& share,
-                  const KeptRows& rows, const std::vector<float*>& blocks) const {
-    const auto num_blocks = static_cast<std::int64_t>(blocks.size());
-    const std::int64_t page = rows.page(), block = share.first_of(num_blocks);
-    const std::int64_t first = block * page;
-    update_decayed_scores(
-        {.scores = {scores.numbers + first * kQuad, scores.stride},
-         .log_sum = attended.log_sum,
-         .num_rows = std::min(share.last_of(num_blocks) * page, rows.num_rows()) - first,
-         .num_heads = attended.num_heads,
-         .num_kv_heads = context().plan.num_kv_heads,
-         .decay = static_cast<float>(attended.decay),
-         .to = blocks.data() + block,
-         .block_rows = page});
   }
 };
 

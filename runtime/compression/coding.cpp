@@ -12,15 +12,16 @@ constexpr std::int64_t kTokensAtOnce = 1024;  // bounds the float32 copy of keys
 
 // Exact rows first .. first + count - 1 of all layers of the store; [count, num_kv_heads, head_dim]
 // float32 each.
-std::vector<DecodedTokens> exact_rows(const Decoder& decoder, const CodedStore& store,
-                                      std::int64_t first, const at::Tensor& positions) {
+std::vector<DecodedTokens> exact_rows(const CodedView& coded, std::int64_t first,
+                                      const at::Tensor& positions) {
   const std::int64_t count = positions.size(0);
   std::vector<DecodedTokens> layers;
-  for (int index = 0; index < store.layers.num_layers; ++index) {
-    const KeyValueStore& rows = store.exact[static_cast<std::size_t>(index)];
+  for (std::size_t index = 0; index < coded.store.exact.size(); ++index) {
+    const KeyValueStore& rows = coded.store.exact[index];
     const at::Tensor key = rows.key.rows(first, count, at::kFloat);
-    layers.push_back({key_for_codes(decoder, store.layers.first_layer + index, key, positions),
-                      rows.value.rows(first, count, at::kFloat)});
+    layers.push_back(
+        {key_for_codes(coded.decoder, coded.layer(static_cast<int>(index)), key, positions),
+         rows.value.rows(first, count, at::kFloat)});
   }
   return layers;
 }
@@ -44,11 +45,6 @@ at::Tensor rebuild(const CodedBlockFactors& factors, const at::Tensor& z, std::i
 
 }  // namespace
 
-const CodedBlockFactors& factors_of(const CodedFactors& factors, const CodedStore& store,
-                                    std::size_t block) {
-  return factors.blocks[static_cast<std::size_t>(store.layers.first_block) + block];
-}
-
 std::vector<at::Tensor> coefficients_of(const KvPlan& plan, const CodedLayers& layers,
                                         std::span<const CodedBlockFactors> factors,
                                         const std::vector<DecodedTokens>& tokens) {
@@ -61,15 +57,16 @@ std::vector<at::Tensor> coefficients_of(const KvPlan& plan, const CodedLayers& l
   return z;
 }
 
-std::vector<at::Tensor> encode_exact(const Decoder& decoder, const KvPlan& plan,
-                                     const CodedFactors& factors, const CodedStore& store,
-                                     std::int64_t first, const at::Tensor& positions) {
-  return coefficients_of(plan, store.layers, {&factors_of(factors, store, 0), store.codes.size()},
-                         exact_rows(decoder, store, first, positions));
+std::vector<at::Tensor> encode_exact(const CodedView& coded, std::int64_t first,
+                                     const at::Tensor& positions) {
+  return coefficients_of(coded.plan, coded.store.layers,
+                         {&coded.block(0), coded.store.codes.size()},
+                         exact_rows(coded, first, positions));
 }
 
 void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors& factors,
                  CodedStore& store) {
+  const CodedView view{decoder, plan, factors, store};
   const std::int64_t sinks = plan.policy.sink_tokens;
   const std::int64_t count =
       std::max<std::int64_t>(0, store.num_exact() - sinks - plan.policy.window_tokens) /
@@ -81,10 +78,9 @@ void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors&
         store.columns.empty()
             ? at::arange(sinks + coded + done, sinks + coded + done + rows, at::kLong)
             : store.positions().exact.rows(sinks + done, rows, at::kInt).to(at::kLong);
-    const std::vector<at::Tensor> z =
-        encode_exact(decoder, plan, factors, store, sinks + done, positions);
+    const std::vector<at::Tensor> z = encode_exact(view, sinks + done, positions);
     for (std::size_t i = 0; i < z.size(); ++i) {
-      store.codes[i].append(z[i], factors_of(factors, store, i).steps);
+      store.codes[i].append(z[i], view.block(i).steps);
     }
   }
   for (KeyValueStore& rows : store.exact) {
@@ -98,17 +94,15 @@ void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors&
   }
 }
 
-DecodedTokens decode_tokens(const KvPlan& plan, const CodedFactors& factors,
-                            const CodedStore& store, int index, std::int64_t first,
+DecodedTokens decode_tokens(const CodedView& coded, int index, std::int64_t first,
                             std::int64_t count) {
-  const CodedLayers& layers = store.layers;
+  const KvPlan& plan = coded.plan;
   std::vector<at::Tensor> keys, values;
-  for (int i = 0; i < layers.num_blocks; ++i) {
-    const auto block = static_cast<std::size_t>(layers.first_block + i);
-    const CodedBlockFactors& of_block = factors.blocks[block];
-    const std::int64_t width = plan.coded[block].head < 0 ? plan.kv_dim() : plan.head_dim;
-    const at::Tensor z =
-        store.codes[static_cast<std::size_t>(i)].coefficients(first, count, of_block.steps);
+  for (std::size_t i = 0; i < coded.store.codes.size(); ++i) {
+    const CodedBlockFactors& of_block = coded.block(i);
+    const int head = plan.coded[static_cast<std::size_t>(coded.store.layers.first_block) + i].head;
+    const std::int64_t width = head < 0 ? plan.kv_dim() : plan.head_dim;
+    const at::Tensor z = coded.store.codes[i].coefficients(first, count, of_block.steps);
     keys.push_back(rebuild(of_block, z, 2 * index * width, of_block.key_rows(index)));
     values.push_back(rebuild(of_block, z, (2 * index + 1) * width, of_block.value_rows(index)));
   }

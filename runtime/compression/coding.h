@@ -31,17 +31,23 @@ std::vector<at::Tensor> coefficients_of(const KvPlan& plan, const CodedLayers& l
 void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors& factors,
                  CodedStore& store);
 
-// Factors of one of the store's blocks.
-const CodedBlockFactors& factors_of(const CodedFactors& factors, const CodedStore& store,
-                                    std::size_t block);
-// Coefficients of exact rows from `first` on, at `positions`, for every block. [n, num_coefficients] each
-std::vector<at::Tensor> encode_exact(const Decoder& decoder, const KvPlan& plan,
-                                     const CodedFactors& factors, const CodedStore& store,
-                                     std::int64_t first, const at::Tensor& positions);
+// Coded layers of one sequence's cache that are stored together, with what makes and reads their codes.
+struct CodedView {
+  const Decoder& decoder;
+  const KvPlan& plan;
+  const CodedFactors& factors;
+  const CodedStore& store;
 
-// Decodes tokens for layer `index` of the store. first, count: whole tiles of the coded tokens.
-DecodedTokens decode_tokens(const KvPlan& plan, const CodedFactors& factors,
-                            const CodedStore& store, int index, std::int64_t first,
+  int layer(int index) const { return store.layers.first_layer + index; }
+  const CodedBlockFactors& block(std::size_t index) const {
+    return factors.blocks[static_cast<std::size_t>(store.layers.first_block) + index];
+  }
+};
+// Coefficients of exact rows from `first` on, which are at `positions`, in every block. [n, num_coefficients] each
+std::vector<at::Tensor> encode_exact(const CodedView& coded, std::int64_t first,
+                                     const at::Tensor& positions);
+// What codes of tokens stand for, of layer `index` of the store's. first, count: whole tiles of the coded tokens.
+DecodedTokens decode_tokens(const CodedView& coded, int index, std::int64_t first,
                             std::int64_t count);
 
 }  // namespace kvc

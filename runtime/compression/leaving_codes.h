@@ -4,24 +4,14 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/decoder.h"
-#include "runtime/compression/coded_factors.h"
-#include "runtime/store/coded_store.h"
+#include "runtime/compression/coding.h"
 
 namespace kvc {
 
-// Coded layers of one sequence's cache.
-struct CodedCache {
-  const Decoder& decoder;
-  const KvPlan& plan;
-  const CodedFactors& factors;
-  CodedStore& store;
-};
-
-// Removes rows (CodedStore::num_rows). Remaining codes stay in whole tiles, as many as coded_tokens gives; the rest
-// becomes exact with the decoded values. After a generated token one row leaves: the oldest exact token that is no
-// sink is coded into the place of a code.
-void remove_coded_rows(const CodedCache& cache, const std::vector<std::int64_t>& rows,
-                       bool is_step);
+// Rows (CodedStore::num_rows) leave. Of what stays as many whole tiles remain codes as coded_tokens says, the rest
+// becomes exact again as what the codes stand for. After a generated token one row leaves: the place of a code goes
+// to the oldest exact token that is no sink.
+void remove_coded_rows(const CodedView& coded, const std::vector<std::int64_t>& rows, bool is_step,
+                       CodedStore& store);
 
 }  // namespace kvc

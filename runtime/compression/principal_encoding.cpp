@@ -15,25 +15,20 @@ namespace {
 
 class PrincipalGroup {
  public:
-  explicit PrincipalGroup(const GroupView& group)
-      : decoder_(group.decoder),
-        plan_(group.plan),
-        spec_(group.spec()),
-        factors_(group.factors),
-        store_(group.store) {}
+  explicit PrincipalGroup(const GroupView& group) : group_(group) {}
 
   // The `positions.size(0)` oldest pending tokens that are not sinks.
   void compress(const at::Tensor& positions, PrincipalStep step, LatentStore& store) const {
-    const std::int64_t count = positions.size(0), first_row = store_.merged().num_rows();
+    const std::int64_t count = positions.size(0), first_row = group_.store.merged().num_rows();
     const bool is_new = step == PrincipalStep::kNewBasis;
-    const std::vector<LayerEncoder> encoders = is_new          ? fit(positions)
-                                               : plan_.request ? last_basis()
-                                                               : factors_.encoders;
+    const std::vector<LayerEncoder> encoders = is_new                ? fit(positions)
+                                               : group_.plan.request ? last_basis()
+                                                                     : group_.factors.encoders;
     const at::Tensor latents =
-        encode(plan_.policy.sink_tokens, positions, encoders, encoded_type());
+        encode(group_.plan.policy.sink_tokens, positions, encoders, encoded_type());
     std::vector<NewChunks> chunks;
-    if (plan_.selective) {
-      chunks = chunks_of(*plan_.selective, store, plan_.policy.sink_tokens, count);
+    if (group_.plan.selective) {
+      chunks = chunks_of(*group_.plan.selective, store, group_.plan.policy.sink_tokens, count);
     }
     store.decide(at::ones({count}, at::kBool), positions, latents);
     append_chunks(chunks, store);
@@ -50,19 +45,19 @@ class PrincipalGroup {
   // Pending rows from `begin` on. [n, rank]
   at::Tensor encode(std::int64_t begin, const at::Tensor& positions,
                     const std::vector<LayerEncoder>& encoders, at::ScalarType type) const {
-    const at::Tensor all = at::empty({positions.size(0), spec_.rank}, type);
+    const at::Tensor all = at::empty({positions.size(0), group_.spec().rank}, type);
     in_chunks(positions, [&](std::int64_t first, const at::Tensor& own) {
-      at::Tensor key = at::zeros({own.size(0), spec_.key_width()}, at::kFloat);
-      at::Tensor value = at::zeros({own.size(0), spec_.value_width()}, at::kFloat);
-      for (int index = 0; index < spec_.num_layers; ++index) {
+      at::Tensor key = at::zeros({own.size(0), group_.spec().key_width()}, at::kFloat);
+      at::Tensor value = at::zeros({own.size(0), group_.spec().value_width()}, at::kFloat);
+      for (int index = 0; index < group_.spec().num_layers; ++index) {
         const LayerEncoder& encoder = encoders[static_cast<std::size_t>(index)];
         const LayerRows y = rows(index, begin + first, own);
         key.addmm_(y.key, encoder.key.t());
         value.addmm_(y.value, encoder.value.t());
       }
-      at::Tensor latents = spec_.split_kv ? at::cat({key, value}, 1) : key + value;
-      if (factors_.mean_latent.defined()) {
-        latents -= factors_.mean_latent;
+      at::Tensor latents = group_.spec().split_kv ? at::cat({key, value}, 1) : key + value;
+      if (group_.factors.mean_latent.defined()) {
+        latents -= group_.factors.mean_latent;
       }
       all.narrow(0, first, own.size(0)).copy_(latents);
     });
@@ -72,23 +67,23 @@ class PrincipalGroup {
  private:
   // What the store makes of latents: of all of a prompt, there is to be as little as may be.
   at::ScalarType encoded_type() const {
-    const RowStore& stored = store_.merged();
+    const RowStore& stored = group_.store.merged();
     return stored.dtype() == at::kBFloat16 && !stored.has_codes() ? at::kBFloat16 : at::kFloat;
   }
 
   // Pending rows from `first` on; of a model's own latents these and nothing.
   LayerRows rows(int index, std::int64_t first, const at::Tensor& positions) const {
-    const int layer = spec_.first_layer + index;
-    const KeyValueStore& pending = store_.pending(index);
+    const int layer = group_.layer(index);
+    const KeyValueStore& pending = group_.store.pending(index);
     const std::int64_t count = positions.size(0);
-    if (plan_.own_widths) {
+    if (group_.plan.own_widths) {
       return {pending.key.rows(first, count, at::kFloat).flatten(1),
               at::empty({count, 0}, at::kFloat)};
     }
     at::Tensor key = pending.key.rows(first, count, at::kFloat);
-    key = stores_raw_keys(decoder_.config(), layer)
-              ? decoder_.layer(layer).k_norm.over_heads(key)
-              : decoder_.rope().unrotate(layer, key, positions);
+    key = stores_raw_keys(group_.decoder.config(), layer)
+              ? group_.decoder.layer(layer).k_norm.over_heads(key)
+              : group_.decoder.rope().unrotate(layer, key, positions);
     return {key.flatten(1), pending.value.rows(first, count, at::kFloat).flatten(1)};
   }
 
@@ -102,7 +97,7 @@ class PrincipalGroup {
   }
 
   std::vector<LayerEncoder> last_basis() const {
-    const RequestBasis& basis = store_.bases().back();
+    const RequestBasis& basis = group_.store.bases().back();
     std::vector<LayerEncoder> encoders;
     for (std::size_t index = 0; index < basis.key.size(); ++index) {
       encoders.push_back(
@@ -116,21 +111,18 @@ class PrincipalGroup {
     const auto tokens = [&](const auto& visit) {
       in_chunks(positions, [&](std::int64_t first, const at::Tensor& own) {
         std::vector<LayerRows> layers;
-        for (int index = 0; index < spec_.num_layers; ++index) {
-          layers.push_back(rows(index, plan_.policy.sink_tokens + first, own));
+        for (int index = 0; index < group_.spec().num_layers; ++index) {
+          layers.push_back(rows(index, group_.plan.policy.sink_tokens + first, own));
         }
         visit(layers);
       });
     };
-    return fit_directions(plan_, spec_, tokens,
-                          store_.bases().empty() ? std::vector<LayerEncoder>() : last_basis());
+    return fit_directions(
+        group_.plan, group_.spec(), tokens,
+        group_.store.bases().empty() ? std::vector<LayerEncoder>() : last_basis());
   }
 
-  const Decoder& decoder_;
-  const KvPlan& plan_;
-  const LatentGroup& spec_;
-  const GroupFactors& factors_;
-  const LatentStore& store_;
+  GroupView group_;
 };
 
 }  // namespace
