@@ -3,8 +3,9 @@
 #include <algorithm>
 
 #include "core/arithmetic.h"
-#include "runtime/attention/cache_segments.h"
 #include "runtime/compression/group_view.h"
+#include "runtime/compression/key_forms.h"
+#include "runtime/compression/reconstruction.h"
 #include "runtime/store/row_store.h"
 
 namespace kvc {
