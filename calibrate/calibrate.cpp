@@ -7,6 +7,7 @@
 #include "core/progress.h"
 #include "model/layer_stream.h"
 #include "model/statistics_provenance.h"
+#include "model/sum_files.h"
 #include "model/tensor_memory.h"
 
 namespace kvc {

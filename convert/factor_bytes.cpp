@@ -1,11 +1,6 @@
-#include "convert/factor_bytes.h"
-
-#include <algorithm>
-
-#include "convert/plan.h"
-#include "core/kv_plan_bytes.h"
-#include "model/basis_codes.h"
-#include "model/fused_kv.h"
+#include "convert/latent/latent_settings.h"
+#include "model/cache_plan.h"
+#include "model/factor_specs.h"
 #include "model/tensor_names.h"
 
 namespace kvc {

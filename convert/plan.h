@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "convert/convert.h"
-#include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 #include "core/payback.h"
 #include "model/config.h"
 

@@ -5,7 +5,7 @@
 #include "convert/latent/latent_plan.h"
 #include "convert/methods/methods.h"
 #include "convert/plan.h"
-#include "core/kv_plan_bytes.h"
+#include "core/kv_plan_json.h"
 #include "model/cache_plan.h"
 
 namespace kvc {

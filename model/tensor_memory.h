@@ -20,6 +20,11 @@ at::Tensor empty_weight(at::IntArrayRef sizes, at::ScalarType type);
 at::Tensor make_spilled_tensor(const std::vector<std::int64_t>& shape, at::ScalarType dtype,
                                const std::filesystem::path& directory);
 
+// The same if it takes more than `memory_bytes`; otherwise an uninitialised tensor in memory.
+at::Tensor make_scratch_tensor(const std::vector<std::int64_t>& shape, at::ScalarType dtype,
+                               const std::filesystem::path& directory,
+                               std::int64_t memory_bytes = std::int64_t{1} << 30);
+
 // 0 of a tensor that is not there.
 inline std::int64_t tensor_bytes(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;

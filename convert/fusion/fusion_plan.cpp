@@ -7,6 +7,7 @@
 #include "convert/factor_bytes.h"
 #include "core/enum_names.h"
 #include "core/error.h"
+#include "core/kv_plan_bytes.h"
 #include "model/cache_plan.h"
 #include "model/fused_kv.h"
 

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/kv_plan.h"
+#include "model/factor_specs.h"
 #include "model/tensor_memory.h"
 #include "model/weights.h"
 #include "runtime/compression/request_basis.h"

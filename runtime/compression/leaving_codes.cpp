@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/attention/plain_attention.h"
+#include "runtime/compression/key_forms.h"
 #include "runtime/policies/token_policies.h"
 
 namespace kvc {
