@@ -131,10 +131,9 @@ std::optional<Payback> measured_payback(const PipelineOptions& options, const Mo
 void print_result(const PipelineOptions& options, const std::optional<ValidationReport>& report,
                   const std::optional<Payback>& gain) {
   if (options.json) {
-    Json result;
-    result["out"] = options.out.string();
-    result["validation"] = report ? to_json(*report) : Json(nullptr);
-    result["payback"] = gain ? to_json(*gain) : Json(nullptr);
+    const Json result = {{"out", options.out.string()},
+                         {"validation", report ? to_json(*report) : Json(nullptr)},
+                         {"payback", gain ? to_json(*gain) : Json(nullptr)}};
     std::fputs(dump_json(result).c_str(), stdout);
     return;
   }
@@ -177,34 +176,24 @@ void convert_and_export(const PipelineOptions& options, const Checkpoint& checkp
   print_result(options, report, gain);
 }
 
-// Leaves nothing of the settings open.
-void settle(const ModelConfig& config, PipelineOptions& options) {
-  for (const std::string& choice : choose_defaults(config, options.open, options.settings)) {
-    log_info(choice);
-  }
-}
-
-void print_plan_only(PipelineOptions& options) {
-  const Checkpoint checkpoint = Checkpoint::open_config_only(options.checkpoint);
-  check_original(checkpoint);
-  const ModelConfig config = read_model_config(checkpoint);
-  settle(config, options);
-  const PlanTable table = plan_table(config, options.settings, options.force);
-  std::fputs((options.json ? dump_json(to_json(table)) : to_text(table)).c_str(), stdout);
-}
-
 }  // namespace
 
 void run_pipeline(PipelineOptions options) {
   resolve(options.settings);
+  const bool reads_weights = !options.plan_only;
+  const Checkpoint checkpoint = reads_weights ? Checkpoint::open(options.checkpoint)
+                                              : Checkpoint::open_config_only(options.checkpoint);
+  check_original(checkpoint);
+  const ModelConfig config =
+      reads_weights ? read_checked_model_config(checkpoint) : read_model_config(checkpoint);
+  for (const std::string& choice : choose_defaults(config, options.open, options.settings)) {
+    log_info(choice);
+  }
   if (options.plan_only) {
-    print_plan_only(options);
+    const PlanTable table = plan_table(config, options.settings, options.force);
+    std::fputs((options.json ? dump_json(to_json(table)) : to_text(table)).c_str(), stdout);
     return;
   }
-  const Checkpoint checkpoint = Checkpoint::open(options.checkpoint);
-  check_original(checkpoint);
-  const ModelConfig config = read_checked_model_config(checkpoint);
-  settle(config, options);
   // Refuses before any work is done.
   const KvPlan plan = make_plan(config, options.settings, options.force);
   check_exportable(plan, options.format);

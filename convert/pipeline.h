@@ -3,7 +3,6 @@
 // stopped.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>

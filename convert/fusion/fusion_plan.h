@@ -47,9 +47,8 @@ void check_fusion_settings(const FusionSettings& settings);
 int storage_layers(const ModelConfig& config, const FusionSettings& settings);
 
 // All layers plain but `fused` (ascending). Error naming the layers where one cannot read its sources, or,
-// with settings.mixed, that layer stays plain.
-KvPlan fused_plan(const ModelConfig& config, const FusionSettings& settings,
-                  std::vector<FusedLayer> fused);
+// with FusionSettings::mixed, that layer stays plain.
+KvPlan fused_plan(const PlanRequest& request, std::vector<FusedLayer> fused);
 
 // The layers above the storage layers, as `layer_of` makes them.
 std::vector<FusedLayer> upper_layers(const ModelConfig& config, const FusionSettings& settings,

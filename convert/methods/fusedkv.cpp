@@ -40,17 +40,12 @@ const FusionSettings& own(const PlanRequest& request) {
   return request.settings.own<FusionSettings>();
 }
 
-KvPlan finish(const PlanRequest& request, std::vector<FusedLayer> layers) {
-  KvPlan plan = fused_plan(request.config, own(request), std::move(layers));
-  plan.method = request.settings.method;
-  return plan;
-}
-
 // Upper layers that all read the same.
 KvPlan read_alike(const PlanRequest& request, int key_source, int value_source) {
-  return finish(request, upper_layers(request.config, own(request), [&](int) {
-                  return FusedLayer{.key_sources = {key_source}, .value_sources = {value_source}};
-                }));
+  return fused_plan(request, upper_layers(request.config, own(request), [&](int) {
+                      return FusedLayer{.key_sources = {key_source},
+                                        .value_sources = {value_source}};
+                    }));
 }
 
 int middle_layer(const PlanRequest& request) {
@@ -60,14 +55,14 @@ int middle_layer(const PlanRequest& request) {
 KvPlan plan_fusedkv(const PlanRequest& request) {
   const FusionSettings& fusion = own(request);
   const int num_storage = storage_layers(request.config, fusion);
-  return finish(request, upper_layers(request.config, fusion, [&](int layer) {
-                  std::vector<int> sources = paper_sources(num_storage);
-                  if (fusion.sources != FusionSources::kPaper) {
-                    sources = readable_sources(request.config, layer, num_storage);
-                  }
-                  return FusedLayer{
-                      .form = fusion.form, .key_sources = sources, .value_sources = sources};
-                }));
+  return fused_plan(request, upper_layers(request.config, fusion, [&](int layer) {
+                      std::vector<int> sources = paper_sources(num_storage);
+                      if (fusion.sources != FusionSources::kPaper) {
+                        sources = readable_sources(request.config, layer, num_storage);
+                      }
+                      return FusedLayer{
+                          .form = fusion.form, .key_sources = sources, .value_sources = sources};
+                    }));
 }
 
 KvPlan plan_lite(const PlanRequest& request) {
@@ -94,7 +89,7 @@ KvPlan plan_cla(const PlanRequest& request) {
   for (int layer = 1; layer < request.config.num_layers; layer += 2) {
     layers.push_back({.layer = layer, .key_sources = {layer - 1}, .value_sources = {layer - 1}});
   }
-  return finish(request, std::move(layers));
+  return fused_plan(request, std::move(layers));
 }
 
 template <FusionWeights weights>
