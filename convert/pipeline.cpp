@@ -66,10 +66,6 @@ void check_inputs_apart(const PipelineOptions& options) {
                   options.work.string());
 }
 
-fs::path default_output(const fs::path& checkpoint, const std::string& method) {
-  return fs::current_path() / (fs::canonical(checkpoint).filename().string() + "-" + method);
-}
-
 // What each part keeps, and how far its keys and values are from the originals on calibration text.
 void log_report(const Conversion& converted) {
   for (const CodedReport& block : converted.coded) {
@@ -198,7 +194,8 @@ void run_pipeline(PipelineOptions options) {
   const KvPlan plan = make_plan(config, options.settings, options.force);
   check_exportable(plan, options.format);
   if (options.out.empty()) {
-    options.out = default_output(options.checkpoint, options.settings.method);
+    const std::string name = fs::canonical(options.checkpoint).filename().string();
+    options.out = fs::current_path() / (name + "-" + options.settings.method);
   }
   options.out = output_path(fs::absolute(options.out));
   check_output(options.out, options.force);

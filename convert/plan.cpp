@@ -96,9 +96,10 @@ KeptRange kept_range(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype)
   const auto ratio = [&](bool merged) {
     const std::vector<GroupTokens> groups(plan.groups.size(),
                                           extreme_tokens(plan, num_tokens, merged));
-    const std::vector<PairTokens> pairs(
-        plan.paired ? plan.paired->first_layers.size() : 0,
-        plan.paired ? merged_pair(plan, num_tokens, !merged) : PairTokens());
+    std::vector<PairTokens> pairs;
+    if (plan.paired) {
+      pairs.assign(plan.paired->first_layers.size(), merged_pair(plan, num_tokens, !merged));
+    }
     return static_cast<double>(plan_bytes(plan, num_tokens, groups, dtype, 1, pairs)) /
            static_cast<double>(original_bytes(plan, num_tokens, dtype));
   };

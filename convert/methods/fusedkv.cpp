@@ -8,11 +8,6 @@
 namespace kvc {
 namespace {
 
-// Bottom and middle storage layer; one where that is all there is.
-std::vector<int> paper_sources(int num_storage) {
-  return num_storage == 1 ? std::vector<int>{0} : std::vector<int>{0, num_storage - 1};
-}
-
 void apply_fusedkv_preset(ConvertSettings& settings) {
   FusionSettings& own = settings.own<FusionSettings>();
   own.form = FusionForm::kChannel;
@@ -55,14 +50,16 @@ int middle_layer(const PlanRequest& request) {
 KvPlan plan_fusedkv(const PlanRequest& request) {
   const FusionSettings& fusion = own(request);
   const int num_storage = storage_layers(request.config, fusion);
-  return fused_plan(request, upper_layers(request.config, fusion, [&](int layer) {
-                      std::vector<int> sources = paper_sources(num_storage);
-                      if (fusion.sources != FusionSources::kPaper) {
-                        sources = readable_sources(request.config, layer, num_storage);
-                      }
-                      return FusedLayer{
-                          .form = fusion.form, .key_sources = sources, .value_sources = sources};
-                    }));
+  // Bottom and middle storage layer; one where that is all there is.
+  const std::vector<int> paper =
+      num_storage == 1 ? std::vector{0} : std::vector{0, num_storage - 1};
+  return fused_plan(
+      request, upper_layers(request.config, fusion, [&](int layer) {
+        const std::vector<int> sources = fusion.sources == FusionSources::kPaper
+                                             ? paper
+                                             : readable_sources(request.config, layer, num_storage);
+        return FusedLayer{.form = fusion.form, .key_sources = sources, .value_sources = sources};
+      }));
 }
 
 KvPlan plan_lite(const PlanRequest& request) {
