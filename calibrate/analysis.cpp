@@ -4,12 +4,10 @@
 
 #include <cmath>
 #include <cstring>
-#include <optional>
+#include <tuple>
 #include <vector>
 
 #include "calibrate/calibrate.h"
-#include "calibrate/heat_map.h"
-#include "calibrate/similarity.h"
 #include "core/conversion_file.h"
 #include "core/error.h"
 #include "core/hdf5.h"
@@ -172,12 +170,14 @@ void analyze(const Checkpoint& checkpoint, const TokenSet& tokens, const Analysi
   const Vectors vectors = collect(checkpoint, config, tokens, options, output.path());
   Report report(output.path());
   report.provenance(analysis_provenance(checkpoint, tokens, options));
-  report.add("hidden_cosine", "hidden states", true, cosine_matrix(vectors.hidden));
-  report.add("hidden_cka", "hidden states", false, cka_matrix(vectors.hidden));
-  report.add("key_cosine", "keys", true, cosine_matrix(vectors.key));
-  report.add("key_cka", "keys", false, cka_matrix(vectors.key));
-  report.add("value_cosine", "values", true, cosine_matrix(vectors.value));
-  report.add("value_cka", "values", false, cka_matrix(vectors.value));
+  const std::tuple<std::string, const char*, const Layers&> kinds[] = {
+      {"hidden", "hidden states", vectors.hidden},
+      {"key", "keys", vectors.key},
+      {"value", "values", vectors.value}};
+  for (const auto& [name, what, layers] : kinds) {
+    report.add(name + "_cosine", what, true, cosine_matrix(layers));
+    report.add(name + "_cka", what, false, cka_matrix(layers));
+  }
   if (!vectors.latent.empty()) {
     const KvPlan plan = read_conversion(options.conversion).plan;
     report.add("latent_cosine", "latents", true,

@@ -2,8 +2,13 @@
 // on a sample of tokens.
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include <cstdint>
 #include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "core/checkpoint.h"
 #include "core/json.h"
@@ -30,5 +35,14 @@ void analyze(const Checkpoint& checkpoint, const TokenSet& tokens, const Analysi
 
 // {"num_layers", "matrices": {name: mean similarity of a layer and the next one}}
 Json analysis_summary(const std::filesystem::path& out);
+
+// layers[i]: [num_tokens, width] float32, all of one width; an undefined one has no vectors, and what
+// compares it is not a number. Both: [layers, layers] float64, symmetric, 1 on the diagonal.
+at::Tensor cosine_matrix(const std::vector<at::Tensor>& layers);  // mean over tokens
+at::Tensor cka_matrix(const std::vector<at::Tensor>& layers);     // linear; 0 for constant vectors
+
+// `values` [size, size], row 0 on top; blank where not a number. Colours run from `low` (dark) to `high`.
+std::string heat_map(const std::string& title, std::span<const double> values, int size, double low,
+                     double high);
 
 }  // namespace kvc

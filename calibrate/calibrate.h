@@ -12,7 +12,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <string>
 #include <vector>
 
 #include "core/checkpoint.h"

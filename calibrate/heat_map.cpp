@@ -1,4 +1,4 @@
-#include "calibrate/heat_map.h"
+#include "calibrate/analysis.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "calibrate/similarity.h"
+#include "calibrate/analysis.h"
 
 #include <cmath>
 #include <limits>

@@ -1,5 +1,6 @@
 #include "convert/command_line.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -40,20 +41,21 @@ struct Declare {
   }
 };
 
-void declare(CLI::App& app, const Options& options) {
-  for (const Option& option : options.rows()) {
-    std::visit(Declare{app, option}, option.value);
-  }
-}
-
 void declare_settings(CLI::App& app, ConvertSettings& settings) {
-  declare(app, common_options(settings));
-  // The options declared below it override the preset.
-  app.add_option_function<std::string>(
-      "--preset", [&settings](const std::string& name) { apply_preset(settings, name); },
-      "paper: follow the method's paper to the letter; flags given beside it win");
+  const auto declare = [&app](const Option& option) {
+    std::visit(Declare{app, option}, option.value);
+  };
+  const Options common = common_options(settings);
+  for (const Option& option : common.rows()) {
+    declare(option);
+    if (option.flag == "--method") {  // whose preset the options declared below override
+      app.add_option_function<std::string>(
+          "--preset", [&settings](const std::string& name) { apply_preset(settings, name); },
+          "paper: follow the method's paper to the letter; flags given beside it win");
+    }
+  }
   for (const Options& own : own_options(settings)) {
-    declare(app, own);
+    std::for_each(own.rows().begin(), own.rows().end(), declare);
   }
 }
 

@@ -66,10 +66,6 @@ void check_inputs_apart(const PipelineOptions& options) {
                   options.work.string());
 }
 
-fs::path default_output(const fs::path& checkpoint, const std::string& method) {
-  return fs::current_path() / (fs::canonical(checkpoint).filename().string() + "-" + method);
-}
-
 // What each part keeps, and how far its keys and values are from the originals on calibration text.
 void log_report(const Conversion& converted) {
   for (const CodedReport& block : converted.coded) {
@@ -131,10 +127,9 @@ std::optional<Payback> measured_payback(const PipelineOptions& options, const Mo
 void print_result(const PipelineOptions& options, const std::optional<ValidationReport>& report,
                   const std::optional<Payback>& gain) {
   if (options.json) {
-    Json result;
-    result["out"] = options.out.string();
-    result["validation"] = report ? to_json(*report) : Json(nullptr);
-    result["payback"] = gain ? to_json(*gain) : Json(nullptr);
+    const Json result = {{"out", options.out.string()},
+                         {"validation", report ? to_json(*report) : Json(nullptr)},
+                         {"payback", gain ? to_json(*gain) : Json(nullptr)}};
     std::fputs(dump_json(result).c_str(), stdout);
     return;
   }
@@ -177,39 +172,30 @@ void convert_and_export(const PipelineOptions& options, const Checkpoint& checkp
   print_result(options, report, gain);
 }
 
-// Leaves nothing of the settings open.
-void settle(const ModelConfig& config, PipelineOptions& options) {
-  for (const std::string& choice : choose_defaults(config, options.open, options.settings)) {
-    log_info(choice);
-  }
-}
-
-void print_plan_only(PipelineOptions& options) {
-  const Checkpoint checkpoint = Checkpoint::open_config_only(options.checkpoint);
-  check_original(checkpoint);
-  const ModelConfig config = read_model_config(checkpoint);
-  settle(config, options);
-  const PlanTable table = plan_table(config, options.settings, options.force);
-  std::fputs((options.json ? dump_json(to_json(table)) : to_text(table)).c_str(), stdout);
-}
-
 }  // namespace
 
 void run_pipeline(PipelineOptions options) {
   resolve(options.settings);
+  const bool reads_weights = !options.plan_only;
+  const Checkpoint checkpoint = reads_weights ? Checkpoint::open(options.checkpoint)
+                                              : Checkpoint::open_config_only(options.checkpoint);
+  check_original(checkpoint);
+  const ModelConfig config =
+      reads_weights ? read_checked_model_config(checkpoint) : read_model_config(checkpoint);
+  for (const std::string& choice : choose_defaults(config, options.open, options.settings)) {
+    log_info(choice);
+  }
   if (options.plan_only) {
-    print_plan_only(options);
+    const PlanTable table = plan_table(config, options.settings, options.force);
+    std::fputs((options.json ? dump_json(to_json(table)) : to_text(table)).c_str(), stdout);
     return;
   }
-  const Checkpoint checkpoint = Checkpoint::open(options.checkpoint);
-  check_original(checkpoint);
-  const ModelConfig config = read_checked_model_config(checkpoint);
-  settle(config, options);
   // Refuses before any work is done.
   const KvPlan plan = make_plan(config, options.settings, options.force);
   check_exportable(plan, options.format);
   if (options.out.empty()) {
-    options.out = default_output(options.checkpoint, options.settings.method);
+    const std::string name = fs::canonical(options.checkpoint).filename().string();
+    options.out = fs::current_path() / (name + "-" + options.settings.method);
   }
   options.out = output_path(fs::absolute(options.out));
   check_output(options.out, options.force);

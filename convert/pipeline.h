@@ -2,7 +2,6 @@
 // validation. Each is an artifact in the work directory, so an interrupted run resumes there.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>

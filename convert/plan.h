@@ -16,6 +16,9 @@ namespace kvc {
 KvPlan make_plan(const ModelConfig& config, const ConvertSettings& settings, bool force,
                  const std::vector<double>* fisher_scores = nullptr);
 
+// All layers plain, under the method's name.
+KvPlan base_plan(const ModelConfig& config, const ConvertSettings& settings);
+
 // Bytes in a cache of some type over those of the model's own keys and values in the same type (16 bits beside
 // integers), which is kept_ratio where that is the model's own type: with every token merged that may be, and with none
 // merged. Sinks and window are exact in both. Pairs of layers merge all tokens in both, and retain none, or as many as
@@ -53,11 +56,27 @@ double planned_type_scale(const KvPlan& plan, const ModelConfig& config,
 // Ratio of a cache of `num_tokens` at the plan's target, as kept_range.
 double planned_kept_ratio(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
 
-// For caches of the plan's context. factor_bytes: estimated (convert/factor_bytes.h), or those of an
-// export.
+// Of caches of the plan's context. factor_bytes: estimated, or those of an export.
 Payback plan_payback(const KvPlan& plan, const ModelConfig& config, const ConvertSettings& settings,
                      std::int64_t factor_bytes);
 Payback estimated_payback(const KvPlan& plan, const ModelConfig& config,
                           const ConvertSettings& settings);
+
+// Bytes that the factors of a conversion add to a checkpoint: what its cache has to save before anything is gained.
+// Estimates from a plan whose factors are not known yet, in the form that --factor-dtype auto usually chooses: float16,
+// and 8 bits for coded blocks of up to kMostCodedBasisChannels (model/basis_codes.h).
+//
+// Of plan.coded[block], whose bits may be spread evenly: which coefficients get any is known only once they have
+// been measured.
+std::int64_t estimated_block_bytes(const KvPlan& plan, int block);
+// Of plan.groups[group], less the projections that its factors replace (Palu). May be negative.
+std::int64_t estimated_group_bytes(const KvPlan& plan, int group, const ModelConfig& config,
+                                   const ConvertSettings& settings);
+// Of one of plan.fused, less its projections. May be negative.
+std::int64_t estimated_fused_bytes(const KvPlan& plan, const FusedLayer& layer,
+                                   const ModelConfig& config);
+// Of all of them together. Request bases and paired layers have no factors.
+std::int64_t estimated_factor_bytes(const KvPlan& plan, const ModelConfig& config,
+                                    const ConvertSettings& settings);
 
 }  // namespace kvc

@@ -1,6 +1,7 @@
 #include "export/export.h"
 
 #include "core/conversion_file.h"
+#include "core/enum_names.h"
 #include "core/error.h"
 #include "core/output.h"
 #include "core/progress.h"
@@ -15,6 +16,10 @@ namespace kvc {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr EnumName<ExportFormat> kFormats[] = {{ExportFormat::kFactored, "factored"},
+                                               {ExportFormat::kFolded, "folded"},
+                                               {ExportFormat::kBoth, "both"}};
 
 // What both formats are made from, checked to belong together.
 struct Inputs {
@@ -89,14 +94,10 @@ void write_folded(const Inputs& inputs, const fs::path& directory) {
 }  // namespace
 
 ExportFormat parse_export_format(const std::string& name) {
-  if (name == "factored") {
-    return ExportFormat::kFactored;
-  }
-  if (name == "folded") {
-    return ExportFormat::kFolded;
-  }
-  if (name == "both") {
-    return ExportFormat::kBoth;
+  for (const auto& [format, word] : kFormats) {
+    if (name == word) {
+      return format;
+    }
   }
   KVC_CHECK_USAGE(name != "mla", "--export mla is not available yet; use factored, folded or both");
   fail_usage("--export {}: expected factored, folded or both", name);

@@ -29,13 +29,11 @@ bool is_unsafe(const std::string& key) {
 }
 
 Json to_json(const Provenance& provenance) {
-  Json json;
-  json["kind"] = provenance.kind;
-  json["checkpoint_hash"] = provenance.checkpoint_hash;
-  json["tokens_hash"] = provenance.tokens_hash;
-  json["options"] = provenance.options;
-  json["tool_version"] = provenance.tool_version;
-  return json;
+  return {{"kind", provenance.kind},
+          {"checkpoint_hash", provenance.checkpoint_hash},
+          {"tokens_hash", provenance.tokens_hash},
+          {"options", provenance.options},
+          {"tool_version", provenance.tool_version}};
 }
 
 Json report_json(const Conversion& conversion) {

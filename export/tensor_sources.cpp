@@ -143,18 +143,19 @@ TensorSource factor_source(const FactorFile& factors, const TensorInfo& factor,
 }  // namespace
 
 std::vector<std::string> replaced_weights(const ModelConfig& config, const KvPlan& plan) {
-  std::vector<std::string> names;
+  std::vector<int> layers;
   for (const LatentGroup& group : plan.groups) {
-    for (const Projection projection : {Projection::kKey, Projection::kValue}) {
-      const ProjectionRows rows = rows_of(config, group.first_layer, projection);
-      if (group.replaces_projections() && rows.is_whole()) {
-        names.push_back(rows.tensor);
-      }
+    if (group.replaces_projections()) {
+      layers.push_back(group.first_layer);
     }
   }
   for (const FusedLayer& layer : plan.fused) {
+    layers.push_back(layer.layer);
+  }
+  std::vector<std::string> names;
+  for (const int layer : layers) {
     for (const Projection projection : {Projection::kKey, Projection::kValue}) {
-      const ProjectionRows rows = rows_of(config, layer.layer, projection);
+      const ProjectionRows rows = rows_of(config, layer, projection);
       if (rows.is_whole()) {
         names.push_back(rows.tensor);
       }

@@ -11,7 +11,6 @@
 //   /rms_sum                [num_layers, 2]  sum over weights of sqrt(mean over sequences of g^2) (fisher-rms); not additive
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <vector>
 

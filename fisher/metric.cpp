@@ -50,11 +50,6 @@ std::uint64_t label_seed(std::uint64_t seed, const at::Tensor& ids) {
   return hash;
 }
 
-struct MetricTotals {
-  std::int64_t num_tokens = 0, num_scored = 0;
-  double loss_sum = 0;
-};
-
 class MetricRun {
  public:
   MetricRun(const Checkpoint& checkpoint, const ModelConfig& config, const TokenSet& tokens,
@@ -77,26 +72,31 @@ class MetricRun {
              config.hidden_size},
             at::kFloat, directory_)),
         progress_("metric", std::int64_t{2 * config.num_layers + 1} * stream_.num_batches()) {
-    totals_.num_tokens =
+    num_tokens_ =
         halves_.back().first_counted + halves_.back().num_cached - options.joint.sink_tokens;
-    totals_.num_scored = halves_.back().first_scored + halves_.back().num_scored;
+    num_scored_ = halves_.back().first_scored + halves_.back().num_scored;
   }
 
-  // `write` gets each run of layers with its moment, last run first.
-  template <typename Write>
-  MetricTotals run(const Write& write) {
+  void write(Hdf5Writer& file) {
     forward();
     differentiate_loss();
     std::vector<LayerRun> runs = layer_runs(config_, options_.joint.layers_per_group);
     for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
-      JointMoment moment(*run, totals_.num_tokens, {config_.kv_dim(), config_.kv_dim()},
-                         directory_);
+      JointMoment moment(*run, num_tokens_, {config_.kv_dim(), config_.kv_dim()}, directory_);
       for (int layer = run->end() - 1; layer >= run->first_layer; --layer) {
         differentiate_layer(layer, moment);
       }
-      write(*run, moment.sums(place_.device));
+      const JointSums sums = moment.sums(place_.device);
+      KVC_CHECK(at::isfinite(sums.second_moment).all().item<bool>(),
+                "layers {}-{}: their gradients are not finite; does the checkpoint hold NaN or "
+                "infinity?",
+                run->first_layer, run->end() - 1);
+      write_tensor(file, fmt::format("/metric/{}/second_moment", run->first_layer),
+                   sums.second_moment, {"stacked channel", "stacked channel"});
     }
-    return totals_;
+    file.dataset("/num_tokens", std::vector<std::int64_t>{num_tokens_}, {1});
+    file.dataset("/num_scored", std::vector<std::int64_t>{num_scored_}, {1});
+    file.dataset("/loss_sum", std::vector<double>{loss_sum_}, {1});
   }
 
  private:
@@ -142,7 +142,7 @@ class MetricRun {
           config_, weights,
           place_.take(stream_.boundary(index).narrow(0, half.num_cached, half.num_scored)),
           label_seed(options_.seed, stream_.batch(index).ids));
-      totals_.loss_sum += gradient.loss;
+      loss_sum_ += gradient.loss;
       scored(config_.num_layers, half).copy_(gradient.hidden);
     });
   }
@@ -189,7 +189,8 @@ class MetricRun {
   // Of every boundary, second halves: the residual stream; behind the layer that was differentiated last,
   // d loss / d boundary instead.
   at::Tensor scored_;
-  MetricTotals totals_;
+  std::int64_t num_tokens_ = 0, num_scored_ = 0;
+  double loss_sum_ = 0;
   Progress progress_;
 };
 
@@ -208,18 +209,7 @@ void metric(const Checkpoint& checkpoint, const TokenSet& tokens, const MetricOp
   const ModelConfig config = read_checked_model_config(checkpoint);
   const Provenance provenance = metric_provenance(checkpoint, tokens, options, place);
   write_sums(out, force, provenance, [&](Hdf5Writer& file, const std::filesystem::path& scratch) {
-    MetricRun run(checkpoint, config, tokens, options, scratch, place);
-    const MetricTotals totals = run.run([&](const LayerRun& layers, const JointSums& sums) {
-      KVC_CHECK(at::isfinite(sums.second_moment).all().item<bool>(),
-                "layers {}-{}: their gradients are not finite; does the checkpoint hold NaN or "
-                "infinity?",
-                layers.first_layer, layers.end() - 1);
-      write_tensor(file, fmt::format("/metric/{}/second_moment", layers.first_layer),
-                   sums.second_moment, {"stacked channel", "stacked channel"});
-    });
-    file.dataset("/num_tokens", std::vector<std::int64_t>{totals.num_tokens}, {1});
-    file.dataset("/num_scored", std::vector<std::int64_t>{totals.num_scored}, {1});
-    file.dataset("/loss_sum", std::vector<double>{totals.loss_sum}, {1});
+    MetricRun(checkpoint, config, tokens, options, scratch, place).write(file);
   });
 }
 

@@ -1,7 +1,6 @@
 // The text that a candidate is judged on, as token rows.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 

@@ -41,19 +41,17 @@ Json kl_json(const Comparison& comparison) {
 }
 
 Json to_json(const Comparison& comparison) {
-  Json json;
-  json["num_positions"] = comparison.num_positions;
-  json["reference_nll"] = to_json(comparison.reference_nll);
-  json["candidate_nll"] = to_json(comparison.candidate_nll);
-  json["reference_perplexity"] = number(comparison.reference_perplexity);
-  json["candidate_perplexity"] = number(comparison.candidate_perplexity);
-  json["perplexity_ratio"] = number(comparison.perplexity_ratio);
-  json["log_perplexity_ratio"] = to_json(comparison.log_perplexity_ratio);
-  json["kl_divergence"] = kl_json(comparison);
-  json["same_top"] = to_json(comparison.same_top);
-  json["delta_p"] = to_json(comparison.delta_p);
-  json["delta_p_rms"] = to_json(comparison.delta_p_rms);
-  return json;
+  return {{"num_positions", comparison.num_positions},
+          {"reference_nll", to_json(comparison.reference_nll)},
+          {"candidate_nll", to_json(comparison.candidate_nll)},
+          {"reference_perplexity", number(comparison.reference_perplexity)},
+          {"candidate_perplexity", number(comparison.candidate_perplexity)},
+          {"perplexity_ratio", number(comparison.perplexity_ratio)},
+          {"log_perplexity_ratio", to_json(comparison.log_perplexity_ratio)},
+          {"kl_divergence", kl_json(comparison)},
+          {"same_top", to_json(comparison.same_top)},
+          {"delta_p", to_json(comparison.delta_p)},
+          {"delta_p_rms", to_json(comparison.delta_p_rms)}};
 }
 
 // Null where nothing was asked.
@@ -129,23 +127,21 @@ constexpr ReportRow kRows[] = {
 std::span<const ReportRow> report_rows() { return kRows; }
 
 Json to_json(const ValidationReport& report) {
-  Json json;
-  json["tool_version"] = kToolVersion;
-  json["options"] = report.options;
-  json["inputs"] = report.inputs;
-  json["num_sequences"] = report.num_sequences;
-  json["num_tokens"] = report.num_tokens;
-  json["tokens_per_sequence"] = tokens_per_sequence(report);
-  json["kept_ratio"] = number(report.kept_ratio);
-  json["kv_bytes"] = report.kv_bytes;
-  json["original_kv_bytes"] = report.original_kv_bytes;
-  json["continuation"] = to_json(report.continuation);
-  json["teacher_forced"] = to_json(report.teacher_forced);
-  json["recall"] = recall_json(report.recall);
-  json["payback"] = report.payback ? to_json(*report.payback) : Json(nullptr);
-  json["calibration"] = calibration_json(report);
-  json["missed"] = report.missed;
-  return json;
+  return {{"tool_version", kToolVersion},
+          {"options", report.options},
+          {"inputs", report.inputs},
+          {"num_sequences", report.num_sequences},
+          {"num_tokens", report.num_tokens},
+          {"tokens_per_sequence", tokens_per_sequence(report)},
+          {"kept_ratio", number(report.kept_ratio)},
+          {"kv_bytes", report.kv_bytes},
+          {"original_kv_bytes", report.original_kv_bytes},
+          {"continuation", to_json(report.continuation)},
+          {"teacher_forced", to_json(report.teacher_forced)},
+          {"recall", recall_json(report.recall)},
+          {"payback", report.payback ? to_json(*report.payback) : Json(nullptr)},
+          {"calibration", calibration_json(report)},
+          {"missed", report.missed}};
 }
 
 std::string summary_line(const ValidationReport& report) {

@@ -30,7 +30,7 @@ at::Tensor stored(const at::Tensor& tensor, const std::filesystem::path& directo
 BlockFit::BlockFit(const ConversionJob& job, const RunStatistics& statistics, const LayerRun& run,
                    const CodedBlock& block, const at::Tensor& samples)
     : block_(block) {
-  const BlockStatistics own = block_statistics(statistics, run, block, job.config);
+  const RunStatistics own = block_statistics(statistics, run, block, job.config);
   const PrincipalBasis basis =
       principal_basis(own.covariance, own.metric, own.mean.size(0), job.device);
   encoder_ = stored(basis.encoder, job.directory);
@@ -155,16 +155,16 @@ std::vector<std::pair<std::string, at::Tensor>> BlockFit::tensors() const {
   return tensors;
 }
 
-BlockStatistics block_statistics(const RunStatistics& statistics, const LayerRun& run,
-                                 const CodedBlock& block, const ModelConfig& config) {
+RunStatistics block_statistics(const RunStatistics& statistics, const LayerRun& run,
+                               const CodedBlock& block, const ModelConfig& config) {
   const std::int64_t n = num_channels(block, config), part_width = n / (2 * block.num_layers);
   const at::Tensor index = at::tensor(channels_in_run(block, run, config), at::kLong);
   const auto square = [&](const at::Tensor& matrix) {
     return matrix.index_select(0, index).index_select(1, index);
   };
-  BlockStatistics own{statistics.mean.index_select(0, index), square(statistics.covariance), {}};
+  RunStatistics own{statistics.num_tokens, statistics.mean.index_select(0, index),
+                    square(statistics.covariance), at::eye(n, at::kDouble)};
   if (!statistics.metric.defined()) {
-    own.metric = at::eye(n, at::kDouble);
     return own;
   }
   at::Tensor metric = square(statistics.metric);

@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <filesystem>
 #include <optional>
 
 #include "convert/coded/block_layout.h"
@@ -54,18 +53,11 @@ class BlockFit {
   std::vector<int> bits_;            // [n], in that order
 };
 
-// Statistics of a coded block.
-struct BlockStatistics {
-  at::Tensor mean;        // [n] float64
-  at::Tensor covariance;  // [n, n] float64
-  // [n, n] float64, damped; the identity without a metric. A block of one layer has no terms between keys
-  // and values.
-  at::Tensor metric;
-};
-// `statistics` are those of `run`, which contains the block.
-BlockStatistics block_statistics(const RunStatistics& statistics, const LayerRun& run,
-                                 const CodedBlock& block, const ModelConfig& config);
-// Error if there are fewer than four tokens per channel of the block.
+// What calibration measured of a coded block. `statistics` are those of `run`, which holds it; the metric is damped, the
+// identity where there is none. A block of one layer has no terms between keys and values.
+RunStatistics block_statistics(const RunStatistics& statistics, const LayerRun& run,
+                               const CodedBlock& block, const ModelConfig& config);
+// Error where there are fewer than four tokens per channel of the block.
 void check_calibration_tokens(const RunStatistics& statistics, const CodedBlock& block,
                               const ModelConfig& config);
 

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <optional>
 
-#include "convert/factor_bytes.h"
 #include "convert/plan.h"
 #include "convert/plan_table.h"
 #include "core/error.h"

@@ -45,9 +45,7 @@ void spread_bits(CodedBlock& block, std::int64_t bits, std::int64_t channels,
 }
 
 KvPlan raw_plan(const ModelConfig& config, const ConvertSettings& settings) {
-  KvPlan plan = plain_plan(config);
-  plan.method = settings.method;
-  plan.key_norm = config.arch->qk_norm != QkNorm::kNone;
+  KvPlan plan = base_plan(config, settings);
   plan.policy.rule = MergeRule::kNone;
   plan.policy.unmerged = UnmergedForm::kPlain;
   plan.policy.target_kept_ratio = settings.kept_ratio;

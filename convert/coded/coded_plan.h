@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "convert/coded/coded_settings.h"
 #include "convert/methods/methods.h"

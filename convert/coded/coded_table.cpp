@@ -6,7 +6,6 @@
 
 #include "convert/coded/block_layout.h"
 #include "convert/defaults.h"
-#include "convert/factor_bytes.h"
 #include "convert/plan.h"
 #include "model/cache_plan.h"
 #include "model/tensor_names.h"

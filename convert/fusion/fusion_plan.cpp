@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "convert/factor_bytes.h"
+#include "convert/plan.h"
 #include "core/enum_names.h"
 #include "core/error.h"
 #include "core/kv_plan_bytes.h"
@@ -81,13 +81,13 @@ int storage_layers(const ModelConfig& config, const FusionSettings& settings) {
   return count;
 }
 
-KvPlan fused_plan(const ModelConfig& config, const FusionSettings& settings,
-                  std::vector<FusedLayer> fused) {
-  KvPlan plan = plain_plan(config);
-  plan.key_norm = config.arch->qk_norm != QkNorm::kNone;
+KvPlan fused_plan(const PlanRequest& request, std::vector<FusedLayer> fused) {
+  const ModelConfig& config = request.config;
+  const bool mixed = request.settings.own<FusionSettings>().mixed;
+  KvPlan plan = base_plan(config, request.settings);
   for (FusedLayer& layer : fused) {
     const std::string reason = why_not_fused(config, layer);
-    if (!reason.empty() && settings.mixed) {
+    if (!reason.empty() && mixed) {
       continue;
     }
     KVC_CHECK(reason.empty(), "layer {}: {}", layer.layer, reason);

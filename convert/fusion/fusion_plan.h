@@ -46,10 +46,9 @@ void check_fusion_settings(const FusionSettings& settings);
 // --storage-layers, or half of the layers, rounded up. Error if no layer is left to fuse.
 int storage_layers(const ModelConfig& config, const FusionSettings& settings);
 
-// All layers plain except `fused` (ascending). If a layer cannot read its sources: Error naming them; with
-// settings.mixed it stays plain.
-KvPlan fused_plan(const ModelConfig& config, const FusionSettings& settings,
-                  std::vector<FusedLayer> fused);
+// All layers plain but `fused` (ascending). Error naming the layers where one cannot read its sources, or,
+// with FusionSettings::mixed, that layer stays plain.
+KvPlan fused_plan(const PlanRequest& request, std::vector<FusedLayer> fused);
 
 // The layers above the storage layers, as `layer_of` makes them.
 std::vector<FusedLayer> upper_layers(const ModelConfig& config, const FusionSettings& settings,

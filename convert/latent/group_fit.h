@@ -6,7 +6,6 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "core/kv_plan.h"

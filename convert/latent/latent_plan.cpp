@@ -40,9 +40,7 @@ void set_groups(KvPlan& plan, std::vector<LatentGroup> groups) {
 KvPlan raw_plan(const PlanRequest& request, PlanGroups plan_groups) {
   const ConvertSettings& settings = request.settings;
   const LatentSettings& own = settings.own<LatentSettings>();
-  KvPlan plan = plain_plan(request.config);
-  plan.method = settings.method;
-  plan.key_norm = request.config.arch->qk_norm != QkNorm::kNone;
+  KvPlan plan = base_plan(request.config, settings);
   plan.policy.rule = own.merge;
   plan.policy.granularity = own.granularity;
   plan.policy.prefill = own.prefill;
@@ -232,14 +230,6 @@ ExactTokens latent_exact_tokens(std::int64_t context) {
   constexpr std::int64_t kShare = 16, kMostWindow = 128, kMostBlock = 64;
   const std::int64_t window = std::min(kMostWindow, context / kShare);
   return {.sink = 4, .window = window, .block = std::clamp<std::int64_t>(window, 1, kMostBlock)};
-}
-
-std::int64_t rank_multiple(const ModelConfig& config, const ConvertSettings& settings) {
-  const std::int64_t given = settings.own<RankSettings>().multiple;
-  if (given > 0) {
-    return given;
-  }
-  return config.hidden_size >= 1024 ? 32 : 4;
 }
 
 std::vector<LatentGroup> group_layers(const ModelConfig& config, int layers_per_group) {

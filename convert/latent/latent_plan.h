@@ -21,9 +21,6 @@ double least_latent_kept_ratio(const PlanRequest& request, PlanGroups plan_group
 // As Method::exact_tokens, for latents of every kind.
 ExactTokens latent_exact_tokens(std::int64_t context);
 
-// --rank-multiple, or its default for this model.
-std::int64_t rank_multiple(const ModelConfig& config, const ConvertSettings& settings);
-
 // Runs of at most `layers_per_group` adjacent layers of one kind. The last of a run of equal layers
 // may be shorter.
 std::vector<LatentGroup> group_layers(const ModelConfig& config, int layers_per_group);
@@ -38,5 +35,23 @@ double factorisation_seconds(const ModelConfig& config, const KvPlan& plan, bool
 void add_latent_rows(PlanTable& table, const PlanRequest& request);
 // As Method::fill_table, of principal directions.
 void fill_principal_table(PlanTable& table, const PlanRequest& request);
+
+// `width` rounded down to a multiple; never zero, never above `cap` (which need not be a multiple).
+std::int64_t round_rank(double width, std::int64_t multiple, std::int64_t cap);
+
+// Shares `total` among groups in proportion to `scores`, none above its cap; what a capped group
+// leaves goes to the others. Rounded down to multiples, of which the remainder goes to the largest
+// fractions (ties: lower index). Scores that are all zero count as equal.
+std::vector<std::int64_t> allocate_ranks(const std::vector<double>& scores, std::int64_t total,
+                                         const std::vector<std::int64_t>& caps,
+                                         std::int64_t multiple);
+
+// How many coefficients each basis keeps when all of a model's compete. `eigenvalues[i]` of basis i, descending. Takes `multiple` coefficients at a time, those of the largest sum
+// first, until `total` are taken or none are left; every basis has at least `multiple` (or all it has), at
+// most caps[i]. Ties: lower index.
+std::vector<std::int64_t> allocate_by_energy(const std::vector<std::vector<double>>& eigenvalues,
+                                             std::int64_t total,
+                                             const std::vector<std::int64_t>& caps,
+                                             std::int64_t multiple);
 
 }  // namespace kvc

@@ -28,6 +28,14 @@ Options rank_options(ConvertSettings& settings) {
   return options;
 }
 
+std::int64_t rank_multiple(const ModelConfig& config, const ConvertSettings& settings) {
+  const std::int64_t given = settings.own<RankSettings>().multiple;
+  if (given > 0) {
+    return given;
+  }
+  return config.hidden_size >= 1024 ? 32 : 4;
+}
+
 Options latent_options(ConvertSettings& settings) {
   LatentSettings& own = settings.own<LatentSettings>();
   Options options;

@@ -21,6 +21,8 @@ struct RankSettings {
   RankAllocation allocation = RankAllocation::kUniform;
 };
 Options rank_options(ConvertSettings& settings);
+// --rank-multiple, or its default for this model.
+std::int64_t rank_multiple(const ModelConfig& config, const ConvertSettings& settings);
 
 // Of those that factorise projections.
 struct LatentSettings {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "convert/factor_bytes.h"
 #include "convert/plan.h"
 #include "core/kv_plan.h"
 #include "model/tensor_names.h"

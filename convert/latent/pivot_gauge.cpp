@@ -1,9 +1,8 @@
-#include "convert/latent/pivot_gauge.h"
+#include "convert/latent/merging.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include "model/eigen/symmetric_eigen.h"
 
 namespace kvc {

@@ -10,8 +10,6 @@
 #include "convert/latent/latent_conversion.h"
 #include "convert/latent/latent_plan.h"
 #include "convert/latent/merging.h"
-#include "convert/latent/pivot_gauge.h"
-#include "convert/latent/rank_allocation.h"
 #include "convert/methods/methods.h"
 #include "core/progress.h"
 

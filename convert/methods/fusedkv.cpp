@@ -8,11 +8,6 @@
 namespace kvc {
 namespace {
 
-// Bottom and middle storage layer; one where that is all there is.
-std::vector<int> paper_sources(int num_storage) {
-  return num_storage == 1 ? std::vector<int>{0} : std::vector<int>{0, num_storage - 1};
-}
-
 void apply_fusedkv_preset(ConvertSettings& settings) {
   FusionSettings& own = settings.own<FusionSettings>();
   own.form = FusionForm::kChannel;
@@ -40,17 +35,12 @@ const FusionSettings& own(const PlanRequest& request) {
   return request.settings.own<FusionSettings>();
 }
 
-KvPlan finish(const PlanRequest& request, std::vector<FusedLayer> layers) {
-  KvPlan plan = fused_plan(request.config, own(request), std::move(layers));
-  plan.method = request.settings.method;
-  return plan;
-}
-
 // Upper layers that all read the same.
 KvPlan read_alike(const PlanRequest& request, int key_source, int value_source) {
-  return finish(request, upper_layers(request.config, own(request), [&](int) {
-                  return FusedLayer{.key_sources = {key_source}, .value_sources = {value_source}};
-                }));
+  return fused_plan(request, upper_layers(request.config, own(request), [&](int) {
+                      return FusedLayer{.key_sources = {key_source},
+                                        .value_sources = {value_source}};
+                    }));
 }
 
 int middle_layer(const PlanRequest& request) {
@@ -60,14 +50,16 @@ int middle_layer(const PlanRequest& request) {
 KvPlan plan_fusedkv(const PlanRequest& request) {
   const FusionSettings& fusion = own(request);
   const int num_storage = storage_layers(request.config, fusion);
-  return finish(request, upper_layers(request.config, fusion, [&](int layer) {
-                  std::vector<int> sources = paper_sources(num_storage);
-                  if (fusion.sources != FusionSources::kPaper) {
-                    sources = readable_sources(request.config, layer, num_storage);
-                  }
-                  return FusedLayer{
-                      .form = fusion.form, .key_sources = sources, .value_sources = sources};
-                }));
+  // Bottom and middle storage layer; one where that is all there is.
+  const std::vector<int> paper =
+      num_storage == 1 ? std::vector{0} : std::vector{0, num_storage - 1};
+  return fused_plan(
+      request, upper_layers(request.config, fusion, [&](int layer) {
+        const std::vector<int> sources = fusion.sources == FusionSources::kPaper
+                                             ? paper
+                                             : readable_sources(request.config, layer, num_storage);
+        return FusedLayer{.form = fusion.form, .key_sources = sources, .value_sources = sources};
+      }));
 }
 
 KvPlan plan_lite(const PlanRequest& request) {
@@ -94,7 +86,7 @@ KvPlan plan_cla(const PlanRequest& request) {
   for (int layer = 1; layer < request.config.num_layers; layer += 2) {
     layers.push_back({.layer = layer, .key_sources = {layer - 1}, .value_sources = {layer - 1}});
   }
-  return finish(request, std::move(layers));
+  return fused_plan(request, std::move(layers));
 }
 
 template <FusionWeights weights>

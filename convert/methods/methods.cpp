@@ -158,21 +158,18 @@ std::string support_text() {
 Json support_json() {
   Json families = Json::array();
   for (const ArchSpec& arch : supported_archs()) {
-    Json family;
-    family["model_type"] = arch.model_type;
-    family["architecture"] = arch.architecture;
-    family["methods"] = Json::object();
+    Json reasons = Json::object();
     for (const Method& method : methods()) {
       const auto reason = refusal(method, arch);
-      family["methods"][std::string(method.name)] = reason ? Json(*reason) : Json(nullptr);
+      reasons[std::string(method.name)] = reason ? Json(*reason) : Json(nullptr);
     }
-    family["notes"] = family_notes(arch);
-    family["settings"] = honoured_settings(arch);
-    families.push_back(std::move(family));
+    families.push_back({{"model_type", arch.model_type},
+                        {"architecture", arch.architecture},
+                        {"methods", reasons},
+                        {"notes", family_notes(arch)},
+                        {"settings", honoured_settings(arch)}});
   }
-  Json json;
-  json["families"] = std::move(families);
-  return json;
+  return Json::object({{"families", families}});
 }
 
 }  // namespace kvc

@@ -65,9 +65,7 @@ KvPlan plan_minicache(const PlanRequest& request) {
             "--method minicache: from layer {} up (of {}), no two adjacent layers have the same "
             "window and RoPE; use another method (--method coded)",
             config.num_layers / 2, config.num_layers);
-  KvPlan plan = plain_plan(config);
-  plan.method = settings.method;
-  plan.key_norm = config.arch->qk_norm != QkNorm::kNone;
+  KvPlan plan = base_plan(config, settings);
   for (const int layer : pairs) {
     plan.layers[static_cast<std::size_t>(layer)] = KvSource::kPaired;
     plan.layers[static_cast<std::size_t>(layer) + 1] = KvSource::kPaired;

@@ -2,13 +2,11 @@
 // of B), nothing merged. Prefill attends through the factorisation, so every token is one pair of
 // latents.
 #include <algorithm>
-#include <cmath>
 
 #include "convert/latent/group_fit.h"
 #include "convert/latent/group_svd.h"
 #include "convert/latent/latent_conversion.h"
 #include "convert/latent/latent_plan.h"
-#include "convert/latent/rank_allocation.h"
 #include "convert/methods/methods.h"
 #include "core/error.h"
 

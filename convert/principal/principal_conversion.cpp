@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "convert/latent/latent_conversion.h"
-#include "convert/latent/rank_allocation.h"
+#include "convert/latent/latent_plan.h"
 #include "convert/plan.h"
 #include "convert/run_statistics.h"
 #include "core/kv_plan.h"

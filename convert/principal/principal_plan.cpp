@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "convert/latent/latent_plan.h"
 #include "convert/plan.h"
@@ -119,9 +118,7 @@ void set_policy(KvPlan& plan, const ConvertSettings& settings, LatentBasis basis
 }
 
 KvPlan raw_plan(const Target& target, LatentBasis basis) {
-  KvPlan plan = plain_plan(target.config);
-  plan.method = target.settings.method;
-  plan.key_norm = target.config.arch->qk_norm != QkNorm::kNone;
+  KvPlan plan = base_plan(target.config, target.settings);
   set_policy(plan, target.settings, basis);
   plan.groups = group_layers(target.config, target.settings.layers_per_group);
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {

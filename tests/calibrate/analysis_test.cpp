@@ -4,8 +4,6 @@
 
 #include <cmath>
 
-#include "calibrate/heat_map.h"
-#include "calibrate/similarity.h"
 #include "core/error.h"
 #include "core/hdf5.h"
 #include "core/output.h"

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 
 #include "convert/coded/block_layout.h"
-#include "convert/factor_bytes.h"
 #include "convert/plan.h"
 #include "core/error.h"
 

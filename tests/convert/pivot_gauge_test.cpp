@@ -1,5 +1,5 @@
 // The pivot gauge: an exact change of coordinates that keeps key channels verbatim.
-#include "convert/latent/pivot_gauge.h"
+#include "convert/latent/merging.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -6,8 +6,8 @@
 
 #include "calibrate/covariance.h"
 #include "convert/convert.h"
+#include "convert/latent/latent_plan.h"
 #include "convert/latent/latent_settings.h"
-#include "convert/latent/rank_allocation.h"
 #include "convert/plan.h"
 #include "convert/principal/principal_plan.h"
 #include "convert/run_statistics.h"

@@ -1,4 +1,4 @@
-#include "convert/latent/rank_allocation.h"
+#include "convert/latent/latent_plan.h"
 
 #include <gmock/gmock.h>
 

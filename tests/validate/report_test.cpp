@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "core/json.h"
-#include "validate/evaluation_text.h"
 #include "validate/chart.h"
+#include "validate/evaluation_text.h"
 #include "validate/report.h"
 #include "validate/validate.h"
 
