@@ -12,7 +12,7 @@
 #include "runtime/attention/plain_attention.h"
 #include "runtime/attention/rank_space.h"
 #include "runtime/compression/group_view.h"
-#include "runtime/kernels/key_scores.h"
+#include "runtime/kernels/decode_attention.h"
 
 namespace kvc {
 namespace {

@@ -118,10 +118,7 @@ void GpuBatch::queue_step() {
   cache_.add_token();
   const std::vector<std::int64_t> lengths = lengths_of(sequences_, queued_);
   compress_gpu_blocks(model_, cache_, lengths);
-  lay_out_budgets(cache_, lengths, executor_);
-  if (cache_.kept() != nullptr) {
-    cache_.kept()->code_blocks(lengths, {model_, executor_});
-  }
+  end_policy_step(model_, cache_, lengths, executor_);
   code_gpu_blocks(model_, cache_, executor_);
 }
 

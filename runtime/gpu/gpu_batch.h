@@ -91,4 +91,10 @@ class GpuBatch {
   std::int64_t program_bases_;  // that it attends to
 };
 
+// Beam search: each beam is a sequence of the batch, and one that continues another's copies its cache.
+// Of one prompt, whose copies the batch's options.num_beams sequences are; adds the results of search_beams()
+// (runtime/beam_search.h) to `result`. Once it is interrupted, prompts are not read.
+void search_gpu_beams(GpuBatch& batch, const GenerateOptions& options, std::int64_t prefill_chunk,
+                      GenerateResult& result);
+
 }  // namespace kvc

@@ -1,4 +1,4 @@
-#include "runtime/gpu/gpu_beams.h"
+#include "runtime/gpu/gpu_batch.h"
 
 #include <algorithm>
 #include <chrono>

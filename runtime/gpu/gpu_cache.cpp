@@ -114,12 +114,12 @@ void GpuCache::write(int layer, std::size_t sequence, std::int64_t first, const 
 
 at::Tensor GpuCache::keys(int layer, std::size_t sequence, std::int64_t first,
                           std::int64_t count) const {
-  return heads(layers_[index(layer)].key.read(sequence, first, count));
+  return layers_[index(layer)].key.read_heads(sequence, first, count, plan_.head_dim);
 }
 
 at::Tensor GpuCache::values(int layer, std::size_t sequence, std::int64_t first,
                             std::int64_t count) const {
-  return heads(layers_[index(layer)].value.read(sequence, first, count));
+  return layers_[index(layer)].value.read_heads(sequence, first, count, plan_.head_dim);
 }
 
 void GpuCache::write_last(int layer, std::size_t sequence, std::int64_t num_tokens,

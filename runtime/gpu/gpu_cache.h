@@ -87,6 +87,9 @@ class GpuCache {
   const GpuRows& stored_value_codes(int layer) const { return *layers_[index(layer)].value_codes; }
   const at::Tensor& num_codes() const { return num_codes_; }
   std::int64_t num_codes(std::size_t sequence) const { return codes_[sequence]; }
+  std::int64_t num_codes(int layer, std::size_t sequence) const {
+    return has_codes(layer) ? codes_[sequence] : 0;
+  }
   std::int64_t num_exact(std::size_t sequence) const { return exact_[sequence]; }
   // A sequence's codes of a plain layer, with pages for its whole capacity.
   CodeRows reserve_codes(int layer, std::size_t sequence);
@@ -148,9 +151,6 @@ class GpuCache {
   bool has_exact_part(const Layer& layer) const { return layer.is_coded || has_integers(); }
   void add_layer(KvSource source, const GpuPages& pages);
   void reserve_plain(Layer& layer, std::size_t sequence);
-  at::Tensor heads(const at::Tensor& rows) const {
-    return rows.view({rows.size(0), plan_.num_kv_heads, plan_.head_dim});
-  }
 
   KvPlan plan_;
   at::ScalarType dtype_;

@@ -8,7 +8,6 @@
 
 #include "runtime/compression/compression.h"
 #include "runtime/compression/merge_mask.h"
-#include "runtime/gpu/gpu_encoding.h"
 #include "runtime/policies/merge_selection.h"
 #include "runtime/policies/principal_policy.h"
 

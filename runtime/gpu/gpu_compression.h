@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/compression/latent_encoding.h"
 #include "runtime/gpu/gpu_cache.h"
 #include "runtime/gpu/gpu_model.h"
 
@@ -22,5 +23,15 @@ void compress_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t seq
 // complete. num_tokens: of each sequence now.
 void compress_gpu_blocks(const GpuModel& model, GpuCache& cache,
                          const std::vector<std::int64_t>& num_tokens);
+
+// From the pending tokens of a latent group to merged latents and scores, as runtime/compression/latent_encoding.h does
+// on the CPU:
+// The `count` oldest pending tokens of one sequence that are no sinks. On the device; of principal directions, under
+// which all tokens get latents, without scores.
+EncodedTokens encode_gpu_pending(const GpuModel& model, const GpuCache& cache, int group,
+                                 std::size_t sequence, std::int64_t count);
+// The same with principal directions of these tokens, which become the sequence's next basis.
+EncodedTokens encode_gpu_request(const GpuModel& model, GpuCache& cache, int group,
+                                 std::size_t sequence, std::int64_t count);
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-#include "runtime/gpu/gpu_encoding.h"
+#include "runtime/gpu/gpu_compression.h"
 
 #include <vector>
 
@@ -120,9 +120,7 @@ class GroupEncoder {
     const GpuGroupLayer& layer = store_.layers[index];
     const std::int64_t count = positions.size(0);
     const auto read = [&](const GpuRows& stored) {
-      return stored.read(sequence_, first, count)
-          .to(at::kFloat)
-          .view({count, plan_.num_kv_heads, plan_.head_dim});
+      return stored.read_heads(sequence_, first, count, plan_.head_dim).to(at::kFloat);
     };
     return {model_.rope.unrotate(layer_of(index), read(*layer.pending_key), positions),
             read(*layer.pending_value)};

@@ -8,7 +8,7 @@
 #include "runtime/gpu/coded_ranks.h"
 #include "runtime/gpu/gpu_compression.h"
 #include "runtime/gpu/gpu_kept.h"
-#include "runtime/gpu/group_scratch.h"
+#include "runtime/gpu/segments.h"
 #include "runtime/memory/memory_forecast.h"
 
 namespace kvc {

@@ -6,7 +6,6 @@
 #include "core/error.h"
 #include "core/progress.h"
 #include "runtime/gpu/gpu_batch.h"
-#include "runtime/gpu/gpu_beams.h"
 #include "runtime/gpu/gpu_engine.h"
 
 namespace kvc {

@@ -79,17 +79,6 @@ GpuGroup::GpuGroup(const KvPlan& plan, int group, at::ScalarType dtype, const Gp
   }
 }
 
-void GpuGroup::begin_prompt(std::size_t sequence, std::int64_t num_tokens) {
-  if (!decides_) {
-    return;
-  }
-  pending_[sequence] += num_tokens;
-  for (GpuRows* rows : pending_stores()) {
-    rows->reserve(sequence, pending_[sequence]);
-  }
-  capacity_[sequence] = std::max(capacity_[sequence], pending_[sequence]);
-}
-
 void GpuGroup::reserve_all(std::size_t sequence, std::int64_t tokens) {
   unmerged_rows_[sequence] = tokens;
   for (GpuGroupLayer& layer : layers) {

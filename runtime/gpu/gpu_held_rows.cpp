@@ -42,7 +42,7 @@ class GroupReader {
         tokens_(store_.tokens(sequence)) {}
 
   HeldRows read(std::int64_t pending) const {
-    const HeldRows exact = pending_rows(0, pending);
+    const HeldRows exact = first_rows(*rows().pending_key, *rows().pending_value, pending);
     if (tokens_.merged + tokens_.unmerged == 0) {
       return exact;
     }
@@ -55,12 +55,9 @@ class GroupReader {
 
  private:
   const GpuGroupLayer& rows() const { return store_.layers[index_]; }
-  at::Tensor heads(const at::Tensor& rows) const {
-    return rows.view({rows.size(0), plan_.num_kv_heads, plan_.head_dim});
-  }
-  HeldRows pending_rows(std::int64_t first, std::int64_t count) const {
-    return {heads(rows().pending_key->read(sequence_, first, count)),
-            heads(rows().pending_value->read(sequence_, first, count))};
+  HeldRows first_rows(const GpuRows& key, const GpuRows& value, std::int64_t count) const {
+    return {key.read_heads(sequence_, 0, count, plan_.head_dim),
+            value.read_heads(sequence_, 0, count, plan_.head_dim)};
   }
 
   // Of the first `count` rows of a store: as they are spelled out, or a run from the sinks on. On the CPU
@@ -107,8 +104,7 @@ class GroupReader {
       return rebuilt_rows(model_, factors_.layers[index_].tensors(), layer_,
                           rows().unmerged_latent->read(sequence_, 0, tokens_.unmerged), positions);
     }
-    return {heads(rows().unmerged_key->read(sequence_, 0, tokens_.unmerged)),
-            heads(rows().unmerged_value->read(sequence_, 0, tokens_.unmerged))};
+    return first_rows(*rows().unmerged_key, *rows().unmerged_value, tokens_.unmerged);
   }
 
   // The checkpoint's, or those of the request that the cache holds.
@@ -138,18 +134,18 @@ class GroupReader {
 }  // namespace
 
 HeldRows held_rows(const GpuModel& model, const GpuCache& cache, int layer, std::size_t sequence,
-                   std::int64_t num_tokens, std::int64_t num_counted) {
+                   std::int64_t num_tokens) {
   const auto exact_rows = [&](std::int64_t first, std::int64_t count) {
     return HeldRows{cache.keys(layer, sequence, first, count),
                     cache.values(layer, sequence, first, count)};
   };
-  if (!cache.has_codes(layer) || cache.num_codes(sequence) == 0) {
+  const std::int64_t codes = cache.num_codes(layer, sequence);
+  if (codes == 0) {
     const std::int64_t first = cache.first_row(layer, sequence);
     return exact_rows(first, num_tokens - first);
   }
   const std::int64_t sinks = cache.plan().policy.sink_tokens;
-  const std::int64_t exact = cache.num_exact(sequence) - (num_counted - num_tokens);
-  const HeldRows first = exact_rows(0, sinks), last = exact_rows(sinks, exact - sinks),
+  const HeldRows first = exact_rows(0, sinks), last = exact_rows(sinks, num_tokens - codes - sinks),
                  decoded = decoded_rows(model, cache, layer, sequence);
   return {at::cat({first.key, decoded.key, last.key}),
           at::cat({first.value, decoded.value, last.value})};

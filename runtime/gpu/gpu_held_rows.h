@@ -17,11 +17,10 @@ struct HeldRows {
   at::Tensor key, value;
 };
 
-// For a plain or coded layer: the first `num_tokens` of the sequence's `num_counted` ones; it has none of the others
-// yet. Without tokens that the layer dropped.
+// Of a plain or coded layer, the sequence's first `num_tokens`. Without tokens that the layer dropped.
 HeldRows held_rows(const GpuModel& model, const GpuCache& cache, int layer, std::size_t sequence,
-                   std::int64_t num_tokens, std::int64_t num_counted);
-// The same for a layer whose group decides which tokens merge.
+                   std::int64_t num_tokens);
+// The same of a layer whose group decides which tokens merge: of `num_counted` ones; it has none of the others yet.
 HeldRows held_group_rows(const GpuModel& model, const GpuCache& cache, int layer,
                          std::size_t sequence, std::int64_t num_tokens, std::int64_t num_counted);
 // Keys and values at `positions` from latents [n, rank] of one layer; int64, on the CPU.

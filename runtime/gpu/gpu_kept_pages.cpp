@@ -62,10 +62,9 @@ void GpuKept::code_blocks(const std::vector<std::int64_t>& num_tokens, const Row
       if (count == 0) {
         continue;
       }
-      const auto heads = [&](const GpuRows& rows) {
-        return rows.read(i, first + sinks, count).view({count, plan_.num_kv_heads, plan_.head_dim});
-      };
-      paged.codes->append(coder, layer, i, heads(paged.key), heads(paged.value));
+      paged.codes->append(coder, layer, i,
+                          paged.key.read_heads(i, first + sinks, count, plan_.head_dim),
+                          paged.value.read_heads(i, first + sinks, count, plan_.head_dim));
       for (GpuRows* exact : {&paged.key, &paged.value}) {
         exact->write(i, first + count, exact->read(i, first, sinks).clone());
       }

@@ -152,13 +152,16 @@ at::Tensor read_kept_prompt(const GpuModel& model, GpuCache& cache, std::size_t 
   return at::cat(hidden_states);
 }
 
-void lay_out_budgets(GpuCache& cache, const std::vector<std::int64_t>& num_tokens,
-                     StepExecutor& executor) {
-  if (cache.kept() == nullptr || !cache.kept()->is_running()) {
+void end_policy_step(const GpuModel& model, GpuCache& cache,
+                     const std::vector<std::int64_t>& num_tokens, StepExecutor& executor) {
+  if (cache.kept() == nullptr) {
     return;
   }
   const c10::InferenceMode guard;
   GpuKept& kept = *cache.kept();
+  if (!kept.is_running()) {
+    return kept.code_blocks(num_tokens, {model, executor});
+  }
   for (std::size_t sequence = 0; sequence < num_tokens.size(); ++sequence) {
     for (int layer = 0; layer < cache.plan().num_layers(); ++layer) {
       const std::int64_t budget = kept.room(layer, sequence).budget;

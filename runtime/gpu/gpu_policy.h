@@ -24,10 +24,11 @@ void check_gpu_policy(const TokenPolicy& policy, const CacheTypes& types, const 
 at::Tensor read_kept_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
                             const std::vector<std::int64_t>& ids, const GpuPromptOptions& options,
                             StepExecutor& executor);
-// After a step: brings sequences that now exceed their budget into the layout, once. num_tokens: of each now. Does
-// nothing without a policy.
-void lay_out_budgets(GpuCache& cache, const std::vector<std::int64_t>& num_tokens,
-                     StepExecutor& executor);
+// A step has fed one more token to every sequence. Under a running policy those whose budget it exceeds are brought into the
+// layout, once; under the others whole blocks that have left the window become codes. num_tokens: of each now. Without a
+// policy nothing.
+void end_policy_step(const GpuModel& model, GpuCache& cache,
+                     const std::vector<std::int64_t>& num_tokens, StepExecutor& executor);
 
 // Bytes beside the cache for a batch: a prompt's hidden states, its queries and their products, and the data that a
 // step passes between its launches.

@@ -34,9 +34,6 @@ class PromptAttention : public Attention {
   }
 
  private:
-  // Where the next token's row lies in a store that has `count` rows once the prompt is read.
-  std::int64_t next_row(std::int64_t count) const { return count - (num_counted_ - num_before_); }
-
   HeldRows rows_of(int layer, const AttentionInput& input, const at::Tensor& positions,
                    std::int64_t total) {
     if (const FusedFactors* factors = model_.fused_of(layer)) {
@@ -45,14 +42,13 @@ class PromptAttention : public Attention {
     if (const int group = plan_.group_of(layer); group >= 0) {
       return group_rows(layer, group, input, positions, total);
     }
-    cache_.write(layer, sequence_,
-                 next_row(cache_.has_codes(layer) ? cache_.num_exact(sequence_) : num_counted_),
+    cache_.write(layer, sequence_, num_before_ - cache_.num_codes(layer, sequence_),
                  finish_key(input.weights, model_.rope, layer, input.key, positions), input.value);
     return stored_rows(layer, total);
   }
 
   HeldRows stored_rows(int layer, std::int64_t total) const {
-    return held_rows(model_, cache_, layer, sequence_, total, num_counted_);
+    return held_rows(model_, cache_, layer, sequence_, total);
   }
 
   HeldRows fused_rows(const FusedFactors& factors, std::int64_t total) const {
@@ -102,7 +98,7 @@ class PromptAttention : public Attention {
     if (plan_.policy.prefill == PrefillMode::kTruncated) {
       exact = rebuilt(factors.layers[index], input.weights, latent);
     }
-    const std::int64_t row = next_row(store.tokens(sequence_).pending);
+    const std::int64_t row = store.tokens(sequence_).pending - (num_counted_ - num_before_);
     rows.pending_key->write(sequence_, row,
                             finish_key(input.weights, model_.rope, layer, exact.key, positions));
     rows.pending_value->write(sequence_, row, exact.value);

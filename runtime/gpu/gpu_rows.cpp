@@ -60,13 +60,13 @@ std::int64_t GpuRows::page_bytes() const {
   return page_tokens_ * channel_bytes(element_, static_cast<int>(width_)) + scales * kScaleBytes;
 }
 
-void GpuRows::add_extent(std::size_t sequence, std::int64_t rows) {
-  const std::int64_t count = whole_pages(rows);
+void GpuRows::add_extent(std::size_t sequence, std::int64_t first, std::int64_t count,
+                         bool is_ring) {
   const std::vector<std::int64_t> shape =
       dtype_ == at::kByte ? std::vector<std::int64_t>{count / page_tokens_, page_bytes()}
                           : std::vector<std::int64_t>{count, width_};
-  add_extent(sequence, {at::zeros(shape, at::TensorOptions(dtype_).device(device_)),
-                        capacity(sequence), count});
+  add_extent(sequence,
+             {at::zeros(shape, at::TensorOptions(dtype_).device(device_)), first, count, is_ring});
 }
 
 void GpuRows::add_extent(std::size_t sequence, Extent extent) {
@@ -83,23 +83,19 @@ void GpuRows::count_gone(const std::vector<Extent>& extents) {
 void GpuRows::reserve(std::size_t sequence, std::int64_t rows) {
   const std::int64_t lacking = rows - capacity(sequence);
   if (lacking > 0) {
-    add_extent(sequence, lacking);
+    add_extent(sequence, capacity(sequence), whole_pages(lacking));
     write_table(sequence);
   }
 }
 
 void GpuRows::reserve_from(std::size_t sequence, std::int64_t first, std::int64_t rows) {
   const std::int64_t before = first / page_tokens_ * page_tokens_;
-  const std::int64_t count = whole_pages(first + rows) - before;
-  add_extent(sequence, {at::zeros({count, width_}, at::TensorOptions(dtype_).device(device_)),
-                        before, count});
+  add_extent(sequence, before, whole_pages(first + rows) - before);
   write_table(sequence);
 }
 
 void GpuRows::reserve_ring(std::size_t sequence, std::int64_t rows) {
-  const std::int64_t count = whole_pages(rows);
-  add_extent(sequence, {at::zeros({count, width_}, at::TensorOptions(dtype_).device(device_)), 0,
-                        count, /*is_ring=*/true});
+  add_extent(sequence, 0, whole_pages(rows), /*is_ring=*/true);
   write_table(sequence);
 }
 
@@ -111,7 +107,7 @@ void GpuRows::replace(std::size_t sequence, const at::Tensor& rows, std::int64_t
   std::vector<Extent> before = std::move(extents_[sequence]);  // which `rows` may be part of
   extents_[sequence].clear();
   if (capacity > 0) {
-    add_extent(sequence, capacity);
+    add_extent(sequence, 0, whole_pages(capacity));
     write(sequence, 0, rows);
   }
   count_gone(before);

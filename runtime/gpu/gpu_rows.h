@@ -56,6 +56,11 @@ class GpuRows {
   void write(std::size_t sequence, std::int64_t first, const at::Tensor& rows);
   // [count, width]: the memory itself if contiguous, else a copy.
   at::Tensor read(std::size_t sequence, std::int64_t first, std::int64_t count) const;
+  // The same, [count, heads, head_dim].
+  at::Tensor read_heads(std::size_t sequence, std::int64_t first, std::int64_t count,
+                        std::int64_t head_dim) const {
+    return read(sequence, first, count).view({count, -1, head_dim});
+  }
   // All pages of codes. [num_pages, bytes of a page] uint8
   at::Tensor read_pages(std::size_t sequence) const;
 
@@ -84,7 +89,8 @@ class GpuRows {
           bool per_channel);
   std::int64_t page_bytes() const;
   std::int64_t whole_pages(std::int64_t rows) const;
-  void add_extent(std::size_t sequence, std::int64_t rows);
+  void add_extent(std::size_t sequence, std::int64_t first, std::int64_t count,
+                  bool is_ring = false);
   void add_extent(std::size_t sequence, Extent extent);
   void count_gone(const std::vector<Extent>& extents);
   void write_table(std::size_t sequence);

@@ -8,9 +8,7 @@
 
 #include "core/error.h"
 #include "model/decoder.h"
-#include "runtime/gpu/group_launches.h"
-#include "runtime/gpu/kept_launches.h"
-#include "runtime/gpu/step_launches.h"
+#include "runtime/gpu/layer_launches.h"
 
 namespace kvc {
 namespace {
@@ -31,12 +29,8 @@ class StepBuilder {
         config_(model.config),
         cache_(cache),
         step_(step),
-        element_(device_element(model.dtype)),
-        num_sequences_(cache.num_sequences()),
-        capacity_(sequences.capacity),
-        launches_(config_, model.dtype, executor.device(), num_sequences_, step.memory_),
-        groups_(model, cache, step.state_, capacity_, executor, launches_),
-        kept_(config_, model.dtype, cache, step.state_, executor, launches_) {
+        launches_(model, cache, step.state_, step.memory_, sequences.capacity, executor),
+        layers_(make_layer_launches(launches_)) {
     add_embedding();
     for (int layer = 0; layer < config_.num_layers; ++layer) {
       add_layer(layer);
@@ -53,11 +47,11 @@ class StepBuilder {
     const at::Tensor& table = has_table ? weights.embed_tokens : weights.lm_head.weight;
     launches_.add(EmbedRows{
         .ids = launches_.pointer<std::int32_t>(step_.state_.ids),
-        .num_rows = narrow_size(num_sequences_),
+        .num_rows = narrow_size(launches_.num_sequences),
         .width = narrow_size(config_.hidden_size),
         .table = table.data_ptr(),
         .scales = has_table ? nullptr : launches_.pointer<void>(weights.lm_head.scales),
-        .element = element_,
+        .element = launches_.element,
         .scale =
             at::scalar_tensor(config_.embedding_scale, model_.dtype).to(at::kFloat).item<float>(),
         .output = launches_.pointer<float>(step_.memory_.hidden)});
@@ -72,31 +66,21 @@ class StepBuilder {
     if (found != ropes_.end()) {
       return found->second;
     }
-    const RopeRows rows = model_.rope.rows_of_positions(layer, capacity_);
+    const RopeRows rows = model_.rope.rows_of_positions(layer, launches_.capacity);
     const DeviceRope rope{launches_.numbers(rows.cos), launches_.numbers(rows.sin),
                           narrow_size(rows.cos.size(1)), rows.interleaved};
     return ropes_.emplace(table, rope).first->second;
   }
 
-  // Of a layer without latents.
-  bool reads_codes(int layer) const {
-    return cache_.has_codes(model_.sources_of(layer).front().key);
-  }
-
-  // What a layer stores of a new token.
-  bool stores_keys(int layer) const {
-    return model_.fused_of(layer) == nullptr && (!is_latent(layer) || group_of(layer).decides());
-  }
-  bool is_latent(int layer) const { return cache_.plan().group_of(layer) >= 0; }
-  const GpuGroup& group_of(int layer) const { return cache_.group(cache_.plan().group_of(layer)); }
+  LayerLaunches& launches_of(int layer) { return *layers_[static_cast<std::size_t>(layer)]; }
 
   std::int32_t* first_rows_of(int layer) const {
-    return config_.layer(layer).window
-               ? launches_.pointer<std::int32_t>(step_.state_.first_rows) + layer * num_sequences_
-               : nullptr;
+    return config_.layer(layer).window ? launches_.pointer<std::int32_t>(step_.state_.first_rows) +
+                                             layer * launches_.num_sequences
+                                       : nullptr;
   }
 
-  void add_rows(int layer, bool stores) {
+  void add_rows(int layer) {
     const LayerWeights& weights = model_.layers[static_cast<std::size_t>(layer)];
     KVC_CHECK(!weights.q_norm.bias.defined() && !weights.k_norm.bias.defined(),
               "--device cuda: layer {} has layer norms on queries and keys, which are not "
@@ -104,11 +88,12 @@ class StepBuilder {
               layer);
     AppendRows append{
         .projected = launches_.pointer<float>(step_.memory_.projected),
-        .num_sequences = narrow_size(num_sequences_),
+        .num_sequences = narrow_size(launches_.num_sequences),
         .num_heads = narrow_size(config_.num_heads),
-        .num_kv_heads = stores ? narrow_size(config_.num_kv_heads) : 0,
+        .num_kv_heads =
+            launches_of(layer).makes_keys(layer) ? narrow_size(config_.num_kv_heads) : 0,
         .head_dim = narrow_size(config_.head_dim),
-        .element = element_,
+        .element = launches_.element,
         .query_norm = launches_.numbers(weights.q_norm.weight),
         .key_norm = launches_.numbers(weights.k_norm.weight),
         .norm_whole = weights.q_norm.defined() && weights.q_norm.weight.size(0) != config_.head_dim,
@@ -118,16 +103,7 @@ class StepBuilder {
         .query = step_.memory_.query.data_ptr(),
         .first_rows = first_rows_of(layer),
         .window = narrow_size(config_.layer(layer).window.value_or(0))};
-    if (is_latent(layer)) {
-      groups_.set_stores(layer, append);
-    } else if (cache_.kept() != nullptr) {
-      kept_.set_stores(layer, append);
-    } else if (reads_codes(layer)) {
-      stores ? groups_.set_coded_stores(layer, append) : groups_.set_coded_query(append);
-    } else if (stores) {
-      append.key = cache_.key_rows(layer);
-      append.value = cache_.value_rows(layer);
-    }
+    launches_of(layer).set_stores(layer, append);
     launches_.add(append);
   }
 
@@ -135,10 +111,10 @@ class StepBuilder {
     const AttentionRule rule = attention_rule(config_, layer);
     DenseAttention attention;
     attention.query = step_.memory_.query.data_ptr();
-    attention.element = element_;
+    attention.element = launches_.element;
     attention.num_rows = launches_.pointer<std::int32_t>(step_.state_.num_rows);
     attention.first_rows = first_rows_of(layer);
-    attention.num_sequences = narrow_size(num_sequences_);
+    attention.num_sequences = narrow_size(launches_.num_sequences);
     attention.num_heads = narrow_size(config_.num_heads);
     attention.num_kv_heads = narrow_size(config_.num_kv_heads);
     attention.head_dim = narrow_size(config_.head_dim);
@@ -146,38 +122,7 @@ class StepBuilder {
         rule.scale.value_or(1 / std::sqrt(static_cast<double>(config_.head_dim))));
     attention.softcap = static_cast<float>(rule.softcap);
     attention.partials = step_.memory_.partials;
-    if (is_latent(layer)) {
-      return groups_.add_attention(layer, attention, rope_of(layer));
-    }
-    if (cache_.kept() != nullptr) {
-      return kept_.add_attention(layer, attention, rope_of(layer));
-    }
-    set_rows(layer, attention);
-    if (reads_codes(layer)) {
-      return groups_.add_coded_attention(model_.sources_of(layer), attention, rope_of(layer));
-    }
-    launches_.add(attention);
-    launches_.add_combination({attention.partials});
-  }
-  void set_rows(int layer, DenseAttention& attention) {
-    if (cache_.drops_tokens()) {
-      attention.first_rows = cache_.first_rows(layer);
-    }
-    const std::vector<StoredLayers> sources = model_.sources_of(layer);
-    attention.num_sources = narrow_size(static_cast<std::int64_t>(sources.size()));
-    for (std::size_t i = 0; i < sources.size(); ++i) {
-      attention.rows[i] = {.key = cache_.key_rows(sources[i].key),
-                           .value = cache_.value_rows(sources[i].value)};
-    }
-    if (const FusedFactors* factors = model_.fused_of(layer)) {
-      const float* key = launches_.numbers(factors->weights.key.weight);
-      const float* value = launches_.numbers(factors->weights.value.weight);
-      for (std::size_t i = 0; i < sources.size(); ++i) {
-        const auto behind = static_cast<std::int64_t>(i) * config_.kv_dim();
-        attention.rows[i].key_factor = key + behind;
-        attention.rows[i].value_factor = value + behind;
-      }
-    }
+    launches_of(layer).add_attention(layer, attention, rope_of(layer));
   }
 
   void add_mlp(const LayerWeights& weights) {
@@ -194,16 +139,14 @@ class StepBuilder {
 
   void add_layer(int layer) {
     const LayerWeights& weights = model_.layers[static_cast<std::size_t>(layer)];
-    const bool stores = stores_keys(layer);
     launches_.add_norm(weights.input_norm);
-    if (is_latent(layer)) {
-      groups_.add_latents(layer);
-    }
-    FewRowsProduct product =
-        launches_.product_of(stores ? weights.qkv_proj : weights.q_proj, step_.memory_.normed);
+    launches_of(layer).add_latents(layer);
+    FewRowsProduct product = launches_.product_of(
+        launches_of(layer).makes_keys(layer) ? weights.qkv_proj : weights.q_proj,
+        step_.memory_.normed);
     product.output_float = launches_.pointer<float>(step_.memory_.projected);
     launches_.add_product(product);
-    add_rows(layer, stores);
+    add_rows(layer);
     add_attention(layer);
     launches_.add_to_residual(weights.o_proj, step_.memory_.attended,
                               weights.attention_output_norm);
@@ -220,7 +163,7 @@ class StepBuilder {
     product.output_float = launches_.pointer<float>(state.logits);
     launches_.add_product(product);
     SampleTokens sample{.logits = launches_.pointer<float>(state.logits),
-                        .num_sequences = narrow_size(num_sequences_),
+                        .num_sequences = narrow_size(launches_.num_sequences),
                         .vocab_size = narrow_size(config_.vocab_size),
                         .temperature = static_cast<float>(sampling.temperature),
                         .top_k = narrow_size(std::min(sampling.top_k, config_.vocab_size)),
@@ -232,7 +175,7 @@ class StepBuilder {
                         .ids = launches_.pointer<std::int32_t>(state.ids),
                         .positions = launches_.pointer<std::int32_t>(state.positions),
                         .tokens = launches_.pointer<std::int32_t>(state.tokens),
-                        .tokens_stride = capacity_,
+                        .tokens_stride = launches_.capacity,
                         .given = launches_.pointer<std::int32_t>(state.given)};
     const at::Tensor counters[] = {state.num_rows, cache_.pending_rows(), cache_.pending_slots(),
                                    cache_.exact_rows(), cache_.exact_slots()};
@@ -245,12 +188,9 @@ class StepBuilder {
   const ModelConfig& config_;
   const GpuCache& cache_;
   GpuStep& step_;
-  DeviceElement element_;
-  std::int64_t num_sequences_, capacity_;
   std::map<int, DeviceRope> ropes_;  // by table
   StepLaunches launches_;
-  GroupLaunches groups_;
-  KeptLaunches kept_;
+  std::vector<std::shared_ptr<LayerLaunches>> layers_;
 };
 
 GpuStep::GpuStep(const GpuModel& model, const GpuCache& cache, const StepSequences& sequences,

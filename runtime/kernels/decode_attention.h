@@ -98,4 +98,12 @@ void add_partial(const AttentionPartial& partial, std::int64_t num_heads, std::i
 void decode_attention_reference(const DecodeAttentionParams& params, const KvSegment* segments,
                                 std::int64_t count, float* output);
 
+// What a token's query heads score with keys, without attending, to choose among them:
+// scores [segment's rows, num_heads]: rows first .. last - 1 get cap(scale * query key), of keys as attention
+// reads them. The segment's values and bias are not looked at.
+void key_scores_reference(const DecodeAttentionParams& params, const KvSegment& segment,
+                          std::int64_t first, std::int64_t last, float* scores);
+void key_scores(const DecodeAttentionParams& params, const KvSegment& segment, std::int64_t first,
+                std::int64_t last, float* scores);
+
 }  // namespace kvc

@@ -7,6 +7,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "runtime/kernels/fast_narrow.h"
@@ -128,25 +129,12 @@ inline void quantise_per_row(const QuantiseParams& params, float levels) {
   auto* to = static_cast<std::uint8_t*>(params.to);
   for (std::int64_t i = 0; i < params.count; ++i, to += bytes) {
     widen(params.from, params.from_element, i * params.width, params.width, row.data());
-    switch (quantised_group(params.head_dim)) {
-      case 32:
-        quantise_row<32>(params, row.data(), levels, to);
-        break;
-      case 16:
-        quantise_row<16>(params, row.data(), levels, to);
-        break;
-      case 8:
-        quantise_row<8>(params, row.data(), levels, to);
-        break;
-      case 4:
-        quantise_row<4>(params, row.data(), levels, to);
-        break;
-      case 2:
-        quantise_row<2>(params, row.data(), levels, to);
-        break;
-      default:
-        quantise_row<1>(params, row.data(), levels, to);
-    }
+    const std::int64_t group = quantised_group(params.head_dim);
+    const auto with = [&]<int... kGroups>(std::integer_sequence<int, kGroups...>) {
+      (void)((group == kGroups && (quantise_row<kGroups>(params, row.data(), levels, to), true)) ||
+             ...);
+    };
+    with(std::integer_sequence<int, 32, 16, 8, 4, 2, 1>());
   }
 }
 

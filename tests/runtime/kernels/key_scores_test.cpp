@@ -1,4 +1,4 @@
-#include "runtime/kernels/key_scores.h"
+#include "runtime/kernels/decode_attention.h"
 
 #include <gtest/gtest.h>
 
