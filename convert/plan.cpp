@@ -17,13 +17,14 @@ constexpr std::int64_t kDefaultContext = 8192;
 // What a group of `num_tokens` holds when as much as possible is merged, or nothing.
 GroupTokens extreme_tokens(const KvPlan& plan, std::int64_t num_tokens, bool merged) {
   GroupTokens tokens;
-  tokens.pending = std::min(num_tokens, plan.policy.sink_tokens + plan.policy.window_tokens);
+  tokens.pending =
+      std::min(num_tokens, plan.compression.sink_tokens + plan.compression.window_tokens);
   (merged ? tokens.merged : tokens.unmerged) = num_tokens - tokens.pending;
   tokens.bases = merged && plan.request ? 1 : 0;
   return tokens;
 }
 
-bool merges(const KvPlan& plan) { return plan.policy.rule != MergeRule::kNone; }
+bool merges(const KvPlan& plan) { return plan.compression.rule != MergeRule::kNone; }
 
 // Error with the numbers and the settings that help where a conversion would take more memory than the original even
 // with four times the tokens in flight.
@@ -161,7 +162,7 @@ double planned_type_scale(const KvPlan& plan, const ModelConfig& config,
 double planned_kept_ratio(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype) {
   const KeptRange range = kept_range(plan, num_tokens, dtype);
   return range.lowest +
-         unmerged_share(plan.policy.target_kept_ratio, range) * (range.highest - range.lowest);
+         unmerged_share(plan.compression.target_kept_ratio, range) * (range.highest - range.lowest);
 }
 
 Payback plan_payback(const KvPlan& plan, const ModelConfig& config, const ConvertSettings& settings,

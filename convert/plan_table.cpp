@@ -132,7 +132,7 @@ PlanTable plan_table(const ModelConfig& config, const ConvertSettings& settings,
   table.dtype = planned_dtype(config, settings);
   table.context = plan_context(config, settings);
   const KeptRange range = kept_range(table.plan, table.context, table.dtype);
-  table.unmerged_share = unmerged_share(table.plan.policy.target_kept_ratio, range);
+  table.unmerged_share = unmerged_share(table.plan.compression.target_kept_ratio, range);
   const double scale = planned_type_scale(table.plan, config, settings);
   table.kept_unmerged = scale * range.highest;
   table.kept_merged = scale * range.lowest;

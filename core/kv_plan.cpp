@@ -13,15 +13,15 @@ constexpr std::int64_t kMaxWidth = std::int64_t{1} << 24;  // heads, head_dim
 constexpr std::int64_t kMaxLayers = std::int64_t{1} << 16;
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
 
-void check_policy(const MergePolicy& policy) {
-  KVC_CHECK(std::isfinite(policy.target_kept_ratio) && policy.target_kept_ratio > 0,
-            "KV plan: target_kept_ratio {}, expected more than 0", policy.target_kept_ratio);
-  for (const std::int64_t tokens : {policy.sink_tokens, policy.window_tokens}) {
+void check_compression(const CompressionSettings& compression) {
+  KVC_CHECK(std::isfinite(compression.target_kept_ratio) && compression.target_kept_ratio > 0,
+            "KV plan: target_kept_ratio {}, expected more than 0", compression.target_kept_ratio);
+  for (const std::int64_t tokens : {compression.sink_tokens, compression.window_tokens}) {
     KVC_CHECK(tokens >= 0 && tokens <= kMaxTokens,
               "KV plan: {} sink or window tokens, expected 0 to {}", tokens, kMaxTokens);
   }
-  KVC_CHECK(policy.block_tokens >= 1 && policy.block_tokens <= kMaxTokens,
-            "KV plan: blocks of {} tokens, expected 1 to {}", policy.block_tokens, kMaxTokens);
+  KVC_CHECK(compression.block_tokens >= 1 && compression.block_tokens <= kMaxTokens,
+            "KV plan: blocks of {} tokens, expected 1 to {}", compression.block_tokens, kMaxTokens);
 }
 
 void check_own_widths(const KvPlan& plan) {
@@ -201,11 +201,11 @@ void KvPlan::check() const {
   check_coded(*this);
   check_fused(*this);
   check_paired(*this);
-  check_policy(policy);
+  check_compression(compression);
   check_own_widths(*this);
-  KVC_CHECK(
-      groups.empty() || policy.rule != MergeRule::kNone || policy.unmerged == UnmergedForm::kLatent,
-      "KV plan: rule none keeps every compressed token as latents; unmerged must be latent");
+  KVC_CHECK(groups.empty() || compression.rule != MergeRule::kNone ||
+                compression.unmerged == UnmergedForm::kLatent,
+            "KV plan: rule none keeps every compressed token as latents; unmerged must be latent");
 }
 
 bool has_basis(const KvPlan& plan, LatentBasis basis) {
@@ -214,12 +214,13 @@ bool has_basis(const KvPlan& plan, LatentBasis basis) {
 
 bool keeps_latents(const KvPlan& plan, int group) {
   return plan.groups[static_cast<std::size_t>(group)].replaces_projections() ||
-         plan.policy.rule == MergeRule::kNone || plan.policy.unmerged == UnmergedForm::kLatent;
+         plan.compression.rule == MergeRule::kNone ||
+         plan.compression.unmerged == UnmergedForm::kLatent;
 }
 
 bool needs_latents(const KvPlan& plan, int group) {
-  return keeps_latents(plan, group) || plan.policy.rule != MergeRule::kLs ||
-         plan.policy.prefill == PrefillMode::kTruncated;
+  return keeps_latents(plan, group) || plan.compression.rule != MergeRule::kLs ||
+         plan.compression.prefill == PrefillMode::kTruncated;
 }
 
 KvPlan plain_plan(int num_layers, std::int64_t num_kv_heads, std::int64_t head_dim) {

@@ -40,7 +40,7 @@ int bits_per_element(KvDtype);   // of a number, or of its code
 int bytes_per_element(KvDtype);  // of numbers stored exactly (16-bit under integer types)
 
 // When and how tokens of latent groups are compressed.
-struct MergePolicy {
+struct CompressionSettings {
   MergeRule rule = MergeRule::kLs;
   Granularity granularity = Granularity::kToken;
   PrefillMode prefill = PrefillMode::kExact;
@@ -65,9 +65,9 @@ LaterTokens parse_later_tokens(const std::string&);
 BasisSolver parse_basis_solver(const std::string&);
 
 // Settings of groups whose basis is the request's. A basis is only made where it saves bytes.
-struct RequestPolicy {
+struct RequestSettings {
   LaterTokens later = LaterTokens::kExact;
-  // Generated tokens are treated like a later turn's, policy.block_tokens at a time; else they stay exact.
+  // Generated tokens are treated like a later turn's, compression.block_tokens at a time; else they stay exact.
   bool compress_generated = false;
   BasisSolver solver = BasisSolver::kEigh;
 };
@@ -89,11 +89,11 @@ struct KvPlan {
   std::vector<CodedBlock> coded;    // ascending by layer, then head; they cover the coded layers
   std::vector<FusedLayer> fused;    // ascending; exactly the fused layers
   std::optional<PairedLayers> paired{};  // iff layers are paired
-  MergePolicy policy;
+  CompressionSettings compression;       // "policy" in files
   // Widths of the model's own cache if it does not store a key and a value per KV head: with multi-head latent
   // attention the latent and the shared rotary key. Groups share the latents (before their norm).
   std::optional<KvWidths> own_widths{};
-  std::optional<RequestPolicy> request{};  // iff groups have a basis of the request
+  std::optional<RequestSettings> request{};  // iff groups have a basis of the request
   // Set by a run, for groups of principal directions; never part of a checkpoint.
   std::optional<SelectiveReconstruction> selective{};
 

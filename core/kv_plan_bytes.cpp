@@ -36,7 +36,7 @@ std::int64_t code_bytes(std::int64_t tokens, std::int64_t width, KvDtype dtype) 
 }
 
 std::int64_t whole_blocks_outside_window(const KvPlan& plan, std::int64_t num_tokens) {
-  const std::int64_t exact = sum(plan.policy.sink_tokens, plan.policy.window_tokens);
+  const std::int64_t exact = sum(plan.compression.sink_tokens, plan.compression.window_tokens);
   return std::max<std::int64_t>(0, num_tokens - exact) / kQuantisedTokens * kQuantisedTokens;
 }
 
@@ -65,10 +65,10 @@ std::int64_t held_bytes(const KvPlan& plan, const LatentGroup& group, std::int64
   if (group.basis != LatentBasis::kWeights) {
     return 0;
   }
-  if (plan.policy.unmerged == UnmergedForm::kLatent) {
+  if (plan.compression.unmerged == UnmergedForm::kLatent) {
     return product(group.num_layers, group.rank, element);
   }
-  if (plan.policy.rule == MergeRule::kLs) {
+  if (plan.compression.rule == MergeRule::kLs) {
     return plan.key_norm ? product(group.num_layers, plan.num_kv_heads, kFloatBytes) : 0;
   }
   return sum(product(group.rank, element), kFloatBytes);
@@ -76,7 +76,7 @@ std::int64_t held_bytes(const KvPlan& plan, const LatentGroup& group, std::int64
 
 std::int64_t unmerged_bytes(const KvPlan& plan, const LatentGroup& group, std::int64_t tokens,
                             KvDtype dtype, std::int64_t page_tokens) {
-  if (plan.policy.unmerged == UnmergedForm::kLatent) {
+  if (plan.compression.unmerged == UnmergedForm::kLatent) {
     return product(whole_pages(tokens, page_tokens), group.num_layers,
                    latent_bytes(group.rank, dtype));
   }
@@ -152,8 +152,8 @@ std::int64_t group_bytes(const KvPlan& plan, int index, const GroupTokens& token
     return own_group_bytes(plan, group, tokens, dtype, page_tokens);
   }
   const std::int64_t element = bytes_per_element(dtype);
-  const bool positions =
-      plan.policy.granularity == Granularity::kToken && plan.policy.rule != MergeRule::kNone;
+  const bool positions = plan.compression.granularity == Granularity::kToken &&
+                         plan.compression.rule != MergeRule::kNone;
   const std::int64_t position = positions ? kPositionBytes : 0;
   const std::int64_t exact = product(2, group.num_layers, plan.kv_dim(), element);
   const std::int64_t merged = product(whole_pages(tokens.merged, page_tokens),

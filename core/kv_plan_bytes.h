@@ -12,7 +12,7 @@ namespace kvc {
 struct GroupTokens {
   std::int64_t merged = 0;  // one latent for the whole group
   std::int64_t unmerged =
-      0;  // compressed decisions that went against merging; form: policy.unmerged
+      0;  // compressed decisions that went against merging; form: compression.unmerged
   std::int64_t pending = 0;   // exact keys and values: sinks, window, incomplete block
   std::int64_t bases = 0;     // of the request
   std::int64_t outliers = 0;  // chunks that stay exact besides, under plan.selective

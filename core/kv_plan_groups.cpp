@@ -77,7 +77,7 @@ KvWidths grouped_widths(const KvPlan& plan) {
 
 void check_group(const KvPlan& plan, const LatentGroup& group) {
   check_ranks(plan, group);
-  check_weights(group, plan.policy.rule);
+  check_weights(group, plan.compression.rule);
 }
 
 // Groups of principal directions store one latent for every token outside the window.
@@ -93,9 +93,10 @@ void check_basis(const KvPlan& plan) {
     return;
   }
   KVC_CHECK(
-      plan.policy.rule == MergeRule::kLs && plan.policy.granularity == Granularity::kGroup &&
-          plan.policy.unmerged == UnmergedForm::kPlain &&
-          plan.policy.prefill == PrefillMode::kExact,
+      plan.compression.rule == MergeRule::kLs &&
+          plan.compression.granularity == Granularity::kGroup &&
+          plan.compression.unmerged == UnmergedForm::kPlain &&
+          plan.compression.prefill == PrefillMode::kExact,
       "KV plan: principal directions encode every token; expected rule ls, granularity group, "
       "unmerged plain and prefill exact");
   KVC_CHECK(!plan.request || !plan.request->compress_generated ||

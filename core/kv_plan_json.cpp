@@ -41,41 +41,41 @@ LatentGroup group_from_json(const Json& json, const std::string& subject) {
   return group;
 }
 
-Json policy_to_json(const MergePolicy& policy) {
-  return {{"rule", to_string(policy.rule)},
-          {"granularity", to_string(policy.granularity)},
-          {"prefill", to_string(policy.prefill)},
-          {"unmerged", to_string(policy.unmerged)},
-          {"target_kept_ratio", policy.target_kept_ratio},
-          {"sink_tokens", policy.sink_tokens},
-          {"window_tokens", policy.window_tokens},
-          {"block_tokens", policy.block_tokens}};
+Json compression_to_json(const CompressionSettings& compression) {
+  return {{"rule", to_string(compression.rule)},
+          {"granularity", to_string(compression.granularity)},
+          {"prefill", to_string(compression.prefill)},
+          {"unmerged", to_string(compression.unmerged)},
+          {"target_kept_ratio", compression.target_kept_ratio},
+          {"sink_tokens", compression.sink_tokens},
+          {"window_tokens", compression.window_tokens},
+          {"block_tokens", compression.block_tokens}};
 }
 
-MergePolicy policy_from_json(const Json& json, const std::string& subject) {
+CompressionSettings compression_from_json(const Json& json, const std::string& subject) {
   JsonFields fields(json, subject);
-  MergePolicy policy;
-  fields.read("rule", policy.rule, parse_merge_rule);
-  fields.read("granularity", policy.granularity, parse_granularity);
-  fields.read("prefill", policy.prefill, parse_prefill_mode);
-  fields.read("unmerged", policy.unmerged, parse_unmerged_form);
-  fields.read("target_kept_ratio", policy.target_kept_ratio);
-  fields.read("sink_tokens", policy.sink_tokens);
-  fields.read("window_tokens", policy.window_tokens);
-  fields.read("block_tokens", policy.block_tokens);
+  CompressionSettings compression;
+  fields.read("rule", compression.rule, parse_merge_rule);
+  fields.read("granularity", compression.granularity, parse_granularity);
+  fields.read("prefill", compression.prefill, parse_prefill_mode);
+  fields.read("unmerged", compression.unmerged, parse_unmerged_form);
+  fields.read("target_kept_ratio", compression.target_kept_ratio);
+  fields.read("sink_tokens", compression.sink_tokens);
+  fields.read("window_tokens", compression.window_tokens);
+  fields.read("block_tokens", compression.block_tokens);
   fields.done();
-  return policy;
+  return compression;
 }
 
-Json request_to_json(const RequestPolicy& request) {
+Json request_to_json(const RequestSettings& request) {
   return {{"later", to_string(request.later)},
           {"compress_generated", request.compress_generated},
           {"solver", to_string(request.solver)}};
 }
 
-RequestPolicy request_from_json(const Json& json, const std::string& subject) {
+RequestSettings request_from_json(const Json& json, const std::string& subject) {
   JsonFields fields(json, subject);
-  RequestPolicy request;
+  RequestSettings request;
   fields.read("later", request.later, parse_later_tokens);
   fields.read("compress_generated", request.compress_generated);
   fields.read("solver", request.solver, parse_basis_solver);
@@ -202,7 +202,7 @@ Json to_json(const KvPlan& plan) {
   if (plan.paired) {
     json["paired"] = paired_to_json(*plan.paired);
   }
-  json["policy"] = policy_to_json(plan.policy);
+  json["policy"] = compression_to_json(plan.compression);
   if (plan.request) {
     json["request"] = request_to_json(*plan.request);
   }
@@ -231,7 +231,7 @@ KvPlan kv_plan_from_json(const Json& json, const std::string& subject) {
   if (const Json* paired = fields.optional("paired")) {
     plan.paired = paired_from_json(*paired, subject + ": paired");
   }
-  plan.policy = policy_from_json(fields.at("policy"), subject + ": policy");
+  plan.compression = compression_from_json(fields.at("policy"), subject + ": policy");
   if (const Json* request = fields.optional("request")) {
     plan.request = request_from_json(*request, subject + ": request");
   }

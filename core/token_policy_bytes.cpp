@@ -96,7 +96,7 @@ std::int64_t group_budget(const KvPlan& plan, const TokenPolicy& policy, std::in
 std::int64_t kept_coded_bytes(const KvPlan& plan, const TokenPolicy& policy, int first_layer,
                               const KeptCodedTokens& tokens, KvDtype dtype,
                               std::int64_t page_tokens) {
-  const std::int64_t outside = plan.policy.exact_tokens();
+  const std::int64_t outside = plan.compression.exact_tokens();
   const std::int64_t exact = round_up(tokens.rows - tokens.codes, page_tokens);
   const std::int64_t columns = policy.has_scores() ? 2 : 1;
   std::int64_t bytes = 4 * columns * (round_up(tokens.codes, page_tokens) + exact);
@@ -121,8 +121,8 @@ std::int64_t kept_group_bytes(const KvPlan& plan, const TokenPolicy& policy, int
       round_up(tokens.merged, page_tokens) + round_up(tokens.unmerged, page_tokens);
   const std::int64_t pending = round_up(tokens.pending, page_tokens);
   // What group_bytes counts of positions.
-  const bool has_positions =
-      plan.policy.granularity == Granularity::kToken && plan.policy.rule != MergeRule::kNone;
+  const bool has_positions = plan.compression.granularity == Granularity::kToken &&
+                             plan.compression.rule != MergeRule::kNone;
   std::int64_t bytes = group_bytes(plan, group, tokens, dtype, page_tokens);
   if (kept.row_codes > 0) {
     GroupTokens others = tokens;

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/kv_plan_json.h"
 #include "core/output.h"
 
 namespace kvc {

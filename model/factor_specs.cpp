@@ -52,7 +52,7 @@ std::vector<FactorSpec> group_factors(const KvPlan& plan, int index, std::int64_
     add("latent_proj", group.rank, hidden_size, FactorUse::kLatents);
     add("reconstruct_proj", stacked, group.rank, FactorUse::kUnrefitted);
     add("merged_reconstruct_proj", stacked, group.rank, FactorUse::kRefitted);
-    if (plan.policy.rule == MergeRule::kLs) {
+    if (plan.compression.rule == MergeRule::kLs) {
       add("encoder", group.rank, stacked);
     }
   }

@@ -46,12 +46,12 @@ void spread_bits(CodedBlock& block, std::int64_t bits, std::int64_t channels,
 
 KvPlan raw_plan(const ModelConfig& config, const ConvertSettings& settings) {
   KvPlan plan = base_plan(config, settings);
-  plan.policy.rule = MergeRule::kNone;
-  plan.policy.unmerged = UnmergedForm::kPlain;
-  plan.policy.target_kept_ratio = settings.kept_ratio;
-  plan.policy.sink_tokens = settings.sink_tokens;
-  plan.policy.window_tokens = settings.window_tokens;
-  plan.policy.block_tokens = kQuantisedTokens;
+  plan.compression.rule = MergeRule::kNone;
+  plan.compression.unmerged = UnmergedForm::kPlain;
+  plan.compression.target_kept_ratio = settings.kept_ratio;
+  plan.compression.sink_tokens = settings.sink_tokens;
+  plan.compression.window_tokens = settings.window_tokens;
+  plan.compression.block_tokens = kQuantisedTokens;
   plan.coded = block_layout(config, settings, choose_scopes(config, settings));
   for (CodedBlock& block : plan.coded) {
     block.gain = settings.own<CodedSettings>().gain == GainChoice::kOn;

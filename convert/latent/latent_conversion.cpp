@@ -19,9 +19,9 @@ constexpr std::int64_t kGroupsAhead = 3;  // one in each step, so that none wait
 
 void set_merge_weights(ConversionJob& job) {
   std::vector<double> scores;
-  if (job.result.plan.policy.rule == MergeRule::kFisher) {
+  if (job.result.plan.compression.rule == MergeRule::kFisher) {
     scores = job.fisher.score;
-  } else if (job.result.plan.policy.rule == MergeRule::kSensitivity) {
+  } else if (job.result.plan.compression.rule == MergeRule::kSensitivity) {
     scores = sensitivity_scores(job.checkpoint, job.tokens, job.settings.seed);
   } else {
     return;

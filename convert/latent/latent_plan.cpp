@@ -41,16 +41,17 @@ KvPlan raw_plan(const PlanRequest& request, PlanGroups plan_groups) {
   const ConvertSettings& settings = request.settings;
   const LatentSettings& own = settings.own<LatentSettings>();
   KvPlan plan = base_plan(request.config, settings);
-  plan.policy.rule = own.merge;
-  plan.policy.granularity = own.granularity;
-  plan.policy.prefill = own.prefill;
-  plan.policy.unmerged = own.unmerged == UnmergedChoice::kLatent || own.merge == MergeRule::kNone
-                             ? UnmergedForm::kLatent
-                             : UnmergedForm::kPlain;
-  plan.policy.target_kept_ratio = settings.kept_ratio;
-  plan.policy.sink_tokens = settings.sink_tokens;
-  plan.policy.window_tokens = settings.window_tokens;
-  plan.policy.block_tokens = settings.block_tokens;
+  plan.compression.rule = own.merge;
+  plan.compression.granularity = own.granularity;
+  plan.compression.prefill = own.prefill;
+  plan.compression.unmerged =
+      own.unmerged == UnmergedChoice::kLatent || own.merge == MergeRule::kNone
+          ? UnmergedForm::kLatent
+          : UnmergedForm::kPlain;
+  plan.compression.target_kept_ratio = settings.kept_ratio;
+  plan.compression.sink_tokens = settings.sink_tokens;
+  plan.compression.window_tokens = settings.window_tokens;
+  plan.compression.block_tokens = settings.block_tokens;
   std::vector<LatentGroup> groups = plan_groups(request);
   for (LatentGroup& group : groups) {
     if (merges(settings) && own.merge != MergeRule::kLs) {
@@ -75,13 +76,13 @@ void drop_useless_groups(KvPlan& plan, KvDtype dtype) {
 }
 
 bool reaches(const KvPlan& plan, std::int64_t context, KvDtype dtype) {
-  return kept_range(plan, context, dtype).lowest <= plan.policy.target_kept_ratio;
+  return kept_range(plan, context, dtype).lowest <= plan.compression.target_kept_ratio;
 }
 
 // One latent per layer where that is smaller than plain KV and still reaches the target.
 void choose_unmerged_form(KvPlan& plan, std::int64_t context, KvDtype dtype) {
   KvPlan latent = plan;
-  latent.policy.unmerged = UnmergedForm::kLatent;
+  latent.compression.unmerged = UnmergedForm::kLatent;
   for (std::size_t i = 0; i < latent.groups.size(); ++i) {
     const TokenBytes bytes = token_bytes(latent, static_cast<int>(i), dtype);
     if (bytes.unmerged >= bytes.plain) {
@@ -105,7 +106,7 @@ KvPlan build_plan(const PlanRequest& request, PlanGroups plan_groups, bool keep_
     choose_unmerged_form(plan, context, dtype);
   }
   if (!merges(settings)) {  // the rank alone decides
-    plan.policy.target_kept_ratio = kept_range(plan, context, dtype).highest;
+    plan.compression.target_kept_ratio = kept_range(plan, context, dtype).highest;
   }
   return plan;
 }
@@ -113,7 +114,7 @@ KvPlan build_plan(const PlanRequest& request, PlanGroups plan_groups, bool keep_
 bool enlarges_unmerged(const KvPlan& plan, KvDtype dtype) {
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     const TokenBytes bytes = token_bytes(plan, static_cast<int>(i), dtype);
-    if (plan.policy.unmerged == UnmergedForm::kLatent && bytes.unmerged >= bytes.plain) {
+    if (plan.compression.unmerged == UnmergedForm::kLatent && bytes.unmerged >= bytes.plain) {
       return true;
     }
   }
@@ -124,7 +125,7 @@ bool works(const PlanRequest& request, PlanGroups plan_groups) {
   const KvPlan plan = build_plan(request, plan_groups, false);
   const KvDtype dtype = cache_dtype(request.config);
   return !plan.groups.empty() && !enlarges_unmerged(plan, dtype) &&
-         plan.policy.target_kept_ratio < 1 &&
+         plan.compression.target_kept_ratio < 1 &&
          reaches(plan, plan_context(request.config, request.settings), dtype);
 }
 
@@ -171,7 +172,7 @@ std::string nearest_settings(const PlanRequest& request, PlanGroups plan_groups,
     const TokenBytes bytes = token_bytes(raw, static_cast<int>(i), dtype);
     const bool merged_too = bytes.merged >= bytes.plain;
     if (merged_too ||
-        (raw.policy.unmerged == UnmergedForm::kLatent && bytes.unmerged >= bytes.plain)) {
+        (raw.compression.unmerged == UnmergedForm::kLatent && bytes.unmerged >= bytes.plain)) {
       fail(
           "{}: a {} token takes {} bytes in a latent of rank {}, its plain KV only {} ({:.2f}x); "
           "nothing would be saved. Use {}",
@@ -193,7 +194,7 @@ void check_reachable(const PlanRequest& request, PlanGroups plan_groups, const K
   const KeptRange range = kept_range(plan, context, cache_dtype(request.config));
   KVC_CHECK(range.lowest < 1, "the cache of {} tokens would not shrink (kept_ratio {:.3f}); use {}",
             context, range.lowest, nearest_settings(request, plan_groups, 1));
-  KVC_CHECK(range.lowest <= plan.policy.target_kept_ratio,
+  KVC_CHECK(range.lowest <= plan.compression.target_kept_ratio,
             "--kept-ratio {} cannot be reached with --rank {} --group {}: with every possible "
             "token merged, a cache of {} tokens has a kept_ratio of {:.4f} ({} sink and window "
             "tokens stay exact). Use {}",

@@ -223,7 +223,8 @@ void fill_commonkv_table(PlanTable& table, const PlanRequest& request) {
       "for kept_ratio {:g} at {} tokens, {:.1f} % of the tokens outside sinks and window stay "
       "unmerged, as {}",
       request.settings.kept_ratio, table.context, 100 * table.unmerged_share,
-      table.plan.policy.unmerged == UnmergedForm::kPlain ? "plain KV" : "one latent per layer"));
+      table.plan.compression.unmerged == UnmergedForm::kPlain ? "plain KV"
+                                                              : "one latent per layer"));
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ KvPlan plan_minicache(const PlanRequest& request) {
                              .position = pairing.position,
                              .retained = pairing.retained,
                              .retains_similar = pairing.retention == PairRetention::kInverted};
-  plan.policy.target_kept_ratio =
+  plan.compression.target_kept_ratio =
       kept_range(plan, plan_context(config, settings), planned_dtype(config, settings)).highest;
   return plan;
 }

@@ -100,19 +100,19 @@ void set_given_rank(LatentGroup& group, const Target& target) {
 }
 
 void set_policy(KvPlan& plan, const ConvertSettings& settings, LatentBasis basis) {
-  plan.policy.rule = MergeRule::kLs;
-  plan.policy.granularity = Granularity::kGroup;
-  plan.policy.prefill = PrefillMode::kExact;
-  plan.policy.unmerged = UnmergedForm::kPlain;
-  plan.policy.sink_tokens = settings.sink_tokens;
-  plan.policy.window_tokens = settings.window_tokens;
-  plan.policy.block_tokens = settings.block_tokens;
+  plan.compression.rule = MergeRule::kLs;
+  plan.compression.granularity = Granularity::kGroup;
+  plan.compression.prefill = PrefillMode::kExact;
+  plan.compression.unmerged = UnmergedForm::kPlain;
+  plan.compression.sink_tokens = settings.sink_tokens;
+  plan.compression.window_tokens = settings.window_tokens;
+  plan.compression.block_tokens = settings.block_tokens;
   if (basis == LatentBasis::kRequest) {
     const PrincipalSettings& own = settings.own<PrincipalSettings>();
-    plan.request = RequestPolicy{
+    plan.request = RequestSettings{
         .later = own.later, .compress_generated = own.recompress_every > 0, .solver = own.solver};
     if (own.recompress_every > 0) {
-      plan.policy.block_tokens = own.recompress_every;
+      plan.compression.block_tokens = own.recompress_every;
     }
   }
 }
@@ -212,7 +212,7 @@ KvPlan make_principal_plan(const PlanRequest& request, LatentBasis basis) {
   if (!force) {
     check_saving(plan, target);
   }
-  plan.policy.target_kept_ratio = kept_at_context(plan, target);
+  plan.compression.target_kept_ratio = kept_at_context(plan, target);
   return plan;
 }
 

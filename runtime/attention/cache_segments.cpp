@@ -176,7 +176,7 @@ std::vector<Segment> cache_segments(const GroupView& group, int index, std::int6
         store.pending(index),
         store.holds_positions()
             ? store.pending_positions().tensor().narrow(0, 0, pending)
-            : pending_positions(pending, num_tokens, group.plan.policy.sink_tokens)));
+            : pending_positions(pending, num_tokens, group.plan.compression.sink_tokens)));
   }
   return segments;
 }

@@ -12,7 +12,7 @@ namespace {
 
 TokenOrder order_of(const CodedLayer& layer) {
   return {layer.exact().num_exact(), layer.coded.store.num_codes(),
-          layer.coded.plan.policy.sink_tokens};
+          layer.coded.plan.compression.sink_tokens};
 }
 
 // The query of the last token, through the kernels.

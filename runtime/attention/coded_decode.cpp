@@ -43,7 +43,7 @@ std::vector<BlockQuery> block_queries(const CodedLayer& layer, const DecodeAtten
     queries.push_back({.params = params,
                        .segment = {.tiles = store.codes[static_cast<std::size_t>(i)].tiles(),
                                    .keys = factors.keys.data() + layer.index * params.num_kv_heads,
-                                   .first_position = layer.coded.plan.policy.sink_tokens,
+                                   .first_position = layer.coded.plan.compression.sink_tokens,
                                    .positions = positions},
                        .factors = &factors});
   }
@@ -99,7 +99,7 @@ PartialAttention attend_codes_partly(const CodedLayer& layer, const at::Tensor& 
       store.has_left ? store.positions().codes.rows(at::kInt) : at::Tensor();
   const CodedKeys angles(decoder, layer.layer(),
                          positions.defined() ? positions.max().item<std::int32_t>() + 1
-                                             : layer.coded.plan.policy.sink_tokens + last);
+                                             : layer.coded.plan.compression.sink_tokens + last);
   const DecodeQuery whole(query, config.num_kv_heads, attention_rule(config, layer.layer()),
                           angles.raw_keys);
   const std::vector<BlockQuery> blocks =

@@ -46,7 +46,7 @@ const KeyValueStore& store_of(const KvCache& cache, int layer) {
 TokenOrder order_of(const KvCache& cache, int layer) {
   const KeyValueStore& store = store_of(cache, layer);
   return {store.num_exact(), store.num_codes(),
-          cache.policy().is_full() ? cache.plan().policy.sink_tokens
+          cache.policy().is_full() ? cache.plan().compression.sink_tokens
                                    : cache.kept_layer(layer).rows.first_exact()};
 }
 

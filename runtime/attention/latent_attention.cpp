@@ -143,7 +143,7 @@ at::Tensor attend_one(const GroupLayer& layer, const at::Tensor& query, std::int
     rows.add(store.unmerged(layer.index), store.unmerged_positions(), code_positions,
              keys.are_raw());
   }
-  rows.add_pending(store.pending(layer.index), plan.policy.sink_tokens, num_tokens, later);
+  rows.add_pending(store.pending(layer.index), plan.compression.sink_tokens, num_tokens, later);
   if (parts.empty() && store.slots().empty() && rows.latents().empty()) {
     return decode_attention(query, decoder.config().num_kv_heads, rows.ranges(), rule,
                             keys.raw_keys);

@@ -62,7 +62,7 @@ class LatentSource : public LayerSource {
   NewKeyValue keys_and_values(int layer, const AttentionInput& input) override {
     const KvPlan& plan = context().plan;
     const bool truncated =
-        context().pass == Pass::kPrefill && plan.policy.prefill == PrefillMode::kTruncated;
+        context().pass == Pass::kPrefill && plan.compression.prefill == PrefillMode::kTruncated;
     KeyValue exact{input.key, input.value};
     NewKeyValue made;
     if (needs_latents(plan, group_)) {
@@ -144,7 +144,7 @@ class LatentSource : public LayerSource {
 
   bool holds_weighted() const {
     return !spec_.replaces_projections() && !keeps_latents(context().plan, group_) &&
-           context().plan.policy.rule != MergeRule::kLs;
+           context().plan.compression.rule != MergeRule::kLs;
   }
 
   // sum_l w_l A x_l grows with every layer of the group; the last one's takes the place of the latent.

@@ -87,7 +87,7 @@ class OwnLatents {
 
   // Of all tokens, in their order; keys as they are kept.
   LatentRows rows(at::ScalarType dtype) const {
-    const std::int64_t sink_tokens = cache_.plan().policy.sink_tokens;
+    const std::int64_t sink_tokens = cache_.plan().compression.sink_tokens;
     if (group_ < 0) {
       const KeyValueStore& own = cache_.plain_layer(layer_);
       return {latents_in_order(own, sink_tokens, dtype), own.value.rows(dtype)};

@@ -15,7 +15,7 @@ class PlainSource : public LayerSource {
   at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
                     const KvCache& cache) const override {
     return attend_plain(context().decoder, layer, cache.plain_layer(layer),
-                        context().plan.policy.sink_tokens, query, positions);
+                        context().plan.compression.sink_tokens, query, positions);
   }
 };
 

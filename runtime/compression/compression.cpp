@@ -55,7 +55,7 @@ std::optional<std::int64_t> exact_before_codes(const KvCache& cache) {
 
 void quantise_plain(const Decoder& decoder, int layer, KvCache& cache) {
   KeyValueStore& store = cache.plain_layer(layer);
-  const MergePolicy& policy = cache.plan().policy;
+  const CompressionSettings& policy = cache.plan().compression;
   const std::int64_t count =
       whole_blocks(store.num_exact() - policy.sink_tokens - policy.window_tokens);
   if (!store.key_codes || count == 0) {
@@ -88,8 +88,8 @@ bool decides(const LatentGroup& group) { return !group.replaces_projections(); }
 
 std::int64_t due_tokens(const KvPlan& plan, std::int64_t pending, bool prompt_ended) {
   const std::int64_t block = generated_block(plan);
-  const std::int64_t left =
-      std::max<std::int64_t>(0, pending - plan.policy.sink_tokens - plan.policy.window_tokens);
+  const std::int64_t left = std::max<std::int64_t>(
+      0, pending - plan.compression.sink_tokens - plan.compression.window_tokens);
   return prompt_ended ? left : left >= block ? block : 0;
 }
 
@@ -103,7 +103,7 @@ std::vector<std::int64_t> due_tokens(const KvPlan& plan, const std::vector<Group
 }
 
 std::int64_t tokens_until_block(const KvCache& cache) {
-  const MergePolicy& policy = cache.plan().policy;
+  const CompressionSettings& policy = cache.plan().compression;
   const std::int64_t kept = policy.exact_tokens();
   constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   std::int64_t fewest = cache.policy().is_running() ? 1 : kNever;
@@ -149,7 +149,7 @@ void quantise_layer(const Decoder& decoder, int layer, KvCache& cache) {
   if (source == KvSource::kPlain && !cache.policy().is_full()) {
     KeptRows& rows = cache.kept_layer(layer).rows;
     if (codes_blocks(cache, rows)) {
-      rows.quantise(plan.policy.sink_tokens, plan.policy.window_tokens,
+      rows.quantise(plan.compression.sink_tokens, plan.compression.window_tokens,
                     [&](const at::Tensor& key, const at::Tensor& positions) {
                       return key_for_codes(decoder, layer, key, positions);
                     });

@@ -61,7 +61,7 @@ at::Tensor stacked_rows(const GroupView& group, const std::vector<RowRun>& rows,
 EncodedTokens encode(const GroupView& group, const std::vector<RowRun>& rows,
                      const at::Tensor& positions) {
   const LatentStore& store = group.store;
-  if (group.plan.policy.rule == MergeRule::kLs) {
+  if (group.plan.compression.rule == MergeRule::kLs) {
     return encode_stacked(stacked_rows(group, rows, positions), group.factors.encoder,
                           group.factors.merged_layers);
   }

@@ -91,11 +91,11 @@ class GroupLoader {
     if (needs_latents(plan_, group_)) {
       factors.latent_proj = load("latent_proj", {spec_.rank, hidden_size_}, dtype_);
     }
-    if (plan_.policy.rule == MergeRule::kLs) {
+    if (plan_.compression.rule == MergeRule::kLs) {
       factors.encoder = load("encoder", {spec_.rank, stacked}, at::kFloat);
     }
     const std::vector<std::int64_t> shape{stacked, spec_.rank};
-    const bool merges = plan_.policy.rule != MergeRule::kNone;
+    const bool merges = plan_.compression.rule != MergeRule::kNone;
     const bool refitted =
         merges && checkpoint_.contains(factor_name(group_, "merged_reconstruct_proj"));
     if (needs_latents(plan_, group_) || !refitted) {

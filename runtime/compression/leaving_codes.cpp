@@ -10,7 +10,7 @@ namespace {
 
 // The oldest exact row that is no sink takes the place of a coded one.
 void replace_code(const CodedView& coded, std::int64_t row, CodedStore& store) {
-  const std::int64_t oldest = coded.plan.policy.sink_tokens;
+  const std::int64_t oldest = coded.plan.compression.sink_tokens;
   const at::Tensor position = store.positions().exact.rows(oldest, 1, at::kInt).to(at::kLong);
   const std::vector<at::Tensor> z = encode_exact(coded, oldest, position);
   for (std::size_t i = 0; i < z.size(); ++i) {
@@ -87,7 +87,7 @@ void remove_coded_rows(const CodedView& coded, const std::vector<std::int64_t>& 
     compact(coded, rows, store);
   } else if (rows.front() < codes) {
     replace_code(coded, rows.front(), store);
-    erase_exact(store, coded.plan.policy.sink_tokens);
+    erase_exact(store, coded.plan.compression.sink_tokens);
   } else {
     erase_exact(store, rows.front() - codes);
   }

@@ -59,7 +59,7 @@ std::vector<std::int64_t> PendingMerges::begin(int group) {
                      .latents = {},
                      .left = all_of(count),
                      .first_merged = store.merged().num_rows()};
-  return all_of(count, cache_.plan().policy.sink_tokens);
+  return all_of(count, cache_.plan().compression.sink_tokens);
 }
 
 void PendingMerges::set_scores(int group, const at::Tensor& scores) {
@@ -123,7 +123,7 @@ at::Tensor PendingMerges::latents_of(int group, const std::vector<std::int64_t>&
   }
   std::vector<std::int64_t> rows = places;
   for (std::int64_t& row : rows) {
-    row += cache_.plan().policy.sink_tokens;
+    row += cache_.plan().compression.sink_tokens;
   }
   return encode_pending(view_of(group), rows, positions_of(group, places)).latents;
 }

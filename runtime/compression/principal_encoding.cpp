@@ -25,10 +25,10 @@ class PrincipalGroup {
                                                : group_.plan.request ? last_basis()
                                                                      : group_.factors.encoders;
     const at::Tensor latents =
-        encode(group_.plan.policy.sink_tokens, positions, encoders, encoded_type());
+        encode(group_.plan.compression.sink_tokens, positions, encoders, encoded_type());
     std::vector<NewChunks> chunks;
     if (group_.plan.selective) {
-      chunks = chunks_of(*group_.plan.selective, store, group_.plan.policy.sink_tokens, count);
+      chunks = chunks_of(*group_.plan.selective, store, group_.plan.compression.sink_tokens, count);
     }
     store.decide(at::ones({count}, at::kBool), positions, latents);
     append_chunks(chunks, store);
@@ -112,7 +112,7 @@ class PrincipalGroup {
       in_chunks(positions, [&](std::int64_t first, const at::Tensor& own) {
         std::vector<LayerRows> layers;
         for (int index = 0; index < group_.spec().num_layers; ++index) {
-          layers.push_back(rows(index, group_.plan.policy.sink_tokens + first, own));
+          layers.push_back(rows(index, group_.plan.compression.sink_tokens + first, own));
         }
         visit(layers);
       });

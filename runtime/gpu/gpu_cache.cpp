@@ -210,7 +210,7 @@ const GpuTiles& GpuCache::tiles_of(int layer) const {
 
 void GpuCache::drop_exact(int layer, std::size_t sequence, std::int64_t count) {
   const std::int64_t left = exact_[sequence] - count,
-                     sinks = std::min(left, plan_.policy.sink_tokens);
+                     sinks = std::min(left, plan_.compression.sink_tokens);
   for (GpuRows* rows : {&layers_[index(layer)].key, &layers_[index(layer)].value}) {
     rows->replace(sequence,
                   at::cat({rows->read(sequence, 0, sinks),

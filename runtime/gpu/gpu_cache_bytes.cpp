@@ -6,7 +6,7 @@
 namespace kvc {
 
 std::int64_t exact_capacity(const KvPlan& plan, std::int64_t capacity) {
-  return std::min(capacity, plan.policy.exact_tokens() + kQuantisedTokens);
+  return std::min(capacity, plan.compression.exact_tokens() + kQuantisedTokens);
 }
 
 std::int64_t coded_layer_bytes(const KvPlan& plan, std::int64_t capacity, KvDtype dtype,
@@ -19,7 +19,7 @@ std::int64_t coded_layer_bytes(const KvPlan& plan, std::int64_t capacity, KvDtyp
 
 std::int64_t coded_store_bytes(const KvPlan& plan, const CodedLayers& layers, std::int64_t capacity,
                                std::int64_t page_tokens) {
-  const std::int64_t kept = plan.policy.exact_tokens();
+  const std::int64_t kept = plan.compression.exact_tokens();
   const std::int64_t codes = coded_tokens(plan, capacity);
   std::int64_t bytes = layers.num_layers * plain_layer_bytes(plan, exact_capacity(plan, capacity),
                                                              KvDtype::kFloat16, page_tokens);

@@ -14,7 +14,7 @@ namespace {
 
 // The oldest exact tokens that are no sinks, as many as fill blocks.
 std::int64_t due_codes(const GpuCache& cache, std::size_t sequence) {
-  const MergePolicy& policy = cache.plan().policy;
+  const CompressionSettings& policy = cache.plan().compression;
   const std::int64_t left = cache.num_exact(sequence) - policy.sink_tokens - policy.window_tokens;
   return left > 0 ? left / kQuantisedTokens * kQuantisedTokens : 0;
 }
@@ -23,7 +23,7 @@ std::int64_t due_codes(const GpuCache& cache, std::size_t sequence) {
 void code_layer(const GpuModel& model, GpuCache& cache, int layer, std::size_t sequence,
                 std::int64_t count, const CodeRows& codes, std::int32_t* first_code,
                 StepExecutor& executor) {
-  const std::int64_t sinks = cache.plan().policy.sink_tokens;
+  const std::int64_t sinks = cache.plan().compression.sink_tokens;
   code_rows(raw_keys(model, layer, cache.keys(layer, sequence, sinks, count),
                      sinks + cache.num_codes(sequence)),
             cache.values(layer, sequence, sinks, count), codes, first_code, executor);
@@ -70,7 +70,7 @@ class TileEncoder {
 
  private:
   std::vector<DecodedTokens> rows_of(std::int64_t done, std::int64_t count) const {
-    const std::int64_t sinks = cache_.plan().policy.sink_tokens;
+    const std::int64_t sinks = cache_.plan().compression.sink_tokens;
     const std::int64_t position = sinks + cache_.num_codes(sequence_) + done;
     const at::Tensor positions = at::arange(position, position + count, at::kLong);
     std::vector<DecodedTokens> rows;

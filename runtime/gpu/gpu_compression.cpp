@@ -38,7 +38,7 @@ class Decision {
     }
     std::vector<EncodedTokens> encoded(counts.size());
     for (std::size_t index = 0; index < counts.size() && chooses(); ++index) {
-      if (counts[index] > 0 && plan_.policy.rule != MergeRule::kNone) {
+      if (counts[index] > 0 && plan_.compression.rule != MergeRule::kNone) {
         encoded[index] =
             encode_gpu_pending(model_, cache_, static_cast<int>(index), sequence_, counts[index]);
       }
@@ -151,7 +151,7 @@ std::int64_t pending_capacity(const KvPlan& plan, std::int64_t bases, std::int64
   const bool decides =
       !plan.request || (plan.request->compress_generated &&
                         (bases == 0 || plan.request->later != LaterTokens::kExact));
-  const MergePolicy& policy = plan.policy;
+  const CompressionSettings& policy = plan.compression;
   return decides ? std::max(pending,
                             std::min(pending + more, policy.exact_tokens() + policy.block_tokens))
                  : pending + more;

@@ -72,7 +72,7 @@ class GroupEncoder {
   void in_chunks(std::int64_t count, const Visitor& visit) const {
     const at::Tensor positions = store_.next_positions(sequence_, count);
     for (std::int64_t first = 0; first < count; first += kChunkTokens) {
-      visit(plan_.policy.sink_tokens + first, positions.slice(0, first, first + kChunkTokens));
+      visit(plan_.compression.sink_tokens + first, positions.slice(0, first, first + kChunkTokens));
     }
   }
 
@@ -96,7 +96,7 @@ class GroupEncoder {
     if (spec_.basis != LatentBasis::kWeights) {
       return {principal(first, positions), {}};
     }
-    if (plan_.policy.rule == MergeRule::kLs) {
+    if (plan_.compression.rule == MergeRule::kLs) {
       return encode_stacked(stacked_rows(first, positions), factors_.factors.encoder, rebuilt_);
     }
     if (store_.held_weighted) {

@@ -253,7 +253,7 @@ std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
                                   4 * (2 * exact + 2) * (config.head_dim + 2));
   // Positions of groups that merge as a whole.
   const std::int64_t places =
-      has_basis(plan, LatentBasis::kWeights) && plan.policy.granularity == Granularity::kGroup
+      has_basis(plan, LatentBasis::kWeights) && plan.compression.granularity == Granularity::kGroup
           ? num_sequences * static_cast<std::int64_t>(plan.groups.size()) * 2 * 4 * tokens
           : 0;
   return encoding + gram + attention + places;

@@ -17,13 +17,14 @@ void append(std::optional<GpuRows>& rows, std::size_t sequence, std::int64_t cou
 }  // namespace
 
 GpuGroup::GpuGroup(const KvPlan& plan, int group, at::ScalarType dtype, const GpuPages& pages)
-    : sink_tokens_(plan.policy.sink_tokens), basis_pages_(pages), dtype_(dtype) {
+    : sink_tokens_(plan.compression.sink_tokens), basis_pages_(pages), dtype_(dtype) {
   const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
   const std::size_t num_sequences = pages.most_rows.size();
   const bool latents = keeps_latents(plan, group),
-             weighs = plan.policy.rule != MergeRule::kLs && spec.basis == LatentBasis::kWeights;
+             weighs =
+                 plan.compression.rule != MergeRule::kLs && spec.basis == LatentBasis::kWeights;
   decides_ = !spec.replaces_projections();
-  stores_positions_ = plan.policy.granularity == Granularity::kToken;
+  stores_positions_ = plan.compression.granularity == Granularity::kToken;
   const auto rows = [&](std::int64_t width, at::ScalarType type) {
     return std::optional<GpuRows>(std::in_place, pages, width, type);
   };
@@ -48,7 +49,7 @@ GpuGroup::GpuGroup(const KvPlan& plan, int group, at::ScalarType dtype, const Gp
       layer.key_rms = rows(plan.num_kv_heads, at::kFloat);
     }
   }
-  const bool merges = decides_ && plan.policy.rule != MergeRule::kNone;
+  const bool merges = decides_ && plan.compression.rule != MergeRule::kNone;
   if (merges) {
     merged = rows(spec.rank, dtype);
   }

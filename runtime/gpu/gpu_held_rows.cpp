@@ -15,7 +15,8 @@ namespace {
 // Some decoded tokens at a time lie in float32.
 HeldRows decoded_rows(const GpuModel& model, const GpuCache& cache, int layer,
                       std::size_t sequence) {
-  const std::int64_t count = cache.num_codes(sequence), sinks = cache.plan().policy.sink_tokens;
+  const std::int64_t count = cache.num_codes(sequence),
+                     sinks = cache.plan().compression.sink_tokens;
   std::vector<at::Tensor> keys, values;
   for (std::int64_t first = 0; first < count; first += kChunkTokens) {
     const std::int64_t rows = std::min(kChunkTokens, count - first);
@@ -46,7 +47,7 @@ class GroupReader {
     if (tokens_.merged + tokens_.unmerged == 0) {
       return exact;
     }
-    const std::int64_t sinks = plan_.policy.sink_tokens;
+    const std::int64_t sinks = plan_.compression.sink_tokens;
     const HeldRows decided = decided_rows(), last = {exact.key.narrow(0, sinks, pending - sinks),
                                                      exact.value.narrow(0, sinks, pending - sinks)};
     return {at::cat({exact.key.narrow(0, 0, sinks), decided.key, last.key}),
@@ -62,7 +63,7 @@ class GroupReader {
 
   // Of the first `count` rows of a store: as they are spelled out, or a run from the sinks on. On the CPU
   at::Tensor positions_of(const std::optional<GpuRows>& spelled, std::int64_t count) const {
-    const std::int64_t sinks = plan_.policy.sink_tokens;
+    const std::int64_t sinks = plan_.compression.sink_tokens;
     return spelled ? spelled->read(sequence_, 0, count).squeeze(1).cpu().to(at::kLong)
                    : at::arange(sinks, sinks + count, at::kLong);
   }
@@ -74,7 +75,7 @@ class GroupReader {
     HeldRows all{at::empty({count, plan_.num_kv_heads, plan_.head_dim}, options), {}};
     all.value = at::empty_like(all.key);
     const auto put = [&](const HeldRows& part, const at::Tensor& positions) {
-      const at::Tensor places = (positions - plan_.policy.sink_tokens).to(all.key.device());
+      const at::Tensor places = (positions - plan_.compression.sink_tokens).to(all.key.device());
       all.key.index_copy_(0, places, part.key);
       all.value.index_copy_(0, places, part.value);
     };
@@ -144,7 +145,7 @@ HeldRows held_rows(const GpuModel& model, const GpuCache& cache, int layer, std:
     const std::int64_t first = cache.first_row(layer, sequence);
     return exact_rows(first, num_tokens - first);
   }
-  const std::int64_t sinks = cache.plan().policy.sink_tokens;
+  const std::int64_t sinks = cache.plan().compression.sink_tokens;
   const HeldRows first = exact_rows(0, sinks), last = exact_rows(sinks, num_tokens - codes - sinks),
                  decoded = decoded_rows(model, cache, layer, sequence);
   return {at::cat({first.key, decoded.key, last.key}),

@@ -9,7 +9,7 @@ GpuKeptCodes::GpuKeptCodes(const KvPlan& plan, KvDtype dtype, const GpuPages& pa
                            const std::vector<bool>& is_raw)
     : key_(pages, plan.kv_dim(), code_element(dtype), /*per_channel=*/true),
       value_(pages, plan.kv_dim(), code_element(dtype), /*per_channel=*/false),
-      first_position_(plan.policy.sink_tokens),
+      first_position_(plan.compression.sink_tokens),
       is_raw_(is_raw),
       counts_(most_rows.size(), 0),
       num_rows_(at::zeros({2, static_cast<std::int64_t>(most_rows.size())},

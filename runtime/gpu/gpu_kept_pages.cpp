@@ -36,7 +36,7 @@ void GpuKept::set_first_row(int layer, std::size_t sequence, std::int64_t row) {
 void GpuKept::write_last(int layer, std::size_t sequence, std::int64_t num_tokens,
                          const at::Tensor& key, const at::Tensor& value, const RowCoder& coder) {
   Paged& paged = paged_[index(layer)];
-  const std::int64_t rows = key.size(0), sinks = std::min(rows, plan_.policy.sink_tokens);
+  const std::int64_t rows = key.size(0), sinks = std::min(rows, plan_.compression.sink_tokens);
   const std::int64_t coded = has_codes() ? quantised_tokens(plan_, rows, kv_dtype_) : 0;
   const std::int64_t first = num_tokens - rows + coded;
   if (coded > 0) {
@@ -53,7 +53,7 @@ void GpuKept::write_last(int layer, std::size_t sequence, std::int64_t num_token
 }
 
 void GpuKept::code_blocks(const std::vector<std::int64_t>& num_tokens, const RowCoder& coder) {
-  const std::int64_t sinks = plan_.policy.sink_tokens;
+  const std::int64_t sinks = plan_.compression.sink_tokens;
   for (int layer = 0; layer < plan_.num_layers() && has_codes(); ++layer) {
     Paged& paged = paged_[index(layer)];
     for (std::size_t i = 0; i < num_tokens.size(); ++i) {

@@ -95,7 +95,7 @@ class PromptAttention : public Attention {
                           at::arange(total, at::kLong));
     }
     HeldRows exact{input.key, input.value};
-    if (plan_.policy.prefill == PrefillMode::kTruncated) {
+    if (plan_.compression.prefill == PrefillMode::kTruncated) {
       exact = rebuilt(factors.layers[index], input.weights, latent);
     }
     const std::int64_t row = store.tokens(sequence_).pending - (num_counted_ - num_before_);

@@ -78,14 +78,14 @@ class GroupLaunches : public LayerLaunches {
     };
     apart(0, place.store.num_unmerged(), place.store.unmerged_positions);
     apart(1, place.store.num_merged(), place.store.merged_positions);
-    append.sinks = narrow_size(cache_.plan().policy.sink_tokens);
+    append.sinks = narrow_size(cache_.plan().compression.sink_tokens);
   }
 
   void add_attention(int layer, const DenseAttention& query, const DeviceRope& rope) override {
     const Place place = place_of(layer);
     const GpuGroup& store = place.store;
     const GpuGroupLayer& rows = place.rows;
-    const int sinks = store.decides() ? narrow_size(cache_.plan().policy.sink_tokens) : 0;
+    const int sinks = store.decides() ? narrow_size(cache_.plan().compression.sink_tokens) : 0;
     const std::int32_t *first_unmerged = segments_->first_apart(query, 0),
                        *first_merged = segments_->first_apart(query, 1);
     DenseAttention exact = query;

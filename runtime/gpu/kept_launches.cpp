@@ -137,7 +137,7 @@ class VotedLaunches : public KeptLaunches {
       attention.rows[0] = {
           .key = kept_.codes(layer).keys(), .value = kept_.codes(layer).values(), .raw_key = raw};
       attention.raw_keys.rope = raw ? rope : DeviceRope{};
-      attention.first_position = narrow_size(plan.policy.sink_tokens);
+      attention.first_position = narrow_size(plan.compression.sink_tokens);
       attention.partials = codes_[raw ? 1 : 0];
       launches_.add(attention);
       sources.push_back(attention.partials);

@@ -69,7 +69,7 @@ class CodedLaunches : public PlainLaunches {
     append.query_float16 = launches_.pointer<void>(query_float16_);
     append.apart[0] = {.num_rows = launches_.pointer<std::int32_t>(cache_.num_codes()),
                        .first_rows = segments_->first_apart(0)};
-    append.sinks = narrow_size(cache_.plan().policy.sink_tokens);
+    append.sinks = narrow_size(cache_.plan().compression.sink_tokens);
   }
 
   void add_attention(int layer, const DenseAttention& query, const DeviceRope& rope) override {
@@ -92,7 +92,7 @@ class CodedLaunches : public PlainLaunches {
     }
     codes.raw_keys.rope = rope;
     codes.first_rows = segments_->first_apart(codes, 0);
-    codes.first_position = narrow_size(cache_.plan().policy.sink_tokens);
+    codes.first_position = narrow_size(cache_.plan().compression.sink_tokens);
     return segments_->add_others(codes, cache_.num_codes());
   }
 
@@ -111,7 +111,7 @@ class CodedLaunches : public PlainLaunches {
     attention.keys = ranks.keys();
     attention.num_rows = launches_.pointer<std::int32_t>(cache_.num_codes());
     attention.first_rows = segments_->first_apart(query, 0);
-    attention.first_position = narrow_size(cache_.plan().policy.sink_tokens);
+    attention.first_position = narrow_size(cache_.plan().compression.sink_tokens);
     attention.sums_width = attention.keys.rank_stride;
     return segments_->add_sums(attention, query, rope, ranks.values(), 0);
   }

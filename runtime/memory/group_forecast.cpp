@@ -35,7 +35,7 @@ std::int64_t GroupForecast::bytes_of(int index) const {
   const Group& group = groups_[static_cast<std::size_t>(index)];
   KeptGroupTokens kept = group.kept;
   const bool leaves_later = policy_->is_running() && group.is_laid_out;
-  const bool merges_some = plan_->policy.rule != MergeRule::kNone;
+  const bool merges_some = plan_->compression.rule != MergeRule::kNone;
   if (!group.is_compressed || (!leaves_later && !merges_some) ||
       !decides(plan_->groups[static_cast<std::size_t>(index)])) {
     return bytes_of(index, kept);
@@ -43,7 +43,7 @@ std::int64_t GroupForecast::bytes_of(int index) const {
   if (leaves_later) {
     const std::int64_t block = generated_block(*plan_);
     const std::int64_t rows = group.rows();
-    const std::int64_t window = plan_->policy.exact_tokens();
+    const std::int64_t window = plan_->compression.exact_tokens();
     kept.tokens.pending = block < rows ? std::min(rows, window + block) : rows;
     const std::int64_t others = rows - kept.tokens.pending;
     kept.tokens.unmerged = std::min(group.kept.tokens.unmerged, others);

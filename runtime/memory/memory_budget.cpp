@@ -95,7 +95,7 @@ void MemoryBudget::use_room(const Decoder& decoder, const LatentFactors& factors
   }
   std::int64_t reserve = 0;
   for (const KvCache* cache : caches) {
-    reserve += growth(*cache, cache->plan().policy.block_tokens, false);
+    reserve += growth(*cache, cache->plan().compression.block_tokens, false);
   }
   const auto groups = static_cast<int>(caches.front()->plan().groups.size());
   for (int group = 0; group < groups; ++group) {

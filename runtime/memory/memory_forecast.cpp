@@ -55,14 +55,14 @@ void CacheForecast::append(std::int64_t count) {
 std::int64_t CacheForecast::undecided() const {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     if (decides(plan_.groups[i])) {
-      return std::max<std::int64_t>(0, groups_[i].pending - plan_.policy.sink_tokens);
+      return std::max<std::int64_t>(0, groups_[i].pending - plan_.compression.sink_tokens);
     }
   }
   return 0;
 }
 
 std::int64_t CacheForecast::plain_bytes(std::int64_t codes, std::int64_t num_tokens) const {
-  const std::int64_t kept = plan_.policy.exact_tokens();
+  const std::int64_t kept = plan_.compression.exact_tokens();
   const auto layer = [this](std::int64_t tokens, KvDtype dtype) {
     return plain_layer_bytes(plan_, tokens, dtype, page_tokens_);
   };
@@ -75,7 +75,7 @@ std::int64_t CacheForecast::plain_bytes(std::int64_t codes, std::int64_t num_tok
 
 // Of all coded layers, with coded_ of their tokens as codes.
 std::int64_t CacheForecast::coded_bytes() const {
-  const std::int64_t kept = plan_.policy.exact_tokens();
+  const std::int64_t kept = plan_.compression.exact_tokens();
   std::int64_t bytes =
       plan_.num_layers_from(KvSource::kCoded) *
       plain_layer_bytes(plan_, num_tokens_ - coded_,
@@ -162,7 +162,7 @@ std::int64_t CacheForecast::quantise() {
     return before;
   }
   codes_ = codes;
-  const std::int64_t kept = plan_.policy.exact_tokens();
+  const std::int64_t kept = plan_.compression.exact_tokens();
   const std::int64_t of_layer = plain_layer_bytes(plan_, codes + kept, plain_dtype_, page_tokens_) -
                                 plain_layer_bytes(plan_, kept, KvDtype::kFloat16, page_tokens_);
   return before + of_layer;
@@ -171,7 +171,7 @@ std::int64_t CacheForecast::quantise() {
 // Coded layers, likewise.
 std::int64_t CacheForecast::code() {
   const std::int64_t before = bytes(), codes = coded_tokens(plan_, num_tokens_);
-  const std::int64_t kept = plan_.policy.exact_tokens();
+  const std::int64_t kept = plan_.compression.exact_tokens();
   std::int64_t most = 0;
   for (const CodedLayers& layers : coded_layers(plan_)) {
     std::int64_t added = 0;
@@ -200,7 +200,7 @@ std::int64_t CacheForecast::extend(std::int64_t count) {
     return kept_->extend(count);
   }
   std::int64_t peak = bytes();
-  const MergePolicy& policy = plan_.policy;
+  const CompressionSettings& policy = plan_.compression;
   const std::int64_t block = generated_block(plan_);
   for (std::int64_t done = 0; done < count;) {
     std::int64_t step = std::min(

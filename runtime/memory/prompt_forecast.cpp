@@ -124,7 +124,7 @@ void PromptForecast::code_plain(int layer) {
 
 void PromptForecast::code(const CodedLayers& layers) {
   const std::int64_t coded = coded_tokens(plan_, num_tokens_);
-  const std::int64_t kept = plan_.policy.exact_tokens();
+  const std::int64_t kept = plan_.compression.exact_tokens();
   std::int64_t added = 0;
   for (int i = layers.first_block; i < layers.first_block + layers.num_blocks; ++i) {
     const CodedBlock& block = plan_.coded[static_cast<std::size_t>(i)];
@@ -173,7 +173,8 @@ void PromptForecast::compress_group(int group) {
   candidates_.scores[index].assign(static_cast<std::size_t>(candidates_.num_candidates[index]),
                                    0.0f);
   // Which groups would merge ahead as a whole depends on the text.
-  if (cache_.spread_ == MergeSpread::kEven || plan_.policy.granularity == Granularity::kToken) {
+  if (cache_.spread_ == MergeSpread::kEven ||
+      plan_.compression.granularity == Granularity::kToken) {
     merge_ahead(group);
   }
   if (index + 1 == plan_.groups.size()) {

@@ -28,7 +28,7 @@ std::vector<Entry> entries_of_group(const KvPlan& plan, const MergeCandidates& c
   if (scores.empty()) {
     return {};
   }
-  if (plan.policy.granularity == Granularity::kGroup) {
+  if (plan.compression.granularity == Granularity::kGroup) {
     const double sum = std::accumulate(scores.begin(), scores.end(), 0.0);
     return {{.score = ranked(sum / static_cast<double>(scores.size())),
              .count = candidates.num_candidates[static_cast<std::size_t>(group)],
@@ -124,12 +124,12 @@ CacheBytes totals_of(const KvPlan& plan, const MergeCandidates& candidates, KvDt
 
 bool merges_any(const KvPlan& plan, const MergeCandidates& candidates, KvDtype dtype,
                 std::int64_t page_tokens) {
-  if (plan.policy.rule == MergeRule::kNone) {
+  if (plan.compression.rule == MergeRule::kNone) {
     return false;
   }
   const CacheBytes totals = totals_of(plan, candidates, dtype, page_tokens);
   return static_cast<double>(totals.bytes) >
-         plan.policy.target_kept_ratio * static_cast<double>(totals.original);
+         plan.compression.target_kept_ratio * static_cast<double>(totals.original);
 }
 
 std::vector<std::vector<bool>> select_merges(const KvPlan& plan, const MergeCandidates& candidates,
@@ -138,13 +138,13 @@ std::vector<std::vector<bool>> select_merges(const KvPlan& plan, const MergeCand
   for (const std::int64_t count : candidates.num_candidates) {
     merges.emplace_back(static_cast<std::size_t>(count));
   }
-  if (plan.policy.rule == MergeRule::kNone) {
+  if (plan.compression.rule == MergeRule::kNone) {
     return merges;
   }
   std::vector<GroupTokens> tokens = candidates.tokens;
   const CacheBytes totals = totals_of(plan, candidates, dtype, page_tokens);
   std::int64_t bytes = totals.bytes - unknown_savings(plan, candidates, dtype, page_tokens);
-  const double target = plan.policy.target_kept_ratio * static_cast<double>(totals.original);
+  const double target = plan.compression.target_kept_ratio * static_cast<double>(totals.original);
   for (const Entry& entry : ranked_entries(plan, candidates, dtype)) {
     if (static_cast<double>(bytes) <= target) {
       break;

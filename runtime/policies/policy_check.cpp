@@ -23,8 +23,8 @@ bool sees_a_window(const ModelConfig& config, int layer) {
 // What latents of a group can be and not be merged into.
 bool merges_every_latent(const KvPlan& plan) {
   return plan.groups.front().replaces_projections() || has_basis(plan, LatentBasis::kCalibrated) ||
-         (has_basis(plan, LatentBasis::kWeights) && plan.policy.rule == MergeRule::kLs &&
-          plan.policy.unmerged == UnmergedForm::kPlain && !plan.key_norm);
+         (has_basis(plan, LatentBasis::kWeights) && plan.compression.rule == MergeRule::kLs &&
+          plan.compression.unmerged == UnmergedForm::kPlain && !plan.key_norm);
 }
 
 // Averages of merged tokens.

@@ -67,7 +67,7 @@ PrincipalStep apply_principal_step(const KvPlan& plan, const std::vector<std::in
 }
 
 std::int64_t generated_block(const KvPlan& plan) {
-  return plan.request && !plan.request->compress_generated ? kNever : plan.policy.block_tokens;
+  return plan.request && !plan.request->compress_generated ? kNever : plan.compression.block_tokens;
 }
 
 void check_generated_block(const KvPlan& plan, KvDtype dtype) {
@@ -75,10 +75,10 @@ void check_generated_block(const KvPlan& plan, KvDtype dtype) {
     return;
   }
   const std::int64_t least = break_even_tokens(plan, dtype);
-  KVC_CHECK(plan.policy.block_tokens >= least,
+  KVC_CHECK(plan.compression.block_tokens >= least,
             "a basis for {} generated tokens saves nothing in a {} cache: expected "
             "--recompress-every {} or more, or --later exact",
-            plan.policy.block_tokens, to_string(dtype), least);
+            plan.compression.block_tokens, to_string(dtype), least);
 }
 
 }  // namespace kvc

@@ -50,7 +50,7 @@ class RunForecast {
     bool any = false;
     most = 0;
     for (std::size_t i = 0; i < caches_.size(); ++i) {
-      const std::int64_t count = std::min(left_[i], plan_.policy.block_tokens);
+      const std::int64_t count = std::min(left_[i], plan_.compression.block_tokens);
       any = any || count > 0;
       most += caches_[i].extend(count);
       left_[i] -= count;
@@ -66,7 +66,7 @@ class RunForecast {
     std::int64_t reserve = 0;
     for (const CacheForecast& cache : caches_) {
       CacheForecast next = cache;
-      reserve += next.extend(plan_.policy.block_tokens) - cache.bytes();
+      reserve += next.extend(plan_.compression.block_tokens) - cache.bytes();
     }
     Expanded result;
     for (std::size_t group = 0; group < plan_.groups.size(); ++group) {

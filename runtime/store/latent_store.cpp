@@ -13,7 +13,8 @@ RowStore exact_rows(const StoreOptions& options, std::vector<std::int64_t> row_s
 }
 
 bool positions_per_token(const KvPlan& plan) {
-  return plan.policy.rule != MergeRule::kNone && plan.policy.granularity == Granularity::kToken;
+  return plan.compression.rule != MergeRule::kNone &&
+         plan.compression.granularity == Granularity::kToken;
 }
 
 }  // namespace
@@ -77,7 +78,7 @@ std::int64_t PositionList::count_before(std::int64_t position) const {
 LatentStore::LatentStore(const KvPlan& plan, int group, const StoreOptions& options,
                          const GroupColumns& columns)
     : options_(options),
-      sink_tokens_(plan.policy.sink_tokens),
+      sink_tokens_(plan.compression.sink_tokens),
       merged_positions_(options, columns.positions || positions_per_token(plan)),
       unmerged_positions_(options, columns.positions || positions_per_token(plan)),
       merged_(latent_rows(plan.groups[static_cast<std::size_t>(group)].rank, options)),
@@ -95,7 +96,7 @@ LatentStore::LatentStore(const KvPlan& plan, int group, const StoreOptions& opti
 void LatentStore::reserve(const KvPlan& plan, int group, const StoreOptions& options) {
   const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
   const bool latents = kvc::keeps_latents(plan, group);
-  const MergeRule rule = plan.policy.rule;
+  const MergeRule rule = plan.compression.rule;
   for (int index = 0; index < spec.num_layers; ++index) {
     if (plan.own_widths) {
       const KvWidths own = *plan.own_widths;

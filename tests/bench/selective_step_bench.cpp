@@ -32,10 +32,10 @@ void fill_group(const KvPlan& plan, int index, std::int64_t tokens, LatentStore&
     key.push_back(random_rows({plan.kv_dim(), group.key_width()}) / 16);
     value.push_back(random_rows({plan.kv_dim(), group.value_width()}) / 16);
   }
-  const std::int64_t count = tokens - plan.policy.sink_tokens - plan.policy.window_tokens;
+  const std::int64_t count = tokens - plan.compression.sink_tokens - plan.compression.window_tokens;
   std::vector<NewChunks> chunks;
   if (plan.selective) {
-    chunks = chunks_of(*plan.selective, store, plan.policy.sink_tokens, count);
+    chunks = chunks_of(*plan.selective, store, plan.compression.sink_tokens, count);
   }
   store.decide(at::ones({count}, at::kBool), store.next_positions(count),
                random_rows({count, group.rank}));

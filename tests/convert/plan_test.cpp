@@ -99,7 +99,7 @@ TEST(ClosedForm, ShareIsLinearAndClamped) {
 
 TEST(Plan, SmallLatentsAreTheUnmergedForm) {
   const KvPlan plan = make_plan(llama2_7b(), published(0.5), false);
-  EXPECT_EQ(plan.policy.unmerged, UnmergedForm::kLatent);  // 2867 < 2 * 4096
+  EXPECT_EQ(plan.compression.unmerged, UnmergedForm::kLatent);  // 2867 < 2 * 4096
   EXPECT_NEAR(kept_range(plan, 8192, KvDtype::kBFloat16).highest, 0.35, 1e-3);
   EXPECT_EQ(make_plan(llama_8b(), published(0.5), false).policy.unmerged, UnmergedForm::kPlain);
 }
@@ -188,8 +188,8 @@ TEST(Plan, WithoutMergingTheRankAloneDecides) {
   settings.own<LatentSettings>().merge = MergeRule::kNone;
   resolve(settings);
   const KvPlan plan = make_plan(llama2_7b(), settings, false);
-  EXPECT_EQ(plan.policy.unmerged, UnmergedForm::kLatent);
-  EXPECT_NEAR(plan.policy.target_kept_ratio, 0.35, 1e-3);
+  EXPECT_EQ(plan.compression.unmerged, UnmergedForm::kLatent);
+  EXPECT_NEAR(plan.compression.target_kept_ratio, 0.35, 1e-3);
   EXPECT_THROW(make_plan(llama_8b(), settings, false), Error);
   EXPECT_EQ(make_plan(llama_8b(), settings, true).groups.size(), 8u);
 }
@@ -216,7 +216,7 @@ TEST(PaluPlan, KeepsTheSharesOfItsRanks) {
   ASSERT_EQ(plan.groups.size(), 32u);
   EXPECT_TRUE(plan.groups[0].split_kv);
   EXPECT_EQ(plan.groups[0].key_rank, 512);
-  EXPECT_NEAR(plan.policy.target_kept_ratio, 0.5, 1e-12);
+  EXPECT_NEAR(plan.compression.target_kept_ratio, 0.5, 1e-12);
 }
 
 TEST(PaluPlan, HeadGroupsShareTheRank) {

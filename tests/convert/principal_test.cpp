@@ -294,9 +294,9 @@ TEST_F(PrincipalConversion, MeetsTheTargetAtTheContext) {
       settings.context = 2000;
       settings.layers_per_group = 4;
       const KvPlan plan = plan_of(settings);
-      EXPECT_LE(plan.policy.target_kept_ratio, 0.5) << method << dtype;
+      EXPECT_LE(plan.compression.target_kept_ratio, 0.5) << method << dtype;
       // All directions as codes take less than a third of the checkpoint's float32 cache.
-      EXPECT_GT(plan.policy.target_kept_ratio, *dtype == '\0' ? 0.3 : 0.2) << method << dtype;
+      EXPECT_GT(plan.compression.target_kept_ratio, *dtype == '\0' ? 0.3 : 0.2) << method << dtype;
     }
   }
 }

@@ -22,9 +22,9 @@ KvPlan grouped_plan(MergeRule rule) {
     group.merge_weights = {0.5, 0.25, 0.25};
   }
   plan.groups = {group};
-  plan.policy.rule = rule;
+  plan.compression.rule = rule;
   if (rule == MergeRule::kNone) {
-    plan.policy.unmerged = UnmergedForm::kLatent;
+    plan.compression.unmerged = UnmergedForm::kLatent;
   }
   return plan;
 }
@@ -98,13 +98,13 @@ TEST(KvPlan, NamesTheFirstInconsistency) {
               HasSubstr("group of one layer"));
   EXPECT_THAT(check_error([](KvPlan& plan) { plan.head_dim = 0; }), HasSubstr("0 channels"));
   EXPECT_THAT(check_error([](KvPlan& plan) { plan.layers.clear(); }), HasSubstr("0 layers"));
-  EXPECT_THAT(check_error([](KvPlan& plan) { plan.policy.block_tokens = 0; }),
+  EXPECT_THAT(check_error([](KvPlan& plan) { plan.compression.block_tokens = 0; }),
               HasSubstr("blocks of 0"));
-  EXPECT_THAT(check_error([](KvPlan& plan) { plan.policy.sink_tokens = -1; }),
+  EXPECT_THAT(check_error([](KvPlan& plan) { plan.compression.sink_tokens = -1; }),
               HasSubstr("-1 sink"));
-  EXPECT_THAT(check_error([](KvPlan& plan) { plan.policy.target_kept_ratio = 0; }),
+  EXPECT_THAT(check_error([](KvPlan& plan) { plan.compression.target_kept_ratio = 0; }),
               HasSubstr("target_kept_ratio 0"));
-  EXPECT_THAT(check_error([](KvPlan& plan) { plan.policy.unmerged = UnmergedForm::kPlain; },
+  EXPECT_THAT(check_error([](KvPlan& plan) { plan.compression.unmerged = UnmergedForm::kPlain; },
                           MergeRule::kNone),
               HasSubstr("unmerged must be latent"));
 }
@@ -143,14 +143,14 @@ TEST(KvPlan, ChecksSplitRanks) {
 TEST(KvPlan, RoundTripsThroughJson) {
   KvPlan plan = grouped_plan(MergeRule::kFisher);
   plan.key_norm = true;
-  plan.policy = {.rule = MergeRule::kFisher,
-                 .granularity = Granularity::kGroup,
-                 .prefill = PrefillMode::kTruncated,
-                 .unmerged = UnmergedForm::kLatent,
-                 .target_kept_ratio = 0.3,
-                 .sink_tokens = 1,
-                 .window_tokens = 2,
-                 .block_tokens = 3};
+  plan.compression = {.rule = MergeRule::kFisher,
+                      .granularity = Granularity::kGroup,
+                      .prefill = PrefillMode::kTruncated,
+                      .unmerged = UnmergedForm::kLatent,
+                      .target_kept_ratio = 0.3,
+                      .sink_tokens = 1,
+                      .window_tokens = 2,
+                      .block_tokens = 3};
   const std::string text = dump_json(to_json(plan));
   EXPECT_THAT(text, AllOf(HasSubstr("\"num_kv_heads\": 2"), HasSubstr("\"rule\": \"fisher\""),
                           HasSubstr("\"target_kept_ratio\": 0.3")));
@@ -206,11 +206,11 @@ TEST(KvBytes, OfAGroupFollowTheFormula) {
   EXPECT_EQ(bytes(ls, {7, 5, 3}), 7 * 44 + 5 * 196 + 3 * 192);
   ls.key_norm = true;
   EXPECT_EQ(bytes(ls, pending), 192 + 3 * 2 * 4);
-  ls.policy.unmerged = UnmergedForm::kLatent;
+  ls.compression.unmerged = UnmergedForm::kLatent;
   EXPECT_EQ(bytes(ls, merged), 44);
   EXPECT_EQ(bytes(ls, unmerged), 124);
   EXPECT_EQ(bytes(ls, pending), 192 + 120);
-  ls.policy.granularity = Granularity::kGroup;
+  ls.compression.granularity = Granularity::kGroup;
   EXPECT_EQ(bytes(ls, merged), 40);
   EXPECT_EQ(bytes(ls, unmerged), 120);
 
@@ -283,7 +283,7 @@ TEST(KvBytes, OfIntegersInAGroupFollowTheFormula) {
   // 33 unmerged tokens of 3 layers: a block of 32 as 8-bit codes and one token as 2 * 8 numbers of 16 bits.
   const std::int64_t block = 2 * 32 * 8 + 8 * 4 + 32 * 2 * 4;
   EXPECT_EQ(group_bytes(plan, 0, {.unmerged = 33}, KvDtype::kInt8), 3 * (block + 32) + 33 * 4);
-  plan.policy.unmerged = UnmergedForm::kLatent;
+  plan.compression.unmerged = UnmergedForm::kLatent;
   EXPECT_EQ(group_bytes(plan, 0, {.unmerged = 33}, KvDtype::kInt8), 33 * (3 * 20 + 4));
 }
 
@@ -327,8 +327,8 @@ TEST(KvPlan, RefusesGroupsOfLayersWithTheirOwnLatents) {
 // DeepSeek-V2-Lite in groups of four layers: 384 numbers for their latents, 64 of each rotary key.
 TEST(KvBytes, OfGroupsOfOwnLatentsCountRotaryKeysAndBases) {
   KvPlan plan = latent_attention_plan();
-  plan.policy.granularity = Granularity::kGroup;
-  plan.request = RequestPolicy{};
+  plan.compression.granularity = Granularity::kGroup;
+  plan.request = RequestSettings{};
   std::fill_n(plan.layers.begin(), 4, KvSource::kLatent);
   plan.groups = {
       {.num_layers = 4, .rank = 384, .merge_weights = {}, .basis = LatentBasis::kRequest}};

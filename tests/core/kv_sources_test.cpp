@@ -24,8 +24,8 @@ KvPlan mixed_plan() {
       .first_layer = 3, .num_layers = 2, .coefficients = {0, 0, 0, 3}, .gain = true};
   plan.coded = {head, other, pair};
   plan.fused = {{.layer = 5, .key_sources = {0, 1}, .value_sources = {1}}};
-  plan.policy.sink_tokens = 4;
-  plan.policy.window_tokens = 28;
+  plan.compression.sink_tokens = 4;
+  plan.compression.window_tokens = 28;
   return plan;
 }
 

@@ -21,9 +21,9 @@ KvPlan principal_plan(LatentBasis basis) {
                   .value_rank = 5,
                   .merge_weights = {},
                   .basis = basis}};
-  plan.policy.granularity = Granularity::kGroup;
+  plan.compression.granularity = Granularity::kGroup;
   if (basis == LatentBasis::kRequest) {
-    plan.request = RequestPolicy{.later = LaterTokens::kNewSegment, .compress_generated = true};
+    plan.request = RequestSettings{.later = LaterTokens::kNewSegment, .compress_generated = true};
   }
   return plan;
 }
@@ -80,7 +80,7 @@ TEST(LatentBasis, PaysFromTheBreakEvenOn) {
 TEST(LatentBasis, NamesTheFirstInconsistency) {
   for (const LatentBasis basis : {LatentBasis::kCalibrated, LatentBasis::kRequest}) {
     EXPECT_EQ(check_error(basis, [](KvPlan&) {}), "");
-    EXPECT_THAT(check_error(basis, [](KvPlan& plan) { plan.policy.rule = MergeRule::kNone; }),
+    EXPECT_THAT(check_error(basis, [](KvPlan& plan) { plan.compression.rule = MergeRule::kNone; }),
                 HasSubstr("principal directions encode every token"));
     EXPECT_THAT(check_error(basis, [](KvPlan& plan) { plan.groups[0].key_rank = 17; }),
                 HasSubstr("key or value rank 17"));
@@ -88,7 +88,7 @@ TEST(LatentBasis, NamesTheFirstInconsistency) {
   EXPECT_THAT(check_error(LatentBasis::kRequest, [](KvPlan& plan) { plan.request.reset(); }),
               HasSubstr("\"request\""));
   EXPECT_THAT(
-      check_error(LatentBasis::kCalibrated, [](KvPlan& plan) { plan.request = RequestPolicy{}; }),
+      check_error(LatentBasis::kCalibrated, [](KvPlan& plan) { plan.request = RequestSettings{}; }),
       HasSubstr("\"request\""));
   EXPECT_THAT(check_error(LatentBasis::kRequest,
                           [](KvPlan& plan) { plan.request->later = LaterTokens::kExact; }),

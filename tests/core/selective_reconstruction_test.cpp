@@ -46,7 +46,7 @@ TEST(SelectiveReconstruction, CostsLandmarksAndExactChunks) {
                   .value_rank = 5,
                   .merge_weights = {},
                   .basis = LatentBasis::kCalibrated}};
-  plan.policy.granularity = Granularity::kGroup;
+  plan.compression.granularity = Granularity::kGroup;
   plan.check();
   const GroupTokens tokens{.merged = 21, .pending = 6, .outliers = 2};
   const auto bytes = [&](std::int64_t page_tokens) {

@@ -57,8 +57,8 @@ KvPlan ExportFixture::joint_plan() const {
 KvPlan ExportFixture::split_plan() const {
   KvPlan plan = plain_plan(synthetic_.num_layers, synthetic_.num_kv_heads, synthetic_.head_dim);
   plan.method = "palu";
-  plan.policy.rule = MergeRule::kNone;
-  plan.policy.unmerged = UnmergedForm::kLatent;
+  plan.compression.rule = MergeRule::kNone;
+  plan.compression.unmerged = UnmergedForm::kLatent;
   for (int layer = 0; layer < synthetic_.num_layers; ++layer) {
     plan.layers[static_cast<std::size_t>(layer)] = KvSource::kLatent;
     LatentGroup group;

@@ -69,7 +69,7 @@ TEST_F(FactoredExport, JointGroupsKeepEveryOriginalTensor) {
 
 TEST_F(FactoredExport, LatentsOfSingleLayersNeedTheirFactors) {
   KvPlan plan = joint_plan();
-  plan.policy.unmerged = UnmergedForm::kLatent;
+  plan.compression.unmerged = UnmergedForm::kLatent;
   make(plan);
   export_as(ExportFormat::kFactored);
   for (const char* name :

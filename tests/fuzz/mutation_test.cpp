@@ -142,7 +142,7 @@ TEST(Mutation, KvPlan) {
   KvPlan plan = plain_plan(3, 2, 4);
   plan.layers = {KvSource::kLatent, KvSource::kLatent, KvSource::kPlain};
   plan.groups = {{.first_layer = 0, .num_layers = 2, .rank = 10, .merge_weights = {0.5, 0.5}}};
-  plan.policy.rule = MergeRule::kMean;
+  plan.compression.rule = MergeRule::kMean;
   const int accepted = survive(dump_json(to_json(plan)), 8000, [](const std::string& text) {
     const KvPlan read = kv_plan_from_json(parse_json(text, "mutant"), "mutant");
     const std::vector<GroupTokens> tokens(read.groups.size(), GroupTokens{3, 2, 1});

@@ -72,8 +72,8 @@ at::Tensor cached_logits(const Engine& engine, const Row& ids, std::size_t prefi
   return cached_logits(engine, ids, prefill, chunk, sequence);
 }
 
-MergePolicy small_policy(MergeRule rule) {
-  MergePolicy policy;
+CompressionSettings small_policy(MergeRule rule) {
+  CompressionSettings policy;
   policy.rule = rule;
   policy.unmerged = rule == MergeRule::kNone ? UnmergedForm::kLatent : UnmergedForm::kPlain;
   policy.target_kept_ratio = 0.6;

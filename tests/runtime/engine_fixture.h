@@ -37,7 +37,7 @@ Row part(const Row& ids, std::size_t first, std::size_t last);
 EngineOptions pages_of(std::int64_t tokens);
 EngineOptions cache_of(const std::string& dtype);
 // 2 sinks, a window of 6, blocks of 5, 0.6 of the bytes.
-MergePolicy small_policy(MergeRule rule);
+CompressionSettings small_policy(MergeRule rule);
 
 std::unique_ptr<Engine> load(const SyntheticCheckpoint& model, const KvPlan& plan,
                              const EngineOptions& options = {});

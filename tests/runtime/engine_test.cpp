@@ -86,7 +86,7 @@ TEST(Engine, SplitGroupsOfFullRankKeepTheLogits) {
 
 TEST(Engine, UnmergedPlainTokensAreExact) {
   const SyntheticCheckpoint model{.model_type = "qwen3", .attention_bias = true};
-  MergePolicy policy = small_policy(MergeRule::kLs);
+  CompressionSettings policy = small_policy(MergeRule::kLs);
   policy.target_kept_ratio = 2;  // nothing need merge
   const Row ids = random_ids(1, 40, model.vocab_size, 4).front();
   const auto engine = load(model, grouped_plan(model, 4, 8, policy));
@@ -101,7 +101,7 @@ TEST(Engine, AllocatedBytesEqualTheFormulaAtEveryStep) {
     for (const MergeRule rule : {MergeRule::kNone, MergeRule::kMean, MergeRule::kLs}) {
       for (const UnmergedForm unmerged : {UnmergedForm::kPlain, UnmergedForm::kLatent}) {
         for (const std::int64_t page : {1, 16}) {
-          MergePolicy policy = small_policy(rule);
+          CompressionSettings policy = small_policy(rule);
           policy.unmerged = rule == MergeRule::kNone ? UnmergedForm::kLatent : unmerged;
           const auto engine = load(model, grouped_plan(model, 2, 10, policy), pages_of(page));
           const Row ids = random_ids(1, 45, model.vocab_size, 5).front();
@@ -120,7 +120,7 @@ TEST(Engine, AllocatedBytesEqualTheFormulaAtEveryStep) {
 
 TEST(Engine, KeptRatioReachesTheTarget) {
   const SyntheticCheckpoint model{.num_kv_heads = 4};
-  MergePolicy policy = small_policy(MergeRule::kLs);
+  CompressionSettings policy = small_policy(MergeRule::kLs);
   const Row ids = random_ids(1, 120, model.vocab_size, 6).front();
   for (const Granularity granularity : {Granularity::kToken, Granularity::kGroup}) {
     policy.granularity = granularity;
@@ -178,7 +178,7 @@ TEST(Engine, RowsOfABatchAreIndependent) {
 
 TEST(Engine, LaterPromptsReadTheCompressedCacheAndAreCompressed) {
   const SyntheticCheckpoint model;
-  MergePolicy policy = small_policy(MergeRule::kNone);
+  CompressionSettings policy = small_policy(MergeRule::kNone);
   const auto engine = load(model, grouped_plan(model, 2, model.hidden_size, policy));
   const Row ids = random_ids(1, 50, model.vocab_size, 10).front();
   Sequence sequence = engine->new_sequence();
@@ -193,7 +193,7 @@ TEST(Engine, LaterPromptsReadTheCompressedCacheAndAreCompressed) {
 
 TEST(Engine, TruncatedPrefillOfFullRankKeepsTheLogits) {
   const SyntheticCheckpoint model{.model_type = "qwen2"};
-  MergePolicy policy = small_policy(MergeRule::kMean);
+  CompressionSettings policy = small_policy(MergeRule::kMean);
   policy.prefill = PrefillMode::kTruncated;
   const Row ids = random_ids(1, 20, model.vocab_size, 11).front();
   const auto logits = [&](std::int64_t rank) {

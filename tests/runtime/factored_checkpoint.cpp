@@ -101,7 +101,7 @@ class Writer {
     const std::string prefix = fmt::format("kvconvert.groups.{}.", group);
     add(prefix + "latent_proj", factors.latent_proj);
     add(prefix + "reconstruct_proj", factors.reconstruct_proj);
-    if (plan_.policy.rule == MergeRule::kLs) {
+    if (plan_.compression.rule == MergeRule::kLs) {
       add(prefix + "encoder", factors.encoder);
     }
   }
@@ -185,9 +185,9 @@ KvPlan empty_plan(const SyntheticCheckpoint& model, const std::string& method) {
 }  // namespace
 
 KvPlan grouped_plan(const SyntheticCheckpoint& model, int layers_per_group, std::int64_t rank,
-                    const MergePolicy& policy) {
+                    const CompressionSettings& policy) {
   KvPlan plan = empty_plan(model, "commonkv");
-  plan.policy = policy;
+  plan.compression = policy;
   for (int first = 0; first < model.num_layers; first += layers_per_group) {
     LatentGroup group;
     group.first_layer = first;
@@ -206,10 +206,10 @@ KvPlan grouped_plan(const SyntheticCheckpoint& model, int layers_per_group, std:
 KvPlan split_plan(const SyntheticCheckpoint& model, std::int64_t key_rank,
                   std::int64_t value_rank) {
   KvPlan plan = empty_plan(model, "palu");
-  plan.policy.rule = MergeRule::kNone;
-  plan.policy.unmerged = UnmergedForm::kLatent;
-  plan.policy.sink_tokens = plan.policy.window_tokens = 0;
-  plan.policy.block_tokens = 1;
+  plan.compression.rule = MergeRule::kNone;
+  plan.compression.unmerged = UnmergedForm::kLatent;
+  plan.compression.sink_tokens = plan.compression.window_tokens = 0;
+  plan.compression.block_tokens = 1;
   for (int layer = 0; layer < model.num_layers; ++layer) {
     LatentGroup group;
     group.first_layer = layer;
@@ -227,8 +227,8 @@ KvPlan split_plan(const SyntheticCheckpoint& model, std::int64_t key_rank,
 KvPlan coded_plan(const SyntheticCheckpoint& model, const CodedPlanOptions& options) {
   KvPlan plan = empty_plan(model, "coded");
   plan.layers.assign(plan.layers.size(), KvSource::kCoded);
-  plan.policy.sink_tokens = 2;
-  plan.policy.window_tokens = 6;
+  plan.compression.sink_tokens = 2;
+  plan.compression.window_tokens = 6;
   const int heads = options.scope == CodedScope::kHead ? static_cast<int>(model.num_kv_heads) : 1;
   const int layers = options.scope == CodedScope::kGroup ? 2 : 1;
   for (int first = 0; first < model.num_layers; first += layers) {
@@ -254,10 +254,10 @@ KvPlan coded_plan(const SyntheticCheckpoint& model, const CodedPlanOptions& opti
 KvPlan principal_plan(const SyntheticCheckpoint& model, int layers_per_group, LatentBasis basis,
                       bool joint, std::int64_t key_rank, std::int64_t value_rank) {
   KvPlan plan = empty_plan(model, "xkv");
-  plan.policy.granularity = Granularity::kGroup;
-  plan.policy.sink_tokens = 2;
-  plan.policy.window_tokens = 6;
-  plan.policy.block_tokens = 5;
+  plan.compression.granularity = Granularity::kGroup;
+  plan.compression.sink_tokens = 2;
+  plan.compression.window_tokens = 6;
+  plan.compression.block_tokens = 5;
   for (int first = 0; first < model.num_layers; first += layers_per_group) {
     LatentGroup group;
     group.first_layer = first;
@@ -273,7 +273,7 @@ KvPlan principal_plan(const SyntheticCheckpoint& model, int layers_per_group, La
     plan.groups.push_back(group);
   }
   if (basis == LatentBasis::kRequest) {
-    plan.request = RequestPolicy{};
+    plan.request = RequestSettings{};
   }
   plan.check();
   return plan;

@@ -14,7 +14,7 @@ namespace kvc::testing {
 // All layers in groups of `layers_per_group` (the last may be shorter) of this rank, equal merge weights
 // where the rule has any.
 KvPlan grouped_plan(const SyntheticCheckpoint& model, int layers_per_group, std::int64_t rank,
-                    const MergePolicy& policy);
+                    const CompressionSettings& policy);
 // One group per layer with separate key and value latents.
 KvPlan split_plan(const SyntheticCheckpoint& model, std::int64_t key_rank, std::int64_t value_rank);
 

@@ -56,11 +56,11 @@ std::vector<NamedPlan> plans() {
   mixed.groups.pop_back();
   mixed.layers[2] = mixed.layers[3] = KvSource::kPlain;
   KvPlan joint = testing::principal_plan(model, 2, LatentBasis::kCalibrated, true, 16, 16);
-  joint.policy.sink_tokens = 2;
-  joint.policy.window_tokens = 6;
-  joint.policy.block_tokens = 5;
+  joint.compression.sink_tokens = 2;
+  joint.compression.window_tokens = 6;
+  joint.compression.block_tokens = 5;
   KvPlan split = testing::principal_plan(model, 4, LatentBasis::kCalibrated, false, 32, 32);
-  split.policy = joint.policy;
+  split.compression = joint.compression;
   return {{"commonkv", testing::grouped_plan(model, 2, 16, testing::small_policy(MergeRule::kLs))},
           {"commonkv with plain layers", mixed},
           {"pca", joint},
@@ -207,8 +207,8 @@ TEST(GroupPolicy, SlotsAreMeansOfLatents) {
   const auto merged = testing::load(model_of(), plan, under("zeromerge:budget=32"));
   Sequence some = merged->new_sequence();
   merged->prefill({&some}, {part(text(), 0, 100)}, Engine::Rows::kLast);
-  plan.policy.window_tokens = 0;
-  plan.policy.sink_tokens = 0;
+  plan.compression.window_tokens = 0;
+  plan.compression.sink_tokens = 0;
   const auto full = testing::load(model_of(), plan, under("streamingllm:window=500"));
   Sequence all = full->new_sequence();
   full->prefill({&all}, {part(text(), 0, 100)}, Engine::Rows::kLast);
@@ -230,8 +230,8 @@ TEST(GroupPolicy, SlotsAreMeansOfLatents) {
 TEST(GroupPolicy, PoliciesThatChooseOnceWorkOnARequestsBasis) {
   const testing::OneThread one;
   KvPlan plan = testing::principal_plan(model_of(), 2, LatentBasis::kRequest, true, 8, 8);
-  plan.policy.sink_tokens = 2;
-  plan.policy.window_tokens = 6;
+  plan.compression.sink_tokens = 2;
+  plan.compression.window_tokens = 6;
   const at::Tensor full = two_turns(*testing::load(model_of(), plan));
   for (const char* policy : {"snapkv:budget=500", "h2o:budget=500"}) {
     EXPECT_TRUE(at::equal(two_turns(*testing::load(model_of(), plan, under(policy))), full));

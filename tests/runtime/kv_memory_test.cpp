@@ -50,7 +50,7 @@ StoreOptions store_options(KvDtype dtype) {
 
 // Tokens come in steps as from a prompt, and all but the last ones leave the window at its end.
 void fill_plain(KvCache& cache, const at::Tensor& rows) {
-  const MergePolicy& policy = cache.plan().policy;
+  const CompressionSettings& policy = cache.plan().compression;
   for (int layer = 0; layer < cache.plan().num_layers(); ++layer) {
     if (cache.plan().layers[static_cast<std::size_t>(layer)] != KvSource::kPlain) {
       continue;  // fused of others, which have the rows
@@ -76,7 +76,7 @@ void fill_group(KvCache& cache, const at::Tensor& rows, std::int64_t rank) {
     }
   }
   const std::int64_t count =
-      kTokens - cache.plan().policy.sink_tokens - cache.plan().policy.window_tokens;
+      kTokens - cache.plan().compression.sink_tokens - cache.plan().compression.window_tokens;
   const at::Tensor positions = at::arange(count, at::kLong);
   const at::Tensor merge = positions.remainder(3) == 0;
   group.decide(merge, positions, testing::random_normal({(count + 2) / 3, rank}, 1));

@@ -53,7 +53,7 @@ std::vector<SyntheticCheckpoint> architectures() {
 
 // Layers 0 and 1 in a group, the others plain.
 KvPlan half_plain_plan(const SyntheticCheckpoint& model, std::int64_t rank,
-                       const MergePolicy& policy) {
+                       const CompressionSettings& policy) {
   KvPlan plan = testing::grouped_plan(model, 2, rank, policy);
   plan.groups.resize(1);
   for (std::size_t layer = 2; layer < plan.layers.size(); ++layer) {
@@ -144,7 +144,7 @@ TEST_F(IntegerCache, AllocatedBytesEqualTheFormulaAtEveryStep) {
       for (const UnmergedForm unmerged : {UnmergedForm::kPlain, UnmergedForm::kLatent}) {
         for (const auto& [dtype, page] : {std::pair("int8", 32), std::pair("int4", 64),
                                           std::pair("int2", 32), std::pair("float16", 16)}) {
-          MergePolicy policy = small_policy(rule);
+          CompressionSettings policy = small_policy(rule);
           policy.unmerged = rule == MergeRule::kNone ? UnmergedForm::kLatent : unmerged;
           policy.target_kept_ratio = 0.5;
           EngineOptions options = cache_of(dtype);
@@ -169,7 +169,7 @@ TEST_F(IntegerCache, LatentsAndUnmergedTokensKeepTheLogits) {
     const SyntheticCheckpoint model{.model_type = type, .attention_bias = true};
     const Row ids = random_ids(1, 150, model.vocab_size, 6).front();
     for (const MergeRule rule : {MergeRule::kNone, MergeRule::kLs}) {
-      MergePolicy policy = small_policy(rule);
+      CompressionSettings policy = small_policy(rule);
       policy.target_kept_ratio = rule == MergeRule::kLs ? 2 : policy.target_kept_ratio;
       const auto engine =
           load(model, half_plain_plan(model, model.hidden_size, policy), cache_of("int8"));
@@ -182,7 +182,7 @@ TEST_F(IntegerCache, LatentsAndUnmergedTokensKeepTheLogits) {
 TEST_F(IntegerCache, MergedLatentsLoseLittleMore) {
   const SyntheticCheckpoint model{.model_type = "qwen3"};
   const Row ids = random_ids(1, 150, model.vocab_size, 7).front();
-  MergePolicy policy = small_policy(MergeRule::kLs);
+  CompressionSettings policy = small_policy(MergeRule::kLs);
   policy.target_kept_ratio = 1e-6;  // everything that may merge does, whatever the type
   const KvPlan plan = testing::grouped_plan(model, 2, 16, policy);
   const auto exact = load(model, plan), integer = load(model, plan, cache_of("int8"));

@@ -35,7 +35,7 @@ class LatentAttention : public ::testing::TestWithParam<Case> {
   void SetUp() override {
     SyntheticCheckpoint model = GetParam().model;
     model.num_layers = 2;
-    MergePolicy policy;
+    CompressionSettings policy;
     policy.rule = MergeRule::kLs;
     policy.sink_tokens = 0;
     plan_ = testing::grouped_plan(model, 2, kRank, policy);

@@ -1,5 +1,5 @@
 // Keys rebuilt from latents, of which some are numbers of the latent as they are.
-#include "runtime/compression/latent_factors.h"
+#include "runtime/compression/reconstruction.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

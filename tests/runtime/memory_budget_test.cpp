@@ -93,7 +93,7 @@ TEST(MemoryBudget, ChangesNoLogitsWithKeyNormsAndBiases) {
 
 TEST(MemoryBudget, ChangesNoLogitsOfALatentPerLayer) {
   const SyntheticCheckpoint model{.model_type = "llama"};
-  MergePolicy policy = small_policy(MergeRule::kNone);
+  CompressionSettings policy = small_policy(MergeRule::kNone);
   policy.unmerged = UnmergedForm::kLatent;
   expect_elastic(model, grouped_plan(model, 2, 8, policy));
   expect_elastic(model, testing::split_plan(model, 4, 4));
@@ -141,7 +141,7 @@ TEST(MemoryBudget, SharesTheRoomAmongSequences) {
 // Of prompts and of tokens one by one, for numbers and integers, with latents and without.
 TEST(MemoryForecast, IsWhatIsTaken) {
   const SyntheticCheckpoint model{.model_type = "llama"};
-  MergePolicy policy = small_policy(MergeRule::kLs);
+  CompressionSettings policy = small_policy(MergeRule::kLs);
   policy.window_tokens = 40;
   const std::vector<KvPlan> plans = {
       plain_plan(static_cast<int>(model.num_layers), model.num_kv_heads, model.head_dim),

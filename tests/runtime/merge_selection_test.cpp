@@ -20,8 +20,8 @@ KvPlan two_groups(double target, Granularity granularity = Granularity::kToken) 
     group.rank = 4;
     plan.groups.push_back(group);
   }
-  plan.policy.granularity = granularity;
-  plan.policy.target_kept_ratio = target;
+  plan.compression.granularity = granularity;
+  plan.compression.target_kept_ratio = target;
   return plan;
 }
 
@@ -69,8 +69,8 @@ TEST(MergeSelection, NothingToDoAboveTheTargetOrWithoutARule) {
   const std::vector<Flags> none(2, Flags(3, false));
   EXPECT_EQ(select_merges(plan, candidates, KvDtype::kFloat32, 1), none);
   plan = two_groups(0.1);
-  plan.policy.rule = MergeRule::kNone;
-  plan.policy.unmerged = UnmergedForm::kLatent;
+  plan.compression.rule = MergeRule::kNone;
+  plan.compression.unmerged = UnmergedForm::kLatent;
   EXPECT_EQ(select_merges(plan, candidates, KvDtype::kFloat32, 1), none);
 }
 

@@ -104,7 +104,7 @@ std::vector<LayerRecord> expected_prompt(const Decoder& decoder, const KvPlan& p
   std::vector<LayerRecord> expected = prompt.records;
   for (std::size_t g = 0; g < plan.groups.size(); ++g) {
     const at::Tensor latents =
-        merged_latents(decoder, plan.groups[g], plan.policy.rule, factors.groups[g], prompt);
+        merged_latents(decoder, plan.groups[g], plan.compression.rule, factors.groups[g], prompt);
     for (int i = 0; i < plan.groups[g].num_layers; ++i) {
       const int layer = plan.groups[g].first_layer + i;
       const Reconstruction& rebuild = factors.groups[g].merged_layers[static_cast<std::size_t>(i)];
@@ -128,7 +128,7 @@ std::vector<LayerRecord> expected_prompt(const Decoder& decoder, const KvPlan& p
 }
 
 void expect_defined_cache(const SyntheticCheckpoint& model, MergeRule rule, std::int64_t rank) {
-  MergePolicy policy;
+  CompressionSettings policy;
   policy.rule = rule;
   policy.target_kept_ratio = 1e-6;  // everything that may merge does
   policy.sink_tokens = 2;
@@ -179,7 +179,7 @@ class LatentEncoding : public ::testing::TestWithParam<const char*> {
   void SetUp() override {
     model_.model_type = GetParam();
     model_.attention_bias = true;
-    MergePolicy policy;
+    CompressionSettings policy;
     policy.sink_tokens = 0;
     plan_ = testing::grouped_plan(model_, 4, kRank, policy);
     testing::write_factored_checkpoint(directory_.path(), model_, plan_);

@@ -34,7 +34,7 @@ KvPlan latents_plan(int layers_per_group, LatentBasis basis, std::int64_t rank) 
   KvPlan plan = plain_plan(parse_model_config(testing::synthetic_config(kModel), "config.json"));
   const KvPlan of_heads = testing::principal_plan(kModel, layers_per_group, basis, true, 1, 1);
   plan.method = of_heads.method;
-  plan.policy = of_heads.policy;
+  plan.compression = of_heads.compression;
   plan.layers = of_heads.layers;
   plan.groups = of_heads.groups;
   plan.request = of_heads.request;

@@ -51,8 +51,8 @@ class Directory {
   testing::TemporaryDirectory directory_;
 };
 
-MergePolicy policy_of(MergeRule rule, PrefillMode prefill = PrefillMode::kExact) {
-  MergePolicy policy = testing::small_policy(rule);
+CompressionSettings policy_of(MergeRule rule, PrefillMode prefill = PrefillMode::kExact) {
+  CompressionSettings policy = testing::small_policy(rule);
   policy.prefill = prefill;
   return policy;
 }

@@ -199,7 +199,7 @@ SyntheticCheckpoint tiny_model() {
 // A group of `layers` layers before plain ones, with so short a window that blocks leave it all the time.
 KvPlan short_window_plan(const SyntheticCheckpoint& model, int layers, MergeRule rule,
                          UnmergedForm unmerged = UnmergedForm::kPlain) {
-  MergePolicy policy = testing::small_policy(rule);
+  CompressionSettings policy = testing::small_policy(rule);
   policy.unmerged = unmerged;
   KvPlan plan = testing::grouped_plan(model, std::max(layers, 1), 8, policy);
   plan.groups.resize(layers > 0 ? 1 : 0);

@@ -41,7 +41,7 @@ KvPlan request_plan(const SyntheticCheckpoint& model, LaterTokens later, bool ge
   KvPlan plan = principal_plan(model, 2, LatentBasis::kRequest, false, rank, rank + 2);
   plan.request->later = later;
   plan.request->compress_generated = generated;
-  plan.policy.block_tokens = generated ? 12 : 5;
+  plan.compression.block_tokens = generated ? 12 : 5;
   plan.check();
   return plan;
 }
@@ -168,7 +168,7 @@ TEST(RequestDirections, CompressGeneratedTokensBlockByBlock) {
 TEST(RequestDirections, RefuseBlocksThatCannotPayForABasis) {
   const SyntheticCheckpoint model{.model_type = "llama"};
   KvPlan plan = request_plan(model, LaterTokens::kNewSegment, true, 12);
-  plan.policy.block_tokens = 3;
+  plan.compression.block_tokens = 3;
   try {
     testing::load(model, plan);
     FAIL() << "a basis for three tokens";

@@ -41,7 +41,7 @@ class SelectiveAttention : public ::testing::TestWithParam<SelectiveCase> {
     SyntheticCheckpoint model = GetParam().model;
     model.num_layers = 2;
     plan_ = testing::principal_plan(model, 2, LatentBasis::kCalibrated, GetParam().joint, 12, 20);
-    plan_.policy.sink_tokens = kSinks;
+    plan_.compression.sink_tokens = kSinks;
     plan_.selective = GetParam().selective;
     testing::write_factored_checkpoint(directory_.path(), model, plan_);
     const Checkpoint checkpoint = Checkpoint::open(directory_.path());

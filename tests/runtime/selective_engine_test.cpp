@@ -48,7 +48,7 @@ KvPlan request_plan(const SyntheticCheckpoint& model, LaterTokens later, bool ge
   KvPlan plan = principal_plan(model, 2, LatentBasis::kRequest, false, 4, 6);
   plan.request->later = later;
   plan.request->compress_generated = generated;
-  plan.policy.block_tokens = generated ? 21 : 5;
+  plan.compression.block_tokens = generated ? 21 : 5;
   return plan;
 }
 

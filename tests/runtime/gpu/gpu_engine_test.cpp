@@ -196,7 +196,7 @@ TEST(GpuEngine, RefusesPlansByNameThatItDoesNotRun) {
   paired.layers.assign(2, KvSource::kPaired);
   paired.paired = PairedLayers{.first_layers = {0}};
   expect(refusal(model, paired), "layer 0 is paired");
-  const MergePolicy policy = testing::small_policy(MergeRule::kLs);
+  const CompressionSettings policy = testing::small_policy(MergeRule::kLs);
   expect(refusal(model, testing::grouped_plan(model, 2, 40, policy), "int8"),
          "--kv-dtype int8 is for plain layers");
   expect(refusal(model, testing::grouped_plan(model, 2, 42, policy)), "--rank-multiple 32");

@@ -44,7 +44,7 @@ TEST(GpuFurtherPrompt, IsReadBehindFusedLayers) {
 // Tokens that were decided, in each form, and those that leave the window with the further prompt.
 TEST(GpuFurtherPrompt, IsReadBehindLatents) {
   const auto expect = [](const char* model_type, MergeRule rule, UnmergedForm unmerged) {
-    MergePolicy policy = testing::small_policy(rule);
+    CompressionSettings policy = testing::small_policy(rule);
     policy.target_kept_ratio = 0.65;
     policy.unmerged = unmerged;
     const SyntheticCheckpoint model = model_of(model_type);
@@ -67,9 +67,9 @@ TEST(GpuFurtherPrompt, IsReadBehindLatentsThatReplaceProjections) {
 TEST(GpuFurtherPrompt, IsReadBehindCalibratedDirections) {
   const SyntheticCheckpoint model = model_of("qwen3");
   KvPlan plan = testing::principal_plan(model, 2, LatentBasis::kCalibrated, false, 64, 80);
-  plan.policy.sink_tokens = 2;
-  plan.policy.window_tokens = 6;
-  plan.policy.block_tokens = 5;
+  plan.compression.sink_tokens = 2;
+  plan.compression.window_tokens = 6;
+  plan.compression.block_tokens = 5;
   expect_gpu_steps(further(model, plan));
 }
 

@@ -18,8 +18,9 @@ using testing::tiny_gpu_model;
 
 constexpr int kSteps = 7;  // more than a block
 
-MergePolicy policy_of(MergeRule rule, double target, UnmergedForm unmerged = UnmergedForm::kPlain) {
-  MergePolicy policy = small_policy(rule);
+CompressionSettings policy_of(MergeRule rule, double target,
+                              UnmergedForm unmerged = UnmergedForm::kPlain) {
+  CompressionSettings policy = small_policy(rule);
   policy.target_kept_ratio = target;
   policy.unmerged = unmerged;
   return policy;
@@ -33,7 +34,7 @@ void write_merging_checkpoint(const std::filesystem::path& directory) {
 }
 
 void expect_group_steps(const std::string& model_type, int layers_per_group, std::int64_t rank,
-                        const MergePolicy& policy) {
+                        const CompressionSettings& policy) {
   const SyntheticCheckpoint model = tiny_gpu_model(model_type);
   expect_gpu_steps({.model = model,
                     .plan = grouped_plan(model, layers_per_group, rank, policy),
@@ -83,12 +84,12 @@ TEST(GpuGroup, NormsKeysOfOwnLatents) {
 }
 
 TEST(GpuGroup, KeepsLatentsOfEveryLayer) {
-  MergePolicy policy = policy_of(MergeRule::kNone, 0.5, UnmergedForm::kLatent);
+  CompressionSettings policy = policy_of(MergeRule::kNone, 0.5, UnmergedForm::kLatent);
   expect_group_steps("llama", 2, 40, policy);
 }
 
 TEST(GpuGroup, AttendsThroughTruncatedFactors) {
-  MergePolicy policy = policy_of(MergeRule::kLs, 0.1);
+  CompressionSettings policy = policy_of(MergeRule::kLs, 0.1);
   policy.prefill = PrefillMode::kTruncated;
   expect_group_steps("llama", 2, 40, policy);
 }
@@ -97,7 +98,7 @@ TEST(GpuGroup, AttendsThroughTruncatedFactors) {
 TEST(GpuGroup, MergesGroupsAsAWhole) {
   SyntheticCheckpoint model = tiny_gpu_model("llama");
   model.num_layers = 4;
-  MergePolicy policy = policy_of(MergeRule::kLs, 0.7, UnmergedForm::kLatent);
+  CompressionSettings policy = policy_of(MergeRule::kLs, 0.7, UnmergedForm::kLatent);
   policy.granularity = Granularity::kGroup;
   expect_gpu_steps({.model = model,
                     .plan = grouped_plan(model, 2, 40, policy),
@@ -150,9 +151,9 @@ TEST(GpuGroup, ProjectsOnCalibratedDirections) {
   for (const bool joint : {false, true}) {
     const SyntheticCheckpoint model = tiny_gpu_model("qwen3");
     KvPlan plan = testing::principal_plan(model, 2, LatentBasis::kCalibrated, joint, 64, 80);
-    plan.policy.sink_tokens = 2;
-    plan.policy.window_tokens = 6;
-    plan.policy.block_tokens = 5;
+    plan.compression.sink_tokens = 2;
+    plan.compression.window_tokens = 6;
+    plan.compression.block_tokens = 5;
     expect_gpu_steps({.model = model, .plan = plan, .longest = 48, .num_steps = kSteps});
   }
 }
@@ -183,8 +184,8 @@ TEST(GpuGroup, ProjectsGeneratedTokensOnTheRequestsDirections) {
   plan.request->solver = BasisSolver::kSubspace;
   plan.request->compress_generated = true;
   plan.request->later = LaterTokens::kProject;
-  plan.policy.block_tokens = break_even_tokens(plan, KvDtype::kFloat16);
-  const auto block = static_cast<int>(plan.policy.block_tokens);
+  plan.compression.block_tokens = break_even_tokens(plan, KvDtype::kFloat16);
+  const auto block = static_cast<int>(plan.compression.block_tokens);
   ASSERT_LT(block, 20);
   testing::GpuCase test_case{
       .model = model, .plan = plan, .longest = 64 + block, .num_steps = block + 1};
@@ -197,8 +198,8 @@ KvPlan segments_plan(const SyntheticCheckpoint& model) {
   KvPlan plan = request_plan(model, false, 8);
   plan.request->compress_generated = true;
   plan.request->later = LaterTokens::kNewSegment;
-  plan.policy.block_tokens = break_even_tokens(plan, KvDtype::kFloat16);
-  EXPECT_LT(plan.policy.block_tokens, 30);
+  plan.compression.block_tokens = break_even_tokens(plan, KvDtype::kFloat16);
+  EXPECT_LT(plan.compression.block_tokens, 30);
   return plan;
 }
 
@@ -207,7 +208,7 @@ TEST(GpuGroup, FindsDirectionsOfGeneratedTokens) {
   const SyntheticCheckpoint model = tiny_gpu_model("llama");
   KvPlan plan = segments_plan(model);
   plan.request->solver = BasisSolver::kSubspace;
-  const auto block = static_cast<int>(plan.policy.block_tokens);
+  const auto block = static_cast<int>(plan.compression.block_tokens);
   testing::GpuCase test_case{
       .model = model, .plan = plan, .longest = 64 + block, .num_steps = block + 1};
   test_case.texts = {testing::gpu_text(62, 3), testing::gpu_text(9, 11)};
@@ -223,7 +224,7 @@ TEST(GpuGroup, GeneratesBehindDirectionsOfGeneratedTokens) {
   const KvPlan plan = segments_plan(model);
   testing::write_factored_checkpoint(directory.path(), model, plan);
   GenerateOptions options;
-  options.max_new_tokens = plan.policy.block_tokens + 4;
+  options.max_new_tokens = plan.compression.block_tokens + 4;
   const GpuEngine engine = testing::emulated_engine(directory.path());
   const auto [expected, result] =
       testing::expect_same_tokens(directory.path(), engine, {testing::gpu_text(62, 3)}, options);

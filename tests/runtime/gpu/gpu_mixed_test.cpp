@@ -46,7 +46,7 @@ KvPlan plan_of_every_kind(const SyntheticCheckpoint& model, KvPlan latent) {
 }
 
 KvPlan merging_plan(const SyntheticCheckpoint& model, double target) {
-  MergePolicy policy = testing::small_policy(MergeRule::kLs);
+  CompressionSettings policy = testing::small_policy(MergeRule::kLs);
   policy.target_kept_ratio = target;
   return plan_of_every_kind(model, testing::grouped_plan(model, 2, 40, policy));
 }

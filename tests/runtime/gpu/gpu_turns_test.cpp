@@ -70,7 +70,7 @@ void expect_turns(const SyntheticCheckpoint& model, const std::optional<KvPlan>&
 TEST(GpuTurns, AreTheEngines) {
   const SyntheticCheckpoint model = testing::tiny_gpu_model("llama");
   expect_turns(model, {});
-  MergePolicy policy = testing::small_policy(MergeRule::kLs);
+  CompressionSettings policy = testing::small_policy(MergeRule::kLs);
   policy.target_kept_ratio = 0.3;
   expect_turns(model, testing::grouped_plan(model, 2, 40, policy));
   expect_turns(model, testing::coded_plan(model, {.scope = testing::CodedScope::kLayer}));
@@ -174,7 +174,7 @@ void expect_foreseen(const KvPlan& plan) {
 
 TEST(GpuTurns, TakeNoMoreThanForeseen) {
   const SyntheticCheckpoint model = testing::tiny_gpu_model("llama");
-  MergePolicy policy = testing::small_policy(MergeRule::kLs);
+  CompressionSettings policy = testing::small_policy(MergeRule::kLs);
   policy.target_kept_ratio = 0.4;
   expect_foreseen(testing::grouped_plan(model, 2, 40, policy));
   expect_foreseen(testing::coded_plan(model, {.scope = testing::CodedScope::kGroup}));
