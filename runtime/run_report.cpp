@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "core/round_up.h"
-#include "runtime/memory/share_of_original.h"
 
 namespace kvc {
 namespace {

@@ -62,9 +62,6 @@ struct GroupAttended {
   bool is_scored = false;  // a step, of which the rows' scores have this layer's attention already
 
   bool is_last_layer() const { return layer == layers.back(); }
-  std::int64_t budget(std::int64_t prompt_tokens) const {
-    return shared_budget(plan, policy, prompt_tokens, layers);
-  }
 };
 
 // Layers in turn; after the last one the tokens leave that the policy does not keep.

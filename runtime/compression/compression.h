@@ -12,17 +12,6 @@
 
 namespace kvc {
 
-// Does a group decide which tokens merge? One whose projections are replaced does not: it stores every
-// token as a latent at once.
-bool decides(const LatentGroup& group);
-// How many of each group's oldest tokens that are no sinks are due while tokens are generated, [num_groups]: a whole
-// block that left the window. 0 for groups that decide nothing.
-std::vector<std::int64_t> due_tokens(const KvCache& cache);
-// Of a group with so many pending tokens; at a prompt's end all that left the window.
-std::int64_t due_tokens(const KvPlan& plan, std::int64_t pending, bool prompt_ended);
-// Tokens that can still be appended before a block leaves the window and is decided, or becomes codes.
-std::int64_t tokens_until_block(const KvCache& cache);
-
 // Decides the counts[g] oldest tokens of every group that are no sinks, of a sequence of `num_tokens`.
 void compress(const CompressionContext& context, const std::vector<std::int64_t>& counts,
               std::int64_t num_tokens, KvCache& cache);

@@ -12,14 +12,6 @@ bool contains(const std::vector<int>& layers, int layer) {
   return std::find(layers.begin(), layers.end(), layer) != layers.end();
 }
 
-std::vector<std::int64_t> due_of(const KvPlan& plan, const std::vector<GroupTokens>& tokens) {
-  std::vector<std::int64_t> due;
-  for (const GroupTokens& group : tokens) {
-    due.push_back(due_tokens(plan, group.pending, true));
-  }
-  return due;
-}
-
 }  // namespace
 
 int last_reader(const KvPlan& plan, int layer) {
@@ -30,14 +22,6 @@ int last_reader(const KvPlan& plan, int layer) {
     }
   }
   return last;
-}
-
-std::vector<GroupTokens> tokens_with_prompt(const KvPlan& plan, std::vector<GroupTokens> tokens,
-                                            std::int64_t count) {
-  for (std::size_t group = 0; group < tokens.size(); ++group) {
-    (decides(plan.groups[group]) ? tokens[group].pending : tokens[group].unmerged) += count;
-  }
-  return tokens;
 }
 
 PromptCompression::PromptCompression(const CompressionContext& context, std::int64_t count,
@@ -53,7 +37,7 @@ PromptCompression::PromptCompression(const CompressionContext& context, std::int
     return;
   }
   const std::vector<GroupTokens> tokens = tokens_with_prompt(plan(), cache.tokens(), count);
-  counts_ = due_of(plan(), tokens);
+  counts_ = due_tokens(plan(), tokens, true);
   if (has_basis(plan(), LatentBasis::kWeights)) {
     merges_.emplace(context, tokens, counts_, num_tokens_, cache);
   } else {
@@ -104,7 +88,7 @@ void PromptCompression::all_read() {
   if (plan().groups.empty() || !waits_for_all()) {
     return;
   }
-  compress(context_, due_of(plan(), cache_.tokens()), num_tokens_, cache_);
+  compress(context_, due_tokens(plan(), cache_.tokens(), true), num_tokens_, cache_);
   for (int group = 0; group < static_cast<int>(plan().groups.size()); ++group) {
     quantise_group(group);
   }

@@ -173,8 +173,6 @@ std::int64_t exact_capacity(const KvPlan& plan, std::int64_t capacity);
 // be, and of the exact tokens with a block that becomes codes once it is whole.
 std::int64_t coded_layer_bytes(const KvPlan& plan, std::int64_t capacity, KvDtype dtype,
                                std::int64_t page_tokens);
-// Of them, the exact tokens that there is room for while it generates.
-std::int64_t exact_capacity(const KvPlan& plan, std::int64_t capacity);
 // The same bytes of layers that are coded together.
 std::int64_t coded_store_bytes(const KvPlan& plan, const CodedLayers& layers, std::int64_t capacity,
                                std::int64_t page_tokens);

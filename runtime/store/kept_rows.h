@@ -70,9 +70,9 @@ class KeptRows {
   // `turn` makes keys [n, num_kv_heads, head_dim] at positions [n] post-RoPE: needed where codes may hold such.
   KeptContent content(const TurnKeys& turn = {}) const;
   void assign(const KeptContent& content);
-  // Under an integer type: rows but the first `first` and the last `last` become codes, in whole blocks.
+  // Under an integer type: of exact rows, `count` behind the first `first` become codes, whole blocks.
   // `first` is the same at every call. `turn_back` undoes what `turn` does.
-  void quantise(std::int64_t first, std::int64_t last, const TurnKeys& turn_back);
+  void quantise(std::int64_t first, std::int64_t count, const TurnKeys& turn_back);
 
   const KeyValueStore& store() const { return store_; }
   ResidualSlots& residual() { return residual_; }

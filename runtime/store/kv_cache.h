@@ -17,6 +17,7 @@
 #include "runtime/store/latent_store.h"
 #include "runtime/store/pair_store.h"
 #include "runtime/store/pruned_store.h"
+#include "runtime/store/token_counts.h"
 
 namespace kvc {
 
@@ -42,11 +43,7 @@ struct KvBytes {
 
 // What a token policy knows between passes of layers that keep the same tokens: a latent group, coded layers that are
 // stored together, a plain layer with those that share its tokens.
-struct KeptGroup {
-  std::int64_t budget = 0;  // tokens, once a prompt has been read
-  // Some tokens have left under a fixed budget: rows of plain layers lie as RunningLayout says
-  // (runtime/policies/kept_policy.cpp).
-  bool is_laid_out = false;
+struct KeptGroup : KeptBudget {
   // Of the layers that have read a prompt's end, or attended to a token: [tokens], of plain layers [tokens, heads],
   // float32.
   at::Tensor scores{};

@@ -69,9 +69,6 @@ struct GroupColumns {
 };
 GroupColumns group_columns(const TokenPolicy& policy);
 
-// Of `count` decided tokens, how many of one layer are at most held twice, decided and not yet.
-std::int64_t rows_decided_at_once(std::int64_t count);
-
 class LatentStore {
  public:
   LatentStore(const KvPlan& plan, int group, const StoreOptions& options,
