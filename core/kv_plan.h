@@ -122,8 +122,91 @@ KvPlan plain_plan(int num_layers, std::int64_t num_kv_heads, std::int64_t head_d
 //   merged * (rank + G*d)*b + (unmerged + pending) * G*(c + d)*b + bases * G * c * rank * b
 KvWidths grouped_widths(const KvPlan& plan);
 
-// Parts of KvPlan::check: ranks and merge weights of one group, and what basis the groups have.
-void check_group(const KvPlan& plan, const LatentGroup& group);
-void check_basis(const KvPlan& plan);
+// The same of two paired layers. Only prompts are merged.
+struct PairTokens {
+  std::int64_t merged = 0;
+  std::int64_t retained_keys = 0, retained_values = 0;  // of them
+  std::int64_t exact = 0;
+};
+
+// Under integer types, keys (each channel over kQuantisedTokens tokens) and values (each token over neighbouring
+// channels) become codes, kQuantisedTokens tokens at a time. Exact, as 16-bit numbers, are until then: of a plain
+// layer the sinks, the window and the incomplete block; of a latent group's unmerged tokens the incomplete
+// block; all of its pending tokens. Latents (each on its own) become codes at once.
+inline constexpr std::int64_t kQuantisedTokens = 32;
+// Bytes of `tokens` tokens' codes, scales and minima. With c bits per code and g = gcd(head_dim, 32), the
+// channels that share a scale:
+//   keys    tokens * width * c/8 + tokens/32 * width * 4
+//   values  tokens * width * (c/8 + 4/g), and latents likewise with g = gcd(rank, 32)
+std::int64_t quantised_key_bytes(std::int64_t tokens, std::int64_t width, KvDtype dtype);
+std::int64_t quantised_value_bytes(std::int64_t tokens, std::int64_t width, std::int64_t head_dim,
+                                   KvDtype dtype);
+// Is a latent smaller as codes than as 16-bit numbers? Otherwise it is stored as these.
+bool quantises_latents(std::int64_t rank, KvDtype dtype);
+// How many tokens of a plain layer are codes once `num_tokens` were read: 0 for other types.
+std::int64_t quantised_tokens(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
+
+// Bytes of one latent group (G layers, b bytes per element; under integer types b = 2, but a latent is
+// rank*b as codes and whole blocks of unmerged plain tokens are G * (keys + values) as codes):
+//   merged   * (rank*b + p)
+//   unmerged * (2*G*kv_dim*b + p) as plain, or * (G*rank*b + p) as latents
+//   pending  * (2*G*kv_dim*b + held)
+// p = 4, the int32 position, with token granularity; 0 with group granularity, and 0 for rule `none`
+// (positions are contiguous). `held` is what must be kept to decide and encode later, exact:
+//   latent-form unmerged tokens: G*rank*b (each layer's latent);
+//   else mean, fisher, sensitivity: rank*b + 4 (the weighted latent and the float32 score);
+//   else ls: 0, or G*num_kv_heads*4 with key_norm (the float32 root mean squares that undo the norm).
+// The count of every segment is rounded up to `page_tokens` first, of quantised and of exact tokens apart;
+// under integer types page_tokens is 1 or a multiple of kQuantisedTokens.
+// Of a calibrated or a request's basis p and `held` are 0. A request's adds
+//   bases * G * kv_dim * (key_width + value_width) * b, kv_dim rounded up to page_tokens.
+// Under plan.selective, with chunks of c tokens:
+//   G * (merged / c * kv_dim * b + outliers * (c * 2*kv_dim*b + 4 * num_kv_heads))
+// the landmarks, merged / c rounded up and then to pages, outliers' keys and values, and whose they are
+// (int32, rounded up to page_tokens).
+std::int64_t group_bytes(const KvPlan& plan, int group, const GroupTokens& tokens, KvDtype dtype,
+                         std::int64_t page_tokens = 1);
+// The fewest tokens that bases of a request save bytes for, in all groups and pages of one token; most of
+// int64 where none do. Under plan.selective of the tokens that come after its outliers.
+std::int64_t break_even_tokens(const KvPlan& plan, KvDtype dtype);
+// Bytes of one layer's plain KV: plain_widths().total() * b per token. Under integer types, quantised_tokens of
+// them as codes: keys and values, or of a model's own cache the latent alone.
+std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype,
+                               std::int64_t page_tokens = 1);
+// The same of so many tokens that are codes and so many that are not.
+std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t codes, std::int64_t exact,
+                               KvDtype dtype, std::int64_t page_tokens);
+// Of a plain layer that holds only some tokens of a text, `rows`, as numbers: those bytes and 4 per row, its int32
+// position.
+std::int64_t retained_layer_bytes(const KvPlan& plan, std::int64_t rows, KvDtype dtype,
+                                  std::int64_t page_tokens = 1);
+// How many tokens of a coded layer are codes once `num_tokens` were read: all but the sinks, the window
+// and an incomplete block of kQuantisedTokens.
+std::int64_t coded_tokens(const KvPlan& plan, std::int64_t num_tokens);
+// Bytes of the codes of so many tokens of a block: tokens * (bits / 8 + gain).
+std::int64_t block_code_bytes(const CodedBlock& block, std::int64_t tokens,
+                              std::int64_t page_tokens = 1);
+// Bytes of one coded block. With C coded tokens, the others exact with b bytes per element:
+//   block_code_bytes(C) + (num_tokens - C) * n * b       n: channels of the block, keys and values
+std::int64_t coded_block_bytes(const KvPlan& plan, const CodedBlock& block, std::int64_t num_tokens,
+                               KvDtype dtype, std::int64_t page_tokens = 1);
+// Bytes of two paired layers, b = 2 under integer types, of which they have no codes. Counts are rounded up to
+// `page_tokens`.
+//   merged * 2 * (kv_dim + 2 * num_kv_heads) * b + (retained_keys + retained_values) * (2 * kv_dim * b + 4)
+//   + exact * 4 * kv_dim * b
+std::int64_t pair_bytes(const KvPlan& plan, const PairTokens& tokens, KvDtype dtype,
+                        std::int64_t page_tokens = 1);
+// The whole sequence: plain layers and coded blocks at num_tokens plus every group and every pair, in the order
+// of plan.paired.
+std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,
+                        const std::vector<GroupTokens>& groups, KvDtype dtype,
+                        std::int64_t page_tokens = 1, const std::vector<PairTokens>& pairs = {});
+// num_layers * plain_widths().total() * num_tokens * b (2 * kv_dim wide where each head has its keys and
+// values): the denominator of kept_ratio. Integer types count as the 16-bit numbers they stand for.
+std::int64_t original_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
+// kept_ratio as reports state it: of nothing 1.
+constexpr double share_of_original(std::int64_t bytes, std::int64_t original) {
+  return original > 0 ? static_cast<double>(bytes) / static_cast<double>(original) : 1;
+}
 
 }  // namespace kvc

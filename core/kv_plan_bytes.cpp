@@ -184,16 +184,21 @@ std::int64_t break_even_tokens(const KvPlan& plan, KvDtype dtype) {
 
 std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype,
                                std::int64_t page_tokens) {
-  const std::int64_t quantised = quantised_tokens(plan, num_tokens, dtype);
+  const std::int64_t codes = quantised_tokens(plan, num_tokens, dtype);
+  return plain_layer_bytes(plan, codes, num_tokens - codes, dtype, page_tokens);
+}
+
+std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t codes, std::int64_t exact,
+                               KvDtype dtype, std::int64_t page_tokens) {
   if (!plan.own_widths) {
-    return key_value_bytes(plan, quantised, num_tokens - quantised, dtype, page_tokens);
+    return key_value_bytes(plan, codes, exact, dtype, page_tokens);
   }
-  const std::int64_t element = bytes_per_element(dtype);
-  const std::int64_t latents = quantises_latents(plan.own_widths->key, dtype) ? quantised : 0;
+  const std::int64_t element = bytes_per_element(dtype), all = sum(codes, exact);
+  const std::int64_t latents = quantises_latents(plan.own_widths->key, dtype) ? codes : 0;
   return sum(
       sum(product(whole_pages(latents, page_tokens), latent_bytes(plan.own_widths->key, dtype)),
-          product(whole_pages(num_tokens - latents, page_tokens), plan.own_widths->key, element)),
-      product(whole_pages(num_tokens, page_tokens), plan.own_widths->value, element));
+          product(whole_pages(all - latents, page_tokens), plan.own_widths->key, element)),
+      product(whole_pages(all, page_tokens), plan.own_widths->value, element));
 }
 
 std::int64_t retained_layer_bytes(const KvPlan& plan, std::int64_t rows, KvDtype dtype,
@@ -206,13 +211,18 @@ std::int64_t coded_tokens(const KvPlan& plan, std::int64_t num_tokens) {
   return whole_blocks_outside_window(plan, num_tokens);
 }
 
+std::int64_t block_code_bytes(const CodedBlock& block, std::int64_t tokens,
+                              std::int64_t page_tokens) {
+  const std::int64_t codes = whole_pages(tokens, page_tokens);
+  return sum(product(codes / kQuantisedTokens, block.bits(), kQuantisedTokens / 8),
+             block.gain ? codes : 0);
+}
+
 std::int64_t coded_block_bytes(const KvPlan& plan, const CodedBlock& block, std::int64_t num_tokens,
                                KvDtype dtype, std::int64_t page_tokens) {
   const std::int64_t coded = coded_tokens(plan, num_tokens);
-  const std::int64_t codes = whole_pages(coded, page_tokens);
   const std::int64_t width = block.head < 0 ? plan.kv_dim() : plan.head_dim;
-  return sum(sum(product(codes / kQuantisedTokens, block.bits(), kQuantisedTokens / 8),
-                 block.gain ? codes : 0),
+  return sum(block_code_bytes(block, coded, page_tokens),
              product(whole_pages(num_tokens - coded, page_tokens), 2, block.num_layers, width,
                      bytes_per_element(dtype)));
 }

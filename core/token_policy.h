@@ -49,7 +49,9 @@ struct TokenPolicy {
   bool keeps_last() const;       // sinks and the last tokens alone, the same of all heads
   bool narrows() const;          // budgets of deeper layers
   bool prunes_channels() const;  // all tokens are kept, with fewer channels of their keys
-  // The smallest budget that the settings allow.
+  // Numbers of 4 bytes that are kept of every token beside its key and value: its position, and a score where there is one.
+  std::int64_t num_columns() const { return is_full() ? 0 : has_scores() ? 2 : 1; }
+  // The fewest tokens that the settings leave a place for.
   std::int64_t least_budget() const;
 };
 
@@ -78,19 +80,17 @@ std::int64_t layer_budget(const TokenPolicy& policy, std::int64_t prompt_tokens,
 struct KeptTokens {
   std::int64_t rows = 0;           // that hold tokens
   std::int64_t reserved_rows = 0;  // at least that many have memory
-  bool has_left = false;           // some tokens have left: rows are not all tokens
-  std::int64_t coded_rows = 0;     // after that, under a running policy and an integer type
+  bool has_left = false;           // some tokens: rows are no longer all of them
+  std::int64_t codes = 0;          // rows that are codes
   std::int64_t residual_slots = 0;
   bool shares_heads = false;  // all heads keep the same tokens, whatever the policy
   bool follows = false;       // another layer holds the same tokens, their positions and scores
 };
 // Bytes of one layer:
-//   plain_layer_bytes(rows) + rows * heads * 4 (int32 positions) + rows * heads * 4 (float32 scores,
+//   plain_layer_bytes(codes, rows - codes) + rows * heads * 4 (int32 positions) + rows * heads * 4 (float32 scores,
 //   of policies that have such) + residual_slots * num_kv_heads * (2 * head_dim * 4 + 4)
-// After tokens have left under a running policy and an integer type, the context's rows are codes
-// (quantised_value_bytes each for keys and values); the others are exact. Rows are rounded up to pages; residual slots
-// (float32, with their counts) are not. `heads` is num_kv_heads, 1 if all heads keep the same tokens (streamingllm,
-// shares_heads), or 0 if the layer follows.
+// Once tokens have left under a running policy, codes of keys and values are each of quantised_value_bytes. Rows are rounded up to pages as everywhere; residual slots (float32, with their counts) are not. `heads` is
+// num_kv_heads, 1 where all heads keep the same tokens (streamingllm, shares_heads), or 0 where the layer follows.
 std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
                               const KeptTokens& tokens, KvDtype dtype,
                               std::int64_t page_tokens = 1);
@@ -101,15 +101,10 @@ struct KeptGroupTokens {
   std::int64_t row_codes = 0;  // unmerged plain tokens stored as codes with scales per row
   std::int64_t residual_slots = 0;
 };
-// Budget that adjacent layers share: layer_budget, with pyramidkv its mean over them, rounded down.
-std::int64_t shared_budget(const KvPlan& plan, const TokenPolicy& policy,
-                           std::int64_t prompt_tokens, int first_layer, int num_layers);
-// The same for these layers.
+// Of layers that share a budget: layer_budget, of pyramidkv its mean over them, rounded down.
 std::int64_t shared_budget(const KvPlan& plan, const TokenPolicy& policy,
                            std::int64_t prompt_tokens, const std::vector<int>& layers);
-std::int64_t group_budget(const KvPlan& plan, const TokenPolicy& policy, std::int64_t prompt_tokens,
-                          int group);
-// group_bytes, but with an int32 position for every token, and
+// group_bytes; under a policy that is not full with an int32 position for every token, and
 //   + tokens * 4 (float32 scores, of policies that have such)
 //   + residual_slots * (rank + 2) * 4 (float32 mean latent, mean position and count)
 // row_codes unmerged tokens are codes (quantised_value_bytes each for keys and values); the others are exact.
@@ -122,8 +117,8 @@ struct KeptCodedTokens {
   std::int64_t rows = 0;
   std::int64_t codes = 0;  // rows that are codes; between passes coded_tokens(rows)
 };
-// Bytes of the layers stored with `first_layer`, the first of them: coded_block_bytes of their blocks with that many
-// coded tokens, and
+// Of the layers stored with `first_layer`, their first: coded_block_bytes of their blocks, so many tokens coded, and
+// under a policy that is not full
 //   + rows * 4 (int32 positions) + rows * 4 (float32 scores, of policies that have such)
 std::int64_t kept_coded_bytes(const KvPlan& plan, const TokenPolicy& policy, int first_layer,
                               const KeptCodedTokens& tokens, KvDtype dtype,

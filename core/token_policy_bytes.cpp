@@ -1,7 +1,6 @@
 // What token policies keep, as numbers.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "core/arithmetic.h"
 #include "core/token_policy.h"
@@ -59,13 +58,13 @@ std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
   const std::int64_t rows = std::max(tokens.rows, tokens.reserved_rows);
   const bool one_choice = policy.keeps_last() || tokens.shares_heads;
   const std::int64_t heads = tokens.follows ? 0 : one_choice ? 1 : plan.num_kv_heads;
-  const std::int64_t columns = heads * (policy.has_scores() ? 2 : 1);
-  const bool codes = policy.is_running() && is_integer(dtype) && tokens.has_left;
+  const std::int64_t columns = heads * policy.num_columns();
+  const bool by_row = policy.is_running() && tokens.has_left;
   const std::int64_t key_values =
-      codes ? plain_layer_bytes(plan, rows - tokens.coded_rows, KvDtype::kFloat16, page_tokens) +
-                  2 * quantised_value_bytes(round_up(tokens.coded_rows, page_tokens), plan.kv_dim(),
-                                            plan.head_dim, dtype)
-            : plain_layer_bytes(plan, rows, dtype, page_tokens);
+      plain_layer_bytes(plan, by_row ? 0 : tokens.codes, rows - tokens.codes, dtype, page_tokens) +
+      (by_row ? 2 * quantised_value_bytes(round_up(tokens.codes, page_tokens), plan.kv_dim(),
+                                          plan.head_dim, dtype)
+              : 0);
   const std::int64_t of_rows = checked_add(
       key_values, checked_mul(round_up(rows, page_tokens), 4 * columns, "KV bytes"), "KV bytes");
   return of_rows + tokens.residual_slots * plan.num_kv_heads * 4 * (2 * plan.head_dim + 1);
@@ -80,33 +79,17 @@ std::int64_t shared_budget(const KvPlan& plan, const TokenPolicy& policy,
   return sum / static_cast<std::int64_t>(layers.size());
 }
 
-std::int64_t shared_budget(const KvPlan& plan, const TokenPolicy& policy,
-                           std::int64_t prompt_tokens, int first_layer, int num_layers) {
-  std::vector<int> layers(static_cast<std::size_t>(num_layers));
-  std::iota(layers.begin(), layers.end(), first_layer);
-  return shared_budget(plan, policy, prompt_tokens, layers);
-}
-
-std::int64_t group_budget(const KvPlan& plan, const TokenPolicy& policy, std::int64_t prompt_tokens,
-                          int group) {
-  const LatentGroup& spec = plan.groups.at(static_cast<std::size_t>(group));
-  return shared_budget(plan, policy, prompt_tokens, spec.first_layer, spec.num_layers);
-}
-
 std::int64_t kept_coded_bytes(const KvPlan& plan, const TokenPolicy& policy, int first_layer,
                               const KeptCodedTokens& tokens, KvDtype dtype,
                               std::int64_t page_tokens) {
-  const std::int64_t outside = plan.compression.exact_tokens();
   const std::int64_t exact = round_up(tokens.rows - tokens.codes, page_tokens);
-  const std::int64_t columns = policy.has_scores() ? 2 : 1;
-  std::int64_t bytes = 4 * columns * (round_up(tokens.codes, page_tokens) + exact);
+  std::int64_t bytes = 4 * policy.num_columns() * (round_up(tokens.codes, page_tokens) + exact);
   for (const CodedBlock& block : plan.coded) {
     if (block.first_layer != first_layer) {
       continue;
     }
     const std::int64_t width = block.head < 0 ? plan.kv_dim() : plan.head_dim;
-    bytes += coded_block_bytes(plan, block, tokens.codes + outside, dtype, page_tokens) -
-             coded_block_bytes(plan, block, outside, dtype, page_tokens) +
+    bytes += block_code_bytes(block, tokens.codes, page_tokens) +
              exact * 2 * block.num_layers * width * bytes_per_element(dtype);
   }
   return bytes;
@@ -135,8 +118,8 @@ std::int64_t kept_group_bytes(const KvPlan& plan, const TokenPolicy& policy, int
                                            plan.head_dim, dtype) +
                  2 * plan.kv_dim() * bytes_per_element(dtype) * round_up(exact, page_tokens));
   }
-  bytes += 4 * ((has_positions ? 0 : decided) + pending);
-  bytes += policy.has_scores() ? 4 * (decided + pending) : 0;
+  bytes += 4 * policy.num_columns() * (decided + pending);  // positions of the decided are counted
+  bytes -= has_positions && !policy.is_full() ? 4 * decided : 0;
   return bytes + kept.residual_slots * (spec.rank + 2) * 4;
 }
 

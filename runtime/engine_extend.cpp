@@ -6,6 +6,7 @@
 
 #include "runtime/compression/compression.h"
 #include "runtime/engine.h"
+#include "runtime/memory/memory_forecast.h"
 #include "runtime/thread_scope.h"
 
 namespace kvc {
@@ -89,7 +90,8 @@ std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, con
 // The block that has left the window.
 void Engine::compress_block(KvCache& cache) const {
   const PartScope scope(part_times_.get(), Part::kCompression);
-  compress(compression(), due_tokens(*plan_, cache.tokens(), false), cache.num_tokens(), cache);
+  compress(compression(), due_tokens(cache.plan(), cache.tokens(), false), cache.num_tokens(),
+           cache);
   quantise(*decoder_, factors_.coded, cache);
 }
 
@@ -122,6 +124,9 @@ bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
   std::vector<KvCache*> caches;
   Ids chunks;
   bool any = false;
+  const auto forecast = [this](const KvCache& cache) {
+    return CacheForecast(cache, kv_dtype_, pool_->page_tokens());
+  };
   for (PendingIds& sequence : pending) {
     if (sequence.is_done()) {
       continue;
@@ -136,7 +141,7 @@ bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
     active.push_back(&sequence);
     caches.push_back(sequence.cache);
     chunks.push_back(sequence.take(std::min(
-        {tokens_until_block(*sequence.cache), until_longrope,
+        {forecast(*sequence.cache).tokens_until_due(), until_longrope,
          prefill_chunk_ > 0 ? prefill_chunk_ : std::numeric_limits<std::int64_t>::max()})));
   }
   if (active.empty()) {
@@ -148,7 +153,7 @@ bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
   const std::vector<at::Tensor> logits = forward(caches, chunks, rows);
   bool compressed = false;
   for (std::size_t i = 0; i < active.size(); ++i) {
-    if (tokens_until_block(*caches[i]) <= 0) {
+    if (forecast(*caches[i]).tokens_until_due() <= 0) {
       compress_block(*caches[i]);
       compressed = true;
     }

@@ -41,13 +41,9 @@ void finish_step(const GroupAttended& attended, KeptGroup& kept, SharedTokens& t
   if (!attended.is_last_layer()) {
     return;
   }
-  if (kept.budget == 0 && (policy.budget.tokens > 0 || !policy.has_scores())) {
-    kept.budget = attended.budget(0);
-  }
+  kept.update(attended.plan, policy, attended.layers, attended.end);
   decay_scores(tokens.scores_steps() ? 1 : policy.lambda, kept, tokens);
-  if (kept.budget > 0) {
-    tokens.choose(policy, true, kept);
-  }
+  tokens.choose(policy, true, kept);
   kept.scores = at::Tensor();
 }
 
@@ -72,17 +68,19 @@ void hold(const at::Tensor& query, const TokenPolicy& policy, KeptGroup& kept) {
 
 // Rows of policies that vote stay as they are while there is room.
 bool needs_scores(const GroupAttended& attended, const SharedTokens& tokens) {
-  return attended.policy.has_scores() ||
-         (!attended.policy.is_running() && tokens.num_rows() > attended.budget(attended.end));
+  const TokenPolicy& policy = attended.policy;
+  return policy.has_scores() ||
+         (!policy.is_running() &&
+          tokens.num_rows() > shared_budget(attended.plan, policy, attended.end, attended.layers));
 }
 
 }  // namespace
 
 void TokensOfAllHeads::choose(const TokenPolicy& policy, bool is_step, KeptGroup& kept) {
-  const RowChoice choice{.policy = policy,
-                         .budget = kept.budget,
-                         .spares_newcomer = kept.is_laid_out && policy.released_step};
-  if (!has_room(choice, kept.is_laid_out || has_merged(), num_rows())) {
+  if (kept.leaving(policy, num_rows(), is_step, has_merged()) > 0) {
+    const RowChoice choice{.policy = policy,
+                           .budget = kept.budget,
+                           .spares_newcomer = kept.is_laid_out && policy.released_step};
     const at::Tensor ranks = policy.has_scores() ? scores() : kept.scores;
     remove(choose_rows(choice, positions(), ranks).leaving, is_step);
     kept.is_laid_out = true;
@@ -107,8 +105,7 @@ void finish_group(const GroupAttended& attended, KeptGroup& kept, SharedTokens& 
   if (!attended.is_last_layer()) {
     return;
   }
-  kept.budget = attended.budget(attended.end);
-  kept.is_laid_out = false;
+  kept.update(attended.plan, policy, attended.layers, attended.end);
   if (policy.has_scores()) {
     decay_scores(std::pow(policy.lambda, static_cast<double>(num_new)), kept, tokens);
   }

@@ -63,9 +63,6 @@ struct GroupAttended {
   bool is_scored = false;          // a step whose attention is already in the rows' scores
 
   bool is_last_layer() const { return layer == layers.back(); }
-  std::int64_t budget(std::int64_t prompt_tokens) const {
-    return shared_budget(plan, policy, prompt_tokens, layers);
-  }
 };
 
 // Call for layers in turn; after the last one, drops the tokens that the policy does not keep.

@@ -66,11 +66,8 @@ std::vector<at::Tensor> encode_exact(const CodedView& coded, std::int64_t first,
 
 void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors& factors,
                  CodedStore& store) {
-  const CodedView view{decoder, plan, factors, store};
   const std::int64_t sinks = plan.compression.sink_tokens;
-  const std::int64_t count =
-      std::max<std::int64_t>(0, store.num_exact() - sinks - plan.compression.window_tokens) /
-      kTileTokens * kTileTokens;
+  const std::int64_t count = coded_tokens(plan, store.num_exact());
   const std::int64_t coded = store.num_codes();
   for (std::int64_t done = 0; done < count; done += kTokensAtOnce) {
     const std::int64_t rows = std::min(kTokensAtOnce, count - done);

@@ -1,63 +1,24 @@
 #include "runtime/compression/compression.h"
 
 #include <algorithm>
-#include <limits>
-#include <optional>
 #include <vector>
 
 #include "runtime/compression/coding.h"
 #include "runtime/compression/key_forms.h"
 #include "runtime/compression/principal_encoding.h"
-#include "runtime/policies/principal_policy.h"
 
 namespace kvc {
 namespace {
-
-std::int64_t whole_blocks(std::int64_t tokens) {
-  return std::max<std::int64_t>(0, tokens) / kQuantisedTokens * kQuantisedTokens;
-}
 
 // Rows of a layer under a token policy become codes by themselves, or with the policy's own steps.
 bool codes_blocks(const KvCache& cache, const KeptRows& rows) {
   return rows.store().key_codes && !(rows.has_left() && cache.policy().is_running());
 }
 
-// Of the layer whose next codes come first; layers may keep different numbers of rows.
-std::optional<std::int64_t> most_exact_rows(const KvCache& cache) {
-  std::optional<std::int64_t> most;
-  for (const KeptLayer& layer : cache.all_kept()) {
-    if (codes_blocks(cache, layer.rows)) {
-      most = std::max(most.value_or(0), layer.rows.store().num_exact());
-    }
-  }
-  for (const CodedStore& layers : cache.all_coded()) {
-    most = std::max(most.value_or(0), layers.num_exact());
-  }
-  return most;
-}
-
-// Exact tokens of a layer that makes codes of those that leave the window, of that whose next codes come first.
-std::optional<std::int64_t> exact_before_codes(const KvCache& cache) {
-  if (!cache.all_coded().empty() || !cache.all_kept().empty()) {
-    return most_exact_rows(cache);
-  }
-  if (cache.policy().prunes_channels()) {
-    return std::nullopt;
-  }
-  for (int layer = 0; layer < cache.plan().num_layers(); ++layer) {
-    if (cache.plan().layers[static_cast<std::size_t>(layer)] == KvSource::kPlain) {
-      const KeyValueStore& store = cache.plain_layer(layer);
-      return store.key_codes ? std::optional(store.num_exact()) : std::nullopt;
-    }
-  }
-  return std::nullopt;
-}
-
 void quantise_plain(const Decoder& decoder, int layer, KvCache& cache) {
   KeyValueStore& store = cache.plain_layer(layer);
   const CompressionSettings& policy = cache.plan().compression;
-  const std::int64_t count =
-      whole_blocks(store.num_exact() - policy.sink_tokens - policy.window_tokens);
+  const std::int64_t count = coded_tokens(cache.plan(), store.num_exact());
   if (!store.key_codes || count == 0) {
     return;
   }
@@ -72,7 +33,7 @@ void quantise_plain(const Decoder& decoder, int layer, KvCache& cache) {
 
 void quantise_unmerged(const Decoder& decoder, int layer, int index, LatentStore& group) {
   KeyValueStore& store = group.unmerged(index);
-  const std::int64_t count = whole_blocks(store.num_exact());
+  const std::int64_t count = store.num_exact() / kQuantisedTokens * kQuantisedTokens;
   if (!store.key_codes || count == 0) {
     return;
   }
@@ -83,42 +44,6 @@ void quantise_unmerged(const Decoder& decoder, int layer, int index, LatentStore
 }
 
 }  // namespace
-
-bool decides(const LatentGroup& group) { return !group.replaces_projections(); }
-
-std::int64_t due_tokens(const KvPlan& plan, std::int64_t pending, bool prompt_ended) {
-  const std::int64_t block = generated_block(plan);
-  const std::int64_t left = std::max<std::int64_t>(
-      0, pending - plan.compression.sink_tokens - plan.compression.window_tokens);
-  return prompt_ended ? left : left >= block ? block : 0;
-}
-
-std::vector<std::int64_t> due_tokens(const KvPlan& plan, const std::vector<GroupTokens>& tokens,
-                                     bool prompt_ended) {
-  std::vector<std::int64_t> due;
-  for (const GroupTokens& group : tokens) {
-    due.push_back(due_tokens(plan, group.pending, prompt_ended));
-  }
-  return due;
-}
-
-std::int64_t tokens_until_block(const KvCache& cache) {
-  const CompressionSettings& policy = cache.plan().compression;
-  const std::int64_t kept = policy.exact_tokens();
-  constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
-  std::int64_t fewest = cache.policy().is_running() ? 1 : kNever;
-  const std::int64_t block = generated_block(cache.plan());
-  const std::vector<GroupTokens> tokens = cache.tokens();
-  for (std::size_t group = 0; group < tokens.size() && block != kNever; ++group) {
-    if (decides(cache.plan().groups[group])) {
-      fewest = std::min(fewest, kept + block - tokens[group].pending);
-    }
-  }
-  if (const std::optional<std::int64_t> exact = exact_before_codes(cache)) {
-    fewest = std::min(fewest, kept + kQuantisedTokens - *exact);
-  }
-  return fewest;
-}
 
 void compress(const CompressionContext& context, const std::vector<std::int64_t>& counts,
               std::int64_t num_tokens, KvCache& cache) {
@@ -149,7 +74,7 @@ void quantise_layer(const Decoder& decoder, int layer, KvCache& cache) {
   if (source == KvSource::kPlain && !cache.policy().is_full()) {
     KeptRows& rows = cache.kept_layer(layer).rows;
     if (codes_blocks(cache, rows)) {
-      rows.quantise(plan.compression.sink_tokens, plan.compression.window_tokens,
+      rows.quantise(plan.compression.sink_tokens, coded_tokens(plan, rows.store().num_exact()),
                     [&](const at::Tensor& key, const at::Tensor& positions) {
                       return key_for_codes(decoder, layer, key, positions);
                     });

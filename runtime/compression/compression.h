@@ -12,19 +12,7 @@
 
 namespace kvc {
 
-// Does a group decide which tokens merge? Not if its projections are replaced: it stores every token
-// as a latent at once.
-bool decides(const LatentGroup& group);
-// How many of a group's oldest pending tokens that are no sinks are due: at a prompt's end all that left the window, while
-// tokens are generated a whole block of them. 0 for groups that decide nothing.
-std::int64_t due_tokens(const KvPlan& plan, std::int64_t pending, bool prompt_ended);
-// Of each group, [num_groups].
-std::vector<std::int64_t> due_tokens(const KvPlan& plan, const std::vector<GroupTokens>& tokens,
-                                     bool prompt_ended);
-// Tokens that can still be appended before a block leaves the window and is decided or coded.
-std::int64_t tokens_until_block(const KvCache& cache);
-
-// Decides every group's counts[g] oldest tokens (sinks excluded) of a sequence of `num_tokens`.
+// Decides the counts[g] oldest tokens of every group that are no sinks, of a sequence of `num_tokens`.
 void compress(const CompressionContext& context, const std::vector<std::int64_t>& counts,
               std::int64_t num_tokens, KvCache& cache);
 

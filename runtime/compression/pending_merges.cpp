@@ -34,15 +34,8 @@ PendingMerges::PendingMerges(const CompressionContext& context, std::vector<Grou
                              std::vector<std::int64_t> counts, std::int64_t num_tokens,
                              KvCache& cache)
     : context_(context), cache_(cache), groups_(counts.size()) {
-  for (std::size_t group = 0; group < counts.size(); ++group) {
-    tokens[group].pending -= counts[group];
-    tokens[group].unmerged += counts[group];
-  }
-  candidates_ = {.num_tokens = num_tokens,
-                 .layer_tokens = layer_tokens(cache),
-                 .num_candidates = std::move(counts),
-                 .tokens = std::move(tokens),
-                 .scores = std::vector<std::vector<float>>(groups_.size())};
+  candidates_ = merge_candidates(std::move(tokens), std::move(counts), num_tokens);
+  candidates_.layer_tokens = layer_tokens(cache);
   any_ = merges_any(cache.plan(), candidates_, context.dtype, context.page_tokens);
 }
 

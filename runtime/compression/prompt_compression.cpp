@@ -24,14 +24,6 @@ int last_reader(const KvPlan& plan, int layer) {
   return last;
 }
 
-std::vector<GroupTokens> tokens_with_prompt(const KvPlan& plan, std::vector<GroupTokens> tokens,
-                                            std::int64_t count) {
-  for (std::size_t group = 0; group < tokens.size(); ++group) {
-    (decides(plan.groups[group]) ? tokens[group].pending : tokens[group].unmerged) += count;
-  }
-  return tokens;
-}
-
 PromptCompression::PromptCompression(const CompressionContext& context, std::int64_t count,
                                      KvCache& cache)
     : context_(context), num_tokens_(cache.num_tokens() + count), cache_(cache) {

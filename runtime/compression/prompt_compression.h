@@ -15,9 +15,6 @@ namespace kvc {
 
 // The last layer that reads keys and values of plain `layer` while a prompt is read: itself or a fused one.
 int last_reader(const KvPlan& plan, int layer);
-// Contents of groups that have a prompt's `count` tokens, all undecided.
-std::vector<GroupTokens> tokens_with_prompt(const KvPlan& plan, std::vector<GroupTokens> tokens,
-                                            std::int64_t count);
 
 // Of one sequence, before its cache counts the prompt's tokens, with what layers know of each other; what a layer does
 // with a prompt is in LayerSource::prompt_read. Which tokens of latent groups merge follows from the scores of all

@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "core/arithmetic.h"
 #include "runtime/gpu/gpu_cache.h"
 
 namespace kvc {
@@ -11,22 +10,17 @@ std::int64_t exact_capacity(const KvPlan& plan, std::int64_t capacity) {
 
 std::int64_t coded_layer_bytes(const KvPlan& plan, std::int64_t capacity, KvDtype dtype,
                                std::int64_t page_tokens) {
-  const std::int64_t codes = round_up(quantised_tokens(plan, capacity, dtype), page_tokens);
-  return quantised_key_bytes(codes, plan.kv_dim(), dtype) +
-         quantised_value_bytes(codes, plan.kv_dim(), plan.head_dim, dtype) +
-         plain_layer_bytes(plan, exact_capacity(plan, capacity), KvDtype::kFloat16, page_tokens);
+  return plain_layer_bytes(plan, quantised_tokens(plan, capacity, dtype),
+                           exact_capacity(plan, capacity), dtype, page_tokens);
 }
 
 std::int64_t coded_store_bytes(const KvPlan& plan, const CodedLayers& layers, std::int64_t capacity,
                                std::int64_t page_tokens) {
-  const std::int64_t kept = plan.compression.exact_tokens();
-  const std::int64_t codes = coded_tokens(plan, capacity);
   std::int64_t bytes = layers.num_layers * plain_layer_bytes(plan, exact_capacity(plan, capacity),
                                                              KvDtype::kFloat16, page_tokens);
   for (int i = layers.first_block; i < layers.first_block + layers.num_blocks; ++i) {
-    const CodedBlock& block = plan.coded[static_cast<std::size_t>(i)];
-    bytes += coded_block_bytes(plan, block, kept + codes, KvDtype::kFloat16, page_tokens) -
-             coded_block_bytes(plan, block, kept, KvDtype::kFloat16, page_tokens);
+    bytes += block_code_bytes(plan.coded[static_cast<std::size_t>(i)], coded_tokens(plan, capacity),
+                              page_tokens);
   }
   return bytes;
 }

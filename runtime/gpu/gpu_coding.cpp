@@ -12,13 +12,6 @@
 namespace kvc {
 namespace {
 
-// The oldest exact tokens that are no sinks, as many as fill blocks.
-std::int64_t due_codes(const GpuCache& cache, std::size_t sequence) {
-  const CompressionSettings& policy = cache.plan().compression;
-  const std::int64_t left = cache.num_exact(sequence) - policy.sink_tokens - policy.window_tokens;
-  return left > 0 ? left / kQuantisedTokens * kQuantisedTokens : 0;
-}
-
 // Keys are coded before RoPE. `first_code`: of the sequence, on the device.
 void code_layer(const GpuModel& model, GpuCache& cache, int layer, std::size_t sequence,
                 std::int64_t count, const CodeRows& codes, std::int32_t* first_code,
@@ -121,7 +114,7 @@ void code_coded_layers(const GpuModel& model, GpuCache& cache, std::size_t seque
 
 void code_due(const GpuModel& model, GpuCache& cache, std::size_t sequence,
               StepExecutor& executor) {
-  const std::int64_t count = due_codes(cache, sequence);
+  const std::int64_t count = coded_tokens(cache.plan(), cache.num_exact(sequence));
   if (cache.has_integers()) {
     code_plain_layers(model, cache, sequence, count, executor);
   }
@@ -145,7 +138,7 @@ void code_gpu_blocks(const GpuModel& model, GpuCache& cache, StepExecutor& execu
   for (std::size_t sequence = 0;
        cache.has_codes() && sequence < static_cast<std::size_t>(cache.num_sequences());
        ++sequence) {
-    if (due_codes(cache, sequence) > 0) {
+    if (coded_tokens(cache.plan(), cache.num_exact(sequence)) > 0) {
       code_due(model, cache, sequence, executor);
       cache.set_exact(sequence, 1);
     }

@@ -72,14 +72,11 @@ class Decision {
 
   // Of every group; of principal directions none where the tokens stay exact.
   std::vector<std::int64_t> due(bool prompt_ended) {
-    std::vector<std::int64_t> counts;
     std::vector<GroupTokens> tokens;
     for (int group = 0; group < num_groups(); ++group) {
-      const GpuGroup& store = cache_.group(group);
-      tokens.push_back(store.tokens(sequence_));
-      counts.push_back(store.decides() ? due_tokens(plan_, tokens.back().pending, prompt_ended)
-                                       : 0);
+      tokens.push_back(cache_.group(group).tokens(sequence_));
     }
+    std::vector<std::int64_t> counts = due_tokens(plan_, tokens, prompt_ended);
     if (!chooses()) {
       step_ = principal_step(plan_, tokens, counts, cache_.exact_dtype());
       if (step_ == PrincipalStep::kKeepExact) {
@@ -99,11 +96,6 @@ class Decision {
 
   std::vector<std::vector<bool>> merges_of(const std::vector<std::int64_t>& counts,
                                            const std::vector<EncodedTokens>& encoded) const {
-    MergeCandidates candidates{.num_tokens = num_tokens_,
-                               .plain_dtype = cache_.kv_dtype(),
-                               .num_candidates = counts,
-                               .tokens = {},
-                               .scores = {}};
     if (!chooses()) {
       std::vector<std::vector<bool>> all;
       for (const std::int64_t count : counts) {
@@ -111,17 +103,19 @@ class Decision {
       }
       return all;
     }
+    std::vector<GroupTokens> tokens;
     for (int group = 0; group < num_groups(); ++group) {
-      const auto index = static_cast<std::size_t>(group);
-      GroupTokens tokens = cache_.group(group).tokens(sequence_);
+      tokens.push_back(cache_.group(group).tokens(sequence_));
       if (!cache_.group(group).decides()) {
-        tokens.unmerged = num_tokens_;
+        tokens.back().unmerged = num_tokens_;
       }
-      tokens.pending -= counts[index];
-      tokens.unmerged += counts[index];
-      candidates.tokens.push_back(tokens);
-      candidates.scores.push_back(encoded[index].scores.defined() ? on_cpu(encoded[index].scores)
-                                                                  : std::vector<float>());
+    }
+    MergeCandidates candidates = merge_candidates(std::move(tokens), counts, num_tokens_);
+    candidates.plain_dtype = cache_.kv_dtype();
+    for (std::size_t group = 0; group < counts.size(); ++group) {
+      if (encoded[group].scores.defined()) {
+        candidates.scores[group] = on_cpu(encoded[group].scores);
+      }
     }
     return select_merges(plan_, candidates, cache_.exact_dtype(), cache_.page_tokens());
   }

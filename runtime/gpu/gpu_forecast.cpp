@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "runtime/compression/compression.h"
 #include "runtime/gpu/coded_ranks.h"
 #include "runtime/gpu/gpu_compression.h"
 #include "runtime/gpu/gpu_kept.h"
@@ -17,13 +16,6 @@ namespace {
 struct SequenceBytes {
   std::int64_t reading = 0, generating = 0;  // most of them
 };
-
-// Of plain layers, whose pages are there from the start.
-std::int64_t plain_bytes(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
-                         std::int64_t capacity) {
-  return plan.num_layers_from(KvSource::kPlain) *
-         plain_layer_bytes(plan, capacity, dtype, page_tokens);
-}
 
 // Whole pages of what a group has decided, and one more of each form.
 std::int64_t bound(const KvPlan& plan, int group, GroupTokens tokens, KvDtype dtype,
@@ -43,29 +35,28 @@ struct GroupBytes {
 
 // What a sequence has before a prompt is read: nothing, or that of earlier turns.
 struct Held {
+  explicit Held(const KvPlan& plan) : groups(plan.groups.size()), reserved(plan.groups.size()) {}
+
   std::int64_t num_tokens = 0, codes = 0;
   std::int64_t capacity = 0;                  // of what is there
-  std::vector<GroupTokens> groups, reserved;  // [num_groups], or empty
+  std::vector<GroupTokens> groups, reserved;  // [num_groups]
 };
-
-GroupTokens at_index(const std::vector<GroupTokens>& groups, int group) {
-  return groups.empty() ? GroupTokens() : groups[static_cast<std::size_t>(group)];
-}
 
 // left: pending tokens once the prompt is decided. tokens: at the end.
 GroupBytes bytes_of(const KvPlan& plan, int group, KvDtype dtype, std::int64_t page_tokens,
                     const Held& held, std::int64_t length, std::int64_t new_tokens,
                     std::int64_t left, GroupTokens tokens) {
-  const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
+  const auto index = static_cast<std::size_t>(group);
+  const LatentGroup& spec = plan.groups[index];
   if (!decides(spec)) {  // all pages are there from the start
     const std::int64_t all = group_bytes(
         plan, group, {.unmerged = std::max(held.capacity, held.num_tokens + length + new_tokens)},
         dtype, page_tokens);
     return {all, all};
   }
-  GroupTokens reading = at_index(held.groups, group);
+  GroupTokens reading = held.groups[index];
   const std::int64_t pending = reading.pending + length;
-  reading.pending = std::max(pending, at_index(held.reserved, group).pending);
+  reading.pending = std::max(pending, held.reserved[index].pending);
   tokens.pending = pending_capacity(plan, tokens.bases, left, new_tokens);
   const std::int64_t most = bound(plan, group, tokens, dtype, page_tokens);
   const bool merges_all = spec.basis != LatentBasis::kWeights;
@@ -114,18 +105,15 @@ std::vector<CodedPart> coded_parts(const KvPlan& plan, KvDtype dtype, std::int64
 // Until groups are decided everything is exact; then one part after the other becomes codes: its exact tokens go once
 // there are codes and pages for what stays exact.
 SequenceBytes bytes_of(const std::vector<CodedPart>& parts, const SequenceBytes& groups) {
-  std::int64_t now = 0;
+  PassBytes pass(groups.reading);
   for (const CodedPart& part : parts) {
-    now += part.exact + part.held;
+    pass.change(0, part.exact + part.held);
   }
-  SequenceBytes bytes{now + groups.reading, 0};
-  now += groups.generating;
+  pass.change(0, groups.generating - groups.reading);
   for (const CodedPart& part : parts) {
-    bytes.reading = std::max(bytes.reading, now + part.coded - part.held);
-    now += part.coded - part.held - part.exact;
+    pass.change(part.coded - part.held, part.coded - part.held - part.exact);
   }
-  bytes.generating = now;
-  return bytes;
+  return {pass.most, pass.now};
 }
 
 // plain_dtype: of plain layers; groups store numbers.
@@ -137,10 +125,8 @@ SequenceBytes group_bytes_of(const KvPlan& plan, KvDtype plain_dtype, std::int64
   }
   const KvDtype dtype = is_integer(plain_dtype) ? KvDtype::kFloat16 : plain_dtype;
   CacheForecast forecast(
-      plan, held.num_tokens,
-      held.groups.empty() ? std::vector<GroupTokens>(plan.groups.size()) : held.groups, dtype,
-      page_tokens, MergeSpread::kEven);
-  forecast.set_plain_dtype(plain_dtype);
+      {.plan = plan, .dtype = dtype, .page_tokens = page_tokens, .plain_dtype = plain_dtype},
+      held.num_tokens, held.groups);
   forecast.read(length);
   const std::vector<GroupTokens> read = forecast.tokens();
   forecast.extend(new_tokens);
@@ -163,8 +149,11 @@ SequenceBytes bytes_of(const KvPlan& plan, KvDtype dtype, std::int64_t page_toke
   SequenceBytes bytes =
       bytes_of(coded_parts(plan, dtype, page_tokens, held, length, capacity),
                group_bytes_of(plan, dtype, page_tokens, held, length, new_tokens));
-  const std::int64_t plain =
-      is_integer(dtype) ? 0 : plain_bytes(plan, dtype, page_tokens, capacity);
+  // Plain layers without codes, whose pages are there from the start.
+  const std::int64_t plain = is_integer(dtype)
+                                 ? 0
+                                 : plan.num_layers_from(KvSource::kPlain) *
+                                       plain_layer_bytes(plan, capacity, dtype, page_tokens);
   return {plain + bytes.reading, plain + bytes.generating};
 }
 
@@ -192,7 +181,7 @@ GpuCacheBytes gpu_cache_forecast(const KvPlan& plan, KvDtype dtype, std::int64_t
   std::int64_t all = 0, more = 0;
   for (const std::int64_t length : lengths) {
     const SequenceBytes bytes =
-        policy.is_full() ? bytes_of(plan, dtype, page_tokens, {}, length, new_tokens)
+        policy.is_full() ? bytes_of(plan, dtype, page_tokens, Held(plan), length, new_tokens)
                          : kept_bytes(plan, policy, dtype, page_tokens, length, new_tokens);
     all += bytes.generating;
     more = std::max(more, bytes.reading - bytes.generating);
@@ -203,12 +192,16 @@ GpuCacheBytes gpu_cache_forecast(const KvPlan& plan, KvDtype dtype, std::int64_t
 GpuCacheBytes gpu_turn_forecast(const GpuCache& cache, std::int64_t num_tokens, std::int64_t length,
                                 std::int64_t new_tokens) {
   const KvPlan& plan = cache.plan();
-  Held held{num_tokens, cache.num_codes(0), cache.capacity(0), {}, {}};
-  for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
-    held.groups.push_back(cache.group(group).tokens(0));
-    held.reserved.push_back(cache.group(group).reserved(0));
-    if (!cache.group(group).decides()) {
-      held.groups.back().unmerged = num_tokens;
+  Held held(plan);
+  held.num_tokens = num_tokens;
+  held.codes = cache.num_codes(0);
+  held.capacity = cache.capacity(0);
+  for (std::size_t index = 0; index < plan.groups.size(); ++index) {
+    const GpuGroup& group = cache.group(static_cast<int>(index));
+    held.groups[index] = group.tokens(0);
+    held.reserved[index] = group.reserved(0);
+    if (!group.decides()) {
+      held.groups[index].unmerged = num_tokens;
     }
   }
   const SequenceBytes bytes =

@@ -3,198 +3,206 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/compression/compression.h"
-#include "runtime/policies/merge_selection.h"
 #include "runtime/policies/principal_policy.h"
 
 namespace kvc {
 
-GroupForecast::GroupForecast(const KvPlan& plan, const TokenPolicy& policy, KvDtype dtype,
-                             std::int64_t page_tokens)
-    : plan_(&plan),
-      policy_(&policy),
-      dtype_(dtype),
-      page_tokens_(page_tokens),
-      groups_(plan.groups.size()) {}
-
-GroupForecast::GroupForecast(const KvCache& cache, KvDtype dtype, std::int64_t page_tokens)
-    : GroupForecast(cache.plan(), cache.policy(), dtype, page_tokens) {
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    const KeptGroup& kept = cache.kept_group(static_cast<int>(i));
-    groups_[i] = {cache.group(static_cast<int>(i)).kept_tokens(), kept.budget, kept.is_laid_out};
+GroupForecast::GroupForecast(const ForecastSettings& settings, int group, const KvCache* cache)
+    : LayerForecast(settings, settings.plan.groups[static_cast<std::size_t>(group)].first_layer,
+                    settings.plan.groups[static_cast<std::size_t>(group)].num_layers),
+      group_(group),
+      spec_(settings.plan.groups[static_cast<std::size_t>(group)]) {
+  if (cache != nullptr) {
+    kept_ = cache->group(group).kept_tokens();
+    slots_ = kept_.residual_slots;
+    budget_ = cache->kept_group(group);
   }
 }
 
-std::int64_t GroupForecast::bytes_of(int group, const KeptGroupTokens& kept) const {
-  return kept_group_bytes(*plan_, *policy_, group, kept, dtype_, page_tokens_);
+std::int64_t GroupForecast::rows() const {
+  return kept_.tokens.merged + kept_.tokens.unmerged + kept_.tokens.pending;
+}
+
+std::int64_t GroupForecast::tokens_until_due() const {
+  return kvc::tokens_until_due(plan(), spec_, kept_.tokens);
+}
+
+std::int64_t GroupForecast::bytes_of(KeptGroupTokens kept) const {
+  kept.residual_slots = slots_;
+  return kept_group_bytes(plan(), policy(), group_, kept, settings_.dtype, settings_.page_tokens);
+}
+
+std::int64_t GroupForecast::layer_bytes(const GroupTokens& tokens) const {
+  return kept_group_bytes(plan(), policy(), group_, {.tokens = tokens}, settings_.dtype,
+                          settings_.page_tokens) /
+         static_cast<std::int64_t>(layers_.size());
 }
 
 // Where the text decides which tokens are latents: as many exact tokens as there can be, and a begun page and block of
 // either form of the others.
-std::int64_t GroupForecast::bytes_of(int index) const {
-  const Group& group = groups_[static_cast<std::size_t>(index)];
-  KeptGroupTokens kept = group.kept;
-  const bool leaves_later = policy_->is_running() && group.is_laid_out;
-  const bool merges_some = plan_->compression.rule != MergeRule::kNone;
-  if (!group.is_compressed || (!leaves_later && !merges_some) ||
-      !decides(plan_->groups[static_cast<std::size_t>(index)])) {
-    return bytes_of(index, kept);
+std::int64_t GroupForecast::bytes() const {
+  const bool leaves_later = policy().is_running() && budget_.is_laid_out;
+  const bool merges_some = !policy().is_full() && plan().compression.rule != MergeRule::kNone;
+  if (!is_compressed_ || (!leaves_later && !merges_some) || !decides(spec_)) {
+    return bytes_of(kept_);
   }
+  KeptGroupTokens kept = kept_;
+  GroupTokens& tokens = kept.tokens;
   if (leaves_later) {
-    const std::int64_t block = generated_block(*plan_);
-    const std::int64_t rows = group.rows();
-    const std::int64_t window = plan_->compression.exact_tokens();
-    kept.tokens.pending = block < rows ? std::min(rows, window + block) : rows;
-    const std::int64_t others = rows - kept.tokens.pending;
-    kept.tokens.unmerged = std::min(group.kept.tokens.unmerged, others);
-    kept.tokens.merged = others - kept.tokens.unmerged;
+    const std::int64_t until_block = kvc::tokens_until_due(plan(), spec_, {});
+    tokens.pending = std::min(rows(), until_block);
+    tokens.unmerged = std::min(tokens.unmerged, rows() - tokens.pending);
+    tokens.merged = rows() - tokens.pending - tokens.unmerged;
   }
-  const bool has_others = kept.tokens.unmerged + kept.tokens.merged > 0;
+  const bool has_others = tokens.unmerged + tokens.merged > 0;
   std::int64_t codes = 0;
-  if (is_integer(dtype_) && kept.tokens.unmerged > 0) {
-    const std::int64_t whole = kept.tokens.unmerged / kQuantisedTokens * kQuantisedTokens;
-    kept.tokens.unmerged = whole + kQuantisedTokens - 1;
+  if (is_integer(settings_.dtype) && tokens.unmerged > 0) {
+    const std::int64_t whole = tokens.unmerged / kQuantisedTokens * kQuantisedTokens;
+    tokens.unmerged = whole + kQuantisedTokens - 1;
     if (leaves_later) {  // of a layer that codes its rows apart
       kept.row_codes = whole;
-      codes = quantised_value_bytes(whole, plan_->kv_dim(), plan_->head_dim, dtype_);
+      codes = quantised_value_bytes(whole, plan().kv_dim(), plan().head_dim, settings_.dtype);
     }
   }
-  for (std::int64_t* count : {&kept.tokens.unmerged, &kept.tokens.merged}) {
-    *count += has_others ? page_tokens_ - 1 : 0;
+  for (std::int64_t* count : {&tokens.unmerged, &tokens.merged}) {
+    *count += has_others ? settings_.page_tokens - 1 : 0;
   }
-  return bytes_of(index, kept) + codes;
+  return bytes_of(kept) + codes;
 }
 
-std::int64_t GroupForecast::bytes() const {
-  std::int64_t total = 0;
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    total += bytes_of(static_cast<int>(i));
+std::int64_t GroupForecast::bytes_before_codes() const {
+  KeptGroupTokens exact = kept_;
+  exact.tokens.pending +=
+      exact.tokens.unmerged + (exact.tokens.unmerged > 0 ? settings_.page_tokens - 1 : 0);
+  exact.tokens.unmerged = 0;
+  return std::max(bytes(), bytes_of(exact));
+}
+
+void GroupForecast::store(int layer, std::int64_t count) {
+  if (is_last(layer)) {
+    is_compressed_ = layer == kAllLayers || policy().is_full();
+    append_tokens(spec_, count, kept_.tokens);
   }
-  return total;
 }
 
 // Merged tokens first, exact ones last.
-void GroupForecast::leave(Group& group, bool is_step) const {
-  const bool is_running = policy_->is_running();
-  const std::int64_t full =
-      is_running ? running_layout(*policy_, group.budget).rows() : group.budget;
-  const bool starts = group.kept.residual_slots == 0 && !(is_step && group.is_laid_out);
-  if ((is_step && !is_running) || group.rows() <= (is_running && !starts ? full : group.budget)) {
-    return;
-  }
-  std::int64_t left = group.rows() - full;
-  GroupTokens& tokens = group.kept.tokens;
-  for (std::int64_t* count : {&tokens.merged, &tokens.unmerged, &tokens.pending}) {
-    const std::int64_t leaving = std::min(*count, left);
-    *count -= leaving;
-    left -= leaving;
-  }
-  group.kept.residual_slots = policy_->residual_slots;
-  group.is_laid_out = true;
-}
-
-std::int64_t GroupForecast::read(int index, std::int64_t count, std::int64_t num_tokens) {
-  Group& group = groups_[static_cast<std::size_t>(index)];
-  const LatentGroup& spec = plan_->groups[static_cast<std::size_t>(index)];
-  (decides(spec) ? group.kept.tokens.pending : group.kept.tokens.unmerged) += count;
-  group.is_laid_out = group.is_compressed = false;
-  group.budget = group_budget(*plan_, *policy_, num_tokens, index);
-  KeptGroupTokens with_slots = group.kept;
-  with_slots.residual_slots = policy_->residual_slots;
-  const std::int64_t full = bytes_of(index, with_slots);
-  leave(group, false);
-  return std::max(full, bytes_of(index));
-}
-
-void GroupForecast::append_one() {
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    GroupTokens& tokens = groups_[i].kept.tokens;
-    ++(decides(plan_->groups[i]) ? tokens.pending : tokens.unmerged);
+void GroupForecast::remove(std::int64_t count, bool /*is_step*/) {
+  for (std::int64_t* tokens :
+       {&kept_.tokens.merged, &kept_.tokens.unmerged, &kept_.tokens.pending}) {
+    const std::int64_t leaving = std::min(*tokens, count);
+    *tokens -= leaving;
+    count -= leaving;
   }
 }
 
-void GroupForecast::leave_one() {
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    Group& group = groups_[i];
-    if (group.budget == 0 && (policy_->budget.tokens > 0 || !policy_->has_scores())) {
-      group.budget = group_budget(*plan_, *policy_, 0, static_cast<int>(i));
-    }
-    if (group.budget > 0) {
-      leave(group, true);
-    }
+void GroupForecast::set_tokens(const GroupTokens& tokens, PassBytes& pass) {
+  follow(pass, [&] { kept_.tokens = tokens; });
+}
+
+void GroupForecast::set_compressed(PassBytes& pass) {
+  follow(pass, [&] { is_compressed_ = true; });
+}
+
+MergeForecast::MergeForecast(const ForecastSettings& settings, std::vector<GroupForecast>& groups,
+                             std::vector<GroupTokens> tokens, bool prompt_ended,
+                             std::int64_t num_tokens, std::vector<std::int64_t> layer_tokens)
+    : settings_(settings), groups_(groups), ahead_(groups.size()) {
+  const std::vector<std::int64_t> counts = due_tokens(settings.plan, tokens, prompt_ended);
+  is_due_ = std::any_of(counts.begin(), counts.end(), [](auto count) { return count > 0; });
+  if (is_due_ && !has_basis(settings.plan, LatentBasis::kWeights)) {
+    apply_principal_step(settings.plan, counts, settings.dtype, tokens);
+    principal_ = std::move(tokens);
+  } else if (is_due_) {
+    candidates_ = merge_candidates(std::move(tokens), counts, num_tokens);
+    candidates_.layer_tokens = std::move(layer_tokens);
+    candidates_.plain_dtype = settings.plain_dtype;
+    merges_any_ = merges_any(settings.plan, candidates_, settings.dtype, settings.page_tokens);
   }
 }
 
-std::vector<std::int64_t> GroupForecast::due(bool prompt_ended) const {
+// Of each group, when the scores of so many are known.
+std::vector<std::int64_t> MergeForecast::count_merges(std::size_t num_ranked) {
+  for (std::size_t group = 0; group < num_ranked; ++group) {
+    candidates_.scores[group].resize(static_cast<std::size_t>(candidates_.num_candidates[group]));
+  }
   std::vector<std::int64_t> counts;
-  for (const Group& group : groups_) {
-    counts.push_back(due_tokens(*plan_, group.kept.tokens.pending, prompt_ended));
+  for (const std::vector<bool>& merges :
+       select_merges(settings_.plan, candidates_, settings_.dtype, settings_.page_tokens)) {
+    counts.push_back(std::count(merges.begin(), merges.end(), true));
   }
   return counts;
 }
 
-// Counts after the best candidates of groups of weights were merged.
-std::vector<GroupTokens> GroupForecast::merged(const std::vector<std::int64_t>& counts,
-                                               std::vector<GroupTokens> tokens,
-                                               std::vector<std::int64_t> layer_tokens) const {
-  MergeCandidates candidates{.num_candidates = counts, .tokens = std::move(tokens), .scores = {}};
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    candidates.scores.emplace_back(static_cast<std::size_t>(counts[i]), 0.0f);
-    candidates.tokens[i].pending -= counts[i];
-    candidates.tokens[i].unmerged += counts[i];
-    const LatentGroup& spec = plan_->groups[i];
-    std::fill_n(layer_tokens.begin() + spec.first_layer, spec.num_layers, groups_[i].rows());
+void MergeForecast::compress_group(std::size_t group, PassBytes& pass) {
+  if (!is_due_) {
+    return;
   }
-  candidates.layer_tokens = std::move(layer_tokens);
-  const auto merges = select_merges(*plan_, candidates, dtype_, page_tokens_);
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    const std::int64_t count = std::count(merges[i].begin(), merges[i].end(), true);
-    candidates.tokens[i].merged += count;
-    candidates.tokens[i].unmerged -= count;
+  if (!principal_.empty()) {
+    return groups_[group].set_tokens(principal_[group], pass);  // old rows go before new ones
   }
-  return candidates.tokens;
+  if (!merges_any_) {
+    return decide(group, 0, pass);
+  }
+  const std::vector<std::int64_t> merges = count_merges(group + 1);
+  // Which groups would merge ahead as a whole depends on the text.
+  const bool merges_ahead = settings_.spread == MergeSpread::kEven ||
+                            settings_.plan.compression.granularity == Granularity::kToken;
+  for (std::size_t ranked = 0; merges_ahead && ranked <= group; ++ranked) {
+    merge_ahead(ranked, merges[ranked], pass);
+  }
+  for (std::size_t ranked = 0; group + 1 == groups_.size() && ranked <= group; ++ranked) {
+    decide(ranked, merges[ranked], pass);
+  }
 }
 
-// Unmerged tokens are exact before they become codes.
-std::int64_t GroupForecast::before_codes() const {
-  std::int64_t total = 0;
-  for (std::size_t i = 0; is_integer(dtype_) && i < groups_.size(); ++i) {
-    const int index = static_cast<int>(i);
-    KeptGroupTokens exact = groups_[i].kept;
-    exact.tokens.pending +=
-        exact.tokens.unmerged + (exact.tokens.unmerged > 0 ? page_tokens_ - 1 : 0);
-    exact.tokens.unmerged = 0;
-    total += std::max(bytes_of(index), bytes_of(index, exact));
-  }
-  return total;
+void MergeForecast::merge_ahead(std::size_t group, std::int64_t merged, PassBytes& pass) {
+  GroupTokens tokens = groups_[group].tokens();
+  tokens.pending -= merged - ahead_[group];
+  tokens.merged += merged - ahead_[group];
+  ahead_[group] = merged;
+  groups_[group].set_tokens(tokens, pass);
 }
 
-std::int64_t GroupForecast::compress(bool prompt_ended, std::vector<std::int64_t> layer_tokens) {
-  const std::int64_t now = bytes();
-  for (Group& group : groups_) {
-    group.is_compressed = true;
+// Unmerged tokens are stored, a part of a layer's at a time, before exact ones go; and then become codes, layer after
+// layer.
+void MergeForecast::decide(std::size_t group, std::int64_t merged, PassBytes& pass) {
+  const std::int64_t left = candidates_.num_candidates[group] - ahead_[group];
+  if (left == 0) {
+    return;
   }
-  const std::vector<std::int64_t> counts = due(prompt_ended);
-  if (std::all_of(counts.begin(), counts.end(), [](std::int64_t count) { return count == 0; })) {
-    return now;
+  const std::int64_t newly = merged - ahead_[group], unmerged = left - newly;
+  const std::int64_t twice = rows_decided_at_once(left);
+  const std::int64_t share =
+      settings_.spread == MergeSpread::kEven ? twice * unmerged / left : twice;
+  GroupForecast& own = groups_[group];
+  const bool is_exact =
+      is_integer(settings_.dtype) && !keeps_latents(settings_.plan, static_cast<int>(group));
+  pass.change(is_exact ? std::max(own.layer_bytes({.pending = share}),
+                                  own.layer_bytes({.unmerged = unmerged}))
+                       : own.layer_bytes({.unmerged = share}),
+              0);
+  GroupTokens tokens = own.tokens();
+  tokens.merged += newly;
+  tokens.unmerged += unmerged;
+  tokens.pending -= left;
+  own.set_tokens(tokens, pass);
+}
+
+void MergeForecast::compress(PassBytes& pass) {
+  const std::vector<std::int64_t> merges =
+      is_due_ && principal_.empty() ? count_merges(groups_.size()) : std::vector<std::int64_t>();
+  for (std::size_t group = 0; is_due_ && group < groups_.size(); ++group) {
+    merges.empty() ? groups_[group].set_tokens(principal_[group], pass)
+                   : decide(group, merges[group], pass);
   }
-  std::vector<GroupTokens> tokens;
-  std::int64_t twice = 0;  // rows of a layer that are held before and after
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    tokens.push_back(groups_[i].kept.tokens);
-    const KeptGroupTokens rows{.tokens = {.unmerged = rows_decided_at_once(counts[i])}};
-    twice = std::max(twice, bytes_of(static_cast<int>(i), rows) / plan_->groups[i].num_layers);
+  std::int64_t before_codes = 0;
+  for (GroupForecast& group : groups_) {
+    group.set_compressed(pass);
+    before_codes += group.bytes_before_codes() - group.bytes();
   }
-  if (has_basis(*plan_, LatentBasis::kWeights)) {
-    tokens = merged(counts, std::move(tokens), std::move(layer_tokens));
-  } else {
-    apply_principal_step(*plan_, counts, dtype_, tokens);
-    twice = 0;  // a group's old rows go before its new ones
+  if (is_due_ && is_integer(settings_.dtype) && !settings_.policy.is_full()) {
+    pass.change(before_codes, 0);
   }
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    groups_[i].kept.tokens = tokens[i];
-  }
-  return std::max({now, bytes(), before_codes()}) + twice;
 }
 
 }  // namespace kvc

@@ -1,57 +1,66 @@
-// What latent groups under a token policy will take, at most (runtime/memory/kept_forecast.h). How many tokens a
-// group keeps is known; which of them are latents follows the text. Tokens are taken to leave latents first. Nothing
-// leaves after a prompt under policies that choose once: their counts are then the cache's, unless the text decides
-// which tokens merge.
+// The forecast of latent groups: each of them, and the choice of the tokens that merge, over all.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "core/token_policy.h"
-#include "runtime/store/kv_cache.h"
+#include "runtime/memory/layer_forecast.h"
+#include "runtime/policies/merge_selection.h"
 
 namespace kvc {
 
-class GroupForecast {
+// A latent group. Under a token policy it is known how many tokens it keeps; which of them are latents follows the text, and
+// bytes are the most that there can be: latents leave first.
+class GroupForecast : public LayerForecast {
  public:
-  GroupForecast(const KvPlan& plan, const TokenPolicy& policy, KvDtype dtype,
-                std::int64_t page_tokens);
-  GroupForecast(const KvCache& cache, KvDtype dtype, std::int64_t page_tokens);
+  GroupForecast(const ForecastSettings& settings, int group, const KvCache* cache);
 
-  std::int64_t bytes() const;
-  std::int64_t bytes_of(int group) const;
-  // A group reads a prompt, after which the sequence has num_tokens. Most bytes of this group on the way.
-  std::int64_t read(int group, std::int64_t count, std::int64_t num_tokens);
-  void append_one();  // to every group
-  void leave_one();   // after it, where the budget is full
-  // What is due becomes latents. Most bytes of all groups on the way. layer_tokens [num_layers]: what plain layers
-  // hold.
-  std::int64_t compress(bool prompt_ended, std::vector<std::int64_t> layer_tokens);
+  std::int64_t rows() const override;
+  std::int64_t bytes() const override;
+  std::int64_t tokens_until_due() const override;
+  const GroupTokens& tokens() const { return kept_.tokens; }
+  void set_tokens(const GroupTokens& tokens, PassBytes& pass);
+  void set_compressed(PassBytes& pass);
+  // Of one layer that holds these.
+  std::int64_t layer_bytes(const GroupTokens& tokens) const;
+  // Most bytes while unmerged tokens are exact, before they become codes.
+  std::int64_t bytes_before_codes() const;
 
  private:
-  struct Group {
-    KeptGroupTokens kept;
-    std::int64_t budget = 0;
-    bool is_laid_out = false;
-    bool is_compressed = true;  // since it last read a prompt
+  void store(int layer, std::int64_t count) override;
+  void remove(std::int64_t count, bool is_step) override;
+  std::int64_t bytes_of(KeptGroupTokens kept) const;
 
-    std::int64_t rows() const {
-      return kept.tokens.merged + kept.tokens.unmerged + kept.tokens.pending;
-    }
-  };
-  std::int64_t bytes_of(int group, const KeptGroupTokens& kept) const;
-  std::int64_t before_codes() const;
-  void leave(Group& group, bool is_step) const;
-  std::vector<std::int64_t> due(bool prompt_ended) const;
-  std::vector<GroupTokens> merged(const std::vector<std::int64_t>& counts,
-                                  std::vector<GroupTokens> tokens,
-                                  std::vector<std::int64_t> layer_tokens) const;
+  int group_;
+  const LatentGroup& spec_;
+  KeptGroupTokens kept_;
+  bool is_compressed_ = true;  // since it last read a prompt
+};
 
-  const KvPlan* plan_;
-  const TokenPolicy* policy_;
-  KvDtype dtype_;
-  std::int64_t page_tokens_;
-  std::vector<Group> groups_;
+// Tokens of all groups that are due, of a sequence of num_tokens, when the groups hold `tokens`. layer_tokens
+// [num_layers]: what each layer holds; empty: all.
+class MergeForecast {
+ public:
+  MergeForecast(const ForecastSettings& settings, std::vector<GroupForecast>& groups,
+                std::vector<GroupTokens> tokens, bool prompt_ended, std::int64_t num_tokens,
+                std::vector<std::int64_t> layer_tokens);
+
+  // Of a prompt, as PromptCompression does: the groups in turn, each after it has read all.
+  void compress_group(std::size_t group, PassBytes& pass);
+  // All groups together.
+  void compress(PassBytes& pass);
+
+ private:
+  std::vector<std::int64_t> count_merges(std::size_t num_ranked);
+  void merge_ahead(std::size_t group, std::int64_t merged, PassBytes& pass);
+  void decide(std::size_t group, std::int64_t merged, PassBytes& pass);
+
+  const ForecastSettings& settings_;
+  std::vector<GroupForecast>& groups_;
+  std::vector<GroupTokens> principal_;  // where all have latents: what groups hold then
+  MergeCandidates candidates_;          // elsewhere
+  std::vector<std::int64_t> ahead_;     // of them, that have merged already
+  bool is_due_ = false, merges_any_ = false;
 };
 
 }  // namespace kvc

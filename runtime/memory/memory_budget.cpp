@@ -50,12 +50,7 @@ std::int64_t MemoryBudget::growth(const KvCache& cache, std::int64_t count, bool
     }
     return bytes;
   }
-  CacheForecast forecast(cache.plan(), cache.num_tokens(), cache.tokens(), dtype_,
-                         stores_.pool->page_tokens(), MergeSpread::kNone);
-  forecast.set_pairs(cache.pair_tokens());
-  if (!cache.policy().is_full()) {
-    forecast.set_kept({cache, dtype_, stores_.pool->page_tokens()});
-  }
+  CacheForecast forecast(cache, dtype_, page());
   const std::int64_t before = forecast.bytes();
   return (is_prompt ? forecast.read(count) : forecast.extend(count)) - before;
 }

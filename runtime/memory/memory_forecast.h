@@ -3,62 +3,51 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <utility>
+#include <tuple>
 #include <vector>
 
-#include "core/kv_plan_bytes.h"
-#include "runtime/memory/kept_forecast.h"
+#include "runtime/memory/group_forecast.h"
+#include "runtime/memory/layer_forecast.h"
 
 namespace kvc {
 
-// Which tokens merge depends on the text: while a group is compressed, its merged tokens are taken to be
-// its share of all, or (for a bound) none. How many tokens pairs of layers retain does too: as many as may be.
-enum class MergeSpread { kEven, kNone };
-
-// The counts of one sequence's cache.
+// The counts of one sequence's cache. Bytes between passes are exact, but for what the text decides: of pairs and of latent
+// groups.
 class CacheForecast {
  public:
-  CacheForecast(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens);
-  // Of a cache that holds these.
-  CacheForecast(const KvPlan& plan, std::int64_t num_tokens, std::vector<GroupTokens> groups,
-                KvDtype dtype, std::int64_t page_tokens, MergeSpread spread);
-
-  // Of plain layers, where it is another than what groups store.
-  void set_plain_dtype(KvDtype dtype);
-  // Of pairs of layers, in the plan's order; else they hold nothing yet.
-  void set_pairs(std::vector<PairTokens> pairs) { pairs_ = std::move(pairs); }
-  // Plain layers are under a token policy that is not full.
-  void set_kept(KeptForecast kept) { kept_.emplace(std::move(kept)); }
+  // Of an empty cache; of one where groups hold `tokens`; of one that is there, a bound.
+  explicit CacheForecast(const ForecastSettings& settings) : CacheForecast(settings, nullptr) {}
+  CacheForecast(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
+                MergeSpread spread = MergeSpread::kEven, const TokenPolicy& policy = {})
+      : CacheForecast(ForecastSettings{plan, dtype, page_tokens, spread, policy}, nullptr) {}
+  CacheForecast(const ForecastSettings& settings, std::int64_t num_tokens,
+                const std::vector<GroupTokens>& tokens);
+  CacheForecast(const KvCache& cache, KvDtype dtype, std::int64_t page_tokens)
+      : CacheForecast({cache.plan(), dtype, page_tokens, MergeSpread::kNone, cache.policy()},
+                      &cache) {}
 
   // Each returns the most bytes on the way.
   std::int64_t read(std::int64_t count);    // a prompt's tokens, layer by layer
   std::int64_t extend(std::int64_t count);  // one after the other
 
   std::int64_t bytes() const;
-  std::int64_t expansion_bytes()
-      const;  // of everything that can be rebuilt (runtime/compression/expansion.h)
+  // That can be appended before a block leaves the window and is decided, or becomes codes; 0 or less: one is due.
+  std::int64_t tokens_until_due() const;
   std::int64_t num_tokens() const { return num_tokens_; }
-  const std::vector<GroupTokens>& tokens() const { return groups_; }
+  std::vector<GroupTokens> tokens() const;  // of each group
 
  private:
-  friend class PromptForecast;
-  void append(std::int64_t count);
-  std::int64_t undecided() const;
-  std::int64_t plain_bytes(std::int64_t codes, std::int64_t num_tokens) const;  // of one layer
-  std::int64_t coded_bytes() const;
-  std::int64_t compress(std::int64_t count);
-  std::int64_t quantise();
-  std::int64_t code();
+  CacheForecast(const ForecastSettings& settings, const KvCache* cache);
+  std::vector<GroupForecast>& groups() { return std::get<std::vector<GroupForecast>>(layers_); }
+  std::vector<std::int64_t> layer_tokens() const;
+  void compress_groups(bool prompt_ended, PassBytes& pass);
 
-  const KvPlan& plan_;
-  KvDtype dtype_, plain_dtype_;
-  MergeSpread spread_;
-  std::int64_t page_tokens_, num_tokens_ = 0, codes_ = 0;  // codes_: tokens of plain layers
-  std::int64_t coded_ = 0;                                 // tokens of coded layers that are codes
-  std::vector<GroupTokens> groups_;
-  std::vector<PairTokens> pairs_;
-  std::optional<KeptForecast> kept_;
+  ForecastSettings settings_;
+  std::int64_t num_tokens_;
+  // Of each source.
+  std::tuple<std::vector<PlainForecast>, std::vector<CodedForecast>, std::vector<PairForecast>,
+             std::vector<GroupForecast>>
+      layers_;
 };
 
 }  // namespace kvc

@@ -87,11 +87,9 @@ void keep_chosen(const TokenPolicy& policy, const KeptMembers& layers) {
   layers.choice.is_laid_out = policy.is_running();
 }
 
-// Of rows of a running policy, or of a prompt.
-bool rows_have_room(const TokenPolicy& policy, const KeptMembers& layers) {
+bool any_leave(const TokenPolicy& policy, const KeptMembers& layers, bool is_step) {
   const KeptRows& rows = layers.first();
-  return has_room({policy, layers.choice.budget},
-                  layers.choice.is_laid_out || !rows.residual().empty(), rows.num_rows());
+  return layers.choice.leaving(policy, rows.num_rows(), is_step, !rows.residual().empty()) > 0;
 }
 
 // Rows `row` of these heads as numbers, which become part of a slot.
@@ -161,17 +159,15 @@ void take_in(const TokenPolicy& policy, const KeptMembers& layers) {
 
 void finish_prompt(const TokenPolicy& policy, const KeptMembers& layers) {
   layers.choice.is_laid_out = false;
-  if (!rows_have_room(policy, layers)) {
+  if (any_leave(policy, layers, false)) {
     keep_chosen(policy, layers);
   }
 }
 
 void finish_token(const TokenPolicy& policy, const KeptMembers& layers) {
-  const KeptGroup& choice = layers.choice;
-  if (!policy.is_running() || choice.budget == 0 || rows_have_room(policy, layers)) {
-    return;  // without a budget: a share of no prompt
+  if (any_leave(policy, layers, true)) {
+    layers.choice.is_laid_out ? take_in(policy, layers) : keep_chosen(policy, layers);
   }
-  choice.is_laid_out ? take_in(policy, layers) : keep_chosen(policy, layers);
 }
 
 }  // namespace kvc

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "core/arithmetic.h"
 
@@ -121,6 +122,19 @@ CacheBytes totals_of(const KvPlan& plan, const MergeCandidates& candidates, KvDt
 }
 
 }  // namespace
+
+MergeCandidates merge_candidates(std::vector<GroupTokens> tokens, std::vector<std::int64_t> counts,
+                                 std::int64_t num_tokens) {
+  for (std::size_t group = 0; group < counts.size(); ++group) {
+    tokens[group].pending -= counts[group];
+    tokens[group].unmerged += counts[group];
+  }
+  const std::size_t num_groups = counts.size();
+  return {.num_tokens = num_tokens,
+          .num_candidates = std::move(counts),
+          .tokens = std::move(tokens),
+          .scores = std::vector<std::vector<float>>(num_groups)};
+}
 
 bool merges_any(const KvPlan& plan, const MergeCandidates& candidates, KvDtype dtype,
                 std::int64_t page_tokens) {

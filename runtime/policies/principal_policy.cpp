@@ -1,14 +1,11 @@
 #include "runtime/policies/principal_policy.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "core/error.h"
 
 namespace kvc {
 namespace {
-
-constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 GroupTokens after(const KvPlan& plan, const GroupTokens& before, std::int64_t count,
                   bool new_basis) {
@@ -64,10 +61,6 @@ PrincipalStep apply_principal_step(const KvPlan& plan, const std::vector<std::in
     }
   }
   return step;
-}
-
-std::int64_t generated_block(const KvPlan& plan) {
-  return plan.request && !plan.request->compress_generated ? kNever : plan.compression.block_tokens;
 }
 
 void check_generated_block(const KvPlan& plan, KvDtype dtype) {

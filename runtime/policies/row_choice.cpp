@@ -78,12 +78,6 @@ ChosenRows choose_voted(const RowChoice& choice, const Rows& by_position, const 
 
 }  // namespace
 
-bool has_room(const RowChoice& choice, bool has_left, std::int64_t num_rows) {
-  const bool is_laid_out = choice.policy.is_running() && has_left;
-  return num_rows <=
-         (is_laid_out ? running_layout(choice.policy, choice.budget).rows() : choice.budget);
-}
-
 ChosenRows choose_rows(const RowChoice& choice, const at::Tensor& positions,
                        const at::Tensor& scores) {
   const Rows by_position = rows_by_position(positions);

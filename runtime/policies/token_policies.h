@@ -53,12 +53,10 @@ struct ChosenRows {
   std::vector<std::int64_t> kept;     // by position, but as RunningLayout has them
   std::vector<std::int64_t> leaving;  // by position: dropped or merged
 };
-// Of rows for which there is no room, of tokens at `positions` [n] int64 with `scores` [n] float32: decayed attention, or
+// Of rows of which some leave (KeptBudget::leaving), of tokens at `positions` [n] int64 with `scores` [n] float32: decayed attention, or
 // votes (undefined where the policy asks for none).
 ChosenRows choose_rows(const RowChoice& choice, const at::Tensor& positions,
                        const at::Tensor& scores);
-// has_left: tokens left a running policy's rows before.
-bool has_room(const RowChoice& choice, bool has_left, std::int64_t num_rows);
 // Rows of the `count` best by votes [n, heads] max-pooled over neighbours, ascending: [count, heads].
 at::Tensor best_voted(const TokenPolicy& policy, const at::Tensor& votes, std::int64_t count);
 

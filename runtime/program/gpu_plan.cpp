@@ -1,5 +1,3 @@
-#include "runtime/program/gpu_plan.h"
-
 #include <algorithm>
 #include <vector>
 
@@ -11,8 +9,8 @@
 #include "runtime/gpu/gpu_forecast.h"
 #include "runtime/gpu/step_support.h"
 #include "runtime/kernels/cuda/device_rows.h"
-#include "runtime/memory/share_of_original.h"
 #include "runtime/plan_source.h"
+#include "runtime/program/memory_plan.h"
 
 namespace kvc {
 namespace {
@@ -41,7 +39,7 @@ std::int64_t tokens_of(const StepSequences& sequences, const GenerateOptions& ge
 
 }  // namespace
 
-Json gpu_plan_json(const RunOptions& options, const Prompts& prompts) {
+MemoryPlan gpu_memory_plan(const RunOptions& options, const Prompts& prompts) {
   const Checkpoint checkpoint = Checkpoint::open(options.model);
   const ModelConfig config = read_model_config(checkpoint);
   const KvPlan plan = plan_of(checkpoint, config);
@@ -51,36 +49,24 @@ Json gpu_plan_json(const RunOptions& options, const Prompts& prompts) {
   check_gpu_model(config, plan);
   check_gpu_options(engine, types, config, plan);
   const GenerateOptions& generate = options.generate;
-  GpuCacheBytes bytes;
-  std::int64_t num_tokens = 0;
+  MemoryPlan result{.kv_dtype = types.kv, .limit = engine.memory_bytes};
   for (const Engine::Ids& batch : batches_of(prompts, generate)) {
     const StepSequences sequences = step_sequences(
         batch, generate, generate.num_beams > 1 ? generate.num_beams : generate.num_samples);
     const GpuCacheBytes own =
         gpu_cache_forecast(plan, types.kv, types.page_tokens, lengths_of(sequences, 0),
                            rest_of(sequences) + generate.max_new_tokens, engine.policy);
-    bytes = {std::max(bytes.most, own.most), std::max(bytes.generating, own.generating)};
-    num_tokens = std::max(num_tokens, tokens_of(sequences, generate));
+    result.reading = std::max(result.reading, own.most);
+    result.end = std::max(result.end, own.generating);
+    result.tokens = std::max(result.tokens, tokens_of(sequences, generate));
   }
-  const std::int64_t original = original_bytes(plan, num_tokens, cache_dtype(config));
-  Json json;
-  json["kv_dtype"] = to_string(types.kv);
-  json["tokens"] = num_tokens;
-  json["reading_bytes"] = bytes.most;
-  json["end_bytes"] = bytes.generating;
-  json["original_bytes"] = original;
-  json["kept_ratio"] = share_of_original(bytes.generating, original);
-  json["expansion_bytes"] = 0;
-  if (engine.memory_bytes) {
-    KVC_CHECK(bytes.most <= *engine.memory_bytes,
-              "KV memory: the caches take up to {} bytes on a GPU, --memory allows {}; raise it to "
-              "that, or lower --max-new-tokens",
-              bytes.most, *engine.memory_bytes);
-    json["memory_bytes"] = *engine.memory_bytes;
-    json["expanded_groups"] = json["num_groups"] = 0;
-    json["peak_bytes"] = bytes.most;
-  }
-  return json;
+  result.original = original_bytes(plan, result.tokens, cache_dtype(config));
+  result.peak = result.reading;
+  KVC_CHECK(result.reading <= engine.memory_bytes.value_or(result.reading),
+            "KV memory: the caches take up to {} bytes on a GPU, --memory allows {}; raise it to "
+            "that, or lower --max-new-tokens",
+            result.reading, *engine.memory_bytes);
+  return result;
 }
 
 }  // namespace kvc

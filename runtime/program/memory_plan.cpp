@@ -13,11 +13,8 @@
 #include "runtime/compression/expansion.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/memory/memory_forecast.h"
-#include "runtime/memory/share_of_original.h"
 #include "runtime/plan_source.h"
 #include "runtime/policies/policy_check.h"
-#include "runtime/program/gpu_plan.h"
-#include "runtime/program/prompts.h"
 
 namespace kvc {
 namespace {
@@ -27,16 +24,13 @@ class RunForecast {
  public:
   RunForecast(const KvPlan& plan, const TokenPolicy& policy, const CacheTypes& types,
               const Prompts& prompts, const GenerateOptions& generate)
-      : plan_(plan), types_(types) {
+      : plan_(plan), policy_(policy), types_(types) {
     for (const auto& ids : prompts.ids) {
       const auto length = static_cast<std::int64_t>(ids.size());
       const std::int64_t prefill =
           generate.prefill_tokens > 0 ? std::min(length, generate.prefill_tokens) : length;
-      caches_.emplace_back(plan, 0, std::vector<GroupTokens>(plan.groups.size()), types.kv,
-                           types.page_tokens, MergeSpread::kNone);  // what make_room asks for
-      if (!policy.is_full()) {
-        caches_.back().set_kept({plan, policy, types.kv, types.page_tokens});
-      }
+      // As make_room asks for it.
+      caches_.emplace_back(plan, types.kv, types.page_tokens, MergeSpread::kNone, policy);
       reading_ += caches_.back().read(prefill);
       // The last token is never fed back.
       left_.push_back(length - prefill + std::max<std::int64_t>(0, generate.max_new_tokens - 1));
@@ -69,7 +63,8 @@ class RunForecast {
       reserve += next.extend(plan_.compression.block_tokens) - cache.bytes();
     }
     Expanded result;
-    for (std::size_t group = 0; group < plan_.groups.size(); ++group) {
+    // Under a token policy tokens come and go.
+    for (std::size_t group = 0; policy_.is_full() && group < plan_.groups.size(); ++group) {
       for (const CacheForecast& cache : caches_) {
         const std::int64_t wanted = expansion_bytes(
             plan_, static_cast<int>(group), cache.tokens()[group], types_.kv, types_.page_tokens);
@@ -84,9 +79,6 @@ class RunForecast {
 
   std::int64_t bytes() const {
     return sum([](const CacheForecast& cache) { return cache.bytes(); });
-  }
-  std::int64_t all_expansions() const {
-    return sum([](const CacheForecast& cache) { return cache.expansion_bytes(); });
   }
   std::int64_t num_tokens() const {
     return sum([](const CacheForecast& cache) { return cache.num_tokens(); });
@@ -107,6 +99,7 @@ class RunForecast {
   }
 
   const KvPlan& plan_;
+  const TokenPolicy& policy_;
   const CacheTypes& types_;
   std::vector<CacheForecast> caches_;
   std::vector<std::int64_t> left_;
@@ -140,29 +133,7 @@ Totals follow(RunForecast& run, std::optional<std::int64_t> limit) {
   return totals;
 }
 
-// `own`: the type of the model's own cache.
-Json plan_json(RunForecast& run, const CacheTypes& types, KvDtype own, std::size_t num_groups,
-               const RunOptions& options) {
-  const std::optional<std::int64_t> limit = options.engine.memory_bytes;
-  const Totals totals = follow(run, limit);
-  Json json;
-  json["kv_dtype"] = to_string(types.kv);
-  json["tokens"] = run.num_tokens();
-  json["reading_bytes"] = run.reading();
-  json["end_bytes"] = totals.end;
-  json["original_bytes"] = run.original(own);
-  json["kept_ratio"] = share_of_original(totals.end, run.original(own));
-  json["expansion_bytes"] = run.all_expansions();
-  if (limit) {
-    json["memory_bytes"] = *limit;
-    json["expanded_groups"] = totals.expanded.groups;
-    json["num_groups"] = num_groups;
-    json["peak_bytes"] = totals.peak;
-  }
-  return json;
-}
-
-Json cpu_plan_json(const RunOptions& options, const Prompts& prompts) {
+MemoryPlan cpu_memory_plan(const RunOptions& options, const Prompts& prompts) {
   const Checkpoint checkpoint = Checkpoint::open(options.model);
   const ModelConfig config = read_model_config(checkpoint);
   const KvPlan plan = with_selective(plan_of(checkpoint, config), options.engine.selective,
@@ -170,30 +141,55 @@ Json cpu_plan_json(const RunOptions& options, const Prompts& prompts) {
   const CacheTypes types = cache_types(checkpoint, config, options.engine);
   check_token_policy(options.engine.policy, plan, config, types.kv);
   RunForecast run(plan, options.engine.policy, types, prompts, options.generate);
-  return plan_json(run, types, cache_dtype(config), plan.groups.size() * prompts.ids.size(),
-                   options);
+  const Totals totals = follow(run, options.engine.memory_bytes);
+  return {.kv_dtype = types.kv,
+          .tokens = run.num_tokens(),
+          .reading = run.reading(),
+          .end = totals.end,
+          .original = run.original(cache_dtype(config)),
+          .expansion = run.expanded(kNever).bytes,
+          .limit = options.engine.memory_bytes,
+          .expanded_groups = totals.expanded.groups,
+          .num_groups = static_cast<std::int64_t>(plan.groups.size() * prompts.ids.size()),
+          .peak = totals.peak};
 }
 
 }  // namespace
 
+Json to_json(const MemoryPlan& plan) {
+  Json json;
+  json["kv_dtype"] = to_string(plan.kv_dtype);
+  json["tokens"] = plan.tokens;
+  json["reading_bytes"] = plan.reading;
+  json["end_bytes"] = plan.end;
+  json["original_bytes"] = plan.original;
+  json["kept_ratio"] = share_of_original(plan.end, plan.original);
+  json["expansion_bytes"] = plan.expansion;
+  if (plan.limit) {
+    json["memory_bytes"] = *plan.limit;
+    json["expanded_groups"] = plan.expanded_groups;
+    json["num_groups"] = plan.num_groups;
+    json["peak_bytes"] = plan.peak;
+  }
+  return json;
+}
+
 void print_memory_plan(const RunOptions& options) {
   const Prompts prompts = read_prompts(options);
-  const Json json =
-      names_gpu(options.device) ? gpu_plan_json(options, prompts) : cpu_plan_json(options, prompts);
-  const auto number = [&json](const char* key) { return json[key].get<std::int64_t>(); };
+  const MemoryPlan plan = names_gpu(options.device) ? gpu_memory_plan(options, prompts)
+                                                    : cpu_memory_plan(options, prompts);
   if (options.json) {
-    fmt::print("{}\n", json.dump());
+    fmt::print("{}\n", to_json(plan).dump());
     return;
   }
   fmt::print(
       "KV cache of {} tokens as {}: up to {} bytes while the prompt is read, then up to {} "
       "(kept_ratio {:.3f}); keys and values rebuilt from latents would take {} more\n",
-      number("tokens"), json["kv_dtype"].get<std::string>(), number("reading_bytes"),
-      number("end_bytes"), json["kept_ratio"].get<double>(), number("expansion_bytes"));
-  if (options.engine.memory_bytes) {
+      plan.tokens, to_string(plan.kv_dtype), plan.reading, plan.end,
+      share_of_original(plan.end, plan.original), plan.expansion);
+  if (plan.limit) {
     fmt::print("within {} bytes: {} of {} groups rebuilt at the end, up to {} bytes in use\n",
-               number("memory_bytes"), number("expanded_groups"), number("num_groups"),
-               number("peak_bytes"));
+               *plan.limit, plan.expanded_groups, plan.num_groups, plan.peak);
   }
 }
 

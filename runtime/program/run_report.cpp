@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "core/arithmetic.h"
-#include "runtime/memory/share_of_original.h"
 
 namespace kvc {
 namespace {

@@ -56,6 +56,7 @@ struct CodedStore {
   const TokenColumn& positions() const { return columns.front(); }
   TokenColumn& scores() { return columns.back(); }
   std::int64_t num_rows() const { return num_codes() + num_exact(); }
+  KeptCodedTokens tokens() const { return {num_rows(), num_codes()}; }
   std::int64_t column_bytes() const;
   void append_positions(const at::Tensor& new_positions);  // [n], of new tokens; scores 0
 };

@@ -71,7 +71,7 @@ KeptTokens KeptRows::tokens() const {
   return {.rows = num_rows(),
           .reserved_rows = reserved_rows_,
           .has_left = has_left_,
-          .coded_rows = changes_ && has_left_ ? store_.num_codes() : 0,
+          .codes = store_.num_codes(),
           .residual_slots = residual_.empty() ? 0 : residual_.num_slots(),
           .shares_heads = !per_head_,
           .follows = !positions_};
@@ -149,9 +149,7 @@ void KeptRows::keep(const at::Tensor& indices, const TurnKeys& turn) {
   assign(all);
 }
 
-void KeptRows::quantise(std::int64_t first, std::int64_t last, const TurnKeys& turn_back) {
-  const std::int64_t count = std::max<std::int64_t>(0, store_.num_exact() - first - last) /
-                             kQuantisedTokens * kQuantisedTokens;
+void KeptRows::quantise(std::int64_t first, std::int64_t count, const TurnKeys& turn_back) {
   if (!store_.key_codes || count == 0) {
     return;
   }

@@ -69,9 +69,9 @@ class KeptRows {
   KeptContent content(const TurnKeys& turn = {}) const;
   at::Tensor keys(const TurnKeys& turn = {}) const;  // its keys alone
   void assign(const KeptContent& content);
-  // Under an integer type: all rows but the first `first` and the last `last` become codes, in whole
-  // blocks. `first` is the same in every call. `turn_back` is the inverse of `turn`.
-  void quantise(std::int64_t first, std::int64_t last, const TurnKeys& turn_back);
+  // Under an integer type: of exact rows, `count` behind the first `first` become codes, whole blocks.
+  // `first` is the same at every call. `turn_back` undoes what `turn` does.
+  void quantise(std::int64_t first, std::int64_t count, const TurnKeys& turn_back);
 
   const KeyValueStore& store() const { return store_; }
   ResidualSlots& residual() { return residual_; }

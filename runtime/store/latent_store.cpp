@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/store/row_store.h"
+#include "runtime/store/token_counts.h"
 
 namespace kvc {
 namespace {
@@ -180,11 +180,6 @@ void LatentStore::append_latent(int index, const at::Tensor& latent, const at::T
     }
     unmerged_positions_.append(positions);
   }
-}
-
-std::int64_t rows_decided_at_once(std::int64_t count) {
-  constexpr std::int64_t kParts = 8, kLeast = 256;
-  return std::min(count, std::max(kLeast, (count + kParts - 1) / kParts));
 }
 
 // Of the `count` oldest pending rows of a layer, those at `kept` stay, unmerged.

@@ -69,10 +69,6 @@ struct GroupColumns {
 };
 GroupColumns group_columns(const TokenPolicy& policy);
 
-// The largest number of one layer's tokens that are stored twice, old and new, while `count` tokens
-// are decided.
-std::int64_t rows_decided_at_once(std::int64_t count);
-
 class LatentStore {
  public:
   LatentStore(const KvPlan& plan, int group, const StoreOptions& options,

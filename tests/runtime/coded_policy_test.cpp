@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "runtime/memory/kept_forecast.h"
+#include "runtime/memory/memory_forecast.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/runtime/policy_turns.h"
@@ -166,8 +166,8 @@ TEST(CodedPolicy, BytesAreTheFormulasAndTheForecasts) {
     for (const char* policy : kSmall) {
       SCOPED_TRACE(policy);
       const auto engine = coded(model, narrow(scope, true), policy);
-      KeptForecast forecast(engine->plan(), engine->policy(), engine->kv_dtype(),
-                            engine->pool().page_tokens());
+      CacheForecast forecast(engine->plan(), engine->kv_dtype(), engine->pool().page_tokens(),
+                             MergeSpread::kNone, engine->policy());
       Sequence sequence = engine->new_sequence();
       const auto expect_bytes = [&](const std::string& when) {
         EXPECT_EQ(engine->pool().allocated_bytes(), formula(*engine, sequence)) << when;
@@ -175,7 +175,7 @@ TEST(CodedPolicy, BytesAreTheFormulasAndTheForecasts) {
         EXPECT_EQ(engine->pool().allocated_bytes(), forecast.bytes()) << when;
       };
       engine->prefill({&sequence}, {part(ids, 0, 120)}, Engine::Rows::kLast);
-      EXPECT_LE(engine->pool().peak_bytes(), forecast.read(120, 120));
+      EXPECT_LE(engine->pool().peak_bytes(), forecast.read(120));
       expect_bytes("prompt");
       for (std::size_t i = 120; i < 200; ++i) {
         engine->extend({&sequence}, {{ids[i]}}, Engine::Rows::kLast);
@@ -183,7 +183,7 @@ TEST(CodedPolicy, BytesAreTheFormulasAndTheForecasts) {
         expect_bytes(std::to_string(i));
       }
       engine->prefill({&sequence}, {part(ids, 200, 250)}, Engine::Rows::kLast);
-      forecast.read(50, 250);
+      forecast.read(50);
       expect_bytes("second prompt");
     }
   }

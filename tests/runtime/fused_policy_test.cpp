@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "runtime/memory/kept_forecast.h"
+#include "runtime/memory/memory_forecast.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/runtime/policy_reference.h"
@@ -211,11 +211,11 @@ TEST(FusedPolicy, BytesAreTheFormulasAndTheForecasts) {
           }
           return bytes;
         };
-        KeptForecast forecast(engine->plan(), engine->policy(), engine->kv_dtype(),
-                              engine->pool().page_tokens());
+        CacheForecast forecast(engine->plan(), engine->kv_dtype(), engine->pool().page_tokens(),
+                               MergeSpread::kNone, engine->policy());
         Sequence sequence = engine->new_sequence();
         engine->prefill({&sequence}, {part(ids, 0, 190)}, Engine::Rows::kLast);
-        EXPECT_LE(engine->pool().peak_bytes(), forecast.read(190, 190));
+        EXPECT_LE(engine->pool().peak_bytes(), forecast.read(190));
         for (std::size_t i = 190; i < 230; ++i) {
           ASSERT_EQ(engine->pool().allocated_bytes(), formula(sequence)) << i;
           ASSERT_EQ(engine->pool().allocated_bytes(), forecast.bytes()) << i;
@@ -224,11 +224,11 @@ TEST(FusedPolicy, BytesAreTheFormulasAndTheForecasts) {
           forecast.extend(1);
         }
         engine->prefill({&sequence}, {part(ids, 230, 250)}, Engine::Rows::kLast);
-        forecast.read(20, 250);
+        forecast.read(20);
         EXPECT_EQ(engine->pool().allocated_bytes(), formula(sequence));
         EXPECT_EQ(engine->pool().allocated_bytes(), forecast.bytes());
-        const KeptForecast again(sequence.cache(), engine->kv_dtype(),
-                                 engine->pool().page_tokens());
+        const CacheForecast again(sequence.cache(), engine->kv_dtype(),
+                                  engine->pool().page_tokens());
         EXPECT_EQ(again.bytes(), forecast.bytes());
       }
     }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "runtime/memory/kept_forecast.h"
+#include "runtime/memory/memory_forecast.h"
 #include "runtime/policies/token_policies.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
@@ -156,11 +156,11 @@ TEST(GroupPolicy, BytesAreTheFormulasAndWithinTheForecast) {
           options.policy.window_tokens *= options.policy.is_running() ? 4 : 1;
         }
         const auto engine = testing::load(model_of(), named.plan, options);
-        KeptForecast forecast(engine->plan(), engine->policy(), engine->kv_dtype(),
-                              engine->pool().page_tokens());
+        CacheForecast forecast(engine->plan(), engine->kv_dtype(), engine->pool().page_tokens(),
+                               MergeSpread::kNone, engine->policy());
         Sequence sequence = engine->new_sequence();
         engine->prefill({&sequence}, {part(ids, 0, 190)}, Engine::Rows::kLast);
-        EXPECT_LE(engine->pool().peak_bytes(), forecast.read(190, 190));
+        EXPECT_LE(engine->pool().peak_bytes(), forecast.read(190));
         for (std::size_t i = 190; i < 230; ++i) {
           ASSERT_EQ(engine->pool().allocated_bytes(), formula(*engine, sequence)) << i;
           ASSERT_EQ(engine->pool().allocated_bytes(), sequence.cache().allocated_bytes());

@@ -34,9 +34,7 @@ EngineOptions limited(std::int64_t bytes) {
 }
 
 std::int64_t bound_of_prompt(const KvPlan& plan, std::int64_t tokens) {
-  return CacheForecast(plan, 0, std::vector<GroupTokens>(plan.groups.size()), KvDtype::kFloat32, 4,
-                       MergeSpread::kNone)
-      .read(tokens);
+  return CacheForecast(plan, KvDtype::kFloat32, 4, MergeSpread::kNone).read(tokens);
 }
 
 struct Budgeted {

@@ -47,7 +47,8 @@ class Simulation {
         key_(random_normal({num_tokens, kHeads, kChannels}, 1)),
         value_(random_normal({num_tokens, kHeads, kChannels}, 2)),
         attention_(at::rand({num_tokens, num_tokens, kHeads}, at::kFloat)),
-        layer_{.rows = {one_layer(), stores(), kept_columns(policy)}, .choice = {.budget = budget}},
+        layer_{.rows = {one_layer(), stores(), kept_columns(policy)},
+               .choice = {{.budget = budget}}},
         lists_(kHeads) {}
 
   void step(std::int64_t token) {
@@ -231,7 +232,7 @@ TEST(RunningPolicy, WholeTokensGetNoLessAttentionThanInTheFullCache) {
   for (const double alpha : {0.0, 0.6, 1.0}) {
     TokenPolicy policy = parse_token_policy("zeromerge:budget=9,residual=2");
     policy.alpha = alpha;
-    KeptLayer layer{.rows = {plan, stores(), kept_columns(policy)}, .choice = {.budget = 9}};
+    KeptLayer layer{.rows = {plan, stores(), kept_columns(policy)}, .choice = {{.budget = 9}}};
     const std::int64_t num_tokens = 40;
     const at::Tensor key = random_normal({num_tokens, config.num_kv_heads, config.head_dim}, 6);
     const at::Tensor query = random_normal({1, config.num_heads, config.head_dim}, 7);

@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/token_policy.h"
 #include "runtime/attention/pruned_attention.h"
-#include "runtime/memory/kept_forecast.h"
+#include "runtime/memory/memory_forecast.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/policy_turns.h"
 #include "tests/testing/temporary_directory.h"
@@ -143,12 +143,12 @@ TEST(Think, BytesAreTheFormulasAndTheForecasts) {
                                                                 rows, pruned, engine->kv_dtype(),
                                                                 engine->pool().page_tokens());
       };
-      KeptForecast forecast(engine->plan(), engine->policy(), engine->kv_dtype(),
-                            engine->pool().page_tokens());
+      CacheForecast forecast(engine->plan(), engine->kv_dtype(), engine->pool().page_tokens(),
+                             MergeSpread::kNone, engine->policy());
       Sequence sequence = engine->new_sequence();
       const std::int64_t window = engine->policy().window_tokens;
       engine->prefill({&sequence}, {part(text(), 0, 70)}, Engine::Rows::kLast);
-      EXPECT_LE(engine->pool().peak_bytes(), forecast.read(70, 70));
+      EXPECT_LE(engine->pool().peak_bytes(), forecast.read(70));
       for (std::size_t i = 70; i < 100; ++i) {
         ASSERT_EQ(engine->pool().allocated_bytes(),
                   formula(static_cast<std::int64_t>(i), 70 - window));
@@ -159,7 +159,7 @@ TEST(Think, BytesAreTheFormulasAndTheForecasts) {
       }
       // Generated tokens lose channels when a later prompt has been read.
       engine->prefill({&sequence}, {part(text(), 100, 120)}, Engine::Rows::kLast);
-      EXPECT_LE(engine->pool().peak_bytes(), forecast.read(20, 120));
+      EXPECT_LE(engine->pool().peak_bytes(), forecast.read(20));
       EXPECT_EQ(engine->pool().allocated_bytes(), formula(120, 120 - window));
       EXPECT_EQ(engine->pool().allocated_bytes(), forecast.bytes());
     }

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "runtime/attention/kept_attention.h"
-#include "runtime/memory/kept_forecast.h"
+#include "runtime/memory/memory_forecast.h"
 #include "runtime/policies/token_policies.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/policy_turns.h"
@@ -165,12 +165,12 @@ TEST(TokenPolicy, BytesAreTheFormulasAndTheForecasts) {
         options.policy.window_tokens *= dtype[0] == 'i' ? 15 : 1;  // codes until tokens leave
       }
       const auto engine = testing::load_plain(model, options);
-      KeptForecast forecast(engine->plan(), engine->policy(), engine->kv_dtype(),
-                            engine->pool().page_tokens());
+      CacheForecast forecast(engine->plan(), engine->kv_dtype(), engine->pool().page_tokens(),
+                             MergeSpread::kNone, engine->policy());
       Sequence sequence = engine->new_sequence();
       const Row ids = random_ids(1, 250, 96, 3).front();
       engine->prefill({&sequence}, {part(ids, 0, 210)}, Engine::Rows::kLast);
-      EXPECT_LE(engine->pool().peak_bytes(), forecast.read(210, 210));
+      EXPECT_LE(engine->pool().peak_bytes(), forecast.read(210));
       for (std::size_t i = 210; i < 250; ++i) {
         ASSERT_EQ(engine->pool().allocated_bytes(), formula(*engine, sequence)) << i;
         ASSERT_EQ(engine->pool().allocated_bytes(), forecast.bytes()) << i;
@@ -234,7 +234,7 @@ TEST(TokenPolicy, PositionsInTheCacheAreThoseOfAShorterText) {
   KeptLayer layer{.rows = {plain_plan(1, config.num_kv_heads, config.head_dim),
                            {.pool = std::make_shared<KvPool>(4)},
                            kept_columns(policy)},
-                  .choice = {.budget = 8}};
+                  .choice = {{.budget = 8}}};
   const std::int64_t num_tokens = 31;
   const at::Tensor all = at::arange(num_tokens, at::kLong);
   const at::Tensor key =

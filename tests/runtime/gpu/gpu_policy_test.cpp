@@ -5,7 +5,7 @@
 #include "runtime/gpu/gpu_engine.h"
 #include "runtime/gpu/gpu_forecast.h"
 #include "runtime/gpu/gpu_kept.h"
-#include "runtime/program/gpu_plan.h"
+#include "runtime/program/memory_plan.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/runtime/gpu/gpu_fixture.h"
 #include "tests/testing/temporary_directory.h"
@@ -220,7 +220,7 @@ TEST_F(GpuPolicyTest, PlansTheBytesThatARunTakes) {
     SCOPED_TRACE(policy);
     options.engine.policy = parse_token_policy(policy);
     options.engine.memory_bytes = {};
-    const Json plan = gpu_plan_json(options, prompts);
+    const Json plan = to_json(gpu_memory_plan(options, prompts));
     const GpuEngine engine = engine_under(policy);
     const GenerateResult result = engine.generate(prompts.ids, options.generate);
     EXPECT_EQ(plan["reading_bytes"].get<std::int64_t>(), engine.kv_peak_bytes());
@@ -228,7 +228,7 @@ TEST_F(GpuPolicyTest, PlansTheBytesThatARunTakes) {
               result.sequences[0].bytes.total() + result.sequences[1].bytes.total());
     EXPECT_EQ(plan["tokens"].get<std::int64_t>(), 37 + 9 + 2 * 4);
     options.engine.memory_bytes = engine.kv_peak_bytes() - 1;
-    EXPECT_NE(testing::failure_of([&] { gpu_plan_json(options, prompts); }).find("--memory"),
+    EXPECT_NE(testing::failure_of([&] { gpu_memory_plan(options, prompts); }).find("--memory"),
               std::string::npos);
   }
 }

@@ -25,7 +25,7 @@ TEST_P(KeptTokensTest, AreTheCpuPolicys) {
   KeptLayer layer{.rows = {plan,
                            {.pool = std::make_shared<KvPool>(4), .dtype = at::kFloat},
                            kept_columns(policy)},
-                  .choice = {.budget = budget}};
+                  .choice = {{.budget = budget}}};
   const at::Tensor key = random_normal({kTokens, kHeads, kChannels}, 1),
                    value = random_normal({kTokens, kHeads, kChannels}, 2),
                    query = random_normal({scoring_queries(policy, kTokens), 4, kChannels}, 3);
