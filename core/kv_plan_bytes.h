@@ -69,6 +69,9 @@ std::int64_t break_even_tokens(const KvPlan& plan, KvDtype dtype);
 // them as codes: keys and values, or of a model's own cache the latent alone.
 std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype,
                                std::int64_t page_tokens = 1);
+// The same of so many tokens that are codes and so many that are not.
+std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t codes, std::int64_t exact,
+                               KvDtype dtype, std::int64_t page_tokens);
 // Of a plain layer that holds only some tokens of a text, `rows`, as numbers: those bytes and 4 per row, its int32
 // position.
 std::int64_t retained_layer_bytes(const KvPlan& plan, std::int64_t rows, KvDtype dtype,
@@ -76,8 +79,11 @@ std::int64_t retained_layer_bytes(const KvPlan& plan, std::int64_t rows, KvDtype
 // How many tokens of a coded layer are codes once `num_tokens` were read: all but the sinks, the window
 // and an incomplete block of kQuantisedTokens.
 std::int64_t coded_tokens(const KvPlan& plan, std::int64_t num_tokens);
+// Bytes of the codes of so many tokens of a block: tokens * (bits / 8 + gain).
+std::int64_t block_code_bytes(const CodedBlock& block, std::int64_t tokens,
+                              std::int64_t page_tokens = 1);
 // Bytes of one coded block. With C coded tokens, the others exact with b bytes per element:
-//   C * (bits / 8 + gain) + (num_tokens - C) * n * b       n: channels of the block, keys and values
+//   block_code_bytes(C) + (num_tokens - C) * n * b       n: channels of the block, keys and values
 std::int64_t coded_block_bytes(const KvPlan& plan, const CodedBlock& block, std::int64_t num_tokens,
                                KvDtype dtype, std::int64_t page_tokens = 1);
 // Bytes of two paired layers, b = 2 under integer types, of which they have no codes. Counts are rounded up to
@@ -94,5 +100,9 @@ std::int64_t plan_bytes(const KvPlan& plan, std::int64_t num_tokens,
 // num_layers * plain_widths().total() * num_tokens * b (2 * kv_dim wide where each head has its keys and
 // values): the denominator of kept_ratio. Integer types count as the 16-bit numbers they stand for.
 std::int64_t original_bytes(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
+// kept_ratio as reports state it; 1 if the original is empty.
+constexpr double share_of_original(std::int64_t bytes, std::int64_t original) {
+  return original > 0 ? static_cast<double>(bytes) / static_cast<double>(original) : 1;
+}
 
 }  // namespace kvc
