@@ -9,8 +9,8 @@
 
 namespace kvc {
 
-// Memory for weights: as at::empty, but tensors lie one after the other in huge pages where the system has them: reading them once per token
-// is what generation spends its time on, and is a fifth faster so.
+// Memory for weights: as at::empty, but in huge pages where the system has them, one tensor after the other: reading
+// them once per token is what generation spends its time on, and is a fifth faster so.
 at::Tensor empty_weight(at::IntArrayRef sizes, at::ScalarType type);
 
 // A tensor in an unnamed temporary file: pages of it leave memory when others are needed.
