@@ -66,6 +66,7 @@ std::vector<at::Tensor> encode_exact(const CodedView& coded, std::int64_t first,
 
 void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors& factors,
                  CodedStore& store) {
+  const CodedView view{decoder, plan, factors, store};
   const std::int64_t sinks = plan.compression.sink_tokens;
   const std::int64_t count = coded_tokens(plan, store.num_exact());
   const std::int64_t coded = store.num_codes();

@@ -59,7 +59,7 @@ TEST(OwnCache, SharesPrincipalDirections) {
     EXPECT_THAT(to_text(table), HasSubstr("20 directions of 64 for the latents of 4 layers"));
     settings.own<PrincipalSettings>().key_rank = settings.own<PrincipalSettings>().value_rank = 0;
     settings.kept_ratio = 0.6;
-    EXPECT_LE(make_plan(config, settings, false).policy.target_kept_ratio, 0.6);
+    EXPECT_LE(make_plan(config, settings, false).compression.target_kept_ratio, 0.6);
     settings.kept_ratio = 0.1;  // rotary keys alone are a fifth
     EXPECT_THROW(make_plan(config, settings, false), Error);
   }

@@ -158,7 +158,7 @@ TEST(KvPlan, RoundTripsThroughJson) {
   EXPECT_EQ(dump_json(to_json(read)), text);
   EXPECT_EQ(read.groups[0].merge_weights, plan.groups[0].merge_weights);
   EXPECT_TRUE(read.key_norm);
-  EXPECT_EQ(read.policy.block_tokens, 3);
+  EXPECT_EQ(read.compression.block_tokens, 3);
   EXPECT_EQ(dump_json(to_json(kv_plan_from_json(to_json(plain_plan(2, 1, 2)), "p"))),
             dump_json(to_json(plain_plan(2, 1, 2))));
 }
