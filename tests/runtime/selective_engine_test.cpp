@@ -204,7 +204,7 @@ TEST(SelectiveEngine, IsRefusedWhereNothingIsRebuilt) {
   const SyntheticCheckpoint windowed{.model_type = "mistral", .window = 40};
   EXPECT_THAT(refusal(windowed, principal_plan(windowed, 2, LatentBasis::kRequest, false, 4, 6),
                       selecting(5, 2)),
-              HasSubstr("the last 40 tokens only"));
+              HasSubstr("sliding window of 40 tokens"));
 }
 
 }  // namespace

@@ -277,7 +277,7 @@ TEST(TokenPolicy, RefusesWhatItCannotDo) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(refusal(window, under("h2o")), HasSubstr("layer 0 sees the last 20 tokens"));
+  EXPECT_THAT(refusal(window, under("h2o")), HasSubstr("layer 0 reads the last 20 tokens"));
 }
 
 }  // namespace

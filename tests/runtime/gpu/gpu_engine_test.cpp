@@ -198,7 +198,7 @@ TEST(GpuEngine, RefusesPlansByNameThatItDoesNotRun) {
   expect(refusal(model, paired), "layer 0 is paired");
   const CompressionSettings policy = testing::small_policy(MergeRule::kLs);
   expect(refusal(model, testing::grouped_plan(model, 2, 40, policy), "int8"),
-         "--kv-dtype int8 is for plain layers");
+         "--kv-dtype int8 applies to plain layers");
   expect(refusal(model, testing::grouped_plan(model, 2, 42, policy)), "--rank-multiple 32");
   SyntheticCheckpoint windows = testing::tiny_gpu_model("mistral");
   windows.window = 20;

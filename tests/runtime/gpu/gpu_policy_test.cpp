@@ -108,7 +108,7 @@ TEST_F(GpuPolicyTest, RefusesIntegersOfPromptsWithinTheBudget) {
   const std::string error = testing::failure_of([&] {
     engine.generate({gpu_text(70, 4), gpu_text(40, 8)}, options_of(2));
   });
-  EXPECT_NE(error.find("of 40 tokens, and one has 40"), std::string::npos) << error;
+  EXPECT_NE(error.find("of 40 tokens; one has 40"), std::string::npos) << error;
   EXPECT_NE(error.find("--device cpu"), std::string::npos) << error;
 }
 
