@@ -51,7 +51,7 @@ void declare_settings(CLI::App& app, ConvertSettings& settings) {
     if (option.flag == "--method") {  // whose preset the options declared below override
       app.add_option_function<std::string>(
           "--preset", [&settings](const std::string& name) { apply_preset(settings, name); },
-          "paper: follow the method's paper to the letter; flags given beside it win");
+          "paper: the method as its paper describes it; other flags override it");
     }
   }
   for (const Options& own : own_options(settings)) {
@@ -141,13 +141,14 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
     settings.method = "coded";
   }
   const Method& method = find_method(settings.method);
-  KVC_CHECK_USAGE(app.count("--rank") == 0 || !takes(method, principal_options),
-                  "--rank: --method {} has --key-rank and --value-rank, or --kept-ratio",
-                  settings.method);
+  KVC_CHECK_USAGE(
+      app.count("--rank") == 0 || !takes(method, principal_options),
+      "--rank: does not apply to --method {}; use --key-rank and --value-rank, or --kept-ratio",
+      settings.method);
   const bool is_coded = takes(method, coded_options);
   const std::string& foreign = is_coded ? latent : coded;
   KVC_CHECK_USAGE(foreign.empty(),
-                  "{}: means nothing to the method {}; leave it out, or name {} with --method",
+                  "{}: does not apply to the method {}; leave it out, or pass {} as --method",
                   foreign, settings.method, is_coded ? "commonkv or palu" : "coded");
   options.effort.thorough = options.effort.thorough || app.count("--metric") != 0;
   if (app.count("--rank") == 0 && method.rank != nullptr && method.least_kept_ratio == nullptr) {

@@ -108,7 +108,7 @@ class Chooser {
         settings_.window_tokens,
         open_.rank || method_.rank == nullptr
             ? ""
-            : fmt::format(", and a merged token keeps what --rank {:g} says",
+            : fmt::format(", and --rank {:g} sets the bytes of a merged token",
                           method_.rank(settings_))));
     settings_.kept_ratio = nearest;
   }

@@ -45,33 +45,32 @@ Options common_options(ConvertSettings& settings) {
   Options options;
   options.add("--method", "method", settings.method, method_list().c_str());
   options.add("--group", "layers_per_group", settings.layers_per_group,
-              "Adjacent layers factorised together", "at least 1 layer",
+              "Adjacent layers compressed together", "at least 1 layer",
               [](int layers) { return layers >= 1; });
   options.add("--kept-ratio", "kept_ratio", settings.kept_ratio,
-              "Target: compressed / original KV bytes (default: 0.5, or the nearest that can be "
-              "reached)",
+              "Target: compressed / original KV bytes (default: 0.5, or the nearest possible)",
               "a fraction above 0 and at most 1", is_share);
   add_tokens(options, "--sink", "sink_tokens", settings.sink_tokens, 0,
-             "First tokens, which stay exact (default: by method and --context)");
+             "First tokens that stay exact (default: by method and --context)");
   add_tokens(options, "--window", "window_tokens", settings.window_tokens, 0,
-             "Last tokens, which stay exact (default: by method and --context)");
+             "Last tokens that stay exact (default: by method and --context)");
   add_tokens(options, "--block", "block_tokens", settings.block_tokens, 1,
-             "Generated tokens that are compressed together (default: by method and --context)");
+             "Generated tokens compressed at a time (default: by method and --context)");
   add_tokens(options, "--context", "context", settings.context, 0,
-             "Tokens the plan is computed for (0: the model's context, at most 8192)");
+             "Tokens of the cache that is planned (0: the model's context, at most 8192)");
   add_tokens(options, "--tokens-in-flight", "tokens_in_flight", settings.tokens_in_flight, 0,
-             "Tokens that all requests hold together; there the cache must save more than the "
-             "factors take (0: --context, at least 8192)");
+             "Tokens that all requests hold together; the saving must exceed the factors there (0: "
+             "--context, at least 8192)");
   std::optional<CacheMetric>& metric = settings.cache_metric;
   options.add_word(
       "--metric", "metric",
       {[&metric](const std::string& word) { metric = value_of(kMetrics, word, "metric"); },
        [&metric] { return metric ? to_string(*metric) : ""; }},
-      "coded, xkv-static, pca: weights of errors: fisher (default for coded), attn, "
-      "attn_fs or none (default for the others)");
+      "coded, xkv-static, pca: how errors are weighted: fisher (default for coded), attn, attn_fs "
+      "or none (default for the others)");
   options.add("--kv-dtype", "kv_dtype", settings.kv_dtype,
-              "xkv: what the cache will store, for ranks that meet --kept-ratio: int8 gives twice "
-              "the directions (default: the checkpoint's type)",
+              "xkv: dtype of the cache that ranks are planned for; int8 gives twice the directions "
+              "(default: the checkpoint's)",
               "a type", is_kv_dtype);
   return options;
 }

@@ -30,7 +30,7 @@ constexpr std::int64_t round_up(std::int64_t count, std::int64_t step) {
   return (count + step - 1) / step * step;
 }
 
-// The greatest that is not above it.
+// The largest not above `count`.
 constexpr std::int64_t round_down(std::int64_t count, std::int64_t step) {
   return count / step * step;
 }

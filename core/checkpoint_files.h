@@ -18,8 +18,8 @@ struct ShardList {
   std::map<std::string, std::string> weight_map;
 };
 
-// model.safetensors, or else the files of model.safetensors.index.json. Where neither exists, an
-// Error that says what is there instead and the way out.
+// model.safetensors, or else the files of model.safetensors.index.json. If neither exists, the
+// Error names what is there instead and the way out.
 ShardList find_shards(const std::filesystem::path& directory);
 
 // Error when config.json says how the weights are quantised, at its top or in a nested text_config.

@@ -58,8 +58,8 @@ Hdf5Handle hdf5_string_type(bool ascii = false);  // variable length, as h5py's 
 bool hdf5_reachable(hid_t file, const std::string& path);
 // Error for too many axes or elements.
 std::vector<std::int64_t> hdf5_shape(hid_t dataset, const std::string& subject);
-// The declared size must be plausible for what the file holds, before anything is allocated for it;
-// unusual layouts and filters are refused.
+// The declared size must be plausible for the file before anything is allocated; unusual layouts
+// and filters are refused.
 void check_hdf5_storage(hid_t file, hid_t dataset, std::int64_t num_bytes,
                         const std::string& subject);
 

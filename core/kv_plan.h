@@ -116,9 +116,9 @@ bool needs_latents(const KvPlan& plan, int group);
 
 KvPlan plain_plan(int num_layers, std::int64_t num_kv_heads, std::int64_t head_dim);
 
-// One layer's part of a group's y: its keys and its values; of a model's own latents (KvPlan::own_widths) those, as
-// they are before their norm, in the place of keys, and nothing else. With c = own_widths.key such a group takes, its
-// d = own_widths.value numbers of rotary keys always exact,
+// One layer's part of a group's y: its keys and values. For a model's own latents (KvPlan::own_widths): the latents
+// before their norm, in place of keys. With c = own_widths.key, and d = own_widths.value numbers of rotary keys that
+// stay exact, such a group takes
 //   merged * (rank + G*d)*b + (unmerged + pending) * G*(c + d)*b + bases * G * c * rank * b
 KvWidths grouped_widths(const KvPlan& plan);
 

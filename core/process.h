@@ -9,11 +9,10 @@ bool is_interrupted();  // a signal has arrived
 // Throws Error with ExitCode::kInterrupted once a signal has arrived.
 void check_interrupt();
 
-// A thread of libgomp that waits turns in a loop for milliseconds, which a machine with other work to do lacks. The
-// runtime reads its settings when it is loaded, before main: the program starts itself once more, with the same
-// arguments and GOMP_SPINCOUNT for some microseconds of turning before a thread sleeps. Returns where OMP_WAIT_POLICY or
-// GOMP_SPINCOUNT is set already, under valgrind, which would lose the program, and where the restart fails. To be called
-// first in main; no thread may run and nothing may be open yet.
+// A waiting libgomp thread spins for milliseconds, which slows a busy machine down. libgomp reads its settings when it
+// is loaded, before main, so the program restarts itself with the same arguments and a GOMP_SPINCOUNT of some
+// microseconds. Returns without a restart if OMP_WAIT_POLICY or GOMP_SPINCOUNT is set, under valgrind, and if the
+// restart fails. Call first in main, before any thread runs or file is open.
 void restart_with_short_waits(char** argv);
 
 }  // namespace kvc

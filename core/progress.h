@@ -27,7 +27,7 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Counts steps of one stage; also the place where interruption is noticed.
+// Counts steps of one stage; also checks for interruption.
 class Progress {
  public:
   Progress(std::string label, std::int64_t total);

@@ -51,7 +51,7 @@ struct TokenPolicy {
   bool prunes_channels() const;  // all tokens are kept, with fewer channels of their keys
   // Numbers of 4 bytes that are kept of every token beside its key and value: its position, and a score where there is one.
   std::int64_t num_columns() const { return is_full() ? 0 : has_scores() ? 2 : 1; }
-  // The fewest tokens that the settings leave a place for.
+  // The smallest budget that the settings allow.
   std::int64_t least_budget() const;
 };
 
@@ -117,37 +117,38 @@ struct KeptCodedTokens {
   std::int64_t rows = 0;
   std::int64_t codes = 0;  // rows that are codes; between passes coded_tokens(rows)
 };
-// Of the layers stored with `first_layer`, their first: coded_block_bytes of their blocks, so many tokens coded, and
+// Bytes of the layers stored with `first_layer`, the first of them: coded_block_bytes of their blocks with that many
+// coded tokens, and
 // under a policy that is not full
 //   + rows * 4 (int32 positions) + rows * 4 (float32 scores, of policies that have such)
 std::int64_t kept_coded_bytes(const KvPlan& plan, const TokenPolicy& policy, int first_layer,
                               const KeptCodedTokens& tokens, KvDtype dtype,
                               std::int64_t page_tokens = 1);
 
-// A plain layer, with the fused layers that read it and all other layers that these read.
+// A plain layer, the fused layers that read it, and all layers that these read.
 struct SharingLayers {
   std::vector<int> layers;   // ascending
-  std::vector<int> storage;  // of them the plain ones
-  // Do all KV heads keep the same tokens too? Where a fused layer's head reads other heads than its own number.
+  std::vector<int> storage;  // the plain ones among them
+  // Do all KV heads keep the same tokens too? Only if a fused layer's head reads heads of other numbers.
   bool shares_heads = false;
 };
 
-// Of every plain layer of the plan, by the first of them: each layer is in one set. Sets may interleave.
+// The sets of all plain layers, ordered by first layer. Each layer is in one set; sets may interleave.
 std::vector<SharingLayers> sharing_layers(const KvPlan& plan);
 
 // Keys that lose channels (ThinK, arXiv 2407.21018).
-// Channels of a key of head_dim that stay: all but the nearest number to the policy's share, at least one.
+// Channels of a key that stay: head_dim less the policy's share (rounded to nearest), at least one.
 std::int64_t kept_channels(const TokenPolicy& policy, std::int64_t head_dim);
 
-// Bytes of one layer of `rows` tokens, of which the first `pruned_rows` have lost channels. With c =
-// kept_channels and b bytes per element, pruned rows and others rounded up to pages apart:
+// Bytes of one layer of `rows` tokens; the first `pruned_rows` have lost channels. With c =
+// kept_channels and b bytes per element, pruned rows and others rounded up to pages separately:
 //   pruned_rows * num_kv_heads * (c + head_dim) * b + (rows - pruned_rows) * 2 * kv_dim * b
 //   + num_kv_heads * ceil(head_dim / 8) once there are pruned rows: the mask of the channels
 std::int64_t pruned_layer_bytes(const KvPlan& plan, const TokenPolicy& policy, std::int64_t rows,
                                 std::int64_t pruned_rows, KvDtype dtype,
                                 std::int64_t page_tokens = 1);
 
-// How many of `rows` tokens have lost channels after a prompt that ends there: all but the window.
+// Tokens that have lost channels after a prompt of `rows` tokens: all but the window.
 std::int64_t pruned_rows_of(const TokenPolicy& policy, const KvPlan& plan, std::int64_t rows);
 
 }  // namespace kvc

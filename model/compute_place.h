@@ -32,7 +32,7 @@ void on_own_stream(at::Device device, const std::function<void()>& work);
 
 #ifdef KVC_CUDA
 // The GPU's part of the above.
-// Error naming what is missing unless GPU `index` can be used; then makes its operators deterministic.
+// Makes the operators of GPU `index` deterministic; Error naming what is missing if it cannot be used.
 void set_up_cuda(int index);
 // on_own_stream() for a GPU.
 void on_cuda_stream(at::Device device, const std::function<void()>& work);

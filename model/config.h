@@ -40,8 +40,8 @@ struct RopeConfig {
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
-// Sizes of multi-head latent attention (DeepSeek-V2): keys and values are made from one latent per
-// token, and one rotary key is shared by all heads.
+// Sizes of multi-head latent attention (DeepSeek-V2): keys and values come from one latent per
+// token; all heads share one rotary key.
 struct MlaConfig {
   std::int64_t q_lora_rank = 0;  // 0: queries are projected from the hidden states directly
   std::int64_t kv_lora_rank = 0;
@@ -50,7 +50,7 @@ struct MlaConfig {
   std::int64_t v_head_dim = 0;
 
   std::int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
-  // What the model's own cache stores per token and layer: the normed latent and the rotated key.
+  // Contents of the model's own cache per token and layer: the normed latent and the rotated key.
   std::int64_t cache_width() const { return kv_lora_rank + qk_rope_head_dim; }
 
   friend bool operator==(const MlaConfig&, const MlaConfig&) = default;
@@ -58,15 +58,15 @@ struct MlaConfig {
 
 enum class Activation { kSilu, kGelu, kGeluTanh };
 
-// What a layer's attention does besides softmax(query · key) value.
+// What a layer's attention adds to softmax(query · key) value.
 struct AttentionRule {
-  // A query sees the tokens whose position is at most its own and greater than its own minus the window.
+  // A query at position p sees positions in (p - window, p].
   std::optional<std::int64_t> window{};
   std::optional<double> scale{};  // of query · key; nullopt: 1 / sqrt(head_dim)
   double softcap = 0;             // s: scores x become s tanh(x / s); 0: none
 };
 
-// What layers may differ in.
+// Properties in which layers may differ.
 struct LayerSpec {
   std::optional<std::int64_t> window;  // sliding window in tokens
   int rope = 0;                        // index into ModelConfig::ropes; -1: no RoPE
@@ -123,21 +123,21 @@ struct ModelConfig {
 // a `kvconvert` object resolves to the source architecture.
 ModelConfig parse_model_config(const Json& config, const std::string& subject);
 
-// The config of a checkpoint directory, together with where its files keep the text model's tensors.
-// Says once on stderr where the directory brings Python code of its own (auto_map), which is never run.
+// The config of a checkpoint directory, and where its files store the text model's tensors.
+// Prints once to stderr if the directory has Python code of its own (auto_map), which is never run.
 ModelConfig read_model_config(const Checkpoint& checkpoint);
-// The same of a checkpoint whose tensors are those of its config (check_tensors in model/weights.h).
+// The same for a checkpoint whose tensors match its config (check_tensors in model/weights.h).
 ModelConfig read_checked_model_config(const Checkpoint& checkpoint);
 
-// How layers are taken together, by whatever treats several as one.
+// How adjacent layers are grouped.
 struct LayerRun {
   int first_layer = 0, num_layers = 0;
 
   int end() const { return first_layer + num_layers; }
 };
 
-// Runs of at most `layers_per_group` adjacent layers of one kind; they cover the model. The last of a
-// stretch of equal layers may be shorter.
+// Runs of at most `layers_per_group` adjacent layers of one kind; they cover the model. The last run
+// of a stretch of equal layers may be shorter.
 std::vector<LayerRun> layer_runs(const ModelConfig& config, int layers_per_group);
 
 }  // namespace kvc

@@ -12,17 +12,17 @@
 namespace kvc {
 
 // What layers differ in: sliding windows and RoPE.
-// [num_layers]. `config` has its arch, num_layers and ropes. layer_types, when there are any, decide
-// which layers slide; otherwise the family's rule does.
+// [num_layers]. `config` has its arch, num_layers and ropes. layer_types decide which layers slide;
+// without them the family's rule does.
 std::vector<LayerSpec> resolve_layers(const ConfigReader& reader, const ModelConfig& config);
 
 // RoPE settings in either spelling (rope_scaling, rope_parameters).
-// Resolves as transformers does: rope_scaling if it is a non-empty object, else rope_parameters;
-// the two are not merged. One RopeConfig, or two under RopeRule::kPerLayerType: of full layers, then of
-// sliding ones. `config` has its arch, head_dim and max_position_embeddings. Refuses rope types and
-// rotary fractions that are not supported, by name.
+// Resolves as transformers does: rope_scaling if it is a non-empty object, else rope_parameters; the
+// two are not merged. One RopeConfig, or two under RopeRule::kPerLayerType: full layers, then sliding
+// ones. `config` has its arch, head_dim and max_position_embeddings. Refuses unsupported rope types and
+// rotary fractions by name.
 std::vector<RopeConfig> resolve_ropes(const ConfigReader& reader, const ModelConfig& config);
-// 0.1 m ln(factor) + 1, yarn's scale of queries and keys together; 1 where nothing is stretched.
+// 0.1 m ln(factor) + 1, yarn's scale of queries and keys together; 1 without stretching.
 double yarn_magnitude(double factor, double mscale);
 
 // nullopt where no layer has experts.

@@ -21,12 +21,10 @@ struct Linear {
   Linear stacked(std::int64_t index) const;
 };
 
-// x W^T + b on the CPU: own products in the types and sizes where they are fastest, and in float32 oneDNN, whose
-// kernels use vector instructions that the BLAS inside LibTorch leaves idle on some processors (measured: 2.2 times its
-// speed).
-// The same as at::linear, to rounding of sums in float32, and differentiable with respect to x. Whatever neither covers
-// nor speeds up (other types, a weight that wants a gradient) is at::linear.
-// x: [num_tokens, in], weight: [out, in], bias: [out] or undefined.
+// x W^T + b on the CPU: own products for dtypes and sizes where they are fastest, and oneDNN in float32, which uses
+// vector instructions that LibTorch's BLAS leaves idle on some processors (measured: 2.2 times its speed).
+// Equals at::linear up to rounding of float32 sums, and is differentiable with respect to x. Everything else (other
+// dtypes, a weight with a gradient) calls at::linear. x: [num_tokens, in], weight: [out, in], bias: [out] or undefined.
 at::Tensor float_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
 }  // namespace kvc

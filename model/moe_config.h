@@ -6,7 +6,7 @@
 
 namespace kvc {
 
-// Whose spelling of settings and tensors a family with experts follows.
+// The spelling of settings and tensors that a family with experts follows.
 enum class ExpertStyle {
   kNone,     // dense MLPs only
   kMixtral,  // num_local_experts; block_sparse_moe.experts.<e>.w1, w3, w2

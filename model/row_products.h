@@ -6,9 +6,9 @@
 namespace kvc {
 
 // Few rows, as generation needs them: limited by how fast the weight is read.
-// x W^T + b in float32, rounded once to x's type; x [num_rows, in] and W [out, in] of the same type.
-// False where that needs another product: off the CPU, for gradients, other types or layouts, or where
-// LibTorch's own is faster.
+// x W^T + b in float32, rounded once to x's type; x [num_rows, in] and W [out, in] of the same dtype.
+// False if another product is required: off the CPU, for gradients, other dtypes or layouts, or where
+// LibTorch's is faster.
 bool can_multiply_few_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 at::Tensor multiply_few_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
@@ -18,8 +18,8 @@ at::Tensor multiply_few_rows_int8(const at::Tensor& x, const at::Tensor& codes,
 
 // Many rows in bfloat16, as prompts need them, on processors that multiply it: nearer to what the processor can do
 // than oneDNN is.
-// x W^T + b summed in float32 and rounded once; x [num_rows, in] and W [out, in], all bfloat16. False where
-// that needs another product: off the CPU, for gradients, other types or layouts, or where LibTorch's is faster.
+// x W^T + b summed in float32 and rounded once; x [num_rows, in] and W [out, in], all bfloat16. False if another
+// product is required: off the CPU, for gradients, other dtypes or layouts, or where LibTorch's is faster.
 bool can_multiply_bfloat16(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 // A row of the result depends neither on the other rows nor on the number of threads.
 at::Tensor multiply_bfloat16(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);

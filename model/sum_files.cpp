@@ -77,7 +77,7 @@ void write_tensor(Hdf5Writer& file, const std::string& path, const at::Tensor& t
 
 void add_files(const std::vector<std::filesystem::path>& files, const SumFiles& what,
                const std::filesystem::path& out, bool force) {
-  KVC_CHECK_USAGE(files.size() >= 2, "adding needs at least two {} files",
+  KVC_CHECK_USAGE(files.size() >= 2, "--add requires at least two {} files",
                   what.name.empty() ? what.kind : what.name);
   Readers readers;
   Provenance provenance;

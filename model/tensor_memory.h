@@ -13,10 +13,9 @@ namespace kvc {
 // them once per token is what generation spends its time on, and is a fifth faster so.
 at::Tensor empty_weight(at::IntArrayRef sizes, at::ScalarType type);
 
-// A tensor in an unnamed temporary file: pages of it leave memory when others are needed.
-// Uninitialised, of any element type. Disk space is reserved before it returns (Error when there is
-// not enough); the file has no name, so nothing is left behind whatever happens. `directory` empty:
-// the system's temporary directory.
+// A tensor in an unnamed temporary file: its pages can leave memory.
+// Uninitialised, any dtype. Disk space is reserved first (Error if there is not enough); the file
+// has no name, so nothing is ever left behind. `directory` empty: the system's temporary directory.
 at::Tensor make_spilled_tensor(const std::vector<std::int64_t>& shape, at::ScalarType dtype,
                                const std::filesystem::path& directory);
 
@@ -25,7 +24,7 @@ at::Tensor make_scratch_tensor(const std::vector<std::int64_t>& shape, at::Scala
                                const std::filesystem::path& directory,
                                std::int64_t memory_bytes = std::int64_t{1} << 30);
 
-// 0 of a tensor that is not there.
+// 0 if undefined.
 inline std::int64_t tensor_bytes(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
 }

@@ -39,8 +39,8 @@ struct TextSource {
   std::string hash;  // SHA-256 of the file's bytes
 };
 
-// .txt as it is (without a byte order mark); of .jsonl the "text" fields, with an empty line
-// between records. Throws Error naming the file, and for a bad record its line.
+// A .txt without its byte order mark; the "text" fields of a .jsonl, separated by empty lines.
+// Throws Error naming the file, and the line of a bad record.
 TextSource read_text_source(const std::filesystem::path& path);
 
 }  // namespace kvc

@@ -12,15 +12,15 @@
 
 namespace kvc {
 
-// Where calibration text comes from, as --calibration names it.
+// Sources of calibration text, as --calibration names them.
 struct CalibrationSources {
   bool self = false;                           // "self": the model writes it (runtime/self_text.h)
-  bool builtin = false;                        // "builtin": the text that travels in the program
+  bool builtin = false;                        // "builtin": the text inside the program
   std::vector<std::filesystem::path> files{};  // .txt, .jsonl or tokens.h5
 };
 
-// Every word is "self", "builtin" or a file ("./self" is a file). UsageError for a word that is none of them: no
-// such file is there, nor does the name end as one of a text does.
+// Every word is "self", "builtin" or a file ("./self" is a file). UsageError for any other word: no such file,
+// and no suffix of a text file.
 CalibrationSources parse_calibration_sources(const std::vector<std::string>& words);
 
 struct TokenInput {

@@ -103,7 +103,7 @@ Json inputs_json(const Checkpoint& reference, const Checkpoint& candidate, const
           {"text_hashes", text.source_hashes},
           {"tokens_hash", text.hash()},
           {"calibration_overlap", records_calibration(candidate)
-                                      ? "no text has the hash of a calibration text"
+                                      ? "no evaluation text is a calibration text"
                                       : "the candidate does not record its calibration texts"}};
 }
 

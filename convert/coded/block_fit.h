@@ -57,7 +57,7 @@ class BlockFit {
 // identity where there is none. A block of one layer has no terms between keys and values.
 RunStatistics block_statistics(const RunStatistics& statistics, const LayerRun& run,
                                const CodedBlock& block, const ModelConfig& config);
-// Error where there are fewer than four tokens per channel of the block.
+// Error if there are fewer than four tokens per channel of the block.
 void check_calibration_tokens(const RunStatistics& statistics, const CodedBlock& block,
                               const ModelConfig& config);
 

@@ -40,12 +40,12 @@ Options coded_options(ConvertSettings& settings) {
   CodedSettings& own = settings.own<CodedSettings>();
   Options options;
   options.add("--scope", "coded/scope", own.scope,
-              "coded: what is coded together: head, layer, group, auto, or scopes of layers as in "
+              "coded: what is coded together: head, layer, group, auto, or ranges of layers as in "
               "head:0-5,group:6-11");
   options.add("--widths", "coded/widths", own.widths, kWidths, "set of widths",
               "coded: bits of a code: 0-8 (default), 0/2/4/8 or 0/4/8");
   options.add("--prefer", "coded/prefer", own.prefer, kPreferences, "preference",
-              "coded: what --scope auto favours: balance (default), speed or capacity");
+              "coded: preference of --scope auto: balance (default), speed or capacity");
   options.add("--gain", "coded/gain", own.gain, kGains, "choice of gains",
               "coded: a byte per token and block that scales its steps: auto (default), on or off");
   return options;

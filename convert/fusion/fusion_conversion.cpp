@@ -121,11 +121,10 @@ void drop_layers(ConversionJob& job) {
     }
   }
   job.result.plan.fused = std::move(kept);
-  KVC_CHECK(
-      !job.result.plan.fused.empty(),
-      "--method {}: no layer follows from its sources with an R^2 of --min-r2 {:g}, so that all "
-      "would stay plain ({}). Use --fusion matrices or another method (--method commonkv)",
-      job.settings.method, settings.min_r2, fit_table(job.result.fused));
+  KVC_CHECK(!job.result.plan.fused.empty(),
+            "--method {}: no layer fits its sources with an R^2 of --min-r2 {:g}, so all would "
+            "stay plain ({}). Use --fusion matrices or another method (--method commonkv)",
+            job.settings.method, settings.min_r2, fit_table(job.result.fused));
 }
 
 Fusion as_fusion(const FusionFit& fit, const FusedLayer& layer, KvPart part,

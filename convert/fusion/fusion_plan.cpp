@@ -156,24 +156,26 @@ Options fusion_options(ConvertSettings& settings) {
   };
   options.add_word(
       "--fusion", "fusion/form", {set_fusion, [&own] { return to_string(own.form); }},
-      "fusedkv: vectors (default), a factor per channel, or matrices over all of them");
+      "fusedkv: vectors (a factor per channel, default) or matrices (over all channels)");
   const auto set_pair = [&own](const std::string& word) {
     const FusionForm pair = value_of(kPairs, word, "weight of a RoPE pair");
     KVC_CHECK_USAGE(own.form != FusionForm::kFull,
-                    "--pair {}: is for --fusion vectors; leave it out with matrices", word);
+                    "--pair {}: applies to --fusion vectors only; leave it out with matrices",
+                    word);
     own.form = pair;
   };
-  options.add_word("--pair", "", {set_pair, [&own] { return to_string(own.form); }},
-                   "fusedkv: factor of a RoPE pair of keys: tied (default) or complex");
+  options.add_word(
+      "--pair", "", {set_pair, [&own] { return to_string(own.form); }},
+      "fusedkv: factors of a RoPE pair of keys: tied (one real factor, default) or complex");
   options.add("--sources", "fusion/sources", own.sources, kSources, "choice of sources",
-              "fusedkv: layers read: paper (default: bottom and middle), search, or all (default "
-              "of matrices)");
+              "fusedkv: layers that are read: paper (bottom and middle, default), search or all "
+              "(default of matrices)");
   options.add("--head-map", "fusion/head_map", own.head_map, kHeadMaps, "head map",
-              "fusedkv: KV heads read: same (default) or search");
+              "fusedkv: KV heads that are read: same (default) or search");
   options.add("--min-r2", "fusion/min_r2", own.min_r2,
-              "fusedkv: R^2 below which a layer's fit is refused (--force: none)", "at most 1",
-              [](double r2) { return std::isfinite(r2) && r2 <= 1; });
-  options.add("--mixed", "fusion/mixed", own.mixed, "fusedkv: layers below --min-r2 stay plain");
+              "fusedkv: refuse layers whose fit has a lower R^2 (--force: convert anyway)",
+              "at most 1", [](double r2) { return std::isfinite(r2) && r2 <= 1; });
+  options.add("--mixed", "fusion/mixed", own.mixed, "fusedkv: leave layers below --min-r2 plain");
   constexpr std::int64_t kMostSteps = 10'000'000;
   DistillSettings& distill = own.distill;
   options.add("--distill-steps", "fusion/distill/steps", distill.steps,
@@ -181,14 +183,14 @@ Options fusion_options(ConvertSettings& settings) {
               fmt::format("0 (none) to {}", kMostSteps),
               [](auto steps) { return steps >= 0 && steps <= kMostSteps; });
   options.add("--distill-batch", "fusion/distill/batch_sequences", distill.batch_sequences,
-              "Calibration sequences of a step", "at least 1 sequence",
+              "fusedkv: calibration sequences per step", "at least 1 sequence",
               [](auto sequences) { return sequences >= 1; });
-  options.add("--distill-rate", "fusion/distill/rate", distill.rate, "Highest learning rate",
-              "a learning rate above 0", is_rate);
+  options.add("--distill-rate", "fusion/distill/rate", distill.rate,
+              "fusedkv: highest learning rate", "a learning rate above 0", is_rate);
   options.add("--tune-layers", "fusion/distill/tune_layers", distill.tune_layers,
-              "Distillation trains W_q, W_o and norms of fused layers too");
+              "fusedkv: distillation also trains W_q, W_o and norms of fused layers");
   options.add("--tune-rate", "fusion/distill/tune_rate", distill.tune_rate,
-              "Their highest learning rate", "a learning rate above 0", is_rate);
+              "fusedkv: their highest learning rate", "a learning rate above 0", is_rate);
   return options;
 }
 

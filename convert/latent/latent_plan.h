@@ -39,9 +39,9 @@ void fill_principal_table(PlanTable& table, const PlanRequest& request);
 // `width` rounded down to a multiple; never zero, never above `cap` (which need not be a multiple).
 std::int64_t round_rank(double width, std::int64_t multiple, std::int64_t cap);
 
-// Shares `total` among groups in proportion to `scores`, none above its cap; what a capped group
-// leaves goes to the others. Rounded down to multiples, of which the remainder goes to the largest
-// fractions (ties: lower index). Scores that are all zero count as equal.
+// Shares `total` among groups in proportion to `scores`, none above its cap; the rest of a capped
+// group goes to the others. Rounded down to multiples; the remainder goes to the largest fractions
+// (ties: lower index). Scores that are all zero count as equal.
 std::vector<std::int64_t> allocate_ranks(const std::vector<double>& scores, std::int64_t total,
                                          const std::vector<std::int64_t>& caps,
                                          std::int64_t multiple);

@@ -20,11 +20,12 @@ constexpr EnumName<Gauge> kGauges[] = {{Gauge::kSvd, "svd"}, {Gauge::kPivot, "pi
 Options rank_options(ConvertSettings& settings) {
   auto& [multiple, allocation] = settings.own<RankSettings>();
   Options options;
-  options.add("--rank-multiple", "rank_multiple", multiple,
-              "Ranks are rounded down to it (0: 32 from hidden_size 1024 on, else 4)",
-              "0 (automatic) or a positive number", [](auto value) { return value >= 0; });
+  options.add(
+      "--rank-multiple", "rank_multiple", multiple,
+      "Ranks are rounded down to a multiple of this (0: 32 from hidden_size 1024 on, else 4)",
+      "0 (automatic) or a positive number", [](auto value) { return value >= 0; });
   options.add("--rank-alloc", "rank_allocation", allocation, kRankAllocations, "rank allocation",
-              "uniform (default), fisher or energy");
+              "Ranks of the groups: uniform (default), fisher or energy");
   return options;
 }
 
@@ -41,22 +42,27 @@ Options latent_options(ConvertSettings& settings) {
   Options options;
   options.add("--rank", "rank", own.rank, "Width of the latent as a fraction of hidden_size",
               "a fraction above 0 and at most 1", is_share);
-  options.add("--factor", "factor", own.factor, kFactors, "factorisation",
-              "whitened (default), plain or joint");
-  options.add("--merge", "merge", own.merge, parse_merge_rule,
-              "ls (default), fisher, mean, sensitivity or none");
+  options.add(
+      "--factor", "factor", own.factor, kFactors, "factorisation",
+      "Factorisation: whitened (default), plain (weights alone) or joint (keys and values)");
+  options.add(
+      "--merge", "merge", own.merge, parse_merge_rule,
+      "How layers' latents merge: ls (least squares, default), fisher, mean, sensitivity or none");
   options.add("--ls-fisher,!--no-ls-fisher", "ls_fisher_weights", own.ls_fisher_weights,
-              "Weight least squares by Fisher information");
+              "Weight least squares by Fisher information (default)");
   options.add("--refit,!--no-refit", "refit", own.refit,
               "Refit the reconstruction to the merged latents (default)");
   options.add("--gauge", "gauge", own.gauge, kGauges, "gauge",
-              "svd (default), or pivot: key channels kept verbatim, so that fewer are rebuilt");
+              "Coordinates of latents: svd (default), or pivot (stores some key channels verbatim; "
+              "steps rebuild fewer)");
   options.add("--granularity", "granularity", own.granularity, parse_granularity,
-              "token (default) or group");
+              "What merges at a time: token (default) or group");
   options.add("--prefill", "prefill", own.prefill, parse_prefill_mode,
-              "exact (default) or truncated, as the papers' code");
-  options.add("--unmerged", "unmerged", own.unmerged, kUnmergedChoices, "form of unmerged tokens",
-              "auto (default), plain or latent");
+              "Keys and values that prompts attend to: exact (default) or truncated, as in the "
+              "papers' code");
+  options.add(
+      "--unmerged", "unmerged", own.unmerged, kUnmergedChoices, "form of unmerged tokens",
+      "Unmerged tokens store plain KV, a latent per layer, or the smaller of both (auto, default)");
   options.add("--head-group", "heads_per_group", own.heads_per_group,
               "palu: KV heads factorised together (0: all)",
               "0 (all KV heads) or a positive number", [](auto value) { return value >= 0; });
@@ -67,10 +73,9 @@ void fix_latent_settings(ConvertSettings& settings) {
   LatentSettings& own = settings.own<LatentSettings>();
   own.refit = own.refit && own.merge != MergeRule::kNone;
   own.ls_fisher_weights = own.ls_fisher_weights && own.merge == MergeRule::kLs;
-  KVC_CHECK_USAGE(
-      own.gauge == Gauge::kSvd || own.merge == MergeRule::kLs,
-      "--gauge pivot: latents are merged in the coordinates of the factorisation unless "
-      "least squares makes them; use --merge ls");
+  KVC_CHECK_USAGE(own.gauge == Gauge::kSvd || own.merge == MergeRule::kLs,
+                  "--gauge pivot requires --merge ls; other rules merge latents in the "
+                  "factorisation's coordinates");
 }
 
 FactorNeeds latent_needs(const ConvertSettings& settings) {

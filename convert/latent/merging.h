@@ -40,11 +40,11 @@ struct PivotGauge {
   double condition = 0;            // of M, in the 2-norm
 };
 
-// Key rows of B by greedy pivoting over RoPE pairs (channels j and j + head_dim / 2), as many of every
-// KV head as of the others where the rank allows and M is well conditioned, else of all heads together.
-// No gauge (empty rows) when the group has fewer key channels than its rank, or where M would amplify
-// rounding too much: condition above 200 (float16 then stores h' to 1e-3). Deterministic.
-// B: [2 * num_layers * kv_dim, rank] float64.
+// Key rows of B by greedy pivoting over RoPE pairs (channels j and j + head_dim / 2), equally many per
+// KV head if the rank allows and M is well conditioned, else over all heads together. No gauge (empty
+// rows) if the group has fewer key channels than its rank, or if M would amplify rounding too much:
+// condition above 200 (float16 then stores h' to 1e-3). Deterministic. B: [2 * num_layers * kv_dim,
+// rank] float64.
 PivotGauge pivot_gauge(const LatentGroup& group, std::int64_t kv_dim, std::int64_t head_dim,
                        const at::Tensor& reconstruct_proj);
 

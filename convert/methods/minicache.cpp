@@ -31,14 +31,15 @@ Options pair_options(ConvertSettings& settings) {
   Options options;
   options.add("--minicache", "pairing/retention", own.retention, kRetentions,
               "choice of retained tokens",
-              "minicache: retained are the tokens whose layers are most different (default), or "
-              "inverted: most alike");
+              "minicache: retain the tokens whose layers differ most (different, default) or least "
+              "(inverted)");
   options.add("--minicache-position", "pairing/position", own.position,
-              "minicache: shared direction, from the lower layer's (0) to the upper one's (1)",
+              "minicache: shared direction between the lower layer's (0) and the upper one's (1)",
               "0 to 1", is_part);
-  options.add("--minicache-retained", "pairing/retained", own.retained,
-              "minicache: share of the range of angles, and most tokens, that are retained",
-              "0 to 1", is_part);
+  options.add(
+      "--minicache-retained", "pairing/retained", own.retained,
+      "minicache: share of the range of angles that is retained; also the largest share of tokens",
+      "0 to 1", is_part);
   return options;
 }
 
@@ -109,10 +110,10 @@ void fill_paired_table(PlanTable& table, const PlanRequest& request) {
     return;
   }
   const PairedLayers& paired = *table.plan.paired;
-  table.notes.push_back(fmt::format(
-      "of a prompt's keys and values {} pairs of layers store one direction, and a norm per layer "
-      "and KV head; generated tokens stay plain",
-      paired.first_layers.size()));
+  table.notes.push_back(
+      fmt::format("for a prompt's keys and values, {} pairs of layers store one direction, and a "
+                  "norm per layer and KV head; generated tokens stay plain",
+                  paired.first_layers.size()));
   table.notes.push_back(
       fmt::format("for a prompt's keys and values, {} pairs of layers store one direction, and a "
                   "norm per layer and KV head; generated tokens stay plain",

@@ -13,17 +13,20 @@ Options principal_options(ConvertSettings& settings) {
   Options options;
   options.add("--joint", "joint", own.joint, "xkv: one latent for keys and values");
   options.add("--value-ratio", "value_ratio", own.value_ratio,
-              "xkv: value directions for every key direction", "a positive number",
+              "xkv: value directions per key direction", "a positive number",
               [](double ratio) { return std::isfinite(ratio) && ratio > 0; });
   options.add("--key-rank", "key_rank", own.key_rank,
-              "xkv: key directions for each layer of a group (0: from --kept-ratio)");
-  options.add("--value-rank", "value_rank", own.value_rank, "xkv: value directions likewise");
+              "xkv: key directions per layer (0: from --kept-ratio)");
+  options.add("--value-rank", "value_rank", own.value_rank,
+              "xkv: value directions per layer (0: from --kept-ratio)");
   options.add("--later", "later", own.later, parse_later_tokens,
-              "xkv: later turns stay exact (default), project, or get a new-segment");
-  add_tokens(options, "--recompress-every", "recompress_every", own.recompress_every, 0,
-             "xkv: generated tokens are treated like a later turn, so many at a time (0: exact)");
+              "xkv: later turns: exact (default), project (on the first turn's directions) or "
+              "new-segment (their own)");
+  add_tokens(
+      options, "--recompress-every", "recompress_every", own.recompress_every, 0,
+      "xkv: compress generated tokens like a later turn, this many at a time (0: they stay exact)");
   options.add("--solver", "solver", own.solver, parse_basis_solver,
-              "xkv: eigh (default) or subspace");
+              "xkv: how directions are found: eigh (default) or subspace (iteration)");
   return options;
 }
 

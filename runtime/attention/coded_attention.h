@@ -21,8 +21,8 @@ struct CodedLayer {
   const KeyValueStore& exact() const { return coded.store.exact[static_cast<std::size_t>(index)]; }
 };
 
-// The last query [num_heads, head_dim] post-RoPE over the coded tokens from `first` on, through the kernel;
-// at least one. Not where RoPE depends on the length of the text.
+// The last query [num_heads, head_dim] post-RoPE over the coded tokens from `first` on (at least one), by
+// the kernel. Not for RoPE that depends on the length of the text.
 PartialAttention attend_codes_partly(const CodedLayer& layer, const at::Tensor& query,
                                      std::int64_t first);
 
@@ -30,8 +30,8 @@ PartialAttention attend_codes_partly(const CodedLayer& layer, const at::Tensor& 
 std::vector<Segment> coded_segments(const CodedLayer& layer, at::ScalarType dtype,
                                     std::int64_t num_tokens);
 
-// One sequence's queries, those of the last tokens. query [T, num_heads, head_dim] post-RoPE,
-// positions [T]. [T, num_heads * head_dim] in the query's dtype.
+// Queries of one sequence's last tokens. query [T, num_heads, head_dim] post-RoPE, positions [T].
+// [T, num_heads * head_dim] in the query's dtype.
 at::Tensor attend_coded(const CodedLayer& layer, const at::Tensor& query,
                         const at::Tensor& positions);
 

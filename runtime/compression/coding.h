@@ -43,10 +43,10 @@ struct CodedView {
     return factors.blocks[static_cast<std::size_t>(store.layers.first_block) + index];
   }
 };
-// Coefficients of exact rows from `first` on, which are at `positions`, in every block. [n, num_coefficients] each
+// Coefficients of exact rows from `first` on, at `positions`, for every block. [n, num_coefficients] each
 std::vector<at::Tensor> encode_exact(const CodedView& coded, std::int64_t first,
                                      const at::Tensor& positions);
-// What codes of tokens stand for, of layer `index` of the store's. first, count: whole tiles of the coded tokens.
+// Decodes tokens for layer `index` of the store. first, count: whole tiles of the coded tokens.
 DecodedTokens decode_tokens(const CodedView& coded, int index, std::int64_t first,
                             std::int64_t count);
 

@@ -12,7 +12,7 @@
 
 namespace kvc {
 
-// Decides the counts[g] oldest tokens of every group that are no sinks, of a sequence of `num_tokens`.
+// Decides every group's counts[g] oldest tokens (sinks excluded) of a sequence of `num_tokens`.
 void compress(const CompressionContext& context, const std::vector<std::int64_t>& counts,
               std::int64_t num_tokens, KvCache& cache);
 

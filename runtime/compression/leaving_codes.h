@@ -8,9 +8,9 @@
 
 namespace kvc {
 
-// Rows (CodedStore::num_rows) leave. Of what stays as many whole tiles remain codes as coded_tokens says, the rest
-// becomes exact again as what the codes stand for. After a generated token one row leaves: the place of a code goes
-// to the oldest exact token that is no sink.
+// Removes rows (CodedStore::num_rows). Remaining codes stay in whole tiles, as many as coded_tokens gives; the rest
+// becomes exact with the decoded values. After a generated token one row leaves: the oldest exact token that is no
+// sink is coded into the place of a code.
 void remove_coded_rows(const CodedView& coded, const std::vector<std::int64_t>& rows, bool is_step,
                        CodedStore& store);
 

@@ -92,8 +92,8 @@ class GpuBatch {
 };
 
 // Beam search: each beam is a sequence of the batch, and one that continues another's copies its cache.
-// Of one prompt, whose copies the batch's options.num_beams sequences are; adds the results of search_beams()
-// (runtime/beam_search.h) to `result`. Once it is interrupted, prompts are not read.
+// Searches one prompt, of which the batch's options.num_beams sequences are copies; adds the results of
+// search_beams() (runtime/beam_search.h) to `result`. After an interruption, prompts are not read.
 void search_gpu_beams(GpuBatch& batch, const GenerateOptions& options, std::int64_t prefill_chunk,
                       GenerateResult& result);
 

@@ -176,7 +176,7 @@ std::int64_t exact_capacity(const KvPlan& plan, std::int64_t capacity);
 // tokens with one block that is coded when complete.
 std::int64_t coded_layer_bytes(const KvPlan& plan, std::int64_t capacity, KvDtype dtype,
                                std::int64_t page_tokens);
-// The same bytes of layers that are coded together.
+// The same for layers that are coded together.
 std::int64_t coded_store_bytes(const KvPlan& plan, const CodedLayers& layers, std::int64_t capacity,
                                std::int64_t page_tokens);
 

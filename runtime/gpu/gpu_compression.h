@@ -26,8 +26,8 @@ void compress_gpu_blocks(const GpuModel& model, GpuCache& cache,
 
 // From the pending tokens of a latent group to merged latents and scores, as runtime/compression/latent_encoding.h does
 // on the CPU:
-// The `count` oldest pending tokens of one sequence that are no sinks. On the device; of principal directions, under
-// which all tokens get latents, without scores.
+// The `count` oldest pending tokens of one sequence, sinks excluded. On the device; without scores for principal
+// directions, where all tokens get latents.
 EncodedTokens encode_gpu_pending(const GpuModel& model, const GpuCache& cache, int group,
                                  std::size_t sequence, std::int64_t count);
 // The same with principal directions of these tokens, which become the sequence's next basis.

@@ -88,7 +88,7 @@ class GpuGroup {
   enum class Part { kMerged, kUnmerged, kPending, kBasis, kUncounted };  // of what is stored
   template <class Group, class Visit>
   static void visit_stores(Group& group, const Visit& visit);
-  // Of a group that decides nothing.
+  // For a group that decides nothing.
   void reserve_all(std::size_t sequence, std::int64_t tokens);
   void set_counts(std::size_t sequence);
   // Makes room for one more basis of any sequence.

@@ -94,9 +94,9 @@ class RunningLaunches : public KeptLaunches {
             .element = launches_.element};
   }
 
-  // Of all layers, one after the other: the new token's key and value, [num_sequences, kv_dim] each, where they lie as
-  // blocks of one row, products with the query, [num_sequences, num_heads, products_stride] float32, and blocks that are
-  // done, [num_sequences, num_kv_heads] int32.
+  // Shared by all layers in turn: the new token's key and value, [num_sequences, kv_dim] each, their table as blocks of
+  // one row, products with the query, [num_sequences, num_heads, products_stride] float32, and the number of finished
+  // blocks, [num_sequences, num_kv_heads] int32.
   at::Tensor new_key_, new_value_, key_table_, value_table_, first_row_, products_, arrived_;
   std::int64_t products_stride_ = 0;
 };

@@ -37,14 +37,15 @@ class Segments {
   StepLaunches& launches_;
   DevicePartials others_, ranks_;
   std::int64_t max_tiles_;  // of 32 tokens of a sequence
-  // Of two launches, once there are such: [num_sequences * max_tiles * num_heads, 32] 16 bits, and maxima and sums.
+  // For two launches, if any: [num_sequences * max_tiles * num_heads, 32] 16 bits, and maxima and sums.
   at::Tensor weights_, tile_max_, tile_sum_;
   at::Tensor combined_;                          // [num_sequences, num_heads, rank] float32
   std::vector<at::Tensor> log_sum_, projected_;  // of segments: [num_sequences, num_heads, ..]
   at::Tensor first_apart_[2];
 };
 
-// In how many parts latents' and codes' launches share the tokens at most. num_blocks: of codes, which share out the heads.
+// The largest number of parts into which launches over latents and codes split tokens. num_blocks: of codes, which
+// split the heads.
 std::int64_t most_rank_parts(int multiprocessors, std::int64_t num_sequences,
                              std::int64_t num_blocks, std::int64_t rank, std::int64_t tokens);
 

@@ -99,8 +99,8 @@ void decode_attention_reference(const DecodeAttentionParams& params, const KvSeg
                                 std::int64_t count, float* output);
 
 // What a token's query heads score with keys, without attending, to choose among them:
-// scores [segment's rows, num_heads]: rows first .. last - 1 get cap(scale * query key), of keys as attention
-// reads them. The segment's values and bias are not looked at.
+// scores [segment's rows, num_heads]: rows first .. last - 1 get cap(scale * query key), of keys in
+// attention's form. Does not read the segment's values and bias.
 void key_scores_reference(const DecodeAttentionParams& params, const KvSegment& segment,
                           std::int64_t first, std::int64_t last, float* scores);
 void key_scores(const DecodeAttentionParams& params, const KvSegment& segment, std::int64_t first,

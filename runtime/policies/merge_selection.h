@@ -26,11 +26,10 @@ struct MergeCandidates {
 MergeCandidates merge_candidates(std::vector<GroupTokens> tokens, std::vector<std::int64_t> counts,
                                  std::int64_t num_tokens);
 
-// Greedy: entries (candidate, group), or with group granularity whole groups by their mean score,
-// best first, until plan_bytes <= target_kept_ratio * original_bytes, both of the tokens that layers hold; ties go
-// to the lower candidate, then to the lower group. Entries whose merging saves nothing are left out. Where scores of some
-// groups are not known, entries of the others that are chosen whatever those will be.
-// dtype: of what groups store. [num_groups][num_candidates]
+// Greedy: entries (candidate, group), or with group granularity whole groups by their mean score, best first, until
+// plan_bytes <= target_kept_ratio * original_bytes, both over stored tokens; ties go to the lower candidate, then to
+// the lower group. Entries whose merging saves nothing are skipped. If scores of some groups are unknown: the entries
+// of the others that are chosen in any case. dtype: of the groups. [num_groups][num_candidates]
 std::vector<std::vector<bool>> select_merges(const KvPlan& plan, const MergeCandidates& candidates,
                                              KvDtype dtype, std::int64_t page_tokens);
 

@@ -19,6 +19,6 @@ PrincipalStep principal_step(const KvPlan& plan, const std::vector<GroupTokens>&
 PrincipalStep apply_principal_step(const KvPlan& plan, const std::vector<std::int64_t>& counts,
                                    KvDtype dtype, std::vector<GroupTokens>& tokens);
 
-// Error where generated blocks are too short for a basis of their own to save anything.
+// Error if generated blocks are too short for a basis of their own to save anything.
 void check_generated_block(const KvPlan& plan, KvDtype dtype);
 }  // namespace kvc

@@ -109,7 +109,7 @@ std::string DonorStore::name_of(const std::vector<std::int64_t>& ids) const {
 void DonorStore::pass_over(const std::string& name, const std::string& reason) {
   heads_.erase(name);
   if (passed_over_.insert(name).second) {
-    log_warning(fmt::format("donor passed over: {}", reason));
+    log_warning(fmt::format("donor skipped: {}", reason));
   }
 }
 

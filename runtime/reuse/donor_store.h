@@ -1,5 +1,5 @@
 // A directory of prompts with their keys and values, shared by processes. Entries appear by rename, complete
-// and on the disk, and never change; what is damaged or of another model is passed over. The directory is
+// and on the disk, and never change; what is damaged or of another model is skipped. The directory is
 // readable by its owner alone, since entries hold what prompts said.
 #pragma once
 

@@ -45,11 +45,11 @@ inline constexpr KvSegmentBytes kKvSegments[] = {
     {"coded", &KvBytes::coded},   {"pending", &KvBytes::pending},  {"kept", &KvBytes::kept},
     {"chunks", &KvBytes::chunks}, {"expanded", &KvBytes::expanded}};
 
-// What a token policy knows between passes of layers that keep the same tokens: a latent group, coded layers that are
-// stored together, a plain layer with those that share its tokens.
+// State of a token policy between passes, for layers that keep the same tokens: a latent group, coded layers that are
+// stored together, or a plain layer with those that share its tokens.
 struct KeptGroup : KeptBudget {
-  // Of the layers that have read a prompt's end, or attended to a token: [tokens], of plain layers [tokens, heads],
-  // float32.
+  // Sum over the layers that have read a prompt's end, or attended to a token: [tokens], for plain layers [tokens,
+  // heads], float32.
   at::Tensor scores{};
   // Of a prompt that a layer is reading: the last tokens' queries that score, [n, num_heads, head_dim] each, and how
   // many tokens were read.

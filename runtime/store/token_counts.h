@@ -13,8 +13,8 @@ namespace kvc {
 
 inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-// Does a group decide which tokens merge? One whose projections are replaced does not: it stores every
-// token as a latent at once.
+// Does a group decide which tokens merge? Not if its projections are replaced: it stores every token
+// as a latent at once.
 bool decides(const LatentGroup& group);
 // What a group, or each of them, holds once it has read `count` more tokens.
 void append_tokens(const LatentGroup& group, std::int64_t count, GroupTokens& tokens);
@@ -29,13 +29,14 @@ std::vector<std::int64_t> due_tokens(const KvPlan& plan, const std::vector<Group
 std::int64_t tokens_until_due(const KvPlan& plan, const LatentGroup& group,
                               const GroupTokens& tokens);
 std::int64_t tokens_until_codes(const KvPlan& plan, std::int64_t exact);
-// Of `count` decided tokens, how many of one layer are at most held twice, decided and not yet.
+// The largest number of one layer's tokens that are stored twice, old and new, while `count` tokens
+// are decided.
 std::int64_t rows_decided_at_once(std::int64_t count);
 
 // What a token policy leaves to layers that keep the same tokens.
 struct KeptBudget {
   std::int64_t budget = 0;  // tokens, once a prompt has been read
-  // Some tokens have left under a fixed budget: rows of plain layers lie as RunningLayout says
+  // Tokens have left under a fixed budget: rows of plain layers have RunningLayout's order
   // (runtime/policies/running_policy.cpp).
   bool is_laid_out = false;
 

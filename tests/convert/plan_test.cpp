@@ -101,7 +101,8 @@ TEST(Plan, SmallLatentsAreTheUnmergedForm) {
   const KvPlan plan = make_plan(llama2_7b(), published(0.5), false);
   EXPECT_EQ(plan.compression.unmerged, UnmergedForm::kLatent);  // 2867 < 2 * 4096
   EXPECT_NEAR(kept_range(plan, 8192, KvDtype::kBFloat16).highest, 0.35, 1e-3);
-  EXPECT_EQ(make_plan(llama_8b(), published(0.5), false).compression.unmerged, UnmergedForm::kPlain);
+  EXPECT_EQ(make_plan(llama_8b(), published(0.5), false).compression.unmerged,
+            UnmergedForm::kPlain);
 }
 
 TEST(Plan, AnUnmergedLatentNeverExceedsPlainKv) {
