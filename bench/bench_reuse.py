@@ -5,7 +5,7 @@ bench_reuse.py [MODEL] [--tokens 500 1000 2000 5000] [--strength 0.1 0.6] [--pai
 
 A pair is a text of the tree and its paraphrase by rule (bench/paraphrase.py), cut to the same number of tokens. The
 text is read and stored first; then the paraphrase is read with and without the store, in alternating order, after a
-warm-up. Of every length the table holds: the share of the paraphrase's tokens that the text does not have at the same
+warm-up. For every length the table has: the share of the paraphrase's tokens that the text does not have at the same
 place; similarity; times to the first token and the median of the rounds' ratios; the tokens that layers computed; bytes
 of the cache over the whole one; bytes of the donor; ROUGE-L of the two greedy continuations (words, or token ids
 with --random), which are of --new-tokens; its floor, that of the text's own continuation; and how many of the pairs

@@ -4,7 +4,7 @@
 measure_policies.py CHECKPOINT [--bin build/cpu/bin] [--policies P ...] [--converted NAME=DIR[:KV_DTYPE] ...]
                     [--recall-tokens N ...] [--text FILE] [--results FILE.json] [--plots DIR]
 
-Of each policy on the checkpoint itself and on every converted one (or itself again, of another type: NAME=:KV_DTYPE), against
+Runs each policy on the checkpoint itself and on every converted one (or itself again with another type: NAME=:KV_DTYPE) against
 the checkpoint with all tokens:
   KLD       kvvalidate's prefill, compress, continue, block by block: mean KL divergence, same top token, and kept_ratio of a
             cache of 16-bit numbers

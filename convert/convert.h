@@ -49,7 +49,7 @@ struct ConvertSettings {
   // Tokens of all sequences together, where the saving must exceed the factors; 0: the context, at least
   // 8192
   std::int64_t tokens_in_flight = 0;
-  // Of methods with StatisticsNeeds; unset: the method's own
+  // For methods with StatisticsNeeds; unset: the method's own
   std::optional<CacheMetric> cache_metric;
   bool any_fit = false;  // nothing is refused for how badly it was fitted
   std::uint64_t seed = 0;

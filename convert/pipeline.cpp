@@ -113,7 +113,7 @@ ValidationReport validate_export(const PipelineOptions& options, const fs::path&
   return validate(validation);
 }
 
-// Of the factors as they were written; none of folded ones, which save nothing.
+// For the factors as they were written; none of folded ones, which save nothing.
 std::optional<Payback> measured_payback(const PipelineOptions& options, const ModelConfig& config,
                                         const KvPlan& plan, const Checkpoint& source,
                                         const fs::path& exported) {

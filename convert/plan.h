@@ -56,7 +56,7 @@ double planned_type_scale(const KvPlan& plan, const ModelConfig& config,
 // Ratio of a cache of `num_tokens` at the plan's target, as kept_range.
 double planned_kept_ratio(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
 
-// Of caches of the plan's context. factor_bytes: estimated, or those of an export.
+// For caches of the plan's context. factor_bytes: estimated, or those of an export.
 Payback plan_payback(const KvPlan& plan, const ModelConfig& config, const ConvertSettings& settings,
                      std::int64_t factor_bytes);
 Payback estimated_payback(const KvPlan& plan, const ModelConfig& config,

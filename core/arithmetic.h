@@ -8,7 +8,7 @@
 
 namespace kvc {
 
-// Of sizes that come from files: a result that does not fit is an Error, never a wrap.
+// Arithmetic on sizes that come from files: a result that does not fit is an Error, never a wrap.
 template <typename Integer>
 Integer checked_mul(Integer a, Integer b, std::string_view subject) {
   Integer result{};

@@ -102,7 +102,7 @@ std::int64_t chunk_bytes(const KvPlan& plan, const LatentGroup& group, const Gro
                                                plan.num_kv_heads, kPositionBytes)));
 }
 
-// Of a group of a model's own latents, whose rotary keys stay exact.
+// For a group of a model's own latents, whose rotary keys stay exact.
 std::int64_t own_group_bytes(const KvPlan& plan, const LatentGroup& group,
                              const GroupTokens& tokens, KvDtype dtype, std::int64_t page_tokens) {
   const KvWidths own = *plan.own_widths;

@@ -22,7 +22,7 @@ void log_debug(std::string_view message);
 // as "...".
 std::string one_line(std::string_view message);
 
-// Of wall time.
+// Wall time.
 inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }

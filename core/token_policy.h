@@ -101,7 +101,7 @@ struct KeptGroupTokens {
   std::int64_t row_codes = 0;  // unmerged plain tokens stored as codes with scales per row
   std::int64_t residual_slots = 0;
 };
-// Of layers that share a budget: layer_budget, of pyramidkv its mean over them, rounded down.
+// For layers that share a budget: layer_budget, of pyramidkv its mean over them, rounded down.
 std::int64_t shared_budget(const KvPlan& plan, const TokenPolicy& policy,
                            std::int64_t prompt_tokens, const std::vector<int>& layers);
 // group_bytes; under a policy that is not full with an int32 position for every token, and

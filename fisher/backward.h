@@ -38,7 +38,7 @@ LayerGradient layer_gradient(const ModelConfig& config, const RopeTables& rope,
 // Gradients with respect to what a cache holds: the first tokens' keys and values as the other tokens of
 // the sequence read them, all else of the first tokens being fixed.
 
-// Of one layer, for one sequence.
+// For one layer, for one sequence.
 struct CachedRows {
   at::Tensor key,
       value;  // [num_cached, num_kv_heads, head_dim]; keys before RoPE, after their norm

@@ -186,7 +186,7 @@ class MetricRun {
   std::vector<Halves> halves_;
   LayerStream stream_;
   at::Tensor cached_;  // of every layer, first halves: keys and values. float32, as the next
-  // Of every boundary, second halves: the residual stream; behind the layer that was differentiated last,
+  // For every boundary, second halves: the residual stream; behind the layer that was differentiated last,
   // d loss / d boundary instead.
   at::Tensor scored_;
   std::int64_t num_tokens_ = 0, num_scored_ = 0;

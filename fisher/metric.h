@@ -1,6 +1,6 @@
 // The gradient metric of cached keys and values (kvfisher --metric): a true Fisher information.
 //
-// Of every sequence the keys and values of the first half are what a cache holds, and the loss is the summed
+// In every sequence a cache holds the keys and values of the first half, and the loss is the summed
 // NLL of labels that the model draws for the second half. g is its gradient with respect to one token's y,
 // the stacked keys (before RoPE, after their norm) and values of adjacent layers; then half of
 // sum e^T (g g^T) e is, to second order, what an error e of the cached y adds to the KL divergence of the

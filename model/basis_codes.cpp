@@ -86,7 +86,7 @@ bool stores_encoder(std::int64_t channels, std::int64_t coefficients) {
   return 2 * coefficients < channels;
 }
 
-// Of a shape that has all of them.
+// For a shape that has all of them.
 std::vector<BasisCodeSpec> all_code_specs() { return basis_code_specs(3, 1); }
 
 }  // namespace

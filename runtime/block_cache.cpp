@@ -103,7 +103,7 @@ std::vector<BlockCache::Block>::iterator BlockCache::smallest_kept(std::size_t l
   return best;
 }
 
-// Of all blocks together, once `bytes` more are used.
+// For all blocks together, once `bytes` more are used.
 std::size_t BlockCache::limit(std::size_t bytes) const {
   const std::size_t used = std::max(most_bytes_, used_bytes_ + bytes);
   return used + (used - std::min(used, lasting_bytes_)) / kSpareShare;

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t kPageTokens = 16;
 
-// Of what the cache stores as numbers: under integer types those of `compute` if it has 16 bits.
+// For what the cache stores as numbers: under integer types those of `compute` if it has 16 bits.
 at::ScalarType scalar_type_of(KvDtype dtype, at::ScalarType compute) {
   switch (dtype) {
     case KvDtype::kFloat32:

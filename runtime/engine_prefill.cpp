@@ -36,7 +36,7 @@ std::vector<PromptPiece> Engine::pieces_of_prompts(const std::vector<KvCache*>& 
   return pieces_of(ids, num_tokens, whole, prefill_chunk_);
 }
 
-// Of the rows that a call returns.
+// For the rows that a call returns.
 std::vector<at::Tensor> Engine::prompt_logits(const std::vector<PromptPiece>& pieces,
                                               const std::vector<at::Tensor>& hidden_states,
                                               const Ids& ids, Rows rows) const {

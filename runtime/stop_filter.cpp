@@ -8,7 +8,7 @@
 
 namespace kvc {
 
-// Of the longest end of held_ that some stop string begins with.
+// Length of the longest end of held_ that some stop string begins with.
 std::size_t StopFilter::held_bytes() const {
   std::size_t longest = 0;
   for (const std::string& stop : stops_) {

@@ -24,7 +24,7 @@ bool records_calibration(const Checkpoint& candidate);
 // reads them: the ratio of the mean NLLs per token. A basis follows its text, so that what was measured says
 // little of a text of another kind. Texts of one kind have nearly one NLL, the converse need not hold.
 //
-// Of a few rows of a tokens.h5, evenly spread.
+// A few rows of a tokens.h5, evenly spread.
 Estimate calibration_nll(Engine& reference, const std::filesystem::path& tokens);
 
 // The larger NLL over the smaller one; 1 where the calibration text was not read.

@@ -94,7 +94,7 @@ std::string recall_line(const Recall& recall) {
                      recall.num_asked, recall.reference_right);
 }
 
-// Of a cache when it is measured.
+// For a cache when it is measured.
 std::int64_t tokens_per_sequence(const ValidationReport& report) {
   return report.num_tokens / std::max<std::int64_t>(report.num_sequences, 1);
 }

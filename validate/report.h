@@ -11,7 +11,7 @@ namespace kvc {
 // A number of a comparison that reports print.
 struct ReportRow {
   const char *text, *html;  // its names on a terminal and on the page; null: not there
-  // Of what has no error, that is not a number.
+  // Not a number if it has no error.
   Estimate (*value)(const Comparison& comparison);
   bool sub = false, share = false;  // on the page: part of the row above, in percent
 };

@@ -31,7 +31,7 @@ struct ValidateOptions {
   std::int64_t block_tokens = 0;
   std::int64_t num_recalls = 0;  // prompts of the recall task (validate/recall_task.h)
   std::filesystem::path calibration_tokens{};  // tokens.h5 of the candidate's calibration, or empty
-  // Of the continuation setting.
+  // For the continuation setting.
   std::optional<double> max_kld, max_ppl_ratio, min_same_top;
   std::uint64_t seed = 0;
 };

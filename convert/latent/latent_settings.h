@@ -14,7 +14,7 @@ enum class UnmergedChoice { kAuto, kPlain, kLatent };
 // (convert/latent/pivot_gauge.h).
 enum class Gauge { kSvd, kPivot };
 
-// Of all methods with latents.
+// Settings of all methods with latents.
 struct RankSettings {
   // Ranks are rounded down to it; 0: 32 if hidden_size >= 1024, else 4
   std::int64_t multiple = 0;
@@ -24,7 +24,7 @@ Options rank_options(ConvertSettings& settings);
 // --rank-multiple, or its default for this model.
 std::int64_t rank_multiple(const ModelConfig& config, const ConvertSettings& settings);
 
-// Of those that factorise projections.
+// Settings of methods that factorise projections.
 struct LatentSettings {
   double rank =
       0.7;  // latent width / hidden_size, in (0, 1]; palu: fraction of each projection's width

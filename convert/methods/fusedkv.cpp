@@ -94,7 +94,7 @@ void convert_with(ConversionJob& job) {
   convert_fused_layers(job, weights);
 }
 
-// Of factors that are all one, unless the row says otherwise.
+// For factors that are all one, unless the row says otherwise.
 Method of_fused_layers(std::string_view name, KvPlan (*make_plan)(const PlanRequest&)) {
   return {.name = name,
           .options = {fusion_options},

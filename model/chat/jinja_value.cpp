@@ -39,7 +39,7 @@ Value Value::none() { return Value(Data(None{})); }
 
 Value Value::undefined(std::string name) { return Value(Data(Undefined{std::move(name)})); }
 
-// Of a namespace or a macro, which nothing may hold, more than is allowed.
+// A namespace or a macro, which nothing may hold, counts more than is allowed.
 int Value::depth() const {
   if (list() != nullptr) return list()->depth;
   if (dict() != nullptr) return dict()->depth;

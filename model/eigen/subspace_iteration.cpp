@@ -52,7 +52,7 @@ at::Tensor column_squares(const at::Tensor& m) {
   return m.square().sum(at::IntArrayRef(kRows));
 }
 
-// Of the Ritz vectors `vectors` [n, width] with `products` = G vectors, the first `rank` wanted.
+// For the Ritz vectors `vectors` [n, width] with `products` = G vectors, the first `rank` wanted.
 bool is_found(const Ritz& ritz, const at::Tensor& products, std::int64_t rank, double trace,
               double excess) {
   const at::Tensor squares = column_squares(products.narrow(1, 0, rank));

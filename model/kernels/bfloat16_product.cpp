@@ -15,7 +15,7 @@ namespace {
 static_assert(kProductRows == kBlockRows && kProductColumns == kPanelColumns);
 static_assert(2 * kLanes == kInt8Group);
 
-// Of channels, summed over at a time: with as many columns an eighth of a second-level cache.
+// For channels, summed over at a time: with as many columns an eighth of a second-level cache.
 constexpr std::int64_t kMaxPairs = 512;
 
 std::int64_t pairs_together(std::int64_t pairs) {

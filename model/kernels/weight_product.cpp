@@ -87,7 +87,7 @@ HWY_INLINE void multiply_tile(const T* const* rows, const float* const* x, std::
       }
     }
   };
-  // Of the rows that come next, which lie one after the other.
+  // For the rows that come next, which lie one after the other.
   const T* ahead = rows[0] + kRows * in + kAheadBytes / static_cast<std::int64_t>(sizeof(T));
   std::int64_t channel = 0;
   for (; channel + kLanes <= in; channel += kLanes) {

@@ -52,7 +52,7 @@ std::int64_t read_token_id(const TokenizerJson& json, const char* key, const std
   return pair[1].get<std::int64_t>();
 }
 
-// Of one text: BertProcessing and RobertaProcessing differ in offsets only.
+// One text: BertProcessing and RobertaProcessing differ in offsets only.
 PostProcessor make_enclosing(const TokenizerJson& json, const std::string& subject) {
   const std::int64_t first = read_token_id(json, "cls", subject);
   const std::int64_t last = read_token_id(json, "sep", subject);

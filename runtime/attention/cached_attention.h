@@ -15,7 +15,7 @@
 
 namespace kvc {
 
-// One forward pass over new tokens of some sequences, caches[i] that of the batch's sequence i. Of prompts, prompts[i]
+// One forward pass over new tokens of some sequences, caches[i] that of the batch's sequence i. For prompts, prompts[i]
 // is what sequence i has read in this pass and others; empty: no prompts.
 class CachedAttention : public Attention {
  public:

@@ -55,7 +55,7 @@ std::vector<Segment> coded_segments(const CodedLayer& layer, at::ScalarType dtyp
     segments.push_back(
         segment_of(rotate(decoded.key.to(dtype), positions), decoded.value.to(dtype), positions));
   }
-  // Of a prompt that is read in pieces this layer may not have all yet.
+  // For a prompt that is read in pieces this layer may not have all yet.
   const at::Tensor positions =
       store.has_left ? store.positions().exact.rows(0, exact.num_exact(), at::kInt).to(at::kLong)
                      : order.exact_positions();

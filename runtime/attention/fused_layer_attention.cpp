@@ -167,7 +167,7 @@ at::Tensor attend_fused_layer(const Decoder& decoder, const FusedFactors& factor
   const std::int64_t last = positions[-1].item<std::int64_t>(), num_tokens = last + 1;
   const FusedLayer& layer = factors.layer;
   const bool left = has_left(cache, layer.key_sources[0]);
-  // Of a prompt, the layers that are read may hold tokens behind the queries': the last rows.
+  // For a prompt, the layers that are read may hold tokens behind the queries': the last rows.
   const KeptRows* kept = left ? &first_rows(cache, layer) : nullptr;
   const std::int64_t num_rows =
       left ? kept->num_rows() - (kept->position(kept->num_rows() - 1, 0) - last) : num_tokens;

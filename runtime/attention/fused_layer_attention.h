@@ -19,7 +19,7 @@ struct FusedRows {
 };
 FusedRows fused_rows(const Decoder& decoder, const FusedFactors& factors, const KvCache& cache,
                      std::int64_t num_rows);
-// Of averages of merged tokens, which are averages of what the layer reads of them: fusion is linear and, but for form
+// For averages of merged tokens, which are averages of what the layer reads of them: fusion is linear and, but for form
 // full, the same at all positions.
 SlotRows fused_slots(const FusedFactors& factors, const KvCache& cache);
 

@@ -47,7 +47,7 @@ void finish_step(const GroupAttended& attended, KeptGroup& kept, SharedTokens& t
   kept.scores = at::Tensor();
 }
 
-// Of a prompt's queries only the last ones score: the others' memory goes.
+// Only the last queries of a prompt score; the memory of the others is released.
 void hold(const at::Tensor& query, const TokenPolicy& policy, KeptGroup& kept) {
   kept.held_queries.push_back(query);
   kept.num_read += query.size(0);

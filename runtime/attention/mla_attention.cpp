@@ -85,7 +85,7 @@ class OwnLatents {
     cache_.group(group_).append_own(index(), raw.narrow(-1, 0, latent.size(1)), rotary_key);
   }
 
-  // Of all tokens, in their order; keys as they are kept.
+  // For all tokens, in their order; keys as they are kept.
   LatentRows rows(at::ScalarType dtype) const {
     const std::int64_t sink_tokens = cache_.plan().compression.sink_tokens;
     if (group_ < 0) {

@@ -17,7 +17,7 @@
 namespace kvc {
 namespace {
 
-// Of every KV head. [num_kv_heads, outliers] int32
+// For every KV head. [num_kv_heads, outliers] int32
 at::Tensor outliers_of(const ChunkLayer& chunks) {
   return chunks.outlier_chunks.rows(at::kInt).t().contiguous();
 }

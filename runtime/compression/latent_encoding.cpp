@@ -57,7 +57,7 @@ at::Tensor stacked_rows(const GroupView& group, const std::vector<RowRun>& rows,
   return at::cat(columns, 1);
 }
 
-// Of some pending rows.
+// For some pending rows.
 EncodedTokens encode(const GroupView& group, const std::vector<RowRun>& rows,
                      const at::Tensor& positions) {
   const LatentStore& store = group.store;

@@ -53,7 +53,7 @@ class GroupLoader {
     return factors;
   }
 
-  // Of a request's basis only the widths are known.
+  // A request's basis has known widths only.
   GroupFactors load_principal() const {
     GroupFactors factors;
     factors.key_rank = spec_.key_width();

@@ -26,7 +26,7 @@ std::pair<at::Tensor, at::Tensor> directions_of(const at::Tensor& lower, const a
   return {at::where(is_zero(first), second, first), at::where(is_zero(second), first, second)};
 }
 
-// Of unit vectors. [..., 1]
+// For unit vectors. [..., 1]
 at::Tensor unit_angle(const at::Tensor& first, const at::Tensor& second) {
   return 2 * at::atan2(norm_of(first - second), norm_of(first + second));
 }
@@ -100,7 +100,7 @@ at::Tensor interpolate(const at::Tensor& lower, const at::Tensor& upper, double 
   const at::Tensor spherical =
       (((1 - position) * angle).sin() * first + (position * angle).sin() * second) / divisor;
   const at::Tensor linear = (1 - position) * first + position * second;
-  // Of opposite directions halfway nothing is left.
+  // Nothing is left halfway between opposite directions.
   const at::Tensor mixed = at::where(sine < kLeastSine, linear, spherical);
   return direction_of(at::where(norm_of(mixed) < kLeastSine, second, mixed));
 }

@@ -100,7 +100,7 @@ void PendingMerges::merge_ahead(int group, const std::vector<bool>& merges) {
   }
 }
 
-// Of candidates that are left.
+// For candidates that are left.
 at::Tensor PendingMerges::positions_of(int group, const std::vector<std::int64_t>& places) {
   const Group& own = at_group(group);
   return own.positions.index_select(0, at::tensor(own.left, at::kLong))

@@ -16,7 +16,7 @@ namespace kvc {
 // The last layer that reads keys and values of plain `layer` while a prompt is read: itself or a fused one.
 int last_reader(const KvPlan& plan, int layer);
 
-// Of one sequence, before its cache counts the prompt's tokens, with what layers know of each other; what a layer does
+// For one sequence, before its cache counts the prompt's tokens, with what layers know of each other; what a layer does
 // with a prompt is in LayerSource::prompt_read. Which tokens of latent groups merge follows from the scores of all
 // groups: those that are sure to merge do at once, the others wait for the last group. Under a token policy all groups
 // wait for the last layer: they hold no more than what the policy keeps.

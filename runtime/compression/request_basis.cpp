@@ -10,7 +10,7 @@ namespace {
 
 enum class Rows { kKeys, kValues, kBoth };
 
-// Of every layer, side by side.
+// For every layer, side by side.
 at::Tensor side_by_side(const std::vector<LayerRows>& layers, Rows rows) {
   std::vector<at::Tensor> columns;
   for (const LayerRows& layer : layers) {

@@ -72,7 +72,7 @@ void GpuCache::add_layer(KvSource source, const GpuPages& pages) {
   layers_.push_back(std::move(rows));
 }
 
-// Of a layer without codes, whose pages are there for all tokens.
+// For a layer without codes, whose pages are there for all tokens.
 void GpuCache::reserve_plain(Layer& layer, std::size_t sequence) {
   if (!has_exact_part(layer)) {
     layer.key.reserve(sequence, capacities_[sequence]);

@@ -70,7 +70,7 @@ class Decision {
  private:
   int num_groups() const { return static_cast<int>(plan_.groups.size()); }
 
-  // Of every group; of principal directions none where the tokens stay exact.
+  // For every group; of principal directions none where the tokens stay exact.
   std::vector<std::int64_t> due(bool prompt_ended) {
     std::vector<GroupTokens> tokens;
     for (int group = 0; group < num_groups(); ++group) {

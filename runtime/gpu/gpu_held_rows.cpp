@@ -61,7 +61,7 @@ class GroupReader {
             value.read_heads(sequence_, 0, count, plan_.head_dim)};
   }
 
-  // Of the first `count` rows of a store: as they are spelled out, or a run from the sinks on. On the CPU
+  // For the first `count` rows of a store: as they are spelled out, or a run from the sinks on. On the CPU
   at::Tensor positions_of(const std::optional<GpuRows>& spelled, std::int64_t count) const {
     const std::int64_t sinks = plan_.compression.sink_tokens;
     return spelled ? spelled->read(sequence_, 0, count).squeeze(1).cpu().to(at::kLong)

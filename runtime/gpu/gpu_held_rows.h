@@ -17,7 +17,7 @@ struct HeldRows {
   at::Tensor key, value;
 };
 
-// Of a plain or coded layer, the sequence's first `num_tokens`. Without tokens that the layer dropped.
+// For a plain or coded layer, the sequence's first `num_tokens`. Without tokens that the layer dropped.
 HeldRows held_rows(const GpuModel& model, const GpuCache& cache, int layer, std::size_t sequence,
                    std::int64_t num_tokens);
 // The same of a layer whose group decides which tokens merge: of `num_counted` ones; it has none of the others yet.

@@ -12,7 +12,7 @@ void GpuTurns::clear() {
   ids_.clear();
 }
 
-// Of the turn's prompt and what may follow it.
+// For the turn's prompt and what may follow it.
 void GpuTurns::make_room() {
   if (!cache_) {
     engine_.check_memory(sequences_, options_);

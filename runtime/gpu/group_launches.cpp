@@ -130,7 +130,7 @@ class GroupLaunches : public LayerLaunches {
   }
 
  private:
-  // Of a layer among its group's.
+  // For a layer among its group's.
   struct Place {
     const LatentGroup& spec;
     const GpuGroup& store;
@@ -211,7 +211,7 @@ class GroupLaunches : public LayerLaunches {
   StepLaunches& launches_;
   const GpuCache& cache_;
   std::shared_ptr<Segments> segments_;
-  // Of the new tokens, [num_sequences, ..]; float32, and in 16 bits.
+  // For the new tokens, [num_sequences, ..]; float32, and in 16 bits.
   at::Tensor latent_, weighted_, score_, first_latent_, last_latent_;
 };
 

@@ -8,7 +8,7 @@
 
 namespace kvc {
 
-// Of one layer of one sequence: as many tokens of every KV head, not necessarily the same ones.
+// For one layer of one sequence: as many tokens of every KV head, not necessarily the same ones.
 struct HeadTokens {
   at::Tensor key, value;  // [num_kv_heads, n, head_dim] post-RoPE
   at::Tensor positions;   // [num_kv_heads, n] int32, or undefined: token i is at position i

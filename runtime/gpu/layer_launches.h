@@ -25,10 +25,10 @@ class LayerLaunches {
   virtual void add_attention(int layer, const DenseAttention& query, const DeviceRope& rope) = 0;
 };
 
-// Of each layer. [num_layers]
+// For each layer. [num_layers]
 std::vector<std::shared_ptr<LayerLaunches>> make_layer_launches(StepLaunches& launches);
 
-// Of each kind. `segments` and `launches` outlive them.
+// For each kind. `segments` and `launches` outlive them.
 std::shared_ptr<LayerLaunches> plain_launches(StepLaunches& launches);
 std::shared_ptr<LayerLaunches> coded_launches(StepLaunches& launches,
                                               const std::shared_ptr<Segments>& segments);

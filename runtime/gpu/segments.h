@@ -16,10 +16,10 @@ class Segments {
  public:
   explicit Segments(StepLaunches& launches);
 
-  // Of `num_rows` exact rows, of the first store or of another.
+  // For `num_rows` exact rows, of the first store or of another.
   DevicePartials add_exact(DenseAttention attention, const at::Tensor& num_rows);
   DevicePartials add_others(DenseAttention attention, const at::Tensor& num_rows);
-  // Of attention that says where its latents or codes lie; the rest follows from the query's. segment: 0 or more, whose
+  // For attention that says where its latents or codes lie; the rest follows from the query's. segment: 0 or more, whose
   // output is kept until they are combined.
   DevicePartials add_sums(RankAttention attention, const DenseAttention& query,
                           const DeviceRope& rope, ProjectValues values, std::size_t segment);

@@ -132,7 +132,7 @@ class Bfloat16Attention {
     }
   }
 
-  // Of rows from `row` on, of `together` ones from `line` on.
+  // For rows from `row` on, of `together` ones from `line` on.
   template <class Quads>
   HWY_INLINE void score_rows(std::int64_t quad, int now, std::int64_t line, std::int64_t row,
                              std::int64_t together) {

@@ -15,7 +15,7 @@ constexpr double kRange = 32;
 // The nearest multiple of 256, in units of it.
 int high_of(int integer) { return (integer + 128) >> 8; }
 
-// Of an integer, such that its sums with all codes fit in 32 bits.
+// For an integer, such that its sums with all codes fit in 32 bits.
 float largest_integer(const TileLayout& layout) {
   std::int64_t codes = 1;
   for (int bits = 1; bits <= kWidestCode; ++bits) {

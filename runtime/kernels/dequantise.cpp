@@ -19,7 +19,7 @@ namespace kvc::HWY_NAMESPACE {
 
 constexpr std::int64_t kStrip = 64;  // channels at a time: a multiple of every group
 
-// Of whole groups, as pack_codes left them.
+// For whole groups, as pack_codes left them.
 template <int kBits>
 void unpack_codes(const std::uint8_t* from, std::int64_t count, std::int64_t group,
                   std::uint8_t* codes) {

@@ -68,7 +68,7 @@ class Int16Keys {
   }
 
  private:
-  // Of rows of one group.
+  // For rows of one group.
   template <class Row, bool kVnni>
   void score_group(std::int64_t line, std::int64_t count, std::int64_t first, std::int64_t last,
                    float* scores, std::int64_t stride, ReadAhead& ahead) {

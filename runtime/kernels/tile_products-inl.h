@@ -34,7 +34,7 @@ class TileCodes {
     unpack_codes(layout, tile, rows_.data());
   }
 
-  // Of tokens `token` on, a vector.
+  // For tokens `token` on, a vector.
   TokenVec floats(std::int64_t coefficient, std::int64_t token) const {
     const Tokens d;
     const hn::Rebind<std::uint8_t, Tokens> d8;

@@ -120,7 +120,7 @@ MergeForecast::MergeForecast(const ForecastSettings& settings, std::vector<Group
   }
 }
 
-// Of each group, when the scores of so many are known.
+// For each group, when the scores of so many are known.
 std::vector<std::int64_t> MergeForecast::count_merges(std::size_t num_ranked) {
   for (std::size_t group = 0; group < num_ranked; ++group) {
     candidates_.scores[group].resize(static_cast<std::size_t>(candidates_.num_candidates[group]));

@@ -21,7 +21,7 @@ class GroupForecast : public LayerForecast {
   const GroupTokens& tokens() const { return kept_.tokens; }
   void set_tokens(const GroupTokens& tokens, PassBytes& pass);
   void set_compressed(PassBytes& pass);
-  // Of one layer that holds these.
+  // For one layer that holds these.
   std::int64_t layer_bytes(const GroupTokens& tokens) const;
   // Most bytes while unmerged tokens are exact, before they become codes.
   std::int64_t bytes_before_codes() const;
@@ -45,7 +45,7 @@ class MergeForecast {
                 std::vector<GroupTokens> tokens, bool prompt_ended, std::int64_t num_tokens,
                 std::vector<std::int64_t> layer_tokens);
 
-  // Of a prompt, as PromptCompression does: the groups in turn, each after it has read all.
+  // For a prompt, as PromptCompression does: the groups in turn, each after it has read all.
   void compress_group(std::size_t group, PassBytes& pass);
   // All groups together.
   void compress(PassBytes& pass);

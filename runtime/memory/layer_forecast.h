@@ -52,7 +52,7 @@ class LayerForecast {
   // How many can be appended before any are due to be compressed.
   virtual std::int64_t tokens_until_due() const { return kNever; }
 
-  // Of a prompt at whose end the sequence has so many tokens, `count` are read by `layer`; after the last layer of these,
+  // For a prompt at whose end the sequence has so many tokens, `count` are read by `layer`; after the last layer of these,
   // tokens leave and the others are compressed.
   void read(int layer, std::int64_t count, std::int64_t prompt_end, PassBytes& pass);
   // `count` generated tokens are stored; then the token policy lets some leave; then those due are compressed.

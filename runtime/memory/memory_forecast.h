@@ -15,7 +15,7 @@ namespace kvc {
 // groups.
 class CacheForecast {
  public:
-  // Of an empty cache; of one where groups hold `tokens`; of one that is there, a bound.
+  // For an empty cache; of one where groups hold `tokens`; of one that is there, a bound.
   explicit CacheForecast(const ForecastSettings& settings) : CacheForecast(settings, nullptr) {}
   CacheForecast(const KvPlan& plan, KvDtype dtype, std::int64_t page_tokens,
                 MergeSpread spread = MergeSpread::kEven, const TokenPolicy& policy = {})
@@ -44,7 +44,7 @@ class CacheForecast {
 
   ForecastSettings settings_;
   std::int64_t num_tokens_;
-  // Of each source.
+  // For each source.
   std::tuple<std::vector<PlainForecast>, std::vector<CodedForecast>, std::vector<PairForecast>,
              std::vector<GroupForecast>>
       layers_;

@@ -22,7 +22,7 @@ struct MergeCandidates {
   std::vector<std::vector<float>> scores;  // [num_groups][num_candidates]
 };
 
-// Of groups that hold `tokens`, when counts[g] of a group's pending ones are candidates, whose scores are not known yet.
+// For groups that hold `tokens`, when counts[g] of a group's pending ones are candidates, whose scores are not known yet.
 MergeCandidates merge_candidates(std::vector<GroupTokens> tokens, std::vector<std::int64_t> counts,
                                  std::int64_t num_tokens);
 

@@ -23,7 +23,7 @@ Rows rows_by_position(const at::Tensor& positions) {
   return rows;
 }
 
-// Of the rows between sinks and ring the context keeps those of the highest scores, of equals the later ones.
+// Between sinks and ring, the context keeps the rows of the highest scores; the later one of equals.
 ChosenRows choose_running(const RowChoice& choice, const Rows& by_position,
                           const at::Tensor& positions, const at::Tensor& scores) {
   const RunningLayout layout = running_layout(choice.policy, choice.budget);

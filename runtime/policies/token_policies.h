@@ -53,7 +53,7 @@ struct ChosenRows {
   std::vector<std::int64_t> kept;     // by position, but as RunningLayout has them
   std::vector<std::int64_t> leaving;  // by position: dropped or merged
 };
-// Of rows of which some leave (KeptBudget::leaving), of tokens at `positions` [n] int64 with `scores` [n] float32: decayed attention, or
+// For rows of which some leave (KeptBudget::leaving), of tokens at `positions` [n] int64 with `scores` [n] float32: decayed attention, or
 // votes (undefined where the policy asks for none).
 ChosenRows choose_rows(const RowChoice& choice, const at::Tensor& positions,
                        const at::Tensor& scores);

@@ -35,7 +35,7 @@ struct DonorPrompt {
   std::int64_t num_tokens() const { return static_cast<std::int64_t>(ids.size()); }
 };
 
-// Of keys and values: 2 * num_layers * kv_dim * num_tokens * bytes of a number.
+// Keys and values: 2 * num_layers * kv_dim * num_tokens * bytes of a number.
 std::int64_t kv_bytes(const DonorPrompt& prompt);
 
 // An entry of another model, tokenizer or format: nothing is wrong with it.

@@ -75,7 +75,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-// Of the file: header and manifest have a line for every tensor.
+// The header and the manifest of the file have a line for every tensor.
 std::int64_t most_bytes(const DonorPrompt& prompt) {
   constexpr std::int64_t kBytesPerLine = 256, kOtherLines = 4;
   return kv_bytes(prompt) + 4 * prompt.num_tokens() + 4 * prompt.mean_embedding.numel() +

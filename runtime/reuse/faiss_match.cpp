@@ -46,7 +46,7 @@ TokenIndex index_of(TokenSearch search, const at::Tensor& donor) {
   return found;
 }
 
-// Of the candidates [n, k] the one with the largest cosine, the lower one of equals; -1 is none.
+// The candidate, of [n, k], with the largest cosine, the lower one of equals; -1 is none.
 std::tuple<at::Tensor, at::Tensor> nearest_of(const at::Tensor& target, const at::Tensor& donor,
                                               const at::Tensor& candidates) {
   const at::Tensor ascending = std::get<0>(candidates.sort(1));

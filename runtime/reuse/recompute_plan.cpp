@@ -17,7 +17,7 @@ std::int64_t share_of(double share, std::int64_t count) {
   return std::clamp<std::int64_t>(std::llround(share * static_cast<double>(count)), 0, count);
 }
 
-// Of `tokens` the `count` with the largest values.
+// For `tokens` the `count` with the largest values.
 at::Tensor largest(const at::Tensor& values, const at::Tensor& tokens, std::int64_t count) {
   return tokens.index_select(0, order_of(values.index_select(0, tokens)).narrow(0, 0, count));
 }

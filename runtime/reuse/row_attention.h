@@ -42,7 +42,7 @@ class RowAttention {
   AttentionRule rule_;
 };
 
-// Of all rows, [num_tokens] float64, on the CPU.
+// For all rows, [num_tokens] float64, on the CPU.
 at::Tensor sum_received(const std::vector<ReceivedAttention>& received, std::int64_t num_tokens);
 
 }  // namespace kvc

@@ -3,7 +3,7 @@
 // A row holds one token of every KV head, not necessarily the same one: heads keep as many tokens each, but may
 // keep different ones. Until the first token leaves, rows are those of a plain layer (codes of keys before RoPE).
 // From then on keys are post-RoPE, codes too, so that attention needs no positions; those are kept to tell tokens
-// apart. Merged tokens lie apart, in float32 slots with their counts. Of layers that keep the same tokens
+// apart. Merged tokens lie apart, in float32 slots with their counts. For layers that keep the same tokens
 // (core/token_policy.h), which lie in the same rows, the first has the positions and the scores of all.
 //
 //   rows.append(key, value, positions);   // new tokens, at the end; any number at a time

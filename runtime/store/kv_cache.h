@@ -51,7 +51,7 @@ struct KeptGroup : KeptBudget {
   // Sum over the layers that have read a prompt's end, or attended to a token: [tokens], for plain layers [tokens,
   // heads], float32.
   at::Tensor scores{};
-  // Of a prompt that a layer is reading: the last tokens' queries that score, [n, num_heads, head_dim] each, and how
+  // For a prompt that a layer is reading: the last tokens' queries that score, [n, num_heads, head_dim] each, and how
   // many tokens were read.
   std::vector<at::Tensor> held_queries{};
   std::int64_t num_read = 0;

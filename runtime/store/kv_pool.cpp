@@ -18,7 +18,7 @@ namespace kvc {
 namespace {
 
 constexpr std::int64_t kMinSlabBytes = std::int64_t{256} << 10;
-// Of a size of which there is as much already, slabs have a huge page: attention that meets every page once would
+// Once as much of a size is in use, its slabs have a huge page: attention that meets every page once would
 // otherwise spend its time looking up where they are.
 constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
 #ifndef MADV_COLLAPSE

@@ -182,7 +182,7 @@ void LatentStore::append_latent(int index, const at::Tensor& latent, const at::T
   }
 }
 
-// Of the `count` oldest pending rows of a layer, those at `kept` stay, unmerged.
+// Keeps those at `kept` of the `count` oldest pending rows of a layer, unmerged.
 void LatentStore::move_decided(std::size_t index, const at::Tensor& kept, std::int64_t count) {
   const std::int64_t first = sink_tokens_;
   const auto select = [&](const RowStore& rows) {

@@ -8,7 +8,7 @@
 namespace kvc {
 namespace {
 
-// Of ascending rows, those from `first` on, `count` at most, counted from there.
+// The rows from `first` on, `count` at most, counted from there. Rows ascend.
 std::vector<std::int64_t> rows_within(const std::vector<std::int64_t>& rows, std::int64_t first,
                                       std::int64_t count) {
   std::vector<std::int64_t> within;
@@ -137,7 +137,7 @@ void LatentStore::order_merged(std::int64_t first) {
   merged_positions_.reorder(first, rows);
 }
 
-// Of the oldest pending tokens that are no sinks, merged ones and others.
+// For the oldest pending tokens that are no sinks, merged ones and others.
 void LatentStore::move_scores(const at::Tensor& merge) {
   if (scores_.empty()) {
     return;

@@ -102,7 +102,7 @@ class RowStore {
   BlockList blocks_;
 };
 
-// Of several stores together.
+// For several stores together.
 template <typename Store>
 std::int64_t bytes_of(const std::vector<Store>& stores) {
   std::int64_t bytes = 0;

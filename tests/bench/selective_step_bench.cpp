@@ -87,7 +87,7 @@ struct StepCase {
   std::vector<double> seconds{}, of_attention{};
 };
 
-// Of all but the first.
+// For all but the first.
 double median(std::vector<double> numbers) {
   numbers.erase(numbers.begin());
   std::sort(numbers.begin(), numbers.end());

@@ -22,7 +22,7 @@ namespace {
 constexpr std::int64_t kTile = 256;
 constexpr double kTie = 1e-6;
 
-// Of every token, the largest of its cosines in float64.
+// For every token, the largest of its cosines in float64.
 at::Tensor largest_cosines(const at::Tensor& target, const at::Tensor& donor) {
   const at::Tensor columns = donor.to(at::kDouble).t();
   std::vector<at::Tensor> largest;

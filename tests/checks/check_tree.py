@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Rejects what ties the tree to one machine: absolute home and work paths, hosts of package registries; run as a test."""
+"""Rejects what ties the tree to one machine (absolute home and work paths, hosts of package registries), unfinished work, and
+sentences that start with "Of"; run as a test."""
 
 import pathlib
 import re
@@ -10,6 +11,7 @@ from check_layering import tracked_files
 MACHINE_PATH = re.compile(r"(?<![\w.$}/-])/(?:work|root|home)/\w")
 REGISTRY = re.compile(r"\b(?:pypi\.org|pythonhosted\.org|download\.pytorch\.org|(?:deb|security)\.debian\.org|archive\.ubuntu\.com)\b")
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
+INVERTED = re.compile(r"(?:^|(?://|#|\. )\s*)Of [a-z]")
 TEXT = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", ".txt", ".md", ".json", ".env", ""}
 EXEMPT = {"tests/checks/check_tree.py", "tests/checks/checks_test.py"}
 DATA = "tests/data/"
@@ -19,7 +21,7 @@ def violations_of(path, text):
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
         for pattern, what in ((MACHINE_PATH, "a path of one machine"), (REGISTRY, "the host of a registry"),
-                              (UNFINISHED, "unfinished work")):
+                              (UNFINISHED, "unfinished work"), (INVERTED, "a sentence that starts with its object")):
             match = pattern.search(line)
             if match:
                 found.append(f"{path}:{number}: {what} ({match.group()})")
@@ -31,7 +33,7 @@ def main():
     checked = [path for path in tracked_files(root) if pathlib.PurePath(path).suffix in TEXT
                and path not in EXEMPT and not path.startswith(DATA)]
     found = [line for path in checked for line in violations_of(path, (root / path).read_text(encoding="utf-8"))]
-    print("\n".join(found) or f"{len(checked)} files name no machine and no registry")
+    print("\n".join(found) or f"{len(checked)} files keep to the rules of the tree")
     sys.exit(1 if found else 0)
 
 

@@ -68,7 +68,8 @@ class Types(unittest.TestCase):
 
 class Tree(unittest.TestCase):
     def test_machine_paths_and_registries_are_rejected(self):
-        for line in ("cd /work/main", "path = '/home/someone/x'", "--index-url https://pypi.org/simple", "// TODO later"):
+        for line in ("cd /work/main", "path = '/home/someone/x'", "--index-url https://pypi.org/simple", "// TODO later",
+                     "// Of each layer."):
             self.assertEqual(len(check_tree.violations_of("scripts/a.sh", line)), 1, line)
 
     def test_other_paths_pass(self):

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 class DistilledModel : public testing::FusedModel {
  protected:
-  // Of the last calibration sequence, as the engine runs `candidate`: mean KL(p_original || p_candidate).
+  // For the last calibration sequence, as the engine runs `candidate`: mean KL(p_original || p_candidate).
   double held_out_divergence(const fs::path& candidate) const {
     const Engine::Ids ids = {
         read_token_set(directory_ / "tokens.h5", model_.vocab_size).sequences.back()};

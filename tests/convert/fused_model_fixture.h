@@ -61,7 +61,7 @@ class FusedModel : public ::testing::Test {
     export_checkpoint(options);
     return directory_ / name;
   }
-  // Of the last tokens: a prompt, then one token at a time.
+  // For the last tokens: a prompt, then one token at a time.
   at::Tensor logits(const std::filesystem::path& directory) const {
     const Engine engine = Engine::load(directory, {});
     const auto ids = random_ids(1, 30, model_.vocab_size, 8).front();

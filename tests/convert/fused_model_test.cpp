@@ -144,7 +144,7 @@ TEST_F(FusedModel, RefusesBadFitsWithTheirNumbers) {
   ConvertSettings mixed = fusedkv();
   mixed.own<FusionSettings>().mixed = true;
   EXPECT_THAT(error_of([&] { convert_to("none", mixed); }), HasSubstr("all would stay plain"));
-  // Of the two layers one passes.
+  // One of the two layers passes.
   mixed.own<FusionSettings>().min_r2 =
       (std::min(conversion.fused[0].key_r2, conversion.fused[0].value_r2) +
        std::min(conversion.fused[1].key_r2, conversion.fused[1].value_r2)) /

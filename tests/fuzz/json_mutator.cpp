@@ -59,7 +59,7 @@ Json& JsonMutator::any_container(Json& root) {
   return *container;
 }
 
-// Of another type, another sign, or another magnitude.
+// Another type, another sign, or another magnitude.
 Json JsonMutator::wrong_value(const Json& value) {
   const bool whole = value.is_number_integer();
   const auto number = whole ? value.get<std::int64_t>() : std::int64_t{3};

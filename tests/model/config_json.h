@@ -38,7 +38,7 @@ inline Json without(Json json, const char* key) {
   return json;
 }
 
-// Of every layer; nullopt: all tokens.
+// For every layer; nullopt: all tokens.
 inline std::vector<std::optional<std::int64_t>> windows_of(const ModelConfig& config) {
   std::vector<std::optional<std::int64_t>> windows;
   for (const LayerSpec& layer : config.layers) {

@@ -14,7 +14,7 @@ using testing::tensors_close;
 
 class FewRows : public ::testing::TestWithParam<at::ScalarType> {
  protected:
-  // Of sums near 8: float32's rounding, and one unit in the last place of others.
+  // For sums near 8: float32's rounding, and one unit in the last place of others.
   double tolerance() const {
     return GetParam() == at::kFloat ? 1e-5 : GetParam() == at::kHalf ? 1.6e-2 : 0.13;
   }

@@ -111,7 +111,7 @@ TEST(Generate, StoppedWhileTheTailOfThePromptIsRead) {
   EXPECT_EQ(result.sequences[0].num_tokens, 10);
 }
 
-// Of all texts of two tokens, beams as many as tokens find the best.
+// As many beams as tokens find the best of all texts of two tokens.
 TEST(Generate, BeamsFindTheMostProbableText) {
   const testing::SyntheticCheckpoint model{.vocab_size = 20};
   const Engine engine = load(model);

@@ -136,7 +136,7 @@ TEST(MemoryBudget, SharesTheRoomAmongSequences) {
   EXPECT_EQ(engine->pool().allocated_bytes(), 0);
 }
 
-// Of prompts and of tokens one by one, for numbers and integers, with latents and without.
+// For prompts and of tokens one by one, for numbers and integers, with latents and without.
 TEST(MemoryForecast, IsWhatIsTaken) {
   const SyntheticCheckpoint model{.model_type = "llama"};
   CompressionSettings policy = small_policy(MergeRule::kLs);

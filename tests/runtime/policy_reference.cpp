@@ -125,7 +125,7 @@ at::Tensor PolicyReference::attend_head(int layer, std::int64_t kv_head, const a
   return at::mm(probabilities, seen.value);
 }
 
-// Of kept tokens, ascending by position.
+// For kept tokens, ascending by position.
 std::vector<std::int64_t> PolicyReference::leaving(const Choice& choice,
                                                    std::int64_t budget) const {
   const auto count = static_cast<std::int64_t>(choice.kept.size());
@@ -154,7 +154,7 @@ std::vector<std::int64_t> PolicyReference::leaving(const Choice& choice,
     }
   }
   std::vector<std::int64_t> candidates(choice.kept.begin() + first, choice.kept.begin() + last);
-  // Of equal votes the earlier token stays; scores of running policies are never equal here.
+  // With equal votes the earlier token stays; scores of running policies are never equal here.
   std::stable_sort(candidates.begin(), candidates.end(),
                    [&](std::int64_t a, std::int64_t b) { return scores.at(a) > scores.at(b); });
   candidates.erase(candidates.begin(), candidates.begin() + stay);

@@ -40,7 +40,7 @@ struct OnePassAttention {
 // rebuilt, and up to 32 query heads on a KV head, 16 where there are 64 pairs. Shared memory has to hold keys' latents of 64 tokens or
 // more, a ring of their projections, values' latents and weights: of head_dim 128 and value ranks 1.5 times the key ranks
 // that allows key ranks up to 416 on sm_90 and sm_100 and 288 on sm_80; blocks of sm_120 have too little of it.
-// Of the shapes that fit it takes the one that reads the fewest bytes of latents and projections a token, mostly from
+// It takes, among the shapes that fit, the one that reads the fewest bytes of latents and projections a token, mostly from
 // L2, whose bandwidth is what the products come closest to; but one with blocks for 7/8 of the multiprocessors, each of which
 // has room for one, or else the one with the most blocks. Where two launches would read fewer, and there is work for
 // every multiprocessor, they are taken: as with many query heads on few KV heads.
@@ -52,7 +52,7 @@ int one_pass_parts(const RankAttention& params, int multiprocessors);
 // No shape has more.
 int most_one_pass_parts(int multiprocessors, int num_sequences, int max_tiles);
 
-// Of a shape with query_tiles. shared_bytes: that a block may have.
+// For a shape with query_tiles. shared_bytes: that a block may have.
 LaunchError check_one_pass_attention(const RankAttention& params, int shared_bytes);
 
 }  // namespace kvc

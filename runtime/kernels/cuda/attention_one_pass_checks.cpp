@@ -40,7 +40,7 @@ ShapeCost cost_of(const RankAttention& params, const OnePassLayout& at) {
           2 * latents * at.blocks + projection_bytes(params, 32 * at.tiles)};
 }
 
-// Of two launches: every KV head's blocks read keys' latents, 256 tokens at a time; up to 32 query heads share values'.
+// For two launches: every KV head's blocks read keys' latents, 256 tokens at a time; up to 32 query heads share values'.
 std::int64_t bytes_of_two(const RankAttention& params) {
   return 2 * (std::int64_t{params.key_rank} * params.num_kv_heads +
               params.value_rank * divide_up(params.num_heads, 32)) +

@@ -1,4 +1,4 @@
-// Grid: (part of the tokens; KV heads that share a block; sequence). kOnePassWarps warps. Of the 8 / heads_at_once tiles
+// Grid: (part of the tokens; KV heads that share a block; sequence). kOnePassWarps warps. For the 8 / heads_at_once tiles
 // of 32 tokens that a block has at a time, each belongs to heads_at_once warps, each of which rebuilds other KV heads'
 // keys. The projection passes through a ring; latents of keys are copied with the first heads' chunks and stay for the others.
 //
@@ -110,7 +110,7 @@ struct OnePassBlock {
                                      from + (has_rank ? rank : 0), has_rank);
     }
   }
-  // Of the group before, in every other step.
+  // For the group before, in every other step.
   KVC_DEVICE void sum_values(const OnePassStep& step, RankSums<kQueryTiles>& sums) const {
     const int next = step.in_group / 2, group = step.group - 1, tile = (next - 1) / 2;
     if (group < 0 || step.in_group % 2 != 0 || next < 1 || next > 2 * at.tiles) {

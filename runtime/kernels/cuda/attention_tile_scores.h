@@ -25,7 +25,7 @@ KVC_DEVICE KeyProjection<T> key_projection(const RankAttention& params, int sequ
           params.keys.rank_stride, is_own};
 }
 
-// Of a chunk of the projection in shared memory.
+// For a chunk of the projection in shared memory.
 template <int kPairTiles>
 constexpr int kProjectionBytes = 16 * kPairTiles* kChunkStride * 2;
 
@@ -92,7 +92,7 @@ struct TileWeights {
   float *max, *sum;
 };
 
-// Of query heads first_head .. first_head + 7 of the KV head's. kStored: with the keys that latents hold as they are.
+// For query heads first_head .. first_head + 7 of the KV head's. kStored: with the keys that latents hold as they are.
 template <class T, bool kStored, int kPairTiles, class Thread>
 KVC_DEVICE void write_weights(Thread& thread, const RankAttention& params, int kv_head,
                               int first_head, const TokenTile& tokens,

@@ -19,7 +19,7 @@ struct QueryFragments {
   std::uint32_t b[kWidth / 16][kQueryTiles][2];
 };
 
-// Of a warp: tokens by query heads, and running softmaxes of its lane's query heads 2 (lane % 4) and the next.
+// For a warp: tokens by query heads, and running softmaxes of its lane's query heads 2 (lane % 4) and the next.
 template <int kQueryTiles>
 struct ScoreTile {
   float s[2][kQueryTiles][4];

@@ -61,7 +61,7 @@ class BudgetAttention {
     thread_.load_words(words, static_cast<const T*>(base) + row * p_.head_dim + channel_);
     return widened(words);
   }
-  // Of a row of the layout, in the KV head.
+  // For a row of the layout, in the KV head.
   KVC_DEVICE Channels load_row(const void* exact, const std::uint8_t* codes, int row) {
     if constexpr (!kCodes) {
       return load(exact, static_cast<std::int64_t>(kv_head_) * cache_.capacity + row);

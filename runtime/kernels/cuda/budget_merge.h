@@ -23,7 +23,7 @@ struct BudgetRows {
   KVC_DEVICE std::int32_t& position(int row) const { return cache.positions[row_index(row)]; }
   KVC_DEVICE float& count(int slot) const { return cache.counts[slot_index(slot)]; }
   KVC_DEVICE BudgetPlace place(int row) const { return budget_place(cache, context, kv_head, row); }
-  // Of an exact row.
+  // For an exact row.
   template <class T>
   KVC_DEVICE T* key(int row) const {
     return static_cast<T*>(cache.keys) + place(row).index * head_dim;
@@ -32,7 +32,7 @@ struct BudgetRows {
   KVC_DEVICE T* value(int row) const {
     return static_cast<T*>(cache.values) + place(row).index * head_dim;
   }
-  // Of any row.
+  // For any row.
   template <class T>
   KVC_DEVICE float number(const void* exact, const std::uint8_t* codes, int row,
                           int channel) const {

@@ -45,7 +45,7 @@ struct BudgetCache {
   std::uint8_t* value_codes = nullptr;
 };
 
-// Of one KV head's key or value: its codes, then a float16 scale and minimum for every 32 channels (kv_rows.h).
+// For one KV head's key or value: its codes, then a float16 scale and minimum for every 32 channels (kv_rows.h).
 KVC_HOST_DEVICE int code_row_bytes(DeviceElement element, int head_dim) {
   return channel_bytes(element, head_dim) + head_dim / kScaledChannels * 4;
 }

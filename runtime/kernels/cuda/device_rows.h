@@ -29,7 +29,7 @@ struct DeviceRows {
   float scale = 1;           // float8
 };
 
-// Of a 16-bit type.
+// For a 16-bit type.
 KVC_HOST_DEVICE std::uint16_t narrow_bits(DeviceElement element, float x) {
   return element == DeviceElement::kBFloat16 ? narrow_bits(BFloat16{}, x)
                                              : narrow_bits(Float16{}, x);

@@ -59,7 +59,7 @@ class DeviceThread {
     atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(x));
   }
 
-  // Of `count` callers of one counter in global memory, each in a block of its own, whether this is the last; what the
+  // For `count` callers of one counter in global memory, each in a block of its own, whether this is the last; what the
   // others' blocks wrote before they came, and a barrier behind it, is then there for this one's, after another barrier.
   // The counter is 0 before the first and after the last.
   __device__ bool is_last_of(std::uint32_t* counter, int count) const {

@@ -45,7 +45,7 @@ struct ProjectRows {
 };
 
 // match[i] = the j with the largest dot product of rows[i] and others[j], sums in float32; of equal ones the
-// lowest j. Of unit vectors that is the nearest by cosine and by distance. Products are made tile by tile and
+// lowest j. For unit vectors that is the nearest by cosine and by distance. Products are made tile by tile and
 // never stored; blocks share the others in `num_parts` parts, each of whole tiles, which a second launch joins.
 struct NearestRows {
   ProductRows rows, others;                          // of `element`; one part each, of equal widths

@@ -133,7 +133,7 @@ class SampleBlock {
     return result;
   }
 
-  // Of every thread's number: the sum of those of lower threads, and of all.
+  // For every thread's number: the sum of those of lower threads, and of all.
   struct Prefix {
     std::uint64_t before, total;
   };

@@ -20,7 +20,7 @@
 
 namespace kvc {
 
-// Of any kernel. RankAttention: its launch or both of them. DenseAttention of two stores: the fused kernel.
+// For any kernel. RankAttention: its launch or both of them. DenseAttention of two stores: the fused kernel.
 using KernelLaunch =
     std::variant<AppendLatents, AppendRows, BudgetStep, CodeTilesParams, CombinePartials,
                  DenseAttention, DequantiseRows, EmbedRows, FewRowsProduct, FuseRows, GatherRows,

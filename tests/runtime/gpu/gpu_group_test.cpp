@@ -64,7 +64,7 @@ TEST(GpuGroup, KeepsUnmergedTokensAsLatents) {
   expect_group_steps("llama", 2, 40, policy_of(MergeRule::kLs, 0.6, UnmergedForm::kLatent));
 }
 
-// Of both layers, merged tokens and others: at once, or in two launches where a block has too little shared memory.
+// For both layers, merged tokens and others: at once, or in two launches where a block has too little shared memory.
 TEST(GpuGroup, AttendsToLatentsInOneLaunchWhereABlockHasRoom) {
   for (const bool at_once : {true, false}) {
     const SyntheticCheckpoint model = tiny_gpu_model("qwen2");
@@ -125,7 +125,7 @@ TEST(GpuGroup, ReadsWhatASlidingWindowShows) {
   });
 }
 
-// Of one layer in two, tokens that stand in a row; in the last case some of those that are pending too.
+// For one layer in two, tokens that stand in a row; in the last case some of those that are pending too.
 TEST(GpuGroup, ReadsWhatASlidingWindowShowsOfRuns) {
   expect_window_steps("gemma2", 60, [](const SyntheticCheckpoint& model) {
     return grouped_plan(model, 1, 40, policy_of(MergeRule::kNone, 0.5, UnmergedForm::kLatent));

@@ -77,7 +77,7 @@ TEST_F(GpuPolicyTest, KeepsWhatAPromptsLastTokensVoteFor) {
   }
 }
 
-// Of the first prompt tokens leave, and codes are post-RoPE; the second, under snapkv and in pyramidkv's first layer, keeps
+// Tokens of the first prompt leave, and codes are post-RoPE; the second, under snapkv and in pyramidkv's first layer, keeps
 // all, as a plain layer's codes; the third has none until it has generated.
 TEST_F(GpuPolicyTest, KeepsIntegersAsTheCpuDoes) {
   for (const char* kv_dtype : {"int8", "int4"}) {

@@ -20,7 +20,7 @@ TileLayout layout_of(const std::vector<std::int64_t>& from_width_one, bool gain 
   return layout;
 }
 
-// Of every coefficient, in order.
+// For every coefficient, in order.
 std::vector<int> widths_of(const TileLayout& layout) {
   std::vector<int> widths;
   for (int bits = kWidestCode; bits >= 1; --bits) {

@@ -142,7 +142,7 @@ TEST_F(PromptReuseTest, LayersKeepWhatTheScheduleSays) {
   }
 }
 
-// Of a store that drops tokens all are kept: nothing changes.
+// A store that drops tokens keeps all: nothing changes.
 TEST_F(PromptReuseTest, AllRetainedWithPositionsIsTheOriginal) {
   for (const std::optional<std::int64_t> window : {std::optional<std::int64_t>(), {60}}) {
     SyntheticCheckpoint model;

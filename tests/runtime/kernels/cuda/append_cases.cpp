@@ -237,7 +237,7 @@ std::string decided_window_case(KernelBackend& backend) {
                     .apart = {apart(third), apart(others)},
                     .sinks = 2};
   backend.run(params);
-  // Of positions from 0, 55 and 105 on.
+  // For positions from 0, 55 and 105 on.
   return backend.download(params.apart[0].first_rows, kSequences) !=
                  std::vector<std::int32_t>{0, 18, 33}
              ? "first of every third"

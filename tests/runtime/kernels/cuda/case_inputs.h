@@ -63,7 +63,7 @@ CombinedOutput combine_on(KernelBackend& backend, const std::vector<DevicePartia
 std::string compare(const std::string& what, const std::vector<float>& actual,
                     const std::vector<float>& expected, double tolerance);
 
-// Of outputs of order one under a query and keys of order one: rounding of the inputs' type.
+// For outputs of order one under a query and keys of order one: rounding of the inputs' type.
 double case_tolerance(DeviceElement element);
 
 std::string element_name(DeviceElement element);

@@ -31,7 +31,7 @@ class KernelBackend {
     write(memory, numbers.data(), numbers.size() * sizeof(T));
     return memory;
   }
-  // Of numbers that are none, so that what no kernel wrote shows.
+  // For numbers that are none, so that what no kernel wrote shows.
   template <class T>
   T* unwritten(std::size_t count) {
     std::vector<T> numbers(count);

@@ -30,7 +30,7 @@ std::vector<KernelCase> attention_cases(CaseSize size);
 std::vector<KernelCase> code_cases();     // integer codes and tiles of codes
 std::vector<KernelCase> product_cases();  // projections, nearest rows, scores, chosen rows
 std::vector<KernelCase> budget_cases();   // steps under a budget
-// Of steps whose rows are in several parts: the same bits in whatever order these are attended to.
+// For steps whose rows are in several parts: the same bits in whatever order these are attended to.
 std::vector<std::uint16_t> budget_outputs(KernelBackend& backend);
 
 std::vector<KernelCase> append_cases();  // rows of stores

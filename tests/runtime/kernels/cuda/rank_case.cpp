@@ -178,7 +178,7 @@ void RankInputs::upload_keys(KernelBackend& backend,
   const int rebuilt = supported_pairs(shape_.head_dim / 2 - shape_.num_stored);
   const int stored = round_up(shape_.num_stored, 8);
   const int stride = round_up(rank_, 32);
-  // Of rebuilt and stored pairs: channels, angles, offsets.
+  // For rebuilt and stored pairs: channels, angles, offsets.
   std::vector<std::vector<std::int32_t>> channels[2], angles[2];
   std::vector<std::vector<float>> offsets[2];
   std::vector<float> scales, norms;

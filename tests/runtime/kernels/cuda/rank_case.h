@@ -57,7 +57,7 @@ class RankInputs {
 
  private:
   void upload_pages(KernelBackend& backend);
-  // Of each sequence, in the place of `rows` [.., stride].
+  // For each sequence, in the place of `rows` [.., stride].
   const void* const* upload_own(KernelBackend& backend, const std::vector<float>& rows) const;
   std::vector<float> own_keys() const;
   std::vector<float> expected_sums(const Reader& read_key, const Reader& read_value) const;
