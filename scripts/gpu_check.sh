@@ -48,11 +48,10 @@ fi
 generator=()
 command -v ninja >/dev/null && generator=(-G Ninja)
 echo "== building for $arch in $build"
-cmake -S "$root/runtime/kernels/cuda" -B "$build" "${generator[@]}" -DCMAKE_CUDA_COMPILER="$nvcc" \
-  -DKVC_CUDA_ARCHITECTURES="$arch" -DCMAKE_BUILD_TYPE=Release >"$build.configure.log" 2>&1 ||
-  { cat "$build.configure.log" >&2; exit 1; }
 mkdir -p "$build"
-mv "$build.configure.log" "$build/configure.log"
+cmake -S "$root/runtime/kernels/cuda" -B "$build" "${generator[@]}" -DCMAKE_CUDA_COMPILER="$nvcc" \
+  -DKVC_CUDA_ARCHITECTURES="$arch" -DCMAKE_BUILD_TYPE=Release >"$build/configure.log" 2>&1 ||
+  { cat "$build/configure.log" >&2; exit 1; }
 cmake --build "$build" --parallel "$(nproc)" >"$build/build.log" 2>&1 ||
   { grep -v 'ptxas info' "$build/build.log" | tail -40 >&2; exit 1; }
 
