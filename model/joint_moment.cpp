@@ -7,8 +7,7 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kMemoryBytes = std::int64_t{1} << 30;  // larger ones spill to disk
-constexpr std::int64_t kSliceTokens = 1024;                   // widened to float64 at a time
+constexpr std::int64_t kSliceTokens = 1024;  // widened to float64 at a time
 
 }  // namespace
 
@@ -16,9 +15,7 @@ JointMoment::JointMoment(const LayerRun& run, std::int64_t num_tokens, const KvW
                          const std::filesystem::path& spill_directory)
     : run_(run), widths_(widths) {
   const std::vector<std::int64_t> shape = {num_tokens, run.num_layers * widths.total()};
-  const std::int64_t bytes = shape[0] * shape[1] * static_cast<std::int64_t>(sizeof(float));
-  rows_ = bytes > kMemoryBytes ? make_spilled_tensor(shape, at::kFloat, spill_directory)
-                               : at::empty(shape, at::kFloat);
+  rows_ = make_scratch_tensor(shape, at::kFloat, spill_directory);
 }
 
 void JointMoment::set(int layer, std::int64_t first, const at::Tensor& key,

@@ -70,12 +70,8 @@ LayerStream::LayerStream(const Checkpoint& checkpoint, const ModelConfig& config
       state_(std::make_unique<State>()) {
   state_->batches = make_batches(tokens, options_.batch_tokens);
   const std::vector<std::int64_t> shape = {tokens.num_tokens(), config.hidden_size};
-  const std::int64_t bytes =
-      shape[0] * shape[1] * static_cast<std::int64_t>(c10::elementSize(options_.place.dtype));
-  const at::Tensor all =
-      bytes > options_.memory_bytes
-          ? make_spilled_tensor(shape, options_.place.dtype, options_.spill_directory)
-          : at::empty(shape, at::TensorOptions(options_.place.dtype));
+  const at::Tensor all = make_scratch_tensor(shape, options_.place.dtype, options_.spill_directory,
+                                             options_.memory_bytes);
   std::int64_t row = 0;
   for (const TokenBatch& batch : state_->batches) {
     const at::Tensor rows = all.narrow(0, row, batch.ids.size(0));
