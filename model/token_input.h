@@ -14,8 +14,8 @@ namespace kvc {
 
 // Sources of calibration text, as --calibration names them.
 struct CalibrationSources {
-  bool self = false;                           // "self": the model writes it (runtime/self_text.h)
-  bool builtin = false;                        // "builtin": the text inside the program
+  bool self = false;     // "self": the model writes it (runtime/program/self_text.h)
+  bool builtin = false;  // "builtin": the text inside the program
   std::vector<std::filesystem::path> files{};  // .txt, .jsonl or tokens.h5
 };
 

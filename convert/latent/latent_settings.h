@@ -11,7 +11,7 @@ enum class RankAllocation { kUniform, kFisher, kEnergy };
 enum class Factor { kPlain, kWhitened, kJoint };
 enum class UnmergedChoice { kAuto, kPlain, kLatent };
 // Coordinates of merged latents: those of the factorisation, or key channels kept verbatim
-// (convert/latent/pivot_gauge.h).
+// (convert/latent/merging.h).
 enum class Gauge { kSvd, kPivot };
 
 // Settings of all methods with latents.

@@ -12,7 +12,7 @@
 namespace kvc {
 
 // Key channels that the latent contains verbatim: the unit rows that the pivot gauge gives B
-// (convert/latent/pivot_gauge.h).
+// (convert/latent/merging.h).
 struct KeptChannels {
   at::Tensor channels;  // [k] of the key, or undefined where there are none
   at::Tensor numbers;   // [k] of the latent
