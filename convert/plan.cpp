@@ -183,7 +183,7 @@ std::int64_t estimated_block_bytes(const KvPlan& plan, int block) {
   const CodedBlock& spec = plan.coded[static_cast<std::size_t>(block)];
   const std::int64_t n = coded_channels(plan, spec);
   const std::int64_t kept = std::clamp<std::int64_t>(spec.bits() / kBitsPerCoefficient, 1, n);
-  const bool codes = n <= kMostCodedBasisChannels;
+  const bool codes = n <= kMostCodedBasisChannels && spec.bases == 1;
   return stored_bytes(coded_factors(plan, block, kept), {.codes = codes}) +
          (codes ? basis_code_bytes(n, kept, kept / 2) : 0);
 }

@@ -21,6 +21,8 @@
 //     kvconvert.coded.<b>.decoder                    [n, k]                   F
 //     kvconvert.coded.<b>.decoder_codes              [n, n] or [n, k], int8   E and F in 8 bits, where that costs nothing;
 //     kvconvert.coded.<b>.decoder_low, .decoder_scale, .channel_scale, .encoder_codes   as in model/basis_codes.h
+//     kvconvert.coded.<b>.basis                      [k]                      number of each coefficient's basis, where keys
+//                                                    have several: n / bases channels replace n in E and F
 //     kvconvert.coded.<b>.mean                       [n]
 //     kvconvert.coded.<b>.steps                      [k]                      of the quantiser
 //   for fused layer l with sources s in the plan's order; keys before RoPE, pairs as HuggingFace halves:

@@ -71,35 +71,74 @@ void check_groups(const KvPlan& plan) {
   check_cover(plan, KvSource::kLatent, covered, "group");
 }
 
-// All heads of a layer, or the only block of its layers, come one after the other.
-void check_coded(const KvPlan& plan) {
-  std::vector<bool> covered(plan.layers.size(), false);
-  int next = 0, next_head = 0;  // next_head > 0: within a layer coded head by head
-  for (const CodedBlock& block : plan.coded) {
-    check_layers(plan, "coded block", block.first_layer, block.num_layers,
-                 next_head > 0 ? next - 1 : next);
-    KVC_CHECK(block.head < 0 ? next_head == 0
-                             : block.num_layers == 1 && block.head == next_head &&
-                                   (next_head == 0 || block.first_layer == next - 1),
+void check_coefficients(const KvPlan& plan, const CodedBlock& block) {
+  const std::int64_t channels = coded_channels(plan, block);
+  for (const std::int64_t count : block.coefficients) {
+    KVC_CHECK(count >= 0 && count <= channels,
+              "KV plan: {} coefficients of one width in the coded block at layer {}, expected 0 "
+              "to {}",
+              count, block.first_layer, channels);
+  }
+  KVC_CHECK(block.coefficients[0] == 0 && block.num_coefficients() <= channels,
+            "KV plan: {} coefficients of {} channels in the coded block at layer {}",
+            block.num_coefficients(), channels, block.first_layer);
+}
+
+void check_bases(const KvPlan& plan, const CodedBlock& block) {
+  const std::int64_t pairs = plan.head_dim / 2;
+  const bool apart = block.part == KvPart::kKeys && block.head >= 0;
+  KVC_CHECK(block.bases == 1 || (apart && block.bases > 1 && pairs % block.bases == 0),
+            "KV plan: {} bases in the coded block at layer {}, expected 1, or for the keys of one "
+            "KV head a divisor of its {} rotary pairs",
+            block.bases, block.first_layer, pairs);
+  KVC_CHECK(!block.rotated || (apart && block.bases == pairs),
+            "KV plan: the coded block at layer {} is rotated, which requires the keys of one KV "
+            "head in {} bases",
+            block.first_layer, pairs);
+}
+
+// Blocks of one part of a layer from block `at` on: its heads one after the other, or one block of them all. Returns the
+// index behind them.
+std::size_t check_part(const KvPlan& plan, std::size_t at, KvPart part, int first_layer) {
+  for (int head = 0; head < plan.num_kv_heads; ++head, ++at) {
+    KVC_CHECK(at < plan.coded.size(), "KV plan: the last coded layer lacks {} of KV head {}",
+              to_string(part), head);
+    const CodedBlock& block = plan.coded[at];
+    const bool whole = head == 0 && block.head < 0;
+    KVC_CHECK(block.first_layer == first_layer &&
+                  (whole || (block.num_layers == 1 && block.head == head)),
               "KV plan: the coded block at layer {} is for KV head {}, expected {}",
               block.first_layer, block.head,
-              next_head == 0 ? "0, or -1 for all" : fmt::format("{}", next_head));
-    next_head = block.head < 0 || block.head + 1 == plan.num_kv_heads ? 0 : block.head + 1;
-    next = block.first_layer + block.num_layers;
-    std::fill(covered.begin() + block.first_layer, covered.begin() + next, true);
-    const std::int64_t channels =
-        2 * block.num_layers * (block.head < 0 ? plan.kv_dim() : plan.head_dim);
-    for (const std::int64_t count : block.coefficients) {
-      KVC_CHECK(count >= 0 && count <= channels,
-                "KV plan: {} coefficients of one width in the coded block at layer {}, expected 0 "
-                "to {}",
-                count, block.first_layer, channels);
+              head == 0 ? "0, or -1 for all" : fmt::format("{}", head));
+    KVC_CHECK(block.part == part, "KV plan: the coded block at layer {} holds {}, expected {}",
+              first_layer, to_string(block.part), to_string(part));
+    check_bases(plan, block);
+    check_coefficients(plan, block);
+    if (whole) {
+      return at + 1;
     }
-    KVC_CHECK(block.coefficients[0] == 0 && block.num_coefficients() <= channels,
-              "KV plan: {} coefficients of {} channels in the coded block at layer {}",
-              block.num_coefficients(), channels, block.first_layer);
   }
-  KVC_CHECK(next_head == 0, "KV plan: the last coded layer lacks KV head {}", next_head);
+  return at;
+}
+
+void check_coded(const KvPlan& plan) {
+  std::vector<bool> covered(plan.layers.size(), false);
+  int next = 0;
+  for (std::size_t at = 0; at < plan.coded.size();) {
+    const CodedBlock& first = plan.coded[at];
+    check_layers(plan, "coded block", first.first_layer, first.num_layers, next);
+    next = first.first_layer + first.num_layers;
+    std::fill(covered.begin() + first.first_layer, covered.begin() + next, true);
+    if (first.part == KvPart::kBoth) {
+      at = check_part(plan, at, KvPart::kBoth, first.first_layer);
+      continue;
+    }
+    KVC_CHECK(first.num_layers == 1,
+              "KV plan: the coded block at layer {} holds {} of {} layers, expected of 1",
+              first.first_layer, to_string(first.part), first.num_layers);
+    at = check_part(plan, at, KvPart::kKeys, first.first_layer);
+    at = check_part(plan, at, KvPart::kValues, first.first_layer);
+  }
   check_cover(plan, KvSource::kCoded, covered, "coded block");
 }
 
@@ -164,6 +203,10 @@ void check_paired(const KvPlan& plan) {
 }
 
 }  // namespace
+
+std::int64_t coded_channels(const KvPlan& plan, const CodedBlock& block) {
+  return block.num_parts() * (block.head < 0 ? plan.kv_dim() : plan.head_dim);
+}
 
 std::int64_t CodedBlock::num_coefficients() const {
   return std::accumulate(coefficients.begin(), coefficients.end(), std::int64_t{0});

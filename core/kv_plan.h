@@ -86,7 +86,7 @@ struct KvPlan {
   bool key_norm = false;            // the model norms keys per head before RoPE (qwen3)
   std::vector<KvSource> layers;     // [num_layers]
   std::vector<LatentGroup> groups;  // ascending; their layers are exactly the latent ones
-  std::vector<CodedBlock> coded;    // ascending by layer, then head; they cover the coded layers
+  std::vector<CodedBlock> coded;    // ascending by layer, part and head; they cover the coded layers
   std::vector<FusedLayer> fused;    // ascending; exactly the fused layers
   std::optional<PairedLayers> paired{};  // iff layers are paired
   CompressionSettings compression;       // "policy" in files
@@ -113,6 +113,9 @@ bool keeps_latents(const KvPlan& plan, int group);
 // Must the latents A x be computed when the plan runs? Not if least squares encodes exact keys and
 // values; then only folded exports use A and the unmerged B.
 bool needs_latents(const KvPlan& plan, int group);
+
+// Channels of a coded block's y.
+std::int64_t coded_channels(const KvPlan& plan, const CodedBlock& block);
 
 KvPlan plain_plan(int num_layers, std::int64_t num_kv_heads, std::int64_t head_dim);
 

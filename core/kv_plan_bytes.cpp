@@ -221,9 +221,8 @@ std::int64_t block_code_bytes(const CodedBlock& block, std::int64_t tokens,
 std::int64_t coded_block_bytes(const KvPlan& plan, const CodedBlock& block, std::int64_t num_tokens,
                                KvDtype dtype, std::int64_t page_tokens) {
   const std::int64_t coded = coded_tokens(plan, num_tokens);
-  const std::int64_t width = block.head < 0 ? plan.kv_dim() : plan.head_dim;
   return sum(block_code_bytes(block, coded, page_tokens),
-             product(whole_pages(num_tokens - coded, page_tokens), 2, block.num_layers, width,
+             product(whole_pages(num_tokens - coded, page_tokens), coded_channels(plan, block),
                      bytes_per_element(dtype)));
 }
 

@@ -93,11 +93,19 @@ KvWidths widths_from_json(const Json& json, const std::string& subject) {
 }
 
 Json coded_to_json(const CodedBlock& block) {
-  return {{"first_layer", block.first_layer},
-          {"num_layers", block.num_layers},
-          {"head", block.head < 0 ? Json(nullptr) : Json(block.head)},
-          {"coefficients", block.coefficients},
-          {"gain", block.gain}};
+  Json json = {{"first_layer", block.first_layer},
+               {"num_layers", block.num_layers},
+               {"head", block.head < 0 ? Json(nullptr) : Json(block.head)},
+               {"coefficients", block.coefficients},
+               {"gain", block.gain}};
+  if (block.part != KvPart::kBoth) {
+    json["part"] = to_string(block.part);
+  }
+  if (block.bases != 1) {
+    json["bases"] = block.bases;
+    json["rotated"] = block.rotated;
+  }
+  return json;
 }
 
 CodedBlock coded_from_json(const Json& json, const std::string& subject) {
@@ -116,6 +124,13 @@ CodedBlock coded_from_json(const Json& json, const std::string& subject) {
             counts.size(), kMaxCodeBits);
   std::copy(counts.begin(), counts.end(), block.coefficients.begin());
   fields.read("gain", block.gain);
+  if (json.contains("part")) {
+    fields.read("part", block.part, parse_kv_part);
+  }
+  if (json.contains("bases")) {
+    fields.read("bases", block.bases);
+    fields.read("rotated", block.rotated);
+  }
   fields.done();
   return block;
 }

@@ -47,19 +47,37 @@ struct LatentGroup {
 
 inline constexpr int kMaxCodeBits = 8;
 
+// What of a layer's keys and values a coded block holds.
+enum class KvPart { kBoth, kKeys, kValues };
+
+std::string to_string(KvPart);
+KvPart parse_kv_part(const std::string&);
+
 // Keys and values that are coded together: of one KV head, one layer or adjacent layers. y has biases, and
 // keys after their norm; for a head, head_dim replaces kv_dim. A token is z = E (y - mean), each
-// coefficient a code of a fixed number of bits, and is rebuilt as F z + mean.
+// coefficient a code of a fixed number of bits, and is rebuilt as F z + mean. A layer whose keys and values are
+// coded apart has blocks of keys, then blocks of values.
 struct CodedBlock {
   int first_layer = 0;
   int num_layers = 1;
   int head = -1;  // KV head; -1: all of them
+  KvPart part = KvPart::kBoth;
+  // Keys of one head: they have `bases` bases, of as many neighbouring rotary pairs each, so a coefficient
+  // rebuilds head_dim / bases channels.
+  int bases = 1;
+  // Keys of one head: z = E R (y - mean), where R is RoPE at the token's position and E scales single channels.
+  // Then a query meets codes without a rebuilt key. bases is head_dim / 2.
+  bool rotated = false;
   // [bits] coefficients with that many bits; those with 0 are not stored. Ordered by falling width.
   std::array<std::int64_t, kMaxCodeBits + 1> coefficients{};
   bool gain = false;  // a byte per token that scales its steps
 
   std::int64_t num_coefficients() const;
   std::int64_t bits() const;  // of one token's codes, without gain
+  bool has_keys() const { return part != KvPart::kValues; }
+  bool has_values() const { return part != KvPart::kKeys; }
+  // Keys and values of its layers: 2 for each layer, or 1.
+  int num_parts() const { return part == KvPart::kBoth ? 2 * num_layers : num_layers; }
 };
 
 // How a layer's keys and values follow from those of storage layers.

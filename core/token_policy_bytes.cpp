@@ -88,9 +88,8 @@ std::int64_t kept_coded_bytes(const KvPlan& plan, const TokenPolicy& policy, int
     if (block.first_layer != first_layer) {
       continue;
     }
-    const std::int64_t width = block.head < 0 ? plan.kv_dim() : plan.head_dim;
     bytes += block_code_bytes(block, tokens.codes, page_tokens) +
-             exact * 2 * block.num_layers * width * bytes_per_element(dtype);
+             exact * coded_channels(plan, block) * bytes_per_element(dtype);
   }
   return bytes;
 }

@@ -64,17 +64,18 @@ std::vector<FactorSpec> fused_factors(const KvPlan& plan, const FusedLayer& laye
           {fused_tensor_name(layer.layer, "value"), fused_shape(plan, layer, false)}};
 }
 
-std::int64_t coded_channels(const KvPlan& plan, const CodedBlock& block) {
-  return 2 * block.num_layers * (block.head < 0 ? plan.kv_dim() : plan.head_dim);
-}
-
 std::vector<FactorSpec> coded_factors(const KvPlan& plan, int block, std::int64_t coefficients) {
-  const std::int64_t n = coded_channels(plan, plan.coded[static_cast<std::size_t>(block)]);
+  const CodedBlock& spec = plan.coded[static_cast<std::size_t>(block)];
+  const std::int64_t n = coded_channels(plan, spec), width = n / spec.bases;
   const std::string prefix = fmt::format("kvconvert.coded.{}.", block);
-  std::vector<FactorSpec> specs = {{prefix + "encoder", {coefficients, n}, FactorUse::kExact},
-                                   {prefix + "decoder", {n, coefficients}, FactorUse::kExact},
+  std::vector<FactorSpec> specs = {{prefix + "encoder", {coefficients, width}, FactorUse::kExact},
+                                   {prefix + "decoder", {width, coefficients}, FactorUse::kExact},
                                    {prefix + "mean", {n}},
                                    {prefix + "steps", {coefficients}}};
+  if (spec.bases > 1) {
+    specs.push_back({prefix + "basis", {coefficients}});
+    return specs;
+  }
   for (const BasisCodeSpec& code : basis_code_specs(n, coefficients)) {
     specs.push_back({prefix + code.name, code.shape, FactorUse::kCode, code.dtype});
   }

@@ -38,8 +38,6 @@ std::string factor_name(int group, const std::string& name);
 // None for groups whose basis is the request's.
 std::vector<FactorSpec> group_factors(const KvPlan& plan, int group, std::int64_t hidden_size);
 std::vector<FactorSpec> fused_factors(const KvPlan& plan, const FusedLayer& layer);
-// Channels of a coded block.
-std::int64_t coded_channels(const KvPlan& plan, const CodedBlock& block);
 // `coefficients`: the block's, or as many as are expected.
 std::vector<FactorSpec> coded_factors(const KvPlan& plan, int block, std::int64_t coefficients);
 

@@ -7,7 +7,9 @@
 #include <optional>
 #include <utility>
 
+#include "convert/coded/block_basis.h"
 #include "convert/run_statistics.h"
+#include "model/key_bases.h"
 #include "model/tensor_memory.h"
 
 namespace kvc {
@@ -31,14 +33,17 @@ BlockFit::BlockFit(const ConversionJob& job, const RunStatistics& statistics, co
                    const CodedBlock& block, const at::Tensor& samples)
     : block_(block) {
   const RunStatistics own = block_statistics(statistics, run, block, job.config);
-  const PrincipalBasis basis =
-      principal_basis(own.covariance, own.metric, own.mean.size(0), job.device);
+  const BlockBasis basis = block_basis(own, block, job.config, job.device);
   encoder_ = stored(basis.encoder, job.directory);
   decoder_ = stored(basis.decoder, job.directory);
-  mean_ = own.mean.to(at::kFloat);
+  mean_ = basis.mean.to(at::kFloat);
+  channels_ = key_basis_channels(job.config, block.first_layer, block.bases);
   const at::Tensor channels = at::tensor(channels_in_run(block, run, job.config), at::kLong);
-  const at::Tensor coefficients =
-      stored(at::mm(encoder_, samples.index_select(1, channels).sub_(mean_).t()), job.directory);
+  at::Tensor centred = samples.index_select(1, channels).sub_(mean_);
+  if (block.rotated) {
+    centred = turned_samples(centred, block, job.config);
+  }
+  const at::Tensor coefficients = stored(at::mm(encoder_, centred.t()), job.directory);
   const std::int64_t num_fitted =
       std::max<std::int64_t>(1, samples.size(0) * kFittedParts / kParts);
   fitted_ = coefficients.narrow(1, 0, num_fitted);
@@ -143,11 +148,19 @@ std::optional<BasisCodes> BlockFit::basis_codes(const BasisTransform& transform)
 std::vector<std::pair<std::string, at::Tensor>> BlockFit::tensors() const {
   const BasisTransform transform{encoder_.index_select(0, kept()) / unit(),
                                  (decoder_.index_select(1, kept()) * unit()).contiguous()};
-  std::vector<std::pair<std::string, at::Tensor>> tensors = {
-      {"encoder", transform.encoder},
-      {"decoder", transform.decoder},
-      {"mean", mean_},
-      {"steps", (steps() / unit()).to(at::kFloat)}};
+  const at::Tensor scaled_steps = (steps() / unit()).to(at::kFloat);
+  if (block_.bases > 1) {
+    const SplitTransform split = split_bases(transform, channels_);
+    return {{"encoder", split.transform.encoder},
+            {"decoder", split.transform.decoder},
+            {"basis", split.basis},
+            {"mean", mean_},
+            {"steps", scaled_steps}};
+  }
+  std::vector<std::pair<std::string, at::Tensor>> tensors = {{"encoder", transform.encoder},
+                                                             {"decoder", transform.decoder},
+                                                             {"mean", mean_},
+                                                             {"steps", scaled_steps}};
   if (const std::optional<BasisCodes> codes = basis_codes(transform)) {
     const auto named = codes->named();
     tensors.insert(tensors.end(), named.begin(), named.end());
@@ -157,7 +170,7 @@ std::vector<std::pair<std::string, at::Tensor>> BlockFit::tensors() const {
 
 RunStatistics block_statistics(const RunStatistics& statistics, const LayerRun& run,
                                const CodedBlock& block, const ModelConfig& config) {
-  const std::int64_t n = num_channels(block, config), part_width = n / (2 * block.num_layers);
+  const std::int64_t n = num_channels(block, config), part_width = n / block.num_parts();
   const at::Tensor index = at::tensor(channels_in_run(block, run, config), at::kLong);
   const auto square = [&](const at::Tensor& matrix) {
     return matrix.index_select(0, index).index_select(1, index);
@@ -168,7 +181,7 @@ RunStatistics block_statistics(const RunStatistics& statistics, const LayerRun& 
     return own;
   }
   at::Tensor metric = square(statistics.metric);
-  if (block.num_layers == 1) {
+  if (block.num_layers == 1 && block.part == KvPart::kBoth) {
     metric.narrow(0, 0, part_width).narrow(1, part_width, part_width).zero_();
     metric.narrow(0, part_width, part_width).narrow(1, 0, part_width).zero_();
   }

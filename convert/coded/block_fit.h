@@ -29,8 +29,8 @@ class BlockFit {
   // gain, or with the block's setting.
   double fitted_error(bool gain) const;
   CodedReport report() const;
-  // encoder [k, n], decoder [n, k], mean [n], steps [k]; float32. Also the codes of the first two
-  // (model/basis_codes.h) if they leave the error unchanged.
+  // As core/conversion_file.h says, float32. Also the codes of E and F (model/basis_codes.h) if they leave the
+  // error unchanged.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
 
  private:
@@ -47,6 +47,7 @@ class BlockFit {
 
   CodedBlock block_;
   at::Tensor encoder_, decoder_, mean_;  // [n, n], [n, n], [n] float32, rows by falling variance
+  at::Tensor channels_;                  // [bases, n / bases] int64, of each basis
   at::Tensor fitted_, held_out_;         // [n, num_tokens] float32
   WidthCurves curves_;
   std::vector<std::int64_t> order_;  // [n] coefficients by falling width

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "convert/plan.h"
-#include "convert/plan_table.h"
 #include "core/error.h"
 #include "model/cache_plan.h"
 
@@ -73,75 +72,66 @@ std::vector<CodedScope> listed_scopes(const std::string& text, int num_layers) {
   return all;
 }
 
-// Below it the bits that layers save together are worth that each of them reads the group's code.
-constexpr double kGroupBelow = 0.15;
-
-// Bits that a scope needs for the divergence of single heads, measured on three models at kept ratios from 0.0625
-// to 0.35 (docs/quality.md): layers 0.55 to 0.81 of them, groups of four 0.74 to 0.84 of those.
-constexpr double kLayerBits = 0.7, kGroupBits = 0.55;
-
-double share_of_bits(CodedScope scope) {
-  switch (scope) {
-    case CodedScope::kHead:
-      break;
-    case CodedScope::kLayer:
-      return kLayerBits;
-    case CodedScope::kGroup:
-      return kGroupBits;
+// The blocks of keys of a form.
+CodedBlock keys_of(const ModelConfig& config, const CodedForm& form) {
+  const auto pairs = static_cast<int>(config.head_dim / 2);
+  CodedBlock block{.part = KvPart::kKeys};
+  if (form.keys != KeyForm::kKeys) {
+    block.bases = form.keys == KeyForm::kBlocks ? form.blocks : pairs;
   }
-  return 1;
+  block.rotated = form.keys == KeyForm::kRotated;
+  return block;
 }
 
-LayerScopes all_layers(const ModelConfig& config, CodedScope scope) {
-  return {std::vector<CodedScope>(static_cast<std::size_t>(config.num_layers), scope), ""};
+// Blocks like `block` of a layer: one for all KV heads, or one each.
+void add_part(const ModelConfig& config, int layer, bool whole, CodedBlock block,
+              std::vector<CodedBlock>& blocks) {
+  block.first_layer = layer;
+  for (int head = 0; head < (whole ? 1 : config.num_kv_heads); ++head) {
+    block.head = whole ? -1 : head;
+    blocks.push_back(block);
+  }
 }
 
-struct Cost {
-  CodedScope scope = CodedScope::kHead;
-  double cache = 0;  // bytes at tokens_in_flight, of equal divergence
-  std::int64_t factors = 0;
-
-  double total() const { return cache + static_cast<double>(factors); }
-};
-
-Cost cost_of(const ModelConfig& config, const ConvertSettings& settings, CodedScope scope) {
-  KvPlan plan = plain_plan(config);
-  plan.coded = block_layout(config, settings, all_layers(config, scope));
-  const double share = settings.kept_ratio * share_of_bits(scope);
-  const double bits_per_channel = share * 8 * bytes_per_element(cache_dtype(config));
-  Cost cost{scope,
-            share * static_cast<double>(original_bytes(plan, tokens_in_flight(config, settings),
-                                                       cache_dtype(config))),
-            0};
-  for (std::size_t block = 0; block < plan.coded.size(); ++block) {
-    const std::int64_t channels = num_channels(plan.coded[block], config);
-    const double bits = bits_per_channel * static_cast<double>(channels);
-    plan.coded[block].coefficients[1] = static_cast<std::int64_t>(bits);
-    cost.factors += estimated_block_bytes(plan, static_cast<int>(block));
-  }
-  return cost;
-}
-
-std::vector<CodedScope> candidates(const ConvertSettings& settings) {
-  switch (settings.own<CodedSettings>().prefer) {
-    case Preference::kSpeed:
-      return {CodedScope::kHead};
-    case Preference::kCapacity:
-      return {CodedScope::kHead, CodedScope::kLayer, CodedScope::kGroup};
-    case Preference::kBalance:
-      break;
-  }
-  return settings.kept_ratio < kGroupBelow
-             ? std::vector<CodedScope>{CodedScope::kHead, CodedScope::kLayer, CodedScope::kGroup}
-             : std::vector<CodedScope>{CodedScope::kHead, CodedScope::kLayer};
+// UsageError where a layer cannot have its form.
+void check_form(const ModelConfig& config, const std::string& text, const LayerScopes& scopes,
+                int layer) {
+  const auto index = static_cast<std::size_t>(layer);
+  const CodedForm& form = scopes.forms[index];
+  KVC_CHECK_USAGE(form.keys == KeyForm::kFull || scopes.scopes[index] != CodedScope::kGroup,
+                  "--form {}: layer {} has the scope group, which codes keys and values of its "
+                  "layers together; use --form full, or --scope head or layer",
+                  text, layer);
+  KVC_CHECK_USAGE(form.keys != KeyForm::kBlocks || config.head_dim / 2 % form.blocks == 0,
+                  "--form {}: the {} rotary pairs of a head cannot be shared out evenly; use a "
+                  "number that divides {}",
+                  text, config.head_dim / 2, config.head_dim / 2);
+  KVC_CHECK_USAGE(form.keys != KeyForm::kRotated || !config.depends_on_length(layer),
+                  "--form {}: the RoPE of layer {} depends on the length of the text, so its keys "
+                  "are coded before RoPE; use --form pairs",
+                  text, layer);
 }
 
 }  // namespace
 
+LayerScopes all_layers(const ModelConfig& config, const ConvertSettings& settings,
+                       CodedScope scope) {
+  const auto count = static_cast<std::size_t>(config.num_layers);
+  return {std::vector<CodedScope>(count, scope),
+          std::vector<CodedForm>(count, parse_coded_form(settings.own<CodedSettings>().form)), ""};
+}
+
 LayerScopes choose_scopes(const ModelConfig& config, const ConvertSettings& settings) {
-  const std::string& scope = settings.own<CodedSettings>().scope;
-  return scope == "auto" ? choose_scope(config, settings)
-                         : LayerScopes{listed_scopes(scope, config.num_layers), ""};
+  const CodedSettings& own = settings.own<CodedSettings>();
+  LayerScopes chosen = own.scope == "auto" ? choose_scope(config, settings)
+                                           : all_layers(config, settings, CodedScope::kHead);
+  if (own.scope != "auto") {
+    chosen.scopes = listed_scopes(own.scope, config.num_layers);
+  }
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    check_form(config, own.form, chosen, layer);
+  }
+  return chosen;
 }
 
 int statistics_layers(const ConvertSettings& settings, const std::vector<CodedBlock>& blocks) {
@@ -156,12 +146,15 @@ std::vector<CodedBlock> block_layout(const ModelConfig& config, const ConvertSet
   for (const LayerRun& run : layer_runs(config, settings.layers_per_group)) {
     for (int layer = run.first_layer; layer < run.end(); ++layer) {
       const CodedScope scope = scopes.scopes[static_cast<std::size_t>(layer)];
+      const CodedForm form = scopes.forms[static_cast<std::size_t>(layer)];
+      if (form.keys != KeyForm::kFull) {
+        add_part(config, layer, scope == CodedScope::kLayer && form.keys == KeyForm::kKeys,
+                 keys_of(config, form), blocks);
+        add_part(config, layer, scope == CodedScope::kLayer, {.part = KvPart::kValues}, blocks);
+        continue;
+      }
       if (scope == CodedScope::kHead) {
-        for (int head = 0; head < config.num_kv_heads; ++head) {
-          CodedBlock& block = blocks.emplace_back();
-          block.first_layer = layer;
-          block.head = head;
-        }
+        add_part(config, layer, false, {}, blocks);
         continue;
       }
       const bool joins = scope == CodedScope::kGroup && layer > run.first_layer &&
@@ -177,7 +170,7 @@ std::vector<CodedBlock> block_layout(const ModelConfig& config, const ConvertSet
 }
 
 std::int64_t num_channels(const CodedBlock& block, const ModelConfig& config) {
-  return 2 * block.num_layers * (block.head < 0 ? config.kv_dim() : config.head_dim);
+  return block.num_parts() * (block.head < 0 ? config.kv_dim() : config.head_dim);
 }
 
 std::int64_t least_calibration_tokens(const CodedBlock& block, const ModelConfig& config) {
@@ -191,6 +184,9 @@ std::vector<std::int64_t> channels_in_run(const CodedBlock& block, const LayerRu
   const std::int64_t width = block.head < 0 ? config.kv_dim() : config.head_dim;
   const std::int64_t offset = block.head < 0 ? 0 : block.head * config.head_dim;
   for (int part = 0; part < 2 * block.num_layers; ++part) {
+    if (!(part % 2 == 0 ? block.has_keys() : block.has_values())) {
+      continue;
+    }
     const std::int64_t first =
         (2 * (block.first_layer - run.first_layer) + part) * config.kv_dim() + offset;
     for (std::int64_t channel = 0; channel < width; ++channel) {
@@ -207,31 +203,6 @@ std::string name_of(const CodedBlock& block) {
   return block.num_layers == 1 ? fmt::format("layer {}", block.first_layer)
                                : fmt::format("layers {}-{}", block.first_layer,
                                              block.first_layer + block.num_layers - 1);
-}
-
-LayerScopes choose_scope(const ModelConfig& config, const ConvertSettings& settings) {
-  std::vector<Cost> costs;
-  for (const CodedScope scope : candidates(settings)) {
-    costs.push_back(cost_of(config, settings, scope));
-  }
-  const Cost best = *std::min_element(costs.begin(), costs.end(), [](const Cost& a, const Cost& b) {
-    return a.total() < b.total();
-  });
-  LayerScopes chosen = all_layers(config, best.scope);
-  if (costs.size() == 1) {
-    chosen.reason = "--scope auto: head, the fewest operations to rebuild keys and values";
-    return chosen;
-  }
-  chosen.reason = fmt::format(
-      "--scope auto: {}, the smallest cache and factors for {} tokens in flight at equal "
-      "divergence:",
-      to_string(best.scope), tokens_in_flight(config, settings));
-  for (const Cost& cost : costs) {
-    chosen.reason +=
-        fmt::format("{} {} {:.1f} + {:.1f} MiB", &cost == costs.data() ? "" : ",",
-                    to_string(cost.scope), cost.cache / (1 << 20), mebibytes(cost.factors));
-  }
-  return chosen;
 }
 
 }  // namespace kvc

@@ -11,15 +11,18 @@
 
 namespace kvc {
 
-// The scope of every layer. UsageError if --scope names no scope, or layers that do not exist, overlap or
-// are missing.
+// The scope and the form of every layer. UsageError if --scope names no scope, or layers that do not exist, overlap or
+// are missing, or if a layer cannot have the form.
 struct LayerScopes {
   std::vector<CodedScope> scopes;  // [num_layers]
+  std::vector<CodedForm> forms;    // [num_layers]
   std::string reason;              // reason of --scope auto: a sentence; otherwise empty
 };
 LayerScopes choose_scopes(const ModelConfig& config, const ConvertSettings& settings);
+LayerScopes all_layers(const ModelConfig& config, const ConvertSettings& settings,
+                       CodedScope scope);
 
-// Ascending by layer, then head, without coefficients.
+// Ascending by layer, part and head, without coefficients.
 std::vector<CodedBlock> block_layout(const ModelConfig& config, const ConvertSettings& settings,
                                      const LayerScopes& scopes);
 

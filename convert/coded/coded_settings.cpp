@@ -1,5 +1,7 @@
 #include "convert/coded/coded_settings.h"
 
+#include <charconv>
+
 #include "core/enum_names.h"
 
 namespace kvc {
@@ -7,6 +9,11 @@ namespace {
 
 constexpr EnumName<CodedScope> kScopes[] = {
     {CodedScope::kHead, "head"}, {CodedScope::kLayer, "layer"}, {CodedScope::kGroup, "group"}};
+constexpr EnumName<KeyForm> kForms[] = {{KeyForm::kFull, "full"},
+                                        {KeyForm::kKeys, "keys"},
+                                        {KeyForm::kBlocks, "blocks"},
+                                        {KeyForm::kPairs, "pairs"},
+                                        {KeyForm::kRotated, "rotated"}};
 constexpr EnumName<CodeWidths> kWidths[] = {
     {CodeWidths::kAll, "0-8"}, {CodeWidths::kPowers, "0/2/4/8"}, {CodeWidths::kNibbles, "0/4/8"}};
 constexpr EnumName<Preference> kPreferences[] = {{Preference::kBalance, "balance"},
@@ -20,6 +27,26 @@ constexpr EnumName<GainChoice> kGains[] = {
 std::string to_string(CodedScope value) { return name_of(kScopes, value); }
 std::string to_string(CodeWidths value) { return name_of(kWidths, value); }
 CodedScope parse_coded_scope(const std::string& name) { return value_of(kScopes, name, "scope"); }
+
+CodedForm parse_coded_form(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  CodedForm form;
+  try {
+    form.keys = value_of(kForms, text.substr(0, colon), "form");
+  } catch (const Error& error) {
+    fail_usage("--form {}: {}", text, error.what());
+  }
+  if (colon == std::string::npos) {
+    return form;
+  }
+  const char *first = text.data() + colon + 1, *last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(first, last, form.blocks);
+  KVC_CHECK_USAGE(form.keys == KeyForm::kBlocks && error == std::errc() && end == last &&
+                      form.blocks > 0,
+                  "--form {}: only blocks has a number, of bases for a head's keys, as in blocks:4",
+                  text);
+  return form;
+}
 
 const std::vector<int>& widths_of(CodeWidths widths) {
   static const std::vector<int> all = {0, 1, 2, 3, 4, 5, 6, 7, 8};
@@ -42,6 +69,9 @@ Options coded_options(ConvertSettings& settings) {
   options.add("--scope", "coded/scope", own.scope,
               "coded: what is coded together: head, layer, group, auto, or ranges of layers as in "
               "head:0-5,group:6-11");
+  options.add("--form", "coded/form", own.form,
+              "coded: transform of the keys, from the best for its bytes to the fastest: full "
+              "(default), keys, blocks[:N], pairs, rotated");
   options.add("--widths", "coded/widths", own.widths, kWidths, "set of widths",
               "coded: bits of a code: 0-8 (default), 0/2/4/8 or 0/4/8");
   options.add("--prefer", "coded/prefer", own.prefer, kPreferences, "preference",

@@ -10,6 +10,17 @@ namespace kvc {
 
 // What is coded together in one basis.
 enum class CodedScope { kHead, kLayer, kGroup };
+// The transform of keys, from the best for its bytes to the fastest to read.
+//   full     keys and values in one basis
+//   keys     keys in a basis of their own, values in another, likewise below
+//   blocks   keys of a head in some bases of neighbouring rotary pairs
+//   pairs    every rotary pair in a basis of its own
+//   rotated  pairs after RoPE, with one step for both channels: queries meet codes directly
+enum class KeyForm { kFull, kKeys, kBlocks, kPairs, kRotated };
+struct CodedForm {
+  KeyForm keys = KeyForm::kFull;
+  int blocks = 4;  // bases of a head's keys, for form blocks
+};
 // Widths that a coefficient's code may have: 0 to 8 bits, 0/2/4/8, or 0/4/8.
 enum class CodeWidths { kAll, kPowers, kNibbles };
 // Preference of --scope auto.
@@ -19,6 +30,7 @@ enum class GainChoice { kAuto, kOn, kOff };
 std::string to_string(CodedScope);
 std::string to_string(CodeWidths);
 CodedScope parse_coded_scope(const std::string&);  // Error lists the known ones
+CodedForm parse_coded_form(const std::string&);    // UsageError likewise
 
 // Ascending, from 0.
 const std::vector<int>& widths_of(CodeWidths widths);
@@ -26,6 +38,7 @@ const std::vector<int>& widths_of(CodeWidths widths);
 struct CodedSettings {
   // "auto", a scope for all layers, or scopes of ranges that cover the model: "head:0-5,group:6-11".
   std::string scope = "auto";
+  std::string form = "full";  // "full", "keys", "blocks", "blocks:N", "pairs" or "rotated"
   CodeWidths widths = CodeWidths::kAll;
   Preference prefer = Preference::kBalance;
   GainChoice gain = GainChoice::kAuto;

@@ -81,6 +81,7 @@ PlanRow coded_row(const PlanTable& table, const ModelConfig& config,
   row.source = KvSource::kCoded;
   row.first_layer = first_layer;
   row.scope = to_string(scope);
+  std::int64_t all_channels = 0;
   for (std::size_t index = 0; index < table.plan.coded.size(); ++index) {
     const CodedBlock& block = table.plan.coded[index];
     const std::int64_t channels = num_channels(block, config);
@@ -88,16 +89,19 @@ PlanRow coded_row(const PlanTable& table, const ModelConfig& config,
       continue;
     }
     row.channels = row.num_blocks == 0 ? channels : row.channels;
-    if (scopes[static_cast<std::size_t>(block.first_layer)] != scope || channels != row.channels) {
+    const bool is_next = block.first_layer >= first_layer + row.num_layers;
+    if (is_next && (scopes[static_cast<std::size_t>(block.first_layer)] != scope ||
+                    channels != row.channels)) {
       break;
     }
+    all_channels += channels;
     row.num_layers = block.first_layer + block.num_layers - first_layer;
     ++row.num_blocks;
     row.plain_bytes += channels * bytes_per_element(cache_dtype(config));
     row.coded_bytes += static_cast<double>(block.bits()) / 8 + (block.gain ? 1 : 0);
     row.weights_growth_bytes += estimated_block_bytes(table.plan, static_cast<int>(index));
   }
-  row.bits_per_channel = 8 * row.coded_bytes / static_cast<double>(row.num_blocks * row.channels);
+  row.bits_per_channel = 8 * row.coded_bytes / static_cast<double>(all_channels);
   return row;
 }
 

@@ -17,35 +17,72 @@ namespace {
 
 constexpr std::int64_t kProductsPerThread = std::int64_t{1} << 20;
 
-// One block's part of the query heads.
+// Query heads that read the same blocks: one of keys and one of values, or one of both.
 struct BlockQuery {
   DecodeAttentionParams params;
   CodedSegment segment;
-  const CodedBlockFactors* factors;
+  const CodedBlockFactors* values;
+  std::int64_t first_channel = 0;  // of the values' block
+  std::int64_t key_products = 0;   // that rebuild a token's keys
 
-  std::int64_t width() const { return factors->steps.size(0) + 1; }  // of the sums
-  std::int64_t products_per_token() const {
-    return params.num_kv_heads * params.head_dim * width();
+  std::int64_t width() const { return values->steps.size(0) + 1; }  // of the sums
+  std::int64_t products_per_token() const { return key_products + params.num_heads * width(); }
+};
+
+// A layer's blocks of keys, or of values.
+class PartBlocks {
+ public:
+  PartBlocks(const CodedLayer& layer, KvPart part) : layer_(layer) {
+    for (std::size_t i = 0; i < layer.coded.store.codes.size(); ++i) {
+      const KvPart of_block = layer.coded.spec(i).part;
+      if (of_block == part || of_block == KvPart::kBoth) {
+        blocks_.push_back(i);
+      }
+    }
   }
+
+  std::int64_t count() const { return static_cast<std::int64_t>(blocks_.size()); }
+  bool is_whole() const { return layer_.coded.spec(blocks_.front()).head < 0; }
+  // That of a KV head, and the head's number there.
+  const CodedBlockFactors& factors(std::int64_t head) const { return layer_.coded.block(of(head)); }
+  const CodedBlock& spec(std::int64_t head) const { return layer_.coded.spec(of(head)); }
+  CodeTiles tiles(std::int64_t head) const { return layer_.coded.store.codes[of(head)].tiles(); }
+  std::int64_t head_in_block(std::int64_t head) const { return is_whole() ? head : 0; }
+
+ private:
+  std::size_t of(std::int64_t head) const {
+    return blocks_[is_whole() ? 0 : static_cast<std::size_t>(head)];
+  }
+
+  const CodedLayer& layer_;
+  std::vector<std::size_t> blocks_;  // of the store
 };
 
 std::vector<BlockQuery> block_queries(const CodedLayer& layer, const DecodeAttentionParams& all,
                                       const std::int32_t* positions) {
-  const CodedStore& store = layer.coded.store;
-  const int blocks = store.layers.num_blocks;
+  const PartBlocks keys(layer, KvPart::kKeys), values(layer, KvPart::kValues);
+  const std::int64_t count = std::max(keys.count(), values.count());
+  const std::int64_t kv_heads = all.num_kv_heads / count;
   std::vector<BlockQuery> queries;
-  for (int i = 0; i < blocks; ++i) {
-    const CodedBlockFactors& factors = layer.coded.block(static_cast<std::size_t>(i));
-    DecodeAttentionParams params = all;
-    params.num_heads /= blocks;
-    params.num_kv_heads /= blocks;
-    params.query += i * params.num_heads * params.head_dim;
-    queries.push_back({.params = params,
-                       .segment = {.tiles = store.codes[static_cast<std::size_t>(i)].tiles(),
-                                   .keys = factors.keys.data() + layer.index * params.num_kv_heads,
-                                   .first_position = layer.coded.plan.compression.sink_tokens,
-                                   .positions = positions},
-                       .factors = &factors});
+  for (std::int64_t i = 0; i < count; ++i) {
+    const CodedBlock& spec = keys.spec(i);
+    const CodedBlockFactors &of_keys = keys.factors(i), &of_values = values.factors(i);
+    BlockQuery& query = queries.emplace_back();
+    query.params = all;
+    query.params.num_heads /= count;
+    query.params.num_kv_heads = kv_heads;
+    query.params.query += i * query.params.num_heads * all.head_dim;
+    const std::int64_t heads_of_keys = keys.is_whole() ? all.num_kv_heads : 1;
+    query.segment = {.keys = keys.tiles(i),
+                     .values = values.tiles(i),
+                     .rows = of_keys.keys.data() + layer.index * heads_of_keys +
+                             keys.head_in_block(i),
+                     .first_position = layer.coded.plan.compression.sink_tokens,
+                     .positions = positions};
+    query.values = &of_values;
+    query.first_channel = values.head_in_block(i) * all.head_dim;
+    query.key_products = kv_heads * all.head_dim *
+                         (spec.rotated ? 1 : of_keys.steps.size(0) / spec.bases + 1);
   }
   return queries;
 }
@@ -65,7 +102,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> split(std::int64_t first, std
 // Sums of codes, divided by those of the exponentials, [num_heads, width], become values.
 // values: [num_heads, head_dim]
 void write_values(const BlockQuery& block, const at::Tensor& sums, int index, at::Tensor values) {
-  const CodedBlockFactors& factors = *block.factors;
+  const CodedBlockFactors& factors = *block.values;
   const std::int64_t k = block.width() - 1, num_kv_heads = block.params.num_kv_heads;
   const std::int64_t head_dim = block.params.head_dim, channels = num_kv_heads * head_dim;
   const auto* steps = factors.steps.const_data_ptr<float>();
@@ -78,9 +115,8 @@ void write_values(const BlockQuery& block, const at::Tensor& sums, int index, at
       to[c] = from[c] * steps[c] + from[k] * first_levels[c];
     }
   }
-  const std::int64_t first = (2 * index + 1) * channels;
-  const at::Tensor decoder = factors.value_rows(index);
-  const at::Tensor mean = factors.mean.narrow(0, first, channels);
+  const at::Tensor decoder = factors.value_rows(index).narrow(0, block.first_channel, channels);
+  const at::Tensor mean = factors.value_mean[index].narrow(0, block.first_channel, channels);
   const std::int64_t group = sums.size(0) / num_kv_heads;
   values = values.view({num_kv_heads, group, head_dim});
   at::baddbmm_out(values, mean.view({num_kv_heads, 1, head_dim}), z.view({num_kv_heads, group, k}),

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "model/basis_codes.h"
+#include "model/key_bases.h"
 #include "model/weights.h"
 #include "runtime/store/tile_store.h"
 
@@ -23,47 +24,106 @@ at::Tensor first_levels(const TileLayout& layout, const at::Tensor& steps) {
   return levels;
 }
 
-// E and F, float32.
-BasisTransform load_transform(const Checkpoint& checkpoint, const std::string& prefix,
-                              std::int64_t n, std::int64_t k) {
+// Names, shapes and where a block's channels are.
+struct BlockShape {
+  BlockShape(const KvPlan& plan, std::size_t block)
+      : spec(plan.coded[block]),
+        prefix(fmt::format("kvconvert.coded.{}.", block)),
+        heads(spec.head < 0 ? plan.num_kv_heads : 1),
+        head_dim(plan.head_dim),
+        n(coded_channels(plan, spec)),
+        k(spec.num_coefficients()) {}
+
+  // Keys, or values, of a tensor with a row per channel: [num_layers, channels, ...].
+  at::Tensor part(const at::Tensor& rows, bool values) const {
+    std::vector<std::int64_t> shape = rows.sizes().vec();
+    shape.front() = heads * head_dim;
+    shape.insert(shape.begin(), {spec.num_layers, spec.num_parts() / spec.num_layers});
+    return rows.view(shape).select(1, values && spec.has_keys() ? 1 : 0).contiguous();
+  }
+
+  const CodedBlock& spec;
+  std::string prefix;
+  std::int64_t heads, head_dim, n, k;
+};
+
+// Dense E and F, float32. channels: of the keys' bases.
+BasisTransform load_transform(const Checkpoint& checkpoint, const BlockShape& block,
+                              const at::Tensor& channels) {
+  const std::string& prefix = block.prefix;
+  const std::int64_t k = block.k, width = block.n / block.spec.bases;
   if (checkpoint.contains(basis_code_name(prefix))) {
-    const BasisTransform transform =
-        decode_basis(load_basis_codes(checkpoint, prefix, n, k), k, prefix + "*");
+    const BasisTransform transform = decode_basis(
+        load_basis_codes(checkpoint, prefix, block.n, k), k, prefix + "*");
     return {transform.encoder.to(at::kFloat), transform.decoder.to(at::kFloat)};
   }
-  return {load_tensor(checkpoint, prefix + "encoder", {k, n}, at::kFloat),
-          load_tensor(checkpoint, prefix + "decoder", {n, k}, at::kFloat)};
+  const BasisTransform stored{load_tensor(checkpoint, prefix + "encoder", {k, width}, at::kFloat),
+                              load_tensor(checkpoint, prefix + "decoder", {width, k}, at::kFloat)};
+  if (block.spec.bases == 1) {
+    return stored;
+  }
+  const std::string name = prefix + "basis";
+  return join_bases({stored, load_tensor(checkpoint, name, {k}, at::kFloat)}, channels, name);
 }
 
-// Shares F, [n, k], out to keys and values.
-void set_decoder(const CodedBlock& block, std::int64_t heads, std::int64_t head_dim,
-                 const at::Tensor& decoder, CodedBlockFactors& factors) {
-  const TileLayout layout = tile_layout(block);
-  const std::int64_t k = decoder.size(1), channels = heads * head_dim;
-  const auto* mean = factors.mean.const_data_ptr<float>();
-  const auto* rows = decoder.const_data_ptr<float>();
-  for (std::int64_t index = 0; index < block.num_layers; ++index) {
-    for (std::int64_t head = 0; head < heads; ++head) {
-      const std::int64_t first = 2 * index * channels + head * head_dim;
-      factors.keys.emplace_back(layout, rows + first * k, k, head_dim,
-                                factors.steps.const_data_ptr<float>(), mean + first);
-    }
+// The rows of keys, for the kernels. decoder: [n, k]
+std::vector<CodedKeyRows> key_rows_of(const BlockShape& block, const at::Tensor& decoder,
+                                      const CodedBlockFactors& factors,
+                                      const at::Tensor& channels) {
+  const at::Tensor rows = block.part(decoder, /*values=*/false);
+  const at::Tensor order = channels.to(at::kInt).contiguous();
+  const KeyBases bases{.count = block.spec.bases,
+                       .rotated = block.spec.rotated,
+                       .channels = block.spec.bases == 1 ? nullptr
+                                                         : order.const_data_ptr<std::int32_t>()};
+  const auto* row = rows.const_data_ptr<float>();
+  const auto* mean = factors.key_mean.const_data_ptr<float>();
+  std::vector<CodedKeyRows> keys;
+  for (std::int64_t head = 0; head < block.spec.num_layers * block.heads; ++head) {
+    keys.emplace_back(tile_layout(block.spec), row + head * block.head_dim * block.k, block.k,
+                      block.head_dim, factors.steps.const_data_ptr<float>(),
+                      mean + head * block.head_dim, bases);
   }
-  factors.value_decoder =
-      decoder.view({block.num_layers, 2, channels, k}).select(1, 1).contiguous();
+  return keys;
+}
+
+CodedBlockFactors load_block(const Checkpoint& checkpoint, const BlockShape& block,
+                             const ModelConfig& config) {
+  const auto load = [&](const char* tensor, std::int64_t count) {
+    return load_tensor(checkpoint, block.prefix + tensor, {count}, at::kFloat).clone();
+  };
+  CodedBlockFactors factors;
+  factors.mean = load("mean", block.n);
+  factors.steps = load("steps", block.k);
+  KVC_CHECK(factors.steps.isfinite().logical_and(factors.steps > 0).all().item<bool>(),
+            "{}steps: a step that is not positive and finite; export again", block.prefix);
+  factors.first_levels = first_levels(tile_layout(block.spec), factors.steps);
+  const at::Tensor channels =
+      key_basis_channels(config, block.spec.first_layer, block.spec.bases);
+  const BasisTransform transform = load_transform(checkpoint, block, channels);
+  factors.encoder = to_half_or_float(transform.encoder);
+  if (block.spec.has_keys()) {
+    factors.key_mean = block.part(factors.mean, /*values=*/false);
+    factors.keys = key_rows_of(block, transform.decoder, factors, channels);
+  }
+  if (block.spec.has_values()) {
+    factors.value_mean = block.part(factors.mean, /*values=*/true);
+    factors.value_decoder = block.part(transform.decoder, /*values=*/true);
+  }
+  return factors;
 }
 
 }  // namespace
 
 at::Tensor CodedBlockFactors::key_rows(int index) const {
-  const std::int64_t channels = value_decoder.size(1), k = steps.size(0);
-  const auto heads = static_cast<std::int64_t>(keys.size()) / value_decoder.size(0);
-  const std::int64_t head_dim = channels / heads;
+  const std::int64_t channels = key_mean.size(1), k = steps.size(0);
+  const std::int64_t head_dim = keys.front().head_dim();
   at::Tensor rows = at::empty({channels, k}, at::kFloat);
   const auto* step = steps.const_data_ptr<float>();
   auto* row = rows.mutable_data_ptr<float>();
   for (std::int64_t channel = 0; channel < channels; ++channel, row += k) {
-    const CodedKeyRows& head = keys[static_cast<std::size_t>(index * heads + channel / head_dim)];
+    const CodedKeyRows& head =
+        keys[static_cast<std::size_t>((index * channels + channel) / head_dim)];
     const std::int64_t d = channel % head_dim;
     for (std::int64_t c = 0; c < k; ++c) {
       row[c] = head.scale(d) * static_cast<float>(head.integer(d, c)) / step[c];
@@ -76,8 +136,9 @@ std::int64_t CodedFactors::bytes() const {
   std::int64_t bytes = 0;
   for (const CodedBlockFactors& block : blocks) {
     for (const at::Tensor& tensor :
-         {block.encoder, block.value_decoder, block.mean, block.steps, block.first_levels}) {
-      bytes += static_cast<std::int64_t>(tensor.nbytes());
+         {block.encoder, block.mean, block.key_mean, block.value_mean, block.value_decoder,
+          block.steps, block.first_levels}) {
+      bytes += tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
     }
     for (const CodedKeyRows& keys : block.keys) {
       bytes += keys.bytes();
@@ -86,27 +147,11 @@ std::int64_t CodedFactors::bytes() const {
   return bytes;
 }
 
-CodedFactors load_coded_factors(const Checkpoint& checkpoint, const KvPlan& plan) {
+CodedFactors load_coded_factors(const Checkpoint& checkpoint, const KvPlan& plan,
+                                const ModelConfig& config) {
   CodedFactors factors;
   for (std::size_t block = 0; block < plan.coded.size(); ++block) {
-    const CodedBlock& spec = plan.coded[block];
-    const std::int64_t k = spec.num_coefficients();
-    const std::int64_t heads = spec.head < 0 ? plan.num_kv_heads : 1;
-    const std::int64_t n = 2 * spec.num_layers * heads * plan.head_dim;
-    const std::string prefix = fmt::format("kvconvert.coded.{}.", block);
-    const auto load = [&](const char* tensor, std::int64_t count) {
-      return load_tensor(checkpoint, prefix + tensor, {count}, at::kFloat).clone();
-    };
-    CodedBlockFactors of_block;
-    of_block.mean = load("mean", n);
-    of_block.steps = load("steps", k);
-    KVC_CHECK(of_block.steps.isfinite().logical_and(of_block.steps > 0).all().item<bool>(),
-              "{}steps: a step that is not positive and finite; export again", prefix);
-    of_block.first_levels = first_levels(tile_layout(spec), of_block.steps);
-    const BasisTransform transform = load_transform(checkpoint, prefix, n, k);
-    of_block.encoder = to_half_or_float(transform.encoder);
-    set_decoder(spec, heads, plan.head_dim, transform.decoder.contiguous(), of_block);
-    factors.blocks.push_back(std::move(of_block));
+    factors.blocks.push_back(load_block(checkpoint, BlockShape(plan, block), config));
   }
   return factors;
 }

@@ -8,6 +8,7 @@
 
 #include "core/checkpoint.h"
 #include "core/kv_plan.h"
+#include "model/config.h"
 #include "runtime/kernels/coded_keys.h"
 
 namespace kvc {
@@ -15,8 +16,10 @@ namespace kvc {
 // float32 unless stated; n stacked channels (core/kv_sources.h), k coefficients.
 struct CodedBlockFactors {
   at::Tensor encoder;              // [k, n], float16 if accurate enough
-  at::Tensor value_decoder;        // [num_layers, channels of values, k]: F's rows of values
   at::Tensor mean;                 // [n]
+  at::Tensor key_mean;             // [num_layers, channels of keys]: its part; undefined without keys
+  at::Tensor value_mean;           // [num_layers, channels of values]; undefined without values
+  at::Tensor value_decoder;        // [num_layers, channels of values, k]: F's rows of values, likewise
   at::Tensor steps;                // [k]
   at::Tensor first_levels;         // [k], the value of code 0
   std::vector<CodedKeyRows> keys;  // [num_layers of the block, its KV heads]: F's rows of keys
@@ -35,6 +38,7 @@ struct CodedFactors {
 
 // Throws Error naming a tensor that is missing or has another shape, or steps that are not
 // positive.
-CodedFactors load_coded_factors(const Checkpoint& checkpoint, const KvPlan& plan);
+CodedFactors load_coded_factors(const Checkpoint& checkpoint, const KvPlan& plan,
+                                const ModelConfig& config);
 
 }  // namespace kvc

@@ -27,32 +27,64 @@ std::vector<DecodedTokens> exact_rows(const CodedView& coded, std::int64_t first
 }
 
 // The stacked y of a block. [count, n]
-at::Tensor stacked(const std::vector<DecodedTokens>& layers, int head) {
+at::Tensor stacked(const std::vector<DecodedTokens>& layers, const CodedBlock& block) {
   std::vector<at::Tensor> parts;
+  const auto add = [&](const at::Tensor& part) {
+    parts.push_back(block.head < 0 ? part.flatten(1) : part.select(1, block.head));
+  };
   for (const DecodedTokens& layer : layers) {
-    for (const at::Tensor& part : {layer.key, layer.value}) {
-      parts.push_back(head < 0 ? part.flatten(1) : part.select(1, head));
+    if (block.has_keys()) {
+      add(layer.key);
+    }
+    if (block.has_values()) {
+      add(layer.value);
     }
   }
   return at::cat(parts, 1);
 }
 
-// F z + mean of the channels from `first` on that F's `rows` are of.
-at::Tensor rebuild(const CodedBlockFactors& factors, const at::Tensor& z, std::int64_t first,
-                   const at::Tensor& rows) {
-  return at::addmm(factors.mean.narrow(0, first, rows.size(0)), z, rows.t());
+// y - mean, as E reads it.
+at::Tensor centred(const std::vector<DecodedTokens>& layers, const CodedBlock& block,
+                   const CodedBlockFactors& factors, const TurnKeys& turn) {
+  const at::Tensor y = stacked(layers, block) - factors.mean;
+  return block.rotated ? turn(y.unsqueeze(1)).squeeze(1) : y;
+}
+
+// Positions of coded tokens.
+at::Tensor code_positions(const CodedView& coded, std::int64_t first, std::int64_t count) {
+  const CodedStore& store = coded.store;
+  const std::int64_t sinks = coded.plan.compression.sink_tokens;
+  return store.columns.empty()
+             ? at::arange(sinks + first, sinks + first + count, at::kLong)
+             : store.positions().codes.rows(first, count, at::kInt).to(at::kLong);
+}
+
+// Keys of block `i`, before RoPE, from its coefficients. [count, channels]
+at::Tensor rebuild_keys(const CodedView& coded, std::size_t i, int index, const at::Tensor& z,
+                        std::int64_t first) {
+  const CodedBlockFactors& factors = coded.block(i);
+  const at::Tensor keys = at::mm(z, factors.key_rows(index).t());
+  if (!coded.spec(i).rotated) {
+    return keys.add_(factors.key_mean[index]);
+  }
+  const at::Tensor positions = code_positions(coded, first, z.size(0));
+  return coded.decoder.rope()
+      .unrotate(coded.layer(index), keys.unsqueeze(1), positions)
+      .squeeze(1)
+      .add(factors.key_mean[index]);
 }
 
 }  // namespace
 
 std::vector<at::Tensor> coefficients_of(const KvPlan& plan, const CodedLayers& layers,
                                         std::span<const CodedBlockFactors> factors,
-                                        const std::vector<DecodedTokens>& tokens) {
+                                        const std::vector<DecodedTokens>& tokens,
+                                        const TurnKeys& turn) {
   std::vector<at::Tensor> z;
   for (std::size_t i = 0; i < factors.size(); ++i) {
     const auto block = static_cast<std::size_t>(layers.first_block) + i;
-    const at::Tensor y = stacked(tokens, plan.coded[block].head);
-    z.push_back(at::linear(y - factors[i].mean, factors[i].encoder.to(at::kFloat)));
+    z.push_back(at::linear(centred(tokens, plan.coded[block], factors[i], turn),
+                           factors[i].encoder.to(at::kFloat)));
   }
   return z;
 }
@@ -61,7 +93,9 @@ std::vector<at::Tensor> encode_exact(const CodedView& coded, std::int64_t first,
                                      const at::Tensor& positions) {
   return coefficients_of(coded.plan, coded.store.layers,
                          {&coded.block(0), coded.store.codes.size()},
-                         exact_rows(coded, first, positions));
+                         exact_rows(coded, first, positions), [&](const at::Tensor& keys) {
+                           return turn_key(coded.decoder, coded.layer(0), keys, positions);
+                         });
 }
 
 void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors& factors,
@@ -94,17 +128,19 @@ void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors&
 
 DecodedTokens decode_tokens(const CodedView& coded, int index, std::int64_t first,
                             std::int64_t count) {
-  const KvPlan& plan = coded.plan;
   std::vector<at::Tensor> keys, values;
   for (std::size_t i = 0; i < coded.store.codes.size(); ++i) {
     const CodedBlockFactors& of_block = coded.block(i);
-    const int head = plan.coded[static_cast<std::size_t>(coded.store.layers.first_block) + i].head;
-    const std::int64_t width = head < 0 ? plan.kv_dim() : plan.head_dim;
     const at::Tensor z = coded.store.codes[i].coefficients(first, count, of_block.steps);
-    keys.push_back(rebuild(of_block, z, 2 * index * width, of_block.key_rows(index)));
-    values.push_back(rebuild(of_block, z, (2 * index + 1) * width, of_block.value_rows(index)));
+    if (coded.spec(i).has_keys()) {
+      keys.push_back(rebuild_keys(coded, i, index, z, first));
+    }
+    if (coded.spec(i).has_values()) {
+      values.push_back(
+          at::addmm(of_block.value_mean[index], z, of_block.value_rows(index).t()));
+    }
   }
-  const std::vector<std::int64_t> shape{count, plan.num_kv_heads, plan.head_dim};
+  const std::vector<std::int64_t> shape{count, coded.plan.num_kv_heads, coded.plan.head_dim};
   return {at::cat(keys, 1).view(shape), at::cat(values, 1).view(shape)};
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -20,11 +21,15 @@ struct DecodedTokens {
   at::Tensor value;  // likewise
 };
 
+// Turns keys by RoPE. [n, num_kv_heads, head_dim] float32
+using TurnKeys = std::function<at::Tensor(const at::Tensor& keys)>;
 // Coefficients of tokens of all layers that are coded together, for each of their blocks, with the blocks'
-// factors. [n, num_coefficients] float32 each, on the device of both
+// factors. `turn`: by the tokens' positions; for rotated blocks. [n, num_coefficients] float32 each, on the device of
+// all
 std::vector<at::Tensor> coefficients_of(const KvPlan& plan, const CodedLayers& layers,
                                         std::span<const CodedBlockFactors> factors,
-                                        const std::vector<DecodedTokens>& tokens);
+                                        const std::vector<DecodedTokens>& tokens,
+                                        const TurnKeys& turn = {});
 
 // Codes exact tokens outside the first policy.sink_tokens and the last policy.window_tokens, in whole
 // tiles.
@@ -39,6 +44,9 @@ struct CodedView {
   const CodedStore& store;
 
   int layer(int index) const { return store.layers.first_layer + index; }
+  const CodedBlock& spec(std::size_t index) const {
+    return plan.coded[static_cast<std::size_t>(store.layers.first_block) + index];
+  }
   const CodedBlockFactors& block(std::size_t index) const {
     return factors.blocks[static_cast<std::size_t>(store.layers.first_block) + index];
   }

@@ -20,4 +20,8 @@ at::Tensor key_of_codes(const Decoder& decoder, int layer, const at::Tensor& key
 at::Tensor key_for_codes(const Decoder& decoder, int layer, const at::Tensor& key,
                          const at::Tensor& positions);
 
+// RoPE by float32 angles, as kernels have them. key [n, num_kv_heads, head_dim] float32, before it
+at::Tensor turn_key(const Decoder& decoder, int layer, const at::Tensor& key,
+                    const at::Tensor& positions);
+
 }  // namespace kvc

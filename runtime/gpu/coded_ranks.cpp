@@ -18,15 +18,13 @@ struct HeadRows {
 HeadRows rows_of(const CodedFactors& factors, const KvPlan& plan, const CodedLayers& layers,
                  int index, int kind, std::int64_t width) {
   std::vector<at::Tensor> projections, means;
-  const std::int64_t channels = plan.kv_dim() / layers.num_blocks;
-  const std::int64_t first = (2 * index + kind) * channels;
   for (int i = 0; i < layers.num_blocks; ++i) {
     const CodedBlockFactors& block =
         factors.blocks[static_cast<std::size_t>(layers.first_block + i)];
     const at::Tensor rows =
         (kind == 0 ? block.key_rows(index) : block.value_rows(index)) * block.steps;
     projections.push_back(at::constant_pad_nd(rows, {0, width - rows.size(1)}));
-    means.push_back(block.mean.narrow(0, first, channels));
+    means.push_back(kind == 0 ? block.key_mean[index] : block.value_mean[index]);
   }
   return {at::cat(projections).view({plan.num_kv_heads, plan.head_dim, width}),
           at::cat(means).view({plan.num_kv_heads, plan.head_dim, 1})};
@@ -148,8 +146,10 @@ std::vector<GpuCodedFactors> to_gpu(const CodedFactors& factors, const KvPlan& p
     for (int i = layers.first_block; i < layers.first_block + layers.num_blocks; ++i) {
       const CodedBlockFactors& block = factors.blocks[static_cast<std::size_t>(i)];
       of_layers.blocks.push_back({.encoder = block.encoder.to(device),
-                                  .value_decoder = {},
                                   .mean = block.mean.to(device),
+                                  .key_mean = {},
+                                  .value_mean = {},
+                                  .value_decoder = {},
                                   .steps = block.steps.to(device),
                                   .first_levels = {},
                                   .keys = {}});

@@ -103,6 +103,12 @@ std::vector<StoredLayers> GpuModel::sources_of(int layer) const {
 
 GpuModel load_gpu_model(const Checkpoint& checkpoint, const KvPlan& plan, at::ScalarType dtype,
                         WeightType type, at::Device device, std::int64_t free_bytes) {
+  for (const CodedBlock& block : plan.coded) {
+    KVC_CHECK(block.part == KvPart::kBoth,
+              "--device cuda: layer {} codes keys and values apart, which only the CPU reads; use "
+              "--device cpu, or convert with --form full",
+              block.first_layer);
+  }
   const ModelConfig config = read_model_config(checkpoint);
   const auto expected = config.num_parameters() * (type == WeightType::kInt8 ? 17 : 32) / 16;
   KVC_CHECK(expected < free_bytes,
@@ -131,7 +137,7 @@ GpuModel load_gpu_model(const Checkpoint& checkpoint, const KvPlan& plan, at::Sc
     model.groups.push_back(to_gpu(latent.groups[group], plan.groups[group], config, model.rope,
                                   model.layers, dtype, device));
   }
-  model.coded = to_gpu(load_coded_factors(checkpoint, plan), plan, config, model.rope, device);
+  model.coded = to_gpu(load_coded_factors(checkpoint, plan, config), plan, config, model.rope, device);
   return model;
 }
 

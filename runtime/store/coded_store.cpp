@@ -26,7 +26,7 @@ std::vector<CodedLayers> coded_layers(const KvPlan& plan) {
   std::vector<CodedLayers> all;
   for (int block = 0; block < static_cast<int>(plan.coded.size()); ++block) {
     const CodedBlock& spec = plan.coded[static_cast<std::size_t>(block)];
-    if (spec.head > 0) {
+    if (!all.empty() && all.back().first_layer == spec.first_layer) {
       ++all.back().num_blocks;
     } else {
       all.push_back({spec.first_layer, spec.num_layers, block, 1});

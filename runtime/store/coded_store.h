@@ -13,7 +13,8 @@
 
 namespace kvc {
 
-// Layers that are coded together: the layers of a block, or one layer with a block for every KV head.
+// Layers that are coded together: the layers of a block, or one layer with blocks of its KV heads or of its keys and its
+// values.
 struct CodedLayers {
   int first_layer = 0, num_layers = 1;
   int first_block = 0, num_blocks = 1;  // of KvPlan::coded

@@ -124,7 +124,7 @@ TEST(GpuCoded, BytesAreThoseOfTheCpu) {
   GpuCache cache(plan, at::kHalf, KvDtype::kFloat16, at::kCPU, 64, {110});
   read_gpu_prompt(on_gpu, cache, 0, testing::gpu_text(110, 3), {.chunk = 33}, executor);
   const Decoder decoder(checkpoint, at::kHalf);
-  const CodedFactors factors = load_coded_factors(checkpoint, plan);
+  const CodedFactors factors = load_coded_factors(checkpoint, plan, decoder.config());
   const auto pool = std::make_shared<KvPool>(64);
   std::vector<CodedStore> stores;
   for (const CodedLayers& layers : coded_layers(plan)) {
