@@ -40,9 +40,11 @@ std::vector<BlockQuery> block_queries(const CodedLayer& layer, const DecodeAtten
     params.num_heads /= blocks;
     params.num_kv_heads /= blocks;
     params.query += i * params.num_heads * params.head_dim;
+    const CodeTiles tiles = store.codes[static_cast<std::size_t>(i)].tiles();
     queries.push_back({.params = params,
-                       .segment = {.tiles = store.codes[static_cast<std::size_t>(i)].tiles(),
-                                   .keys = factors.keys.data() + layer.index * params.num_kv_heads,
+                       .segment = {.keys = tiles,
+                                   .values = tiles,
+                                   .rows = factors.keys.data() + layer.index * params.num_kv_heads,
                                    .first_position = layer.coded.plan.compression.sink_tokens,
                                    .positions = positions},
                        .factors = &factors});
