@@ -126,7 +126,7 @@ at::Tensor CodedBlockFactors::key_rows(int index) const {
         keys[static_cast<std::size_t>((index * channels + channel) / head_dim)];
     const std::int64_t d = channel % head_dim;
     for (std::int64_t c = 0; c < k; ++c) {
-      row[c] = head.scale(d) * static_cast<float>(head.integer(d, c)) / step[c];
+      row[c] = head.weight(d, c) / step[c];
     }
   }
   return rows;

@@ -1,5 +1,6 @@
-// Attention of one token over coded tokens: keys are rebuilt tile by tile, and values summed as codes,
-// which a value projection converts once per query head. Does not use torch.
+// Attention of one token over coded tokens: keys are rebuilt tile by tile, or their codes multiplied with
+// the query, and values summed as codes, which a value projection converts once per query head. Does not
+// use torch.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +14,13 @@ namespace kvc {
 // The coded tokens of one block: token i is at position positions[i], or without positions at first_position
 // + i.
 struct CodedSegment {
-  CodeTiles tiles{};
-  const CodedKeyRows* keys = nullptr;  // [num_kv_heads], of the heads that the params speak of
+  CodeTiles keys{};    // tiles with the coefficients of keys
+  CodeTiles values{};  // those of values: the same tiles, or others of as many tokens
+  const CodedKeyRows* rows = nullptr;  // [num_kv_heads], of the heads that the params speak of
   std::int64_t first_position = 0;
   const std::int32_t* positions = nullptr;  // [tokens of all tiles]
 
+  bool shares_tiles() const { return keys.blocks == values.blocks; }
   std::int64_t position(std::int64_t token) const {
     return positions == nullptr ? first_position + token : positions[token];
   }
@@ -27,7 +30,7 @@ struct CodedSegment {
   }
 };
 
-// Tokens first .. last - 1 (at least one) of a segment. partial.output: [num_heads, num_coefficients + 1],
+// Tokens first .. last - 1 (at least one) of a segment. partial.output: [num_heads, coefficients of values + 1],
 // sums of exp(score - max) * gain * code, and last of exp(score - max) * gain. combine_partials takes that
 // width for head_dim. Only params.raw_keys.rope applies to keys; they have their bias and norm. The angles of
 // positions 0 to kTileTokens - 1 are always read. With dot products of bytes (has_avx512_vnni) a token's

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "runtime/kernels/coded_attention.h"
@@ -30,21 +32,27 @@ void coded_attention_partial_reference(const DecodeAttentionParams& params,
                                        const CodedSegment& segment, std::int64_t first,
                                        std::int64_t last, const AttentionPartial& partial) {
   const auto key = [&](std::int64_t token, std::int64_t kv_head) {
-    const TokenCodes of_token(segment.tiles, token);
-    const CodedKeyRows& rows = segment.keys[kv_head];
-    ReferenceRow channels;
+    const TokenCodes of_token(segment.keys, token);
+    const CodedKeyRows& rows = segment.rows[kv_head];
+    ReferenceRow channels, means;
     for (std::int64_t d = 0; d < params.head_dim; ++d) {
       double sum = 0;
       for (std::size_t c = 0; c < of_token.codes.size(); ++c) {
-        sum += rows.integer(d, static_cast<std::int64_t>(c)) * of_token.codes[c];
+        sum += rows.weight(d, static_cast<std::int64_t>(c)) * of_token.codes[c];
       }
-      channels.push_back(of_token.gain * (rows.scale(d) * sum + rows.offset(d)) + rows.mean(d));
+      channels.push_back(of_token.gain * (sum + rows.offset(d)));
+      means.push_back(rows.mean(d));
     }
-    rotate_reference(params.raw_keys.rope, segment.position(token), channels);
-    return channels;
+    if (!rows.rotated()) {
+      std::transform(channels.begin(), channels.end(), means.begin(), means.begin(), std::plus());
+      channels.assign(channels.size(), 0);
+    }
+    rotate_reference(params.raw_keys.rope, segment.position(token), means);
+    std::transform(channels.begin(), channels.end(), means.begin(), means.begin(), std::plus());
+    return means;
   };
   const auto value = [&](std::int64_t token, std::int64_t) {
-    const TokenCodes of_token(segment.tiles, token);
+    const TokenCodes of_token(segment.values, token);
     ReferenceRow numbers;
     for (const double code : of_token.codes) {
       numbers.push_back(of_token.gain * code);

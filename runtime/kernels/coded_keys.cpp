@@ -36,8 +36,9 @@ std::vector<int> widths_of(const TileLayout& layout) {
 }  // namespace
 
 CodedKeyRows::CodedKeyRows(const TileLayout& layout, const float* decoder, std::int64_t row_stride,
-                           std::int64_t head_dim, const float* steps, const float* mean)
-    : head_dim_(head_dim), mean_(mean, mean + head_dim) {
+                           std::int64_t head_dim, const float* steps, const float* mean,
+                           const KeyBases& bases)
+    : head_dim_(head_dim), rotated_(bases.rotated), mean_(mean, mean + head_dim) {
   const std::vector<int> widths = widths_of(layout);
   const auto count = static_cast<std::int64_t>(widths.size());
   const float largest_of_all = largest_integer(layout);
@@ -64,7 +65,8 @@ CodedKeyRows::CodedKeyRows(const TileLayout& layout, const float* decoder, std::
     }
   }
   std::int64_t wide = count;
-  for (double sum = 0; wide > 0 && (sum += added[at(wide - 1)]) <= kAddedDistortion * made;) {
+  for (double sum = 0;
+       !rotated_ && wide > 0 && (sum += added[at(wide - 1)]) <= kAddedDistortion * made;) {
     --wide;
   }
   num_wide_quads_ = (wide + kQuad - 1) / kQuad;

@@ -9,8 +9,19 @@
 
 namespace kvc {
 
+// How a decoder's columns are shared out. A basis has head_dim / count channels, and a coefficient is zero
+// outside the channels of its basis.
+struct KeyBases {
+  std::int64_t count = 1;
+  bool rotated = false;  // coefficients are of post-RoPE keys, and have one channel each
+  const std::int32_t* channels =
+      nullptr;  // [head_dim] all, those of a basis together; null: one basis
+};
+
 // For a token with codes u and gain g, channel d of its key (pre-RoPE, after its norm) is
 //   g * (sum_c weight(d, c) * u_c + offset(d)) + mean(d)
+// and with rotated coefficients, of its key post-RoPE
+//   g * (sum_c weight(d, c) * u_c + offset(d)) + channel d of the mean, rotated to the token's position
 // where weight(d, c) is F[d, c] * step_c, and the offset that of the first levels of all codes. A weight is
 // scale(d) times a 16-bit integer, or, from coefficient num_wide on, times 256 and an 8-bit integer, if that
 // adds less than kAddedDistortion to the squared error of the codes. A channel's sums over all codes always
@@ -23,9 +34,11 @@ class CodedKeyRows {
 
   // decoder: head_dim rows of F, `row_stride` floats apart; steps [num_coefficients], mean [head_dim].
   CodedKeyRows(const TileLayout& layout, const float* decoder, std::int64_t row_stride,
-               std::int64_t head_dim, const float* steps, const float* mean);
+               std::int64_t head_dim, const float* steps, const float* mean,
+               const KeyBases& bases = {});
 
   std::int64_t head_dim() const { return head_dim_; }
+  bool rotated() const { return rotated_; }
   std::int64_t num_quads() const { return num_quads_; }
   std::int64_t num_wide() const { return num_wide_quads_ * kQuad; }
   float scale(std::int64_t channel) const { return scale_[at(channel)]; }
@@ -33,6 +46,10 @@ class CodedKeyRows {
   float mean(std::int64_t channel) const { return mean_[at(channel)]; }
   std::int64_t bytes() const {
     return static_cast<std::int64_t>(high_.size() + low_.size()) + 3 * 4 * head_dim_;
+  }
+  // F[channel, coefficient] * step as kernels have it.
+  float weight(std::int64_t channel, std::int64_t coefficient) const {
+    return scale(channel) * static_cast<float>(integer(channel, coefficient));
   }
   // In units of the scale.
   int integer(std::int64_t channel, std::int64_t coefficient) const;
@@ -50,6 +67,7 @@ class CodedKeyRows {
   static std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
   std::int64_t head_dim_, num_quads_, num_wide_quads_ = 0;
+  bool rotated_;
   std::vector<float> scale_, offset_, mean_;  // [head_dim]
   std::vector<std::int8_t> high_, low_;
 };

@@ -39,13 +39,13 @@ class TileKeys {
   // Positions of the following tiles, if their tokens are not consecutive. [kTileTokens]
   void set_positions(const std::int32_t* positions) { turns_.set(positions); }
 
-  void rebuild(const CodedKeyRows& rows, const TileCodes& codes, const float* gains) {
+  void rebuild(const CodedKeyRows& rows, const TileCodes& codes) {
     for (std::int64_t channel = 0; channel < params_.head_dim; channel += CodedKeyRows::kChannels) {
       float* to = keys_.data() + channel * kTileTokens;
       multiply_codes(rows, channel, codes, to);
       const std::int64_t count = std::min(CodedKeyRows::kChannels, params_.head_dim - channel);
       for (std::int64_t d = channel; d < channel + count; ++d, to += kTileTokens) {
-        finish(rows, d, gains, to);
+        finish(rows, d, codes.gains(), to);
       }
     }
     for (std::int64_t pair = 0; pair < rope_.num_pairs; ++pair) {

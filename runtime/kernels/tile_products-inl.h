@@ -24,15 +24,18 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Tokens = hn::CappedTag<float, 16>;
 using TokenVec = hn::Vec<Tokens>;
 
-// A byte per code, padded with zeros to whole quads of coefficients.
+// Gains of a tile's tokens, and a byte per code, padded with zeros to whole quads of coefficients.
 class TileCodes {
  public:
-  explicit TileCodes(std::int64_t num_coefficients)
-      : rows_(padded(num_coefficients) * kTileTokens, 0) {}
+  explicit TileCodes(const TileLayout& layout)
+      : layout_(layout), rows_(padded(layout.num_coefficients()) * kTileTokens, 0) {}
 
-  void read(const TileLayout& layout, const std::uint8_t* tile) {
-    unpack_codes(layout, tile, rows_.data());
+  void read(const std::uint8_t* tile) {
+    unpack_codes(layout_, tile, rows_.data());
+    tile_gains(layout_, tile, gains_);
   }
+
+  const float* gains() const { return gains_; }  // [kTileTokens]
 
   // For tokens `token` on, a vector.
   TokenVec floats(std::int64_t coefficient, std::int64_t token) const {
@@ -49,6 +52,8 @@ class TileCodes {
     return static_cast<std::size_t>((count + kQuad - 1) / kQuad * kQuad);
   }
 
+  TileLayout layout_;
+  float gains_[kTileTokens] = {};
   std::vector<std::uint8_t> rows_;
 };
 

@@ -25,14 +25,12 @@ namespace kvc::HWY_NAMESPACE {
 inline void attend_codes_vnni(const DecodeAttentionParams& params, const CodedSegment& segment,
                               std::int64_t first, std::int64_t last,
                               const AttentionPartial& partial) {
-  const CodeTiles& all = segment.tiles;
   const std::int64_t heads_per_kv = params.num_heads / params.num_kv_heads;
   const std::int64_t last_tile = (last + kTileTokens - 1) / kTileTokens;
-  VnniCodes codes(all.layout);
+  VnniCodes key_codes(segment.keys.layout), of_values(segment.values.layout);
+  const VnniCodes& value_codes = segment.shares_tiles() ? key_codes : of_values;
   VnniKeys keys(params);
-  VnniSums sums(params.num_heads, all.layout.num_coefficients());
-  float memory[kGroupTokens];
-  const float* gains = all.layout.gain ? memory : nullptr;
+  VnniSums sums(params.num_heads, segment.values.layout.num_coefficients());
   std::vector<float> scores(static_cast<std::size_t>(heads_per_kv * kGroupTokens));
   for (std::int64_t begin = first / kTileTokens; begin < last_tile; begin += kGroupTiles) {
     const std::int64_t tiles = std::min(kGroupTiles, last_tile - begin);
@@ -40,9 +38,9 @@ inline void attend_codes_vnni(const DecodeAttentionParams& params, const CodedSe
     const TokenRange seen{std::max<std::int64_t>(0, first - token),
                           std::min(tiles * kTileTokens, last - token)};
     for (std::int64_t tile = 0; tile < tiles; ++tile) {
-      codes.read(all.tile(begin + tile), tile);
-      if (gains != nullptr) {
-        tile_gains(all.layout, all.tile(begin + tile), memory + tile * kTileTokens);
+      key_codes.read(segment.keys.tile(begin + tile), tile);
+      if (!segment.shares_tiles()) {
+        of_values.read(segment.values.tile(begin + tile), tile);
       }
     }
     for (std::int64_t kv_head = 0; kv_head < params.num_kv_heads; ++kv_head) {
@@ -58,14 +56,15 @@ inline void attend_codes_vnni(const DecodeAttentionParams& params, const CodedSe
         if (segment.positions != nullptr) {
           keys.set_positions(segment.positions + token + in_group);
         }
-        keys.rebuild(segment.keys[kv_head], codes.quads(tile),
+        const float* gains = key_codes.gains();
+        keys.rebuild(segment.rows[kv_head], key_codes.quads(tile),
                      gains == nullptr ? nullptr : gains + in_group);
         for_heads([&](std::int64_t of, std::int64_t count, float* to) {
           keys.score(of, count, segment.turned_back(token + in_group), kGroupTokens, to + in_group);
         });
       }
       for_heads([&](std::int64_t of, std::int64_t count, float* from) {
-        sums.add(of, count, codes, tiles, gains, seen, params.softcap, from);
+        sums.add(of, count, value_codes, tiles, seen, params.softcap, from);
       });
     }
   }

@@ -105,7 +105,7 @@ void unpack_width(std::int64_t count, const std::uint8_t*& from, std::uint8_t*& 
   }
 }
 
-// kGroupTiles tiles, padded with zeros to whole quads of coefficients.
+// Gains and codes of kGroupTiles tiles, padded with zeros to whole quads of coefficients.
 class VnniCodes {
  public:
   explicit VnniCodes(const TileLayout& layout)
@@ -115,6 +115,9 @@ class VnniCodes {
         quads_(rows_.size()) {}
 
   void read(const std::uint8_t* from, std::int64_t tile) {
+    if (layout_.gain) {
+      tile_gains(layout_, from, gains_ + tile * kTileTokens);
+    }
     std::uint8_t* to = rows_.data() + tile * bytes();
     unpack_width<8>(layout_.coefficients[8], from, to);
     unpack_width<7>(layout_.coefficients[7], from, to);
@@ -127,6 +130,8 @@ class VnniCodes {
     interleave(tile);
   }
 
+  // [kGroupTokens]; null: ones.
+  const float* gains() const { return layout_.gain ? gains_ : nullptr; }
   std::int64_t num_quads() const { return num_quads_; }
   // [num_quads, kQuad, kTileTokens]
   const std::uint8_t* rows(std::int64_t tile) const { return rows_.data() + tile * bytes(); }
@@ -161,6 +166,7 @@ class VnniCodes {
   TileLayout layout_;
   std::int64_t num_quads_;
   std::vector<std::uint8_t> rows_, quads_;
+  float gains_[kGroupTokens] = {};
 };
 
 }  // namespace kvc::HWY_NAMESPACE

@@ -35,10 +35,9 @@ class VnniSums {
         gain_sum_(max_.size(), 0),
         codes_(max_.size() * static_cast<std::size_t>(stride_), 0) {}
 
-  // Heads head .. head + count - 1, at most kHeadsTogether. gains [kGroupTokens], null: ones. scores
-  // [count, kGroupTokens]; are overwritten.
+  // Heads head .. head + count - 1, at most kHeadsTogether. scores [count, kGroupTokens]; are overwritten.
   void add(std::int64_t head, std::int64_t count, const VnniCodes& codes, std::int64_t tiles,
-           const float* gains, const TokenRange& seen, float softcap, float* scores) {
+           const TokenRange& seen, float softcap, float* scores) {
     for (std::int64_t i = 0; i < count; ++i) {
       float* of_head = scores + i * kGroupTokens;
       if (softcap != 0) {
@@ -46,7 +45,7 @@ class VnniSums {
       }
       std::fill(of_head, of_head + seen.first, -INFINITY);
       std::fill(of_head + seen.last, of_head + tiles * kTileTokens, -INFINITY);
-      const float largest = exponentiate(head + i, tiles * kTileTokens, gains, of_head);
+      const float largest = exponentiate(head + i, tiles * kTileTokens, codes.gains(), of_head);
       gain_sum_[static_cast<std::size_t>(head + i)] +=
           split_weights(i, tiles * kTileTokens, largest, of_head);
     }

@@ -173,7 +173,8 @@ Case coded_case(std::int64_t tokens, std::int64_t head_dim, const char* name) {
       params.scale = 0.01f;
       params.raw_keys.rope = {angles->cos.data(), angles->sin.data(), head_dim / 2, false};
       const void* block = codes.get() + head * tiles * layout.bytes();
-      const CodedSegment segment{.tiles = {&block, tiles, tiles, layout}, .keys = keys.get()};
+      const CodeTiles all{&block, tiles, tiles, layout};
+      const CodedSegment segment{.keys = all, .values = all, .rows = keys.get()};
       coded_attention_partial(params, segment, 0, tiles * kTileTokens, outputs.partial);
     }
   };

@@ -61,8 +61,8 @@ class CodedInputs {
       const std::vector<float> mean = random_numbers(head_dim, seed + 50);
       keys_.emplace_back(layout, decoder.data(), count, head_dim, steps.data(), mean.data());
     }
-    segment_.tiles = {blocks_.data(), kBlockTiles, kTiles, layout};
-    segment_.keys = keys_.data();
+    segment_.keys = segment_.values = {blocks_.data(), kBlockTiles, kTiles, layout};
+    segment_.rows = keys_.data();
     segment_.first_position = kPosition;
   }
   const CodedSegment& segment() const { return segment_; }
@@ -214,7 +214,8 @@ TEST(CodedKeyRows, SumOverCodesWithin32Bits) {
   }
   std::vector<std::uint8_t> tile(static_cast<std::size_t>(layout.bytes()), 255);
   const void* block = tile.data();
-  const CodedSegment segment{.tiles = {&block, 1, 1, layout}, .keys = &rows};
+  const CodeTiles all{&block, 1, 1, layout};
+  const CodedSegment segment{.keys = all, .values = all, .rows = &rows};
   const std::vector<float> query(static_cast<std::size_t>(head_dim), 1.0f);
   DecodeAttentionParams params{.query = query.data(),
                                .num_heads = 1,
