@@ -86,7 +86,7 @@ void check_coefficients(const KvPlan& plan, const CodedBlock& block) {
 
 void check_bases(const KvPlan& plan, const CodedBlock& block) {
   const std::int64_t pairs = plan.head_dim / 2;
-  const bool apart = block.part == KvPart::kKeys && block.head >= 0;
+  const bool apart = block.part == CodedParts::kKeys && block.head >= 0;
   KVC_CHECK(block.bases == 1 || (apart && block.bases > 1 && pairs % block.bases == 0),
             "KV plan: {} bases in the coded block at layer {}, expected 1, or for the keys of one "
             "KV head a divisor of its {} rotary pairs",
@@ -99,7 +99,7 @@ void check_bases(const KvPlan& plan, const CodedBlock& block) {
 
 // Blocks of one part of a layer from block `at` on: its heads one after the other, or one block of them all. Returns the
 // index behind them.
-std::size_t check_part(const KvPlan& plan, std::size_t at, KvPart part, int first_layer) {
+std::size_t check_part(const KvPlan& plan, std::size_t at, CodedParts part, int first_layer) {
   for (int head = 0; head < plan.num_kv_heads; ++head, ++at) {
     KVC_CHECK(at < plan.coded.size(), "KV plan: the last coded layer lacks {} of KV head {}",
               to_string(part), head);
@@ -129,15 +129,15 @@ void check_coded(const KvPlan& plan) {
     check_layers(plan, "coded block", first.first_layer, first.num_layers, next);
     next = first.first_layer + first.num_layers;
     std::fill(covered.begin() + first.first_layer, covered.begin() + next, true);
-    if (first.part == KvPart::kBoth) {
-      at = check_part(plan, at, KvPart::kBoth, first.first_layer);
+    if (first.part == CodedParts::kBoth) {
+      at = check_part(plan, at, CodedParts::kBoth, first.first_layer);
       continue;
     }
     KVC_CHECK(first.num_layers == 1,
               "KV plan: the coded block at layer {} holds {} of {} layers, expected of 1",
               first.first_layer, to_string(first.part), first.num_layers);
-    at = check_part(plan, at, KvPart::kKeys, first.first_layer);
-    at = check_part(plan, at, KvPart::kValues, first.first_layer);
+    at = check_part(plan, at, CodedParts::kKeys, first.first_layer);
+    at = check_part(plan, at, CodedParts::kValues, first.first_layer);
   }
   check_cover(plan, KvSource::kCoded, covered, "coded block");
 }

@@ -98,7 +98,7 @@ Json coded_to_json(const CodedBlock& block) {
                {"head", block.head < 0 ? Json(nullptr) : Json(block.head)},
                {"coefficients", block.coefficients},
                {"gain", block.gain}};
-  if (block.part != KvPart::kBoth) {
+  if (block.part != CodedParts::kBoth) {
     json["part"] = to_string(block.part);
   }
   if (block.bases != 1) {
@@ -125,7 +125,7 @@ CodedBlock coded_from_json(const Json& json, const std::string& subject) {
   std::copy(counts.begin(), counts.end(), block.coefficients.begin());
   fields.read("gain", block.gain);
   if (json.contains("part")) {
-    fields.read("part", block.part, parse_kv_part);
+    fields.read("part", block.part, parse_coded_parts);
   }
   if (json.contains("bases")) {
     fields.read("bases", block.bases);

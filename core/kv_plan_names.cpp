@@ -9,9 +9,9 @@ constexpr EnumName<KvSource> kKvSources[] = {{KvSource::kPlain, "plain"},
                                              {KvSource::kCoded, "coded"},
                                              {KvSource::kFused, "fused"},
                                              {KvSource::kPaired, "paired"}};
-constexpr EnumName<KvPart> kKvParts[] = {{KvPart::kBoth, "keys and values"},
-                                         {KvPart::kKeys, "keys"},
-                                         {KvPart::kValues, "values"}};
+constexpr EnumName<CodedParts> kCodedParts[] = {{CodedParts::kBoth, "keys and values"},
+                                         {CodedParts::kKeys, "keys"},
+                                         {CodedParts::kValues, "values"}};
 constexpr EnumName<FusionForm> kFusionForms[] = {{FusionForm::kChannel, "channel"},
                                                  {FusionForm::kComplex, "complex"},
                                                  {FusionForm::kFull, "full"}};
@@ -42,7 +42,7 @@ constexpr EnumName<KvDtype> kKvDtypes[] = {
 }  // namespace
 
 std::string to_string(KvSource value) { return name_of(kKvSources, value); }
-std::string to_string(KvPart value) { return name_of(kKvParts, value); }
+std::string to_string(CodedParts value) { return name_of(kCodedParts, value); }
 std::string to_string(FusionForm value) { return name_of(kFusionForms, value); }
 std::string to_string(LatentBasis value) { return name_of(kLatentBases, value); }
 std::string to_string(LaterTokens value) { return name_of(kLaterTokens, value); }
@@ -65,7 +65,7 @@ LaterTokens parse_later_tokens(const std::string& name) {
 BasisSolver parse_basis_solver(const std::string& name) {
   return value_of(kBasisSolvers, name, "solver");
 }
-KvPart parse_kv_part(const std::string& name) { return value_of(kKvParts, name, "part"); }
+CodedParts parse_coded_parts(const std::string& name) { return value_of(kCodedParts, name, "part"); }
 FusionForm parse_fusion_form(const std::string& name) {
   return value_of(kFusionForms, name, "form of fusion");
 }

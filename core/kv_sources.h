@@ -48,10 +48,10 @@ struct LatentGroup {
 inline constexpr int kMaxCodeBits = 8;
 
 // What of a layer's keys and values a coded block holds.
-enum class KvPart { kBoth, kKeys, kValues };
+enum class CodedParts { kBoth, kKeys, kValues };
 
-std::string to_string(KvPart);
-KvPart parse_kv_part(const std::string&);
+std::string to_string(CodedParts);
+CodedParts parse_coded_parts(const std::string&);
 
 // Keys and values that are coded together: of one KV head, one layer or adjacent layers. y has biases, and
 // keys after their norm; for a head, head_dim replaces kv_dim. A token is z = E (y - mean), each
@@ -61,7 +61,7 @@ struct CodedBlock {
   int first_layer = 0;
   int num_layers = 1;
   int head = -1;  // KV head; -1: all of them
-  KvPart part = KvPart::kBoth;
+  CodedParts part = CodedParts::kBoth;
   // Keys of one head: they have `bases` bases, of as many neighbouring rotary pairs each, so a coefficient
   // rebuilds head_dim / bases channels.
   int bases = 1;
@@ -74,10 +74,10 @@ struct CodedBlock {
 
   std::int64_t num_coefficients() const;
   std::int64_t bits() const;  // of one token's codes, without gain
-  bool has_keys() const { return part != KvPart::kValues; }
-  bool has_values() const { return part != KvPart::kKeys; }
+  bool has_keys() const { return part != CodedParts::kValues; }
+  bool has_values() const { return part != CodedParts::kKeys; }
   // Keys and values of its layers: 2 for each layer, or 1.
-  int num_parts() const { return part == KvPart::kBoth ? 2 * num_layers : num_layers; }
+  int num_parts() const { return part == CodedParts::kBoth ? 2 * num_layers : num_layers; }
 };
 
 // How a layer's keys and values follow from those of storage layers.

@@ -181,7 +181,7 @@ RunStatistics block_statistics(const RunStatistics& statistics, const LayerRun& 
     return own;
   }
   at::Tensor metric = square(statistics.metric);
-  if (block.num_layers == 1 && block.part == KvPart::kBoth) {
+  if (block.num_layers == 1 && block.part == CodedParts::kBoth) {
     metric.narrow(0, 0, part_width).narrow(1, part_width, part_width).zero_();
     metric.narrow(0, part_width, part_width).narrow(1, 0, part_width).zero_();
   }

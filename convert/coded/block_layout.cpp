@@ -75,7 +75,7 @@ std::vector<CodedScope> listed_scopes(const std::string& text, int num_layers) {
 // The blocks of keys of a form.
 CodedBlock keys_of(const ModelConfig& config, const CodedForm& form) {
   const auto pairs = static_cast<int>(config.head_dim / 2);
-  CodedBlock block{.part = KvPart::kKeys};
+  CodedBlock block{.part = CodedParts::kKeys};
   if (form.keys != KeyForm::kKeys) {
     block.bases = form.keys == KeyForm::kBlocks ? form.blocks : pairs;
   }
@@ -150,7 +150,7 @@ std::vector<CodedBlock> block_layout(const ModelConfig& config, const ConvertSet
       if (form.keys != KeyForm::kFull) {
         add_part(config, layer, scope == CodedScope::kLayer && form.keys == KeyForm::kKeys,
                  keys_of(config, form), blocks);
-        add_part(config, layer, scope == CodedScope::kLayer, {.part = KvPart::kValues}, blocks);
+        add_part(config, layer, scope == CodedScope::kLayer, {.part = CodedParts::kValues}, blocks);
         continue;
       }
       if (scope == CodedScope::kHead) {

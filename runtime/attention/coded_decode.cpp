@@ -32,10 +32,10 @@ struct BlockQuery {
 // A layer's blocks of keys, or of values.
 class PartBlocks {
  public:
-  PartBlocks(const CodedLayer& layer, KvPart part) : layer_(layer) {
+  PartBlocks(const CodedLayer& layer, CodedParts part) : layer_(layer) {
     for (std::size_t i = 0; i < layer.coded.store.codes.size(); ++i) {
-      const KvPart of_block = layer.coded.spec(i).part;
-      if (of_block == part || of_block == KvPart::kBoth) {
+      const CodedParts of_block = layer.coded.spec(i).part;
+      if (of_block == part || of_block == CodedParts::kBoth) {
         blocks_.push_back(i);
       }
     }
@@ -60,24 +60,29 @@ class PartBlocks {
 
 std::vector<BlockQuery> block_queries(const CodedLayer& layer, const DecodeAttentionParams& all,
                                       const std::int32_t* positions) {
-  const PartBlocks keys(layer, KvPart::kKeys), values(layer, KvPart::kValues);
+  const PartBlocks keys(layer, CodedParts::kKeys), values(layer, CodedParts::kValues);
   const std::int64_t count = std::max(keys.count(), values.count());
   const std::int64_t kv_heads = all.num_kv_heads / count;
   std::vector<BlockQuery> queries;
-  for (int i = 0; i < blocks; ++i) {
-    const CodedBlockFactors& factors = layer.coded.block(static_cast<std::size_t>(i));
-    DecodeAttentionParams params = all;
-    params.num_heads /= blocks;
-    params.num_kv_heads /= blocks;
-    params.query += i * params.num_heads * params.head_dim;
-    const CodeTiles tiles = store.codes[static_cast<std::size_t>(i)].tiles();
-    queries.push_back({.params = params,
-                       .segment = {.keys = tiles,
-                                   .values = tiles,
-                                   .rows = factors.keys.data() + layer.index * params.num_kv_heads,
-                                   .first_position = layer.coded.plan.compression.sink_tokens,
-                                   .positions = positions},
-                       .factors = &factors});
+  for (std::int64_t i = 0; i < count; ++i) {
+    const CodedBlock& spec = keys.spec(i);
+    const CodedBlockFactors &of_keys = keys.factors(i), &of_values = values.factors(i);
+    BlockQuery& query = queries.emplace_back();
+    query.params = all;
+    query.params.num_heads /= count;
+    query.params.num_kv_heads = kv_heads;
+    query.params.query += i * query.params.num_heads * all.head_dim;
+    const std::int64_t heads_of_keys = keys.is_whole() ? all.num_kv_heads : 1;
+    query.segment = {.keys = keys.tiles(i),
+                     .values = values.tiles(i),
+                     .rows = of_keys.keys.data() + layer.index * heads_of_keys +
+                             keys.head_in_block(i),
+                     .first_position = layer.coded.plan.compression.sink_tokens,
+                     .positions = positions};
+    query.values = &of_values;
+    query.first_channel = values.head_in_block(i) * all.head_dim;
+    query.key_products = kv_heads * all.head_dim *
+                         (spec.rotated ? 1 : of_keys.steps.size(0) / spec.bases + 1);
   }
   return queries;
 }
