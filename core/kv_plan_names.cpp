@@ -10,8 +10,8 @@ constexpr EnumName<KvSource> kKvSources[] = {{KvSource::kPlain, "plain"},
                                              {KvSource::kFused, "fused"},
                                              {KvSource::kPaired, "paired"}};
 constexpr EnumName<CodedParts> kCodedParts[] = {{CodedParts::kBoth, "keys and values"},
-                                         {CodedParts::kKeys, "keys"},
-                                         {CodedParts::kValues, "values"}};
+                                                {CodedParts::kKeys, "keys"},
+                                                {CodedParts::kValues, "values"}};
 constexpr EnumName<FusionForm> kFusionForms[] = {{FusionForm::kChannel, "channel"},
                                                  {FusionForm::kComplex, "complex"},
                                                  {FusionForm::kFull, "full"}};
@@ -65,7 +65,9 @@ LaterTokens parse_later_tokens(const std::string& name) {
 BasisSolver parse_basis_solver(const std::string& name) {
   return value_of(kBasisSolvers, name, "solver");
 }
-CodedParts parse_coded_parts(const std::string& name) { return value_of(kCodedParts, name, "part"); }
+CodedParts parse_coded_parts(const std::string& name) {
+  return value_of(kCodedParts, name, "part");
+}
 FusionForm parse_fusion_form(const std::string& name) {
   return value_of(kFusionForms, name, "form of fusion");
 }

@@ -26,7 +26,9 @@ SplitTransform split_bases(const BasisTransform& whole, const at::Tensor& channe
 BasisTransform join_bases(const SplitTransform& bases, const at::Tensor& channels,
                           const std::string& name) {
   const at::Tensor basis = bases.basis.to(at::kLong);
-  KVC_CHECK(basis.eq(bases.basis).logical_and(basis >= 0).logical_and(basis < channels.size(0))
+  KVC_CHECK(basis.eq(bases.basis)
+                .logical_and(basis >= 0)
+                .logical_and(basis < channels.size(0))
                 .all()
                 .item<bool>(),
             "{}: a number that is no basis, expected 0 to {}; export again", name,

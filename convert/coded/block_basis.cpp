@@ -70,8 +70,8 @@ BlockBasis block_basis(const RunStatistics& statistics, const CodedBlock& block,
     return several_bases(statistics, key_basis_channels(config, block.first_layer, block.bases),
                          device);
   }
-  PrincipalBasis basis = principal_basis(statistics.covariance, statistics.metric,
-                                         statistics.mean.size(0), device);
+  PrincipalBasis basis =
+      principal_basis(statistics.covariance, statistics.metric, statistics.mean.size(0), device);
   return {std::move(basis.encoder), std::move(basis.decoder), statistics.mean};
 }
 
@@ -86,8 +86,7 @@ at::Tensor turned_samples(const at::Tensor& samples, const CodedBlock& block,
   const at::Tensor angle = (of_token + of_pair).frac().mul_(2 * M_PI);
   const at::Tensor cos = angle.cos().to(at::kFloat), sin = angle.sin().to(at::kFloat);
   const at::Tensor a = samples.index_select(1, first), b = samples.index_select(1, second);
-  return samples.index_copy(1, first, a * cos - b * sin)
-      .index_copy(1, second, a * sin + b * cos);
+  return samples.index_copy(1, first, a * cos - b * sin).index_copy(1, second, a * sin + b * cos);
 }
 
 }  // namespace kvc

@@ -12,7 +12,7 @@ namespace kvc {
 // Coefficients by falling variance.
 struct BlockBasis {
   at::Tensor encoder, decoder;  // [n, n] float64, E F = I
-  at::Tensor mean;              // [n] float64: statistics.mean, zero where it stays within the codes
+  at::Tensor mean;  // [n] float64: statistics.mean, zero where it stays within the codes
 };
 // statistics: of the block's channels, the metric positive definite.
 //   one basis        principal directions

@@ -73,16 +73,16 @@ std::vector<BlockQuery> block_queries(const CodedLayer& layer, const DecodeAtten
     query.params.num_kv_heads = kv_heads;
     query.params.query += i * query.params.num_heads * all.head_dim;
     const std::int64_t heads_of_keys = keys.is_whole() ? all.num_kv_heads : 1;
-    query.segment = {.keys = keys.tiles(i),
-                     .values = values.tiles(i),
-                     .rows = of_keys.keys.data() + layer.index * heads_of_keys +
-                             keys.head_in_block(i),
-                     .first_position = layer.coded.plan.compression.sink_tokens,
-                     .positions = positions};
+    query.segment = {
+        .keys = keys.tiles(i),
+        .values = values.tiles(i),
+        .rows = of_keys.keys.data() + layer.index * heads_of_keys + keys.head_in_block(i),
+        .first_position = layer.coded.plan.compression.sink_tokens,
+        .positions = positions};
     query.values = &of_values;
     query.first_channel = values.head_in_block(i) * all.head_dim;
-    query.key_products = kv_heads * all.head_dim *
-                         (spec.rotated ? 1 : of_keys.steps.size(0) / spec.bases + 1);
+    query.key_products =
+        kv_heads * all.head_dim * (spec.rotated ? 1 : of_keys.steps.size(0) / spec.bases + 1);
   }
   return queries;
 }

@@ -53,8 +53,8 @@ BasisTransform load_transform(const Checkpoint& checkpoint, const BlockShape& bl
   const std::string& prefix = block.prefix;
   const std::int64_t k = block.k, width = block.n / block.spec.bases;
   if (checkpoint.contains(basis_code_name(prefix))) {
-    const BasisTransform transform = decode_basis(
-        load_basis_codes(checkpoint, prefix, block.n, k), k, prefix + "*");
+    const BasisTransform transform =
+        decode_basis(load_basis_codes(checkpoint, prefix, block.n, k), k, prefix + "*");
     return {transform.encoder.to(at::kFloat), transform.decoder.to(at::kFloat)};
   }
   const BasisTransform stored{load_tensor(checkpoint, prefix + "encoder", {k, width}, at::kFloat),
@@ -72,10 +72,10 @@ std::vector<CodedKeyRows> key_rows_of(const BlockShape& block, const at::Tensor&
                                       const at::Tensor& channels) {
   const at::Tensor rows = block.part(decoder, /*values=*/false);
   const at::Tensor order = channels.to(at::kInt).contiguous();
-  const KeyBases bases{.count = block.spec.bases,
-                       .rotated = block.spec.rotated,
-                       .channels = block.spec.bases == 1 ? nullptr
-                                                         : order.const_data_ptr<std::int32_t>()};
+  const KeyBases bases{
+      .count = block.spec.bases,
+      .rotated = block.spec.rotated,
+      .channels = block.spec.bases == 1 ? nullptr : order.const_data_ptr<std::int32_t>()};
   const auto* row = rows.const_data_ptr<float>();
   const auto* mean = factors.key_mean.const_data_ptr<float>();
   std::vector<CodedKeyRows> keys;
@@ -98,8 +98,7 @@ CodedBlockFactors load_block(const Checkpoint& checkpoint, const BlockShape& blo
   KVC_CHECK(factors.steps.isfinite().logical_and(factors.steps > 0).all().item<bool>(),
             "{}steps: a step that is not positive and finite; export again", block.prefix);
   factors.first_levels = first_levels(tile_layout(block.spec), factors.steps);
-  const at::Tensor channels =
-      key_basis_channels(config, block.spec.first_layer, block.spec.bases);
+  const at::Tensor channels = key_basis_channels(config, block.spec.first_layer, block.spec.bases);
   const BasisTransform transform = load_transform(checkpoint, block, channels);
   factors.encoder = to_half_or_float(transform.encoder);
   if (block.spec.has_keys()) {
@@ -135,9 +134,8 @@ at::Tensor CodedBlockFactors::key_rows(int index) const {
 std::int64_t CodedFactors::bytes() const {
   std::int64_t bytes = 0;
   for (const CodedBlockFactors& block : blocks) {
-    for (const at::Tensor& tensor :
-         {block.encoder, block.mean, block.key_mean, block.value_mean, block.value_decoder,
-          block.steps, block.first_levels}) {
+    for (const at::Tensor& tensor : {block.encoder, block.mean, block.key_mean, block.value_mean,
+                                     block.value_decoder, block.steps, block.first_levels}) {
       bytes += tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
     }
     for (const CodedKeyRows& keys : block.keys) {

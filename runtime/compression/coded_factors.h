@@ -15,13 +15,13 @@ namespace kvc {
 
 // float32 unless stated; n stacked channels (core/kv_sources.h), k coefficients.
 struct CodedBlockFactors {
-  at::Tensor encoder;              // [k, n], float16 if accurate enough
-  at::Tensor mean;                 // [n]
-  at::Tensor key_mean;             // [num_layers, channels of keys]: its part; undefined without keys
-  at::Tensor value_mean;           // [num_layers, channels of values]; undefined without values
-  at::Tensor value_decoder;        // [num_layers, channels of values, k]: F's rows of values, likewise
-  at::Tensor steps;                // [k]
-  at::Tensor first_levels;         // [k], the value of code 0
+  at::Tensor encoder;        // [k, n], float16 if accurate enough
+  at::Tensor mean;           // [n]
+  at::Tensor key_mean;       // [num_layers, channels of keys]: its part; undefined without keys
+  at::Tensor value_mean;     // [num_layers, channels of values]; undefined without values
+  at::Tensor value_decoder;  // [num_layers, channels of values, k]: F's rows of values, likewise
+  at::Tensor steps;          // [k]
+  at::Tensor first_levels;   // [k], the value of code 0
   std::vector<CodedKeyRows> keys;  // [num_layers of the block, its KV heads]: F's rows of keys
 
   // F's rows for layer `index` of the block. Rows of keys have the rounding of the kernel's integers, so all

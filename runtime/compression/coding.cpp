@@ -54,9 +54,8 @@ at::Tensor centred(const std::vector<DecodedTokens>& layers, const CodedBlock& b
 at::Tensor code_positions(const CodedView& coded, std::int64_t first, std::int64_t count) {
   const CodedStore& store = coded.store;
   const std::int64_t sinks = coded.plan.compression.sink_tokens;
-  return store.columns.empty()
-             ? at::arange(sinks + first, sinks + first + count, at::kLong)
-             : store.positions().codes.rows(first, count, at::kInt).to(at::kLong);
+  return store.columns.empty() ? at::arange(sinks + first, sinks + first + count, at::kLong)
+                               : store.positions().codes.rows(first, count, at::kInt).to(at::kLong);
 }
 
 // Keys of block `i`, before RoPE, from its coefficients. [count, channels]
@@ -136,8 +135,7 @@ DecodedTokens decode_tokens(const CodedView& coded, int index, std::int64_t firs
       keys.push_back(rebuild_keys(coded, i, index, z, first));
     }
     if (coded.spec(i).has_values()) {
-      values.push_back(
-          at::addmm(of_block.value_mean[index], z, of_block.value_rows(index).t()));
+      values.push_back(at::addmm(of_block.value_mean[index], z, of_block.value_rows(index).t()));
     }
   }
   const std::vector<std::int64_t> shape{count, coded.plan.num_kv_heads, coded.plan.head_dim};

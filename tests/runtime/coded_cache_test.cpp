@@ -36,13 +36,36 @@ at::Tensor continued(const Engine& engine, std::size_t chunk = 1) {
   return testing::cached_logits(engine, ids_of(), 100, chunk).narrow(0, 100, kTokens - 100);
 }
 
-class CodedScopes : public ::testing::TestWithParam<std::tuple<CodedScope, bool, std::string>> {};
+// What is coded together, and how keys are coded where they are apart.
+struct Form {
+  const char* name;
+  CodedScope scope;
+  int bases = 0;
+  bool rotated = false;
 
-TEST_P(CodedScopes, EightBitsOfAllCoefficientsAreNearlyExact) {
-  const auto [scope, gain, model_type] = GetParam();
+  CodedPlanOptions options(bool gain) const {
+    return {.scope = scope, .gain = gain, .bases = bases, .rotated = rotated};
+  }
+};
+constexpr int kPairs = 4;  // of a head of 8 channels
+constexpr Form kForms[] = {{"head", CodedScope::kHead},
+                           {"layer", CodedScope::kLayer},
+                           {"group", CodedScope::kGroup},
+                           {"head keys", CodedScope::kHead, 1},
+                           {"layer keys", CodedScope::kLayer, 1},
+                           {"head blocks", CodedScope::kHead, 2},
+                           {"head pairs", CodedScope::kHead, kPairs},
+                           {"layer pairs", CodedScope::kLayer, kPairs},
+                           {"head rotated", CodedScope::kHead, kPairs, true},
+                           {"layer rotated", CodedScope::kLayer, kPairs, true}};
+
+class CodedForms : public ::testing::TestWithParam<std::tuple<Form, bool, std::string>> {};
+
+TEST_P(CodedForms, EightBitsOfAllCoefficientsAreNearlyExact) {
+  const auto [form, gain, model_type] = GetParam();
   SyntheticCheckpoint model{.model_type = model_type};
   model.num_layers = 3;
-  const auto engine = load(model, coded_plan(model, {.scope = scope, .gain = gain}));
+  const auto engine = load(model, coded_plan(model, form.options(gain)));
   Sequence sequence = engine->new_sequence();
   const at::Tensor actual = testing::cached_logits(*engine, ids_of(), 100, 1, sequence);
   const at::Tensor expected = testing::plain_logits(model, ids_of());
@@ -52,21 +75,33 @@ TEST_P(CodedScopes, EightBitsOfAllCoefficientsAreNearlyExact) {
   testing::expect_exact_bytes(*engine, sequence);
 }
 
-TEST_P(CodedScopes, SeveralTokensAtATimeAreAsOneAtATime) {
-  const auto [scope, gain, model_type] = GetParam();
+TEST_P(CodedForms, SeveralTokensAtATimeAreAsOneAtATime) {
+  const auto [form, gain, model_type] = GetParam();
   const SyntheticCheckpoint model{.model_type = model_type};
-  const auto engine = load(
-      model,
-      coded_plan(model, {.scope = scope, .coefficients = {0, 2, 3, 0, 5, 1, 2}, .gain = gain}));
+  CodedPlanOptions options = form.options(gain);
+  for (const auto& [bits, count] : {std::pair(1, 2), {2, 3}, {4, 5}, {5, 1}, {6, 2}}) {
+    options.coefficients[bits] = count;
+  }
+  const auto engine = load(model, coded_plan(model, options));
   // Another order of summation may take a coefficient over the border between two codes.
   EXPECT_LT(mean_error(continued(*engine, 9), continued(*engine)), kRounding);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, CodedScopes,
-    ::testing::Combine(::testing::Values(CodedScope::kHead, CodedScope::kLayer, CodedScope::kGroup),
-                       ::testing::Bool(),
-                       ::testing::Values("llama", "qwen2", "qwen3", "mistral", "gemma2")));
+TEST_P(CodedForms, APromptInPiecesIsCodedAlike) {
+  const auto [form, gain, model_type] = GetParam();
+  const SyntheticCheckpoint model{.model_type = model_type};
+  CodedPlanOptions options = form.options(gain);
+  options.coefficients[4] = 8;
+  EngineOptions pieces;
+  pieces.prefill_chunk = 13;
+  EXPECT_TRUE(tensors_close(continued(*load(model, coded_plan(model, options), pieces)),
+                            continued(*load(model, coded_plan(model, options))), kRounding));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CodedForms,
+                         ::testing::Combine(::testing::ValuesIn(kForms), ::testing::Bool(),
+                                            ::testing::Values("llama", "qwen2", "qwen3", "mistral",
+                                                              "gemma2")));
 
 TEST(CodedCache, MoreBitsLoseLess) {
   const SyntheticCheckpoint model;
@@ -98,16 +133,6 @@ TEST(CodedCache, BytesAreTheFormulasAtEveryStep) {
       EXPECT_EQ(sequence.cache().coded(0).num_codes(), 160);
     }
   }
-}
-
-TEST(CodedCache, APromptInPiecesAndInTurnsIsCodedAlike) {
-  const SyntheticCheckpoint model;
-  const KvPlan plan =
-      coded_plan(model, {.scope = CodedScope::kHead, .coefficients = {0, 0, 0, 0, 8}});
-  EngineOptions pieces;
-  pieces.prefill_chunk = 13;
-  EXPECT_TRUE(tensors_close(continued(*load(model, plan, pieces)), continued(*load(model, plan)),
-                            kRounding));
 }
 
 TEST(CodedCache, ForksShareCodesUntilOneWrites) {

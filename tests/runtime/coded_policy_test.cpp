@@ -43,7 +43,15 @@ constexpr const char* kSmall[] = {"streamingllm:sink=2,window=78",
 constexpr const char* kAmple[] = {"streamingllm:sink=2,window=500", "h2o:budget=500",
                                   "zeromerge:budget=500,residual=0", "snapkv:budget=500",
                                   "pyramidkv:budget=500,window=5,beta=1"};
-constexpr CodedScope kScopes[] = {CodedScope::kHead, CodedScope::kLayer, CodedScope::kGroup};
+// What is coded together, and how keys are where they are apart.
+struct Form {
+  CodedScope scope;
+  int bases = 0;
+  bool rotated = false;
+};
+constexpr Form kForms[] = {{CodedScope::kHead},    {CodedScope::kLayer},
+                           {CodedScope::kGroup},   {CodedScope::kLayer, 1},
+                           {CodedScope::kHead, 4}, {CodedScope::kHead, 4, true}};
 
 constexpr Turns kTurns{.first = 110, .second = 150, .end = 180};
 
@@ -52,8 +60,12 @@ const Row& text() {
   return kIds;
 }
 
-CodedPlanOptions narrow(CodedScope scope, bool gain) {
-  return {.scope = scope, .coefficients = {0, 2, 3, 0, 5, 1, 2}, .gain = gain};
+CodedPlanOptions narrow(const Form& form, bool gain) {
+  return {.scope = form.scope,
+          .coefficients = {0, 2, 3, 0, 5, 1, 2},
+          .gain = gain,
+          .bases = form.bases,
+          .rotated = form.rotated};
 }
 
 at::Tensor turns(const Engine& engine, Sequence& sequence) {
@@ -72,12 +84,12 @@ std::unique_ptr<Engine> coded(const SyntheticCheckpoint& model, const CodedPlanO
 TEST(CodedPolicy, AnAmpleBudgetIsTheFullCacheToTheBit) {
   const testing::OneThread one;
   const SyntheticCheckpoint model;
-  for (const CodedScope scope : kScopes) {
+  for (const Form& form : kForms) {
     for (const char* dtype : {"", "bfloat16"}) {
-      const at::Tensor full = turns(*coded(model, narrow(scope, true), "full", dtype));
+      const at::Tensor full = turns(*coded(model, narrow(form, true), "full", dtype));
       for (const char* policy : kAmple) {
-        EXPECT_TRUE(at::equal(turns(*coded(model, narrow(scope, true), policy, dtype)), full))
-            << static_cast<int>(scope) << " " << policy << " " << dtype;
+        EXPECT_TRUE(at::equal(turns(*coded(model, narrow(form, true), policy, dtype)), full))
+            << static_cast<int>(form.scope) << " " << form.bases << " " << policy << " " << dtype;
       }
     }
   }
@@ -86,10 +98,10 @@ TEST(CodedPolicy, AnAmpleBudgetIsTheFullCacheToTheBit) {
 TEST(CodedPolicy, ASmallBudgetChangesWhatFollowsThePrompt) {
   const testing::OneThread one;
   const SyntheticCheckpoint model;
-  for (const CodedScope scope : kScopes) {
-    const at::Tensor full = turns(*coded(model, narrow(scope, false), "full"));
+  for (const Form& form : kForms) {
+    const at::Tensor full = turns(*coded(model, narrow(form, false), "full"));
     for (const char* policy : kSmall) {
-      const at::Tensor small = turns(*coded(model, narrow(scope, false), policy));
+      const at::Tensor small = turns(*coded(model, narrow(form, false), policy));
       EXPECT_TRUE(at::equal(small.slice(0, 0, 110), full.slice(0, 0, 110))) << policy;
       EXPECT_FALSE(tensors_close(small, full, 1e-3)) << policy;
     }
@@ -123,9 +135,9 @@ TEST(CodedPolicy, PiecesAndBatchesDoNotMatter) {
   const testing::OneThread one;
   const SyntheticCheckpoint model;
   const Row other = random_ids(1, 147, 96, 2).front();
-  for (const CodedScope scope : kScopes) {
+  for (const Form& form : kForms) {
     for (const char* policy : kSmall) {
-      const KvPlan plan = testing::coded_plan(model, narrow(scope, true));
+      const KvPlan plan = testing::coded_plan(model, narrow(form, true));
       EngineOptions options = under(policy);
       const at::Tensor alone = turns(*testing::load(model, plan, options));
       options.prefill_chunk = 17;
@@ -162,10 +174,10 @@ TEST(CodedPolicy, BytesAreTheFormulasAndTheForecasts) {
   const testing::OneThread one;
   const SyntheticCheckpoint model;
   const Row ids = random_ids(1, 250, 96, 3).front();
-  for (const CodedScope scope : kScopes) {
+  for (const Form& form : kForms) {
     for (const char* policy : kSmall) {
       SCOPED_TRACE(policy);
-      const auto engine = coded(model, narrow(scope, true), policy);
+      const auto engine = coded(model, narrow(form, true), policy);
       CacheForecast forecast(engine->plan(), engine->kv_dtype(), engine->pool().page_tokens(),
                              MergeSpread::kNone, engine->policy());
       Sequence sequence = engine->new_sequence();
@@ -193,8 +205,8 @@ TEST(CodedPolicy, BytesAreTheFormulasAndTheForecasts) {
 TEST(CodedPolicy, KeepsTheBudgetsTokens) {
   const testing::OneThread one;
   const SyntheticCheckpoint model;
-  for (const CodedScope scope : kScopes) {
-    const auto engine = coded(model, narrow(scope, false), "h2o:budget=80,sink=3");
+  for (const Form& form : kForms) {
+    const auto engine = coded(model, narrow(form, false), "h2o:budget=80,sink=3");
     Sequence sequence = engine->new_sequence();
     turns(*engine, sequence);
     const at::Tensor positions = sequence.cache().coded(2).positions().tensor().to(at::kLong);

@@ -15,6 +15,7 @@
 #include "core/kv_plan_json.h"
 #include "core/safetensors.h"
 #include "model/fused_kv.h"
+#include "model/key_bases.h"
 #include "model/weights.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/test_tensors.h"
@@ -144,9 +145,8 @@ class Writer {
   void add_coded(std::size_t block) {
     const CodedBlock& spec = plan_.coded[block];
     const std::int64_t k = spec.num_coefficients();
-    const std::int64_t n = 2 * spec.num_layers * (spec.head < 0 ? plan_.kv_dim() : plan_.head_dim);
+    const std::int64_t n = coded_channels(plan_, spec);
     const auto seed = static_cast<unsigned>(block) + 1;
-    const at::Tensor basis = std::get<0>(at::linalg_qr(random_normal({n, n}, seed)));
     at::Tensor steps = at::empty({k}, at::kFloat);
     std::int64_t first = 0;
     for (int bits = kMaxCodeBits; bits >= 1; --bits) {
@@ -155,10 +155,36 @@ class Writer {
       first += count;
     }
     const std::string prefix = fmt::format("kvconvert.coded.{}.", block);
-    add(prefix + "encoder", basis.t().narrow(0, 0, k));
-    add(prefix + "decoder", basis.narrow(1, 0, k));
+    if (spec.bases == 1) {
+      const at::Tensor basis = std::get<0>(at::linalg_qr(random_normal({n, n}, seed)));
+      add(prefix + "encoder", basis.t().narrow(0, 0, k));
+      add(prefix + "decoder", basis.narrow(1, 0, k));
+    } else {
+      add_bases(prefix, spec, k, seed);
+    }
     add(prefix + "mean", 0.1 * random_normal({n}, seed + 100));
     add(prefix + "steps", steps);
+  }
+
+  // Coefficients take turns among the bases.
+  void add_bases(const std::string& prefix, const CodedBlock& spec, std::int64_t k,
+                 std::uint64_t seed) {
+    const at::Tensor channels =
+        key_basis_channels(read_model_config(checkpoint_), spec.first_layer, spec.bases);
+    const std::int64_t n = channels.numel(), width = channels.size(1);
+    at::Tensor decoder = at::zeros({n, width, spec.bases});
+    for (std::int64_t i = 0; i < spec.bases; ++i) {
+      const at::Tensor own = spec.rotated
+                                 ? at::eye(width)
+                                 : std::get<0>(at::linalg_qr(random_normal(
+                                       {width, width}, 100 * seed + static_cast<unsigned>(i))));
+      decoder.select(2, i).index_copy_(0, channels[i], own);
+    }
+    const at::Tensor columns = decoder.view({n, n}).narrow(1, 0, k);
+    const SplitTransform split = split_bases({columns.t().contiguous(), columns}, channels);
+    add(prefix + "encoder", split.transform.encoder);
+    add(prefix + "decoder", split.transform.decoder);
+    add(prefix + "basis", split.basis);
   }
 
   void add(const std::string& name, const at::Tensor& tensor) {
@@ -229,23 +255,38 @@ KvPlan coded_plan(const SyntheticCheckpoint& model, const CodedPlanOptions& opti
   plan.layers.assign(plan.layers.size(), KvSource::kCoded);
   plan.compression.sink_tokens = 2;
   plan.compression.window_tokens = 6;
-  const int heads = options.scope == CodedScope::kHead ? static_cast<int>(model.num_kv_heads) : 1;
   const int layers = options.scope == CodedScope::kGroup ? 2 : 1;
-  for (int first = 0; first < model.num_layers; first += layers) {
-    for (int head = 0; head < heads; ++head) {
-      CodedBlock block;
-      block.first_layer = first;
-      block.num_layers = std::min(layers, model.num_layers - first);
-      block.head = options.scope == CodedScope::kHead ? head : -1;
-      block.gain = options.gain;
-      std::copy(std::begin(options.coefficients), std::end(options.coefficients),
-                block.coefficients.begin());
+  const auto add = [&](CodedBlock block, bool by_head) {
+    for (int head = 0; head < (by_head ? static_cast<int>(model.num_kv_heads) : 1); ++head) {
+      block.head = by_head ? head : -1;
+      block.coefficients = {};
+      for (std::size_t bits = 0; bits < block.coefficients.size(); ++bits) {
+        const std::int64_t count = options.coefficients[bits];
+        block.coefficients[bits] = options.bases > 0 ? (count + 1) / 2 : count;
+      }
       if (block.num_coefficients() == 0) {
-        block.coefficients[8] =
-            2 * block.num_layers * (block.head < 0 ? plan.kv_dim() : plan.head_dim);
+        block.coefficients[8] = coded_channels(plan, block);
       }
       plan.coded.push_back(block);
     }
+  };
+  for (int first = 0; first < model.num_layers; first += layers) {
+    CodedBlock block;
+    block.first_layer = first;
+    block.num_layers = std::min(layers, model.num_layers - first);
+    block.gain = options.gain;
+    const bool by_head = options.scope == CodedScope::kHead;
+    if (options.bases == 0) {
+      add(block, by_head);
+      continue;
+    }
+    CodedBlock keys = block;
+    keys.part = CodedParts::kKeys;
+    keys.bases = options.bases;
+    keys.rotated = options.rotated;
+    add(keys, by_head || options.bases > 1);
+    block.part = CodedParts::kValues;
+    add(block, by_head);
   }
   plan.check();
   return plan;

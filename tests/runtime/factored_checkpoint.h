@@ -23,8 +23,10 @@ enum class CodedScope { kHead, kLayer, kGroup };  // kGroup: pairs of layers
 struct CodedPlanOptions {
   CodedScope scope = CodedScope::kLayer;
   std::int64_t coefficients[kMaxCodeBits + 1] =
-      {};  // [bits]; of no width: as many of 8 as channels
+      {};  // [bits]; of no width: as many of 8 as channels. Blocks of one part have half of each
   bool gain = false;
+  int bases = 0;  // of the keys of a head, apart from values; 1: of the scope's keys; 0: not apart
+  bool rotated = false;
 };
 // All layers coded; 2 sinks and a window of 6.
 KvPlan coded_plan(const SyntheticCheckpoint& model, const CodedPlanOptions& options);
@@ -42,8 +44,8 @@ KvPlan principal_plan(const SyntheticCheckpoint& model, int layers_per_group, La
 
 // Writes the synthetic checkpoint converted by `plan`: A, B and P from a float64 SVD of each group's
 // stacked projections (B = U S^1/2, A = S^1/2 V^T, P = S^-1 B^T); of calibrated directions random
-// orthonormal ones about a random mean; random orthogonal bases of coded blocks, whose codes reach to
-// +-4; fused_weight of every fused layer.
+// orthonormal ones about a random mean; random orthogonal bases of coded blocks (of rotated ones single
+// channels), whose codes reach to +-4; fused_weight of every fused layer.
 void write_factored_checkpoint(const std::filesystem::path& directory,
                                const SyntheticCheckpoint& model, const KvPlan& plan);
 

@@ -244,6 +244,19 @@ TEST(RandomOperations, CodedFloatsEqualFreshSequences) {
   }
 }
 
+TEST(RandomOperations, CodedKeysApartEqualFreshSequences) {
+  const SyntheticCheckpoint model = tiny_model();
+  const int pairs = static_cast<int>(model.head_dim) / 2;
+  for (const auto& [bases, rotated] : {std::pair(1, false), {pairs, false}, {pairs, true}}) {
+    const KvPlan plan = testing::coded_plan(model, {.scope = testing::CodedScope::kHead,
+                                                    .coefficients = {0, 2, 0, 3, 7},
+                                                    .gain = true,
+                                                    .bases = bases,
+                                                    .rotated = rotated});
+    run_operations(*load(model, plan, cache_of("bfloat16")), model, 1250, 0);
+  }
+}
+
 // Dense attention over lists of the tokens that are kept.
 TEST(RandomOperations, EvictedTokensAreThoseOfLists) {
   const SyntheticCheckpoint model = tiny_model();
