@@ -44,9 +44,10 @@ std::string row_text(const PlanRow& row, bool is_coded) {
           : fmt::format("{}-{}", row.first_layer, row.first_layer + row.num_layers - 1);
   const double growth = mebibytes(row.weights_growth_bytes);
   if (is_coded) {
-    return fmt::format("{:>6}  {:>7}  {:>6}  {:>8}  {:>10}  {:>10.1f}  {:>8.3f}  {:>9.1f}\n",
-                       row.scope, layers, row.num_blocks, row.channels, row.plain_bytes,
-                       row.coded_bytes, row.bits_per_channel, growth);
+    return fmt::format(
+        "{:>6}  {:>8}  {:>7}  {:>6}  {:>8}  {:>10}  {:>10.1f}  {:>8.3f}  {:>8}  {:>9.1f}\n",
+        row.scope, row.form, layers, row.num_blocks, row.channels, row.plain_bytes, row.coded_bytes,
+        row.bits_per_channel, row.form == "auto" ? "-" : std::to_string(row.key_products), growth);
   }
   const bool is_group = row.group >= 0;
   return fmt::format(
@@ -59,11 +60,14 @@ std::string row_text(const PlanRow& row, bool is_coded) {
 
 std::string heading(bool is_coded) {
   return is_coded
-             ? fmt::format("{:>6}  {:>7}  {:>6}  {:>8}  {:^22}  {:>8}  {:>9}\n", "", "", "",
-                           "channels", "bytes per token", "bits per", "weights") +
-                   fmt::format("{:>6}  {:>7}  {:>6}  {:>8}  {:>10}  {:>10}  {:>8}  {:>9}\n",
-                               "scope", "layers", "blocks", "of each", "plain", "coded", "channel",
-                               "+MiB")
+             ? fmt::format("{:>6}  {:>8}  {:>7}  {:>6}  {:>8}  {:^22}  {:>8}  {:>8}  {:>9}\n", "",
+                           "", "", "", "channels", "bytes per token", "bits per", "products",
+                           "weights") +
+                   fmt::format(
+                       "{:>6}  {:>8}  {:>7}  {:>6}  {:>8}  {:>10}  {:>10}  {:>8}  {:>8}  "
+                       "{:>9}\n",
+                       "scope", "form", "layers", "blocks", "of each", "plain", "coded", "channel",
+                       "per key", "+MiB")
              : fmt::format("{:>5}  {:>7}  {:>6}  {:^31}  {:^28}  {:>9}\n", "", "", "",
                            "bytes per token", "kept_ratio", "weights") +
                    fmt::format(
@@ -75,6 +79,7 @@ std::string heading(bool is_coded) {
 Json row_json(const PlanRow& row, bool is_coded) {
   if (is_coded) {
     return {{"scope", row.scope},
+            {"form", row.form},
             {"first_layer", row.first_layer},
             {"num_layers", row.num_layers},
             {"num_blocks", row.num_blocks},
@@ -82,6 +87,7 @@ Json row_json(const PlanRow& row, bool is_coded) {
             {"plain_bytes_per_token", row.plain_bytes},
             {"coded_bytes_per_token", row.coded_bytes},
             {"bits_per_channel", row.bits_per_channel},
+            {"products_per_key", row.form == "auto" ? Json(nullptr) : Json(row.key_products)},
             {"weights_growth_bytes", row.weights_growth_bytes}};
   }
   return {{"group", row.group < 0 ? Json(nullptr) : Json(row.group)},

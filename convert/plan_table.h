@@ -24,11 +24,12 @@ struct PlanRow {
   std::int64_t weights_growth_bytes = 0;  // estimated factors, less the projections they replace
   std::string ends;  // difference of the next layer that ends the group: "window", "RoPE"
   // Coded layers:
-  std::string scope;
+  std::string scope, form;
   int num_blocks = 0;
   std::int64_t channels = 0;  // of a block
   double coded_bytes = 0;     // per token of all their layers, gains included
   double bits_per_channel = 0;
+  std::int64_t key_products = 0;  // multiplications that rebuild the key of a token and KV head
 };
 
 // What a conversion does on two cores with some calibration text, that text not counted.

@@ -21,7 +21,7 @@ BlockBasis sorted(const at::Tensor& encoder, const at::Tensor& decoder, const at
                   at::Tensor mean) {
   const at::Tensor order = variances.argsort(/*stable=*/true, 0, /*descending=*/true);
   return {encoder.index_select(0, order).contiguous(), decoder.index_select(1, order).contiguous(),
-          std::move(mean)};
+          std::move(mean), variances.index_select(0, order)};
 }
 
 BlockBasis several_bases(const RunStatistics& statistics, const at::Tensor& channels,
@@ -72,7 +72,8 @@ BlockBasis block_basis(const RunStatistics& statistics, const CodedBlock& block,
   }
   PrincipalBasis basis =
       principal_basis(statistics.covariance, statistics.metric, statistics.mean.size(0), device);
-  return {std::move(basis.encoder), std::move(basis.decoder), statistics.mean};
+  return {std::move(basis.encoder), std::move(basis.decoder), statistics.mean,
+          std::move(basis.eigenvalues)};
 }
 
 at::Tensor turned_samples(const at::Tensor& samples, const CodedBlock& block,

@@ -12,7 +12,8 @@ namespace kvc {
 // Coefficients by falling variance.
 struct BlockBasis {
   at::Tensor encoder, decoder;  // [n, n] float64, E F = I
-  at::Tensor mean;  // [n] float64: statistics.mean, zero where it stays within the codes
+  at::Tensor mean;       // [n] float64: statistics.mean, zero where it stays within the codes
+  at::Tensor variances;  // [n] float64, of the coefficients
 };
 // statistics: of the block's channels, the metric positive definite.
 //   one basis        principal directions

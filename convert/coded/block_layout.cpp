@@ -72,6 +72,11 @@ std::vector<CodedScope> listed_scopes(const std::string& text, int num_layers) {
   return all;
 }
 
+// Form auto is planned as the form with the largest factors.
+bool is_full(const CodedForm& form) {
+  return form.keys == KeyForm::kFull || form.keys == KeyForm::kAuto;
+}
+
 // The blocks of keys of a form.
 CodedBlock keys_of(const ModelConfig& config, const CodedForm& form) {
   const auto pairs = static_cast<int>(config.head_dim / 2);
@@ -147,7 +152,7 @@ std::vector<CodedBlock> block_layout(const ModelConfig& config, const ConvertSet
     for (int layer = run.first_layer; layer < run.end(); ++layer) {
       const CodedScope scope = scopes.scopes[static_cast<std::size_t>(layer)];
       const CodedForm form = scopes.forms[static_cast<std::size_t>(layer)];
-      if (form.keys != KeyForm::kFull) {
+      if (!is_full(form)) {
         add_part(config, layer, scope == CodedScope::kLayer && form.keys == KeyForm::kKeys,
                  keys_of(config, form), blocks);
         add_part(config, layer, scope == CodedScope::kLayer, {.part = CodedParts::kValues}, blocks);
@@ -171,6 +176,12 @@ std::vector<CodedBlock> block_layout(const ModelConfig& config, const ConvertSet
 
 std::int64_t num_channels(const CodedBlock& block, const ModelConfig& config) {
   return block.num_parts() * (block.head < 0 ? config.kv_dim() : config.head_dim);
+}
+
+std::int64_t key_products(const CodedBlock& block, const ModelConfig& config) {
+  return block.has_keys() && !block.rotated
+             ? config.head_dim * block.num_coefficients() / block.bases
+             : 0;
 }
 
 std::int64_t least_calibration_tokens(const CodedBlock& block, const ModelConfig& config) {

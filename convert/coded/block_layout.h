@@ -31,6 +31,8 @@ int statistics_layers(const ConvertSettings& settings, const std::vector<CodedBl
 
 // Channels of a block's y.
 std::int64_t num_channels(const CodedBlock& block, const ModelConfig& config);
+// Multiplications that rebuild a token's key of one KV head and layer, its means apart. A block of values: 0.
+std::int64_t key_products(const CodedBlock& block, const ModelConfig& config);
 // Fewest tokens for a covariance of that many channels.
 std::int64_t least_calibration_tokens(const CodedBlock& block, const ModelConfig& config);
 // Their indices in the y of a run of layers that contains the block. [num_channels]

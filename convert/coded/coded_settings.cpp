@@ -9,11 +9,9 @@ namespace {
 
 constexpr EnumName<CodedScope> kScopes[] = {
     {CodedScope::kHead, "head"}, {CodedScope::kLayer, "layer"}, {CodedScope::kGroup, "group"}};
-constexpr EnumName<KeyForm> kForms[] = {{KeyForm::kFull, "full"},
-                                        {KeyForm::kKeys, "keys"},
-                                        {KeyForm::kBlocks, "blocks"},
-                                        {KeyForm::kPairs, "pairs"},
-                                        {KeyForm::kRotated, "rotated"}};
+constexpr EnumName<KeyForm> kForms[] = {{KeyForm::kFull, "full"},       {KeyForm::kKeys, "keys"},
+                                        {KeyForm::kBlocks, "blocks"},   {KeyForm::kPairs, "pairs"},
+                                        {KeyForm::kRotated, "rotated"}, {KeyForm::kAuto, "auto"}};
 constexpr EnumName<CodeWidths> kWidths[] = {
     {CodeWidths::kAll, "0-8"}, {CodeWidths::kPowers, "0/2/4/8"}, {CodeWidths::kNibbles, "0/4/8"}};
 constexpr EnumName<Preference> kPreferences[] = {{Preference::kBalance, "balance"},
@@ -28,7 +26,15 @@ std::string to_string(CodedScope value) { return name_of(kScopes, value); }
 std::string to_string(CodeWidths value) { return name_of(kWidths, value); }
 CodedScope parse_coded_scope(const std::string& name) { return value_of(kScopes, name, "scope"); }
 
+std::string to_string(const CodedForm& form) {
+  const std::string name = name_of(kForms, form.keys);
+  return form.keys == KeyForm::kBlocks ? name + ":" + std::to_string(form.blocks) : name;
+}
+
 CodedForm parse_coded_form(const std::string& text) {
+  if (text.empty()) {
+    return {};
+  }
   const std::size_t colon = text.find(':');
   CodedForm form;
   try {
@@ -70,11 +76,16 @@ Options coded_options(ConvertSettings& settings) {
               "head:0-5,group:6-11");
   options.add("--form", "coded/form", own.form,
               "coded: transform of the keys, from the best for its bytes to the fastest: full "
-              "(default), keys, blocks[:N], pairs, rotated");
+              "(default), keys, blocks[:N], pairs, rotated; auto (default with --prefer speed): "
+              "the fastest that has at most 4 times the error of full");
+  options.add("--products", "coded/products", own.products,
+              "coded: multiplications for each rebuilt key that --form auto shares out among the "
+              "layers (0: one form for all)",
+              "0 or more", [](std::int64_t products) { return products >= 0; });
   options.add("--widths", "coded/widths", own.widths, kWidths, "set of widths",
               "coded: bits of a code: 0-8 (default), 0/2/4/8 or 0/4/8");
   options.add("--prefer", "coded/prefer", own.prefer, kPreferences, "preference",
-              "coded: preference of --scope auto: balance (default), speed or capacity");
+              "coded: preference of --scope auto and --form: balance (default), speed or capacity");
   options.add("--gain", "coded/gain", own.gain, kGains, "choice of gains",
               "coded: a byte per token and block that scales its steps: auto (default), on or off");
   return options;

@@ -74,13 +74,16 @@ void add_notes(PlanTable& table, const ConvertSettings& settings, const std::str
 }
 
 // Adjacent layers whose blocks are alike.
-PlanRow coded_row(const PlanTable& table, const ModelConfig& config,
-                  const std::vector<CodedScope>& scopes, int first_layer) {
-  const CodedScope scope = scopes[static_cast<std::size_t>(first_layer)];
+PlanRow coded_row(const PlanTable& table, const ModelConfig& config, const LayerScopes& scopes,
+                  int first_layer) {
+  const auto at = [](int layer) { return static_cast<std::size_t>(layer); };
+  const CodedScope scope = scopes.scopes[at(first_layer)];
+  const CodedForm form = scopes.forms[at(first_layer)];
   PlanRow row;
   row.source = KvSource::kCoded;
   row.first_layer = first_layer;
   row.scope = to_string(scope);
+  row.form = to_string(form);
   std::int64_t all_channels = 0;
   for (std::size_t index = 0; index < table.plan.coded.size(); ++index) {
     const CodedBlock& block = table.plan.coded[index];
@@ -90,13 +93,14 @@ PlanRow coded_row(const PlanTable& table, const ModelConfig& config,
     }
     row.channels = row.num_blocks == 0 ? channels : row.channels;
     const bool is_next = block.first_layer >= first_layer + row.num_layers;
-    if (is_next && (scopes[static_cast<std::size_t>(block.first_layer)] != scope ||
-                    channels != row.channels)) {
+    if (is_next && (scopes.scopes[at(block.first_layer)] != scope ||
+                    scopes.forms[at(block.first_layer)] != form || channels != row.channels)) {
       break;
     }
     all_channels += channels;
     row.num_layers = block.first_layer + block.num_layers - first_layer;
     ++row.num_blocks;
+    row.key_products = std::max(row.key_products, key_products(block, config));
     row.plain_bytes += channels * bytes_per_element(cache_dtype(config));
     row.coded_bytes += static_cast<double>(block.bits()) / 8 + (block.gain ? 1 : 0);
     row.weights_growth_bytes += estimated_block_bytes(table.plan, static_cast<int>(index));
@@ -110,7 +114,7 @@ PlanRow coded_row(const PlanTable& table, const ModelConfig& config,
 void fill_coded_table(PlanTable& table, const PlanRequest& request) {
   const LayerScopes scopes = choose_scopes(request.config, request.settings);
   add_rows(table, request, [&](int first_layer, int) {
-    return coded_row(table, request.config, scopes.scopes, first_layer);
+    return coded_row(table, request.config, scopes, first_layer);
   });
   table.dtype = cache_dtype(request.config);
   table.exact_tokens = table.context - coded_tokens(table.plan, table.context);

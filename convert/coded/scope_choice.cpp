@@ -5,6 +5,7 @@
 
 #include "convert/coded/block_layout.h"
 #include "convert/plan.h"
+#include "convert/plan_table.h"
 #include "model/cache_plan.h"
 
 namespace kvc {
