@@ -38,6 +38,30 @@ struct Upgrade {
   double rate() const { return saved / std::max(products, 1e-9); }
 };
 
+// Where no step of a hull fits any more: the option that saves most for what is left. False if none does.
+bool spend_rest(const std::vector<FormOptions>& options, double level,
+                std::vector<std::size_t>& choice, double& left) {
+  Upgrade best;
+  for (std::size_t layer = 0; layer < options.size(); ++layer) {
+    const FormOption& now = options[layer][choice[layer]];
+    for (std::size_t to = choice[layer] + 1; to < options[layer].size(); ++to) {
+      const FormOption& other = options[layer][to];
+      const Upgrade step{layer, choice[layer], to,
+                         bits_at(now.variances, level) - bits_at(other.variances, level),
+                         other.products - now.products};
+      if (step.products <= left && step.saved > best.saved) {
+        best = step;
+      }
+    }
+  }
+  if (best.saved <= 0) {
+    return false;
+  }
+  choice[best.layer] = best.to;
+  left -= best.products;
+  return true;
+}
+
 // Of falling rate.
 std::vector<Upgrade> upgrades_of(const FormOptions& options, std::size_t layer, double level) {
   std::vector<double> bits;
@@ -116,6 +140,8 @@ std::vector<std::size_t> share_products(const std::vector<FormOptions>& options,
       choice[upgrade.layer] = upgrade.to;
       left -= upgrade.products;
     }
+  }
+  while (spend_rest(options, level, choice, left)) {
   }
   return choice;
 }

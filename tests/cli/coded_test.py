@@ -133,6 +133,31 @@ class Conversions(ProgramTest):
         self.assertLess(divergence["auto"], 1.25 * divergence["float32"])
         self.assertLess(stored["auto"], 0.25 * stored["float32"])
 
+    def test_every_form_runs_with_the_bytes_of_its_plan(self):
+        work = self.directory / "work"
+        for form in ("keys", "blocks:2", "pairs", "rotated", "auto"):
+            with self.subTest(form=form):
+                arguments = ("--scope", "head", "--form", form, "--window", "0", "--sink", "0")
+                plan = json.loads(self.run_ok("kvconvert", STORIES, "--kept-ratio", "0.25", "--plan", "--json",
+                                              *arguments).stdout)
+                self.assertEqual(plan["layers"][0]["form"] if "layers" in plan else form, form)
+                out, _ = self.convert(form.replace(":", "-"), *arguments, "--work", work)
+                report = json.loads(self.run_ok("kvvalidate", STORIES, out, "--json", "--num-sequences", "2", "--seq-len", "128",
+                                                "--block", "64").stdout)
+                self.assertAlmostEqual(report["kept_ratio"], 0.25, delta=0.005)
+                text = self.run_ok("kvrun", out, "--prompt", "Once upon a time there was a little girl who",
+                                   "--max-new-tokens", "60", "--json").stdout
+                self.assertLess(json.loads(text)["kv_bytes"] / json.loads(text)["kv_bytes_original"], 0.7)
+
+    def test_forms_that_do_not_apply_are_refused_with_one_that_does(self):
+        for arguments, words in ((("--form", "blocks:3"), ["4 rotary pairs", "divides 4"]),
+                                 (("--form", "rotated", "--scope", "group"), ["--form full", "--scope head"]),
+                                 (("--form", "keys:2"), ["only blocks has a number"]),
+                                 (("--form", "turned"), ["full, keys, blocks"]),
+                                 (("--form", "pairs", "--products", "10"), ["only --form auto"])):
+            with self.subTest(arguments=arguments):
+                self.assert_refused({2}, words, "kvconvert", STORIES, "--kept-ratio", "0.25", "--plan", *arguments)
+
     def test_it_cannot_be_folded(self):
         for form in ("folded", "both"):
             self.assert_refused({1}, ["--export folded", "factored"], "kvconvert", STORIES, "--kept-ratio", "0.25", *SHORT,

@@ -5,98 +5,25 @@
 #include <fstream>
 #include <sstream>
 
-#include "calibrate/covariance.h"
 #include "convert/coded/coded_plan.h"
 #include "convert/coded/coded_settings.h"
-#include "convert/convert.h"
-#include "convert/plan.h"
-#include "core/conversion_file.h"
 #include "core/error.h"
-#include "fisher/metric.h"
-#include "model/config.h"
-#include "tests/testing/synthetic_checkpoint.h"
-#include "tests/testing/temporary_directory.h"
+#include "tests/convert/coded_fixture.h"
 #include "tests/testing/tensor_matchers.h"
-#include "tests/testing/test_tensors.h"
-#include "tests/testing/zoo.h"
 
 namespace kvc {
 namespace {
 
+using testing::CodedConversion;
 using ::testing::HasSubstr;
-using testing::read_tensor;
 using testing::tensors_close;
+using testing::total_error;
 namespace fs = std::filesystem;
 
 std::string contents(const fs::path& path) {
   std::ostringstream text;
   text << std::ifstream(path, std::ios::binary).rdbuf();
   return text.str();
-}
-
-class CodedConversion : public ::testing::Test {
- protected:
-  void write_model(const testing::SyntheticCheckpoint& options, std::int64_t num_sequences = 24) {
-    testing::write_synthetic_checkpoint(directory_ / "model", options);
-    checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(directory_ / "model"));
-    config_ = std::make_unique<ModelConfig>(read_config());
-    tokens_.sequences = testing::random_ids(num_sequences, 96, options.vocab_size, 3);
-    tokens_.tokenizer_hash = std::string(64, 'a');
-    tokens_.source_hashes = {std::string(64, 'b')};
-    write_token_set(directory_ / "tokens.h5", tokens_);
-    for (const int layers : {1, 4}) {
-      const JointOptions joint{layers, 4};
-      covariance(*checkpoint_, tokens_, {joint, true}, statistics("covariance", layers), false);
-      metric(*checkpoint_, tokens_, {joint, 0}, statistics("metric", layers), false);
-    }
-  }
-  ModelConfig read_config() const {
-    return parse_model_config(checkpoint_->config(), "config.json");
-  }
-  fs::path statistics(const char* kind, int layers) const {
-    return directory_ / fmt::format("{}-{}.h5", kind, layers);
-  }
-
-  static ConvertSettings settings(double kept_ratio, const std::string& scope) {
-    ConvertSettings settings;
-    settings.method = "coded";
-    settings.kept_ratio = kept_ratio;
-    settings.own<CodedSettings>().scope = scope;
-    settings.window_tokens = 16;
-    settings.context = 2048;
-    return settings;
-  }
-  fs::path convert_to(const std::string& name, ConvertSettings settings) {
-    resolve(settings);
-    const int layers = statistics_needs(*config_, settings).joint_layers;
-    convert({.checkpoint = directory_ / "model",
-             .tokens = directory_ / "tokens.h5",
-             .calibration = {},
-             .fisher = {},
-             .covariance = statistics("covariance", layers),
-             .metric = statistics("metric", layers),
-             .out = directory_ / name,
-             .force = false},
-            settings);
-    return directory_ / name;
-  }
-  static at::Tensor factor(const fs::path& conversion, std::size_t block, const char* name) {
-    return read_tensor(conversion / "conversion.safetensors",
-                       fmt::format("kvconvert.coded.{}.{}", block, name));
-  }
-
-  testing::TemporaryDirectory directory_;
-  std::unique_ptr<Checkpoint> checkpoint_;
-  std::unique_ptr<ModelConfig> config_;
-  TokenSet tokens_;
-};
-
-double total_error(const Conversion& conversion, double CodedReport::*error) {
-  double sum = 0;
-  for (const CodedReport& block : conversion.coded) {
-    sum += block.*error;
-  }
-  return sum;
 }
 
 TEST_F(CodedConversion, WritesWhatThePlanSays) {
@@ -204,48 +131,6 @@ TEST_F(CodedConversion, RefusesTooFewTokens) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("368 tokens, expected at least 512"));
-  }
-}
-
-// Windows, soft caps, experts, every kind of RoPE: whatever a family has must get through the gradient and
-// the fit. Models with latent attention are refused.
-TEST(CodedZoo, EveryFamilyConverts) {
-  for (const std::string& name : testing::zoo_names()) {
-    SCOPED_TRACE(name);
-    const testing::TemporaryDirectory directory;
-    const fs::path model = testing::zoo_directory() / name;
-    const Checkpoint checkpoint = Checkpoint::open(model);
-    const ModelConfig config = read_model_config(checkpoint);
-    ConvertSettings settings;
-    settings.method = "coded";
-    settings.own<CodedSettings>().scope = "layer";
-    settings.kept_ratio = 0.3;
-    settings.window_tokens = 0;
-    settings.context = 4096;
-    resolve(settings);
-    if (config.mla) {
-      EXPECT_THROW(make_plan(config, settings, false), Error);
-      continue;
-    }
-    TokenSet tokens;
-    tokens.sequences = testing::random_ids(
-        24, std::min<std::int64_t>(48, config.max_position_embeddings), config.vocab_size, 3);
-    tokens.tokenizer_hash = std::string(64, 'a');
-    write_token_set(directory / "tokens.h5", tokens);
-    covariance(checkpoint, tokens, {{1, 4}, false}, directory / "covariance.h5", false);
-    metric(checkpoint, tokens, {{1, 4}, 0}, directory / "metric.h5", false);
-    convert({.checkpoint = model,
-             .tokens = directory / "tokens.h5",
-             .calibration = {},
-             .fisher = {},
-             .covariance = directory / "covariance.h5",
-             .metric = directory / "metric.h5",
-             .out = directory / "out",
-             .force = false},
-            settings);
-    const Conversion conversion = read_conversion(directory / "out");
-    EXPECT_LT(total_error(conversion, &CodedReport::predicted_error),
-              0.5 * total_error(conversion, &CodedReport::energy));
   }
 }
 

@@ -50,6 +50,56 @@ TEST(KvSources, CountBitsOfACodedToken) {
   EXPECT_EQ(CodedBlock{}.bits(), 0);
 }
 
+// Layer 2 of mixed_plan with keys of each head in two bases, and values of all heads.
+KvPlan plan_apart() {
+  KvPlan plan = mixed_plan();
+  CodedBlock keys = plan.coded[0];
+  keys.part = CodedParts::kKeys;
+  keys.coefficients = {0, 1, 0, 0, 2};
+  keys.bases = 2;
+  CodedBlock other = keys;
+  other.head = 1;
+  other.rotated = true;
+  const CodedBlock values{
+      .first_layer = 2, .part = CodedParts::kValues, .coefficients = {0, 0, 0, 5}};
+  plan.coded = {keys, other, values, plan.coded[2]};
+  return plan;
+}
+
+TEST(KvSources, KeysAndValuesMayBeApart) {
+  const KvPlan plan = plan_apart();
+  EXPECT_NO_THROW(plan.check());
+  EXPECT_EQ(coded_channels(plan, plan.coded[0]), 4);
+  EXPECT_EQ(coded_channels(plan, plan.coded[2]), 8);
+  EXPECT_EQ(coded_block_bytes(plan, plan.coded[0], 100, KvDtype::kBFloat16),
+            64 * 9 / 8 + 36 * 4 * 2);
+  EXPECT_EQ(coded_block_bytes(plan, plan.coded[2], 100, KvDtype::kBFloat16),
+            64 * 15 / 8 + 36 * 8 * 2);
+  const KvPlan read = kv_plan_from_json(to_json(plan), "p");
+  EXPECT_EQ(dump_json(to_json(read)), dump_json(to_json(plan)));
+  EXPECT_EQ(read.coded[1].part, CodedParts::kKeys);
+  EXPECT_EQ(read.coded[1].bases, 2);
+  EXPECT_TRUE(read.coded[1].rotated);
+  const auto refusal = [](const std::function<void(KvPlan&)>& change) {
+    KvPlan changed = plan_apart();
+    change(changed);
+    return error_of([&] { changed.check(); });
+  };
+  EXPECT_THAT(refusal([](KvPlan& changed) { changed.coded.erase(changed.coded.begin() + 2); }),
+              HasSubstr("expected 0, or -1 for all"));
+  EXPECT_THAT(refusal([](KvPlan& changed) { changed.coded.erase(changed.coded.begin() + 1); }),
+              HasSubstr("layer 2 is for KV head -1, expected 1"));
+  EXPECT_THAT(
+      refusal([](KvPlan& changed) { std::swap(changed.coded[1].part, changed.coded[2].part); }),
+      HasSubstr("holds values, expected keys"));
+  EXPECT_THAT(refusal([](KvPlan& changed) { changed.coded[0].bases = 3; }),
+              HasSubstr("a divisor of its 2 rotary pairs"));
+  EXPECT_THAT(refusal([](KvPlan& changed) { changed.coded[2].bases = 2; }),
+              HasSubstr("2 bases in the coded block at layer 2"));
+  EXPECT_THAT(refusal([](KvPlan& changed) { changed.coded[1].bases = 1; }),
+              HasSubstr("is rotated, which requires"));
+}
+
 // 4 + 28 tokens stay exact, and what does not fill a block of 32.
 TEST(KvSources, BytesAreThoseOfCodesAndOfExactTokens) {
   const KvPlan plan = mixed_plan();
