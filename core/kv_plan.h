@@ -86,8 +86,8 @@ struct KvPlan {
   bool key_norm = false;            // the model norms keys per head before RoPE (qwen3)
   std::vector<KvSource> layers;     // [num_layers]
   std::vector<LatentGroup> groups;  // ascending; their layers are exactly the latent ones
-  std::vector<CodedBlock> coded;    // ascending by layer, part and head; they cover the coded layers
-  std::vector<FusedLayer> fused;    // ascending; exactly the fused layers
+  std::vector<CodedBlock> coded;  // ascending by layer, part and head; they cover the coded layers
+  std::vector<FusedLayer> fused;  // ascending; exactly the fused layers
   std::optional<PairedLayers> paired{};  // iff layers are paired
   CompressionSettings compression;       // "policy" in files
   // Widths of the model's own cache if it does not store a key and a value per KV head: with multi-head latent

@@ -62,7 +62,7 @@ bool spend_rest(const std::vector<FormOptions>& options, double level,
   return true;
 }
 
-// Of falling rate.
+// The steps of a layer's hull, by falling rate.
 std::vector<Upgrade> upgrades_of(const FormOptions& options, std::size_t layer, double level) {
   std::vector<double> bits;
   for (const FormOption& option : options) {

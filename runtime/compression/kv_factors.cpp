@@ -5,7 +5,8 @@ namespace kvc {
 KvFactors load_kv_factors(const Checkpoint& checkpoint, const KvPlan& plan,
                           const ModelConfig& config, at::ScalarType dtype) {
   return {load_latent_factors(checkpoint, plan, config.hidden_size, dtype),
-          load_coded_factors(checkpoint, plan, config), load_fused_factors(checkpoint, plan, config)};
+          load_coded_factors(checkpoint, plan, config),
+          load_fused_factors(checkpoint, plan, config)};
 }
 
 std::vector<FusedFactors> load_fused_factors(const Checkpoint& checkpoint, const KvPlan& plan,

@@ -137,7 +137,8 @@ GpuModel load_gpu_model(const Checkpoint& checkpoint, const KvPlan& plan, at::Sc
     model.groups.push_back(to_gpu(latent.groups[group], plan.groups[group], config, model.rope,
                                   model.layers, dtype, device));
   }
-  model.coded = to_gpu(load_coded_factors(checkpoint, plan, config), plan, config, model.rope, device);
+  model.coded =
+      to_gpu(load_coded_factors(checkpoint, plan, config), plan, config, model.rope, device);
   return model;
 }
 
