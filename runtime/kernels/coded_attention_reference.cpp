@@ -43,7 +43,7 @@ void coded_attention_partial_reference(const DecodeAttentionParams& params,
       channels.push_back(of_token.gain * (sum + rows.offset(d)));
       means.push_back(rows.mean(d));
     }
-    if (!rows.rotated()) {
+    if (rows.form() != KeyForm::kRotated) {
       std::transform(channels.begin(), channels.end(), means.begin(), means.begin(), std::plus());
       channels.assign(channels.size(), 0);
     }
