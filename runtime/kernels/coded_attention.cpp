@@ -6,14 +6,15 @@
 
 #include <hwy/highway.h>
 
-#include <algorithm>
-#include <vector>
-
+#include "runtime/kernels/attend_tiles-inl.h"
 #include "runtime/kernels/coded_softmax-inl.h"
 #include "runtime/kernels/cpu_features.h"
+#include "runtime/kernels/pair_keys-inl.h"
 #include "runtime/kernels/rebuild_keys-inl.h"
-#include "runtime/kernels/unpack_tile-inl.h"
-#include "runtime/kernels/vnni_attend-inl.h"
+#include "runtime/kernels/rotated_keys-inl.h"
+#include "runtime/kernels/vnni_keys-inl.h"
+#include "runtime/kernels/vnni_rotated-inl.h"
+#include "runtime/kernels/vnni_sums-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
@@ -26,45 +27,28 @@ void attend_codes(const DecodeAttentionParams& params, const CodedSegment& segme
 
 #else
 
-// A tile after the other: its codes are unpacked once, keys rebuilt per KV head.
+template <class Codes, class Keys, class Rotated, class Sums>
+void attend_form(const DecodeAttentionParams& params, const CodedSegment& segment,
+                 std::int64_t first, std::int64_t last, const AttentionPartial& partial) {
+  switch (segment.rows[0].form()) {
+    case KeyForm::kBases:
+      return attend_tiles<Codes, Keys, Sums>(params, segment, first, last, partial);
+    case KeyForm::kPairs:
+      return attend_tiles<Codes, PairKeys<Codes>, Sums>(params, segment, first, last, partial);
+    case KeyForm::kRotated:
+      return attend_tiles<Codes, Rotated, Sums>(params, segment, first, last, partial);
+  }
+}
+
 void attend_codes(const DecodeAttentionParams& params, const CodedSegment& segment,
                   std::int64_t first, std::int64_t last, const AttentionPartial& partial) {
-  if (segment.rows[0].rotated()) {
-    return coded_attention_partial_reference(params, segment, first, last, partial);
-  }
 #if KVC_HAS_VNNI_CODES
   if (has_avx512_vnni()) {
-    return attend_codes_vnni(params, segment, first, last, partial);
+    return attend_form<VnniCodes, VnniKeys, VnniRotatedKeys, VnniSums>(params, segment, first, last,
+                                                                       partial);
   }
 #endif
-  const std::int64_t heads_per_kv = params.num_heads / params.num_kv_heads;
-  TileCodes key_codes(segment.keys.layout), of_values(segment.values.layout);
-  const TileCodes& value_codes = segment.shares_tiles() ? key_codes : of_values;
-  TileKeys keys(params);
-  CodeSums sums(params.num_heads, segment.values.layout.num_coefficients());
-  float scores[kHeadsTogether * kTileTokens];
-  for (std::int64_t tile = first / kTileTokens; tile * kTileTokens < last; ++tile) {
-    const std::int64_t token = tile * kTileTokens;
-    const TokenRange seen{std::max<std::int64_t>(0, first - token),
-                          std::min(kTileTokens, last - token)};
-    key_codes.read(segment.keys.tile(tile));
-    if (!segment.shares_tiles()) {
-      of_values.read(segment.values.tile(tile));
-    }
-    if (segment.positions != nullptr) {
-      keys.set_positions(segment.positions + token);
-    }
-    for (std::int64_t kv_head = 0; kv_head < params.num_kv_heads; ++kv_head) {
-      keys.rebuild(segment.rows[kv_head], key_codes);
-      for (std::int64_t i = 0; i < heads_per_kv; i += kHeadsTogether) {
-        const std::int64_t head = kv_head * heads_per_kv + i;
-        const std::int64_t count = std::min(kHeadsTogether, heads_per_kv - i);
-        keys.score(head, count, segment.turned_back(token), scores);
-        sums.add(head, count, value_codes, seen, params.softcap, scores);
-      }
-    }
-  }
-  sums.write(partial);
+  attend_form<TileCodes, TileKeys, RotatedKeys, CodeSums>(params, segment, first, last, partial);
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR

@@ -8,22 +8,37 @@
 namespace kvc {
 namespace {
 
-// Codes and gain of one token.
 struct TokenCodes {
-  TokenCodes(const CodeTiles& tiles, std::int64_t token) {
-    const std::int64_t count = tiles.layout.num_coefficients(), in_tile = token % kTileTokens;
-    std::vector<std::uint8_t> all(static_cast<std::size_t>(count * kTileTokens));
-    const std::uint8_t* tile = tiles.tile(token / kTileTokens);
-    unpack_tile_reference(tiles.layout, tile, all.data());
-    for (std::int64_t c = 0; c < count; ++c) {
-      codes.push_back(all[static_cast<std::size_t>(c * kTileTokens + in_tile)]);
-    }
-    float gains[kTileTokens];
-    tile_gains(tiles.layout, tile, gains);
-    gain = gains[in_tile];
-  }
   std::vector<double> codes;
   double gain;
+};
+
+// Of tokens first .. last - 1 in tiles.
+class RangeCodes {
+ public:
+  RangeCodes(const CodeTiles& tiles, std::int64_t first, std::int64_t last)
+      : first_tile_(first / kTileTokens) {
+    const std::int64_t count = tiles.layout.num_coefficients();
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(count * kTileTokens));
+    for (std::int64_t tile = first_tile_; tile * kTileTokens < last; ++tile) {
+      unpack_tile_reference(tiles.layout, tiles.tile(tile), codes.data());
+      float gains[kTileTokens];
+      tile_gains(tiles.layout, tiles.tile(tile), gains);
+      for (std::int64_t token = 0; token < kTileTokens; ++token) {
+        TokenCodes& of_token = tokens_.emplace_back(TokenCodes{{}, gains[token]});
+        for (std::int64_t c = 0; c < count; ++c) {
+          of_token.codes.push_back(codes[static_cast<std::size_t>(c * kTileTokens + token)]);
+        }
+      }
+    }
+  }
+  const TokenCodes& operator[](std::int64_t token) const {
+    return tokens_[static_cast<std::size_t>(token - first_tile_ * kTileTokens)];
+  }
+
+ private:
+  std::int64_t first_tile_;
+  std::vector<TokenCodes> tokens_;
 };
 
 }  // namespace
@@ -31,8 +46,9 @@ struct TokenCodes {
 void coded_attention_partial_reference(const DecodeAttentionParams& params,
                                        const CodedSegment& segment, std::int64_t first,
                                        std::int64_t last, const AttentionPartial& partial) {
+  const RangeCodes keys(segment.keys, first, last), values(segment.values, first, last);
   const auto key = [&](std::int64_t token, std::int64_t kv_head) {
-    const TokenCodes of_token(segment.keys, token);
+    const TokenCodes& of_token = keys[token];
     const CodedKeyRows& rows = segment.rows[kv_head];
     ReferenceRow channels, means;
     for (std::int64_t d = 0; d < params.head_dim; ++d) {
@@ -43,7 +59,7 @@ void coded_attention_partial_reference(const DecodeAttentionParams& params,
       channels.push_back(of_token.gain * (sum + rows.offset(d)));
       means.push_back(rows.mean(d));
     }
-    if (!rows.rotated()) {
+    if (rows.form() != KeyForm::kRotated) {
       std::transform(channels.begin(), channels.end(), means.begin(), means.begin(), std::plus());
       channels.assign(channels.size(), 0);
     }
@@ -52,7 +68,7 @@ void coded_attention_partial_reference(const DecodeAttentionParams& params,
     return means;
   };
   const auto value = [&](std::int64_t token, std::int64_t) {
-    const TokenCodes of_token(segment.values, token);
+    const TokenCodes& of_token = values[token];
     ReferenceRow numbers;
     for (const double code : of_token.codes) {
       numbers.push_back(of_token.gain * code);

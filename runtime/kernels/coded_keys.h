@@ -1,11 +1,12 @@
-// The key channels of one KV head of a coded block's decoder, as integers that multiply integer codes. Does
-// not use torch.
+// What turns coefficients of keys into the key channels of one KV head, or multiplies them with its queries.
+// Does not use torch.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "runtime/kernels/code_tiles.h"
+#include "runtime/kernels/integer_rows.h"
 
 namespace kvc {
 
@@ -18,58 +19,64 @@ struct KeyBases {
       nullptr;  // [head_dim] all, those of a basis together; null: one basis
 };
 
+enum class KeyForm {
+  kBases,  // channels are products with integers
+  kPairs,  // head_dim / 2 bases: of a rotary pair, or of two channels without RoPE; two coefficients each
+  kRotated  // queries are multiplied with codes
+};
+
 // For a token with codes u and gain g, channel d of its key (pre-RoPE, after its norm) is
 //   g * (sum_c weight(d, c) * u_c + offset(d)) + mean(d)
 // and with rotated coefficients, of its key post-RoPE
 //   g * (sum_c weight(d, c) * u_c + offset(d)) + channel d of the mean, rotated to the token's position
-// where weight(d, c) is F[d, c] * step_c, and the offset that of the first levels of all codes. A weight is
-// scale(d) times a 16-bit integer, or, from coefficient num_wide on, times 256 and an 8-bit integer, if that
-// adds less than kAddedDistortion to the squared error of the codes. A channel's sums over all codes always
-// fit in 32 bits.
+// where weight(d, c) is F[d, c] * step_c, and the offset that of the first levels of all codes. The weights of
+// bases are integers times a scale of the channel (integer_rows.h); others are not rounded.
 class CodedKeyRows {
  public:
-  static constexpr std::int64_t kQuad = 4;      // coefficients whose products are summed together
-  static constexpr std::int64_t kChannels = 8;  // that are rebuilt together
-  static constexpr double kAddedDistortion = 0.01;
+  // The transform of two channels, without coefficients that are zero.
+  struct Pair {
+    std::int32_t channels[2];  // ascending
+    std::int32_t coefficients[2] = {};
+    float weights[2][2] = {};  // [channel][coefficient]
+    int count = 0;             // of coefficients
+  };
+  struct RotatedWeight {
+    std::int32_t coefficient, channel;
+    float weight;
+  };
 
   // decoder: head_dim rows of F, `row_stride` floats apart; steps [num_coefficients], mean [head_dim].
   CodedKeyRows(const TileLayout& layout, const float* decoder, std::int64_t row_stride,
                std::int64_t head_dim, const float* steps, const float* mean,
                const KeyBases& bases = {});
 
-  std::int64_t head_dim() const { return head_dim_; }
-  bool rotated() const { return rotated_; }
-  std::int64_t num_quads() const { return num_quads_; }
-  std::int64_t num_wide() const { return num_wide_quads_ * kQuad; }
-  float scale(std::int64_t channel) const { return scale_[at(channel)]; }
-  float offset(std::int64_t channel) const { return offset_[at(channel)]; }
-  float mean(std::int64_t channel) const { return mean_[at(channel)]; }
-  std::int64_t bytes() const {
-    return static_cast<std::int64_t>(high_.size() + low_.size()) + 3 * 4 * head_dim_;
-  }
+  KeyForm form() const { return form_; }
+  std::int64_t head_dim() const { return static_cast<std::int64_t>(mean_.size()); }
+  float offset(std::int64_t channel) const { return offset_[static_cast<std::size_t>(channel)]; }
+  float mean(std::int64_t channel) const { return mean_[static_cast<std::size_t>(channel)]; }
   // F[channel, coefficient] * step as kernels have it.
-  float weight(std::int64_t channel, std::int64_t coefficient) const {
-    return scale(channel) * static_cast<float>(integer(channel, coefficient));
+  float weight(std::int64_t channel, std::int64_t coefficient) const;
+  std::int64_t bytes() const;
+
+  // Of kBases: rows are the basis's channels.
+  const std::vector<IntegerRows>& bases() const { return bases_; }
+  const std::int32_t* channels(std::int64_t basis) const {
+    return channels_.data() + basis * bases_[static_cast<std::size_t>(basis)].num_rows();
   }
-  // In units of the scale.
-  int integer(std::int64_t channel, std::int64_t coefficient) const;
-  // Those of kChannels channels from a multiple of that on: [num_quads, kChannels, kQuad], the high bytes
-  // (256 each), and [num_wide / kQuad, kChannels, kQuad], the low ones. Zeros beyond the last channel or
-  // coefficient.
-  const std::int8_t* high(std::int64_t channel) const {
-    return high_.data() + channel * num_quads_ * kQuad;
-  }
-  const std::int8_t* low(std::int64_t channel) const {
-    return low_.data() + channel * num_wide_quads_ * kQuad;
-  }
+  const std::vector<Pair>& pairs() const { return pairs_; }               // of kPairs
+  const std::vector<RotatedWeight>& rotated() const { return rotated_; }  // of kRotated, in order
 
  private:
-  static std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+  void set_basis(const TileLayout& layout, const std::vector<float>& weights,
+                 std::int64_t num_coefficients, const std::int32_t* channels, std::int64_t count);
 
-  std::int64_t head_dim_, num_quads_, num_wide_quads_ = 0;
-  bool rotated_;
-  std::vector<float> scale_, offset_, mean_;  // [head_dim]
-  std::vector<std::int8_t> high_, low_;
+  KeyForm form_;
+  std::vector<float> offset_, mean_;    // [head_dim]
+  std::vector<std::int32_t> channels_;  // [head_dim], by bases
+  std::vector<std::int64_t> places_;    // [head_dim] of a channel in these
+  std::vector<IntegerRows> bases_;
+  std::vector<Pair> pairs_;
+  std::vector<RotatedWeight> rotated_;
 };
 
 }  // namespace kvc

@@ -37,11 +37,11 @@ class CodeSums {
         gain_sum_(max_.size(), 0),
         codes_(static_cast<std::size_t>(num_heads * num_coefficients) * hn::Lanes(Tokens()), 0) {}
 
-  // Heads head .. head + count - 1. scores [count, kTileTokens]; are overwritten.
-  void add(std::int64_t head, std::int64_t count, const TileCodes& codes, const TokenRange& seen,
-           float softcap, float* scores) {
+  // Heads head .. head + count - 1, one tile. scores [count, kTileTokens]; are overwritten.
+  void add(std::int64_t head, std::int64_t count, const TileCodes& codes, std::int64_t,
+           const TokenRange& seen, float softcap, float* scores) {
     for (std::int64_t i = 0; i < count; ++i) {
-      exponentiate(head + i, codes.gains(), seen, softcap, scores + i * kTileTokens);
+      exponentiate(head + i, codes.gains(0), seen, softcap, scores + i * kTileTokens);
     }
     const Tokens d;
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/kernels/coded_keys.h"
+#include "runtime/kernels/coded_attention.h"
 #include "runtime/kernels/decode_attention.h"
 #include "runtime/kernels/tile_products-inl.h"
 #include "runtime/kernels/tile_rope-inl.h"
@@ -24,28 +24,33 @@ namespace kvc::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr std::int64_t kHeadsTogether = 4;  // query heads of one KV head
-
-// Keys of one KV head, in turn.
+// Keys of one KV head and tile, in turn.
 class TileKeys {
  public:
-  explicit TileKeys(const DecodeAttentionParams& params)
+  TileKeys(const DecodeAttentionParams& params, const CodedSegment& segment)
       : params_(params),
+        rows_(segment.rows),
         rope_(params.raw_keys.rope),
         turns_(rope_),
-        keys_(static_cast<std::size_t>((params.head_dim + CodedKeyRows::kChannels) * kTileTokens)),
+        keys_(static_cast<std::size_t>(params.head_dim * kTileTokens)),
         query_(static_cast<std::size_t>(kHeadsTogether * params.head_dim)) {}
 
   // Positions of the following tiles, if their tokens are not consecutive. [kTileTokens]
   void set_positions(const std::int32_t* positions) { turns_.set(positions); }
 
-  void rebuild(const CodedKeyRows& rows, const TileCodes& codes) {
-    for (std::int64_t channel = 0; channel < params_.head_dim; channel += CodedKeyRows::kChannels) {
-      float* to = keys_.data() + channel * kTileTokens;
-      multiply_codes(rows, channel, codes, to);
-      const std::int64_t count = std::min(CodedKeyRows::kChannels, params_.head_dim - channel);
-      for (std::int64_t d = channel; d < channel + count; ++d, to += kTileTokens) {
-        finish(rows, d, codes.gains(), to);
+  void rebuild(std::int64_t kv_head, const TileCodes& codes, std::int64_t tile) {
+    const CodedKeyRows& rows = rows_[kv_head];
+    float products[IntegerRows::kRows * kTileTokens];
+    for (std::size_t i = 0; i < rows.bases().size(); ++i) {
+      const IntegerRows& basis = rows.bases()[i];
+      const std::int32_t* channels = rows.channels(static_cast<std::int64_t>(i));
+      for (std::int64_t row = 0; row < basis.num_rows(); ++row) {
+        const std::int64_t in_block = row % IntegerRows::kRows;
+        if (in_block == 0) {
+          multiply_codes(basis, row, codes, products);
+        }
+        finish(rows, channels[row], basis.scale(row), products + in_block * kTileTokens,
+               codes.gains(tile));
       }
     }
     for (std::int64_t pair = 0; pair < rope_.num_pairs; ++pair) {
@@ -54,8 +59,9 @@ class TileKeys {
   }
 
   // Scores of query heads head .. head + count - 1 with the keys rebuilt last, whose first is at
-  // `position` (0 if positions were set). scores: [count, kTileTokens]
-  void score(std::int64_t head, std::int64_t count, std::int64_t position, float* scores) {
+  // `position` (0 if positions were set). scores: `count` rows, `stride` apart
+  void score(std::int64_t head, std::int64_t count, std::int64_t position, std::int64_t stride,
+             float* scores) {
     std::fill(query_.begin(), query_.end(), 0.0f);
     for (std::int64_t i = 0; i < count; ++i) {
       turn_query_back(params_, rope_, head + i, position, query_.data() + i * params_.head_dim);
@@ -72,20 +78,21 @@ class TileKeys {
         }
       }
       for (std::int64_t i = 0; i < count; ++i) {
-        hn::StoreU(sums[i], d, scores + i * kTileTokens + token);
+        hn::StoreU(sums[i], d, scores + i * stride + token);
       }
     }
   }
 
  private:
-  static void finish(const CodedKeyRows& rows, std::int64_t channel, const float* gains,
-                     float* key) {
+  void finish(const CodedKeyRows& rows, std::int64_t channel, float unit, const float* products,
+              const float* gains) {
     const Tokens d;
-    const auto scale = hn::Set(d, rows.scale(channel)), offset = hn::Set(d, rows.offset(channel));
+    const auto scale = hn::Set(d, unit), offset = hn::Set(d, rows.offset(channel));
     const auto mean = hn::Set(d, rows.mean(channel));
+    float* key = keys_.data() + channel * kTileTokens;
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
     for (std::int64_t token = 0; token < kTileTokens; token += lanes) {
-      const auto sum = hn::MulAdd(hn::LoadU(d, key + token), scale, offset);
+      const auto sum = hn::MulAdd(hn::LoadU(d, products + token), scale, offset);
       hn::StoreU(hn::MulAdd(sum, hn::LoadU(d, gains + token), mean), d, key + token);
     }
   }
@@ -105,6 +112,7 @@ class TileKeys {
   }
 
   const DecodeAttentionParams& params_;
+  const CodedKeyRows* rows_;
   RopeAngles rope_;
   TileTurns turns_;
   std::vector<float> keys_;   // [head_dim, kTileTokens]

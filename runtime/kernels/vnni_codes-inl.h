@@ -1,5 +1,4 @@
-// Codes of tiles as bytes, on processors that shift and permute bytes (AVX-512 VBMI): as rows of tokens,
-// and for dot products (AVX-512 VNNI) in quads of coefficients.
+// Codes of tiles as bytes, on processors that shift and permute bytes (AVX-512 VBMI).
 #if defined(KVC_RUNTIME_KERNELS_VNNI_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVC_RUNTIME_KERNELS_VNNI_CODES_INL_H_
 #undef KVC_RUNTIME_KERNELS_VNNI_CODES_INL_H_
@@ -12,10 +11,10 @@
 
 #include <array>
 #include <cstdint>
-#include <vector>
 
+#include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/code_tiles.h"
-#include "runtime/kernels/coded_keys.h"
+#include "runtime/kernels/integer_rows.h"
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 #define KVC_HAS_VNNI_CODES 1
@@ -105,14 +104,15 @@ void unpack_width(std::int64_t count, const std::uint8_t*& from, std::uint8_t*& 
   }
 }
 
-// Gains and codes of kGroupTiles tiles, padded with zeros to whole quads of coefficients.
+// Gains and codes of kTiles tiles, padded with zeros to whole quads of coefficients.
 class VnniCodes {
  public:
+  static constexpr std::int64_t kTiles = kGroupTiles;
+
   explicit VnniCodes(const TileLayout& layout)
       : layout_(layout),
-        num_quads_((layout.num_coefficients() + kQuad - 1) / kQuad),
-        rows_(static_cast<std::size_t>(kGroupTiles * bytes()), 0),
-        quads_(rows_.size()) {}
+        num_quads_((layout.num_coefficients() + IntegerRows::kQuad - 1) / IntegerRows::kQuad),
+        rows_(static_cast<std::size_t>(kTiles * bytes()), 0) {}
 
   void read(const std::uint8_t* from, std::int64_t tile) {
     if (layout_.gain) {
@@ -127,45 +127,22 @@ class VnniCodes {
     unpack_width<3>(layout_.coefficients[3], from, to);
     unpack_width<2>(layout_.coefficients[2], from, to);
     unpack_width<1>(layout_.coefficients[1], from, to);
-    interleave(tile);
   }
 
-  // [kGroupTokens]; null: ones.
-  const float* gains() const { return layout_.gain ? gains_ : nullptr; }
+  // From a tile on; null: ones.
+  const float* gains(std::int64_t tile) const {
+    return layout_.gain ? gains_ + tile * kTileTokens : nullptr;
+  }
   std::int64_t num_quads() const { return num_quads_; }
   // [num_quads, kQuad, kTileTokens]
   const std::uint8_t* rows(std::int64_t tile) const { return rows_.data() + tile * bytes(); }
-  // [num_quads, kTileTokens, kQuad]
-  const std::uint8_t* quads(std::int64_t tile) const { return quads_.data() + tile * bytes(); }
 
  private:
-  static constexpr std::int64_t kQuad = CodedKeyRows::kQuad, kQuadBytes = kQuad * kTileTokens;
-
-  std::int64_t bytes() const { return num_quads_ * kQuadBytes; }
-
-  static constexpr std::array<std::uint8_t, kQuadBytes> quad_places() {
-    std::array<std::uint8_t, kQuadBytes> places{};
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      places[i] = static_cast<std::uint8_t>(i % kQuad * kTileTokens + i / kQuad);
-    }
-    return places;
-  }
-  void interleave(std::int64_t tile) {
-    alignas(64) static constexpr std::array<std::uint8_t, kQuadBytes> kPlaces = quad_places();
-    const __m512i first = _mm512_load_si512(kPlaces.data());
-    const __m512i second = _mm512_load_si512(kPlaces.data() + 64);
-    const std::uint8_t* from = rows(tile);
-    std::uint8_t* to = quads_.data() + tile * bytes();
-    for (std::int64_t i = 0; i < num_quads_; ++i, from += kQuadBytes, to += kQuadBytes) {
-      const __m512i low = _mm512_loadu_si512(from), high = _mm512_loadu_si512(from + 64);
-      _mm512_storeu_si512(to, _mm512_permutex2var_epi8(low, first, high));
-      _mm512_storeu_si512(to + 64, _mm512_permutex2var_epi8(low, second, high));
-    }
-  }
+  std::int64_t bytes() const { return num_quads_ * IntegerRows::kQuad * kTileTokens; }
 
   TileLayout layout_;
   std::int64_t num_quads_;
-  std::vector<std::uint8_t> rows_, quads_;
+  AlignedVector<std::uint8_t> rows_;
   float gains_[kGroupTokens] = {};
 };
 

@@ -10,59 +10,48 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
-#include "runtime/kernels/coded_keys.h"
-#include "runtime/kernels/decode_attention.h"
+#include "runtime/kernels/aligned_vector.h"
+#include "runtime/kernels/coded_attention.h"
 #include "runtime/kernels/rebuild_keys-inl.h"
-#include "runtime/kernels/vnni_codes-inl.h"
+#include "runtime/kernels/vnni_quads-inl.h"
 
 #if KVC_HAS_VNNI_CODES
 KVC_BEFORE_VNNI();
 namespace kvc::HWY_NAMESPACE {
 
-// Integer products of codes and a block of channels: [channels][tokens of a tile by halves].
-struct ChannelSums {
-  __m512i of[CodedKeyRows::kChannels][2];
-
-  // Adds sums over `quads` quads of codes [quads, kTileTokens, kQuad] times weights [quads, kChannels, kQuad].
-  HWY_INLINE void add(const std::uint8_t* codes, const std::int8_t* weights, std::int64_t quads) {
-    constexpr std::int64_t kQuad = CodedKeyRows::kQuad;
-    for (std::int64_t quad = 0; quad < quads; ++quad, codes += kQuad * kTileTokens) {
-      const __m512i first = _mm512_loadu_si512(codes), second = _mm512_loadu_si512(codes + 64);
-      for (auto& sums : of) {
-        std::int32_t four;
-        std::memcpy(&four, weights, sizeof(four));
-        weights += kQuad;
-        const __m512i weight = _mm512_set1_epi32(four);
-        sums[0] = _mm512_dpbusd_epi32(sums[0], first, weight);
-        sums[1] = _mm512_dpbusd_epi32(sums[1], second, weight);
-      }
-    }
-  }
-};
-
 // Keys of one KV head and tile, in turn.
 class VnniKeys {
  public:
-  explicit VnniKeys(const DecodeAttentionParams& params)
+  VnniKeys(const DecodeAttentionParams& params, const CodedSegment& segment)
       : params_(params),
+        rows_(segment.rows),
         rope_(params.raw_keys.rope),
         turns_(rope_),
-        keys_(static_cast<std::size_t>((params.head_dim + CodedKeyRows::kChannels) * kTileTokens)),
+        keys_(static_cast<std::size_t>(params.head_dim * kTileTokens)),
         query_(static_cast<std::size_t>(kHeadsTogether * params.head_dim)) {}
 
   // As TileKeys'.
   void set_positions(const std::int32_t* positions) { turns_.set(positions); }
 
-  // codes: VnniCodes::quads of the tile; gains [kTileTokens], or null for ones.
-  void rebuild(const CodedKeyRows& rows, const std::uint8_t* codes, const float* gains) {
-    for (std::int64_t channel = 0; channel < params_.head_dim; channel += CodedKeyRows::kChannels) {
-      if (gains == nullptr) {
-        rebuild_block<false>(rows, channel, codes, gains);
-      } else {
-        rebuild_block<true>(rows, channel, codes, gains);
+  void rebuild(std::int64_t kv_head, const VnniCodes& codes, std::int64_t tile) {
+    const CodedKeyRows& rows = rows_[kv_head];
+    for (std::size_t i = 0; i < rows.bases().size(); ++i) {
+      const IntegerRows& basis = rows.bases()[i];
+      const std::int32_t* channels = rows.channels(static_cast<std::int64_t>(i));
+      quads_.resize(static_cast<std::size_t>(basis.num_quads()));
+      for (std::int64_t quad = 0; quad < basis.num_quads(); ++quad) {
+        quads_[static_cast<std::size_t>(quad)] =
+            basis.has_run() ? read_quad<true>(basis, quad, codes.rows(tile))
+                            : read_quad<false>(basis, quad, codes.rows(tile));
+      }
+      for (std::int64_t row = 0; row < basis.num_rows(); row += IntegerRows::kRows) {
+        if (codes.gains(tile) == nullptr) {
+          rebuild_block<false>(rows, basis, row, channels, nullptr);
+        } else {
+          rebuild_block<true>(rows, basis, row, channels, codes.gains(tile));
+        }
       }
     }
   }
@@ -106,25 +95,29 @@ class VnniKeys {
     __m512 tokens[2];
   };
 
-  // CodedKeyRows::kChannels channels from `channel` on.
+  // IntegerRows::kRows rows of a basis from `row` on.
   template <bool kGains>
-  void rebuild_block(const CodedKeyRows& rows, std::int64_t channel, const std::uint8_t* codes,
-                     const float* gains) {
-    ChannelSums sums;
-    for (auto& of_channel : sums.of) {
-      of_channel[0] = of_channel[1] = _mm512_setzero_si512();
+  void rebuild_block(const CodedKeyRows& rows, const IntegerRows& basis, std::int64_t row,
+                     const std::int32_t* channels, const float* gains) {
+    constexpr std::int64_t kRows = IntegerRows::kRows, kQuad = IntegerRows::kQuad;
+    RowSums<kRows> sums;
+    sums.clear();
+    const std::int8_t* weights = basis.high(row);
+    for (std::int64_t quad = 0; quad < basis.num_quads(); ++quad, weights += kRows * kQuad) {
+      sums.add(quads_[static_cast<std::size_t>(quad)], weights);
     }
-    sums.add(codes, rows.high(channel), rows.num_quads());
-    for (auto& of_channel : sums.of) {
-      of_channel[0] = _mm512_slli_epi32(of_channel[0], 8);
-      of_channel[1] = _mm512_slli_epi32(of_channel[1], 8);
+    sums.widen();
+    weights = basis.low(row);
+    for (std::int64_t c = 0; c < basis.num_wide(); c += kQuad, weights += kRows * kQuad) {
+      sums.add(quads_[static_cast<std::size_t>(c / kQuad)], weights);
     }
-    sums.add(codes, rows.low(channel), rows.num_wide() / CodedKeyRows::kQuad);
-    float* to = keys_.data() + channel * kTileTokens;
-    for (std::int64_t i = 0; i < CodedKeyRows::kChannels; ++i, to += kTileTokens) {
-      const __m512 scale = _mm512_set1_ps(rows.scale(channel + i));
-      const __m512 offset = _mm512_set1_ps(rows.offset(channel + i));
-      const __m512 mean = _mm512_set1_ps(rows.mean(channel + i));
+    const std::int64_t count = std::min(kRows, basis.num_rows() - row);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t channel = channels[row + i];
+      float* to = keys_.data() + channel * kTileTokens;
+      const __m512 scale = _mm512_set1_ps(basis.scale(row + i));
+      const __m512 offset = _mm512_set1_ps(rows.offset(channel));
+      const __m512 mean = _mm512_set1_ps(rows.mean(channel));
       for (std::int64_t half = 0; half < 2; ++half) {
         const __m512 sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums.of[i][half]), scale, offset);
         _mm512_storeu_ps(to + 16 * half,
@@ -148,8 +141,10 @@ class VnniKeys {
   }
 
   const DecodeAttentionParams& params_;
+  const CodedKeyRows* rows_;
   RopeAngles rope_;
   TileTurns turns_;
+  AlignedVector<CodeQuad> quads_;
   std::vector<float> keys_;   // [head_dim, kTileTokens], before RoPE
   std::vector<float> query_;  // [kHeadsTogether, head_dim]
 };

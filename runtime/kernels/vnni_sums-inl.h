@@ -45,7 +45,7 @@ class VnniSums {
       }
       std::fill(of_head, of_head + seen.first, -INFINITY);
       std::fill(of_head + seen.last, of_head + tiles * kTileTokens, -INFINITY);
-      const float largest = exponentiate(head + i, tiles * kTileTokens, codes.gains(), of_head);
+      const float largest = exponentiate(head + i, tiles * kTileTokens, codes.gains(0), of_head);
       gain_sum_[static_cast<std::size_t>(head + i)] +=
           split_weights(i, tiles * kTileTokens, largest, of_head);
     }
@@ -75,7 +75,7 @@ class VnniSums {
   }
 
  private:
-  static constexpr std::int64_t kQuad = CodedKeyRows::kQuad;
+  static constexpr std::int64_t kQuad = IntegerRows::kQuad;
   static constexpr std::int64_t kLanes = kTileTokens / kQuad;  // 32-bit sums of a coefficient
   static constexpr std::int64_t kPlaneBytes =
       2 * kTileTokens;  // a tile's weights for two rows of codes

@@ -1,0 +1,76 @@
+// Attention over tiles of codes, whatever rebuilds keys and sums values.
+#if defined(KVC_RUNTIME_KERNELS_ATTEND_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVC_RUNTIME_KERNELS_ATTEND_TILES_INL_H_
+#undef KVC_RUNTIME_KERNELS_ATTEND_TILES_INL_H_
+#else
+#define KVC_RUNTIME_KERNELS_ATTEND_TILES_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/kernels/coded_attention.h"
+#include "runtime/kernels/coded_softmax-inl.h"
+#include "runtime/kernels/rebuild_keys-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvc::HWY_NAMESPACE {
+#if HWY_TARGET != HWY_SCALAR
+
+// Codes::kTiles tiles after another: their codes are unpacked once, and keys rebuilt tile by tile for each KV
+// head.
+template <class Codes, class Keys, class Sums>
+void attend_tiles(const DecodeAttentionParams& params, const CodedSegment& segment,
+                  std::int64_t first, std::int64_t last, const AttentionPartial& partial) {
+  constexpr std::int64_t kTogether = Codes::kTiles * kTileTokens;
+  const std::int64_t heads_per_kv = params.num_heads / params.num_kv_heads;
+  const std::int64_t last_tile = (last + kTileTokens - 1) / kTileTokens;
+  Codes key_codes(segment.keys.layout), of_values(segment.values.layout);
+  const Codes& value_codes = segment.shares_tiles() ? key_codes : of_values;
+  Keys keys(params, segment);
+  Sums sums(params.num_heads, segment.values.layout.num_coefficients());
+  std::vector<float> scores(static_cast<std::size_t>(heads_per_kv * kTogether));
+  for (std::int64_t begin = first / kTileTokens; begin < last_tile; begin += Codes::kTiles) {
+    const std::int64_t tiles = std::min(Codes::kTiles, last_tile - begin);
+    const std::int64_t token = begin * kTileTokens;
+    const TokenRange seen{std::max<std::int64_t>(0, first - token),
+                          std::min(tiles * kTileTokens, last - token)};
+    for (std::int64_t tile = 0; tile < tiles; ++tile) {
+      key_codes.read(segment.keys.tile(begin + tile), tile);
+      if (!segment.shares_tiles()) {
+        of_values.read(segment.values.tile(begin + tile), tile);
+      }
+    }
+    for (std::int64_t kv_head = 0; kv_head < params.num_kv_heads; ++kv_head) {
+      const std::int64_t head = kv_head * heads_per_kv;
+      const auto for_heads = [&](const auto& body) {
+        for (std::int64_t i = 0; i < heads_per_kv; i += kHeadsTogether) {
+          body(head + i, std::min(kHeadsTogether, heads_per_kv - i), scores.data() + i * kTogether);
+        }
+      };
+      for (std::int64_t tile = 0; tile < tiles; ++tile) {
+        const std::int64_t in_group = tile * kTileTokens;
+        if (segment.positions != nullptr) {
+          keys.set_positions(segment.positions + token + in_group);
+        }
+        keys.rebuild(kv_head, key_codes, tile);
+        for_heads([&](std::int64_t of, std::int64_t count, float* to) {
+          keys.score(of, count, segment.turned_back(token + in_group), kTogether, to + in_group);
+        });
+      }
+      for_heads([&](std::int64_t of, std::int64_t count, float* from) {
+        sums.add(of, count, value_codes, tiles, seen, params.softcap, from);
+      });
+    }
+  }
+  sums.write(partial);
+}
+
+#endif  // HWY_TARGET != HWY_SCALAR
+}  // namespace kvc::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,163 @@
+// Scores of queries with keys of which every rotary pair has a transform of its own: keys stay in registers.
+#if defined(KVC_RUNTIME_KERNELS_PAIR_KEYS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVC_RUNTIME_KERNELS_PAIR_KEYS_INL_H_
+#undef KVC_RUNTIME_KERNELS_PAIR_KEYS_INL_H_
+#else
+#define KVC_RUNTIME_KERNELS_PAIR_KEYS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/kernels/coded_attention.h"
+#include "runtime/kernels/tile_products-inl.h"
+#include "runtime/kernels/tile_rope-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvc::HWY_NAMESPACE {
+#if HWY_TARGET != HWY_SCALAR
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Keys of one KV head and tile, in turn, which stay codes. Codes: TileCodes or the like.
+template <class Codes>
+class PairKeys {
+ public:
+  PairKeys(const DecodeAttentionParams& params, const CodedSegment& segment)
+      : params_(params),
+        rope_(params.raw_keys.rope),
+        turns_(rope_),
+        query_(static_cast<std::size_t>(kHeadsTogether * params.head_dim), 0.0f) {
+    for (std::int64_t kv_head = 0; kv_head < params.num_kv_heads; ++kv_head) {
+      transforms_.push_back(transforms(segment.rows[kv_head]));
+    }
+  }
+
+  // All of these as TileKeys'.
+  void set_positions(const std::int32_t* positions) { turns_.set(positions); }
+  void rebuild(std::int64_t kv_head, const Codes& codes, std::int64_t tile) {
+    of_head_ = &transforms_[static_cast<std::size_t>(kv_head)];
+    codes_ = codes.rows(tile);
+    gains_ = codes.gains(tile);
+  }
+  void score(std::int64_t head, std::int64_t count, std::int64_t position, std::int64_t stride,
+             float* scores) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      turn_query_back(params_, rope_, head + i, position, query_.data() + i * params_.head_dim);
+    }
+    switch (count) {
+      case 1:
+        return score_heads<1>(1, stride, scores);
+      case 2:
+        return score_heads<2>(2, stride, scores);
+      default:
+        return score_heads<kHeadsTogether>(count, stride, scores);
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kVecs = 2;  // of tokens together
+
+  struct Transform {
+    CodedKeyRows::Pair pair;
+    std::int64_t turn;  // the rotary pair; -1: none
+    float offset[2], mean[2], both[2];
+  };
+  struct Key {
+    TokenVec channel[2];
+  };
+
+  std::vector<Transform> transforms(const CodedKeyRows& rows) const {
+    std::vector<Transform> all;
+    for (const CodedKeyRows::Pair& pair : rows.pairs()) {
+      const std::int64_t first = pair.channels[0];
+      Transform of{.pair = pair,
+                   .turn = first >= 2 * rope_.num_pairs ? -1
+                           : rope_.interleaved          ? first / 2
+                                                        : first};
+      bool any = pair.count > 0;
+      for (int i = 0; i < 2; ++i) {
+        const std::int64_t d = pair.channels[i];
+        of.mean[i] = rows.mean(d);
+        of.offset[i] = rows.offset(d);
+        of.both[i] = of.offset[i] + of.mean[i];
+        any |= of.mean[i] != 0;
+      }
+      if (any) {
+        all.push_back(of);
+      }
+    }
+    return all;
+  }
+
+  template <int kHeads>
+  void score_heads(std::int64_t count, std::int64_t stride, float* scores) const {
+    const Tokens d;
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    for (std::int64_t token = 0; token < kTileTokens; token += kVecs * lanes) {
+      TokenVec sums[kHeads][kVecs];
+      for (auto& of_head : sums) {
+        of_head[0] = of_head[1] = hn::Zero(d);
+      }
+      for (const Transform& of : *of_head_) {
+        for (std::int64_t vec = 0; vec < kVecs; ++vec) {
+          const Key key = turned_key(of, token + vec * lanes);
+          for (std::int64_t i = 0; i < kHeads; ++i) {
+            const float* query = query_.data() + i * params_.head_dim;
+            for (int j = 0; j < 2; ++j) {
+              sums[i][vec] =
+                  hn::MulAdd(hn::Set(d, query[of.pair.channels[j]]), key.channel[j], sums[i][vec]);
+            }
+          }
+        }
+      }
+      for (std::int64_t i = 0; i < count; ++i) {
+        hn::StoreU(sums[i][0], d, scores + i * stride + token);
+        hn::StoreU(sums[i][1], d, scores + i * stride + token + lanes);
+      }
+    }
+  }
+
+  HWY_INLINE Key turned_key(const Transform& of, std::int64_t token) const {
+    const Tokens d;
+    const float* start = gains_ == nullptr ? of.both : of.offset;
+    Key key{{hn::Set(d, start[0]), hn::Set(d, start[1])}};
+    for (int c = 0; c < of.pair.count; ++c) {
+      const TokenVec code = float_codes(codes_ + of.pair.coefficients[c] * kTileTokens + token);
+      for (int i = 0; i < 2; ++i) {
+        key.channel[i] = hn::MulAdd(hn::Set(d, of.pair.weights[i][c]), code, key.channel[i]);
+      }
+    }
+    if (gains_ != nullptr) {
+      const TokenVec gains = hn::LoadU(d, gains_ + token);
+      for (int i = 0; i < 2; ++i) {
+        key.channel[i] = hn::MulAdd(key.channel[i], gains, hn::Set(d, of.mean[i]));
+      }
+    }
+    if (of.turn < 0) {
+      return key;
+    }
+    const TokenVec a = key.channel[0], b = key.channel[1];
+    const TokenVec cos = hn::LoadU(d, turns_.cos(of.turn) + token);
+    const TokenVec sin = hn::LoadU(d, turns_.sin(of.turn) + token);
+    return {{hn::NegMulAdd(b, sin, hn::Mul(a, cos)), hn::MulAdd(a, sin, hn::Mul(b, cos))}};
+  }
+
+  const DecodeAttentionParams& params_;
+  RopeAngles rope_;
+  TileTurns turns_;
+  std::vector<std::vector<Transform>> transforms_;  // [num_kv_heads]
+  std::vector<float> query_;                        // [kHeadsTogether, head_dim]
+  const std::vector<Transform>* of_head_ = nullptr;
+  const std::uint8_t* codes_ = nullptr;
+  const float* gains_ = nullptr;
+};
+
+#endif  // HWY_TARGET != HWY_SCALAR
+}  // namespace kvc::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

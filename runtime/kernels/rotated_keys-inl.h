@@ -1,0 +1,109 @@
+// Scores of queries with rotated coefficients of keys: products of the codes with queries that were multiplied
+// with the coefficients' weights.
+#if defined(KVC_RUNTIME_KERNELS_ROTATED_KEYS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVC_RUNTIME_KERNELS_ROTATED_KEYS_INL_H_
+#undef KVC_RUNTIME_KERNELS_ROTATED_KEYS_INL_H_
+#else
+#define KVC_RUNTIME_KERNELS_ROTATED_KEYS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/kernels/coded_attention.h"
+#include "runtime/kernels/tile_products-inl.h"
+#include "runtime/kernels/turned_means-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvc::HWY_NAMESPACE {
+#if HWY_TARGET != HWY_SCALAR
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Scaled queries of heads head .. head + count - 1 times the weights of their KV head. [count, weights]
+inline std::vector<float> weighted_queries(const DecodeAttentionParams& params,
+                                           const CodedKeyRows& rows, std::int64_t head,
+                                           std::int64_t count) {
+  std::vector<float> weighted;
+  weighted.reserve(static_cast<std::size_t>(count) * rows.rotated().size());
+  for (std::int64_t i = head; i < head + count; ++i) {
+    const float* query = params.query + i * params.head_dim;
+    for (const CodedKeyRows::RotatedWeight& of : rows.rotated()) {
+      weighted.push_back(params.scale * query[of.channel] * of.weight);
+    }
+  }
+  return weighted;
+}
+
+// Keys of one KV head and tile, in turn, which stay codes.
+class RotatedKeys {
+ public:
+  RotatedKeys(const DecodeAttentionParams& params, const CodedSegment& segment)
+      : rows_(segment.rows), means_(params, segment) {
+    const std::int64_t heads_per_kv = params.num_heads / params.num_kv_heads;
+    for (std::int64_t head = 0; head < params.num_heads; ++head) {
+      const CodedKeyRows& rows = rows_[head / heads_per_kv];
+      queries_.push_back(weighted_queries(params, rows, head, 1));
+      float offset = 0;
+      for (std::int64_t d = 0; d < params.head_dim; ++d) {
+        offset += params.scale * params.query[head * params.head_dim + d] * rows.offset(d);
+      }
+      offsets_.push_back(offset);
+    }
+  }
+
+  // All of these as TileKeys'.
+  void set_positions(const std::int32_t* positions) { means_.set_positions(positions); }
+  void rebuild(std::int64_t kv_head, const TileCodes& codes, std::int64_t tile) {
+    of_head_ = rows_ + kv_head;
+    codes_ = &codes;
+    gains_ = codes.gains(tile);
+  }
+  void score(std::int64_t head, std::int64_t count, std::int64_t position, std::int64_t stride,
+             float* scores) {
+    const Tokens d;
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    const float* queries[kHeadsTogether];
+    float offsets[kHeadsTogether];
+    for (std::int64_t i = 0; i < kHeadsTogether; ++i) {
+      const auto of = static_cast<std::size_t>(head + std::min(i, count - 1));
+      queries[i] = queries_[of].data();
+      offsets[i] = offsets_[of];
+    }
+    const std::vector<CodedKeyRows::RotatedWeight>& weights = of_head_->rotated();
+    for (std::int64_t token = 0; token < kTileTokens; token += lanes) {
+      TokenVec sums[kHeadsTogether];
+      for (std::int64_t i = 0; i < kHeadsTogether; ++i) {
+        sums[i] = hn::Set(d, offsets[i]);
+      }
+      for (std::size_t c = 0; c < weights.size(); ++c) {
+        const TokenVec code = codes_->floats(weights[c].coefficient, token);
+        for (std::int64_t i = 0; i < kHeadsTogether; ++i) {
+          sums[i] = hn::MulAdd(hn::Set(d, queries[i][c]), code, sums[i]);
+        }
+      }
+      const TokenVec gains = hn::LoadU(d, gains_ + token);
+      for (std::int64_t i = 0; i < count; ++i) {
+        hn::StoreU(hn::Mul(sums[i], gains), d, scores + i * stride + token);
+      }
+    }
+    means_.add<kHeadsTogether>(head, count, position, stride, scores);
+  }
+
+ private:
+  const CodedKeyRows* rows_;
+  TurnedMeans means_;
+  std::vector<std::vector<float>> queries_;  // [num_heads], weighted
+  std::vector<float> offsets_;               // [num_heads]
+  const CodedKeyRows* of_head_ = nullptr;
+  const TileCodes* codes_ = nullptr;
+  const float* gains_ = nullptr;
+};
+
+#endif  // HWY_TARGET != HWY_SCALAR
+}  // namespace kvc::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
