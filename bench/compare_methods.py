@@ -3,6 +3,9 @@
 
 compare_methods.py CHECKPOINT --bin build/cpu/bin [--kept-ratio 0.5 0.25] [--methods coded palu] [--out DIR]
 
+Caches that other engines ship (turboquant, kivi, nvfp4, mxfp4) have one size each; measure_engine_caches.py scores them,
+with transformers.
+
 Every 64 tokens of a row are scored through the cache of all tokens before them, which were prefilled exactly and then
 compressed. The first 4 tokens stay exact (of coded caches none: blocks of 32 tokens then end where rows do), no window
 does. Models compute in float32 and caches store 16-bit numbers (or what a method names); kept_ratio counts every byte
@@ -27,6 +30,14 @@ RATIOS = (0.5, 0.35, 0.25, 0.125, 0.0625)
 BLOCK = ("--block", "64")
 # The widest latent that a kept_ratio leaves room for: tried in this order.
 RANKS = [["--rank", f"{percent / 100:g}"] for percent in (70, 60, 50, 40, 35, 30, 25, 20, 16, 13, 11, 9, 7, 5, 4, 3)]
+# Those of engine_caches.py.
+ENGINE_CACHES = {
+    "turboquant k8v4": 0.3828, "turboquant 4bit": 0.2617, "turboquant k3v4": 0.2305, "turboquant 3bit": 0.1992,
+    "turboquant k8v4, protected layers": 0.3828, "turboquant 4bit, protected layers": 0.2617,
+    "turboquant k3v4, protected layers": 0.2305, "turboquant 3bit, protected layers": 0.1992,
+    "kivi int4": 0.3125, "kivi int2": 0.1875, "kivi int4, no window": 0.3125, "kivi int2, no window": 0.1875,
+    "nvfp4": 0.2812, "mxfp4": 0.2656,
+}
 
 
 @dataclasses.dataclass
@@ -36,6 +47,7 @@ class Method:
     validate: list[str] = dataclasses.field(default_factory=lambda: ["--kv-dtype", "float16"])
     sink: int = 4
     only: float | None = None  # the one kept_ratio that it can have, stated without a row's exact tokens
+    engine: bool = False  # a cache of engine_caches.py; `only` is then that of heads of 128 channels
 
 
 METHODS = {
@@ -62,6 +74,7 @@ METHODS = {
     "int8 cache": Method(None, validate=["--kv-dtype", "int8"], only=0.5625),
     "int4 cache": Method(None, validate=["--kv-dtype", "int4"], only=0.3125),
     "int2 cache": Method(None, validate=["--kv-dtype", "int2"], only=0.1875),
+    **{name: Method(None, only=only, engine=True) for name, only in ENGINE_CACHES.items()},
 }
 COLOURS = ("#c0392b", "#e67e22", "#f1c40f", "#d35400", "#2980b9", "#8e44ad", "#27ae60", "#16a085", "#7f8c8d", "#2c3e50",
            "#e84393", "#6c5ce7", "#00b894", "#636e72", "#b2bec3", "#fd79a8", "#55efc4", "#0984e3", "#a29bfe", "#fdcb6e",
@@ -131,6 +144,15 @@ def convert(options, directory, method, kept_ratio):
         if refused.returncode == 0:
             return out, " ".join(choice)
     return None, refused.stderr.strip().split("error: ")[-1]
+
+
+def measure_engine(options, name):
+    process = run([ROOT / "scripts" / "with_peers.sh", ROOT / "bench" / "measure_engine_caches.py", options.checkpoint,
+                   "--caches", name, "--num-sequences", options.num_sequences, "--seq-len", options.seq_len,
+                   "--recall", options.recall, "--json", "--text", *options.text])
+    if process.returncode != 0:
+        return {"refused": process.stderr.strip().split("\n")[-1]}
+    return json.loads(process.stdout)[name]
 
 
 def measure(options, directory, method, kept_ratio):
@@ -270,7 +292,9 @@ def main():
         by_ratio = results.setdefault(name, {})
         for kept_ratio in [method.only] if method.only else options.kept_ratio:
             if "kld" not in by_ratio.get(f"{kept_ratio:g}", {}):
-                by_ratio[f"{kept_ratio:g}"] = measure(options, options.out, method, kept_ratio)
+                by_ratio[f"{kept_ratio:g}"] = (
+                    measure_engine(options, name) if method.engine else
+                    measure(options, options.out, method, kept_ratio))
                 write(options, results)
     print("\n".join(tables_of(options, results)), flush=True)
     for temporary in ("work", "converted", "checkpoint"):
