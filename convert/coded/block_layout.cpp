@@ -74,17 +74,17 @@ std::vector<CodedScope> listed_scopes(const std::string& text, int num_layers) {
 
 // Form auto is planned as the form with the largest factors.
 bool is_full(const CodedForm& form) {
-  return form.keys == KeyForm::kFull || form.keys == KeyForm::kAuto;
+  return form.keys == KeyTransform::kFull || form.keys == KeyTransform::kAuto;
 }
 
 // The blocks of keys of a form.
 CodedBlock keys_of(const ModelConfig& config, const CodedForm& form) {
   const auto pairs = static_cast<int>(config.head_dim / 2);
   CodedBlock block{.part = CodedParts::kKeys};
-  if (form.keys != KeyForm::kKeys) {
-    block.bases = form.keys == KeyForm::kBlocks ? form.blocks : pairs;
+  if (form.keys != KeyTransform::kKeys) {
+    block.bases = form.keys == KeyTransform::kBlocks ? form.blocks : pairs;
   }
-  block.rotated = form.keys == KeyForm::kRotated;
+  block.rotated = form.keys == KeyTransform::kRotated;
   return block;
 }
 
@@ -103,15 +103,15 @@ void check_form(const ModelConfig& config, const std::string& text, const LayerS
                 int layer) {
   const auto index = static_cast<std::size_t>(layer);
   const CodedForm& form = scopes.forms[index];
-  KVC_CHECK_USAGE(form.keys == KeyForm::kFull || scopes.scopes[index] != CodedScope::kGroup,
+  KVC_CHECK_USAGE(form.keys == KeyTransform::kFull || scopes.scopes[index] != CodedScope::kGroup,
                   "--form {}: layer {} has the scope group, which codes keys and values of its "
                   "layers together; use --form full, or --scope head or layer",
                   text, layer);
-  KVC_CHECK_USAGE(form.keys != KeyForm::kBlocks || config.head_dim / 2 % form.blocks == 0,
+  KVC_CHECK_USAGE(form.keys != KeyTransform::kBlocks || config.head_dim / 2 % form.blocks == 0,
                   "--form {}: the {} rotary pairs of a head cannot be shared out evenly; use a "
                   "number that divides {}",
                   text, config.head_dim / 2, config.head_dim / 2);
-  KVC_CHECK_USAGE(form.keys != KeyForm::kRotated || !config.depends_on_length(layer),
+  KVC_CHECK_USAGE(form.keys != KeyTransform::kRotated || !config.depends_on_length(layer),
                   "--form {}: the RoPE of layer {} depends on the length of the text, so its keys "
                   "are coded before RoPE; use --form pairs",
                   text, layer);
@@ -153,7 +153,7 @@ std::vector<CodedBlock> block_layout(const ModelConfig& config, const ConvertSet
       const CodedScope scope = scopes.scopes[static_cast<std::size_t>(layer)];
       const CodedForm form = scopes.forms[static_cast<std::size_t>(layer)];
       if (!is_full(form)) {
-        add_part(config, layer, scope == CodedScope::kLayer && form.keys == KeyForm::kKeys,
+        add_part(config, layer, scope == CodedScope::kLayer && form.keys == KeyTransform::kKeys,
                  keys_of(config, form), blocks);
         add_part(config, layer, scope == CodedScope::kLayer, {.part = CodedParts::kValues}, blocks);
         continue;

@@ -9,9 +9,10 @@ namespace {
 
 constexpr EnumName<CodedScope> kScopes[] = {
     {CodedScope::kHead, "head"}, {CodedScope::kLayer, "layer"}, {CodedScope::kGroup, "group"}};
-constexpr EnumName<KeyForm> kForms[] = {{KeyForm::kFull, "full"},       {KeyForm::kKeys, "keys"},
-                                        {KeyForm::kBlocks, "blocks"},   {KeyForm::kPairs, "pairs"},
-                                        {KeyForm::kRotated, "rotated"}, {KeyForm::kAuto, "auto"}};
+constexpr EnumName<KeyTransform> kForms[] = {
+    {KeyTransform::kFull, "full"},       {KeyTransform::kKeys, "keys"},
+    {KeyTransform::kBlocks, "blocks"},   {KeyTransform::kPairs, "pairs"},
+    {KeyTransform::kRotated, "rotated"}, {KeyTransform::kAuto, "auto"}};
 constexpr EnumName<CodeWidths> kWidths[] = {
     {CodeWidths::kAll, "0-8"}, {CodeWidths::kPowers, "0/2/4/8"}, {CodeWidths::kNibbles, "0/4/8"}};
 constexpr EnumName<Preference> kPreferences[] = {{Preference::kBalance, "balance"},
@@ -28,7 +29,7 @@ CodedScope parse_coded_scope(const std::string& name) { return value_of(kScopes,
 
 std::string to_string(const CodedForm& form) {
   const std::string name = name_of(kForms, form.keys);
-  return form.keys == KeyForm::kBlocks ? name + ":" + std::to_string(form.blocks) : name;
+  return form.keys == KeyTransform::kBlocks ? name + ":" + std::to_string(form.blocks) : name;
 }
 
 CodedForm parse_coded_form(const std::string& text) {
@@ -48,7 +49,7 @@ CodedForm parse_coded_form(const std::string& text) {
   const char *first = text.data() + colon + 1, *last = text.data() + text.size();
   const auto [end, error] = std::from_chars(first, last, form.blocks);
   KVC_CHECK_USAGE(
-      form.keys == KeyForm::kBlocks && error == std::errc() && end == last && form.blocks > 0,
+      form.keys == KeyTransform::kBlocks && error == std::errc() && end == last && form.blocks > 0,
       "--form {}: only blocks has a number, of bases for a head's keys, as in blocks:4", text);
   return form;
 }

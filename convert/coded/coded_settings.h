@@ -18,9 +18,9 @@ enum class CodedScope { kHead, kLayer, kGroup };
 //   pairs    every rotary pair in a basis of its own
 //   rotated  pairs after RoPE, with one step for both channels: queries meet codes directly
 //   auto     chosen when statistics are known (convert/coded/form_choice.h)
-enum class KeyForm { kFull, kKeys, kBlocks, kPairs, kRotated, kAuto };
+enum class KeyTransform { kFull, kKeys, kBlocks, kPairs, kRotated, kAuto };
 struct CodedForm {
-  KeyForm keys = KeyForm::kFull;
+  KeyTransform keys = KeyTransform::kFull;
   int blocks = 4;  // bases of a head's keys, for form blocks
 
   bool operator==(const CodedForm&) const = default;

@@ -58,7 +58,7 @@ Cost cost_of(const ModelConfig& config, const ConvertSettings& settings, CodedSc
 
 std::vector<CodedScope> candidates(const ConvertSettings& settings) {
   const CodedSettings& own = settings.own<CodedSettings>();
-  if (parse_coded_form(own.form).keys != KeyForm::kFull) {
+  if (parse_coded_form(own.form).keys != KeyTransform::kFull) {
     return {CodedScope::kHead};
   }
   switch (own.prefer) {

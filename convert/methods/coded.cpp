@@ -69,14 +69,14 @@ std::vector<CodedForm> forms_of(const ModelConfig& config, int layer) {
   constexpr int kBlocks = 4;
   std::vector<CodedForm> forms;
   if (!config.depends_on_length(layer)) {
-    forms.push_back({.keys = KeyForm::kRotated});
+    forms.push_back({.keys = KeyTransform::kRotated});
   }
-  forms.push_back({.keys = KeyForm::kPairs});
+  forms.push_back({.keys = KeyTransform::kPairs});
   if (config.head_dim / 2 % kBlocks == 0 && config.head_dim / 2 > kBlocks) {
-    forms.push_back({.keys = KeyForm::kBlocks, .blocks = kBlocks});
+    forms.push_back({.keys = KeyTransform::kBlocks, .blocks = kBlocks});
   }
-  forms.push_back({.keys = KeyForm::kKeys});
-  forms.push_back({.keys = KeyForm::kFull});
+  forms.push_back({.keys = KeyTransform::kKeys});
+  forms.push_back({.keys = KeyTransform::kFull});
   return forms;
 }
 
@@ -177,7 +177,7 @@ void choose_gains(const ConversionJob& job, double price, std::deque<BlockFit>& 
 }
 
 void convert_coded_blocks(ConversionJob& job) {
-  if (parse_coded_form(job.settings.own<CodedSettings>().form).keys == KeyForm::kAuto) {
+  if (parse_coded_form(job.settings.own<CodedSettings>().form).keys == KeyTransform::kAuto) {
     choose_forms(job);
   }
   std::deque<BlockFit> fits = fit_blocks(job);

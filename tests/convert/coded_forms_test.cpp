@@ -81,21 +81,21 @@ TEST(BlockBasis, RotatedKeysHaveOneScaleForEachPair) {
   EXPECT_FALSE(tensors_close(turned, samples, 1));
 }
 
-FormOption option(KeyForm form, double products, std::vector<double> variances) {
+FormOption option(KeyTransform form, double products, std::vector<double> variances) {
   return {.form = {.keys = form}, .variances = std::move(variances), .products = products};
 }
 
 TEST(FormChoice, ExpectedErrorByHand) {
   // 2 bits: level 1 takes log2(16) / 2 = 2 bits of the first coefficient, the others are left out.
-  const std::vector<FormOptions> options = {{option(KeyForm::kFull, 1, {16, 1, 0.25})}};
+  const std::vector<FormOptions> options = {{option(KeyTransform::kFull, 1, {16, 1, 0.25})}};
   EXPECT_NEAR(expected_error(options, {0}, 2), 1 + 1 + 0.25, 1e-9);
 }
 
 TEST(FormChoice, TheFastestFormThatIsGoodEnough) {
   const std::vector<double> full = {64, 1}, near = {32, 2}, far = {8, 8};
   const std::vector<FormOptions> options(
-      3, {option(KeyForm::kRotated, 0, far), option(KeyForm::kPairs, 10, near),
-          option(KeyForm::kFull, 100, full)});
+      3, {option(KeyTransform::kRotated, 0, far), option(KeyTransform::kPairs, 10, near),
+          option(KeyTransform::kFull, 100, full)});
   const double best = expected_error(options, {2, 2, 2}, 18);
   EXPECT_LT(expected_error(options, {1, 1, 1}, 18), kMostError * best);
   // All of one form.
@@ -108,9 +108,9 @@ TEST(FormChoice, TheFastestFormThatIsGoodEnough) {
 TEST(FormChoice, SharesProductsWhereTheySaveMost) {
   std::vector<FormOptions> options;
   for (const double gain : {1.0, 3.0, 2.0}) {
-    options.push_back({option(KeyForm::kRotated, 0, {16, 16}),
-                       option(KeyForm::kPairs, 10, {16, 16 / std::exp2(gain)}),
-                       option(KeyForm::kFull, 100, {16, 16 / std::exp2(2 * gain)})});
+    options.push_back({option(KeyTransform::kRotated, 0, {16, 16}),
+                       option(KeyTransform::kPairs, 10, {16, 16 / std::exp2(gain)}),
+                       option(KeyTransform::kFull, 100, {16, 16 / std::exp2(2 * gain)})});
   }
   const auto forms_at = [&](double products) { return share_products(options, 60, products); };
   EXPECT_THAT(forms_at(0), ElementsAre(0, 0, 0));
