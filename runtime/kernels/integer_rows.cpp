@@ -50,7 +50,7 @@ std::vector<int> widths_of(const TileLayout& layout,
 }  // namespace
 
 IntegerRows::IntegerRows(const TileLayout& layout, std::vector<std::int32_t> coefficients,
-                         const float* weights, std::int64_t num_rows)
+                         const float* weights, std::int64_t num_rows, double added_distortion)
     : num_rows_(num_rows),
       count_(static_cast<std::int64_t>(coefficients.size())),
       num_quads_((count_ + kQuad - 1) / kQuad),
@@ -83,7 +83,7 @@ IntegerRows::IntegerRows(const TileLayout& layout, std::vector<std::int32_t> coe
     }
   }
   std::int64_t wide = count_;
-  const double allowed = kAddedDistortion * static_cast<double>(made);
+  const double allowed = added_distortion * static_cast<double>(made);
   for (double sum = 0; wide > 0; --wide) {
     sum += static_cast<double>(added[at(wide - 1)]) * (1 << 2 * widths[at(wide - 1)]) / kRange;
     if (sum > allowed) {

@@ -10,8 +10,8 @@
 namespace kvc {
 
 // Weights of some coefficients of a tile. A weight is scale(row) times a 16-bit integer, or, from coefficient
-// num_wide of these on, times 256 and an 8-bit integer, if that adds less than kAddedDistortion to the squared
-// error of the codes. A row's sums over all codes always fit in 32 bits.
+// num_wide of these on, times 256 and an 8-bit integer, if that adds less than a share of the squared error of
+// the codes to it. A row's sums over all codes always fit in 32 bits.
 class IntegerRows {
  public:
   static constexpr std::int64_t kQuad = 4;  // coefficients whose products are summed together
@@ -20,7 +20,8 @@ class IntegerRows {
 
   // coefficients: indices in the tile, ascending. weights: [num_rows, coefficients.size()]
   IntegerRows(const TileLayout& layout, std::vector<std::int32_t> coefficients,
-              const float* weights, std::int64_t num_rows);
+              const float* weights, std::int64_t num_rows,
+              double added_distortion = kAddedDistortion);
 
   std::int64_t num_rows() const { return num_rows_; }
   std::int64_t num_quads() const { return num_quads_; }

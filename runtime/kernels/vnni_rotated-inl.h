@@ -37,7 +37,8 @@ class VnniRotatedKeys {
         const std::int64_t count = std::min(kHeadsTogether, heads_per_kv_ - i);
         const std::vector<float> weighted =
             weighted_queries(params, rows, kv_head * heads_per_kv_ + i, count);
-        queries_.emplace_back(segment.keys.layout, coefficients, weighted.data(), count);
+        queries_.emplace_back(segment.keys.layout, coefficients, weighted.data(), count,
+                              kQueryDistortion);
       }
     }
   }
@@ -61,6 +62,9 @@ class VnniRotatedKeys {
   }
 
  private:
+  // Queries are exact beside the codes: several of them at a time read decoded keys.
+  static constexpr double kQueryDistortion = 1e-6;
+
   template <int kHeads>
   void score_heads(std::int64_t head, std::int64_t count, std::int64_t position,
                    std::int64_t stride, float* scores) {
