@@ -8,8 +8,6 @@ namespace kvc {
 
 template LaunchError launch_cuda(const CodeTilesParams&, void*);
 template LaunchError launch_cuda(const DequantiseRows&, void*);
-template LaunchError launch_cuda(const FuseRows&, void*);
-template LaunchError launch_cuda(const GatherRows&, void*);
 template LaunchError launch_cuda(const QuantiseRows&, void*);
 
 }  // namespace kvc
