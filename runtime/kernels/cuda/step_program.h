@@ -13,10 +13,10 @@
 #include "runtime/kernels/cuda/code_tiles_device.h"
 #include "runtime/kernels/cuda/few_rows_product.h"
 #include "runtime/kernels/cuda/launch.h"
+#include "runtime/kernels/cuda/quantise_rows.h"
 #include "runtime/kernels/cuda/residual_rows.h"
 #include "runtime/kernels/cuda/row_cosines.h"
 #include "runtime/kernels/cuda/sample_tokens.h"
-#include "runtime/kernels/cuda/stored_rows.h"
 
 namespace kvc {
 

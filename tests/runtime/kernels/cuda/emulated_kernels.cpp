@@ -1,12 +1,12 @@
 #include "runtime/kernels/cuda/append_rows_kernel.h"
 #include "runtime/kernels/cuda/budget_step_kernel.h"
 #include "runtime/kernels/cuda/code_tiles_kernel.h"
+#include "runtime/kernels/cuda/dequantise_rows_kernel.h"
 #include "runtime/kernels/cuda/few_rows_product_kernel.h"
 #include "runtime/kernels/cuda/quantise_rows_kernel.h"
 #include "runtime/kernels/cuda/residual_rows_kernel.h"
 #include "runtime/kernels/cuda/row_cosines_kernel.h"
 #include "runtime/kernels/cuda/sample_tokens_kernel.h"
-#include "runtime/kernels/cuda/stored_rows_kernel.h"
 #include "tests/runtime/kernels/cuda/emulated_launcher.h"
 
 namespace kvc::testing {

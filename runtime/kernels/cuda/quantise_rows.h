@@ -1,4 +1,4 @@
-// Rows of stores on the GPU: 16-bit ones to integer codes and back.
+// Rows of 16-bit numbers to integer codes of a store on the GPU, and back.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,13 @@ struct QuantiseRows {
   int count = 0;
 };
 
-// Rows first .. first + count - 1 of each sequence, of any element, as contiguous 16-bit numbers, with the bits
-// of dequantise_rows(); float8 times the rows' scale.
+// Codes of one sequence's rows first .. first + count - 1 become contiguous numbers, with the bits of
+// dequantise_rows().
 struct DequantiseRows {
   DeviceRows from;
   std::int32_t first = 0;
-  int num_sequences = 1;
   int count = 0;
-  void* to = nullptr;  // [num_sequences, count, width], 16-byte aligned
+  void* to = nullptr;                                   // [count, width], 16-byte aligned
   DeviceElement to_element = DeviceElement::kBFloat16;  // or float16
 };
 
