@@ -72,16 +72,21 @@ class Bench {
                         .from_element = DeviceElement::kBFloat16,
                         .to = {}};
     params.count = count;
+    void* rebuilt = memory_.allocate(std::size_t{2} * count * width);
     for (const DeviceElement element : {DeviceElement::kInt8, DeviceElement::kInt4}) {
       const int row_bytes = channel_bytes(element, width) + width / 8;
       void* block = memory_.allocate(static_cast<std::size_t>(row_bytes) * count);
       params.to = {
           memory_.upload(std::vector<const void*>{block}), 1, count, width, element, false, 1};
-      const double ms = median_times({[&] { require(launch_cuda(params, nullptr)); }}, 5)[0];
+      const DequantiseRows back{.from = params.to, .count = count, .to = rebuilt};
+      const std::vector<double> ms = median_times({[&] { require(launch_cuda(params, nullptr)); },
+                                                   [&] { require(launch_cuda(back, nullptr)); }},
+                                                  5);
       const double bytes = static_cast<double>(count) * (2 * width + row_bytes);
-      report_.add(element == DeviceElement::kInt8 ? "quantise 32k x 1024 to int8"
-                                                  : "quantise 32k x 1024 to int4",
-                  ms, bytes / ms / copy_rate_, "copy", "");
+      const std::string name = element == DeviceElement::kInt8 ? "int8" : "int4";
+      report_.add("quantise 32k x 1024 to " + name, ms[0], bytes / ms[0] / copy_rate_, "copy", "");
+      report_.add("dequantise 32k x 1024 of " + name, ms[1], bytes / ms[1] / copy_rate_, "copy",
+                  "");
     }
   }
 
