@@ -1,7 +1,6 @@
 #include "runtime/compression/latent_encoding.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "runtime/compression/key_forms.h"
@@ -27,11 +26,9 @@ at::Tensor rms_of(const GroupView& group, const at::Tensor& key, int index,
     return read(group.store.held(index), rows);
   }
   // Latents are kept instead: the rebuilt key has the norm's scale.
-  const LayerWeights& weights = group.decoder.layer(group.layer(index));
   const Reconstruction& layer = group.factors.layers[static_cast<std::size_t>(index)];
-  const at::Tensor latent = read(group.store.held(index), rows, layer.key.scalar_type());
-  const Linear rebuild{layer.key, weights.k_proj.bias};
-  return key_rms(rebuild(latent).view(key.sizes()), weights.k_norm);
+  return rebuilt_key_rms(group.decoder.layer(group.layer(index)), layer,
+                         read(group.store.held(index), rows, layer.key.scalar_type()), key.sizes());
 }
 
 // y: [n, 2 * num_layers * kv_dim] float32.
@@ -43,16 +40,12 @@ at::Tensor stacked_rows(const GroupView& group, const std::vector<RowRun>& rows,
     const int layer = group.layer(index);
     const LayerWeights& weights = decoder.layer(layer);
     const KeyValueStore& pending = group.store.pending(index);
-    at::Tensor key = read(pending.key, rows);
+    at::Tensor key = read(pending.key, rows), rms;
     if (!stores_raw_keys(decoder.config(), layer)) {
       key = decoder.rope().unrotate(layer, key, positions);
-      key = weights.k_norm.defined()
-                ? key_before_norm(key, weights.k_norm, rms_of(group, key, index, rows))
-                : key;
+      rms = weights.k_norm.defined() ? rms_of(group, key, index, rows) : rms;
     }
-    const at::Tensor value = read(pending.value, rows);
-    columns.push_back(without_bias(key.flatten(1), weights.k_proj.bias));
-    columns.push_back(without_bias(value.flatten(1), weights.v_proj.bias));
+    columns.push_back(stacked_layer(weights, key, read(pending.value, rows), rms));
   }
   return at::cat(columns, 1);
 }
@@ -68,14 +61,7 @@ EncodedTokens encode(const GroupView& group, const std::vector<RowRun>& rows,
   if (!store.keeps_latents()) {
     return {read(store.held(0), rows), read(store.held(1), rows)};
   }
-  const int num_layers = group.spec().num_layers;
-  at::Tensor latent;
-  for (int index = 0; index < num_layers; ++index) {
-    const double weight = group.spec().merge_weights[static_cast<std::size_t>(index)];
-    const at::Tensor term = read(store.held(index), rows) * weight;
-    latent = index == 0 ? term : latent + term;
-  }
-  return {latent, row_cosine(read(store.held(0), rows), read(store.held(num_layers - 1), rows))};
+  return encode_weighted(group.spec(), [&](int index) { return read(store.held(index), rows); });
 }
 
 // Calls visit(runs, positions) for the rows, some at a time.
@@ -99,6 +85,24 @@ void in_chunks(const std::vector<std::int64_t>& rows, const at::Tensor& position
 }
 
 }  // namespace
+
+at::Tensor stacked_layer(const LayerWeights& weights, const at::Tensor& key,
+                         const at::Tensor& value, const at::Tensor& rms) {
+  const at::Tensor plain = rms.defined() ? key_before_norm(key, weights.k_norm, rms) : key;
+  return at::cat({without_bias(plain.flatten(1), weights.k_proj.bias),
+                  without_bias(value.flatten(1), weights.v_proj.bias)},
+                 1);
+}
+
+EncodedTokens encode_weighted(const LatentGroup& group,
+                              const std::function<at::Tensor(int index)>& held) {
+  at::Tensor latent;
+  for (int index = 0; index < group.num_layers; ++index) {
+    const at::Tensor term = held(index) * group.merge_weights[static_cast<std::size_t>(index)];
+    latent = index == 0 ? term : latent + term;
+  }
+  return {latent, row_cosine(held(0), held(group.num_layers - 1))};
+}
 
 EncodedTokens encode_stacked(const at::Tensor& stacked, const at::Tensor& encoder,
                              const std::vector<Reconstruction>& layers) {
@@ -160,11 +164,8 @@ at::Tensor encode_unmerged(const GroupView& group, const std::vector<std::int64_
       key = at::cat({stored.key_codes->rows(at::kFloat), key});
       value = at::cat({stored.value_codes->rows(at::kFloat), value});
     }
-    const LayerWeights& weights = decoder.layer(layer);
-    for (const auto& [all, bias] :
-         {std::pair(key, weights.k_proj.bias), {value, weights.v_proj.bias}}) {
-      columns.push_back(without_bias(all.index_select(0, indices).flatten(1), bias));
-    }
+    columns.push_back(stacked_layer(decoder.layer(layer), key.index_select(0, indices),
+                                    value.index_select(0, indices), {}));
   }
   return at::linear(at::cat(columns, 1), group.factors.encoder);
 }
@@ -180,6 +181,12 @@ at::Tensor key_rms(const at::Tensor& key, const Norm& k_norm) {
   const bool per_head = k_norm.weight.size(0) == key.size(-1);
   const at::Tensor mean = per_head ? squares.mean(-1) : squares.mean({1, 2}).unsqueeze(1);
   return mean.add(k_norm.eps).sqrt().expand({key.size(0), key.size(1)});
+}
+
+at::Tensor rebuilt_key_rms(const LayerWeights& weights, const Reconstruction& layer,
+                           const at::Tensor& latent, at::IntArrayRef shape) {
+  const Linear rebuild{layer.key, weights.k_proj.bias};
+  return key_rms(rebuild(latent).view(shape), weights.k_norm);
 }
 
 }  // namespace kvc

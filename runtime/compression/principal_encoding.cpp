@@ -1,12 +1,9 @@
 #include "runtime/compression/principal_encoding.h"
 
-#include <algorithm>
-#include <functional>
 #include <vector>
 
 #include "runtime/compression/chunk_landmarks.h"
 #include "runtime/compression/key_forms.h"
-#include "runtime/compression/request_basis.h"
 #include "runtime/policies/principal_policy.h"
 #include "runtime/store/row_store.h"
 
@@ -45,23 +42,8 @@ class PrincipalGroup {
   // Pending rows from `begin` on. [n, rank]
   at::Tensor encode(std::int64_t begin, const at::Tensor& positions,
                     const std::vector<LayerEncoder>& encoders, at::ScalarType type) const {
-    const at::Tensor all = at::empty({positions.size(0), group_.spec().rank}, type);
-    in_chunks(positions, [&](std::int64_t first, const at::Tensor& own) {
-      at::Tensor key = at::zeros({own.size(0), group_.spec().key_width()}, at::kFloat);
-      at::Tensor value = at::zeros({own.size(0), group_.spec().value_width()}, at::kFloat);
-      for (int index = 0; index < group_.spec().num_layers; ++index) {
-        const LayerEncoder& encoder = encoders[static_cast<std::size_t>(index)];
-        const LayerRows y = rows(index, begin + first, own);
-        key.addmm_(y.key, encoder.key.t());
-        value.addmm_(y.value, encoder.value.t());
-      }
-      at::Tensor latents = group_.spec().split_kv ? at::cat({key, value}, 1) : key + value;
-      if (group_.factors.mean_latent.defined()) {
-        latents -= group_.factors.mean_latent;
-      }
-      all.narrow(0, first, own.size(0)).copy_(latents);
-    });
-    return all;
+    return principal_latents(group_.spec(), positions, rows_from(begin), encoders,
+                             group_.factors.mean_latent, type);
   }
 
  private:
@@ -87,13 +69,10 @@ class PrincipalGroup {
     return {key.flatten(1), pending.value.rows(first, count, at::kFloat).flatten(1)};
   }
 
-  // Calls visit(first, positions) for the tokens, some at a time.
-  template <typename Visitor>
-  static void in_chunks(const at::Tensor& positions, const Visitor& visit) {
-    for (std::int64_t first = 0; first < positions.size(0); first += kChunkTokens) {
-      const std::int64_t count = std::min(kChunkTokens, positions.size(0) - first);
-      visit(first, positions.narrow(0, first, count));
-    }
+  GroupRows rows_from(std::int64_t begin) const {
+    return [this, begin](int index, std::int64_t first, const at::Tensor& positions) {
+      return rows(index, begin + first, positions);
+    };
   }
 
   std::vector<LayerEncoder> last_basis() const {
@@ -108,17 +87,8 @@ class PrincipalGroup {
 
   // Principal directions of the tokens. An earlier basis is where the subspace solver starts.
   std::vector<LayerEncoder> fit(const at::Tensor& positions) const {
-    const auto tokens = [&](const auto& visit) {
-      in_chunks(positions, [&](std::int64_t first, const at::Tensor& own) {
-        std::vector<LayerRows> layers;
-        for (int index = 0; index < group_.spec().num_layers; ++index) {
-          layers.push_back(rows(index, group_.plan.compression.sink_tokens + first, own));
-        }
-        visit(layers);
-      });
-    };
     return fit_directions(
-        group_.plan, group_.spec(), tokens,
+        group_.plan, group_.spec(), positions, rows_from(group_.plan.compression.sink_tokens),
         group_.store.bases().empty() ? std::vector<LayerEncoder>() : last_basis());
   }
 
@@ -144,6 +114,30 @@ void compress_principal_group(const Decoder& decoder, const LatentFactors& facto
     PrincipalGroup(GroupView{decoder, cache.plan(), group, own, store})
         .compress(store.next_positions(count), step, store);
   }
+}
+
+at::Tensor principal_latents(const LatentGroup& group, const at::Tensor& positions,
+                             const GroupRows& rows, const std::vector<LayerEncoder>& encoders,
+                             const at::Tensor& mean, at::ScalarType type) {
+  const at::TensorOptions options = encoders.front().key.options();
+  const at::Tensor all = at::empty({positions.size(0), group.rank}, options.dtype(type));
+  for (std::int64_t first = 0; first < positions.size(0); first += kChunkTokens) {
+    const at::Tensor own = positions.slice(0, first, first + kChunkTokens);
+    at::Tensor key = at::zeros({own.size(0), group.key_width()}, options),
+               value = at::zeros({own.size(0), group.value_width()}, options);
+    for (int index = 0; index < group.num_layers; ++index) {
+      const LayerEncoder& encoder = encoders[static_cast<std::size_t>(index)];
+      const LayerRows y = rows(index, first, own);
+      key.addmm_(y.key, encoder.key.t());
+      value.addmm_(y.value, encoder.value.t());
+    }
+    at::Tensor latents = group.split_kv ? at::cat({key, value}, 1) : key + value;
+    if (mean.defined()) {
+      latents -= mean;
+    }
+    all.narrow(0, first, own.size(0)).copy_(latents);
+  }
+  return all;
 }
 
 at::Tensor encode_principal(const GroupView& group, std::int64_t first,

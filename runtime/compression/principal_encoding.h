@@ -9,6 +9,7 @@
 #include "core/kv_plan.h"
 #include "model/decoder.h"
 #include "runtime/compression/group_view.h"
+#include "runtime/compression/request_basis.h"
 #include "runtime/policies/principal_policy.h"
 #include "runtime/store/kv_cache.h"
 
@@ -26,6 +27,11 @@ void compress_principal(const Decoder& decoder, const LatentFactors& factors, Kv
 void compress_principal_group(const Decoder& decoder, const LatentFactors& factors, int group,
                               std::int64_t count, PrincipalStep step, KvCache& cache);
 
+// Latents of a group's tokens at `positions`, on any device: `encoders` and `mean` (undefined: zero) are there. [n, rank] of
+// `type`
+at::Tensor principal_latents(const LatentGroup& group, const at::Tensor& positions,
+                             const GroupRows& rows, const std::vector<LayerEncoder>& encoders,
+                             const at::Tensor& mean, at::ScalarType type);
 // Latents under calibrated directions of pending rows from `first` on. positions [n]; [n, rank] float32
 at::Tensor encode_principal(const GroupView& group, std::int64_t first,
                             const at::Tensor& positions);

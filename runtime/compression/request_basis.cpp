@@ -3,6 +3,7 @@
 #include "core/kv_plan.h"
 #include "model/eigen/subspace_iteration.h"
 #include "model/eigen/symmetric_eigen.h"
+#include "runtime/store/row_store.h"
 
 namespace kvc {
 
@@ -68,18 +69,24 @@ std::vector<LayerEncoder> split_encoders(const at::Tensor& joint, int num_layers
 }
 
 std::vector<LayerEncoder> fit_directions(const KvPlan& plan, const LatentGroup& group,
-                                         const TokenRows& tokens,
+                                         const at::Tensor& positions, const GroupRows& rows,
                                          const std::vector<LayerEncoder>& earlier,
                                          at::Device device) {
   std::vector<LayerRows> before;
   for (const LayerEncoder& encoder : earlier) {
     before.push_back({encoder.key.to(at::kDouble), encoder.value.to(at::kDouble)});
   }
-  const auto directions = [&](Rows rows, std::int64_t width, std::int64_t rank) {
+  const auto directions = [&](Rows part, std::int64_t width, std::int64_t rank) {
     GramSums sums(width, device);
-    tokens([&](const std::vector<LayerRows>& layers) { sums.add(side_by_side(layers, rows)); });
+    for (std::int64_t first = 0; first < positions.size(0); first += kChunkTokens) {
+      std::vector<LayerRows> layers;
+      for (int index = 0; index < group.num_layers; ++index) {
+        layers.push_back(rows(index, first, positions.slice(0, first, first + kChunkTokens)));
+      }
+      sums.add(side_by_side(layers, part));
+    }
     return leading_directions(sums.matrix(), rank, plan.request->solver,
-                              side_by_side(before, rows));
+                              side_by_side(before, part));
   };
   const KvWidths widths = grouped_widths(plan);
   if (!group.split_kv) {

@@ -41,13 +41,14 @@ std::vector<LayerEncoder> split_encoders(const at::Tensor& joint, int num_layers
 struct LayerRows {
   at::Tensor key, value;
 };
-// Calls its argument with the rows of all layers of a group, [num_layers], some tokens at a time.
-using TokenRows = std::function<void(const std::function<void(const std::vector<LayerRows>&)>&)>;
+// Those of layer `index` of a group, of tokens at `positions` [n] int64, which are its tokens from `first` on.
+using GroupRows =
+    std::function<LayerRows(int index, std::int64_t first, const at::Tensor& positions)>;
 
-// Principal directions of a group's tokens by plan.request. `earlier`: a basis from which the subspace solver
-// starts, or empty.
+// Principal directions of a group's tokens at `positions` by plan.request, on the device of `rows`. `earlier`: a basis
+// from which the subspace solver starts, or empty.
 std::vector<LayerEncoder> fit_directions(const KvPlan& plan, const LatentGroup& group,
-                                         const TokenRows& tokens,
+                                         const at::Tensor& positions, const GroupRows& rows,
                                          const std::vector<LayerEncoder>& earlier,
                                          at::Device device = at::kCPU);
 

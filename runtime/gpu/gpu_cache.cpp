@@ -194,12 +194,17 @@ void GpuCache::begin_prompt(std::size_t sequence, std::int64_t num_tokens) {
   }
 }
 
+CodeRows GpuCache::codes(int layer, std::size_t sequence) const {
+  const Layer& rows = layers_[index(layer)];
+  return {rows.key_codes->table(sequence), rows.value_codes->table(sequence)};
+}
+
 CodeRows GpuCache::reserve_codes(int layer, std::size_t sequence) {
   Layer& rows = layers_[index(layer)];
   const std::int64_t most = quantised_tokens(plan_, capacities_[sequence], kv_dtype_);
   rows.key_codes->reserve(sequence, most);
   rows.value_codes->reserve(sequence, most);
-  return {rows.key_codes->table(sequence), rows.value_codes->table(sequence)};
+  return codes(layer, sequence);
 }
 
 const GpuTiles& GpuCache::tiles_of(int layer) const {

@@ -83,15 +83,14 @@ class GpuCache {
   bool has_integers() const { return is_integer(kv_dtype_); }
   DeviceRows key_codes(int layer) const { return layers_[index(layer)].key_codes->table(); }
   DeviceRows value_codes(int layer) const { return layers_[index(layer)].value_codes->table(); }
-  const GpuRows& stored_key_codes(int layer) const { return *layers_[index(layer)].key_codes; }
-  const GpuRows& stored_value_codes(int layer) const { return *layers_[index(layer)].value_codes; }
   const at::Tensor& num_codes() const { return num_codes_; }
   std::int64_t num_codes(std::size_t sequence) const { return codes_[sequence]; }
   std::int64_t num_codes(int layer, std::size_t sequence) const {
     return has_codes(layer) ? codes_[sequence] : 0;
   }
   std::int64_t num_exact(std::size_t sequence) const { return exact_[sequence]; }
-  // A sequence's codes of a plain layer, with pages for its whole capacity.
+  // A sequence's codes of a plain layer; reserved, with pages for its whole capacity.
+  CodeRows codes(int layer, std::size_t sequence) const;
   CodeRows reserve_codes(int layer, std::size_t sequence);
   // One per set of layers that are coded together, in the order of coded_layers().
   std::vector<GpuTiles>& tiles() { return tiles_; }

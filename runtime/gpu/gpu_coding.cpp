@@ -83,10 +83,8 @@ class TileEncoder {
       return;
     }
     const at::Tensor rows = z.contiguous();
-    const at::Tensor first_tile =
-        at::full({1}, first / kDeviceTileTokens, at::TensorOptions(at::kInt).device(rows.device()));
     executor_.run({CodeTilesParams{.tiles = tiles,
-                                   .first_tiles = first_tile.const_data_ptr<std::int32_t>(),
+                                   .first_tile = static_cast<int>(first / kDeviceTileTokens),
                                    .count = static_cast<int>(rows.size(0) / kDeviceTileTokens),
                                    .coefficients = rows.data_ptr<float>(),
                                    .steps = factors_.blocks[block].steps.const_data_ptr<float>()}});

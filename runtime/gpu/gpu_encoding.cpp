@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "runtime/compression/request_basis.h"
+#include "runtime/compression/principal_encoding.h"
 #include "runtime/store/row_store.h"
 
 namespace kvc {
@@ -30,17 +30,8 @@ class GroupEncoder {
 
   // Principal directions of the tokens, with which encode() goes on. Those of before are where the subspace solver starts.
   void fit(std::int64_t count) {
-    const auto tokens = [&](const auto& visit) {
-      in_chunks(count, [&](std::int64_t first, const at::Tensor& positions) {
-        std::vector<LayerRows> layers;
-        for (std::size_t index = 0; index < store_.layers.size(); ++index) {
-          const StoredRows y = rows(index, first, positions);
-          layers.push_back({y.key.flatten(1), y.value.flatten(1)});
-        }
-        visit(layers);
-      });
-    };
-    encoders_ = fit_directions(plan_, spec_, tokens, encoders_, model_.device());
+    encoders_ = fit_directions(plan_, spec_, store_.next_positions(sequence_, count), group_rows(),
+                               encoders_, model_.device());
   }
 
   // As the cache stores them.
@@ -55,27 +46,23 @@ class GroupEncoder {
   }
 
   EncodedTokens encode(std::int64_t count) const {
+    const at::Tensor positions = store_.next_positions(sequence_, count);
+    if (spec_.basis != LatentBasis::kWeights) {
+      return {principal_latents(spec_, positions, group_rows(), encoders_,
+                                factors_.factors.mean_latent, at::kFloat),
+              {}};
+    }
     std::vector<at::Tensor> latents, scores;
-    in_chunks(count, [&](std::int64_t first, const at::Tensor& positions) {
-      const EncodedTokens chunk = encode(first, positions);
+    for (std::int64_t first = 0; first < count; first += kChunkTokens) {
+      const EncodedTokens chunk = encode(plan_.compression.sink_tokens + first,
+                                         positions.slice(0, first, first + kChunkTokens));
       latents.push_back(chunk.latents);
-      if (chunk.scores.defined()) {
-        scores.push_back(chunk.scores);
-      }
-    });
-    return {at::cat(latents), scores.empty() ? at::Tensor() : at::cat(scores)};
+      scores.push_back(chunk.scores);
+    }
+    return {at::cat(latents), at::cat(scores)};
   }
 
  private:
-  // Calls visit(first, positions) for pending rows from `first` on, some at a time.
-  template <typename Visitor>
-  void in_chunks(std::int64_t count, const Visitor& visit) const {
-    const at::Tensor positions = store_.next_positions(sequence_, count);
-    for (std::int64_t first = 0; first < count; first += kChunkTokens) {
-      visit(plan_.compression.sink_tokens + first, positions.slice(0, first, first + kChunkTokens));
-    }
-  }
-
   // The last one.
   std::vector<LayerEncoder> stored_basis() const {
     const auto last = static_cast<std::size_t>(store_.num_bases(sequence_) - 1);
@@ -93,9 +80,6 @@ class GroupEncoder {
   // Pending rows from `first` on.
   EncodedTokens encode(std::int64_t first, const at::Tensor& positions) const {
     const std::int64_t count = positions.size(0);
-    if (spec_.basis != LatentBasis::kWeights) {
-      return {principal(first, positions), {}};
-    }
     if (plan_.compression.rule == MergeRule::kLs) {
       return encode_stacked(stacked_rows(first, positions), factors_.factors.encoder, rebuilt_);
     }
@@ -103,76 +87,56 @@ class GroupEncoder {
       return {store_.held_weighted->read(sequence_, first, count).to(at::kFloat),
               store_.held_score->read(sequence_, first, count).squeeze(1)};
     }
-    const auto held = [&](std::size_t index) {
-      return store_.layers[index].held_latent->read(sequence_, first, count).to(at::kFloat);
-    };
-    at::Tensor latent = held(0) * spec_.merge_weights.front();
-    for (std::size_t index = 1; index < store_.layers.size(); ++index) {
-      latent += held(index) * spec_.merge_weights[index];
-    }
-    return {latent, row_cosine(held(0), held(store_.layers.size() - 1))};
+    return encode_weighted(spec_, [&](int index) {
+      return layer_rows(index).held_latent->read(sequence_, first, count).to(at::kFloat);
+    });
   }
 
-  struct StoredRows {
-    at::Tensor key, value;  // [n, num_kv_heads, head_dim] float32, keys before RoPE
-  };
-  StoredRows rows(std::size_t index, std::int64_t first, const at::Tensor& positions) const {
-    const GpuGroupLayer& layer = store_.layers[index];
-    const std::int64_t count = positions.size(0);
+  // [n, num_kv_heads, head_dim] float32, keys before RoPE.
+  LayerRows rows(int index, std::int64_t first, const at::Tensor& positions) const {
+    const GpuGroupLayer& layer = layer_rows(index);
     const auto read = [&](const GpuRows& stored) {
-      return stored.read_heads(sequence_, first, count, plan_.head_dim).to(at::kFloat);
+      return stored.read_heads(sequence_, first, positions.size(0), plan_.head_dim).to(at::kFloat);
     };
-    return {model_.rope.unrotate(layer_of(index), read(*layer.pending_key), positions),
+    return {model_.rope.unrotate(spec_.first_layer + index, read(*layer.pending_key), positions),
             read(*layer.pending_value)};
+  }
+  // The tokens' that are no sinks.
+  GroupRows group_rows() const {
+    return [this](int index, std::int64_t first, const at::Tensor& positions) {
+      const LayerRows y = rows(index, plan_.compression.sink_tokens + first, positions);
+      return LayerRows{y.key.flatten(1), y.value.flatten(1)};
+    };
   }
 
   // y: [n, 2 * num_layers * kv_dim] float32.
   at::Tensor stacked_rows(std::int64_t first, const at::Tensor& positions) const {
-    const auto without_bias = [](const at::Tensor& x, const at::Tensor& bias) {
-      return bias.defined() ? x.flatten(1) - bias.to(at::kFloat) : x.flatten(1);
-    };
     std::vector<at::Tensor> columns;
-    for (std::size_t index = 0; index < store_.layers.size(); ++index) {
-      const LayerWeights& weights = model_.layers[static_cast<std::size_t>(layer_of(index))];
-      StoredRows y = rows(index, first, positions);
-      if (weights.k_norm.defined()) {
-        y.key = key_before_norm(y.key, weights.k_norm, rms(index, first, y.key, weights));
-      }
-      columns.push_back(without_bias(y.key, weights.k_proj.bias));
-      columns.push_back(without_bias(y.value, weights.v_proj.bias));
+    for (int index = 0; index < spec_.num_layers; ++index) {
+      const LayerWeights& weights =
+          model_.layers[static_cast<std::size_t>(spec_.first_layer + index)];
+      const LayerRows y = rows(index, first, positions);
+      columns.push_back(stacked_layer(
+          weights, y.key, y.value,
+          weights.k_norm.defined() ? rms(index, first, y.key, weights) : at::Tensor()));
     }
     return at::cat(columns, 1);
   }
 
   // What the norm divided keys by; where latents are kept instead, of the keys that they rebuild.
-  at::Tensor rms(std::size_t index, std::int64_t first, const at::Tensor& key,
+  at::Tensor rms(int index, std::int64_t first, const at::Tensor& key,
                  const LayerWeights& weights) const {
-    const GpuGroupLayer& layer = store_.layers[index];
-    if (layer.key_rms) {
-      return layer.key_rms->read(sequence_, first, key.size(0));
-    }
-    const Linear rebuild{factors_.layers[index].tensors().key, weights.k_proj.bias};
-    const at::Tensor latent = layer.held_latent->read(sequence_, first, key.size(0));
-    return key_rms(rebuild(latent).view(key.sizes()), weights.k_norm);
+    const GpuGroupLayer& layer = layer_rows(index);
+    const std::int64_t count = key.size(0);
+    return layer.key_rms ? layer.key_rms->read(sequence_, first, count)
+                         : rebuilt_key_rms(
+                               weights, factors_.layers[static_cast<std::size_t>(index)].tensors(),
+                               layer.held_latent->read(sequence_, first, count), key.sizes());
   }
 
-  // sum_l E_l y_l, without the mean's where there is one.
-  at::Tensor principal(std::int64_t first, const at::Tensor& positions) const {
-    at::Tensor key, value;
-    for (std::size_t index = 0; index < store_.layers.size(); ++index) {
-      const LayerEncoder& encoder = encoders_[index];
-      const StoredRows y = rows(index, first, positions);
-      const at::Tensor of_key = at::linear(y.key.flatten(1), encoder.key),
-                       of_value = at::linear(y.value.flatten(1), encoder.value);
-      key = index == 0 ? of_key : key + of_key;
-      value = index == 0 ? of_value : value + of_value;
-    }
-    const at::Tensor latent = spec_.split_kv ? at::cat({key, value}, 1) : key + value;
-    const at::Tensor& mean = factors_.factors.mean_latent;
-    return mean.defined() ? latent - mean : latent;
+  const GpuGroupLayer& layer_rows(int index) const {
+    return store_.layers[static_cast<std::size_t>(index)];
   }
-
-  int layer_of(std::size_t index) const { return spec_.first_layer + static_cast<int>(index); }
 
   const GpuModel& model_;
   const KvPlan& plan_;

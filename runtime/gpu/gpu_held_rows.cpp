@@ -6,27 +6,9 @@
 
 #include "model/decoder.h"
 #include "runtime/compression/reconstruction.h"
-#include "runtime/gpu/gpu_decoding.h"
-#include "runtime/store/row_store.h"
 
 namespace kvc {
 namespace {
-
-// Some decoded tokens at a time lie in float32.
-HeldRows decoded_rows(const GpuModel& model, const GpuCache& cache, int layer,
-                      std::size_t sequence) {
-  const std::int64_t count = cache.num_codes(sequence),
-                     sinks = cache.plan().compression.sink_tokens;
-  std::vector<at::Tensor> keys, values;
-  for (std::int64_t first = 0; first < count; first += kChunkTokens) {
-    const std::int64_t rows = std::min(kChunkTokens, count - first);
-    const DecodedTokens tokens = decode_gpu_tokens(model, cache, layer, sequence, first, rows);
-    const at::Tensor positions = at::arange(sinks + first, sinks + first + rows, at::kLong);
-    keys.push_back(model.rope.rotate(layer, tokens.key.to(model.dtype), positions));
-    values.push_back(tokens.value.to(model.dtype));
-  }
-  return {at::cat(keys), at::cat(values)};
-}
 
 // One layer of a group: what has been decided, and what has not.
 class GroupReader {
@@ -135,7 +117,7 @@ class GroupReader {
 }  // namespace
 
 HeldRows held_rows(const GpuModel& model, const GpuCache& cache, int layer, std::size_t sequence,
-                   std::int64_t num_tokens) {
+                   std::int64_t num_tokens, StepExecutor& executor) {
   const auto exact_rows = [&](std::int64_t first, std::int64_t count) {
     return HeldRows{cache.keys(layer, sequence, first, count),
                     cache.values(layer, sequence, first, count)};
@@ -147,7 +129,7 @@ HeldRows held_rows(const GpuModel& model, const GpuCache& cache, int layer, std:
   }
   const std::int64_t sinks = cache.plan().compression.sink_tokens;
   const HeldRows first = exact_rows(0, sinks), last = exact_rows(sinks, num_tokens - codes - sinks),
-                 decoded = decoded_rows(model, cache, layer, sequence);
+                 decoded = decoded_rows(model, cache, layer, sequence, executor);
   return {at::cat({first.key, decoded.key, last.key}),
           at::cat({first.value, decoded.value, last.value})};
 }

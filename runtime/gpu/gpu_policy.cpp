@@ -76,19 +76,15 @@ void keep_running(const TokenPolicy& policy, int layer, std::size_t sequence,
   }
 }
 
-// The window, and each head's best of the tokens before it (runtime/policies/row_choice.cpp).
 void keep_voted(const TokenPolicy& policy, int layer, std::size_t sequence,
                 const LayerAttention& prompt, const RowCoder& coder, GpuKept& kept) {
   const std::int64_t num_tokens = prompt.key().size(0), budget = kept.room(layer, sequence).budget;
   if (num_tokens <= budget) {
     return kept.write_last(layer, sequence, num_tokens, prompt.key(), prompt.value(), coder);
   }
-  const std::int64_t candidates = num_tokens - policy.window_tokens;
-  const at::Tensor best = best_voted(policy, prompt.scores(policy, layer).narrow(0, 0, candidates),
-                                     budget - policy.window_tokens);
-  const at::Tensor window = at::arange(candidates, num_tokens, best.options());
-  const at::Tensor rows = at::cat({best, window.unsqueeze(1).expand({-1, best.size(1)})});
-  const at::Tensor index = rows.unsqueeze(2).expand({-1, -1, prompt.key().size(2)});
+  const at::Tensor index = voted_rows(policy, prompt.scores(policy, layer), budget)
+                               .unsqueeze(2)
+                               .expand({-1, -1, prompt.key().size(2)});
   kept.write_last(layer, sequence, num_tokens, prompt.key().gather(0, index),
                   prompt.value().gather(0, index), coder);
 }

@@ -18,13 +18,14 @@ class PromptAttention : public Attention {
  public:
   // The sequence has `num_before` tokens, and with this prompt `num_counted`, which is what the cache counts already.
   PromptAttention(const GpuModel& model, GpuCache& cache, std::size_t sequence,
-                  std::int64_t num_before, std::int64_t num_counted)
+                  std::int64_t num_before, std::int64_t num_counted, StepExecutor& executor)
       : model_(model),
         plan_(cache.plan()),
         cache_(cache),
         sequence_(sequence),
         num_before_(num_before),
-        num_counted_(num_counted) {}
+        num_counted_(num_counted),
+        executor_(executor) {}
 
   at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override {
     const std::int64_t total = num_before_ + input.query.size(0);
@@ -48,7 +49,7 @@ class PromptAttention : public Attention {
   }
 
   HeldRows stored_rows(int layer, std::int64_t total) const {
-    return held_rows(model_, cache_, layer, sequence_, total);
+    return held_rows(model_, cache_, layer, sequence_, total, executor_);
   }
 
   HeldRows fused_rows(const FusedFactors& factors, std::int64_t total) const {
@@ -135,6 +136,7 @@ class PromptAttention : public Attention {
   GpuCache& cache_;
   std::size_t sequence_;
   std::int64_t num_before_, num_counted_;
+  StepExecutor& executor_;
   at::Tensor first_latent_, weighted_latent_;  // of the group's layers so far
 };
 
@@ -167,7 +169,7 @@ at::Tensor read_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t s
     if (options.stopped && options.stopped()) {
       throw Interrupted();
     }
-    PromptAttention attention(model, cache, sequence, first, num_tokens);
+    PromptAttention attention(model, cache, sequence, first, num_tokens, executor);
     at::Tensor hidden_states = embed(model.config, model.weights, batch.ids, model.dtype);
     for (int layer = 0; layer < model.config.num_layers; ++layer) {
       hidden_states = run_layer(model.config, model.layers[static_cast<std::size_t>(layer)], layer,

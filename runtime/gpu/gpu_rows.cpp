@@ -169,15 +169,6 @@ at::Tensor GpuRows::read(std::size_t sequence, std::int64_t first, std::int64_t 
   return parts.size() == 1 ? parts.front() : at::cat(parts);
 }
 
-at::Tensor GpuRows::read_pages(std::size_t sequence) const {
-  std::vector<at::Tensor> parts{
-      at::zeros({0, page_bytes()}, at::TensorOptions(dtype_).device(device_))};
-  for (const Extent& extent : extents_[sequence]) {
-    parts.push_back(extent.rows);
-  }
-  return parts.size() == 2 ? parts.back() : at::cat(parts);
-}
-
 std::int64_t GpuRows::bytes(std::size_t sequence) const {
   std::int64_t bytes = 0;
   for (const Extent& extent : extents_[sequence]) {

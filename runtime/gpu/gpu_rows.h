@@ -61,8 +61,6 @@ class GpuRows {
                         std::int64_t head_dim) const {
     return read(sequence, first, count).view({count, -1, head_dim});
   }
-  // All pages of codes. [num_pages, bytes of a page] uint8
-  at::Tensor read_pages(std::size_t sequence) const;
 
   std::int64_t capacity(std::size_t sequence) const;  // rows of its pages
   std::int64_t bytes(std::size_t sequence) const;     // of them

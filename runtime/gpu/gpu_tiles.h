@@ -32,12 +32,6 @@ class GpuTiles {
   DeviceTiles block(std::size_t block, std::size_t sequence) const;
   // Tiles of all sequences, per block, in GPU memory. [num_blocks]
   const DeviceTiles* blocks() const;
-  // [count, bytes of a tile] uint8 of a block: the memory itself or a copy.
-  at::Tensor read(std::size_t block, std::size_t sequence, std::int64_t first,
-                  std::int64_t count) const {
-    return rows_[block].read(sequence, first, count).view(at::kByte);
-  }
-  TileLayout layout(std::size_t block) const { return tile_layout(specs_[block]); }
 
   std::int64_t most_coefficients() const;  // of a block
   std::int64_t bytes(std::size_t sequence) const;

@@ -3,38 +3,11 @@
 #include <algorithm>
 #include <memory>
 
+#include "runtime/policies/token_policies.h"
 #include "runtime/store/residual_slots.h"
 
 namespace kvc {
 namespace {
-
-// Tokens of every KV head, int64 [num_kv_heads, count].
-struct ChosenTokens {
-  at::Tensor kept;    // in the layout's order
-  at::Tensor merged;  // by position
-};
-
-ChosenTokens choose(const RunningLayout& layout, const HeadTokens& all) {
-  const std::int64_t heads = all.key.size(0), num_tokens = all.key.size(1);
-  const std::int64_t first_ring = num_tokens - layout.ring;
-  const at::TensorOptions indices = all.key.options().dtype(at::kLong);
-  const auto of_all_heads = [&](const at::Tensor& tokens) { return tokens.expand({heads, -1}); };
-  const at::Tensor sinks = of_all_heads(at::arange(layout.sinks, indices));
-  // The place of the token at position p is p mod ring.
-  const at::Tensor ring = of_all_heads(
-      first_ring + (at::arange(layout.ring, indices) - first_ring).remainder(layout.ring));
-  at::Tensor candidates = of_all_heads(at::arange(layout.sinks, first_ring, indices));
-  if (layout.context > 0) {  // of equal scores the later token first
-    const at::Tensor scores = all.scores.narrow(1, layout.sinks, candidates.size(1)).flip({1});
-    candidates = first_ring - 1 -
-                 std::get<1>(at::sort(scores, /*stable=*/true, /*dim=*/1, /*descending=*/true));
-  }
-  const auto by_position = [](const at::Tensor& tokens) {
-    return std::get<0>(at::sort(tokens, 1));
-  };
-  const at::Tensor context = by_position(candidates.narrow(1, 0, layout.context));
-  return {at::cat({sinks, context, ring}, 1), by_position(candidates.slice(1, layout.context))};
-}
 
 // x [num_kv_heads, n] or [num_kv_heads, n, width]
 at::Tensor gather(const at::Tensor& x, const at::Tensor& tokens) {
@@ -93,14 +66,16 @@ SlotTokens merge(const TokenPolicy& policy, const HeadTokens& all, const at::Ten
 
 LaidOutTokens lay_out(const TokenPolicy& policy, const RunningLayout& layout,
                       const HeadTokens& all) {
-  const ChosenTokens chosen = choose(layout, all);
+  const at::Tensor positions =
+      at::arange(all.key.size(1), all.key.options().dtype(at::kLong)).expand({all.key.size(0), -1});
+  const RunningChoice chosen = choose_running(layout, positions, all.scores);
   LaidOutTokens result;
   result.rows = {
       gather(all.key, chosen.kept), gather(all.value, chosen.kept), chosen.kept.to(at::kInt), {}};
   if (all.scores.defined()) {
     result.rows.scores = gather(all.scores, chosen.kept);
   }
-  result.slots = merge(policy, all, chosen.merged);
+  result.slots = merge(policy, all, chosen.leaving);
   return result;
 }
 

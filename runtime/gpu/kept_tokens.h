@@ -1,5 +1,5 @@
-// Which tokens of a layer stay when a cache with a budget is exceeded for the first time, and what becomes of the others:
-// what runtime/policies/row_choice.cpp does, on the device that the tensors are on.
+// What stays of a layer when a cache with a budget is exceeded for the first time, and what becomes of the other tokens, on
+// the device that the tensors are on.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -2,7 +2,7 @@
 
 #include "core/arithmetic.h"
 #include "runtime/gpu/gpu_cache.h"
-#include "runtime/kernels/cuda/stored_rows.h"
+#include "runtime/kernels/cuda/quantise_rows.h"
 
 namespace kvc {
 

@@ -72,7 +72,7 @@ void keep_chosen(const TokenPolicy& policy, const KeptMembers& layers) {
     if (policy.residual_slots > 0) {
       merge_rows(policy, layers, all, heads, rows.leaving);
     }
-    kept.push_back(at::tensor(rows.kept, at::kLong));
+    kept.push_back(rows.kept);
   }
   all.clear();
   const at::Tensor indices = first.per_head() ? at::stack(kept, 1) : kept.front();

@@ -50,15 +50,27 @@ struct RowChoice {
   bool spares_newcomer = false;  // the token that leaves the ring stays
 };
 struct ChosenRows {
-  std::vector<std::int64_t> kept;     // by position, but as RunningLayout has them
+  at::Tensor kept;                    // int64 by position, but as RunningLayout has them
   std::vector<std::int64_t> leaving;  // by position: dropped or merged
 };
 // For rows of which some leave (KeptBudget::leaving), of tokens at `positions` [n] int64 with `scores` [n] float32: decayed attention, or
 // votes (undefined where the policy asks for none).
 ChosenRows choose_rows(const RowChoice& choice, const at::Tensor& positions,
                        const at::Tensor& scores);
-// Rows of the `count` best by votes [n, heads] max-pooled over neighbours, ascending: [count, heads].
-at::Tensor best_voted(const TokenPolicy& policy, const at::Tensor& votes, std::int64_t count);
+
+// The same under a fixed budget on any device, for several heads whose tokens are in the order of `positions`: int64
+// indices.
+struct RunningChoice {
+  at::Tensor kept;     // [heads, layout.rows()]
+  at::Tensor leaving;  // [heads, the others], ascending
+};
+// positions [heads, n] int64; scores [heads, n] float32, undefined where the layout has no context. Between sinks and
+// ring, the context keeps the tokens of the highest scores; the later one of equals.
+RunningChoice choose_running(const RunningLayout& layout, const at::Tensor& positions,
+                             const at::Tensor& scores, bool spares_newcomer = false);
+// By votes [n, heads] in the order of positions: the window, and before it the best, max-pooled over neighbours. Ascending,
+// [budget, heads]
+at::Tensor voted_rows(const TokenPolicy& policy, const at::Tensor& votes, std::int64_t budget);
 
 // The other rows of `num_rows`, ascending.
 std::vector<std::int64_t> staying_rows(std::int64_t num_rows,

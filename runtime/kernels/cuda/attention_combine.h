@@ -16,6 +16,11 @@ struct DevicePartials {
   float* output =
       nullptr;  // [num_sequences, num_parts, num_heads, width]: of exp(score - max) * value
   int num_parts = 0;
+
+  // Index of max and sum; and of output in units of its width.
+  KVC_HOST_DEVICE std::int64_t row(int sequence, int part, int num_heads, int head) const {
+    return (static_cast<std::int64_t>(sequence) * num_parts + part) * num_heads + head;
+  }
 };
 
 // In how many parts a launch shares its sequences' tokens: enough for about four blocks on every multiprocessor,

@@ -14,16 +14,18 @@ struct CombinePartialsKernel : Kernel<CombinePartials, 128> {
   static KVC_DEVICE void run(const CombinePartials& params, Thread& thread) {
     const int head = thread.block_x(), sequence = thread.block_y();
     const int channel = thread.block_z() * thread.count() + thread.index();
-    SoftmaxState total;
-    for (int s = 0; s < params.num_sources; ++s) {
-      const DevicePartials& source = params.sources[s];
-      for (int part = 0; part < source.num_parts; ++part) {
-        const std::int64_t row =
-            (static_cast<std::int64_t>(sequence) * source.num_parts + part) * params.num_heads +
-            head;
-        combine_softmax(total, {source.max[row], source.sum == nullptr ? 1.0f : source.sum[row]});
+    const auto visit_parts = [&](const auto& visit) {
+      for (int s = 0; s < params.num_sources; ++s) {
+        const DevicePartials& source = params.sources[s];
+        for (int part = 0; part < source.num_parts; ++part) {
+          visit(source, source.row(sequence, part, params.num_heads, head));
+        }
       }
-    }
+    };
+    SoftmaxState total;
+    visit_parts([&](const DevicePartials& source, std::int64_t row) {
+      combine_softmax(total, {source.max[row], source.sum == nullptr ? 1.0f : source.sum[row]});
+    });
     const std::int64_t to = static_cast<std::int64_t>(sequence) * params.num_heads + head;
     if (channel == 0 && params.log_sum != nullptr) {
       params.log_sum[to] = total.max + logf(total.sum);
@@ -32,18 +34,12 @@ struct CombinePartialsKernel : Kernel<CombinePartials, 128> {
       return;
     }
     float output = 0;
-    for (int s = 0; s < params.num_sources; ++s) {
-      const DevicePartials& source = params.sources[s];
-      for (int part = 0; part < source.num_parts; ++part) {
-        const std::int64_t row =
-            (static_cast<std::int64_t>(sequence) * source.num_parts + part) * params.num_heads +
-            head;
-        const float weight = exp_below(source.max[row], total.max);
-        if (weight > 0) {
-          output += weight * source.output[row * params.width + channel];
-        }
+    visit_parts([&](const DevicePartials& source, std::int64_t row) {
+      const float weight = exp_below(source.max[row], total.max);
+      if (weight > 0) {
+        output += weight * source.output[row * params.width + channel];
       }
-    }
+    });
     output = total.sum > 0 ? output / total.sum : 0.0f;
     if (params.output != nullptr) {
       static_cast<std::uint16_t*>(params.output)[to * params.width + channel] =

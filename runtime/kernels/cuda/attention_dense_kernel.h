@@ -3,9 +3,7 @@
 // softmaxes are combined. No barrier of the block before that.
 #pragma once
 
-#include "runtime/kernels/cuda/attention_dense.h"
-#include "runtime/kernels/cuda/attention_rows.h"
-#include "runtime/kernels/cuda/attention_tiles.h"
+#include "runtime/kernels/cuda/attention_dense_source.h"
 #include "runtime/kernels/cuda/kernel.h"
 
 namespace kvc {
@@ -25,83 +23,6 @@ struct DenseShared {
     return warps * kWarpBytes > merge ? warps * kWarpBytes : merge;
   }
 };
-
-// The query heads of a KV head, times a fused layer's key factors.
-template <class T, int kHeadDim, int kQueryTiles, class Thread>
-KVC_DEVICE void load_query(Thread& thread, const DenseAttention& params, const float* key_factor,
-                           QueryFragments<kHeadDim, kQueryTiles>& query) {
-  const int group = params.num_heads / params.num_kv_heads, kv_head = thread.block_y();
-  const std::int64_t first_head =
-      static_cast<std::int64_t>(thread.block_z()) * params.num_heads + kv_head * group;
-  const auto* heads = static_cast<const T*>(params.query) + first_head * kHeadDim;
-  KVC_UNROLL
-  for (int k = 0; k < kHeadDim / 16; ++k) {
-    KVC_UNROLL
-    for (int n = 0; n < kQueryTiles; ++n) {
-      const int head = 8 * n + thread.lane() / 4;
-      KVC_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const int channel = 16 * k + 8 * i + 2 * (thread.lane() % 4);
-        float x[2] = {0, 0};
-        if (head < group) {
-          KVC_UNROLL
-          for (int j = 0; j < 2; ++j) {
-            x[j] = to_float(heads[head * kHeadDim + channel + j]) *
-                   (key_factor == nullptr ? 1.0f : key_factor[kv_head * kHeadDim + channel + j]);
-          }
-        }
-        query.b[k][n][i] = pack_pair<T>(x[0], x[1]);
-      }
-    }
-  }
-}
-
-// Starts the copies of one tile of a source's keys or values.
-template <int kHeadDim, bool kCodes, class Thread>
-KVC_DEVICE void copy_tile(Thread& thread, const DeviceRows& rows, int tile, int last,
-                          std::uint8_t* to) {
-  const int channel = thread.block_y() * kHeadDim, count = last - tile * kTileRows;
-  if constexpr (kCodes) {
-    copy_codes<kHeadDim>(thread, rows, thread.block_z(), tile, channel, count, to);
-  } else {
-    copy_numbers<kHeadDim>(thread, rows, thread.block_z(), tile, channel, count,
-                           reinterpret_cast<std::uint16_t*>(to));
-  }
-}
-
-// Where the tile's numbers lie for products; codes are decoded to `numbers` first.
-template <class T, int kHeadDim, bool kCodes, class Thread>
-KVC_DEVICE const T* key_numbers(Thread& thread, const DenseAttention& params,
-                                const AttendedRows& rows, int row, const std::uint8_t* tile,
-                                T* numbers) {
-  if constexpr (!kCodes) {
-    return reinterpret_cast<const T*>(tile);
-  } else {
-    if (rows.raw_key) {
-      const int position = params.positions == nullptr
-                               ? params.first_position + row
-                               : params.positions[thread.block_z() * params.positions_stride + row];
-      decode_raw_tile<T, kHeadDim>(thread, rows.key, params.raw_keys, thread.block_y(), position,
-                                   tile, numbers);
-    } else {
-      decode_tile<T, kHeadDim>(thread, rows.key, tile, numbers);
-    }
-    thread.sync_warp();
-    return numbers;
-  }
-}
-template <class T, int kHeadDim, bool kCodes, class Thread>
-KVC_DEVICE const T* value_numbers(Thread& thread, const AttendedRows& rows,
-                                  const std::uint8_t* tile, T* numbers) {
-  if constexpr (!kCodes) {
-    return reinterpret_cast<const T*>(tile);
-  } else {
-    thread.sync_warp();  // the keys were read
-    decode_tile<T, kHeadDim>(thread, rows.value, tile, numbers);
-    thread.sync_warp();
-    return numbers;
-  }
-}
 
 // All warps' sums, below one maximum, to the partials.
 template <int kHeadDim, int kQueryTiles, int kSources, class Thread>
@@ -133,8 +54,6 @@ KVC_DEVICE void merge_warps(Thread& thread, const DenseAttention& params,
   }
   thread.sync();
   const int group = params.num_heads / params.num_kv_heads, kv_head = thread.block_y();
-  const std::int64_t part =
-      static_cast<std::int64_t>(thread.block_z()) * params.partials.num_parts + thread.block_x();
   for (int i = thread.index(); i < group * kHeadDim; i += thread.count()) {
     const int head = i / kHeadDim, channel = i % kHeadDim;
     SoftmaxState total;
@@ -153,7 +72,8 @@ KVC_DEVICE void merge_warps(Thread& thread, const DenseAttention& params,
       const float* factor = params.rows[source].value_factor;
       value += output[source] * (factor == nullptr ? 1.0f : factor[kv_head * kHeadDim + channel]);
     }
-    const std::int64_t row = part * params.num_heads + kv_head * group + head;
+    const std::int64_t row = params.partials.row(thread.block_z(), thread.block_x(),
+                                                 params.num_heads, kv_head * group + head);
     params.partials.output[row * kHeadDim + channel] = value;
     if (channel == 0) {
       params.partials.max[row] = total.max;
@@ -169,10 +89,8 @@ struct DenseAttentionKernel : Kernel<DenseAttention, 128, 1> {
   template <class Thread>
   static KVC_DEVICE void run(const DenseAttention& params, Thread& thread) {
     using Shared = DenseShared<kHeadDim, kSources, kCodes>;
-    const int sequence = thread.block_z(), warps = thread.count() / 32;
-    const PartRange range = split_rows(
-        params.first_rows == nullptr ? 0 : params.first_rows[sequence], params.num_rows[sequence],
-        kTileRows, params.partials.num_parts, thread.block_x());
+    const int warps = thread.count() / 32;
+    const PartRange range = split_rows(params, thread.block_z(), kTileRows, thread.block_x());
     std::uint8_t* ring = thread.shared() + thread.warp() * Shared::kWarpBytes;
     T* numbers = reinterpret_cast<T*>(ring + Shared::kStages * Shared::kStageBytes);  // of codes
     const int last_tile = range.first < range.last ? (range.last + kTileRows - 1) / kTileRows : 0;

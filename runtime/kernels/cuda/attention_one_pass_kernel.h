@@ -179,10 +179,9 @@ struct OnePassBlock {
   }
   KVC_DEVICE void write(const RankSums<kQueryTiles>& sums) const {
     const int lane = thread.lane(), first_rank = thread.warp() * 16 * at.rank_tiles;
-    const std::int64_t row =
-        (static_cast<std::int64_t>(work.sequence) * params.partials.num_parts + thread.block_x()) *
-            params.num_heads +
-        work.first_kv_head * (params.num_heads / params.num_kv_heads);
+    const int group = params.num_heads / params.num_kv_heads;
+    const std::int64_t row = params.partials.row(work.sequence, thread.block_x(), params.num_heads,
+                                                 work.first_kv_head * group);
     if (thread.index() < num_heads()) {
       params.partials.max[row + thread.index()] = maxima().all_max[thread.index()];
       params.partials.sum[row + thread.index()] = maxima().all_sum[thread.index()];

@@ -19,9 +19,7 @@ struct OnePassTokens {
 KVC_HOST_DEVICE OnePassTokens one_pass_tokens(const RankAttention& params, const OnePassLayout& at,
                                               int sequence, int part) {
   const int rows = at.tiles * kTileRows;
-  const PartRange range =
-      split_rows(params.first_rows == nullptr ? 0 : params.first_rows[sequence],
-                 params.num_rows[sequence], rows, params.partials.num_parts, part);
+  const PartRange range = split_rows(params, sequence, rows, part);
   const int first = range.first / rows;
   const int last = range.first < range.last ? (range.last + rows - 1) / rows : first;
   return {range, first, last - first};

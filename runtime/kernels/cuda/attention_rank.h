@@ -96,6 +96,11 @@ struct RankAttention {
   float* tile_sum = nullptr;  // likewise
   DevicePartials partials{};  // output [.., num_heads, sums_width]
   int sums_width = 0;         // value_rank or most_coefficients, rounded up to a multiple of 32
+
+  // Index of tile_max and tile_sum; and of weights in units of a tile.
+  KVC_HOST_DEVICE std::int64_t tile_row(int sequence, int tile, int head) const {
+    return (static_cast<std::int64_t>(sequence) * max_tiles + tile) * num_heads + head;
+  }
 };
 
 LaunchError check_rank_attention(const RankAttention& params);

@@ -47,9 +47,7 @@ KVC_DEVICE void part_max(Thread& thread, const RankAttention& params, const Rank
       // Four lanes share a head's tiles.
       for (int tile = first_tile + thread.lane() % 4; tile < last_tile; tile += 4) {
         const float of_tile =
-            params.tile_max[(static_cast<std::int64_t>(heads.sequence) * params.max_tiles + tile) *
-                                params.num_heads +
-                            heads.first_head + head];
+            params.tile_max[params.tile_row(heads.sequence, tile, heads.first_head + head)];
         largest = of_tile > largest ? of_tile : largest;
       }
     }
@@ -73,10 +71,7 @@ KVC_DEVICE void write_part(Thread& thread, const RankAttention& params, const Ra
     float sum = 0;
     if (head < heads.num_heads) {
       for (int tile = first_tile + thread.lane() % 4; tile < last_tile; tile += 4) {
-        const std::int64_t at =
-            (static_cast<std::int64_t>(heads.sequence) * params.max_tiles + tile) *
-                params.num_heads +
-            heads.first_head + head;
+        const std::int64_t at = params.tile_row(heads.sequence, tile, heads.first_head + head);
         sum += params.tile_sum[at] * exp_below(params.tile_max[at], max[n]);
       }
     }
@@ -97,9 +92,7 @@ KVC_DEVICE void read_weights(Thread& thread, const RankAttention& params, const 
                              int tile, const float (&max)[kQueryTiles],
                              WeightFragments<kQueryTiles>& weights) {
   const int lane = thread.lane();
-  const std::int64_t row =
-      (static_cast<std::int64_t>(heads.sequence) * params.max_tiles + tile) * params.num_heads +
-      heads.first_head;
+  const std::int64_t row = params.tile_row(heads.sequence, tile, heads.first_head);
   const std::uint8_t* codes = nullptr;
   if constexpr (Source::kGains) {
     codes = tile_at(params.tiles[heads.block], heads.sequence, tile);
@@ -141,9 +134,7 @@ struct SumRanksKernel : Kernel<RankAttention, 128, 1> {
     if (first_rank >= params.sums_width) {
       return;  // no barrier of the block follows
     }
-    const PartRange range =
-        split_rows(params.first_rows == nullptr ? 0 : params.first_rows[heads.sequence],
-                   params.num_rows[heads.sequence], kTileRows, params.partials.num_parts, part);
+    const PartRange range = split_rows(params, heads.sequence, kTileRows, part);
     const int first_tile = range.first / kTileRows;
     const int last_tile =
         range.first < range.last ? (range.last + kTileRows - 1) / kTileRows : first_tile;
@@ -207,9 +198,7 @@ struct SumRanksKernel : Kernel<RankAttention, 128, 1> {
       }
     }
     const std::int64_t row =
-        (static_cast<std::int64_t>(heads.sequence) * params.partials.num_parts + part) *
-            params.num_heads +
-        heads.first_head;
+        params.partials.row(heads.sequence, part, params.num_heads, heads.first_head);
     if (first_rank == 0) {
       write_part(thread, params, heads, first_tile, last_tile, row, max);
     }

@@ -96,9 +96,7 @@ struct RebuildScoresKernel : Kernel<RankAttention, 256, 1> {
     }
     finish_keys(thread, params, kv_head, tokens, gains, keys);
     const int group = params.num_heads / params.num_kv_heads;
-    const std::int64_t row =
-        (static_cast<std::int64_t>(sequence) * params.max_tiles + tokens.tile) * params.num_heads +
-        kv_head * group;
+    const std::int64_t row = params.tile_row(sequence, tokens.tile, kv_head * group);
     for (int head = 0; head < group; head += 8) {
       constexpr int kRowWords = kTileRows / 2;
       write_weights<T, true>(

@@ -216,10 +216,8 @@ class BudgetAttention {
     thread_.sync();
   }
   KVC_DEVICE void write(int head, int channel, const SoftmaxState& total, float output) const {
-    const std::int64_t row =
-        (static_cast<std::int64_t>(sequence_) * p_.partials.num_parts + thread_.block_z()) *
-            p_.num_heads +
-        kv_head_ * heads_ + first_ + head;
+    const std::int64_t row = p_.partials.row(sequence_, thread_.block_z(), p_.num_heads,
+                                             kv_head_ * heads_ + first_ + head);
     p_.partials.output[row * p_.head_dim + channel] = output;
     if (channel == 0) {
       p_.partials.max[row] = total.max;

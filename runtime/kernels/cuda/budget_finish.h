@@ -55,8 +55,7 @@ class BudgetFinish {
 
  private:
   KVC_DEVICE std::int64_t part_row(int part, int head) const {
-    return (static_cast<std::int64_t>(sequence_) * p_.partials.num_parts + part) * p_.num_heads +
-           first_head_ + head;
+    return p_.partials.row(sequence_, part, p_.num_heads, first_head_ + head);
   }
 
   // A warp takes a head, its lanes parts.

@@ -1,4 +1,4 @@
-// Coefficients to tiles of codes (runtime/kernels/code_tiles.h) and back on the GPU: the same bytes.
+// Coefficients to tiles of codes (runtime/kernels/code_tiles.h) and back on the GPU.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,14 @@ namespace kvc {
 
 constexpr int kDeviceTileTokens = 32;  // kTileTokens
 
-// `count` tiles of each sequence, from first_tiles[sequence] on. Coefficients become codes as encode_tile() makes
-// them, and codes coefficients as decode_tile() does: to the bit, but for gains whose errors differ by rounding
-// alone.
+// `count` tiles of one sequence, from `first_tile` on. Coefficients become codes as encode_tile() makes them: the same
+// bytes but for gains whose errors differ by rounding alone. Codes become levels times gains, in units of the steps.
 struct CodeTilesParams {
   DeviceTiles tiles;
-  const std::int32_t* first_tiles = nullptr;  // [num_sequences], in GPU memory; null: 0
-  int num_sequences = 1;
-  int count = 0;
-  // [num_sequences, count, 32, num_coefficients]: read by encode, written by decode
-  float* coefficients = nullptr;
-  const float* steps = nullptr;  // [num_coefficients]
+  int first_tile = 0, count = 0;
+  float* coefficients =
+      nullptr;                   // [count, 32, num_coefficients]: read by encode, written by decode
+  const float* steps = nullptr;  // [num_coefficients], for encode
   bool decodes = false;          // codes to coefficients
 };
 

@@ -1,5 +1,5 @@
-// encode_tiles: grid (tile, sequence), one warp; a lane quantises a token, then the lanes pack words of 32 / p codes each.
-// decode_tiles: grid (tile, sequence), a thread takes one coefficient of one token after the other.
+// encode_tiles: grid (tile), one warp; a lane quantises a token, then the lanes pack words of 32 / p codes each.
+// decode_tiles: grid (tile), a thread takes one coefficient of one token after the other.
 #pragma once
 
 #include <cmath>
@@ -86,11 +86,10 @@ struct BlockTile {
 };
 template <class Thread>
 KVC_DEVICE BlockTile tile_of_block(const CodeTilesParams& params, const Thread& thread) {
-  const int sequence = thread.block_y(), tile = thread.block_x();
-  const int first = params.first_tiles == nullptr ? 0 : params.first_tiles[sequence];
-  const std::int64_t index = static_cast<std::int64_t>(sequence) * params.count + tile;
-  return {const_cast<std::uint8_t*>(tile_at(params.tiles, sequence, first + tile)),
-          params.coefficients + index * kDeviceTileTokens * params.tiles.num_coefficients};
+  const int tile = thread.block_x();
+  return {const_cast<std::uint8_t*>(tile_at(params.tiles, 0, params.first_tile + tile)),
+          params.coefficients +
+              static_cast<std::int64_t>(tile) * kDeviceTileTokens * params.tiles.num_coefficients};
 }
 
 struct EncodeTilesKernel : Kernel<CodeTilesParams, 32> {
@@ -141,15 +140,14 @@ struct DecodeTilesKernel : Kernel<CodeTilesParams, 256> {
       const int token = i / count, coefficient = i % count;
       const CoefficientPlace place = coefficient_place(tiles, coefficient);
       const int code = unpack_code(own.codes + place.byte, place.bits, token);
-      own.coefficients[i] = code_level(code, place.bits) *
-                            (params.steps[coefficient] * tile_gain(tiles, own.codes, token));
+      own.coefficients[i] = code_level(code, place.bits) * tile_gain(tiles, own.codes, token);
     }
   }
 };
 
 template <class Launcher>
 LaunchError launch_kernels(const CodeTilesParams& params, const Launcher& launcher) {
-  const LaunchGrid grid{params.count, params.num_sequences};
+  const LaunchGrid grid{params.count};
   return params.decodes
              ? launcher.template run<DecodeTilesKernel>(
                    params, grid, launcher.threads(DecodeTilesKernel::kThreads))

@@ -63,4 +63,11 @@ KVC_HOST_DEVICE PartRange split_rows(int first_row, int num_rows, int tile, int 
   return {first_of_part, last_of_part};
 }
 
+// The same of what a launch of attention has of a sequence.
+template <class Params>
+KVC_HOST_DEVICE PartRange split_rows(const Params& params, int sequence, int tile, int part) {
+  return split_rows(params.first_rows == nullptr ? 0 : params.first_rows[sequence],
+                    params.num_rows[sequence], tile, params.partials.num_parts, part);
+}
+
 }  // namespace kvc

@@ -41,6 +41,28 @@ KVC_DEVICE float warp_sum(Thread& thread, float x) {
   return x;
 }
 
+// For every thread's number: the sum of those of lower threads, and of all. memory: [2, threads], shared
+struct BlockSum {
+  std::uint64_t before, total;
+};
+template <class Thread>
+KVC_DEVICE BlockSum block_prefix_sum(Thread& thread, std::uint64_t own, std::uint64_t* memory) {
+  const int threads = thread.count(), i = thread.index();
+  std::uint64_t *from = memory, *to = memory + threads;
+  from[i] = own;
+  thread.sync();
+  for (int step = 1; step < threads; step *= 2) {
+    to[i] = from[i] + (i >= step ? from[i - step] : 0);
+    thread.sync();
+    std::uint64_t* const next = from;
+    from = to;
+    to = next;
+  }
+  const BlockSum sum{from[i] - own, from[threads - 1]};
+  thread.sync();
+  return sum;
+}
+
 struct LaunchGrid {
   int x = 1, y = 1, z = 1;
 };

@@ -5,7 +5,7 @@
 
 #include "runtime/kernels/cuda/device_numbers.h"
 #include "runtime/kernels/cuda/kernel.h"
-#include "runtime/kernels/cuda/stored_rows.h"
+#include "runtime/kernels/cuda/quantise_rows.h"
 
 namespace kvc {
 

@@ -2,65 +2,14 @@
 // histograms of the logits' distance from the largest; the draw is a prefix sum in the order of the ids.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "runtime/kernels/cuda/device_random.h"
 #include "runtime/kernels/cuda/device_softmax.h"
 #include "runtime/kernels/cuda/kernel.h"
-#include "runtime/kernels/cuda/sample_tokens.h"
+#include "runtime/kernels/cuda/sample_arithmetic.h"
 
 namespace kvc {
-
-// How far a logit is below the largest, in multiples of 2^-20; everything beyond 4096 alike.
-KVC_HOST_DEVICE std::uint32_t distance_key(float largest, float logit) {
-  const float distance = (largest - logit) * 1048576.0f;
-  return distance < 4294967040.0f ? static_cast<std::uint32_t>(distance) : 0xFFFFFFFFu;
-}
-// The probability over the most probable token's, in multiples of 2^-40.
-KVC_HOST_DEVICE float relative_weight(float largest, float logit, float temperature) {
-  return expf((logit - largest) / temperature);
-}
-KVC_HOST_DEVICE std::uint64_t probability_mass(float weight) {
-  return static_cast<std::uint64_t>(weight * 1099511627776.0f);
-}
-// The least mass that top-p asks for, of `total`.
-KVC_HOST_DEVICE std::uint64_t wanted_mass(float top_p, std::uint64_t total) {
-  const auto wanted =
-      static_cast<std::uint64_t>(ceil(static_cast<double>(top_p) * static_cast<double>(total)));
-  return wanted < 1 ? 1 : wanted > total ? total : wanted;
-}
-KVC_HOST_DEVICE float penalised(const SampleTokens& params, int sequence, int id) {
-  float x = params.logits[static_cast<std::int64_t>(sequence) * params.vocab_size + id];
-  if (params.seen != nullptr) {
-    const std::int64_t words = (params.vocab_size + 31) / 32;
-    if ((params.seen[sequence * words + id / 32] >> (id % 32) & 1) != 0) {
-      x = x < 0 ? x * params.repetition_penalty : x / params.repetition_penalty;
-    }
-  }
-  return x;
-}
-KVC_HOST_DEVICE void finish_sample(const SampleTokens& params, int sequence, std::int32_t token) {
-  const std::int32_t position = params.positions[sequence] + 1;
-  if (params.given != nullptr && position < params.tokens_stride) {
-    const std::int32_t given = params.given[sequence * params.tokens_stride + position];
-    token = given == kNoToken ? token : given;
-  }
-  if (params.seen != nullptr && token >= 0) {
-    const std::int64_t words = (params.vocab_size + 31) / 32;
-    params.seen[sequence * words + token / 32] |= 1u << (token % 32);
-  }
-  params.ids[sequence] = token < 0 ? 0 : token;
-  if (position < params.tokens_stride) {
-    params.positions[sequence] = position;
-    for (std::int32_t* counter : params.counters) {
-      if (counter != nullptr) {
-        ++counter[sequence];
-      }
-    }
-    params.tokens[sequence * params.tokens_stride + position] = token;
-  }
-}
 
 struct SampleShared {
   static constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
@@ -133,26 +82,8 @@ class SampleBlock {
     return result;
   }
 
-  // For every thread's number: the sum of those of lower threads, and of all.
-  struct Prefix {
-    std::uint64_t before, total;
-  };
-  KVC_DEVICE Prefix prefix_sum(std::uint64_t own) {
-    const int threads = thread_.count(), i = thread_.index();
-    std::uint64_t* from = sums_;
-    std::uint64_t* to = sums_ + threads;
-    from[i] = own;
-    thread_.sync();
-    for (int step = 1; step < threads; step *= 2) {
-      to[i] = from[i] + (i >= step ? from[i - step] : 0);
-      thread_.sync();
-      std::uint64_t* const next = from;
-      from = to;
-      to = next;
-    }
-    const Prefix prefix{from[i] - own, from[threads - 1]};
-    thread_.sync();
-    return prefix;
+  KVC_DEVICE BlockSum prefix_sum(std::uint64_t own) {
+    return block_prefix_sum(thread_, own, sums_);
   }
 
   // The lowest key up to which ids make up `target` of amount(id), and what those below it make up.
@@ -266,7 +197,7 @@ class SampleBlock {
     }
     const std::uint64_t tied = prefix_sum(own_ties).before;
     visit_kept(first, last, last_key, tied, of_ties, [&](int, std::uint64_t mass) { own += mass; });
-    const Prefix prefix = prefix_sum(own);
+    const BlockSum prefix = prefix_sum(own);
     const std::uint64_t bits = random_bits(
         params_.seeds[sequence_], static_cast<std::uint32_t>(params_.positions[sequence_] + 1));
     const std::uint64_t drawn = scaled_bits(bits, prefix.total);

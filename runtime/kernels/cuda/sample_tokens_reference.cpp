@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/kernels/cuda/sample_tokens_kernel.h"
+#include "runtime/kernels/cuda/device_random.h"
+#include "runtime/kernels/cuda/sample_arithmetic.h"
 
 namespace kvc {
 namespace {

@@ -13,19 +13,18 @@
 #include "runtime/kernels/cuda/code_tiles_device.h"
 #include "runtime/kernels/cuda/few_rows_product.h"
 #include "runtime/kernels/cuda/launch.h"
+#include "runtime/kernels/cuda/quantise_rows.h"
 #include "runtime/kernels/cuda/residual_rows.h"
-#include "runtime/kernels/cuda/row_products.h"
+#include "runtime/kernels/cuda/row_cosines.h"
 #include "runtime/kernels/cuda/sample_tokens.h"
-#include "runtime/kernels/cuda/stored_rows.h"
 
 namespace kvc {
 
 // For any kernel. RankAttention: its launch or both of them. DenseAttention of two stores: the fused kernel.
 using KernelLaunch =
     std::variant<AppendLatents, AppendRows, BudgetStep, CodeTilesParams, CombinePartials,
-                 DenseAttention, DequantiseRows, EmbedRows, FewRowsProduct, FuseRows, GatherRows,
-                 LostRows, NearestRows, NormRows, ProjectRows, ProjectValues, QuantiseRows,
-                 RankAttention, RowCosines, SampleTokens>;
+                 DenseAttention, DequantiseRows, EmbedRows, FewRowsProduct, NormRows, ProjectValues,
+                 QuantiseRows, RankAttention, RowCosines, SampleTokens>;
 using StepProgram = std::vector<KernelLaunch>;
 
 LaunchError launch_cuda(const KernelLaunch& launch, void* stream);

@@ -141,9 +141,9 @@ TEST(GpuCoded, BytesAreThoseOfTheCpu) {
   for (std::size_t i = 0; i < stores.size(); ++i) {
     for (std::size_t block = 0; block < stores[i].codes.size(); ++block) {
       const CodeTiles expected = stores[i].codes[block].tiles();
-      const at::Tensor tiles = cache.tiles()[i].read(block, 0, 0, 3).contiguous();
-      for (std::int64_t tile = 0; tile < 3; ++tile) {
-        EXPECT_EQ(std::memcmp(tiles[tile].const_data_ptr(), expected.tile(tile),
+      const DeviceTiles tiles = cache.tiles()[i].block(block, 0);
+      for (int tile = 0; tile < 3; ++tile) {
+        EXPECT_EQ(std::memcmp(tile_at(tiles, 0, tile), expected.tile(tile),
                               static_cast<std::size_t>(expected.layout.bytes())),
                   0)
             << "store " << i << ", block " << block << ", tile " << tile;

@@ -58,10 +58,9 @@ at::Tensor coefficients_on_gpu(const GpuTiles& tiles, std::size_t block, std::si
   const TileLayout layout = tile_layout(spec);
   const std::int64_t width = layout.num_coefficients();
   at::Tensor z = at::empty({count, width}, at::kFloat);
-  const at::Tensor bytes = tiles.read(block, sequence, 0, count / kTileTokens).contiguous();
+  const DeviceTiles stored = tiles.block(block, sequence);
   for (std::int64_t tile = 0; tile < count / kTileTokens && width > 0; ++tile) {
-    decode_tile(layout, bytes.const_data_ptr<std::uint8_t>() + tile * layout.bytes(),
-                steps.const_data_ptr<float>(),
+    decode_tile(layout, tile_at(stored, 0, static_cast<int>(tile)), steps.const_data_ptr<float>(),
                 z.mutable_data_ptr<float>() + tile * kTileTokens * width);
   }
   return z;

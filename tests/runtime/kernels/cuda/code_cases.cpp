@@ -112,12 +112,8 @@ std::string quantise_case(const QuantiseShape& shape, KernelBackend& backend) {
   }
   const int taken = 50;
   auto* back = backend.unwritten<std::uint16_t>(static_cast<std::size_t>(taken * width));
-  backend.run(DequantiseRows{.from = store.rows,
-                             .first = 40,
-                             .num_sequences = 1,
-                             .count = taken,
-                             .to = back,
-                             .to_element = shape.from});
+  backend.run(DequantiseRows{
+      .from = store.rows, .first = 40, .count = taken, .to = back, .to_element = shape.from});
   std::vector<std::uint16_t> rebuilt(static_cast<std::size_t>(taken * width));
   dequantise_rows_reference(
       {.rows = {host_blocks.data(), kBlockRows, blocks * kBlockRows,
@@ -165,7 +161,7 @@ double error_of(const std::vector<int>& widths, const float* z, const std::vecto
   return error;
 }
 
-// The tile's gains are best, and its codes and the values that come back are theirs.
+// The tile's gains are best, and its codes and the levels times gains that come back are theirs.
 std::string check_tile(const TileLayout& layout, const float* z, const std::vector<float>& steps,
                        const std::vector<std::uint8_t>& tile, const std::vector<float>& decoded) {
   const std::vector<int> widths = widths_of(layout);
@@ -191,7 +187,7 @@ std::string check_tile(const TileLayout& layout, const float* z, const std::vect
       const float level = level_of(own[c], step, widths[c]);
       codes[c * kTileTokens + token] =
           static_cast<std::uint8_t>(level + static_cast<float>(1 << (widths[c] - 1)));
-      values[token * count + c] = (level + 0.5f) * step;
+      values[token * count + c] = (level + 0.5f) * kGains[gains[token]];
     }
   }
   pack_tile_reference(layout, codes.data(), gains.data(), expected.data());
@@ -217,8 +213,8 @@ std::string tiles_case(bool gain, KernelBackend& backend) {
   for (int i = 0; i < 4; ++i) {
     blocks.push_back(backend.unwritten<std::uint8_t>(2 * bytes));
   }
+  const void* const* table = backend.upload(std::vector<const void*>(blocks.begin(), blocks.end()));
   CodeTilesParams params;
-  params.tiles.blocks = backend.upload(std::vector<const void*>(blocks.begin(), blocks.end()));
   params.tiles.max_blocks = 2;
   params.tiles.block_tiles = 2;
   std::copy(std::begin(layout.coefficients), std::end(layout.coefficients),
@@ -226,16 +222,20 @@ std::string tiles_case(bool gain, KernelBackend& backend) {
   params.tiles.num_coefficients = static_cast<int>(count);
   params.tiles.code_bytes = static_cast<int>(layout.code_bytes());
   params.tiles.gain = gain;
-  params.first_tiles = backend.upload(std::vector<std::int32_t>{1, 0});
-  params.num_sequences = 2;
   params.count = 2;
-  params.coefficients = backend.upload(z);
   params.steps = backend.upload(steps);
-  backend.run(params);
-  params.coefficients = backend.unwritten<float>(z.size());
-  params.decodes = true;
-  backend.run(params);
-  const std::vector<float> decoded = backend.download(params.coefficients, z.size());
+  float* const encoded = backend.upload(z);
+  float* const rebuilt = backend.unwritten<float>(z.size());
+  for (const bool decodes : {false, true}) {
+    for (int sequence = 0; sequence < 2; ++sequence) {
+      params.tiles.blocks = table + 2 * sequence;
+      params.first_tile = 1 - sequence;
+      params.coefficients = (decodes ? rebuilt : encoded) + z.size() / 2 * sequence;
+      params.decodes = decodes;
+      backend.run(params);
+    }
+  }
+  const std::vector<float> decoded = backend.download(rebuilt, z.size());
   const std::size_t places[] = {1, 2, 4, 5};  // of the tiles among all
   for (std::size_t i = 0; i < num_tiles; ++i) {
     const std::size_t first = i * kTileTokens * count, last = first + kTileTokens * count;

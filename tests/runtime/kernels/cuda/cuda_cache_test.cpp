@@ -2,14 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "runtime/kernels/cuda/budget_places.h"
 #include "runtime/kernels/cuda/code_tiles_kernel.h"
-#include "runtime/kernels/cuda/nearest_rows_kernel.h"
 #include "runtime/kernels/cuda/quantise_rows_kernel.h"
 #include "runtime/kernels/narrow.h"
 #include "tests/runtime/kernels/cuda/emulated_backend.h"
@@ -33,7 +31,6 @@ TEST_P(CudaCache, MatchesReferenceInAnyOrderOfThreads) {
 std::string name_of(const ::testing::TestParamInfo<KernelCase>& info) { return info.param.name; }
 
 INSTANTIATE_TEST_SUITE_P(Codes, CudaCache, ::testing::ValuesIn(code_cases()), name_of);
-INSTANTIATE_TEST_SUITE_P(Products, CudaCache, ::testing::ValuesIn(product_cases()), name_of);
 INSTANTIATE_TEST_SUITE_P(Budgets, CudaCache, ::testing::ValuesIn(budget_cases()), name_of);
 
 // Every finite float16, what lies between two of them, and numbers beyond.
@@ -102,25 +99,6 @@ TEST(Lower, TakesTheEarlierOfEqualOnes) {
 }
 
 TEST(MergedNumber, IsTheMeanOfAllMembers) { EXPECT_FLOAT_EQ(merged_number(2, 3, 6), 3); }
-
-TEST(Nearer, TakesTheLowerOfEqualOnesAndNeverWhatIsNoNumber) {
-  EXPECT_EQ(nearer({1, 7}, {1, 5}).index, 5);
-  EXPECT_EQ(nearer({1, 5}, {1, 7}).index, 5);
-  EXPECT_EQ(nearer({1, 5}, {2, 7}).index, 7);
-  EXPECT_EQ(nearer({1, 5}, {NAN, 0}).index, 5);
-}
-
-TEST(TilesOfPart, CoverAllTilesOnce) {
-  for (const int parts : {1, 2, 5, 9}) {
-    int next = 0;
-    for (int part = 0; part < parts; ++part) {
-      const TileRange range = tiles_of_part(700, parts, part);
-      EXPECT_EQ(range.first, next);
-      next = range.last;
-    }
-    EXPECT_EQ(next, 6);
-  }
-}
 
 }  // namespace
 }  // namespace kvc::testing

@@ -1,14 +1,12 @@
 #include "runtime/kernels/cuda/append_rows_kernel.h"
 #include "runtime/kernels/cuda/budget_step_kernel.h"
 #include "runtime/kernels/cuda/code_tiles_kernel.h"
+#include "runtime/kernels/cuda/dequantise_rows_kernel.h"
 #include "runtime/kernels/cuda/few_rows_product_kernel.h"
-#include "runtime/kernels/cuda/merge_scores_kernel.h"
-#include "runtime/kernels/cuda/nearest_rows_kernel.h"
-#include "runtime/kernels/cuda/project_rows_kernel.h"
 #include "runtime/kernels/cuda/quantise_rows_kernel.h"
 #include "runtime/kernels/cuda/residual_rows_kernel.h"
+#include "runtime/kernels/cuda/row_cosines_kernel.h"
 #include "runtime/kernels/cuda/sample_tokens_kernel.h"
-#include "runtime/kernels/cuda/stored_rows_kernel.h"
 #include "tests/runtime/kernels/cuda/emulated_launcher.h"
 
 namespace kvc::testing {
@@ -20,12 +18,7 @@ template LaunchError launch_emulated(const CodeTilesParams&, ThreadOrder);
 template LaunchError launch_emulated(const DequantiseRows&, ThreadOrder);
 template LaunchError launch_emulated(const EmbedRows&, ThreadOrder);
 template LaunchError launch_emulated(const FewRowsProduct&, ThreadOrder);
-template LaunchError launch_emulated(const FuseRows&, ThreadOrder);
-template LaunchError launch_emulated(const GatherRows&, ThreadOrder);
-template LaunchError launch_emulated(const LostRows&, ThreadOrder);
-template LaunchError launch_emulated(const NearestRows&, ThreadOrder);
 template LaunchError launch_emulated(const NormRows&, ThreadOrder);
-template LaunchError launch_emulated(const ProjectRows&, ThreadOrder);
 template LaunchError launch_emulated(const QuantiseRows&, ThreadOrder);
 template LaunchError launch_emulated(const RowCosines&, ThreadOrder);
 template LaunchError launch_emulated(const SampleTokens&, ThreadOrder);

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "runtime/kernels/cuda/attention_one_pass.h"
-#include "runtime/kernels/cuda/stored_rows.h"
 #include "tests/runtime/kernels/cuda/gpu_attention_bench.h"
 #include "tests/runtime/kernels/cuda/gpu_bench_inputs.h"
 
@@ -141,25 +140,11 @@ class Bench {
   }
 
   void fused(const Batch& batch) {
-    FuseRows fuse;
-    fuse.first = inputs_.rows(batch, DeviceElement::kBFloat16, BenchInputs::kWidth, false, 0);
-    fuse.second = inputs_.rows(batch, DeviceElement::kBFloat16, BenchInputs::kWidth, false,
-                               BenchInputs::kBytes / 2);
-    fuse.num_rows = inputs_.memory().upload(
-        std::vector<std::int32_t>(static_cast<std::size_t>(batch.num_sequences), batch.num_tokens));
-    fuse.num_sequences = batch.num_sequences;
-    fuse.max_rows = batch.num_tokens;
-    fuse.output = inputs_.memory().allocate(
-        static_cast<std::size_t>(2 * batch.tokens() * BenchInputs::kWidth));
     const std::vector<double> ms = median_times({dense_work(batch, DeviceElement::kBFloat16, 1),
-                                                 dense_work(batch, DeviceElement::kBFloat16, 2),
-                                                 [=] { require(launch_cuda(fuse, nullptr)); }},
+                                                 dense_work(batch, DeviceElement::kBFloat16, 2)},
                                                 3);
     report_.add("fused layer" + batch_name(batch), ms[1], ms[1] / ms[0], "a dense layer's time",
                 "G2: at most 2.08");
-    const double bytes = 3.0 * 2 * static_cast<double>(batch.tokens()) * BenchInputs::kWidth;
-    report_.add("rows of a fused layer" + batch_name(batch), ms[2], bytes / ms[2] / copy_rate_,
-                "copy", "");
   }
 
   void small_ranks(const Batch& batch) {

@@ -1,12 +1,10 @@
-// How fast the cache kernels and cuSOLVER's eigendecomposition are, as ratios to what this GPU can do in the same
-// run: copying memory, and multiplying matrices through cuBLAS. Needs the CUDA toolkit and nothing else.
+// How fast the cache kernels and cuSOLVER's eigendecomposition are; the kernels as ratios to copying memory in the same
+// run. Needs the CUDA toolkit and nothing else.
 //
 //   cuda_cache_bench [--json FILE]      exit code 77: there is no GPU
-#include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 #include <cusolverDn.h>
 
-#include <algorithm>
 #include <functional>
 #include <random>
 #include <sstream>
@@ -44,44 +42,11 @@ std::vector<std::uint16_t> random_numbers(std::size_t count) {
   return numbers;
 }
 
-// Random bfloat16 numbers, the same again after kRandom of them; parts of it are the inputs of all.
-struct Inputs {
-  explicit Inputs(GpuBackend& memory)
-      : numbers(static_cast<std::uint16_t*>(memory.allocate(2 * kCount))) {
-    const std::vector<std::uint16_t> random = random_numbers(kRandom);
-    for (std::size_t first = 0; first < kCount; first += kRandom) {
-      memory.write(numbers + first, random.data(), 2 * std::min(kRandom, kCount - first));
-    }
-  }
-  static constexpr std::size_t kCount = std::size_t{1} << 28, kRandom = (std::size_t{1} << 24) + 64;
-  std::uint16_t* numbers;
-
-  ProductRows matrix(std::size_t first, int rows, int width) const {
-    ProductRows product;
-    product.parts[0] = numbers + first;
-    product.part_width = width;
-    product.stride = width;
-    product.num_rows = rows;
-    return product;
-  }
-};
-
 class Bench {
  public:
-  Bench() : inputs_(memory_) {
-    require(cublasCreate(&blas_) == CUBLAS_STATUS_SUCCESS, "cublasCreate failed");
-  }
-  ~Bench() { cublasDestroy(blas_); }
-  Bench(const Bench&) = delete;
-  Bench& operator=(const Bench&) = delete;
-
   TimingReport run() {
-    find_ceilings();
+    find_ceiling();
     quantise();
-    for (const int tokens : {8192, 32768}) {
-      nearest(tokens);
-    }
-    project();
     for (const int slots : {1638, 4096}) {
       budget(1, slots);
       budget(16, slots);
@@ -91,79 +56,38 @@ class Bench {
   }
 
  private:
-  // C = A B^T, row-major, of 16-bit numbers.
-  void multiply(int rows, int columns, int width, void* to) {
-    const float one = 1, zero = 0;
-    require(cublasGemmEx(blas_, CUBLAS_OP_T, CUBLAS_OP_N, columns, rows, width, &one,
-                         inputs_.numbers, CUDA_R_16BF, width, inputs_.numbers + Inputs::kCount / 2,
-                         CUDA_R_16BF, width, &zero, to, CUDA_R_16BF, columns, CUBLAS_COMPUTE_32F,
-                         CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_SUCCESS,
-            "cublasGemmEx failed");
-  }
-
-  void find_ceilings() {
+  void find_ceiling() {
     const std::size_t bytes = std::size_t{1} << 30;
     void *from = memory_.allocate(bytes), *to = memory_.allocate(bytes);
-    const int n = 8192;
-    void* product = memory_.allocate(std::size_t{2} * n * n);
-    const std::vector<double> ms = median_times(
-        {[&] { check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice), "copy"); },
-         [&] { multiply(n, n, 4096, product); }},
-        3);
-    copy_rate_ = 2.0 * static_cast<double>(bytes) / ms[0];
-    product_rate_ = 2.0 * n * n * 4096.0 / ms[1];
-    report_.add("copy of 1 GiB", ms[0], copy_rate_ * 1e-6, "GB/s", "ceiling");
-    report_.add("cuBLAS bf16 8192 x 8192 x 4096", ms[1], product_rate_ * 1e-9, "TFLOP/s",
-                "ceiling");
+    const double ms = median_times(
+        {[&] { check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice), "copy"); }},
+        3)[0];
+    copy_rate_ = 2.0 * static_cast<double>(bytes) / ms;
+    report_.add("copy of 1 GiB", ms, copy_rate_ * 1e-6, "GB/s", "ceiling");
   }
 
   void quantise() {
     const int width = 1024, count = 32768;
-    QuantiseRows params{
-        .from = inputs_.numbers, .from_element = DeviceElement::kBFloat16, .to = {}};
+    QuantiseRows params{.from = memory_.upload(random_numbers(std::size_t{count} * width)),
+                        .from_element = DeviceElement::kBFloat16,
+                        .to = {}};
     params.count = count;
+    void* rebuilt = memory_.allocate(std::size_t{2} * count * width);
     for (const DeviceElement element : {DeviceElement::kInt8, DeviceElement::kInt4}) {
       const int row_bytes = channel_bytes(element, width) + width / 8;
       void* block = memory_.allocate(static_cast<std::size_t>(row_bytes) * count);
       params.to = {
           memory_.upload(std::vector<const void*>{block}), 1, count, width, element, false, 1};
-      const double ms = median_times({[&] { require(launch_cuda(params, nullptr)); }}, 5)[0];
+      const DequantiseRows back{.from = params.to, .count = count, .to = rebuilt};
+      const std::vector<double> ms = median_times({[&] { require(launch_cuda(params, nullptr)); },
+                                                   [&] { require(launch_cuda(back, nullptr)); }},
+                                                  5);
       const double bytes = static_cast<double>(count) * (2 * width + row_bytes);
-      report_.add(element == DeviceElement::kInt8 ? "quantise 32k x 1024 to int8"
-                                                  : "quantise 32k x 1024 to int4",
-                  ms, bytes / ms / copy_rate_, "copy", "");
+      const std::string name = element == DeviceElement::kInt8 ? "int8" : "int4";
+      report_.add("quantise 32k x 1024 to " + name, ms[0], bytes / ms[0] / copy_rate_, "copy", "");
+      report_.add("dequantise 32k x 1024 of " + name, ms[1], bytes / ms[1] / copy_rate_, "copy",
+                  "");
     }
-  }
-
-  void nearest(int tokens) {
-    const int width = 4096;
-    const auto count = static_cast<std::size_t>(tokens);
-    const int parts = tokens < 16384 ? 4 : 1;
-    NearestRows params{
-        .rows = inputs_.matrix(0, tokens, width),
-        .others = inputs_.matrix(Inputs::kCount / 2, tokens, width),
-        .num_parts = parts,
-        .part_product = static_cast<float*>(memory_.allocate(4 * count * parts)),
-        .part_match = static_cast<std::int32_t*>(memory_.allocate(4 * count * parts)),
-        .product = static_cast<float*>(memory_.allocate(4 * count)),
-        .match = static_cast<std::int32_t*>(memory_.allocate(4 * count))};
-    const double ms = median_times({[&] { require(launch_cuda(params, nullptr)); }}, 1)[0];
-    report_.add("nearest of " + std::to_string(tokens) + " tokens, width 4096", ms,
-                2.0 * tokens * static_cast<double>(tokens) * width / ms / product_rate_, "cuBLAS",
-                "G8: at least 0.5");
-  }
-
-  void project() {
-    const int tokens = 4096, width = 8192, rank = 2816;
-    ProjectRows params{.rows = inputs_.matrix(0, tokens, width),
-                       .projection = inputs_.matrix(Inputs::kCount / 2, rank, width),
-                       .output = memory_.allocate(std::size_t{2} * tokens * rank)};
-    void* to = memory_.allocate(std::size_t{2} * tokens * rank);
-    const std::vector<double> ms = median_times({[&] { require(launch_cuda(params, nullptr)); },
-                                                 [&] { multiply(tokens, rank, width, to); }},
-                                                3);
-    report_.add("project 4096 x 8192 to rank 2816", ms[0], ms[1] / ms[0],
-                "cuBLAS of the same shape", "");
   }
 
   void budget(int sequences, int slots) {
@@ -218,10 +142,8 @@ class Bench {
   }
 
   GpuBackend memory_;
-  Inputs inputs_;
-  cublasHandle_t blas_ = nullptr;
   TimingReport report_;
-  double copy_rate_ = 0, product_rate_ = 0;  // bytes and operations per millisecond
+  double copy_rate_ = 0;  // bytes per millisecond
 };
 
 }  // namespace

@@ -19,7 +19,6 @@ enum class CaseSize { kSmall, kLarge };  // large: takes the emulator too long
 
 std::vector<KernelCase> dense_attention_cases(CaseSize size);
 std::vector<KernelCase> fused_attention_cases(CaseSize size);
-std::vector<KernelCase> fuse_rows_cases(CaseSize size);
 std::vector<KernelCase> combine_cases(CaseSize size);
 std::vector<KernelCase> latent_attention_cases(CaseSize size);
 std::vector<KernelCase> one_pass_attention_cases(CaseSize size);
@@ -27,14 +26,14 @@ std::vector<KernelCase> coded_attention_cases(CaseSize size);
 // All of them.
 std::vector<KernelCase> attention_cases(CaseSize size);
 
-std::vector<KernelCase> code_cases();     // integer codes and tiles of codes
-std::vector<KernelCase> product_cases();  // projections, nearest rows, scores, chosen rows
-std::vector<KernelCase> budget_cases();   // steps under a budget
+std::vector<KernelCase> code_cases();    // integer codes and tiles of codes
+std::vector<KernelCase> budget_cases();  // steps under a budget
 // For steps whose rows are in several parts: the same bits in whatever order these are attended to.
 std::vector<std::uint16_t> budget_outputs(KernelBackend& backend);
 
 std::vector<KernelCase> append_cases();  // rows of stores
-std::vector<KernelCase> step_cases();    // these, products, norms, embeddings of a decoding step
+std::vector<KernelCase>
+step_cases();  // these, products, norms, embeddings, cosines of a decoding step
 std::vector<KernelCase> sample_cases();  // tokens
 
 }  // namespace kvc::testing

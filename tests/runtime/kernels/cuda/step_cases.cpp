@@ -188,6 +188,32 @@ std::string embed_case(bool codes, KernelBackend& backend) {
   return compare("embeddings", backend.download(params.output, 3 * width), expected, 1e-4);
 }
 
+std::string cosine_case(DeviceElement element, KernelBackend& backend) {
+  const int num_rows = 37, width = 71;
+  const std::vector<float> a = rounded(case_numbers(num_rows * width, 9), element),
+                           b = rounded(case_numbers(num_rows * width, 10), element);
+  auto* cosines = backend.unwritten<float>(num_rows);
+  backend.run(RowCosines{.a = backend.upload(narrowed(a, element)),
+                         .b = backend.upload(narrowed(b, element)),
+                         .num_rows = num_rows,
+                         .width = width,
+                         .element = element,
+                         .cosines = cosines});
+  std::vector<float> expected;
+  for (int row = 0; row < num_rows; ++row) {
+    const auto product = [&](const std::vector<float>& x, const std::vector<float>& y) {
+      double sum = 0;
+      for (int column = 0; column < width; ++column) {
+        sum += static_cast<double>(x[at(row, width, column)]) * y[at(row, width, column)];
+      }
+      return sum;
+    };
+    expected.push_back(
+        static_cast<float>(product(a, b) / std::sqrt(product(a, a) * product(b, b))));
+  }
+  return compare("cosines", backend.download(cosines, num_rows), expected, 1e-5);
+}
+
 }  // namespace
 
 std::vector<KernelCase> step_cases() {
@@ -219,6 +245,10 @@ std::vector<KernelCase> step_cases() {
   for (const bool codes : {false, true}) {
     cases.push_back({codes ? "embed_codes" : "embed",
                      [=](KernelBackend& backend) { return embed_case(codes, backend); }});
+  }
+  for (const DeviceElement element : {kBf16, kF16}) {
+    cases.push_back({"cosines_" + element_name(element),
+                     [element](KernelBackend& backend) { return cosine_case(element, backend); }});
   }
   return cases;
 }

@@ -1,0 +1,52 @@
+#include <algorithm>
+
+#include "runtime/gpu/coded_ranks.h"
+#include "runtime/gpu/gpu_forecast.h"
+#include "runtime/gpu/segments.h"
+#include "runtime/store/row_store.h"
+
+namespace kvc {
+
+std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
+                              std::int64_t num_sequences, std::int64_t longest_prompt,
+                              std::int64_t new_tokens, int multiprocessors) {
+  constexpr std::int64_t kGramBytes =
+      48;  // an element: sums, both triangles, directions, the solver's work
+  std::int64_t rank = 0, stacked = 0, gram = 0, sums = 0, blocks = 1;
+  for (const LatentGroup& group : plan.groups) {
+    rank = std::max(rank, group.rank);
+    sums = std::max(sums, whole_ranks(group.rank));
+    stacked = std::max(stacked, group.num_layers * 2 * plan.kv_dim());
+    const std::int64_t width = group.num_layers * (group.split_kv ? 1 : 2) * plan.kv_dim();
+    gram = std::max(gram, group.basis == LatentBasis::kRequest ? width * width * kGramBytes : 0);
+  }
+  for (const CodedBlock& block : plan.coded) {
+    const std::int64_t heads = block.head < 0 ? 1 : plan.num_kv_heads;  // a block each
+    rank = std::max(rank, heads * coded_width(block.num_coefficients()));
+    sums = std::max(sums, whole_ranks(coded_width(block.num_coefficients())));
+    blocks = std::max(blocks, heads);
+    stacked = std::max(stacked, block.num_layers * 2 * plan.kv_dim());
+  }
+  if (rank == 0) {
+    return 0;
+  }
+  const std::int64_t encoding = 4 * std::min(kChunkTokens, longest_prompt) * (3 * stacked + rank);
+  const std::int64_t tokens = longest_prompt + new_tokens;
+  // Softmaxes of tiles, 2 bytes a token and query head, where there are two launches; sums of latents in parts and
+  // whole, of exact rows in parts.
+  const std::int64_t parts = most_rank_parts(multiprocessors, num_sequences, blocks, sums, tokens),
+                     exact = attention_parts(multiprocessors,
+                                             static_cast<int>(num_sequences * config.num_kv_heads),
+                                             static_cast<int>(tokens));
+  const std::int64_t attention = num_sequences * config.num_heads *
+                                 (2 * tokens + tokens / 4 + 4 * (parts + 2) * (sums + 2) +
+                                  4 * (2 * exact + 2) * (config.head_dim + 2));
+  // Positions of groups that merge as a whole.
+  const std::int64_t places =
+      has_basis(plan, LatentBasis::kWeights) && plan.compression.granularity == Granularity::kGroup
+          ? num_sequences * static_cast<std::int64_t>(plan.groups.size()) * 2 * 4 * tokens
+          : 0;
+  return encoding + gram + attention + places;
+}
+
+}  // namespace kvc
