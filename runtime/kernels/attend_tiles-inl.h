@@ -14,11 +14,33 @@
 
 #include "runtime/kernels/coded_attention.h"
 #include "runtime/kernels/coded_softmax-inl.h"
+#include "runtime/kernels/read_ahead.h"
 #include "runtime/kernels/rebuild_keys-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
 #if HWY_TARGET != HWY_SCALAR
+
+// Inlined always: compilers drop calls of functions that only prefetch.
+HWY_INLINE void fetch_bytes(const void* from, std::int64_t bytes) {
+  const auto* line = static_cast<const char*>(from);
+  for (std::int64_t i = 0; i < bytes; i += ReadAhead::kLine) {
+    __builtin_prefetch(line + i, /*to write=*/0, /*level 2=*/2);
+  }
+}
+// A tile and the angles of its first position.
+HWY_INLINE void fetch_tile(const DecodeAttentionParams& params, const CodedSegment& segment,
+                           std::int64_t tile) {
+  fetch_bytes(segment.keys.tile(tile), segment.keys.layout.bytes());
+  if (!segment.shares_tiles()) {
+    fetch_bytes(segment.values.tile(tile), segment.values.layout.bytes());
+  }
+  const RopeAngles& rope = params.raw_keys.rope;
+  const std::int64_t row = segment.turned_back(tile * kTileTokens) * rope.num_pairs;
+  const std::int64_t bytes = rope.num_pairs * static_cast<std::int64_t>(sizeof(float));
+  fetch_bytes(rope.cos + row, bytes);
+  fetch_bytes(rope.sin + row, bytes);
+}
 
 // Codes::kTiles tiles after another: their codes are unpacked once, and keys rebuilt tile by tile for each KV
 // head.
@@ -55,6 +77,9 @@ void attend_tiles(const DecodeAttentionParams& params, const CodedSegment& segme
         const std::int64_t in_group = tile * kTileTokens;
         if (segment.positions != nullptr) {
           keys.set_positions(segment.positions + token + in_group);
+        }
+        if (kv_head == 0 && begin + tile + Codes::kTiles < last_tile) {
+          fetch_tile(params, segment, begin + tile + Codes::kTiles);
         }
         keys.rebuild(kv_head, key_codes, tile);
         for_heads([&](std::int64_t of, std::int64_t count, float* to) {

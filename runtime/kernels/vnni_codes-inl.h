@@ -9,6 +9,7 @@
 #undef KVC_HAS_VNNI_CODES
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -86,18 +87,35 @@ HWY_INLINE __m512i unpack_two(__m512i packed) {
   }
 }
 
+// At least the bytes of two coefficients of kBits bits, where there are so many before `end`. Masked loads take
+// ten times as long as others.
+template <int kBits>
+HWY_INLINE __m512i load_two(const std::uint8_t* from, const std::uint8_t* end) {
+  constexpr std::int64_t kBytes = 2 * kBits * kTileTokens / 8;
+  constexpr std::int64_t kLoaded = kBytes <= 16 ? 16 : kBytes <= 32 ? 32 : 64;
+  if (end - from < kLoaded) {
+    return _mm512_maskz_loadu_epi8(~__mmask64{0} >> (64 - std::min(kBytes, end - from)), from);
+  }
+  if constexpr (kLoaded == 16) {
+    return _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  } else if constexpr (kLoaded == 32) {
+    return _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  } else {
+    return _mm512_loadu_si512(from);
+  }
+}
+
 // `count` coefficients to [count, kTileTokens]; both pointers move behind them.
 template <int kBits>
-void unpack_width(std::int64_t count, const std::uint8_t*& from, std::uint8_t*& to) {
+HWY_INLINE void unpack_width(std::int64_t count, const std::uint8_t* end, const std::uint8_t*& from,
+                             std::uint8_t*& to) {
   constexpr std::int64_t kBytes = kBits * kTileTokens / 8;
-  const __mmask64 both = ~__mmask64{0} >> (64 - 2 * kBytes);
   std::int64_t i = 0;
   for (; i + 2 <= count; i += 2, from += 2 * kBytes, to += 2 * kTileTokens) {
-    _mm512_storeu_si512(to, unpack_two<kBits>(_mm512_maskz_loadu_epi8(both, from)));
+    _mm512_storeu_si512(to, unpack_two<kBits>(load_two<kBits>(from, end)));
   }
   if (i < count) {
-    const __mmask64 one = ~__mmask64{0} >> (64 - kBytes);
-    const __m512i codes = unpack_two<kBits>(_mm512_maskz_loadu_epi8(one, from));
+    const __m512i codes = unpack_two<kBits>(load_two<kBits>(from, end));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_castsi512_si256(codes));
     from += kBytes;
     to += kTileTokens;
@@ -118,15 +136,16 @@ class VnniCodes {
     if (layout_.gain) {
       tile_gains(layout_, from, gains_ + tile * kTileTokens);
     }
+    const std::uint8_t* end = from + layout_.bytes();
     std::uint8_t* to = rows_.data() + tile * bytes();
-    unpack_width<8>(layout_.coefficients[8], from, to);
-    unpack_width<7>(layout_.coefficients[7], from, to);
-    unpack_width<6>(layout_.coefficients[6], from, to);
-    unpack_width<5>(layout_.coefficients[5], from, to);
-    unpack_width<4>(layout_.coefficients[4], from, to);
-    unpack_width<3>(layout_.coefficients[3], from, to);
-    unpack_width<2>(layout_.coefficients[2], from, to);
-    unpack_width<1>(layout_.coefficients[1], from, to);
+    unpack_width<8>(layout_.coefficients[8], end, from, to);
+    unpack_width<7>(layout_.coefficients[7], end, from, to);
+    unpack_width<6>(layout_.coefficients[6], end, from, to);
+    unpack_width<5>(layout_.coefficients[5], end, from, to);
+    unpack_width<4>(layout_.coefficients[4], end, from, to);
+    unpack_width<3>(layout_.coefficients[3], end, from, to);
+    unpack_width<2>(layout_.coefficients[2], end, from, to);
+    unpack_width<1>(layout_.coefficients[1], end, from, to);
   }
 
   // From a tile on; null: ones.
