@@ -63,7 +63,7 @@ class VnniRotatedKeys {
 
  private:
   // Queries are exact beside the codes: several of them at a time read decoded keys.
-  static constexpr double kQueryDistortion = 1e-6;
+  static constexpr double kQueryDistortion = 1e-9;
 
   template <int kHeads>
   void score_heads(std::int64_t head, std::int64_t count, std::int64_t position,

@@ -1,4 +1,5 @@
 // Token policies on coded layers.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -135,14 +136,17 @@ TEST(CodedPolicy, PiecesAndBatchesDoNotMatter) {
   const testing::OneThread one;
   const SyntheticCheckpoint model;
   const Row other = random_ids(1, 147, 96, 2).front();
+  // Another order of summation may take a coefficient over the border between two codes.
+  constexpr double kOneCode = 5 * kRounding;
   for (const Form& form : kForms) {
+    SCOPED_TRACE(fmt::format("{} bases, rotated {}", form.bases, form.rotated));
     for (const char* policy : kSmall) {
       const KvPlan plan = testing::coded_plan(model, narrow(form, true));
       EngineOptions options = under(policy);
       const at::Tensor alone = turns(*testing::load(model, plan, options));
       options.prefill_chunk = 17;
       const auto engine = testing::load(model, plan, options);
-      EXPECT_TRUE(tensors_close(turns(*engine), alone, kRounding)) << policy;
+      EXPECT_TRUE(tensors_close(turns(*engine), alone, kOneCode)) << policy;
       Sequence a = engine->new_sequence(), b = engine->new_sequence();
       engine->prefill({&b, &a}, {other, part(text(), 0, kTurns.first)}, Engine::Rows::kLast);
       Sequence fork = a.fork();
@@ -150,10 +154,10 @@ TEST(CodedPolicy, PiecesAndBatchesDoNotMatter) {
           engine->extend({&b, &a}, {part(other, 0, 40), part(text(), kTurns.first, kTurns.second)},
                          Engine::Rows::kAll);
       const at::Tensor expected = alone.slice(0, kTurns.first, kTurns.second);
-      EXPECT_TRUE(tensors_close(logits[1], expected, kRounding)) << policy;
+      EXPECT_TRUE(tensors_close(logits[1], expected, kOneCode)) << policy;
       const auto again =
           engine->extend({&fork}, {part(text(), kTurns.first, kTurns.second)}, Engine::Rows::kAll);
-      EXPECT_TRUE(tensors_close(again[0], expected, kRounding)) << policy << ", a fork";
+      EXPECT_TRUE(tensors_close(again[0], expected, kOneCode)) << policy << ", a fork";
     }
   }
 }
