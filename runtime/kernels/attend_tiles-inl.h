@@ -10,8 +10,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
+#include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/coded_attention.h"
 #include "runtime/kernels/coded_softmax-inl.h"
 #include "runtime/kernels/read_ahead.h"
@@ -42,54 +42,57 @@ HWY_INLINE void fetch_tile(const DecodeAttentionParams& params, const CodedSegme
   fetch_bytes(rope.sin + row, bytes);
 }
 
-// Codes::kTiles tiles after another: their codes are unpacked once, and keys rebuilt tile by tile for each KV
-// head.
+// Codes::kTiles tiles after another: keys are rebuilt tile by tile for each KV head, and then values of all
+// of them summed.
 template <class Codes, class Keys, class Sums>
 void attend_tiles(const DecodeAttentionParams& params, const CodedSegment& segment,
                   std::int64_t first, std::int64_t last, const AttentionPartial& partial) {
   constexpr std::int64_t kTogether = Codes::kTiles * kTileTokens;
   const std::int64_t heads_per_kv = params.num_heads / params.num_kv_heads;
   const std::int64_t last_tile = (last + kTileTokens - 1) / kTileTokens;
-  Codes key_codes(segment.keys.layout), of_values(segment.values.layout);
-  const Codes& value_codes = segment.shares_tiles() ? key_codes : of_values;
+  const bool shared = segment.shares_tiles();
+  // Of values, and of keys, which are read one after the other if they have tiles of their own.
+  Codes codes(segment.values.layout), of_keys(segment.keys.layout);
   Keys keys(params, segment);
   Sums sums(params.num_heads, segment.values.layout.num_coefficients());
-  std::vector<float> scores(static_cast<std::size_t>(heads_per_kv * kTogether));
+  AlignedVector<float> scores(static_cast<std::size_t>(params.num_heads * kTogether));
+  const auto for_heads = [&](const auto& body) {
+    for (std::int64_t kv_head = 0; kv_head < params.num_kv_heads; ++kv_head) {
+      for (std::int64_t i = 0; i < heads_per_kv; i += kHeadsTogether) {
+        const std::int64_t head = kv_head * heads_per_kv + i;
+        body(head, std::min(kHeadsTogether, heads_per_kv - i), scores.data() + head * kTogether);
+      }
+    }
+  };
   for (std::int64_t begin = first / kTileTokens; begin < last_tile; begin += Codes::kTiles) {
     const std::int64_t tiles = std::min(Codes::kTiles, last_tile - begin);
     const std::int64_t token = begin * kTileTokens;
     const TokenRange seen{std::max<std::int64_t>(0, first - token),
                           std::min(tiles * kTileTokens, last - token)};
     for (std::int64_t tile = 0; tile < tiles; ++tile) {
-      key_codes.read(segment.keys.tile(begin + tile), tile);
-      if (!segment.shares_tiles()) {
-        of_values.read(segment.values.tile(begin + tile), tile);
+      const std::int64_t in_group = tile * kTileTokens;
+      codes.read(segment.values.tile(begin + tile), tile);
+      if (!shared) {
+        of_keys.read(segment.keys.tile(begin + tile), 0);
       }
-    }
-    for (std::int64_t kv_head = 0; kv_head < params.num_kv_heads; ++kv_head) {
-      const std::int64_t head = kv_head * heads_per_kv;
-      const auto for_heads = [&](const auto& body) {
-        for (std::int64_t i = 0; i < heads_per_kv; i += kHeadsTogether) {
-          body(head + i, std::min(kHeadsTogether, heads_per_kv - i), scores.data() + i * kTogether);
-        }
-      };
-      for (std::int64_t tile = 0; tile < tiles; ++tile) {
-        const std::int64_t in_group = tile * kTileTokens;
-        if (segment.positions != nullptr) {
-          keys.set_positions(segment.positions + token + in_group);
-        }
-        if (kv_head == 0 && begin + tile + Codes::kTiles < last_tile) {
-          fetch_tile(params, segment, begin + tile + Codes::kTiles);
-        }
-        keys.rebuild(kv_head, key_codes, tile);
-        for_heads([&](std::int64_t of, std::int64_t count, float* to) {
-          keys.score(of, count, segment.turned_back(token + in_group), kTogether, to + in_group);
-        });
+      if (segment.positions != nullptr) {
+        keys.set_positions(segment.positions + token + in_group);
       }
-      for_heads([&](std::int64_t of, std::int64_t count, float* from) {
-        sums.add(of, count, value_codes, tiles, seen, params.softcap, from);
+      if (begin + tile + Codes::kTiles < last_tile) {
+        fetch_tile(params, segment, begin + tile + Codes::kTiles);
+      }
+      std::int64_t rebuilt = -1;
+      for_heads([&](std::int64_t head, std::int64_t count, float* to) {
+        if (head / heads_per_kv != rebuilt) {
+          rebuilt = head / heads_per_kv;
+          keys.rebuild(rebuilt, shared ? codes : of_keys, shared ? tile : 0);
+        }
+        keys.score(head, count, segment.turned_back(token + in_group), kTogether, to + in_group);
       });
     }
+    for_heads([&](std::int64_t head, std::int64_t count, float* from) {
+      sums.add(head, count, codes, tiles, seen, params.softcap, from);
+    });
   }
   sums.write(partial);
 }

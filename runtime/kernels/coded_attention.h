@@ -35,7 +35,8 @@ struct CodedSegment {
 // width for head_dim. Only params.raw_keys.rope applies to keys; they have their bias and norm. The angles of
 // positions 0 to kTileTokens - 1 are always read. With dot products of bytes (has_avx512_vnni) a token's
 // weight exp(score - max) * gain is rounded to 2^-16 of the largest of 128 tokens, in sums of codes and of
-// weights alike.
+// weights alike, and queries that are multiplied with rotated coefficients are rounded as rows of integers
+// (integer_rows.h).
 void coded_attention_partial_reference(const DecodeAttentionParams& params,
                                        const CodedSegment& segment, std::int64_t first,
                                        std::int64_t last, const AttentionPartial& partial);

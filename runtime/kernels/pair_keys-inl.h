@@ -66,10 +66,8 @@ class PairKeys {
     std::int64_t turn;  // the rotary pair; -1: none
     float offset[2], mean[2], both[2];
   };
-  struct Key {
-    TokenVec channel[2];
-  };
 
+  // Of rotary pairs, and then of others.
   std::vector<Transform> transforms(const CodedKeyRows& rows) const {
     std::vector<Transform> all;
     for (const CodedKeyRows::Pair& pair : rows.pairs()) {
@@ -90,6 +88,7 @@ class PairKeys {
         all.push_back(of);
       }
     }
+    std::stable_partition(all.begin(), all.end(), [](const Transform& of) { return of.turn >= 0; });
     return all;
   }
 
@@ -102,17 +101,10 @@ class PairKeys {
       for (auto& of_head : sums) {
         of_head[0] = of_head[1] = hn::Zero(d);
       }
-      for (const Transform& of : *of_head_) {
-        for (std::int64_t vec = 0; vec < kVecs; ++vec) {
-          const Key key = turned_key(of, token + vec * lanes);
-          for (std::int64_t i = 0; i < kHeads; ++i) {
-            const float* query = query_.data() + i * params_.head_dim;
-            for (int j = 0; j < 2; ++j) {
-              sums[i][vec] =
-                  hn::MulAdd(hn::Set(d, query[of.pair.channels[j]]), key.channel[j], sums[i][vec]);
-            }
-          }
-        }
+      if (gains_ == nullptr) {
+        add_pairs<kHeads, false>(token, sums);
+      } else {
+        add_pairs<kHeads, true>(token, sums);
       }
       for (std::int64_t i = 0; i < count; ++i) {
         hn::StoreU(sums[i][0], d, scores + i * stride + token);
@@ -121,29 +113,59 @@ class PairKeys {
     }
   }
 
-  HWY_INLINE Key turned_key(const Transform& of, std::int64_t token) const {
+  template <int kHeads, bool kGains>
+  HWY_INLINE void add_pairs(std::int64_t token, TokenVec (&sums)[kHeads][kVecs]) const {
+    const Transform* of = of_head_->data();
+    const Transform* end = of + of_head_->size();
+    for (; of < end && of->turn >= 0; ++of) {
+      add_pair<kHeads, kGains, true>(*of, token, sums);
+    }
+    for (; of < end; ++of) {
+      add_pair<kHeads, kGains, false>(*of, token, sums);
+    }
+  }
+
+  template <int kHeads, bool kGains, bool kTurn>
+  HWY_INLINE void add_pair(const Transform& of, std::int64_t token,
+                           TokenVec (&sums)[kHeads][kVecs]) const {
     const Tokens d;
-    const float* start = gains_ == nullptr ? of.both : of.offset;
-    Key key{{hn::Set(d, start[0]), hn::Set(d, start[1])}};
-    for (int c = 0; c < of.pair.count; ++c) {
-      const TokenVec code = float_codes(codes_ + of.pair.coefficients[c] * kTileTokens + token);
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    const float* query = query_.data();
+    TokenVec queries[kHeads][2];
+    for (int i = 0; i < kHeads; ++i, query += params_.head_dim) {
+      queries[i][0] = hn::Set(d, query[of.pair.channels[0]]);
+      queries[i][1] = hn::Set(d, query[of.pair.channels[1]]);
+    }
+    const std::uint8_t* codes[2];
+    for (int c = 0; c < 2; ++c) {
+      codes[c] = codes_ + of.pair.coefficients[c] * kTileTokens + token;
+    }
+    const float* cos = kTurn ? turns_.cos(of.turn) + token : nullptr;
+    const float* sin = kTurn ? turns_.sin(of.turn) + token : nullptr;
+    for (int vec = 0; vec < kVecs; ++vec) {
+      const std::int64_t at = vec * lanes;
+      const TokenVec u = float_codes(codes[0] + at), v = float_codes(codes[1] + at);
+      TokenVec key[2];
       for (int i = 0; i < 2; ++i) {
-        key.channel[i] = hn::MulAdd(hn::Set(d, of.pair.weights[i][c]), code, key.channel[i]);
+        const float* weights = of.pair.weights[i];
+        const TokenVec start = hn::Set(d, kGains ? of.offset[i] : of.both[i]);
+        key[i] = hn::MulAdd(hn::Set(d, weights[0]), u, start);
+        key[i] = hn::MulAdd(hn::Set(d, weights[1]), v, key[i]);
+        if constexpr (kGains) {
+          key[i] = hn::MulAdd(key[i], hn::LoadU(d, gains_ + token + at), hn::Set(d, of.mean[i]));
+        }
+      }
+      if constexpr (kTurn) {
+        const TokenVec a = key[0], b = key[1], c = hn::LoadU(d, cos + at);
+        const TokenVec s = hn::LoadU(d, sin + at);
+        key[0] = hn::NegMulAdd(b, s, hn::Mul(a, c));
+        key[1] = hn::MulAdd(a, s, hn::Mul(b, c));
+      }
+      for (int i = 0; i < kHeads; ++i) {
+        sums[i][vec] = hn::MulAdd(queries[i][0], key[0], sums[i][vec]);
+        sums[i][vec] = hn::MulAdd(queries[i][1], key[1], sums[i][vec]);
       }
     }
-    if (gains_ != nullptr) {
-      const TokenVec gains = hn::LoadU(d, gains_ + token);
-      for (int i = 0; i < 2; ++i) {
-        key.channel[i] = hn::MulAdd(key.channel[i], gains, hn::Set(d, of.mean[i]));
-      }
-    }
-    if (of.turn < 0) {
-      return key;
-    }
-    const TokenVec a = key.channel[0], b = key.channel[1];
-    const TokenVec cos = hn::LoadU(d, turns_.cos(of.turn) + token);
-    const TokenVec sin = hn::LoadU(d, turns_.sin(of.turn) + token);
-    return {{hn::NegMulAdd(b, sin, hn::Mul(a, cos)), hn::MulAdd(a, sin, hn::Mul(b, cos))}};
   }
 
   const DecodeAttentionParams& params_;

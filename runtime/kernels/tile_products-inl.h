@@ -33,7 +33,7 @@ HWY_INLINE TokenVec float_codes(const std::uint8_t* codes) {
   return hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, codes)));
 }
 
-// Gains of a tile's tokens, and a byte per code, padded with zeros to whole quads of coefficients.
+// Gains of a tile's tokens, and a byte per code, padded with zeros to whole quads of coefficients, at least one.
 class TileCodes {
  public:
   static constexpr std::int64_t kTiles = 1;  // that are read together
@@ -59,7 +59,7 @@ class TileCodes {
  private:
   static std::size_t padded(std::int64_t count) {
     constexpr std::int64_t kQuad = IntegerRows::kQuad;
-    return static_cast<std::size_t>((count + kQuad - 1) / kQuad * kQuad);
+    return static_cast<std::size_t>((std::max<std::int64_t>(1, count) + kQuad - 1) / kQuad * kQuad);
   }
 
   TileLayout layout_;

@@ -87,8 +87,8 @@ HWY_INLINE __m512i unpack_two(__m512i packed) {
   }
 }
 
-// At least the bytes of two coefficients of kBits bits, where there are so many before `end`. Masked loads take
-// ten times as long as others.
+// At least the bytes of two coefficients of kBits bits, where there are so many before `end`: only the last
+// bytes of a tile are read with a mask, which is slower.
 template <int kBits>
 HWY_INLINE __m512i load_two(const std::uint8_t* from, const std::uint8_t* end) {
   constexpr std::int64_t kBytes = 2 * kBits * kTileTokens / 8;
@@ -122,7 +122,7 @@ HWY_INLINE void unpack_width(std::int64_t count, const std::uint8_t* end, const 
   }
 }
 
-// Gains and codes of kTiles tiles, padded with zeros to whole quads of coefficients.
+// Gains and codes of kTiles tiles, padded with zeros to whole quads of coefficients, at least one.
 class VnniCodes {
  public:
   static constexpr std::int64_t kTiles = kGroupTiles;
@@ -130,7 +130,7 @@ class VnniCodes {
   explicit VnniCodes(const TileLayout& layout)
       : layout_(layout),
         num_quads_((layout.num_coefficients() + IntegerRows::kQuad - 1) / IntegerRows::kQuad),
-        rows_(static_cast<std::size_t>(kTiles * bytes()), 0) {}
+        rows_(static_cast<std::size_t>(kTiles * bytes() + IntegerRows::kQuad * kTileTokens), 0) {}
 
   void read(const std::uint8_t* from, std::int64_t tile) {
     if (layout_.gain) {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/coded_softmax-inl.h"
 #include "runtime/kernels/decode_attention.h"
 #include "runtime/kernels/exp-inl.h"
@@ -29,7 +30,7 @@ class VnniSums {
  public:
   VnniSums(std::int64_t num_heads, std::int64_t num_coefficients)
       : num_coefficients_(num_coefficients),
-        stride_((num_coefficients + kQuad - 1) / kQuad * kQuad * kLanes),
+        stride_((num_coefficients + kQuad - 1) / kQuad * kSums),
         max_(static_cast<std::size_t>(num_heads), -INFINITY),
         sum_(max_.size(), 0),
         gain_sum_(max_.size(), 0),
@@ -66,9 +67,9 @@ class VnniSums {
       const auto index = static_cast<std::int64_t>(head);
       float* output = partial.output + index * (num_coefficients_ + 1);
       const float* from = codes_.data() + index * stride_;
-      for (std::int64_t c = 0; c < num_coefficients_; ++c, from += kLanes) {
-        const __m256 eight = _mm256_loadu_ps(from);
-        output[c] = _mm512_reduce_add_ps(_mm512_zextps256_ps512(eight));
+      for (std::int64_t c = 0; c < num_coefficients_; ++c) {
+        const float* four = from + c / kQuad * kSums + c % 2 * 8 + c % kQuad / 2;
+        output[c] = (four[0] + four[2]) + (four[4] + four[6]);
       }
       output[num_coefficients_] = gain_sum_[head];
     }
@@ -76,7 +77,8 @@ class VnniSums {
 
  private:
   static constexpr std::int64_t kQuad = IntegerRows::kQuad;
-  static constexpr std::int64_t kLanes = kTileTokens / kQuad;  // 32-bit sums of a coefficient
+  // Sums of a quad: coefficients 0 and 2 in turn, in lanes 0 to 7, and then 1 and 3.
+  static constexpr std::int64_t kSums = 16;
   static constexpr std::int64_t kPlaneBytes =
       2 * kTileTokens;  // a tile's weights for two rows of codes
   static constexpr float kLargest = 127 * 256 + 127;
@@ -162,13 +164,15 @@ class VnniSums {
         }
       }
       for (std::int64_t i = 0; i < count; ++i) {
-        float* to = codes_.data() + (head + i) * stride_ + quad * kQuad * kLanes;
-        const __m512 unit = _mm512_set1_ps(units_[i]);
-        for (std::int64_t row = 0; row < 2; ++row, to += 16) {
-          const __m512i sum =
-              _mm512_add_epi32(_mm512_slli_epi32(sums[i][0][row], 8), sums[i][1][row]);
-          _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), unit, _mm512_loadu_ps(to)));
+        float* to = codes_.data() + (head + i) * stride_ + quad * kSums;
+        __m512i rows[2];  // eight sums of each of two coefficients
+        for (int row = 0; row < 2; ++row) {
+          rows[row] = _mm512_add_epi32(_mm512_slli_epi32(sums[i][0][row], 8), sums[i][1][row]);
         }
+        const __m512i sum = _mm512_add_epi32(_mm512_unpacklo_epi32(rows[0], rows[1]),
+                                             _mm512_unpackhi_epi32(rows[0], rows[1]));
+        _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(units_[i]),
+                                             _mm512_loadu_ps(to)));
       }
     }
   }
@@ -185,7 +189,7 @@ class VnniSums {
 
   std::int64_t num_coefficients_, stride_;
   std::vector<float> max_, sum_, gain_sum_;  // [num_heads]
-  std::vector<float> codes_;                 // [num_heads, padded coefficients, kLanes]
+  AlignedVector<float> codes_;               // [num_heads, quads, kSums]
   float units_[kHeadsTogether] = {};
   // For each tile and head, high bytes and low ones, twice.
   alignas(64) std::int8_t weights_[kGroupTiles][kHeadsTogether][2][kPlaneBytes] = {};
