@@ -55,6 +55,8 @@ METHODS = {
     "coded, group": Method(["--method", "coded", "--scope", "group"], sink=0),
     "coded, layer": Method(["--method", "coded", "--scope", "layer"], sink=0),
     "coded, head": Method(["--method", "coded", "--scope", "head"], sink=0),
+    **{f"coded, head, {form}": Method(["--method", "coded", "--scope", "head", "--form", form], sink=0)
+       for form in ("keys", "blocks:4", "pairs", "rotated")},
     "commonkv": Method(["--method", "commonkv", "--group", "4"], RANKS),
     "commonkv, as its paper": Method(["--method", "commonkv", "--preset", "paper", "--group", "4"], RANKS),
     "palu": Method(["--method", "palu"]),
