@@ -51,7 +51,7 @@ void attend_tiles(const DecodeAttentionParams& params, const CodedSegment& segme
   const std::int64_t heads_per_kv = params.num_heads / params.num_kv_heads;
   const std::int64_t last_tile = (last + kTileTokens - 1) / kTileTokens;
   const bool shared = segment.shares_tiles();
-  // Of values, and of keys, which are read one after the other if they have tiles of their own.
+  // The second serves keys that have tiles of their own, one after the other.
   Codes codes(segment.values.layout), of_keys(segment.keys.layout);
   Keys keys(params, segment);
   Sums sums(params.num_heads, segment.values.layout.num_coefficients());

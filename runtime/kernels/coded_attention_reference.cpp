@@ -13,7 +13,7 @@ struct TokenCodes {
   double gain;
 };
 
-// Of tokens first .. last - 1 in tiles.
+// The codes of tokens first .. last - 1 in tiles.
 class RangeCodes {
  public:
   RangeCodes(const CodeTiles& tiles, std::int64_t first, std::int64_t last)

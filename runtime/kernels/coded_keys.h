@@ -58,7 +58,7 @@ class CodedKeyRows {
   float weight(std::int64_t channel, std::int64_t coefficient) const;
   std::int64_t bytes() const;
 
-  // Of kBases: rows are the basis's channels.
+  // For kBases: rows are the basis's channels.
   const std::vector<IntegerRows>& bases() const { return bases_; }
   const std::int32_t* channels(std::int64_t basis) const {
     return channels_.data() + basis * bases_[static_cast<std::size_t>(basis)].num_rows();

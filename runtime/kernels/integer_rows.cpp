@@ -16,7 +16,7 @@ constexpr float kRange = 32;
 // The nearest multiple of 256, in units of it.
 int high_of(int integer) { return (integer + 128) >> 8; }
 
-// Of numbers below 2^22.
+// Takes numbers below 2^22.
 int nearest(float x) {
   constexpr float kWhole = 0x1.8p23f;  // floats around it are whole
   return static_cast<int>((x + kWhole) - kWhole);
@@ -32,7 +32,7 @@ float largest_integer(const TileLayout& layout) {
       std::min(kLargest, std::numeric_limits<std::int32_t>::max() / codes - 1));
 }
 
-// Of the coefficients, which are ascending.
+// One for each of the coefficients, which are ascending.
 std::vector<int> widths_of(const TileLayout& layout,
                            const std::vector<std::int32_t>& coefficients) {
   std::vector<int> widths;

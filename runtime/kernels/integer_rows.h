@@ -35,7 +35,7 @@ class IntegerRows {
     return static_cast<std::int64_t>(high_.size() + low_.size()) + 8 * num_rows_ +
            4 * static_cast<std::int64_t>(coefficients_.size());
   }
-  // Of a coefficient of the tile, in units of the scale.
+  // A weight of a coefficient of the tile, in units of the scale.
   int integer(std::int64_t row, std::int64_t coefficient) const;
   // Those of kRows rows from a multiple of that on: [num_quads, kRows, kQuad], the high bytes (256 each), and
   // [num_wide / kQuad, kRows, kQuad], the low ones. Zeros beyond the last row or coefficient.

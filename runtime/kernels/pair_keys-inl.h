@@ -67,7 +67,7 @@ class PairKeys {
     float offset[2], mean[2], both[2];
   };
 
-  // Of rotary pairs, and then of others.
+  // Those of rotary pairs come first.
   std::vector<Transform> transforms(const CodedKeyRows& rows) const {
     std::vector<Transform> all;
     for (const CodedKeyRows::Pair& pair : rows.pairs()) {

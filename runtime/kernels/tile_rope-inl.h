@@ -37,7 +37,7 @@ inline std::int64_t second_of(const RopeAngles& rope, std::int64_t pair) {
 class TileTurns {
  public:
   explicit TileTurns(const RopeAngles& rope) : TileTurns(rope, all_pairs(rope)) {}
-  // Of some pairs, in their order.
+  // Turns of some pairs, in their order.
   TileTurns(const RopeAngles& rope, std::vector<std::int32_t> pairs)
       : rope_(rope), pairs_(std::move(pairs)), angles_(2 * pairs_.size() * kTileTokens) {
     std::int32_t first[kTileTokens];

@@ -86,7 +86,7 @@ void CodedInputs::add_rows(const CodedForm& form, std::int64_t head, std::int64_
   std::shuffle(places.begin(), places.end(), std::mt19937(seed));
   for (std::int64_t c = 0; c < count; ++c) {
     const std::int64_t place = places[static_cast<std::size_t>(c)];
-    // Of several KV heads, each has some coefficients.
+    // Each of several KV heads has some coefficients.
     const bool of_head = shares_tiles(form) || c % 3 == 2 || c % num_kv_heads == head;
     for (std::int64_t i = 0; i < head_dim; ++i) {
       const std::int64_t basis = i / (head_dim / bases.count);
