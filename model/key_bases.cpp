@@ -33,6 +33,9 @@ BasisTransform join_bases(const SplitTransform& bases, const at::Tensor& channel
                 .item<bool>(),
             "{}: a number that is no basis, expected 0 to {}; export again", name,
             channels.size(0) - 1);
+  KVC_CHECK(
+      at::bincount(basis, {}, channels.size(0)).max().item<std::int64_t>() <= channels.size(1),
+      "{}: a basis of {} channels with more coefficients; export again", name, channels.size(1));
   const at::Tensor of_coefficient = channels.index_select(0, basis);
   const std::int64_t k = basis.size(0), n = channels.numel();
   return {at::zeros({k, n}, at::kFloat).scatter(1, of_coefficient, bases.transform.encoder),

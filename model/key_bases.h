@@ -19,7 +19,7 @@ struct SplitTransform {
   at::Tensor basis;          // [k] float32, of each coefficient
 };
 SplitTransform split_bases(const BasisTransform& whole, const at::Tensor& channels);
-// [k, head_dim] and [head_dim, k], zero outside a coefficient's basis. Error naming `name` if a number is no basis.
+// [k, head_dim] and [head_dim, k], zero outside a coefficient's basis. Error naming `name` if a number is no basis, or a basis has more coefficients than channels.
 BasisTransform join_bases(const SplitTransform& bases, const at::Tensor& channels,
                           const std::string& name);
 

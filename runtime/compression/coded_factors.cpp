@@ -62,6 +62,9 @@ BasisTransform load_transform(const Checkpoint& checkpoint, const BlockShape& bl
   if (block.spec.bases == 1) {
     return stored;
   }
+  KVC_CHECK(!block.spec.rotated || stored.decoder.ne(0).sum(0).le(1).all().item<bool>(),
+            "{}decoder: a rotated coefficient of two channels, expected of one; export again",
+            prefix);
   const std::string name = prefix + "basis";
   return join_bases({stored, load_tensor(checkpoint, name, {k}, at::kFloat)}, channels, name);
 }

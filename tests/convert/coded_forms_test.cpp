@@ -55,6 +55,8 @@ TEST(BlockBasis, SeveralBasesSpanTheirOwnChannels) {
     EXPECT_TRUE(tensors_close(joined.decoder, basis.decoder.to(at::kFloat), 0));
     const at::Tensor wrong = split.basis + static_cast<double>(bases);
     EXPECT_THROW(join_bases({split.transform, wrong}, channels, "basis"), Error);
+    EXPECT_THROW(join_bases({split.transform, at::zeros_like(split.basis)}, channels, "basis"),
+                 Error);
   }
 }
 
