@@ -41,9 +41,10 @@ std::vector<std::int64_t> channels_in_run(const CodedBlock& block, const LayerRu
 // "layers 0-3", "layer 4", "layer 4, KV head 1": for messages.
 std::string name_of(const CodedBlock& block);
 
-// --scope auto, where nobody says what is coded together: the scope whose cache and factors together take the fewest bytes at settings.tokens_in_flight, all scopes at the
-// divergence that single heads have at settings.kept_ratio. --prefer speed allows single heads alone, balance groups
-// only below a kept_ratio of 0.15, since each of their layers reads the code of all.
+// --scope auto, where nobody says what is coded together: the scope whose cache and factors together take the fewest
+// bytes at settings.tokens_in_flight, all scopes at the divergence that single heads have at settings.kept_ratio.
+// --prefer speed, and forms other than full, allow single heads alone; balance allows groups only below a kept_ratio of
+// 0.15, since each of their layers reads the code of all.
 LayerScopes choose_scope(const ModelConfig& config, const ConvertSettings& settings);
 
 }  // namespace kvc

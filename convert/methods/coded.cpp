@@ -212,7 +212,10 @@ void fix_coded(ConvertSettings& settings) {
   settings.cache_metric = settings.cache_metric.value_or(CacheMetric::kFisher);
   CodedSettings& own = settings.own<CodedSettings>();
   if (own.form.empty()) {
-    own.form = own.prefer == Preference::kSpeed || own.products > 0 ? "auto" : "full";
+    const bool by_group =
+        own.scope.find("group") != std::string::npos;  // which has form full alone
+    const bool fast = own.prefer == Preference::kSpeed && !by_group;
+    own.form = fast || own.products > 0 ? "auto" : "full";
   }
   KVC_CHECK_USAGE(own.products == 0 || own.form == "auto",
                   "--products {}: only --form auto shares products out, found --form {}",

@@ -149,6 +149,15 @@ class Conversions(ProgramTest):
                                    "--max-new-tokens", "60", "--json").stdout
                 self.assertLess(json.loads(text)["kv"]["kept_ratio"], 0.8)
 
+    def test_a_preference_for_speed_chooses_the_form(self):
+        for arguments, form in (((), "full"), (("--prefer", "speed"), "auto"), (("--products", "50"), "auto"),
+                                (("--prefer", "speed", "--scope", "group"), "full"),
+                                (("--prefer", "speed", "--form", "keys"), "keys")):
+            with self.subTest(arguments=arguments):
+                plan = json.loads(self.run_ok("kvconvert", REFERENCE, "--kept-ratio", "0.25", "--plan", "--json",
+                                              *arguments).stdout)
+                self.assertEqual(plan["rows"][0]["form"], form)
+
     def test_forms_that_do_not_apply_are_refused_with_one_that_does(self):
         for arguments, words in ((("--form", "blocks:3"), ["4 rotary pairs", "divides 4"]),
                                  (("--form", "rotated", "--scope", "group"), ["--form full", "--scope head"]),
