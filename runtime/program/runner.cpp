@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "model/cache_plan.h"
 #include "model/compute_place.h"
+#include "runtime/block_cache.h"
 #ifdef KVC_CUDA
 #include "runtime/gpu/cuda_executor.h"
 #include "runtime/gpu/gpu_engine.h"
@@ -16,6 +17,7 @@ namespace {
 
 Runner cpu_runner(const RunOptions& options) {
   const auto engine = std::make_shared<Engine>(Engine::load(options.model, options.engine));
+  BlockCache::of_process().release();  // what only loading took
   Runner runner;
   runner.config = engine->config();
   runner.generate = [engine](const Engine::Ids& prompts, const GenerateOptions& generation,
