@@ -91,6 +91,10 @@ at::Tensor damped_cache_metric(at::Tensor metric, std::int64_t part_width) {
   return metric;
 }
 
+at::Tensor submatrix(const at::Tensor& matrix, const at::Tensor& index) {
+  return matrix.index_select(0, index).index_select(1, index);
+}
+
 PrincipalBasis principal_basis(const at::Tensor& covariance, const at::Tensor& metric,
                                std::int64_t rank, at::Device device) {
   const at::Tensor c = covariance.to(device);

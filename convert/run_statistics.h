@@ -21,6 +21,9 @@ struct RunStatistics {
 RunStatistics read_run_statistics(const ConversionJob& job, const LayerRun& run,
                                   CacheMetric choice);
 
+// Rows and columns `index` of a square matrix.
+at::Tensor submatrix(const at::Tensor& matrix, const at::Tensor& index);
+
 // Adds a hundredth of its mean to the diagonal of each `part_width` of channels: one layer's keys, or its
 // values. A part with a zero metric gets the mean of the whole, so it stays defined.
 at::Tensor damped_cache_metric(at::Tensor metric, std::int64_t part_width);

@@ -12,10 +12,6 @@ namespace {
 // products for each token and query head.
 constexpr double kLeastMeanBits = 0.05;
 
-at::Tensor square(const at::Tensor& matrix, const at::Tensor& index) {
-  return matrix.index_select(0, index).index_select(1, index);
-}
-
 // Rows of E and columns of F by falling variance. variances [n]
 BlockBasis sorted(const at::Tensor& encoder, const at::Tensor& decoder, const at::Tensor& variances,
                   at::Tensor mean) {
@@ -31,8 +27,8 @@ BlockBasis several_bases(const RunStatistics& statistics, const at::Tensor& chan
   std::vector<at::Tensor> variances;
   for (std::int64_t i = 0; i < channels.size(0); ++i) {
     const at::Tensor own = channels[i];
-    const PrincipalBasis basis = principal_basis(square(statistics.covariance, own),
-                                                 square(statistics.metric, own), width, device);
+    const PrincipalBasis basis = principal_basis(submatrix(statistics.covariance, own),
+                                                 submatrix(statistics.metric, own), width, device);
     encoder.narrow(0, i * width, width).index_copy_(1, own, basis.encoder);
     decoder.narrow(1, i * width, width).index_copy_(0, own, basis.decoder);
     variances.push_back(basis.eigenvalues);

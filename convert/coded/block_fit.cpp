@@ -172,15 +172,12 @@ RunStatistics block_statistics(const RunStatistics& statistics, const LayerRun& 
                                const CodedBlock& block, const ModelConfig& config) {
   const std::int64_t n = num_channels(block, config), part_width = n / block.num_parts();
   const at::Tensor index = at::tensor(channels_in_run(block, run, config), at::kLong);
-  const auto square = [&](const at::Tensor& matrix) {
-    return matrix.index_select(0, index).index_select(1, index);
-  };
   RunStatistics own{statistics.num_tokens, statistics.mean.index_select(0, index),
-                    square(statistics.covariance), at::eye(n, at::kDouble)};
+                    submatrix(statistics.covariance, index), at::eye(n, at::kDouble)};
   if (!statistics.metric.defined()) {
     return own;
   }
-  at::Tensor metric = square(statistics.metric);
+  at::Tensor metric = submatrix(statistics.metric, index);
   if (block.num_layers == 1 && block.part == CodedParts::kBoth) {
     metric.narrow(0, 0, part_width).narrow(1, part_width, part_width).zero_();
     metric.narrow(0, part_width, part_width).narrow(1, 0, part_width).zero_();

@@ -171,6 +171,9 @@ std::vector<CodedBlock> block_layout(const ModelConfig& config, const ConvertSet
       }
     }
   }
+  for (CodedBlock& block : blocks) {
+    block.gain = settings.own<CodedSettings>().gain == GainChoice::kOn;
+  }
   return blocks;
 }
 

@@ -22,7 +22,7 @@ LayerScopes choose_scopes(const ModelConfig& config, const ConvertSettings& sett
 LayerScopes all_layers(const ModelConfig& config, const ConvertSettings& settings,
                        CodedScope scope);
 
-// Ascending by layer, part and head, without coefficients.
+// Ascending by layer, part and head, without coefficients; with gains where --gain is on.
 std::vector<CodedBlock> block_layout(const ModelConfig& config, const ConvertSettings& settings,
                                      const LayerScopes& scopes);
 

@@ -53,9 +53,6 @@ KvPlan raw_plan(const ModelConfig& config, const ConvertSettings& settings) {
   plan.compression.window_tokens = settings.window_tokens;
   plan.compression.block_tokens = kQuantisedTokens;
   plan.coded = block_layout(config, settings, choose_scopes(config, settings));
-  for (CodedBlock& block : plan.coded) {
-    block.gain = settings.own<CodedSettings>().gain == GainChoice::kOn;
-  }
   std::fill(plan.layers.begin(), plan.layers.end(), KvSource::kCoded);
   return plan;
 }

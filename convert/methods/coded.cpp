@@ -64,7 +64,7 @@ std::vector<CodedBlock> blocks_in(const std::vector<CodedBlock>& blocks, const L
   return inside;
 }
 
-// From the fastest on; blocks that shares cannot be made of are left out.
+// From the fastest on, without those that the layer or the number of rotary pairs does not allow.
 std::vector<CodedForm> forms_of(const ModelConfig& config, int layer) {
   constexpr int kBlocks = 4;
   std::vector<CodedForm> forms;
@@ -122,9 +122,6 @@ void choose_forms(ConversionJob& job) {
     scopes.forms[layer] = options[layer][choice[layer]].form;
   }
   job.result.plan.coded = block_layout(job.config, job.settings, scopes);
-  for (CodedBlock& block : job.result.plan.coded) {
-    block.gain = own.gain == GainChoice::kOn;
-  }
 }
 
 std::deque<BlockFit> fit_blocks(ConversionJob& job) {
