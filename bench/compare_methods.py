@@ -56,7 +56,7 @@ METHODS = {
     "coded, layer": Method(["--method", "coded", "--scope", "layer"], sink=0),
     "coded, head": Method(["--method", "coded", "--scope", "head"], sink=0),
     **{f"coded, head, {form}": Method(["--method", "coded", "--scope", "head", "--form", form], sink=0)
-       for form in ("keys", "blocks:4", "pairs", "rotated")},
+       for form in ("keys", "blocks:2", "blocks:4", "pairs", "rotated")},
     "commonkv": Method(["--method", "commonkv", "--group", "4"], RANKS),
     "commonkv, as its paper": Method(["--method", "commonkv", "--preset", "paper", "--group", "4"], RANKS),
     "palu": Method(["--method", "palu"]),
