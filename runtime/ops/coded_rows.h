@@ -10,7 +10,7 @@
 
 namespace kvc {
 
-// Of several layers, n channels of a token: layer by layer its keys and then its values, of all KV heads or of one.
+// Some layers have n channels of a token in a block: layer by layer its keys and then its values, of all KV heads or of one.
 enum class PagedParts { kBoth, kKeys, kValues };
 struct PagedBlock {
   std::int64_t num_layers = 1, head_dim = 0;
@@ -40,7 +40,7 @@ class CodedRows {
 
   const PagedBlock& spec() const { return spec_; }
   const std::vector<float>& steps() const { return steps_; }
-  // Of a layer, [spec().num_heads]
+  // A layer's, [spec().num_heads]
   const CodedKeyRows* keys(std::int64_t layer) const {
     return keys_.data() + layer * spec_.num_heads;
   }

@@ -114,7 +114,7 @@ void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, std
     std::vector<float> sums(at(num_heads * width)), values(at(per_kv * head_dim));
     combine_partials(parts.data(), last - first, num_heads, width, sums.data());
     for (std::int64_t kv_head = 0; kv_head < heads.count; ++kv_head) {
-      blocks_[heads.values].decode_sums(layer, kv_head, per_kv,
+      blocks_[heads.values].decode_sums(layer, heads.in_values + kv_head, per_kv,
                                         sums.data() + kv_head * per_kv * width, values.data());
       for (std::int64_t i = 0; i < per_kv; ++i) {
         store_row(output, task.sequence, (heads.first + kv_head) * per_kv + i, head_dim,

@@ -35,12 +35,23 @@ PagedCodes::PagedCodes(const Shape& shape, const std::vector<PagedBlock>& blocks
   }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     for (std::size_t j = 0; blocks[i].has_keys() && j < blocks.size(); ++j) {
-      if (blocks[j].has_values() && blocks[i].first_head == blocks[j].first_head &&
+      const std::int64_t in_values = blocks[i].first_head - blocks[j].first_head;
+      if (blocks[j].has_values() && in_values >= 0 && in_values < blocks[j].num_heads &&
           blocks[i].parts == (i == j ? PagedParts::kBoth : PagedParts::kKeys)) {
-        heads_.push_back({i, j, blocks[i].first_head, blocks[i].num_heads});
+        heads_.push_back({i, j, blocks[i].first_head, blocks[i].num_heads, in_values});
       }
     }
   }
+}
+
+bool PagedCodes::is_complete() const {
+  std::vector<int> found(at(shape_.num_kv_heads));
+  for (const Heads& heads : heads_) {
+    for (std::int64_t head = heads.first; head < heads.first + heads.count; ++head) {
+      ++found[at(head)];
+    }
+  }
+  return std::all_of(found.begin(), found.end(), [](int count) { return count == 1; });
 }
 
 std::vector<const void*> PagedCodes::places(const PageMemory& pages,
@@ -57,14 +68,14 @@ std::vector<const void*> PagedCodes::places(const PageMemory& pages,
 
 void PagedCodes::store_run(const PageMemory& pages, const std::int64_t* slots,
                            const std::int64_t* positions, std::int64_t first, std::int64_t last,
-                           std::size_t block, const std::vector<LayerRows>& layers) const {
+                           std::size_t block, const std::vector<PagedRows>& layers) const {
   const CodedRows& rows = blocks_[block];
   const PagedBlock& spec = rows.spec();
   const std::int64_t count = last - first, n = spec.channels(), k = spec.layout.num_coefficients();
   std::vector<float> numbers(at(count * n)), z(at(count * k));
   for (std::int64_t i = 0; i < count; ++i) {
     float* to = numbers.data() + i * n;
-    for (const LayerRows& layer : layers) {
+    for (const PagedRows& layer : layers) {
       for (const HeadRows* part : {&layer.key, &layer.value}) {
         if (part == &layer.key ? !spec.has_keys() : !spec.has_values()) {
           continue;
@@ -91,7 +102,7 @@ void PagedCodes::store_run(const PageMemory& pages, const std::int64_t* slots,
 
 void PagedCodes::store(const PageMemory& pages, const std::int64_t* slots,
                        const std::int64_t* positions, std::int64_t count,
-                       const std::vector<LayerRows>& layers, const Parallel& parallel) const {
+                       const std::vector<PagedRows>& layers, const Parallel& parallel) const {
   const std::vector<std::int64_t> runs = runs_of(slots, count);
   const auto num_runs = static_cast<std::int64_t>(runs.size()) - 1;
   const auto num_blocks = static_cast<std::int64_t>(blocks_.size());
@@ -106,7 +117,7 @@ void PagedCodes::store(const PageMemory& pages, const std::int64_t* slots,
 }
 
 void PagedCodes::read(const PageMemory& pages, const std::int32_t* page_numbers, std::int64_t first,
-                      std::int64_t count, std::int64_t layer, const LayerRows& to,
+                      std::int64_t count, std::int64_t layer, const PagedRows& to,
                       const Parallel& parallel) const {
   const std::int64_t tiles = (count + kTileTokens - 1) / kTileTokens;
   const auto num_blocks = static_cast<std::int64_t>(blocks_.size());

@@ -32,7 +32,7 @@ struct HeadRows {
   std::int64_t token_stride = 0, head_stride = 0;
 };
 
-struct LayerRows {
+struct PagedRows {
   HeadRows key{}, value{};  // keys post-RoPE
 };
 
@@ -55,17 +55,19 @@ class PagedCodes {
   PagedCodes(const Shape& shape, const std::vector<PagedBlock>& blocks);
 
   const Shape& shape() const { return shape_; }
+  // Does every KV head have its keys and its values in one block each?
+  bool is_complete() const;
   std::int64_t tile_bytes() const { return tile_bytes_; }
 
   // Codes `count` tokens at their positions and slots; a slot below 0 is skipped. Neighbouring tokens share tiles;
   // tokens that are not neighbours do not. A tile's bytes become zero when its first token is written.
   void store(const PageMemory& pages, const std::int64_t* slots, const std::int64_t* positions,
-             std::int64_t count, const std::vector<LayerRows>& layers,
+             std::int64_t count, const std::vector<PagedRows>& layers,
              const Parallel& parallel) const;
   // Tokens first .. first + count - 1 of a sequence with these pages, as attention sees them; first is a multiple of
   // kTileTokens.
   void read(const PageMemory& pages, const std::int32_t* page_numbers, std::int64_t first,
-            std::int64_t count, std::int64_t layer, const LayerRows& to,
+            std::int64_t count, std::int64_t layer, const PagedRows& to,
             const Parallel& parallel) const;
   // Softmax attention; what a sequence gets does not depend on the others, nor on the number of threads. query and output
   // [sequences, num_heads, head_dim]
@@ -77,6 +79,7 @@ class PagedCodes {
   struct Heads {
     std::size_t keys, values;  // the same one, or two
     std::int64_t first = 0, count = 1;
+    std::int64_t in_values = 0;  // number of the first head among those of `values`
   };
 
   // Pages of a block's tiles, from the page of token `first` to that of token `last` - 1.
@@ -85,7 +88,7 @@ class PagedCodes {
   // Tokens of one tile.
   void store_run(const PageMemory& pages, const std::int64_t* slots, const std::int64_t* positions,
                  std::int64_t first, std::int64_t last, std::size_t block,
-                 const std::vector<LayerRows>& layers) const;
+                 const std::vector<PagedRows>& layers) const;
 
   Shape shape_;
   std::vector<CodedRows> blocks_;

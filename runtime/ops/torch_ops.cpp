@@ -194,7 +194,13 @@ std::int64_t open_codes(const std::vector<std::int64_t>& shape, const Tensor& sc
     described.push_back(block_of(blocks.data() + i * kBlockNumbers,
                                  factors.data() + i * kBlockTensors, all, shape[4]));
   }
+  for (const kvc::PagedBlock& block : described) {
+    STD_TORCH_CHECK(block.first_head >= 0 && block.first_head + block.num_heads <= all.num_kv_heads,
+                    "kvconvert: open: a block of KV heads that there are none of");
+  }
   opened->codes.emplace(all, described);
+  STD_TORCH_CHECK(opened->codes->is_complete(),
+                  "kvconvert: open: a KV head whose keys or values no block has, or several have");
   return registry().add(opened);
 }
 
@@ -225,7 +231,7 @@ void store(std::int64_t handle, Tensor pages, const Tensor& slots, const Tensor&
                     "kvconvert: store: position ", position[i], ", expected below ",
                     shape.num_positions);
   }
-  std::vector<kvc::LayerRows> layers;
+  std::vector<kvc::PagedRows> layers;
   for (std::size_t i = 0; i < num_layers; ++i) {
     layers.push_back({head_rows(keys[i], count, shape.num_kv_heads, shape.head_dim, "keys"),
                       head_rows(values[i], count, shape.num_kv_heads, shape.head_dim, "values")});

@@ -1,0 +1,375 @@
+#!/usr/bin/env python3
+"""Codes in an engine's pages: what is stored, read and attended to against plain torch, for every form of the keys."""
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait in loops take the time of those that work
+import torch  # noqa: E402
+from safetensors.torch import save_file
+
+ROOT = pathlib.Path(os.environ.get("KVC_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(ROOT / "python"))
+if "KVC_BIN_DIR" in os.environ:
+    os.environ.setdefault("KVCONVERT_OPS", str(pathlib.Path(os.environ["KVC_BIN_DIR"]).parent / "lib/libkvconvert_ops.so"))
+
+from kvconvert.codes import TILE, CodedCheckpoint  # noqa: E402
+from kvconvert.factors import ConversionError, basis_channels, load_factors  # noqa: E402
+
+GAINS = torch.tensor([0.5, 0.70710678, 1, 1.41421356, 2, 4, 8, 16])
+HEADS, POSITIONS = 2, 2048
+
+
+def widths_for(count, bits):
+    coefficients = [0] * 9
+    for i in range(count):
+        coefficients[bits[i % len(bits)]] += 1
+    return coefficients
+
+
+def block(first_layer, num_layers, head, part, channels, bases=1, rotated=False, gain=False):
+    spec = {"first_layer": first_layer, "num_layers": num_layers, "coefficients": widths_for(channels, (8, 5, 6, 7)), "gain": gain}
+    if head is not None:
+        spec["head"] = head
+    if part != "both":
+        spec |= {"part": part, "bases": bases, "rotated": rotated}
+    return spec
+
+
+def plan_of(form, scope, head_dim):
+    """Blocks of two layers: (head_dim, form of keys, scope)."""
+    blocks = []
+    for first in (0,) if scope == "group" else (0, 1):
+        count = 2 if scope == "group" else 1
+        if form == "full":
+            heads = range(HEADS) if scope == "head" else (None,)
+            width = head_dim * (1 if scope == "head" else HEADS) * 2 * count
+            blocks += [block(first, count, head, "both", width - 3, gain=head == 1) for head in heads]
+            continue
+        bases = {"keys": 1, "blocks": 4, "pairs": head_dim // 2, "rotated": head_dim // 2}[form]
+        blocks += [block(first, 1, head, "keys", head_dim, bases, form == "rotated", gain=head == 0) for head in range(HEADS)]
+        if scope == "head":
+            blocks += [block(first, 1, head, "values", head_dim - 5) for head in range(HEADS)]
+        else:
+            blocks.append(block(first, 1, None, "values", head_dim * HEADS - 5, gain=True))
+    layers = ["coded"] * 2
+    return {"method": "coded", "num_kv_heads": HEADS, "head_dim": head_dim, "key_norm": False, "layers": layers, "groups": [],
+            "coded": blocks, "policy": {"sink_tokens": 0, "window_tokens": 0, "block_tokens": 1}}
+
+
+def write(directory, plan, num_pairs, change=None):
+    """A directory with random factors: orthogonal within every basis, times a scale for each channel."""
+    random = torch.Generator().manual_seed(1)
+    tensors = {}
+    for index, spec in enumerate(plan["coded"]):
+        prefix, k, bases = f"kvconvert.coded.{index}.", sum(spec["coefficients"]), spec.get("bases", 1)
+        heads = 1 if "head" in spec else HEADS
+        n = spec["num_layers"] * (2 if spec.get("part", "both") == "both" else 1) * heads * plan["head_dim"]
+        width = n // bases
+        square = torch.linalg.qr(torch.randn(bases, width, width, generator=random)).Q
+        basis = torch.arange(k) % bases
+        row = torch.arange(k) // bases
+        if spec.get("rotated"):
+            square = torch.eye(width).expand(bases, width, width)
+        columns = square[basis, row] if bases > 1 else square[0, :k]  # [k, width]
+        scale = 0.5 + torch.rand(width, generator=random)
+        tensors[prefix + "encoder"], tensors[prefix + "decoder"] = (columns / scale).contiguous(), (columns * scale).t().contiguous()
+        tensors[prefix + "mean"] = torch.randn(n, generator=random)
+        bits = torch.tensor([b for b in range(8, 0, -1) for _ in range(spec["coefficients"][b])])
+        tensors[prefix + "steps"] = 6.0 / 2.0**bits
+        if bases > 1:
+            tensors[prefix + "basis"] = basis.float()
+    if change is not None:
+        change(tensors, plan)
+    save_file(tensors, str(directory / "model.safetensors"))
+    (directory / "config.json").write_text(json.dumps({"model_type": "kvconvert_llama", "kvconvert": {"format": 1, "plan": plan}}))
+
+
+def angles(num_pairs, factor=1.0):
+    angle = torch.arange(POSITIONS)[:, None].double() * 10000.0 ** (-torch.arange(num_pairs).double() / max(num_pairs, 1))
+    return (angle.cos() * factor).float(), (angle.sin() * factor).float()
+
+
+def turn(rows, rope, positions):
+    """RoPE of [T, heads, head_dim]."""
+    cos, sin = (part[positions][:, None] for part in rope)
+    pairs = cos.shape[-1]
+    a, b, rest = rows[..., :pairs], rows[..., pairs:2 * pairs], rows[..., 2 * pairs:]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
+
+
+def quantised(spec, z, steps):
+    """Values of the codes of coefficients [T, k]."""
+    bits = torch.tensor([b for b in range(8, 0, -1) for _ in range(spec.coefficients[b])])
+    low = -(2.0 ** (bits - 1))
+    best, least = None, torch.full(z.shape[:1], torch.inf)
+    for gain in GAINS if spec.gain else GAINS[2:3]:
+        step = steps * gain
+        read = (torch.minimum(torch.maximum((z / step).floor(), low), -low - 1) + 0.5) * step
+        error = (read - z).square().sum(1)
+        best = read if best is None else torch.where((error < least)[:, None], read, best)
+        least = torch.minimum(error, least)
+    return best
+
+
+class Case:
+    """A store of a written directory, with its pages and random keys and values."""
+
+    def __init__(self, directory, form, scope, head_dim=32, num_pairs=None, tokens=100, factor=1.0, **options):
+        self.pairs = head_dim // 2 if num_pairs is None else num_pairs
+        self.tokens, self.page_tiles = tokens, 2
+        write(directory, plan_of(form, scope, head_dim), self.pairs)
+        self.checkpoint = CodedCheckpoint(directory)
+        self.layers = self.checkpoint.stores[-1]
+        self.rope = angles(self.pairs, factor)
+        self.num_heads = options.pop("num_query_heads", 6)
+        self.codes = self.checkpoint.open(self.layers, self.rope if self.pairs else None, num_query_heads=self.num_heads, **options)
+        random = torch.Generator().manual_seed(2)
+        size = (tokens, HEADS, head_dim)
+        self.keys = [torch.randn(size, generator=random) for _ in self.layers]
+        self.values = [torch.randn(size, generator=random) for _ in self.layers]
+        self.positions = torch.arange(tokens)
+        self.table = torch.tensor([[5, 1, 4, 0, 2, 3] + list(range(6, 40))], dtype=torch.int32)
+        page_tokens = self.page_tiles * TILE
+        self.slots = self.table[0].long()[self.positions // page_tokens] * page_tokens + self.positions % page_tokens
+
+    def pages(self):
+        size = (40, self.page_tiles * self.codes.tile_bytes)
+        return torch.randint(0, 256, size, dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+
+    def stored(self, parts=None):
+        pages = self.pages()
+        for part in parts or [range(self.tokens)]:
+            part = torch.tensor(list(part))
+            self.codes.store(pages, self.slots[part], self.positions[part], [key[part] for key in self.keys],
+                             [value[part] for value in self.values])
+        return pages
+
+    def expected(self):
+        """Keys and values of every layer through codes, by the formulas of docs/methods.md."""
+        keys, values = ([torch.zeros_like(rows) for rows in part] for part in (self.keys, self.values))
+        for spec in self.checkpoint.store_blocks(self.layers):
+            factors = load_factors(self.checkpoint.files, spec, HEADS, self.checkpoint.head_dim, self.pairs)
+            heads = range(HEADS) if spec.head is None else [spec.head]
+            places = [(source, target, layer, head, is_key)
+                      for layer in range(spec.num_layers)
+                      for source, target, is_key, part in ((self.keys, keys, True, "keys"), (self.values, values, False, "values"))
+                      if spec.part in ("both", part) for head in heads]
+            columns, turned = [], []
+            inverse = (self.rope[0], -self.rope[1])
+            size = (self.rope[0][1] ** 2 + self.rope[1][1] ** 2)[:1] if self.pairs else torch.ones(1)
+            back = tuple(part / size for part in inverse)
+            for source, _, layer, head, is_key in places:
+                rows = source[layer][:, head:head + 1]
+                columns.append((turn(rows, back, self.positions) if is_key and not spec.rotated else rows)[:, 0])
+            mean = factors.mean.expand(self.tokens, -1)
+            if spec.rotated:
+                mean = turn(mean[:, None], self.rope, self.positions)[:, 0]
+            z = (torch.cat(columns, 1) - mean) @ factors.encoder.t()
+            y = quantised(spec, z, factors.steps) @ factors.decoder.t() + mean
+            for i, (_, target, layer, head, is_key) in enumerate(places):
+                rows = y[:, i * self.checkpoint.head_dim:][:, None, :self.checkpoint.head_dim]
+                turned = turn(rows, self.rope, self.positions) if is_key and not spec.rotated else rows
+                target[layer][:, head] = turned[:, 0]
+        return keys, values
+
+    def attention(self, keys, values, query, length, scale, window=0):
+        first = max(0, length - window) if window else 0
+        group = self.num_heads // HEADS
+        keys, values = (rows[first:length].repeat_interleave(group, 1) for rows in (keys, values))
+        scores = torch.einsum("hd,nhd->hn", query, keys) * scale
+        return torch.einsum("hn,nhd->hd", scores.softmax(-1), values)
+
+
+FORMS = [("full", "head"), ("full", "layer"), ("full", "group"), ("keys", "head"), ("blocks", "head"), ("pairs", "layer"),
+         ("rotated", "head"), ("rotated", "layer")]
+
+
+class Pages(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.directory = pathlib.Path(self.temporary.name)
+        self.addCleanup(self.temporary.cleanup)
+
+    def close(self, actual, expected, most, borders=0.005):
+        """Alike but for coefficients on the border of two codes."""
+        wrong = (actual - expected).abs().amax(-1) > most
+        self.assertLess(wrong.float().mean().item(), borders)
+
+    def test_tokens_are_read_as_the_formulas_say(self):
+        for form, scope in FORMS:
+            for head_dim, pairs in ((32, None), (32, 8), (64, 0)):
+                with self.subTest(form=form, scope=scope, head_dim=head_dim, pairs=pairs):
+                    case = Case(self.directory, form, scope, head_dim, pairs)
+                    pages = case.stored()
+                    keys, values = case.expected()
+                    # Kernels have integers for the weights of bases: they add a hundredth of the codes' squared error.
+                    most = 1e-4 if form in ("pairs", "rotated") else 0.06
+                    for layer in range(len(case.layers)):
+                        read = case.codes.read(pages, case.table[0], 0, case.tokens, torch.float32, layer)
+                        self.close(read[0], keys[layer], most)
+                        self.close(read[1], values[layer], 1e-4)
+                        some = case.codes.read(pages, case.table[0], 64, 20, torch.float32, layer)
+                        self.assertTrue(torch.equal(some[0], read[0][64:84]) and torch.equal(some[1], read[1][64:84]))
+
+    def test_attention_is_that_over_what_is_read(self):
+        for form, scope in FORMS:
+            for window in (0, 40):
+                with self.subTest(form=form, scope=scope, window=window):
+                    case = Case(self.directory, form, scope, tokens=1100, scale=0.25, window=window)
+                    pages = case.stored()
+                    lengths = torch.tensor([1, 33, 64, 1100], dtype=torch.int32)
+                    query = torch.randn(4, case.num_heads, 32, generator=torch.Generator().manual_seed(4))
+                    table = case.table.expand(4, -1).contiguous()
+                    for layer in range(len(case.layers)):
+                        out = torch.empty_like(query)
+                        case.codes.attend(out, query, pages, table, lengths, layer)
+                        read = case.codes.read(pages, case.table[0], 0, case.tokens, torch.float32, layer)
+                        for i, length in enumerate(lengths.tolist()):
+                            expected = case.attention(*read, query[i], length, 0.25, window)
+                            torch.testing.assert_close(out[i], expected, atol=2e-3, rtol=0)
+                            alone = torch.empty_like(query[:1])
+                            case.codes.attend(alone, query[i:i + 1], pages, table[:1], lengths[i:i + 1], layer)
+                            self.assertTrue(torch.equal(alone[0], out[i]))
+
+    def test_pages_do_not_depend_on_how_tokens_arrive(self):
+        for form, scope in FORMS:
+            with self.subTest(form=form, scope=scope):
+                case = Case(self.directory, form, scope)
+                whole = case.stored()
+                cut = case.stored([range(0, 7), range(7, 41), range(41, 42), range(42, 100)])
+                single = case.stored([[i] for i in range(100)])
+                self.assertTrue(torch.equal(whole, cut) and torch.equal(whole, single))
+
+    def test_the_threads_change_nothing(self):
+        case = Case(self.directory, "rotated", "head", tokens=1500)
+        query, lengths = torch.randn(1, 6, 32), torch.tensor([1500], dtype=torch.int32)
+        found = []
+        before = torch.get_num_threads()
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            out = torch.empty_like(query)
+            pages = case.stored()
+            case.codes.attend(out, query, pages, case.table, lengths)
+            found.append((pages, out))
+        torch.set_num_threads(before)
+        for pages, out in found[1:]:
+            self.assertTrue(torch.equal(pages, found[0][0]) and torch.equal(out, found[0][1]))
+
+    def test_narrow_numbers_and_strided_rows(self):
+        case = Case(self.directory, "rotated", "head", tokens=70)
+        for dtype in (torch.bfloat16, torch.float16):
+            case.keys = [key.to(dtype) for key in case.keys]
+            case.values = [value.to(dtype) for value in case.values]
+            expected = case.stored()
+            both = [torch.cat((key, value), 1) for key, value in zip(case.keys, case.values)]
+            case.keys, case.values = [rows[:, :HEADS] for rows in both], [rows[:, HEADS:] for rows in both]
+            pages = case.pages()
+            wide = torch.cat((pages, pages), 1)[:, :pages.shape[1]]  # rows farther apart than they are long
+            case.codes.store(wide, case.slots, case.positions, case.keys, case.values)
+            self.assertTrue(torch.equal(wide, expected))
+            read = case.codes.read(wide, case.table[0], 0, 70, dtype)
+            exact = case.codes.read(wide, case.table[0], 0, 70, torch.float32)
+            torch.testing.assert_close(read[0], exact[0].to(dtype), atol=0, rtol=0)
+            query, lengths = torch.randn(1, 6, 32).to(dtype), torch.tensor([70], dtype=torch.int32)
+            narrow, full = torch.empty_like(query), torch.empty(1, 6, 32)
+            case.codes.attend(narrow, query, wide, case.table, lengths)
+            case.codes.attend(full, query.float(), wide, case.table, lengths)
+            torch.testing.assert_close(narrow, full.to(dtype), atol=0, rtol=0)
+
+    def test_neighbouring_channels_may_be_a_rotary_pair(self):
+        halves = Case(self.directory, "pairs", "head")
+        neighbours = halves.checkpoint.open(halves.layers, halves.rope, num_query_heads=6, interleaved=True)
+        order = torch.arange(32).view(2, 16).t().flatten()  # where the channels of halves are among neighbours
+        pages = halves.pages()
+        neighbours.store(pages, halves.slots, halves.positions, [key[..., order] for key in halves.keys], halves.values)
+        self.assertTrue(torch.equal(pages, halves.stored()))
+        read = neighbours.read(pages, halves.table[0], 0, 100, torch.float32)
+        self.assertTrue(torch.equal(read[0], halves.codes.read(pages, halves.table[0], 0, 100, torch.float32)[0][..., order]))
+        query, lengths, outs = torch.randn(1, 6, 32), torch.tensor([100], dtype=torch.int32), []
+        for codes, of_query in ((neighbours, query[..., order]), (halves.codes, query)):
+            outs.append(torch.empty_like(query))
+            codes.attend(outs[-1], of_query, pages, halves.table, lengths)
+        self.assertTrue(torch.equal(*outs))
+
+    def test_a_rank_has_its_own_heads(self):
+        whole = Case(self.directory, "rotated", "head")
+        pages = whole.stored()
+        for head in range(HEADS):
+            one = whole.checkpoint.open(whole.layers, whole.rope, num_query_heads=3, first_head=head, num_heads=1)
+            own = torch.zeros(40, 2 * one.tile_bytes, dtype=torch.uint8)
+            one.store(own, whole.slots, whole.positions, [k[:, head:head + 1] for k in whole.keys],
+                      [v[:, head:head + 1] for v in whole.values])
+            read = one.read(own, whole.table[0], 0, 100, torch.float32)
+            of_all = whole.codes.read(pages, whole.table[0], 0, 100, torch.float32)
+            self.assertTrue(torch.equal(read[0][:, 0], of_all[0][:, head]) and torch.equal(read[1][:, 0], of_all[1][:, head]))
+        self.assertEqual(whole.checkpoint.tile_bytes(whole.layers), sum(
+            whole.checkpoint.tile_bytes(whole.layers, head, 1) for head in range(HEADS)))
+        write(self.directory, plan_of("full", "layer", 32), 16)
+        with self.assertRaisesRegex(ConversionError, "--scope head"):
+            CodedCheckpoint(self.directory).open([0], whole.rope, num_query_heads=3, first_head=1, num_heads=1)
+
+    def test_bad_arguments_are_refused(self):
+        case = Case(self.directory, "rotated", "head")
+        pages, query = case.stored(), torch.randn(1, 6, 32)
+        length = torch.tensor([100], dtype=torch.int32)
+        with self.assertRaisesRegex(RuntimeError, "beyond the pages"):
+            case.codes.store(pages, case.slots + 40 * 64, case.positions, case.keys, case.values)
+        with self.assertRaisesRegex(RuntimeError, "position"):
+            case.codes.store(pages, case.slots, case.positions + POSITIONS, case.keys, case.values)
+        with self.assertRaisesRegex(RuntimeError, "keys"):
+            case.codes.store(pages, case.slots, case.positions, [case.keys[0][:, :1]], case.values)
+        with self.assertRaisesRegex(RuntimeError, "page 40"):
+            case.codes.attend(query.clone(), query, pages, torch.full_like(case.table, 40), length)
+        with self.assertRaisesRegex(RuntimeError, "a sequence of 0 tokens"):
+            case.codes.attend(query.clone(), query, pages, case.table, length * 0)
+        with self.assertRaisesRegex(RuntimeError, "begin with a tile"):
+            case.codes.read(pages, case.table[0], 1, 10, torch.float32)
+        with self.assertRaisesRegex(RuntimeError, "not 2047 times|not 682 times"):
+            bent = tuple(part.clone() for part in case.rope)
+            bent[0][600:] = angles(16)[0][:POSITIONS - 600]
+            case.checkpoint.open(case.layers, bent, num_query_heads=6)
+
+
+class Directories(unittest.TestCase):
+    def refused(self, message, change=None, form="rotated", config=None):
+        with tempfile.TemporaryDirectory() as name:
+            directory = pathlib.Path(name)
+            write(directory, plan_of(form, "head", 32), 16, change)
+            if config is not None:
+                (directory / "config.json").write_text(config)
+            with self.assertRaisesRegex(ConversionError, message):
+                CodedCheckpoint(directory).open([0], angles(16), num_query_heads=6)
+
+    def test_what_is_no_conversion(self):
+        self.refused("config.json: cannot be read", config="{")
+        self.refused("it has no kvconvert.plan", config="{}")
+        self.refused("format is 2, expected 1", config=json.dumps({"kvconvert": {"format": 2, "plan": {}}}))
+        plan = plan_of("full", "head", 32) | {"method": "fusedkv", "layers": ["plain", "fused"]}
+        self.refused("--method coded", config=json.dumps({"kvconvert": {"format": 1, "plan": plan}}))
+
+    def test_factors_that_do_not_fit(self):
+        name = "kvconvert.coded.0."
+
+        def change(suffix, new):
+            return lambda tensors, plan: tensors.update({name + suffix: new(tensors[name + suffix])})
+
+        self.refused("model.safetensors: kvconvert.coded.0.mean has shape", change("mean", lambda old: old[1:].clone()))
+        self.refused("is not finite", change("decoder", lambda old: old.clone().fill_(torch.nan)))
+        self.refused("not positive", change("steps", lambda old: -old))
+        self.refused("a number that is no basis", change("basis", lambda old: old + 0.5))
+        self.refused("more coefficients", change("basis", lambda old: old * 0))
+        self.refused("of two channels", change("decoder", torch.ones_like))
+        self.refused("no file of the directory", lambda tensors, plan: tensors.pop(name + "steps"))
+        self.refused("does not cover", lambda tensors, plan: plan.update(coded=plan["coded"][:1]))
+
+    def test_bases_have_neighbouring_pairs(self):
+        self.assertEqual(basis_channels(2, 8, 3).tolist(), [[0, 1, 3, 4], [2, 6, 5, 7]])
+
+
+if __name__ == "__main__":
+    unittest.main()
