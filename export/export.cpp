@@ -3,6 +3,7 @@
 #include "core/conversion_file.h"
 #include "core/enum_names.h"
 #include "core/error.h"
+#include "core/factor_checksum.h"
 #include "core/output.h"
 #include "core/progress.h"
 #include "export/export_config.h"
@@ -57,9 +58,12 @@ void write_factored(const Inputs& inputs, const std::string& factor_dtype,
   write_checkpoint_tensors(
       directory, factored_tensors(inputs.checkpoint, inputs.config, inputs.conversion.plan,
                                   inputs.factors, factor_dtype, directory));
-  write_file(directory / "config.json",
-             dump_json(factored_config(inputs.checkpoint, inputs.config, inputs.conversion,
-                                       factor_dtype)));
+  Json config = factored_config(inputs.checkpoint, inputs.config, inputs.conversion, factor_dtype);
+  const fs::path file = directory / "config.json";
+  write_file(file, dump_json(config));
+  config["kvconvert"][kFactorChecksum] = factor_checksum(Checkpoint::open(directory));
+  fs::remove(file);
+  write_file(file, dump_json(config));
   copy_companion_files(inputs.checkpoint, directory, true);
 }
 

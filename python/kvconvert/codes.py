@@ -50,6 +50,8 @@ class CodedCheckpoint:
         if [layer for store in self.stores for layer in store] != list(range(self.num_layers)):
             raise ConversionError(f"{path}: kvconvert.plan.coded does not cover each of {self.num_layers} layers once; convert again")
         self.files = TensorFiles(self.directory)
+        if "factors_sha256" in conversion:
+            self.files.check(conversion["factors_sha256"])
 
     @property
     def sinks(self) -> int:

@@ -1,6 +1,7 @@
 """The factors of a converted directory's coded blocks, as float32 tensors (docs/methods.md, method coded)."""
 
 import dataclasses
+import hashlib
 import pathlib
 
 import torch
@@ -74,6 +75,17 @@ class TensorFiles:
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
+
+    def check(self, stated: str) -> None:
+        """Compares SHA-256 over the tensors kvconvert.*: of each its name, a zero byte and its data (core/factor_checksum.h)."""
+        found = hashlib.sha256()
+        for name in sorted(name for name in self._files if name.startswith("kvconvert.")):
+            found.update(name.encode() + b"\0")
+            found.update(self._files[name][1].get_tensor(name).contiguous().view(-1).view(torch.uint8).numpy())
+        if found.hexdigest() != stated:
+            paths = sorted({str(path) for name, (path, _) in self._files.items() if name.startswith("kvconvert.")})
+            raise ConversionError(f"{', '.join(paths) or 'no file'}: the tensors kvconvert.* are damaged: SHA-256 {stated} expected, "
+                                  f"{found.hexdigest()} found; copy the directory again, or export the conversion again")
 
     def get(self, name: str, shape: tuple[int | None, ...], dtype: torch.dtype | None = torch.float32) -> torch.Tensor:
         """A tensor of this shape (None: any size) that has finite numbers; dtype None: as stored."""

@@ -1,12 +1,16 @@
 #include "runtime/compression/kv_factors.h"
 
+#include "core/factor_checksum.h"
+
 namespace kvc {
 
 KvFactors load_kv_factors(const Checkpoint& checkpoint, const KvPlan& plan,
                           const ModelConfig& config, at::ScalarType dtype) {
-  return {load_latent_factors(checkpoint, plan, config.hidden_size, dtype),
-          load_coded_factors(checkpoint, plan, config),
-          load_fused_factors(checkpoint, plan, config)};
+  KvFactors factors{load_latent_factors(checkpoint, plan, config.hidden_size, dtype),
+                    load_coded_factors(checkpoint, plan, config),
+                    load_fused_factors(checkpoint, plan, config)};
+  check_factors(checkpoint);  // last: its message does not say what is wrong
+  return factors;
 }
 
 std::vector<FusedFactors> load_fused_factors(const Checkpoint& checkpoint, const KvPlan& plan,

@@ -32,7 +32,7 @@ struct KvFactors {
   std::int64_t bytes() const { return latent.bytes() + coded.bytes() + bytes_of(fused); }
 };
 
-// Throws Error naming a tensor that is missing or has another shape.
+// Throws Error naming a tensor that is missing or has another shape, or if the checksum of all is another.
 KvFactors load_kv_factors(const Checkpoint& checkpoint, const KvPlan& plan,
                           const ModelConfig& config, at::ScalarType dtype);
 std::vector<FusedFactors> load_fused_factors(const Checkpoint& checkpoint, const KvPlan& plan,

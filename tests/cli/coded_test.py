@@ -107,6 +107,16 @@ class Conversions(ProgramTest):
         self.assertIn("metric: reused", second.stderr)
         self.assertNotIn("conversion: reused", second.stderr)
 
+    def test_one_flipped_bit_of_a_factor_is_found(self):
+        out, _ = self.convert("out", "--scope", "head")
+        weights = out / "model.safetensors"
+        content = bytearray(weights.read_bytes())
+        header = int.from_bytes(content[:8], "little")
+        first, _ = json.loads(content[8:8 + header])["kvconvert.coded.2.steps"]["data_offsets"]
+        content[8 + header + first] ^= 1
+        weights.write_bytes(content)
+        self.assert_refused({1}, ["kvconvert.*", "damaged", "export the conversion again"], "kvrun", out, "--prompt", "Once")
+
     def test_the_export_has_the_blocks_and_their_report(self):
         out, process = self.convert("out", "--scope", "head")
         kvconvert = json.loads((out / "config.json").read_text(encoding="utf-8"))["kvconvert"]

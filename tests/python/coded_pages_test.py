@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Codes in an engine's pages: what is stored, read and attended to against plain torch, for every form of the keys."""
 
+import hashlib
 import json
 import os
 import pathlib
@@ -10,7 +11,7 @@ import unittest
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait in loops take the time of those that work
 import torch  # noqa: E402
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 ROOT = pathlib.Path(os.environ.get("KVC_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(ROOT / "python"))
@@ -366,6 +367,25 @@ class Directories(unittest.TestCase):
         self.refused("of two channels", change("decoder", torch.ones_like))
         self.refused("no file of the directory", lambda tensors, plan: tensors.pop(name + "steps"))
         self.refused("does not cover", lambda tensors, plan: plan.update(coded=plan["coded"][:1]))
+
+    def test_damaged_factors(self):
+        def damage(tensors, plan):
+            tensors["kvconvert.coded.1.mean"][0] += 1e-6
+
+        with tempfile.TemporaryDirectory() as name:
+            directory = pathlib.Path(name)
+            write(directory, plan_of("rotated", "head", 32), 16)
+            config = json.loads((directory / "config.json").read_text())
+            sums = hashlib.sha256()
+            for name, tensor in sorted(load_file(directory / "model.safetensors").items()):
+                sums.update(name.encode() + b"\0" + tensor.numpy().tobytes())
+            config["kvconvert"]["factors_sha256"] = sums.hexdigest()
+            (directory / "config.json").write_text(json.dumps(config))
+            CodedCheckpoint(directory)
+            write(directory, plan_of("rotated", "head", 32), 16, damage)
+            (directory / "config.json").write_text(json.dumps(config))
+            with self.assertRaisesRegex(ConversionError, "model.safetensors: the tensors kvconvert.. are damaged"):
+                CodedCheckpoint(directory)
 
     def test_bases_have_neighbouring_pairs(self):
         self.assertEqual(basis_channels(2, 8, 3).tolist(), [[0, 1, 3, 4], [2, 6, 5, 7]])
