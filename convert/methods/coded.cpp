@@ -232,8 +232,11 @@ StatisticsNeeds needs(const ModelConfig& config, const ConvertSettings& settings
 }
 
 // Exact tokens are taken from the rate of all others: in short texts that costs more than they bring (docs/quality.md).
-ExactTokens exact_tokens(std::int64_t context) {
+ExactTokens exact_tokens(const ConvertSettings& settings, std::int64_t context) {
   constexpr std::int64_t kLong = 2048;
+  if (settings.block_tokens == 1) {
+    return {.sink = 0, .window = 0, .block = 1};
+  }
   return context < kLong ? ExactTokens{.sink = 0, .window = 0, .block = 64}
                          : ExactTokens{.sink = 4, .window = 32, .block = 64};
 }
