@@ -103,6 +103,9 @@ void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors&
   const std::int64_t sinks = plan.compression.sink_tokens;
   const std::int64_t count = coded_tokens(plan, store.num_exact());
   const std::int64_t coded = store.num_codes();
+  if (count == 0) {
+    return;
+  }
   for (std::int64_t done = 0; done < count; done += kTokensAtOnce) {
     const std::int64_t rows = std::min(kTokensAtOnce, count - done);
     const at::Tensor positions =
@@ -119,9 +122,7 @@ void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors&
     rows.value.erase(sinks, count);
   }
   for (TokenColumn& column : store.columns) {
-    if (count > 0) {
-      column.move(sinks, count);
-    }
+    column.move(sinks, count);
   }
 }
 

@@ -137,9 +137,12 @@ std::int64_t CodedForecast::bytes_of(const KeptCodedTokens& tokens) const {
 }
 
 std::int64_t CodedForecast::tokens_until_due() const {
-  return codes_when_stored_       ? kNever
-         : codes_at_once(plan()) ? 1
-                                 : tokens_until_codes(plan(), tokens_.rows - tokens_.codes);
+  if (codes_when_stored_) {
+    return kNever;
+  }
+  const std::int64_t exact = tokens_.rows - tokens_.codes;
+  return codes_at_once(plan()) ? plan().compression.exact_tokens() + 1 - exact
+                               : tokens_until_codes(plan(), exact);
 }
 
 // Nothing is there twice where codes are stored at once.
