@@ -124,10 +124,7 @@ std::string first_given(const CLI::App& app, const std::vector<Options>& kinds) 
 std::string first_of_latents(const CLI::App& app, ConvertSettings& settings) {
   const std::string own = first_given(app, {latent_options(settings), rank_options(settings)});
   const bool block = app.count("--block") != 0 && settings.block_tokens != 1;
-  return !own.empty()                 ? own
-         : block                      ? "--block"
-         : app.count("--preset") != 0 ? "--preset"
-                                      : "";
+  return !own.empty() ? own : block ? "--block" : app.count("--preset") != 0 ? "--preset" : "";
 }
 
 // The method when --method is not given (design contract): coded when nothing of latents is asked for, but

@@ -132,7 +132,7 @@ void check_reachable(const ModelConfig& config, const ConvertSettings& settings,
       nearest_settings(config, settings));
 }
 
-// Of the planned cache; tiles are stored whole.
+// Codes of the planned cache; tiles are stored whole.
 std::int64_t stored_codes(const KvPlan& plan, std::int64_t context) {
   return round_up(coded_tokens(plan, context), kQuantisedTokens);
 }
@@ -151,9 +151,9 @@ std::string exact_tokens_text(const KvPlan& plan, std::int64_t context) {
   const CompressionSettings& compression = plan.compression;
   return codes_at_once(plan)
              ? fmt::format("{} stay exact (the first {})", exact, compression.sink_tokens)
-             : fmt::format("{} stay exact (the first {}, the last {} and an incomplete block of {})",
-                           exact, compression.sink_tokens, compression.window_tokens,
-                           kQuantisedTokens);
+             : fmt::format(
+                   "{} stay exact (the first {}, the last {} and an incomplete block of {})", exact,
+                   compression.sink_tokens, compression.window_tokens, kQuantisedTokens);
 }
 
 std::int64_t coded_bit_budget(const ModelConfig& config, const ConvertSettings& settings,

@@ -137,13 +137,13 @@ void store_codes(const CodedView& coded, const DecodedTokens& tokens, const at::
   for (std::int64_t done = sinks; done < count; done += kTokensAtOnce) {
     const std::int64_t rows = std::min(kTokensAtOnce, count - done);
     const at::Tensor at_positions = positions.narrow(0, done, rows);
-    const std::vector<at::Tensor> z = coefficients_of(
-        coded.plan, store.layers, {&coded.block(0), store.codes.size()},
-        {{tokens.key.narrow(0, done, rows).to(at::kFloat),
-          tokens.value.narrow(0, done, rows).to(at::kFloat)}},
-        [&](const at::Tensor& keys) {
-          return turn_key(coded.decoder, coded.layer(0), keys, at_positions);
-        });
+    const std::vector<at::Tensor> z =
+        coefficients_of(coded.plan, store.layers, {&coded.block(0), store.codes.size()},
+                        {{tokens.key.narrow(0, done, rows).to(at::kFloat),
+                          tokens.value.narrow(0, done, rows).to(at::kFloat)}},
+                        [&](const at::Tensor& keys) {
+                          return turn_key(coded.decoder, coded.layer(0), keys, at_positions);
+                        });
     for (std::size_t i = 0; i < z.size(); ++i) {
       store.codes[i].append(z[i], coded.block(i).steps);
     }

@@ -110,10 +110,10 @@ void PlainForecast::compress(std::int64_t prompt_tokens, PassBytes& pass) {
   for (std::size_t i = 0; has_codes_ && i < stored_.size(); ++i) {
     KeptTokens& tokens = stored_[i];
     const std::int64_t before = bytes_of(tokens);
-    const std::int64_t count = !codes_by_row() ? tokens_in_blocks(plan(), tokens.rows - tokens.codes)
-                               : tokens.codes == 0
-                                   ? running_layout(policy(), budget_.budget).context
-                                   : 0;
+    const std::int64_t count =
+        !codes_by_row()     ? tokens_in_blocks(plan(), tokens.rows - tokens.codes)
+        : tokens.codes == 0 ? running_layout(policy(), budget_.budget).context
+                            : 0;
     tokens.codes += count;
     KeptTokens both = tokens;
     both.rows += count;

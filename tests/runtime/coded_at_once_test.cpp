@@ -69,7 +69,7 @@ class CodedAtOnce
  protected:
   SyntheticCheckpoint model_{.model_type = std::get<3>(GetParam())};
 
-  // Of few bits, or of eight.
+  // Codes have few bits, or eight.
   KvPlan plan(bool coarse) const {
     const auto& [form, gain, sinks, model_type] = GetParam();
     CodedPlanOptions options{.scope = form.scope,
@@ -121,16 +121,16 @@ INSTANTIATE_TEST_SUITE_P(All, CodedAtOnce,
 // A group's codes exist once its last layer has run, so a step's own tokens are exact.
 TEST(CodedGroupAtOnce, PromptsAreReadExactlyAndTokensAreCodedAtTheEndOfTheirStep) {
   const SyntheticCheckpoint model;
-  const KvPlan plan = coded_plan(model, {.scope = CodedScope::kGroup,
-                                         .coefficients = {0, 2, 3, 5},
-                                         .gain = true,
-                                         .at_once = true});
+  const KvPlan plan = coded_plan(
+      model,
+      {.scope = CodedScope::kGroup, .coefficients = {0, 2, 3, 5}, .gain = true, .at_once = true});
   EngineOptions pieces;
   pieces.prefill_chunk = 13;
   const auto engine = load(model, plan);
   const at::Tensor logits = cut(*engine, {100, 1});
-  EXPECT_TRUE(testing::tensors_close(
-      logits.narrow(0, 0, 100), testing::plain_logits(model, ids_of()).narrow(0, 0, 100), kRounding));
+  EXPECT_TRUE(testing::tensors_close(logits.narrow(0, 0, 100),
+                                     testing::plain_logits(model, ids_of()).narrow(0, 0, 100),
+                                     kRounding));
   EXPECT_LT(mean_error(cut(*load(model, plan, pieces), {100, 1}), logits), kRounding);
   Sequence sequence = engine->new_sequence();
   engine->prefill({&sequence}, {ids_of(37)}, Engine::Rows::kLast);
@@ -144,10 +144,8 @@ TEST(CodedBytesAtOnce, AreTheFormulasAndTheForecastsAtEveryStep) {
   const SyntheticCheckpoint model;
   for (const std::int64_t page : {32, 64}) {
     for (const CodedScope scope : {CodedScope::kHead, CodedScope::kLayer, CodedScope::kGroup}) {
-      const KvPlan plan = coded_plan(model, {.scope = scope,
-                                             .coefficients = {0, 3, 0, 5},
-                                             .gain = true,
-                                             .at_once = true});
+      const KvPlan plan = coded_plan(
+          model, {.scope = scope, .coefficients = {0, 3, 0, 5}, .gain = true, .at_once = true});
       EngineOptions options = testing::cache_of("bfloat16");
       options.page_tokens = page;
       const auto engine = load(model, plan, options);

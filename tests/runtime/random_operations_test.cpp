@@ -262,10 +262,12 @@ TEST(RandomOperations, CodesAtOnceEqualFreshSequences) {
   const SyntheticCheckpoint model = tiny_model();
   const int pairs = static_cast<int>(model.head_dim) / 2;
   testing::CodedPlanOptions options{.coefficients = {0, 2, 0, 3, 7}, .gain = true, .at_once = true};
-  for (const auto& [scope, bases, rotated] :
-       {std::tuple(testing::CodedScope::kHead, 0, false), {testing::CodedScope::kLayer, 1, false},
-        {testing::CodedScope::kHead, 2, false}, {testing::CodedScope::kHead, pairs, false},
-        {testing::CodedScope::kLayer, pairs, true}, {testing::CodedScope::kGroup, 0, false}}) {
+  for (const auto& [scope, bases, rotated] : {std::tuple(testing::CodedScope::kHead, 0, false),
+                                              {testing::CodedScope::kLayer, 1, false},
+                                              {testing::CodedScope::kHead, 2, false},
+                                              {testing::CodedScope::kHead, pairs, false},
+                                              {testing::CodedScope::kLayer, pairs, true},
+                                              {testing::CodedScope::kGroup, 0, false}}) {
     options.scope = scope;
     options.bases = bases;
     options.rotated = rotated;
