@@ -120,13 +120,11 @@ std::string first_given(const CLI::App& app, const std::vector<Options>& kinds) 
   return "";
 }
 
-// What only methods with latents know.
+// What only methods with latents know. Blocks of one token are known to coded too.
 std::string first_of_latents(const CLI::App& app, ConvertSettings& settings) {
   const std::string own = first_given(app, {latent_options(settings), rank_options(settings)});
-  return !own.empty()                 ? own
-         : app.count("--block") != 0  ? "--block"
-         : app.count("--preset") != 0 ? "--preset"
-                                      : "";
+  const bool block = app.count("--block") != 0 && settings.block_tokens != 1;
+  return !own.empty() ? own : block ? "--block" : app.count("--preset") != 0 ? "--preset" : "";
 }
 
 // The method when --method is not given (design contract): coded when nothing of latents is asked for, but
@@ -147,6 +145,10 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
       settings.method);
   const bool is_coded = takes(method, coded_options);
   const std::string& foreign = is_coded ? latent : coded;
+  KVC_CHECK_USAGE(!is_coded || foreign != "--block",
+                  "--block {}: coded takes 1, which codes every token in the step that writes it; "
+                  "leave --block out for tiles of 32, or pass commonkv or palu as --method",
+                  settings.block_tokens);
   KVC_CHECK_USAGE(foreign.empty(),
                   "{}: does not apply to the method {}; leave it out, or pass {} as --method",
                   foreign, settings.method, is_coded ? "commonkv or palu" : "coded");

@@ -42,7 +42,7 @@ class Chooser {
     if (method_.exact_tokens == nullptr) {
       return;
     }
-    const ExactTokens usual = method_.exact_tokens(context_);
+    const ExactTokens usual = method_.exact_tokens(settings_, context_);
     if (open_.sink) {
       settings_.sink_tokens = usual.sink;
     }

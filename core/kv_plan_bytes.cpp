@@ -35,9 +35,9 @@ std::int64_t code_bytes(std::int64_t tokens, std::int64_t width, KvDtype dtype) 
   return product(tokens, width, bits_per_element(dtype)) / 8;
 }
 
-std::int64_t whole_blocks_outside_window(const KvPlan& plan, std::int64_t num_tokens) {
+std::int64_t tokens_outside_window(const KvPlan& plan, std::int64_t num_tokens) {
   const std::int64_t exact = sum(plan.compression.sink_tokens, plan.compression.window_tokens);
-  return std::max<std::int64_t>(0, num_tokens - exact) / kQuantisedTokens * kQuantisedTokens;
+  return std::max<std::int64_t>(0, num_tokens - exact);
 }
 
 // A latent's bytes are the same for every token.
@@ -142,7 +142,7 @@ std::int64_t quantised_tokens(const KvPlan& plan, std::int64_t num_tokens, KvDty
   if (!is_integer(dtype)) {
     return 0;
   }
-  return whole_blocks_outside_window(plan, num_tokens);
+  return tokens_in_blocks(plan, num_tokens);
 }
 
 std::int64_t group_bytes(const KvPlan& plan, int index, const GroupTokens& tokens, KvDtype dtype,
@@ -207,13 +207,22 @@ std::int64_t retained_layer_bytes(const KvPlan& plan, std::int64_t rows, KvDtype
              product(whole_pages(rows, page_tokens), kPositionBytes));
 }
 
+std::int64_t tokens_in_blocks(const KvPlan& plan, std::int64_t num_tokens) {
+  return tokens_outside_window(plan, num_tokens) / kQuantisedTokens * kQuantisedTokens;
+}
+
+bool codes_at_once(const KvPlan& plan) {
+  return !plan.coded.empty() && plan.compression.block_tokens == 1;
+}
+
 std::int64_t coded_tokens(const KvPlan& plan, std::int64_t num_tokens) {
-  return whole_blocks_outside_window(plan, num_tokens);
+  return codes_at_once(plan) ? tokens_outside_window(plan, num_tokens)
+                             : tokens_in_blocks(plan, num_tokens);
 }
 
 std::int64_t block_code_bytes(const CodedBlock& block, std::int64_t tokens,
                               std::int64_t page_tokens) {
-  const std::int64_t codes = whole_pages(tokens, page_tokens);
+  const std::int64_t codes = whole_pages(tokens, std::max(page_tokens, kQuantisedTokens));
   return sum(product(codes / kQuantisedTokens, block.bits(), kQuantisedTokens / 8),
              block.gain ? codes : 0);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "convert/coded/coded_settings.h"
 #include "convert/methods/methods.h"
@@ -23,6 +24,9 @@ std::int64_t least_coded_bits(const ModelConfig& config, const ConvertSettings& 
 double least_coded_kept_ratio(const PlanRequest& request);
 // kept_ratio of a sequence of `num_tokens`.
 double coded_kept_ratio(const ModelConfig& config, const KvPlan& plan, std::int64_t num_tokens);
+
+// What stays exact in a cache of so many tokens: "36 stay exact (the first 4, ...)".
+std::string exact_tokens_text(const KvPlan& plan, std::int64_t context);
 
 // As Method::make_plan. Bits are spread evenly over all channels: their sum is known now; measurement
 // decides later which coefficients get them.

@@ -62,10 +62,8 @@ void add_notes(PlanTable& table, const ConvertSettings& settings, const std::str
     table.notes.push_back(reason);
   }
   table.notes.push_back(
-      fmt::format("in a cache of {} tokens, {} stay exact (the first {}, the last {} and an "
-                  "incomplete block of {}); a coded token takes {:.4f} of its original bytes",
-                  table.context, table.exact_tokens, settings.sink_tokens, settings.window_tokens,
-                  kQuantisedTokens, table.kept_coded));
+      fmt::format("in a cache of {} tokens, {}; a coded token takes {:.4f} of its original bytes",
+                  table.context, exact_tokens_text(table.plan, table.context), table.kept_coded));
   if (table.kept_at_target + 0.005 < settings.kept_ratio) {
     table.notes.push_back(fmt::format(
         "--kept-ratio {} allows more than 8 bits per coefficient; all coefficients get 8",

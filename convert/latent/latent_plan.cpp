@@ -227,7 +227,7 @@ double least_latent_kept_ratio(const PlanRequest& request, PlanGroups plan_group
                                    .lowest;
 }
 
-ExactTokens latent_exact_tokens(std::int64_t context) {
+ExactTokens latent_exact_tokens(const ConvertSettings&, std::int64_t context) {
   constexpr std::int64_t kShare = 16, kMostWindow = 128, kMostBlock = 64;
   const std::int64_t window = std::min(kMostWindow, context / kShare);
   return {.sink = 4, .window = window, .block = std::clamp<std::int64_t>(window, 1, kMostBlock)};

@@ -19,7 +19,7 @@ using PlanGroups = std::vector<LatentGroup> (*)(const PlanRequest& request);
 KvPlan make_latent_plan(const PlanRequest& request, PlanGroups plan_groups);
 double least_latent_kept_ratio(const PlanRequest& request, PlanGroups plan_groups);
 // As Method::exact_tokens, for latents of every kind.
-ExactTokens latent_exact_tokens(std::int64_t context);
+ExactTokens latent_exact_tokens(const ConvertSettings&, std::int64_t context);
 
 // Runs of at most `layers_per_group` adjacent layers of one kind. The last of a run of equal layers
 // may be shorter.

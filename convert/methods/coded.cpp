@@ -13,6 +13,7 @@
 #include "convert/coded/form_choice.h"
 #include "convert/methods/methods.h"
 #include "core/error.h"
+#include "core/kv_plan_bytes.h"
 #include "core/progress.h"
 #include "model/cache_plan.h"
 #include "model/layer_stream.h"
@@ -164,12 +165,15 @@ double share_bits(const ConversionJob& job, const std::vector<WidthCurves>& curv
   return allocation.price;
 }
 
-// A block has gains where they save more than their eight bits would elsewhere.
+// A block has gains where they save more than their eight bits would elsewhere. A text's first token has keys and
+// values of its own size, and all tokens read it: where it is a code too, every block has them.
 void choose_gains(const ConversionJob& job, double price, std::deque<BlockFit>& fits) {
+  const bool codes_first =
+      codes_at_once(job.result.plan) && job.result.plan.compression.sink_tokens == 0;
   for (BlockFit& fit : fits) {
     const bool worth =
         fit.fitted_error(false) - fit.fitted_error(true) > price * static_cast<double>(kGainBits);
-    fit.set_gain(job.settings.own<CodedSettings>().gain == GainChoice::kOn || worth);
+    fit.set_gain(codes_first || worth || job.settings.own<CodedSettings>().gain == GainChoice::kOn);
   }
 }
 
@@ -232,8 +236,11 @@ StatisticsNeeds needs(const ModelConfig& config, const ConvertSettings& settings
 }
 
 // Exact tokens are taken from the rate of all others: in short texts that costs more than they bring (docs/quality.md).
-ExactTokens exact_tokens(std::int64_t context) {
+ExactTokens exact_tokens(const ConvertSettings& settings, std::int64_t context) {
   constexpr std::int64_t kLong = 2048;
+  if (settings.block_tokens == 1) {
+    return {.sink = 0, .window = 0, .block = 1};
+  }
   return context < kLong ? ExactTokens{.sink = 0, .window = 0, .block = 64}
                          : ExactTokens{.sink = 4, .window = 32, .block = 64};
 }

@@ -82,7 +82,7 @@ struct Method {
   FactorNeeds (*factor_needs)(const ConvertSettings& settings) = nullptr;
   StatisticsNeeds (*needs)(const ModelConfig& config, const ConvertSettings& settings) = nullptr;
   // Default exact tokens of a cache of `context` tokens; null: none to choose.
-  ExactTokens (*exact_tokens)(std::int64_t context) = nullptr;
+  ExactTokens (*exact_tokens)(const ConvertSettings& settings, std::int64_t context) = nullptr;
   // The lowest kept_ratio of the plan's context that all other settings allow, 1 or more if they save nothing;
   // null: kept_ratio is no target but follows from them.
   double (*least_kept_ratio)(const PlanRequest& request) = nullptr;

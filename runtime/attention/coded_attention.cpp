@@ -27,8 +27,11 @@ at::Tensor attend_one(const CodedLayer& layer, const TokenOrder& order, const at
   const std::int64_t hidden = std::max<std::int64_t>(0, first_code - order.codes);
   const std::vector<RowRange> ranges{{exact, std::min(first, order.sinks), order.sinks},
                                      {exact, order.sinks + hidden, order.sinks + order.last}};
-  std::vector<PartialAttention> parts{
-      decode_attention_partly(query, config.num_kv_heads, ranges, rule)};
+  std::vector<PartialAttention> parts;
+  if (std::any_of(ranges.begin(), ranges.end(),
+                  [](const RowRange& range) { return range.first < range.last; })) {
+    parts.push_back(decode_attention_partly(query, config.num_kv_heads, ranges, rule));
+  }
   if (first_code < order.codes) {
     parts.push_back(attend_codes_partly(layer, query, first_code));
   }
@@ -54,6 +57,9 @@ std::vector<Segment> coded_segments(const CodedLayer& layer, at::ScalarType dtyp
                                      : order.code_positions();
     segments.push_back(
         segment_of(rotate(decoded.key.to(dtype), positions), decoded.value.to(dtype), positions));
+  }
+  if (exact.num_exact() == 0) {
+    return segments;
   }
   // For a prompt that is read in pieces this layer may not have all yet.
   const at::Tensor positions =

@@ -87,10 +87,11 @@ std::vector<BlockQuery> block_queries(const CodedLayer& layer, const DecodeAtten
   return queries;
 }
 
-// Tokens first .. last - 1 in `chunks` parts or fewer, of whole tiles but for the first.
+// Tokens first .. last - 1 in `chunks` parts or fewer, of whole tiles but for the first and the last.
 std::vector<std::pair<std::int64_t, std::int64_t>> split(std::int64_t first, std::int64_t last,
                                                          std::int64_t chunks) {
-  const std::int64_t tiles = (last - first / kTileTokens * kTileTokens) / kTileTokens;
+  const std::int64_t tiles =
+      (last + kTileTokens - 1 - first / kTileTokens * kTileTokens) / kTileTokens;
   const std::int64_t step = (tiles + chunks - 1) / chunks * kTileTokens;
   std::vector<std::pair<std::int64_t, std::int64_t>> parts;
   for (std::int64_t begin = first; begin < last; begin = parts.back().second) {
@@ -133,9 +134,11 @@ PartialAttention attend_codes_partly(const CodedLayer& layer, const at::Tensor& 
   const std::int64_t last = store.num_codes();
   const at::Tensor positions =
       store.has_left ? store.positions().codes.rows(at::kInt) : at::Tensor();
-  const CodedKeys angles(decoder, layer.layer(),
-                         positions.defined() ? positions.max().item<std::int32_t>() + 1
-                                             : layer.coded.plan.compression.sink_tokens + last);
+  const std::int64_t num_tokens = positions.defined()
+                                      ? positions.max().item<std::int32_t>() + 1
+                                      : layer.coded.plan.compression.sink_tokens + last;
+  // Kernels read the angles of a tile's positions from 0 on.
+  const CodedKeys angles(decoder, layer.layer(), std::max(num_tokens, kTileTokens));
   const DecodeQuery whole(query, config.num_kv_heads, attention_rule(config, layer.layer()),
                           angles.raw_keys);
   const std::vector<BlockQuery> blocks =

@@ -103,6 +103,9 @@ void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors&
   const std::int64_t sinks = plan.compression.sink_tokens;
   const std::int64_t count = coded_tokens(plan, store.num_exact());
   const std::int64_t coded = store.num_codes();
+  if (count == 0) {
+    return;
+  }
   for (std::int64_t done = 0; done < count; done += kTokensAtOnce) {
     const std::int64_t rows = std::min(kTokensAtOnce, count - done);
     const at::Tensor positions =
@@ -119,8 +122,30 @@ void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors&
     rows.value.erase(sinks, count);
   }
   for (TokenColumn& column : store.columns) {
-    if (count > 0) {
-      column.move(sinks, count);
+    column.move(sinks, count);
+  }
+}
+
+void store_codes(const CodedView& coded, const DecodedTokens& tokens, const at::Tensor& exact_key,
+                 const at::Tensor& positions, CodedStore& store) {
+  const std::int64_t count = positions.size(0);
+  const std::int64_t sinks =
+      std::clamp<std::int64_t>(coded.plan.compression.sink_tokens - store.num_exact(), 0, count);
+  if (sinks > 0) {
+    store.exact.front().append(exact_key.narrow(0, 0, sinks), tokens.value.narrow(0, 0, sinks));
+  }
+  for (std::int64_t done = sinks; done < count; done += kTokensAtOnce) {
+    const std::int64_t rows = std::min(kTokensAtOnce, count - done);
+    const at::Tensor at_positions = positions.narrow(0, done, rows);
+    const std::vector<at::Tensor> z =
+        coefficients_of(coded.plan, store.layers, {&coded.block(0), store.codes.size()},
+                        {{tokens.key.narrow(0, done, rows).to(at::kFloat),
+                          tokens.value.narrow(0, done, rows).to(at::kFloat)}},
+                        [&](const at::Tensor& keys) {
+                          return turn_key(coded.decoder, coded.layer(0), keys, at_positions);
+                        });
+    for (std::size_t i = 0; i < z.size(); ++i) {
+      store.codes[i].append(z[i], coded.block(i).steps);
     }
   }
 }

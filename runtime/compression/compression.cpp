@@ -18,7 +18,7 @@ bool codes_blocks(const KvCache& cache, const KeptRows& rows) {
 void quantise_plain(const Decoder& decoder, int layer, KvCache& cache) {
   KeyValueStore& store = cache.plain_layer(layer);
   const CompressionSettings& policy = cache.plan().compression;
-  const std::int64_t count = coded_tokens(cache.plan(), store.num_exact());
+  const std::int64_t count = tokens_in_blocks(cache.plan(), store.num_exact());
   if (!store.key_codes || count == 0) {
     return;
   }
@@ -74,7 +74,7 @@ void quantise_layer(const Decoder& decoder, int layer, KvCache& cache) {
   if (source == KvSource::kPlain && !cache.policy().is_full()) {
     KeptRows& rows = cache.kept_layer(layer).rows;
     if (codes_blocks(cache, rows)) {
-      rows.quantise(plan.compression.sink_tokens, coded_tokens(plan, rows.store().num_exact()),
+      rows.quantise(plan.compression.sink_tokens, tokens_in_blocks(plan, rows.store().num_exact()),
                     [&](const at::Tensor& key, const at::Tensor& positions) {
                       return key_for_codes(decoder, layer, key, positions);
                     });

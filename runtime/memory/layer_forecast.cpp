@@ -110,10 +110,10 @@ void PlainForecast::compress(std::int64_t prompt_tokens, PassBytes& pass) {
   for (std::size_t i = 0; has_codes_ && i < stored_.size(); ++i) {
     KeptTokens& tokens = stored_[i];
     const std::int64_t before = bytes_of(tokens);
-    const std::int64_t count = !codes_by_row() ? coded_tokens(plan(), tokens.rows - tokens.codes)
-                               : tokens.codes == 0
-                                   ? running_layout(policy(), budget_.budget).context
-                                   : 0;
+    const std::int64_t count =
+        !codes_by_row()     ? tokens_in_blocks(plan(), tokens.rows - tokens.codes)
+        : tokens.codes == 0 ? running_layout(policy(), budget_.budget).context
+                            : 0;
     tokens.codes += count;
     KeptTokens both = tokens;
     both.rows += count;
@@ -123,7 +123,8 @@ void PlainForecast::compress(std::int64_t prompt_tokens, PassBytes& pass) {
 
 CodedForecast::CodedForecast(const ForecastSettings& settings, const CodedLayers& layers,
                              const KvCache* cache)
-    : LayerForecast(settings, layers.first_layer, layers.num_layers) {
+    : LayerForecast(settings, layers.first_layer, layers.num_layers),
+      codes_when_stored_(codes_when_stored(plan(), layers)) {
   if (cache != nullptr) {
     tokens_ = cache->coded(layers.first_layer).tokens();
     budget_ = cache->kept_coded(layers.first_layer);
@@ -136,7 +137,20 @@ std::int64_t CodedForecast::bytes_of(const KeptCodedTokens& tokens) const {
 }
 
 std::int64_t CodedForecast::tokens_until_due() const {
-  return tokens_until_codes(plan(), tokens_.rows - tokens_.codes);
+  if (codes_when_stored_) {
+    return kNever;
+  }
+  const std::int64_t exact = tokens_.rows - tokens_.codes;
+  return codes_at_once(plan()) ? plan().compression.exact_tokens() + 1 - exact
+                               : tokens_until_codes(plan(), exact);
+}
+
+// Nothing is there twice where codes are stored at once.
+void CodedForecast::store(int layer, std::int64_t count) {
+  tokens_.rows += is_last(layer) ? count : 0;
+  if (codes_when_stored_) {
+    tokens_.codes = coded_tokens(plan(), tokens_.rows);
+  }
 }
 
 // How many codes stay when a prompt ends follows the text: none are taken to until new ones are made.

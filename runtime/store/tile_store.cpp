@@ -13,6 +13,21 @@ namespace {
 
 static_assert(kTileTokens == kQuantisedTokens && kWidestCode == kMaxCodeBits);
 
+// Coefficients of `count` tokens, which become the tile's from token `lane` on. Those after them have codes 0.
+void encode_tokens(const TileLayout& layout, const float* z, const float* steps, std::int64_t lane,
+                   std::int64_t count, std::uint8_t* tile) {
+  if (count == kTileTokens) {
+    encode_tile(layout, z, steps, tile);
+    return;
+  }
+  if (lane == 0) {
+    std::fill_n(tile, layout.bytes(), std::uint8_t{0});
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    encode_token(layout, z + i * layout.num_coefficients(), steps, lane + i, tile);
+  }
+}
+
 }  // namespace
 
 TileLayout tile_layout(const CodedBlock& block) {
@@ -31,28 +46,34 @@ TileStore::TileStore(std::shared_ptr<KvPool> pool, const CodedBlock& block)
   }
 }
 
+std::uint8_t* TileStore::writable_tile(std::int64_t tile) {
+  return reinterpret_cast<std::uint8_t*>(blocks_->writable(tile / block_tiles_)) +
+         tile % block_tiles_ * layout_.bytes();
+}
+
 void TileStore::append(const at::Tensor& z, const at::Tensor& steps) {
-  const std::int64_t first = num_tiles_, count = z.size(0) / kTileTokens;
-  KVC_CHECK(z.size(0) % kTileTokens == 0 && z.size(1) == layout_.num_coefficients(),
-            "KV cache: {} tokens of {} coefficients, expected whole tiles of {}", z.size(0),
-            z.size(1), layout_.num_coefficients());
-  num_tiles_ += count;
+  KVC_CHECK(z.size(1) == layout_.num_coefficients(),
+            "KV cache: tokens of {} coefficients, expected {}", z.size(1),
+            layout_.num_coefficients());
+  const std::int64_t first = num_tokens_, first_tile = first / kTileTokens;
+  num_tokens_ += z.size(0);
   if (!blocks_) {
     return;
   }
-  blocks_->resize((num_tiles_ + block_tiles_ - 1) / block_tiles_);
+  blocks_->resize(num_blocks());
   std::vector<std::uint8_t*> tiles;
-  for (std::int64_t tile = first; tile < num_tiles_; ++tile) {
-    tiles.push_back(reinterpret_cast<std::uint8_t*>(blocks_->writable(tile / block_tiles_)) +
-                    tile % block_tiles_ * layout_.bytes());
+  for (std::int64_t tile = first_tile; tile < num_tiles(); ++tile) {
+    tiles.push_back(writable_tile(tile));
   }
   const at::Tensor rows = z.contiguous();
-  const auto* from = rows.const_data_ptr<float>();
   const auto* step = steps.const_data_ptr<float>();
-  parallel_pieces(count, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t tile = begin; tile < end; ++tile) {
-      encode_tile(layout_, from + tile * kTileTokens * z.size(1), step,
-                  tiles[static_cast<std::size_t>(tile)]);
+  parallel_pieces(num_tiles() - first_tile, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t of_tile = (first_tile + i) * kTileTokens;  // its first token
+      const std::int64_t from = std::max(first, of_tile);
+      const std::int64_t to = std::min(num_tokens_, of_tile + kTileTokens);
+      encode_tokens(layout_, rows.const_data_ptr<float>() + (from - first) * z.size(1), step,
+                    from - of_tile, to - from, tiles[static_cast<std::size_t>(i)]);
     }
   });
 }
@@ -60,51 +81,46 @@ void TileStore::append(const at::Tensor& z, const at::Tensor& steps) {
 // Values on the levels of codes become the same codes again.
 void TileStore::keep(const at::Tensor& indices, const at::Tensor& steps) {
   const at::Tensor stays = coefficients(0, num_tokens(), steps).index_select(0, indices);
-  num_tiles_ = 0;
+  num_tokens_ = 0;
   append(stays, steps);
   if (blocks_) {
-    blocks_->resize((num_tiles_ + block_tiles_ - 1) / block_tiles_);
+    blocks_->resize(num_blocks());
   }
 }
 
 void TileStore::replace(std::int64_t token, const at::Tensor& z, const at::Tensor& steps) {
-  if (!blocks_) {
-    return;
+  if (blocks_) {
+    encode_token(layout_, z.contiguous().const_data_ptr<float>(), steps.const_data_ptr<float>(),
+                 token % kTileTokens, writable_tile(token / kTileTokens));
   }
-  const std::int64_t tile = token / kTileTokens;
-  const at::Tensor all = coefficients(tile * kTileTokens, kTileTokens, steps);
-  all.select(0, token % kTileTokens).copy_(z);
-  encode_tile(layout_, all.const_data_ptr<float>(), steps.const_data_ptr<float>(),
-              reinterpret_cast<std::uint8_t*>(blocks_->writable(tile / block_tiles_)) +
-                  tile % block_tiles_ * layout_.bytes());
 }
 
 at::Tensor TileStore::coefficients(std::int64_t first, std::int64_t count,
                                    const at::Tensor& steps) const {
-  KVC_CHECK(first >= 0 && first % kTileTokens == 0 && count % kTileTokens == 0 &&
-                first + count <= num_tokens(),
+  KVC_CHECK(first >= 0 && first % kTileTokens == 0 && count >= 0 && first + count <= num_tokens(),
             "KV cache: codes of tokens {} to {} of {} cannot be read", first, first + count,
             num_tokens());
   const std::int64_t width = layout_.num_coefficients();
-  at::Tensor z = at::empty({count, width}, at::kFloat);
+  const std::int64_t tiles_read = (count + kTileTokens - 1) / kTileTokens;
+  const at::Tensor z = at::empty({tiles_read * kTileTokens, width}, at::kFloat);
   if (width == 0) {
-    return z;
+    return z.narrow(0, 0, count);
   }
   auto* to = z.mutable_data_ptr<float>();
   const CodeTiles from = tiles();
-  parallel_pieces(count / kTileTokens, 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_pieces(tiles_read, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t tile = begin; tile < end; ++tile) {
       decode_tile(layout_, from.tile(first / kTileTokens + tile), steps.const_data_ptr<float>(),
                   to + tile * kTileTokens * width);
     }
   });
-  return z;
+  return z.narrow(0, 0, count);
 }
 
 CodeTiles TileStore::tiles() const {
   return {.blocks = blocks_ ? blocks_->table() : nullptr,
           .block_tiles = block_tiles_,
-          .num_tiles = num_tiles_,
+          .num_tiles = num_tiles(),
           .layout = layout_};
 }
 

@@ -79,6 +79,36 @@ class Plans(ProgramTest):
                             "--rank", "0.7", "--context", "256", "--window", "128", "--kept-ratio", "0.5")
 
 
+class AtOnce(ProgramTest):
+    def test_a_block_of_one_leaves_nothing_exact(self):
+        plan = json.loads(self.run_ok("kvconvert", CONFIGS / "Llama-3.1-8B", "--plan", "--json", "--kept-ratio", "0.25",
+                                      "--block", "1").stdout)
+        self.assertEqual(plan["exact_tokens"], 0)
+        self.assertTrue(any("0 stay exact (the first 0);" in note for note in plan["notes"]), plan["notes"])
+        self.assertAlmostEqual(plan["kept_ratio_at_target"], 0.25, delta=0.001)
+
+    def test_what_does_not_go_with_it_is_refused(self):
+        arguments = ("kvconvert", REFERENCE, "--plan", "--kept-ratio", "0.25", "--scope", "head")
+        self.assert_refused({2}, ["--window 32", "use --window 0"], *arguments, "--block", "1", "--window", "32")
+        self.assert_refused({2}, ["--block 16: coded takes 1", "leave --block out"], *arguments, "--block", "16")
+
+    def test_every_byte_is_a_code(self):
+        out = self.directory / "out"
+        self.run_ok("kvconvert", STORIES, "--kept-ratio", "0.25", "--form", "rotated", "--block", "1", "--num-sequences", "12",
+                    "--seq-len", "128", "--no-validate", "--out", out)
+        plan = json.loads((out / "config.json").read_text(encoding="utf-8"))["kvconvert"]["plan"]
+        self.assertEqual((plan["policy"]["sink_tokens"], plan["policy"]["window_tokens"], plan["policy"]["block_tokens"]),
+                         (0, 0, 1))
+        run = ("kvrun", out, "--prompt", "Once upon a time", "--max-new-tokens", "40", "--json")
+        kv = json.loads(self.run_ok(*run).stdout)["kv"]
+        self.assertEqual(kv["segments"]["coded"], kv["bytes"])
+        self.assert_refused({1}, ["codes every token at once", "leave --policy out"], *run, "--policy", "h2o:budget=16")
+        report = json.loads(self.run_ok("kvvalidate", STORIES, out, "--num-sequences", "2", "--seq-len", "128", "--block", "16",
+                                        "--json").stdout)
+        self.assertAlmostEqual(report["kept_ratio"], 0.25, delta=0.005)
+        self.assertGreater(report["continuation"]["kl_divergence"]["mean"], 0)
+
+
 class Conversions(ProgramTest):
     def convert(self, name, *arguments):
         out = self.directory / name

@@ -99,6 +99,30 @@ TEST(CodedPlan, RefusesWhatCannotBeReachedWithWaysThatWork) {
   EXPECT_THAT(message_of([&] { make_plan(config, settings, false); }), HasSubstr("cannot be"));
 }
 
+// Tiles are paid for whole.
+TEST(CodedPlan, BlocksOfOneTokenCodeAtOnce) {
+  const ModelConfig config = model({.dtype = "bfloat16"});
+  ConvertSettings settings = coded(0.25, "head");
+  settings.block_tokens = 1;
+  EXPECT_THAT(message_of([&] { make_plan(config, settings, false); }),
+              HasSubstr("found --window 32; use --window 0"));
+  settings.window_tokens = 0;
+  for (const std::int64_t context : {1024, 1000}) {
+    for (const std::int64_t sinks : {0, 4}) {
+      settings.context = context;
+      settings.sink_tokens = sinks;
+      const KvPlan plan = make_plan(config, settings, false);
+      EXPECT_TRUE(codes_at_once(plan));
+      EXPECT_EQ(coded_tokens(plan, context), context - sinks);
+      const double reached = coded_kept_ratio(config, plan, context);
+      EXPECT_LE(reached, 0.25);
+      EXPECT_GT(reached, 0.24);
+    }
+  }
+  settings.block_tokens = 64;
+  EXPECT_FALSE(codes_at_once(make_plan(config, settings, false)));
+}
+
 TEST(CodedPlan, ScopesCoverTheModel) {
   const ModelConfig config = model({.num_layers = 6});
   const auto blocks = [&](const std::string& scope) {

@@ -257,6 +257,25 @@ TEST(RandomOperations, CodedKeysApartEqualFreshSequences) {
   }
 }
 
+// Forks share tiles that are filled in part.
+TEST(RandomOperations, CodesAtOnceEqualFreshSequences) {
+  const SyntheticCheckpoint model = tiny_model();
+  const int pairs = static_cast<int>(model.head_dim) / 2;
+  testing::CodedPlanOptions options{.coefficients = {0, 2, 0, 3, 7}, .gain = true, .at_once = true};
+  for (const auto& [scope, bases, rotated] : {std::tuple(testing::CodedScope::kHead, 0, false),
+                                              {testing::CodedScope::kLayer, 1, false},
+                                              {testing::CodedScope::kHead, 2, false},
+                                              {testing::CodedScope::kHead, pairs, false},
+                                              {testing::CodedScope::kLayer, pairs, true},
+                                              {testing::CodedScope::kGroup, 0, false}}) {
+    options.scope = scope;
+    options.bases = bases;
+    options.rotated = rotated;
+    run_operations(*load(model, testing::coded_plan(model, options), cache_of("bfloat16")), model,
+                   1250, 0);
+  }
+}
+
 // Dense attention over lists of the tokens that are kept.
 TEST(RandomOperations, EvictedTokensAreThoseOfLists) {
   const SyntheticCheckpoint model = tiny_model();
