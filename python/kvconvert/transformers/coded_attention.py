@@ -57,7 +57,7 @@ class CodeStore:
         if len(self._waiting) == len(self.layers):
             keys, values = (list(tensors) for tensors in zip(*self._waiting))
             self._waiting = []
-            codes.store(self.pages.flatten(0, 1), step.slots, step.index.flatten(), keys, values)
+            codes.store(self.pages.flatten(0, 1), step.slots, step.index.clamp(min=0).flatten(), keys, values)
 
     def _tables(self) -> torch.Tensor:
         """int32 [batch, tiles]: the pages of each row."""
