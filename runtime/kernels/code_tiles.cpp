@@ -74,14 +74,14 @@ struct TokenCodes {
     return sum;
   }
 
-  // To codes[c * kTileTokens].
-  void write(float gain, std::uint8_t* codes) const {
+  // To codes[c * stride].
+  void write(float gain, std::int64_t stride, std::uint8_t* codes) const {
     std::int64_t c = 0;
     for (int bits = kWidestCode; bits >= 1; --bits) {
       const float low = static_cast<float>(-(1 << (bits - 1))), high = -low - 1;
       for (const std::int64_t end = c + layout.coefficients[bits]; c < end; ++c) {
         const float level = std::min(std::max(low, std::floor(z[c] / (steps[c] * gain))), high);
-        codes[c * kTileTokens] = static_cast<std::uint8_t>(level - low);
+        codes[c * stride] = static_cast<std::uint8_t>(level - low);
       }
     }
   }
@@ -107,9 +107,40 @@ void encode(const TileLayout& layout, const float* z, const float* steps, std::u
   for (std::int64_t token = 0; token < kTileTokens; ++token) {
     const TokenCodes of_token{layout, z + token * count, steps};
     gains[token] = layout.gain ? of_token.best_gain() : kUnitGain;
-    of_token.write(kGains[gains[token]], codes.data() + token);
+    of_token.write(kGains[gains[token]], kTileTokens, codes.data() + token);
   }
   pack(layout, codes.data(), gains, tile);
+}
+
+// A token's codes lose their lowest bits to a plane after another, as in pack().
+void encode_lane(const TileLayout& layout, const float* z, const float* steps, std::int64_t lane,
+                 std::uint8_t* tile) {
+  const TokenCodes of_token{layout, z, steps};
+  const std::uint8_t gain = layout.gain ? of_token.best_gain() : kUnitGain;
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(layout.num_coefficients()));
+  of_token.write(kGains[gain], 1, codes.data());
+  const std::uint8_t* code = codes.data();
+  std::uint8_t* planes = tile;
+  for (int bits = kWidestCode; bits >= 1; --bits) {
+    for (std::int64_t i = 0; i < layout.coefficients[bits]; ++i, ++code) {
+      int left = bits;
+      for (int plane = kWidestCode; plane >= 1; plane /= 2) {
+        if ((bits & plane) == 0) {
+          continue;
+        }
+        left -= plane;
+        const int mask = (1 << plane) - 1;
+        const auto shift = static_cast<int>(lane * plane % 8);
+        std::uint8_t& byte = planes[lane * plane / 8];
+        byte = static_cast<std::uint8_t>((byte & ~(mask << shift)) |
+                                         ((*code >> left & mask) << shift));
+        planes += plane * kTileTokens / 8;
+      }
+    }
+  }
+  if (layout.gain) {
+    planes[lane] = gain;
+  }
 }
 
 void decode(const TileLayout& layout, const std::uint8_t* tile, const float* steps, float* z) {
@@ -139,6 +170,7 @@ namespace kvc {
 HWY_EXPORT(unpack);
 HWY_EXPORT(pack);
 HWY_EXPORT(encode);
+HWY_EXPORT(encode_lane);
 HWY_EXPORT(decode);
 
 void unpack_tile(const TileLayout& layout, const std::uint8_t* tile, std::uint8_t* codes) {
@@ -152,6 +184,11 @@ void pack_tile(const TileLayout& layout, const std::uint8_t* codes, const std::u
 
 void encode_tile(const TileLayout& layout, const float* z, const float* steps, std::uint8_t* tile) {
   HWY_DYNAMIC_DISPATCH(encode)(layout, z, steps, tile);
+}
+
+void encode_token(const TileLayout& layout, const float* z, const float* steps, std::int64_t lane,
+                  std::uint8_t* tile) {
+  HWY_DYNAMIC_DISPATCH(encode_lane)(layout, z, steps, lane, tile);
 }
 
 void decode_tile(const TileLayout& layout, const std::uint8_t* tile, const float* steps, float* z) {

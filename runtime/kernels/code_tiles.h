@@ -80,6 +80,10 @@ void tile_gains(const TileLayout& layout, const std::uint8_t* tile, float* gains
 // codes: clamp(floor(z / (step * gain))) to the codes of its width, with the gain of least squared error
 // (ties: the first).
 void encode_tile(const TileLayout& layout, const float* z, const float* steps, std::uint8_t* tile);
+// One token's coefficients [num_coefficients] become the codes of token `lane`, the same as in encode_tile; the
+// tile's other tokens stay.
+void encode_token(const TileLayout& layout, const float* z, const float* steps, std::int64_t lane,
+                  std::uint8_t* tile);
 // Values of the codes. [kTileTokens, num_coefficients]
 void decode_tile(const TileLayout& layout, const std::uint8_t* tile, const float* steps, float* z);
 

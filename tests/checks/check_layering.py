@@ -14,7 +14,7 @@ import sys
 BASE = {"core", "model"}
 STAGES = {"calibrate", "fisher", "convert", "export", "runtime"}
 # Lowest first; `runtime` itself is the engine.
-RUNTIME = ("store", "policies", "compression", "attention", "memory", "reuse", "", "gpu", "program")
+RUNTIME = ("ops", "store", "policies", "compression", "attention", "memory", "reuse", "", "gpu", "program")
 ALLOWED = {
     "core": {"core"},
     "model": BASE | {"model/kernels"},

@@ -98,6 +98,23 @@ TEST(CodeTiles, CodesStandForTheMiddleOfTheirStep) {
   EXPECT_EQ(std::vector<float>(back.begin(), back.begin() + 8), expected);
 }
 
+// Lanes are written in any order, over what other tokens left there.
+TEST(CodeTiles, TokensWrittenOneByOneAreTheWholeTile) {
+  for (const TileLayout& layout : kLayouts) {
+    const std::int64_t count = layout.num_coefficients();
+    const std::vector<float> z = random_numbers(count * kTileTokens, 3);
+    const std::vector<float> steps(static_cast<std::size_t>(count), 0.3f);
+    const auto bytes = static_cast<std::size_t>(layout.bytes());
+    std::vector<std::uint8_t> expected(bytes), tile(bytes, 0xA5);
+    encode_tile(layout, z.data(), steps.data(), expected.data());
+    for (std::int64_t i = 0; i < kTileTokens; ++i) {
+      const std::int64_t lane = i * 13 % kTileTokens;
+      encode_token(layout, z.data() + lane * count, steps.data(), lane, tile.data());
+    }
+    EXPECT_EQ(tile, expected);
+  }
+}
+
 // Every gain is tried by hand.
 TEST(CodeTiles, TheGainIsTheOneWithTheLeastError) {
   const TileLayout layout = layout_of({0, 0, 0, 6}, true);

@@ -1,0 +1,156 @@
+"""Caches of codes in an engine's pages: what the transformers and vLLM integrations share.
+
+A page holds tiles of 32 tokens. What a page's bytes mean is the library's (runtime/ops/paged_codes.h).
+"""
+
+import json
+import pathlib
+
+import torch
+
+from kvconvert._ops import ops
+from kvconvert.factors import PARTS, Block, ConversionError, TensorFiles, block_of, load_factors
+
+TILE = 32  # tokens of a tile
+FORMAT = 1  # of the config's key kvconvert
+
+
+class CodedCheckpoint:
+    """A converted directory whose layers are coded. Raises ConversionError for any other directory.
+
+    stores: the layers that are coded together, ascending; one each for the scopes head and layer.
+    """
+
+    def __init__(self, directory: str | pathlib.Path):
+        self.directory = pathlib.Path(directory)
+        path = self.directory / "config.json"
+        try:
+            self.config = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ConversionError(f"{path}: cannot be read: {error}") from error
+        conversion = self.config.get("kvconvert")
+        if not isinstance(conversion, dict) or "plan" not in conversion:
+            raise ConversionError(f"{path}: no conversion: it has no kvconvert.plan; run kvconvert first")
+        if conversion.get("format") != FORMAT:
+            raise ConversionError(f"{path}: kvconvert.format is {conversion.get('format')}, expected {FORMAT}; "
+                                  "convert again, or install the kvconvert that wrote it")
+        self.plan = conversion["plan"]
+        others = sorted(set(self.plan["layers"]) - {"coded"})
+        if self.plan["method"] != "coded" or others:
+            raise ConversionError(f"{path}: method {self.plan['method']} with {', '.join(others) or 'coded'} layers is served by kvrun "
+                                  "alone; convert with --method coded for this engine, or export with --export folded")
+        self.num_layers = len(self.plan["layers"])
+        self.num_kv_heads, self.head_dim = self.plan["num_kv_heads"], self.plan["head_dim"]
+        try:
+            self.blocks = [block_of(i, spec) for i, spec in enumerate(self.plan["coded"])]
+        except (KeyError, TypeError) as error:
+            raise ConversionError(f"{path}: kvconvert.plan.coded: {error!r}; convert again") from error
+        stores = sorted({(block.first_layer, block.num_layers) for block in self.blocks})
+        self.stores = [list(range(first, first + count)) for first, count in stores]
+        if [layer for store in self.stores for layer in store] != list(range(self.num_layers)):
+            raise ConversionError(f"{path}: kvconvert.plan.coded does not cover each of {self.num_layers} layers once; convert again")
+        self.files = TensorFiles(self.directory)
+
+    @property
+    def sinks(self) -> int:
+        """First tokens that the plan keeps exact."""
+        return self._compression("sink_tokens")
+
+    @property
+    def window(self) -> int:
+        """Last tokens that the plan keeps exact."""
+        return self._compression("window_tokens")
+
+    def _compression(self, name: str) -> int:
+        policy = self.plan.get("policy") or self.plan.get("compression") or {}
+        return int(policy.get(name, 0))
+
+    def store_blocks(self, layers: list[int], first_head: int = 0, num_heads: int | None = None) -> list[Block]:
+        """The blocks behind one store, those of some KV heads alone where blocks have one head each."""
+        heads = range(first_head, first_head + (num_heads or self.num_kv_heads))
+        return [block for block in self.blocks
+                if block.first_layer == layers[0] and (block.head is None or block.head in heads)]
+
+    def tile_bytes(self, layers: list[int], first_head: int = 0, num_heads: int | None = None) -> int:
+        """Bytes of 32 tokens of these layers."""
+        return sum(block.tile_bytes for block in self.store_blocks(layers, first_head, num_heads))
+
+    def open(self, layers: list[int], rope: tuple[torch.Tensor, torch.Tensor] | None, *, num_query_heads: int,
+             scale: float | None = None, softcap: float = 0.0, window: int = 0, interleaved: bool = False,
+             first_head: int = 0, num_heads: int | None = None) -> "LayerCodes":
+        """Codes of layers that are coded together, for KV heads first_head to first_head + num_heads - 1 (None: all).
+
+        rope: cos and sin, float32 [positions, pairs] with the engine's scaling, None without RoPE; a table is shared by
+        the layers that pass the same tensors. scale, softcap: of scores, 1 / sqrt(head_dim) and none by default. window: a
+        query sees as many last tokens, itself included (0: all). interleaved: rotary pairs are neighbouring channels.
+        """
+        heads = num_heads or self.num_kv_heads
+        if layers not in self.stores:
+            raise ConversionError(f"layers {layers} are not coded together; those that are: {self.stores}")
+        blocks = self.store_blocks(layers, first_head, num_heads)
+        if heads < self.num_kv_heads and any(block.head is None for block in blocks):
+            raise ConversionError(f"{self.directory}: codes over all KV heads cannot be split; convert with --scope head")
+        return LayerCodes(self, layers, blocks, rope, num_query_heads, scale, softcap, window, interleaved, first_head, heads)
+
+
+class LayerCodes:
+    """Codes of the layers of one store. Every tensor is on the CPU."""
+
+    def __init__(self, checkpoint, layers, blocks, rope, num_query_heads, scale, softcap, window, interleaved, first_head, heads):
+        self.layers, self.num_kv_heads, self.head_dim = layers, heads, checkpoint.head_dim
+        self._handle = None
+        if rope is None:
+            rope = (torch.empty(1 << 30, 0), torch.empty(1 << 30, 0))  # any number of positions without pairs
+        cos, sin = (part.to(torch.float32).contiguous() for part in rope)
+        pairs = cos.shape[1]
+        self._order = self._back = None
+        if interleaved:  # factors have the first channels of all pairs, then the second ones
+            rest = torch.arange(2 * pairs, self.head_dim)
+            self._order = torch.cat((torch.arange(0, 2 * pairs, 2), torch.arange(1, 2 * pairs, 2), rest))
+            self._back = self._order.argsort()
+        numbers, tensors = [], []
+        for block in blocks:
+            factors = load_factors(checkpoint.files, block, checkpoint.num_kv_heads, self.head_dim, pairs)
+            tensors += [factors.encoder, factors.decoder, factors.mean, factors.steps, factors.channels]
+            numbers += [-1 if block.head is None else block.head, PARTS[block.part], block.bases, int(block.rotated),
+                        int(block.gain), 0, *block.coefficients]
+        scales = torch.tensor([self.head_dim**-0.5 if scale is None else scale, softcap])
+        self._ops = ops()
+        self._handle = self._ops.open([len(layers), num_query_heads, heads, self.head_dim, first_head, window, 0],
+                                      scales, cos, sin, numbers, tensors)
+        self.tile_bytes: int = self._ops.tile_bytes(self._handle)
+
+    def __del__(self):
+        if getattr(self, "_handle", None) is not None:
+            self._ops.close(self._handle)
+
+    def store(self, pages: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor,
+              keys: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+        """Codes tokens. pages uint8 [pages, bytes]; slots, positions int64 [T]: page * page tokens + place, below 0: skipped.
+
+        keys, values: of every layer of the store, [T, num_kv_heads, head_dim] float32, bfloat16 or float16, keys post-RoPE.
+        Tokens of a sequence are neighbours, and the first token of a tile is written before the others.
+        """
+        if self._order is not None:
+            keys = [key[..., self._order] for key in keys]
+        self._ops.store(self._handle, pages, slots, positions, keys, values)
+
+    def attend(self, out: torch.Tensor, query: torch.Tensor, pages: torch.Tensor, block_table: torch.Tensor,
+               tokens: torch.Tensor, layer: int = 0) -> None:
+        """Attention of one query token of each sequence over its codes, the query's own included.
+
+        query, out [S, num_query_heads, head_dim]; block_table int32 [S, pages]; tokens int32 [S]: lengths. layer: of the
+        store's layers. What a sequence gets does not depend on the others.
+        """
+        if self._order is not None:
+            query = query[..., self._order]
+        self._ops.attend(self._handle, layer, out, query, pages, block_table, tokens)
+
+    def read(self, pages: torch.Tensor, page_numbers: torch.Tensor, first: int, count: int, dtype: torch.dtype,
+             layer: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys (post-RoPE) and values of tokens first (a multiple of 32) to first + count - 1 of a sequence with pages
+        page_numbers int32. [count, num_kv_heads, head_dim]"""
+        shape = (count, self.num_kv_heads, self.head_dim)
+        keys, values = torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype)
+        self._ops.read(self._handle, layer, pages, page_numbers, first, keys, values)
+        return (keys if self._back is None else keys[..., self._back]), values

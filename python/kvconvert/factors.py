@@ -1,0 +1,157 @@
+"""The factors of a converted directory's coded blocks, as float32 tensors (docs/methods.md, method coded)."""
+
+import dataclasses
+import pathlib
+
+import torch
+from safetensors import safe_open
+
+PARTS = {"both": 0, "keys": 1, "values": 2}
+
+
+class ConversionError(ValueError):
+    """A directory that is no conversion, or one that cannot be served. Names the file and the way out."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """What is coded together: of some layers, the keys and values of one KV head or of all (head is None)."""
+
+    index: int
+    first_layer: int
+    num_layers: int
+    head: int | None
+    part: str  # both, keys or values
+    bases: int
+    rotated: bool
+    coefficients: list[int]  # of 0 to 8 bits
+    gain: bool
+
+    @property
+    def num_coefficients(self) -> int:
+        return sum(self.coefficients[1:])
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of 32 tokens."""
+        bits = sum(width * count for width, count in enumerate(self.coefficients))
+        return 4 * bits + (32 if self.gain else 0)
+
+    def channels(self, num_kv_heads: int, head_dim: int) -> int:
+        heads = num_kv_heads if self.head is None else 1
+        return self.num_layers * (2 if self.part == "both" else 1) * heads * head_dim
+
+
+@dataclasses.dataclass(frozen=True)
+class Factors:
+    """n channels, k coefficients; float32."""
+
+    encoder: torch.Tensor  # [k, n]
+    decoder: torch.Tensor  # [n, k]
+    mean: torch.Tensor  # [n]
+    steps: torch.Tensor  # [k]
+    channels: torch.Tensor  # int32 [n], the channels of the bases one after the other; empty for one basis
+
+
+def block_of(index: int, spec: dict) -> Block:
+    return Block(
+        index=index, first_layer=spec["first_layer"], num_layers=spec["num_layers"], head=spec.get("head"),
+        part=spec.get("part", "both"), bases=spec.get("bases", 1), rotated=spec.get("rotated", False),
+        coefficients=list(spec["coefficients"]), gain=spec["gain"])
+
+
+class TensorFiles:
+    """The tensors of a directory, by name."""
+
+    def __init__(self, directory: pathlib.Path):
+        self._files = {}
+        for path in sorted(directory.glob("*.safetensors")):
+            try:
+                opened = safe_open(str(path), framework="pt")
+            except Exception as error:
+                raise ConversionError(f"{path}: no safetensors file: {error}; export again") from error
+            self._files.update({name: (path, opened) for name in opened.keys()})
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def get(self, name: str, shape: tuple[int | None, ...], dtype: torch.dtype | None = torch.float32) -> torch.Tensor:
+        """A tensor of this shape (None: any size) that has finite numbers; dtype None: as stored."""
+        if name not in self._files:
+            raise ConversionError(f"{name}: no file of the directory has this tensor; export again")
+        path, opened = self._files[name]
+        tensor = opened.get_tensor(name)
+        fits = len(tensor.shape) == len(shape) and all(b is None or a == b for a, b in zip(tensor.shape, shape))
+        if not fits:
+            raise ConversionError(f"{path}: {name} has shape {tuple(tensor.shape)}, expected {shape}; export again")
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise ConversionError(f"{path}: {name} has a number that is not finite; export again")
+        return tensor.clone() if dtype is None else tensor.to(dtype, copy=True)
+
+
+def basis_channels(bases: int, head_dim: int, num_pairs: int) -> torch.Tensor:
+    """Channels of each basis: neighbouring rotary pairs, then channels without RoPE. [bases, head_dim / bases]"""
+    pair, rest = torch.arange(num_pairs), torch.arange(2 * num_pairs, head_dim)
+    half = len(rest) // 2
+    first, second = torch.cat((pair, rest[:half])), torch.cat((pair + num_pairs, rest[half:]))
+    return torch.cat((first.view(bases, -1), second.view(bases, -1)), 1)
+
+
+def _decode_basis(files: TensorFiles, prefix: str, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """E and F of a basis that is stored as 8-bit codes: F's columns, completed to a square matrix unless 2 k < n."""
+    pair = 2 * k < n
+    columns = files.get(prefix + "decoder_codes", (n, k if pair else n), None).double()
+    low = prefix + "decoder_low"
+    if low in files:
+        fine = files.get(low, (n, None), None).double()
+        if fine.shape[1] > k:
+            raise ConversionError(f"{low}: {fine.shape[1]} columns, expected at most {k}; export again")
+        columns[:, : fine.shape[1]] += fine / 256
+    columns *= files.get(prefix + "decoder_scale", (columns.shape[1],))
+    scale = files.get(prefix + "channel_scale", (n,)).double()
+    if pair:
+        encoder = files.get(prefix + "encoder_codes", (k, n), None).double()
+        inverse, info = torch.linalg.solve_ex(encoder @ columns, encoder)
+    else:
+        inverse, info = torch.linalg.inv_ex(columns)
+    encoder = (inverse[:k] / scale).float()
+    if info.item() != 0 or not encoder.isfinite().all():
+        raise ConversionError(f"{prefix}*: the stored basis has no inverse; export again")
+    return encoder, (columns[:, :k] * scale[:, None]).float()
+
+
+def _join_bases(files: TensorFiles, prefix: str, block: Block, encoder: torch.Tensor, decoder: torch.Tensor,
+                channels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Dense E and F of coefficients that have the channels of one basis each."""
+    name, n, k = prefix + "basis", channels.numel(), block.num_coefficients
+    numbers = files.get(name, (k,))
+    basis = numbers.long()
+    if (basis != numbers).any() or (basis < 0).any() or (basis >= block.bases).any():
+        raise ConversionError(f"{name}: a number that is no basis, expected 0 to {block.bases - 1}; export again")
+    if torch.bincount(basis, minlength=block.bases).max() > channels.shape[1]:
+        raise ConversionError(f"{name}: a basis of {channels.shape[1]} channels with more coefficients; export again")
+    if block.rotated and (decoder != 0).sum(0).max() > 1:
+        raise ConversionError(f"{prefix}decoder: a rotated coefficient of two channels, expected of one; export again")
+    places = channels[basis]  # [k, width]
+    return torch.zeros(k, n).scatter(1, places, encoder), torch.zeros(n, k).scatter(0, places.t().contiguous(), decoder)
+
+
+def load_factors(files: TensorFiles, block: Block, num_kv_heads: int, head_dim: int, num_pairs: int) -> Factors:
+    """A block's factors. num_pairs: rotary pairs of a key, 0 without RoPE. Raises ConversionError."""
+    prefix, k = f"kvconvert.coded.{block.index}.", block.num_coefficients
+    n = block.channels(num_kv_heads, head_dim)
+    channels = torch.empty(0, 0, dtype=torch.long)
+    if block.bases > 1:
+        channels = basis_channels(block.bases, head_dim, num_pairs)
+    if prefix + "decoder_codes" in files:
+        encoder, decoder = _decode_basis(files, prefix, n, k)
+    else:
+        width = n // block.bases
+        encoder, decoder = files.get(prefix + "encoder", (k, width)), files.get(prefix + "decoder", (width, k))
+        if block.bases > 1:
+            encoder, decoder = _join_bases(files, prefix, block, encoder, decoder, channels)
+    steps = files.get(prefix + "steps", (k,))
+    if (steps <= 0).any():
+        raise ConversionError(f"{prefix}steps: a step that is not positive; export again")
+    return Factors(encoder.contiguous(), decoder.contiguous(), files.get(prefix + "mean", (n,)), steps,
+                   channels.flatten().to(torch.int32))

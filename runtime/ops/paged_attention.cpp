@@ -1,0 +1,138 @@
+#include <algorithm>
+
+#include "runtime/kernels/coded_attention.h"
+#include "runtime/ops/head_rows.h"
+#include "runtime/ops/paged_codes.h"
+
+namespace kvc {
+namespace {
+
+// Tokens of a sequence that are read in one go, from a multiple of it on: parts and their sums do not depend on the
+// number of threads.
+constexpr std::int64_t kTokensTogether = 1024;
+
+std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+// A part of a sequence, for one range of heads.
+struct Task {
+  std::int64_t sequence, heads;
+  std::int64_t first, last;  // tokens
+  std::int64_t partial;      // its number
+};
+
+// Partial softmaxes of `num_heads` heads each.
+class PartialMemory {
+ public:
+  PartialMemory(std::int64_t count, std::int64_t num_heads, std::int64_t width)
+      : num_heads_(num_heads), width_(width), numbers_(at(count * num_heads * (width + 2))) {}
+
+  AttentionPartial operator[](std::int64_t index) {
+    float* from = numbers_.data() + index * num_heads_ * (width_ + 2);
+    return {.max = from, .sum = from + num_heads_, .output = from + 2 * num_heads_, .scores = {}};
+  }
+
+ private:
+  std::int64_t num_heads_, width_;
+  std::vector<float> numbers_;
+};
+
+}  // namespace
+
+void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, std::int64_t layer,
+                        const HeadRows& query, const HeadRows& output,
+                        const Parallel& parallel) const {
+  const std::int64_t head_dim = shape_.head_dim, per_kv = shape_.num_heads / shape_.num_kv_heads;
+  const std::int64_t page_tokens = pages.page_tiles * kTileTokens;
+  const auto width_of = [&](const Heads& heads) {
+    return blocks_[heads.values].spec().layout.num_coefficients() + 1;
+  };
+  std::vector<Task> tasks;
+  std::vector<std::int64_t> ends;  // of the tasks of every sequence and range of heads
+  std::int64_t most_heads = 0, most_width = 0;
+  for (const Heads& heads : heads_) {
+    most_heads = std::max(most_heads, heads.count * per_kv);
+    most_width = std::max(most_width, width_of(heads));
+  }
+  const auto num_ranges = static_cast<std::int64_t>(heads_.size());
+  for (std::int64_t sequence = 0; sequence < sequences.count; ++sequence) {
+    const std::int64_t last = sequences.tokens[sequence];
+    const std::int64_t hidden =
+        shape_.window == 0 ? 0 : std::max<std::int64_t>(0, last - shape_.window);
+    for (std::int64_t heads = 0; heads < num_ranges; ++heads) {
+      for (std::int64_t first = hidden; first < last;) {
+        const std::int64_t end = std::min(last, (first / kTokensTogether + 1) * kTokensTogether);
+        tasks.push_back({sequence, heads, first, end, static_cast<std::int64_t>(tasks.size())});
+        first = end;
+      }
+      ends.push_back(static_cast<std::int64_t>(tasks.size()));
+    }
+  }
+  PartialMemory partials(static_cast<std::int64_t>(tasks.size()), most_heads, most_width);
+
+  const auto attend_part = [&](const Task& task) {
+    const Heads& heads = heads_[at(task.heads)];
+    const CodedRows &keys = blocks_[heads.keys], &values = blocks_[heads.values];
+    const std::int32_t* page_numbers = sequences.pages + task.sequence * sequences.stride;
+    const std::int64_t start = task.first / page_tokens * page_tokens;
+    const auto key_places = places(pages, page_numbers, heads.keys, task.first, task.last);
+    const auto value_places = places(pages, page_numbers, heads.values, task.first, task.last);
+    const auto tiles = [&](const std::vector<const void*>& of, const CodedRows& rows) {
+      const TileLayout& layout = rows.spec().layout;
+      return CodeTiles{layout.bytes() == 0 ? nullptr : of.data(), pages.page_tiles,
+                       (task.last - start + kTileTokens - 1) / kTileTokens, layout};
+    };
+    const CodeTiles of_keys = tiles(key_places, keys);
+    const CodedSegment segment{
+        .keys = of_keys,
+        .values = heads.keys == heads.values ? of_keys : tiles(value_places, values),
+        .rows = keys.keys(layer),
+        .first_position = start};
+    const std::int64_t num_heads = heads.count * per_kv;
+    std::vector<float> numbers(at(num_heads * head_dim));
+    for (std::int64_t head = 0; head < num_heads; ++head) {
+      load_row(query, task.sequence, heads.first * per_kv + head, head_dim,
+               numbers.data() + head * head_dim);
+    }
+    const DecodeAttentionParams params{.query = numbers.data(),
+                                       .num_heads = num_heads,
+                                       .num_kv_heads = heads.count,
+                                       .head_dim = head_dim,
+                                       .scale = shape_.scale,
+                                       .softcap = shape_.softcap,
+                                       .raw_keys = {.rope = shape_.rope}};
+    coded_attention_partial(params, segment, task.first - start, task.last - start,
+                            partials[task.partial]);
+  };
+  const auto finish = [&](std::int64_t first, std::int64_t last) {
+    const Task& task = tasks[at(first)];
+    const Heads& heads = heads_[at(task.heads)];
+    const std::int64_t width = width_of(heads), num_heads = heads.count * per_kv;
+    std::vector<AttentionPartial> parts;
+    for (std::int64_t i = first; i < last; ++i) {
+      parts.push_back(partials[i]);
+    }
+    std::vector<float> sums(at(num_heads * width)), values(at(per_kv * head_dim));
+    combine_partials(parts.data(), last - first, num_heads, width, sums.data());
+    for (std::int64_t kv_head = 0; kv_head < heads.count; ++kv_head) {
+      blocks_[heads.values].decode_sums(layer, kv_head, per_kv,
+                                        sums.data() + kv_head * per_kv * width, values.data());
+      for (std::int64_t i = 0; i < per_kv; ++i) {
+        store_row(output, task.sequence, (heads.first + kv_head) * per_kv + i, head_dim,
+                  values.data() + i * head_dim);
+      }
+    }
+  };
+  const auto begin_of = [&](std::int64_t range) { return range == 0 ? 0 : ends[at(range - 1)]; };
+  parallel(static_cast<std::int64_t>(tasks.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      attend_part(tasks[at(i)]);
+    }
+  });
+  parallel(static_cast<std::int64_t>(ends.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t range = begin; range < end; ++range) {
+      finish(begin_of(range), ends[at(range)]);
+    }
+  });
+}
+
+}  // namespace kvc
