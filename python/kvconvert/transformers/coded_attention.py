@@ -27,7 +27,7 @@ class CodeStore:
     def attend(self, place: int, step: "Step", query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                scale: float, softcap: float | None) -> torch.Tensor:
         """Stores the step's tokens and attends to all. query [batch, heads, q, head_dim], and so is the result."""
-        codes = self.model_codes.codes(self.number, scale, softcap)
+        codes = self.model_codes.codes[self.number]
         window = self.model_codes.window(self.layers[place])
         self._grow(step, codes.tile_bytes, key.device)
         # The codes of several layers exist only after the last of them: its tokens are then read exactly.

@@ -41,11 +41,11 @@ class CodedModel:
                 f"{directory / 'config.json'}: the first {checkpoint.sinks} and last {checkpoint.window} tokens stay "
                 "exact, expected none; convert with --sink 0 --window 0, run this directory with kvrun, or convert "
                 "with --export folded, which runs everywhere")
-        implementation = kwargs.setdefault("attn_implementation", NAME)
-        if implementation is None:
-            kwargs["attn_implementation"] = NAME
-        elif implementation != NAME:
-            raise _attention_error(directory, implementation)
+        # Auto classes note the caller's choice in the configuration.
+        chosen = kwargs.get("attn_implementation") or getattr(kwargs.get("config"), "_attn_implementation_internal", None)
+        if chosen not in (None, NAME):
+            raise _attention_error(directory, chosen)
+        kwargs["attn_implementation"] = NAME
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         model._attach(checkpoint, exact_step)
@@ -53,7 +53,10 @@ class CodedModel:
 
     def _attach(self, checkpoint: CodedCheckpoint, exact_step: bool) -> None:
         self.coded = ModelCodes(self.get_decoder(), checkpoint, exact_step)
-        self.base_model.register_forward_pre_hook(functools.partial(_before_forward, self), with_kwargs=True)
+        base, hook = self.base_model, functools.partial(_before_forward, self)
+        base.register_forward_pre_hook(torch.compiler.disable(hook), with_kwargs=True)
+        # Codes are read and written by operators that torch.compile cannot look into, at sizes that change each step.
+        base.forward = torch.compiler.disable(base.forward)
 
     def new_cache(self) -> CodedCache:
         """An empty cache of codes, as generate() makes one."""

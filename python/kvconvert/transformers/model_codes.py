@@ -11,19 +11,30 @@ _BY_LENGTH = ("dynamic", "longrope")  # RoPE whose angles depend on the length o
 
 
 class ModelCodes:
-    """Opens codes when a layer first needs them: its attention then says scale and softcap."""
+    """Opens the codes of every store. Raises ConversionError where they do not fit the model."""
 
     def __init__(self, decoder: torch.nn.Module, checkpoint: CodedCheckpoint, exact_step: bool = False):
-        self.decoder, self.checkpoint, self.exact_step = decoder, checkpoint, exact_step
+        self.decoder, self.exact_step = decoder, exact_step
         self.config = decoder.config
         self.num_layers = checkpoint.num_layers
         self.stores = [list(layers) for layers in checkpoint.stores]
-        self._opened: dict[int, LayerCodes] = {}
         self._tables: dict[str | None, tuple[torch.Tensor, torch.Tensor]] = {}
-        if self.config.num_hidden_layers != self.num_layers:
-            raise ConversionError(f"config.json: {self.config.num_hidden_layers} layers, the plan has "
-                                  f"{self.num_layers}; convert the checkpoint again")
+        attention = decoder.layers[0].self_attn
+        for name, found, planned in (
+                ("layers", len(decoder.layers), checkpoint.num_layers),
+                ("KV heads", self.config.num_key_value_heads, checkpoint.num_kv_heads),
+                ("channels per head", attention.head_dim, checkpoint.head_dim)):
+            if found != planned:
+                raise ConversionError(f"{checkpoint.directory / 'config.json'}: the plan is for {planned} {name}, "
+                                      f"expected {found}; convert the checkpoint again")
         self.max_positions = self._max_positions()
+        self.codes = [self._open(checkpoint, layers) for layers in self.stores]
+
+    def _open(self, checkpoint: CodedCheckpoint, layers: list[int]) -> LayerCodes:
+        attention = self.decoder.layers[layers[0]].self_attn
+        return checkpoint.open(
+            layers, self._rope(layers[0]), num_query_heads=self.config.num_attention_heads, scale=attention.scaling,
+            softcap=getattr(attention, "attn_logit_softcapping", None) or 0.0, window=self.window(layers[0]) or 0)
 
     def _max_positions(self) -> int:
         """Tokens of the longest text."""
@@ -40,14 +51,6 @@ class ModelCodes:
         if types is None or types[layer] == "sliding_attention":
             return getattr(self.config, "sliding_window", None) or None
         return None
-
-    def codes(self, store: int, scale: float, softcap: float | None) -> LayerCodes:
-        if store not in self._opened:
-            layers = self.stores[store]
-            self._opened[store] = self.checkpoint.open(
-                layers, self._rope(layers[0]), num_query_heads=self.config.num_attention_heads, scale=scale,
-                softcap=softcap or 0.0, window=self.window(layers[0]) or 0)
-        return self._opened[store]
 
     @torch.no_grad()
     def _rope(self, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None:
