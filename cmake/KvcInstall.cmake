@@ -53,3 +53,13 @@ install(FILES "${CMAKE_CURRENT_BINARY_DIR}/kvconvertConfig.cmake"
               "${CMAKE_CURRENT_LIST_DIR}/KvcTextLibraries.cmake"
               "${CMAKE_CURRENT_LIST_DIR}/KvcSentencepiece.cmake"
         DESTINATION "${_cmake_dir}" COMPONENT library)
+
+# The wheel (pyproject.toml), component `python`: programs and operators beside the packages that start and load them.
+set(_programs kvconvert kvcalibrate kvfisher kvexport kvvalidate kvrun)
+if(SKBUILD)
+  # Installed beside torch, they find its libraries without a path of this machine.
+  set_target_properties(${_programs} PROPERTIES INSTALL_RPATH "$ORIGIN/../../torch/lib"
+                        INSTALL_RPATH_USE_LINK_PATH OFF)
+  install(TARGETS ${_programs} RUNTIME DESTINATION kvconvert_programs/bin COMPONENT python)
+  install(TARGETS kvconvert_ops LIBRARY DESTINATION kvconvert COMPONENT python)
+endif()

@@ -1,0 +1,100 @@
+"""What a converted directory stores, and where that pays."""
+
+import dataclasses
+import math
+import os
+import pathlib
+
+from safetensors import safe_open
+
+from kvconvert.factors import ConversionError, block_of
+from kvconvert.plans import read_config
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """A converted directory. str() is a summary for people."""
+
+    directory: str
+    method: str
+    model_type: str  # of the original
+    num_layers: int
+    bytes_per_token: float | None  # of all layers, codes alone; None for other methods than coded
+    plain_bytes_per_token: int  # of the original, at its dtype
+    sink_tokens: int
+    window_tokens: int
+    scopes: tuple[str, ...]  # of coded layers
+    forms: tuple[str, ...]
+    factor_bytes: int  # what the weights grow by
+    served_by: tuple[str, ...]  # engines that run the directory with its saving
+
+    @property
+    def kept_ratio(self) -> float | None:
+        """Bytes of a token's codes, divided by those of its keys and values."""
+        return None if self.bytes_per_token is None else self.bytes_per_token / self.plain_bytes_per_token
+
+    @property
+    def pays_from(self) -> int | None:
+        """Tokens in flight from which the cache saves more than the factors take."""
+        saved = self.plain_bytes_per_token - (self.bytes_per_token or self.plain_bytes_per_token)
+        return math.ceil(self.factor_bytes / saved) if saved > 0 else None
+
+    def __str__(self) -> str:
+        lines = [f"{self.directory}: {self.method} of {self.model_type}, {self.num_layers} layers"]
+        if self.bytes_per_token is not None:
+            lines.append(f"scope {', '.join(self.scopes)}; form {', '.join(self.forms)}")
+            lines.append(f"{self.bytes_per_token:.1f} of {self.plain_bytes_per_token} bytes per token "
+                         f"(kept_ratio {self.kept_ratio:.3f})")
+        if self.pays_from is not None:
+            lines.append(f"factors {self.factor_bytes / 1024:.1f} KiB; pays from {self.pays_from} tokens in flight")
+        lines.append(f"exact: the first {self.sink_tokens} and the last {self.window_tokens} tokens")
+        lines.append(f"runs in {', '.join(self.served_by)}")
+        return "\n".join(lines)
+
+
+_WIDTH = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I8": 1, "U8": 1}
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+
+
+def _form(block) -> str:
+    if block.part == "both":
+        return "full"
+    if block.rotated:
+        return "rotated"
+    return "keys" if block.bases == 1 else f"blocks:{block.bases}"
+
+
+def _factor_bytes(directory: str | os.PathLike) -> int:
+    """Bytes of the tensors that the conversion added."""
+    size = 0
+    for path in sorted(pathlib.Path(directory).glob("*.safetensors")):
+        with safe_open(str(path), framework="pt") as file:
+            for name in file.keys():
+                if name.startswith("kvconvert."):
+                    part = file.get_slice(name)
+                    size += math.prod(part.get_shape()) * _WIDTH[part.get_dtype()]
+    return size
+
+
+def show(directory: str | os.PathLike) -> Conversion:
+    """Reads config.json of a converted directory; raises ConversionError for another one."""
+    config = read_config(directory)
+    conversion, text = config["kvconvert"], config.get("text_config", config)
+    plan = conversion["plan"]
+    policy = plan.get("policy", {})
+    sink, window = policy.get("sink_tokens", 0), policy.get("window_tokens", 0)
+    dtype = text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or "float32"
+    if dtype not in _BYTES:
+        raise ConversionError(f"{directory}/config.json: dtype {dtype}, expected one of {', '.join(_BYTES)}")
+    layers = len(plan["layers"])
+    plain = 2 * layers * plan["num_kv_heads"] * plan["head_dim"] * _BYTES[dtype]
+    blocks = [block_of(number, spec) for number, spec in enumerate(plan.get("coded", []))]
+    size = sum(block.tile_bytes for block in blocks) / 32 if blocks else None
+    scopes = {"group" if block.num_layers > 1 else "layer" if block.head is None else "head" for block in blocks}
+    forms = {_form(block) for block in blocks if block.part != "values"}
+    everywhere = plan["method"] == "coded" and sink == 0 and window == 0
+    return Conversion(
+        directory=os.fspath(directory), method=plan["method"], model_type=conversion.get("model_type", "unknown"),
+        num_layers=layers, bytes_per_token=size, plain_bytes_per_token=plain, sink_tokens=sink, window_tokens=window,
+        scopes=tuple(sorted(scopes)), forms=tuple(sorted(forms)), factor_bytes=_factor_bytes(directory),
+        served_by=("kvrun", "transformers", "vLLM") if everywhere else ("kvrun",))

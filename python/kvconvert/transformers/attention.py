@@ -1,0 +1,92 @@
+"""The attention function that transformers' models call: over codes, or plain where nothing is cached."""
+
+import torch
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from kvconvert.factors import ConversionError
+
+NAME = "kvconvert"
+
+
+def attend_exactly(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float,
+                   allowed: torch.Tensor | None, softcap: float | None = None, causal: bool = False,
+                   dropout: float = 0.0) -> torch.Tensor:
+    """query [B, heads, q, head_dim], keys and values [B, kv_heads, k, head_dim], allowed: bool, broadcast to
+    [B, heads, q, k], None: all. Returns [B, heads, q, head_dim]."""
+    if not softcap:
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, keys, values, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=scale,
+            enable_gqa=query.shape[1] != keys.shape[1])
+    if causal:
+        allowed = causal_mask(query.shape[2], keys.shape[2], None, query.device)
+    groups = query.shape[1] // keys.shape[1]
+    keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
+    scores = torch.tanh(query @ keys.transpose(2, 3) * (scale / softcap)) * softcap
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+    return torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype) @ values
+
+
+def causal_mask(num_queries: int, num_keys: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """bool [num_queries, num_keys]: the queries are the last of the tokens."""
+    query = torch.arange(num_keys - num_queries, num_keys, device=device)[:, None]
+    key = torch.arange(num_keys, device=device)[None]
+    allowed = key <= query
+    return allowed if window is None else allowed & (key > query - window)
+
+
+def _plain_attention(module, query, key, value, mask, scaling, dropout, window, softcap) -> torch.Tensor:
+    """Attention of a forward pass without a cache, of a layer without codes, or of a vision tower."""
+    causal = getattr(module, "is_causal", True)
+    num_queries, num_keys = query.shape[2], key.shape[2]
+    if mask is None or mask.dim() == 2:
+        if not causal:
+            allowed = None if mask is None else mask[:, None, None, :]
+        elif mask is None and window is None and num_queries == num_keys:
+            return attend_exactly(query, key, value, scaling, None, softcap, num_queries > 1, dropout)
+        else:
+            allowed = causal_mask(num_queries, num_keys, window, query.device)
+            if mask is not None:
+                seen = allowed & mask[:, None, None, :]
+                # Padding sees itself, so that no row of the softmax is empty.
+                itself = causal_mask(num_queries, num_keys, 1, query.device)
+                allowed = seen | itself
+    else:
+        allowed = mask
+    return attend_exactly(query, key, value, scaling, allowed, softcap, False, dropout)
+
+
+def coded_attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None,
+                    softcap=None, **kwargs):
+    """An attention function of transformers: query [B, heads, q, head_dim]; returns [B, q, heads, head_dim]."""
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer = getattr(key, "coded_layer", None)
+    if layer is not None:
+        if attention_mask is not None and attention_mask.dim() != 2:
+            raise ConversionError("attention_mask: a mask of 4 dimensions (images, packed texts) cannot be applied to "
+                                  "codes, expected [batch, tokens]; call with use_cache=False, or convert with "
+                                  "--export folded")
+        out = layer.attend(query, key, value, scaling, softcap)
+    else:
+        out = _plain_attention(module, query, key, value, attention_mask, scaling, dropout, sliding_window, softcap)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def coded_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None,
+               allow_is_causal_skip=True, allow_is_bidirectional_skip=False, **kwargs):
+    """A mask function of transformers: the padding of [batch, kv_length], None without padding; masks that are not
+    causal have 4 dimensions."""
+    if not allow_is_causal_skip:
+        return sdpa_mask(batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
+                         allow_is_causal_skip=False, **kwargs)
+    if attention_mask is None:
+        return None
+    attention_mask = attention_mask[:, -kv_length:]
+    return None if attention_mask.all() else attention_mask
+
+
+def register_attention() -> None:
+    """Registers both functions under NAME; without a mask function transformers would drop causality."""
+    AttentionInterface.register(NAME, coded_attention)
+    AttentionMaskInterface.register(NAME, coded_mask)

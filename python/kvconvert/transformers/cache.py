@@ -1,0 +1,199 @@
+"""A transformers cache whose layers hold pages of codes.
+
+Rows of a batch are sequences of their own: padding is not stored, so a token's position is its index among the
+tokens of its row. A page is a tile of 32 tokens. Each row has the same number of pages, as many as the longest needs.
+"""
+
+import dataclasses
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+
+from kvconvert.codes import TILE
+from kvconvert.factors import ConversionError
+from kvconvert.transformers.coded_attention import CodeStore
+from kvconvert.transformers.model_codes import ModelCodes
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """The tokens of a forward pass, and where they go."""
+
+    index: torch.Tensor  # int64 [batch, q]: index in the row, -1 for padding
+    past: list[int]  # tokens of each row before the step
+    lengths: list[int]  # and after it
+    seq_lens: torch.Tensor  # lengths, int32 [batch]
+    slots: torch.Tensor  # int64 [batch * q]: where tokens are stored, -1 for padding
+
+    @property
+    def num_tiles(self) -> int:
+        """Tiles of the longest row."""
+        return -(-max(self.lengths) // TILE)
+
+
+class CodedLayer(CacheLayerMixin):
+    """One layer's part of a store; its tokens are stored when attention reads them."""
+
+    is_croppable = True
+    is_sliding = False
+    supports_early_init = False
+
+    def __init__(self, cache: "CodedCache", store: CodeStore, place: int):
+        super().__init__()
+        self.cache, self.store, self.place = cache, store, place
+        self.num_columns = 0
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.is_initialized = True
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
+        """Passes the step's own keys and values on, marked for the attention function."""
+        self.lazy_initialization(key_states, value_states)
+        self.num_columns += key_states.shape[-2]
+        key_states.coded_layer = self
+        return key_states, value_states
+
+    def attend(self, query, key, value, scale: float, softcap: float | None) -> torch.Tensor:
+        return self.store.attend(self.place, self.cache.step, query, key, value, scale, softcap)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.num_columns + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.num_columns
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class CodedCache(Cache):
+    """Codes of every layer of a model. `generate()` and forward passes make one; new_cache() does so explicitly."""
+
+    def __init__(self, codes: ModelCodes):
+        self.codes = codes
+        self.stores = [CodeStore(codes, number) for number in range(len(codes.stores))]
+        self.step: Step | None = None
+        self._columns: torch.Tensor | None = None  # bool [batch, columns]: False for padding; None: no padding
+        self._lengths: list[int] | None = None  # tokens of each row
+        super().__init__(layers=[self._layer(layer) for layer in range(codes.num_layers)])
+
+    def _layer(self, layer: int) -> CacheLayerMixin:
+        for store in self.stores:
+            if layer in store.layers:
+                return CodedLayer(self, store, store.layers.index(layer))
+        window = self.codes.window(layer)
+        return DynamicLayer() if window is None else DynamicSlidingWindowLayer(window)
+
+    def nbytes(self) -> int:
+        """Bytes of the tensors that hold keys and values."""
+        exact = [tensor for layer in self.layers for tensor in (layer.keys, layer.values) if tensor is not None]
+        return sum(store.nbytes() for store in self.stores) + sum(tensor.nbytes for tensor in exact)
+
+    def begin_step(self, batch: int, num_tokens: int, device: torch.device, mask: torch.Tensor | None,
+                   positions: torch.Tensor | None) -> torch.Tensor:
+        """Notes the tokens of a forward pass. Returns their positions [batch, num_tokens], 0 for padding."""
+        columns = self.get_seq_length()
+        past = self._lengths or [0] * batch
+        if len(past) != batch:
+            raise ConversionError(f"past_key_values: holds {len(past)} sequences, this call has {batch}; use "
+                                  "batch_repeat_interleave or a new cache")
+        new = self._new_columns(batch, columns, num_tokens, device, mask)
+        start = torch.tensor(past, device=device)[:, None]
+        if new is None:
+            index = start + torch.arange(num_tokens, device=device)[None]
+            lengths, expected = [length + num_tokens for length in past], index
+        else:
+            index = torch.where(new, start + new.long().cumsum(1) - 1, -1)
+            lengths, expected = (start[:, 0] + new.sum(1)).tolist(), index.clamp(min=0)
+        self._check_positions(positions, expected, new)
+        if max(lengths) > self.codes.max_positions:
+            raise ConversionError(f"{max(lengths)} tokens: the model was converted for {self.codes.max_positions}; "
+                                  "shorten the text or crop the cache")
+        tiles = -(-max(lengths) // TILE)
+        rows = torch.arange(batch, device=device)[:, None] * (tiles * TILE)
+        slots = torch.where(index < 0, index, rows + index).flatten()
+        self.step = Step(index, past, lengths, torch.tensor(lengths, dtype=torch.int32, device=device), slots)
+        if new is not None or self._columns is not None:
+            old = self._columns if self._columns is not None else torch.ones(batch, columns, dtype=torch.bool,
+                                                                             device=device)
+            new = torch.ones(batch, num_tokens, dtype=torch.bool, device=device) if new is None else new
+            self._columns = torch.cat((old, new), 1)
+        self._lengths = lengths
+        return expected
+
+    def _new_columns(self, batch, columns, num_tokens, device, mask) -> torch.Tensor | None:
+        """bool [batch, num_tokens], False for padding; None without padding."""
+        if mask is None:
+            return None
+        if not isinstance(mask, torch.Tensor) or mask.shape != (batch, columns + num_tokens):
+            found = tuple(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
+            raise ConversionError(f"attention_mask: {found}, expected {(batch, columns + num_tokens)}: the tokens "
+                                  "before and those of this call")
+        mask = mask.to(device=device, dtype=torch.bool)
+        old, new = mask[:, :columns], mask[:, columns:]
+        same = old.all() if self._columns is None else (old == self._columns).all()
+        if not same:
+            raise ConversionError("attention_mask: hides tokens that are in the cache, or shows padding that is not; "
+                                  "expected the mask of earlier calls, continued")
+        return None if new.all() else new
+
+    def _check_positions(self, positions, expected, new) -> None:
+        if positions is None:
+            return
+        right = positions.to(expected.device) == expected
+        if not (right if new is None else right | ~new).all():
+            raise ConversionError("position_ids: expected each token's index in its row, without padding; codes are "
+                                  "read at these positions. Leave position_ids out")
+
+    def _coded_layers(self) -> list[CodedLayer]:
+        return [layer for layer in self.layers if isinstance(layer, CodedLayer)]
+
+    def reset(self) -> None:
+        """Empties the cache."""
+        self.__init__(self.codes)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Removes the last -tokens_to_remove columns of every row."""
+        number = int(tokens_to_remove)  # above 0 it is the final length, as in earlier versions
+        removed = -number if number <= 0 else max(self.get_seq_length() - number, 0)
+        for layer in self.layers:
+            layer.crop(-removed) if not isinstance(layer, CodedLayer) else None
+        if removed == 0 or self._lengths is None:
+            return
+        columns = max(self.get_seq_length() - removed, 0)
+        if self._columns is None:
+            self._lengths = [columns] * len(self._lengths)
+        else:
+            self._columns = self._columns[:, :columns]
+            self._lengths = self._columns.sum(1).tolist()
+        for layer in self._coded_layers():
+            layer.num_columns = columns
+        for store in self.stores:
+            store.keep_tiles(-(-max(self._lengths) // TILE))
+
+    def _take_rows(self, rows: torch.Tensor) -> None:
+        if self._lengths is not None:
+            self._lengths = [self._lengths[row] for row in rows.tolist()]
+            if self._columns is not None:
+                self._columns = self._columns[rows.to(self._columns.device)]
+        for store in self.stores:
+            store.take_rows(rows)
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        """Rows of another order, some repeated: the beams that beam search goes on with."""
+        self._take_rows(beam_idx)
+        for layer in self.layers:
+            layer.reorder_cache(beam_idx) if not isinstance(layer, CodedLayer) else None
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Each row as many times, one after the other."""
+        self._take_rows(torch.arange(len(self._lengths or ())).repeat_interleave(repeats))
+        for layer in self.layers:
+            layer.batch_repeat_interleave(repeats) if not isinstance(layer, CodedLayer) else None
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Only these rows."""
+        rows = torch.arange(len(self._lengths or ()))[indices.cpu()]
+        self._take_rows(rows)
+        for layer in self.layers:
+            layer.batch_select_indices(indices) if not isinstance(layer, CodedLayer) else None

@@ -1,0 +1,118 @@
+"""What a converted model adds to transformers' own class: codes, their cache, and refusals."""
+
+import functools
+import inspect
+import pathlib
+
+import torch
+from transformers.utils import cached_file
+
+from kvconvert.codes import CodedCheckpoint
+from kvconvert.factors import ConversionError
+from kvconvert.transformers.attention import NAME
+from kvconvert.transformers.cache import CodedCache
+from kvconvert.transformers.model_codes import ModelCodes
+
+_HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+
+
+def local_directory(name: str, options: dict) -> pathlib.Path:
+    """The directory of a model on this machine; options are from_pretrained's."""
+    path = pathlib.Path(name) / (options.get("subfolder") or "")
+    if path.is_dir():
+        return path
+    hub = {key: options[key] for key in _HUB_OPTIONS if options.get(key) is not None}
+    return pathlib.Path(cached_file(str(name), "config.json", **hub)).parent
+
+
+class CodedModel:
+    """Mixin before a model class of transformers."""
+
+    _keys_to_ignore_on_load_unexpected = [r"^kvconvert\."]
+    coded: ModelCodes | None = None
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, exact_step: bool = False, **kwargs):
+        """As transformers'. exact_step: a token attends exactly to the tokens of its own forward pass."""
+        directory = local_directory(pretrained_model_name_or_path, kwargs)
+        checkpoint = CodedCheckpoint(directory)
+        if checkpoint.sinks or checkpoint.window:
+            raise ConversionError(
+                f"{directory / 'config.json'}: the first {checkpoint.sinks} and last {checkpoint.window} tokens stay "
+                "exact, expected none; convert with --sink 0 --window 0, run this directory with kvrun, or convert "
+                "with --export folded, which runs everywhere")
+        # Auto classes note the caller's choice in the configuration.
+        chosen = kwargs.get("attn_implementation") or getattr(kwargs.get("config"), "_attn_implementation_internal", None)
+        if chosen not in (None, NAME):
+            raise _attention_error(directory, chosen)
+        kwargs["attn_implementation"] = NAME
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        model._attach(checkpoint, exact_step)
+        return loaded
+
+    def _attach(self, checkpoint: CodedCheckpoint, exact_step: bool) -> None:
+        self.coded = ModelCodes(self.get_decoder(), checkpoint, exact_step)
+        base, hook = self.base_model, functools.partial(_before_forward, self)
+        base.register_forward_pre_hook(torch.compiler.disable(hook), with_kwargs=True)
+        # Codes are read and written by operators that torch.compile cannot look into, at sizes that change each step.
+        base.forward = torch.compiler.disable(base.forward)
+
+    def new_cache(self) -> CodedCache:
+        """An empty cache of codes, as generate() makes one."""
+        if self.coded is None:
+            raise ConversionError(f"{type(self).__name__}: made without codes; load it with from_pretrained")
+        return CodedCache(self.coded)
+
+    def _check_and_adjust_attn_implementation(self, attn_implementation, *args, **kwargs):
+        if attn_implementation not in (None, NAME):
+            raise _attention_error(type(self).__name__, attn_implementation)
+        return NAME
+
+    def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs):
+        implementation = generation_config.cache_implementation
+        if implementation not in (None, "dynamic"):
+            raise ConversionError(
+                f"cache_implementation {implementation!r}: a converted model stores codes in a cache of its own, which "
+                "is neither static, offloaded nor quantised again; expected None or 'dynamic'. "
+                "kvconvert --export folded writes a model for every cache")
+        if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
+            model_kwargs["past_key_values"] = self.new_cache()
+            return None
+        return super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
+
+    def save_pretrained(self, save_directory, *args, **kwargs):
+        """Refused: transformers holds no factors of codes, so the result would not load."""
+        raise ConversionError(f"{save_directory}: a converted model is saved by copying its directory; "
+                              "to save other weights, save the original model and convert it")
+
+
+def _attention_error(subject, implementation) -> ConversionError:
+    return ConversionError(f"{subject}: attn_implementation {implementation!r} cannot read codes, expected "
+                           f"{NAME!r}; leave it out, or convert with --export folded")
+
+
+@functools.cache
+def _parameters(forward) -> tuple[str, ...]:
+    return tuple(inspect.signature(forward).parameters)
+
+
+def _before_forward(model: CodedModel, module: torch.nn.Module, args: tuple, kwargs: dict):
+    """Gives a forward pass its cache of codes, and tells the cache which tokens come."""
+    if args:
+        names = [name for name in _parameters(type(module).forward) if name != "self"]
+        kwargs = {**kwargs, **dict(zip(names, args))}
+    cache = kwargs.get("past_key_values")
+    if cache is None:
+        wanted = kwargs.get("use_cache")
+        wanted = getattr(model.config.get_text_config(), "use_cache", True) if wanted is None else wanted
+        if not wanted or module.training:
+            return (), {**kwargs, "use_cache": False}
+        cache = kwargs["past_key_values"] = model.new_cache()
+    elif not isinstance(cache, CodedCache):
+        raise ConversionError(f"past_key_values: a {type(cache).__name__} holds no codes, expected a CodedCache; "
+                              "leave past_key_values out, or pass model.new_cache()")
+    tokens = kwargs.get("inputs_embeds") if kwargs.get("input_ids") is None else kwargs["input_ids"]
+    positions = cache.begin_step(tokens.shape[0], tokens.shape[1], tokens.device, kwargs.get("attention_mask"),
+                                 kwargs.get("position_ids"))
+    return (), {**kwargs, "position_ids": positions}

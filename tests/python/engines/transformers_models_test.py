@@ -1,0 +1,80 @@
+"""Every family of docs/models.md that `coded` converts loads in transformers and computes what it should."""
+
+import unittest
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
+
+import kvconvert  # noqa: F401  registers the families
+from kvconvert.transformers import FAMILIES, CodedCache
+
+from conversions import DATA, zoo
+
+# Cases of tests/data/zoo that together have every family, windows, softcaps, partial RoPE and layers without RoPE.
+CASES = (
+    "llama_gqa", "llama_llama3", "llama_yarn", "llama_mqa_bias", "mistral_window", "ministral", "qwen2_window",
+    "qwen3_bias_window", "gemma", "gemma2", "gemma3_text", "gemma3_nested", "phi3_partial_window", "olmo2_gqa",
+    "smollm3", "granite", "starcoder2", "mixtral_window", "qwen2_moe", "qwen3_moe",
+)
+
+
+class ModelsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        torch.set_num_threads(1)
+        torch.set_grad_enabled(False)
+
+    def test_every_family_is_a_case(self):
+        configs = {AutoConfig.from_pretrained(DATA / "zoo" / case).model_type for case in CASES}
+        self.assertEqual(configs | {"deepseek_v2"}, set(FAMILIES))  # latent attention: coded refuses it
+
+    def test_families(self):
+        for case in CASES:
+            for form in ("full", "rotated"):
+                with self.subTest(case=case, form=form):
+                    self.check(case, zoo(case, "--form", form))
+
+    def check(self, case, directory):
+        golden = load_file(DATA / "zoo" / f"{case}.safetensors")
+        exact, missing = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, exact_step=True,
+                                                              output_loading_info=True)
+        self.assertFalse({kind for kind, names in missing.items() if names}, missing)
+        coded = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+        for prompt in range(2):
+            ids, expected = golden[f"ids.{prompt}"][None].long(), golden[f"logits.{prompt}"].float()
+            # One pass that reads its own tokens exactly is the original model.
+            torch.testing.assert_close(exact(ids).logits[0], expected, atol=2e-3, rtol=2e-3)
+            torch.testing.assert_close(coded(ids, use_cache=False).logits[0], expected, atol=2e-3, rtol=2e-3)
+            # Tokens one by one read the codes that a prompt reads.
+            whole, cache = coded(ids).logits[0], coded.new_cache()
+            steps = torch.cat([coded(token, past_key_values=cache).logits[0] for token in ids.split(1, 1)])
+            difference = (steps - whole).abs()
+            self.assertLess(difference.mean().item(), 0.02 * whole.std().item())
+            # Logits of random weights amplify every error; without relation to the original's, the mean would be
+            # 1.1 standard deviations.
+            self.assertLess((whole - expected).abs().mean().item(), 0.4 * expected.std().item())
+            self.assertIsInstance(coded(ids).past_key_values, CodedCache)
+        length = len(golden["tokens.0"])
+        ids = golden["ids.0"][None].long()
+        found = coded.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=length, do_sample=False,
+                               eos_token_id=None, pad_token_id=0)
+        self.assertEqual(found.shape[1], ids.shape[1] + length)
+
+    def test_other_auto_classes(self):
+        directory = zoo("llama_gqa", "--form", "full")
+        self.assertEqual(AutoConfig.from_pretrained(directory).model_type, "kvconvert_llama")
+        model = AutoModel.from_pretrained(directory, dtype=torch.float32)
+        self.assertEqual(type(model).__name__, "LlamaModel")
+        self.assertIsInstance(model(torch.tensor([[1, 2, 3]])).past_key_values, CodedCache)
+        self.assertTrue(AutoTokenizer.from_pretrained(directory)("Once").input_ids)
+
+    def test_text_longer_than_a_table_of_rope_is_refused(self):
+        model = AutoModelForCausalLM.from_pretrained(zoo("llama_dynamic", "--form", "full", "--force"), dtype=torch.float32)
+        model(torch.ones(1, 16, dtype=torch.long))
+        with self.assertRaisesRegex(kvconvert.ConversionError, "17 tokens: .* 16; shorten"):
+            model(torch.ones(1, 17, dtype=torch.long))
+
+
+if __name__ == "__main__":
+    unittest.main()

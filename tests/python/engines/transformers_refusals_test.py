@@ -1,0 +1,121 @@
+"""What transformers cannot do with a converted directory is an error that names the subject and the way out."""
+
+import tempfile
+import unittest
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+
+import kvconvert
+
+from conversions import REFERENCE, convert, copy_of, edit_config, reference, tensor_place
+
+
+class RefusalsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        torch.set_num_threads(1)
+        cls.directory = reference("--form", "rotated")
+        cls.model = AutoModelForCausalLM.from_pretrained(cls.directory, dtype=torch.float32)
+        cls.ids = AutoTokenizer.from_pretrained(cls.directory)("Once upon a time", return_tensors="pt").input_ids
+
+    def refused(self, words):
+        return self.assertRaisesRegex(kvconvert.ConversionError, words)
+
+    def load(self, directory, **options):
+        return AutoModelForCausalLM.from_pretrained(directory, **options)
+
+    def test_exact_tokens(self):
+        directory = convert(REFERENCE, "--kept-ratio", "0.3", "--num-sequences", "10", "--form", "full",
+                            exact=("--sink", "4", "--window", "64"))
+        with self.refused("config.json: the first 4 and last 64 tokens .* --sink 0 --window 0.*--export folded"):
+            self.load(directory)
+
+    def test_other_methods(self):
+        directory = convert(REFERENCE, "--method", "palu", "--num-sequences", "8", exact=())
+        with self.refused("config.json: method palu.*--export folded"):
+            self.load(directory)
+
+    def test_foreign_plan(self):
+        directory = copy_of(self.directory)
+        edit_config(directory, lambda config: config["kvconvert"]["plan"].update(num_kv_heads=4))
+        with self.refused("config.json: the plan is for 4 KV heads, expected 2; convert"):
+            self.load(directory)
+        edit_config(directory, lambda config: config["kvconvert"]["plan"].update(num_kv_heads=2))
+        edit_config(directory, lambda config: config["kvconvert"]["plan"]["coded"][0].update(
+            coefficients=[0, 32, 0, 0, 0, 0, 0, 0, 0], gain=True, bases=1, rotated=False))
+        with self.refused("model.safetensors: kvconvert.coded.0.* has shape"):
+            self.load(directory)
+
+    def test_other_format(self):
+        directory = copy_of(self.directory)
+        edit_config(directory, lambda config: config["kvconvert"].update(format=7))
+        with self.refused("config.json.*7, expected 1"):
+            self.load(directory)
+
+    def test_number_that_is_not_finite(self):
+        directory = copy_of(self.directory)
+        path = directory / "model.safetensors"
+        begin, _ = tensor_place(path, "kvconvert.coded.0.steps")
+        with open(path, "r+b") as file:
+            file.seek(begin)
+            file.write(b"\xff\xff\xff\xff")
+        with self.refused("model.safetensors: kvconvert.coded.0.steps has a number that is not finite"):
+            self.load(directory)
+
+    def test_attention_of_another_name(self):
+        for name in ("eager", "sdpa"):
+            with self.refused(f"attn_implementation '{name}'"):
+                self.load(self.directory, attn_implementation=name)
+        with self.refused("attn_implementation 'sdpa'"):
+            self.model.set_attn_implementation("sdpa")
+
+    def test_caches_of_another_kind(self):
+        for implementation in ("static", "offloaded", "quantized", "offloaded_static"):
+            with self.refused(f"cache_implementation '{implementation}'"):
+                self.model.generate(self.ids, cache_implementation=implementation, max_new_tokens=2)
+        with self.refused("past_key_values: a DynamicCache"):
+            self.model(self.ids, past_key_values=DynamicCache(config=self.model.config))
+
+    def test_masks_and_positions(self):
+        with self.refused("attention_mask: .*expected"):
+            self.model(self.ids, attention_mask=torch.ones(1, 1, 5, 5, dtype=torch.bool))
+        with self.refused("position_ids: expected each token's index"):
+            self.model(self.ids, position_ids=torch.arange(7, 7 + self.ids.shape[1])[None])
+        cache = self.model(self.ids).past_key_values
+        hidden = torch.ones(1, self.ids.shape[1] + 1, dtype=torch.long)
+        hidden[0, 0] = 0
+        with self.refused("attention_mask: hides tokens"):
+            self.model(self.ids[:, :1], past_key_values=cache, attention_mask=hidden)
+
+    def test_text_longer_than_the_model(self):
+        with self.refused("1025 tokens: .* 1024; shorten"):
+            self.model(torch.ones(1, 1025, dtype=torch.long))
+
+    def test_batch_of_another_size(self):
+        cache = self.model(self.ids).past_key_values
+        with self.refused("holds 1 sequences, this call has 2"):
+            self.model(self.ids.repeat(2, 1), past_key_values=cache)
+
+    def test_saving(self):
+        with tempfile.TemporaryDirectory() as folder, self.refused("saved by copying its directory"):
+            self.model.save_pretrained(folder)
+
+    def test_model_without_codes(self):
+        model = AutoModelForCausalLM.from_config(self.model.config)
+        with self.refused("load it with from_pretrained"):
+            model.generate(self.ids, max_new_tokens=2)
+
+    def test_compiled_forward(self):
+        compiled = torch.compile(self.model, backend="eager")
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(self.ids).logits, self.model(self.ids).logits, atol=1e-4, rtol=1e-4)
+            cache = self.model(self.ids).past_key_values
+            found = compiled(self.ids[:, :1], past_key_values=cache).logits
+            cache.crop(-1)
+            expected = self.model(self.ids[:, :1], past_key_values=cache).logits
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+if __name__ == "__main__":
+    unittest.main()
