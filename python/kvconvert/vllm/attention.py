@@ -13,6 +13,11 @@ from kvconvert.vllm.spec import coded_spec
 _STUB_BYTES = 4  # of a tile of a layer whose codes lie in another layer's pages
 
 
+def softcap_of(attention: Attention) -> float:
+    """The cap of attention scores, 0 without one."""
+    return float(getattr(attention.impl, "logits_soft_cap", None) or 0.0)
+
+
 class CodedStore:
     """Layers that are coded together: their codes, and the pages that the first of them holds."""
 
@@ -37,7 +42,7 @@ class CodedStore:
 class CodedAttention(Attention):
     """Takes the place of a plain `Attention`, with its heads, scale and name."""
 
-    def __init__(self, plain: Attention, vllm_config: Any, store: CodedStore, layer: int) -> None:
+    def __init__(self, plain: Attention, vllm_config: Any, store: CodedStore, layer: int, window: int) -> None:
         del vllm_config.compilation_config.static_forward_context[plain.layer_name]
         super().__init__(
             plain.num_heads,
@@ -46,11 +51,12 @@ class CodedAttention(Attention):
             num_kv_heads=plain.num_kv_heads,
             cache_config=vllm_config.cache_config,
             quant_config=plain.quant_config,
-            logits_soft_cap=getattr(plain.impl, "logits_soft_cap", None) or None,
+            logits_soft_cap=softcap_of(plain) or None,
             prefix=plain.layer_name,
             attn_backend=CodedBackend,
         )
-        self.sliding_window = None  # at most max_model_len tokens, and the window is not shorter
+        self.sliding_window = None  # vLLM keeps all tokens; the implementation cuts
+        self.impl.window = window
         self.store = store
         self.index = store.codes.layers.index(layer)  # within the store
         if self.index == 0:

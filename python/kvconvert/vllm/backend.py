@@ -123,6 +123,7 @@ class CodedImpl(AttentionImpl):
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads, self.kv_cache_dtype = num_kv_heads, kv_cache_dtype
         self.logits_soft_cap = float(logits_soft_cap or 0.0)
+        self.window = 0  # last tokens that a query sees, 0 for all
 
     def forward(
         self,
@@ -177,7 +178,9 @@ class CodedImpl(AttentionImpl):
         self, output: torch.Tensor, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, s: Sequence
     ) -> None:
         rows = slice(s.first, s.last)
-        output[rows] = attend_prompt(query[rows], keys, values, self.scale, self.logits_soft_cap)
+        output[rows] = attend_prompt(
+            query[rows], keys, values, self.scale, self.logits_soft_cap, self.window
+        )
 
 
 class CodedBackend(AttentionBackend):

@@ -1,4 +1,4 @@
-"""Replaces the attention of coded layers in a model that vLLM has just built."""
+"""Replaces the attention of a model that vLLM has just built."""
 
 import os
 from typing import Any
@@ -11,29 +11,30 @@ from vllm.distributed import (
 )
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.models.utils import extract_layer_index
+from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm.v1.attention.backend import AttentionType
 
 from kvconvert.codes import CodedCheckpoint
-from kvconvert.vllm.attention import CodedAttention, CodedStore
+from kvconvert.vllm.attention import CodedAttention, CodedStore, softcap_of
 from kvconvert.vllm.rope import key_rope
 
 
 def install_codes(model: nn.Module, vllm_config: Any) -> None:
-    """Gives every coded layer of this rank its codes. Layers that the plan leaves plain keep vLLM's attention."""
+    """Gives every layer of this rank its codes."""
     checkpoint = CodedCheckpoint(_directory(vllm_config.model_config))
     plain = _attention_by_layer(model)
     ranks, rank = get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
-    with torch.device("cpu"):
-        for layers in checkpoint.stores:
-            here = [layer for layer in layers if layer in plain]
-            if not here:
-                continue
-            if len(here) < len(layers):
-                raise ValueError(
-                    f"kvconvert: layers {layers[0]}-{layers[-1]} are coded together and must be in one pipeline stage, "
-                    f"and this stage has layers {here[0]}-{here[-1]} of them; set VLLM_PP_LAYER_PARTITION, or convert "
-                    "with `kvconvert --scope head`"
-                )
+    for layers in checkpoint.stores:
+        here = [layer for layer in layers if layer in plain]
+        if not here:  # another pipeline stage has them
+            continue
+        if len(here) < len(layers):
+            raise ValueError(
+                f"kvconvert: layers {layers[0]}-{layers[-1]} are coded together and must be in one pipeline stage, "
+                f"and this stage has layers {here[0]}-{here[-1]} of them; set VLLM_PP_LAYER_PARTITION, or convert "
+                "with `kvconvert --scope head`"
+            )
+        with torch.device("cpu"), set_default_torch_dtype(torch.float32):
             _install_store(checkpoint, layers, plain, vllm_config, rank, ranks)
 
 
@@ -46,28 +47,30 @@ def _install_store(
     ranks: int,
 ) -> None:
     parent, _, first = plain[layers[0]]
-    _refuse_attention(first, layers[0], vllm_config.model_config.max_model_len)
-    rope = key_rope(parent, vllm_config.model_config.max_model_len)
+    _refuse_attention(first, layers[0])
+    max_model_len = vllm_config.model_config.max_model_len
+    rope, interleaved = key_rope(parent, max_model_len)
+    window = first.sliding_window or 0
+    window = window if window < max_model_len else 0
     heads, total = first.num_kv_heads, checkpoint.num_kv_heads
 
-    def open_codes(rank: int) -> Any:
-        return checkpoint.open(
-            layers,
-            rope,
-            first_head=rank * total // ranks,
-            num_heads=heads,
-            num_query_heads=first.num_heads,
-            scale=first.impl.scale,
-            softcap=float(getattr(first.impl, "logits_soft_cap", None) or 0.0),
-        )
-
-    codes = open_codes(rank)
+    codes = checkpoint.open(
+        layers,
+        rope,
+        num_query_heads=first.num_heads,
+        scale=first.impl.scale,
+        softcap=softcap_of(first),
+        window=window,
+        interleaved=interleaved,
+        first_head=rank * total // ranks,
+        num_heads=heads,
+    )
     # vLLM wants the same spec on every rank: a page holds the largest rank's codes.
-    most = max([codes.tile_bytes] + [open_codes(other).tile_bytes for other in range(ranks) if other != rank])
+    most = max(checkpoint.tile_bytes(layers, other * total // ranks, heads) for other in range(ranks))
     store = CodedStore(codes, most)
     for layer in layers:
         parent, name, attention = plain[layer]
-        setattr(parent, name, CodedAttention(attention, vllm_config, store, layer))
+        setattr(parent, name, CodedAttention(attention, vllm_config, store, layer, window))
 
 
 def _attention_by_layer(model: nn.Module) -> dict[int, tuple[nn.Module, str, Attention]]:
@@ -80,13 +83,7 @@ def _attention_by_layer(model: nn.Module) -> dict[int, tuple[nn.Module, str, Att
     return found
 
 
-def _refuse_attention(attention: Attention, layer: int, max_model_len: int) -> None:
-    window = attention.sliding_window
-    if window is not None and window < max_model_len:
-        raise ValueError(
-            f"kvconvert: layer {layer} is coded and has a sliding window of {window} tokens, which attention over codes "
-            f"does not cut; serve with --max-model-len {window} or less"
-        )
+def _refuse_attention(attention: Attention, layer: int) -> None:
     if type(attention) is not Attention or attention.attn_type != AttentionType.DECODER:
         raise ValueError(f"kvconvert: layer {layer} has {type(attention).__name__}, which codes do not support")
     if attention.has_sink or getattr(attention.impl, "alibi_slopes", None) is not None:

@@ -19,7 +19,8 @@ class CodedSpec(FullAttentionSpec):
     @classmethod
     def merge(cls, specs: list[Self]) -> Self:
         if any(spec != specs[0] for spec in specs[1:]):
-            raise ValueError("layers whose codes differ in size cannot share a spec")
+            # vLLM expects this type, and then asks for a spec per layer.
+            raise AssertionError("layers whose codes differ in size cannot share a spec")
         return specs[0]
 
 

@@ -1,0 +1,37 @@
+"""Checkpoints and prompts of the vLLM tests."""
+
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+REFERENCE = ROOT / "tests/data/reference-llama"
+TEXTS = ROOT / "tests/data/texts"
+BIN = Path(os.environ.get("KVC_BIN", ROOT / "build/cpu/bin"))
+LENGTHS = (7, 19, 31, 32, 33, 64, 90, 127, 200, 333, 480, 511)  # tokens of the prompts
+SEPARATOR = "<|endoftext|>"
+
+
+def convert(out: Path, *options: str) -> Path:
+    """Converts the reference checkpoint for serving: every token is coded."""
+    command = [BIN / "kvconvert", "--kept-ratio", "0.25", "--window", "0", "--sink", "0", *options, "--no-validate"]
+    command += ["--calibration", TEXTS / "tinystories_calibration.txt", "--out", out, REFERENCE]
+    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+    return out
+
+
+def stories(tokenizer) -> list[list[int]]:
+    """Token ids of the held-out stories, each after the token that begins a text."""
+    texts = (TEXTS / "tinystories_heldout.txt").read_text().split(SEPARATOR)
+    begin = tokenizer.bos_token_id
+    return [[begin] + tokenizer.encode(t.strip(), add_special_tokens=False) for t in texts if t.strip()]
+
+
+def prompts(tokenizer) -> list[dict]:
+    """Twelve prompts of 7 to 511 tokens: stories one after the other, cut."""
+    tokens = [token for story in stories(tokenizer) for token in story]
+    starts = [600 * i for i in range(len(LENGTHS))]
+    begin = tokenizer.bos_token_id
+    return [
+        {"prompt_token_ids": [begin] + tokens[start : start + length - 1]} for start, length in zip(starts, LENGTHS)
+    ]
