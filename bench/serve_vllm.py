@@ -99,6 +99,7 @@ def report(name: str, unit: str, plain: list[float], coded: list[float]) -> None
 def main() -> None:
     args = parse_arguments()
     os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would override the engines' own sizes
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     with open(os.path.join(args.checkpoint, "config.json")) as file:
         vocab_size = json.load(file)["vocab_size"]
     models = (args.checkpoint, args.converted)

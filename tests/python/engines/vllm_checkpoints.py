@@ -20,18 +20,13 @@ def convert(out: Path, *options: str) -> Path:
     return out
 
 
-def stories(tokenizer) -> list[list[int]]:
-    """Token ids of the held-out stories, each after the token that begins a text."""
+def heldout(tokenizer) -> list[int]:
+    """Token ids of the held-out stories, one after the other. The checkpoint was trained without a first token."""
     texts = (TEXTS / "tinystories_heldout.txt").read_text().split(SEPARATOR)
-    begin = tokenizer.bos_token_id
-    return [[begin] + tokenizer.encode(t.strip(), add_special_tokens=False) for t in texts if t.strip()]
+    return [token for text in texts for token in tokenizer.encode(text.strip(), add_special_tokens=False)]
 
 
 def prompts(tokenizer) -> list[dict]:
-    """Twelve prompts of 7 to 511 tokens: stories one after the other, cut."""
-    tokens = [token for story in stories(tokenizer) for token in story]
-    starts = [600 * i for i in range(len(LENGTHS))]
-    begin = tokenizer.bos_token_id
-    return [
-        {"prompt_token_ids": [begin] + tokens[start : start + length - 1]} for start, length in zip(starts, LENGTHS)
-    ]
+    """Twelve prompts of 7 to 511 tokens of the held-out stories."""
+    tokens = heldout(tokenizer)
+    return [{"prompt_token_ids": tokens[600 * i : 600 * i + length]} for i, length in enumerate(LENGTHS)]
