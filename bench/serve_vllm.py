@@ -53,6 +53,7 @@ def serve(pipe: Any, settings: dict[str, Any]) -> None:
         start = time.perf_counter()
         outputs = engine.generate(batch, sampling, use_tqdm=False)
         pipe.send((time.perf_counter() - start, sum(len(o.outputs[0].token_ids) for o in outputs)))
+    engine.llm_engine.engine_core.shutdown()
 
 
 class Engine:
@@ -79,7 +80,9 @@ class Engine:
 
     def close(self) -> None:
         self.pipe.send(None)
-        self.process.join()
+        self.process.join(timeout=30)
+        if self.process.is_alive():
+            self.process.terminate()
 
 
 def decode_rate(engine: Engine, batch: list[dict], tokens: int) -> float:
