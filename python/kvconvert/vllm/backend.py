@@ -1,0 +1,214 @@
+"""vLLM's attention backend over pages of codes. Every token is coded in the step that brings it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from vllm.v1.attention.backend import (
+    AttentionBackend,
+    AttentionImpl,
+    AttentionMetadataBuilder,
+    AttentionType,
+    CommonAttentionMetadata,
+    MultipleOf,
+)
+from vllm.v1.attention.backends.utils import split_decodes_and_prefills
+from vllm.v1.kv_cache_interface import KVCacheLayout
+
+from kvconvert.codes import TILE
+from kvconvert.vllm.prefill import attend_prompt
+
+SHORT = 8  # query tokens; up to here a query is cheaper over codes than rebuilding what it reads
+
+
+class Sequence(NamedTuple):
+    """One row of the block table and its query tokens. Host numbers."""
+
+    row: int
+    first: int  # its queries' first token in the batch
+    last: int  # one past their last
+    length: int  # tokens of the sequence, queries included
+
+
+@dataclass
+class CodedMetadata:
+    """A step's batch, the same for every layer. Sequences with short queries come first."""
+
+    num_tokens: int
+    slots: torch.Tensor  # int64 [num_tokens]
+    positions: torch.Tensor  # int64 [num_tokens]
+    block_table: torch.Tensor  # int32 [num_sequences, max_pages]
+    num_short_sequences: int
+    num_short: int  # query tokens of these
+    short_table: torch.Tensor  # int32 [num_short, max_pages], a row per query token
+    short_lens: torch.Tensor  # int32 [num_short], tokens that a query token sees
+    starts_cpu: torch.Tensor  # int32 [num_sequences + 1]
+    lens_cpu: torch.Tensor  # int32 [num_sequences]
+
+    @cached_property
+    def sequences(self) -> list[Sequence]:
+        starts, lens = self.starts_cpu.tolist(), self.lens_cpu.tolist()
+        spans = zip(range(len(lens)), starts, starts[1:], lens)
+        return [Sequence(*span) for span in spans if span[1] < span[2]]
+
+    @property
+    def prompts(self) -> list[Sequence]:
+        """Sequences with more than SHORT query tokens."""
+        if self.num_short == self.num_tokens:
+            return []
+        return [s for s in self.sequences if s.row >= self.num_short_sequences]
+
+
+class CodedMetadataBuilder(AttentionMetadataBuilder[CodedMetadata]):
+    """Layers of different sizes have builders of their own; the first one's work serves all in a step."""
+
+    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self.reorder_batch_threshold = SHORT
+
+    def build(
+        self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
+    ) -> CodedMetadata:
+        batch = common_attn_metadata
+        if not hasattr(batch, "kvconvert"):
+            batch.kvconvert = build_metadata(batch)
+        return batch.kvconvert
+
+
+def build_metadata(batch: CommonAttentionMetadata) -> CodedMetadata:
+    """What attention over codes needs to know of a step, without waiting for a device."""
+    short_sequences, _, short, _ = split_decodes_and_prefills(batch, decode_threshold=SHORT)
+    tokens, lens, table = batch.num_actual_tokens, batch.seq_lens, batch.block_table_tensor
+    if batch.max_query_len == 1:  # one query token per sequence
+        positions, short_table, short_lens = lens.long() - 1, table, lens
+    else:
+        starts = batch.query_start_loc
+        counts = starts[1:] - starts[:-1]
+        row = torch.repeat_interleave(counts, output_size=tokens)
+        offset = (lens - starts[1:])[row]
+        positions = torch.arange(tokens, device=lens.device) + offset
+        short_table, short_lens = table[row[:short]], (positions[:short] + 1).int()
+    return CodedMetadata(
+        num_tokens=tokens,
+        slots=batch.slot_mapping[:tokens].long(),
+        positions=positions[:tokens],
+        block_table=table,
+        num_short_sequences=short_sequences,
+        num_short=short,
+        short_table=short_table[:short],
+        short_lens=short_lens[:short],
+        starts_cpu=batch.query_start_loc_cpu,
+        lens_cpu=lens if lens.device.type == "cpu" else batch.seq_lens_cpu_upper_bound,
+    )
+
+
+class CodedImpl(AttentionImpl):
+    """Attention of one layer. The layer's store has the codes."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int | None = None,
+        alibi_slopes: list[float] | None = None,
+        sliding_window: int | None = None,
+        kv_cache_dtype: str = "auto",
+        logits_soft_cap: float | None = None,
+        attn_type: str = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None,
+        **extra: Any,
+    ) -> None:
+        self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
+        self.num_kv_heads, self.kv_cache_dtype = num_kv_heads, kv_cache_dtype
+        self.logits_soft_cap = float(logits_soft_cap or 0.0)
+        self.window = 0  # last tokens that a query sees, 0 for all
+
+    def forward(
+        self,
+        layer: Any,
+        query: torch.Tensor,  # [tokens, num_heads, head_size]
+        key: torch.Tensor,  # [tokens, num_kv_heads, head_size], after RoPE
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: CodedMetadata | None,
+        output: torch.Tensor,
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if attn_metadata is None:  # a run that measures memory
+            return output.fill_(0)
+        batch, n = attn_metadata, attn_metadata.num_tokens
+        if len(layer.store.codes.layers) > 1:
+            return self._attend_group(layer, query[:n], key[:n], value[:n], batch, output)
+        codes, pages = layer.store.codes, layer.store.pages()
+        codes.store(pages, batch.slots, batch.positions, [key[:n]], [value[:n]])
+        if batch.num_short:
+            short = batch.num_short
+            codes.attend(output[:short], query[:short], pages, batch.short_table, batch.short_lens)
+        for s in batch.prompts:
+            keys, values = codes.read(pages, batch.block_table[s.row], 0, s.length, query.dtype)
+            self._attend_rows(output, query, keys, values, s)
+        return output
+
+    def _attend_group(
+        self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: CodedMetadata,
+        output: torch.Tensor,
+    ) -> torch.Tensor:
+        """A group's codes exist after its last layer, so the step's own tokens are exact."""
+        store, pages = layer.store, layer.store.pages()
+        for s in batch.sequences:
+            keys, values = key[s.first : s.last], value[s.first : s.last]
+            cached = s.length - (s.last - s.first)
+            if cached:
+                old = store.codes.read(pages, batch.block_table[s.row], 0, cached, query.dtype, layer=layer.index)
+                keys, values = torch.cat((old[0], keys)), torch.cat((old[1], values))
+            self._attend_rows(output, query, keys, values, s)
+        if layer.index == 0:
+            store.step = []
+        store.step.append((key, value))
+        if layer.index == len(store.codes.layers) - 1:
+            keys, values = map(list, zip(*store.step))
+            store.codes.store(pages, batch.slots, batch.positions, keys, values)
+            store.step = []
+        return output
+
+    def _attend_rows(
+        self, output: torch.Tensor, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, s: Sequence
+    ) -> None:
+        rows = slice(s.first, s.last)
+        output[rows] = attend_prompt(
+            query[rows], keys, values, self.scale, self.logits_soft_cap, self.window
+        )
+
+
+class CodedBackend(AttentionBackend):
+    """Given to each coded layer; `--attention-backend` does not choose it."""
+
+    supported_dtypes = [torch.float16, torch.bfloat16, torch.float32]
+    supported_kv_cache_dtypes = ["auto", "bfloat16", "float16"]
+
+    @staticmethod
+    def get_name() -> str:
+        return "CUSTOM"
+
+    @staticmethod
+    def get_impl_cls() -> type[CodedImpl]:
+        return CodedImpl
+
+    @staticmethod
+    def get_builder_cls() -> type[CodedMetadataBuilder]:
+        return CodedMetadataBuilder
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
+        return [MultipleOf(TILE)]
+
+    @classmethod
+    def supported_kv_cache_layouts(cls) -> tuple[KVCacheLayout, ...]:
+        return (KVCacheLayout.LBHNC, KVCacheLayout.BLHNC)
+
+    @classmethod
+    def supports_kv_connector(cls) -> bool:
+        return False

@@ -1,0 +1,93 @@
+"""What a converted checkpoint cannot be served with. Each error says what was asked for and the way out."""
+
+from typing import Any
+
+from kvconvert.vllm.families import PREFIX, REFUSED
+
+TILE = 32  # tokens; the plugin's front end does not load the op library
+
+# Drafts that need no cache of their own.
+_DRAFTS_WITHOUT_CACHE = ("ngram", "ngram_gpu", "suffix")
+
+
+def refuse_unsupported(vllm_config: Any) -> None:
+    """Raises ValueError for the first setting of `vllm_config` that codes do not support."""
+    refuse_conversion(vllm_config.model_config.hf_config)
+    _refuse_cache(vllm_config)
+    _refuse_parallel(vllm_config)
+    speculative = vllm_config.speculative_config
+    if speculative is not None and speculative.method not in _DRAFTS_WITHOUT_CACHE:
+        raise ValueError(
+            f"kvconvert: speculative method '{speculative.method}' needs exact keys and values of its own; "
+            f"use {' or '.join(_DRAFTS_WITHOUT_CACHE)}, or serve the original checkpoint"
+        )
+
+
+def refuse_conversion(config: Any) -> None:
+    """Raises ValueError if the checkpoint is not converted by `coded` without window and sinks."""
+    family = config.model_type.removeprefix(PREFIX)
+    if family in REFUSED:
+        raise ValueError(f"kvconvert: vLLM does not serve {family} from codes: {REFUSED[family]}")
+    plan = (config.kvconvert or {}).get("plan")
+    if plan is None:
+        raise ValueError(
+            "kvconvert: config.json has no kvconvert.plan; convert the checkpoint with kvconvert, or serve the original"
+        )
+    if plan["method"] != "coded":
+        raise ValueError(
+            f"kvconvert: vLLM serves method 'coded', and this checkpoint was converted by '{plan['method']}'; "
+            "convert with `kvconvert --method coded --window 0 --sink 0`, or export it (`kvexport`)"
+        )
+    policy = plan.get("policy", {})
+    window, sink = policy.get("window_tokens", 0), policy.get("sink_tokens", 0)
+    if window or sink:
+        raise ValueError(
+            f"kvconvert: vLLM serves tokens as codes only, and this conversion keeps a window of {window} and {sink} "
+            "sink tokens exact; convert with `kvconvert --window 0 --sink 0`"
+        )
+    if policy.get("rule", "none") != "none":
+        raise ValueError(
+            f"kvconvert: vLLM keeps all tokens, and this conversion has the token policy '{policy['rule']}'; "
+            "convert without a policy"
+        )
+
+
+def _refuse_cache(vllm_config: Any) -> None:
+    cache = vllm_config.cache_config
+    if cache.cache_dtype not in ("auto", "bfloat16", "float16"):
+        raise ValueError(
+            f"kvconvert: the cache holds codes, and --kv-cache-dtype {cache.cache_dtype} would code them again; "
+            "remove the flag"
+        )
+    # Unless the user chose a size, the platform sets one later.
+    if cache.user_specified_block_size and cache.block_size % TILE:
+        raise ValueError(
+            f"kvconvert: codes come in tiles of {TILE} tokens; --block-size is {cache.block_size} and must be a "
+            f"multiple of {TILE}"
+        )
+    if cache.kv_offloading_size is not None or vllm_config.kv_transfer_config is not None:
+        raise ValueError(
+            "kvconvert: KV connectors and offloading move exact keys and values; remove --kv-transfer-config and "
+            "--kv-offloading-size"
+        )
+    if cache.kv_sharing_fast_prefill:
+        raise ValueError("kvconvert: remove --kv-sharing-fast-prefill; layers of codes do not share caches")
+
+
+def _refuse_parallel(vllm_config: Any) -> None:
+    parallel = vllm_config.parallel_config
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        size = getattr(parallel, name, 1)
+        if size > 1:
+            raise ValueError(
+                f"kvconvert: codes of a sequence stay on one rank; {name} is {size} and must be 1 "
+                "(tensor and pipeline parallel work)"
+            )
+    plan = vllm_config.model_config.hf_config.kvconvert["plan"]
+    ranks = parallel.tensor_parallel_size
+    joint = [block for block in plan["coded"] if block.get("head") is None]
+    if ranks > 1 and joint and plan["num_kv_heads"] > 1:
+        raise ValueError(
+            f"kvconvert: codes over all {plan['num_kv_heads']} KV heads cannot be split over {ranks} tensor parallel "
+            "ranks; convert with `kvconvert --scope head`, or use --pipeline-parallel-size"
+        )

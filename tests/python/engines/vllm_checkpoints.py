@@ -1,0 +1,32 @@
+"""Checkpoints and prompts of the vLLM tests."""
+
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+REFERENCE = ROOT / "tests/data/reference-llama"
+TEXTS = ROOT / "tests/data/texts"
+BIN = Path(os.environ.get("KVC_BIN", ROOT / "build/cpu/bin"))
+LENGTHS = (7, 19, 31, 32, 33, 64, 90, 127, 200, 333, 480, 511)  # tokens of the prompts
+SEPARATOR = "<|endoftext|>"
+
+
+def convert(out: Path, *options: str) -> Path:
+    """Converts the reference checkpoint for serving: every token is coded."""
+    command = [BIN / "kvconvert", "--kept-ratio", "0.25", "--window", "0", "--sink", "0", *options, "--no-validate", "--quiet"]
+    command += ["--calibration", TEXTS / "tinystories_calibration.txt", "--out", out, REFERENCE]
+    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+    return out
+
+
+def heldout(tokenizer) -> list[int]:
+    """Token ids of the held-out stories, one after the other. The checkpoint was trained without a first token."""
+    texts = (TEXTS / "tinystories_heldout.txt").read_text().split(SEPARATOR)
+    return [token for text in texts for token in tokenizer.encode(text.strip(), add_special_tokens=False)]
+
+
+def prompts(tokenizer) -> list[dict]:
+    """Twelve prompts of 7 to 511 tokens of the held-out stories."""
+    tokens = heldout(tokenizer)
+    return [{"prompt_token_ids": tokens[600 * i : 600 * i + length]} for i, length in enumerate(LENGTHS)]

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""vLLM refuses what codes do not support when it reads its configuration, with the reason and the way out.
+
+Runs in an environment with vllm and the plugin. Nothing here starts an engine.
+"""
+
+import json
+import shutil
+import tempfile
+import unittest
+from pathlib import Path
+
+from vllm.engine.arg_utils import EngineArgs
+from vllm_checkpoints import convert
+
+
+class Refusals(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.root = Path(cls.folder.name)
+        cls.head = convert(cls.root / "head", "--form", "rotated")
+        cls.group = convert(cls.root / "group", "--scope", "group")
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.folder.cleanup()
+
+    def refused(self, *reasons: str, model: Path | None = None, **settings) -> None:
+        with self.assertRaises(ValueError) as caught:
+            EngineArgs(model=str(model or self.head), **settings).create_engine_config()
+        for reason in reasons:
+            self.assertIn(reason, str(caught.exception))
+
+    def changed(self, name: str, edit) -> Path:
+        """A copy of the conversion whose plan `edit` has changed."""
+        copy = self.root / name
+        shutil.copytree(self.head, copy)
+        config = json.loads((copy / "config.json").read_text())
+        edit(config)
+        (copy / "config.json").write_text(json.dumps(config))
+        return copy
+
+    def test_accepts_a_conversion_without_flags(self) -> None:
+        config = EngineArgs(model=str(self.head)).create_engine_config()
+        self.assertEqual(config.model_config.architecture, "KVConvertLlamaForCausalLM")
+
+    def test_accepts_drafts_without_a_cache(self) -> None:
+        draft = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
+        EngineArgs(model=str(self.head), speculative_config=draft).create_engine_config()
+
+    def test_coded_cache_is_not_coded_again(self) -> None:
+        self.refused("--kv-cache-dtype fp8", "remove the flag", kv_cache_dtype="fp8")
+
+    def test_blocks_are_whole_tiles(self) -> None:
+        self.refused("--block-size is 16", "multiple of 32", block_size=16)
+
+    def test_drafts_with_a_cache(self) -> None:
+        draft = {"method": "draft_model", "model": str(self.head), "num_speculative_tokens": 2}
+        self.refused("'draft_model'", "ngram", speculative_config=draft)
+
+    def test_connectors(self) -> None:
+        connector = {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
+        self.refused("--kv-transfer-config", kv_transfer_config=connector)
+
+    def test_offloading(self) -> None:
+        self.refused("offloading", kv_offloading_size=1.0)
+
+    def test_context_parallel(self) -> None:
+        self.refused(
+            "decode_context_parallel_size is 2", "must be 1", tensor_parallel_size=2, decode_context_parallel_size=2
+        )
+
+    def test_codes_over_all_heads_are_not_split(self) -> None:
+        self.refused("over all 2 KV heads", "--scope head", model=self.group, tensor_parallel_size=2)
+
+    def test_exact_tokens(self) -> None:
+        def keep(config: dict) -> None:
+            config["kvconvert"]["plan"]["policy"] |= {"window_tokens": 128, "sink_tokens": 4}
+
+        self.refused("window of 128", "4 sink", "--window 0 --sink 0", model=self.changed("window", keep))
+
+    def test_token_policies(self) -> None:
+        def drop(config: dict) -> None:
+            config["kvconvert"]["plan"]["policy"]["rule"] = "h2o"
+
+        self.refused("token policy 'h2o'", model=self.changed("policy", drop))
+
+    def test_other_methods(self) -> None:
+        def other(config: dict) -> None:
+            config["kvconvert"]["plan"]["method"] = "palu"
+
+        self.refused("'palu'", "--method coded", model=self.changed("palu", other))
+
+    def test_no_plan(self) -> None:
+        self.refused("no kvconvert.plan", model=self.changed("plain", lambda config: config.pop("kvconvert")))
+
+
+if __name__ == "__main__":
+    unittest.main()

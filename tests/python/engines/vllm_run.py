@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Runs one vLLM engine on the tests' prompts: vllm_run.py OUT CHECKPOINT SETTINGS TASKS
+
+SETTINGS: JSON, arguments of vllm.LLM. TASKS: words of `tokens` (greedy, 48 tokens), `again` (the same with a filled prefix
+cache), `long` (greedy, 300 tokens) and `nll` (mean negative log-likelihood of held-out text). OUT: JSON, a result per task,
+`capacity` (tokens that the cache holds), `hits` (prompt tokens found in the prefix cache) and `preemptions`.
+"""
+
+import json
+import sys
+
+from vllm import LLM, SamplingParams
+from vllm_checkpoints import heldout, prompts
+
+WINDOW, WINDOWS = 800, 6  # tokens of a text, texts
+
+
+def greedy(engine: LLM, tokens: int) -> list[list[int]]:
+    sampling = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+    outputs = engine.generate(prompts(engine.get_tokenizer()), sampling, use_tqdm=False)
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def nll(engine: LLM) -> float:
+    tokens = heldout(engine.get_tokenizer())
+    texts = [tokens[WINDOW * i : WINDOW * (i + 1)] for i in range(WINDOWS)]
+    sampling = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+    outputs = engine.generate([{"prompt_token_ids": text} for text in texts], sampling, use_tqdm=False)
+    losses = [-o.prompt_logprobs[i][text[i]].logprob for o, text in zip(outputs, texts) for i in range(1, WINDOW)]
+    return sum(losses) / len(losses)
+
+
+def metric(engine: LLM, name: str) -> float:
+    return sum(m.value for m in engine.get_metrics() if m.name == name)
+
+
+def main() -> None:
+    out, checkpoint, settings, *tasks = sys.argv[1:]
+    defaults = {"max_model_len": 1024, "max_num_seqs": 8, "enforce_eager": True, "dtype": "float32"}
+    defaults |= {"kv_cache_memory_bytes": 1 << 28, "disable_log_stats": False}
+    engine = LLM(checkpoint, **{**defaults, **json.loads(settings)})
+    run = {"tokens": lambda: greedy(engine, 48), "long": lambda: greedy(engine, 300), "nll": lambda: nll(engine)}
+    run["again"] = run["tokens"]
+    result = {task: run[task]() for task in tasks}
+    cache = engine.llm_engine.vllm_config.cache_config
+    result["capacity"] = cache.num_gpu_blocks * cache.block_size
+    result["hits"] = metric(engine, "vllm:prefix_cache_hits")
+    result["preemptions"] = metric(engine, "vllm:num_preemptions")
+    with open(out, "w") as file:
+        json.dump(result, file)
+
+
+if __name__ == "__main__":
+    main()

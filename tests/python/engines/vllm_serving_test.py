@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""vLLM serves conversions: the saving, the quality, and tokens that do not depend on how the engine cuts its work.
+
+Runs in an environment with vllm and the plugin. Each test starts engines in processes of their own.
+"""
+
+import functools
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from vllm_checkpoints import REFERENCE, convert
+
+FOLDER = tempfile.TemporaryDirectory()
+ROOT = Path(FOLDER.name)
+RUN = Path(__file__).with_name("vllm_run.py")
+
+
+def run(checkpoint: Path, *tasks: str, check: bool = True, env: dict[str, str] | None = None, **settings):
+    """What vllm_run.py reports; with check=False what the process printed."""
+    out = ROOT / "out.json"
+    command = [sys.executable, str(RUN), str(out), str(checkpoint), json.dumps(settings), *tasks]
+    environment = {k: v for k, v in os.environ.items() if k != "VLLM_CPU_KVCACHE_SPACE"} | (env or {})
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if not check:
+        return done
+    if done.returncode:
+        raise AssertionError(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+    return json.loads(out.read_text())
+
+
+@functools.cache
+def head() -> Path:
+    return convert(ROOT / "head", "--form", "rotated")
+
+
+@functools.cache
+def group() -> Path:
+    return convert(ROOT / "group", "--scope", "group")
+
+
+@functools.cache
+def served() -> dict:
+    return run(head(), "tokens", "again", "nll")
+
+
+@functools.cache
+def served_group() -> dict:
+    return run(group(), "tokens", "nll")
+
+
+@functools.cache
+def original() -> dict:
+    return run(REFERENCE, "tokens", "nll")
+
+
+class Serving(unittest.TestCase):
+    def same_tokens(self, found: list[list[int]], expected: list[list[int]]) -> None:
+        for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+            self.assertEqual(a, b, f"prompt {i}")
+
+    def test_saving(self) -> None:
+        # float32 stores twice bfloat16's bytes and codes stay the same.
+        for codes in (served(), served_group()):
+            self.assertGreaterEqual(codes["capacity"] / original()["capacity"], 2 * 3.7)
+
+    def test_quality(self) -> None:
+        plain = original()["nll"]
+        self.assertLess(math.exp(served()["nll"] - plain), 1.02)
+        self.assertLess(math.exp(served_group()["nll"] - plain), 1.005)
+
+    def test_codes_are_read(self) -> None:
+        self.assertNotEqual(served()["tokens"], original()["tokens"])
+
+    def test_prefix_hits_change_nothing(self) -> None:
+        self.assertGreater(served()["hits"], 0)
+        self.same_tokens(served()["again"], served()["tokens"])
+
+    def test_batch_and_chunk_change_nothing(self) -> None:
+        cut = run(head(), "tokens", max_num_seqs=3, max_num_batched_tokens=64)
+        self.same_tokens(cut["tokens"], served()["tokens"])
+
+    def test_preemption_changes_nothing(self) -> None:
+        whole = run(head(), "long")
+        short = run(head(), "long", kv_cache_memory_bytes=1 << 20)
+        self.assertEqual(whole["preemptions"], 0)
+        self.assertGreater(short["preemptions"], 0)
+        self.same_tokens(short["long"], whole["long"])
+
+    def test_drafts_change_nothing(self) -> None:
+        draft = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
+        self.same_tokens(run(head(), "tokens", speculative_config=draft)["tokens"], served()["tokens"])
+
+    def test_tensor_parallel(self) -> None:
+        two = run(head(), "tokens", "nll", tensor_parallel_size=2)
+        self.assertGreater(two["capacity"] / served()["capacity"], 1.7)
+        self.assertAlmostEqual(two["nll"], served()["nll"], delta=0.01)
+
+    def test_pipeline_parallel(self) -> None:
+        two = run(head(), "tokens", pipeline_parallel_size=2)
+        self.same_tokens(two["tokens"], served()["tokens"])
+
+    def test_groups_lie_in_one_pipeline_stage(self) -> None:
+        split = run(group(), check=False, pipeline_parallel_size=2)
+        self.assertNotEqual(split.returncode, 0)
+        self.assertIn("layers 4-7 are coded together and must be in one pipeline stage", split.stdout + split.stderr)
+        whole = run(group(), "tokens", pipeline_parallel_size=2, env={"VLLM_PP_LAYER_PARTITION": "4,8"})
+        self.same_tokens(whole["tokens"], served_group()["tokens"])
+
+    def test_compiled(self) -> None:
+        self.same_tokens(run(head(), "tokens", enforce_eager=False)["tokens"], served()["tokens"])
+
+
+if __name__ == "__main__":
+    try:
+        unittest.main()
+    finally:
+        FOLDER.cleanup()
