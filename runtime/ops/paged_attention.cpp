@@ -10,6 +10,8 @@ namespace {
 // Tokens of a sequence that are read in one go, from a multiple of it on: parts and their sums do not depend on the
 // number of threads.
 constexpr std::int64_t kTokensTogether = 1024;
+// Below as many products, another thread costs more than it saves.
+constexpr std::int64_t kProductsPerThread = 400'000;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
@@ -122,17 +124,30 @@ void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, std
       }
     }
   };
+  std::int64_t of_sums = 0, of_values = 0;
+  for (const Task& task : tasks) {
+    const Heads& heads = heads_[at(task.heads)];
+    of_sums += (task.last - task.first) * heads.count * per_kv * width_of(heads);
+  }
+  for (const Heads& heads : heads_) {
+    of_values += heads.count * per_kv * head_dim * width_of(heads);
+  }
+  const auto least = [](std::int64_t products, std::int64_t pieces) {
+    return kProductsPerThread * pieces / std::max<std::int64_t>(1, products) + 1;
+  };
   const auto begin_of = [&](std::int64_t range) { return range == 0 ? 0 : ends[at(range - 1)]; };
-  parallel(static_cast<std::int64_t>(tasks.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+  const auto num_tasks = static_cast<std::int64_t>(tasks.size());
+  parallel(num_tasks, least(of_sums, num_tasks), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       attend_part(tasks[at(i)]);
     }
   });
-  parallel(static_cast<std::int64_t>(ends.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t range = begin; range < end; ++range) {
-      finish(begin_of(range), ends[at(range)]);
-    }
-  });
+  parallel(static_cast<std::int64_t>(ends.size()), least(of_values, num_ranges),
+           [&](std::int64_t begin, std::int64_t end) {
+             for (std::int64_t range = begin; range < end; ++range) {
+               finish(begin_of(range), ends[at(range)]);
+             }
+           });
 }
 
 }  // namespace kvc

@@ -8,6 +8,9 @@
 namespace kvc {
 namespace {
 
+// Below as many products, another thread costs more than it saves; a run takes the time of some besides its own.
+constexpr std::int64_t kProductsPerThread = 1'000'000, kProductsOfRun = 20'000;
+
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // Neighbouring tokens whose slots are in one tile: the first of each run, and the end of all.
@@ -106,7 +109,15 @@ void PagedCodes::store(const PageMemory& pages, const std::int64_t* slots,
   const std::vector<std::int64_t> runs = runs_of(slots, count);
   const auto num_runs = static_cast<std::int64_t>(runs.size()) - 1;
   const auto num_blocks = static_cast<std::int64_t>(blocks_.size());
-  parallel(num_runs * num_blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+  std::int64_t products = 0;
+  for (const CodedRows& rows : blocks_) {
+    const PagedBlock& spec = rows.spec();
+    products += spec.layout.num_coefficients() * spec.channels() / spec.bases.count;
+  }
+  const std::int64_t mean_products =
+      products * count / std::max<std::int64_t>(1, num_runs * num_blocks);
+  const std::int64_t least = kProductsPerThread / (kProductsOfRun + mean_products) + 1;
+  parallel(num_runs * num_blocks, least, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::size_t run = at(i / num_blocks);
       if (slots[runs[run]] >= 0) {

@@ -1,0 +1,144 @@
+#include "runtime/ops/open_codes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "runtime/ops/tensor_checks.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::size_t kBlockNumbers = 7 + kWidestCode;  // that describe a block
+constexpr std::size_t kBlockTensors = 5;
+
+class Registry {
+ public:
+  std::int64_t add(std::shared_ptr<const OpenCodes> opened) {
+    const std::lock_guard lock(mutex_);
+    all_.emplace(++last_, std::move(opened));
+    return last_;
+  }
+  std::shared_ptr<const OpenCodes> find(std::int64_t handle) {
+    const std::lock_guard lock(mutex_);
+    const auto found = all_.find(handle);
+    STD_TORCH_CHECK(found != all_.end(), "kvconvert: codes ", handle, " are closed");
+    return found->second;
+  }
+  void remove(std::int64_t handle) {
+    const std::lock_guard lock(mutex_);
+    all_.erase(handle);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::int64_t last_ = 0;
+  std::map<std::int64_t, std::shared_ptr<const OpenCodes>> all_;
+};
+
+Registry& registry() {
+  static Registry all;
+  return all;
+}
+
+// Kernels turn keys by multiples of the first angle: is every row of the table that?
+void check_angles(const RopeAngles& rope, std::int64_t count) {
+  const std::int64_t pairs = rope.num_pairs, last = count - 1;
+  for (std::int64_t pair = 0; pair < pairs; ++pair) {
+    const double factor = rope.cos[pair];
+    const double first = std::atan2(rope.sin[pairs + pair], rope.cos[pairs + pair]);
+    for (const std::int64_t position : {last / 3, last}) {
+      const double angle = first * static_cast<double>(position);
+      const double slack = 1e-3 + 1e-6 * static_cast<double>(position);
+      STD_TORCH_CHECK(
+          std::abs(rope.cos[position * pairs + pair] - factor * std::cos(angle)) < slack &&
+              std::abs(rope.sin[position * pairs + pair] - factor * std::sin(angle)) < slack,
+          "kvconvert: the angles of position ", position, " are not ", position,
+          " times those of position 1: this kind of RoPE is not served from codes");
+    }
+  }
+}
+
+PagedBlock block_of(const std::int64_t* numbers, const Tensor* tensors,
+                    const PagedCodes::Shape& shape, std::int64_t first_head) {
+  PagedBlock block;
+  block.num_layers = shape.num_layers;
+  block.head_dim = shape.head_dim;
+  const bool whole = numbers[0] < 0;
+  block.num_heads = whole ? shape.num_kv_heads : 1;
+  block.first_head = whole ? 0 : numbers[0] - first_head;
+  block.parts = static_cast<PagedParts>(numbers[1]);
+  block.bases.count = numbers[2];
+  block.bases.rotated = numbers[3] != 0;
+  block.layout.gain = numbers[4] != 0;
+  std::copy_n(numbers + 6, kWidestCode + 1, block.layout.coefficients);
+  block.layout.coefficients[0] = 0;
+  const std::int64_t n = block.channels(), k = block.layout.num_coefficients();
+  block.encoder = floats(tensors[0], 2, "encoder");
+  block.decoder = floats(tensors[1], 2, "decoder");
+  block.mean = floats(tensors[2], 1, "mean");
+  block.steps = floats(tensors[3], 1, "steps");
+  STD_TORCH_CHECK(tensors[0].size(0) == k && tensors[0].size(1) == n && tensors[1].size(0) == n &&
+                      tensors[1].size(1) == k && tensors[2].size(0) == n && tensors[3].size(0) == k,
+                  "kvconvert: factors of a block of ", n, " channels and ", k,
+                  " coefficients have other shapes");
+  if (block.bases.count > 1) {
+    block.bases.channels =
+        kvc::numbers<std::int32_t>(tensors[4], ScalarType::Int, 1, "channels of bases");
+    STD_TORCH_CHECK(tensors[4].size(0) == n, "kvconvert: channels of bases: expected ", n);
+  }
+  return block;
+}
+
+}  // namespace
+
+std::int64_t open_codes(const std::vector<std::int64_t>& shape, const Tensor& scale,
+                        const Tensor& cos, const Tensor& sin,
+                        const std::vector<std::int64_t>& blocks,
+                        const std::vector<Tensor>& factors) {
+  STD_TORCH_CHECK(shape.size() == 7 && blocks.size() % kBlockNumbers == 0 &&
+                      factors.size() == blocks.size() / kBlockNumbers * kBlockTensors,
+                  "kvconvert: open: a description of another length");
+  const auto opened = std::make_shared<OpenCodes>();
+  opened->cos = cos;
+  opened->sin = sin;
+  const std::int64_t positions = cos.size(0);
+  PagedCodes::Shape all{.num_layers = shape[0],
+                        .num_heads = shape[1],
+                        .num_kv_heads = shape[2],
+                        .head_dim = shape[3],
+                        .scale = floats(scale, 1, "scale")[0],
+                        .softcap = floats(scale, 1, "scale")[1],
+                        .window = shape[5],
+                        .rope = {.cos = floats(cos, 2, "cos"),
+                                 .sin = floats(sin, 2, "sin"),
+                                 .num_pairs = cos.size(1),
+                                 .interleaved = shape[6] != 0},
+                        .num_positions = positions};
+  STD_TORCH_CHECK(sin.size(0) == positions && sin.size(1) == cos.size(1) &&
+                      positions >= kTileTokens && 2 * cos.size(1) <= all.head_dim,
+                  "kvconvert: open: angles of at least ", kTileTokens,
+                  " positions are expected, cos and sin alike");
+  check_angles(all.rope, positions);
+  std::vector<PagedBlock> described;
+  for (std::size_t i = 0; i * kBlockNumbers < blocks.size(); ++i) {
+    described.push_back(block_of(blocks.data() + i * kBlockNumbers,
+                                 factors.data() + i * kBlockTensors, all, shape[4]));
+  }
+  for (const PagedBlock& block : described) {
+    STD_TORCH_CHECK(block.first_head >= 0 && block.first_head + block.num_heads <= all.num_kv_heads,
+                    "kvconvert: open: a block of KV heads that there are none of");
+  }
+  opened->codes.emplace(all, described);
+  STD_TORCH_CHECK(opened->codes->is_complete(),
+                  "kvconvert: open: a KV head whose keys or values no block has, or several have");
+  return registry().add(opened);
+}
+
+void close_codes(std::int64_t handle) { registry().remove(handle); }
+
+std::shared_ptr<const OpenCodes> find_codes(std::int64_t handle) { return registry().find(handle); }
+
+}  // namespace kvc
