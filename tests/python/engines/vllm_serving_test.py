@@ -101,15 +101,17 @@ class Serving(unittest.TestCase):
         self.assertGreater(two["capacity"] / served()["capacity"], 1.7)
         self.assertAlmostEqual(two["nll"], served()["nll"], delta=0.01)
 
+    # On a CPU, vLLM 0.32 runs pipeline stages only where it has compiled them.
+
     def test_pipeline_parallel(self) -> None:
-        two = run(head(), "tokens", pipeline_parallel_size=2)
+        two = run(head(), "tokens", pipeline_parallel_size=2, enforce_eager=False)
         self.same_tokens(two["tokens"], served()["tokens"])
 
     def test_groups_lie_in_one_pipeline_stage(self) -> None:
-        split = run(group(), check=False, pipeline_parallel_size=2)
+        split = run(group(), check=False, pipeline_parallel_size=2, enforce_eager=False)
         self.assertNotEqual(split.returncode, 0)
         self.assertIn("layers 4-7 are coded together and must be in one pipeline stage", split.stdout + split.stderr)
-        whole = run(group(), "tokens", pipeline_parallel_size=2, env={"VLLM_PP_LAYER_PARTITION": "4,8"})
+        whole = run(group(), "tokens", pipeline_parallel_size=2, enforce_eager=False, env={"VLLM_PP_LAYER_PARTITION": "4,8"})
         self.same_tokens(whole["tokens"], served_group()["tokens"])
 
     def test_compiled(self) -> None:
