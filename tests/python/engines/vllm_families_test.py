@@ -98,7 +98,11 @@ class Families(unittest.TestCase):
         for family in wanted:
             with self.subTest(family), tempfile.TemporaryDirectory() as folder:
                 plain = make(family, Path(folder) / "plain")
-                found = difference(plain, convert(plain, Path(folder) / "coded"))
+                try:
+                    found = difference(plain, convert(plain, Path(folder) / "coded"))
+                except Exception as error:
+                    print(json.dumps({"family": family, "error": str(error)[:500]}), flush=True)
+                    raise
                 print(json.dumps({"family": family, "difference": round(found, 4)}), flush=True)
                 self.assertLess(found, TOLERANCE)
 
