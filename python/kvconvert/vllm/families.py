@@ -13,18 +13,20 @@ ARCHITECTURES: dict[str, str] = {
     "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "phi3": "Phi3ForCausalLM",
-    "olmo2": "Olmo2ForCausalLM",
     "granite": "GraniteForCausalLM",
-    "starcoder2": "Starcoder2ForCausalLM",
     "mixtral": "MixtralForCausalLM",
     "qwen2_moe": "Qwen2MoeForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
 }
 
+_FALLBACK = "vLLM runs it through transformers' classes, which do not know the converted configuration"
+
 # Families that kvconvert converts and vLLM cannot serve from codes, and why.
 REFUSED: dict[str, str] = {
     "ministral": "vLLM has no model class for this family that the plugin could build on",
-    "smollm3": "vLLM runs this family through transformers' classes, whose attention the plugin does not replace",
+    "olmo2": _FALLBACK,
+    "smollm3": _FALLBACK,
+    "starcoder2": _FALLBACK,
     "gemma3": "images attend to each other in both directions, which codes do not support; "
     "convert the text model (gemma3_text)",
 }

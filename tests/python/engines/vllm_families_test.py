@@ -34,13 +34,17 @@ SIZES = {
     "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None, "tie_word_embeddings": False,
 }
 EXTRA = {
-    "gemma2": {"sliding_window": 64, "query_pre_attn_scalar": 32, "layer_types": ["sliding_attention", "full_attention"]},
+    "gemma": {"tie_word_embeddings": True},
+    "gemma2": {
+        "tie_word_embeddings": True, "sliding_window": 64, "query_pre_attn_scalar": 32,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
     "gemma3_text": {
-        "sliding_window": 64, "query_pre_attn_scalar": 32, "layer_types": ["sliding_attention", "full_attention"]
+        "tie_word_embeddings": True, "sliding_window": 64, "query_pre_attn_scalar": 32,
+        "layer_types": ["sliding_attention", "full_attention"],
     },
     "mistral": {"sliding_window": None},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
-    "starcoder2": {"sliding_window": None},
     "phi3": {"sliding_window": None},
     "qwen2_moe": {
         "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64
@@ -95,10 +99,15 @@ def difference(plain: Path, coded: Path) -> float:
 class Families(unittest.TestCase):
     def test_every_family(self) -> None:
         wanted = os.environ.get("KVC_FAMILIES", "").split() or list(ARCHITECTURES)
-        for family in wanted:
+        # A process has a group of expert parallel ranks only if its first engine has experts.
+        for family in sorted(wanted, key=lambda family: "num_experts_per_tok" not in EXTRA.get(family, {})):
             with self.subTest(family), tempfile.TemporaryDirectory() as folder:
                 plain = make(family, Path(folder) / "plain")
-                found = difference(plain, convert(plain, Path(folder) / "coded"))
+                try:
+                    found = difference(plain, convert(plain, Path(folder) / "coded"))
+                except Exception as error:
+                    print(json.dumps({"family": family, "error": str(error)[:500]}), flush=True)
+                    raise
                 print(json.dumps({"family": family, "difference": round(found, 4)}), flush=True)
                 self.assertLess(found, TOLERANCE)
 

@@ -92,6 +92,12 @@ class Refusals(unittest.TestCase):
 
         self.refused("'palu'", "--method coded", model=self.changed("palu", other))
 
+    def test_families_of_transformers_classes(self) -> None:
+        def other(config: dict) -> None:
+            config["model_type"] = "kvconvert_olmo2"
+
+        self.refused("does not serve olmo2", "transformers' classes", model=self.changed("olmo2", other))
+
     def test_no_plan(self) -> None:
         self.refused("no kvconvert.plan", model=self.changed("plain", lambda config: config.pop("kvconvert")))
 
