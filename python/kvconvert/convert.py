@@ -28,9 +28,10 @@ def flags(options: dict[str, Any]) -> list[str]:
     return arguments
 
 
-def _result(arguments: list[str]) -> dict[str, Any]:
-    """Runs kvconvert; its messages go to standard error as they come. Raises ProgramError with its last ones."""
-    process = subprocess.run([path_of("kvconvert"), *arguments, "--json"], env=environment(), text=True,
+def _result(checkpoint: Path, arguments: list[str]) -> dict[str, Any]:
+    """What kvconvert prints. Raises ProgramError with its errors."""
+    command = [path_of("kvconvert"), *arguments, "--json", "--", os.fspath(checkpoint)]
+    process = subprocess.run(command, env=environment(), text=True,
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if process.returncode != 0:
         errors = [line for line in process.stderr.splitlines() if "error: " in line] or process.stderr.splitlines()[-5:]
@@ -46,9 +47,9 @@ def convert(checkpoint: Path, *, out: Path, **options: Any) -> dict[str, Any]:
         kvconvert.convert("Llama-3.1-8B", out="small", kept_ratio=0.25, form="rotated", sink=0, window=0)
     Raises ProgramError with the program's message.
     """
-    return _result([*flags({"out": pathlib.Path(out), **options}), "--", os.fspath(checkpoint)])
+    return _result(checkpoint, flags({"out": pathlib.Path(out), **options}))
 
 
 def plan(checkpoint: Path, **options: Any) -> dict[str, Any]:
     """What each group of layers would cost and save, from config.json alone; options as those of convert()."""
-    return _result(["--plan", *flags(options), "--", os.fspath(checkpoint)])
+    return _result(checkpoint, ["--plan", *flags(options)])

@@ -42,7 +42,8 @@ class CodedModel:
                 "exact, expected none; convert with --sink 0 --window 0, run this directory with kvrun, or convert "
                 "with --export folded, which runs everywhere")
         # Auto classes note the caller's choice in the configuration.
-        chosen = kwargs.get("attn_implementation") or getattr(kwargs.get("config"), "_attn_implementation_internal", None)
+        configured = getattr(kwargs.get("config"), "_attn_implementation_internal", None)
+        chosen = kwargs.get("attn_implementation") or configured
         if chosen not in (None, NAME):
             raise _attention_error(directory, chosen)
         kwargs["attn_implementation"] = NAME

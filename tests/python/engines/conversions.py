@@ -45,7 +45,7 @@ def zoo(case, *options):
     source = pathlib.Path(tempfile.mkdtemp(dir=_ROOT)) / case
     shutil.copytree(DATA / "zoo" / case, source)
     shutil.copy(DATA / "zoo/tokenizer.json", source)
-    return convert(source, "--method", "coded", "--kept-ratio", "0.5", "--metric", "none", "--num-sequences", "4",
+    return convert(source, "--method", "coded", "--kept-ratio", "0.5", "--metric", "none", "--num-sequences", "10",
                    "--seq-len", "64", *options)
 
 
