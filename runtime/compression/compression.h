@@ -16,8 +16,8 @@ namespace kvc {
 void compress(const CompressionContext& context, const std::vector<std::int64_t>& counts,
               std::int64_t num_tokens, KvCache& cache);
 
-// Codes the tokens of coded layers that left the window, in whole blocks of kQuantisedTokens; under
-// integer types also those of plain layers, and unmerged ones.
+// Codes the tokens of coded layers that left the window (coded_tokens); under integer types also those of plain
+// layers, and unmerged ones, in whole blocks of kQuantisedTokens.
 void quantise(const Decoder& decoder, const CodedFactors& factors, KvCache& cache);
 // The same for one layer that is not coded.
 void quantise_layer(const Decoder& decoder, int layer, KvCache& cache);

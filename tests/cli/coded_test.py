@@ -90,7 +90,8 @@ class AtOnce(ProgramTest):
     def test_what_does_not_go_with_it_is_refused(self):
         arguments = ("kvconvert", REFERENCE, "--plan", "--kept-ratio", "0.25", "--scope", "head")
         self.assert_refused({2}, ["--window 32", "use --window 0"], *arguments, "--block", "1", "--window", "32")
-        self.assert_refused({2}, ["--block 16: coded takes 1", "leave --block out"], *arguments, "--block", "16")
+        self.assert_refused({2}, ["--block 16: coded takes 1", "leave --block out"], *arguments, "--method",
+                            "coded", "--block", "16")
 
     def test_every_byte_is_a_code(self):
         out = self.directory / "out"
