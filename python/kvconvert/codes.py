@@ -5,6 +5,7 @@ A page holds tiles of 32 tokens. What a page's bytes mean is the library's (runt
 
 import json
 import pathlib
+import sys
 
 import torch
 
@@ -123,7 +124,8 @@ class LayerCodes:
         self.tile_bytes: int = self._ops.tile_bytes(self._handle)
 
     def __del__(self):
-        if getattr(self, "_handle", None) is not None:
+        # At the interpreter's end torch may be gone, and the process's memory goes with it.
+        if getattr(self, "_handle", None) is not None and not sys.is_finalizing():
             self._ops.close(self._handle)
 
     def store(self, pages: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor,

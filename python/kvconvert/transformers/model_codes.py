@@ -4,7 +4,7 @@ import inspect
 
 import torch
 
-from kvconvert.codes import CodedCheckpoint, LayerCodes
+from kvconvert.codes import TILE, CodedCheckpoint, LayerCodes
 from kvconvert.factors import ConversionError
 
 _BY_LENGTH = ("dynamic", "longrope")  # RoPE whose angles depend on the length of the text
@@ -62,7 +62,7 @@ class ModelCodes:
         kind = self.config.layer_types[layer] if by_type else None
         if kind not in self._tables:
             device = next(self.decoder.parameters()).device
-            positions = torch.arange(self.max_positions, device=device)[None]
+            positions = torch.arange(max(self.max_positions, TILE), device=device)[None]  # the operators read a tile's
             probe = torch.empty(1, device=device, dtype=torch.float32)
             tables = rotary(probe, positions, **({"layer_type": kind} if by_type else {}))
             pairs = tables[0].shape[-1] // 2

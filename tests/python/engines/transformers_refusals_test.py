@@ -60,6 +60,9 @@ class RefusalsTest(unittest.TestCase):
         with open(path, "r+b") as file:
             file.seek(begin)
             file.write(b"\xff\xff\xff\xff")
+        with self.refused("model.safetensors: the tensors kvconvert.* are damaged"):
+            self.load(directory)
+        edit_config(directory, lambda config: config["kvconvert"].pop("factors_sha256"))
         with self.refused("model.safetensors: kvconvert.coded.0.steps has a number that is not finite"):
             self.load(directory)
 
