@@ -73,6 +73,23 @@ at::Tensor rebuild_keys(const CodedView& coded, std::size_t i, int index, const 
       .add(factors.key_mean[index]);
 }
 
+// Coefficients of tokens at `positions`, for every block of the store. [n, num_coefficients] each
+std::vector<at::Tensor> encode(const CodedView& coded, const std::vector<DecodedTokens>& tokens,
+                               const at::Tensor& positions) {
+  return coefficients_of(coded.plan, coded.store.layers,
+                         {&coded.block(0), coded.store.codes.size()}, tokens,
+                         [&](const at::Tensor& keys) {
+                           return turn_key(coded.decoder, coded.layer(0), keys, positions);
+                         });
+}
+
+// To the store that `coded` views.
+void append(const CodedView& coded, const std::vector<at::Tensor>& z, CodedStore& store) {
+  for (std::size_t i = 0; i < z.size(); ++i) {
+    store.codes[i].append(z[i], coded.block(i).steps);
+  }
+}
+
 }  // namespace
 
 std::vector<at::Tensor> coefficients_of(const KvPlan& plan, const CodedLayers& layers,
@@ -90,11 +107,7 @@ std::vector<at::Tensor> coefficients_of(const KvPlan& plan, const CodedLayers& l
 
 std::vector<at::Tensor> encode_exact(const CodedView& coded, std::int64_t first,
                                      const at::Tensor& positions) {
-  return coefficients_of(coded.plan, coded.store.layers,
-                         {&coded.block(0), coded.store.codes.size()},
-                         exact_rows(coded, first, positions), [&](const at::Tensor& keys) {
-                           return turn_key(coded.decoder, coded.layer(0), keys, positions);
-                         });
+  return encode(coded, exact_rows(coded, first, positions), positions);
 }
 
 void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors& factors,
@@ -112,10 +125,7 @@ void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors&
         store.columns.empty()
             ? at::arange(sinks + coded + done, sinks + coded + done + rows, at::kLong)
             : store.positions().exact.rows(sinks + done, rows, at::kInt).to(at::kLong);
-    const std::vector<at::Tensor> z = encode_exact(view, sinks + done, positions);
-    for (std::size_t i = 0; i < z.size(); ++i) {
-      store.codes[i].append(z[i], view.block(i).steps);
-    }
+    append(view, encode_exact(view, sinks + done, positions), store);
   }
   for (KeyValueStore& rows : store.exact) {
     rows.key.erase(sinks, count);
@@ -136,17 +146,12 @@ void store_codes(const CodedView& coded, const DecodedTokens& tokens, const at::
   }
   for (std::int64_t done = sinks; done < count; done += kTokensAtOnce) {
     const std::int64_t rows = std::min(kTokensAtOnce, count - done);
-    const at::Tensor at_positions = positions.narrow(0, done, rows);
-    const std::vector<at::Tensor> z =
-        coefficients_of(coded.plan, store.layers, {&coded.block(0), store.codes.size()},
-                        {{tokens.key.narrow(0, done, rows).to(at::kFloat),
-                          tokens.value.narrow(0, done, rows).to(at::kFloat)}},
-                        [&](const at::Tensor& keys) {
-                          return turn_key(coded.decoder, coded.layer(0), keys, at_positions);
-                        });
-    for (std::size_t i = 0; i < z.size(); ++i) {
-      store.codes[i].append(z[i], coded.block(i).steps);
-    }
+    append(coded,
+           encode(coded,
+                  {{tokens.key.narrow(0, done, rows).to(at::kFloat),
+                    tokens.value.narrow(0, done, rows).to(at::kFloat)}},
+                  positions.narrow(0, done, rows)),
+           store);
   }
 }
 

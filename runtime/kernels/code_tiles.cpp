@@ -191,6 +191,19 @@ void encode_token(const TileLayout& layout, const float* z, const float* steps, 
   HWY_DYNAMIC_DISPATCH(encode_lane)(layout, z, steps, lane, tile);
 }
 
+void encode_tokens(const TileLayout& layout, const float* z, const float* steps, std::int64_t lane,
+                   std::int64_t count, std::uint8_t* tile) {
+  if (count == kTileTokens) {
+    return encode_tile(layout, z, steps, tile);
+  }
+  if (lane == 0) {
+    std::fill_n(tile, layout.bytes(), std::uint8_t{0});
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    encode_token(layout, z + i * layout.num_coefficients(), steps, lane + i, tile);
+  }
+}
+
 void decode_tile(const TileLayout& layout, const std::uint8_t* tile, const float* steps, float* z) {
   HWY_DYNAMIC_DISPATCH(decode)(layout, tile, steps, z);
 }

@@ -84,6 +84,10 @@ void encode_tile(const TileLayout& layout, const float* z, const float* steps, s
 // tile's other tokens stay.
 void encode_token(const TileLayout& layout, const float* z, const float* steps, std::int64_t lane,
                   std::uint8_t* tile);
+// Coefficients of `count` tokens become those of the tile's tokens from `lane` on. The first token of a tile clears
+// what was there: tokens that are not written yet have codes and gains 0.
+void encode_tokens(const TileLayout& layout, const float* z, const float* steps, std::int64_t lane,
+                   std::int64_t count, std::uint8_t* tile);
 // Values of the codes. [kTileTokens, num_coefficients]
 void decode_tile(const TileLayout& layout, const std::uint8_t* tile, const float* steps, float* z);
 

@@ -18,28 +18,57 @@ void add_rows(const float* to_all, std::int64_t width, std::int64_t count, float
   }
 }
 
-}  // namespace
-
-void turn_rows(const RopeAngles& rope, Turn turn, const std::int64_t* positions, std::int64_t count,
-               std::int64_t head_dim, float* rows) {
-  const std::int64_t step = rope.interleaved ? 2 : 1, apart = rope.interleaved ? 1 : rope.num_pairs;
-  for (std::int64_t i = 0; i < count; ++i, rows += head_dim) {
-    const float* cos = rope.cos + positions[i] * rope.num_pairs;
-    const float* sin = rope.sin + positions[i] * rope.num_pairs;
-    for (std::int64_t pair = 0; pair < rope.num_pairs; ++pair) {
-      float &first = rows[pair * step], &second = rows[pair * step + apart];
-      const float a = first, b = second, c = cos[pair], s = sin[pair];
-      if (turn == Turn::kForwards) {
-        first = a * c - b * s;
-        second = b * c + a * s;
-      } else {  // the inverse, whatever factor cos and sin have
-        const float factor = 1 / (c * c + s * s);
-        first = (a * c + b * s) * factor;
-        second = (b * c - a * s) * factor;
-      }
+// Turns a key by RoPE, in place. row [2 rope.num_pairs or more], at `position`
+enum class Turn { kForwards, kBackwards };
+void turn_row(const RopeAngles& rope, Turn turn, std::int64_t position, float* row) {
+  const float* cos = rope.cos + position * rope.num_pairs;
+  const float* sin = rope.sin + position * rope.num_pairs;
+  for (std::int64_t pair = 0; pair < rope.num_pairs; ++pair) {
+    float &first = row[pair], &second = row[pair + rope.num_pairs];
+    const float a = first, b = second, c = cos[pair], s = sin[pair];
+    if (turn == Turn::kForwards) {
+      first = a * c - b * s;
+      second = b * c + a * s;
+    } else {  // the inverse, whatever factor cos and sin have
+      const float factor = 1 / (c * c + s * s);
+      first = (a * c + b * s) * factor;
+      second = (b * c - a * s) * factor;
     }
   }
 }
+
+// Some of the columns of `count` rows of `width` numbers.
+struct Columns {
+  const std::vector<std::int32_t>& indices;
+  std::int64_t width;
+
+  std::int64_t size() const { return static_cast<std::int64_t>(indices.size()); }
+};
+struct Scratch {
+  std::vector<float> from, to;
+};
+// Columns `from` of x, multiplied with rows [to.size(), from.size()], become columns `to` of `out`.
+void multiply_columns(const std::vector<float>& rows, const Columns& from, const float* x,
+                      const Columns& to, float* out, std::int64_t count, Scratch& scratch) {
+  scratch.from.resize(at(count * from.size()));
+  scratch.to.resize(at(count * to.size()));
+  auto* gathered = scratch.from.data();
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (const std::int32_t column : from.indices) {
+      *gathered++ = x[i * from.width + column];
+    }
+  }
+  multiply_rows({rows.data(), to.size(), from.size()}, scratch.from.data(), count,
+                scratch.to.data(), to.size());
+  const auto* products = scratch.to.data();
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (const std::int32_t column : to.indices) {
+      out[i * to.width + column] = *products++;
+    }
+  }
+}
+
+}  // namespace
 
 CodedRows::CodedRows(const PagedBlock& block)
     : spec_(block),
@@ -106,44 +135,36 @@ std::int64_t CodedRows::first_channel(std::int64_t layer, bool values) const {
   return (layer * spec_.num_parts() + (values && spec_.has_keys() ? 1 : 0)) * spec_.part_channels();
 }
 
+void CodedRows::mean_at(const RopeAngles& rope, std::int64_t position, float* mean) const {
+  std::copy(mean_.begin(), mean_.end(), mean);
+  if (spec_.bases.rotated) {
+    turn_row(rope, Turn::kForwards, position, mean);
+  }
+}
+
 void CodedRows::encode(const RopeAngles& rope, const std::int64_t* positions, std::int64_t count,
                        float* rows, float* z) const {
-  const std::int64_t n = spec_.channels(), head_dim = spec_.head_dim;
-  std::vector<float> mean(mean_);
+  const std::int64_t n = spec_.channels();
+  std::vector<float> mean(at(n));
   for (std::int64_t i = 0; i < count; ++i) {
     float* row = rows + i * n;
-    for (std::int64_t layer = 0; spec_.has_keys() && layer < spec_.num_layers; ++layer) {
+    const bool turns = spec_.has_keys() && !spec_.bases.rotated;
+    for (std::int64_t layer = 0; turns && layer < spec_.num_layers; ++layer) {
       for (std::int64_t head = 0; head < spec_.num_heads; ++head) {
-        const std::int64_t first = first_channel(layer, false) + head * head_dim;
-        if (spec_.bases.rotated) {
-          std::copy_n(mean_.data() + first, head_dim, mean.data() + first);
-          turn_rows(rope, Turn::kForwards, positions + i, 1, head_dim, mean.data() + first);
-        } else {
-          turn_rows(rope, Turn::kBackwards, positions + i, 1, head_dim, row + first);
-        }
+        turn_row(rope, Turn::kBackwards, positions[i],
+                 row + first_channel(layer, false) + head * spec_.head_dim);
       }
     }
+    mean_at(rope, positions[i], mean.data());
     std::transform(row, row + n, mean.begin(), row, std::minus());
   }
   if (bases_.size() == 1) {
     return multiply_rows({bases_[0].encoder.data(), k_, n}, rows, count, z, k_);
   }
-  std::vector<float> some(at(count * n)), of_basis(at(count * k_));
+  Scratch scratch;
   for (const Basis& basis : bases_) {
-    const std::size_t width = basis.channels.size(), number = basis.coefficients.size();
-    for (std::int64_t i = 0; i < count; ++i) {
-      for (std::size_t j = 0; j < width; ++j) {
-        some[at(i) * width + j] = rows[i * n + basis.channels[j]];
-      }
-    }
-    multiply_rows(
-        {basis.encoder.data(), static_cast<std::int64_t>(number), static_cast<std::int64_t>(width)},
-        some.data(), count, of_basis.data(), static_cast<std::int64_t>(number));
-    for (std::int64_t i = 0; i < count; ++i) {
-      for (std::size_t j = 0; j < number; ++j) {
-        z[i * k_ + basis.coefficients[j]] = of_basis[at(i) * number + j];
-      }
-    }
+    multiply_columns(basis.encoder, {basis.channels, n}, rows, {basis.coefficients, k_}, z, count,
+                     scratch);
   }
 }
 
@@ -153,22 +174,10 @@ void CodedRows::decode_part(std::int64_t first, std::int64_t count, const float*
   if (bases_.size() == 1) {
     return multiply_rows({decoder_.data() + first * k_, width, k_}, z, count, rows, width);
   }
-  std::vector<float> some(at(count * k_)), of_basis(at(count * width));
+  Scratch scratch;
   for (const Basis& basis : bases_) {
-    const std::size_t channels = basis.channels.size(), number = basis.coefficients.size();
-    for (std::int64_t i = 0; i < count; ++i) {
-      for (std::size_t j = 0; j < number; ++j) {
-        some[at(i) * number + j] = z[i * k_ + basis.coefficients[j]];
-      }
-    }
-    multiply_rows({basis.decoder.data(), static_cast<std::int64_t>(channels),
-                   static_cast<std::int64_t>(number)},
-                  some.data(), count, of_basis.data(), static_cast<std::int64_t>(channels));
-    for (std::int64_t i = 0; i < count; ++i) {
-      for (std::size_t j = 0; j < channels; ++j) {
-        rows[i * width + basis.channels[j]] = of_basis[at(i) * channels + j];
-      }
-    }
+    multiply_columns(basis.decoder, {basis.coefficients, k_}, z, {basis.channels, width}, rows,
+                     count, scratch);
   }
 }
 
@@ -176,18 +185,14 @@ void CodedRows::decode_keys(const RopeAngles& rope, std::int64_t layer,
                             const std::int64_t* positions, std::int64_t count, const float* z,
                             float* rows) const {
   const std::int64_t first = first_channel(layer, false), width = spec_.part_channels();
-  const std::int64_t head_dim = spec_.head_dim;
   decode_part(first, count, z, rows);
-  std::vector<float> mean(mean_.begin() + first, mean_.begin() + first + width);
+  std::vector<float> mean(at(spec_.channels()));
   for (std::int64_t i = 0; i < count; ++i) {
     float* row = rows + i * width;
-    if (spec_.bases.rotated) {
-      std::copy_n(mean_.data() + first, width, mean.data());
-      turn_rows(rope, Turn::kForwards, positions + i, 1, head_dim, mean.data());
-    }
-    std::transform(row, row + width, mean.begin(), row, std::plus());
+    mean_at(rope, positions[i], mean.data());
+    std::transform(row, row + width, mean.begin() + first, row, std::plus());
     for (std::int64_t head = 0; !spec_.bases.rotated && head < spec_.num_heads; ++head) {
-      turn_rows(rope, Turn::kForwards, positions + i, 1, head_dim, row + head * head_dim);
+      turn_row(rope, Turn::kForwards, positions[i], row + head * spec_.head_dim);
     }
   }
 }

@@ -4,35 +4,30 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/kv_sources.h"
 #include "runtime/kernels/code_tiles.h"
 #include "runtime/kernels/coded_keys.h"
 #include "runtime/kernels/decode_attention.h"
 
 namespace kvc {
 
-// Some layers have n channels of a token in a block: layer by layer its keys and then its values, of all KV heads or of one.
-enum class PagedParts { kBoth, kKeys, kValues };
+// A CodedBlock (core/kv_sources.h) with its factors: of some layers, n channels of a token.
 struct PagedBlock {
   std::int64_t num_layers = 1, head_dim = 0;
   std::int64_t num_heads = 1;   // KV heads of each layer
   std::int64_t first_head = 0;  // the first of them
-  PagedParts parts = PagedParts::kBoth;
+  CodedParts parts = CodedParts::kBoth;
   TileLayout layout{};  // k coefficients
   KeyBases bases{};     // of keys alone, of one head
   // float32, copied: E [k, n], F [n, k], mean [n], steps [k] (docs/methods.md, method coded).
   const float *encoder = nullptr, *decoder = nullptr, *mean = nullptr, *steps = nullptr;
 
-  bool has_keys() const { return parts != PagedParts::kValues; }
-  bool has_values() const { return parts != PagedParts::kKeys; }
-  std::int64_t num_parts() const { return parts == PagedParts::kBoth ? 2 : 1; }
+  bool has_keys() const { return parts != CodedParts::kValues; }
+  bool has_values() const { return parts != CodedParts::kKeys; }
+  std::int64_t num_parts() const { return parts == CodedParts::kBoth ? 2 : 1; }
   std::int64_t part_channels() const { return num_heads * head_dim; }
   std::int64_t channels() const { return num_layers * num_parts() * part_channels(); }
 };
-
-// Keys of a run of tokens are turned by RoPE, or back. rows [count, head_dim], at positions[i]
-enum class Turn { kForwards, kBackwards };
-void turn_rows(const RopeAngles& rope, Turn turn, const std::int64_t* positions, std::int64_t count,
-               std::int64_t head_dim, float* rows);
 
 class CodedRows {
  public:
@@ -68,6 +63,8 @@ class CodedRows {
 
   void add_basis(const std::int32_t* channels, std::int64_t count);
   std::int64_t first_channel(std::int64_t layer, bool values) const;
+  // The mean of a token at `position`, as E reads it: one head's keys where coefficients are rotated. [channels()]
+  void mean_at(const RopeAngles& rope, std::int64_t position, float* mean) const;
   // A layer's part without its mean.
   void decode_part(std::int64_t first, std::int64_t count, const float* z, float* rows) const;
 

@@ -11,7 +11,7 @@
 namespace kvc {
 namespace {
 
-constexpr std::size_t kBlockNumbers = 7 + kWidestCode;  // that describe a block
+constexpr std::size_t kBlockNumbers = 6 + kWidestCode;  // that describe a block
 constexpr std::size_t kBlockTensors = 5;
 
 class Registry {
@@ -69,11 +69,11 @@ PagedBlock block_of(const std::int64_t* numbers, const Tensor* tensors,
   const bool whole = numbers[0] < 0;
   block.num_heads = whole ? shape.num_kv_heads : 1;
   block.first_head = whole ? 0 : numbers[0] - first_head;
-  block.parts = static_cast<PagedParts>(numbers[1]);
+  block.parts = static_cast<CodedParts>(numbers[1]);
   block.bases.count = numbers[2];
   block.bases.rotated = numbers[3] != 0;
   block.layout.gain = numbers[4] != 0;
-  std::copy_n(numbers + 6, kWidestCode + 1, block.layout.coefficients);
+  std::copy_n(numbers + 5, kWidestCode + 1, block.layout.coefficients);
   block.layout.coefficients[0] = 0;
   const std::int64_t n = block.channels(), k = block.layout.num_coefficients();
   block.encoder = floats(tensors[0], 2, "encoder");
@@ -98,7 +98,7 @@ std::int64_t open_codes(const std::vector<std::int64_t>& shape, const Tensor& sc
                         const Tensor& cos, const Tensor& sin,
                         const std::vector<std::int64_t>& blocks,
                         const std::vector<Tensor>& factors) {
-  STD_TORCH_CHECK(shape.size() == 7 && blocks.size() % kBlockNumbers == 0 &&
+  STD_TORCH_CHECK(shape.size() == 6 && blocks.size() % kBlockNumbers == 0 &&
                       factors.size() == blocks.size() / kBlockNumbers * kBlockTensors,
                   "kvconvert: open: a description of another length");
   const auto opened = std::make_shared<OpenCodes>();
@@ -114,8 +114,7 @@ std::int64_t open_codes(const std::vector<std::int64_t>& shape, const Tensor& sc
                         .window = shape[5],
                         .rope = {.cos = floats(cos, 2, "cos"),
                                  .sin = floats(sin, 2, "sin"),
-                                 .num_pairs = cos.size(1),
-                                 .interleaved = shape[6] != 0},
+                                 .num_pairs = cos.size(1)},
                         .num_positions = positions};
   STD_TORCH_CHECK(sin.size(0) == positions && sin.size(1) == cos.size(1) &&
                       positions >= kTileTokens && 2 * cos.size(1) <= all.head_dim,

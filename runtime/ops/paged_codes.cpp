@@ -1,7 +1,6 @@
 #include "runtime/ops/paged_codes.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/ops/head_rows.h"
 
@@ -40,7 +39,7 @@ PagedCodes::PagedCodes(const Shape& shape, const std::vector<PagedBlock>& blocks
     for (std::size_t j = 0; blocks[i].has_keys() && j < blocks.size(); ++j) {
       const std::int64_t in_values = blocks[i].first_head - blocks[j].first_head;
       if (blocks[j].has_values() && in_values >= 0 && in_values < blocks[j].num_heads &&
-          blocks[i].parts == (i == j ? PagedParts::kBoth : PagedParts::kKeys)) {
+          blocks[i].parts == (i == j ? CodedParts::kBoth : CodedParts::kKeys)) {
         heads_.push_back({i, j, blocks[i].first_head, blocks[i].num_heads, in_values});
       }
     }
@@ -91,15 +90,15 @@ void PagedCodes::store_run(const PageMemory& pages, const std::int64_t* slots,
   }
   rows.encode(shape_.rope, positions + first, count, numbers.data(), z.data());
   const std::int64_t tile = slots[first] / kTileTokens, page = tile / pages.page_tiles;
-  const std::int64_t tile_bytes = spec.layout.bytes();
   std::uint8_t* to = pages.data + page * pages.stride + offsets_[block] * pages.page_tiles +
-                     tile % pages.page_tiles * tile_bytes;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t lane = slots[first + i] % kTileTokens;
-    if (lane == 0) {
-      std::memset(to, 0, at(tile_bytes));
+                     tile % pages.page_tiles * spec.layout.bytes();
+  for (std::int64_t i = 0, next = 0; i < count; i = next) {
+    const std::int64_t slot = slots[first + i];
+    for (next = i + 1; next < count && slots[first + next] == slot + next - i;) {
+      ++next;
     }
-    encode_token(spec.layout, z.data() + i * k, rows.steps().data(), lane, to);
+    encode_tokens(spec.layout, z.data() + i * k, rows.steps().data(), slot % kTileTokens, next - i,
+                  to);
   }
 }
 

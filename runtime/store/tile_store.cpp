@@ -13,21 +13,6 @@ namespace {
 
 static_assert(kTileTokens == kQuantisedTokens && kWidestCode == kMaxCodeBits);
 
-// Coefficients of `count` tokens, which become the tile's from token `lane` on. Those after them have codes 0.
-void encode_tokens(const TileLayout& layout, const float* z, const float* steps, std::int64_t lane,
-                   std::int64_t count, std::uint8_t* tile) {
-  if (count == kTileTokens) {
-    encode_tile(layout, z, steps, tile);
-    return;
-  }
-  if (lane == 0) {
-    std::fill_n(tile, layout.bytes(), std::uint8_t{0});
-  }
-  for (std::int64_t i = 0; i < count; ++i) {
-    encode_token(layout, z + i * layout.num_coefficients(), steps, lane + i, tile);
-  }
-}
-
 }  // namespace
 
 TileLayout tile_layout(const CodedBlock& block) {
