@@ -3,7 +3,6 @@
 A page holds tiles of 32 tokens. What a page's bytes mean is the library's (runtime/ops/paged_codes.h).
 """
 
-import json
 import pathlib
 import sys
 
@@ -11,9 +10,9 @@ import torch
 
 from kvconvert._ops import ops
 from kvconvert.factors import PARTS, Block, ConversionError, TensorFiles, block_of, load_factors
+from kvconvert.plans import exact_tokens, read_config
 
 TILE = 32  # tokens of a tile
-FORMAT = 1  # of the config's key kvconvert
 
 
 class CodedCheckpoint:
@@ -25,16 +24,8 @@ class CodedCheckpoint:
     def __init__(self, directory: str | pathlib.Path):
         self.directory = pathlib.Path(directory)
         path = self.directory / "config.json"
-        try:
-            self.config = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise ConversionError(f"{path}: cannot be read: {error}") from error
-        conversion = self.config.get("kvconvert")
-        if not isinstance(conversion, dict) or "plan" not in conversion:
-            raise ConversionError(f"{path}: no conversion: it has no kvconvert.plan; run kvconvert first")
-        if conversion.get("format") != FORMAT:
-            raise ConversionError(f"{path}: kvconvert.format is {conversion.get('format')}, expected {FORMAT}; "
-                                  "convert again, or install the kvconvert that wrote it")
+        self.config = read_config(self.directory)
+        conversion = self.config["kvconvert"]
         self.plan = conversion["plan"]
         others = sorted(set(self.plan["layers"]) - {"coded"})
         if self.plan["method"] != "coded" or others:
@@ -57,16 +48,12 @@ class CodedCheckpoint:
     @property
     def sinks(self) -> int:
         """First tokens that the plan keeps exact."""
-        return self._compression("sink_tokens")
+        return exact_tokens(self.plan)[0]
 
     @property
     def window(self) -> int:
         """Last tokens that the plan keeps exact."""
-        return self._compression("window_tokens")
-
-    def _compression(self, name: str) -> int:
-        policy = self.plan.get("policy") or self.plan.get("compression") or {}
-        return int(policy.get(name, 0))
+        return exact_tokens(self.plan)[1]
 
     def store_blocks(self, layers: list[int], first_head: int = 0, num_heads: int | None = None) -> list[Block]:
         """The blocks behind one store, those of some KV heads alone where blocks have one head each."""
@@ -116,10 +103,10 @@ class LayerCodes:
             factors = load_factors(checkpoint.files, block, checkpoint.num_kv_heads, self.head_dim, pairs)
             tensors += [factors.encoder, factors.decoder, factors.mean, factors.steps, factors.channels]
             numbers += [-1 if block.head is None else block.head, PARTS[block.part], block.bases, int(block.rotated),
-                        int(block.gain), 0, *block.coefficients]
+                        int(block.gain), *block.coefficients]
         scales = torch.tensor([self.head_dim**-0.5 if scale is None else scale, softcap])
         self._ops = ops()
-        self._handle = self._ops.open([len(layers), num_query_heads, heads, self.head_dim, first_head, window, 0],
+        self._handle = self._ops.open([len(layers), num_query_heads, heads, self.head_dim, first_head, window],
                                       scales, cos, sin, numbers, tensors)
         self.tile_bytes: int = self._ops.tile_bytes(self._handle)
 

@@ -8,7 +8,7 @@ import pathlib
 from safetensors import safe_open
 
 from kvconvert.factors import ConversionError, block_of
-from kvconvert.plans import read_config
+from kvconvert.plans import exact_tokens, read_config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +81,7 @@ def show(directory: str | os.PathLike) -> Conversion:
     config = read_config(directory)
     conversion, text = config["kvconvert"], config.get("text_config", config)
     plan = conversion["plan"]
-    policy = plan.get("policy", {})
-    sink, window = policy.get("sink_tokens", 0), policy.get("window_tokens", 0)
+    sink, window = exact_tokens(plan)
     dtype = text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or "float32"
     if dtype not in _BYTES:
         raise ConversionError(f"{directory}/config.json: dtype {dtype}, expected one of {', '.join(_BYTES)}")

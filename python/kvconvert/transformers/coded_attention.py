@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kvconvert.codes import TILE
-from kvconvert.transformers.attention import attend_exactly, causal_mask
+from kvconvert.exact_attention import attend_exactly, causal_mask
 from kvconvert.transformers.model_codes import ModelCodes
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """Attention of a prompt's chunk over keys and values that codes gave back."""
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+
+from kvconvert.exact_attention import attend_exactly, causal_mask
 
 _CHUNK = 512  # queries whose mask is made at once
 
@@ -27,21 +28,15 @@ def attend_prompt(
 def _attend(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, softcap: float, window: int
 ) -> torch.Tensor:
-    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (query, keys, values))  # [1, heads, tokens, head_dim]
+    # [1, heads, tokens, head_dim]; capped scores are float32.
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (query, keys, values))
+    if softcap:
+        q, k, v = q.float(), k.float(), v.float()
     queries, tokens = q.shape[2], k.shape[2]
     cut = 0 < window < tokens
-    causal = queries == tokens and softcap == 0.0 and not cut
+    causal = queries == tokens and not cut
     mask = None
     if not causal and (queries > 1 or cut):
-        mask = torch.ones(queries, tokens, dtype=torch.bool, device=q.device).tril(tokens - queries)
-        if cut:
-            mask = mask.triu(tokens - queries - window + 1)
-    if softcap == 0.0:
-        out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=True)
-        return out.squeeze(0).transpose(0, 1)
-    groups = q.shape[1] // k.shape[1]
-    k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
-    scores = torch.tanh(q.float() @ k.float().transpose(-1, -2) * (scale / softcap)) * softcap
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    return (scores.softmax(-1) @ v.float()).to(query.dtype).squeeze(0).transpose(0, 1)
+        mask = causal_mask(queries, tokens, window if cut else None, q.device)
+    out = attend_exactly(q, k, v, scale, mask, softcap, causal)
+    return out.to(query.dtype).squeeze(0).transpose(0, 1)

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from kvconvert.codes import TILE
+from kvconvert.plans import exact_tokens
 from kvconvert.vllm.families import PREFIX, REFUSED
-
-TILE = 32  # tokens; the plugin's front end does not load the op library
 
 # Drafts that need no cache of their own.
 _DRAFTS_WITHOUT_CACHE = ("ngram", "ngram_gpu", "suffix")
@@ -38,16 +38,16 @@ def refuse_conversion(config: Any) -> None:
             f"kvconvert: vLLM serves method 'coded', and this checkpoint was converted by '{plan['method']}'; "
             "convert with `kvconvert --method coded --window 0 --sink 0`, or export it (`kvexport`)"
         )
-    policy = plan.get("policy", {})
-    window, sink = policy.get("window_tokens", 0), policy.get("sink_tokens", 0)
+    sink, window = exact_tokens(plan)
     if window or sink:
         raise ValueError(
             f"kvconvert: vLLM serves tokens as codes only, and this conversion keeps a window of {window} and {sink} "
             "sink tokens exact; convert with `kvconvert --window 0 --sink 0`"
         )
-    if policy.get("rule", "none") != "none":
+    rule = plan.get("policy", {}).get("rule", "none")
+    if rule != "none":
         raise ValueError(
-            f"kvconvert: vLLM keeps all tokens, and this conversion has the token policy '{policy['rule']}'; "
+            f"kvconvert: vLLM keeps all tokens, and this conversion has the token policy '{rule}'; "
             "convert without a policy"
         )
 
