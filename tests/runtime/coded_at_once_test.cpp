@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "runtime/memory/memory_forecast.h"
+#include "tests/runtime/coded_forms.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/testing/tensor_matchers.h"
@@ -15,28 +16,24 @@
 namespace kvc {
 namespace {
 
+using testing::coded_ids;
+using testing::CodedLayerForm;
 using testing::CodedPlanOptions;
 using testing::CodedScope;
+using testing::kCodedPairs;
+using testing::kCodedTokens;
 using testing::kRounding;
 using testing::load;
+using testing::mean_error;
 using testing::part;
 using testing::Row;
 using testing::SyntheticCheckpoint;
-
-constexpr std::int64_t kTokens = 140;  // four tiles and a part of one
-constexpr int kPairs = 4;              // of a head of 8 channels
-
-Row ids_of(std::int64_t count = kTokens) { return testing::random_ids(1, count, 96, 3).front(); }
-
-double mean_error(const at::Tensor& a, const at::Tensor& b) {
-  return (a - b).abs().mean().item<double>();
-}
 
 // Logits of all tokens, where calls of `lengths` tokens, the last one repeatedly, make the sequence: a prompt, then
 // extensions.
 at::Tensor cut(const Engine& engine, const std::vector<std::size_t>& lengths) {
   Sequence sequence = engine.new_sequence();
-  const Row ids = ids_of();
+  const Row ids = coded_ids();
   std::vector<at::Tensor> logits;
   for (std::size_t call = 0, done = 0; done < ids.size(); ++call) {
     const std::size_t length = lengths[std::min(call, lengths.size() - 1)];
@@ -50,37 +47,27 @@ at::Tensor cut(const Engine& engine, const std::vector<std::size_t>& lengths) {
   return at::cat(logits);
 }
 
-struct Form {
-  CodedScope scope;
-  int bases = 0;
-  bool rotated = false;
-};
-constexpr Form kForms[] = {{CodedScope::kHead},
-                           {CodedScope::kLayer},
-                           {CodedScope::kHead, 1},
-                           {CodedScope::kLayer, 1},
-                           {CodedScope::kHead, 2},
-                           {CodedScope::kHead, kPairs},
-                           {CodedScope::kHead, kPairs, true},
-                           {CodedScope::kLayer, kPairs, true}};
+constexpr CodedLayerForm kForms[] = {{"head", CodedScope::kHead},
+                                     {"layer", CodedScope::kLayer},
+                                     {"head keys", CodedScope::kHead, 1},
+                                     {"layer keys", CodedScope::kLayer, 1},
+                                     {"head blocks", CodedScope::kHead, 2},
+                                     {"head pairs", CodedScope::kHead, kCodedPairs},
+                                     {"head rotated", CodedScope::kHead, kCodedPairs, true},
+                                     {"layer rotated", CodedScope::kLayer, kCodedPairs, true}};
 
 class CodedAtOnce
-    : public ::testing::TestWithParam<std::tuple<Form, bool, std::int64_t, std::string>> {
+    : public ::testing::TestWithParam<std::tuple<CodedLayerForm, bool, std::int64_t, std::string>> {
  protected:
   SyntheticCheckpoint model_{.model_type = std::get<3>(GetParam())};
 
   // Codes have few bits, or eight.
   KvPlan plan(bool coarse) const {
     const auto& [form, gain, sinks, model_type] = GetParam();
-    CodedPlanOptions options{.scope = form.scope,
-                             .gain = gain,
-                             .bases = form.bases,
-                             .rotated = form.rotated,
-                             .at_once = true};
+    CodedPlanOptions options = form.options(gain);
+    options.at_once = true;
     if (coarse) {
-      for (const auto& [bits, count] : {std::pair(1, 2), {2, 3}, {4, 5}, {5, 1}, {6, 2}}) {
-        options.coefficients[bits] = count;
-      }
+      testing::coarsen(options);
     }
     KvPlan plan = coded_plan(model_, options);
     plan.compression.sink_tokens = sinks;
@@ -90,7 +77,7 @@ class CodedAtOnce
 
 TEST_P(CodedAtOnce, EightBitsOfAllCoefficientsAreNearlyExact) {
   const auto engine = load(model_, plan(false));
-  const at::Tensor expected = testing::plain_logits(model_, ids_of());
+  const at::Tensor expected = testing::plain_logits(model_, coded_ids());
   // Without gains codes end at +-4, which gemma2's tokens exceed.
   const bool is_cut = std::get<3>(GetParam()) == "gemma2" && !std::get<1>(GetParam());
   EXPECT_LT(mean_error(cut(*engine, {100, 1}), expected), is_cut ? 0.2 : 0.02);
@@ -101,13 +88,13 @@ TEST_P(CodedAtOnce, EveryTokenIsReadThroughItsCodes) {
   const auto engine = load(model_, plan(true));
   EngineOptions pieces;
   pieces.prefill_chunk = 13;
-  const at::Tensor whole = cut(*engine, {kTokens});
-  const at::Tensor exact = testing::plain_logits(model_, ids_of());
+  const at::Tensor whole = cut(*engine, {kCodedTokens});
+  const at::Tensor exact = testing::plain_logits(model_, coded_ids());
   // Another order of summation may take a coefficient over the border between two codes, which later tokens see.
   const double most = mean_error(whole, exact) / 20;
   EXPECT_LT(mean_error(cut(*engine, {1, 1}), whole), most);
   EXPECT_LT(mean_error(cut(*engine, {45, 9}), whole), most);
-  EXPECT_LT(mean_error(cut(*load(model_, plan(true), pieces), {kTokens}), whole), most);
+  EXPECT_LT(mean_error(cut(*load(model_, plan(true), pieces), {kCodedTokens}), whole), most);
   const auto first = std::get<2>(GetParam());  // that is coded
   EXPECT_GT(mean_error(whole[first], exact[first]), 10 * kRounding);
   EXPECT_LT(mean_error(cut(*engine, {1, 1})[first], whole[first]), kRounding);
@@ -129,11 +116,11 @@ TEST(CodedGroupAtOnce, PromptsAreReadExactlyAndTokensAreCodedAtTheEndOfTheirStep
   const auto engine = load(model, plan);
   const at::Tensor logits = cut(*engine, {100, 1});
   EXPECT_TRUE(testing::tensors_close(logits.narrow(0, 0, 100),
-                                     testing::plain_logits(model, ids_of()).narrow(0, 0, 100),
+                                     testing::plain_logits(model, coded_ids()).narrow(0, 0, 100),
                                      kRounding));
   EXPECT_LT(mean_error(cut(*load(model, plan, pieces), {100, 1}), logits), kRounding);
   Sequence sequence = engine->new_sequence();
-  engine->prefill({&sequence}, {ids_of(37)}, Engine::Rows::kLast);
+  engine->prefill({&sequence}, {coded_ids(37)}, Engine::Rows::kLast);
   EXPECT_EQ(sequence.cache().coded(0).num_codes(), 35);
   engine->extend({&sequence}, {{5, 6}}, Engine::Rows::kLast);
   EXPECT_EQ(sequence.cache().coded(0).num_codes(), 37);
@@ -151,10 +138,10 @@ TEST(CodedBytesAtOnce, AreTheFormulasAndTheForecastsAtEveryStep) {
       const auto engine = load(model, plan, options);
       Sequence sequence = engine->new_sequence();
       CacheForecast forecast(plan, KvDtype::kBFloat16, page);
-      engine->prefill({&sequence}, {ids_of(37)}, Engine::Rows::kLast);
+      engine->prefill({&sequence}, {coded_ids(37)}, Engine::Rows::kLast);
       EXPECT_EQ(forecast.read(37), engine->pool().peak_bytes());
       EXPECT_EQ(forecast.bytes(), engine->pool().allocated_bytes());
-      for (const std::int64_t id : ids_of()) {
+      for (const std::int64_t id : coded_ids()) {
         engine->extend({&sequence}, {{id}}, Engine::Rows::kLast);
         testing::expect_exact_bytes(*engine, sequence);
         forecast.extend(1);
@@ -162,7 +149,7 @@ TEST(CodedBytesAtOnce, AreTheFormulasAndTheForecastsAtEveryStep) {
         ASSERT_EQ(CacheForecast(sequence.cache(), KvDtype::kBFloat16, page).bytes(),
                   forecast.bytes());
       }
-      EXPECT_EQ(sequence.cache().coded(0).num_codes(), kTokens + 37 - 2);
+      EXPECT_EQ(sequence.cache().coded(0).num_codes(), kCodedTokens + 37 - 2);
     }
   }
 }
@@ -185,14 +172,14 @@ TEST(CodedForksAtOnce, ShareATileUntilOneWrites) {
   const KvPlan plan = coded_plan(model, {.scope = CodedScope::kLayer, .at_once = true});
   const auto engine = load(model, plan);
   Sequence sequence = engine->new_sequence();
-  engine->prefill({&sequence}, {ids_of(50)}, Engine::Rows::kLast);
+  engine->prefill({&sequence}, {coded_ids(50)}, Engine::Rows::kLast);
   const std::int64_t alone = engine->pool().allocated_bytes();
   Sequence fork = sequence.fork();
   EXPECT_EQ(engine->pool().allocated_bytes(), alone);
-  engine->extend({&fork}, {ids_of(3)}, Engine::Rows::kLast);
+  engine->extend({&fork}, {coded_ids(3)}, Engine::Rows::kLast);
   EXPECT_GT(engine->pool().allocated_bytes(), alone);
   Sequence fresh = engine->new_sequence();
-  engine->prefill({&fresh}, {ids_of(50)}, Engine::Rows::kLast);
+  engine->prefill({&fresh}, {coded_ids(50)}, Engine::Rows::kLast);
   const auto after = [&](Sequence& of) {
     return engine->extend({&of}, {{5}}, Engine::Rows::kLast).front();
   };
@@ -207,10 +194,10 @@ TEST(CodedAtOnceBeside, PlainLayersUnderAnIntegerType) {
   plan.coded.erase(plan.coded.begin());
   const auto engine = load(model, plan, testing::cache_of("int8"));
   Sequence sequence = engine->new_sequence();
-  const at::Tensor logits = testing::cached_logits(*engine, ids_of(), 100, 1, sequence);
-  EXPECT_LT(mean_error(logits, testing::plain_logits(model, ids_of())), 0.03);
+  const at::Tensor logits = testing::cached_logits(*engine, coded_ids(), 100, 1, sequence);
+  EXPECT_LT(mean_error(logits, testing::plain_logits(model, coded_ids())), 0.03);
   EXPECT_EQ(sequence.cache().plain_layer(0).num_codes(), 128);
-  EXPECT_EQ(sequence.cache().coded(1).num_codes(), kTokens - 2);
+  EXPECT_EQ(sequence.cache().coded(1).num_codes(), kCodedTokens - 2);
   testing::expect_exact_bytes(*engine, sequence);
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/runtime/coded_forms.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/testing/tensor_matchers.h"
@@ -15,51 +16,37 @@
 namespace kvc {
 namespace {
 
+using testing::coded_ids;
+using testing::CodedLayerForm;
 using testing::CodedPlanOptions;
 using testing::CodedScope;
+using testing::kCodedPairs;
+using testing::kCodedTokens;
 using testing::kRounding;
 using testing::load;
+using testing::mean_error;
 using testing::Row;
 using testing::SyntheticCheckpoint;
 using testing::tensors_close;
 
-constexpr std::int64_t kTokens = 140;  // four tiles and more
-
-Row ids_of(std::int64_t count = kTokens) { return testing::random_ids(1, count, 96, 3).front(); }
-
-double mean_error(const at::Tensor& a, const at::Tensor& b) {
-  return (a - b).abs().mean().item<double>();
-}
-
 // Logits of a continuation that reads codes.
 at::Tensor continued(const Engine& engine, std::size_t chunk = 1) {
-  return testing::cached_logits(engine, ids_of(), 100, chunk).narrow(0, 100, kTokens - 100);
+  return testing::cached_logits(engine, coded_ids(), 100, chunk).narrow(0, 100, kCodedTokens - 100);
 }
 
-// What is coded together, and how keys are coded where they are apart.
-struct Form {
-  const char* name;
-  CodedScope scope;
-  int bases = 0;
-  bool rotated = false;
+constexpr CodedLayerForm kForms[] = {{"head", CodedScope::kHead},
+                                     {"layer", CodedScope::kLayer},
+                                     {"group", CodedScope::kGroup},
+                                     {"head keys", CodedScope::kHead, 1},
+                                     {"layer keys", CodedScope::kLayer, 1},
+                                     {"head blocks", CodedScope::kHead, 2},
+                                     {"head pairs", CodedScope::kHead, kCodedPairs},
+                                     {"layer pairs", CodedScope::kLayer, kCodedPairs},
+                                     {"head rotated", CodedScope::kHead, kCodedPairs, true},
+                                     {"layer rotated", CodedScope::kLayer, kCodedPairs, true}};
 
-  CodedPlanOptions options(bool gain) const {
-    return {.scope = scope, .gain = gain, .bases = bases, .rotated = rotated};
-  }
+class CodedForms : public ::testing::TestWithParam<std::tuple<CodedLayerForm, bool, std::string>> {
 };
-constexpr int kPairs = 4;  // of a head of 8 channels
-constexpr Form kForms[] = {{"head", CodedScope::kHead},
-                           {"layer", CodedScope::kLayer},
-                           {"group", CodedScope::kGroup},
-                           {"head keys", CodedScope::kHead, 1},
-                           {"layer keys", CodedScope::kLayer, 1},
-                           {"head blocks", CodedScope::kHead, 2},
-                           {"head pairs", CodedScope::kHead, kPairs},
-                           {"layer pairs", CodedScope::kLayer, kPairs},
-                           {"head rotated", CodedScope::kHead, kPairs, true},
-                           {"layer rotated", CodedScope::kLayer, kPairs, true}};
-
-class CodedForms : public ::testing::TestWithParam<std::tuple<Form, bool, std::string>> {};
 
 TEST_P(CodedForms, EightBitsOfAllCoefficientsAreNearlyExact) {
   const auto [form, gain, model_type] = GetParam();
@@ -67,8 +54,8 @@ TEST_P(CodedForms, EightBitsOfAllCoefficientsAreNearlyExact) {
   model.num_layers = 3;
   const auto engine = load(model, coded_plan(model, form.options(gain)));
   Sequence sequence = engine->new_sequence();
-  const at::Tensor actual = testing::cached_logits(*engine, ids_of(), 100, 1, sequence);
-  const at::Tensor expected = testing::plain_logits(model, ids_of());
+  const at::Tensor actual = testing::cached_logits(*engine, coded_ids(), 100, 1, sequence);
+  const at::Tensor expected = testing::plain_logits(model, coded_ids());
   EXPECT_TRUE(tensors_close(actual.narrow(0, 0, 100), expected.narrow(0, 0, 100), kRounding));
   EXPECT_LT(mean_error(actual, expected), 0.02);
   EXPECT_GT(sequence.cache().bytes().coded, 0);
@@ -79,9 +66,7 @@ TEST_P(CodedForms, SeveralTokensAtATimeAreAsOneAtATime) {
   const auto [form, gain, model_type] = GetParam();
   const SyntheticCheckpoint model{.model_type = model_type};
   CodedPlanOptions options = form.options(gain);
-  for (const auto& [bits, count] : {std::pair(1, 2), {2, 3}, {4, 5}, {5, 1}, {6, 2}}) {
-    options.coefficients[bits] = count;
-  }
+  testing::coarsen(options);
   const auto engine = load(model, coded_plan(model, options));
   // Another order of summation may take a coefficient over the border between two codes.
   EXPECT_LT(mean_error(continued(*engine, 9), continued(*engine)), kRounding);
@@ -105,7 +90,8 @@ INSTANTIATE_TEST_SUITE_P(All, CodedForms,
 
 TEST(CodedCache, MoreBitsLoseLess) {
   const SyntheticCheckpoint model;
-  const at::Tensor expected = testing::plain_logits(model, ids_of()).narrow(0, 100, kTokens - 100);
+  const at::Tensor expected =
+      testing::plain_logits(model, coded_ids()).narrow(0, 100, kCodedTokens - 100);
   double last = INFINITY;
   for (const int bits : {1, 2, 4, 6, 8}) {
     CodedPlanOptions options;
@@ -124,9 +110,9 @@ TEST(CodedCache, BytesAreTheFormulasAtEveryStep) {
           model, coded_plan(model, {.scope = scope, .coefficients = {0, 3, 0, 5}, .gain = true}),
           testing::pages_of(page));
       Sequence sequence = engine->new_sequence();
-      engine->prefill({&sequence}, {ids_of(37)}, Engine::Rows::kLast);
+      engine->prefill({&sequence}, {coded_ids(37)}, Engine::Rows::kLast);
       testing::expect_exact_bytes(*engine, sequence);
-      for (const std::int64_t id : ids_of()) {
+      for (const std::int64_t id : coded_ids()) {
         engine->extend({&sequence}, {{id}}, Engine::Rows::kLast);
         testing::expect_exact_bytes(*engine, sequence);
       }
@@ -139,13 +125,13 @@ TEST(CodedCache, ForksShareCodesUntilOneWrites) {
   const SyntheticCheckpoint model;
   const auto engine = load(model, coded_plan(model, {.scope = CodedScope::kLayer}));
   Sequence sequence = engine->new_sequence();
-  engine->prefill({&sequence}, {ids_of(100)}, Engine::Rows::kLast);
+  engine->prefill({&sequence}, {coded_ids(100)}, Engine::Rows::kLast);
   const std::int64_t alone = engine->pool().allocated_bytes();
   Sequence fork = sequence.fork();
   EXPECT_EQ(engine->pool().allocated_bytes(), alone);
-  engine->extend({&fork}, {ids_of(80)}, Engine::Rows::kLast);
+  engine->extend({&fork}, {coded_ids(80)}, Engine::Rows::kLast);
   Sequence fresh = engine->new_sequence();
-  engine->prefill({&fresh}, {ids_of(100)}, Engine::Rows::kLast);
+  engine->prefill({&fresh}, {coded_ids(100)}, Engine::Rows::kLast);
   const auto after = [&](Sequence& of) {
     return engine->extend({&of}, {{5}}, Engine::Rows::kLast).front();
   };
@@ -155,11 +141,12 @@ TEST(CodedCache, ForksShareCodesUntilOneWrites) {
 TEST(CodedCache, ExactRowsTakeTheStorageType) {
   const SyntheticCheckpoint model;
   const KvPlan plan = coded_plan(model, {.scope = CodedScope::kHead});
-  const at::Tensor expected = testing::plain_logits(model, ids_of()).narrow(0, 100, kTokens - 100);
+  const at::Tensor expected =
+      testing::plain_logits(model, coded_ids()).narrow(0, 100, kCodedTokens - 100);
   for (const char* dtype : {"bfloat16", "float16", "int8", "int4", "int2"}) {
     const auto engine = load(model, plan, testing::cache_of(dtype));
     Sequence sequence = engine->new_sequence();
-    testing::cached_logits(*engine, ids_of(), 100, 1, sequence);
+    testing::cached_logits(*engine, coded_ids(), 100, 1, sequence);
     testing::expect_exact_bytes(*engine, sequence);
     EXPECT_LT(mean_error(continued(*engine), expected), 0.03) << dtype;
   }
@@ -173,8 +160,8 @@ TEST(CodedCache, StandsBesidePlainLayers) {
   plan.coded.erase(plan.coded.begin());
   const auto engine = load(model, plan, testing::cache_of("int8"));
   Sequence sequence = engine->new_sequence();
-  const at::Tensor logits = testing::cached_logits(*engine, ids_of(), 100, 1, sequence);
-  EXPECT_LT(mean_error(logits, testing::plain_logits(model, ids_of())), 0.03);
+  const at::Tensor logits = testing::cached_logits(*engine, coded_ids(), 100, 1, sequence);
+  EXPECT_LT(mean_error(logits, testing::plain_logits(model, coded_ids())), 0.03);
   EXPECT_EQ(sequence.cache().plain_layer(0).num_codes(), sequence.cache().coded(1).num_codes());
   testing::expect_exact_bytes(*engine, sequence);
 }
