@@ -3,15 +3,7 @@
 #include "core/factor_checksum.h"
 
 namespace kvc {
-
-KvFactors load_kv_factors(const Checkpoint& checkpoint, const KvPlan& plan,
-                          const ModelConfig& config, at::ScalarType dtype) {
-  KvFactors factors{load_latent_factors(checkpoint, plan, config.hidden_size, dtype),
-                    load_coded_factors(checkpoint, plan, config),
-                    load_fused_factors(checkpoint, plan, config)};
-  check_factors(checkpoint);  // last: its message does not say what is wrong
-  return factors;
-}
+namespace {
 
 std::vector<FusedFactors> load_fused_factors(const Checkpoint& checkpoint, const KvPlan& plan,
                                              const ModelConfig& config) {
@@ -21,6 +13,17 @@ std::vector<FusedFactors> load_fused_factors(const Checkpoint& checkpoint, const
                       load_fused_weights(checkpoint, plan, layer, at::kFloat)});
   }
   return layers;
+}
+
+}  // namespace
+
+KvFactors load_kv_factors(const Checkpoint& checkpoint, const KvPlan& plan,
+                          const ModelConfig& config, at::ScalarType dtype) {
+  KvFactors factors{load_latent_factors(checkpoint, plan, config.hidden_size, dtype),
+                    load_coded_factors(checkpoint, plan, config),
+                    load_fused_factors(checkpoint, plan, config)};
+  check_factors(checkpoint);  // last: its message does not say what is wrong
+  return factors;
 }
 
 }  // namespace kvc

@@ -35,7 +35,5 @@ struct KvFactors {
 // Throws Error naming a tensor that is missing or has another shape, or if the checksum of all is another.
 KvFactors load_kv_factors(const Checkpoint& checkpoint, const KvPlan& plan,
                           const ModelConfig& config, at::ScalarType dtype);
-std::vector<FusedFactors> load_fused_factors(const Checkpoint& checkpoint, const KvPlan& plan,
-                                             const ModelConfig& config);  // [plan.fused], likewise
 
 }  // namespace kvc

@@ -129,16 +129,15 @@ GpuModel load_gpu_model(const Checkpoint& checkpoint, const KvPlan& plan, at::Sc
     fuse_projections(weights);
     model.layers.push_back(to_gpu(std::move(weights), device));
   }
-  for (FusedFactors& factors : load_fused_factors(checkpoint, plan, config)) {
-    model.fused.push_back(to_gpu(std::move(factors), device));
+  KvFactors factors = load_kv_factors(checkpoint, plan, config, dtype);
+  for (FusedFactors& fused : factors.fused) {
+    model.fused.push_back(to_gpu(std::move(fused), device));
   }
-  const LatentFactors latent = load_latent_factors(checkpoint, plan, config.hidden_size, dtype);
-  for (std::size_t group = 0; group < latent.groups.size(); ++group) {
-    model.groups.push_back(to_gpu(latent.groups[group], plan.groups[group], config, model.rope,
-                                  model.layers, dtype, device));
+  for (std::size_t group = 0; group < factors.latent.groups.size(); ++group) {
+    model.groups.push_back(to_gpu(factors.latent.groups[group], plan.groups[group], config,
+                                  model.rope, model.layers, dtype, device));
   }
-  model.coded =
-      to_gpu(load_coded_factors(checkpoint, plan, config), plan, config, model.rope, device);
+  model.coded = to_gpu(factors.coded, plan, config, model.rope, device);
   return model;
 }
 
