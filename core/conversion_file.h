@@ -25,6 +25,7 @@
 //                                                    have several: n / bases channels replace n in E and F
 //     kvconvert.coded.<b>.mean                       [n]
 //     kvconvert.coded.<b>.steps                      [k]                      of the quantiser
+//     kvconvert.coded.<b>.first                      [n]                      y of a text's first token, where it is a code
 //   for fused layer l with sources s in the plan's order; keys before RoPE, pairs as HuggingFace halves:
 //     kvconvert.fused.<l>.key, .value                [sources, kv_dim]        form channel
 //     kvconvert.fused.<l>.key                        [sources, 2, kv_dim / 2] form complex: real, imaginary

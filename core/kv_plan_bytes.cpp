@@ -215,6 +215,10 @@ bool codes_at_once(const KvPlan& plan) {
   return !plan.coded.empty() && plan.compression.block_tokens == 1;
 }
 
+bool codes_first_token(const KvPlan& plan) {
+  return codes_at_once(plan) && plan.compression.sink_tokens == 0;
+}
+
 std::int64_t coded_tokens(const KvPlan& plan, std::int64_t num_tokens) {
   return codes_at_once(plan) ? tokens_outside_window(plan, num_tokens)
                              : tokens_in_blocks(plan, num_tokens);

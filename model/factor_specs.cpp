@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 #include "model/fused_kv.h"
 
 namespace kvc {
@@ -72,6 +73,9 @@ std::vector<FactorSpec> coded_factors(const KvPlan& plan, int block, std::int64_
                                    {prefix + "decoder", {width, coefficients}, FactorUse::kExact},
                                    {prefix + "mean", {n}},
                                    {prefix + "steps", {coefficients}}};
+  if (codes_first_token(plan)) {
+    specs.push_back({prefix + "first", {n}});
+  }
   if (spec.bases > 1) {
     specs.push_back({prefix + "basis", {coefficients}});
     return specs;

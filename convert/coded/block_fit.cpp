@@ -30,7 +30,7 @@ at::Tensor stored(const at::Tensor& tensor, const std::filesystem::path& directo
 }  // namespace
 
 BlockFit::BlockFit(const ConversionJob& job, const RunStatistics& statistics, const LayerRun& run,
-                   const CodedBlock& block, const at::Tensor& samples)
+                   const CodedBlock& block, const RunSamples& samples)
     : block_(block) {
   const RunStatistics own = block_statistics(statistics, run, block, job.config);
   const BlockBasis basis = block_basis(own, block, job.config, job.device);
@@ -39,15 +39,18 @@ BlockFit::BlockFit(const ConversionJob& job, const RunStatistics& statistics, co
   mean_ = basis.mean.to(at::kFloat);
   channels_ = key_basis_channels(job.config, block.first_layer, block.bases);
   const at::Tensor channels = at::tensor(channels_in_run(block, run, job.config), at::kLong);
-  at::Tensor centred = samples.index_select(1, channels).sub_(mean_);
+  at::Tensor centred = samples.tokens.index_select(1, channels).sub_(mean_);
+  if (samples.first.defined()) {
+    first_ = samples.first.index_select(0, channels);
+  }
   if (block.rotated) {
     centred = turned_samples(centred, block, job.config);
   }
   const at::Tensor coefficients = stored(at::mm(encoder_, centred.t()), job.directory);
   const std::int64_t num_fitted =
-      std::max<std::int64_t>(1, samples.size(0) * kFittedParts / kParts);
+      std::max<std::int64_t>(1, coefficients.size(1) * kFittedParts / kParts);
   fitted_ = coefficients.narrow(1, 0, num_fitted);
-  held_out_ = coefficients.narrow(1, num_fitted, samples.size(0) - num_fitted);
+  held_out_ = coefficients.narrow(1, num_fitted, coefficients.size(1) - num_fitted);
   curves_ = measure_widths(fitted_, widths_of(job.settings.own<CodedSettings>().widths));
 }
 
@@ -148,19 +151,20 @@ std::optional<BasisCodes> BlockFit::basis_codes(const BasisTransform& transform)
 std::vector<std::pair<std::string, at::Tensor>> BlockFit::tensors() const {
   const BasisTransform transform{encoder_.index_select(0, kept()) / unit(),
                                  (decoder_.index_select(1, kept()) * unit()).contiguous()};
-  const at::Tensor scaled_steps = (steps() / unit()).to(at::kFloat);
+  std::vector<std::pair<std::string, at::Tensor>> tensors = {
+      {"mean", mean_}, {"steps", (steps() / unit()).to(at::kFloat)}};
+  if (first_.defined()) {
+    tensors.emplace_back("first", first_);
+  }
   if (block_.bases > 1) {
     const SplitTransform split = split_bases(transform, channels_);
-    return {{"encoder", split.transform.encoder},
-            {"decoder", split.transform.decoder},
-            {"basis", split.basis},
-            {"mean", mean_},
-            {"steps", scaled_steps}};
+    tensors.emplace_back("encoder", split.transform.encoder);
+    tensors.emplace_back("decoder", split.transform.decoder);
+    tensors.emplace_back("basis", split.basis);
+    return tensors;
   }
-  std::vector<std::pair<std::string, at::Tensor>> tensors = {{"encoder", transform.encoder},
-                                                             {"decoder", transform.decoder},
-                                                             {"mean", mean_},
-                                                             {"steps", scaled_steps}};
+  tensors.emplace_back("encoder", transform.encoder);
+  tensors.emplace_back("decoder", transform.decoder);
   if (const std::optional<BasisCodes> codes = basis_codes(transform)) {
     const auto named = codes->named();
     tensors.insert(tensors.end(), named.begin(), named.end());

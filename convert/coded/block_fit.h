@@ -12,12 +12,19 @@
 
 namespace kvc {
 
+// y of a run's layers, float32.
+struct RunSamples {
+  at::Tensor tokens;  // [num_tokens, n of the run]
+  at::Tensor
+      first;  // [n of the run], mean of the texts' first tokens; undefined: these are among the others
+};
+
 // All blocks of the model are in memory together, so large parts are on disk.
 class BlockFit {
  public:
-  // `samples` [num_tokens, n of the run] float32: y of the run that holds the block.
+  // `samples`: of the run that holds the block.
   BlockFit(const ConversionJob& job, const RunStatistics& statistics, const LayerRun& run,
-           const CodedBlock& block, const at::Tensor& samples);
+           const CodedBlock& block, const RunSamples& samples);
 
   const CodedBlock& block() const { return block_; }
   const WidthCurves& curves() const { return curves_; }
@@ -47,6 +54,7 @@ class BlockFit {
 
   CodedBlock block_;
   at::Tensor encoder_, decoder_, mean_;  // [n, n], [n, n], [n] float32, rows by falling variance
+  at::Tensor first_;                     // [n] float32, of first tokens; undefined: as the mean
   at::Tensor channels_;                  // [bases, n / bases] int64, of each basis
   at::Tensor fitted_, held_out_;         // [n, num_tokens] float32
   WidthCurves curves_;

@@ -37,9 +37,10 @@ TokenSet sample_tokens(const TokenSet& tokens) {
   return sample;
 }
 
-// y of a run's layers for the sampled tokens behind the sinks; moves the stream behind the run.
-at::Tensor read_samples(const ConversionJob& job, LayerStream& stream, const LayerRun& run) {
-  std::vector<at::Tensor> rows;
+// The sampled tokens behind the sinks; moves the stream behind the run.
+RunSamples read_samples(const ConversionJob& job, LayerStream& stream, const LayerRun& run) {
+  const bool has_first = codes_first_token(job.result.plan);
+  std::vector<at::Tensor> rows, firsts;
   std::vector<at::Tensor> parts;
   stream.advance(run.num_layers, [&](const LayerActivations& activations) {
     parts.push_back(activations.weights.k_norm.over_heads(activations.key).flatten(1));
@@ -49,10 +50,12 @@ at::Tensor read_samples(const ConversionJob& job, LayerStream& stream, const Lay
     }
     const at::Tensor all = at::cat(parts, 1).to(at::kFloat);
     parts.clear();
-    const std::int64_t sinks = std::min(job.settings.sink_tokens, all.size(0));
-    rows.push_back(all.narrow(0, sinks, all.size(0) - sinks).cpu());
+    const std::int64_t apart =
+        std::min<std::int64_t>(has_first ? 1 : job.settings.sink_tokens, all.size(0));
+    rows.push_back(all.narrow(0, apart, all.size(0) - apart).cpu());
+    firsts.push_back(all[0].cpu());
   });
-  return at::cat(rows);
+  return {at::cat(rows), has_first ? at::stack(firsts).mean(0) : at::Tensor()};
 }
 
 std::vector<CodedBlock> blocks_in(const std::vector<CodedBlock>& blocks, const LayerRun& run) {
@@ -140,7 +143,7 @@ std::deque<BlockFit> fit_blocks(ConversionJob& job) {
     for (const CodedBlock& block : blocks) {
       check_calibration_tokens(statistics, block, job.config);
     }
-    const at::Tensor samples = read_samples(job, stream, run);
+    const RunSamples samples = read_samples(job, stream, run);
     for (const CodedBlock& block : blocks) {
       fits.emplace_back(job, statistics, run, block, samples);
       progress.advance();
@@ -165,15 +168,15 @@ double share_bits(const ConversionJob& job, const std::vector<WidthCurves>& curv
   return allocation.price;
 }
 
-// A block has gains where they save more than their eight bits would elsewhere. A text's first token has keys and
-// values of its own size, and all tokens read it: where it is a code too, every block has them.
+// A block has gains where they save more than their eight bits would elsewhere. Where a text's first token is a code,
+// every block has them: all later tokens read it, and it is far from the mean where a text begins with another token than
+// the calibration's.
 void choose_gains(const ConversionJob& job, double price, std::deque<BlockFit>& fits) {
-  const bool codes_first =
-      codes_at_once(job.result.plan) && job.result.plan.compression.sink_tokens == 0;
   for (BlockFit& fit : fits) {
     const bool worth =
         fit.fitted_error(false) - fit.fitted_error(true) > price * static_cast<double>(kGainBits);
-    fit.set_gain(codes_first || worth || job.settings.own<CodedSettings>().gain == GainChoice::kOn);
+    fit.set_gain(codes_first_token(job.result.plan) || worth ||
+                 job.settings.own<CodedSettings>().gain == GainChoice::kOn);
   }
 }
 

@@ -55,6 +55,11 @@ class CodedCheckpoint:
         """Last tokens that the plan keeps exact."""
         return exact_tokens(self.plan)[1]
 
+    @property
+    def codes_first(self) -> bool:
+        """Is a text's first token coded about a mean of its own?"""
+        return self.sinks == 0 and self.plan.get("policy", {}).get("block_tokens") == 1
+
     def store_blocks(self, layers: list[int], first_head: int = 0, num_heads: int | None = None) -> list[Block]:
         """The blocks behind one store, those of some KV heads alone where blocks have one head each."""
         heads = range(first_head, first_head + (num_heads or self.num_kv_heads))
@@ -100,8 +105,9 @@ class LayerCodes:
             self._back = self._order.argsort()
         numbers, tensors = [], []
         for block in blocks:
-            factors = load_factors(checkpoint.files, block, checkpoint.num_kv_heads, self.head_dim, pairs)
-            tensors += [factors.encoder, factors.decoder, factors.mean, factors.steps, factors.channels]
+            factors = load_factors(checkpoint.files, block, checkpoint.num_kv_heads, self.head_dim, pairs,
+                                   checkpoint.codes_first)
+            tensors += [factors.encoder, factors.decoder, factors.mean, factors.steps, factors.channels, factors.first]
             numbers += [-1 if block.head is None else block.head, PARTS[block.part], block.bases, int(block.rotated),
                         int(block.gain), *block.coefficients]
         scales = torch.tensor([self.head_dim**-0.5 if scale is None else scale, softcap])

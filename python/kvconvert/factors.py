@@ -52,6 +52,7 @@ class Factors:
     mean: torch.Tensor  # [n]
     steps: torch.Tensor  # [k]
     channels: torch.Tensor  # int32 [n], the channels of the bases one after the other; empty for one basis
+    first: torch.Tensor  # [n] of a text's first token; empty where it is coded about the mean, or not at all
 
 
 def block_of(index: int, spec: dict) -> Block:
@@ -148,8 +149,10 @@ def _join_bases(files: TensorFiles, prefix: str, block: Block, encoder: torch.Te
     return torch.zeros(k, n).scatter(1, places, encoder), torch.zeros(n, k).scatter(0, places.t().contiguous(), decoder)
 
 
-def load_factors(files: TensorFiles, block: Block, num_kv_heads: int, head_dim: int, num_pairs: int) -> Factors:
-    """A block's factors. num_pairs: rotary pairs of a key, 0 without RoPE. Raises ConversionError."""
+def load_factors(files: TensorFiles, block: Block, num_kv_heads: int, head_dim: int, num_pairs: int,
+                 codes_first: bool) -> Factors:
+    """A block's factors. num_pairs: rotary pairs of a key, 0 without RoPE. codes_first: the plan codes a text's first
+    token about a mean of its own. Raises ConversionError."""
     prefix, k = f"kvconvert.coded.{block.index}.", block.num_coefficients
     n = block.channels(num_kv_heads, head_dim)
     channels = torch.empty(0, 0, dtype=torch.long)
@@ -165,5 +168,6 @@ def load_factors(files: TensorFiles, block: Block, num_kv_heads: int, head_dim: 
     steps = files.get(prefix + "steps", (k,))
     if (steps <= 0).any():
         raise ConversionError(f"{prefix}steps: a step that is not positive; export again")
+    first = files.get(prefix + "first", (n,)) if codes_first else torch.empty(0)
     return Factors(encoder.contiguous(), decoder.contiguous(), files.get(prefix + "mean", (n,)), steps,
-                   channels.flatten().to(torch.int32))
+                   channels.flatten().to(torch.int32), first)

@@ -1,6 +1,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <utility>
 #include <vector>
@@ -24,6 +25,8 @@ struct BlockQuery {
   const CodedBlockFactors* values;
   std::int64_t first_channel = 0;  // of the values' block
   std::int64_t key_products = 0;   // that rebuild a token's keys
+  // Where the first token is a code: what its keys have besides [num_kv_heads, head_dim], and its scores [num_heads].
+  std::vector<float> first_keys, first_scores;
 
   std::int64_t width() const { return values->steps.size(0) + 1; }  // of the sums
   std::int64_t products_per_token() const { return key_products + params.num_heads * width(); }
@@ -58,6 +61,20 @@ class PartBlocks {
   std::vector<std::size_t> blocks_;  // of the store
 };
 
+// What the first token's keys have besides, post-RoPE: position 0 has the angles zero, and their factor.
+std::vector<float> first_keys(const at::Tensor& offset, std::int64_t first_channel,
+                              const DecodeAttentionParams& params) {
+  const RopeAngles& rope = params.raw_keys.rope;
+  const auto* from = offset.const_data_ptr<float>() + first_channel;
+  std::vector<float> keys(from, from + params.num_kv_heads * params.head_dim);
+  for (std::int64_t head = 0; head < params.num_kv_heads; ++head) {
+    for (std::int64_t d = 0; d < 2 * rope.num_pairs; ++d) {
+      keys[static_cast<std::size_t>(head * params.head_dim + d)] *= rope.cos[0];
+    }
+  }
+  return keys;
+}
+
 std::vector<BlockQuery> block_queries(const CodedLayer& layer, const DecodeAttentionParams& all,
                                       const std::int32_t* positions) {
   const PartBlocks keys(layer, CodedParts::kKeys), values(layer, CodedParts::kValues);
@@ -83,6 +100,12 @@ std::vector<BlockQuery> block_queries(const CodedLayer& layer, const DecodeAtten
     query.first_channel = values.head_in_block(i) * all.head_dim;
     query.key_products =
         kv_heads * all.head_dim * (spec.rotated ? 1 : of_keys.steps.size(0) / spec.bases + 1);
+    if (of_keys.first_key.defined()) {
+      query.first_keys = first_keys(of_keys.first_key[layer.index],
+                                    keys.head_in_block(i) * all.head_dim, query.params);
+      query.first_scores.assign(static_cast<std::size_t>(query.params.num_heads), -INFINITY);
+      query.segment.first_token = {query.first_keys.data(), query.first_scores.data()};
+    }
   }
   return queries;
 }
@@ -102,7 +125,9 @@ std::vector<std::pair<std::int64_t, std::int64_t>> split(std::int64_t first, std
 
 // Sums of codes, divided by those of the exponentials, [num_heads, width], become values.
 // values: [num_heads, head_dim]
-void write_values(const BlockQuery& block, const at::Tensor& sums, int index, at::Tensor values) {
+void write_values(const BlockQuery& block, const PartialAttention& attended, int index,
+                  at::Tensor values) {
+  const at::Tensor& sums = attended.output;
   const CodedBlockFactors& factors = *block.values;
   const std::int64_t k = block.width() - 1, num_kv_heads = block.params.num_kv_heads;
   const std::int64_t head_dim = block.params.head_dim, channels = num_kv_heads * head_dim;
@@ -122,6 +147,13 @@ void write_values(const BlockQuery& block, const at::Tensor& sums, int index, at
   values = values.view({num_kv_heads, group, head_dim});
   at::baddbmm_out(values, mean.view({num_kv_heads, 1, head_dim}), z.view({num_kv_heads, group, k}),
                   decoder.view({num_kv_heads, head_dim, k}).transpose(1, 2));
+  if (!block.first_scores.empty()) {
+    const at::Tensor scores = at::tensor(block.first_scores);
+    const at::Tensor weights = scores.sub(attended.log_sum).exp().view({num_kv_heads, group, 1});
+    values.add_(weights * factors.first_value[index]
+                              .narrow(0, block.first_channel, channels)
+                              .view({num_kv_heads, 1, head_dim}));
+  }
 }
 
 }  // namespace
@@ -171,7 +203,7 @@ PartialAttention attend_codes_partly(const CodedLayer& layer, const at::Tensor& 
     const std::int64_t heads = blocks[i].params.num_heads;
     const std::int64_t head = static_cast<std::int64_t>(i) * heads;
     const PartialAttention sums = memory[i].combine();
-    write_values(blocks[i], sums.output, layer.index, all.output.narrow(0, head, heads));
+    write_values(blocks[i], sums, layer.index, all.output.narrow(0, head, heads));
     all.log_sum.narrow(0, head, heads).copy_(sums.log_sum);
   }
   return all;

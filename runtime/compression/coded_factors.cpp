@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/kv_plan_bytes.h"
 #include "model/basis_codes.h"
 #include "model/key_bases.h"
 #include "model/weights.h"
@@ -90,8 +91,27 @@ std::vector<CodedKeyRows> key_rows_of(const BlockShape& block, const at::Tensor&
   return keys;
 }
 
-CodedBlockFactors load_block(const Checkpoint& checkpoint, const BlockShape& block,
-                             const ModelConfig& config) {
+// Code 0 has the value of half a step: a first token that equals `first` is decoded exactly.
+void set_first_mean(const BlockShape& block, const at::Tensor& first, const at::Tensor& decoder,
+                    CodedBlockFactors& factors) {
+  const at::Tensor half_steps = factors.steps / 2;
+  factors.first_mean = first - at::mv(decoder, half_steps);
+  for (const bool values : {false, true}) {
+    if (!(values ? block.spec.has_values() : block.spec.has_keys())) {
+      continue;
+    }
+    const at::Tensor& mean = values ? factors.value_mean : factors.key_mean;
+    at::Tensor& own = values ? factors.first_value : factors.first_key;
+    own = block.part(first, values) - mean;
+    for (int index = 0; index < block.spec.num_layers; ++index) {
+      own[index] -=
+          at::mv(values ? factors.value_rows(index) : factors.key_rows(index), half_steps);
+    }
+  }
+}
+
+CodedBlockFactors load_block(const Checkpoint& checkpoint, const KvPlan& plan,
+                             const BlockShape& block, const ModelConfig& config) {
   const auto load = [&](const char* tensor, std::int64_t count) {
     return load_tensor(checkpoint, block.prefix + tensor, {count}, at::kFloat).clone();
   };
@@ -111,6 +131,9 @@ CodedBlockFactors load_block(const Checkpoint& checkpoint, const BlockShape& blo
   if (block.spec.has_values()) {
     factors.value_mean = block.part(factors.mean, /*values=*/true);
     factors.value_decoder = block.part(transform.decoder, /*values=*/true);
+  }
+  if (codes_first_token(plan)) {
+    set_first_mean(block, load("first", block.n), transform.decoder, factors);
   }
   return factors;
 }
@@ -137,8 +160,9 @@ at::Tensor CodedBlockFactors::key_rows(int index) const {
 std::int64_t CodedFactors::bytes() const {
   std::int64_t bytes = 0;
   for (const CodedBlockFactors& block : blocks) {
-    for (const at::Tensor& tensor : {block.encoder, block.mean, block.key_mean, block.value_mean,
-                                     block.value_decoder, block.steps, block.first_levels}) {
+    for (const at::Tensor& tensor : {block.encoder, block.mean, block.first_mean, block.key_mean,
+                                     block.value_mean, block.value_decoder, block.steps,
+                                     block.first_levels, block.first_key, block.first_value}) {
       bytes += tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
     }
     for (const CodedKeyRows& keys : block.keys) {
@@ -152,7 +176,7 @@ CodedFactors load_coded_factors(const Checkpoint& checkpoint, const KvPlan& plan
                                 const ModelConfig& config) {
   CodedFactors factors;
   for (std::size_t block = 0; block < plan.coded.size(); ++block) {
-    factors.blocks.push_back(load_block(checkpoint, BlockShape(plan, block), config));
+    factors.blocks.push_back(load_block(checkpoint, plan, BlockShape(plan, block), config));
   }
   return factors;
 }

@@ -17,12 +17,15 @@ namespace kvc {
 struct CodedBlockFactors {
   at::Tensor encoder;        // [k, n], float16 if accurate enough
   at::Tensor mean;           // [n]
+  at::Tensor first_mean{};   // [n] in place of it for a text's first token, where codes_first_token
   at::Tensor key_mean;       // [num_layers, channels of keys]: its part; undefined without keys
   at::Tensor value_mean;     // [num_layers, channels of values]; undefined without values
   at::Tensor value_decoder;  // [num_layers, channels of values, k]: F's rows of values, likewise
   at::Tensor steps;          // [k]
   at::Tensor first_levels;   // [k], the value of code 0
   std::vector<CodedKeyRows> keys;  // [num_layers of the block, its KV heads]: F's rows of keys
+  // What the first token's keys and values have besides, where codes_first_token. Shapes of key_mean and value_mean.
+  at::Tensor first_key{}, first_value{};
 
   // F's rows for layer `index` of the block. Rows of keys have the rounding of the kernel's integers, so all
   // forms of attention rebuild the same keys. [channels, k]

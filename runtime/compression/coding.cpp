@@ -45,8 +45,11 @@ at::Tensor stacked(const std::vector<DecodedTokens>& layers, const CodedBlock& b
 
 // y - mean, as E reads it.
 at::Tensor centred(const std::vector<DecodedTokens>& layers, const CodedBlock& block,
-                   const CodedBlockFactors& factors, const TurnKeys& turn) {
+                   const CodedBlockFactors& factors, const TurnKeys& turn, bool begins_text) {
   const at::Tensor y = stacked(layers, block) - factors.mean;
+  if (begins_text && factors.first_mean.defined()) {
+    y[0] += factors.mean - factors.first_mean;
+  }
   return block.rotated ? turn(y.unsqueeze(1)).squeeze(1) : y;
 }
 
@@ -76,11 +79,12 @@ at::Tensor rebuild_keys(const CodedView& coded, std::size_t i, int index, const 
 // Coefficients of tokens at `positions`, for every block of the store. [n, num_coefficients] each
 std::vector<at::Tensor> encode(const CodedView& coded, const std::vector<DecodedTokens>& tokens,
                                const at::Tensor& positions) {
-  return coefficients_of(coded.plan, coded.store.layers,
-                         {&coded.block(0), coded.store.codes.size()}, tokens,
-                         [&](const at::Tensor& keys) {
-                           return turn_key(coded.decoder, coded.layer(0), keys, positions);
-                         });
+  return coefficients_of(
+      coded.plan, coded.store.layers, {&coded.block(0), coded.store.codes.size()}, tokens,
+      [&](const at::Tensor& keys) {
+        return turn_key(coded.decoder, coded.layer(0), keys, positions);
+      },
+      positions[0].item<std::int64_t>() == 0);
 }
 
 // To the store that `coded` views.
@@ -95,11 +99,11 @@ void append(const CodedView& coded, const std::vector<at::Tensor>& z, CodedStore
 std::vector<at::Tensor> coefficients_of(const KvPlan& plan, const CodedLayers& layers,
                                         std::span<const CodedBlockFactors> factors,
                                         const std::vector<DecodedTokens>& tokens,
-                                        const TurnKeys& turn) {
+                                        const TurnKeys& turn, bool begins_text) {
   std::vector<at::Tensor> z;
   for (std::size_t i = 0; i < factors.size(); ++i) {
     const auto block = static_cast<std::size_t>(layers.first_block) + i;
-    z.push_back(at::linear(centred(tokens, plan.coded[block], factors[i], turn),
+    z.push_back(at::linear(centred(tokens, plan.coded[block], factors[i], turn, begins_text),
                            factors[i].encoder.to(at::kFloat)));
   }
   return z;
@@ -161,11 +165,18 @@ DecodedTokens decode_tokens(const CodedView& coded, int index, std::int64_t firs
   for (std::size_t i = 0; i < coded.store.codes.size(); ++i) {
     const CodedBlockFactors& of_block = coded.block(i);
     const at::Tensor z = coded.store.codes[i].coefficients(first, count, of_block.steps);
+    const bool begins_text = first == 0 && of_block.first_mean.defined();
     if (coded.spec(i).has_keys()) {
       keys.push_back(rebuild_keys(coded, i, index, z, first));
+      if (begins_text) {
+        keys.back()[0] += of_block.first_key[index];
+      }
     }
     if (coded.spec(i).has_values()) {
       values.push_back(at::addmm(of_block.value_mean[index], z, of_block.value_rows(index).t()));
+      if (begins_text) {
+        values.back()[0] += of_block.first_value[index];
+      }
     }
   }
   const std::vector<std::int64_t> shape{count, coded.plan.num_kv_heads, coded.plan.head_dim};

@@ -25,11 +25,11 @@ struct DecodedTokens {
 using TurnKeys = std::function<at::Tensor(const at::Tensor& keys)>;
 // Coefficients of tokens of all layers that are coded together, for each of their blocks, with the blocks'
 // factors. `turn`: by the tokens' positions; for rotated blocks. [n, num_coefficients] float32 each, on the device of
-// all
+// all. begins_text: the first of the tokens is a text's.
 std::vector<at::Tensor> coefficients_of(const KvPlan& plan, const CodedLayers& layers,
                                         std::span<const CodedBlockFactors> factors,
                                         const std::vector<DecodedTokens>& tokens,
-                                        const TurnKeys& turn = {});
+                                        const TurnKeys& turn = {}, bool begins_text = false);
 
 // Codes exact tokens outside the first policy.sink_tokens and the last policy.window_tokens: whole tiles,
 // or all of them where the plan codes at once.

@@ -9,7 +9,9 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <numeric>
 
 #include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/coded_attention.h"
@@ -40,6 +42,20 @@ HWY_INLINE void fetch_tile(const DecodeAttentionParams& params, const CodedSegme
   const std::int64_t bytes = rope.num_pairs * static_cast<std::int64_t>(sizeof(float));
   fetch_bytes(rope.cos + row, bytes);
   fetch_bytes(rope.sin + row, bytes);
+}
+
+// Adds to the scores of token 0, `stride` numbers after another, what its keys have besides; writes them down.
+inline void score_first_token(const DecodeAttentionParams& params, const FirstToken& first_token,
+                              std::int64_t stride, float* scores) {
+  const std::int64_t heads_per_kv = params.num_heads / params.num_kv_heads;
+  for (std::int64_t head = 0; head < params.num_heads; ++head) {
+    const float* query = params.query + head * params.head_dim;
+    const float* offset = first_token.key_offset + head / heads_per_kv * params.head_dim;
+    const float product = std::inner_product(query, query + params.head_dim, offset, 0.0f);
+    const float score = scores[head * stride] += params.scale * product;
+    first_token.score[head] =
+        params.softcap == 0 ? score : params.softcap * std::tanh(score / params.softcap);
+  }
 }
 
 // Codes::kTiles tiles after another: keys are rebuilt tile by tile for each KV head, and then values of all
@@ -89,6 +105,9 @@ void attend_tiles(const DecodeAttentionParams& params, const CodedSegment& segme
         }
         keys.score(head, count, segment.turned_back(token + in_group), kTogether, to + in_group);
       });
+    }
+    if (token + seen.first == 0 && segment.first_token.key_offset != nullptr) {
+      score_first_token(params, segment.first_token, kTogether, scores.data());
     }
     for_heads([&](std::int64_t head, std::int64_t count, float* from) {
       sums.add(head, count, codes, tiles, seen, params.softcap, from);

@@ -11,6 +11,12 @@
 
 namespace kvc {
 
+// What token 0 of a segment has besides its codes, as the first of a text. Does nothing without key_offset.
+struct FirstToken {
+  const float* key_offset = nullptr;  // [num_kv_heads, head_dim], added to its keys post-RoPE
+  float* score = nullptr;  // [num_heads] receives its scores, if the token is attended to
+};
+
 // The coded tokens of one block: token i is at position positions[i], or without positions at first_position
 // + i.
 struct CodedSegment {
@@ -19,6 +25,7 @@ struct CodedSegment {
   const CodedKeyRows* rows = nullptr;  // [num_kv_heads], of the heads that the params speak of
   std::int64_t first_position = 0;
   const std::int32_t* positions = nullptr;  // [tokens of all tiles]
+  FirstToken first_token{};
 
   bool shares_tiles() const { return keys.blocks == values.blocks; }
   std::int64_t position(std::int64_t token) const {
@@ -37,6 +44,8 @@ struct CodedSegment {
 // weight exp(score - max) * gain is rounded to 2^-16 of the largest of 128 tokens, in sums of codes and of
 // weights alike, and queries that are multiplied with rotated coefficients are rounded as rows of integers
 // (integer_rows.h).
+//
+// What is added to token 0's values is the caller's: its weight is exp(score - log_sum).
 void coded_attention_partial_reference(const DecodeAttentionParams& params,
                                        const CodedSegment& segment, std::int64_t first,
                                        std::int64_t last, const AttentionPartial& partial);

@@ -65,6 +65,11 @@ void coded_attention_partial_reference(const DecodeAttentionParams& params,
     }
     rotate_reference(params.raw_keys.rope, segment.position(token), means);
     std::transform(channels.begin(), channels.end(), means.begin(), means.begin(), std::plus());
+    if (token == 0 && segment.first_token.key_offset != nullptr) {
+      std::transform(means.begin(), means.end(),
+                     segment.first_token.key_offset + kv_head * params.head_dim, means.begin(),
+                     std::plus());
+    }
     return means;
   };
   const auto value = [&](std::int64_t token, std::int64_t) {
@@ -77,6 +82,16 @@ void coded_attention_partial_reference(const DecodeAttentionParams& params,
     return numbers;
   };
   reference_attention(params, key, value, first, last, partial);
+  if (first == 0 && segment.first_token.key_offset != nullptr) {  // alone, it is the largest
+    std::vector<float> sum(static_cast<std::size_t>(params.num_heads));
+    std::vector<float> output(
+        sum.size() * static_cast<std::size_t>(segment.values.layout.num_coefficients() + 1));
+    reference_attention(params, key, value, 0, 1,
+                        {.max = segment.first_token.score,
+                         .sum = sum.data(),
+                         .output = output.data(),
+                         .scores = {}});
+  }
 }
 
 }  // namespace kvc

@@ -12,10 +12,8 @@ namespace {
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-void add_rows(const float* to_all, std::int64_t width, std::int64_t count, float* rows) {
-  for (std::int64_t i = 0; i < count; ++i, rows += width) {
-    std::transform(rows, rows + width, to_all, rows, std::plus());
-  }
+void add_row(const float* from, std::int64_t width, float* row) {
+  std::transform(row, row + width, from, row, std::plus());
 }
 
 // Turns a key by RoPE, in place. row [2 rope.num_pairs or more], at `position`
@@ -82,6 +80,7 @@ CodedRows::CodedRows(const PagedBlock& block)
       first_levels_.push_back(first_level(bits) * steps_[first_levels_.size()]);
     }
   }
+  first_encoded_ = first_mean();
   std::iota(channels_.begin(), channels_.end(), 0);
   if (spec_.bases.count > 1) {
     std::copy_n(spec_.bases.channels, spec_.channels(), channels_.begin());
@@ -102,6 +101,7 @@ CodedRows::CodedRows(const PagedBlock& block)
       }
     }
   }
+  first_mean_ = first_mean();
   for (Basis& basis : bases_) {
     for (std::size_t i = 0; bases_.size() > 1 && i < basis.channels.size(); ++i) {
       for (const std::int32_t c : basis.coefficients) {
@@ -113,7 +113,7 @@ CodedRows::CodedRows(const PagedBlock& block)
     decoder_ = {};
   }
   spec_.bases.channels = nullptr;
-  spec_.encoder = spec_.decoder = spec_.mean = spec_.steps = nullptr;
+  spec_.encoder = spec_.decoder = spec_.mean = spec_.steps = spec_.first = nullptr;
 }
 
 void CodedRows::add_basis(const std::int32_t* channels, std::int64_t count) {
@@ -131,15 +131,37 @@ void CodedRows::add_basis(const std::int32_t* channels, std::int64_t count) {
   }
 }
 
+std::vector<float> CodedRows::first_mean() const {
+  std::vector<float> mean;
+  for (std::int64_t channel = 0; spec_.first != nullptr && channel < spec_.channels(); ++channel) {
+    const float* row = decoder_.data() + channel * k_;
+    mean.push_back(spec_.first[channel] -
+                   std::inner_product(steps_.begin(), steps_.end(), row, 0.0f) / 2);
+  }
+  return mean;
+}
+
 std::int64_t CodedRows::first_channel(std::int64_t layer, bool values) const {
   return (layer * spec_.num_parts() + (values && spec_.has_keys() ? 1 : 0)) * spec_.part_channels();
 }
 
-void CodedRows::mean_at(const RopeAngles& rope, std::int64_t position, float* mean) const {
-  std::copy(mean_.begin(), mean_.end(), mean);
+void CodedRows::turned_mean(const RopeAngles& rope, std::int64_t position,
+                            const std::vector<float>& first, float* mean) const {
+  const std::vector<float>& from = position == 0 && has_first() ? first : mean_;
+  std::copy(from.begin(), from.end(), mean);
   if (spec_.bases.rotated) {
     turn_row(rope, Turn::kForwards, position, mean);
   }
+}
+
+std::vector<float> CodedRows::first_keys(const RopeAngles& rope, std::int64_t layer) const {
+  const std::int64_t first = first_channel(layer, false);
+  std::vector<float> keys(at(spec_.part_channels()));
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const bool turns = static_cast<std::int64_t>(i) % spec_.head_dim < 2 * rope.num_pairs;
+    keys[i] = (first_mean_[at(first) + i] - mean_[at(first) + i]) * (turns ? rope.cos[0] : 1);
+  }
+  return keys;
 }
 
 void CodedRows::encode(const RopeAngles& rope, const std::int64_t* positions, std::int64_t count,
@@ -155,7 +177,7 @@ void CodedRows::encode(const RopeAngles& rope, const std::int64_t* positions, st
                  row + first_channel(layer, false) + head * spec_.head_dim);
       }
     }
-    mean_at(rope, positions[i], mean.data());
+    turned_mean(rope, positions[i], first_encoded_, mean.data());
     std::transform(row, row + n, mean.begin(), row, std::minus());
   }
   if (bases_.size() == 1) {
@@ -189,23 +211,26 @@ void CodedRows::decode_keys(const RopeAngles& rope, std::int64_t layer,
   std::vector<float> mean(at(spec_.channels()));
   for (std::int64_t i = 0; i < count; ++i) {
     float* row = rows + i * width;
-    mean_at(rope, positions[i], mean.data());
-    std::transform(row, row + width, mean.begin() + first, row, std::plus());
+    turned_mean(rope, positions[i], first_mean_, mean.data());
+    add_row(mean.data() + first, width, row);
     for (std::int64_t head = 0; !spec_.bases.rotated && head < spec_.num_heads; ++head) {
       turn_row(rope, Turn::kForwards, positions[i], row + head * spec_.head_dim);
     }
   }
 }
 
-void CodedRows::decode_values(std::int64_t layer, std::int64_t count, const float* z,
-                              float* rows) const {
-  const std::int64_t first = first_channel(layer, true);
+void CodedRows::decode_values(std::int64_t layer, const std::int64_t* positions, std::int64_t count,
+                              const float* z, float* rows) const {
+  const std::int64_t first = first_channel(layer, true), width = spec_.part_channels();
   decode_part(first, count, z, rows);
-  add_rows(mean_.data() + first, spec_.part_channels(), count, rows);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const bool is_first = positions[i] == 0 && has_first();
+    add_row((is_first ? first_mean_ : mean_).data() + first, width, rows + i * width);
+  }
 }
 
 void CodedRows::decode_sums(std::int64_t layer, std::int64_t head, std::int64_t count,
-                            const float* sums, float* values) const {
+                            const float* sums, const float* first_weights, float* values) const {
   std::vector<float> z(at(count * k_));
   for (std::int64_t i = 0; i < count; ++i, sums += k_ + 1) {
     for (std::int64_t c = 0; c < k_; ++c) {
@@ -215,7 +240,12 @@ void CodedRows::decode_sums(std::int64_t layer, std::int64_t head, std::int64_t 
   const std::int64_t first = first_channel(layer, true) + head * spec_.head_dim;
   multiply_rows({decoder_.data() + first * k_, spec_.head_dim, k_}, z.data(), count, values,
                 spec_.head_dim);
-  add_rows(mean_.data() + first, spec_.head_dim, count, values);
+  for (std::int64_t i = 0; i < count; ++i, values += spec_.head_dim) {
+    add_row(mean_.data() + first, spec_.head_dim, values);
+    for (std::int64_t d = 0; first_weights != nullptr && d < spec_.head_dim; ++d) {
+      values[d] += first_weights[i] * (first_mean_[at(first + d)] - mean_[at(first + d)]);
+    }
+  }
 }
 
 }  // namespace kvc

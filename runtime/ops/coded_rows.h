@@ -21,6 +21,8 @@ struct PagedBlock {
   KeyBases bases{};     // of keys alone, of one head
   // float32, copied: E [k, n], F [n, k], mean [n], steps [k] (docs/methods.md, method coded).
   const float *encoder = nullptr, *decoder = nullptr, *mean = nullptr, *steps = nullptr;
+  // [n] y of a text's first token, which is coded about it; null: about the mean
+  const float* first = nullptr;
 
   bool has_keys() const { return parts != CodedParts::kValues; }
   bool has_values() const { return parts != CodedParts::kKeys; }
@@ -40,6 +42,11 @@ class CodedRows {
     return keys_.data() + layer * spec_.num_heads;
   }
 
+  // Does position 0 have a mean of its own? Then its keys, which position 0 turns by no angle, have besides what the
+  // kernels rebuild: [num_heads * head_dim] of a layer.
+  bool has_first() const { return !first_mean_.empty(); }
+  std::vector<float> first_keys(const RopeAngles& rope, std::int64_t layer) const;
+
   // Channels of `count` tokens, keys post-RoPE, become coefficients z [count, k]. rows [count, channels()] are
   // overwritten.
   void encode(const RopeAngles& rope, const std::int64_t* positions, std::int64_t count,
@@ -47,11 +54,13 @@ class CodedRows {
   // Coefficients become a layer's keys, post-RoPE, or values. [count, part_channels()]
   void decode_keys(const RopeAngles& rope, std::int64_t layer, const std::int64_t* positions,
                    std::int64_t count, const float* z, float* rows) const;
-  void decode_values(std::int64_t layer, std::int64_t count, const float* z, float* rows) const;
+  void decode_values(std::int64_t layer, const std::int64_t* positions, std::int64_t count,
+                     const float* z, float* rows) const;
   // Sums of weighted codes [count, k + 1] (coded_attention.h), divided by the sums of weights, become values of the
-  // KV head `head` of the block. values [count, head_dim]
+  // KV head `head` of the block. first_weights [count]: of position 0, null without a mean of its own. values
+  // [count, head_dim]
   void decode_sums(std::int64_t layer, std::int64_t head, std::int64_t count, const float* sums,
-                   float* values) const;
+                   const float* first_weights, float* values) const;
 
  private:
   // Coefficients that have some channels to themselves.
@@ -63,8 +72,12 @@ class CodedRows {
 
   void add_basis(const std::int32_t* channels, std::int64_t count);
   std::int64_t first_channel(std::int64_t layer, bool values) const;
-  // The mean of a token at `position`, as E reads it: one head's keys where coefficients are rotated. [channels()]
-  void mean_at(const RopeAngles& rope, std::int64_t position, float* mean) const;
+  // first - F steps / 2, with F as it is now: code 0 has the value of half a step, so that a first token which equals
+  // `first` is decoded exactly. [channels()]; empty without `first`
+  std::vector<float> first_mean() const;
+  // The mean of tokens at `position`, `first` at 0: one head's keys, turned, where coefficients are rotated. [channels()]
+  void turned_mean(const RopeAngles& rope, std::int64_t position, const std::vector<float>& first,
+                   float* mean) const;
   // A layer's part without its mean.
   void decode_part(std::int64_t first, std::int64_t count, const float* z, float* rows) const;
 
@@ -73,6 +86,8 @@ class CodedRows {
   std::vector<std::int32_t> channels_;  // of the bases
   std::vector<float> decoder_;          // [n, k]; empty for several bases
   std::vector<float> mean_, steps_, first_levels_;
+  std::vector<float> first_encoded_,
+      first_mean_;  // first_mean() for E, and with F's rounded rows of keys
   std::vector<Basis> bases_;
   std::vector<CodedKeyRows> keys_;  // [num_layers, num_heads]
 };

@@ -12,7 +12,7 @@ namespace kvc {
 namespace {
 
 constexpr std::size_t kBlockNumbers = 6 + kWidestCode;  // that describe a block
-constexpr std::size_t kBlockTensors = 5;
+constexpr std::size_t kBlockTensors = 6;
 
 class Registry {
  public:
@@ -88,6 +88,10 @@ PagedBlock block_of(const std::int64_t* numbers, const Tensor* tensors,
     block.bases.channels =
         kvc::numbers<std::int32_t>(tensors[4], ScalarType::Int, 1, "channels of bases");
     STD_TORCH_CHECK(tensors[4].size(0) == n, "kvconvert: channels of bases: expected ", n);
+  }
+  if (tensors[5].numel() > 0) {
+    block.first = floats(tensors[5], 1, "first");
+    STD_TORCH_CHECK(tensors[5].size(0) == n, "kvconvert: first: expected ", n);
   }
   return block;
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/kernels/coded_attention.h"
 #include "runtime/ops/head_rows.h"
@@ -69,6 +70,18 @@ void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, std
       ends.push_back(static_cast<std::int64_t>(tasks.size()));
     }
   }
+  // Where the first token has a mean of its own: its scores, for every sequence, range and head.
+  const bool has_first = blocks_[heads_.front().keys].has_first();
+  std::vector<float> first_scores(at(has_first ? sequences.count * num_ranges * most_heads : 0),
+                                  -INFINITY);
+  std::vector<std::vector<float>> first_keys;  // of every range
+  for (const Heads& heads : heads_) {
+    first_keys.push_back(has_first ? blocks_[heads.keys].first_keys(shape_.rope, layer)
+                                   : std::vector<float>());
+  }
+  const auto first_scores_of = [&](const Task& task) {
+    return first_scores.data() + (task.sequence * num_ranges + task.heads) * most_heads;
+  };
   PartialMemory partials(static_cast<std::int64_t>(tasks.size()), most_heads, most_width);
 
   const auto attend_part = [&](const Task& task) {
@@ -88,7 +101,10 @@ void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, std
         .keys = of_keys,
         .values = heads.keys == heads.values ? of_keys : tiles(value_places, values),
         .rows = keys.keys(layer),
-        .first_position = start};
+        .first_position = start,
+        .first_token = has_first && start == 0
+                           ? FirstToken{first_keys[at(task.heads)].data(), first_scores_of(task)}
+                           : FirstToken{}};
     const std::int64_t num_heads = heads.count * per_kv;
     std::vector<float> numbers(at(num_heads * head_dim));
     for (std::int64_t head = 0; head < num_heads; ++head) {
@@ -114,10 +130,16 @@ void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, std
       parts.push_back(partials[i]);
     }
     std::vector<float> sums(at(num_heads * width)), values(at(per_kv * head_dim));
-    combine_partials(parts.data(), last - first, num_heads, width, sums.data());
+    std::vector<float> first_weights(at(num_heads));
+    combine_partials(parts.data(), last - first, num_heads, width, sums.data(),
+                     first_weights.data());
+    for (std::int64_t head = 0; has_first && head < num_heads; ++head) {
+      first_weights[at(head)] = std::exp(first_scores_of(task)[head] - first_weights[at(head)]);
+    }
     for (std::int64_t kv_head = 0; kv_head < heads.count; ++kv_head) {
-      blocks_[heads.values].decode_sums(layer, heads.in_values + kv_head, per_kv,
-                                        sums.data() + kv_head * per_kv * width, values.data());
+      blocks_[heads.values].decode_sums(
+          layer, heads.in_values + kv_head, per_kv, sums.data() + kv_head * per_kv * width,
+          has_first ? first_weights.data() + kv_head * per_kv : nullptr, values.data());
       for (std::int64_t i = 0; i < per_kv; ++i) {
         store_row(output, task.sequence, (heads.first + kv_head) * per_kv + i, head_dim,
                   values.data() + i * head_dim);

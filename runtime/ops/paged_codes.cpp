@@ -1,6 +1,7 @@
 #include "runtime/ops/paged_codes.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "runtime/ops/head_rows.h"
 
@@ -152,16 +153,14 @@ void PagedCodes::read(const PageMemory& pages, const std::int32_t* page_numbers,
           }
         }
       };
+      std::int64_t positions[kTileTokens];
+      std::iota(positions, positions + number, first + token);
       if (spec.has_keys()) {
-        std::int64_t positions[kTileTokens];
-        for (std::int64_t row = 0; row < number; ++row) {
-          positions[row] = first + token + row;
-        }
         rows.decode_keys(shape_.rope, layer, positions, number, z.data(), numbers.data());
         write(to.key);
       }
       if (spec.has_values()) {
-        rows.decode_values(layer, number, z.data(), numbers.data());
+        rows.decode_values(layer, positions, number, z.data(), numbers.data());
         write(to.value);
       }
     }

@@ -8,6 +8,8 @@
 #include "convert/coded/coded_plan.h"
 #include "convert/coded/coded_settings.h"
 #include "core/error.h"
+#include "core/safetensors.h"
+#include "model/layer_stream.h"
 #include "tests/convert/coded_fixture.h"
 #include "tests/testing/tensor_matchers.h"
 
@@ -24,6 +26,11 @@ std::string contents(const fs::path& path) {
   std::ostringstream text;
   text << std::ifstream(path, std::ios::binary).rdbuf();
   return text.str();
+}
+
+bool has_factor(const fs::path& conversion, std::size_t block, const char* name) {
+  const SafetensorsFile file = SafetensorsFile::open(conversion / "conversion.safetensors");
+  return file.find(fmt::format("kvconvert.coded.{}.{}", block, name)) != nullptr;
 }
 
 TEST_F(CodedConversion, WritesWhatThePlanSays) {
@@ -112,6 +119,30 @@ TEST_F(CodedConversion, GainsCostTheirByte) {
     bits_off += off.coded[i].bits;
   }
   EXPECT_EQ(bits_off - bits_on, 8 * static_cast<std::int64_t>(on.coded.size()));
+}
+
+// What a text's first token has does not depend on the rest of the text.
+TEST_F(CodedConversion, FirstTokensThatAreCodedHaveAMeanOfTheirOwn) {
+  write_model({});
+  ConvertSettings chosen = settings(0.25, "layer");
+  EXPECT_FALSE(has_factor(convert_to("tiles", chosen), 0, "first"));
+  chosen.block_tokens = 1;
+  chosen.window_tokens = 0;
+  chosen.sink_tokens = 1;
+  EXPECT_FALSE(has_factor(convert_to("sink", chosen), 0, "first"));
+  chosen.sink_tokens = 0;
+  const fs::path out = convert_to("first", chosen);
+  TokenSet firsts = tokens_;
+  for (std::vector<std::int64_t>& sequence : firsts.sequences) {
+    sequence.resize(1);
+  }
+  LayerStream stream(*checkpoint_, *config_, firsts, {});
+  stream.advance(config_->num_layers, [&](const LayerActivations& activations) {
+    const at::Tensor y = at::cat({activations.key.flatten(1), activations.value.flatten(1)}, 1);
+    const auto block = static_cast<std::size_t>(activations.layer);
+    EXPECT_TRUE(tensors_close(factor(out, block, "first"), y.mean(0), 1e-5));
+    EXPECT_FALSE(tensors_close(factor(out, block, "mean"), y.mean(0), 1e-2));
+  });
 }
 
 TEST_F(CodedConversion, IsTheSameEveryTime) {

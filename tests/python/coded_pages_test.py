@@ -79,7 +79,7 @@ def write(directory, plan, num_pairs, change=None):
         columns = square[basis, row] if bases > 1 else square[0, :k]  # [k, width]
         scale = 0.5 + torch.rand(width, generator=random)
         tensors[prefix + "encoder"], tensors[prefix + "decoder"] = (columns / scale).contiguous(), (columns * scale).t().contiguous()
-        tensors[prefix + "mean"] = torch.randn(n, generator=random)
+        tensors[prefix + "mean"], tensors[prefix + "first"] = torch.randn(n, generator=random), 3 * torch.randn(n, generator=random)
         bits = torch.tensor([b for b in range(8, 0, -1) for _ in range(spec["coefficients"][b])])
         tensors[prefix + "steps"] = 6.0 / 2.0**bits
         if bases > 1:
@@ -154,7 +154,7 @@ class Case:
         """Keys and values of every layer through codes, by the formulas of docs/methods.md."""
         keys, values = ([torch.zeros_like(rows) for rows in part] for part in (self.keys, self.values))
         for spec in self.checkpoint.store_blocks(self.layers):
-            factors = load_factors(self.checkpoint.files, spec, HEADS, self.checkpoint.head_dim, self.pairs)
+            factors = load_factors(self.checkpoint.files, spec, HEADS, self.checkpoint.head_dim, self.pairs, True)
             heads = range(HEADS) if spec.head is None else [spec.head]
             places = [(source, target, layer, head, is_key)
                       for layer in range(spec.num_layers)
@@ -167,7 +167,8 @@ class Case:
             for source, _, layer, head, is_key in places:
                 rows = source[layer][:, head:head + 1]
                 columns.append((turn(rows, back, self.positions) if is_key and not spec.rotated else rows)[:, 0])
-            mean = factors.mean.expand(self.tokens, -1)
+            mean = factors.mean.repeat(self.tokens, 1)
+            mean[0] = factors.first - factors.decoder @ factors.steps / 2
             if spec.rotated:
                 mean = turn(mean[:, None], self.rope, self.positions)[:, 0]
             z = (torch.cat(columns, 1) - mean) @ factors.encoder.t()
@@ -236,6 +237,24 @@ class Pages(unittest.TestCase):
                             alone = torch.empty_like(query[:1])
                             case.codes.attend(alone, query[i:i + 1], pages, table[:1], lengths[i:i + 1], layer)
                             self.assertTrue(torch.equal(alone[0], out[i]))
+
+    def test_the_first_token_is_exact_where_its_rows_are_the_stored_ones(self):
+        """Whatever few bits its codes have, and at no other position."""
+        for form, scope in FORMS:
+            with self.subTest(form=form, scope=scope):
+                case = Case(self.directory, form, scope, tokens=40)
+                for spec in case.checkpoint.store_blocks(case.layers):
+                    rows = case.checkpoint.files.get(f"kvconvert.coded.{spec.index}.first", (None,)).view(spec.num_layers, -1, 32)
+                    heads = range(HEADS) if spec.head is None else [spec.head]
+                    for i, layer in enumerate(rows.unbind(0)):
+                        parts = [part for name, part in (("keys", case.keys), ("values", case.values)) if spec.part in ("both", name)]
+                        for j, row in enumerate(layer):
+                            parts[j // len(heads)][i][:2, heads[j % len(heads)]] = row
+                pages = case.stored()
+                for i in range(len(case.layers)):
+                    for rows, exact in zip(case.codes.read(pages, case.table[0], 0, 40, torch.float32, i), (case.keys[i], case.values[i])):
+                        torch.testing.assert_close(rows[0], exact[0], atol=1e-4, rtol=0)
+                        self.assertGreater((rows[1] - exact[1]).abs().max().item(), 0.1)
 
     def test_pages_do_not_depend_on_how_tokens_arrive(self):
         for form, scope in FORMS:

@@ -12,6 +12,7 @@
 
 #include "core/checkpoint.h"
 #include "core/kv_plan.h"
+#include "core/kv_plan_bytes.h"
 #include "core/kv_plan_json.h"
 #include "core/safetensors.h"
 #include "model/fused_kv.h"
@@ -164,6 +165,9 @@ class Writer {
     }
     add(prefix + "mean", 0.1 * random_normal({n}, seed + 100));
     add(prefix + "steps", steps);
+    if (codes_first_token(plan_)) {
+      add(prefix + "first", random_normal({n}, seed + 200));
+    }
   }
 
   // Coefficients take turns among the bases.

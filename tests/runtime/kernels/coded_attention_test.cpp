@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <tuple>
@@ -57,6 +58,54 @@ class CodedAttention : public ::testing::TestWithParam<Shape> {
     return each;
   }
 };
+
+// The first token's keys have something besides.
+TEST_P(CodedAttention, MatchesReferenceForTheFirstToken) {
+  const auto [form, widths, gain, head_dim, heads_per_kv] = GetParam();
+  constexpr std::int64_t kKvHeads = 2;
+  CodedInputs inputs(form, layout_of(widths, gain), kKvHeads, head_dim);
+  const std::int64_t num_heads = kKvHeads * heads_per_kv;
+  const std::vector<float> query = random_numbers(num_heads * head_dim, 3);
+  const std::vector<float> offset = random_numbers(kKvHeads * head_dim, 4);
+  std::vector<float> scores(static_cast<std::size_t>(num_heads));
+  CodedSegment segment = inputs.segment();
+  segment.first_token = {offset.data(), scores.data()};
+  DecodeAttentionParams params{.query = query.data(),
+                               .num_heads = num_heads,
+                               .num_kv_heads = kKvHeads,
+                               .head_dim = head_dim,
+                               .scale = 0.2f / std::sqrt(static_cast<float>(head_dim))};
+  params.raw_keys.rope = inputs.rope();
+  const std::int64_t width = segment.values.layout.num_coefficients() + 1;
+  for (const float softcap : {0.0f, 3.0f}) {
+    params.softcap = softcap;
+    Partial whole(num_heads, width), others(num_heads, width);
+    coded_attention_partial_reference(params, segment, 0, 70, whole.view());
+    const std::vector<float> expected = scores;
+    coded_attention_partial_reference(params, segment, 1, 70, others.view());
+    EXPECT_EQ(scores, expected);
+    for (std::size_t head = 0; head < scores.size(); ++head) {
+      const auto log_sum = [&](const Partial& partial) {
+        return partial.max[head] + std::log(partial.sum[head]);
+      };
+      EXPECT_NEAR(std::exp(expected[head] - log_sum(whole)),
+                  1 - std::exp(log_sum(others) - log_sum(whole)), 1e-4);
+    }
+    for (const std::int64_t target : targets()) {
+      choose(target);
+      Partial actual(num_heads, width);
+      std::fill(scores.begin(), scores.end(), 0.0f);
+      coded_attention_partial(params, segment, 0, 70, actual.view());
+      for (std::size_t head = 0; head < scores.size(); ++head) {
+        EXPECT_NEAR(scores[head], expected[head], 2e-3) << hwy::TargetName(target);
+        EXPECT_NEAR(actual.max[head] + std::log(actual.sum[head]),
+                    whole.max[head] + std::log(whole.sum[head]), 2e-3)
+            << hwy::TargetName(target);
+      }
+      choose(0);
+    }
+  }
+}
 
 TEST_P(CodedAttention, MatchesReference) {
   const auto [form, widths, gain, head_dim, heads_per_kv] = GetParam();
