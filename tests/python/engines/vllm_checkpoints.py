@@ -14,19 +14,25 @@ SEPARATOR = "<|endoftext|>"
 
 def convert(out: Path, *options: str) -> Path:
     """Converts the reference checkpoint for serving: every token is coded."""
-    command = [BIN / "kvconvert", "--kept-ratio", "0.25", "--window", "0", "--sink", "0", *options, "--no-validate", "--quiet"]
+    command = [BIN / "kvconvert", "--kept-ratio", "0.25", "--block", "1", *options, "--no-validate", "--quiet"]
     command += ["--calibration", TEXTS / "tinystories_calibration.txt", "--out", out, REFERENCE]
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
     return out
 
 
 def heldout(tokenizer) -> list[int]:
-    """Token ids of the held-out stories, one after the other. The checkpoint was trained without a first token."""
+    """Token ids of the held-out stories, one after the other."""
     texts = (TEXTS / "tinystories_heldout.txt").read_text().split(SEPARATOR)
     return [token for text in texts for token in tokenizer.encode(text.strip(), add_special_tokens=False)]
+
+
+def begun(tokenizer, tokens: list[int]) -> list[int]:
+    """As many tokens, of which the first is the one that the tokenizer puts before a text."""
+    return [tokenizer.bos_token_id, *tokens[:-1]]
 
 
 def prompts(tokenizer) -> list[dict]:
     """Twelve prompts of 7 to 511 tokens of the held-out stories."""
     tokens = heldout(tokenizer)
-    return [{"prompt_token_ids": tokens[600 * i : 600 * i + length]} for i, length in enumerate(LENGTHS)]
+    parts = [begun(tokenizer, tokens[600 * i : 600 * i + length]) for i, length in enumerate(LENGTHS)]
+    return [{"prompt_token_ids": part} for part in parts]

@@ -10,7 +10,7 @@ import json
 import sys
 
 from vllm import LLM, SamplingParams
-from vllm_checkpoints import heldout, prompts
+from vllm_checkpoints import begun, heldout, prompts
 
 WINDOW, WINDOWS = 800, 6  # tokens of a text, texts
 
@@ -23,7 +23,7 @@ def greedy(engine: LLM, tokens: int) -> list[list[int]]:
 
 def nll(engine: LLM) -> float:
     tokens = heldout(engine.get_tokenizer())
-    texts = [tokens[WINDOW * i : WINDOW * (i + 1)] for i in range(WINDOWS)]
+    texts = [begun(engine.get_tokenizer(), tokens[WINDOW * i : WINDOW * (i + 1)]) for i in range(WINDOWS)]
     sampling = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
     outputs = engine.generate([{"prompt_token_ids": text} for text in texts], sampling, use_tqdm=False)
     losses = [-o.prompt_logprobs[i][text[i]].logprob for o, text in zip(outputs, texts) for i in range(1, WINDOW)]
