@@ -114,7 +114,7 @@ class GenerateTest(unittest.TestCase):
         logits = self.model(found.sequences[:, :-1]).logits[:, ids.shape[1] - 1:]
         tokens = found.sequences[:, ids.shape[1]:, None]
         scores = logits.log_softmax(-1).gather(-1, tokens).sum((1, 2))
-        torch.testing.assert_close(found.sequences_scores, scores, atol=0.1, rtol=0)
+        torch.testing.assert_close(found.sequences_scores, scores, atol=0.01 * LENGTH, rtol=0)
         self.assertIsInstance(found.past_key_values, CodedCache)
 
     def test_assisted_decoding_equals_greedy(self):
@@ -177,7 +177,7 @@ class GenerateTest(unittest.TestCase):
     def test_equals_kvrun(self):
         """The same codes: logits of a prompt up to rounding, and the tokens that follow it."""
         text = self.tokenizer(HELD_OUT.read_text()[:4000], return_tensors="pt").input_ids
-        for length, most in ((31, 1e-4), (300, 1e-3)):
+        for length, most in ((31, 1e-3), (300, 0.01)):
             ids = text[:, :length]
             with tempfile.TemporaryDirectory() as folder:
                 tokens, logits = pathlib.Path(folder) / "ids.json", pathlib.Path(folder) / "logits.safetensors"
