@@ -197,10 +197,11 @@ class Pages(unittest.TestCase):
         self.directory = pathlib.Path(self.temporary.name)
         self.addCleanup(self.temporary.cleanup)
 
-    def close(self, actual, expected, most, borders=0.005):
-        """Alike but for coefficients on the border of two codes."""
-        wrong = (actual - expected).abs().amax(-1) > most
-        self.assertLess(wrong.float().mean().item(), borders)
+    def close(self, actual, expected, most, borders=0.025):
+        """Alike but for some tokens with a coefficient on the border of two codes: those are a step apart."""
+        error = (actual - expected).abs().amax(-1)
+        self.assertLess((error > most).float().mean().item(), borders)
+        self.assertLess(error.max().item(), most + 0.3)
 
     def test_tokens_are_read_as_the_formulas_say(self):
         for form, scope in FORMS:
