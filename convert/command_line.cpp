@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <utility>
 
 #include "convert/coded/coded_settings.h"
 #include "convert/latent/latent_settings.h"
@@ -72,13 +73,17 @@ OpenSettings open_settings(const CLI::App& app) {
 
 // As given, or empty.
 struct Words {
-  std::string format = "factored";
+  std::string engine = "kvrun", format = "factored";
   std::vector<std::string> calibration;
 };
 
 void declare_pipeline(CLI::App& app, PipelineOptions& options, Words& words) {
   app.add_option("checkpoint", options.checkpoint, "HuggingFace directory");
   app.add_option("--out", options.out, "Output directory (default: <checkpoint>-<method>)");
+  app.add_option("--for", words.engine,
+                 "Engine that serves the result: kvrun, or transformers or vllm, which code every "
+                 "token (coded, --block 1)")
+      ->capture_default_str();
   app.add_option("--export", words.format, "factored, folded or both")->capture_default_str();
   app.add_option("--factor-dtype", options.factor_dtype,
                  "Dtype of the written factors: auto (the smallest that is accurate enough), "
@@ -158,6 +163,33 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
   }
 }
 
+// Engines other than kvrun serve caches that hold nothing but codes.
+void suit_engine(const CLI::App& app, PipelineOptions& options) {
+  if (options.engine == ServingEngine::kKvrun) {
+    return;
+  }
+  ConvertSettings& settings = options.settings;
+  const std::string engine = to_string(options.engine);
+  KVC_CHECK_USAGE(app.count("--method") == 0 || settings.method == "coded",
+                  "--for {}: requires --method coded, found {}; leave --method out, or leave "
+                  "--for out and pass --export folded",
+                  engine, settings.method);
+  KVC_CHECK_USAGE(options.format == ExportFormat::kFactored,
+                  "--for {}: reads factored exports, found --export; leave --export out", engine);
+  KVC_CHECK_USAGE(app.count("--block") == 0 || settings.block_tokens == 1,
+                  "--for {}: codes every token in the step that writes it, found --block {}; "
+                  "leave --block out",
+                  engine, settings.block_tokens);
+  for (const auto& [flag, tokens] :
+       {std::pair{"--sink", settings.sink_tokens}, std::pair{"--window", settings.window_tokens}}) {
+    KVC_CHECK_USAGE(app.count(flag) == 0 || tokens == 0,
+                    "--for {}: keeps no tokens exact, found {} {}; leave {} out", engine, flag,
+                    tokens, flag);
+  }
+  settings.method = "coded";
+  settings.block_tokens = 1;
+}
+
 }  // namespace
 
 Action declare_convert_options(CLI::App& app, CommonOptions& common) {
@@ -174,9 +206,11 @@ Action declare_convert_options(CLI::App& app, CommonOptions& common) {
       return;
     }
     KVC_CHECK_USAGE(!options->checkpoint.empty(), "checkpoint is required; see kvconvert --help");
+    options->engine = parse_serving_engine(words->engine);
+    options->format = parse_export_format(words->format);
+    suit_engine(app, *options);
     choose_method(app, *options);
     options->open = open_settings(app);
-    options->format = parse_export_format(words->format);
     options->calibration = parse_calibration_sources(words->calibration);
     options->settings.any_fit = common.force;
     options->settings.seed = common.seed;

@@ -172,6 +172,12 @@ void convert_and_export(const PipelineOptions& options, const Checkpoint& checkp
   print_result(options, report, gain);
 }
 
+void log_limits(ServingEngine engine, const KvPlan& plan) {
+  for (const std::string& limit : serving_limits(engine, plan)) {
+    log_info(limit);
+  }
+}
+
 }  // namespace
 
 void run_pipeline(PipelineOptions options) {
@@ -182,17 +188,22 @@ void run_pipeline(PipelineOptions options) {
   check_original(checkpoint);
   const ModelConfig config =
       reads_weights ? read_checked_model_config(checkpoint) : read_model_config(checkpoint);
+  if (options.engine != ServingEngine::kKvrun) {
+    check_served_family(options.engine, checkpoint.config().at("model_type").get<std::string>());
+  }
   for (const std::string& choice : choose_defaults(config, options.open, options.settings)) {
     log_info(choice);
   }
   if (options.plan_only) {
     const PlanTable table = plan_table(config, options.settings, options.force);
+    log_limits(options.engine, table.plan);
     std::fputs((options.json ? dump_json(to_json(table)) : to_text(table)).c_str(), stdout);
     return;
   }
   // Refuses before any work is done.
   const KvPlan plan = make_plan(config, options.settings, options.force);
   check_exportable(plan, options.format);
+  log_limits(options.engine, plan);
   if (options.out.empty()) {
     const std::string name = fs::canonical(options.checkpoint).filename().string();
     options.out = fs::current_path() / (name + "-" + options.settings.method);

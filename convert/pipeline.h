@@ -8,6 +8,7 @@
 
 #include "convert/convert.h"
 #include "convert/defaults.h"
+#include "convert/serving_engine.h"
 #include "core/checkpoint.h"
 #include "core/token_set.h"
 #include "export/export.h"
@@ -20,7 +21,8 @@ struct PipelineOptions {
   std::filesystem::path out;   // empty: <checkpoint's name>-<method> in the current directory
   std::filesystem::path work;  // empty: .<name of out>.work beside out, removed when the run ends
   ConvertSettings settings;
-  OpenSettings open;  // settings to choose for the model
+  OpenSettings open;                             // settings to choose for the model
+  ServingEngine engine = ServingEngine::kKvrun;  // that the settings suit
   ExportFormat format = ExportFormat::kFactored;
   std::string factor_dtype = "auto";  // export/factor_file.h
   CalibrationSources calibration;

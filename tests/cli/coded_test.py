@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Coded caches from the command line: what selects them, their plan, their statistics, their conversion."""
 
+import ast
 import json
+import re
 import unittest
 
 from programs import DATA, REFERENCE, STORIES, ProgramTest
@@ -92,6 +94,44 @@ class AtOnce(ProgramTest):
         self.assert_refused({2}, ["--window 32", "use --window 0"], *arguments, "--block", "1", "--window", "32")
         self.assert_refused({2}, ["--block 16: coded takes 1", "leave --block out"], *arguments, "--method",
                             "coded", "--block", "16")
+
+    def test_an_engine_selects_it(self):
+        arguments = ("kvconvert", CONFIGS / "Llama-3.1-8B", "--plan", "--json")
+        plans = [json.loads(self.run_ok(*arguments, *more).stdout)
+                 for more in (("--kept-ratio", "0.5", "--method", "coded", "--block", "1"), ("--for", "vllm"))]
+        self.assertEqual(plans[0], plans[1])
+        self.assertEqual(plans[1]["exact_tokens"], 0)
+
+    def test_what_an_engine_rules_out_is_said(self):
+        plan = ("kvconvert", REFERENCE, "--plan", "--kept-ratio", "0.25", "--for", "vllm")
+        self.assertIn("refuse --tensor-parallel-size", self.run_ok(*plan, "--scope", "layer").stderr)
+        self.assertIn("refuse --pipeline-parallel-size", self.run_ok(*plan, "--scope", "group").stderr)
+        self.assertNotIn("refuse", self.run_ok(*plan, "--scope", "head").stderr)
+
+    def test_what_an_engine_cannot_serve_is_refused(self):
+        arguments = ("kvconvert", REFERENCE, "--plan", "--for", "vllm")
+        self.assert_refused({2}, ["--for", "sglang", "transformers"], "kvconvert", REFERENCE, "--plan", "--for", "sglang")
+        self.assert_refused({2}, ["--for vllm", "found palu"], *arguments, "--method", "palu")
+        self.assert_refused({2}, ["--for vllm", "--window 32"], *arguments, "--window", "32")
+        self.assert_refused({2}, ["--for vllm", "--sink 4"], *arguments, "--sink", "4")
+        self.assert_refused({2}, ["--for vllm", "--block 64"], *arguments, "--block", "64")
+        self.assert_refused({2}, ["--for vllm", "--export"], *arguments, "--export", "folded")
+        config = json.loads((REFERENCE / "config.json").read_text(encoding="utf-8"))
+        olmo = self.directory / "olmo"
+        olmo.mkdir()
+        (olmo / "config.json").write_text(json.dumps(config | {"model_type": "olmo2",
+                                                               "architectures": ["Olmo2ForCausalLM"]}))
+        self.assert_refused({2}, ["vLLM does not serve olmo2", "--for transformers"], "kvconvert", olmo, "--plan",
+                            "--for", "vllm")
+
+    def test_the_plugin_refuses_the_same_families(self):
+        root = DATA.parents[1]
+        tree = ast.parse((root / "python/kvconvert/vllm/families.py").read_text(encoding="utf-8"))
+        refused = next(node.value for node in tree.body
+                       if isinstance(node, ast.AnnAssign) and node.target.id == "REFUSED")
+        source = (root / "convert/serving_engine.cpp").read_text(encoding="utf-8")
+        table = re.search(r"kNotInVllm = \{(.*?)\};", source, re.DOTALL).group(1)
+        self.assertEqual(re.findall(r'"(\w+)"', table), [key.value for key in refused.keys])
 
     def test_every_byte_is_a_code(self):
         out = self.directory / "out"

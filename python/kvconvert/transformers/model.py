@@ -39,7 +39,7 @@ class CodedModel:
         if checkpoint.sinks or checkpoint.window:
             raise ConversionError(
                 f"{directory / 'config.json'}: the first {checkpoint.sinks} and last {checkpoint.window} tokens stay "
-                "exact, expected none; convert with --block 1, run this directory with kvrun, or convert "
+                "exact, expected none; convert with --for transformers, run this directory with kvrun, or convert "
                 "with --export folded, which runs everywhere")
         # Auto classes note the caller's choice in the configuration.
         configured = getattr(kwargs.get("config"), "_attn_implementation_internal", None)

@@ -36,13 +36,13 @@ def refuse_conversion(config: Any) -> None:
     if plan["method"] != "coded":
         raise ValueError(
             f"kvconvert: vLLM serves method 'coded', and this checkpoint was converted by '{plan['method']}'; "
-            "convert with `kvconvert --method coded --block 1`, or export it (`kvexport`)"
+            "convert with `kvconvert --for vllm`, or export it (`kvexport`)"
         )
     sink, window = exact_tokens(plan)
     if window or sink:
         raise ValueError(
             f"kvconvert: vLLM serves tokens as codes only, and this conversion keeps a window of {window} and {sink} "
-            "sink tokens exact; convert with `kvconvert --block 1`"
+            "sink tokens exact; convert with `kvconvert --for vllm`"
         )
     rule = plan.get("policy", {}).get("rule", "none")
     if rule != "none":

@@ -28,7 +28,7 @@ class RefusalsTest(unittest.TestCase):
     def test_exact_tokens(self):
         directory = convert(REFERENCE, "--kept-ratio", "0.3", "--num-sequences", "10", "--form", "full",
                             exact=("--sink", "4", "--window", "64"))
-        with self.refused("config.json: the first 4 and last 64 tokens .* --block 1.*--export folded"):
+        with self.refused("config.json: the first 4 and last 64 tokens .* --for transformers.*--export folded"):
             self.load(directory)
 
     def test_other_methods(self):

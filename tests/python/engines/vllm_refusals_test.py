@@ -78,7 +78,7 @@ class Refusals(unittest.TestCase):
         def keep(config: dict) -> None:
             config["kvconvert"]["plan"]["policy"] |= {"window_tokens": 128, "sink_tokens": 4}
 
-        self.refused("window of 128", "4 sink", "--block 1", model=self.changed("window", keep))
+        self.refused("window of 128", "4 sink", "--for vllm", model=self.changed("window", keep))
 
     def test_token_policies(self) -> None:
         def drop(config: dict) -> None:

@@ -1,0 +1,23 @@
+// What an engine other than kvrun requires of a coded conversion.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/kv_plan.h"
+
+namespace kvc {
+
+// Engine of --for. vLLM and transformers store every token as codes in the step that writes it.
+enum class ServingEngine { kKvrun, kTransformers, kVllm };
+
+std::string to_string(ServingEngine);
+ServingEngine parse_serving_engine(const std::string&);  // UsageError lists the known ones
+
+// UsageError if the engine cannot serve codes of this family, whatever the plan. model_type: of config.json
+void check_served_family(ServingEngine engine, std::string_view model_type);
+// A sentence for each way to run the engine that the plan rules out.
+std::vector<std::string> serving_limits(ServingEngine engine, const KvPlan& plan);
+
+}  // namespace kvc
