@@ -16,6 +16,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
 
+namespace hn = hwy::HWY_NAMESPACE;
+
 void unpack(const TileLayout& layout, const std::uint8_t* tile, std::uint8_t* codes) {
 #if HWY_TARGET == HWY_SCALAR
   unpack_tile_reference(layout, tile, codes);
@@ -59,21 +61,6 @@ struct TokenCodes {
   const float* z;      // [num_coefficients]
   const float* steps;  // likewise
 
-  float error(float gain) const {
-    float sum = 0;
-    std::int64_t c = 0;
-    for (int bits = kWidestCode; bits >= 1; --bits) {
-      const float low = static_cast<float>(-(1 << (bits - 1))), high = -low - 1;
-      for (const std::int64_t end = c + layout.coefficients[bits]; c < end; ++c) {
-        const float step = steps[c] * gain;
-        const float level = std::min(std::max(low, std::floor(z[c] / step)), high);
-        const float difference = z[c] - (level + 0.5f) * step;
-        sum += difference * difference;
-      }
-    }
-    return sum;
-  }
-
   // To codes[c * stride].
   void write(float gain, std::int64_t stride, std::uint8_t* codes) const {
     std::int64_t c = 0;
@@ -86,17 +73,31 @@ struct TokenCodes {
     }
   }
 
+  // The gain of the least squared error, the first of equal ones. A lane holds a gain.
   std::uint8_t best_gain() const {
-    std::uint8_t best = kUnitGain;
-    float least = std::numeric_limits<float>::infinity();
-    for (int gain = 0; gain < kNumGains; ++gain) {
-      const float found = error(kGains[gain]);
-      if (found < least) {
-        least = found;
-        best = static_cast<std::uint8_t>(gain);
+    const hn::CappedTag<float, kNumGains> d;
+    const std::size_t lanes = hn::Lanes(d);
+    float errors[kNumGains];
+    for (std::size_t first = 0; first < kNumGains; first += lanes) {
+      const auto gains = hn::LoadU(d, kGains + first);
+      auto sum = hn::Zero(d);
+      std::int64_t c = 0;
+      for (int bits = kWidestCode; bits >= 1; --bits) {
+        const auto low = hn::Set(d, static_cast<float>(-(1 << (bits - 1))));
+        const auto high = hn::Set(d, static_cast<float>((1 << (bits - 1)) - 1));
+        for (const std::int64_t end = c + layout.coefficients[bits]; c < end; ++c) {
+          const auto number = hn::Set(d, z[c]), step = hn::Mul(hn::Set(d, steps[c]), gains);
+          const auto level = hn::Min(hn::Max(low, hn::Floor(hn::Div(number, step))), high);
+          const auto coded = hn::Mul(hn::Add(level, hn::Set(d, 0.5f)), step);
+          const auto difference = hn::Sub(number, coded);
+          sum = hn::Add(sum, hn::Mul(difference, difference));
+        }
       }
+      hn::StoreU(sum, d, errors + first);
     }
-    return best;
+    const float* least = std::min_element(errors, errors + kNumGains);
+    const bool is_number = *least < std::numeric_limits<float>::infinity();
+    return is_number ? static_cast<std::uint8_t>(least - errors) : kUnitGain;
   }
 };
 
