@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -190,6 +191,25 @@ void suit_engine(const CLI::App& app, PipelineOptions& options) {
   settings.block_tokens = 1;
 }
 
+// The options that were given, without the user's directories.
+std::string command_text(const CLI::App& app) {
+  std::string text = "kvconvert CHECKPOINT";
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() == 0 || !name.starts_with("--") || name == "--out" || name == "--work" ||
+        name == "--force" || name == "--quiet" || name == "--json" || name == "--log-level") {
+      continue;
+    }
+    const bool flag = option->get_expected_max() == 0;
+    const bool off = flag && option->results().front() == "false";
+    text += off ? " --no-" + name.substr(2) : " " + name;
+    for (const std::string& value : option->results()) {
+      text += flag ? "" : " " + std::filesystem::path(value).filename().string();
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 Action declare_convert_options(CLI::App& app, CommonOptions& common) {
@@ -206,6 +226,7 @@ Action declare_convert_options(CLI::App& app, CommonOptions& common) {
       return;
     }
     KVC_CHECK_USAGE(!options->checkpoint.empty(), "checkpoint is required; see kvconvert --help");
+    options->command = command_text(app);
     options->engine = parse_serving_engine(words->engine);
     options->format = parse_export_format(words->format);
     suit_engine(app, *options);

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "convert/model_card.h"
 #include "convert/plan.h"
 #include "convert/plan_table.h"
 #include "core/checkpoint.h"
@@ -168,6 +169,11 @@ void convert_and_export(const PipelineOptions& options, const Checkpoint& checkp
     write_file(output.path() / "report.json", dump_json(to_json(*report)));
     write_file(output.path() / "report.html", html_report(*report));
   }
+  const ModelCard card{.checkpoint = options.checkpoint,
+                       .checkpoint_hash = checkpoint.hash(),
+                       .command = options.command,
+                       .format = options.format};
+  write_file(output.path() / "README.md", model_card(card, converted.plan, report));
   output.commit();
   print_result(options, report, gain);
 }

@@ -17,6 +17,7 @@
 namespace kvc {
 
 struct PipelineOptions {
+  std::string command;  // for the model card, without directories
   std::filesystem::path checkpoint;
   std::filesystem::path out;   // empty: <checkpoint's name>-<method> in the current directory
   std::filesystem::path work;  // empty: .<name of out>.work beside out, removed when the run ends

@@ -28,7 +28,7 @@ ALLOWED = {
     "validate": BASE | STAGES | {"validate"},
 }
 EVERYTHING = set(ALLOWED)
-COMPOSERS = re.compile(r"convert/(main|command_line|pipeline\w*)\.(h|cpp)")
+COMPOSERS = re.compile(r"convert/(main|command_line|pipeline\w*|model_card)\.(h|cpp)")
 # Programs only: libraries never see the command line.
 COMMAND_LINE = re.compile(r"core/command\.(h|cpp)|\w+/(program/)?(main\.cpp|(\w+/)?command_line\.(h|cpp))")
 TORCH = re.compile(r"(torch|ATen|c10)/")

@@ -4,6 +4,7 @@
 import ast
 import json
 import re
+import shutil
 import unittest
 
 from programs import DATA, REFERENCE, STORIES, ProgramTest
@@ -135,11 +136,18 @@ class AtOnce(ProgramTest):
 
     def test_every_byte_is_a_code(self):
         out = self.directory / "out"
-        self.run_ok("kvconvert", STORIES, "--kept-ratio", "0.25", "--form", "rotated", "--block", "1", "--num-sequences", "12",
+        source = self.directory / "source"
+        shutil.copytree(STORIES, source)
+        (source / "README.md").write_text("---\nlicense: mit\ntags: [x]\n---\nlicense: none\n", encoding="utf-8")
+        self.run_ok("kvconvert", source, "--kept-ratio", "0.25", "--form", "rotated", "--block", "1", "--num-sequences", "12",
                     "--seq-len", "128", "--no-validate", "--out", out)
         plan = json.loads((out / "config.json").read_text(encoding="utf-8"))["kvconvert"]["plan"]
         self.assertEqual((plan["policy"]["sink_tokens"], plan["policy"]["window_tokens"], plan["policy"]["block_tokens"]),
                          (0, 0, 1))
+        card = (out / "README.md").read_text(encoding="utf-8")
+        for part in ("license: mit\n", "--no-validate", "--kept-ratio 0.25", "--form rotated", "vllm serve", "Quality: not measured"):
+            self.assertIn(part, card)
+        self.assertNotIn(str(self.directory), card)
         run = ("kvrun", out, "--prompt", "Once upon a time", "--max-new-tokens", "40", "--json")
         kv = json.loads(self.run_ok(*run).stdout)["kv"]
         self.assertEqual(kv["segments"]["coded"], kv["bytes"])

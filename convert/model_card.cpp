@@ -1,0 +1,67 @@
+#include "convert/model_card.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+
+#include "core/kv_plan_bytes.h"
+
+namespace kvc {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Lines "license...: ..." of the metadata between the two "---" that a README.md begins with.
+std::string licence_lines(const fs::path& checkpoint) {
+  constexpr int kMostLines = 1000;
+  std::ifstream readme(checkpoint / "README.md");
+  std::string line, lines;
+  if (!std::getline(readme, line) || !line.starts_with("---")) {
+    return "";
+  }
+  for (int i = 0; i < kMostLines && std::getline(readme, line) && !line.starts_with("---"); ++i) {
+    lines += line.starts_with("license") ? line + "\n" : "";
+  }
+  return lines;
+}
+
+// How to run the output.
+std::string usage(ExportFormat format, const KvPlan& plan) {
+  std::string text;
+  if (format != ExportFormat::kFactored) {
+    text += fmt::format(
+        "{} has the original's architecture: every engine loads it, with a cache of the original's "
+        "size.\n\n",
+        format == ExportFormat::kBoth ? "`folded/`" : "This directory");
+  }
+  if (format == ExportFormat::kFolded) {
+    return text;
+  }
+  const std::string directory = format == ExportFormat::kBoth ? "factored" : ".";
+  text += fmt::format("```\nkvrun {} --prompt \"Once upon a time\"\n", directory);
+  if (codes_at_once(plan) && plan.compression.sink_tokens == 0) {
+    text += fmt::format("vllm serve {}        # with the package kvconvert installed\n", directory);
+  }
+  text += "```\n";
+  return text;
+}
+
+}  // namespace
+
+std::string model_card(const ModelCard& card, const KvPlan& plan,
+                       const std::optional<ValidationReport>& report) {
+  const std::string name = fs::canonical(card.checkpoint).filename().string();
+  std::string text =
+      fmt::format("---\nlibrary_name: kvconvert\n{}---\n\n# {}, converted by `{}`\n\n",
+                  licence_lines(card.checkpoint), name, plan.method);
+  text += "kvconvert rewrote this checkpoint for a smaller KV cache.\n\n";
+  text += fmt::format("- Source: `{}`, SHA-256 `{}`\n- Command: `{}`\n", name, card.checkpoint_hash,
+                      card.command);
+  text +=
+      fmt::format("- Quality: {}\n",
+                  report ? summary_line(*report) + " (details: `report.html`)" : "not measured");
+  text += "- Licence: the source's; its licence files are copied.\n\n## Run it\n\n";
+  return text + usage(card.format, plan);
+}
+
+}  // namespace kvc

@@ -1,0 +1,26 @@
+// The model card of a converted checkpoint: README.md in the output directory.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "core/kv_plan.h"
+#include "export/export.h"
+#include "validate/validate.h"
+
+namespace kvc {
+
+struct ModelCard {
+  std::filesystem::path
+      checkpoint;  // the original; the licence in its README.md's metadata is kept
+  std::string checkpoint_hash;
+  std::string command;  // that converted it
+  ExportFormat format = ExportFormat::kFactored;
+};
+
+// Markdown with metadata as the HuggingFace hub reads it. report: none if the result was not validated.
+std::string model_card(const ModelCard& card, const KvPlan& plan,
+                       const std::optional<ValidationReport>& report);
+
+}  // namespace kvc
