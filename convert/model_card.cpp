@@ -48,8 +48,7 @@ std::string usage(ExportFormat format, const KvPlan& plan) {
 
 }  // namespace
 
-std::string model_card(const ModelCard& card, const KvPlan& plan,
-                       const std::optional<ValidationReport>& report) {
+std::string model_card(const ModelCard& card, const KvPlan& plan, const ValidationReport& report) {
   const std::string name = fs::canonical(card.checkpoint).filename().string();
   std::string text =
       fmt::format("---\nlibrary_name: kvconvert\n{}---\n\n# {}, converted by `{}`\n\n",
@@ -57,9 +56,7 @@ std::string model_card(const ModelCard& card, const KvPlan& plan,
   text += "kvconvert rewrote this checkpoint for a smaller KV cache.\n\n";
   text += fmt::format("- Source: `{}`, SHA-256 `{}`\n- Command: `{}`\n", name, card.checkpoint_hash,
                       card.command);
-  text +=
-      fmt::format("- Quality: {}\n",
-                  report ? summary_line(*report) + " (details: `report.html`)" : "not measured");
+  text += fmt::format("- Quality: {} (details: `report.html`)\n", summary_line(report));
   text += "- Licence: the source's; its licence files are copied.\n\n## Run it\n\n";
   return text + usage(card.format, plan);
 }

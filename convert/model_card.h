@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
 #include <string>
 
 #include "core/kv_plan.h"
@@ -19,8 +18,7 @@ struct ModelCard {
   ExportFormat format = ExportFormat::kFactored;
 };
 
-// Markdown with metadata as the HuggingFace hub reads it. report: none if the result was not validated.
-std::string model_card(const ModelCard& card, const KvPlan& plan,
-                       const std::optional<ValidationReport>& report);
+// Markdown with metadata as the HuggingFace hub reads it.
+std::string model_card(const ModelCard& card, const KvPlan& plan, const ValidationReport& report);
 
 }  // namespace kvc

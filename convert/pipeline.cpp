@@ -168,12 +168,12 @@ void convert_and_export(const PipelineOptions& options, const Checkpoint& checkp
     report->payback = gain;
     write_file(output.path() / "report.json", dump_json(to_json(*report)));
     write_file(output.path() / "report.html", html_report(*report));
+    const ModelCard card{.checkpoint = options.checkpoint,
+                         .checkpoint_hash = checkpoint.hash(),
+                         .command = options.command,
+                         .format = options.format};
+    write_file(output.path() / "README.md", model_card(card, converted.plan, *report));
   }
-  const ModelCard card{.checkpoint = options.checkpoint,
-                       .checkpoint_hash = checkpoint.hash(),
-                       .command = options.command,
-                       .format = options.format};
-  write_file(output.path() / "README.md", model_card(card, converted.plan, report));
   output.commit();
   print_result(options, report, gain);
 }

@@ -36,7 +36,7 @@ struct PipelineOptions {
 };
 
 // Prints the plan's table (stdout) and stops, or runs every stage and prints one line with the
-// saving and the loss. The output directory, with report.json and report.html, is complete or
+// saving and the loss. The output directory, with report.json, report.html and README.md (if it is validated), is complete or
 // absent.
 void run_pipeline(PipelineOptions options);
 
