@@ -90,7 +90,7 @@ class Refusals(unittest.TestCase):
         def other(config: dict) -> None:
             config["kvconvert"]["plan"]["method"] = "palu"
 
-        self.refused("'palu'", "--method coded", model=self.changed("palu", other))
+        self.refused("'palu'", "--for vllm", model=self.changed("palu", other))
 
     def test_families_of_transformers_classes(self) -> None:
         def other(config: dict) -> None:
