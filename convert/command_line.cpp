@@ -201,10 +201,12 @@ std::string command_text(const CLI::App& app) {
       continue;
     }
     const bool flag = option->get_expected_max() == 0;
+    const bool is_file = name == "--calibration" || name == "--validation-text";
     const bool off = flag && option->results().front() == "false";
     text += off ? " --no-" + name.substr(2) : " " + name;
     for (const std::string& value : option->results()) {
-      text += flag ? "" : " " + std::filesystem::path(value).filename().string();
+      text +=
+          flag ? "" : " " + (is_file ? std::filesystem::path(value).filename().string() : value);
     }
   }
   return text;

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <fstream>
+#include <string_view>
 
+#include "convert/serving_engine.h"
 #include "core/kv_plan_bytes.h"
 
 namespace kvc {
@@ -26,7 +28,7 @@ std::string licence_lines(const fs::path& checkpoint) {
 }
 
 // How to run the output.
-std::string usage(ExportFormat format, const KvPlan& plan) {
+std::string usage(ExportFormat format, const KvPlan& plan, std::string_view model_type) {
   std::string text;
   if (format != ExportFormat::kFactored) {
     text += fmt::format(
@@ -39,7 +41,7 @@ std::string usage(ExportFormat format, const KvPlan& plan) {
   }
   const std::string directory = format == ExportFormat::kBoth ? "factored" : ".";
   text += fmt::format("```\nkvrun {} --prompt \"Once upon a time\"\n", directory);
-  if (codes_at_once(plan) && plan.compression.sink_tokens == 0) {
+  if (codes_first_token(plan) && serves_family(ServingEngine::kVllm, model_type)) {
     text += fmt::format("vllm serve {}        # with the package kvconvert installed\n", directory);
   }
   text += "```\n";
@@ -49,16 +51,17 @@ std::string usage(ExportFormat format, const KvPlan& plan) {
 }  // namespace
 
 std::string model_card(const ModelCard& card, const KvPlan& plan, const ValidationReport& report) {
-  const std::string name = fs::canonical(card.checkpoint).filename().string();
+  const std::string name = fs::canonical(card.checkpoint.directory()).filename().string();
   std::string text =
       fmt::format("---\nlibrary_name: kvconvert\n{}---\n\n# {}, converted by `{}`\n\n",
-                  licence_lines(card.checkpoint), name, plan.method);
+                  licence_lines(card.checkpoint.directory()), name, plan.method);
   text += "kvconvert rewrote this checkpoint for a smaller KV cache.\n\n";
-  text += fmt::format("- Source: `{}`, SHA-256 `{}`\n- Command: `{}`\n", name, card.checkpoint_hash,
-                      card.command);
+  text += fmt::format("- Source: `{}`, SHA-256 `{}`\n- Command: `{}`\n", name,
+                      card.checkpoint.hash(), card.command);
   text += fmt::format("- Quality: {} (details: `report.html`)\n", summary_line(report));
   text += "- Licence: the source's; its licence files are copied.\n\n## Run it\n\n";
-  return text + usage(card.format, plan);
+  const auto model_type = card.checkpoint.config().at("model_type").get<std::string>();
+  return text + usage(card.format, plan, model_type);
 }
 
 }  // namespace kvc

@@ -1,9 +1,9 @@
 // The model card of a converted checkpoint: README.md in the output directory.
 #pragma once
 
-#include <filesystem>
 #include <string>
 
+#include "core/checkpoint.h"
 #include "core/kv_plan.h"
 #include "export/export.h"
 #include "validate/validate.h"
@@ -11,10 +11,8 @@
 namespace kvc {
 
 struct ModelCard {
-  std::filesystem::path
-      checkpoint;  // the original; the licence in its README.md's metadata is kept
-  std::string checkpoint_hash;
-  std::string command;  // that converted it
+  const Checkpoint& checkpoint;  // the original; the licence in its README.md's metadata is kept
+  std::string command;           // that converted it
   ExportFormat format = ExportFormat::kFactored;
 };
 

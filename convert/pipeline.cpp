@@ -168,10 +168,8 @@ void convert_and_export(const PipelineOptions& options, const Checkpoint& checkp
     report->payback = gain;
     write_file(output.path() / "report.json", dump_json(to_json(*report)));
     write_file(output.path() / "report.html", html_report(*report));
-    const ModelCard card{.checkpoint = options.checkpoint,
-                         .checkpoint_hash = checkpoint.hash(),
-                         .command = options.command,
-                         .format = options.format};
+    const ModelCard card{
+        .checkpoint = checkpoint, .command = options.command, .format = options.format};
     write_file(output.path() / "README.md", model_card(card, converted.plan, *report));
   }
   output.commit();
@@ -194,9 +192,7 @@ void run_pipeline(PipelineOptions options) {
   check_original(checkpoint);
   const ModelConfig config =
       reads_weights ? read_checked_model_config(checkpoint) : read_model_config(checkpoint);
-  if (options.engine != ServingEngine::kKvrun) {
-    check_served_family(options.engine, checkpoint.config().at("model_type").get<std::string>());
-  }
+  check_served_family(options.engine, checkpoint.config().at("model_type").get<std::string>());
   for (const std::string& choice : choose_defaults(config, options.open, options.settings)) {
     log_info(choice);
   }

@@ -36,8 +36,8 @@ struct PipelineOptions {
 };
 
 // Prints the plan's table (stdout) and stops, or runs every stage and prints one line with the
-// saving and the loss. The output directory, with report.json, report.html and README.md (if it is validated), is complete or
-// absent.
+// saving and the loss. The output directory, with report.json, report.html
+// and README.md (if it is validated), is complete or absent.
 void run_pipeline(PipelineOptions options);
 
 // The calibration tokens: what the model writes, the built-in text and files, mixed. Writes `work`/tokens.h5, and

@@ -29,13 +29,15 @@ ServingEngine parse_serving_engine(const std::string& name) {
   }
 }
 
+bool serves_family(ServingEngine engine, std::string_view model_type) {
+  return engine != ServingEngine::kVllm ||
+         std::find(kNotInVllm.begin(), kNotInVllm.end(), model_type) == kNotInVllm.end();
+}
+
 void check_served_family(ServingEngine engine, std::string_view model_type) {
-  const bool refused =
-      engine == ServingEngine::kVllm &&
-      std::find(kNotInVllm.begin(), kNotInVllm.end(), model_type) != kNotInVllm.end();
-  KVC_CHECK_USAGE(!refused,
+  KVC_CHECK_USAGE(serves_family(engine, model_type),
                   "--for vllm: vLLM does not serve {} from codes (docs/serving.md); use --for "
-                  "transformers, or leave --for out and pass --export folded",
+                  "transformers, or leave --for out and pass --method commonkv --export folded",
                   model_type);
 }
 

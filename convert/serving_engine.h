@@ -15,7 +15,9 @@ enum class ServingEngine { kKvrun, kTransformers, kVllm };
 std::string to_string(ServingEngine);
 ServingEngine parse_serving_engine(const std::string&);  // UsageError lists the known ones
 
-// UsageError if the engine cannot serve codes of this family, whatever the plan. model_type: of config.json
+// Can the engine serve codes of this family? model_type: of config.json
+bool serves_family(ServingEngine engine, std::string_view model_type);
+// UsageError if the engine cannot serve codes of this family
 void check_served_family(ServingEngine engine, std::string_view model_type);
 // A sentence for each way to run the engine that the plan rules out.
 std::vector<std::string> serving_limits(ServingEngine engine, const KvPlan& plan);

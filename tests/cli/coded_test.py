@@ -140,12 +140,12 @@ class AtOnce(ProgramTest):
         shutil.copytree(STORIES, source)
         (source / "README.md").write_text("---\nlicense: mit\ntags: [x]\n---\nlicense: none\n", encoding="utf-8")
         self.run_ok("kvconvert", source, "--kept-ratio", "0.25", "--form", "rotated", "--block", "1", "--num-sequences", "12",
-                    "--seq-len", "128", "--out", out)
+                    "--seq-len", "128", "--widths", "0/2/4/8", "--out", out)
         plan = json.loads((out / "config.json").read_text(encoding="utf-8"))["kvconvert"]["plan"]
         self.assertEqual((plan["policy"]["sink_tokens"], plan["policy"]["window_tokens"], plan["policy"]["block_tokens"]),
                          (0, 0, 1))
         card = (out / "README.md").read_text(encoding="utf-8")
-        for part in ("license: mit\n", "--kept-ratio 0.25", "--form rotated", "vllm serve", "Quality: kept_ratio 0."):
+        for part in ("license: mit\n", "--kept-ratio 0.25", "--form rotated", "--widths 0/2/4/8", "vllm serve", "Quality: kept_ratio 0."):
             self.assertIn(part, card)
         self.assertNotIn(str(self.directory), card)
         run = ("kvrun", out, "--prompt", "Once upon a time", "--max-new-tokens", "40", "--json")
