@@ -81,9 +81,10 @@ struct Words {
 void declare_pipeline(CLI::App& app, PipelineOptions& options, Words& words) {
   app.add_option("checkpoint", options.checkpoint, "HuggingFace directory");
   app.add_option("--out", options.out, "Output directory (default: <checkpoint>-<method>)");
-  app.add_option("--for", words.engine,
-                 "Engine that serves the result: kvrun, or transformers or vllm, which code every "
-                 "token (coded, --block 1)")
+  app.add_option(
+         "--for", words.engine,
+         "Engine that serves the result: kvrun, or transformers or vllm, which read prompts "
+         "through codes (coded, --prefill coded)")
       ->capture_default_str();
   app.add_option("--export", words.format, "factored, folded or both")->capture_default_str();
   app.add_option("--factor-dtype", options.factor_dtype,
@@ -126,11 +127,18 @@ std::string first_given(const CLI::App& app, const std::vector<Options>& kinds) 
   return "";
 }
 
-// What only methods with latents know. Blocks of one token are known to coded too.
+// What only methods with latents know.
 std::string first_of_latents(const CLI::App& app, ConvertSettings& settings) {
   const std::string own = first_given(app, {latent_options(settings), rank_options(settings)});
-  const bool block = app.count("--block") != 0 && settings.block_tokens != 1;
-  return !own.empty() ? own : block ? "--block" : app.count("--preset") != 0 ? "--preset" : "";
+  if (!own.empty()) {
+    return own;
+  }
+  for (const char* flag : {"--block", "--preset"}) {
+    if (app.count(flag) != 0) {
+      return flag;
+    }
+  }
+  return settings.prefill == PrefillMode::kTruncated ? "--prefill truncated" : "";
 }
 
 // The method when --method is not given (design contract): coded when nothing of latents is asked for, but
@@ -138,7 +146,9 @@ std::string first_of_latents(const CLI::App& app, ConvertSettings& settings) {
 void choose_method(const CLI::App& app, PipelineOptions& options) {
   ConvertSettings& settings = options.settings;
   const std::string latent = first_of_latents(app, settings);
-  const std::string coded = first_given(app, {coded_options(settings)});
+  const std::string own = first_given(app, {coded_options(settings)});
+  const std::string coded =
+      own.empty() && settings.prefill == PrefillMode::kCoded ? "--prefill coded" : own;
   if (app.count("--method") == 0 && latent.empty() &&
       (!coded.empty() || app.count("--metric") != 0 ||
        (app.count("--kept-ratio") != 0 && app.count("--group") == 0))) {
@@ -151,10 +161,6 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
       settings.method);
   const bool is_coded = takes(method, coded_options);
   const std::string& foreign = is_coded ? latent : coded;
-  KVC_CHECK_USAGE(!is_coded || foreign != "--block",
-                  "--block {}: coded takes 1, which codes every token in the step that writes it; "
-                  "leave --block out for tiles of 32, or pass commonkv or palu as --method",
-                  settings.block_tokens);
   KVC_CHECK_USAGE(foreign.empty(),
                   "{}: does not apply to the method {}; leave it out, or pass {} as --method",
                   foreign, settings.method, is_coded ? "commonkv or palu" : "coded");
@@ -164,7 +170,7 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
   }
 }
 
-// Engines other than kvrun serve caches that hold nothing but codes.
+// Engines other than kvrun serve caches of tiles alone.
 void suit_engine(const CLI::App& app, PipelineOptions& options) {
   if (options.engine == ServingEngine::kKvrun) {
     return;
@@ -177,18 +183,17 @@ void suit_engine(const CLI::App& app, PipelineOptions& options) {
                   engine, settings.method);
   KVC_CHECK_USAGE(options.format == ExportFormat::kFactored,
                   "--for {}: reads factored exports, found --export; leave --export out", engine);
-  KVC_CHECK_USAGE(app.count("--block") == 0 || settings.block_tokens == 1,
-                  "--for {}: codes every token in the step that writes it, found --block {}; "
-                  "leave --block out",
-                  engine, settings.block_tokens);
+  KVC_CHECK_USAGE(app.count("--prefill") == 0 || settings.prefill == PrefillMode::kCoded,
+                  "--for {}: reads prompts through codes, found --prefill {}; leave --prefill out",
+                  engine, to_string(settings.prefill));
   for (const auto& [flag, tokens] :
        {std::pair{"--sink", settings.sink_tokens}, std::pair{"--window", settings.window_tokens}}) {
     KVC_CHECK_USAGE(app.count(flag) == 0 || tokens == 0,
-                    "--for {}: keeps no tokens exact, found {} {}; leave {} out", engine, flag,
-                    tokens, flag);
+                    "--for {}: keeps no sinks and no window, found {} {}; leave {} out", engine,
+                    flag, tokens, flag);
   }
   settings.method = "coded";
-  settings.block_tokens = 1;
+  settings.prefill = PrefillMode::kCoded;
 }
 
 // The options that were given, without the user's directories.

@@ -44,6 +44,7 @@ struct ConvertSettings {
   std::int64_t sink_tokens = 4;
   std::int64_t window_tokens = 128;
   std::int64_t block_tokens = 64;
+  PrefillMode prefill = PrefillMode::kExact;
   std::string kv_dtype;      // planned dtype of the cache; empty: the checkpoint's
   std::int64_t context = 0;  // tokens of the planned cache; 0: min(max_position, 8192)
   // Tokens of all sequences together, where the saving must exceed the factors; 0: the context, at least

@@ -9,7 +9,7 @@
 
 namespace kvc {
 
-// Engine of --for. vLLM and transformers store every token as codes in the step that writes it.
+// Engine of --for. vLLM and transformers read prompts through codes, and keep no sinks and no window.
 enum class ServingEngine { kKvrun, kTransformers, kVllm };
 
 std::string to_string(ServingEngine);

@@ -54,10 +54,12 @@ Options common_options(ConvertSettings& settings) {
              "First tokens that stay exact (default: by method and --context)");
   add_tokens(options, "--window", "window_tokens", settings.window_tokens, 0,
              "Last tokens that stay exact (default: by method and --context)");
-  add_tokens(
-      options, "--block", "block_tokens", settings.block_tokens, 1,
-      "Generated tokens compressed at a time (default: by method and --context); coded: 1 codes "
-      "every token in the step that writes it");
+  add_tokens(options, "--block", "block_tokens", settings.block_tokens, 1,
+             "Generated tokens compressed at a time (default: by method and --context)");
+  options.add(
+      "--prefill", "prefill", settings.prefill, parse_prefill_mode,
+      "What prompts attend to: exact keys and values (default); truncated: the latents', as "
+      "in the papers' code; coded (method coded): codes of earlier tiles, as engines do");
   add_tokens(options, "--context", "context", settings.context, 0,
              "Tokens of the cache that is planned (0: the model's context, at most 8192)");
   add_tokens(options, "--tokens-in-flight", "tokens_in_flight", settings.tokens_in_flight, 0,

@@ -140,11 +140,8 @@ void check_coded(const KvPlan& plan) {
     at = check_part(plan, at, CodedParts::kValues, first.first_layer);
   }
   check_cover(plan, KvSource::kCoded, covered, "coded block");
-  KVC_CHECK(plan.coded.empty() || plan.compression.block_tokens > 1 ||
-                plan.compression.window_tokens == 0,
-            "KV plan: a window of {} tokens beside coded blocks of 1, which code every token at "
-            "once; expected a window of 0, or blocks of more tokens",
-            plan.compression.window_tokens);
+  KVC_CHECK(!plan.coded.empty() || plan.compression.prefill != PrefillMode::kCoded,
+            "KV plan: prefill coded without coded layers, expected exact or truncated");
 }
 
 // Heads of a fused layer's sources, of which there are `num_sources`.

@@ -19,7 +19,9 @@ namespace kvc {
 enum class MergeRule { kNone, kMean, kFisher, kSensitivity, kLs };
 enum class Granularity { kToken, kGroup };
 // How prefill attends: exactly, or through the truncated factorisation, as the papers' code.
-enum class PrefillMode { kExact, kTruncated };
+// What a prompt's tokens attend to: exact keys and values; the latents' (truncated); what a generated token in their
+// place would, so that the codes of earlier tiles are read.
+enum class PrefillMode { kExact, kTruncated, kCoded };
 // How an unmerged token of a latent group is stored.
 enum class UnmergedForm { kPlain, kLatent };
 // Dtype of a cache. Integers are codes with a float16 scale and minimum per group.

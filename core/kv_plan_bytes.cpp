@@ -211,17 +211,10 @@ std::int64_t tokens_in_blocks(const KvPlan& plan, std::int64_t num_tokens) {
   return tokens_outside_window(plan, num_tokens) / kQuantisedTokens * kQuantisedTokens;
 }
 
-bool codes_at_once(const KvPlan& plan) {
-  return !plan.coded.empty() && plan.compression.block_tokens == 1;
-}
+bool codes_prompts(const KvPlan& plan) { return plan.compression.prefill == PrefillMode::kCoded; }
 
 bool codes_first_token(const KvPlan& plan) {
-  return codes_at_once(plan) && plan.compression.sink_tokens == 0;
-}
-
-std::int64_t coded_tokens(const KvPlan& plan, std::int64_t num_tokens) {
-  return codes_at_once(plan) ? tokens_outside_window(plan, num_tokens)
-                             : tokens_in_blocks(plan, num_tokens);
+  return codes_prompts(plan) && plan.compression.sink_tokens == 0;
 }
 
 std::int64_t block_code_bytes(const CodedBlock& block, std::int64_t tokens,
@@ -233,7 +226,7 @@ std::int64_t block_code_bytes(const CodedBlock& block, std::int64_t tokens,
 
 std::int64_t coded_block_bytes(const KvPlan& plan, const CodedBlock& block, std::int64_t num_tokens,
                                KvDtype dtype, std::int64_t page_tokens) {
-  const std::int64_t coded = coded_tokens(plan, num_tokens);
+  const std::int64_t coded = tokens_in_blocks(plan, num_tokens);
   return sum(block_code_bytes(block, coded, page_tokens),
              product(whole_pages(num_tokens - coded, page_tokens), coded_channels(plan, block),
                      bytes_per_element(dtype)));

@@ -76,14 +76,12 @@ std::int64_t plain_layer_bytes(const KvPlan& plan, std::int64_t codes, std::int6
 // int32 position.
 std::int64_t retained_layer_bytes(const KvPlan& plan, std::int64_t rows, KvDtype dtype,
                                   std::int64_t page_tokens = 1);
-// Tokens outside the sinks and the window, in whole blocks of kQuantisedTokens.
+// Tokens outside the sinks and the window, in whole blocks of kQuantisedTokens: those of a coded layer that are codes.
 std::int64_t tokens_in_blocks(const KvPlan& plan, std::int64_t num_tokens);
-// Are tokens of coded layers coded in the step that writes them (blocks of 1), not in blocks of kQuantisedTokens?
-bool codes_at_once(const KvPlan& plan);
-// Is a text's first token coded about a mean of its own? Where it is, codes_at_once.
+// Are prompts read as generated tokens are, through codes?
+bool codes_prompts(const KvPlan& plan);
+// Is a text's first token coded about a mean of its own? Where it is, codes_prompts.
 bool codes_first_token(const KvPlan& plan);
-// Tokens of a coded layer that are codes after `num_tokens`: tokens_in_blocks, or at once all but the sinks.
-std::int64_t coded_tokens(const KvPlan& plan, std::int64_t num_tokens);
 // Bytes of the codes of so many tokens of a block: tokens * (bits / 8 + gain). Tokens are rounded up to tiles of
 // kQuantisedTokens, as to pages.
 std::int64_t block_code_bytes(const CodedBlock& block, std::int64_t tokens,

@@ -31,7 +31,8 @@ constexpr EnumName<MergeRule> kMergeRules[] = {{MergeRule::kNone, "none"},
 constexpr EnumName<Granularity> kGranularities[] = {{Granularity::kToken, "token"},
                                                     {Granularity::kGroup, "group"}};
 constexpr EnumName<PrefillMode> kPrefillModes[] = {{PrefillMode::kExact, "exact"},
-                                                   {PrefillMode::kTruncated, "truncated"}};
+                                                   {PrefillMode::kTruncated, "truncated"},
+                                                   {PrefillMode::kCoded, "coded"}};
 constexpr EnumName<UnmergedForm> kUnmergedForms[] = {{UnmergedForm::kPlain, "plain"},
                                                      {UnmergedForm::kLatent, "latent"}};
 constexpr EnumName<KvDtype> kKvDtypes[] = {

@@ -115,7 +115,7 @@ std::int64_t kept_group_bytes(const KvPlan& plan, const TokenPolicy& policy, int
 // Contents of coded layers that are stored together, under a policy: tokens that all layers and heads share.
 struct KeptCodedTokens {
   std::int64_t rows = 0;
-  std::int64_t codes = 0;  // rows that are codes; between passes coded_tokens(rows)
+  std::int64_t codes = 0;  // rows that are codes; between passes tokens_in_blocks(rows)
 };
 // Bytes of the layers stored with `first_layer`, the first of them: coded_block_bytes of their blocks with that many
 // coded tokens, and

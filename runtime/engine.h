@@ -100,7 +100,8 @@ class Engine {
   enum class Rows { kLast, kAll };
   using Ids = std::vector<std::vector<std::int64_t>>;
 
-  // A prompt (or a later turn's): attention over it is exact (policy.prefill), and compression follows.
+  // A prompt (or a later turn's): attention over it is exact (policy.prefill), and compression follows. Where
+  // codes_prompts, the same as extend().
   // ids[i] are the new tokens of sequences[i], at least one. Logits float32: per sequence [rows,
   // vocab_size]. `stopped` is called between pieces of prefill_chunk tokens and between layers; if true
   // the call throws Interrupted. After any exception, a call that began to read leaves the sequences
@@ -130,6 +131,9 @@ class Engine {
   std::vector<std::int64_t> begin_anew(KvCache& cache, const std::vector<std::int64_t>& ids) const;
   void start_reuse(const Checkpoint& checkpoint, const CacheTypes& types,
                    const EngineOptions& options);
+  std::vector<at::Tensor> read_tile_by_tile(const std::vector<Sequence*>& sequences, const Ids& ids,
+                                            Rows rows, const Stopped& stopped) const;
+  void check_coded_length(std::int64_t num_tokens) const;
   at::Tensor reuse(Sequence& sequence, const std::vector<std::int64_t>& ids,
                    const Stopped& stopped) const;
   std::vector<at::Tensor> read(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,

@@ -177,10 +177,27 @@ at::Tensor Engine::reuse(Sequence& sequence, const std::vector<std::int64_t>& id
   return logits;
 }
 
+// Each tile of a text is coded before the next one attends to it.
+std::vector<at::Tensor> Engine::read_tile_by_tile(const std::vector<Sequence*>& sequences,
+                                                  const Ids& ids, Rows rows,
+                                                  const Stopped& stopped) const {
+  try {
+    return extend(sequences, ids, rows, stopped);
+  } catch (...) {
+    for (Sequence* sequence : sequences) {
+      *sequence->cache_ = new_cache();
+    }
+    throw;
+  }
+}
+
 std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences, const Ids& ids,
                                         Rows rows, const Stopped& stopped) const {
   const c10::InferenceMode guard;
   check_call(sequences, ids);
+  if (codes_prompts(*plan_)) {
+    return read_tile_by_tile(sequences, ids, rows, stopped);
+  }
   const bool reuses = reuse_ && rows == Rows::kLast;
   std::vector<at::Tensor> logits(sequences.size());
   try {

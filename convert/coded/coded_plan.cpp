@@ -52,7 +52,8 @@ KvPlan raw_plan(const ModelConfig& config, const ConvertSettings& settings) {
   plan.compression.target_kept_ratio = settings.kept_ratio;
   plan.compression.sink_tokens = settings.sink_tokens;
   plan.compression.window_tokens = settings.window_tokens;
-  plan.compression.block_tokens = settings.block_tokens == 1 ? 1 : kQuantisedTokens;
+  plan.compression.block_tokens = kQuantisedTokens;
+  plan.compression.prefill = settings.prefill;
   plan.coded = block_layout(config, settings, choose_scopes(config, settings));
   std::fill(plan.layers.begin(), plan.layers.end(), KvSource::kCoded);
   return plan;
@@ -76,7 +77,7 @@ void spread_budget(const ModelConfig& config, const ConvertSettings& settings, K
 
 bool reachable(const ModelConfig& config, const ConvertSettings& settings) {
   const KvPlan plan = raw_plan(config, settings);
-  return coded_tokens(plan, plan_context(config, settings)) > 0 &&
+  return tokens_in_blocks(plan, plan_context(config, settings)) > 0 &&
          coded_bit_budget(config, settings, plan) >= least_coded_bits(config, settings, plan);
 }
 
@@ -123,7 +124,7 @@ void check_reachable(const ModelConfig& config, const ConvertSettings& settings,
     return;
   }
   const std::int64_t context = plan_context(config, settings);
-  const std::int64_t exact = context - coded_tokens(plan, context);
+  const std::int64_t exact = context - tokens_in_blocks(plan, context);
   fail(
       "--kept-ratio {} cannot be reached: in a cache of {} tokens, {}, which alone take a "
       "kept_ratio of {:.3f}. Use {}",
@@ -132,35 +133,20 @@ void check_reachable(const ModelConfig& config, const ConvertSettings& settings,
       nearest_settings(config, settings));
 }
 
-// Codes of the planned cache; tiles are stored whole.
-std::int64_t stored_codes(const KvPlan& plan, std::int64_t context) {
-  return round_up(coded_tokens(plan, context), kQuantisedTokens);
-}
-
-void check_exact_tokens(const ConvertSettings& settings) {
-  KVC_CHECK_USAGE(settings.block_tokens != 1 || settings.window_tokens == 0,
-                  "--block 1 codes every token in the step that writes it, so that no window stays "
-                  "exact, found --window {}; use --window 0, or leave --block out",
-                  settings.window_tokens);
-}
-
 }  // namespace
 
 std::string exact_tokens_text(const KvPlan& plan, std::int64_t context) {
-  const std::int64_t exact = context - coded_tokens(plan, context);
+  const std::int64_t exact = context - tokens_in_blocks(plan, context);
   const CompressionSettings& compression = plan.compression;
-  return codes_at_once(plan)
-             ? fmt::format("{} stay exact (the first {})", exact, compression.sink_tokens)
-             : fmt::format(
-                   "{} stay exact (the first {}, the last {} and an incomplete block of {})", exact,
-                   compression.sink_tokens, compression.window_tokens, kQuantisedTokens);
+  return fmt::format("{} stay exact (the first {}, the last {} and an incomplete block of {})",
+                     exact, compression.sink_tokens, compression.window_tokens, kQuantisedTokens);
 }
 
 std::int64_t coded_bit_budget(const ModelConfig& config, const ConvertSettings& settings,
                               const KvPlan& plan) {
   const KvDtype dtype = cache_dtype(config);
   const std::int64_t context = plan_context(config, settings);
-  const std::int64_t coded = stored_codes(plan, context);
+  const std::int64_t coded = tokens_in_blocks(plan, context);
   if (coded == 0) {
     return -1;
   }
@@ -187,7 +173,7 @@ double least_coded_kept_ratio(const PlanRequest& request) {
   const auto& [config, settings, force, scores] = request;
   const std::int64_t context = plan_context(config, settings);
   KvPlan plan = raw_plan(config, settings);
-  const std::int64_t coded = stored_codes(plan, context);
+  const std::int64_t coded = tokens_in_blocks(plan, context);
   if (coded == 0) {
     return 1;
   }
@@ -209,7 +195,6 @@ double coded_kept_ratio(const ModelConfig& config, const KvPlan& plan, std::int6
 
 KvPlan make_coded_plan(const PlanRequest& request) {
   const auto& [config, settings, force, scores] = request;
-  check_exact_tokens(settings);
   KvPlan plan = raw_plan(config, settings);
   if (!force) {
     check_reachable(config, settings, plan);

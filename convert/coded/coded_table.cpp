@@ -115,7 +115,7 @@ void fill_coded_table(PlanTable& table, const PlanRequest& request) {
     return coded_row(table, request.config, scopes, first_layer);
   });
   table.dtype = cache_dtype(request.config);
-  table.exact_tokens = table.context - coded_tokens(table.plan, table.context);
+  table.exact_tokens = table.context - tokens_in_blocks(table.plan, table.context);
   table.kept_at_target = coded_kept_ratio(request.config, table.plan, table.context);
   double plain = 0, coded = 0;
   for (const PlanRow& row : table.rows) {

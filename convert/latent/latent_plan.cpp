@@ -43,7 +43,7 @@ KvPlan raw_plan(const PlanRequest& request, PlanGroups plan_groups) {
   KvPlan plan = base_plan(request.config, settings);
   plan.compression.rule = own.merge;
   plan.compression.granularity = own.granularity;
-  plan.compression.prefill = own.prefill;
+  plan.compression.prefill = settings.prefill;
   plan.compression.unmerged =
       own.unmerged == UnmergedChoice::kLatent || own.merge == MergeRule::kNone
           ? UnmergedForm::kLatent

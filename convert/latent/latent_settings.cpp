@@ -57,9 +57,6 @@ Options latent_options(ConvertSettings& settings) {
               "steps rebuild fewer)");
   options.add("--granularity", "granularity", own.granularity, parse_granularity,
               "What merges at a time: token (default) or group");
-  options.add("--prefill", "prefill", own.prefill, parse_prefill_mode,
-              "Keys and values that prompts attend to: exact (default) or truncated, as in the "
-              "papers' code");
   options.add(
       "--unmerged", "unmerged", own.unmerged, kUnmergedChoices, "form of unmerged tokens",
       "Unmerged tokens store plain KV, a latent per layer, or the smaller of both (auto, default)");
@@ -76,6 +73,8 @@ void fix_latent_settings(ConvertSettings& settings) {
   KVC_CHECK_USAGE(own.gauge == Gauge::kSvd || own.merge == MergeRule::kLs,
                   "--gauge pivot requires --merge ls; other rules merge latents in the "
                   "factorisation's coordinates");
+  KVC_CHECK_USAGE(settings.prefill != PrefillMode::kCoded,
+                  "--prefill coded: latents are not codes; use exact or truncated");
 }
 
 FactorNeeds latent_needs(const ConvertSettings& settings) {

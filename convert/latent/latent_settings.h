@@ -34,7 +34,6 @@ struct LatentSettings {
   bool refit = true;
   Gauge gauge = Gauge::kSvd;
   Granularity granularity = Granularity::kToken;
-  PrefillMode prefill = PrefillMode::kExact;
   UnmergedChoice unmerged = UnmergedChoice::kAuto;
   std::int64_t heads_per_group = 0;  // palu: KV heads factorised together; 0: all
 };

@@ -224,6 +224,8 @@ void fix_coded(ConvertSettings& settings) {
   KVC_CHECK_USAGE(own.products == 0 || own.form == "auto",
                   "--products {}: only --form auto shares products out, found --form {}",
                   own.products, own.form);
+  KVC_CHECK_USAGE(settings.prefill != PrefillMode::kTruncated,
+                  "--prefill truncated: coded caches have no latents; use exact or coded");
 }
 
 StatisticsNeeds needs(const ModelConfig& config, const ConvertSettings& settings) {
@@ -241,11 +243,9 @@ StatisticsNeeds needs(const ModelConfig& config, const ConvertSettings& settings
 // Exact tokens are taken from the rate of all others: in short texts that costs more than they bring (docs/quality.md).
 ExactTokens exact_tokens(const ConvertSettings& settings, std::int64_t context) {
   constexpr std::int64_t kLong = 2048;
-  if (settings.block_tokens == 1) {
-    return {.sink = 0, .window = 0, .block = 1};
-  }
-  return context < kLong ? ExactTokens{.sink = 0, .window = 0, .block = 64}
-                         : ExactTokens{.sink = 4, .window = 32, .block = 64};
+  return context < kLong || settings.prefill == PrefillMode::kCoded
+             ? ExactTokens{.sink = 0, .window = 0, .block = 64}
+             : ExactTokens{.sink = 4, .window = 32, .block = 64};
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ void apply_commonkv_preset(ConvertSettings& settings) {
   own.factor = Factor::kPlain;
   own.merge = MergeRule::kFisher;
   own.granularity = Granularity::kGroup;
-  own.prefill = PrefillMode::kTruncated;
+  settings.prefill = PrefillMode::kTruncated;
   own.refit = false;
   own.ls_fisher_weights = false;
   settings.own<RankSettings>().multiple = 1;

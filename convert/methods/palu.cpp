@@ -25,7 +25,7 @@ void fix_palu(ConvertSettings& settings) {
                   "plain");
   own.merge = MergeRule::kNone;
   own.granularity = Granularity::kToken;
-  own.prefill = PrefillMode::kTruncated;
+  settings.prefill = PrefillMode::kTruncated;
   own.unmerged = UnmergedChoice::kLatent;
   fix_latent_settings(settings);
   settings.layers_per_group = 1;

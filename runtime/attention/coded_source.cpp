@@ -44,25 +44,16 @@ class KeptCodes : public TokensOfAllHeads {
 class CodedSource : public LayerSource {
  public:
   CodedSource(const SourceContext& context, const CodedLayers& layers)
-      : LayerSource(context, layers.first_layer, layers.num_layers), coded_layers_(layers) {}
+      : LayerSource(context, layers.first_layer, layers.num_layers) {}
 
   void store(int layer, const NewTokens& tokens, KvCache& cache) override {
     CodedStore& store = cache.coded(layer);
     const at::Tensor& exact_key =
         stores_raw_keys(context().decoder.config(), layer) ? tokens.raw.key : tokens.key;
-    if (codes_when_stored(context().plan, coded_layers_)) {
-      store_codes(coded_layer(layer, cache).coded, {tokens.raw.key, tokens.raw.value}, exact_key,
-                  tokens.positions, store);
-      return;
-    }
     if (index_of(layer) == 0 && !store.columns.empty()) {
       store.append_positions(tokens.positions);
     }
     store.exact[static_cast<std::size_t>(index_of(layer))].append(exact_key, tokens.raw.value);
-  }
-
-  bool reads_prompts_exactly() const override {
-    return !codes_when_stored(context().plan, coded_layers_);
   }
 
   at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
@@ -90,8 +81,6 @@ class CodedSource : public LayerSource {
     return {{context().decoder, context().plan, context().factors.coded, cache.coded(layer)},
             index_of(layer)};
   }
-
-  CodedLayers coded_layers_;
 };
 
 }  // namespace

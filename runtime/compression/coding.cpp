@@ -118,7 +118,7 @@ void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors&
                  CodedStore& store) {
   const CodedView view{decoder, plan, factors, store};
   const std::int64_t sinks = plan.compression.sink_tokens;
-  const std::int64_t count = coded_tokens(plan, store.num_exact());
+  const std::int64_t count = tokens_in_blocks(plan, store.num_exact());
   const std::int64_t coded = store.num_codes();
   if (count == 0) {
     return;
@@ -137,25 +137,6 @@ void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors&
   }
   for (TokenColumn& column : store.columns) {
     column.move(sinks, count);
-  }
-}
-
-void store_codes(const CodedView& coded, const DecodedTokens& tokens, const at::Tensor& exact_key,
-                 const at::Tensor& positions, CodedStore& store) {
-  const std::int64_t count = positions.size(0);
-  const std::int64_t sinks =
-      std::clamp<std::int64_t>(coded.plan.compression.sink_tokens - store.num_exact(), 0, count);
-  if (sinks > 0) {
-    store.exact.front().append(exact_key.narrow(0, 0, sinks), tokens.value.narrow(0, 0, sinks));
-  }
-  for (std::int64_t done = sinks; done < count; done += kTokensAtOnce) {
-    const std::int64_t rows = std::min(kTokensAtOnce, count - done);
-    append(coded,
-           encode(coded,
-                  {{tokens.key.narrow(0, done, rows).to(at::kFloat),
-                    tokens.value.narrow(0, done, rows).to(at::kFloat)}},
-                  positions.narrow(0, done, rows)),
-           store);
   }
 }
 

@@ -31,8 +31,8 @@ std::vector<at::Tensor> coefficients_of(const KvPlan& plan, const CodedLayers& l
                                         const std::vector<DecodedTokens>& tokens,
                                         const TurnKeys& turn = {}, bool begins_text = false);
 
-// Codes exact tokens outside the first policy.sink_tokens and the last policy.window_tokens: whole tiles,
-// or all of them where the plan codes at once.
+// Codes exact tokens outside the first policy.sink_tokens and the last policy.window_tokens, in whole
+// tiles.
 void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors& factors,
                  CodedStore& store);
 
@@ -54,10 +54,6 @@ struct CodedView {
 // Coefficients of exact rows from `first` on, at `positions`, for every block. [n, num_coefficients] each
 std::vector<at::Tensor> encode_exact(const CodedView& coded, std::int64_t first,
                                      const at::Tensor& positions);
-// Where codes_when_stored: the next tokens, at `positions`; the first policy.sink_tokens of all stay exact.
-// exact_key: as exact rows hold keys.
-void store_codes(const CodedView& coded, const DecodedTokens& tokens, const at::Tensor& exact_key,
-                 const at::Tensor& positions, CodedStore& store);
 // Decodes tokens for layer `index` of the store; `first` begins a tile.
 DecodedTokens decode_tokens(const CodedView& coded, int index, std::int64_t first,
                             std::int64_t count);

@@ -41,7 +41,7 @@ Split split_rows(const KvPlan& plan, const CodedStore& store,
   const at::Tensor staying = at::tensor(staying_rows(store.num_rows(), leaving), at::kLong);
   const std::int64_t coded = (staying < store.num_codes()).sum().item<std::int64_t>();
   const std::int64_t codes =
-      std::min(coded / kTileTokens * kTileTokens, coded_tokens(plan, staying.size(0)));
+      std::min(coded / kTileTokens * kTileTokens, tokens_in_blocks(plan, staying.size(0)));
   const at::Tensor exact = staying.slice(0, codes);
   const at::Tensor order = store.positions().tensor().index_select(0, exact).argsort();
   return {staying.slice(0, 0, codes), exact.index_select(0, order)};

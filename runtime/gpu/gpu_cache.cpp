@@ -98,7 +98,7 @@ void GpuCache::grow(std::size_t sequence, std::int64_t capacity) {
     reserve_plain(layer, sequence);
   }
   for (GpuTiles& tiles : tiles_) {
-    tiles.allow(sequence, coded_tokens(plan_, capacity));
+    tiles.allow(sequence, tokens_in_blocks(plan_, capacity));
   }
   for (GpuGroup& group : groups_) {
     group.allow(sequence, capacity);

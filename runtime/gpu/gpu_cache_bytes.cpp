@@ -19,8 +19,8 @@ std::int64_t coded_store_bytes(const KvPlan& plan, const CodedLayers& layers, st
   std::int64_t bytes = layers.num_layers * plain_layer_bytes(plan, exact_capacity(plan, capacity),
                                                              KvDtype::kFloat16, page_tokens);
   for (int i = layers.first_block; i < layers.first_block + layers.num_blocks; ++i) {
-    bytes += block_code_bytes(plan.coded[static_cast<std::size_t>(i)], coded_tokens(plan, capacity),
-                              page_tokens);
+    bytes += block_code_bytes(plan.coded[static_cast<std::size_t>(i)],
+                              tokens_in_blocks(plan, capacity), page_tokens);
   }
   return bytes;
 }

@@ -112,7 +112,7 @@ void code_coded_layers(const GpuModel& model, GpuCache& cache, std::size_t seque
 
 void code_due(const GpuModel& model, GpuCache& cache, std::size_t sequence,
               StepExecutor& executor) {
-  const std::int64_t count = coded_tokens(cache.plan(), cache.num_exact(sequence));
+  const std::int64_t count = tokens_in_blocks(cache.plan(), cache.num_exact(sequence));
   if (cache.has_integers()) {
     code_plain_layers(model, cache, sequence, count, executor);
   }
@@ -136,7 +136,7 @@ void code_gpu_blocks(const GpuModel& model, GpuCache& cache, StepExecutor& execu
   for (std::size_t sequence = 0;
        cache.has_codes() && sequence < static_cast<std::size_t>(cache.num_sequences());
        ++sequence) {
-    if (coded_tokens(cache.plan(), cache.num_exact(sequence)) > 0) {
+    if (tokens_in_blocks(cache.plan(), cache.num_exact(sequence)) > 0) {
       code_due(model, cache, sequence, executor);
       cache.set_exact(sequence, 1);
     }

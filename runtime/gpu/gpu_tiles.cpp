@@ -13,7 +13,7 @@ GpuTiles::GpuTiles(const KvPlan& plan, const CodedLayers& coded, const GpuPages&
   GpuPages of_tiles = pages;  // whose bytes they count
   of_tiles.page_tokens /= kTileTokens;
   for (std::int64_t& rows : of_tiles.most_rows) {
-    rows = coded_tokens(plan, rows) / kTileTokens;
+    rows = tokens_in_blocks(plan, rows) / kTileTokens;
   }
   most_tiles_ = of_tiles.most_rows;
   for (int block = layers.first_block; block < layers.first_block + layers.num_blocks; ++block) {

@@ -143,10 +143,10 @@ void check_gpu_model(const ModelConfig& config, const KvPlan& plan) {
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
     check_latents(config, plan, group);
   }
-  KVC_CHECK(!codes_at_once(plan),
-            "--device cuda: the conversion codes every token at once (--block 1), but the GPU "
-            "runtime codes {} at a time; convert without --block, or {}",
-            kTileTokens, kWayOut);
+  KVC_CHECK(!codes_prompts(plan),
+            "--device cuda: the conversion reads prompts through codes (--prefill coded), but the "
+            "GPU runtime reads them exactly; convert without --prefill, or {}",
+            kWayOut);
   for (const CodedLayers& layers : coded_layers(plan)) {
     check_coded(config, layers);
   }

@@ -123,8 +123,7 @@ void PlainForecast::compress(std::int64_t prompt_tokens, PassBytes& pass) {
 
 CodedForecast::CodedForecast(const ForecastSettings& settings, const CodedLayers& layers,
                              const KvCache* cache)
-    : LayerForecast(settings, layers.first_layer, layers.num_layers),
-      codes_when_stored_(codes_when_stored(plan(), layers)) {
+    : LayerForecast(settings, layers.first_layer, layers.num_layers) {
   if (cache != nullptr) {
     tokens_ = cache->coded(layers.first_layer).tokens();
     budget_ = cache->kept_coded(layers.first_layer);
@@ -137,20 +136,7 @@ std::int64_t CodedForecast::bytes_of(const KeptCodedTokens& tokens) const {
 }
 
 std::int64_t CodedForecast::tokens_until_due() const {
-  if (codes_when_stored_) {
-    return kNever;
-  }
-  const std::int64_t exact = tokens_.rows - tokens_.codes;
-  return codes_at_once(plan()) ? plan().compression.exact_tokens() + 1 - exact
-                               : tokens_until_codes(plan(), exact);
-}
-
-// Nothing is there twice where codes are stored at once.
-void CodedForecast::store(int layer, std::int64_t count) {
-  tokens_.rows += is_last(layer) ? count : 0;
-  if (codes_when_stored_) {
-    tokens_.codes = coded_tokens(plan(), tokens_.rows);
-  }
+  return tokens_until_codes(plan(), tokens_.rows - tokens_.codes);
 }
 
 // How many codes stay when a prompt ends follows the text: none are taken to until new ones are made.
@@ -161,7 +147,7 @@ void CodedForecast::remove(std::int64_t count, bool is_step) {
 // Codes come before the exact rows that they are made of go.
 void CodedForecast::compress(std::int64_t /*prompt_tokens*/, PassBytes& pass) {
   const std::int64_t before = bytes();
-  const std::int64_t made = coded_tokens(plan(), tokens_.rows - tokens_.codes);
+  const std::int64_t made = tokens_in_blocks(plan(), tokens_.rows - tokens_.codes);
   tokens_.codes += made;
   pass.change(bytes_of({tokens_.rows + made, tokens_.codes}) - before, bytes() - before);
 }

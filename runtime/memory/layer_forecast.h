@@ -116,11 +116,10 @@ class CodedForecast : public LayerForecast {
   void compress(std::int64_t prompt_tokens, PassBytes& pass) override;
 
  private:
-  void store(int layer, std::int64_t count) override;
+  void store(int layer, std::int64_t count) override { tokens_.rows += is_last(layer) ? count : 0; }
   void remove(std::int64_t count, bool is_step) override;
   std::int64_t bytes_of(const KeptCodedTokens& tokens) const;
 
-  bool codes_when_stored_;
   KeptCodedTokens tokens_;
 };
 

@@ -101,6 +101,9 @@ void CacheForecast::compress_groups(bool prompt_ended, PassBytes& pass) {
 }
 
 std::int64_t CacheForecast::read(std::int64_t count) {
+  if (codes_prompts(settings_.plan)) {
+    return extend(count);
+  }
   PassBytes pass{bytes()};
   num_tokens_ += count;
   const bool is_full = settings_.policy.is_full();

@@ -68,10 +68,11 @@ void check_sources(const TokenPolicy& policy, const std::string& name, const KvP
             "--policy {}: pos=cache is impossible on converted layers, whose keys are rebuilt at "
             "their own positions; use pos=true",
             name);
-  KVC_CHECK(!codes_at_once(plan),
-            "--policy {}: the conversion codes every token at once (--block 1), but policies let "
-            "exact tokens leave first; convert without --block, or leave --policy out",
-            name);
+  KVC_CHECK(
+      !codes_prompts(plan),
+      "--policy {}: the conversion reads prompts through codes (--prefill coded), but policies "
+      "choose among exact tokens; convert without --prefill, or leave --policy out",
+      name);
   check_slots(policy, name, plan);
 }
 

@@ -35,10 +35,6 @@ std::vector<CodedLayers> coded_layers(const KvPlan& plan) {
   return all;
 }
 
-bool codes_when_stored(const KvPlan& plan, const CodedLayers& layers) {
-  return codes_at_once(plan) && layers.num_layers == 1;
-}
-
 CodedStore::CodedStore(const KvPlan& plan, const CodedLayers& coded_layers,
                        const StoreOptions& options, const TokenPolicy& policy)
     : layers(coded_layers) {

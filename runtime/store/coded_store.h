@@ -20,9 +20,6 @@ struct CodedLayers {
   int first_block = 0, num_blocks = 1;  // of KvPlan::coded
 };
 std::vector<CodedLayers> coded_layers(const KvPlan& plan);  // ascending
-// Do tokens become codes before anything attends to them? Where the plan codes at once, except that a block of
-// several layers waits for the last of them.
-bool codes_when_stored(const KvPlan& plan, const CodedLayers& layers);
 
 // A number of every token of layers that keep the same ones. Rows lie as keys and values do: those of coded tokens, then
 // those of exact ones.

@@ -1,5 +1,5 @@
 // How many tokens layers hold, keep and decide: rules of counts that the stores, the GPU's caches and the forecasts
-// (runtime/memory/) share. Tokens that become codes are tokens_in_blocks() or coded_tokens() of the exact ones
+// (runtime/memory/) share. Tokens that become codes are tokens_in_blocks() of the exact ones
 // (core/kv_plan_bytes.h).
 #pragma once
 

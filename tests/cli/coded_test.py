@@ -82,24 +82,19 @@ class Plans(ProgramTest):
                             "--rank", "0.7", "--context", "256", "--window", "128", "--kept-ratio", "0.5")
 
 
-class AtOnce(ProgramTest):
-    def test_a_block_of_one_leaves_nothing_exact(self):
-        plan = json.loads(self.run_ok("kvconvert", CONFIGS / "Llama-3.1-8B", "--plan", "--json", "--kept-ratio", "0.25",
-                                      "--block", "1").stdout)
-        self.assertEqual(plan["exact_tokens"], 0)
-        self.assertTrue(any("0 stay exact (the first 0);" in note for note in plan["notes"]), plan["notes"])
-        self.assertAlmostEqual(plan["kept_ratio_at_target"], 0.25, delta=0.001)
-
+class CodedPrompts(ProgramTest):
     def test_what_does_not_go_with_it_is_refused(self):
-        arguments = ("kvconvert", REFERENCE, "--plan", "--kept-ratio", "0.25", "--scope", "head")
-        self.assert_refused({2}, ["--window 32", "use --window 0"], *arguments, "--block", "1", "--window", "32")
-        self.assert_refused({2}, ["--block 16: coded takes 1", "leave --block out"], *arguments, "--method",
-                            "coded", "--block", "16")
+        arguments = ("kvconvert", REFERENCE, "--plan", "--kept-ratio", "0.25")
+        self.assert_refused({2}, ["--prefill truncated: does not apply to the method coded"], *arguments, "--method", "coded",
+                            "--prefill", "truncated")
+        self.assert_refused({2}, ["--prefill coded", "--method"], *arguments, "--method", "xkv-static", "--prefill", "coded")
+        self.assert_refused({2}, ["--block: does not apply to the method coded"], *arguments, "--method", "coded",
+                            "--block", "16")
 
     def test_an_engine_selects_it(self):
         arguments = ("kvconvert", CONFIGS / "Llama-3.1-8B", "--plan", "--json")
         plans = [json.loads(self.run_ok(*arguments, *more).stdout)
-                 for more in (("--kept-ratio", "0.5", "--method", "coded", "--block", "1"), ("--for", "vllm"))]
+                 for more in (("--kept-ratio", "0.5", "--prefill", "coded"), ("--for", "vllm"))]
         self.assertEqual(plans[0], plans[1])
         self.assertEqual(plans[1]["exact_tokens"], 0)
 
@@ -115,7 +110,8 @@ class AtOnce(ProgramTest):
         self.assert_refused({2}, ["--for vllm", "found palu"], *arguments, "--method", "palu")
         self.assert_refused({2}, ["--for vllm", "--window 32"], *arguments, "--window", "32")
         self.assert_refused({2}, ["--for vllm", "--sink 4"], *arguments, "--sink", "4")
-        self.assert_refused({2}, ["--for vllm", "--block 64"], *arguments, "--block", "64")
+        self.assert_refused({2}, ["--for vllm", "--prefill exact"], *arguments, "--prefill", "exact")
+        self.assert_refused({2}, ["--block: does not apply"], *arguments, "--block", "64")
         self.assert_refused({2}, ["--for vllm", "--export"], *arguments, "--export", "folded")
         config = json.loads((REFERENCE / "config.json").read_text(encoding="utf-8"))
         olmo = self.directory / "olmo"
@@ -134,24 +130,25 @@ class AtOnce(ProgramTest):
         table = re.search(r"kNotInVllm = \{(.*?)\};", source, re.DOTALL).group(1)
         self.assertEqual(re.findall(r'"(\w+)"', table), [key.value for key in refused.keys])
 
-    def test_every_byte_is_a_code(self):
+    def test_whole_tiles_are_codes(self):
         out = self.directory / "out"
         source = self.directory / "source"
         shutil.copytree(STORIES, source)
         (source / "README.md").write_text("---\nlicense: mit\ntags: [x]\n---\nlicense: none\n", encoding="utf-8")
-        self.run_ok("kvconvert", source, "--kept-ratio", "0.25", "--form", "rotated", "--block", "1", "--num-sequences", "12",
+        self.run_ok("kvconvert", source, "--kept-ratio", "0.25", "--form", "rotated", "--prefill", "coded", "--num-sequences", "12",
                     "--seq-len", "128", "--widths", "0/2/4/8", "--out", out)
         plan = json.loads((out / "config.json").read_text(encoding="utf-8"))["kvconvert"]["plan"]
-        self.assertEqual((plan["policy"]["sink_tokens"], plan["policy"]["window_tokens"], plan["policy"]["block_tokens"]),
-                         (0, 0, 1))
+        policy = plan["policy"]
+        self.assertEqual((policy["prefill"], policy["sink_tokens"], policy["window_tokens"]), ("coded", 0, 0))
         card = (out / "README.md").read_text(encoding="utf-8")
         for part in ("license: mit\n", "--kept-ratio 0.25", "--form rotated", "--widths 0/2/4/8", "vllm serve", "Quality: kept_ratio 0."):
             self.assertIn(part, card)
         self.assertNotIn(str(self.directory), card)
         run = ("kvrun", out, "--prompt", "Once upon a time", "--max-new-tokens", "40", "--json")
         kv = json.loads(self.run_ok(*run).stdout)["kv"]
-        self.assertEqual(kv["segments"]["coded"], kv["bytes"])
-        self.assert_refused({1}, ["codes every token at once", "leave --policy out"], *run, "--policy", "h2o:budget=16")
+        self.assertGreater(kv["segments"]["coded"], 0)  # one tile
+        self.assertLess(kv["segments"]["coded"], kv["bytes"])
+        self.assert_refused({1}, ["reads prompts through codes", "leave --policy out"], *run, "--policy", "h2o:budget=16")
         report = json.loads(self.run_ok("kvvalidate", STORIES, out, "--num-sequences", "2", "--seq-len", "128", "--block", "16",
                                         "--json").stdout)
         self.assertAlmostEqual(report["kept_ratio"], 0.25, delta=0.005)

@@ -126,7 +126,7 @@ TEST_F(CodedConversion, FirstTokensThatAreCodedHaveAMeanOfTheirOwn) {
   write_model({});
   ConvertSettings chosen = settings(0.25, "layer");
   EXPECT_FALSE(has_factor(convert_to("tiles", chosen), 0, "first"));
-  chosen.block_tokens = 1;
+  chosen.prefill = PrefillMode::kCoded;
   chosen.window_tokens = 0;
   chosen.sink_tokens = 1;
   EXPECT_FALSE(has_factor(convert_to("sink", chosen), 0, "first"));

@@ -99,28 +99,15 @@ TEST(CodedPlan, RefusesWhatCannotBeReachedWithWaysThatWork) {
   EXPECT_THAT(message_of([&] { make_plan(config, settings, false); }), HasSubstr("cannot be"));
 }
 
-// Tiles are paid for whole.
-TEST(CodedPlan, BlocksOfOneTokenCodeAtOnce) {
+TEST(CodedPlan, PromptsAreReadAsAsked) {
   const ModelConfig config = model({.dtype = "bfloat16"});
   ConvertSettings settings = coded(0.25, "head");
-  settings.block_tokens = 1;
-  EXPECT_THAT(message_of([&] { make_plan(config, settings, false); }),
-              HasSubstr("found --window 32; use --window 0"));
-  settings.window_tokens = 0;
-  for (const std::int64_t context : {1024, 1000}) {
-    for (const std::int64_t sinks : {0, 4}) {
-      settings.context = context;
-      settings.sink_tokens = sinks;
-      const KvPlan plan = make_plan(config, settings, false);
-      EXPECT_TRUE(codes_at_once(plan));
-      EXPECT_EQ(coded_tokens(plan, context), context - sinks);
-      const double reached = coded_kept_ratio(config, plan, context);
-      EXPECT_LE(reached, 0.25);
-      EXPECT_GT(reached, 0.24);
-    }
-  }
-  settings.block_tokens = 64;
-  EXPECT_FALSE(codes_at_once(make_plan(config, settings, false)));
+  EXPECT_FALSE(codes_prompts(make_plan(config, settings, false)));
+  settings.prefill = PrefillMode::kCoded;
+  EXPECT_TRUE(codes_prompts(make_plan(config, settings, false)));
+  EXPECT_FALSE(codes_first_token(make_plan(config, settings, false)));
+  settings.sink_tokens = 0;
+  EXPECT_TRUE(codes_first_token(make_plan(config, settings, false)));
 }
 
 TEST(CodedPlan, ScopesCoverTheModel) {
@@ -184,7 +171,7 @@ TEST(CodedPlan, TheTableAddsUp) {
   const ModelConfig config = model();
   const PlanTable table = plan_table(config, coded(0.25, "head:0-1,group:2-3"), false);
   ASSERT_EQ(table.rows.size(), 2u);
-  EXPECT_EQ(table.exact_tokens, 1024 - coded_tokens(table.plan, 1024));
+  EXPECT_EQ(table.exact_tokens, 1024 - tokens_in_blocks(table.plan, 1024));
   const double share = static_cast<double>(table.exact_tokens) / 1024;
   EXPECT_NEAR(table.kept_at_target, share + (1 - share) * table.kept_coded, 1e-12);
   EXPECT_THAT(to_text(table), HasSubstr("group"));

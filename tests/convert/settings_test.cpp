@@ -62,7 +62,7 @@ TEST(Settings, ThePaperPresetFollowsCommonKv) {
   EXPECT_EQ(settings.own<LatentSettings>().factor, Factor::kPlain);
   EXPECT_EQ(settings.own<LatentSettings>().merge, MergeRule::kFisher);
   EXPECT_EQ(settings.own<LatentSettings>().granularity, Granularity::kGroup);
-  EXPECT_EQ(settings.own<LatentSettings>().prefill, PrefillMode::kTruncated);
+  EXPECT_EQ(settings.prefill, PrefillMode::kTruncated);
   EXPECT_EQ(settings.own<RankSettings>().multiple, 1);
   EXPECT_FALSE(settings.own<LatentSettings>().refit);
   EXPECT_FALSE(settings.own<LatentSettings>().ls_fisher_weights);
@@ -87,7 +87,7 @@ TEST(Settings, PaluLeavesNoChoiceInMerging) {
   settings.method = "palu";
   resolve(settings);
   EXPECT_EQ(settings.own<LatentSettings>().merge, MergeRule::kNone);
-  EXPECT_EQ(settings.own<LatentSettings>().prefill, PrefillMode::kTruncated);
+  EXPECT_EQ(settings.prefill, PrefillMode::kTruncated);
   EXPECT_EQ(settings.layers_per_group, 1);
   EXPECT_EQ(settings.sink_tokens + settings.window_tokens, 0);
   EXPECT_FALSE(settings.own<LatentSettings>().refit);

@@ -103,9 +103,9 @@ TEST(KvSources, KeysAndValuesMayBeApart) {
 // 4 + 28 tokens stay exact, and what does not fill a block of 32.
 TEST(KvSources, BytesAreThoseOfCodesAndOfExactTokens) {
   const KvPlan plan = mixed_plan();
-  EXPECT_EQ(coded_tokens(plan, 63), 0);
-  EXPECT_EQ(coded_tokens(plan, 64), 32);
-  EXPECT_EQ(coded_tokens(plan, 100), 64);
+  EXPECT_EQ(tokens_in_blocks(plan, 63), 0);
+  EXPECT_EQ(tokens_in_blocks(plan, 64), 32);
+  EXPECT_EQ(tokens_in_blocks(plan, 100), 64);
   EXPECT_EQ(coded_block_bytes(plan, plan.coded[0], 100, KvDtype::kBFloat16),
             64 * 17 / 8 + 36 * 2 * 4 * 2);
   EXPECT_EQ(coded_block_bytes(plan, plan.coded[2], 100, KvDtype::kFloat32),

@@ -166,7 +166,7 @@ std::int64_t formula(const Engine& engine, const Sequence& sequence) {
   std::int64_t bytes = 0;
   for (const CodedLayers& layers : coded_layers(engine.plan())) {
     const CodedStore& store = sequence.cache().coded(layers.first_layer);
-    EXPECT_EQ(store.num_codes(), coded_tokens(engine.plan(), store.num_rows()));
+    EXPECT_EQ(store.num_codes(), tokens_in_blocks(engine.plan(), store.num_rows()));
     bytes += kept_coded_bytes(engine.plan(), engine.policy(), layers.first_layer,
                               {store.num_rows(), store.num_codes()}, engine.kv_dtype(),
                               engine.pool().page_tokens());
@@ -236,7 +236,7 @@ TEST(CodedPolicy, ExactRowsAreOfTheTokensAtTheirPositions) {
     turns(*engine, some);
     turns(*full, all);
     const CodedStore& store = some.cache().coded(0);
-    ASSERT_EQ(store.num_codes(), coded_tokens(engine->plan(), store.num_rows()));
+    ASSERT_EQ(store.num_codes(), tokens_in_blocks(engine->plan(), store.num_rows()));
     const at::Tensor values = all.cache().plain_layer(0).value.rows(at::kFloat);
     const at::Tensor exact = values.index_select(0, store.positions().exact.rows(at::kInt));
     EXPECT_LT((store.exact[0].value.rows(at::kFloat) - exact).abs().mean().item<double>(), 0.02);

@@ -258,8 +258,8 @@ KvPlan coded_plan(const SyntheticCheckpoint& model, const CodedPlanOptions& opti
   KvPlan plan = empty_plan(model, "coded");
   plan.layers.assign(plan.layers.size(), KvSource::kCoded);
   plan.compression.sink_tokens = 2;
-  plan.compression.window_tokens = options.at_once ? 0 : 6;
-  plan.compression.block_tokens = options.at_once ? 1 : plan.compression.block_tokens;
+  plan.compression.window_tokens = options.codes_prompts ? 0 : 6;
+  plan.compression.prefill = options.codes_prompts ? PrefillMode::kCoded : PrefillMode::kExact;
   const int layers = options.scope == CodedScope::kGroup ? 2 : 1;
   const auto add = [&](CodedBlock block, bool by_head) {
     for (int head = 0; head < (by_head ? static_cast<int>(model.num_kv_heads) : 1); ++head) {

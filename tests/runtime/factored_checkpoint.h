@@ -27,9 +27,9 @@ struct CodedPlanOptions {
   bool gain = false;
   int bases = 0;  // of the keys of a head, apart from values; 1: of the scope's keys; 0: not apart
   bool rotated = false;
-  bool at_once = false;  // every token in the step that writes it
+  bool codes_prompts = false;
 };
-// All layers coded; 2 sinks, and a window of 6 unless at once.
+// All layers coded; 2 sinks, and a window of 6 unless prompts are read through codes.
 KvPlan coded_plan(const SyntheticCheckpoint& model, const CodedPlanOptions& options);
 
 // The upper half of the layers fused: layer l of form `form` from the bottom and the middle storage layer

@@ -94,7 +94,7 @@ void fill_coded(KvCache& cache, const at::Tensor& rows) {
   CodedStore& store = cache.all_coded().front();
   const std::int64_t k = cache.plan().coded.front().num_coefficients();
   const at::Tensor steps = at::ones({k}, at::kFloat);
-  const std::int64_t coded = coded_tokens(cache.plan(), kTokens);
+  const std::int64_t coded = tokens_in_blocks(cache.plan(), kTokens);
   for (std::int64_t token = 0; token < coded; token += kStep) {
     const at::Tensor z = testing::random_normal({std::min(kStep, coded - token), k}, 3);
     store.codes.front().append(z, steps);

@@ -257,11 +257,11 @@ TEST(RandomOperations, CodedKeysApartEqualFreshSequences) {
   }
 }
 
-// Forks share tiles that are filled in part.
-TEST(RandomOperations, CodesAtOnceEqualFreshSequences) {
+TEST(RandomOperations, CodedPromptsEqualFreshSequences) {
   const SyntheticCheckpoint model = tiny_model();
   const int pairs = static_cast<int>(model.head_dim) / 2;
-  testing::CodedPlanOptions options{.coefficients = {0, 2, 0, 3, 7}, .gain = true, .at_once = true};
+  testing::CodedPlanOptions options{
+      .coefficients = {0, 2, 0, 3, 7}, .gain = true, .codes_prompts = true};
   for (const auto& [scope, bases, rotated] : {std::tuple(testing::CodedScope::kHead, 0, false),
                                               {testing::CodedScope::kLayer, 1, false},
                                               {testing::CodedScope::kHead, 2, false},

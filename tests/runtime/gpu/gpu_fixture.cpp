@@ -191,7 +191,7 @@ class TwoSequences {
     const std::int64_t num_tokens = expected_[sequence].num_tokens();
     EXPECT_EQ(cache_.num_codes(sequence),
               plan.coded.empty() ? quantised_tokens(plan, num_tokens, cache_.kv_dtype())
-                                 : coded_tokens(plan, num_tokens));
+                                 : tokens_in_blocks(plan, num_tokens));
     for (const CodedLayers& layers : coded_layers(plan)) {
       bytes += coded_store_bytes(plan, layers, capacity, kScaledRows);
     }
