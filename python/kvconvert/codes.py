@@ -3,6 +3,7 @@
 A page holds tiles of 32 tokens. What a page's bytes mean is the library's (runtime/ops/paged_codes.h).
 """
 
+import dataclasses
 import pathlib
 import sys
 
@@ -13,6 +14,7 @@ from kvconvert.factors import PARTS, Block, ConversionError, TensorFiles, block_
 from kvconvert.plans import exact_tokens, read_config
 
 TILE = 32  # tokens of a tile
+_NONE = torch.empty(0)
 
 
 class CodedCheckpoint:
@@ -58,7 +60,7 @@ class CodedCheckpoint:
     @property
     def codes_first(self) -> bool:
         """Is a text's first token coded about a mean of its own?"""
-        return self.sinks == 0 and self.plan.get("policy", {}).get("block_tokens") == 1
+        return self.sinks == 0 and self.plan.get("policy", {}).get("prefill") == "coded"
 
     def store_blocks(self, layers: list[int], first_head: int = 0, num_heads: int | None = None) -> list[Block]:
         """The blocks behind one store, those of some KV heads alone where blocks have one head each."""
@@ -86,6 +88,28 @@ class CodedCheckpoint:
         if heads < self.num_kv_heads and any(block.head is None for block in blocks):
             raise ConversionError(f"{self.directory}: codes over all KV heads cannot be split; convert with --scope head")
         return LayerCodes(self, layers, blocks, rope, num_query_heads, scale, softcap, window, interleaved, first_head, heads)
+
+
+@dataclasses.dataclass
+class OpenRows:
+    """Exact keys and values of one layer's tiles that may not be full yet, [tiles, 32, num_kv_heads, head_dim] each, in the
+    library's order of channels."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+    def take(self, tiles: torch.Tensor) -> "OpenRows":
+        """These tiles, some of them repeatedly."""
+        return OpenRows(self.keys.index_select(0, tiles), self.values.index_select(0, tiles))
+
+    def grown(self, tiles: int) -> "OpenRows":
+        """With as many tiles; new ones are zero."""
+        more = (tiles - self.keys.shape[0], *self.keys.shape[1:])
+        return OpenRows(*(torch.cat((rows, rows.new_zeros(more))) for rows in (self.keys, self.values)))
 
 
 class LayerCodes:
@@ -132,16 +156,38 @@ class LayerCodes:
             keys = [key[..., self._order] for key in keys]
         self._ops.store(self._handle, pages, slots, positions, keys, values)
 
+    def new_open_rows(self, tiles: int, dtype: torch.dtype) -> OpenRows:
+        """Of as many tiles, for one layer."""
+        shape = (tiles, TILE, self.num_kv_heads, self.head_dim)
+        return OpenRows(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))
+
+    def keep(self, rows: OpenRows, places: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Keeps tokens [n, num_kv_heads, head_dim], keys post-RoPE, at places int64 [n]: tile * 32 + place in the tile."""
+        if self._order is not None:
+            key = key[..., self._order]
+        rows.keys.flatten(0, 1).index_copy_(0, places, key.to(rows.keys.dtype))
+        rows.values.flatten(0, 1).index_copy_(0, places, value.to(rows.values.dtype))
+
+    def kept(self, rows: OpenRows, tile: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of a tile's first tokens, [count, num_kv_heads, head_dim]."""
+        key = rows.keys[tile, :count]
+        return (key if self._back is None else key[..., self._back]), rows.values[tile, :count]
+
     def attend(self, out: torch.Tensor, query: torch.Tensor, pages: torch.Tensor, block_table: torch.Tensor,
-               tokens: torch.Tensor, layer: int = 0) -> None:
-        """Attention of one query token of each sequence over its codes, the query's own included.
+               tokens: torch.Tensor, layer: int = 0, open_rows: OpenRows | None = None,
+               open_tiles: torch.Tensor | None = None) -> None:
+        """Attention of one query token of each sequence: over the codes of the tiles before its own, and over its own tile
+        exactly, from open_rows' tiles open_tiles int32 [S]. Without them over codes alone, the query's own included.
 
         query, out [S, num_query_heads, head_dim]; block_table int32 [S, pages]; tokens int32 [S]: lengths. layer: of the
         store's layers. What a sequence gets does not depend on the others.
         """
         if self._order is not None:
             query = query[..., self._order]
-        self._ops.attend(self._handle, layer, out, query, pages, block_table, tokens)
+        if open_rows is None:
+            open_rows, open_tiles = OpenRows(_NONE, _NONE), _NONE
+        self._ops.attend(self._handle, layer, out, query, pages, block_table, tokens, open_rows.keys, open_rows.values,
+                         open_tiles)
 
     def read(self, pages: torch.Tensor, page_numbers: torch.Tensor, first: int, count: int, dtype: torch.dtype,
              layer: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,7 +16,7 @@ constexpr std::int64_t kProductsPerThread = 400'000;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-// A part of a sequence, for one range of heads.
+// A part of a sequence's codes, for one range of heads.
 struct Task {
   std::int64_t sequence, heads;
   std::int64_t first, last;  // tokens
@@ -41,8 +41,32 @@ class PartialMemory {
 
 }  // namespace
 
-void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, std::int64_t layer,
-                        const HeadRows& query, const HeadRows& output,
+void PagedCodes::attend_open(const OpenTiles& open, std::int64_t sequence, std::int64_t first,
+                             std::int64_t last, const HeadRows& query,
+                             const AttentionPartial& partial) const {
+  const std::int64_t tile = (last - 1) / kTileTokens * kTileTokens;  // its first token
+  const std::int64_t bytes = kv_rows_bytes(kTileTokens, shape_.num_kv_heads * shape_.head_dim,
+                                           shape_.head_dim, open.element, KvScales::kPerRow);
+  const std::int64_t place = open.numbers[sequence] * bytes;
+  const void* keys = static_cast<const std::uint8_t*>(open.keys) + place;
+  const void* values = static_cast<const std::uint8_t*>(open.values) + place;
+  const KvSegment segment{.key = {&keys, kTileTokens, last - tile, open.element},
+                          .value = {&values, kTileTokens, last - tile, open.element}};
+  std::vector<float> numbers(at(shape_.num_heads * shape_.head_dim));
+  for (std::int64_t head = 0; head < shape_.num_heads; ++head) {
+    load_row(query, sequence, head, shape_.head_dim, numbers.data() + head * shape_.head_dim);
+  }
+  const DecodeAttentionParams params{.query = numbers.data(),
+                                     .num_heads = shape_.num_heads,
+                                     .num_kv_heads = shape_.num_kv_heads,
+                                     .head_dim = shape_.head_dim,
+                                     .scale = shape_.scale,
+                                     .softcap = shape_.softcap};
+  decode_attention_partial(params, segment, std::max(first, tile) - tile, last - tile, partial);
+}
+
+void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, const OpenTiles& open,
+                        std::int64_t layer, const HeadRows& query, const HeadRows& output,
                         const Parallel& parallel) const {
   const std::int64_t head_dim = shape_.head_dim, per_kv = shape_.num_heads / shape_.num_kv_heads;
   const std::int64_t page_tokens = pages.page_tiles * kTileTokens;
@@ -57,10 +81,14 @@ void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, std
     most_width = std::max(most_width, width_of(heads));
   }
   const auto num_ranges = static_cast<std::int64_t>(heads_.size());
+  const auto hidden_of = [&](std::int64_t sequence) {
+    const std::int64_t before = sequences.tokens[sequence] - shape_.window;
+    return shape_.window == 0 ? 0 : std::max<std::int64_t>(0, before);
+  };
+  const bool has_open = open.numbers != nullptr;
   for (std::int64_t sequence = 0; sequence < sequences.count; ++sequence) {
-    const std::int64_t last = sequences.tokens[sequence];
-    const std::int64_t hidden =
-        shape_.window == 0 ? 0 : std::max<std::int64_t>(0, last - shape_.window);
+    const std::int64_t tokens = sequences.tokens[sequence], hidden = hidden_of(sequence);
+    const std::int64_t last = has_open ? (tokens - 1) / kTileTokens * kTileTokens : tokens;
     for (std::int64_t heads = 0; heads < num_ranges; ++heads) {
       for (std::int64_t first = hidden; first < last;) {
         const std::int64_t end = std::min(last, (first / kTokensTogether + 1) * kTokensTogether);
@@ -79,10 +107,11 @@ void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, std
     first_keys.push_back(has_first ? blocks_[heads.keys].first_keys(shape_.rope, layer)
                                    : std::vector<float>());
   }
-  const auto first_scores_of = [&](const Task& task) {
-    return first_scores.data() + (task.sequence * num_ranges + task.heads) * most_heads;
+  const auto first_scores_of = [&](std::int64_t sequence, std::int64_t heads) {
+    return first_scores.data() + (sequence * num_ranges + heads) * most_heads;
   };
   PartialMemory partials(static_cast<std::int64_t>(tasks.size()), most_heads, most_width);
+  PartialMemory of_open(has_open ? sequences.count : 0, shape_.num_heads, head_dim);
 
   const auto attend_part = [&](const Task& task) {
     const Heads& heads = heads_[at(task.heads)];
@@ -103,7 +132,8 @@ void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, std
         .rows = keys.keys(layer),
         .first_position = start,
         .first_token = has_first && start == 0
-                           ? FirstToken{first_keys[at(task.heads)].data(), first_scores_of(task)}
+                           ? FirstToken{first_keys[at(task.heads)].data(),
+                                        first_scores_of(task.sequence, task.heads)}
                            : FirstToken{}};
     const std::int64_t num_heads = heads.count * per_kv;
     std::vector<float> numbers(at(num_heads * head_dim));
@@ -121,29 +151,50 @@ void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, std
     coded_attention_partial(params, segment, task.first - start, task.last - start,
                             partials[task.partial]);
   };
-  const auto finish = [&](std::int64_t first, std::int64_t last) {
-    const Task& task = tasks[at(first)];
-    const Heads& heads = heads_[at(task.heads)];
+  // Joins the parts first .. last - 1 of a sequence and a range of heads with its open tile.
+  const auto finish = [&](std::int64_t range, std::int64_t first, std::int64_t last) {
+    const std::int64_t sequence = range / num_ranges;
+    const Heads& heads = heads_[at(range % num_ranges)];
     const std::int64_t width = width_of(heads), num_heads = heads.count * per_kv;
     std::vector<AttentionPartial> parts;
     for (std::int64_t i = first; i < last; ++i) {
       parts.push_back(partials[i]);
     }
-    std::vector<float> sums(at(num_heads * width)), values(at(per_kv * head_dim));
-    std::vector<float> first_weights(at(num_heads));
-    combine_partials(parts.data(), last - first, num_heads, width, sums.data(),
-                     first_weights.data());
-    for (std::int64_t head = 0; has_first && head < num_heads; ++head) {
-      first_weights[at(head)] = std::exp(first_scores_of(task)[head] - first_weights[at(head)]);
-    }
-    for (std::int64_t kv_head = 0; kv_head < heads.count; ++kv_head) {
-      blocks_[heads.values].decode_sums(
-          layer, heads.in_values + kv_head, per_kv, sums.data() + kv_head * per_kv * width,
-          has_first ? first_weights.data() + kv_head * per_kv : nullptr, values.data());
-      for (std::int64_t i = 0; i < per_kv; ++i) {
-        store_row(output, task.sequence, (heads.first + kv_head) * per_kv + i, head_dim,
-                  values.data() + i * head_dim);
+    std::vector<float> sums(at(num_heads * width)), values(at(num_heads * head_dim));
+    std::vector<float> log_sums(at(num_heads)), ones(at(num_heads), 1);
+    if (first < last) {
+      combine_partials(parts.data(), last - first, num_heads, width, sums.data(), log_sums.data());
+      std::vector<float> first_weights(at(num_heads));
+      const float* scores = first_scores_of(sequence, range % num_ranges);
+      for (std::int64_t head = 0; has_first && head < num_heads; ++head) {
+        first_weights[at(head)] = std::exp(scores[head] - log_sums[at(head)]);
       }
+      for (std::int64_t kv_head = 0; kv_head < heads.count; ++kv_head) {
+        blocks_[heads.values].decode_sums(
+            layer, heads.in_values + kv_head, per_kv, sums.data() + kv_head * per_kv * width,
+            has_first ? first_weights.data() + kv_head * per_kv : nullptr,
+            values.data() + kv_head * per_kv * head_dim);
+      }
+    }
+    if (has_open) {
+      std::vector<AttentionPartial> both;
+      std::vector<float> of_codes = values;
+      if (first < last) {
+        both.push_back(
+            {.max = log_sums.data(), .sum = ones.data(), .output = of_codes.data(), .scores = {}});
+      }
+      const AttentionPartial all = of_open[sequence];
+      const std::int64_t from = heads.first * per_kv;
+      both.push_back({.max = all.max + from,
+                      .sum = all.sum + from,
+                      .output = all.output + from * head_dim,
+                      .scores = {}});
+      combine_partials(both.data(), static_cast<std::int64_t>(both.size()), num_heads, head_dim,
+                       values.data());
+    }
+    for (std::int64_t head = 0; head < num_heads; ++head) {
+      store_row(output, sequence, heads.first * per_kv + head, head_dim,
+                values.data() + head * head_dim);
     }
   };
   std::int64_t of_sums = 0, of_values = 0;
@@ -164,10 +215,18 @@ void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, std
       attend_part(tasks[at(i)]);
     }
   });
+  const std::int64_t products = kTileTokens * shape_.num_heads * head_dim;  // of an open tile
+  parallel(has_open ? sequences.count : 0, least(products, 1),
+           [&](std::int64_t begin, std::int64_t end) {
+             for (std::int64_t sequence = begin; sequence < end; ++sequence) {
+               attend_open(open, sequence, hidden_of(sequence), sequences.tokens[sequence], query,
+                           of_open[sequence]);
+             }
+           });
   parallel(static_cast<std::int64_t>(ends.size()), least(of_values, num_ranges),
            [&](std::int64_t begin, std::int64_t end) {
              for (std::int64_t range = begin; range < end; ++range) {
-               finish(begin_of(range), ends[at(range)]);
+               finish(range, begin_of(range), ends[at(range)]);
              }
            });
 }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <vector>
 
+#include "runtime/kernels/decode_attention.h"
 #include "runtime/kernels/kv_rows.h"
 #include "runtime/ops/coded_rows.h"
 
@@ -52,6 +53,14 @@ class PagedCodes {
     const std::int32_t* tokens = nullptr;  // [count] each at least one, the query's own included
   };
 
+  // Exact keys and values of the last tile of every sequence, its query's own token included.
+  struct OpenTiles {
+    const void *keys = nullptr, *values = nullptr;  // [tiles, kTileTokens, num_kv_heads, head_dim]
+    KvElement element = KvElement::kFloat32;
+    const std::int32_t* numbers =
+        nullptr;  // [count of Sequences] tiles; null: all tokens are read through codes
+  };
+
   PagedCodes(const Shape& shape, const std::vector<PagedBlock>& blocks);
 
   const Shape& shape() const { return shape_; }
@@ -71,10 +80,15 @@ class PagedCodes {
             const Parallel& parallel) const;
   // Softmax attention; what a sequence gets does not depend on the others, nor on the number of threads. query and output
   // [sequences, num_heads, head_dim]
-  void attend(const PageMemory& pages, const Sequences& sequences, std::int64_t layer,
-              const HeadRows& query, const HeadRows& output, const Parallel& parallel) const;
+  void attend(const PageMemory& pages, const Sequences& sequences, const OpenTiles& open,
+              std::int64_t layer, const HeadRows& query, const HeadRows& output,
+              const Parallel& parallel) const;
 
  private:
+  // Attention of a sequence's query to its open tile from token `first` on.
+  void attend_open(const OpenTiles& open, std::int64_t sequence, std::int64_t first,
+                   std::int64_t last, const HeadRows& query, const AttentionPartial& partial) const;
+
   // The blocks that hold some KV heads' keys and values.
   struct Heads {
     std::size_t keys, values;  // the same one, or two

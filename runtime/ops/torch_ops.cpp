@@ -61,7 +61,8 @@ void store(std::int64_t handle, Tensor pages, const Tensor& slots, const Tensor&
 }
 
 void attend(std::int64_t handle, std::int64_t layer, Tensor output, const Tensor& query,
-            const Tensor& pages, const Tensor& block_table, const Tensor& tokens) {
+            const Tensor& pages, const Tensor& block_table, const Tensor& tokens,
+            const Tensor& open_keys, const Tensor& open_values, const Tensor& open_tiles) {
   const auto opened = kvc::find_codes(handle);
   const kvc::PagedCodes& codes = *opened->codes;
   const kvc::PagedCodes::Shape& shape = codes.shape();
@@ -93,7 +94,8 @@ void attend(std::int64_t handle, std::int64_t layer, Tensor output, const Tensor
                       ", expected 0 to ", memory.count - 1);
     }
   }
-  codes.attend(memory, sequences, layer,
+  codes.attend(memory, sequences,
+               kvc::open_tiles(open_keys, open_values, open_tiles, sequences.count, shape), layer,
                kvc::head_rows(query, sequences.count, shape.num_heads, shape.head_dim, "query"),
                kvc::head_rows(output, sequences.count, shape.num_heads, shape.head_dim, "output"),
                parallel);
@@ -136,7 +138,7 @@ STABLE_TORCH_LIBRARY(kvconvert, m) {
       "values) -> ()");
   m.def(
       "attend(int handle, int layer, Tensor(a!) output, Tensor query, Tensor pages, Tensor "
-      "block_table, Tensor tokens) -> ()");
+      "block_table, Tensor tokens, Tensor open_keys, Tensor open_values, Tensor open_tiles) -> ()");
   m.def(
       "read(int handle, int layer, Tensor pages, Tensor page_numbers, int first, Tensor(a!) keys, "
       "Tensor(b!) values) -> ()");

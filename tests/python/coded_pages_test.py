@@ -19,6 +19,7 @@ if "KVC_BIN_DIR" in os.environ:
     os.environ.setdefault("KVCONVERT_OPS", str(pathlib.Path(os.environ["KVC_BIN_DIR"]).parent / "lib/libkvconvert_ops.so"))
 
 from kvconvert.codes import TILE, CodedCheckpoint  # noqa: E402
+from kvconvert.tiled_attention import attend_prompt  # noqa: E402
 from kvconvert.factors import ConversionError, basis_channels, load_factors  # noqa: E402
 
 GAINS = torch.tensor([0.5, 0.70710678, 1, 1.41421356, 2, 4, 8, 16])
@@ -59,7 +60,7 @@ def plan_of(form, scope, head_dim):
             blocks.append(block(first, 1, None, "values", head_dim * HEADS - 5, gain=True))
     layers = ["coded"] * 2
     return {"method": "coded", "num_kv_heads": HEADS, "head_dim": head_dim, "key_norm": False, "layers": layers, "groups": [],
-            "coded": blocks, "policy": {"sink_tokens": 0, "window_tokens": 0, "block_tokens": 1}}
+            "coded": blocks, "policy": {"sink_tokens": 0, "window_tokens": 0, "prefill": "coded"}}
 
 
 def write(directory, plan, num_pairs, change=None):
@@ -239,6 +240,47 @@ class Pages(unittest.TestCase):
                             case.codes.attend(alone, query[i:i + 1], pages, table[:1], lengths[i:i + 1], layer)
                             self.assertTrue(torch.equal(alone[0], out[i]))
 
+    def test_open_tiles_are_read_exactly(self):
+        for form, scope in FORMS:
+            for window in (0, 5, 40):
+                with self.subTest(form=form, scope=scope, window=window):
+                    case = Case(self.directory, form, scope, tokens=100, scale=0.25, window=window)
+                    pages = case.stored()
+                    lengths = torch.tensor([1, 32, 33, 100], dtype=torch.int32)
+                    query = torch.randn(4, case.num_heads, 32, generator=torch.Generator().manual_seed(4))
+                    table, tiles = case.table.expand(4, -1).contiguous(), torch.tensor([2, 2, 0, 4], dtype=torch.int32)
+                    for layer, (key, value) in enumerate(zip(case.keys, case.values)):
+                        rows = case.codes.new_open_rows(2, torch.float32).grown(5)
+                        for tile, first, last in ((2, 0, 32), (0, 32, 33), (4, 96, 100)):
+                            places = tile * TILE + torch.arange(last - first)
+                            case.codes.keep(rows, places, key[first:last], value[first:last])
+                            self.assertTrue(torch.equal(case.codes.kept(rows, tile, last - first)[0], key[first:last]))
+                        out = torch.empty_like(query)
+                        case.codes.attend(out, query, pages, table, lengths, layer, rows, tiles)
+                        read = case.codes.read(pages, case.table[0], 0, case.tokens, torch.float32, layer)
+                        for i, length in enumerate(lengths.tolist()):
+                            start = (length - 1) // TILE * TILE
+                            mixed = [torch.cat((codes[:start], exact[start:])) for codes, exact in zip(read, (key, value))]
+                            expected = case.attention(*mixed, query[i], length, 0.25, window)
+                            torch.testing.assert_close(out[i], expected, atol=2e-3, rtol=0)
+                            prompt = attend_prompt(query[i:i + 1], length, tuple(part[:start] for part in read),
+                                                   (key[start:length], value[start:length]), 0.25, window=window)
+                            torch.testing.assert_close(prompt[0], expected, atol=1e-4, rtol=0)
+
+    def test_prompts_are_attended_to_as_single_tokens_are(self):
+        random = torch.Generator().manual_seed(5)
+        query, keys, values, coded_keys, coded_values = torch.randn(5, 300, 2, 32, generator=random).unbind(0)
+        for window in (0, 7, 50):
+            for softcap in (0.0, 5.0):
+                def attend(first, last):
+                    start, end = first // TILE * TILE, (last - 1) // TILE * TILE
+                    return attend_prompt(query[first:last], last, (coded_keys[:end], coded_values[:end]),
+                                         (keys[start:last], values[start:last]), 0.2, softcap, window)
+                alone = torch.cat([attend(i, i + 1) for i in range(300)])
+                for cuts in ((0, 300), (0, 37, 40, 290, 300)):
+                    parts = torch.cat([attend(*cut) for cut in zip(cuts, cuts[1:])])
+                    torch.testing.assert_close(parts, alone, atol=1e-5, rtol=0)
+
     def test_the_first_token_is_exact_where_its_rows_are_the_stored_ones(self):
         """Whatever few bits its codes have, and at no other position."""
         for form, scope in FORMS:
@@ -348,6 +390,9 @@ class Pages(unittest.TestCase):
             case.codes.attend(query.clone(), query, pages, torch.full_like(case.table, 40), length)
         with self.assertRaisesRegex(RuntimeError, "a sequence of 0 tokens"):
             case.codes.attend(query.clone(), query, pages, case.table, length * 0)
+        rows = case.codes.new_open_rows(2, torch.float32)
+        with self.assertRaisesRegex(RuntimeError, "open tile 2, expected 0 to 1"):
+            case.codes.attend(query.clone(), query, pages, case.table, length, 0, rows, torch.tensor([2], dtype=torch.int32))
         with self.assertRaisesRegex(RuntimeError, "begin with a tile"):
             case.codes.read(pages, case.table[0], 1, 10, torch.float32)
         with self.assertRaisesRegex(RuntimeError, "not 2047 times|not 682 times"):

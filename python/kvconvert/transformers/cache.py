@@ -11,7 +11,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, Dynam
 
 from kvconvert.codes import TILE
 from kvconvert.factors import ConversionError
-from kvconvert.transformers.coded_attention import CodeStore
+from kvconvert.tiled_attention import tile_start
+from kvconvert.transformers.coded_attention import CodeStore, open_tile
 from kvconvert.transformers.model_codes import ModelCodes
 
 
@@ -24,6 +25,10 @@ class Step:
     lengths: list[int]  # and after it
     seq_lens: torch.Tensor  # lengths, int32 [batch]
     slots: torch.Tensor  # int64 [batch * q]: where tokens are stored, -1 for padding
+    open_tiles: torch.Tensor  # int32 [batch]: of the last token of each row
+    kept: torch.Tensor  # bool [batch, q]: tokens whose rows are kept exactly
+    open_places: torch.Tensor  # int64 [kept tokens]: where
+    refills: list[int]  # rows whose open tile is not kept any more
 
     @property
     def num_tiles(self) -> int:
@@ -75,6 +80,7 @@ class CodedCache(Cache):
         self.step: Step | None = None
         self._columns: torch.Tensor | None = None  # bool [batch, columns]: False for padding; None: no padding
         self._lengths: list[int] | None = None  # tokens of each row
+        self._kept_from: list[int] | None = None  # first token of each row whose exact rows are kept
         super().__init__(layers=[self._layer(layer) for layer in range(codes.num_layers)])
 
     def _layer(self, layer: int) -> CacheLayerMixin:
@@ -112,7 +118,7 @@ class CodedCache(Cache):
         tiles = -(-max(lengths) // TILE)
         rows = torch.arange(batch, device=device)[:, None] * (tiles * TILE)
         slots = torch.where(index < 0, index, rows + index).flatten()
-        self.step = Step(index, past, lengths, torch.tensor(lengths, dtype=torch.int32, device=device), slots)
+        self.step = self._step(index, past, lengths, slots)
         if new is not None or self._columns is not None:
             old = self._columns if self._columns is not None else torch.ones(batch, columns, dtype=torch.bool,
                                                                              device=device)
@@ -120,6 +126,21 @@ class CodedCache(Cache):
             self._columns = torch.cat((old, new), 1)
         self._lengths = lengths
         return expected
+
+    def _step(self, index: torch.Tensor, past: list[int], lengths: list[int], slots: torch.Tensor) -> Step:
+        lens = torch.tensor(lengths, device=index.device)
+        rows = torch.arange(len(lengths), device=index.device)
+        # The last tile and the one before, of which a step may bring a part.
+        first_kept = ((lens - 1) // TILE - 1).clamp(min=0)[:, None] * TILE
+        kept = (index >= 0) & (index >= first_kept)
+        places = open_tile(rows[:, None], index) * TILE + index % TILE
+        # Where more was taken back than is kept, the open tile is read from codes.
+        old = self._kept_from or [0] * len(lengths)
+        refills = [row for row, count in enumerate(past) if count < old[row] and count % TILE]
+        begin = [known if count >= known else tile_start(count) for known, count in zip(old, past)]
+        self._kept_from = [max(pair) for pair in zip(begin, first_kept[:, 0].tolist())]
+        return Step(index, past, lengths, lens.int(), slots, open_tile(rows, (lens - 1).clamp(min=0)).int(), kept,
+                    places[kept], refills)
 
     def _new_columns(self, batch, columns, num_tokens, device, mask) -> torch.Tensor | None:
         """bool [batch, num_tokens], False for padding; None without padding."""
@@ -174,6 +195,7 @@ class CodedCache(Cache):
     def _take_rows(self, rows: torch.Tensor) -> None:
         if self._lengths is not None:
             self._lengths = [self._lengths[row] for row in rows.tolist()]
+            self._kept_from = [self._kept_from[row] for row in rows.tolist()]
             if self._columns is not None:
                 self._columns = self._columns[rows.to(self._columns.device)]
         for store in self.stores:

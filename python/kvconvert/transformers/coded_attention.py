@@ -4,44 +4,51 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kvconvert.codes import TILE
-from kvconvert.exact_attention import attend_exactly, causal_mask
+from kvconvert.codes import TILE, LayerCodes, OpenRows
+from kvconvert.tiled_attention import attend_prompt, tile_start
 from kvconvert.transformers.model_codes import ModelCodes
 
 if TYPE_CHECKING:
     from kvconvert.transformers.cache import Step
 
+_OPEN = 2  # tiles of a row that are kept exactly: the last one, and the one before for tokens that are taken back
+
 
 class CodeStore:
-    """pages: uint8 [batch, tiles, tile_bytes], as many tiles as the longest row needs."""
+    """pages: uint8 [batch, tiles, tile_bytes], as many tiles as the longest row needs.
+
+    Tile t of row r is open tile r * _OPEN + t % _OPEN.
+    """
 
     def __init__(self, model_codes: ModelCodes, number: int):
         self.model_codes, self.number = model_codes, number
         self.layers = model_codes.stores[number]
         self.pages: torch.Tensor | None = None
+        self.open_rows: list[OpenRows | None] = [None] * len(self.layers)
         self._waiting: list[tuple[torch.Tensor, torch.Tensor]] = []  # keys and values of the step's first layers
 
     def nbytes(self) -> int:
-        return 0 if self.pages is None else self.pages.nbytes
+        codes = 0 if self.pages is None else self.pages.nbytes
+        return codes + sum(rows.nbytes for rows in self.open_rows if rows is not None)
 
     def attend(self, place: int, step: "Step", query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                scale: float, softcap: float | None) -> torch.Tensor:
         """Stores the step's tokens and attends to all. query [batch, heads, q, head_dim], and so is the result."""
         codes = self.model_codes.codes[self.number]
-        window = self.model_codes.window(self.layers[place])
         self._grow(step, codes.tile_bytes, key.device)
+        if self.open_rows[place] is None:
+            self.open_rows[place] = codes.new_open_rows(_OPEN * len(step.lengths), key.dtype)
+        self._refill(codes, place, step, key.dtype)
         # The codes of several layers exist only after the last of them: its tokens are then read exactly.
-        exact = len(self.layers) > 1 or self.model_codes.exact_step
-        if exact:
-            rows = [self._row(codes, place, step, row, query, (key[row], value[row]), scale, softcap, window)
-                    for row in range(query.shape[0])]
+        exact_step = len(self.layers) > 1 or self.model_codes.exact_step
+        batch, one = query.shape[0], query.shape[2] == 1
+        exact = [] if one else [self._exact_rows(codes, place, step, row, key, value) for row in range(batch)]
         self._store(codes, step, key, value)
-        if exact:
-            return torch.stack(rows)
-        if query.shape[2] == 1:
+        self._keep(codes, place, step, key, value)
+        if one:
             return self._decode(codes, place, step, query)
-        return torch.stack([self._row(codes, place, step, row, query, None, scale, softcap, window)
-                            for row in range(query.shape[0])])
+        return torch.stack([self._row(codes, place, step, row, query, exact[row], scale, softcap, exact_step)
+                            for row in range(batch)])
 
     def _grow(self, step: "Step", tile_bytes: int, device: torch.device) -> None:
         batch, tiles = len(step.lengths), step.num_tiles
@@ -52,48 +59,60 @@ class CodeStore:
                 pages[:, :held] = self.pages
             self.pages = pages
 
-    def _store(self, codes, step: "Step", key: torch.Tensor, value: torch.Tensor) -> None:
+    def _store(self, codes: LayerCodes, step: "Step", key: torch.Tensor, value: torch.Tensor) -> None:
         self._waiting.append(tuple(tensor.transpose(1, 2).flatten(0, 1) for tensor in (key.detach(), value.detach())))
         if len(self._waiting) == len(self.layers):
             keys, values = (list(tensors) for tensors in zip(*self._waiting))
             self._waiting = []
             codes.store(self.pages.flatten(0, 1), step.slots, step.index.clamp(min=0).flatten(), keys, values)
 
+    def _keep(self, codes: LayerCodes, place: int, step: "Step", key: torch.Tensor, value: torch.Tensor) -> None:
+        """Keeps the step's tokens of the last tiles of every row."""
+        rows = tuple(tensor.detach().transpose(1, 2)[step.kept] for tensor in (key, value))
+        codes.keep(self.open_rows[place], step.open_places, *rows)
+
+    def _refill(self, codes: LayerCodes, place: int, step: "Step", dtype: torch.dtype) -> None:
+        """Open tiles whose exact rows are gone, as more was taken back than is kept, are read from codes."""
+        for row in step.refills:
+            first, count = tile_start(step.past[row]), step.past[row] % TILE
+            old = codes.read(self.pages.flatten(0, 1), self._tables()[row], first, count, dtype, place)
+            tile = open_tile(row, first)
+            codes.keep(self.open_rows[place], tile * TILE + torch.arange(count), *old)
+
+    def _exact_rows(self, codes: LayerCodes, place: int, step: "Step", row: int, key: torch.Tensor,
+                    value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of a row from the first token of its first query's tile on."""
+        real, past = step.index[row] >= 0, step.past[row]
+        new = [tensor[row][:, real].transpose(0, 1) for tensor in (key, value)]
+        old = codes.kept(self.open_rows[place], open_tile(row, past), past % TILE)
+        return tuple(torch.cat(parts) for parts in zip(old, new))
+
     def _tables(self) -> torch.Tensor:
         """int32 [batch, tiles]: the pages of each row."""
         batch, tiles = self.pages.shape[:2]
         return torch.arange(batch * tiles, dtype=torch.int32, device=self.pages.device).view(batch, tiles)
 
-    def _decode(self, codes, place: int, step: "Step", query: torch.Tensor) -> torch.Tensor:
+    def _decode(self, codes: LayerCodes, place: int, step: "Step", query: torch.Tensor) -> torch.Tensor:
         out = torch.zeros_like(query[:, :, 0], memory_format=torch.contiguous_format)
-        codes.attend(out, query[:, :, 0].contiguous(), self.pages.flatten(0, 1), self._tables(), step.seq_lens, place)
+        codes.attend(out, query[:, :, 0].contiguous(), self.pages.flatten(0, 1), self._tables(), step.seq_lens, place,
+                     self.open_rows[place], step.open_tiles)
         return out[:, :, None]
 
-    def _row(self, codes, place: int, step: "Step", row: int, query: torch.Tensor,
-             own: tuple[torch.Tensor, torch.Tensor] | None, scale: float, softcap: float | None,
-             window: int | None) -> torch.Tensor:
-        """Attention of one row, [heads, q, head_dim]; own: keys and values of the step that are read exactly."""
+    def _row(self, codes: LayerCodes, place: int, step: "Step", row: int, query: torch.Tensor,
+             exact: tuple[torch.Tensor, torch.Tensor], scale: float, softcap: float | None,
+             exact_step: bool) -> torch.Tensor:
+        """Attention of one row, [heads, q, head_dim]."""
         real = step.index[row] >= 0
-        num_queries, past, length = int(real.sum()), step.past[row], step.lengths[row]
+        past, length = step.past[row], step.lengths[row]
         out = torch.zeros_like(query[row])
-        if num_queries == 0:
+        if length == past:
             return out
-        first = 0 if window is None else max(past - window + 1, 0) // TILE * TILE  # no query sees earlier tokens
-        last = length if own is None else past
-        parts = []
-        if last > first:
-            keys, values = codes.read(self.pages.flatten(0, 1), self._tables()[row], first, last - first,
-                                      query.dtype, place)
-            parts.append((keys.transpose(0, 1), values.transpose(0, 1)))
-        if own is not None:
-            parts.append(tuple(tensor[:, real] for tensor in own))
-        keys, values = (torch.cat(tensors, 1)[None] for tensors in zip(*parts))
-        whole = num_queries == keys.shape[2] and (window is None or num_queries <= window)
-        allowed = None
-        if not whole and (num_queries > 1 or window is not None):
-            allowed = causal_mask(num_queries, keys.shape[2], window, query.device)
-        out[:, real] = attend_exactly(query[row][:, real][None], keys, values, scale, allowed, softcap,
-                                      whole and num_queries > 1)[0]
+        window = self.model_codes.window(self.layers[place]) or 0
+        first = tile_start(max(past - window + 1, 0)) if window else 0  # no query sees earlier tokens
+        last = max(first, tile_start(past if exact_step else length - 1))
+        coded = codes.read(self.pages.flatten(0, 1), self._tables()[row], first, last - first, query.dtype, place)
+        out[:, real] = attend_prompt(query[row][:, real].transpose(0, 1), length, coded, exact, scale, softcap or 0.0,
+                                     window, exact_step).transpose(0, 1)
         return out
 
     def keep_tiles(self, tiles: int) -> None:
@@ -102,5 +121,13 @@ class CodeStore:
             self.pages = self.pages[:, :tiles].contiguous()
 
     def take_rows(self, rows: torch.Tensor) -> None:
-        if self.pages is not None:
-            self.pages = self.pages.index_select(0, rows.to(self.pages.device))
+        if self.pages is None:
+            return
+        self.pages = self.pages.index_select(0, rows.to(self.pages.device))
+        tiles = (rows[:, None] * _OPEN + torch.arange(_OPEN)).flatten()
+        self.open_rows = [kept if kept is None else kept.take(tiles) for kept in self.open_rows]
+
+
+def open_tile(row: int | torch.Tensor, token: int | torch.Tensor):
+    """The open tile that keeps a token of a row."""
+    return row * _OPEN + token // TILE % _OPEN

@@ -6,8 +6,9 @@ import torch
 from vllm.model_executor.layers.attention import Attention
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec
 
-from kvconvert.codes import TILE, LayerCodes
+from kvconvert.codes import TILE, LayerCodes, OpenRows
 from kvconvert.vllm.backend import CodedBackend
+from kvconvert.vllm.open_tiles import OpenTiles
 from kvconvert.vllm.spec import coded_spec
 
 _STUB_BYTES = 4  # of a tile of a layer whose codes lie in another layer's pages
@@ -19,10 +20,12 @@ def softcap_of(attention: Attention) -> float:
 
 
 class CodedStore:
-    """Layers that are coded together: their codes, and the pages that the first of them holds."""
+    """Layers that are coded together: their codes, the pages that the first of them holds, and rows of open tiles."""
 
-    def __init__(self, codes: LayerCodes, tile_bytes: int) -> None:
+    def __init__(self, codes: LayerCodes, tile_bytes: int, open_tiles: OpenTiles) -> None:
         self.codes = codes
+        self.open_tiles = open_tiles  # the same for all stores of a model
+        self._open_rows: list[OpenRows | None] = [None] * len(codes.layers)
         self.tile_bytes = tile_bytes  # of the rank that needs most
         self.leader: CodedAttention | None = None
         self.step: list[tuple[torch.Tensor, torch.Tensor]] = []  # keys and values of the layers that have run
@@ -37,6 +40,16 @@ class CodedStore:
             flat = cache.flatten(1)  # a view: a page is contiguous
             self._cache, self._pages = cache, flat[:, : tiles * self.codes.tile_bytes]
         return self._pages
+
+    def open_rows(self, index: int, tiles: int, dtype: torch.dtype) -> OpenRows:
+        """Exact rows of layer `index` of the store, of `tiles` tiles or more."""
+        rows = self._open_rows[index]
+        if rows is None:
+            rows = self.codes.new_open_rows(tiles, dtype)
+        elif rows.keys.shape[0] < tiles:
+            rows = rows.grown(tiles)
+        self._open_rows[index] = rows
+        return rows
 
 
 class CodedAttention(Attention):

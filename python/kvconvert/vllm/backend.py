@@ -1,6 +1,7 @@
-"""vLLM's attention backend over pages of codes. Every token is coded in the step that brings it."""
+"""vLLM's attention backend over pages of codes. Tokens are coded in the step that brings them; a query reads its own tile
+exactly, and the tiles before through their codes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,8 +17,9 @@ from vllm.v1.attention.backend import (
 from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 from vllm.v1.kv_cache_interface import KVCacheLayout
 
-from kvconvert.codes import TILE
-from kvconvert.vllm.prefill import attend_prompt
+from kvconvert.codes import TILE, LayerCodes, OpenRows
+from kvconvert.tiled_attention import attend_prompt, tile_start
+from kvconvert.vllm.open_tiles import OpenTiles
 
 SHORT = 8  # query tokens; up to here a query is cheaper over codes than rebuilding what it reads
 
@@ -29,6 +31,19 @@ class Sequence(NamedTuple):
     first: int  # its queries' first token in the batch
     last: int  # one past their last
     length: int  # tokens of the sequence, queries included
+
+    @property
+    def past(self) -> int:
+        return self.length - (self.last - self.first)
+
+
+class Refill(NamedTuple):
+    """An open tile whose rows are not kept any more: they are read from codes."""
+
+    row: int  # of the block table
+    number: int  # of the open tile
+    first: int  # its first token
+    count: int  # tokens
 
 
 @dataclass
@@ -45,6 +60,13 @@ class CodedMetadata:
     short_lens: torch.Tensor  # int32 [num_short], tokens that a query token sees
     starts_cpu: torch.Tensor  # int32 [num_sequences + 1]
     lens_cpu: torch.Tensor  # int32 [num_sequences]
+    # Exact rows of open tiles; numbers are those of OpenTiles.
+    capacity: int = 0  # tiles
+    kept: torch.Tensor | None = None  # int64: the step's tokens whose rows are kept; None: all
+    places: torch.Tensor | None = None  # int64 [kept]: tile * TILE + place in the tile
+    short_tiles: torch.Tensor | None = None  # int32 [num_short]
+    first_tiles: dict[int, int] = field(default_factory=dict)  # row -> tile of its first query, where it has older tokens
+    refills: list[Refill] = field(default_factory=list)
 
     @cached_property
     def sequences(self) -> list[Sequence]:
@@ -66,6 +88,8 @@ class CodedMetadataBuilder(AttentionMetadataBuilder[CodedMetadata]):
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.reorder_batch_threshold = SHORT
+        layers = vllm_config.compilation_config.static_forward_context
+        self._open_tiles: OpenTiles = layers[layer_names[0]].store.open_tiles
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
@@ -73,6 +97,8 @@ class CodedMetadataBuilder(AttentionMetadataBuilder[CodedMetadata]):
         batch = common_attn_metadata
         if not hasattr(batch, "kvconvert"):
             batch.kvconvert = build_metadata(batch)
+            if batch.kvconvert.num_tokens:
+                _find_open_tiles(batch.kvconvert, self._open_tiles)
         return batch.kvconvert
 
 
@@ -101,6 +127,34 @@ def build_metadata(batch: CommonAttentionMetadata) -> CodedMetadata:
         starts_cpu=batch.query_start_loc_cpu,
         lens_cpu=lens if lens.device.type == "cpu" else batch.seq_lens_cpu_upper_bound,
     )
+
+
+def _find_open_tiles(batch: CodedMetadata, open_tiles: OpenTiles) -> None:
+    """Where the step's open tiles are kept, and which of its tokens are."""
+    open_tiles.begin_step()
+    slots, kept, places, short_tiles = batch.slots.tolist(), [], [], []
+    for s in batch.sequences:
+        is_short = s.row < batch.num_short_sequences
+        # A prompt's last tile; of short queries every tile, as they are read from there.
+        begin = s.past if is_short else max(s.past, tile_start(s.length - 1))
+        number = -1
+        if s.past % TILE:
+            place = open_tiles.place(slots[s.first] // TILE, False)
+            number = batch.first_tiles[s.row] = place.number
+            if place.is_new:
+                batch.refills.append(Refill(s.row, number, tile_start(s.past), s.past % TILE))
+        for position in range(begin, s.length):
+            token = s.first + position - s.past
+            if position % TILE == 0:
+                number = open_tiles.place(slots[token] // TILE, True).number
+            kept.append(token)
+            places.append(number * TILE + position % TILE)
+            if is_short:
+                short_tiles.append(number)
+    batch.capacity = open_tiles.capacity
+    batch.kept = None if len(kept) == batch.num_tokens else torch.tensor(kept)
+    batch.places = torch.tensor(places)
+    batch.short_tiles = torch.tensor(short_tiles, dtype=torch.int32)
 
 
 class CodedImpl(AttentionImpl):
@@ -140,17 +194,45 @@ class CodedImpl(AttentionImpl):
         if attn_metadata is None:  # a run that measures memory
             return output.fill_(0)
         batch, n = attn_metadata, attn_metadata.num_tokens
-        if len(layer.store.codes.layers) > 1:
-            return self._attend_group(layer, query[:n], key[:n], value[:n], batch, output)
-        codes, pages = layer.store.codes, layer.store.pages()
-        codes.store(pages, batch.slots, batch.positions, [key[:n]], [value[:n]])
+        query, key, value = query[:n], key[:n], value[:n]
+        store, pages = layer.store, layer.store.pages()
+        codes, rows = store.codes, store.open_rows(layer.index, batch.capacity, key.dtype)
+        for refill in batch.refills:
+            old = codes.read(pages, batch.block_table[refill.row], refill.first, refill.count, key.dtype, layer.index)
+            codes.keep(rows, refill.number * TILE + torch.arange(refill.count), *old)
+        if len(codes.layers) > 1:
+            return self._attend_group(layer, query, key, value, batch, output)
+        codes.store(pages, batch.slots, batch.positions, [key], [value])
+        heads = [(s, self._exact_rows(layer, key, value, batch, s)) for s in batch.prompts]
+        self._keep(codes, rows, key, value, batch)
         if batch.num_short:
             short = batch.num_short
-            codes.attend(output[:short], query[:short], pages, batch.short_table, batch.short_lens)
-        for s in batch.prompts:
-            keys, values = codes.read(pages, batch.block_table[s.row], 0, s.length, query.dtype)
-            self._attend_rows(output, query, keys, values, s)
+            codes.attend(
+                output[:short], query[:short], pages, batch.short_table, batch.short_lens, 0, rows, batch.short_tiles
+            )
+        for s, exact in heads:
+            end = tile_start(s.length - 1)
+            coded = codes.read(pages, batch.block_table[s.row], 0, end, query.dtype)
+            self._attend_rows(output, query, coded, exact, s, False)
         return output
+
+    def _keep(
+        self, codes: LayerCodes, rows: OpenRows, key: torch.Tensor, value: torch.Tensor, batch: CodedMetadata
+    ) -> None:
+        if batch.kept is not None:
+            key, value = key[batch.kept], value[batch.kept]
+        codes.keep(rows, batch.places, key, value)
+
+    def _exact_rows(
+        self, layer: Any, key: torch.Tensor, value: torch.Tensor, batch: CodedMetadata, s: Sequence
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values from the first token of the first query's tile on."""
+        rows = key[s.first : s.last], value[s.first : s.last]
+        if s.row not in batch.first_tiles:
+            return rows
+        open_rows = layer.store.open_rows(layer.index, batch.capacity, key.dtype)
+        old = layer.store.codes.kept(open_rows, batch.first_tiles[s.row], s.past % TILE)
+        return torch.cat((old[0], rows[0])), torch.cat((old[1], rows[1]))
 
     def _attend_group(
         self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: CodedMetadata,
@@ -159,12 +241,9 @@ class CodedImpl(AttentionImpl):
         """A group's codes exist after its last layer, so the step's own tokens are exact."""
         store, pages = layer.store, layer.store.pages()
         for s in batch.sequences:
-            keys, values = key[s.first : s.last], value[s.first : s.last]
-            cached = s.length - (s.last - s.first)
-            if cached:
-                old = store.codes.read(pages, batch.block_table[s.row], 0, cached, query.dtype, layer=layer.index)
-                keys, values = torch.cat((old[0], keys)), torch.cat((old[1], values))
-            self._attend_rows(output, query, keys, values, s)
+            coded = store.codes.read(pages, batch.block_table[s.row], 0, tile_start(s.past), query.dtype, layer.index)
+            self._attend_rows(output, query, coded, self._exact_rows(layer, key, value, batch, s), s, True)
+        self._keep(store.codes, store.open_rows(layer.index, batch.capacity, key.dtype), key, value, batch)
         if layer.index == 0:
             store.step = []
         store.step.append((key, value))
@@ -175,11 +254,17 @@ class CodedImpl(AttentionImpl):
         return output
 
     def _attend_rows(
-        self, output: torch.Tensor, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, s: Sequence
+        self,
+        output: torch.Tensor,
+        query: torch.Tensor,
+        coded: tuple[torch.Tensor, torch.Tensor],
+        exact: tuple[torch.Tensor, torch.Tensor],
+        s: Sequence,
+        exact_step: bool,
     ) -> None:
         rows = slice(s.first, s.last)
         output[rows] = attend_prompt(
-            query[rows], keys, values, self.scale, self.logits_soft_cap, self.window
+            query[rows], s.length, coded, exact, self.scale, self.logits_soft_cap, self.window, exact_step
         )
 
 

@@ -16,6 +16,7 @@ from vllm.v1.attention.backend import AttentionType
 
 from kvconvert.codes import CodedCheckpoint
 from kvconvert.vllm.attention import CodedAttention, CodedStore, softcap_of
+from kvconvert.vllm.open_tiles import OpenTiles
 from kvconvert.vllm.rope import key_rope
 
 
@@ -23,6 +24,8 @@ def install_codes(model: nn.Module, vllm_config: Any) -> None:
     """Gives every layer of this rank its codes."""
     checkpoint = CodedCheckpoint(_directory(vllm_config.model_config))
     plain = _attention_by_layer(model)
+    # A step's sequences, and as many tiles that they have just left.
+    open_tiles = OpenTiles(2 * vllm_config.scheduler_config.max_num_seqs + 16)
     ranks, rank = get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
     for layers in checkpoint.stores:
         here = [layer for layer in layers if layer in plain]
@@ -35,7 +38,7 @@ def install_codes(model: nn.Module, vllm_config: Any) -> None:
                 "with `kvconvert --scope head`"
             )
         with torch.device("cpu"), set_default_torch_dtype(torch.float32):
-            _install_store(checkpoint, layers, plain, vllm_config, rank, ranks)
+            _install_store(checkpoint, layers, plain, vllm_config, rank, ranks, open_tiles)
 
 
 def _install_store(
@@ -45,6 +48,7 @@ def _install_store(
     vllm_config: Any,
     rank: int,
     ranks: int,
+    open_tiles: OpenTiles,
 ) -> None:
     parent, _, first = plain[layers[0]]
     _refuse_attention(first, layers[0])
@@ -67,7 +71,7 @@ def _install_store(
     )
     # vLLM wants the same spec on every rank: a page holds the largest rank's codes.
     most = max(checkpoint.tile_bytes(layers, other * total // ranks, heads) for other in range(ranks))
-    store = CodedStore(codes, most)
+    store = CodedStore(codes, most, open_tiles)
     for layer in layers:
         parent, name, attention = plain[layer]
         setattr(parent, name, CodedAttention(attention, vllm_config, store, layer, window))

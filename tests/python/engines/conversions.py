@@ -27,7 +27,7 @@ def run(program, *arguments):
     return process.stdout
 
 
-def convert(source, *options, exact=("--block", "1")):
+def convert(source, *options, exact=("--prefill", "coded")):
     """A new directory with a conversion of `source`."""
     out = pathlib.Path(tempfile.mkdtemp(dir=_ROOT)) / "converted"
     run("kvconvert", *options, *exact, "--no-validate", "--quiet", "--calibration", CALIBRATION, "--out", out, source)

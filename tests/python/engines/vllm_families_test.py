@@ -64,7 +64,7 @@ def make(family: str, folder: Path) -> Path:
 
 
 def convert(checkpoint: Path, out: Path) -> Path:
-    command = [BIN / "kvconvert", "--method", "coded", "--kept-ratio", "0.8", "--scope", "head", "--block", "1"]
+    command = [BIN / "kvconvert", "--method", "coded", "--kept-ratio", "0.8", "--scope", "head", "--prefill", "coded"]
     command += ["--metric", "none", "--no-validate", "--force", "--quiet"]
     command += ["--calibration", TEXTS / "tinystories_calibration.txt", "--out", out, checkpoint]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)

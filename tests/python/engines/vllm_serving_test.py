@@ -80,8 +80,8 @@ class Serving(unittest.TestCase):
 
     def test_quality(self) -> None:
         plain = original()["nll"]
-        self.assertLess(math.exp(served()["nll"] - plain), 1.02)
-        self.assertLess(math.exp(served_group()["nll"] - plain), 1.005)
+        for codes in (served(), served_group()):
+            self.assertLess(math.exp(codes["nll"] - plain), 1.002)
 
     def kvrun(self, ids: list[int], *options: object) -> str:
         path = ROOT / "ids.json"
@@ -100,8 +100,8 @@ class Serving(unittest.TestCase):
             gaps.append(rows.amax(-1) - rows.gather(1, torch.tensor(found)[:, None])[:, 0])
         gap = torch.cat(gaps).mean().item()
         print(f"{equal} of 12 generations are kvrun's; tokens are {gap:.5f} below the largest logit of kvrun's prompts")
-        self.assertGreaterEqual(equal, 10)
-        self.assertLess(gap, 0.01)
+        self.assertGreaterEqual(equal, 11)
+        self.assertLess(gap, 0.001)
 
     def test_codes_are_read(self) -> None:
         self.assertNotEqual(served()["tokens"], original()["tokens"])
