@@ -151,10 +151,13 @@ void Engine::check_call(const std::vector<Sequence*>& sequences, const Ids& ids)
 
 // A text that outgrows longrope's original length has other keys and values: its tiles would have to be coded anew.
 void Engine::check_coded_length(std::int64_t num_tokens) const {
+  if (!codes_prompts(*plan_)) {
+    return;
+  }
   for (const RopeConfig& rope : config().ropes) {
     const auto original = static_cast<std::int64_t>(rope.original_max_position_embeddings);
     KVC_CHECK(
-        !codes_prompts(*plan_) || rope.type != RopeType::kLongRope || num_tokens <= original,
+        rope.type != RopeType::kLongRope || num_tokens <= original,
         "{} tokens: the conversion reads prompts through codes (--prefill coded), and angles of "
         "longrope change after {} tokens; shorten the text, or convert without --prefill",
         num_tokens, original);

@@ -168,10 +168,20 @@ class LayerCodes:
         rows.keys.flatten(0, 1).index_copy_(0, places, key.to(rows.keys.dtype))
         rows.values.flatten(0, 1).index_copy_(0, places, value.to(rows.values.dtype))
 
-    def kept(self, rows: OpenRows, tile: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of a tile's first tokens, [count, num_kv_heads, head_dim]."""
-        key = rows.keys[tile, :count]
-        return (key if self._back is None else key[..., self._back]), rows.values[tile, :count]
+    def keep_coded(self, rows: OpenRows, tile: int, pages: torch.Tensor, page_numbers: torch.Tensor, first: int,
+                   count: int, layer: int = 0) -> None:
+        """Keeps what codes give for tokens first .. first + count - 1 of a sequence, a tile's first ones: exact rows are gone."""
+        old = self.read(pages, page_numbers, first, count, rows.keys.dtype, layer)
+        self.keep(rows, tile * TILE + torch.arange(count), *old)
+
+    def kept(self, rows: OpenRows, tile: int, count: int, key: torch.Tensor,
+             value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of a tile's first `count` tokens, then these, which follow them."""
+        if count == 0:
+            return key, value
+        old = rows.keys[tile, :count]
+        return (torch.cat((old if self._back is None else old[..., self._back], key)),
+                torch.cat((rows.values[tile, :count], value)))
 
     def attend(self, out: torch.Tensor, query: torch.Tensor, pages: torch.Tensor, block_table: torch.Tensor,
                tokens: torch.Tensor, layer: int = 0, open_rows: OpenRows | None = None,

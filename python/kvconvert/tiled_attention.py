@@ -33,31 +33,34 @@ def attend_prompt(
     exact_step: codes end where `exact` begins, and a query reads all of `exact` up to itself.
     """
     begin_exact = length - exact[0].shape[0]
-    end_coded = begin_exact if exact_step else tile_start(length - 1)
-    begin_coded = end_coded - coded[0].shape[0]
+
+    def own_start(token: int) -> int:
+        """The first token that a query reads exactly."""
+        return begin_exact if exact_step else tile_start(token)
+
+    begin_coded = own_start(length - 1) - coded[0].shape[0]
     parts = []
     first_query = length - query.shape[0]
     for first in range(first_query, length, _CHUNK):
         last = min(first + _CHUNK, length)
-        own = begin_exact if exact_step else tile_start(first)
-        end = begin_exact if exact_step else tile_start(last - 1)
+        own, end = own_start(first), own_start(last - 1)
         rows = [
             torch.cat((old[: max(end - begin_coded, 0)], new[own - begin_exact : last - begin_exact]))
             for old, new in zip(coded, exact)
         ]
         mask = None
         if last - first > 1 or window:
-            mask = _mask(first, last, min(begin_coded, end), end, own, begin_exact if exact_step else None, window)
+            queries = torch.arange(first, last)[:, None]
+            starts = torch.tensor([own_start(token) for token in range(first, last)])[:, None]
+            mask = _mask(queries, starts, range(min(begin_coded, end), end), range(own, last), window)
         part = query[first - first_query : last - first_query]
         parts.append(_attend(part, *rows, scale, softcap, mask))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _mask(first: int, last: int, begin: int, end: int, own: int, exact_from: int | None, window: int) -> torch.Tensor:
-    """bool [queries, keys] of queries first .. last - 1 and keys begin .. end - 1 (codes), then own .. last - 1 (exact)."""
-    query = torch.arange(first, last)[:, None]
-    start = query // TILE * TILE if exact_from is None else torch.full_like(query, exact_from)
-    old, new = torch.arange(begin, end)[None], torch.arange(own, last)[None]
+def _mask(query: torch.Tensor, start: torch.Tensor, coded: range, exact: range, window: int) -> torch.Tensor:
+    """bool [queries, keys]: keys are tokens read through codes, then exact ones. start: of each query's exact rows."""
+    old, new = (torch.arange(keys.start, keys.stop)[None] for keys in (coded, exact))
     seen_old, seen_new = old < start, (new >= start) & (new <= query)
     if window:
         seen_old, seen_new = seen_old & (old > query - window), seen_new & (new > query - window)

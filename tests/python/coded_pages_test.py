@@ -254,7 +254,8 @@ class Pages(unittest.TestCase):
                         for tile, first, last in ((2, 0, 32), (0, 32, 33), (4, 96, 100)):
                             places = tile * TILE + torch.arange(last - first)
                             case.codes.keep(rows, places, key[first:last], value[first:last])
-                            self.assertTrue(torch.equal(case.codes.kept(rows, tile, last - first)[0], key[first:last]))
+                            found = case.codes.kept(rows, tile, last - first, key[last:last + 3], value[last:last + 3])
+                            self.assertTrue(torch.equal(found[0], key[first:last + 3]) and torch.equal(found[1], value[first:last + 3]))
                         out = torch.empty_like(query)
                         case.codes.attend(out, query, pages, table, lengths, layer, rows, tiles)
                         read = case.codes.read(pages, case.table[0], 0, case.tokens, torch.float32, layer)

@@ -38,7 +38,7 @@ class CodeStore:
         self._grow(step, codes.tile_bytes, key.device)
         if self.open_rows[place] is None:
             self.open_rows[place] = codes.new_open_rows(_OPEN * len(step.lengths), key.dtype)
-        self._refill(codes, place, step, key.dtype)
+        self._refill(codes, place, step)
         # The codes of several layers exist only after the last of them: its tokens are then read exactly.
         exact_step = len(self.layers) > 1 or self.model_codes.exact_step
         batch, one = query.shape[0], query.shape[2] == 1
@@ -71,21 +71,19 @@ class CodeStore:
         rows = tuple(tensor.detach().transpose(1, 2)[step.kept] for tensor in (key, value))
         codes.keep(self.open_rows[place], step.open_places, *rows)
 
-    def _refill(self, codes: LayerCodes, place: int, step: "Step", dtype: torch.dtype) -> None:
+    def _refill(self, codes: LayerCodes, place: int, step: "Step") -> None:
         """Open tiles whose exact rows are gone, as more was taken back than is kept, are read from codes."""
         for row in step.refills:
             first, count = tile_start(step.past[row]), step.past[row] % TILE
-            old = codes.read(self.pages.flatten(0, 1), self._tables()[row], first, count, dtype, place)
-            tile = open_tile(row, first)
-            codes.keep(self.open_rows[place], tile * TILE + torch.arange(count), *old)
+            codes.keep_coded(self.open_rows[place], open_tile(row, first), self.pages.flatten(0, 1), self._tables()[row],
+                             first, count, place)
 
     def _exact_rows(self, codes: LayerCodes, place: int, step: "Step", row: int, key: torch.Tensor,
                     value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a row from the first token of its first query's tile on."""
         real, past = step.index[row] >= 0, step.past[row]
         new = [tensor[row][:, real].transpose(0, 1) for tensor in (key, value)]
-        old = codes.kept(self.open_rows[place], open_tile(row, past), past % TILE)
-        return tuple(torch.cat(parts) for parts in zip(old, new))
+        return codes.kept(self.open_rows[place], open_tile(row, past), past % TILE, *new)
 
     def _tables(self) -> torch.Tensor:
         """int32 [batch, tiles]: the pages of each row."""

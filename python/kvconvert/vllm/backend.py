@@ -198,22 +198,20 @@ class CodedImpl(AttentionImpl):
         store, pages = layer.store, layer.store.pages()
         codes, rows = store.codes, store.open_rows(layer.index, batch.capacity, key.dtype)
         for refill in batch.refills:
-            old = codes.read(pages, batch.block_table[refill.row], refill.first, refill.count, key.dtype, layer.index)
-            codes.keep(rows, refill.number * TILE + torch.arange(refill.count), *old)
+            table = batch.block_table[refill.row]
+            codes.keep_coded(rows, refill.number, pages, table, refill.first, refill.count, layer.index)
         if len(codes.layers) > 1:
-            return self._attend_group(layer, query, key, value, batch, output)
+            return self._attend_group(layer, query, key, value, batch, rows, output)
         codes.store(pages, batch.slots, batch.positions, [key], [value])
-        heads = [(s, self._exact_rows(layer, key, value, batch, s)) for s in batch.prompts]
         self._keep(codes, rows, key, value, batch)
         if batch.num_short:
             short = batch.num_short
             codes.attend(
                 output[:short], query[:short], pages, batch.short_table, batch.short_lens, 0, rows, batch.short_tiles
             )
-        for s, exact in heads:
-            end = tile_start(s.length - 1)
-            coded = codes.read(pages, batch.block_table[s.row], 0, end, query.dtype)
-            self._attend_rows(output, query, coded, exact, s, False)
+        for s in batch.prompts:
+            coded = codes.read(pages, batch.block_table[s.row], 0, tile_start(s.length - 1), query.dtype)
+            self._attend_rows(output, query, coded, self._exact_rows(codes, rows, key, value, batch, s), s, False)
         return output
 
     def _keep(
@@ -224,26 +222,22 @@ class CodedImpl(AttentionImpl):
         codes.keep(rows, batch.places, key, value)
 
     def _exact_rows(
-        self, layer: Any, key: torch.Tensor, value: torch.Tensor, batch: CodedMetadata, s: Sequence
+        self, codes: LayerCodes, rows: OpenRows, key: torch.Tensor, value: torch.Tensor, batch: CodedMetadata, s: Sequence
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values from the first token of the first query's tile on."""
-        rows = key[s.first : s.last], value[s.first : s.last]
-        if s.row not in batch.first_tiles:
-            return rows
-        open_rows = layer.store.open_rows(layer.index, batch.capacity, key.dtype)
-        old = layer.store.codes.kept(open_rows, batch.first_tiles[s.row], s.past % TILE)
-        return torch.cat((old[0], rows[0])), torch.cat((old[1], rows[1]))
+        span = slice(s.first, s.last)
+        return codes.kept(rows, batch.first_tiles.get(s.row, 0), s.past % TILE, key[span], value[span])
 
     def _attend_group(
         self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: CodedMetadata,
-        output: torch.Tensor,
+        rows: OpenRows, output: torch.Tensor,
     ) -> torch.Tensor:
         """A group's codes exist after its last layer, so the step's own tokens are exact."""
         store, pages = layer.store, layer.store.pages()
         for s in batch.sequences:
             coded = store.codes.read(pages, batch.block_table[s.row], 0, tile_start(s.past), query.dtype, layer.index)
-            self._attend_rows(output, query, coded, self._exact_rows(layer, key, value, batch, s), s, True)
-        self._keep(store.codes, store.open_rows(layer.index, batch.capacity, key.dtype), key, value, batch)
+            self._attend_rows(output, query, coded, self._exact_rows(store.codes, rows, key, value, batch, s), s, True)
+        self._keep(store.codes, rows, key, value, batch)
         if layer.index == 0:
             store.step = []
         store.step.append((key, value))
