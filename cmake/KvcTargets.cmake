@@ -60,15 +60,17 @@ function(kvc_bench name)
   endif()
 endfunction()
 
-# kvc_python_test(NAME SCRIPT file [PEERS] [ARGS ...] [LABELS ...] [TIMEOUT seconds]): a unittest file run by
-# the system's python3 or, with PEERS, by an interpreter that has transformers (.venv-peers or .venv). Without
-# one the test skips, or fails where the environment says KVC_REQUIRE_PEERS=1. The script finds KVC_BIN_DIR,
+# kvc_python_test(NAME SCRIPT file [PEERS|VLLM] [ARGS ...] [LABELS ...] [TIMEOUT seconds]): a unittest file run by
+# the system's python3, with PEERS by an interpreter that has transformers (.venv-peers or .venv), with VLLM by the one of
+# .venv-vllm. Without it the test skips, or fails where the environment says KVC_REQUIRE_PEERS=1. The script finds KVC_BIN_DIR,
 # KVC_TEST_DATA and KVC_SOURCE_DIR in its environment.
 function(kvc_python_test name)
-  cmake_parse_arguments(ARG "PEERS" "SCRIPT;TIMEOUT" "ARGS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "PEERS;VLLM" "SCRIPT;TIMEOUT" "ARGS;LABELS" ${ARGN})
   get_filename_component(_script "${ARG_SCRIPT}" ABSOLUTE)
   if(ARG_PEERS)
     set(_interpreter "${PROJECT_SOURCE_DIR}/scripts/with_peers.sh")
+  elseif(ARG_VLLM)
+    set(_interpreter "${PROJECT_SOURCE_DIR}/scripts/with_vllm.sh")
   else()
     set(_interpreter python3)
   endif()

@@ -1,12 +1,24 @@
 #!/usr/bin/env bash
-# Builds everything and runs all tests, those against other libraries included.
+# Builds everything and runs the tests, those against other libraries included.
 # Needs nothing but git and python3 on Debian 12 or Ubuntu 24.04.
+#   scripts/test.sh              all but the long tests of engines; other arguments go to ctest
+#   scripts/test.sh --engines    these too: families, parallel ranks, drafts and compilation in vLLM (about 20 minutes more)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+preset=cpu
+if [[ ${1:-} == --engines ]]; then
+  preset=engines
+  shift
+fi
 scripts/setup.sh --peers
+scripts/setup.sh --vllm &  # while the compiler works
+engine=$!
+trap 'kill "$engine" 2>/dev/null || true' EXIT
 cmake --preset cpu ${KVC_TORCH_DIR:+"-DKVC_TORCH_DIR=$KVC_TORCH_DIR"}
 cmake --build --preset cpu
+wait "$engine"
+trap - EXIT
 export KVC_REQUIRE_PEERS=1
 export OMP_WAIT_POLICY=passive  # threads that wait in loops slow a machine down that has other work
-exec ctest --preset cpu "$@"
+exec ctest --preset "$preset" "$@"

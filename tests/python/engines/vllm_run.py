@@ -3,7 +3,8 @@
 
 SETTINGS: JSON, arguments of vllm.LLM. TASKS: words of `tokens` (greedy, 48 tokens), `again` (the same with a filled prefix
 cache), `long` (greedy, 300 tokens) and `nll` (mean negative log-likelihood of held-out text). OUT: JSON, a result per task,
-`capacity` (tokens that the cache holds), `hits` (prompt tokens found in the prefix cache) and `preemptions`.
+`capacity` (tokens that the cache holds), `block` (tokens of a block), `hits` (prompt tokens found in the prefix cache) and
+`preemptions`.
 """
 
 import json
@@ -12,6 +13,7 @@ import sys
 from vllm import LLM, SamplingParams
 from vllm_checkpoints import begun, heldout, prompts
 
+CACHE_BYTES = 1 << 28
 WINDOW, WINDOWS = 800, 6  # tokens of a text, texts
 
 
@@ -37,12 +39,13 @@ def metric(engine: LLM, name: str) -> float:
 def main() -> None:
     out, checkpoint, settings, *tasks = sys.argv[1:]
     defaults = {"max_model_len": 1024, "max_num_seqs": 8, "enforce_eager": True, "dtype": "float32"}
-    defaults |= {"kv_cache_memory_bytes": 1 << 28, "disable_log_stats": False}
+    defaults |= {"kv_cache_memory_bytes": CACHE_BYTES, "disable_log_stats": False}
     engine = LLM(checkpoint, **{**defaults, **json.loads(settings)})
     run = {"tokens": lambda: greedy(engine, 48), "long": lambda: greedy(engine, 300), "nll": lambda: nll(engine)}
     run["again"] = run["tokens"]
     result = {task: run[task]() for task in tasks}
     cache = engine.llm_engine.vllm_config.cache_config
+    result["block"] = cache.block_size
     result["capacity"] = cache.num_gpu_blocks * cache.block_size
     result["hits"] = metric(engine, "vllm:prefix_cache_hits")
     result["preemptions"] = metric(engine, "vllm:num_preemptions")

@@ -18,6 +18,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 from vllm_checkpoints import BIN, REFERENCE, convert, prompts
+from vllm_run import CACHE_BYTES
+
+from kvconvert.codes import TILE, CodedCheckpoint
 
 FOLDER = tempfile.TemporaryDirectory()
 ROOT = Path(FOLDER.name)
@@ -63,6 +66,12 @@ def original() -> dict:
 
 
 class Serving(unittest.TestCase):
+    def test_bytes_are_the_plans(self) -> None:
+        checkpoint = CodedCheckpoint(head())
+        tile = sum(checkpoint.tile_bytes(layers) for layers in checkpoint.stores)
+        block = served()["block"]
+        self.assertEqual(served()["capacity"], CACHE_BYTES // (tile * block // TILE) * block)
+
     def same_tokens(self, found: list[list[int]], expected: list[list[int]]) -> None:
         for i, (a, b) in enumerate(zip(found, expected, strict=True)):
             self.assertEqual(a, b, f"prompt {i}")
