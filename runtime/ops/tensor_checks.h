@@ -3,8 +3,10 @@
 
 #include <torch/csrc/stable/tensor.h>
 
+#include <array>
 #include <cstdint>
 
+#include "runtime/kernels/prompt_attention.h"
 #include "runtime/ops/paged_codes.h"
 
 namespace kvc {
@@ -78,6 +80,56 @@ inline PagedCodes::OpenTiles open_tiles(const Tensor& keys, const Tensor& values
                     ", expected 0 to ", keys.size(0) - 1);
   }
   return {keys.data_ptr(), values.data_ptr(), element_of(keys, "open tiles"), number};
+}
+
+// coded, exact: keys and values. numbers: scale and softcap.
+inline PromptAttention prompt_attention_of(const Tensor& output, const Tensor& query,
+                                           std::int64_t length,
+                                           const std::array<const Tensor*, 2>& coded,
+                                           const std::array<const Tensor*, 2>& exact,
+                                           const std::array<double, 2>& numbers,
+                                           std::int64_t window, bool exact_step) {
+  const Tensor& keys = *exact[0];
+  STD_TORCH_CHECK(query.dim() == 3 && keys.dim() == 3 && keys.size(1) > 0 &&
+                      query.size(1) % keys.size(1) == 0 && query.size(2) == keys.size(2) &&
+                      query.size(2) > 0 && window >= 0,
+                  "kvconvert: attend_prompt: expected queries and keys [tokens, heads, head_dim] "
+                  "with a multiple of the keys' heads, and a window of at least 0");
+  const std::int64_t heads = query.size(1), kv_heads = keys.size(1), head_dim = query.size(2);
+  PromptAttention params{.num_heads = heads,
+                         .num_kv_heads = kv_heads,
+                         .head_dim = head_dim,
+                         .scale = static_cast<float>(numbers[0]),
+                         .softcap = static_cast<float>(numbers[1]),
+                         .window = window,
+                         .exact_step = exact_step};
+  const auto rows = [&](const Tensor& tensor, std::int64_t count, std::int64_t of_heads,
+                        std::int64_t last, const char* name) {
+    const HeadRows of = head_rows(tensor, count, of_heads, head_dim, name);
+    return TokenRows{of.data, of.element, of.token_stride, of.head_stride, last - count, last};
+  };
+  const std::int64_t queries = query.size(0);
+  STD_TORCH_CHECK(queries <= length && keys.size(0) <= length,
+                  "kvconvert: attend_prompt: ", queries, " queries and ", keys.size(0),
+                  " exact tokens of ", length);
+  params.query = rows(query, queries, heads, length, "query");
+  params.output = rows(output, queries, heads, length, "output");
+  params.exact_key = rows(keys, keys.size(0), kv_heads, length, "exact keys");
+  params.exact_value = rows(*exact[1], keys.size(0), kv_heads, length, "exact values");
+  const std::int64_t end = queries == 0 ? 0 : params.own_start(length - 1);
+  const std::int64_t old = coded[0]->size(0);
+  params.coded_key = rows(*coded[0], old, kv_heads, end, "coded keys");
+  params.coded_value = rows(*coded[1], old, kv_heads, end, "coded values");
+  if (queries > 0) {
+    const std::int64_t first = params.query.first, seen = params.seen_from(first);
+    STD_TORCH_CHECK(
+        params.exact_key.first <= std::max(params.own_start(first), seen) &&
+            params.coded_key.first >= 0 && (params.coded_key.first <= seen || end <= seen),
+        "kvconvert: attend_prompt: tokens that queries see are missing: exact ones from ",
+        params.exact_key.first, ", coded ones from ", params.coded_key.first, " to ", end,
+        ", queries from ", first);
+  }
+  return params;
 }
 
 }  // namespace kvc

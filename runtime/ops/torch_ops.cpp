@@ -125,6 +125,20 @@ void read_tokens(std::int64_t handle, std::int64_t layer, const Tensor& pages,
              parallel);
 }
 
+void attend_prompt(Tensor output, const Tensor& query, std::int64_t length,
+                   const Tensor& coded_keys, const Tensor& coded_values, const Tensor& exact_keys,
+                   const Tensor& exact_values, double scale, double softcap, std::int64_t window,
+                   bool exact_step) {
+  const kvc::PromptAttention params =
+      kvc::prompt_attention_of(output, query, length, {&coded_keys, &coded_values},
+                               {&exact_keys, &exact_values}, {scale, softcap}, window, exact_step);
+  const std::int64_t products = query.size(0) * params.num_heads * length * params.head_dim;
+  const std::int64_t pieces = kvc::prompt_pieces(params);
+  parallel(pieces, products < 1'000'000 ? pieces : 1, [&](std::int64_t first, std::int64_t last) {
+    kvc::prompt_attention(params, first, last);
+  });
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY(kvconvert, m) {
@@ -137,6 +151,11 @@ STABLE_TORCH_LIBRARY(kvconvert, m) {
       "store(int handle, Tensor(a!) pages, Tensor slots, Tensor positions, Tensor[] keys, Tensor[] "
       "values) -> ()");
   m.def(
+      "attend_prompt(Tensor(a!) output, Tensor query, int length, Tensor coded_keys, Tensor "
+      "coded_values, Tensor exact_keys, Tensor exact_values, float scale, float softcap, int "
+      "window, "
+      "bool exact_step) -> ()");
+  m.def(
       "attend(int handle, int layer, Tensor(a!) output, Tensor query, Tensor pages, Tensor "
       "block_table, Tensor tokens, Tensor open_keys, Tensor open_values, Tensor open_tiles) -> ()");
   m.def(
@@ -148,6 +167,7 @@ STABLE_TORCH_LIBRARY_IMPL(kvconvert, CPU, m) {
   m.impl("open", TORCH_BOX(&kvc::open_codes));
   m.impl("store", TORCH_BOX(&store));
   m.impl("attend", TORCH_BOX(&attend));
+  m.impl("attend_prompt", TORCH_BOX(&attend_prompt));
   m.impl("read", TORCH_BOX(&read_tokens));
 }
 
