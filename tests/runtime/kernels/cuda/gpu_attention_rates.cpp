@@ -1,5 +1,7 @@
-#include <cublas_v2.h>
 #include <cuda_runtime_api.h>
+#ifndef KVC_NO_PEER
+#include <cublas_v2.h>
+#endif
 
 #include <stdexcept>
 #include <string>
@@ -29,12 +31,16 @@ std::string batch_name(const Batch& batch) {
 
 class Bench {
  public:
+#ifndef KVC_NO_PEER
   Bench() {
     if (cublasCreate(&blas_) != CUBLAS_STATUS_SUCCESS) {
       throw std::runtime_error("cublasCreate failed");
     }
   }
   ~Bench() { cublasDestroy(blas_); }
+#else
+  Bench() = default;
+#endif
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
@@ -78,8 +84,12 @@ class Bench {
   static Work rebuild_work(const RankAttention& params) {
     return [params] { require(rebuild_scores_cuda(params, nullptr)); };
   }
-  // C = A B^T of bfloat16 numbers, [rows, width] and [columns, width].
-  Work product_work(int rows, int columns, int width) {
+  // C = A B^T of bfloat16 numbers, [rows, width] and [columns, width]. Empty without cuBLAS.
+  Work product_work([[maybe_unused]] int rows, [[maybe_unused]] int columns,
+                    [[maybe_unused]] int width) {
+#ifdef KVC_NO_PEER
+    return {};
+#else
     void* to = inputs_.memory().allocate(std::size_t{2} * static_cast<std::size_t>(rows) *
                                          static_cast<std::size_t>(columns));
     return [=, this] {
@@ -91,6 +101,7 @@ class Bench {
         throw std::runtime_error("cublasGemmEx failed");
       }
     };
+#endif
   }
 
   void find_ceilings() {
@@ -215,7 +226,9 @@ class Bench {
   }
 
   BenchInputs inputs_;
+#ifndef KVC_NO_PEER
   cublasHandle_t blas_ = nullptr;
+#endif
   TimingReport report_;
   double copy_rate_ = 0, product_rate_ = 0;  // bytes and operations a millisecond
 };
