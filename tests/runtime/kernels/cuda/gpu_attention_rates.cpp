@@ -55,6 +55,9 @@ class Bench {
     }
     large_rank({1, 8192});
     codes({16, 32768});
+    for (const Batch batch : {Batch{16, 32768}, Batch{1, 131072}}) {
+      codes_apart(batch);
+    }
     return report_;
   }
 
@@ -69,16 +72,43 @@ class Bench {
       require(launch_cuda(combine, nullptr));
     };
   }
-  // All launches of attention in rank space.
-  Work rank_work(const RankAttention& params) {
-    const CombinePartials combine =
-        inputs_.combine(params.partials, params.num_sequences, params.sums_width);
-    ProjectValues project = inputs_.project(params);
+  // What makes values of partial sums of levels or latents.
+  Work projection_work(const DevicePartials& partials, int num_sequences, int sums_width, int rank,
+                       DeviceElement element) {
+    const CombinePartials combine = inputs_.combine(partials, num_sequences, sums_width);
+    ProjectValues project = inputs_.project(num_sequences, sums_width, rank, element);
     project.sums = combine.output_float;
-    return [params, combine, project] {
-      require(launch_cuda(params, nullptr));
+    return [combine, project] {
       require(launch_cuda(combine, nullptr));
       require(launch_cuda(project, nullptr));
+    };
+  }
+  // All launches of attention in rank space.
+  Work rank_work(const RankAttention& params) {
+    const Work project = projection_work(
+        params.partials, params.num_sequences, params.sums_width,
+        params.reads_codes() ? params.value_codes.most_coefficients : params.value_rank,
+        params.element);
+    return [params, project] {
+      require(launch_cuda(params, nullptr));
+      project();
+    };
+  }
+  // All launches of attention over codes that meet the query.
+  Work met_work(const Batch& batch, bool turned, bool whole) {
+    const CodedAttention params = inputs_.met_codes(batch, turned, whole);
+    if (whole) {
+      const Work sums = rank_work(inputs_.sums_behind(batch, params));
+      return [params, sums] {
+        require(launch_cuda(params, nullptr));
+        sums();
+      };
+    }
+    const Work project = projection_work(params.partials, params.num_sequences, params.sums_width,
+                                         params.sums_width, DeviceElement::kFloat16);
+    return [params, project] {
+      require(launch_cuda(params, nullptr));
+      project();
     };
   }
   static Work rebuild_work(const RankAttention& params) {
@@ -223,6 +253,23 @@ class Bench {
         {rank_work(layer), product_work(one.num_tokens, BenchInputs::kWidth, 1820)}, 3);
     report_.add("codes of layers at kept 0.25" + batch_name(one), ms[0], ms[0] / ms[1],
                 "its bare product's time", "G12: at most 1.3");
+  }
+
+  // Keys and values apart at kept 0.25, by the form of the keys.
+  void codes_apart(const Batch& batch) {
+    const std::pair<const char*, const char*> rows[] = {{"rotated", "G12: at least 2.5"},
+                                                        {"rotated, values of layers", ""},
+                                                        {"pairs", ""},
+                                                        {"blocks", "G12: at least 1.8"}};
+    const std::vector<double> ms =
+        median_times({dense_work(batch, DeviceElement::kBFloat16, 1), met_work(batch, false, false),
+                      met_work(batch, false, true), met_work(batch, true, false),
+                      rank_work(inputs_.codes_apart(batch))},
+                     3);
+    for (std::size_t i = 0; i < std::size(rows); ++i) {
+      report_.add(std::string("codes ") + rows[i].first + " at kept 0.25" + batch_name(batch),
+                  ms[i + 1], ms[0] / ms[i + 1], "dense bfloat16's rate", rows[i].second);
+    }
   }
 
   BenchInputs inputs_;
