@@ -5,6 +5,7 @@ import inspect
 import pathlib
 
 import torch
+from transformers.generation.utils import ALL_CACHE_NAMES
 from transformers.utils import cached_file
 
 from kvconvert.codes import CodedCheckpoint
@@ -13,6 +14,7 @@ from kvconvert.transformers.attention import NAME
 from kvconvert.transformers.cache import CodedCache
 from kvconvert.transformers.model_codes import ModelCodes
 
+_CACHE = ALL_CACHE_NAMES[0]  # the argument of forward passes: "past_key_values", "cache" in later versions of transformers
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 
 
@@ -77,9 +79,9 @@ class CodedModel:
                 f"cache_implementation {implementation!r}: a converted model stores codes in a cache of its own, which "
                 "is neither static, offloaded nor quantised again; expected None or 'dynamic'. "
                 "kvconvert --export folded writes a model for every cache")
-        if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
-            model_kwargs["past_key_values"] = self.new_cache()
-            return None
+        if model_kwargs.get(_CACHE) is None and generation_config.use_cache is not False:
+            model_kwargs[_CACHE] = self.new_cache()
+            return False  # no cache that transformers made
         return super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
 
     def save_pretrained(self, save_directory, *args, **kwargs):
@@ -103,17 +105,17 @@ def _before_forward(model: CodedModel, module: torch.nn.Module, args: tuple, kwa
     if args:
         names = [name for name in _parameters(type(module).forward) if name != "self"]
         kwargs = {**kwargs, **dict(zip(names, args))}
-    cache = kwargs.get("past_key_values")
+    cache = kwargs.pop("past_key_values", None) if kwargs.get(_CACHE) is None else kwargs[_CACHE]
     if cache is None:
         wanted = kwargs.get("use_cache")
         wanted = getattr(model.config.get_text_config(), "use_cache", True) if wanted is None else wanted
         if not wanted or module.training:
             return (), {**kwargs, "use_cache": False}
-        cache = kwargs["past_key_values"] = model.new_cache()
+        cache = model.new_cache()
     elif not isinstance(cache, CodedCache):
         raise ConversionError(f"past_key_values: a {type(cache).__name__} holds no codes, expected a CodedCache; "
                               "leave past_key_values out, or pass model.new_cache()")
     tokens = kwargs.get("inputs_embeds") if kwargs.get("input_ids") is None else kwargs["input_ids"]
     positions = cache.begin_step(tokens.shape[0], tokens.shape[1], tokens.device, kwargs.get("attention_mask"),
                                  kwargs.get("position_ids"))
-    return (), {**kwargs, "position_ids": positions}
+    return (), {**kwargs, _CACHE: cache, "position_ids": positions}
