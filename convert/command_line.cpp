@@ -194,6 +194,9 @@ void suit_engine(const CLI::App& app, PipelineOptions& options) {
   }
   settings.method = "coded";
   settings.prefill = PrefillMode::kCoded;
+  if (options.engine == ServingEngine::kVllm && app.count("--head-bits") == 0) {
+    settings.own<CodedSettings>().head_bits = HeadBits::kEqual;
+  }
 }
 
 // The options that were given, without the user's directories.

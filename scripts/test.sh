@@ -2,17 +2,18 @@
 # Builds everything and runs the tests, those against other libraries included.
 # Needs nothing but git and python3 on Debian 12 or Ubuntu 24.04.
 #   scripts/test.sh              all but the long tests of engines; other arguments go to ctest
-#   scripts/test.sh --engines    these too: families, parallel ranks, drafts and compilation in vLLM (about 20 minutes more)
+#   scripts/test.sh --engines    these too: families, parallel ranks, drafts, compilation and a server in vLLM, and the oldest
+#                                vLLM that is served (about 30 minutes and 7 GB more)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-preset=cpu
+preset=cpu oldest=()
 if [[ ${1:-} == --engines ]]; then
-  preset=engines
+  preset=engines oldest=(--oldest-vllm)
   shift
 fi
 scripts/setup.sh --peers
-scripts/setup.sh --vllm &  # while the compiler works
+scripts/setup.sh --vllm "${oldest[@]}" &  # while the compiler works
 engine=$!
 trap 'kill "$engine" 2>/dev/null || true' EXIT
 cmake --preset cpu ${KVC_TORCH_DIR:+"-DKVC_TORCH_DIR=$KVC_TORCH_DIR"}

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # with_vllm.sh SCRIPT ARGS...: runs a Python script with vLLM and with the package of this tree, from .venv-vllm, which
-# scripts/setup.sh --vllm makes; `with_vllm.sh -m vllm.entrypoints.cli.main serve DIR` serves. The library of operators is
-# KVCONVERT_OPS, or build/cpu/lib's. Without vLLM it says so and exits 77 (ctest: skipped), or 1 where KVC_REQUIRE_PEERS=1.
+# scripts/setup.sh --vllm makes; `with_vllm.sh -m vllm.entrypoints.cli.main serve DIR` serves. KVC_VLLM_VENV names another
+# environment, such as .venv-vllm-oldest. The library of operators is KVCONVERT_OPS, or build/cpu/lib's. Without vLLM it
+# says so and exits 77 (ctest: skipped), or 1 where KVC_REQUIRE_PEERS=1.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-python=$root/.venv-vllm/bin/python
+python=$root/${KVC_VLLM_VENV:-.venv-vllm}/bin/python
 
 if [[ ! -x $python ]]; then
-  echo "no interpreter with vLLM; run scripts/setup.sh --vllm" >&2
+  echo "no $python; run scripts/setup.sh --vllm, or --oldest-vllm" >&2
   [[ ${KVC_REQUIRE_PEERS:-0} == 1 ]] && exit 1
   exit 77
 fi

@@ -48,6 +48,26 @@ void run(const ValidateOptions& options, const Outputs& outputs, const CommonOpt
   }
 }
 
+void declare_task_options(CLI::App& app, const std::shared_ptr<ValidateOptions>& options) {
+  TaskOptions& tasks = options->tasks;
+  app.add_option("--tasks", tasks.names,
+                 "Also compare the answers to tasks: NAME,... (docs/tasks.md)")
+      ->delimiter(',');
+  app.add_option("--task-length", tasks.lengths,
+                 "Tokens of a prompt and its answer: N,... (default: the context, at most 4096)")
+      ->delimiter(',');
+  app.add_option("--task-samples", tasks.num_samples, "Prompts of each task at each length")
+      ->capture_default_str();
+  app.add_option("--task-text", tasks.texts, "Files that tasks read (default: built-in prose)");
+  app.add_flag("--task-questions-after", tasks.questions_after,
+               "Read questions through the compressed cache instead of with the prompt");
+  app.add_option("--task-results", tasks.results,
+                 "JSONL file with a line per prompt, which an interrupted run continues");
+  app.add_option("--min-task-ratio", tasks.min_ratio,
+                 "Fail with exit code 3 if the candidate's score of any task is less than this "
+                 "share of the original's");
+}
+
 }  // namespace
 
 Action declare_validate_options(CLI::App& app, CommonOptions& common) {
@@ -82,6 +102,7 @@ Action declare_validate_options(CLI::App& app, CommonOptions& common) {
   app.add_option(
       "--recall", options->num_recalls,
       "Also test recall of this many lists of facts, a task of the bundled reference model");
+  declare_task_options(app, options);
   app.add_option("--report", outputs->report, "JSON file for every number");
   app.add_option("--html", outputs->html, "HTML file for tables and charts");
   app.add_option("--max-kld", options->max_kld,
@@ -92,6 +113,7 @@ Action declare_validate_options(CLI::App& app, CommonOptions& common) {
   return [options, outputs, &common] {
     require_cpu(common);
     options->seed = common.seed;
+    options->tasks.force = common.force;
     run(*options, *outputs, common);
   };
 }

@@ -6,6 +6,7 @@
 #include "validate/chart.h"
 #include "validate/evaluation_text.h"
 #include "validate/report.h"
+#include "validate/task_report.h"
 
 namespace kvc {
 namespace {
@@ -36,18 +37,6 @@ svg { width: 100%; height: auto; display: block; font-family: inherit; }
 .line { fill: none; stroke: var(--accent); stroke-width: 2; } .dot { fill: var(--accent); }
 .mark { stroke: var(--ink); stroke-dasharray: 3 3; }
 )";
-
-std::string escape(const std::string& text) {
-  std::string escaped;
-  for (const char c : text) {
-    escaped += c == '&'   ? "&amp;"
-               : c == '<' ? "&lt;"
-               : c == '>' ? "&gt;"
-               : c == '"' ? "&quot;"
-                          : std::string(1, c);
-  }
-  return escaped;
-}
 
 std::string percent(double share, int digits = 1) {
   return fmt::format("{:.{}f} %", 100 * share, digits);
@@ -114,7 +103,7 @@ std::string inputs_table(const ValidationReport& report) {
   for (const Json* part : {&report.options, &report.inputs}) {
     for (const auto& [key, value] : part->items()) {
       const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-      rows += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", escape(key), escape(text));
+      rows += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", escape_html(key), escape_html(text));
     }
   }
   return "<table class=\"inputs\"><tbody>\n" + rows +
@@ -125,7 +114,7 @@ std::string inputs_table(const ValidationReport& report) {
 std::string missed_notice(const ValidationReport& report) {
   std::string items;
   for (const std::string& sentence : report.missed) {
-    items += fmt::format("<p>{}</p>\n", escape(sentence));
+    items += fmt::format("<p>{}</p>\n", escape_html(sentence));
   }
   return items.empty() ? ""
                        : "<div class=\"missed\"><b>Thresholds missed</b>\n" + items + "</div>\n";
@@ -137,8 +126,9 @@ std::string payback_note(const ValidationReport& report) {
 
 std::string calibration_note(const ValidationReport& report) {
   const std::string warning = calibration_warning(report);
-  return warning.empty() ? ""
-                         : fmt::format("<div class=\"missed\"><p>{}</p></div>\n", escape(warning));
+  return warning.empty()
+             ? ""
+             : fmt::format("<div class=\"missed\"><p>{}</p></div>\n", escape_html(warning));
 }
 
 std::string recall_note(const Recall& recall) {
@@ -169,9 +159,21 @@ std::string settings_note(const ValidationReport& report) {
 
 }  // namespace
 
+std::string escape_html(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) {
+    escaped += c == '&'   ? "&amp;"
+               : c == '<' ? "&lt;"
+               : c == '>' ? "&gt;"
+               : c == '"' ? "&quot;"
+                          : std::string(1, c);
+  }
+  return escaped;
+}
+
 std::string html_report(const ValidationReport& report) {
-  const std::string candidate = escape(report.options.value("candidate", "candidate"));
-  const std::string reference = escape(report.options.value("reference", "reference"));
+  const std::string candidate = escape_html(report.options.value("candidate", "candidate"));
+  const std::string reference = escape_html(report.options.value("reference", "reference"));
   return "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
          "<title>What the conversion costs</title>\n<style>" +
@@ -181,7 +183,8 @@ std::string html_report(const ValidationReport& report) {
                      candidate, reference, report.num_sequences, report.num_tokens) +
          tiles(report) + payback_note(report) + missed_notice(report) + calibration_note(report) +
          "<h2>Both settings</h2>\n" + table(report) + settings_note(report) +
-         "<h2>KL divergence in the continuation</h2>\n" + histogram_chart(report.continuation) +
+         tasks_html(report.tasks) + "<h2>KL divergence in the continuation</h2>\n" +
+         histogram_chart(report.continuation) +
          "<h2>KL divergence by position in the continuation</h2>\n" +
          position_chart(report.continuation) + "<h2>KL divergence, teacher-forced</h2>\n" +
          histogram_chart(report.teacher_forced) + "<h2>How it was measured</h2>\n" +

@@ -6,16 +6,13 @@
 #include "core/provenance.h"
 #include "validate/evaluation_text.h"
 #include "validate/report.h"
+#include "validate/task_report.h"
 #include "validate/validate.h"
 
 namespace kvc {
 namespace {
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
-Json to_json(const Estimate& estimate) {
-  return {{"mean", number(estimate.mean)}, {"standard_error", number(estimate.standard_error)}};
-}
 
 Json to_json(const KlHistogram& histogram) {
   return {{"first_decade", KlHistogram::kFirst},
@@ -124,6 +121,10 @@ constexpr ReportRow kRows[] = {
 
 }  // namespace
 
+Json to_json(const Estimate& estimate) {
+  return {{"mean", number(estimate.mean)}, {"standard_error", number(estimate.standard_error)}};
+}
+
 std::span<const ReportRow> report_rows() { return kRows; }
 
 Json to_json(const ValidationReport& report) {
@@ -139,6 +140,7 @@ Json to_json(const ValidationReport& report) {
           {"continuation", to_json(report.continuation)},
           {"teacher_forced", to_json(report.teacher_forced)},
           {"recall", recall_json(report.recall)},
+          {"tasks", tasks_json(report.tasks)},
           {"payback", report.payback ? to_json(*report.payback) : Json(nullptr)},
           {"calibration", calibration_json(report)},
           {"missed", report.missed}};
@@ -167,7 +169,7 @@ std::string text_report(const ValidationReport& report) {
   if (report.recall.num_asked > 0) {
     text += recall_line(report.recall);
   }
-  return text;
+  return text + tasks_text(report.tasks);
 }
 
 }  // namespace kvc

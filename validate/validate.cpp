@@ -14,6 +14,9 @@
 #include "validate/evaluation_text.h"
 #include "validate/model_run.h"
 #include "validate/recall_task.h"
+#include "validate/task_report.h"
+#include "validate/task_suite.h"
+#include "validate/validate_options.h"
 
 namespace kvc {
 namespace {
@@ -21,21 +24,6 @@ namespace {
 constexpr std::int64_t kDefaultSeqLen = 2048;
 constexpr std::int64_t kBatchTokens = 8192;
 constexpr std::int64_t kBatchLogitBytes = std::int64_t{256} << 20;  // of one model
-
-void check_options(const ValidateOptions& options) {
-  KVC_CHECK_USAGE(options.num_sequences >= 1, "--num-sequences {}: must be at least 1",
-                  options.num_sequences);
-  KVC_CHECK_USAGE(options.seq_len == 0 || options.seq_len >= 4, "--seq-len {}: must be at least 4",
-                  options.seq_len);
-  KVC_CHECK_USAGE(options.block_tokens >= 0, "--block {}: must be at least 1, or 0 for halves",
-                  options.block_tokens);
-  KVC_CHECK_USAGE(options.num_recalls >= 0, "--recall {}: must not be negative",
-                  options.num_recalls);
-  KVC_CHECK_USAGE(options.max_kld.value_or(0) >= 0, "--max-kld must not be negative");
-  KVC_CHECK_USAGE(options.max_ppl_ratio.value_or(1) > 0, "--max-ppl-ratio must be positive");
-  KVC_CHECK_USAGE(options.min_same_top.value_or(0) >= 0 && options.min_same_top.value_or(0) <= 1,
-                  "--min-same-top is a share between 0 and 1");
-}
 
 void check_comparable(const ValidateOptions& options, const ModelConfig& reference,
                       const ModelConfig& candidate) {
@@ -71,31 +59,6 @@ ValidateOptions resolve(ValidateOptions options, const ModelConfig& config,
   return options;
 }
 
-Json options_json(const ValidateOptions& options) {
-  const auto optional = [](const std::optional<double>& value) {
-    return value ? Json(*value) : Json(nullptr);
-  };
-  Json texts = Json::array();
-  for (const auto& text : options.texts) {
-    texts.push_back(text.string());
-  }
-  return {{"reference", options.reference.string()},
-          {"candidate", options.candidate.string()},
-          {"texts", texts},
-          {"num_sequences", options.num_sequences},
-          {"seq_len", options.seq_len},
-          {"dtype", options.dtype},
-          {"kv_dtype", options.kv_dtype},
-          {"policy", to_string(options.policy)},
-          {"selective", options.selective ? Json(to_string(*options.selective)) : Json(nullptr)},
-          {"block_tokens", options.block_tokens},
-          {"num_recalls", options.num_recalls},
-          {"seed", options.seed},
-          {"max_kld", optional(options.max_kld)},
-          {"max_ppl_ratio", optional(options.max_ppl_ratio)},
-          {"min_same_top", optional(options.min_same_top)}};
-}
-
 Json inputs_json(const Checkpoint& reference, const Checkpoint& candidate, const TokenSet& text) {
   return {{"reference_hash", reference.hash()},
           {"candidate_hash", candidate.hash()},
@@ -105,6 +68,20 @@ Json inputs_json(const Checkpoint& reference, const Checkpoint& candidate, const
           {"calibration_overlap", records_calibration(candidate)
                                       ? "no evaluation text is a calibration text"
                                       : "the candidate does not record its calibration texts"}};
+}
+
+// What results of tasks depend on besides the tasks' own options.
+Json task_identity(const ValidateOptions& options, const Checkpoint& reference,
+                   const Checkpoint& candidate, const TokenSet& text) {
+  return {{"tool_version", kToolVersion},
+          {"reference_hash", reference.hash()},
+          {"candidate_hash", candidate.hash()},
+          {"tokenizer_hash", text.tokenizer_hash},
+          {"dtype", options.dtype},
+          {"kv_dtype", options.kv_dtype},
+          {"policy", to_string(options.policy)},
+          {"selective", options.selective ? Json(to_string(*options.selective)) : Json(nullptr)},
+          {"seed", options.seed}};
 }
 
 // Original and candidate side by side, batch by batch.
@@ -217,6 +194,11 @@ ValidationReport validate(const ValidateOptions& given) {
   check_comparable(given, config, candidate_config);
   const ValidateOptions options = resolve(given, config, candidate_config);
   const TokenSet text = load_evaluation_text(options, candidate_checkpoint, config);
+  std::optional<TaskSuite> tasks;
+  if (!options.tasks.names.empty()) {
+    tasks.emplace(options, config,
+                  task_identity(options, reference_checkpoint, candidate_checkpoint, text));
+  }
 
   EngineOptions engine_options;
   engine_options.dtype = options.dtype;  // the reference caches what it computes, unrounded
@@ -241,6 +223,9 @@ ValidationReport validate(const ValidateOptions& given) {
     report.recall =
         compare_recall(reference, candidate, tokenizer, options.num_recalls, options.seed);
   }
+  if (tasks) {
+    report.tasks = tasks->run(reference, candidate);
+  }
   if (candidate_checkpoint.config().contains("kvconvert")) {
     report.payback = payback(
         factor_bytes(candidate_checkpoint, reference_checkpoint),
@@ -253,6 +238,9 @@ ValidationReport validate(const ValidateOptions& given) {
   report.options = options_json(options);
   report.inputs = inputs_json(reference_checkpoint, candidate_checkpoint, text);
   report.missed = missed_thresholds(options, report.continuation);
+  for (std::string& sentence : missed_tasks(options.tasks, report.tasks)) {
+    report.missed.push_back(std::move(sentence));
+  }
   return report;
 }
 

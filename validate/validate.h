@@ -15,6 +15,21 @@
 
 namespace kvc {
 
+// Tasks that both models answer (validate/tasks/), none if `names` is empty.
+struct TaskOptions {
+  std::vector<std::string> names;  // of tasks and suites
+  std::vector<std::int64_t>
+      lengths{};  // tokens, room for the answer included; empty: min(4096, max_position_embeddings)
+  std::int64_t num_samples = 20;  // of each task at each length
+  std::vector<std::filesystem::path>
+      texts{};  // prose for haystacks, files of questions and records
+  bool questions_after =
+      false;  // questions are read through the compressed cache, not with the prompt
+  std::filesystem::path results{};  // JSONL, a line per sample; empty: none
+  bool force = false;               // replaces `results` and what another run left of it
+  std::optional<double> min_ratio;  // candidate's score / reference's, of each task at each length
+};
+
 struct ValidateOptions {
   std::filesystem::path reference;
   std::filesystem::path candidate;
@@ -30,6 +45,7 @@ struct ValidateOptions {
   // scored after a prompt of all tokens before it.
   std::int64_t block_tokens = 0;
   std::int64_t num_recalls = 0;  // prompts of the recall task (validate/recall_task.h)
+  TaskOptions tasks{};
   std::filesystem::path calibration_tokens{};  // tokens.h5 of the candidate's calibration, or empty
   // For the continuation setting.
   std::optional<double> max_kld, max_ppl_ratio, min_same_top;
@@ -79,6 +95,15 @@ struct Recall {
   std::int64_t num_asked = 0, reference_right = 0, candidate_right = 0;
 };
 
+// One task at one length. Scores are 0 to 100; errors are those of samples.
+struct TaskScores {
+  std::string task;
+  std::int64_t length = 0;  // tokens
+  std::int64_t num_samples = 0;
+  Estimate reference, candidate;
+  Estimate difference;  // candidate minus reference, paired
+};
+
 struct ValidationReport {
   // Measured: allocated bytes at the end of the continuation / those of the model's own cache (cache_dtype).
   double kept_ratio = 0;
@@ -87,6 +112,7 @@ struct ValidationReport {
   Comparison teacher_forced;  // one exact forward over the text: sees weight changes only
   Comparison continuation;    // prefill, compress, score the rest through the compressed cache
   Recall recall;
+  std::vector<TaskScores> tasks{};
   std::optional<Payback> payback;  // of a converted candidate, at the end of the continuation
   std::optional<Estimate> calibration_nll{};  // the reference's on the calibration text
   std::vector<std::string> missed;            // thresholds, as sentences

@@ -20,6 +20,7 @@ constexpr EnumName<Preference> kPreferences[] = {{Preference::kBalance, "balance
                                                  {Preference::kCapacity, "capacity"}};
 constexpr EnumName<GainChoice> kGains[] = {
     {GainChoice::kAuto, "auto"}, {GainChoice::kOn, "on"}, {GainChoice::kOff, "off"}};
+constexpr EnumName<HeadBits> kHeadBits[] = {{HeadBits::kFree, "free"}, {HeadBits::kEqual, "equal"}};
 
 }  // namespace
 
@@ -89,6 +90,10 @@ Options coded_options(ConvertSettings& settings) {
               "coded: preference of --scope auto and --form: balance (default), speed or capacity");
   options.add("--gain", "coded/gain", own.gain, kGains, "choice of gains",
               "coded: a byte per token and block that scales its steps: auto (default), on or off");
+  options.add(
+      "--head-bits", "coded/head_bits", own.head_bits, kHeadBits, "share of heads",
+      "coded: bits of a layer's KV heads under scope head: free (default) or equal (default "
+      "with --for vllm, whose tensor parallel ranks reserve what the largest takes)");
   return options;
 }
 

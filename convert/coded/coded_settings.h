@@ -30,6 +30,9 @@ enum class CodeWidths { kAll, kPowers, kNibbles };
 // Preference of --scope auto.
 enum class Preference { kBalance, kSpeed, kCapacity };
 enum class GainChoice { kAuto, kOn, kOff };
+// Bits of a layer's KV heads where each is coded apart: shared out by what they save, or equally many for all. Tensor
+// parallel ranks of an engine reserve what the largest rank takes.
+enum class HeadBits { kFree, kEqual };
 
 std::string to_string(CodedScope);
 std::string to_string(CodeWidths);
@@ -50,6 +53,7 @@ struct CodedSettings {
   CodeWidths widths = CodeWidths::kAll;
   Preference prefer = Preference::kBalance;
   GainChoice gain = GainChoice::kAuto;
+  HeadBits head_bits = HeadBits::kFree;
 };
 Options coded_options(ConvertSettings& settings);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <numeric>
 
 #include "convert/coded/block_basis.h"
 #include "convert/coded/block_fit.h"
@@ -152,6 +153,23 @@ std::deque<BlockFit> fit_blocks(ConversionJob& job) {
   return fits;
 }
 
+// The heads of a layer, of keys and of values apart, take equally many of the bits that they have together.
+void equalise_heads(const std::vector<CodedBlock>& blocks, const std::vector<WidthCurves>& curves,
+                    BitAllocation& allocation) {
+  for (std::size_t first = 0, last = 0; first < blocks.size(); first = last) {
+    std::int64_t bits = 0;
+    while (last < blocks.size() && blocks[last].first_layer == blocks[first].first_layer &&
+           blocks[last].part == blocks[first].part) {
+      bits = std::accumulate(allocation.bits[last].begin(), allocation.bits[last].end(), bits);
+      ++last;
+    }
+    for (std::size_t i = first; i < last && last - first > 1; ++i) {
+      allocation.bits[i] =
+          allocate_bits({curves[i]}, bits / static_cast<std::int64_t>(last - first)).bits.front();
+    }
+  }
+}
+
 // Shares out what the plan's budget leaves to codes. Returns the price of a bit.
 double share_bits(const ConversionJob& job, const std::vector<WidthCurves>& curves,
                   std::deque<BlockFit>& fits) {
@@ -161,7 +179,10 @@ double share_bits(const ConversionJob& job, const std::vector<WidthCurves>& curv
   }
   const std::int64_t budget = std::max(coded_bit_budget(job.config, job.settings, plan),
                                        least_coded_bits(job.config, job.settings, plan));
-  const BitAllocation allocation = allocate_bits(curves, budget);
+  BitAllocation allocation = allocate_bits(curves, budget);
+  if (job.settings.own<CodedSettings>().head_bits == HeadBits::kEqual) {
+    equalise_heads(plan.coded, curves, allocation);
+  }
   for (std::size_t i = 0; i < fits.size(); ++i) {
     fits[i].set_bits(allocation.bits[i]);
   }

@@ -82,7 +82,7 @@ std::vector<at::Tensor> encode(const CodedView& coded, const std::vector<Decoded
   return coefficients_of(
       coded.plan, coded.store.layers, {&coded.block(0), coded.store.codes.size()}, tokens,
       [&](const at::Tensor& keys) {
-        return turn_key(coded.decoder, coded.layer(0), keys, positions);
+        return turn_key(coded.decoder.rope(), coded.layer(0), keys, positions);
       },
       positions[0].item<std::int64_t>() == 0);
 }

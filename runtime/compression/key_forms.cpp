@@ -18,18 +18,17 @@ at::Tensor key_for_codes(const Decoder& decoder, int layer, const at::Tensor& ke
                                                    : decoder.rope().unrotate(layer, key, positions);
 }
 
-at::Tensor turn_key(const Decoder& decoder, int layer, const at::Tensor& key,
+at::Tensor turn_key(const RopeTables& rope, int layer, const at::Tensor& key,
                     const at::Tensor& positions) {
   if (positions.numel() == 0) {
     return key;
   }
-  const RopeRows rows =
-      decoder.rope().rows_of_positions(layer, positions.max().item<std::int64_t>() + 1);
+  const RopeRows rows = rope.rows_of_positions(layer, positions.max().item<std::int64_t>() + 1);
   if (!rows.cos.defined()) {
     return key;
   }
-  const at::Tensor cos = rows.cos.index_select(0, positions).unsqueeze(1);
-  const at::Tensor sin = rows.sin.index_select(0, positions).unsqueeze(1);
+  const at::Tensor cos = rows.cos.index_select(0, positions).unsqueeze(1).to(key.device());
+  const at::Tensor sin = rows.sin.index_select(0, positions).unsqueeze(1).to(key.device());
   const std::int64_t pairs = cos.size(-1);
   const at::Tensor first = key.narrow(2, 0, pairs), second = key.narrow(2, pairs, pairs);
   const at::Tensor rest = key.narrow(2, 2 * pairs, key.size(2) - 2 * pairs);

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "model/decoder.h"
+#include "model/rope.h"
 
 namespace kvc {
 
@@ -20,8 +21,8 @@ at::Tensor key_of_codes(const Decoder& decoder, int layer, const at::Tensor& key
 at::Tensor key_for_codes(const Decoder& decoder, int layer, const at::Tensor& key,
                          const at::Tensor& positions);
 
-// RoPE by float32 angles, as kernels have them. key [n, num_kv_heads, head_dim] float32, before it
-at::Tensor turn_key(const Decoder& decoder, int layer, const at::Tensor& key,
+// RoPE by float32 angles, as kernels have them. key [n, num_kv_heads, head_dim] float32, before it; positions on the CPU
+at::Tensor turn_key(const RopeTables& rope, int layer, const at::Tensor& key,
                     const at::Tensor& positions);
 
 }  // namespace kvc

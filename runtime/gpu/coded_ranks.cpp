@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/arithmetic.h"
+#include "model/fused_kv.h"
 #include "model/tensor_memory.h"
 #include "runtime/gpu/key_places.h"
 
@@ -14,20 +15,48 @@ struct HeadRows {
   at::Tensor projection, mean;
 };
 
-// Those of F times the steps; `kind`: 0 keys, 1 values.
-HeadRows rows_of(const CodedFactors& factors, const KvPlan& plan, const CodedLayers& layers,
-                 int index, int kind, std::int64_t width) {
-  std::vector<at::Tensor> projections, means;
-  for (int i = 0; i < layers.num_blocks; ++i) {
-    const CodedBlockFactors& block =
-        factors.blocks[static_cast<std::size_t>(layers.first_block + i)];
-    const at::Tensor rows =
-        (kind == 0 ? block.key_rows(index) : block.value_rows(index)) * block.steps;
-    projections.push_back(at::constant_pad_nd(rows, {0, width - rows.size(1)}));
-    means.push_back(kind == 0 ? block.key_mean[index] : block.value_mean[index]);
+// Blocks of a layer that hold its keys, or its values.
+std::vector<const CodedBlockFactors*> blocks_of(const CodedFactors& factors, const KvPlan& plan,
+                                                const CodedLayers& layers, CodedParts part) {
+  std::vector<const CodedBlockFactors*> blocks;
+  for (int i = layers.first_block; i < layers.first_block + layers.num_blocks; ++i) {
+    const auto block = static_cast<std::size_t>(i);
+    const CodedBlock& spec = plan.coded[block];
+    if (part == CodedParts::kKeys ? spec.has_keys() : spec.has_values()) {
+      blocks.push_back(&factors.blocks[block]);
+    }
   }
-  return {at::cat(projections).view({plan.num_kv_heads, plan.head_dim, width}),
+  return blocks;
+}
+
+// Those of F times the steps.
+HeadRows rows_of(const std::vector<const CodedBlockFactors*>& blocks, const KvPlan& plan, int index,
+                 CodedParts part) {
+  std::int64_t most = 0;
+  for (const CodedBlockFactors* block : blocks) {
+    most = std::max(most, block->steps.size(0));
+  }
+  const bool keys = part == CodedParts::kKeys;
+  std::vector<at::Tensor> projections, means;
+  for (const CodedBlockFactors* block : blocks) {
+    const at::Tensor rows =
+        (keys ? block->key_rows(index) : block->value_rows(index)) * block->steps;
+    projections.push_back(at::constant_pad_nd(rows, {0, coded_width(most) - rows.size(1)}));
+    means.push_back(keys ? block->key_mean[index] : block->value_mean[index]);
+  }
+  return {at::cat(projections).view({plan.num_kv_heads, plan.head_dim, coded_width(most)}),
           at::cat(means).view({plan.num_kv_heads, plan.head_dim, 1})};
+}
+
+// A layer's KV heads whose codes meet the query; none where keys are rebuilt.
+std::vector<const CodedKeyRows*> met_heads(const std::vector<const CodedBlockFactors*>& blocks) {
+  std::vector<const CodedKeyRows*> heads;
+  for (const CodedBlockFactors* block : blocks) {
+    if (block->keys.front().form() != KeyForm::kBases) {
+      heads.push_back(&block->keys.front());
+    }
+  }
+  return heads;
 }
 
 // The largest number of each row, or 1. [.., 1]
@@ -46,31 +75,38 @@ CodedRanks::CodedRanks(const CodedFactors& factors, const KvPlan& plan, const Co
                        int index, const ModelConfig& config, const RopeTables& rope,
                        at::Device device)
     : num_kv_heads_(plan.num_kv_heads), head_dim_(plan.head_dim) {
-  std::int64_t most = 0;
   for (int i = layers.first_block; i < layers.first_block + layers.num_blocks; ++i) {
-    most = std::max(most, plan.coded[static_cast<std::size_t>(i)].num_coefficients());
+    parts_.push_back(plan.coded[static_cast<std::size_t>(i)].part);
   }
-  const PairPlaces pairs =
-      key_places(config, rope, layers.first_layer + index, KeptChannels()).rebuilt;
+  const auto on_device = [&](const at::Tensor& numbers, at::ScalarType type) {
+    return numbers.to(type).contiguous().to(device);
+  };
+  const HeadRows value = rows_of(blocks_of(factors, plan, layers, CodedParts::kValues), plan, index,
+                                 CodedParts::kValues);
+  const at::Tensor value_scale = scales_of(value.projection);
+  value_ = on_device(value.projection / value_scale, at::kHalf);
+  value_scale_ = on_device(value_scale, at::kFloat);
+  value_offset_ = on_device(value.mean, at::kFloat);
+  const std::vector<const CodedBlockFactors*> of_keys =
+      blocks_of(factors, plan, layers, CodedParts::kKeys);
+  const int layer = layers.first_layer + index;
+  if (const std::vector<const CodedKeyRows*> heads = met_heads(of_keys); !heads.empty()) {
+    key_rows_ = GpuKeyRows(heads, channel_pairs(config, layer), device);
+    return;
+  }
+  const PairPlaces pairs = key_places(config, rope, layer, KeptChannels()).rebuilt;
   const at::Tensor places = pairs.channels[0];  // every head's
   const at::Tensor exists = (places >= 0).to(at::kFloat).view({1, -1, 1});
   const auto by_pairs = [&](const at::Tensor& rows) {
     return rows.index_select(1, places.clamp_min(0)) * exists;
   };
-  const auto on_device = [&](const at::Tensor& numbers, at::ScalarType type) {
-    return numbers.to(type).contiguous().to(device);
-  };
-  const HeadRows key = rows_of(factors, plan, layers, index, 0, coded_width(most));
-  const HeadRows value = rows_of(factors, plan, layers, index, 1, coded_width(most));
-  const at::Tensor key_scale = scales_of(key.projection), value_scale = scales_of(value.projection);
+  const HeadRows key = rows_of(of_keys, plan, index, CodedParts::kKeys);
+  const at::Tensor key_scale = scales_of(key.projection);
   channels_ = pairs.channels.to(device, at::kInt);
   angles_ = pairs.angles.to(device, at::kInt);
   key_ = on_device(by_pairs(key.projection / key_scale), at::kHalf);
   key_scale_ = on_device(by_pairs(key_scale), at::kFloat);
   key_offset_ = on_device(by_pairs(key.mean), at::kFloat);
-  value_ = on_device(value.projection / value_scale, at::kHalf);
-  value_scale_ = on_device(value_scale, at::kFloat);
-  value_offset_ = on_device(value.mean, at::kFloat);
 }
 
 RebuiltKeys CodedRanks::keys() const {
@@ -109,16 +145,30 @@ at::Tensor CodedRanks::product(const std::vector<at::Tensor>& levels, const at::
          offset.squeeze(2);
 }
 
-DecodedTokens CodedRanks::decode(const std::vector<at::Tensor>& levels) const {
+DecodedTokens CodedRanks::decode(const std::vector<at::Tensor>& levels,
+                                 const TurnKeys& turn_back) const {
+  std::vector<at::Tensor> of_keys, of_values;
+  for (std::size_t block = 0; block < levels.size(); ++block) {
+    if (parts_[block] != CodedParts::kValues) {
+      of_keys.push_back(levels[block]);
+    }
+    if (parts_[block] != CodedParts::kKeys) {
+      of_values.push_back(levels[block]);
+    }
+  }
+  const at::Tensor values = product(of_values, value_, value_scale_, value_offset_);
+  if (key_rows_.are_met()) {
+    return {key_rows_.decode(of_keys, turn_back), values};
+  }
   const at::Tensor places = channels_[0].cpu(),  // every head's
       there = (places >= 0).nonzero().squeeze(1);
   const at::Tensor order = there.index_select(0, places.index_select(0, there).argsort());
-  return {product(levels, key_, key_scale_, key_offset_).index_select(2, order.to(key_.device())),
-          product(levels, value_, value_scale_, value_offset_)};
+  return {product(of_keys, key_, key_scale_, key_offset_).index_select(2, order.to(key_.device())),
+          values};
 }
 
 std::int64_t CodedRanks::bytes() const {
-  std::int64_t bytes = 0;
+  std::int64_t bytes = key_rows_.bytes();
   for (const at::Tensor& tensor :
        {channels_, angles_, key_, value_, key_scale_, key_offset_, value_scale_, value_offset_}) {
     bytes += tensor_bytes(tensor);

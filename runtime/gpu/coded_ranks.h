@@ -12,13 +12,15 @@
 #include "model/rope.h"
 #include "runtime/compression/coded_factors.h"
 #include "runtime/compression/coding.h"
+#include "runtime/gpu/coded_key_rows.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/store/coded_store.h"
 
 namespace kvc {
 
 // One layer's keys and values from levels (code_level() times the token's gain), in float16: a channel's row of F,
-// times the steps, and divided by its largest number, which is the channel's scale.
+// times the steps, and divided by its largest number, which is the channel's scale. Keys that are met have key_rows()
+// instead.
 class CodedRanks {
  public:
   // Layer `index` of those coded together.
@@ -26,10 +28,11 @@ class CodedRanks {
              const ModelConfig& config, const RopeTables& rope, at::Device device);
 
   // For kernels; the caller sets sums, sequences and output of values.
+  const GpuKeyRows& key_rows() const { return key_rows_; }
   RebuiltKeys keys() const;
   ProjectValues values() const;
-  // Decodes levels, one block's [n, num_coefficients] after the other, to float32.
-  DecodedTokens decode(const std::vector<at::Tensor>& levels) const;
+  // Decodes levels, one block's [n, num_coefficients] after the other, to float32. turn_back: undoes RoPE.
+  DecodedTokens decode(const std::vector<at::Tensor>& levels, const TurnKeys& turn_back) const;
   std::int64_t bytes() const;
 
  private:
@@ -38,6 +41,8 @@ class CodedRanks {
                      const at::Tensor& scale, const at::Tensor& offset) const;
 
   std::int64_t num_kv_heads_, head_dim_;
+  std::vector<CodedParts> parts_;  // of the blocks
+  GpuKeyRows key_rows_;
   at::Tensor channels_, angles_;           // int32, as KeyPairs
   at::Tensor key_, value_;                 // float16, rows padded as coded_width() says
   at::Tensor key_scale_, key_offset_;      // float32; offsets are means

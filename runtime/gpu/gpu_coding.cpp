@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/compression/coding.h"
+#include "runtime/compression/key_forms.h"
 #include "runtime/gpu/row_coding.h"
 #include "runtime/store/row_store.h"
 
@@ -53,8 +54,12 @@ class TileEncoder {
   void encode(std::int64_t count) const {
     for (std::int64_t done = 0; done < count; done += kChunkTokens) {
       const std::int64_t rows = std::min(kChunkTokens, count - done);
-      const std::vector<at::Tensor> z =
-          coefficients_of(cache_.plan(), tiles_.layers, factors_.blocks, rows_of(done, rows));
+      const at::Tensor positions = positions_of(done, rows);
+      const std::vector<at::Tensor> z = coefficients_of(
+          cache_.plan(), tiles_.layers, factors_.blocks, rows_of(done, positions),
+          [&](const at::Tensor& keys) {
+            return turn_key(model_.rope, tiles_.layers.first_layer, keys, positions);
+          });
       for (std::size_t block = 0; block < z.size(); ++block) {
         write(block, z[block], cache_.num_codes(sequence_) + done);
       }
@@ -62,10 +67,14 @@ class TileEncoder {
   }
 
  private:
-  std::vector<DecodedTokens> rows_of(std::int64_t done, std::int64_t count) const {
-    const std::int64_t sinks = cache_.plan().compression.sink_tokens;
-    const std::int64_t position = sinks + cache_.num_codes(sequence_) + done;
-    const at::Tensor positions = at::arange(position, position + count, at::kLong);
+  at::Tensor positions_of(std::int64_t done, std::int64_t count) const {
+    const std::int64_t first =
+        cache_.plan().compression.sink_tokens + cache_.num_codes(sequence_) + done;
+    return at::arange(first, first + count, at::kLong);
+  }
+
+  std::vector<DecodedTokens> rows_of(std::int64_t done, const at::Tensor& positions) const {
+    const std::int64_t sinks = cache_.plan().compression.sink_tokens, count = positions.size(0);
     std::vector<DecodedTokens> rows;
     for (int index = 0; index < tiles_.layers.num_layers; ++index) {
       const int layer = tiles_.layers.first_layer + index;

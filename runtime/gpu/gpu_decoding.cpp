@@ -29,7 +29,11 @@ class CodeReader {
     }
     const auto store = static_cast<std::size_t>(&tiles - cache_.tiles().data()),
                index = static_cast<std::size_t>(layer_ - tiles.layers.first_layer);
-    const DecodedTokens decoded = model_.coded[store].layers[index].decode(levels);
+    const std::int64_t position = cache_.plan().compression.sink_tokens + first;
+    const at::Tensor positions = at::arange(position, position + count, at::kLong);
+    const DecodedTokens decoded = model_.coded[store].layers[index].decode(
+        levels,
+        [&](const at::Tensor& keys) { return model_.rope.unrotate(layer_, keys, positions); });
     return {decoded.key.to(model_.dtype), decoded.value.to(model_.dtype)};
   }
 

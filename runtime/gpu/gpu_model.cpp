@@ -103,12 +103,6 @@ std::vector<StoredLayers> GpuModel::sources_of(int layer) const {
 
 GpuModel load_gpu_model(const Checkpoint& checkpoint, const KvPlan& plan, at::ScalarType dtype,
                         WeightType type, at::Device device, std::int64_t free_bytes) {
-  for (const CodedBlock& block : plan.coded) {
-    KVC_CHECK(block.part == CodedParts::kBoth,
-              "--device cuda: layer {} codes keys and values apart, which only the CPU reads; use "
-              "--device cpu, or convert with --form full",
-              block.first_layer);
-  }
   const ModelConfig config = read_model_config(checkpoint);
   const auto expected = config.num_parameters() * (type == WeightType::kInt8 ? 17 : 32) / 16;
   KVC_CHECK(expected < free_bytes,

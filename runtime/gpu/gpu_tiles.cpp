@@ -76,14 +76,32 @@ DeviceTiles GpuTiles::block(std::size_t block, std::size_t sequence) const {
   return tiles;
 }
 
-const DeviceTiles* GpuTiles::blocks() const {
-  return static_cast<const DeviceTiles*>(blocks_.data_ptr());
+// They follow each other.
+std::vector<std::size_t> GpuTiles::blocks_of(CodedParts part) const {
+  std::vector<std::size_t> blocks;
+  for (std::size_t block = 0; block < specs_.size(); ++block) {
+    if (part == CodedParts::kKeys ? specs_[block].has_keys() : specs_[block].has_values()) {
+      blocks.push_back(block);
+    }
+  }
+  return blocks;
 }
 
-std::int64_t GpuTiles::most_coefficients() const {
+RankCodes GpuTiles::codes(CodedParts part) const {
+  const std::vector<std::size_t> blocks = blocks_of(part);
+  RankCodes codes{static_cast<const DeviceTiles*>(blocks_.data_ptr()) + blocks.front(),
+                  static_cast<int>(blocks.size()), 0};
+  for (const std::size_t block : blocks) {
+    codes.most_coefficients =
+        std::max(codes.most_coefficients, static_cast<int>(specs_[block].num_coefficients()));
+  }
+  return codes;
+}
+
+std::int64_t GpuTiles::most_tile_bytes(CodedParts part) const {
   std::int64_t most = 0;
-  for (const CodedBlock& spec : specs_) {
-    most = std::max(most, spec.num_coefficients());
+  for (const std::size_t block : blocks_of(part)) {
+    most = std::max(most, tile_layout(specs_[block]).bytes());
   }
   return most;
 }

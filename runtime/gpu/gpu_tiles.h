@@ -9,6 +9,7 @@
 
 #include "core/kv_plan.h"
 #include "runtime/gpu/gpu_rows.h"
+#include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/kernels/cuda/device_tiles.h"
 #include "runtime/store/coded_store.h"
 
@@ -30,15 +31,15 @@ class GpuTiles {
   // A block's tiles of one sequence, as if it were alone. Its address is valid until allow(), its contents
   // until pages change.
   DeviceTiles block(std::size_t block, std::size_t sequence) const;
-  // Tiles of all sequences, per block, in GPU memory. [num_blocks]
-  const DeviceTiles* blocks() const;
-
-  std::int64_t most_coefficients() const;  // of a block
+  // Tiles of all sequences in GPU memory: of the blocks that hold keys, or values.
+  RankCodes codes(CodedParts part) const;
+  std::int64_t most_tile_bytes(CodedParts part) const;
   std::int64_t bytes(std::size_t sequence) const;
 
   CodedLayers layers;
 
  private:
+  std::vector<std::size_t> blocks_of(CodedParts part) const;
   DeviceTiles layout_of(std::size_t block) const;
   void write_blocks(at::Device device);
 

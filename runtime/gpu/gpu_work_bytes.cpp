@@ -3,6 +3,7 @@
 #include "runtime/gpu/coded_ranks.h"
 #include "runtime/gpu/gpu_forecast.h"
 #include "runtime/gpu/segments.h"
+#include "runtime/store/coded_store.h"
 #include "runtime/store/row_store.h"
 
 namespace kvc {
@@ -20,12 +21,19 @@ std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
     const std::int64_t width = group.num_layers * (group.split_kv ? 1 : 2) * plan.kv_dim();
     gram = std::max(gram, group.basis == LatentBasis::kRequest ? width * width * kGramBytes : 0);
   }
-  for (const CodedBlock& block : plan.coded) {
-    const std::int64_t heads = block.head < 0 ? 1 : plan.num_kv_heads;  // a block each
-    rank = std::max(rank, heads * coded_width(block.num_coefficients()));
-    sums = std::max(sums, whole_ranks(coded_width(block.num_coefficients())));
-    blocks = std::max(blocks, heads);
-    stacked = std::max(stacked, block.num_layers * 2 * plan.kv_dim());
+  for (const CodedLayers& layers : coded_layers(plan)) {
+    std::int64_t width = 0, of_values = 0;
+    for (int i = layers.first_block; i < layers.first_block + layers.num_blocks; ++i) {
+      const CodedBlock& block = plan.coded[static_cast<std::size_t>(i)];
+      width += coded_width(block.num_coefficients());
+      if (block.has_values()) {
+        ++of_values;
+        sums = std::max(sums, whole_ranks(coded_width(block.num_coefficients())));
+      }
+    }
+    rank = std::max(rank, width);
+    blocks = std::max(blocks, of_values);
+    stacked = std::max(stacked, layers.num_layers * 2 * plan.kv_dim());
   }
   if (rank == 0) {
     return 0;

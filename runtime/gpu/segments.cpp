@@ -34,8 +34,9 @@ Segments::Segments(StepLaunches& launches)
     rank = std::max(rank, group.rank);
   }
   for (const GpuTiles& tiles : launches.cache.tiles()) {
-    rank = std::max(rank, coded_width(tiles.most_coefficients()));
-    num_blocks = std::max<std::int64_t>(num_blocks, tiles.layers.num_blocks);
+    const RankCodes values = tiles.codes(CodedParts::kValues);
+    rank = std::max(rank, coded_width(values.most_coefficients));
+    num_blocks = std::max<std::int64_t>(num_blocks, values.num_blocks);
   }
   if (rank > 0) {
     rank = whole_ranks(rank);
@@ -65,12 +66,8 @@ DevicePartials Segments::add_others(DenseAttention attention, const at::Tensor& 
   return add_exact(attention, num_rows);
 }
 
-DevicePartials Segments::add_sums(RankAttention attention, const DenseAttention& query,
-                                  const DeviceRope& rope, ProjectValues values,
-                                  std::size_t segment) {
-  attention.cos = rope.cos;
-  attention.sin = rope.sin;
-  attention.num_angles = rope.num_pairs;
+template <class Attention>
+void Segments::set_shape(const DenseAttention& query, Attention& attention) const {
   attention.num_sequences = query.num_sequences;
   attention.num_heads = query.num_heads;
   attention.num_kv_heads = query.num_kv_heads;
@@ -79,8 +76,61 @@ DevicePartials Segments::add_sums(RankAttention attention, const DenseAttention&
   attention.softcap = query.softcap;
   attention.max_tiles = narrow_size(max_tiles_);
   attention.partials = ranks_;
+}
+
+template <class Attention>
+void Segments::set_scratch(Attention& attention) {
+  if (!weights_.defined()) {
+    const std::int64_t rows = launches_.num_sequences * max_tiles_ * launches_.config.num_heads;
+    weights_ = launches_.zeros({rows, kScaledRows}, launches_.model.dtype);
+    tile_max_ = launches_.zeros({rows}, at::kFloat);
+    tile_sum_ = launches_.zeros({rows}, at::kFloat);
+  }
+  attention.weights = weights_.data_ptr();
+  attention.tile_max = launches_.pointer<float>(tile_max_);
+  attention.tile_sum = launches_.pointer<float>(tile_sum_);
+}
+
+DevicePartials Segments::add_sums(RankAttention attention, const DenseAttention& query,
+                                  const DeviceRope& rope, ProjectValues values,
+                                  std::size_t segment) {
+  attention.cos = rope.cos;
+  attention.sin = rope.sin;
+  attention.num_angles = rope.num_pairs;
+  set_shape(query, attention);
   choose_launches(attention);
   launches_.add(attention);
+  return add_projection(attention.partials, attention.sums_width, query, values, segment);
+}
+
+DevicePartials Segments::add_codes(CodedAttention attention, const RankCodes& codes,
+                                   const DenseAttention& query, const DeviceRope& rope,
+                                   ProjectValues values, std::size_t segment) {
+  attention.cos = rope.cos;
+  attention.sin = rope.sin;
+  attention.num_angles = rope.num_pairs;
+  set_shape(query, attention);
+  if (attention.values == nullptr) {
+    set_scratch(attention);
+  }
+  launches_.add(attention);
+  if (attention.values == nullptr) {
+    RankAttention sums;
+    sums.element = DeviceElement::kFloat16;
+    sums.value_codes = codes;
+    sums.num_rows = attention.num_rows;
+    sums.first_rows = attention.first_rows;
+    sums.sums_width = attention.sums_width;
+    set_shape(query, sums);
+    set_scratch(sums);
+    launches_.add(sums);
+  }
+  return add_projection(attention.partials, attention.sums_width, query, values, segment);
+}
+
+DevicePartials Segments::add_projection(const DevicePartials& of_parts, int sums_width,
+                                        const DenseAttention& query, ProjectValues values,
+                                        std::size_t segment) {
   while (log_sum_.size() <= segment) {
     log_sum_.push_back(
         launches_.zeros({launches_.num_sequences, launches_.config.num_heads}, at::kFloat));
@@ -89,11 +139,11 @@ DevicePartials Segments::add_sums(RankAttention attention, const DenseAttention&
         at::kFloat));
   }
   CombinePartials sums;
-  sums.sources[0] = attention.partials;
+  sums.sources[0] = of_parts;
   sums.num_sources = 1;
   sums.num_sequences = query.num_sequences;
   sums.num_heads = query.num_heads;
-  sums.width = attention.sums_width;
+  sums.width = sums_width;
   sums.output_float = launches_.pointer<float>(combined_);
   sums.log_sum = launches_.pointer<float>(log_sum_[segment]);
   launches_.add(sums);
@@ -115,15 +165,7 @@ void Segments::choose_launches(RankAttention& attention) {
     attention.partials.num_parts = one_pass_parts(attention, multiprocessors);
     return;
   }
-  if (!weights_.defined()) {
-    const std::int64_t rows = launches_.num_sequences * max_tiles_ * launches_.config.num_heads;
-    weights_ = launches_.zeros({rows, kScaledRows}, launches_.model.dtype);
-    tile_max_ = launches_.zeros({rows}, at::kFloat);
-    tile_sum_ = launches_.zeros({rows}, at::kFloat);
-  }
-  attention.weights = weights_.data_ptr();
-  attention.tile_max = launches_.pointer<float>(tile_max_);
-  attention.tile_sum = launches_.pointer<float>(tile_sum_);
+  set_scratch(attention);
 }
 
 }  // namespace kvc

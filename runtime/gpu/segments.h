@@ -24,6 +24,11 @@ class Segments {
   DevicePartials add_sums(RankAttention attention, const DenseAttention& query,
                           const DeviceRope& rope, ProjectValues values, std::size_t segment);
 
+  // The same for codes of keys that meet the query; `codes`: of values.
+  DevicePartials add_codes(CodedAttention attention, const RankCodes& codes,
+                           const DenseAttention& query, const DeviceRope& rope,
+                           ProjectValues values, std::size_t segment);
+
   // int32 [num_sequences]: the first that a layer's window shows, of codes or unmerged tokens (0) and of merged ones (1).
   std::int32_t* first_apart(std::size_t segment) const;
   // The same, or null where the layer has no window.
@@ -32,7 +37,16 @@ class Segments {
   }
 
  private:
+  template <class Attention>
+  void set_shape(const DenseAttention& query, Attention& attention) const;
+  // For an attention in two launches.
+  template <class Attention>
+  void set_scratch(Attention& attention);
   void choose_launches(RankAttention& attention);
+  // Sums of the segment's parts become its values.
+  DevicePartials add_projection(const DevicePartials& of_parts, int sums_width,
+                                const DenseAttention& query, ProjectValues values,
+                                std::size_t segment);
 
   StepLaunches& launches_;
   DevicePartials others_, ranks_;
@@ -44,8 +58,8 @@ class Segments {
   at::Tensor first_apart_[2];
 };
 
-// The largest number of parts into which launches over latents and codes split tokens. num_blocks: of codes, which
-// split the heads.
+// The largest number of parts into which launches over latents and codes split tokens. num_blocks: of values' codes,
+// which split the heads.
 std::int64_t most_rank_parts(int multiprocessors, std::int64_t num_sequences,
                              std::int64_t num_blocks, std::int64_t rank, std::int64_t tokens);
 

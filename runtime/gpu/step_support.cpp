@@ -5,6 +5,7 @@
 #include "runtime/gpu/gpu_policy.h"
 #include "runtime/gpu/gpu_reuse.h"
 #include "runtime/gpu/key_places.h"
+#include "runtime/kernels/cuda/attention_codes.h"
 #include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/kernels/cuda/few_rows_product.h"
@@ -72,18 +73,31 @@ void check_latents(const ModelConfig& config, const KvPlan& plan, int index) {
             group.first_layer + group.num_layers - 1, error, kWayOut);
 }
 
-// What codes have kernels for.
-void check_coded(const ModelConfig& config, const CodedLayers& layers) {
-  const int last = layers.first_layer + layers.num_layers - 1;
+// Codes of keys that meet the query, or of keys that are rebuilt.
+LaunchError coded_error(const ModelConfig& config, const CodedBlock& block) {
+  if (block.rotated || 2 * block.bases == config.head_dim) {
+    CodedAttention attention;
+    attention.num_heads = static_cast<int>(config.num_heads);
+    attention.num_kv_heads = static_cast<int>(config.num_kv_heads);
+    attention.head_dim = static_cast<int>(config.head_dim);
+    return check_coded_attention(attention);
+  }
   RankAttention attention;
   const DeviceTiles tiles;  // any: what they hold is not asked
   attention.element = DeviceElement::kFloat16;
   attention.num_heads = static_cast<int>(config.num_heads);
   attention.num_kv_heads = static_cast<int>(config.num_kv_heads);
-  attention.tiles = &tiles;
-  attention.num_blocks = layers.num_blocks;
+  attention.key_codes = attention.value_codes = {
+      &tiles, block.head < 0 ? 1 : static_cast<int>(config.num_kv_heads), 0};
   attention.keys.pairs.num_pairs = static_cast<int>(rank_pairs(config.head_dim));
-  const LaunchError error = check_rank_attention(attention);
+  return check_rank_attention(attention);
+}
+
+// What codes have kernels for.
+void check_coded(const ModelConfig& config, const KvPlan& plan, const CodedLayers& layers) {
+  const int last = layers.first_layer + layers.num_layers - 1;
+  const LaunchError error =
+      coded_error(config, plan.coded[static_cast<std::size_t>(layers.first_block)]);
   KVC_CHECK(error.empty(), "--device cuda: layers {} to {}: {}; or {}", layers.first_layer, last,
             error, kWayOut);
 }
@@ -148,7 +162,7 @@ void check_gpu_model(const ModelConfig& config, const KvPlan& plan) {
             "GPU runtime reads them exactly; convert without --prefill, or {}",
             kWayOut);
   for (const CodedLayers& layers : coded_layers(plan)) {
-    check_coded(config, layers);
+    check_coded(config, plan, layers);
   }
 }
 

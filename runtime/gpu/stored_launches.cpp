@@ -102,18 +102,40 @@ class CodedLaunches : public PlainLaunches {
     const CodedRanks& ranks =
         launches_.model.coded[store]
             .layers[static_cast<std::size_t>(layer - tiles.layers.first_layer)];
+    if (ranks.key_rows().are_met()) {
+      return add_met(tiles, ranks, query, rope);
+    }
     RankAttention attention{
         .query = query_float16_.defined() ? query_float16_.data_ptr() : query.query,
         .element = DeviceElement::kFloat16};
-    attention.tiles = tiles.blocks();
-    attention.num_blocks = tiles.layers.num_blocks;
-    attention.most_coefficients = narrow_size(tiles.most_coefficients());
+    attention.key_codes = tiles.codes(CodedParts::kKeys);
+    attention.value_codes = tiles.codes(CodedParts::kValues);
     attention.keys = ranks.keys();
     attention.num_rows = launches_.pointer<std::int32_t>(cache_.num_codes());
     attention.first_rows = segments_->first_apart(query, 0);
     attention.first_position = narrow_size(cache_.plan().compression.sink_tokens);
-    attention.sums_width = attention.keys.rank_stride;
-    return segments_->add_sums(attention, query, rope, ranks.values(), 0);
+    const ProjectValues values = ranks.values();
+    attention.sums_width = values.rank_stride;
+    return segments_->add_sums(attention, query, rope, values, 0);
+  }
+
+  // Codes of keys meet the query, in the launch that sums values where every KV head has a block of them.
+  DevicePartials add_met(const GpuTiles& tiles, const CodedRanks& ranks,
+                         const DenseAttention& query, const DeviceRope& rope) {
+    const RankCodes values = tiles.codes(CodedParts::kValues);
+    CodedAttention attention = ranks.key_rows().attention();
+    attention.query = query.query;
+    attention.element = query.element;
+    attention.keys = tiles.codes(CodedParts::kKeys).tiles;
+    attention.values = values.num_blocks == query.num_kv_heads ? values.tiles : nullptr;
+    attention.most_key_bytes = narrow_size(tiles.most_tile_bytes(CodedParts::kKeys));
+    attention.most_value_bytes = narrow_size(tiles.most_tile_bytes(CodedParts::kValues));
+    attention.num_rows = launches_.pointer<std::int32_t>(cache_.num_codes());
+    attention.first_rows = segments_->first_apart(query, 0);
+    attention.first_position = narrow_size(cache_.plan().compression.sink_tokens);
+    const ProjectValues projection = ranks.values();
+    attention.sums_width = projection.rank_stride;
+    return segments_->add_codes(attention, values, query, rope, projection, 0);
   }
 
   std::shared_ptr<Segments> segments_;

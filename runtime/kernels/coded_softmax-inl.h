@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/kernels/decode_attention.h"
+#include "runtime/kernels/exp-inl.h"
 #include "runtime/kernels/tile_products-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -88,8 +89,7 @@ class CodeSums {
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
     if (softcap != 0) {
       for (std::int64_t token = 0; token < kTileTokens; token += lanes) {
-        const auto x = hn::Mul(hn::LoadU(d, scores + token), hn::Set(d, 1 / softcap));
-        hn::StoreU(hn::Mul(hn::Set(d, softcap), hn::Tanh(d, x)), d, scores + token);
+        hn::StoreU(cap_score(d, hn::LoadU(d, scores + token), softcap), d, scores + token);
       }
     }
     std::fill(scores, scores + seen.first, -INFINITY);

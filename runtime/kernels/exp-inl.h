@@ -45,6 +45,14 @@ HWY_INLINE hn::Vec<D> exp_below_zero(D d, hn::Vec<D> x) {
 
 #endif
 
+// Scores x become softcap * tanh(x / softcap), from exp(-2 |x| / softcap).
+template <class D>
+HWY_INLINE hn::Vec<D> cap_score(D d, hn::Vec<D> x, float softcap) {
+  const auto one = hn::Set(d, 1);
+  const auto e = exp_below_zero(d, hn::Mul(hn::Abs(x), hn::Set(d, -2 / softcap)));
+  return hn::CopySign(hn::Div(hn::Mul(hn::Set(d, softcap), hn::Sub(one, e)), hn::Add(one, e)), x);
+}
+
 #endif  // HWY_TARGET != HWY_SCALAR
 }  // namespace kvc::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -105,16 +105,10 @@ struct RowSoftmax {
   float max = -INFINITY, sum = 0;
 };
 
-// Scores x become softcap * tanh(x / softcap), from exp(-2 |x| / softcap).
 void cap_scores(float* scores, std::int64_t columns, float softcap) {
   const Numbers d;
-  const NumberVec limit = hn::Set(d, softcap), factor = hn::Set(d, -2 / softcap);
-  const NumberVec one = hn::Set(d, 1);
   for (std::int64_t i = 0; i < columns; i += static_cast<std::int64_t>(hn::Lanes(d))) {
-    const NumberVec x = hn::LoadU(d, scores + i);
-    const NumberVec e = exp_below_zero(d, hn::Mul(hn::Abs(x), factor));
-    const NumberVec capped = hn::Div(hn::Mul(limit, hn::Sub(one, e)), hn::Add(one, e));
-    hn::StoreU(hn::CopySign(capped, x), d, scores + i);
+    hn::StoreU(cap_score(d, hn::LoadU(d, scores + i), softcap), d, scores + i);
   }
 }
 

@@ -100,11 +100,9 @@ void score_tile(const Source& keys, const float* query, std::int64_t width, std:
 // Scores x become softcap * tanh(x / softcap).
 inline void cap_scores(float softcap, std::int64_t count, float* scores) {
   const hn::ScalableTag<float> d;
-  const auto limit = hn::Set(d, softcap), inverse = hn::Set(d, 1 / softcap);
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   for (std::int64_t i = 0; i < count * kQuad; i += lanes) {
-    const auto x = hn::Mul(hn::LoadU(d, scores + i), inverse);
-    hn::StoreU(hn::Mul(limit, hn::Tanh(d, x)), d, scores + i);
+    hn::StoreU(cap_score(d, hn::LoadU(d, scores + i), softcap), d, scores + i);
   }
 }
 

@@ -2,9 +2,12 @@
 # with the CUDA kernels where those are a project of their own.
 set(KVC_CUDA_REFERENCES
   code_tiles_reference.cpp
+  coded_attention_reference.cpp
+  coded_keys.cpp
   combine_partials.cpp
   decode_attention_reference.cpp
   fused_attention_reference.cpp
+  integer_rows.cpp
   quantise_reference.cpp
   query_quads.cpp
   reference_rows.cpp

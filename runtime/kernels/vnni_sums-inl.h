@@ -87,8 +87,7 @@ class VnniSums {
   static void cap(float softcap, std::int64_t count, float* scores) {
     const hn::FixedTag<float, 16> d;
     for (std::int64_t i = 0; i < count; i += 16) {
-      const auto x = hn::Mul(hn::LoadU(d, scores + i), hn::Set(d, 1 / softcap));
-      hn::StoreU(hn::Mul(hn::Set(d, softcap), hn::Tanh(d, x)), d, scores + i);
+      hn::StoreU(cap_score(d, hn::LoadU(d, scores + i), softcap), d, scores + i);
     }
   }
 

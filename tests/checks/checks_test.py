@@ -36,6 +36,11 @@ class Layering(unittest.TestCase):
         self.assert_rejected("runtime/engine.cpp", '"runtime/gpu/gpu_engine.h"')
         self.assert_accepted("runtime/gpu/gpu_engine.cpp", '"runtime/engine.h"')
 
+    def test_tasks_know_no_model(self):
+        self.assert_rejected("validate/tasks/niah.cpp", '"runtime/engine.h"')
+        self.assert_rejected("validate/tasks/niah.cpp", '"validate/validate.h"')
+        self.assert_accepted("validate/validate.cpp", '"validate/tasks/task.h"')
+
     def test_kernels_know_only_themselves(self):
         self.assert_rejected("runtime/kernels/attend.cpp", '"core/error.h"')
         self.assert_accepted("runtime/kernels/attend.cpp", '"runtime/kernels/attend.h"')

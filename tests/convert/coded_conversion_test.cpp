@@ -121,6 +121,40 @@ TEST_F(CodedConversion, GainsCostTheirByte) {
   EXPECT_EQ(bits_off - bits_on, 8 * static_cast<std::int64_t>(on.coded.size()));
 }
 
+TEST_F(CodedConversion, HeadsOfALayerTakeEquallyManyBitsIfAskedFor) {
+  write_model({});
+  ConvertSettings chosen = settings(0.25, "head");
+  chosen.own<CodedSettings>().form = "rotated";
+  const Conversion free = read_conversion(convert_to("free", chosen));
+  chosen.own<CodedSettings>().head_bits = HeadBits::kEqual;
+  const Conversion equal = read_conversion(convert_to("equal", chosen));
+  const auto bits_of = [](const Conversion& conversion) {
+    std::map<std::pair<int, CodedParts>, std::vector<std::int64_t>> bits;  // of each head
+    for (std::size_t i = 0; i < conversion.coded.size(); ++i) {
+      const CodedBlock& block = conversion.plan.coded[i];
+      bits[{block.first_layer, block.part}].push_back(conversion.coded[i].bits);
+    }
+    return bits;
+  };
+  bool differs = false;
+  for (const auto& [layer, heads] : bits_of(free)) {
+    differs |= heads.front() != heads.back();
+  }
+  EXPECT_TRUE(differs);
+  const auto free_bits = bits_of(free);
+  for (const auto& [layer, heads] : bits_of(equal)) {
+    std::int64_t all = 0, all_free = 0;
+    for (std::size_t head = 0; head < heads.size(); ++head) {
+      EXPECT_NEAR(static_cast<double>(heads[head]), static_cast<double>(heads.front()), 2)
+          << "layer " << layer.first;
+      all += heads[head];
+      all_free += free_bits.at(layer)[head];
+    }
+    EXPECT_LE(all, all_free);
+    EXPECT_GE(all, all_free - 2 * static_cast<std::int64_t>(heads.size()));
+  }
+}
+
 // What a text's first token has does not depend on the rest of the text.
 TEST_F(CodedConversion, FirstTokensThatAreCodedHaveAMeanOfTheirOwn) {
   write_model({});

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <string>
 
+#include "validate/tasks/recall.h"
+
 namespace kvc {
 namespace {
 

@@ -213,6 +213,34 @@ TEST_F(Validate, RefusesOptionsOutOfRange) {
   EXPECT_THROW(validate(options_), UsageError);
 }
 
+TEST_F(Validate, RefusesTasksThatCannotWork) {
+  const auto expect = [&](const TaskOptions& tasks, const std::string& part) {
+    options_.tasks = tasks;
+    expect_error(part);
+  };
+  TaskOptions tasks;
+  tasks.min_ratio = 1;
+  expect(tasks, "--tasks");
+  tasks.names = {"niah"};
+  expect(tasks, "unknown task 'niah'");
+  tasks.names = {"passkey"};
+  tasks.lengths = {257};  // the context is 256
+  expect(tasks, "--task-length 257");
+  tasks.lengths = {20};
+  expect(tasks, "passkey takes at least");
+  tasks.lengths = {};
+  tasks.num_samples = 0;
+  expect(tasks, "--task-samples 0");
+  tasks.num_samples = 1;
+  tasks.min_ratio = -1;
+  expect(tasks, "--min-task-ratio");
+  tasks.min_ratio.reset();
+  tasks.texts = {directory_ / "absent.txt"};
+  expect(tasks, "absent.txt");
+  tasks.texts = {text_};
+  expect(tasks, "which no task of --tasks reads");
+}
+
 TEST_F(Validate, ProgramExitsWith3AndStillReports) {
   write(other_, 1);
   const fs::path report = directory_ / "report.json", html = directory_ / "report.html";

@@ -1,10 +1,9 @@
 """Makes transformers' Auto classes know the model types of converted directories.
 
-kvconvert_<family> gets a configuration class derived from the family's own, and model classes derived from
-transformers' own: their forward passes stay untouched.
+kvconvert_<family> gets model classes derived from transformers' own: their forward passes stay untouched.
 """
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
@@ -13,14 +12,10 @@ from transformers.models.auto.modeling_auto import (
     MODEL_MAPPING,
 )
 
+from kvconvert.configs import PREFIX, register_configs, when_made
 from kvconvert.transformers.attention import register_attention
 from kvconvert.transformers.model import CodedModel
 
-PREFIX = "kvconvert_"
-FAMILIES = (
-    "llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gemma3", "phi3", "olmo2",
-    "smollm3", "granite", "starcoder2", "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2",
-)
 _AUTO_CLASSES = (
     (AutoModel, MODEL_MAPPING),
     (AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING),
@@ -50,22 +45,8 @@ def _model_class(base: type, config_class: type) -> type:
     return globals()[name]
 
 
-def _config_class(family: str) -> type:
-    base = CONFIG_MAPPING[family]
-
-    def __post_init__(self, **kwargs):
-        _register_models(type(self), family)
-        base.__post_init__(self, **kwargs)
-
-    name = f"Kvconvert{base.__name__}"
-    members = {"model_type": PREFIX + family, "__post_init__": __post_init__, "__module__": __name__}
-    globals()[name] = type(name, (base,), members)
-    return globals()[name]
-
-
 def register() -> None:
     """Registers every family and the attention over codes. May be called again."""
     register_attention()
-    for family in FAMILIES:
-        if f"{PREFIX}{family}" not in CONFIG_MAPPING:
-            AutoConfig.register(PREFIX + family, _config_class(family))
+    when_made(_register_models)
+    register_configs()

@@ -2,25 +2,25 @@
 
 from functools import cache
 
-from kvconvert.vllm.families import ARCHITECTURES, PREFIX, REFUSED, served_architecture
+from kvconvert.vllm.families import ARCHITECTURES, REFUSED, served_architecture
 
 
 @cache
 def register_families() -> None:
     """Registers every family once per process."""
-    from transformers import CONFIG_MAPPING, AutoConfig
+    from transformers import CONFIG_MAPPING
     from vllm import ModelRegistry
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-    from kvconvert.vllm.configs import config_class
+    from kvconvert.configs import register_configs
 
     register_backend(AttentionBackendEnum.CUSTOM, "kvconvert.vllm.backend.CodedBackend")
+    register_configs()
     for family in (*ARCHITECTURES, *REFUSED):
         if family not in CONFIG_MAPPING:
             continue
         served = served_architecture(family)
-        AutoConfig.register(PREFIX + family, config_class(family), exist_ok=True)
         ModelRegistry.register_model(served, f"kvconvert.vllm.models:{served}")
         MODELS_CONFIG_MAP[served] = _checked(family, MODELS_CONFIG_MAP)
     _register_spec()

@@ -1,6 +1,7 @@
 // What attention over rows, latents and codes does not take.
 #include <string>
 
+#include "runtime/kernels/cuda/attention_codes.h"
 #include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 
@@ -110,9 +111,12 @@ LaunchError check_codes(const RankAttention& params) {
   if (params.element != DeviceElement::kFloat16) {
     return "coded attention: query and projection are float16, in which codes are exact";
   }
-  if (params.num_blocks <= 0 || params.num_kv_heads % params.num_blocks != 0) {
-    return "coded attention: " + std::to_string(params.num_blocks) + " blocks for " +
-           std::to_string(params.num_kv_heads) + " KV heads";
+  for (const RankCodes& codes : {params.key_codes, params.value_codes}) {
+    if (codes.tiles != nullptr &&
+        (codes.num_blocks <= 0 || params.num_kv_heads % codes.num_blocks != 0)) {
+      return "coded attention: " + std::to_string(codes.num_blocks) + " blocks for " +
+             std::to_string(params.num_kv_heads) + " KV heads";
+    }
   }
   if (params.stored.pairs.num_pairs != 0) {
     return "coded attention: codes hold no keys as they are";
@@ -127,9 +131,18 @@ LaunchError check_rank_attention(const RankAttention& params) {
     return "latent attention: " + std::to_string(params.num_heads) + " query heads on " +
            std::to_string(params.num_kv_heads) + " KV heads";
   }
-  if (LaunchError error = params.tiles == nullptr ? check_latents(params) : check_codes(params);
+  if (LaunchError error = params.reads_codes() ? check_codes(params) : check_latents(params);
       !error.empty()) {
     return error;
+  }
+  const int values =
+      params.reads_codes() ? params.value_codes.most_coefficients : params.value_rank;
+  if (params.sums_width % 32 != 0 || params.sums_width < values) {
+    return "latent attention: sums of " + std::to_string(params.sums_width) + " latents for rank " +
+           std::to_string(values) + ", expected that rounded up to a multiple of 32";
+  }
+  if (params.has_weights()) {
+    return {};
   }
   switch (params.keys.pairs.num_pairs) {
     case 16:
@@ -142,9 +155,9 @@ LaunchError check_rank_attention(const RankAttention& params) {
       return "latent attention: " + std::to_string(params.keys.pairs.num_pairs) +
              " rebuilt rotary pairs, expected 16, 24, 32, 48 or 64; pad with pairs of channel -1";
   }
-  const int rank = params.tiles == nullptr ? params.key_rank : params.most_coefficients;
+  const int rank = params.reads_codes() ? params.key_codes.most_coefficients : params.key_rank;
   if (params.keys.projections != nullptr) {
-    if (params.tiles != nullptr || needs_decoding(params.latents) ||
+    if (params.reads_codes() || needs_decoding(params.latents) ||
         params.stored.pairs.num_pairs != 0 || params.keys.rank_stride != rank ||
         params.keys.pairs.num_pairs < params.head_dim / 2) {
       return "latent attention: a sequence's own key projection has rows of the rank " +
@@ -157,11 +170,6 @@ LaunchError check_rank_attention(const RankAttention& params) {
            " columns for rank " + std::to_string(rank) +
            ", expected that rounded up to a multiple of 32";
   }
-  const int values = params.tiles == nullptr ? params.value_rank : params.most_coefficients;
-  if (params.sums_width % 32 != 0 || params.sums_width < values) {
-    return "latent attention: sums of " + std::to_string(params.sums_width) + " latents for rank " +
-           std::to_string(values) + ", expected that rounded up to a multiple of 32";
-  }
   if (params.stored.pairs.num_pairs % 8 != 0) {
     return "latent attention: " + std::to_string(params.stored.pairs.num_pairs) +
            " stored rotary pairs, expected a multiple of 8; pad with pairs of channel -1";
@@ -170,6 +178,28 @@ LaunchError check_rank_attention(const RankAttention& params) {
     return "latent attention: keys that are normalised after their bias cannot be latents (pivot "
            "gauge); "
            "convert without it";
+  }
+  return {};
+}
+
+LaunchError check_coded_attention(const CodedAttention& params) {
+  const std::string name = "coded attention: ";
+  const int head_dim = params.head_dim, most_heads = head_dim <= 128 ? 16 : 8;
+  if (head_dim != 32 && head_dim != 64 && head_dim != 128 && head_dim != 256) {
+    return name + "head_dim " + std::to_string(head_dim) + ", expected 32, 64, 128 or 256";
+  }
+  if (params.num_kv_heads <= 0 || params.num_heads % params.num_kv_heads != 0 ||
+      params.num_heads / params.num_kv_heads > most_heads) {
+    return name + std::to_string(params.num_heads) + " query heads on " +
+           std::to_string(params.num_kv_heads) + " KV heads, expected 1 to " +
+           std::to_string(most_heads) + " on each";
+  }
+  if (params.element != DeviceElement::kBFloat16 && params.element != DeviceElement::kFloat16) {
+    return name + "the query is bfloat16 or float16";
+  }
+  if (params.codes.count > head_dim) {
+    return name + std::to_string(params.codes.count) + " coefficients of a head's keys, expected " +
+           std::to_string(head_dim) + " at most";
   }
   return {};
 }

@@ -14,7 +14,7 @@ int most_query_tiles(const RankAttention& params) {
 
 bool has_instance(const RankAttention& params) {
   const int pairs = params.keys.pairs.num_pairs;
-  return params.tiles == nullptr &&
+  return !params.reads_codes() &&
          (params.latents.element == DeviceElement::kBFloat16 ||
           params.latents.element == DeviceElement::kFloat16) &&
          params.stored.pairs.num_pairs == 0 && params.value_rank <= kOnePassMostRank &&

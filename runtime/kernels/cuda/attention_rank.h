@@ -53,6 +53,13 @@ struct StoredKeys {
   const std::int32_t* first_column = nullptr;  // [num_kv_heads] of the latent
 };
 
+// Coded tokens' blocks. KV heads share a block num_kv_heads / num_blocks each.
+struct RankCodes {
+  const DeviceTiles* tiles = nullptr;  // [num_blocks] in GPU memory; null: there are none
+  int num_blocks = 0;
+  int most_coefficients = 0;  // of a block
+};
+
 // How a block of the launch of attention_one_pass.h, which says what it chooses, goes about its latents.
 struct OnePassShape {
   int query_tiles = 0;  // query heads of a block: up to 8 times 1, 2 or 4; 0: two launches instead
@@ -63,13 +70,12 @@ struct RankAttention {
   const void* query = nullptr;  // [num_sequences, num_heads, head_dim] post-RoPE
   DeviceElement element =
       DeviceElement::kBFloat16;  // of query and projection; coded tokens: float16
-  // Either latents, whose columns key_column .. key_column + key_rank - 1 make keys, or coded tokens.
+  // Either latents, whose columns key_column .. key_column + key_rank - 1 make keys, or coded tokens: blocks of keys and
+  // values, the same ones or others. Without blocks of keys the weights are there (attention_codes.h): values are summed.
   DeviceRows latents{};
   int key_column = 0, key_rank = 0, value_column = 0,
-      value_rank = 0;                  // multiples of 8, of codes 32
-  const DeviceTiles* tiles = nullptr;  // [num_blocks] in GPU memory; null: latents
-  int num_blocks = 0;         // KV heads share a coded block num_kv_heads / num_blocks each
-  int most_coefficients = 0;  // of a block
+      value_rank = 0;  // multiples of 8, of codes 32
+  RankCodes key_codes{}, value_codes{};
   RebuiltKeys keys{};
   StoredKeys stored{};
   const float* cos = nullptr;  // [num_positions, num_angles], fewer than 2^31 of them
@@ -95,8 +101,11 @@ struct RankAttention {
   float* tile_max = nullptr;  // [num_sequences, max_tiles, num_heads]
   float* tile_sum = nullptr;  // likewise
   DevicePartials partials{};  // output [.., num_heads, sums_width]
-  int sums_width = 0;         // value_rank or most_coefficients, rounded up to a multiple of 32
+  int sums_width =
+      0;  // value_rank or value_codes.most_coefficients, rounded up to a multiple of 32
 
+  KVC_HOST_DEVICE bool reads_codes() const { return value_codes.tiles != nullptr; }
+  KVC_HOST_DEVICE bool has_weights() const { return reads_codes() && key_codes.tiles == nullptr; }
   // Index of tile_max and tile_sum; and of weights in units of a tile.
   KVC_HOST_DEVICE std::int64_t tile_row(int sequence, int tile, int head) const {
     return (static_cast<std::int64_t>(sequence) * max_tiles + tile) * num_heads + head;

@@ -12,7 +12,7 @@ LaunchError launch_kernels(const RankAttention& params, const Launcher& launcher
   if (params.one_pass.query_tiles > 0) {
     return launch_one_pass(params, launcher);
   }
-  const LaunchError error = launch_rebuild(params, launcher);
+  const LaunchError error = params.has_weights() ? LaunchError{} : launch_rebuild(params, launcher);
   return error.empty() ? launch_sums(params, launcher) : error;
 }
 

@@ -6,6 +6,7 @@
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/kernels/cuda/attention_rows.h"
 #include "runtime/kernels/cuda/attention_tiles.h"
+#include "runtime/kernels/cuda/code_levels.h"
 #include "runtime/kernels/cuda/kernel.h"
 
 namespace kvc {
@@ -69,13 +70,17 @@ struct LatentCodes {
 };
 
 // Coefficients of coded tokens, as levels; coefficients are rows, tokens stand side by side.
+template <RankCodes RankAttention::*kCodes>
 struct TileCodes {
   static constexpr bool kTokensAreRows = false, kDecodes = true, kGains = true;
   static constexpr int kBytes = kRankChunk * 4 * kMostCodeBits;
+  static KVC_DEVICE const DeviceTiles& tiles_of(const RankAttention& params, int block) {
+    return (params.*kCodes).tiles[block];
+  }
   template <class Thread>
   static KVC_DEVICE void copy(Thread& thread, const RankAttention& params, int block, int sequence,
                               int tile, int count, int, int, int first, std::uint8_t* to) {
-    const DeviceTiles& tiles = params.tiles[block];
+    const DeviceTiles& tiles = tiles_of(params, block);
     const int begin = coefficient_place(tiles, first).byte;
     const int end = coefficient_place(tiles, first + kRankChunk).byte;
     const std::uint8_t* from = count > 0 ? tile_at(tiles, sequence, tile) + begin : nullptr;
@@ -83,24 +88,28 @@ struct TileCodes {
       thread.template copy_async<4>(to + byte, count > 0 ? from + byte : from, count > 0);
     }
   }
+  // A lane decodes eight tokens of one coefficient in eight.
   template <class T, class Thread>
   static KVC_DEVICE void decode(Thread& thread, const RankAttention& params, int block, int first,
                                 const std::uint8_t* from, T* to) {
-    const DeviceTiles& tiles = params.tiles[block];
-    CoefficientPlace place = coefficient_place(tiles, first);
-    const int begin = place.byte;
-    for (int i = 0; i < kRankChunk; ++i) {
-      float level = 0;
-      if (first + i < tiles.num_coefficients) {
-        level = code_level(unpack_code(from + place.byte - begin, place.bits, thread.lane()),
-                           place.bits);
-        next_coefficient(tiles, place);
+    const DeviceTiles& tiles = tiles_of(params, block);
+    const int begin = coefficient_place(tiles, first).byte, eighth = thread.lane() % 4;
+    for (int row = thread.lane() / 4; row < kRankChunk; row += 8) {
+      const CoefficientPlace place = coefficient_place(tiles, first + row);
+      std::uint32_t pairs[4] = {};
+      if (place.bits > 0) {
+        unpack_levels(place.bits, CoefficientPlanes{from + place.byte - begin, eighth}, pairs);
       }
-      to[i * kChunkStride + thread.lane()] = narrow<T>(level);
+      auto* words = reinterpret_cast<std::uint32_t*>(to + row * kChunkStride + 8 * eighth);
+      KVC_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        words[i] = (pairs[2 * i] & 0xFFFFu) | pairs[2 * i + 1] << 16;
+        words[2 + i] = pairs[2 * i] >> 16 | (pairs[2 * i + 1] & 0xFFFF0000u);
+      }
     }
   }
   static KVC_DEVICE int rank(const RankAttention& params, int block, int) {
-    return params.tiles[block].num_coefficients;
+    return tiles_of(params, block).num_coefficients;
   }
 };
 
@@ -127,10 +136,10 @@ KVC_HOST_DEVICE float read_number(const DeviceRows& rows, int sequence, int row,
 }
 
 // launch(T{}, Source{}) of what the latents or codes are.
-template <class Launch>
+template <RankCodes RankAttention::*kCodes, class Launch>
 LaunchError with_rank_source(const RankAttention& params, const Launch& launch) {
-  if (params.tiles != nullptr) {
-    return launch(Float16{}, TileCodes{});
+  if (params.reads_codes()) {
+    return launch(Float16{}, TileCodes<kCodes>{});
   }
   return with_type(params.element, [&](auto type) {
     return needs_decoding(params.latents) ? launch(type, LatentCodes{})

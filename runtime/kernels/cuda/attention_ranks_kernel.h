@@ -22,11 +22,11 @@ struct RankHeads {
   int sequence, block, first_head, num_heads;
 };
 KVC_HOST_DEVICE int rank_head_chunks(const RankAttention& params, int query_tiles) {
-  const int blocks = params.tiles == nullptr ? 1 : params.num_blocks;
+  const int blocks = params.reads_codes() ? params.value_codes.num_blocks : 1;
   return blocks * ((params.num_heads / blocks + 8 * query_tiles - 1) / (8 * query_tiles));
 }
 KVC_HOST_DEVICE RankHeads rank_heads(const RankAttention& params, int query_tiles, int index) {
-  const int blocks = params.tiles == nullptr ? 1 : params.num_blocks;
+  const int blocks = params.reads_codes() ? params.value_codes.num_blocks : 1;
   const int chunks = rank_head_chunks(params, query_tiles), per_block = chunks / blocks;
   const int chunk = index % chunks, heads = params.num_heads / blocks;
   const int in_block = chunk % per_block * 8 * query_tiles;
@@ -95,7 +95,7 @@ KVC_DEVICE void read_weights(Thread& thread, const RankAttention& params, const 
   const std::int64_t row = params.tile_row(heads.sequence, tile, heads.first_head);
   const std::uint8_t* codes = nullptr;
   if constexpr (Source::kGains) {
-    codes = tile_at(params.tiles[heads.block], heads.sequence, tile);
+    codes = tile_at(params.value_codes.tiles[heads.block], heads.sequence, tile);
   }
   KVC_UNROLL
   for (int n = 0; n < kQueryTiles; ++n) {
@@ -112,8 +112,8 @@ KVC_DEVICE void read_weights(Thread& thread, const RankAttention& params, const 
         float low = low_of_pair<T>(pair) * factor, high = high_of_pair<T>(pair) * factor;
         if constexpr (Source::kGains) {
           const int token = 16 * m + 8 * i + 2 * (lane % 4);
-          low *= tile_gain(params.tiles[heads.block], codes, token);
-          high *= tile_gain(params.tiles[heads.block], codes, token + 1);
+          low *= tile_gain(params.value_codes.tiles[heads.block], codes, token);
+          high *= tile_gain(params.value_codes.tiles[heads.block], codes, token + 1);
         }
         weights.b[m][n][i] = pack_pair<T>(low, high);
       }
@@ -225,8 +225,8 @@ LaunchError launch_sums(const RankAttention& params, const Launcher& launcher) {
   if (LaunchError error = check_rank_attention(params); !error.empty()) {
     return error;
   }
-  const int heads = params.num_heads / (params.tiles == nullptr ? 1 : params.num_blocks);
-  return with_rank_source(params, [&](auto type, auto source) {
+  const int heads = params.num_heads / (params.reads_codes() ? params.value_codes.num_blocks : 1);
+  return with_rank_source<&RankAttention::value_codes>(params, [&](auto type, auto source) {
     return with_number<1, 2, 4>(
         heads <= 8    ? 1
         : heads <= 16 ? 2

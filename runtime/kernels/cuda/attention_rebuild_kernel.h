@@ -39,7 +39,8 @@ struct RebuildScoresKernel : Kernel<RankAttention, 256, 1> {
                            first_row - (first_tile + thread.warp()) * kTileRows,
                            num_rows - (first_tile + thread.warp()) * kTileRows};
     const bool is_there = tokens.last > 0 && tokens.first < kTileRows;
-    const int block = Source::kGains ? kv_head / (params.num_kv_heads / params.num_blocks) : 0;
+    const int block =
+        Source::kGains ? kv_head / (params.num_kv_heads / params.key_codes.num_blocks) : 0;
     const int rank = Source::rank(params, block, params.key_rank);
     const int chunks = (rank + kRankChunk - 1) / kRankChunk;
     const KeyProjection<T> projection = key_projection<T>(params, sequence, kv_head);
@@ -87,11 +88,11 @@ struct RebuildScoresKernel : Kernel<RankAttention, 256, 1> {
     }
     float gains[2][2] = {{1, 1}, {1, 1}};
     if constexpr (Source::kGains) {
-      const std::uint8_t* tile = tile_at(params.tiles[block], sequence, tokens.tile);
+      const std::uint8_t* tile = tile_at(params.key_codes.tiles[block], sequence, tokens.tile);
       KVC_UNROLL
       for (int i = 0; i < 4; ++i) {
-        gains[i / 2][i % 2] =
-            tile_gain(params.tiles[block], tile, fragment_token(i / 2, 2 * (i % 2), thread.lane()));
+        gains[i / 2][i % 2] = tile_gain(params.key_codes.tiles[block], tile,
+                                        fragment_token(i / 2, 2 * (i % 2), thread.lane()));
       }
     }
     finish_keys(thread, params, kv_head, tokens, gains, keys);
@@ -112,7 +113,7 @@ LaunchError launch_rebuild(const RankAttention& params, const Launcher& launcher
   if (LaunchError error = check_rank_attention(params); !error.empty()) {
     return error;
   }
-  return with_rank_source(params, [&](auto type, auto source) {
+  return with_rank_source<&RankAttention::key_codes>(params, [&](auto type, auto source) {
     return with_number<16, 24, 32, 48, 64>(params.keys.pairs.num_pairs, [&](auto pairs) {
       constexpr int kPairTiles = decltype(pairs)::value / 8;
       using Instance = RebuildScoresKernel<decltype(type), kPairTiles, decltype(source)>;

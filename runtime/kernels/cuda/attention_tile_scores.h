@@ -16,7 +16,7 @@ struct KeyProjection {
 
 template <class T>
 KVC_DEVICE KeyProjection<T> key_projection(const RankAttention& params, int sequence, int kv_head) {
-  const bool is_own = params.tiles == nullptr && params.keys.projections != nullptr;
+  const bool is_own = !params.reads_codes() && params.keys.projections != nullptr;
   const int pairs = is_own ? params.head_dim / 2 : params.keys.pairs.num_pairs;
   const auto* rows = static_cast<const T*>(
       is_own ? params.keys.projections[sequence * params.keys.projections_stride]

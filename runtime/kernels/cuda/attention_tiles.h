@@ -72,8 +72,15 @@ struct RaiseFactors {
   float factor[kQueryTiles][2];
 };
 
+// Which token of the tile a product's row is: row lane / 4 + 8 half of products m.
+struct RowTokens {
+  static KVC_HOST_DEVICE int token(int m, int half, int lane) {
+    return 16 * m + lane / 4 + 8 * half;
+  }
+};
+
 // Scaled scores of tokens first .. last - 1 of the tile become weights below the raised maxima.
-template <class T, int kQueryTiles, class Thread>
+template <class T, class Tokens = RowTokens, int kQueryTiles, class Thread>
 KVC_DEVICE RaiseFactors<kQueryTiles> soften(Thread& thread, ScoreTile<kQueryTiles>& scores,
                                             float scale, float softcap, int first, int last,
                                             WarpSoftmax<kQueryTiles>& softmax,
@@ -86,7 +93,7 @@ KVC_DEVICE RaiseFactors<kQueryTiles> soften(Thread& thread, ScoreTile<kQueryTile
     for (int m = 0; m < 2; ++m) {
       KVC_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const int token = 16 * m + thread.lane() / 4 + 8 * (i / 2);
+        const int token = Tokens::token(m, i / 2, thread.lane());
         float& score = scores.s[m][n][i];
         score = token >= first && token < last ? scaled_score(score, scale, softcap)
                                                : negative_infinity();

@@ -122,6 +122,28 @@ KVC_HOST_DEVICE float high_of_pair(std::uint32_t pair) {
   return to_float(T{static_cast<std::uint16_t>(pair >> 16)});
 }
 
+// Both numbers of a pair of float16, rounded to the nearest.
+KVC_HOST_DEVICE std::uint32_t add_pairs(std::uint32_t a, std::uint32_t b) {
+#ifdef __CUDA_ARCH__
+  const __half2 sum =
+      __hadd2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
+  return *reinterpret_cast<const std::uint32_t*>(&sum);
+#else
+  return pack_pair<Float16>(low_of_pair<Float16>(a) + low_of_pair<Float16>(b),
+                            high_of_pair<Float16>(a) + high_of_pair<Float16>(b));
+#endif
+}
+KVC_HOST_DEVICE std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b) {
+#ifdef __CUDA_ARCH__
+  const __half2 product =
+      __hmul2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
+  return *reinterpret_cast<const std::uint32_t*>(&product);
+#else
+  return pack_pair<Float16>(low_of_pair<Float16>(a) * low_of_pair<Float16>(b),
+                            high_of_pair<Float16>(a) * high_of_pair<Float16>(b));
+#endif
+}
+
 // 8-bit floating point, 4 bits of exponent and 3 of mantissa, largest number 448, no infinity (e4m3).
 KVC_HOST_DEVICE float float8_to_float(std::uint8_t bits) {
   if ((bits & 0x7F) == 0x7F) {

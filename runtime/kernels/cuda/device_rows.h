@@ -35,6 +35,10 @@ KVC_HOST_DEVICE std::uint16_t narrow_bits(DeviceElement element, float x) {
                                              : narrow_bits(Float16{}, x);
 }
 
+KVC_HOST_DEVICE float widened(DeviceElement element, std::uint16_t bits) {
+  return element == DeviceElement::kBFloat16 ? to_float(BFloat16{bits}) : to_float(Float16{bits});
+}
+
 KVC_HOST_DEVICE bool is_coded(DeviceElement element) { return element >= DeviceElement::kInt8; }
 
 // Bytes of `count` channels of one row, without scales.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/kernels/cuda/append_rows.h"
+#include "runtime/kernels/cuda/attention_codes.h"
 #include "runtime/kernels/cuda/attention_combine.h"
 #include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_rank.h"
@@ -22,9 +23,9 @@ namespace kvc {
 
 // For any kernel. RankAttention: its launch or both of them. DenseAttention of two stores: the fused kernel.
 using KernelLaunch =
-    std::variant<AppendLatents, AppendRows, BudgetStep, CodeTilesParams, CombinePartials,
-                 DenseAttention, DequantiseRows, EmbedRows, FewRowsProduct, NormRows, ProjectValues,
-                 QuantiseRows, RankAttention, RowCosines, SampleTokens>;
+    std::variant<AppendLatents, AppendRows, BudgetStep, CodedAttention, CodeTilesParams,
+                 CombinePartials, DenseAttention, DequantiseRows, EmbedRows, FewRowsProduct,
+                 NormRows, ProjectValues, QuantiseRows, RankAttention, RowCosines, SampleTokens>;
 using StepProgram = std::vector<KernelLaunch>;
 
 LaunchError launch_cuda(const KernelLaunch& launch, void* stream);

@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
 """Runs one vLLM engine on the tests' prompts: vllm_run.py OUT CHECKPOINT SETTINGS TASKS
 
-SETTINGS: JSON, arguments of vllm.LLM. TASKS: words of `tokens` (greedy, 48 tokens), `again` (the same with a filled prefix
-cache), `long` (greedy, 300 tokens) and `nll` (mean negative log-likelihood of held-out text). OUT: JSON, a result per task,
-`capacity` (tokens that the cache holds), `block` (tokens of a block), `hits` (prompt tokens found in the prefix cache) and
-`preemptions`.
+SETTINGS: JSON, arguments of vllm.LLM. OUT: JSON, a result per task, `capacity` (tokens that the cache holds), `block` (tokens
+of a block), `hits` (prompt tokens found in the prefix cache) and `preemptions`. TASKS are words of:
+
+tokens        greedy, 48 tokens
+again         the same with a filled prefix cache
+long          greedy, 300 tokens
+transformers  as `tokens`, by transformers in the same process
+file:PATH     greedy, of a JSON file with `prompts`, lists of token ids, and `new_tokens`
+nll           mean negative log-likelihood of held-out text
 """
 
 import json
 import sys
 
+import torch
 from vllm import LLM, SamplingParams
 from vllm_checkpoints import begun, heldout, prompts
 
@@ -17,10 +23,28 @@ CACHE_BYTES = 1 << 28
 WINDOW, WINDOWS = 800, 6  # tokens of a text, texts
 
 
-def greedy(engine: LLM, tokens: int) -> list[list[int]]:
+def greedy(engine: LLM, tokens: int, texts: list[dict] | None = None) -> list[list[int]]:
     sampling = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
-    outputs = engine.generate(prompts(engine.get_tokenizer()), sampling, use_tqdm=False)
+    outputs = engine.generate(texts or prompts(engine.get_tokenizer()), sampling, use_tqdm=False)
     return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def greedy_of_file(engine: LLM, path: str) -> list[list[int]]:
+    with open(path) as file:
+        asked = json.load(file)
+    return greedy(engine, asked["new_tokens"], [{"prompt_token_ids": text} for text in asked["prompts"]])
+
+
+def transformers_greedy(engine: LLM, checkpoint: str, tokens: int) -> list[list[int]]:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=engine.llm_engine.vllm_config.model_config.dtype)
+    results = []
+    for text in prompts(engine.get_tokenizer()):
+        ids = torch.tensor([text["prompt_token_ids"]])
+        output = model.generate(ids, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False)
+        results.append(output[0, ids.shape[1] :].tolist())
+    return results
 
 
 def nll(engine: LLM) -> float:
@@ -43,7 +67,11 @@ def main() -> None:
     engine = LLM(checkpoint, **{**defaults, **json.loads(settings)})
     run = {"tokens": lambda: greedy(engine, 48), "long": lambda: greedy(engine, 300), "nll": lambda: nll(engine)}
     run["again"] = run["tokens"]
-    result = {task: run[task]() for task in tasks}
+    run["transformers"] = lambda: transformers_greedy(engine, checkpoint, 48)
+    result = {}
+    for task in tasks:
+        word, _, path = task.partition(":")
+        result[task] = greedy_of_file(engine, path) if word == "file" else run[word]()
     cache = engine.llm_engine.vllm_config.cache_config
     result["block"] = cache.block_size
     result["capacity"] = cache.num_gpu_blocks * cache.block_size

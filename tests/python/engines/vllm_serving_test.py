@@ -137,6 +137,13 @@ class Serving(unittest.TestCase):
         draft = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
         self.same_tokens(run(head(), "tokens", speculative_config=draft)["tokens"], served()["tokens"])
 
+    def test_transformers_in_the_same_process(self) -> None:
+        both = run(head(), "tokens", "transformers")
+        self.same_tokens(both["tokens"], served()["tokens"])
+        equal = sum(a == b for a, b in zip(both["transformers"], both["tokens"], strict=True))
+        print(f"{equal} of 12 generations of transformers are vLLM's")
+        self.assertGreaterEqual(equal, 11)
+
     def test_tensor_parallel(self) -> None:
         two = run(head(), "tokens", "nll", tensor_parallel_size=2)
         self.assertGreater(two["capacity"] / served()["capacity"], 1.7)

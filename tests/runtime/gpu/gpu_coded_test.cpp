@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <ostream>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -55,6 +57,36 @@ KvPlan mixed_plan(const SyntheticCheckpoint& model) {
   return plan;
 }
 
+// Keys apart from values, in another form in every layer, without narrow codes: one that is a step apart, because exact
+// rows were rounded, would differ by more than the rounding of all else; the first head of `rotated` has other widths.
+KvPlan mixed_forms(const SyntheticCheckpoint& model) {
+  const auto bases = static_cast<int>(model.head_dim / 2);
+  const CodedPlanOptions forms[] = {
+      {.scope = CodedScope::kHead,
+       .coefficients = {0, 0, 0, 0, 24, 6, 3},
+       .bases = bases,
+       .rotated = true},
+      {.scope = CodedScope::kLayer,
+       .coefficients = {0, 0, 0, 0, 33, 8},
+       .gain = true,
+       .bases = bases},
+      {.scope = CodedScope::kHead, .coefficients = {0, 0, 0, 0, 22, 2, 8}, .bases = 4},
+      {.scope = CodedScope::kLayer, .coefficients = {0, 0, 0, 0, 40, 11}, .bases = 1},
+      {.scope = CodedScope::kLayer, .coefficients = {0, 0, 0, 0, 40, 11}}};
+  KvPlan plan = coded_plan(model, forms[0]);
+  plan.coded.clear();
+  for (int layer = 0; layer < model.num_layers; ++layer) {
+    for (const CodedBlock& block : coded_plan(model, forms[layer % 5]).coded) {
+      if (block.first_layer == layer) {
+        plan.coded.push_back(block);
+      }
+    }
+  }
+  plan.coded.front().coefficients[7] = 5;
+  plan.check();
+  return plan;
+}
+
 class GpuCodedScopes : public ::testing::TestWithParam<std::tuple<CodedScope, bool>> {};
 
 TEST_P(GpuCodedScopes, StepsAreTheEngines) {
@@ -72,6 +104,71 @@ TEST(GpuCoded, ScopesMixLayerByLayer) {
   SyntheticCheckpoint model = tiny_gpu_model("llama");
   model.num_layers = 5;
   expect_gpu_steps(two_tiles(model, mixed_plan(model)));
+}
+
+struct GpuForm {
+  const char* name;
+  int bases;
+  bool rotated;
+};
+void PrintTo(const GpuForm& form, std::ostream* to) { *to << form.name; }
+
+// Keys apart from values. bases 0: a rotary pair each.
+class GpuCodedForms : public ::testing::TestWithParam<std::tuple<GpuForm, CodedScope>> {
+ protected:
+  CodedPlanOptions options(const SyntheticCheckpoint& model) const {
+    const auto [form, scope] = GetParam();
+    const int pairs = static_cast<int>(model.head_dim / 2);
+    return {.scope = scope,
+            .coefficients = {0, 0, 0, 0, 0, 9, 12, 8, 6},
+            .bases = form.bases == 0 ? pairs : form.bases,
+            .rotated = form.rotated};
+  }
+};
+
+TEST_P(GpuCodedForms, StepsAreTheEngines) {
+  for (const bool gain : {false, true}) {
+    const SyntheticCheckpoint model = tiny_gpu_model("llama");
+    CodedPlanOptions coded = options(model);
+    coded.gain = gain;
+    expect_gpu_steps(two_tiles(model, coded_plan(model, coded)));
+  }
+}
+
+TEST_P(GpuCodedForms, TakesLargerHeadsOfMoreQueries) {
+  SyntheticCheckpoint model = tiny_gpu_model("qwen2");
+  model.num_layers = 1;
+  model.head_dim = 64;
+  model.num_heads = 6;
+  GpuCase test_case = two_tiles(model, coded_plan(model, options(model)));
+  test_case.dtype = at::kBFloat16;
+  expect_gpu_steps(test_case);
+}
+
+TEST_P(GpuCodedForms, ReadsWhatASlidingWindowShows) {
+  SyntheticCheckpoint model = tiny_gpu_model("mistral");
+  model.window = 20;
+  expect_gpu_steps(two_tiles(model, coded_plan(model, options(model))));
+}
+
+TEST_P(GpuCodedForms, DecodesForAFurtherPrompt) {
+  const SyntheticCheckpoint model = tiny_gpu_model("qwen3");
+  GpuCase test_case = two_tiles(model, coded_plan(model, options(model)));
+  test_case.longest = 75;
+  test_case.turn = 40;
+  expect_gpu_steps(test_case);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, GpuCodedForms,
+    ::testing::Combine(::testing::Values(GpuForm{"rotated", 0, true}, GpuForm{"pairs", 0, false},
+                                         GpuForm{"blocks", 4, false}, GpuForm{"keys", 1, false}),
+                       ::testing::Values(CodedScope::kHead, CodedScope::kLayer)));
+
+TEST(GpuCoded, FormsMixLayerByLayer) {
+  SyntheticCheckpoint model = tiny_gpu_model("llama");
+  model.num_layers = 5;
+  expect_gpu_steps(two_tiles(model, mixed_forms(model)));
 }
 
 TEST(GpuCoded, ReadsBiasesNormsAndBothKindsOfWeights) {
@@ -110,11 +207,8 @@ TEST(GpuCoded, HasBlocksWithoutCoefficients) {
 }
 
 // The same exact rows become the same bytes.
-TEST(GpuCoded, BytesAreThoseOfTheCpu) {
+void expect_cpu_bytes(const SyntheticCheckpoint& model, const KvPlan& plan) {
   const testing::OneThread one_thread;
-  SyntheticCheckpoint model = tiny_gpu_model("qwen3");
-  model.num_layers = 5;
-  const KvPlan plan = mixed_plan(model);
   const testing::TemporaryDirectory directory;
   write_factored_checkpoint(directory.path(), model, plan);
   const Checkpoint checkpoint = Checkpoint::open(directory.path());
@@ -152,14 +246,32 @@ TEST(GpuCoded, BytesAreThoseOfTheCpu) {
   }
 }
 
+TEST(GpuCoded, BytesAreThoseOfTheCpu) {
+  SyntheticCheckpoint model = tiny_gpu_model("qwen3");
+  model.num_layers = 5;
+  expect_cpu_bytes(model, mixed_plan(model));
+  expect_cpu_bytes(model, mixed_forms(model));
+}
+
 // Generation, samples included: a sample's cache is a copy; forecasts bound what is taken.
 TEST(GpuCoded, GeneratesTheEnginesTokens) {
   const testing::OneThread one_thread;
   const SyntheticCheckpoint model = tiny_gpu_model("llama");
+  std::vector<KvPlan> plans{mixed_forms(model)};
   for (const CodedScope scope : kScopes) {
+    plans.push_back(coded_plan(model, {.scope = scope, .gain = true}));
+  }
+  for (const int bases : {1, 4, 16}) {
+    for (const CodedScope scope : {CodedScope::kHead, CodedScope::kLayer}) {
+      plans.push_back(coded_plan(model, {.scope = scope, .bases = bases}));
+    }
+  }
+  for (const CodedScope scope : {CodedScope::kHead, CodedScope::kLayer}) {
+    plans.push_back(coded_plan(model, {.scope = scope, .bases = 16, .rotated = true}));
+  }
+  for (const KvPlan& plan : plans) {
     const testing::TemporaryDirectory directory;
-    testing::write_factored_checkpoint(directory.path(), model,
-                                       coded_plan(model, {.scope = scope, .gain = true}));
+    testing::write_factored_checkpoint(directory.path(), model, plan);
     const Engine::Ids prompts = {testing::gpu_text(69, 1), testing::gpu_text(6, 5)};
     GenerateOptions options;
     options.max_new_tokens = 7;

@@ -1,5 +1,7 @@
-#include <cublas_v2.h>
 #include <cuda_runtime_api.h>
+#ifndef KVC_NO_PEER
+#include <cublas_v2.h>
+#endif
 
 #include <stdexcept>
 #include <string>
@@ -29,12 +31,16 @@ std::string batch_name(const Batch& batch) {
 
 class Bench {
  public:
+#ifndef KVC_NO_PEER
   Bench() {
     if (cublasCreate(&blas_) != CUBLAS_STATUS_SUCCESS) {
       throw std::runtime_error("cublasCreate failed");
     }
   }
   ~Bench() { cublasDestroy(blas_); }
+#else
+  Bench() = default;
+#endif
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
@@ -49,6 +55,9 @@ class Bench {
     }
     large_rank({1, 8192});
     codes({16, 32768});
+    for (const Batch batch : {Batch{16, 32768}, Batch{1, 131072}}) {
+      codes_apart(batch);
+    }
     return report_;
   }
 
@@ -63,23 +72,54 @@ class Bench {
       require(launch_cuda(combine, nullptr));
     };
   }
-  // All launches of attention in rank space.
-  Work rank_work(const RankAttention& params) {
-    const CombinePartials combine =
-        inputs_.combine(params.partials, params.num_sequences, params.sums_width);
-    ProjectValues project = inputs_.project(params);
+  // What makes values of partial sums of levels or latents.
+  Work projection_work(const DevicePartials& partials, int num_sequences, int sums_width, int rank,
+                       DeviceElement element) {
+    const CombinePartials combine = inputs_.combine(partials, num_sequences, sums_width);
+    ProjectValues project = inputs_.project(num_sequences, sums_width, rank, element);
     project.sums = combine.output_float;
-    return [params, combine, project] {
-      require(launch_cuda(params, nullptr));
+    return [combine, project] {
       require(launch_cuda(combine, nullptr));
       require(launch_cuda(project, nullptr));
+    };
+  }
+  // All launches of attention in rank space.
+  Work rank_work(const RankAttention& params) {
+    const Work project = projection_work(
+        params.partials, params.num_sequences, params.sums_width,
+        params.reads_codes() ? params.value_codes.most_coefficients : params.value_rank,
+        params.element);
+    return [params, project] {
+      require(launch_cuda(params, nullptr));
+      project();
+    };
+  }
+  // All launches of attention over codes that meet the query.
+  Work met_work(const Batch& batch, bool turned, bool whole) {
+    const CodedAttention params = inputs_.met_codes(batch, turned, whole);
+    if (whole) {
+      const Work sums = rank_work(inputs_.sums_behind(batch, params));
+      return [params, sums] {
+        require(launch_cuda(params, nullptr));
+        sums();
+      };
+    }
+    const Work project = projection_work(params.partials, params.num_sequences, params.sums_width,
+                                         params.sums_width, DeviceElement::kFloat16);
+    return [params, project] {
+      require(launch_cuda(params, nullptr));
+      project();
     };
   }
   static Work rebuild_work(const RankAttention& params) {
     return [params] { require(rebuild_scores_cuda(params, nullptr)); };
   }
-  // C = A B^T of bfloat16 numbers, [rows, width] and [columns, width].
-  Work product_work(int rows, int columns, int width) {
+  // C = A B^T of bfloat16 numbers, [rows, width] and [columns, width]. Empty without cuBLAS.
+  Work product_work([[maybe_unused]] int rows, [[maybe_unused]] int columns,
+                    [[maybe_unused]] int width) {
+#ifdef KVC_NO_PEER
+    return {};
+#else
     void* to = inputs_.memory().allocate(std::size_t{2} * static_cast<std::size_t>(rows) *
                                          static_cast<std::size_t>(columns));
     return [=, this] {
@@ -91,6 +131,7 @@ class Bench {
         throw std::runtime_error("cublasGemmEx failed");
       }
     };
+#endif
   }
 
   void find_ceilings() {
@@ -214,8 +255,27 @@ class Bench {
                 "its bare product's time", "G12: at most 1.3");
   }
 
+  // Keys and values apart at kept 0.25, by the form of the keys.
+  void codes_apart(const Batch& batch) {
+    const std::pair<const char*, const char*> rows[] = {{"rotated", "G12: at least 2.5"},
+                                                        {"rotated, values of layers", ""},
+                                                        {"pairs", ""},
+                                                        {"blocks", "G12: at least 1.8"}};
+    const std::vector<double> ms =
+        median_times({dense_work(batch, DeviceElement::kBFloat16, 1), met_work(batch, false, false),
+                      met_work(batch, false, true), met_work(batch, true, false),
+                      rank_work(inputs_.codes_apart(batch))},
+                     3);
+    for (std::size_t i = 0; i < std::size(rows); ++i) {
+      report_.add(std::string("codes ") + rows[i].first + " at kept 0.25" + batch_name(batch),
+                  ms[i + 1], ms[0] / ms[i + 1], "dense bfloat16's rate", rows[i].second);
+    }
+  }
+
   BenchInputs inputs_;
+#ifndef KVC_NO_PEER
   cublasHandle_t blas_ = nullptr;
+#endif
   TimingReport report_;
   double copy_rate_ = 0, product_rate_ = 0;  // bytes and operations a millisecond
 };

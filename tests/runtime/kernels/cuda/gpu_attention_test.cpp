@@ -1,10 +1,7 @@
 // The cases of attention kernels on a GPU. Needs the CUDA toolkit and nothing else. Exit code 0: all passed; 1: not;
 // 77: there is no GPU.
-//
-//   cuda_kernels_test [PART OF A NAME]
-#include <cstdio>
-#include <exception>
 #include <string>
+#include <vector>
 
 #include "tests/runtime/kernels/cuda/gpu_backend.h"
 #include "tests/runtime/kernels/cuda/gpu_main.h"
@@ -13,36 +10,23 @@
 namespace kvc::testing {
 namespace {
 
-std::string difference(const KernelCase& kernel_case) {
-  try {
-    GpuBackend backend;
-    return kernel_case.run(backend);
-  } catch (const std::exception& error) {
-    return error.what();
+std::vector<KernelCase> all_cases() {
+  std::vector<KernelCase> cases = attention_cases(CaseSize::kSmall);
+  for (const KernelCase& kernel_case : attention_cases(CaseSize::kLarge)) {
+    cases.push_back(kernel_case);
   }
+  return cases;
 }
 
-int run_all(const std::string& only) {
-  int failed = 0, passed = 0;
-  for (const CaseSize size : {CaseSize::kSmall, CaseSize::kLarge}) {
-    for (const KernelCase& kernel_case : attention_cases(size)) {
-      if (kernel_case.name.find(only) == std::string::npos) {
-        continue;
-      }
-      const std::string found = difference(kernel_case);
-      found.empty() ? ++passed : ++failed;
-      if (!found.empty()) {
-        std::printf("FAILED %s: %s\n", kernel_case.name.c_str(), found.c_str());
-      }
-    }
-  }
-  std::printf("attention kernels: %d passed, %d failed\n", passed, failed);
-  return failed == 0 && passed > 0 ? 0 : 1;
+std::string run_once(const KernelCase& kernel_case) {
+  GpuBackend backend;
+  return kernel_case.run(backend);
 }
 
 }  // namespace
 }  // namespace kvc::testing
 
 int main(int argc, char** argv) {
-  return kvc::testing::gpu_test_main(argc, argv, kvc::testing::run_all);
+  using namespace kvc::testing;
+  return gpu_test_main(argc, argv, {"attention kernels", all_cases(), {run_once}});
 }

@@ -2,7 +2,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -213,54 +212,20 @@ RankAttention BenchInputs::in_one_launch(const Batch& batch, const RankAttention
   return params;
 }
 
-RankAttention BenchInputs::codes(const Batch& batch, int num_blocks, int coefficients) {
-  RankAttention params = rank_params(batch, coefficients, coefficients);
-  params.element = DeviceElement::kFloat16;
-  // Half of the coefficients have 4 bits, a quarter 8 and 2 each: 4.5 on average.
-  DeviceTiles tiles;
-  tiles.coefficients[8] = coefficients / 4;
-  tiles.coefficients[4] = coefficients / 2;
-  tiles.coefficients[2] = coefficients - coefficients / 4 - coefficients / 2;
-  tiles.num_coefficients = coefficients;
-  tiles.code_bytes =
-      4 * (8 * tiles.coefficients[8] + 4 * tiles.coefficients[4] + 2 * tiles.coefficients[2]);
-  tiles.block_tiles = 4;
-  tiles.max_blocks = (params.max_tiles + 3) / 4;
-  const std::int64_t block_bytes = (4 * std::int64_t{tiles.code_bytes} + 255) / 256 * 256;
-  std::vector<DeviceTiles> all;
-  std::int64_t offset = 0;
-  for (int block = 0; block < num_blocks; ++block) {
-    std::vector<const void*> table;
-    for (std::int64_t i = 0; i < batch.num_sequences * tiles.max_blocks; ++i) {
-      if (offset + block_bytes > kBytes) {
-        offset = 0;
-      }
-      table.push_back(numbers_ + offset);
-      offset += block_bytes;
-    }
-    tiles.blocks = memory_.upload(table);
-    all.push_back(tiles);
-  }
-  params.tiles = memory_.upload(all);
-  params.num_blocks = num_blocks;
-  params.most_coefficients = coefficients;
-  params.keys.pairs = pairs(0, kHeadDim / 2, kHeadDim / 2);
-  return params;
-}
-
-ProjectValues BenchInputs::project(const RankAttention& params) {
+ProjectValues BenchInputs::project(int num_sequences, int sums_width, int rank,
+                                   DeviceElement element) {
   ProjectValues project;
-  project.sums_width = params.sums_width;
+  project.sums_width = sums_width;
   project.projection = numbers_ + kBytes / 4;
-  project.element = params.element;
-  project.rank = params.tiles == nullptr ? params.value_rank : params.most_coefficients;
-  project.rank_stride = params.sums_width;
-  project.num_sequences = params.num_sequences;
+  project.element = element;
+  project.rank = rank;
+  project.rank_stride = sums_width;
+  project.num_sequences = num_sequences;
   project.num_heads = kHeads;
   project.num_kv_heads = kKvHeads;
   project.head_dim = kHeadDim;
-  project.output = static_cast<float*>(memory_.allocate(
-      std::size_t{4} * kHeads * kHeadDim * static_cast<std::size_t>(params.num_sequences)));
+  project.output = static_cast<float*>(memory_.allocate(std::size_t{4} * kHeads * kHeadDim *
+                                                        static_cast<std::size_t>(num_sequences)));
   return project;
 }
 

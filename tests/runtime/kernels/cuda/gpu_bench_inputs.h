@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/kernels/cuda/attention_codes.h"
 #include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "tests/runtime/kernels/cuda/gpu_backend.h"
@@ -36,9 +37,15 @@ class BenchInputs {
   RankAttention latents(const Batch& batch, int key_rank, int value_rank, bool shared, int stored);
   // The same in one launch, in the shape that the rule chooses here; without one where it chooses two launches.
   RankAttention in_one_launch(const Batch& batch, const RankAttention& two);
-  // Coded tokens at `bits` on average of 256 coefficients a KV head, in num_blocks blocks.
+  // Coded tokens at 4.5 bits on average, in num_blocks blocks.
   RankAttention codes(const Batch& batch, int num_blocks, int coefficients);
-  ProjectValues project(const RankAttention& params);
+  // Keys apart from values, each at 4 bits on average of 128 coefficients a KV head, kept 0.25: keys that are rebuilt, or
+  // met with means in every eighth pair. whole: values of all heads are one block.
+  RankAttention codes_apart(const Batch& batch);
+  CodedAttention met_codes(const Batch& batch, bool turned, bool whole);
+  // What sums the values behind met codes with one block of values.
+  RankAttention sums_behind(const Batch& batch, const CodedAttention& keys);
+  ProjectValues project(int num_sequences, int sums_width, int rank, DeviceElement element);
   CombinePartials combine(const DevicePartials& partials, int num_sequences, int width);
 
   static std::int64_t row_bytes(const DeviceRows& rows);
@@ -46,6 +53,10 @@ class BenchInputs {
  private:
   RankAttention rank_params(const Batch& batch, int rank, int sums_width);
   KeyPairs pairs(int first, int count, int padded);
+  KeyRows key_rows(int step);  // one for every so manyeth rotary pair; 0: for both channels of each
+  // Tiles of blocks with so many coefficients of each width [9].
+  RankCodes tiles(const Batch& batch, int num_blocks, const std::vector<int>& widths,
+                  std::int64_t offset);
   DevicePartials partials(const Batch& batch, int num_parts, int width);
   int parts(const Batch& batch, int blocks_per_part) const;
   const std::int32_t* lengths(const Batch& batch);

@@ -3,7 +3,9 @@
 //
 //   cuda_cache_bench [--json FILE]      exit code 77: there is no GPU
 #include <cuda_runtime_api.h>
+#ifndef KVC_NO_PEER
 #include <cusolverDn.h>
+#endif
 
 #include <functional>
 #include <random>
@@ -51,7 +53,9 @@ class Bench {
       budget(1, slots);
       budget(16, slots);
     }
+#ifndef KVC_NO_PEER
     eigen();
+#endif
     return report_;
   }
 
@@ -101,6 +105,7 @@ class Bench {
                 "G6: at most 1.03");
   }
 
+#ifndef KVC_NO_PEER
   // Eight groups of a model of hidden_size 4096: what the conversion's second stage does.
   void eigen() {
     const std::int64_t n = 4096;
@@ -140,6 +145,7 @@ class Bench {
     cusolverDnDestroyParams(parameters);
     cusolverDnDestroy(solver);
   }
+#endif
 
   GpuBackend memory_;
   TimingReport report_;

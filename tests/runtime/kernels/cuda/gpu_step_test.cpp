@@ -2,8 +2,9 @@
 // Exit code 0: all passed; 1: not; 77: there is no GPU.
 #include <cuda_runtime_api.h>
 
-#include <cstdio>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "tests/runtime/kernels/cuda/gpu_backend.h"
 #include "tests/runtime/kernels/cuda/gpu_main.h"
@@ -34,40 +35,25 @@ class GraphBackend : public GpuBackend {
   cudaStream_t stream_ = nullptr;
 };
 
-// Empty, or what differs.
 template <class Backend>
-std::string run_case(const KernelCase& step_case) {
-  try {
-    Backend backend;
-    return step_case.run(backend);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
+std::string run_on(const KernelCase& step_case) {
+  Backend backend;
+  return step_case.run(backend);
 }
 
-int run_all(const std::string& only) {
-  int failed = 0, passed = 0;
-  for (const auto& cases : {step_cases(), sample_cases()}) {
-    for (const KernelCase& step_case : cases) {
-      if (step_case.name.find(only) == std::string::npos) {
-        continue;
-      }
-      for (const std::string& difference :
-           {run_case<GpuBackend>(step_case), run_case<GraphBackend>(step_case)}) {
-        difference.empty() ? ++passed : ++failed;
-        if (!difference.empty()) {
-          std::printf("FAILED %s: %s\n", step_case.name.c_str(), difference.c_str());
-        }
-      }
-    }
+std::vector<KernelCase> all_cases() {
+  std::vector<KernelCase> cases = step_cases();
+  for (const KernelCase& sample_case : sample_cases()) {
+    cases.push_back(sample_case);
   }
-  std::printf("step kernels: %d passed, %d failed\n", passed, failed);
-  return failed == 0 && passed > 0 ? 0 : 1;
+  return cases;
 }
 
 }  // namespace
 }  // namespace kvc::testing
 
 int main(int argc, char** argv) {
-  return kvc::testing::gpu_test_main(argc, argv, kvc::testing::run_all);
+  using namespace kvc::testing;
+  return gpu_test_main(argc, argv,
+                       {"step kernels", all_cases(), {run_on<GpuBackend>, run_on<GraphBackend>}});
 }

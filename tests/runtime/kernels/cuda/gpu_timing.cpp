@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <sstream>
 
@@ -18,6 +19,9 @@ std::vector<double> median_times(const std::vector<std::function<void()>>& thing
   std::vector<std::vector<double>> times(things.size());
   for (int round = -kWarmUp; round < kRounds; ++round) {
     for (std::size_t i = 0; i < things.size(); ++i) {
+      if (!things[i]) {
+        continue;
+      }
       check_cuda(cudaEventRecord(begin), "event");
       for (int repeat = 0; repeat < repeats; ++repeat) {
         things[i]();
@@ -35,6 +39,10 @@ std::vector<double> median_times(const std::vector<std::function<void()>>& thing
   (void)cudaEventDestroy(end);
   std::vector<double> medians;
   for (std::vector<double>& own : times) {
+    if (own.empty()) {
+      medians.push_back(std::nan(""));
+      continue;
+    }
     std::nth_element(own.begin(), own.begin() + kRounds / 2, own.end());
     medians.push_back(own[kRounds / 2]);
   }
@@ -43,6 +51,9 @@ std::vector<double> median_times(const std::vector<std::function<void()>>& thing
 
 void TimingReport::add(const std::string& name, double milliseconds, double ratio,
                        const std::string& of, const std::string& target) {
+  if (std::isnan(ratio)) {
+    return;
+  }
   std::ostringstream line;
   line << "    {\"name\": \"" << name << "\", \"ms\": " << milliseconds << ", \"ratio\": " << ratio
        << ", \"of\": \"" << of << "\", \"target\": \"" << target << "\"}";

@@ -23,6 +23,7 @@ std::vector<KernelCase> combine_cases(CaseSize size);
 std::vector<KernelCase> latent_attention_cases(CaseSize size);
 std::vector<KernelCase> one_pass_attention_cases(CaseSize size);
 std::vector<KernelCase> coded_attention_cases(CaseSize size);
+std::vector<KernelCase> code_attention_cases(CaseSize size);  // keys apart from values
 // All of them.
 std::vector<KernelCase> attention_cases(CaseSize size);
 

@@ -165,9 +165,8 @@ std::string run_codes(KernelBackend& backend, const RankShape& shape) {
   }
   RankInputs inputs(backend, shape, most, round_up(most, 32));
   inputs.upload_keys(backend, {});
-  inputs.device.tiles = backend.upload(tiles);
-  inputs.device.num_blocks = shape.num_blocks;
-  inputs.device.most_coefficients = most;
+  inputs.device.key_codes =
+      inputs.device.value_codes = {backend.upload(tiles), shape.num_blocks, most};
   const auto block_of = [&](std::int64_t kv_head) -> const CodedBlock& {
     return blocks[static_cast<std::size_t>(kv_head / (shape.num_kv_heads / shape.num_blocks))];
   };

@@ -1,12 +1,15 @@
 // Shared memory that attention kernels ask for when they are launched, of which ptxas knows nothing.
 #include <gtest/gtest.h>
 
+#include "runtime/kernels/cuda/attention_codes_keys.h"
 #include "runtime/kernels/cuda/attention_dense_kernel.h"
 #include "runtime/kernels/cuda/attention_ranks_kernel.h"
 #include "runtime/kernels/cuda/attention_rebuild_kernel.h"
 
 namespace kvc {
 namespace {
+
+using KeyCodes = TileCodes<&RankAttention::key_codes>;
 
 constexpr int kLeast = 99 * 1024;  // of a block on sm_120; sm_80 has 163 KiB, sm_90 and sm_100 227
 
@@ -23,10 +26,30 @@ TEST(CudaSharedMemory, DenseAttentionFitsWithFourWarpsOnLargeDevicesAndWithOneAn
 TEST(CudaSharedMemory, KernelsInRankSpaceFitAnywhere) {
   EXPECT_LE((RebuildShared<8, LatentNumbers>::bytes(8)), kLeast);
   EXPECT_LE((RebuildShared<8, LatentCodes>::bytes(8)), kLeast);
-  EXPECT_LE((RebuildShared<8, TileCodes>::bytes(8)), kLeast);
+  EXPECT_LE((RebuildShared<8, KeyCodes>::bytes(8)), kLeast);
   EXPECT_LE(4 * RankSumsShared<LatentNumbers>::kWarpBytes, kLeast);
   EXPECT_LE(4 * RankSumsShared<LatentCodes>::kWarpBytes, kLeast);
-  EXPECT_LE(4 * RankSumsShared<TileCodes>::kWarpBytes, kLeast);
+  EXPECT_LE(4 * RankSumsShared<KeyCodes>::kWarpBytes, kLeast);
+}
+
+// With 8 bits for every coefficient, gains, and means in all rotary pairs.
+int coded_bytes(int head_dim, bool turned, int query_tiles, int warps) {
+  const DeviceTiles values;
+  CodedAttention params;
+  params.values = &values;
+  params.head_dim = params.codes.count = head_dim;
+  params.means.count = params.num_angles = head_dim / 2;
+  params.most_key_bytes = params.most_value_bytes = 32 * (head_dim + 1);
+  params.turned = turned;
+  return CodedShared(params, query_tiles).bytes(warps);
+}
+
+TEST(CudaSharedMemory, CodesThatMeetTheQueryFitWithFourWarpsOnLargeDevicesAndWithOneAnywhere) {
+  for (const bool turned : {false, true}) {
+    EXPECT_LE(coded_bytes(128, turned, 2, 4), 163 * 1024);
+    EXPECT_LE(coded_bytes(128, turned, 2, 1), kLeast);
+    EXPECT_LE(coded_bytes(256, turned, 1, 1), 163 * 1024);
+  }
 }
 
 }  // namespace

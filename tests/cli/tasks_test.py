@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""kvvalidate --tasks: scores of both models, reports, thresholds, and runs that are interrupted and continued."""
+
+import json
+import signal
+import subprocess
+import time
+import unittest
+
+from programs import REFERENCE, ProgramTest, command
+
+# Little text, so that the tasks take the time.
+QUICK = ("--num-sequences", "1", "--seq-len", "64")
+PLAIN = ("--kv-dtype", "float32")
+EVICTING = ("--policy", "streamingllm:sink=4,window=16")
+
+
+class Tasks(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.results = self.directory / "results.jsonl"
+        self.left = self.directory / ".results.jsonl.partial"
+
+    def arguments(self, *more):
+        return (REFERENCE, REFERENCE, *QUICK, *more, "--task-results", self.results)
+
+    def lines(self):
+        return [json.loads(line) for line in self.results.read_text(encoding="utf-8").splitlines()]
+
+    def test_an_identical_pair_scores_equal(self):
+        report, html = self.directory / "report.json", self.directory / "report.html"
+        process = self.run_ok("kvvalidate", *self.arguments(
+            "--tasks", "passkey,niah_single_2", "--task-length", "512", "--task-samples", "2", *PLAIN,
+            "--min-task-ratio", "1", "--report", report, "--html", html, "--quiet"))
+        tasks = json.loads(report.read_text(encoding="utf-8"))["tasks"]
+        self.assertEqual([(row["task"], row["length"], row["num_samples"]) for row in tasks],
+                         [("passkey", 512, 2), ("niah_single_2", 512, 2)])
+        for row in tasks:
+            self.assertEqual(row["reference"], row["candidate"])
+            self.assertEqual(row["difference"], {"mean": 0.0, "standard_error": 0.0})
+            self.assertIn(row["task"], process.stdout)
+        self.assertIn("<td>niah_single_2</td><td>512</td><td>2</td>", html.read_text(encoding="utf-8"))
+        lines = self.lines()
+        self.assertEqual(len(lines), 4)
+        for line in lines:
+            self.assertEqual(line["reference"], line["candidate"])
+            self.assertLessEqual(line["prompt_tokens"], 512)
+            self.assertEqual(len(line["answers"]), len(line["reference"]["outputs"]))
+        self.assertEqual(process.stderr, "")
+
+    def test_a_lost_fact_misses_the_threshold(self):
+        process = subprocess.run(
+            command("kvvalidate", *self.arguments("--tasks", "recall", "--task-length", "128", "--task-samples", "2",
+                                                  *EVICTING, "--min-task-ratio", "0.5")),
+            capture_output=True, text=True, timeout=240)
+        self.assertEqual(process.returncode, 3, process.stderr)
+        self.assertIn("recall at 128 tokens", process.stderr)
+        self.assertIn("is below --min-task-ratio 0.5", process.stderr)
+
+    def test_an_interrupted_run_continues(self):
+        arguments = self.arguments("--tasks", "passkey", "--task-length", "120,140,160,180", "--task-samples", "2", "--quiet",
+                                   *EVICTING)
+        self.run_ok("kvvalidate", *arguments)
+        uninterrupted = self.results.read_bytes()
+        self.assertEqual(uninterrupted.count(b"\n"), 8)
+        self.results.unlink()
+        process = subprocess.Popen(command("kvvalidate", *arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                   text=True)
+        while process.poll() is None and (not self.left.exists() or self.left.stat().st_size == 0):
+            time.sleep(0.002)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, errors)  # later prompts were still to come
+        self.assertFalse(self.results.exists())
+        done = self.left.read_bytes()
+        self.assertTrue(uninterrupted.startswith(done[:done.rfind(b"\n") + 1]))
+        self.run_ok("kvvalidate", *arguments)
+        self.assertEqual(self.results.read_bytes(), uninterrupted)
+        self.assertFalse(self.left.exists())
+        # A killed run may leave a part of a batch.
+        self.results.unlink()
+        self.left.write_bytes(uninterrupted[:len(uninterrupted) // 2])
+        self.run_ok("kvvalidate", *arguments)
+        self.assertEqual(self.results.read_bytes(), uninterrupted)
+        # What another run left.
+        self.results.unlink()
+        self.left.write_bytes(uninterrupted[:len(uninterrupted) // 2])
+        self.assert_refused({1}, ["left by an interrupted run", "--force"], "kvvalidate", *arguments, "--seed", "1")
+
+    def test_bad_options_are_refused_before_any_model_runs(self):
+        both = (REFERENCE, REFERENCE, *QUICK)
+        self.assert_refused({2}, ["unknown task 'niah'", "niah_single_1"], "kvvalidate", *both, "--tasks", "niah")
+        self.assert_refused({1}, ["--tasks qa_1", "SQuAD", "--task-text FILE"], "kvvalidate", *both, "--tasks", "qa_1")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,79 @@
+#include "validate/task_report.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "validate/report.h"
+
+namespace kvc {
+namespace {
+
+std::string signed_error(const Estimate& estimate, const char* error_format) {
+  const std::string mean = fmt::format("{:+.1f}", estimate.mean);
+  return std::isfinite(estimate.standard_error)
+             ? mean + fmt::format(fmt::runtime(error_format), estimate.standard_error)
+             : mean;
+}
+
+}  // namespace
+
+Json tasks_json(const std::vector<TaskScores>& tasks) {
+  Json rows = Json::array();
+  for (const TaskScores& scores : tasks) {
+    rows.push_back({{"task", scores.task},
+                    {"length", scores.length},
+                    {"num_samples", scores.num_samples},
+                    {"reference", to_json(scores.reference)},
+                    {"candidate", to_json(scores.candidate)},
+                    {"difference", to_json(scores.difference)}});
+  }
+  return rows.empty() ? Json(nullptr) : rows;
+}
+
+std::string tasks_text(const std::vector<TaskScores>& tasks) {
+  std::string text;
+  for (const TaskScores& scores : tasks) {
+    text += fmt::format("  {:<24}{:>8}{:>9}{:>10.1f}{:>11.1f}  {}\n", scores.task, scores.length,
+                        scores.num_samples, scores.reference.mean, scores.candidate.mean,
+                        signed_error(scores.difference, " ± {:.1f}"));
+  }
+  return text.empty() ? ""
+                      : fmt::format("\n  {:<24}{:>8}{:>9}{:>10}{:>11}  {}\n", "task (0 to 100)",
+                                    "length", "samples", "original", "candidate", "difference") +
+                            text;
+}
+
+std::string tasks_html(const std::vector<TaskScores>& tasks) {
+  std::string rows;
+  for (const TaskScores& scores : tasks) {
+    rows += fmt::format(
+        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.1f}</td><td>{:.1f}</td><td>{}</td></tr>\n",
+        escape_html(scores.task), scores.length, scores.num_samples, scores.reference.mean,
+        scores.candidate.mean, signed_error(scores.difference, " <small>± {:.1f}</small>"));
+  }
+  return rows.empty()
+             ? ""
+             : "<h2>Tasks</h2>\n<table><thead><tr><th></th><th>Tokens</th><th>Samples</th>"
+               "<th>Original</th><th>Candidate</th><th>Difference</th></tr></thead>\n<tbody>\n" +
+                   rows +
+                   "</tbody></table>\n<p class=\"soft\">Scores are 0 to 100. Each prompt is "
+                   "prefilled and compressed, and continued greedily. ± is the standard error "
+                   "over samples.</p>\n";
+}
+
+std::vector<std::string> missed_tasks(const TaskOptions& options,
+                                      const std::vector<TaskScores>& tasks) {
+  std::vector<std::string> missed;
+  for (const TaskScores& scores : tasks) {
+    const double reference = scores.reference.mean, candidate = scores.candidate.mean;
+    if (options.min_ratio && !(candidate >= *options.min_ratio * reference)) {
+      missed.push_back(fmt::format(
+          "{} at {} tokens: {:.6g} of the original's {:.6g} is below --min-task-ratio {:g}",
+          scores.task, scores.length, candidate, reference, *options.min_ratio));
+    }
+  }
+  return missed;
+}
+
+}  // namespace kvc

@@ -1,0 +1,20 @@
+// The tasks' part of a validation report: for a file, a terminal and a page.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+#include "validate/validate.h"
+
+namespace kvc {
+
+Json tasks_json(const std::vector<TaskScores>& tasks);  // null without tasks
+// Tables; empty without tasks.
+std::string tasks_text(const std::vector<TaskScores>& tasks);
+std::string tasks_html(const std::vector<TaskScores>& tasks);
+// Sentences, one for each task and length whose ratio is below options.min_ratio.
+std::vector<std::string> missed_tasks(const TaskOptions& options,
+                                      const std::vector<TaskScores>& tasks);
+
+}  // namespace kvc

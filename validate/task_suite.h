@@ -1,0 +1,50 @@
+// A run of tasks: both models answer the same samples, in batches, and the scores are compared.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+#include "model/config.h"
+#include "model/tokenizer/tokenizer.h"
+#include "runtime/engine.h"
+#include "validate/task_results.h"
+#include "validate/tasks/task.h"
+#include "validate/validate.h"
+
+namespace kvc {
+
+// Every line's scores, averaged by task and length, in the order of the lines.
+std::vector<TaskScores> summarize(const std::vector<Json>& lines);
+
+class TaskSuite {
+ public:
+  // Reads the texts and makes the first sample of each task at each length, so that what cannot work is known before any
+  // model runs. `run` is all else that results depend on.
+  TaskSuite(const ValidateOptions& options, const ModelConfig& config, Json run);
+
+  // Continues what options.tasks.results has.
+  std::vector<TaskScores> run(const Engine& reference, const Engine& candidate);
+
+ private:
+  struct Part {  // a task at a length
+    const Task* task;
+    std::int64_t length;
+    std::int64_t num_samples;
+  };
+  TaskSample sample(const Part& part, std::int64_t index) const;
+  std::vector<Json> run_batch(const Part& part, std::int64_t begin, std::int64_t end,
+                              const Engine& reference, const Engine& candidate) const;
+
+  TaskOptions options_;
+  std::uint64_t seed_;
+  Tokenizer tokenizer_;
+  std::vector<std::int64_t> stop_ids_;
+  std::vector<Task> tasks_;
+  std::vector<Part> parts_;
+  std::unique_ptr<TaskResults> results_;
+};
+
+}  // namespace kvc

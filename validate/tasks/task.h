@@ -1,0 +1,64 @@
+// A task: prompts with known answers, made from a seed at a length in tokens, and the score of an answer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "model/tokenizer/tokenizer.h"
+#include "validate/tasks/task_random.h"
+
+namespace kvc {
+
+struct TaskQuestion {
+  std::string text;                    // the model continues it
+  std::vector<std::string> answers;    // at least one
+  std::vector<std::string> classes{};  // every answer there is, where a score depends on it
+};
+
+struct TaskSample {
+  std::string context;                  // what is read first
+  std::vector<TaskQuestion> questions;  // each follows the context alone
+  std::vector<double>
+      depths{};  // places in the context of what is asked for: 0 its start, 1 its end
+};
+
+// What a sample is made from.
+struct TaskDraw {
+  const std::string& task;
+  const Tokenizer& tokenizer;
+  std::int64_t length = 0;          // tokens of the context, one question and its answer
+  std::int64_t max_new_tokens = 0;  // room for the answer
+  bool questions_after = false;     // context and question are encoded apart
+  std::int64_t index = 0;           // of the sample
+  std::uint64_t seed = 0;           // of the run: the same for all samples
+  TaskRandom random;                // of the sample alone
+};
+
+struct Task {
+  std::string name;
+  std::int64_t max_new_tokens = 0;
+  std::function<TaskSample(const TaskDraw&)> make;
+  double (*score)(const std::string& output, const TaskQuestion& question) = nullptr;  // 0 to 100
+  bool questions_after = false;  // questions are always read through the compressed cache
+  std::int64_t num_samples = std::numeric_limits<std::int64_t>::max();  // there are no more
+};
+
+// Sample `index` of a task. Equal arguments give equal samples.
+TaskSample make_sample(const Task& task, const Tokenizer& tokenizer, std::int64_t length,
+                       bool questions_after, std::uint64_t seed, std::int64_t index);
+
+struct TaskPrompt {
+  std::vector<std::int64_t> context;  // prefilled
+  std::vector<std::int64_t>
+      question;  // read through the compressed cache; empty: part of `context`
+};
+TaskPrompt encode_prompt(const Tokenizer& tokenizer, const TaskSample& sample,
+                         const TaskQuestion& question, bool questions_after);
+// Tokens of the context with its longest question.
+std::int64_t prompt_tokens(const Tokenizer& tokenizer, const TaskSample& sample,
+                           bool questions_after);
+
+}  // namespace kvc

@@ -1,0 +1,203 @@
+#include "validate/tasks/text_metrics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "model/tokenizer/utf8.h"
+#include "validate/tasks/text_words.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::string_view kPunctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
+
+std::vector<std::string> plain_words(const std::string& text) {
+  std::string kept;
+  for (const char c : lower_ascii(text)) {
+    if (kPunctuation.find(c) == std::string_view::npos) {
+      kept += c;
+    }
+  }
+  std::vector<std::string> words = split_words(kept);
+  std::erase_if(
+      words, [](const std::string& word) { return word == "a" || word == "an" || word == "the"; });
+  return words;
+}
+
+double f1(double common, double in_output, double in_answer) {
+  return common == 0 ? 0 : 100 * 2 * common / (in_output + in_answer);
+}
+
+// Lengths of the longest common subsequences of all beginnings: [first.size() + 1][second.size() + 1].
+template <typename Value>
+std::vector<std::vector<std::size_t>> common_lengths(const std::vector<Value>& first,
+                                                     const std::vector<Value>& second) {
+  std::vector<std::vector<std::size_t>> lengths(first.size() + 1,
+                                                std::vector<std::size_t>(second.size() + 1, 0));
+  for (std::size_t i = 1; i <= first.size(); ++i) {
+    for (std::size_t j = 1; j <= second.size(); ++j) {
+      lengths[i][j] = first[i - 1] == second[j - 1]
+                          ? lengths[i - 1][j - 1] + 1
+                          : std::max(lengths[i - 1][j], lengths[i][j - 1]);
+    }
+  }
+  return lengths;
+}
+
+// The words of a longest common subsequence, from the end; where two are as long, that which leaves `second` first.
+void add_common_words(const std::vector<std::string>& first, const std::vector<std::string>& second,
+                      std::set<std::string>& words) {
+  const auto lengths = common_lengths(first, second);
+  for (std::size_t i = first.size(), j = second.size(); i > 0 && j > 0;) {
+    if (first[i - 1] == second[j - 1]) {
+      words.insert(first[i - 1]);
+      --i, --j;
+    } else if (lengths[i - 1][j] > lengths[i][j - 1]) {
+      --i;
+    } else {
+      --j;
+    }
+  }
+}
+
+std::vector<std::vector<std::string>> dotted_sentences(const std::string& text) {
+  std::vector<std::vector<std::string>> sentences;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('.', begin), text.size());
+    sentences.push_back(split_words(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return sentences;
+}
+
+std::set<std::string> word_set(const std::string& text) {
+  std::set<std::string> words;
+  for (const auto& sentence : dotted_sentences(text)) {
+    words.insert(sentence.begin(), sentence.end());
+  }
+  return words;
+}
+
+std::vector<std::string> numbers_of(const std::string& text) {
+  std::vector<std::string> numbers;
+  bool open = false;
+  for (const char c : text) {
+    const bool digit = c >= '0' && c <= '9';
+    if (digit && !open) {
+      numbers.emplace_back();
+    }
+    if (digit) {
+      numbers.back() += c;
+    }
+    open = digit;
+  }
+  return numbers;
+}
+
+std::vector<char32_t> characters_of(const std::string& given) {
+  const std::string text = replace_invalid_utf8(given);
+  std::vector<char32_t> characters;
+  for (std::size_t position = 0; position < text.size();) {
+    const CodePoint code = code_point_at(text, position);
+    characters.push_back(code.value);
+    position += code.length;
+  }
+  return characters;
+}
+
+std::string without_first_breaks(const std::string& text) {
+  const std::size_t begin = text.find_first_not_of('\n');
+  return begin == std::string::npos ? "" : text.substr(begin);
+}
+
+std::string first_code_line(const std::string& output) {
+  std::string rest = without_first_breaks(output);
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    const std::string line = rest.substr(0, end);
+    if (line.find('`') == std::string::npos && line.find('#') == std::string::npos &&
+        line.find("//") == std::string::npos) {
+      return line;
+    }
+    rest = rest.substr(std::min(end + 1, rest.size()));
+  }
+  return "";
+}
+
+}  // namespace
+
+double word_f1(const std::string& output, const std::string& answer) {
+  const std::vector<std::string> found = plain_words(output), wanted = plain_words(answer);
+  std::map<std::string, std::size_t> counts;
+  for (const std::string& word : wanted) {
+    ++counts[word];
+  }
+  std::size_t common = 0;
+  for (const std::string& word : found) {
+    const auto count = counts.find(word);
+    if (count != counts.end() && count->second > 0) {
+      --count->second;
+      ++common;
+    }
+  }
+  return f1(static_cast<double>(common), static_cast<double>(found.size()),
+            static_cast<double>(wanted.size()));
+}
+
+double rouge_l(const std::string& output, const std::string& answer) {
+  std::set<std::string> common;
+  for (const auto& wanted : dotted_sentences(answer)) {
+    for (const auto& found : dotted_sentences(output)) {
+      add_common_words(wanted, found, common);
+    }
+  }
+  return f1(static_cast<double>(common.size()), static_cast<double>(word_set(output).size()),
+            static_cast<double>(word_set(answer).size()));
+}
+
+double class_match(const std::string& output, const std::string& answer,
+                   const std::vector<std::string>& classes) {
+  std::size_t named = 0;
+  bool right = false;
+  for (const std::string& name : classes) {
+    if (output.find(name) != std::string::npos &&
+        (name == answer || answer.find(name) == std::string::npos)) {
+      ++named;
+      right = right || name == answer;
+    }
+  }
+  return right ? 100.0 / static_cast<double>(named) : 0;
+}
+
+double number_match(const std::string& output, const std::string& number) {
+  const std::vector<std::string> numbers = numbers_of(output);
+  return numbers.empty()
+             ? 0
+             : 100.0 * static_cast<double>(std::count(numbers.begin(), numbers.end(), number)) /
+                   static_cast<double>(numbers.size());
+}
+
+double edit_similarity(const std::string& output, const std::string& answer) {
+  const std::vector<char32_t> found = characters_of(first_code_line(output));
+  const std::vector<char32_t> wanted = characters_of(answer);
+  if (found.empty() && wanted.empty()) {
+    return 100;
+  }
+  const std::size_t common = common_lengths(found, wanted).back().back();
+  return std::round(f1(static_cast<double>(common), static_cast<double>(found.size()),
+                       static_cast<double>(wanted.size())));
+}
+
+std::string first_line(const std::string& output) {
+  const std::string text = without_first_breaks(output);
+  return text.substr(0, text.find('\n'));
+}
+
+std::string first_number(const std::string& text) {
+  const std::vector<std::string> numbers = numbers_of(text);
+  return numbers.empty() ? "" : numbers.front();
+}
+
+}  // namespace kvc
