@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes a llama checkpoint (tied or not, no biases) as a GGUF file without a tokenizer, for timing llama.cpp.
+"""Writes a llama checkpoint (tied or not, no biases) as a GGUF file without a tokenizer, for llama.cpp.
 
-make_gguf.py MODEL OUT.gguf [--type bf16|q8_0]
+make_gguf.py MODEL OUT.gguf [--type f32|bf16|q8_0]
 
 Norms are float32; every matrix is of the type. Needs the packages gguf and numpy.
 """
@@ -19,12 +19,13 @@ NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
          "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
          "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 OTHERS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-TYPES = {"bf16": (gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16),
+TYPES = {"f32": (gguf.GGMLQuantizationType.F32, gguf.LlamaFileType.ALL_F32),
+         "bf16": (gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16),
          "q8_0": (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0)}
 
 
 def read_tensors(directory):
-    """(name, float32 array) of every bfloat16 tensor."""
+    """(name, float32 array) of every tensor, which is bfloat16 or float32."""
     for path in sorted(directory.glob("*.safetensors")):
         with path.open("rb") as file:
             size = struct.unpack("<Q", file.read(8))[0]
@@ -33,10 +34,14 @@ def read_tensors(directory):
         for name, entry in header.items():
             if name == "__metadata__":
                 continue
-            if entry["dtype"] != "BF16":
-                sys.exit(f"{path}: {name} is {entry['dtype']}, expected BF16")
-            bits = data[slice(*entry["data_offsets"])].view(numpy.uint16).reshape(entry["shape"])
-            yield name, (bits.astype(numpy.uint32) << 16).view(numpy.float32)
+            stored = data[slice(*entry["data_offsets"])]
+            if entry["dtype"] == "BF16":
+                values = (stored.view(numpy.uint16).astype(numpy.uint32) << 16).view(numpy.float32)
+            elif entry["dtype"] == "F32":
+                values = stored.view(numpy.float32)
+            else:
+                sys.exit(f"{path}: {name} is {entry['dtype']}, expected BF16 or F32")
+            yield name, values.reshape(entry["shape"])
 
 
 def gguf_name(name):
@@ -45,6 +50,15 @@ def gguf_name(name):
         return OTHERS[stem] + ".weight"
     _, _, layer, rest = stem.split(".", 3)
     return f"blk.{layer}.{NAMES[rest]}.weight"
+
+
+def rope_theta(config, path):
+    """The base of a RoPE without scaling; any other is refused."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        sys.exit(f"{path}: RoPE of type {kind}, expected default")
+    return rope.get("rope_theta", config.get("rope_theta", 10000.0))
 
 
 def pairs_side_by_side(weight, heads):
@@ -70,7 +84,7 @@ def main():
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
-    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_rope_freq_base(rope_theta(config, arguments.model / "config.json"))
     writer.add_rope_dimension_count(config["head_dim"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
