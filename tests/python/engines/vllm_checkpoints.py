@@ -14,7 +14,7 @@ SEPARATOR = "<|endoftext|>"
 
 def convert(out: Path, *options: str) -> Path:
     """Converts the reference checkpoint for serving."""
-    command = [BIN / "kvconvert", "--kept-ratio", "0.25", "--prefill", "coded", *options, "--no-validate", "--quiet"]
+    command = [BIN / "kvconvert", "--kept-ratio", "0.25", "--for", "vllm", *options, "--no-validate", "--quiet"]
     command += ["--calibration", TEXTS / "tinystories_calibration.txt", "--out", out, REFERENCE]
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
     return out
