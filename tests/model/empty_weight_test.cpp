@@ -1,24 +1,19 @@
 #include "model/tensor_memory.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
-#include <fstream>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "tests/testing/process_memory.h"
+
 namespace kvc {
 namespace {
 
-std::int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  std::int64_t pages = 0, resident = 0;
-  file >> pages >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
+using testing::anonymous_bytes;
 
 TEST(EmptyWeight, HasTheSizesAndType) {
   for (const std::int64_t rows : {0, 1, 1000, 9000, 70000}) {
@@ -85,12 +80,12 @@ TEST(EmptyWeight, IsTakenAndGivenBackOnSeveralThreads) {
 // Ones that get memory of their own, of a number of bytes that is no multiple of anything.
 TEST(EmptyWeight, GivesMemoryOfLargeOnesBack) {
   constexpr std::int64_t kBytes = (std::int64_t{140} << 20) + 12345;
-  const std::int64_t before = resident_bytes();
+  const std::int64_t before = anonymous_bytes();
   at::Tensor large = empty_weight({kBytes}, at::kByte).fill_(7);
   EXPECT_EQ(large[kBytes - 1].item<int>(), 7);
-  EXPECT_GT(resident_bytes() - before, kBytes * 3 / 4);
+  EXPECT_GT(anonymous_bytes() - before, kBytes * 3 / 4);
   large.reset();
-  EXPECT_LT(resident_bytes() - before, kBytes / 4);
+  EXPECT_LT(anonymous_bytes() - before, kBytes / 4);
 }
 
 // What is taken and dropped again and again, beside something that stays, does not add up.
@@ -98,13 +93,13 @@ TEST(EmptyWeight, GivesMemoryBack) {
   constexpr std::int64_t kBytes = std::int64_t{24} << 20;
   const at::Tensor stays = empty_weight({kBytes}, at::kByte).fill_(1);
   empty_weight({kBytes}, at::kByte).fill_(1);
-  const std::int64_t before = resident_bytes();
+  const std::int64_t before = anonymous_bytes();
   for (int i = 0; i < 50; ++i) {
     empty_weight({kBytes + i}, at::kByte).fill_(1);
   }
-  EXPECT_LT(resident_bytes() - before, kBytes);
+  EXPECT_LT(anonymous_bytes() - before, kBytes);
   at::Tensor more = empty_weight({kBytes}, at::kByte).fill_(1);
-  EXPECT_GT(resident_bytes() - before, kBytes * 3 / 4);
+  EXPECT_GT(anonymous_bytes() - before, kBytes * 3 / 4);
   EXPECT_TRUE(at::equal(stays, at::ones_like(stays)));
 }
 

@@ -1,12 +1,10 @@
 // What the operating system says of KV memory: it grows as the formula does, and comes back.
 #include <gtest/gtest.h>
 #include <malloc.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -15,6 +13,7 @@
 #include "runtime/store/element_type.h"
 #include "runtime/store/kv_cache.h"
 #include "tests/runtime/engine_fixture.h"
+#include "tests/testing/process_memory.h"
 #include "tests/testing/test_tensors.h"
 
 namespace kvc {
@@ -32,9 +31,7 @@ constexpr bool kMeasuresMemory = true;
 // Memory of this process that is in use once what malloc holds back is returned.
 double resident_bytes() {
   ::malloc_trim(0);
-  std::int64_t total = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> total >> resident;
-  return static_cast<double>(resident * ::sysconf(_SC_PAGESIZE));
+  return static_cast<double>(testing::anonymous_bytes());
 }
 
 constexpr std::int64_t kTokens = 16384, kStep = 512, kLayers = 2, kHeads = 16, kChannels = 64;
