@@ -6,6 +6,7 @@
 #include "convert/model_card.h"
 #include "convert/plan.h"
 #include "convert/plan_table.h"
+#include "convert/work_directory.h"
 #include "core/checkpoint.h"
 #include "core/error.h"
 #include "core/output.h"
@@ -19,41 +20,6 @@ namespace kvc {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Where finished stages are kept. A directory the user did not name goes away with the run, unless
-// the run was interrupted and can be resumed.
-class WorkDirectory {
- public:
-  WorkDirectory(const fs::path& requested, const fs::path& out)
-      : path_(requested.empty()
-                  ? out.parent_path() / fmt::format(".{}.work", out.filename().string())
-                  : requested),
-        temporary_(requested.empty()) {
-    std::error_code error;
-    fs::create_directories(path_, error);
-    KVC_CHECK(!error, "{}: cannot create the work directory: {}; choose another with --work",
-              path_.string(), error.message());
-  }
-  ~WorkDirectory() {
-    if (temporary_ && !keep_) {
-      std::error_code ignored;
-      fs::remove_all(path_, ignored);
-    }
-  }
-  WorkDirectory(const WorkDirectory&) = delete;
-  WorkDirectory& operator=(const WorkDirectory&) = delete;
-
-  const fs::path& path() const { return path_; }
-  void keep_for_resume() {
-    keep_ = true;
-    log_info(fmt::format("finished stages are kept in {}; run the same command again to resume",
-                         path_.string()));
-  }
-
- private:
-  fs::path path_;
-  bool temporary_, keep_ = false;
-};
 
 void check_inputs_apart(const PipelineOptions& options) {
   check_apart(options.out, options.checkpoint);
@@ -147,33 +113,17 @@ void print_result(const PipelineOptions& options, const std::optional<Validation
 void convert_and_export(const PipelineOptions& options, const Checkpoint& checkpoint,
                         const ModelConfig& config, const KvPlan& plan, const WorkDirectory& work,
                         OutputDirectory& output) {
-  const fs::path conversion = run_stages(options, checkpoint, config, plan, work.path());
-  const Conversion converted = read_conversion(conversion);
-  log_report(converted);
-  ExportOptions exporting;
-  exporting.checkpoint = options.checkpoint;
-  exporting.conversion = conversion;
-  exporting.format = options.format;
-  exporting.factor_dtype = options.factor_dtype;
-  export_into(exporting, output.path());
-
-  const fs::path exported =
-      options.format == ExportFormat::kBoth ? output.path() / "factored" : output.path();
-  const std::optional<Payback> gain =
-      measured_payback(options, config, converted.plan, checkpoint, exported);
-  std::optional<ValidationReport> report;
-  if (options.validate) {
-    report = validate_export(options, exported, work.path() / "tokens.h5");
-    report->options["candidate"] = options.out.string();
-    report->payback = gain;
-    write_file(output.path() / "report.json", dump_json(to_json(*report)));
-    write_file(output.path() / "report.html", html_report(*report));
+  const Outcome outcome = convert_into(options, checkpoint, config, plan,
+                                       StagePaths::all_in(work.path()), output.path());
+  if (outcome.report) {
+    write_file(output.path() / "report.json", dump_json(to_json(*outcome.report)));
+    write_file(output.path() / "report.html", html_report(*outcome.report));
     const ModelCard card{
         .checkpoint = checkpoint, .command = options.command, .format = options.format};
-    write_file(output.path() / "README.md", model_card(card, converted.plan, *report));
+    write_file(output.path() / "README.md", model_card(card, outcome.plan, *outcome.report));
   }
   output.commit();
-  print_result(options, report, gain);
+  print_result(options, outcome.report, outcome.payback);
 }
 
 void log_limits(ServingEngine engine, const KvPlan& plan) {
@@ -183,6 +133,32 @@ void log_limits(ServingEngine engine, const KvPlan& plan) {
 }
 
 }  // namespace
+
+Outcome convert_into(const PipelineOptions& options, const Checkpoint& checkpoint,
+                     const ModelConfig& config, const KvPlan& plan, const StagePaths& paths,
+                     const fs::path& directory) {
+  const fs::path conversion = run_stages(options, checkpoint, config, plan, paths);
+  const Conversion converted = read_conversion(conversion);
+  log_report(converted);
+  ExportOptions exporting;
+  exporting.checkpoint = options.checkpoint;
+  exporting.conversion = conversion;
+  exporting.format = options.format;
+  exporting.factor_dtype = options.factor_dtype;
+  export_into(exporting, directory);
+
+  const fs::path exported =
+      options.format == ExportFormat::kBoth ? directory / "factored" : directory;
+  Outcome outcome{
+      .plan = converted.plan,
+      .payback = measured_payback(options, config, converted.plan, checkpoint, exported)};
+  if (options.validate) {
+    outcome.report = validate_export(options, exported, paths.tokens / "tokens.h5");
+    outcome.report->options["candidate"] = options.out.string();
+    outcome.report->payback = outcome.payback;
+  }
+  return outcome;
+}
 
 void run_pipeline(PipelineOptions options) {
   resolve(options.settings);

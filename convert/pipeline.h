@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,9 +11,11 @@
 #include "convert/defaults.h"
 #include "convert/serving_engine.h"
 #include "core/checkpoint.h"
+#include "core/payback.h"
 #include "core/token_set.h"
 #include "export/export.h"
 #include "model/token_input.h"
+#include "validate/validate.h"
 
 namespace kvc {
 
@@ -46,11 +49,30 @@ void run_pipeline(PipelineOptions options);
 TokenSet prepare_tokens(const PipelineOptions& options, const Checkpoint& checkpoint,
                         const ModelConfig& config, const std::filesystem::path& work);
 
-// Each stage writes its artifact in the directory `work`, unless what it would write is there already from
-// an earlier run. `plan`: the conversion's, unless Fisher information is to share its ranks. Returns the conversion's
-// directory.
+// The directories of a conversion's artifacts, which exist.
+struct StagePaths {
+  std::filesystem::path tokens;      // tokens.h5 and self.h5
+  std::filesystem::path statistics;  // calibration.h5, fisher.h5, covariance.h5 and metric.h5
+  std::filesystem::path conversion;  // conversion/, and the state of an interrupted distillation
+
+  static StagePaths all_in(const std::filesystem::path& work) { return {work, work, work}; }
+};
+
+// Each stage writes its artifact, unless what it would write is there already from an earlier run. `plan`: the
+// conversion's, unless Fisher information is to share its ranks. Returns the conversion's directory.
 std::filesystem::path run_stages(const PipelineOptions& options, const Checkpoint& checkpoint,
                                  const ModelConfig& config, const KvPlan& plan,
-                                 const std::filesystem::path& work);
+                                 const StagePaths& paths);
+
+struct Outcome {
+  KvPlan plan;                               // with measured ranks and bits
+  std::optional<Payback> payback;            // none of folded exports, which save nothing
+  std::optional<ValidationReport> report{};  // none without options.validate
+};
+
+// Runs all stages, exports into the empty directory `directory` and evaluates the export.
+Outcome convert_into(const PipelineOptions& options, const Checkpoint& checkpoint,
+                     const ModelConfig& config, const KvPlan& plan, const StagePaths& paths,
+                     const std::filesystem::path& directory);
 
 }  // namespace kvc

@@ -70,29 +70,29 @@ void run_joint_stages(const PipelineOptions& options, const Checkpoint& checkpoi
 
 std::filesystem::path run_stages(const PipelineOptions& options, const Checkpoint& checkpoint,
                                  const ModelConfig& config, const KvPlan& plan,
-                                 const fs::path& work) {
+                                 const StagePaths& paths) {
   const ConvertSettings& settings = options.settings;
   ConvertInputs inputs;
   inputs.checkpoint = options.checkpoint;
-  inputs.tokens = work / "tokens.h5";
-  inputs.out = work / "conversion";
-  inputs.state = work / "distillation.safetensors";
+  inputs.tokens = paths.tokens / "tokens.h5";
+  inputs.out = paths.conversion / "conversion";
+  inputs.state = paths.conversion / "distillation.safetensors";
   inputs.plan = plan;
   inputs.force = true;
   const ComputePlace place = statistics_place(settings.device);
-  const TokenSet tokens = prepare_tokens(options, checkpoint, config, work);
+  const TokenSet tokens = prepare_tokens(options, checkpoint, config, paths.tokens);
   if (needs_calibration(settings)) {
-    inputs.calibration = work / "calibration.h5";
+    inputs.calibration = paths.statistics / "calibration.h5";
     run_stage("calibration", inputs.calibration, calibration_provenance(checkpoint, tokens, place),
               [&] { calibrate(checkpoint, tokens, inputs.calibration, true, place); });
   }
   if (needs_fisher(settings)) {
-    inputs.fisher = work / "fisher.h5";
+    inputs.fisher = paths.statistics / "fisher.h5";
     run_stage("Fisher information", inputs.fisher, fisher_provenance(checkpoint, tokens, place),
               [&] { fisher(checkpoint, tokens, inputs.fisher, true, place); });
   }
-  run_joint_stages(options, checkpoint, tokens, statistics_needs(config, settings), place, work,
-                   inputs);
+  run_joint_stages(options, checkpoint, tokens, statistics_needs(config, settings), place,
+                   paths.statistics, inputs);
   run_stage("conversion", inputs.out / "conversion.h5",
             conversion_provenance(checkpoint, tokens, settings),
             [&] { convert(inputs, settings); });
