@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "validate/page.h"
+
 namespace kvc {
 namespace {
 
@@ -70,6 +72,18 @@ std::string mark_lines(const Axis& x, const std::vector<Mark>& marks) {
   return lines + labels;
 }
 
+std::string line(const Axis& x, const Axis& y, const std::vector<Point>& points) {
+  std::string path, dots;
+  for (const Point& point : points) {
+    const double at_x = x_of(x, point.x), at_y = y_of(y, point.y);
+    path += fmt::format("{}{:.1f},{:.1f}", path.empty() ? "" : " ", at_x, at_y);
+    dots += fmt::format(
+        "<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\"><title>{}</title></circle>\n",
+        at_x, at_y, point.tip);
+  }
+  return fmt::format("<polyline class=\"line\" points=\"{}\"/>\n", path) + dots;
+}
+
 // 1, 2 or 5 times a power of ten, at most five of which make up `length`.
 double round_step(double length) {
   const double power = std::pow(10, std::floor(std::log10(length / 5)));
@@ -100,6 +114,16 @@ Axis axis_from_zero(double largest, const std::string& label) {
   return axis_between(0, step * std::ceil(largest / step - kSlack), label);
 }
 
+Axis axis_of_decades(double begin, double end, const std::string& label) {
+  Axis axis{std::floor(begin + kSlack), std::ceil(end - kSlack), {}, label};
+  axis.end = std::max(axis.end, axis.begin + 1);
+  for (double decade = axis.begin; decade <= axis.end; decade += 1) {
+    axis.ticks.push_back(
+        {decade, fmt::format("10<tspan dy=\"-5\" font-size=\"9\">{:.0f}</tspan>", decade)});
+  }
+  return axis;
+}
+
 std::string bar_chart(const Axis& x, const Axis& y, const std::vector<Bar>& bars,
                       const std::vector<Mark>& marks) {
   std::string svg = open_chart(x, y);
@@ -115,31 +139,26 @@ std::string bar_chart(const Axis& x, const Axis& y, const std::vector<Bar>& bars
 }
 
 std::string line_chart(const Axis& x, const Axis& y, const std::vector<Point>& points) {
-  std::string svg = open_chart(x, y);
-  std::string path;
-  for (const Point& point : points) {
-    path +=
-        fmt::format("{}{:.1f},{:.1f}", path.empty() ? "" : " ", x_of(x, point.x), y_of(y, point.y));
+  return open_chart(x, y) + line(x, y, points) + close_chart();
+}
+
+std::string series_chart(const Axis& x, const Axis& y, const std::vector<Series>& series) {
+  constexpr std::size_t kNumColours = 8;  // classes series0 to series7
+  std::string svg = open_chart(x, y), legend;
+  for (std::size_t i = 0; i < series.size(); ++i) {
+    svg += fmt::format("<g class=\"series{}\">\n{}</g>\n", i % kNumColours,
+                       line(x, y, series[i].points));
+    legend += fmt::format("<span class=\"series{}\"><b>●</b>{}</span>\n", i % kNumColours,
+                          escape_html(series[i].name));
   }
-  svg += fmt::format("<polyline class=\"line\" points=\"{}\"/>\n", path);
-  for (const Point& point : points) {
-    svg += fmt::format(
-        "<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\"><title>{}</title></circle>\n",
-        x_of(x, point.x), y_of(y, point.y), point.tip);
-  }
-  return svg + close_chart();
+  return "<div class=\"legend\">\n" + legend + "</div>\n" + svg + close_chart();
 }
 
 std::string histogram_chart(const Comparison& comparison) {
   const double last = KlHistogram::kFirst + KlHistogram::kNumBins * KlHistogram::kWidth;
-  Axis x{KlHistogram::kFirst,
-         last,
-         {},
-         "KL divergence of one position (outermost bins hold everything beyond)"};
-  for (double decade = KlHistogram::kFirst; decade <= last; decade += 1) {
-    x.ticks.push_back(
-        {decade, fmt::format("10<tspan dy=\"-5\" font-size=\"9\">{:.0f}</tspan>", decade)});
-  }
+  const Axis x =
+      axis_of_decades(KlHistogram::kFirst, last,
+                      "KL divergence of one position (outermost bins hold everything beyond)");
   std::vector<Bar> bars;
   double highest = 0;
   for (int i = 0; i < KlHistogram::kNumBins; ++i) {

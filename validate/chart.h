@@ -37,14 +37,24 @@ struct Point {
   std::string tip;
 };
 
+// Points that a line joins, in their order.
+struct Series {
+  std::string name;  // in the legend
+  std::vector<Point> points;
+};
+
 // Ticks at multiples of 1, 2 or 5 times a power of ten; the second one ends at the first tick from
 // `largest` on.
 Axis axis_between(double begin, double end, const std::string& label);
 Axis axis_from_zero(double largest, const std::string& label);
+// Of logarithms to the base 10, with a tick at every decade: whole decades around 10^begin to 10^end.
+Axis axis_of_decades(double begin, double end, const std::string& label);
 
 std::string bar_chart(const Axis& x, const Axis& y, const std::vector<Bar>& bars,
                       const std::vector<Mark>& marks);
 std::string line_chart(const Axis& x, const Axis& y, const std::vector<Point>& points);
+// A line each, in colours of their own, and a legend. Colours repeat after the eighth.
+std::string series_chart(const Axis& x, const Axis& y, const std::vector<Series>& series);
 
 // The charts of the validation report: the share of positions by their KL divergence, on a logarithmic scale.
 std::string histogram_chart(const Comparison& comparison);

@@ -5,38 +5,12 @@
 #include "core/provenance.h"
 #include "validate/chart.h"
 #include "validate/evaluation_text.h"
+#include "validate/page.h"
 #include "validate/report.h"
 #include "validate/task_report.h"
 
 namespace kvc {
 namespace {
-
-constexpr const char* kStyle = R"(
-:root { color-scheme: light dark; --ink: #1c2430; --soft: #5d6877; --rule: #dfe4ea; --page: #ffffff;
-  --tile: #f5f7f9; --accent: #2563a8; --warn: #b3261e; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ee; --soft: #9aa5b4; --rule: #333c48;
-  --page: #14181e; --tile: #1d232b; --accent: #6ea8e6; --warn: #ff8a80; } }
-body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-main { max-width: 820px; margin: 0 auto; padding: 40px 24px 64px; }
-h1 { font-size: 26px; margin: 0 0 4px; } h2 { font-size: 19px; margin: 40px 0 8px; }
-p { margin: 6px 0; } .soft { color: var(--soft); font-size: 14px; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 12px; margin: 24px 0; }
-.tile { background: var(--tile); border-radius: 8px; padding: 14px 16px; }
-.tile b { display: block; font-size: 25px; line-height: 1.3; font-weight: 600; }
-.tile span { color: var(--soft); font-size: 13px; display: block; }
-.missed { border-left: 4px solid var(--warn); padding: 8px 14px; background: var(--tile); }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 15px; }
-th, td { text-align: right; padding: 6px 10px; border-bottom: 1px solid var(--rule); }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
-thead th { color: var(--soft); font-weight: 500; font-size: 13px; } td.sub { padding-left: 18px !important; color: var(--soft); }
-td small { color: var(--soft); } .inputs td { text-align: left; font-size: 13px; overflow-wrap: anywhere; }
-.inputs td:first-child { white-space: nowrap; color: var(--soft); }
-svg { width: 100%; height: auto; display: block; font-family: inherit; }
-.axis { fill: var(--soft); font-size: 12px; } .label { fill: var(--ink); font-size: 12px; paint-order: stroke; stroke: var(--page); stroke-width: 4px; }
-.grid { stroke: var(--rule); } .base, .tick { stroke: var(--soft); } .bar { fill: var(--accent); }
-.line { fill: none; stroke: var(--accent); stroke-width: 2; } .dot { fill: var(--accent); }
-.mark { stroke: var(--ink); stroke-dasharray: 3 3; }
-)";
 
 std::string percent(double share, int digits = 1) {
   return fmt::format("{:.{}f} %", 100 * share, digits);
@@ -159,36 +133,21 @@ std::string settings_note(const ValidationReport& report) {
 
 }  // namespace
 
-std::string escape_html(const std::string& text) {
-  std::string escaped;
-  for (const char c : text) {
-    escaped += c == '&'   ? "&amp;"
-               : c == '<' ? "&lt;"
-               : c == '>' ? "&gt;"
-               : c == '"' ? "&quot;"
-                          : std::string(1, c);
-  }
-  return escaped;
-}
-
 std::string html_report(const ValidationReport& report) {
   const std::string candidate = escape_html(report.options.value("candidate", "candidate"));
   const std::string reference = escape_html(report.options.value("reference", "reference"));
-  return "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-         "<title>What the conversion costs</title>\n<style>" +
-         std::string(kStyle) +
-         "</style></head>\n<body><main>\n<h1>What the conversion costs</h1>\n" +
-         fmt::format("<p class=\"soft\">{} compared with {} on {} sequences, {} tokens</p>\n",
-                     candidate, reference, report.num_sequences, report.num_tokens) +
-         tiles(report) + payback_note(report) + missed_notice(report) + calibration_note(report) +
-         "<h2>Both settings</h2>\n" + table(report) + settings_note(report) +
-         tasks_html(report.tasks) + "<h2>KL divergence in the continuation</h2>\n" +
-         histogram_chart(report.continuation) +
-         "<h2>KL divergence by position in the continuation</h2>\n" +
-         position_chart(report.continuation) + "<h2>KL divergence, teacher-forced</h2>\n" +
-         histogram_chart(report.teacher_forced) + "<h2>How it was measured</h2>\n" +
-         inputs_table(report) + "</main></body></html>\n";
+  return html_page(
+      "What the conversion costs",
+      fmt::format("<p class=\"soft\">{} compared with {} on {} sequences, {} tokens</p>\n",
+                  candidate, reference, report.num_sequences, report.num_tokens) +
+          tiles(report) + payback_note(report) + missed_notice(report) + calibration_note(report) +
+          "<h2>Both settings</h2>\n" + table(report) + settings_note(report) +
+          tasks_html(report.tasks) + "<h2>KL divergence in the continuation</h2>\n" +
+          histogram_chart(report.continuation) +
+          "<h2>KL divergence by position in the continuation</h2>\n" +
+          position_chart(report.continuation) + "<h2>KL divergence, teacher-forced</h2>\n" +
+          histogram_chart(report.teacher_forced) + "<h2>How it was measured</h2>\n" +
+          inputs_table(report));
 }
 
 }  // namespace kvc

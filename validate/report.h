@@ -18,7 +18,6 @@ struct ReportRow {
 std::span<const ReportRow> report_rows();
 
 Json to_json(const Estimate& estimate);
-std::string escape_html(const std::string& text);
 std::string html_report(const ValidationReport& report);
 
 }  // namespace kvc

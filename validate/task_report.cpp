@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "validate/page.h"
 #include "validate/report.h"
 
 namespace kvc {

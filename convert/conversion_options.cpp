@@ -1,0 +1,251 @@
+#include "convert/conversion_options.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include "convert/coded/coded_settings.h"
+#include "convert/latent/latent_settings.h"
+#include "convert/methods/methods.h"
+#include "convert/principal/principal_plan.h"
+#include "core/error.h"
+
+namespace kvc {
+namespace {
+
+// Hands an option of settings to CLI11, which assigns what is given in the order of declaration.
+struct Declare {
+  CLI::App& app;
+  const Option& option;
+
+  void operator()(bool* value) const { app.add_flag(option.flag, *value, option.help); }
+  // A wrong word in a flag is an error of usage, whatever it is in a file. An empty one leaves the default.
+  void operator()(const Word& word) const {
+    const auto set = [set_word = word.set, flag = option.flag](const std::string& text) {
+      try {
+        if (!text.empty()) {
+          set_word(text);
+        }
+      } catch (const UsageError&) {
+        throw;
+      } catch (const Error& error) {
+        fail_usage("{}: {}", flag, error.what());
+      }
+    };
+    app.add_option_function<std::string>(option.flag, set, option.help);
+  }
+  template <typename Value>
+  void operator()(Value* value) const {
+    app.add_option(option.flag, *value, option.help);
+  }
+};
+
+void declare_settings(CLI::App& app, ConvertSettings& settings) {
+  const auto declare = [&app](const Option& option) {
+    std::visit(Declare{app, option}, option.value);
+  };
+  const Options common = common_options(settings);
+  for (const Option& option : common.rows()) {
+    declare(option);
+    if (option.flag == "--method") {  // whose preset the options declared below override
+      app.add_option_function<std::string>(
+          "--preset", [&settings](const std::string& name) { apply_preset(settings, name); },
+          "paper: the method as its paper describes it; other flags override it");
+    }
+  }
+  for (const Options& own : own_options(settings)) {
+    std::for_each(own.rows().begin(), own.rows().end(), declare);
+  }
+}
+
+// What of the model's own is chosen for it. A preset chooses exact tokens by itself.
+OpenSettings open_settings(const CLI::App& app) {
+  const auto open = [&app](const char* flag) { return app.count(flag) == 0; };
+  const bool own = open("--preset");
+  return {.kept_ratio = open("--kept-ratio"),
+          .rank = own && open("--rank"),
+          .sink = own && open("--sink"),
+          .window = own && open("--window"),
+          .block = own && open("--block")};
+}
+
+void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& words) {
+  app.add_option("checkpoint", options.checkpoint, "HuggingFace directory");
+  app.add_option("--out", options.out, "Output directory (default: <checkpoint>-<method>)");
+  app.add_option(
+         "--for", words.engine,
+         "Engine that serves the result: kvrun, or transformers or vllm, which read prompts "
+         "through codes (coded, --prefill coded)")
+      ->capture_default_str();
+  app.add_option("--export", words.format, "factored, folded or both")->capture_default_str();
+  app.add_option("--factor-dtype", options.factor_dtype,
+                 "Dtype of the written factors: auto (the smallest that is accurate enough), "
+                 "float32, bfloat16 or float16")
+      ->capture_default_str();
+  app.add_option("--calibration", words.calibration,
+                 "Calibration text: self (sampled from the model), builtin, .txt, .jsonl or "
+                 "tokens.h5 (default: builtin; coded: self and builtin)");
+  app.add_option(
+         "--num-sequences", options.effort.num_sequences,
+         "Calibration sequences (default: 64; coded: 10, or 40 with --thorough or on a GPU)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--seq-len", options.effort.seq_len,
+                 "Tokens per sequence (default: 512; coded: 1024)")
+      ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 30));
+  app.add_flag("--thorough", options.effort.thorough,
+               "coded: calibrate on four times as much text (implied by --num-sequences, --seq-len "
+               "and --metric)");
+  app.add_option("--validation-text", options.validation_text,
+                 "Evaluation text (default: built in)");
+  app.add_option(
+      "--work", options.work,
+      "Directory of finished stages, from which an interrupted run resumes (default: .<out>.work)");
+  app.add_flag("--plan", options.plan_only,
+               "Print what each group of layers costs and saves, from config.json alone, and stop");
+  app.add_flag("--validate,!--no-validate", options.validate,
+               "Measure the loss of quality after converting (default)");
+}
+
+// The first flag of these options that is given, or an empty string.
+std::string first_given(const CLI::App& app, const std::vector<Options>& kinds) {
+  for (const Options& options : kinds) {
+    for (const Option& option : options.rows()) {
+      if (app.count(option.name()) != 0) {
+        return option.name();
+      }
+    }
+  }
+  return "";
+}
+
+// What only methods with latents know.
+std::string first_of_latents(const CLI::App& app, ConvertSettings& settings) {
+  const std::string own = first_given(app, {latent_options(settings), rank_options(settings)});
+  if (!own.empty()) {
+    return own;
+  }
+  for (const char* flag : {"--block", "--preset"}) {
+    if (app.count(flag) != 0) {
+      return flag;
+    }
+  }
+  return settings.prefill == PrefillMode::kTruncated ? "--prefill truncated" : "";
+}
+
+// The method when --method is not given (design contract): coded when nothing of latents is asked for, but
+// a target or something of coded caches is.
+void choose_method(const CLI::App& app, PipelineOptions& options) {
+  ConvertSettings& settings = options.settings;
+  const std::string latent = first_of_latents(app, settings);
+  const std::string own = first_given(app, {coded_options(settings)});
+  const std::string coded =
+      own.empty() && settings.prefill == PrefillMode::kCoded ? "--prefill coded" : own;
+  if (app.count("--method") == 0 && latent.empty() &&
+      (!coded.empty() || app.count("--metric") != 0 ||
+       (app.count("--kept-ratio") != 0 && app.count("--group") == 0))) {
+    settings.method = "coded";
+  }
+  const Method& method = find_method(settings.method);
+  KVC_CHECK_USAGE(
+      app.count("--rank") == 0 || !takes(method, principal_options),
+      "--rank: does not apply to --method {}; use --key-rank and --value-rank, or --kept-ratio",
+      settings.method);
+  const bool is_coded = takes(method, coded_options);
+  const std::string& foreign = is_coded ? latent : coded;
+  KVC_CHECK_USAGE(foreign.empty(),
+                  "{}: does not apply to the method {}; leave it out, or pass {} as --method",
+                  foreign, settings.method, is_coded ? "commonkv or palu" : "coded");
+  options.effort.thorough = options.effort.thorough || app.count("--metric") != 0;
+  if (app.count("--rank") == 0 && method.rank != nullptr && method.least_kept_ratio == nullptr) {
+    method.rank(settings) = settings.kept_ratio;  // nothing else decides what is kept
+  }
+}
+
+// Engines other than kvrun serve caches of tiles alone.
+void suit_engine(const CLI::App& app, PipelineOptions& options) {
+  if (options.engine == ServingEngine::kKvrun) {
+    return;
+  }
+  ConvertSettings& settings = options.settings;
+  const std::string engine = to_string(options.engine);
+  KVC_CHECK_USAGE(app.count("--method") == 0 || settings.method == "coded",
+                  "--for {}: requires --method coded, found {}; leave --method out, or leave "
+                  "--for out and pass --export folded",
+                  engine, settings.method);
+  KVC_CHECK_USAGE(options.format == ExportFormat::kFactored,
+                  "--for {}: reads factored exports, found --export; leave --export out", engine);
+  KVC_CHECK_USAGE(app.count("--prefill") == 0 || settings.prefill == PrefillMode::kCoded,
+                  "--for {}: reads prompts through codes, found --prefill {}; leave --prefill out",
+                  engine, to_string(settings.prefill));
+  for (const auto& [flag, tokens] :
+       {std::pair{"--sink", settings.sink_tokens}, std::pair{"--window", settings.window_tokens}}) {
+    KVC_CHECK_USAGE(app.count(flag) == 0 || tokens == 0,
+                    "--for {}: keeps no sinks and no window, found {} {}; leave {} out", engine,
+                    flag, tokens, flag);
+  }
+  settings.method = "coded";
+  settings.prefill = PrefillMode::kCoded;
+  if (options.engine == ServingEngine::kVllm && app.count("--head-bits") == 0) {
+    settings.own<CodedSettings>().head_bits = HeadBits::kEqual;
+  }
+}
+
+// The options that were given, without the user's directories.
+std::string command_text(const CLI::App& app) {
+  static constexpr std::string_view kLeftOut[] = {"--out",   "--work", "--force",
+                                                  "--quiet", "--json", "--log-level"};
+  std::string text = "kvconvert CHECKPOINT";
+  for (const GivenOption& option : given_options(app)) {
+    if (std::ranges::find(kLeftOut, option.name) != std::end(kLeftOut)) {
+      continue;
+    }
+    const bool is_file = option.name == "--calibration" || option.name == "--validation-text";
+    text += " " + option.flag;
+    for (const std::string& value : option.values) {
+      text += " " + (is_file ? std::filesystem::path(value).filename().string() : value);
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<GivenOption> given_options(const CLI::App& app) {
+  std::vector<GivenOption> given;
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() == 0 || !name.starts_with("--")) {
+      continue;
+    }
+    const bool flag = option->get_expected_max() == 0;
+    const bool off = flag && option->results().front() == "false";
+    given.push_back({name, off ? "--no-" + name.substr(2) : name,
+                     flag ? std::vector<std::string>() : option->results()});
+  }
+  return given;
+}
+
+ConversionOptions::ConversionOptions(CLI::App& app) : app_(app) {
+  declare_pipeline(app, options_, words_);
+  declare_settings(app, options_.settings);
+}
+
+PipelineOptions ConversionOptions::resolve(const CommonOptions& common) {
+  KVC_CHECK_USAGE(!options_.checkpoint.empty(), "checkpoint is required; see kvconvert --help");
+  options_.command = command_text(app_);
+  options_.engine = parse_serving_engine(words_.engine);
+  options_.format = parse_export_format(words_.format);
+  suit_engine(app_, options_);
+  choose_method(app_, options_);
+  options_.open = open_settings(app_);
+  options_.calibration = parse_calibration_sources(words_.calibration);
+  options_.settings.any_fit = common.force;
+  options_.settings.seed = common.seed;
+  options_.settings.device = common.device == "auto" ? "cpu" : common.device;
+  options_.force = common.force;
+  options_.json = common.json;
+  return options_;
+}
+
+}  // namespace kvc

@@ -1,0 +1,13 @@
+// Pages of reports: one file without scripts or anything loaded from elsewhere, light or dark as the reader's system.
+#pragma once
+
+#include <string>
+
+namespace kvc {
+
+std::string escape_html(const std::string& text);
+// A whole page under the heading `title`. `body` is HTML; the style knows the classes soft, tiles, tile, missed, sub,
+// inputs and wide (a table that scrolls sideways), and those of charts (validate/chart.h).
+std::string html_page(const std::string& title, const std::string& body);
+
+}  // namespace kvc
