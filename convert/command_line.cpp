@@ -1,24 +1,67 @@
 #include "convert/command_line.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <string_view>
 
 #include "convert/conversion_options.h"
 #include "convert/methods/methods.h"
+#include "convert/sweep/sweep.h"
+#include "core/error.h"
 
 namespace kvc {
+namespace {
+
+// What of the command line holds for the sweep as a whole, or is no option of a candidate.
+constexpr std::string_view kOfSweep[] = {
+    "--sweep", "--out",   "--work",  "--plan", "--validation-text", "--device", "--threads",
+    "--seed",  "--force", "--quiet", "--json", "--log-level"};
+
+SweepOptions sweep_options(const CLI::App& app, const std::vector<std::string>& words,
+                           const PipelineOptions& options, const CommonOptions& common) {
+  std::vector<GivenOption> given = given_options(app);
+  std::erase_if(given, [](const GivenOption& option) {
+    return std::ranges::find(kOfSweep, option.name) != std::end(kOfSweep);
+  });
+  for (const char* flag : {"--validate", "--export", "--method"}) {
+    KVC_CHECK_USAGE(app.count(flag) == 0,
+                    "{}: does not go with --sweep, whose lines name methods and "
+                    "are exported factored and evaluated; leave it out",
+                    flag);
+  }
+  return {.checkpoint = options.checkpoint,
+          .out = options.out,
+          .work = options.work,
+          .candidates = sweep_candidates(words, given, options.checkpoint.string(), common),
+          .validation_text = options.validation_text,
+          .seed = common.seed,
+          .plan_only = options.plan_only,
+          .force = common.force,
+          .json = common.json};
+}
+
+}  // namespace
 
 Action declare_convert_options(CLI::App& app, CommonOptions& common) {
   const auto options = std::make_shared<ConversionOptions>(app);
   const auto list_models = std::make_shared<bool>(false);
+  const auto sweep = std::make_shared<std::vector<std::string>>();
+  app.add_option(
+         "--sweep", *sweep,
+         "Convert in several ways and report which one to take: \"default\", a line such as "
+         "\"coded --form {full,rotated} --kept-ratio {0.5,0.25}\", or a file of lines; repeatable")
+      ->allow_extra_args(false);
   app.add_flag("--list-models", *list_models,
                "Print the model families that each method converts, and stop");
-  return [options, list_models, &common] {
+  return [options, list_models, sweep, &app, &common] {
     if (*list_models) {
       std::fputs((common.json ? dump_json(support_json()) : support_text()).c_str(), stdout);
-      return;
+    } else if (app.count("--sweep") > 0) {
+      run_sweep(sweep_options(app, *sweep, options->resolve(common), common));
+    } else {
+      run_pipeline(options->resolve(common));
     }
-    run_pipeline(options->resolve(common));
   };
 }
 

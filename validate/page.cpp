@@ -31,7 +31,7 @@ svg { width: 100%; height: auto; display: block; font-family: inherit; }
 .series4 { --accent: #b8860b; } .series5 { --accent: #5d6877; } .series6 { --accent: #c2185b; } .series7 { --accent: #00838f; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 18px; font-size: 13px; color: var(--soft); }
 .legend b { color: var(--accent); margin-right: 5px; } .wide { overflow-x: auto; } .wide td, .wide th { white-space: nowrap; }
-.pick td { font-weight: 600; } code { font-size: 13px; overflow-wrap: anywhere; }
+.pick td { font-weight: 600; } .answers :is(td, th):nth-child(2) { text-align: left; } code { font-size: 13px; overflow-wrap: anywhere; }
 @media print { :root { --ink: #000; --soft: #444; --rule: #ccc; --page: #fff; --tile: #f5f7f9; } main { max-width: none; padding: 0; }
   .wide { overflow: visible; font-size: 12px; } svg, tr { break-inside: avoid; } }
 .mark { stroke: var(--ink); stroke-dasharray: 3 3; }

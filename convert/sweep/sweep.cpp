@@ -1,0 +1,152 @@
+#include "convert/sweep/sweep.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "convert/plan.h"
+#include "convert/sweep/sweep_measurement.h"
+#include "convert/sweep/sweep_report.h"
+#include "convert/work_directory.h"
+#include "core/error.h"
+#include "core/output.h"
+#include "core/process.h"
+#include "core/progress.h"
+#include "core/provenance.h"
+#include "model/config.h"
+
+namespace kvc {
+namespace {
+
+namespace fs = std::filesystem;
+
+Json without_result(const SweepCandidate& candidate, const char* status, const Error& error) {
+  log_info(fmt::format("{}: {}", status, error.what()));
+  return {{"name", candidate.name}, {"status", status}, {"reason", error.what()}};
+}
+
+Json run_candidates(const SweepOptions& options, const SweepMeasurement& sweep,
+                    const fs::path& work) {
+  Json rows = Json::array();
+  for (const SweepCandidate& candidate : options.candidates) {
+    check_interrupt();
+    log_info(fmt::format("sweep: {} of {}: {}", rows.size() + 1, options.candidates.size(),
+                         candidate.name));
+    if (!candidate.plain) {
+      try {
+        sweep.plan(candidate);
+      } catch (const Error& error) {
+        rows.push_back(without_result(candidate, "refused", error));
+        continue;
+      }
+    }
+    try {
+      rows.push_back(sweep.measure(candidate, work));
+    } catch (const Error& error) {
+      if (error.code() == ExitCode::kInterrupted) {
+        throw;
+      }
+      rows.push_back(without_result(candidate, "failed", error));
+    }
+  }
+  return rows;
+}
+
+void print_plans(const SweepOptions& options, const SweepMeasurement& sweep,
+                 const ModelConfig& config) {
+  Json rows = Json::array();
+  for (const SweepCandidate& candidate : options.candidates) {
+    Json row = {{"name", candidate.name}};
+    if (!candidate.plain) {
+      try {
+        const PlannedCandidate planned = sweep.plan(candidate);
+        const ConvertSettings& settings = planned.options.settings;
+        row["kept_ratio"] = planned_type_scale(planned.plan, config, settings) *
+                            planned_kept_ratio(planned.plan, plan_context(config, settings),
+                                               planned_dtype(config, settings));
+        row["payback"] = to_json(estimated_payback(planned.plan, config, settings));
+        row["text"] = to_text(estimated_payback(planned.plan, config, settings));
+      } catch (const Error& error) {
+        row["reason"] = error.what();
+      }
+    }
+    if (!options.json) {
+      fmt::print("{}: {}\n", candidate.name,
+                 candidate.plain ? std::string("the original's weights")
+                 : row.contains("reason")
+                     ? "refused: " + row["reason"].get<std::string>()
+                     : fmt::format("keeps {:.3f}, {}", row["kept_ratio"].get<double>(),
+                                   row["text"].get<std::string>()));
+    }
+    row.erase("text");
+    rows.push_back(std::move(row));
+  }
+  if (options.json) {
+    std::fputs(dump_json({{"candidates", rows}}).c_str(), stdout);
+  }
+}
+
+bool is_measured(const Json& row) { return row["status"] == "measured"; }
+
+// About candidates that began and did not end; empty if there are none.
+std::string failure_text(const Json& rows) {
+  std::size_t failed = 0;
+  std::string first;
+  for (const Json& row : rows) {
+    if (row["status"] == "failed" && failed++ == 0) {
+      first =
+          fmt::format("{}: {}", row["name"].get<std::string>(), row["reason"].get<std::string>());
+    }
+  }
+  return failed == 0 ? ""
+                     : fmt::format("{} of {} candidates failed, the first one {}", failed,
+                                   rows.size(), first);
+}
+
+}  // namespace
+
+void run_sweep(SweepOptions options) {
+  const Checkpoint checkpoint = options.plan_only ? Checkpoint::open_config_only(options.checkpoint)
+                                                  : Checkpoint::open(options.checkpoint);
+  check_original(checkpoint);
+  const ModelConfig config =
+      options.plan_only ? read_model_config(checkpoint) : read_checked_model_config(checkpoint);
+  const SweepMeasurement sweep(options, checkpoint, config);
+  if (options.plan_only) {
+    print_plans(options, sweep, config);
+    return;
+  }
+  const std::string name = fs::canonical(options.checkpoint).filename().string();
+  if (options.out.empty()) {
+    options.out = fs::current_path() / (name + "-sweep");
+  }
+  options.out = output_path(fs::absolute(options.out));
+  check_output(options.out, options.force);
+  check_apart(options.out, options.checkpoint);
+  KVC_CHECK_USAGE(options.work.empty() || !is_within(options.work, options.out),
+                  "--work {}: is inside the output; choose another directory",
+                  options.work.string());
+  OutputDirectory output(options.out, options.force);
+  WorkDirectory work(options.work, options.out);
+  try {
+    const Json rows = run_candidates(options, sweep, work.path());
+    const std::string failures = failure_text(rows);
+    KVC_CHECK(failures.empty() || std::ranges::any_of(rows, is_measured), "{}", failures);
+    const Json result = {{"checkpoint", name},
+                         {"tool_version", kToolVersion},
+                         {"seed", options.seed},
+                         {"answers", sweep_answers(rows)},
+                         {"candidates", rows}};
+    write_file(output.path() / "sweep.json", dump_json(result));
+    write_file(output.path() / "report.html", sweep_html(result));
+    output.commit();
+    std::fputs((options.json ? dump_json(result) : sweep_text(result)).c_str(), stdout);
+    log_info(fmt::format("wrote {}", options.out.string()));
+    KVC_CHECK(failures.empty(), "{}; the others are in {}", failures,
+              (options.out / "report.html").string());
+  } catch (...) {
+    work.keep_for_resume();
+    throw;
+  }
+}
+
+}  // namespace kvc

@@ -1,0 +1,195 @@
+#include "convert/sweep/sweep_measurement.h"
+
+#include "convert/defaults.h"
+#include "convert/methods/methods.h"
+#include "convert/plan.h"
+#include "core/error.h"
+#include "core/hash.h"
+#include "core/output.h"
+#include "core/progress.h"
+#include "core/provenance.h"
+#include "core/scratch_directory.h"
+#include "model/cache_plan.h"
+
+namespace kvc {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kContexts[] = {1024, 4096, 16384, 32768, 131072};  // of the table of memory
+
+// Lengths that the model can have, its longest included.
+std::vector<std::int64_t> contexts(const ModelConfig& config) {
+  std::vector<std::int64_t> lengths;
+  for (const std::int64_t tokens : kContexts) {
+    if (tokens < config.max_position_embeddings) {
+      lengths.push_back(tokens);
+    }
+  }
+  if (config.max_position_embeddings <= kContexts[std::size(kContexts) - 1]) {
+    lengths.push_back(config.max_position_embeddings);
+  }
+  return lengths;
+}
+
+// Bytes of one sequence by its length; `scale` converts ratios of `dtype` to the model's own.
+Json cache_json(const KvPlan& plan, const ModelConfig& config, KvDtype dtype, double scale) {
+  Json rows = Json::array();
+  for (const std::int64_t tokens : contexts(config)) {
+    const std::int64_t original = original_bytes(plan, tokens, cache_dtype(config));
+    const double kept = scale * planned_kept_ratio(plan, tokens, dtype);
+    rows.push_back({{"tokens", tokens},
+                    {"bytes", static_cast<std::int64_t>(kept * static_cast<double>(original))},
+                    {"original_bytes", original}});
+  }
+  return rows;
+}
+
+// Names a directory or file after what it depends on.
+std::string key_of(const Json& json) { return sha256_hex(json.dump()).substr(0, 16); }
+
+Json text_hashes(const std::vector<fs::path>& texts) {
+  Json hashes = Json::array();
+  for (const fs::path& text : texts) {
+    hashes.push_back(sha256_hex_of_file(text));
+  }
+  return hashes;
+}
+
+fs::path made(const fs::path& directory) {
+  fs::create_directories(directory);
+  return directory;
+}
+
+template <typename Measure>
+Json stored_or(const fs::path& work, const Json& key, const std::string& name,
+               const Measure& measure) {
+  const fs::path file = made(work / "results") / (key_of(key) + ".json");
+  if (fs::exists(file)) {
+    try {
+      Json row = read_json(file, std::size_t{64} << 20);
+      row["name"] = row["validation"]["options"]["candidate"] = name;
+      log_info("measurement: reused from an earlier run");
+      return row;
+    } catch (const Error& error) {
+      log_info(fmt::format("measured again: {}", error.what()));
+    }
+  }
+  Json row = {{"name", name}, {"status", "measured"}};
+  row.update(measure());
+  row["validation"]["options"]["candidate"] = name;
+  write_file_atomically(file, dump_json(row), true);
+  return row;
+}
+
+Json measured(const ValidationReport& report, const std::string& command) {
+  return {{"command", command},
+          {"kept_ratio", report.kept_ratio},
+          {"payback", report.payback ? to_json(*report.payback) : Json(nullptr)},
+          {"cache", nullptr},
+          {"validation", to_json(report)}};
+}
+
+}  // namespace
+
+PlannedCandidate SweepMeasurement::plan(const SweepCandidate& candidate) const {
+  PlannedCandidate planned{.options = candidate.options, .plan = {}};
+  PipelineOptions& options = planned.options;
+  resolve(options.settings);
+  check_served_family(options.engine, checkpoint_.config().at("model_type").get<std::string>());
+  choose_defaults(config_, options.open, options.settings);
+  planned.plan = make_plan(config_, options.settings, options_.force);
+  check_exportable(planned.plan, options.format);
+  options.checkpoint = options_.checkpoint;
+  options.validation_text = options_.validation_text;
+  options.settings.seed = options_.seed;
+  return planned;
+}
+
+Json SweepMeasurement::measure(const SweepCandidate& candidate, const fs::path& work) const {
+  if (candidate.plain) {
+    return stored_or(work, plain_key(candidate), candidate.name,
+                     [&] { return measure_plain(candidate); });
+  }
+  const PlannedCandidate planned = plan(candidate);
+  const StagePaths paths = stage_paths(planned.options, work);
+  const TokenSet tokens = prepare_tokens(planned.options, checkpoint_, config_, paths.tokens);
+  return stored_or(work, conversion_key(planned.options, tokens), candidate.name,
+                   [&] { return measure_conversion(planned, paths, work); });
+}
+
+Json SweepMeasurement::measure_plain(const SweepCandidate& candidate) const {
+  ValidateOptions validation;
+  validation.reference = validation.candidate = options_.checkpoint;
+  validation.texts = options_.validation_text;
+  validation.seed = options_.seed;
+  validation.kv_dtype = candidate.kv_dtype;
+  validation.policy = candidate.policy;
+  const ValidationReport report = validate(validation);
+  Json row =
+      measured(report, "kvrun CHECKPOINT " + candidate.name.substr(candidate.name.find("--")));
+  if (to_string(candidate.policy) == to_string(TokenPolicy{})) {
+    const KvPlan plan = plain_plan(config_);
+    const KvDtype dtype = parse_kv_dtype(candidate.kv_dtype);
+    const double scale = static_cast<double>(original_bytes(plan, 1, dtype)) /
+                         static_cast<double>(original_bytes(plan, 1, cache_dtype(config_)));
+    row["cache"] = cache_json(plan, config_, dtype, scale);
+  }
+  return row;
+}
+
+Json SweepMeasurement::measure_conversion(const PlannedCandidate& planned, const StagePaths& paths,
+                                          const fs::path& work) const {
+  const ScratchDirectory exported(work / "export");
+  const Outcome outcome =
+      convert_into(planned.options, checkpoint_, config_, planned.plan, paths, exported.path());
+  Json row = measured(*outcome.report, planned.options.command);
+  const ConvertSettings& settings = planned.options.settings;
+  row["cache"] = cache_json(outcome.plan, config_, planned_dtype(config_, settings),
+                            planned_type_scale(outcome.plan, config_, settings));
+  return row;
+}
+
+Json SweepMeasurement::plain_key(const SweepCandidate& candidate) const {
+  return {{"tool_version", kToolVersion},
+          {"checkpoint", checkpoint_.hash()},
+          {"kv_dtype", candidate.kv_dtype},
+          {"policy", to_string(candidate.policy)},
+          {"texts", text_hashes(options_.validation_text)},
+          {"seed", options_.seed}};
+}
+
+Json SweepMeasurement::conversion_key(const PipelineOptions& options,
+                                      const TokenSet& tokens) const {
+  const Provenance provenance = conversion_provenance(checkpoint_, tokens, options.settings);
+  return {
+      {"tool_version", provenance.tool_version}, {"checkpoint", provenance.checkpoint_hash},
+      {"tokens", provenance.tokens_hash},        {"options", provenance.options},
+      {"factor_dtype", options.factor_dtype},    {"texts", text_hashes(options_.validation_text)}};
+}
+
+// Candidates share a directory of tokens if they ask for the same text, and of statistics if those are the same.
+StagePaths SweepMeasurement::stage_paths(const PipelineOptions& options,
+                                         const fs::path& work) const {
+  const CalibrationEffort effort = choose_effort(config_, options.settings, options.effort);
+  Json text = {{"self", options.calibration.self},
+               {"builtin", options.calibration.builtin},
+               {"files", Json::array()},
+               {"own", find_method(options.settings.method).calibration.with_own_text},
+               {"rows", effort.num_sequences},
+               {"tokens", effort.seq_len}};
+  for (const fs::path& file : options.calibration.files) {
+    text["files"].push_back(file.string());
+  }
+  const StatisticsNeeds needs = statistics_needs(config_, options.settings);
+  const Json statistics = {{"layers", needs.joint_layers},
+                           {"attention", needs.attention_metric},
+                           {"sinks", needs.joint_layers > 0 ? options.settings.sink_tokens : 0},
+                           {"device", options.settings.device}};
+  const fs::path tokens = made(work / ("text-" + key_of(text)));
+  return {.tokens = tokens,
+          .statistics = made(tokens / ("statistics-" + key_of(statistics))),
+          .conversion = work};
+}
+
+}  // namespace kvc
