@@ -47,7 +47,7 @@ struct Series {
 // `largest` on.
 Axis axis_between(double begin, double end, const std::string& label);
 Axis axis_from_zero(double largest, const std::string& label);
-// Of logarithms to the base 10, with a tick at every decade: whole decades around 10^begin to 10^end.
+// An axis of logarithms to the base 10, with a tick at every decade: whole decades around 10^begin to 10^end.
 Axis axis_of_decades(double begin, double end, const std::string& label);
 
 std::string bar_chart(const Axis& x, const Axis& y, const std::vector<Bar>& bars,

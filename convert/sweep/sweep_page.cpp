@@ -157,7 +157,7 @@ std::string position_chart(const Json& sweep) {
                                   axis_of_decades(lowest, highest, "mean KL divergence"), series);
 }
 
-// Of the caches that the answers name, by length and number of requests, factors included.
+// Memory of the caches that the answers name, by length and number of requests, factors included.
 std::string memory_html(const Json& sweep) {
   constexpr std::int64_t kRequests[] = {1, 8, 64};
   std::string html;

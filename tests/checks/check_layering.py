@@ -2,7 +2,7 @@
 """Rejects includes that break the layers of docs/architecture.md; run as a test.
 
 core <- model <- {calibrate, fisher, convert, export, runtime} <- validate; tasks of validate/ know no model. Stages never include each other:
-they meet in files, whose formats core declares. Only kvconvert's pipeline composes all stages. The folders of runtime/ are
+they meet in files, whose formats core declares. Only kvconvert's pipeline and sweep compose all stages. The folders of runtime/ are
 layers too: each includes those that RUNTIME lists before it.
 """
 
@@ -29,9 +29,9 @@ ALLOWED = {
     "validate/tasks": BASE | {"validate/tasks"},
 }
 EVERYTHING = set(ALLOWED)
-COMPOSERS = re.compile(r"convert/(main|command_line|pipeline\w*|model_card)\.(h|cpp)")
+COMPOSERS = re.compile(r"convert/(main|command_line|conversion_options|pipeline\w*|model_card|sweep/\w+)\.(h|cpp)")
 # Programs only: libraries never see the command line.
-COMMAND_LINE = re.compile(r"core/command\.(h|cpp)|\w+/(program/)?(main\.cpp|(\w+/)?command_line\.(h|cpp))")
+COMMAND_LINE = re.compile(r"core/command\.(h|cpp)|\w+/(program/)?(main\.cpp|(\w+/)?command_line\.(h|cpp))|convert/conversion_options\.(h|cpp)")
 TORCH = re.compile(r"(torch|ATen|c10)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
