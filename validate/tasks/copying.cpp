@@ -1,5 +1,5 @@
 // Copying: random words, which are repeated up to some place and continued there. Only attention to their first mention tells
-// what follows. The bundled model has learned it.
+// what follows.
 #include <fmt/ranges.h>
 
 #include "core/error.h"

@@ -1,5 +1,5 @@
 // Recall: a list of facts ("red ball 42"), and the same facts again in another order, whose numbers a model can only know
-// from their first mention. The bundled model has learned it.
+// from their first mention.
 #pragma once
 
 #include <cstdint>
