@@ -61,5 +61,8 @@ if(SKBUILD)
   set_target_properties(${_programs} PROPERTIES INSTALL_RPATH "$ORIGIN/../../torch/lib"
                         INSTALL_RPATH_USE_LINK_PATH OFF)
   install(TARGETS ${_programs} RUNTIME DESTINATION kvconvert_programs/bin COMPONENT python)
+  # With another torch beside them, as in vLLM's environment, they use the one that they were built with.
+  file(WRITE "${CMAKE_CURRENT_BINARY_DIR}/torch_lib.txt" "${KVC_TORCH_DIR}/lib\n")
+  install(FILES "${CMAKE_CURRENT_BINARY_DIR}/torch_lib.txt" DESTINATION kvconvert_programs COMPONENT python)
   install(TARGETS kvconvert_ops LIBRARY DESTINATION kvconvert COMPONENT python)
 endif()

@@ -30,18 +30,29 @@ def path_of(name: str) -> pathlib.Path:
     raise ProgramError(f"{name}: not in {' nor '.join(map(str, folders))}; install the package with pip, or set {BIN}")
 
 
+def torch_lib() -> str:
+    """The directory of torch's libraries: the named one, that of the installed torch, or else the one that the programs were
+    built with. Raises ProgramError where none fits."""
+    named = os.environ.get(TORCH_LIB)
+    if named is not None:
+        return named
+    spec = importlib.util.find_spec("torch")
+    found = importlib.metadata.version("torch") if spec else "none"
+    if spec and found.startswith(TORCH):
+        return str(pathlib.Path(spec.submodule_search_locations[0]) / "lib")
+    record = pathlib.Path(__file__).resolve().parent / "torch_lib.txt"
+    built_with = record.read_text(encoding="utf-8").strip() if record.is_file() else ""
+    if built_with and (pathlib.Path(built_with) / "libtorch_cpu.so").is_file():
+        return built_with
+    raise ProgramError(f"torch {found}: the programs run with torch {TORCH}x, and the one that they were built with is gone"
+                       f"{f' ({built_with})' if built_with else ''}; install it in an environment of its own, or set "
+                       f"{TORCH_LIB} to its lib directory")
+
+
 def environment() -> dict[str, str]:
-    """The environment of a program: it finds torch's libraries. Raises ProgramError for another torch."""
-    folder = os.environ.get(TORCH_LIB)
-    if folder is None:
-        spec = importlib.util.find_spec("torch")
-        found = importlib.metadata.version("torch") if spec else "none"
-        if not found.startswith(TORCH):
-            raise ProgramError(f"torch {found}: the programs run with torch {TORCH}x; install it in an environment of "
-                               f"its own, or set {TORCH_LIB} to its lib directory")
-        folder = str(pathlib.Path(spec.submodule_search_locations[0]) / "lib")
+    """The environment of a program: it finds torch's libraries. Raises ProgramError where there are none that fit."""
     others = os.environ.get("LD_LIBRARY_PATH")
-    return {**os.environ, "LD_LIBRARY_PATH": folder + (f":{others}" if others else "")}
+    return {**os.environ, "LD_LIBRARY_PATH": torch_lib() + (f":{others}" if others else "")}
 
 
 def main() -> None:
