@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Measures the rows of a paper's main table on a checkpoint, and prints them beside the published ones.
+
+PAPER.sh [MODEL] [DATA...] [options]
+
+MODEL is a HuggingFace directory (default: the bundled reference checkpoint, too small for long tasks: its rows are divergence and
+recall of facts). DATA are files: .txt is calibration text (default of the bundled checkpoint: the bundled stories); .json and .jsonl are
+what tasks read (docs/tasks.md). Every row is converted, compared with the original by kvvalidate, and kept in --out, where an interrupted
+run goes on. Published rows are of other models and data than yours: compare the order of methods, not the numbers.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+from papers import PAPERS
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BUNDLED = ROOT / "tests/data/reference-llama"
+STORIES = ROOT / "tests/data/texts"
+FILE_TASKS = {"qa_1", "qa_2", "longbench"}  # require files
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paper", choices=PAPERS)
+    parser.add_argument("model", nargs="?", type=pathlib.Path, default=BUNDLED)
+    parser.add_argument("data", nargs="*", type=pathlib.Path)
+    parser.add_argument("--tasks", help="instead of the paper's; none: divergence alone")
+    parser.add_argument("--length", type=int, help="tokens of a prompt (default: the paper's, at most the model's context)")
+    parser.add_argument("--samples", type=int, default=20, help="prompts of each task")
+    parser.add_argument("--out", type=pathlib.Path, help="directory of results (default: reproduce-PAPER-MODEL)")
+    parser.add_argument("--bin", type=pathlib.Path, default=pathlib.Path(os.environ.get("KVC_BIN_DIR", ROOT / "build/release/bin")))
+    options = parser.parse_args()
+    for path in (options.model / "config.json", *options.data, options.bin / "kvconvert"):
+        if not path.exists():
+            parser.error(f"{path}: no such file" + ("; run scripts/quickstart.sh to build, or pass --bin" if path.name == "kvconvert" else ""))
+    options.out = options.out or pathlib.Path(f"reproduce-{options.paper}-{options.model.resolve().name}")
+    return options
+
+
+def context_of(model):
+    return json.loads((model / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings", 2048)
+
+
+def slug(name):
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+
+
+class Rows:
+    """Measured rows of a paper, each kept as a file."""
+
+    def __init__(self, options):
+        self.options, self.paper = options, PAPERS[options.paper]
+        self.bundled = options.model.resolve() == BUNDLED
+        self.length = options.length or min(self.paper["length"], context_of(options.model))
+        self.texts = [path for path in options.data if path.suffix == ".txt"] or ([STORIES / "tinystories_calibration.txt"] if self.bundled else [])
+        self.files = [path for path in options.data if path.suffix != ".txt"]
+        options.out.mkdir(parents=True, exist_ok=True)
+
+    def tasks(self):
+        if self.options.tasks:
+            return [] if self.options.tasks == "none" else self.options.tasks.split(",")
+        return [] if self.bundled else [task for task in self.paper["tasks"] if self.files or task not in FILE_TASKS]
+
+    def run(self, program, *arguments):
+        command = [str(word) for word in (self.options.bin / program, *arguments)]
+        print("+", " ".join(command), file=sys.stderr)
+        process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        if process.returncode != 0:
+            lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
+            raise RuntimeError(lines[-1].removeprefix(f"{program}: error: "))
+        return process.stdout
+
+    def validate(self, candidate, *options):
+        tasks = self.tasks()
+        words = ["--tasks", ",".join(tasks), "--task-length", self.length, "--task-samples", self.options.samples] if tasks else []
+        words += ["--task-text", *self.files] if tasks and self.files else []
+        words += ["--text", STORIES / "tinystories_heldout.txt", "--recall", 20] if self.bundled else []
+        return json.loads(self.run("kvvalidate", self.options.model, candidate, *words, *options, "--json", "--quiet"))
+
+    def measure(self, name, settings):
+        """kvvalidate's report; settings: options of kvconvert, or a policy."""
+        if isinstance(settings, dict):
+            budget = max(1, round(settings["share"] * self.length))
+            return self.validate(self.options.model, "--policy", f"{settings['policy']}:budget={budget}")
+        directory = self.options.out / f"{slug(name)}-converted"
+        calibration = ["--calibration", *self.texts] if self.texts else []
+        shutil.rmtree(directory, ignore_errors=True)  # of an interrupted run
+        try:
+            self.run("kvconvert", self.options.model, "--out", directory, *settings, *calibration, "--no-validate", "--quiet")
+            return self.validate(directory)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def row(self, name, settings):
+        key = {"settings": settings, "tasks": self.tasks(), "length": self.length, "samples": self.options.samples,
+               "data": [str(path) for path in self.options.data], "model": str(self.options.model.resolve())}
+        file = self.options.out / f"{slug(' '.join([name, *(settings if isinstance(settings, list) else [])]))}.json"
+        if file.exists():
+            kept = json.loads(file.read_text(encoding="utf-8"))
+            if kept["key"] == key:
+                return kept["report"]
+        try:
+            report = self.measure(name, settings)
+        except RuntimeError as error:
+            return {"refused": str(error)}
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps({"key": key, "report": report}), encoding="utf-8")
+        partial.rename(file)
+        return report
+
+
+def measured_cells(report):
+    kld = report["continuation"]["kl_divergence"]
+    cells = [f"{report['kept_ratio']:.3f}", f"{kld['mean']:.3g}", f"{report['continuation']['perplexity_ratio']:.4f}"]
+    if report["recall"]:
+        cells.append(f"{report['recall']['candidate_accuracy']:.0%}")
+    return cells + [f"{task['candidate']['mean']:.1f}" for task in report["tasks"] or []]
+
+
+def print_table(head, rows):
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    for row in (head, *rows):
+        print("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))).rstrip())
+
+
+def print_measured(rows, reports):
+    good = [report for _, report in reports if "refused" not in report]
+    print(f"Measured here: {rows.options.model}, scores of tasks at {rows.length} tokens")
+    if good:
+        head = ["", "kept_ratio", "KL divergence", "perplexity ratio"] + (["recall"] if good[0]["recall"] else [])
+        head += [task["task"] for task in good[0]["tasks"] or []]
+        first = ["full cache", "1.000", "0", "1.0000"] + ([f"{good[0]['recall']['reference_accuracy']:.0%}"] if good[0]["recall"] else [])
+        first += [f"{task['reference']['mean']:.1f}" for task in good[0]["tasks"] or []]
+        print_table(head, [first, *([name, *measured_cells(report)] for name, report in reports if "refused" not in report)])
+    for name, report in reports:
+        if "refused" in report:
+            print(f"{name}: {report['refused']}")
+
+
+def print_published(paper):
+    for model, published in paper["published"].items():
+        print(f"\nPublished ({paper['title']}; {paper['note']}): {model}")
+        print_table(["", "kept_ratio", *paper["columns"]],
+                    [[name, "" if kept is None else f"{kept:.3f}", *(f"{value:g}" for value in values)] for name, kept, values in published])
+
+
+def measure_reuse(rows):
+    """SemShareKV: prompts that are read with a similar one's cache."""
+    model = [] if rows.bundled else [rows.options.model]
+    text = ["--text", rows.texts[0]] if rows.texts else []
+    lengths = [str(tokens) for tokens in (500, 1000, 2000, 5000) if tokens < rows.length] or [str(rows.length // 2)]
+    command = [sys.executable, ROOT / "bench/bench_reuse.py", *model, "--kvrun", rows.options.bin / "kvrun", *text, "--tokens", *lengths]
+    subprocess.run([str(word) for word in command], check=True)
+
+
+def main():
+    options = parse_arguments()
+    rows = Rows(options)
+    if options.paper == "semsharekv":
+        measure_reuse(rows)
+    else:
+        print_measured(rows, [(name, rows.row(name, settings)) for name, settings in rows.paper["rows"]])
+    print_published(rows.paper)
+
+
+if __name__ == "__main__":
+    main()
