@@ -2,7 +2,7 @@
 # Builds everything and runs the tests, those against other libraries included.
 # Needs nothing but git and python3 on Debian 12 or Ubuntu 24.04.
 #   scripts/test.sh              all but the long tests; other arguments go to ctest
-#   scripts/test.sh --long       these too: the memory of every cache at up to 16k tokens (about 10 minutes)
+#   scripts/test.sh --long       these too: the memory of every cache at up to 16k tokens (about 5 minutes)
 #   scripts/test.sh --engines    those of engines instead: families, parallel ranks, drafts, compilation and a server in vLLM,
 #                                and the oldest vLLM that is served (about 30 minutes and 7 GB more)
 set -euo pipefail

@@ -26,8 +26,8 @@ std::int64_t scoring_queries(const TokenPolicy& policy, std::int64_t num_new) {
 
 namespace {
 
-// Of some KV heads. query [n, heads, heads per KV head, head_dim], in the order of the last rows; keys [heads, head_dim,
-// rows]; adds to total [heads, rows].
+// Adds those of some KV heads to total [heads, rows]. query [n, heads, heads per KV head, head_dim], in the order of the
+// last rows; keys [heads, head_dim, rows].
 void add_scores(const PromptEnd& end, std::int64_t at_once, const at::Tensor& query,
                 const at::Tensor& keys, const SlotRows& slots, const at::Tensor& total) {
   const std::int64_t num_queries = query.size(0), num_kv_heads = query.size(1);
