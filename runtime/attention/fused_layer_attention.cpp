@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "model/bfloat16_attention.h"
 #include "runtime/attention/decode.h"
 #include "runtime/attention/kept_attention.h"
 #include "runtime/attention/plain_attention.h"
@@ -21,22 +22,34 @@ const KeptRows& first_rows(const KvCache& cache, const FusedLayer& layer) {
   return cache.kept_layer(cache.sharing(layer.layer).storage.front()).rows;
 }
 
-at::Tensor positions_of(const KvCache& cache, const FusedLayer& layer, std::int64_t num_rows) {
+at::Tensor positions_of(const KvCache& cache, const FusedLayer& layer, const RowRun& run) {
   return has_left(cache, layer.key_sources[0])
-             ? first_rows(cache, layer).positions().select(1, 0).narrow(0, 0, num_rows)
-             : at::arange(num_rows, at::kLong);
+             ? first_rows(cache, layer).positions().select(1, 0).narrow(0, run.first, run.count)
+             : at::arange(run.first, run.first + run.count, at::kLong);
 }
 
-// The first rows of a store in the order of rows, `codes` as read_codes makes them of rows [n, ...].
+// Rows of a store in the order of rows; read_codes(first, rows) takes those of codes as they are [n, ...].
 template <typename ReadCodes>
 at::Tensor in_order(const RowStore& exact, const std::optional<RowStore>& codes,
-                    const TokenOrder& order, const ReadCodes& read_codes) {
-  if (order.codes == 0) {
-    return exact.rows(0, order.num_tokens(), at::kFloat);
-  }
-  return at::cat({exact.rows(0, order.sinks, at::kFloat),
-                  read_codes(codes->rows(0, order.codes, at::kFloat)),
-                  exact.rows(order.sinks, order.last, at::kFloat)});
+                    const TokenOrder& order, const RowRun& run, const ReadCodes& read_codes) {
+  std::vector<at::Tensor> parts;
+  const auto add = [&](std::int64_t begin, std::int64_t end, const auto& read) {
+    const std::int64_t first = std::max(run.first, begin),
+                       last = std::min(run.first + run.count, end);
+    if (first < last) {
+      parts.push_back(read(first, last - first));
+    }
+  };
+  const std::int64_t after = order.sinks + order.codes;
+  add(0, order.sinks,
+      [&](std::int64_t first, std::int64_t count) { return exact.rows(first, count, at::kFloat); });
+  add(order.sinks, after, [&](std::int64_t first, std::int64_t count) {
+    return read_codes(first, codes->rows(first - order.sinks, count, at::kFloat));
+  });
+  add(after, order.num_tokens(), [&](std::int64_t first, std::int64_t count) {
+    return exact.rows(first - order.codes, count, at::kFloat);
+  });
+  return parts.size() == 1 ? parts.front() : at::cat(parts);
 }
 
 const KeyValueStore& store_of(const KvCache& cache, int layer) {
@@ -51,37 +64,69 @@ TokenOrder order_of(const KvCache& cache, int layer) {
 }
 
 // Post-RoPE keys of a layer that stores them.
-at::Tensor stored_key(const Decoder& decoder, int layer, const KvCache& cache,
-                      std::int64_t num_rows) {
+at::Tensor stored_key(const Decoder& decoder, int layer, const KvCache& cache, const RowRun& run) {
   const KeyValueStore& store = store_of(cache, layer);
-  const TokenOrder order = order_of(cache, layer).up_to(num_rows);
-  return in_order(store.key, store.key_codes, order, [&](const at::Tensor& codes) {
-    return decoder.config().depends_on_length(layer) || has_left(cache, layer)
-               ? codes
-               : decoder.rope().rotate(layer, codes, order.code_positions());
-  });
+  const bool are_rotated = decoder.config().depends_on_length(layer) || has_left(cache, layer);
+  return in_order(store.key, store.key_codes, order_of(cache, layer), run,
+                  [&](std::int64_t first, const at::Tensor& codes) {
+                    return are_rotated ? codes
+                                       : decoder.rope().rotate(
+                                             layer, codes,
+                                             at::arange(first, first + codes.size(0), at::kLong));
+                  });
 }
 
-at::Tensor stored_value(int layer, const KvCache& cache, std::int64_t num_rows) {
+at::Tensor stored_value(int layer, const KvCache& cache, const RowRun& run) {
   const KeyValueStore& store = store_of(cache, layer);
-  const TokenOrder order = order_of(cache, layer).up_to(num_rows);
-  return in_order(store.value, store.value_codes, order,
-                  [](const at::Tensor& codes) { return codes; });
+  return in_order(store.value, store.value_codes, order_of(cache, layer), run,
+                  [](std::int64_t, const at::Tensor& codes) { return codes; });
 }
 
 // Matrices mix channels that RoPE turns by different angles: they take keys before it.
 at::Tensor fused_key(const Decoder& decoder, const FusedFactors& factors, const KvCache& cache,
-                     std::int64_t num_rows) {
+                     const RowRun& run) {
   const bool before_rope = factors.weights.key.form == FusionForm::kFull;
-  const at::Tensor positions =
-      before_rope ? positions_of(cache, factors.layer, num_rows) : at::Tensor();
+  const at::Tensor positions = before_rope ? positions_of(cache, factors.layer, run) : at::Tensor();
   std::vector<at::Tensor> sources;
   for (const int source : factors.layer.key_sources) {
-    const at::Tensor key = stored_key(decoder, source, cache, num_rows);
+    const at::Tensor key = stored_key(decoder, source, cache, run);
     sources.push_back(before_rope ? decoder.rope().unrotate(source, key, positions) : key);
   }
   const at::Tensor key = fuse(factors.weights.key, factors.pairs, sources);
   return before_rope ? decoder.rope().rotate(factors.layer.layer, key, positions) : key;
+}
+
+at::Tensor fused_value(const FusedFactors& factors, const KvCache& cache, const RowRun& run) {
+  std::vector<at::Tensor> sources;
+  for (const int source : factors.layer.value_sources) {
+    sources.push_back(stored_value(source, cache, run));
+  }
+  return fuse(factors.weights.value, factors.pairs, sources);
+}
+
+// All rows, made some at a time: what sources hold is read as float32, in several copies. Products with matrices take all
+// rows at once, because a row's result may depend on how many there are. Every piece of a prompt takes room for the rows
+// that the sources hold of all of it, so that the memory of one serves the next.
+template <typename Make>
+at::Tensor in_parts(const Fusion& fusion, std::int64_t num_rows, std::int64_t num_stored,
+                    at::ScalarType type, const Make& make) {
+  if (fusion.form == FusionForm::kFull) {
+    return make(RowRun{0, num_rows}).to(type);
+  }
+  at::Tensor rows;
+  for (std::int64_t first = 0; first < num_rows; first += kChunkTokens) {
+    const RowRun run{first, std::min(kChunkTokens, num_rows - first)};
+    const at::Tensor part = make(run);
+    if (!rows.defined()) {
+      rows = at::empty({num_stored, part.size(1), part.size(2)}, part.options().dtype(type));
+    }
+    rows.narrow(0, run.first, run.count).copy_(part);
+  }
+  return rows.narrow(0, 0, num_rows);
+}
+
+std::int64_t num_stored(const KvCache& cache, const FusedLayer& layer) {
+  return order_of(cache, layer.key_sources.front()).num_tokens();
 }
 
 // The last query through the kernels.
@@ -121,15 +166,17 @@ at::Tensor attend_folded(const Decoder& decoder, const FusedFactors& factors, co
 
 }  // namespace
 
+at::Tensor fused_keys(const Decoder& decoder, const FusedFactors& factors, const KvCache& cache,
+                      std::int64_t num_rows, at::ScalarType type) {
+  return in_parts(factors.weights.key, num_rows, num_stored(cache, factors.layer), type,
+                  [&](const RowRun& run) { return fused_key(decoder, factors, cache, run); });
+}
+
 FusedRows fused_rows(const Decoder& decoder, const FusedFactors& factors, const KvCache& cache,
-                     std::int64_t num_rows) {
-  FusedRows rows{fused_key(decoder, factors, cache, num_rows), {}};
-  std::vector<at::Tensor> values;  // read once the keys that were fused are gone
-  for (const int source : factors.layer.value_sources) {
-    values.push_back(stored_value(source, cache, num_rows));
-  }
-  rows.value = fuse(factors.weights.value, factors.pairs, values);
-  return rows;
+                     std::int64_t num_rows, at::ScalarType type) {
+  return {fused_keys(decoder, factors, cache, num_rows, type),
+          in_parts(factors.weights.value, num_rows, num_stored(cache, factors.layer), type,
+                   [&](const RowRun& run) { return fused_value(factors, cache, run); })};
 }
 
 SlotRows fused_slots(const FusedFactors& factors, const KvCache& cache) {
@@ -175,10 +222,12 @@ at::Tensor attend_fused_layer(const Decoder& decoder, const FusedFactors& factor
       (!left || (kept->residual().empty() && !cache.policy().cache_positions))) {
     return attend_folded(decoder, factors, cache, query[0], num_rows).unsqueeze(0);
   }
-  const FusedRows rows = fused_rows(decoder, factors, cache, num_rows);
+  const AttentionRule rule = attention_rule(decoder.config(), layer.layer);
+  const bool is_narrow = !left && can_attend_in_bfloat16(query, rule);
+  const FusedRows rows =
+      fused_rows(decoder, factors, cache, num_rows, is_narrow ? at::kBFloat16 : at::kFloat);
   if (!left) {
-    return attend_prompt(query, rows.key, rows.value,
-                         attention_rule(decoder.config(), layer.layer));
+    return attend_prompt(query, rows.key, rows.value, rule);
   }
   return attend_kept(decoder, layer.layer, {rows.key, rows.value, fused_slots(factors, cache)},
                      cache.policy(), query, positions);

@@ -13,12 +13,15 @@
 namespace kvc {
 
 // The keys (post-RoPE) and values of the first `num_rows` rows of the source layers: a sequence's first tokens, unless
-// a token policy dropped some. [num_rows, num_kv_heads, head_dim] float32
+// a token policy dropped some. [num_rows, num_kv_heads, head_dim] of `type`, fused in float32
 struct FusedRows {
   at::Tensor key, value;
 };
 FusedRows fused_rows(const Decoder& decoder, const FusedFactors& factors, const KvCache& cache,
-                     std::int64_t num_rows);
+                     std::int64_t num_rows, at::ScalarType type);
+// Its keys alone.
+at::Tensor fused_keys(const Decoder& decoder, const FusedFactors& factors, const KvCache& cache,
+                      std::int64_t num_rows, at::ScalarType type);
 // For averages of merged tokens, which are averages of what the layer reads of them: fusion is linear and, but for form
 // full, the same at all positions.
 SlotRows fused_slots(const FusedFactors& factors, const KvCache& cache);

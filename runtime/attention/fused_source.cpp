@@ -48,7 +48,8 @@ class FusedSource : public LayerSource {
   KeptPlain::Reader reader_of(const KvCache& cache, const KeptRows& first) const {
     return {.keys =
                 [this, &cache, &first] {
-                  return fused_rows(context().decoder, factors_, cache, first.num_rows()).key;
+                  return fused_keys(context().decoder, factors_, cache, first.num_rows(),
+                                    at::kFloat);
                 },
             .slots = [this, &cache] { return fused_slots(factors_, cache); }};
   }

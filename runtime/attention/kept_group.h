@@ -22,7 +22,6 @@ class SharedTokens {
   virtual ~SharedTokens() = default;
 
   // Keys of the layer that attended, post-RoPE in a text of num_tokens. [rows, num_kv_heads, head_dim]
-  // float32
   virtual at::Tensor keys(std::int64_t num_tokens) const = 0;
   virtual SlotRows slots(std::int64_t /*num_tokens*/) const { return {}; }  // likewise
   virtual std::int64_t num_rows() const = 0;

@@ -12,7 +12,7 @@ class KeptPlain : public SharedTokens {
  public:
   // How the attending layer reads the rows.
   struct Reader {
-    std::function<at::Tensor()> keys;  // [rows, num_kv_heads, head_dim] float32
+    std::function<at::Tensor()> keys;  // [rows, num_kv_heads, head_dim]
     std::function<SlotRows()> slots;
   };
   KeptPlain(const Decoder& decoder, const SharingLayers& sharing, KvCache& cache, Reader reader);

@@ -6,6 +6,7 @@
 #include "runtime/compression/key_forms.h"
 #include "runtime/policies/principal_policy.h"
 #include "runtime/store/row_store.h"
+#include "runtime/store/token_counts.h"
 
 namespace kvc {
 namespace {
@@ -21,14 +22,9 @@ class PrincipalGroup {
     const std::vector<LayerEncoder> encoders = is_new                ? fit(positions)
                                                : group_.plan.request ? last_basis()
                                                                      : group_.factors.encoders;
-    const at::Tensor latents =
-        encode(group_.plan.compression.sink_tokens, positions, encoders, encoded_type());
-    std::vector<NewChunks> chunks;
-    if (group_.plan.selective) {
-      chunks = chunks_of(*group_.plan.selective, store, group_.plan.compression.sink_tokens, count);
+    for (std::int64_t first = 0; first < count; first += tokens_at_once(count)) {
+      move(positions.slice(0, first, first + tokens_at_once(count)), encoders, store);
     }
-    store.decide(at::ones({count}, at::kBool), positions, latents);
-    append_chunks(chunks, store);
     if (is_new) {
       std::vector<at::Tensor> key, value;
       for (const LayerEncoder& encoder : encoders) {
@@ -47,7 +43,26 @@ class PrincipalGroup {
   }
 
  private:
-  // What the store makes of latents: of all of a prompt, there is to be as little as may be.
+  // Latents of a part of a prompt take the place of its exact rows before the next part's are made. Encoding takes
+  // kChunkTokens at a time from the first, as if there was one part. Chunks are chosen among all.
+  std::int64_t tokens_at_once(std::int64_t count) const {
+    const std::int64_t chunks = (rows_decided_at_once(count) + kChunkTokens - 1) / kChunkTokens;
+    return group_.plan.selective ? count : chunks * kChunkTokens;
+  }
+
+  void move(const at::Tensor& positions, const std::vector<LayerEncoder>& encoders,
+            LatentStore& store) const {
+    const std::int64_t count = positions.size(0), sinks = group_.plan.compression.sink_tokens;
+    const at::Tensor latents = encode(sinks, positions, encoders, encoded_type());
+    std::vector<NewChunks> chunks;
+    if (group_.plan.selective) {
+      chunks = chunks_of(*group_.plan.selective, store, sinks, count);
+    }
+    store.decide(at::ones({count}, at::kBool), positions, latents);
+    append_chunks(chunks, store);
+  }
+
+  // What the store makes of latents.
   at::ScalarType encoded_type() const {
     const RowStore& stored = group_.store.merged();
     return stored.dtype() == at::kBFloat16 && !stored.has_codes() ? at::kBFloat16 : at::kFloat;

@@ -2,6 +2,7 @@
 //
 // Under a fixed budget rows lie as RunningLayout says, once it is full: sinks by position; the context; the ring, where
 // the token at position p is in place p mod ring; then the token that was read last.
+#include <optional>
 #include <vector>
 
 #include "runtime/policies/token_policies.h"
@@ -24,23 +25,55 @@ std::vector<HeadRange> head_ranges(const KeptRows& rows) {
   return ranges;
 }
 
-// all: of every member
-void merge_rows(const TokenPolicy& policy, const KeptMembers& layers,
-                const std::vector<KeptContent>& all, const HeadRange& heads,
+// Rows of all members that leave, as numbers. Codes that share scales are read all at once.
+class LeavingRows {
+ public:
+  explicit LeavingRows(const KeptMembers& layers) : layers_(layers) {
+    for (const KeptMember& member : layers.members) {
+      all_.push_back(member.rows->store().num_codes() == 0 ? KeptContent()
+                                                           : member.rows->content(member.turn));
+    }
+  }
+
+  // Valid until the next call.
+  const std::vector<LeavingToken>& token(const HeadRange& heads, std::int64_t row) {
+    const std::int64_t head_dim = layers_.first().head_dim();
+    const auto parts = static_cast<std::int64_t>(all_.size()) * (heads.last - heads.first);
+    memory_.resize(static_cast<std::size_t>(2 * head_dim * parts));
+    token_.clear();
+    float* key = memory_.data();
+    for (std::size_t member = 0; member < all_.size(); ++member) {
+      KeptRows& rows = *layers_.members[member].rows;
+      for (std::int64_t head = heads.first; head < heads.last; ++head, key += 2 * head_dim) {
+        const auto number_of = [&](const at::Tensor& x) {
+          return x[row][head].const_data_ptr<float>();
+        };
+        const KeptContent& all = all_[member];
+        if (!all.key.defined()) {
+          rows.read(row, head, key, key + head_dim);
+        }
+        token_.push_back({.slots = &rows.residual(),
+                          .kv_head = head,
+                          .key = all.key.defined() ? number_of(all.key) : key,
+                          .value = all.key.defined() ? number_of(all.value) : key + head_dim});
+      }
+    }
+    return token_;
+  }
+
+ private:
+  const KeptMembers& layers_;
+  std::vector<KeptContent> all_;  // of every member; empty: rows are read one by one
+  std::vector<float> memory_;
+  std::vector<LeavingToken> token_;
+};
+
+void merge_rows(const TokenPolicy& policy, LeavingRows& rows, const HeadRange& heads,
                 const std::vector<std::int64_t>& merged) {
   const auto count = static_cast<std::int64_t>(merged.size());
   const std::int64_t per_slot = (count + policy.residual_slots - 1) / policy.residual_slots;
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t row = merged[static_cast<std::size_t>(i)];
-    std::vector<LeavingToken> token;
-    for (std::size_t member = 0; member < all.size(); ++member) {
-      for (std::int64_t head = heads.first; head < heads.last; ++head) {
-        token.push_back({.slots = &layers.members[member].rows->residual(),
-                         .kv_head = head,
-                         .key = all[member].key[row][head].const_data_ptr<float>(),
-                         .value = all[member].value[row][head].const_data_ptr<float>()});
-      }
-    }
+    const std::vector<LeavingToken>& token = rows.token(heads, merged[static_cast<std::size_t>(i)]);
     if (!policy.contiguous_merge) {
       merge_token(token);
       continue;
@@ -54,11 +87,9 @@ void merge_rows(const TokenPolicy& policy, const KeptMembers& layers,
 // Rows in any order become those that the policy keeps.
 void keep_chosen(const TokenPolicy& policy, const KeptMembers& layers) {
   const KeptRows& first = layers.first();
-  std::vector<KeptContent> all;
-  for (const KeptMember& member : layers.members) {
-    if (policy.residual_slots > 0) {
-      all.push_back(member.rows->content(member.turn));
-    }
+  std::optional<LeavingRows> leaving;
+  if (policy.residual_slots > 0) {
+    leaving.emplace(layers);
   }
   const at::Tensor positions = first.positions();
   const at::Tensor scores = first.has_scores() ? first.scores() : layers.choice.scores;
@@ -69,12 +100,12 @@ void keep_chosen(const TokenPolicy& policy, const KeptMembers& layers) {
     };
     const ChosenRows rows =
         choose_rows({policy, layers.choice.budget}, own(positions), own(scores));
-    if (policy.residual_slots > 0) {
-      merge_rows(policy, layers, all, heads, rows.leaving);
+    if (leaving) {
+      merge_rows(policy, *leaving, heads, rows.leaving);
     }
     kept.push_back(rows.kept);
   }
-  all.clear();
+  leaving.reset();
   const at::Tensor indices = first.per_head() ? at::stack(kept, 1) : kept.front();
   for (const KeptMember& member : layers.members) {
     member.rows->keep(indices, member.turn);

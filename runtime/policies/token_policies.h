@@ -86,9 +86,9 @@ struct SlotRows {
 std::int64_t scores_at_once(at::Device device);
 
 // sum_i lambda^(m-1-i) a_i of the last m tokens' queries, a_i the probabilities of query i, summed over the
-// query heads of a KV head. Keys, [n, num_kv_heads, head_dim] float32, in the order of rows; slots get their
+// query heads of a KV head. Keys, [n, num_kv_heads, head_dim] of any type, in the order of rows; slots get their
 // part of the probabilities. [n, num_kv_heads] float32. At most scores_at_once() products of queries and keys
-// are in memory, but at least those of one query.
+// are in memory, but at least those of one query; on the CPU those of one KV head at a time.
 at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const SlotRows& slots);
 
 }  // namespace kvc

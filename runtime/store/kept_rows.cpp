@@ -103,7 +103,7 @@ at::Tensor KeptRows::in_order(const RowStore& exact, const at::Tensor& codes) co
 
 at::Tensor KeptRows::keys(const TurnKeys& turn) const {
   if (store_.num_codes() == 0) {
-    return store_.key.rows(at::kFloat);
+    return store_.key.rows(store_.key.dtype());
   }
   const at::Tensor codes = store_.key_codes->rows(at::kFloat);
   const auto positions = [&] {
@@ -112,11 +112,14 @@ at::Tensor KeptRows::keys(const TurnKeys& turn) const {
   return in_order(store_.key, has_left_ ? codes : turn(codes, positions()));
 }
 
+at::Tensor KeptRows::values() const {
+  return store_.num_codes() == 0 ? store_.value.rows(store_.value.dtype())
+                                 : in_order(store_.value, store_.value_codes->rows(at::kFloat));
+}
+
 KeptContent KeptRows::content(const TurnKeys& turn) const {
-  return {.key = keys(turn),
-          .value = store_.num_codes() == 0
-                       ? store_.value.rows(at::kFloat)
-                       : in_order(store_.value, store_.value_codes->rows(at::kFloat)),
+  return {.key = keys(turn).to(at::kFloat),
+          .value = values().to(at::kFloat),
           .positions = positions_ ? positions() : at::Tensor(),
           .scores = scores_ ? scores() : at::Tensor()};
 }
@@ -136,17 +139,12 @@ void KeptRows::assign(const KeptContent& content) {
 }
 
 void KeptRows::keep(const at::Tensor& indices, const TurnKeys& turn) {
-  KeptContent all = content(turn);
-  all.key = select(all.key, indices);
-  all.value = select(all.value, indices);
-  if (positions_) {
-    all.positions = select(all.positions, indices);
-  }
-  if (scores_) {
-    all.scores = select(all.scores, indices);
-  }
+  KeptContent kept{.key = select(keys(turn), indices),
+                   .value = select(values(), indices),
+                   .positions = positions_ ? select(positions(), indices) : at::Tensor(),
+                   .scores = scores_ ? select(scores(), indices) : at::Tensor()};
   has_left_ = true;
-  assign(all);
+  assign(kept);
 }
 
 void KeptRows::quantise(std::int64_t first, std::int64_t count, const TurnKeys& turn_back) {

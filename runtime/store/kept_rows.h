@@ -42,7 +42,7 @@ KeptColumns kept_columns(const TokenPolicy& policy, const SharingLayers& sharing
 
 // The whole content of a layer, as tensors.
 struct KeptContent {
-  at::Tensor key, value;  // [n, num_kv_heads, head_dim] float32
+  at::Tensor key, value;  // [n, num_kv_heads, head_dim] float32; to be assigned, of any type
   at::Tensor positions;   // [n, heads] int64, heads num_kv_heads or 1; undefined if rows follow
   at::Tensor scores;      // [n, heads] float32, or undefined
 };
@@ -67,7 +67,9 @@ class KeptRows {
   void keep(const at::Tensor& indices, const TurnKeys& turn = {});
   // `turn` rotates keys [n, num_kv_heads, head_dim] at positions [n]: required if codes may be before RoPE.
   KeptContent content(const TurnKeys& turn = {}) const;
-  at::Tensor keys(const TurnKeys& turn = {}) const;  // its keys alone
+  // Its keys, or its values, alone: of the store's type where no rows are codes.
+  at::Tensor keys(const TurnKeys& turn = {}) const;
+  at::Tensor values() const;
   void assign(const KeptContent& content);
   // Under an integer type: of exact rows, `count` behind the first `first` become codes, whole blocks.
   // `first` is the same at every call. `turn_back` undoes what `turn` does.

@@ -192,9 +192,11 @@ void LatentStore::move_decided(std::size_t index, const at::Tensor& kept, std::i
   if (!merged_rotary_.empty()) {
     merged_rotary_[index].append(pending.value.rows(first, count, pending.value.dtype()));
   } else if (keeps_latents()) {
-    unmerged_latents_[index].append(select(held_[index]));
+    if (kept.size(0) > 0) {
+      unmerged_latents_[index].append(select(held_[index]));
+    }
     held_[index].erase(first, count);
-  } else {
+  } else if (kept.size(0) > 0) {
     unmerged_[index].append(select(pending.key), select(pending.value));
   }
   pending.key.erase(first, count);
@@ -205,7 +207,8 @@ void LatentStore::decide(const at::Tensor& merge, const at::Tensor& positions,
                          const at::Tensor& latents) {
   const std::int64_t count = merge.size(0), first = sink_tokens_;
   const at::Tensor keep = merge.logical_not();
-  const std::int64_t part = rows_decided_at_once(count);
+  const bool copies = !merged_rotary_.empty() || keep.any().item<bool>();
+  const std::int64_t part = copies ? rows_decided_at_once(count) : count;
   for (std::size_t index = 0; index < pending_.size(); ++index) {
     for (std::int64_t begin = 0; begin < count; begin += part) {
       const std::int64_t rows = std::min(part, count - begin);

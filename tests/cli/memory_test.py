@@ -1,203 +1,29 @@
 #!/usr/bin/env python3
-"""The KV cache as the system sees kvrun's process: resident memory behind a short and a long prompt."""
+"""One cache of every kind in kvrun's process; memory_long_test.py has all stores and long prompts."""
 
-import json
-import os
-import pathlib
-import random
-import re
-import resource
-import shutil
-import signal
-import statistics
-import subprocess
-import sys
-import tempfile
-import time
 import unittest
 
-from programs import ProgramTest, command, run
-
-MIB = 1 << 20
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-LAYERS, HEADS, HEAD_DIM = 8, 2, 128
-SHORT, LONG, CHUNK = 2048, 8192, 512
-TOO_LONG = 16384  # for a plain cache within what a coded one needs
-CALIBRATION = ("--no-validate", "--quiet", "--seq-len", "64")
-CONVERSIONS = {
-    "coded head": ("--method", "coded", "--scope", "head", "--kept-ratio", "0.25", "--metric", "none", "--num-sequences", "18"),
-    "coded layer": ("--method", "coded", "--scope", "layer", "--kept-ratio", "0.25", "--metric", "none", "--num-sequences", "36"),
-    "coded group": ("--method", "coded", "--scope", "group", "--group", "2", "--kept-ratio", "0.25", "--metric", "none",
-                    "--num-sequences", "70"),
-    "commonkv": ("--method", "commonkv", "--group", "4", "--rank", "0.7", "--num-sequences", "4"),
-    "pca": ("--method", "pca", "--group", "4", "--kept-ratio", "0.25", "--num-sequences", "4"),
-    "xkv": ("--method", "xkv", "--group", "4", "--kept-ratio", "0.25", "--num-sequences", "4"),
-    "minicache": ("--method", "minicache"),
-    "fusedkv": ("--method", "fusedkv", "--num-sequences", "4", "--min-r2", "-1e9"),
-}
-OPTIONS = {"int8": ("--kv-dtype", "int8"), "int4": ("--kv-dtype", "int4"), "int2": ("--kv-dtype", "int2"),
-           "zeromerge": ("--policy", "zeromerge:budget=512"), "snapkv": ("--policy", "snapkv:budget=512")}
-# Their prompts need more beside the cache than others': scores of queries or fused rows; latents of all layers.
-WIDE_PROMPTS = ("zeromerge", "snapkv", "fusedkv")
-LATENT_PROMPTS = ("commonkv", "pca")
+from process_memory import OPTIONS, MemoryTest
 
 
-def bytes_of(pid, field):
-    text = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    return int(re.search(field + r":\s+(\d+) kB", text).group(1)) * 1024
-
-
-def angle_bytes(tokens):
-    """Kernels that turn keys read angles of all positions: not the cache's, and an eighth of them is spare."""
-    return tokens * HEAD_DIM * 4 * 9 // 8
-
-
-class Memory(ProgramTest):
-    @classmethod
-    def setUpClass(cls):
-        cls.models = pathlib.Path(tempfile.mkdtemp(prefix="kvc-cli-"))
-        cls.addClassCleanup(shutil.rmtree, cls.models)
-        cls.model = cls.models / "model"
-        shape = {"layers": LAYERS, "hidden": HEADS * HEAD_DIM, "intermediate": 512, "heads": HEADS, "kv-heads": HEADS,
-                 "max-position": 2 * TOO_LONG, "shards": 1}
-        words = [str(word) for name, value in shape.items() for word in (f"--{name}", value)]
-        subprocess.run([sys.executable, ROOT / "bench" / "make_random_checkpoint.py", cls.model, *words], check=True)
-
-    def prompt(self, tokens):
-        path = self.directory / f"{tokens}.json"
-        generator = random.Random(1)
-        path.write_text(json.dumps([1] + [generator.randrange(3, 500) for _ in range(tokens - 1)]))
-        return path
-
-    def arguments(self, model, tokens, *options):
-        return (model, "--ids", self.prompt(tokens), "--max-new-tokens", 64, "--ignore-eos", "--temperature", 1, "--threads", 2,
-                "--prefill-chunk", CHUNK, *options)
-
-    def measure(self, model, tokens, options):
-        """(resident bytes while it generates, their peak, bytes of the cache, their peak)"""
-        process = subprocess.Popen(command("kvrun", *self.arguments(model, tokens, *options), "--stats"),
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        self.addCleanup(process.kill)
-        self.assertTrue(process.stdout.read(8))  # of the first new tokens: the prompt was read
-        generating, peak = self.stopped_at(process)
-        errors = process.communicate(timeout=240)[1].decode()
-        self.assertEqual(process.returncode, 0, errors)
-        found = re.search(r"kv +(\d+) bytes .* peak (\d+)", errors)
-        return generating, peak, int(found.group(1)), int(found.group(2))
-
-    def stopped_at(self, process):
-        """(resident bytes of a process at this moment, their peak)"""
-        process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-        now, most = bytes_of(process.pid, "VmRSS"), bytes_of(process.pid, "VmHWM")
-        process.send_signal(signal.SIGCONT)
-        return now, most
-
-    def check(self, name, model, options=()):
-        short, long = (self.measure(model, tokens, options) for tokens in (SHORT, LONG))
-        grown, grown_peak, cache, pool_peak = (after - before for before, after in zip(short, long))
-        plan = json.loads(self.run_ok("kvrun", *self.arguments(model, LONG, *options), "--plan", "--json").stdout)
-        planned = max(plan["reading_bytes"], plan["end_bytes"])
-        with self.subTest(name, grown=grown / MIB, peak=grown_peak / MIB, cache=cache / MIB, pool=pool_peak / MIB):
-            angles = angle_bytes(LONG - SHORT)
-            self.assert_as_formula(grown, cache, angles)
-            self.assertLessEqual(long[3], planned)
-            self.assertGreater(long[3], 0.95 * planned)
-            # Beside the cache, a prompt has the residual stream and one layer's exact rows.
-            read = (LONG - SHORT) * HEADS * HEAD_DIM * 2 * 3
-            if name not in WIDE_PROMPTS:
-                self.assertLess(grown_peak, 1.05 * (pool_peak + angles + 1.25 * read) + (24 if name in LATENT_PROMPTS else 10) * MIB)
-
-    def assert_as_formula(self, grown, cache, angles):
-        self.assertLess(grown, 1.03 * (cache + angles) + 4 * MIB)
-        self.assertGreater(grown, 0.97 * cache - 4 * MIB)
-
-    def convert(self, name):
-        out = self.models / name.replace(" ", "-")
-        if not out.exists():
-            self.run_ok("kvconvert", self.model, "--out", out, *CALIBRATION, *CONVERSIONS[name])
-        return out
+class Memory(MemoryTest):
+    short, long = 2048, 5120
 
     def test_grows_as_the_formula_says_and_peaks_as_planned(self):
         self.check("plain", self.model)
-        for name, options in OPTIONS.items():
-            self.check(name, self.model, options)
-        for name in CONVERSIONS:
+        for name in ("int8", "zeromerge"):
+            self.check(name, self.model, OPTIONS[name])
+        for name in ("coded head", "commonkv", "fusedkv"):
             self.check(name, self.convert(name))
 
-    def measure_batch(self, model, lengths):
-        """(resident bytes while it generates, bytes of the caches) of prompts that are read together"""
-        path = self.directory / "batch.json"
-        path.write_text(json.dumps([json.loads(self.prompt(tokens).read_text()) for tokens in lengths]))
-        arguments = (model, "--ids", path, *self.arguments(model, SHORT)[3:], "--json")
-        process = subprocess.Popen(command("kvrun", *arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-        self.addCleanup(process.kill)
-        samples = self.sampled(process, "VmRSS")
-        report = json.loads(process.communicate(timeout=240)[0])
-        self.assertEqual(process.returncode, 0)
-        # Nothing is printed before the end, but more than half of the time goes to generating.
-        return statistics.median(samples[len(samples) // 2:]), sum(kv["bytes"] for kv in report["kv"])
-
     def test_batches_grow_as_the_formula_says(self):
-        model = self.convert("coded layer")
-        short, long = (self.measure_batch(model, lengths) for lengths in ((512, 1024, 512), (4096, 2048, 3072)))
-        self.assert_as_formula(long[0] - short[0], long[1] - short[1], angle_bytes(4096 - 1024))
-
-    def measure_turns(self, model, words):
-        """(resident bytes once a second turn was read, bytes of the cache, its tokens)"""
-        template = self.directory / "template.jinja"
-        template.write_text("{{ bos_token }}{% for m in messages %}{{ m.role[0] ~ ':' ~ m.content ~ '\n' }}{% endfor %}"
-                            "{% if add_generation_prompt %}a:{% endif %}")
-        # Without answers, whose texts may have other ids when they are read again.
-        arguments = ("--chat-template", template, "--max-new-tokens", 0, "--threads", 2, "--prefill-chunk", CHUNK)
-        process = subprocess.Popen(command("kvrun", model, "--chat", *arguments, "--json"), stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        self.addCleanup(process.communicate)
-        for _ in range(2):
-            process.stdin.write(b" once" * (words // 2) + b"\n")
-            process.stdin.flush()
-            turn = json.loads(process.stdout.readline())
-        self.assertLess(turn["read_tokens"], turn["prompt_tokens"])
-        now = bytes_of(process.pid, "VmRSS")
-        process.communicate(timeout=240)
-        return now, turn["kv"]["bytes"], turn["kv"]["tokens"]
+        self.check_batches("coded head", (256, 512, 256), (3072, 1024, 2048))
 
     def test_later_turns_grow_as_the_formula_says(self):
-        model = self.convert("coded layer")
-        short, long = (self.measure_turns(model, words) for words in (SHORT // 2, LONG // 2))
-        self.assert_as_formula(long[0] - short[0], long[1] - short[1], angle_bytes(long[2] - short[2]))
+        self.check_later_turns("coded head")
 
     def test_a_text_fits_compressed_that_does_not_fit_plain(self):
-        arguments = {name: self.arguments(model, TOO_LONG) for name, model in
-                     (("coded", self.convert("coded head")), ("plain", self.model))}
-        needed, text = self.most_data(*arguments["coded"])
-        limit = needed + 4 * MIB
-        self.assertGreater(self.most_data(*arguments["plain"])[0], limit + 16 * MIB)
-
-        def run_limited(name):
-            return run("kvrun", *arguments[name], "--quiet", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)))
-        coded, plain = run_limited("coded"), run_limited("plain")
-        self.assertEqual((coded.returncode, coded.stderr, coded.stdout), (0, "", text))
-        self.assertEqual((plain.returncode, plain.stdout), (1, ""))
-        self.assertRegex(plain.stderr, r"^kvrun: error: KV cache: no memory for \d+ more bytes: .*; shorten the text, or store less .*\n$")
-
-    def most_data(self, *arguments):
-        """(the most private memory that the process maps while it runs, which RLIMIT_DATA limits, what it prints)"""
-        process = subprocess.Popen(command("kvrun", *arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.DEVNULL, text=True)
-        self.addCleanup(process.kill)
-        return max(self.sampled(process, "VmData")), process.communicate()[0]
-
-    def sampled(self, process, field):
-        """What the system says of a process until it ends."""
-        samples = []
-        while process.poll() is None:
-            try:
-                samples.append(bytes_of(process.pid, field))
-            except (AttributeError, FileNotFoundError, ProcessLookupError):  # it ends
-                break
-            time.sleep(0.005)
-        return samples
+        self.check_fits_compressed(10240)
 
 
 if __name__ == "__main__":

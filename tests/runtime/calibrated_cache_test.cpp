@@ -71,6 +71,21 @@ TEST(CalibratedDirections, TakeTheBytesThatAreForecast) {
   }
 }
 
+// Longer than what is encoded before the first exact rows go.
+TEST(CalibratedDirections, ReplaceALongPromptPartByPart) {
+  const testing::OneThread one;
+  const SyntheticCheckpoint model{.model_type = "llama"};
+  constexpr std::size_t kLong = 2250;
+  const Row ids = random_ids(1, kLong + 20, model.vocab_size, 7).front();
+  const auto engine =
+      testing::load(model, principal_plan(model, 2, LatentBasis::kCalibrated, true, 0, 0));
+  Sequence sequence = engine->new_sequence();
+  EXPECT_TRUE(tensors_close(cached_logits(*engine, ids, kLong, 5, sequence),
+                            testing::plain_logits(model, ids), kRounding));
+  EXPECT_GE(sequence.cache().tokens().front().merged, kLong);
+  testing::expect_exact_bytes(*engine, sequence);
+}
+
 // Ranks of 32 store codes; what they lose is little.
 TEST(CalibratedDirections, StoreIntegers) {
   const SyntheticCheckpoint model{.model_type = "llama"};
