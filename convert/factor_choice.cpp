@@ -22,7 +22,7 @@ struct PartErrors {
 }  // namespace
 
 WideCoefficients wide_coefficients(const at::Tensor& added, const at::Tensor& error) {
-  // Of coefficient i and all after it.
+  // What coefficient i and all after it add.
   const at::Tensor rest = added.flip(1).cumsum(1).flip(1);
   const at::Tensor fits =
       (rest <= kMostAddedError * error.unsqueeze(1)).all(0).to(at::kCPU, at::kLong);

@@ -51,7 +51,7 @@ void check_pays(const KvPlan& plan, const ModelConfig& config, const ConvertSett
 constexpr std::int64_t kBitsPerCoefficient = 3;  // of those that get any; a typical mean
 
 // Coefficients with 16 bits in matrices that --factor-dtype auto stores in 8, typical shares.
-constexpr double kWideOfPrincipal = 0, kWideOfJoint = 0.5, kWideOfCoded = 0.65;
+constexpr double kWideOfPrincipal = 0, kWideOfJoint = 0.5, kWideOfCoded = 0.75;
 
 // In the type that is usually chosen, without codes of a whole basis. Matrices: float16, or codes where `wide_share` is
 // given; vectors: float32.

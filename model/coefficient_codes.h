@@ -32,7 +32,7 @@ at::Tensor rounding_of(const at::Tensor& matrix, CoefficientAxis axis);
 // Codes lie under the matrix's own name.
 std::string scale_name(const std::string& matrix);
 std::string low_name(const std::string& matrix);
-// Of the shape of `low`.
+// The shape of `low`.
 std::vector<std::int64_t> low_shape(std::vector<std::int64_t> matrix, CoefficientAxis axis,
                                     std::int64_t wide);
 

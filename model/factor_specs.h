@@ -41,7 +41,7 @@ struct FactorSpec {
 
 // "kvconvert.groups.<group>.<name>"
 std::string factor_name(int group, const std::string& name);
-// Of the tensor for FactorUse::kChoice, int64 [1], that belongs to a matrix.
+// Name of the tensor for FactorUse::kChoice, int64 [1], that belongs to a matrix.
 std::string choice_name(const std::string& matrix);
 
 // None for groups whose basis is the request's.

@@ -20,6 +20,7 @@ constexpr std::int64_t kMemoryBytes = std::int64_t{1} << 26;  // larger tensors 
 // What E and F in 8 bits may make of the error of a block.
 // Text of another kind than the calibration's, with larger coefficients, makes several times as much of it.
 constexpr double kMostGrowth = 1.002;
+constexpr double kMostAddedToWide = 0.005;            // likewise each of E and F, of wider blocks
 constexpr std::int64_t kWideSteps = 8;                // shares of columns in 16 bits that are tried
 constexpr std::int64_t kFittedParts = 3, kParts = 4;  // of the samples, the others are held out
 
@@ -181,8 +182,8 @@ NamedTensors BlockFit::tensors() const {
   tensors.emplace_back("encoder", transform.encoder);
   tensors.emplace_back("decoder", transform.decoder);
   if (mean_.size(0) > kMostCodedBasisChannels) {
-    const PairChoice choice =
-        choose_pair(noise_of(transform), block_.num_coefficients(), expected_error());
+    const PairChoice choice = choose_pair(noise_of(transform), block_.num_coefficients(),
+                                          kMostAddedToWide / kMostAddedError * expected_error());
     add_choice(tensors, "encoder", choice.encoder);
     add_choice(tensors, "decoder", choice.decoder);
   } else if (const std::optional<BasisCodes> codes = basis_codes(transform)) {

@@ -48,7 +48,7 @@ class BlockFit {
   double error_growth(const BasisCodes& codes) const;
   // With as few wide columns as that allows; none if impossible. Not for wide blocks.
   std::optional<BasisCodes> basis_codes(const BasisTransform& transform) const;
-  // Of wide blocks: what E and F of `transform` add with 8 bits.
+  // What E and F of a wide block add with 8 bits.
   BasisNoise noise_of(const BasisTransform& transform) const;
   // Expected error_on(), of exact E and F.
   double expected_error() const;

@@ -26,7 +26,7 @@ KeysValues bias_free(const LayerActivations& activations);
 // The first tokens of a pass, in memory.
 class FormSample {
  public:
-  // Of layer `member` of a group, whose batches come in the same order for every layer. hidden [num_tokens, hidden_size]
+  // Tokens of layer `member` of a group, whose batches come in the same order for every layer. hidden [num_tokens, hidden_size]
   void add(const at::Tensor& hidden, const KeysValues& exact, int member);
   // [num_layers][batches], rows in the order of a group's stacked y
   const std::vector<std::vector<LayerSample>>& layers() const { return layers_; }

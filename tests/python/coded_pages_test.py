@@ -476,7 +476,8 @@ class Directories(unittest.TestCase):
             read = factors()
             for got, given, axis in ((read.encoder, exact.encoder, 1), (read.decoder, exact.decoder, 0)):
                 error = (got - given).abs().amax(axis) / given.abs().amax(axis)
-                self.assertLess(error.max(), 0.502 / 127)
+                # Half a code; encoders are then rounded to float16.
+                self.assertLess(error.max(), 0.502 / 127 + (2.0**-11 if axis == 1 else 0))
                 self.assertLess(error[:3].max(), 1e-3)
                 self.assertGreater(error[3:].min(), 1e-3)
             for words, change in (("not positive", break_scale(0)), ("not finite", break_scale(float("nan"))),
