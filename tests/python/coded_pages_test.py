@@ -456,7 +456,7 @@ class Directories(unittest.TestCase):
         def widen(tensors, plan):
             to_codes(tensors, plan)
             low = tensors["kvconvert.coded.0.encoder.low"]
-            tensors["kvconvert.coded.0.encoder.low"] = low.repeat(40, 1)
+            tensors["kvconvert.coded.0.encoder.low"] = low.repeat(60, 1)
 
         def drop_scale(tensors, plan):
             to_codes(tensors, plan)
