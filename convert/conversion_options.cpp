@@ -81,7 +81,7 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& 
   app.add_option("--export", words.format, "factored, folded or both")->capture_default_str();
   app.add_option("--factor-dtype", options.factor_dtype,
                  "Dtype of the written factors: auto (the smallest that is accurate enough), "
-                 "float32, bfloat16 or float16")
+                 "float32, bfloat16, float16 or int8")
       ->capture_default_str();
   app.add_option("--calibration", words.calibration,
                  "Calibration text: self (sampled from the model), builtin, .txt, .jsonl or "

@@ -1,6 +1,8 @@
 #include "convert/plan.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 
 #include "convert/latent/latent_settings.h"
 #include "convert/methods/methods.h"
@@ -48,15 +50,27 @@ void check_pays(const KvPlan& plan, const ModelConfig& config, const ConvertSett
 
 constexpr std::int64_t kBitsPerCoefficient = 3;  // of those that get any; a typical mean
 
-// In the type that is usually chosen: float16 for matrices, float32 for vectors. Without codes.
-std::int64_t stored_bytes(const std::vector<FactorSpec>& factors, const StoredForm& form) {
+// Coefficients with 16 bits in matrices that --factor-dtype auto stores in 8, typical shares.
+constexpr double kWideOfPrincipal = 0, kWideOfJoint = 0.5, kWideOfCoded = 0.75;
+
+// In the type that is usually chosen, without codes of a whole basis. Matrices: float16, or codes where `wide_share` is
+// given; vectors: float32.
+std::int64_t stored_bytes(const std::vector<FactorSpec>& factors, const StoredForm& form,
+                          std::optional<double> wide_share = {}) {
   constexpr std::int64_t kFloatBytes = 4, kHalfBytes = 2;
   std::int64_t bytes = 0;
   for (const FactorSpec& factor : factors) {
-    if (factor.use != FactorUse::kCode && is_stored(factor.use, form)) {
-      bytes += c10::multiply_integers(factor.shape) *
-               (factor.shape.size() > 1 ? kHalfBytes : kFloatBytes);
+    if (factor.use == FactorUse::kCode || !is_stored(factor.use, form)) {
+      continue;
     }
+    const std::int64_t size = c10::multiply_integers(factor.shape);
+    if (factor.axis == CoefficientAxis::kNone || !wide_share) {
+      bytes += size * (factor.shape.size() > 1 ? kHalfBytes : kFloatBytes);
+      continue;
+    }
+    const std::int64_t coefficients = factor.shape[factor.axis == CoefficientAxis::kRows ? 0 : 1];
+    bytes +=
+        std::llround((1 + *wide_share) * static_cast<double>(size)) + kFloatBytes * coefficients;
   }
   return bytes;
 }
@@ -184,7 +198,9 @@ std::int64_t estimated_block_bytes(const KvPlan& plan, int block) {
   const std::int64_t n = coded_channels(plan, spec);
   const std::int64_t kept = std::clamp<std::int64_t>(spec.bits() / kBitsPerCoefficient, 1, n);
   const bool codes = n <= kMostCodedBasisChannels && spec.bases == 1;
-  return stored_bytes(coded_factors(plan, block, kept), {.codes = codes}) +
+  const bool wide = n > kMostCodedBasisChannels && spec.bases == 1;
+  return stored_bytes(coded_factors(plan, block, kept), {.codes = codes},
+                      wide ? std::optional(kWideOfCoded) : std::nullopt) +
          (codes ? basis_code_bytes(n, kept, kept / 2) : 0);
 }
 
@@ -193,7 +209,9 @@ std::int64_t estimated_group_bytes(const KvPlan& plan, int group, const ModelCon
   const LatentGroup& spec = plan.groups[static_cast<std::size_t>(group)];
   const StoredForm form{.latents = needs_latents(plan, group),
                         .refitted = settings.own<LatentSettings>().refit};
-  return stored_bytes(group_factors(plan, group, config.hidden_size), form) -
+  const bool joint = spec.basis == LatentBasis::kWeights && !spec.split_kv;
+  return stored_bytes(group_factors(plan, group, config.hidden_size), form,
+                      joint ? kWideOfJoint : kWideOfPrincipal) -
          (spec.replaces_projections() ? projection_bytes(config, spec.first_layer) : 0);
 }
 

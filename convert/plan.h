@@ -63,8 +63,8 @@ Payback estimated_payback(const KvPlan& plan, const ModelConfig& config,
                           const ConvertSettings& settings);
 
 // Bytes that the factors of a conversion add to a checkpoint.
-// Estimates from a plan before its factors exist, in the form that --factor-dtype auto usually chooses: float16, and 8
-// bits for coded blocks of up to kMostCodedBasisChannels (model/basis_codes.h).
+// Estimates from a plan before its factors exist, in the form that --factor-dtype auto usually chooses: 8 bits, 16 for
+// a share of the coefficients (model/basis_codes.h, model/coefficient_codes.h).
 //
 // For plan.coded[block], whose bits may be spread evenly: measurement decides later which coefficients get any.
 std::int64_t estimated_block_bytes(const KvPlan& plan, int block);

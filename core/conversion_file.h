@@ -32,8 +32,11 @@
 //     kvconvert.fused.<l>.key, .value                [kv_dim, sources * kv_dim]   form full
 //   and for weights of fused layers that were tuned (--tune-layers):
 //     kvconvert.tuned.<tensor>                       as the checkpoint's tensor of that name, which it replaces
+//   and beside a matrix of factors that --factor-dtype auto stores in 8 bits:
+//     <matrix>.wide                                  int64 [1], the number of its coefficients with 16 bits
 // A factored checkpoint holds those that its plan's policy uses, under the same names, and codes in place of E and F
-// (--factor-dtype auto). Tuned weights have the name of their tensor. Every joint group has all but `encoder` (rule
+// (--factor-dtype auto). A matrix in 8 bits is int8 there, and has <matrix>.scale and perhaps <matrix>.low beside it
+// (model/coefficient_codes.h). Tuned weights have the name of their tensor. Every joint group has all but `encoder` (rule
 // ls only) and `merged_reconstruct_proj` (refit only).
 #pragma once
 

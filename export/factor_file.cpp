@@ -62,6 +62,21 @@ FactorFile::FactorFile(const std::filesystem::path& path, const KvPlan& plan,
   }
 }
 
+std::optional<std::int64_t> FactorFile::wide_coefficients(const FactorSpec& matrix) const {
+  const TensorInfo* choice =
+      matrix.axis == CoefficientAxis::kNone ? nullptr : file_.find(choice_name(matrix.name));
+  if (choice == nullptr) {
+    return std::nullopt;
+  }
+  std::int64_t wide = 0;
+  std::memcpy(&wide, file_.bytes(*choice).data(), sizeof wide);
+  const std::int64_t coefficients = matrix.shape[matrix.axis == CoefficientAxis::kRows ? 0 : 1];
+  KVC_CHECK(wide >= 0 && wide <= coefficients,
+            "{}: {} is {}, expected 0 to {}; convert the checkpoint again", file_.path().string(),
+            choice->name, wide, coefficients);
+  return wide;
+}
+
 std::vector<FactorFile::Stored> FactorFile::stored(bool coded) const {
   std::vector<Stored> tensors;
   for (const Part& part : parts_) {
@@ -69,7 +84,8 @@ std::vector<FactorFile::Stored> FactorFile::stored(bool coded) const {
     form.codes = form.codes && coded;
     for (const FactorSpec& factor : part.factors) {
       if (is_stored(factor.use, form)) {
-        tensors.push_back({*file_.find(factor.name), factor.use == FactorUse::kCode});
+        tensors.push_back({*file_.find(factor.name), factor.use == FactorUse::kCode, factor.axis,
+                           wide_coefficients(factor)});
       }
     }
   }
@@ -95,16 +111,17 @@ at::Tensor FactorFile::load(const std::string& name, at::ScalarType dtype) const
 }
 
 void check_factor_dtype(const std::string& name) {
-  if (chooses_factor_type(name)) {
+  if (chooses_factor_type(name) || is_integer_factor_type(name)) {
     return;
   }
   try {
     parse_scalar_type(name);
   } catch (const Error&) {
-    fail_usage("--factor-dtype {}: expected auto, float32, bfloat16 or float16", name);
+    fail_usage("--factor-dtype {}: expected auto, float32, bfloat16, float16 or int8", name);
   }
 }
 
 bool chooses_factor_type(const std::string& name) { return name == "auto"; }
+bool is_integer_factor_type(const std::string& name) { return name == "int8"; }
 
 }  // namespace kvc

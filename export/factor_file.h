@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,7 +24,9 @@ class FactorFile {
 
   struct Stored {
     const TensorInfo& tensor;
-    bool is_code = false;  // written as it is
+    bool is_code = false;                           // written as it is
+    CoefficientAxis axis = CoefficientAxis::kNone;  // of a matrix that may be written in 8 bits
+    std::optional<std::int64_t> wide;  // there where it should be: coefficients with 16 bits
   };
   // What a factored checkpoint of the plan holds: with codes in place of the E and F of coded blocks that have
   // them where `coded`, else without codes. No tuned weights.
@@ -40,14 +43,17 @@ class FactorFile {
     StoredForm form;
   };
   void add_part(const std::vector<FactorSpec>& specs, bool latents);
+  std::optional<std::int64_t> wide_coefficients(const FactorSpec& matrix) const;
 
   SafetensorsFile file_;
   std::vector<Part> parts_;
 };
 
-// UsageError unless `name` is auto, float32, bfloat16 or float16: the types that factors may be written in.
+// UsageError unless `name` is auto, float32, bfloat16, float16 or int8: the types that factors may be written in.
 void check_factor_dtype(const std::string& name);
-// auto: each is written in the cheapest form; for coded blocks these are the codes that the conversion made.
+// auto: each is written in the cheapest form that the conversion found accurate enough.
 bool chooses_factor_type(const std::string& name);
+// int8: matrices in 8 bits, without a look at what that costs; the rest in float32.
+bool is_integer_factor_type(const std::string& name);
 
 }  // namespace kvc

@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
         app.add_option("--out", options->out, "Output directory")->required();
         app.add_option("--factor-dtype", options->factor_dtype,
                        "Dtype of the written factors: auto (the smallest that is accurate enough), "
-                       "float32, bfloat16 or float16")
+                       "float32, bfloat16, float16 or int8")
             ->capture_default_str();
         return [options, format, &common] {
           kvc::require_cpu(common);

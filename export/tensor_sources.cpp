@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "core/mapped_file.h"
-#include "model/tensor_memory.h"
+#include "export/factor_sources.h"
+#include "export/held_source.h"
 #include "model/weights.h"
 
 namespace kvc {
@@ -21,34 +21,6 @@ ProjectionRows rows_of(const ModelConfig& config, int layer, Projection projecti
 
 // Buffers that old files hold and every loader recomputes.
 bool is_rope_buffer(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
-
-std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()};
-}
-
-// What the last source of a file gave out: one tensor is held at a time, computed or mapped.
-struct Held {
-  at::Tensor computed;
-  std::span<const std::byte> mapped;
-
-  void release() {
-    computed = at::Tensor();
-    if (!mapped.empty()) {
-      release_pages(mapped);
-    }
-    mapped = {};
-  }
-};
-
-TensorSource computed(std::string name, at::ScalarType dtype, std::vector<std::int64_t> shape,
-                      std::shared_ptr<Held> held, std::function<at::Tensor()> compute) {
-  return {std::move(name), dtype_of(dtype), std::move(shape),
-          [held = std::move(held), compute = std::move(compute)] {
-            held->release();
-            held->computed = compute().contiguous();
-            return bytes_of(held->computed);
-          }};
-}
 
 TensorSource original(const Checkpoint& checkpoint, const std::string& name,
                       std::shared_ptr<Held> held) {
@@ -66,8 +38,8 @@ TensorSource tuned_weight(const Checkpoint& checkpoint, const std::string& name,
                           std::shared_ptr<Held> held) {
   const TensorInfo& info = checkpoint.info(name, tuned.shape);
   const at::ScalarType dtype = scalar_type(info.dtype, name);
-  return computed(name, dtype, info.shape, std::move(held),
-                  [&factors, of = tuned.name, dtype] { return factors.load(of, dtype); });
+  return computed_source(name, dtype, info.shape, std::move(held),
+                         [&factors, of = tuned.name, dtype] { return factors.load(of, dtype); });
 }
 
 // W' = B A of one projection of one latent layer. [kv_dim, hidden_size] float64
@@ -107,37 +79,6 @@ at::Tensor fold_rows(const Checkpoint& checkpoint, const FactorFile& factors, co
         .copy_(fold(factors, plan, target.layer, target.projection));
   }
   return tensor;
-}
-
-TensorSource code_source(const FactorFile& factors, const TensorInfo& code) {
-  return {code.name, code.dtype, code.shape, [&factors, &code] { return factors.bytes(code); }};
-}
-
-// A factor in the type that `factor_dtype` names. Under auto: float16 for matrices whose every row and column it holds
-// with at most a millionth of squared error, otherwise float32, as for vectors (means, steps). The one that was loaded to
-// find that out waits on disk, as what is written needs its types first.
-TensorSource factor_source(const FactorFile& factors, const TensorInfo& factor,
-                           const std::string& factor_dtype, const std::filesystem::path& scratch,
-                           std::shared_ptr<Held> held) {
-  const auto source = [&](at::ScalarType dtype, std::function<at::Tensor()> load) {
-    return computed(factor.name, dtype, factor.shape, std::move(held), std::move(load));
-  };
-  const auto load = [&factors, name = factor.name](at::ScalarType dtype) {
-    return [&factors, name, dtype] { return factors.load(name, dtype); };
-  };
-  if (!chooses_factor_type(factor_dtype)) {
-    const at::ScalarType dtype = parse_scalar_type(factor_dtype);
-    return source(dtype, load(dtype));
-  }
-  if (factor.shape.size() != 2) {
-    return source(at::kFloat, load(at::kFloat));
-  }
-  const at::Tensor exact = factors.load(factor.name, at::kFloat);
-  const at::ScalarType dtype = half_holds(exact) ? at::kHalf : at::kFloat;
-  constexpr std::int64_t kInMemory = std::int64_t{1} << 16;
-  const at::Tensor waiting =
-      make_scratch_tensor(factor.shape, dtype, scratch, kInMemory).copy_(exact);
-  return source(dtype, [waiting] { return waiting; });
 }
 
 }  // namespace
@@ -180,9 +121,10 @@ std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const M
     sources.push_back(tuned == nullptr ? original(checkpoint, name, held)
                                        : tuned_weight(checkpoint, name, *tuned, factors, held));
   }
-  for (const auto& [tensor, is_code] : factors.stored(chooses_factor_type(factor_dtype))) {
-    sources.push_back(is_code ? code_source(factors, tensor)
-                              : factor_source(factors, tensor, factor_dtype, scratch, held));
+  for (const FactorFile::Stored& factor : factors.stored(chooses_factor_type(factor_dtype))) {
+    for (TensorSource& source : factor_sources(factors, factor, factor_dtype, scratch, held)) {
+      sources.push_back(std::move(source));
+    }
   }
   return sources;
 }
@@ -213,10 +155,10 @@ std::vector<TensorSource> folded_tensors(const Checkpoint& checkpoint, const Mod
                                              config.hidden_size};
     const at::ScalarType dtype = scalar_type(checkpoint.info(name, shape).dtype, name);
     sources.push_back(
-        computed(name, dtype, shape, held,
-                 [&checkpoint, &factors, &plan, dtype, shape, targets = target->second] {
-                   return fold_rows(checkpoint, factors, plan, targets, shape, dtype);
-                 }));
+        computed_source(name, dtype, shape, held,
+                        [&checkpoint, &factors, &plan, dtype, shape, targets = target->second] {
+                          return fold_rows(checkpoint, factors, plan, targets, shape, dtype);
+                        }));
   }
   return sources;
 }

@@ -5,48 +5,18 @@
 
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "model/coefficient_codes.h"
 #include "model/weights.h"
 
 namespace kvc {
 namespace {
 
 constexpr const char* kDecoder = "decoder_codes";
-constexpr double kLargestCode = 127;
-constexpr double kLowCodes = 256;  // in one of the others
-
-// What takes every row (axis 1) or column (axis 0) to at most the largest code. float32, with that axis
-at::Tensor scale_of(const at::Tensor& matrix, std::int64_t axis) {
-  const at::Tensor scale =
-      (matrix.abs().amax(axis, /*keepdim=*/true) / kLargestCode).to(at::kFloat);
-  return at::where(scale > 0, scale, at::ones_like(scale));
-}
-
-at::Tensor rounded(const at::Tensor& multiples) {
-  return multiples.round().clamp(-kLargestCode, kLargestCode);
-}
-
-void set_decoder(const at::Tensor& columns, std::int64_t wide_columns, BasisCodes& codes) {
-  const at::Tensor scale = scale_of(columns, 0), multiples = columns / scale;
-  const at::Tensor high = rounded(multiples);
-  if (wide_columns > 0) {
-    const at::Tensor fine = (multiples.narrow(1, 0, wide_columns) * kLowCodes).round();
-    const at::Tensor wide = high.narrow(1, 0, wide_columns);
-    wide.copy_(((fine + kLowCodes / 2) / kLowCodes).floor().clamp_max(kLargestCode));
-    codes.decoder_low =
-        (fine - wide * kLowCodes).clamp(-kLargestCode, kLargestCode).to(at::kChar).contiguous();
-  }
-  codes.decoder = high.to(at::kChar).contiguous();
-  codes.decoder_scale = scale.flatten();
-}
 
 // In coordinates divided by the channels' scales. [n, columns] float64
 at::Tensor columns_of(const BasisCodes& codes) {
-  const at::Tensor columns = codes.decoder.to(at::kDouble);
-  if (codes.decoder_low.defined()) {
-    columns.narrow(1, 0, codes.decoder_low.size(1))
-        .add_(codes.decoder_low.to(at::kDouble), 1 / kLowCodes);
-  }
-  return columns * codes.decoder_scale;
+  return decode_coefficients({codes.decoder, codes.decoder_low, codes.decoder_scale},
+                             CoefficientAxis::kColumns, at::kDouble);
 }
 
 // Channels of small metric have small rows in E and large ones in F; divided by this both are alike.
@@ -139,11 +109,15 @@ BalancedBasis balanced_basis(const BasisTransform& transform) {
 }
 
 BasisCodes code_basis(const BalancedBasis& basis, std::int64_t wide_columns) {
+  const CoefficientCodes columns =
+      code_coefficients(basis.columns, CoefficientAxis::kColumns, wide_columns);
   BasisCodes codes;
   codes.channel_scale = basis.channel_scale;
-  set_decoder(basis.columns, wide_columns, codes);
+  codes.decoder = columns.codes;
+  codes.decoder_low = columns.low;
+  codes.decoder_scale = columns.scale;
   if (basis.encoder.defined()) {
-    codes.encoder = rounded(basis.encoder / scale_of(basis.encoder, 1)).to(at::kChar).contiguous();
+    codes.encoder = code_coefficients(basis.encoder, CoefficientAxis::kRows, 0).codes;
   }
   return codes;
 }

@@ -9,6 +9,7 @@
 
 #include "convert/coded/block_basis.h"
 #include "convert/run_statistics.h"
+#include "model/coefficient_codes.h"
 #include "model/key_bases.h"
 #include "model/tensor_memory.h"
 
@@ -19,6 +20,7 @@ constexpr std::int64_t kMemoryBytes = std::int64_t{1} << 26;  // larger tensors 
 // What E and F in 8 bits may make of the error of a block.
 // Text of another kind than the calibration's, with larger coefficients, makes several times as much of it.
 constexpr double kMostGrowth = 1.002;
+constexpr double kMostAddedToWide = 0.005;            // likewise each of E and F, of wider blocks
 constexpr std::int64_t kWideSteps = 8;                // shares of columns in 16 bits that are tried
 constexpr std::int64_t kFittedParts = 3, kParts = 4;  // of the samples, the others are held out
 
@@ -95,10 +97,25 @@ double BlockFit::error_growth(const BasisCodes& codes) const {
   const at::Tensor lost = at::eye(variances.size(0), at::kDouble) - at::mm(decoder, encoder);
   const double coded = (lost.square().sum(0) * variances).sum().item<double>() +
                        (decoder.square().sum(0) * noise).sum().item<double>();
-  const double exact = variances.sum().item<double>() -
-                       variances.index_select(0, kept()).sum().item<double>() +
-                       noise.sum().item<double>();
+  const double exact = expected_error();
   return exact > 0 ? coded / exact : std::numeric_limits<double>::infinity();
+}
+
+double BlockFit::expected_error() const {
+  const at::Tensor& variances = curves_.distortions[0];
+  const at::Tensor dropped = variances.sum() - variances.index_select(0, kept()).sum();
+  return (dropped + at_widths(curves_.distortions).sum()).item<double>();
+}
+
+BasisNoise BlockFit::noise_of(const BasisTransform& transform) const {
+  const at::Tensor& variances = curves_.distortions[0];
+  const at::Tensor e_noise = rounding_of(transform.encoder, CoefficientAxis::kRows) * unit();
+  const at::Tensor d_noise = rounding_of(transform.decoder, CoefficientAxis::kColumns) / unit();
+  // In the block's own coordinates, where the metric is the identity and coefficients are uncorrelated.
+  const at::Tensor of_coefficients = at::mm(e_noise, decoder_).square_().to(at::kDouble);
+  const at::Tensor in_metric = at::mm(encoder_, d_noise).square_();
+  return {at::mv(of_coefficients, variances),
+          in_metric.sum(0, false, at::kDouble) * variances.index_select(0, kept())};
 }
 
 double BlockFit::error_on(const at::Tensor& coefficients, bool gain) const {
@@ -135,7 +152,7 @@ double BlockFit::unit() const {
 
 std::optional<BasisCodes> BlockFit::basis_codes(const BasisTransform& transform) const {
   const std::int64_t k = block_.num_coefficients();
-  if (k == 0 || mean_.size(0) > kMostCodedBasisChannels) {
+  if (k == 0) {
     return std::nullopt;
   }
   const BalancedBasis basis = balanced_basis(transform);
@@ -148,11 +165,10 @@ std::optional<BasisCodes> BlockFit::basis_codes(const BasisTransform& transform)
   return std::nullopt;
 }
 
-std::vector<std::pair<std::string, at::Tensor>> BlockFit::tensors() const {
+NamedTensors BlockFit::tensors() const {
   const BasisTransform transform{encoder_.index_select(0, kept()) / unit(),
                                  (decoder_.index_select(1, kept()) * unit()).contiguous()};
-  std::vector<std::pair<std::string, at::Tensor>> tensors = {
-      {"mean", mean_}, {"steps", (steps() / unit()).to(at::kFloat)}};
+  NamedTensors tensors = {{"mean", mean_}, {"steps", (steps() / unit()).to(at::kFloat)}};
   if (first_.defined()) {
     tensors.emplace_back("first", first_);
   }
@@ -165,7 +181,12 @@ std::vector<std::pair<std::string, at::Tensor>> BlockFit::tensors() const {
   }
   tensors.emplace_back("encoder", transform.encoder);
   tensors.emplace_back("decoder", transform.decoder);
-  if (const std::optional<BasisCodes> codes = basis_codes(transform)) {
+  if (mean_.size(0) > kMostCodedBasisChannels) {
+    const PairChoice choice = choose_pair(noise_of(transform), block_.num_coefficients(),
+                                          kMostAddedToWide / kMostAddedError * expected_error());
+    add_choice(tensors, "encoder", choice.encoder);
+    add_choice(tensors, "decoder", choice.decoder);
+  } else if (const std::optional<BasisCodes> codes = basis_codes(transform)) {
     const auto named = codes->named();
     tensors.insert(tensors.end(), named.begin(), named.end());
   }

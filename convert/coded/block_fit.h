@@ -7,6 +7,7 @@
 
 #include "convert/coded/block_layout.h"
 #include "convert/coded/quantiser.h"
+#include "convert/factor_choice.h"
 #include "convert/run_statistics.h"
 #include "model/basis_codes.h"
 
@@ -38,14 +39,19 @@ class BlockFit {
   CodedReport report() const;
   // As core/conversion_file.h says, float32. Also the codes of E and F (model/basis_codes.h) if they leave the
   // error unchanged.
-  std::vector<std::pair<std::string, at::Tensor>> tensors() const;
+  // (convert/factor_choice.h says the same of wider blocks.)
+  NamedTensors tensors() const;
 
  private:
   double error_on(const at::Tensor& coefficients, bool gain) const;
   // Expected error_on() with E and F of `codes`, over that with the exact ones.
   double error_growth(const BasisCodes& codes) const;
-  // With as few wide columns as that allows; none if impossible, or for blocks that are too wide.
+  // With as few wide columns as that allows; none if impossible. Not for wide blocks.
   std::optional<BasisCodes> basis_codes(const BasisTransform& transform) const;
+  // What E and F of a wide block add with 8 bits.
+  BasisNoise noise_of(const BasisTransform& transform) const;
+  // Expected error_on(), of exact E and F.
+  double expected_error() const;
   double unit() const;
   // Entries of the kept coefficients at their widths in a table [num_widths, n]. [k]
   at::Tensor at_widths(const at::Tensor& of_width) const;

@@ -7,6 +7,7 @@ namespace kvc {
 namespace {
 
 constexpr double kRidge = 1e-6;  // relative to the mean eigenvalue of sum h h^T
+constexpr std::int64_t kSampleTokens = 1024;
 
 // Squares and sums in float64.
 double squared_norm(const at::Tensor& x) {
@@ -23,6 +24,26 @@ KeysValues bias_free(const LayerActivations& activations) {
   };
   return {flatten(activations.key, activations.weights.k_proj.bias),
           flatten(activations.value, activations.weights.v_proj.bias)};
+}
+
+void FormSample::add(const at::Tensor& hidden, const KeysValues& exact, int member) {
+  layers_.resize(std::max(layers_.size(), static_cast<std::size_t>(member) + 1));
+  std::vector<LayerSample>& batches = layers_[static_cast<std::size_t>(member)];
+  std::int64_t missing = kSampleTokens;
+  for (const LayerSample& batch : batches) {
+    missing -= batch.inputs.size(0);
+  }
+  const std::int64_t count = std::min(missing, hidden.size(0));
+  if (count <= 0) {
+    return;
+  }
+  const auto first = [count](const at::Tensor& rows) {
+    return rows.narrow(0, 0, count)
+        .to(at::TensorOptions(at::kCPU).dtype(at::kFloat),
+            /*non_blocking=*/false, /*copy=*/true);
+  };
+  const std::int64_t stacked = exact.key.size(1) + exact.value.size(1);
+  batches.push_back({first(hidden), first(exact.key), first(exact.value), member * stacked});
 }
 
 void ErrorSum::add(const at::Tensor& y, const at::Tensor& reconstructed) {
@@ -61,6 +82,7 @@ void GroupFit::add(const LayerActivations& activations) {
   const int member = activations.layer - group_.first_layer;
   const at::Tensor hidden = activations.hidden.to(at::kFloat);
   const KeysValues exact = bias_free(activations);
+  sample_.add(hidden, exact, member);
   const at::Tensor latent = at::mm(hidden, latent32_.t());
   const auto add_errors = [&](ErrorSum& sum, const at::Tensor& y, int block) {
     const at::Tensor rows = reconstruct32_.narrow(0, block * kv_dim_, kv_dim_);

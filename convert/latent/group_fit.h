@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "convert/factor_choice.h"
 #include "core/kv_plan.h"
 #include "model/layer_stream.h"
 
@@ -21,6 +22,18 @@ struct KeysValues {
   at::Tensor key, value;
 };
 KeysValues bias_free(const LayerActivations& activations);
+
+// The first tokens of a pass, in memory.
+class FormSample {
+ public:
+  // Tokens of layer `member` of a group, whose batches come in the same order for every layer. hidden [num_tokens, hidden_size]
+  void add(const at::Tensor& hidden, const KeysValues& exact, int member);
+  // [num_layers][batches], rows in the order of a group's stacked y
+  const std::vector<std::vector<LayerSample>>& layers() const { return layers_; }
+
+ private:
+  std::vector<std::vector<LayerSample>> layers_;
+};
 
 // Relative Frobenius errors over all tokens and layers of a group.
 struct FitErrors {
@@ -64,6 +77,10 @@ class GroupFit {
   // rank] float64
   at::Tensor refit() const;
 
+  // The first tokens, for latents of single layers.
+  const FormSample& sample() const { return sample_; }
+  const Merger& merger() const { return merger_; }
+
  private:
   bool merges() const { return merger_.encoder.defined() || !merger_.weights.empty(); }
   void finish_batch();
@@ -79,6 +96,7 @@ class GroupFit {
   at::Tensor cross_;            // [rows, rank] float64, sum y h^T
   at::Tensor moment_;           // [rank, rank] float64, sum h h^T
   std::vector<double> energy_;  // [2 * num_layers] sum ||y||^2 of keys and values, layer by layer
+  FormSample sample_;
 };
 
 }  // namespace kvc

@@ -22,8 +22,8 @@ struct GroupJob {
 };
 
 struct GroupResult {
-  std::vector<std::pair<std::string, at::Tensor>>
-      tensors;  // float32; "latent_proj", "key.latent_proj", ...
+  NamedTensors
+      tensors;  // float32; "latent_proj", "key.latent_proj", ... and their forms (add_choice)
   GroupReport report;
 };
 

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "convert/latent/group_fit.h"
+#include "convert/latent/group_forms.h"
 #include "convert/latent/group_svd.h"
 #include "convert/latent/latent_conversion.h"
 #include "convert/latent/latent_plan.h"
@@ -138,6 +139,7 @@ GroupResult convert_group(GroupJob& job, const GroupFactorization& factors) {
   if (own_settings(job).refit || result.report.pivot_condition > 0) {
     emit("merged_reconstruct_proj", merged.reconstruct_proj);
   }
+  choose_forms(job.conversion.result.plan, job.index, fit, result.tensors);
   const FitErrors unmerged = fit.unmerged_errors();
   GroupReport& report = result.report;
   report.rank = factors.rank();

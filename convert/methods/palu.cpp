@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "convert/latent/group_fit.h"
+#include "convert/latent/group_forms.h"
 #include "convert/latent/group_svd.h"
 #include "convert/latent/latent_conversion.h"
 #include "convert/latent/latent_plan.h"
@@ -153,12 +154,15 @@ GroupResult convert_group(GroupJob& job, const LayerFactors& factors) {
     return at::mm(at::mm(hidden, result.tensors[part].second.to(hidden.device()).t()),
                   result.tensors[part + 1].second.to(hidden.device()).t());
   };
+  FormSample sample;
   job.stream.advance(1, [&](const LayerActivations& activations) {
     const at::Tensor hidden = activations.hidden.to(at::kFloat);
     const KeysValues exact = bias_free(activations);
+    sample.add(hidden, exact, 0);
     key_error.add(exact.key, reconstruct(0, hidden));
     value_error.add(exact.value, reconstruct(2, hidden));
   });
+  choose_split_forms(sample, result.tensors);
   result.report.key_error = key_error.relative();
   result.report.value_error = value_error.relative();
   return result;

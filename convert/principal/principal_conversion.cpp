@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "convert/factor_choice.h"
 #include "convert/latent/latent_conversion.h"
 #include "convert/latent/latent_plan.h"
 #include "convert/plan.h"
@@ -26,6 +27,7 @@ struct PartBasis {
   std::int64_t rank = 0, cap = 0;  // cap: directions at hand
   std::vector<double> eigenvalues;
   at::Tensor encoder, decoder;  // float32
+  BasisNoise noise;             // of the directions at hand
   at::Tensor variance;          // [n] float64, of every channel
   double energy = 0;            // what the metric sees of all variance
 };
@@ -59,7 +61,8 @@ PartBasis make_basis(const ConversionJob& job, const LatentGroup& group, Part pa
           ? damped_cache_metric(own_part(statistics.metric), job.config.kv_dim())
           : at::Tensor();
   const std::int64_t n = rows.size(0);
-  PartBasis basis{.part = part, .eigenvalues = {}, .encoder = {}, .decoder = {}, .variance = {}};
+  PartBasis basis{
+      .part = part, .eigenvalues = {}, .encoder = {}, .decoder = {}, .noise = {}, .variance = {}};
   basis.rank = part == Part::kJoint ? group.rank
                : part == Part::kKey ? group.key_rank
                                     : group.value_rank;
@@ -70,6 +73,8 @@ PartBasis make_basis(const ConversionJob& job, const LatentGroup& group, Part pa
   basis.eigenvalues.assign(values, values + n);
   basis.encoder = found.encoder.to(at::kFloat);
   basis.decoder = found.decoder.to(at::kFloat);
+  basis.noise = basis_noise(basis.encoder, basis.decoder, found.eigenvalues.narrow(0, 0, basis.cap),
+                            own, metric, job.device);
   basis.variance = own.diagonal().clone();
   basis.energy = (metric.defined() ? (metric * own).sum() : basis.variance.sum()).item<double>();
   return basis;
@@ -159,8 +164,8 @@ void add_report(const LatentGroup& group, const KvWidths& widths, const GroupBas
   report.value_error = report.merged_value_error = relative(Part::kValue);
 }
 
-std::vector<std::pair<std::string, at::Tensor>> tensors_of(const GroupBases& bases) {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
+NamedTensors tensors_of(const GroupBases& bases) {
+  NamedTensors tensors;
   tensors.emplace_back("mean", bases.mean.to(at::kFloat).contiguous());
   for (const PartBasis& basis : bases.parts) {
     const std::string prefix = basis.part == Part::kJoint ? ""
@@ -169,6 +174,11 @@ std::vector<std::pair<std::string, at::Tensor>> tensors_of(const GroupBases& bas
     tensors.emplace_back(prefix + "encoder", basis.encoder.narrow(0, 0, basis.rank).contiguous());
     tensors.emplace_back(prefix + "reconstruct_proj",
                          basis.decoder.narrow(1, 0, basis.rank).contiguous());
+    const double dropped =
+        std::accumulate(basis.eigenvalues.begin() + basis.rank, basis.eigenvalues.end(), 0.0);
+    const PairChoice choice = choose_pair(basis.noise, basis.rank, dropped);
+    add_choice(tensors, prefix + "encoder", choice.encoder);
+    add_choice(tensors, prefix + "reconstruct_proj", choice.decoder);
   }
   return tensors;
 }

@@ -102,6 +102,24 @@ class TensorFiles:
         return tensor.clone() if dtype is None else tensor.to(dtype, copy=True)
 
 
+    def get_matrix(self, name: str, shape: tuple[int, int], axis: int) -> torch.Tensor:
+        """A matrix of float32 numbers, or of 8-bit codes with one scale per index of `axis` (model/coefficient_codes.h)."""
+        stored = self.get(name, shape, None)
+        if stored.dtype != torch.int8:
+            return stored.float()
+        scale = self.get(name + ".scale", (shape[axis],))
+        if (scale <= 0).any():
+            raise ConversionError(f"{name}.scale: a scale that is not positive; export again")
+        numbers, low = stored.double(), name + ".low"
+        if low in self:
+            fine = self.get(low, tuple(None if i == axis else size for i, size in enumerate(shape)), None)
+            if fine.dtype != torch.int8 or fine.shape[axis] > shape[axis]:
+                raise ConversionError(f"{low}: {fine.shape[axis]} coefficients as {fine.dtype}, expected at most {shape[axis]} "
+                                      "as torch.int8; export again")
+            numbers.narrow(axis, 0, fine.shape[axis]).add_(fine.double() / 256)
+        return (numbers * scale.double().unsqueeze(1 - axis)).float()
+
+
 def basis_channels(bases: int, head_dim: int, num_pairs: int) -> torch.Tensor:
     """Channels of each basis: neighbouring rotary pairs, then channels without RoPE. [bases, head_dim / bases]"""
     pair, rest = torch.arange(num_pairs), torch.arange(2 * num_pairs, head_dim)
@@ -171,7 +189,7 @@ def load_factors(files: TensorFiles, block: Block, num_kv_heads: int, head_dim: 
         encoder, decoder = _decode_basis(files, prefix, n, k)
     else:
         width = n // block.bases
-        encoder, decoder = files.get(prefix + "encoder", (k, width)), files.get(prefix + "decoder", (width, k))
+        encoder, decoder = files.get_matrix(prefix + "encoder", (k, width), 0), files.get_matrix(prefix + "decoder", (width, k), 1)
         if block.bases > 1:
             encoder, decoder = _join_bases(files, prefix, block, encoder, decoder, channels)
     steps = files.get(prefix + "steps", (k,))

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/kv_plan_bytes.h"
 #include "model/basis_codes.h"
+#include "model/factor_specs.h"
 #include "model/key_bases.h"
 #include "model/weights.h"
 #include "runtime/store/tile_store.h"
@@ -33,7 +34,13 @@ struct BlockShape {
         heads(spec.head < 0 ? plan.num_kv_heads : 1),
         head_dim(plan.head_dim),
         n(coded_channels(plan, spec)),
-        k(spec.num_coefficients()) {}
+        k(spec.num_coefficients()),
+        factors(coded_factors(plan, static_cast<int>(block), k)) {}
+
+  // float32
+  at::Tensor load(const Checkpoint& checkpoint, const char* tensor) const {
+    return load_factor(checkpoint, factors, prefix + tensor, at::kFloat);
+  }
 
   // Keys, or values, of a tensor with a row per channel: [num_layers, channels, ...].
   at::Tensor part(const at::Tensor& rows, bool values) const {
@@ -46,28 +53,27 @@ struct BlockShape {
   const CodedBlock& spec;
   std::string prefix;
   std::int64_t heads, head_dim, n, k;
+  std::vector<FactorSpec> factors;
 };
 
 // Dense E and F, float32. channels: of the keys' bases.
 BasisTransform load_transform(const Checkpoint& checkpoint, const BlockShape& block,
                               const at::Tensor& channels) {
   const std::string& prefix = block.prefix;
-  const std::int64_t k = block.k, width = block.n / block.spec.bases;
+  const std::int64_t k = block.k;
   if (checkpoint.contains(basis_code_name(prefix))) {
     const BasisTransform transform =
         decode_basis(load_basis_codes(checkpoint, prefix, block.n, k), k, prefix + "*");
     return {transform.encoder.to(at::kFloat), transform.decoder.to(at::kFloat)};
   }
-  const BasisTransform stored{load_tensor(checkpoint, prefix + "encoder", {k, width}, at::kFloat),
-                              load_tensor(checkpoint, prefix + "decoder", {width, k}, at::kFloat)};
+  const BasisTransform stored{block.load(checkpoint, "encoder"), block.load(checkpoint, "decoder")};
   if (block.spec.bases == 1) {
     return stored;
   }
   KVC_CHECK(!block.spec.rotated || stored.decoder.ne(0).sum(0).le(1).all().item<bool>(),
             "{}decoder: a rotated coefficient of two channels, expected of one; export again",
             prefix);
-  const std::string name = prefix + "basis";
-  return join_bases({stored, load_tensor(checkpoint, name, {k}, at::kFloat)}, channels, name);
+  return join_bases({stored, block.load(checkpoint, "basis")}, channels, prefix + "basis");
 }
 
 // The rows of keys, for the kernels. decoder: [n, k]
@@ -112,12 +118,10 @@ void set_first_mean(const BlockShape& block, const at::Tensor& first, const at::
 
 CodedBlockFactors load_block(const Checkpoint& checkpoint, const KvPlan& plan,
                              const BlockShape& block, const ModelConfig& config) {
-  const auto load = [&](const char* tensor, std::int64_t count) {
-    return load_tensor(checkpoint, block.prefix + tensor, {count}, at::kFloat).clone();
-  };
+  const auto load = [&](const char* tensor) { return block.load(checkpoint, tensor).clone(); };
   CodedBlockFactors factors;
-  factors.mean = load("mean", block.n);
-  factors.steps = load("steps", block.k);
+  factors.mean = load("mean");
+  factors.steps = load("steps");
   KVC_CHECK(factors.steps.isfinite().logical_and(factors.steps > 0).all().item<bool>(),
             "{}steps: a step that is not positive and finite; export again", block.prefix);
   factors.first_levels = first_levels(tile_layout(block.spec), factors.steps);
@@ -133,7 +137,7 @@ CodedBlockFactors load_block(const Checkpoint& checkpoint, const KvPlan& plan,
     factors.value_decoder = block.part(transform.decoder, /*values=*/true);
   }
   if (codes_first_token(plan)) {
-    set_first_mean(block, load("first", block.n), transform.decoder, factors);
+    set_first_mean(block, load("first"), transform.decoder, factors);
   }
   return factors;
 }

@@ -1,7 +1,5 @@
 #include "runtime/compression/latent_factors.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -10,15 +8,10 @@
 #include "core/kv_plan.h"
 #include "model/factor_specs.h"
 #include "model/tensor_memory.h"
-#include "model/weights.h"
 #include "runtime/compression/request_basis.h"
 
 namespace kvc {
 namespace {
-
-std::string factor_name(int group, const char* tensor) {
-  return fmt::format("kvconvert.groups.{}.{}", group, tensor);
-}
 
 std::vector<Reconstruction> split_layers(const at::Tensor& stacked, int num_layers,
                                          const KvWidths& widths) {
@@ -38,7 +31,7 @@ class GroupLoader {
         plan_(plan),
         group_(group),
         spec_(plan.groups[static_cast<std::size_t>(group)]),
-        hidden_size_(hidden_size),
+        factors_(group_factors(plan, group, hidden_size)),
         dtype_(dtype) {}
 
   GroupFactors load_split() const {
@@ -46,10 +39,9 @@ class GroupLoader {
     factors.key_rank = spec_.key_rank;
     factors.value_rank = spec_.value_rank;
     factors.latent_proj =
-        at::cat({load("key.latent_proj", {spec_.key_rank, hidden_size_}, dtype_),
-                 load("value.latent_proj", {spec_.value_rank, hidden_size_}, dtype_)});
-    factors.layers = {{load("key.reconstruct_proj", {plan_.kv_dim(), spec_.key_rank}, dtype_),
-                       load("value.reconstruct_proj", {plan_.kv_dim(), spec_.value_rank}, dtype_)}};
+        at::cat({load("key.latent_proj", dtype_), load("value.latent_proj", dtype_)});
+    factors.layers = {
+        {load("key.reconstruct_proj", dtype_), load("value.reconstruct_proj", dtype_)}};
     return factors;
   }
 
@@ -62,7 +54,7 @@ class GroupLoader {
       return factors;
     }
     const KvWidths widths = grouped_widths(plan_);
-    const at::Tensor mean = load("mean", {spec_.num_layers * widths.total()}, at::kFloat);
+    const at::Tensor mean = load("mean", at::kFloat);
     Blocks blocks = spec_.split_kv ? split_blocks() : joint_blocks();
     at::Tensor key_latent = at::zeros({factors.key_rank}, at::kFloat);
     at::Tensor value_latent = at::zeros({factors.value_rank}, at::kFloat);
@@ -85,28 +77,25 @@ class GroupLoader {
   }
 
   GroupFactors load_joint() const {
-    const std::int64_t stacked = 2 * spec_.num_layers * plan_.kv_dim();
     GroupFactors factors;
     factors.key_rank = factors.value_rank = spec_.rank;
     if (needs_latents(plan_, group_)) {
-      factors.latent_proj = load("latent_proj", {spec_.rank, hidden_size_}, dtype_);
+      factors.latent_proj = load("latent_proj", dtype_);
     }
     if (plan_.compression.rule == MergeRule::kLs) {
-      factors.encoder = load("encoder", {spec_.rank, stacked}, at::kFloat);
+      factors.encoder = load("encoder", at::kFloat);
     }
-    const std::vector<std::int64_t> shape{stacked, spec_.rank};
     const bool merges = plan_.compression.rule != MergeRule::kNone;
     const bool refitted =
         merges && checkpoint_.contains(factor_name(group_, "merged_reconstruct_proj"));
     if (needs_latents(plan_, group_) || !refitted) {
-      factors.layers = split_layers(load("reconstruct_proj", shape, dtype_), spec_.num_layers,
-                                    grouped_widths(plan_));
+      factors.layers =
+          split_layers(load("reconstruct_proj", dtype_), spec_.num_layers, grouped_widths(plan_));
     }
     if (merges) {
-      factors.merged_layers = refitted
-                                  ? split_layers(load("merged_reconstruct_proj", shape, dtype_),
-                                                 spec_.num_layers, grouped_widths(plan_))
-                                  : factors.layers;
+      factors.merged_layers = refitted ? split_layers(load("merged_reconstruct_proj", dtype_),
+                                                      spec_.num_layers, grouped_widths(plan_))
+                                       : factors.layers;
       for (Reconstruction& layer : factors.merged_layers) {
         layer.kept = kept_channels(layer.key);
       }
@@ -122,19 +111,16 @@ class GroupLoader {
 
   Blocks joint_blocks() const {
     const KvWidths widths = grouped_widths(plan_);
-    const std::int64_t stacked = spec_.num_layers * widths.total();
-    const at::Tensor encoder = load("encoder", {spec_.rank, stacked}, at::kFloat);
-    return {split_encoders(encoder, spec_.num_layers, widths),
-            split_layers(load("reconstruct_proj", {stacked, spec_.rank}, dtype_), spec_.num_layers,
-                         widths)};
+    return {split_encoders(load("encoder", at::kFloat), spec_.num_layers, widths),
+            split_layers(load("reconstruct_proj", dtype_), spec_.num_layers, widths)};
   }
 
   Blocks split_blocks() const {
-    const std::int64_t kv_dim = plan_.kv_dim(), stacked = spec_.num_layers * kv_dim;
-    const at::Tensor key_encoder = load("key.encoder", {spec_.key_rank, stacked}, at::kFloat);
-    const at::Tensor value_encoder = load("value.encoder", {spec_.value_rank, stacked}, at::kFloat);
-    const at::Tensor key = load("key.reconstruct_proj", {stacked, spec_.key_rank}, dtype_);
-    const at::Tensor value = load("value.reconstruct_proj", {stacked, spec_.value_rank}, dtype_);
+    const std::int64_t kv_dim = plan_.kv_dim();
+    const at::Tensor key_encoder = load("key.encoder", at::kFloat);
+    const at::Tensor value_encoder = load("value.encoder", at::kFloat);
+    const at::Tensor key = load("key.reconstruct_proj", dtype_);
+    const at::Tensor value = load("value.reconstruct_proj", dtype_);
     Blocks blocks;
     for (int index = 0; index < spec_.num_layers; ++index) {
       const std::int64_t first = index * kv_dim;
@@ -145,16 +131,15 @@ class GroupLoader {
     return blocks;
   }
 
-  at::Tensor load(const char* tensor, const std::vector<std::int64_t>& shape,
-                  at::ScalarType dtype) const {
-    return load_tensor(checkpoint_, factor_name(group_, tensor), shape, dtype);
+  at::Tensor load(const char* tensor, at::ScalarType dtype) const {
+    return load_factor(checkpoint_, factors_, factor_name(group_, tensor), dtype);
   }
 
   const Checkpoint& checkpoint_;
   const KvPlan& plan_;
   const int group_;
   const LatentGroup& spec_;
-  const std::int64_t hidden_size_;
+  const std::vector<FactorSpec> factors_;
   const at::ScalarType dtype_;
 };
 

@@ -179,6 +179,28 @@ TEST_F(CodedConversion, FirstTokensThatAreCodedHaveAMeanOfTheirOwn) {
   });
 }
 
+// Blocks that are too wide for codes of a whole basis. What is coded coarsely hides more rounding.
+TEST_F(CodedConversion, WideBlocksTake8BitsWhereTheirErrorHidesIt) {
+  write_model({.head_dim = 72}, 52);  // 1152 channels, 52 * 92 tokens
+  const auto wide_share = [&](double kept_ratio) {
+    const fs::path out = convert_to(fmt::format("c{}", kept_ratio), settings(kept_ratio, "group"));
+    EXPECT_FALSE(has_factor(out, 0, "decoder_codes"));
+    double share = 0;
+    for (const char* name : {"encoder", "decoder"}) {
+      const std::string choice = std::string(name) + ".wide";
+      const auto coefficients = static_cast<double>(factor(out, 0, "steps").size(0));
+      share += has_factor(out, 0, choice.c_str())
+                   ? static_cast<double>(factor(out, 0, choice.c_str()).item<std::int64_t>()) /
+                         coefficients
+                   : 1;
+    }
+    return share / 2;
+  };
+  const double coarse = wide_share(0.02), fine = wide_share(0.25);
+  EXPECT_LT(coarse, fine);
+  EXPECT_LT(coarse, 0.5);
+}
+
 TEST_F(CodedConversion, IsTheSameEveryTime) {
   write_model({});
   const fs::path a = convert_to("a", settings(0.25, "group"));

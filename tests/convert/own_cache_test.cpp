@@ -54,8 +54,8 @@ TEST(OwnCache, SharesPrincipalDirections) {
     const bool is_request = table.plan.request.has_value();
     const double basis = is_request ? 4 * 16 * 20 : 0;
     EXPECT_NEAR(table.kept_at_target, (20 + 16 + basis / 4096) / 80, 1e-9);
-    // Encoder and decoder of 20 directions of 64 in float16; the mean in float32.
-    EXPECT_EQ(table.weights_growth_bytes, is_request ? 0 : 2 * 20 * 64 * 2 + 64 * 4);
+    // Encoder and decoder of 20 directions of 64 in 8 bits; their scales and the mean in float32.
+    EXPECT_EQ(table.weights_growth_bytes, is_request ? 0 : 2 * 20 * (64 + 4) + 64 * 4);
     EXPECT_THAT(to_text(table), HasSubstr("20 directions of 64 for the latents of 4 layers"));
     settings.own<PrincipalSettings>().key_rank = settings.own<PrincipalSettings>().value_rank = 0;
     settings.kept_ratio = 0.6;

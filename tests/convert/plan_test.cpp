@@ -129,11 +129,11 @@ TEST(Plan, TheTableSaysWhatMergingDoes) {
   EXPECT_THAT(table.notes[1], HasSubstr("0.35x"));
   EXPECT_EQ(table.rows.size(), 8u);
   EXPECT_NEAR(table.kept_at_target, 0.5, 1e-9);
-  // P [2848, 8192] and the refitted B in float16, eight times.
-  EXPECT_EQ(table.weights_growth_bytes, 8 * 2 * 2848ll * 8192 * 2);
+  // P [2848, 8192] and the refitted B with 8 bits, or 16 for half of the coefficients, and their scales, eight times.
+  EXPECT_EQ(table.weights_growth_bytes, 8 * 2 * 2848ll * (8192 * 3 / 2 + 4));
   settings.own<LatentSettings>().merge = MergeRule::kMean;  // A [2848, 4096] and B too, but no P
   EXPECT_EQ(plan_table(llama_8b(), settings, false).weights_growth_bytes,
-            8 * 2848ll * (4096 + 2 * 8192) * 2);
+            8 * 2848ll * ((4096 + 2 * 8192) * 3 / 2 + 3 * 4));
   EXPECT_THAT(to_text(table), HasSubstr("28-31"));
   EXPECT_EQ(to_json(table)["groups"].size(), 8u);
 }

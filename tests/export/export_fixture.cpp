@@ -6,6 +6,7 @@
 #include "core/checkpoint.h"
 #include "core/safetensors.h"
 #include "model/arch.h"
+#include "model/factor_specs.h"
 #include "model/weights.h"
 #include "tests/testing/test_tensors.h"
 
@@ -92,6 +93,11 @@ void ExportFixture::write_conversion_of(const KvPlan& plan, const std::string& c
                                             values.nbytes());
                          }});
     }
+  }
+  for (const auto& [matrix, wide] : wide_) {
+    sources.push_back({choice_name(matrix), Dtype::kI64, {1}, [&wide = wide] {
+                         return std::as_bytes(std::span(&wide, 1));
+                       }});
   }
   write_safetensors(conversion_ / "conversion.safetensors", sources);
   Conversion conversion;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include "core/conversion_file.h"
@@ -30,8 +31,9 @@ class ExportFixture : public ::testing::Test {
   std::filesystem::path conversion_ = directory_ / "conversion";
   std::filesystem::path out_ = directory_ / "out";
   SyntheticCheckpoint synthetic_;
-  std::string skip_tensor_;  // left out of the conversion
-  double scale_ = 1;         // of the factors
+  std::string skip_tensor_;                   // left out of the conversion
+  double scale_ = 1;                          // of the factors
+  std::map<std::string, std::int64_t> wide_;  // by matrix: the conversion's choice of 8 bits
 };
 
 std::string read_all(const std::filesystem::path& file);

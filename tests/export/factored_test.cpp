@@ -6,6 +6,7 @@
 #include "core/checkpoint.h"
 #include "core/kv_plan.h"
 #include "core/kv_plan_json.h"
+#include "model/coefficient_codes.h"
 #include "model/config.h"
 #include "tests/export/export_fixture.h"
 #include "tests/testing/tensor_matchers.h"
@@ -148,6 +149,46 @@ TEST_P(FactorsOfScale, StayAsTheyAreWhereFloat16CannotHoldThem) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OutOfRange, FactorsOfScale, ::testing::Values(1e6, 1e-7));
+
+TEST_F(FactoredExport, MatricesTake8BitsWhereTheConversionSaysSo) {
+  constexpr const char* kEncoder = "kvconvert.groups.1.encoder";
+  wide_[kEncoder] = 3;
+  make(joint_plan());
+  export_as(ExportFormat::kFactored);
+  EXPECT_FALSE(Checkpoint::open(out_).contains("kvconvert.groups.1.encoder.wide"));
+  EXPECT_FALSE(Checkpoint::open(out_).contains("kvconvert.groups.1.encoder.scale"));
+  std::filesystem::remove_all(out_);
+  ExportOptions exporting = options(ExportFormat::kFactored);
+  exporting.factor_dtype = "auto";
+  export_checkpoint(exporting);
+  const Checkpoint checkpoint = Checkpoint::open(out_);
+  EXPECT_EQ(checkpoint.info(kEncoder).dtype, Dtype::kI8);
+  EXPECT_EQ(checkpoint.info("kvconvert.groups.1.encoder.low").shape[0], 3);
+  EXPECT_EQ(checkpoint.info("kvconvert.groups.0.encoder").dtype, Dtype::kF16);
+  const at::Tensor given = given_encoder();
+  const at::Tensor read = load_coefficients(checkpoint, kEncoder, given.sizes().vec(),
+                                            CoefficientAxis::kRows, at::kFloat);
+  const at::Tensor step = given.abs().amax(1, true) / 127;
+  EXPECT_TRUE(((read - given).abs() <= 0.501 * step).all().item<bool>());
+  EXPECT_TRUE(((read - given).abs() <= 0.01 * step).narrow(0, 0, 3).all().item<bool>());
+}
+
+TEST_F(FactoredExport, AllMatricesTake8BitsIfAskedFor) {
+  wide_["kvconvert.groups.1.encoder"] = 3;
+  make(joint_plan());
+  ExportOptions exporting = options(ExportFormat::kFactored);
+  exporting.factor_dtype = "int8";
+  export_checkpoint(exporting);
+  const Checkpoint checkpoint = Checkpoint::open(out_);
+  for (const char* name : {"encoder", "merged_reconstruct_proj"}) {
+    for (const char* group : {"0.", "1."}) {
+      const std::string matrix = std::string("kvconvert.groups.") + group + name;
+      EXPECT_EQ(checkpoint.info(matrix).dtype, Dtype::kI8);
+      EXPECT_TRUE(checkpoint.contains(scale_name(matrix)));
+      EXPECT_FALSE(checkpoint.contains(low_name(matrix)));
+    }
+  }
+}
 
 TEST_F(FactoredExport, DropsACacheThatCannotHoldLatents) {
   make(joint_plan());

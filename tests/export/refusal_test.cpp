@@ -70,6 +70,15 @@ TEST_F(ExportRefusal, AFactorOfNoGroup) {
   expect_error("belongs to no part");
 }
 
+TEST_F(ExportRefusal, AChoiceThatCannotBe) {
+  wide_["kvconvert.groups.1.encoder"] = 9;  // of 8 coefficients
+  make(joint_plan());
+  expect_error("kvconvert.groups.1.encoder.wide is 9, expected 0 to 8");
+  wide_ = {{"kvconvert.groups.1.mean", 1}};
+  write_conversion_of(joint_plan(), Checkpoint::open(checkpoint_).hash());
+  expect_error("belongs to no part");
+}
+
 TEST_F(ExportRefusal, FactorsBeyondFloat16) {
   scale_ = 1e6;
   make(joint_plan());

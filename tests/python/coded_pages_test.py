@@ -20,7 +20,7 @@ if "KVC_BIN_DIR" in os.environ:
 
 from kvconvert.codes import TILE, CodedCheckpoint  # noqa: E402
 from kvconvert.tiled_attention import attend_prompt  # noqa: E402
-from kvconvert.factors import ConversionError, basis_channels, load_factors  # noqa: E402
+from kvconvert.factors import ConversionError, basis_channels, block_of, load_factors  # noqa: E402
 
 GAINS = torch.tensor([0.5, 0.70710678, 1, 1.41421356, 2, 4, 8, 16])
 HEADS, POSITIONS = 2, 2048
@@ -433,6 +433,58 @@ class Directories(unittest.TestCase):
         self.refused("of two channels", change("decoder", torch.ones_like))
         self.refused("no file of the directory", lambda tensors, plan: tensors.pop(name + "steps"))
         self.refused("does not cover", lambda tensors, plan: plan.update(coded=plan["coded"][:1]))
+
+    def test_factors_of_8_bits(self):
+        """Codes with a scale per coefficient, and a low byte of the first three."""
+        def to_codes(tensors, plan):
+            for name in [name for name in tensors if name.endswith(("encoder", "decoder"))]:
+                axis = 0 if name.endswith("encoder") else 1
+                matrix = tensors[name].double()
+                scale = (matrix.abs().amax(1 - axis, keepdim=True) / 127).float()
+                fine = (matrix / scale * 256).round()
+                high = ((fine + 128) / 256).floor().clamp(max=127)
+                tensors[name] = high.to(torch.int8)
+                tensors[name + ".low"] = (fine - 256 * high).clamp(-127, 127).narrow(axis, 0, 3).to(torch.int8).contiguous()
+                tensors[name + ".scale"] = scale.flatten()
+
+        def break_scale(value):
+            def change(tensors, plan):
+                to_codes(tensors, plan)
+                tensors["kvconvert.coded.0.decoder.scale"][1] = value
+            return change
+
+        def widen(tensors, plan):
+            to_codes(tensors, plan)
+            low = tensors["kvconvert.coded.0.encoder.low"]
+            tensors["kvconvert.coded.0.encoder.low"] = low.repeat(60, 1)
+
+        def drop_scale(tensors, plan):
+            to_codes(tensors, plan)
+            tensors.pop("kvconvert.coded.0.encoder.scale")
+
+        with tempfile.TemporaryDirectory() as name:
+            directory, plan = pathlib.Path(name), plan_of("full", "layer", 32)
+
+            def factors():
+                checkpoint = CodedCheckpoint(directory)
+                spec = block_of(0, plan["coded"][0])
+                return load_factors(checkpoint.files, spec, HEADS, 32, 16, True)
+
+            write(directory, plan, 16)
+            exact = factors()
+            write(directory, plan, 16, to_codes)
+            read = factors()
+            for got, given, axis in ((read.encoder, exact.encoder, 1), (read.decoder, exact.decoder, 0)):
+                error = (got - given).abs().amax(axis) / given.abs().amax(axis)
+                # Half a code; encoders are then rounded to float16.
+                self.assertLess(error.max(), 0.502 / 127 + (2.0**-11 if axis == 1 else 0))
+                self.assertLess(error[:3].max(), 1e-3)
+                self.assertGreater(error[3:].min(), 1e-3)
+            for words, change in (("not positive", break_scale(0)), ("not finite", break_scale(float("nan"))),
+                                  ("expected at most", widen), ("no file of the directory", drop_scale)):
+                write(directory, plan, 16, change)
+                with self.assertRaisesRegex(ConversionError, words):
+                    factors()
 
     def test_damaged_factors(self):
         def damage(tensors, plan):
