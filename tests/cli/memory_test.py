@@ -23,7 +23,7 @@ class Memory(MemoryTest):
         self.check_later_turns("coded head")
 
     def test_a_text_fits_compressed_that_does_not_fit_plain(self):
-        self.check_fits_compressed(10240)
+        self.check_fits_compressed(16384)
 
 
 if __name__ == "__main__":
