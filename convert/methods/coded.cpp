@@ -24,6 +24,9 @@ namespace {
 
 constexpr std::int64_t kSamples = 4096;  // tokens that steps are chosen and judged by
 constexpr std::int64_t kGainBits = 8;
+// All later tokens read a text's first one, and its keys and values lie far from all others': where it is coded as they
+// are, it counts as a 16th of its sequence. As one token among thousands it would be clipped.
+constexpr std::int64_t kShareOfFirst = 16;
 
 // Sequences of about kSamples tokens, evenly spread.
 TokenSet sample_tokens(const TokenSet& tokens) {
@@ -54,6 +57,9 @@ RunSamples read_samples(const ConversionJob& job, LayerStream& stream, const Lay
     const std::int64_t apart =
         std::min<std::int64_t>(has_first ? 1 : job.settings.sink_tokens, all.size(0));
     rows.push_back(all.narrow(0, apart, all.size(0) - apart).cpu());
+    if (apart == 0) {
+      rows.push_back(all.narrow(0, 0, 1).expand({all.size(0) / kShareOfFirst, -1}).cpu());
+    }
     firsts.push_back(all[0].cpu());
   });
   return {at::cat(rows), has_first ? at::stack(firsts).mean(0) : at::Tensor()};
