@@ -1,29 +1,34 @@
 #!/usr/bin/env bash
 # Builds the CUDA kernels by themselves, with the CUDA toolkit and nothing else, and on a machine with a GPU tests them,
-# measures them, and tests them again under compute-sanitizer. Needs no network.
+# measures them and what torch reaches, profiles them, and tests them again under compute-sanitizer. Needs no network.
 #
-#   scripts/gpu_check.sh [--build DIR] [--json FILE] [--arch LIST] [--seconds N] [--quick]
+#   scripts/gpu_check.sh [--build DIR] [--json FILE] [--arch LIST] [--seconds N] [--python FILE] [--quick]
 #
 #   --build DIR   where to build (default: build/gpu-check)
 #   --json FILE   the report (default: DIR/gpu_check.json)
 #   --arch LIST   architectures, as in "90a" or "80;90a" (default: the GPU's own; without a GPU 90a)
 #   --seconds N   time for all steps after the build (default 540); steps that would begin later are skipped
-#   --quick       tests alone: no benchmarks, no sanitizer
+#   --python FILE interpreter with torch (default: .venv-peers/bin/python if there is one, or python3)
+#   --quick       facts and tests alone
 #
-# Every step is a process of its own with a time limit: kernels of a family, a benchmark, a family under a sanitizer. What it
-# printed is in DIR/steps/, and the report is written anew after each, so an error in one loses nothing of the others.
+# In this order, with a share of the time each, to which what earlier ones leave is added: facts of the machine (15 s, before the
+# build), tests (75 s), benchmarks (90 s), peers in torch (45 s), profiles by ncu (90 s), and compute-sanitizer (the rest). Every
+# step is a process of its own with a time limit: kernels of a family, a benchmark, a kernel's profile. What it printed is in
+# DIR/steps/, and the report is written anew after each, so an error in one loses nothing of the others.
 # Exit code: 0 all passed; 1 something failed; 77 built, but there is no GPU here.
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-build="$root/build/gpu-check" json="" arch="" quick="" seconds=540
-usage() { sed -n '2,15p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+build="$root/build/gpu-check" json="" arch="" quick="" seconds=540 python="$root/.venv-peers/bin/python"
+[ -x "$python" ] || python=python3
+usage() { sed -n '2,19p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 while [ $# -gt 0 ]; do
   case "$1" in
-    --build | --json | --arch | --seconds) [ $# -ge 2 ] || usage ;;&
+    --build | --json | --arch | --seconds | --python) [ $# -ge 2 ] || usage ;;&
     --build) build="$2"; shift 2 ;;
     --json) json="$2"; shift 2 ;;
     --arch) arch="$2"; shift 2 ;;
     --seconds) seconds="$2"; shift 2 ;;
+    --python) python="$2"; shift 2 ;;
     --quick) quick=1; shift ;;
     *) usage ;;
   esac
@@ -54,6 +59,67 @@ if [ -z "$arch" ]; then
   esac
 fi
 
+steps="$build/steps"
+rm -rf "$steps"
+mkdir -p "$steps"
+start=$SECONDS due=15 failed=0 results="" parts=""
+# Seconds until the share that is used, and all time, are over.
+left() {
+  local elapsed=$((SECONDS - start)) end=$due
+  [ "$end" -lt "$seconds" ] && [ -z "$quick" ] || end=$seconds
+  echo $((end - elapsed))
+}
+state() { "$smi" --query-gpu=clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.draw,driver_version --format=csv,noheader | head -1; }
+toolkit="$("$nvcc" --version | tail -1)"
+
+write_report() {
+  printf '{\n  "device": "%s",\n  "clocks_sm_mem_max_power_driver": "%s",\n  "architectures": "%s",\n  "toolkit": "%s",\n  "steps": [%s\n  ]%s\n}\n' \
+    "$gpu" "$(state)" "$arch" "$toolkit" "$results" "$parts" >"$json.partial"
+  mv "$json.partial" "$json"
+}
+
+# step NAME SECONDS COMMAND...: at most so long, and not beyond its share. Exit code 77 of COMMAND: skipped, for the reason in its
+# last line.
+step() {
+  local name="$1" limit="$2" code=0 began=$SECONDS
+  local log="$steps/${name// /-}.log"
+  shift 2
+  outcome=passed
+  if [ "$(left)" -lt 5 ]; then
+    outcome=skipped
+  else
+    [ "$limit" -lt "$(left)" ] || limit=$(left)
+    timeout --kill-after=5 "$limit" "$@" >"$log" 2>&1 || code=$?
+    case $code in
+      0) ;;
+      77) outcome="$(tail -1 "$log" | tr -cd '[:alnum:] .,:()/_+-')" ;;
+      124 | 137) outcome="out of time after $limit s" failed=1 ;;
+      *) outcome="failed with $code" failed=1 ;;
+    esac
+  fi
+  echo "== $name: $outcome"
+  case "$outcome" in passed | skipped*) ;; *) tail -5 "$log" ;; esac
+  results="$results${results:+,}
+    {\"step\": \"$name\", \"outcome\": \"$outcome\", \"seconds\": $((SECONDS - began))}"
+  write_report
+}
+# measure NAME COMMAND...: a step that writes JSON, which becomes a part of the report.
+measure() {
+  local name="$1" file="$steps/$1.json"
+  shift
+  step "$name" 120 "$@" --json "$file"
+  if [ -s "$file" ]; then
+    parts="$parts,
+  \"$name\": $(cat "$file")"
+    write_report
+  fi
+}
+
+if [ -n "$gpu" ]; then
+  echo "== $gpu"
+  step facts 15 "$root/scripts/gpu_facts.sh" "$python"
+fi
+
 generator=()
 command -v ninja >/dev/null && generator=(-G Ninja)
 # cuBLAS and cuSOLVER beside the torch package, where the toolkit comes without them.
@@ -72,59 +138,46 @@ if [ -z "$gpu" ]; then
   echo "gpu_check: no GPU on this machine: nothing was tested on one and nothing was measured"
   exit 77
 fi
-echo "== $gpu"
-
-steps="$build/steps"
-rm -rf "$steps"
-mkdir -p "$steps"
-start=$SECONDS failed=0 results="" parts=""
-left() { echo $((seconds - SECONDS + start)); }
-state() { "$smi" --query-gpu=clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.draw,driver_version --format=csv,noheader | head -1; }
-toolkit="$("$nvcc" --version | tail -1)"
-
-write_report() {
-  printf '{\n  "device": "%s",\n  "clocks_sm_mem_max_power_driver": "%s",\n  "architectures": "%s",\n  "toolkit": "%s",\n  "steps": [%s\n  ]%s\n}\n' \
-    "$gpu" "$(state)" "$arch" "$toolkit" "$results" "$parts" >"$json.partial"
-  mv "$json.partial" "$json"
-}
-
-# step NAME SECONDS COMMAND...: at most so long, and not beyond the time for all.
-step() {
-  local name="$1" limit="$2" outcome=passed code=0 began=$SECONDS
-  shift 2
-  if [ "$(left)" -lt 5 ]; then
-    outcome=skipped
-  else
-    [ "$limit" -lt "$(left)" ] || limit=$(left)
-    timeout --kill-after=5 "$limit" "$@" >"$steps/${name// /-}.log" 2>&1 || code=$?
-    case $code in
-      0) ;;
-      124 | 137) outcome="out of time after $limit s" failed=1 ;;
-      *) outcome="failed with $code" failed=1 ;;
-    esac
-  fi
-  echo "== $name: $outcome"
-  [ "$outcome" = passed ] || [ "$outcome" = skipped ] || tail -5 "$steps/${name// /-}.log"
-  results="$results${results:+,}
-    {\"step\": \"$name\", \"outcome\": \"$outcome\", \"seconds\": $((SECONDS - began))}"
-  write_report
-}
-
+start=$SECONDS due=75  # anew: the build took any time
 for program in $(programs _test); do
   for family in $("$program" --families); do
     step "$(basename "$program") $family" 60 "$program" "${family}_"
   done
 done
 if [ -z "$quick" ]; then
+  due=$((due + 90))
   for program in $(programs _bench); do
-    name="$(basename "$program")"
-    step "$name" 120 "$program" --json "$steps/$name.json"
-    if [ -s "$steps/$name.json" ]; then
-      parts="$parts,
-  \"$name\": $(cat "$steps/$name.json")"
-      write_report
-    fi
+    measure "$(basename "$program")" "$program"
   done
+  due=$((due + 45))
+  measure gpu_peers "$python" "$root/bench/gpu_peers.py"
+
+  due=$((due + 90))
+  ncu="$(find_tool ncu)"
+  [ -n "$ncu" ] || echo "== no ncu: skipped"
+  # profile PROGRAM KERNEL PATTERN: the first launch of the kernel in a benchmark. One that is not permitted is the last.
+  profile() {
+    local program
+    program="$(programs _bench | grep "/$1\$" || true)"
+    if [ -n "$ncu" ] && [ -n "$program" ]; then
+      step "profile of $2" 30 "$root/scripts/gpu_profile.sh" "$ncu" "$3" "$program"
+      [ "$outcome" = passed ] || ! grep -qs '^skipped: the driver' "$steps/profile-of-$2.log" || ncu=""
+    fi
+  }
+  profile cuda_kernels_bench dense_attention 'DenseAttentionKernel<'
+  profile cuda_step_bench few_rows_product 'FewRowsProductKernel<'
+  profile cuda_kernels_bench one_pass_attention 'OnePassAttentionKernel<'
+  profile cuda_kernels_bench coded_attention 'CodedAttentionKernel<'
+  profile cuda_kernels_bench rebuild_scores 'RebuildScoresKernel<'
+  profile cuda_kernels_bench combine_partials 'CombinePartialsKernel'
+  profile cuda_cache_bench budget_step 'BudgetStepKernel<'
+  profile cuda_kernels_bench sum_ranks 'SumRanksKernel<'
+  profile cuda_step_bench sample_tokens 'SampleTokensKernel'
+  profile cuda_kernels_bench dense_attention_of_codes 'DenseAttentionKernel<.*(true|\(bool\)1)>'
+  profile cuda_kernels_bench fused_attention 'DenseAttentionKernel<.*2, *(false|\(bool\)0)>'
+  profile cuda_kernels_bench project_values 'ProjectValuesKernel<'
+
+  due=$seconds
   sanitizer="$(find_tool compute-sanitizer)"
   [ -n "$sanitizer" ] || echo "== no compute-sanitizer: skipped"
   for tool in ${sanitizer:+memcheck racecheck}; do

@@ -34,6 +34,17 @@ exec "$@"
 """
 
 
+NCU = """#!/bin/sh
+echo "==PROF== $*"
+echo "    Section: GPU Speed Of Light Throughput"
+exit 9
+"""
+NOT_PERMITTED = """#!/bin/sh
+echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters"
+exit 1
+"""
+
+
 class GpuCheck(unittest.TestCase):
     def setUp(self):
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="kvc-gpu-"))
@@ -49,11 +60,12 @@ class GpuCheck(unittest.TestCase):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
         path.chmod(0o755)
+        return path
 
     def check(self, *options):
         environment = {**os.environ, "PATH": f"{self.directory / 'bin'}:{os.environ['PATH']}", "CUDACXX": str(self.directory / "bin/nvcc")}
-        process = subprocess.run([SCRIPT, "--build", self.build, *map(str, options)], env=environment, stdin=subprocess.DEVNULL,
-                                 capture_output=True, text=True, timeout=120, check=False)
+        process = subprocess.run([SCRIPT, "--build", self.build, "--python", "python3", *map(str, options)], env=environment, stdin=subprocess.DEVNULL,
+                                 capture_output=True, text=True, timeout=300, check=False)
         report = self.build / "gpu_check.json"
         return process, json.loads(report.read_text(encoding="utf-8")) if report.exists() else None
 
@@ -66,8 +78,9 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual((report["device"], report["architectures"]), ("Test GPU", "90a"))
         self.assertEqual(report["cuda_speed_bench"], {"rows": [1.5]})
         outcomes = {step["step"]: step["outcome"] for step in report["steps"]}
-        self.assertEqual(list(outcomes)[:3], ["cuda_first_test good", "cuda_first_test crashing", "cuda_speed_bench"])
-        self.assertEqual([outcomes["cuda_first_test good"], outcomes["cuda_speed_bench"]], ["passed", "passed"])
+        self.assertEqual(list(outcomes)[:5],
+                         ["facts", "cuda_first_test good", "cuda_first_test crashing", "cuda_speed_bench", "gpu_peers"])
+        self.assertEqual([outcomes["facts"], outcomes["cuda_first_test good"], outcomes["cuda_speed_bench"]], ["passed"] * 3)
         self.assertRegex(outcomes["cuda_first_test crashing"], r"^failed with 139$")
         self.assertEqual(outcomes["cuda_first_test good under racecheck"], "passed")
         self.assertIn("an illegal access", process.stdout)
@@ -79,16 +92,61 @@ class GpuCheck(unittest.TestCase):
         self.write("build/cuda_speed_bench", BENCH)
         process, report = self.check("--seconds", 6)
         self.assertEqual(process.returncode, 1)
-        outcomes = [step["outcome"] for step in report["steps"]]
+        outcomes = [step["outcome"] for step in report["steps"] if step["step"] != "facts"]
         self.assertRegex(outcomes[0], "^out of time after [56] s$")
         self.assertEqual(set(outcomes[1:]), {"skipped"})
+
+    def test_facts_come_first_and_outlive_a_build_that_fails(self):
+        self.write("bin/nvidia-smi", SMI)
+        self.write("bin/cmake", "#!/bin/sh\n[ $1 != --build ] || { echo no such file; exit 2; }\n")
+        process, report = self.check()
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("no such file", process.stderr)
+        self.assertEqual([(step["step"], step["outcome"]) for step in report["steps"]], [("facts", "passed")])
+        facts = (self.build / "steps/facts.log").read_text(encoding="utf-8")
+        for part in ("== clocks\n1 MHz", "== toolkit\ntoolkit 13", "== processor\n", "== torch\n", "== system\nLinux"):
+            self.assertIn(part, facts)
+
+    def test_peers_become_a_part_of_the_report_or_are_skipped(self):
+        self.write("bin/nvidia-smi", SMI)
+        _, report = self.check("--python", self.write("bin/no_torch", "#!/bin/sh\necho 'skipped: no torch (\"here\")'; exit 77\n"))
+        self.assertEqual(report["steps"][-1]["outcome"], "skipped: no torch (here)")
+        self.assertNotIn("gpu_peers", report)
+        python = self.write("bin/torch", '#!/bin/sh\n[ "$2" = --json ] && echo \'{"results": [2]}\' >"$3"\n')
+        process, report = self.check("--python", python)
+        self.assertEqual(process.returncode, 0, process.stdout)
+        self.assertEqual(report["gpu_peers"], {"results": [2]})
+
+    def test_profiles(self):
+        self.write("bin/nvidia-smi", SMI)
+        self.write("bin/ncu", NCU)
+        self.write("build/cuda_step_bench", BENCH)
+        self.write("build/cuda_first_test", TEST.replace("good crashing hanging", "good"))
+        process, report = self.check()
+        self.assertEqual(process.returncode, 0, process.stdout)
+        outcomes = {step["step"]: step["outcome"] for step in report["steps"]}
+        self.assertEqual([name for name in outcomes if "profile" in name], ["profile of few_rows_product", "profile of sample_tokens"])
+        self.assertEqual(outcomes["profile of few_rows_product"], "passed")
+        self.assertEqual(list(outcomes)[-1], "cuda_first_test good under racecheck")
+        log = (self.build / "steps/profile-of-few_rows_product.log").read_text(encoding="utf-8")
+        self.assertRegex(log, r"--kernel-name regex:FewRowsProductKernel< --launch-count 1 .*/cuda_step_bench\n")
+        self.write("bin/ncu", NOT_PERMITTED)
+        process, report = self.check()
+        self.assertEqual(process.returncode, 0, process.stdout)
+        profiles = [step["outcome"] for step in report["steps"] if "profile" in step["step"]]
+        self.assertEqual(profiles, ["skipped: the driver does not permit this user to read the counters of the GPU"])
+        self.write("bin/ncu", "#!/bin/sh\necho no kernel of this name; exit 0\n")
+        process, report = self.check()
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("no launch of FewRowsProductKernel< was profiled", process.stdout)
 
     def test_everything_passed(self):
         self.write("bin/nvidia-smi", SMI)
         self.write("build/cuda_first_test", TEST.replace("good crashing hanging", "good"))
         process, report = self.check("--quick")
         self.assertEqual(process.returncode, 0, process.stderr)
-        self.assertEqual([step["outcome"] for step in report["steps"]], ["passed"])
+        self.assertEqual([(step["step"], step["outcome"]) for step in report["steps"]],
+                         [("facts", "passed"), ("cuda_first_test good", "passed")])
 
     def test_without_a_gpu_nothing_is_claimed(self):
         self.write("bin/nvidia-smi", "#!/bin/sh\nexit 9\n")

@@ -47,6 +47,30 @@ TEST_F(GpuEngineTest, GeneratesTheEnginesTokens) {
   EXPECT_EQ(engine.weight_bytes(), Engine::load(directory_.path(), {}).weight_bytes());
 }
 
+// A launch multiplies eight rows with a weight.
+TEST_F(GpuEngineTest, GeneratesForMoreSequencesThanAProductHasRows) {
+  const GpuEngine engine = load();
+  for (const std::int64_t count : {16, 32}) {
+    Engine::Ids prompts;
+    for (std::int64_t i = 0; i < count; ++i) {
+      prompts.push_back(testing::gpu_text(3 + i % 7, i));
+    }
+    const GenerateResult together = engine.generate(prompts, options_of(3));
+    ASSERT_EQ(together.sequences.size(), prompts.size());
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      EXPECT_EQ(together.sequences[i].tokens,
+                engine.generate({prompts[i]}, options_of(3)).sequences[0].tokens)
+          << i;
+    }
+  }
+}
+
+TEST_F(GpuEngineTest, ReadsLongPromptsInPieces) {
+  const Engine::Ids prompts = {testing::gpu_text(5000, 1)};
+  ASSERT_GT(prompts[0].size(), 2 * static_cast<std::size_t>(EngineOptions{}.prefill_chunk));
+  testing::expect_same_tokens(directory_.path(), load(), prompts, options_of(3));
+}
+
 TEST_F(GpuEngineTest, SamplesTheSameTokensUnderTheSameSeed) {
   GenerateOptions options = options_of(5);
   options.sampling = {.temperature = 1, .top_k = 40, .top_p = 0.95, .repetition_penalty = 1.1};

@@ -15,16 +15,16 @@ DevicePartials upload_partials(KernelBackend& backend, const std::vector<float>&
 }
 
 // Two sources, of which one has a part without tokens and one is an output of a combination before.
-std::string run_combine(KernelBackend& backend) {
-  constexpr int kSequences = 2, kHeads = 3, kWidth = 40, kParts = 3;
+std::string run_combine(int num_parts, KernelBackend& backend) {
+  constexpr int kSequences = 2, kHeads = 3, kWidth = 40;
   constexpr float kNone = -std::numeric_limits<float>::infinity();
-  std::vector<float> max = case_numbers(kSequences * kParts * kHeads, 1);
-  std::vector<float> sum = case_numbers(kSequences * kParts * kHeads, 2);
-  std::vector<float> output = case_numbers(kSequences * kParts * kHeads * kWidth, 3);
+  std::vector<float> max = case_numbers(kSequences * num_parts * kHeads, 1);
+  std::vector<float> sum = case_numbers(kSequences * num_parts * kHeads, 2);
+  std::vector<float> output = case_numbers(kSequences * num_parts * kHeads * kWidth, 3);
   for (std::size_t i = 0; i < max.size(); ++i) {
     sum[i] = 1 + std::fabs(sum[i]);
     max[i] *= 20;
-    if (i / kHeads % kParts == 1) {  // never read beyond its max and sum
+    if (static_cast<int>(i) / kHeads % num_parts == 1) {  // never read beyond its max and sum
       max[i] = kNone;
       sum[i] = 0;
       std::fill_n(output.begin() + static_cast<std::ptrdiff_t>(i) * kWidth, kWidth, std::nanf(""));
@@ -35,24 +35,26 @@ std::string run_combine(KernelBackend& backend) {
   DevicePartials before = upload_partials(backend, log_sum, {}, combined, 1);
   before.sum = nullptr;
   const CombinedOutput actual =
-      combine_on(backend, {upload_partials(backend, max, sum, output, kParts), before}, kSequences,
-                 kHeads, kWidth);
+      combine_on(backend, {upload_partials(backend, max, sum, output, num_parts), before},
+                 kSequences, kHeads, kWidth);
   std::vector<float> expected, expected_log;
   for (int row = 0; row < kSequences * kHeads; ++row) {
     const auto part_row = [&](int part) {
-      return static_cast<std::size_t>((row / kHeads * kParts + part) * kHeads + row % kHeads);
+      return static_cast<std::size_t>((row / kHeads * num_parts + part) * kHeads + row % kHeads);
     };
     double total = std::exp(double{log_sum[static_cast<std::size_t>(row)]});
-    for (const int part : {0, 2}) {
+    for (int part = 0; part < num_parts; ++part) {
       total += sum[part_row(part)] * std::exp(double{max[part_row(part)]});
     }
     expected_log.push_back(static_cast<float>(std::log(total)));
     for (int channel = 0; channel < kWidth; ++channel) {
       double value = std::exp(double{log_sum[static_cast<std::size_t>(row)]}) *
                      combined[static_cast<std::size_t>(row * kWidth + channel)];
-      for (const int part : {0, 2}) {
-        value += std::exp(double{max[part_row(part)]}) *
-                 output[part_row(part) * kWidth + static_cast<std::size_t>(channel)];
+      for (int part = 0; part < num_parts; ++part) {
+        if (part != 1) {
+          value += std::exp(double{max[part_row(part)]}) *
+                   output[part_row(part) * kWidth + static_cast<std::size_t>(channel)];
+        }
       }
       expected.push_back(static_cast<float>(value / total));
     }
@@ -63,6 +65,14 @@ std::string run_combine(KernelBackend& backend) {
 
 }  // namespace
 
-std::vector<KernelCase> combine_cases(CaseSize) { return {{"parts_and_outputs", run_combine}}; }
+std::vector<KernelCase> combine_cases(CaseSize) {
+  std::vector<KernelCase> cases;
+  for (const int num_parts : {3, 66}) {  // 66: of one sequence on 132 multiprocessors
+    cases.push_back(
+        {"parts_and_outputs_" + std::to_string(num_parts),
+         [num_parts](KernelBackend& backend) { return run_combine(num_parts, backend); }});
+  }
+  return cases;
+}
 
 }  // namespace kvc::testing

@@ -246,6 +246,12 @@ std::vector<KernelCase> dense_attention_cases(CaseSize size) {
   shapes.push_back(
       {.num_rows = {33}, .num_heads = 8, .num_kv_heads = 1, .head_dim = 256, .num_parts = 1});
   shapes.push_back({.num_rows = {100, 40}, .first_rows = {45, 39}, .softcap = 3});
+  // Parts of one tile, of two, and without any; as many as one sequence has on 132 multiprocessors.
+  shapes.push_back({.num_rows = {2200, 1500},
+                    .num_heads = 1,
+                    .num_kv_heads = 1,
+                    .head_dim = 32,
+                    .num_parts = 66});
   shapes.push_back({.element = half,
                     .store = int8,
                     .raw_key = true,

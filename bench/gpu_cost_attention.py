@@ -1,0 +1,208 @@
+"""What the attention kernels of runtime/kernels/cuda move and compute, as their sources say. Every function lists launches."""
+
+from gpu_cost_model import LANES, MMA, Launch, attention_parts, divide_up, resident_blocks, round_up
+
+WAVEFRONT = 128  # bytes: one access of a warp to shared memory, however few of the banks it needs
+CODE_BYTES = {"bfloat16": 2, "float8": 1, "int8": 1, "int4": 0.5}
+# A lane's work on a tile's softmax (soften() of attention_tiles.h): eight scores of scaling, maximum, exponential and sum.
+SOFTMAX = 8 * 5
+# To levels (unpack_levels() of code_levels.h), of a lane: for a plane of bits three shifts, four masks and two more to find and
+# test it, and four products; for a group of eight coefficients finding it, its descriptor and its end, and four sums.
+PLANE_INTEGER, PLANE_FLOAT32, GROUP_INTEGER, GROUP_FLOAT32 = 9, 4, 10, 4
+QUARTER_WIDTHS = {2: 16, 3: 32, 4: 32, 5: 32, 6: 16}  # coefficients of a head's keys or values by bits: kept 0.25
+
+
+def store_bytes(store, width):
+    """Of a row of keys or of values, with scales and minima of 32 numbers each."""
+    return CODE_BYTES[store] * width + (width / 8 if store in ("int8", "int4") else 0)
+
+
+def dense(gpu, shape, store="bfloat16", sources=1):
+    """dense_attention or fused_attention, and combine_partials."""
+    dim, codes = shape.head_dim, store != "bfloat16"
+    tile_bytes = 32 * (dim + 16) + 4 * dim if codes else 2 * 32 * (dim + 8)
+    warp_bytes = 2 * 2 * sources * tile_bytes + (2 * 32 * (dim + 8) if codes else 0)
+    warps = 4
+    while warps > 1 and warps * warp_bytes > gpu.block_shared:
+        warps //= 2
+    blocks_at_once = resident_blocks(warps * warp_bytes, 32 * warps, 140)
+    parts = attention_parts(gpu, shape.sequences * shape.kv_heads, shape.tokens)
+    row_bytes = 2 * sources * store_bytes(store, shape.width)
+    integer, float32 = 0, SOFTMAX * shape.query_tiles + 4 * sources * (dim // 16) * shape.query_tiles
+    shared = 4 * sources * 2 * 32 * dim  # keys and values: copied to, and read as fragments
+    l2 = 0
+    if codes:
+        shared = sources * (2 * 2 * 32 * dim + 64 * store_bytes(store, dim))
+        # A lane has a row of its own: words of codes, pairs of numbers and values' scales meet four times on a bank.
+        words = sources * 2 * dim // 4
+        shared += WAVEFRONT * words * (4 + 4 + (3 if store != "float8" else 0))
+        integer += sources * 2 * dim * 3  # to take it out of its word, to convert, half a pair to pack
+        float32 += sources * 2 * dim * 2
+        if store in ("int8", "int4"):
+            integer += sources * dim // 4 if store == "int4" else 0
+            float32 += sources * dim * 4  # norm and bias where there are such, rotation
+            l2 += sources * shape.rows * shape.kv_heads * 4 * dim  # cosines and sines, for every KV head
+    partials = shape.sequences * parts * shape.heads * (dim + 2) * 4
+    return [Launch("fused_attention" if sources == 2 else "dense_attention", parts * shape.kv_heads * shape.sequences,
+                   read=shape.rows * row_bytes, written=partials, l2=shape.rows * row_bytes + l2,
+                   tensor=MMA * shape.head_tiles * sources * shape.query_tiles * 4 * (dim // 16),
+                   integer=LANES * shape.head_tiles * integer, float32=LANES * shape.head_tiles * float32,
+                   shared=shape.head_tiles * shared, waits=1, memory_waits=2,  # the length, the page's address, its rows
+                   in_flight=blocks_at_once * warps * 64 * sources * store_bytes(store, dim)),
+            combine(shape, parts, dim)]
+
+
+def combine(shape, parts, width):
+    """A thread goes through all parts twice, each load after the one before: maxima and sums, then a channel."""
+    return Launch("combine_partials", shape.heads * shape.sequences * divide_up(width, 128),
+                  written=shape.sequences * shape.heads * width * 4, l2=shape.sequences * parts * shape.heads * (width + 2) * 4,
+                  waits=2 * parts)
+
+
+def project(shape, rank, width):
+    """A warp's channel reads its row of the projection and the sums of all query heads of its KV head, which a block's warps share."""
+    blocks = divide_up(shape.head_dim, 4) * shape.kv_heads * shape.sequences
+    projection = 2 * shape.width * width
+    return Launch("project_values", blocks, read=projection, written=4 * shape.sequences * shape.heads * shape.head_dim,
+                  l2=shape.sequences * projection + 4 * blocks * shape.heads // shape.kv_heads * rank, waits=1 + divide_up(rank, 32),
+                  float32=LANES * blocks * 4 * divide_up(rank, 32) * 8)
+
+
+def planes(widths):
+    """Of all coefficients, in groups of eight: planes of 8, 4, 2 and 1 bits; and the groups."""
+    groups = {bits: divide_up(count, 8) for bits, count in widths.items()}
+    return sum(bin(bits).count("1") * count for bits, count in groups.items()), sum(groups.values())
+
+
+def tile_code_bytes(widths):
+    return sum(4 * bits * count for bits, count in widths.items())
+
+
+def met_codes(gpu, shape, turned=False, whole=False):
+    """coded_attention over codes that meet the query: of `rotated`, or, turned, of `pairs`. whole: one block of values for all KV
+    heads, whose levels sum_ranks sums."""
+    dim, tiles = shape.head_dim, shape.head_tiles
+    of_planes, groups = planes(QUARTER_WIDTHS)
+    key_bytes = tile_code_bytes(QUARTER_WIDTHS)
+    bytes_of_tile = key_bytes * (1 if whole else 2)
+    mma = (2 * groups if turned else groups) + 2  # keys, and a group of means
+    integer = of_planes * (PLANE_INTEGER + 1) + groups * GROUP_INTEGER
+    float32 = of_planes * PLANE_FLOAT32 + groups * GROUP_FLOAT32 + SOFTMAX + (groups * (8 + 4) if turned else 0)
+    wavefronts = 2 * of_planes + groups * (1 + 4) + (groups * (2 * 4 + 4) if turned else 0)
+    if not whole:
+        mma += groups
+        integer += of_planes * PLANE_INTEGER + groups * GROUP_INTEGER
+        float32 += of_planes * PLANE_FLOAT32 + groups * (GROUP_FLOAT32 + 2)
+        wavefronts += of_planes + groups
+    angles = 8 * (dim // 2)  # cosines and sines of a tile's first token
+    parts = attention_parts(gpu, shape.sequences * shape.kv_heads, shape.tokens)
+    scratch = shape.tiles * shape.heads * (2 * 32 + 8)
+    partials = shape.sequences * parts * shape.heads * (dim + 2) * 4
+    attention = Launch("coded_attention", parts * shape.kv_heads * shape.sequences, read=tiles * bytes_of_tile,
+                       written=scratch if whole else partials, l2=tiles * (bytes_of_tile + angles), tensor=MMA * tiles * mma,
+                       integer=LANES * tiles * integer, float32=LANES * tiles * float32,
+                       shared=tiles * (WAVEFRONT * wavefronts + bytes_of_tile + angles))
+    if whole:
+        widths = {bits: shape.kv_heads * count for bits, count in QUARTER_WIDTHS.items()}
+        return [attention, *sum_ranks(gpu, shape, shape.width, widths=widths)]
+    return [attention, combine(shape, parts, dim), project(shape, dim, dim)]
+
+
+def decoded(widths, chunk_rows):
+    """For a warp that decodes 32 coefficients of 32 tokens (TileCodes::decode of attention_rank_source.h): a lane has eight tokens
+    of every eighth coefficient, each of which it looks for among the widths."""
+    of_planes, _ = planes(widths)
+    coefficients = sum(widths.values())
+    a_plane = of_planes * 8 / coefficients  # planes of a coefficient
+    rows = chunk_rows // 8
+    integer = rows * (8 * 3 + a_plane * PLANE_INTEGER + GROUP_INTEGER + 8)
+    float32 = rows * (a_plane * PLANE_FLOAT32 + GROUP_FLOAT32)
+    shared = WAVEFRONT * rows * (a_plane + 4)
+    return integer, float32, shared
+
+
+def rebuild(shape, rank, pairs=64, stored=0, widths=None, codes_of=1):
+    """rebuild_scores. Every KV head's blocks read its latents or codes, and its projection once for 256 tokens. codes_of: blocks of
+    codes, which KV heads share."""
+    chunks, pair_tiles = divide_up(rank, 32), pairs // 8
+    tiles = shape.head_tiles
+    blocks = shape.sequences * divide_up(divide_up(shape.tokens, 32), 8) * shape.kv_heads
+    projection = 2 * 2 * pairs * round_up(rank, 32)
+    stored_tiles = divide_up(stored, 8)
+    mma = chunks * 2 * 2 * 2 * pair_tiles + 2 * pair_tiles + 2 * stored_tiles
+    tile_bytes = tile_code_bytes(widths) if widths else 2 * 32 * rank
+    of_memory = shape.tiles * codes_of * tile_bytes  # what KV heads share stays in L2 for the others
+    shared = chunks * (2 * (2 + pair_tiles) * 512 + 2 * 32 * 32) + chunks * 2 * 2 * pairs * 64 / 8
+    # Cosines and sines of every token, pair and KV head; stored numbers, two bytes at a time out of sectors of 32.
+    angles = 32 * 8 * (pairs + 8 * stored_tiles)
+    integer, float32 = 4 * pairs, 4 * pairs * 4 + SOFTMAX
+    if widths:
+        more = decoded(widths, 32)
+        integer, float32, shared = integer + chunks * more[0], float32 + chunks * more[1], shared + chunks * more[2]
+    return Launch("rebuild_scores", blocks, read=of_memory + projection * shape.kv_heads, written=shape.tiles * shape.heads * (2 * 32 + 8),
+                  l2=tiles * (tile_bytes + angles + 32 * 4 * stored) + blocks * projection, tensor=MMA * tiles * mma,
+                  integer=LANES * tiles * integer, float32=LANES * tiles * float32, shared=tiles * shared)
+
+
+def sum_ranks(gpu, shape, rank, widths=None, codes_of=1):
+    """sum_ranks, combine_partials and project_values. codes_of: blocks of values, which KV heads share. 64 latents a warp."""
+    width = round_up(rank, 32)
+    heads = shape.heads // codes_of
+    query_tiles = next(n for n in (1, 2, 4) if heads <= 8 * n or n == 4)
+    head_chunks = codes_of * divide_up(heads, 8 * query_tiles)
+    parts = attention_parts(gpu, shape.sequences * codes_of * divide_up(width, 256), shape.tokens)
+    chunks = divide_up(rank, 32)
+    tiles = shape.tiles * head_chunks
+    tile_bytes = tile_code_bytes(widths) if widths else 2 * 32 * rank
+    # A block's warps read the weights of its heads together.
+    weights = divide_up(width, 256) * (2 * 32 + 2 * 4) * 8 * query_tiles
+    integer, float32, shared = 8 * query_tiles, 16 * query_tiles, 2 * 32 * 32 * 2
+    if widths:
+        more = decoded(widths, 32)
+        integer, float32, shared = integer + more[0], float32 + more[1], shared + more[2]
+    sums = Launch("sum_ranks", parts * divide_up(width, 256) * shape.sequences * head_chunks,
+                  read=shape.tiles * codes_of * tile_bytes + shape.tiles * shape.heads * (2 * 32 + 8),
+                  written=shape.sequences * parts * shape.heads * (width + 2) * 4, l2=tiles * (tile_bytes + weights),
+                  tensor=MMA * tiles * chunks * 4 * query_tiles, integer=LANES * tiles * chunks * integer,
+                  float32=LANES * tiles * chunks * float32, shared=tiles * chunks * shared)
+    return [sums, combine(shape, parts, width), project(shape, rank, width)]
+
+
+def latents(gpu, shape, key_rank, value_rank, pairs=64, stored=0):
+    """In two launches."""
+    return [rebuild(shape, key_rank, pairs, stored), *sum_ranks(gpu, shape, value_rank)]
+
+
+def codes(gpu, shape, widths, codes_of):
+    """Keys rebuilt and values summed, both from codes: of KV heads' blocks or, codes_of 1, of the layer's."""
+    rank = sum(widths.values())
+    return [rebuild(shape, rank, widths=widths, codes_of=codes_of), *sum_ranks(gpu, shape, rank, widths=widths, codes_of=codes_of)]
+
+
+def one_pass(gpu, shape, key_rank, value_rank, query_tiles=2, at_once=2):
+    """one_pass_attention in a shape of one_pass_shape(), and what makes values of its sums."""
+    tiles = 8 // at_once  # of 32 tokens, that a block has at a time
+    heads_each = shape.heads // shape.kv_heads
+    kv_heads = 8 * query_tiles // heads_each
+    blocks = divide_up(shape.kv_heads, kv_heads)
+    most = divide_up(divide_up(shape.tokens, 32), tiles)
+    all_blocks = blocks * shape.sequences
+    wanted = gpu.multiprocessors // all_blocks if 2 * all_blocks <= gpu.multiprocessors else divide_up(4 * gpu.multiprocessors, all_blocks)
+    parts = max(1, min(wanted, most))
+    groups = shape.sequences * most * blocks
+    rank_tiles = divide_up(value_rank, 128)
+    chunks = divide_up(key_rank, 32)
+    projection = 2 * 128 * round_up(key_rank, 32)  # of a KV head with 64 pairs
+    rebuilt = tiles * kv_heads  # tiles of keys in a group
+    mma = rebuilt * (chunks * 64 + 16) + 8 * 2 * tiles * rank_tiles * query_tiles
+    latent_bytes = 2 * 32 * tiles * (key_rank + value_rank)
+    shared = rebuilt * chunks * 2 * (2 + 8) * 512 + 8 * 2 * tiles * (rank_tiles * 512 + query_tiles * 2 * WAVEFRONT)
+    shared += kv_heads * projection + latent_bytes
+    angles = rebuilt * 32 * 8 * 64
+    width = round_up(value_rank, 32)
+    attention = Launch("one_pass_attention", parts * all_blocks,
+                       read=2 * shape.rows * (key_rank + value_rank) + projection * shape.kv_heads,
+                       written=shape.sequences * parts * shape.heads * (width + 2) * 4,
+                       l2=groups * (latent_bytes + kv_heads * projection + angles), tensor=MMA * groups * mma,
+                       float32=LANES * groups * rebuilt * (4 * 64 * 4 + SOFTMAX), shared=groups * shared)
+    return [attention, combine(shape, parts, width), project(shape, value_rank, width)]

@@ -1,0 +1,202 @@
+"""What a decoding step's other kernels, those that write stores, and the work that LibTorch does on a GPU move and compute."""
+
+import dataclasses
+
+from gpu_cost_attention import SOFTMAX, planes, store_bytes, tile_code_bytes
+from gpu_cost_model import LANES, MMA, Launch, attention_parts, divide_up
+
+FEW_ROWS = 8  # kMostFewRows: a launch reads its weight once for so many rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Of Llama-3.1-8B's shape."""
+
+    layers: int = 32
+    hidden: int = 4096
+    inner: int = 14336
+    heads: int = 32
+    kv_heads: int = 8
+    head_dim: int = 128
+    vocab: int = 128256
+
+    @property
+    def projected(self):
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+    @property
+    def layer_weights(self):
+        return self.hidden * (self.projected + self.hidden + 3 * self.inner)
+
+    @property
+    def head_weights(self):
+        return self.vocab * self.hidden
+
+    @property
+    def weight_bytes(self):
+        return 2 * (self.layers * self.layer_weights + self.head_weights)
+
+
+LLAMA = Model()
+
+
+def few_rows(gpu, rows, width, out, gated=False, out_bytes=4):
+    """few_rows_product. A block has 16 outputs, and its eight warps 32 columns each in turn; four blocks fit a multiprocessor."""
+    matrices, blocks = (2 if gated else 1), divide_up(out, 16)
+    launches = []
+    for first in range(0, rows, FEW_ROWS):
+        count = min(FEW_ROWS, rows - first)
+        weights = 2 * matrices * width * out
+        launches.append(Launch(
+            "few_rows_product", blocks, read=weights + 2 * count * width, written=out_bytes * count * out,
+            l2=weights + blocks * 2 * count * width, tensor=MMA * blocks * divide_up(width, 32) * 2 * matrices,
+            shared=2 * 8 * blocks * matrices * 16 * FEW_ROWS * 4, in_flight=min(4, max(1, blocks / gpu.multiprocessors)) * 256 * 128,
+            memory_waits=divide_up(width, 32 * 8 * (2 if gated else 4))))
+    return launches
+
+
+def norm(rows, width):
+    """norm_rows: a block goes over its row twice, four numbers a thread at a time."""
+    return Launch("norm_rows", rows, read=4 * rows * width, written=2 * rows * width, l2=8 * rows * width,
+                  waits=2 * divide_up(width, 1024) + 1, float32=4 * rows * width)
+
+
+def append(model, sequences):
+    heads = model.heads + 2 * model.kv_heads
+    numbers = sequences * heads * model.head_dim
+    return Launch("append_rows", divide_up(heads, 4) * sequences, read=4 * numbers, written=2 * numbers, l2=4 * numbers, memory_waits=2,
+                  waits=1)
+
+
+def append_latents(sequences, width):
+    return [Launch("append_latents", sequences, read=4 * sequences * width, written=2 * sequences * width, waits=divide_up(width, 256) + 1)]
+
+
+def embed(rows, width):
+    return Launch("embed_rows", divide_up(width, 128) * rows, read=2 * rows * width, written=4 * rows * width, memory_waits=2)
+
+
+def sample(sequences, vocab, top_p=False):
+    """A block of 1024 threads for each sequence, a load after the other. top-p: five passes more over the ids, and 64-bit
+    additions in shared memory, the first time half of them to one of 2048 sums."""
+    passes = 1 + (1 + 3 + 2 if top_p else 0)
+    return Launch("sample_tokens", sequences, read=4 * sequences * vocab, l2=4 * sequences * vocab * passes,
+                  waits=passes * divide_up(vocab, 1024), atomics=vocab / 2 if top_p else 0, float32=sequences * vocab * 8 * passes)
+
+
+def step(gpu, sequences, attention, top_p=False, model=LLAMA):
+    """All launches of a token of every sequence. attention: a layer's."""
+    layer = [norm(sequences, model.hidden), *few_rows(gpu, sequences, model.hidden, model.projected), append(model, sequences), *attention,
+             *few_rows(gpu, sequences, model.heads * model.head_dim, model.hidden), norm(sequences, model.hidden),
+             *few_rows(gpu, sequences, model.hidden, model.inner, gated=True, out_bytes=2),
+             *few_rows(gpu, sequences, model.inner, model.hidden)]
+    return [embed(sequences, model.hidden), *layer * model.layers, norm(sequences, model.hidden),
+            *few_rows(gpu, sequences, model.hidden, model.vocab), sample(sequences, model.vocab, top_p)]
+
+
+def budget_step(gpu, shape):
+    """A layer's step of sequences that keep `tokens` slots, however many tokens came. Two blocks fit a multiprocessor; a lane asks
+    for eight numbers of a key and of a value, and waits. Then one block of a KV head goes over its scores."""
+    group, dim = shape.heads // shape.kv_heads, shape.head_dim
+    parts = attention_parts(gpu, shape.sequences * shape.kv_heads, shape.tokens)
+    pairs = shape.rows * shape.kv_heads / 2  # of rows, that a warp reads at a time
+    partials = shape.sequences * parts * shape.heads * (dim + 2) * 4
+    products = 4 * shape.heads * shape.rows
+    scores = 4 * shape.rows * shape.kv_heads
+    blocks = shape.kv_heads * shape.sequences
+    keys = shape.rows * 2 * store_bytes("bfloat16", shape.width)
+    attention = Launch("budget_step", blocks * parts, read=keys, written=partials + products, l2=keys, in_flight=2 * 256 * 32,
+                       integer=LANES * pairs * 16, float32=LANES * pairs * group * (8 + 4 + 16 + SOFTMAX / 8))
+    finish = Launch("budget_step", blocks, read=2 * scores, written=scores, l2=partials + products + 2 * scores, launches=0,
+                    waits=divide_up(parts, 32) + 2 * parts + 2 * divide_up(shape.tokens, 256) + 6)
+    return [attention, finish]
+
+
+def quantise(rows, width, store):
+    """A thread makes codes of 32 numbers, which it reads from memory 16 bytes at a time, and again."""
+    numbers = rows * width
+    return [Launch("quantise_rows", divide_up(numbers // 32, 128), read=2 * numbers, written=rows * store_bytes(store, width),
+                   l2=4 * numbers, integer=numbers * 4, float32=numbers * 6)]
+
+
+def dequantise(rows, width, store):
+    numbers = rows * width
+    return [Launch("dequantise_rows", divide_up(numbers // 8, 128), read=rows * store_bytes(store, width), written=2 * numbers,
+                   l2=rows * store_bytes(store, width), integer=numbers * 4, float32=numbers)]
+
+
+def encode_tiles(tiles, widths):
+    """A warp makes a tile's words of codes one number after the other, each a coefficient of another row."""
+    of_planes, groups = planes(widths)
+    count, words = sum(widths.values()), sum(bits * number for bits, number in widths.items())
+    numbers = 32 * sum(bin(bits).count("1") * number for bits, number in widths.items())
+    return [Launch("encode_tiles", tiles, read=tiles * 32 * 4 * count, written=tiles * tile_code_bytes(widths), l2=tiles * 32 * numbers,
+                   integer=tiles * numbers * 8, float32=tiles * numbers * 12, waits=divide_up(words, LANES) * 8)]
+
+
+def decode_tiles(tiles, widths):
+    """A thread looks for a number's width, and takes its bits out byte by byte."""
+    count = sum(widths.values())
+    numbers = 32 * count
+    return [Launch("decode_tiles", tiles, read=tiles * tile_code_bytes(widths), written=tiles * 4 * numbers, l2=tiles * numbers * 2,
+                   integer=tiles * numbers * (8 * 3 + 4 * 8), float32=tiles * numbers, waits=2 * divide_up(numbers, 256))]
+
+
+def row_cosines(rows, width):
+    return [Launch("row_cosines", divide_up(rows, 4), read=4 * rows * width, written=4 * rows, l2=4 * rows * width,
+                   float32=rows * width * 5, memory_waits=1 + divide_up(width, 128))]
+
+
+def prompt_attention(tokens, chunk=2048, model=LLAMA):
+    """LibTorch's attention of one layer, a prompt read in chunks (model/attention.cpp): causal flash attention for the first one;
+    later ones in blocks of 512 queries with a mask, for which grouped queries leave float32 scores and repeated keys and values."""
+    width = model.heads * model.head_dim
+    launches = [Launch("scaled_dot_product_attention", 16 * model.heads, read=2 * 4 * chunk * width, product=2 * chunk**2 * width,
+                       eager=True)]
+    for last in range(chunk + 512, tokens + 1, 512):
+        scores = 4 * model.heads * 512 * last
+        launches.append(Launch("scaled_dot_product_attention", divide_up(512 * last, 1024), read=5 * scores + 2 * 4 * last * width,
+                               written=3 * scores + 2 * 4 * last * width, float32_product=2 * 2 * 512 * last * width, launches=12,
+                               eager=True))
+    return launches
+
+
+def prompt_products(tokens, model=LLAMA):
+    """Operations of reading a prompt: products with all layers' weights, and causal attention."""
+    return tokens * model.layers * (2 * model.layer_weights + 2 * tokens * model.heads * model.head_dim)
+
+
+def request_basis(tokens, model=LLAMA, layers_per_group=4):
+    """Directions of all groups' keys and values from a prompt: lower halves of float32 Gram matrices, float64 eigenpairs."""
+    width = layers_per_group * model.kv_heads * model.head_dim
+    matrices = 2 * model.layers // layers_per_group
+    gram = Launch("mm", 132, read=4 * tokens * width * matrices, written=8 * width**2 * matrices,
+                  float32_product=tokens * width**2 * matrices, launches=matrices * (width // 256 * 2), eager=True)
+    return [gram, *eigenpairs(matrices, width)]
+
+
+def eigenpairs(matrices, size):
+    """cusolverDnXsyevd in float64, at best: tridiagonalisation reads what is left of the lower half for each column."""
+    return [Launch("cusolverDnXsyevd", 132, read=matrices * 8 * size**3 / 6, float64_product=matrices * 16 / 3 * size**3, launches=matrices,
+                   eager=True)]
+
+
+def token_match(targets, donors, width=4096):
+    """match_tokens(): float32 products of tiles of 512 by 1024 tokens, their maxima, and the choice between tiles."""
+    tiles = divide_up(targets, 512) * divide_up(donors, 1024)
+    return [Launch("mm", 132, read=4 * tiles * 512 * 1024, written=4 * tiles * 512 * 1024, l2=4 * tiles * (512 + 1024) * width,
+                   float32_product=2 * targets * donors * width, launches=6 * tiles, eager=True)]
+
+
+def fisher(sequences, tokens, model=LLAMA):
+    """kvfisher: forwards, every layer again, and back to its input; of weights only keys' and values' gradients."""
+    per_token = model.layers * (6 * model.layer_weights + 2 * 2 * model.hidden * model.kv_heads * model.head_dim) + 4 * model.head_weights
+    attention = 2 * 2 * tokens / 2 * model.heads * model.head_dim * model.layers * 4.5
+    return [Launch("mm", 132, read=sequences * 3 * model.weight_bytes, product=sequences * tokens * (per_token + attention),
+                   launches=sequences * model.layers * 60, eager=True)]
+
+
+def needed_fisher(sequences, tokens, model=LLAMA):
+    """Operations of the products that no way of computing it can leave out: forwards, back, and the gradients of two weights."""
+    per_token = model.layers * (4 * model.layer_weights + 2 * 2 * model.hidden * model.kv_heads * model.head_dim) + 4 * model.head_weights
+    return sequences * tokens * per_token
