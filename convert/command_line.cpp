@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <memory>
 #include <string_view>
 
@@ -30,15 +31,11 @@ SweepOptions sweep_options(const CLI::App& app, const std::vector<std::string>& 
                     "are exported factored and evaluated; leave it out",
                     flag);
   }
-  return {.checkpoint = options.checkpoint,
-          .out = options.out,
-          .work = options.work,
-          .candidates = sweep_candidates(words, given, options.checkpoint.string(), common),
-          .validation_text = options.validation_text,
-          .seed = common.seed,
-          .plan_only = options.plan_only,
-          .force = common.force,
-          .json = common.json};
+  SweepOptions sweep{
+      .base = options,
+      .candidates = sweep_candidates(words, given, options.checkpoint.string(), common)};
+  std::ranges::copy_if(words, std::back_inserter(sweep.line_files), is_line_file);
+  return sweep;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <optional>
+#include <utility>
 
 #include "convert/model_card.h"
 #include "convert/plan.h"
@@ -160,14 +161,28 @@ Outcome convert_into(const PipelineOptions& options, const Checkpoint& checkpoin
   return outcome;
 }
 
+Original open_original(const PipelineOptions& options) {
+  Checkpoint checkpoint = options.plan_only ? Checkpoint::open_config_only(options.checkpoint)
+                                            : Checkpoint::open(options.checkpoint);
+  check_original(checkpoint);
+  ModelConfig config =
+      options.plan_only ? read_model_config(checkpoint) : read_checked_model_config(checkpoint);
+  return {std::move(checkpoint), std::move(config)};
+}
+
+void settle_output(PipelineOptions& options, const std::string& ending) {
+  if (options.out.empty()) {
+    const std::string name = fs::canonical(options.checkpoint).filename().string();
+    options.out = fs::current_path() / (name + "-" + ending);
+  }
+  options.out = output_path(fs::absolute(options.out));
+  check_output(options.out, options.force);
+  check_inputs_apart(options);
+}
+
 void run_pipeline(PipelineOptions options) {
   resolve(options.settings);
-  const bool reads_weights = !options.plan_only;
-  const Checkpoint checkpoint = reads_weights ? Checkpoint::open(options.checkpoint)
-                                              : Checkpoint::open_config_only(options.checkpoint);
-  check_original(checkpoint);
-  const ModelConfig config =
-      reads_weights ? read_checked_model_config(checkpoint) : read_model_config(checkpoint);
+  const auto [checkpoint, config] = open_original(options);
   check_served_family(options.engine, checkpoint.config().at("model_type").get<std::string>());
   for (const std::string& choice : choose_defaults(config, options.open, options.settings)) {
     log_info(choice);
@@ -182,13 +197,7 @@ void run_pipeline(PipelineOptions options) {
   const KvPlan plan = make_plan(config, options.settings, options.force);
   check_exportable(plan, options.format);
   log_limits(options.engine, plan);
-  if (options.out.empty()) {
-    const std::string name = fs::canonical(options.checkpoint).filename().string();
-    options.out = fs::current_path() / (name + "-" + options.settings.method);
-  }
-  options.out = output_path(fs::absolute(options.out));
-  check_output(options.out, options.force);
-  check_inputs_apart(options);
+  settle_output(options, options.settings.method);
   OutputDirectory output(options.out, options.force);  // the lock comes before the work directory
   WorkDirectory work(options.work, options.out);
   try {

@@ -43,6 +43,17 @@ struct PipelineOptions {
 // and README.md (if it is validated), is complete or absent.
 void run_pipeline(PipelineOptions options);
 
+// The checkpoint to convert; with plan_only its config alone is read.
+struct Original {
+  Checkpoint checkpoint;
+  ModelConfig config;
+};
+Original open_original(const PipelineOptions& options);
+
+// Settles options.out, by default <checkpoint's name>-<ending> in the current directory. Error where it exists without
+// force, and where it or the work directory would put an input at risk.
+void settle_output(PipelineOptions& options, const std::string& ending);
+
 // The calibration tokens: what the model writes, the built-in text and files, mixed. Writes `work`/tokens.h5, and
 // beside it self.h5 with the rows that the model wrote; those of an earlier run with the same settings stay, and one
 // that was interrupted is gone on with.

@@ -69,7 +69,7 @@ void print_plans(const SweepOptions& options, const SweepMeasurement& sweep,
         row["reason"] = error.what();
       }
     }
-    if (!options.json) {
+    if (!options.base.json) {
       fmt::print("{}: {}\n", candidate.name,
                  candidate.plain ? std::string("the original's weights")
                  : row.contains("reason")
@@ -80,8 +80,17 @@ void print_plans(const SweepOptions& options, const SweepMeasurement& sweep,
     row.erase("text");
     rows.push_back(std::move(row));
   }
-  if (options.json) {
+  if (options.base.json) {
     std::fputs(dump_json({{"candidates", rows}}).c_str(), stdout);
+  }
+}
+
+// Files of lines, and texts that they name.
+void check_lines_apart(const SweepOptions& options) {
+  const auto check = [&options](const fs::path& file) { check_apart(options.base.out, file); };
+  std::ranges::for_each(options.line_files, check);
+  for (const SweepCandidate& candidate : options.candidates) {
+    std::ranges::for_each(candidate.options.calibration.files, check);
   }
 }
 
@@ -105,44 +114,33 @@ std::string failure_text(const Json& rows) {
 }  // namespace
 
 void run_sweep(SweepOptions options) {
-  const Checkpoint checkpoint = options.plan_only ? Checkpoint::open_config_only(options.checkpoint)
-                                                  : Checkpoint::open(options.checkpoint);
-  check_original(checkpoint);
-  const ModelConfig config =
-      options.plan_only ? read_model_config(checkpoint) : read_checked_model_config(checkpoint);
+  PipelineOptions& base = options.base;
+  const auto [checkpoint, config] = open_original(base);
   const SweepMeasurement sweep(options, checkpoint, config);
-  if (options.plan_only) {
+  if (base.plan_only) {
     print_plans(options, sweep, config);
     return;
   }
-  const std::string name = fs::canonical(options.checkpoint).filename().string();
-  if (options.out.empty()) {
-    options.out = fs::current_path() / (name + "-sweep");
-  }
-  options.out = output_path(fs::absolute(options.out));
-  check_output(options.out, options.force);
-  check_apart(options.out, options.checkpoint);
-  KVC_CHECK_USAGE(options.work.empty() || !is_within(options.work, options.out),
-                  "--work {}: is inside the output; choose another directory",
-                  options.work.string());
-  OutputDirectory output(options.out, options.force);
-  WorkDirectory work(options.work, options.out);
+  settle_output(base, "sweep");
+  check_lines_apart(options);
+  OutputDirectory output(base.out, base.force);
+  WorkDirectory work(base.work, base.out);
   try {
     const Json rows = run_candidates(options, sweep, work.path());
     const std::string failures = failure_text(rows);
     KVC_CHECK(failures.empty() || std::ranges::any_of(rows, is_measured), "{}", failures);
-    const Json result = {{"checkpoint", name},
+    const Json result = {{"checkpoint", fs::canonical(base.checkpoint).filename().string()},
                          {"tool_version", kToolVersion},
-                         {"seed", options.seed},
+                         {"seed", base.settings.seed},
                          {"answers", sweep_answers(rows)},
                          {"candidates", rows}};
     write_file(output.path() / "sweep.json", dump_json(result));
     write_file(output.path() / "report.html", sweep_html(result));
     output.commit();
-    std::fputs((options.json ? dump_json(result) : sweep_text(result)).c_str(), stdout);
-    log_info(fmt::format("wrote {}", options.out.string()));
+    std::fputs((base.json ? dump_json(result) : sweep_text(result)).c_str(), stdout);
+    log_info(fmt::format("wrote {}", base.out.string()));
     KVC_CHECK(failures.empty(), "{}; the others are in {}", failures,
-              (options.out / "report.html").string());
+              (base.out / "report.html").string());
   } catch (...) {
     work.keep_for_resume();
     throw;

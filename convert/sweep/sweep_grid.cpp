@@ -119,12 +119,16 @@ SweepCandidate parse_candidate(const std::string& line, const std::vector<GivenO
 
 }  // namespace
 
+bool is_line_file(const std::string& word) {
+  std::error_code ignored;
+  return word != "default" && fs::exists(word, ignored);
+}
+
 std::vector<std::string> sweep_lines(const std::string& word) {
   if (word == "default") {
     return {std::begin(kDefaultLines), std::end(kDefaultLines)};
   }
-  std::error_code ignored;
-  if (!fs::exists(word, ignored)) {
+  if (!is_line_file(word)) {
     return {word};
   }
   std::istringstream file(read_file(word, kMostLineBytes));

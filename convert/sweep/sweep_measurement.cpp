@@ -98,11 +98,11 @@ PlannedCandidate SweepMeasurement::plan(const SweepCandidate& candidate) const {
   resolve(options.settings);
   check_served_family(options.engine, checkpoint_.config().at("model_type").get<std::string>());
   choose_defaults(config_, options.open, options.settings);
-  planned.plan = make_plan(config_, options.settings, options_.force);
+  planned.plan = make_plan(config_, options.settings, options_.base.force);
   check_exportable(planned.plan, options.format);
-  options.checkpoint = options_.checkpoint;
-  options.validation_text = options_.validation_text;
-  options.settings.seed = options_.seed;
+  options.checkpoint = options_.base.checkpoint;
+  options.validation_text = options_.base.validation_text;
+  options.settings.seed = options_.base.settings.seed;
   return planned;
 }
 
@@ -120,9 +120,9 @@ Json SweepMeasurement::measure(const SweepCandidate& candidate, const fs::path& 
 
 Json SweepMeasurement::measure_plain(const SweepCandidate& candidate) const {
   ValidateOptions validation;
-  validation.reference = validation.candidate = options_.checkpoint;
-  validation.texts = options_.validation_text;
-  validation.seed = options_.seed;
+  validation.reference = validation.candidate = options_.base.checkpoint;
+  validation.texts = options_.base.validation_text;
+  validation.seed = options_.base.settings.seed;
   validation.kv_dtype = candidate.kv_dtype;
   validation.policy = candidate.policy;
   const ValidationReport report = validate(validation);
@@ -155,17 +155,19 @@ Json SweepMeasurement::plain_key(const SweepCandidate& candidate) const {
           {"checkpoint", checkpoint_.hash()},
           {"kv_dtype", candidate.kv_dtype},
           {"policy", to_string(candidate.policy)},
-          {"texts", text_hashes(options_.validation_text)},
-          {"seed", options_.seed}};
+          {"texts", text_hashes(options_.base.validation_text)},
+          {"seed", options_.base.settings.seed}};
 }
 
 Json SweepMeasurement::conversion_key(const PipelineOptions& options,
                                       const TokenSet& tokens) const {
   const Provenance provenance = conversion_provenance(checkpoint_, tokens, options.settings);
-  return {
-      {"tool_version", provenance.tool_version}, {"checkpoint", provenance.checkpoint_hash},
-      {"tokens", provenance.tokens_hash},        {"options", provenance.options},
-      {"factor_dtype", options.factor_dtype},    {"texts", text_hashes(options_.validation_text)}};
+  return {{"tool_version", provenance.tool_version},
+          {"checkpoint", provenance.checkpoint_hash},
+          {"tokens", provenance.tokens_hash},
+          {"options", provenance.options},
+          {"factor_dtype", options.factor_dtype},
+          {"texts", text_hashes(options_.base.validation_text)}};
 }
 
 // Candidates share a directory of tokens if they ask for the same text, and of statistics if those are the same.

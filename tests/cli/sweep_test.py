@@ -2,6 +2,7 @@
 """kvconvert --sweep: its candidates, what it shares, its answers, and how it goes on after an interruption."""
 
 import json
+import pathlib
 import signal
 import subprocess
 import time
@@ -144,6 +145,19 @@ class Sweep(ProgramTest):
         self.assert_refused((1,), ("empty.txt", "no line"), "kvconvert", *self.arguments(empty))
         self.assert_refused((2,), ("--method",), "kvconvert", *self.arguments("pca"), "--method", "pca")
         self.assert_refused((2,), ("--validate",), "kvconvert", *self.arguments("pca"), "--no-validate")
+
+    def test_inputs_inside_the_output_are_refused_and_stay(self):
+        out = self.directory / "out"
+        out.mkdir()
+        text = out / "text.txt"
+        text.write_text("Once upon a time there was a cat. " * 200)
+        lines = out / "lines.txt"
+        lines.write_text("pca --kept-ratio 0.5\n")
+        for given in (("--validation-text", text), ("--calibration", text), ("--sweep", lines), ("--sweep", f"coded --calibration {text}")):
+            with self.subTest(given[0]):
+                self.assert_refused((1,), (given[-1].name if isinstance(given[-1], pathlib.Path) else "text.txt",), "kvconvert", STORIES,
+                                    "--out", out, "--sweep", "pca --kept-ratio 0.5", *given, "--force")
+        self.assert_refused((2,), ("--work",), "kvconvert", *self.arguments("pca"), "--work", out / "work", "--force")
 
     def test_a_failure_leaves_the_others(self):
         """Too little calibration text for a group's channels is known only once it is read."""
