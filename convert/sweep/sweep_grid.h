@@ -28,8 +28,8 @@ std::vector<std::string> sweep_lines(const std::string& word);
 // combination, the last one changing fastest. UsageError for braces that do not match.
 std::vector<std::string> expand_braces(const std::string& line);
 
-// The candidates of all lines, each once. A line is a method or "plain", and options; `given` are options that hold
-// for all conversions and come first where a line does not have them. UsageError that names the line.
+// The candidates of all lines, each once. A line is a method or "plain", and options; `given` are the command
+// line's options; those that conversions know hold for all whose line does not have them. UsageError that names the line.
 std::vector<SweepCandidate> sweep_candidates(const std::vector<std::string>& words,
                                              const std::vector<GivenOption>& given,
                                              const std::string& checkpoint,
