@@ -50,6 +50,11 @@ struct Original {
 };
 Original open_original(const PipelineOptions& options);
 
+// Checks the settings and chooses those that were left open; logs each choice that is not the method's usual one.
+void choose_settings(PipelineOptions& options, const Original& original);
+// Of chosen settings. Error where the method refuses them; logs what the engine cannot do with the plan.
+KvPlan plan_conversion(const PipelineOptions& options, const ModelConfig& config);
+
 // Settles options.out, by default <checkpoint's name>-<ending> in the current directory. Error where it exists without
 // force, and where it or the work directory would put an input at risk.
 void settle_output(PipelineOptions& options, const std::string& ending);
@@ -57,8 +62,8 @@ void settle_output(PipelineOptions& options, const std::string& ending);
 // The calibration tokens: what the model writes, the built-in text and files, mixed. Writes `work`/tokens.h5, and
 // beside it self.h5 with the rows that the model wrote; those of an earlier run with the same settings stay, and one
 // that was interrupted is gone on with.
-TokenSet prepare_tokens(const PipelineOptions& options, const Checkpoint& checkpoint,
-                        const ModelConfig& config, const std::filesystem::path& work);
+TokenSet prepare_tokens(const PipelineOptions& options, const Original& original,
+                        const std::filesystem::path& work);
 
 // The directories of a conversion's artifacts, which exist.
 struct StagePaths {
@@ -70,9 +75,10 @@ struct StagePaths {
 };
 
 // Each stage writes its artifact, unless what it would write is there already from an earlier run. `plan`: the
-// conversion's, unless Fisher information is to share its ranks. Returns the conversion's directory.
-std::filesystem::path run_stages(const PipelineOptions& options, const Checkpoint& checkpoint,
-                                 const ModelConfig& config, const KvPlan& plan,
+// conversion's, unless Fisher information is to share its ranks; `tokens`: those of paths.tokens. Returns the
+// conversion's directory.
+std::filesystem::path run_stages(const PipelineOptions& options, const Original& original,
+                                 const KvPlan& plan, const TokenSet& tokens,
                                  const StagePaths& paths);
 
 struct Outcome {
@@ -82,8 +88,8 @@ struct Outcome {
 };
 
 // Runs all stages, exports into the empty directory `directory` and evaluates the export.
-Outcome convert_into(const PipelineOptions& options, const Checkpoint& checkpoint,
-                     const ModelConfig& config, const KvPlan& plan, const StagePaths& paths,
+Outcome convert_into(const PipelineOptions& options, const Original& original, const KvPlan& plan,
+                     const TokenSet& tokens, const StagePaths& paths,
                      const std::filesystem::path& directory);
 
 }  // namespace kvc

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "convert/plan.h"
 #include "convert/sweep/sweep_measurement.h"
@@ -31,16 +32,18 @@ Json run_candidates(const SweepOptions& options, const SweepMeasurement& sweep,
     check_interrupt();
     log_info(fmt::format("sweep: {} of {}: {}", rows.size() + 1, options.candidates.size(),
                          candidate.name));
-    if (!candidate.plain) {
-      try {
-        sweep.plan(candidate);
-      } catch (const Error& error) {
-        rows.push_back(without_result(candidate, "refused", error));
-        continue;
+    std::optional<PlannedCandidate> planned;
+    try {
+      if (!candidate.plain) {
+        planned = sweep.plan(candidate);
       }
+    } catch (const Error& error) {
+      rows.push_back(without_result(candidate, "refused", error));
+      continue;
     }
     try {
-      rows.push_back(sweep.measure(candidate, work));
+      rows.push_back(planned ? sweep.measure(candidate.name, *planned, work)
+                             : sweep.measure_plain(candidate, work));
     } catch (const Error& error) {
       if (error.code() == ExitCode::kInterrupted) {
         throw;
@@ -56,6 +59,7 @@ void print_plans(const SweepOptions& options, const SweepMeasurement& sweep,
   Json rows = Json::array();
   for (const SweepCandidate& candidate : options.candidates) {
     Json row = {{"name", candidate.name}};
+    std::string text = "the original's weights";
     if (!candidate.plain) {
       try {
         const PlannedCandidate planned = sweep.plan(candidate);
@@ -63,21 +67,17 @@ void print_plans(const SweepOptions& options, const SweepMeasurement& sweep,
         row["kept_ratio"] = planned_type_scale(planned.plan, config, settings) *
                             planned_kept_ratio(planned.plan, plan_context(config, settings),
                                                planned_dtype(config, settings));
-        row["payback"] = to_json(estimated_payback(planned.plan, config, settings));
-        row["text"] = to_text(estimated_payback(planned.plan, config, settings));
+        const Payback payback = estimated_payback(planned.plan, config, settings);
+        row["payback"] = to_json(payback);
+        text = fmt::format("keeps {:.3f}, {}", row["kept_ratio"].get<double>(), to_text(payback));
       } catch (const Error& error) {
         row["reason"] = error.what();
+        text = fmt::format("refused: {}", error.what());
       }
     }
     if (!options.base.json) {
-      fmt::print("{}: {}\n", candidate.name,
-                 candidate.plain ? std::string("the original's weights")
-                 : row.contains("reason")
-                     ? "refused: " + row["reason"].get<std::string>()
-                     : fmt::format("keeps {:.3f}, {}", row["kept_ratio"].get<double>(),
-                                   row["text"].get<std::string>()));
+      fmt::print("{}: {}\n", candidate.name, text);
     }
-    row.erase("text");
     rows.push_back(std::move(row));
   }
   if (options.base.json) {
@@ -115,10 +115,10 @@ std::string failure_text(const Json& rows) {
 
 void run_sweep(SweepOptions options) {
   PipelineOptions& base = options.base;
-  const auto [checkpoint, config] = open_original(base);
-  const SweepMeasurement sweep(options, checkpoint, config);
+  const Original original = open_original(base);
+  const SweepMeasurement sweep(options, original);
   if (base.plan_only) {
-    print_plans(options, sweep, config);
+    print_plans(options, sweep, original.config);
     return;
   }
   settle_output(base, "sweep");
