@@ -52,7 +52,7 @@ Original open_original(const PipelineOptions& options);
 
 // Checks the settings and chooses those that were left open; logs each choice that is not the method's usual one.
 void choose_settings(PipelineOptions& options, const Original& original);
-// Of chosen settings. Error where the method refuses them; logs what the engine cannot do with the plan.
+// The plan of chosen settings. Error where the method refuses them; logs what the engine cannot do with it.
 KvPlan plan_conversion(const PipelineOptions& options, const ModelConfig& config);
 
 // Settles options.out, by default <checkpoint's name>-<ending> in the current directory. Error where it exists without
