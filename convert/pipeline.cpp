@@ -71,12 +71,13 @@ void log_report(const Conversion& converted) {
 }
 
 ValidationReport validate_export(const PipelineOptions& options, const fs::path& exported,
-                                 const fs::path& calibration_tokens) {
+                                 const StagePaths& paths) {
   ValidateOptions validation;
   validation.reference = options.checkpoint;
   validation.candidate = exported;
   validation.texts = options.validation_text;
-  validation.calibration_tokens = calibration_tokens;
+  validation.calibration_tokens = paths.tokens / "tokens.h5";
+  validation.reference_logits = paths.reference;
   validation.seed = options.settings.seed;
   return validate(validation);
 }
@@ -151,7 +152,7 @@ Outcome convert_into(const PipelineOptions& options, const Original& original, c
   Outcome outcome{.plan = converted.plan,
                   .payback = measured_payback(options, original, converted.plan, exported)};
   if (options.validate) {
-    outcome.report = validate_export(options, exported, paths.tokens / "tokens.h5");
+    outcome.report = validate_export(options, exported, paths);
     outcome.report->options["candidate"] = options.out.string();
     outcome.report->payback = outcome.payback;
   }

@@ -71,6 +71,8 @@ struct StagePaths {
   std::filesystem::path statistics;  // calibration.h5, fisher.h5, covariance.h5 and metric.h5
   std::filesystem::path conversion;  // conversion/, and the state of an interrupted distillation
 
+  std::filesystem::path reference{};  // the original's logits (ValidateOptions::reference_logits)
+
   static StagePaths all_in(const std::filesystem::path& work) { return {work, work, work}; }
 };
 

@@ -47,6 +47,8 @@ struct ValidateOptions {
   std::int64_t num_recalls = 0;  // prompts of the recall task (validate/recall_task.h)
   TaskOptions tasks{};
   std::filesystem::path calibration_tokens{};  // tokens.h5 of the candidate's calibration, or empty
+  // A directory where the reference's logits stay for other candidates (validate/reference_run.h), or empty
+  std::filesystem::path reference_logits{};
   // For the continuation setting.
   std::optional<double> max_kld, max_ppl_ratio, min_same_top;
   std::uint64_t seed = 0;

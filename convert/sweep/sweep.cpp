@@ -25,8 +25,7 @@ Json without_result(const SweepCandidate& candidate, const char* status, const E
   return {{"name", candidate.name}, {"status", status}, {"reason", error.what()}};
 }
 
-Json run_candidates(const SweepOptions& options, const SweepMeasurement& sweep,
-                    const fs::path& work) {
+Json run_candidates(const SweepOptions& options, const SweepMeasurement& sweep) {
   Json rows = Json::array();
   for (const SweepCandidate& candidate : options.candidates) {
     check_interrupt();
@@ -42,8 +41,8 @@ Json run_candidates(const SweepOptions& options, const SweepMeasurement& sweep,
       continue;
     }
     try {
-      rows.push_back(planned ? sweep.measure(candidate.name, *planned, work)
-                             : sweep.measure_plain(candidate, work));
+      rows.push_back(planned ? sweep.measure(candidate.name, *planned)
+                             : sweep.measure_plain(candidate));
     } catch (const Error& error) {
       if (error.code() == ExitCode::kInterrupted) {
         throw;
@@ -51,6 +50,8 @@ Json run_candidates(const SweepOptions& options, const SweepMeasurement& sweep,
       rows.push_back(without_result(candidate, "failed", error));
     }
   }
+  log_info(fmt::format("the original was evaluated once; its logits took {:.1f} MiB",
+                       static_cast<double>(sweep.reference_bytes()) / (1 << 20)));
   return rows;
 }
 
@@ -116,9 +117,8 @@ std::string failure_text(const Json& rows) {
 void run_sweep(SweepOptions options) {
   PipelineOptions& base = options.base;
   const Original original = open_original(base);
-  const SweepMeasurement sweep(options, original);
   if (base.plan_only) {
-    print_plans(options, sweep, original.config);
+    print_plans(options, SweepMeasurement(options, original), original.config);
     return;
   }
   settle_output(base, "sweep");
@@ -126,7 +126,7 @@ void run_sweep(SweepOptions options) {
   OutputDirectory output(base.out, base.force);
   WorkDirectory work(base.work, base.out);
   try {
-    const Json rows = run_candidates(options, sweep, work.path());
+    const Json rows = run_candidates(options, SweepMeasurement(options, original, work.path()));
     const std::string failures = failure_text(rows);
     KVC_CHECK(failures.empty() || std::ranges::any_of(rows, is_measured), "{}", failures);
     const Json result = {{"checkpoint", fs::canonical(base.checkpoint).filename().string()},

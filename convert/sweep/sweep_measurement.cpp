@@ -1,5 +1,7 @@
 #include "convert/sweep/sweep_measurement.h"
 
+#include <utility>
+
 #include "convert/defaults.h"
 #include "convert/methods/methods.h"
 #include "convert/plan.h"
@@ -92,6 +94,14 @@ Json measured(const ValidationReport& report, const std::string& command) {
 
 }  // namespace
 
+SweepMeasurement::SweepMeasurement(const SweepOptions& options, const Original& original,
+                                   fs::path work)
+    : base_(options.base), original_(original), work_(std::move(work)) {
+  if (!work_.empty()) {
+    reference_.emplace(work_ / "reference");
+  }
+}
+
 PlannedCandidate SweepMeasurement::plan(const SweepCandidate& candidate) const {
   PlannedCandidate planned{.options = candidate.options, .plan = {}};
   planned.options.validation_text = base_.validation_text;
@@ -100,17 +110,24 @@ PlannedCandidate SweepMeasurement::plan(const SweepCandidate& candidate) const {
   return planned;
 }
 
-Json SweepMeasurement::measure(const std::string& name, const PlannedCandidate& planned,
-                               const fs::path& work) const {
-  const StagePaths paths = stage_paths(planned.options, work);
+Json SweepMeasurement::measure(const std::string& name, const PlannedCandidate& planned) const {
+  const StagePaths paths = stage_paths(planned.options);
   const TokenSet tokens = prepare_tokens(planned.options, original_, paths.tokens);
-  return stored_or(work, conversion_key(planned.options, tokens), name,
-                   [&] { return evaluate(planned, tokens, paths, work); });
+  return stored_or(work_, conversion_key(planned.options, tokens), name,
+                   [&] { return evaluate(planned, tokens, paths); });
 }
 
-Json SweepMeasurement::measure_plain(const SweepCandidate& candidate, const fs::path& work) const {
-  return stored_or(work, plain_key(candidate), candidate.name,
+Json SweepMeasurement::measure_plain(const SweepCandidate& candidate) const {
+  return stored_or(work_, plain_key(candidate), candidate.name,
                    [&] { return evaluate_plain(candidate); });
+}
+
+std::uintmax_t SweepMeasurement::reference_bytes() const {
+  std::uintmax_t bytes = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(reference_->path())) {
+    bytes += entry.file_size();
+  }
+  return bytes;
 }
 
 Json SweepMeasurement::evaluate_plain(const SweepCandidate& candidate) const {
@@ -120,6 +137,7 @@ Json SweepMeasurement::evaluate_plain(const SweepCandidate& candidate) const {
   validation.seed = base_.settings.seed;
   validation.kv_dtype = candidate.kv_dtype;
   validation.policy = candidate.policy;
+  validation.reference_logits = reference_->path();
   const ValidationReport report = validate(validation);
   Json row =
       measured(report, "kvrun CHECKPOINT " + candidate.name.substr(candidate.name.find("--")));
@@ -135,8 +153,8 @@ Json SweepMeasurement::evaluate_plain(const SweepCandidate& candidate) const {
 }
 
 Json SweepMeasurement::evaluate(const PlannedCandidate& planned, const TokenSet& tokens,
-                                const StagePaths& paths, const fs::path& work) const {
-  const ScratchDirectory exported(work / "export");
+                                const StagePaths& paths) const {
+  const ScratchDirectory exported(work_ / "export");
   const Outcome outcome =
       convert_into(planned.options, original_, planned.plan, tokens, paths, exported.path());
   Json row = measured(*outcome.report, planned.options.command);
@@ -166,8 +184,7 @@ Json SweepMeasurement::conversion_key(const PipelineOptions& options,
 }
 
 // Candidates share a directory of tokens if they ask for the same text, and of statistics if those are the same.
-StagePaths SweepMeasurement::stage_paths(const PipelineOptions& options,
-                                         const fs::path& work) const {
+StagePaths SweepMeasurement::stage_paths(const PipelineOptions& options) const {
   const CalibrationEffort effort =
       choose_effort(original_.config, options.settings, options.effort);
   Json text = {{"self", options.calibration.self},
@@ -184,10 +201,11 @@ StagePaths SweepMeasurement::stage_paths(const PipelineOptions& options,
                            {"attention", needs.attention_metric},
                            {"sinks", needs.joint_layers > 0 ? options.settings.sink_tokens : 0},
                            {"device", options.settings.device}};
-  const fs::path tokens = made(work / ("text-" + key_of(text)));
+  const fs::path tokens = made(work_ / ("text-" + key_of(text)));
   return {.tokens = tokens,
           .statistics = made(tokens / ("statistics-" + key_of(statistics))),
-          .conversion = work};
+          .conversion = work_,
+          .reference = reference_->path()};
 }
 
 }  // namespace kvc

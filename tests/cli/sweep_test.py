@@ -115,8 +115,11 @@ class Sweep(ProgramTest):
         self.assertEqual(self.results(), self.results("again"))
 
     def test_shares_statistics_and_names_refusals(self):
-        messages = self.run_ok("kvconvert", *self.arguments("pca --kept-ratio {0.5,0.3}", "pca --kept-ratio 0.0001")).stderr
+        work = self.directory / "work"
+        messages = self.run_ok("kvconvert", *self.arguments("pca --kept-ratio {0.5,0.3}", "pca --kept-ratio 0.0001"), "--work", work).stderr
         self.assertEqual(messages.count("covariance: reused from an earlier run"), 1, messages)
+        self.assertRegex(messages, r"the original was evaluated once; its logits took [1-9][0-9.]* MiB")
+        self.assertEqual([path.name for path in work.rglob("*reference*")], [])
         refused = self.results()["candidates"][2]
         self.assertEqual(refused["status"], "refused")
         self.assertIn("--kept-ratio", refused["reason"])
