@@ -217,6 +217,8 @@ ValidationReport validate(const ValidateOptions& given) {
   if (!options.calibration_tokens.empty()) {
     report.calibration_nll = reference.calibration(options.calibration_tokens);
   }
+  report.layers = layer_shares(candidate.plan(), cache_dtype(candidate_config),
+                               parse_kv_dtype(options.kv_dtype));
   report.options = options_json(options);
   report.inputs = inputs_json(reference_checkpoint, candidate_checkpoint, text);
   report.missed = missed_thresholds(options, report.continuation);

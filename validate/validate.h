@@ -12,6 +12,7 @@
 #include "core/json.h"
 #include "core/payback.h"
 #include "core/token_policy.h"
+#include "validate/layer_shares.h"
 
 namespace kvc {
 
@@ -115,7 +116,8 @@ struct ValidationReport {
   Comparison continuation;    // prefill, compress, score the rest through the compressed cache
   Recall recall;
   std::vector<TaskScores> tasks{};
-  std::optional<Payback> payback;  // of a converted candidate, at the end of the continuation
+  std::vector<LayerShare> layers{};  // of the candidate
+  std::optional<Payback> payback;    // of a converted candidate, at the end of the continuation
   std::optional<Estimate> calibration_nll{};  // the reference's on the calibration text
   std::vector<std::string> missed;            // thresholds, as sentences
   Json options;                               // every option, resolved

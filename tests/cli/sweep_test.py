@@ -71,6 +71,12 @@ class Sweep(ProgramTest):
             self.assertTrue(row["command"].startswith("kvconvert CHECKPOINT --"))
             self.assertEqual(sorted(row["command"].split()[2:]), sorted([*EFFORT, "--method", *words]))
         self.check_answers(sweep)
+        for row in sweep["candidates"]:
+            layers = row["validation"]["layers"]
+            self.assertEqual([layer["layer"] for layer in layers], list(range(5)))
+            kept = sum(layer["kept_ratio"] for layer in layers) / len(layers)
+            self.assertLess(kept, 1)
+            self.assertGreaterEqual(row["kept_ratio"] + 1e-9, kept)  # sinks and windows come on top
         self.check_memory(sweep)
         page = Page((self.directory / "out" / "report.html").read_text(encoding="utf-8"))
         for name in NAMES:
