@@ -40,7 +40,7 @@ TEST(LayerShares, CodedLayersHaveTheMeanOfTheirChannels) {
 }
 
 TEST(LayerShares, LayersOfAGroupShareItsLatent) {
-  KvPlan plan = plain_plan(4, 2, 8);  // 32 numbers a layer
+  KvPlan plan = plain_plan(4, 2, 8);                   // 32 numbers a layer
   plan.compression.granularity = Granularity::kGroup;  // no positions beside latents
   plan.layers[1] = plan.layers[2] = KvSource::kLatent;
   plan.groups.push_back({.first_layer = 1,
