@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <memory>
-#include <string_view>
 
 #include "convert/conversion_options.h"
 #include "convert/methods/methods.h"
@@ -13,32 +13,19 @@
 namespace kvc {
 namespace {
 
-// What of the command line holds for the sweep as a whole, or is no option of a candidate.
-constexpr std::string_view kOfSweep[] = {
-    "--sweep", "--out",   "--work",  "--plan", "--validation-text", "--device", "--threads",
-    "--seed",  "--force", "--quiet", "--json", "--log-level"};
-
 SweepOptions sweep_options(const CLI::App& app, const std::vector<std::string>& words,
                            const PipelineOptions& options, const CommonOptions& common) {
-  std::vector<GivenOption> given = given_options(app);
-  std::erase_if(given, [](const GivenOption& option) {
-    return std::ranges::find(kOfSweep, option.name) != std::end(kOfSweep);
-  });
   for (const char* flag : {"--validate", "--export", "--method"}) {
     KVC_CHECK_USAGE(app.count(flag) == 0,
                     "{}: does not go with --sweep, whose lines name methods and "
                     "are exported factored and evaluated; leave it out",
                     flag);
   }
-  return {.checkpoint = options.checkpoint,
-          .out = options.out,
-          .work = options.work,
-          .candidates = sweep_candidates(words, given, options.checkpoint.string(), common),
-          .validation_text = options.validation_text,
-          .seed = common.seed,
-          .plan_only = options.plan_only,
-          .force = common.force,
-          .json = common.json};
+  SweepOptions sweep{.base = options,
+                     .candidates = sweep_candidates(words, given_options(app),
+                                                    options.checkpoint.string(), common)};
+  std::ranges::copy_if(words, std::back_inserter(sweep.line_files), is_line_file);
+  return sweep;
 }
 
 }  // namespace

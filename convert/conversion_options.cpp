@@ -232,7 +232,9 @@ ConversionOptions::ConversionOptions(CLI::App& app) : app_(app) {
 }
 
 PipelineOptions ConversionOptions::resolve(const CommonOptions& common) {
-  KVC_CHECK_USAGE(!options_.checkpoint.empty(), "checkpoint is required; see kvconvert --help");
+  if (options_.checkpoint.empty()) {
+    fail_missing(app_, "checkpoint");
+  }
   options_.command = command_text(app_);
   options_.engine = parse_serving_engine(words_.engine);
   options_.format = parse_export_format(words_.format);

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <optional>
+#include <utility>
 
 #include "convert/model_card.h"
 #include "convert/plan.h"
@@ -70,25 +71,25 @@ void log_report(const Conversion& converted) {
 }
 
 ValidationReport validate_export(const PipelineOptions& options, const fs::path& exported,
-                                 const fs::path& calibration_tokens) {
+                                 const StagePaths& paths) {
   ValidateOptions validation;
   validation.reference = options.checkpoint;
   validation.candidate = exported;
   validation.texts = options.validation_text;
-  validation.calibration_tokens = calibration_tokens;
+  validation.calibration_tokens = paths.tokens / "tokens.h5";
+  validation.reference_logits = paths.reference;
   validation.seed = options.settings.seed;
   return validate(validation);
 }
 
 // For the factors as they were written; none of folded ones, which save nothing.
-std::optional<Payback> measured_payback(const PipelineOptions& options, const ModelConfig& config,
-                                        const KvPlan& plan, const Checkpoint& source,
-                                        const fs::path& exported) {
+std::optional<Payback> measured_payback(const PipelineOptions& options, const Original& original,
+                                        const KvPlan& plan, const fs::path& exported) {
   if (options.format == ExportFormat::kFolded) {
     return std::nullopt;
   }
-  return plan_payback(plan, config, options.settings,
-                      factor_bytes(Checkpoint::open(exported), source));
+  return plan_payback(plan, original.config, options.settings,
+                      factor_bytes(Checkpoint::open(exported), original.checkpoint));
 }
 
 void print_result(const PipelineOptions& options, const std::optional<ValidationReport>& report,
@@ -110,16 +111,16 @@ void print_result(const PipelineOptions& options, const std::optional<Validation
   log_info(fmt::format("wrote {}", options.out.string()));
 }
 
-void convert_and_export(const PipelineOptions& options, const Checkpoint& checkpoint,
-                        const ModelConfig& config, const KvPlan& plan, const WorkDirectory& work,
-                        OutputDirectory& output) {
-  const Outcome outcome = convert_into(options, checkpoint, config, plan,
-                                       StagePaths::all_in(work.path()), output.path());
+void convert_and_export(const PipelineOptions& options, const Original& original,
+                        const KvPlan& plan, const WorkDirectory& work, OutputDirectory& output) {
+  const TokenSet tokens = prepare_tokens(options, original, work.path());
+  const Outcome outcome =
+      convert_into(options, original, plan, tokens, StagePaths::all_in(work.path()), output.path());
   if (outcome.report) {
     write_file(output.path() / "report.json", dump_json(to_json(*outcome.report)));
     write_file(output.path() / "report.html", html_report(*outcome.report));
     const ModelCard card{
-        .checkpoint = checkpoint, .command = options.command, .format = options.format};
+        .checkpoint = original.checkpoint, .command = options.command, .format = options.format};
     write_file(output.path() / "README.md", model_card(card, outcome.plan, *outcome.report));
   }
   output.commit();
@@ -134,10 +135,9 @@ void log_limits(ServingEngine engine, const KvPlan& plan) {
 
 }  // namespace
 
-Outcome convert_into(const PipelineOptions& options, const Checkpoint& checkpoint,
-                     const ModelConfig& config, const KvPlan& plan, const StagePaths& paths,
-                     const fs::path& directory) {
-  const fs::path conversion = run_stages(options, checkpoint, config, plan, paths);
+Outcome convert_into(const PipelineOptions& options, const Original& original, const KvPlan& plan,
+                     const TokenSet& tokens, const StagePaths& paths, const fs::path& directory) {
+  const fs::path conversion = run_stages(options, original, plan, tokens, paths);
   const Conversion converted = read_conversion(conversion);
   log_report(converted);
   ExportOptions exporting;
@@ -149,50 +149,67 @@ Outcome convert_into(const PipelineOptions& options, const Checkpoint& checkpoin
 
   const fs::path exported =
       options.format == ExportFormat::kBoth ? directory / "factored" : directory;
-  Outcome outcome{
-      .plan = converted.plan,
-      .payback = measured_payback(options, config, converted.plan, checkpoint, exported)};
+  Outcome outcome{.plan = converted.plan,
+                  .payback = measured_payback(options, original, converted.plan, exported)};
   if (options.validate) {
-    outcome.report = validate_export(options, exported, paths.tokens / "tokens.h5");
+    outcome.report = validate_export(options, exported, paths);
     outcome.report->options["candidate"] = options.out.string();
     outcome.report->payback = outcome.payback;
   }
   return outcome;
 }
 
-void run_pipeline(PipelineOptions options) {
-  resolve(options.settings);
-  const bool reads_weights = !options.plan_only;
-  const Checkpoint checkpoint = reads_weights ? Checkpoint::open(options.checkpoint)
-                                              : Checkpoint::open_config_only(options.checkpoint);
+Original open_original(const PipelineOptions& options) {
+  Checkpoint checkpoint = options.plan_only ? Checkpoint::open_config_only(options.checkpoint)
+                                            : Checkpoint::open(options.checkpoint);
   check_original(checkpoint);
-  const ModelConfig config =
-      reads_weights ? read_checked_model_config(checkpoint) : read_model_config(checkpoint);
-  check_served_family(options.engine, checkpoint.config().at("model_type").get<std::string>());
-  for (const std::string& choice : choose_defaults(config, options.open, options.settings)) {
+  ModelConfig config =
+      options.plan_only ? read_model_config(checkpoint) : read_checked_model_config(checkpoint);
+  return {std::move(checkpoint), std::move(config)};
+}
+
+void choose_settings(PipelineOptions& options, const Original& original) {
+  resolve(options.settings);
+  check_served_family(options.engine,
+                      original.checkpoint.config().at("model_type").get<std::string>());
+  for (const std::string& choice :
+       choose_defaults(original.config, options.open, options.settings)) {
     log_info(choice);
   }
-  if (options.plan_only) {
-    const PlanTable table = plan_table(config, options.settings, options.force);
-    log_limits(options.engine, table.plan);
-    std::fputs((options.json ? dump_json(to_json(table)) : to_text(table)).c_str(), stdout);
-    return;
-  }
-  // Refuses before any work is done.
-  const KvPlan plan = make_plan(config, options.settings, options.force);
+}
+
+KvPlan plan_conversion(const PipelineOptions& options, const ModelConfig& config) {
+  KvPlan plan = make_plan(config, options.settings, options.force);
   check_exportable(plan, options.format);
   log_limits(options.engine, plan);
+  return plan;
+}
+
+void settle_output(PipelineOptions& options, const std::string& ending) {
   if (options.out.empty()) {
     const std::string name = fs::canonical(options.checkpoint).filename().string();
-    options.out = fs::current_path() / (name + "-" + options.settings.method);
+    options.out = fs::current_path() / (name + "-" + ending);
   }
   options.out = output_path(fs::absolute(options.out));
   check_output(options.out, options.force);
   check_inputs_apart(options);
+}
+
+void run_pipeline(PipelineOptions options) {
+  const Original original = open_original(options);
+  choose_settings(options, original);
+  if (options.plan_only) {
+    const PlanTable table = plan_table(original.config, options.settings, options.force);
+    log_limits(options.engine, table.plan);
+    std::fputs((options.json ? dump_json(to_json(table)) : to_text(table)).c_str(), stdout);
+    return;
+  }
+  const KvPlan plan = plan_conversion(options, original.config);  // refuses before any work is done
+  settle_output(options, options.settings.method);
   OutputDirectory output(options.out, options.force);  // the lock comes before the work directory
   WorkDirectory work(options.work, options.out);
   try {
-    convert_and_export(options, checkpoint, config, plan, work, output);
+    convert_and_export(options, original, plan, work, output);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kInterrupted) {
       work.keep_for_resume();

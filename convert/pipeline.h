@@ -43,11 +43,27 @@ struct PipelineOptions {
 // and README.md (if it is validated), is complete or absent.
 void run_pipeline(PipelineOptions options);
 
+// The checkpoint to convert; with plan_only its config alone is read.
+struct Original {
+  Checkpoint checkpoint;
+  ModelConfig config;
+};
+Original open_original(const PipelineOptions& options);
+
+// Checks the settings and chooses those that were left open; logs each choice that is not the method's usual one.
+void choose_settings(PipelineOptions& options, const Original& original);
+// The plan of chosen settings. Error where the method refuses them; logs what the engine cannot do with it.
+KvPlan plan_conversion(const PipelineOptions& options, const ModelConfig& config);
+
+// Settles options.out, by default <checkpoint's name>-<ending> in the current directory. Error where it exists without
+// force, and where it or the work directory would put an input at risk.
+void settle_output(PipelineOptions& options, const std::string& ending);
+
 // The calibration tokens: what the model writes, the built-in text and files, mixed. Writes `work`/tokens.h5, and
 // beside it self.h5 with the rows that the model wrote; those of an earlier run with the same settings stay, and one
 // that was interrupted is gone on with.
-TokenSet prepare_tokens(const PipelineOptions& options, const Checkpoint& checkpoint,
-                        const ModelConfig& config, const std::filesystem::path& work);
+TokenSet prepare_tokens(const PipelineOptions& options, const Original& original,
+                        const std::filesystem::path& work);
 
 // The directories of a conversion's artifacts, which exist.
 struct StagePaths {
@@ -55,13 +71,16 @@ struct StagePaths {
   std::filesystem::path statistics;  // calibration.h5, fisher.h5, covariance.h5 and metric.h5
   std::filesystem::path conversion;  // conversion/, and the state of an interrupted distillation
 
+  std::filesystem::path reference{};  // the original's logits (ValidateOptions::reference_logits)
+
   static StagePaths all_in(const std::filesystem::path& work) { return {work, work, work}; }
 };
 
 // Each stage writes its artifact, unless what it would write is there already from an earlier run. `plan`: the
-// conversion's, unless Fisher information is to share its ranks. Returns the conversion's directory.
-std::filesystem::path run_stages(const PipelineOptions& options, const Checkpoint& checkpoint,
-                                 const ModelConfig& config, const KvPlan& plan,
+// conversion's, unless Fisher information is to share its ranks; `tokens`: those of paths.tokens. Returns the
+// conversion's directory.
+std::filesystem::path run_stages(const PipelineOptions& options, const Original& original,
+                                 const KvPlan& plan, const TokenSet& tokens,
                                  const StagePaths& paths);
 
 struct Outcome {
@@ -71,8 +90,8 @@ struct Outcome {
 };
 
 // Runs all stages, exports into the empty directory `directory` and evaluates the export.
-Outcome convert_into(const PipelineOptions& options, const Checkpoint& checkpoint,
-                     const ModelConfig& config, const KvPlan& plan, const StagePaths& paths,
+Outcome convert_into(const PipelineOptions& options, const Original& original, const KvPlan& plan,
+                     const TokenSet& tokens, const StagePaths& paths,
                      const std::filesystem::path& directory);
 
 }  // namespace kvc

@@ -68,9 +68,10 @@ void run_joint_stages(const PipelineOptions& options, const Checkpoint& checkpoi
 
 }  // namespace
 
-std::filesystem::path run_stages(const PipelineOptions& options, const Checkpoint& checkpoint,
-                                 const ModelConfig& config, const KvPlan& plan,
+std::filesystem::path run_stages(const PipelineOptions& options, const Original& original,
+                                 const KvPlan& plan, const TokenSet& tokens,
                                  const StagePaths& paths) {
+  const auto& [checkpoint, config] = original;
   const ConvertSettings& settings = options.settings;
   ConvertInputs inputs;
   inputs.checkpoint = options.checkpoint;
@@ -80,7 +81,6 @@ std::filesystem::path run_stages(const PipelineOptions& options, const Checkpoin
   inputs.plan = plan;
   inputs.force = true;
   const ComputePlace place = statistics_place(settings.device);
-  const TokenSet tokens = prepare_tokens(options, checkpoint, config, paths.tokens);
   if (needs_calibration(settings)) {
     inputs.calibration = paths.statistics / "calibration.h5";
     run_stage("calibration", inputs.calibration, calibration_provenance(checkpoint, tokens, place),

@@ -145,9 +145,9 @@ TokenSet calibration_tokens(const PipelineOptions& options, const Checkpoint& ch
 
 }  // namespace
 
-TokenSet prepare_tokens(const PipelineOptions& options, const Checkpoint& checkpoint,
-                        const ModelConfig& config, const fs::path& work) {
-  TokenSet tokens = calibration_tokens(options, checkpoint, config, work);
+TokenSet prepare_tokens(const PipelineOptions& options, const Original& original,
+                        const fs::path& work) {
+  TokenSet tokens = calibration_tokens(options, original.checkpoint, original.config, work);
   replace_token_set(work / "tokens.h5", tokens);
   return tokens;
 }

@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -13,6 +15,8 @@
 #include <iostream>
 #include <map>
 #include <new>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/process.h"
@@ -94,6 +98,43 @@ int report(const std::string& program, const std::string& message, ExitCode code
   return static_cast<int>(code);
 }
 
+bool takes_list(const CLI::Option& option) {
+  return !option.get_positional() && option.get_expected_max() > 1;
+}
+
+bool is_directory(const std::string& word) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(word, ignored);
+}
+
+// The arguments after the program's name. An option with a list of values takes what follows it up to the next option.
+// No list takes directories, so directories that end one are arguments of their own, and move before the lists.
+std::vector<std::string> arguments_of(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  auto lists = words.begin();  // the first one of lists that follow each other
+  auto after = words.begin();  // behind the last one
+  for (auto word = words.begin(); word != words.end(); ++word) {
+    const std::string name = word->substr(0, word->find('='));
+    const CLI::Option* option = name.starts_with("--") ? app.get_option_no_throw(name) : nullptr;
+    if (option == nullptr || !takes_list(*option)) {
+      continue;
+    }
+    if (word != after) {
+      lists = word;
+    }
+    after =
+        std::find_if(word + 1, words.end(), [](const auto& next) { return next.starts_with("-"); });
+    const auto least = std::min(word + (name == *word ? 2 : 1), after);  // its first value stays
+    auto values = after;
+    while (values != least && is_directory(*(values - 1))) {
+      --values;
+    }
+    lists = std::rotate(lists, values, after);
+    word = after - 1;
+  }
+  return words;
+}
+
 // LibTorch appends a backtrace to its messages.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -110,11 +151,20 @@ int parse_and_run(int argc, char** argv, const std::string& program, const std::
     }
   }
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments = arguments_of(app, argc, argv);
+    std::ranges::reverse(arguments);  // as CLI11 takes them
+    app.parse(std::move(arguments));
   } catch (const CLI::Success& request) {  // --help, --version
     app.exit(request);
     flush_standard_output();
     return static_cast<int>(ExitCode::kDone);
+  } catch (const CLI::RequiredError& error) {
+    for (const CLI::Option* option : app.get_options()) {
+      if (option->get_positional() && option->get_required() && option->count() == 0) {
+        fail_missing(app, option->get_name());
+      }
+    }
+    fail_usage("{}; see {} --help", error.what(), program);
   } catch (const CLI::ParseError& error) {
     fail_usage("{}; see {} --help", error.what(), program);
   }
@@ -131,6 +181,17 @@ int parse_and_run(int argc, char** argv, const std::string& program, const std::
 void require_cpu(const CommonOptions& common) {
   KVC_CHECK_USAGE(common.device == "auto" || common.device == "cpu",
                   "--device {}: this program computes on the CPU; pass cpu or auto", common.device);
+}
+
+void fail_missing(const CLI::App& app, const std::string& name) {
+  std::string note;
+  for (const CLI::Option* option : app.get_options()) {
+    if (takes_list(*option) && option->count() > 1) {
+      note = fmt::format("; {} took {}: put {} before it", option->get_name(),
+                         fmt::join(option->results(), " "), name);
+    }
+  }
+  fail_usage("{} is required{}; see {} --help", name, note, app.get_name());
 }
 
 int run_command(int argc, char** argv, const std::string& description,

@@ -23,6 +23,10 @@ struct CommonOptions {
 // nothing to compute elsewhere.
 void require_cpu(const CommonOptions& common);
 
+// UsageError that the positional argument `name` is missing. The message names an option with a list of values that may
+// have taken it.
+[[noreturn]] void fail_missing(const CLI::App& app, const std::string& name);
+
 using Action = std::function<void()>;
 // Builds the CLI11 app named after argv[0] with the common options, lets `declare` add its own and
 // return the action, parses, runs the action, and returns the exit code. Errors become one line on

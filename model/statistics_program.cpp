@@ -42,12 +42,14 @@ void declare(CLI::App& app, const StatisticsProgram& program, Request& request) 
   app.add_option("--add", request.add, "Sum these files of earlier runs instead of computing one");
 }
 
-void check(const Request& request) {
+void check(const CLI::App& app, const Request& request) {
   const bool has_tokens = !request.input.tokens.empty(), has_texts = !request.calibration.empty();
   KVC_CHECK_USAGE(!has_tokens || !has_texts, "--tokens and --calibration exclude each other");
   KVC_CHECK_USAGE(request.add.empty() || (!has_tokens && !has_texts),
                   "--add takes no tokens: it sums files that exist");
-  KVC_CHECK_USAGE(!request.checkpoint.empty() || !request.add.empty(), "CHECKPOINT is required");
+  if (request.checkpoint.empty() && request.add.empty()) {
+    fail_missing(app, "checkpoint");
+  }
 }
 
 // Nothing that is read is replaced, with --force neither.
@@ -74,8 +76,8 @@ void check_lengths(const TokenSet& tokens, const ModelConfig& config, const Requ
   }
 }
 
-void run(const StatisticsProgram& program, const Request& request) {
-  check(request);
+void run(const CLI::App& app, const StatisticsProgram& program, const Request& request) {
+  check(app, request);
   const ComputePlace place = statistics_place(request.device);
   check_output(request.out, request.force);
   check_apart_from_inputs(request);
@@ -108,12 +110,12 @@ int run_statistics_program(int argc, char** argv, const StatisticsProgram& progr
                        if (program.declare) {
                          program.declare(app, common);
                        }
-                       return [&program, request, &common] {
+                       return [&app, &program, request, &common] {
                          request->device = common.device;
                          request->force = common.force;
                          request->input.text.seed = common.seed;
                          request->input.texts = parse_calibration_sources(request->calibration);
-                         run(program, *request);
+                         run(app, program, *request);
                          if (common.json) {
                            fmt::print("{}", dump_json(program.summary(request->out)));
                          }

@@ -12,7 +12,7 @@ namespace {
 
 // Size of a chart and of its plot area, in SVG units.
 constexpr double kWidth = 760, kHeight = 280;
-constexpr double kLeft = 64, kRight = 16, kTop = 22, kBottom = 46;
+constexpr double kLeft = 80, kRight = 16, kTop = 22, kBottom = 46;
 constexpr double kBase = kHeight - kBottom;
 constexpr double kSlack = 1e-9;  // of a tick: rounding
 
@@ -25,7 +25,8 @@ double y_of(const Axis& axis, double value) {
 }
 
 std::string open_chart(const Axis& x, const Axis& y) {
-  std::string svg = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\">\n", kWidth, kHeight);
+  std::string svg = fmt::format("<div class=\"wide\"><svg viewBox=\"0 0 {} {}\" role=\"img\">\n",
+                                kWidth, kHeight);
   for (const Tick& tick : y.ticks) {
     const double at = y_of(y, tick.at);
     svg += fmt::format(
@@ -50,7 +51,8 @@ std::string open_chart(const Axis& x, const Axis& y) {
 
 std::string close_chart() {
   return fmt::format(
-      "<line class=\"base\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n</svg>\n",
+      "<line class=\"base\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" "
+      "y2=\"{:.1f}\"/>\n</svg></div>\n",
       kLeft, kWidth - kRight, kBase, kBase);
 }
 
@@ -202,6 +204,27 @@ std::string position_chart(const Comparison& comparison) {
       comparison.kl_by_position.empty() ? 0 : comparison.kl_by_position.front().begin);
   const Axis x = axis_between(first, static_cast<double>(last), "position in the sequence, tokens");
   return line_chart(x, axis_from_zero(highest, "mean KL divergence"), points);
+}
+
+std::string layer_chart(const std::vector<LayerShare>& layers) {
+  std::vector<Bar> bars;
+  double highest = 0;
+  Axis x = axis_between(0, static_cast<double>(layers.size()), "layer");
+  std::erase_if(x.ticks, [&x](const Tick& tick) {
+    return tick.at != std::floor(tick.at) || tick.at >= x.end;
+  });
+  for (Tick& tick : x.ticks) {
+    tick.at += 0.5;  // a bar's middle
+  }
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto at = static_cast<double>(i);
+    highest = std::max(highest, layers[i].bits);
+    bars.push_back(
+        {at + 0.1, at + 0.9, layers[i].bits,
+         fmt::format("layer {}, {}: {:.2f} bits, {:.1f} % kept", i, to_string(layers[i].source),
+                     layers[i].bits, 100 * layers[i].kept_ratio)});
+  }
+  return bar_chart(x, axis_from_zero(highest, "bits per number"), bars, {});
 }
 
 }  // namespace kvc

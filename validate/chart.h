@@ -1,4 +1,4 @@
-// Charts as inline SVG: colours come from the page's style (classes axis, grid, bar, line, dot,
+// Charts as inline SVG, which scroll sideways where the page is narrow: colours come from the page's style (classes axis, grid, bar, line, dot,
 // mark).
 #pragma once
 
@@ -60,5 +60,7 @@ std::string series_chart(const Axis& x, const Axis& y, const std::vector<Series>
 std::string histogram_chart(const Comparison& comparison);
 // Mean KL divergence along the sequence.
 std::string position_chart(const Comparison& comparison);
+// Bits per number of the original's cache, by layer.
+std::string layer_chart(const std::vector<LayerShare>& layers);
 
 }  // namespace kvc

@@ -105,6 +105,14 @@ std::string calibration_note(const ValidationReport& report) {
              : fmt::format("<div class=\"missed\"><p>{}</p></div>\n", escape_html(warning));
 }
 
+std::string layers_html(const std::vector<LayerShare>& layers) {
+  return layers.empty() ? ""
+                        : "<h2>Bits by layer</h2>\n<p class=\"soft\">What each number of the "
+                          "original's cache becomes, outside sinks and window; layers that are "
+                          "stored together share alike.</p>\n" +
+                              layer_chart(layers);
+}
+
 std::string recall_note(const Recall& recall) {
   return recall.num_asked == 0
              ? ""
@@ -145,9 +153,9 @@ std::string html_report(const ValidationReport& report) {
           tasks_html(report.tasks) + "<h2>KL divergence in the continuation</h2>\n" +
           histogram_chart(report.continuation) +
           "<h2>KL divergence by position in the continuation</h2>\n" +
-          position_chart(report.continuation) + "<h2>KL divergence, teacher-forced</h2>\n" +
-          histogram_chart(report.teacher_forced) + "<h2>How it was measured</h2>\n" +
-          inputs_table(report));
+          position_chart(report.continuation) + layers_html(report.layers) +
+          "<h2>KL divergence, teacher-forced</h2>\n" + histogram_chart(report.teacher_forced) +
+          "<h2>How it was measured</h2>\n" + inputs_table(report));
 }
 
 }  // namespace kvc

@@ -21,8 +21,12 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { text-align: right; padding: 6px 10px; border-bottom: 1px solid var(--rule); }
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
 thead th { color: var(--soft); font-weight: 500; font-size: 13px; } td.sub { padding-left: 18px !important; color: var(--soft); }
+.wide svg { min-width: 600px; }
+.wide code { display: inline-block; min-width: 11em; white-space: normal; overflow-wrap: break-word; }
 td small { color: var(--soft); } .inputs td { text-align: left; font-size: 13px; overflow-wrap: anywhere; }
-.inputs td:first-child { white-space: nowrap; color: var(--soft); }
+.inputs td:first-child { min-width: 11em; color: var(--soft); }
+@media (max-width: 600px) { .inputs td { display: block; padding-left: 0; }
+  .inputs td:not(:last-child) { border: 0; padding-bottom: 0; } }
 svg { width: 100%; height: auto; display: block; font-family: inherit; }
 .axis { fill: var(--soft); font-size: 12px; } .label { fill: var(--ink); font-size: 12px; paint-order: stroke; stroke: var(--page); stroke-width: 4px; }
 .grid { stroke: var(--rule); } .base, .tick { stroke: var(--soft); } .bar { fill: var(--accent); }
@@ -33,7 +37,9 @@ svg { width: 100%; height: auto; display: block; font-family: inherit; }
 .legend b { color: var(--accent); margin-right: 5px; } .wide { overflow-x: auto; } .wide td, .wide th { white-space: nowrap; }
 .pick td { font-weight: 600; } .answers :is(td, th):nth-child(2) { text-align: left; } code { font-size: 13px; overflow-wrap: anywhere; }
 @media print { :root { --ink: #000; --soft: #444; --rule: #ccc; --page: #fff; --tile: #f5f7f9; } main { max-width: none; padding: 0; }
-  .wide { overflow: visible; font-size: 12px; } svg, tr { break-inside: avoid; } }
+  .wide { overflow: visible; } .wide table, .wide code { font-size: 12px; }
+  .wide :is(td, th) { padding-inline: 5px; } .wide svg { min-width: 0; }
+  svg, tr { break-inside: avoid; } }
 .mark { stroke: var(--ink); stroke-dasharray: 3 3; }
 )";
 

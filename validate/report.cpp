@@ -141,6 +141,7 @@ Json to_json(const ValidationReport& report) {
           {"teacher_forced", to_json(report.teacher_forced)},
           {"recall", recall_json(report.recall)},
           {"tasks", tasks_json(report.tasks)},
+          {"layers", to_json(report.layers)},
           {"payback", report.payback ? to_json(*report.payback) : Json(nullptr)},
           {"calibration", calibration_json(report)},
           {"missed", report.missed}};

@@ -14,6 +14,7 @@
 #include "validate/evaluation_text.h"
 #include "validate/model_run.h"
 #include "validate/recall_task.h"
+#include "validate/reference_run.h"
 #include "validate/task_report.h"
 #include "validate/task_suite.h"
 #include "validate/validate_options.h"
@@ -87,13 +88,16 @@ Json task_identity(const ValidateOptions& options, const Checkpoint& reference,
 // Original and candidate side by side, batch by batch.
 class Comparer {
  public:
-  Comparer(Engine& reference, Engine& candidate, std::int64_t block_tokens)
+  Comparer(ReferenceRun& reference, Engine& candidate, std::int64_t block_tokens)
       : reference_(reference), candidate_(candidate), block_tokens_(block_tokens) {}
 
   void add(const TokenRows& rows) {
-    const std::vector<at::Tensor> exact = teacher_forced_logits(reference_, rows);
-    add_rows(rows, exact, teacher_forced_logits(candidate_, rows), std::nullopt, teacher_forced_);
-    compare_continuation(rows, exact);
+    const ReferenceLogits reference = reference_.logits(rows);
+    add_rows(rows, reference.teacher_forced, teacher_forced_logits(candidate_, rows), std::nullopt,
+             teacher_forced_);
+    const ContinuationRun candidate = continue_rows(candidate_, rows, block_tokens_);
+    report_.kv_bytes += candidate.kv_bytes;
+    add_rows(rows, reference.continuation, candidate.logits, block_tokens_, continuation_);
     for (const auto& row : rows) {
       const auto tokens = static_cast<std::int64_t>(row.size());
       report_.original_kv_bytes +=
@@ -125,29 +129,7 @@ class Comparer {
     }
   }
 
-  // A reference that keeps its cache as it is gives the same logits however it reads: those of blocks,
-  // which would be read again and again, are taken from `exact`.
-  std::vector<at::Tensor> reference_logits(const TokenRows& rows,
-                                           const std::vector<at::Tensor>& exact) {
-    const KvPlan& plan = reference_.plan();
-    if (block_tokens_ == 0 || plan.num_layers_from(KvSource::kPlain) != plan.num_layers()) {
-      return continue_rows(reference_, rows, block_tokens_).logits;
-    }
-    std::vector<at::Tensor> logits;
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const auto length = static_cast<std::int64_t>(rows[i].size());
-      logits.push_back(exact[i].slice(0, first_scored(length, block_tokens_) - 1));
-    }
-    return logits;
-  }
-
-  void compare_continuation(const TokenRows& rows, const std::vector<at::Tensor>& exact) {
-    const ContinuationRun candidate = continue_rows(candidate_, rows, block_tokens_);
-    report_.kv_bytes += candidate.kv_bytes;
-    add_rows(rows, reference_logits(rows, exact), candidate.logits, block_tokens_, continuation_);
-  }
-
-  Engine& reference_;
+  ReferenceRun& reference_;
   Engine& candidate_;
   std::int64_t block_tokens_;
   ComparisonAccumulator teacher_forced_, continuation_;
@@ -200,9 +182,9 @@ ValidationReport validate(const ValidateOptions& given) {
                   task_identity(options, reference_checkpoint, candidate_checkpoint, text));
   }
 
+  ReferenceRun reference(options, reference_checkpoint.hash());
   EngineOptions engine_options;
-  engine_options.dtype = options.dtype;  // the reference caches what it computes, unrounded
-  Engine reference = Engine::load(options.reference, engine_options);
+  engine_options.dtype = options.dtype;
   engine_options.kv_dtype = options.kv_dtype;
   engine_options.policy = options.policy;
   engine_options.selective = options.selective;
@@ -221,10 +203,10 @@ ValidationReport validate(const ValidateOptions& given) {
   if (options.num_recalls > 0) {
     const Tokenizer tokenizer = Tokenizer::load(options.reference);
     report.recall =
-        compare_recall(reference, candidate, tokenizer, options.num_recalls, options.seed);
+        compare_recall(reference.engine(), candidate, tokenizer, options.num_recalls, options.seed);
   }
   if (tasks) {
-    report.tasks = tasks->run(reference, candidate);
+    report.tasks = tasks->run(reference.engine(), candidate);
   }
   if (candidate_checkpoint.config().contains("kvconvert")) {
     report.payback = payback(
@@ -233,8 +215,10 @@ ValidationReport validate(const ValidateOptions& given) {
         report.kept_ratio);
   }
   if (!options.calibration_tokens.empty()) {
-    report.calibration_nll = calibration_nll(reference, options.calibration_tokens);
+    report.calibration_nll = reference.calibration(options.calibration_tokens);
   }
+  report.layers = layer_shares(candidate.plan(), cache_dtype(candidate_config),
+                               parse_kv_dtype(options.kv_dtype));
   report.options = options_json(options);
   report.inputs = inputs_json(reference_checkpoint, candidate_checkpoint, text);
   report.missed = missed_thresholds(options, report.continuation);

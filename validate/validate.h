@@ -12,6 +12,7 @@
 #include "core/json.h"
 #include "core/payback.h"
 #include "core/token_policy.h"
+#include "validate/layer_shares.h"
 
 namespace kvc {
 
@@ -47,6 +48,8 @@ struct ValidateOptions {
   std::int64_t num_recalls = 0;  // prompts of the recall task (validate/recall_task.h)
   TaskOptions tasks{};
   std::filesystem::path calibration_tokens{};  // tokens.h5 of the candidate's calibration, or empty
+  // A directory where the reference's logits stay for other candidates (validate/reference_run.h), or empty
+  std::filesystem::path reference_logits{};
   // For the continuation setting.
   std::optional<double> max_kld, max_ppl_ratio, min_same_top;
   std::uint64_t seed = 0;
@@ -113,7 +116,8 @@ struct ValidationReport {
   Comparison continuation;    // prefill, compress, score the rest through the compressed cache
   Recall recall;
   std::vector<TaskScores> tasks{};
-  std::optional<Payback> payback;  // of a converted candidate, at the end of the continuation
+  std::vector<LayerShare> layers{};  // of the candidate
+  std::optional<Payback> payback;    // of a converted candidate, at the end of the continuation
   std::optional<Estimate> calibration_nll{};  // the reference's on the calibration text
   std::vector<std::string> missed;            // thresholds, as sentences
   Json options;                               // every option, resolved

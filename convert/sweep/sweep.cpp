@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "convert/plan.h"
 #include "convert/sweep/sweep_measurement.h"
@@ -24,23 +25,24 @@ Json without_result(const SweepCandidate& candidate, const char* status, const E
   return {{"name", candidate.name}, {"status", status}, {"reason", error.what()}};
 }
 
-Json run_candidates(const SweepOptions& options, const SweepMeasurement& sweep,
-                    const fs::path& work) {
+Json run_candidates(const SweepOptions& options, const SweepMeasurement& sweep) {
   Json rows = Json::array();
   for (const SweepCandidate& candidate : options.candidates) {
     check_interrupt();
     log_info(fmt::format("sweep: {} of {}: {}", rows.size() + 1, options.candidates.size(),
                          candidate.name));
-    if (!candidate.plain) {
-      try {
-        sweep.plan(candidate);
-      } catch (const Error& error) {
-        rows.push_back(without_result(candidate, "refused", error));
-        continue;
+    std::optional<PlannedCandidate> planned;
+    try {
+      if (!candidate.plain) {
+        planned = sweep.plan(candidate);
       }
+    } catch (const Error& error) {
+      rows.push_back(without_result(candidate, "refused", error));
+      continue;
     }
     try {
-      rows.push_back(sweep.measure(candidate, work));
+      rows.push_back(planned ? sweep.measure(candidate.name, *planned)
+                             : sweep.measure_plain(candidate));
     } catch (const Error& error) {
       if (error.code() == ExitCode::kInterrupted) {
         throw;
@@ -48,6 +50,8 @@ Json run_candidates(const SweepOptions& options, const SweepMeasurement& sweep,
       rows.push_back(without_result(candidate, "failed", error));
     }
   }
+  log_info(fmt::format("the original was evaluated once; its logits took {:.1f} MiB",
+                       static_cast<double>(sweep.reference_bytes()) / (1 << 20)));
   return rows;
 }
 
@@ -56,6 +60,7 @@ void print_plans(const SweepOptions& options, const SweepMeasurement& sweep,
   Json rows = Json::array();
   for (const SweepCandidate& candidate : options.candidates) {
     Json row = {{"name", candidate.name}};
+    std::string text = "the original's weights";
     if (!candidate.plain) {
       try {
         const PlannedCandidate planned = sweep.plan(candidate);
@@ -63,25 +68,30 @@ void print_plans(const SweepOptions& options, const SweepMeasurement& sweep,
         row["kept_ratio"] = planned_type_scale(planned.plan, config, settings) *
                             planned_kept_ratio(planned.plan, plan_context(config, settings),
                                                planned_dtype(config, settings));
-        row["payback"] = to_json(estimated_payback(planned.plan, config, settings));
-        row["text"] = to_text(estimated_payback(planned.plan, config, settings));
+        const Payback payback = estimated_payback(planned.plan, config, settings);
+        row["payback"] = to_json(payback);
+        text = fmt::format("keeps {:.3f}, {}", row["kept_ratio"].get<double>(), to_text(payback));
       } catch (const Error& error) {
         row["reason"] = error.what();
+        text = fmt::format("refused: {}", error.what());
       }
     }
-    if (!options.json) {
-      fmt::print("{}: {}\n", candidate.name,
-                 candidate.plain ? std::string("the original's weights")
-                 : row.contains("reason")
-                     ? "refused: " + row["reason"].get<std::string>()
-                     : fmt::format("keeps {:.3f}, {}", row["kept_ratio"].get<double>(),
-                                   row["text"].get<std::string>()));
+    if (!options.base.json) {
+      fmt::print("{}: {}\n", candidate.name, text);
     }
-    row.erase("text");
     rows.push_back(std::move(row));
   }
-  if (options.json) {
+  if (options.base.json) {
     std::fputs(dump_json({{"candidates", rows}}).c_str(), stdout);
+  }
+}
+
+// Files of lines, and texts that they name.
+void check_lines_apart(const SweepOptions& options) {
+  const auto check = [&options](const fs::path& file) { check_apart(options.base.out, file); };
+  std::ranges::for_each(options.line_files, check);
+  for (const SweepCandidate& candidate : options.candidates) {
+    std::ranges::for_each(candidate.options.calibration.files, check);
   }
 }
 
@@ -105,44 +115,32 @@ std::string failure_text(const Json& rows) {
 }  // namespace
 
 void run_sweep(SweepOptions options) {
-  const Checkpoint checkpoint = options.plan_only ? Checkpoint::open_config_only(options.checkpoint)
-                                                  : Checkpoint::open(options.checkpoint);
-  check_original(checkpoint);
-  const ModelConfig config =
-      options.plan_only ? read_model_config(checkpoint) : read_checked_model_config(checkpoint);
-  const SweepMeasurement sweep(options, checkpoint, config);
-  if (options.plan_only) {
-    print_plans(options, sweep, config);
+  PipelineOptions& base = options.base;
+  const Original original = open_original(base);
+  if (base.plan_only) {
+    print_plans(options, SweepMeasurement(options, original), original.config);
     return;
   }
-  const std::string name = fs::canonical(options.checkpoint).filename().string();
-  if (options.out.empty()) {
-    options.out = fs::current_path() / (name + "-sweep");
-  }
-  options.out = output_path(fs::absolute(options.out));
-  check_output(options.out, options.force);
-  check_apart(options.out, options.checkpoint);
-  KVC_CHECK_USAGE(options.work.empty() || !is_within(options.work, options.out),
-                  "--work {}: is inside the output; choose another directory",
-                  options.work.string());
-  OutputDirectory output(options.out, options.force);
-  WorkDirectory work(options.work, options.out);
+  settle_output(base, "sweep");
+  check_lines_apart(options);
+  OutputDirectory output(base.out, base.force);
+  WorkDirectory work(base.work, base.out);
   try {
-    const Json rows = run_candidates(options, sweep, work.path());
+    const Json rows = run_candidates(options, SweepMeasurement(options, original, work.path()));
     const std::string failures = failure_text(rows);
     KVC_CHECK(failures.empty() || std::ranges::any_of(rows, is_measured), "{}", failures);
-    const Json result = {{"checkpoint", name},
+    const Json result = {{"checkpoint", fs::canonical(base.checkpoint).filename().string()},
                          {"tool_version", kToolVersion},
-                         {"seed", options.seed},
+                         {"seed", base.settings.seed},
                          {"answers", sweep_answers(rows)},
                          {"candidates", rows}};
     write_file(output.path() / "sweep.json", dump_json(result));
     write_file(output.path() / "report.html", sweep_html(result));
     output.commit();
-    std::fputs((options.json ? dump_json(result) : sweep_text(result)).c_str(), stdout);
-    log_info(fmt::format("wrote {}", options.out.string()));
+    std::fputs((base.json ? dump_json(result) : sweep_text(result)).c_str(), stdout);
+    log_info(fmt::format("wrote {}", base.out.string()));
     KVC_CHECK(failures.empty(), "{}; the others are in {}", failures,
-              (options.out / "report.html").string());
+              (base.out / "report.html").string());
   } catch (...) {
     work.keep_for_resume();
     throw;

@@ -1,23 +1,17 @@
 // kvconvert --sweep: many conversions of one checkpoint, measured on the same text, in one report.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <vector>
 
 #include "convert/sweep/sweep_grid.h"
-#include "core/json.h"
 
 namespace kvc {
 
 struct SweepOptions {
-  std::filesystem::path checkpoint;
-  std::filesystem::path out;   // empty: <checkpoint's name>-sweep in the current directory
-  std::filesystem::path work;  // empty: .<name of out>.work beside out, removed when the sweep ends
+  PipelineOptions base;  // what holds for the whole sweep; `out` empty: <checkpoint's name>-sweep
   std::vector<SweepCandidate> candidates;
-  std::vector<std::filesystem::path> validation_text{};  // empty: the built-in text
-  std::uint64_t seed = 0;
-  bool plan_only = false, force = false, json = false;
+  std::vector<std::filesystem::path> line_files{};  // that the candidates come from
 };
 
 // With plan_only, prints what each candidate is planned to keep and stops. Otherwise converts and evaluates one after

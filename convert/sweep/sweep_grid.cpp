@@ -27,9 +27,8 @@ constexpr std::size_t kMostLineBytes = 1 << 20;
 constexpr std::size_t kMostCandidates = 1000;
 
 // Options that concern the sweep as a whole, or that a candidate cannot have.
-constexpr std::string_view kNotInLines[] = {
-    "--out",      "--work",   "--plan",  "--validation-text",
-    "--validate", "--export", "--sweep", "--list-models"};
+constexpr std::string_view kNotInLines[] = {"--out",      "--work",  "--plan", "--validation-text",
+                                            "--validate", "--export"};
 
 std::vector<std::string> words_of(const std::string& line) {
   std::istringstream stream(line);
@@ -74,6 +73,14 @@ bool names(const std::vector<std::string>& words, const GivenOption& option) {
   });
 }
 
+// Does a given option hold for conversions? Not one of the program, of the sweep, or of the line itself.
+bool concerns(const CLI::App& app, const GivenOption& option,
+              const std::vector<std::string>& words) {
+  return app.get_option_no_throw(option.name) != nullptr &&
+         std::ranges::find(kNotInLines, option.name) == std::end(kNotInLines) &&
+         !names(words, option);
+}
+
 SweepCandidate conversion_candidate(const std::string& line, std::vector<std::string> words,
                                     const std::vector<GivenOption>& given,
                                     const std::string& checkpoint, const CommonOptions& common) {
@@ -81,7 +88,7 @@ SweepCandidate conversion_candidate(const std::string& line, std::vector<std::st
   ConversionOptions options(app);
   std::vector<std::string> all;
   for (const GivenOption& option : given) {
-    if (!names(words, option)) {
+    if (concerns(app, option, words)) {
       all.push_back(option.flag);
       all.insert(all.end(), option.values.begin(), option.values.end());
     }
@@ -119,12 +126,16 @@ SweepCandidate parse_candidate(const std::string& line, const std::vector<GivenO
 
 }  // namespace
 
+bool is_line_file(const std::string& word) {
+  std::error_code ignored;
+  return word != "default" && fs::exists(word, ignored);
+}
+
 std::vector<std::string> sweep_lines(const std::string& word) {
   if (word == "default") {
     return {std::begin(kDefaultLines), std::end(kDefaultLines)};
   }
-  std::error_code ignored;
-  if (!fs::exists(word, ignored)) {
+  if (!is_line_file(word)) {
     return {word};
   }
   std::istringstream file(read_file(word, kMostLineBytes));

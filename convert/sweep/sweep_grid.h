@@ -18,6 +18,8 @@ struct SweepCandidate {
   TokenPolicy policy{};       // likewise
 };
 
+// Is `word`, a value of --sweep, a file of lines?
+bool is_line_file(const std::string& word);
 // The lines of `word`: those of a file, without blank ones and those that start with '#'; "default", the built-in
 // ones; otherwise `word` itself. Error if a file cannot be read.
 std::vector<std::string> sweep_lines(const std::string& word);
@@ -26,8 +28,8 @@ std::vector<std::string> sweep_lines(const std::string& word);
 // combination, the last one changing fastest. UsageError for braces that do not match.
 std::vector<std::string> expand_braces(const std::string& line);
 
-// The candidates of all lines, each once. A line is a method or "plain", and options; `given` are options that hold
-// for all conversions and come first where a line does not have them. UsageError that names the line.
+// The candidates of all lines, each once. A line is a method or "plain", and options; `given` are the command
+// line's options; those that conversions know hold for all whose line does not have them. UsageError that names the line.
 std::vector<SweepCandidate> sweep_candidates(const std::vector<std::string>& words,
                                              const std::vector<GivenOption>& given,
                                              const std::string& checkpoint,

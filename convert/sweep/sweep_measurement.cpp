@@ -1,5 +1,7 @@
 #include "convert/sweep/sweep_measurement.h"
 
+#include <utility>
+
 #include "convert/defaults.h"
 #include "convert/methods/methods.h"
 #include "convert/plan.h"
@@ -92,86 +94,99 @@ Json measured(const ValidationReport& report, const std::string& command) {
 
 }  // namespace
 
+SweepMeasurement::SweepMeasurement(const SweepOptions& options, const Original& original,
+                                   fs::path work)
+    : base_(options.base), original_(original), work_(std::move(work)) {
+  if (!work_.empty()) {
+    reference_.emplace(work_ / "reference");
+  }
+}
+
 PlannedCandidate SweepMeasurement::plan(const SweepCandidate& candidate) const {
   PlannedCandidate planned{.options = candidate.options, .plan = {}};
-  PipelineOptions& options = planned.options;
-  resolve(options.settings);
-  check_served_family(options.engine, checkpoint_.config().at("model_type").get<std::string>());
-  choose_defaults(config_, options.open, options.settings);
-  planned.plan = make_plan(config_, options.settings, options_.force);
-  check_exportable(planned.plan, options.format);
-  options.checkpoint = options_.checkpoint;
-  options.validation_text = options_.validation_text;
-  options.settings.seed = options_.seed;
+  planned.options.validation_text = base_.validation_text;
+  choose_settings(planned.options, original_);
+  planned.plan = plan_conversion(planned.options, original_.config);
   return planned;
 }
 
-Json SweepMeasurement::measure(const SweepCandidate& candidate, const fs::path& work) const {
-  if (candidate.plain) {
-    return stored_or(work, plain_key(candidate), candidate.name,
-                     [&] { return measure_plain(candidate); });
-  }
-  const PlannedCandidate planned = plan(candidate);
-  const StagePaths paths = stage_paths(planned.options, work);
-  const TokenSet tokens = prepare_tokens(planned.options, checkpoint_, config_, paths.tokens);
-  return stored_or(work, conversion_key(planned.options, tokens), candidate.name,
-                   [&] { return measure_conversion(planned, paths, work); });
+Json SweepMeasurement::measure(const std::string& name, const PlannedCandidate& planned) const {
+  const StagePaths paths = stage_paths(planned.options);
+  const TokenSet tokens = prepare_tokens(planned.options, original_, paths.tokens);
+  return stored_or(work_, conversion_key(planned.options, tokens), name,
+                   [&] { return evaluate(planned, tokens, paths); });
 }
 
 Json SweepMeasurement::measure_plain(const SweepCandidate& candidate) const {
+  return stored_or(work_, plain_key(candidate), candidate.name,
+                   [&] { return evaluate_plain(candidate); });
+}
+
+std::uintmax_t SweepMeasurement::reference_bytes() const {
+  std::uintmax_t bytes = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(reference_->path())) {
+    bytes += entry.file_size();
+  }
+  return bytes;
+}
+
+Json SweepMeasurement::evaluate_plain(const SweepCandidate& candidate) const {
   ValidateOptions validation;
-  validation.reference = validation.candidate = options_.checkpoint;
-  validation.texts = options_.validation_text;
-  validation.seed = options_.seed;
+  validation.reference = validation.candidate = base_.checkpoint;
+  validation.texts = base_.validation_text;
+  validation.seed = base_.settings.seed;
   validation.kv_dtype = candidate.kv_dtype;
   validation.policy = candidate.policy;
+  validation.reference_logits = reference_->path();
   const ValidationReport report = validate(validation);
   Json row =
       measured(report, "kvrun CHECKPOINT " + candidate.name.substr(candidate.name.find("--")));
   if (to_string(candidate.policy) == to_string(TokenPolicy{})) {
-    const KvPlan plan = plain_plan(config_);
+    const KvPlan plan = plain_plan(original_.config);
     const KvDtype dtype = parse_kv_dtype(candidate.kv_dtype);
-    const double scale = static_cast<double>(original_bytes(plan, 1, dtype)) /
-                         static_cast<double>(original_bytes(plan, 1, cache_dtype(config_)));
-    row["cache"] = cache_json(plan, config_, dtype, scale);
+    const double scale =
+        static_cast<double>(original_bytes(plan, 1, dtype)) /
+        static_cast<double>(original_bytes(plan, 1, cache_dtype(original_.config)));
+    row["cache"] = cache_json(plan, original_.config, dtype, scale);
   }
   return row;
 }
 
-Json SweepMeasurement::measure_conversion(const PlannedCandidate& planned, const StagePaths& paths,
-                                          const fs::path& work) const {
-  const ScratchDirectory exported(work / "export");
+Json SweepMeasurement::evaluate(const PlannedCandidate& planned, const TokenSet& tokens,
+                                const StagePaths& paths) const {
+  const ScratchDirectory exported(work_ / "export");
   const Outcome outcome =
-      convert_into(planned.options, checkpoint_, config_, planned.plan, paths, exported.path());
+      convert_into(planned.options, original_, planned.plan, tokens, paths, exported.path());
   Json row = measured(*outcome.report, planned.options.command);
   const ConvertSettings& settings = planned.options.settings;
-  row["cache"] = cache_json(outcome.plan, config_, planned_dtype(config_, settings),
-                            planned_type_scale(outcome.plan, config_, settings));
+  row["cache"] =
+      cache_json(outcome.plan, original_.config, planned_dtype(original_.config, settings),
+                 planned_type_scale(outcome.plan, original_.config, settings));
   return row;
 }
 
 Json SweepMeasurement::plain_key(const SweepCandidate& candidate) const {
   return {{"tool_version", kToolVersion},
-          {"checkpoint", checkpoint_.hash()},
+          {"checkpoint", original_.checkpoint.hash()},
           {"kv_dtype", candidate.kv_dtype},
           {"policy", to_string(candidate.policy)},
-          {"texts", text_hashes(options_.validation_text)},
-          {"seed", options_.seed}};
+          {"texts", text_hashes(base_.validation_text)},
+          {"seed", base_.settings.seed}};
 }
 
 Json SweepMeasurement::conversion_key(const PipelineOptions& options,
                                       const TokenSet& tokens) const {
-  const Provenance provenance = conversion_provenance(checkpoint_, tokens, options.settings);
-  return {
-      {"tool_version", provenance.tool_version}, {"checkpoint", provenance.checkpoint_hash},
-      {"tokens", provenance.tokens_hash},        {"options", provenance.options},
-      {"factor_dtype", options.factor_dtype},    {"texts", text_hashes(options_.validation_text)}};
+  const Provenance provenance =
+      conversion_provenance(original_.checkpoint, tokens, options.settings);
+  return {{"tool_version", provenance.tool_version}, {"checkpoint", provenance.checkpoint_hash},
+          {"tokens", provenance.tokens_hash},        {"options", provenance.options},
+          {"factor_dtype", options.factor_dtype},    {"texts", text_hashes(base_.validation_text)}};
 }
 
 // Candidates share a directory of tokens if they ask for the same text, and of statistics if those are the same.
-StagePaths SweepMeasurement::stage_paths(const PipelineOptions& options,
-                                         const fs::path& work) const {
-  const CalibrationEffort effort = choose_effort(config_, options.settings, options.effort);
+StagePaths SweepMeasurement::stage_paths(const PipelineOptions& options) const {
+  const CalibrationEffort effort =
+      choose_effort(original_.config, options.settings, options.effort);
   Json text = {{"self", options.calibration.self},
                {"builtin", options.calibration.builtin},
                {"files", Json::array()},
@@ -181,15 +196,16 @@ StagePaths SweepMeasurement::stage_paths(const PipelineOptions& options,
   for (const fs::path& file : options.calibration.files) {
     text["files"].push_back(file.string());
   }
-  const StatisticsNeeds needs = statistics_needs(config_, options.settings);
+  const StatisticsNeeds needs = statistics_needs(original_.config, options.settings);
   const Json statistics = {{"layers", needs.joint_layers},
                            {"attention", needs.attention_metric},
                            {"sinks", needs.joint_layers > 0 ? options.settings.sink_tokens : 0},
                            {"device", options.settings.device}};
-  const fs::path tokens = made(work / ("text-" + key_of(text)));
+  const fs::path tokens = made(work_ / ("text-" + key_of(text)));
   return {.tokens = tokens,
           .statistics = made(tokens / ("statistics-" + key_of(statistics))),
-          .conversion = work};
+          .conversion = work_,
+          .reference = reference_->path()};
 }
 
 }  // namespace kvc

@@ -1,11 +1,14 @@
 // Converts and evaluates one candidate of a sweep.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
+#include <string>
 
 #include "convert/sweep/sweep.h"
-#include "core/checkpoint.h"
-#include "model/config.h"
+#include "core/json.h"
+#include "core/scratch_directory.h"
 
 namespace kvc {
 
@@ -18,26 +21,29 @@ struct PlannedCandidate {
 // Refers to its arguments.
 class SweepMeasurement {
  public:
-  SweepMeasurement(const SweepOptions& options, const Checkpoint& checkpoint,
-                   const ModelConfig& config)
-      : options_(options), checkpoint_(checkpoint), config_(config) {}
+  // `work`: where finished candidates stay, and the original's logits until the end; empty to plan only.
+  SweepMeasurement(const SweepOptions& options, const Original& original,
+                   std::filesystem::path work = {});
 
   // Error where the method refuses; of a candidate that is not plain.
   PlannedCandidate plan(const SweepCandidate& candidate) const;
-  // A candidate's row (sweep_report.h), from an earlier run in the directory `work` where there is one.
-  Json measure(const SweepCandidate& candidate, const std::filesystem::path& work) const;
+  // Rows (sweep_report.h) of a candidate that is planned and of a plain one, from an earlier run where there is one.
+  Json measure(const std::string& name, const PlannedCandidate& planned) const;
+  Json measure_plain(const SweepCandidate& candidate) const;
+  std::uintmax_t reference_bytes() const;  // of the original's logits, on disk
 
  private:
-  Json measure_plain(const SweepCandidate& candidate) const;
-  Json measure_conversion(const PlannedCandidate& planned, const StagePaths& paths,
-                          const std::filesystem::path& work) const;
+  Json evaluate_plain(const SweepCandidate& candidate) const;
+  Json evaluate(const PlannedCandidate& planned, const TokenSet& tokens,
+                const StagePaths& paths) const;
   Json plain_key(const SweepCandidate& candidate) const;
   Json conversion_key(const PipelineOptions& options, const TokenSet& tokens) const;
-  StagePaths stage_paths(const PipelineOptions& options, const std::filesystem::path& work) const;
+  StagePaths stage_paths(const PipelineOptions& options) const;
 
-  const SweepOptions& options_;
-  const Checkpoint& checkpoint_;
-  const ModelConfig& config_;
+  const PipelineOptions& base_;
+  const Original& original_;
+  std::filesystem::path work_;
+  std::optional<ScratchDirectory> reference_;
 };
 
 }  // namespace kvc

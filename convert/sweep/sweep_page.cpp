@@ -1,19 +1,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <map>
 #include <vector>
 
+#include "convert/sweep/sweep_charts.h"
 #include "convert/sweep/sweep_report.h"
 #include "convert/sweep/sweep_rows.h"
-#include "validate/chart.h"
 #include "validate/page.h"
 
 namespace kvc {
 namespace {
-
-constexpr std::size_t kMostCurves = 8;
 
 std::string mebibytes(double bytes) {
   const double value = bytes / 1048576;
@@ -90,71 +86,11 @@ std::string candidates_html(const Json& sweep) {
          "may lower the perplexity; the divergence tells.</p>\n";
 }
 
-// Candidates that differ in their ratio or type of cache alone are one line of the chart.
-std::string series_name(const std::string& name) {
-  std::string rest = name;
-  for (const char* option : {"--kept-ratio", "--kv-dtype"}) {
-    const std::size_t begin = rest.find(option);
-    if (begin != std::string::npos) {
-      const std::size_t value = rest.find_first_not_of(" =", begin + std::string(option).size());
-      const std::size_t end = std::min(rest.find(' ', value), rest.size());
-      rest = rest.substr(0, begin) + (end < rest.size() ? rest.substr(end + 1) : "");
-    }
-  }
-  return rest.substr(0, rest.find_last_not_of(' ') + 1);
-}
-
-std::string quality_chart(const Json& sweep) {
-  std::vector<Series> series;
-  std::map<std::string, std::size_t> places;
-  double lowest = INFINITY, highest = -INFINITY, widest = 0;
-  for (const Json* row : measured_rows(sweep["candidates"])) {
-    const SweepKld kld = kld_of(*row);
-    if (!(kld.mean > 0)) {
-      continue;  // no logarithm
-    }
-    const auto [place, is_new] = places.try_emplace(series_name(name_of(*row)), series.size());
-    if (is_new) {
-      series.push_back({place->first, {}});
-    }
-    const double y = std::log10(kld.mean);
-    lowest = std::min(lowest, y);
-    highest = std::max(highest, y);
-    widest = std::max(widest, kept_of(*row));
-    series[place->second].points.push_back(
-        {kept_of(*row), y, escape_html(fmt::format("{}: {}", name_of(*row), kld_text(*row)))});
-  }
-  return series.empty() ? ""
-                        : series_chart(axis_from_zero(widest, "kept_ratio"),
-                                       axis_of_decades(lowest, highest, "KL divergence"), series);
-}
-
-std::string position_chart(const Json& sweep) {
-  std::vector<Series> series;
-  double lowest = INFINITY, highest = -INFINITY, first = INFINITY, last = 0;
-  for (const Json* row : frontier(sweep["candidates"])) {
-    if (series.size() == kMostCurves) {
-      break;
-    }
-    Series line{name_of(*row), {}};
-    for (const Json& range : continuation_of(*row)["kl_divergence"]["by_position"]) {
-      if (!range["mean"].is_number() || !(range["mean"].get<double>() > 0)) {
-        continue;
-      }
-      const double begin = range["begin"].get<double>(), end = range["end"].get<double>();
-      const double mean = range["mean"].get<double>(), y = std::log10(mean);
-      lowest = std::min(lowest, y);
-      highest = std::max(highest, y);
-      first = std::min(first, begin);
-      last = std::max(last, end);
-      line.points.push_back({(begin + end - 1) / 2, y,
-                             fmt::format("{:.0f} to {:.0f}: {:.3g}", begin, end - 1, mean)});
-    }
-    series.push_back(std::move(line));
-  }
-  return last == 0 ? ""
-                   : series_chart(axis_between(first, last, "position in the sequence, tokens"),
-                                  axis_of_decades(lowest, highest, "mean KL divergence"), series);
+// Nothing without a chart.
+std::string section(const char* heading, const char* note, const std::string& chart) {
+  return chart.empty()
+             ? ""
+             : fmt::format("<h2>{}</h2>\n<p class=\"soft\">{}</p>\n", heading, note) + chart;
 }
 
 // Memory of the caches that the answers name, by length and number of requests, factors included.
@@ -245,7 +181,11 @@ std::string sweep_html(const Json& sweep) {
           warnings_html(sweep) + "<h2>The smallest cache for a quality</h2>\n" +
           answers_html(sweep) + "<h2>Quality against bytes</h2>\n" + quality_chart(sweep) +
           candidates_html(sweep) + memory_html(sweep) + "<h2>Damage by position</h2>\n" +
-          position_chart(sweep) + others_html(sweep) + commands_html(sweep));
+          position_chart(sweep) +
+          section("Bits by layer",
+                  "What each number of the original's cache becomes, outside sinks and window.",
+                  layer_chart(sweep)) +
+          others_html(sweep) + commands_html(sweep));
 }
 
 }  // namespace kvc

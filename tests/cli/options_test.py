@@ -30,6 +30,31 @@ class CommonOptions(ProgramTest):
             self.assert_refused({2}, ["--help"], program)
             self.assert_refused({2}, ["--threads"], program, STORIES, "--threads", "many")
 
+    def test_a_list_of_files_before_the_checkpoint(self):
+        """A list ends before a directory; where that is missing, the message says what the list took."""
+        texts = [self.directory / name for name in ("a.txt", "b.txt")]
+        for text in texts:
+            text.write_text("Once upon a time there was a cat. " * 400)
+        effort = ("--num-sequences", "2", "--seq-len", "64")
+        repeated = [word for text in texts for word in ("--calibration", text)]
+        for given in (("--calibration", *texts, STORIES), (f"--calibration={texts[0]}", STORIES), (*repeated, STORIES), (STORIES, *repeated),
+                      ("--calibration", texts[0], STORIES), (STORIES, "--calibration", *texts)):
+            self.run_ok("kvconvert", *effort, "--plan", *given)
+            self.run_ok("kvcalibrate", *given, *effort, "--force", "--out", self.directory / "calibration.h5")
+        score = ("--num-sequences", "1", "--seq-len", "64")
+        for given in (("--text", texts[0], STORIES, STORIES), (STORIES, "--text", texts[0], STORIES), (STORIES, STORIES, "--text", *texts)):
+            self.run_ok("kvvalidate", *given, *score)
+        absent = self.directory / "absent"
+        out = ("--out", self.directory / "out")
+        for option in ("--calibration", "--validation-text"):
+            self.assert_refused({2}, ["checkpoint is required", f"{option} took {texts[0]} {absent}", "before it"],
+                                "kvconvert", option, texts[0], absent, *out)
+        for program in ("kvcalibrate", "kvfisher"):
+            self.assert_refused({2}, ["checkpoint is required"], program, "--calibration", texts[0], *out)
+            self.assert_refused({2}, [f"--calibration {absent}: expected"], program, "--calibration", texts[0], absent, *out)
+        self.assert_refused({2}, ["reference is required", f"--text took {texts[0]} {absent}"], "kvvalidate", "--text", texts[0], absent, *score)
+        self.assert_refused({2}, ["--out is required"], "kvcalibrate", STORIES, "--calibration", *texts)
+
     def test_a_missing_checkpoint_is_named(self):
         absent = self.directory / "absent"
         self.assert_refused({1}, ["absent"], "kvconvert", absent, "--out", self.directory / "out")

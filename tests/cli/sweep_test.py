@@ -2,6 +2,7 @@
 """kvconvert --sweep: its candidates, what it shares, its answers, and how it goes on after an interruption."""
 
 import json
+import pathlib
 import signal
 import subprocess
 import time
@@ -70,6 +71,12 @@ class Sweep(ProgramTest):
             self.assertTrue(row["command"].startswith("kvconvert CHECKPOINT --"))
             self.assertEqual(sorted(row["command"].split()[2:]), sorted([*EFFORT, "--method", *words]))
         self.check_answers(sweep)
+        for row in sweep["candidates"]:
+            layers = row["validation"]["layers"]
+            self.assertEqual([layer["layer"] for layer in layers], list(range(5)))
+            kept = sum(layer["kept_ratio"] for layer in layers) / len(layers)
+            self.assertLess(kept, 1)
+            self.assertGreaterEqual(row["kept_ratio"] + 1e-9, kept)  # sinks and windows come on top
         self.check_memory(sweep)
         page = Page((self.directory / "out" / "report.html").read_text(encoding="utf-8"))
         for name in NAMES:
@@ -114,8 +121,11 @@ class Sweep(ProgramTest):
         self.assertEqual(self.results(), self.results("again"))
 
     def test_shares_statistics_and_names_refusals(self):
-        messages = self.run_ok("kvconvert", *self.arguments("pca --kept-ratio {0.5,0.3}", "pca --kept-ratio 0.0001")).stderr
+        work = self.directory / "work"
+        messages = self.run_ok("kvconvert", *self.arguments("pca --kept-ratio {0.5,0.3}", "pca --kept-ratio 0.0001"), "--work", work).stderr
         self.assertEqual(messages.count("covariance: reused from an earlier run"), 1, messages)
+        self.assertRegex(messages, r"the original was evaluated once; its logits took [1-9][0-9.]* MiB")
+        self.assertEqual([path.name for path in work.rglob("*reference*")], [])
         refused = self.results()["candidates"][2]
         self.assertEqual(refused["status"], "refused")
         self.assertIn("--kept-ratio", refused["reason"])
@@ -144,6 +154,19 @@ class Sweep(ProgramTest):
         self.assert_refused((1,), ("empty.txt", "no line"), "kvconvert", *self.arguments(empty))
         self.assert_refused((2,), ("--method",), "kvconvert", *self.arguments("pca"), "--method", "pca")
         self.assert_refused((2,), ("--validate",), "kvconvert", *self.arguments("pca"), "--no-validate")
+
+    def test_inputs_inside_the_output_are_refused_and_stay(self):
+        out = self.directory / "out"
+        out.mkdir()
+        text = out / "text.txt"
+        text.write_text("Once upon a time there was a cat. " * 200)
+        lines = out / "lines.txt"
+        lines.write_text("pca --kept-ratio 0.5\n")
+        for given in (("--validation-text", text), ("--calibration", text), ("--sweep", lines), ("--sweep", f"coded --calibration {text}")):
+            with self.subTest(given[0]):
+                self.assert_refused((1,), (given[-1].name if isinstance(given[-1], pathlib.Path) else "text.txt",), "kvconvert", STORIES,
+                                    "--out", out, "--sweep", "pca --kept-ratio 0.5", *given, "--force")
+        self.assert_refused((2,), ("--work",), "kvconvert", *self.arguments("pca"), "--work", out / "work", "--force")
 
     def test_a_failure_leaves_the_others(self):
         """Too little calibration text for a group's channels is known only once it is read."""

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <map>
 
 #include "core/error.h"
 #include "tests/testing/synthetic_checkpoint.h"
@@ -92,18 +93,12 @@ class BasisCodesFile : public ::testing::Test {
     if (edit) {
       edit(codes);
     }
-    std::vector<TensorSource> sources;
+    std::map<std::string, at::Tensor> tensors;
     for (const auto& [name, tensor] : codes.named()) {
-      const Dtype dtype = tensor.scalar_type() == at::kChar ? Dtype::kI8 : Dtype::kF32;
-      sources.push_back({kPrefix + name, dtype, tensor.sizes().vec(), [tensor = tensor] {
-                           return std::span(static_cast<const std::byte*>(tensor.const_data_ptr()),
-                                            tensor.nbytes());
-                         }});
+      tensors[kPrefix + name] = tensor;
     }
     const std::filesystem::path checkpoint = directory_ / std::to_string(count_++);
-    testing::write_synthetic_checkpoint(checkpoint, {});
-    std::filesystem::remove(checkpoint / "model.safetensors");
-    write_safetensors(checkpoint / "model.safetensors", std::move(sources));
+    testing::write_checkpoint_of(checkpoint, tensors);
     return Checkpoint::open(checkpoint);
   }
 

@@ -90,18 +90,8 @@ class CoefficientFile : public ::testing::Test {
     return {{"m", codes.codes}, {"m.scale", codes.scale}, {"m.low", codes.low}};
   }
   Checkpoint write(const Tensors& tensors) {
-    std::vector<TensorSource> sources;
-    for (const auto& [name, tensor] : tensors) {
-      const Dtype dtype = tensor.scalar_type() == at::kChar ? Dtype::kI8 : Dtype::kF32;
-      sources.push_back({name, dtype, tensor.sizes().vec(), [tensor = tensor.contiguous()] {
-                           return std::span(static_cast<const std::byte*>(tensor.const_data_ptr()),
-                                            tensor.nbytes());
-                         }});
-    }
     const std::filesystem::path checkpoint = directory_ / std::to_string(count_++);
-    testing::write_synthetic_checkpoint(checkpoint, {});
-    std::filesystem::remove(checkpoint / "model.safetensors");
-    write_safetensors(checkpoint / "model.safetensors", std::move(sources));
+    testing::write_checkpoint_of(checkpoint, tensors);
     return Checkpoint::open(checkpoint);
   }
   static at::Tensor load(const Checkpoint& checkpoint, CoefficientAxis axis) {

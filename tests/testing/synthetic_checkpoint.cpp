@@ -1,7 +1,5 @@
 #include "tests/testing/synthetic_checkpoint.h"
 
-#include <ATen/ATen.h>
-
 #include <cmath>
 #include <fstream>
 #include <utility>
@@ -50,10 +48,10 @@ at::Tensor random_weight(const NamedShape& tensor, std::uint64_t seed) {
 }
 
 TensorSource source_of(const std::string& name, const at::Tensor& tensor) {
-  return {name, dtype_of(tensor.scalar_type()), tensor.sizes().vec(), [tensor] {
-            return std::span(static_cast<const std::byte*>(tensor.const_data_ptr()),
-                             tensor.nbytes());
-          }};
+  return {
+      name, dtype_of(tensor.scalar_type()), tensor.sizes().vec(), [tensor = tensor.contiguous()] {
+        return std::span(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
+      }};
 }
 
 void copy_tokenizer(const std::filesystem::path& directory) {
@@ -130,6 +128,13 @@ Json text_config(const SyntheticCheckpoint& options, const ArchSpec& arch) {
   return config;
 }
 
+Json write_config(const std::filesystem::path& directory, const SyntheticCheckpoint& options) {
+  std::filesystem::create_directories(directory);
+  Json json = synthetic_config(options);
+  std::ofstream(directory / "config.json") << dump_json(json);
+  return json;
+}
+
 }  // namespace
 
 Json synthetic_config(const SyntheticCheckpoint& options) {
@@ -147,9 +152,7 @@ Json synthetic_config(const SyntheticCheckpoint& options) {
 
 void write_synthetic_checkpoint(const std::filesystem::path& directory,
                                 const SyntheticCheckpoint& options) {
-  std::filesystem::create_directories(directory);
-  const Json json = synthetic_config(options);
-  std::ofstream(directory / "config.json") << dump_json(json);
+  const Json json = write_config(directory, options);
   const at::ScalarType dtype = parse_scalar_type(options.dtype);
   std::vector<TensorSource> tensors;
   std::uint64_t seed = options.seed * 1'000'003;
@@ -160,6 +163,16 @@ void write_synthetic_checkpoint(const std::filesystem::path& directory,
   if (options.tokenizer) {
     copy_tokenizer(directory);
   }
+}
+
+void write_checkpoint_of(const std::filesystem::path& directory,
+                         const std::map<std::string, at::Tensor>& tensors) {
+  write_config(directory, {});
+  std::vector<TensorSource> sources;
+  for (const auto& [name, tensor] : tensors) {
+    sources.push_back(source_of(name, tensor));
+  }
+  write_checkpoint_tensors(directory, std::move(sources));
 }
 
 }  // namespace kvc::testing

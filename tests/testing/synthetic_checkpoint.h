@@ -2,8 +2,11 @@
 // needs one.
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -38,5 +41,8 @@ Json synthetic_config(const SyntheticCheckpoint& options);
 // be. Weights are scaled so that attention and MLP matter as much as the residual stream.
 void write_synthetic_checkpoint(const std::filesystem::path& directory,
                                 const SyntheticCheckpoint& options);
+// The default one's config.json with `tensors` in place of its weights.
+void write_checkpoint_of(const std::filesystem::path& directory,
+                         const std::map<std::string, at::Tensor>& tensors);
 
 }  // namespace kvc::testing

@@ -89,6 +89,16 @@ TEST(Report, WarnsWhereTheCalibrationTextIsOfAnotherKind) {
   }
 }
 
+TEST(HtmlReport, ShowsWhatEachLayerKeeps) {
+  ValidationReport report = example();
+  EXPECT_THAT(html_report(report), Not(HasSubstr("Bits by layer")));
+  report.layers = {{KvSource::kPlain, 1, 16}, {KvSource::kCoded, 0.25, 4}};
+  EXPECT_THAT(html_report(report), HasSubstr("Bits by layer"));
+  EXPECT_THAT(html_report(report), HasSubstr("layer 1, coded: 4.00 bits, 25.0 % kept"));
+  EXPECT_EQ(to_json(report)["layers"][1],
+            (Json{{"layer", 1}, {"source", "coded"}, {"kept_ratio", 0.25}, {"bits", 4.0}}));
+}
+
 TEST(HtmlReport, IsSelfContainedAndEscaped) {
   ValidationReport report = example();
   report.missed = {"same top 0.5 is below --min-same-top 0.9"};

@@ -9,6 +9,7 @@
 #include "core/hash.h"
 #include "core/json.h"
 #include "core/output.h"
+#include "core/token_set.h"
 #include "model/decoder.h"
 #include "model/text.h"
 #include "tests/testing/synthetic_checkpoint.h"
@@ -80,6 +81,32 @@ TEST_F(Validate, IdenticalModelsAgreeExactly) {
   EXPECT_EQ(report.continuation.num_positions, 3 * 32);
   EXPECT_DOUBLE_EQ(report.kept_ratio, 1.0);  // 64 tokens are whole pages
   EXPECT_EQ(report.original_kv_bytes, 3 * 2 * 4 * 16 * 64 * 4);
+}
+
+TEST_F(Validate, KeptLogitsGiveTheSameNumbers) {
+  write(other_, 1);
+  options_.calibration_tokens = directory_ / "tokens.h5";
+  TokenSet tokens;
+  tokens.sequences = {{1, 2, 3, 4}, {5, 6, 7, 8}};
+  write_token_set(options_.calibration_tokens, tokens);
+  for (const std::int64_t block : {0, 16}) {
+    options_.block_tokens = block;
+    options_.candidate = other_;
+    options_.reference_logits.clear();
+    const Json alone = to_json(validate(options_));
+    options_.reference_logits = directory_ / "kept";
+    fs::create_directories(options_.reference_logits);
+    options_.candidate = original_;
+    validate(options_);  // keeps them
+    options_.candidate = other_;
+    EXPECT_EQ(to_json(validate(options_)), alone);
+  }
+  for (const auto& entry : fs::directory_iterator(options_.reference_logits)) {
+    if (entry.path().extension() == ".safetensors") {
+      fs::resize_file(entry.path(), 16);  // it is read, not computed
+    }
+  }
+  expect_error(".safetensors");
 }
 
 TEST_F(Validate, TeacherForcedNllIsTheDecoders) {
