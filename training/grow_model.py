@@ -1,7 +1,7 @@
 """Makes a larger Llama checkpoint of a trained small one, which computes nearly what the small one does.
 
 A model learns to fetch facts late and abruptly: the small reference model needs 18 million tokens for it. A larger model
-that begins with the small one's attention heads fetches facts from its first step, and learns to use its new channels and
+that begins with the small one's attention heads fetches them again after twenty steps, and learns to use its new channels and
 its longer context from there (train_reference_model.py --init). Heads of 128 channels with one KV head, eight layers:
 
   python grow_model.py reference-llama --out grown --texts a.txt b.txt --layers 0,2,3,5,6,7,8,9 --num-heads 4 --head-dim 128 \

@@ -147,6 +147,7 @@ def main():
     for name, settings in CASES.items():
         write_case(name, settings)
     write_real("reference-llama", [0, 1, 7, 64, 128, 255])
+    write_real("reference-llama-128", [0, 1, 7, 64, 128, 255])
     write_real("stories260K-hf", [0, 1, 7, 64, 128, 255])
     write_rope()
 

@@ -1,6 +1,7 @@
 // The decoder against transformers' logits (tests/generators/make_model_golden.py).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
@@ -94,10 +95,12 @@ TEST_P(RealCheckpoint, LogitsEqualTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Real, RealCheckpoint,
-                         ::testing::Values("reference-llama", "stories260K-hf"),
+                         ::testing::Values("reference-llama", "reference-llama-128",
+                                           "stories260K-hf"),
                          [](const auto& row) {
-                           return row.param == std::string("reference-llama") ? "ReferenceLlama"
-                                                                              : "Stories260K";
+                           std::string name = row.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
                          });
 
 TEST(Stories, GreedyContinuesAsTheOriginalProgramDid) {
