@@ -64,7 +64,7 @@ TEST_F(KvcalibrateTest, RefusesWithOneLineAndLeavesNothingBehind) {
     int code;
     std::string message;
   };
-  for (const Case& c : {Case{"model", 2, "--out"}, Case{"--out c.h5", 2, "CHECKPOINT"},
+  for (const Case& c : {Case{"model", 2, "--out"}, Case{"--out c.h5", 2, "checkpoint is required"},
                         Case{"model --out c.h5 --seq-len 0", 2, "--seq-len"},
                         Case{"model --out c.h5 --tokens t.h5 --calibration x.txt", 2, "exclude"},
                         Case{"absent --out c.h5", 1, "absent"},
