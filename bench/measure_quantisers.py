@@ -30,6 +30,7 @@ from measure_engine_caches import TEXTS, Scorer, compare, rows_of
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
 
+SHARE_OF_FIRST = 16  # of a row; its first token counts as much among the samples, as in kvconvert
 QUANTISERS = ["uniform", "lloyd-max", "lloyd-max, own", "dead zone", "polar", "exact"]
 
 
@@ -234,7 +235,8 @@ def samples_of(scorer, blocks, rows):
         cosine, sine = scorer.angles(layers)
         layers = [(turn(keys, cosine, -sine), values) for keys, values in layers]
         for i, block in enumerate(blocks):
-            parts[i].append(block.coefficients(layers)[0])
+            z = block.coefficients(layers)[0]
+            parts[i] += [z, z[:, :1].expand(-1, z.shape[1] // SHARE_OF_FIRST)]
     return [torch.cat(part, 1) for part in parts]
 
 
