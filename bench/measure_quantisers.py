@@ -26,7 +26,7 @@ import sys
 import torch
 
 from engine_caches import Cache
-from measure_engine_caches import TEXTS, Scorer, compare, rows_of
+from measure_engine_caches import TEXTS, Scorer, compare, rows_of, turned
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
 
@@ -215,16 +215,11 @@ class Coded(Cache):
 class CodedScorer(Scorer):
     def stored(self, cache, layers):
         cosine, sine = self.angles(layers)
-        read = cache.store_all([(turn(keys, cosine, -sine), values) for keys, values in layers])
-        return [(turn(keys, cosine, sine), values) for keys, values in read]
+        read = cache.store_all([(turned(keys, cosine, -sine), values) for keys, values in layers])
+        return [(turned(keys, cosine, sine), values) for keys, values in read]
 
     def angles(self, layers):
         return self.model.model.rotary_emb(layers[0][0], torch.arange(layers[0][0].shape[1])[None])
-
-
-def turn(keys, cosine, sine):
-    low, high = keys.chunk(2, -1)
-    return keys * cosine + torch.cat([-high, low], -1) * sine
 
 
 def samples_of(scorer, blocks, rows):
@@ -233,7 +228,7 @@ def samples_of(scorer, blocks, rows):
     for row in rows:
         layers = scorer.run(row)[1]
         cosine, sine = scorer.angles(layers)
-        layers = [(turn(keys, cosine, -sine), values) for keys, values in layers]
+        layers = [(turned(keys, cosine, -sine), values) for keys, values in layers]
         for i, block in enumerate(blocks):
             z = block.coefficients(layers)[0]
             parts[i] += [z, z[:, :1].expand(-1, z.shape[1] // SHARE_OF_FIRST)]
