@@ -62,19 +62,25 @@ ReferenceLogits read_logits(const fs::path& path, std::size_t num_rows) {
 }
 
 bool has_room(const fs::path& directory, const ReferenceLogits& logits) {
-  std::uintmax_t bytes = 0, kept = 0;
+  std::uintmax_t bytes = 0;
   for (const Part& part : kParts) {
     for (const at::Tensor& tensor : logits.*part.tensors) {
       bytes += tensor.nbytes();
     }
   }
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    kept += entry.file_size();
-  }
-  return kept + bytes <= ReferenceRun::kMostBytes && bytes <= fs::space(directory).available / 2;
+  return kept_logits_bytes(directory) + bytes <= ReferenceRun::kMostBytes &&
+         bytes <= fs::space(directory).available / 2;
 }
 
 }  // namespace
+
+std::uintmax_t kept_logits_bytes(const fs::path& directory) {
+  std::uintmax_t bytes = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    bytes += entry.file_size();
+  }
+  return bytes;
+}
 
 Engine& ReferenceRun::engine() {
   if (!engine_) {

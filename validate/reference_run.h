@@ -20,6 +20,9 @@ struct ReferenceLogits {
   std::vector<at::Tensor> teacher_forced, continuation;  // [num_rows], float32
 };
 
+// Bytes of the files in a directory of kept logits.
+std::uintmax_t kept_logits_bytes(const std::filesystem::path& directory);
+
 // Refers to its options.
 class ReferenceRun {
  public:

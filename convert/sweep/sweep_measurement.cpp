@@ -12,6 +12,7 @@
 #include "core/provenance.h"
 #include "core/scratch_directory.h"
 #include "model/cache_plan.h"
+#include "validate/reference_run.h"
 
 namespace kvc {
 namespace {
@@ -123,11 +124,7 @@ Json SweepMeasurement::measure_plain(const SweepCandidate& candidate) const {
 }
 
 std::uintmax_t SweepMeasurement::reference_bytes() const {
-  std::uintmax_t bytes = 0;
-  for (const fs::directory_entry& entry : fs::directory_iterator(reference_->path())) {
-    bytes += entry.file_size();
-  }
-  return bytes;
+  return kept_logits_bytes(reference_->path());
 }
 
 Json SweepMeasurement::evaluate_plain(const SweepCandidate& candidate) const {
