@@ -1,4 +1,4 @@
-"""Makes a larger Llama checkpoint of a trained small one, which computes nearly what the small one does.
+"""Makes a larger Llama checkpoint that begins with layers and heads of a trained small one.
 
 A model learns to fetch facts late and abruptly: the small reference model needs 18 million tokens for it. A larger model
 that begins with the small one's attention heads fetches them again after twenty steps, and learns to use its new channels and
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from train_reference_model import batch
+from train_reference_model import batch, words_of
 
 FREQUENCY_STRIDE = 3  # rotary pair i of the small head is pair 3 i of the large one
 
@@ -141,7 +141,7 @@ def main():
     tokenizer = PreTrainedTokenizerFast.from_pretrained(a.checkpoint, model_max_length=a.context)
     texts = [path.read_text() for path in a.texts]
     stream = tokenizer("\n".join(texts), add_special_tokens=False).input_ids
-    words = sorted({w for w in texts[0][:200_000].split() if w.isalpha()})
+    words = words_of(texts[0])
     rows = batch(rng, stream, tokenizer, words, 16, 256, 0.4, 0.2, 0.0)
     theta = old.rope_parameters["rope_theta"] ** (4 / FREQUENCY_STRIDE)
     new = LlamaConfig(
