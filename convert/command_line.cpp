@@ -15,7 +15,7 @@ namespace {
 
 SweepOptions sweep_options(const CLI::App& app, const std::vector<std::string>& words,
                            const PipelineOptions& options, const CommonOptions& common) {
-  for (const char* flag : {"--validate", "--export", "--method"}) {
+  for (const char* flag : {"--validate", "--export", "--method", "--by-part"}) {
     KVC_CHECK_USAGE(app.count(flag) == 0,
                     "{}: does not go with --sweep, whose lines name methods and "
                     "are exported factored and evaluated; leave it out",

@@ -105,6 +105,9 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& 
                "Print what each group of layers costs and saves, from config.json alone, and stop");
   app.add_flag("--validate,!--no-validate", options.validate,
                "Measure the loss of quality after converting (default)");
+  app.add_flag(
+      "--by-part", options.by_part,
+      "Also measure what each group, layer or pair costs alone, with all other layers plain");
 }
 
 // The first flag of these options that is given, or an empty string.
@@ -193,8 +196,8 @@ void suit_engine(const CLI::App& app, PipelineOptions& options) {
 
 // The options that were given, without the user's directories.
 std::string command_text(const CLI::App& app) {
-  static constexpr std::string_view kLeftOut[] = {"--out",   "--work", "--force",
-                                                  "--quiet", "--json", "--log-level"};
+  static constexpr std::string_view kLeftOut[] = {"--out",  "--work",      "--force",  "--quiet",
+                                                  "--json", "--log-level", "--by-part"};
   std::string text = "kvconvert CHECKPOINT";
   for (const GivenOption& option : given_options(app)) {
     if (std::ranges::find(kLeftOut, option.name) != std::end(kLeftOut)) {
@@ -238,6 +241,10 @@ PipelineOptions ConversionOptions::resolve(const CommonOptions& common) {
   options_.command = command_text(app_);
   options_.engine = parse_serving_engine(words_.engine);
   options_.format = parse_export_format(words_.format);
+  KVC_CHECK_USAGE(
+      !options_.by_part || (options_.validate && options_.format != ExportFormat::kFolded),
+      "--by-part: measures parts of a cache, found {}; leave one out",
+      options_.validate ? "--export folded" : "--no-validate");
   suit_engine(app_, options_);
   choose_method(app_, options_);
   options_.open = open_settings(app_);

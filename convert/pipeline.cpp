@@ -79,6 +79,7 @@ ValidationReport validate_export(const PipelineOptions& options, const fs::path&
   validation.calibration_tokens = paths.tokens / "tokens.h5";
   validation.reference_logits = paths.reference;
   validation.seed = options.settings.seed;
+  validation.by_part = options.by_part;
   return validate(validation);
 }
 

@@ -34,6 +34,7 @@ struct PipelineOptions {
   CalibrationRequest effort;                           // of calibration
   bool plan_only = false;
   bool validate = true;
+  bool by_part = false;  // ValidateOptions::by_part
   bool force = false;
   bool json = false;
 };

@@ -104,7 +104,7 @@ Engine Engine::load(const std::filesystem::path& directory, const EngineOptions&
   check_token_policy(options.policy, *engine.plan_, config, types.kv);
   engine.policy_ = std::make_shared<const TokenPolicy>(options.policy);
   engine.decoder_ =
-      std::make_unique<Decoder>(checkpoint, types.compute, replaced_layers(*engine.plan_),
+      std::make_shared<Decoder>(checkpoint, types.compute, replaced_layers(*engine.plan_),
                                 parse_weight_type(options.weight_dtype));
   engine.factors_ = load_kv_factors(checkpoint, *engine.plan_, config, types.compute);
   engine.kv_dtype_ = types.kv;
@@ -119,6 +119,18 @@ Engine Engine::load(const std::filesystem::path& directory, const EngineOptions&
   if (!options.reuse.donors.empty()) {
     engine.start_reuse(checkpoint, types, options);
   }
+  return engine;
+}
+
+Engine Engine::with_part(const Engine& original, const Engine& converted, const LayerRange& part) {
+  Engine engine;
+  engine.plan_ = std::make_shared<const KvPlan>(with_part_only(*converted.plan_, part));
+  engine.policy_ = converted.policy_;
+  engine.decoder_ = original.decoder_;
+  engine.factors_ = factors_of(converted.factors_, *converted.plan_, part);
+  engine.kv_dtype_ = converted.kv_dtype_;
+  engine.pool_ = std::make_shared<KvPool>(converted.pool_->page_tokens());
+  engine.prefill_chunk_ = converted.prefill_chunk_;
   return engine;
 }
 

@@ -12,6 +12,7 @@
 
 #include "core/checkpoint.h"
 #include "core/kv_plan.h"
+#include "core/kv_plan_parts.h"
 #include "core/token_policy.h"
 #include "model/decoder.h"
 #include "runtime/attention/cached_attention.h"
@@ -81,6 +82,9 @@ class Engine {
  public:
   // A plain, folded or factored HuggingFace directory.
   static Engine load(const std::filesystem::path& directory, const EngineOptions& options);
+  // `original`, whose cache keeps one part of the layers as `converted` does (with_part_only). Shares the original's weights
+  // and the conversion's factors; keeps the conversion's token policy and dtype of the cache.
+  static Engine with_part(const Engine& original, const Engine& converted, const LayerRange& part);
   ~Engine();
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) noexcept;
@@ -147,7 +151,7 @@ class Engine {
   CompressionContext compression() const;
   void compress_block(KvCache& cache) const;
 
-  std::unique_ptr<Decoder> decoder_;
+  std::shared_ptr<Decoder> decoder_;
   std::shared_ptr<const KvPlan> plan_;
   std::shared_ptr<const TokenPolicy> policy_;
   KvDtype kv_dtype_ = KvDtype::kFloat32;

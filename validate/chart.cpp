@@ -206,16 +206,20 @@ std::string position_chart(const Comparison& comparison) {
   return line_chart(x, axis_from_zero(highest, "mean KL divergence"), points);
 }
 
-std::string layer_chart(const std::vector<LayerShare>& layers) {
-  std::vector<Bar> bars;
-  double highest = 0;
-  Axis x = axis_between(0, static_cast<double>(layers.size()), "layer");
+Axis layer_axis(std::size_t num_layers) {
+  Axis x = axis_between(0, static_cast<double>(num_layers), "layer");
   std::erase_if(x.ticks, [&x](const Tick& tick) {
     return tick.at != std::floor(tick.at) || tick.at >= x.end;
   });
   for (Tick& tick : x.ticks) {
     tick.at += 0.5;  // a bar's middle
   }
+  return x;
+}
+
+std::string layer_chart(const std::vector<LayerShare>& layers) {
+  std::vector<Bar> bars;
+  double highest = 0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const auto at = static_cast<double>(i);
     highest = std::max(highest, layers[i].bits);
@@ -224,7 +228,7 @@ std::string layer_chart(const std::vector<LayerShare>& layers) {
          fmt::format("layer {}, {}: {:.2f} bits, {:.1f} % kept", i, to_string(layers[i].source),
                      layers[i].bits, 100 * layers[i].kept_ratio)});
   }
-  return bar_chart(x, axis_from_zero(highest, "bits per number"), bars, {});
+  return bar_chart(layer_axis(layers.size()), axis_from_zero(highest, "bits per number"), bars, {});
 }
 
 }  // namespace kvc

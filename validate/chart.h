@@ -50,6 +50,9 @@ Axis axis_from_zero(double largest, const std::string& label);
 // An axis of logarithms to the base 10, with a tick at every decade: whole decades around 10^begin to 10^end.
 Axis axis_of_decades(double begin, double end, const std::string& label);
 
+// Layers 0 to num_layers - 1; layer i spans i to i + 1.
+Axis layer_axis(std::size_t num_layers);
+
 std::string bar_chart(const Axis& x, const Axis& y, const std::vector<Bar>& bars,
                       const std::vector<Mark>& marks);
 std::string line_chart(const Axis& x, const Axis& y, const std::vector<Point>& points);

@@ -99,6 +99,10 @@ Action declare_validate_options(CLI::App& app, CommonOptions& common) {
   app.add_option("--block", options->block_tokens,
                  "Score this many tokens at a time, each after a prefill of all tokens before them "
                  "(0: the second half after the first)");
+  app.add_flag(
+      "--by-part", options->by_part,
+      "Also measure what each converted part (group, layer or pair) costs alone, with all other "
+      "layers plain");
   app.add_option(
       "--recall", options->num_recalls,
       "Also test recall of this many lists of facts, a task of the bundled reference model");

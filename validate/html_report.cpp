@@ -6,6 +6,7 @@
 #include "validate/chart.h"
 #include "validate/evaluation_text.h"
 #include "validate/page.h"
+#include "validate/part_report.h"
 #include "validate/report.h"
 #include "validate/task_report.h"
 
@@ -153,7 +154,7 @@ std::string html_report(const ValidationReport& report) {
           tasks_html(report.tasks) + "<h2>KL divergence in the continuation</h2>\n" +
           histogram_chart(report.continuation) +
           "<h2>KL divergence by position in the continuation</h2>\n" +
-          position_chart(report.continuation) + layers_html(report.layers) +
+          position_chart(report.continuation) + layers_html(report.layers) + parts_html(report) +
           "<h2>KL divergence, teacher-forced</h2>\n" + histogram_chart(report.teacher_forced) +
           "<h2>How it was measured</h2>\n" + inputs_table(report));
 }

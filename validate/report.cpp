@@ -5,6 +5,7 @@
 
 #include "core/provenance.h"
 #include "validate/evaluation_text.h"
+#include "validate/part_report.h"
 #include "validate/report.h"
 #include "validate/task_report.h"
 #include "validate/validate.h"
@@ -73,12 +74,6 @@ Json calibration_json(const ValidationReport& report) {
           {"warning", warning.empty() ? Json(nullptr) : Json(warning)}};
 }
 
-std::string with_error(const Estimate& estimate) {
-  return std::isfinite(estimate.standard_error)
-             ? fmt::format("{:.5g} ± {:.2g}", estimate.mean, estimate.standard_error)
-             : fmt::format("{:.5g}", estimate.mean);
-}
-
 Estimate plain(double value) { return {.mean = value}; }
 
 // "±" is two bytes and one column; fmt counts it as one.
@@ -125,6 +120,12 @@ Json to_json(const Estimate& estimate) {
   return {{"mean", number(estimate.mean)}, {"standard_error", number(estimate.standard_error)}};
 }
 
+std::string with_error(const Estimate& estimate) {
+  return std::isfinite(estimate.standard_error)
+             ? fmt::format("{:.5g} ± {:.2g}", estimate.mean, estimate.standard_error)
+             : fmt::format("{:.5g}", estimate.mean);
+}
+
 std::span<const ReportRow> report_rows() { return kRows; }
 
 Json to_json(const ValidationReport& report) {
@@ -142,6 +143,7 @@ Json to_json(const ValidationReport& report) {
           {"recall", recall_json(report.recall)},
           {"tasks", tasks_json(report.tasks)},
           {"layers", to_json(report.layers)},
+          {"parts", parts_json(report)},
           {"payback", report.payback ? to_json(*report.payback) : Json(nullptr)},
           {"calibration", calibration_json(report)},
           {"missed", report.missed}};
@@ -170,7 +172,7 @@ std::string text_report(const ValidationReport& report) {
   if (report.recall.num_asked > 0) {
     text += recall_line(report.recall);
   }
-  return text + tasks_text(report.tasks);
+  return text + tasks_text(report.tasks) + parts_text(report);
 }
 
 }  // namespace kvc

@@ -18,6 +18,7 @@ struct ReportRow {
 std::span<const ReportRow> report_rows();
 
 Json to_json(const Estimate& estimate);
+std::string with_error(const Estimate& estimate);  // "0.0123 ± 0.0004"
 std::string html_report(const ValidationReport& report);
 
 }  // namespace kvc

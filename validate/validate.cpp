@@ -10,9 +10,8 @@
 #include "model/config.h"
 #include "model/weights.h"
 #include "runtime/engine.h"
-#include "validate/comparison.h"
+#include "validate/comparer.h"
 #include "validate/evaluation_text.h"
-#include "validate/model_run.h"
 #include "validate/recall_task.h"
 #include "validate/reference_run.h"
 #include "validate/task_report.h"
@@ -43,6 +42,13 @@ std::string stored_dtype(const std::string& compute, const ModelConfig& model) {
   }
   const auto width = static_cast<std::int64_t>(c10::elementSize(parse_scalar_type(compute)));
   return width > bytes_per_element(own) ? to_string(own) : compute;
+}
+
+void check_parts(const ValidateOptions& options, const KvPlan& candidate) {
+  KVC_CHECK(
+      !options.by_part || candidate.num_layers_from(KvSource::kPlain) < candidate.num_layers(),
+      "{}: --by-part, but every layer keeps plain KV; leave it out, or name a factored conversion",
+      options.candidate.string());
 }
 
 // Every option as the run used it.
@@ -84,57 +90,6 @@ Json task_identity(const ValidateOptions& options, const Checkpoint& reference,
           {"selective", options.selective ? Json(to_string(*options.selective)) : Json(nullptr)},
           {"seed", options.seed}};
 }
-
-// Original and candidate side by side, batch by batch.
-class Comparer {
- public:
-  Comparer(ReferenceRun& reference, Engine& candidate, std::int64_t block_tokens)
-      : reference_(reference), candidate_(candidate), block_tokens_(block_tokens) {}
-
-  void add(const TokenRows& rows) {
-    const ReferenceLogits reference = reference_.logits(rows);
-    add_rows(rows, reference.teacher_forced, teacher_forced_logits(candidate_, rows), std::nullopt,
-             teacher_forced_);
-    const ContinuationRun candidate = continue_rows(candidate_, rows, block_tokens_);
-    report_.kv_bytes += candidate.kv_bytes;
-    add_rows(rows, reference.continuation, candidate.logits, block_tokens_, continuation_);
-    for (const auto& row : rows) {
-      const auto tokens = static_cast<std::int64_t>(row.size());
-      report_.original_kv_bytes +=
-          original_bytes(candidate_.plan(), tokens, cache_dtype(candidate_.config()));
-      report_.num_tokens += tokens;
-      ++report_.num_sequences;
-    }
-  }
-
-  ValidationReport finalize() {
-    report_.teacher_forced = teacher_forced_.finalize();
-    report_.continuation = continuation_.finalize();
-    report_.kept_ratio =
-        static_cast<double>(report_.kv_bytes) / static_cast<double>(report_.original_kv_bytes);
-    return report_;
-  }
-
- private:
-  // `block_tokens` of the continuation setting; nothing in the other one.
-  static void add_rows(const TokenRows& rows, const std::vector<at::Tensor>& reference,
-                       const std::vector<at::Tensor>& candidate,
-                       std::optional<std::int64_t> block_tokens,
-                       ComparisonAccumulator& accumulator) {
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const auto length = static_cast<std::int64_t>(rows[i].size());
-      const std::int64_t first = block_tokens ? first_scored(length, *block_tokens) : 1;
-      const at::Tensor row = at::tensor(rows[i], at::kLong);
-      accumulator.add(first, score_positions(reference[i], candidate[i], row.slice(0, first)));
-    }
-  }
-
-  ReferenceRun& reference_;
-  Engine& candidate_;
-  std::int64_t block_tokens_;
-  ComparisonAccumulator teacher_forced_, continuation_;
-  ValidationReport report_;
-};
 
 std::size_t rows_per_batch(const TokenRows& rows, std::int64_t vocab_size) {
   std::int64_t longest = 0;
@@ -189,7 +144,8 @@ ValidationReport validate(const ValidateOptions& given) {
   engine_options.policy = options.policy;
   engine_options.selective = options.selective;
   Engine candidate = Engine::load(options.candidate, engine_options);
-  Comparer comparer(reference, candidate, options.block_tokens);
+  check_parts(options, candidate.plan());
+  Comparer comparer(reference, candidate, options.block_tokens, options.by_part);
   const TokenRows& rows = text.sequences;
   Progress progress("validate", static_cast<std::int64_t>(rows.size()));
   const std::size_t step = rows_per_batch(rows, config.vocab_size);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/kv_plan_parts.h"
 #include "core/payback.h"
 #include "core/token_policy.h"
 #include "validate/layer_shares.h"
@@ -45,6 +46,8 @@ struct ValidateOptions {
   // 0: the continuation's prompt is the first half of a row. Otherwise every run of so many tokens is
   // scored after a prompt of all tokens before it.
   std::int64_t block_tokens = 0;
+  bool by_part =
+      false;  // also what each part of the candidate's plan costs alone; without a policy
   std::int64_t num_recalls = 0;  // prompts of the recall task (validate/recall_task.h)
   TaskOptions tasks{};
   std::filesystem::path calibration_tokens{};  // tokens.h5 of the candidate's calibration, or empty
@@ -107,6 +110,12 @@ struct TaskScores {
   Estimate difference;  // candidate minus reference, paired
 };
 
+// What the candidate costs if it converts these layers alone and keeps the plain KV of all others, in the continuation.
+struct PartCost {
+  LayerRange layers;
+  Estimate kl_divergence;
+};
+
 struct ValidationReport {
   // Measured: allocated bytes at the end of the continuation / those of the model's own cache (cache_dtype).
   double kept_ratio = 0;
@@ -117,6 +126,7 @@ struct ValidationReport {
   Recall recall;
   std::vector<TaskScores> tasks{};
   std::vector<LayerShare> layers{};  // of the candidate
+  std::vector<PartCost> parts{};     // likewise, with ValidateOptions::by_part
   std::optional<Payback> payback;    // of a converted candidate, at the end of the continuation
   std::optional<Estimate> calibration_nll{};  // the reference's on the calibration text
   std::vector<std::string> missed;            // thresholds, as sentences

@@ -38,6 +38,8 @@ void check_options(const ValidateOptions& options) {
                   options.seq_len);
   KVC_CHECK_USAGE(options.block_tokens >= 0, "--block {}: must be at least 1, or 0 for halves",
                   options.block_tokens);
+  KVC_CHECK_USAGE(!options.by_part || options.policy.kind == TokenPolicyKind::kFull,
+                  "--by-part with --policy: a policy drops tokens of all layers; leave one out");
   KVC_CHECK_USAGE(options.num_recalls >= 0, "--recall {}: must not be negative",
                   options.num_recalls);
   KVC_CHECK_USAGE(options.max_kld.value_or(0) >= 0, "--max-kld must not be negative");
@@ -64,6 +66,7 @@ Json options_json(const ValidateOptions& options) {
           {"policy", to_string(options.policy)},
           {"selective", options.selective ? Json(to_string(*options.selective)) : Json(nullptr)},
           {"block_tokens", options.block_tokens},
+          {"by_part", options.by_part},
           {"num_recalls", options.num_recalls},
           {"tasks", task_options_json(options.tasks)},
           {"seed", options.seed},

@@ -27,8 +27,8 @@ constexpr std::size_t kMostLineBytes = 1 << 20;
 constexpr std::size_t kMostCandidates = 1000;
 
 // Options that concern the sweep as a whole, or that a candidate cannot have.
-constexpr std::string_view kNotInLines[] = {"--out",      "--work",  "--plan", "--validation-text",
-                                            "--validate", "--export"};
+constexpr std::string_view kNotInLines[] = {
+    "--out", "--work", "--plan", "--validation-text", "--validate", "--export", "--by-part"};
 
 std::vector<std::string> words_of(const std::string& line) {
   std::istringstream stream(line);

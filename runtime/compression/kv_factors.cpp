@@ -26,4 +26,24 @@ KvFactors load_kv_factors(const Checkpoint& checkpoint, const KvPlan& plan,
   return factors;
 }
 
+KvFactors factors_of(const KvFactors& factors, const KvPlan& plan, const LayerRange& part) {
+  KvFactors chosen;
+  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+    if (part.contains(plan.groups[i].first_layer)) {
+      chosen.latent.groups.push_back(factors.latent.groups[i]);
+    }
+  }
+  for (std::size_t i = 0; i < plan.coded.size(); ++i) {
+    if (part.contains(plan.coded[i].first_layer)) {
+      chosen.coded.blocks.push_back(factors.coded.blocks[i]);
+    }
+  }
+  for (const FusedFactors& fused : factors.fused) {
+    if (part.contains(fused.layer.layer)) {
+      chosen.fused.push_back(fused);
+    }
+  }
+  return chosen;
+}
+
 }  // namespace kvc

@@ -7,6 +7,7 @@
 
 #include "core/checkpoint.h"
 #include "core/kv_plan.h"
+#include "core/kv_plan_parts.h"
 #include "model/fused_kv.h"
 #include "runtime/compression/coded_factors.h"
 #include "runtime/compression/latent_factors.h"
@@ -35,5 +36,7 @@ struct KvFactors {
 // Throws Error naming a tensor that is missing or has another shape, or if the checksum of all is another.
 KvFactors load_kv_factors(const Checkpoint& checkpoint, const KvPlan& plan,
                           const ModelConfig& config, at::ScalarType dtype);
+// Those of the layers of one part of their plan, for with_part_only(); shares the tensors.
+KvFactors factors_of(const KvFactors& factors, const KvPlan& plan, const LayerRange& part);
 
 }  // namespace kvc

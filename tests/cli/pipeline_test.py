@@ -3,9 +3,10 @@
 
 import json
 import re
+import struct
 import unittest
 
-from programs import FAST, REFERENCE, STORIES, ProgramTest, copy_checkpoint, edit_config, listing, run
+from programs import FAST, REFERENCE, STORIES, ProgramTest, copy_checkpoint, edit_config, edit_tensors, listing, run
 
 NUMBER = r"[-+0-9.e]+"
 SUMMARY = re.compile(rf"kept_ratio ({NUMBER}) .*KLD ({NUMBER}) .*perplexity ratio ({NUMBER}) .*same top ({NUMBER})")
@@ -77,6 +78,73 @@ class Reference(ProgramTest):
         missed = run("kvvalidate", *arguments, "--max-kld", "1e-9")
         self.assertEqual(missed.returncode, 3, missed.stderr)
         self.assertIn("--max-kld", missed.stderr)
+
+    def test_parts_cost_less_alone(self):
+        html, report = self.directory / "report.html", self.directory / "report.json"
+        text = self.run_ok("kvvalidate", REFERENCE, self.out, "--num-sequences", "2", "--seq-len", "256", "--by-part", "--quiet",
+                           "--html", html, "--report", report).stdout
+        self.assertIn("layers 4-7", text)
+        self.assertIn("What each part costs alone", html.read_text(encoding="utf-8"))
+        report = json.loads(report.read_text(encoding="utf-8"))
+        self.assertEqual([(part["first_layer"], part["num_layers"]) for part in report["parts"]], [(0, 4), (4, 4), (8, 4)])
+        together = report["continuation"]["kl_divergence"]["mean"]
+        for part in report["parts"]:
+            self.assertGreater(part["kl_divergence"]["mean"], 0)
+            self.assertLess(part["kl_divergence"]["mean"], together)
+
+
+FEW = ("--num-sequences", "8", "--seq-len", "128")
+
+
+class Parts(ProgramTest):
+    """--by-part of conversions whose parts are known."""
+
+    def report(self, *arguments):
+        return json.loads(self.run_ok("kvvalidate", STORIES, *arguments, "--num-sequences", "2", "--seq-len", "128", "--by-part",
+                                      "--json", "--quiet").stdout)
+
+    def test_one_part_is_the_whole(self):
+        out = self.directory / "out"
+        self.run_ok("kvconvert", STORIES, "--method", "pca", "--group", "5", "--out", out, *FEW, "--by-part", "--quiet")
+        written = json.loads((out / "report.json").read_text(encoding="utf-8"))
+        for report in (written, self.report(out)):
+            self.assertEqual(len(report["parts"]), 1)
+            self.assertEqual(report["parts"][0]["kl_divergence"]["mean"], report["continuation"]["kl_divergence"]["mean"])
+        self.assertNotIn("--by-part", (out / "README.md").read_text(encoding="utf-8"))
+
+    def test_a_damaged_layer_is_named(self):
+        out = self.directory / "out"
+        self.run_ok("kvconvert", STORIES, "--kept-ratio", "0.4", "--scope", "layer", "--factor-dtype", "float32", "--out", out,
+                    *FEW, "--no-validate", "--quiet")
+        before = self.report(out)["parts"]
+
+        def widen(tensors):  # the steps of layer 3
+            steps = tensors["kvconvert.coded.3.steps"]
+            steps[2] = struct.pack(f"<{len(steps[2]) // 4}f", *(8 * x for (x,) in struct.iter_unpack("<f", steps[2])))
+
+        edit_tensors(out, widen)
+        conversion = json.loads((out / "config.json").read_text(encoding="utf-8"))["kvconvert"]
+        edit_config(out, kvconvert={key: value for key, value in conversion.items() if key != "factors_sha256"})
+        after = self.report(out)["parts"]
+        self.assertEqual(len(after), 5)
+        for layer, (sound, damaged) in enumerate(zip(before, after)):
+            if layer == 3:
+                self.assertGreater(damaged["kl_divergence"]["mean"], 5 * sound["kl_divergence"]["mean"])
+            else:
+                self.assertEqual(damaged, sound)
+
+    def test_refusals_say_what_to_leave_out(self):
+        folded = self.directory / "folded"
+        self.run_ok("kvconvert", STORIES, "--export", "folded", "--out", folded, *FAST, "--quiet")
+        for code, program, arguments, part in (
+                (1, "kvvalidate", (STORIES, folded), "every layer keeps plain KV"),
+                (2, "kvvalidate", (STORIES, STORIES, "--policy", "h2o:budget=64"), "--policy"),
+                (2, "kvconvert", (STORIES, "--no-validate"), "--no-validate"),
+                (2, "kvconvert", (STORIES, "--export", "folded"), "--export folded"),
+                (2, "kvconvert", (STORIES, "--sweep", "default"), "--sweep")):
+            process = run(program, *arguments, "--by-part")
+            self.assertEqual(process.returncode, code, process.stderr)
+            self.assertIn(part, process.stderr)
 
 
 class Equalities(ProgramTest):

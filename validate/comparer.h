@@ -1,0 +1,41 @@
+// Original and candidate over the same rows, batch by batch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/kv_plan_parts.h"
+#include "runtime/engine.h"
+#include "validate/comparison.h"
+#include "validate/model_run.h"
+#include "validate/reference_run.h"
+#include "validate/validate.h"
+
+namespace kvc {
+
+// Refers to both models.
+class Comparer {
+ public:
+  // `by_part`: also what each part of the candidate's plan costs alone.
+  Comparer(ReferenceRun& reference, Engine& candidate, std::int64_t block_tokens, bool by_part);
+
+  void add(const TokenRows& rows);
+  // Bytes, numbers of rows and tokens, both settings and parts.
+  ValidationReport finalize();
+
+ private:
+  struct Part {
+    LayerRange layers;
+    ComparisonAccumulator continuation;
+  };
+
+  ReferenceRun& reference_;
+  Engine& candidate_;
+  std::int64_t block_tokens_;
+  ComparisonAccumulator teacher_forced_, continuation_;
+  std::vector<Part> parts_;
+  ValidationReport report_;
+};
+
+}  // namespace kvc
