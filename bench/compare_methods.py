@@ -36,7 +36,7 @@ ENGINE_CACHES = {
     "turboquant k8v4, protected layers": 0.3828, "turboquant 4bit, protected layers": 0.2617,
     "turboquant k3v4, protected layers": 0.2305, "turboquant 3bit, protected layers": 0.1992,
     "kivi int4": 0.3125, "kivi int2": 0.1875, "kivi int4, no window": 0.3125, "kivi int2, no window": 0.1875,
-    "nvfp4": 0.2812, "mxfp4": 0.2656,
+    "nvfp4": 0.2812, "mxfp4": 0.2656, "kvquant nuq4": 0.29, "kvquant nuq3": 0.2275,
 }
 
 
@@ -151,7 +151,7 @@ def convert(options, directory, method, kept_ratio):
 def measure_engine(options, name):
     process = run([ROOT / "scripts" / "with_peers.sh", ROOT / "bench" / "measure_engine_caches.py", options.checkpoint,
                    "--caches", name, "--num-sequences", options.num_sequences, "--seq-len", options.seq_len,
-                   "--recall", options.recall, "--json", "--text", *options.text])
+                   "--recall", options.recall, "--json", "--text", *options.text, "--calibration", *options.calibration])
     if process.returncode != 0:
         return {"refused": process.stderr.strip().split("\n")[-1]}
     return json.loads(process.stdout)[name]

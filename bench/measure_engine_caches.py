@@ -17,10 +17,13 @@ import random
 import torch
 
 from engine_caches import CACHES, Shape
+from kvquant import KvQuant, LayerCalibration
 
 TEXTS = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data" / "texts"
 COLOURS = "red blue green black white brown pink gray gold tan".split()
 THINGS = "ball box hat cup book shoe kite boat drum coat lamp bell ring rope sock toy fork bag leaf stone".split()
+# Those of kvquant.py, by their bits.
+CALIBRATED = {"kvquant nuq4": 4, "kvquant nuq3": 3}
 MASK = 2**64 - 1
 
 
@@ -95,6 +98,35 @@ class Scorer:
             logits = self.model(torch.tensor([ids]), past_key_values=cache).logits[0]
         return logits, [(layer.keys[0], layer.values[0]) for layer in cache.layers]
 
+    def calibration(self, rows):
+        """What KvQuant requires, from the loss of `rows`."""
+        held = {}
+
+        def keep(module, _, output, name):
+            output.retain_grad()
+            held.setdefault(name, []).append(output)
+
+        hooks = []
+        for index, layer in enumerate(self.model.model.layers):
+            attention = layer.self_attn
+            for part in (getattr(attention, "k_norm", attention.k_proj), attention.v_proj):
+                name = index, part is attention.v_proj
+                hooks.append(part.register_forward_hook(lambda *call, name=name: keep(*call, name)))
+        for row in rows:
+            ids = torch.tensor([row])
+            self.model(ids, labels=ids, use_cache=False).loss.backward()
+            self.model.zero_grad()
+        for hook in hooks:
+            hook.remove()
+
+        def joined(name, of):
+            # A text's first token stays exact.
+            return torch.cat([of(output).reshape(-1, self.shape.kv_dim)[1:] for output in held[name]])
+
+        return [LayerCalibration(joined((i, False), torch.Tensor.detach), joined((i, True), torch.Tensor.detach),
+                                 joined((i, False), lambda x: x.grad.square()), joined((i, True), lambda x: x.grad.square()))
+                for i in range(self.shape.num_layers)]
+
     def stored(self, cache, layers):
         if not cache.before_rope:
             return [cache.store(keys, values, i) for i, (keys, values) in enumerate(layers)]
@@ -162,7 +194,10 @@ def recall(scorer, cache, tokenizer, num_lists):
 
 
 def measure(scorer, tokenizer, rows, options, name):
-    cache = CACHES[name](scorer.shape)
+    if name in CALIBRATED:
+        cache = KvQuant(CALIBRATED[name], scorer.calibration(rows_of(tokenizer, options.calibration, options.seq_len, 32)))
+    else:
+        cache = CACHES[name](scorer.shape)
     result = {"settings": "", **compare(scorer, cache, rows, options.block), "recall": None, "original_recall": None}
     if options.recall:
         result["recall"], result["original_recall"] = recall(scorer, cache, tokenizer, options.recall)
@@ -172,9 +207,11 @@ def measure(scorer, tokenizer, rows, options, name):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=pathlib.Path)
-    parser.add_argument("--caches", nargs="+", choices=list(CACHES), metavar="NAME",
-                        default=[name for name in CACHES if not name.startswith("kvrun")],
-                        help=f"one or more of: {', '.join(CACHES)} (default: all but kvrun's own)")
+    parser.add_argument("--caches", nargs="+", choices=[*CACHES, *CALIBRATED], metavar="NAME",
+                        default=[name for name in (*CACHES, *CALIBRATED) if not name.startswith("kvrun")],
+                        help=f"one or more of: {', '.join((*CACHES, *CALIBRATED))} (default: all but kvrun's own)")
+    parser.add_argument("--calibration", type=pathlib.Path, nargs="+", default=[TEXTS / "tinystories_calibration.txt"],
+                        help="text that the levels of kvquant are fitted to")
     parser.add_argument("--text", type=pathlib.Path, nargs="+", default=[TEXTS / "tinystories_heldout.txt"])
     parser.add_argument("--num-sequences", type=int, default=8)
     parser.add_argument("--seq-len", type=int, default=512)

@@ -15,6 +15,7 @@ ROOT = pathlib.Path(os.environ.get("KVC_SOURCE_DIR", pathlib.Path(__file__).reso
 sys.path.insert(0, str(ROOT / "bench"))
 
 import engine_caches as engines  # noqa: E402
+import kvquant  # noqa: E402
 
 HEADS_OF_128 = engines.Shape(num_layers=8, num_kv_heads=2, head_dim=128)
 
@@ -101,6 +102,50 @@ class Stored(unittest.TestCase):
         values = random_rows(4, 3, 8)
         _, read = engines.CACHES["mxfp4"](engines.Shape(1, 4, 8)).store(values, values, 0)
         self.assertLess(share_lost(read, values), 0.03)
+
+
+class CalibratedLevels(unittest.TestCase):
+    """kvquant.py"""
+
+    @staticmethod
+    def cache(bits, weights=None, tokens=400):
+        numbers = random_rows(tokens, 256)
+        weights = torch.ones_like(numbers) if weights is None else weights
+        return kvquant.KvQuant(bits, [kvquant.LayerCalibration(numbers, numbers, weights, weights)])
+
+    def test_k_means_finds_clusters(self):
+        numbers = torch.cat([torch.full((50,), at) + 1e-3 * random_rows(50, seed=i) for i, at in enumerate((0.1, 0.2, 0.7, 0.9))])
+        torch.testing.assert_close(kvquant.weighted_levels(numbers, torch.ones(200), 2), torch.tensor([0.1, 0.2, 0.7, 0.9]),
+                                   atol=1e-3, rtol=0)
+
+    def test_weights_draw_levels(self):
+        numbers = torch.linspace(0, 1, 1001)
+        levels = kvquant.weighted_levels(numbers, torch.where(numbers > 0.9, 1e4, 1.0), 2)
+        self.assertGreaterEqual((levels > 0.9).sum(), 3)
+        # A mean of its numbers: the last level's.
+        self.assertAlmostEqual(levels[-1].item(), numbers[numbers > (levels[-1] + levels[-2]) / 2].mean().item(), delta=1e-3)
+
+    def test_outliers_and_the_first_token_stay(self):
+        cache = self.cache(4)
+        keys, values = random_rows(2, 50, 128, seed=1), random_rows(2, 50, 128, seed=2)
+        keys[1, 7, 3], values[0, 9, 5] = 40, -40
+        read, stored = cache.store(keys, values, 0)
+        self.assertEqual((read[1, 7, 3], stored[0, 9, 5]), (40, -40))
+        for before, after in ((keys, read), (values, stored)):
+            self.assertTrue(torch.equal(after[:, 0], before[:, 0].half().float()))
+            self.assertGreater((after[:, 1:] != before[:, 1:].half().float()).float().mean(), 0.95)
+            self.assertLess(share_lost(after, before), 0.01)
+
+    def test_levels_lose_no_more_than_even_ones(self):
+        keys = random_rows(2, 200, 128, seed=3)
+        low, high = keys.amin(), keys.amax()
+        even = ((keys - low) / (high - low) * 7).round() / 7 * (high - low) + low
+        read, _ = self.cache(3).store(keys, keys, 0)
+        self.assertLess(share_lost(read[:, 1:], keys[:, 1:]), share_lost(even[:, 1:], keys[:, 1:]) / 2)
+
+    def test_bytes_count_outliers_scales_and_the_first_token(self):
+        token = 256 * 4 / 8 * 2 + 4 * (2.56 + 2) + 8 + 4
+        self.assertAlmostEqual(self.cache(4).num_bytes(HEADS_OF_128, 256), 8 * (255 * token + 4 * 256))
 
 
 class Bytes(unittest.TestCase):
