@@ -122,7 +122,7 @@ class Conversion:
 
     def __init__(self, bench, directory, method):
         self.bench, self.directory, self.method = bench, directory, method
-        self.generation = Generation(bench, directory, (300, 300), 72, share=CHOSEN_SHARE)
+        self.generation = Generation(bench, directory, (200, 200), 56, share=CHOSEN_SHARE)
         self.cpu_quality = None
 
     def on_cpu(self, part):

@@ -28,6 +28,13 @@ shift
 case "$*" in *--dtype\\ float16*) model=$model-128 ;; esac
 exec "$0.true" "$model" "$@"
 """
+DRIVER = """
+#include <string.h>
+int cuInit(unsigned flags) { return FAILURE; }
+int cuDeviceGet(int* device, int number) { *device = number + 40; return number > 1 ? 101 : 0; }
+int cuDeviceGetName(char* name, int size, int device) { strncpy(name, device == 41 ? "Second" : "First", size); return 0; }
+int cuDeviceGetAttribute(int* value, int attribute, int device) { *value = attribute == 75 ? 9 : attribute == 76 ? 0 : -1; return 0; }
+"""
 
 
 def linked(program, path=""):
@@ -144,6 +151,11 @@ class GpuBundle(unittest.TestCase):
         process = self.run_bundle(site=other.parent)
         self.assertEqual(process.returncode, 1)
         self.assertRegex(process.stderr, r"^run.sh: error: .*/other/torch/lib: torch \d\S+ expected, 2\.99\.0\+cpu found; pass --python")
+        bundle = self.copy()
+        (bundle / "bin/kvrun").write_text("#!/bin/sh\necho GLIBC_2.99 not found; exit 1\n", encoding="ascii")
+        process = self.run_bundle(bundle=bundle)
+        self.assertEqual(process.returncode, 1)
+        self.assertRegex(process.stderr, r"GLIBC_2.99 not found\nrun.sh: error: .*/bin/kvrun does not start. It needs glibc 2\.\d+ and a libstdc")
         process = self.run_bundle("no-such-case")
         self.assertEqual(process.returncode, 2)
         self.assertIn("one of greedy, coded, ", process.stderr)
@@ -173,6 +185,23 @@ class Comparisons(unittest.TestCase):
         for capability, architectures in (("8.0", "90a"), ("9.1", "90a"), ("8.0", "86"), ("10.0", "90a")):
             with self.assertRaisesRegex(gpu.NoGpu, f"capability {capability}; these programs have code for {architectures} alone"):
                 gpu.check_code(("GPU", capability), architectures)
+
+    def test_asks_the_driver(self):
+        with tempfile.TemporaryDirectory() as directory:
+            source = pathlib.Path(directory) / "driver.c"
+            source.write_text(DRIVER, encoding="ascii")
+
+            def found(failure, number):
+                subprocess.run(["cc", "-shared", "-fPIC", f"-DFAILURE={failure}", "-o", source.with_name("libcuda.so.1"), source], check=True)
+                ask = f"import gpu\ntry: print(*gpu.find_gpu({number}))\nexcept gpu.NoGpu as reason: print(reason)"
+                environment = {**os.environ, "LD_LIBRARY_PATH": directory, "PYTHONPATH": str(SCRIPT.with_suffix(""))}
+                return subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True).stdout
+
+            self.assertEqual(found(0, 0), "First 9.0\n")
+            self.assertEqual(found(0, 1), "Second 9.0\n")
+            self.assertEqual(found(0, 2), "no usable GPU: cuDeviceGet fails with 101\n")
+            self.assertEqual(found(100, 0), "no GPU on this machine\n")
+            self.assertEqual(found(999, 0), "no usable GPU: cuInit fails with 999\n")
 
 
 if __name__ == "__main__":
