@@ -1,40 +1,52 @@
 #!/usr/bin/env bash
-# Builds the CUDA kernels by themselves, with the CUDA toolkit and nothing else, and on a machine with a GPU tests them,
-# measures them and what torch reaches, profiles them, and tests them again under compute-sanitizer. Needs no network.
+# Builds the CUDA kernels by themselves, with the CUDA toolkit and nothing else, and on a machine with a GPU tests them, runs the
+# programs of a bundle if there is one, measures the kernels and what torch reaches, profiles them, and tests them again under
+# compute-sanitizer. Needs no network.
 #
-#   scripts/gpu_check.sh [--build DIR] [--json FILE] [--arch LIST] [--seconds N] [--python FILE] [--quick]
+#   scripts/gpu_check.sh [--build DIR] [--json FILE] [--arch LIST] [--seconds N] [--python FILE] [--bundle PATH] [--quick]
 #
 #   --build DIR   where to build (default: build/gpu-check)
 #   --json FILE   the report (default: DIR/gpu_check.json)
 #   --arch LIST   architectures, as in "90a" or "80;90a" (default: the GPU's own; without a GPU 90a)
 #   --seconds N   time for all steps after the build (default 540); steps that would begin later are skipped
 #   --python FILE interpreter with torch (default: .venv-peers/bin/python if there is one, or python3)
+#   --bundle PATH what scripts/gpu_bundle.sh made, unpacked or not (default: gpu-bundle or gpu-bundle.tar.xz beside --build)
 #   --quick       facts and tests alone
 #
 # In this order, with a share of the time each, to which what earlier ones leave is added: facts of the machine (15 s, before the
-# build), tests (75 s), benchmarks (90 s), peers in torch (45 s), profiles by ncu (90 s), and compute-sanitizer (the rest). Every
-# step is a process of its own with a time limit: kernels of a family, a benchmark, a kernel's profile. What it printed is in
-# DIR/steps/, and the report is written anew after each, so an error in one loses nothing of the others.
+# build), tests (75 s), the bundle (120 s), benchmarks (90 s), peers in torch (45 s), profiles by ncu (90 s), and compute-sanitizer
+# (the rest). Every step is a process of its own with a time limit: kernels of a family, a case of the bundle, a benchmark, a
+# kernel's profile. What it printed is in DIR/steps/, and the report is written anew after each, so an error in one loses nothing of
+# the others.
 # Exit code: 0 all passed; 1 something failed; 77 built, but there is no GPU here.
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-build="$root/build/gpu-check" json="" arch="" quick="" seconds=540 python="$root/.venv-peers/bin/python"
+build="$root/build/gpu-check" json="" arch="" bundle="" quick="" seconds=540 python="$root/.venv-peers/bin/python"
 [ -x "$python" ] || python=python3
-usage() { sed -n '2,19p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+usage() { sed -n '2,22p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 while [ $# -gt 0 ]; do
   case "$1" in
-    --build | --json | --arch | --seconds | --python) [ $# -ge 2 ] || usage ;;&
+    --build | --json | --arch | --seconds | --python | --bundle) [ $# -ge 2 ] || usage ;;&
     --build) build="$2"; shift 2 ;;
     --json) json="$2"; shift 2 ;;
     --arch) arch="$2"; shift 2 ;;
     --seconds) seconds="$2"; shift 2 ;;
     --python) python="$2"; shift 2 ;;
+    --bundle) bundle="$2"; shift 2 ;;
     --quick) quick=1; shift ;;
     *) usage ;;
   esac
 done
 [[ $seconds =~ ^[0-9]+$ ]] || usage
 json="${json:-$build/gpu_check.json}"
+if [ -z "$bundle" ]; then
+  for found in "$build"/../gpu-bundle.tar.xz "$build"/../gpu-bundle; do
+    [ ! -e "$found" ] || bundle="$found"
+  done
+elif [ ! -e "$bundle" ]; then
+  echo "gpu_check: --bundle $bundle: no such file or directory; scripts/gpu_bundle.sh makes one" >&2
+  exit 1
+fi
 
 find_tool() { command -v "$1" || { [ -x "/usr/local/cuda/bin/$1" ] && echo "/usr/local/cuda/bin/$1"; } || true; }
 nvcc="${CUDACXX:-$(find_tool nvcc)}"
@@ -145,6 +157,23 @@ for program in $(programs _test); do
   done
 done
 if [ -z "$quick" ]; then
+  due=$((due + 120))
+  outcome=passed
+  if [ -z "$bundle" ]; then
+    step bundle 5 sh -c 'echo "skipped: no bundle (scripts/gpu_bundle.sh makes one)"; exit 77'
+  elif [ -f "$bundle" ]; then
+    rm -rf "$build/gpu-bundle"
+    step "bundle unpacked" 30 "$python" -m tarfile -e "$bundle" "$build"
+    bundle="$build/gpu-bundle"
+  fi
+  # Its first start, which loads all libraries from disk, is a step too.
+  [ -z "$bundle" ] || [ "$outcome" != passed ] || step bundle 60 "$bundle/run.sh" --python "$python" --exec kvrun --version
+  if [ -n "$bundle" ] && [ "$outcome" = passed ]; then
+    for case in $("$bundle/run.sh" --python "$python" --list); do
+      measure "bundle_$case" "$bundle/run.sh" --python "$python" --data "$root/tests/data" --seconds 60 "$case"
+    done
+  fi
+
   due=$((due + 90))
   for program in $(programs _bench); do
     measure "$(basename "$program")" "$program"

@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import tarfile
 import tempfile
 import unittest
 
@@ -45,6 +46,23 @@ exit 1
 """
 
 
+# A bundle of three cases.
+BUNDLE = """#!/bin/sh
+case "$*" in
+  *--list*) echo good; echo bad; echo left; exit 0 ;;
+  *--exec*) exit 0 ;;
+  *good*) code=0 ;;
+  *bad*) code=1 ;;
+  *) code=77 ;;
+esac
+echo "$*"
+while [ "$1" != --json ]; do shift; done
+echo "{\\"status\\": $code}" >"$2"
+echo "skipped: no checkpoint"
+exit $code
+"""
+
+
 class GpuCheck(unittest.TestCase):
     def setUp(self):
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="kvc-gpu-"))
@@ -78,8 +96,9 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual((report["device"], report["architectures"]), ("Test GPU", "90a"))
         self.assertEqual(report["cuda_speed_bench"], {"rows": [1.5]})
         outcomes = {step["step"]: step["outcome"] for step in report["steps"]}
-        self.assertEqual(list(outcomes)[:5],
-                         ["facts", "cuda_first_test good", "cuda_first_test crashing", "cuda_speed_bench", "gpu_peers"])
+        self.assertEqual(list(outcomes)[:6],
+                         ["facts", "cuda_first_test good", "cuda_first_test crashing", "bundle", "cuda_speed_bench", "gpu_peers"])
+        self.assertEqual(outcomes["bundle"], "skipped: no bundle (scripts/gpu_bundle.sh makes one)")
         self.assertEqual([outcomes["facts"], outcomes["cuda_first_test good"], outcomes["cuda_speed_bench"]], ["passed"] * 3)
         self.assertRegex(outcomes["cuda_first_test crashing"], r"^failed with 139$")
         self.assertEqual(outcomes["cuda_first_test good under racecheck"], "passed")
@@ -116,6 +135,38 @@ class GpuCheck(unittest.TestCase):
         process, report = self.check("--python", python)
         self.assertEqual(process.returncode, 0, process.stdout)
         self.assertEqual(report["gpu_peers"], {"results": [2]})
+
+    def test_cases_of_a_bundle_are_steps(self):
+        self.write("bin/nvidia-smi", SMI)
+        bundle = self.write("gpu-bundle/run.sh", BUNDLE).parent
+        process, report = self.check()
+        self.assertEqual(process.returncode, 1)
+        outcomes = {step["step"]: step["outcome"] for step in report["steps"] if "bundle" in step["step"]}
+        self.assertEqual(outcomes, {"bundle": "passed", "bundle_good": "passed", "bundle_bad": "failed with 1",
+                                    "bundle_left": "skipped: no checkpoint"})
+        self.assertEqual([report[f"bundle_{case}"] for case in ("good", "bad", "left")], [{"status": 0}, {"status": 1}, {"status": 77}])
+        log = (self.build / "steps/bundle_good.log").read_text(encoding="utf-8")
+        self.assertRegex(log, "--python python3 --data .*/tests/data --seconds 60 good")
+        with tarfile.open(self.directory / "gpu-bundle.tar.xz", "w:xz") as archive:
+            archive.add(bundle, "gpu-bundle")
+        shutil.rmtree(bundle)
+        _, report = self.check()
+        self.assertEqual([(step["step"], step["outcome"]) for step in report["steps"]][1:4],
+                         [("bundle unpacked", "passed"), ("bundle", "passed"), ("bundle_good", "passed")])
+
+    def test_a_bundle_that_does_not_start_or_unpack_has_no_cases(self):
+        self.write("bin/nvidia-smi", SMI)
+        broken = self.write("other/run.sh", "#!/bin/sh\necho 'run.sh: error: no torch' >&2; exit 1\n").parent
+        process, report = self.check("--bundle", broken)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("run.sh: error: no torch", process.stdout)
+        self.assertEqual([step["step"] for step in report["steps"] if "bundle" in step["step"]], ["bundle"])
+        process, report = self.check("--bundle", self.write("torn.tar.xz", "no archive"))
+        self.assertEqual(process.returncode, 1)
+        self.assertEqual([step["step"] for step in report["steps"] if "bundle" in step["step"]], ["bundle unpacked"])
+        process, _ = self.check("--bundle", self.directory / "nowhere")
+        self.assertEqual(process.returncode, 1)
+        self.assertRegex(process.stderr, "^gpu_check: --bundle .*/nowhere: no such file or directory; scripts/gpu_bundle.sh makes one")
 
     def test_profiles(self):
         self.write("bin/nvidia-smi", SMI)
