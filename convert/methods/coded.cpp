@@ -24,6 +24,8 @@ namespace {
 
 constexpr std::int64_t kSamples = 4096;  // tokens that steps are chosen and judged by
 constexpr std::int64_t kGainBits = 8;
+// Bits of a block that bear a gain in any case (docs/quality.md, gains).
+constexpr std::int64_t kBitsWithGain = 4 * kGainBits;
 // All later tokens read a text's first one, and its keys and values lie far from all others': where it is coded as they
 // are, it counts as a 16th of its sequence. As one token among thousands it would be clipped.
 constexpr std::int64_t kShareOfFirst = 16;
@@ -195,14 +197,16 @@ double share_bits(const ConversionJob& job, const std::vector<WidthCurves>& curv
   return allocation.price;
 }
 
-// A block has gains where they save more than their eight bits would elsewhere. Where a text's first token is a code,
-// every block has them: all later tokens read it, and it is far from the mean where a text begins with another token than
-// the calibration's.
+// A block has gains where they cost a quarter of its bits or less: text unlike the calibration's lies outside of what steps
+// reach without them, which calibration text does not show. Narrower blocks have them where they save more than their
+// eight bits would elsewhere. Where a text's first token is a code, every block has them: all later tokens read it, and it is
+// far from the mean where a text begins with another token than the calibration's.
 void choose_gains(const ConversionJob& job, double price, std::deque<BlockFit>& fits) {
   for (BlockFit& fit : fits) {
     const bool worth =
         fit.fitted_error(false) - fit.fitted_error(true) > price * static_cast<double>(kGainBits);
     fit.set_gain(codes_first_token(job.result.plan) || worth ||
+                 fit.block().bits() >= kBitsWithGain ||
                  job.settings.own<CodedSettings>().gain == GainChoice::kOn);
   }
 }

@@ -43,7 +43,7 @@ class TileCodes {
 
   void read(const std::uint8_t* tile, std::int64_t) {
     unpack_codes(layout_, tile, rows_.data());
-    tile_gains(layout_, tile, gains_);
+    unpack_gains(layout_, tile, gains_);
   }
 
   const float* gains(std::int64_t) const { return gains_; }  // [kTileTokens]

@@ -104,6 +104,27 @@ inline void unpack_codes(const TileLayout& layout, const std::uint8_t* tile, std
   }
 }
 
+// As tile_gains(): a table in one vector of 8 floats or more.
+inline void unpack_gains(const TileLayout& layout, const std::uint8_t* tile, float* gains) {
+  const hn::CappedTag<float, 16> d;
+  const hn::Rebind<std::int32_t, decltype(d)> d32;
+  const hn::Rebind<std::uint8_t, decltype(d)> d8;
+  const std::size_t lanes = hn::Lanes(d);
+  if (!layout.gain || lanes < kNumGains) {
+    tile_gains(layout, tile, gains);
+    return;
+  }
+  HWY_ALIGN float table[16] = {};
+  std::memcpy(table, kGains, sizeof(kGains));
+  const auto values = hn::Load(d, table);
+  const auto last = hn::Set(d32, kNumGains - 1);
+  const std::uint8_t* from = tile + layout.code_bytes();
+  for (std::size_t token = 0; token < kTileTokens; token += lanes) {
+    const auto codes = hn::Min(hn::PromoteTo(d32, hn::LoadU(d8, from + token)), last);
+    hn::StoreU(hn::TableLookupLanes(values, hn::IndicesFromVec(d, codes)), d, gains + token);
+  }
+}
+
 #endif  // HWY_TARGET != HWY_SCALAR
 }  // namespace kvc::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -134,7 +134,7 @@ class VnniCodes {
 
   void read(const std::uint8_t* from, std::int64_t tile) {
     if (layout_.gain) {
-      tile_gains(layout_, from, gains_ + tile * kTileTokens);
+      unpack_gains(layout_, from, gains_ + tile * kTileTokens);
     }
     const std::uint8_t* end = from + layout_.bytes();
     std::uint8_t* to = rows_.data() + tile * bytes();

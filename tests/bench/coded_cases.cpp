@@ -124,8 +124,9 @@ void add_coded_cases(std::int64_t tokens, std::int64_t head_dim, std::vector<Cas
                                std::make_shared<Codes>(quarter_layout(head_dim), tokens), nullptr,
                                {}));
   }
-  const auto codes = std::make_shared<Codes>(half_layout(head_dim), tokens);
-  const auto values = std::make_shared<Codes>(half_layout(head_dim), tokens);
+  const TileLayout half = half_layout(head_dim);
+  const auto codes = std::make_shared<Codes>(half, tokens);
+  const auto values = std::make_shared<Codes>(half, tokens);
   const std::pair<const char*, KeyBases> forms[] = {{"coded rotated %", {.rotated = true}},
                                                     {"coded pairs %", {.count = head_dim / 2}},
                                                     {"coded blocks:4 %", {.count = 4}},
@@ -133,6 +134,11 @@ void add_coded_cases(std::int64_t tokens, std::int64_t head_dim, std::vector<Cas
   for (const auto& [form, bases] : forms) {
     cases.push_back(coded_case(named(form), head_dim, codes, values, bases));
   }
+  TileLayout with_gains = half;
+  with_gains.gain = true;
+  cases.push_back(coded_case(named("coded rotated %, with gains"), head_dim,
+                             std::make_shared<Codes>(with_gains, tokens),
+                             std::make_shared<Codes>(with_gains, tokens), {.rotated = true}));
 }
 
 }  // namespace kvc

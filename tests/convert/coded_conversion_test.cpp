@@ -121,6 +121,29 @@ TEST_F(CodedConversion, GainsCostTheirByte) {
   EXPECT_EQ(bits_off - bits_on, 8 * static_cast<std::int64_t>(on.coded.size()));
 }
 
+TEST_F(CodedConversion, GainsComeWhereTheyCostAQuarterOrLess) {
+  write_model({});
+  const auto converted = [&](double kept_ratio, GainChoice gain) {
+    ConvertSettings chosen = settings(kept_ratio, "head");
+    chosen.own<CodedSettings>().gain = gain;
+    return read_conversion(
+        convert_to(fmt::format("{}-{}", kept_ratio, static_cast<int>(gain)), chosen));
+  };
+  std::size_t narrow_without = 0, wide = 0;
+  for (const double kept_ratio : {0.4, 0.06}) {
+    const Conversion without = converted(kept_ratio, GainChoice::kOff);
+    const Conversion chosen = converted(kept_ratio, GainChoice::kAuto);
+    for (std::size_t i = 0; i < chosen.coded.size(); ++i) {
+      const bool is_wide = without.coded[i].bits >= 32;
+      wide += is_wide;
+      EXPECT_TRUE(chosen.plan.coded[i].gain || !is_wide) << i;
+      narrow_without += !is_wide && !chosen.plan.coded[i].gain;
+    }
+  }
+  EXPECT_GT(wide, 0U);
+  EXPECT_GT(narrow_without, 0U);
+}
+
 TEST_F(CodedConversion, HeadsOfALayerTakeEquallyManyBitsIfAskedFor) {
   write_model({});
   ConvertSettings chosen = settings(0.25, "head");
