@@ -4,9 +4,12 @@ import dataclasses
 
 import torch
 
+from kvconvert._ops import ops
+from kvconvert.codes import TILE
 from kvconvert.latents import Latents
 
 _TOKENS_TOGETHER = 2048  # of all sequences, whose keys are rebuilt in one go
+_NO_ANGLES = torch.empty(0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,47 +25,42 @@ class StoredRows:
     sinks: int
 
 
-def _mask(rows: StoredRows, first: int, window: int, device: torch.device) -> torch.Tensor | None:
-    """bool [S, latents from `first` on + exact rows]: what a query sees; None: all."""
-    most, most_exact = max(rows.counts), max(rows.exact_counts)
-    counts, exact = (torch.tensor(part, device=device)[:, None] for part in (rows.counts, rows.exact_counts))
-    column, place = (torch.arange(*span, device=device)[None] for span in ((first, most), (0, most_exact)))
-    latent_mask, exact_mask = column < counts, place < exact
-    if window:
-        hidden = counts + exact - window  # positions below are hidden
-        latent_mask = latent_mask & (column + rows.sinks >= hidden)
-        exact_mask = exact_mask & (torch.where(place < rows.sinks, place, place + counts) >= hidden)
-    mask = torch.cat((latent_mask, exact_mask), 1)
-    return None if mask.all() else mask
+def _seen(rows: StoredRows, window: int) -> tuple[list, list]:
+    """Rows first .. last - 1 that each sequence's query sees: of its latents [S, 1, 2], and of its exact rows [S, 2, 2], which
+    are before and behind the latents."""
+    of_latents, of_exact = [], []
+    for count, exact in zip(rows.counts, rows.exact_counts):
+        hidden = max(0, count + exact - window) if window else 0  # positions below are hidden
+        sinks = min(rows.sinks, exact)
+        first = min(max(hidden - sinks, 0), count)
+        of_latents.append([[first, count]])
+        of_exact.append([[min(hidden, sinks), sinks], [max(sinks, min(hidden - count, exact)), exact]])
+    return of_latents, of_exact
 
 
 def attend_rows(latents: Latents, place: int, query: torch.Tensor, rows: StoredRows, scale: float,
                 softcap: float = 0.0) -> torch.Tensor:
-    """Attention of the last token of each sequence, which is stored: query and result [S, num_heads, head_dim]."""
-    group, heads, window = latents.group, latents.num_kv_heads, latents.forms[place].window
-    most, most_exact = max(rows.counts), max(rows.exact_counts)
-    lengths = [sum(pair) for pair in zip(rows.counts, rows.exact_counts)]
-    first = min(max(0, min(lengths) - window - rows.sinks), most) if window else 0
-    mask = _mask(rows, first, window, query.device)
-    wide = query.unflatten(1, (heads, -1)).float() * scale  # [S, kv_heads, queries, head_dim]
-    step = max(1, _TOKENS_TOGETHER // len(lengths))
-    scores = []
-    for begin in range(first, most, step):
-        part = rows.latents[:, begin:min(begin + step, most)]
-        scores.append(wide @ latents.keys(place, part, rows.sinks + begin).permute(0, 2, 3, 1))
-    scores.append(wide @ rows.keys[:, :most_exact].float().permute(0, 2, 3, 1))
-    joined = torch.cat(scores, -1)
-    if softcap:
-        joined = torch.tanh(joined / softcap) * softcap
-    if mask is not None:
-        joined = joined.masked_fill(~mask[:, None, None], float("-inf"))
-    weights = joined.softmax(-1)
-    of_latents, of_exact = weights.split((most - first, most_exact), -1)
-    out = of_exact @ rows.values[:, :most_exact].float().transpose(1, 2)
-    if most > first:
-        sums = of_latents.flatten(1, 2).to(query.dtype) @ rows.latents[:, first:most, group.rank - group.value_rank:]
-        decoder, offset = latents.decoders[place][1], latents.offsets[place][1]
-        out = out + sums.unflatten(1, (heads, -1)).float() @ decoder.float().unflatten(0, (heads, -1)).transpose(1, 2)
-        if offset is not None:
-            out = out + of_latents.sum(-1, keepdim=True) * offset.float().view(1, heads, 1, -1)
-    return out.flatten(1, 2).to(query.dtype)
+    """Attention of the last token of each sequence, which is stored: query and result [S, num_heads, head_dim]. Sums are of
+    float32."""
+    size, heads, head_dim = query.shape
+    form, decoder = latents.forms[place], latents.decoders[place][1]
+    cos, sin = form.rope if form.rope is not None else (_NO_ANGLES, _NO_ANGLES)
+    of_latents, of_exact = _seen(rows, form.window)
+    spans = torch.tensor(of_latents)
+    sums = torch.zeros(size, heads, latents.group.value_rank)
+    scales = torch.stack((torch.full((size, heads), float("-inf")), torch.zeros(size, heads)), 1)
+    query, step, most = query.contiguous(), max(TILE, _TOKENS_TOGETHER // size), max(rows.counts)
+    for first in range(min(span[0] for span, in of_latents), most, step):
+        keys = latents.plain_keys(place, rows.latents[:, first:min(first + step, most)])
+        ops().attend_latents(sums, scales, query, keys, rows.latents, spans, first, rows.sinks + first, latents.num_kv_heads, cos,
+                             sin, scale, softcap)
+    sums = (sums / scales[:, 1, :, None]).to(decoder.dtype).unflatten(1, (latents.num_kv_heads, -1))
+    values = (sums @ decoder.unflatten(0, (latents.num_kv_heads, -1)).transpose(1, 2)).float()
+    if latents.offsets[place][1] is not None:
+        values += latents.offsets[place][1].view(1, latents.num_kv_heads, 1, head_dim)
+    values = values.flatten(1, 2)
+    if max(rows.exact_counts) == 0:
+        return values.to(query.dtype)
+    out = torch.empty_like(query)
+    ops().join_exact(out, query, values, scales, rows.keys, rows.values, torch.tensor(of_exact), scale, softcap)
+    return out

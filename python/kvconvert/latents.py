@@ -189,12 +189,15 @@ class Latents:
             latents.append(self._encoded(rows) - self.mean_latent)
         return torch.cat(latents)
 
+    def plain_keys(self, place: int, latents: torch.Tensor) -> torch.Tensor:
+        """Keys before RoPE, [..., n, num_kv_heads, head_dim], of latents [..., n, rank]."""
+        form, (decoder, _), (offset, _) = self.forms[place], self.decoders[place], self.offsets[place]
+        keys = linear(latents[..., :self.group.key_rank], decoder, offset).unflatten(-1, (self.num_kv_heads, self.head_dim))
+        return keys if form.key_norm is None else form.key_norm(keys)
+
     def keys(self, place: int, latents: torch.Tensor, first: int) -> torch.Tensor:
         """Keys post-RoPE, float32 [..., n, num_kv_heads, head_dim], of latents [..., n, rank] at positions from `first` on."""
-        form, offset = self.forms[place], self.offsets[place][0]
-        keys = linear(latents[..., :self.group.key_rank], self.decoders[place][0], offset)
-        keys = keys.unflatten(-1, (self.num_kv_heads, self.head_dim))
-        return turned((keys if form.key_norm is None else form.key_norm(keys)).float(), form.rope, first)
+        return turned(self.plain_keys(place, latents).float(), self.forms[place].rope, first)
 
     def values(self, place: int, latents: torch.Tensor) -> torch.Tensor:
         """Values [..., n, num_kv_heads, head_dim] of latents [..., n, rank]."""
