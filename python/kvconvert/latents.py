@@ -79,16 +79,16 @@ class LatentCheckpoint(ConvertedCheckpoint):
         super().__init__(directory)
         if not is_latent(self.plan):
             raise self.refused("this engine")
-        reason = why_refused(self.config["kvconvert"])
-        if reason is not None:
-            raise ConversionError(f"{self.path}: method {self.plan['method']}: kvrun alone runs {reason}; {LATENT_METHODS} run "
-                                  "here, and --export folded runs everywhere")
         try:
+            reason = why_refused(self.config["kvconvert"])
             self.groups = [group_of(i, spec) for i, spec in enumerate(self.plan["groups"])]
             policy = self.plan["policy"]
             self.block_tokens, self.truncated = policy["block_tokens"], policy["prefill"] == "truncated"
         except (KeyError, TypeError) as error:
             raise ConversionError(f"{self.path}: kvconvert.plan: {error!r}; convert again") from error
+        if reason is not None:
+            raise ConversionError(f"{self.path}: method {self.plan['method']}: kvrun alone runs {reason}; {LATENT_METHODS} run "
+                                  "here, and --export folded runs everywhere")
         self.stores = [store for group in self.groups for store in group.stores]
         latent = [layer for layer, source in enumerate(self.plan["layers"]) if source == "latent"]
         if [layer for store in self.stores for layer in store] != latent:
@@ -161,7 +161,7 @@ class Latents:
         decoders = checkpoint.decoders(self.group)
         self.decoders = [tuple(part.to(device, dtype) for part in decoders[place]) for place in places]
         self.encoders: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.offsets = [(form.key_bias, form.value_bias) for form in forms]
+        self.offsets = [(form.key_bias, form.value_bias) for form in forms]  # what is added to rebuilt keys and values
         if self.group.calibrated:
             means = checkpoint.means(self.group)
             self.offsets = [tuple(part.to(device, dtype) for part in means[place]) for place in places]
@@ -171,6 +171,12 @@ class Latents:
     @property
     def rank(self) -> int:
         return self.group.rank
+
+    def use(self, dtype: torch.dtype) -> None:
+        """Rebuilds from latents of this type from now on: a model may change its type after it was loaded."""
+        if self.decoders[0][0].dtype != dtype:
+            self.decoders = [tuple(part.to(dtype) for part in pair) for pair in self.decoders]
+            self.offsets = [tuple(None if part is None else part.to(dtype) for part in pair) for pair in self.offsets]
 
     def _encoded(self, rows: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         keys = sum(linear(key, encoder) for (key, _), (encoder, _) in zip(rows, self.encoders))

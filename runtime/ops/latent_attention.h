@@ -41,8 +41,8 @@ struct LatentPart {
 };
 
 // Adds a part to the softmax of those before: sums [sequences, num_heads, rank] of exp(score - max) * latent, and `scales`
-// [sequences, 2, num_heads], max and sum of exp(score - max). Before the first part, max is -infinity and the rest zero. What a sequence
-// gets does not depend on the number of threads.
+// [sequences, 2, num_heads], max and sum of exp(score - max). Before the first part, max is -infinity and the rest zero.
+// What a sequence gets does not depend on the number of threads.
 void attend_latents(const LatentQueries& queries, const LatentPart& part, float* sums,
                     float* scales, const Parallel& parallel);
 

@@ -45,6 +45,7 @@ class LatentStore:
                softcap: float | None) -> torch.Tensor:
         """Attends to all tokens and stores the step's. query [batch, heads, q, head_dim], and so is the result."""
         latents, last = self.model_latents.latents[self.number], place == len(self.layers) - 1
+        latents.use(key.dtype)
         held = (self.model_latents.take_latents(self.layers[place]),) if self.projected else ()
         if not self.counts:
             self.counts, self.exact_counts = [0] * len(step.lengths), [0] * len(step.lengths)

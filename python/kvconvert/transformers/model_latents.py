@@ -49,7 +49,7 @@ class _Inputs:
 
     def take(self) -> torch.Tensor:
         hidden, self._hidden = self._hidden, None
-        return linear(hidden, self.latent_proj)
+        return linear(hidden, self.latent_proj.to(hidden.dtype))
 
 
 def replace_projections(decoder: torch.nn.Module, conversion: dict | None) -> None:

@@ -177,6 +177,12 @@ class RefusalsTest(Case):
         with self.assertRaisesRegex(kvconvert.ConversionError, "config.json: kvconvert.plan.groups does not cover each latent layer"):
             load(directory)
 
+    def test_plan_without_a_policy(self):
+        directory = copy_of(latent(*PCA))
+        edit_config(directory, lambda config: config["kvconvert"]["plan"].pop("policy"))
+        with self.assertRaisesRegex(kvconvert.ConversionError, "config.json: kvconvert.plan: KeyError\\('policy'\\); convert again"):
+            load(directory)
+
     def test_factor_of_another_shape(self):
         directory = copy_of(latent(*PCA))
         edit_config(directory, lambda config: config["kvconvert"]["plan"]["groups"][0].update(rank=5))

@@ -109,6 +109,15 @@ class PcaTest(Case):
                   for model, cache in zip((found, exact), caches)]
         self.assertLess((logits[0] - logits[1]).abs().mean().item(), 0.15)
 
+    def test_model_changes_its_type(self):
+        model, ids = AutoModelForCausalLM.from_pretrained(self.directory).float(), self.text[:, :100]
+        cache = model.new_cache()
+        found = torch.cat((model(ids[:, :80], past_key_values=cache).logits, self.steps(model, cache, ids[:, 80:])), 1)
+        self.assertEqual(found.dtype, torch.float32)
+        cache = self.model.new_cache()
+        expected = torch.cat((self.model(ids[:, :80], past_key_values=cache).logits, self.steps(self.model, cache, ids[:, 80:])), 1)
+        self.assertLess((found - expected).abs().mean().item(), 0.05)
+
     def test_damaged_factors(self):
         directory = copy_of(self.directory)
         path = directory / "model.safetensors"
