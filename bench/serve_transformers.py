@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Decode speed in transformers: a converted directory against its original with DynamicCache, as a ratio.
+"""Decode speed in transformers: a converted directory (codes or latents) against its original with DynamicCache, as a ratio.
 
 serve_transformers.py ORIGINAL CONVERTED [--tokens 4096 --steps 32 --rounds 5 --threads 1]
 
@@ -52,10 +52,10 @@ def main():
     options = parse_arguments()
     torch.set_num_threads(options.threads)
     models = {"original": AutoModelForCausalLM.from_pretrained(options.original),
-              "codes": kvconvert.load(options.converted)}
+              "converted": kvconvert.load(options.converted)}
     torch.manual_seed(0)
     ids = torch.randint(3, models["original"].config.vocab_size, (1, options.tokens))
-    caches = {"original": DynamicCache(config=models["original"].config), "codes": models["codes"].new_cache()}
+    caches = {"original": DynamicCache(config=models["original"].config), "converted": models["converted"].new_cache()}
     for name, model in models.items():
         filled_cache(model, caches[name], ids)
     times = {name: [] for name in models}
@@ -66,8 +66,8 @@ def main():
     for name in models:
         print(f"{name}: {1e3 * medians[name]:.2f} ms per token ({1e3 * min(times[name][1:]):.2f} to "
               f"{1e3 * max(times[name][1:]):.2f}), cache {cache_bytes(caches[name])} bytes")
-    print(f"speed with codes: {medians['original'] / medians['codes']:.2f} of the original's, bytes "
-          f"{cache_bytes(caches['codes']) / cache_bytes(caches['original']):.3f}")
+    print(f"speed of the converted: {medians['original'] / medians['converted']:.2f} of the original's, bytes "
+          f"{cache_bytes(caches['converted']) / cache_bytes(caches['original']):.3f}")
 
 
 if __name__ == "__main__":

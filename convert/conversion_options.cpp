@@ -76,7 +76,7 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& 
   app.add_option(
          "--for", words.engine,
          "Engine that serves the result: kvrun, or transformers or vllm, which read prompts "
-         "through codes (coded, --prefill coded)")
+         "through codes (coded, --prefill coded); transformers also takes methods with latents")
       ->capture_default_str();
   app.add_option("--export", words.format, "factored, folded or both")->capture_default_str();
   app.add_option("--factor-dtype", options.factor_dtype,
@@ -172,12 +172,18 @@ void suit_engine(const CLI::App& app, PipelineOptions& options) {
   }
   ConvertSettings& settings = options.settings;
   const std::string engine = to_string(options.engine);
-  KVC_CHECK_USAGE(app.count("--method") == 0 || settings.method == "coded",
-                  "--for {}: requires --method coded, found {}; leave --method out, or leave "
+  const bool latents = serves_latents(options.engine, settings.method);
+  const char* others =
+      options.engine == ServingEngine::kTransformers ? ", pca, xkv-static, palu or commonkv" : "";
+  KVC_CHECK_USAGE(app.count("--method") == 0 || latents || settings.method == "coded",
+                  "--for {}: requires --method coded{}, found {}; leave --method out, or leave "
                   "--for out and pass --export folded",
-                  engine, settings.method);
+                  engine, others, settings.method);
   KVC_CHECK_USAGE(options.format == ExportFormat::kFactored,
                   "--for {}: reads factored exports, found --export; leave --export out", engine);
+  if (latents && app.count("--method") != 0) {
+    return;
+  }
   KVC_CHECK_USAGE(app.count("--prefill") == 0 || settings.prefill == PrefillMode::kCoded,
                   "--for {}: reads prompts through codes, found --prefill {}; leave --prefill out",
                   engine, to_string(settings.prefill));

@@ -1,20 +1,26 @@
-// What an engine other than kvrun requires of a coded conversion.
+// What an engine other than kvrun requires of a conversion.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "convert/convert.h"
 #include "core/kv_plan.h"
 
 namespace kvc {
 
-// Engine of --for. vLLM and transformers read prompts through codes, and keep no sinks and no window.
+// Engine of --for. vLLM and transformers read prompts through codes, and keep no sinks and no window beside them.
 enum class ServingEngine { kKvrun, kTransformers, kVllm };
 
 std::string to_string(ServingEngine);
 ServingEngine parse_serving_engine(const std::string&);  // UsageError lists the known ones
 
+// Does the engine run the latents of this method?
+bool serves_latents(ServingEngine engine, std::string_view method);
+// UsageError if the engine does not run what these settings of such a method make. model_type: of config.json
+void check_served_latents(ServingEngine engine, const ConvertSettings& settings,
+                          std::string_view model_type);
 // Can the engine serve codes of this family? model_type: of config.json
 bool serves_family(ServingEngine engine, std::string_view model_type);
 // UsageError if the engine cannot serve codes of this family

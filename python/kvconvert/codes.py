@@ -10,52 +10,33 @@ import sys
 import torch
 
 from kvconvert._ops import ops
-from kvconvert.factors import PARTS, Block, ConversionError, TensorFiles, block_of, load_factors
-from kvconvert.plans import exact_tokens, read_config
+from kvconvert.checkpoints import ConvertedCheckpoint
+from kvconvert.factors import PARTS, Block, ConversionError, block_of, load_factors
 
 TILE = 32  # tokens of a tile
 _NONE = torch.empty(0)
 
 
-class CodedCheckpoint:
+class CodedCheckpoint(ConvertedCheckpoint):
     """A converted directory whose layers are coded. Raises ConversionError for any other directory.
 
     stores: the layers that are coded together, ascending; one each for the scopes head and layer.
     """
 
     def __init__(self, directory: str | pathlib.Path):
-        self.directory = pathlib.Path(directory)
-        path = self.directory / "config.json"
-        self.config = read_config(self.directory)
-        conversion = self.config["kvconvert"]
-        self.plan = conversion["plan"]
-        others = sorted(set(self.plan["layers"]) - {"coded"})
-        if self.plan["method"] != "coded" or others:
-            raise ConversionError(f"{path}: method {self.plan['method']} with {', '.join(others) or 'coded'} layers is served by kvrun "
-                                  "alone; convert with --method coded for this engine, or export with --export folded")
-        self.num_layers = len(self.plan["layers"])
-        self.num_kv_heads, self.head_dim = self.plan["num_kv_heads"], self.plan["head_dim"]
+        super().__init__(directory)
+        if self.plan["method"] != "coded" or set(self.plan["layers"]) != {"coded"}:
+            raise self.refused("this engine")
         try:
             self.blocks = [block_of(i, spec) for i, spec in enumerate(self.plan["coded"])]
         except (KeyError, TypeError) as error:
-            raise ConversionError(f"{path}: kvconvert.plan.coded: {error!r}; convert again") from error
+            raise ConversionError(f"{self.path}: kvconvert.plan.coded: {error!r}; convert again") from error
         stores = sorted({(block.first_layer, block.num_layers) for block in self.blocks})
         self.stores = [list(range(first, first + count)) for first, count in stores]
         if [layer for store in self.stores for layer in store] != list(range(self.num_layers)):
-            raise ConversionError(f"{path}: kvconvert.plan.coded does not cover each of {self.num_layers} layers once; convert again")
-        self.files = TensorFiles(self.directory)
-        if "factors_sha256" in conversion:
-            self.files.check(conversion["factors_sha256"])
-
-    @property
-    def sinks(self) -> int:
-        """First tokens that the plan keeps exact."""
-        return exact_tokens(self.plan)[0]
-
-    @property
-    def window(self) -> int:
-        """Last tokens that the plan keeps exact."""
-        return exact_tokens(self.plan)[1]
+            raise ConversionError(f"{self.path}: kvconvert.plan.coded does not cover each of {self.num_layers} layers once; convert "
+                                  "again")
+        self.files = self.open_files()
 
     @property
     def codes_first(self) -> bool:

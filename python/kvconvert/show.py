@@ -8,6 +8,7 @@ import pathlib
 from safetensors import safe_open
 
 from kvconvert.factors import ConversionError, block_of
+from kvconvert.latents import group_of, is_latent, why_refused
 from kvconvert.plans import exact_tokens, read_config
 
 
@@ -19,33 +20,40 @@ class Conversion:
     method: str
     model_type: str  # of the original
     num_layers: int
-    bytes_per_token: float | None  # of all layers, codes alone; None for other methods than coded
+    bytes_per_token: float | None  # of all layers, codes or latents alone; None where kvrun alone runs the directory
     plain_bytes_per_token: int  # of the original, at its dtype
     sink_tokens: int
     window_tokens: int
     scopes: tuple[str, ...]  # of coded layers
     forms: tuple[str, ...]
-    factor_bytes: int  # what the weights grow by
+    factor_bytes: int  # what the weights grow by; below 0 where factors replace larger projections
     served_by: tuple[str, ...]  # engines that run the directory with its saving
+    latents: tuple[tuple[int, int], ...] = ()  # numbers of a latent and layers that share it, from the first layer on
 
     @property
     def kept_ratio(self) -> float | None:
-        """Bytes of a token's codes, divided by those of its keys and values."""
+        """Bytes of a token's codes or latents, divided by those of its keys and values."""
         return None if self.bytes_per_token is None else self.bytes_per_token / self.plain_bytes_per_token
 
     @property
     def pays_from(self) -> int | None:
         """Tokens in flight from which the cache saves more than the factors take."""
         saved = self.plain_bytes_per_token - (self.bytes_per_token or self.plain_bytes_per_token)
-        return math.ceil(self.factor_bytes / saved) if saved > 0 else None
+        return max(1, math.ceil(self.factor_bytes / saved)) if saved > 0 else None
 
     def __str__(self) -> str:
         lines = [f"{self.directory}: {self.method} of {self.model_type}, {self.num_layers} layers"]
-        if self.bytes_per_token is not None:
+        if self.scopes:
             lines.append(f"scope {', '.join(self.scopes)}; form {', '.join(self.forms)}")
+        if self.latents:
+            parts = {f"{rank} numbers for {layers} layer{'s' if layers > 1 else ''}": None for rank, layers in self.latents}
+            lines.append(f"latents: {', '.join(parts)}")
+        if self.bytes_per_token is not None:
             lines.append(f"{self.bytes_per_token:.1f} of {self.plain_bytes_per_token} bytes per token "
                          f"(kept_ratio {self.kept_ratio:.3f})")
-        if self.pays_from is not None:
+        if self.pays_from is not None and self.factor_bytes <= 0:
+            lines.append(f"pays from the first token (weights shrink by {-self.factor_bytes / 1024:.1f} KiB)")
+        elif self.pays_from is not None:
             lines.append(f"factors {self.factor_bytes / 1024:.1f} KiB; pays from {self.pays_from} tokens in flight")
         lines.append(f"exact: the first {self.sink_tokens} and the last {self.window_tokens} tokens")
         lines.append(f"runs in {', '.join(self.served_by)}")
@@ -86,14 +94,24 @@ def show(directory: str | os.PathLike) -> Conversion:
     if dtype not in _BYTES:
         raise ConversionError(f"{directory}/config.json: dtype {dtype}, expected one of {', '.join(_BYTES)}")
     layers = len(plan["layers"])
-    plain = 2 * layers * plan["num_kv_heads"] * plan["head_dim"] * _BYTES[dtype]
+    layer_bytes = 2 * plan["num_kv_heads"] * plan["head_dim"] * _BYTES[dtype]
+    plain, grown = layers * layer_bytes, _factor_bytes(directory)
     blocks = [block_of(number, spec) for number, spec in enumerate(plan.get("coded", []))]
     size = sum(block.tile_bytes for block in blocks) / 32 if blocks else None
     scopes = {"group" if block.num_layers > 1 else "layer" if block.head is None else "head" for block in blocks}
     forms = {_form(block) for block in blocks if block.part != "values"}
-    everywhere = plan["method"] == "coded" and sink == 0 and window == 0
+    served_by, latents = ["kvrun"], []
+    if plan["method"] == "coded" and sink == 0 and window == 0:
+        served_by += ["transformers", "vLLM"]
+    elif is_latent(plan) and why_refused(conversion) is None:
+        served_by.append("transformers")
+        groups = [group_of(number, spec) for number, spec in enumerate(plan["groups"])]
+        latents = [(group.rank, len(store)) for group in groups for store in group.stores]
+        size = sum(rank for rank, _ in latents) * _BYTES[dtype] + plan["layers"].count("plain") * layer_bytes
+        replaced = sum(group.replaces_projections for group in groups)
+        grown -= replaced * layer_bytes * text["hidden_size"]
     return Conversion(
         directory=os.fspath(directory), method=plan["method"], model_type=conversion.get("model_type", "unknown"),
         num_layers=layers, bytes_per_token=size, plain_bytes_per_token=plain, sink_tokens=sink, window_tokens=window,
-        scopes=tuple(sorted(scopes)), forms=tuple(sorted(forms)), factor_bytes=_factor_bytes(directory),
-        served_by=("kvrun", "transformers", "vLLM") if everywhere else ("kvrun",))
+        scopes=tuple(sorted(scopes)), forms=tuple(sorted(forms)), factor_bytes=grown, served_by=tuple(served_by),
+        latents=tuple(latents))

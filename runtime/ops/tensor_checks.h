@@ -1,10 +1,12 @@
 // Tensors of an engine, through torch's stable ABI, as the caches of codes read them.
 #pragma once
 
+#include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
 #include <array>
 #include <cstdint>
+#include <functional>
 
 #include "runtime/kernels/prompt_attention.h"
 #include "runtime/ops/paged_codes.h"
@@ -13,6 +15,18 @@ namespace kvc {
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
+
+// kvc::Parallel on torch's threads.
+inline void run_parallel(std::int64_t count, std::int64_t least,
+                         const std::function<void(std::int64_t, std::int64_t)>& body) {
+  if (count <= least) {
+    if (count > 0) {
+      body(0, count);
+    }
+    return;
+  }
+  torch::stable::parallel_for(0, count, least, body);
+}
 
 // Contiguous, of this type and rank.
 template <class T>

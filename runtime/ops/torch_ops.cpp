@@ -1,7 +1,6 @@
 // The operators torch.ops.kvconvert.*, through torch's stable ABI: the library loads into every torch from 2.11 on.
 // What each does stands in runtime/ops/paged_codes.h; tensors are checked here.
 #include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
@@ -14,17 +13,6 @@ namespace {
 
 using kvc::ScalarType;
 using kvc::Tensor;
-
-void parallel(std::int64_t count, std::int64_t least,
-              const std::function<void(std::int64_t, std::int64_t)>& body) {
-  if (count <= least) {
-    if (count > 0) {
-      body(0, count);
-    }
-    return;
-  }
-  torch::stable::parallel_for(0, count, least, body);
-}
 
 std::int64_t tile_bytes(std::int64_t handle) {
   return kvc::find_codes(handle)->codes->tile_bytes();
@@ -57,7 +45,7 @@ void store(std::int64_t handle, Tensor pages, const Tensor& slots, const Tensor&
         {kvc::head_rows(keys[i], count, shape.num_kv_heads, shape.head_dim, "keys"),
          kvc::head_rows(values[i], count, shape.num_kv_heads, shape.head_dim, "values")});
   }
-  codes.store(memory, slot, position, count, layers, parallel);
+  codes.store(memory, slot, position, count, layers, kvc::run_parallel);
 }
 
 void attend(std::int64_t handle, std::int64_t layer, Tensor output, const Tensor& query,
@@ -98,7 +86,7 @@ void attend(std::int64_t handle, std::int64_t layer, Tensor output, const Tensor
                kvc::open_tiles(open_keys, open_values, open_tiles, sequences.count, shape), layer,
                kvc::head_rows(query, sequences.count, shape.num_heads, shape.head_dim, "query"),
                kvc::head_rows(output, sequences.count, shape.num_heads, shape.head_dim, "output"),
-               parallel);
+               kvc::run_parallel);
 }
 
 void read_tokens(std::int64_t handle, std::int64_t layer, const Tensor& pages,
@@ -122,7 +110,7 @@ void read_tokens(std::int64_t handle, std::int64_t layer, const Tensor& pages,
   codes.read(memory, page, first, count, layer,
              {kvc::head_rows(keys, count, shape.num_kv_heads, shape.head_dim, "keys"),
               kvc::head_rows(values, count, shape.num_kv_heads, shape.head_dim, "values")},
-             parallel);
+             kvc::run_parallel);
 }
 
 void attend_prompt(Tensor output, const Tensor& query, std::int64_t length,
@@ -134,9 +122,9 @@ void attend_prompt(Tensor output, const Tensor& query, std::int64_t length,
                                {&exact_keys, &exact_values}, {scale, softcap}, window, exact_step);
   const std::int64_t products = query.size(0) * params.num_heads * length * params.head_dim;
   const std::int64_t pieces = kvc::prompt_pieces(params);
-  parallel(pieces, products < 1'000'000 ? pieces : 1, [&](std::int64_t first, std::int64_t last) {
-    kvc::prompt_attention(params, first, last);
-  });
+  kvc::run_parallel(
+      pieces, products < 1'000'000 ? pieces : 1,
+      [&](std::int64_t first, std::int64_t last) { kvc::prompt_attention(params, first, last); });
 }
 
 }  // namespace

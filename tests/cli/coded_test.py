@@ -122,6 +122,27 @@ class CodedPrompts(ProgramTest):
         self.assert_refused({2}, ["vLLM does not serve olmo2", "--for transformers"], "kvconvert", olmo, "--plan",
                             "--for", "vllm")
 
+    def test_transformers_takes_latents(self):
+        arguments = ("kvconvert", REFERENCE, "--plan", "--json")
+        for method in (("pca", "--kept-ratio", "0.3"), ("xkv-static", "--kept-ratio", "0.3"), ("palu", "--rank", "0.5"),
+                       ("commonkv", "--merge", "none", "--rank", "0.3", "--group", "2")):
+            plain, suited = (self.run_ok(*arguments, "--method", *method, *more).stdout for more in ((), ("--for", "transformers")))
+            self.assertEqual(plain, suited)
+
+    def test_latents_that_transformers_does_not_run_are_refused(self):
+        arguments = ("kvconvert", REFERENCE, "--plan", "--for", "transformers")
+        self.assert_refused({2}, ["--method coded, pca, xkv-static, palu or commonkv, found xkv"], *arguments, "--method", "xkv")
+        self.assert_refused({2}, ["runs commonkv without merged tokens, found --merge ls; pass --merge none"], *arguments, "--method",
+                            "commonkv", "--group", "2", "--rank", "0.5")
+        self.assert_refused({2}, ["in the model's dtype, found --kv-dtype int8"], *arguments, "--method", "pca", "--kv-dtype", "int8")
+        self.assert_refused({2}, ["--export"], *arguments, "--method", "palu", "--export", "folded")
+        phi3 = ("kvconvert", DATA / "zoo/phi3_partial_window", "--plan", "--for", "transformers")
+        self.assert_refused({2}, ["one matrix for the queries, keys and values of phi3", "--method pca"], *phi3, "--method", "palu",
+                            "--rank", "0.5")
+        self.run_ok(*phi3, "--method", "pca", "--kept-ratio", "0.5")
+        self.assert_refused({2}, ["latents of deepseek_v2's own latents"], "kvconvert", DATA / "zoo/deepseek_v2_lite", "--plan",
+                            "--for", "transformers", "--method", "xkv-static", "--metric", "none")
+
     def test_the_plugin_refuses_the_same_families(self):
         root = DATA.parents[1]
         tree = ast.parse((root / "python/kvconvert/vllm/families.py").read_text(encoding="utf-8"))

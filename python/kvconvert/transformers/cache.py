@@ -1,4 +1,4 @@
-"""A transformers cache whose layers hold pages of codes.
+"""A transformers cache whose layers hold pages of codes, or latents.
 
 Rows of a batch are sequences of their own: padding is not stored, so a token's position is its index among the
 tokens of its row. A page is a tile of 32 tokens. Each row has the same number of pages, as many as the longest needs.
@@ -12,8 +12,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, Dynam
 from kvconvert.codes import TILE
 from kvconvert.factors import ConversionError
 from kvconvert.tiled_attention import tile_start
-from kvconvert.transformers.coded_attention import CodeStore, open_tile
-from kvconvert.transformers.model_codes import ModelCodes
+from kvconvert.transformers.coded_store import CodeStore, open_tile
+from kvconvert.transformers.latent_store import LatentStore
+from kvconvert.transformers.model_parts import ModelParts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +44,7 @@ class CodedLayer(CacheLayerMixin):
     is_sliding = False
     supports_early_init = False
 
-    def __init__(self, cache: "CodedCache", store: CodeStore, place: int):
+    def __init__(self, cache: "CodedCache", store: CodeStore | LatentStore, place: int):
         super().__init__()
         self.cache, self.store, self.place = cache, store, place
         self.num_columns = 0
@@ -72,11 +73,11 @@ class CodedLayer(CacheLayerMixin):
 
 
 class CodedCache(Cache):
-    """Codes of every layer of a model. `generate()` and forward passes make one; new_cache() does so explicitly."""
+    """Codes or latents of every layer of a model. `generate()` and forward passes make one; new_cache() does so explicitly."""
 
-    def __init__(self, codes: ModelCodes):
+    def __init__(self, codes: ModelParts):
         self.codes = codes
-        self.stores = [CodeStore(codes, number) for number in range(len(codes.stores))]
+        self.stores = [codes.new_store(number) for number in range(len(codes.stores))]
         self.step: Step | None = None
         self._columns: torch.Tensor | None = None  # bool [batch, columns]: False for padding; None: no padding
         self._lengths: list[int] | None = None  # tokens of each row
@@ -190,7 +191,7 @@ class CodedCache(Cache):
         for layer in self._coded_layers():
             layer.num_columns = columns
         for store in self.stores:
-            store.keep_tiles(-(-max(self._lengths) // TILE))
+            store.crop(self._lengths)
 
     def _take_rows(self, rows: torch.Tensor) -> None:
         if self._lengths is not None:

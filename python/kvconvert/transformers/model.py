@@ -8,11 +8,16 @@ import torch
 from transformers.generation.utils import ALL_CACHE_NAMES
 from transformers.utils import cached_file
 
+from kvconvert.checkpoints import ConvertedCheckpoint
 from kvconvert.codes import CodedCheckpoint
 from kvconvert.factors import ConversionError
+from kvconvert.latents import LatentCheckpoint, is_latent
+from kvconvert.plans import read_config
 from kvconvert.transformers.attention import NAME
 from kvconvert.transformers.cache import CodedCache
 from kvconvert.transformers.model_codes import ModelCodes
+from kvconvert.transformers.model_latents import ModelLatents, replace_projections
+from kvconvert.transformers.model_parts import ModelParts
 
 _CACHE = ALL_CACHE_NAMES[0]  # the argument of forward passes: "past_key_values", "cache" in later versions of transformers
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
@@ -27,22 +32,34 @@ def local_directory(name: str, options: dict) -> pathlib.Path:
     return pathlib.Path(cached_file(str(name), "config.json", **hub)).parent
 
 
+def open_checkpoint(directory: pathlib.Path) -> ConvertedCheckpoint:
+    """A directory that transformers runs. Raises ConversionError for any other."""
+    if is_latent(read_config(directory)["kvconvert"]["plan"]):
+        return LatentCheckpoint(directory)
+    checkpoint = CodedCheckpoint(directory)
+    if checkpoint.sinks or checkpoint.window:
+        raise ConversionError(
+            f"{checkpoint.path}: the first {checkpoint.sinks} and last {checkpoint.window} tokens stay exact, expected none; "
+            "convert with --for transformers, run this directory with kvrun, or convert with --export folded, which runs "
+            "everywhere")
+    return checkpoint
+
+
 class CodedModel:
     """Mixin before a model class of transformers."""
 
     _keys_to_ignore_on_load_unexpected = [r"^kvconvert\."]
-    coded: ModelCodes | None = None
+    coded: ModelParts | None = None
+
+    def __init__(self, config, *args, **kwargs):
+        super().__init__(config, *args, **kwargs)
+        replace_projections(self.get_decoder(), config.kvconvert)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, exact_step: bool = False, **kwargs):
         """As transformers'. exact_step: a token attends exactly to the tokens of its own forward pass."""
         directory = local_directory(pretrained_model_name_or_path, kwargs)
-        checkpoint = CodedCheckpoint(directory)
-        if checkpoint.sinks or checkpoint.window:
-            raise ConversionError(
-                f"{directory / 'config.json'}: the first {checkpoint.sinks} and last {checkpoint.window} tokens stay "
-                "exact, expected none; convert with --for transformers, run this directory with kvrun, or convert "
-                "with --export folded, which runs everywhere")
+        checkpoint = open_checkpoint(directory)
         # Auto classes note the caller's choice in the configuration.
         configured = getattr(kwargs.get("config"), "_attn_implementation_internal", None)
         chosen = kwargs.get("attn_implementation") or configured
@@ -54,8 +71,9 @@ class CodedModel:
         model._attach(checkpoint, exact_step)
         return loaded
 
-    def _attach(self, checkpoint: CodedCheckpoint, exact_step: bool) -> None:
-        self.coded = ModelCodes(self.get_decoder(), checkpoint, exact_step)
+    def _attach(self, checkpoint: ConvertedCheckpoint, exact_step: bool) -> None:
+        decoder, latent = self.get_decoder(), isinstance(checkpoint, LatentCheckpoint)
+        self.coded = ModelLatents(decoder, checkpoint) if latent else ModelCodes(decoder, checkpoint, exact_step)
         base, hook = self.base_model, functools.partial(_before_forward, self)
         base.register_forward_pre_hook(torch.compiler.disable(hook), with_kwargs=True)
         # Codes are read and written by operators that torch.compile cannot look into, at sizes that change each step.
@@ -110,11 +128,14 @@ def _before_forward(model: CodedModel, module: torch.nn.Module, args: tuple, kwa
         wanted = kwargs.get("use_cache")
         wanted = getattr(model.config.get_text_config(), "use_cache", True) if wanted is None else wanted
         if not wanted or module.training:
+            if model.coded is not None:
+                model.coded.begin_pass(False)
             return (), {**kwargs, "use_cache": False}
         cache = model.new_cache()
     elif not isinstance(cache, CodedCache):
         raise ConversionError(f"past_key_values: a {type(cache).__name__} holds no codes, expected a CodedCache; "
                               "leave past_key_values out, or pass model.new_cache()")
+    model.coded.begin_pass(True)
     tokens = kwargs.get("inputs_embeds") if kwargs.get("input_ids") is None else kwargs["input_ids"]
     positions = cache.begin_step(tokens.shape[0], tokens.shape[1], tokens.device, kwargs.get("attention_mask"),
                                  kwargs.get("position_ids"))

@@ -3,6 +3,7 @@
 from typing import Any
 
 from kvconvert.codes import TILE
+from kvconvert.latents import is_latent
 from kvconvert.plans import exact_tokens
 from kvconvert.vllm.families import PREFIX, REFUSED
 
@@ -34,8 +35,9 @@ def refuse_conversion(config: Any) -> None:
             "kvconvert: config.json has no kvconvert.plan; convert the checkpoint with kvconvert, or serve the original"
         )
     if plan["method"] != "coded":
+        others = "its latents run in kvrun and transformers; " if is_latent(plan) else ""
         raise ValueError(
-            f"kvconvert: vLLM serves method 'coded', and this checkpoint was converted by '{plan['method']}'; "
+            f"kvconvert: vLLM serves method 'coded', and this checkpoint was converted by '{plan['method']}'; {others}"
             "convert with `kvconvert --for vllm`, or export it (`kvexport`)"
         )
     sink, window = exact_tokens(plan)

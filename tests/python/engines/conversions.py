@@ -40,13 +40,13 @@ def reference(*options):
     return convert(REFERENCE, "--kept-ratio", "0.25", "--num-sequences", "10", "--seq-len", "1024", *options)
 
 
-def zoo(case, *options):
-    """A tiny checkpoint of a family with 8-bit codes: as exact as codes are."""
+def zoo(case, *options, method="coded", exact=("--prefill", "coded")):
+    """A conversion of a tiny checkpoint of a family; coded: with 8-bit codes, as exact as codes are."""
     source = pathlib.Path(tempfile.mkdtemp(dir=_ROOT)) / case
     shutil.copytree(DATA / "zoo" / case, source)
     shutil.copy(DATA / "zoo/tokenizer.json", source)
-    return convert(source, "--method", "coded", "--kept-ratio", "0.5", "--metric", "none", "--num-sequences", "10",
-                   "--seq-len", "64", *options)
+    eight_bits = ("--kept-ratio", "0.5", "--metric", "none") if method == "coded" else ()
+    return convert(source, "--method", method, *eight_bits, "--num-sequences", "10", "--seq-len", "64", *options, exact=exact)
 
 
 def copy_of(directory):

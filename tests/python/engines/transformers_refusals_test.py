@@ -32,8 +32,8 @@ class RefusalsTest(unittest.TestCase):
             self.load(directory)
 
     def test_other_methods(self):
-        directory = convert(REFERENCE, "--method", "palu", "--num-sequences", "8", exact=())
-        with self.refused("config.json: method palu.*--export folded"):
+        directory = convert(REFERENCE, "--method", "minicache", "--num-sequences", "8", exact=())
+        with self.refused("config.json: method minicache with paired, plain layers .*kvrun.*--export folded"):
             self.load(directory)
 
     def test_foreign_plan(self):

@@ -92,6 +92,12 @@ class Refusals(unittest.TestCase):
 
         self.refused("'palu'", "--for vllm", model=self.changed("palu", other))
 
+        def latents(config: dict) -> None:
+            plan = config["kvconvert"]["plan"]
+            plan |= {"method": "pca", "layers": ["latent"] * len(plan["layers"])}
+
+        self.refused("'pca'; its latents run in kvrun and transformers", "--for vllm", model=self.changed("pca", latents))
+
     def test_families_of_transformers_classes(self) -> None:
         def other(config: dict) -> None:
             config["model_type"] = "kvconvert_olmo2"

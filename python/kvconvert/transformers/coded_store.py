@@ -6,10 +6,10 @@ import torch
 
 from kvconvert.codes import TILE, LayerCodes, OpenRows
 from kvconvert.tiled_attention import attend_prompt, tile_start
-from kvconvert.transformers.model_codes import ModelCodes
 
 if TYPE_CHECKING:
     from kvconvert.transformers.cache import Step
+    from kvconvert.transformers.model_codes import ModelCodes
 
 _OPEN = 2  # tiles of a row that are kept exactly: the last one, and the one before for tokens that are taken back
 
@@ -20,7 +20,7 @@ class CodeStore:
     Tile t of row r is open tile r * _OPEN + t % _OPEN.
     """
 
-    def __init__(self, model_codes: ModelCodes, number: int):
+    def __init__(self, model_codes: "ModelCodes", number: int):
         self.model_codes, self.number = model_codes, number
         self.layers = model_codes.stores[number]
         self.pages: torch.Tensor | None = None
@@ -113,10 +113,10 @@ class CodeStore:
                                      window, exact_step).transpose(0, 1)
         return out
 
-    def keep_tiles(self, tiles: int) -> None:
-        """Drops the tiles behind."""
+    def crop(self, lengths: list[int]) -> None:
+        """Keeps the first tokens of each row: drops the tiles behind."""
         if self.pages is not None:
-            self.pages = self.pages[:, :tiles].contiguous()
+            self.pages = self.pages[:, :-(-max(lengths) // TILE)].contiguous()
 
     def take_rows(self, rows: torch.Tensor) -> None:
         if self.pages is None:

@@ -1,0 +1,224 @@
+"""Latents in place of keys and values (docs/methods.md: pca, xkv-static, palu, commonkv): which layers share them, how they are
+made, and what they stand for."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+
+import torch
+from torch.nn.functional import linear
+
+from kvconvert.checkpoints import LATENT_METHODS, ConvertedCheckpoint
+from kvconvert.factors import ConversionError
+
+_ONE_PROJECTION = ("phi3",)  # families whose queries, keys and values come of one matrix
+TOKENS_TOGETHER = 1024  # whose latents are made in one go, in float32
+
+
+@dataclasses.dataclass(frozen=True)
+class LatentGroup:
+    """Layers that are factorised together. Numbers of a latent: with split_kv the first key_rank give keys and the others
+    values, else all give both."""
+
+    index: int
+    first_layer: int
+    num_layers: int
+    split_kv: bool
+    rank: int
+    key_rank: int
+    value_rank: int
+    calibrated: bool  # principal directions of keys and values; else factors of the projections' weights
+
+    @property
+    def layers(self) -> list[int]:
+        return list(range(self.first_layer, self.first_layer + self.num_layers))
+
+    @property
+    def replaces_projections(self) -> bool:
+        """Are the key and value projections the factors (palu)?"""
+        return self.split_kv and not self.calibrated
+
+    @property
+    def stores(self) -> list[list[int]]:
+        """Layers that share one latent per token: all, or each has its own."""
+        return [self.layers] if self.calibrated else [[layer] for layer in self.layers]
+
+
+def group_of(index: int, spec: dict) -> LatentGroup:
+    split, rank = spec["split_kv"], spec["rank"]
+    return LatentGroup(index, spec["first_layer"], spec["num_layers"], split, rank, spec["key_rank"] if split else rank,
+                       spec["value_rank"] if split else rank, spec.get("basis") == "calibrated")
+
+
+def is_latent(plan: dict) -> bool:
+    """Are layers of the plan latent, and the others plain?"""
+    return "latent" in plan["layers"] and set(plan["layers"]) <= {"latent", "plain"}
+
+
+def why_refused(conversion: dict) -> str | None:
+    """What of a latent conversion (the configuration's key kvconvert) only kvrun does, with the way out; None: nothing."""
+    plan, kv_dtype = conversion["plan"], conversion.get("settings", {}).get("kv_dtype") or ""
+    bases = {group.get("basis", "weights") for group in plan["groups"]}
+    if plan.get("own_widths") is not None:
+        return "latents of the model's own latents (latent attention)"
+    if "request" in bases:
+        return "a basis for each prompt; convert with --method xkv-static"
+    if "weights" in bases and plan["policy"]["rule"] != "none":
+        return f"merged tokens (rule {plan['policy']['rule']}); convert with --merge none"
+    if "weights" in bases and conversion.get("model_type") in _ONE_PROJECTION:
+        return f"factors of weights of {conversion['model_type']}, which transformers keeps in one matrix; convert with --method pca"
+    if kv_dtype.startswith("int"):
+        return f"latents of {kv_dtype}; convert without --kv-dtype"
+    return None
+
+
+class LatentCheckpoint(ConvertedCheckpoint):
+    """A converted directory whose layers are latent, or some of them plain. Raises ConversionError for any other directory."""
+
+    def __init__(self, directory: str | pathlib.Path):
+        super().__init__(directory)
+        if not is_latent(self.plan):
+            raise self.refused("this engine")
+        try:
+            reason = why_refused(self.config["kvconvert"])
+            self.groups = [group_of(i, spec) for i, spec in enumerate(self.plan["groups"])]
+            policy = self.plan["policy"]
+            self.block_tokens, self.truncated = policy["block_tokens"], policy["prefill"] == "truncated"
+        except (KeyError, TypeError) as error:
+            raise ConversionError(f"{self.path}: kvconvert.plan: {error!r}; convert again") from error
+        if reason is not None:
+            raise ConversionError(f"{self.path}: method {self.plan['method']}: kvrun alone runs {reason}; {LATENT_METHODS} run "
+                                  "here, and --export folded runs everywhere")
+        self.stores = [store for group in self.groups for store in group.stores]
+        latent = [layer for layer, source in enumerate(self.plan["layers"]) if source == "latent"]
+        if [layer for store in self.stores for layer in store] != latent:
+            raise ConversionError(f"{self.path}: kvconvert.plan.groups does not cover each latent layer once; convert again")
+        self.files = self.open_files()
+
+    @property
+    def kv_dim(self) -> int:
+        return self.num_kv_heads * self.head_dim
+
+    def group_of(self, layer: int) -> LatentGroup:
+        return next(group for group in self.groups if layer in group.layers)
+
+    def matrix(self, group: LatentGroup, name: str, shape: tuple[int, int], axis: int) -> torch.Tensor:
+        """A factor, float32. axis: of the latent's numbers."""
+        return self.files.get_matrix(f"kvconvert.groups.{group.index}.{name}", shape, axis)
+
+    def decoders(self, group: LatentGroup) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What rebuilds keys [kv_dim, key_rank] and values [kv_dim, value_rank] of each layer of the group."""
+        size, name = group.num_layers * self.kv_dim, "reconstruct_proj"
+        if group.split_kv:
+            parts = (self.matrix(group, f"key.{name}", (size, group.key_rank), 1),
+                     self.matrix(group, f"value.{name}", (size, group.value_rank), 1))
+            return list(zip(*(part.split(self.kv_dim) for part in parts)))
+        joint = self.matrix(group, name, (2 * size, group.rank), 1).split(self.kv_dim)
+        return list(zip(joint[::2], joint[1::2]))
+
+    def encoders(self, group: LatentGroup) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What makes a calibrated group's latents of keys [key_rank, kv_dim] and values [value_rank, kv_dim] of each layer."""
+        size = group.num_layers * self.kv_dim
+        if group.split_kv:
+            parts = (self.matrix(group, "key.encoder", (group.key_rank, size), 0),
+                     self.matrix(group, "value.encoder", (group.value_rank, size), 0))
+            return list(zip(*(part.split(self.kv_dim, 1) for part in parts)))
+        joint = self.matrix(group, "encoder", (group.rank, 2 * size), 0).split(self.kv_dim, 1)
+        return list(zip(joint[::2], joint[1::2]))
+
+    def means(self, group: LatentGroup) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Means of a calibrated group's keys and values [kv_dim], of each layer."""
+        mean = self.files.get(f"kvconvert.groups.{group.index}.mean", (2 * group.num_layers * self.kv_dim,)).split(self.kv_dim)
+        return list(zip(mean[::2], mean[1::2]))
+
+    def projections(self, group: LatentGroup, hidden_size: int) -> list[torch.Tensor]:
+        """What makes latents of a layer's inputs: [rank, hidden_size], or of keys and of values apart."""
+        if group.split_kv:
+            return [self.matrix(group, "key.latent_proj", (group.key_rank, hidden_size), 0),
+                    self.matrix(group, "value.latent_proj", (group.value_rank, hidden_size), 0)]
+        return [self.matrix(group, "latent_proj", (group.rank, hidden_size), 0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerForm:
+    """How a layer's attention reads keys and values."""
+
+    rope: tuple[torch.Tensor, torch.Tensor] | None  # cos and sin, float32 [positions, pairs] with the engine's scaling
+    window: int = 0  # last tokens that a query sees, itself included; 0: all
+    key_bias: torch.Tensor | None = None  # [kv_dim], of projections that are factorised
+    value_bias: torch.Tensor | None = None
+    key_norm: Callable[[torch.Tensor], torch.Tensor] | None = None  # of projected keys [..., kv_heads, head_dim]
+
+
+class Latents:
+    """Latents of the layers of one store. Tensors are on `device`; factors that rebuild are of `dtype`."""
+
+    def __init__(self, checkpoint: LatentCheckpoint, layers: list[int], forms: list[LayerForm], dtype: torch.dtype,
+                 device: torch.device):
+        self.group, self.layers, self.forms = checkpoint.group_of(layers[0]), layers, forms
+        self.num_kv_heads, self.head_dim = checkpoint.num_kv_heads, checkpoint.head_dim
+        places = [layer - self.group.first_layer for layer in layers]
+        decoders = checkpoint.decoders(self.group)
+        self.decoders = [tuple(part.to(device, dtype) for part in decoders[place]) for place in places]
+        self.encoders: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.offsets = [(form.key_bias, form.value_bias) for form in forms]  # what is added to rebuilt keys and values
+        if self.group.calibrated:
+            means = checkpoint.means(self.group)
+            self.offsets = [tuple(part.to(device, dtype) for part in means[place]) for place in places]
+            self.encoders = [tuple(part.to(device) for part in pair) for pair in checkpoint.encoders(self.group)]
+            self.mean_latent = self._encoded([(key.to(device)[None], value.to(device)[None]) for key, value in means])
+
+    @property
+    def rank(self) -> int:
+        return self.group.rank
+
+    def use(self, dtype: torch.dtype) -> None:
+        """Rebuilds from latents of this type from now on: a model may change its type after it was loaded."""
+        if self.decoders[0][0].dtype != dtype:
+            self.decoders = [tuple(part.to(dtype) for part in pair) for pair in self.decoders]
+            self.offsets = [tuple(None if part is None else part.to(dtype) for part in pair) for pair in self.offsets]
+
+    def _encoded(self, rows: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+        keys = sum(linear(key, encoder) for (key, _), (encoder, _) in zip(rows, self.encoders))
+        values = sum(linear(value, encoder) for (_, value), (_, encoder) in zip(rows, self.encoders))
+        return torch.cat((keys, values), 1) if self.group.split_kv else keys + values
+
+    def encode(self, first: int, keys: list[torch.Tensor], values: list[torch.Tensor]) -> torch.Tensor:
+        """Latents [n, rank] float32 of the tokens at positions from `first` on, under calibrated directions. keys (post-RoPE),
+        values: of every layer, [n, num_kv_heads, head_dim]."""
+        latents = []
+        for begin in range(0, len(keys[0]), TOKENS_TOGETHER):
+            rows = []
+            for form, key, value in zip(self.forms, keys, values):
+                key, value = (part[begin:begin + TOKENS_TOGETHER].float() for part in (key, value))
+                rows.append((turned(key, form.rope, first + begin, back=True).flatten(1), value.flatten(1)))
+            latents.append(self._encoded(rows) - self.mean_latent)
+        return torch.cat(latents)
+
+    def plain_keys(self, place: int, latents: torch.Tensor) -> torch.Tensor:
+        """Keys before RoPE, [..., n, num_kv_heads, head_dim], of latents [..., n, rank]."""
+        form, (decoder, _), (offset, _) = self.forms[place], self.decoders[place], self.offsets[place]
+        keys = linear(latents[..., :self.group.key_rank], decoder, offset).unflatten(-1, (self.num_kv_heads, self.head_dim))
+        return keys if form.key_norm is None else form.key_norm(keys)
+
+    def keys(self, place: int, latents: torch.Tensor, first: int) -> torch.Tensor:
+        """Keys post-RoPE, float32 [..., n, num_kv_heads, head_dim], of latents [..., n, rank] at positions from `first` on."""
+        return turned(self.plain_keys(place, latents).float(), self.forms[place].rope, first)
+
+    def values(self, place: int, latents: torch.Tensor) -> torch.Tensor:
+        """Values [..., n, num_kv_heads, head_dim] of latents [..., n, rank]."""
+        values = linear(latents[..., self.rank - self.group.value_rank:], self.decoders[place][1], self.offsets[place][1])
+        return values.unflatten(-1, (self.num_kv_heads, self.head_dim))
+
+
+def turned(keys: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor] | None, first: int, back: bool = False) -> torch.Tensor:
+    """Keys float32 [..., n, heads, head_dim] at positions from `first` on, after RoPE; with `back` before it."""
+    if rope is None or keys.shape[-3] == 0:
+        return keys
+    cos, sin = (part[first:first + keys.shape[-3], None] for part in rope)
+    if back:  # RoPE may scale
+        squared = cos * cos + sin * sin
+        cos, sin = cos / squared, -sin / squared
+    pairs = cos.shape[-1]
+    one, two = keys[..., :pairs], keys[..., pairs:2 * pairs]
+    return torch.cat((one * cos - two * sin, one * sin + two * cos, keys[..., 2 * pairs:]), -1)

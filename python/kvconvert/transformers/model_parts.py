@@ -1,0 +1,72 @@
+"""What the integration reads of a loaded model's attention, for codes and latents alike."""
+
+import inspect
+
+import torch
+
+from kvconvert.checkpoints import ConvertedCheckpoint
+from kvconvert.codes import TILE
+from kvconvert.factors import ConversionError
+
+_BY_LENGTH = ("dynamic", "longrope")  # RoPE whose angles depend on the length of the text
+
+
+class ModelParts:
+    """stores: layers whose tokens are stored together. Raises ConversionError where the checkpoint does not fit the model."""
+
+    def __init__(self, decoder: torch.nn.Module, checkpoint: ConvertedCheckpoint):
+        self.decoder, self.config, self.checkpoint = decoder, decoder.config, checkpoint
+        self.num_layers = checkpoint.num_layers
+        self.stores = [list(layers) for layers in checkpoint.stores]
+        self._tables: dict[str | None, tuple[torch.Tensor, torch.Tensor]] = {}
+        for name, found, planned in (
+                ("layers", len(decoder.layers), checkpoint.num_layers),
+                ("KV heads", self.config.num_key_value_heads, checkpoint.num_kv_heads),
+                ("channels per head", self.attention(0).head_dim, checkpoint.head_dim)):
+            if found != planned:
+                raise ConversionError(f"{checkpoint.path}: the plan is for {planned} {name}, expected {found}; convert the "
+                                      "checkpoint again")
+        self.max_positions = self._max_positions()
+
+    def attention(self, layer: int) -> torch.nn.Module:
+        return self.decoder.layers[layer].self_attn
+
+    def begin_pass(self, cached: bool) -> None:
+        """A forward pass comes, with or without a cache."""
+
+    def new_store(self, number: int):
+        """An empty store of the layers stores[number]."""
+        raise NotImplementedError
+
+    def _max_positions(self) -> int:
+        """Tokens of the longest text."""
+        length = self.config.max_position_embeddings
+        parameters = getattr(self.config, "rope_parameters", None) or {}
+        if parameters.get("rope_type", "default") in _BY_LENGTH:
+            original = parameters.get("original_max_position_embeddings")
+            length = min(length, original or length)
+        return length
+
+    def window(self, layer: int) -> int | None:
+        """Tokens that a layer sees, itself included; None: all."""
+        types = getattr(self.config, "layer_types", None)
+        if types is None or types[layer] == "sliding_attention":
+            return getattr(self.config, "sliding_window", None) or None
+        return None
+
+    @torch.no_grad()
+    def rope(self, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """(cos, sin) float32 [max_positions, pairs] of a layer's keys; None without RoPE."""
+        if not getattr(self.attention(layer), "use_rope", True):
+            return None
+        rotary = self.decoder.rotary_emb
+        by_type = "layer_type" in inspect.signature(rotary.forward).parameters
+        kind = self.config.layer_types[layer] if by_type else None
+        if kind not in self._tables:
+            device = next(self.decoder.parameters()).device
+            positions = torch.arange(max(self.max_positions, TILE), device=device)[None]  # the operators read a tile's
+            probe = torch.empty(1, device=device, dtype=torch.float32)
+            tables = rotary(probe, positions, **({"layer_type": kind} if by_type else {}))
+            pairs = tables[0].shape[-1] // 2
+            self._tables[kind] = tuple(table[0, :, :pairs].float().contiguous() for table in tables)
+        return self._tables[kind]
