@@ -4,6 +4,7 @@ Rows of a batch are sequences of their own: padding is not stored, so a token's 
 tokens of its row. A page is a tile of 32 tokens. Each row has the same number of pages, as many as the longest needs.
 """
 
+import copy
 import dataclasses
 
 import torch
@@ -169,6 +170,13 @@ class CodedCache(Cache):
 
     def _coded_layers(self) -> list[CodedLayer]:
         return [layer for layer in self.layers if isinstance(layer, CodedLayer)]
+
+    def __deepcopy__(self, memo: dict) -> "CodedCache":
+        """A cache of the same model, which goes on by itself."""
+        copied = memo[id(self)] = type(self).__new__(type(self))
+        memo[id(self.codes)] = self.codes
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        return copied
 
     def reset(self) -> None:
         """Empties the cache."""

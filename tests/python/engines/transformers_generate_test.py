@@ -1,5 +1,6 @@
 """generate() over a cache of codes: its modes agree with each other, and its cache has the size of the plan."""
 
+import copy
 import json
 import pathlib
 import tempfile
@@ -142,6 +143,14 @@ class GenerateTest(unittest.TestCase):
         cache = self.model.new_cache()
         self.model(ids[:, :-count], past_key_values=cache)
         return cache
+
+    def test_copies_go_on_by_themselves(self):
+        ids, cache = self.ids(PROMPTS[2] * 3), self.model.new_cache()
+        self.model(ids[:, :40], past_key_values=cache)
+        copied = copy.deepcopy(cache)
+        copied.crop(10)
+        found = [self.model(ids[:, 40:], past_key_values=each).logits for each in (copy.deepcopy(cache), cache)]
+        self.assertTrue(torch.equal(*found))
 
     def test_rows_repeat_and_are_selected(self):
         ids, next_token = self.ids(PROMPTS[2]), self.ids(PROMPTS[1])[:, :1]

@@ -1,5 +1,6 @@
 """What is done with a cache of latents, checked with latents that lose nothing; and conversions that are refused."""
 
+import copy
 import unittest
 
 import torch
@@ -74,6 +75,19 @@ class LosslessTest(Case):
         cache.reorder_cache(torch.tensor([1, 0]))
         ids = ids.flip(0)
         self.assert_exact(self.steps(self.model, cache, ids[:, 40:]), ids)
+
+    def test_copies_go_on_by_themselves(self):
+        texts = [torch.cat((self.text[:, :70], self.text[:, first:first + 30]), 1) for first in (70, 200)]
+        cache = self.model.new_cache()
+        self.model(texts[0][:, :70], past_key_values=cache)
+        held = cache.nbytes()
+        copied = copy.deepcopy(cache)
+        self.assert_exact(self.steps(self.model, copied, texts[1][:, 70:]), texts[1])
+        self.assertEqual((cache.get_seq_length(), cache.nbytes(), copied.get_seq_length()), (70, held, 100))
+        self.assertGreater(copied.nbytes(), held)
+        copied.crop(50)
+        self.assert_exact(self.steps(self.model, copied, texts[1][:, 50:]), texts[1])
+        self.assert_exact(self.steps(self.model, cache, texts[0][:, 70:]), texts[0])
 
     def test_steps_of_padding(self):
         """A row without a token in a step goes on as if there was no step."""
