@@ -86,10 +86,10 @@ void attend_latents(Tensor sums, Tensor scales, const Tensor& query, const Tenso
                        .rope = {.cos = kvc::floats(cos, 2, "cos"),
                                 .sin = kvc::floats(sin, 2, "sin"),
                                 .num_pairs = cos.size(1)}};
-  STD_TORCH_CHECK(first >= 0 && first + part.keys.rows <= part.latents.rows &&
+  STD_TORCH_CHECK(first >= 0 && first <= part.latents.rows - part.keys.rows &&
                       first_position >= 0 && sin.size(0) == cos.size(0) &&
                       sin.size(1) == cos.size(1) && 2 * cos.size(1) <= queries.head_dim &&
-                      (cos.size(1) == 0 || first_position + part.keys.rows <= cos.size(0)),
+                      (cos.size(1) == 0 || first_position <= cos.size(0) - part.keys.rows),
                   "kvconvert: attend_latents: ", part.keys.rows, " keys from latent ", first,
                   " of ", part.latents.rows, " at position ", first_position, ", and angles [",
                   cos.size(0), ", ", cos.size(1), "]");

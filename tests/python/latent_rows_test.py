@@ -158,6 +158,8 @@ class LatentRowsTest(unittest.TestCase):
         attend(None)
         attend("8 keys from latent 13 of 20", first=13)
         attend("at position 57, and angles", first_position=57)
+        attend("at position 9223372036854775807, and angles", first_position=2**63 - 1)
+        attend("from latent 9223372036854775807", first=2**63 - 1)
         attend("spans: rows 0 to 21 of 20", spans=spans + torch.tensor([0, 1]))
         attend("spans: rows -1 to", spans=spans - 1)
         attend("expected dense rows of 32 numbers", keys=keys[..., :8])

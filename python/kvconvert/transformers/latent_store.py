@@ -71,7 +71,7 @@ class LatentStore:
                     latents.forms[place].window, exact_step=True).transpose(0, 1)
         self._new.append(rows)
         if last:
-            self._take(latents, step.past)
+            self._take(latents)
         return torch.stack(outputs)
 
     def _past(self, latents: Latents, place: int, row: int, past: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -92,7 +92,7 @@ class LatentStore:
         return tuple(torch.cat((rows[row, slice(*spans[0])], *part, rows[row, slice(*spans[1])]))
                      for part, rows in zip(parts, self.exact[place]))
 
-    def _take(self, latents: Latents, past: list[int]) -> None:
+    def _take(self, latents: Latents) -> None:
         """Stores the tokens of a pass of several, after its last layer."""
         due, stays = [], []  # of each sequence: tokens that leave the window; rows of each layer that stay exact
         for row, exact in enumerate(self.exact_counts):
