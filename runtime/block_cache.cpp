@@ -20,27 +20,26 @@ namespace {
 
 constexpr std::size_t kLargeBytes = std::size_t{1} << 18;
 constexpr std::size_t kPageBytes = 4096;  // large blocks begin with a page, others hardly ever do
-constexpr std::size_t kMappedBytes = std::size_t{4} << 20;  // blocks from here on are mappings
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 constexpr std::size_t kSpareShare = 4;
 
-// The memory of one step's activations serves the next step, instead of going back to the system. Larger
-// blocks would leave holes among others.
+// The memory of one step's activations serves the next step, instead of going back to the system. Large blocks are
+// mappings: within malloc's own memory they leave holes, whose size depends on how threads take turns.
 void keep_small_blocks() {
 #ifdef __GLIBC__
-  mallopt(M_MMAP_THRESHOLD, static_cast<int>(kMappedBytes));
+  mallopt(M_MMAP_THRESHOLD, static_cast<int>(kLargeBytes));
   mallopt(M_TRIM_THRESHOLD, 256 << 20);
 #endif
 }
 
 void* new_block(std::size_t bytes) {
   void* data = nullptr;
-  const bool is_mapped = bytes >= kMappedBytes;
-  if (posix_memalign(&data, is_mapped ? kHugePageBytes : kPageBytes, bytes) != 0) {
+  const bool is_huge = bytes >= kHugePageBytes;
+  if (posix_memalign(&data, is_huge ? kHugePageBytes : kPageBytes, bytes) != 0) {
     throw std::bad_alloc();
   }
 #ifdef MADV_HUGEPAGE
-  if (is_mapped) {
+  if (is_huge) {
     madvise(data, bytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
   }
 #endif
