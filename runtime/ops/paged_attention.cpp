@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "runtime/kernels/coded_attention.h"
@@ -197,38 +198,44 @@ void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, con
                 values.data() + head * head_dim);
     }
   };
-  std::int64_t of_sums = 0, of_values = 0;
+  std::int64_t products = sequences.count * shape_.num_heads * head_dim * kTileTokens;
   for (const Task& task : tasks) {
     const Heads& heads = heads_[at(task.heads)];
-    of_sums += (task.last - task.first) * heads.count * per_kv * width_of(heads);
+    products += (task.last - task.first) * heads.count * per_kv * width_of(heads);
   }
-  for (const Heads& heads : heads_) {
-    of_values += heads.count * per_kv * head_dim * width_of(heads);
-  }
-  const auto least = [](std::int64_t products, std::int64_t pieces) {
-    return kProductsPerThread * pieces / std::max<std::int64_t>(1, products) + 1;
-  };
+  // Threads take items one after the other: a sequence's open tile, or a part of its codes. Whoever ends the last item of a
+  // sequence and a range of heads joins its parts, so that no thread waits for another.
+  std::vector<std::atomic<std::int64_t>> missing(ends.size());
   const auto begin_of = [&](std::int64_t range) { return range == 0 ? 0 : ends[at(range - 1)]; };
-  const auto num_tasks = static_cast<std::int64_t>(tasks.size());
-  parallel(num_tasks, least(of_sums, num_tasks), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      attend_part(tasks[at(i)]);
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    const auto range = static_cast<std::int64_t>(i);
+    missing[i] = ends[i] - begin_of(range) + (has_open ? 1 : 0);
+  }
+  const auto ended = [&](std::int64_t range) {
+    if (missing[at(range)].fetch_sub(1) == 1) {
+      finish(range, begin_of(range), ends[at(range)]);
     }
-  });
-  const std::int64_t products = kTileTokens * shape_.num_heads * head_dim;  // of an open tile
-  parallel(has_open ? sequences.count : 0, least(products, 1),
-           [&](std::int64_t begin, std::int64_t end) {
-             for (std::int64_t sequence = begin; sequence < end; ++sequence) {
-               attend_open(open, sequence, hidden_of(sequence), sequences.tokens[sequence], query,
-                           of_open[sequence]);
-             }
-           });
-  parallel(static_cast<std::int64_t>(ends.size()), least(of_values, num_ranges),
-           [&](std::int64_t begin, std::int64_t end) {
-             for (std::int64_t range = begin; range < end; ++range) {
-               finish(range, begin_of(range), ends[at(range)]);
-             }
-           });
+  };
+  const auto num_tasks = static_cast<std::int64_t>(tasks.size());
+  const std::int64_t num_items = num_tasks + (has_open ? sequences.count : 0);
+  std::atomic<std::int64_t> next = 0;
+  const auto take_items = [&](std::int64_t, std::int64_t) {
+    for (std::int64_t item = next++; item < num_items; item = next++) {
+      if (item < num_tasks) {
+        const Task& task = tasks[at(item)];
+        attend_part(task);
+        ended(task.sequence * num_ranges + task.heads);
+        continue;
+      }
+      const std::int64_t sequence = item - num_tasks;
+      attend_open(open, sequence, hidden_of(sequence), sequences.tokens[sequence], query,
+                  of_open[sequence]);
+      for (std::int64_t heads = 0; heads < num_ranges; ++heads) {
+        ended(sequence * num_ranges + heads);
+      }
+    }
+  };
+  parallel(std::min(num_items, products / kProductsPerThread + 1), 1, take_items);
 }
 
 }  // namespace kvc
