@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/kernels/exp-inl.h"
+#include "runtime/kernels/float_product-inl.h"
 #include "runtime/kernels/prompt_pieces.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,80 +26,8 @@ void attend_prompt_pieces(const PromptAttention& params, std::int64_t first, std
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-using Numbers = hn::CappedTag<float, 16>;
-using NumberVec = hn::Vec<Numbers>;
-// Rows and columns whose sums stay in registers: twelve vectors.
-constexpr int kRowsTogether = 6;
-constexpr std::int64_t kColumnsTogether = 32;  // a multiple of two vectors
 // Queries whose scores stay in the nearest cache from one product to the next.
 constexpr std::int64_t kQueriesTogether = 4 * kRowsTogether;
-
-// A matrix of float32.
-struct Matrix {
-  float* numbers = nullptr;
-  std::int64_t stride = 0;  // from one row to the next
-};
-
-// c (+)= a b for kRows rows, `depth` columns of a, and two vectors of columns.
-template <int kRows, bool kAdds>
-HWY_INLINE void multiply_block(const float* a, std::int64_t a_stride, std::int64_t depth,
-                               const float* b, std::int64_t b_stride, float* c,
-                               std::int64_t c_stride) {
-  const Numbers d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  NumberVec sums[kRows][2];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < 2; ++v) {
-      sums[r][v] = kAdds ? hn::LoadU(d, c + r * c_stride + v * lanes) : hn::Zero(d);
-    }
-  }
-  for (std::int64_t k = 0; k < depth; ++k) {
-    const NumberVec low = hn::LoadU(d, b + k * b_stride);
-    const NumberVec high = hn::LoadU(d, b + k * b_stride + lanes);
-    for (int r = 0; r < kRows; ++r) {
-      const NumberVec factor = hn::Set(d, a[r * a_stride + k]);
-      sums[r][0] = hn::MulAdd(factor, low, sums[r][0]);
-      sums[r][1] = hn::MulAdd(factor, high, sums[r][1]);
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < 2; ++v) {
-      hn::StoreU(sums[r][v], d, c + r * c_stride + v * lanes);
-    }
-  }
-}
-
-template <int kRows, bool kAdds>
-void multiply_rest(std::int64_t rows, const Matrix& a, std::int64_t depth, const Matrix& b,
-                   const Matrix& c) {
-  if (rows == kRows) {
-    multiply_block<kRows, kAdds>(a.numbers, a.stride, depth, b.numbers, b.stride, c.numbers,
-                                 c.stride);
-  } else if constexpr (kRows > 1) {
-    multiply_rest<kRows - 1, kAdds>(rows, a, depth, b, c);
-  }
-}
-
-// c (+)= a b: a [rows, depth], b [depth, columns], a multiple of kColumnsTogether.
-template <bool kAdds>
-void multiply(std::int64_t rows, std::int64_t depth, std::int64_t columns, const Matrix& a,
-              const Matrix& b, const Matrix& c) {
-  const auto step = static_cast<std::int64_t>(2 * hn::Lanes(Numbers()));
-  for (std::int64_t column = 0; column < columns; column += step) {
-    const Matrix of_b{b.numbers + column, b.stride};
-    for (std::int64_t row = 0; row < rows; row += kRowsTogether) {
-      const Matrix of_a{a.numbers + row * a.stride, a.stride};
-      const Matrix of_c{c.numbers + row * c.stride + column, c.stride};
-      const std::int64_t left = rows - row;
-      if (left >= kRowsTogether) {
-        multiply_block<kRowsTogether, kAdds>(of_a.numbers, of_a.stride, depth, of_b.numbers,
-                                             of_b.stride, of_c.numbers, of_c.stride);
-      } else {
-        multiply_rest<kRowsTogether - 1, kAdds>(left, of_a, depth, of_b, of_c);
-      }
-    }
-  }
-}
 
 // A query's softmax so far.
 struct RowSoftmax {

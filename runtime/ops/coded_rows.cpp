@@ -5,8 +5,6 @@
 #include <iterator>
 #include <numeric>
 
-#include "runtime/kernels/float_rows.h"
-
 namespace kvc {
 namespace {
 
@@ -35,44 +33,12 @@ void turn_row(const RopeAngles& rope, Turn turn, std::int64_t position, float* r
   }
 }
 
-// Some of the columns of `count` rows of `width` numbers.
-struct Columns {
-  const std::vector<std::int32_t>& indices;
-  std::int64_t width;
-
-  std::int64_t size() const { return static_cast<std::int64_t>(indices.size()); }
-};
-struct Scratch {
-  std::vector<float> from, to;
-};
-// Columns `from` of x, multiplied with rows [to.size(), from.size()], become columns `to` of `out`.
-void multiply_columns(const std::vector<float>& rows, const Columns& from, const float* x,
-                      const Columns& to, float* out, std::int64_t count, Scratch& scratch) {
-  scratch.from.resize(at(count * from.size()));
-  scratch.to.resize(at(count * to.size()));
-  auto* gathered = scratch.from.data();
-  for (std::int64_t i = 0; i < count; ++i) {
-    for (const std::int32_t column : from.indices) {
-      *gathered++ = x[i * from.width + column];
-    }
-  }
-  multiply_rows({rows.data(), to.size(), from.size()}, scratch.from.data(), count,
-                scratch.to.data(), to.size());
-  const auto* products = scratch.to.data();
-  for (std::int64_t i = 0; i < count; ++i) {
-    for (const std::int32_t column : to.indices) {
-      out[i * to.width + column] = *products++;
-    }
-  }
-}
-
 }  // namespace
 
 CodedRows::CodedRows(const PagedBlock& block)
     : spec_(block),
       k_(block.layout.num_coefficients()),
-      channels_(at(block.channels())),
-      decoder_(block.decoder, block.decoder + block.channels() * k_),
+      encoder_(block.encoder, k_, block.channels()),
       mean_(block.mean, block.mean + block.channels()),
       steps_(block.steps, block.steps + k_) {
   for (int bits = kWidestCode; bits >= 1; --bits) {
@@ -80,61 +46,32 @@ CodedRows::CodedRows(const PagedBlock& block)
       first_levels_.push_back(first_level(bits) * steps_[first_levels_.size()]);
     }
   }
-  first_encoded_ = first_mean();
-  std::iota(channels_.begin(), channels_.end(), 0);
-  if (spec_.bases.count > 1) {
-    std::copy_n(spec_.bases.channels, spec_.channels(), channels_.begin());
-  }
-  const std::int64_t of_basis = spec_.channels() / spec_.bases.count;
-  for (std::int64_t basis = 0; basis < spec_.bases.count; ++basis) {
-    add_basis(channels_.data() + basis * of_basis, of_basis);
-  }
+  std::vector<float> decoder(block.decoder, block.decoder + block.channels() * k_);
+  first_encoded_ = first_mean(decoder);
   const std::int64_t layer_channels = spec_.num_parts() * spec_.part_channels();
   for (std::int64_t row = 0; spec_.has_keys() && row < spec_.num_layers * spec_.num_heads; ++row) {
     const std::int64_t first =
         row / spec_.num_heads * layer_channels + row % spec_.num_heads * spec_.head_dim;
-    keys_.emplace_back(spec_.layout, decoder_.data() + first * k_, k_, spec_.head_dim,
-                       steps_.data(), mean_.data() + first, spec_.bases);
+    keys_.emplace_back(spec_.layout, decoder.data() + first * k_, k_, spec_.head_dim, steps_.data(),
+                       mean_.data() + first, spec_.bases);
     for (std::int64_t d = 0; d < spec_.head_dim; ++d) {  // as attention's kernels round them
       for (std::int64_t c = 0; c < k_; ++c) {
-        decoder_[at((first + d) * k_ + c)] = keys_.back().weight(d, c) / steps_[at(c)];
+        decoder[at((first + d) * k_ + c)] = keys_.back().weight(d, c) / steps_[at(c)];
       }
     }
   }
-  first_mean_ = first_mean();
-  for (Basis& basis : bases_) {
-    for (std::size_t i = 0; bases_.size() > 1 && i < basis.channels.size(); ++i) {
-      for (const std::int32_t c : basis.coefficients) {
-        basis.decoder.push_back(decoder_[at(basis.channels[i] * k_ + c)]);
-      }
-    }
-  }
-  if (bases_.size() > 1) {
-    decoder_ = {};
+  first_mean_ = first_mean(decoder);
+  for (std::int64_t first = 0; first < spec_.channels(); first += spec_.head_dim) {
+    decoders_.emplace_back(decoder.data() + first * k_, spec_.head_dim, k_);
   }
   spec_.bases.channels = nullptr;
   spec_.encoder = spec_.decoder = spec_.mean = spec_.steps = spec_.first = nullptr;
 }
 
-void CodedRows::add_basis(const std::int32_t* channels, std::int64_t count) {
-  Basis& basis = bases_.emplace_back();
-  basis.channels.assign(channels, channels + count);
-  const std::int64_t n = spec_.channels();
-  for (std::int32_t c = 0; c < k_; ++c) {
-    const float* row = spec_.encoder + c * n;
-    if (spec_.bases.count == 1 ||
-        std::any_of(channels, channels + count, [&](std::int32_t d) { return row[d] != 0; })) {
-      basis.coefficients.push_back(c);
-      std::transform(channels, channels + count, std::back_inserter(basis.encoder),
-                     [&](std::int32_t d) { return row[d]; });
-    }
-  }
-}
-
-std::vector<float> CodedRows::first_mean() const {
+std::vector<float> CodedRows::first_mean(const std::vector<float>& decoder) const {
   std::vector<float> mean;
   for (std::int64_t channel = 0; spec_.first != nullptr && channel < spec_.channels(); ++channel) {
-    const float* row = decoder_.data() + channel * k_;
+    const float* row = decoder.data() + channel * k_;
     mean.push_back(spec_.first[channel] -
                    std::inner_product(steps_.begin(), steps_.end(), row, 0.0f) / 2);
   }
@@ -180,26 +117,14 @@ void CodedRows::encode(const RopeAngles& rope, const std::int64_t* positions, st
     turned_mean(rope, positions[i], first_encoded_, mean.data());
     std::transform(row, row + n, mean.begin(), row, std::minus());
   }
-  if (bases_.size() == 1) {
-    return multiply_rows({bases_[0].encoder.data(), k_, n}, rows, count, z, k_);
-  }
-  Scratch scratch;
-  for (const Basis& basis : bases_) {
-    multiply_columns(basis.encoder, {basis.channels, n}, rows, {basis.coefficients, k_}, z, count,
-                     scratch);
-  }
+  encoder_.multiply(rows, count, z, k_);
 }
 
 void CodedRows::decode_part(std::int64_t first, std::int64_t count, const float* z,
                             float* rows) const {
-  const std::int64_t width = spec_.part_channels();
-  if (bases_.size() == 1) {
-    return multiply_rows({decoder_.data() + first * k_, width, k_}, z, count, rows, width);
-  }
-  Scratch scratch;
-  for (const Basis& basis : bases_) {
-    multiply_columns(basis.decoder, {basis.coefficients, k_}, z, {basis.channels, width}, rows,
-                     count, scratch);
+  for (std::int64_t head = 0; head < spec_.num_heads; ++head) {
+    decoders_[at(first / spec_.head_dim + head)].multiply(z, count, rows + head * spec_.head_dim,
+                                                          spec_.part_channels());
   }
 }
 
@@ -238,8 +163,7 @@ void CodedRows::decode_sums(std::int64_t layer, std::int64_t head, std::int64_t 
     }
   }
   const std::int64_t first = first_channel(layer, true) + head * spec_.head_dim;
-  multiply_rows({decoder_.data() + first * k_, spec_.head_dim, k_}, z.data(), count, values,
-                spec_.head_dim);
+  decoders_[at(first / spec_.head_dim)].multiply(z.data(), count, values, spec_.head_dim);
   for (std::int64_t i = 0; i < count; ++i, values += spec_.head_dim) {
     add_row(mean_.data() + first, spec_.head_dim, values);
     for (std::int64_t d = 0; first_weights != nullptr && d < spec_.head_dim; ++d) {

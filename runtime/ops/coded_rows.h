@@ -8,6 +8,7 @@
 #include "runtime/kernels/code_tiles.h"
 #include "runtime/kernels/coded_keys.h"
 #include "runtime/kernels/decode_attention.h"
+#include "runtime/kernels/packed_rows.h"
 
 namespace kvc {
 
@@ -63,32 +64,23 @@ class CodedRows {
                    const float* first_weights, float* values) const;
 
  private:
-  // Coefficients that have some channels to themselves.
-  struct Basis {
-    std::vector<std::int32_t> coefficients, channels;
-    std::vector<float> encoder;  // [coefficients, channels]
-    std::vector<float> decoder;  // [channels, coefficients]; empty for a single basis
-  };
-
-  void add_basis(const std::int32_t* channels, std::int64_t count);
   std::int64_t first_channel(std::int64_t layer, bool values) const;
   // first - F steps / 2, with F as it is now: code 0 has the value of half a step, so that a first token which equals
   // `first` is decoded exactly. [channels()]; empty without `first`
-  std::vector<float> first_mean() const;
+  std::vector<float> first_mean(const std::vector<float>& decoder) const;
   // The mean of tokens at `position`, `first` at 0: one head's keys, turned, where coefficients are rotated. [channels()]
   void turned_mean(const RopeAngles& rope, std::int64_t position, const std::vector<float>& first,
                    float* mean) const;
-  // A layer's part without its mean.
+  // A layer's part without its mean, from channel `first` on.
   void decode_part(std::int64_t first, std::int64_t count, const float* z, float* rows) const;
 
   PagedBlock spec_;  // pointers null
   std::int64_t k_;
-  std::vector<std::int32_t> channels_;  // of the bases
-  std::vector<float> decoder_;          // [n, k]; empty for several bases
+  PackedRows encoder_;
+  std::vector<PackedRows> decoders_;  // of every head_dim channels
   std::vector<float> mean_, steps_, first_levels_;
-  std::vector<float> first_encoded_,
-      first_mean_;  // first_mean() for E, and with F's rounded rows of keys
-  std::vector<Basis> bases_;
+  // first_mean() for E, and with F's rounded rows of keys
+  std::vector<float> first_encoded_, first_mean_;
   std::vector<CodedKeyRows> keys_;  // [num_layers, num_heads]
 };
 
