@@ -3,9 +3,11 @@
 import dataclasses
 
 from gpu_cost_attention import SOFTMAX, planes, store_bytes, tile_code_bytes
-from gpu_cost_model import LANES, MMA, Launch, attention_parts, divide_up
+from gpu_cost_model import LANES, MMA, Launch, attention_parts, divide_up, resident_blocks
 
-FEW_ROWS = 8  # kMostFewRows: a launch reads its weight once for so many rows
+FEW_ROWS = 32  # kMostFewRows: a launch reads its weight once for so many rows
+# Registers of few_rows_product for bfloat16 weights, by whether it is gated, and its tiles of x (check_ptxas.py --list).
+PRODUCT_REGISTERS = {(False, 1): 54, (False, 2): 70, (False, 4): 112, (True, 1): 54, (True, 2): 64, (True, 4): 98}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,17 +43,21 @@ LLAMA = Model()
 
 
 def few_rows(gpu, rows, width, out, gated=False, out_bytes=4):
-    """few_rows_product. A block has 16 outputs, and its eight warps 32 columns each in turn; four blocks fit a multiprocessor."""
-    matrices, blocks = (2 if gated else 1), divide_up(out, 16)
+    """few_rows_product of bfloat16 weights. A block has two tiles of 16 of their rows, or one for at most eight rows of x and no gate;
+    a fragment of them meets every tile of eight rows of x, which a block reads. Its eight warps have 32 columns each in turn."""
     launches = []
     for first in range(0, rows, FEW_ROWS):
         count = min(FEW_ROWS, rows - first)
-        weights = 2 * matrices * width * out
+        tiles = 1 if count <= 8 else 2 if count <= 16 else 4
+        weight_tiles = 2 if gated or tiles > 1 else 1
+        matrices = 2 if gated else 1
+        blocks = divide_up(out, 16 * weight_tiles // matrices)
+        weights, sums = 2 * matrices * width * out, 8 * weight_tiles * tiles * 16 * 8 * 4  # of eight warps
+        resident = min(resident_blocks(sums, 256, PRODUCT_REGISTERS[gated, tiles]), max(1, blocks / gpu.multiprocessors))
         launches.append(Launch(
             "few_rows_product", blocks, read=weights + 2 * count * width, written=out_bytes * count * out,
-            l2=weights + blocks * 2 * count * width, tensor=MMA * blocks * divide_up(width, 32) * 2 * matrices,
-            shared=2 * 8 * blocks * matrices * 16 * FEW_ROWS * 4, in_flight=min(4, max(1, blocks / gpu.multiprocessors)) * 256 * 128,
-            memory_waits=divide_up(width, 32 * 8 * (2 if gated else 4))))
+            l2=weights + blocks * 2 * count * width, tensor=MMA * blocks * divide_up(width, 32) * 2 * weight_tiles * tiles,
+            shared=2 * blocks * sums, in_flight=resident * 256 * 128, memory_waits=divide_up(width, 32 * 8 * 4 // weight_tiles)))
     return launches
 
 

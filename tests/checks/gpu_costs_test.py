@@ -56,13 +56,16 @@ class Costs(unittest.TestCase):
         self.assertEqual(self.rows["codes pairs at kept 0.25 (16, 32k)"]["tensor"], tokens / 32 * 8 * (16 * 2 + 2 + 16) * 4096)
         self.assertEqual(self.rows["codes blocks at kept 0.25 (16, 32k)"]["tensor"], tokens / 32 * 8 * (4 * 64 + 16 + 16) * 4096)
 
-    def test_a_step_reads_weights_once_for_eight_rows(self):
+    def test_a_step_reads_weights_once_for_32_rows(self):
         name = "step of 32 layers of an 8B, bf16, {} sequences at 512 tokens"
-        one, eight, sixteen = (self.rows[name.format(count)] for count in (1, 8, 16))
+        steps = [self.rows[name.format(count)] for count in (1, 8, 16, 32)]
         weights = 2 * (32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336) + 128256 * 4096)
-        self.assertEqual(one["launches"], 1 + 32 * 9 + 3)
-        self.assertEqual((one["read"] // weights, eight["read"] // weights, sixteen["read"] // weights), (1, 1, 2))
-        self.assertEqual(sixteen["launches"] - one["launches"], 32 * 4 + 1)
+        self.assertEqual([row["launches"] for row in steps], 4 * [1 + 32 * 9 + 3])
+        # Beside keys and values of 512 tokens, 67 MB a sequence, what the products of 32 rows read of x and logits is little.
+        self.assertEqual([row["read"] // weights for row in steps], 4 * [1])
+        # Two and four tiles of rows of x: as many fragments of products with the weights.
+        of_products = [row["tensor"] - 32 * count * 512 * 8 * 4096 for row, count in zip(steps, (1, 8, 16, 32))]
+        self.assertEqual([count / of_products[0] for count in of_products], [1, 1, 2, 4])
 
     def test_every_kernel_has_a_row(self):
         names = {name for path in (ROOT / "runtime/kernels/cuda").glob("*.h")

@@ -9,7 +9,7 @@
 
 namespace kvc {
 
-constexpr int kMostFewRows = 8;        // columns of a tensor-core product
+constexpr int kMostFewRows = 32;
 constexpr int kWeightScaleGroup = 32;  // int8 weights: neighbours in a row that share a scale
 
 enum class DeviceActivation { kNone, kSilu, kGelu, kGeluTanh };

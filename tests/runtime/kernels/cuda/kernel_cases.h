@@ -32,7 +32,8 @@ std::vector<KernelCase> budget_cases();  // steps under a budget
 // For steps whose rows are in several parts: the same bits in whatever order these are attended to.
 std::vector<std::uint16_t> budget_outputs(KernelBackend& backend);
 
-std::vector<KernelCase> append_cases();  // rows of stores
+std::vector<KernelCase> append_cases();   // rows of stores
+std::vector<KernelCase> product_cases();  // of a few rows with a weight
 std::vector<KernelCase>
 step_cases();  // these, products, norms, embeddings, cosines of a decoding step
 std::vector<KernelCase> sample_cases();  // tokens
