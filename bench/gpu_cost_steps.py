@@ -83,11 +83,15 @@ def embed(rows, width):
 
 
 def sample(sequences, vocab, top_p=False):
-    """A block of 1024 threads for each sequence, a load after the other. top-p: five passes more over the ids, and 64-bit
-    additions in shared memory, the first time half of them to one of 2048 sums."""
-    passes = 1 + (1 + 3 + 2 if top_p else 0)
-    return Launch("sample_tokens", sequences, read=4 * sequences * vocab, l2=4 * sequences * vocab * passes,
-                  waits=passes * divide_up(vocab, 1024), atomics=vocab / 2 if top_p else 0, float32=sequences * vocab * 8 * passes)
+    """A block of 512 threads for each sequence: the largest logit, 16 loads from memory at a time. top-p: five passes more over the
+    ids, 8 loads at a time: three digits of the threshold, ids that tie with it, and the draw, each with sums of all threads. For the
+    first digit a thread adds to 8 bytes of shared memory of its own; about an eighth of the ids then add to 2048 sums alike. Masses
+    are computed for that digit, and for what the draw keeps."""
+    of_masses, passes = (2, 5) if top_p else (0, 0)
+    return Launch("sample_tokens", sequences, read=4 * sequences * vocab, l2=4 * sequences * vocab * (1 + passes),
+                  memory_waits=divide_up(vocab, 512 * 16), waits=passes * (divide_up(vocab, 512 * 8) + 4) + 4,
+                  atomics=vocab / 8 / 2048 if top_p else 0, shared=2 * 8 * sequences * vocab if top_p else 0,
+                  float32=sequences * vocab * (8 * (1 + passes) + 40 * of_masses))
 
 
 def step(gpu, sequences, attention, top_p=False, model=LLAMA):

@@ -73,6 +73,16 @@ class Costs(unittest.TestCase):
         self.assertAlmostEqual(few["microseconds"], (1 + 2 + 2) * 0.15 + 1.5, places=6)  # 64 of the 66 parts' outputs, then two
         self.assertTrue(many["met"])
 
+    def test_sampling_by_hand(self):
+        greedy, top_p, ids = self.rows["sample 16, greedy"], self.rows["sample 16, top-p"], 16 * 128256
+        # Sixteen times sixteen loads of 512 threads from memory, and four waits for the largest of them.
+        self.assertAlmostEqual(greedy["microseconds"], 16 * 0.7 + 4 * 0.15 + 1.5, places=6)
+        # Three digits, ids that tie, and the draw.
+        self.assertEqual((greedy["l2"], top_p["l2"]), (4 * ids, 6 * 4 * ids))
+        self.assertEqual(top_p["shared"], 16 * ids)
+        # A sequence's multiprocessor does 128 operations a clock.
+        self.assertAlmostEqual(top_p["microseconds"], 128256 * (6 * 8 + 2 * 40) / 128 / 1755 + 1.5, places=3)
+
     def test_every_kernel_has_a_row(self):
         names = {name for path in (ROOT / "runtime/kernels/cuda").glob("*.h")
                  for value in KERNEL_NAMES.findall(path.read_text(encoding="utf-8")) for name in re.findall(r'"(\w+)"', value)}
