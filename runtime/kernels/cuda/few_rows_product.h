@@ -1,5 +1,5 @@
-// Products of a few rows with a weight, on the GPU: a decoding step spends its time reading weights, so each is read
-// once, at the speed of memory, for up to kMostFewRows rows.
+// Products of a few rows with a weight, on the GPU: a decoding step spends its time reading weights, so each is read from
+// memory once for up to kMostFewRows rows.
 #pragma once
 
 #include <cstdint>
