@@ -53,10 +53,12 @@ def dense(gpu, shape, store="bfloat16", sources=1):
 
 
 def combine(shape, parts, width):
-    """A thread goes through all parts twice, each load after the one before: maxima and sums, then a channel."""
-    return Launch("combine_partials", shape.heads * shape.sequences * divide_up(width, 128),
-                  written=shape.sequences * shape.heads * width * 4, l2=shape.sequences * parts * shape.heads * (width + 2) * 4,
-                  waits=2 * parts)
+    """A block of eight warps has 128 channels. Its threads load a part's maximum and sum each; then a warp loads the outputs of eight
+    parts at a time. Barriers between, and sums of the warps' numbers, are as long as two such loads."""
+    blocks = shape.heads * shape.sequences * divide_up(width, 128)
+    outputs = shape.sequences * parts * shape.heads * width * 4
+    return Launch("combine_partials", blocks, written=shape.sequences * shape.heads * width * 4, l2=outputs + blocks * parts * 2 * 4,
+                  waits=divide_up(parts, 256) + divide_up(parts, 8 * 8) + 2)
 
 
 def project(shape, rank, width):

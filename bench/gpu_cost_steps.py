@@ -3,9 +3,11 @@
 import dataclasses
 
 from gpu_cost_attention import SOFTMAX, planes, store_bytes, tile_code_bytes
-from gpu_cost_model import LANES, MMA, Launch, attention_parts, divide_up
+from gpu_cost_model import LANES, MMA, Launch, attention_parts, divide_up, resident_blocks
 
-FEW_ROWS = 8  # kMostFewRows: a launch reads its weight once for so many rows
+FEW_ROWS = 32  # kMostFewRows: a launch reads its weight once for so many rows
+# Registers of few_rows_product for bfloat16 weights, by whether it is gated, and its tiles of x (check_ptxas.py --list).
+PRODUCT_REGISTERS = {(False, 1): 54, (False, 2): 70, (False, 4): 112, (True, 1): 54, (True, 2): 64, (True, 4): 98}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,17 +43,21 @@ LLAMA = Model()
 
 
 def few_rows(gpu, rows, width, out, gated=False, out_bytes=4):
-    """few_rows_product. A block has 16 outputs, and its eight warps 32 columns each in turn; four blocks fit a multiprocessor."""
-    matrices, blocks = (2 if gated else 1), divide_up(out, 16)
+    """few_rows_product of bfloat16 weights. A block has two tiles of 16 of their rows, or one for at most eight rows of x and no gate;
+    a fragment of them meets every tile of eight rows of x, which a block reads. Its eight warps have 32 columns each in turn."""
     launches = []
     for first in range(0, rows, FEW_ROWS):
         count = min(FEW_ROWS, rows - first)
-        weights = 2 * matrices * width * out
+        tiles = 1 if count <= 8 else 2 if count <= 16 else 4
+        weight_tiles = 2 if gated or tiles > 1 else 1
+        matrices = 2 if gated else 1
+        blocks = divide_up(out, 16 * weight_tiles // matrices)
+        weights, sums = 2 * matrices * width * out, 8 * weight_tiles * tiles * 16 * 8 * 4  # of eight warps
+        resident = min(resident_blocks(sums, 256, PRODUCT_REGISTERS[gated, tiles]), max(1, blocks / gpu.multiprocessors))
         launches.append(Launch(
             "few_rows_product", blocks, read=weights + 2 * count * width, written=out_bytes * count * out,
-            l2=weights + blocks * 2 * count * width, tensor=MMA * blocks * divide_up(width, 32) * 2 * matrices,
-            shared=2 * 8 * blocks * matrices * 16 * FEW_ROWS * 4, in_flight=min(4, max(1, blocks / gpu.multiprocessors)) * 256 * 128,
-            memory_waits=divide_up(width, 32 * 8 * (2 if gated else 4))))
+            l2=weights + blocks * 2 * count * width, tensor=MMA * blocks * divide_up(width, 32) * 2 * weight_tiles * tiles,
+            shared=2 * blocks * sums, in_flight=resident * 256 * 128, memory_waits=divide_up(width, 32 * 8 * 4 // weight_tiles)))
     return launches
 
 
@@ -77,11 +83,15 @@ def embed(rows, width):
 
 
 def sample(sequences, vocab, top_p=False):
-    """A block of 1024 threads for each sequence, a load after the other. top-p: five passes more over the ids, and 64-bit
-    additions in shared memory, the first time half of them to one of 2048 sums."""
-    passes = 1 + (1 + 3 + 2 if top_p else 0)
-    return Launch("sample_tokens", sequences, read=4 * sequences * vocab, l2=4 * sequences * vocab * passes,
-                  waits=passes * divide_up(vocab, 1024), atomics=vocab / 2 if top_p else 0, float32=sequences * vocab * 8 * passes)
+    """A block of 512 threads for each sequence: the largest logit, 16 loads from memory at a time. top-p: five passes more over the
+    ids, 8 loads at a time: three digits of the threshold, ids that tie with it, and the draw, each with sums of all threads. For the
+    first digit a thread adds to 8 bytes of shared memory of its own; about an eighth of the ids then add to 2048 sums alike. Masses
+    are computed for that digit, and for what the draw keeps."""
+    of_masses, passes = (2, 5) if top_p else (0, 0)
+    return Launch("sample_tokens", sequences, read=4 * sequences * vocab, l2=4 * sequences * vocab * (1 + passes),
+                  memory_waits=divide_up(vocab, 512 * 16), waits=passes * (divide_up(vocab, 512 * 8) + 4) + 4,
+                  atomics=vocab / 8 / 2048 if top_p else 0, shared=2 * 8 * sequences * vocab if top_p else 0,
+                  float32=sequences * vocab * (8 * (1 + passes) + 40 * of_masses))
 
 
 def step(gpu, sequences, attention, top_p=False, model=LLAMA):

@@ -39,9 +39,10 @@ class Costs(unittest.TestCase):
         # sum of weights, in float32; what they become has 16 x 32 x 128 numbers.
         self.assertEqual(row["written"], 16 * 5 * 32 * (128 + 2) * 4 + 16 * 32 * 128 * 4)
         self.assertEqual((row["launches"], row["bound"]), (2, "memory"))
-        # 640 blocks on 132 multiprocessors do not wait for each other's memory; the combination waits for 2 x 5 loads of 0.15 µs.
+        # 640 blocks on 132 multiprocessors do not wait for each other's memory; the combination waits four times for 0.15 µs: for
+        # weights, for outputs, and twice for its warps.
         copied = (row["read"] + 16 * 5 * 32 * 130 * 4) / 4.3e12
-        self.assertAlmostEqual(row["microseconds"], 1e6 * copied + 10 * 0.15 + 2 * 1.5, places=3)
+        self.assertAlmostEqual(row["microseconds"], 1e6 * copied + 4 * 0.15 + 2 * 1.5, places=3)
         self.assertAlmostEqual(row["ratio"], row["read"] / 4.3e12 / (row["microseconds"] * 1e-6), places=6)
 
     def test_codes_by_hand(self):
@@ -56,13 +57,31 @@ class Costs(unittest.TestCase):
         self.assertEqual(self.rows["codes pairs at kept 0.25 (16, 32k)"]["tensor"], tokens / 32 * 8 * (16 * 2 + 2 + 16) * 4096)
         self.assertEqual(self.rows["codes blocks at kept 0.25 (16, 32k)"]["tensor"], tokens / 32 * 8 * (4 * 64 + 16 + 16) * 4096)
 
-    def test_a_step_reads_weights_once_for_eight_rows(self):
+    def test_a_step_reads_weights_once_for_32_rows(self):
         name = "step of 32 layers of an 8B, bf16, {} sequences at 512 tokens"
-        one, eight, sixteen = (self.rows[name.format(count)] for count in (1, 8, 16))
+        steps = [self.rows[name.format(count)] for count in (1, 8, 16, 32)]
         weights = 2 * (32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336) + 128256 * 4096)
-        self.assertEqual(one["launches"], 1 + 32 * 9 + 3)
-        self.assertEqual((one["read"] // weights, eight["read"] // weights, sixteen["read"] // weights), (1, 1, 2))
-        self.assertEqual(sixteen["launches"] - one["launches"], 32 * 4 + 1)
+        self.assertEqual([row["launches"] for row in steps], 4 * [1 + 32 * 9 + 3])
+        # Beside keys and values of 512 tokens, 67 MB a sequence, what the products of 32 rows read of x and logits is little.
+        self.assertEqual([row["read"] // weights for row in steps], 4 * [1])
+        # Two and four tiles of rows of x: as many fragments of products with the weights.
+        of_products = [row["tensor"] - 32 * count * 512 * 8 * 4096 for row, count in zip(steps, (1, 8, 16, 32))]
+        self.assertEqual([count / of_products[0] for count in of_products], [1, 1, 2, 4])
+
+    def test_parts_are_combined_at_once(self):
+        few, many = self.rows["combine 66 parts of one sequence"], self.rows["dense bfloat16 (1, 128k)"]
+        self.assertAlmostEqual(few["microseconds"], (1 + 2 + 2) * 0.15 + 1.5, places=6)  # 64 of the 66 parts' outputs, then two
+        self.assertTrue(many["met"])
+
+    def test_sampling_by_hand(self):
+        greedy, top_p, ids = self.rows["sample 16, greedy"], self.rows["sample 16, top-p"], 16 * 128256
+        # Sixteen times sixteen loads of 512 threads from memory, and four waits for the largest of them.
+        self.assertAlmostEqual(greedy["microseconds"], 16 * 0.7 + 4 * 0.15 + 1.5, places=6)
+        # Three digits, ids that tie, and the draw.
+        self.assertEqual((greedy["l2"], top_p["l2"]), (4 * ids, 6 * 4 * ids))
+        self.assertEqual(top_p["shared"], 16 * ids)
+        # A sequence's multiprocessor does 128 operations a clock.
+        self.assertAlmostEqual(top_p["microseconds"], 128256 * (6 * 8 + 2 * 40) / 128 / 1755 + 1.5, places=3)
 
     def test_every_kernel_has_a_row(self):
         names = {name for path in (ROOT / "runtime/kernels/cuda").glob("*.h")

@@ -1,5 +1,5 @@
-// Products of a few rows with a weight, on the GPU: a decoding step spends its time reading weights, so each is read
-// once, at the speed of memory, for up to kMostFewRows rows.
+// Products of a few rows with a weight, on the GPU: a decoding step spends its time reading weights, so each is read from
+// memory once for up to kMostFewRows rows.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace kvc {
 
-constexpr int kMostFewRows = 8;        // columns of a tensor-core product
+constexpr int kMostFewRows = 32;
 constexpr int kWeightScaleGroup = 32;  // int8 weights: neighbours in a row that share a scale
 
 enum class DeviceActivation { kNone, kSilu, kGelu, kGeluTanh };

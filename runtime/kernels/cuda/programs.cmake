@@ -11,7 +11,8 @@ set(_test kvc_cuda_references case_inputs.cpp gpu_backend.cpp gpu_main.cpp)
 kvc_gpu_program(cuda_kernels_test ${_test}
   attention_cases.cpp code_attention_cases.cpp combine_cases.cpp dense_cases.cpp gpu_attention_test.cpp rank_case.cpp rank_cases.cpp)
 kvc_gpu_program(cuda_cache_gpu_test ${_test} budget_cases.cpp code_cases.cpp gpu_cache_test.cpp)
-kvc_gpu_program(cuda_step_gpu_test ${_test} append_cases.cpp gpu_step_test.cpp sample_cases.cpp step_cases.cpp)
+kvc_gpu_program(cuda_step_gpu_test ${_test} append_cases.cpp case_weight.cpp gpu_step_test.cpp product_cases.cpp
+  sample_cases.cpp step_cases.cpp)
 
 set(_bench kvc_cuda_kernels gpu_backend.cpp gpu_main.cpp gpu_timing.cpp)
 kvc_gpu_program(cuda_kernels_bench ${_bench} gpu_attention_bench.cpp gpu_attention_rates.cpp gpu_bench_codes.cpp gpu_bench_inputs.cpp)

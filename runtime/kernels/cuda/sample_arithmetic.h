@@ -27,15 +27,12 @@ KVC_HOST_DEVICE std::uint64_t wanted_mass(float top_p, std::uint64_t total) {
       static_cast<std::uint64_t>(ceil(static_cast<double>(top_p) * static_cast<double>(total)));
   return wanted < 1 ? 1 : wanted > total ? total : wanted;
 }
-KVC_HOST_DEVICE float penalised(const SampleTokens& params, int sequence, int id) {
-  float x = params.logits[static_cast<std::int64_t>(sequence) * params.vocab_size + id];
-  if (params.seen != nullptr) {
-    const std::int64_t words = (params.vocab_size + 31) / 32;
-    if ((params.seen[sequence * words + id / 32] >> (id % 32) & 1) != 0) {
-      x = x < 0 ? x * params.repetition_penalty : x / params.repetition_penalty;
-    }
+// A logit, where `seen` is the word of the text's tokens that has a bit for its id.
+KVC_HOST_DEVICE float penalised(const SampleTokens& params, float x, std::uint32_t seen, int id) {
+  if ((seen >> (id % 32) & 1) == 0) {
+    return x;
   }
-  return x;
+  return x < 0 ? x * params.repetition_penalty : x / params.repetition_penalty;
 }
 KVC_HOST_DEVICE void finish_sample(const SampleTokens& params, int sequence, std::int32_t token) {
   const std::int32_t position = params.positions[sequence] + 1;

@@ -14,11 +14,18 @@ struct RankedToken {
   std::uint64_t mass = 0;
 };
 
+float logit(const SampleTokens& params, int sequence, int id) {
+  const float x = params.logits[static_cast<std::int64_t>(sequence) * params.vocab_size + id];
+  const std::int64_t words = (params.vocab_size + 31) / 32;
+  return params.seen == nullptr ? x
+                                : penalised(params, x, params.seen[sequence * words + id / 32], id);
+}
+
 // Every token, most probable first, ties to the lower id.
 std::vector<RankedToken> ranked_tokens(const SampleTokens& params, int sequence, float largest) {
   std::vector<RankedToken> tokens;
   for (int id = 0; id < params.vocab_size; ++id) {
-    const float x = penalised(params, sequence, id);
+    const float x = logit(params, sequence, id);
     const float weight = relative_weight(largest, x, params.temperature);
     tokens.push_back({id, distance_key(largest, x), weight, probability_mass(weight)});
   }
@@ -57,17 +64,17 @@ std::vector<RankedToken> kept_tokens(const SampleTokens& params, std::vector<Ran
 std::int32_t sample_reference(const SampleTokens& params, int sequence) {
   std::int32_t best = 0;
   for (int id = 0; id < params.vocab_size; ++id) {
-    const float x = penalised(params, sequence, id);
+    const float x = logit(params, sequence, id);
     if (!(x < INFINITY)) {
       return kNoToken;
     }
-    best = x > penalised(params, sequence, best) ? id : best;
+    best = x > logit(params, sequence, best) ? id : best;
   }
   if (params.temperature == 0) {
     return best;
   }
   const std::vector<RankedToken> kept =
-      kept_tokens(params, ranked_tokens(params, sequence, penalised(params, sequence, best)));
+      kept_tokens(params, ranked_tokens(params, sequence, logit(params, sequence, best)));
   std::uint64_t total = 0, passed = 0;
   for (const RankedToken& token : kept) {
     total += token.mass;

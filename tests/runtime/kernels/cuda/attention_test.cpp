@@ -28,5 +28,12 @@ std::string name_of(const ::testing::TestParamInfo<KernelCase>& info) { return i
 INSTANTIATE_TEST_SUITE_P(All, CudaAttention, ::testing::ValuesIn(attention_cases(CaseSize::kSmall)),
                          name_of);
 
+TEST(CudaCombine, GivesTheSameBitsInAnyOrderOfThreads) {
+  EmulatedBackend forward(ThreadOrder::kForward), backward(ThreadOrder::kBackward);
+  const CombinedOutput expected = combine_outputs(forward), actual = combine_outputs(backward);
+  EXPECT_EQ(actual.output, expected.output);
+  EXPECT_EQ(actual.log_sum, expected.log_sum);
+}
+
 }  // namespace
 }  // namespace kvc::testing

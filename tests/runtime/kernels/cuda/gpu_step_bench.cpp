@@ -4,6 +4,7 @@
 //   cuda_step_bench [--json FILE]      exit code 77: there is no GPU
 #include <cuda_runtime_api.h>
 
+#include <memory>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -18,9 +19,10 @@ namespace kvc::testing {
 namespace {
 
 constexpr int kHidden = 4096, kInner = 14336, kHeads = 32, kKvHeads = 8, kHeadDim = 128,
-              kVocab = 128256, kMostLayers = 32, kTokens = 512, kPage = 32;
+              kVocab = 128256, kMostLayers = 32, kTokens = 512, kPage = 32, kMostRows = 32;
 constexpr int kProjected = (kHeads + 2 * kKvHeads) * kHeadDim;
 constexpr std::size_t kLayerWeights = std::size_t{kHidden} * (kProjected + kHidden + 3 * kInner);
+constexpr std::size_t kRowWidth = std::size_t{kKvHeads} * kHeadDim;
 
 void require(const LaunchError& error) {
   if (!error.empty()) {
@@ -28,14 +30,16 @@ void require(const LaunchError& error) {
   }
 }
 
-// Memory of a step; weights are random bfloat16 numbers, every layer's its own.
+// Memory of one step at a time; weights are random bfloat16 numbers, every layer's its own.
 class StepModel {
  public:
   StepModel() {
     std::size_t free = 0, total = 0;
     check_cuda(cudaMemGetInfo(&free, &total), "memory");
-    const std::size_t head = std::size_t{kVocab} * kHidden * 2, layer = 2 * kLayerWeights;
-    const std::size_t fits = free > 3 * head ? (free - 3 * head) / (layer + layer / 8) : 0;
+    const std::size_t head = std::size_t{kVocab} * kHidden * 2;
+    const std::size_t stores = 2 * 2 * kMostRows * kTokens * kRowWidth;
+    const std::size_t layer = 2 * kLayerWeights + stores + stores / 8;
+    const std::size_t fits = free > 3 * head ? (free - 3 * head) / layer : 0;
     layers_ = static_cast<int>(fits < kMostLayers ? fits : kMostLayers);
     if (layers_ == 0) {
       throw std::runtime_error("the GPU has too little memory free for one layer");
@@ -46,7 +50,7 @@ class StepModel {
     for (std::uint16_t& x : numbers) {
       x = narrow_bits(BFloat16{}, normal(generator));
     }
-    random_ = memory_.upload(numbers);
+    random_ = weights_.upload(numbers);
     head_ = weight(std::size_t{kVocab} * kHidden);
     for (int i = 0; i < layers_; ++i) {
       qkv_.push_back(weight(std::size_t{kProjected} * kHidden));
@@ -62,20 +66,22 @@ class StepModel {
            (static_cast<double>(kLayerWeights) * layers_ + static_cast<double>(kVocab) * kHidden);
   }
 
-  // A step of `rows` sequences that have kTokens tokens each.
+  // A step of `rows` sequences that have kTokens tokens each, at most kMostRows. Takes the memory of the one before.
   StepProgram step(int rows, float temperature, float top_p) {
     rows_ = rows;
+    memory_.reset();
+    memory_ = std::make_unique<GpuBackend>();
     const auto count = static_cast<std::size_t>(rows);
     const std::vector<float> ones(kHidden, 1.0f);
-    const float* norm = memory_.upload(ones);
-    hidden_ = memory_.upload(std::vector<float>(count * kHidden, 0.0f));
+    const float* norm = memory_->upload(ones);
+    hidden_ = memory_->upload(std::vector<float>(count * kHidden, 0.0f));
     normed_ = halves(kHidden);
     attended_ = halves(kHidden);
     inner_ = halves(kInner);
-    ids_ = memory_.upload(std::vector<std::int32_t>(count, 1));
-    positions_ = memory_.upload(std::vector<std::int32_t>(count, kTokens - 1));
-    num_rows_ = memory_.upload(std::vector<std::int32_t>(count, kTokens));
-    angles_ = memory_.upload(std::vector<float>(std::size_t{kTokens} * kHeadDim / 2, 0.7f));
+    ids_ = memory_->upload(std::vector<std::int32_t>(count, 1));
+    positions_ = memory_->upload(std::vector<std::int32_t>(count, kTokens - 1));
+    num_rows_ = memory_->upload(std::vector<std::int32_t>(count, kTokens));
+    angles_ = memory_->upload(std::vector<float>(std::size_t{kTokens} * kHeadDim / 2, 0.7f));
     StepProgram program = {EmbedRows{
         .ids = ids_, .num_rows = rows, .width = kHidden, .table = head_, .output = hidden_}};
     for (int layer = 0; layer < layers_; ++layer) {
@@ -97,7 +103,7 @@ class StepModel {
   static constexpr std::size_t kBlock = std::size_t{1} << 26;
 
   void* weight(std::size_t count) {
-    auto* numbers = static_cast<std::uint8_t*>(memory_.allocate(2 * count));
+    auto* numbers = static_cast<std::uint8_t*>(weights_.allocate(2 * count));
     for (std::size_t first = 0; first < 2 * count; first += kBlock) {
       const std::size_t bytes = 2 * count - first < kBlock ? 2 * count - first : kBlock;
       check_cuda(cudaMemcpy(numbers + first, random_, bytes, cudaMemcpyDeviceToDevice), "copy");
@@ -105,8 +111,8 @@ class StepModel {
     return numbers;
   }
   void* halves(int width) {
-    return memory_.upload(std::vector<std::uint16_t>(static_cast<std::size_t>(rows_) *
-                                                     static_cast<std::size_t>(width)));
+    return memory_->upload(std::vector<std::uint16_t>(static_cast<std::size_t>(rows_) *
+                                                      static_cast<std::size_t>(width)));
   }
   FewRowsProduct product(const void* weight, const void* x, int in, int out) const {
     FewRowsProduct params;
@@ -126,18 +132,21 @@ class StepModel {
             .output = normed_};
   }
   DeviceRows store() {
+    const std::size_t page = kPage * kRowWidth;
+    const std::size_t count = static_cast<std::size_t>(rows_) * kTokens / kPage;
+    const std::uint16_t* numbers = memory_->upload(std::vector<std::uint16_t>(count * page));
     std::vector<const void*> blocks;
-    for (int i = 0; i < rows_ * kTokens / kPage; ++i) {
-      blocks.push_back(memory_.upload(std::vector<std::uint16_t>(kPage * kKvHeads * kHeadDim)));
+    for (std::size_t i = 0; i < count; ++i) {
+      blocks.push_back(numbers + i * page);
     }
-    return {memory_.upload(blocks), kTokens / kPage, kPage, kKvHeads * kHeadDim};
+    return {memory_->upload(blocks), kTokens / kPage, kPage, kKvHeads * kHeadDim};
   }
 
   void add_layer(std::size_t layer, const float* norm, StepProgram& program) {
     const auto count = static_cast<std::size_t>(rows_);
     program.push_back(norm_of(norm));
     FewRowsProduct qkv = product(qkv_[layer], normed_, kHidden, kProjected);
-    qkv.output_float = memory_.upload(std::vector<float>(count * kProjected));
+    qkv.output_float = memory_->upload(std::vector<float>(count * kProjected));
     program.push_back(qkv);
     const DeviceRows key = store(), value = store();
     void* query = halves(kHidden);
@@ -164,9 +173,9 @@ class StepModel {
     attention.partials.num_parts = attention_parts(132, rows_ * kKvHeads, kTokens);
     const std::size_t heads =
         count * static_cast<std::size_t>(attention.partials.num_parts) * kHeads;
-    attention.partials.max = memory_.upload(std::vector<float>(heads));
-    attention.partials.sum = memory_.upload(std::vector<float>(heads));
-    attention.partials.output = memory_.upload(std::vector<float>(heads * kHeadDim));
+    attention.partials.max = memory_->upload(std::vector<float>(heads));
+    attention.partials.sum = memory_->upload(std::vector<float>(heads));
+    attention.partials.output = memory_->upload(std::vector<float>(heads * kHeadDim));
     program.push_back(attention);
     CombinePartials combine;
     combine.sources[0] = attention.partials;
@@ -189,22 +198,23 @@ class StepModel {
     const auto count = static_cast<std::size_t>(rows_);
     program.push_back(norm_of(norm));
     FewRowsProduct head = product(head_, normed_, kHidden, kVocab);
-    head.output_float = memory_.upload(std::vector<float>(count * kVocab));
+    head.output_float = memory_->upload(std::vector<float>(count * kVocab));
     program.push_back(head);
     SampleTokens sample{.logits = head.output_float,
                         .num_sequences = rows_,
                         .vocab_size = kVocab,
                         .temperature = temperature,
                         .top_p = top_p,
-                        .seeds = memory_.upload(std::vector<std::uint64_t>(count, 1)),
+                        .seeds = memory_->upload(std::vector<std::uint64_t>(count, 1)),
                         .ids = ids_,
                         .positions = positions_,
-                        .tokens = memory_.upload(std::vector<std::int32_t>(count * kTokens)),
+                        .tokens = memory_->upload(std::vector<std::int32_t>(count * kTokens)),
                         .tokens_stride = kTokens};  // all full: positions stay where they are
     program.push_back(sample);
   }
 
-  GpuBackend memory_;
+  GpuBackend weights_;
+  std::unique_ptr<GpuBackend> memory_;
   int layers_ = 0, rows_ = 1;
   void *random_ = nullptr, *head_ = nullptr;
   std::vector<void*> qkv_, output_, gate_up_, down_;
@@ -233,7 +243,7 @@ TimingReport run() {
   check_cuda(cudaStreamCreate(&stream), "stream");
   const std::string shape =
       "step of " + std::to_string(model.layers()) + " layers of an 8B, bf16, ";
-  for (const int rows : {1, 4, 8}) {
+  for (const int rows : {1, 4, 8, 16, 32}) {
     for (const bool draws : {false, true}) {
       StepGraph graph;
       require(graph.capture(model.step(rows, draws ? 0.8f : 0.0f, draws ? 0.95f : 1.0f), stream));

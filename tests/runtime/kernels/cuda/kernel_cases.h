@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/runtime/kernels/cuda/case_inputs.h"
 #include "tests/runtime/kernels/cuda/kernel_backend.h"
 
 namespace kvc::testing {
@@ -20,6 +21,8 @@ enum class CaseSize { kSmall, kLarge };  // large: takes the emulator too long
 std::vector<KernelCase> dense_attention_cases(CaseSize size);
 std::vector<KernelCase> fused_attention_cases(CaseSize size);
 std::vector<KernelCase> combine_cases(CaseSize size);
+// Of 66 parts: the same bits in whatever order a block's threads run.
+CombinedOutput combine_outputs(KernelBackend& backend);
 std::vector<KernelCase> latent_attention_cases(CaseSize size);
 std::vector<KernelCase> one_pass_attention_cases(CaseSize size);
 std::vector<KernelCase> coded_attention_cases(CaseSize size);
@@ -32,7 +35,8 @@ std::vector<KernelCase> budget_cases();  // steps under a budget
 // For steps whose rows are in several parts: the same bits in whatever order these are attended to.
 std::vector<std::uint16_t> budget_outputs(KernelBackend& backend);
 
-std::vector<KernelCase> append_cases();  // rows of stores
+std::vector<KernelCase> append_cases();   // rows of stores
+std::vector<KernelCase> product_cases();  // of a few rows with a weight
 std::vector<KernelCase>
 step_cases();  // these, products, norms, embeddings, cosines of a decoding step
 std::vector<KernelCase> sample_cases();  // tokens

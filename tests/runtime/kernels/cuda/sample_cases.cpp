@@ -15,8 +15,9 @@ struct SampleShape {
   float temperature = 0;
   int top_k = 0;
   float top_p = 1, min_p = 0, repetition_penalty = 1;
-  float spread = 3;   // of the logits
-  bool ties = false;  // many logits are equal
+  float spread = 3;     // of the logits
+  bool ties = false;    // many logits are equal
+  bool banned = false;  // every other one is -infinity
 };
 
 // What a run of steps writes: the device's arrays and the reference's.
@@ -42,6 +43,9 @@ std::vector<float> logits_of(const SampleShape& shape, unsigned seed) {
   std::vector<float> logits = case_numbers(std::int64_t{kSequences} * shape.vocab_size, seed);
   for (float& x : logits) {
     x = shape.ties ? static_cast<float>(static_cast<int>(2 * x)) : shape.spread * x;
+  }
+  for (std::size_t i = 0; shape.banned && i < logits.size(); i += 2) {
+    logits[i] = -std::numeric_limits<float>::infinity();
   }
   return logits;
 }
@@ -158,6 +162,19 @@ std::vector<KernelCase> sample_cases() {
                       .min_p = 0.02f,
                       .repetition_penalty = 1.2f});
   add("flat", {.temperature = 1, .top_p = 0.5f, .spread = 1e-9f});
+  // Distances from the largest logit beyond those of which each thread has a sum.
+  add("top_k_wide", {.temperature = 1, .top_k = 700, .spread = 40});
+  add("top_p_wide", {.temperature = 60, .top_p = 0.9f, .spread = 40});
+  add("top_p_very_wide", {.temperature = 4000, .top_p = 0.8f, .spread = 2000});
+  // More ids than a block's threads load at once, and a last word of the text's tokens that is not full.
+  add("top_p_many", {.vocab_size = 5003, .temperature = 1.5f, .top_p = 0.95f});
+  add("top_p_many_penalty",
+      {.vocab_size = 5003, .temperature = 0.7f, .top_p = 0.9f, .repetition_penalty = 1.3f});
+  add("top_k_p_ties",
+      {.vocab_size = 3001, .temperature = 2, .top_k = 900, .top_p = 0.8f, .ties = true});
+  add("all_equal", {.temperature = 1, .top_p = 0.3f, .spread = 0});
+  add("banned", {.temperature = 1, .top_p = 0.9f, .banned = true});
+  add("banned_top_k", {.temperature = 1, .top_k = 600, .top_p = 0.99f, .banned = true});
   cases.push_back({"sample_nan", [](KernelBackend& backend) {
                      return not_finite_case(std::numeric_limits<float>::quiet_NaN(), backend);
                    }});

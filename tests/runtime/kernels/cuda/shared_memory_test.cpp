@@ -1,10 +1,12 @@
-// Shared memory that attention kernels ask for when they are launched, of which ptxas knows nothing.
+// Shared memory that kernels ask for when they are launched, of which ptxas knows nothing.
 #include <gtest/gtest.h>
 
 #include "runtime/kernels/cuda/attention_codes_keys.h"
 #include "runtime/kernels/cuda/attention_dense_kernel.h"
 #include "runtime/kernels/cuda/attention_ranks_kernel.h"
 #include "runtime/kernels/cuda/attention_rebuild_kernel.h"
+#include "runtime/kernels/cuda/few_rows_product_tiles.h"
+#include "runtime/kernels/cuda/sample_tokens_kernel.h"
 
 namespace kvc {
 namespace {
@@ -30,6 +32,12 @@ TEST(CudaSharedMemory, KernelsInRankSpaceFitAnywhere) {
   EXPECT_LE(4 * RankSumsShared<LatentNumbers>::kWarpBytes, kLeast);
   EXPECT_LE(4 * RankSumsShared<LatentCodes>::kWarpBytes, kLeast);
   EXPECT_LE(4 * RankSumsShared<KeyCodes>::kWarpBytes, kLeast);
+}
+
+TEST(CudaSharedMemory, KernelsOfAStepFitAnywhere) {
+  EXPECT_LE((ProductTiles<true, 4>::shared_bytes(8)), kLeast);
+  EXPECT_LE((ProductTiles<false, 4>::shared_bytes(8)), kLeast);
+  EXPECT_LE(SampleShared::bytes(SampleTokensKernel::kThreads), kLeast);
 }
 
 // With 8 bits for every coefficient, gains, and means in all rotary pairs.

@@ -52,8 +52,8 @@ TEST(ScaledBits, AreSpreadEvenlyBelowTheTotal) {
 }
 
 TEST(FewRowsProduct, RefusesWhatItDoesNotTake) {
-  FewRowsProduct params{.num_rows = 9, .in = 32, .out = 4};
-  EXPECT_NE(check_few_rows_product(params).find("9 rows, expected 1 to 8"), std::string::npos);
+  FewRowsProduct params{.num_rows = 33, .in = 32, .out = 4};
+  EXPECT_NE(check_few_rows_product(params).find("33 rows, expected 1 to 32"), std::string::npos);
   params.num_rows = 1;
   params.in = 12;
   EXPECT_NE(check_few_rows_product(params).find("12 columns"), std::string::npos);
