@@ -74,7 +74,8 @@ std::string mark_lines(const Axis& x, const std::vector<Mark>& marks) {
   return lines + labels;
 }
 
-std::string line(const Axis& x, const Axis& y, const std::vector<Point>& points) {
+std::string line(const Axis& x, const Axis& y, const std::vector<Point>& points,
+                 bool is_joined = true) {
   std::string path, dots;
   for (const Point& point : points) {
     const double at_x = x_of(x, point.x), at_y = y_of(y, point.y);
@@ -83,7 +84,7 @@ std::string line(const Axis& x, const Axis& y, const std::vector<Point>& points)
         "<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\"><title>{}</title></circle>\n",
         at_x, at_y, point.tip);
   }
-  return fmt::format("<polyline class=\"line\" points=\"{}\"/>\n", path) + dots;
+  return (is_joined ? fmt::format("<polyline class=\"line\" points=\"{}\"/>\n", path) : "") + dots;
 }
 
 // 1, 2 or 5 times a power of ten, at most five of which make up `length`.
@@ -149,7 +150,7 @@ std::string series_chart(const Axis& x, const Axis& y, const std::vector<Series>
   std::string svg = open_chart(x, y), legend;
   for (std::size_t i = 0; i < series.size(); ++i) {
     svg += fmt::format("<g class=\"series{}\">\n{}</g>\n", i % kNumColours,
-                       line(x, y, series[i].points));
+                       line(x, y, series[i].points, series[i].is_joined));
     legend += fmt::format("<span class=\"series{}\"><b>●</b>{}</span>\n", i % kNumColours,
                           escape_html(series[i].name));
   }

@@ -37,10 +37,11 @@ struct Point {
   std::string tip;
 };
 
-// Points that a line joins, in their order.
+// Points in their order.
 struct Series {
   std::string name;  // in the legend
   std::vector<Point> points;
+  bool is_joined = true;  // by a line
 };
 
 // Ticks at multiples of 1, 2 or 5 times a power of ten; the second one ends at the first tick from
@@ -56,7 +57,7 @@ Axis layer_axis(std::size_t num_layers);
 std::string bar_chart(const Axis& x, const Axis& y, const std::vector<Bar>& bars,
                       const std::vector<Mark>& marks);
 std::string line_chart(const Axis& x, const Axis& y, const std::vector<Point>& points);
-// A line each, in colours of their own, and a legend. Colours repeat after the eighth.
+// Each in a colour of its own, and a legend. Colours repeat after the eighth.
 std::string series_chart(const Axis& x, const Axis& y, const std::vector<Series>& series);
 
 // The charts of the validation report: the share of positions by their KL divergence, on a logarithmic scale.

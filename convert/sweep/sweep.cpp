@@ -6,6 +6,7 @@
 
 #include "convert/plan.h"
 #include "convert/sweep/sweep_measurement.h"
+#include "convert/sweep/sweep_points.h"
 #include "convert/sweep/sweep_report.h"
 #include "convert/work_directory.h"
 #include "core/error.h"
@@ -86,10 +87,13 @@ void print_plans(const SweepOptions& options, const SweepMeasurement& sweep,
   }
 }
 
-// Files of lines, and texts that they name.
+// Files of lines and points, and texts that lines name.
 void check_lines_apart(const SweepOptions& options) {
   const auto check = [&options](const fs::path& file) { check_apart(options.base.out, file); };
   std::ranges::for_each(options.line_files, check);
+  if (!options.points.empty()) {
+    check(options.points);
+  }
   for (const SweepCandidate& candidate : options.candidates) {
     std::ranges::for_each(candidate.options.calibration.files, check);
   }
@@ -116,6 +120,7 @@ std::string failure_text(const Json& rows) {
 
 void run_sweep(SweepOptions options) {
   PipelineOptions& base = options.base;
+  const Json points = options.points.empty() ? Json::array() : read_sweep_points(options.points);
   const Original original = open_original(base);
   if (base.plan_only) {
     print_plans(options, SweepMeasurement(options, original), original.config);
@@ -133,6 +138,7 @@ void run_sweep(SweepOptions options) {
                          {"tool_version", kToolVersion},
                          {"seed", base.settings.seed},
                          {"answers", sweep_answers(rows)},
+                         {"points", points},
                          {"candidates", rows}};
     write_file(output.path() / "sweep.json", dump_json(result));
     write_file(output.path() / "report.html", sweep_html(result));

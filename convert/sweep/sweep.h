@@ -12,6 +12,7 @@ struct SweepOptions {
   PipelineOptions base;  // what holds for the whole sweep; `out` empty: <checkpoint's name>-sweep
   std::vector<SweepCandidate> candidates;
   std::vector<std::filesystem::path> line_files{};  // that the candidates come from
+  std::filesystem::path points{};                   // sweep_points.h; empty: none
 };
 
 // With plan_only, prints what each candidate is planned to keep and stops. Otherwise converts and evaluates one after

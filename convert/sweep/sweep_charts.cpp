@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "convert/sweep/sweep_points.h"
 #include "convert/sweep/sweep_rows.h"
 #include "validate/chart.h"
 #include "validate/page.h"
@@ -36,6 +37,13 @@ std::string quality_chart(const Json& sweep) {
   std::vector<Series> series;
   std::map<std::string, std::size_t> places;
   double lowest = INFINITY, highest = -INFINITY, widest = 0;
+  const auto add = [&](Series& to, const std::string& name, double kept, const SweepKld& kld) {
+    const double y = std::log10(kld.mean);
+    lowest = std::min(lowest, y);
+    highest = std::max(highest, y);
+    widest = std::max(widest, kept);
+    to.points.push_back({kept, y, escape_html(fmt::format("{}: {}", name, kld_text(kld)))});
+  };
   for (const Json* row : measured_rows(sweep["candidates"])) {
     const SweepKld kld = kld_of(*row);
     if (!(kld.mean > 0)) {
@@ -45,12 +53,16 @@ std::string quality_chart(const Json& sweep) {
     if (is_new) {
       series.push_back({place->first, {}});
     }
-    const double y = std::log10(kld.mean);
-    lowest = std::min(lowest, y);
-    highest = std::max(highest, y);
-    widest = std::max(widest, kept_of(*row));
-    series[place->second].points.push_back(
-        {kept_of(*row), y, escape_html(fmt::format("{}: {}", name_of(*row), kld_text(*row)))});
+    add(series[place->second], name_of(*row), kept_of(*row), kld);
+  }
+  Series others{.name = "other caches", .points = {}, .is_joined = false};
+  for (const Json& point : sweep["points"]) {
+    if (const SweepKld kld = point_kld(point); kld.mean > 0) {
+      add(others, name_of(point), kept_of(point), kld);
+    }
+  }
+  if (!others.points.empty()) {
+    series.push_back(std::move(others));
   }
   return series.empty() ? ""
                         : series_chart(axis_from_zero(widest, "kept_ratio"),

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "convert/sweep/sweep_charts.h"
+#include "convert/sweep/sweep_points.h"
 #include "convert/sweep/sweep_report.h"
 #include "convert/sweep/sweep_rows.h"
 #include "validate/page.h"
@@ -127,6 +128,29 @@ std::string memory_html(const Json& sweep) {
                             html;
 }
 
+std::string points_html(const Json& sweep) {
+  std::string rows;
+  for (const Json& point : sweep["points"]) {
+    const SweepKld kld = point_kld(point);
+    const Json* row = best_within(sweep["candidates"], kept_of(point));
+    const double best = row == nullptr ? 0 : kld_of(*row).mean;
+    const std::string name = row == nullptr
+                                 ? "none of these"
+                                 : "<code>" + escape_html(name_of(*row)) + "</code><br><small>" +
+                                       kld_text(*row) + "</small>";
+    rows += row_html({code_cell(name_of(point)), cell(fmt::format("{:.3f}", kept_of(point))),
+                      cell(kld_text(kld)), cell(name),
+                      cell(best > 0 ? fmt::format("{:.3g}", kld.mean / best) : "")});
+  }
+  return rows.empty() ? ""
+                      : "<h2>Other caches</h2>\n<p class=\"soft\">Measured elsewhere, and given "
+                        "to this report. Divergences compare if the evaluation text, its rows and "
+                        "what was scored are the same.</p>\n" +
+                            table_html({"cache", "kept_ratio", "KL divergence",
+                                        "best candidate that keeps no more", "times less"},
+                                       rows);
+}
+
 std::string others_html(const Json& sweep) {
   std::string rows;
   for (const Json& row : sweep["candidates"]) {
@@ -180,8 +204,8 @@ std::string sweep_html(const Json& sweep) {
                   text_note(sweep)) +
           warnings_html(sweep) + "<h2>The smallest cache for a quality</h2>\n" +
           answers_html(sweep) + "<h2>Quality against bytes</h2>\n" + quality_chart(sweep) +
-          candidates_html(sweep) + memory_html(sweep) + "<h2>Damage by position</h2>\n" +
-          position_chart(sweep) +
+          candidates_html(sweep) + points_html(sweep) + memory_html(sweep) +
+          "<h2>Damage by position</h2>\n" + position_chart(sweep) +
           section("Bits by layer",
                   "What each number of the original's cache becomes, outside sinks and window.",
                   layer_chart(sweep)) +

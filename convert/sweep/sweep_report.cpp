@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "convert/sweep/sweep_points.h"
 #include "convert/sweep/sweep_rows.h"
 
 namespace kvc {
@@ -53,6 +54,15 @@ std::string sweep_text(const Json& sweep) {
       text += fmt::format("{:<{}}  {}: {}\n", name_of(row), width, row["status"].get<std::string>(),
                           row["reason"].get<std::string>());
     }
+  }
+  if (!sweep["points"].empty()) {
+    text += "\nother caches, and the best candidate that keeps no more\n";
+  }
+  for (const Json& point : sweep["points"]) {
+    const Json* row = best_within(sweep["candidates"], kept_of(point));
+    text += fmt::format("  {}: {:.3f}, {}; {}\n", name_of(point), kept_of(point),
+                        kld_text(point_kld(point)),
+                        row == nullptr ? "none of these" : name_of(*row) + ": " + kld_text(*row));
   }
   text += "\nsmallest cache for a KL divergence of at most\n";
   for (const Json& answer : sweep["answers"]) {

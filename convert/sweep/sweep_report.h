@@ -1,6 +1,7 @@
 // The report of a sweep, from its JSON.
 //
-// {"checkpoint": its directory's name, "tool_version", "seed", "answers": [...], "candidates": [...]}, a candidate being
+// {"checkpoint": its directory's name, "tool_version", "seed", "answers": [...], "points": [...] (sweep_points.h),
+//  "candidates": [...]}, a candidate being
 // {"name", "status": "measured", "refused" or "failed", "reason" of the last two; of measured ones
 //  "command", "kept_ratio", "cache": [{"tokens", "bytes", "original_bytes"}] (null where a policy bounds it),
 //  "payback" (null for plain ones), "validation" (kvvalidate's report)}

@@ -19,8 +19,8 @@ std::string mean_with_error(double mean, double error) {
 
 const Json& continuation_of(const Json& row) { return row["validation"]["continuation"]; }
 
-SweepKld kld_of(const Json& row) {
-  const Json& kld = continuation_of(row)["kl_divergence"];
+SweepKld kld_of(const Json& row) { return kld_of_mean(continuation_of(row)["kl_divergence"]); }
+SweepKld kld_of_mean(const Json& kld) {
   const Json& error = kld["standard_error"];
   return {kld["mean"].get<double>(), error.is_number() ? error.get<double>() : INFINITY};
 }
@@ -59,10 +59,8 @@ const Json* find_row(const Json& candidates, const Json& name) {
   return nullptr;
 }
 
-std::string kld_text(const Json& row) {
-  const SweepKld kld = kld_of(row);
-  return mean_with_error(kld.mean, kld.error);
-}
+std::string kld_text(const SweepKld& kld) { return mean_with_error(kld.mean, kld.error); }
+std::string kld_text(const Json& row) { return kld_text(kld_of(row)); }
 
 std::string perplexity_text(const Json& row) {
   const Json& ratio = continuation_of(row)["perplexity_ratio"];

@@ -11,6 +11,7 @@ namespace kvc {
 struct SweepKld {
   double mean = 0, error = 0;  // the error of a single sequence is unknown, and infinite here
 };
+SweepKld kld_of_mean(const Json& kld);  // {"mean", "standard_error"}
 SweepKld kld_of(const Json& row);
 const Json& continuation_of(const Json& row);  // of its validation
 double kept_of(const Json& row);
@@ -23,6 +24,7 @@ std::vector<const Json*> frontier(const Json& candidates);
 const Json* find_row(const Json& candidates, const Json& name);  // null if there is none
 
 // Their cells.
+std::string kld_text(const SweepKld& kld);
 std::string kld_text(const Json& row);
 std::string perplexity_text(const Json& row);
 std::string top_text(const Json& row);

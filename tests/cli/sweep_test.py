@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+import re
 import signal
 import subprocess
 import time
@@ -154,6 +155,41 @@ class Sweep(ProgramTest):
         self.assert_refused((1,), ("empty.txt", "no line"), "kvconvert", *self.arguments(empty))
         self.assert_refused((2,), ("--method",), "kvconvert", *self.arguments("pca"), "--method", "pca")
         self.assert_refused((2,), ("--validate",), "kvconvert", *self.arguments("pca"), "--no-validate")
+
+    def points(self, text):
+        path = self.directory / "points.json"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def test_shows_other_caches_beside_the_candidates(self):
+        given = {"small <1>": {"kept_ratio": 0.01, "kld": 0.5, "kld_error": None},
+                 "large": {"kept_ratio": 0.9, "kld": 0.25, "kld_error": 0.125, "same_top": 0.5}}
+        arguments = *self.arguments("pca --kept-ratio {0.5,0.3}"), "--sweep-points", self.points(json.dumps(given)), "--quiet"
+        printed = self.run_ok("kvconvert", *arguments).stdout
+        sweep = self.results()
+        self.assertEqual(sweep["points"], [
+            {"name": name, "kept_ratio": entry["kept_ratio"],
+             "kl_divergence": {"mean": entry["kld"], "standard_error": entry["kld_error"]}} for name, entry in given.items()])
+        best = min(sweep["candidates"], key=kld)
+        self.assertRegex(printed, r"(?m)^  small <1>: 0.010, 0.5; none of these$")
+        self.assertRegex(printed, rf"(?m)^  large: 0.900, 0.25 ± 0.12; {re.escape(best['name'])}: ")
+        page = Page((self.directory / "out" / "report.html").read_text(encoding="utf-8"))
+        for text in ("Other caches", "small <1>", "large", "other caches", "large: 0.25 ± 0.12", f"{0.25 / kld(best)[0]:.3g}"):
+            self.assertIn(text, page.texts)
+
+    def test_wrong_points_are_refused_before_any_work(self):
+        for text, words in (("", ()), ("[]", ("object",)), ("{}", ("object",)), ('{"a": 1}', ("a", "kept_ratio", "found 1")),
+                            ('{"a": {"kld": 1}}', ("a: kept_ratio", "nothing")), ('{"a": {"kept_ratio": 0, "kld": 1}}', ("a: kept_ratio", "0")),
+                            ('{"a": {"kept_ratio": 0.5, "kld": -1}}', ("a: kld", "-1")),
+                            ('{"a": {"kept_ratio": 0.5, "kld": "x"}}', ("a: kld", "x")),
+                            ('{"a": {"kept_ratio": 0.5, "kld": 1, "kld_error": []}}', ("a: kld_error",)),
+                            ('{"a": {"kept_ratio": 1e999, "kld": 1}}', ())):
+            with self.subTest(text):
+                path = self.points(text)
+                self.assert_refused((1,), ("points.json", *words), "kvconvert", *self.arguments("pca"), "--sweep-points", path)
+                self.assertEqual(list(self.directory.iterdir()), [path])
+        self.assert_refused((1,), ("nowhere.json",), "kvconvert", *self.arguments("pca"), "--sweep-points", "nowhere.json")
+        self.assert_refused((2,), ("--sweep",), "kvconvert", STORIES, "--sweep-points", path)
 
     def test_inputs_inside_the_output_are_refused_and_stay(self):
         out = self.directory / "out"
