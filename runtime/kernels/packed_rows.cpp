@@ -46,16 +46,16 @@ void multiply_panel(const PanelProduct& of) {
 
 void multiply_panel(const PanelProduct& of) {
   static_assert(kPanelRows == kColumnsTogether);
-  const ConstMatrix panel{of.panel, kPanelRows};
+  const Factors<float> panel{of.panel, kPanelRows};
   if (of.rows == kPanelRows) {
-    return multiply<false>(of.num_x, of.width, kPanelRows, {of.x, of.width}, panel,
-                           {of.out, of.stride});
+    return multiply<FloatWords, false>(of.num_x, of.width, kPanelRows, {of.x, of.width}, panel,
+                                       {of.out, of.stride});
   }
   float whole[kRowsTogether * kPanelRows];
   for (std::int64_t t = 0; t < of.num_x; t += kRowsTogether) {
     const std::int64_t count = std::min<std::int64_t>(kRowsTogether, of.num_x - t);
-    multiply<false>(count, of.width, kPanelRows, {of.x + t * of.width, of.width}, panel,
-                    {whole, kPanelRows});
+    multiply<FloatWords, false>(count, of.width, kPanelRows, {of.x + t * of.width, of.width}, panel,
+                                {whole, kPanelRows});
     for (std::int64_t i = 0; i < count; ++i) {
       std::copy_n(whole + i * kPanelRows, of.rows, of.out + (t + i) * of.stride);
     }

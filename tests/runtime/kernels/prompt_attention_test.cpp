@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "runtime/kernels/code_tiles.h"
+#include "runtime/kernels/cpu_features.h"
 #include "runtime/kernels/kv_element.h"
 #include "runtime/kernels/narrow.h"
 #include "tests/runtime/kernels/kernel_inputs.h"
@@ -119,6 +120,7 @@ class EveryPromptTarget : public ::testing::TestWithParam<std::int64_t> {
   EveryPromptTarget() { choose(GetParam()); }
   ~EveryPromptTarget() override { choose(0); }
   static void choose(std::int64_t target) {
+    allow_special_instructions(true);
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   }
@@ -134,7 +136,10 @@ std::vector<std::int64_t> targets() {
 
 TEST_P(EveryPromptTarget, AttendsToPromptsAsTheReferenceDoes) {
   for (const Shape& shape : kShapes) {
-    for (const KvElement element : {KvElement::kFloat32, KvElement::kBFloat16}) {
+    for (const auto& [element, special] : {std::pair{KvElement::kFloat32, true},
+                                           {KvElement::kBFloat16, true},
+                                           {KvElement::kBFloat16, false}}) {
+      allow_special_instructions(special);
       const Prompt prompt(shape, element, 420);
       for (const auto& [first, last] :
            {std::pair{0, 420}, {0, 1}, {33, 34}, {31, 200}, {127, 129}, {128, 384}, {250, 419}}) {
@@ -159,17 +164,19 @@ TEST(PromptAttention, DoesNotDependOnCuts) {
     if (shape.exact_step) {
       continue;  // which tokens are exact depends on the cut
     }
-    const Prompt prompt(shape, KvElement::kFloat32, 300);
-    const std::vector<float> whole = prompt.attend(0, 300, false);
-    std::vector<float> parts;
-    for (std::int64_t first = 0; first < 300; first += 37) {
-      const std::vector<float> part =
-          prompt.attend(first, std::min<std::int64_t>(first + 37, 300), false);
-      parts.insert(parts.end(), part.begin(), part.end());
+    for (const KvElement element : {KvElement::kFloat32, KvElement::kBFloat16}) {
+      const Prompt prompt(shape, element, 300);
+      const std::vector<float> whole = prompt.attend(0, 300, false);
+      std::vector<float> parts;
+      for (std::int64_t first = 0; first < 300; first += 37) {
+        const std::vector<float> part =
+            prompt.attend(first, std::min<std::int64_t>(first + 37, 300), false);
+        parts.insert(parts.end(), part.begin(), part.end());
+      }
+      ASSERT_EQ(whole.size(), parts.size());
+      EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * sizeof(float)), 0)
+          << "head_dim " << shape.head_dim << " window " << shape.window;
     }
-    ASSERT_EQ(whole.size(), parts.size());
-    EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * sizeof(float)), 0)
-        << "head_dim " << shape.head_dim << " window " << shape.window;
   }
 }
 
