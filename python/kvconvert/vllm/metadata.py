@@ -1,0 +1,148 @@
+"""What attention over codes needs to know of a step: vLLM's metadata of a batch, and where its open tiles are kept."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from vllm.v1.attention.backend import AttentionMetadataBuilder, CommonAttentionMetadata
+from vllm.v1.attention.backends.utils import split_decodes_and_prefills
+
+from kvconvert.codes import TILE
+from kvconvert.tiled_attention import tile_start
+from kvconvert.vllm.open_tiles import OpenTiles
+
+SHORT = 8  # query tokens; up to here a query is cheaper over codes than rebuilding what it reads
+
+
+class Sequence(NamedTuple):
+    """One row of the block table and its query tokens. Host numbers."""
+
+    row: int
+    first: int  # its queries' first token in the batch
+    last: int  # one past their last
+    length: int  # tokens of the sequence, queries included
+
+    @property
+    def past(self) -> int:
+        return self.length - (self.last - self.first)
+
+
+class Refill(NamedTuple):
+    """An open tile whose rows are not kept any more: they are read from codes."""
+
+    row: int  # of the block table
+    number: int  # of the open tile
+    first: int  # its first token
+    count: int  # tokens
+
+
+@dataclass
+class CodedMetadata:
+    """A step's batch, the same for every layer. Sequences with short queries come first."""
+
+    num_tokens: int
+    slots: torch.Tensor  # int64 [num_tokens]
+    positions: torch.Tensor  # int64 [num_tokens]
+    block_table: torch.Tensor  # int32 [num_sequences, max_pages]
+    num_short_sequences: int
+    num_short: int  # query tokens of these
+    short_table: torch.Tensor  # int32 [num_short, max_pages], a row per query token
+    short_lens: torch.Tensor  # int32 [num_short], tokens that a query token sees
+    starts_cpu: torch.Tensor  # int32 [num_sequences + 1]
+    lens_cpu: torch.Tensor  # int32 [num_sequences]
+    # Exact rows of open tiles; numbers are those of OpenTiles.
+    capacity: int = 0  # tiles
+    kept: torch.Tensor | None = None  # int64: the step's tokens whose rows are kept; None: all
+    places: torch.Tensor | None = None  # int64 [kept]: tile * TILE + place in the tile
+    short_tiles: torch.Tensor | None = None  # int32 [num_short]
+    first_tiles: dict[int, int] = field(default_factory=dict)  # row -> tile of its first query, where it has older tokens
+    refills: list[Refill] = field(default_factory=list)
+
+    @cached_property
+    def sequences(self) -> list[Sequence]:
+        starts, lens = self.starts_cpu.tolist(), self.lens_cpu.tolist()
+        spans = zip(range(len(lens)), starts, starts[1:], lens)
+        return [Sequence(*span) for span in spans if span[1] < span[2]]
+
+    @property
+    def prompts(self) -> list[Sequence]:
+        """Sequences with more than SHORT query tokens."""
+        if self.num_short == self.num_tokens:
+            return []
+        return [s for s in self.sequences if s.row >= self.num_short_sequences]
+
+
+class CodedMetadataBuilder(AttentionMetadataBuilder[CodedMetadata]):
+    """Layers of different sizes have builders of their own; the first one's work serves all in a step."""
+
+    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self.reorder_batch_threshold = SHORT
+        layers = vllm_config.compilation_config.static_forward_context
+        self._open_tiles: OpenTiles = layers[layer_names[0]].store.open_tiles
+
+    def build(
+        self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
+    ) -> CodedMetadata:
+        batch = common_attn_metadata
+        if not hasattr(batch, "kvconvert"):
+            batch.kvconvert = build_metadata(batch)
+            if batch.kvconvert.num_tokens:
+                _find_open_tiles(batch.kvconvert, self._open_tiles)
+        return batch.kvconvert
+
+
+def build_metadata(batch: CommonAttentionMetadata) -> CodedMetadata:
+    """What attention over codes needs to know of a step, without waiting for a device."""
+    short_sequences, _, short, _ = split_decodes_and_prefills(batch, decode_threshold=SHORT)
+    tokens, lens, table = batch.num_actual_tokens, batch.seq_lens, batch.block_table_tensor
+    if batch.max_query_len == 1:  # one query token per sequence
+        positions, short_table, short_lens = lens.long() - 1, table, lens
+    else:
+        starts = batch.query_start_loc
+        counts = starts[1:] - starts[:-1]
+        row = torch.repeat_interleave(counts, output_size=tokens)
+        offset = (lens - starts[1:])[row]
+        positions = torch.arange(tokens, device=lens.device) + offset
+        short_table, short_lens = table[row[:short]], (positions[:short] + 1).int()
+    return CodedMetadata(
+        num_tokens=tokens,
+        slots=batch.slot_mapping[:tokens].long(),
+        positions=positions[:tokens],
+        block_table=table,
+        num_short_sequences=short_sequences,
+        num_short=short,
+        short_table=short_table[:short],
+        short_lens=short_lens[:short],
+        starts_cpu=batch.query_start_loc_cpu,
+        lens_cpu=lens if lens.device.type == "cpu" else batch.seq_lens_cpu_upper_bound,
+    )
+
+
+def _find_open_tiles(batch: CodedMetadata, open_tiles: OpenTiles) -> None:
+    """Where the step's open tiles are kept, and which of its tokens are."""
+    open_tiles.begin_step()
+    slots, kept, places, short_tiles = batch.slots.tolist(), [], [], []
+    for s in batch.sequences:
+        is_short = s.row < batch.num_short_sequences
+        # A prompt's last tile; of short queries every tile, as they are read from there.
+        begin = s.past if is_short else max(s.past, tile_start(s.length - 1))
+        number = -1
+        if s.past % TILE:
+            place = open_tiles.place(slots[s.first] // TILE, False)
+            number = batch.first_tiles[s.row] = place.number
+            if place.is_new:
+                batch.refills.append(Refill(s.row, number, tile_start(s.past), s.past % TILE))
+        for position in range(begin, s.length):
+            token = s.first + position - s.past
+            if position % TILE == 0:
+                number = open_tiles.place(slots[token] // TILE, True).number
+            kept.append(token)
+            places.append(number * TILE + position % TILE)
+            if is_short:
+                short_tiles.append(number)
+    batch.capacity = open_tiles.capacity
+    batch.kept = None if len(kept) == batch.num_tokens else torch.tensor(kept)
+    batch.places = torch.tensor(places)
+    batch.short_tiles = torch.tensor(short_tiles, dtype=torch.int32)
