@@ -9,6 +9,16 @@ SOFTMAX = 8 * 5
 # To levels (unpack_levels() of code_levels.h), of a lane: for a plane of bits three shifts, four masks and two more to find and
 # test it, and four products; for a group of eight coefficients finding it, its descriptor and its end, and four sums.
 PLANE_INTEGER, PLANE_FLOAT32, GROUP_INTEGER, GROUP_FLOAT32 = 9, 4, 10, 4
+# Of a lane in coded_attention, (all instructions, those on integers) of its machine code for sm_90a:
+# a tile: its copies, angles, a group of means, scales, the softmax and weights for every kind of plane;
+CODED_TILE = (492, 132)
+# of keys, a width, a step of two groups, and planes of eight coefficients by their bits: two loads, one to join them, four masks,
+# of four bits a shift, and half of two products;
+KEY_WIDTH, KEY_STEP, KEY_PLANES = (12, 6), (9, 5), {8: (11, 8), 4: (9, 6), 2: (8, 5), 1: (8, 5)}
+# of values, a pair of groups, and planes: the place, a load, one to spread it, four masks and half of two products;
+VALUE_PAIR, VALUE_PLANES = (18, 7), {8: (13.5, 9), 4: (9.5, 6), 2: (10, 6), 1: (10.5, 5)}
+# of keys that are turned, a group, and a plane.
+TURNED_GROUP, TURNED_PLANE = (80, 16), (22, 14)
 QUARTER_WIDTHS = {2: 16, 3: 32, 4: 32, 5: 32, 6: 16}  # coefficients of a head's keys or values by bits: kept 0.25
 
 
@@ -74,6 +84,25 @@ def planes(widths):
     return sum(bin(bits).count("1") * count for bits, count in groups.items()), sum(groups.values())
 
 
+def planes_by_bits(widths):
+    return {plane: sum(divide_up(count, 8) for bits, count in widths.items() if bits & plane) for plane in (8, 4, 2, 1)}
+
+
+def coded_instructions(turned, values):
+    """Of a lane for a tile: all, and those on integers."""
+    groups = sum(divide_up(count, 8) for count in QUARTER_WIDTHS.values())
+    by_bits = planes_by_bits(QUARTER_WIDTHS)
+    parts = [(1, CODED_TILE)]
+    if turned:
+        parts += [(groups, TURNED_GROUP), (sum(by_bits.values()), TURNED_PLANE)]
+    else:
+        parts += [(len(QUARTER_WIDTHS), KEY_WIDTH), (sum(divide_up(count, 16) for count in QUARTER_WIDTHS.values()), KEY_STEP)]
+        parts += [(count, KEY_PLANES[plane]) for plane, count in by_bits.items()]
+    if values:
+        parts += [(divide_up(groups, 2), VALUE_PAIR)] + [(count, VALUE_PLANES[plane]) for plane, count in by_bits.items()]
+    return [sum(count * part[i] for count, part in parts) for i in range(2)]
+
+
 def tile_code_bytes(widths):
     return sum(4 * bits * count for bits, count in widths.items())
 
@@ -85,22 +114,25 @@ def met_codes(gpu, shape, turned=False, whole=False):
     of_planes, groups = planes(QUARTER_WIDTHS)
     key_bytes = tile_code_bytes(QUARTER_WIDTHS)
     bytes_of_tile = key_bytes * (1 if whole else 2)
-    mma = (2 * groups if turned else groups) + 2  # keys, and a group of means
-    integer = of_planes * (PLANE_INTEGER + 1) + groups * GROUP_INTEGER
-    float32 = of_planes * PLANE_FLOAT32 + groups * GROUP_FLOAT32 + SOFTMAX + (groups * (8 + 4) if turned else 0)
-    wavefronts = 2 * of_planes + groups * (1 + 4) + (groups * (2 * 4 + 4) if turned else 0)
+    instructions, integer = coded_instructions(turned, values=not whole)
+    mma = (2 * groups if turned else of_planes) + 2  # keys, and a group of means
+    float32 = SOFTMAX + groups * (8 + 4) + 3 * 8
+    # Places, products and codes of keys, two loads a plane; those of planes of four bits in five meet twice on banks.
+    wavefronts = 2 * of_planes + groups + 8 + 2 * QUARTER_WIDTHS[5] // 8
+    if turned:
+        float32 = of_planes * PLANE_FLOAT32 + groups * (GROUP_FLOAT32 + 8 + 4) + SOFTMAX
+        wavefronts = 2 * of_planes + groups * (1 + 4) + groups * (2 * 4 + 4)
     if not whole:
-        mma += groups
-        integer += of_planes * PLANE_INTEGER + groups * GROUP_INTEGER
-        float32 += of_planes * PLANE_FLOAT32 + groups * (GROUP_FLOAT32 + 2)
-        wavefronts += of_planes + groups
+        mma += of_planes + 2  # and sums of weights
+        float32 += groups * 2 + of_planes + 5 * 4
+        wavefronts += of_planes // 2 + of_planes + groups // 2 + (QUARTER_WIDTHS[5] + QUARTER_WIDTHS[6]) // 8
     angles = 8 * (dim // 2)  # cosines and sines of a tile's first token
     parts = attention_parts(gpu, shape.sequences * shape.kv_heads, shape.tokens)
     scratch = shape.tiles * shape.heads * (2 * 32 + 8)
     partials = shape.sequences * parts * shape.heads * (dim + 2) * 4
     attention = Launch("coded_attention", parts * shape.kv_heads * shape.sequences, read=tiles * bytes_of_tile,
                        written=scratch if whole else partials, l2=tiles * (bytes_of_tile + angles), tensor=MMA * tiles * mma,
-                       integer=LANES * tiles * integer, float32=LANES * tiles * float32,
+                       integer=LANES * tiles * integer, float32=LANES * tiles * float32, issued=LANES * tiles * instructions,
                        shared=tiles * (WAVEFRONT * wavefronts + bytes_of_tile + angles))
     if whole:
         widths = {bits: shape.kv_heads * count for bits, count in QUARTER_WIDTHS.items()}

@@ -122,6 +122,29 @@ KVC_HOST_DEVICE float high_of_pair(std::uint32_t pair) {
   return to_float(T{static_cast<std::uint16_t>(pair >> 16)});
 }
 
+// Low halves of two words, or high ones, side by side; a word's two lowest bytes as halves.
+KVC_HOST_DEVICE std::uint32_t low_halves(std::uint32_t first, std::uint32_t second) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(first, second, 0x5410);
+#else
+  return (first & 0xFFFFu) | second << 16;
+#endif
+}
+KVC_HOST_DEVICE std::uint32_t high_halves(std::uint32_t first, std::uint32_t second) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(first, second, 0x7632);
+#else
+  return first >> 16 | (second & 0xFFFF0000u);
+#endif
+}
+KVC_HOST_DEVICE std::uint32_t spread_bytes(std::uint32_t word) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(word, 0, 0x4140);
+#else
+  return (word & 0xFFu) | (word & 0xFF00u) << 8;
+#endif
+}
+
 // Both numbers of a pair of float16, rounded to the nearest.
 KVC_HOST_DEVICE std::uint32_t add_pairs(std::uint32_t a, std::uint32_t b) {
 #ifdef __CUDA_ARCH__
