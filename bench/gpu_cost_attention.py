@@ -20,6 +20,12 @@ VALUE_PAIR, VALUE_PLANES = (18, 7), {8: (13.5, 9), 4: (9.5, 6), 2: (10, 6), 1: (
 # of keys that are turned, a group, and a plane.
 TURNED_GROUP, TURNED_PLANE = (80, 16), (22, 14)
 QUARTER_WIDTHS = {2: 16, 3: 32, 4: 32, 5: 32, 6: 16}  # coefficients of a head's keys or values by bits: kept 0.25
+# Of a lane in dense_attention over codes, likewise, for a tile of 128 channels: softmax, pages, the loop, and cosines and sines of
+# the first token; copies of keys or of values; a slot of 32 channels of keys, raw ones before RoPE and others; all values.
+CODES_TILE = (470, 175)
+CODES_COPY = {"float8": (75, 50), "int8": (97, 63), "int4": (71, 42)}
+CODES_SLOT = {"float8": (230, 110), "int8": (391, 97), "int4": (417, 117)}
+CODES_VALUES = {"float8": (780, 360), "int8": (640, 255), "int4": (640, 255)}
 
 
 def store_bytes(store, width):
@@ -29,35 +35,39 @@ def store_bytes(store, width):
 
 def dense(gpu, shape, store="bfloat16", sources=1):
     """dense_attention or fused_attention, and combine_partials."""
-    dim, codes = shape.head_dim, store != "bfloat16"
+    dim, codes, raw = shape.head_dim, store != "bfloat16", store in ("int8", "int4")
+    pairs = dim // 2 if raw else 0  # that are turned
     tile_bytes = 32 * (dim + 16) + 4 * dim if codes else 2 * 32 * (dim + 8)
-    warp_bytes = 2 * 2 * sources * tile_bytes + (2 * 32 * (dim + 8) if codes else 0)
+    warp_bytes = 2 * (2 * sources * tile_bytes + 8 * pairs)
+    distance_bytes = 2 * 32 * 4 * (pairs + 16) if raw else 0
+    block_bytes = distance_bytes + (16 * dim * shape.query_tiles * sources if codes else 0)
     warps = 4
-    while warps > 1 and warps * warp_bytes > gpu.block_shared:
+    while warps > 1 and block_bytes + warps * warp_bytes > gpu.block_shared:
         warps //= 2
-    blocks_at_once = resident_blocks(warps * warp_bytes, 32 * warps, 140)
+    blocks_at_once = resident_blocks(block_bytes + warps * warp_bytes, 32 * warps, 168 if codes else 140)
     parts = attention_parts(gpu, shape.sequences * shape.kv_heads, shape.tokens)
     row_bytes = 2 * sources * store_bytes(store, shape.width)
     integer, float32 = 0, SOFTMAX * shape.query_tiles + 4 * sources * (dim // 16) * shape.query_tiles
     shared = 4 * sources * 2 * 32 * dim  # keys and values: copied to, and read as fragments
     l2 = 0
+    issued = 0
     if codes:
-        shared = sources * (2 * 2 * 32 * dim + 64 * store_bytes(store, dim))
-        # A lane has a row of its own: words of codes, pairs of numbers and values' scales meet four times on a bank.
-        words = sources * 2 * dim // 4
-        shared += WAVEFRONT * words * (4 + 4 + (3 if store != "float8" else 0))
-        integer += sources * 2 * dim * 3  # to take it out of its word, to convert, half a pair to pack
-        float32 += sources * 2 * dim * 2
-        if store in ("int8", "int4"):
-            integer += sources * dim // 4 if store == "int4" else 0
-            float32 += sources * dim * 4  # norm and bias where there are such, rotation
-            l2 += sources * shape.rows * shape.kv_heads * 4 * dim  # cosines and sines, for every KV head
+        slots = dim // 32
+        parts_of_tile = [(1, CODES_TILE), *sources * [(2, CODES_COPY[store]), (slots, CODES_SLOT[store]), (1, CODES_VALUES[store])]]
+        issued, integer = (sum(count * part[i] for count, part in parts_of_tile) for i in range(2))
+        # Behind the copies: keys' codes, their scales, cosines and sines of distances and of the first token, the query; then
+        # matrices of values and their scales.
+        wavefronts = slots * (8 + (8 + 8 * 4 + 2 if raw else 0) + 4 * shape.query_tiles) + dim // 16 * (4 + (3 if raw else 0))
+        shared = sources * (WAVEFRONT * wavefronts + 64 * store_bytes(store, dim)) + 8 * pairs
+        float32 += sources * 2 * dim * (2 + (1 + 2 if raw else 0))
+        l2 += shape.head_tiles * 8 * pairs + parts * shape.kv_heads * shape.sequences * 2 * 32 * 4 * pairs
     partials = shape.sequences * parts * shape.heads * (dim + 2) * 4
     return [Launch("fused_attention" if sources == 2 else "dense_attention", parts * shape.kv_heads * shape.sequences,
                    read=shape.rows * row_bytes, written=partials, l2=shape.rows * row_bytes + l2,
                    tensor=MMA * shape.head_tiles * sources * shape.query_tiles * 4 * (dim // 16),
                    integer=LANES * shape.head_tiles * integer, float32=LANES * shape.head_tiles * float32,
-                   shared=shape.head_tiles * shared, waits=1, memory_waits=2,  # the length, the page's address, its rows
+                   issued=LANES * shape.head_tiles * issued, shared=shape.head_tiles * shared,
+                   waits=1, memory_waits=2,  # the length, the page's address, its rows
                    in_flight=blocks_at_once * warps * 64 * sources * store_bytes(store, dim)),
             combine(shape, parts, dim)]
 

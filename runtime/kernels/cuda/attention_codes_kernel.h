@@ -31,24 +31,6 @@ KVC_DEVICE void copy_bytes(Thread& thread, const std::uint8_t* from, int bytes, 
   }
 }
 
-// A row of cosines and one of sines behind it.
-template <class Thread>
-KVC_DEVICE void copy_angles(Thread& thread, const float* cos, const float* sin, int count,
-                            std::uint8_t* to) {
-  const auto both = reinterpret_cast<std::uintptr_t>(cos) | reinterpret_cast<std::uintptr_t>(sin);
-  if (both % 16 == 0 && count % 4 == 0) {
-    KVC_NO_UNROLL
-    for (int i = 4 * thread.lane(); i < 2 * count; i += 4 * 32) {
-      thread.template copy_async<16>(to + 4 * i, i < count ? cos + i : sin + (i - count), true);
-    }
-  } else {
-    KVC_NO_UNROLL
-    for (int i = thread.lane(); i < 2 * count; i += 32) {
-      thread.template copy_async<4>(to + 4 * i, i < count ? cos + i : sin + (i - count), true);
-    }
-  }
-}
-
 // A tile's weights below its own maximum, for the launch that sums values.
 template <int kQueryTiles, class Thread>
 KVC_DEVICE void write_tile_weights(Thread& thread, const CodedAttention& params, int tile,

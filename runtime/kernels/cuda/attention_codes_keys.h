@@ -27,16 +27,6 @@ KVC_DEVICE FourNumbers lane_products(const std::uint8_t* memory, const CodedShar
   return four_floats(queries + 16 * (group * shared.heads + head) + 4 * (lane % 4));
 }
 
-// Two words, 8-byte aligned.
-KVC_HOST_DEVICE void two_words(const std::uint32_t* from, std::uint32_t (&to)[2]) {
-#ifdef __CUDA_ARCH__
-  const uint2 v = *reinterpret_cast<const uint2*>(from);
-  to[0] = v.x, to[1] = v.y;
-#else
-  to[0] = from[0], to[1] = from[1];
-#endif
-}
-
 // Scores by the width of planes: of 1, 2 and 4 bits, each in units of its own.
 template <int kQueryTiles>
 struct PlaneScores {

@@ -51,6 +51,30 @@ TEST(DeviceNumbers, NarrowToTheNearestTiesToEven) {
   EXPECT_EQ(narrow_bits(Float16{}, 65520.0f), 0x7C00);  // infinity
 }
 
+TEST(DeviceNumbers, FourFloat8NumbersAreWhatEachIs) {
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    const std::uint32_t bytes[4] = {byte, byte ^ 0x80u, (byte + 77) % 256, 255 - byte};
+    float x[4];
+    float8_to_floats(bytes[0] | bytes[1] << 8 | bytes[2] << 16 | bytes[3] << 24, 0.5f, x);
+    for (int i = 0; i < 4; ++i) {
+      const float expected = 0.5f * float8_to_float(static_cast<std::uint8_t>(bytes[i]));
+      EXPECT_EQ(std::isnan(x[i]), std::isnan(expected)) << bytes[i];
+      EXPECT_TRUE(std::isnan(expected) || x[i] == expected) << bytes[i];
+    }
+  }
+}
+
+TEST(DeviceNumbers, BytesOfWords) {
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    const std::uint32_t word =
+        byte | (byte ^ 0xA5u) << 8 | (255 - byte) << 16 | (byte ^ 0x3Cu) << 24;
+    EXPECT_EQ(byte_to_float(word, 0), static_cast<float>(byte));
+    EXPECT_EQ(byte_to_float(word, 1), static_cast<float>(byte ^ 0xA5u));
+    EXPECT_EQ(byte_to_float(word, 2), static_cast<float>(255 - byte));
+    EXPECT_EQ(byte_to_float(word, 3), static_cast<float>(byte ^ 0x3Cu));
+  }
+}
+
 TEST(DeviceNumbers, Float8HoldsItsOwnNumbersAndRoundsOthersToTheNearest) {
   for (int bits = 0; bits < 256; ++bits) {
     const float x = float8_to_float(static_cast<std::uint8_t>(bits));
