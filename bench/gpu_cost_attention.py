@@ -24,8 +24,8 @@ QUARTER_WIDTHS = {2: 16, 3: 32, 4: 32, 5: 32, 6: 16}  # coefficients of a head's
 # the first token; copies of keys or of values; a slot of 32 channels of keys, raw ones before RoPE and others; all values.
 CODES_TILE = (470, 175)
 CODES_COPY = {"float8": (75, 50), "int8": (97, 63), "int4": (71, 42)}
-CODES_SLOT = {"float8": (230, 110), "int8": (391, 97), "int4": (417, 117)}
-CODES_VALUES = {"float8": (780, 360), "int8": (640, 255), "int4": (640, 255)}
+CODES_SLOT = {"float8": (230, 110), "int8": (311, 77), "int4": (319, 83)}
+CODES_VALUES = {"float8": (780, 360), "int8": (520, 253), "int4": (520, 253)}
 
 
 def store_bytes(store, width):
@@ -59,7 +59,7 @@ def dense(gpu, shape, store="bfloat16", sources=1):
         # matrices of values and their scales.
         wavefronts = slots * (8 + (8 + 8 * 4 + 2 if raw else 0) + 4 * shape.query_tiles) + dim // 16 * (4 + (3 if raw else 0))
         shared = sources * (WAVEFRONT * wavefronts + 64 * store_bytes(store, dim)) + 8 * pairs
-        float32 += sources * 2 * dim * (2 + (1 + 2 if raw else 0))
+        float32 += sources * 2 * dim * (1 + (1 + 2 if raw else 1))
         l2 += shape.head_tiles * 8 * pairs + parts * shape.kv_heads * shape.sequences * 2 * 32 * 4 * pairs
     partials = shape.sequences * parts * shape.heads * (dim + 2) * 4
     return [Launch("fused_attention" if sources == 2 else "dense_attention", parts * shape.kv_heads * shape.sequences,

@@ -175,15 +175,17 @@ struct KeyCodes {
   }
 };
 
-// What happens to keys behind decoding: nothing; rotation of pairs (i, i + num_pairs) by distances; or anything.
+// What happens to keys behind decoding: nothing; rotation of all pairs (i, i + head_dim / 2) by distances; or anything.
 enum class KeyTurn { kNone, kHalves, kAny };
+template <int kHeadDim>
 KVC_HOST_DEVICE KeyTurn key_turn(const AttendedRows& rows, const DeviceRawKeys& raw,
                                  const TileAngles& angles) {
   if (!rows.raw_key) {
     return KeyTurn::kNone;
   }
-  const bool halves = angles.base > 0 && !raw.rope.interleaved && raw.bias == nullptr &&
-                      raw.norm == nullptr && is_coded(rows.key.element);
+  const bool halves = angles.base > 0 && 2 * raw.rope.num_pairs == kHeadDim &&
+                      !raw.rope.interleaved && raw.bias == nullptr && raw.norm == nullptr &&
+                      is_coded(rows.key.element);
   return halves ? KeyTurn::kHalves : KeyTurn::kAny;
 }
 
@@ -222,13 +224,20 @@ KVC_DEVICE void add_formed_scores(Thread& thread, const AttendedRows& rows,
           keys.inverse_norm(thread, RowTokens::token(k / 2, k % 2, lane), raw.norm_epsilon);
     }
   }
-  const DeviceRope rope = kTurn == KeyTurn::kNone ? DeviceRope{} : raw.rope;
+  DeviceRope rope = kTurn == KeyTurn::kNone ? DeviceRope{} : raw.rope;
+  if (kTurn == KeyTurn::kHalves) {
+    rope.num_pairs = kHeadDim / 2;
+    rope.interleaved = false;
+  }
   KVC_NO_UNROLL
   for (int i = 0; i < kHeadDim / 32; ++i) {
-    const ChannelSlot slot = channel_slot(rope, 4 * i + lane % 4);
+    const int index = 4 * i + lane % 4;
+    const ChannelSlot slot = kTurn == KeyTurn::kHalves
+                                 ? ChannelSlot{4 * index, kHeadDim / 2 + 4 * index, 4 * index}
+                                 : channel_slot(rope, index);
     const FourScales of_channels[2] = {keys.scales(slot.first), keys.scales(slot.second)};
     const CodesPlace places[2] = {keys.place(slot.first), keys.place(slot.second)};
-    const bool turns = kTurn != KeyTurn::kNone && slot.pair >= 0;
+    const bool turns = kTurn == KeyTurn::kHalves || (kAny && slot.pair >= 0);
     FourAngles base{};
     if (turns && angles.base > 0) {
       base = base_angles(thread, angles, rope.num_pairs, slot.pair);
@@ -276,7 +285,7 @@ template <class T, int kHeadDim, int kQueryTiles, class Thread>
 KVC_DEVICE void add_code_scores(Thread& thread, const AttendedRows& rows, const DeviceRawKeys& raw,
                                 const TileAngles& angles, const std::uint8_t* tile,
                                 const std::uint32_t* query, ScoreTile<kQueryTiles>& scores) {
-  const KeyTurn turn = key_turn(rows, raw, angles);
+  const KeyTurn turn = key_turn<kHeadDim>(rows, raw, angles);
   with_code_form(rows.key, [&](auto form) {
     constexpr CodeForm kForm = decltype(form)::value;
     if (turn == KeyTurn::kNone) {

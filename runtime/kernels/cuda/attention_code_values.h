@@ -13,7 +13,7 @@ KVC_HOST_DEVICE int coded_channel(int m, int i, int lane) {
   return 16 * m + 2 * (lane / 4) + i / 2;
 }
 
-// What makes numbers of the codes of two tokens' two channels: [token][channel].
+// What makes numbers of the codes of two tokens' two channels: [token][channel]. minimum: minimum_below_base()
 struct PairScales {
   float scale[2][2], minimum[2][2];
 };
@@ -31,12 +31,13 @@ KVC_DEVICE PairScales pair_scales(const std::uint8_t* tile, int m, int token, in
       const std::uint32_t scale = words[at], minimum = words[kHeadDim / 2 + at];
       scales.scale[t][0] = low_of_pair<Float16>(scale);
       scales.scale[t][1] = high_of_pair<Float16>(scale);
-      scales.minimum[t][0] = low_of_pair<Float16>(minimum);
-      scales.minimum[t][1] = high_of_pair<Float16>(minimum);
+      scales.minimum[t][0] = minimum_below_base(scales.scale[t][0], low_of_pair<Float16>(minimum));
+      scales.minimum[t][1] = minimum_below_base(scales.scale[t][1], high_of_pair<Float16>(minimum));
     } else {
       const std::uint32_t both = words[(token + t) * (kHeadDim / kScaledChannels) + m / 2];
       scales.scale[t][0] = scales.scale[t][1] = low_of_pair<Float16>(both);
-      scales.minimum[t][0] = scales.minimum[t][1] = high_of_pair<Float16>(both);
+      scales.minimum[t][0] = scales.minimum[t][1] =
+          minimum_below_base(scales.scale[t][0], high_of_pair<Float16>(both));
     }
   }
   return scales;
@@ -64,8 +65,8 @@ KVC_DEVICE void value_fragments(Thread& thread, const DeviceRows& rows, const st
       const PairScales scales = pair_scales<kHeadDim, kForm>(tile, m, 8 * i + 2 * (lane % 4), lane);
       KVC_UNROLL
       for (int j = 0; j < 4; ++j) {
-        x[j / 2][j % 2] = dequantise(byte_to_float(bytes, j), scales.scale[j / 2][j % 2],
-                                     scales.minimum[j / 2][j % 2]);
+        x[j / 2][j % 2] =
+            scales.minimum[j / 2][j % 2] + scales.scale[j / 2][j % 2] * byte_above_base(bytes, j);
       }
     }
     a[i / 2][2 * (i % 2)] = pack_pair<T>(x[0][0], x[1][0]);

@@ -163,7 +163,7 @@ KVC_HOST_DEVICE void with_code_form(const DeviceRows& rows, const Use& use) {
   }
 }
 
-// Of channels channel .. channel + 3 (a multiple of 4); per row alone, all the same.
+// Of channels channel .. channel + 3 (a multiple of 4); per row alone, all the same. minimum: minimum_below_base()
 struct FourScales {
   FourNumbers scale, minimum;
 };
@@ -176,11 +176,13 @@ KVC_HOST_DEVICE FourScales channel_scales(const std::uint8_t* tile, int channel)
   two_words(words + (kHeadDim + channel) / 2, minimum);
   FourScales scales;
   KVC_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    scales.scale.x[2 * i] = low_of_pair<Float16>(scale[i]);
-    scales.scale.x[2 * i + 1] = high_of_pair<Float16>(scale[i]);
-    scales.minimum.x[2 * i] = low_of_pair<Float16>(minimum[i]);
-    scales.minimum.x[2 * i + 1] = high_of_pair<Float16>(minimum[i]);
+  for (int i = 0; i < 4; ++i) {
+    const bool high = i % 2 != 0;
+    scales.scale.x[i] =
+        high ? high_of_pair<Float16>(scale[i / 2]) : low_of_pair<Float16>(scale[i / 2]);
+    scales.minimum.x[i] =
+        minimum_below_base(scales.scale.x[i], high ? high_of_pair<Float16>(minimum[i / 2])
+                                                   : low_of_pair<Float16>(minimum[i / 2]));
   }
   return scales;
 }
@@ -189,11 +191,13 @@ KVC_HOST_DEVICE FourScales row_scales(const std::uint8_t* tile, int row, int cha
   const auto* words =
       reinterpret_cast<const std::uint32_t*>(tile + CodeTileShape<kHeadDim>::kScales);
   const std::uint32_t both = words[row * (kHeadDim / kScaledChannels) + channel / kScaledChannels];
+  const float scale = low_of_pair<Float16>(both);
+  const float minimum = minimum_below_base(scale, high_of_pair<Float16>(both));
   FourScales scales;
   KVC_UNROLL
   for (int i = 0; i < 4; ++i) {
-    scales.scale.x[i] = low_of_pair<Float16>(both);
-    scales.minimum.x[i] = high_of_pair<Float16>(both);
+    scales.scale.x[i] = scale;
+    scales.minimum.x[i] = minimum;
   }
   return scales;
 }
@@ -211,7 +215,7 @@ KVC_HOST_DEVICE FourNumbers decode_four(const DeviceRows& rows, const std::uint8
         kForm == CodeForm::kPerRow ? row_scales<kHeadDim>(tile, row, channel) : of_channels;
     KVC_UNROLL
     for (int i = 0; i < 4; ++i) {
-      numbers.x[i] = dequantise(byte_to_float(codes, i), scales.scale.x[i], scales.minimum.x[i]);
+      numbers.x[i] = scales.minimum.x[i] + scales.scale.x[i] * byte_above_base(codes, i);
     }
   }
   return numbers;

@@ -122,14 +122,14 @@ KVC_HOST_DEVICE float high_of_pair(std::uint32_t pair) {
   return to_float(T{static_cast<std::uint16_t>(pair >> 16)});
 }
 
-// Byte `index` of a word.
-KVC_HOST_DEVICE float byte_to_float(std::uint32_t word, int index) {
+// 2^15 and byte `index` of a word: its place in the number's bits is all that there is to convert.
+constexpr float kByteBase = 32768;
+KVC_HOST_DEVICE float byte_above_base(std::uint32_t word, int index) {
 #ifdef __CUDA_ARCH__
-  // 2^23 and the byte: an addition where a conversion would take longer.
-  return __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7540u + static_cast<unsigned>(index))) -
-         8388608.0f;
+  return __uint_as_float(
+      __byte_perm(word, 0x47000000u, 0x7504u + 0x10u * static_cast<unsigned>(index)));
 #else
-  return static_cast<float>(word >> (8 * index) & 0xFFu);
+  return float_of_bits(0x47000000u | (word >> (8 * index) & 0xFFu) << 8);
 #endif
 }
 

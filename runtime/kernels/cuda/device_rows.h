@@ -117,11 +117,12 @@ KVC_HOST_DEVICE std::uint32_t four_codes(const CodesPlace& place, const std::uin
   return *reinterpret_cast<const std::uint32_t*>(codes + place.byte) >> place.shift & place.mask;
 }
 
-KVC_HOST_DEVICE float dequantise(float code, float scale, float minimum) {
-  return minimum + scale * code;
-}
 KVC_HOST_DEVICE float dequantise(std::uint32_t code, float scale, float minimum) {
-  return dequantise(static_cast<float>(code), scale, minimum);
+  return minimum + scale * static_cast<float>(code);
+}
+// A minimum for byte_above_base() of a code instead; what rounding takes is below 2^-8 of a step.
+KVC_HOST_DEVICE float minimum_below_base(float scale, float minimum) {
+  return minimum - kByteBase * scale;
 }
 
 }  // namespace kvc

@@ -64,14 +64,15 @@ TEST(DeviceNumbers, FourFloat8NumbersAreWhatEachIs) {
   }
 }
 
-TEST(DeviceNumbers, BytesOfWords) {
+TEST(DeviceNumbers, BytesOfWordsStandAboveABase) {
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
-    const std::uint32_t word =
-        byte | (byte ^ 0xA5u) << 8 | (255 - byte) << 16 | (byte ^ 0x3Cu) << 24;
-    EXPECT_EQ(byte_to_float(word, 0), static_cast<float>(byte));
-    EXPECT_EQ(byte_to_float(word, 1), static_cast<float>(byte ^ 0xA5u));
-    EXPECT_EQ(byte_to_float(word, 2), static_cast<float>(255 - byte));
-    EXPECT_EQ(byte_to_float(word, 3), static_cast<float>(byte ^ 0x3Cu));
+    const std::uint32_t bytes[4] = {byte, byte ^ 0xA5u, 255 - byte, byte ^ 0x3Cu};
+    const std::uint32_t word = bytes[0] | bytes[1] << 8 | bytes[2] << 16 | bytes[3] << 24;
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(byte_above_base(word, i), kByteBase + static_cast<float>(bytes[i]));
+      const float number = minimum_below_base(0.37f, -21.5f) + 0.37f * byte_above_base(word, i);
+      EXPECT_NEAR(number, dequantise(bytes[i], 0.37f, -21.5f), 0.37f / 256);
+    }
   }
 }
 
