@@ -1,7 +1,6 @@
 // Tiles of 32 rows of one KV head: from a store to a warp's shared memory, and from codes to 16-bit numbers.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
