@@ -9,7 +9,7 @@ SOFTMAX = 8 * 5
 # To levels (unpack_levels() of code_levels.h), of a lane: for a plane of bits three shifts, four masks and two more to find and
 # test it, and four products; for a group of eight coefficients finding it, its descriptor and its end, and four sums.
 PLANE_INTEGER, PLANE_FLOAT32, GROUP_INTEGER, GROUP_FLOAT32 = 9, 4, 10, 4
-# Of a lane in coded_attention, (all instructions, those on integers) of its machine code for sm_90a:
+# What a lane of coded_attention runs, (all instructions, those on integers), by its machine code for sm_90a:
 # a tile: its copies, angles, a group of means, scales, the softmax and weights for every kind of plane;
 CODED_TILE = (492, 132)
 # of keys, a width, a step of two groups, and planes of eight coefficients by their bits: two loads, one to join them, four masks,
@@ -20,7 +20,7 @@ VALUE_PAIR, VALUE_PLANES = (18, 7), {8: (13.5, 9), 4: (9.5, 6), 2: (10, 6), 1: (
 # of keys that are turned, a group, and a plane.
 TURNED_GROUP, TURNED_PLANE = (80, 16), (22, 14)
 QUARTER_WIDTHS = {2: 16, 3: 32, 4: 32, 5: 32, 6: 16}  # coefficients of a head's keys or values by bits: kept 0.25
-# Of a lane in dense_attention over codes, likewise, for a tile of 128 channels: softmax, pages, the loop, and cosines and sines of
+# What a lane of dense_attention over codes runs, likewise, for a tile of 128 channels: softmax, pages, the loop, and cosines and sines of
 # the first token; copies of keys or of values; a slot of 32 channels of keys, raw ones before RoPE and others; all values.
 CODES_TILE = (470, 175)
 CODES_COPY = {"float8": (75, 50), "int8": (97, 63), "int4": (71, 42)}

@@ -59,14 +59,14 @@ KVC_DEVICE TileAngles tile_angles(const Thread& thread, const DenseAttention& pa
 struct FourAngles {
   FourNumbers cos, sin;
 };
-// Of the first token.
+// The first token's.
 template <class Thread>
 KVC_DEVICE FourAngles base_angles(const Thread& thread, const TileAngles& angles, int num_pairs,
                                   int pair) {
   const auto* base = reinterpret_cast<const float*>(thread.shared() + angles.base) + pair;
   return {four_floats(base), four_floats(base + num_pairs)};
 }
-// Of a token, by its distance from the first one.
+// A token's, by its distance from the first one.
 template <class Thread>
 KVC_DEVICE FourAngles angles_by_distance(const Thread& thread, const TileAngles& angles,
                                          const FourAngles& base, int num_pairs, int token,

@@ -18,7 +18,7 @@ struct PairScales {
   float scale[2][2], minimum[2][2];
 };
 
-// Of channels 16 m + 2 (lane / 4) and the next, of tokens token and token + 1.
+// Those of channels 16 m + 2 (lane / 4) and the next, and of tokens token and token + 1.
 template <int kHeadDim, CodeForm kForm>
 KVC_DEVICE PairScales pair_scales(const std::uint8_t* tile, int m, int token, int lane) {
   const auto* words =

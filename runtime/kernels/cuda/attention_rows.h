@@ -162,7 +162,7 @@ KVC_HOST_DEVICE void with_code_form(const DeviceRows& rows, const Use& use) {
   }
 }
 
-// Of channels channel .. channel + 3 (a multiple of 4); per row alone, all the same. minimum: minimum_below_base()
+// Those of channels channel .. channel + 3 (a multiple of 4); per row alone, all the same. minimum: minimum_below_base()
 struct FourScales {
   FourNumbers scale, minimum;
 };
