@@ -9,7 +9,23 @@ SOFTMAX = 8 * 5
 # To levels (unpack_levels() of code_levels.h), of a lane: for a plane of bits three shifts, four masks and two more to find and
 # test it, and four products; for a group of eight coefficients finding it, its descriptor and its end, and four sums.
 PLANE_INTEGER, PLANE_FLOAT32, GROUP_INTEGER, GROUP_FLOAT32 = 9, 4, 10, 4
+# What a lane of coded_attention runs, (all instructions, those on integers), by its machine code for sm_90a:
+# a tile: its copies, angles, a group of means, scales, the softmax and weights for every kind of plane;
+CODED_TILE = (492, 132)
+# of keys, a width, a step of two groups, and planes of eight coefficients by their bits: two loads, one to join them, four masks,
+# of four bits a shift, and half of two products;
+KEY_WIDTH, KEY_STEP, KEY_PLANES = (12, 6), (9, 5), {8: (11, 8), 4: (9, 6), 2: (8, 5), 1: (8, 5)}
+# of values, a pair of groups, and planes: the place, a load, one to spread it, four masks and half of two products;
+VALUE_PAIR, VALUE_PLANES = (18, 7), {8: (13.5, 9), 4: (9.5, 6), 2: (10, 6), 1: (10.5, 5)}
+# of keys that are turned, a group, and a plane.
+TURNED_GROUP, TURNED_PLANE = (80, 16), (22, 14)
 QUARTER_WIDTHS = {2: 16, 3: 32, 4: 32, 5: 32, 6: 16}  # coefficients of a head's keys or values by bits: kept 0.25
+# What a lane of dense_attention over codes runs, likewise, for a tile of 128 channels: softmax, pages, the loop, and cosines and sines of
+# the first token; copies of keys or of values; a slot of 32 channels of keys, raw ones before RoPE and others; all values.
+CODES_TILE = (470, 175)
+CODES_COPY = {"float8": (75, 50), "int8": (97, 63), "int4": (71, 42)}
+CODES_SLOT = {"float8": (230, 110), "int8": (311, 77), "int4": (319, 83)}
+CODES_VALUES = {"float8": (780, 360), "int8": (520, 253), "int4": (520, 253)}
 
 
 def store_bytes(store, width):
@@ -19,35 +35,39 @@ def store_bytes(store, width):
 
 def dense(gpu, shape, store="bfloat16", sources=1):
     """dense_attention or fused_attention, and combine_partials."""
-    dim, codes = shape.head_dim, store != "bfloat16"
+    dim, codes, raw = shape.head_dim, store != "bfloat16", store in ("int8", "int4")
+    pairs = dim // 2 if raw else 0  # that are turned
     tile_bytes = 32 * (dim + 16) + 4 * dim if codes else 2 * 32 * (dim + 8)
-    warp_bytes = 2 * 2 * sources * tile_bytes + (2 * 32 * (dim + 8) if codes else 0)
+    warp_bytes = 2 * (2 * sources * tile_bytes + 8 * pairs)
+    distance_bytes = 2 * 32 * 4 * (pairs + 16) if raw else 0
+    block_bytes = distance_bytes + (16 * dim * shape.query_tiles * sources if codes else 0)
     warps = 4
-    while warps > 1 and warps * warp_bytes > gpu.block_shared:
+    while warps > 1 and block_bytes + warps * warp_bytes > gpu.block_shared:
         warps //= 2
-    blocks_at_once = resident_blocks(warps * warp_bytes, 32 * warps, 140)
+    blocks_at_once = resident_blocks(block_bytes + warps * warp_bytes, 32 * warps, 168 if codes else 140)
     parts = attention_parts(gpu, shape.sequences * shape.kv_heads, shape.tokens)
     row_bytes = 2 * sources * store_bytes(store, shape.width)
     integer, float32 = 0, SOFTMAX * shape.query_tiles + 4 * sources * (dim // 16) * shape.query_tiles
     shared = 4 * sources * 2 * 32 * dim  # keys and values: copied to, and read as fragments
     l2 = 0
+    issued = 0
     if codes:
-        shared = sources * (2 * 2 * 32 * dim + 64 * store_bytes(store, dim))
-        # A lane has a row of its own: words of codes, pairs of numbers and values' scales meet four times on a bank.
-        words = sources * 2 * dim // 4
-        shared += WAVEFRONT * words * (4 + 4 + (3 if store != "float8" else 0))
-        integer += sources * 2 * dim * 3  # to take it out of its word, to convert, half a pair to pack
-        float32 += sources * 2 * dim * 2
-        if store in ("int8", "int4"):
-            integer += sources * dim // 4 if store == "int4" else 0
-            float32 += sources * dim * 4  # norm and bias where there are such, rotation
-            l2 += sources * shape.rows * shape.kv_heads * 4 * dim  # cosines and sines, for every KV head
+        slots = dim // 32
+        parts_of_tile = [(1, CODES_TILE), *sources * [(2, CODES_COPY[store]), (slots, CODES_SLOT[store]), (1, CODES_VALUES[store])]]
+        issued, integer = (sum(count * part[i] for count, part in parts_of_tile) for i in range(2))
+        # Behind the copies: keys' codes, their scales, cosines and sines of distances and of the first token, the query; then
+        # matrices of values and their scales.
+        wavefronts = slots * (8 + (8 + 8 * 4 + 2 if raw else 0) + 4 * shape.query_tiles) + dim // 16 * (4 + (3 if raw else 0))
+        shared = sources * (WAVEFRONT * wavefronts + 64 * store_bytes(store, dim)) + 8 * pairs
+        float32 += sources * 2 * dim * (1 + (1 + 2 if raw else 1))
+        l2 += shape.head_tiles * 8 * pairs + parts * shape.kv_heads * shape.sequences * 2 * 32 * 4 * pairs
     partials = shape.sequences * parts * shape.heads * (dim + 2) * 4
     return [Launch("fused_attention" if sources == 2 else "dense_attention", parts * shape.kv_heads * shape.sequences,
                    read=shape.rows * row_bytes, written=partials, l2=shape.rows * row_bytes + l2,
                    tensor=MMA * shape.head_tiles * sources * shape.query_tiles * 4 * (dim // 16),
                    integer=LANES * shape.head_tiles * integer, float32=LANES * shape.head_tiles * float32,
-                   shared=shape.head_tiles * shared, waits=1, memory_waits=2,  # the length, the page's address, its rows
+                   issued=LANES * shape.head_tiles * issued, shared=shape.head_tiles * shared,
+                   waits=1, memory_waits=2,  # the length, the page's address, its rows
                    in_flight=blocks_at_once * warps * 64 * sources * store_bytes(store, dim)),
             combine(shape, parts, dim)]
 
@@ -76,6 +96,25 @@ def planes(widths):
     return sum(bin(bits).count("1") * count for bits, count in groups.items()), sum(groups.values())
 
 
+def planes_by_bits(widths):
+    return {plane: sum(divide_up(count, 8) for bits, count in widths.items() if bits & plane) for plane in (8, 4, 2, 1)}
+
+
+def coded_instructions(turned, values):
+    """Of a lane for a tile: all, and those on integers."""
+    groups = sum(divide_up(count, 8) for count in QUARTER_WIDTHS.values())
+    by_bits = planes_by_bits(QUARTER_WIDTHS)
+    parts = [(1, CODED_TILE)]
+    if turned:
+        parts += [(groups, TURNED_GROUP), (sum(by_bits.values()), TURNED_PLANE)]
+    else:
+        parts += [(len(QUARTER_WIDTHS), KEY_WIDTH), (sum(divide_up(count, 16) for count in QUARTER_WIDTHS.values()), KEY_STEP)]
+        parts += [(count, KEY_PLANES[plane]) for plane, count in by_bits.items()]
+    if values:
+        parts += [(divide_up(groups, 2), VALUE_PAIR)] + [(count, VALUE_PLANES[plane]) for plane, count in by_bits.items()]
+    return [sum(count * part[i] for count, part in parts) for i in range(2)]
+
+
 def tile_code_bytes(widths):
     return sum(4 * bits * count for bits, count in widths.items())
 
@@ -87,22 +126,25 @@ def met_codes(gpu, shape, turned=False, whole=False):
     of_planes, groups = planes(QUARTER_WIDTHS)
     key_bytes = tile_code_bytes(QUARTER_WIDTHS)
     bytes_of_tile = key_bytes * (1 if whole else 2)
-    mma = (2 * groups if turned else groups) + 2  # keys, and a group of means
-    integer = of_planes * (PLANE_INTEGER + 1) + groups * GROUP_INTEGER
-    float32 = of_planes * PLANE_FLOAT32 + groups * GROUP_FLOAT32 + SOFTMAX + (groups * (8 + 4) if turned else 0)
-    wavefronts = 2 * of_planes + groups * (1 + 4) + (groups * (2 * 4 + 4) if turned else 0)
+    instructions, integer = coded_instructions(turned, values=not whole)
+    mma = (2 * groups if turned else of_planes) + 2  # keys, and a group of means
+    float32 = SOFTMAX + groups * (8 + 4) + 3 * 8
+    # Places, products and codes of keys, two loads a plane; those of planes of four bits in five meet twice on banks.
+    wavefronts = 2 * of_planes + groups + 8 + 2 * QUARTER_WIDTHS[5] // 8
+    if turned:
+        float32 = of_planes * PLANE_FLOAT32 + groups * (GROUP_FLOAT32 + 8 + 4) + SOFTMAX
+        wavefronts = 2 * of_planes + groups * (1 + 4) + groups * (2 * 4 + 4)
     if not whole:
-        mma += groups
-        integer += of_planes * PLANE_INTEGER + groups * GROUP_INTEGER
-        float32 += of_planes * PLANE_FLOAT32 + groups * (GROUP_FLOAT32 + 2)
-        wavefronts += of_planes + groups
+        mma += of_planes + 2  # and sums of weights
+        float32 += groups * 2 + of_planes + 5 * 4
+        wavefronts += of_planes // 2 + of_planes + groups // 2 + (QUARTER_WIDTHS[5] + QUARTER_WIDTHS[6]) // 8
     angles = 8 * (dim // 2)  # cosines and sines of a tile's first token
     parts = attention_parts(gpu, shape.sequences * shape.kv_heads, shape.tokens)
     scratch = shape.tiles * shape.heads * (2 * 32 + 8)
     partials = shape.sequences * parts * shape.heads * (dim + 2) * 4
     attention = Launch("coded_attention", parts * shape.kv_heads * shape.sequences, read=tiles * bytes_of_tile,
                        written=scratch if whole else partials, l2=tiles * (bytes_of_tile + angles), tensor=MMA * tiles * mma,
-                       integer=LANES * tiles * integer, float32=LANES * tiles * float32,
+                       integer=LANES * tiles * integer, float32=LANES * tiles * float32, issued=LANES * tiles * instructions,
                        shared=tiles * (WAVEFRONT * wavefronts + bytes_of_tile + angles))
     if whole:
         widths = {bits: shape.kv_heads * count for bits, count in QUARTER_WIDTHS.items()}

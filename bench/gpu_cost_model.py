@@ -51,6 +51,11 @@ class Gpu:
         """Additions, products and both at once; pairs of float16; integers' products."""
         return self.per_second(128)
 
+    @property
+    def issue_rate(self):
+        """Instructions of any kind, of lanes: a warp's a clock for each of four schedulers."""
+        return self.per_second(128)
+
 
 GPUS = {"h200": Gpu("H200", 4.3e12), "h100": Gpu("H100", 3.0e12)}
 
@@ -70,6 +75,7 @@ class Launch:
     float64_product: float = 0
     integer: float = 0
     float32: float = 0
+    issued: float = 0  # instructions of any kind; 0: not counted, what else bounds the kernel leaves room
     shared: float = 0  # bytes: 128 for every access of a warp to one row of banks
     in_flight: float = 0  # bytes that a multiprocessor's blocks have asked for at any time; 0: enough
     waits: float = 0  # loads from L2 that wait for one another in the longest block
@@ -92,6 +98,7 @@ class Launch:
             + self.float64_product / gpu.float64_product_rate,
             "integer": self.integer / (gpu.integer_rate * busy),
             "float32": self.float32 / (gpu.float32_rate * busy),
+            "issue": self.issued / (gpu.issue_rate * busy),
             "shared": self.shared / (gpu.shared_rate * busy),
             "in flight": self.read * gpu.memory_latency / flying if flying else 0.0,
             "waits": self.waits * gpu.l2_latency + self.memory_waits * gpu.memory_latency + self.atomics * gpu.atomic / gpu.clock,

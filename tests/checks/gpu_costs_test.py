@@ -49,12 +49,13 @@ class Costs(unittest.TestCase):
         row, tokens = self.rows["codes rotated at kept 0.25 (16, 32k)"], 16 * 32768
         # 128 coefficients of a KV head's keys and as many of its values, 4 bits on average; then the projection's 2 x 1024 x 128.
         self.assertEqual(row["read"], tokens * 8 * 2 * 128 * 4 / 8 + 2 * 1024 * 128)
-        # Sixteen groups of eight, two of them in a fragment of keys or of values, for two halves of 32 tokens; one group of means.
-        self.assertEqual(row["tensor"], tokens / 32 * 8 * (8 * 2 + 2 + 8 * 2) * 4096)
+        # Groups of eight are 2 of 2, 4 of 3, 4 of 4, 4 of 5 and 2 of 6 bits: 26 planes, two of which are in a fragment of keys or of
+        # values, for two halves of 32 tokens; a group of means, and a sum of weights.
+        self.assertEqual(row["tensor"], tokens / 32 * 8 * (13 * 2 + 2 + 13 * 2 + 2) * 4096)
         self.assertEqual(row["launches"], 3)
-        self.assertFalse(row["met"])
+        self.assertEqual(row["bound"], "issue")
         # For `pairs` a group of keys is a fragment's cosines and sines; for `blocks` four chunks of 32 coefficients make 128 channels.
-        self.assertEqual(self.rows["codes pairs at kept 0.25 (16, 32k)"]["tensor"], tokens / 32 * 8 * (16 * 2 + 2 + 16) * 4096)
+        self.assertEqual(self.rows["codes pairs at kept 0.25 (16, 32k)"]["tensor"], tokens / 32 * 8 * (16 * 2 + 2 + 26 + 2) * 4096)
         self.assertEqual(self.rows["codes blocks at kept 0.25 (16, 32k)"]["tensor"], tokens / 32 * 8 * (4 * 64 + 16 + 16) * 4096)
 
     def test_a_step_reads_weights_once_for_32_rows(self):

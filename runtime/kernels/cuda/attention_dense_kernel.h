@@ -3,29 +3,15 @@
 // softmaxes are combined. No barrier of the block before that.
 #pragma once
 
+#include "runtime/kernels/cuda/attention_dense_shared.h"
 #include "runtime/kernels/cuda/attention_dense_source.h"
+#include "runtime/kernels/cuda/attention_dense_values.h"
 #include "runtime/kernels/cuda/kernel.h"
 
 namespace kvc {
 
-template <int kHeadDim, int kSources, bool kCodes>
-struct DenseShared {
-  static constexpr int kStages = 2;
-  static constexpr int kNumbers = kTileRows * (kHeadDim + kPadding);
-  static constexpr int kTileBytes = kCodes ? CodeTileShape<kHeadDim>::kBytes : 2 * kNumbers;
-  static constexpr int kStageBytes = 2 * kSources * kTileBytes;  // keys and values
-  static constexpr int kWarpBytes = kStages * kStageBytes + (kCodes ? 2 * kNumbers : 0);
-  static constexpr int merge_bytes(int warps, int query_tiles) {
-    return warps * 8 * query_tiles * (kSources * kHeadDim + 2) * 4;
-  }
-  static constexpr int bytes(int warps, int query_tiles) {
-    const int merge = merge_bytes(warps, query_tiles);
-    return warps * kWarpBytes > merge ? warps * kWarpBytes : merge;
-  }
-};
-
 // All warps' sums, below one maximum, to the partials.
-template <int kHeadDim, int kQueryTiles, int kSources, class Thread>
+template <int kHeadDim, int kQueryTiles, int kSources, bool kCodes, class Thread>
 KVC_DEVICE void merge_warps(Thread& thread, const DenseAttention& params,
                             const WarpSoftmax<kQueryTiles>& softmax,
                             const ValueSums<kHeadDim, kQueryTiles> (&sums)[kSources]) {
@@ -42,7 +28,8 @@ KVC_DEVICE void merge_warps(Thread& thread, const DenseAttention& params,
       if (lane < 4 && i < 2) {
         states[thread.warp() * kHeads + head] = softmax.state[n][i % 2];
       }
-      float* output = outputs + (thread.warp() * kHeads + head) * kWidth + lane / 4 + 8 * (i / 2);
+      float* output = outputs + (thread.warp() * kHeads + head) * kWidth +
+                      (kCodes ? coded_channel(0, i, lane) : lane / 4 + 8 * (i / 2));
       KVC_UNROLL
       for (int source = 0; source < kSources; ++source) {
         KVC_UNROLL
@@ -88,30 +75,52 @@ struct DenseAttentionKernel : Kernel<DenseAttention, 128, 1> {
 
   template <class Thread>
   static KVC_DEVICE void run(const DenseAttention& params, Thread& thread) {
-    using Shared = DenseShared<kHeadDim, kSources, kCodes>;
-    const int warps = thread.count() / 32;
+    using Shared = DenseShared<kHeadDim, kQueryTiles, kSources, kCodes>;
+    const int warps = thread.count() / 32, pairs = distance_pairs<kCodes>(params);
     const PartRange range = split_rows(params, thread.block_z(), kTileRows, thread.block_x());
-    std::uint8_t* ring = thread.shared() + thread.warp() * Shared::kWarpBytes;
-    T* numbers = reinterpret_cast<T*>(ring + Shared::kStages * Shared::kStageBytes);  // of codes
+    const int ring_byte = Shared::rings(pairs) + thread.warp() * Shared::warp_bytes(pairs);
+    std::uint8_t* ring = thread.shared() + ring_byte;
     const int last_tile = range.first < range.last ? (range.last + kTileRows - 1) / kTileRows : 0;
     const auto start = [&](int tile, int stage) {
       if (tile < last_tile) {
+        std::uint8_t* const tiles = ring + stage * Shared::stage_bytes(pairs);
         KVC_UNROLL
         for (int source = 0; source < kSources; ++source) {
-          std::uint8_t* to = ring + stage * Shared::kStageBytes + 2 * source * Shared::kTileBytes;
+          std::uint8_t* to = tiles + 2 * source * Shared::kTileBytes;
           copy_tile<kHeadDim, kCodes>(thread, params.rows[source].key, tile, range.last, to);
           copy_tile<kHeadDim, kCodes>(thread, params.rows[source].value, tile, range.last,
                                       to + Shared::kTileBytes);
+        }
+        if (pairs > 0) {
+          const std::int64_t at =
+              static_cast<std::int64_t>(params.first_position + tile * kTileRows) * pairs;
+          copy_angles(thread, params.raw_keys.rope.cos + at, params.raw_keys.rope.sin + at, pairs,
+                      tiles + Shared::kTilesBytes);
         }
       }
       thread.commit();
     };
     const int first_tile = range.first / kTileRows + thread.warp();
     start(first_tile, 0);
-    QueryFragments<kHeadDim, kQueryTiles> query[kSources];
-    KVC_UNROLL
-    for (int source = 0; source < kSources; ++source) {
-      load_query<T>(thread, params, params.rows[source].key_factor, query[source]);
+    QueryFragments<kHeadDim, kQueryTiles> query[kSources];  // of numbers
+    if constexpr (kCodes) {
+      if (last_tile > 0) {  // the same for all of the block
+        for (int source = 0; source < kSources; ++source) {
+          load_query_slots<T, kHeadDim, kQueryTiles>(
+              thread, params, params.rows[source],
+              query_slots<kHeadDim, kQueryTiles>(thread, source));
+        }
+        if (pairs > 0) {
+          load_distances(thread, params.raw_keys.rope, params.first_position + range.last - 1,
+                         reinterpret_cast<float*>(thread.shared() + Shared::kDistances));
+        }
+        thread.sync();
+      }
+    } else {
+      KVC_UNROLL
+      for (int source = 0; source < kSources; ++source) {
+        load_query<T>(thread, params, params.rows[source].key_factor, query[source]);
+      }
     }
     WarpSoftmax<kQueryTiles> softmax;
     ValueSums<kHeadDim, kQueryTiles> sums[kSources] = {};
@@ -120,17 +129,22 @@ struct DenseAttentionKernel : Kernel<DenseAttention, 128, 1> {
       start(tile + warps, stage ^ 1);
       thread.template wait<1>();
       thread.sync_warp();
-      const std::uint8_t* tiles = ring + stage * Shared::kStageBytes;
-      const int row = tile * kTileRows + thread.lane();
+      const std::uint8_t* tiles = ring + stage * Shared::stage_bytes(pairs);
       ScoreTile<kQueryTiles> scores = {};
+      TileAngles angles;
+      if constexpr (kCodes) {
+        angles = tile_angles(thread, params, pairs, Shared::kDistances,
+                             ring_byte + stage * Shared::stage_bytes(pairs) + Shared::kTilesBytes,
+                             tile, range.last);
+      }
       KVC_UNROLL
       for (int source = 0; source < kSources; ++source) {
-        const T* keys = key_numbers<T, kHeadDim, kCodes>(
-            thread, params, params.rows[source], row < range.last ? row : range.last - 1,
-            tiles + 2 * source * Shared::kTileBytes, numbers);
-        add_scores(thread, keys, query[source], scores);
-        if (kCodes && source + 1 < kSources) {
-          thread.sync_warp();  // the next source's keys take the place
+        const std::uint8_t* keys = tiles + 2 * source * Shared::kTileBytes;
+        if constexpr (kCodes) {
+          add_code_scores<T, kHeadDim>(thread, params.rows[source], params.raw_keys, angles, keys,
+                                       query_slots<kHeadDim, kQueryTiles>(thread, source), scores);
+        } else {
+          add_scores(thread, reinterpret_cast<const T*>(keys), query[source], scores);
         }
       }
       WeightFragments<kQueryTiles> weights;
@@ -139,15 +153,19 @@ struct DenseAttentionKernel : Kernel<DenseAttention, 128, 1> {
                     range.last - tile * kTileRows, softmax, weights);
       KVC_UNROLL
       for (int source = 0; source < kSources; ++source) {
-        const T* values = value_numbers<T, kHeadDim, kCodes>(
-            thread, params.rows[source], tiles + (2 * source + 1) * Shared::kTileBytes, numbers);
-        add_values(thread, values, weights, raised, sums[source]);
+        const std::uint8_t* values = tiles + (2 * source + 1) * Shared::kTileBytes;
+        if constexpr (kCodes) {
+          add_code_values<T>(thread, params.rows[source].value, values, weights, raised,
+                             sums[source]);
+        } else {
+          add_values(thread, reinterpret_cast<const T*>(values), weights, raised, sums[source]);
+        }
       }
       thread.sync_warp();  // the stage is free
       stage ^= 1;
     }
     finish_sums(thread, softmax);
-    merge_warps(thread, params, softmax, sums);
+    merge_warps<kHeadDim, kQueryTiles, kSources, kCodes>(thread, params, softmax, sums);
   }
 };
 
@@ -155,14 +173,15 @@ struct DenseAttentionKernel : Kernel<DenseAttention, 128, 1> {
 template <class T, int kHeadDim, int kQueryTiles, int kSources, bool kCodes, class Launcher>
 LaunchError launch_dense_instance(const DenseAttention& params, const Launcher& launcher) {
   using Instance = DenseAttentionKernel<T, kHeadDim, kQueryTiles, kSources, kCodes>;
-  using Shared = DenseShared<kHeadDim, kSources, kCodes>;
+  using Shared = DenseShared<kHeadDim, kQueryTiles, kSources, kCodes>;
+  const int pairs = distance_pairs<kCodes>(params);
   int warps = launcher.threads(Instance::kThreads) / 32;
-  while (warps > 1 && Shared::bytes(warps, kQueryTiles) > launcher.shared_bytes()) {
+  while (warps > 1 && Shared::bytes(warps, pairs) > launcher.shared_bytes()) {
     warps /= 2;
   }
   return launcher.template run<Instance>(
       params, {params.partials.num_parts, params.num_kv_heads, params.num_sequences}, 32 * warps,
-      Shared::bytes(warps, kQueryTiles));
+      Shared::bytes(warps, pairs));
 }
 
 template <int kSources, class Launcher>

@@ -1,4 +1,4 @@
-// What a warp of dense attention multiplies: queries, and tiles of keys and values, which are numbers or become some.
+// What a warp of dense attention multiplies: queries, and tiles of keys and values.
 #pragma once
 
 #include "runtime/kernels/cuda/attention_dense.h"
@@ -47,40 +47,6 @@ KVC_DEVICE void copy_tile(Thread& thread, const DeviceRows& rows, int tile, int 
   } else {
     copy_numbers<kHeadDim>(thread, rows, thread.block_z(), tile, channel, count,
                            reinterpret_cast<std::uint16_t*>(to));
-  }
-}
-
-// Where the tile's numbers lie for products; codes are decoded to `numbers` first.
-template <class T, int kHeadDim, bool kCodes, class Thread>
-KVC_DEVICE const T* key_numbers(Thread& thread, const DenseAttention& params,
-                                const AttendedRows& rows, int row, const std::uint8_t* tile,
-                                T* numbers) {
-  if constexpr (!kCodes) {
-    return reinterpret_cast<const T*>(tile);
-  } else {
-    if (rows.raw_key) {
-      const int position = params.positions == nullptr
-                               ? params.first_position + row
-                               : params.positions[thread.block_z() * params.positions_stride + row];
-      decode_raw_tile<T, kHeadDim>(thread, rows.key, params.raw_keys, thread.block_y(), position,
-                                   tile, numbers);
-    } else {
-      decode_tile<T, kHeadDim>(thread, rows.key, tile, numbers);
-    }
-    thread.sync_warp();
-    return numbers;
-  }
-}
-template <class T, int kHeadDim, bool kCodes, class Thread>
-KVC_DEVICE const T* value_numbers(Thread& thread, const AttendedRows& rows,
-                                  const std::uint8_t* tile, T* numbers) {
-  if constexpr (!kCodes) {
-    return reinterpret_cast<const T*>(tile);
-  } else {
-    thread.sync_warp();  // the keys were read
-    decode_tile<T, kHeadDim>(thread, rows.value, tile, numbers);
-    thread.sync_warp();
-    return numbers;
   }
 }
 

@@ -1,8 +1,8 @@
 // Tiles of 32 rows of one KV head: from a store to a warp's shared memory, and from codes to 16-bit numbers.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_tiles.h"
@@ -34,6 +34,67 @@ KVC_DEVICE void copy_numbers(Thread& thread, const DeviceRows& rows, int sequenc
   }
 }
 
+// `bytes` from `first`, then as many from `second`; 4-byte aligned.
+template <class Thread>
+KVC_DEVICE void copy_both(Thread& thread, const std::uint8_t* first, const std::uint8_t* second,
+                          int bytes, std::uint8_t* to) {
+  const auto all = reinterpret_cast<std::uintptr_t>(first) |
+                   reinterpret_cast<std::uintptr_t>(second) | static_cast<std::uintptr_t>(bytes);
+  if (all % 16 == 0) {
+    KVC_NO_UNROLL
+    for (int i = 16 * thread.lane(); i < 2 * bytes; i += 16 * 32) {
+      thread.template copy_async<16>(to + i, i < bytes ? first + i : second + (i - bytes), true);
+    }
+  } else {
+    KVC_NO_UNROLL
+    for (int i = 4 * thread.lane(); i < 2 * bytes; i += 4 * 32) {
+      thread.template copy_async<4>(to + i, i < bytes ? first + i : second + (i - bytes), true);
+    }
+  }
+}
+// `count` cosines, then as many sines.
+template <class Thread>
+KVC_DEVICE void copy_angles(Thread& thread, const float* cos, const float* sin, int count,
+                            std::uint8_t* to) {
+  copy_both(thread, reinterpret_cast<const std::uint8_t*>(cos),
+            reinterpret_cast<const std::uint8_t*>(sin), 4 * count, to);
+}
+
+// kBytes of each of a tile's rows, kPiece at a time; zeros for rows from `count` on. A lane keeps to its column where the pieces of
+// a row divide a warp.
+template <int kPiece, int kBytes, int kRowBytes, class Thread>
+KVC_DEVICE void copy_pieces(Thread& thread, const std::uint8_t* from, std::int64_t stride,
+                            int count, std::uint8_t* to) {
+  constexpr int kPieces = kBytes / kPiece, kRows = 32 / kPieces;  // rows at a time
+  static_assert(kBytes % kPiece == 0 && 32 % kPieces == 0, "a piece of as many rows for all lanes");
+  const int first = thread.lane() / kPieces, at = kPiece * (thread.lane() % kPieces);
+  const std::uint8_t* source = from + first * stride + at;
+  const std::int64_t step = kRows * stride;
+  KVC_UNROLL
+  for (int i = 0; i < kPieces; ++i) {
+    const bool valid = first + i * kRows < count;
+    thread.template copy_async<kPiece>(to + (first + i * kRows) * kRowBytes + at,
+                                       valid ? source : from, valid);
+    source += step;
+  }
+}
+template <int kBytes, int kRowBytes, class Thread>
+KVC_DEVICE void copy_code_rows(Thread& thread, const std::uint8_t* from, std::int64_t stride,
+                               int count, std::uint8_t* to) {
+  if constexpr (kBytes % 16 == 0) {
+    if ((reinterpret_cast<std::uintptr_t>(from) | static_cast<std::uintptr_t>(stride)) % 16 == 0) {
+      return copy_pieces<16, kBytes, kRowBytes>(thread, from, stride, count, to);
+    }
+  }
+  KVC_NO_UNROLL
+  for (int piece = thread.lane(); piece < kTileRows * (kBytes / 4); piece += 32) {
+    const int row = piece / (kBytes / 4), at = 4 * (piece % (kBytes / 4));
+    const bool valid = row < count;
+    thread.template copy_async<4>(to + row * kRowBytes + at, from + (valid ? row * stride + at : 0),
+                                  valid);
+  }
+}
+
 // The same of codes and 8-bit floats, with their scales. Words of 4 bytes: rows need no other alignment.
 template <int kHeadDim, class Thread>
 KVC_DEVICE void copy_codes(Thread& thread, const DeviceRows& rows, int sequence, int tile,
@@ -41,43 +102,20 @@ KVC_DEVICE void copy_codes(Thread& thread, const DeviceRows& rows, int sequence,
   using Shape = CodeTileShape<kHeadDim>;
   const RowPlace place = row_place(rows, sequence, tile * kTileRows, channel);
   const std::int64_t stride = row_stride(rows);
-  const int row_bytes = channel_bytes(rows.element, kHeadDim);
-  if (row_bytes % 16 == 0 && stride % 16 == 0) {
-    const int pieces = row_bytes / 16;
-    for (int piece = thread.lane(); piece < kTileRows * pieces; piece += 32) {
-      const int row = piece / pieces, at = 16 * (piece % pieces);
-      const bool valid = row < count;
-      thread.template copy_async<16>(to + row * Shape::kRowBytes + at,
-                                     place.channels + (valid ? row * stride + at : 0), valid);
-    }
+  if (rows.element == DeviceElement::kInt4) {
+    copy_code_rows<kHeadDim / 2, Shape::kRowBytes>(thread, place.channels, stride, count, to);
   } else {
-    const int pieces = row_bytes / 4;
-    for (int piece = thread.lane(); piece < kTileRows * pieces; piece += 32) {
-      const int row = piece / pieces, at = 4 * (piece % pieces);
-      const bool valid = row < count;
-      thread.template copy_async<4>(to + row * Shape::kRowBytes + at,
-                                    place.channels + (valid ? row * stride + at : 0), valid);
-    }
+    copy_code_rows<kHeadDim, Shape::kRowBytes>(thread, place.channels, stride, count, to);
   }
   if (!is_coded(rows.element)) {
     return;
   }
   std::uint8_t* scales = to + Shape::kScales;
-  constexpr int kGroups = kHeadDim / kScaledChannels;
-  if (rows.per_channel) {  // kHeadDim scales, then as many minima
-    for (int piece = thread.lane(); piece < kHeadDim; piece += 32) {
-      const bool minima = piece >= kHeadDim / 2;
-      const int at = 4 * (piece % (kHeadDim / 2));
-      thread.template copy_async<4>(scales + 4 * piece,
-                                    place.scales + (minima ? place.minimum_offset : 0) + at, true);
-    }
+  if (rows.per_channel) {  // kHeadDim scales, then as many minima, of 2 bytes each
+    copy_both(thread, place.scales, place.scales + place.minimum_offset, 2 * kHeadDim, scales);
   } else {  // [32, groups] scale and minimum
-    for (int piece = thread.lane(); piece < kTileRows * kGroups; piece += 32) {
-      const int row = piece / kGroups, at = 4 * (piece % kGroups);
-      const bool valid = row < count;
-      thread.template copy_async<4>(scales + 4 * piece,
-                                    place.scales + (valid ? row * stride + at : 0), valid);
-    }
+    constexpr int kBytes = kHeadDim / kScaledChannels * 4;
+    copy_code_rows<kBytes, kBytes>(thread, place.scales, stride, count, scales);
   }
 }
 
@@ -94,39 +132,90 @@ KVC_HOST_DEVICE FourNumbers four_floats(const float* from) {  // 16-byte aligned
 #endif
 }
 
-// Numbers channel .. channel + 3 (a multiple of 4) of one row of a tile of codes.
+// Two words, 8-byte aligned.
+KVC_HOST_DEVICE void two_words(const std::uint32_t* from, std::uint32_t (&to)[2]) {
+#ifdef __CUDA_ARCH__
+  const uint2 v = *reinterpret_cast<const uint2*>(from);
+  to[0] = v.x, to[1] = v.y;
+#else
+  to[0] = from[0], to[1] = from[1];
+#endif
+}
+
+// How codes of a tile become numbers.
+enum class CodeForm { kFloat8, kPerRow, kPerChannel };
+KVC_HOST_DEVICE CodeForm code_form(const DeviceRows& rows) {
+  return !is_coded(rows.element) ? CodeForm::kFloat8
+         : rows.per_channel      ? CodeForm::kPerChannel
+                                 : CodeForm::kPerRow;
+}
+// use(std::integral_constant) of the form.
+template <class Use>
+KVC_HOST_DEVICE void with_code_form(const DeviceRows& rows, const Use& use) {
+  switch (code_form(rows)) {
+    case CodeForm::kFloat8:
+      return use(std::integral_constant<CodeForm, CodeForm::kFloat8>{});
+    case CodeForm::kPerRow:
+      return use(std::integral_constant<CodeForm, CodeForm::kPerRow>{});
+    case CodeForm::kPerChannel:
+      return use(std::integral_constant<CodeForm, CodeForm::kPerChannel>{});
+  }
+}
+
+// Those of channels channel .. channel + 3 (a multiple of 4); per row alone, all the same. minimum: minimum_below_base()
+struct FourScales {
+  FourNumbers scale, minimum;
+};
 template <int kHeadDim>
-KVC_HOST_DEVICE FourNumbers decode_four(const DeviceRows& rows, const std::uint8_t* tile, int row,
-                                        int channel) {
-  using Shape = CodeTileShape<kHeadDim>;
-  const std::uint32_t codes = four_codes(rows.element, tile + row * Shape::kRowBytes, channel);
-  FourNumbers numbers;
-  if (rows.element == DeviceElement::kFloat8) {
-    KVC_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      numbers.x[i] = rows.scale * float8_to_float(static_cast<std::uint8_t>(codes >> (8 * i)));
-    }
-    return numbers;
-  }
-  const auto* scales =
-      reinterpret_cast<const std::uint32_t*>(tile + Shape::kScales);  // two halves each
-  if (rows.per_channel) {
-    KVC_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const std::uint32_t scale = scales[(channel + i) / 2],
-                          minimum = scales[(kHeadDim + channel + i) / 2];
-      numbers.x[i] = i % 2 == 0 ? dequantise(codes >> (8 * i) & 0xFF, low_of_pair<Float16>(scale),
-                                             low_of_pair<Float16>(minimum))
-                                : dequantise(codes >> (8 * i) & 0xFF, high_of_pair<Float16>(scale),
-                                             high_of_pair<Float16>(minimum));
-    }
-    return numbers;
-  }
-  const std::uint32_t pair = scales[row * (kHeadDim / kScaledChannels) + channel / kScaledChannels];
+KVC_HOST_DEVICE FourScales channel_scales(const std::uint8_t* tile, int channel) {
+  const auto* words =
+      reinterpret_cast<const std::uint32_t*>(tile + CodeTileShape<kHeadDim>::kScales);
+  std::uint32_t scale[2], minimum[2];
+  two_words(words + channel / 2, scale);
+  two_words(words + (kHeadDim + channel) / 2, minimum);
+  FourScales scales;
   KVC_UNROLL
   for (int i = 0; i < 4; ++i) {
-    numbers.x[i] = dequantise(codes >> (8 * i) & 0xFF, low_of_pair<Float16>(pair),
-                              high_of_pair<Float16>(pair));
+    const bool high = i % 2 != 0;
+    scales.scale.x[i] =
+        high ? high_of_pair<Float16>(scale[i / 2]) : low_of_pair<Float16>(scale[i / 2]);
+    scales.minimum.x[i] =
+        minimum_below_base(scales.scale.x[i], high ? high_of_pair<Float16>(minimum[i / 2])
+                                                   : low_of_pair<Float16>(minimum[i / 2]));
+  }
+  return scales;
+}
+template <int kHeadDim>
+KVC_HOST_DEVICE FourScales row_scales(const std::uint8_t* tile, int row, int channel) {
+  const auto* words =
+      reinterpret_cast<const std::uint32_t*>(tile + CodeTileShape<kHeadDim>::kScales);
+  const std::uint32_t both = words[row * (kHeadDim / kScaledChannels) + channel / kScaledChannels];
+  const float scale = low_of_pair<Float16>(both);
+  const float minimum = minimum_below_base(scale, high_of_pair<Float16>(both));
+  FourScales scales;
+  KVC_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    scales.scale.x[i] = scale;
+    scales.minimum.x[i] = minimum;
+  }
+  return scales;
+}
+
+// Numbers of four codes, one a byte, of one row of a tile from `channel` on. of_channels: where scales are those of channels
+template <int kHeadDim, CodeForm kForm>
+KVC_HOST_DEVICE FourNumbers decode_four(const DeviceRows& rows, const std::uint8_t* tile,
+                                        std::uint32_t codes, int row, int channel,
+                                        const FourScales& of_channels) {
+  FourNumbers numbers;
+  if constexpr (kForm == CodeForm::kFloat8) {
+    float8_to_floats(codes, rows.scale, numbers.x);
+  } else {
+    const FourScales scales =
+        kForm == CodeForm::kPerRow ? row_scales<kHeadDim>(tile, row, channel) : of_channels;
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      numbers.x[i] = scales.minimum.x[i] + scales.scale.x[i] * byte_above_base(codes, i);
+    }
   }
   return numbers;
 }
@@ -143,73 +232,19 @@ template <class T, int kHeadDim, class Thread>
 KVC_DEVICE void decode_tile(Thread& thread, const DeviceRows& rows, const std::uint8_t* codes,
                             T* to) {
   T* row = to + thread.lane() * (kHeadDim + kPadding);
-  for (int channel = 0; channel < kHeadDim; channel += 4) {
-    store_four(row + channel, decode_four<kHeadDim>(rows, codes, thread.lane(), channel));
-  }
-}
-
-// A raw key's numbers before its rotation.
-template <int kHeadDim>
-KVC_HOST_DEVICE FourNumbers raw_four(const DeviceRows& rows, const DeviceRawKeys& raw,
-                                     const float* bias, const std::uint8_t* codes, int row,
-                                     int channel, float inverse_rms) {
-  FourNumbers numbers = decode_four<kHeadDim>(rows, codes, row, channel);
-  KVC_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    numbers.x[i] += bias == nullptr ? 0.0f : bias[channel + i];
-    numbers.x[i] *= raw.norm == nullptr ? 1.0f : inverse_rms * raw.norm[channel + i];
-  }
-  return numbers;
-}
-
-// Each lane decodes one raw key and turns it by its position.
-template <class T, int kHeadDim, class Thread>
-KVC_DEVICE void decode_raw_tile(Thread& thread, const DeviceRows& rows, const DeviceRawKeys& raw,
-                                int kv_head, int position, const std::uint8_t* codes, T* to) {
-  const int lane = thread.lane();
-  T* row = to + lane * (kHeadDim + kPadding);
-  const float* bias = raw.bias == nullptr ? nullptr : raw.bias + kv_head * kHeadDim;
-  float inverse_rms = 1;
-  if (raw.norm != nullptr) {
-    float squares = 0;
+  with_code_form(rows, [&](auto form) {
+    constexpr CodeForm kForm = decltype(form)::value;
     for (int channel = 0; channel < kHeadDim; channel += 4) {
-      const FourNumbers numbers = decode_four<kHeadDim>(rows, codes, lane, channel);
-      KVC_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const float x = numbers.x[i] + (bias == nullptr ? 0.0f : bias[channel + i]);
-        squares += x * x;
+      FourScales scales{};
+      if (kForm == CodeForm::kPerChannel) {
+        scales = channel_scales<kHeadDim>(codes, channel);
       }
+      const CodesPlace place = codes_place(rows.element, channel);
+      const std::uint8_t* own = codes + thread.lane() * CodeTileShape<kHeadDim>::kRowBytes;
+      store_four(row + channel, decode_four<kHeadDim, kForm>(rows, codes, four_codes(place, own),
+                                                             thread.lane(), channel, scales));
     }
-    inverse_rms = 1.0f / sqrtf(squares / kHeadDim + raw.norm_epsilon);
-  }
-  const auto read = [&](int channel) {
-    return raw_four<kHeadDim>(rows, raw, bias, codes, lane, channel, inverse_rms);
-  };
-  const DeviceRope& rope = raw.rope;
-  const float* cos_row = rope.cos + static_cast<std::int64_t>(position) * rope.num_pairs;
-  const float* sin_row = rope.sin + static_cast<std::int64_t>(position) * rope.num_pairs;
-  for (int pair = 0; pair < rope.num_pairs; pair += 4) {
-    const FourNumbers cos = four_floats(cos_row + pair), sin = four_floats(sin_row + pair);
-    const int first = rope.interleaved ? 2 * pair : pair;
-    const int second = rope.interleaved ? 2 * pair + 4 : pair + rope.num_pairs;
-    FourNumbers a = read(first), b = read(second);
-    if (rope.interleaved) {
-      rotate_pair(cos.x[0], sin.x[0], a.x[0], a.x[1]);
-      rotate_pair(cos.x[1], sin.x[1], a.x[2], a.x[3]);
-      rotate_pair(cos.x[2], sin.x[2], b.x[0], b.x[1]);
-      rotate_pair(cos.x[3], sin.x[3], b.x[2], b.x[3]);
-    } else {
-      KVC_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        rotate_pair(cos.x[i], sin.x[i], a.x[i], b.x[i]);
-      }
-    }
-    store_four(row + first, a);
-    store_four(row + second, b);
-  }
-  for (int channel = 2 * rope.num_pairs; channel < kHeadDim; channel += 4) {
-    store_four(row + channel, read(channel));
-  }
+  });
 }
 
 }  // namespace kvc

@@ -2,6 +2,7 @@
 // of the scores' product and the channels those of the values', so that eight query heads fill a product.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "runtime/kernels/cuda/device_numbers.h"
@@ -86,37 +87,62 @@ KVC_DEVICE RaiseFactors<kQueryTiles> soften(Thread& thread, ScoreTile<kQueryTile
                                             WarpSoftmax<kQueryTiles>& softmax,
                                             WeightFragments<kQueryTiles>& weights) {
   RaiseFactors<kQueryTiles> raised;
+  const bool all = first <= 0 && last >= kTileRows;
   KVC_UNROLL
   for (int n = 0; n < kQueryTiles; ++n) {
-    float largest[2] = {negative_infinity(), negative_infinity()};
     KVC_UNROLL
     for (int m = 0; m < 2; ++m) {
       KVC_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const int token = Tokens::token(m, i / 2, thread.lane());
-        float& score = scores.s[m][n][i];
-        score = token >= first && token < last ? scaled_score(score, scale, softcap)
-                                               : negative_infinity();
-        largest[i % 2] = score > largest[i % 2] ? score : largest[i % 2];
+        scores.s[m][n][i] *= scale;
+      }
+    }
+    if (softcap != 0) {
+      KVC_UNROLL
+      for (int m = 0; m < 2; ++m) {
+        KVC_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          scores.s[m][n][i] = scaled_score(scores.s[m][n][i], 1, softcap);
+        }
+      }
+    }
+    if (!all) {
+      KVC_UNROLL
+      for (int m = 0; m < 2; ++m) {
+        KVC_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const int token = Tokens::token(m, i / 2, thread.lane());
+          if (token < first || token >= last) {
+            scores.s[m][n][i] = negative_infinity();
+          }
+        }
+      }
+    }
+    float largest[2] = {negative_infinity(), negative_infinity()}, base[2];
+    KVC_UNROLL
+    for (int m = 0; m < 2; ++m) {
+      KVC_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        largest[i % 2] = fmaxf(largest[i % 2], scores.s[m][n][i]);
       }
     }
     KVC_UNROLL
     for (int q = 0; q < 2; ++q) {
       KVC_UNROLL
       for (int lanes = 4; lanes < 32; lanes *= 2) {
-        const float other = thread.shuffle_xor(largest[q], lanes);
-        largest[q] = other > largest[q] ? other : largest[q];
+        largest[q] = fmaxf(largest[q], thread.shuffle_xor(largest[q], lanes));
       }
       raised.factor[n][q] = raise_max(softmax.state[n][q], largest[q]);
+      // Without any token weights are exp(-infinity - 0).
+      base[q] = softmax.state[n][q].max == negative_infinity() ? 0.0f : softmax.state[n][q].max;
     }
     KVC_UNROLL
     for (int m = 0; m < 2; ++m) {
       KVC_UNROLL
       for (int i = 0; i < 4; ++i) {
-        SoftmaxState& state = softmax.state[n][i % 2];
         float& weight = scores.s[m][n][i];
-        weight = exp_below(weight, state.max);
-        state.sum += weight;
+        weight = exp2f((weight - base[i % 2]) * kLog2E);
+        softmax.state[n][i % 2].sum += weight;
       }
       KVC_UNROLL
       for (int i = 0; i < 2; ++i) {

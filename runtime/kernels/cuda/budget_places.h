@@ -41,7 +41,7 @@ KVC_HOST_DEVICE void decode_four(DeviceElement element, const std::uint8_t* row,
                                  int channel, float (&to)[4]) {
   const std::uint32_t scale = *reinterpret_cast<const std::uint32_t*>(
       row + channel_bytes(element, head_dim) + channel / kScaledChannels * 4);
-  const std::uint32_t codes = four_codes(element, row, channel);
+  const std::uint32_t codes = four_codes(codes_place(element, channel), row);
   KVC_UNROLL
   for (int i = 0; i < 4; ++i) {
     to[i] = dequantise(codes >> (8 * i) & 0xFF, low_of_pair<Float16>(scale),

@@ -26,7 +26,9 @@ struct DequantiseRowsKernel : Kernel<DequantiseRows, 128> {
     const auto number = [&](int i) {
       const int at = in_group + i;
       const std::uint32_t code =
-          four_codes(params.from.element, place.channels, at / 4 * 4) >> (8 * (i % 4)) & 0xFF;
+          four_codes(codes_place(params.from.element, at / 4 * 4), place.channels) >>
+              (8 * (i % 4)) &
+          0xFF;
       const auto* scale =
           reinterpret_cast<const Float16*>(place.scales) + (params.from.per_channel ? at : 0);
       return dequantise(code, to_float(scale[0]), to_float(scale[place.minimum_offset / 2]));

@@ -122,6 +122,40 @@ KVC_HOST_DEVICE float high_of_pair(std::uint32_t pair) {
   return to_float(T{static_cast<std::uint16_t>(pair >> 16)});
 }
 
+// 2^15 and byte `index` of a word: its place in the number's bits is all that there is to convert.
+constexpr float kByteBase = 32768;
+KVC_HOST_DEVICE float byte_above_base(std::uint32_t word, int index) {
+#ifdef __CUDA_ARCH__
+  return __uint_as_float(
+      __byte_perm(word, 0x47000000u, 0x7504u + 0x10u * static_cast<unsigned>(index)));
+#else
+  return float_of_bits(0x47000000u | (word >> (8 * index) & 0xFFu) << 8);
+#endif
+}
+
+// Low halves of two words, or high ones, side by side; a word's two lowest bytes as halves.
+KVC_HOST_DEVICE std::uint32_t low_halves(std::uint32_t first, std::uint32_t second) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(first, second, 0x5410);
+#else
+  return (first & 0xFFFFu) | second << 16;
+#endif
+}
+KVC_HOST_DEVICE std::uint32_t high_halves(std::uint32_t first, std::uint32_t second) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(first, second, 0x7632);
+#else
+  return first >> 16 | (second & 0xFFFF0000u);
+#endif
+}
+KVC_HOST_DEVICE std::uint32_t spread_bytes(std::uint32_t word) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(word, 0, 0x4140);
+#else
+  return (word & 0xFFu) | (word & 0xFF00u) << 8;
+#endif
+}
+
 // Both numbers of a pair of float16, rounded to the nearest.
 KVC_HOST_DEVICE std::uint32_t add_pairs(std::uint32_t a, std::uint32_t b) {
 #ifdef __CUDA_ARCH__
@@ -151,6 +185,25 @@ KVC_HOST_DEVICE float float8_to_float(std::uint8_t bits) {
   }
   const std::uint32_t half = (bits & 0x7Fu) << 7 | (bits & 0x80u) << 8;  // 2^-8 of the number
   return 256.0f * to_float(Float16{static_cast<std::uint16_t>(half)});
+}
+
+// Four of them, `scale` times each; the numbers side by side in a word.
+KVC_HOST_DEVICE void float8_to_floats(std::uint32_t word, float scale, float (&x)[4]) {
+  KVC_UNROLL
+  for (int i = 0; i < 2; ++i) {  // bytes i and i + 2, as float16 numbers 2^-8 of theirs
+    const std::uint32_t bytes = word >> (8 * i);
+    const std::uint32_t pair = (bytes & 0x007F007Fu) * 0x80u + (bytes & 0x00800080u) * 0x100u;
+    x[i] = 256.0f * scale * low_of_pair<Float16>(pair);
+    x[i + 2] = 256.0f * scale * high_of_pair<Float16>(pair);
+  }
+  if ((((word & 0x7F7F7F7Fu) + 0x01010101u) & 0x80808080u) != 0) {  // some are no number
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      if ((word >> (8 * i) & 0x7Fu) == 0x7Fu) {
+        x[i] = float_of_bits(0x7FC00000);
+      }
+    }
+  }
 }
 
 // To the nearest, ties to even; saturates.

@@ -99,21 +99,30 @@ KVC_HOST_DEVICE std::int64_t row_stride(const DeviceRows& rows) {
   return channel_bytes(rows.element, rows.width) + (beside ? rows.width / kScaledChannels * 4 : 0);
 }
 
-// The codes of channels `channel` .. `channel` + 3, a multiple of 4, one a byte. `codes`: those of a row from
-// a multiple of 32 channels on, 4-byte aligned.
-KVC_HOST_DEVICE std::uint32_t four_codes(DeviceElement element, const std::uint8_t* codes,
-                                         int channel) {
+// Where the codes of channels `channel` .. `channel` + 3, a multiple of 4, lie in a row's from a multiple of 32 channels on: in
+// one word, from a bit on.
+struct CodesPlace {
+  int byte, shift;
+  std::uint32_t mask;  // of the four, one a byte
+};
+KVC_HOST_DEVICE CodesPlace codes_place(DeviceElement element, int channel) {
   if (element != DeviceElement::kInt4) {
-    return *reinterpret_cast<const std::uint32_t*>(codes + channel);
+    return {channel, 0, 0xFFFFFFFFu};
   }
-  const int in_group = channel % kScaledChannels;
-  const std::uint8_t* half = codes + channel / kScaledChannels * (kScaledChannels / 2);
-  const std::uint32_t both = *reinterpret_cast<const std::uint32_t*>(half + in_group % 16);
-  return (in_group >= 16 ? both >> 4 : both) & 0x0F0F0F0Fu;
+  const int half = channel & (kScaledChannels / 2);
+  return {(channel & ~(kScaledChannels - 1)) / 2 + (channel & 15), half / 4, 0x0F0F0F0Fu};
+}
+// The four codes, one a byte. `codes`: the row's, 4-byte aligned.
+KVC_HOST_DEVICE std::uint32_t four_codes(const CodesPlace& place, const std::uint8_t* codes) {
+  return *reinterpret_cast<const std::uint32_t*>(codes + place.byte) >> place.shift & place.mask;
 }
 
 KVC_HOST_DEVICE float dequantise(std::uint32_t code, float scale, float minimum) {
   return minimum + scale * static_cast<float>(code);
+}
+// A minimum for byte_above_base() of a code instead; what rounding takes is below 2^-8 of a step.
+KVC_HOST_DEVICE float minimum_below_base(float scale, float minimum) {
+  return minimum - kByteBase * scale;
 }
 
 }  // namespace kvc

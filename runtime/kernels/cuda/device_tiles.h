@@ -25,11 +25,32 @@ KVC_HOST_DEVICE int tile_bytes(const DeviceTiles& tiles) {
   return tiles.code_bytes + (tiles.gain ? 32 : 0);
 }
 
+// A walk over tiles whose next ones are a few behind, without a division each.
+struct TileWalk {
+  int block = 0, in_block = 0;
+};
+KVC_HOST_DEVICE TileWalk walk_from(const DeviceTiles& tiles, int tile) {
+  return tiles.block_tiles > 0 ? TileWalk{tile / tiles.block_tiles, tile % tiles.block_tiles}
+                               : TileWalk{};
+}
+// To a later tile; there are some.
+KVC_HOST_DEVICE void skip_tiles(TileWalk& walk, const DeviceTiles& tiles, int count) {
+  walk.in_block += count;
+  while (walk.in_block >= tiles.block_tiles) {
+    walk.in_block -= tiles.block_tiles;
+    ++walk.block;
+  }
+}
+KVC_HOST_DEVICE const std::uint8_t* tile_at(const DeviceTiles& tiles, std::int64_t sequence,
+                                            const TileWalk& walk) {
+  const auto* block =
+      static_cast<const std::uint8_t*>(tiles.blocks[sequence * tiles.max_blocks + walk.block]);
+  return block + static_cast<std::int64_t>(walk.in_block) * tile_bytes(tiles);
+}
+
 KVC_HOST_DEVICE const std::uint8_t* tile_at(const DeviceTiles& tiles, std::int64_t sequence,
                                             int tile) {
-  const auto* block = static_cast<const std::uint8_t*>(
-      tiles.blocks[sequence * tiles.max_blocks + tile / tiles.block_tiles]);
-  return block + static_cast<std::int64_t>(tile % tiles.block_tiles) * tile_bytes(tiles);
+  return tile_at(tiles, sequence, TileWalk{tile / tiles.block_tiles, tile % tiles.block_tiles});
 }
 
 // A coefficient's width and its first byte in the tile, or the end of the codes.
@@ -76,6 +97,7 @@ KVC_HOST_DEVICE float code_level(int code, int bits) {
   return static_cast<float>(code) + 0.5f - static_cast<float>(1 << (bits - 1));
 }
 
+constexpr int kGainIndices = 8;  // kNumGains of code_tiles.h
 // 1/2, sqrt(1/2), 1, sqrt 2, 2, 4, 8, 16: kGains of code_tiles.h.
 KVC_HOST_DEVICE float gain_of(int index) {
   if (index < 4) {

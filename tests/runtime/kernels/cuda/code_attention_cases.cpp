@@ -29,6 +29,8 @@ struct CodedShape {
   bool gain = false, means = false, interleaved = false, whole_values = false;
   bool empty = false;  // the first head has no coefficients
   int rotated = -1;    // channels; -1: all
+  std::vector<int>
+      widths{};  // bits of the coefficients of every head, falling; empty: some of every width
   float softcap = 0;
 
   int longest() const { return *std::max_element(num_rows.begin(), num_rows.end()); }
@@ -58,6 +60,14 @@ std::string name_of(const CodedShape& shape) {
   name += shape.rotated >= 0 ? "_partly_rotated" : "";
   name += shape.first_rows.empty() ? "" : "_window";
   name += shape.softcap != 0 ? "_softcap" : "";
+  if (!shape.widths.empty()) {
+    add("_coefficients_", static_cast<int>(shape.widths.size()));
+  }
+  for (std::size_t i = 0; i < shape.widths.size(); ++i) {
+    if (i == 0 || shape.widths[i] != shape.widths[i - 1]) {
+      add("_bits_", shape.widths[i]);
+    }
+  }
   return name;
 }
 
@@ -70,6 +80,15 @@ TileLayout layout_of(int most, unsigned seed, bool gain) {
     const auto share = static_cast<std::int64_t>((seed + 3 * static_cast<unsigned>(bits)) % 5);
     layout.coefficients[bits] = std::min(left, share * most / 12);
     left -= layout.coefficients[bits];
+  }
+  return layout;
+}
+
+TileLayout layout_of(const std::vector<int>& widths, bool gain) {
+  TileLayout layout;
+  layout.gain = gain;
+  for (const int bits : widths) {
+    ++layout.coefficients[bits];
   }
   return layout;
 }
@@ -206,12 +225,13 @@ class CodedCase {
       add_keys(head, codes.emplace_back(), means.emplace_back());
       if (!shape.whole_values || head == 0) {
         const bool none = shape.empty && head == 0;
-        values_.emplace_back(backend, shape.num_rows,
-                             layout_of(none                 ? 0
-                                       : shape.whole_values ? 3 * shape.head_dim / 2
-                                                            : shape.head_dim,
-                                       static_cast<unsigned>(2 + head), shape.gain),
-                             static_cast<unsigned>(40 + head));
+        const int most = shape.whole_values ? 3 * shape.head_dim / 2 : shape.head_dim;
+        values_.emplace_back(
+            backend, shape.num_rows,
+            shape.widths.empty()
+                ? layout_of(none ? 0 : most, static_cast<unsigned>(2 + head), shape.gain)
+                : layout_of(shape.widths, shape.gain),
+            static_cast<unsigned>(40 + head));
       }
     }
     set_params(codes, means);
@@ -239,7 +259,9 @@ class CodedCase {
     const int dim = shape_.head_dim;
     const auto seed = static_cast<unsigned>(head);
     const bool none = shape_.empty && head == 0;
-    const TileLayout layout = layout_of(none ? 0 : dim, seed, shape_.gain && head % 2 == 0);
+    const bool gain = shape_.gain && head % 2 == 0;
+    const TileLayout layout = shape_.widths.empty() ? layout_of(none ? 0 : dim, seed, gain)
+                                                    : layout_of(shape_.widths, gain);
     keys_.emplace_back(backend_, shape_.num_rows, layout, 20 + seed);
     const std::vector<int> widths = widths_of(layout);
     const auto count = static_cast<std::int64_t>(widths.size());
@@ -475,6 +497,19 @@ std::vector<KernelCase> code_attention_cases(CaseSize size) {
                           .whole_values = whole});
       }
     }
+  }
+  for (int bits = 1; bits <= kWidestCode;
+       ++bits) {  // a group alone, with a second one, with half of a second one
+    for (const int count : {3, 16, 29}) {
+      shapes.push_back({.widths = std::vector<int>(static_cast<std::size_t>(count), bits)});
+    }
+  }
+  for (const std::vector<int>& both :
+       {std::vector{8, 7}, {8, 5}, {7, 5}, {5, 3}, {5, 1}, {6, 1}, {4, 2}}) {
+    CodedShape shape{.gain = true};  // a group of either: one product has planes of both
+    shape.widths.assign(8, both[0]);
+    shape.widths.insert(shape.widths.end(), 5, both[1]);
+    shapes.push_back(shape);
   }
   std::vector<KernelCase> cases;
   for (const CodedShape& shape : shapes) {

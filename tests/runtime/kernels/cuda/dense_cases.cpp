@@ -17,8 +17,8 @@ struct DenseShape {
   int num_heads = 4, num_kv_heads = 2, head_dim = 64, num_parts = 3, block_rows = 32;
   DeviceElement element = DeviceElement::kBFloat16;  // of the query
   DeviceElement store = DeviceElement::kBFloat16;
-  bool raw_key = false, per_channel_keys = false, norm = false, interleaved = false,
-       positions = false;
+  bool raw_key = false, per_channel_keys = false, per_channel_values = false, norm = false,
+       interleaved = false, positions = false;
   int rotated = -1;  // channels; -1: all
   float softcap = 0;
   int num_sources = 1;
@@ -49,6 +49,7 @@ std::string name_of(const DenseShape& shape) {
   name += shape.interleaved ? "_interleaved" : "";
   name += shape.rotated >= 0 ? "_partly_rotated" : "";
   name += shape.per_channel_keys ? "_per_channel" : "";
+  name += shape.per_channel_values ? "_per_channel_values" : "";
   name += shape.norm ? "_norm" : "";
   name += shape.positions ? "_positions" : "";
   name += shape.first_rows.empty() ? "" : "_window";
@@ -138,7 +139,7 @@ class DenseInputs {
                        shape_.store};
     rows.per_channel = shape_.per_channel_keys;
     keys_.push_back(std::make_unique<CaseRows>(backend, rows, 1000 + 5000 * source));
-    rows.per_channel = false;
+    rows.per_channel = shape_.per_channel_values;
     values_.push_back(std::make_unique<CaseRows>(backend, rows, 3000 + 5000 * source));
     AttendedRows& to = device_.rows[source];
     to.key = keys_.back()->device();
@@ -268,6 +269,50 @@ std::vector<KernelCase> dense_attention_cases(CaseSize size) {
                     .rotated = 16});
   shapes.push_back(
       {.num_heads = 1, .num_kv_heads = 1, .head_dim = 32, .element = half, .store = int8});
+  for (const DeviceElement store : {DeviceElement::kFloat8, int8, int4}) {
+    const bool coded = is_coded(store);
+    // Angles by distance: of a window's tiles, of sixteen query heads, of fewer positions than a tile has tokens.
+    shapes.push_back({.num_rows = {200, 64},
+                      .first_rows = {70, 33},
+                      .num_heads = 12,
+                      .num_kv_heads = 1,
+                      .head_dim = 128,
+                      .store = store,
+                      .raw_key = true,
+                      .per_channel_keys = coded});
+    shapes.push_back(
+        {.num_rows = {5}, .store = store, .raw_key = true, .per_channel_values = coded});
+    shapes.push_back(
+        {.num_rows = {70}, .element = half, .store = store, .raw_key = true, .norm = true});
+    shapes.push_back({.num_rows = {40},
+                      .num_heads = 2,
+                      .num_kv_heads = 1,
+                      .head_dim = 256,
+                      .num_parts = 1,
+                      .element = half,
+                      .store = store,
+                      .raw_key = true,
+                      .per_channel_keys = coded,
+                      .positions = true});
+    shapes.push_back({.num_rows = {65},
+                      .head_dim = 128,
+                      .num_parts = 1,
+                      .element = half,
+                      .store = store,
+                      .per_channel_keys = coded,
+                      .per_channel_values = coded});
+    // Three slots of pairs that are turned, and others that are not.
+    shapes.push_back(
+        {.num_rows = {33}, .element = half, .store = store, .raw_key = true, .rotated = 24});
+    shapes.push_back({.num_rows = {33},
+                      .element = half,
+                      .store = store,
+                      .raw_key = true,
+                      .per_channel_keys = coded,
+                      .norm = true,
+                      .interleaved = true,
+                      .rotated = 40});
+  }
   if (size == CaseSize::kLarge) {
     for (DenseShape shape : stores()) {
       shape.num_rows = {4096, 1, 777, 2050};

@@ -6,6 +6,7 @@
 
 #include "runtime/kernels/code_tiles.h"
 #include "runtime/kernels/cuda/attention_combine.h"
+#include "runtime/kernels/cuda/code_planes.h"
 #include "runtime/kernels/cuda/device_numbers.h"
 #include "runtime/kernels/cuda/device_rope.h"
 #include "runtime/kernels/cuda/device_softmax.h"
@@ -48,6 +49,31 @@ TEST(DeviceNumbers, NarrowToTheNearestTiesToEven) {
   }
   EXPECT_EQ(narrow_bits(Float16{}, 65519.0f), 0x7BFF);
   EXPECT_EQ(narrow_bits(Float16{}, 65520.0f), 0x7C00);  // infinity
+}
+
+TEST(DeviceNumbers, FourFloat8NumbersAreWhatEachIs) {
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    const std::uint32_t bytes[4] = {byte, byte ^ 0x80u, (byte + 77) % 256, 255 - byte};
+    float x[4];
+    float8_to_floats(bytes[0] | bytes[1] << 8 | bytes[2] << 16 | bytes[3] << 24, 0.5f, x);
+    for (int i = 0; i < 4; ++i) {
+      const float expected = 0.5f * float8_to_float(static_cast<std::uint8_t>(bytes[i]));
+      EXPECT_EQ(std::isnan(x[i]), std::isnan(expected)) << bytes[i];
+      EXPECT_TRUE(std::isnan(expected) || x[i] == expected) << bytes[i];
+    }
+  }
+}
+
+TEST(DeviceNumbers, BytesOfWordsStandAboveABase) {
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    const std::uint32_t bytes[4] = {byte, byte ^ 0xA5u, 255 - byte, byte ^ 0x3Cu};
+    const std::uint32_t word = bytes[0] | bytes[1] << 8 | bytes[2] << 16 | bytes[3] << 24;
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(byte_above_base(word, i), kByteBase + static_cast<float>(bytes[i]));
+      const float number = minimum_below_base(0.37f, -21.5f) + 0.37f * byte_above_base(word, i);
+      EXPECT_NEAR(number, dequantise(bytes[i], 0.37f, -21.5f), 0.37f / 256);
+    }
+  }
 }
 
 TEST(DeviceNumbers, Float8HoldsItsOwnNumbersAndRoundsOthersToTheNearest) {
@@ -176,6 +202,87 @@ TEST(DeviceTiles, EveryWidthUnpacksAsTheReferenceDoes) {
     EXPECT_EQ(gain_of(gain), kGains[gain]);
   }
   EXPECT_EQ(code_level(0, 8), first_level(8));
+}
+
+// A coefficient's codes of a tile's tokens, in any order of bits.
+std::vector<std::uint8_t> some_planes(int bits, unsigned seed) {
+  std::vector<std::uint8_t> planes(static_cast<std::size_t>(4 * bits) + 16);
+  for (std::size_t i = 0; i < planes.size(); ++i) {
+    planes[i] = static_cast<std::uint8_t>(37 * (i + seed) + 11 * seed * i);
+  }
+  return planes;
+}
+float low(std::uint32_t pair) { return low_of_pair<Float16>(pair) * 16777216.0f; }
+float high(std::uint32_t pair) { return high_of_pair<Float16>(pair) * 16777216.0f; }
+
+template <int kKind>
+void add_coefficient_fields(int bits, const std::uint8_t* planes, int eighth, float (&sums)[8]) {
+  if ((plane_kinds(bits) >> kKind & 1) == 0) {
+    return;
+  }
+  constexpr int kPlane = plane_bits(kKind);
+  std::uint32_t fields[4];
+  coefficient_fields<kPlane>(planes + plane_offset(bits, kPlane) + kPlane * eighth, fields);
+  for (int j = 0; j < 4; ++j) {
+    const auto factor = static_cast<float>(1 << field_factor(kKind, j));
+    sums[j] += low(fields[j]) * factor;
+    sums[4 + j] += high(fields[j]) * factor;
+  }
+}
+
+TEST(CodePlanes, OfACoefficientAddUpToCodesOfEightTokens) {
+  for (int bits = 1; bits <= kMostCodeBits; ++bits) {
+    const std::vector<std::uint8_t> planes = some_planes(bits, 5);
+    for (int eighth = 0; eighth < 4; ++eighth) {
+      float sums[8] = {};
+      add_coefficient_fields<0>(bits, planes.data(), eighth, sums);
+      add_coefficient_fields<1>(bits, planes.data(), eighth, sums);
+      add_coefficient_fields<2>(bits, planes.data(), eighth, sums);
+      add_coefficient_fields<3>(bits, planes.data(), eighth, sums);
+      add_coefficient_fields<4>(bits, planes.data(), eighth, sums);
+      for (int token = 0; token < 8; ++token) {
+        EXPECT_EQ(sums[token] * sum_unit(bits) / 16777216.0f,
+                  static_cast<float>(unpack_code(planes.data(), bits, 8 * eighth + token)))
+            << bits << " bits, token " << 8 * eighth + token;
+      }
+    }
+  }
+}
+
+template <int kPlane>
+void add_token_fields(int bits, const std::uint8_t* first, const std::uint8_t* second, int quad,
+                      float (&sums)[2][4]) {
+  if ((bits & kPlane) == 0) {
+    return;
+  }
+  const int offset = plane_offset(bits, kPlane);
+  std::uint32_t fields[4];
+  token_fields<kPlane>(first + offset, second + offset, quad, fields);
+  for (int j = 0; j < 4; ++j) {
+    const float factor =
+        static_cast<float>(1 << key_factor(bits) << key_plane_factor(bits, kPlane)) *
+        key_unit<kPlane>(quad, j);
+    sums[0][j] += low(fields[j]) * factor;
+    sums[1][j] += high(fields[j]) * factor;
+  }
+}
+
+TEST(CodePlanes, OfTwoCoefficientsAddUpToCodesOfFourTokens) {
+  for (int bits = 1; bits <= kMostCodeBits; ++bits) {
+    const std::vector<std::uint8_t> of[2] = {some_planes(bits, 1), some_planes(bits, 9)};
+    for (int quad = 0; quad < 8; ++quad) {
+      float sums[2][4] = {};
+      add_token_fields<8>(bits, of[0].data(), of[1].data(), quad, sums);
+      add_token_fields<4>(bits, of[0].data(), of[1].data(), quad, sums);
+      add_token_fields<2>(bits, of[0].data(), of[1].data(), quad, sums);
+      add_token_fields<1>(bits, of[0].data(), of[1].data(), quad, sums);
+      for (int i = 0; i < 8; ++i) {
+        EXPECT_EQ(sums[i / 4][i % 4] / 16777216.0f,
+                  static_cast<float>(unpack_code(of[i / 4].data(), bits, 4 * quad + i % 4)))
+            << bits << " bits, coefficient " << i / 4 << ", token " << 4 * quad + i % 4;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -16,13 +16,13 @@ using KeyCodes = TileCodes<&RankAttention::key_codes>;
 constexpr int kLeast = 99 * 1024;  // of a block on sm_120; sm_80 has 163 KiB, sm_90 and sm_100 227
 
 TEST(CudaSharedMemory, DenseAttentionFitsWithFourWarpsOnLargeDevicesAndWithOneAnywhere) {
-  EXPECT_LE((DenseShared<128, 1, false>::bytes(4, 2)), 163 * 1024);
-  EXPECT_LE((DenseShared<128, 1, true>::bytes(4, 2)), 163 * 1024);
-  EXPECT_LE((DenseShared<256, 1, false>::bytes(1, 1)), kLeast);
-  EXPECT_LE((DenseShared<256, 1, true>::bytes(1, 1)), kLeast);
-  EXPECT_LE((DenseShared<128, 2, false>::bytes(2, 1)), 163 * 1024);
-  EXPECT_LE((DenseShared<128, 2, false>::bytes(1, 1)), kLeast);
-  EXPECT_LE((DenseShared<128, 2, true>::bytes(1, 1)), kLeast);
+  EXPECT_LE((DenseShared<128, 2, 1, false>::bytes(4, 0)), 163 * 1024);
+  EXPECT_LE((DenseShared<128, 2, 1, true>::bytes(4, 64)), 163 * 1024);
+  EXPECT_LE((DenseShared<256, 1, 1, false>::bytes(1, 0)), kLeast);
+  EXPECT_LE((DenseShared<256, 1, 1, true>::bytes(1, 128)), kLeast);
+  EXPECT_LE((DenseShared<128, 1, 2, false>::bytes(2, 0)), 163 * 1024);
+  EXPECT_LE((DenseShared<128, 1, 2, false>::bytes(1, 0)), kLeast);
+  EXPECT_LE((DenseShared<128, 1, 2, true>::bytes(1, 64)), kLeast);
 }
 
 TEST(CudaSharedMemory, KernelsInRankSpaceFitAnywhere) {

@@ -1,0 +1,201 @@
+// What is the same for all tiles of a block of attention over codes: its query's products, angles, and where planes lie.
+#pragma once
+
+#include <cmath>
+
+#include "runtime/kernels/cuda/attention_codes_shared.h"
+#include "runtime/kernels/cuda/kernel.h"
+
+namespace kvc {
+
+// Rows that a group has: of coefficients or of means.
+struct GroupRows {
+  KeyRows rows;
+  int first, count;
+};
+KVC_DEVICE GroupRows group_rows(const CodedAttention& params, const CodedShared& shared,
+                                const CodeGroup* groups, int group) {
+  if (group < shared.key_groups) {
+    return {params.codes, groups[group].first, groups[group].count};
+  }
+  const int first = kGroupCoefficients * (group - shared.key_groups);
+  const int left = params.means.count - first;
+  return {params.means, first, left < kGroupCoefficients ? left : kGroupCoefficients};
+}
+
+// A row's products with a query head of the KV head's: a p + b q, a q - b p.
+struct RowProducts {
+  float cos, sin;
+};
+template <class Thread>
+KVC_DEVICE RowProducts row_products(const Thread& thread, const CodedAttention& params,
+                                    const KeyRows& rows, int row, int head) {
+  const int kv_head = thread.block_y(), group = params.num_heads / params.num_kv_heads;
+  const auto* query =
+      static_cast<const std::uint16_t*>(params.query) +
+      (static_cast<std::int64_t>(thread.block_z()) * params.num_heads + kv_head * group + head) *
+          params.head_dim;
+  const int first = 2 * kv_head * rows.count + row, second = first + rows.count;
+  const float a = rows.weights[first], b = rows.weights[second];
+  const float p = widened(params.element, query[rows.channels[first]]);
+  const float q = widened(params.element, query[rows.channels[second]]);
+  return {a * p + b * q, a * q - b * p};
+}
+
+// A product of keys' codes in float16.
+KVC_DEVICE float rounded_product(const float* queries, const CodedShared& shared, int group,
+                                 int head, int row) {
+  return to_float(narrow<Float16>(queries[16 * (group * shared.heads + head) + 2 * row]));
+}
+
+// What codes of keys that are not turned meet; by all threads.
+template <class Thread>
+KVC_DEVICE void prepare_steps(Thread& thread, const DeviceTiles& tiles, const CodedShared& shared) {
+  std::uint8_t* memory = thread.shared();
+  const auto* groups = shared_at<CodeGroup>(memory, 0);
+  const auto* queries = shared_at<float>(memory, shared.queries());
+  auto* widths = shared_at<KeyWidth>(memory, shared.widths());
+  auto* products = shared_at<std::uint32_t>(memory, shared.products());
+  int step = 0, first_group = 0, byte = 0;
+  for (int bits = kMostCodeBits; bits >= 1; --bits) {
+    const int count = (tiles.coefficients[bits] + kGroupCoefficients - 1) / kGroupCoefficients;
+    if (thread.index() == 0) {
+      widths[bits - 1] = {count, byte};
+    }
+    const int all = 64 * ((count + 1) / 2) * (shared.heads / 8);
+    for (int i = thread.index(); i < all; i += thread.count()) {
+      const int second = i % 2, lane = i / 2 % 32, n = i / 64 % (shared.heads / 8);
+      const int group = 2 * (i / 64 / (shared.heads / 8)) + second, row = 2 * (lane % 4);
+      const auto factor = static_cast<float>(1 << key_factor(bits));
+      const auto product = [&](int of_row) {
+        return factor *
+               rounded_product(queries, shared, first_group + group, 8 * n + lane / 4, of_row);
+      };
+      products[64 * (shared.heads / 8) * step + i] =
+          group < count ? pack_pair<Float16>(product(row), product(row + 1)) : 0;
+    }
+    step += (count + 1) / 2;
+    first_group += count;
+    byte += 4 * bits * tiles.coefficients[bits];
+  }
+  auto* behind = shared_at<float>(memory, shared.scales()) + 2 * shared.heads;
+  for (int head = thread.warp(); head < shared.heads; head += thread.count() / 32) {
+    float sum = 0;
+    for (int i = thread.lane(); i < kGroupCoefficients * shared.key_groups; i += 32) {
+      const int group = i / kGroupCoefficients;
+      sum += first_code_level(groups[group].bits) *
+             rounded_product(queries, shared, group, head, i % kGroupCoefficients);
+    }
+    sum = warp_sum(thread, sum);
+    if (thread.lane() == 0) {
+      behind[head] = sum;
+    }
+  }
+}
+
+// Kinds of planes of values' pairs of groups, and where the codes of their rows lie; by all threads.
+template <class Thread>
+KVC_DEVICE void place_values(Thread& thread, const CodedShared& shared) {
+  const auto* groups = shared_at<CodeGroup>(thread.shared(), 0) + shared.key_groups;
+  auto* kinds = shared_at<int>(thread.shared(), shared.kinds());
+  auto* parts = shared_at<int>(thread.shared(), shared.parts());
+  for (int i = thread.index(); i < 8 * kPlaneKinds * shared.value_groups; i += thread.count()) {
+    const int second = i % 2, row = i / 2 % 8, kind = i / 16 % kPlaneKinds;
+    const int pair = i / 16 / kPlaneKinds;
+    const CodeGroup group = groups[2 * pair + second];
+    parts[i] = (plane_kinds(group.bits) >> kind & 1) != 0
+                   ? group.byte + 4 * group.bits * row + plane_offset(group.bits, plane_bits(kind))
+                   : shared.zeros();
+  }
+  for (int i = thread.index(); i < shared.value_groups / 2; i += thread.count()) {
+    kinds[i] = plane_kinds(groups[2 * i].bits) | plane_kinds(groups[2 * i + 1].bits);
+  }
+}
+
+// Everything of a block that is the same for all of its tiles, by all threads.
+template <class Thread>
+KVC_DEVICE void prepare_block(Thread& thread, const CodedAttention& params,
+                              const CodedShared& shared) {
+  std::uint8_t* memory = thread.shared();
+  auto* groups = shared_at<CodeGroup>(memory, 0);
+  const int kv_head = thread.block_y(), heads = params.num_heads / params.num_kv_heads;
+  for (int i = thread.index(); i < shared.key_groups + shared.value_groups; i += thread.count()) {
+    groups[i] = i < shared.key_groups ? code_group(params.keys[kv_head], i)
+                                      : code_group(params.values[kv_head], i - shared.key_groups);
+  }
+  for (int i = thread.index(); i < kGainIndices; i += thread.count()) {
+    shared_at<float>(memory, shared.gains())[i] = gain_of(i);
+  }
+  thread.sync();
+  place_values(thread, shared);
+  auto* queries = shared_at<float>(memory, shared.queries());
+  const int all = shared.key_groups + shared.mean_groups;
+  for (int i = thread.index(); i < all * shared.heads * kGroupCoefficients; i += thread.count()) {
+    const int row = i % kGroupCoefficients, head = i / kGroupCoefficients % shared.heads;
+    const GroupRows of =
+        group_rows(params, shared, groups, i / (kGroupCoefficients * shared.heads));
+    RowProducts products{0, 0};
+    if (row < of.count && head < heads) {
+      products = row_products(thread, params, of.rows, of.first + row, head);
+    }
+    queries[2 * i] = products.cos;
+    queries[2 * i + 1] = products.sin;
+  }
+  const int first_turned = shared.turned ? 0 : shared.key_groups;
+  auto* turns = shared_at<std::uint32_t>(memory, shared.turns());
+  auto* angles = shared_at<std::int32_t>(memory, shared.angles());
+  for (int i = thread.index(); i < 32 * shared.turned_groups(); i += thread.count()) {
+    const int group = i / 32, lane = i % 32;
+    const GroupRows of = group_rows(params, shared, groups, first_turned + group);
+    int of_row[2];
+    for (int next = 0; next < 2; ++next) {
+      const int row = 2 * (lane % 4) + next;
+      of_row[next] = row < of.count ? of.rows.angles[kv_head * of.rows.count + of.first + row] : -1;
+      if (lane < 4) {
+        angles[kGroupCoefficients * group + row] = of_row[next];
+      }
+    }
+    for (int token = 0; token < 4; ++token) {
+      float cos[2] = {1, 1}, sin[2] = {0, 0};
+      for (int next = 0; next < 2; ++next) {
+        if (of_row[next] >= 0) {
+          const int at = (4 * (lane / 4) + token) * params.num_angles + of_row[next];
+          cos[next] = params.cos[at] / params.cos[0];
+          sin[next] = params.sin[at] / params.cos[0];
+        }
+      }
+      turns[8 * i + token] = pack_pair<Float16>(cos[0], cos[1]);
+      turns[8 * i + 4 + token] = pack_pair<Float16>(sin[0], sin[1]);
+    }
+  }
+  thread.sync();
+  // Float16 holds what is divided by its head's largest.
+  auto* scales = shared_at<float>(memory, shared.scales());
+  for (int i = thread.warp(); i < 2 * shared.heads; i += thread.count() / 32) {
+    const int head = i % shared.heads, first = i < shared.heads ? 0 : shared.key_groups;
+    const int count = i < shared.heads ? shared.key_groups : shared.mean_groups;
+    float largest = 0;
+    for (int j = thread.lane(); j < 16 * count; j += 32) {
+      const float x = fabsf(queries[16 * ((first + j / 16) * shared.heads + head) + j % 16]);
+      largest = x > largest ? x : largest;
+    }
+    for (int lanes = 16; lanes >= 1; lanes /= 2) {
+      const float other = thread.shuffle_xor(largest, lanes);
+      largest = other > largest ? other : largest;
+    }
+    largest = largest > 0 ? largest : 1.0f;
+    for (int j = thread.lane(); j < 16 * count; j += 32) {
+      queries[16 * ((first + j / 16) * shared.heads + head) + j % 16] /= largest;
+    }
+    if (thread.lane() == 0) {
+      scales[i] = largest;
+    }
+  }
+  thread.sync();
+  if (!shared.turned) {
+    prepare_steps(thread, params.keys[kv_head], shared);
+    thread.sync();
+  }
+}
+
+}  // namespace kvc

@@ -1,0 +1,191 @@
+// Sums of a tile's coded values.
+#pragma once
+
+#include <type_traits>
+
+#include "runtime/kernels/cuda/attention_codes_keys.h"
+
+namespace kvc {
+
+// Sums of weight * gain * code, in units of sum_unit(): rows of products are the coefficients of two groups. And those of
+// weight * gain, in all rows.
+template <int kPairs, int kQueryTiles>
+struct CodeSums {
+  float c[kPairs][kQueryTiles][4];
+  float weights[kQueryTiles][4];
+};
+
+// Weights of 32 tokens, times what the fields of every kind of plane are short of.
+template <int kQueryTiles>
+struct PlaneWeights {
+  std::uint32_t b[kPlaneKinds][kQueryTiles][4];
+};
+
+// Weights times gains. gains: of the tile's tokens
+template <int kQueryTiles, class Thread>
+KVC_DEVICE void multiply_gains(Thread& thread, const CodedShared& shared, const std::uint8_t* gains,
+                               WeightFragments<kQueryTiles>& weights) {
+  const auto* of_index = shared_at<float>(thread.shared(), shared.gains());
+  std::uint32_t words[2];
+  two_words(reinterpret_cast<const std::uint32_t*>(gains) + 2 * (thread.lane() % 4), words);
+  KVC_UNROLL
+  for (int j = 0; j < 4; ++j) {  // tokens j and 4 + j of the lane's eight
+    const float first = gain_of_token(of_index, words[0], j);
+    const float second = gain_of_token(of_index, words[1], j);
+    KVC_UNROLL
+    for (int n = 0; n < kQueryTiles; ++n) {
+      std::uint32_t& pair = weights.b[j / 2][n][j % 2];
+      pair = pack_pair<Float16>(low_of_pair<Float16>(pair) * first,
+                                high_of_pair<Float16>(pair) * second);
+    }
+  }
+}
+
+// sums += the codes of two groups' planes of one kind, with their weights. parts: where the lane's rows lie
+template <int kKind, int kQueryTiles, class Thread>
+KVC_DEVICE void add_plane(Thread& thread, const std::uint32_t (&parts)[2],
+                          const std::uint8_t* values, const PlaneWeights<kQueryTiles>& weights,
+                          float (&sums)[kQueryTiles][4]) {
+  constexpr int kPlane = plane_bits(kKind);
+  std::uint32_t fields[2][4];
+  KVC_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    coefficient_fields<kPlane>(values + kPlane * (thread.lane() % 4) + parts[i], fields[i]);
+  }
+  KVC_UNROLL
+  for (int n = 0; n < kQueryTiles; ++n) {
+    KVC_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      const std::uint32_t a[4] = {fields[0][2 * k], fields[1][2 * k], fields[0][2 * k + 1],
+                                  fields[1][2 * k + 1]};
+      const std::uint32_t b[2] = {weights.b[kKind][n][2 * k], weights.b[kKind][n][2 * k + 1]};
+      thread.multiply_add(Float16{}, sums[n], a, b);
+    }
+  }
+}
+
+// use(std::integral_constant) of every kind, in order.
+template <class Use>
+KVC_DEVICE void with_kinds(const Use& use) {
+  use(std::integral_constant<int, kind_in_order(0)>{});
+  use(std::integral_constant<int, kind_in_order(1)>{});
+  use(std::integral_constant<int, kind_in_order(2)>{});
+  use(std::integral_constant<int, kind_in_order(3)>{});
+  use(std::integral_constant<int, kind_in_order(4)>{});
+}
+
+// sums = factors * sums + codes of the tile with their weights.
+template <int kPairs, int kQueryTiles, class Thread>
+KVC_DEVICE void add_codes(Thread& thread, const CodedShared& shared, int num_groups,
+                          const std::uint8_t* values, const RaiseFactors<kQueryTiles>& raised,
+                          const WeightFragments<kQueryTiles>& weights,
+                          CodeSums<kPairs, kQueryTiles>& sums) {
+  constexpr std::uint32_t kOnes[4] = {0x3C003C00u, 0x3C003C00u, 0x3C003C00u, 0x3C003C00u};
+  PlaneWeights<kQueryTiles> of_kind;
+  KVC_UNROLL
+  for (int n = 0; n < kQueryTiles; ++n) {
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      sums.weights[n][i] *= raised.factor[n][i % 2];
+    }
+    KVC_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      thread.multiply_add(Float16{}, sums.weights[n], kOnes, weights.b[k][n]);
+    }
+    KVC_UNROLL
+    for (int kind = 0; kind < kPlaneKinds; ++kind) {
+      KVC_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const auto factor = static_cast<float>(1 << field_factor(kind, j));
+        of_kind.b[kind][n][j] =
+            multiply_pairs(weights.b[j / 2][n][j % 2], pack_pair<Float16>(factor, factor));
+      }
+    }
+  }
+  const auto* kinds_of = shared_at<int>(thread.shared(), shared.kinds());
+  const auto* parts_of =
+      shared_at<std::uint32_t>(thread.shared(), shared.parts()) + 2 * (thread.lane() / 4);
+  KVC_UNROLL
+  for (int pair = 0; pair < kPairs; ++pair) {
+    if (2 * pair < num_groups) {
+      const int kinds = kinds_of[pair];
+      KVC_UNROLL
+      for (int n = 0; n < kQueryTiles; ++n) {
+        KVC_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          sums.c[pair][n][i] *= raised.factor[n][i % 2];
+        }
+      }
+      with_kinds([&](auto of_plane) {
+        constexpr int kKind = decltype(of_plane)::value;
+        if ((kinds & 1 << kKind) != 0) {
+          std::uint32_t parts[2];
+          two_words(parts_of + 16 * (kPlaneKinds * pair + kKind), parts);
+          add_plane<kKind>(thread, parts, values, of_kind, sums.c[pair]);
+        }
+      });
+    }
+  }
+}
+
+// All warps' sums, below one maximum, to the partials.
+template <int kPairs, int kQueryTiles, class Thread>
+KVC_DEVICE void merge_codes(Thread& thread, const CodedAttention& params,
+                            const WarpSoftmax<kQueryTiles>& softmax,
+                            const CodeSums<kPairs, kQueryTiles>& sums) {
+  constexpr int kHeads = 8 * kQueryTiles, kRows = 16 * kPairs;
+  auto* states = reinterpret_cast<SoftmaxState*>(thread.shared());  // [warps, heads]
+  const int warps = thread.count() / 32, lane = thread.lane();
+  auto* weights = reinterpret_cast<float*>(states + warps * kHeads);  // [warps, heads] sums
+  float* outputs = weights + warps * kHeads;                          // [warps, heads, kRows]
+  thread.sync();
+  KVC_UNROLL
+  for (int n = 0; n < kQueryTiles; ++n) {
+    KVC_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int head = 8 * n + 2 * (lane % 4) + i % 2;
+      if (lane < 4 && i < 2) {
+        states[thread.warp() * kHeads + head] = softmax.state[n][i % 2];
+        weights[thread.warp() * kHeads + head] = sums.weights[n][i];
+      }
+      float* output = outputs + (thread.warp() * kHeads + head) * kRows + lane / 4 + 8 * (i / 2);
+      KVC_UNROLL
+      for (int pair = 0; pair < kPairs; ++pair) {
+        output[16 * pair] = sums.c[pair][n][i];
+      }
+    }
+  }
+  thread.sync();
+  const int kv_head = thread.block_y(), group = params.num_heads / params.num_kv_heads;
+  const DeviceTiles tiles = params.values[kv_head];
+  const std::int64_t first_row =
+      params.partials.row(thread.block_z(), thread.block_x(), params.num_heads, kv_head * group);
+  for (int i = thread.index(); i < group * kRows; i += thread.count()) {
+    const int head = i / kRows, row = i % kRows;
+    const CodeGroup of = code_group(tiles, row / kGroupCoefficients);
+    SoftmaxState total;
+    float output = 0, weight = 0;
+    for (int warp = 0; warp < warps; ++warp) {
+      const SoftmaxFactors factors = combine_softmax(total, states[warp * kHeads + head]);
+      output =
+          factors.total * output + factors.part * outputs[(warp * kHeads + head) * kRows + row];
+      weight = factors.total * weight + factors.part * weights[warp * kHeads + head];
+    }
+    if (row % kGroupCoefficients < of.count) {
+      params.partials
+          .output[(first_row + head) * params.sums_width + of.first + row % kGroupCoefficients] =
+          sum_unit(of.bits) * output + first_code_level(of.bits) * weight;
+    }
+    if (row == 0) {
+      params.partials.max[first_row + head] = total.max;
+      params.partials.sum[first_row + head] = total.sum;
+    }
+  }
+  const int behind = params.sums_width - tiles.num_coefficients;
+  for (int i = thread.index(); i < group * behind; i += thread.count()) {
+    params.partials.output[(first_row + i / behind) * params.sums_width + tiles.num_coefficients +
+                           i % behind] = 0;
+  }
+}
+
+}  // namespace kvc
