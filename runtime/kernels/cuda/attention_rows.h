@@ -17,30 +17,35 @@ struct CodeTileShape {
   static constexpr int kBytes = kScales + 4 * kHeadDim;  // per row and per channel alike
 };
 
-// Copies channels channel .. channel + kHeadDim - 1 of a tile's rows; zeros for rows from `count` on and for
-// channels from `width` on, a multiple of 8.
+// Copies kHeadDim channels of a tile's rows, of which each is `stride` bytes behind the one before; zeros for rows from
+// `count` on and for channels from `width` on, a multiple of 8.
 template <int kHeadDim, class Thread>
-KVC_DEVICE void copy_numbers(Thread& thread, const DeviceRows& rows, int sequence, int tile,
-                             int channel, int count, std::uint16_t* to, int width = kHeadDim) {
+KVC_DEVICE void copy_number_rows(Thread& thread, const std::uint8_t* first, std::int64_t stride,
+                                 int count, std::uint16_t* to, int width = kHeadDim) {
   constexpr int kPieces = kHeadDim / 8;
-  const RowPlace place = row_place(rows, sequence, tile * kTileRows, channel);
-  const std::int64_t stride = row_stride(rows);
   KVC_UNROLL_BY_4
   for (int i = 0; i < kPieces; ++i) {
     const int piece = i * 32 + thread.lane(), row = piece / kPieces, at = piece % kPieces;
     const bool valid = row < count && 8 * at < width;
     thread.template copy_async<16>(to + row * (kHeadDim + kPadding) + 8 * at,
-                                   place.channels + (valid ? row * stride + 16 * at : 0), valid);
+                                   first + (valid ? row * stride + 16 * at : 0), valid);
   }
 }
 
-// The same of codes and 8-bit floats, with their scales. Words of 4 bytes: rows need no other alignment.
+// The same of a store's tile: channels from `channel` on.
 template <int kHeadDim, class Thread>
-KVC_DEVICE void copy_codes(Thread& thread, const DeviceRows& rows, int sequence, int tile,
-                           int channel, int count, std::uint8_t* to) {
-  using Shape = CodeTileShape<kHeadDim>;
+KVC_DEVICE void copy_numbers(Thread& thread, const DeviceRows& rows, int sequence, int tile,
+                             int channel, int count, std::uint16_t* to, int width = kHeadDim) {
   const RowPlace place = row_place(rows, sequence, tile * kTileRows, channel);
-  const std::int64_t stride = row_stride(rows);
+  copy_number_rows<kHeadDim>(thread, place.channels, row_stride(rows), count, to, width);
+}
+
+// The same of codes and 8-bit floats, with their scales; `place`: the first row's. Words of 4 bytes: rows need no other
+// alignment.
+template <int kHeadDim, class Thread>
+KVC_DEVICE void copy_code_rows(Thread& thread, const DeviceRows& rows, const RowPlace& place,
+                               std::int64_t stride, int count, std::uint8_t* to) {
+  using Shape = CodeTileShape<kHeadDim>;
   const int row_bytes = channel_bytes(rows.element, kHeadDim);
   if (row_bytes % 16 == 0 && stride % 16 == 0) {
     const int pieces = row_bytes / 16;
@@ -79,6 +84,14 @@ KVC_DEVICE void copy_codes(Thread& thread, const DeviceRows& rows, int sequence,
                                     place.scales + (valid ? row * stride + at : 0), valid);
     }
   }
+}
+
+// The same of a store's tile: channels from `channel` on.
+template <int kHeadDim, class Thread>
+KVC_DEVICE void copy_codes(Thread& thread, const DeviceRows& rows, int sequence, int tile,
+                           int channel, int count, std::uint8_t* to) {
+  copy_code_rows<kHeadDim>(thread, rows, row_place(rows, sequence, tile * kTileRows, channel),
+                           row_stride(rows), count, to);
 }
 
 struct FourNumbers {

@@ -146,9 +146,9 @@ void run_grid(LaunchGrid grid, int threads, std::size_t shared_bytes, ThreadOrde
   }
   std::vector<std::unique_ptr<BlockEmulator>> emulators;
   for (const LaunchGrid& block : blocks) {
-    emulators.push_back(std::make_unique<BlockEmulator>(
-        grid, threads, shared_bytes, order, kernel,
-        emulators.size() * static_cast<std::size_t>(threads)));
+    emulators.push_back(
+        std::make_unique<BlockEmulator>(grid, threads, shared_bytes, order, kernel,
+                                        emulators.size() * static_cast<std::size_t>(threads)));
     emulators.back()->begin(block);
   }
   run_at_once(emulators);
