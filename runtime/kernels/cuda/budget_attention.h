@@ -93,6 +93,9 @@ class BudgetAttention {
                 [&](int head, int channel, const SoftmaxState& total, const float(&output)[1]) {
                   write_partial(p_.partials, part_.partial_row(part_.part, first + head), kHeadDim,
                                 channel, total, output[0]);
+                  if (part_.parts == 1) {
+                    part_.set_output<T>(first + head, channel, output[0] / total.sum);
+                  }
                 });
   }
 

@@ -6,11 +6,11 @@
 
 namespace kvc {
 
-// Shared memory: of scores; then key and value of the token that leaves in float32, of the ring's oldest and of the new token
-// as they are; whether the block is the last.
+// Shared memory: of scores; then key and value of the token that leaves and of the slot that it goes to, in float32, of the
+// ring's oldest token and of the new one as they are; whether the block is the last.
 struct BudgetFinishShared {
   static KVC_HOST_DEVICE int bytes(int heads, int head_dim, int threads) {
-    return BudgetScoresShared::bytes(heads, threads) + 2 * head_dim * (4 + 2 + 2) + 16;
+    return BudgetScoresShared::bytes(heads, threads) + 2 * head_dim * (4 + 4 + 2 + 2) + 16;
   }
 };
 
@@ -27,7 +27,8 @@ class BudgetFinish {
         scores_(part, rows_, thread) {
     leaving_ = reinterpret_cast<float*>(thread.shared() +
                                         BudgetScoresShared::bytes(part.heads, thread.count()));
-    oldest_ = reinterpret_cast<T*>(leaving_ + 2 * p_.head_dim);
+    slot_ = leaving_ + 2 * p_.head_dim;
+    oldest_ = reinterpret_cast<T*>(slot_ + 2 * p_.head_dim);
     newest_ = oldest_ + 2 * p_.head_dim;
     is_last_ = reinterpret_cast<int*>(newest_ + 2 * p_.head_dim);
   }
@@ -39,22 +40,21 @@ class BudgetFinish {
   KVC_DEVICE void run() {
     wait_for_parts();
     scores_.combine_parts();
-    write_output();
+    if (part_.parts > 1) {
+      write_output();
+    }
     Chosen lowest = nothing_chosen();
     if (scores_.there_are()) {
       lowest = scores_.lowest_of_block(scores_.update());
     }
-    if (part_.parts > 1) {
-      if (!is_last(lowest)) {
-        return;
-      }
-      lowest = lowest_of_parts();
+    if (part_.parts > 1 && !is_last(lowest)) {
+      return;
     }
     let_go_and_take_in(lowest);
   }
 
  private:
-  static constexpr int kPartsAtOnce = 8;  // whose loads are under way together
+  static constexpr int kPartsAtOnce = 16;  // whose loads are under way together
 
   // Blocks count themselves twice in one counter: here, and in is_last().
   KVC_DEVICE void wait_for_parts() {
@@ -100,8 +100,7 @@ class BudgetFinish {
           output += exp_below(max[k], scores_.total(head).max) * of_part[k];
         }
       }
-      static_cast<T*>(p_.output)[part_.query_row(head) * dim + channel] =
-          narrow<T>(output / scores_.total(head).sum);
+      part_.set_output<T>(head, channel, output / scores_.total(head).sum);
     }
   }
 
@@ -114,24 +113,37 @@ class BudgetFinish {
     return scores_.lowest_of_block(own);
   }
 
-  // The ring's oldest token joins the context, from where another may have to leave; the new one takes its place.
-  KVC_DEVICE void let_go_and_take_in(const Chosen& lowest) {
-    const int to = part_.fill.is_laid_out ? ring_row(cache_.layout, n_) : n_;
-    const bool makes_room = part_.fill.is_laid_out && cache_.layout.num_context > 0;
-    int leaving = to;
+  // The ring's oldest token joins the context, from where another may have to leave; the new one takes its place. lowest: of
+  // the block's rows.
+  KVC_DEVICE void let_go_and_take_in(Chosen lowest) {
+    const BudgetLayout& layout = cache_.layout;
+    const int to = part_.fill.is_laid_out ? ring_row(layout, n_) : n_;
+    const bool makes_room = part_.fill.is_laid_out && layout.num_context > 0;
+    const bool merges = makes_room && layout.num_residual > 0;
+    const float oldest_score = makes_room ? rows_.score(to) : 0.0f;
     float score[1] = {};  // of the new token
     if (scores_.there_are()) {
       const int newest[1] = {part_.fill.rows};
       scores_.add_probabilities(newest, score);
     }
-    if (makes_room) {
-      const bool newcomer_leaves =
-          p_.demotion == Demotion::kPaper && rows_.score(to) < lowest.value;
-      leaving = newcomer_leaves ? to : lowest.row;
+    if (part_.parts > 1) {
+      lowest = lowest_of_parts();
+    }
+    const bool newcomer_leaves = p_.demotion == Demotion::kPaper && oldest_score < lowest.value;
+    const int leaving = !makes_room || newcomer_leaves ? to : lowest.row;
+    int slot = 0;
+    float members = 0;
+    if (merges && layout.num_residual == 1) {
+      members = read_slot(slot);
     }
     read_rows(makes_room, leaving, to);
-    if (makes_room && cache_.layout.num_residual > 0) {
-      rows_.merge(leaving_, slot_for_leaving(), thread_);
+    if (merges && layout.num_residual > 1) {
+      slot = slot_for_leaving();
+      members = read_slot(slot);
+      thread_.sync();
+    }
+    if (merges) {
+      rows_.merge(leaving_, slot, members, slot_, thread_);
     }
     if (leaving != to) {
       rows_.template move<T>(to, leaving, oldest_, thread_);
@@ -161,6 +173,16 @@ class BudgetFinish {
     }
     thread_.sync();
   }
+  // Likewise, without a barrier. Returns the number of its members.
+  KVC_DEVICE float read_slot(int slot) {
+    const int dim = p_.head_dim;
+    const std::int64_t from = rows_.slot_index(slot) * dim;
+    for (int channel = thread_.index(); channel < dim; channel += thread_.count()) {
+      slot_[channel] = cache_.residual_keys[from + channel];
+      slot_[dim + channel] = cache_.residual_values[from + channel];
+    }
+    return rows_.count(slot);
+  }
 
   // A token goes into the first free residual slot, or into the one with the key of the largest product with its own;
   // of equal ones the first.
@@ -181,8 +203,8 @@ class BudgetFinish {
   BudgetRows rows_;
   const BudgetCache& cache_;
   BudgetScores<Thread> scores_;
-  float* leaving_;       // [2, head_dim] key, then value
-  T *oldest_, *newest_;  // likewise
+  float *leaving_, *slot_;  // [2, head_dim] key, then value
+  T *oldest_, *newest_;     // likewise
   int* is_last_;
 };
 

@@ -99,22 +99,20 @@ struct BudgetRows {
     return warp_sum(thread, sum);
   }
 
-  // numbers: [2, head_dim] the key and the value of one more member.
+  // of_slot: [2, head_dim] its key and value; numbers: those of one more member.
   template <class Thread>
-  KVC_DEVICE void merge(const float* numbers, int slot, Thread& thread) const {
-    const float members = count(slot);
-    thread.sync();
+  KVC_DEVICE void merge(const float* numbers, int slot, float members, const float* of_slot,
+                        Thread& thread) const {
     float* slot_key = cache.residual_keys + slot_index(slot) * head_dim;
     float* slot_value = cache.residual_values + slot_index(slot) * head_dim;
     for (int channel = thread.index(); channel < head_dim; channel += thread.count()) {
-      slot_key[channel] = merged_number(slot_key[channel], members, numbers[channel]);
+      slot_key[channel] = merged_number(of_slot[channel], members, numbers[channel]);
       slot_value[channel] =
-          merged_number(slot_value[channel], members, numbers[head_dim + channel]);
+          merged_number(of_slot[head_dim + channel], members, numbers[head_dim + channel]);
     }
     if (thread.index() == 0) {
       count(slot) = members + 1;
     }
-    thread.sync();
   }
 };
 

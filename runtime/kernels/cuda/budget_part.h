@@ -65,6 +65,10 @@ struct BudgetPart {
   KVC_HOST_DEVICE std::int64_t partial_row(int of_part, int head) const {
     return params.partials.row(sequence, of_part, params.num_heads, kv_head * heads + head);
   }
+  template <class T>
+  KVC_HOST_DEVICE void set_output(int head, int channel, float output) const {
+    static_cast<T*>(params.output)[query_row(head) * params.head_dim + channel] = narrow<T>(output);
+  }
 };
 template <class Thread>
 KVC_DEVICE BudgetPart budget_part(const BudgetStep& params, const Thread& thread) {

@@ -10,7 +10,7 @@ namespace kvc {
 struct BudgetScoresShared {
   static KVC_HOST_DEVICE int totals_bytes(int heads) { return (heads + 1) / 2 * 16; }
   static KVC_HOST_DEVICE int bytes(int heads, int threads) {
-    return totals_bytes(heads) + threads * static_cast<int>(sizeof(Chosen));
+    return totals_bytes(heads) + (threads / 32 * static_cast<int>(sizeof(Chosen)) + 15) / 16 * 16;
   }
 };
 
@@ -30,7 +30,7 @@ class BudgetScores {
 
   // Before attention: what update() reads.
   KVC_DEVICE void prefetch() const {
-    if (rows_.cache.scores == nullptr) {
+    if (!there_are()) {
       return;
     }
     const int last =
@@ -129,28 +129,38 @@ class BudgetScores {
 
   // The same in all threads.
   KVC_DEVICE Chosen lowest_of_block(const Chosen& own) {
-    chosen_[thread_.index()] = own;
-    thread_.sync();
-    for (int half = thread_.count() / 2; half >= 1; half /= 2) {
-      const int i = thread_.index();
-      if (i < half) {
-        chosen_[i] = lower(chosen_[i], chosen_[i + half]);
-      }
-      thread_.sync();
+    Chosen lowest = own;
+    KVC_UNROLL
+    for (int lanes = 16; lanes >= 1; lanes /= 2) {
+      lowest =
+          lower(lowest, {thread_.shuffle_xor(lowest.value, lanes),
+                         of_other_lane(lowest.position, lanes), of_other_lane(lowest.row, lanes)});
     }
-    const Chosen all = chosen_[0];
+    if (thread_.lane() == 0) {
+      chosen_[thread_.warp()] = lowest;
+    }
     thread_.sync();
-    return all;
+    lowest = chosen_[0];
+    for (int warp = 1; warp < thread_.count() / 32; ++warp) {
+      lowest = lower(lowest, chosen_[warp]);
+    }
+    thread_.sync();
+    return lowest;
   }
 
  private:
   static constexpr int kRowsAtOnce = 8, kHeadsAtOnce = 4;  // whose loads are under way together
 
+  KVC_DEVICE int of_other_lane(int x, int lanes) const {
+    const float bits = float_of_bits(static_cast<std::uint32_t>(x));
+    return static_cast<int>(float_bits(thread_.shuffle_xor(bits, lanes)));
+  }
+
   const BudgetPart& part_;
   const BudgetRows& rows_;
   Thread& thread_;
   SoftmaxState* totals_;  // [heads]
-  Chosen* chosen_;        // [threads]
+  Chosen* chosen_;        // [warps]
 };
 
 }  // namespace kvc
