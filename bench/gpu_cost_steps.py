@@ -9,7 +9,7 @@ FEW_ROWS = 32  # kMostFewRows: a launch reads its weight once for so many rows
 # Registers of few_rows_product for bfloat16 weights, by whether it is gated, and its tiles of x (check_ptxas.py --list).
 PRODUCT_REGISTERS = {(False, 1): 54, (False, 2): 70, (False, 4): 112, (True, 1): 54, (True, 2): 64, (True, 4): 98}
 
-BUDGET_REGISTERS = 216  # of budget_step for bfloat16 rows of 128 channels and up to eight query heads
+BUDGET_REGISTERS = 204  # of budget_step for bfloat16 rows of 128 channels and up to eight query heads
 
 
 @dataclasses.dataclass(frozen=True)

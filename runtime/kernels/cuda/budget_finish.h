@@ -17,14 +17,13 @@ struct BudgetFinishShared {
 template <class T, class Thread>
 class BudgetFinish {
  public:
-  KVC_DEVICE BudgetFinish(const BudgetPart& part, Thread& thread)
+  KVC_DEVICE BudgetFinish(const BudgetPart& part, const BudgetRows& rows, Thread& thread)
       : p_(part.params),
         part_(part),
         thread_(thread),
         n_(part.params.num_tokens[part.sequence]),
-        rows_{part.cache, part.kv_head, part.params.head_dim, part.params.context},
-        cache_(rows_.cache),
-        scores_(part, rows_, thread) {
+        rows_(rows),
+        scores_(part, rows, thread) {
     leaving_ = reinterpret_cast<float*>(thread.shared() +
                                         BudgetScoresShared::bytes(part.heads, thread.count()));
     slot_ = leaving_ + 2 * p_.head_dim;
@@ -33,10 +32,6 @@ class BudgetFinish {
     is_last_ = reinterpret_cast<int*>(newest_ + 2 * p_.head_dim);
   }
 
-  // Before attention.
-  KVC_DEVICE void prefetch() const { scores_.prefetch(); }
-
-  // After it.
   KVC_DEVICE void run() {
     wait_for_parts();
     scores_.combine_parts();
@@ -116,7 +111,7 @@ class BudgetFinish {
   // The ring's oldest token joins the context, from where another may have to leave; the new one takes its place. lowest: of
   // the block's rows.
   KVC_DEVICE void let_go_and_take_in(Chosen lowest) {
-    const BudgetLayout& layout = cache_.layout;
+    const BudgetLayout& layout = rows_.cache.layout;
     const int to = part_.fill.is_laid_out ? ring_row(layout, n_) : n_;
     const bool makes_room = part_.fill.is_laid_out && layout.num_context > 0;
     const bool merges = makes_room && layout.num_residual > 0;
@@ -166,9 +161,9 @@ class BudgetFinish {
         oldest_[channel] = rows_.template key<T>(oldest)[channel];
         oldest_[dim + channel] = rows_.template value<T>(oldest)[channel];
         leaving_[channel] =
-            rows_.template number<T>(cache_.keys, cache_.key_codes, leaving, channel);
+            rows_.template number<T>(rows_.cache.keys, rows_.cache.key_codes, leaving, channel);
         leaving_[dim + channel] =
-            rows_.template number<T>(cache_.values, cache_.value_codes, leaving, channel);
+            rows_.template number<T>(rows_.cache.values, rows_.cache.value_codes, leaving, channel);
       }
     }
     thread_.sync();
@@ -178,8 +173,8 @@ class BudgetFinish {
     const int dim = p_.head_dim;
     const std::int64_t from = rows_.slot_index(slot) * dim;
     for (int channel = thread_.index(); channel < dim; channel += thread_.count()) {
-      slot_[channel] = cache_.residual_keys[from + channel];
-      slot_[dim + channel] = cache_.residual_values[from + channel];
+      slot_[channel] = rows_.cache.residual_keys[from + channel];
+      slot_[dim + channel] = rows_.cache.residual_values[from + channel];
     }
     return rows_.count(slot);
   }
@@ -188,7 +183,7 @@ class BudgetFinish {
   // of equal ones the first.
   KVC_DEVICE int slot_for_leaving() {
     Chosen own = nothing_chosen();
-    for (int slot = thread_.warp(); slot < cache_.layout.num_residual;
+    for (int slot = thread_.warp(); slot < rows_.cache.layout.num_residual;
          slot += thread_.count() / 32) {
       const float likeness = rows_.likeness(slot, leaving_, thread_);
       own = lower(own, {rows_.count(slot) > 0 ? -likeness : negative_infinity(), slot, slot});
@@ -200,8 +195,7 @@ class BudgetFinish {
   const BudgetPart& part_;
   Thread& thread_;
   int n_;
-  BudgetRows rows_;
-  const BudgetCache& cache_;
+  const BudgetRows& rows_;
   BudgetScores<Thread> scores_;
   float *leaving_, *slot_;  // [2, head_dim] key, then value
   T *oldest_, *newest_;     // likewise

@@ -6,6 +6,10 @@
 
 namespace kvc {
 
+KVC_DEVICE BudgetRows budget_rows(const BudgetPart& part) {
+  return {part.cache, part.kv_head, part.params.head_dim, part.params.context};
+}
+
 // Shared memory: max and sum of every query head of the KV head, then reductions of Chosen.
 struct BudgetScoresShared {
   static KVC_HOST_DEVICE int totals_bytes(int heads) { return (heads + 1) / 2 * 16; }

@@ -21,11 +21,15 @@ struct BudgetStepKernel : Kernel<BudgetStep, 128, 1> {
 
   template <class Thread>
   static KVC_DEVICE void run(const BudgetStep& params, Thread& thread) {
-    // Made anew for each, so that registers are free in between.
-    BudgetFinish<T, Thread>(budget_part(params, thread), thread).prefetch();
+    // The part is made anew for each, so that registers are free in between.
+    {
+      const BudgetPart part = budget_part(params, thread);
+      BudgetScores<Thread>(part, budget_rows(part), thread).prefetch();
+    }
     BudgetAttention<T, kHeadDim, kQueryTiles, kCodes, Thread>(budget_part(params, thread), thread)
         .run();
-    BudgetFinish<T, Thread>(budget_part(params, thread), thread).run();
+    const BudgetPart part = budget_part(params, thread);
+    BudgetFinish<T, Thread>(part, budget_rows(part), thread).run();
   }
 };
 
