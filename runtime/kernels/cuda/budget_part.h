@@ -23,7 +23,7 @@ struct BudgetTiles {
                                           : 1;
     return left < kTileRows ? left : kTileRows;
   }
-  // Of number i of the tile: a row, `rows` for the new token, or -1.
+  // What number i of the tile is: a row, `rows` for the new token, or -1.
   KVC_HOST_DEVICE int row(int tile, int i) const {
     if (i >= num_rows(tile)) {
       return -1;

@@ -66,7 +66,7 @@ class BudgetScores {
     }
     thread_.sync();
   }
-  // Of a query head, once they are combined.
+  // That of a query head, once they are combined.
   KVC_DEVICE const SoftmaxState& total(int head) const { return totals_[head]; }
 
   // probabilities[i]: that attention gives rows[i], summed over the query heads of the KV head; 0 for row -1.
@@ -97,7 +97,7 @@ class BudgetScores {
     }
   }
 
-  // Of the part's rows. Returns the lowest of the context that this thread has met.
+  // Scores of the part's rows. Returns the lowest of the context that this thread has met.
   KVC_DEVICE Chosen update() {
     const int first = rows_.cache.layout.num_sinks, last = first + rows_.cache.layout.num_context;
     const int step = kRowsAtOnce * thread_.count();
