@@ -3,11 +3,13 @@
 import dataclasses
 
 from gpu_cost_attention import SOFTMAX, planes, store_bytes, tile_code_bytes
-from gpu_cost_model import LANES, MMA, Launch, attention_parts, divide_up, resident_blocks
+from gpu_cost_model import LANES, MMA, Launch, divide_up, resident_blocks
 
 FEW_ROWS = 32  # kMostFewRows: a launch reads its weight once for so many rows
 # Registers of few_rows_product for bfloat16 weights, by whether it is gated, and its tiles of x (check_ptxas.py --list).
 PRODUCT_REGISTERS = {(False, 1): 54, (False, 2): 70, (False, 4): 112, (True, 1): 54, (True, 2): 64, (True, 4): 98}
+
+BUDGET_REGISTERS = 204  # of budget_step for bfloat16 rows of 128 channels and up to eight query heads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,20 +107,34 @@ def step(gpu, sequences, attention, top_p=False, model=LLAMA):
 
 
 def budget_step(gpu, shape):
-    """A layer's step of sequences that keep `tokens` slots, however many tokens came. Two blocks fit a multiprocessor; a lane asks
-    for eight numbers of a key and of a value, and waits. Then one block of a KV head goes over its scores."""
+    """A layer's step of sequences that keep `tokens` slots, however many tokens came. A multiprocessor holds a block of four warps,
+    whose tiles are those of dense attention, the new token's one more; all scaled products go to memory. Then every block moves its
+    rows' scores on, which were fetched from memory meanwhile, and the last one of a KV head reads what leaves."""
     group, dim = shape.heads // shape.kv_heads, shape.head_dim
-    parts = attention_parts(gpu, shape.sequences * shape.kv_heads, shape.tokens)
-    pairs = shape.rows * shape.kv_heads / 2  # of rows, that a warp reads at a time
+    of_kv_heads = shape.sequences * shape.kv_heads
+    parts = max(1, min(gpu.multiprocessors // of_kv_heads, shape.tokens // 128))  # budget_parts() of budget_step.h
+    threads, tile_bytes = 128, 2 * 2 * 32 * (dim + 8)  # of keys and values, rows padded
+    blocks, tiles = of_kv_heads * parts, of_kv_heads * (divide_up(shape.tokens, 32) + 1)
     partials = shape.sequences * parts * shape.heads * (dim + 2) * 4
-    products = 4 * shape.heads * shape.rows
-    scores = 4 * shape.rows * shape.kv_heads
-    blocks = shape.kv_heads * shape.sequences
-    keys = shape.rows * 2 * store_bytes("bfloat16", shape.width)
-    attention = Launch("budget_step", blocks * parts, read=keys, written=partials + products, l2=keys, in_flight=2 * 256 * 32,
-                       integer=LANES * pairs * 16, float32=LANES * pairs * group * (8 + 4 + 16 + SOFTMAX / 8))
-    finish = Launch("budget_step", blocks, read=2 * scores, written=scores, l2=partials + products + 2 * scores, launches=0,
-                    waits=divide_up(parts, 32) + 2 * parts + 2 * divide_up(shape.tokens, 256) + 6)
+    products, scores = 4 * shape.heads * shape.rows, 4 * shape.rows * shape.kv_heads
+    row_bytes = 2 * store_bytes("bfloat16", shape.width)
+    read = (shape.rows + shape.sequences) * row_bytes + 2 * scores  # scores and positions
+    resident = min(resident_blocks(threads // 32 * 2 * tile_bytes, threads, BUDGET_REGISTERS), divide_up(blocks, gpu.multiprocessors))
+    float32 = (SOFTMAX + 8 + 4 * (dim // 16)) * shape.query_tiles
+    attention = Launch("budget_step", blocks, read=read, written=partials + products, l2=read, tensor=MMA * tiles * shape.query_tiles * 4
+                       * (dim // 16), integer=LANES * tiles * 8 * 4, float32=LANES * tiles * float32, shared=tiles * 4 * 2 * 32 * dim,
+                       waits=1, memory_waits=2, in_flight=resident * threads // 32 * 64 * store_bytes("bfloat16", dim))
+    # One after the other: the cache's addresses, softmaxes of all parts, scores of 8 rows a thread and products with 4 query heads,
+    # their lowest in a block, the oldest row's score; with several parts also the counter, its last value, outputs of 16 parts, the
+    # counter again, and the lowest of all parts (with the oldest row's score).
+    waits = 1 + divide_up(group, threads // 32) * divide_up(parts, LANES) + 2
+    waits += divide_up(32 * (divide_up(divide_up(shape.tokens, 32) + 1, parts)), 8 * threads) * divide_up(group, 4)
+    if parts > 1:
+        waits += 2 + divide_up(group * dim, threads * parts) * divide_up(parts, 16) + 2
+    outputs = shape.sequences * parts * shape.heads * (dim + 1) * 4 if parts > 1 else 0
+    finish = Launch("budget_step", blocks, read=4 * 2 * dim * 2 * of_kv_heads, written=scores + 2 * shape.sequences * shape.heads * dim,
+                    l2=blocks * parts * group * 8 + outputs + products + 2 * scores, float32=shape.heads * shape.rows * 16, launches=0,
+                    waits=waits, memory_waits=1)
     return [attention, finish]
 
 

@@ -40,6 +40,9 @@ class RunningLaunches : public KeptLaunches {
     if (kept_.policy().has_scores()) {
       products_stride_ = kept_.most_rows() + 1;
       products_ = zeros(launches.config.num_heads * products_stride_, at::kFloat);
+      lowest_ = zeros(launches.config.num_kv_heads * num_parts() *
+                          static_cast<std::int64_t>(sizeof(Chosen) / sizeof(std::int32_t)),
+                      at::kInt);
     }
   }
 
@@ -71,14 +74,19 @@ class RunningLaunches : public KeptLaunches {
         .demotion = policy.released_step ? Demotion::kReleased : Demotion::kPaper,
         .partials = query.partials,
         .arrived = launches_.pointer<std::uint32_t>(arrived_),
+        .lowest = launches_.pointer<Chosen>(lowest_),
         .products = launches_.pointer<float>(products_),
         .products_stride = narrow_size(products_stride_),
         .output = launches_.memory.attended.data_ptr()};
-    step.partials.num_parts = std::min(step.partials.num_parts, parts_of_rows(kept_.most_rows()));
+    step.partials.num_parts = std::min(step.partials.num_parts, num_parts());
     launches_.add(step);
   }
 
  private:
+  int num_parts() const {
+    return budget_parts(launches_.executor.multiprocessors(), narrow_size(launches_.num_sequences),
+                        narrow_size(launches_.config.num_kv_heads), narrow_size(kept_.most_rows()));
+  }
   // Addresses of a tensor's rows, int64 [rows] where it is.
   static at::Tensor addresses_of_rows(const at::Tensor& rows) {
     const auto first = reinterpret_cast<std::int64_t>(rows.data_ptr());
@@ -95,9 +103,10 @@ class RunningLaunches : public KeptLaunches {
   }
 
   // Shared by all layers in turn: the new token's key and value, [num_sequences, kv_dim] each, their table as blocks of
-  // one row, products with the query, [num_sequences, num_heads, products_stride] float32, and the number of finished
-  // blocks, [num_sequences, num_kv_heads] int32.
-  at::Tensor new_key_, new_value_, key_table_, value_table_, first_row_, products_, arrived_;
+  // one row, products with the query, [num_sequences, num_heads, products_stride] float32, the number of finished blocks,
+  // [num_sequences, num_kv_heads] int32, and the lowest score of each, [num_sequences, num_kv_heads, parts] Chosen.
+  at::Tensor new_key_, new_value_, key_table_, value_table_, first_row_, products_, arrived_,
+      lowest_;
   std::int64_t products_stride_ = 0;
 };
 

@@ -58,6 +58,21 @@ class Costs(unittest.TestCase):
         self.assertEqual(self.rows["codes pairs at kept 0.25 (16, 32k)"]["tensor"], tokens / 32 * 8 * (16 * 2 + 2 + 26 + 2) * 4096)
         self.assertEqual(self.rows["codes blocks at kept 0.25 (16, 32k)"]["tensor"], tokens / 32 * 8 * (4 * 64 + 16 + 16) * 4096)
 
+    def test_steps_under_a_budget_by_hand(self):
+        # One block a multiprocessor: 132 / (16 x 8) is one part, and 132 / (1 x 8) are 16.
+        for sequences, slots, parts, waits in ((16, 1638, 1, 6), (1, 6554, 16, 10)):
+            row, rows = self.rows[f"budget step, {sequences} sequences, {slots} slots, 8k tokens"], sequences * slots
+            # Keys and values of the rows and of the new token; scores and positions; for a KV head 2 KB of what changes places.
+            attended = (rows + sequences) * 8 * 128 * 2 * 2 + 2 * 4 * rows * 8
+            self.assertEqual(row["read"], attended + sequences * 8 * 2048)
+            # Partial softmaxes of 32 heads, their products and the rows' scores, and outputs of 16 bits.
+            partial = sequences * parts * 32 * (128 + 2) * 4 + 4 * rows * 32
+            self.assertEqual(row["written"], partial + 4 * rows * 8 + 2 * sequences * 32 * 128)
+            # Tiles of 32 rows and the new token's, as dense attention multiplies them.
+            self.assertEqual(row["tensor"], sequences * 8 * (-(-slots // 32) + 1) * (16 + 16) * 4096)
+            self.assertEqual((row["launches"], row["bound"]), (1, "memory"))
+            self.assertAlmostEqual(row["microseconds"], 1e6 * (attended + partial) / 4.3e12 + waits * 0.15 + 0.7 + 1.5, places=3)
+
     def test_a_step_reads_weights_once_for_32_rows(self):
         name = "step of 32 layers of an 8B, bf16, {} sequences at 512 tokens"
         steps = [self.rows[name.format(count)] for count in (1, 8, 16, 32)]

@@ -6,67 +6,32 @@
 #include "runtime/kernels/cuda/attention_dense_shared.h"
 #include "runtime/kernels/cuda/attention_dense_source.h"
 #include "runtime/kernels/cuda/attention_dense_values.h"
+#include "runtime/kernels/cuda/attention_warps.h"
 #include "runtime/kernels/cuda/kernel.h"
 
 namespace kvc {
 
-// All warps' sums, below one maximum, to the partials.
+// All warps' sums, times what fused layers' values are, to the partials.
 template <int kHeadDim, int kQueryTiles, int kSources, bool kCodes, class Thread>
-KVC_DEVICE void merge_warps(Thread& thread, const DenseAttention& params,
-                            const WarpSoftmax<kQueryTiles>& softmax,
-                            const ValueSums<kHeadDim, kQueryTiles> (&sums)[kSources]) {
-  constexpr int kHeads = 8 * kQueryTiles, kWidth = kSources * kHeadDim;
-  auto* states = reinterpret_cast<SoftmaxState*>(thread.shared());  // [warps, heads]
-  const int warps = thread.count() / 32, lane = thread.lane();
-  auto* outputs = reinterpret_cast<float*>(states + warps * kHeads);  // [warps, heads, kWidth]
-  thread.sync();
-  KVC_UNROLL
-  for (int n = 0; n < kQueryTiles; ++n) {
-    KVC_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const int head = 8 * n + 2 * (lane % 4) + i % 2;
-      if (lane < 4 && i < 2) {
-        states[thread.warp() * kHeads + head] = softmax.state[n][i % 2];
-      }
-      float* output = outputs + (thread.warp() * kHeads + head) * kWidth +
-                      (kCodes ? coded_channel(0, i, lane) : lane / 4 + 8 * (i / 2));
-      KVC_UNROLL
-      for (int source = 0; source < kSources; ++source) {
-        KVC_UNROLL
-        for (int m = 0; m < kHeadDim / 16; ++m) {
-          output[source * kHeadDim + 16 * m] = sums[source].c[m][n][i];
-        }
-      }
-    }
-  }
-  thread.sync();
+KVC_DEVICE void write_partials(Thread& thread, const DenseAttention& params,
+                               const WarpSoftmax<kQueryTiles>& softmax,
+                               const ValueSums<kHeadDim, kQueryTiles> (&sums)[kSources]) {
   const int group = params.num_heads / params.num_kv_heads, kv_head = thread.block_y();
-  for (int i = thread.index(); i < group * kHeadDim; i += thread.count()) {
-    const int head = i / kHeadDim, channel = i % kHeadDim;
-    SoftmaxState total;
-    float output[kSources] = {};
-    for (int warp = 0; warp < warps; ++warp) {
-      const SoftmaxFactors factors = combine_softmax(total, states[warp * kHeads + head]);
-      const float* of_warp = outputs + (warp * kHeads + head) * kWidth + channel;
-      KVC_UNROLL
-      for (int source = 0; source < kSources; ++source) {
-        output[source] = factors.total * output[source] + factors.part * of_warp[source * kHeadDim];
-      }
-    }
-    float value = 0;
-    KVC_UNROLL
-    for (int source = 0; source < kSources; ++source) {
-      const float* factor = params.rows[source].value_factor;
-      value += output[source] * (factor == nullptr ? 1.0f : factor[kv_head * kHeadDim + channel]);
-    }
-    const std::int64_t row = params.partials.row(thread.block_z(), thread.block_x(),
-                                                 params.num_heads, kv_head * group + head);
-    params.partials.output[row * kHeadDim + channel] = value;
-    if (channel == 0) {
-      params.partials.max[row] = total.max;
-      params.partials.sum[row] = total.sum;
-    }
-  }
+  merge_warps<kCodes>(
+      thread, group, softmax, sums,
+      [&](int head, int channel, const SoftmaxState& total, const float(&output)[kSources]) {
+        float value = 0;
+        KVC_UNROLL
+        for (int source = 0; source < kSources; ++source) {
+          const float* factor = params.rows[source].value_factor;
+          value +=
+              output[source] * (factor == nullptr ? 1.0f : factor[kv_head * kHeadDim + channel]);
+        }
+        write_partial(params.partials,
+                      params.partials.row(thread.block_z(), thread.block_x(), params.num_heads,
+                                          kv_head * group + head),
+                      kHeadDim, channel, total, value);
+      });
 }
 
 template <class T, int kHeadDim, int kQueryTiles, int kSources, bool kCodes>
@@ -165,7 +130,7 @@ struct DenseAttentionKernel : Kernel<DenseAttention, 128, 1> {
       stage ^= 1;
     }
     finish_sums(thread, softmax);
-    merge_warps<kHeadDim, kQueryTiles, kSources, kCodes>(thread, params, softmax, sums);
+    write_partials<kHeadDim, kQueryTiles, kSources, kCodes>(thread, params, softmax, sums);
   }
 };
 

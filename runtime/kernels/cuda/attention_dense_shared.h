@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "runtime/kernels/cuda/attention_dense_keys.h"
+#include "runtime/kernels/cuda/attention_warps.h"
 
 namespace kvc {
 
@@ -26,11 +27,9 @@ struct DenseShared {
   static KVC_HOST_DEVICE constexpr int warp_bytes(int pairs) {
     return kStages * stage_bytes(pairs);
   }
-  static constexpr int merge_bytes(int warps) {
-    return warps * 8 * kQueryTiles * (kSources * kHeadDim + 2) * 4;
-  }
   static constexpr int bytes(int warps, int pairs) {
-    const int merge = merge_bytes(warps), own = rings(pairs) + warps * warp_bytes(pairs);
+    const int merge = merge_bytes(warps, kQueryTiles, kSources * kHeadDim);
+    const int own = rings(pairs) + warps * warp_bytes(pairs);
     return own > merge ? own : merge;
   }
 };

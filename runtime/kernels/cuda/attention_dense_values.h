@@ -5,13 +5,9 @@
 
 #include "runtime/kernels/cuda/attention_rows.h"
 #include "runtime/kernels/cuda/attention_tiles.h"
+#include "runtime/kernels/cuda/attention_warps.h"
 
 namespace kvc {
-
-// Channel of ValueSums::c[m][n][i] where values are codes: two that stand side by side are rows lane / 4 and lane / 4 + 8.
-KVC_HOST_DEVICE int coded_channel(int m, int i, int lane) {
-  return 16 * m + 2 * (lane / 4) + i / 2;
-}
 
 // What makes numbers of the codes of two tokens' two channels: [token][channel]. minimum: minimum_below_base()
 struct PairScales {

@@ -17,20 +17,18 @@ struct CodeTileShape {
   static constexpr int kBytes = kScales + 4 * kHeadDim;  // per row and per channel alike
 };
 
-// Copies channels channel .. channel + kHeadDim - 1 of a tile's rows; zeros for rows from `count` on and for
-// channels from `width` on, a multiple of 8.
+// Copies kHeadDim channels of a tile's rows, of which each is `stride` bytes behind the one before; zeros for rows from
+// `count` on and for channels from `width` on, a multiple of 8.
 template <int kHeadDim, class Thread>
-KVC_DEVICE void copy_numbers(Thread& thread, const DeviceRows& rows, int sequence, int tile,
-                             int channel, int count, std::uint16_t* to, int width = kHeadDim) {
+KVC_DEVICE void copy_number_rows(Thread& thread, const std::uint8_t* first, std::int64_t stride,
+                                 int count, std::uint16_t* to, int width = kHeadDim) {
   constexpr int kPieces = kHeadDim / 8;
-  const RowPlace place = row_place(rows, sequence, tile * kTileRows, channel);
-  const std::int64_t stride = row_stride(rows);
   KVC_UNROLL_BY_4
   for (int i = 0; i < kPieces; ++i) {
     const int piece = i * 32 + thread.lane(), row = piece / kPieces, at = piece % kPieces;
     const bool valid = row < count && 8 * at < width;
     thread.template copy_async<16>(to + row * (kHeadDim + kPadding) + 8 * at,
-                                   place.channels + (valid ? row * stride + 16 * at : 0), valid);
+                                   first + (valid ? row * stride + 16 * at : 0), valid);
   }
 }
 
@@ -95,13 +93,20 @@ KVC_DEVICE void copy_code_rows(Thread& thread, const std::uint8_t* from, std::in
   }
 }
 
-// The same of codes and 8-bit floats, with their scales. Words of 4 bytes: rows need no other alignment.
+// Channels from `channel` on of a store's tile.
 template <int kHeadDim, class Thread>
-KVC_DEVICE void copy_codes(Thread& thread, const DeviceRows& rows, int sequence, int tile,
-                           int channel, int count, std::uint8_t* to) {
-  using Shape = CodeTileShape<kHeadDim>;
+KVC_DEVICE void copy_numbers(Thread& thread, const DeviceRows& rows, int sequence, int tile,
+                             int channel, int count, std::uint16_t* to, int width = kHeadDim) {
   const RowPlace place = row_place(rows, sequence, tile * kTileRows, channel);
-  const std::int64_t stride = row_stride(rows);
+  copy_number_rows<kHeadDim>(thread, place.channels, row_stride(rows), count, to, width);
+}
+
+// kHeadDim channels of codes or 8-bit floats, with their scales; `place`: the first row's. Words of 4 bytes: rows need no
+// other alignment.
+template <int kHeadDim, class Thread>
+KVC_DEVICE void copy_code_tile(Thread& thread, const DeviceRows& rows, const RowPlace& place,
+                               std::int64_t stride, int count, std::uint8_t* to) {
+  using Shape = CodeTileShape<kHeadDim>;
   if (rows.element == DeviceElement::kInt4) {
     copy_code_rows<kHeadDim / 2, Shape::kRowBytes>(thread, place.channels, stride, count, to);
   } else {
@@ -117,6 +122,14 @@ KVC_DEVICE void copy_codes(Thread& thread, const DeviceRows& rows, int sequence,
     constexpr int kBytes = kHeadDim / kScaledChannels * 4;
     copy_code_rows<kBytes, kBytes>(thread, place.scales, stride, count, scales);
   }
+}
+
+// The same of a store's tile: channels from `channel` on.
+template <int kHeadDim, class Thread>
+KVC_DEVICE void copy_codes(Thread& thread, const DeviceRows& rows, int sequence, int tile,
+                           int channel, int count, std::uint8_t* to) {
+  copy_code_tile<kHeadDim>(thread, rows, row_place(rows, sequence, tile * kTileRows, channel),
+                           row_stride(rows), count, to);
 }
 
 struct FourNumbers {

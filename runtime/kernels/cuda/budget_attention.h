@@ -1,237 +1,207 @@
-// Attention over a part of a KV head's rows. A row's channels lie over lanes, eight each, so that a warp reads several rows
-// at a time and a key or value once for kHeads query heads. The last part has the residual slots and the new token
-// besides.
+// Attention over a part of a KV head's tiles, as dense attention does it: every warp walks over its own tiles with a ring of
+// two in shared memory and a softmax of its own. Scaled products with what may be ranked go to memory besides. Residual
+// slots, in float32, are shared by all warps of all parts.
 #pragma once
 
-#include <cmath>
-
-#include "runtime/kernels/cuda/budget_places.h"
-#include "runtime/kernels/cuda/device_numbers.h"
+#include "runtime/kernels/cuda/attention_rows.h"
+#include "runtime/kernels/cuda/attention_warps.h"
+#include "runtime/kernels/cuda/budget_slot.h"
 
 namespace kvc {
 
-// Shared memory: a warp's softmax of each head: max, sum and output.
+template <int kHeadDim, bool kCodes>
 struct BudgetAttentionShared {
-  static KVC_HOST_DEVICE int stride(int head_dim) { return head_dim + 2; }
-  static KVC_HOST_DEVICE int bytes(int heads, int head_dim, int threads) {
-    return threads / 32 * heads_together(heads) * stride(head_dim) *
-           static_cast<int>(sizeof(float));
+  static constexpr int kStages = 2;
+  static constexpr int kTileBytes = 2 * kTileRows * (kHeadDim + kPadding);  // of codes less
+  static constexpr int kStageBytes = 2 * kTileBytes;                        // keys and values
+  static constexpr int kWarpBytes = kStages * kStageBytes + (kCodes ? kTileBytes : 0);
+  static_assert(CodeTileShape<kHeadDim>::kBytes <= kTileBytes, "either kind of tile fits");
+  static constexpr int bytes(int warps, int query_tiles) {
+    const int merge = merge_bytes(warps, query_tiles, kHeadDim);
+    return warps * kWarpBytes > merge ? warps * kWarpBytes : merge;
   }
 };
 
-template <class T, int kHeads, bool kCodes, class Thread>
+template <class T, int kHeadDim, int kQueryTiles, bool kCodes, class Thread>
 class BudgetAttention {
  public:
-  KVC_DEVICE BudgetAttention(const BudgetStep& params, Thread& thread)
-      : p_(params),
+  KVC_DEVICE BudgetAttention(const BudgetPart& part, Thread& thread)
+      : p_(part.params),
+        part_(part),
+        tiles_(part.tiles),
         thread_(thread),
-        cache_(params.caches[thread.block_y()]),
-        heads_(params.num_heads / params.num_kv_heads),
-        row_lanes_(params.head_dim / kChannels) {
-    sequence_ = thread.block_y();
-    kv_head_ = thread.block_x();
-    fill_ = budget_fill(cache_.layout, p_.num_tokens[sequence_]);
-    channel_ = thread.lane() % row_lanes_ * kChannels;
-  }
+        ring_(thread.shared() + thread.warp() * Shared::kWarpBytes),
+        keys_(rows_of(part.cache.keys, part.cache.key_codes)),
+        values_(rows_of(part.cache.values, part.cache.value_codes)) {}
 
+  // The part's softmaxes to the partials, and its products.
   KVC_DEVICE void run() {
-    for (int first = 0; first < heads_; first += kHeads) {
-      first_ = first;
-      attend();
+    KVC_NO_UNROLL
+    for (int first = 0; first < part_.heads; first += 8 * kQueryTiles) {
+      attend(first);
+      thread_.sync();
     }
   }
 
  private:
-  static constexpr int kChannels = 8;
-  struct Channels {
-    float x[kChannels];
+  using Shared = BudgetAttentionShared<kHeadDim, kCodes>;
+  static constexpr int kRowBytes = 2 * kHeadDim;
+  struct Rows {  // the KV head's first exact row, and its first row of codes
+    const std::uint8_t *exact, *codes;
   };
+  using Sums = WarpSums<kHeadDim, kQueryTiles>;
 
-  KVC_DEVICE static Channels widened(const std::uint32_t (&words)[4]) {
-    Channels channels;
-    KVC_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      channels.x[2 * i] = low_of_pair<T>(words[i]);
-      channels.x[2 * i + 1] = high_of_pair<T>(words[i]);
+  KVC_DEVICE Rows rows_of(const void* exact, const std::uint8_t* codes) const {
+    const std::int64_t kv_head = part_.kv_head;
+    return {static_cast<const std::uint8_t*>(exact) +
+                kv_head * (part_.cache.capacity - tiles_.num_skipped) * kRowBytes,
+            kCodes ? codes + kv_head * tiles_.num_skipped * code_row_bytes(p_.context, kHeadDim)
+                   : nullptr};
+  }
+
+  // For query heads first .. first + 8 kQueryTiles - 1.
+  KVC_DEVICE void attend(int first) {
+    const int warps = thread_.count() / 32, first_tile = part_.range.first + thread_.warp();
+    start(first_tile, 0);
+    QueryFragments<kHeadDim, kQueryTiles> query;
+    load_query(first, query);
+    Sums sums;
+    add_slots(query, sums);
+    int stage = 0;
+    for (int tile = first_tile; tile < part_.range.last; tile += warps) {
+      start(tile + warps, stage ^ 1);
+      thread_.template wait<1>();
+      thread_.sync_warp();
+      const std::uint8_t* keys = ring_ + stage * Shared::kStageBytes;
+      ScoreTile<kQueryTiles> scores = {};
+      add_scores(thread_, numbers_of(tile, keys), query, scores);
+      finish_scores(first, tile, scores);
+      WeightFragments<kQueryTiles> weights;
+      const RaiseFactors<kQueryTiles> raised =
+          soften<T>(thread_, scores, 1.0f, 0.0f, 0, tiles_.num_rows(tile), sums.softmax, weights);
+      if (kCodes) {
+        thread_.sync_warp();  // the keys' numbers were read
+      }
+      add_values(thread_, numbers_of(tile, keys + Shared::kTileBytes), weights, raised,
+                 sums.values[0]);
+      thread_.sync_warp();  // the stage is free
+      stage ^= 1;
     }
-    return channels;
+    finish_sums(thread_, sums.softmax);
+    const int left = part_.heads - first, together = 8 * kQueryTiles;
+    merge_warps(thread_, left < together ? left : together, sums.softmax, sums.values,
+                [&](int head, int channel, const SoftmaxState& total, const float(&output)[1]) {
+                  write_partial(p_.partials, part_.partial_row(part_.part, first + head), kHeadDim,
+                                channel, total, output[0]);
+                  if (part_.parts == 1) {
+                    part_.set_output<T>(first + head, channel, output[0] / total.sum);
+                  }
+                });
   }
-  KVC_DEVICE Channels load(const void* base, std::int64_t row) {
-    std::uint32_t words[4];
-    thread_.load_words(words, static_cast<const T*>(base) + row * p_.head_dim + channel_);
-    return widened(words);
-  }
-  // For a row of the layout, in the KV head.
-  KVC_DEVICE Channels load_row(const void* exact, const std::uint8_t* codes, int row) {
-    if constexpr (!kCodes) {
-      return load(exact, static_cast<std::int64_t>(kv_head_) * cache_.capacity + row);
-    } else {
-      const BudgetPlace place = budget_place(cache_, p_.context, kv_head_, row);
-      return place.is_code ? decoded(codes + place.index * code_row_bytes(p_.context, p_.head_dim))
-                           : load(exact, place.index);
+
+  KVC_DEVICE void load_query(int first, QueryFragments<kHeadDim, kQueryTiles>& query) const {
+    KVC_UNROLL
+    for (int n = 0; n < kQueryTiles; ++n) {
+      const int head = first + 8 * n + thread_.lane() / 4;
+      const bool exists = head < part_.heads;
+      const auto* pairs = reinterpret_cast<const std::uint32_t*>(
+          static_cast<const T*>(p_.query) + part_.query_row(exists ? head : 0) * kHeadDim);
+      KVC_UNROLL
+      for (int k = 0; k < kHeadDim / 16; ++k) {
+        KVC_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          query.b[k][n][i] = exists ? pairs[8 * k + 4 * i + thread_.lane() % 4] : 0;
+        }
+      }
     }
   }
-  KVC_DEVICE Channels decoded(const std::uint8_t* row) const {
-    Channels channels;
+
+  // Starts the copies of a tile's keys and values, if it is the part's.
+  KVC_DEVICE void start(int tile, int stage) {
+    if (tile < part_.range.last) {
+      std::uint8_t* to = ring_ + stage * Shared::kStageBytes;
+      copy_tile(tile, keys_, p_.new_key, to);
+      copy_tile(tile, values_, p_.new_value, to + Shared::kTileBytes);
+    }
+    thread_.commit();
+  }
+  KVC_DEVICE void copy_tile(int tile, const Rows& rows, const void* newest, std::uint8_t* to) {
+    const int count = tiles_.num_rows(tile);
+    if (kCodes && tiles_.is_code(tile)) {
+      const int row_bytes = code_row_bytes(p_.context, kHeadDim);
+      const std::uint8_t* codes =
+          rows.codes + (tile - tiles_.exact_tiles()) * kTileRows * row_bytes;
+      copy_code_tile<kHeadDim>(thread_, code_rows(),
+                               {codes, codes + channel_bytes(p_.context, kHeadDim), 2}, row_bytes,
+                               count, to);
+      return;
+    }
+    const std::uint8_t* first =
+        tile == tiles_.newest()
+            ? static_cast<const std::uint8_t*>(newest) + part_.head_row() * kRowBytes
+            : rows.exact + static_cast<std::int64_t>(tile) * kTileRows * kRowBytes;
+    copy_number_rows<kHeadDim>(thread_, first, kRowBytes, count,
+                               reinterpret_cast<std::uint16_t*>(to));
+  }
+  KVC_DEVICE DeviceRows code_rows() const {
+    DeviceRows rows;
+    rows.element = p_.context;
+    return rows;
+  }
+
+  // Where the tile's keys or values lie for products; codes are decoded behind the ring first.
+  KVC_DEVICE const T* numbers_of(int tile, const std::uint8_t* at) {
+    if (kCodes && tiles_.is_code(tile)) {
+      auto* numbers = reinterpret_cast<T*>(ring_ + Shared::kStages * Shared::kStageBytes);
+      decode_tile<T, kHeadDim>(thread_, code_rows(), at, numbers);
+      thread_.sync_warp();
+      return numbers;
+    }
+    return reinterpret_cast<const T*>(at);
+  }
+
+  // Products become scores, which go to memory where rows are ranked.
+  KVC_DEVICE void finish_scores(int first, int tile, ScoreTile<kQueryTiles>& scores) const {
     KVC_UNROLL
-    for (int first = 0; first < kChannels; first += 4) {
-      float four[4];
-      decode_four(p_.context, row, p_.head_dim, channel_ + first, four);
+    for (int m = 0; m < 2; ++m) {
       KVC_UNROLL
       for (int i = 0; i < 4; ++i) {
-        channels.x[first + i] = four[i];
-      }
-    }
-    return channels;
-  }
-  KVC_DEVICE Channels load_float(const float* base, std::int64_t row) const {
-    Channels channels;
-    KVC_UNROLL
-    for (int i = 0; i < kChannels; ++i) {
-      channels.x[i] = base[row * p_.head_dim + channel_ + i];
-    }
-    return channels;
-  }
-
-  KVC_DEVICE std::int64_t query_row(int head) const {
-    return static_cast<std::int64_t>(sequence_) * p_.num_heads + kv_head_ * heads_ + first_ + head;
-  }
-
-  KVC_DEVICE void attend() {
-    KVC_UNROLL
-    for (int head = 0; head < kHeads; ++head) {
-      query_[head] = first_ + head < heads_ ? load(p_.query, query_row(head)) : Channels{};
-      output_[head] = Channels{};
-      state_[head] = SoftmaxState{};
-    }
-    const int part = thread_.block_z(), parts = p_.partials.num_parts;
-    const PartRange range = split_rows(0, fill_.rows, 32, parts, part);
-    const int groups = 32 / row_lanes_, group = thread_.lane() / row_lanes_;
-    const int each = thread_.count() / 32 * groups;
-    for (int row = range.first + thread_.warp() * groups; row < range.last; row += each) {
-      const bool there = row + group < range.last;
-      const int at = there ? row + group : row;
-      const Channels key = load_row(cache_.keys, cache_.key_codes, at);
-      const Channels value = load_row(cache_.values, cache_.value_codes, at);
-      add(key, value, there ? row + group : -1, there ? 0.0f : negative_infinity());
-    }
-    if (part == parts - 1 && thread_.warp() == 0) {
-      add_others(group == 0);
-    }
-    combine_rows();
-    combine_warps();
-  }
-
-  // Residual slots, and the new token.
-  KVC_DEVICE void add_others(bool is_first) {
-    const std::int64_t slots = static_cast<std::int64_t>(kv_head_) * cache_.layout.num_residual;
-    for (int slot = 0; slot < fill_.residual; ++slot) {
-      const float bias = slot_bias(p_.alpha, cache_.counts[slots + slot]);
-      add(load_float(cache_.residual_keys, slots + slot),
-          load_float(cache_.residual_values, slots + slot), -1,
-          is_first ? bias : negative_infinity());
-    }
-    const std::int64_t newest = static_cast<std::int64_t>(sequence_) * p_.num_kv_heads + kv_head_;
-    add(load(p_.new_key, newest), load(p_.new_value, newest), is_first ? fill_.rows : -1,
-        is_first ? 0.0f : negative_infinity());
-  }
-
-  // A row that the lanes of a group hold. `place`: among the products that are kept, or none.
-  KVC_DEVICE void add(const Channels& key, const Channels& value, int place, float bias) {
-    KVC_UNROLL
-    for (int head = 0; head < kHeads; ++head) {
-      float product = 0;
-      KVC_UNROLL
-      for (int i = 0; i < kChannels; ++i) {
-        product += query_[head].x[i] * key.x[i];
-      }
-      for (int lanes = row_lanes_ / 2; lanes >= 1; lanes /= 2) {
-        product += thread_.shuffle_xor(product, lanes);
-      }
-      const float score = scaled_score(product, p_.scale, p_.softcap) + bias;
-      if (place >= 0 && channel_ == 0 && first_ + head < heads_ && p_.products_stride > 0) {
-        p_.products[query_row(head) * p_.products_stride + place] = score;
-      }
-      const float factor = raise_max(state_[head], score);
-      const float weight = exp_below(score, state_[head].max);
-      state_[head].sum += weight;
-      KVC_UNROLL
-      for (int i = 0; i < kChannels; ++i) {
-        output_[head].x[i] = factor * output_[head].x[i] + weight * value.x[i];
-      }
-    }
-  }
-
-  // Over the groups of a warp.
-  KVC_DEVICE void combine_rows() {
-    for (int lanes = row_lanes_; lanes < 32; lanes *= 2) {
-      KVC_UNROLL
-      for (int head = 0; head < kHeads; ++head) {
-        SoftmaxState other;
-        other.max = thread_.shuffle_xor(state_[head].max, lanes);
-        other.sum = thread_.shuffle_xor(state_[head].sum, lanes);
-        const SoftmaxFactors factors = combine_softmax(state_[head], other);
+        const int row = tiles_.row(tile, RowTokens::token(m, i / 2, thread_.lane()));
         KVC_UNROLL
-        for (int i = 0; i < kChannels; ++i) {
-          const float number = thread_.shuffle_xor(output_[head].x[i], lanes);
-          output_[head].x[i] = factors.total * output_[head].x[i] + factors.part * number;
+        for (int n = 0; n < kQueryTiles; ++n) {
+          const int head = first + 8 * n + 2 * (thread_.lane() % 4) + i % 2;
+          float& score = scores.s[m][n][i];
+          score = scaled_score(score, p_.scale, p_.softcap);
+          if (row >= 0 && head < part_.heads && p_.products_stride > 0) {
+            p_.products[part_.query_row(head) * p_.products_stride + row] = score;
+          }
         }
       }
     }
   }
 
-  // Over the warps of a block, in order, so that equal inputs give equal bits.
-  KVC_DEVICE void combine_warps() {
-    auto* shared = reinterpret_cast<float*>(thread_.shared());
-    const int dim = p_.head_dim, stride = BudgetAttentionShared::stride(dim);
+  KVC_DEVICE void add_slots(const QueryFragments<kHeadDim, kQueryTiles>& query, Sums& sums) {
     const int warps = thread_.count() / 32;
-    if (thread_.lane() < row_lanes_) {
-      KVC_UNROLL
-      for (int head = 0; head < kHeads; ++head) {
-        float* own = shared + (thread_.warp() * kHeads + head) * stride;
-        KVC_UNROLL
-        for (int i = 0; i < kChannels; ++i) {
-          own[channel_ + i] = output_[head].x[i];
-        }
-        if (channel_ == 0) {
-          own[dim] = state_[head].max;
-          own[dim + 1] = state_[head].sum;
-        }
+    KVC_NO_UNROLL
+    for (int slot = part_.part * warps + thread_.warp(); slot < part_.fill.residual;
+         slot += part_.parts * warps) {
+      const std::int64_t at =
+          static_cast<std::int64_t>(part_.kv_head) * part_.cache.layout.num_residual + slot;
+      const float count = part_.cache.counts[at];
+      if (count > 0) {
+        add_slot<T>(thread_, p_,
+                    {part_.cache.residual_keys + at * kHeadDim,
+                     part_.cache.residual_values + at * kHeadDim, slot_bias(p_.alpha, count)},
+                    query, sums);
       }
-    }
-    thread_.sync();
-    for (int i = thread_.index(); i < kHeads * dim; i += thread_.count()) {
-      const int head = i / dim, channel = i % dim;
-      SoftmaxState total;
-      float output = 0;
-      for (int warp = 0; warp < warps; ++warp) {
-        const float* own = shared + (warp * kHeads + head) * stride;
-        const SoftmaxFactors factors = combine_softmax(total, {own[dim], own[dim + 1]});
-        output = factors.total * output + factors.part * own[channel];
-      }
-      if (first_ + head < heads_) {
-        write(head, channel, total, output);
-      }
-    }
-    thread_.sync();
-  }
-  KVC_DEVICE void write(int head, int channel, const SoftmaxState& total, float output) const {
-    const std::int64_t row = p_.partials.row(sequence_, thread_.block_z(), p_.num_heads,
-                                             kv_head_ * heads_ + first_ + head);
-    p_.partials.output[row * p_.head_dim + channel] = output;
-    if (channel == 0) {
-      p_.partials.max[row] = total.max;
-      p_.partials.sum[row] = total.sum;
     }
   }
-
   const BudgetStep& p_;
+  const BudgetPart& part_;
+  const BudgetTiles& tiles_;
   Thread& thread_;
-  const BudgetCache cache_;
-  BudgetFill fill_;
-  int heads_, row_lanes_, sequence_, kv_head_, channel_, first_ = 0;
-  Channels query_[kHeads], output_[kHeads];
-  SoftmaxState state_[kHeads];
+  std::uint8_t* ring_;
+  Rows keys_, values_;
 };
 
 }  // namespace kvc

@@ -1,184 +1,205 @@
-// What follows from all parts of a KV head's attention: they are combined in their order, scores move on, then at most two
-// tokens change places. One block per (KV head, sequence).
+// What follows from all parts of a KV head's attention. Every part's block takes its share: channels of the output, the scores
+// of its own rows and the lowest of these. The last of them to be done lets at most two tokens change places.
 #pragma once
 
-#include "runtime/kernels/cuda/budget_merge.h"
-#include "runtime/kernels/cuda/budget_places.h"
+#include "runtime/kernels/cuda/budget_scores.h"
 
 namespace kvc {
 
-// Shared memory: max and sum of every query head of the KV head, then reductions of Chosen.
+// Shared memory: of scores; then key and value of the token that leaves and of the slot that it goes to, in float32, of the
+// ring's oldest token and of the new one as they are; whether the block is the last.
 struct BudgetFinishShared {
-  static KVC_HOST_DEVICE int bytes(int heads, int threads) {
-    return 2 * heads * static_cast<int>(sizeof(float)) + threads * static_cast<int>(sizeof(Chosen));
+  static KVC_HOST_DEVICE int bytes(int heads, int head_dim, int threads) {
+    return BudgetScoresShared::bytes(heads, threads) + 2 * head_dim * (4 + 4 + 2 + 2) + 16;
   }
 };
 
 template <class T, class Thread>
 class BudgetFinish {
  public:
-  KVC_DEVICE BudgetFinish(const BudgetStep& params, Thread& thread)
-      : p_(params),
+  KVC_DEVICE BudgetFinish(const BudgetPart& part, const BudgetRows& rows, Thread& thread)
+      : p_(part.params),
+        part_(part),
         thread_(thread),
-        cache_(params.caches[thread.block_y()]),
-        layout_(cache_.layout),
-        sequence_(thread.block_y()),
-        heads_(params.num_heads / params.num_kv_heads) {
-    n_ = p_.num_tokens[sequence_];
-    fill_ = budget_fill(layout_, n_);
-    first_head_ = thread.block_x() * heads_;
-    rows_ = {cache_, thread.block_x(), p_.head_dim, p_.context};
-    totals_ = reinterpret_cast<SoftmaxState*>(thread.shared());
-    chosen_ = reinterpret_cast<Chosen*>(totals_ + heads_);
+        n_(part.params.num_tokens[part.sequence]),
+        rows_(rows),
+        scores_(part, rows, thread) {
+    leaving_ = reinterpret_cast<float*>(thread.shared() +
+                                        BudgetScoresShared::bytes(part.heads, thread.count()));
+    slot_ = leaving_ + 2 * p_.head_dim;
+    oldest_ = reinterpret_cast<T*>(slot_ + 2 * p_.head_dim);
+    newest_ = oldest_ + 2 * p_.head_dim;
+    is_last_ = reinterpret_cast<int*>(newest_ + 2 * p_.head_dim);
   }
 
   KVC_DEVICE void run() {
-    combine_parts();
-    thread_.sync();
-    write_output();
+    wait_for_parts();
+    scores_.combine_parts();
+    if (part_.parts > 1) {
+      write_output();
+    }
     Chosen lowest = nothing_chosen();
-    float score = 0;  // of the new token
-    if (cache_.scores != nullptr) {
-      lowest = update_scores();
-      score = probability(fill_.rows);
+    if (scores_.there_are()) {
+      lowest = scores_.lowest_of_block(scores_.update());
     }
-    thread_.sync();
-    int to = n_;
-    if (fill_.is_laid_out) {
-      to = ring_row(layout_, n_);
-      if (layout_.num_context > 0) {
-        make_room(to, lowest_of_block(lowest));
-      }
+    if (part_.parts > 1 && !is_last(lowest)) {
+      return;
     }
-    take_in(to, score);
+    let_go_and_take_in(lowest);
   }
 
  private:
-  KVC_DEVICE std::int64_t part_row(int part, int head) const {
-    return p_.partials.row(sequence_, part, p_.num_heads, first_head_ + head);
-  }
+  static constexpr int kPartsAtOnce = 16;  // whose loads are under way together
 
-  // A warp takes a head, its lanes parts.
-  KVC_DEVICE void combine_parts() {
-    for (int head = thread_.warp(); head < heads_; head += thread_.count() / 32) {
-      SoftmaxState total;
-      for (int part = thread_.lane(); part < p_.partials.num_parts; part += 32) {
-        const std::int64_t row = part_row(part, head);
-        combine_softmax(total, {p_.partials.max[row], p_.partials.sum[row]});
-      }
-      for (int lanes = 16; lanes >= 1; lanes /= 2) {
-        SoftmaxState other;
-        other.max = thread_.shuffle_xor(total.max, lanes);
-        other.sum = thread_.shuffle_xor(total.sum, lanes);
-        combine_softmax(total, other);
-      }
-      if (thread_.lane() == 0) {
-        totals_[head] = total;
-      }
+  // Blocks count themselves twice in one counter: here, and in is_last().
+  KVC_DEVICE void wait_for_parts() {
+    if (part_.parts > 1 && thread_.index() == 0) {
+      (void)thread_.is_last_of(p_.arrived + part_.head_row(), 2 * part_.parts);
+      thread_.wait_for(p_.arrived + part_.head_row(), part_.parts);
     }
-  }
-
-  KVC_DEVICE void write_output() const {
-    for (int i = thread_.index(); i < heads_ * p_.head_dim; i += thread_.count()) {
-      const int head = i / p_.head_dim, channel = i % p_.head_dim;
-      float output = 0;
-      for (int part = 0; part < p_.partials.num_parts; ++part) {
-        const std::int64_t row = part_row(part, head);
-        const float weight = exp_below(p_.partials.max[row], totals_[head].max);
-        output += weight * p_.partials.output[row * p_.head_dim + channel];
-      }
-      const std::int64_t to =
-          (static_cast<std::int64_t>(sequence_) * p_.num_heads + first_head_ + head) * p_.head_dim;
-      static_cast<T*>(p_.output)[to + channel] = narrow<T>(output / totals_[head].sum);
-    }
-  }
-
-  // That attention gives a row, summed over the query heads of the KV head.
-  KVC_DEVICE float probability(int row) const {
-    float sum = 0;
-    for (int head = 0; head < heads_; ++head) {
-      const std::int64_t query =
-          static_cast<std::int64_t>(sequence_) * p_.num_heads + first_head_ + head;
-      sum += exp_below(p_.products[query * p_.products_stride + row], totals_[head].max) /
-             totals_[head].sum;
-    }
-    return sum;
-  }
-
-  // The lowest of the context that this thread has met.
-  KVC_DEVICE Chosen update_scores() {
-    const int first = layout_.num_sinks, last = first + layout_.num_context;
-    Chosen lowest = nothing_chosen();
-    for (int row = thread_.index(); row < fill_.rows; row += thread_.count()) {
-      const float score = p_.decay * rows_.score(row) + probability(row);
-      rows_.score(row) = score;
-      if (row >= first && row < last) {
-        lowest = lower(lowest, {score, rows_.position(row), row});
-      }
-    }
-    return lowest;
-  }
-
-  // The same in all threads.
-  KVC_DEVICE Chosen lowest_of_block(const Chosen& own) {
-    chosen_[thread_.index()] = own;
     thread_.sync();
-    for (int half = thread_.count() / 2; half >= 1; half /= 2) {
-      const int i = thread_.index();
-      if (i < half) {
-        chosen_[i] = lower(chosen_[i], chosen_[i + half]);
+  }
+  // The same in all threads.
+  KVC_DEVICE bool is_last(const Chosen& lowest) {
+    if (thread_.index() == 0) {
+      if (scores_.there_are()) {
+        p_.lowest[part_.head_row() * part_.parts + part_.part] = lowest;
       }
+    }
+    thread_.sync();
+    if (thread_.index() == 0) {
+      *is_last_ = thread_.is_last_of(p_.arrived + part_.head_row(), 2 * part_.parts) ? 1 : 0;
+    }
+    thread_.sync();
+    return *is_last_ != 0;
+  }
+
+  // The part's share of the channels of all heads.
+  KVC_DEVICE void write_output() const {
+    const int dim = p_.head_dim;
+    for (int i = part_.part * thread_.count() + thread_.index(); i < part_.heads * dim;
+         i += part_.parts * thread_.count()) {
+      const int head = i / dim, channel = i % dim;
+      float output = 0;
+      for (int first = 0; first < part_.parts; first += kPartsAtOnce) {
+        float max[kPartsAtOnce], of_part[kPartsAtOnce];
+        KVC_UNROLL
+        for (int k = 0; k < kPartsAtOnce; ++k) {
+          const bool exists = first + k < part_.parts;
+          const std::int64_t row = part_.partial_row(exists ? first + k : first, head);
+          max[k] = exists ? p_.partials.max[row] : negative_infinity();
+          of_part[k] = p_.partials.output[row * dim + channel];
+        }
+        KVC_UNROLL
+        for (int k = 0; k < kPartsAtOnce; ++k) {
+          output += exp_below(max[k], scores_.total(head).max) * of_part[k];
+        }
+      }
+      part_.set_output<T>(head, channel, output / scores_.total(head).sum);
+    }
+  }
+
+  KVC_DEVICE Chosen lowest_of_parts() {
+    Chosen own = nothing_chosen();
+    for (int part = thread_.index(); part < part_.parts && scores_.there_are();
+         part += thread_.count()) {
+      own = lower(own, p_.lowest[part_.head_row() * part_.parts + part]);
+    }
+    return scores_.lowest_of_block(own);
+  }
+
+  // The ring's oldest token joins the context, from where another may have to leave; the new one takes its place. lowest: of
+  // the block's rows.
+  KVC_DEVICE void let_go_and_take_in(Chosen lowest) {
+    const BudgetLayout& layout = rows_.cache.layout;
+    const int to = part_.fill.is_laid_out ? ring_row(layout, n_) : n_;
+    const bool makes_room = part_.fill.is_laid_out && layout.num_context > 0;
+    const bool merges = makes_room && layout.num_residual > 0;
+    const float oldest_score = makes_room ? rows_.score(to) : 0.0f;
+    float score[1] = {};  // of the new token
+    if (scores_.there_are()) {
+      const int newest[1] = {part_.fill.rows};
+      scores_.add_probabilities(newest, score);
+    }
+    if (part_.parts > 1) {
+      lowest = lowest_of_parts();
+    }
+    const bool newcomer_leaves = p_.demotion == Demotion::kPaper && oldest_score < lowest.value;
+    const int leaving = !makes_room || newcomer_leaves ? to : lowest.row;
+    int slot = 0;
+    float members = 0;
+    if (merges && layout.num_residual == 1) {
+      members = read_slot(slot);
+    }
+    read_rows(makes_room, leaving, to);
+    if (merges && layout.num_residual > 1) {
+      slot = slot_for_leaving();
+      members = read_slot(slot);
       thread_.sync();
     }
-    const Chosen all = chosen_[0];
-    thread_.sync();
-    return all;
+    if (merges) {
+      rows_.merge(leaving_, slot, members, slot_, thread_);
+    }
+    if (leaving != to) {
+      rows_.template move<T>(to, leaving, oldest_, thread_);
+    }
+    rows_.template store<T>(to, newest_, thread_);
+    if (thread_.index() == 0 && scores_.there_are()) {
+      rows_.score(to) = score[0];
+      rows_.position(to) = n_;
+    }
   }
 
-  // The ring's oldest token joins the context, from where another may have to leave.
-  KVC_DEVICE void make_room(int oldest, const Chosen& lowest) {
-    const bool newcomer_leaves =
-        p_.demotion == Demotion::kPaper && rows_.score(oldest) < lowest.value;
-    const int leaving = newcomer_leaves ? oldest : lowest.row;
-    if (layout_.num_residual > 0) {
-      merge(leaving);
+  // To shared memory, all at once.
+  KVC_DEVICE void read_rows(bool makes_room, int leaving, int oldest) {
+    const int dim = p_.head_dim;
+    for (int channel = thread_.index(); channel < dim; channel += thread_.count()) {
+      const std::int64_t from = part_.head_row() * dim + channel;
+      newest_[channel] = static_cast<const T*>(p_.new_key)[from];
+      newest_[dim + channel] = static_cast<const T*>(p_.new_value)[from];
+      if (makes_room) {
+        oldest_[channel] = rows_.template key<T>(oldest)[channel];
+        oldest_[dim + channel] = rows_.template value<T>(oldest)[channel];
+        leaving_[channel] =
+            rows_.template number<T>(rows_.cache.keys, rows_.cache.key_codes, leaving, channel);
+        leaving_[dim + channel] =
+            rows_.template number<T>(rows_.cache.values, rows_.cache.value_codes, leaving, channel);
+      }
     }
-    if (leaving != oldest) {
-      rows_.template move<T>(oldest, leaving, thread_);
+    thread_.sync();
+  }
+  // Likewise, without a barrier. Returns the number of its members.
+  KVC_DEVICE float read_slot(int slot) {
+    const int dim = p_.head_dim;
+    const std::int64_t from = rows_.slot_index(slot) * dim;
+    for (int channel = thread_.index(); channel < dim; channel += thread_.count()) {
+      slot_[channel] = rows_.cache.residual_keys[from + channel];
+      slot_[dim + channel] = rows_.cache.residual_values[from + channel];
     }
+    return rows_.count(slot);
   }
 
   // A token goes into the first free residual slot, or into the one with the key of the largest product with its own;
   // of equal ones the first.
-  KVC_DEVICE void merge(int leaving) {
+  KVC_DEVICE int slot_for_leaving() {
     Chosen own = nothing_chosen();
-    for (int slot = thread_.warp(); slot < layout_.num_residual; slot += thread_.count() / 32) {
-      const float likeness = rows_.template likeness<T>(slot, leaving, thread_);
+    for (int slot = thread_.warp(); slot < rows_.cache.layout.num_residual;
+         slot += thread_.count() / 32) {
+      const float likeness = rows_.likeness(slot, leaving_, thread_);
       own = lower(own, {rows_.count(slot) > 0 ? -likeness : negative_infinity(), slot, slot});
     }
-    rows_.template merge<T>(leaving, lowest_of_block(own).row, thread_);
-  }
-
-  KVC_DEVICE void take_in(int row, float score) {
-    const std::int64_t newest =
-        (static_cast<std::int64_t>(sequence_) * p_.num_kv_heads + thread_.block_x()) * p_.head_dim;
-    rows_.template store<T>(row, static_cast<const T*>(p_.new_key) + newest,
-                            static_cast<const T*>(p_.new_value) + newest, thread_);
-    if (thread_.index() == 0 && cache_.scores != nullptr) {
-      rows_.score(row) = score;
-      rows_.position(row) = n_;
-    }
+    return scores_.lowest_of_block(own).row;
   }
 
   const BudgetStep& p_;
+  const BudgetPart& part_;
   Thread& thread_;
-  const BudgetCache cache_;
-  const BudgetLayout layout_;
-  BudgetFill fill_;
-  int sequence_, heads_, n_, first_head_;
-  BudgetRows rows_;
-  SoftmaxState* totals_;
-  Chosen* chosen_;
+  int n_;
+  const BudgetRows& rows_;
+  BudgetScores<Thread> scores_;
+  float *leaving_, *slot_;  // [2, head_dim] key, then value
+  T *oldest_, *newest_;     // likewise
+  int* is_last_;
 };
 
 }  // namespace kvc

@@ -49,71 +49,70 @@ struct BudgetRows {
                               : four[3];
   }
 
+  // Writes an exact row. numbers: [2, head_dim] a key, then a value.
   template <class T, class Thread>
-  KVC_DEVICE void store(int row, const T* new_key, const T* new_value, Thread& thread) const {
+  KVC_DEVICE void store(int row, const T* numbers, Thread& thread) const {
     for (int channel = thread.index(); channel < head_dim; channel += thread.count()) {
-      key<T>(row)[channel] = new_key[channel];
-      value<T>(row)[channel] = new_value[channel];
+      key<T>(row)[channel] = numbers[channel];
+      value<T>(row)[channel] = numbers[head_dim + channel];
     }
     thread.sync();
   }
 
+  // The token of one row, with these numbers, comes into another.
   template <class T, class Thread>
-  KVC_DEVICE void move(int from, int to, Thread& thread) const {
+  KVC_DEVICE void move(int from, int to, const T* numbers, Thread& thread) const {
     if (thread.index() == 0) {
       score(to) = score(from);
       position(to) = position(from);
     }
     if (place(to).is_code) {
-      code(to, key<T>(from), value<T>(from), thread);
+      code(to, numbers, thread);
     } else {
-      store(to, key<T>(from), value<T>(from), thread);
+      store(to, numbers, thread);
     }
   }
 
   // A thread makes codes of 32 channels.
   template <class T, class Thread>
-  KVC_DEVICE void code(int row, const T* new_key, const T* new_value, Thread& thread) const {
+  KVC_DEVICE void code(int row, const T* numbers, Thread& thread) const {
     const std::int64_t first = place(row).index * code_row_bytes(context, head_dim);
     const int groups = head_dim / kScaledChannels, scales = channel_bytes(context, head_dim);
     for (int i = thread.index(); i < 2 * groups; i += thread.count()) {
       const int group = i % groups;
       std::uint8_t* to = (i < groups ? cache.key_codes : cache.value_codes) + first;
-      quantise_group<T>(reinterpret_cast<const std::uint32_t*>((i < groups ? new_key : new_value) +
-                                                               group * kScaledChannels),
+      quantise_group<T>(reinterpret_cast<const std::uint32_t*>(numbers + i * kScaledChannels),
                         context, to + channel_bytes(context, group * kScaledChannels),
                         to + scales + 4 * group);
     }
     thread.sync();
   }
 
-  // The product of a slot's key with a row's: the same in all lanes of a warp.
-  template <class T, class Thread>
-  KVC_DEVICE float likeness(int slot, int row, Thread& thread) const {
+  // The product of a slot's key with another: the same in all lanes of a warp.
+  template <class Thread>
+  KVC_DEVICE float likeness(int slot, const float* other, Thread& thread) const {
     const float* of_slot = cache.residual_keys + slot_index(slot) * head_dim;
     float sum = 0;
     for (int channel = thread.lane(); channel < head_dim; channel += 32) {
-      sum += of_slot[channel] * number<T>(cache.keys, cache.key_codes, row, channel);
+      sum += of_slot[channel] * other[channel];
     }
     return warp_sum(thread, sum);
   }
 
-  template <class T, class Thread>
-  KVC_DEVICE void merge(int row, int slot, Thread& thread) const {
-    const float members = count(slot);
-    thread.sync();
+  // of_slot: [2, head_dim] its key and value; numbers: those of one more member.
+  template <class Thread>
+  KVC_DEVICE void merge(const float* numbers, int slot, float members, const float* of_slot,
+                        Thread& thread) const {
     float* slot_key = cache.residual_keys + slot_index(slot) * head_dim;
     float* slot_value = cache.residual_values + slot_index(slot) * head_dim;
     for (int channel = thread.index(); channel < head_dim; channel += thread.count()) {
-      slot_key[channel] = merged_number(slot_key[channel], members,
-                                        number<T>(cache.keys, cache.key_codes, row, channel));
-      slot_value[channel] = merged_number(slot_value[channel], members,
-                                          number<T>(cache.values, cache.value_codes, row, channel));
+      slot_key[channel] = merged_number(of_slot[channel], members, numbers[channel]);
+      slot_value[channel] =
+          merged_number(of_slot[head_dim + channel], members, numbers[head_dim + channel]);
     }
     if (thread.index() == 0) {
       count(slot) = members + 1;
     }
-    thread.sync();
   }
 };
 

@@ -49,11 +49,6 @@ KVC_HOST_DEVICE void decode_four(DeviceElement element, const std::uint8_t* row,
   }
 }
 
-// A row and what it is chosen by.
-struct Chosen {
-  float value;
-  int position, row;
-};
 // The lower value; of equal ones the earlier position.
 KVC_HOST_DEVICE Chosen lower(const Chosen& a, const Chosen& b) {
   const bool second = b.value < a.value || (b.value == a.value && b.position < a.position);
@@ -71,11 +66,6 @@ KVC_HOST_DEVICE float merged_number(float slot, float count, float number) {
 // What is added to the products of a residual slot.
 KVC_HOST_DEVICE float slot_bias(float alpha, float count) {
   return count > 0 ? alpha * logf(count) : negative_infinity();
-}
-
-// Query heads that share a read: a power of two.
-KVC_HOST_DEVICE int heads_together(int heads) {
-  return heads <= 1 ? 1 : heads <= 2 ? 2 : heads <= 4 ? 4 : 8;
 }
 
 }  // namespace kvc

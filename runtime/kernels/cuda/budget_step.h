@@ -50,7 +50,14 @@ KVC_HOST_DEVICE int code_row_bytes(DeviceElement element, int head_dim) {
   return channel_bytes(element, head_dim) + head_dim / kScaledChannels * 4;
 }
 
-// One launch, whose results do not depend on the order in which its blocks run.
+// A row and what it is chosen by.
+struct Chosen {
+  float value;
+  int position, row;
+};
+
+// One launch, whose results do not depend on the order in which its blocks run. Blocks of several parts wait for one
+// another: the launch is refused where the GPU cannot hold all of them at once.
 struct BudgetStep {
   const BudgetCache* caches = nullptr;  // [num_sequences] in GPU memory
   int num_sequences = 1, num_heads = 1, num_kv_heads = 1, head_dim = 0;  // 32, 64, 128 or 256
@@ -67,15 +74,25 @@ struct BudgetStep {
   float decay = 0.98f;  // of scores, before this step's probabilities are added
   Demotion demotion = Demotion::kPaper;
   DevicePartials
-      partials{};  // of head_dim channels; num_parts: of a sequence's rows, shared evenly
+      partials{};  // of head_dim channels; num_parts: of a sequence's rows, shared evenly (budget_parts())
   std::uint32_t* arrived =
       nullptr;  // [num_sequences, num_kv_heads], zeros before and after a step; null: one part
+  Chosen* lowest =
+      nullptr;  // [num_sequences, num_kv_heads, num_parts]; null: one part, or nothing is ranked
   float* products =
       nullptr;  // [num_sequences, num_heads, products_stride]: of rows, then of the new token
   int products_stride = 0;  // more than any cache's capacity; 0: nothing is ranked
   void* output = nullptr;   // [num_sequences, num_heads, head_dim], of `element`
 };
 LaunchError check_budget_step(const BudgetStep& params);
+
+// In how many parts a launch shares its sequences' rows: no more blocks than there are multiprocessors, each of which
+// holds one, and no fewer than four tiles of 32 rows a part.
+inline int budget_parts(int multiprocessors, int num_sequences, int num_kv_heads, int num_rows) {
+  const int wanted = multiprocessors / (num_sequences * num_kv_heads), most = num_rows / 128;
+  const int parts = wanted < most ? wanted : most;
+  return parts > 1 ? parts : 1;
+}
 
 // The same in plain loops on the CPU, all pointers to CPU memory; partials, arrivals and products are not written.
 void budget_step_reference(const BudgetStep& params);

@@ -49,8 +49,16 @@ struct CudaLauncher {
         return failed(error, "shared memory");
       }
     }
-    run_kernel<Kernel><<<dim3(grid.x, grid.y, grid.z), threads, shared_bytes,
-                         static_cast<cudaStream_t>(stream)>>>(params);
+    const dim3 blocks(grid.x, grid.y, grid.z);
+    const auto queue = static_cast<cudaStream_t>(stream);
+    if (grid.at_once) {
+      auto copied = params;
+      void* arguments[] = {&copied};
+      (void)cudaLaunchCooperativeKernel(run_kernel<Kernel>, blocks, dim3(threads), arguments,
+                                        static_cast<std::size_t>(shared_bytes), queue);
+    } else {
+      run_kernel<Kernel><<<blocks, threads, shared_bytes, queue>>>(params);
+    }
     const cudaError_t error = cudaGetLastError();
     return error == cudaSuccess ? LaunchError{} : failed(error, "launch");
   }

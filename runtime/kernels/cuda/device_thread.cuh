@@ -70,6 +70,19 @@ class DeviceThread {
                  : "memory");
     return before + 1 == static_cast<std::uint32_t>(count);
   }
+  // Until as many as `least` have called is_last_of(), of `count` or more; what their blocks wrote is then there as it says.
+  // For one thread of each block of a launch whose blocks run at once (LaunchGrid::at_once).
+  __device__ void wait_for(const std::uint32_t* counter, int least) const {
+    std::uint32_t now;
+    do {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    } while (now < static_cast<std::uint32_t>(least));
+  }
+
+  // Brings 128 bytes of global memory around an address nearer, for whoever loads them later.
+  __device__ void prefetch(const void* global) const {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+  }
 
   // kBytes (4, 8 or 16, aligned) from global to shared memory, or zeros; there after wait().
   template <int kBytes>

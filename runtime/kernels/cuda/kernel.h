@@ -65,6 +65,8 @@ KVC_DEVICE BlockSum block_prefix_sum(Thread& thread, std::uint64_t own, std::uin
 
 struct LaunchGrid {
   int x = 1, y = 1, z = 1;
+  bool at_once =
+      false;  // blocks wait for one another: refused where the GPU cannot hold all of them
 };
 
 constexpr int divide_up(std::int64_t count, std::int64_t by) {

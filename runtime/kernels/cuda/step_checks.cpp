@@ -68,6 +68,10 @@ LaunchError check_budget_step(const BudgetStep& params) {
     return name + "rows in " + std::to_string(params.partials.num_parts) +
            " parts and nothing to count them in; expected `arrived`, or one part";
   }
+  if (params.partials.num_parts > 1 && params.products_stride > 0 && params.lowest == nullptr) {
+    return name + "rows in " + std::to_string(params.partials.num_parts) +
+           " parts and no memory for the lowest scores of each; expected `lowest`, or one part";
+  }
   return {};
 }
 

@@ -18,6 +18,7 @@ struct BudgetShape {
   int num_heads = 4, num_kv_heads = 2, head_dim = 32, num_parts = 2, steps = 24;
   float decay = 0.98f, softcap = 0;
   bool has_scores = true;
+  bool has_ties = false;  // scores so large that probabilities change none
   DeviceElement context = DeviceElement::kBFloat16;  // int8, int4: of the context
 
   int num_codes() const { return is_coded(context) ? num_kv_heads * layout.num_context : 0; }
@@ -48,10 +49,10 @@ class CaseCache {
     residual_keys_ = case_numbers(slots * dim + 1, seed + 3);
     residual_values_ = case_numbers(slots * dim + 1, seed + 4);
     for (float& score : scores_) {
-      score = score * score;
+      score = shape.has_ties ? 67108864.0f : score * score;
     }
-    for (int i = 0; i < rows; ++i) {
-      positions_.push_back(i % capacity);
+    for (int i = 0; i < rows; ++i) {  // not in the order of rows where only they decide
+      positions_.push_back(shape.has_ties ? i * 37 % capacity : i % capacity);
     }
     for (int i = 0; i <= slots; ++i) {  // some slots are free
       counts_.push_back(static_cast<float>(i % 3));

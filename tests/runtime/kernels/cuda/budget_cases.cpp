@@ -33,6 +33,10 @@ BudgetStep new_step(const BudgetShape& shape, KernelBackend& backend, int stride
       .partials =
           unwritten_partials(backend, kSequences, shape.num_parts, shape.num_heads, shape.head_dim),
       .arrived = shape.num_parts > 1 ? backend.upload(none) : nullptr,
+      .lowest =
+          shape.num_parts > 1 && shape.has_scores
+              ? backend.unwritten<Chosen>(none.size() * static_cast<std::size_t>(shape.num_parts))
+              : nullptr,
       .products = backend.unwritten<float>(heads * static_cast<std::size_t>(stride)),
       .products_stride = shape.has_scores ? stride : 0,
       .output = backend.unwritten<std::uint16_t>(heads * static_cast<std::size_t>(shape.head_dim))};
@@ -135,6 +139,33 @@ std::vector<KernelCase> budget_cases() {
                                     .head_dim = 128,
                                     .steps = 8,
                                     .context = DeviceElement::kInt4});
+  add("one_row", {.layout = {0, 0, 1, 0}, .has_scores = false});
+  add("one_ranked_row", {.layout = {0, 1, 1, 0}, .num_parts = 1});
+  add("rows_of_whole_tiles", {.layout = {0, 40, 24, 1}, .num_parts = 3, .steps = 12});
+  add("one_row_more_than_whole_tiles",
+      {.layout = {1, 50, 46, 3}, .head_dim = 128, .num_parts = 3, .steps = 12});
+  add("sinks_and_a_window_of_several_parts",
+      {.layout = {4, 0, 75, 0}, .num_parts = 3, .steps = 12, .has_scores = false});
+  add("ties", {.layout = {2, 71, 30, 0},
+               .demotion = Demotion::kReleased,
+               .num_parts = 4,
+               .decay = 1,
+               .has_ties = true});
+  add("ties_that_newcomers_lose",
+      {.layout = {0, 40, 26, 1}, .num_parts = 2, .steps = 12, .decay = 1, .has_ties = true});
+  add("more_residual_slots_than_warps", {.layout = {0, 20, 10, 9}});
+  add("nine_query_heads_of_256_channels",
+      {.layout = {0, 34, 2, 3}, .num_heads = 9, .num_kv_heads = 1, .head_dim = 256, .steps = 4});
+  add("seventeen_query_heads_each",
+      {.layout = {0, 34, 2, 3}, .num_heads = 17, .num_kv_heads = 1, .steps = 4});
+  add("codes_of_several_tiles", {.layout = {3, 70, 40, 2},
+                                 .element = DeviceElement::kBFloat16,
+                                 .head_dim = 128,
+                                 .num_parts = 4,
+                                 .steps = 12,
+                                 .context = DeviceElement::kInt8});
+  add("codes_in_one_part",
+      {.layout = {33, 32, 1, 0}, .num_parts = 1, .steps = 12, .context = DeviceElement::kInt4});
   add("bfloat16", {.layout = {0, 5, 4, 1}, .element = DeviceElement::kBFloat16, .head_dim = 64});
   return cases;
 }

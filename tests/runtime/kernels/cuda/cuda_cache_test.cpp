@@ -2,11 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <ostream>
 #include <string>
 #include <vector>
 
-#include "runtime/kernels/cuda/budget_places.h"
+#include "runtime/kernels/cuda/budget_part.h"
 #include "runtime/kernels/cuda/code_tiles_kernel.h"
 #include "runtime/kernels/cuda/quantise_rows_kernel.h"
 #include "runtime/kernels/narrow.h"
@@ -74,6 +75,47 @@ TEST(BudgetStep, OfSeveralPartsNeedsACounter) {
   EXPECT_EQ(check_budget_step(step), "");
   step.partials.num_parts = 2;
   EXPECT_THAT(check_budget_step(step), ::testing::HasSubstr("`arrived`"));
+}
+
+TEST(BudgetStep, OfSeveralPartsThatRankNeedsMemoryForTheLowestOfEach) {
+  std::uint32_t arrived = 0;
+  BudgetStep step{.head_dim = 64, .arrived = &arrived, .products_stride = 9};
+  step.partials.num_parts = 2;
+  EXPECT_THAT(check_budget_step(step), ::testing::HasSubstr("`lowest`"));
+  step.products_stride = 0;
+  EXPECT_EQ(check_budget_step(step), "");
+}
+
+TEST(BudgetParts, AreNoMoreBlocksThanMultiprocessors) {
+  EXPECT_EQ(budget_parts(132, 1, 8, 6554), 16);
+  EXPECT_EQ(budget_parts(132, 16, 8, 1638), 1);
+  EXPECT_EQ(budget_parts(132, 17, 8, 1638), 1);
+  EXPECT_EQ(budget_parts(132, 1, 8, 700), 5);
+  EXPECT_EQ(budget_parts(132, 1, 8, 0), 1);
+}
+
+// Every row once, the new token in the last tile.
+TEST(BudgetTiles, HaveEveryRow) {
+  for (const DeviceElement context : {DeviceElement::kBFloat16, DeviceElement::kInt8}) {
+    for (const int rows : {0, 1, 3, 32, 64, 70, 103}) {
+      const BudgetTiles tiles = budget_tiles({3, 64, 36, 1}, context, rows);
+      std::vector<int> found;
+      for (int tile = 0; tile < tiles.count(); ++tile) {
+        for (int i = 0; i < kTileRows; ++i) {
+          const int row = tiles.row(tile, i);
+          const bool is_code = is_coded(context) && row >= 3 && row < 67 && row != rows;
+          if (row >= 0) {
+            EXPECT_EQ(tiles.is_code(tile), is_code) << row << " of " << rows;
+            found.push_back(row);
+          }
+        }
+      }
+      EXPECT_EQ(found.back(), rows);
+      std::vector<int> expected(static_cast<std::size_t>(rows) + 1);
+      std::iota(expected.begin(), expected.end(), 0);
+      EXPECT_THAT(found, ::testing::UnorderedElementsAreArray(expected));
+    }
+  }
 }
 
 TEST(BudgetFill, IsEveryTokenUntilTheBudgetIsExceeded) {

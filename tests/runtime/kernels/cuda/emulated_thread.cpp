@@ -1,194 +1,12 @@
 #include "tests/runtime/kernels/cuda/emulated_thread.h"
 
-#include <ucontext.h>
-
-#include <csetjmp>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "tests/runtime/kernels/cuda/emulated_block.h"
+
 namespace kvc::testing {
-namespace {
-
-constexpr std::size_t kStackBytes = 256 * 1024;
-
-struct Barrier {
-  int size = 0, arrived = 0, generation = 0;
-};
-
-// Where a fiber, or the scheduler of fibers, stopped.
-struct Place {
-  ucontext_t context;
-  std::jmp_buf jump;
-  bool entered = true;
-};
-
-// A context is entered once. Later switches jump, as contexts make a system call each; the address sanitizer follows
-// contexts alone.
-void switch_places(Place& from, Place& to) {
-#ifdef __SANITIZE_ADDRESS__
-  swapcontext(&from.context, &to.context);
-#else
-  if (_setjmp(from.jump) != 0) {
-    return;
-  }
-  if (!std::exchange(to.entered, true)) {
-    setcontext(&to.context);
-  }
-  _longjmp(to.jump, 1);
-#endif
-}
-
-// One thread of the kernel that runs. Runs thread after thread of one block after the other.
-struct Fiber {
-  Place place;
-  std::unique_ptr<std::uint8_t[]> stack =
-      std::make_unique_for_overwrite<std::uint8_t[]>(kStackBytes);
-  const Barrier* barrier = nullptr;  // that it waits at
-  int generation = 0;
-  bool running = false;
-};
-
-}  // namespace
-
-// The fibers of one block at a time.
-class BlockEmulator {
- public:
-  BlockEmulator(LaunchGrid grid, int threads, std::size_t shared_bytes, ThreadOrder order,
-                const std::function<void(EmulatedThread&)>& kernel)
-      : grid_(grid),
-        order_(order),
-        kernel_(kernel),
-        warps_(static_cast<std::size_t>(threads / 32)) {
-    if (threads % 32 != 0) {
-      throw std::runtime_error("threads come in warps of 32");
-    }
-    shared_.resize(shared_bytes / sizeof(Vector) + 1);
-    while (fibers_.size() < static_cast<std::size_t>(threads)) {
-      fibers_.push_back(std::make_unique<Fiber>());
-      begin(*fibers_.back());
-    }
-    all_.size = threads;
-    for (Warp& warp : warps_) {
-      warp.barrier.size = 32;
-    }
-  }
-
-  void run(LaunchGrid block) {
-    block_ = block;
-    std::memset(shared_.data(), 0xFF, shared_.size() * sizeof(Vector));
-    threads_.clear();
-    for (int i = 0; i < all_.size; ++i) {
-      threads_.emplace_back(*this, i);
-      fiber(static_cast<std::size_t>(i)).running = true;
-    }
-    for (std::size_t left = threads_.size(); left > 0;) {
-      const std::size_t before = steps_;
-      for (std::size_t warp = 0; warp < warps_.size(); ++warp) {
-        left -= run_warp(order_ == ThreadOrder::kForward ? warp : warps_.size() - 1 - warp);
-      }
-      if (steps_ == before) {
-        fibers_.clear();
-        throw std::runtime_error(std::to_string(left) +
-                                 " threads wait at a barrier that others do not reach");
-      }
-    }
-    if (!error_.empty()) {
-      throw std::runtime_error(error_);
-    }
-  }
-
-  void wait_at(Barrier& barrier) {
-    if (++barrier.arrived == barrier.size) {
-      barrier.arrived = 0;
-      ++barrier.generation;
-      return;
-    }
-    Fiber& waiting = fiber(current_);
-    waiting.barrier = &barrier;
-    waiting.generation = barrier.generation;
-    switch_places(waiting.place, scheduler_);
-  }
-
-  void fail(const std::string& error) { error_ = error; }
-
- private:
-  friend class EmulatedThread;
-  struct alignas(16) Vector {
-    std::uint8_t bytes[16];
-  };
-  struct Warp {
-    Barrier barrier;
-    EmulatedThread::Words words[32];
-    const void* rows[32];
-    float numbers[32];
-  };
-
-  // One word of a context's argument cannot hold a pointer; fibers find theirs here.
-  static BlockEmulator*& active() {
-    static thread_local BlockEmulator* emulator = nullptr;
-    return emulator;
-  }
-  static void enter() {
-    for (;;) {
-      BlockEmulator& self = *active();
-      self.kernel_(self.threads_[self.current_]);
-      Fiber& ended = self.fiber(self.current_);
-      ended.running = false;
-      switch_places(ended.place, self.scheduler_);
-    }
-  }
-
-  static Fiber& fiber(std::size_t index) { return *fibers_[index]; }
-  static void begin(Fiber& fiber) {
-    getcontext(&fiber.place.context);
-    fiber.place.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.place.context.uc_stack.ss_size = kStackBytes;
-    fiber.place.context.uc_link = nullptr;
-    makecontext(&fiber.place.context, &BlockEmulator::enter, 0);
-    fiber.place.entered = false;
-  }
-
-  // Until all of the warp's threads have ended or wait for other warps. Returns how many have ended.
-  std::size_t run_warp(std::size_t warp) {
-    std::size_t ended = 0;
-    for (std::size_t before = steps_ + 1; before != steps_;) {
-      before = steps_;
-      for (std::size_t lane = 0; lane < 32; ++lane) {
-        ended += step(32 * warp + (order_ == ThreadOrder::kForward ? lane : 31 - lane)) ? 1 : 0;
-      }
-    }
-    return ended;
-  }
-
-  // Whether the thread has ended.
-  bool step(std::size_t index) {
-    Fiber& next = fiber(index);
-    if (!next.running || (next.barrier != nullptr && next.barrier->generation == next.generation)) {
-      return false;
-    }
-    ++steps_;
-    next.barrier = nullptr;
-    current_ = index;
-    active() = this;
-    switch_places(scheduler_, next.place);
-    return !next.running;
-  }
-
-  LaunchGrid grid_, block_;
-  ThreadOrder order_;
-  const std::function<void(EmulatedThread&)>& kernel_;
-  std::vector<Vector> shared_;
-  static thread_local std::vector<std::unique_ptr<Fiber>> fibers_;  // of all launches
-  std::vector<EmulatedThread> threads_;
-  std::vector<Warp> warps_;
-  Barrier all_;
-  Place scheduler_;
-  std::size_t current_ = 0, steps_ = 0;
-  std::string error_;
-};
-
-thread_local std::vector<std::unique_ptr<Fiber>> BlockEmulator::fibers_;
 
 int EmulatedThread::count() const { return block_->all_.size; }
 int EmulatedThread::block_x() const { return block_->block_.x; }
@@ -196,6 +14,10 @@ int EmulatedThread::block_y() const { return block_->block_.y; }
 int EmulatedThread::block_z() const { return block_->block_.z; }
 int EmulatedThread::grid_x() const { return block_->grid_.x; }
 std::uint8_t* EmulatedThread::shared() const { return block_->shared_.data()->bytes; }
+
+void EmulatedThread::wait_for(const std::uint32_t* counter, int least) {
+  block_->wait_for(counter, static_cast<std::uint32_t>(least));
+}
 
 void EmulatedThread::sync() { block_->wait_at(block_->all_); }
 void EmulatedThread::sync_warp() {
@@ -280,14 +102,56 @@ void EmulatedThread::finish_copies(std::size_t most_groups) {
   }
 }
 
+namespace {
+
+// One after the other.
+void run_blocks(BlockEmulator& emulator, const std::vector<LaunchGrid>& blocks) {
+  for (const LaunchGrid& block : blocks) {
+    emulator.begin(block);
+    emulator.go_on();
+    if (!emulator.has_ended()) {
+      emulator.throw_waiting();
+    }
+  }
+}
+
+void run_at_once(std::vector<std::unique_ptr<BlockEmulator>>& emulators) {
+  for (bool any = true; any;) {
+    any = false;
+    for (const auto& emulator : emulators) {
+      any |= !emulator->has_ended() && emulator->go_on();
+    }
+  }
+  for (const auto& emulator : emulators) {
+    if (!emulator->has_ended()) {
+      emulator->throw_waiting();
+    }
+  }
+}
+
+}  // namespace
+
 void run_grid(LaunchGrid grid, int threads, std::size_t shared_bytes, ThreadOrder order,
               const std::function<void(EmulatedThread&)>& kernel) {
-  BlockEmulator emulator(grid, threads, shared_bytes, order, kernel);
-  const int blocks = grid.x * grid.y * grid.z;
-  for (int i = 0; i < blocks; ++i) {
-    const int block = order == ThreadOrder::kForward ? i : blocks - 1 - i;
-    emulator.run({block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y});
+  std::vector<LaunchGrid> blocks;
+  const int count = grid.x * grid.y * grid.z;
+  for (int i = 0; i < count; ++i) {
+    const int block = order == ThreadOrder::kForward ? i : count - 1 - i;
+    blocks.push_back({block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y});
   }
+  if (!grid.at_once) {
+    BlockEmulator emulator(grid, threads, shared_bytes, order, kernel);
+    run_blocks(emulator, blocks);
+    return;
+  }
+  std::vector<std::unique_ptr<BlockEmulator>> emulators;
+  for (const LaunchGrid& block : blocks) {
+    emulators.push_back(
+        std::make_unique<BlockEmulator>(grid, threads, shared_bytes, order, kernel,
+                                        emulators.size() * static_cast<std::size_t>(threads)));
+    emulators.back()->begin(block);
+  }
+  run_at_once(emulators);
 }
 
 }  // namespace kvc::testing

@@ -54,6 +54,8 @@ class EmulatedThread {
     *counter = *counter + 1 == static_cast<std::uint32_t>(count) ? 0 : *counter + 1;
     return *counter == 0;
   }
+  void wait_for(const std::uint32_t* counter, int least);
+  void prefetch(const void*) {}
 
   template <int kBytes>
   void copy_async(void* shared, const void* global, bool valid) {
@@ -114,8 +116,8 @@ class EmulatedThread {
 
 enum class ThreadOrder { kForward, kBackward };  // of blocks too
 
-// Runs kernel(thread) for all threads of all blocks, one block after the other. Throws std::runtime_error where
-// threads wait for one another for ever or copies are misaligned.
+// Runs kernel(thread) for all threads of all blocks, one block after the other; with grid.at_once a block is left where its
+// threads wait for others. Throws std::runtime_error where threads wait for one another for ever or copies are misaligned.
 void run_grid(LaunchGrid grid, int threads, std::size_t shared_bytes, ThreadOrder order,
               const std::function<void(EmulatedThread&)>& kernel);
 

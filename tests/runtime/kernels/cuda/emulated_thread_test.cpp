@@ -108,6 +108,44 @@ TEST(EmulatedThread, TheLastOfACounterIsTheBlockThatRanLast) {
   }
 }
 
+// Every block sees what all of them wrote before.
+TEST(EmulatedThread, BlocksThatRunAtOnceWaitForOneAnother) {
+  for (const ThreadOrder order : {ThreadOrder::kForward, ThreadOrder::kBackward}) {
+    std::uint32_t counter = 0;
+    int written[4] = {};
+    std::vector<int> sums, last;
+    run_grid({4, 1, 1, true}, 64, 0, order, [&](EmulatedThread& thread) {
+      if (thread.index() == 0) {
+        written[thread.block_x()] = 1 + thread.block_x();
+        EXPECT_FALSE(thread.is_last_of(&counter, 8));
+        thread.wait_for(&counter, 4);
+        sums.push_back(written[0] + written[1] + written[2] + written[3]);
+        if (thread.is_last_of(&counter, 8)) {
+          last.push_back(thread.block_x());
+        }
+      }
+      thread.sync();
+    });
+    EXPECT_EQ(sums, std::vector<int>({10, 10, 10, 10}));
+    EXPECT_EQ(last.size(), 1u);
+    EXPECT_EQ(counter, 0u);
+  }
+}
+
+TEST(EmulatedThread, ABlockThatWaitsForOnesThatDoNotRunThrows) {
+  for (const bool at_once : {false, true}) {  // three wait for four
+    std::uint32_t counter = 0;
+    EXPECT_THROW(run_grid({3, 1, 1, at_once}, 32, 0, ThreadOrder::kForward,
+                          [&](EmulatedThread& thread) {
+                            if (thread.index() == 0) {
+                              (void)thread.is_last_of(&counter, 8);
+                              thread.wait_for(&counter, at_once ? 4 : 3);
+                            }
+                          }),
+                 std::runtime_error);
+  }
+}
+
 TEST(EmulatedThread, ABarrierThatSomeThreadsMissThrows) {
   EXPECT_THROW(run_grid({}, 64, 0, ThreadOrder::kForward,
                         [](EmulatedThread& thread) {

@@ -47,7 +47,7 @@ BudgetCache budget_cache(GpuBackend& memory, const BudgetLayout& layout) {
 std::vector<double> budget_step_milliseconds(GpuBackend& memory, int sequences, int slots,
                                              const std::vector<int>& tokens) {
   const BudgetLayout layout{0, slots - 1 - slots * 2 / 5, slots * 2 / 5, 1};
-  const int parts = attention_parts(multiprocessors(), sequences * kBudgetKvHeads, slots);
+  const int parts = budget_parts(multiprocessors(), sequences, kBudgetKvHeads, slots);
   const auto heads = static_cast<std::size_t>(sequences * kBudgetHeads);
   const std::size_t partials = heads * static_cast<std::size_t>(parts);
   const auto floats = [&](std::size_t count) {
@@ -70,6 +70,8 @@ std::vector<double> budget_step_milliseconds(GpuBackend& memory, int sequences, 
       .partials = {floats(partials), floats(partials), floats(partials * kBudgetHeadDim), parts},
       .arrived = memory.upload(
           std::vector<std::uint32_t>(static_cast<std::size_t>(sequences * kBudgetKvHeads))),
+      .lowest = static_cast<Chosen*>(memory.allocate(
+          sizeof(Chosen) * static_cast<std::size_t>(sequences * kBudgetKvHeads * parts))),
       .products = floats(heads * static_cast<std::size_t>(slots + 1)),
       .products_stride = slots + 1,
       .output = memory.allocate(2 * heads * kBudgetHeadDim)};
