@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Rejects what ties the tree to one machine (absolute home and work paths, hosts of package registries), unfinished work, and
-sentences that start with "Of"; run as a test."""
+"""Rejects what ties the tree to one machine (absolute home and work paths, hosts of package registries), unfinished work,
+sentences that start with "Of", and scripts that cannot be run by their names; run as a test."""
 
+import os
 import pathlib
 import re
 import sys
@@ -28,11 +29,18 @@ def violations_of(path, text):
     return found
 
 
+def is_script_without_leave(path):
+    """Does a file name its interpreter and is not executable?"""
+    with path.open("rb") as file:
+        return file.read(2) == b"#!" and not os.access(path, os.X_OK)
+
+
 def main():
     root = pathlib.Path(__file__).resolve().parents[2]
     checked = [path for path in tracked_files(root) if pathlib.PurePath(path).suffix in TEXT
                and path not in EXEMPT and not path.startswith(DATA)]
     found = [line for path in checked for line in violations_of(path, (root / path).read_text(encoding="utf-8"))]
+    found += [f"{path}: a script that is not executable; chmod +x" for path in checked if is_script_without_leave(root / path)]
     print("\n".join(found) or f"{len(checked)} files keep to the rules of the tree")
     sys.exit(1 if found else 0)
 

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """The repository checks catch what they are for."""
 
+import pathlib
+import tempfile
 import unittest
 
 import check_layering
@@ -80,6 +82,16 @@ class Tree(unittest.TestCase):
     def test_other_paths_pass(self):
         for line in ("build/work/x", "$HOME/work/file", "https://example.org/work/a", "/tmp/x"):
             self.assertEqual(check_tree.violations_of("scripts/a.sh", line), [], line)
+
+    def test_scripts_can_be_run_by_their_names(self):
+        with tempfile.TemporaryDirectory() as directory:
+            script, header = (pathlib.Path(directory) / name for name in ("a.py", "a.h"))
+            script.write_text("#!/usr/bin/env python3\n")
+            header.write_text("// #!\n")
+            self.assertTrue(check_tree.is_script_without_leave(script))
+            self.assertFalse(check_tree.is_script_without_leave(header))
+            script.chmod(0o755)
+            self.assertFalse(check_tree.is_script_without_leave(script))
 
 
 PTXAS = """ptxas info    : Compiling entry function '_Z3oneP' for 'sm_90a'
