@@ -179,10 +179,7 @@ KVC_DEVICE void prepare_block(Thread& thread, const CodedAttention& params,
       const float x = fabsf(queries[16 * ((first + j / 16) * shared.heads + head) + j % 16]);
       largest = x > largest ? x : largest;
     }
-    for (int lanes = 16; lanes >= 1; lanes /= 2) {
-      const float other = thread.shuffle_xor(largest, lanes);
-      largest = other > largest ? other : largest;
-    }
+    largest = warp_max(thread, largest);
     largest = largest > 0 ? largest : 1.0f;
     for (int j = thread.lane(); j < 16 * count; j += 32) {
       queries[16 * ((first + j / 16) * shared.heads + head) + j % 16] /= largest;

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "runtime/kernels/cuda/attention_codes_keys.h"
+#include "runtime/kernels/cuda/attention_warps.h"
 
 namespace kvc {
 
@@ -84,10 +85,7 @@ KVC_DEVICE void add_codes(Thread& thread, const CodedShared& shared, int num_gro
   PlaneWeights<kQueryTiles> of_kind;
   KVC_UNROLL
   for (int n = 0; n < kQueryTiles; ++n) {
-    KVC_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      sums.weights[n][i] *= raised.factor[n][i % 2];
-    }
+    raise_sums(raised, n, sums.weights[n]);
     KVC_UNROLL
     for (int k = 0; k < 2; ++k) {
       thread.multiply_add(Float16{}, sums.weights[n], kOnes, weights.b[k][n]);
@@ -111,10 +109,7 @@ KVC_DEVICE void add_codes(Thread& thread, const CodedShared& shared, int num_gro
       const int kinds = kinds_of[pair];
       KVC_UNROLL
       for (int n = 0; n < kQueryTiles; ++n) {
-        KVC_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          sums.c[pair][n][i] *= raised.factor[n][i % 2];
-        }
+        raise_sums(raised, n, sums.c[pair][n]);
       }
       with_kinds([&](auto of_plane) {
         constexpr int kKind = decltype(of_plane)::value;
@@ -139,22 +134,16 @@ KVC_DEVICE void merge_codes(Thread& thread, const CodedAttention& params,
   auto* weights = reinterpret_cast<float*>(states + warps * kHeads);  // [warps, heads] sums
   float* outputs = weights + warps * kHeads;                          // [warps, heads, kRows]
   thread.sync();
-  KVC_UNROLL
-  for (int n = 0; n < kQueryTiles; ++n) {
-    KVC_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const int head = 8 * n + 2 * (lane % 4) + i % 2;
-      if (lane < 4 && i < 2) {
-        states[thread.warp() * kHeads + head] = softmax.state[n][i % 2];
-        weights[thread.warp() * kHeads + head] = sums.weights[n][i];
-      }
-      float* output = outputs + (thread.warp() * kHeads + head) * kRows + lane / 4 + 8 * (i / 2);
-      KVC_UNROLL
-      for (int pair = 0; pair < kPairs; ++pair) {
-        output[16 * pair] = sums.c[pair][n][i];
-      }
+  write_warp(thread, softmax, states, [&](int n, int i, int row) {
+    if (lane < 4 && i < 2) {
+      weights[row] = sums.weights[n][i];
     }
-  }
+    float* output = outputs + row * kRows + lane / 4 + 8 * (i / 2);
+    KVC_UNROLL
+    for (int pair = 0; pair < kPairs; ++pair) {
+      output[16 * pair] = sums.c[pair][n][i];
+    }
+  });
   thread.sync();
   const int kv_head = thread.block_y(), group = params.num_heads / params.num_kv_heads;
   const DeviceTiles tiles = params.values[kv_head];

@@ -88,7 +88,7 @@ class CombineBlock {
   // The softmax of all threads' parts, the same bits in each thread.
   KVC_DEVICE SoftmaxState total_of(const SoftmaxState& own) {
     SoftmaxState total;
-    const float of_warp = warp_max(own.max);
+    const float of_warp = warp_max(thread_, own.max);
     const float sum = warp_sum(thread_, exp_below(own.max, of_warp) * own.sum);
     of_warps_[2 * thread_.warp()] = of_warp;  // all lanes write the same
     of_warps_[2 * thread_.warp() + 1] = sum;
@@ -100,13 +100,6 @@ class CombineBlock {
       total.sum += exp_below(of_warps_[2 * warp], total.max) * of_warps_[2 * warp + 1];
     }
     return total;
-  }
-  KVC_DEVICE float warp_max(float x) {
-    KVC_UNROLL
-    for (int lanes = 16; lanes >= 1; lanes /= 2) {
-      x = fmaxf(x, thread_.shuffle_xor(x, lanes));
-    }
-    return x;
   }
 
   // of_warps_ become the warps' weighted sums of outputs. A part without weight is not read.

@@ -83,10 +83,7 @@ KVC_DEVICE void add_code_values(Thread& thread, const DeviceRows& rows, const st
       value_fragments<T, decltype(form)::value, kHeadDim>(thread, rows, tile, m, a);
       KVC_UNROLL
       for (int n = 0; n < kQueryTiles; ++n) {
-        KVC_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          sums.c[m][n][i] *= raised.factor[n][i % 2];
-        }
+        raise_sums(raised, n, sums.c[m][n]);
         KVC_UNROLL
         for (int k = 0; k < 2; ++k) {
           thread.multiply_add(T{}, sums.c[m][n], a[k], weights.b[k][n]);

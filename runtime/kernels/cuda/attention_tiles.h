@@ -175,6 +175,16 @@ struct ValueSums {
   float c[kWidth / 16][kQueryTiles][4];
 };
 
+// Sums below a query tile's earlier maxima, of its heads in the order of scores, become sums below the new ones.
+template <int kQueryTiles>
+KVC_DEVICE void raise_sums(const RaiseFactors<kQueryTiles>& raised, int query_tile,
+                           float (&sums)[4]) {
+  KVC_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    sums[i] *= raised.factor[query_tile][i % 2];
+  }
+}
+
 // sums = factor * sums + values^T weights; values: as `keys` of add_scores.
 template <class T, int kWidth, int kQueryTiles, class Thread>
 KVC_DEVICE void add_values(Thread& thread, const T* values,
@@ -185,10 +195,7 @@ KVC_DEVICE void add_values(Thread& thread, const T* values,
   for (int m = 0; m < kWidth / 16; ++m) {
     KVC_UNROLL
     for (int n = 0; n < kQueryTiles; ++n) {
-      KVC_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        sums.c[m][n][i] *= raised.factor[n][i % 2];
-      }
+      raise_sums(raised, n, sums.c[m][n]);
     }
     KVC_UNROLL
     for (int k = 0; k < 2; ++k) {

@@ -14,6 +14,7 @@
 //   run<Kernel>(params, grid, threads, shared_bytes = 0)
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <type_traits>
@@ -37,6 +38,15 @@ KVC_DEVICE float warp_sum(Thread& thread, float x) {
   KVC_UNROLL
   for (int lanes = 16; lanes >= 1; lanes /= 2) {
     x += thread.shuffle_xor(x, lanes);
+  }
+  return x;
+}
+// The largest, likewise.
+template <class Thread>
+KVC_DEVICE float warp_max(Thread& thread, float x) {
+  KVC_UNROLL
+  for (int lanes = 16; lanes >= 1; lanes /= 2) {
+    x = fmaxf(x, thread.shuffle_xor(x, lanes));
   }
   return x;
 }
