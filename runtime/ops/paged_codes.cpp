@@ -112,7 +112,7 @@ void PagedCodes::store(const PageMemory& pages, const std::int64_t* slots,
   std::int64_t products = 0;
   for (const CodedRows& rows : blocks_) {
     const PagedBlock& spec = rows.spec();
-    products += spec.layout.num_coefficients() * spec.channels() / spec.bases.count;
+    products += spec.layout.num_coefficients() * spec.channels();
   }
   const std::int64_t mean_products =
       products * count / std::max<std::int64_t>(1, num_runs * num_blocks);
