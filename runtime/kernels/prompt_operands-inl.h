@@ -143,14 +143,11 @@ class Bfloat16Operands : public PromptOperands<Bfloat16Words> {
     if (of.present > of.begin || of.size() < columns) {
       std::fill(keys_.begin(), keys_.end(), 0u);
     }
-    for (std::int64_t token = of.present; token < of.end; token += kColumnsTogether) {
-      const std::int64_t count = std::min(kColumnsTogether, of.end - token);
-      for (std::int64_t i = 0; i < count; ++i) {
-        const std::uint16_t* row = numbers(of.rows, token + i, of.kv_head);
-        std::uint32_t* to = keys_.data() + token - of.begin + i;
-        for (std::int64_t word = 0; word < depth_; ++word) {
-          std::memcpy(to + word * kPromptBlock, row + 2 * word, sizeof(*to));
-        }
+    for (std::int64_t token = of.present; token < of.end; ++token) {
+      const std::uint16_t* row = numbers(of.rows, token, of.kv_head);
+      std::uint32_t* to = keys_.data() + token - of.begin;
+      for (std::int64_t word = 0; word < depth_; ++word) {
+        std::memcpy(to + word * kPromptBlock, row + 2 * word, sizeof(*to));
       }
     }
   }

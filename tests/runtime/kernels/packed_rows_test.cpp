@@ -1,13 +1,13 @@
 #include "runtime/kernels/packed_rows.h"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
 
+#include "tests/model/kernels/targets.h"
 #include "tests/runtime/kernels/kernel_inputs.h"
 
 namespace kvc {
@@ -24,15 +24,7 @@ std::vector<float> products(const PackedRows& rows, std::int64_t count, const fl
   return out;
 }
 
-class PackedRowsOfShape : public ::testing::TestWithParam<std::pair<std::int64_t, std::int64_t>> {
- protected:
-  ~PackedRowsOfShape() override { choose(0); }
-  // 0: whatever is best.
-  static void choose(std::int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-};
+class PackedRowsOfShape : public ::testing::TestWithParam<std::pair<std::int64_t, std::int64_t>> {};
 
 TEST_P(PackedRowsOfShape, MultiplyByEveryInstructionSet) {
   const auto [count, width] = GetParam();
@@ -40,8 +32,7 @@ TEST_P(PackedRowsOfShape, MultiplyByEveryInstructionSet) {
   const std::vector<float> rows = random_numbers(count * width, 1);
   const std::vector<float> x = random_numbers(most * width, 2);
   const PackedRows packed(rows.data(), count, width);
-  for (std::int64_t all = hwy::SupportedTargets(), left = all; left != 0; left &= left - 1) {
-    choose(left & -left);
+  testing::on_every_target([&, count = count, width = width] {
     const std::vector<float> of_all = products(packed, count, x.data(), most);
     for (std::int64_t t = 0; t < most; ++t) {
       for (std::int64_t r = 0; r < count + kSpare; ++r) {
@@ -60,8 +51,7 @@ TEST_P(PackedRowsOfShape, MultiplyByEveryInstructionSet) {
       const std::vector<float> of_some = products(packed, count, x.data(), num_x);
       ASSERT_TRUE(std::equal(of_some.begin(), of_some.end(), of_all.begin())) << num_x;
     }
-    choose(0);
-  }
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, PackedRowsOfShape,
