@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Rejects what ties the tree to one machine (absolute home and work paths, hosts of package registries), unfinished work,
-sentences that start with "Of", and scripts that cannot be run by their names; run as a test."""
+sentences that start with "Of", scripts that cannot be run by their names, and packages that were downloaded; run as a test."""
 
 import os
 import pathlib
@@ -16,6 +16,7 @@ INVERTED = re.compile(r"(?:^|(?://|#|\. )\s*)Of [a-z]")
 TEXT = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", ".txt", ".md", ".json", ".env", ""}
 EXEMPT = {"tests/checks/check_tree.py", "tests/checks/checks_test.py"}
 DATA = "tests/data/"
+PACKAGES = {".whl", ".deb", ".gz", ".xz", ".zip", ".tar"}
 
 
 def violations_of(path, text):
@@ -37,10 +38,12 @@ def is_script_without_leave(path):
 
 def main():
     root = pathlib.Path(__file__).resolve().parents[2]
-    checked = [path for path in tracked_files(root) if pathlib.PurePath(path).suffix in TEXT
+    tracked = tracked_files(root)
+    checked = [path for path in tracked if pathlib.PurePath(path).suffix in TEXT
                and path not in EXEMPT and not path.startswith(DATA)]
     found = [line for path in checked for line in violations_of(path, (root / path).read_text(encoding="utf-8"))]
     found += [f"{path}: a script that is not executable; chmod +x" for path in checked if is_script_without_leave(root / path)]
+    found += [f"{path}: a package; fetch it where it is needed" for path in tracked if pathlib.PurePath(path).suffix in PACKAGES]
     print("\n".join(found) or f"{len(checked)} files keep to the rules of the tree")
     sys.exit(1 if found else 0)
 
