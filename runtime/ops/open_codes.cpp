@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <mutex>
-#include <utility>
 
+#include "runtime/ops/handles.h"
 #include "runtime/ops/tensor_checks.h"
 
 namespace kvc {
@@ -14,32 +12,8 @@ namespace {
 constexpr std::size_t kBlockNumbers = 6 + kWidestCode;  // that describe a block
 constexpr std::size_t kBlockTensors = 6;
 
-class Registry {
- public:
-  std::int64_t add(std::shared_ptr<const OpenCodes> opened) {
-    const std::lock_guard lock(mutex_);
-    all_.emplace(++last_, std::move(opened));
-    return last_;
-  }
-  std::shared_ptr<const OpenCodes> find(std::int64_t handle) {
-    const std::lock_guard lock(mutex_);
-    const auto found = all_.find(handle);
-    STD_TORCH_CHECK(found != all_.end(), "kvconvert: codes ", handle, " are closed");
-    return found->second;
-  }
-  void remove(std::int64_t handle) {
-    const std::lock_guard lock(mutex_);
-    all_.erase(handle);
-  }
-
- private:
-  std::mutex mutex_;
-  std::int64_t last_ = 0;
-  std::map<std::int64_t, std::shared_ptr<const OpenCodes>> all_;
-};
-
-Registry& registry() {
-  static Registry all;
+Handles<OpenCodes>& registry() {
+  static Handles<OpenCodes> all;
   return all;
 }
 
@@ -98,43 +72,51 @@ PagedBlock block_of(const std::int64_t* numbers, const Tensor* tensors,
 
 }  // namespace
 
+CodesDescription describe_codes(const std::vector<std::int64_t>& shape, const Tensor& scale,
+                                const Tensor& cos, const Tensor& sin,
+                                const std::vector<std::int64_t>& blocks,
+                                const std::vector<Tensor>& factors) {
+  STD_TORCH_CHECK(shape.size() == 6 && blocks.size() % kBlockNumbers == 0 && !blocks.empty() &&
+                      factors.size() == blocks.size() / kBlockNumbers * kBlockTensors,
+                  "kvconvert: open: a description of another length");
+  const std::int64_t positions = cos.size(0);
+  CodesDescription all{.shape = {.num_layers = shape[0],
+                                 .num_heads = shape[1],
+                                 .num_kv_heads = shape[2],
+                                 .head_dim = shape[3],
+                                 .scale = floats(scale, 1, "scale")[0],
+                                 .softcap = floats(scale, 1, "scale")[1],
+                                 .window = shape[5],
+                                 .rope = {.cos = floats(cos, 2, "cos"),
+                                          .sin = floats(sin, 2, "sin"),
+                                          .num_pairs = cos.size(1)},
+                                 .num_positions = positions}};
+  STD_TORCH_CHECK(sin.size(0) == positions && sin.size(1) == cos.size(1) &&
+                      positions >= kTileTokens && 2 * cos.size(1) <= all.shape.head_dim,
+                  "kvconvert: open: angles of at least ", kTileTokens,
+                  " positions are expected, cos and sin alike");
+  check_angles(all.shape.rope, positions);
+  for (std::size_t i = 0; i * kBlockNumbers < blocks.size(); ++i) {
+    all.blocks.push_back(block_of(blocks.data() + i * kBlockNumbers,
+                                  factors.data() + i * kBlockTensors, all.shape, shape[4]));
+  }
+  for (const PagedBlock& block : all.blocks) {
+    STD_TORCH_CHECK(
+        block.first_head >= 0 && block.first_head + block.num_heads <= all.shape.num_kv_heads,
+        "kvconvert: open: a block of KV heads that there are none of");
+  }
+  return all;
+}
+
 std::int64_t open_codes(const std::vector<std::int64_t>& shape, const Tensor& scale,
                         const Tensor& cos, const Tensor& sin,
                         const std::vector<std::int64_t>& blocks,
                         const std::vector<Tensor>& factors) {
-  STD_TORCH_CHECK(shape.size() == 6 && blocks.size() % kBlockNumbers == 0 &&
-                      factors.size() == blocks.size() / kBlockNumbers * kBlockTensors,
-                  "kvconvert: open: a description of another length");
+  const CodesDescription described = describe_codes(shape, scale, cos, sin, blocks, factors);
   const auto opened = std::make_shared<OpenCodes>();
   opened->cos = cos;
   opened->sin = sin;
-  const std::int64_t positions = cos.size(0);
-  PagedCodes::Shape all{.num_layers = shape[0],
-                        .num_heads = shape[1],
-                        .num_kv_heads = shape[2],
-                        .head_dim = shape[3],
-                        .scale = floats(scale, 1, "scale")[0],
-                        .softcap = floats(scale, 1, "scale")[1],
-                        .window = shape[5],
-                        .rope = {.cos = floats(cos, 2, "cos"),
-                                 .sin = floats(sin, 2, "sin"),
-                                 .num_pairs = cos.size(1)},
-                        .num_positions = positions};
-  STD_TORCH_CHECK(sin.size(0) == positions && sin.size(1) == cos.size(1) &&
-                      positions >= kTileTokens && 2 * cos.size(1) <= all.head_dim,
-                  "kvconvert: open: angles of at least ", kTileTokens,
-                  " positions are expected, cos and sin alike");
-  check_angles(all.rope, positions);
-  std::vector<PagedBlock> described;
-  for (std::size_t i = 0; i * kBlockNumbers < blocks.size(); ++i) {
-    described.push_back(block_of(blocks.data() + i * kBlockNumbers,
-                                 factors.data() + i * kBlockTensors, all, shape[4]));
-  }
-  for (const PagedBlock& block : described) {
-    STD_TORCH_CHECK(block.first_head >= 0 && block.first_head + block.num_heads <= all.num_kv_heads,
-                    "kvconvert: open: a block of KV heads that there are none of");
-  }
-  opened->codes.emplace(all, described);
+  opened->codes.emplace(described.shape, described.blocks);
   STD_TORCH_CHECK(opened->codes->is_complete(),
                   "kvconvert: open: a KV head whose keys or values no block has, or several have");
   return registry().add(opened);
