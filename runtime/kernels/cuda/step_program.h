@@ -14,6 +14,7 @@
 #include "runtime/kernels/cuda/code_tiles_device.h"
 #include "runtime/kernels/cuda/few_rows_product.h"
 #include "runtime/kernels/cuda/launch.h"
+#include "runtime/kernels/cuda/paged_tokens.h"
 #include "runtime/kernels/cuda/quantise_rows.h"
 #include "runtime/kernels/cuda/residual_rows.h"
 #include "runtime/kernels/cuda/row_cosines.h"
@@ -23,9 +24,10 @@ namespace kvc {
 
 // For any kernel. RankAttention: its launch or both of them. DenseAttention of two stores: the fused kernel.
 using KernelLaunch =
-    std::variant<AppendLatents, AppendRows, BudgetStep, CodedAttention, CodeTilesParams,
-                 CombinePartials, DenseAttention, DequantiseRows, EmbedRows, FewRowsProduct,
-                 NormRows, ProjectValues, QuantiseRows, RankAttention, RowCosines, SampleTokens>;
+    std::variant<AppendLatents, AppendRows, AttendOpen, BudgetStep, CodedAttention, CodeTilesParams,
+                 CombinePartials, DenseAttention, DequantiseRows, EmbedRows, EncodeTokens,
+                 FewRowsProduct, NormRows, PlacePages, ProjectValues, QuantiseRows, RankAttention,
+                 ReadTokens, RowCosines, SampleTokens, StoreTokens>;
 using StepProgram = std::vector<KernelLaunch>;
 
 LaunchError launch_cuda(const KernelLaunch& launch, void* stream);

@@ -1,0 +1,86 @@
+// Grid: (32 tokens, block of codes, coefficients in chunks of the block's threads). A thread takes a coefficient of the
+// tokens.
+#pragma once
+
+#include "runtime/kernels/cuda/paged_channels.h"
+
+namespace kvc {
+
+KVC_HOST_DEVICE float engine_number(DeviceElement element, const EngineRows& rows, int token,
+                                    int head, int in_head) {
+  return widened(element,
+                 static_cast<const std::uint16_t*>(
+                     rows.data)[token * rows.token_stride + head * rows.head_stride + in_head]);
+}
+
+// A token's number of a block's channel, as it is coded.
+KVC_HOST_DEVICE float centred_number(const EncodeTokens& params, const DeviceBlock& block,
+                                     int token, int channel) {
+  const BlockChannel place = block_channel(params.of, block, channel);
+  const EngineRows& rows = place.is_key ? params.keys[place.layer] : params.values[place.layer];
+  const std::int64_t position = params.positions[token];
+  float number = engine_number(params.element, rows, token, place.head, place.in_head);
+  const int distance = partner_distance(params.of.rope, place.in_head);
+  if (place.is_key && !block.rotated && distance != 0) {
+    const float other =
+        engine_number(params.element, rows, token, place.head, place.in_head + distance);
+    number = turned_number(params.of.rope, place.in_head, position, number, other, true);
+  }
+  return number - mean_at(params.of, block, place, channel, position);
+}
+
+struct EncodeTokensKernel : Kernel<EncodeTokens, 128> {
+  static constexpr const char* kName = "encode_tokens";
+  static constexpr int kSharedBytes = kStagedRows * kPagedTokens * 4;
+
+  template <class Thread>
+  static KVC_DEVICE void run(const EncodeTokens& params, Thread& thread) {
+    const DeviceBlock& block = params.of.blocks[thread.block_y()];
+    const int k = block.tiles.num_coefficients, n = block.channels;
+    if (thread.block_z() * thread.count() >= k) {
+      return;
+    }
+    const int first = thread.block_x() * kPagedTokens,
+              coefficient = thread.block_z() * thread.count() + thread.index();
+    const int count = params.count - first < kPagedTokens ? params.count - first : kPagedTokens;
+    const float* encoder = image_floats(params.of, block.encoder);
+    auto* staged = reinterpret_cast<float*>(thread.shared());  // [kStagedRows, 32]
+    float sums[kPagedTokens] = {};
+    for (int channel = 0; channel < n; channel += kStagedRows) {
+      const int rows = n - channel < kStagedRows ? n - channel : kStagedRows;
+      thread.sync();
+      for (int i = thread.index(); i < kStagedRows * kPagedTokens; i += thread.count()) {
+        const int token = i / kStagedRows, row = i % kStagedRows;  // neighbours read neighbours
+        staged[row * kPagedTokens + token] =
+            row < rows && token < count
+                ? centred_number(params, block, first + token, channel + row)
+                : 0.0f;
+      }
+      thread.sync();
+      for (int row = 0; row < rows && coefficient < k; ++row) {
+        const float weight = encoder[static_cast<std::int64_t>(channel + row) * k + coefficient];
+        add_tokens(staged + row * kPagedTokens, weight, count, sums);
+      }
+    }
+    float* z = params.z + static_cast<std::int64_t>(first) * params.of.num_coefficients +
+               block.first_coefficient + coefficient;
+    KVC_UNROLL
+    for (int t = 0; t < kPagedTokens; ++t) {
+      if (t < count && coefficient < k) {
+        z[static_cast<std::int64_t>(t) * params.of.num_coefficients] = sums[t];
+      }
+    }
+  }
+};
+
+template <class Launcher>
+LaunchError launch_kernels(const EncodeTokens& params, const Launcher& launcher) {
+  const int threads = launcher.threads(EncodeTokensKernel::kThreads);
+  return launcher.template run<EncodeTokensKernel>(
+      params,
+      {divide_up(params.count, kPagedTokens), params.of.num_blocks,
+       divide_up(params.of.most_coefficients, threads)},
+      threads, EncodeTokensKernel::kSharedBytes);
+}
+
+}  // namespace kvc

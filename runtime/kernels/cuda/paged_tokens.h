@@ -1,0 +1,149 @@
+// Tokens of an engine's batch as codes in the pages of its cache, on the GPU: coded when they are written, read again for
+// prompts, and what attention over codes needs to know of pages. What a page holds stands in runtime/ops/paged_codes.h.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/kernels/cuda/attention_combine.h"
+#include "runtime/kernels/cuda/device_rope.h"
+#include "runtime/kernels/cuda/device_rows.h"
+#include "runtime/kernels/cuda/device_tiles.h"
+#include "runtime/kernels/cuda/launch.h"
+
+namespace kvc {
+
+constexpr int kMostPagedLayers = 16;  // that are coded together
+
+// A coded block of several layers (PagedBlock of runtime/ops/coded_rows.h): n channels and k coefficients of a token.
+// Arrays of float32 in GPU memory, as places in bytes from the start of the blocks' image.
+struct DeviceBlock {
+  DeviceTiles tiles{};           // its layout, without blocks
+  std::int64_t page_offset = 0;  // where its tiles begin in a page of one tile
+  int num_heads = 1, first_head = 0;
+  bool has_keys = true, has_values = true;
+  bool rotated = false;              // coefficients are of keys post-RoPE
+  int channels = 0;                  // n
+  int first_coefficient = 0;         // among those of all blocks
+  std::int64_t encoder = 0;          // E transposed, [n, k]
+  std::int64_t decoder = 0;          // F times the steps, transposed, [k, n]
+  std::int64_t mean = 0, first = 0;  // [n]; first: of a text's first token, 0: the mean
+  std::int64_t steps = 0;            // [k]
+};
+
+// The block that has a KV head's keys, or its values, of a layer, and the first of their head_dim channels there.
+struct HeadPlace {
+  int block, channel;
+};
+
+struct DevicePages {
+  std::uint8_t* data = nullptr;  // 4-byte aligned, as the stride
+  std::int64_t stride = 0;       // bytes from one page to the next
+  int count = 0, page_tiles = 0;
+};
+
+// What all launches below share. Pointers to GPU memory.
+struct PagedBlocks {
+  const std::uint8_t* image = nullptr;
+  const DeviceBlock* blocks = nullptr;  // [num_blocks], in the image
+  int num_blocks = 0;
+  int num_coefficients = 0, most_coefficients = 0;  // of all blocks, of one
+  int num_layers = 1, num_kv_heads = 0, head_dim = 0;
+  DeviceRope rope{};  // pairs (i, i + num_pairs)
+};
+
+// Rows [tokens, heads, head_dim] of 16-bit numbers; strides in numbers.
+struct EngineRows {
+  const void* data = nullptr;
+  std::int64_t token_stride = 0, head_stride = 0;
+};
+
+// z = E (y - mean) of every token: y are its keys, before RoPE or, for rotated coefficients, after it, and its values.
+struct EncodeTokens {
+  PagedBlocks of{};
+  EngineRows keys[kMostPagedLayers] = {}, values[kMostPagedLayers] = {};  // keys post-RoPE
+  DeviceElement element = DeviceElement::kBFloat16;                       // or float16
+  const std::int64_t* positions = nullptr;                                // [count]
+  int count = 0;
+  float* z = nullptr;  // [count, of.num_coefficients]
+};
+
+// Coefficients become codes at slots: page * page tokens + place in the page. Slots below 0 and behind the last page are
+// skipped. Tokens of a tile are neighbours; when its first token is written, the rest of the tile becomes zero.
+struct StoreTokens {
+  PagedBlocks of{};
+  DevicePages pages{};
+  const std::int64_t* slots = nullptr;  // [count]
+  int count = 0;
+  const float* z = nullptr;  // [count, of.num_coefficients]
+};
+
+// Tokens first .. first + count - 1 of every sequence as attention sees them; first is a multiple of 32.
+struct ReadTokens {
+  PagedBlocks of{};
+  DevicePages pages{};
+  const std::int32_t* page_numbers = nullptr;  // [num_sequences, page_stride]
+  std::int64_t page_stride = 0;
+  int num_sequences = 1, first = 0, count = 0;
+  const HeadPlace* places = nullptr;  // [2, num_kv_heads] of a layer: keys, values
+  DeviceElement element = DeviceElement::kBFloat16;
+  void *keys = nullptr,
+       *values = nullptr;  // [num_sequences, count, num_kv_heads, head_dim], keys post-RoPE
+};
+
+// What attention over codes reads of a sequence of `tokens` tokens whose last one asks.
+struct CodedSpan {
+  int window = 0;          // the query sees as many last tokens, itself included; 0: all
+  bool has_open = true;    // the query's own tile is read exactly
+  bool has_first = false;  // token 0 is read apart from the others (DeviceBlock::first)
+
+  KVC_HOST_DEVICE int end(int tokens) const {
+    return has_open ? (tokens - 1) / kScaledRows * kScaledRows : tokens;
+  }
+  KVC_HOST_DEVICE int hidden(int tokens) const {
+    return window > 0 && tokens > window ? tokens - window : 0;
+  }
+  KVC_HOST_DEVICE int begin(int tokens) const {
+    const int first = hidden(tokens) == 0 && has_first ? 1 : hidden(tokens);
+    return first < end(tokens) ? first : end(tokens);
+  }
+  KVC_HOST_DEVICE bool reads_first(int tokens) const {
+    return has_first && hidden(tokens) == 0 && end(tokens) > 0;
+  }
+};
+
+// Addresses for kernels of attention over codes: of all blocks' tiles, and which tokens they read.
+struct PlacePages {
+  PagedBlocks of{};
+  DevicePages pages{};
+  CodedSpan span{};
+  const std::int32_t* page_numbers = nullptr;  // [num_sequences, page_stride]
+  std::int64_t page_stride = 0;
+  const std::int32_t* tokens = nullptr;  // [num_sequences]
+  int num_sequences = 0;
+  int most_pages = 0;                   // of a sequence
+  const std::int32_t* order = nullptr;  // [num_tiles] numbers of blocks
+  int num_tiles = 0;
+  DeviceTiles* tiles = nullptr;        // [num_tiles]
+  const void** addresses = nullptr;    // [num_tiles, num_sequences, most_pages]
+  std::int32_t* num_rows = nullptr;    // [num_sequences]
+  std::int32_t* first_rows = nullptr;  // [num_sequences]
+};
+
+// Attention over exact rows: of the query's own tile, and of token 0 where it is read apart.
+struct AttendOpen {
+  CodedSpan span{};
+  const std::int32_t* tokens = nullptr;           // [num_sequences]
+  const std::int32_t* numbers = nullptr;          // [num_sequences] tiles; null: has_open is false
+  const void *keys = nullptr, *values = nullptr;  // [tiles, 32, num_kv_heads, head_dim]
+  int num_tiles = 0;
+  const void *first_keys = nullptr,
+             *first_values = nullptr;  // [num_sequences, num_kv_heads, head_dim]; has_first
+  const void* query = nullptr;         // [num_sequences, num_heads, head_dim] post-RoPE
+  void* query_float16 = nullptr;  // the same in float16, in which kernels meet codes; null: nowhere
+  DeviceElement element = DeviceElement::kBFloat16;  // of all of these
+  int num_sequences = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  float scale = 1, softcap = 0;
+  DevicePartials partials{};  // of one part, width head_dim
+};
+
+}  // namespace kvc
