@@ -1,0 +1,51 @@
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+#include "runtime/ops/device_queue.h"
+
+namespace kvc {
+namespace {
+
+// The library loads into torch without CUDA too, so its function is looked up when it is needed.
+using CurrentStream = std::int32_t (*)(std::int32_t device, void** stream);
+CurrentStream current_stream() {
+  static const auto function =
+      reinterpret_cast<CurrentStream>(dlsym(RTLD_DEFAULT, "aoti_torch_get_current_cuda_stream"));
+  return function;
+}
+
+// The device for the calling thread while it lives.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    if (cudaGetDevice(&before_) != cudaSuccess || before_ != device) {
+      (void)cudaSetDevice(device);
+    }
+  }
+  ~OnDevice() { (void)cudaSetDevice(before_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+}  // namespace
+
+int device_multiprocessors(int device) {
+  int count = 0;
+  return cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) == cudaSuccess
+             ? count
+             : 1;
+}
+
+LaunchError queue_launches(const StepProgram& program, int device) {
+  void* stream = nullptr;
+  if (current_stream() == nullptr || current_stream()(device, &stream) != 0) {
+    return "torch has no CUDA stream; install a build of torch with CUDA";
+  }
+  const OnDevice on_device(device);
+  return launch_cuda(program, stream);
+}
+
+}  // namespace kvc
