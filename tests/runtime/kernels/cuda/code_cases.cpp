@@ -7,6 +7,7 @@
 #include "runtime/kernels/code_tiles.h"
 #include "runtime/kernels/quantise.h"
 #include "tests/runtime/kernels/cuda/case_inputs.h"
+#include "tests/runtime/kernels/cuda/case_tiles.h"
 #include "tests/runtime/kernels/cuda/kernel_cases.h"
 
 namespace kvc::testing {
@@ -128,73 +129,6 @@ std::string quantise_case(const QuantiseShape& shape, KernelBackend& backend) {
   return first_difference("dequantised", backend.download(back, rebuilt.size()), rebuilt);
 }
 
-TileLayout case_layout(bool gain) {
-  TileLayout layout;
-  const std::int64_t counts[] = {0, 4, 0, 2, 5, 3, 1, 1, 2};
-  std::copy(std::begin(counts), std::end(counts), layout.coefficients);
-  layout.gain = gain;
-  return layout;
-}
-
-// What a coefficient is coded as under a step, by definition.
-float level_of(float z, float step, int bits) {
-  const auto half = static_cast<float>(1 << (bits - 1));
-  return std::min(std::max(-half, std::floor(z / step)), half - 1);
-}
-
-std::vector<int> widths_of(const TileLayout& layout) {
-  std::vector<int> widths;
-  for (int bits = kWidestCode; bits >= 1; --bits) {
-    widths.insert(widths.end(), static_cast<std::size_t>(layout.coefficients[bits]), bits);
-  }
-  return widths;
-}
-
-double error_of(const std::vector<int>& widths, const float* z, const std::vector<float>& steps,
-                float gain) {
-  double error = 0;
-  for (std::size_t c = 0; c < widths.size(); ++c) {
-    const float step = steps[c] * gain;
-    const double difference = z[c] - (level_of(z[c], step, widths[c]) + 0.5) * step;
-    error += difference * difference;
-  }
-  return error;
-}
-
-// The tile's gains are best, and its codes and the levels times gains that come back are theirs.
-std::string check_tile(const TileLayout& layout, const float* z, const std::vector<float>& steps,
-                       const std::vector<std::uint8_t>& tile, const std::vector<float>& decoded) {
-  const std::vector<int> widths = widths_of(layout);
-  const std::size_t count = widths.size();
-  std::vector<std::uint8_t> gains(kTileTokens, kUnitGain), codes(count * kTileTokens),
-      expected(static_cast<std::size_t>(layout.bytes()));
-  std::vector<float> values(count * kTileTokens);
-  for (std::size_t token = 0; token < kTileTokens; ++token) {
-    const float* own = z + token * count;
-    if (layout.gain) {
-      gains[token] = tile[static_cast<std::size_t>(layout.code_bytes()) + token];
-      double least = INFINITY;
-      for (const float gain : kGains) {
-        least = std::min(least, error_of(widths, own, steps, gain));
-      }
-      if (gains[token] >= kNumGains ||
-          error_of(widths, own, steps, kGains[gains[token]]) > least * (1 + 1e-5)) {
-        return "the gain of token " + std::to_string(token) + " is not the best";
-      }
-    }
-    for (std::size_t c = 0; c < count; ++c) {
-      const float step = steps[c] * kGains[gains[token]];
-      const float level = level_of(own[c], step, widths[c]);
-      codes[c * kTileTokens + token] =
-          static_cast<std::uint8_t>(level + static_cast<float>(1 << (widths[c] - 1)));
-      values[token * count + c] = (level + 0.5f) * kGains[gains[token]];
-    }
-  }
-  pack_tile_reference(layout, codes.data(), gains.data(), expected.data());
-  const std::string difference = first_difference("tile", tile, expected);
-  return difference.empty() ? compare("decoded", decoded, values, 0) : difference;
-}
-
 // Two sequences of two tiles, behind one and none, in blocks of two.
 std::string tiles_case(bool gain, KernelBackend& backend) {
   const TileLayout layout = case_layout(gain);
@@ -202,10 +136,7 @@ std::string tiles_case(bool gain, KernelBackend& backend) {
   const std::size_t num_tiles = 4, bytes = static_cast<std::size_t>(layout.bytes());
   std::vector<float> z =
       case_numbers(static_cast<std::int64_t>(num_tiles * kTileTokens * count), 7);
-  std::vector<float> steps = case_numbers(static_cast<std::int64_t>(count), 8);
-  for (float& step : steps) {
-    step = 0.05f + std::fabs(step) * 0.3f;
-  }
+  const std::vector<float> steps = case_steps(static_cast<std::int64_t>(count), 8);
   for (std::size_t i = 0; i < count; ++i) {
     z[i] *= 20;  // a token that a gain suits
   }
@@ -237,18 +168,17 @@ std::string tiles_case(bool gain, KernelBackend& backend) {
   }
   const std::vector<float> decoded = backend.download(rebuilt, z.size());
   const std::size_t places[] = {1, 2, 4, 5};  // of the tiles among all
+  std::vector<float> values;
   for (std::size_t i = 0; i < num_tiles; ++i) {
-    const std::size_t first = i * kTileTokens * count, last = first + kTileTokens * count;
+    const std::size_t first = i * kTileTokens * count;
     const std::uint8_t* tile = blocks[places[i] / 2] + places[i] % 2 * bytes;
-    const std::string difference =
-        check_tile(layout, z.data() + first, steps, backend.download(tile, bytes),
-                   {decoded.begin() + static_cast<std::ptrdiff_t>(first),
-                    decoded.begin() + static_cast<std::ptrdiff_t>(last)});
+    const std::string difference = check_tile(layout, z.data() + first, kTileTokens, steps,
+                                              backend.download(tile, bytes), values);
     if (!difference.empty()) {
       return "tile " + std::to_string(i) + ": " + difference;
     }
   }
-  return {};
+  return compare("decoded", decoded, values, 0);
 }
 
 }  // namespace

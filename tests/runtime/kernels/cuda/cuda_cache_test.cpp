@@ -32,6 +32,8 @@ TEST_P(CudaCache, MatchesReferenceInAnyOrderOfThreads) {
 std::string name_of(const ::testing::TestParamInfo<KernelCase>& info) { return info.param.name; }
 
 INSTANTIATE_TEST_SUITE_P(Codes, CudaCache, ::testing::ValuesIn(code_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Pages, CudaCache, ::testing::ValuesIn(paged_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(OpenTiles, CudaCache, ::testing::ValuesIn(open_tile_cases()), name_of);
 INSTANTIATE_TEST_SUITE_P(Budgets, CudaCache, ::testing::ValuesIn(budget_cases()), name_of);
 
 // Every finite float16, what lies between two of them, and numbers beyond.

@@ -33,8 +33,8 @@ std::string equal_bits(KernelBackend& backend) {
 
 std::vector<KernelCase> all_cases() {
   std::vector<KernelCase> cases = code_cases();
-  for (const KernelCase& budget_case : budget_cases()) {
-    cases.push_back(budget_case);
+  for (const auto& more : {paged_cases(), open_tile_cases(), budget_cases()}) {
+    cases.insert(cases.end(), more.begin(), more.end());
   }
   cases.push_back({"budget_equal_bits", equal_bits});
   return cases;

@@ -30,8 +30,10 @@ std::vector<KernelCase> code_attention_cases(CaseSize size);  // keys apart from
 // All of them.
 std::vector<KernelCase> attention_cases(CaseSize size);
 
-std::vector<KernelCase> code_cases();    // integer codes and tiles of codes
-std::vector<KernelCase> budget_cases();  // steps under a budget
+std::vector<KernelCase> code_cases();       // integer codes and tiles of codes
+std::vector<KernelCase> paged_cases();      // tokens in an engine's pages
+std::vector<KernelCase> open_tile_cases();  // attention over their exact rows
+std::vector<KernelCase> budget_cases();     // steps under a budget
 // For steps whose rows are in several parts: the same bits in whatever order these are attended to.
 std::vector<std::uint16_t> budget_outputs(KernelBackend& backend);
 
