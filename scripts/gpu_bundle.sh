@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a bundle of kvrun, kvconvert and kvvalidate for a machine with a GPU that has torch and nothing else: no HDF5, no
+# Makes a bundle of kvrun, kvconvert, kvvalidate and the op library for engines for a machine with a GPU that has torch and nothing else: no HDF5, no
 # tokenizer libraries, no network. It holds the programs of the cuda preset, stripped, and the libraries that they need beside
 # glibc, libstdc++, torch and CUDA. Needs no GPU.
 #
@@ -8,7 +8,7 @@
 #   --out FILE       the archive (default: build/gpu-bundle.tar.xz); a name in .tar: not compressed
 #   --arch LIST      GPU architectures, as in "90a" or "80;90a" (default: 90a)
 #   --build DIR      where to build (default: build/gpu-bundle-build)
-#   --programs DIR   packs the programs of this directory and builds nothing
+#   --programs DIR   packs the programs of this directory, and the op library of ../lib beside it, and builds nothing
 #   --data           packs tests/data/reference-llama and texts too: run.sh then needs no --data
 #
 # There: python3 -m tarfile -e gpu-bundle.tar.xz DIR && DIR/gpu-bundle/run.sh --data tests/data
@@ -16,6 +16,7 @@ set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 out="$root/build/gpu-bundle.tar.xz" arch=90a build="$root/build/gpu-bundle-build" programs="" data=""
 readonly PROGRAMS=(kvrun kvconvert kvvalidate)
+readonly OPS=libkvconvert_ops.so
 # What the other machine has: glibc, g++'s libraries and OpenMP; torch and CUDA.
 readonly OF_SYSTEM='ld-linux.*|lib(c|m|dl|pthread|rt|util|resolv|anl|mvec|stdc\+\+|gcc_s|gomp)'
 readonly OF_TORCH='lib(torch.*|c10.*|cu(bla|da|dnn|fft|file|pti|rand|solver|sparse).*|nv.*|nccl.*)'
@@ -96,12 +97,14 @@ source versions.env
 if [ -z "$programs" ]; then
   [ "$(uname -m)" = x86_64 ] || fail "this machine is $(uname -m); the bundle is for x86_64"
   cmake --preset cuda -B "$build" -DKVC_TESTS=OFF -DKVC_CUDA_ARCHITECTURES="$arch" ${KVC_TORCH_DIR:+"-DKVC_TORCH_DIR=$KVC_TORCH_DIR"}
-  cmake --build "$build" --target "${PROGRAMS[@]}"
+  cmake --build "$build" --target "${PROGRAMS[@]}" kvconvert_ops
   programs="$build/bin"
 fi
 for program in "${PROGRAMS[@]}"; do
   [ -x "$programs/$program" ] || fail "$programs/$program: no such program; build it, or leave --programs out"
 done
+
+[ -f "$programs/../lib/$OPS" ] || fail "$programs/../lib/$OPS: no such library; build it, or leave --programs out"
 
 staging="$(mktemp -d)"
 trap 'rm -rf "$staging"' EXIT
@@ -110,6 +113,7 @@ mkdir -p "$bundle/bin" "$bundle/lib"
 for program in "${PROGRAMS[@]}"; do
   strip -o "$bundle/bin/$program" "$programs/$program"
 done
+strip --strip-unneeded -o "$bundle/lib/$OPS" "$programs/../lib/$OPS"
 libraries="$(closure "${PROGRAMS[@]/#/$programs/}")"
 while read -r name file; do
   [ "$file" = - ] || strip --strip-unneeded -o "$bundle/lib/$name" "$file"

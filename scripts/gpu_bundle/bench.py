@@ -6,6 +6,7 @@ import pathlib
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 
 import gpu
@@ -31,16 +32,23 @@ class Part:
 
     def run(self, program, *arguments):
         """Standard output of a program that must end with 0."""
-        command = [program, *map(str, arguments), "--quiet"]
-        record = {"command": shlex.join(command), "exit_code": None, "seconds": 0.0}
+        return self.call([HERE / "bin" / program], program, [*arguments, "--quiet"], self.bench.environment)
+
+    def run_python(self, script, *arguments):
+        """The same of a script that imports torch, which has its own libraries."""
+        return self.call([sys.executable, HERE / script], script, arguments, None)
+
+    def call(self, program, name, arguments, environment):
+        arguments = list(map(str, arguments))
+        record = {"command": shlex.join([name, *arguments]), "exit_code": None, "seconds": 0.0}
         self.entry["runs"].append(record)
         left = self.bench.end - time.monotonic()
         if left < 1:
             raise Skipped("no time left (--seconds)")
         started = time.monotonic()
         try:
-            done = subprocess.run([str(HERE / "bin" / program), *command[1:]], env=self.bench.environment, stdin=subprocess.DEVNULL,
-                                  capture_output=True, text=True, timeout=min(LIMIT, left), check=False)
+            done = subprocess.run([*map(str, program), *arguments], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                  timeout=min(LIMIT, left), check=False)
         except subprocess.TimeoutExpired as error:
             raise Failed(f"{record['command']}: not done after {error.timeout:.0f} s") from error
         finally:

@@ -1,9 +1,10 @@
-"""The cases: generations of one checkpoint in several ways, and conversions with a generation of each."""
+"""The cases: generations of one checkpoint in several ways, conversions with a generation of each, and the ops for engines."""
 
 import json
 import math
 
 import compare
+from bench import HERE
 
 REFERENCE, REFERENCE_128 = "reference-llama", "reference-llama-128"
 CALIBRATION, HELD_OUT = "texts/tinystories_calibration.txt", "texts/tinystories_heldout.txt"
@@ -159,11 +160,30 @@ class Conversion:
         return report["continuation"]["kl_divergence"]["median"]
 
 
+class Ops:
+    """The ops that engines call, in the torch of this machine."""
+
+    def __init__(self, bench, _directory):
+        self.bench = bench
+
+    def on_cpu(self, part):
+        self.compare(part, "cpu")
+
+    def on_device(self, part):
+        device = self.bench.options.device
+        self.compare(part, device, *(["--time"] if device != "cpu" else []))
+
+    @staticmethod
+    def compare(part, device, *options):
+        part.note(**json.loads(part.run_python("ops.py", HERE / "lib/libkvconvert_ops.so", device, *options)))
+
+
 # Name: a function of bench and directory. Lengths of plain caches are such that the GPU's, which have room for all new tokens, have
 # as many pages of 32 tokens as the CPU's. A cache is compressed at the end of a prompt: where it is, prompts are of one length.
 CASES = {
     "greedy": lambda *place: Generation(*place, (40, 100), 60),
     "coded": lambda *place: Conversion(*place, ("--method", "coded", "--kept-ratio", "0.25")),
+    "ops": Ops,
     "long": lambda *place: Generation(*place, (2100,), 48, (REFERENCE_128, REFERENCE)),
     "batch": lambda *place: Generation(*place, tuple(range(20, 100, 5)), 24),
     "top-p": lambda *place: Generation(*place, (100, 40), 40, top_p=True),

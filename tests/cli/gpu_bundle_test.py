@@ -84,7 +84,7 @@ class GpuBundle(unittest.TestCase):
                 elif not SYSTEM.match(name):
                     self.assertTrue(place.resolve().is_relative_to(self.torch.parent), f"{program}: {name} from {file}")
         packed = {path.name for path in (self.bundle / "lib").iterdir()}
-        self.assertEqual(packed, needed)
+        self.assertEqual(packed, needed | {"libkvconvert_ops.so"})
         for name in ("libhdf5", "libonig", "libsentencepiece", "libutf8proc"):
             self.assertTrue(any(library.startswith(name) for library in packed), name)
         self.assertFalse([library for library in packed if SYSTEM.match(library) or re.match("lib(torch|c10|gomp)", library)])
@@ -123,6 +123,13 @@ class GpuBundle(unittest.TestCase):
         part = self.parts()["top-p", "device"]
         self.assertEqual((part["status"], part["tokens_equal"], part["kept_ratio"]["equal"]), ("passed", True, True))
         self.assertGreater(part["max_logit_difference"], 0)  # float16 beside float32
+
+    def test_compares_the_ops_of_engines(self):
+        process = self.run_bundle("--device", "cpu", "ops", site=self.torch.parent)  # with what torch imports
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        parts = self.parts()
+        self.assertEqual({case["form"] for case in parts["ops", "device"]["cases"]}, {"rotated", "pairs", "blocks", "keys", "full"})
+        self.assertFalse(parts["ops", "device"]["has_device_ops"])
 
     def test_finds_wrong_logits(self):
         bundle = self.copy()
