@@ -39,13 +39,20 @@ int device_multiprocessors(int device) {
              : 1;
 }
 
-LaunchError queue_launches(const StepProgram& program, int device) {
+LaunchError queue_launches(const DeviceProgram& program, int device) {
   void* stream = nullptr;
   if (current_stream() == nullptr || current_stream()(device, &stream) != 0) {
     return "torch has no CUDA stream; install a build of torch with CUDA";
   }
   const OnDevice on_device(device);
-  return launch_cuda(program, stream);
+  for (const DeviceLaunch& launch : program) {
+    if (LaunchError error =
+            std::visit([&](const auto& params) { return launch_cuda(params, stream); }, launch);
+        !error.empty()) {
+      return error;
+    }
+  }
+  return {};
 }
 
 }  // namespace kvc

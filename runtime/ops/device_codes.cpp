@@ -32,11 +32,11 @@ PagedBlocks DeviceCodes::described(const Memory& memory) const {
       .rope = {.cos = memory.cos, .sin = memory.sin, .num_pairs = static_cast<int>(num_pairs_)}};
 }
 
-StepProgram DeviceCodes::store(const Memory& memory, const std::int64_t* slots,
-                               const std::int64_t* positions, int count,
-                               const std::vector<EngineRows>& keys,
-                               const std::vector<EngineRows>& values,
-                               DeviceScratch& scratch) const {
+DeviceProgram DeviceCodes::store(const Memory& memory, const std::int64_t* slots,
+                                 const std::int64_t* positions, int count,
+                                 const std::vector<EngineRows>& keys,
+                                 const std::vector<EngineRows>& values,
+                                 DeviceScratch& scratch) const {
   EncodeTokens encode{
       .of = described(memory),
       .element = memory.element,
@@ -50,8 +50,8 @@ StepProgram DeviceCodes::store(const Memory& memory, const std::int64_t* slots,
   return {encode, store};
 }
 
-StepProgram DeviceCodes::read(const Memory& memory, const std::int32_t* page_numbers, int first,
-                              int count, std::int64_t layer, void* keys, void* values) const {
+DeviceProgram DeviceCodes::read(const Memory& memory, const std::int32_t* page_numbers, int first,
+                                int count, std::int64_t layer, void* keys, void* values) const {
   return {ReadTokens{.of = described(memory),
                      .pages = memory.pages,
                      .page_numbers = page_numbers,
@@ -82,7 +82,7 @@ void DeviceCodes::set_shape(const Memory& memory, const Sequences& sequences,
 DevicePartials DeviceCodes::add_sums(const Memory& memory, const Sequences& sequences,
                                      const DeviceImage::Layer& layer, const void* query,
                                      const PlacePages& places, int multiprocessors,
-                                     DeviceScratch& scratch, StepProgram& program) const {
+                                     DeviceScratch& scratch, DeviceProgram& program) const {
   const auto heads = static_cast<int>(shape_.num_heads);
   const int num_keys = image_.num_key_blocks;
   const int num_values = image_.num_value_blocks;
@@ -150,9 +150,9 @@ DevicePartials DeviceCodes::add_sums(const Memory& memory, const Sequences& sequ
   return sums.partials;
 }
 
-StepProgram DeviceCodes::attend(const Memory& memory, const Sequences& sequences,
-                                std::int64_t layer, const void* query, void* output,
-                                int multiprocessors, DeviceScratch& scratch) const {
+DeviceProgram DeviceCodes::attend(const Memory& memory, const Sequences& sequences,
+                                  std::int64_t layer, const void* query, void* output,
+                                  int multiprocessors, DeviceScratch& scratch) const {
   const DeviceImage::Layer& of = image_.layers[at(layer)];
   const auto heads = static_cast<int>(shape_.num_heads);
   const auto head_dim = static_cast<int>(shape_.head_dim);
@@ -174,7 +174,7 @@ StepProgram DeviceCodes::attend(const Memory& memory, const Sequences& sequences
   places.addresses = scratch.take<const void*>(places.num_tiles * count * places.most_pages);
   places.num_rows = scratch.take<std::int32_t>(count);
   places.first_rows = scratch.take<std::int32_t>(count);
-  StepProgram program{places};
+  DeviceProgram program{places};
 
   AttendOpen open{.span = span,
                   .tokens = sequences.tokens,

@@ -1,14 +1,13 @@
 // The codes of PagedCodes on a GPU: which kernels store, read and attend to them. Does not use torch, and launches nothing
-// itself: what it makes runs on any StepProgram's executor, in GPU memory or in the CPU emulator of the tests.
+// itself: what it makes runs on any queue of device_queue.h, in GPU memory or in the CPU emulator of the tests.
 // Factors lie in an image (device_image.h), which the engine copies to the GPU.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "runtime/kernels/cuda/paged_tokens.h"
-#include "runtime/kernels/cuda/step_program.h"
 #include "runtime/ops/device_image.h"
+#include "runtime/ops/device_program.h"
 #include "runtime/ops/paged_codes.h"
 
 namespace kvc {
@@ -62,14 +61,14 @@ class DeviceCodes {
   // As PagedCodes::store(), read() and attend(). layers: [num_layers] keys and values. read: page_numbers, keys and values
   // of one sequence; keys, values [count, num_kv_heads, head_dim]. attend: query with any strides and neighbouring
   // channels; output [sequences, num_heads, head_dim]; multiprocessors: of the GPU.
-  StepProgram store(const Memory& memory, const std::int64_t* slots, const std::int64_t* positions,
-                    int count, const std::vector<EngineRows>& keys,
-                    const std::vector<EngineRows>& values, DeviceScratch& scratch) const;
-  StepProgram read(const Memory& memory, const std::int32_t* page_numbers, int first, int count,
-                   std::int64_t layer, void* keys, void* values) const;
-  StepProgram attend(const Memory& memory, const Sequences& sequences, std::int64_t layer,
-                     const void* query, void* output, int multiprocessors,
-                     DeviceScratch& scratch) const;
+  DeviceProgram store(const Memory& memory, const std::int64_t* slots,
+                      const std::int64_t* positions, int count, const std::vector<EngineRows>& keys,
+                      const std::vector<EngineRows>& values, DeviceScratch& scratch) const;
+  DeviceProgram read(const Memory& memory, const std::int32_t* page_numbers, int first, int count,
+                     std::int64_t layer, void* keys, void* values) const;
+  DeviceProgram attend(const Memory& memory, const Sequences& sequences, std::int64_t layer,
+                       const void* query, void* output, int multiprocessors,
+                       DeviceScratch& scratch) const;
 
  private:
   PagedBlocks described(const Memory& memory) const;
@@ -79,7 +78,7 @@ class DeviceCodes {
   DevicePartials add_sums(const Memory& memory, const Sequences& sequences,
                           const DeviceImage::Layer& layer, const void* query,
                           const PlacePages& places, int multiprocessors, DeviceScratch& scratch,
-                          StepProgram& program) const;
+                          DeviceProgram& program) const;
 
   PagedCodes::Shape shape_;
   std::int64_t num_pairs_;

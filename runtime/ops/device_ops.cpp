@@ -54,7 +54,7 @@ void device_image(std::int64_t handle, Tensor image) {
             const_cast<std::uint8_t*>(bytes));
 }
 
-void queue(const kvc::StepProgram& program, const Tensor& of_device) {
+void queue(const kvc::DeviceProgram& program, const Tensor& of_device) {
   const kvc::LaunchError error =
       kvc::queue_launches(program, std::max(0, static_cast<int>(of_device.get_device_index())));
   STD_TORCH_CHECK(error.empty(), "kvconvert: ", error);

@@ -1,13 +1,13 @@
 // Where the launches of an engine's ops go: to a GPU (cuda_queue.cpp), or in tests to the CPU emulator.
 #pragma once
 
-#include "runtime/kernels/cuda/step_program.h"
+#include "runtime/ops/device_program.h"
 
 namespace kvc {
 
 // device: its index, as the tensors' of an op.
 int device_multiprocessors(int device);
 // Queues all launches behind what torch has queued in its current stream. What went wrong, or empty.
-LaunchError queue_launches(const StepProgram& program, int device);
+LaunchError queue_launches(const DeviceProgram& program, int device);
 
 }  // namespace kvc

@@ -6,8 +6,8 @@ namespace kvc {
 
 int device_multiprocessors(int) { return 2; }
 
-LaunchError queue_launches(const StepProgram& program, int) {
-  for (const KernelLaunch& launch : program) {
+LaunchError queue_launches(const DeviceProgram& program, int) {
+  for (const DeviceLaunch& launch : program) {
     if (LaunchError error = std::visit(
             [](const auto& params) {
               return testing::launch_emulated(params, testing::ThreadOrder::kForward);
