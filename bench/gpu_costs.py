@@ -3,7 +3,7 @@
 
 gpu_costs.py [--gpu h200] [--markdown | --json] [--measured gpu_check.json]
 
-Counts follow the kernels' sources (gpu_cost_attention.py, gpu_cost_steps.py), for one layer of Llama-3.1-8B's shape or for what a
+Counts follow the kernels' sources (gpu_cost_attention.py, gpu_cost_steps.py, gpu_cost_serving.py), for one layer of Llama-3.1-8B's shape or for what a
 row's name says: bytes read and written, bytes that pass from L2 to multiprocessors, accesses to shared memory times 128, operations
 of tensor-core fragments with their padding, of libraries' products, of lanes on integers and on float32 numbers. A launch takes as
 long as the largest of its bounds (gpu_cost_model.py), and launches follow one another. Latencies within a block are left out, so
@@ -19,6 +19,7 @@ import sys
 
 from gpu_cost_attention import QUARTER_WIDTHS, codes, combine, dense, latents, met_codes, one_pass, project, rebuild
 from gpu_cost_model import GPUS, Launch, Shape, bound_of, seconds_of
+from gpu_cost_serving import attention_step, code_tokens, read_tokens
 from gpu_cost_steps import (LLAMA, append, append_latents, budget_step, decode_tiles, dequantise, eigenpairs, embed, encode_tiles, fisher,
                             needed_fisher, norm, prompt_attention, prompt_products, quantise, request_basis, row_cosines, sample, step,
                             token_match)
@@ -143,8 +144,19 @@ def other_rows(gpu):
     return rows + [Row("", name, launches) for name, launches in families.items()]
 
 
+def serving_rows(gpu):
+    """The ops for engines; names are those of scripts/gpu_bundle/ops.py."""
+    rows = []
+    for shape in (Shape(1, 16384), Shape(32, 2048)):
+        rows += [Row("", f"serve rotated, attend {shape.name}", attention_step(gpu, shape)),
+                 Row("", f"serve rotated, code a step's tokens {shape.name}", code_tokens(shape, shape.sequences, shape.sequences)),
+                 Row("", f"serve rotated, code a prompt of {shape.tokens}", code_tokens(shape, shape.tokens, shape.tokens // 32)),
+                 Row("", f"serve rotated, read {shape.tokens}", [read_tokens(shape, shape.tokens)])]
+    return rows
+
+
 def all_rows(gpu):
-    return attention_rows(gpu) + step_rows(gpu) + other_rows(gpu)
+    return attention_rows(gpu) + step_rows(gpu) + other_rows(gpu) + serving_rows(gpu)
 
 
 def totals(launches):
@@ -199,7 +211,9 @@ def read_measured(path, gpu):
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
         device = report["device"]
-        lines = [line for part in report.values() if isinstance(part, dict) for line in part.get("results", [])]
+        parts = [part for part in report.values() if isinstance(part, dict)]
+        parts += [case for part in parts for case in part.get("cases", [])]  # those of the bundle
+        lines = [line for part in parts for line in part.get("results", [])]
         measured = {}
         for line in lines:
             measured.setdefault(line["name"], float(line["ms"]))

@@ -17,16 +17,17 @@ TILE, PAGE_TILES = 32, 2
 FORMS = {"rotated": 0, "pairs": 0, "blocks": 4, "keys": 1, "full": 1}  # bases of a head's keys; 0: one for each rotary pair
 # Largest differences of numbers of order one in bfloat16: keys of rebuilt forms have weights rounded to integers on the CPU.
 READ_TOLERANCE, ATTENTION_TOLERANCE, OTHER_BYTES = 0.1, 0.06, 1e-3
+MANY_BITS, QUARTER_BITS = (8, 5, 6, 7), (6, 5, 5, 4, 4, 3, 3, 2)  # of coefficients in turn; the latter: kept 0.25
 
 
-def widths_for(count, bits=(8, 5, 6, 7)):
+def widths_for(count, bits):
     coefficients = [0] * 9
     for i in range(count):
         coefficients[bits[i % len(bits)]] += 1
     return coefficients
 
 
-def block_of(head, part, form, dim, random):
+def block_of(head, part, form, dim, bits, random):
     """The numbers and tensors that describe a block to the op open(). head: of keys or values, -1: keys and values of all."""
     bases = (FORMS[form] or dim // 2) if part == 1 else 1
     n, rotated, gain = dim * (2 if part == 0 else 1), form == "rotated" and part == 1, head % 2
@@ -42,21 +43,22 @@ def block_of(head, part, form, dim, random):
     scale = 0.5 + torch.rand(width, generator=random)
     encoder = torch.zeros(k, n).scatter(1, places, columns / scale)
     decoder = torch.zeros(k, n).scatter(1, places, columns * scale).t().contiguous()
-    coefficients = widths_for(k)
-    bits = torch.tensor([b for b in range(8, 0, -1) for _ in range(coefficients[b])])
+    coefficients = widths_for(k, bits)
+    widths = torch.tensor([b for b in range(8, 0, -1) for _ in range(coefficients[b])])
     mean, first = torch.randn(n, generator=random), 3 * torch.randn(n, generator=random)
     of_bases = channels.flatten().to(torch.int32) if bases > 1 else torch.empty(0, dtype=torch.int32)
     numbers = [head, part, bases, int(rotated), gain, *coefficients]
-    return numbers, [encoder, decoder, mean, 6.0 / 2.0**bits, of_bases, first]
+    return numbers, [encoder, decoder, mean, 6.0 / 2.0**widths, of_bases, first]
 
 
 class Store:
     """Codes of one layer on the CPU and on the device."""
 
-    def __init__(self, ops, device, form, dim, kv_heads, heads, positions):
+    def __init__(self, ops, device, form, dim, kv_heads, heads, positions, bits=MANY_BITS):
         self.ops, self.device = ops, torch.device(device)
         random = torch.Generator().manual_seed(1)
-        described = [block_of(head, part, form, dim, random) for part in ((0,) if form == "full" else (1, 2)) for head in range(kv_heads)]
+        parts = (0,) if form == "full" else (1, 2)
+        described = [block_of(head, part, form, dim, bits, random) for part in parts for head in range(kv_heads)]
         angle = torch.arange(positions)[:, None].double() * 10000.0 ** (-torch.arange(dim // 2).double() / (dim // 2))
         self.cos, self.sin = angle.cos().float(), angle.sin().float()
         arguments = ([1, heads, kv_heads, dim, 0, 0], torch.tensor([dim**-0.5, 0.0]), self.cos, self.sin,
@@ -145,7 +147,7 @@ def compare(ops, device):
     return found
 
 
-def median_us(run, rounds=30):
+def median_ms(run, rounds=30):
     """Of the GPU's own clock."""
     times = []
     for _ in range(rounds + 5):
@@ -154,36 +156,37 @@ def median_us(run, rounds=30):
         run()
         end.record()
         end.synchronize()
-        times.append(begin.elapsed_time(end) * 1000)
+        times.append(begin.elapsed_time(end))
     return sorted(times[5:])[rounds // 2]
 
 
 def measure(ops, device):
-    """One layer of an 8B model: 32 query heads, 8 KV heads of 128. us: microseconds."""
+    """Times of one layer of an 8B model, 32 query heads and 8 KV heads of 128, by the names of bench/gpu_costs.py."""
     found = []
     for form in ("rotated", "blocks", "full"):
         for sequences, length in ((1, 16384), (32, 2048)):
-            store = Store(ops, device, form, 128, 8, 32, 16384)
+            store = Store(ops, device, form, 128, 8, 32, 16384, QUARTER_BITS)
             per_sequence = length // TILE // PAGE_TILES
             tables = torch.arange(sequences * per_sequence, dtype=torch.int32, device=device).view(sequences, -1)
             pages = torch.zeros(tables.numel(), PAGE_TILES * store.tile_bytes, dtype=torch.uint8, device=device)
-            shape = {"dtype": torch.bfloat16, "device": device}
-            keys, values = torch.randn(2, length, 8, 128, **shape).unbind(0)
+            kind = {"dtype": torch.bfloat16, "device": device}
+            keys, values = torch.randn(2, length, 8, 128, **kind).unbind(0)
             positions = torch.arange(length, device=device)
-            query, tokens = torch.randn(sequences, 32, 128, **shape), torch.full((sequences,), length, dtype=torch.int32, device=device)
-            exact = torch.randn(2, sequences, TILE, 8, 128, **shape).unbind(0)
+            query, tokens = torch.randn(sequences, 32, 128, **kind), torch.full((sequences,), length, dtype=torch.int32, device=device)
+            exact = torch.randn(2, sequences, TILE, 8, 128, **kind).unbind(0)
             out, read = torch.empty_like(query), torch.empty_like(torch.stack((keys, values)))
             numbers = torch.arange(sequences, dtype=torch.int32, device=device)
-            dense_keys, dense_values = torch.randn(2, sequences, 8, length, 128, **shape).unbind(0)
-            found.append({
-                "form": form, "sequences": sequences, "tokens": length,
-                "store_prompt_us": median_us(lambda: store.store(pages, positions, positions, keys, values)),
-                "store_step_us": median_us(lambda: store.store(pages, positions[:sequences] * TILE, positions[:sequences],
-                                                               keys[:sequences], values[:sequences])),
-                "read_us": median_us(lambda: store.read(pages, tables[0], length, *read)),
-                "attend_us": median_us(lambda: store.attend(out, query, pages, tables, tokens, length, *exact, numbers)),
-                "torch_dense_us": median_us(lambda: torch.nn.functional.scaled_dot_product_attention(
-                    query[:, :, None], dense_keys, dense_values, enable_gqa=True))})
+            dense_keys, dense_values = torch.randn(2, sequences, 8, length, 128, **kind).unbind(0)
+            shape = f"({sequences}, {length // 1024}k)"
+            runs = {
+                f"attend {shape}": lambda: store.attend(out, query, pages, tables, tokens, length, *exact, numbers),
+                f"code a step's tokens {shape}": lambda: store.store(pages, positions[:sequences] * TILE, positions[:sequences],
+                                                                     keys[:sequences], values[:sequences]),
+                f"code a prompt of {length}": lambda: store.store(pages, positions, positions, keys, values),
+                f"read {length}": lambda: store.read(pages, tables[0], length, *read),
+                f"attention of torch over bfloat16 {shape}": lambda: torch.nn.functional.scaled_dot_product_attention(
+                    query[:, :, None], dense_keys, dense_values, enable_gqa=True)}
+            found += [{"name": f"serve {form}, {name}", "ms": median_ms(run)} for name, run in runs.items()]
     return found
 
 
@@ -200,7 +203,7 @@ def main():
         parser.exit(1, f"ops.py: error: {options.library} was built without CUDA; build with -DKVC_CUDA=ON\n")
     report = {"torch": torch.__version__, "has_device_ops": has_device, "cases": compare(ops, options.device)}
     if options.time:
-        report["times"] = measure(ops, options.device)
+        report["results"] = measure(ops, options.device)
     report["passed"] = all(case["passed"] for case in report["cases"])
     print(json.dumps(report))
     for case in report["cases"]:

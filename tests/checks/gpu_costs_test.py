@@ -121,10 +121,12 @@ class Costs(unittest.TestCase):
 
     def test_a_report_fills_the_last_column(self):
         line = {"name": "fused layer (16, 8k)", "ms": 0.3, "ratio": 2, "of": "a dense layer's time", "target": ""}
-        report = {"device": "NVIDIA H200", "steps": [], "cuda_kernels_bench": {"results": [line, {**line, "name": "copy of 512 MiB"}]}}
+        report = {"device": "NVIDIA H200", "steps": [], "cuda_kernels_bench": {"results": [line, {**line, "name": "copy of 512 MiB"}]},
+                  "bundle_ops": {"cases": [{"case": "ops", "results": [{"name": "serve rotated, attend (1, 16k)", "ms": 0.03}]}]}}
         table = self.measured(json.dumps(report)).stdout.splitlines()
         self.assertEqual([row.split(" | ")[-1] for row in table if "fused layer" in row], ["300 |"])
-        self.assertEqual(sum("not measured" in row for row in table), len(self.rows) - 1)
+        self.assertEqual([row.split(" | ")[-1] for row in table if "attend (1, 16k)" in row], ["30 |"])
+        self.assertEqual(sum("not measured" in row for row in table), len(self.rows) - 2)
         filled = json.loads(self.measured(json.dumps(report), "--json").stdout)
         self.assertEqual(filled["measured_without_a_row"], ["copy of 512 MiB"])
 

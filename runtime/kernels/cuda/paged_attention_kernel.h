@@ -1,10 +1,9 @@
-// place_pages: grid (sequence), a block's threads share out the addresses.
+// place_pages: grid (sequence, tile of the order), a block's threads share out the pages.
 // attend_open: grid (query heads in chunks of the block's warps, sequence), a lane takes a row's score, then channels.
 #pragma once
 
 #include "runtime/kernels/cuda/device_softmax.h"
-#include "runtime/kernels/cuda/kernel.h"
-#include "runtime/kernels/cuda/paged_tokens.h"
+#include "runtime/kernels/cuda/paged_channels.h"
 
 namespace kvc {
 
@@ -13,29 +12,28 @@ struct PlacePagesKernel : Kernel<PlacePages, 256> {
 
   template <class Thread>
   static KVC_DEVICE void run(const PlacePages& params, Thread& thread) {
-    const int sequence = thread.block_x(), tokens = params.tokens[sequence];
-    const int coded = params.span.end(tokens), page_tokens = params.pages.page_tiles * kScaledRows;
+    const int sequence = thread.block_x(), tile = thread.block_y();
+    const int tokens = params.tokens[sequence], coded = params.span.end(tokens);
+    const int page_tokens = params.pages.page_tiles * kScaledRows;
     const int all = (coded + page_tokens - 1) / page_tokens;
     const int pages = all < params.most_pages ? all : params.most_pages;
-    const std::int64_t of_tiles =
-        static_cast<std::int64_t>(params.num_sequences) * params.most_pages;
-    const std::int32_t* numbers = params.page_numbers + sequence * params.page_stride;
-    for (int i = thread.index(); i < pages * params.num_tiles; i += thread.count()) {
-      const int tile = i / pages, page = i % pages, number = numbers[page];
-      const DeviceBlock& block = params.of.blocks[params.order[tile]];
+    const DeviceBlock& block = params.of.blocks[params.order[tile]];
+    const std::int64_t of_tile =
+        static_cast<std::int64_t>(tile) * params.num_sequences * params.most_pages;
+    const void** addresses =
+        params.addresses + of_tile + static_cast<std::int64_t>(sequence) * params.most_pages;
+    for (int page = thread.index(); page < pages; page += thread.count()) {
+      const int number = params.page_numbers[sequence * params.page_stride + page];
       const int known = number >= 0 && number < params.pages.count ? number : 0;
-      params.addresses[tile * of_tiles + static_cast<std::int64_t>(sequence) * params.most_pages +
-                       page] = params.pages.data + known * params.pages.stride +
-                               block.page_offset * params.pages.page_tiles;
+      addresses[page] = tile_in_pages(params.pages, block, known, 0);
     }
-    if (thread.index() == 0) {
+    if (thread.index() == 0 && tile == 0) {
       params.num_rows[sequence] = coded;
       params.first_rows[sequence] = params.span.begin(tokens);
     }
-    for (int tile = thread.index(); sequence == 0 && tile < params.num_tiles;
-         tile += thread.count()) {
-      DeviceTiles tiles = params.of.blocks[params.order[tile]].tiles;
-      tiles.blocks = params.addresses + tile * of_tiles;
+    if (thread.index() == 0 && sequence == 0) {
+      DeviceTiles tiles = block.tiles;
+      tiles.blocks = params.addresses + of_tile;
       tiles.max_blocks = params.most_pages;
       tiles.block_tiles = params.pages.page_tiles;
       params.tiles[tile] = tiles;
@@ -45,7 +43,7 @@ struct PlacePagesKernel : Kernel<PlacePages, 256> {
 
 template <class Launcher>
 LaunchError launch_kernels(const PlacePages& params, const Launcher& launcher) {
-  return launcher.template run<PlacePagesKernel>(params, {params.num_sequences},
+  return launcher.template run<PlacePagesKernel>(params, {params.num_sequences, params.num_tiles},
                                                  launcher.threads(PlacePagesKernel::kThreads));
 }
 

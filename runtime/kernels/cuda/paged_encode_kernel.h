@@ -13,10 +13,9 @@ KVC_HOST_DEVICE float engine_number(DeviceElement element, const EngineRows& row
                      rows.data)[token * rows.token_stride + head * rows.head_stride + in_head]);
 }
 
-// A token's number of a block's channel, as it is coded.
+// A token's number of a block's channel, as it is coded. place: the channel's.
 KVC_HOST_DEVICE float centred_number(const EncodeTokens& params, const DeviceBlock& block,
-                                     int token, int channel) {
-  const BlockChannel place = block_channel(params.of, block, channel);
+                                     const BlockChannel& place, int token, int channel) {
   const EngineRows& rows = place.is_key ? params.keys[place.layer] : params.values[place.layer];
   const std::int64_t position = params.positions[token];
   float number = engine_number(params.element, rows, token, place.head, place.in_head);
@@ -31,7 +30,9 @@ KVC_HOST_DEVICE float centred_number(const EncodeTokens& params, const DeviceBlo
 
 struct EncodeTokensKernel : Kernel<EncodeTokens, 128> {
   static constexpr const char* kName = "encode_tokens";
-  static constexpr int kSharedBytes = kStagedRows * kPagedTokens * 4;
+  // Numbers from one staged row to the next: of 16 bytes' alignment, and rows in different banks.
+  static constexpr int kStride = kPagedTokens + 4;
+  static constexpr int kSharedBytes = kStagedRows * kStride * 4;
 
   template <class Thread>
   static KVC_DEVICE void run(const EncodeTokens& params, Thread& thread) {
@@ -44,22 +45,16 @@ struct EncodeTokensKernel : Kernel<EncodeTokens, 128> {
               coefficient = thread.block_z() * thread.count() + thread.index();
     const int count = params.count - first < kPagedTokens ? params.count - first : kPagedTokens;
     const float* encoder = image_floats(params.of, block.encoder);
-    auto* staged = reinterpret_cast<float*>(thread.shared());  // [kStagedRows, 32]
+    auto* staged = reinterpret_cast<float*>(thread.shared());  // [kStagedRows, kStride]
     float sums[kPagedTokens] = {};
     for (int channel = 0; channel < n; channel += kStagedRows) {
       const int rows = n - channel < kStagedRows ? n - channel : kStagedRows;
       thread.sync();
-      for (int i = thread.index(); i < kStagedRows * kPagedTokens; i += thread.count()) {
-        const int token = i / kStagedRows, row = i % kStagedRows;  // neighbours read neighbours
-        staged[row * kPagedTokens + token] =
-            row < rows && token < count
-                ? centred_number(params, block, first + token, channel + row)
-                : 0.0f;
-      }
+      stage(params, thread, block, channel, first, count, staged);
       thread.sync();
       for (int row = 0; row < rows && coefficient < k; ++row) {
         const float weight = encoder[static_cast<std::int64_t>(channel + row) * k + coefficient];
-        add_tokens(staged + row * kPagedTokens, weight, count, sums);
+        add_tokens(staged + row * kStride, weight, count, sums);
       }
     }
     float* z = params.z + static_cast<std::int64_t>(first) * params.of.num_coefficients +
@@ -69,6 +64,24 @@ struct EncodeTokensKernel : Kernel<EncodeTokens, 128> {
       if (t < count && coefficient < k) {
         z[static_cast<std::int64_t>(t) * params.of.num_coefficients] = sums[t];
       }
+    }
+  }
+
+ private:
+  // Numbers of the tokens from `first` on, of the block's channels from `channel` on: neighbouring threads take neighbouring
+  // channels, and each keeps to its own.
+  template <class Thread>
+  static KVC_DEVICE void stage(const EncodeTokens& params, Thread& thread, const DeviceBlock& block,
+                               int channel, int first, int count, float* staged) {
+    const int row = thread.index() % kStagedRows;
+    if (channel + row >= block.channels) {
+      return;
+    }
+    const BlockChannel place = block_channel(params.of, block, channel + row);
+    for (int token = thread.index() / kStagedRows; token < kPagedTokens;
+         token += thread.count() / kStagedRows) {
+      staged[row * kStride + token] =
+          token < count ? centred_number(params, block, place, first + token, channel + row) : 0.0f;
     }
   }
 };

@@ -17,20 +17,23 @@ KVC_HOST_DEVICE std::int64_t tile_of_slot(const DevicePages& pages, std::int64_t
 template <class Thread>
 KVC_DEVICE int best_gain_of_warp(Thread& thread, const DeviceTiles& tiles, const float* z,
                                  const float* steps) {
-  int best = 2;
-  float least = INFINITY;
-  KVC_NO_UNROLL
-  for (int gain = 0; gain < kGainIndices; ++gain) {
-    float sum = 0;
-    for (int c = thread.lane(); c < tiles.num_coefficients; c += 32) {
-      const int bits = coefficient_place(tiles, c).bits;
+  float errors[kGainIndices] = {};
+  for (int c = thread.lane(); c < tiles.num_coefficients; c += 32) {
+    const int bits = coefficient_place(tiles, c).bits;
+    KVC_UNROLL
+    for (int gain = 0; gain < kGainIndices; ++gain) {
       const float step = steps[c] * gain_of(gain);
       const float difference = z[c] - (quantised_level(z[c], step, bits) + 0.5f) * step;
-      sum += difference * difference;
+      errors[gain] += difference * difference;
     }
-    sum = warp_sum(thread, sum);
-    if (sum < least) {
-      least = sum;
+  }
+  int best = 2;
+  float least = INFINITY;
+  KVC_UNROLL
+  for (int gain = 0; gain < kGainIndices; ++gain) {
+    const float error = warp_sum(thread, errors[gain]);
+    if (error < least) {
+      least = error;
       best = gain;
     }
   }
@@ -39,7 +42,7 @@ KVC_DEVICE int best_gain_of_warp(Thread& thread, const DeviceTiles& tiles, const
 
 struct StoreTokensKernel : Kernel<StoreTokens, 128> {
   static constexpr const char* kName = "store_tokens";
-  // Of a warp: which token of the batch, or -1, and its gain, for the tile's 32.
+  // A warp has: which token of the batch, or -1, and its gain, for the tile's 32.
   static constexpr int kWarpBytes = 8 * kPagedTokens;
 
   template <class Thread>

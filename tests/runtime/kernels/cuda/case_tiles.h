@@ -9,7 +9,7 @@
 
 namespace kvc::testing {
 
-// Of coefficients of every kind of width, with steps to suit numbers of order one.
+// Has coefficients of every kind of width; steps suit numbers of order one.
 TileLayout case_layout(bool gain);
 std::vector<float> case_steps(std::int64_t count, unsigned seed);
 std::vector<int> widths_of(const TileLayout& layout);
