@@ -1,6 +1,7 @@
 # Options, language standards and flags that every own target shares.
 option(KVC_TESTS "Build the tests and benchmarks" ON)
 option(KVC_CUDA "Convert and generate on the GPU (needs a CUDA toolkit to build, no GPU)" OFF)
+option(KVC_CUDA_OPS "GPU kernels in the op library for engines, whatever KVC_CUDA is (needs a CUDA toolkit to build, no GPU)" OFF)
 option(KVC_SANITIZE "Address and undefined-behaviour sanitizers" OFF)
 set(KVC_TORCH_DIR "" CACHE PATH "Directory of the torch package or LibTorch (include/, lib/); empty: .venv, .venv-peers, then python3")
 
