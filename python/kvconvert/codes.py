@@ -14,7 +14,17 @@ from kvconvert.checkpoints import ConvertedCheckpoint
 from kvconvert.factors import PARTS, Block, ConversionError, block_of, load_factors
 
 TILE = 32  # tokens of a tile
-_NONE = torch.empty(0)
+_NONE = torch.empty(0, device="cpu")
+_CPU = torch.device("cpu")
+
+
+def codes_class(device: torch.device) -> type["LayerCodes"]:
+    """What computes on the tensors of a device."""
+    if device.type == "cpu":
+        return LayerCodes
+    from kvconvert.device_codes import DeviceCodes
+
+    return DeviceCodes
 
 
 class CodedCheckpoint(ConvertedCheckpoint):
@@ -37,6 +47,7 @@ class CodedCheckpoint(ConvertedCheckpoint):
             raise ConversionError(f"{self.path}: kvconvert.plan.coded does not cover each of {self.num_layers} layers once; convert "
                                   "again")
         self.files = self.open_files()
+        self._moved: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
 
     @property
     def codes_first(self) -> bool:
@@ -55,8 +66,9 @@ class CodedCheckpoint(ConvertedCheckpoint):
 
     def open(self, layers: list[int], rope: tuple[torch.Tensor, torch.Tensor] | None, *, num_query_heads: int,
              scale: float | None = None, softcap: float = 0.0, window: int = 0, interleaved: bool = False,
-             first_head: int = 0, num_heads: int | None = None) -> "LayerCodes":
-        """Codes of layers that are coded together, for KV heads first_head to first_head + num_heads - 1 (None: all).
+             first_head: int = 0, num_heads: int | None = None, device: torch.device | str = _CPU) -> "LayerCodes":
+        """Codes of layers that are coded together, for KV heads first_head to first_head + num_heads - 1 (None: all), on
+        tensors of a device. Raises ConversionError where the library was built without kernels for it.
 
         rope: cos and sin, float32 [positions, pairs] with the engine's scaling, None without RoPE; a table is shared by
         the layers that pass the same tensors. scale, softcap: of scores, 1 / sqrt(head_dim) and none by default. window: a
@@ -68,7 +80,16 @@ class CodedCheckpoint(ConvertedCheckpoint):
         blocks = self.store_blocks(layers, first_head, num_heads)
         if heads < self.num_kv_heads and any(block.head is None for block in blocks):
             raise ConversionError(f"{self.directory}: codes over all KV heads cannot be split; convert with --scope head")
-        return LayerCodes(self, layers, blocks, rope, num_query_heads, scale, softcap, window, interleaved, first_head, heads)
+        device = torch.device(device)
+        return codes_class(device)(self, layers, blocks, rope, num_query_heads, scale, softcap, window, interleaved, first_head,
+                                   heads, device)
+
+    def on_device(self, table: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """A table of the CPU, copied to a device once for all layers that ask."""
+        key = (id(table), device)
+        if key not in self._moved:
+            self._moved[key] = (table, table.to(device))  # with the table, so that its id stays its own
+        return self._moved[key][1]
 
 
 @dataclasses.dataclass
@@ -94,20 +115,21 @@ class OpenRows:
 
 
 class LayerCodes:
-    """Codes of the layers of one store. Every tensor is on the CPU."""
+    """Codes of the layers of one store. Tensors are on `device`: here the CPU."""
 
-    def __init__(self, checkpoint, layers, blocks, rope, num_query_heads, scale, softcap, window, interleaved, first_head, heads):
-        self.layers, self.num_kv_heads, self.head_dim = layers, heads, checkpoint.head_dim
+    def __init__(self, checkpoint, layers, blocks, rope, num_query_heads, scale, softcap, window, interleaved, first_head, heads,
+                 device):
+        self.layers, self.num_kv_heads, self.head_dim, self.device = layers, heads, checkpoint.head_dim, device
         self._handle = None
         if rope is None:
             rope = (torch.empty(1 << 30, 0), torch.empty(1 << 30, 0))  # any number of positions without pairs
-        cos, sin = (part.to(torch.float32).contiguous() for part in rope)
+        cos, sin = (part.to(_CPU, torch.float32).contiguous() for part in rope)
         pairs = cos.shape[1]
         self._order = self._back = None
         if interleaved:  # factors have the first channels of all pairs, then the second ones
             rest = torch.arange(2 * pairs, self.head_dim)
-            self._order = torch.cat((torch.arange(0, 2 * pairs, 2), torch.arange(1, 2 * pairs, 2), rest))
-            self._back = self._order.argsort()
+            order = torch.cat((torch.arange(0, 2 * pairs, 2), torch.arange(1, 2 * pairs, 2), rest))
+            self._order, self._back = order.to(device), order.argsort().to(device)
         numbers, tensors = [], []
         for block in blocks:
             factors = load_factors(checkpoint.files, block, checkpoint.num_kv_heads, self.head_dim, pairs,
@@ -115,16 +137,34 @@ class LayerCodes:
             tensors += [factors.encoder, factors.decoder, factors.mean, factors.steps, factors.channels, factors.first]
             numbers += [-1 if block.head is None else block.head, PARTS[block.part], block.bases, int(block.rotated),
                         int(block.gain), *block.coefficients]
-        scales = torch.tensor([self.head_dim**-0.5 if scale is None else scale, softcap])
+        scales = torch.tensor([self.head_dim**-0.5 if scale is None else scale, softcap], device=_CPU)
+        self.tile_bytes: int = sum(block.tile_bytes for block in blocks)
         self._ops = ops()
-        self._handle = self._ops.open([len(layers), num_query_heads, heads, self.head_dim, first_head, window],
-                                      scales, cos, sin, numbers, tensors)
-        self.tile_bytes: int = self._ops.tile_bytes(self._handle)
+        self._open(checkpoint, [len(layers), num_query_heads, heads, self.head_dim, first_head, window], scales, cos, sin, numbers,
+                   tensors)
 
     def __del__(self):
         # At the interpreter's end torch may be gone, and the process's memory goes with it.
         if getattr(self, "_handle", None) is not None and not sys.is_finalizing():
-            self._ops.close(self._handle)
+            self._close()
+
+    # What the library does; DeviceCodes has other operators. Channels are in the library's order.
+
+    def _open(self, checkpoint: CodedCheckpoint, shape: list[int], scales: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
+              blocks: list[int], factors: list[torch.Tensor]) -> None:
+        self._handle = self._ops.open(shape, scales, cos, sin, blocks, factors)
+
+    def _close(self) -> None:
+        self._ops.close(self._handle)
+
+    def _store(self, pages, slots, positions, keys, values) -> None:
+        self._ops.store(self._handle, pages, slots, positions, keys, values)
+
+    def _attend(self, layer, out, query, pages, block_table, tokens, max_tokens, open_keys, open_values, open_tiles) -> None:
+        self._ops.attend(self._handle, layer, out, query, pages, block_table, tokens, open_keys, open_values, open_tiles)
+
+    def _read(self, layer, pages, page_numbers, first, keys, values) -> None:
+        self._ops.read(self._handle, layer, pages, page_numbers, first, keys, values)
 
     def store(self, pages: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor,
               keys: list[torch.Tensor], values: list[torch.Tensor]) -> None:
@@ -135,12 +175,12 @@ class LayerCodes:
         """
         if self._order is not None:
             keys = [key[..., self._order] for key in keys]
-        self._ops.store(self._handle, pages, slots, positions, keys, values)
+        self._store(pages, slots, positions, keys, values)
 
     def new_open_rows(self, tiles: int, dtype: torch.dtype) -> OpenRows:
         """Of as many tiles, for one layer."""
         shape = (tiles, TILE, self.num_kv_heads, self.head_dim)
-        return OpenRows(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))
+        return OpenRows(*(torch.zeros(shape, dtype=dtype, device=self.device) for _ in range(2)))
 
     def keep(self, rows: OpenRows, places: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         """Keeps tokens [n, num_kv_heads, head_dim], keys post-RoPE, at places int64 [n]: tile * 32 + place in the tile."""
@@ -153,7 +193,7 @@ class LayerCodes:
                    count: int, layer: int = 0) -> None:
         """Keeps what codes give for tokens first .. first + count - 1 of a sequence, a tile's first ones: exact rows are gone."""
         old = self.read(pages, page_numbers, first, count, rows.keys.dtype, layer)
-        self.keep(rows, tile * TILE + torch.arange(count), *old)
+        self.keep(rows, tile * TILE + torch.arange(count, device=self.device), *old)
 
     def kept(self, rows: OpenRows, tile: int, count: int, key: torch.Tensor,
              value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -166,25 +206,25 @@ class LayerCodes:
 
     def attend(self, out: torch.Tensor, query: torch.Tensor, pages: torch.Tensor, block_table: torch.Tensor,
                tokens: torch.Tensor, layer: int = 0, open_rows: OpenRows | None = None,
-               open_tiles: torch.Tensor | None = None) -> None:
+               open_tiles: torch.Tensor | None = None, max_tokens: int | None = None) -> None:
         """Attention of one query token of each sequence: over the codes of the tiles before its own, and over its own tile
         exactly, from open_rows' tiles open_tiles int32 [S]. Without them over codes alone, the query's own included.
 
         query, out [S, num_query_heads, head_dim]; block_table int32 [S, pages]; tokens int32 [S]: lengths. layer: of the
-        store's layers. What a sequence gets does not depend on the others.
+        store's layers. What a sequence gets does not depend on the others. max_tokens: no length is larger; without it a
+        device is waited for, and the CPU needs none.
         """
         if self._order is not None:
             query = query[..., self._order]
         if open_rows is None:
             open_rows, open_tiles = OpenRows(_NONE, _NONE), _NONE
-        self._ops.attend(self._handle, layer, out, query, pages, block_table, tokens, open_rows.keys, open_rows.values,
-                         open_tiles)
+        self._attend(layer, out, query, pages, block_table, tokens, max_tokens, open_rows.keys, open_rows.values, open_tiles)
 
     def read(self, pages: torch.Tensor, page_numbers: torch.Tensor, first: int, count: int, dtype: torch.dtype,
              layer: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys (post-RoPE) and values of tokens first (a multiple of 32) to first + count - 1 of a sequence with pages
         page_numbers int32. [count, num_kv_heads, head_dim]"""
         shape = (count, self.num_kv_heads, self.head_dim)
-        keys, values = torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype)
-        self._ops.read(self._handle, layer, pages, page_numbers, first, keys, values)
+        keys, values = (torch.empty(shape, dtype=dtype, device=self.device) for _ in range(2))
+        self._read(layer, pages, page_numbers, first, keys, values)
         return (keys if self._back is None else keys[..., self._back]), values

@@ -5,6 +5,7 @@ import torch
 
 from kvconvert._ops import ops
 from kvconvert.codes import TILE
+from kvconvert.device_prompts import PromptBlocks
 
 Rows = tuple[torch.Tensor, torch.Tensor]  # keys and values [tokens, num_kv_heads, head_dim]
 
@@ -29,8 +30,11 @@ def attend_prompt(
     exact: of the last tokens, from the first of the first query's tile on. coded: of the tokens before, up to the first of
     the last query's tile; those that no query sees may be missing. window: a query sees as many last tokens (0: all).
     exact_step: codes end where `exact` begins, and a query reads all of `exact` up to itself. Sums are of float32, and a
-    query's do not depend on where the prompt was cut.
+    query's do not depend on where the prompt was cut, on a device but for the order in which its kernels add.
     """
     out = torch.empty_like(query)
+    if not query.is_cpu:
+        PromptBlocks(query, length, coded, exact, scale, softcap, window, exact_step).attend(out)
+        return out
     ops().attend_prompt(out, query, length, *coded, *exact, scale, softcap, window, exact_step)
     return out

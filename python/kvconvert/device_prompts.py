@@ -1,0 +1,155 @@
+"""Attention of a prompt's chunk in torch, for devices that the library has no kernel on. What a query reads stands in
+tiled_attention.py.
+
+Queries come in blocks of BLOCK positions. Tokens that all queries of a block see are one product without a mask, by torch's
+flash attention where it runs. The others, of at most BLOCK tokens at either end of the codes and of the exact rows, are
+masked. Parts are joined by the logarithms of their sums. What the parts of a query are depends on its position alone, not on
+where the prompt was cut.
+"""
+
+import dataclasses
+
+import torch
+
+from kvconvert.codes import TILE
+
+BLOCK = 256  # positions; a multiple of TILE
+MOST_SCORES = 1 << 24  # numbers of a masked product that are in memory together
+
+
+@dataclasses.dataclass
+class _Rows:
+    """Keys and values of tokens first .. last - 1, [tokens, num_kv_heads, head_dim]."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    first: int
+
+    @property
+    def last(self) -> int:
+        return self.first + self.keys.shape[0]
+
+    def between(self, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        span = slice(begin - self.first, end - self.first)
+        return self.keys[span], self.values[span]
+
+
+class _Joined:
+    """Outputs float32 [num_heads, queries, head_dim] of the parts so far, and the logarithms of their sums [num_heads, queries]."""
+
+    def __init__(self) -> None:
+        self.output: torch.Tensor | None = None
+        self._sums: torch.Tensor | None = None
+
+    def add(self, output: torch.Tensor, sums: torch.Tensor) -> None:
+        """A part; its sums are -inf for queries that see none of its tokens."""
+        if self.output is None:
+            self.output, self._sums = output, sums
+            return
+        both = torch.logaddexp(self._sums, sums)
+        finite = both.clamp(min=torch.finfo(both.dtype).min)  # -inf - -inf is no number
+        self.output = (self.output * (self._sums - finite).exp()[..., None]).addcmul_(output, (sums - finite).exp()[..., None])
+        self._sums = both
+
+
+class PromptBlocks:
+    """Attention of a sequence's last queries; arguments as those of tiled_attention.attend_prompt."""
+
+    def __init__(self, query: torch.Tensor, length: int, coded: tuple[torch.Tensor, torch.Tensor],
+                 exact: tuple[torch.Tensor, torch.Tensor], scale: float, softcap: float, window: int, exact_step: bool):
+        self.query, self.length, self.scale, self.softcap, self.window, self.exact_step = (
+            query, length, scale, softcap, window, exact_step)
+        self.exact = _Rows(*exact, length - exact[0].shape[0])
+        end = self.exact.first if exact_step else (length - 1) // TILE * TILE
+        self.coded = _Rows(*coded, end - coded[0].shape[0])
+        self.first = length - query.shape[0]
+        seen = self._seen_from(self.first)
+        own = self.exact.first if exact_step else self.first // TILE * TILE
+        if self.first < 0 or self.exact.first > max(own, seen) or self.coded.first < 0 or self.coded.first > seen and end > seen:
+            raise ValueError(
+                f"attend_prompt: tokens that queries see are missing: exact ones from {self.exact.first}, coded ones from "
+                f"{self.coded.first} to {end}, queries from {self.first}")
+
+    def attend(self, out: torch.Tensor) -> None:
+        """To out [num_queries, num_heads, head_dim]."""
+        for block in range(self.first // BLOCK * BLOCK, self.length, BLOCK):
+            begin, end = max(block, self.first), min(block + BLOCK, self.length)
+            rows = slice(begin - self.first, end - self.first)
+            out[rows] = self._attend_block(self.query[rows], block, begin, end).transpose(0, 1)
+
+    def _seen_from(self, token: int) -> int:
+        """The first token that a token sees."""
+        return max(0, token - self.window + 1) if self.window else 0
+
+    def _attend_block(self, query: torch.Tensor, block: int, begin: int, end: int) -> torch.Tensor:
+        """[num_heads, queries, head_dim] of tokens begin .. end - 1, which are of the positions from `block` on."""
+        joined = _Joined()
+        tokens = torch.arange(begin, end, device=query.device)
+        seen = (tokens - self.window + 1).clamp_(min=0) if self.window else torch.zeros_like(tokens)
+        own = torch.full_like(tokens, self.exact.first) if self.exact_step else tokens // TILE * TILE
+        own_begin, own_end = (self.exact.first if self.exact_step else token // TILE * TILE for token in (begin, end - 1))
+        # All of the block's tokens see what lies from here on: codes before the block, and what a step brought before it.
+        from_here = self._seen_from(block + BLOCK - 1)
+        coded_end, exact_end = (self.coded.last, block) if self.exact_step else (block, 0)
+        for rows, low, high, first, last, shared_end in (
+                (self.coded, seen, own, self._seen_from(begin), min(own_end, self.coded.last), coded_end),
+                (self.exact, torch.maximum(seen, own), tokens + 1, max(self._seen_from(begin), own_begin), end, exact_end)):
+            first = max(first, rows.first)
+            shared, shared_end = max(first, from_here), min(shared_end, last)
+            if shared >= shared_end:
+                shared = shared_end = first
+            self._add_masked(joined, query, rows, first, shared, low, high)
+            self._add_shared(joined, query, rows, shared, shared_end)
+            self._add_masked(joined, query, rows, shared_end, last, low, high)
+        return joined.output
+
+    def _add_shared(self, joined: _Joined, query: torch.Tensor, rows: _Rows, first: int, last: int) -> None:
+        """Tokens that every query sees."""
+        if first >= last:
+            return
+        if self.softcap or not _flash_runs(query):
+            self._add_masked(joined, query, rows, first, last, None, None)
+        else:
+            joined.add(*flash(query, *rows.between(first, last), self.scale))
+
+    def _add_masked(self, joined: _Joined, query: torch.Tensor, rows: _Rows, first: int, last: int,
+                    low: torch.Tensor | None, high: torch.Tensor | None) -> None:
+        """Tokens first .. last - 1, of which query i sees those from low[i] to high[i] - 1."""
+        most = max(TILE, MOST_SCORES // (query.shape[0] * query.shape[1]))
+        for begin in range(first, last, most):
+            end = min(begin + most, last)
+            hidden = None
+            if low is not None:
+                keys = torch.arange(begin, end, device=query.device)
+                hidden = (keys < low[:, None]) | (keys >= high[:, None])
+            joined.add(*masked(query, *rows.between(begin, end), self.scale, self.softcap, hidden))
+
+
+def masked(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, softcap: float,
+           hidden: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output [num_heads, queries, head_dim] and logarithms of sums [num_heads, queries], in float32. hidden: bool
+    [queries, tokens], None: no token is."""
+    num_queries, heads, head_dim = query.shape
+    kv_heads = keys.shape[1]
+    rows = query.float().view(num_queries, kv_heads, heads // kv_heads, head_dim).permute(1, 2, 0, 3)
+    scores = rows.flatten(1, 2) @ keys.float().permute(1, 2, 0)  # [kv_heads, queries of its heads, tokens]
+    scores = torch.tanh(scores.mul_(scale / softcap)).mul_(softcap) if softcap else scores.mul_(scale)
+    if hidden is not None:
+        scores.view(kv_heads, -1, *hidden.shape).masked_fill_(hidden, -torch.inf)
+    sums = torch.logsumexp(scores, -1)
+    weights = scores.sub_(sums.clamp(min=torch.finfo(sums.dtype).min)[..., None]).exp_()
+    output = weights @ values.float().transpose(0, 1)
+    return output.view(heads, num_queries, head_dim), sums.view(heads, num_queries)
+
+
+def flash(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """As masked(), with no token hidden, by CUDA's kernel; a KV head serves several query heads there."""
+    heads = (rows.transpose(0, 1)[None] for rows in (query, keys, values))
+    output, sums = torch.ops.aten._scaled_dot_product_flash_attention(*heads, scale=scale)[:2]
+    return output[0].float(), sums[0, :, : query.shape[0]]
+
+
+def _flash_runs(query: torch.Tensor) -> bool:
+    head_dim = query.shape[-1]
+    return (query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and head_dim % 8 == 0 and head_dim <= 256
+            and torch.cuda.get_device_capability(query.device) >= (8, 0))
