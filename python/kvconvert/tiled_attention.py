@@ -15,6 +15,11 @@ def tile_start(token: int) -> int:
     return token // TILE * TILE
 
 
+def has_kernel(device: torch.device) -> bool:
+    """Does the library attend to prompts there? Other devices take device_prompts.py."""
+    return device.type == "cpu"
+
+
 def attend_prompt(
     query: torch.Tensor,
     length: int,
@@ -33,7 +38,7 @@ def attend_prompt(
     query's do not depend on where the prompt was cut, on a device but for the order in which its kernels add.
     """
     out = torch.empty_like(query)
-    if not query.is_cpu:
+    if not has_kernel(query.device):
         PromptBlocks(query, length, coded, exact, scale, softcap, window, exact_step).attend(out)
         return out
     ops().attend_prompt(out, query, length, *coded, *exact, scale, softcap, window, exact_step)

@@ -37,6 +37,13 @@ class Step:
         """Tiles of the longest row."""
         return -(-max(self.lengths) // TILE)
 
+    def on(self, device: torch.device) -> "Step":
+        """The same for layers on another device than the tokens'."""
+        if self.index.device == device:
+            return self
+        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
+        return dataclasses.replace(self, **moved)
+
 
 class CodedLayer(CacheLayerMixin):
     """One layer's part of a store; its tokens are stored when attention reads them."""

@@ -34,14 +34,14 @@ class CodeStore:
     def attend(self, place: int, step: "Step", query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                scale: float, softcap: float | None) -> torch.Tensor:
         """Stores the step's tokens and attends to all. query [batch, heads, q, head_dim], and so is the result."""
-        codes = self.model_codes.codes[self.number]
+        codes, step = self.model_codes.codes(self.number, key.device), step.on(key.device)
         self._grow(step, codes.tile_bytes, key.device)
         if self.open_rows[place] is None:
             self.open_rows[place] = codes.new_open_rows(_OPEN * len(step.lengths), key.dtype)
         self._refill(codes, place, step)
         # The codes of several layers exist only after the last of them: its tokens are then read exactly.
         exact_step = len(self.layers) > 1 or self.model_codes.exact_step
-        batch, one = query.shape[0], query.shape[2] == 1
+        batch, one = query.shape[0], query.shape[2] == 1 and min(step.lengths) > 0  # a row may have padding alone
         exact = [] if one else [self._exact_rows(codes, place, step, row, key, value) for row in range(batch)]
         self._store(codes, step, key, value)
         self._keep(codes, place, step, key, value)
@@ -93,7 +93,7 @@ class CodeStore:
     def _decode(self, codes: LayerCodes, place: int, step: "Step", query: torch.Tensor) -> torch.Tensor:
         out = torch.zeros_like(query[:, :, 0], memory_format=torch.contiguous_format)
         codes.attend(out, query[:, :, 0].contiguous(), self.pages.flatten(0, 1), self._tables(), step.seq_lens, place,
-                     self.open_rows[place], step.open_tiles)
+                     self.open_rows[place], step.open_tiles, max(step.lengths))
         return out[:, :, None]
 
     def _row(self, codes: LayerCodes, place: int, step: "Step", row: int, query: torch.Tensor,
@@ -122,7 +122,7 @@ class CodeStore:
         if self.pages is None:
             return
         self.pages = self.pages.index_select(0, rows.to(self.pages.device))
-        tiles = (rows[:, None] * _OPEN + torch.arange(_OPEN)).flatten()
+        tiles = (rows[:, None] * _OPEN + torch.arange(_OPEN, device=rows.device)).flatten().to(self.pages.device)
         self.open_rows = [kept if kept is None else kept.take(tiles) for kept in self.open_rows]
 
 

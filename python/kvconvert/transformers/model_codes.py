@@ -8,18 +8,28 @@ from kvconvert.transformers.model_parts import ModelParts
 
 
 class ModelCodes(ModelParts):
-    """Opens the codes of every store. Raises ConversionError where they do not fit the model."""
+    """Opens the codes of every store. Raises ConversionError where they do not fit the model, or its device."""
 
     def __init__(self, decoder: torch.nn.Module, checkpoint: CodedCheckpoint, exact_step: bool = False):
         super().__init__(decoder, checkpoint)
         self.exact_step = exact_step
-        self.codes = [self._open(checkpoint, layers) for layers in self.stores]
+        self._opened: dict[tuple[int, torch.device], LayerCodes] = {}
+        for number, layers in enumerate(self.stores):
+            self.codes(number, next(self.attention(layers[0]).parameters()).device)
 
     def new_store(self, number: int) -> CodeStore:
         return CodeStore(self, number)
 
-    def _open(self, checkpoint: CodedCheckpoint, layers: list[int]) -> LayerCodes:
+    def codes(self, number: int, device: torch.device) -> LayerCodes:
+        """Codes of stores[number] on the device of its keys, which moves with the model."""
+        key = (number, device)
+        if key not in self._opened:
+            self._opened = {other: codes for other, codes in self._opened.items() if other[0] != number}
+            self._opened[key] = self._open(self.checkpoint, self.stores[number], device)
+        return self._opened[key]
+
+    def _open(self, checkpoint: CodedCheckpoint, layers: list[int], device: torch.device) -> LayerCodes:
         attention = self.attention(layers[0])
         return checkpoint.open(
             layers, self.rope(layers[0]), num_query_heads=self.config.num_attention_heads, scale=attention.scaling,
-            softcap=getattr(attention, "attn_logit_softcapping", None) or 0.0, window=self.window(layers[0]) or 0)
+            softcap=getattr(attention, "attn_logit_softcapping", None) or 0.0, window=self.window(layers[0]) or 0, device=device)
