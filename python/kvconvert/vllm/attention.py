@@ -70,6 +70,7 @@ class CodedAttention(Attention):
         )
         self.sliding_window = None  # vLLM keeps all tokens; the implementation cuts
         self.impl.window = window
+        self.impl.max_tokens = vllm_config.model_config.max_model_len
         self.store = store
         self.index = store.codes.layers.index(layer)  # within the store
         if self.index == 0:

@@ -32,7 +32,10 @@ class CodedImpl(AttentionImpl):
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads, self.kv_cache_dtype = num_kv_heads, kv_cache_dtype
         self.logits_soft_cap = float(logits_soft_cap or 0.0)
+        # CodedAttention sets these.
         self.window = 0  # last tokens that a query sees, 0 for all
+        self.max_tokens = 0  # of the longest sequence
+        self._has_reserved = False
 
     def forward(
         self,
@@ -47,6 +50,8 @@ class CodedImpl(AttentionImpl):
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
         if attn_metadata is None:  # a run that measures memory
+            if not query.is_cpu and not self._has_reserved:
+                self._reserve(layer, query, key)
             return output.fill_(0)
         batch, n = attn_metadata, attn_metadata.num_tokens
         query, key, value = query[:n], key[:n], value[:n]
@@ -62,12 +67,38 @@ class CodedImpl(AttentionImpl):
         if batch.num_short:
             short = batch.num_short
             codes.attend(
-                output[:short], query[:short], pages, batch.short_table, batch.short_lens, 0, rows, batch.short_tiles
+                output[:short], query[:short], pages, batch.short_table, batch.short_lens, 0, rows, batch.short_tiles,
+                batch.max_tokens,
             )
         for s in batch.prompts:
-            coded = codes.read(pages, batch.block_table[s.row], 0, tile_start(s.length - 1), query.dtype)
+            coded = self._coded_rows(codes, pages, batch, s, tile_start(s.length - 1), query.dtype)
             self._attend_rows(output, query, coded, self._exact_rows(codes, rows, key, value, batch, s), s, False)
         return output
+
+    def _reserve(self, layer: Any, query: torch.Tensor, key: torch.Tensor) -> None:
+        """Takes the most that serving takes beside the cache, so that vLLM measures it: rows of open tiles, which stay, and
+        for a moment what the longest prompt needs."""
+        self._has_reserved = True
+        store = layer.store
+        store.open_rows(layer.index, store.open_tiles.most, key.dtype)
+        count, exact_step = min(query.shape[0], self.max_tokens), len(store.codes.layers) > 1
+        past = self.max_tokens - count
+        last = tile_start(past if exact_step else self.max_tokens - 1)
+        coded, exact = (tuple(key.new_empty(tokens, *key.shape[1:]) for _ in range(2))
+                        for tokens in (last - min(last, self._first_seen(past)), self.max_tokens - tile_start(past)))
+        attend_prompt(query[:count], self.max_tokens, coded, exact, self.scale, self.logits_soft_cap, self.window, exact_step)
+
+    def _first_seen(self, past: int) -> int:
+        """The first tile's first token that queries behind `past` tokens see."""
+        return tile_start(max(past - self.window + 1, 0)) if self.window else 0
+
+    def _coded_rows(
+        self, codes: LayerCodes, pages: torch.Tensor, batch: CodedMetadata, s: Sequence, end: int, dtype: torch.dtype,
+        index: int = 0,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values, from codes, of the tokens before `end` that a sequence's queries see."""
+        first = min(end, self._first_seen(s.past))
+        return codes.read(pages, batch.block_table[s.row], first, end - first, dtype, index)
 
     def _keep(
         self, codes: LayerCodes, rows: OpenRows, key: torch.Tensor, value: torch.Tensor, batch: CodedMetadata
@@ -90,7 +121,7 @@ class CodedImpl(AttentionImpl):
         """A group's codes exist after its last layer, so the step's own tokens are exact."""
         store, pages = layer.store, layer.store.pages()
         for s in batch.sequences:
-            coded = store.codes.read(pages, batch.block_table[s.row], 0, tile_start(s.past), query.dtype, layer.index)
+            coded = self._coded_rows(store.codes, pages, batch, s, tile_start(s.past), query.dtype, layer.index)
             self._attend_rows(output, query, coded, self._exact_rows(store.codes, rows, key, value, batch, s), s, True)
         self._keep(store.codes, rows, key, value, batch)
         if layer.index == 0:
@@ -146,3 +177,7 @@ class CodedBackend(AttentionBackend):
     @classmethod
     def supports_kv_connector(cls) -> bool:
         return False
+
+    @classmethod
+    def supports_device_cpu_query_lens_mismatch(cls) -> bool:
+        return False  # which tiles are open is found on the host

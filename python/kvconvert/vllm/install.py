@@ -26,6 +26,10 @@ def install_codes(model: nn.Module, vllm_config: Any) -> None:
     plain = _attention_by_layer(model)
     # A step's sequences, and as many tiles that they have just left.
     open_tiles = OpenTiles(2 * vllm_config.scheduler_config.max_num_seqs + 16)
+    rotaries = {layer: getattr(parent, "rotary_emb", None) for layer, (parent, _, _) in plain.items()}
+    with torch.device("cpu"), set_default_torch_dtype(torch.float32):
+        # Layers share modules, and then tables.
+        ropes = {rotary: key_rope(rotary, vllm_config.model_config.max_model_len) for rotary in set(rotaries.values())}
     ranks, rank = get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
     for layers in checkpoint.stores:
         here = [layer for layer in layers if layer in plain]
@@ -37,8 +41,7 @@ def install_codes(model: nn.Module, vllm_config: Any) -> None:
                 f"and this stage has layers {here[0]}-{here[-1]} of them; set VLLM_PP_LAYER_PARTITION, or convert "
                 "with `kvconvert --scope head`"
             )
-        with torch.device("cpu"), set_default_torch_dtype(torch.float32):
-            _install_store(checkpoint, layers, plain, vllm_config, rank, ranks, open_tiles)
+        _install_store(checkpoint, layers, plain, vllm_config, rank, ranks, open_tiles, *ropes[rotaries[layers[0]]])
 
 
 def _install_store(
@@ -49,32 +52,40 @@ def _install_store(
     rank: int,
     ranks: int,
     open_tiles: OpenTiles,
+    rope: tuple[torch.Tensor, torch.Tensor] | None,
+    interleaved: bool,
 ) -> None:
-    parent, _, first = plain[layers[0]]
+    first = plain[layers[0]][2]
     _refuse_attention(first, layers[0])
     max_model_len = vllm_config.model_config.max_model_len
-    rope, interleaved = key_rope(parent, max_model_len)
     window = first.sliding_window or 0
     window = window if window < max_model_len else 0
     heads, total = first.num_kv_heads, checkpoint.num_kv_heads
 
-    codes = checkpoint.open(
-        layers,
-        rope,
-        num_query_heads=first.num_heads,
-        scale=first.impl.scale,
-        softcap=softcap_of(first),
-        window=window,
-        interleaved=interleaved,
-        first_head=rank * total // ranks,
-        num_heads=heads,
-    )
+    with torch.device("cpu"), set_default_torch_dtype(torch.float32):
+        codes = checkpoint.open(
+            layers,
+            rope,
+            num_query_heads=first.num_heads,
+            scale=first.impl.scale,
+            softcap=softcap_of(first),
+            window=window,
+            interleaved=interleaved,
+            first_head=rank * total // ranks,
+            num_heads=heads,
+            device=_device(vllm_config),
+        )
     # vLLM wants the same spec on every rank: a page holds the largest rank's codes.
     most = max(checkpoint.tile_bytes(layers, other * total // ranks, heads) for other in range(ranks))
     store = CodedStore(codes, most, open_tiles)
     for layer in layers:
         parent, name, attention = plain[layer]
         setattr(parent, name, CodedAttention(attention, vllm_config, store, layer, window))
+
+
+def _device(vllm_config: Any) -> torch.device:
+    """Where the model computes, with the number that its tensors have."""
+    return torch.empty(0, device=vllm_config.device_config.device).device
 
 
 def _attention_by_layer(model: nn.Module) -> dict[int, tuple[nn.Module, str, Attention]]:

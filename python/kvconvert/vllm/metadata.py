@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-from vllm.v1.attention.backend import AttentionMetadataBuilder, CommonAttentionMetadata
+from vllm.v1.attention.backend import AttentionCGSupport, AttentionMetadataBuilder, CommonAttentionMetadata
 from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
 from kvconvert.codes import TILE
@@ -43,6 +43,7 @@ class CodedMetadata:
 
     num_tokens: int
     slots: torch.Tensor  # int64 [num_tokens]
+    slots_cpu: torch.Tensor
     positions: torch.Tensor  # int64 [num_tokens]
     block_table: torch.Tensor  # int32 [num_sequences, max_pages]
     num_short_sequences: int
@@ -50,7 +51,8 @@ class CodedMetadata:
     short_table: torch.Tensor  # int32 [num_short, max_pages], a row per query token
     short_lens: torch.Tensor  # int32 [num_short], tokens that a query token sees
     starts_cpu: torch.Tensor  # int32 [num_sequences + 1]
-    lens_cpu: torch.Tensor  # int32 [num_sequences]
+    lens_cpu: torch.Tensor  # int [num_sequences]
+    max_tokens: int  # no sequence is longer
     # Exact rows of open tiles; numbers are those of OpenTiles.
     capacity: int = 0  # tiles
     kept: torch.Tensor | None = None  # int64: the step's tokens whose rows are kept; None: all
@@ -76,6 +78,9 @@ class CodedMetadata:
 class CodedMetadataBuilder(AttentionMetadataBuilder[CodedMetadata]):
     """Layers of different sizes have builders of their own; the first one's work serves all in a step."""
 
+    # Host numbers steer a step: vLLM captures the model's pieces between attention, and no whole step.
+    _cudagraph_support = AttentionCGSupport.NEVER
+
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.reorder_batch_threshold = SHORT
@@ -94,7 +99,7 @@ class CodedMetadataBuilder(AttentionMetadataBuilder[CodedMetadata]):
 
 
 def build_metadata(batch: CommonAttentionMetadata) -> CodedMetadata:
-    """What attention over codes needs to know of a step, without waiting for a device."""
+    """What attention over codes needs to know of a step; waits for a device once."""
     short_sequences, _, short, _ = split_decodes_and_prefills(batch, decode_threshold=SHORT)
     tokens, lens, table = batch.num_actual_tokens, batch.seq_lens, batch.block_table_tensor
     if batch.max_query_len == 1:  # one query token per sequence
@@ -106,9 +111,12 @@ def build_metadata(batch: CommonAttentionMetadata) -> CodedMetadata:
         offset = (lens - starts[1:])[row]
         positions = torch.arange(tokens, device=lens.device) + offset
         short_table, short_lens = table[row[:short]], (positions[:short] + 1).int()
+    slots = batch.slot_mapping[:tokens].long()
+    slots_cpu, lens_cpu = _on_host(slots, lens)
     return CodedMetadata(
         num_tokens=tokens,
-        slots=batch.slot_mapping[:tokens].long(),
+        slots=slots,
+        slots_cpu=slots_cpu,
         positions=positions[:tokens],
         block_table=table,
         num_short_sequences=short_sequences,
@@ -116,14 +124,28 @@ def build_metadata(batch: CommonAttentionMetadata) -> CodedMetadata:
         short_table=short_table[:short],
         short_lens=short_lens[:short],
         starts_cpu=batch.query_start_loc_cpu,
-        lens_cpu=lens if lens.device.type == "cpu" else batch.seq_lens_cpu_upper_bound,
+        lens_cpu=lens_cpu,
+        max_tokens=batch.max_seq_len,
     )
+
+
+def _on_host(slots: torch.Tensor, lens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both in one copy. vLLM's own lengths on the host may be too large: it schedules ahead of what drafts bring."""
+    if slots.is_cpu:
+        return slots, lens
+    both = torch.cat((slots, lens.long())).cpu()
+    return both[: len(slots)], both[len(slots) :]
+
+
+def _to_device(numbers: list[int], device: torch.device) -> torch.Tensor:
+    """int64, by a copy that the host does not wait for."""
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
 def _find_open_tiles(batch: CodedMetadata, open_tiles: OpenTiles) -> None:
     """Where the step's open tiles are kept, and which of its tokens are."""
     open_tiles.begin_step()
-    slots, kept, places, short_tiles = batch.slots.tolist(), [], [], []
+    slots, kept, places, short_tiles = batch.slots_cpu.tolist(), [], [], []
     for s in batch.sequences:
         is_short = s.row < batch.num_short_sequences
         # A prompt's last tile; of short queries every tile, as they are read from there.
@@ -143,6 +165,7 @@ def _find_open_tiles(batch: CodedMetadata, open_tiles: OpenTiles) -> None:
             if is_short:
                 short_tiles.append(number)
     batch.capacity = open_tiles.capacity
-    batch.kept = None if len(kept) == batch.num_tokens else torch.tensor(kept)
-    batch.places = torch.tensor(places)
-    batch.short_tiles = torch.tensor(short_tiles, dtype=torch.int32)
+    all_kept = len(kept) == batch.num_tokens
+    lists = [places, short_tiles, [] if all_kept else kept]
+    batch.places, short, some = _to_device(sum(lists, []), batch.slots.device).split([len(numbers) for numbers in lists])
+    batch.short_tiles, batch.kept = short.int(), None if all_kept else some

@@ -16,11 +16,12 @@ class Place(NamedTuple):
 
 
 class OpenTiles:
-    """Numbers of kept tiles, from 0 on; `capacity` places suffice for all that are in use."""
+    """Numbers of kept tiles, from 0 on; `capacity` places suffice for all that are in use. `most`: of a step, so that there
+    are no more places."""
 
     def __init__(self, most: int) -> None:
         self.capacity = min(16, most)
-        self._most = most
+        self.most = most
         self._step = 0
         self._places: OrderedDict[int, tuple[int, int]] = OrderedDict()  # tile -> number, last step; the oldest first
 
@@ -38,9 +39,9 @@ class OpenTiles:
         if len(self._places) < self.capacity:
             return len(self._places)
         _, (number, step) = next(iter(self._places.items()))
-        is_idle = self._step - step >= _IDLE_STEPS or self.capacity >= self._most
+        is_idle = self._step - step >= _IDLE_STEPS or self.capacity >= self.most
         if not is_idle or step == self._step:
-            self.capacity *= 2
+            self.capacity = 2 * self.capacity if self.capacity >= self.most else min(2 * self.capacity, self.most)
             return len(self._places)
         self._places.popitem(last=False)
         return number

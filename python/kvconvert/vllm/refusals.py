@@ -3,6 +3,7 @@
 from typing import Any
 
 from kvconvert.codes import TILE
+from kvconvert.device_codes import DTYPES
 from kvconvert.latents import is_latent
 from kvconvert.plans import exact_tokens
 from kvconvert.vllm.families import PREFIX, REFUSED
@@ -14,6 +15,7 @@ _DRAFTS_WITHOUT_CACHE = ("ngram", "ngram_gpu", "suffix")
 def refuse_unsupported(vllm_config: Any) -> None:
     """Raises ValueError for the first setting of `vllm_config` that codes do not support."""
     refuse_conversion(vllm_config.model_config.hf_config)
+    _refuse_device(vllm_config)
     _refuse_cache(vllm_config)
     _refuse_parallel(vllm_config)
     speculative = vllm_config.speculative_config
@@ -54,6 +56,17 @@ def refuse_conversion(config: Any) -> None:
         )
 
 
+def _refuse_device(vllm_config: Any) -> None:
+    device, dtype = vllm_config.device_config.device_type, vllm_config.model_config.dtype
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"kvconvert: codes run on the CPU and on CUDA GPUs, not on {device}; serve the original checkpoint")
+    if device == "cuda" and dtype not in DTYPES:
+        raise ValueError(
+            f"kvconvert: on a GPU codes serve bfloat16 and float16, and --dtype is {str(dtype).removeprefix('torch.')}; "
+            "pass --dtype bfloat16, or serve on the CPU"
+        )
+
+
 def _refuse_cache(vllm_config: Any) -> None:
     cache = vllm_config.cache_config
     if cache.cache_dtype not in ("auto", "bfloat16", "float16"):
@@ -85,6 +98,8 @@ def _refuse_parallel(vllm_config: Any) -> None:
                 f"kvconvert: codes of a sequence stay on one rank; {name} is {size} and must be 1 "
                 "(tensor and pipeline parallel work)"
             )
+    if getattr(parallel, "use_ubatching", False):
+        raise ValueError("kvconvert: codes of a step's tokens are stored together; remove --enable-dbo and --ubatch-size")
     plan = vllm_config.model_config.hf_config.kvconvert["plan"]
     ranks = parallel.tensor_parallel_size
     joint = [block for block in plan["coded"] if block.get("head") is None]

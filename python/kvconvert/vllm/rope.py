@@ -4,12 +4,11 @@ import torch
 from torch import nn
 
 
-def key_rope(parent: nn.Module, max_model_len: int) -> tuple[tuple[torch.Tensor, torch.Tensor] | None, bool]:
-    """(cos, sin) float32 [positions, pairs] of the RoPE module in `parent`, None without one; whether pairs interleave.
+def key_rope(rotary: nn.Module | None, max_model_len: int) -> tuple[tuple[torch.Tensor, torch.Tensor] | None, bool]:
+    """(cos, sin) float32 [positions, pairs] of a RoPE module, None without one, on the CPU; whether pairs interleave.
 
     vLLM keeps its tables in the model's dtype. Codes are fitted to keys of exact angles, so the tables are made again.
     """
-    rotary = getattr(parent, "rotary_emb", None)
     if rotary is None:
         return None, False
     long_short = getattr(rotary, "long_short_cos_sin_cache", None)
@@ -20,5 +19,5 @@ def key_rope(parent: nn.Module, max_model_len: int) -> tuple[tuple[torch.Tensor,
         table = rotary._compute_cos_sin_cache().float()
     else:
         raise ValueError(f"kvconvert: {type(rotary).__name__} has no tables of cosines; codes cannot turn its keys back")
-    cos, sin = table.chunk(2, dim=-1)
+    cos, sin = table.cpu().chunk(2, dim=-1)
     return (cos.contiguous(), sin.contiguous()), not getattr(rotary, "is_neox_style", True)
