@@ -43,6 +43,7 @@ class DeviceCodes(LayerCodes):
 
     def _attend(self, layer, out, query, pages, block_table, tokens, max_tokens, open_keys, open_values, open_tiles) -> None:
         refuse_dtype(query.dtype, self.device)
+        query = query.contiguous()  # engines' queries lie beside keys and values
         if max_tokens is None:
             max_tokens = int(tokens.max())
         if open_tiles.numel() == 0:

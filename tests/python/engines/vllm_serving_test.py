@@ -24,13 +24,12 @@ from kvconvert.codes import TILE, CodedCheckpoint
 
 FOLDER = tempfile.TemporaryDirectory()
 ROOT = Path(FOLDER.name)
-RUN = Path(__file__).with_name("vllm_run.py")
 
 
-def run(checkpoint: Path, *tasks: str, check: bool = True, env: dict[str, str] | None = None, **settings):
-    """What vllm_run.py reports; with check=False what the process printed."""
+def run(checkpoint: Path, *tasks: str, check: bool = True, env: dict[str, str] | None = None, script: str = "vllm_run.py", **settings):
+    """What a script, vllm_run.py or one like it, reports; with check=False what the process printed."""
     out = ROOT / "out.json"
-    command = [sys.executable, str(RUN), str(out), str(checkpoint), json.dumps(settings), *tasks]
+    command = [sys.executable, str(Path(__file__).with_name(script)), str(out), str(checkpoint), json.dumps(settings), *tasks]
     environment = {k: v for k, v in os.environ.items() if k != "VLLM_CPU_KVCACHE_SPACE"} | (env or {})
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if not check:

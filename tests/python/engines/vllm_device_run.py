@@ -1,0 +1,19 @@
+#!/usr/bin/env python3
+"""vllm_run.py with the ops of a GPU, which compute in the emulator on tensors of the CPU: codes are opened, and prompts attended to,
+as on a GPU. KVCONVERT_OPS names the emulator's library."""
+
+import os
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine runs in this process
+
+import kvconvert.codes  # noqa: E402
+import kvconvert.tiled_attention  # noqa: E402
+from kvconvert.device_codes import DeviceCodes  # noqa: E402
+
+kvconvert.codes.codes_class = lambda _: DeviceCodes
+kvconvert.tiled_attention.has_kernel = lambda _: False
+
+import vllm_run  # noqa: E402
+
+if __name__ == "__main__":
+    vllm_run.main()
