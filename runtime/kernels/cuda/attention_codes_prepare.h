@@ -82,9 +82,11 @@ KVC_DEVICE void prepare_steps(Thread& thread, const DeviceTiles& tiles, const Co
   for (int head = thread.warp(); head < shared.heads; head += thread.count() / 32) {
     float sum = 0;
     for (int i = thread.lane(); i < kGroupCoefficients * shared.key_groups; i += 32) {
-      const int group = i / kGroupCoefficients;
-      sum += first_code_level(groups[group].bits) *
-             rounded_product(queries, shared, group, head, i % kGroupCoefficients);
+      const int group = i / kGroupCoefficients, bits = groups[group].bits;
+      if (bits > 0) {  // heads may have fewer groups than others
+        sum += first_code_level(bits) *
+               rounded_product(queries, shared, group, head, i % kGroupCoefficients);
+      }
     }
     sum = warp_sum(thread, sum);
     if (thread.lane() == 0) {
