@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kvconvert.codes import TILE, LayerCodes, OpenRows
+from kvconvert.factors import ConversionError
 from kvconvert.tiled_attention import attend_prompt, tile_start
 
 if TYPE_CHECKING:
@@ -34,7 +35,10 @@ class CodeStore:
     def attend(self, place: int, step: "Step", query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                scale: float, softcap: float | None) -> torch.Tensor:
         """Stores the step's tokens and attends to all. query [batch, heads, q, head_dim], and so is the result."""
-        codes = self.model_codes.codes[self.number]
+        if key.device != step.index.device:
+            raise ConversionError(f"layer {self.layers[place]} is on {key.device} and the tokens are on {step.index.device}: codes "
+                                  "need a model on one device; load it without device_map, or with device_map={'': 0}")
+        codes = self.model_codes.codes_on(self.number, key.device)
         self._grow(step, codes.tile_bytes, key.device)
         if self.open_rows[place] is None:
             self.open_rows[place] = codes.new_open_rows(_OPEN * len(step.lengths), key.dtype)
@@ -93,7 +97,7 @@ class CodeStore:
     def _decode(self, codes: LayerCodes, place: int, step: "Step", query: torch.Tensor) -> torch.Tensor:
         out = torch.zeros_like(query[:, :, 0], memory_format=torch.contiguous_format)
         codes.attend(out, query[:, :, 0].contiguous(), self.pages.flatten(0, 1), self._tables(), step.seq_lens, place,
-                     self.open_rows[place], step.open_tiles)
+                     self.open_rows[place], step.open_tiles, max(step.lengths))
         return out[:, :, None]
 
     def _row(self, codes: LayerCodes, place: int, step: "Step", row: int, query: torch.Tensor,
@@ -122,7 +126,7 @@ class CodeStore:
         if self.pages is None:
             return
         self.pages = self.pages.index_select(0, rows.to(self.pages.device))
-        tiles = (rows[:, None] * _OPEN + torch.arange(_OPEN)).flatten()
+        tiles = (rows[:, None] * _OPEN + torch.arange(_OPEN, device=rows.device)).flatten()
         self.open_rows = [kept if kept is None else kept.take(tiles) for kept in self.open_rows]
 
 
