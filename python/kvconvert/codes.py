@@ -85,7 +85,7 @@ class CodedCheckpoint(ConvertedCheckpoint):
                                    heads, device)
 
     def on_device(self, table: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """A table of the CPU, copied to a device once for all layers that ask."""
+        """A table, copied to a device once for all layers that ask."""
         key = (id(table), device)
         if key not in self._moved:
             self._moved[key] = (table, table.to(device))  # with the table, so that its id stays its own
@@ -106,6 +106,7 @@ class OpenRows:
 
     def take(self, tiles: torch.Tensor) -> "OpenRows":
         """These tiles, some of them repeatedly."""
+        tiles = tiles.to(self.keys.device)
         return OpenRows(self.keys.index_select(0, tiles), self.values.index_select(0, tiles))
 
     def grown(self, tiles: int) -> "OpenRows":
@@ -123,7 +124,7 @@ class LayerCodes:
         self._handle = None
         if rope is None:
             rope = (torch.empty(1 << 30, 0), torch.empty(1 << 30, 0))  # any number of positions without pairs
-        cos, sin = (part.to(_CPU, torch.float32).contiguous() for part in rope)
+        cos, sin = (checkpoint.on_device(part, _CPU).to(torch.float32).contiguous() for part in rope)
         pairs = cos.shape[1]
         self._order = self._back = None
         if interleaved:  # factors have the first channels of all pairs, then the second ones

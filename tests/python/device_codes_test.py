@@ -115,6 +115,23 @@ class DevicePages(unittest.TestCase):
         torch.testing.assert_close(case.on_device.read(*arguments)[0], case.codes.read(*arguments)[0], atol=READ, rtol=0)
         self.check_attention(case)
 
+    def test_lost_rows_are_read_from_codes(self):
+        case = DeviceCodesCase(self.directory, "rotated", "head")
+        pages, kept = case.stored(), []
+        for of in (case.codes, case.on_device):
+            rows = of.new_open_rows(2, torch.bfloat16)
+            of.keep_coded(rows, 1, pages, case.table[0], 64, 10)
+            kept.append(rows)
+        torch.testing.assert_close(kept[1].keys, kept[0].keys, atol=READ, rtol=0)
+        torch.testing.assert_close(kept[1].values, kept[0].values, atol=READ, rtol=0)
+
+    def test_layers_share_tables(self):
+        case = DeviceCodesCase(self.directory, "rotated", "head")
+        with mock.patch.object(kvconvert.codes, "codes_class", lambda _: DeviceCodes):
+            other = case.checkpoint.open(case.layers, case.rope, num_query_heads=case.num_heads)
+        self.assertIs(other._angles[0], case.on_device._angles[0])
+        self.assertIs(other._angles[1], case.on_device._angles[1])
+
     def test_what_devices_do_not_take(self):
         case = DeviceCodesCase(self.directory, "rotated", "head")
         pages = case.pages()

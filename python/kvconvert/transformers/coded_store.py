@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kvconvert.codes import TILE, LayerCodes, OpenRows
+from kvconvert.factors import ConversionError
 from kvconvert.tiled_attention import attend_prompt, tile_start
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ class CodeStore:
 
     def _grow(self, step: "Step", tile_bytes: int, device: torch.device) -> None:
         batch, tiles = len(step.lengths), step.num_tiles
+        if self.pages is not None and self.pages.device != device:
+            raise ConversionError(f"layers {self.layers[0]}-{self.layers[-1]}: their codes are on {self.pages.device} and new keys on "
+                                  f"{device}; keep layers that are coded together on one device, or convert with --scope head")
         held = 0 if self.pages is None else self.pages.shape[1]
         if held < tiles:
             pages = torch.zeros(batch, tiles, tile_bytes, dtype=torch.uint8, device=device)
@@ -122,7 +126,7 @@ class CodeStore:
         if self.pages is None:
             return
         self.pages = self.pages.index_select(0, rows.to(self.pages.device))
-        tiles = (rows[:, None] * _OPEN + torch.arange(_OPEN, device=rows.device)).flatten().to(self.pages.device)
+        tiles = (rows[:, None] * _OPEN + torch.arange(_OPEN, device=rows.device)).flatten()
         self.open_rows = [kept if kept is None else kept.take(tiles) for kept in self.open_rows]
 
 

@@ -10,8 +10,11 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import torch
 from vllm.engine.arg_utils import EngineArgs
 from vllm_checkpoints import convert
+
+from kvconvert.vllm.refusals import refuse_unsupported
 
 
 class Refusals(unittest.TestCase):
@@ -70,6 +73,18 @@ class Refusals(unittest.TestCase):
         self.refused(
             "decode_context_parallel_size is 2", "must be 1", tensor_parallel_size=2, decode_context_parallel_size=2
         )
+
+    def test_micro_batches(self) -> None:
+        self.refused("--enable-dbo", "stored together", enable_dbo=True)
+
+    def test_devices(self) -> None:
+        config = EngineArgs(model=str(self.head), dtype="float32").create_engine_config()
+        for device, reason in (("cuda", "--dtype is float32; pass --dtype bfloat16"), ("xpu", "not on xpu")):
+            config.device_config.device_type = device
+            with self.assertRaisesRegex(ValueError, reason):
+                refuse_unsupported(config)
+        config.device_config.device_type, config.model_config.dtype = "cuda", torch.float16
+        refuse_unsupported(config)
 
     def test_codes_over_all_heads_are_not_split(self) -> None:
         self.refused("over all 2 KV heads", "--scope head", model=self.group, tensor_parallel_size=2)
