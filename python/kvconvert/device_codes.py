@@ -6,6 +6,7 @@ from kvconvert.codes import CodedCheckpoint, LayerCodes
 from kvconvert.factors import ConversionError
 
 DTYPES = (torch.bfloat16, torch.float16)  # of queries, keys and values
+MOST_SCRATCH = 256 << 20  # bytes that attention takes for a moment; sequences that need more together go one part after the other
 
 
 def refuse_dtype(dtype: torch.dtype, device: torch.device) -> None:
@@ -22,7 +23,7 @@ class DeviceCodes(LayerCodes):
               blocks: list[int], factors: list[torch.Tensor]) -> None:
         if not hasattr(self._ops, "open_device"):
             raise ConversionError(f"codes on {self.device}: kvconvert's library was built without CUDA; build it where nvcc is, "
-                                  "with `pip install . -C cmake.define.KVC_CUDA=ON`, or run on the CPU")
+                                  "with `pip install . -C cmake.define.KVC_CUDA_OPS=ON`, or run on the CPU")
         self._handle = self._ops.open_device(shape, scales, cos, sin, blocks, factors)
         image = torch.empty(self._ops.device_image_bytes(self._handle), dtype=torch.uint8, device="cpu")
         self._ops.device_image(self._handle, image)
@@ -49,7 +50,7 @@ class DeviceCodes(LayerCodes):
         if open_tiles.numel() == 0:
             open_keys, open_values, open_tiles = query.new_empty(0), query.new_empty(0), self._no_tiles
         self._ops.attend_device(self._handle, layer, self._image, *self._angles, out, query, pages, block_table, tokens,
-                                max_tokens, open_keys, open_values, open_tiles)
+                                max_tokens, MOST_SCRATCH, open_keys, open_values, open_tiles)
 
     def _read(self, layer, pages, page_numbers, first, keys, values) -> None:
         refuse_dtype(keys.dtype, self.device)

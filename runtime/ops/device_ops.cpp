@@ -124,10 +124,52 @@ void read_device(std::int64_t handle, std::int64_t layer, const Tensor& image, c
   }
 }
 
+// `sequences` from `first` on.
+DeviceCodes::Sequences part_of(DeviceCodes::Sequences sequences, int first, int count) {
+  sequences.pages += first * sequences.stride;
+  sequences.tokens += first;
+  sequences.open_numbers += sequences.open_numbers == nullptr ? 0 : first;
+  sequences.count = count;
+  return sequences;
+}
+
+// Where the longest sequence is much longer than the others, scratch memory for all at once would be long, too: as many go
+// together as need no more than most_scratch bytes, or one.
+void attend_parts(const DeviceCodes& codes, const DeviceCodes::Memory& memory,
+                  const DeviceCodes::Sequences& sequences, std::int64_t layer, const Tensor& query,
+                  const Tensor& output, const Tensor& pages, std::int64_t most_scratch) {
+  const int device = std::max(0, static_cast<int>(pages.get_device_index()));
+  const int multiprocessors = kvc::device_multiprocessors(device);
+  const std::int64_t row = codes.shape().num_heads * codes.shape().head_dim * 2;  // bytes
+  const auto program = [&](int first, int count, kvc::DeviceScratch& scratch) {
+    return codes.attend(memory, part_of(sequences, first, count), layer,
+                        static_cast<std::uint8_t*>(query.data_ptr()) + first * row,
+                        static_cast<std::uint8_t*>(output.data_ptr()) + first * row,
+                        multiprocessors, scratch);
+  };
+  const auto bytes_of = [&](int count) {
+    kvc::DeviceScratch needed(nullptr);
+    program(0, count, needed);
+    return needed.bytes();
+  };
+  int together = sequences.count;
+  while (together > 1 && bytes_of(together) > most_scratch) {
+    together = (together + 1) / 2;
+  }
+  const int last = sequences.count % together;
+  const Tensor bytes =
+      scratch_of(pages, std::max(bytes_of(together), last == 0 ? 0 : bytes_of(last)));
+  for (int first = 0; first < sequences.count; first += together) {
+    kvc::DeviceScratch scratch(bytes.data_ptr());
+    queue(program(first, std::min(together, sequences.count - first), scratch), pages);
+  }
+}
+
 void attend_device(std::int64_t handle, std::int64_t layer, const Tensor& image, const Tensor& cos,
                    const Tensor& sin, Tensor output, const Tensor& query, const Tensor& pages,
                    const Tensor& block_table, const Tensor& tokens, std::int64_t max_tokens,
-                   const Tensor& open_keys, const Tensor& open_values, const Tensor& open_tiles) {
+                   std::int64_t most_scratch, const Tensor& open_keys, const Tensor& open_values,
+                   const Tensor& open_tiles) {
   const auto codes = registry().find(handle);
   const kvc::PagedCodes::Shape& shape = codes->shape();
   const DeviceCodes::Memory memory = kvc::memory_of(*codes, image, cos, sin, pages, query);
@@ -148,16 +190,7 @@ void attend_device(std::int64_t handle, std::int64_t layer, const Tensor& image,
   if (open_tiles.numel() > 0) {
     kvc::set_open_tiles(open_keys, open_values, open_tiles, *codes, memory.element, sequences);
   }
-  const int device = std::max(0, static_cast<int>(pages.get_device_index()));
-  const auto program = [&](kvc::DeviceScratch& scratch) {
-    return codes->attend(memory, sequences, layer, query.data_ptr(), output.data_ptr(),
-                         kvc::device_multiprocessors(device), scratch);
-  };
-  kvc::DeviceScratch needed(nullptr);
-  program(needed);
-  const Tensor bytes = scratch_of(pages, needed.bytes());
-  kvc::DeviceScratch scratch(bytes.data_ptr());
-  queue(program(scratch), pages);
+  attend_parts(*codes, memory, sequences, layer, query, output, pages, most_scratch);
 }
 
 }  // namespace
@@ -178,7 +211,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(kvconvert, m) {
   m.def(
       "attend_device(int handle, int layer, Tensor image, Tensor cos, Tensor sin, Tensor(a!) "
       "output, Tensor query, Tensor pages, Tensor block_table, Tensor tokens, int max_tokens, "
-      "Tensor open_keys, Tensor open_values, Tensor open_tiles) -> ()");
+      "int most_scratch, Tensor open_keys, Tensor open_values, Tensor open_tiles) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(kvconvert, CompositeExplicitAutograd, m) {

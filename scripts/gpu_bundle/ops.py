@@ -17,6 +17,7 @@ TILE, PAGE_TILES = 32, 2
 FORMS = {"rotated": 0, "pairs": 0, "blocks": 4, "keys": 1, "full": 1}  # bases of a head's keys; 0: one for each rotary pair
 # Largest differences of numbers of order one in bfloat16: keys of rebuilt forms have weights rounded to integers on the CPU.
 READ_TOLERANCE, ATTENTION_TOLERANCE, OTHER_BYTES = 0.1, 0.06, 1e-3
+MOST_SCRATCH = 256 << 20
 MANY_BITS, QUARTER_BITS = (8, 5, 6, 7), (6, 5, 5, 4, 4, 3, 3, 2)  # of coefficients in turn; the latter: kept 0.25
 
 
@@ -86,7 +87,7 @@ class Store:
 
     def attend(self, out, query, pages, table, tokens, longest, *open_rows):
         if pages.device == self.device and self.has_device:
-            self.ops.attend_device(self.on_device, 0, *self.fixed, out, query, pages, table, tokens, longest, *open_rows)
+            self.ops.attend_device(self.on_device, 0, *self.fixed, out, query, pages, table, tokens, longest, MOST_SCRATCH, *open_rows)
         else:
             self.ops.attend(self.handle, 0, out, query, pages, table, tokens, *open_rows)
 

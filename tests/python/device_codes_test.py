@@ -16,6 +16,7 @@ os.environ["KVCONVERT_OPS"] = str(LIBRARY)
 from coded_cases import FORMS, HEADS, ROOT, Case  # noqa: E402
 
 import kvconvert.codes  # noqa: E402
+import kvconvert.device_codes  # noqa: E402
 import torch  # noqa: E402
 from kvconvert.codes import TILE, OpenRows  # noqa: E402
 from kvconvert.device_codes import DeviceCodes  # noqa: E402
@@ -106,6 +107,13 @@ class DevicePages(unittest.TestCase):
                     of_one = (rows, tiles[one]) if of_open else ()
                     case.on_device.attend(alone[one], query[one], pages, table[one], lengths[one], layer, *of_one, max_tokens=100)
                     torch.testing.assert_close(alone[one], own[one], atol=0.01, rtol=0)
+
+    def test_little_scratch_memory_changes_nothing(self):
+        """Sequences then go one part after the other."""
+        for form, scope in (("rotated", "head"), ("full", "layer")):
+            case = DeviceCodesCase(self.directory, form, scope, scale=0.25)
+            with mock.patch.object(kvconvert.device_codes, "MOST_SCRATCH", 200_000 if form == "full" else 1):
+                self.check_attention(case)
 
     def test_neighbouring_channels_may_be_a_rotary_pair(self):
         case = DeviceCodesCase(self.directory, "blocks", "head", interleaved=True)

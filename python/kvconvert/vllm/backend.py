@@ -8,6 +8,7 @@ from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, Attention
 from vllm.v1.kv_cache_interface import KVCacheLayout
 
 from kvconvert.codes import TILE, LayerCodes, OpenRows
+from kvconvert.device_codes import MOST_SCRATCH
 from kvconvert.tiled_attention import attend_prompt, tile_start
 from kvconvert.vllm.metadata import CodedMetadata, CodedMetadataBuilder, Sequence
 
@@ -77,8 +78,9 @@ class CodedImpl(AttentionImpl):
 
     def _reserve(self, layer: Any, query: torch.Tensor, key: torch.Tensor) -> None:
         """Takes the most that serving takes beside the cache, so that vLLM measures it: rows of open tiles, which stay, and
-        for a moment what the longest prompt needs."""
+        for a moment scratch memory of attention and what the longest prompt needs."""
         self._has_reserved = True
+        key.new_empty(MOST_SCRATCH, dtype=torch.uint8)
         store = layer.store
         store.open_rows(layer.index, store.open_tiles.most, key.dtype)
         count, exact_step = min(query.shape[0], self.max_tokens), len(store.codes.layers) > 1
