@@ -9,7 +9,7 @@ STAGED = 64  # channels or coefficients in shared memory at a time
 
 
 def code_tokens(shape, tokens, runs):
-    """encode_tokens and store_tokens. runs: tiles that the tokens are in."""
+    """encode_tokens and store_codes. runs: tiles that the tokens are in."""
     dim, blocks = shape.head_dim, 2 * shape.kv_heads
     chunks, held = divide_up(tokens, 32), 8 * divide_up(min(tokens, 32), 8)
     rows, factors, z = 2 * tokens * 2 * shape.width, 4 * blocks * dim * COEFFICIENTS, 4 * tokens * blocks * COEFFICIENTS
@@ -23,7 +23,7 @@ def code_tokens(shape, tokens, runs):
     words = sum(bits * count for bits, count in QUARTER_WIDTHS.items())
     codes = 32 * sum(bin(bits).count("1") * count for bits, count in QUARTER_WIDTHS.items())
     warps = runs * blocks
-    store = Launch("store_tokens", divide_up(tokens, 4) * blocks, read=z, written=warps * 4 * words, l2=3 * z + warps * 4 * words,
+    store = Launch("store_codes", divide_up(tokens, 4) * blocks, read=z, written=warps * 4 * words, l2=3 * z + warps * 4 * words,
                    float32=tokens * blocks * COEFFICIENTS * 8 * 12 + warps * codes * 8, integer=warps * codes * 16,
                    waits=2 + min(tokens, 32) // 4 + divide_up(words, LANES) * 2)
     return [encode, store]

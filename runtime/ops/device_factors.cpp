@@ -20,7 +20,7 @@ std::vector<float> decoder_row(const PagedBlock& block, std::int64_t channel) {
   return row;
 }
 
-void add_row(const std::vector<float>& row, float mean, std::int64_t width, ScaledRows& to) {
+void add_row(const std::vector<float>& row, float mean, std::int64_t width, FactorRows& to) {
   float largest = 0;
   for (const float weight : row) {
     largest = std::max(largest, std::fabs(weight));
@@ -56,8 +56,8 @@ std::int64_t HeadBlocks::channel(std::int64_t layer, std::int64_t head) const {
          block.head_dim;
 }
 
-ScaledRows value_rows(const HeadBlocks& values, std::int64_t layer, std::int64_t width) {
-  ScaledRows rows;
+FactorRows value_rows(const HeadBlocks& values, std::int64_t layer, std::int64_t width) {
+  FactorRows rows;
   for (std::int64_t head = 0; head < values.num_kv_heads; ++head) {
     const PagedBlock& block = values.of(head);
     const std::int64_t first = values.channel(layer, head);

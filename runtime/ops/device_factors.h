@@ -24,20 +24,20 @@ struct HeadBlocks {
 
 // Rows of F times the steps in float16, each divided by its largest number, its scale; zeros from a row's last coefficient up to
 // the width.
-struct ScaledRows {
+struct FactorRows {
   std::vector<std::uint16_t> rows;  // [count, width]
   std::vector<float> scales;        // [count]
   std::vector<float> means;         // [count] the channels' means
 };
 
 // [num_kv_heads, head_dim] rows of a layer's values.
-ScaledRows value_rows(const HeadBlocks& values, std::int64_t layer, std::int64_t width);
+FactorRows value_rows(const HeadBlocks& values, std::int64_t layer, std::int64_t width);
 
 // A layer's keys that are rebuilt, as KeyPairs and RebuiltKeys of runtime/kernels/cuda/attention_rank.h describe them.
 struct RebuiltKeyRows {
   int num_pairs = 0;
   std::vector<std::int32_t> channels, angles;
-  ScaledRows rows;
+  FactorRows rows;
 };
 // 0 where kernels take no heads of so many channels.
 int num_rebuilt_pairs(std::int64_t head_dim);

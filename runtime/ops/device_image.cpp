@@ -137,7 +137,7 @@ void DeviceImage::add_layer(const HeadBlocks& keys, const HeadBlocks& values, st
     }
   }
   to.places = add(places);
-  const ScaledRows of_values = value_rows(values, layer, value_width);
+  const FactorRows of_values = value_rows(values, layer, value_width);
   to.value = add(of_values.rows);
   to.value_scale = add(of_values.scales);
   to.value_offset = add(of_values.means);

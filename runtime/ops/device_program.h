@@ -11,9 +11,8 @@
 
 namespace kvc {
 
-using DeviceLaunch =
-    std::variant<AttendOpen, CodedAttention, CombinePartials, EncodeTokens, PlacePages,
-                 ProjectValues, RankAttention, ReadTokens, StoreTokens>;
+using DeviceLaunch = std::variant<AttendOpen, CodedAttention, CombinePartials, EncodeTokens,
+                                  PlacePages, ProjectValues, RankAttention, ReadTokens, StoreCodes>;
 using DeviceProgram = std::vector<DeviceLaunch>;
 
 }  // namespace kvc

@@ -11,6 +11,6 @@ template LaunchError launch_cuda(const AttendOpen&, void*);
 template LaunchError launch_cuda(const EncodeTokens&, void*);
 template LaunchError launch_cuda(const PlacePages&, void*);
 template LaunchError launch_cuda(const ReadTokens&, void*);
-template LaunchError launch_cuda(const StoreTokens&, void*);
+template LaunchError launch_cuda(const StoreCodes&, void*);
 
 }  // namespace kvc

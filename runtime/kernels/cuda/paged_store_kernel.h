@@ -40,13 +40,13 @@ KVC_DEVICE int best_gain_of_warp(Thread& thread, const DeviceTiles& tiles, const
   return best;
 }
 
-struct StoreTokensKernel : Kernel<StoreTokens, 128> {
-  static constexpr const char* kName = "store_tokens";
+struct StoreCodesKernel : Kernel<StoreCodes, 128> {
+  static constexpr const char* kName = "store_codes";
   // A warp has: which token of the batch, or -1, and its gain, for the tile's 32.
   static constexpr int kWarpBytes = 8 * kPagedTokens;
 
   template <class Thread>
-  static KVC_DEVICE void run(const StoreTokens& params, Thread& thread) {
+  static KVC_DEVICE void run(const StoreCodes& params, Thread& thread) {
     const int token = thread.block_x() * (thread.count() / 32) + thread.warp();
     if (token >= params.count) {
       return;
@@ -60,7 +60,7 @@ struct StoreTokensKernel : Kernel<StoreTokens, 128> {
 
  private:
   template <class Thread>
-  static KVC_DEVICE void store_run(const StoreTokens& params, Thread& thread, int first,
+  static KVC_DEVICE void store_run(const StoreCodes& params, Thread& thread, int first,
                                    std::int64_t tile) {
     const DeviceBlock& block = params.of.blocks[thread.block_y()];
     const DeviceTiles& tiles = block.tiles;
@@ -128,11 +128,11 @@ struct StoreTokensKernel : Kernel<StoreTokens, 128> {
 };
 
 template <class Launcher>
-LaunchError launch_kernels(const StoreTokens& params, const Launcher& launcher) {
-  const int threads = launcher.threads(StoreTokensKernel::kThreads), warps = threads / 32;
-  return launcher.template run<StoreTokensKernel>(
+LaunchError launch_kernels(const StoreCodes& params, const Launcher& launcher) {
+  const int threads = launcher.threads(StoreCodesKernel::kThreads), warps = threads / 32;
+  return launcher.template run<StoreCodesKernel>(
       params, {divide_up(params.count, warps), params.of.num_blocks}, threads,
-      warps * StoreTokensKernel::kWarpBytes);
+      warps * StoreCodesKernel::kWarpBytes);
 }
 
 }  // namespace kvc

@@ -69,7 +69,7 @@ struct EncodeTokens {
 
 // Coefficients become codes at slots: page * page tokens + place in the page. Slots below 0 and behind the last page are
 // skipped. Tokens of a tile are neighbours; when its first token is written, the rest of the tile becomes zero.
-struct StoreTokens {
+struct StoreCodes {
   PagedBlocks of{};
   DevicePages pages{};
   const std::int64_t* slots = nullptr;  // [count]

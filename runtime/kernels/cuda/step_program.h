@@ -27,7 +27,7 @@ using KernelLaunch =
     std::variant<AppendLatents, AppendRows, AttendOpen, BudgetStep, CodedAttention, CodeTilesParams,
                  CombinePartials, DenseAttention, DequantiseRows, EmbedRows, EncodeTokens,
                  FewRowsProduct, NormRows, PlacePages, ProjectValues, QuantiseRows, RankAttention,
-                 ReadTokens, RowCosines, SampleTokens, StoreTokens>;
+                 ReadTokens, RowCosines, SampleTokens, StoreCodes>;
 using StepProgram = std::vector<KernelLaunch>;
 
 LaunchError launch_cuda(const KernelLaunch& launch, void* stream);

@@ -30,6 +30,6 @@ template LaunchError launch_emulated(const QuantiseRows&, ThreadOrder);
 template LaunchError launch_emulated(const ReadTokens&, ThreadOrder);
 template LaunchError launch_emulated(const RowCosines&, ThreadOrder);
 template LaunchError launch_emulated(const SampleTokens&, ThreadOrder);
-template LaunchError launch_emulated(const StoreTokens&, ThreadOrder);
+template LaunchError launch_emulated(const StoreCodes&, ThreadOrder);
 
 }  // namespace kvc::testing

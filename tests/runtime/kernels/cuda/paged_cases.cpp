@@ -61,16 +61,16 @@ std::string check_store(PagedCase& paged, KernelBackend& backend) {
     encode.count = last - first;
     encode.z = z + std::int64_t{first} * paged.of.num_coefficients;
     backend.run(encode);
-    backend.run(StoreTokens{.of = paged.of,
-                            .pages = paged.pages,
-                            .slots = backend.upload(slots),
-                            .count = static_cast<int>(slots.size()),
-                            .z = encode.z});
+    backend.run(StoreCodes{.of = paged.of,
+                           .pages = paged.pages,
+                           .slots = backend.upload(slots),
+                           .count = static_cast<int>(slots.size()),
+                           .z = encode.z});
     first = last;
   }
   // Slots without a place change nothing.
   const std::vector<std::int64_t> nowhere = {-1, std::int64_t{kPages} * kPageTokens};
-  backend.run(StoreTokens{
+  backend.run(StoreCodes{
       .of = paged.of, .pages = paged.pages, .slots = backend.upload(nowhere), .count = 2, .z = z});
   return check_codes(paged, backend,
                      backend.download(z, at(std::int64_t{kTokens} * paged.of.num_coefficients)));
