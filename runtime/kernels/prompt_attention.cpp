@@ -45,7 +45,8 @@ class PieceAttention {
     const std::int64_t own_begin = params_.own_start(piece.first);
     const std::int64_t end = params_.own_start(piece.last - 1);  // of codes
     const std::int64_t seen = params_.seen_from(piece.first);
-    for (std::int64_t key = seen / kPromptBlock * kPromptBlock; key < end; key += kPromptBlock) {
+    for (std::int64_t key = seen / kPromptBlock * kPromptBlock; std::max(key, seen) < end;
+         key += kPromptBlock) {
       const std::int64_t last = std::min(key + kPromptBlock, end);
       // Queries whose exact tokens begin earlier do not read this block.
       std::int64_t first = piece.first;

@@ -94,7 +94,7 @@ class Prompts(unittest.TestCase):
 
     def test_random_shapes(self):
         choose = random.Random(1)
-        for _ in range(150):
+        for _ in range(100):
             past = choose.choice((0, choose.randrange(1500)))
             options = {"length": past + choose.randrange(1, 900), "kv_heads": choose.choice((1, 2, 4)), "groups": choose.choice((1, 2, 5)),
                        "window": choose.choice((0, 0, choose.randrange(1, 1200))), "softcap": choose.choice((0.0, 0.0, 3.0)),
@@ -102,8 +102,7 @@ class Prompts(unittest.TestCase):
             with self.subTest(past=past, **options):
                 prompt = Prompt(past, **options)
                 found = self.same(prompt)
-                if not (prompt.options[2] and prompt.options[3]):  # the kernel does not end for all of those
-                    torch.testing.assert_close(found, prompt.by_the_library(), atol=2e-5, rtol=0)
+                torch.testing.assert_close(found, prompt.by_the_library(), atol=2e-5, rtol=0)
 
     def test_few_scores_at_a_time(self):
         with mock.patch.object(device_prompts, "MOST_SCORES", 1):

@@ -113,7 +113,8 @@ constexpr Shape kShapes[] = {
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .window = 5},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64, .softcap = 3},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .exact_step = true},
-    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .window = 70, .exact_step = true}};
+    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .window = 70, .exact_step = true},
+    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .window = 3, .exact_step = true}};
 
 class EveryPromptTarget : public ::testing::TestWithParam<std::int64_t> {
  protected:
