@@ -3,10 +3,17 @@
 
 import json
 import os
+import types
 import unittest
 from pathlib import Path
+from unittest import mock
 
+import torch
 import vllm_serving_test as serving
+
+from kvconvert.tiled_attention import attend_prompt
+from kvconvert.vllm.backend import CodedImpl
+from kvconvert.vllm.open_tiles import OpenTiles
 
 EMULATED = Path(os.environ["KVC_BIN_DIR"]).parent / "lib/libkvconvert_ops_emulated.so"
 TEXTS = [[1, *range(20, 420, 10)], [1, 5, 6, 7, 8], [1, *range(99, 68, -1)], [1, *range(20, 420, 10), *range(400, 500, 2)]]
@@ -40,6 +47,29 @@ class Devices(unittest.TestCase):
 
     def test_groups_of_layers(self):
         self.check(generated(serving.group(), True)[0], generated(serving.group(), False)[0])
+
+
+class Reserved(unittest.TestCase):
+    """What a run that measures memory takes beside the cache."""
+
+    def reserved(self, window, layers):
+        """Tokens of codes and exact ones that attend_prompt gets, which checks them."""
+        impl = CodedImpl(6, 32, 0.25, 2)
+        impl.max_tokens, impl.window = 1000, window
+        codes = types.SimpleNamespace(layers=[0] * layers)
+        store = types.SimpleNamespace(codes=codes, open_tiles=OpenTiles(24), open_rows=mock.Mock())
+        rows = torch.zeros(300, 6, 32, dtype=torch.bfloat16)
+        with mock.patch("kvconvert.vllm.backend.attend_prompt", wraps=attend_prompt) as attended:
+            impl._reserve(types.SimpleNamespace(index=3, store=store), rows, rows[:, :2])
+        store.open_rows.assert_called_once_with(3, 24, torch.bfloat16)
+        query, length, coded, exact, *_ = attended.call_args.args
+        self.assertEqual((query.shape[0], length), (300, 1000))
+        return [coded[0].shape[0], exact[1].shape[0]]
+
+    def test_the_longest_prompt(self):
+        self.assertEqual(self.reserved(0, 1), [992, 1000 - 672])  # to the last tile; from the tile of token 700 on
+        self.assertEqual(self.reserved(128, 1), [992 - 544, 328])  # token 573 is in the tile from 544 on
+        self.assertEqual(self.reserved(0, 4), [672, 328])  # a group's own step is exact
 
 
 if __name__ == "__main__":
