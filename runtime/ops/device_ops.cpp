@@ -103,13 +103,8 @@ void read_device(std::int64_t handle, std::int64_t layer, const Tensor& image, c
   const kvc::PagedCodes::Shape& shape = codes->shape();
   const std::int64_t count = keys.size(0);
   const DeviceCodes::Memory memory = kvc::memory_of(*codes, image, cos, sin, pages, keys);
-  const std::int64_t page_tokens = memory.pages.page_tiles * kvc::kTileTokens;
-  STD_TORCH_CHECK(first >= 0 && first % kvc::kTileTokens == 0 &&
-                      first + count <= page_numbers.size(0) * page_tokens &&
-                      first + count <= shape.num_positions && layer >= 0 &&
-                      layer < shape.num_layers,
-                  "kvconvert: read: tokens ", first, " to ", first + count,
-                  " are not all in the pages, or do not begin with a tile");
+  kvc::check_tokens(shape, layer, first, count,
+                    page_numbers.size(0) * memory.pages.page_tiles * kvc::kTileTokens);
   for (const Tensor* rows : {&keys, &values}) {
     kvc::engine_rows(*rows, count, *codes, memory.element, "keys and values");
     STD_TORCH_CHECK(rows->is_contiguous(), "kvconvert: read: expected contiguous keys and values");

@@ -71,6 +71,16 @@ inline PageMemory page_memory(const Tensor& pages, const PagedCodes& codes) {
   return {static_cast<std::uint8_t*>(pages.data_ptr()), pages.stride(0), pages.size(0), tiles};
 }
 
+// Tokens first .. first + count - 1 of a layer, in pages for `most` of them.
+inline void check_tokens(const PagedCodes::Shape& shape, std::int64_t layer, std::int64_t first,
+                         std::int64_t count, std::int64_t most) {
+  STD_TORCH_CHECK(first >= 0 && first % kTileTokens == 0 && first + count <= most &&
+                      first + count <= shape.num_positions && layer >= 0 &&
+                      layer < shape.num_layers,
+                  "kvconvert: read: tokens ", first, " to ", first + count,
+                  " are not all in the pages, or do not begin with a tile");
+}
+
 // tiles: int32 [count], or of no elements: none.
 inline PagedCodes::OpenTiles open_tiles(const Tensor& keys, const Tensor& values,
                                         const Tensor& tiles, std::int64_t count,

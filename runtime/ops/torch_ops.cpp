@@ -97,12 +97,7 @@ void read_tokens(std::int64_t handle, std::int64_t layer, const Tensor& pages,
   const kvc::PageMemory memory = kvc::page_memory(pages, codes);
   const auto* page = kvc::numbers<std::int32_t>(page_numbers, ScalarType::Int, 1, "page numbers");
   const std::int64_t count = keys.size(0), page_tokens = memory.page_tiles * kvc::kTileTokens;
-  STD_TORCH_CHECK(first >= 0 && first % kvc::kTileTokens == 0 &&
-                      first + count <= page_numbers.size(0) * page_tokens &&
-                      first + count <= shape.num_positions && layer >= 0 &&
-                      layer < shape.num_layers,
-                  "kvconvert: read: tokens ", first, " to ", first + count,
-                  " are not all in the pages, or do not begin with a tile");
+  kvc::check_tokens(shape, layer, first, count, page_numbers.size(0) * page_tokens);
   for (std::int64_t i = first / page_tokens; i * page_tokens < first + count; ++i) {
     STD_TORCH_CHECK(page[i] >= 0 && page[i] < memory.count, "kvconvert: read: page ", page[i],
                     ", expected 0 to ", memory.count - 1);

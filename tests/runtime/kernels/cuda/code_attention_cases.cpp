@@ -11,6 +11,7 @@
 #include "runtime/kernels/cuda/attention_codes.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "tests/runtime/kernels/cuda/case_inputs.h"
+#include "tests/runtime/kernels/cuda/case_tiles.h"
 #include "tests/runtime/kernels/cuda/kernel_cases.h"
 
 namespace kvc::testing {
@@ -91,14 +92,6 @@ TileLayout layout_of(const std::vector<int>& widths, bool gain) {
     ++layout.coefficients[bits];
   }
   return layout;
-}
-
-std::vector<int> widths_of(const TileLayout& layout) {
-  std::vector<int> widths;
-  for (int bits = kWidestCode; bits >= 1; --bits) {
-    widths.insert(widths.end(), static_cast<std::size_t>(layout.coefficients[bits]), bits);
-  }
-  return widths;
 }
 
 // Random codes of all sequences, the same bytes on both sides.
