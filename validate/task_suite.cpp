@@ -34,7 +34,7 @@ std::vector<std::int64_t> task_lengths(const TaskOptions& options, const ModelCo
 std::string prompt_hash(const TaskSample& sample) {
   std::string text = sample.context;
   for (const TaskQuestion& question : sample.questions) {
-    text += question.text;
+    text += plain_text(question);
   }
   return sha256_hex(text);
 }

@@ -7,6 +7,10 @@
 
 namespace kvc {
 
+std::string plain_text(const TaskQuestion& question) {
+  return question.text + question.answer_prefix;
+}
+
 TaskSample make_sample(const Task& task, const Tokenizer& tokenizer, std::int64_t length,
                        bool questions_after, std::uint64_t seed, std::int64_t index) {
   const std::string origin = fmt::format("{}/{}/{}/{}", seed, task.name, length, index);
@@ -24,9 +28,9 @@ TaskSample make_sample(const Task& task, const Tokenizer& tokenizer, std::int64_
 TaskPrompt encode_prompt(const Tokenizer& tokenizer, const TaskSample& sample,
                          const TaskQuestion& question, bool questions_after) {
   if (!questions_after) {
-    return {tokenizer.encode(sample.context + question.text), {}};
+    return {tokenizer.encode(sample.context + plain_text(question)), {}};
   }
-  return {tokenizer.encode(sample.context), tokenizer.encode(question.text, false)};
+  return {tokenizer.encode(sample.context), tokenizer.encode(plain_text(question), false)};
 }
 
 std::int64_t prompt_tokens(const Tokenizer& tokenizer, const TaskSample& sample,

@@ -13,10 +13,14 @@
 namespace kvc {
 
 struct TaskQuestion {
-  std::string text;                    // the model continues it
+  std::string text;
+  // The answer's beginning, which the model continues. White space before it parts it from `text`.
+  std::string answer_prefix{};
   std::vector<std::string> answers;    // at least one
   std::vector<std::string> classes{};  // every answer there is, where a score depends on it
 };
+// What follows the context where no chat template is applied.
+std::string plain_text(const TaskQuestion& question);
 
 struct TaskSample {
   std::string context;                  // what is read first

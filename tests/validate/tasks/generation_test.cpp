@@ -19,7 +19,7 @@ constexpr std::int64_t kLength = 1024;
 std::string whole_text(const TaskSample& sample) {
   std::string text = sample.context;
   for (const TaskQuestion& question : sample.questions) {
-    text += "\n<question>" + question.text;
+    text += "\n<question>" + plain_text(question);
     for (const std::string& answer : question.answers) {
       text += "\n<answer>" + answer;
     }
@@ -134,10 +134,10 @@ std::string join_words(const std::vector<std::string>& words) {
 
 // Values of every key that the question names.
 std::string read_needles(const TaskSample& sample) {
+  const std::string asked = plain_text(sample.questions.front());
   std::vector<std::string> values;
   for (const std::string& key :
-       all_matches(sample.questions.front().text.substr(sample.questions.front().text.find('?')),
-                   "([0-9a-z]+(?:-[0-9a-z]+)+)")) {
+       all_matches(asked.substr(asked.find('?')), "([0-9a-z]+(?:-[0-9a-z]+)+)")) {
     for (const std::string& value :
          all_matches(sample.context, "secret \\w+ of " + key + " is: ([0-9a-f-]+)\\.")) {
       values.push_back(value);
@@ -197,7 +197,7 @@ std::string solve(const std::string& name, const TaskSample& sample, const TaskQ
     return read_counts(all_matches(sample.context.substr(sample.context.find('\n')), "([a-z]+)"),
                        3);
   }
-  std::string given = question.text;
+  std::string given = plain_text(question);
   if (name == "recall") {
     const std::size_t comma = given.rfind(", ");
     given = given.substr(comma == std::string::npos ? std::string("\nRecall: ").size() : comma + 2);
