@@ -105,8 +105,35 @@ TaskSuite::TaskSuite(const ValidateOptions& options, const ModelConfig& config, 
       run["parts"].push_back({task.name, length, parts_.back().num_samples});
     }
   }
+  check_fixed_prompts(config);
   results_ = std::make_unique<TaskResults>(options_.results, sha256_hex(run.dump()).substr(0, 16),
                                            options_.force);
+}
+
+// Every record, because a long one may come late.
+void TaskSuite::check_fixed_prompts(const ModelConfig& config) const {
+  std::int64_t least = 0;
+  for (const Part& part : parts_) {
+    if (!part.task->fixed_prompts || part.length != parts_.front().length) {
+      continue;  // the records are the same at every length
+    }
+    const bool after = options_.questions_after || part.task->questions_after;
+    for (std::int64_t i = 0; i < part.num_samples; ++i) {
+      least = std::max(
+          least, prompt_tokens(tokenizer_, sample(part, i), after) + part.task->max_new_tokens);
+    }
+  }
+  for (const Part& part : parts_) {
+    const std::int64_t context = config.max_position_embeddings;
+    KVC_CHECK(
+        !part.task->fixed_prompts || least <= part.length,
+        "--task-length {}: the chosen records take {} tokens with this model's tokenizer, "
+        "answers included, and are never shortened; {}",
+        part.length, least,
+        least <= context
+            ? fmt::format("give --task-length {}", least)
+            : fmt::format("the model's context is {} tokens, so leave long records out", context));
+  }
 }
 
 TaskSample TaskSuite::sample(const Part& part, std::int64_t index) const {

@@ -21,7 +21,7 @@ std::vector<TaskScores> summarize(const std::vector<Json>& lines);
 
 class TaskSuite {
  public:
-  // Reads the texts and makes the first sample of each task at each length, so that what cannot work is known before any
+  // Reads the texts and makes the first sample of each task at each length (all where lengths are fixed), so that what cannot work is known before any
   // model runs. `run` is all else that results depend on.
   TaskSuite(const ValidateOptions& options, const ModelConfig& config, Json run);
 
@@ -34,6 +34,7 @@ class TaskSuite {
     std::int64_t length;
     std::int64_t num_samples;
   };
+  void check_fixed_prompts(const ModelConfig& config) const;
   TaskSample sample(const Part& part, std::int64_t index) const;
   std::vector<Json> run_batch(const Part& part, std::int64_t begin, std::int64_t end,
                               const Engine& reference, const Engine& candidate) const;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """kvvalidate --tasks: scores of both models, reports, thresholds, and runs that are interrupted and continued."""
 
+import hashlib
 import json
 import signal
 import subprocess
@@ -13,6 +14,11 @@ from programs import REFERENCE, ProgramTest, command
 QUICK = ("--num-sequences", "1", "--seq-len", "64")
 PLAIN = ("--kv-dtype", "float32")
 EVICTING = ("--policy", "streamingllm:sink=4,window=16")
+
+
+def record(task, context, answer):
+    return {"context": context, "question": "What is it? ", "answer_prefix": "It is a", "answer": answer, "task": task,
+            "max_new_tokens": 6}
 
 
 class Tasks(ProgramTest):
@@ -86,6 +92,43 @@ class Tasks(ProgramTest):
         self.results.unlink()
         self.left.write_bytes(uninterrupted[:len(uninterrupted) // 2])
         self.assert_refused({1}, ["left by an interrupted run", "--force"], "kvvalidate", *arguments, "--seed", "1")
+
+    def kvpress_file(self, *records):
+        path = self.directory / "ruler.jsonl"
+        path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+        return path
+
+    def test_kvpress_records(self):
+        long = record("qa_1", "Tom saw a tree. " * 40, ["tree", "dog"])
+        data = self.kvpress_file(record("vt", "Lily had a ball.", ["ball"]), long, record("vt", "A cat ran.", ["cat", "dog"]),
+                                 record("vt", "Never read. " * 100, ["x"]))
+        options = ("--tasks", "kvpress", "--task-text", data, "--task-samples", "2", *PLAIN)
+        refusal = self.assert_refused({1}, ["--task-length 60", "never shortened", "give --task-length "], "kvvalidate",
+                                      *self.arguments(*options, "--task-length", "60"))
+        least = int(refusal.rsplit("give --task-length ", 1)[1].split()[0])
+        self.assert_refused({1}, [f"give --task-length {least}"], "kvvalidate",
+                            *self.arguments(*options, "--task-length", least - 1))
+        arguments = self.arguments(*options, "--task-length", least, "--quiet")
+        self.run_ok("kvvalidate", *arguments)
+        lines = self.lines()
+        self.assertEqual([(line["task"], line["sample"]) for line in lines],
+                         [("kvpress/vt", 0), ("kvpress/vt", 1), ("kvpress/qa_1", 0)])
+        self.assertEqual(lines[1]["answers"], [["cat", "dog"]])
+        self.assertEqual(lines[2]["prompt_tokens"] + long["max_new_tokens"], least)
+        text = long["context"] + long["question"] + "\n" + long["answer_prefix"]
+        self.assertEqual(lines[2]["prompt_sha256"], hashlib.sha256(text.encode()).hexdigest())
+        for line in lines:
+            self.assertEqual(line["reference"], line["candidate"])
+        # The same run goes on; one over another file is another run.
+        written = self.results.read_bytes()
+        self.results.unlink()
+        self.left.write_bytes(written[:-20])
+        self.run_ok("kvvalidate", *arguments)
+        self.assertEqual(self.results.read_bytes(), written)
+        self.results.unlink()
+        self.left.write_bytes(written[:-20])
+        self.kvpress_file(record("vt", "Lily had a hat.", ["hat"]))
+        self.assert_refused({1}, ["left by an interrupted run"], "kvvalidate", *arguments)
 
     def test_bad_options_are_refused_before_any_model_runs(self):
         both = (REFERENCE, REFERENCE, *QUICK)

@@ -48,6 +48,8 @@ struct Task {
   double (*score)(const std::string& output, const TaskQuestion& question) = nullptr;  // 0 to 100
   bool questions_after = false;  // questions are always read through the compressed cache
   std::int64_t num_samples = std::numeric_limits<std::int64_t>::max();  // there are no more
+  // Samples are records of a file: none gets shorter for a length.
+  bool fixed_prompts = false;
 };
 
 // Sample `index` of a task. Equal arguments give equal samples.
