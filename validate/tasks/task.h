@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "model/chat/chat_template.h"
 #include "model/tokenizer/tokenizer.h"
 #include "validate/tasks/task_random.h"
 
@@ -29,10 +30,16 @@ struct TaskSample {
       depths{};  // places in the context of what is asked for: 0 its start, 1 its end
 };
 
+// How prompts become tokens.
+struct PromptFormat {
+  const Tokenizer& tokenizer;
+  const ChatTemplate* chat_template = nullptr;  // null: prompts are plain text
+};
+
 // What a sample is made from.
 struct TaskDraw {
   const std::string& task;
-  const Tokenizer& tokenizer;
+  const PromptFormat& format;
   std::int64_t length = 0;          // tokens of the context, one question and its answer
   std::int64_t max_new_tokens = 0;  // room for the answer
   bool questions_after = false;     // context and question are encoded apart
@@ -53,7 +60,7 @@ struct Task {
 };
 
 // Sample `index` of a task. Equal arguments give equal samples.
-TaskSample make_sample(const Task& task, const Tokenizer& tokenizer, std::int64_t length,
+TaskSample make_sample(const Task& task, const PromptFormat& format, std::int64_t length,
                        bool questions_after, std::uint64_t seed, std::int64_t index);
 
 struct TaskPrompt {
@@ -61,10 +68,13 @@ struct TaskPrompt {
   std::vector<std::int64_t>
       question;  // read through the compressed cache; empty: part of `context`
 };
-TaskPrompt encode_prompt(const Tokenizer& tokenizer, const TaskSample& sample,
+// With a chat template, context and question are one message of the user, rendered on the same day always and, where a
+// template asks, without thinking; behind it come the beginning of the assistant's message and of its answer. No token is
+// added to what the template has. Error if the template does not show the message once as it is.
+TaskPrompt encode_prompt(const PromptFormat& format, const TaskSample& sample,
                          const TaskQuestion& question, bool questions_after);
 // Tokens of the context with its longest question.
-std::int64_t prompt_tokens(const Tokenizer& tokenizer, const TaskSample& sample,
+std::int64_t prompt_tokens(const PromptFormat& format, const TaskSample& sample,
                            bool questions_after);
 
 }  // namespace kvc

@@ -47,12 +47,12 @@ TEST(TaskGeneration, ASeedFixesEveryByte) {
   const Tokenizer tokenizer = bundled_tokenizer();
   for (const std::string& name : built_in_tasks()) {
     const Task task = built_in_task(name);
-    const std::string text = whole_text(make_sample(task, tokenizer, kLength, false, 7, 3));
+    const std::string text = whole_text(make_sample(task, {tokenizer}, kLength, false, 7, 3));
     const auto hash = golden.find(name);
     EXPECT_EQ(sha256_hex(text).substr(0, 16), hash == golden.end() ? "" : hash->second) << name;
-    EXPECT_EQ(text, whole_text(make_sample(task, tokenizer, kLength, false, 7, 3))) << name;
-    EXPECT_NE(text, whole_text(make_sample(task, tokenizer, kLength, false, 7, 4))) << name;
-    EXPECT_NE(text, whole_text(make_sample(task, tokenizer, kLength, false, 8, 3))) << name;
+    EXPECT_EQ(text, whole_text(make_sample(task, {tokenizer}, kLength, false, 7, 3))) << name;
+    EXPECT_NE(text, whole_text(make_sample(task, {tokenizer}, kLength, false, 7, 4))) << name;
+    EXPECT_NE(text, whole_text(make_sample(task, {tokenizer}, kLength, false, 8, 3))) << name;
   }
 }
 
@@ -71,9 +71,9 @@ void expect_length(const std::string& name, const Tokenizer& tokenizer, std::int
                    bool questions_after) {
   const Task task = built_in_task(name);
   for (std::int64_t index = 0; index < 3; ++index) {
-    const TaskSample sample = make_sample(task, tokenizer, length, questions_after, 1, index);
+    const TaskSample sample = make_sample(task, {tokenizer}, length, questions_after, 1, index);
     const std::int64_t tokens =
-        prompt_tokens(tokenizer, sample, questions_after || task.questions_after) +
+        prompt_tokens({tokenizer}, sample, questions_after || task.questions_after) +
         task.max_new_tokens;
     EXPECT_LE(tokens, length) << name;
     EXPECT_GT(tokens, length - length_bound(name)) << name << " at " << length;
@@ -99,7 +99,7 @@ TEST(TaskGeneration, ALengthThatIsTooShortIsRefusedWithTheLeast) {
   for (const std::string& name : built_in_tasks()) {
     const Task task = built_in_task(name);
     try {
-      make_sample(task, tokenizer, 10, false, 0, 0);
+      make_sample(task, {tokenizer}, 10, false, 0, 0);
       ADD_FAILURE() << name << ": no error";
     } catch (const Error& error) {
       const std::string message = error.what();
@@ -108,7 +108,8 @@ TEST(TaskGeneration, ALengthThatIsTooShortIsRefusedWithTheLeast) {
       ASSERT_TRUE(std::regex_search(message, found, std::regex("at least (\\d+) tokens")))
           << message;
       // What it names works, one token less does not. The sample's random numbers depend on the length.
-      EXPECT_NO_THROW(make_sample(task, tokenizer, std::stoll(found[1]) + 40, false, 0, 0)) << name;
+      EXPECT_NO_THROW(make_sample(task, {tokenizer}, std::stoll(found[1]) + 40, false, 0, 0))
+          << name;
     }
   }
 }
@@ -214,7 +215,7 @@ TEST(TaskGeneration, WhoReadsThePromptScores100) {
     const Task task = built_in_task(name);
     for (const std::int64_t length : {1024, 8192}) {
       for (std::int64_t index = 0; index < 3; ++index) {
-        const TaskSample sample = make_sample(task, tokenizer, length, false, 5, index);
+        const TaskSample sample = make_sample(task, {tokenizer}, length, false, 5, index);
         for (const TaskQuestion& question : sample.questions) {
           const std::string output = solve(name, sample, question);
           EXPECT_EQ(task.score(output, question), 100) << name << ": " << output;
@@ -228,7 +229,7 @@ TEST(TaskGeneration, WhoReadsThePromptScores100) {
 TEST(TaskGeneration, RulersSettings) {
   const Tokenizer tokenizer = bundled_tokenizer();
   const auto num_answers = [&](const std::string& name) {
-    return make_sample(built_in_task(name), tokenizer, 2048, false, 0, 0)
+    return make_sample(built_in_task(name), {tokenizer}, 2048, false, 0, 0)
         .questions.front()
         .answers.size();
   };

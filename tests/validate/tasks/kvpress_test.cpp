@@ -67,10 +67,10 @@ TEST_F(Kvpress, PromptsAreTheRecordsInFull) {
       tasks_of({record("vt", "one", {"A"}, 30), record("vt", "A context.\n", {"B"}, 30)}).at(0);
   const Tokenizer tokenizer = bundled_tokenizer();
   // A length that the record does not fit.
-  const TaskSample sample = make_sample(task, tokenizer, 4, false, 0, 1);
+  const TaskSample sample = make_sample(task, {tokenizer}, 4, false, 0, 1);
   EXPECT_EQ(sample.questions.size(), 1u);
   const TaskPrompt prompt =
-      encode_prompt(tokenizer, sample, sample.questions.front(), task.questions_after);
+      encode_prompt({tokenizer}, sample, sample.questions.front(), task.questions_after);
   EXPECT_EQ(prompt.context, tokenizer.encode("A context.\n", true));
   EXPECT_EQ(prompt.question, tokenizer.encode("What is it? \nThe code is", false));
   EXPECT_EQ(sample.questions.front().answers, std::vector<std::string>{"B"});
@@ -83,7 +83,8 @@ TEST_F(Kvpress, ScoresTheShareOfAnswersAndAnyOneForDocuments) {
                 record("qasper", "c", answers, 32)});
   const auto score = [&](std::size_t task, const std::string& output) {
     return tasks[task].score(
-        output, make_sample(tasks[task], bundled_tokenizer(), 500, false, 0, 0).questions.front());
+        output,
+        make_sample(tasks[task], {bundled_tokenizer()}, 500, false, 0, 0).questions.front());
   };
   EXPECT_EQ(score(0, " 1234 and \xC3\xA9LAN"), 100) << "any case of any script";
   EXPECT_EQ(score(0,
