@@ -19,6 +19,8 @@ KvpressRecord kvpress_record(const JsonLine& line) {
   fields.read("max_new_tokens", record.max_new_tokens);
   KVC_CHECK(!record.task.empty(), "{}: \"task\" is empty; expected a name such as niah_single_1",
             subject);
+  KVC_CHECK(!record.context.empty(), "{}: \"context\" is empty; there is nothing to compress",
+            subject);
   KVC_CHECK(!record.answers.empty(), "{}: \"answer\" is empty; a score needs one", subject);
   KVC_CHECK(record.max_new_tokens >= 1, "{}: \"max_new_tokens\" must be at least 1, found 0",
             subject);

@@ -9,7 +9,8 @@
 namespace kvc {
 namespace {
 
-constexpr std::time_t kPromptDay = 1721995200;  // noon of 26 July 2024 UTC
+// 10:30 of 26 July 2024 UTC, which is this day from Hawaii to New Zealand: templates show the local date.
+constexpr std::time_t kPromptDay = 1721989800;
 
 struct PromptText {
   std::string context, question;

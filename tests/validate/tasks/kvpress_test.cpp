@@ -112,6 +112,8 @@ TEST_F(Kvpress, BadRecordsAreNamedByTheirLine) {
   json["answer"] = {1};
   EXPECT_THAT(error_of(json), HasSubstr("ruler.jsonl:2: \"answer\" must be texts, found 1"));
   EXPECT_THAT(error_of(record("", "c", {"a"}, 30)), HasSubstr("ruler.jsonl:2: \"task\" is empty"));
+  EXPECT_THAT(error_of(record("vt", "", {"a"}, 30)),
+              HasSubstr("ruler.jsonl:2: \"context\" is empty"));
   EXPECT_THAT(error_of(record("vt", "c", {"a"}, 0)),
               HasSubstr("ruler.jsonl:2: \"max_new_tokens\" must be at least 1"));
   EXPECT_THAT(error_of(record("vt", "c", {"a"}, 31)),
