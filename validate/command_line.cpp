@@ -61,6 +61,8 @@ void declare_task_options(CLI::App& app, const std::shared_ptr<ValidateOptions>&
   app.add_option("--task-text", tasks.texts, "Files that tasks read (default: built-in prose)");
   app.add_flag("--task-questions-after", tasks.questions_after,
                "Read questions through the compressed cache instead of with the prompt");
+  app.add_flag("--task-chat", tasks.chat,
+               "Ask through the original's chat template, as a user's message");
   app.add_option("--task-results", tasks.results,
                  "JSONL file with a line per prompt, which an interrupted run continues");
   app.add_option("--min-task-ratio", tasks.min_ratio,

@@ -32,19 +32,19 @@ struct OpenAnswer {
 
 class AnswerBatch {
  public:
-  AnswerBatch(const Engine& engine, const Tokenizer& tokenizer, const Task& task,
+  AnswerBatch(const Engine& engine, const PromptFormat& format, const Task& task,
               const std::vector<std::int64_t>& stop_ids)
-      : engine_(engine), tokenizer_(tokenizer), task_(task), stop_ids_(stop_ids) {}
+      : engine_(engine), format_(format), task_(task), stop_ids_(stop_ids) {}
 
   void read(const std::vector<TaskSample>& samples, bool questions_after) {
     Engine::Ids contexts, questions;
     std::vector<std::size_t> forks;  // per context
     for (const TaskSample& sample : samples) {
       for (const TaskQuestion& question : sample.questions) {
-        TaskPrompt prompt = encode_prompt(tokenizer_, sample, question, questions_after);
+        TaskPrompt prompt = encode_prompt(format_, sample, question, questions_after);
         std::vector<std::int64_t> whole = prompt.context;
         whole.insert(whole.end(), prompt.question.begin(), prompt.question.end());
-        open_.push_back({Continuation(tokenizer_, whole, {})});
+        open_.push_back({Continuation(format_.tokenizer, whole, {})});
         if (!questions_after || &question == &sample.questions.front()) {
           contexts.push_back(std::move(prompt.context));
           forks.push_back(questions_after ? sample.questions.size() : 1);
@@ -120,7 +120,7 @@ class AnswerBatch {
   }
 
   const Engine& engine_;
-  const Tokenizer& tokenizer_;
+  const PromptFormat& format_;
   const Task& task_;
   const std::vector<std::int64_t>& stop_ids_;
   Sequences sequences_;
@@ -131,11 +131,11 @@ class AnswerBatch {
 }  // namespace
 
 std::vector<std::vector<std::string>> greedy_answers(const Engine& engine,
-                                                     const Tokenizer& tokenizer, const Task& task,
+                                                     const PromptFormat& format, const Task& task,
                                                      const std::vector<TaskSample>& samples,
                                                      const std::vector<std::int64_t>& stop_ids,
                                                      bool questions_after) {
-  AnswerBatch batch(engine, tokenizer, task, stop_ids);
+  AnswerBatch batch(engine, format, task, stop_ids);
   batch.read(samples, questions_after || task.questions_after);
   const std::vector<std::string> outputs = batch.answer();
   std::vector<std::vector<std::string>> by_sample;

@@ -14,7 +14,7 @@ namespace kvc {
 // then read through the compressed cache, each by a fork of the context's. One batch; [samples][questions]. An output
 // ends before a token of `stop_ids`.
 std::vector<std::vector<std::string>> greedy_answers(const Engine& engine,
-                                                     const Tokenizer& tokenizer, const Task& task,
+                                                     const PromptFormat& format, const Task& task,
                                                      const std::vector<TaskSample>& samples,
                                                      const std::vector<std::int64_t>& stop_ids,
                                                      bool questions_after);

@@ -150,9 +150,8 @@ std::string html_report(const ValidationReport& report) {
       fmt::format("<p class=\"soft\">{} compared with {} on {} sequences, {} tokens</p>\n",
                   candidate, reference, report.num_sequences, report.num_tokens) +
           tiles(report) + payback_note(report) + missed_notice(report) + calibration_note(report) +
-          "<h2>Both settings</h2>\n" + table(report) + settings_note(report) +
-          tasks_html(report.tasks) + "<h2>KL divergence in the continuation</h2>\n" +
-          histogram_chart(report.continuation) +
+          "<h2>Both settings</h2>\n" + table(report) + settings_note(report) + tasks_html(report) +
+          "<h2>KL divergence in the continuation</h2>\n" + histogram_chart(report.continuation) +
           "<h2>KL divergence by position in the continuation</h2>\n" +
           position_chart(report.continuation) + layers_html(report.layers) + parts_html(report) +
           "<h2>KL divergence, teacher-forced</h2>\n" + histogram_chart(report.teacher_forced) +

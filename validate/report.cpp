@@ -172,7 +172,7 @@ std::string text_report(const ValidationReport& report) {
   if (report.recall.num_asked > 0) {
     text += recall_line(report.recall);
   }
-  return text + tasks_text(report.tasks) + parts_text(report);
+  return text + tasks_text(report) + parts_text(report);
 }
 
 }  // namespace kvc

@@ -17,6 +17,11 @@ std::string signed_error(const Estimate& estimate, const char* error_format) {
              : mean;
 }
 
+bool asks_through_chat(const ValidationReport& report) {
+  const Json tasks = report.options.value("tasks", Json());
+  return tasks.is_object() && tasks.value("chat", false);
+}
+
 }  // namespace
 
 Json tasks_json(const std::vector<TaskScores>& tasks) {
@@ -32,22 +37,25 @@ Json tasks_json(const std::vector<TaskScores>& tasks) {
   return rows.empty() ? Json(nullptr) : rows;
 }
 
-std::string tasks_text(const std::vector<TaskScores>& tasks) {
+std::string tasks_text(const ValidationReport& report) {
   std::string text;
-  for (const TaskScores& scores : tasks) {
+  for (const TaskScores& scores : report.tasks) {
     text += fmt::format("  {:<24}{:>8}{:>9}{:>10.1f}{:>11.1f}  {}\n", scores.task, scores.length,
                         scores.num_samples, scores.reference.mean, scores.candidate.mean,
                         signed_error(scores.difference, " ± {:.1f}"));
   }
-  return text.empty() ? ""
-                      : fmt::format("\n  {:<24}{:>8}{:>9}{:>10}{:>11}  {}\n", "task (0 to 100)",
-                                    "length", "samples", "original", "candidate", "difference") +
-                            text;
+  return text.empty()
+             ? ""
+             : fmt::format("\n  {:<24}{:>8}{:>9}{:>10}{:>11}  {}\n", "task (0 to 100)", "length",
+                           "samples", "original", "candidate", "difference") +
+                   text +
+                   (asks_through_chat(report) ? "  asked through the original's chat template\n"
+                                              : "");
 }
 
-std::string tasks_html(const std::vector<TaskScores>& tasks) {
+std::string tasks_html(const ValidationReport& report) {
   std::string rows;
-  for (const TaskScores& scores : tasks) {
+  for (const TaskScores& scores : report.tasks) {
     rows += fmt::format(
         "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.1f}</td><td>{:.1f}</td><td>{}</td></tr>\n",
         escape_html(scores.task), scores.length, scores.num_samples, scores.reference.mean,
@@ -59,8 +67,11 @@ std::string tasks_html(const std::vector<TaskScores>& tasks) {
                "<th>Original</th><th>Candidate</th><th>Difference</th></tr></thead>\n<tbody>\n" +
                    rows +
                    "</tbody></table>\n<p class=\"soft\">Scores are 0 to 100. Each prompt is "
-                   "prefilled and compressed, and continued greedily. ± is the standard error "
-                   "over samples.</p>\n";
+                   "prefilled and compressed, and continued greedily. " +
+                   (asks_through_chat(report)
+                        ? std::string("It goes through the original's chat template. ")
+                        : "") +
+                   "± is the standard error over samples.</p>\n";
 }
 
 std::vector<std::string> missed_tasks(const TaskOptions& options,

@@ -11,8 +11,8 @@ namespace kvc {
 
 Json tasks_json(const std::vector<TaskScores>& tasks);  // null without tasks
 // Tables; empty without tasks.
-std::string tasks_text(const std::vector<TaskScores>& tasks);
-std::string tasks_html(const std::vector<TaskScores>& tasks);
+std::string tasks_text(const ValidationReport& report);
+std::string tasks_html(const ValidationReport& report);
 // Sentences, one for each task and length whose ratio is below options.min_ratio.
 std::vector<std::string> missed_tasks(const TaskOptions& options,
                                       const std::vector<TaskScores>& tasks);

@@ -34,7 +34,7 @@ std::vector<std::int64_t> task_lengths(const TaskOptions& options, const ModelCo
 std::string prompt_hash(const TaskSample& sample) {
   std::string text = sample.context;
   for (const TaskQuestion& question : sample.questions) {
-    text += question.text;
+    text += plain_text(question);
   }
   return sha256_hex(text);
 }
@@ -98,6 +98,10 @@ TaskSuite::TaskSuite(const ValidateOptions& options, const ModelConfig& config, 
   tasks_ = choose_tasks(options_.names, inputs);
   run["texts"] = inputs.hashes;
   run["questions_after"] = options_.questions_after;
+  if (options_.chat) {
+    chat_template_ = ChatTemplate::load(options.reference, "Leave --task-chat out");
+    run["chat_template"] = chat_template_->hash();
+  }
   for (const Task& task : tasks_) {
     for (const std::int64_t length : lengths) {
       parts_.push_back({&task, length, std::min(options_.num_samples, task.num_samples)});
@@ -105,12 +109,43 @@ TaskSuite::TaskSuite(const ValidateOptions& options, const ModelConfig& config, 
       run["parts"].push_back({task.name, length, parts_.back().num_samples});
     }
   }
+  check_fixed_prompts(config);
   results_ = std::make_unique<TaskResults>(options_.results, sha256_hex(run.dump()).substr(0, 16),
                                            options_.force);
 }
 
+// Every record, because a long one may come late.
+void TaskSuite::check_fixed_prompts(const ModelConfig& config) const {
+  std::int64_t least = 0;
+  for (const Part& part : parts_) {
+    if (!part.task->fixed_prompts || part.length != parts_.front().length) {
+      continue;  // the records are the same at every length
+    }
+    const bool after = options_.questions_after || part.task->questions_after;
+    for (std::int64_t i = 0; i < part.num_samples; ++i) {
+      least = std::max(least,
+                       prompt_tokens(format(), sample(part, i), after) + part.task->max_new_tokens);
+    }
+  }
+  for (const Part& part : parts_) {
+    const std::int64_t context = config.max_position_embeddings;
+    KVC_CHECK(
+        !part.task->fixed_prompts || least <= part.length,
+        "--task-length {}: the chosen records take {} tokens with this model's tokenizer, "
+        "answers included, and are never shortened; {}",
+        part.length, least,
+        least <= context
+            ? fmt::format("give --task-length {}", least)
+            : fmt::format("the model's context is {} tokens, so leave long records out", context));
+  }
+}
+
+PromptFormat TaskSuite::format() const {
+  return {tokenizer_, chat_template_ ? &*chat_template_ : nullptr};
+}
+
 TaskSample TaskSuite::sample(const Part& part, std::int64_t index) const {
-  return make_sample(*part.task, tokenizer_, part.length, options_.questions_after, seed_, index);
+  return make_sample(*part.task, format(), part.length, options_.questions_after, seed_, index);
 }
 
 std::vector<Json> TaskSuite::run_batch(const Part& part, std::int64_t begin, std::int64_t end,
@@ -120,7 +155,7 @@ std::vector<Json> TaskSuite::run_batch(const Part& part, std::int64_t begin, std
     samples.push_back(sample(part, i));
   }
   const auto answers_of = [&](const Engine& engine) {
-    return greedy_answers(engine, tokenizer_, *part.task, samples, stop_ids_,
+    return greedy_answers(engine, format(), *part.task, samples, stop_ids_,
                           options_.questions_after);
   };
   const auto of_reference = answers_of(reference), of_candidate = answers_of(candidate);
@@ -138,9 +173,10 @@ std::vector<Json> TaskSuite::run_batch(const Part& part, std::int64_t begin, std
          {"task", part.task->name},
          {"length", part.length},
          {"seed", seed_},
+         {"chat", options_.chat},
          {"sample", begin + static_cast<std::int64_t>(i)},
          {"prompt_sha256", prompt_hash(samples[i])},
-         {"prompt_tokens", prompt_tokens(tokenizer_, samples[i],
+         {"prompt_tokens", prompt_tokens(format(), samples[i],
                                          options_.questions_after || part.task->questions_after)},
          {"depths", samples[i].depths},
          {"answers", answers},

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,7 @@ std::vector<TaskScores> summarize(const std::vector<Json>& lines);
 
 class TaskSuite {
  public:
-  // Reads the texts and makes the first sample of each task at each length, so that what cannot work is known before any
+  // Reads the texts and makes the first sample of each task at each length (all where lengths are fixed), so that what cannot work is known before any
   // model runs. `run` is all else that results depend on.
   TaskSuite(const ValidateOptions& options, const ModelConfig& config, Json run);
 
@@ -34,6 +35,8 @@ class TaskSuite {
     std::int64_t length;
     std::int64_t num_samples;
   };
+  void check_fixed_prompts(const ModelConfig& config) const;
+  PromptFormat format() const;
   TaskSample sample(const Part& part, std::int64_t index) const;
   std::vector<Json> run_batch(const Part& part, std::int64_t begin, std::int64_t end,
                               const Engine& reference, const Engine& candidate) const;
@@ -41,6 +44,7 @@ class TaskSuite {
   TaskOptions options_;
   std::uint64_t seed_;
   Tokenizer tokenizer_;
+  std::optional<ChatTemplate> chat_template_;
   std::vector<std::int64_t> stop_ids_;
   std::vector<Task> tasks_;
   std::vector<Part> parts_;

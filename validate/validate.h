@@ -26,7 +26,8 @@ struct TaskOptions {
   std::vector<std::filesystem::path>
       texts{};  // prose for haystacks, files of questions and records
   bool questions_after =
-      false;  // questions are read through the compressed cache, not with the prompt
+      false;          // questions are read through the compressed cache, not with the prompt
+  bool chat = false;  // prompts go through the reference's chat template
   std::filesystem::path results{};  // JSONL, a line per sample; empty: none
   bool force = false;               // replaces `results` and what another run left of it
   std::optional<double> min_ratio;  // candidate's score / reference's, of each task at each length

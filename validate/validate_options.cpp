@@ -25,6 +25,7 @@ Json task_options_json(const TaskOptions& options) {
                                       {"num_samples", options.num_samples},
                                       {"texts", paths_json(options.texts)},
                                       {"questions_after", options.questions_after},
+                                      {"chat", options.chat},
                                       {"results", options.results.string()},
                                       {"min_ratio", number_or_null(options.min_ratio)}};
 }
@@ -51,7 +52,7 @@ void check_options(const ValidateOptions& options) {
   KVC_CHECK_USAGE(!options.tasks.names.empty() ||
                       (options.tasks.lengths.empty() && options.tasks.texts.empty() &&
                        options.tasks.results.empty() && !options.tasks.questions_after &&
-                       !options.tasks.min_ratio),
+                       !options.tasks.chat && !options.tasks.min_ratio),
                   "options of tasks without a task; name some with --tasks");
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/output.h"
 #include "model/chat/jinja_ast.h"
 #include "model/chat/jinja_interpreter.h"
@@ -60,7 +61,8 @@ Json special_tokens(const fs::path& directory) {
 }
 
 // The template of a list of objects with "name" and "template".
-std::string default_of_list(const Json& list, const std::string& subject) {
+std::string default_of_list(const Json& list, const std::string& subject,
+                            const std::string& remedy) {
   std::string names;
   for (const Json& one : list) {
     const Json name = one.is_object() ? one.value("name", Json()) : Json();
@@ -71,10 +73,8 @@ std::string default_of_list(const Json& list, const std::string& subject) {
     if (name == "default") return text.get<std::string>();
     names += (names.empty() ? "" : ", ") + name.get<std::string>();
   }
-  fail(
-      "{}: has several chat templates ({}) and none named \"default\"; write one into a file and "
-      "pass it with --chat-template",
-      subject, names);
+  fail("{}: has several chat templates ({}) and none named \"default\"; write one into a file. {}",
+       subject, names, remedy);
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ ChatTemplate ChatTemplate::read(const fs::path& file, const fs::path& directory)
   return ChatTemplate(read_file(file, kMaxTemplateBytes), special_tokens(directory), file.string());
 }
 
-ChatTemplate ChatTemplate::load(const fs::path& directory) {
+ChatTemplate ChatTemplate::load(const fs::path& directory, const std::string& remedy) {
   const fs::path file = directory / "chat_template.jinja";
   if (fs::exists(file)) return read(file, directory);
   const fs::path config_file = directory / "tokenizer_config.json";
@@ -91,16 +91,15 @@ ChatTemplate ChatTemplate::load(const fs::path& directory) {
   const Json chosen = read_optional(config_file).value("chat_template", Json());
   KVC_CHECK(chosen.is_string() || chosen.is_array(),
             "{}: has no chat template (chat_template.jinja, or \"chat_template\" in "
-            "tokenizer_config.json); base models have none. Pass one with --chat-template, or "
-            "leave --chat out",
-            directory.string());
+            "tokenizer_config.json); base models have none. {}",
+            directory.string(), remedy);
   return ChatTemplate(
-      chosen.is_string() ? chosen.get<std::string>() : default_of_list(chosen, subject),
+      chosen.is_string() ? chosen.get<std::string>() : default_of_list(chosen, subject, remedy),
       special_tokens(directory), subject);
 }
 
 ChatTemplate::ChatTemplate(std::string_view source, const Json& special_tokens, std::string subject)
-    : subject_(std::move(subject)) {
+    : subject_(std::move(subject)), hash_(sha256_hex(sha256_hex(source) + special_tokens.dump())) {
   KVC_CHECK(source.size() <= kMaxTemplateBytes, "{}: {} bytes, expected at most {}", subject_,
             source.size(), kMaxTemplateBytes);
   KVC_CHECK(!first_invalid_utf8(source), "{}: not UTF-8", subject_);

@@ -23,8 +23,8 @@ struct ChatMessage {
 class ChatTemplate {
  public:
   // The directory's chat_template.jinja, or else "chat_template" of its tokenizer_config.json; of
-  // several named ones the one named "default". Error when there is none.
-  static ChatTemplate load(const std::filesystem::path& directory);
+  // several named ones the one named "default". Error when there is none, with what to do instead.
+  static ChatTemplate load(const std::filesystem::path& directory, const std::string& remedy);
   // Another template, with the directory's special tokens.
   static ChatTemplate read(const std::filesystem::path& file,
                            const std::filesystem::path& directory);
@@ -37,9 +37,11 @@ class ChatTemplate {
                      std::time_t now) const;
   // The same over variables as they are: messages, tools, add_generation_prompt ...
   std::string render(const Json& variables, std::time_t now) const;
+  const std::string& subject() const { return subject_; }
+  const std::string& hash() const { return hash_; }  // SHA-256 of the source and the special tokens
 
  private:
-  std::string subject_;
+  std::string subject_, hash_;
   std::map<std::string, jinja::Value> special_tokens_;
   std::shared_ptr<const jinja::Block> block_;
 };

@@ -115,9 +115,10 @@ void chat(const RunOptions& options) {
   KVC_CHECK_USAGE(options.prompt.empty() || options.prompt_file.empty(),
                   "--prompt and --prompt-file exclude each other");
   const Tokenizer tokenizer = Tokenizer::load(options.model);
-  const ChatTemplate chat_template = options.chat_template.empty()
-                                         ? ChatTemplate::load(options.model)
-                                         : ChatTemplate::read(options.chat_template, options.model);
+  const ChatTemplate chat_template =
+      options.chat_template.empty()
+          ? ChatTemplate::load(options.model, "Pass one with --chat-template, or leave --chat out")
+          : ChatTemplate::read(options.chat_template, options.model);
   ConversationOptions conversation_options{options.system, template_arguments(options),
                                            options.generate, options.stop};
   const Runner runner = load_runner(options);

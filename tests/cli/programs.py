@@ -49,7 +49,7 @@ class ProgramTest(unittest.TestCase):
         return process
 
     def assert_refused(self, codes, words, program, *arguments, where=None, **options):
-        """One message on stderr that has all `words`, an exit code of `codes`, and nothing left behind."""
+        """One message on stderr that has all `words`, an exit code of `codes`, and nothing left behind. Returns the message."""
         where = where or self.directory
         before = listing(where)
         process = run(program, *arguments, "--quiet", **options)
@@ -61,6 +61,7 @@ class ProgramTest(unittest.TestCase):
         for word in words:
             self.assertIn(word, process.stderr, text)
         self.assertEqual(listing(where), before, f"{text}\nthings were left behind or changed")
+        return process.stderr
 
 
 def copy_checkpoint(source, target):

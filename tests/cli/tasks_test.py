@@ -1,18 +1,25 @@
 #!/usr/bin/env python3
 """kvvalidate --tasks: scores of both models, reports, thresholds, and runs that are interrupted and continued."""
 
+import hashlib
 import json
+import shutil
 import signal
 import subprocess
 import time
 import unittest
 
-from programs import REFERENCE, ProgramTest, command
+from programs import DATA, REFERENCE, ProgramTest, command, copy_checkpoint
 
 # Little text, so that the tasks take the time.
 QUICK = ("--num-sequences", "1", "--seq-len", "64")
 PLAIN = ("--kv-dtype", "float32")
 EVICTING = ("--policy", "streamingllm:sink=4,window=16")
+
+
+def record(task, context, answer):
+    return {"context": context, "question": "What is it? ", "answer_prefix": "It is a", "answer": answer, "task": task,
+            "max_new_tokens": 6}
 
 
 class Tasks(ProgramTest):
@@ -87,10 +94,90 @@ class Tasks(ProgramTest):
         self.left.write_bytes(uninterrupted[:len(uninterrupted) // 2])
         self.assert_refused({1}, ["left by an interrupted run", "--force"], "kvvalidate", *arguments, "--seed", "1")
 
+    def kvpress_file(self, *records):
+        path = self.directory / "ruler.jsonl"
+        path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+        return path
+
+    def test_kvpress_records(self):
+        long = record("qa_1", "Tom saw a tree. " * 40, ["tree", "dog"])
+        data = self.kvpress_file(record("vt", "Lily had a ball.", ["ball"]), long, record("vt", "A cat ran.", ["cat", "dog"]),
+                                 record("vt", "Never read. " * 100, ["x"]))
+        options = ("--tasks", "kvpress", "--task-text", data, "--task-samples", "2", *PLAIN)
+        refusal = self.assert_refused({1}, ["--task-length 60", "never shortened", "give --task-length "], "kvvalidate",
+                                      *self.arguments(*options, "--task-length", "60"))
+        least = int(refusal.rsplit("give --task-length ", 1)[1].split()[0])
+        self.assert_refused({1}, [f"give --task-length {least}"], "kvvalidate",
+                            *self.arguments(*options, "--task-length", least - 1))
+        arguments = self.arguments(*options, "--task-length", least, "--quiet")
+        self.run_ok("kvvalidate", *arguments)
+        lines = self.lines()
+        self.assertEqual([(line["task"], line["sample"]) for line in lines],
+                         [("kvpress/vt", 0), ("kvpress/vt", 1), ("kvpress/qa_1", 0)])
+        self.assertEqual(lines[1]["answers"], [["cat", "dog"]])
+        self.assertEqual(lines[2]["prompt_tokens"] + long["max_new_tokens"], least)
+        text = long["context"] + long["question"] + "\n" + long["answer_prefix"]
+        self.assertEqual(lines[2]["prompt_sha256"], hashlib.sha256(text.encode()).hexdigest())
+        for line in lines:
+            self.assertEqual(line["reference"], line["candidate"])
+        # The same run goes on; one over another file is another run.
+        written = self.results.read_bytes()
+        self.results.unlink()
+        self.left.write_bytes(written[:-20])
+        self.run_ok("kvvalidate", *arguments)
+        self.assertEqual(self.results.read_bytes(), written)
+        self.results.unlink()
+        self.left.write_bytes(written[:-20])
+        self.kvpress_file(record("vt", "Lily had a hat.", ["hat"]))
+        self.assert_refused({1}, ["left by an interrupted run"], "kvvalidate", *arguments)
+
+    def test_prompts_go_through_the_chat_template(self):
+        model = copy_checkpoint(REFERENCE, self.directory / "model")
+        shutil.copy(DATA / "chat" / "zephyr.jinja", model / "chat_template.jinja")
+        # triviaqa's prompt ends with the record's text, so the answer is that of a chat.
+        line = {"input": "Question: Who ran?", "context": "A dog ran.", "answers": ["dog"], "dataset": "triviaqa", "all_classes": None}
+        data = self.directory / "bench.jsonl"
+        data.write_text((json.dumps(line) + "\n") * 2, encoding="utf-8")
+        report, html = self.directory / "report.json", self.directory / "report.html"
+        options = (*QUICK, *PLAIN, "--tasks", "longbench", "--task-text", data, "--task-length", "256", "--quiet", "--task-results",
+                   self.results)
+        chat = ("kvvalidate", model, REFERENCE, *options, "--task-chat")  # the candidate needs no template
+        process = self.run_ok(*chat, "--report", report, "--html", html)
+        self.assertIn("asked through the original's chat template", process.stdout)
+        self.assertTrue(json.loads(report.read_text(encoding="utf-8"))["options"]["tasks"]["chat"])
+        self.assertIn("chat template", html.read_text(encoding="utf-8"))
+        told, _ = self.lines()
+        self.assertTrue(told["chat"])
+        prompt = "Answer the last question from its passage, as the examples do.\n\nA dog ran.\n\nQuestion: Who ran?"
+        self.assertEqual(told["prompt_sha256"], hashlib.sha256(prompt.encode()).hexdigest())
+        said = json.loads(self.run_ok("kvrun", model, "--chat", "--prompt", prompt, "--max-new-tokens", "32", "--dtype", "float32",
+                                      "--json").stdout)
+        self.assertEqual(told["reference"]["outputs"], [said["text"]])
+        self.assertEqual(told["candidate"], told["reference"])
+        self.assertEqual(told["prompt_tokens"], said["prompt_tokens"])
+        written = self.results.read_bytes()
+        # The template is a part of the run.
+        self.results.unlink()
+        self.left.write_bytes(written[:-20])
+        shutil.copy(DATA / "chat" / "chatml.jinja", model / "chat_template.jinja")
+        self.assert_refused({1}, ["left by an interrupted run"], *chat)
+        shutil.copy(DATA / "chat" / "zephyr.jinja", model / "chat_template.jinja")
+        self.run_ok(*chat)
+        self.assertEqual(self.results.read_bytes(), written)
+        self.results.unlink()
+        self.run_ok("kvvalidate", model, REFERENCE, *options)
+        plain, _ = self.lines()
+        self.assertFalse(plain["chat"])
+        self.assertNotEqual(plain["run"], told["run"])
+        self.assertLess(plain["prompt_tokens"], told["prompt_tokens"])
+
     def test_bad_options_are_refused_before_any_model_runs(self):
         both = (REFERENCE, REFERENCE, *QUICK)
         self.assert_refused({2}, ["unknown task 'niah'", "niah_single_1"], "kvvalidate", *both, "--tasks", "niah")
         self.assert_refused({1}, ["--tasks qa_1", "SQuAD", "--task-text FILE"], "kvvalidate", *both, "--tasks", "qa_1")
+        self.assert_refused({1}, ["has no chat template", "Leave --task-chat out"], "kvvalidate", *both, "--tasks", "passkey",
+                            "--task-chat")
+        self.assert_refused({2}, ["options of tasks without a task"], "kvvalidate", *both, "--task-chat")
 
 
 if __name__ == "__main__":

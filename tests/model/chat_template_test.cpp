@@ -42,7 +42,8 @@ class ChatDirectory : public ::testing::Test {
     std::ofstream(directory_ / name) << text;
   }
   std::string rendered() {
-    return ChatTemplate::load(directory_).render(kTurns, Json::object(), 0);
+    return ChatTemplate::load(directory_, "Pass one with --chat-template")
+        .render(kTurns, Json::object(), 0);
   }
   void SetUp() override { fs::create_directories(directory_); }
   void TearDown() override { fs::remove_all(directory_); }

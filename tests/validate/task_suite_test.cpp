@@ -48,7 +48,7 @@ TEST(TaskScores, AreMeansWithPairedErrors) {
 TEST(TaskScores, AppearInEveryReport) {
   ValidationReport report;
   report.options["candidate"] = "smaller";
-  EXPECT_EQ(tasks_text(report.tasks), "");
+  EXPECT_EQ(tasks_text(report), "");
   EXPECT_THAT(html_report(report), Not(HasSubstr("<h2>Tasks</h2>")));
   EXPECT_TRUE(to_json(report)["tasks"].is_null());
   report.tasks = three_samples();
@@ -58,9 +58,14 @@ TEST(TaskScores, AppearInEveryReport) {
       html_report(report),
       HasSubstr("<tr><td>niah</td><td>512</td><td>3</td><td>50.0</td><td>33.3</td><td>-16.7 "
                 "<small>± 16.7</small></td></tr>"));
+  EXPECT_THAT(text_report(report), Not(HasSubstr("chat template")));
+  EXPECT_THAT(html_report(report), Not(HasSubstr("chat template")));
   const Json json = parse_json(dump_json(to_json(report)), "report");
   EXPECT_EQ(json["tasks"][1]["candidate"]["mean"], 100.0);
   EXPECT_TRUE(json["tasks"][1]["candidate"]["standard_error"].is_null());
+  report.options["tasks"]["chat"] = true;
+  EXPECT_THAT(text_report(report), HasSubstr("asked through the original's chat template"));
+  EXPECT_THAT(html_report(report), HasSubstr("It goes through the original's chat template."));
 }
 
 TEST(TaskScores, ThatMissTheirShareAreSentences) {
@@ -91,7 +96,7 @@ class GreedyAnswers : public ::testing::Test {
   std::string generated(const Engine& engine, const Tokenizer& tokenizer, std::size_t sample,
                         std::size_t question, bool after) const {
     const TaskPrompt prompt =
-        encode_prompt(tokenizer, samples_[sample], samples_[sample].questions[question], after);
+        encode_prompt({tokenizer}, samples_[sample], samples_[sample].questions[question], after);
     std::vector<std::int64_t> ids = prompt.context;
     ids.insert(ids.end(), prompt.question.begin(), prompt.question.end());
     GenerateOptions options;
@@ -114,7 +119,7 @@ TEST_F(GreedyAnswers, AreThoseOfOnePromptAlone) {
   const Engine engine = Engine::load(model_, {.dtype = "float32", .kv_dtype = {}});
   const Tokenizer tokenizer = Tokenizer::load(model_);
   for (const bool after : {false, true}) {
-    const auto outputs = greedy_answers(engine, tokenizer, task_, samples_, {}, after);
+    const auto outputs = greedy_answers(engine, {tokenizer}, task_, samples_, {}, after);
     ASSERT_EQ(outputs.size(), 2u);
     ASSERT_EQ(outputs[0].size(), 2u);
     EXPECT_EQ(outputs[0][0], generated(engine, tokenizer, 0, 0, after)) << after;
@@ -128,14 +133,14 @@ TEST_F(GreedyAnswers, EndBeforeAStopToken) {
   const Engine engine = Engine::load(model_, {.dtype = "float32", .kv_dtype = {}});
   const Tokenizer tokenizer = Tokenizer::load(model_);
   const std::vector<TaskSample> one = {samples_[1]};
-  const std::string whole = greedy_answers(engine, tokenizer, task_, one, {}, false)[0][0];
+  const std::string whole = greedy_answers(engine, {tokenizer}, task_, one, {}, false)[0][0];
   std::vector<std::int64_t> all_ids;
   for (std::int64_t id = 0; id < tokenizer.vocab_size(); ++id) {
     all_ids.push_back(id);
   }
-  EXPECT_EQ(greedy_answers(engine, tokenizer, task_, one, all_ids, false)[0][0], "");
+  EXPECT_EQ(greedy_answers(engine, {tokenizer}, task_, one, all_ids, false)[0][0], "");
   task_.max_new_tokens = 1;
-  const std::string first = greedy_answers(engine, tokenizer, task_, one, {}, false)[0][0];
+  const std::string first = greedy_answers(engine, {tokenizer}, task_, one, {}, false)[0][0];
   EXPECT_TRUE(whole.starts_with(first));
   EXPECT_LT(first.size(), whole.size());
 }

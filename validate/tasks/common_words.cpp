@@ -39,14 +39,13 @@ TaskSample word_list_sample(std::size_t num_others, const WordCounts& counts, Wo
     list.insert(list.end(), counts.other, words.next());
   }
   random.shuffle(list);
-  return {
-      .context =
-          "Some words of this numbered list occur more often than others. Keep in mind "
-          "those that occur most often.\n" +
-          numbered(list) + "\n",
-      .questions = {{.text = "Question: which 10 words occur most often in the list?\nAnswer: the "
-                             "10 words that occur most often are:",
-                     .answers = common}}};
+  return {.context =
+              "Some words of this numbered list occur more often than others. Keep in mind "
+              "those that occur most often.\n" +
+              numbered(list) + "\n",
+          .questions = {{.text = "Question: which 10 words occur most often in the list?",
+                         .answer_prefix = "\nAnswer: the 10 words that occur most often are:",
+                         .answers = common}}};
 }
 
 // A worked example comes first, as in RULER.
@@ -58,7 +57,7 @@ TaskSample common_words_sample(std::size_t num_others, const WordCounts& counts,
   TaskSample sample = word_list_sample(num_others, counts, words, random);
   const TaskQuestion& asked = example.questions.front();
   sample.context =
-      example.context + asked.text + " " + numbered(asked.answers) + "\n\n" + sample.context;
+      example.context + plain_text(asked) + " " + numbered(asked.answers) + "\n\n" + sample.context;
   return sample;
 }
 

@@ -33,7 +33,8 @@ TaskSample copying_sample(std::size_t num_words, TaskRandom random) {
     const std::size_t share = (i << 20) + random.below(std::size_t{1} << 20);
     const std::size_t given = kGivenWords + places * share / (kNumCopies << 20);
     sample.questions.push_back(
-        {.text = joined(words, given),
+        {.text = "",
+         .answer_prefix = joined(words, given),
          .answers = {joined({words.begin() + static_cast<std::ptrdiff_t>(given), words.end()},
                             kCopiedWords)}});
     sample.depths.push_back(static_cast<double>(joined(words, given).size()) /

@@ -35,7 +35,8 @@ TaskSample documents_sample(const DocumentQuestions& set, const DocumentQuestion
       .context =
           "Some of the documents below answer a question that follows them. The answer is a "
           "few words, without any explanation.\n\n",
-      .questions = {{.text = fmt::format("Question: {}\nAnswer:", question.text),
+      .questions = {{.text = "Question: " + question.text,
+                     .answer_prefix = "\nAnswer:",
                      .answers = question.answers}}};
   std::vector<std::size_t> begins;
   for (std::size_t i = 0; i < shown.size(); ++i) {

@@ -66,7 +66,8 @@ TaskSample frequent_words_sample(std::size_t total, TaskRandom random) {
           "often.\n" +
           fmt::format("{}", fmt::join(list, " ")) + "\n",
       .questions = {{.text = "Question: which 3 words, dots aside, occur most often in the coded "
-                             "text?\nAnswer: the 3 words that occur most often are:",
+                             "text?",
+                     .answer_prefix = "\nAnswer: the 3 words that occur most often are:",
                      .answers = answers}}};
 }
 

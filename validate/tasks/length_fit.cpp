@@ -53,7 +53,7 @@ std::size_t largest_size(SizedCount fits, std::size_t most, std::int64_t budget,
 TaskSample largest_that_fits(const TaskDraw& draw, const SizeRange& sizes,
                              const SizedSample& make) {
   const auto tokens_of = [&](std::size_t size) {
-    return prompt_tokens(draw.tokenizer, make(size, draw.random), draw.questions_after);
+    return prompt_tokens(draw.format, make(size, draw.random), draw.questions_after);
   };
   const std::int64_t budget = draw.length - draw.max_new_tokens;
   const SizedCount least{sizes.least, tokens_of(sizes.least)};

@@ -46,7 +46,8 @@ struct Dataset {
   std::string_view name;
   std::int64_t max_new_tokens;
   Score score;
-  std::string_view before, after;  // the context; {} is the record's input
+  std::string_view before, after;    // the context; {} is the record's input
+  std::string_view answer_prefix{};  // behind `after`
 };
 
 constexpr std::string_view kArticle =
@@ -54,7 +55,7 @@ constexpr std::string_view kArticle =
     "explanation.\n\n";
 constexpr std::string_view kPassages =
     "Answer a question from the passages below in a few words, without any explanation.\n\n";
-constexpr std::string_view kAsked = "\n\nQuestion: {}\nAnswer:";
+constexpr std::string_view kAsked = "\n\nQuestion: {}", kAnswer = "\nAnswer:";
 constexpr std::string_view kReport = "Write a summary of the text below.\n\n";
 constexpr std::string_view kSummary = "\n\nSummary:";
 
@@ -63,16 +64,16 @@ constexpr Score kNumber = best_answer<number_match>, kParagraph = best_answer<pa
 constexpr Score kCode = best_answer<edit_similarity>;
 
 constexpr Dataset kDatasets[] = {
-    {"narrativeqa", 128, kF1, kArticle, kAsked},
-    {"qasper", 128, kF1, kArticle, kAsked},
-    {"multifieldqa_en", 64, kF1, kArticle, kAsked},
-    {"hotpotqa", 32, kF1, kPassages, kAsked},
-    {"2wikimqa", 32, kF1, kPassages, kAsked},
-    {"musique", 32, kF1, kPassages, kAsked},
-    {"gov_report", 512, kRougeL, kReport, kSummary},
+    {"narrativeqa", 128, kF1, kArticle, kAsked, kAnswer},
+    {"qasper", 128, kF1, kArticle, kAsked, kAnswer},
+    {"multifieldqa_en", 64, kF1, kArticle, kAsked, kAnswer},
+    {"hotpotqa", 32, kF1, kPassages, kAsked, kAnswer},
+    {"2wikimqa", 32, kF1, kPassages, kAsked, kAnswer},
+    {"musique", 32, kF1, kPassages, kAsked, kAnswer},
+    {"gov_report", 512, kRougeL, kReport, "", kSummary},
     {"qmsum", 512, kRougeL, "Answer a question about the transcript of a meeting below.\n\n",
-     kAsked},
-    {"multi_news", 512, kRougeL, kReport, kSummary},
+     kAsked, kAnswer},
+    {"multi_news", 512, kRougeL, kReport, "", kSummary},
     {"trec", 64, of_first_line<best_class>,
      "Name the kind of the last question, as the examples do.\n\n", "\n{}"},
     {"triviaqa", 32, of_first_line<kF1>,
@@ -82,16 +83,16 @@ constexpr Dataset kDatasets[] = {
     {"lsht", 64, of_first_line<best_class>,
      "Name the kind of the last piece of news, as the examples do.\n\n", "\n{}"},
     {"passage_count", 32, kNumber,
-     "Some of the paragraphs below are copies of others. Count those that are different.\n\n",
+     "Some of the paragraphs below are copies of others. Count those that are different.\n\n", "",
      "\n\nThe number of different paragraphs is:"},
     {"passage_retrieval_en", 32, kParagraph,
      "Find out which of the paragraphs below an abstract sums up.\n\n",
-     "\n\nAbstract: {}\n\nAnswer as in \"Paragraph 7\". Answer:"},
+     "\n\nAbstract: {}\n\nAnswer as in \"Paragraph 7\".", " Answer:"},
     {"passage_retrieval_zh", 32, kParagraph,
      "Find out which of the paragraphs below an abstract sums up.\n\n",
-     "\n\nAbstract: {}\n\nAnswer as in \"段落7\". Answer:"},
-    {"lcc", 64, kCode, "Write the next line of this code.\n\n", "Next line:\n"},
-    {"repobench-p", 64, kCode, "Write the next line of this code.\n\n", "{}Next line:\n"},
+     "\n\nAbstract: {}\n\nAnswer as in \"段落7\".", " Answer:"},
+    {"lcc", 64, kCode, "Write the next line of this code.\n\n", "", "Next line:\n"},
+    {"repobench-p", 64, kCode, "Write the next line of this code.\n\n", "{}", "Next line:\n"},
 };
 
 // Their metrics cut Chinese text into words by a dictionary, which this program has not.
@@ -139,7 +140,10 @@ TaskSample longbench_sample(const Dataset& dataset, const LongBenchRecord& recor
     after.replace(place, 2, record.input);
   }
   return {.context = std::string(dataset.before) + without_middle(record.context, context_bytes),
-          .questions = {{.text = after, .answers = record.answers, .classes = record.classes}}};
+          .questions = {{.text = after,
+                         .answer_prefix = std::string(dataset.answer_prefix),
+                         .answers = record.answers,
+                         .classes = record.classes}}};
 }
 
 Task longbench_task(const Dataset& dataset, std::string_view suite,

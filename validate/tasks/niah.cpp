@@ -88,7 +88,8 @@ TaskQuestion needle_question(const std::vector<std::string>& asked, const std::s
   const std::string what =
       fmt::format("secret {}{} of {}", noun, several ? "s" : "", listed(asked));
   const char* be = several ? "are" : "is";
-  return {.text = fmt::format("What {} the {} in the text? The {} {}:", be, what, what, be),
+  return {.text = fmt::format("What {} the {} in the text?", be, what),
+          .answer_prefix = fmt::format(" The {} {}:", what, be),
           .answers = std::move(values)};
 }
 

@@ -17,7 +17,9 @@ TaskSample passkey_sample(std::size_t num_sentences, TaskRandom random) {
               "A pass key is hidden in the text below. Find it and keep it in mind: you will "
               "be asked for it.\n" +
               hidden.text + "\n",
-          .questions = {{.text = "What is the pass key? The pass key is", .answers = {key}}},
+          .questions = {{.text = "What is the pass key?",
+                         .answer_prefix = " The pass key is",
+                         .answers = {key}}},
           .depths = hidden.depths};
 }
 

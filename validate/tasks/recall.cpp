@@ -76,7 +76,7 @@ TaskSample recall_sample(const Prose& prose, std::size_t num_words, TaskRandom r
   std::string question = "\nRecall:";
   for (const RecallFact& fact : facts) {
     question += " " + fact.what;
-    sample.questions.push_back({.text = question, .answers = {fact.number}});
+    sample.questions.push_back({.text = "", .answer_prefix = question, .answers = {fact.number}});
     question += " " + fact.number + ",";
   }
   return sample;

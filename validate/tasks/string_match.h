@@ -1,4 +1,4 @@
-// Scores of answers that are to be found in the output, from 0 to 100. Upper and lower case are equal.
+// Scores of answers that are to be found in the output, from 0 to 100. Upper and lower case of any script are equal.
 #pragma once
 
 #include <string>

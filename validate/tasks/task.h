@@ -7,16 +7,21 @@
 #include <string>
 #include <vector>
 
+#include "model/chat/chat_template.h"
 #include "model/tokenizer/tokenizer.h"
 #include "validate/tasks/task_random.h"
 
 namespace kvc {
 
 struct TaskQuestion {
-  std::string text;                    // the model continues it
+  std::string text;
+  // The answer's beginning, which the model continues. White space before it parts it from `text`.
+  std::string answer_prefix{};
   std::vector<std::string> answers;    // at least one
   std::vector<std::string> classes{};  // every answer there is, where a score depends on it
 };
+// What follows the context where no chat template is applied.
+std::string plain_text(const TaskQuestion& question);
 
 struct TaskSample {
   std::string context;                  // what is read first
@@ -25,10 +30,16 @@ struct TaskSample {
       depths{};  // places in the context of what is asked for: 0 its start, 1 its end
 };
 
+// How prompts become tokens.
+struct PromptFormat {
+  const Tokenizer& tokenizer;
+  const ChatTemplate* chat_template = nullptr;  // null: prompts are plain text
+};
+
 // What a sample is made from.
 struct TaskDraw {
   const std::string& task;
-  const Tokenizer& tokenizer;
+  const PromptFormat& format;
   std::int64_t length = 0;          // tokens of the context, one question and its answer
   std::int64_t max_new_tokens = 0;  // room for the answer
   bool questions_after = false;     // context and question are encoded apart
@@ -44,10 +55,12 @@ struct Task {
   double (*score)(const std::string& output, const TaskQuestion& question) = nullptr;  // 0 to 100
   bool questions_after = false;  // questions are always read through the compressed cache
   std::int64_t num_samples = std::numeric_limits<std::int64_t>::max();  // there are no more
+  // Samples are records of a file: none gets shorter for a length.
+  bool fixed_prompts = false;
 };
 
 // Sample `index` of a task. Equal arguments give equal samples.
-TaskSample make_sample(const Task& task, const Tokenizer& tokenizer, std::int64_t length,
+TaskSample make_sample(const Task& task, const PromptFormat& format, std::int64_t length,
                        bool questions_after, std::uint64_t seed, std::int64_t index);
 
 struct TaskPrompt {
@@ -55,10 +68,13 @@ struct TaskPrompt {
   std::vector<std::int64_t>
       question;  // read through the compressed cache; empty: part of `context`
 };
-TaskPrompt encode_prompt(const Tokenizer& tokenizer, const TaskSample& sample,
+// With a chat template, context and question are one message of the user, rendered on the same day always and, where a
+// template asks, without thinking; behind it come the beginning of the assistant's message and of its answer. No token is
+// added to what the template has. Error if the template does not show the message once as it is.
+TaskPrompt encode_prompt(const PromptFormat& format, const TaskSample& sample,
                          const TaskQuestion& question, bool questions_after);
 // Tokens of the context with its longest question.
-std::int64_t prompt_tokens(const Tokenizer& tokenizer, const TaskSample& sample,
+std::int64_t prompt_tokens(const PromptFormat& format, const TaskSample& sample,
                            bool questions_after);
 
 }  // namespace kvc

@@ -19,6 +19,7 @@ constexpr EnumName<TaskFile> kFileKinds[] = {
     {TaskFile::kSquad, "questions of SQuAD's layout (.json)"},
     {TaskFile::kHotpot, "questions of HotpotQA's layout (.json)"},
     {TaskFile::kLongBench, "records of LongBench (.jsonl)"},
+    {TaskFile::kKvpress, "records of kvpress's RULER (.jsonl)"},
 };
 
 // The first line that is not blank.
@@ -32,11 +33,15 @@ TaskFile kind_of_lines(const std::string& text, const std::string& name) {
   if (record.is_object() && record.contains("text")) {
     return TaskFile::kProse;
   }
-  KVC_CHECK(record.is_object() && record.contains("context"),
-            "{}: the first line is no JSON object with \"text\" (prose) or with \"input\", "
-            "\"context\", \"answers\" and \"dataset\" (LongBench)",
-            name);
-  return TaskFile::kLongBench;
+  KVC_CHECK(
+      record.is_object() && record.contains("context"),
+      "{}: the first line is no JSON object with \"text\" (prose), with \"input\", "
+      "\"context\", \"answers\" and \"dataset\" (LongBench) or with \"context\", "
+      "\"question\", \"answer_prefix\", \"answer\", \"task\" and \"max_new_tokens\" (kvpress)",
+      name);
+  const bool is_kvpress = record.contains("answer_prefix") || record.contains("task") ||
+                          record.contains("max_new_tokens");
+  return is_kvpress ? TaskFile::kKvpress : TaskFile::kLongBench;
 }
 
 TaskFile kind_of_json(const Json& json, const std::string& name) {
@@ -84,6 +89,9 @@ class InputReader {
     } else if (kind == TaskFile::kLongBench) {
       const std::vector<LongBenchRecord> records = longbench_records(bytes, name);
       inputs_.records.insert(inputs_.records.end(), records.begin(), records.end());
+    } else if (kind == TaskFile::kKvpress) {
+      const std::vector<KvpressRecord> records = kvpress_records(bytes, name);
+      inputs_.kvpress.insert(inputs_.kvpress.end(), records.begin(), records.end());
     }
     inputs_.hashes.push_back(sha256_hex(bytes));
     inputs_.files.emplace_back(kind, name);

@@ -28,6 +28,7 @@ constexpr TaskKind kKinds[] = {
     {"qa_1", "ruler", TaskFile::kSquad, true, document_qa_tasks},
     {"qa_2", "ruler", TaskFile::kHotpot, true, document_qa_tasks},
     {"longbench", "", TaskFile::kLongBench, true, longbench_tasks},
+    {"kvpress", "", TaskFile::kKvpress, true, kvpress_tasks},
 };
 
 std::string known_names() {

@@ -23,6 +23,7 @@ std::vector<Task> common_words_tasks(std::string_view name, const TaskInputs& in
 std::vector<Task> copying_tasks(std::string_view name, const TaskInputs& inputs);
 std::vector<Task> document_qa_tasks(std::string_view name, const TaskInputs& inputs);
 std::vector<Task> frequent_words_tasks(std::string_view name, const TaskInputs& inputs);
+std::vector<Task> kvpress_tasks(std::string_view name, const TaskInputs& inputs);
 std::vector<Task> longbench_tasks(std::string_view name, const TaskInputs& inputs);
 std::vector<Task> niah_tasks(std::string_view name, const TaskInputs& inputs);
 std::vector<Task> passkey_tasks(std::string_view name, const TaskInputs& inputs);

@@ -43,9 +43,10 @@ TaskSample chain_sample(std::size_t num_sentences, TaskRandom& random) {
       .context = "Follow the assignments of variables that are hidden in the text below.\n\n" +
                  hidden.text + "\n",
       .questions = {{.text = fmt::format("Question: which variables have the value {}, directly "
-                                         "or through others? There are {} of them.\nAnswer: the "
-                                         "variables with the value {} are:",
-                                         value, kHops + 1, value),
+                                         "or through others? There are {} of them.",
+                                         value, kHops + 1),
+                     .answer_prefix =
+                         fmt::format("\nAnswer: the variables with the value {} are:", value),
                      .answers = names}},
       .depths = hidden.depths};
 }
@@ -55,8 +56,8 @@ TaskSample tracking_sample(std::size_t num_sentences, TaskRandom random) {
   const TaskSample example = chain_sample(kExampleSentences, random);
   TaskSample sample = chain_sample(num_sentences, random);
   const TaskQuestion& asked = example.questions.front();
-  const std::string shown =
-      fmt::format("{}{} {}\n\n", example.context, asked.text, fmt::join(asked.answers, ", "));
+  const std::string shown = fmt::format("{}{} {}\n\n", example.context, plain_text(asked),
+                                        fmt::join(asked.answers, ", "));
   const double before = static_cast<double>(shown.size());
   const double whole = before + static_cast<double>(sample.context.size());
   for (double& depth : sample.depths) {

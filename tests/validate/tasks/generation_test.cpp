@@ -19,7 +19,7 @@ constexpr std::int64_t kLength = 1024;
 std::string whole_text(const TaskSample& sample) {
   std::string text = sample.context;
   for (const TaskQuestion& question : sample.questions) {
-    text += "\n<question>" + question.text;
+    text += "\n<question>" + plain_text(question);
     for (const std::string& answer : question.answers) {
       text += "\n<answer>" + answer;
     }
@@ -47,12 +47,12 @@ TEST(TaskGeneration, ASeedFixesEveryByte) {
   const Tokenizer tokenizer = bundled_tokenizer();
   for (const std::string& name : built_in_tasks()) {
     const Task task = built_in_task(name);
-    const std::string text = whole_text(make_sample(task, tokenizer, kLength, false, 7, 3));
+    const std::string text = whole_text(make_sample(task, {tokenizer}, kLength, false, 7, 3));
     const auto hash = golden.find(name);
     EXPECT_EQ(sha256_hex(text).substr(0, 16), hash == golden.end() ? "" : hash->second) << name;
-    EXPECT_EQ(text, whole_text(make_sample(task, tokenizer, kLength, false, 7, 3))) << name;
-    EXPECT_NE(text, whole_text(make_sample(task, tokenizer, kLength, false, 7, 4))) << name;
-    EXPECT_NE(text, whole_text(make_sample(task, tokenizer, kLength, false, 8, 3))) << name;
+    EXPECT_EQ(text, whole_text(make_sample(task, {tokenizer}, kLength, false, 7, 3))) << name;
+    EXPECT_NE(text, whole_text(make_sample(task, {tokenizer}, kLength, false, 7, 4))) << name;
+    EXPECT_NE(text, whole_text(make_sample(task, {tokenizer}, kLength, false, 8, 3))) << name;
   }
 }
 
@@ -71,9 +71,9 @@ void expect_length(const std::string& name, const Tokenizer& tokenizer, std::int
                    bool questions_after) {
   const Task task = built_in_task(name);
   for (std::int64_t index = 0; index < 3; ++index) {
-    const TaskSample sample = make_sample(task, tokenizer, length, questions_after, 1, index);
+    const TaskSample sample = make_sample(task, {tokenizer}, length, questions_after, 1, index);
     const std::int64_t tokens =
-        prompt_tokens(tokenizer, sample, questions_after || task.questions_after) +
+        prompt_tokens({tokenizer}, sample, questions_after || task.questions_after) +
         task.max_new_tokens;
     EXPECT_LE(tokens, length) << name;
     EXPECT_GT(tokens, length - length_bound(name)) << name << " at " << length;
@@ -99,7 +99,7 @@ TEST(TaskGeneration, ALengthThatIsTooShortIsRefusedWithTheLeast) {
   for (const std::string& name : built_in_tasks()) {
     const Task task = built_in_task(name);
     try {
-      make_sample(task, tokenizer, 10, false, 0, 0);
+      make_sample(task, {tokenizer}, 10, false, 0, 0);
       ADD_FAILURE() << name << ": no error";
     } catch (const Error& error) {
       const std::string message = error.what();
@@ -108,7 +108,8 @@ TEST(TaskGeneration, ALengthThatIsTooShortIsRefusedWithTheLeast) {
       ASSERT_TRUE(std::regex_search(message, found, std::regex("at least (\\d+) tokens")))
           << message;
       // What it names works, one token less does not. The sample's random numbers depend on the length.
-      EXPECT_NO_THROW(make_sample(task, tokenizer, std::stoll(found[1]) + 40, false, 0, 0)) << name;
+      EXPECT_NO_THROW(make_sample(task, {tokenizer}, std::stoll(found[1]) + 40, false, 0, 0))
+          << name;
     }
   }
 }
@@ -134,10 +135,10 @@ std::string join_words(const std::vector<std::string>& words) {
 
 // Values of every key that the question names.
 std::string read_needles(const TaskSample& sample) {
+  const std::string asked = plain_text(sample.questions.front());
   std::vector<std::string> values;
   for (const std::string& key :
-       all_matches(sample.questions.front().text.substr(sample.questions.front().text.find('?')),
-                   "([0-9a-z]+(?:-[0-9a-z]+)+)")) {
+       all_matches(asked.substr(asked.find('?')), "([0-9a-z]+(?:-[0-9a-z]+)+)")) {
     for (const std::string& value :
          all_matches(sample.context, "secret \\w+ of " + key + " is: ([0-9a-f-]+)\\.")) {
       values.push_back(value);
@@ -197,7 +198,7 @@ std::string solve(const std::string& name, const TaskSample& sample, const TaskQ
     return read_counts(all_matches(sample.context.substr(sample.context.find('\n')), "([a-z]+)"),
                        3);
   }
-  std::string given = question.text;
+  std::string given = plain_text(question);
   if (name == "recall") {
     const std::size_t comma = given.rfind(", ");
     given = given.substr(comma == std::string::npos ? std::string("\nRecall: ").size() : comma + 2);
@@ -214,7 +215,7 @@ TEST(TaskGeneration, WhoReadsThePromptScores100) {
     const Task task = built_in_task(name);
     for (const std::int64_t length : {1024, 8192}) {
       for (std::int64_t index = 0; index < 3; ++index) {
-        const TaskSample sample = make_sample(task, tokenizer, length, false, 5, index);
+        const TaskSample sample = make_sample(task, {tokenizer}, length, false, 5, index);
         for (const TaskQuestion& question : sample.questions) {
           const std::string output = solve(name, sample, question);
           EXPECT_EQ(task.score(output, question), 100) << name << ": " << output;
@@ -228,7 +229,7 @@ TEST(TaskGeneration, WhoReadsThePromptScores100) {
 TEST(TaskGeneration, RulersSettings) {
   const Tokenizer tokenizer = bundled_tokenizer();
   const auto num_answers = [&](const std::string& name) {
-    return make_sample(built_in_task(name), tokenizer, 2048, false, 0, 0)
+    return make_sample(built_in_task(name), {tokenizer}, 2048, false, 0, 0)
         .questions.front()
         .answers.size();
   };
