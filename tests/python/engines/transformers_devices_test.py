@@ -83,7 +83,7 @@ class Devices(unittest.TestCase):
             self.assertLess((again - whole[:, 30:]).abs().mean().item(), 0.05)
 
     def test_floats_are_refused(self):
-        directory = reference("--form", "rotated")
+        directory = reference("--form", "rotated", "--scope", "head")
         with on_device():
             model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
             with self.assertRaisesRegex(ConversionError, "load the model with dtype=bfloat16"):
