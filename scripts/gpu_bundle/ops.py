@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The op library's codes in pages: what the ops of a GPU store, read and attend to, against the CPU's. Needs torch alone.
 
-    ops.py LIBRARY DEVICE [--time]
+    ops.py LIBRARY DEVICE [--emulated] [--time]
 
-LIBRARY: libkvconvert_ops.so. DEVICE: cuda, cuda:N; or cpu, where the library has the ops of a GPU in an emulator, or none of them:
-then the CPU's are compared with themselves. --time: measures shapes of an 8B model too. Prints one JSON object.
+LIBRARY: libkvconvert_ops.so. DEVICE: cuda, cuda:N; or cpu, whose ops are compared with themselves, or with --emulated with those of a
+GPU, which the library has in an emulator. --time: measures shapes of an 8B model too. Prints one JSON object.
 """
 
 import argparse
@@ -52,10 +52,16 @@ def block_of(head, part, form, dim, bits, random):
     return numbers, [encoder, decoder, mean, 6.0 / 2.0**widths, of_bases, first]
 
 
+def has_device_ops(ops, device):
+    """Does the library compute there with the ops of a GPU? On the CPU in an emulator alone."""
+    return hasattr(ops, "open_device") and (device != "cpu" or "--emulated" in sys.argv)
+
+
 class Store:
     """Codes of one layer on the CPU and on the device."""
 
     def __init__(self, ops, device, form, dim, kv_heads, heads, positions, bits=MANY_BITS):
+        self.has_device = has_device_ops(ops, device)
         self.ops, self.device = ops, torch.device(device)
         random = torch.Generator().manual_seed(1)
         parts = (0,) if form == "full" else (1, 2)
@@ -66,7 +72,6 @@ class Store:
                      [number for numbers, _ in described for number in numbers], [tensor for _, tensors in described for tensor in tensors])
         self.handle = ops.open(*arguments)
         self.tile_bytes = ops.tile_bytes(self.handle)
-        self.has_device = hasattr(ops, "open_device")
         if self.has_device:
             self.on_device = ops.open_device(*arguments)
             image = torch.empty(ops.device_image_bytes(self.on_device), dtype=torch.uint8)
@@ -195,11 +200,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library")
     parser.add_argument("device")
+    parser.add_argument("--emulated", action="store_true")
     parser.add_argument("--time", action="store_true")
     options = parser.parse_args()
     torch.ops.load_library(options.library)
     ops = torch.ops.kvconvert
-    has_device = hasattr(ops, "open_device")
+    has_device = has_device_ops(ops, options.device)
     if not has_device and options.device != "cpu":
         parser.exit(1, f"ops.py: error: {options.library} was built without CUDA; build with -DKVC_CUDA=ON\n")
     report = {"torch": torch.__version__, "has_device_ops": has_device, "cases": compare(ops, options.device)}
