@@ -6,6 +6,7 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <vector>
 
 #include "runtime/ops/device_checks.h"
@@ -31,8 +32,6 @@ std::int64_t open_device(const std::vector<std::int64_t>& shape, const Tensor& s
                          const std::vector<Tensor>& factors) {
   const kvc::CodesDescription described =
       kvc::describe_codes(shape, scale, cos, sin, blocks, factors);
-  STD_TORCH_CHECK(kvc::PagedCodes(described.shape, described.blocks).is_complete(),
-                  "kvconvert: open: a KV head whose keys or values no block has, or several have");
   auto codes = std::make_shared<DeviceCodes>(described.shape, described.blocks);
   STD_TORCH_CHECK(codes->image().refusal.empty(), "kvconvert: GPUs do not serve ",
                   codes->image().refusal, "; convert with `kvconvert --for vllm --form rotated`");
@@ -143,17 +142,20 @@ void attend_parts(const DeviceCodes& codes, const DeviceCodes::Memory& memory,
                         multiprocessors, scratch);
   };
   const auto bytes_of = [&](int count) {
-    kvc::DeviceScratch needed(nullptr);
-    program(0, count, needed);
-    return needed.bytes();
+    kvc::DeviceScratch counted(nullptr);
+    program(0, count, counted);
+    return counted.bytes();
   };
   int together = sequences.count;
-  while (together > 1 && bytes_of(together) > most_scratch) {
+  std::int64_t needed = bytes_of(together);
+  while (together > 1 && needed > most_scratch) {
     together = (together + 1) / 2;
+    needed = bytes_of(together);
   }
-  const int last = sequences.count % together;
-  const Tensor bytes =
-      scratch_of(pages, std::max(bytes_of(together), last == 0 ? 0 : bytes_of(last)));
+  if (const int last = sequences.count % together; last > 0) {
+    needed = std::max(needed, bytes_of(last));
+  }
+  const Tensor bytes = scratch_of(pages, needed);
   for (int first = 0; first < sequences.count; first += together) {
     kvc::DeviceScratch scratch(bytes.data_ptr());
     queue(program(first, std::min(together, sequences.count - first), scratch), pages);
@@ -168,7 +170,7 @@ void attend_device(std::int64_t handle, std::int64_t layer, const Tensor& image,
   const auto codes = registry().find(handle);
   const kvc::PagedCodes::Shape& shape = codes->shape();
   const DeviceCodes::Memory memory = kvc::memory_of(*codes, image, cos, sin, pages, query);
-  for (const Tensor* rows : {&query, const_cast<const Tensor*>(&output)}) {
+  for (const Tensor* rows : std::initializer_list<const Tensor*>{&query, &output}) {
     STD_TORCH_CHECK(rows->dim() == 3 && rows->is_contiguous() && rows->size(0) == query.size(0) &&
                         rows->size(1) == shape.num_heads && rows->size(2) == shape.head_dim &&
                         kvc::device_element(*rows, "query and output") == memory.element,

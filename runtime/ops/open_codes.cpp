@@ -105,6 +105,8 @@ CodesDescription describe_codes(const std::vector<std::int64_t>& shape, const Te
         block.first_head >= 0 && block.first_head + block.num_heads <= all.shape.num_kv_heads,
         "kvconvert: open: a block of KV heads that there are none of");
   }
+  STD_TORCH_CHECK(PagedCodes::is_complete(all.blocks, all.shape.num_kv_heads),
+                  "kvconvert: open: a KV head whose keys or values no block has, or several have");
   return all;
 }
 
@@ -117,8 +119,6 @@ std::int64_t open_codes(const std::vector<std::int64_t>& shape, const Tensor& sc
   opened->cos = cos;
   opened->sin = sin;
   opened->codes.emplace(described.shape, described.blocks);
-  STD_TORCH_CHECK(opened->codes->is_complete(),
-                  "kvconvert: open: a KV head whose keys or values no block has, or several have");
   return registry().add(opened);
 }
 

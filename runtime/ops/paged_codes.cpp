@@ -30,26 +30,32 @@ std::vector<std::int64_t> runs_of(const std::int64_t* slots, std::int64_t count)
 
 }  // namespace
 
-PagedCodes::PagedCodes(const Shape& shape, const std::vector<PagedBlock>& blocks) : shape_(shape) {
+PagedCodes::PagedCodes(const Shape& shape, const std::vector<PagedBlock>& blocks)
+    : shape_(shape), heads_(heads_of(blocks)) {
   for (const PagedBlock& block : blocks) {
     offsets_.push_back(tile_bytes_);
     tile_bytes_ += block.layout.bytes();
     blocks_.emplace_back(block);
   }
+}
+
+std::vector<PagedCodes::Heads> PagedCodes::heads_of(const std::vector<PagedBlock>& blocks) {
+  std::vector<Heads> all;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     for (std::size_t j = 0; blocks[i].has_keys() && j < blocks.size(); ++j) {
       const std::int64_t in_values = blocks[i].first_head - blocks[j].first_head;
       if (blocks[j].has_values() && in_values >= 0 && in_values < blocks[j].num_heads &&
           blocks[i].parts == (i == j ? CodedParts::kBoth : CodedParts::kKeys)) {
-        heads_.push_back({i, j, blocks[i].first_head, blocks[i].num_heads, in_values});
+        all.push_back({i, j, blocks[i].first_head, blocks[i].num_heads, in_values});
       }
     }
   }
+  return all;
 }
 
-bool PagedCodes::is_complete() const {
-  std::vector<int> found(at(shape_.num_kv_heads));
-  for (const Heads& heads : heads_) {
+bool PagedCodes::is_complete(const std::vector<PagedBlock>& blocks, std::int64_t num_kv_heads) {
+  std::vector<int> found(at(num_kv_heads));
+  for (const Heads& heads : heads_of(blocks)) {
     for (std::int64_t head = heads.first; head < heads.first + heads.count; ++head) {
       ++found[at(head)];
     }

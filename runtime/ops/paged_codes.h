@@ -65,7 +65,7 @@ class PagedCodes {
 
   const Shape& shape() const { return shape_; }
   // Does every KV head have its keys and its values in one block each?
-  bool is_complete() const;
+  static bool is_complete(const std::vector<PagedBlock>& blocks, std::int64_t num_kv_heads);
   std::int64_t tile_bytes() const { return tile_bytes_; }
 
   // Codes `count` tokens at their positions and slots; a slot below 0 is skipped. Neighbouring tokens share tiles;
@@ -95,6 +95,7 @@ class PagedCodes {
     std::int64_t first = 0, count = 1;
     std::int64_t in_values = 0;  // number of the first head among those of `values`
   };
+  static std::vector<Heads> heads_of(const std::vector<PagedBlock>& blocks);
 
   // Pages of a block's tiles, from the page of token `first` to that of token `last` - 1.
   std::vector<const void*> places(const PageMemory& pages, const std::int32_t* page_numbers,

@@ -8,25 +8,18 @@
 #include <vector>
 
 #include "tests/runtime/kernels/kernel_inputs.h"
+#include "tests/runtime/kernels/tile_widths.h"
 
 namespace kvc {
 namespace {
 
 using testing::random_numbers;
+using testing::widths_of;
 
 TileLayout layout_of(const std::vector<std::int64_t>& from_width_one, bool gain = false) {
   TileLayout layout{.coefficients = {}, .gain = gain};
   std::copy(from_width_one.begin(), from_width_one.end(), layout.coefficients + 1);
   return layout;
-}
-
-// For every coefficient, in order.
-std::vector<int> widths_of(const TileLayout& layout) {
-  std::vector<int> widths;
-  for (int bits = kWidestCode; bits >= 1; --bits) {
-    widths.insert(widths.end(), static_cast<std::size_t>(layout.coefficients[bits]), bits);
-  }
-  return widths;
 }
 
 const std::vector<TileLayout> kLayouts = {

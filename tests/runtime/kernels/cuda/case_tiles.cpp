@@ -35,14 +35,6 @@ TileLayout case_layout(bool gain) {
   return layout;
 }
 
-std::vector<int> widths_of(const TileLayout& layout) {
-  std::vector<int> widths;
-  for (int bits = kWidestCode; bits >= 1; --bits) {
-    widths.insert(widths.end(), static_cast<std::size_t>(layout.coefficients[bits]), bits);
-  }
-  return widths;
-}
-
 std::vector<float> case_steps(std::int64_t count, unsigned seed) {
   std::vector<float> steps = case_numbers(count, seed);
   for (float& step : steps) {

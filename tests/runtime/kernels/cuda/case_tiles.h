@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "runtime/kernels/code_tiles.h"
+#include "tests/runtime/kernels/tile_widths.h"
 
 namespace kvc::testing {
 
 // Has coefficients of every kind of width; steps suit numbers of order one.
 TileLayout case_layout(bool gain);
 std::vector<float> case_steps(std::int64_t count, unsigned seed);
-std::vector<int> widths_of(const TileLayout& layout);
 
 // Empty, or the first place where they differ.
 std::string first_difference(const std::string& what, const std::vector<std::uint8_t>& actual,
