@@ -52,63 +52,55 @@ def block_of(head, part, form, dim, bits, random):
     return numbers, [encoder, decoder, mean, 6.0 / 2.0**widths, of_bases, first]
 
 
-def has_device_ops(ops, device):
-    """Does the library compute there with the ops of a GPU? On the CPU in an emulator alone."""
-    return hasattr(ops, "open_device") and (device != "cpu" or "--emulated" in sys.argv)
-
-
 class Store:
-    """Codes of one layer on the CPU and on the device."""
+    """Codes of one layer on the CPU. Equal shapes have equal factors."""
 
-    def __init__(self, ops, device, form, dim, kv_heads, heads, positions, bits=MANY_BITS):
-        self.has_device = has_device_ops(ops, device)
-        self.ops, self.device = ops, torch.device(device)
+    def __init__(self, ops, form, dim, kv_heads, heads, positions, bits=MANY_BITS):
+        self.ops, self.device = ops, torch.device("cpu")
         random = torch.Generator().manual_seed(1)
         parts = (0,) if form == "full" else (1, 2)
         described = [block_of(head, part, form, dim, bits, random) for part in parts for head in range(kv_heads)]
         angle = torch.arange(positions)[:, None].double() * 10000.0 ** (-torch.arange(dim // 2).double() / (dim // 2))
-        self.cos, self.sin = angle.cos().float(), angle.sin().float()
-        arguments = ([1, heads, kv_heads, dim, 0, 0], torch.tensor([dim**-0.5, 0.0]), self.cos, self.sin,
-                     [number for numbers, _ in described for number in numbers], [tensor for _, tensors in described for tensor in tensors])
-        self.handle = ops.open(*arguments)
+        self.angles = angle.cos().float(), angle.sin().float()
+        self.arguments = ([1, heads, kv_heads, dim, 0, 0], torch.tensor([dim**-0.5, 0.0]), *self.angles,
+                          [number for numbers, _ in described for number in numbers], [tensor for _, all in described for tensor in all])
+        self.handle = ops.open(*self.arguments)
         self.tile_bytes = ops.tile_bytes(self.handle)
-        if self.has_device:
-            self.on_device = ops.open_device(*arguments)
-            image = torch.empty(ops.device_image_bytes(self.on_device), dtype=torch.uint8)
-            ops.device_image(self.on_device, image)
-            self.fixed = [tensor.to(self.device) for tensor in (image, self.cos, self.sin)]
 
     def store(self, pages, slots, positions, keys, values):
-        if pages.device == self.device and self.has_device:
-            self.ops.store_device(self.on_device, *self.fixed, pages, slots, positions, [keys], [values])
-        else:
-            self.ops.store(self.handle, pages, slots, positions, [keys], [values])
+        self.ops.store(self.handle, pages, slots, positions, [keys], [values])
 
-    def read(self, pages, table, count, keys, values):
-        if pages.device == self.device and self.has_device:
-            self.ops.read_device(self.on_device, 0, *self.fixed, pages, table, 0, keys, values)
-        else:
-            self.ops.read(self.handle, 0, pages, table, 0, keys, values)
+    def read(self, pages, table, keys, values):
+        self.ops.read(self.handle, 0, pages, table, 0, keys, values)
 
     def attend(self, out, query, pages, table, tokens, longest, *open_rows):
-        if pages.device == self.device and self.has_device:
-            self.ops.attend_device(self.on_device, 0, *self.fixed, out, query, pages, table, tokens, longest, MOST_SCRATCH, *open_rows)
-        else:
-            self.ops.attend(self.handle, 0, out, query, pages, table, tokens, *open_rows)
+        self.ops.attend(self.handle, 0, out, query, pages, table, tokens, *open_rows)
 
 
-class HostStore(Store):
-    """The same store, whose ops are those of the CPU."""
+class DeviceStore(Store):
+    """The same by the ops of a GPU."""
 
-    def __init__(self, store):
-        vars(self).update(vars(store))
-        self.has_device = False
+    def __init__(self, ops, device, *shape):
+        super().__init__(ops, *shape)
+        self.device = torch.device(device)
+        self.on_device = ops.open_device(*self.arguments)
+        image = torch.empty(ops.device_image_bytes(self.on_device), dtype=torch.uint8)
+        ops.device_image(self.on_device, image)
+        self.fixed = [tensor.to(self.device) for tensor in (image, *self.angles)]
+
+    def store(self, pages, slots, positions, keys, values):
+        self.ops.store_device(self.on_device, *self.fixed, pages, slots, positions, [keys], [values])
+
+    def read(self, pages, table, keys, values):
+        self.ops.read_device(self.on_device, 0, *self.fixed, pages, table, 0, keys, values)
+
+    def attend(self, out, query, pages, table, tokens, longest, *open_rows):
+        self.ops.attend_device(self.on_device, 0, *self.fixed, out, query, pages, table, tokens, longest, MOST_SCRATCH, *open_rows)
 
 
-def run_case(store, where, lengths, kv_heads, heads, dim):
+def run_case(store, lengths, kv_heads, heads, dim):
     """Pages, rows and outputs on the CPU of sequences that are stored in two parts, and attended to with and without open tiles."""
-    device = store.device if where is store else torch.device("cpu")
-    random = torch.Generator().manual_seed(2)
+    device, random = store.device, torch.Generator().manual_seed(2)
     of_page, most = TILE * PAGE_TILES, max(lengths)
     per_sequence = -(-most // of_page)
     tables = torch.randperm(len(lengths) * per_sequence, generator=random).view(len(lengths), -1).to(torch.int32)
@@ -120,33 +112,34 @@ def run_case(store, where, lengths, kv_heads, heads, dim):
         slots = table.long()[positions // of_page] * of_page + positions % of_page
         for part in (slice(0, length // 2 + 1), slice(length // 2 + 1, length)):
             if slots[part].numel():
-                where.store(pages, *(tensor[part].to(device) for tensor in (slots, positions, keys, values)))
+                store.store(pages, *(tensor[part].to(device) for tensor in (slots, positions, keys, values)))
         read = [torch.empty(length, kv_heads, dim, dtype=torch.bfloat16, device=device) for _ in range(2)]
-        where.read(pages, table.to(device), length, *read)
+        store.read(pages, table.to(device), *read)
         rows += [part.cpu().float() for part in read]
     query = torch.randn(len(lengths), heads, dim, generator=random).to(torch.bfloat16).to(device)
     exact = torch.randn(2, len(lengths), TILE, kv_heads, dim, generator=random).to(torch.bfloat16).to(device).unbind(0)
     tokens, numbers = (torch.tensor(part, dtype=torch.int32, device=device) for part in (lengths, range(len(lengths))))
     for open_rows in ((*exact, numbers), (torch.empty(0), torch.empty(0), torch.empty(0))):
         out = torch.empty_like(query)
-        where.attend(out, query, pages, tables.to(device), tokens, most, *open_rows)
+        store.attend(out, query, pages, tables.to(device), tokens, most, *open_rows)
         outputs.append(out.cpu().float())
     return pages.cpu(), rows, outputs
 
 
-def compare(ops, device):
+def compare(ops, device, has_device):
     found = []
     for form in FORMS:
         for dim, kv_heads, heads in ((32, 2, 6), (128, 2, 8)):
-            store = Store(ops, device, form, dim, kv_heads, heads, 512)
+            shape = (form, dim, kv_heads, heads, 512)
+            host = Store(ops, *shape)
+            own = DeviceStore(ops, device, *shape) if has_device else host
             lengths = (1, 33, 100, 300) if dim == 32 or device != "cpu" else (1, 40)
-            own = run_case(store, store, lengths, kv_heads, heads, dim)
-            host = run_case(store, HostStore(store), lengths, kv_heads, heads, dim)
+            found_own, found_host = (run_case(store, lengths, kv_heads, heads, dim) for store in (own, host))
 
             def largest(index):
-                return max((a - b).abs().max().item() for a, b in zip(own[index], host[index]))
+                return max((a - b).abs().max().item() for a, b in zip(found_own[index], found_host[index]))
 
-            row = {"form": form, "head_dim": dim, "other_bytes": (own[0] != host[0]).float().mean().item(), "read": largest(1),
+            row = {"form": form, "head_dim": dim, "other_bytes": (found_own[0] != found_host[0]).float().mean().item(), "read": largest(1),
                    "attention": largest(2)}
             row["passed"] = row["other_bytes"] <= OTHER_BYTES and row["read"] <= READ_TOLERANCE and row["attention"] <= ATTENTION_TOLERANCE
             found.append(row)
@@ -171,7 +164,7 @@ def measure(ops, device):
     found = []
     for form in ("rotated", "blocks", "full"):
         for sequences, length in ((1, 16384), (32, 2048)):
-            store = Store(ops, device, form, 128, 8, 32, 16384, QUARTER_BITS)
+            store = DeviceStore(ops, device, form, 128, 8, 32, 16384, QUARTER_BITS)
             per_sequence = length // TILE // PAGE_TILES
             tables = torch.arange(sequences * per_sequence, dtype=torch.int32, device=device).view(sequences, -1)
             pages = torch.zeros(tables.numel(), PAGE_TILES * store.tile_bytes, dtype=torch.uint8, device=device)
@@ -189,7 +182,7 @@ def measure(ops, device):
                 f"code a step's tokens {shape}": lambda: store.store(pages, positions[:sequences] * TILE, positions[:sequences],
                                                                      keys[:sequences], values[:sequences]),
                 f"code a prompt of {length}": lambda: store.store(pages, positions, positions, keys, values),
-                f"read {length}": lambda: store.read(pages, tables[0], length, *read),
+                f"read {length}": lambda: store.read(pages, tables[0], *read),
                 f"attention of torch over bfloat16 {shape}": lambda: torch.nn.functional.scaled_dot_product_attention(
                     query[:, :, None], dense_keys, dense_values, enable_gqa=True)}
             found += [{"name": f"serve {form}, {name}", "ms": median_ms(run)} for name, run in runs.items()]
@@ -205,10 +198,10 @@ def main():
     options = parser.parse_args()
     torch.ops.load_library(options.library)
     ops = torch.ops.kvconvert
-    has_device = has_device_ops(ops, options.device)
-    if not has_device and options.device != "cpu":
+    has_device = options.device != "cpu" or options.emulated
+    if has_device and not hasattr(ops, "open_device"):
         parser.exit(1, f"ops.py: error: {options.library} was built without CUDA; build with -DKVC_CUDA=ON\n")
-    report = {"torch": torch.__version__, "has_device_ops": has_device, "cases": compare(ops, options.device)}
+    report = {"torch": torch.__version__, "has_device_ops": has_device, "cases": compare(ops, options.device, has_device)}
     if options.time:
         report["results"] = measure(ops, options.device)
     report["passed"] = all(case["passed"] for case in report["cases"])
