@@ -62,6 +62,11 @@ class Part:
         if not holds:
             raise Failed(message)
 
+    @staticmethod
+    def skip(reason):
+        if reason:
+            raise Skipped(reason)
+
     def note(self, **values):
         self.entry.update(values)
 

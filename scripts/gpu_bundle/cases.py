@@ -9,14 +9,14 @@ from bench import HERE
 REFERENCE, REFERENCE_128 = "reference-llama", "reference-llama-128"
 CALIBRATION, HELD_OUT = "texts/tinystories_calibration.txt", "texts/tinystories_heldout.txt"
 # The GPU computes in 16 bits. Pages of the CPU's cache have the GPU's size, so that bytes can be compared.
-SHORT_FLOATS = ("--dtype", "float16", "--kv-dtype", "float16", "--page-tokens", "32")
-LONG_FLOATS = ("--dtype", "float32", "--kv-dtype", "float16", "--page-tokens", "32")
+SHORT_FLOATS, LONG_FLOATS, PAGES = ("--dtype", "float16"), ("--dtype", "float32"), ("--page-tokens", "32")
 TEMPERATURE, TOP_P = 0.8, 0.9
 # Share of the rows whose logits must lie within the tolerance. Where scores choose what a cache keeps, or codes are rounded, the
 # last bit of a number may decide.
 PLAIN_SHARE, CHOSEN_SHARE = 1.0, 0.98
 # The window passes over two blocks of latents while a conversion's case generates.
 BLOCKS = ("--window", "24", "--block", "24")
+CODED = ("--method", "coded", "--kept-ratio", "0.25")
 EFFORT = ("--num-sequences", "8", "--seq-len", "256", "--no-validate")
 
 
@@ -27,9 +27,11 @@ class Generation:
     device. So each token is judged behind the same text: its logits, and whether greedy choice or top-p could have taken it.
     """
 
-    def __init__(self, bench, directory, lengths, new_tokens, models=(REFERENCE,), options=(), top_p=False, share=PLAIN_SHARE):
+    def __init__(self, bench, directory, lengths, new_tokens, models=(REFERENCE,), options=(), cache="float16", top_p=False,
+                 share=PLAIN_SHARE):
         self.bench, self.directory, self.models = bench, directory, models
-        self.lengths, self.new_tokens, self.options, self.top_p, self.share = lengths, new_tokens, tuple(options), top_p, share
+        self.lengths, self.new_tokens, self.top_p, self.share = lengths, new_tokens, top_p, share
+        self.options = (*PAGES, "--kv-dtype", cache, *options)
         self.sampling = ("--temperature", TEMPERATURE, "--top-p", TOP_P) if top_p else ()
         self.replays = {}
         self.cpu_result = None
@@ -178,17 +180,48 @@ class Ops:
         part.note(**json.loads(part.run_python("ops.py", HERE / "lib/libkvconvert_ops.so", device, *options)))
 
 
+class Transformers:
+    """A conversion in transformers on the device, beside the CPU."""
+
+    def __init__(self, bench, directory, form):
+        self.bench, self.directory, self.form = bench, directory, form
+
+    def on_cpu(self, part):
+        self.original = self.bench.data(REFERENCE)
+        self.converted = self.directory / "converted"
+        part.run("kvconvert", self.original, "--out", self.converted, "--method", "coded", "--kept-ratio", "0.25", *self.form, "--prefill",
+                 "coded", *EFFORT, "--calibration", self.bench.data(CALIBRATION))
+        self.compare(part, "cpu")
+
+    def on_device(self, part):
+        self.compare(part, self.bench.options.device, "--original", self.original)
+
+    def compare(self, part, device, *options):
+        report = json.loads(part.run_python("serve.py", HERE / "python", HERE / "lib/libkvconvert_ops.so", self.converted, device, *options))
+        part.note(**report)
+        part.skip(report.get("skipped"))
+        part.check(report["passed"], "logits or bytes of the cache differ from the CPU's")
+
+
 # Name: a function of bench and directory. Lengths of plain caches are such that the GPU's, which have room for all new tokens, have
 # as many pages of 32 tokens as the CPU's. A cache is compressed at the end of a prompt: where it is, prompts are of one length.
 CASES = {
     "greedy": lambda *place: Generation(*place, (40, 100), 60),
-    "coded": lambda *place: Conversion(*place, ("--method", "coded", "--kept-ratio", "0.25")),
+    "coded": lambda *place: Conversion(*place, CODED),
+    "rotated": lambda *place: Conversion(*place, CODED + ("--form", "rotated", "--scope", "head")),
+    "blocks": lambda *place: Conversion(*place, CODED + ("--form", "blocks", "--scope", "head")),
+    "group": lambda *place: Conversion(*place, CODED + ("--scope", "group", "--group", "2")),
     "ops": Ops,
+    "transformers": lambda *place: Transformers(*place, ("--form", "rotated", "--scope", "head")),
+    "transformers-group": lambda *place: Transformers(*place, ("--scope", "group", "--group", "2")),
     "long": lambda *place: Generation(*place, (2100,), 48, (REFERENCE_128, REFERENCE)),
     "batch": lambda *place: Generation(*place, tuple(range(20, 100, 5)), 24),
     "top-p": lambda *place: Generation(*place, (100, 40), 40, top_p=True),
     "h2o": lambda *place: Generation(*place, (300,), 40, options=("--policy", "h2o:budget=128"), share=CHOSEN_SHARE),
     "commonkv": lambda *place: Conversion(*place, ("--method", "commonkv", *BLOCKS)),
     "snapkv": lambda *place: Generation(*place, (300,), 40, options=("--policy", "snapkv:budget=128"), share=CHOSEN_SHARE),
+    "fusedkv": lambda *place: Conversion(*place, ("--method", "fusedkv", "--force")),
+    "int8": lambda *place: Generation(*place, (40, 100), 60, cache="int8", share=CHOSEN_SHARE),
+    "int4": lambda *place: Generation(*place, (40, 100), 60, cache="int4", share=CHOSEN_SHARE),
     "xkv-static": lambda *place: Conversion(*place, ("--method", "xkv-static", "--rank-multiple", "32", *BLOCKS)),
 }
