@@ -6,11 +6,15 @@
 namespace kvc {
 namespace {
 
-// The library loads into torch without CUDA too, so its function is looked up when it is needed.
+// The library loads into torch without CUDA too, so its function is looked up when it is needed. Python loads torch's libraries
+// without making their names global, so the library itself is asked.
 using CurrentStream = std::int32_t (*)(std::int32_t device, void** stream);
 CurrentStream current_stream() {
-  static const auto function =
-      reinterpret_cast<CurrentStream>(dlsym(RTLD_DEFAULT, "aoti_torch_get_current_cuda_stream"));
+  static const auto function = [] {
+    void* torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    return reinterpret_cast<CurrentStream>(
+        dlsym(torch != nullptr ? torch : RTLD_DEFAULT, "aoti_torch_get_current_cuda_stream"));
+  }();
   return function;
 }
 
