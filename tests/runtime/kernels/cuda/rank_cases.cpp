@@ -65,7 +65,8 @@ std::string run_latents(KernelBackend& backend, const RankShape& shape) {
   for (int kv_head = 0; kv_head < shape.num_kv_heads; ++kv_head) {
     first_column.push_back(kv_head * 2 * shape.num_stored);
     for (int i = 0; i < shape.num_stored; ++i) {
-      const int pair = 2 * i + kv_head % 2;  // others for each head
+      // Ascending, others for each head.
+      const int pair = (2 * i + kv_head % 2) * shape.num_pairs() / (2 * shape.num_stored);
       inputs.store_channel(kv_head, shape.interleaved ? 2 * pair : pair, first_column.back() + i);
       inputs.store_channel(kv_head, shape.interleaved ? 2 * pair + 1 : pair + shape.num_pairs(),
                            first_column.back() + shape.num_stored + i);
