@@ -27,12 +27,13 @@ template <int kQueryTiles, class Thread>
 KVC_DEVICE void multiply_gains(Thread& thread, const CodedShared& shared, const std::uint8_t* gains,
                                WeightFragments<kQueryTiles>& weights) {
   const auto* of_index = shared_at<float>(thread.shared(), shared.gains());
-  std::uint32_t words[2];
-  two_words(reinterpret_cast<const std::uint32_t*>(gains) + 2 * (thread.lane() % 4), words);
+  const std::uint32_t* words =  // 4-byte aligned
+      reinterpret_cast<const std::uint32_t*>(gains) + 2 * (thread.lane() % 4);
+  const std::uint32_t of_first = words[0], of_second = words[1];
   KVC_UNROLL
   for (int j = 0; j < 4; ++j) {  // tokens j and 4 + j of the lane's eight
-    const float first = gain_of_token(of_index, words[0], j);
-    const float second = gain_of_token(of_index, words[1], j);
+    const float first = gain_of_token(of_index, of_first, j);
+    const float second = gain_of_token(of_index, of_second, j);
     KVC_UNROLL
     for (int n = 0; n < kQueryTiles; ++n) {
       std::uint32_t& pair = weights.b[j / 2][n][j % 2];
@@ -42,26 +43,31 @@ KVC_DEVICE void multiply_gains(Thread& thread, const CodedShared& shared, const 
   }
 }
 
-// sums += the codes of two groups' planes of one kind, with their weights. parts: where the lane's rows lie
-template <int kKind, int kQueryTiles, class Thread>
-KVC_DEVICE void add_plane(Thread& thread, const std::uint32_t (&parts)[2],
-                          const std::uint8_t* values, const PlaneWeights<kQueryTiles>& weights,
-                          float (&sums)[kQueryTiles][4]) {
+// The lane's rows of two groups' planes of one kind: coefficient_fields() of each.
+struct PlaneFields {
+  std::uint32_t of[2][4];
+};
+// parts: where the rows lie
+template <int kKind, class Thread>
+KVC_DEVICE void load_plane(const Thread& thread, const std::uint32_t (&parts)[2],
+                           const std::uint8_t* values, PlaneFields& to) {
   constexpr int kPlane = plane_bits(kKind);
-  std::uint32_t fields[2][4];
   KVC_UNROLL
   for (int i = 0; i < 2; ++i) {
-    coefficient_fields<kPlane>(values + kPlane * (thread.lane() % 4) + parts[i], fields[i]);
+    coefficient_fields<kPlane>(values + kPlane * (thread.lane() % 4) + parts[i], to.of[i]);
   }
+}
+
+// sums += the planes' codes with their weights, of half `k` of the tokens.
+template <int kKind, int kQueryTiles, class Thread>
+KVC_DEVICE void add_plane(Thread& thread, const PlaneFields& fields, int k,
+                          const PlaneWeights<kQueryTiles>& weights, float (&sums)[kQueryTiles][4]) {
+  const std::uint32_t a[4] = {fields.of[0][2 * k], fields.of[1][2 * k], fields.of[0][2 * k + 1],
+                              fields.of[1][2 * k + 1]};
   KVC_UNROLL
   for (int n = 0; n < kQueryTiles; ++n) {
-    KVC_UNROLL
-    for (int k = 0; k < 2; ++k) {
-      const std::uint32_t a[4] = {fields[0][2 * k], fields[1][2 * k], fields[0][2 * k + 1],
-                                  fields[1][2 * k + 1]};
-      const std::uint32_t b[2] = {weights.b[kKind][n][2 * k], weights.b[kKind][n][2 * k + 1]};
-      thread.multiply_add(Float16{}, sums[n], a, b);
-    }
+    const std::uint32_t b[2] = {weights.b[kKind][n][2 * k], weights.b[kKind][n][2 * k + 1]};
+    thread.multiply_add(Float16{}, sums[n], a, b);
   }
 }
 
@@ -103,20 +109,33 @@ KVC_DEVICE void add_codes(Thread& thread, const CodedShared& shared, int num_gro
   const auto* kinds_of = shared_at<int>(thread.shared(), shared.kinds());
   const auto* parts_of =
       shared_at<std::uint32_t>(thread.shared(), shared.parts()) + 2 * (thread.lane() / 4);
+  // Two pairs together, mostly of the same widths, so that products that wait for one another are half as many; a plane that
+  // one of them does not have is zeros.
+  static_assert(kPairs % 2 == 0 || kPairs == 1);
   KVC_UNROLL
-  for (int pair = 0; pair < kPairs; ++pair) {
+  for (int pair = 0; pair + 1 < kPairs; pair += 2) {
     if (2 * pair < num_groups) {
-      const int kinds = kinds_of[pair];
+      const int kinds = kinds_of[pair] | kinds_of[pair + 1];
       KVC_UNROLL
       for (int n = 0; n < kQueryTiles; ++n) {
         raise_sums(raised, n, sums.c[pair][n]);
+        raise_sums(raised, n, sums.c[pair + 1][n]);
       }
       with_kinds([&](auto of_plane) {
         constexpr int kKind = decltype(of_plane)::value;
         if ((kinds & 1 << kKind) != 0) {
-          std::uint32_t parts[2];
-          two_words(parts_of + 16 * (kPlaneKinds * pair + kKind), parts);
-          add_plane<kKind>(thread, parts, values, of_kind, sums.c[pair]);
+          PlaneFields fields[2];
+          KVC_UNROLL
+          for (int i = 0; i < 2; ++i) {
+            std::uint32_t parts[2];
+            two_words(parts_of + 16 * (kPlaneKinds * (pair + i) + kKind), parts);
+            load_plane<kKind>(thread, parts, values, fields[i]);
+          }
+          KVC_UNROLL
+          for (int k = 0; k < 2; ++k) {
+            add_plane<kKind>(thread, fields[0], k, of_kind, sums.c[pair]);
+            add_plane<kKind>(thread, fields[1], k, of_kind, sums.c[pair + 1]);
+          }
         }
       });
     }

@@ -6,6 +6,7 @@
 
 #include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_tiles.h"
+#include "runtime/kernels/cuda/device_loads.h"
 
 namespace kvc {
 
@@ -130,29 +131,6 @@ KVC_DEVICE void copy_codes(Thread& thread, const DeviceRows& rows, int sequence,
                            int channel, int count, std::uint8_t* to) {
   copy_code_tile<kHeadDim>(thread, rows, row_place(rows, sequence, tile * kTileRows, channel),
                            row_stride(rows), count, to);
-}
-
-struct FourNumbers {
-  float x[4];
-};
-
-KVC_HOST_DEVICE FourNumbers four_floats(const float* from) {  // 16-byte aligned
-#ifdef __CUDA_ARCH__
-  const float4 v = *reinterpret_cast<const float4*>(from);
-  return {{v.x, v.y, v.z, v.w}};
-#else
-  return {{from[0], from[1], from[2], from[3]}};
-#endif
-}
-
-// Two words, 8-byte aligned.
-KVC_HOST_DEVICE void two_words(const std::uint32_t* from, std::uint32_t (&to)[2]) {
-#ifdef __CUDA_ARCH__
-  const uint2 v = *reinterpret_cast<const uint2*>(from);
-  to[0] = v.x, to[1] = v.y;
-#else
-  to[0] = from[0], to[1] = from[1];
-#endif
 }
 
 // How codes of a tile become numbers.
