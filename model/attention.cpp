@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "core/error.h"
 #include "model/bfloat16_attention.h"
@@ -80,6 +81,34 @@ at::Tensor blocked_attention(const at::Tensor& query, const at::Tensor& key,
   return at::cat(blocks, 1);
 }
 
+// Whether a GPU's flash attention has these operands: it sees causality from the end, windows and grouped queries without a mask.
+// Under one, with deterministic operators, LibTorch makes all scores in float32.
+bool has_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+               const AttentionRule& rule) {
+  constexpr std::int64_t kMostWidth = 256, kMultiple = 8;
+  const std::int64_t width = std::max(key.size(-1), value.size(-1));
+  return query.is_cuda() && query.element_size() == 2 && rule.softcap == 0 && width <= kMostWidth &&
+         width % kMultiple == 0 && !wants_gradient(query) && !wants_gradient(key) &&
+         !wants_gradient(value);
+}
+
+// query [batch_size, num_queries, num_heads, head_dim], of the last tokens. The same shape.
+at::Tensor flash_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                           const AttentionRule& rule) {
+  const std::int64_t width = std::max(key.size(-1), value.size(-1));
+  const double scale = rule.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
+  std::optional<std::int64_t> before;
+  if (rule.window && key.size(1) > *rule.window) {
+    before = *rule.window - 1;
+  }
+  return std::get<0>(at::_flash_attention_forward(
+                         padded_to(query, width), padded_to(key, width), padded_to(value, width),
+                         /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, query.size(1), key.size(1),
+                         /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false, scale,
+                         before, /*window_size_right=*/0))
+      .narrow(-1, 0, value.size(-1));
+}
+
 // Sequences of equal length. query [batch_size, num_queries, num_heads, head_dim], of the last tokens,
 // key and value [batch_size, seq_len, num_kv_heads, head_dim]. The same shape as the query.
 at::Tensor batched_causal_attention(const at::Tensor& query, const at::Tensor& key,
@@ -90,6 +119,9 @@ at::Tensor batched_causal_attention(const at::Tensor& query, const at::Tensor& k
       outputs.push_back(bfloat16_attention(query[i], key[i], value[i], rule));
     }
     return outputs.size() == 1 ? outputs.front().unsqueeze(0) : at::stack(outputs);
+  }
+  if (has_flash(query, key, value, rule)) {
+    return flash_attention(query, key, value, rule);
   }
   const bool slides = rule.window && key.size(1) > *rule.window;
   const bool square = query.size(1) == key.size(1);
