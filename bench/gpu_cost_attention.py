@@ -41,9 +41,9 @@ def dense(gpu, shape, store="bfloat16", sources=1):
     warp_bytes = 2 * (2 * sources * tile_bytes + 8 * pairs)
     distance_bytes = 2 * 32 * 4 * (pairs + 16) if raw else 0
     block_bytes = distance_bytes + (16 * dim * shape.query_tiles * sources if codes else 0)
-    warps = 4
+    warps = 4 if sources == 2 or codes else 2
     while warps > 1 and block_bytes + warps * warp_bytes > gpu.block_shared:
-        warps //= 2
+        warps -= 1
     blocks_at_once = resident_blocks(block_bytes + warps * warp_bytes, 32 * warps, 168 if codes else 140)
     parts = attention_parts(gpu, shape.sequences * shape.kv_heads, shape.tokens)
     row_bytes = 2 * sources * store_bytes(store, shape.width)

@@ -182,4 +182,11 @@ class Shape:
 
 def attention_parts(gpu, blocks_per_part, tokens):
     """attention_parts() of attention_combine.h."""
-    return max(1, min(divide_up(4 * gpu.multiprocessors, blocks_per_part), tokens // 128))
+    places, best = 3 * gpu.multiprocessors, (0, 1)
+    for parts in range(1, tokens // 64 + 1):
+        blocks = parts * blocks_per_part
+        if blocks > 4 * places:
+            break
+        rounds = divide_up(blocks, places)
+        best = max(best, (blocks / (rounds * places) - 0.05 * rounds, -parts))
+    return abs(best[1])

@@ -34,8 +34,10 @@ KVC_DEVICE void write_partials(Thread& thread, const DenseAttention& params,
       });
 }
 
+// Two warps, so that a multiprocessor has three blocks, one of which begins or ends while the others read; four where unpacking
+// takes the time, or where memory for one block is all there is.
 template <class T, int kHeadDim, int kQueryTiles, int kSources, bool kCodes>
-struct DenseAttentionKernel : Kernel<DenseAttention, 128, 1> {
+struct DenseAttentionKernel : Kernel<DenseAttention, kSources == 2 || kCodes ? 128 : 64, 1> {
   static constexpr const char* kName = kSources == 2 ? "fused_attention" : "dense_attention";
 
   template <class Thread>
@@ -142,7 +144,7 @@ LaunchError launch_dense_instance(const DenseAttention& params, const Launcher& 
   const int pairs = distance_pairs<kCodes>(params);
   int warps = launcher.threads(Instance::kThreads) / 32;
   while (warps > 1 && Shared::bytes(warps, pairs) > launcher.shared_bytes()) {
-    warps /= 2;
+    --warps;
   }
   return launcher.template run<Instance>(
       params, {params.partials.num_parts, params.num_kv_heads, params.num_sequences}, 32 * warps,

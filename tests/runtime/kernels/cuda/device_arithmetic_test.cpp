@@ -156,9 +156,10 @@ TEST(DeviceSchedule, PartsCoverAllRowsOnceInWholeTiles) {
 }
 
 TEST(DeviceSchedule, PartsFillTheMultiprocessorsUnlessTokensAreFew) {
-  EXPECT_EQ(attention_parts(132, 8, 131072), 66);  // 528 blocks
-  EXPECT_EQ(attention_parts(132, 128, 8192), 5);   // 640
-  EXPECT_EQ(attention_parts(132, 8, 1024), 8);     // four tiles each
+  EXPECT_EQ(attention_parts(132, 8, 131072), 49);  // 392 blocks for 396 places
+  EXPECT_EQ(attention_parts(132, 128, 8192), 3);   // 384
+  EXPECT_EQ(attention_parts(132, 264, 8192), 3);   // 792 in two rounds
+  EXPECT_EQ(attention_parts(132, 8, 1024), 16);    // two tiles each
   EXPECT_EQ(attention_parts(132, 1000, 8192), 1);
   EXPECT_EQ(attention_parts(132, 8, 5), 1);
 }
