@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "runtime/kernels/cuda/device_loads.h"
 #include "runtime/kernels/cuda/device_numbers.h"
 #include "runtime/kernels/cuda/few_rows_product_kernel.h"
 #include "runtime/kernels/cuda/kernel.h"
@@ -63,15 +64,121 @@ KVC_DEVICE float block_sum(Thread& thread, float x) {
   return total;
 }
 
-// Grid: rows. A block's threads share the channels; their sums are added in a fixed order.
-struct NormRowsKernel : Kernel<NormRows, 256> {
+// Grid: rows. A block's threads share the channels, four neighbours at a time where the width is a multiple of four; their sums
+// are added in a fixed order.
+struct NormRowsKernel : Kernel<NormRows, 512> {
   static constexpr const char* kName = "norm_rows";
 
   template <class Thread>
   static KVC_DEVICE void run(const NormRows& params, Thread& thread) {
+    if (params.width % 4 == 0 && params.width <= 4 * kKept * thread.count() &&
+        are_aligned(params)) {
+      NormInRegisters<Thread>(params, thread).run();
+    } else {
+      norm_any(params, thread);
+    }
+  }
+
+ private:
+  static constexpr int kKept = 4;  // fours of channels of a thread
+
+  static KVC_DEVICE bool are_aligned(const NormRows& params) {
+    return (reinterpret_cast<std::uintptr_t>(params.x) |
+            reinterpret_cast<std::uintptr_t>(params.weight)) %
+               16 ==
+           0;
+  }
+  static KVC_DEVICE float normed(const NormRows& params, float x, float mean, float factor,
+                                 float weight, int channel) {
+    return (x - mean) * factor * weight + (params.bias == nullptr ? 0.0f : params.bias[channel]);
+  }
+  static KVC_DEVICE float factor_of(const NormRows& params, float squares) {
+    return 1.0f / sqrtf(squares / static_cast<float>(params.width) + params.epsilon);
+  }
+
+  // A row is read once.
+  template <class Thread>
+  class NormInRegisters {
+   public:
+    KVC_DEVICE NormInRegisters(const NormRows& params, Thread& thread)
+        : params_(params),
+          thread_(thread),
+          first_(static_cast<std::int64_t>(thread.block_x()) * params.width) {}
+
+    KVC_DEVICE void run() {
+      FourNumbers weight[kKept], x[kKept];
+      if (params_.weight != nullptr) {
+        load(params_.weight, weight);
+      }
+      load(params_.x + first_, x);
+      float mean = 0, factor = 1;
+      if (params_.weight != nullptr) {
+        if (params_.bias != nullptr) {
+          mean = block_sum(thread_, sum_of(x, 0, false)) / static_cast<float>(params_.width);
+        }
+        factor = factor_of(params_, block_sum(thread_, sum_of(x, mean, true)));
+      }
+      KVC_UNROLL
+      for (int k = 0; k < kKept; ++k) {
+        if (channel(k) < params_.width) {
+          write(channel(k), x[k], weight[k], mean, factor);
+        }
+      }
+    }
+
+   private:
+    KVC_DEVICE int channel(int k) const { return 4 * (thread_.index() + k * thread_.count()); }
+    KVC_DEVICE void load(const float* row, FourNumbers (&to)[kKept]) const {
+      KVC_UNROLL
+      for (int k = 0; k < kKept; ++k) {
+        to[k] = channel(k) < params_.width ? four_floats(row + channel(k)) : FourNumbers{};
+      }
+    }
+    KVC_DEVICE float sum_of(const FourNumbers (&x)[kKept], float mean, bool squares) const {
+      float sum = 0;
+      KVC_UNROLL
+      for (int k = 0; k < kKept; ++k) {
+        KVC_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const float y = channel(k) < params_.width ? x[k].x[i] - mean : 0.0f;
+          sum += squares ? y * y : y;
+        }
+      }
+      return sum;
+    }
+    KVC_DEVICE void write(int at, const FourNumbers& x, const FourNumbers& weight, float mean,
+                          float factor) const {
+      float y[4];
+      KVC_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        y[i] = params_.weight == nullptr
+                   ? x.x[i]
+                   : normed(params_, x.x[i], mean, factor, weight.x[i], at + i);
+      }
+      if (params_.output != nullptr) {
+        auto* to = static_cast<std::uint16_t*>(params_.output) + first_ + at;
+        KVC_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          to[i] = narrow_bits(params_.element, y[i]);
+        }
+      }
+      if (params_.residual != nullptr) {
+        KVC_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          params_.residual[first_ + at + i] += params_.residual_scale * y[i];
+        }
+      }
+    }
+
+    const NormRows& params_;
+    Thread& thread_;
+    std::int64_t first_;
+  };
+
+  template <class Thread>
+  static KVC_DEVICE void norm_any(const NormRows& params, Thread& thread) {
     const std::int64_t first = static_cast<std::int64_t>(thread.block_x()) * params.width;
     const float* x = params.x + first;
-    const float per_channel = 1.0f / static_cast<float>(params.width);
     float mean = 0, factor = 1;
     if (params.weight != nullptr) {
       float sum = 0;
@@ -79,20 +186,17 @@ struct NormRowsKernel : Kernel<NormRows, 256> {
         for (int i = thread.index(); i < params.width; i += thread.count()) {
           sum += x[i];
         }
-        mean = block_sum(thread, sum) * per_channel;
+        mean = block_sum(thread, sum) / static_cast<float>(params.width);
       }
       sum = 0;
       for (int i = thread.index(); i < params.width; i += thread.count()) {
         sum += (x[i] - mean) * (x[i] - mean);
       }
-      factor = 1.0f / sqrtf(block_sum(thread, sum) * per_channel + params.epsilon);
+      factor = factor_of(params, block_sum(thread, sum));
     }
     for (int i = thread.index(); i < params.width; i += thread.count()) {
-      float y = x[i];
-      if (params.weight != nullptr) {
-        y = (y - mean) * factor * params.weight[i] +
-            (params.bias == nullptr ? 0.0f : params.bias[i]);
-      }
+      const float y =
+          params.weight == nullptr ? x[i] : normed(params, x[i], mean, factor, params.weight[i], i);
       if (params.output != nullptr) {
         static_cast<std::uint16_t*>(params.output)[first + i] = narrow_bits(params.element, y);
       }
