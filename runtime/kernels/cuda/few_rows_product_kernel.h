@@ -41,8 +41,11 @@ KVC_HOST_DEVICE void write_product(const FewRowsProduct& params, int row, int ou
   }
 }
 
+// Three blocks a multiprocessor where the compiler would otherwise save registers by waiting between loads (H200: 12 % less
+// time for 14336 columns of one row).
 template <class T, bool kCodes, bool kGated, int kTilesOfX>
-struct FewRowsProductKernel : Kernel<FewRowsProduct, 32 * kProductWarps> {
+struct FewRowsProductKernel
+    : Kernel<FewRowsProduct, 32 * kProductWarps, (kTilesOfX == 1 && !kGated && !kCodes ? 3 : 0)> {
   static constexpr const char* kName = "few_rows_product";
   using Tiles = ProductTiles<kGated, kTilesOfX>;
 
@@ -53,12 +56,29 @@ struct FewRowsProductKernel : Kernel<FewRowsProduct, 32 * kProductWarps> {
     const int blocks = weight_groups(params.in);
     const ProductPlaces<kCodes, Tiles> places(thread, params);
     float sums[Tiles::kOfWeights][Tiles::kOfX][4] = {};
+    WeightBlock<kCodes, Tiles> weights[kDepth];
+    std::uint32_t x[kDepth][Tiles::kOfX][4];
+    const auto load_weights = [&](int block) {
+      KVC_UNROLL
+      for (int i = 0; i < kDepth; ++i) {
+        places.load_weights(thread, params, block + i * warps, weights[i]);
+      }
+    };
+    // With several tiles of rows all weights come before them (H200: 0.84 of the time for 32 rows, but 1.04 for eight).
+    constexpr bool kWeightsFirst = kTilesOfX > 1;
+    if constexpr (kWeightsFirst) {
+      load_weights(thread.warp());
+    }
     for (int block = thread.warp(); block < blocks; block += kDepth * warps) {
-      WeightBlock<kCodes, Tiles> weights[kDepth];
-      std::uint32_t x[kDepth][Tiles::kOfX][4];
+      if (kWeightsFirst && block >= kDepth * warps) {
+        load_weights(block);
+      }
       KVC_UNROLL
       for (int i = 0; i < kDepth; ++i) {  // behind the last column all are zeros
-        places.load(thread, params, block + i * warps, weights[i], x[i]);
+        if constexpr (!kWeightsFirst) {
+          places.load_weights(thread, params, block + i * warps, weights[i]);
+        }
+        places.load_x(thread, params, block + i * warps, x[i]);
       }
       KVC_UNROLL
       for (int i = 0; i < kDepth; ++i) {

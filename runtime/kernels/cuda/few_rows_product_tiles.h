@@ -84,10 +84,10 @@ struct ProductPlaces {
         static_cast<std::int64_t>(has_x[0] ? lane / 4 : 0) * params.in;
   }
 
-  // Columns 32 * block + 8 * (lane % 4) .. + 7 of the weights and of row lane / 4 of every tile of x.
+  // Columns 32 * block + 8 * (lane % 4) .. + 7 of the weights.
   template <class Thread>
-  KVC_DEVICE void load(Thread& thread, const FewRowsProduct& params, int block, Block& to,
-                       std::uint32_t (&of_x)[Tiles::kOfX][4]) const {
+  KVC_DEVICE void load_weights(Thread& thread, const FewRowsProduct& params, int block,
+                               Block& to) const {
     const int column = 32 * block + 8 * (thread.lane() % 4);
     const int last = kCodes ? kWeightScaleGroup * weight_groups(params.in) - 8 : params.in - 8;
     const int from = column < last ? column : last;
@@ -101,6 +101,13 @@ struct ProductPlaces {
         }
       }
     }
+  }
+
+  // The same of row lane / 4 of every tile of x.
+  template <class Thread>
+  KVC_DEVICE void load_x(Thread& thread, const FewRowsProduct& params, int block,
+                         std::uint32_t (&of_x)[Tiles::kOfX][4]) const {
+    const int column = 32 * block + 8 * (thread.lane() % 4);
     KVC_UNROLL
     for (int tile = 0; tile < Tiles::kOfX; ++tile) {
       const bool valid = has_x[tile] && column < params.in;
