@@ -17,9 +17,11 @@
 #ifdef __CUDA_ARCH__
 #define KVC_UNROLL _Pragma("unroll")
 #define KVC_UNROLL_BY_4 _Pragma("unroll 4")
+#define KVC_UNROLL_BY_8 _Pragma("unroll 8")
 #define KVC_NO_UNROLL _Pragma("unroll 1")  // where registers are scarce
 #else
 #define KVC_UNROLL
 #define KVC_NO_UNROLL
 #define KVC_UNROLL_BY_4
+#define KVC_UNROLL_BY_8
 #endif

@@ -77,7 +77,7 @@ KVC_HOST_DEVICE OpenRowsOfHead open_rows(const AttendOpen& params, int sequence,
           params.span.reads_first(tokens)};
 }
 
-struct AttendOpenKernel : Kernel<AttendOpen, 128> {
+struct AttendOpenKernel : Kernel<AttendOpen, 128, 4> {
   static constexpr const char* kName = "attend_open";
   static constexpr int kMostLaneChannels = 8;  // head_dim up to 256
 
@@ -108,11 +108,8 @@ struct AttendOpenKernel : Kernel<AttendOpen, 128> {
     SoftmaxState softmax;
     float score = negative_infinity();
     if (lane >= rows.begin && lane < rows.end) {
-      float product = 0;
-      for (int i = 0; i < dim; ++i) {
-        product += query[i] * widened(params.element, rows.keys[lane * rows.stride + i]);
-      }
-      score = scaled_score(product, params.scale, params.softcap);
+      score = scaled_score(product_with(params, thread, query, rows.keys + lane * rows.stride),
+                           params.scale, params.softcap);
     }
     of_first = warp_sum(thread, of_first);
     const float first_score = rows.reads_first
@@ -126,10 +123,12 @@ struct AttendOpenKernel : Kernel<AttendOpen, 128> {
     if (rows.reads_first) {
       add_row(params, lane, rows.first_value, first_weight, sums);
     }
-    for (int row = 0; row < kScaledRows; ++row) {
-      const float of_row = thread.shuffle(weight, row);
-      if (row >= rows.begin && row < rows.end) {
-        add_row(params, lane, rows.values + row * rows.stride, of_row, sums);
+    if (rows.begin < rows.end) {
+      KVC_UNROLL_BY_8
+      for (int row = 0; row < kScaledRows;
+           ++row) {  // without conditions, so that many loads are under way
+        const int valid = row < rows.begin ? rows.begin : row < rows.end ? row : rows.end - 1;
+        add_row(params, lane, rows.values + valid * rows.stride, thread.shuffle(weight, row), sums);
       }
     }
     const std::int64_t to = params.partials.row(sequence, 0, params.num_heads, head);
@@ -146,6 +145,31 @@ struct AttendOpenKernel : Kernel<AttendOpen, 128> {
   }
 
  private:
+  // A head's query times a key, eight channels at a time where these are aligned.
+  template <class Thread>
+  static KVC_DEVICE float product_with(const AttendOpen& params, Thread& thread, const float* query,
+                                       const std::uint16_t* key) {
+    float product = 0;
+    int i = 0;
+    if (reinterpret_cast<std::uintptr_t>(key) % 16 == 0) {
+      KVC_UNROLL_BY_4
+      for (; i + 8 <= params.head_dim; i += 8) {
+        std::uint32_t words[4];
+        thread.load_words(words, key + i);
+        KVC_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          product += query[i + 2 * j] *
+                     widened(params.element, static_cast<std::uint16_t>(words[j] & 0xFFFFu));
+          product += query[i + 2 * j + 1] *
+                     widened(params.element, static_cast<std::uint16_t>(words[j] >> 16));
+        }
+      }
+    }
+    for (; i < params.head_dim; ++i) {
+      product += query[i] * widened(params.element, key[i]);
+    }
+    return product;
+  }
   static KVC_DEVICE void add_row(const AttendOpen& params, int lane, const std::uint16_t* row,
                                  float weight, float (&sums)[kMostLaneChannels]) {
     KVC_UNROLL

@@ -5,7 +5,7 @@
 
 namespace kvc {
 
-struct ReadTokensKernel : Kernel<ReadTokens, 128> {
+struct ReadTokensKernel : Kernel<ReadTokens, 128, 4> {
   static constexpr const char* kName = "read_tokens";
   static constexpr int shared_bytes(int head_dim) {  // levels, and rows
     return (kStagedRows + head_dim) * kPagedTokens * 4;
@@ -57,17 +57,21 @@ struct ReadTokensKernel : Kernel<ReadTokens, 128> {
                              ? tiles.num_coefficients - first
                              : kStagedRows;
       thread.sync();
-      for (int i = thread.index(); i < staged * kPagedTokens; i += thread.count()) {
+      KVC_UNROLL_BY_4  // here and below, so that several loads are under way
+          for (int i = thread.index(); i < staged * kPagedTokens; i += thread.count()) {
         const int token = i % kPagedTokens;
         const CoefficientPlace place = coefficient_place(tiles, first + i / kPagedTokens);
         levels[i] = code_level(unpack_code(codes + place.byte, place.bits, token), place.bits) *
                     tile_gain(tiles, codes, token);
       }
       thread.sync();
-      for (int row = 0; row < staged && is_channel; ++row) {
-        const float weight =
-            decoder[static_cast<std::int64_t>(first + row) * block.channels + channel];
-        add_tokens(levels + row * kPagedTokens, weight, count, sums);
+      if (is_channel) {
+        const float* weights =
+            decoder + static_cast<std::int64_t>(first) * block.channels + channel;
+        KVC_UNROLL_BY_4
+        for (int row = 0; row < staged; ++row) {
+          add_tokens(levels + row * kPagedTokens, weights[row * block.channels], count, sums);
+        }
       }
     }
   }
@@ -80,6 +84,7 @@ struct ReadTokensKernel : Kernel<ReadTokens, 128> {
     const bool is_key = thread.block_y() < of.num_kv_heads;
     const int head = thread.block_y() % of.num_kv_heads;
     auto* to = static_cast<std::uint16_t*>(is_key ? params.keys : params.values);
+    KVC_UNROLL_BY_4
     for (int i = thread.index(); i < count * of.head_dim; i += thread.count()) {
       const int t = i / of.head_dim, in_head = i % of.head_dim, channel = of_head.channel + in_head;
       const BlockChannel place{0, head, in_head, is_key};
