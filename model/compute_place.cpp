@@ -39,9 +39,12 @@ at::Device compute_device(const std::string& name) {
 #endif
 }
 
+ComputePlace statistics_place(at::Device device) {
+  return {device, device.is_cpu() ? at::kFloat : at::kBFloat16};
+}
+
 ComputePlace statistics_place(const std::string& device) {
-  const at::Device found = compute_device(device);
-  return {found, found.is_cpu() ? at::kFloat : at::kBFloat16};
+  return statistics_place(compute_device(device));
 }
 
 std::string compute_dtype_name(const ComputePlace& place) {

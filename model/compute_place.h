@@ -22,7 +22,8 @@ bool names_gpu(const std::string& name);
 // equal bits: deterministic operators, and no sums of products in 16 bits.
 at::Device compute_device(const std::string& name);
 // For passes over calibration text: float32 on the CPU, bfloat16 on a GPU.
-ComputePlace statistics_place(const std::string& device);
+ComputePlace statistics_place(at::Device device);
+ComputePlace statistics_place(const std::string& device);  // a --device value
 // "float32" or "bfloat16", as provenance names it.
 std::string compute_dtype_name(const ComputePlace& place);
 

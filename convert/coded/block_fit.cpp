@@ -33,7 +33,7 @@ at::Tensor stored(const at::Tensor& tensor, const std::filesystem::path& directo
 
 BlockFit::BlockFit(const ConversionJob& job, const RunStatistics& statistics, const LayerRun& run,
                    const CodedBlock& block, const RunSamples& samples)
-    : block_(block) {
+    : block_(block), device_(job.device) {
   const RunStatistics own = block_statistics(statistics, run, block, job.config);
   const BlockBasis basis = block_basis(own, block, job.config, job.device);
   encoder_ = stored(basis.encoder, job.directory);
@@ -53,7 +53,8 @@ BlockFit::BlockFit(const ConversionJob& job, const RunStatistics& statistics, co
       std::max<std::int64_t>(1, coefficients.size(1) * kFittedParts / kParts);
   fitted_ = coefficients.narrow(1, 0, num_fitted);
   held_out_ = coefficients.narrow(1, num_fitted, coefficients.size(1) - num_fitted);
-  curves_ = measure_widths(fitted_, widths_of(job.settings.own<CodedSettings>().widths));
+  curves_ =
+      measure_widths(fitted_.to(device_), widths_of(job.settings.own<CodedSettings>().widths));
 }
 
 void BlockFit::set_bits(const std::vector<int>& bits) {
@@ -120,7 +121,8 @@ BasisNoise BlockFit::noise_of(const BasisTransform& transform) const {
 
 double BlockFit::error_on(const at::Tensor& coefficients, bool gain) const {
   const std::int64_t kept = block_.num_coefficients();
-  const at::Tensor ordered = coefficients.index_select(0, at::tensor(order_, at::kLong));
+  const at::Tensor ordered =
+      coefficients.index_select(0, at::tensor(order_, at::kLong)).to(device_);
   const double dropped =
       ordered.narrow(0, kept, ordered.size(0) - kept).square().sum(0).mean().item<double>();
   return dropped + coding_error(ordered.narrow(0, 0, kept), {bits_.begin(), bits_.begin() + kept},

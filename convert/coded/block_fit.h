@@ -59,6 +59,7 @@ class BlockFit {
   at::Tensor kept() const;   // [k] int64, their indices
 
   CodedBlock block_;
+  at::Device device_;                    // of measuring
   at::Tensor encoder_, decoder_, mean_;  // [n, n], [n, n], [n] float32, rows by falling variance
   at::Tensor first_;                     // [n] float32, of first tokens; undefined: as the mean
   at::Tensor channels_;                  // [bases, n / bases] int64, of each basis

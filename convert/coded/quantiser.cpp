@@ -15,7 +15,8 @@ constexpr std::array<double, kMaxCodeBits + 1> kGaussianSteps = {0,     1.596, 0
                                                                  0.188, 0.104, 0.057, 0.031};
 constexpr double kLeastFactor = 0.7, kMostFactor = 3.2;
 constexpr int kNumFactors = 12;
-constexpr std::int64_t kChunk = 16;  // coefficients at a time: they stay in cache
+// Coefficients at a time: a CPU's cache holds them; a GPU is busy with them.
+constexpr std::int64_t kChunk = 16, kGpuChunk = 256;
 
 at::Tensor mean_square(const at::Tensor& x) { return x.square().mean(1, false, at::kDouble); }
 
@@ -81,10 +82,12 @@ at::Tensor quantised(const at::Tensor& coefficients, const at::Tensor& steps, in
 WidthCurves measure_widths(const at::Tensor& coefficients, const std::vector<int>& widths) {
   const std::int64_t n = coefficients.size(0);
   const auto num_widths = static_cast<std::int64_t>(widths.size());
-  WidthCurves curves{widths, at::zeros({num_widths, n}, at::kDouble),
-                     at::zeros({num_widths, n}, at::kDouble)};
-  for (std::int64_t first = 0; first < n; first += kChunk) {
-    const std::int64_t count = std::min(kChunk, n - first);
+  const at::TensorOptions options = coefficients.options().dtype(at::kDouble);
+  WidthCurves curves{widths, at::zeros({num_widths, n}, options),
+                     at::zeros({num_widths, n}, options)};
+  const std::int64_t at_once = coefficients.is_cpu() ? kChunk : kGpuChunk;
+  for (std::int64_t first = 0; first < n; first += at_once) {
+    const std::int64_t count = std::min(at_once, n - first);
     const at::Tensor chunk = coefficients.narrow(0, first, count);
     const at::Tensor energy = mean_square(chunk);
     // A coefficient that is always 0 still needs a step that can be divided by.
@@ -99,18 +102,20 @@ WidthCurves measure_widths(const at::Tensor& coefficients, const std::vector<int
       }
     }
   }
+  curves.steps = curves.steps.cpu();
+  curves.distortions = curves.distortions.cpu();
   return curves;
 }
 
 double coding_error(const at::Tensor& coefficients, const std::vector<int>& bits,
                     const at::Tensor& steps, bool gain) {
-  const at::Tensor steps32 = steps.to(at::kFloat);
+  const at::Tensor steps32 = steps.to(coefficients.options());
   std::vector<at::Tensor> sums;  // per gain, [num_tokens]
   for (const double factor : kCodeGains) {
     if (!gain && factor != 1) {
       continue;
     }
-    at::Tensor sum = at::zeros({coefficients.size(1)}, at::kDouble);
+    at::Tensor sum = at::zeros({coefficients.size(1)}, coefficients.options().dtype(at::kDouble));
     for (std::size_t first = 0, last = 0; first < bits.size(); first = last) {
       while (last < bits.size() && bits[last] == bits[first]) {
         ++last;

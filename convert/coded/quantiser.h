@@ -25,11 +25,11 @@ struct WidthCurves {
   at::Tensor distortions;   // [num_widths, n] float64; for no bits the mean square
 };
 // Steps are each width's Gaussian optimum times the factor from 0.7 to 3.2 that is best for the samples.
-// coefficients [n, num_samples] float32.
+// coefficients [n, num_samples] float32, on any device; the curves are on the CPU.
 WidthCurves measure_widths(const at::Tensor& coefficients, const std::vector<int>& widths);
 
 // Mean over tokens of the summed squared error of coefficients coded with `bits` and `steps` (each [k],
-// in any order; 0 bits allowed). coefficients [k, num_tokens] float32
+// in any order; 0 bits allowed). coefficients [k, num_tokens] float32, on any device
 double coding_error(const at::Tensor& coefficients, const std::vector<int>& bits,
                     const at::Tensor& steps, bool gain);
 

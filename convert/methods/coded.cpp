@@ -141,7 +141,7 @@ std::deque<BlockFit> fit_blocks(ConversionJob& job) {
   std::deque<BlockFit> fits;
   const int run_layers = statistics_layers(job.settings, job.result.plan.coded);
   LayerStreamOptions options;
-  options.place.device = job.device;
+  options.place = statistics_place(job.device);
   options.batch_tokens = 1;
   options.spill_directory = job.directory;
   LayerStream stream(job.checkpoint, job.config, sample_tokens(job.tokens), options);
