@@ -3,7 +3,7 @@
 # programs of a bundle if there is one, measures the kernels and what torch reaches, profiles them, and tests them again under
 # compute-sanitizer. Needs no network.
 #
-#   scripts/gpu_check.sh [--build DIR] [--json FILE] [--arch LIST] [--seconds N] [--python FILE] [--bundle PATH] [--quick]
+#   scripts/gpu_check.sh [--build DIR] [--json FILE] [--arch LIST] [--seconds N] [--python FILE] [--bundle PATH] [--quick] [--built]
 #
 #   --build DIR   where to build (default: build/gpu-check)
 #   --json FILE   the report (default: DIR/gpu_check.json)
@@ -12,6 +12,7 @@
 #   --python FILE interpreter with torch (default: .venv-peers/bin/python if there is one, or python3)
 #   --bundle PATH what scripts/gpu_bundle.sh made, unpacked or not (default: gpu-bundle or gpu-bundle.tar.xz beside --build)
 #   --quick       facts and tests alone
+#   --built       compiles nothing: DIR has the programs, as this script left them on another machine
 #
 # In this order, with a share of the time each, to which what earlier ones leave is added: facts of the machine (15 s, before the
 # build), tests (75 s), the bundle (120 s), benchmarks (90 s), peers in torch (45 s), profiles by ncu (90 s), and compute-sanitizer
@@ -21,9 +22,9 @@
 # Exit code: 0 all passed; 1 something failed; 77 built, but there is no GPU here.
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-build="$root/build/gpu-check" json="" arch="" bundle="" quick="" seconds=540 python="$root/.venv-peers/bin/python"
+build="$root/build/gpu-check" json="" arch="" bundle="" quick="" built="" seconds=540 python="$root/.venv-peers/bin/python"
 [ -x "$python" ] || python=python3
-usage() { sed -n '2,22p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+usage() { sed -n '2,23p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 while [ $# -gt 0 ]; do
   case "$1" in
     --build | --json | --arch | --seconds | --python | --bundle) [ $# -ge 2 ] || usage ;;&
@@ -34,6 +35,7 @@ while [ $# -gt 0 ]; do
     --python) python="$2"; shift 2 ;;
     --bundle) bundle="$2"; shift 2 ;;
     --quick) quick=1; shift ;;
+    --built) built=1; shift ;;
     *) usage ;;
   esac
 done
@@ -50,7 +52,7 @@ fi
 
 find_tool() { command -v "$1" || { [ -x "/usr/local/cuda/bin/$1" ] && echo "/usr/local/cuda/bin/$1"; } || true; }
 nvcc="${CUDACXX:-$(find_tool nvcc)}"
-if [ -z "$nvcc" ]; then
+if [ -z "$nvcc" ] && [ -z "$built" ]; then
   echo "gpu_check: no nvcc (looked at CUDACXX, the PATH and /usr/local/cuda/bin); install the CUDA toolkit" >&2
   exit 1
 fi
@@ -82,7 +84,7 @@ left() {
   echo $((end - elapsed))
 }
 state() { "$smi" --query-gpu=clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.draw,driver_version --format=csv,noheader | head -1; }
-toolkit="$("$nvcc" --version | tail -1)"
+toolkit="$([ -z "$nvcc" ] || "$nvcc" --version | tail -1)"
 
 write_report() {
   printf '{\n  "device": "%s",\n  "clocks_sm_mem_max_power_driver": "%s",\n  "architectures": "%s",\n  "toolkit": "%s",\n  "steps": [%s\n  ]%s\n}\n' \
@@ -132,17 +134,19 @@ if [ -n "$gpu" ]; then
   step facts 15 "$root/scripts/gpu_facts.sh" "$python"
 fi
 
-generator=()
-command -v ninja >/dev/null && generator=(-G Ninja)
-# cuBLAS and cuSOLVER beside the torch package, where the toolkit comes without them.
-peers="$(python3 -c 'import importlib.util as u; print(list(u.find_spec("nvidia").submodule_search_locations)[0] + "/cu13")' 2>/dev/null || true)"
-echo "== building for $arch in $build"
-mkdir -p "$build"
-cmake -S "$root/runtime/kernels/cuda" -B "$build" "${generator[@]}" -DCMAKE_CUDA_COMPILER="$nvcc" \
-  -DKVC_CUDA_ARCHITECTURES="$arch" -DKVC_CUDA_PEERS="$peers" -DCMAKE_BUILD_TYPE=Release >"$build/configure.log" 2>&1 ||
-  { cat "$build/configure.log" >&2; exit 1; }
-cmake --build "$build" --parallel "$(nproc)" >"$build/build.log" 2>&1 ||
-  { grep -v 'ptxas info' "$build/build.log" | tail -40 >&2; exit 1; }
+if [ -z "$built" ]; then
+  generator=()
+  command -v ninja >/dev/null && generator=(-G Ninja)
+  # cuBLAS and cuSOLVER beside the torch package, where the toolkit comes without them.
+  peers="$("$python" -c 'import importlib.util as u; print(list(u.find_spec("nvidia").submodule_search_locations)[0] + "/cu13")' 2>/dev/null || true)"
+  echo "== building for $arch in $build"
+  mkdir -p "$build"
+  cmake -S "$root/runtime/kernels/cuda" -B "$build" "${generator[@]}" -DCMAKE_CUDA_COMPILER="$nvcc" \
+    -DKVC_CUDA_ARCHITECTURES="$arch" -DKVC_CUDA_PEERS="$peers" -DCMAKE_BUILD_TYPE=Release >"$build/configure.log" 2>&1 ||
+    { cat "$build/configure.log" >&2; exit 1; }
+  cmake --build "$build" --parallel "$(nproc)" >"$build/build.log" 2>&1 ||
+    { grep -v 'ptxas info' "$build/build.log" | tail -40 >&2; exit 1; }
+fi
 
 programs() { find "$build" -maxdepth 2 -type f -perm -u+x -name "cuda_*$1" | sort; }
 if [ -z "$gpu" ]; then

@@ -209,6 +209,8 @@ int run(int argc, char** argv) {
   std::vector<double> ours, papers;
   std::int64_t our_bytes = 0, papers_bytes = 0;
   at::Tensor score;
+  const at::Tensor of_device =
+      at::zeros({1}, place.device);  // its memory can be counted from now on
   for (int round = 0; round < kRounds; ++round) {
     (void)take_peak_bytes(place.device);
     ours.push_back(seconds_of(place.device, [&] { fisher(checkpoint, tokens, out, true, place); }));

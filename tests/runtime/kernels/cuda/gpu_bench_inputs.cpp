@@ -30,8 +30,11 @@ std::vector<std::uint16_t> random_numbers(std::size_t count) {
 
 BenchInputs::BenchInputs() : numbers_(static_cast<std::uint8_t*>(memory_.allocate(kBytes))) {
   const std::vector<std::uint16_t> part = random_numbers(std::size_t{1} << 22);
-  for (std::int64_t done = 0; done < kBytes; done += static_cast<std::int64_t>(2 * part.size())) {
-    memory_.write(numbers_ + done, part.data(), 2 * part.size());
+  memory_.write(numbers_, part.data(), 2 * part.size());
+  for (std::int64_t done = 2 * static_cast<std::int64_t>(part.size()); done < kBytes; done *= 2) {
+    check_cuda(cudaMemcpy(numbers_ + done, numbers_, static_cast<std::size_t>(done),
+                          cudaMemcpyDeviceToDevice),
+               "copy on the GPU");
   }
   check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, 0),
              "device");

@@ -1,5 +1,5 @@
-// Inputs of attention benchmarks: Llama-3.1-8B's shape, random numbers in 1 GiB that all stores point into, so that no
-// run finds them in the cache.
+// Inputs of attention benchmarks: Llama-3.1-8B's shape, random numbers in 4 GiB that all stores point into, so that no
+// run finds them in the cache, nor one store another's.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Batch {
 class BenchInputs {
  public:
   static constexpr int kHeads = 32, kKvHeads = 8, kHeadDim = 128, kWidth = kKvHeads * kHeadDim;
-  static constexpr std::int64_t kBytes = std::int64_t{1} << 30;
+  static constexpr std::int64_t kBytes = std::int64_t{1} << 32;
 
   BenchInputs();
 
