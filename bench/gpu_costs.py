@@ -7,7 +7,8 @@ Counts follow the kernels' sources (gpu_cost_attention.py, gpu_cost_steps.py, gp
 row's name says: bytes read and written, bytes that pass from L2 to multiprocessors, accesses to shared memory times 128, operations
 of tensor-core fragments with their padding, of libraries' products, of lanes on integers and on float32 numbers. A launch takes as
 long as the largest of its bounds (gpu_cost_model.py), and launches follow one another. Latencies within a block are left out, so
-times are the least to expect. --measured fills the last column from a report of scripts/gpu_check.sh.
+times are the least to expect. --measured fills the last column from a report of scripts/gpu_check.sh (default: gpu_measured_GPU.json
+beside this file, where there is one).
 """
 
 import argparse
@@ -233,7 +234,8 @@ def main():
     parser.add_argument("--measured", type=pathlib.Path, metavar="FILE", help="a report of scripts/gpu_check.sh")
     arguments = parser.parse_args()
     gpu = GPUS[arguments.gpu]
-    measured = read_measured(arguments.measured, gpu) if arguments.measured else {}
+    file = arguments.measured or pathlib.Path(__file__).with_name(f"gpu_measured_{arguments.gpu}.json")
+    measured = read_measured(file, gpu) if arguments.measured or file.exists() else {}
     entries = table(gpu, measured)
     if arguments.json:
         without = sorted(set(measured) - {entry["name"] for entry in entries})

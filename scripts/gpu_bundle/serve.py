@@ -14,7 +14,7 @@ import statistics
 import sys
 import time
 
-# Of logits in bfloat16, each behind codes of other roundings.
+# Largest differences of logits in bfloat16, each behind codes of other roundings.
 MEAN_TOLERANCE, MOST_TOLERANCE = 0.05, 1.0
 PARTS = (40, 41, 75, 76, 77)  # the text is read in these parts: prompts, and single tokens
 PROMPT, STEPS = 1024, 32

@@ -35,13 +35,13 @@ class Costs(unittest.TestCase):
         self.assertEqual(row["tensor"], tokens / 32 * 8 * (16 + 16) * 4096)
         # Both are copied to shared memory and read as fragments.
         self.assertEqual(row["shared"], 2 * row["read"])
-        # Four blocks a multiprocessor: 528 / (16 x 8), rounded up, are 5 parts. A part's 32 heads have 128 sums, a maximum and a
-        # sum of weights, in float32; what they become has 16 x 32 x 128 numbers.
-        self.assertEqual(row["written"], 16 * 5 * 32 * (128 + 2) * 4 + 16 * 32 * 128 * 4)
+        # Three blocks a multiprocessor: 396 / (16 x 8) are 3 parts. A part's 32 heads have 128 sums, a maximum and a sum of weights,
+        # in float32; what they become has 16 x 32 x 128 numbers.
+        self.assertEqual(row["written"], 16 * 3 * 32 * (128 + 2) * 4 + 16 * 32 * 128 * 4)
         self.assertEqual((row["launches"], row["bound"]), (2, "memory"))
-        # 640 blocks on 132 multiprocessors do not wait for each other's memory; the combination waits four times for 0.15 µs: for
+        # 384 blocks on 132 multiprocessors do not wait for each other's memory; the combination waits four times for 0.15 µs: for
         # weights, for outputs, and twice for its warps.
-        copied = (row["read"] + 16 * 5 * 32 * 130 * 4) / 4.3e12
+        copied = (row["read"] + 16 * 3 * 32 * 130 * 4) / 4.3e12
         self.assertAlmostEqual(row["microseconds"], 1e6 * copied + 4 * 0.15 + 2 * 1.5, places=3)
         self.assertAlmostEqual(row["ratio"], row["read"] / 4.3e12 / (row["microseconds"] * 1e-6), places=6)
 

@@ -131,6 +131,18 @@ class GpuBundle(unittest.TestCase):
         self.assertEqual({case["form"] for case in parts["ops", "device"]["cases"]}, {"rotated", "pairs", "blocks", "keys", "full"})
         self.assertFalse(parts["ops", "device"]["has_device_ops"])
 
+    def test_measures_programs(self):
+        report = self.directory / "programs.json"
+        script = pathlib.Path(os.environ["KVC_SOURCE_DIR"]) / "bench/gpu_programs.py"
+        process = subprocess.run([sys.executable, script, "--run", f"env PATH={BIN}:/usr/bin:/bin", "--device", "cpu", "--hidden", "256",
+                                  "--layers", "3", "--json", report], capture_output=True, text=True, timeout=120, check=False)
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        results = json.loads(report.read_text(encoding="utf-8"))["results"]
+        self.assertEqual({name for name in results if name.startswith("kvrun")},
+                         {f"kvrun {cache} {shape}" for cache in ("dense", "rotated") for shape in ("(1, 64)", "(2, 32)")})
+        for name, result in results.items():
+            self.assertTrue(not name.startswith("kvrun") or 0 < result["step_ms"] < 1000, result)
+
     def test_finds_wrong_logits(self):
         bundle = self.copy()
         program = bundle / "bin/kvrun"
