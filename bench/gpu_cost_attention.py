@@ -213,7 +213,7 @@ def sum_ranks(gpu, shape, rank, widths=None, codes_of=1):
 
 
 def latents(gpu, shape, key_rank, value_rank, pairs=64, stored=0):
-    """In two launches."""
+    """Of latents: rebuild_scores, sum_ranks, and what makes values of its sums."""
     return [rebuild(shape, key_rank, pairs, stored), *sum_ranks(gpu, shape, value_rank)]
 
 
@@ -221,32 +221,3 @@ def codes(gpu, shape, widths, codes_of):
     """Keys rebuilt and values summed, both from codes: of KV heads' blocks or, codes_of 1, of the layer's."""
     rank = sum(widths.values())
     return [rebuild(shape, rank, widths=widths, codes_of=codes_of), *sum_ranks(gpu, shape, rank, widths=widths, codes_of=codes_of)]
-
-
-def one_pass(gpu, shape, key_rank, value_rank, query_tiles=2, at_once=2):
-    """one_pass_attention in a shape of one_pass_shape(), and what makes values of its sums."""
-    tiles = 8 // at_once  # of 32 tokens, that a block has at a time
-    heads_each = shape.heads // shape.kv_heads
-    kv_heads = 8 * query_tiles // heads_each
-    blocks = divide_up(shape.kv_heads, kv_heads)
-    most = divide_up(divide_up(shape.tokens, 32), tiles)
-    all_blocks = blocks * shape.sequences
-    wanted = gpu.multiprocessors // all_blocks if 2 * all_blocks <= gpu.multiprocessors else divide_up(4 * gpu.multiprocessors, all_blocks)
-    parts = max(1, min(wanted, most))
-    groups = shape.sequences * most * blocks
-    rank_tiles = divide_up(value_rank, 128)
-    chunks = divide_up(key_rank, 32)
-    projection = 2 * 128 * round_up(key_rank, 32)  # of a KV head with 64 pairs
-    rebuilt = tiles * kv_heads  # tiles of keys in a group
-    mma = rebuilt * (chunks * 64 + 16) + 8 * 2 * tiles * rank_tiles * query_tiles
-    latent_bytes = 2 * 32 * tiles * (key_rank + value_rank)
-    shared = rebuilt * chunks * 2 * (2 + 8) * 512 + 8 * 2 * tiles * (rank_tiles * 512 + query_tiles * 2 * WAVEFRONT)
-    shared += kv_heads * projection + latent_bytes
-    angles = rebuilt * 32 * 8 * 64
-    width = round_up(value_rank, 32)
-    attention = Launch("one_pass_attention", parts * all_blocks,
-                       read=2 * shape.rows * (key_rank + value_rank) + projection * shape.kv_heads,
-                       written=shape.sequences * parts * shape.heads * (width + 2) * 4,
-                       l2=groups * (latent_bytes + kv_heads * projection + angles), tensor=MMA * groups * mma,
-                       float32=LANES * groups * rebuilt * (4 * 64 * 4 + SOFTMAX), shared=groups * shared)
-    return [attention, combine(shape, parts, width), project(shape, value_rank, width)]

@@ -18,7 +18,7 @@ import json
 import pathlib
 import sys
 
-from gpu_cost_attention import QUARTER_WIDTHS, codes, combine, dense, latents, met_codes, one_pass, project, rebuild
+from gpu_cost_attention import QUARTER_WIDTHS, codes, combine, dense, latents, met_codes, project, rebuild
 from gpu_cost_model import GPUS, Launch, Shape, bound_of, seconds_of
 from gpu_cost_serving import attention_step, code_tokens, read_tokens
 from gpu_cost_steps import (LLAMA, append, append_latents, budget_step, decode_tiles, dequantise, eigenpairs, embed, encode_tiles, fisher,
@@ -61,10 +61,9 @@ def attention_rows(gpu):
     base, name = f"dense bfloat16 {many.name}", f"fused layer {many.name}"
     rows += [Row("", f"dense {store} {many.name}", dense(gpu, many, store)) for store in ("float8", "int8", "int4")]
     rows.append(Row("G2", name, dense(gpu, many, sources=2), 2.08, True, times_of(name, base)))
-    for ranks, at_once, least in (((384, 576), 2, 0.65), ((192, 288), 1, 1.25)):
+    for ranks, least in (((384, 576), 0.65), ((192, 288), 1.25)):
         name = f"latents {ranks[0]}/{ranks[1]} {many.name}"
-        for ways, launches in (("one launch", one_pass(gpu, many, *ranks, at_once=at_once)), ("two launches", latents(gpu, many, *ranks))):
-            rows.append(Row("G3", f"{name}, {ways}", launches, least, ratio=rate_of(f"{name}, {ways}", base)))
+        rows.append(Row("G3", name, latents(gpu, many, *ranks), least, ratio=rate_of(name, base)))
     keys = f"latents 384/576 {many.name}, keys"
     rows.append(Row("G3", keys, [rebuild(many, 384)], 0.72,
                     ratio=lambda seconds, of_gpu: 2 * many.rows * 1024 * 384 / seconds[keys] / of_gpu.product_rate))

@@ -199,7 +199,6 @@ if [ -z "$quick" ]; then
   }
   profile cuda_kernels_bench dense_attention 'DenseAttentionKernel<'
   profile cuda_step_bench few_rows_product 'FewRowsProductKernel<'
-  profile cuda_kernels_bench one_pass_attention 'OnePassAttentionKernel<'
   profile cuda_kernels_bench coded_attention 'CodedAttentionKernel<'
   profile cuda_kernels_bench rebuild_scores 'RebuildScoresKernel<'
   profile cuda_kernels_bench combine_partials 'CombinePartialsKernel'

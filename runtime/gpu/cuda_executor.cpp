@@ -39,7 +39,6 @@ class CudaExecutor : public StepExecutor {
 
   at::Device device() const override { return device_; }
   int multiprocessors() const override { return attribute(cudaDevAttrMultiProcessorCount); }
-  int shared_bytes() const override { return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin); }
   // What the allocator holds without a tensor in it is given back first.
   std::int64_t free_bytes() const override {
     c10::cuda::CUDACachingAllocator::emptyCache();

@@ -40,7 +40,7 @@ std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
   }
   const std::int64_t encoding = 4 * std::min(kChunkTokens, longest_prompt) * (3 * stacked + rank);
   const std::int64_t tokens = longest_prompt + new_tokens;
-  // Softmaxes of tiles, 2 bytes a token and query head, where there are two launches; sums of latents in parts and
+  // Softmaxes of tiles, 2 bytes a token and query head, between two launches; sums of latents in parts and
   // whole, of exact rows in parts.
   const std::int64_t parts = most_rank_parts(multiprocessors, num_sequences, blocks, sums, tokens),
                      exact = attention_parts(multiprocessors,

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/arithmetic.h"
-#include "runtime/kernels/cuda/attention_one_pass.h"
 
 namespace kvc {
 namespace {
@@ -18,10 +17,7 @@ std::int64_t most_rank_parts(int multiprocessors, std::int64_t num_sequences,
                              std::int64_t num_blocks, std::int64_t rank, std::int64_t tokens) {
   const std::int64_t blocks =
       num_sequences * num_blocks * ((rank + kRanksPerBlock - 1) / kRanksPerBlock);
-  return std::max(
-      attention_parts(multiprocessors, static_cast<int>(blocks), static_cast<int>(tokens)),
-      most_one_pass_parts(multiprocessors, static_cast<int>(num_sequences),
-                          static_cast<int>((tokens + kScaledRows - 1) / kScaledRows)));
+  return attention_parts(multiprocessors, static_cast<int>(blocks), static_cast<int>(tokens));
 }
 
 Segments::Segments(StepLaunches& launches)
@@ -98,7 +94,7 @@ DevicePartials Segments::add_sums(RankAttention attention, const DenseAttention&
   attention.sin = rope.sin;
   attention.num_angles = rope.num_pairs;
   set_shape(query, attention);
-  choose_launches(attention);
+  set_scratch(attention);
   launches_.add(attention);
   return add_projection(attention.partials, attention.sums_width, query, values, segment);
 }
@@ -154,18 +150,6 @@ DevicePartials Segments::add_projection(const DevicePartials& of_parts, int sums
   values.output = launches_.pointer<float>(projected_[segment]);
   launches_.add(values);
   return {sums.log_sum, nullptr, values.output, 1};
-}
-
-// One launch where the kernel has a shape for it, which needs fewer parts and no scratch memory.
-void Segments::choose_launches(RankAttention& attention) {
-  const int multiprocessors = launches_.executor.multiprocessors();
-  attention.one_pass =
-      one_pass_shape(attention, multiprocessors, launches_.executor.shared_bytes());
-  if (attention.one_pass.query_tiles > 0) {
-    attention.partials.num_parts = one_pass_parts(attention, multiprocessors);
-    return;
-  }
-  set_scratch(attention);
 }
 
 }  // namespace kvc

@@ -39,10 +39,9 @@ class Segments {
  private:
   template <class Attention>
   void set_shape(const DenseAttention& query, Attention& attention) const;
-  // For an attention in two launches.
+  // What the first launch of an attention leaves for the second.
   template <class Attention>
   void set_scratch(Attention& attention);
-  void choose_launches(RankAttention& attention);
   // Sums of the segment's parts become its values.
   DevicePartials add_projection(const DevicePartials& of_parts, int sums_width,
                                 const DenseAttention& query, ProjectValues values,
@@ -51,7 +50,7 @@ class Segments {
   StepLaunches& launches_;
   DevicePartials others_, ranks_;
   std::int64_t max_tiles_;  // of 32 tokens of a sequence
-  // For two launches, if any: [num_sequences * max_tiles * num_heads, 32] 16 bits, and maxima and sums.
+  // Between launches, if any: [num_sequences * max_tiles * num_heads, 32] 16 bits, and maxima and sums.
   at::Tensor weights_, tile_max_, tile_sum_;
   at::Tensor combined_;                          // [num_sequences, num_heads, rank] float32
   std::vector<at::Tensor> log_sum_, projected_;  // of segments: [num_sequences, num_heads, ..]

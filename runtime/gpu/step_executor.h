@@ -17,8 +17,6 @@ class StepExecutor {
   // Device of the programs' tensors.
   virtual at::Device device() const = 0;
   virtual int multiprocessors() const = 0;
-  // Bytes of shared memory available to a block.
-  virtual int shared_bytes() const = 0;
   // Bytes that can still be allocated there.
   virtual std::int64_t free_bytes() const = 0;
   // Zeros of int32 that programs write and the CPU reads.

@@ -1,8 +1,7 @@
 // Attention of one new token of each sequence over latents or coded tokens, on the GPU: keys are rebuilt on the
 // tensor cores, values summed as latents or codes, which a projection turns into values, once per query head.
 //
-// Small ranks of 16-bit latents take one launch (attention_one_pass.h). All others take two, so that a row is never held
-// for both uses and ranks have no bound:
+// Two launches, so that a row is never held for both uses and ranks have no bound:
 //   rebuild_scores  keys of 32 tokens and a KV head a warp, bias, norm, RoPE, products with the query; the
 //                   softmax of every 32 tokens by itself, in scratch memory: 2 bytes per query head and token
 //   sum_ranks       reads every latent once for all query heads that share it; partial softmaxes of latents
@@ -60,12 +59,6 @@ struct RankCodes {
   int most_coefficients = 0;  // of a block
 };
 
-// How a block of the launch of attention_one_pass.h, which says what it chooses, goes about its latents.
-struct OnePassShape {
-  int query_tiles = 0;  // query heads of a block: up to 8 times 1, 2 or 4; 0: two launches instead
-  int heads_at_once = 1;  // KV heads whose keys are rebuilt side by side: 1, 2 or 4
-};
-
 struct RankAttention {
   const void* query = nullptr;  // [num_sequences, num_heads, head_dim] post-RoPE
   DeviceElement element =
@@ -95,8 +88,7 @@ struct RankAttention {
   float scale = 1;
   float softcap = 0;
   int max_tiles = 0;  // of 32 tokens: what a sequence may have at most
-  OnePassShape one_pass{};
-  // Scratch memory, of two launches alone.
+  // Scratch memory.
   void* weights = nullptr;    // [num_sequences, max_tiles, num_heads, 32] of `element`
   float* tile_max = nullptr;  // [num_sequences, max_tiles, num_heads]
   float* tile_sum = nullptr;  // likewise

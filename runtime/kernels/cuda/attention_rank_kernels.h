@@ -1,7 +1,6 @@
-// Attention in rank space: one launch or two, as params.one_pass says.
+// Attention in rank space.
 #pragma once
 
-#include "runtime/kernels/cuda/attention_one_pass_kernel.h"
 #include "runtime/kernels/cuda/attention_ranks_kernel.h"
 #include "runtime/kernels/cuda/attention_rebuild_kernel.h"
 
@@ -9,9 +8,6 @@ namespace kvc {
 
 template <class Launcher>
 LaunchError launch_kernels(const RankAttention& params, const Launcher& launcher) {
-  if (params.one_pass.query_tiles > 0) {
-    return launch_one_pass(params, launcher);
-  }
   const LaunchError error = params.has_weights() ? LaunchError{} : launch_rebuild(params, launcher);
   return error.empty() ? launch_sums(params, launcher) : error;
 }

@@ -1,5 +1,5 @@
 // Scores of 32 tokens and a KV head: their keys from latents times a projection, turned, times the query, as weights
-// below their own maximum. What attention_rebuild_kernel.h and attention_one_pass_kernel.h share.
+// below their own maximum.
 #pragma once
 
 #include "runtime/kernels/cuda/attention_key_tile.h"

@@ -11,13 +11,11 @@ namespace kvc::testing {
 
 class EmulatedExecutor : public StepExecutor {
  public:
-  explicit EmulatedExecutor(std::int64_t free_bytes = std::int64_t{1} << 40,
-                            int shared_bytes = kEmulatedSharedBytes)
-      : free_bytes_(free_bytes), shared_bytes_(shared_bytes) {}
+  explicit EmulatedExecutor(std::int64_t free_bytes = std::int64_t{1} << 40)
+      : free_bytes_(free_bytes) {}
 
   at::Device device() const override { return at::kCPU; }
   int multiprocessors() const override { return 2; }
-  int shared_bytes() const override { return shared_bytes_; }
   std::int64_t free_bytes() const override { return free_bytes_; }
   at::Tensor host_zeros(std::int64_t count) const override { return at::zeros({count}, at::kInt); }
   void run(const StepProgram& program) override;
@@ -27,7 +25,6 @@ class EmulatedExecutor : public StepExecutor {
 
  private:
   std::int64_t free_bytes_;
-  int shared_bytes_;
   StepProgram program_;
 };
 

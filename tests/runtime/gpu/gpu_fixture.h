@@ -50,11 +50,8 @@ struct GpuCase {
   std::filesystem::path checkpoint{};  // in the place of model and plan
   std::vector<Row> texts{};            // two, in the place of made-up ones
   at::ScalarType dtype = at::kHalf;    // or bfloat16, of the GPU's model and cache
-  int shared_bytes = kEmulatedSharedBytes;
   // Tokens of a further prompt behind the steps, which as many steps follow; 0: none.
   std::int64_t turn = 0;
-  // Launches of a step that attend to latents: so many at once, so many in two.
-  std::optional<std::pair<int, int>> launches{};
 };
 
 // Logits of prompts and of every step beside the CPU engine's in float32, which reads the same tokens: after 31 tokens

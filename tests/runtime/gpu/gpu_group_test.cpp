@@ -64,21 +64,6 @@ TEST(GpuGroup, KeepsUnmergedTokensAsLatents) {
   expect_group_steps("llama", 2, 40, policy_of(MergeRule::kLs, 0.6, UnmergedForm::kLatent));
 }
 
-// For both layers, merged tokens and others: at once, or in two launches where a block has too little shared memory.
-TEST(GpuGroup, AttendsToLatentsInOneLaunchWhereABlockHasRoom) {
-  for (const bool at_once : {true, false}) {
-    const SyntheticCheckpoint model = tiny_gpu_model("qwen2");
-    testing::GpuCase test_case{
-        .model = model,
-        .plan = grouped_plan(model, 2, 40, policy_of(MergeRule::kLs, 0.6, UnmergedForm::kLatent)),
-        .longest = 48,
-        .num_steps = 2};
-    test_case.shared_bytes = at_once ? testing::kEmulatedSharedBytes : 99 * 1024;
-    test_case.launches = {at_once ? 4 : 0, at_once ? 0 : 4};
-    expect_gpu_steps(test_case);
-  }
-}
-
 TEST(GpuGroup, NormsKeysOfOwnLatents) {
   expect_group_steps("qwen3", 1, 40, policy_of(MergeRule::kMean, 0.6, UnmergedForm::kLatent));
 }

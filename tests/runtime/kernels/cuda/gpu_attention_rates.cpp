@@ -6,7 +6,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "runtime/kernels/cuda/attention_one_pass.h"
 #include "tests/runtime/kernels/cuda/gpu_attention_bench.h"
 #include "tests/runtime/kernels/cuda/gpu_bench_inputs.h"
 
@@ -190,31 +189,21 @@ class Bench {
 
   void small_ranks(const Batch& batch) {
     for (const auto& [key_rank, value_rank] : {std::pair{384, 576}, {192, 288}}) {
-      const RankAttention two = inputs_.latents(batch, key_rank, value_rank, false, 0);
-      const RankAttention one = inputs_.in_one_launch(batch, two);
-      std::vector<Work> works{dense_work(batch, DeviceElement::kBFloat16, 1), rank_work(two),
-                              rebuild_work(two)};
-      if (one.one_pass.query_tiles > 0) {
-        works.push_back(rank_work(one));
-      }
-      const std::vector<double> ms = median_times(works, 3);
+      const RankAttention params = inputs_.latents(batch, key_rank, value_rank, false, 0);
+      const std::vector<double> ms = median_times(
+          {dense_work(batch, DeviceElement::kBFloat16, 1), rank_work(params), rebuild_work(params)},
+          3);
       std::string name = "latents ";
       name += std::to_string(key_rank);
       name += "/";
       name += std::to_string(value_rank);
       name += batch_name(batch);
       const char* goal = key_rank == 384 ? "G3: at least 0.65" : "G3: at least 1.25";
-      report_.add(name + ", two launches", ms[1], ms[0] / ms[1], "dense bfloat16's rate", goal);
+      report_.add(name, ms[1], ms[0] / ms[1], "dense bfloat16's rate", goal);
       const double products =
           2.0 * static_cast<double>(batch.tokens()) * BenchInputs::kWidth * key_rank;
       report_.add(name + ", keys", ms[2], products / ms[2] / product_rate_, "cuBLAS",
                   "G3: at least 0.72");
-      if (works.size() > 3) {
-        report_.add(name + ", one launch", ms[3], ms[0] / ms[3], "dense bfloat16's rate", goal);
-        report_.add(name + ", one launch", ms[3], ms[1] / ms[3], "two launches' rate", "");
-        report_.add(name + ", one launch", ms[3], products / ms[3] / product_rate_,
-                    "cuBLAS, of the keys' products", "");
-      }
     }
   }
 

@@ -5,8 +5,6 @@
 #include <cmath>
 #include <random>
 
-#include "runtime/kernels/cuda/attention_one_pass.h"
-
 namespace kvc::testing {
 namespace {
 
@@ -37,8 +35,6 @@ BenchInputs::BenchInputs() : numbers_(static_cast<std::uint8_t*>(memory_.allocat
                "copy on the GPU");
   }
   check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, 0),
-             "device");
-  check_cuda(cudaDeviceGetAttribute(&shared_bytes_, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
              "device");
 }
 
@@ -202,15 +198,6 @@ RankAttention BenchInputs::latents(const Batch& batch, int key_rank, int value_r
       columns.push_back(2 * stored * head);
     }
     params.stored.first_column = memory_.upload(columns);
-  }
-  return params;
-}
-
-RankAttention BenchInputs::in_one_launch(const Batch& batch, const RankAttention& two) {
-  RankAttention params = two;
-  params.one_pass = one_pass_shape(two, multiprocessors_, shared_bytes_);
-  if (params.one_pass.query_tiles > 0) {
-    params.partials = partials(batch, one_pass_parts(params, multiprocessors_), params.sums_width);
   }
   return params;
 }

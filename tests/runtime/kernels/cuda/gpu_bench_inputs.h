@@ -35,8 +35,6 @@ class BenchInputs {
   // Latents of which key_rank columns make keys and value_rank values (the same ones where `shared`); of every head's
   // 64 rotary pairs `stored` are columns themselves.
   RankAttention latents(const Batch& batch, int key_rank, int value_rank, bool shared, int stored);
-  // The same in one launch, in the shape that the rule chooses here; without one where it chooses two launches.
-  RankAttention in_one_launch(const Batch& batch, const RankAttention& two);
   // Coded tokens at 4.5 bits on average, in num_blocks blocks.
   RankAttention codes(const Batch& batch, int num_blocks, int coefficients);
   // Keys apart from values, each at 4 bits on average of 128 coefficients a KV head, kept 0.25: keys that are rebuilt, or
@@ -64,7 +62,7 @@ class BenchInputs {
 
   GpuBackend memory_;
   std::uint8_t* numbers_;
-  int multiprocessors_ = 0, shared_bytes_ = 0;
+  int multiprocessors_ = 0;
 };
 
 }  // namespace kvc::testing

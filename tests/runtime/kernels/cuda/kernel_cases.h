@@ -24,7 +24,6 @@ std::vector<KernelCase> combine_cases(CaseSize size);
 // Of 66 parts: the same bits in whatever order a block's threads run.
 CombinedOutput combine_outputs(KernelBackend& backend);
 std::vector<KernelCase> latent_attention_cases(CaseSize size);
-std::vector<KernelCase> one_pass_attention_cases(CaseSize size);
 std::vector<KernelCase> coded_attention_cases(CaseSize size);
 std::vector<KernelCase> code_attention_cases(CaseSize size);  // keys apart from values
 // All of them.

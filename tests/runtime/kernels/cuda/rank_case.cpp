@@ -100,7 +100,6 @@ RankInputs::RankInputs(KernelBackend& backend, const RankShape& shape, int rank,
   device.head_dim = shape.head_dim;
   device.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   device.softcap = shape.softcap;
-  device.one_pass = shape.one_pass;
   device.max_tiles = (shape.longest() + 31) / 32 + 1;
   const auto rows =
       static_cast<std::size_t>(device.num_sequences * device.max_tiles * device.num_heads);

@@ -23,7 +23,6 @@ struct RankShape {
   int num_stored = 0;                     // rotary pairs of each head that the latent holds
   bool own = false;                       // projections of each sequence
   float softcap = 0;
-  OnePassShape one_pass{};
   // Coded tokens.
   int num_blocks = 0;
   bool gain = false;

@@ -48,10 +48,6 @@ std::string name_of(const RankShape& shape) {
   name += shape.first_rows.empty() ? "" : "_window";
   name += shape.gain ? "_gain" : "";
   name += shape.softcap != 0 ? "_softcap" : "";
-  if (shape.one_pass.query_tiles > 0) {
-    add("_one_pass_", shape.one_pass.query_tiles);
-    add("_", shape.one_pass.heads_at_once);
-  }
   return name;
 }
 
@@ -257,83 +253,6 @@ std::vector<KernelCase> latent_attention_cases(CaseSize size) {
       shape.num_stored = stored;
       shape.own = stored == 0;
       shape.element = shape.store = stored > 0 ? half : DeviceElement::kBFloat16;
-      shapes.push_back(shape);
-    }
-  }
-  std::vector<KernelCase> cases;
-  for (const RankShape& shape : shapes) {
-    cases.push_back(rank_case(shape));
-  }
-  return cases;
-}
-
-// In one launch: lengths that end inside, at and behind tiles and groups of them, groups fewer and more than parts; heads
-// that do not divide among blocks or rounds; ranks of one chunk and of many, of warps with none and with all of theirs.
-std::vector<KernelCase> one_pass_attention_cases(CaseSize size) {
-  const DeviceElement half = DeviceElement::kFloat16;
-  std::vector<RankShape> shapes{
-      {.num_rows = {37, 300}, .one_pass = {1, 1}},
-      {.num_rows = {1, 128, 0, 261},
-       .num_heads = 12,
-       .num_kv_heads = 6,
-       .num_parts = 3,
-       .key_rank = 136,
-       .element = half,
-       .store = half,
-       .offset = true,
-       .positions = true,
-       .one_pass = {1, 2}},
-      {.num_rows = {330},
-       .num_heads = 20,
-       .num_kv_heads = 5,
-       .head_dim = 32,
-       .num_parts = 1,
-       .key_rank = 8,
-       .value_rank = 16,
-       .interleaved = true,
-       .softcap = 4,
-       .one_pass = {2, 4}},
-      {.num_rows = {200, 65},
-       .num_heads = 28,
-       .num_kv_heads = 4,
-       .head_dim = 128,
-       .key_rank = 96,
-       .value_rank = 640,
-       .positions = true,
-       .paged = true,
-       .one_pass = {2, 2}},
-      {.num_rows = {300},
-       .first_rows = {170},
-       .num_heads = 33,
-       .num_kv_heads = 3,
-       .head_dim = 64,
-       .key_rank = 64,
-       .value_rank = 136,
-       .element = half,
-       .store = half,
-       .norm = true,
-       .rotated = 32,
-       .one_pass = {4, 2}},
-      {.num_rows = {260, 0, 70},
-       .num_heads = 6,
-       .num_kv_heads = 3,
-       .head_dim = 80,
-       .key_rank = 24,
-       .value_rank = 32,
-       .own = true,
-       .one_pass = {1, 2}},
-  };
-  if (size == CaseSize::kLarge) {
-    for (const auto& [key_rank, value_rank] : {std::pair{384, 576}, {192, 288}}) {
-      RankShape shape{.num_rows = {2100, 1, 700},
-                      .num_heads = 32,
-                      .num_kv_heads = 8,
-                      .head_dim = 128,
-                      .num_parts = 5,
-                      .key_rank = key_rank,
-                      .value_rank = value_rank,
-                      .own = key_rank == 384};
-      shape.one_pass = {2, key_rank == 384 ? 2 : 1};
       shapes.push_back(shape);
     }
   }
