@@ -65,7 +65,7 @@ struct FewRowsProductKernel
       }
     };
     // With several tiles of rows all weights come before them (H200: 0.84 of the time for 32 rows, but 1.04 for eight).
-    constexpr bool kWeightsFirst = kTilesOfX > 1;
+    constexpr bool kWeightsFirst = kTilesOfX > 1 && !kCodes;
     if constexpr (kWeightsFirst) {
       load_weights(thread.warp());
     }
