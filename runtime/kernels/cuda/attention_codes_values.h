@@ -111,9 +111,9 @@ KVC_DEVICE void add_codes(Thread& thread, const CodedShared& shared, int num_gro
       shared_at<std::uint32_t>(thread.shared(), shared.parts()) + 2 * (thread.lane() / 4);
   // Two pairs together, mostly of the same widths, so that products that wait for one another are half as many; a plane that
   // one of them does not have is zeros.
-  static_assert(kPairs % 2 == 0 || kPairs == 1);
+  static_assert(kPairs % 2 == 0);
   KVC_UNROLL
-  for (int pair = 0; pair + 1 < kPairs; pair += 2) {
+  for (int pair = 0; pair < kPairs; pair += 2) {
     if (2 * pair < num_groups) {
       const int kinds = kinds_of[pair] | kinds_of[pair + 1];
       KVC_UNROLL

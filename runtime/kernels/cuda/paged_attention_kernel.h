@@ -124,9 +124,9 @@ struct AttendOpenKernel : Kernel<AttendOpen, 128, 4> {
       add_row(params, lane, rows.first_value, first_weight, sums);
     }
     if (rows.begin < rows.end) {
+      // Without conditions, so that many loads are under way: rows outside have no weight.
       KVC_UNROLL_BY_8
-      for (int row = 0; row < kScaledRows;
-           ++row) {  // without conditions, so that many loads are under way
+      for (int row = 0; row < kScaledRows; ++row) {
         const int valid = row < rows.begin ? rows.begin : row < rows.end ? row : rows.end - 1;
         add_row(params, lane, rows.values + valid * rows.stride, thread.shuffle(weight, row), sums);
       }

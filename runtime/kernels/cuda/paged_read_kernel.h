@@ -57,8 +57,9 @@ struct ReadTokensKernel : Kernel<ReadTokens, 128, 4> {
                              ? tiles.num_coefficients - first
                              : kStagedRows;
       thread.sync();
-      KVC_UNROLL_BY_4  // here and below, so that several loads are under way
-          for (int i = thread.index(); i < staged * kPagedTokens; i += thread.count()) {
+      // Here and below several loads are under way.
+      KVC_UNROLL_BY_4
+      for (int i = thread.index(); i < staged * kPagedTokens; i += thread.count()) {
         const int token = i % kPagedTokens;
         const CoefficientPlace place = coefficient_place(tiles, first + i / kPagedTokens);
         levels[i] = code_level(unpack_code(codes + place.byte, place.bits, token), place.bits) *

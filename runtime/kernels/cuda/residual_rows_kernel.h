@@ -88,9 +88,19 @@ struct NormRowsKernel : Kernel<NormRows, 512> {
                16 ==
            0;
   }
-  static KVC_DEVICE float normed(const NormRows& params, float x, float mean, float factor,
-                                 float weight, int channel) {
-    return (x - mean) * factor * weight + (params.bias == nullptr ? 0.0f : params.bias[channel]);
+  // at: of the channel among all rows'; weight: any number where there is none
+  static KVC_DEVICE void write_channel(const NormRows& params, std::int64_t at, int channel,
+                                       float x, float mean, float factor, float weight) {
+    const float y =
+        params.weight == nullptr
+            ? x
+            : (x - mean) * factor * weight + (params.bias == nullptr ? 0.0f : params.bias[channel]);
+    if (params.output != nullptr) {
+      static_cast<std::uint16_t*>(params.output)[at] = narrow_bits(params.element, y);
+    }
+    if (params.residual != nullptr) {
+      params.residual[at] += params.residual_scale * y;
+    }
   }
   static KVC_DEVICE float factor_of(const NormRows& params, float squares) {
     return 1.0f / sqrtf(squares / static_cast<float>(params.width) + params.epsilon);
@@ -106,7 +116,7 @@ struct NormRowsKernel : Kernel<NormRows, 512> {
           first_(static_cast<std::int64_t>(thread.block_x()) * params.width) {}
 
     KVC_DEVICE void run() {
-      FourNumbers weight[kKept], x[kKept];
+      FourNumbers weight[kKept] = {}, x[kKept];
       if (params_.weight != nullptr) {
         load(params_.weight, weight);
       }
@@ -120,8 +130,12 @@ struct NormRowsKernel : Kernel<NormRows, 512> {
       }
       KVC_UNROLL
       for (int k = 0; k < kKept; ++k) {
-        if (channel(k) < params_.width) {
-          write(channel(k), x[k], weight[k], mean, factor);
+        KVC_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          if (channel(k) < params_.width) {
+            write_channel(params_, first_ + channel(k) + i, channel(k) + i, x[k].x[i], mean, factor,
+                          weight[k].x[i]);
+          }
         }
       }
     }
@@ -145,29 +159,6 @@ struct NormRowsKernel : Kernel<NormRows, 512> {
         }
       }
       return sum;
-    }
-    KVC_DEVICE void write(int at, const FourNumbers& x, const FourNumbers& weight, float mean,
-                          float factor) const {
-      float y[4];
-      KVC_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        y[i] = params_.weight == nullptr
-                   ? x.x[i]
-                   : normed(params_, x.x[i], mean, factor, weight.x[i], at + i);
-      }
-      if (params_.output != nullptr) {
-        auto* to = static_cast<std::uint16_t*>(params_.output) + first_ + at;
-        KVC_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          to[i] = narrow_bits(params_.element, y[i]);
-        }
-      }
-      if (params_.residual != nullptr) {
-        KVC_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          params_.residual[first_ + at + i] += params_.residual_scale * y[i];
-        }
-      }
     }
 
     const NormRows& params_;
@@ -195,14 +186,8 @@ struct NormRowsKernel : Kernel<NormRows, 512> {
       factor = factor_of(params, block_sum(thread, sum));
     }
     for (int i = thread.index(); i < params.width; i += thread.count()) {
-      const float y =
-          params.weight == nullptr ? x[i] : normed(params, x[i], mean, factor, params.weight[i], i);
-      if (params.output != nullptr) {
-        static_cast<std::uint16_t*>(params.output)[first + i] = narrow_bits(params.element, y);
-      }
-      if (params.residual != nullptr) {
-        params.residual[first + i] += params.residual_scale * y;
-      }
+      write_channel(params, first + i, i, x[i], mean, factor,
+                    params.weight == nullptr ? 0.0f : params.weight[i]);
     }
   }
 };
