@@ -17,11 +17,15 @@ at::Tensor attention_type(const at::Tensor& x) {
   return x.is_cpu() && x.element_size() == 2 ? x.to(at::kFloat) : x;
 }
 
+double scale_of(const at::Tensor& query, const AttentionRule& rule) {
+  return rule.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
+}
+
 // Softmax over capped scores, composed of operators. query [batch_size, num_heads, num_queries,
 // head_dim], key and value likewise with num_kv_heads; mask [num_queries, num_keys] bool.
 at::Tensor capped_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                             const at::Tensor& mask, const AttentionRule& rule) {
-  const double scale = rule.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
+  const double scale = scale_of(query, rule);
   const std::int64_t num_kv_heads = key.size(1), num_queries = query.size(2);
   const at::Tensor queries = query.unflatten(1, {num_kv_heads, -1}).flatten(2, 3);
   const at::Tensor scores = at::matmul(queries * scale, key.transpose(-2, -1)).to(at::kFloat);
@@ -37,10 +41,14 @@ at::Tensor padded_to(const at::Tensor& x, std::int64_t width) {
   return x.size(-1) == width ? x : at::constant_pad_nd(x, {0, width - x.size(-1)});
 }
 
+std::int64_t common_width(const at::Tensor& key, const at::Tensor& value) {
+  return std::max(key.size(-1), value.size(-1));
+}
+
 at::Tensor fast_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                           const std::optional<at::Tensor>& mask, const AttentionRule& rule) {
-  const std::int64_t width = std::max(key.size(-1), value.size(-1));
-  const double scale = rule.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
+  const std::int64_t width = common_width(key, value);
+  const double scale = scale_of(query, rule);
   return at::scaled_dot_product_attention(padded_to(query, width), padded_to(key, width),
                                           padded_to(value, width), mask, /*dropout_p=*/0.0,
                                           /*is_causal=*/!mask.has_value(), scale,
@@ -86,7 +94,7 @@ at::Tensor blocked_attention(const at::Tensor& query, const at::Tensor& key,
 bool has_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                const AttentionRule& rule) {
   constexpr std::int64_t kMostWidth = 256, kMultiple = 8;
-  const std::int64_t width = std::max(key.size(-1), value.size(-1));
+  const std::int64_t width = common_width(key, value);
   return query.is_cuda() && query.element_size() == 2 && rule.softcap == 0 && width <= kMostWidth &&
          width % kMultiple == 0 && !wants_gradient(query) && !wants_gradient(key) &&
          !wants_gradient(value);
@@ -95,8 +103,8 @@ bool has_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
 // query [batch_size, num_queries, num_heads, head_dim], of the last tokens. The same shape.
 at::Tensor flash_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                            const AttentionRule& rule) {
-  const std::int64_t width = std::max(key.size(-1), value.size(-1));
-  const double scale = rule.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
+  const std::int64_t width = common_width(key, value);
+  const double scale = scale_of(query, rule);
   std::optional<std::int64_t> before;
   if (rule.window && key.size(1) > *rule.window) {
     before = *rule.window - 1;
