@@ -182,11 +182,10 @@ class Shape:
 
 def attention_parts(gpu, blocks_per_part, tokens):
     """attention_parts() of attention_combine.h."""
-    places, best = 3 * gpu.multiprocessors, (0, 1)
-    for parts in range(1, tokens // 64 + 1):
-        blocks = parts * blocks_per_part
-        if blocks > 4 * places:
-            break
-        rounds = divide_up(blocks, places)
-        best = max(best, (blocks / (rounds * places) - 0.05 * rounds, -parts))
-    return abs(best[1])
+    places = 3 * gpu.multiprocessors
+
+    def used(parts):
+        rounds = divide_up(parts * blocks_per_part, places)
+        return parts * blocks_per_part / (rounds * places) - 0.05 * rounds
+
+    return max(range(1, max(1, min(tokens // 64, 4 * places // blocks_per_part)) + 1), key=used)
