@@ -7,7 +7,7 @@ function(kvc_gpu_program name library)
   target_compile_options(${name} PRIVATE -Wall -Wextra -Wshadow ${_warnings})
 endfunction()
 
-set(_test kvc_cuda_references case_inputs.cpp gpu_backend.cpp gpu_main.cpp gpu_timing.cpp)
+set(_test kvc_cuda_references case_inputs.cpp gpu_backend.cpp gpu_main.cpp)
 kvc_gpu_program(cuda_kernels_test ${_test}
   attention_cases.cpp case_tiles.cpp code_attention_cases.cpp combine_cases.cpp dense_cases.cpp gpu_attention_test.cpp rank_case.cpp rank_cases.cpp)
 kvc_gpu_program(cuda_cache_gpu_test ${_test} budget_cases.cpp case_tiles.cpp code_cases.cpp gpu_cache_test.cpp

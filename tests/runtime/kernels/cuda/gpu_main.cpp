@@ -7,7 +7,6 @@
 #include <set>
 
 #include "tests/runtime/kernels/cuda/gpu_backend.h"
-#include "tests/runtime/kernels/cuda/gpu_timing.h"
 
 namespace kvc::testing {
 namespace {
@@ -82,12 +81,8 @@ int gpu_test_main(int argc, char** argv, const GpuTests& tests) {
 }
 
 int gpu_bench_main(int argc, char** argv, const std::function<std::string()>& run) {
-  const bool once = argc == 2 && std::strcmp(argv[1], "--once") == 0;
-  if (argc != 1 && !once && (argc != 3 || std::strcmp(argv[1], "--json") != 0)) {
-    return usage(argv[0], "[--json FILE | --once]");
-  }
-  if (once) {
-    run_once_from_now();
+  if (argc != 1 && (argc != 3 || std::strcmp(argv[1], "--json") != 0)) {
+    return usage(argv[0], "[--json FILE]");
   }
   return run_on_gpu(argv[0], [&] {
     const std::string json = run();

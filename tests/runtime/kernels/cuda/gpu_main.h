@@ -21,7 +21,7 @@ struct GpuTests {
 // PROGRAM [PART OF A NAME] runs cases; PROGRAM --families prints what their names begin with, a line each, and needs no
 // GPU.
 int gpu_test_main(int argc, char** argv, const GpuTests& tests);
-// PROGRAM [--json FILE]: run() returns the file's text, which is written whole, or 1. PROGRAM --once: for profilers.
+// PROGRAM [--json FILE]: run() returns the file's text, which is written whole, or 1.
 int gpu_bench_main(int argc, char** argv, const std::function<std::string()>& run);
 
 }  // namespace kvc::testing

@@ -10,22 +10,14 @@
 #include "tests/runtime/kernels/cuda/gpu_backend.h"
 
 namespace kvc::testing {
-namespace {
-
-bool runs_once = false;
-
-}  // namespace
-
-void run_once_from_now() { runs_once = true; }
 
 std::vector<double> median_times(const std::vector<std::function<void()>>& things, int repeats) {
-  const int warm_up = runs_once ? 0 : 2, rounds = runs_once ? 1 : 11;
-  repeats = runs_once ? 1 : repeats;
+  constexpr int kWarmUp = 2, kRounds = 11;
   cudaEvent_t begin, end;
   check_cuda(cudaEventCreate(&begin), "event");
   check_cuda(cudaEventCreate(&end), "event");
   std::vector<std::vector<double>> times(things.size());
-  for (int round = -warm_up; round < rounds; ++round) {
+  for (int round = -kWarmUp; round < kRounds; ++round) {
     for (std::size_t i = 0; i < things.size(); ++i) {
       if (!things[i]) {
         continue;
@@ -51,9 +43,8 @@ std::vector<double> median_times(const std::vector<std::function<void()>>& thing
       medians.push_back(std::nan(""));
       continue;
     }
-    const auto middle = own.begin() + rounds / 2;
-    std::nth_element(own.begin(), middle, own.end());
-    medians.push_back(*middle);
+    std::nth_element(own.begin(), own.begin() + kRounds / 2, own.end());
+    medians.push_back(own[kRounds / 2]);
   }
   return medians;
 }

@@ -7,8 +7,6 @@
 
 namespace kvc::testing {
 
-// From now on median_times() runs everything once, for profilers; its times say little.
-void run_once_from_now();
 // Milliseconds of one run of each: events around `repeats` of it, things in turn, the median of 11 rounds after two.
 // NaN for what is empty.
 std::vector<double> median_times(const std::vector<std::function<void()>>& things, int repeats);
