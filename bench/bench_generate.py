@@ -39,7 +39,7 @@ def parse_arguments():
 class Peer:
     """transformers, loaded once and warm."""
 
-    def __init__(self, model, dtype, threads):
+    def __init__(self, model, dtype, threads, device="cpu"):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         import torch
         from transformers import AutoModelForCausalLM
@@ -47,14 +47,21 @@ class Peer:
         torch.set_num_threads(threads)
         self.torch = torch
         self.model = AutoModelForCausalLM.from_pretrained(
-            model, dtype=getattr(torch, dtype), attn_implementation="sdpa").eval()
+            model, dtype=getattr(torch, dtype), attn_implementation="sdpa").eval().to(device)
 
     def generate(self, ids, new_tokens):
+        seconds, batch = self.generate_batch([ids], new_tokens)
+        return seconds, batch[0]
+
+    def generate_batch(self, batch, new_tokens):
+        """Of sequences of one length: seconds, and the new tokens of each."""
+        ids = self.torch.tensor(batch, device=self.model.device)
         start = time.perf_counter()
         with self.torch.inference_mode():
-            out = self.model.generate(self.torch.tensor([ids]), do_sample=False, min_new_tokens=new_tokens,
+            out = self.model.generate(ids, attention_mask=self.torch.ones_like(ids), do_sample=False, min_new_tokens=new_tokens,
                                       max_new_tokens=new_tokens, pad_token_id=0)
-        return time.perf_counter() - start, out[0, len(ids):].tolist()
+        tokens = out[:, ids.shape[1]:].tolist()  # waits for a GPU
+        return time.perf_counter() - start, tokens
 
     def measure(self, ids, new_tokens):
         prefill, first = self.generate(ids, 1)

@@ -3,13 +3,14 @@
 
 gpu_programs.py --run COMMAND [--json FILE] [--layers 16] [--model DIR] [--device cuda] [--seconds 200] [--no-peer]
 
-COMMAND starts a program, as in "gpu-bundle/run.sh --exec". The model has random weights (make_random_checkpoint.py), or is DIR. Measured, in this
-order: steps and prompts of kvrun over dense caches, and of transformers; a conversion (coded, rotated, kept 0.25); steps and prompts over
+COMMAND starts a program, as in "gpu-bundle/run.sh --exec". The model has random weights (make_random_checkpoint.py), or is DIR.
+Measured, in this order: steps and prompts of kvrun over dense caches, and of transformers; a conversion (coded, rotated, kept 0.25); steps and prompts over
 its codes. FILE is written anew after each. What would begin after so many seconds is left out.
 """
 
 import argparse
 import json
+import os
 import pathlib
 import random
 import shlex
@@ -19,25 +20,23 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+# Runs in a process of its own, which gives the GPU's memory back.
 TRANSFORMERS = """
-import json, sys, time, torch
-from transformers import AutoModelForCausalLM
-model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16, device_map=sys.argv[2]).eval()
-result = {}
-torch.set_grad_enabled(False)
-for length, sequences, new in json.loads(sys.argv[3]):
-    ids = torch.randint(3, 500, (sequences, length), device=model.device)
-    def run(count):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=count, max_new_tokens=count, pad_token_id=0)
-        torch.cuda.synchronize()
-        return time.perf_counter() - begin
-    run(4)
-    first = min(run(1) for _ in range(2))
-    result[f"({sequences}, {length})"] = {"prompt_s": first, "step_ms": 1e3 * (run(new) - first) / (new - 1)}
-    print(json.dumps(result), flush=True)
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from bench_generate import Peer
+peer, result = Peer(sys.argv[2], "bfloat16", int(sys.argv[4]), sys.argv[3]), {}
+for batch, new in json.loads(sys.stdin.read()):
+    peer.generate_batch(batch, 4)
+    first = min(peer.generate_batch(batch, 1)[0] for _ in range(2))
+    result[f"({len(batch)}, {len(batch[0])})"] = {"prompt_s": first, "step_ms": 1e3 * (peer.generate_batch(batch, new)[0] - first) / (new - 1)}
+print(json.dumps(result))
 """
+
+
+def batch_of(length, sequences):
+    chosen = random.Random(length)
+    return [[chosen.randrange(3, 500) for _ in range(length)] for _ in range(sequences)]
 
 
 class Programs:
@@ -46,14 +45,19 @@ class Programs:
         self.end = time.monotonic() + options.seconds
         self.report = {"layers": options.layers, "device": options.device, "results": {}, "failed": {}}
 
-    def call(self, *command):
+    def call(self, *command, given=None):
         left = self.end - time.monotonic()
         if left < 10:
             raise TimeoutError("no time left")
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=left, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=left, check=False, input=given or "")
         if done.returncode != 0:
             raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()[-1500:]}")
         return done.stdout
+
+    def transformers(self, model, shapes):
+        batches = [(batch_of(length, sequences), new) for length, sequences, new in shapes]
+        return json.loads(self.call(sys.executable, "-c", TRANSFORMERS, HERE, model, self.options.device, os.cpu_count(),
+                                    given=json.dumps(batches)))
 
     def program(self, *arguments):
         return self.call(*shlex.split(self.options.run), *arguments, "--device", self.options.device, "--quiet")
@@ -68,12 +72,11 @@ class Programs:
         if self.options.json:
             self.options.json.write_text(json.dumps(self.report, indent=2) + "\n", encoding="utf-8")
 
-    def kvrun(self, model, length, sequences, new, *more):
+    def kvrun(self, model, length, sequences, new):
         ids = self.work / "ids.json"
-        chosen = random.Random(length)
-        ids.write_text(json.dumps([[chosen.randrange(3, 500) for _ in range(length)] for _ in range(sequences)]), encoding="utf-8")
+        ids.write_text(json.dumps(batch_of(length, sequences)), encoding="utf-8")
         result = json.loads(self.program("kvrun", model, "--ids", ids, "--max-new-tokens", new, "--ignore-eos", "--warm-up", "--json",
-                                         "--dtype", "bfloat16", *more))
+                                         "--dtype", "bfloat16"))
         timing = result["timing"]
         return {"prompt_s": length * sequences / timing["prefill_tokens_per_second"],
                 "step_ms": 1e3 * sequences / timing["decode_tokens_per_second"], "timing": timing, "memory": result.get("memory")}
@@ -104,9 +107,8 @@ def main():
                 "--max-position", 16384)[-200:]})
         for shape in shapes:
             bench.measure(f"kvrun dense ({shape[1]}, {shape[0]})", lambda shape=shape: bench.kvrun(model, *shape))
-        if options.device != "cpu" and not options.no_peer:
-            bench.measure("transformers", lambda: json.loads(bench.call(
-                sys.executable, "-c", TRANSFORMERS, model, options.device, json.dumps(shapes)).strip().splitlines()[-1]))
+        if not options.no_peer:
+            bench.measure("transformers", lambda: bench.transformers(model, shapes))
         bench.measure("conversion", lambda: {"out": bench.program(
             "kvconvert", model, "--out", coded, "--method", "coded", "--form", "rotated", "--scope", "head", "--kept-ratio", "0.25",
             "--num-sequences", 16, "--seq-len", 64 if small else 1024, "--no-validate", "--calibration",

@@ -124,8 +124,7 @@ while read -r name file; do
 done <<<"$libraries"
 [[ $(needed "$programs/kvrun") == *libtorch_cuda.so* ]] || arch=""
 cp scripts/gpu_bundle/run.sh scripts/gpu_bundle/*.py "$bundle"
-mkdir "$bundle/python"
-git ls-files -z python/kvconvert python/kvconvert_programs | xargs -0 cp --parents -t "$bundle"
+find python -name '*.py' -print0 | xargs -0 cp --parents -t "$bundle"
 if [ -n "$data" ]; then
   mkdir "$bundle/data"
   cp -r tests/data/reference-llama tests/data/texts "$bundle/data"

@@ -131,11 +131,18 @@ class GpuBundle(unittest.TestCase):
         self.assertEqual({case["form"] for case in parts["ops", "device"]["cases"]}, {"rotated", "pairs", "blocks", "keys", "full"})
         self.assertFalse(parts["ops", "device"]["has_device_ops"])
 
+    def test_compares_transformers(self):
+        process = self.run_bundle("--device", "cpu", "transformers", site=self.torch.parent)
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        part = self.parts()["transformers", "device"]
+        self.assertEqual((part["status"], part["cache_bytes_equal"], part["max_logit_difference"]), ("passed", True, 0.0))
+        self.assertGreater(part["coded"]["step_ms"], 0)
+
     def test_measures_programs(self):
         report = self.directory / "programs.json"
         script = pathlib.Path(os.environ["KVC_SOURCE_DIR"]) / "bench/gpu_programs.py"
         process = subprocess.run([sys.executable, script, "--run", f"env PATH={BIN}:/usr/bin:/bin", "--device", "cpu", "--hidden", "256",
-                                  "--layers", "3", "--json", report], capture_output=True, text=True, timeout=120, check=False)
+                                  "--layers", "3", "--no-peer", "--json", report], capture_output=True, text=True, timeout=120, check=False)
         self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
         results = json.loads(report.read_text(encoding="utf-8"))["results"]
         self.assertEqual({name for name in results if name.startswith("kvrun")},
