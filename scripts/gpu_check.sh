@@ -15,7 +15,7 @@
 #   --built       compiles nothing: DIR has the programs, as this script left them on another machine
 #
 # In this order, with a share of the time each, to which what earlier ones leave is added: facts of the machine (15 s, before the
-# build), tests (75 s), the bundle (120 s), benchmarks (90 s), peers in torch (45 s), profiles by ncu (90 s), and compute-sanitizer
+# build), tests (75 s), the bundle (220 s), benchmarks (40 s), peers in torch (25 s), profiles by ncu (60 s), and compute-sanitizer
 # (the rest). Every step is a process of its own with a time limit: kernels of a family, a case of the bundle, a benchmark, a
 # kernel's profile. What it printed is in DIR/steps/, and the report is written anew after each, so an error in one loses nothing of
 # the others.
@@ -148,6 +148,10 @@ if [ -z "$built" ]; then
     { grep -v 'ptxas info' "$build/build.log" | tail -40 >&2; exit 1; }
 fi
 
+if [ -n "$built" ] && [ -z "$(find "$build" -maxdepth 2 -type f -perm -u+x -name 'cuda_*_test')" ]; then
+  echo "gpu_check: --built: $build has no test programs; leave --built out, or pass --build DIR" >&2
+  exit 1
+fi
 programs() { find "$build" -maxdepth 2 -type f -perm -u+x -name "cuda_*$1" | sort; }
 if [ -z "$gpu" ]; then
   echo "gpu_check: built $(programs _test | wc -l) test programs and $(programs _bench | wc -l) benchmarks in $build"
@@ -161,7 +165,7 @@ for program in $(programs _test); do
   done
 done
 if [ -z "$quick" ]; then
-  due=$((due + 120))
+  due=$((due + 220))
   outcome=passed
   if [ -z "$bundle" ]; then
     step bundle 5 sh -c 'echo "skipped: no bundle (scripts/gpu_bundle.sh makes one)"; exit 77'
@@ -178,14 +182,14 @@ if [ -z "$quick" ]; then
     done
   fi
 
-  due=$((due + 90))
+  due=$((due + 40))
   for program in $(programs _bench); do
     measure "$(basename "$program")" "$program"
   done
-  due=$((due + 45))
+  due=$((due + 25))
   measure gpu_peers "$python" "$root/bench/gpu_peers.py"
 
-  due=$((due + 90))
+  due=$((due + 60))
   ncu="$(find_tool ncu)"
   [ -n "$ncu" ] || echo "== no ncu: skipped"
   # profile PROGRAM KERNEL PATTERN: the first launch of the kernel in a benchmark. One that is not permitted is the last.

@@ -126,6 +126,17 @@ class GpuCheck(unittest.TestCase):
         for part in ("== clocks\n1 MHz", "== toolkit\ntoolkit 13", "== processor\n", "== torch\n", "== system\nLinux"):
             self.assertIn(part, facts)
 
+    def test_without_programs_built_elsewhere_there_is_nothing_to_run(self):
+        self.write("bin/nvidia-smi", SMI)
+        self.write("bin/cmake", "#!/bin/sh\necho compiled >&2\nexit 1\n")
+        process, _ = self.check("--built")
+        self.assertEqual(process.returncode, 1)
+        self.assertRegex(process.stderr, "gpu_check: --built: .*/build has no test programs; leave --built out")
+        self.write("build/cuda_first_test", TEST.replace("good crashing hanging", "good"))
+        process, report = self.check("--built")
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        self.assertIn(("cuda_first_test good", "passed"), [(step["step"], step["outcome"]) for step in report["steps"]])
+
     def test_peers_become_a_part_of_the_report_or_are_skipped(self):
         self.write("bin/nvidia-smi", SMI)
         _, report = self.check("--python", self.write("bin/no_torch", "#!/bin/sh\necho 'skipped: no torch (\"here\")'; exit 77\n"))
