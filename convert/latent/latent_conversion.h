@@ -5,9 +5,9 @@
 
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "convert/factor_choice.h"
 #include "convert/latent/latent_settings.h"
 #include "model/layer_stream.h"
 

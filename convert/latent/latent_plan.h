@@ -46,12 +46,14 @@ std::vector<std::int64_t> allocate_ranks(const std::vector<double>& scores, std:
                                          const std::vector<std::int64_t>& caps,
                                          std::int64_t multiple);
 
-// How many coefficients each basis keeps when all of a model's compete. `eigenvalues[i]` of basis i, descending. Takes `multiple` coefficients at a time, those of the largest sum
-// first, until `total` are taken or none are left; every basis has at least `multiple` (or all it has), at
-// most caps[i]. Ties: lower index.
+// How many coefficients each basis keeps when all of a model's compete. `eigenvalues[i]` of basis i, descending; `bytes[i]`:
+// what one of its coefficients costs, in the cache and as rows of the factors. Takes `multiple` coefficients at a time,
+// those with the most energy per byte first, until `total` are taken or none are left; every basis has at least `multiple`
+// (or all it has), at most caps[i]. Ties: lower index.
 std::vector<std::int64_t> allocate_by_energy(const std::vector<std::vector<double>>& eigenvalues,
                                              std::int64_t total,
                                              const std::vector<std::int64_t>& caps,
-                                             std::int64_t multiple);
+                                             std::int64_t multiple,
+                                             const std::vector<double>& bytes);
 
 }  // namespace kvc

@@ -88,7 +88,11 @@ std::vector<std::int64_t> allocate_ranks(const std::vector<double>& scores, std:
 std::vector<std::int64_t> allocate_by_energy(const std::vector<std::vector<double>>& eigenvalues,
                                              std::int64_t total,
                                              const std::vector<std::int64_t>& caps,
-                                             std::int64_t multiple) {
+                                             std::int64_t multiple,
+                                             const std::vector<double>& bytes) {
+  KVC_CHECK(eigenvalues.size() == caps.size() && caps.size() == bytes.size(),
+            "allocate_by_energy: {} bases, {} caps, {} costs", eigenvalues.size(), caps.size(),
+            bytes.size());
   std::vector<std::int64_t> taken;
   for (std::size_t i = 0; i < eigenvalues.size(); ++i) {
     taken.push_back(std::min(multiple, caps[i]));
@@ -102,7 +106,7 @@ std::vector<std::int64_t> allocate_by_energy(const std::vector<std::vector<doubl
       if (step <= 0 || step > total) {
         continue;
       }
-      const double energy = energy_of_next(eigenvalues[i], taken[i], step);
+      const double energy = energy_of_next(eigenvalues[i], taken[i], step) / bytes[i];
       if (energy > most) {
         most = energy;
         best = i;

@@ -33,7 +33,8 @@ struct PartBasis {
 };
 
 struct GroupBases {
-  at::Tensor mean;  // [num_layers * (key and value widths)] float64
+  at::Tensor mean;               // [num_layers * (key and value widths)] float64
+  double coefficient_bytes = 0;  // in the cache of the tokens in flight, and in factors
   std::vector<PartBasis> parts;
 };
 
@@ -80,6 +81,17 @@ PartBasis make_basis(const ConversionJob& job, const LatentGroup& group, Part pa
   return basis;
 }
 
+// What one more coefficient per token of a group takes: in the cache, and as rows of its factors.
+double coefficient_bytes(const ConversionJob& job, int group) {
+  const KvPlan& plan = job.result.plan;
+  const std::int64_t rank = plan.groups[static_cast<std::size_t>(group)].rank;
+  const std::int64_t factors = estimated_group_bytes(plan, group, job.config, job.settings);
+  const std::int64_t token =
+      token_bytes(plan, group, planned_dtype(job.config, job.settings)).merged;
+  return static_cast<double>(token * tokens_in_flight(job.config, job.settings) + factors) /
+         static_cast<double>(rank);
+}
+
 std::vector<GroupBases> find_bases(const ConversionJob& job) {
   Progress progress("principal directions",
                     static_cast<std::int64_t>(job.result.plan.groups.size()));
@@ -89,6 +101,7 @@ std::vector<GroupBases> find_bases(const ConversionJob& job) {
         read_run_statistics(job, {group.first_layer, group.num_layers}, *job.settings.cache_metric);
     GroupBases& own = bases.emplace_back();
     own.mean = statistics.mean;
+    own.coefficient_bytes = coefficient_bytes(job, static_cast<int>(bases.size()) - 1);
     for (const Part part :
          group.split_kv ? std::vector{Part::kKey, Part::kValue} : std::vector{Part::kJoint}) {
       own.parts.push_back(make_basis(job, group, part, statistics));
@@ -103,6 +116,7 @@ void share_ranks(const ConversionJob& job, Part part, std::vector<GroupBases>& b
   std::vector<PartBasis*> own;
   std::vector<std::vector<double>> eigenvalues;
   std::vector<std::int64_t> caps;
+  std::vector<double> bytes;
   std::int64_t total = 0;
   for (GroupBases& group : bases) {
     for (PartBasis& basis : group.parts) {
@@ -110,12 +124,13 @@ void share_ranks(const ConversionJob& job, Part part, std::vector<GroupBases>& b
         own.push_back(&basis);
         eigenvalues.push_back(basis.eigenvalues);
         caps.push_back(basis.cap);
+        bytes.push_back(group.coefficient_bytes);
         total += basis.rank;
       }
     }
   }
   const std::vector<std::int64_t> ranks = allocate_by_energy(
-      eigenvalues, total, caps, principal_rank_multiple(job.config, job.settings));
+      eigenvalues, total, caps, principal_rank_multiple(job.config, job.settings), bytes);
   for (std::size_t i = 0; i < own.size(); ++i) {
     own[i]->rank = ranks[i];
   }

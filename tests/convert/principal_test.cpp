@@ -92,11 +92,22 @@ TEST(PrincipalBasis, IsTheBestInItsMetric) {
 }
 
 TEST(EnergyAllocation, TakesTheLargestFirst) {
-  EXPECT_THAT(allocate_by_energy({{9, 8, 1, 1}, {7, 2, 2, 1}}, 4, {4, 4}, 1), ElementsAre(2, 2));
-  EXPECT_THAT(allocate_by_energy({{9, 8, 6, 5}, {4, 2, 2, 1}}, 5, {4, 4}, 1), ElementsAre(4, 1));
-  EXPECT_THAT(allocate_by_energy({{9, 8, 6, 5}, {4, 2, 2, 1}}, 5, {3, 4}, 1), ElementsAre(3, 2));
-  EXPECT_THAT(allocate_by_energy({{9, 0, 5, 5}, {4, 4, 2, 1}}, 6, {4, 4}, 2), ElementsAre(4, 2));
-  EXPECT_THAT(allocate_by_energy({{1, 0}, {1, 0}}, 9, {2, 2}, 1), ElementsAre(2, 2));
+  EXPECT_THAT(allocate_by_energy({{9, 8, 1, 1}, {7, 2, 2, 1}}, 4, {4, 4}, 1, {1, 1}),
+              ElementsAre(2, 2));
+  EXPECT_THAT(allocate_by_energy({{9, 8, 6, 5}, {4, 2, 2, 1}}, 5, {4, 4}, 1, {1, 1}),
+              ElementsAre(4, 1));
+  EXPECT_THAT(allocate_by_energy({{9, 8, 6, 5}, {4, 2, 2, 1}}, 5, {3, 4}, 1, {1, 1}),
+              ElementsAre(3, 2));
+  EXPECT_THAT(allocate_by_energy({{9, 0, 5, 5}, {4, 4, 2, 1}}, 6, {4, 4}, 2, {1, 1}),
+              ElementsAre(4, 2));
+  EXPECT_THAT(allocate_by_energy({{1, 0}, {1, 0}}, 9, {2, 2}, 1, {1, 1}), ElementsAre(2, 2));
+}
+
+TEST(EnergyAllocation, WeighsEnergyByBytes) {
+  EXPECT_THAT(allocate_by_energy({{9, 8, 6, 5}, {8, 7, 5, 4}}, 4, {4, 4}, 1, {1, 1}),
+              ElementsAre(2, 2));
+  EXPECT_THAT(allocate_by_energy({{9, 8, 6, 5}, {8, 7, 5, 4}}, 4, {4, 4}, 1, {2, 1}),
+              ElementsAre(1, 3));
 }
 
 ConvertSettings settings_of(const std::string& method) {
