@@ -139,6 +139,16 @@ LayerScopes choose_scopes(const ModelConfig& config, const ConvertSettings& sett
   return chosen;
 }
 
+std::vector<CodedBlock> blocks_in(const std::vector<CodedBlock>& blocks, const LayerRun& run) {
+  std::vector<CodedBlock> inside;
+  for (const CodedBlock& block : blocks) {
+    if (block.first_layer >= run.first_layer && block.first_layer < run.end()) {
+      inside.push_back(block);
+    }
+  }
+  return inside;
+}
+
 int statistics_layers(const ConvertSettings& settings, const std::vector<CodedBlock>& blocks) {
   const bool joint = std::any_of(blocks.begin(), blocks.end(),
                                  [](const CodedBlock& block) { return block.num_layers > 1; });

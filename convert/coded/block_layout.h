@@ -26,6 +26,9 @@ LayerScopes all_layers(const ModelConfig& config, const ConvertSettings& setting
 std::vector<CodedBlock> block_layout(const ModelConfig& config, const ConvertSettings& settings,
                                      const LayerScopes& scopes);
 
+// Those of a run's layers.
+std::vector<CodedBlock> blocks_in(const std::vector<CodedBlock>& blocks, const LayerRun& run);
+
 // Layers whose statistics are taken together: as many as a group has where blocks span layers, else single ones.
 int statistics_layers(const ConvertSettings& settings, const std::vector<CodedBlock>& blocks);
 
