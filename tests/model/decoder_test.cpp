@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "model/weight_forecast.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
@@ -125,6 +126,15 @@ TEST_P(EveryArch, LayersApartEqualTheDecoder) {
   EXPECT_TRUE(tensors_close(decoder.forward(batch, attention), hidden_states, 1e-4));
 }
 
+TEST_P(EveryArch, ForecastsItsWeights) {
+  const Checkpoint checkpoint = Checkpoint::open(directory_ / "m");
+  const ModelConfig config = read_model_config(checkpoint);
+  for (const WeightType type : {WeightType::kFloat, WeightType::kInt8}) {
+    EXPECT_EQ(forecast_weight_bytes(config, at::kFloat, {}, type),
+              Decoder(checkpoint, at::kFloat, {}, type).weight_bytes());
+  }
+}
+
 TEST_P(EveryArch, CountsItsWeights) {
   const Checkpoint checkpoint = Checkpoint::open(directory_ / "m");
   EXPECT_EQ(Decoder(checkpoint, at::kFloat).weight_bytes(),
@@ -160,6 +170,8 @@ TEST_P(EveryArch, ReplacedProjectionsAreLeftOut) {
   EXPECT_FALSE(decoder.layer(1).k_proj.weight.defined());
   EXPECT_FALSE(decoder.layer(2).v_proj.weight.defined());
   EXPECT_EQ(decoder.layer(1).k_proj.bias.defined(), decoder.config().attention_bias);
+  EXPECT_EQ(forecast_weight_bytes(decoder.config(), at::kFloat, {false, true, true, false}),
+            decoder.weight_bytes());
 }
 
 std::vector<std::string> arch_names() {
