@@ -10,9 +10,12 @@
 #include "model/cache_plan.h"
 #include "model/compute_place.h"
 #include "model/config.h"
+#include "model/weight_forecast.h"
 #include "runtime/compression/expansion.h"
+#include "runtime/compression/kv_factors.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/memory/memory_forecast.h"
+#include "runtime/memory/process_forecast.h"
 #include "runtime/plan_source.h"
 #include "runtime/policies/policy_check.h"
 
@@ -133,6 +136,34 @@ Totals follow(RunForecast& run, std::optional<std::int64_t> limit) {
   return totals;
 }
 
+// Weights and caches, and the most that there is beside these: while prompts are read, or later. Factors are read, so that
+// they are counted as they lie in memory.
+std::int64_t process_bytes(const RunOptions& options, const Prompts& prompts,
+                           const Checkpoint& checkpoint, const ModelConfig& config,
+                           const KvPlan& plan, const CacheTypes& types, const RunForecast& run,
+                           std::int64_t generating) {
+  const std::int64_t programs = program_bytes();
+  const std::int64_t weights =
+      forecast_weight_bytes(config, types.compute, replaced_layers(plan),
+                            parse_weight_type(options.engine.weight_dtype)) +
+      load_kv_factors(checkpoint, plan, config, types.compute).bytes();
+  PromptSizes sizes;
+  for (const auto& ids : prompts.ids) {
+    const auto length = static_cast<std::int64_t>(ids.size());
+    sizes.all += length;
+    sizes.longest = std::max(sizes.longest, length);
+  }
+  const std::int64_t chunk = options.engine.prefill_chunk;
+  sizes.piece = chunk > 0 ? std::min(sizes.all, chunk) : sizes.all;
+  const std::int64_t angles =
+      angle_bytes(config, plan, types.kv,
+                  sizes.longest + std::max<std::int64_t>(0, options.generate.max_new_tokens));
+  return programs + weights + angles +
+         std::max(run.reading() + reading_bytes(config, types.compute, sizes) +
+                      compression_bytes(plan, options.engine.policy, sizes),
+                  generating);
+}
+
 MemoryPlan cpu_memory_plan(const RunOptions& options, const Prompts& prompts) {
   const Checkpoint checkpoint = Checkpoint::open(options.model);
   const ModelConfig config = read_model_config(checkpoint);
@@ -151,7 +182,9 @@ MemoryPlan cpu_memory_plan(const RunOptions& options, const Prompts& prompts) {
           .limit = options.engine.memory_bytes,
           .expanded_groups = totals.expanded.groups,
           .num_groups = static_cast<std::int64_t>(plan.groups.size() * prompts.ids.size()),
-          .peak = totals.peak};
+          .peak = totals.peak,
+          .process = process_bytes(options, prompts, checkpoint, config, plan, types, run,
+                                   std::max(totals.end, totals.peak))};
 }
 
 }  // namespace
@@ -170,6 +203,9 @@ Json to_json(const MemoryPlan& plan) {
     json["expanded_groups"] = plan.expanded_groups;
     json["num_groups"] = plan.num_groups;
     json["peak_bytes"] = plan.peak;
+  }
+  if (plan.process) {
+    json["process_bytes"] = *plan.process;
   }
   return json;
 }
@@ -190,6 +226,9 @@ void print_memory_plan(const RunOptions& options) {
   if (plan.limit) {
     fmt::print("within {} bytes: {} of {} groups rebuilt at the end, up to {} bytes in use\n",
                *plan.limit, plan.expanded_groups, plan.num_groups, plan.peak);
+  }
+  if (plan.process) {
+    fmt::print("the process with weights and libraries: about {} bytes\n", *plan.process);
   }
 }
 

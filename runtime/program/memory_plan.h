@@ -1,4 +1,4 @@
-// kvrun --plan: what the KV caches of a run will take, before a weight is read.
+// kvrun --plan: what the KV caches of a run and its process will take, before a weight is read.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,10 @@ struct MemoryPlan {
   std::int64_t expansion = 0;           // of all that can be rebuilt beside latents
   std::optional<std::int64_t> limit{};  // --memory, under which:
   std::int64_t expanded_groups = 0, num_groups = 0, peak = 0;
+  std::optional<std::int64_t> process{};  // most of the whole process; on a CPU
 };
-// {"kv_dtype", "tokens", "reading_bytes", "end_bytes", "original_bytes", "kept_ratio", "expansion_bytes"} and, under
-// --memory, {"memory_bytes", "expanded_groups", "num_groups", "peak_bytes"}
+// {"kv_dtype", "tokens", "reading_bytes", "end_bytes", "original_bytes", "kept_ratio", "expansion_bytes"}; under --memory also
+// {"memory_bytes", "expanded_groups", "num_groups", "peak_bytes"}; on a CPU {"process_bytes"}
 Json to_json(const MemoryPlan& plan);
 // With --device cuda, which needs none; nothing is ever rebuilt there. Error naming what the GPU runtime does not do.
 MemoryPlan gpu_memory_plan(const RunOptions& options, const Prompts& prompts);

@@ -105,11 +105,13 @@ class MemoryTest(ProgramTest):
         plan = json.loads(self.run_ok("kvrun", *self.arguments(model, self.long, *options), "--plan", "--json").stdout)
         planned = max(plan["reading_bytes"], plan["end_bytes"])
         angles = angle_bytes(self.long - self.short)
-        print(f"| {name} | {(cache + angles) / MIB:.1f} | {grown / MIB:.1f} | {grown_peak / MIB:.1f} |", flush=True)
+        print(f"| {name} | {(cache + angles) / MIB:.1f} | {grown / MIB:.1f} | {grown_peak / MIB:.1f} | "
+              f"{plan['process_bytes'] / MIB:.0f} | {long[1] / MIB:.0f} |", flush=True)
         with self.subTest(name, grown=grown / MIB, peak=grown_peak / MIB, cache=cache / MIB, pool=pool_peak / MIB):
             self.assert_as_formula(grown, cache, angles, step_bytes(model))
             self.assertLessEqual(long[3], planned)
             self.assertGreater(long[3], 0.95 * planned)
+            self.assertLess(abs(long[1] - plan["process_bytes"]), 0.05 * plan["process_bytes"])
             # Beside the cache, a prompt has the residual stream and one layer's exact rows.
             read = (self.long - self.short) * HEADS * HEAD_DIM * 2 * 3
             self.assertLess(grown_peak, 1.05 * (pool_peak + angles + 1.25 * read) + 10 * MIB)

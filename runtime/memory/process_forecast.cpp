@@ -1,0 +1,74 @@
+#include "runtime/memory/process_forecast.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+namespace kvc {
+namespace {
+
+// Most numbers per token that one layer's activations take.
+std::int64_t activation_width(const ModelConfig& config) {
+  const std::int64_t projected =
+      config.q_dim() + (config.mla ? config.mla->cache_width() : 2 * config.kv_dim());
+  const std::int64_t attention =
+      config.hidden_size + projected + config.q_dim() + config.attended_dim();
+  std::int64_t units = config.intermediate_size;
+  std::int64_t routed = 0;  // outputs of a token's experts
+  if (config.moe) {
+    const std::int64_t chosen = config.moe->experts_per_token;
+    units = std::max(units, chosen * config.moe->expert_size + config.moe->shared_size);
+    routed = chosen * config.hidden_size;
+  }
+  return std::max(attention, 2 * config.hidden_size + routed + 3 * units);
+}
+
+bool stores_keys_before_rope(const KvPlan& plan, KvDtype kv_dtype) {
+  return is_integer(kv_dtype) || !plan.groups.empty() ||
+         std::any_of(plan.coded.begin(), plan.coded.end(),
+                     [](const CodedBlock& block) { return block.has_keys() && !block.rotated; });
+}
+
+}  // namespace
+
+std::int64_t reading_bytes(const ModelConfig& config, at::ScalarType compute,
+                           const PromptSizes& prompts) {
+  constexpr std::int64_t kSpareShare = 4;
+  const auto bytes = static_cast<std::int64_t>(c10::elementSize(compute));
+  std::int64_t numbers =
+      prompts.all * config.hidden_size + prompts.piece * activation_width(config);
+  if (prompts.longest > prompts.piece) {
+    numbers += prompts.longest * 2 * config.kv_dim();
+  }
+  return (numbers + numbers / kSpareShare) * bytes;
+}
+
+std::int64_t compression_bytes(const KvPlan& plan, const TokenPolicy& policy,
+                               const PromptSizes& prompts) {
+  constexpr std::int64_t kProductBuffers = std::int64_t{8} << 20;  // measured with two threads
+  if (!policy.is_full()) {
+    return kProductBuffers +
+           prompts.longest * plan.kv_dim() * static_cast<std::int64_t>(sizeof(float));
+  }
+  return plan.num_layers_from(KvSource::kPlain) < plan.num_layers() ? kProductBuffers : 0;
+}
+
+std::int64_t angle_bytes(const ModelConfig& config, const KvPlan& plan, KvDtype kv_dtype,
+                         std::int64_t positions) {
+  constexpr std::int64_t kSpareShare = 8;
+  if (!stores_keys_before_rope(plan, kv_dtype)) {
+    return 0;
+  }
+  const std::int64_t width = config.rotary_width() * static_cast<std::int64_t>(config.ropes.size());
+  return (positions + positions / kSpareShare) * width * static_cast<std::int64_t>(sizeof(float));
+}
+
+std::int64_t program_bytes() {
+  constexpr std::int64_t kTouchedLater = std::int64_t{20} << 20;  // measured with two threads
+  std::ifstream file("/proc/self/statm");
+  std::int64_t mapped = 0, resident = 0;
+  return file >> mapped >> resident ? resident * ::sysconf(_SC_PAGESIZE) + kTouchedLater : 0;
+}
+
+}  // namespace kvc

@@ -1,0 +1,35 @@
+// The memory of a run's process on a CPU, before anything is read: what there is beside its KV caches.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+#include "core/kv_plan.h"
+#include "core/token_policy.h"
+#include "model/config.h"
+
+namespace kvc {
+
+// Tokens of prompts that are read together.
+struct PromptSizes {
+  std::int64_t all = 0, longest = 0;  // of all prompts, and of one
+  std::int64_t piece = 0;             // most that a layer reads at a time
+};
+
+// Most bytes that reading takes beside weights and caches, in `compute`: hidden states of all tokens, exact keys and values of
+// one layer of the longest prompt if it is read in pieces, activations of a piece; and a quarter, of blocks that are kept for
+// the next piece (BlockCache).
+std::int64_t reading_bytes(const ModelConfig& config, at::ScalarType compute,
+                           const PromptSizes& prompts);
+// What compressing them takes beside: buffers of products in float32, and under a token policy keys in float32.
+std::int64_t compression_bytes(const KvPlan& plan, const TokenPolicy& policy,
+                               const PromptSizes& prompts);
+// Angles of so many positions, which kernels read if keys are stored before RoPE (RopeTable::rows_of_positions).
+std::int64_t angle_bytes(const ModelConfig& config, const KvPlan& plan, KvDtype kv_dtype,
+                         std::int64_t positions);
+// Programs and libraries of a run, which is this process as it is now, and what only a run touches: kernels' code, and what
+// matrix products keep. 0 where the system does not say.
+std::int64_t program_bytes();
+
+}  // namespace kvc

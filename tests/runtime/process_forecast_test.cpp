@@ -1,0 +1,60 @@
+// What a process takes beside its caches; tests/cli/process_memory.py compares it with the system's figures.
+#include "runtime/memory/process_forecast.h"
+
+#include <gtest/gtest.h>
+
+namespace kvc {
+namespace {
+
+ModelConfig small_config() {
+  ModelConfig config;
+  config.hidden_size = 8;
+  config.intermediate_size = 32;
+  config.num_layers = 2;
+  config.num_heads = 2;
+  config.num_kv_heads = 1;
+  config.head_dim = 4;
+  config.ropes.resize(1);
+  return config;
+}
+
+TEST(ProcessForecast, ReadingTakesHiddenStatesExactRowsAndAPiece) {
+  // Hidden states, 2 * 8 + 3 * 32 numbers a token of a piece, keys and values; a quarter is spare.
+  const ModelConfig config = small_config();
+  EXPECT_EQ(reading_bytes(config, at::kBFloat16, {.all = 100, .longest = 60, .piece = 10}),
+            (100 * 8 + 10 * 112 + 60 * 8) * 2 * 5 / 4);
+  EXPECT_EQ(reading_bytes(config, at::kFloat, {.all = 60, .longest = 60, .piece = 60}),
+            (60 * 8 + 60 * 112) * 4 * 5 / 4);
+}
+
+TEST(ProcessForecast, ActivationsOfAttentionMayBeTheWidest) {
+  ModelConfig config = small_config();
+  config.num_heads = 32;  // hidden states, queries, keys and values, turned queries, and the output
+  EXPECT_EQ(reading_bytes(config, at::kFloat, {.all = 4, .longest = 4, .piece = 4}),
+            (4 * 8 + 4 * (8 + 128 + 8 + 128 + 128)) * 4 * 5 / 4);
+}
+
+TEST(ProcessForecast, AnglesAreOfKeysStoredBeforeRope) {
+  const ModelConfig config = small_config();
+  KvPlan plan = plain_plan(2, 1, 4);
+  EXPECT_EQ(angle_bytes(config, plan, KvDtype::kBFloat16, 80), 0);
+  EXPECT_EQ(angle_bytes(config, plan, KvDtype::kInt8, 80), (80 + 10) * 4 * 4);
+  plan.coded = {{.part = CodedParts::kKeys, .rotated = true}, {.part = CodedParts::kValues}};
+  EXPECT_EQ(angle_bytes(config, plan, KvDtype::kBFloat16, 80), 0);
+  plan.coded = {{.part = CodedParts::kKeys}};
+  EXPECT_EQ(angle_bytes(config, plan, KvDtype::kBFloat16, 80), (80 + 10) * 4 * 4);
+}
+
+TEST(ProcessForecast, CompressingTakesMoreUnderAPolicy) {
+  const PromptSizes prompts{.all = 100, .longest = 60, .piece = 10};
+  KvPlan plan = plain_plan(2, 1, 4);
+  EXPECT_EQ(compression_bytes(plan, {}, prompts), 0);
+  const std::int64_t under_policy =
+      compression_bytes(plan, parse_token_policy("zeromerge:budget=16"), prompts);
+  plan.layers = {KvSource::kCoded, KvSource::kPlain};
+  EXPECT_GT(compression_bytes(plan, {}, prompts), 0);
+  EXPECT_EQ(under_policy, compression_bytes(plan, {}, prompts) + 60 * 4 * 4);
+}
+
+}  // namespace
+}  // namespace kvc
