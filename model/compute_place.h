@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -33,6 +34,8 @@ void on_own_stream(at::Device device, const std::function<void()>& work);
 
 #ifdef KVC_CUDA
 // The GPU's part of the above.
+// What cuBLAS allocates for every stream when it first multiplies there.
+inline constexpr std::int64_t kCublasWorkspaceBytes = std::int64_t{8} * 4096 * 1024;
 // Makes the operators of GPU `index` deterministic; Error naming what is missing if it cannot be used.
 void set_up_cuda(int index);
 // on_own_stream() for a GPU.

@@ -13,7 +13,7 @@
 namespace kvc {
 
 void set_up_cuda(int index) {
-  // Read when cuBLAS makes its first handle: workspaces of a fixed size give fixed orders of summation.
+  // Read when cuBLAS makes its first handle: workspaces of a fixed size give fixed orders of summation. kCublasWorkspaceBytes.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);

@@ -10,7 +10,7 @@
 namespace kvc {
 
 // Uses a stream of torch's pool and makes it the thread's current one. Programs are captured as CUDA graphs. Sets
-// up the device (model/compute_place.h).
+// up the device (model/compute_place.h). Error where another thread calls, or the thread's stream has become another.
 std::unique_ptr<StepExecutor> cuda_executor(at::Device device);
 
 }  // namespace kvc

@@ -20,7 +20,7 @@ class StepExecutor {
   // Bytes that can still be allocated there.
   virtual std::int64_t free_bytes() const = 0;
   // Zeros of int32 that programs write and the CPU reads.
-  virtual at::Tensor host_zeros(std::int64_t count) const = 0;
+  virtual at::Tensor host_zeros(std::int64_t count) = 0;
 
   // Queues all launches, once. Launches and replays run in queue order, after what torch has queued. Error if
   // one cannot run; likewise below.

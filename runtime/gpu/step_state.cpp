@@ -41,7 +41,7 @@ at::Tensor given_tokens(const StepSequences& sequences) {
 }  // namespace
 
 StepState make_step_state(const ModelConfig& config, const StepSequences& sequences,
-                          const StepExecutor& executor) {
+                          StepExecutor& executor) {
   const at::Device device = executor.device();
   const auto count = static_cast<std::int64_t>(sequences.texts.size());
   std::vector<std::int32_t> lengths;

@@ -47,7 +47,7 @@ struct StepSequences {
 
 // The state after prompts were read, before first tokens are sampled from their last logits.
 StepState make_step_state(const ModelConfig& config, const StepSequences& sequences,
-                          const StepExecutor& executor);
+                          StepExecutor& executor);
 
 // Data passed from launch to launch, [num_sequences, width] each.
 struct StepMemory {

@@ -17,7 +17,7 @@ class EmulatedExecutor : public StepExecutor {
   at::Device device() const override { return at::kCPU; }
   int multiprocessors() const override { return 2; }
   std::int64_t free_bytes() const override { return free_bytes_; }
-  at::Tensor host_zeros(std::int64_t count) const override { return at::zeros({count}, at::kInt); }
+  at::Tensor host_zeros(std::int64_t count) override { return at::zeros({count}, at::kInt); }
   void run(const StepProgram& program) override;
   void prepare(const StepProgram& program) override { program_ = program; }
   void replay() override { run(program_); }
