@@ -140,6 +140,19 @@ class LatentCheckpoint(ConvertedCheckpoint):
 
 
 @dataclasses.dataclass(frozen=True)
+class HeadNorm:
+    """RMS norm of each head's key, [..., kv_heads, head_dim]."""
+
+    weight: torch.Tensor  # [head_dim] float32, complete: with what the family adds to the stored one
+    epsilon: float
+
+    def __call__(self, keys: torch.Tensor) -> torch.Tensor:
+        numbers = keys.float()
+        scale = torch.rsqrt(numbers.square().mean(-1, keepdim=True) + self.epsilon)
+        return (numbers * scale * self.weight).to(keys.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
 class LayerForm:
     """How a layer's attention reads keys and values."""
 

@@ -22,7 +22,7 @@ using kvc::ScalarType;
 using kvc::Tensor;
 
 kvc::Handles<DeviceCodes>& registry() {
-  static kvc::Handles<DeviceCodes> all;
+  static kvc::Handles<DeviceCodes> all("codes");
   return all;
 }
 

@@ -14,6 +14,8 @@ namespace kvc {
 template <class Opened>
 class Handles {
  public:
+  // what: that is opened, for messages
+  explicit Handles(const char* what) : what_(what) {}
   std::int64_t add(std::shared_ptr<const Opened> opened) {
     const std::lock_guard lock(mutex_);
     all_.emplace(++last_, std::move(opened));
@@ -23,7 +25,7 @@ class Handles {
   std::shared_ptr<const Opened> find(std::int64_t handle) {
     const std::lock_guard lock(mutex_);
     const auto found = all_.find(handle);
-    STD_TORCH_CHECK(found != all_.end(), "kvconvert: codes ", handle, " are closed");
+    STD_TORCH_CHECK(found != all_.end(), "kvconvert: ", what_, " ", handle, " are closed");
     return found->second;
   }
   void remove(std::int64_t handle) {
@@ -32,6 +34,7 @@ class Handles {
   }
 
  private:
+  const char* what_;
   std::mutex mutex_;
   std::int64_t last_ = 0;
   std::map<std::int64_t, std::shared_ptr<const Opened>> all_;

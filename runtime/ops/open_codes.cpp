@@ -1,7 +1,6 @@
 #include "runtime/ops/open_codes.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "runtime/ops/handles.h"
 #include "runtime/ops/tensor_checks.h"
@@ -13,26 +12,8 @@ constexpr std::size_t kBlockNumbers = 6 + kWidestCode;  // that describe a block
 constexpr std::size_t kBlockTensors = 6;
 
 Handles<OpenCodes>& registry() {
-  static Handles<OpenCodes> all;
+  static Handles<OpenCodes> all("codes");
   return all;
-}
-
-// Kernels turn keys by multiples of the first angle: is every row of the table that?
-void check_angles(const RopeAngles& rope, std::int64_t count) {
-  const std::int64_t pairs = rope.num_pairs, last = count - 1;
-  for (std::int64_t pair = 0; pair < pairs; ++pair) {
-    const double factor = rope.cos[pair];
-    const double first = std::atan2(rope.sin[pairs + pair], rope.cos[pairs + pair]);
-    for (const std::int64_t position : {last / 3, last}) {
-      const double angle = first * static_cast<double>(position);
-      const double slack = 1e-3 + 1e-6 * static_cast<double>(position);
-      STD_TORCH_CHECK(
-          std::abs(rope.cos[position * pairs + pair] - factor * std::cos(angle)) < slack &&
-              std::abs(rope.sin[position * pairs + pair] - factor * std::sin(angle)) < slack,
-          "kvconvert: the angles of position ", position, " are not ", position,
-          " times those of position 1: this kind of RoPE is not served from codes");
-    }
-  }
 }
 
 PagedBlock block_of(const std::int64_t* numbers, const Tensor* tensors,
@@ -87,15 +68,8 @@ CodesDescription describe_codes(const std::vector<std::int64_t>& shape, const Te
                                  .scale = floats(scale, 1, "scale")[0],
                                  .softcap = floats(scale, 1, "scale")[1],
                                  .window = shape[5],
-                                 .rope = {.cos = floats(cos, 2, "cos"),
-                                          .sin = floats(sin, 2, "sin"),
-                                          .num_pairs = cos.size(1)},
+                                 .rope = rope_angles(cos, sin, shape[3]),
                                  .num_positions = positions}};
-  STD_TORCH_CHECK(sin.size(0) == positions && sin.size(1) == cos.size(1) &&
-                      positions >= kTileTokens && 2 * cos.size(1) <= all.shape.head_dim,
-                  "kvconvert: open: angles of at least ", kTileTokens,
-                  " positions are expected, cos and sin alike");
-  check_angles(all.shape.rope, positions);
   for (std::size_t i = 0; i * kBlockNumbers < blocks.size(); ++i) {
     all.blocks.push_back(block_of(blocks.data() + i * kBlockNumbers,
                                   factors.data() + i * kBlockTensors, all.shape, shape[4]));

@@ -5,6 +5,7 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 
@@ -42,6 +43,32 @@ inline const float* floats(const Tensor& tensor, std::int64_t rank, const char* 
   return numbers<float>(tensor, ScalarType::Float, rank, name);
 }
 
+// cos, sin: float32 [positions, pairs] of at least a tile's positions. Kernels turn keys by multiples of the first angle, so every
+// row of the table has to be that.
+inline RopeAngles rope_angles(const Tensor& cos, const Tensor& sin, std::int64_t head_dim) {
+  const RopeAngles rope{
+      .cos = floats(cos, 2, "cos"), .sin = floats(sin, 2, "sin"), .num_pairs = cos.size(1)};
+  const std::int64_t pairs = rope.num_pairs, last = cos.size(0) - 1;
+  STD_TORCH_CHECK(sin.size(0) == cos.size(0) && sin.size(1) == pairs &&
+                      cos.size(0) >= kTileTokens && 2 * pairs <= head_dim,
+                  "kvconvert: open: angles of at least ", kTileTokens,
+                  " positions are expected, cos and sin alike");
+  for (std::int64_t pair = 0; pair < pairs; ++pair) {
+    const double factor = rope.cos[pair];
+    const double first = std::atan2(rope.sin[pairs + pair], rope.cos[pairs + pair]);
+    for (const std::int64_t position : {last / 3, last}) {
+      const double angle = first * static_cast<double>(position);
+      const double slack = 1e-3 + 1e-6 * static_cast<double>(position);
+      STD_TORCH_CHECK(
+          std::abs(rope.cos[position * pairs + pair] - factor * std::cos(angle)) < slack &&
+              std::abs(rope.sin[position * pairs + pair] - factor * std::sin(angle)) < slack,
+          "kvconvert: the angles of position ", position, " are not ", position,
+          " times those of position 1: this kind of RoPE is not served from codes");
+    }
+  }
+  return rope;
+}
+
 inline KvElement element_of(const Tensor& rows, const char* name) {
   const ScalarType type = rows.scalar_type();
   STD_TORCH_CHECK(
@@ -69,6 +96,25 @@ inline PageMemory page_memory(const Tensor& pages, const PagedCodes& codes) {
   STD_TORCH_CHECK(tiles >= 1, "kvconvert: pages: ", pages.size(1), " bytes, expected at least ",
                   bytes);
   return {static_cast<std::uint8_t*>(pages.data_ptr()), pages.stride(0), pages.size(0), tiles};
+}
+
+// block_table: int32 [sequences, pages], of at least `count` sequences. Returns its numbers; row i begins at i * stride(0).
+inline const std::int32_t* page_numbers(const Tensor& block_table, std::int64_t count) {
+  STD_TORCH_CHECK(
+      block_table.is_cpu() && block_table.dim() == 2 && block_table.stride(1) == 1 &&
+          block_table.scalar_type() == ScalarType::Int && block_table.size(0) >= count,
+      "kvconvert: attend: expected an int32 block table [sequences, pages] of at least ", count,
+      " sequences on the CPU");
+  return static_cast<const std::int32_t*>(block_table.data_ptr());
+}
+
+// Are the pages of a sequence's first `tokens` tokens there?
+inline void check_pages(const std::int32_t* numbers, std::int64_t tokens, std::int64_t page_tokens,
+                        std::int64_t num_pages) {
+  for (std::int64_t page = 0; page * page_tokens < tokens; ++page) {
+    STD_TORCH_CHECK(numbers[page] >= 0 && numbers[page] < num_pages, "kvconvert: attend: page ",
+                    numbers[page], ", expected 0 to ", num_pages - 1);
+  }
 }
 
 // Tokens first .. first + count - 1 of a layer, in pages for `most` of them.

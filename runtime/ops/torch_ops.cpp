@@ -55,32 +55,23 @@ void attend(std::int64_t handle, std::int64_t layer, Tensor output, const Tensor
   const kvc::PagedCodes& codes = *opened->codes;
   const kvc::PagedCodes::Shape& shape = codes.shape();
   const kvc::PageMemory memory = kvc::page_memory(pages, codes);
-  STD_TORCH_CHECK(block_table.dim() == 2 && block_table.stride(1) == 1 &&
-                      block_table.scalar_type() == ScalarType::Int && layer >= 0 &&
-                      layer < shape.num_layers,
-                  "kvconvert: attend: expected an int32 block table [sequences, pages] and a layer "
-                  "below ",
-                  shape.num_layers);
+  STD_TORCH_CHECK(layer >= 0 && layer < shape.num_layers,
+                  "kvconvert: attend: expected a layer below ", shape.num_layers);
   const kvc::PagedCodes::Sequences sequences{
-      .pages = static_cast<const std::int32_t*>(block_table.data_ptr()),
+      .pages = kvc::page_numbers(block_table, query.size(0)),
       .stride = block_table.stride(0),
       .count = query.size(0),
       .tokens = kvc::numbers<std::int32_t>(tokens, ScalarType::Int, 1, "sequence lengths")};
   const std::int64_t page_tokens = memory.page_tiles * kvc::kTileTokens;
-  STD_TORCH_CHECK(tokens.size(0) == sequences.count && block_table.size(0) >= sequences.count,
-                  "kvconvert: attend: ", sequences.count, " queries, ", tokens.size(0),
-                  " lengths and ", block_table.size(0), " rows of pages");
+  STD_TORCH_CHECK(tokens.size(0) == sequences.count, "kvconvert: attend: ", sequences.count,
+                  " queries and ", tokens.size(0), " lengths");
   for (std::int64_t i = 0; i < sequences.count; ++i) {
     const std::int64_t length = sequences.tokens[i];
     STD_TORCH_CHECK(
         length >= 1 && length <= shape.num_positions && length <= block_table.size(1) * page_tokens,
         "kvconvert: attend: a sequence of ", length, " tokens, expected 1 to ",
         std::min(shape.num_positions, block_table.size(1) * page_tokens));
-    for (std::int64_t page = 0; page * page_tokens < length; ++page) {
-      const std::int32_t number = sequences.pages[i * sequences.stride + page];
-      STD_TORCH_CHECK(number >= 0 && number < memory.count, "kvconvert: attend: page ", number,
-                      ", expected 0 to ", memory.count - 1);
-    }
+    kvc::check_pages(sequences.pages + i * sequences.stride, length, page_tokens, memory.count);
   }
   codes.attend(memory, sequences,
                kvc::open_tiles(open_keys, open_values, open_tiles, sequences.count, shape), layer,
