@@ -29,7 +29,8 @@ class LatentStore:
         checkpoint = model_latents.checkpoint
         self.sinks, self.window, self.block = checkpoint.sinks, checkpoint.window, checkpoint.block_tokens
         self.projected = not model_latents.latents[number].group.calibrated  # of inputs, so a token's exist at once
-        self.at_once = self.projected and (self.sinks, self.window, self.block) == (0, 0, 1)  # no exact rows
+        # There are no exact rows: a new token's keys and values are those that its latent gives.
+        self.at_once = model_latents.latents[number].group.replaces_projections and (self.sinks, self.window, self.block) == (0, 0, 1)
         self.latents: torch.Tensor | None = None  # [batch, tokens, rank], in whole tiles of tokens
         self.counts: list[int] = []  # of each sequence
         self.exact: list[Rows] = [() for _ in self.layers]  # [batch, tokens, ...] each

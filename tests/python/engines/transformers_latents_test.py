@@ -150,6 +150,19 @@ class TruncatedCommonKvTest(CommonKvTest):
     test_damaged_factors = test_bfloat16 = None
 
 
+class CommonKvWithoutExactTokensTest(CommonKvTest):
+    """A generated token reads itself exactly, and is a latent from then on."""
+
+    EXACT = ("--sink", "0", "--window", "0", "--block", "1")
+    SINKS = WINDOW = 0
+    test_damaged_factors = test_bfloat16 = test_model_changes_its_type = None
+
+
+class PcaWithoutExactTokensTest(PcaTest):
+    EXACT, SINKS, WINDOW = CommonKvWithoutExactTokensTest.EXACT, 0, 0
+    test_damaged_factors = test_bfloat16 = test_model_changes_its_type = None
+
+
 class PaluTest(PcaTest):
     OPTIONS = ("--method", "palu", "--rank", "0.5")
     LATENT_SEGMENT = "unmerged"
