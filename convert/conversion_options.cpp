@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "convert/coded/coded_settings.h"
+#include "convert/engine_options.h"
 #include "convert/latent/latent_settings.h"
 #include "convert/methods/methods.h"
 #include "convert/principal/principal_plan.h"
@@ -59,15 +60,15 @@ void declare_settings(CLI::App& app, ConvertSettings& settings) {
   }
 }
 
-// What of the model's own is chosen for it. A preset chooses exact tokens by itself.
-OpenSettings open_settings(const CLI::App& app) {
+// What of the model's own is chosen for it. A preset chooses exact tokens by itself, and so do some engines.
+OpenSettings open_settings(const CLI::App& app, const PipelineOptions& options) {
   const auto open = [&app](const char* flag) { return app.count(flag) == 0; };
-  const bool own = open("--preset");
+  const bool own = open("--preset"), tokens = own && !prescribes_tokens(options);
   return {.kept_ratio = open("--kept-ratio"),
           .rank = own && open("--rank"),
-          .sink = own && open("--sink"),
-          .window = own && open("--window"),
-          .block = own && open("--block")};
+          .sink = tokens && open("--sink"),
+          .window = tokens && open("--window"),
+          .block = tokens && open("--block")};
 }
 
 void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& words) {
@@ -76,7 +77,7 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& 
   app.add_option(
          "--for", words.engine,
          "Engine that serves the result: kvrun, or transformers or vllm, which read prompts "
-         "through codes (coded, --prefill coded); transformers also takes methods with latents")
+         "through codes (coded, --prefill coded) and also take methods with latents")
       ->capture_default_str();
   app.add_option("--export", words.format, "factored, folded or both")->capture_default_str();
   app.add_option("--factor-dtype", options.factor_dtype,
@@ -165,41 +166,6 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
   }
 }
 
-// Engines other than kvrun serve caches of tiles alone.
-void suit_engine(const CLI::App& app, PipelineOptions& options) {
-  if (options.engine == ServingEngine::kKvrun) {
-    return;
-  }
-  ConvertSettings& settings = options.settings;
-  const std::string engine = to_string(options.engine);
-  const bool latents = serves_latents(options.engine, settings.method);
-  const char* others =
-      options.engine == ServingEngine::kTransformers ? ", pca, xkv-static, palu or commonkv" : "";
-  KVC_CHECK_USAGE(app.count("--method") == 0 || latents || settings.method == "coded",
-                  "--for {}: requires --method coded{}, found {}; leave --method out, or leave "
-                  "--for out and pass --export folded",
-                  engine, others, settings.method);
-  KVC_CHECK_USAGE(options.format == ExportFormat::kFactored,
-                  "--for {}: reads factored exports, found --export; leave --export out", engine);
-  if (latents && app.count("--method") != 0) {
-    return;
-  }
-  KVC_CHECK_USAGE(app.count("--prefill") == 0 || settings.prefill == PrefillMode::kCoded,
-                  "--for {}: reads prompts through codes, found --prefill {}; leave --prefill out",
-                  engine, to_string(settings.prefill));
-  for (const auto& [flag, tokens] :
-       {std::pair{"--sink", settings.sink_tokens}, std::pair{"--window", settings.window_tokens}}) {
-    KVC_CHECK_USAGE(app.count(flag) == 0 || tokens == 0,
-                    "--for {}: keeps no sinks and no window, found {} {}; leave {} out", engine,
-                    flag, tokens, flag);
-  }
-  settings.method = "coded";
-  settings.prefill = PrefillMode::kCoded;
-  if (options.engine == ServingEngine::kVllm && app.count("--head-bits") == 0) {
-    settings.own<CodedSettings>().head_bits = HeadBits::kEqual;
-  }
-}
-
 // The options that were given, without the user's directories.
 std::string command_text(const CLI::App& app) {
   static constexpr std::string_view kLeftOut[] = {"--out",  "--work",      "--force",  "--quiet",
@@ -251,9 +217,9 @@ PipelineOptions ConversionOptions::resolve(const CommonOptions& common) {
       !options_.by_part || (options_.validate && options_.format != ExportFormat::kFolded),
       "--by-part: measures parts of a cache, found {}; leave one out",
       options_.validate ? "--export folded" : "--no-validate");
-  suit_engine(app_, options_);
+  suit_engine([this](const char* flag) { return app_.count(flag) != 0; }, options_);
   choose_method(app_, options_);
-  options_.open = open_settings(app_);
+  options_.open = open_settings(app_, options_);
   options_.calibration = parse_calibration_sources(words_.calibration);
   options_.settings.any_fit = common.force;
   options_.settings.seed = common.seed;

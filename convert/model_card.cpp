@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "convert/serving_engine.h"
-#include "core/kv_plan_bytes.h"
 
 namespace kvc {
 namespace {
@@ -41,7 +40,7 @@ std::string usage(ExportFormat format, const KvPlan& plan, std::string_view mode
   }
   const std::string directory = format == ExportFormat::kBoth ? "factored" : ".";
   text += fmt::format("```\nkvrun {} --prompt \"Once upon a time\"\n", directory);
-  if (codes_first_token(plan) && serves_family(ServingEngine::kVllm, model_type)) {
+  if (serves_plan(ServingEngine::kVllm, plan, model_type)) {
     text += fmt::format("vllm serve {}        # with the package kvconvert installed\n", directory);
   }
   text += "```\n";

@@ -1,11 +1,14 @@
 #include "convert/serving_engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
 #include "convert/latent/latent_settings.h"
 #include "core/enum_names.h"
 #include "core/error.h"
+#include "core/kv_plan_bytes.h"
 
 namespace kvc {
 namespace {
@@ -43,8 +46,16 @@ bool serves_family(ServingEngine engine, std::string_view model_type) {
   return engine != ServingEngine::kVllm || !is_among(kNotInVllm, model_type);
 }
 
+bool serves_plan(ServingEngine engine, const KvPlan& plan, std::string_view model_type) {
+  const CompressionSettings& policy = plan.compression;
+  const bool merges = policy.rule != MergeRule::kNone && has_basis(plan, LatentBasis::kWeights);
+  const bool latents = serves_latents(engine, plan.method) && !merges && policy.sink_tokens == 0 &&
+                       policy.window_tokens == 0 && policy.block_tokens == 1;
+  return serves_family(engine, model_type) && (latents || codes_first_token(plan));
+}
+
 bool serves_latents(ServingEngine engine, std::string_view method) {
-  return engine == ServingEngine::kTransformers && is_among(kLatentMethods, method);
+  return engine != ServingEngine::kKvrun && is_among(kLatentMethods, method);
 }
 
 void check_served_latents(ServingEngine engine, const ConvertSettings& settings,
@@ -53,52 +64,63 @@ void check_served_latents(ServingEngine engine, const ConvertSettings& settings,
     return;
   }
   const bool of_weights = settings.method == "palu" || settings.method == "commonkv";
+  const std::string name = to_string(engine);
   if (settings.method == "commonkv") {
     const MergeRule rule = settings.own<LatentSettings>().merge;
-    KVC_CHECK_USAGE(
-        rule == MergeRule::kNone,
-        "--for transformers: runs commonkv without merged tokens, found --merge {}; pass "
-        "--merge none, or leave --for out",
-        to_string(rule));
+    KVC_CHECK_USAGE(rule == MergeRule::kNone,
+                    "--for {}: runs commonkv without merged tokens, found --merge {}; pass "
+                    "--merge none, or leave --for out",
+                    name, to_string(rule));
   }
-  KVC_CHECK_USAGE(
-      !settings.kv_dtype.starts_with("int"),
-      "--for transformers: keeps latents in the model's dtype, found --kv-dtype {}; leave "
-      "one of them out",
-      settings.kv_dtype);
-  KVC_CHECK_USAGE(
-      !of_weights || model_type != "phi3",
-      "--for transformers: has one matrix for the queries, keys and values of {}, so it "
-      "does not run factors of {}; pass --method pca, or leave --for out",
-      model_type, settings.method);
+  KVC_CHECK_USAGE(!settings.kv_dtype.starts_with("int"),
+                  "--for {}: keeps latents in the model's dtype, found --kv-dtype {}; leave "
+                  "one of them out",
+                  name, settings.kv_dtype);
+  KVC_CHECK_USAGE(!of_weights || model_type != "phi3",
+                  "--for {}: has one matrix for the queries, keys and values of {}, so it "
+                  "does not run factors of {}; pass --method pca, or leave --for out",
+                  name, model_type, settings.method);
   KVC_CHECK_USAGE(model_type != "deepseek_v2",
-                  "--for transformers: does not run latents of {}'s own latents; leave --for out",
+                  "--for {}: does not run latents of {}'s own latents; leave --for out", name,
                   model_type);
 }
 
 void check_served_family(ServingEngine engine, std::string_view model_type) {
   KVC_CHECK_USAGE(serves_family(engine, model_type),
-                  "--for vllm: vLLM does not serve {} from codes (docs/serving.md); use --for "
+                  "--for vllm: vLLM does not serve conversions of {} (docs/serving.md); use --for "
                   "transformers, or leave --for out and pass --method commonkv --export folded",
                   model_type);
 }
 
 std::vector<std::string> serving_limits(ServingEngine engine, const KvPlan& plan) {
-  const bool joint =
-      plan.num_kv_heads > 1 && std::any_of(plan.coded.begin(), plan.coded.end(),
-                                           [](const CodedBlock& block) { return block.head < 0; });
-  const bool groups = std::any_of(plan.coded.begin(), plan.coded.end(),
-                                  [](const CodedBlock& block) { return block.num_layers > 1; });
+  if (engine != ServingEngine::kVllm) {
+    return {};
+  }
+  const auto any = [](const auto& all, const auto& holds) {
+    return std::any_of(all.begin(), all.end(), holds);
+  };
+  const bool joint_codes = plan.num_kv_heads > 1 &&
+                           any(plan.coded, [](const CodedBlock& block) { return block.head < 0; });
+  const bool groups =
+      any(plan.coded, [](const CodedBlock& block) { return block.num_layers > 1; }) ||
+      any(plan.groups, [](const LatentGroup& group) {
+        return group.num_layers > 1 && group.basis == LatentBasis::kCalibrated;
+      });
   std::vector<std::string> limits;
-  if (engine == ServingEngine::kVllm && joint) {
+  if (joint_codes) {
     limits.push_back(
         "vLLM will refuse --tensor-parallel-size above 1: all KV heads are coded together; "
         "--scope head allows it");
   }
-  if (engine == ServingEngine::kVllm && groups) {
+  if (!plan.groups.empty()) {
     limits.push_back(
-        "vLLM will refuse --pipeline-parallel-size that splits a group of layers; --scope layer "
-        "or head allows any");
+        "vLLM will refuse --tensor-parallel-size above 1: a latent is of all KV heads; --method "
+        "coded --scope head allows it");
+  }
+  if (groups) {
+    limits.push_back(fmt::format(
+        "vLLM will refuse --pipeline-parallel-size that splits a group of layers; {} allows any",
+        plan.groups.empty() ? "--scope layer or head" : "--group 1"));
   }
   return limits;
 }

@@ -10,7 +10,8 @@
 
 namespace kvc {
 
-// Engine of --for. vLLM and transformers read prompts through codes, and keep no sinks and no window beside them.
+// Engine of --for. vLLM and transformers read prompts through codes, and keep no sinks and no window beside them. Beside
+// latents vLLM keeps none either, and a generated token becomes a latent at once.
 enum class ServingEngine { kKvrun, kTransformers, kVllm };
 
 std::string to_string(ServingEngine);
@@ -21,10 +22,12 @@ bool serves_latents(ServingEngine engine, std::string_view method);
 // UsageError if the engine does not run what these settings of such a method make. model_type: of config.json
 void check_served_latents(ServingEngine engine, const ConvertSettings& settings,
                           std::string_view model_type);
-// Can the engine serve codes of this family? model_type: of config.json
+// Can the engine serve codes and latents of this family? model_type: of config.json
 bool serves_family(ServingEngine engine, std::string_view model_type);
-// UsageError if the engine cannot serve codes of this family
+// UsageError if the engine cannot serve this family
 void check_served_family(ServingEngine engine, std::string_view model_type);
+// Can vLLM or transformers run a conversion that has this plan?
+bool serves_plan(ServingEngine engine, const KvPlan& plan, std::string_view model_type);
 // A sentence for each way to run the engine that the plan rules out.
 std::vector<std::string> serving_limits(ServingEngine engine, const KvPlan& plan);
 

@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 """Coded caches from the command line: what selects them, their plan, their statistics, their conversion."""
 
-import ast
 import json
-import re
 import shutil
 import unittest
 
@@ -91,66 +89,6 @@ class CodedPrompts(ProgramTest):
         self.assert_refused({2}, ["--prefill coded", "--method"], *arguments, "--method", "xkv-static", "--prefill", "coded")
         self.assert_refused({2}, ["--block: does not apply to the method coded"], *arguments, "--method", "coded",
                             "--block", "16")
-
-    def test_an_engine_selects_it(self):
-        arguments = ("kvconvert", CONFIGS / "Llama-3.1-8B", "--plan", "--json")
-        plans = [json.loads(self.run_ok(*arguments, *more).stdout)
-                 for more in (("--kept-ratio", "0.5", "--prefill", "coded"), ("--for", "vllm"))]
-        self.assertEqual(plans[0], plans[1])
-        self.assertEqual(plans[1]["exact_tokens"], 0)
-
-    def test_what_an_engine_rules_out_is_said(self):
-        plan = ("kvconvert", REFERENCE, "--plan", "--kept-ratio", "0.25", "--for", "vllm")
-        self.assertIn("refuse --tensor-parallel-size", self.run_ok(*plan, "--scope", "layer").stderr)
-        self.assertIn("refuse --pipeline-parallel-size", self.run_ok(*plan, "--scope", "group").stderr)
-        self.assertNotIn("refuse", self.run_ok(*plan, "--scope", "head").stderr)
-
-    def test_what_an_engine_cannot_serve_is_refused(self):
-        arguments = ("kvconvert", REFERENCE, "--plan", "--for", "vllm")
-        self.assert_refused({2}, ["--for", "sglang", "transformers"], "kvconvert", REFERENCE, "--plan", "--for", "sglang")
-        self.assert_refused({2}, ["--for vllm", "found palu"], *arguments, "--method", "palu")
-        self.assert_refused({2}, ["--for vllm", "--window 32"], *arguments, "--window", "32")
-        self.assert_refused({2}, ["--for vllm", "--sink 4"], *arguments, "--sink", "4")
-        self.assert_refused({2}, ["--for vllm", "--prefill exact"], *arguments, "--prefill", "exact")
-        self.assert_refused({2}, ["--block: does not apply"], *arguments, "--block", "64")
-        self.assert_refused({2}, ["--for vllm", "--export"], *arguments, "--export", "folded")
-        config = json.loads((REFERENCE / "config.json").read_text(encoding="utf-8"))
-        olmo = self.directory / "olmo"
-        olmo.mkdir()
-        (olmo / "config.json").write_text(json.dumps(config | {"model_type": "olmo2",
-                                                               "architectures": ["Olmo2ForCausalLM"]}))
-        self.assert_refused({2}, ["vLLM does not serve olmo2", "--for transformers"], "kvconvert", olmo, "--plan",
-                            "--for", "vllm")
-
-    def test_transformers_takes_latents(self):
-        arguments = ("kvconvert", REFERENCE, "--plan", "--json")
-        for method in (("pca", "--kept-ratio", "0.3"), ("xkv-static", "--kept-ratio", "0.3"), ("palu", "--rank", "0.5"),
-                       ("commonkv", "--merge", "none", "--rank", "0.3", "--group", "2")):
-            plain, suited = (self.run_ok(*arguments, "--method", *method, *more).stdout for more in ((), ("--for", "transformers")))
-            self.assertEqual(plain, suited)
-
-    def test_latents_that_transformers_does_not_run_are_refused(self):
-        arguments = ("kvconvert", REFERENCE, "--plan", "--for", "transformers")
-        self.assert_refused({2}, ["--method coded, pca, xkv-static, palu or commonkv, found xkv"], *arguments, "--method", "xkv")
-        self.assert_refused({2}, ["runs commonkv without merged tokens, found --merge ls; pass --merge none"], *arguments, "--method",
-                            "commonkv", "--group", "2", "--rank", "0.5")
-        self.assert_refused({2}, ["in the model's dtype, found --kv-dtype int8"], *arguments, "--method", "pca", "--kv-dtype", "int8")
-        self.assert_refused({2}, ["--export"], *arguments, "--method", "palu", "--export", "folded")
-        phi3 = ("kvconvert", DATA / "zoo/phi3_partial_window", "--plan", "--for", "transformers")
-        self.assert_refused({2}, ["one matrix for the queries, keys and values of phi3", "--method pca"], *phi3, "--method", "palu",
-                            "--rank", "0.5")
-        self.run_ok(*phi3, "--method", "pca", "--kept-ratio", "0.5")
-        self.assert_refused({2}, ["latents of deepseek_v2's own latents"], "kvconvert", DATA / "zoo/deepseek_v2_lite", "--plan",
-                            "--for", "transformers", "--method", "xkv-static", "--metric", "none")
-
-    def test_the_plugin_refuses_the_same_families(self):
-        root = DATA.parents[1]
-        tree = ast.parse((root / "python/kvconvert/vllm/families.py").read_text(encoding="utf-8"))
-        refused = next(node.value for node in tree.body
-                       if isinstance(node, ast.AnnAssign) and node.target.id == "REFUSED")
-        source = (root / "convert/serving_engine.cpp").read_text(encoding="utf-8")
-        table = re.search(r"kNotInVllm = \{(.*?)\};", source, re.DOTALL).group(1)
-        self.assertEqual(re.findall(r'"(\w+)"', table), [key.value for key in refused.keys])
 
     def test_whole_tiles_are_codes(self):
         out = self.directory / "out"
