@@ -10,7 +10,8 @@ import torch
 from kvconvert._ops import ops
 from kvconvert.latents import Latents
 
-_NONE = torch.empty(0, device="cpu")
+_FLOAT = {"dtype": torch.float32, "device": "cpu"}  # whatever the engine's defaults are
+_NONE = torch.empty(0, **_FLOAT)
 
 
 class LayerPages:
@@ -23,10 +24,10 @@ class LayerPages:
     def __init__(self, latents: Latents, place: int, num_query_heads: int, scale: float, softcap: float = 0.0):
         self._handle, self._latents, self._place, self._ops = None, latents, place, ops()
         form, group = latents.forms[place], latents.group
-        no_angles = torch.empty(1 << 30, 0, device="cpu")  # any number of positions without pairs
+        no_angles = torch.empty(1 << 30, 0, **_FLOAT)  # any number of positions without pairs
         cos, sin = form.rope if form.rope is not None else (no_angles, no_angles)
         norm = form.key_norm
-        numbers = torch.tensor([scale, softcap, norm.epsilon if norm else 0.0], device="cpu")
+        numbers = torch.tensor([scale, softcap, norm.epsilon if norm else 0.0], **_FLOAT)
         factors = [*latents.decoders[place], *latents.offsets[place], norm.weight if norm else None]
         self._handle = self._ops.open_latents(
             [num_query_heads, latents.num_kv_heads, latents.head_dim, group.rank, group.key_rank, group.value_rank, form.window],
@@ -61,4 +62,5 @@ class LayerPages:
         begin = first // tokens
         numbers = page_numbers[begin:-(-(first + count) // tokens)].long()
         rows = pages.index_select(0, numbers)[:, :tokens * rank].reshape(-1, rank).narrow(0, first - begin * tokens, count)
+        rows = rows.to(self._latents.decoders[self._place][0].dtype)
         return (self._latents.keys(self._place, rows, first).to(dtype), self._latents.values(self._place, rows).to(dtype))

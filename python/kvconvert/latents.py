@@ -66,7 +66,7 @@ def why_refused(conversion: dict) -> str | None:
     if "weights" in bases and plan["policy"]["rule"] != "none":
         return f"merged tokens (rule {plan['policy']['rule']}); convert with --merge none"
     if "weights" in bases and conversion.get("model_type") in _ONE_PROJECTION:
-        return f"factors of weights of {conversion['model_type']}, which transformers keeps in one matrix; convert with --method pca"
+        return f"factors of weights of {conversion['model_type']}, which engines keep in one matrix; convert with --method pca"
     if kv_dtype.startswith("int"):
         return f"latents of {kv_dtype}; convert without --kv-dtype"
     return None
@@ -196,15 +196,16 @@ class Latents:
         values = sum(linear(value, encoder) for (_, value), (_, encoder) in zip(rows, self.encoders))
         return torch.cat((keys, values), 1) if self.group.split_kv else keys + values
 
-    def encode(self, first: int, keys: list[torch.Tensor], values: list[torch.Tensor]) -> torch.Tensor:
-        """Latents [n, rank] float32 of the tokens at positions from `first` on, under calibrated directions. keys (post-RoPE),
-        values: of every layer, [n, num_kv_heads, head_dim]."""
+    def encode(self, first: int | torch.Tensor, keys: list[torch.Tensor], values: list[torch.Tensor]) -> torch.Tensor:
+        """Latents [n, rank] float32 of the tokens at positions from `first` on, or at these int64 [n], under calibrated directions.
+        keys (post-RoPE), values: of every layer, [n, num_kv_heads, head_dim]."""
         latents = []
         for begin in range(0, len(keys[0]), TOKENS_TOGETHER):
-            rows = []
+            some, rows = slice(begin, begin + TOKENS_TOGETHER), []
+            places = first + begin if isinstance(first, int) else first[some]
             for form, key, value in zip(self.forms, keys, values):
-                key, value = (part[begin:begin + TOKENS_TOGETHER].float() for part in (key, value))
-                rows.append((turned(key, form.rope, first + begin, back=True).flatten(1), value.flatten(1)))
+                key, value = key[some].float(), value[some].float()
+                rows.append((turned(key, form.rope, places, back=True).flatten(1), value.flatten(1)))
             latents.append(self._encoded(rows) - self.mean_latent)
         return torch.cat(latents)
 
@@ -224,11 +225,13 @@ class Latents:
         return values.unflatten(-1, (self.num_kv_heads, self.head_dim))
 
 
-def turned(keys: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor] | None, first: int, back: bool = False) -> torch.Tensor:
-    """Keys float32 [..., n, heads, head_dim] at positions from `first` on, after RoPE; with `back` before it."""
+def turned(keys: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor] | None, first: int | torch.Tensor,
+           back: bool = False) -> torch.Tensor:
+    """Keys float32 [..., n, heads, head_dim] at positions from `first` on, or at these [n], after RoPE; with `back` before it."""
     if rope is None or keys.shape[-3] == 0:
         return keys
-    cos, sin = (part[first:first + keys.shape[-3], None] for part in rope)
+    places = slice(first, first + keys.shape[-3]) if isinstance(first, int) else first
+    cos, sin = (part[places, None] for part in rope)
     if back:  # RoPE may scale
         squared = cos * cos + sin * sin
         cos, sin = cos / squared, -sin / squared

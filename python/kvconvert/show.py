@@ -104,7 +104,8 @@ def show(directory: str | os.PathLike) -> Conversion:
     if plan["method"] == "coded" and sink == 0 and window == 0:
         served_by += ["transformers", "vLLM"]
     elif is_latent(plan) and why_refused(conversion) is None:
-        served_by.append("transformers")
+        stores_at_once = (sink, window, plan["policy"]["block_tokens"]) == (0, 0, 1)
+        served_by += ["transformers", "vLLM"] if stores_at_once else ["transformers"]
         groups = [group_of(number, spec) for number, spec in enumerate(plan["groups"])]
         latents = [(group.rank, len(store)) for group in groups for store in group.stores]
         size = sum(rank for rank, _ in latents) * _BYTES[dtype] + plan["layers"].count("plain") * layer_bytes

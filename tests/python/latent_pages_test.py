@@ -100,7 +100,8 @@ class LatentPagesTest(unittest.TestCase):
             torch.testing.assert_close(found.double(), case.expected(place), atol=most, rtol=most)
 
     def test_equals_torch(self):
-        shapes = ((1, 1, 8, (5, 5), False, 4), (2, 3, 16, (7, 13), True, 8), (1, 7, 72, (37, 64), True, 20), (4, 1, 32, (96, 96), False, 0))
+        shapes = ((1, 1, 8, (5, 5), False, 4), (2, 3, 16, (7, 13), True, 8), (1, 7, 72, (37, 64), True, 20),
+                  (4, 1, 32, (96, 96), False, 0))
         for (kv_heads, repeats, head_dim, ranks, split, pairs), dtype in itertools.product(shapes, TOLERANCE):
             with self.subTest(head_dim=head_dim, dtype=dtype):
                 self.check(Case([37, 64, 3, 0], [1, 5, 2, 3], kv_heads, repeats, head_dim, ranks, split, pairs, dtype=dtype))
@@ -161,6 +162,12 @@ class LatentPagesTest(unittest.TestCase):
         torch.testing.assert_close(outputs[0], outputs[1], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(outputs[0], outputs[2], atol=1e-5, rtol=1e-5)
 
+    def test_an_engines_default_type_changes_nothing(self):
+        torch.set_default_dtype(torch.bfloat16)
+        self.addCleanup(torch.set_default_dtype, torch.float32)
+        case = Case([40], [1], pairs=0, dtype=torch.bfloat16)
+        self.check(case)
+
     def test_parts_of_a_sequence_are_read(self):
         case = Case([100, 20], [1, 1], page_tokens=16)
         keys, values = case.layers[1].read(case.pages, case.table[0], 0, 100, torch.float32)
@@ -180,16 +187,19 @@ class LatentPagesTest(unittest.TestCase):
     def test_arguments_are_checked(self):
         case = Case([40, 20], [1, 2])
         past, handle = torch.tensor([40, 20], dtype=torch.int32), case.layers[0]._handle
-        named = {"handle": handle, "out": torch.empty_like(case.query), "query": case.query, "pages": case.pages, "table": case.table,
-                 "past": past, "starts": case.starts, "keys": case.keys, "values": case.values}
+        named = {"handle": handle, "out": torch.empty_like(case.query), "query": case.query, "pages": case.pages,
+                 "table": case.table, "past": past, "starts": case.starts, "keys": case.keys, "values": case.values}
         ops().attend_paged_latents(*named.values())
         for words, changes in {
-                "latents 999999 are closed": {"handle": 999999}, "page -1, expected 0 to 6": {"table": torch.full_like(case.table, -1)},
+                "latents 999999 are closed": {"handle": 999999},
+                "page -1, expected 0 to 6": {"table": torch.full_like(case.table, -1)},
                 "page 7, expected": {"table": torch.full_like(case.table, 7)}, "int32 block table": {"table": case.table.long()},
-                "of at least 2 sequences": {"table": case.table[:1]}, "1 queries behind 65 tokens, expected at most 64": {"past": past + 25},
+                "of at least 2 sequences": {"table": case.table[:1]},
+                "1 queries behind 65 tokens, expected at most 64": {"past": past + 25},
                 "1 queries behind -1 tokens": {"past": -past // 40}, "starts do not go from 0 to 3": {"starts": case.starts - 1},
                 "-1 queries behind": {"starts": torch.tensor([0, 4, 3], dtype=torch.int32)},
-                r"keys: expected \[3, 2, 16\]": {"keys": case.keys[:2]}, r"values: expected \[3, 2, 16\]": {"values": case.values[:, :1]},
+                r"keys: expected \[3, 2, 16\]": {"keys": case.keys[:2]},
+                r"values: expected \[3, 2, 16\]": {"values": case.values[:, :1]},
                 r"query: expected \[3, 6, 16\]": {"query": case.query[..., :8]}, "pages: expected": {"pages": case.pages[:, :19]},
                 "pages: expected float32": {"pages": case.pages.double()}, "past tokens": {"past": past.long()}}.items():
             with self.subTest(words), self.assertRaisesRegex(RuntimeError, words):

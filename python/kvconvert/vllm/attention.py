@@ -1,17 +1,19 @@
-"""Attention whose cache holds codes."""
+"""Attention whose cache holds codes or latents in place of keys and values."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from vllm.model_executor.layers.attention import Attention
+from vllm.v1.attention.backend import AttentionBackend
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec
 
-from kvconvert.codes import TILE, LayerCodes, OpenRows
-from kvconvert.vllm.backend import CodedBackend
+from kvconvert.codes import TILE
 from kvconvert.vllm.open_tiles import OpenTiles
-from kvconvert.vllm.spec import coded_spec
+from kvconvert.vllm.spec import paged_spec
 
-_STUB_BYTES = 4  # of a tile of a layer whose codes lie in another layer's pages
+_STUB_BYTES = 4  # of a tile of a layer whose tokens lie in another layer's pages
 
 
 def softcap_of(attention: Attention) -> float:
@@ -19,43 +21,65 @@ def softcap_of(attention: Attention) -> float:
     return float(getattr(attention.impl, "logits_soft_cap", None) or 0.0)
 
 
-class CodedStore:
-    """Layers that are coded together: their codes, the pages that the first of them holds, and rows of open tiles."""
+@dataclass(frozen=True)
+class LayerParts:
+    """A layer's attention as vLLM has built it."""
 
-    def __init__(self, codes: LayerCodes, tile_bytes: int, open_tiles: OpenTiles) -> None:
-        self.codes = codes
-        self.open_tiles = open_tiles  # the same for all stores of a model
-        self._open_rows: list[OpenRows | None] = [None] * len(codes.layers)
-        self.tile_bytes = tile_bytes  # of the rank that needs most
-        self.leader: CodedAttention | None = None
+    layer: int
+    parent: nn.Module  # holds the projections, and the attention as `name`
+    name: str
+    attention: Attention
+    rope: tuple[torch.Tensor, torch.Tensor] | None  # cos and sin, float32 [positions, pairs]
+    interleaved: bool  # rotary pairs are neighbouring channels
+    window: int  # last tokens that a query sees, 0 for all
+
+
+class PagedStore:
+    """Layers whose tokens are stored together, in the pages of the first of them.
+
+    backend: attends over these pages. open_tiles: where exact rows beside them are kept, None without such.
+    """
+
+    backend: type[AttentionBackend]
+    open_tiles: OpenTiles | None = None
+
+    def __init__(self, layers: list[int], tile_bytes: int) -> None:
+        self.layers = layers
+        self.tile_bytes = tile_bytes  # of 32 tokens, of the rank that needs most
+        self.leader: PagedAttention | None = None
         self.step: list[tuple[torch.Tensor, torch.Tensor]] = []  # keys and values of the layers that have run
         self._cache: torch.Tensor | None = None
         self._pages: torch.Tensor | None = None
 
     def pages(self) -> torch.Tensor:
-        """uint8 [num_pages, page_tiles * codes.tile_bytes]: tiles of a page lie one after the other, padding follows."""
-        cache = self.leader.kv_cache  # [num_pages, 1, page_tiles, tile_bytes]
+        """[num_pages, numbers]: what tokens take in a page lies together, padding follows."""
+        cache = self.leader.kv_cache  # uint8 [num_pages, 1, page_tiles, tile_bytes]
         if cache is not self._cache:
-            tiles = cache.shape[2]
-            flat = cache.flatten(1)  # a view: a page is contiguous
-            self._cache, self._pages = cache, flat[:, : tiles * self.codes.tile_bytes]
+            self._cache, self._pages = cache, self._view(cache.flatten(1), cache.shape[2])  # a view: a page is contiguous
         return self._pages
 
-    def open_rows(self, index: int, tiles: int, dtype: torch.dtype) -> OpenRows:
-        """Exact rows of layer `index` of the store, of `tiles` tiles or more."""
-        rows = self._open_rows[index]
-        if rows is None:
-            rows = self.codes.new_open_rows(tiles, dtype)
-        elif rows.keys.shape[0] < tiles:
-            rows = rows.grown(tiles)
-        self._open_rows[index] = rows
-        return rows
+    def _view(self, pages: torch.Tensor, tiles: int) -> torch.Tensor:
+        """Of pages uint8 [num_pages, bytes] with as many tiles each."""
+        raise NotImplementedError
+
+    def weights_loaded(self) -> None:
+        """The model's weights are there."""
+
+    def keep_step(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[list, list] | None:
+        """Keeps the step's keys and values of layer `index`; those of all layers behind the last one, else None."""
+        if index == 0:
+            self.step = []
+        self.step.append((key, value))
+        if index < len(self.layers) - 1:
+            return None
+        (keys, values), self.step = map(list, zip(*self.step)), []
+        return keys, values
 
 
-class CodedAttention(Attention):
+class PagedAttention(Attention):
     """Takes the place of a plain `Attention`, with its heads, scale and name."""
 
-    def __init__(self, plain: Attention, vllm_config: Any, store: CodedStore, layer: int, window: int) -> None:
+    def __init__(self, plain: Attention, vllm_config: Any, store: PagedStore, layer: int, window: int) -> None:
         del vllm_config.compilation_config.static_forward_context[plain.layer_name]
         super().__init__(
             plain.num_heads,
@@ -66,13 +90,13 @@ class CodedAttention(Attention):
             quant_config=plain.quant_config,
             logits_soft_cap=softcap_of(plain) or None,
             prefix=plain.layer_name,
-            attn_backend=CodedBackend,
+            attn_backend=store.backend,
         )
         self.sliding_window = None  # vLLM keeps all tokens; the implementation cuts
         self.impl.window = window
         self.impl.max_tokens = vllm_config.model_config.max_model_len
         self.store = store
-        self.index = store.codes.layers.index(layer)  # within the store
+        self.index = store.layers.index(layer)  # within the store
         if self.index == 0:
             store.leader = self
 
@@ -82,4 +106,4 @@ class CodedAttention(Attention):
             raise ValueError(f"kvconvert: --block-size is {size} and must be a multiple of {TILE}")
         plain = super().get_kv_cache_spec(vllm_config)
         assert isinstance(plain, FullAttentionSpec)
-        return coded_spec(plain, self.store.tile_bytes if self.index == 0 else _STUB_BYTES)
+        return paged_spec(plain, self.store.tile_bytes if self.index == 0 else _STUB_BYTES)

@@ -4,38 +4,19 @@ exactly, and the tiles before through their codes."""
 from typing import Any
 
 import torch
-from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionType, MultipleOf
-from vllm.v1.kv_cache_interface import KVCacheLayout
 
 from kvconvert.codes import TILE, LayerCodes, OpenRows
 from kvconvert.device_codes import MOST_SCRATCH
 from kvconvert.tiled_attention import attend_prompt, tile_start
-from kvconvert.vllm.metadata import CodedMetadata, CodedMetadataBuilder, Sequence
+from kvconvert.vllm.metadata import PagedMetadata, Sequence
+from kvconvert.vllm.paged_backend import PagedBackend, PagedImpl
 
 
-class CodedImpl(AttentionImpl):
+class CodedImpl(PagedImpl):
     """Attention of one layer. The layer's store has the codes."""
 
-    def __init__(
-        self,
-        num_heads: int,
-        head_size: int,
-        scale: float,
-        num_kv_heads: int | None = None,
-        alibi_slopes: list[float] | None = None,
-        sliding_window: int | None = None,
-        kv_cache_dtype: str = "auto",
-        logits_soft_cap: float | None = None,
-        attn_type: str = AttentionType.DECODER,
-        kv_sharing_target_layer_name: str | None = None,
-        **extra: Any,
-    ) -> None:
-        self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
-        self.num_kv_heads, self.kv_cache_dtype = num_kv_heads, kv_cache_dtype
-        self.logits_soft_cap = float(logits_soft_cap or 0.0)
-        # CodedAttention sets these.
-        self.window = 0  # last tokens that a query sees, 0 for all
-        self.max_tokens = 0  # of the longest sequence
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self._has_reserved = False
 
     def forward(
@@ -45,7 +26,7 @@ class CodedImpl(AttentionImpl):
         key: torch.Tensor,  # [tokens, num_kv_heads, head_size], after RoPE
         value: torch.Tensor,
         kv_cache: torch.Tensor,
-        attn_metadata: CodedMetadata | None,
+        attn_metadata: PagedMetadata | None,
         output: torch.Tensor,
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
@@ -90,12 +71,8 @@ class CodedImpl(AttentionImpl):
                         for tokens in (last - min(last, self._first_seen(past)), self.max_tokens - tile_start(past)))
         attend_prompt(query[:count], self.max_tokens, coded, exact, self.scale, self.logits_soft_cap, self.window, exact_step)
 
-    def _first_seen(self, past: int) -> int:
-        """The first tile's first token that queries behind `past` tokens see."""
-        return tile_start(max(past - self.window + 1, 0)) if self.window else 0
-
     def _coded_rows(
-        self, codes: LayerCodes, pages: torch.Tensor, batch: CodedMetadata, s: Sequence, end: int, dtype: torch.dtype,
+        self, codes: LayerCodes, pages: torch.Tensor, batch: PagedMetadata, s: Sequence, end: int, dtype: torch.dtype,
         index: int = 0,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values, from codes, of the tokens before `end` that a sequence's queries see."""
@@ -103,21 +80,21 @@ class CodedImpl(AttentionImpl):
         return codes.read(pages, batch.block_table[s.row], first, end - first, dtype, index)
 
     def _keep(
-        self, codes: LayerCodes, rows: OpenRows, key: torch.Tensor, value: torch.Tensor, batch: CodedMetadata
+        self, codes: LayerCodes, rows: OpenRows, key: torch.Tensor, value: torch.Tensor, batch: PagedMetadata
     ) -> None:
         if batch.kept is not None:
             key, value = key[batch.kept], value[batch.kept]
         codes.keep(rows, batch.places, key, value)
 
     def _exact_rows(
-        self, codes: LayerCodes, rows: OpenRows, key: torch.Tensor, value: torch.Tensor, batch: CodedMetadata, s: Sequence
+        self, codes: LayerCodes, rows: OpenRows, key: torch.Tensor, value: torch.Tensor, batch: PagedMetadata, s: Sequence
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values from the first token of the first query's tile on."""
         span = slice(s.first, s.last)
         return codes.kept(rows, batch.first_tiles.get(s.row, 0), s.past % TILE, key[span], value[span])
 
     def _attend_group(
-        self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: CodedMetadata,
+        self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: PagedMetadata,
         rows: OpenRows, output: torch.Tensor,
     ) -> torch.Tensor:
         """A group's codes exist after its last layer, so the step's own tokens are exact."""
@@ -126,60 +103,13 @@ class CodedImpl(AttentionImpl):
             coded = self._coded_rows(store.codes, pages, batch, s, tile_start(s.past), query.dtype, layer.index)
             self._attend_rows(output, query, coded, self._exact_rows(store.codes, rows, key, value, batch, s), s, True)
         self._keep(store.codes, rows, key, value, batch)
-        if layer.index == 0:
-            store.step = []
-        store.step.append((key, value))
-        if layer.index == len(store.codes.layers) - 1:
-            keys, values = map(list, zip(*store.step))
-            store.codes.store(pages, batch.slots, batch.positions, keys, values)
-            store.step = []
+        step = store.keep_step(layer.index, key, value)
+        if step is not None:
+            store.codes.store(pages, batch.slots, batch.positions, *step)
         return output
 
-    def _attend_rows(
-        self,
-        output: torch.Tensor,
-        query: torch.Tensor,
-        coded: tuple[torch.Tensor, torch.Tensor],
-        exact: tuple[torch.Tensor, torch.Tensor],
-        s: Sequence,
-        exact_step: bool,
-    ) -> None:
-        rows = slice(s.first, s.last)
-        output[rows] = attend_prompt(
-            query[rows], s.length, coded, exact, self.scale, self.logits_soft_cap, self.window, exact_step
-        )
 
-
-class CodedBackend(AttentionBackend):
-    """Given to each coded layer; `--attention-backend` does not choose it."""
-
-    supported_dtypes = [torch.float16, torch.bfloat16, torch.float32]
-    supported_kv_cache_dtypes = ["auto", "bfloat16", "float16"]
-
-    @staticmethod
-    def get_name() -> str:
-        return "CUSTOM"
-
+class CodedBackend(PagedBackend):
     @staticmethod
     def get_impl_cls() -> type[CodedImpl]:
         return CodedImpl
-
-    @staticmethod
-    def get_builder_cls() -> type[CodedMetadataBuilder]:
-        return CodedMetadataBuilder
-
-    @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
-        return [MultipleOf(TILE)]
-
-    @classmethod
-    def supported_kv_cache_layouts(cls) -> tuple[KVCacheLayout, ...]:
-        return (KVCacheLayout.LBHNC, KVCacheLayout.BLHNC)
-
-    @classmethod
-    def supports_kv_connector(cls) -> bool:
-        return False
-
-    @classmethod
-    def supports_device_cpu_query_lens_mismatch(cls) -> bool:
-        return False  # which tiles are open is found on the host

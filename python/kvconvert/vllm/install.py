@@ -15,72 +15,84 @@ from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm.v1.attention.backend import AttentionType
 
 from kvconvert.codes import CodedCheckpoint
-from kvconvert.vllm.attention import CodedAttention, CodedStore, softcap_of
+from kvconvert.latents import LatentCheckpoint, is_latent
+from kvconvert.vllm.attention import LayerParts, PagedAttention, PagedStore, softcap_of
+from kvconvert.vllm.coded_store import CodedStore
+from kvconvert.vllm.latent_store import latent_store
 from kvconvert.vllm.open_tiles import OpenTiles
 from kvconvert.vllm.rope import key_rope
 
 
-def install_codes(model: nn.Module, vllm_config: Any) -> None:
-    """Gives every layer of this rank its codes."""
-    checkpoint = CodedCheckpoint(_directory(vllm_config.model_config))
+def install_stores(model: nn.Module, vllm_config: Any) -> list[PagedStore]:
+    """Gives every layer of this rank that is not plain its store. Returns the stores."""
+    config = vllm_config.model_config.hf_config
+    directory = _directory(vllm_config.model_config)
+    latent = is_latent(config.kvconvert["plan"])
+    checkpoint = LatentCheckpoint(directory) if latent else CodedCheckpoint(directory)
     plain = _attention_by_layer(model)
-    # A step's sequences, and as many tiles that they have just left.
-    open_tiles = OpenTiles(2 * vllm_config.scheduler_config.max_num_seqs + 16)
     rotaries = {layer: getattr(parent, "rotary_emb", None) for layer, (parent, _, _) in plain.items()}
     with torch.device("cpu"), set_default_torch_dtype(torch.float32):
         # Layers share modules, and then tables.
         ropes = {rotary: key_rope(rotary, vllm_config.model_config.max_model_len) for rotary in set(rotaries.values())}
-    ranks, rank = get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
+    # A step's sequences, and as many tiles that they have just left.
+    open_tiles = OpenTiles(2 * vllm_config.scheduler_config.max_num_seqs + 16)
+    stores = []
     for layers in checkpoint.stores:
-        here = [layer for layer in layers if layer in plain]
-        if not here:  # another pipeline stage has them
+        if not _are_here(layers, plain):
             continue
-        if len(here) < len(layers):
-            raise ValueError(
-                f"kvconvert: layers {layers[0]}-{layers[-1]} are coded together and must be in one pipeline stage, "
-                f"and this stage has layers {here[0]}-{here[-1]} of them; set VLLM_PP_LAYER_PARTITION, or convert "
-                "with `kvconvert --scope head`"
-            )
-        _install_store(checkpoint, layers, plain, vllm_config, rank, ranks, open_tiles, *ropes[rotaries[layers[0]]])
+        parts = [
+            LayerParts(layer, *plain[layer], *ropes[rotaries[layer]], _window(plain[layer][2], vllm_config))
+            for layer in layers
+        ]
+        for part in parts:
+            _refuse_attention(part.attention, part.layer)
+        with torch.device("cpu"), set_default_torch_dtype(torch.float32):
+            store = latent_store(checkpoint, parts) if latent else _coded_store(checkpoint, parts, vllm_config, open_tiles)
+        for part in parts:
+            setattr(part.parent, part.name, PagedAttention(part.attention, vllm_config, store, part.layer, part.window))
+        stores.append(store)
+    return stores
 
 
-def _install_store(
-    checkpoint: CodedCheckpoint,
-    layers: list[int],
-    plain: dict[int, tuple[nn.Module, str, Attention]],
-    vllm_config: Any,
-    rank: int,
-    ranks: int,
-    open_tiles: OpenTiles,
-    rope: tuple[torch.Tensor, torch.Tensor] | None,
-    interleaved: bool,
-) -> None:
-    first = plain[layers[0]][2]
-    _refuse_attention(first, layers[0])
-    max_model_len = vllm_config.model_config.max_model_len
-    window = first.sliding_window or 0
-    window = window if window < max_model_len else 0
-    heads, total = first.num_kv_heads, checkpoint.num_kv_heads
-
-    with torch.device("cpu"), set_default_torch_dtype(torch.float32):
-        codes = checkpoint.open(
-            layers,
-            rope,
-            num_query_heads=first.num_heads,
-            scale=first.impl.scale,
-            softcap=softcap_of(first),
-            window=window,
-            interleaved=interleaved,
-            first_head=rank * total // ranks,
-            num_heads=heads,
-            device=_device(vllm_config),
+def _are_here(layers: list[int], plain: dict[int, tuple[nn.Module, str, Attention]]) -> bool:
+    """Does this pipeline stage have the layers? Raises ValueError where it has some of them."""
+    here = [layer for layer in layers if layer in plain]
+    if here and len(here) < len(layers):
+        raise ValueError(
+            f"kvconvert: layers {layers[0]}-{layers[-1]} are stored together and must be in one pipeline stage, "
+            f"and this stage has layers {here[0]}-{here[-1]} of them; set VLLM_PP_LAYER_PARTITION, or convert "
+            "with `kvconvert --scope head` or `--group 1`"
         )
+    return bool(here)
+
+
+def _window(attention: Attention, vllm_config: Any) -> int:
+    """Last tokens that a query sees, 0 for all."""
+    window = attention.sliding_window or 0
+    return window if window < vllm_config.model_config.max_model_len else 0
+
+
+def _coded_store(
+    checkpoint: CodedCheckpoint, parts: list[LayerParts], vllm_config: Any, open_tiles: OpenTiles
+) -> CodedStore:
+    first, layers = parts[0], [part.layer for part in parts]
+    ranks, rank = get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
+    heads, total = first.attention.num_kv_heads, checkpoint.num_kv_heads
+    codes = checkpoint.open(
+        layers,
+        first.rope,
+        num_query_heads=first.attention.num_heads,
+        scale=first.attention.impl.scale,
+        softcap=softcap_of(first.attention),
+        window=first.window,
+        interleaved=first.interleaved,
+        first_head=rank * total // ranks,
+        num_heads=heads,
+        device=_device(vllm_config),
+    )
     # vLLM wants the same spec on every rank: a page holds the largest rank's codes.
     most = max(checkpoint.tile_bytes(layers, other * total // ranks, heads) for other in range(ranks))
-    store = CodedStore(codes, most, open_tiles)
-    for layer in layers:
-        parent, name, attention = plain[layer]
-        setattr(parent, name, CodedAttention(attention, vllm_config, store, layer, window))
+    return CodedStore(codes, most, open_tiles)
 
 
 def _device(vllm_config: Any) -> torch.device:
@@ -100,9 +112,9 @@ def _attention_by_layer(model: nn.Module) -> dict[int, tuple[nn.Module, str, Att
 
 def _refuse_attention(attention: Attention, layer: int) -> None:
     if type(attention) is not Attention or attention.attn_type != AttentionType.DECODER:
-        raise ValueError(f"kvconvert: layer {layer} has {type(attention).__name__}, which codes do not support")
+        raise ValueError(f"kvconvert: layer {layer} has {type(attention).__name__}, which converted checkpoints do not support")
     if attention.has_sink or getattr(attention.impl, "alibi_slopes", None) is not None:
-        raise ValueError(f"kvconvert: layer {layer} has attention sinks or ALiBi, which codes do not support")
+        raise ValueError(f"kvconvert: layer {layer} has attention sinks or ALiBi, which converted checkpoints do not support")
 
 
 def _directory(model_config: Any) -> str:

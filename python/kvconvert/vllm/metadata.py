@@ -1,4 +1,4 @@
-"""What attention over codes needs to know of a step: vLLM's metadata of a batch, and where its open tiles are kept."""
+"""What attention over pages needs to know of a step: vLLM's metadata of a batch, and where its open tiles are kept."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -38,7 +38,7 @@ class Refill(NamedTuple):
 
 
 @dataclass
-class CodedMetadata:
+class PagedMetadata:
     """A step's batch, the same for every layer. Sequences with short queries come first."""
 
     num_tokens: int
@@ -67,6 +67,17 @@ class CodedMetadata:
         spans = zip(range(len(lens)), starts, starts[1:], lens)
         return [Sequence(*span) for span in spans if span[1] < span[2]]
 
+    @cached_property
+    def short_starts(self) -> torch.Tensor:
+        """int32 [num_short_sequences + 1]: first query tokens of sequences with short queries, on the host."""
+        return self.starts_cpu[: self.num_short_sequences + 1].int().contiguous()
+
+    @cached_property
+    def short_past(self) -> torch.Tensor:
+        """int32 [num_short_sequences]: tokens before the queries, on the host."""
+        starts = self.short_starts
+        return (self.lens_cpu[: self.num_short_sequences] - (starts[1:] - starts[:-1])).int().contiguous()
+
     @property
     def prompts(self) -> list[Sequence]:
         """Sequences with more than SHORT query tokens."""
@@ -75,7 +86,7 @@ class CodedMetadata:
         return [s for s in self.sequences if s.row >= self.num_short_sequences]
 
 
-class CodedMetadataBuilder(AttentionMetadataBuilder[CodedMetadata]):
+class PagedMetadataBuilder(AttentionMetadataBuilder[PagedMetadata]):
     """Layers of different sizes have builders of their own; the first one's work serves all in a step."""
 
     # Host numbers steer a step: vLLM captures the model's pieces between attention, and no whole step.
@@ -85,21 +96,21 @@ class CodedMetadataBuilder(AttentionMetadataBuilder[CodedMetadata]):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.reorder_batch_threshold = SHORT
         layers = vllm_config.compilation_config.static_forward_context
-        self._open_tiles: OpenTiles = layers[layer_names[0]].store.open_tiles
+        self._open_tiles: OpenTiles | None = layers[layer_names[0]].store.open_tiles
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
-    ) -> CodedMetadata:
+    ) -> PagedMetadata:
         batch = common_attn_metadata
         if not hasattr(batch, "kvconvert"):
             batch.kvconvert = build_metadata(batch)
-            if batch.kvconvert.num_tokens:
+            if batch.kvconvert.num_tokens and self._open_tiles is not None:
                 _find_open_tiles(batch.kvconvert, self._open_tiles)
         return batch.kvconvert
 
 
-def build_metadata(batch: CommonAttentionMetadata) -> CodedMetadata:
-    """What attention over codes needs to know of a step; waits for a device once."""
+def build_metadata(batch: CommonAttentionMetadata) -> PagedMetadata:
+    """What attention over pages needs to know of a step; waits for a device once."""
     short_sequences, _, short, _ = split_decodes_and_prefills(batch, decode_threshold=SHORT)
     tokens, lens, table = batch.num_actual_tokens, batch.seq_lens, batch.block_table_tensor
     if batch.max_query_len == 1:  # one query token per sequence
@@ -113,7 +124,7 @@ def build_metadata(batch: CommonAttentionMetadata) -> CodedMetadata:
         short_table, short_lens = table[row[:short]], (positions[:short] + 1).int()
     slots = batch.slot_mapping[:tokens].long()
     slots_cpu, lens_cpu = _on_host(slots, lens)
-    return CodedMetadata(
+    return PagedMetadata(
         num_tokens=tokens,
         slots=slots,
         slots_cpu=slots_cpu,
@@ -142,7 +153,7 @@ def _to_device(numbers: list[int], device: torch.device) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
-def _find_open_tiles(batch: CodedMetadata, open_tiles: OpenTiles) -> None:
+def _find_open_tiles(batch: PagedMetadata, open_tiles: OpenTiles) -> None:
     """Where the step's open tiles are kept, and which of its tokens are."""
     open_tiles.begin_step()
     slots, kept, places, short_tiles = batch.slots_cpu.tolist(), [], [], []

@@ -1,4 +1,4 @@
-"""vLLM's own model classes with attention over codes. There is no forward per family."""
+"""vLLM's own model classes with attention over codes or latents. There is no forward per family."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -11,10 +11,10 @@ from kvconvert.vllm.families import ARCHITECTURES, CLASS_PREFIX, REFUSED, served
 
 @cache
 def model_class(architecture: str) -> type[torch.nn.Module]:
-    """vLLM's class `architecture`, with every coded layer's attention replaced."""
+    """vLLM's class `architecture`, with every converted layer's attention replaced."""
     from vllm import ModelRegistry
 
-    from kvconvert.vllm.install import install_codes
+    from kvconvert.vllm.install import install_stores
     from kvconvert.vllm.refusals import refuse_unsupported
 
     base = ModelRegistry.models[architecture].load_model_cls()
@@ -23,11 +23,14 @@ def model_class(architecture: str) -> type[torch.nn.Module]:
         def __init__(self, *, vllm_config: Any, prefix: str = "", **kwargs: Any) -> None:
             refuse_unsupported(vllm_config)
             super().__init__(vllm_config=vllm_config, prefix=prefix, **kwargs)
-            install_codes(self, vllm_config)
+            self.kvconvert_stores = install_stores(self, vllm_config)
 
         def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
-            # Factors are read by kvconvert.codes, which checks them.
-            return super().load_weights((n, w) for n, w in weights if not n.startswith("kvconvert."))
+            # Factors are read by the stores' checkpoint, which checks them.
+            loaded = super().load_weights((n, w) for n, w in weights if not n.startswith("kvconvert."))
+            for store in self.kvconvert_stores:
+                store.weights_loaded()
+            return loaded
 
     Served.__name__ = Served.__qualname__ = CLASS_PREFIX + architecture
     Served.__module__ = __name__

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from kvconvert.checkpoints import LATENT_METHODS
 from kvconvert.codes import TILE
 from kvconvert.device_codes import DTYPES
-from kvconvert.latents import is_latent
+from kvconvert.latents import is_latent, why_refused
 from kvconvert.plans import exact_tokens
 from kvconvert.vllm.families import PREFIX, REFUSED
 
@@ -18,6 +19,7 @@ def refuse_unsupported(vllm_config: Any) -> None:
     _refuse_device(vllm_config)
     _refuse_cache(vllm_config)
     _refuse_parallel(vllm_config)
+    _refuse_adapters(vllm_config)
     speculative = vllm_config.speculative_config
     if speculative is not None and speculative.method not in _DRAFTS_WITHOUT_CACHE:
         raise ValueError(
@@ -27,7 +29,7 @@ def refuse_unsupported(vllm_config: Any) -> None:
 
 
 def refuse_conversion(config: Any) -> None:
-    """Raises ValueError if the checkpoint is not converted by `coded` without window and sinks."""
+    """Raises ValueError if the checkpoint is not converted to codes or latents of all tokens."""
     family = config.model_type.removeprefix(PREFIX)
     if family in REFUSED:
         raise ValueError(f"kvconvert: vLLM does not serve {family} from codes: {REFUSED[family]}")
@@ -36,20 +38,29 @@ def refuse_conversion(config: Any) -> None:
         raise ValueError(
             "kvconvert: config.json has no kvconvert.plan; convert the checkpoint with kvconvert, or serve the original"
         )
-    if plan["method"] != "coded":
-        others = "its latents run in kvrun and transformers; " if is_latent(plan) else ""
+    latent = is_latent(plan)
+    if plan["method"] != "coded" and not latent:
         raise ValueError(
-            f"kvconvert: vLLM serves method 'coded', and this checkpoint was converted by '{plan['method']}'; {others}"
-            "convert with `kvconvert --for vllm`, or export it (`kvexport`)"
+            f"kvconvert: vLLM serves methods coded, {LATENT_METHODS}, and this checkpoint was converted by "
+            f"'{plan['method']}'; convert with `kvconvert --for vllm`, or export it (`kvexport`)"
         )
+    reason = why_refused(config.kvconvert) if latent else None
+    if reason is not None:
+        raise ValueError(f"kvconvert: method {plan['method']}: kvrun alone runs {reason}")
     sink, window = exact_tokens(plan)
     if window or sink:
         raise ValueError(
-            f"kvconvert: vLLM serves tokens as codes only, and this conversion keeps a window of {window} and {sink} "
+            f"kvconvert: vLLM keeps no tokens exact, and this conversion keeps a window of {window} and {sink} "
             "sink tokens exact; convert with `kvconvert --for vllm`"
         )
+    block = plan["policy"]["block_tokens"]
+    if latent and block != 1:
+        raise ValueError(
+            f"kvconvert: vLLM stores each token as a latent at once, and this conversion keeps {block} generated tokens "
+            "exact until they are a block; convert with `kvconvert --for vllm`"
+        )
     rule = plan.get("policy", {}).get("rule", "none")
-    if rule != "none":
+    if rule != "none" and not latent:
         raise ValueError(
             f"kvconvert: vLLM keeps all tokens, and this conversion has the token policy '{rule}'; "
             "convert without a policy"
@@ -60,6 +71,11 @@ def _refuse_device(vllm_config: Any) -> None:
     device, dtype = vllm_config.device_config.device_type, vllm_config.model_config.dtype
     if device not in ("cpu", "cuda"):
         raise ValueError(f"kvconvert: codes run on the CPU and on CUDA GPUs, not on {device}; serve the original checkpoint")
+    if device == "cuda" and is_latent(vllm_config.model_config.hf_config.kvconvert["plan"]):
+        raise ValueError(
+            "kvconvert: latents run on the CPU, and this is a CUDA GPU; convert with `kvconvert --for vllm --method coded`, "
+            "or serve on the CPU"
+        )
     if device == "cuda" and dtype not in DTYPES:
         raise ValueError(
             f"kvconvert: on a GPU codes serve bfloat16 and float16, and --dtype is {str(dtype).removeprefix('torch.')}; "
@@ -102,9 +118,23 @@ def _refuse_parallel(vllm_config: Any) -> None:
         raise ValueError("kvconvert: codes of a step's tokens are stored together; remove --enable-dbo and --ubatch-size")
     plan = vllm_config.model_config.hf_config.kvconvert["plan"]
     ranks = parallel.tensor_parallel_size
-    joint = [block for block in plan["coded"] if block.get("head") is None]
+    if ranks > 1 and is_latent(plan):
+        raise ValueError(
+            f"kvconvert: a latent is of all {plan['num_kv_heads']} KV heads and cannot be split over {ranks} tensor parallel "
+            "ranks; convert with `kvconvert --for vllm --scope head`, or use --pipeline-parallel-size"
+        )
+    joint = [block for block in plan.get("coded", []) if block.get("head") is None]
     if ranks > 1 and joint and plan["num_kv_heads"] > 1:
         raise ValueError(
             f"kvconvert: codes over all {plan['num_kv_heads']} KV heads cannot be split over {ranks} tensor parallel "
             "ranks; convert with `kvconvert --scope head`, or use --pipeline-parallel-size"
+        )
+
+
+def _refuse_adapters(vllm_config: Any) -> None:
+    plan = vllm_config.model_config.hf_config.kvconvert["plan"]
+    if vllm_config.lora_config is not None and any(group.get("basis") != "calibrated" for group in plan.get("groups", [])):
+        raise ValueError(
+            "kvconvert: latents are factors of the projections' weights, which LoRA changes; remove --enable-lora, or convert "
+            "with `kvconvert --for vllm --method pca`"
         )

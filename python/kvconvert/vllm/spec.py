@@ -1,4 +1,4 @@
-"""What vLLM's block manager needs to know of codes: the bytes of a page."""
+"""What vLLM's block manager needs to know of codes and latents: the bytes of a page."""
 
 from dataclasses import dataclass, fields
 from typing import Self
@@ -13,18 +13,18 @@ from kvconvert.codes import TILE
 
 @register_kv_cache_spec(manager_class=FullAttentionManager, uniform_type_base_spec=FullAttentionSpec)
 @dataclass(frozen=True, kw_only=True)
-class CodedSpec(FullAttentionSpec):
+class PagedSpec(FullAttentionSpec):
     """A page is whole tiles of 32 tokens, `state_content_bytes` each. Layers may differ in size."""
 
     @classmethod
     def merge(cls, specs: list[Self]) -> Self:
         if any(spec != specs[0] for spec in specs[1:]):
             # vLLM expects this type, and then asks for a spec per layer.
-            raise AssertionError("layers whose codes differ in size cannot share a spec")
+            raise AssertionError("layers whose tokens differ in size cannot share a spec")
         return specs[0]
 
 
-def coded_spec(plain: FullAttentionSpec, tile_bytes: int) -> CodedSpec:
+def paged_spec(plain: FullAttentionSpec, tile_bytes: int) -> PagedSpec:
     """The spec of a layer whose tile of 32 tokens takes `tile_bytes`."""
     kept = {f.name: getattr(plain, f.name) for f in fields(plain) if f.init}
     kept |= {
@@ -33,4 +33,4 @@ def coded_spec(plain: FullAttentionSpec, tile_bytes: int) -> CodedSpec:
         "tokens_per_state": TILE,
         "state_content_bytes": tile_bytes,
     }
-    return CodedSpec(**kept)
+    return PagedSpec(**kept)

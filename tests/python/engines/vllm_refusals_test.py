@@ -35,10 +35,10 @@ class Refusals(unittest.TestCase):
         for reason in reasons:
             self.assertIn(reason, str(caught.exception))
 
-    def changed(self, name: str, edit) -> Path:
-        """A copy of the conversion whose plan `edit` has changed."""
+    def changed(self, name: str, edit, original: Path | None = None) -> Path:
+        """A copy of a conversion, to codes if it is not named, whose plan `edit` has changed."""
         copy = self.root / name
-        shutil.copytree(self.head, copy)
+        shutil.copytree(original or self.head, copy)
         config = json.loads((copy / "config.json").read_text())
         edit(config)
         (copy / "config.json").write_text(json.dumps(config))
@@ -103,15 +103,59 @@ class Refusals(unittest.TestCase):
 
     def test_other_methods(self) -> None:
         def other(config: dict) -> None:
-            config["kvconvert"]["plan"]["method"] = "palu"
-
-        self.refused("'palu'", "--for vllm", model=self.changed("palu", other))
-
-        def latents(config: dict) -> None:
             plan = config["kvconvert"]["plan"]
-            plan |= {"method": "pca", "layers": ["latent"] * len(plan["layers"])}
+            plan |= {"method": "minicache", "layers": ["paired"] * len(plan["layers"])}
 
-        self.refused("'pca'; its latents run in kvrun and transformers", "--for vllm", model=self.changed("pca", latents))
+        self.refused("methods coded, pca", "'minicache'", "--for vllm", model=self.changed("minicache", other))
+
+    def latents(self, name: str, edit) -> Path:
+        """A copy of a conversion to latents, whose part `kvconvert` of the configuration `edit` has changed."""
+        if not hasattr(type(self), "latent"):
+            type(self).latent = convert(self.root / "latent", "--method", "pca")
+        return self.changed(name, lambda config: edit(config["kvconvert"]), self.latent)
+
+    def test_accepts_latents(self) -> None:
+        EngineArgs(model=str(self.latents("accepted", lambda conversion: None))).create_engine_config()
+
+    def test_latents_stay_on_one_rank(self) -> None:
+        model = self.latents("ranks", lambda conversion: None)
+        self.refused("a latent is of all 2 KV heads", "2 tensor parallel ranks", model=model, tensor_parallel_size=2)
+
+    def test_latents_of_weights_refuse_adapters(self) -> None:
+        def of_weights(conversion: dict) -> None:
+            conversion["plan"]["policy"]["rule"] = "none"
+            for group in conversion["plan"]["groups"]:
+                del group["basis"]
+
+        self.refused("LoRA changes", "--method pca", model=self.latents("weights", of_weights), enable_lora=True)
+        EngineArgs(model=str(self.latents("adapted", lambda conversion: None)), enable_lora=True).create_engine_config()
+
+    def test_latents_run_on_the_cpu(self) -> None:
+        config = EngineArgs(model=str(self.latents("device", lambda conversion: None))).create_engine_config()
+        config.device_config.device_type = "cuda"
+        with self.assertRaisesRegex(ValueError, "latents run on the CPU, and this is a CUDA GPU"):
+            refuse_unsupported(config)
+
+    def test_latents_of_other_conversions(self) -> None:
+        def policy(**changes):
+            return lambda conversion: conversion["plan"]["policy"].update(changes)
+
+        def merged(conversion: dict) -> None:
+            for group in conversion["plan"]["groups"]:
+                del group["basis"]
+
+        def of_request(conversion: dict) -> None:
+            conversion["plan"]["groups"][0]["basis"] = "request"
+
+        for name, edit, reasons in (
+            ("sinks", policy(sink_tokens=4), ("window of 0 and 4 sink", "--for vllm")),
+            ("blocks", policy(block_tokens=8), ("keeps 8 generated tokens exact", "--for vllm")),
+            ("merged", merged, ("merged tokens (rule ls)", "--merge none")),
+            ("request", of_request, ("a basis for each prompt", "--method xkv-static")),
+            ("integers", lambda conversion: conversion["settings"].update(kv_dtype="int8"), ("latents of int8",)),
+        ):
+            with self.subTest(name):
+                self.refused(*reasons, model=self.latents(f"latents-{name}", edit))
 
     def test_families_of_transformers_classes(self) -> None:
         def other(config: dict) -> None:

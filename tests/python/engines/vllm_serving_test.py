@@ -156,7 +156,7 @@ class Serving(unittest.TestCase):
     def test_groups_lie_in_one_pipeline_stage(self) -> None:
         split = run(group(), check=False, pipeline_parallel_size=2, enforce_eager=False)
         self.assertNotEqual(split.returncode, 0)
-        self.assertIn("layers 4-7 are coded together and must be in one pipeline stage", split.stdout + split.stderr)
+        self.assertIn("layers 4-7 are stored together and must be in one pipeline stage", split.stdout + split.stderr)
         partition = {"VLLM_PP_LAYER_PARTITION": "4,8"}
         whole = run(group(), "nll", pipeline_parallel_size=2, enforce_eager=False, env=partition)
         self.assertAlmostEqual(whole["nll"], served_group()["nll"], delta=0.01)

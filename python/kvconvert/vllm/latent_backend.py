@@ -1,0 +1,65 @@
+"""vLLM's attention backend over pages of latents. A step's tokens are read exactly, and become latents."""
+
+from typing import Any
+
+import torch
+
+from kvconvert.vllm.metadata import PagedMetadata
+from kvconvert.vllm.paged_backend import PagedBackend, PagedImpl
+
+
+class LatentImpl(PagedImpl):
+    def forward(
+        self,
+        layer: Any,
+        query: torch.Tensor,  # [tokens, num_heads, head_size]
+        key: torch.Tensor,  # [tokens, num_kv_heads, head_size], after RoPE
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: PagedMetadata | None,
+        output: torch.Tensor,
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if attn_metadata is None:  # a run that measures memory
+            return output.fill_(0)
+        batch, n = attn_metadata, attn_metadata.num_tokens
+        query, key, value = query[:n], key[:n], value[:n]
+        store, pages, short = layer.store, layer.store.pages(), batch.num_short
+        here = store.layer_pages[layer.index]
+        if store.truncated:
+            key, value = self._rebuilt(layer, key, value, batch)
+        if short:
+            here.attend(
+                output[:short], query[:short], pages, batch.block_table, batch.short_past, batch.short_starts, key[:short],
+                value[:short],
+            )
+        for s in batch.prompts:
+            first = min(s.past, self._first_seen(s.past))
+            old = here.read(pages, batch.block_table[s.row], first, s.past - first, query.dtype)
+            self._attend_rows(output, query, old, (key[s.first : s.last], value[s.first : s.last]), s, True)
+        if store.held is not None:
+            here.store(pages, batch.slots, store.take_held(n))
+            return output
+        step = store.keep_step(layer.index, key, value)
+        if step is not None:
+            here.store(pages, batch.slots, store.latents.encode(batch.positions, *step))
+        return output
+
+    def _rebuilt(
+        self, layer: Any, key: torch.Tensor, value: torch.Tensor, batch: PagedMetadata
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the step's tokens; of sequences with several new ones those that their latents give."""
+        store, key, value = layer.store, key.clone(), value.clone()
+        for s in batch.sequences:
+            if s.length - s.past > 1:
+                span = slice(s.first, s.last)
+                key[span] = store.latents.keys(layer.index, store.held[span], s.past)
+                value[span] = store.latents.values(layer.index, store.held[span])
+        return key, value
+
+
+class LatentBackend(PagedBackend):
+    @staticmethod
+    def get_impl_cls() -> type[LatentImpl]:
+        return LatentImpl

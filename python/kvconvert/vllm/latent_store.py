@@ -1,0 +1,96 @@
+"""Layers that share a latent per token, in vLLM's pages."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from kvconvert.codes import TILE
+from kvconvert.latent_pages import LayerPages
+from kvconvert.latents import HeadNorm, LatentCheckpoint, Latents, LayerForm
+from kvconvert.vllm.attention import LayerParts, PagedStore, softcap_of
+from kvconvert.vllm.latent_backend import LatentBackend
+from kvconvert.vllm.latent_inputs import hold_inputs
+
+_CPU = torch.device("cpu")
+
+
+class LatentStore(PagedStore):
+    """What makes and rebuilds latents is there once weights are loaded. Latents have the cache's dtype."""
+
+    backend = LatentBackend
+
+    def __init__(self, checkpoint: LatentCheckpoint, parts: list[LayerParts]) -> None:
+        layers, attention = [part.layer for part in parts], parts[0].attention
+        self._checkpoint, self._parts = checkpoint, parts
+        self.group, self.dtype = checkpoint.group_of(layers[0]), attention.kv_cache_torch_dtype
+        super().__init__(layers, TILE * self.group.rank * self.dtype.itemsize)
+        self.truncated = checkpoint.truncated and not (self.group.calibrated or self.group.replaces_projections)
+        self.held: torch.Tensor | None = None  # latents of the step's inputs, [tokens, rank]
+        self.latents: Latents | None = None
+        self.layer_pages: list[LayerPages] = []
+        self._projection: torch.Tensor | None = None  # [rank, hidden_size]
+
+    def _view(self, pages: torch.Tensor, tiles: int) -> torch.Tensor:
+        return pages[:, : tiles * self.tile_bytes].view(self.dtype)
+
+    def take_held(self, count: int) -> torch.Tensor:
+        held, self.held = self.held, None
+        return held[:count]
+
+    def hold(self, qkv: torch.Tensor, hidden: torch.Tensor) -> None:
+        """Makes latents of what the projections read, and keys and values of them where they are all that there is."""
+        self.held = linear(hidden, self._projection)
+        if self.group.replaces_projections:
+            split = self.held.split([self.group.key_rank, self.group.value_rank], -1)
+            parts = [linear(rows, *pair) for rows, pair in zip(split, zip(self.latents.decoders[0], self.latents.offsets[0]))]
+            kept = torch.cat(parts, -1)
+            qkv[:, -kept.shape[-1] :] = kept
+
+    def weights_loaded(self) -> None:
+        first = self._parts[0]
+        dtype = first.attention.dtype
+        self.latents = Latents(self._checkpoint, self.layers, [self._form(part) for part in self._parts], dtype, _CPU)
+        self.layer_pages = [
+            LayerPages(self.latents, place, part.attention.num_heads, part.attention.impl.scale, softcap_of(part.attention))
+            for place, part in enumerate(self._parts)
+        ]
+        if self.group.calibrated:
+            return
+        projection = first.parent.qkv_proj
+        self._projection = torch.cat(self._checkpoint.projections(self.group, projection.input_size)).to(dtype)
+        if self.group.replaces_projections:  # the checkpoint has weights of the queries alone
+            queries = first.attention.num_heads * first.attention.head_size
+            for name in ("weight", "bias"):
+                whole = getattr(projection, name)
+                if whole is not None:
+                    setattr(projection, name, nn.Parameter(whole.detach()[:queries].clone(), requires_grad=False))
+
+    def _form(self, part: LayerParts) -> LayerForm:
+        if self.group.calibrated:
+            return LayerForm(part.rope, part.window)
+        bias = part.parent.qkv_proj.bias
+        kept = (None, None) if bias is None else bias.detach()[-2 * self._checkpoint.kv_dim :].clone().chunk(2)
+        return LayerForm(part.rope, part.window, *kept, _head_norm(getattr(part.parent, "k_norm", None)))
+
+
+def latent_store(checkpoint: LatentCheckpoint, parts: list[LayerParts]) -> LatentStore:
+    """The store of these layers. Latents of weights get what the projections read."""
+    if any(part.interleaved for part in parts):
+        raise ValueError("kvconvert: RoPE of neighbouring channels, which latents do not support; serve the original checkpoint")
+    store = LatentStore(checkpoint, parts)
+    if not store.group.calibrated:
+        for part in parts:
+            width = (part.attention.num_heads + 2 * part.attention.num_kv_heads) * part.attention.head_size
+            hold_inputs(part.parent.qkv_proj, part.attention.layer_name, width)
+    return store
+
+
+def _head_norm(norm: Any) -> HeadNorm | None:
+    if norm is None:
+        return None
+    from vllm.model_executor.layers.layernorm import GemmaRMSNorm
+
+    weight = norm.weight.detach().float()
+    return HeadNorm(weight + 1 if isinstance(norm, GemmaRMSNorm) else weight.clone(), norm.variance_epsilon)
