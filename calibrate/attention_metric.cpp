@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/statistics_file.h"
 #include "model/sum_files.h"
 
 namespace kvc {
@@ -24,22 +25,26 @@ Scores scores_of(const ModelConfig& config, const at::Tensor& queries, const at:
   return {capped * config.score_softcap, 1 - capped.square()};
 }
 
-void write_heads(Hdf5Writer& file, const std::string& path, const at::Tensor& sums) {
+void write_sum(Hdf5Writer& file, const std::string& path, const at::Tensor& sums,
+               const std::vector<std::string>& dimensions) {
   KVC_CHECK(at::isfinite(sums).all().item<bool>(),
             "{}: not finite; does the checkpoint hold NaN or infinity?", path);
-  write_tensor(file, path, sums, {"KV head", "channel", "channel"});
+  write_tensor(file, path, sums, dimensions);
 }
 
 }  // namespace
 
 AttentionMetric::AttentionMetric(const ModelConfig& config, const RopeTables& rope, int layer,
-                                 at::Device device)
+                                 bool keys, at::Device device)
     : config_(config),
       rope_(rope),
       layer_(layer),
+      keys_(keys),
       key_metric_(at::zeros({config.num_kv_heads, config.head_dim, config.head_dim},
                             at::TensorOptions(device).dtype(at::kDouble))),
-      value_metric_(at::zeros_like(key_metric_)) {}
+      value_metric_(at::zeros_like(key_metric_)),
+      query_metric_(at::zeros_like(key_metric_)),
+      distance_weight_(at::zeros({config.num_heads, kNumDistances}, key_metric_.options())) {}
 
 void AttentionMetric::add(const LayerActivations& activations, std::int64_t sink_tokens) {
   if (!output_gram_.defined()) {
@@ -54,14 +59,16 @@ void AttentionMetric::add(const LayerActivations& activations, std::int64_t sink
   const at::Tensor key =
       finish_key(activations.weights, rope_, layer_, activations.key, positions).to(at::kFloat);
   const at::Tensor value = activations.value.to(at::kFloat);
+  const at::Tensor plain = activations.query.to(at::kFloat);
   const std::int64_t group = config_.num_heads / config_.num_kv_heads;
   for (std::int64_t head = 0; head < config_.num_heads; ++head) {
-    add_head(head, query.select(1, head), key.select(1, head / group),
+    add_head(head, plain.select(1, head), query.select(1, head), key.select(1, head / group),
              value.select(1, head / group), positions, sink_tokens);
   }
 }
 
-void AttentionMetric::add_head(std::int64_t head, const at::Tensor& queries, const at::Tensor& keys,
+void AttentionMetric::add_head(std::int64_t head, const at::Tensor& plain,
+                               const at::Tensor& queries, const at::Tensor& keys,
                                const at::Tensor& values, const at::Tensor& positions,
                                std::int64_t sink_tokens) {
   const std::int64_t num_tokens = keys.size(0), head_dim = config_.head_dim;
@@ -92,21 +99,33 @@ void AttentionMetric::add_head(std::int64_t head, const at::Tensor& queries, con
   if (scores.slope.defined()) {
     moved.mul_(scores.slope.square());
   }
-  const at::Tensor outer = (query.unsqueeze(2) * query.unsqueeze(1)).flatten(1);
-  const at::Tensor rotated =
-      at::mm(moved.t(), outer).unflatten(1, {head_dim, head_dim});  // per token j
-  const at::Tensor half = rope_.unrotate(layer_, rotated, positions).transpose(1, 2);
-  const at::Tensor unrotated = rope_.unrotate(layer_, half.contiguous(), positions);
   const auto scale = static_cast<double>(kQueryStride);
-  key_metric_[kv_head].add_(unrotated.to(at::kDouble).sum(0), scale);
+  if (keys_) {
+    const at::Tensor outer = (query.unsqueeze(2) * query.unsqueeze(1)).flatten(1);
+    const at::Tensor rotated =
+        at::mm(moved.t(), outer).unflatten(1, {head_dim, head_dim});  // per token j
+    const at::Tensor half = rope_.unrotate(layer_, rotated, positions).transpose(1, 2);
+    const at::Tensor unrotated = rope_.unrotate(layer_, half.contiguous(), positions);
+    key_metric_[kv_head].add_(unrotated.to(at::kDouble).sum(0), scale);
+  }
   value_metric_[kv_head].add_(gram.to(at::kDouble),
                               scale * squared.sum(at::kDouble).item<double>());
+  const at::Tensor weight = moved.to(at::kDouble) * scale;
+  const at::Tensor wide = plain.index_select(0, chosen).to(at::kDouble);
+  query_metric_[kv_head].add_(at::mm((wide * weight.sum(1, true)).t(), wide));
+  distance_weight_[head].index_add_(0, distance.clamp(0, kNumDistances - 1).flatten(),
+                                    weight.flatten());
 }
 
 void AttentionMetric::write(Hdf5Writer& file) const {
   const std::string group = fmt::format("/attention/{}/", layer_);
-  write_heads(file, group + "key_metric", key_metric_);
-  write_heads(file, group + "value_metric", value_metric_);
+  const std::vector<std::string> heads = {"KV head", "channel", "channel"};
+  if (keys_) {
+    write_sum(file, group + "key_metric", key_metric_, heads);
+  }
+  write_sum(file, group + "value_metric", value_metric_, heads);
+  write_sum(file, group + "query_metric", query_metric_, heads);
+  write_sum(file, group + "distance_weight", distance_weight_, {"head", "distance"});
 }
 
 }  // namespace kvc

@@ -3,7 +3,9 @@
 //   key    sum p_ij^2 s^2 |W_o (v_j - o_i)|^2 (R_j^T q_i)(R_j^T q_i)^T
 //   value  sum p_ij^2 W_o^T W_o
 // with p attention's probability, s the scale of its scores, o_i the head's output, q_i the rotated query
-// and R_j the rotation of position j (without its attention factor).
+// and R_j the rotation of position j (without its attention factor). Beside it, what says how far attention looks:
+//   query     the key's sum with q_i unrotated in place of R_j^T q_i
+//   distance  per query head, the sum of the key's factor before the outer product over all i - j alike
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,23 +19,30 @@ namespace kvc {
 
 class AttentionMetric {
  public:
-  AttentionMetric(const ModelConfig& config, const RopeTables& rope, int layer,
+  // Without `keys` the key's sum is left out, which takes most of the work.
+  AttentionMetric(const ModelConfig& config, const RopeTables& rope, int layer, bool keys,
                   at::Device device = at::kCPU);
   // One sequence alone. Its first `sink_tokens` tokens are left out as keys and values; every eighth
   // query stands for eight.
   void add(const LayerActivations& activations, std::int64_t sink_tokens);
-  // As /attention/<layer>/key_metric, value_metric; Error when a sum is not finite.
+  // As /attention/<layer>/key_metric, value_metric, query_metric and distance_weight; Error when a sum is not
+  // finite.
   void write(Hdf5Writer& file) const;
 
  private:
-  void add_head(std::int64_t head, const at::Tensor& queries, const at::Tensor& keys,
-                const at::Tensor& values, const at::Tensor& positions, std::int64_t sink_tokens);
+  // Queries and keys of one head, rotated; `plain` are the queries unrotated. [num_tokens, head_dim]
+  void add_head(std::int64_t head, const at::Tensor& plain, const at::Tensor& queries,
+                const at::Tensor& keys, const at::Tensor& values, const at::Tensor& positions,
+                std::int64_t sink_tokens);
 
   const ModelConfig& config_;
   const RopeTables& rope_;
   int layer_;
+  bool keys_;
   at::Tensor output_gram_;                // [num_heads, head_dim, head_dim] float32, W_o^T W_o
   at::Tensor key_metric_, value_metric_;  // [num_kv_heads, head_dim, head_dim] float64
+  at::Tensor query_metric_;               // the same
+  at::Tensor distance_weight_;            // [num_heads, kNumDistances] float64
 };
 
 }  // namespace kvc

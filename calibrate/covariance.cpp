@@ -87,7 +87,7 @@ class CovarianceRun {
   void add_layer(int layer, JointMoment& moment, Hdf5Writer& file) {
     std::optional<AttentionMetric> metric;
     if (options_.attention) {
-      metric.emplace(config_, stream_.rope(), layer, device_);
+      metric.emplace(config_, stream_.rope(), layer, options_.key_metric, device_);
     }
     std::int64_t first = 0;
     stream_.advance(1, [&](const LayerActivations& activations) {
@@ -122,10 +122,13 @@ class CovarianceRun {
 
 Provenance covariance_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,
                                  const CovarianceOptions& options, const ComputePlace& place) {
-  return statistics_provenance("covariance", checkpoint, tokens, place,
-                               {{"joint_layers", options.joint.layers_per_group},
-                                {"sink_tokens", options.joint.sink_tokens},
-                                {"attention", options.attention}});
+  Json described = {{"joint_layers", options.joint.layers_per_group},
+                    {"sink_tokens", options.joint.sink_tokens},
+                    {"attention", options.attention}};
+  if (!options.key_metric) {
+    described["key_metric"] = false;
+  }
+  return statistics_provenance("covariance", checkpoint, tokens, place, described);
 }
 
 void covariance(const Checkpoint& checkpoint, const TokenSet& tokens,

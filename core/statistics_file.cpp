@@ -72,4 +72,18 @@ MetricSum read_attention_metric(const std::filesystem::path& covariance,
   return sum;
 }
 
+AttentionReach read_attention_reach(const std::filesystem::path& covariance,
+                                    const std::string& checkpoint_hash, int layer,
+                                    std::int64_t num_heads, std::int64_t num_kv_heads,
+                                    std::int64_t head_dim) {
+  const Hdf5Reader reader(covariance);
+  check_provenance(read_provenance(reader), "covariance", checkpoint_hash, covariance);
+  const std::string group = fmt::format("/attention/{}/", layer);
+  const std::vector<std::int64_t> shape = {num_kv_heads, head_dim, head_dim};
+  return {reader.doubles(group + "query_metric", shape),
+          reader.doubles(group + "value_metric", shape),
+          reader.doubles(group + "distance_weight", {num_heads, kNumDistances}),
+          positive_count(reader, "/num_tokens")};
+}
+
 }  // namespace kvc

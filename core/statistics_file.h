@@ -49,4 +49,17 @@ MetricSum read_attention_metric(const std::filesystem::path& covariance,
                                 const std::string& checkpoint_hash, int layer,
                                 std::int64_t num_kv_heads, std::int64_t head_dim);
 
+// What a layer's attention looks back at (calibrate/attention_metric.h), as sums over num_tokens tokens.
+inline constexpr std::int64_t kNumDistances = 2048;  // the last one also counts all larger ones
+struct AttentionReach {
+  std::vector<double> query_metric;     // [num_kv_heads, head_dim, head_dim], of queries pre-RoPE
+  std::vector<double> value_metric;     // the same, of values
+  std::vector<double> distance_weight;  // [num_heads, kNumDistances], by query minus key position
+  std::int64_t num_tokens = 0;
+};
+AttentionReach read_attention_reach(const std::filesystem::path& covariance,
+                                    const std::string& checkpoint_hash, int layer,
+                                    std::int64_t num_heads, std::int64_t num_kv_heads,
+                                    std::int64_t head_dim);
+
 }  // namespace kvc

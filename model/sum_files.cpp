@@ -15,6 +15,9 @@ std::vector<std::string> labels_of(const std::string& path, std::size_t num_axes
   if (path.starts_with("/joint/") || path.starts_with("/metric/")) {
     return std::vector<std::string>(num_axes, "stacked channel");
   }
+  if (path.ends_with("/distance_weight")) {
+    return {"head", "distance"};
+  }
   if (path.starts_with("/attention/")) {
     return {"KV head", "channel", "channel"};
   }

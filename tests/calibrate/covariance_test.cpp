@@ -137,6 +137,46 @@ TEST_P(CovarianceTest, AttentionMetricPredictsHowOutputsMove) {
   }
 }
 
+TEST_P(CovarianceTest, TheRestOfTheMetricDoesNotNeedItsKeys) {
+  const Sequences sequences = random_ids(1, 24, 96, 1);
+  const auto whole = run(sequences, "whole.h5", 1, true);
+  const auto part = directory_ / "part.h5";
+  covariance(checkpoint_, token_set(sequences), {{1, kSinks}, true, false}, part, false);
+  for (const char* name : {"query_metric", "value_metric", "distance_weight"}) {
+    const std::string path = fmt::format("/attention/2/{}", name);
+    EXPECT_TRUE(at::equal(read_dataset(part, path), read_dataset(whole, path))) << name;
+  }
+  EXPECT_FALSE(Hdf5Reader(part).contains("/attention/2/key_metric"));
+}
+
+// How far attention looks: the factors of the key's metric, by distance. A rotation changes no query's length.
+TEST_P(CovarianceTest, DistancesAndQueriesCarryTheKeyMetricsWeights) {
+  const std::int64_t length = 16;
+  const auto file = run({random_ids(1, length, 96, 1).front()}, "c.h5", 1, true);
+  const Decoder decoder(checkpoint_, at::kFloat);
+  KeptInputs seen(decoder);
+  decoder.forward(TokenBatch::of({random_ids(1, length, 96, 1).front()}), seen);
+  const AttentionReach reach = read_attention_reach(file, checkpoint_.hash(), 0, 4, 2, 8);
+  const at::Tensor weight = read_dataset(file, "/attention/0/distance_weight");
+  EXPECT_EQ(reach.distance_weight.size(), static_cast<std::size_t>(weight.numel()));
+  EXPECT_EQ(reach.num_tokens, length - kSinks);
+  EXPECT_EQ(weight.select(1, 0).abs().max().item<double>(), 0) << "a token's own key";
+  EXPECT_EQ(weight.slice(1, length - kSinks).abs().max().item<double>(), 0) << "beyond the text";
+  EXPECT_GT(weight.slice(1, 1, 5).min().item<double>(), 0);
+  const auto trace = [&](const char* name) {
+    return read_dataset(file, fmt::format("/attention/0/{}_metric", name)).diagonal(0, 1, 2).sum(1);
+  };
+  EXPECT_TRUE(equal_to(trace("query"), trace("key"), 1e-5));
+  // Query 7 alone, whose distances end at 4: its length squared times the weights is the trace.
+  const auto first = run({random_ids(1, 8, 96, 1).front()}, "d.h5", 1, true);
+  const at::Tensor query = seen.query[0][7].to(at::kDouble).square().sum(1);  // [num_heads]
+  const at::Tensor weighted = (read_dataset(first, "/attention/0/distance_weight").sum(1) * query)
+                                  .unflatten(0, {2, 2})
+                                  .sum(1);
+  EXPECT_TRUE(equal_to(read_dataset(first, "/attention/0/query_metric").diagonal(0, 1, 2).sum(1),
+                       weighted, 1e-5));
+}
+
 INSTANTIATE_TEST_SUITE_P(Architectures, CovarianceTest,
                          ::testing::Values("llama", "qwen2", "qwen3"));
 
