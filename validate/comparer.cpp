@@ -1,5 +1,7 @@
 #include "validate/comparer.h"
 
+#include <utility>
+
 #include "core/kv_plan_bytes.h"
 #include "model/cache_plan.h"
 
@@ -20,9 +22,12 @@ void add_rows(const TokenRows& rows, const std::vector<at::Tensor>& reference,
 
 }  // namespace
 
-Comparer::Comparer(ReferenceRun& reference, Engine& candidate, std::int64_t block_tokens,
-                   bool by_part)
-    : reference_(reference), candidate_(candidate), block_tokens_(block_tokens) {
+Comparer::Comparer(ReferenceRun& reference, KvPlan original, Engine& candidate,
+                   std::int64_t block_tokens, bool by_part)
+    : reference_(reference),
+      original_(std::move(original)),
+      candidate_(candidate),
+      block_tokens_(block_tokens) {
   if (by_part) {
     for (const LayerRange& layers : parts_of(candidate.plan())) {
       parts_.push_back({.layers = layers, .continuation = {}});
@@ -45,7 +50,7 @@ void Comparer::add(const TokenRows& rows) {
   for (const auto& row : rows) {
     const auto tokens = static_cast<std::int64_t>(row.size());
     report_.original_kv_bytes +=
-        original_bytes(candidate_.plan(), tokens, cache_dtype(candidate_.config()));
+        original_bytes(original_, tokens, cache_dtype(candidate_.config()));
     report_.num_tokens += tokens;
     ++report_.num_sequences;
   }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/kv_plan.h"
 #include "core/kv_plan_parts.h"
 #include "runtime/engine.h"
 #include "validate/comparison.h"
@@ -17,8 +18,10 @@ namespace kvc {
 // Refers to both models.
 class Comparer {
  public:
-  // `by_part`: also what each part of the candidate's plan costs alone.
-  Comparer(ReferenceRun& reference, Engine& candidate, std::int64_t block_tokens, bool by_part);
+  // `original`: the reference's own cache, as plain_plan() of its config. `by_part`: also what each part of
+  // the candidate's plan costs alone.
+  Comparer(ReferenceRun& reference, KvPlan original, Engine& candidate, std::int64_t block_tokens,
+           bool by_part);
 
   void add(const TokenRows& rows);
   // Bytes, numbers of rows and tokens, both settings and parts.
@@ -31,6 +34,7 @@ class Comparer {
   };
 
   ReferenceRun& reference_;
+  KvPlan original_;
   Engine& candidate_;
   std::int64_t block_tokens_;
   ComparisonAccumulator teacher_forced_, continuation_;

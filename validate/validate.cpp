@@ -145,7 +145,8 @@ ValidationReport validate(const ValidateOptions& given) {
   engine_options.selective = options.selective;
   Engine candidate = Engine::load(options.candidate, engine_options);
   check_parts(options, candidate.plan());
-  Comparer comparer(reference, candidate, options.block_tokens, options.by_part);
+  Comparer comparer(reference, plain_plan(config), candidate, options.block_tokens,
+                    options.by_part);
   const TokenRows& rows = text.sequences;
   Progress progress("validate", static_cast<std::int64_t>(rows.size()));
   const std::size_t step = rows_per_batch(rows, config.vocab_size);
