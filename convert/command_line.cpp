@@ -6,7 +6,9 @@
 #include <memory>
 
 #include "convert/conversion_options.h"
+#include "convert/given_options.h"
 #include "convert/methods/methods.h"
+#include "convert/pipeline_mla.h"
 #include "convert/sweep/sweep.h"
 #include "core/error.h"
 
@@ -55,7 +57,8 @@ Action declare_convert_options(CLI::App& app, CommonOptions& common) {
     } else if (app.count("--sweep") > 0) {
       run_sweep(sweep_options(app, *sweep, *points, options->resolve(common), common));
     } else {
-      run_pipeline(options->resolve(common));
+      const PipelineOptions resolved = options->resolve(common);
+      (resolved.format == ExportFormat::kMla ? run_mla_pipeline : run_pipeline)(resolved);
     }
   };
 }

@@ -1,12 +1,11 @@
 #include "convert/conversion_options.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <string_view>
 #include <utility>
 
 #include "convert/coded/coded_settings.h"
 #include "convert/engine_options.h"
+#include "convert/given_options.h"
 #include "convert/latent/latent_settings.h"
 #include "convert/methods/methods.h"
 #include "convert/principal/principal_plan.h"
@@ -79,7 +78,14 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& 
          "Engine that serves the result: kvrun, or transformers or vllm, which read prompts "
          "through codes (coded, --prefill coded) and also take methods with latents")
       ->capture_default_str();
-  app.add_option("--export", words.format, "factored, folded or both")->capture_default_str();
+  app.add_option("--export", words.format,
+                 "factored, folded, both, or mla: DeepSeek-V2's architecture, at a loss of quality")
+      ->capture_default_str();
+  app.add_option("--mla-allowed", options.mla_allowed,
+                 "mla: KL divergence beyond that of a coded cache of as many bytes, above which "
+                 "nothing is written")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--factor-dtype", options.factor_dtype,
                  "Dtype of the written factors: auto (the smallest that is accurate enough), "
                  "float32, bfloat16, float16 or int8")
@@ -109,18 +115,6 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& 
   app.add_flag(
       "--by-part", options.by_part,
       "Also measure what each group, layer or pair costs alone, with all other layers plain");
-}
-
-// The first flag of these options that is given, or an empty string.
-std::string first_given(const CLI::App& app, const std::vector<Options>& kinds) {
-  for (const Options& options : kinds) {
-    for (const Option& option : options.rows()) {
-      if (app.count(option.name()) != 0) {
-        return option.name();
-      }
-    }
-  }
-  return "";
 }
 
 // What only methods with latents know.
@@ -166,40 +160,23 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
   }
 }
 
-// The options that were given, without the user's directories.
-std::string command_text(const CLI::App& app) {
-  static constexpr std::string_view kLeftOut[] = {"--out",  "--work",      "--force",  "--quiet",
-                                                  "--json", "--log-level", "--by-part"};
-  std::string text = "kvconvert CHECKPOINT";
-  for (const GivenOption& option : given_options(app)) {
-    if (std::ranges::find(kLeftOut, option.name) != std::end(kLeftOut)) {
-      continue;
-    }
-    const bool is_file = option.name == "--calibration" || option.name == "--validation-text";
-    text += " " + option.flag;
-    for (const std::string& value : option.values) {
-      text += " " + (is_file ? std::filesystem::path(value).filename().string() : value);
-    }
+// The layout has a cache of its own, so that methods' options say nothing about it.
+void suit_mla(const CLI::App& app, PipelineOptions& options) {
+  if (options.format != ExportFormat::kMla) {
+    KVC_CHECK_USAGE(app.count("--mla-allowed") == 0,
+                    "--mla-allowed: belongs to --export mla; leave it out, or add --export mla");
+    return;
   }
-  return text;
+  const std::string own = first_given(app, own_options(options.settings));
+  for (const std::string& flag : {own, std::string("--method"), std::string("--preset"),
+                                  std::string("--factor-dtype"), std::string("--by-part")}) {
+    KVC_CHECK_USAGE(flag.empty() || app.count(flag) == 0,
+                    "{}: does not apply to --export mla; leave one out", flag);
+  }
+  options.settings.method = "coded";  // what the result is judged beside
 }
 
 }  // namespace
-
-std::vector<GivenOption> given_options(const CLI::App& app) {
-  std::vector<GivenOption> given;
-  for (const CLI::Option* option : app.get_options()) {
-    const std::string name = option->get_name();
-    if (option->count() == 0 || !name.starts_with("--")) {
-      continue;
-    }
-    const bool flag = option->get_expected_max() == 0;
-    const bool off = flag && option->results().front() == "false";
-    given.push_back({name, off ? "--no-" + name.substr(2) : name,
-                     flag ? std::vector<std::string>() : option->results()});
-  }
-  return given;
-}
 
 ConversionOptions::ConversionOptions(CLI::App& app) : app_(app) {
   declare_pipeline(app, options_, words_);
@@ -218,6 +195,7 @@ PipelineOptions ConversionOptions::resolve(const CommonOptions& common) {
       "--by-part: measures parts of a cache, found {}; leave one out",
       options_.validate ? "--export folded" : "--no-validate");
   suit_engine([this](const char* flag) { return app_.count(flag) != 0; }, options_);
+  suit_mla(app_, options_);
   choose_method(app_, options_);
   options_.open = open_settings(app_, options_);
   options_.calibration = parse_calibration_sources(words_.calibration);

@@ -10,14 +10,6 @@
 
 namespace kvc {
 
-// An option that was given.
-struct GivenOption {
-  std::string name;                 // "--validate"
-  std::string flag;                 // as it is written: "--no-validate"
-  std::vector<std::string> values;  // none of a switch
-};
-std::vector<GivenOption> given_options(const CLI::App& app);
-
 // As given, or empty.
 struct ConversionWords {
   std::string engine = "kvrun", format = "factored";

@@ -29,6 +29,15 @@ std::string licence_lines(const fs::path& checkpoint) {
 // How to run the output.
 std::string usage(ExportFormat format, const KvPlan& plan, std::string_view model_type) {
   std::string text;
+  if (format == ExportFormat::kMla) {
+    return "This directory is a `deepseek_v2` checkpoint whose cache holds latents. transformers "
+           "loads it without "
+           "kvconvert, and so does `kvrun`:\n\n```python\nmodel = "
+           "AutoModelForCausalLM.from_pretrained(\".\")\n```\n\n"
+           "Engines that ignore the bias of `kv_a_proj_with_mqa` (`attention_bias` in config.json) "
+           "compute something "
+           "else: vLLM does so without a message.\n";
+  }
   if (format != ExportFormat::kFactored) {
     text += fmt::format(
         "{} has the original's architecture: every engine loads it, with a cache of the original's "

@@ -32,6 +32,8 @@ struct PipelineOptions {
   CalibrationSources calibration;
   std::vector<std::filesystem::path> validation_text;  // empty: the built-in text
   CalibrationRequest effort;                           // of calibration
+  // KL divergence (nats per token) that --export mla may have beyond that of a coded cache of as many bytes
+  double mla_allowed = 0.1;
   bool plan_only = false;
   bool validate = true;
   bool by_part = false;  // ValidateOptions::by_part

@@ -20,7 +20,8 @@ namespace fs = std::filesystem;
 
 constexpr EnumName<ExportFormat> kFormats[] = {{ExportFormat::kFactored, "factored"},
                                                {ExportFormat::kFolded, "folded"},
-                                               {ExportFormat::kBoth, "both"}};
+                                               {ExportFormat::kBoth, "both"},
+                                               {ExportFormat::kMla, "mla"}};
 
 // What both formats are made from, checked to belong together.
 struct Inputs {
@@ -103,8 +104,7 @@ ExportFormat parse_export_format(const std::string& name) {
       return format;
     }
   }
-  KVC_CHECK_USAGE(name != "mla", "--export mla is not available yet; use factored, folded or both");
-  fail_usage("--export {}: expected factored, folded or both", name);
+  fail_usage("--export {}: expected factored, folded, both or mla", name);
 }
 
 void check_original(const Checkpoint& checkpoint) {
@@ -120,6 +120,10 @@ void check_exportable(const KvPlan& plan, ExportFormat format) {
 }
 
 void export_into(const ExportOptions& options, const fs::path& directory) {
+  KVC_CHECK_USAGE(
+      options.format != ExportFormat::kMla,
+      "--export mla: is fitted to calibration text and judged beside a coded cache, not made of a "
+      "conversion; use kvconvert --export mla");
   check_factor_dtype(options.factor_dtype);
   const Inputs inputs = open_inputs(options);
   check_foldable(inputs.conversion.plan, options.format);
@@ -131,6 +135,8 @@ void export_into(const ExportOptions& options, const fs::path& directory) {
     case ExportFormat::kFolded:
       write_folded(inputs, directory);
       break;
+    case ExportFormat::kMla:
+      break;  // refused above
     case ExportFormat::kBoth:
       for (const char* name : {"factored", "folded"}) {
         fs::create_directory(directory / name);

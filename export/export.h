@@ -9,6 +9,8 @@
 //   and shows
 //             the exact quality of the factorisation alone. Everything else is the source's, byte
 //             for byte.
+//   mla       DeepSeek-V2's architecture, fitted to calibration text (export/mla/): no conversion is needed,
+//             and kvconvert alone writes it, because it judges the result.
 // Tensors are streamed: a checkpoint never has to fit in memory.
 #pragma once
 
@@ -20,8 +22,8 @@
 
 namespace kvc {
 
-enum class ExportFormat { kFactored, kFolded, kBoth };
-// "factored", "folded", "both"; UsageError for anything else.
+enum class ExportFormat { kFactored, kFolded, kBoth, kMla };
+// "factored", "folded", "both", "mla"; UsageError for anything else.
 ExportFormat parse_export_format(const std::string& name);
 
 struct ExportOptions {

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "export/factor_sources.h"
-#include "export/held_source.h"
 #include "model/weights.h"
 
 namespace kvc {
@@ -103,6 +102,19 @@ std::vector<std::string> replaced_weights(const ModelConfig& config, const KvPla
     }
   }
   return names;
+}
+
+std::vector<TensorSource> other_tensors(const Checkpoint& checkpoint,
+                                        const std::vector<std::string>& left_out,
+                                        const std::shared_ptr<Held>& held) {
+  std::vector<TensorSource> sources;
+  for (const std::string& name : checkpoint.tensor_names()) {
+    if (!is_rope_buffer(name) &&
+        std::find(left_out.begin(), left_out.end(), name) == left_out.end()) {
+      sources.push_back(original(checkpoint, name, held));
+    }
+  }
+  return sources;
 }
 
 std::vector<TensorSource> factored_tensors(const Checkpoint& checkpoint, const ModelConfig& config,

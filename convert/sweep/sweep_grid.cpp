@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "convert/conversion_options.h"
 #include "convert/methods/methods.h"
 #include "core/error.h"
 #include "core/kv_plan.h"

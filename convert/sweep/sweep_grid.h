@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "convert/conversion_options.h"
+#include "convert/given_options.h"
+#include "convert/pipeline.h"
+#include "core/command.h"
 #include "core/token_policy.h"
 
 namespace kvc {

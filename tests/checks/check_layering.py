@@ -31,7 +31,7 @@ ALLOWED = {
 EVERYTHING = set(ALLOWED)
 COMPOSERS = re.compile(r"convert/(main|command_line|conversion_options|pipeline\w*|model_card|sweep/\w+)\.(h|cpp)")
 # Programs only: libraries never see the command line.
-COMMAND_LINE = re.compile(r"core/command\.(h|cpp)|\w+/(program/)?(main\.cpp|(\w+/)?command_line\.(h|cpp))|convert/conversion_options\.(h|cpp)")
+COMMAND_LINE = re.compile(r"core/command\.(h|cpp)|\w+/(program/)?(main\.cpp|(\w+/)?command_line\.(h|cpp))|convert/(conversion|given)_options\.(h|cpp)")
 TORCH = re.compile(r"(torch|ATen|c10)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}

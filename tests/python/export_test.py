@@ -3,6 +3,7 @@
 
 import json
 import shutil
+import sys
 import unittest
 
 import torch
@@ -103,8 +104,57 @@ class Program(unittest.TestCase):
         other = run("kvexport", source("llama"), "--conversion", conversion, "--out", out, expect=1)
         self.assertIn("another checkpoint", other.stderr)
         mla = run("kvexport", source("llama"), "--conversion", conversion, "--export", "mla", "--out", out, expect=2)
-        self.assertIn("not available yet", mla.stderr)
+        self.assertIn("use kvconvert --export mla", mla.stderr)
         self.assertFalse(out.exists())
+
+
+class LatentAttention(unittest.TestCase):
+    """--export mla: what transformers itself makes of it."""
+
+    def exported(self, kept_ratio):
+        out = directory / f"mla-{kept_ratio}"
+        if not out.exists():
+            run("kvconvert", DATA / "stories260K-hf", "--export", "mla", "--kept-ratio", kept_ratio, "--mla-allowed", 9,
+                "--out", out, "--num-sequences", 8, "--seq-len", 128,
+                "--calibration", DATA / "texts" / "tinystories_calibration.txt")
+        return out
+
+    def test_loads_in_transformers_own_class_and_gives_kvruns_logits(self):
+        for kept_ratio in (1, 0.5):
+            with self.subTest(kept_ratio=kept_ratio):
+                out = self.exported(kept_ratio)
+                model, loading = load(out)
+                self.assertIs(type(model), transformers.DeepseekV2ForCausalLM)
+                self.assertFalse(any(name.split(".")[0] == "kvconvert" for name in sys.modules))
+                for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+                    self.assertFalse(loading[kind], kind)
+                ids = random_ids(model, 2, 48)
+                with torch.no_grad():
+                    expected = model(ids).logits
+                error = (kvrun_logits(out, ids) - expected).abs().max().item()
+                self.assertLess(error, 2e-5 * (expected.max() - expected.min()).item())
+
+    def test_the_cache_is_as_small_as_asked_for(self):
+        source_config = json.loads((DATA / "stories260K-hf" / "config.json").read_text(encoding="utf-8"))
+        plain = 2 * source_config["num_key_value_heads"] * source_config["head_dim"]
+        model, _ = load(self.exported(0.5))
+        config = model.config
+        self.assertEqual(config.kv_lora_rank + config.qk_rope_head_dim, plain // 2)
+        ids = random_ids(model, 1, 16)
+        with torch.no_grad():
+            cache = model(ids, use_cache=True).past_key_values
+        for layer in cache.layers:
+            self.assertEqual(layer.keys.numel() + layer.values.numel(), 16 * plain // 2)
+
+    def test_the_norm_is_the_same_for_all_tokens(self):
+        model, _ = load(self.exported(0.5))
+        seen = []
+        norm = model.model.layers[2].self_attn.kv_a_layernorm
+        hook = norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].pow(2).mean(-1).sqrt()))
+        with torch.no_grad():
+            model(random_ids(model, 2, 64))
+        hook.remove()
+        self.assertLess((seen[0].max() / seen[0].min() - 1).item(), 1e-3)
 
 
 if __name__ == "__main__":
