@@ -69,7 +69,7 @@ class PagedStore:
         """Keeps the step's keys and values of layer `index`; those of all layers behind the last one, else None."""
         if index == 0:
             self.step = []
-        self.step.append((key, value))
+        self.step.append((key.clone(), value.clone()))  # a compiled model reuses their memory in the next layer
         if index < len(self.layers) - 1:
             return None
         (keys, values), self.step = map(list, zip(*self.step)), []

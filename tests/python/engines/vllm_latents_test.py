@@ -108,16 +108,12 @@ class Pca(Cases, unittest.TestCase):
         split = run(converted(*self.OPTIONS), check=False, pipeline_parallel_size=2, enforce_eager=False)
         self.assertNotEqual(split.returncode, 0)
         self.assertIn("layers 4-7 are stored together and must be in one pipeline stage", split.stdout + split.stderr)
-        whole = run(converted(*self.OPTIONS), "tokens", pipeline_parallel_size=2, enforce_eager=False,
-                    env={"VLLM_PP_LAYER_PARTITION": "4,8"}, **SETTINGS)
-        equal = sum(a == b for a, b in zip(whole["tokens"], served(*self.OPTIONS)["tokens"], strict=True))
-        self.assertGreaterEqual(equal, 10)
 
-    def test_preemption(self) -> None:
-        """A sequence's own tokens are read again as a prompt, and no longer through latents."""
-        short = run(converted(*self.OPTIONS), "long", kv_cache_memory_bytes=1 << 21)
-        self.assertGreater(short["preemptions"], 0)
-        self.assertEqual({len(text) for text in short["long"]}, {300})
+    def test_compiled(self) -> None:
+        """Keys and values of a group's layers wait for its last one."""
+        found = run(converted(*self.OPTIONS), "tokens", enforce_eager=False, **SETTINGS)
+        equal = sum(a == b for a, b in zip(found["tokens"], served(*self.OPTIONS)["tokens"], strict=True))
+        self.assertGreaterEqual(equal, 10)
 
 
 class XkvStatic(Cases, unittest.TestCase):
