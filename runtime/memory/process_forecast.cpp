@@ -24,6 +24,20 @@ std::int64_t activation_width(const ModelConfig& config) {
   return std::max(attention, 2 * config.hidden_size + routed + 3 * units);
 }
 
+// Moments of a group's keys and values, and one of them while its eigenvectors are computed: five matrices.
+std::int64_t request_basis_bytes(const KvPlan& plan) {
+  constexpr std::int64_t kMatrices = 5;
+  std::int64_t most = 0;
+  if (has_basis(plan, LatentBasis::kRequest)) {
+    for (const LatentGroup& group : plan.groups) {
+      const std::int64_t width =
+          group.num_layers * (group.split_kv ? plan.kv_dim() : 2 * plan.kv_dim());
+      most = std::max(most, kMatrices * width * width * static_cast<std::int64_t>(sizeof(double)));
+    }
+  }
+  return most;
+}
+
 bool stores_keys_before_rope(const KvPlan& plan, KvDtype kv_dtype) {
   return is_integer(kv_dtype) || !plan.groups.empty() ||
          std::any_of(plan.coded.begin(), plan.coded.end(),
@@ -47,11 +61,14 @@ std::int64_t reading_bytes(const ModelConfig& config, at::ScalarType compute,
 std::int64_t compression_bytes(const KvPlan& plan, const TokenPolicy& policy,
                                const PromptSizes& prompts) {
   constexpr std::int64_t kProductBuffers = std::int64_t{8} << 20;  // measured with two threads
-  if (!policy.is_full()) {
-    return kProductBuffers +
-           prompts.longest * plan.kv_dim() * static_cast<std::int64_t>(sizeof(float));
+  if (policy.is_full() && plan.num_layers_from(KvSource::kPlain) == plan.num_layers()) {
+    return 0;
   }
-  return plan.num_layers_from(KvSource::kPlain) < plan.num_layers() ? kProductBuffers : 0;
+  const std::int64_t merged =
+      policy.residual_slots > 0
+          ? prompts.longest * plan.kv_dim() * static_cast<std::int64_t>(sizeof(float))
+          : 0;
+  return kProductBuffers + merged + request_basis_bytes(plan);
 }
 
 std::int64_t angle_bytes(const ModelConfig& config, const KvPlan& plan, KvDtype kv_dtype,

@@ -45,15 +45,31 @@ TEST(ProcessForecast, AnglesAreOfKeysStoredBeforeRope) {
   EXPECT_EQ(angle_bytes(config, plan, KvDtype::kBFloat16, 80), (80 + 10) * 4 * 4);
 }
 
-TEST(ProcessForecast, CompressingTakesMoreUnderAPolicy) {
+TEST(ProcessForecast, CompressingTakesMoreWhereTokensMerge) {
   const PromptSizes prompts{.all = 100, .longest = 60, .piece = 10};
   KvPlan plan = plain_plan(2, 1, 4);
   EXPECT_EQ(compression_bytes(plan, {}, prompts), 0);
-  const std::int64_t under_policy =
+  const std::int64_t merging =
       compression_bytes(plan, parse_token_policy("zeromerge:budget=16"), prompts);
+  const std::int64_t dropping =
+      compression_bytes(plan, parse_token_policy("snapkv:budget=64"), prompts);
+  EXPECT_EQ(merging, dropping + 60 * 4 * 4);
   plan.layers = {KvSource::kCoded, KvSource::kPlain};
-  EXPECT_GT(compression_bytes(plan, {}, prompts), 0);
-  EXPECT_EQ(under_policy, compression_bytes(plan, {}, prompts) + 60 * 4 * 4);
+  EXPECT_EQ(compression_bytes(plan, {}, prompts), dropping);
+}
+
+TEST(ProcessForecast, DirectionsOfARequestTakeFiveMatrices) {
+  KvPlan plan = plain_plan(2, 1, 4);
+  plan.layers.assign(2, KvSource::kLatent);
+  LatentGroup& group = plan.groups.emplace_back();
+  group.num_layers = 2;
+  group.split_kv = true;
+  group.basis = LatentBasis::kCalibrated;
+  const std::int64_t calibrated = compression_bytes(plan, {}, {});
+  group.basis = LatentBasis::kRequest;
+  EXPECT_EQ(compression_bytes(plan, {}, {}), calibrated + 5 * 8 * 8 * 8);
+  group.split_kv = false;
+  EXPECT_EQ(compression_bytes(plan, {}, {}), calibrated + 5 * 16 * 16 * 8);
 }
 
 }  // namespace
