@@ -109,6 +109,12 @@ class Pca(Cases, unittest.TestCase):
         self.assertNotEqual(split.returncode, 0)
         self.assertIn("layers 4-7 are stored together and must be in one pipeline stage", split.stdout + split.stderr)
 
+    def test_preemption(self) -> None:
+        """A sequence's own tokens are read again as a prompt, and no longer through latents."""
+        short = run(converted(*self.OPTIONS), "long", kv_cache_memory_bytes=3 << 20)
+        self.assertGreater(short["preemptions"], 0)
+        self.assertEqual({len(text) for text in short["long"]}, {300})
+
     def test_compiled(self) -> None:
         """Keys and values of a group's layers wait for its last one."""
         found = run(converted(*self.OPTIONS), "tokens", enforce_eager=False, **SETTINGS)
