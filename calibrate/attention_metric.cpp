@@ -35,11 +35,11 @@ void write_sum(Hdf5Writer& file, const std::string& path, const at::Tensor& sums
 }  // namespace
 
 AttentionMetric::AttentionMetric(const ModelConfig& config, const RopeTables& rope, int layer,
-                                 bool keys, at::Device device)
+                                 const AttentionSums& sums, at::Device device)
     : config_(config),
       rope_(rope),
       layer_(layer),
-      keys_(keys),
+      sums_(sums),
       key_metric_(at::zeros({config.num_kv_heads, config.head_dim, config.head_dim},
                             at::TensorOptions(device).dtype(at::kDouble))),
       value_metric_(at::zeros_like(key_metric_)),
@@ -100,7 +100,7 @@ void AttentionMetric::add_head(std::int64_t head, const at::Tensor& plain,
     moved.mul_(scores.slope.square());
   }
   const auto scale = static_cast<double>(kQueryStride);
-  if (keys_) {
+  if (sums_.key) {
     const at::Tensor outer = (query.unsqueeze(2) * query.unsqueeze(1)).flatten(1);
     const at::Tensor rotated =
         at::mm(moved.t(), outer).unflatten(1, {head_dim, head_dim});  // per token j
@@ -110,6 +110,9 @@ void AttentionMetric::add_head(std::int64_t head, const at::Tensor& plain,
   }
   value_metric_[kv_head].add_(gram.to(at::kDouble),
                               scale * squared.sum(at::kDouble).item<double>());
+  if (!sums_.reach) {
+    return;
+  }
   const at::Tensor weight = moved.to(at::kDouble) * scale;
   const at::Tensor wide = plain.index_select(0, chosen).to(at::kDouble);
   query_metric_[kv_head].add_(at::mm((wide * weight.sum(1, true)).t(), wide));
@@ -120,12 +123,14 @@ void AttentionMetric::add_head(std::int64_t head, const at::Tensor& plain,
 void AttentionMetric::write(Hdf5Writer& file) const {
   const std::string group = fmt::format("/attention/{}/", layer_);
   const std::vector<std::string> heads = {"KV head", "channel", "channel"};
-  if (keys_) {
+  if (sums_.key) {
     write_sum(file, group + "key_metric", key_metric_, heads);
   }
   write_sum(file, group + "value_metric", value_metric_, heads);
-  write_sum(file, group + "query_metric", query_metric_, heads);
-  write_sum(file, group + "distance_weight", distance_weight_, {"head", "distance"});
+  if (sums_.reach) {
+    write_sum(file, group + "query_metric", query_metric_, heads);
+    write_sum(file, group + "distance_weight", distance_weight_, {"head", "distance"});
+  }
 }
 
 }  // namespace kvc

@@ -17,16 +17,21 @@
 
 namespace kvc {
 
+// Which sums are taken; the value's always.
+struct AttentionSums {
+  bool key = true;     // most of the work
+  bool reach = false;  // query and distance
+};
+
 class AttentionMetric {
  public:
-  // Without `keys` the key's sum is left out, which takes most of the work.
-  AttentionMetric(const ModelConfig& config, const RopeTables& rope, int layer, bool keys,
-                  at::Device device = at::kCPU);
+  AttentionMetric(const ModelConfig& config, const RopeTables& rope, int layer,
+                  const AttentionSums& sums, at::Device device = at::kCPU);
   // One sequence alone. Its first `sink_tokens` tokens are left out as keys and values; every eighth
   // query stands for eight.
   void add(const LayerActivations& activations, std::int64_t sink_tokens);
-  // As /attention/<layer>/key_metric, value_metric, query_metric and distance_weight; Error when a sum is not
-  // finite.
+  // Those that were taken, as /attention/<layer>/key_metric, value_metric, query_metric and distance_weight; Error when
+  // one is not finite.
   void write(Hdf5Writer& file) const;
 
  private:
@@ -38,7 +43,7 @@ class AttentionMetric {
   const ModelConfig& config_;
   const RopeTables& rope_;
   int layer_;
-  bool keys_;
+  AttentionSums sums_;
   at::Tensor output_gram_;                // [num_heads, head_dim, head_dim] float32, W_o^T W_o
   at::Tensor key_metric_, value_metric_;  // [num_kv_heads, head_dim, head_dim] float64
   at::Tensor query_metric_;               // the same

@@ -86,8 +86,9 @@ class CovarianceRun {
  private:
   void add_layer(int layer, JointMoment& moment, Hdf5Writer& file) {
     std::optional<AttentionMetric> metric;
-    if (options_.attention) {
-      metric.emplace(config_, stream_.rope(), layer, options_.key_metric, device_);
+    if (options_.attention || options_.reach) {
+      metric.emplace(config_, stream_.rope(), layer,
+                     AttentionSums{.key = options_.attention, .reach = options_.reach}, device_);
     }
     std::int64_t first = 0;
     stream_.advance(1, [&](const LayerActivations& activations) {
@@ -125,8 +126,8 @@ Provenance covariance_provenance(const Checkpoint& checkpoint, const TokenSet& t
   Json described = {{"joint_layers", options.joint.layers_per_group},
                     {"sink_tokens", options.joint.sink_tokens},
                     {"attention", options.attention}};
-  if (!options.key_metric) {
-    described["key_metric"] = false;
+  if (options.reach) {
+    described["reach"] = true;
   }
   return statistics_provenance("covariance", checkpoint, tokens, place, described);
 }
@@ -135,7 +136,7 @@ void covariance(const Checkpoint& checkpoint, const TokenSet& tokens,
                 const CovarianceOptions& options, const std::filesystem::path& out, bool force,
                 const ComputePlace& place) {
   const ModelConfig config = read_checked_model_config(checkpoint);
-  KVC_CHECK(!config.mla || !options.attention,
+  KVC_CHECK(!config.mla || !(options.attention || options.reach),
             "{}: the attention metric requires keys and values per head; {} caches latents of all "
             "heads together. Leave --attention out",
             checkpoint.directory().string(), config.arch->model_type);

@@ -4,9 +4,9 @@
 //   /num_tokens                     [1]
 //   /joint/<f>/sum, second_moment   [n], [n, n]  of y, the stacked keys (before RoPE, after their norm, with bias) and
 //                                   values of the run of layers that begins with f; layer by layer key, then value
-//   /attention/<l>/key_metric, value_metric, query_metric  [num_kv_heads, head_dim, head_dim], where asked for
-//                                   (attention_metric.h)
-//   /attention/<l>/distance_weight  [num_heads, kNumDistances], likewise
+//   /attention/<l>/key_metric, value_metric  [num_kv_heads, head_dim, head_dim], where asked for (attention_metric.h)
+//   /attention/<l>/query_metric, value_metric, distance_weight  [num_kv_heads, head_dim, head_dim] twice and
+//                                   [num_heads, kNumDistances], likewise
 #pragma once
 
 #include <filesystem>
@@ -24,7 +24,7 @@ namespace kvc {
 struct CovarianceOptions {
   JointOptions joint{.layers_per_group = 1};
   bool attention = false;  // also the attention metric
-  bool key_metric = true;  // of it, the key's sum too
+  bool reach = false;      // also how far attention looks, with the value's metric
 };
 
 Provenance covariance_provenance(const Checkpoint& checkpoint, const TokenSet& tokens,

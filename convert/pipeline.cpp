@@ -70,19 +70,6 @@ void log_report(const Conversion& converted) {
   }
 }
 
-ValidationReport validate_export(const PipelineOptions& options, const fs::path& exported,
-                                 const StagePaths& paths) {
-  ValidateOptions validation;
-  validation.reference = options.checkpoint;
-  validation.candidate = exported;
-  validation.texts = options.validation_text;
-  validation.calibration_tokens = paths.tokens / "tokens.h5";
-  validation.reference_logits = paths.reference;
-  validation.seed = options.settings.seed;
-  validation.by_part = options.by_part;
-  return validate(validation);
-}
-
 // For the factors as they were written; none of folded ones, which save nothing.
 std::optional<Payback> measured_payback(const PipelineOptions& options, const Original& original,
                                         const KvPlan& plan, const fs::path& exported) {
@@ -136,6 +123,21 @@ void log_limits(ServingEngine engine, const KvPlan& plan) {
 
 }  // namespace
 
+ValidationReport validate_export(const PipelineOptions& options, const fs::path& exported,
+                                 const StagePaths& paths) {
+  ValidateOptions validation;
+  validation.reference = options.checkpoint;
+  validation.candidate = exported;
+  validation.texts = options.validation_text;
+  validation.calibration_tokens = paths.tokens / "tokens.h5";
+  validation.reference_logits = paths.reference;
+  validation.seed = options.settings.seed;
+  validation.by_part = options.by_part;
+  ValidationReport report = validate(validation);
+  report.options["candidate"] = options.out.string();
+  return report;
+}
+
 Outcome convert_into(const PipelineOptions& options, const Original& original, const KvPlan& plan,
                      const TokenSet& tokens, const StagePaths& paths, const fs::path& directory) {
   const fs::path conversion = run_stages(options, original, plan, tokens, paths);
@@ -154,7 +156,6 @@ Outcome convert_into(const PipelineOptions& options, const Original& original, c
                   .payback = measured_payback(options, original, converted.plan, exported)};
   if (options.validate) {
     outcome.report = validate_export(options, exported, paths);
-    outcome.report->options["candidate"] = options.out.string();
     outcome.report->payback = outcome.payback;
   }
   return outcome;
@@ -210,14 +211,7 @@ void run_pipeline(PipelineOptions options) {
   settle_output(options, options.settings.method);
   OutputDirectory output(options.out, options.force);  // the lock comes before the work directory
   WorkDirectory work(options.work, options.out);
-  try {
-    convert_and_export(options, original, plan, work, output);
-  } catch (const Error& error) {
-    if (error.code() == ExitCode::kInterrupted) {
-      work.keep_for_resume();
-    }
-    throw;
-  }
+  work.run([&] { convert_and_export(options, original, plan, work, output); });
 }
 
 }  // namespace kvc

@@ -92,6 +92,10 @@ struct Outcome {
   std::optional<ValidationReport> report{};  // none without options.validate
 };
 
+// Evaluates an export that will be options.out.
+ValidationReport validate_export(const PipelineOptions& options,
+                                 const std::filesystem::path& exported, const StagePaths& paths);
+
 // Runs all stages, exports into the empty directory `directory` and evaluates the export.
 Outcome convert_into(const PipelineOptions& options, const Original& original, const KvPlan& plan,
                      const TokenSet& tokens, const StagePaths& paths,

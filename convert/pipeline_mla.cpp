@@ -12,7 +12,6 @@
 #include "export/mla/mla_export.h"
 #include "model/cache_plan.h"
 #include "validate/report.h"
-#include "validate/validate.h"
 
 namespace kvc {
 namespace {
@@ -20,8 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // One layer at a time, the first tokens too: the layout keeps no token as it is.
-constexpr CovarianceOptions kStatistics{
-    .joint = {.layers_per_group = 1, .sink_tokens = 0}, .attention = true, .key_metric = false};
+constexpr CovarianceOptions kStatistics{.joint = {.layers_per_group = 1, .sink_tokens = 0},
+                                        .reach = true};
 
 struct Verdict {
   ValidationReport mla, coded;
@@ -42,20 +41,6 @@ fs::path measure_attention(const PipelineOptions& options, const Original& origi
     covariance(original.checkpoint, tokens, kStatistics, file, true, place);
   }
   return file;
-}
-
-ValidationReport judge(const PipelineOptions& options, const fs::path& exported,
-                       const StagePaths& paths) {
-  ValidateOptions validation;
-  validation.reference = options.checkpoint;
-  validation.candidate = exported;
-  validation.texts = options.validation_text;
-  validation.calibration_tokens = paths.tokens / "tokens.h5";
-  validation.reference_logits = paths.reference;
-  validation.seed = options.settings.seed;
-  ValidationReport report = validate(validation);
-  report.options["candidate"] = options.out.string();
-  return report;
 }
 
 // The coded conversion of as many bytes, which leaves nothing behind but its stages in the work directory.
@@ -130,7 +115,7 @@ void convert_and_judge(const PipelineOptions& options, const Original& original,
                    .kept_ratio = options.settings.kept_ratio},
                   output.path());
   const Verdict verdict{
-      .mla = judge(options, output.path(), paths),
+      .mla = validate_export(options, output.path(), paths),
       .coded = judge_coded(options, original, coded_plan, tokens, paths, work.path())};
   check_verdict(options, verdict);
   write_report(options, original, verdict, output.path());
@@ -157,14 +142,7 @@ void run_mla_pipeline(PipelineOptions options) {
   settle_output(options, "mla");
   OutputDirectory output(options.out, options.force);
   WorkDirectory work(options.work, options.out);
-  try {
-    convert_and_judge(options, original, coded_plan, work, output);
-  } catch (const Error& error) {
-    if (error.code() == ExitCode::kInterrupted) {
-      work.keep_for_resume();
-    }
-    throw;
-  }
+  work.run([&] { convert_and_judge(options, original, coded_plan, work, output); });
 }
 
 }  // namespace kvc

@@ -26,6 +26,17 @@ WorkDirectory::~WorkDirectory() {
   }
 }
 
+void WorkDirectory::run(const std::function<void()>& stages) {
+  try {
+    stages();
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::kInterrupted) {
+      keep_for_resume();
+    }
+    throw;
+  }
+}
+
 void WorkDirectory::keep_for_resume() {
   keep_ = true;
   log_info(fmt::format("finished stages are kept in {}; run the same command again to resume",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 
 namespace kvc {
 
@@ -15,6 +16,8 @@ class WorkDirectory {
   WorkDirectory& operator=(const WorkDirectory&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
+  // An interruption of `stages` keeps the directory.
+  void run(const std::function<void()>& stages);
   void keep_for_resume();
 
  private:

@@ -51,8 +51,8 @@ class CovarianceTest : public testing::StatisticsTest {
  protected:
   std::filesystem::path run(const Sequences& sequences, const std::string& name,
                             int layers_per_group = 1, bool attention = false) {
-    covariance(checkpoint_, token_set(sequences), {{layers_per_group, kSinks}, attention},
-               directory_ / name, false);
+    covariance(checkpoint_, token_set(sequences),
+               {{layers_per_group, kSinks}, attention, attention}, directory_ / name, false);
     return directory_ / name;
   }
 };
@@ -141,7 +141,7 @@ TEST_P(CovarianceTest, TheRestOfTheMetricDoesNotNeedItsKeys) {
   const Sequences sequences = random_ids(1, 24, 96, 1);
   const auto whole = run(sequences, "whole.h5", 1, true);
   const auto part = directory_ / "part.h5";
-  covariance(checkpoint_, token_set(sequences), {{1, kSinks}, true, false}, part, false);
+  covariance(checkpoint_, token_set(sequences), {{1, kSinks}, false, true}, part, false);
   for (const char* name : {"query_metric", "value_metric", "distance_weight"}) {
     const std::string path = fmt::format("/attention/2/{}", name);
     EXPECT_TRUE(at::equal(read_dataset(part, path), read_dataset(whole, path))) << name;
