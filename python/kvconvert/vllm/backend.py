@@ -19,31 +19,21 @@ class CodedImpl(PagedImpl):
         super().__init__(*arguments, **named)
         self._has_reserved = False
 
-    def forward(
-        self,
-        layer: Any,
-        query: torch.Tensor,  # [tokens, num_heads, head_size]
-        key: torch.Tensor,  # [tokens, num_kv_heads, head_size], after RoPE
-        value: torch.Tensor,
-        kv_cache: torch.Tensor,
-        attn_metadata: PagedMetadata | None,
-        output: torch.Tensor,
-        output_scale: torch.Tensor | None = None,
-        output_block_scale: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        if attn_metadata is None:  # a run that measures memory
-            if not query.is_cpu and not self._has_reserved:
-                self._reserve(layer, query, key)
-            return output.fill_(0)
-        batch, n = attn_metadata, attn_metadata.num_tokens
-        query, key, value = query[:n], key[:n], value[:n]
+    def _measured(self, layer: Any, query: torch.Tensor, key: torch.Tensor) -> None:
+        if not query.is_cpu and not self._has_reserved:
+            self._reserve(layer, query, key)
+
+    def _attend(
+        self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: PagedMetadata, output: torch.Tensor
+    ) -> None:
         store, pages = layer.store, layer.store.pages()
         codes, rows = store.codes, store.open_rows(layer.index, batch.capacity, key.dtype)
         for refill in batch.refills:
             table = batch.block_table[refill.row]
             codes.keep_coded(rows, refill.number, pages, table, refill.first, refill.count, layer.index)
         if len(codes.layers) > 1:
-            return self._attend_group(layer, query, key, value, batch, rows, output)
+            self._attend_group(layer, query, key, value, batch, rows, output)
+            return
         codes.store(pages, batch.slots, batch.positions, [key], [value])
         self._keep(codes, rows, key, value, batch)
         if batch.num_short:
@@ -55,7 +45,6 @@ class CodedImpl(PagedImpl):
         for s in batch.prompts:
             coded = self._coded_rows(codes, pages, batch, s, tile_start(s.length - 1), query.dtype)
             self._attend_rows(output, query, coded, self._exact_rows(codes, rows, key, value, batch, s), s, False)
-        return output
 
     def _reserve(self, layer: Any, query: torch.Tensor, key: torch.Tensor) -> None:
         """Takes the most that serving takes beside the cache, so that vLLM measures it: rows of open tiles, which stay, and
@@ -96,7 +85,7 @@ class CodedImpl(PagedImpl):
     def _attend_group(
         self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: PagedMetadata,
         rows: OpenRows, output: torch.Tensor,
-    ) -> torch.Tensor:
+    ) -> None:
         """A group's codes exist after its last layer, so the step's own tokens are exact."""
         store, pages = layer.store, layer.store.pages()
         for s in batch.sequences:
@@ -106,7 +95,6 @@ class CodedImpl(PagedImpl):
         step = store.keep_step(layer.index, key, value)
         if step is not None:
             store.codes.store(pages, batch.slots, batch.positions, *step)
-        return output
 
 
 class CodedBackend(PagedBackend):

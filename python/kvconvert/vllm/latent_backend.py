@@ -9,22 +9,9 @@ from kvconvert.vllm.paged_backend import PagedBackend, PagedImpl
 
 
 class LatentImpl(PagedImpl):
-    def forward(
-        self,
-        layer: Any,
-        query: torch.Tensor,  # [tokens, num_heads, head_size]
-        key: torch.Tensor,  # [tokens, num_kv_heads, head_size], after RoPE
-        value: torch.Tensor,
-        kv_cache: torch.Tensor,
-        attn_metadata: PagedMetadata | None,
-        output: torch.Tensor,
-        output_scale: torch.Tensor | None = None,
-        output_block_scale: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        if attn_metadata is None:  # a run that measures memory
-            return output.fill_(0)
-        batch, n = attn_metadata, attn_metadata.num_tokens
-        query, key, value = query[:n], key[:n], value[:n]
+    def _attend(
+        self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: PagedMetadata, output: torch.Tensor
+    ) -> None:
         store, pages, short = layer.store, layer.store.pages(), batch.num_short
         here = store.layer_pages[layer.index]
         if store.truncated:
@@ -39,12 +26,11 @@ class LatentImpl(PagedImpl):
             old = here.read(pages, batch.block_table[s.row], first, s.past - first, query.dtype)
             self._attend_rows(output, query, old, (key[s.first : s.last], value[s.first : s.last]), s, True)
         if store.held is not None:
-            here.store(pages, batch.slots, store.take_held(n))
-            return output
+            here.store(pages, batch.slots, store.take_held(len(query)))
+            return
         step = store.keep_step(layer.index, key, value)
         if step is not None:
             here.store(pages, batch.slots, store.latents.encode(batch.positions, *step))
-        return output
 
     def _rebuilt(
         self, layer: Any, key: torch.Tensor, value: torch.Tensor, batch: PagedMetadata

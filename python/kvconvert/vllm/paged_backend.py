@@ -8,7 +8,7 @@ from vllm.v1.kv_cache_interface import KVCacheLayout
 
 from kvconvert.codes import TILE
 from kvconvert.tiled_attention import attend_prompt, tile_start
-from kvconvert.vllm.metadata import PagedMetadataBuilder, Sequence
+from kvconvert.vllm.metadata import PagedMetadata, PagedMetadataBuilder, Sequence
 
 
 class PagedImpl(AttentionImpl):
@@ -34,6 +34,34 @@ class PagedImpl(AttentionImpl):
         # PagedAttention sets these.
         self.window = 0  # last tokens that a query sees, 0 for all
         self.max_tokens = 0  # of the longest sequence
+
+    def forward(
+        self,
+        layer: Any,
+        query: torch.Tensor,  # [tokens, num_heads, head_size]
+        key: torch.Tensor,  # [tokens, num_kv_heads, head_size], after RoPE
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: PagedMetadata | None,
+        output: torch.Tensor,
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if attn_metadata is None:  # a run that measures memory
+            self._measured(layer, query, key)
+            return output.fill_(0)
+        n = attn_metadata.num_tokens
+        self._attend(layer, query[:n], key[:n], value[:n], attn_metadata, output)
+        return output
+
+    def _measured(self, layer: Any, query: torch.Tensor, key: torch.Tensor) -> None:
+        """Takes the memory that serving takes beside the cache."""
+
+    def _attend(
+        self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: PagedMetadata, output: torch.Tensor
+    ) -> None:
+        """Attends for a step's tokens, and stores them."""
+        raise NotImplementedError
 
     def _first_seen(self, past: int) -> int:
         """The first tile's first token that queries behind `past` tokens see."""
