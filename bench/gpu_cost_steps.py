@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from gpu_cost_attention import SOFTMAX, planes, store_bytes, tile_code_bytes
+from gpu_cost_attention import SOFTMAX, store_bytes, tile_code_bytes
 from gpu_cost_model import LANES, MMA, Launch, divide_up, resident_blocks
 
 FEW_ROWS = 32  # kMostFewRows: a launch reads its weight once for so many rows
@@ -149,15 +149,6 @@ def dequantise(rows, width, store):
     numbers = rows * width
     return [Launch("dequantise_rows", divide_up(numbers // 8, 128), read=rows * store_bytes(store, width), written=2 * numbers,
                    l2=rows * store_bytes(store, width), integer=numbers * 4, float32=numbers)]
-
-
-def encode_tiles(tiles, widths):
-    """A warp makes a tile's words of codes one number after the other, each a coefficient of another row."""
-    of_planes, groups = planes(widths)
-    count, words = sum(widths.values()), sum(bits * number for bits, number in widths.items())
-    numbers = 32 * sum(bin(bits).count("1") * number for bits, number in widths.items())
-    return [Launch("encode_tiles", tiles, read=tiles * 32 * 4 * count, written=tiles * tile_code_bytes(widths), l2=tiles * 32 * numbers,
-                   integer=tiles * numbers * 8, float32=tiles * numbers * 12, waits=divide_up(words, LANES) * 8)]
 
 
 def decode_tiles(tiles, widths):

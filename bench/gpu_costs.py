@@ -21,7 +21,7 @@ import sys
 from gpu_cost_attention import QUARTER_WIDTHS, codes, combine, dense, latents, met_codes, project, rebuild
 from gpu_cost_model import GPUS, Launch, Shape, bound_of, seconds_of
 from gpu_cost_serving import attention_step, code_tokens, read_tokens
-from gpu_cost_steps import (LLAMA, append, append_latents, budget_step, decode_tiles, dequantise, eigenpairs, embed, encode_tiles, fisher,
+from gpu_cost_steps import (LLAMA, append, append_latents, budget_step, decode_tiles, dequantise, eigenpairs, embed, fisher,
                             needed_fisher, norm, prompt_attention, prompt_products, quantise, request_basis, row_cosines, sample, step,
                             token_match)
 
@@ -138,7 +138,6 @@ def other_rows(gpu):
         "sample 16, top-p": [sample(16, model.vocab, top_p=True)],
         **{f"quantise 32k x 1024 to {store}": quantise(32768, 1024, store) for store in ("int8", "int4")},
         **{f"dequantise 32k x 1024 of {store}": dequantise(32768, 1024, store) for store in ("int8", "int4")},
-        "code 32 tokens' keys, 8 heads at kept 0.25": encode_tiles(8, QUARTER_WIDTHS),
         "decode 32k tokens' keys, 8 heads at kept 0.25": decode_tiles(8 * 1024, QUARTER_WIDTHS),
         "cosines of 32k rows of 1024": row_cosines(32768, 1024), "attention of a prompt of 32k in chunks of 2048": prompt_attention(32768)}
     return rows + [Row("", name, launches) for name, launches in families.items()]

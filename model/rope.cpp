@@ -120,13 +120,15 @@ at::Tensor RopeTable::rotate(const at::Tensor& x, const at::Tensor& positions,
 at::Tensor RopeTable::unrotate(const at::Tensor& x, const at::Tensor& positions) const {
   const Angles found =
       angles(rope_.depends_on_length() ? regime_of(length_of(positions)) : 0, positions);
+  return unrotate(x,
+                  RopeRows{found.cos.to(x.device()), found.sin.to(x.device()), rope_.interleaved});
+}
+
+at::Tensor RopeTable::unrotate(const at::Tensor& x, const RopeRows& rows) const {
   // The rotation is scaled by the attention factor a: its inverse is the opposite one over a, a^-2 times.
   const double scale = 1 / (rope_.attention_factor * rope_.attention_factor);
-  const auto rows = [&](const at::Tensor& table, double factor) {
-    return (table.unsqueeze(1) * factor).to(x.device());
-  };
-  return rotate_leading(x.to(at::kFloat), rows(found.cos, scale), rows(found.sin, -scale),
-                        rope_.interleaved);
+  return rotate_leading(x.to(at::kFloat), rows.cos.unsqueeze(1) * scale,
+                        rows.sin.unsqueeze(1) * -scale, rope_.interleaved);
 }
 
 // The old table goes before the new one comes, whose angles are computed some positions at a time.
@@ -179,6 +181,11 @@ at::Tensor RopeTables::unrotate(int layer, const at::Tensor& x, const at::Tensor
   const int table = table_of_layer_[static_cast<std::size_t>(layer)];
   return table < 0 ? x.to(at::kFloat)
                    : tables_[static_cast<std::size_t>(table)].unrotate(x, positions);
+}
+
+at::Tensor RopeTables::unrotate(int layer, const at::Tensor& x, const RopeRows& rows) const {
+  const int table = table_of_layer_[static_cast<std::size_t>(layer)];
+  return table < 0 ? x.to(at::kFloat) : tables_[static_cast<std::size_t>(table)].unrotate(x, rows);
 }
 
 RopeRows RopeTables::rows_of_positions(int layer, std::int64_t num_positions) const {

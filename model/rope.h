@@ -35,6 +35,8 @@ class RopeTable {
                     std::int64_t length = 0) const;
   // The inverse of rotate, always in float32.
   at::Tensor unrotate(const at::Tensor& x, const at::Tensor& positions) const;
+  // The same by the tokens' rows of rows_of_positions(), on the device of x.
+  at::Tensor unrotate(const at::Tensor& x, const RopeRows& rows) const;
   bool depends_on_length() const { return rope_.depends_on_length(); }
   // Angles of at least `num_positions` positions, if they do not depend on the length of the text.
   RopeRows rows_of_positions(std::int64_t num_positions) const;
@@ -77,6 +79,7 @@ class RopeTables {
   at::Tensor rotate(int layer, const at::Tensor& x, const at::Tensor& positions,
                     std::int64_t length = 0) const;
   at::Tensor unrotate(int layer, const at::Tensor& x, const at::Tensor& positions) const;
+  at::Tensor unrotate(int layer, const at::Tensor& x, const RopeRows& rows) const;
   RopeRows rows_of_positions(int layer, std::int64_t num_positions) const;
   void forget() const;
 

@@ -177,10 +177,7 @@ std::int64_t CodedRanks::bytes() const {
 }
 
 std::int64_t GpuCodedFactors::bytes() const {
-  std::int64_t bytes = 0;
-  for (const CodedBlockFactors& block : blocks) {
-    bytes += tensor_bytes(block.encoder) + tensor_bytes(block.mean) + tensor_bytes(block.steps);
-  }
+  std::int64_t bytes = encoder.bytes();
   for (const CodedRanks& layer : layers) {
     bytes += layer.bytes();
   }
@@ -192,18 +189,8 @@ std::vector<GpuCodedFactors> to_gpu(const CodedFactors& factors, const KvPlan& p
                                     at::Device device) {
   std::vector<GpuCodedFactors> all;
   for (const CodedLayers& layers : coded_layers(plan)) {
-    GpuCodedFactors& of_layers = all.emplace_back();
-    for (int i = layers.first_block; i < layers.first_block + layers.num_blocks; ++i) {
-      const CodedBlockFactors& block = factors.blocks[static_cast<std::size_t>(i)];
-      of_layers.blocks.push_back({.encoder = block.encoder.to(device),
-                                  .mean = block.mean.to(device),
-                                  .key_mean = {},
-                                  .value_mean = {},
-                                  .value_decoder = {},
-                                  .steps = block.steps.to(device),
-                                  .first_levels = {},
-                                  .keys = {}});
-    }
+    GpuCodedFactors& of_layers = all.emplace_back(
+        GpuCodedFactors{GpuCodedEncoder(plan, layers, factors.blocks, device), {}});
     for (int index = 0; index < layers.num_layers; ++index) {
       of_layers.layers.emplace_back(factors, plan, layers, index, config, rope, device);
     }

@@ -1,5 +1,5 @@
-// The factors of coded layers on a GPU: encoders of exact rows, and decoders of codes' levels to keys and values, in
-// the kernels' layout.
+// The factors of coded layers on a GPU: encoders of exact rows (coded_encoder.h), and decoders of codes' levels to keys and
+// values, in the kernels' layout.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,6 +12,7 @@
 #include "model/rope.h"
 #include "runtime/compression/coded_factors.h"
 #include "runtime/compression/coding.h"
+#include "runtime/gpu/coded_encoder.h"
 #include "runtime/gpu/coded_key_rows.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/store/coded_store.h"
@@ -50,8 +51,8 @@ class CodedRanks {
 };
 
 struct GpuCodedFactors {
-  std::vector<CodedBlockFactors> blocks;  // [num_blocks]: encoder, mean and steps
-  std::vector<CodedRanks> layers;         // [num_layers]
+  GpuCodedEncoder encoder;
+  std::vector<CodedRanks> layers;  // [num_layers]
 
   std::int64_t bytes() const;
 };

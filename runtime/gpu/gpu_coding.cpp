@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/compression/coding.h"
-#include "runtime/compression/key_forms.h"
 #include "runtime/gpu/row_coding.h"
 #include "runtime/store/row_store.h"
 
@@ -46,63 +44,55 @@ class TileEncoder {
       : model_(model),
         cache_(cache),
         tiles_(cache.tiles()[store]),
-        factors_(model.coded[store]),
+        blocks_(model.coded[store].encoder.blocks()),
         sequence_(sequence),
         executor_(executor) {}
 
   // The oldest exact tokens that are no sinks.
   void encode(std::int64_t count) const {
-    for (std::int64_t done = 0; done < count; done += kChunkTokens) {
-      const std::int64_t rows = std::min(kChunkTokens, count - done);
-      const at::Tensor positions = positions_of(done, rows);
-      const std::vector<at::Tensor> z = coefficients_of(
-          cache_.plan(), tiles_.layers, factors_.blocks, rows_of(done, positions),
-          [&](const at::Tensor& keys) {
-            return turn_key(model_.rope, tiles_.layers.first_layer, keys, positions);
-          });
-      for (std::size_t block = 0; block < z.size(); ++block) {
-        write(block, z[block], cache_.num_codes(sequence_) + done);
-      }
+    for (std::int64_t done = 0; done < count && blocks_.num_coefficients > 0;
+         done += kChunkTokens) {
+      encode(done, std::min(kChunkTokens, count - done));
     }
   }
 
  private:
-  at::Tensor positions_of(std::int64_t done, std::int64_t count) const {
-    const std::int64_t first =
-        cache_.plan().compression.sink_tokens + cache_.num_codes(sequence_) + done;
-    return at::arange(first, first + count, at::kLong);
-  }
-
-  std::vector<DecodedTokens> rows_of(std::int64_t done, const at::Tensor& positions) const {
-    const std::int64_t sinks = cache_.plan().compression.sink_tokens, count = positions.size(0);
-    std::vector<DecodedTokens> rows;
+  void encode(std::int64_t done, std::int64_t count) const {
+    const std::int64_t sinks = cache_.plan().compression.sink_tokens,
+                       first = sinks + cache_.num_codes(sequence_) + done;
+    const at::TensorOptions numbers = at::TensorOptions(at::kFloat).device(model_.device());
+    const at::Tensor positions = at::arange(first, first + count, numbers.dtype(at::kLong)),
+                     z = at::empty({count, blocks_.num_coefficients}, numbers);
+    EncodeTokens encode{.of = blocks_,
+                        .element = device_element(model_.dtype),
+                        .positions = positions.const_data_ptr<std::int64_t>(),
+                        .count = static_cast<int>(count),
+                        .z = z.data_ptr<float>()};
+    std::vector<at::Tensor> rows;  // until they are queued
+    const auto add = [&](const at::Tensor& tokens) {
+      rows.push_back(tokens);
+      return EngineRows{tokens.const_data_ptr(), tokens.stride(0), tokens.stride(1)};
+    };
     for (int index = 0; index < tiles_.layers.num_layers; ++index) {
       const int layer = tiles_.layers.first_layer + index;
-      const at::Tensor key = cache_.keys(layer, sequence_, sinks + done, count);
-      rows.push_back({model_.rope.unrotate(layer, key, positions),
-                      cache_.values(layer, sequence_, sinks + done, count).to(at::kFloat)});
+      encode.keys[index] = add(cache_.keys(layer, sequence_, sinks + done, count));
+      encode.values[index] = add(cache_.values(layer, sequence_, sinks + done, count));
+      encode.ropes[index] = device_rope(model_.angles(layer, first + count));
     }
-    return rows;
-  }
-
-  // z: [whole tiles of tokens, num_coefficients], from token `first` of the codes on.
-  void write(std::size_t block, const at::Tensor& z, std::int64_t first) const {
-    const DeviceTiles tiles = tiles_.block(block, sequence_);
-    if (tile_bytes(tiles) == 0) {
-      return;
-    }
-    const at::Tensor rows = z.contiguous();
-    executor_.run({CodeTilesParams{.tiles = tiles,
-                                   .first_tile = static_cast<int>(first / kDeviceTileTokens),
-                                   .count = static_cast<int>(rows.size(0) / kDeviceTileTokens),
-                                   .coefficients = rows.data_ptr<float>(),
-                                   .steps = factors_.blocks[block].steps.const_data_ptr<float>()}});
+    encode.of.rope = encode.ropes[0];
+    executor_.run({encode, StoreCodes{.of = encode.of,
+                                      .tables = tiles_.tables(),
+                                      .sequence = static_cast<int>(sequence_),
+                                      .first_tile = static_cast<int>(
+                                          (cache_.num_codes(sequence_) + done) / kDeviceTileTokens),
+                                      .count = encode.count,
+                                      .z = encode.z}});
   }
 
   const GpuModel& model_;
   const GpuCache& cache_;
   const GpuTiles& tiles_;
-  const GpuCodedFactors& factors_;
+  const PagedBlocks& blocks_;
   std::size_t sequence_;
   StepExecutor& executor_;
 };

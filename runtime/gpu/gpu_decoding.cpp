@@ -30,10 +30,8 @@ class CodeReader {
     const auto store = static_cast<std::size_t>(&tiles - cache_.tiles().data()),
                index = static_cast<std::size_t>(layer_ - tiles.layers.first_layer);
     const std::int64_t position = cache_.plan().compression.sink_tokens + first;
-    const at::Tensor positions = at::arange(position, position + count, at::kLong);
     const DecodedTokens decoded = model_.coded[store].layers[index].decode(
-        levels,
-        [&](const at::Tensor& keys) { return model_.rope.unrotate(layer_, keys, positions); });
+        levels, [&](const at::Tensor& keys) { return model_.unrotate(layer_, keys, position); });
     return {decoded.key.to(model_.dtype), decoded.value.to(model_.dtype)};
   }
 
@@ -57,11 +55,10 @@ class CodeReader {
   at::Tensor tile_levels(const DeviceTiles& tiles, std::int64_t first, std::int64_t count) const {
     at::Tensor levels = numbers({count, tiles.num_coefficients}, at::kFloat);
     if (tile_bytes(tiles) > 0) {
-      executor_.run({CodeTilesParams{.tiles = tiles,
-                                     .first_tile = static_cast<int>(first / kDeviceTileTokens),
-                                     .count = static_cast<int>(count / kDeviceTileTokens),
-                                     .coefficients = levels.data_ptr<float>(),
-                                     .decodes = true}});
+      executor_.run({DecodeTiles{.tiles = tiles,
+                                 .first_tile = static_cast<int>(first / kDeviceTileTokens),
+                                 .count = static_cast<int>(count / kDeviceTileTokens),
+                                 .levels = levels.data_ptr<float>()}});
     }
     return levels;
   }

@@ -82,6 +82,29 @@ std::int64_t GpuModel::bytes() const {
   return sum;
 }
 
+RopeRows GpuModel::angles(int layer, std::int64_t num_positions) const {
+  const int table = config.layer(layer).rope;
+  if (table < 0) {
+    return {};
+  }
+  RopeRows& known = angle_tables[table];
+  if (!known.cos.defined() || known.cos.size(0) < num_positions) {
+    known = {};  // its memory first
+    const RopeRows rows = rope.rows_of_positions(layer, num_positions);
+    known = {rows.cos.to(device()), rows.sin.to(device()), rows.interleaved};
+  }
+  return known;
+}
+
+at::Tensor GpuModel::unrotate(int layer, const at::Tensor& key, std::int64_t first) const {
+  RopeRows rows = angles(layer, first + key.size(0));
+  if (rows.cos.defined()) {
+    rows.cos = rows.cos.narrow(0, first, key.size(0));
+    rows.sin = rows.sin.narrow(0, first, key.size(0));
+  }
+  return rope.unrotate(layer, key, rows);
+}
+
 const FusedFactors* GpuModel::fused_of(int layer) const {
   const auto found = std::find_if(fused.begin(), fused.end(), [&](const FusedFactors& factors) {
     return factors.layer.layer == layer;
@@ -99,6 +122,13 @@ std::vector<StoredLayers> GpuModel::sources_of(int layer) const {
     sources.push_back({factors->layer.key_sources[i], factors->layer.value_sources[i]});
   }
   return sources;
+}
+
+DeviceRope device_rope(const RopeRows& rows) {
+  return rows.cos.defined()
+             ? DeviceRope{rows.cos.const_data_ptr<float>(), rows.sin.const_data_ptr<float>(),
+                          static_cast<int>(rows.cos.size(1)), rows.interleaved}
+             : DeviceRope{};
 }
 
 GpuModel load_gpu_model(const Checkpoint& checkpoint, const KvPlan& plan, at::ScalarType dtype,

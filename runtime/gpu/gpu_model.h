@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "core/checkpoint.h"
@@ -14,6 +15,7 @@
 #include "runtime/compression/kv_factors.h"
 #include "runtime/gpu/coded_ranks.h"
 #include "runtime/gpu/rank_factors.h"
+#include "runtime/kernels/cuda/device_rope.h"
 
 namespace kvc {
 
@@ -32,12 +34,22 @@ struct GpuModel {
   std::vector<GpuGroupFactors> groups;  // of the plan's latent groups
   std::vector<GpuCodedFactors> coded;   // of layers that are coded together
 
+  // Angles on the device, kept for later calls.
+  mutable std::map<int, RopeRows> angle_tables{};  // by the layers' tables
+
   at::Device device() const { return weights.lm_head.weight.device(); }
+  // Of at least `num_positions` positions, for kernels; what it returned before stays valid while somebody holds it.
+  RopeRows angles(int layer, std::int64_t num_positions) const;
+  // Keys of the tokens from position `first` on before RoPE, float32. [n, num_kv_heads, head_dim]
+  at::Tensor unrotate(int layer, const at::Tensor& key, std::int64_t first) const;
   std::int64_t bytes() const;
   const FusedFactors* fused_of(int layer) const;  // null: it is not fused
   // The layers that a layer without latents reads: itself, or a fused one's sources.
   std::vector<StoredLayers> sources_of(int layer) const;
 };
+
+// Angles on the device for kernels, which do not keep them.
+DeviceRope device_rope(const RopeRows& rows);
 
 // Reads a checkpoint layer by layer, so CPU memory never has more than one. Error with the bytes if
 // `free_bytes` are too few.

@@ -66,10 +66,10 @@ class StepBuilder {
     if (found != ropes_.end()) {
       return found->second;
     }
-    const RopeRows rows = model_.rope.rows_of_positions(layer, launches_.capacity);
-    const DeviceRope rope{launches_.numbers(rows.cos), launches_.numbers(rows.sin),
-                          narrow_size(rows.cos.size(1)), rows.interleaved};
-    return ropes_.emplace(table, rope).first->second;
+    const RopeRows rows = model_.angles(layer, launches_.capacity);
+    launches_.keep(rows.cos);
+    launches_.keep(rows.sin);
+    return ropes_.emplace(table, device_rope(rows)).first->second;
   }
 
   LayerLaunches& launches_of(int layer) { return *layers_[static_cast<std::size_t>(layer)]; }

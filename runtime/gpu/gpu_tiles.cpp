@@ -4,9 +4,19 @@
 #include <cstring>
 
 #include "core/kv_plan_bytes.h"
-#include "runtime/kernels/code_tiles.h"
 
 namespace kvc {
+
+DeviceTiles device_layout(const TileLayout& layout) {
+  DeviceTiles tiles;
+  for (int bits = 0; bits <= kMostCodeBits; ++bits) {
+    tiles.coefficients[bits] = static_cast<int>(layout.coefficients[bits]);
+  }
+  tiles.num_coefficients = static_cast<int>(layout.num_coefficients());
+  tiles.code_bytes = static_cast<int>(layout.code_bytes());
+  tiles.gain = layout.gain;
+  return tiles;
+}
 
 GpuTiles::GpuTiles(const KvPlan& plan, const CodedLayers& coded, const GpuPages& pages)
     : layers(coded) {
@@ -35,18 +45,11 @@ void GpuTiles::write_blocks(at::Device device) {
 }
 
 DeviceTiles GpuTiles::layout_of(std::size_t block) const {
-  const TileLayout layout = tile_layout(specs_[block]);
   const DeviceRows rows = rows_[block].table();
-  DeviceTiles tiles;
+  DeviceTiles tiles = device_layout(tile_layout(specs_[block]));
   tiles.blocks = rows.blocks;
   tiles.max_blocks = rows.max_blocks;
   tiles.block_tiles = rows.block_rows;
-  for (int bits = 0; bits <= kMostCodeBits; ++bits) {
-    tiles.coefficients[bits] = static_cast<int>(layout.coefficients[bits]);
-  }
-  tiles.num_coefficients = static_cast<int>(layout.num_coefficients());
-  tiles.code_bytes = static_cast<int>(layout.code_bytes());
-  tiles.gain = layout.gain;
   return tiles;
 }
 
@@ -89,8 +92,7 @@ std::vector<std::size_t> GpuTiles::blocks_of(CodedParts part) const {
 
 RankCodes GpuTiles::codes(CodedParts part) const {
   const std::vector<std::size_t> blocks = blocks_of(part);
-  RankCodes codes{static_cast<const DeviceTiles*>(blocks_.data_ptr()) + blocks.front(),
-                  static_cast<int>(blocks.size()), 0};
+  RankCodes codes{tables() + blocks.front(), static_cast<int>(blocks.size()), 0};
   for (const std::size_t block : blocks) {
     codes.most_coefficients =
         std::max(codes.most_coefficients, static_cast<int>(specs_[block].num_coefficients()));

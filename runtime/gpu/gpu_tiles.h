@@ -9,11 +9,15 @@
 
 #include "core/kv_plan.h"
 #include "runtime/gpu/gpu_rows.h"
+#include "runtime/kernels/code_tiles.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/kernels/cuda/device_tiles.h"
 #include "runtime/store/coded_store.h"
 
 namespace kvc {
+
+// A tile's layout without its place.
+DeviceTiles device_layout(const TileLayout& layout);
 
 class GpuTiles {
  public:
@@ -31,6 +35,8 @@ class GpuTiles {
   // A block's tiles of one sequence, as if it were alone. Its address is valid until allow(), its contents
   // until pages change.
   DeviceTiles block(std::size_t block, std::size_t sequence) const;
+  // All blocks' tiles of all sequences, [num_blocks] in GPU memory.
+  const DeviceTiles* tables() const { return static_cast<const DeviceTiles*>(blocks_.data_ptr()); }
   // Tiles of all sequences in GPU memory: of the blocks that hold keys, or values.
   RankCodes codes(CodedParts part) const;
   std::int64_t most_tile_bytes(CodedParts part) const;

@@ -44,8 +44,7 @@ DeviceElement code_element(KvDtype dtype) {
 }
 
 at::Tensor raw_keys(const GpuModel& model, int layer, const at::Tensor& key, std::int64_t first) {
-  return model.rope.unrotate(layer, key, at::arange(first, first + key.size(0), at::kLong))
-      .to(model.dtype);
+  return model.unrotate(layer, key, first).to(model.dtype);
 }
 
 }  // namespace kvc

@@ -9,6 +9,7 @@
 #include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/kernels/cuda/few_rows_product.h"
+#include "runtime/kernels/cuda/paged_tokens.h"
 #include "runtime/store/coded_store.h"
 
 namespace kvc {
@@ -96,6 +97,10 @@ LaunchError coded_error(const ModelConfig& config, const CodedBlock& block) {
 // What codes have kernels for.
 void check_coded(const ModelConfig& config, const KvPlan& plan, const CodedLayers& layers) {
   const int last = layers.first_layer + layers.num_layers - 1;
+  KVC_CHECK(layers.num_layers <= kMostPagedLayers,
+            "--device cuda: layers {} to {} are coded together, {} of them; at most {} can be: "
+            "convert with a smaller --group, or {}",
+            layers.first_layer, last, layers.num_layers, kMostPagedLayers, kWayOut);
   const LaunchError error =
       coded_error(config, plan.coded[static_cast<std::size_t>(layers.first_block)]);
   KVC_CHECK(error.empty(), "--device cuda: layers {} to {}: {}; or {}", layers.first_layer, last,

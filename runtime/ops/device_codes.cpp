@@ -45,6 +45,7 @@ DeviceProgram DeviceCodes::store(const Memory& memory, const std::int64_t* slots
       .z = scratch.take<float>(static_cast<std::int64_t>(count) * image_.num_coefficients)};
   std::copy(keys.begin(), keys.end(), encode.keys);
   std::copy(values.begin(), values.end(), encode.values);
+  std::fill_n(encode.ropes, shape_.num_layers, encode.of.rope);
   const StoreCodes store{
       .of = encode.of, .pages = memory.pages, .slots = slots, .count = count, .z = encode.z};
   return {encode, store};

@@ -29,16 +29,21 @@ KVC_HOST_DEVICE BlockChannel block_channel(const PagedBlocks& of, const DeviceBl
 
 // A channel's partner under RoPE, as a distance; 0: it stays as it is.
 KVC_HOST_DEVICE int partner_distance(const DeviceRope& rope, int in_head) {
-  return in_head < rope.num_pairs       ? rope.num_pairs
-         : in_head < 2 * rope.num_pairs ? -rope.num_pairs
-                                        : 0;
+  if (in_head >= 2 * rope.num_pairs) {
+    return 0;
+  }
+  if (rope.interleaved) {
+    return in_head % 2 == 0 ? 1 : -1;
+  }
+  return in_head < rope.num_pairs ? rope.num_pairs : -rope.num_pairs;
 }
 // The channel's number turned to a position, whose partner has the number `other`, or turned back from it.
 KVC_HOST_DEVICE float turned_number(const DeviceRope& rope, int in_head, std::int64_t position,
                                     float own, float other, bool back) {
-  const std::int64_t angle = position * rope.num_pairs + in_head % rope.num_pairs;
+  const int pair = rope.interleaved ? in_head / 2 : in_head % rope.num_pairs;
+  const std::int64_t angle = position * rope.num_pairs + pair;
   const float cos = rope.cos[angle],
-              sin = in_head < rope.num_pairs ? -rope.sin[angle] : rope.sin[angle];
+              sin = in_head == first_of_pair(rope, pair) ? -rope.sin[angle] : rope.sin[angle];
   if (!back) {
     return own * cos + other * sin;
   }

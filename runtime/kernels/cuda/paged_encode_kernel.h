@@ -19,13 +19,23 @@ KVC_HOST_DEVICE float centred_number(const EncodeTokens& params, const DeviceBlo
   const EngineRows& rows = place.is_key ? params.keys[place.layer] : params.values[place.layer];
   const std::int64_t position = params.positions[token];
   float number = engine_number(params.element, rows, token, place.head, place.in_head);
-  const int distance = partner_distance(params.of.rope, place.in_head);
+  const DeviceRope& rope = params.ropes[place.layer];
+  const int distance = partner_distance(rope, place.in_head);
   if (place.is_key && !block.rotated && distance != 0) {
     const float other =
         engine_number(params.element, rows, token, place.head, place.in_head + distance);
-    number = turned_number(params.of.rope, place.in_head, position, number, other, true);
+    number = turned_number(rope, place.in_head, position, number, other, true);
   }
   return number - mean_at(params.of, block, place, channel, position);
+}
+
+// A number of E.
+KVC_HOST_DEVICE float encoder_number(const PagedBlocks& of, const DeviceBlock& block,
+                                     std::int64_t index) {
+  return block.encoder_float16
+             ? widened(DeviceElement::kFloat16,
+                       reinterpret_cast<const std::uint16_t*>(of.image + block.encoder)[index])
+             : image_floats(of, block.encoder)[index];
 }
 
 struct EncodeTokensKernel : Kernel<EncodeTokens, 128> {
@@ -44,7 +54,6 @@ struct EncodeTokensKernel : Kernel<EncodeTokens, 128> {
     const int first = thread.block_x() * kPagedTokens,
               coefficient = thread.block_z() * thread.count() + thread.index();
     const int count = params.count - first < kPagedTokens ? params.count - first : kPagedTokens;
-    const float* encoder = image_floats(params.of, block.encoder);
     auto* staged = reinterpret_cast<float*>(thread.shared());  // [kStagedRows, kStride]
     float sums[kPagedTokens] = {};
     for (int channel = 0; channel < n; channel += kStagedRows) {
@@ -52,9 +61,13 @@ struct EncodeTokensKernel : Kernel<EncodeTokens, 128> {
       thread.sync();
       stage(params, thread, block, channel, first, count, staged);
       thread.sync();
-      for (int row = 0; row < rows && coefficient < k; ++row) {
-        const float weight = encoder[static_cast<std::int64_t>(channel + row) * k + coefficient];
-        add_tokens(staged + row * kStride, weight, count, sums);
+      if (coefficient < k) {
+        KVC_UNROLL_BY_4  // so many numbers of E are under way
+            for (int row = 0; row < rows; ++row) {
+          const float weight = encoder_number(
+              params.of, block, static_cast<std::int64_t>(channel + row) * k + coefficient);
+          add_tokens(staged + row * kStride, weight, count, sums);
+        }
       }
     }
     float* z = params.z + static_cast<std::int64_t>(first) * params.of.num_coefficients +

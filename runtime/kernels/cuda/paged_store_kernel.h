@@ -1,5 +1,5 @@
-// Grid: (tokens in chunks of the block's warps, block of codes). A warp codes the tokens of one tile, from the first of them
-// in the batch on.
+// Grid: (some tokens, block of codes). A block of threads codes the tokens of one tile after the other, from the first of them in
+// the batch on.
 #pragma once
 
 #include "runtime/kernels/cuda/code_tiles_kernel.h"
@@ -40,64 +40,90 @@ KVC_DEVICE int best_gain_of_warp(Thread& thread, const DeviceTiles& tiles, const
   return best;
 }
 
-struct StoreCodesKernel : Kernel<StoreCodes, 128> {
+// Tokens whose tiles a block of threads codes one after the other: of prompts, where few begin a tile, several.
+KVC_HOST_DEVICE int tokens_of_block(const StoreCodes& params) {
+  constexpr int kFewTokens = 256;
+  return params.tables != nullptr ? kPagedTokens : params.count > kFewTokens ? 8 : 1;
+}
+
+struct StoreCodesKernel : Kernel<StoreCodes, 256> {
   static constexpr const char* kName = "store_codes";
-  // A warp has: which token of the batch, or -1, and its gain, for the tile's 32.
-  static constexpr int kWarpBytes = 8 * kPagedTokens;
+  // Which token of the batch, or -1, and its gain, for the tile's 32.
+  static constexpr int kSharedBytes = 8 * kPagedTokens;
 
   template <class Thread>
   static KVC_DEVICE void run(const StoreCodes& params, Thread& thread) {
-    const int token = thread.block_x() * (thread.count() / 32) + thread.warp();
-    if (token >= params.count) {
-      return;
+    const DeviceBlock& block = params.of.blocks[thread.block_y()];
+    const int begin = thread.block_x() * tokens_of_block(params);
+    auto* sources = reinterpret_cast<int*>(thread.shared());  // [32]
+    if (params.tables != nullptr) {
+      for (int t = thread.index(); t < kPagedTokens; t += thread.count()) {
+        sources[t] = begin + t < params.count ? begin + t : -1;
+      }
+      const std::uint8_t* tile = tile_at(params.tables[thread.block_y()], params.sequence,
+                                         params.first_tile + thread.block_x());
+      return store_run(params, thread, block, sources, const_cast<std::uint8_t*>(tile));
     }
-    const std::int64_t tile = tile_of_slot(params.pages, params.slots[token]);
-    if (tile < 0 || (token > 0 && tile_of_slot(params.pages, params.slots[token - 1]) == tile)) {
-      return;  // another warp's
+    const int last = begin + tokens_of_block(params);
+    for (int first = begin; first < last && first < params.count; ++first) {
+      const std::int64_t tile = tile_of_slot(params.pages, params.slots[first]);
+      if (tile < 0 || (first > 0 && tile_of_slot(params.pages, params.slots[first - 1]) == tile)) {
+        continue;  // begins no tile
+      }
+      thread.sync();
+      find_sources(params, thread, first, tile, sources);
+      store_run(params, thread, block, sources,
+                tile_in_pages(params.pages, block, tile / params.pages.page_tiles,
+                              static_cast<int>(tile % params.pages.page_tiles)));
     }
-    store_run(params, thread, token, tile);
   }
 
  private:
+  // Of the tile's tokens, which follow each other from `first` on.
   template <class Thread>
-  static KVC_DEVICE void store_run(const StoreCodes& params, Thread& thread, int first,
-                                   std::int64_t tile) {
-    const DeviceBlock& block = params.of.blocks[thread.block_y()];
+  static KVC_DEVICE void find_sources(const StoreCodes& params, Thread& thread, int first,
+                                      std::int64_t tile, int* sources) {
+    for (int t = thread.index(); t < kPagedTokens; t += thread.count()) {
+      sources[t] = -1;
+    }
+    thread.sync();
+    for (int t = thread.index(); t < kPagedTokens; t += thread.count()) {
+      if (first + t < params.count && tile_of_slot(params.pages, params.slots[first + t]) == tile) {
+        sources[params.slots[first + t] % kPagedTokens] = first + t;
+      }
+    }
+  }
+
+  // sources [32]: which token of the batch, or -1; the gains are behind it. A warp finds a token's gain, and all threads
+  // write words.
+  template <class Thread>
+  static KVC_DEVICE void store_run(const StoreCodes& params, Thread& thread,
+                                   const DeviceBlock& block, int* sources, std::uint8_t* codes) {
     const DeviceTiles& tiles = block.tiles;
     const float* steps = image_floats(params.of, block.steps);
-    std::uint8_t* codes = tile_in_pages(params.pages, block, tile / params.pages.page_tiles,
-                                        static_cast<int>(tile % params.pages.page_tiles));
-    auto* sources = reinterpret_cast<int*>(thread.shared() + thread.warp() * kWarpBytes);  // [32]
-    auto* gains = reinterpret_cast<float*>(sources + kPagedTokens);                        // [32]
-    const int lane = thread.lane();
-    sources[lane] = -1;
-    thread.sync_warp();
-    if (first + lane < params.count &&
-        tile_of_slot(params.pages, params.slots[first + lane]) == tile) {
-      sources[params.slots[first + lane] % kPagedTokens] = first + lane;
-    }
-    thread.sync_warp();
+    auto* gains = reinterpret_cast<float*>(sources + kPagedTokens);  // [32]
+    thread.sync();
     const auto z_of = [&](int source) {
       return params.z + static_cast<std::int64_t>(source) * params.of.num_coefficients +
              block.first_coefficient;
     };
     const bool is_new = sources[0] >= 0;
-    for (int t = 0; t < kPagedTokens; ++t) {
+    for (int t = thread.warp(); t < kPagedTokens; t += thread.count() / 32) {
       const int source = sources[t];
       int gain = 2;
       if (source >= 0 && tiles.gain) {
         gain = best_gain_of_warp(thread, tiles, z_of(source), steps);
       }
-      if (lane == 0) {
+      if (thread.lane() == 0) {
         gains[t] = gain_of(gain);
         if (tiles.gain && (source >= 0 || is_new)) {
           codes[tiles.code_bytes + t] = static_cast<std::uint8_t>(source >= 0 ? gain : 0);
         }
       }
     }
-    thread.sync_warp();
+    thread.sync();
     auto* words = reinterpret_cast<std::uint32_t*>(codes);
-    for (int word = lane; word < tiles.code_bytes / 4; word += 32) {
+    for (int word = thread.index(); word < tiles.code_bytes / 4; word += thread.count()) {
       write_word(tiles, steps, sources, gains, is_new, word, z_of, words[word]);
     }
   }
@@ -129,10 +155,9 @@ struct StoreCodesKernel : Kernel<StoreCodes, 128> {
 
 template <class Launcher>
 LaunchError launch_kernels(const StoreCodes& params, const Launcher& launcher) {
-  const int threads = launcher.threads(StoreCodesKernel::kThreads), warps = threads / 32;
   return launcher.template run<StoreCodesKernel>(
-      params, {divide_up(params.count, warps), params.of.num_blocks}, threads,
-      warps * StoreCodesKernel::kWarpBytes);
+      params, {divide_up(params.count, tokens_of_block(params)), params.of.num_blocks},
+      launcher.threads(StoreCodesKernel::kThreads), StoreCodesKernel::kSharedBytes);
 }
 
 }  // namespace kvc

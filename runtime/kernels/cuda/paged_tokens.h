@@ -1,5 +1,6 @@
-// Tokens of an engine's batch as codes in the pages of its cache, on the GPU: coded when they are written, read again for
-// prompts, and what attention over codes needs to know of pages. What a page holds stands in runtime/ops/paged_codes.h.
+// Tokens as codes in the pages of a cache on the GPU: coded when they are written, read again for prompts, and what attention
+// over codes needs to know of pages. What an engine's page holds stands in runtime/ops/paged_codes.h; kvrun's pages are those of
+// DeviceTiles.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace kvc {
 
-constexpr int kMostPagedLayers = 16;  // that are coded together
+constexpr int kMostPagedLayers = 32;  // that are coded together
 
 // A coded block of several layers (PagedBlock of runtime/ops/coded_rows.h): n channels and k coefficients of a token.
 // Arrays of float32 in GPU memory, as places in bytes from the start of the blocks' image.
@@ -24,6 +25,7 @@ struct DeviceBlock {
   bool rotated = false;              // coefficients are of keys post-RoPE
   int channels = 0;                  // n
   int first_coefficient = 0;         // among those of all blocks
+  bool encoder_float16 = false;      // E's numbers
   std::int64_t encoder = 0;          // E transposed, [n, k]
   std::int64_t decoder = 0;          // F times the steps, transposed, [k, n]
   std::int64_t mean = 0, first = 0;  // [n]; first: of a text's first token, 0: the mean
@@ -48,7 +50,7 @@ struct PagedBlocks {
   int num_blocks = 0;
   int num_coefficients = 0, most_coefficients = 0;  // of all blocks, of one
   int num_layers = 1, num_kv_heads = 0, head_dim = 0;
-  DeviceRope rope{};  // pairs (i, i + num_pairs)
+  DeviceRope rope{};  // of one layer, or of all
 };
 
 // Rows [tokens, heads, head_dim] of 16-bit numbers; strides in numbers.
@@ -61,18 +63,23 @@ struct EngineRows {
 struct EncodeTokens {
   PagedBlocks of{};
   EngineRows keys[kMostPagedLayers] = {}, values[kMostPagedLayers] = {};  // keys post-RoPE
-  DeviceElement element = DeviceElement::kBFloat16;                       // or float16
-  const std::int64_t* positions = nullptr;                                // [count]
+  DeviceRope ropes[kMostPagedLayers] = {};           // the layers'; rotated blocks take of.rope
+  DeviceElement element = DeviceElement::kBFloat16;  // or float16
+  const std::int64_t* positions = nullptr;           // [count]
   int count = 0;
   float* z = nullptr;  // [count, of.num_coefficients]
 };
 
-// Coefficients become codes at slots: page * page tokens + place in the page. Slots below 0 and behind the last page are
-// skipped. Tokens of a tile are neighbours; when its first token is written, the rest of the tile becomes zero.
+// Coefficients become codes at slots of an engine's pages: page * page tokens + place in the page. Slots below 0 and behind the
+// last page are skipped. Tokens of a tile are neighbours; when its first token is written, the rest of the tile becomes zero.
+// Or, where there are tables, in tiles of one sequence, as encode_tile() of runtime/kernels/code_tiles.h makes them: the same
+// bytes but for what rounding alone decides.
 struct StoreCodes {
   PagedBlocks of{};
   DevicePages pages{};
   const std::int64_t* slots = nullptr;  // [count]
+  const DeviceTiles* tables = nullptr;  // [of.num_blocks]; slots and pages are not used then
+  int sequence = 0, first_tile = 0;     // of tables: where the first token's tile lies
   int count = 0;
   const float* z = nullptr;  // [count, of.num_coefficients]
 };

@@ -24,7 +24,7 @@ namespace kvc {
 
 // For any kernel. RankAttention: its launch or both of them. DenseAttention of two stores: the fused kernel.
 using KernelLaunch =
-    std::variant<AppendLatents, AppendRows, AttendOpen, BudgetStep, CodedAttention, CodeTilesParams,
+    std::variant<AppendLatents, AppendRows, AttendOpen, BudgetStep, CodedAttention, DecodeTiles,
                  CombinePartials, DenseAttention, DequantiseRows, EmbedRows, EncodeTokens,
                  FewRowsProduct, NormRows, PlacePages, ProjectValues, QuantiseRows, RankAttention,
                  ReadTokens, RowCosines, SampleTokens, StoreCodes>;

@@ -6,7 +6,7 @@
 
 namespace kvc {
 
-template LaunchError launch_cuda(const CodeTilesParams&, void*);
+template LaunchError launch_cuda(const DecodeTiles&, void*);
 template LaunchError launch_cuda(const DequantiseRows&, void*);
 template LaunchError launch_cuda(const QuantiseRows&, void*);
 

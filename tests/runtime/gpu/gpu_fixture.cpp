@@ -209,7 +209,7 @@ class TwoSequences {
     for (std::size_t block = 0; block < exact.codes.size() && count > 0; ++block) {
       const CodedBlock& spec =
           reference_.plan().coded[static_cast<std::size_t>(tiles.layers.first_block) + block];
-      const at::Tensor& steps = model_.coded[store].blocks[block].steps;
+      const at::Tensor steps = model_.coded[store].encoder.steps(block);
       const at::Tensor difference =
           (coefficients_on_gpu(tiles, block, sequence, count, steps, spec) -
            exact.codes[block].coefficients(0, count, steps))

@@ -145,26 +145,33 @@ std::string tiles_case(bool gain, KernelBackend& backend) {
     blocks.push_back(backend.unwritten<std::uint8_t>(2 * bytes));
   }
   const void* const* table = backend.upload(std::vector<const void*>(blocks.begin(), blocks.end()));
-  CodeTilesParams params;
-  params.tiles.max_blocks = 2;
-  params.tiles.block_tiles = 2;
+  DeviceBlock block;
   std::copy(std::begin(layout.coefficients), std::end(layout.coefficients),
-            params.tiles.coefficients);
-  params.tiles.num_coefficients = static_cast<int>(count);
-  params.tiles.code_bytes = static_cast<int>(layout.code_bytes());
-  params.tiles.gain = gain;
-  params.count = 2;
-  params.steps = backend.upload(steps);
-  float* const encoded = backend.upload(z);
+            block.tiles.coefficients);
+  block.tiles.num_coefficients = static_cast<int>(count);
+  block.tiles.code_bytes = static_cast<int>(layout.code_bytes());
+  block.tiles.gain = gain;
+  DeviceTiles tiles = block.tiles;
+  tiles.blocks = table;
+  tiles.max_blocks = tiles.block_tiles = 2;
+  const PagedBlocks of{.image = reinterpret_cast<const std::uint8_t*>(backend.upload(steps)),
+                       .blocks = backend.upload(std::vector<DeviceBlock>{block}),
+                       .num_blocks = 1,
+                       .num_coefficients = static_cast<int>(count)};
+  const float* const encoded = backend.upload(z);
   float* const rebuilt = backend.unwritten<float>(z.size());
-  for (const bool decodes : {false, true}) {
-    for (int sequence = 0; sequence < 2; ++sequence) {
-      params.tiles.blocks = table + 2 * sequence;
-      params.first_tile = 1 - sequence;
-      params.coefficients = (decodes ? rebuilt : encoded) + z.size() / 2 * sequence;
-      params.decodes = decodes;
-      backend.run(params);
-    }
+  for (int sequence = 0; sequence < 2; ++sequence) {
+    const auto first = static_cast<std::ptrdiff_t>(z.size() / 2) * sequence;
+    backend.run(StoreCodes{.of = of,
+                           .tables = backend.upload(std::vector<DeviceTiles>{tiles}),
+                           .sequence = sequence,
+                           .first_tile = 1 - sequence,
+                           .count = 2 * static_cast<int>(kTileTokens),
+                           .z = encoded + first});
+    DeviceTiles own = tiles;
+    own.blocks += 2 * sequence;
+    backend.run(DecodeTiles{
+        .tiles = own, .first_tile = 1 - sequence, .count = 2, .levels = rebuilt + first});
   }
   const std::vector<float> decoded = backend.download(rebuilt, z.size());
   const std::size_t places[] = {1, 2, 4, 5};  // of the tiles among all

@@ -19,7 +19,7 @@ template LaunchError launch_emulated(const AppendLatents&, ThreadOrder);
 template LaunchError launch_emulated(const AppendRows&, ThreadOrder);
 template LaunchError launch_emulated(const AttendOpen&, ThreadOrder);
 template LaunchError launch_emulated(const BudgetStep&, ThreadOrder);
-template LaunchError launch_emulated(const CodeTilesParams&, ThreadOrder);
+template LaunchError launch_emulated(const DecodeTiles&, ThreadOrder);
 template LaunchError launch_emulated(const DequantiseRows&, ThreadOrder);
 template LaunchError launch_emulated(const EmbedRows&, ThreadOrder);
 template LaunchError launch_emulated(const EncodeTokens&, ThreadOrder);

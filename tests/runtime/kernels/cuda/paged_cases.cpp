@@ -56,6 +56,7 @@ std::string check_store(PagedCase& paged, KernelBackend& backend) {
     const std::int64_t stride = 2 * kHeads * kDim;
     encode.keys[0] = {numbers + first * stride, stride, kDim};
     encode.values[0] = {numbers + first * stride + kHeads * kDim, stride, kDim};
+    encode.ropes[0] = paged.of.rope;
     encode.element = paged.element;
     encode.positions = backend.upload(positions);
     encode.count = last - first;

@@ -1,0 +1,67 @@
+#include "runtime/gpu/coded_encoder.h"
+
+#include <algorithm>
+
+#include "core/arithmetic.h"
+#include "runtime/gpu/gpu_tiles.h"
+
+namespace kvc {
+
+GpuCodedEncoder::GpuCodedEncoder(const KvPlan& plan, const CodedLayers& layers,
+                                 const std::vector<CodedBlockFactors>& factors, at::Device device) {
+  blocks_.num_layers = layers.num_layers;
+  blocks_.num_kv_heads = static_cast<int>(plan.num_kv_heads);
+  blocks_.head_dim = static_cast<int>(plan.head_dim);
+  add(at::zeros({1}, at::kFloat));  // place 0 stands for nothing
+  for (int i = layers.first_block; i < layers.first_block + layers.num_blocks; ++i) {
+    const auto block = static_cast<std::size_t>(i);
+    described_.push_back(add_block(plan.coded[block], factors[block]));
+  }
+  blocks_.num_blocks = layers.num_blocks;
+  const auto bytes = static_cast<std::int64_t>(described_.size() * sizeof(DeviceBlock));
+  const std::int64_t place = add(at::from_blob(described_.data(), {bytes}, at::kByte).clone());
+  image_ = at::cat(parts_).to(device);
+  parts_.clear();
+  blocks_.image = image_.const_data_ptr<std::uint8_t>();
+  blocks_.blocks = reinterpret_cast<const DeviceBlock*>(blocks_.image + place);
+}
+
+std::int64_t GpuCodedEncoder::add(const at::Tensor& numbers) {
+  constexpr std::int64_t kAlignment = 16;
+  std::int64_t place = 0;
+  for (const at::Tensor& part : parts_) {
+    place += part.numel();
+  }
+  const at::Tensor bytes = numbers.contiguous().flatten().view(at::kByte);
+  parts_.push_back(
+      at::constant_pad_nd(bytes, {0, round_up(bytes.numel(), kAlignment) - bytes.numel()}));
+  return place;
+}
+
+DeviceBlock GpuCodedEncoder::add_block(const CodedBlock& spec, const CodedBlockFactors& factors) {
+  DeviceBlock block;
+  block.tiles = device_layout(tile_layout(spec));
+  block.num_heads = spec.head < 0 ? blocks_.num_kv_heads : 1;
+  block.first_head = std::max(spec.head, 0);
+  block.has_keys = spec.has_keys();
+  block.has_values = spec.has_values();
+  block.rotated = spec.rotated;
+  block.channels = static_cast<int>(factors.mean.size(0));
+  block.first_coefficient = blocks_.num_coefficients;
+  block.encoder_float16 = factors.encoder.scalar_type() == at::kHalf;
+  block.encoder = add(factors.encoder.t().to(block.encoder_float16 ? at::kHalf : at::kFloat));
+  block.mean = add(factors.mean.to(at::kFloat));
+  block.steps = add(factors.steps.to(at::kFloat));
+  blocks_.num_coefficients += block.tiles.num_coefficients;
+  blocks_.most_coefficients = std::max(blocks_.most_coefficients, block.tiles.num_coefficients);
+  return block;
+}
+
+at::Tensor GpuCodedEncoder::steps(std::size_t block) const {
+  const DeviceBlock& of = described_[block];
+  return image_
+      .narrow(0, of.steps, of.tiles.num_coefficients * static_cast<std::int64_t>(sizeof(float)))
+      .view(at::kFloat);
+}
+
+}  // namespace kvc
