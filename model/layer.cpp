@@ -56,8 +56,12 @@ at::Tensor gated(Activation activation, const at::Tensor& gate, const at::Tensor
 // What down_proj takes. Apart, so that what it is computed from is gone before down_proj takes memory.
 at::Tensor feed_forward_units(const ModelConfig& config, const LayerWeights& weights,
                               const at::Tensor& x) {
-  if (weights.gate_up_proj.weight.defined()) {
-    const std::vector<at::Tensor> gate_up = weights.gate_up_proj(x).chunk(2, -1);
+  if (const Linear& both = weights.gate_up_proj; both.weight.defined()) {
+    if (x.is_cuda()) {  // activations are far faster there where the rows of each lie together
+      const std::int64_t size = both.weight.size(0) / 2;
+      return gated(config.activation, both.rows(0, size)(x), both.rows(size, size)(x));
+    }
+    const std::vector<at::Tensor> gate_up = both(x).chunk(2, -1);
     return gated(config.activation, gate_up[0], gate_up[1]);
   }
   if (!weights.gate_proj.weight.defined()) {

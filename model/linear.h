@@ -17,6 +17,8 @@ struct Linear {
   at::Tensor scales{};  // int8: [out, groups of `in`] float16; otherwise undefined
 
   at::Tensor operator()(const at::Tensor& x) const;
+  // Some of the outputs.
+  Linear rows(std::int64_t first, std::int64_t count) const;
   // One of several stacked projections without biases: weight [count, out, in].
   Linear stacked(std::int64_t index) const;
 };

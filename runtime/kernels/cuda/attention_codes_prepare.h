@@ -23,23 +23,114 @@ KVC_DEVICE GroupRows group_rows(const CodedAttention& params, const CodedShared&
   return {params.means, first, left < kGroupCoefficients ? left : kGroupCoefficients};
 }
 
-// A row's products with a query head of the KV head's: a p + b q, a q - b p.
-struct RowProducts {
-  float cos, sin;
+// A group's row from memory: the channels of the query that it meets, by which weights, and its column of the angles.
+struct LoadedRow {
+  float weights[2];
+  std::int32_t channels[2], angle;
 };
+KVC_DEVICE LoadedRow load_row(const GroupRows& of, int kv_head, int row) {
+  if (row >= of.count) {
+    return {{0, 0}, {0, 0}, -1};
+  }
+  const int first = 2 * kv_head * of.rows.count + of.first + row, second = first + of.rows.count;
+  return {{of.rows.weights[first], of.rows.weights[second]},
+          {of.rows.channels[first], of.rows.channels[second]},
+          of.rows.angles[kv_head * of.rows.count + of.first + row]};
+}
+
+// The query heads of the KV head, [heads, head_dim] as they are, to where products will lie; by all threads.
 template <class Thread>
-KVC_DEVICE RowProducts row_products(const Thread& thread, const CodedAttention& params,
-                                    const KeyRows& rows, int row, int head) {
-  const int kv_head = thread.block_y(), group = params.num_heads / params.num_kv_heads;
+KVC_DEVICE void stage_query(Thread& thread, const CodedAttention& params,
+                            const CodedShared& shared) {
+  const int numbers = params.num_heads / params.num_kv_heads * params.head_dim;
   const auto* query =
       static_cast<const std::uint16_t*>(params.query) +
-      (static_cast<std::int64_t>(thread.block_z()) * params.num_heads + kv_head * group + head) *
-          params.head_dim;
-  const int first = 2 * kv_head * rows.count + row, second = first + rows.count;
-  const float a = rows.weights[first], b = rows.weights[second];
-  const float p = widened(params.element, query[rows.channels[first]]);
-  const float q = widened(params.element, query[rows.channels[second]]);
-  return {a * p + b * q, a * q - b * p};
+      static_cast<std::int64_t>(thread.block_z()) * params.num_heads * params.head_dim +
+      static_cast<std::int64_t>(thread.block_y()) * numbers;
+  auto* to = shared_at<std::uint16_t>(thread.shared(), shared.products());
+  KVC_UNROLL_BY_4
+  for (int i = thread.index(); i < numbers; i += thread.count()) {
+    to[i] = query[i];
+  }
+}
+
+// Products of all rows with the staged query, and the angles of those that are turned; by all threads. Several rows' loads are
+// under way at once.
+template <class Thread>
+KVC_DEVICE void prepare_rows(Thread& thread, const CodedAttention& params,
+                             const CodedShared& shared) {
+  constexpr int kAtOnce = 4;
+  std::uint8_t* memory = thread.shared();
+  const auto* groups = shared_at<CodeGroup>(memory, 0);
+  const auto* query = shared_at<std::uint16_t>(memory, shared.products());
+  auto* queries = shared_at<float>(memory, shared.queries());
+  auto* angles = shared_at<std::int32_t>(memory, shared.angles());
+  const int heads = params.num_heads / params.num_kv_heads;
+  const int first_turned = shared.turned ? 0 : shared.key_groups;
+  const int rows = kGroupCoefficients * (shared.key_groups + shared.mean_groups);
+  for (int from = thread.index(); from < rows; from += kAtOnce * thread.count()) {
+    LoadedRow loaded[kAtOnce];
+    KVC_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = from + i * thread.count(), group = at / kGroupCoefficients;
+      loaded[i] = at < rows ? load_row(group_rows(params, shared, groups, group), thread.block_y(),
+                                       at % kGroupCoefficients)
+                            : LoadedRow{{0, 0}, {0, 0}, -1};
+    }
+    KVC_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = from + i * thread.count(), group = at / kGroupCoefficients;
+      if (at >= rows) {
+        continue;
+      }
+      if (group >= first_turned) {
+        angles[at - kGroupCoefficients * first_turned] = loaded[i].angle;
+      }
+      const float a = loaded[i].weights[0], b = loaded[i].weights[1];
+      for (int head = 0; head < shared.heads; ++head) {
+        float p = 0, q = 0;
+        if (head < heads) {
+          p = widened(params.element, query[head * params.head_dim + loaded[i].channels[0]]);
+          q = widened(params.element, query[head * params.head_dim + loaded[i].channels[1]]);
+        }
+        float* to = queries + 2 * (kGroupCoefficients * (group * shared.heads + head) +
+                                   at % kGroupCoefficients);
+        to[0] = a * p + b * q;
+        to[1] = a * q - b * p;
+      }
+    }
+  }
+}
+
+// Cosines and sines of tokens' distances for the rows that are turned, as fragments; by all threads.
+template <class Thread>
+KVC_DEVICE void prepare_turns(Thread& thread, const CodedAttention& params,
+                              const CodedShared& shared) {
+  auto* turns = shared_at<std::uint32_t>(thread.shared(), shared.turns());
+  const auto* angles = shared_at<std::int32_t>(thread.shared(), shared.angles());
+  if (shared.turned_groups() == 0) {
+    return;
+  }
+  const float scale = 1.0f / params.cos[0];  // cosines of 0, where all angles have a factor
+  for (int i = thread.index(); i < 32 * shared.turned_groups(); i += thread.count()) {
+    const int lane = i % 32, row = kGroupCoefficients * (i / 32) + 2 * (lane % 4);
+    float cos[4][2], sin[4][2];
+    KVC_UNROLL
+    for (int token = 0; token < 4; ++token) {
+      KVC_UNROLL
+      for (int next = 0; next < 2; ++next) {
+        const int angle = angles[row + next];
+        const int at = (4 * (lane / 4) + token) * params.num_angles + angle;
+        cos[token][next] = angle >= 0 ? params.cos[at] * scale : 1.0f;
+        sin[token][next] = angle >= 0 ? params.sin[at] * scale : 0.0f;
+      }
+    }
+    KVC_UNROLL
+    for (int token = 0; token < 4; ++token) {
+      turns[8 * i + token] = pack_pair<Float16>(cos[token][0], cos[token][1]);
+      turns[8 * i + 4 + token] = pack_pair<Float16>(sin[token][0], sin[token][1]);
+    }
+  }
 }
 
 // A product of keys' codes in float16.
@@ -128,53 +219,23 @@ KVC_DEVICE void prepare_block(Thread& thread, const CodedAttention& params,
   for (int i = thread.index(); i < kGainIndices; i += thread.count()) {
     shared_at<float>(memory, shared.gains())[i] = gain_of(i);
   }
+  stage_query(thread, params, shared);
   thread.sync();
   place_values(thread, shared);
-  auto* queries = shared_at<float>(memory, shared.queries());
-  const int all = shared.key_groups + shared.mean_groups;
-  for (int i = thread.index(); i < all * shared.heads * kGroupCoefficients; i += thread.count()) {
-    const int row = i % kGroupCoefficients, head = i / kGroupCoefficients % shared.heads;
-    const GroupRows of =
-        group_rows(params, shared, groups, i / (kGroupCoefficients * shared.heads));
-    RowProducts products{0, 0};
-    if (row < of.count && head < heads) {
-      products = row_products(thread, params, of.rows, of.first + row, head);
-    }
-    queries[2 * i] = products.cos;
-    queries[2 * i + 1] = products.sin;
-  }
-  const int first_turned = shared.turned ? 0 : shared.key_groups;
-  auto* turns = shared_at<std::uint32_t>(memory, shared.turns());
-  auto* angles = shared_at<std::int32_t>(memory, shared.angles());
-  for (int i = thread.index(); i < 32 * shared.turned_groups(); i += thread.count()) {
-    const int group = i / 32, lane = i % 32;
-    const GroupRows of = group_rows(params, shared, groups, first_turned + group);
-    int of_row[2];
-    for (int next = 0; next < 2; ++next) {
-      const int row = 2 * (lane % 4) + next;
-      of_row[next] = row < of.count ? of.rows.angles[kv_head * of.rows.count + of.first + row] : -1;
-      if (lane < 4) {
-        angles[kGroupCoefficients * group + row] = of_row[next];
-      }
-    }
-    for (int token = 0; token < 4; ++token) {
-      float cos[2] = {1, 1}, sin[2] = {0, 0};
-      for (int next = 0; next < 2; ++next) {
-        if (of_row[next] >= 0) {
-          const int at = (4 * (lane / 4) + token) * params.num_angles + of_row[next];
-          cos[next] = params.cos[at] / params.cos[0];
-          sin[next] = params.sin[at] / params.cos[0];
-        }
-      }
-      turns[8 * i + token] = pack_pair<Float16>(cos[0], cos[1]);
-      turns[8 * i + 4 + token] = pack_pair<Float16>(sin[0], sin[1]);
-    }
-  }
+  prepare_rows(thread, params, shared);
   thread.sync();
+  prepare_turns(thread, params, shared);
   // Float16 holds what is divided by its head's largest.
   auto* scales = shared_at<float>(memory, shared.scales());
+  auto* queries = shared_at<float>(memory, shared.queries());
   for (int i = thread.warp(); i < 2 * shared.heads; i += thread.count() / 32) {
     const int head = i % shared.heads, first = i < shared.heads ? 0 : shared.key_groups;
+    if (head >= heads) {  // of zeros
+      if (thread.lane() == 0) {
+        scales[i] = 1;
+      }
+      continue;
+    }
     const int count = i < shared.heads ? shared.key_groups : shared.mean_groups;
     float largest = 0;
     for (int j = thread.lane(); j < 16 * count; j += 32) {

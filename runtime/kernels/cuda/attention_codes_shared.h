@@ -31,14 +31,15 @@ struct KeyWidth {
 //   turns     [turned groups, 32 lanes, 8] words: cosines and sines of a lane's rows and tokens, as fragments
 //   angles    [turned groups, 8] int
 //   widths    [kMostCodeBits] KeyWidth: of 1 bit first
-//   products  [steps, query tiles, 32 lanes, 2] words: of a lane's four coefficients with the query, times 2^key_factor()
+//   products  [steps, query tiles, 32 lanes, 2] words: of a lane's four coefficients with the query, times 2^key_factor(); at
+//             first the query itself, [heads, head_dim]
 struct CodedShared {
   static constexpr int kStages = 2;
   // Bytes at the end of a stage's values: a plane that a group does not have.
   static constexpr int kZeros = 32;
   int heads, key_groups, value_groups, mean_groups;
   bool turned;
-  int key_bytes, value_bytes, num_angles;
+  int key_bytes, value_bytes, num_angles, query_bytes;
 
   KVC_HOST_DEVICE CodedShared(const CodedAttention& params, int query_tiles)
       : heads(8 * query_tiles),
@@ -50,7 +51,8 @@ struct CodedShared {
         value_bytes(params.values == nullptr
                         ? 0
                         : section(params.most_value_bytes + kGroupOverrun) + kZeros),
-        num_angles(turned_groups() > 0 ? params.num_angles : 0) {}
+        num_angles(turned_groups() > 0 ? params.num_angles : 0),
+        query_bytes(2 * heads * params.head_dim) {}
 
   static KVC_HOST_DEVICE int section(int bytes) { return (bytes + 15) / 16 * 16; }
   KVC_HOST_DEVICE int turned_groups() const { return mean_groups + (turned ? key_groups : 0); }
@@ -66,7 +68,10 @@ struct CodedShared {
   KVC_HOST_DEVICE int angles() const { return turns() + 1024 * turned_groups(); }
   KVC_HOST_DEVICE int widths() const { return angles() + 32 * turned_groups(); }
   KVC_HOST_DEVICE int products() const { return widths() + 8 * kMostCodeBits; }
-  KVC_HOST_DEVICE int rings() const { return products() + 32 * heads * steps(); }
+  KVC_HOST_DEVICE int rings() const {
+    const int of_steps = 32 * heads * steps();
+    return products() + (of_steps > query_bytes ? of_steps : query_bytes);
+  }
   // A stage holds keys, values, and cosines and sines of the first token.
   KVC_HOST_DEVICE int stage_bytes() const {
     return key_bytes + value_bytes + section(8 * num_angles);

@@ -1,5 +1,6 @@
 // place_pages: grid (sequence, tile of the order), a block's threads share out the pages.
-// attend_open: grid (query heads in chunks of the block's warps, sequence), a lane takes a row's score, then channels.
+// attend_open: grid (KV head, sequence). The block's threads bring its rows to shared memory; a warp takes a query head, a lane a
+// row's score, then channels.
 #pragma once
 
 #include "runtime/kernels/cuda/device_softmax.h"
@@ -47,7 +48,7 @@ LaunchError launch_kernels(const PlacePages& params, const Launcher& launcher) {
                                                  launcher.threads(PlacePagesKernel::kThreads));
 }
 
-// The rows that a query head reads besides codes: up to 32 of the open tile, and token 0.
+// The rows that a KV head's query heads read besides codes: up to 32 of the open tile, and token 0.
 struct OpenRowsOfHead {
   const std::uint16_t *keys, *values;  // of the tile's first row; rows are `stride` numbers apart
   const std::uint16_t *first_key, *first_value;
@@ -55,9 +56,8 @@ struct OpenRowsOfHead {
   std::int64_t stride;
   bool reads_first;
 };
-KVC_HOST_DEVICE OpenRowsOfHead open_rows(const AttendOpen& params, int sequence, int head) {
-  const int tokens = params.tokens[sequence],
-            kv_head = head / (params.num_heads / params.num_kv_heads);
+KVC_HOST_DEVICE OpenRowsOfHead open_rows(const AttendOpen& params, int sequence, int kv_head) {
+  const int tokens = params.tokens[sequence];
   const std::int64_t stride = static_cast<std::int64_t>(params.num_kv_heads) * params.head_dim;
   const std::int64_t channel = static_cast<std::int64_t>(kv_head) * params.head_dim;
   const int number = params.numbers == nullptr ? -1 : params.numbers[sequence];
@@ -77,59 +77,111 @@ KVC_HOST_DEVICE OpenRowsOfHead open_rows(const AttendOpen& params, int sequence,
           params.span.reads_first(tokens)};
 }
 
+// In a block's shared memory: keys, then values, of the tile and of token 0 behind it; then every warp's query in float32.
+struct OpenShared {
+  static constexpr int kRows = kScaledRows + 1;
+  int dim;
+
+  // Numbers from one row to the next: of 16 bytes' alignment, and eight rows meet no bank twice.
+  KVC_HOST_DEVICE int stride() const { return (dim + 7) / 8 * 8 + 8; }
+  KVC_HOST_DEVICE int query() const { return 2 * kRows * stride() * 2; }
+  KVC_HOST_DEVICE int bytes(int warps) const { return query() + warps * dim * 4; }
+};
+
 struct AttendOpenKernel : Kernel<AttendOpen, 128, 4> {
   static constexpr const char* kName = "attend_open";
-  static constexpr int kMostLaneChannels = 8;  // head_dim up to 256
+  static constexpr int kMostLanePairs = 4;  // of channels: head_dim up to 256
 
   template <class Thread>
   static KVC_DEVICE void run(const AttendOpen& params, Thread& thread) {
-    const int head = thread.block_x() * (thread.count() / 32) + thread.warp();
-    const int sequence = thread.block_y(), lane = thread.lane(), dim = params.head_dim;
-    if (head >= params.num_heads) {
-      return;
+    const int kv_head = thread.block_x(), sequence = thread.block_y(), dim = params.head_dim;
+    const OpenShared shared{dim};
+    const OpenRowsOfHead rows = open_rows(params, sequence, kv_head);
+    auto* keys = reinterpret_cast<std::uint16_t*>(thread.shared());  // [kRows, stride]
+    std::uint16_t* values = keys + OpenShared::kRows * shared.stride();
+    copy_rows(thread, shared, rows, rows.keys, rows.first_key, keys);
+    copy_rows(thread, shared, rows, rows.values, rows.first_value, values);
+    thread.commit();
+    thread.template wait<0>();
+    thread.sync();
+    auto* query = reinterpret_cast<float*>(thread.shared() + shared.query()) + thread.warp() * dim;
+    const int group = params.num_heads / params.num_kv_heads;
+    for (int head = thread.warp(); head < group; head += thread.count() / 32) {
+      attend_head(params, thread, shared, rows, kv_head * group + head, keys, values, query);
     }
-    const OpenRowsOfHead rows = open_rows(params, sequence, head);
-    auto* query = reinterpret_cast<float*>(thread.shared()) + thread.warp() * dim;
+  }
+
+ private:
+  // The tile's rows from begin to end, and token 0's; others stay as they are, and have no weight.
+  template <class Thread>
+  static KVC_DEVICE void copy_rows(Thread& thread, const OpenShared& shared,
+                                   const OpenRowsOfHead& rows, const std::uint16_t* tile,
+                                   const std::uint16_t* first, std::uint16_t* to) {
+    const auto copy_row = [&](const std::uint16_t* from, int row, int part) {
+      if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0 && 8 * part + 8 <= shared.dim) {
+        thread.template copy_async<16>(to + row * shared.stride() + 8 * part, from + 8 * part,
+                                       true);
+        return;
+      }
+      for (int i = 8 * part; i < 8 * part + 8 && i < shared.dim; ++i) {
+        to[row * shared.stride() + i] = from[i];
+      }
+    };
+    const int parts = (shared.dim + 7) / 8;
+    KVC_UNROLL_BY_4
+    for (int i = rows.begin * parts + thread.index(); i < rows.end * parts; i += thread.count()) {
+      copy_row(tile + i / parts * rows.stride, i / parts, i % parts);
+    }
+    for (int i = thread.index(); rows.reads_first && i < parts; i += thread.count()) {
+      copy_row(first, kScaledRows, i);
+    }
+  }
+
+  template <class Thread>
+  static KVC_DEVICE void attend_head(const AttendOpen& params, Thread& thread,
+                                     const OpenShared& shared, const OpenRowsOfHead& rows, int head,
+                                     const std::uint16_t* keys, const std::uint16_t* values,
+                                     float* query) {
+    const int lane = thread.lane(), sequence = thread.block_y(), dim = params.head_dim;
     const std::int64_t first =
         (static_cast<std::int64_t>(sequence) * params.num_heads + head) * dim;
     const auto* from = static_cast<const std::uint16_t*>(params.query) + first;
     auto* to_float16 = static_cast<std::uint16_t*>(params.query_float16);
-    float of_first = 0;
+    thread.sync_warp();  // the query before was read
+    KVC_UNROLL_BY_4
     for (int i = lane; i < dim; i += 32) {
       query[i] = widened(params.element, from[i]);
       if (to_float16 != nullptr) {
         to_float16[first + i] = narrow_bits(Float16{}, query[i]);
       }
-      if (rows.reads_first) {
-        of_first += query[i] * widened(params.element, rows.first_key[i]);
-      }
     }
     thread.sync_warp();
-    SoftmaxState softmax;
-    float score = negative_infinity();
-    if (lane >= rows.begin && lane < rows.end) {
-      score = scaled_score(product_with(params, thread, query, rows.keys + lane * rows.stride),
-                           params.scale, params.softcap);
+    const bool is_row = lane >= rows.begin && lane < rows.end;
+    const float score =
+        is_row ? scaled_score(product_with(params, thread, query, keys + lane * shared.stride()),
+                              params.scale, params.softcap)
+               : negative_infinity();
+    float first_score = negative_infinity();
+    if (rows.reads_first) {
+      const std::uint16_t* key = keys + kScaledRows * shared.stride();
+      float product = 0;
+      for (int i = lane; i < dim; i += 32) {
+        product += query[i] * widened(params.element, key[i]);
+      }
+      first_score = scaled_score(warp_sum(thread, product), params.scale, params.softcap);
     }
-    of_first = warp_sum(thread, of_first);
-    const float first_score = rows.reads_first
-                                  ? scaled_score(of_first, params.scale, params.softcap)
-                                  : negative_infinity();
+    SoftmaxState softmax;
     softmax.max = fmaxf(warp_max(thread, score), first_score);
     const float weight = exp_below(score, softmax.max),
                 first_weight = exp_below(first_score, softmax.max);
     softmax.sum = warp_sum(thread, weight) + first_weight;
-    float sums[kMostLaneChannels] = {};
-    if (rows.reads_first) {
-      add_row(params, lane, rows.first_value, first_weight, sums);
+    float sums[kMostLanePairs][2] = {};
+    KVC_UNROLL_BY_4
+    for (int row = rows.begin; row < rows.end; ++row) {
+      add_row(params, lane, values + row * shared.stride(), thread.shuffle(weight, row), sums);
     }
-    if (rows.begin < rows.end) {
-      // Without conditions, so that many loads are under way: rows outside have no weight.
-      KVC_UNROLL_BY_8
-      for (int row = 0; row < kScaledRows; ++row) {
-        const int valid = row < rows.begin ? rows.begin : row < rows.end ? row : rows.end - 1;
-        add_row(params, lane, rows.values + valid * rows.stride, thread.shuffle(weight, row), sums);
-      }
+    if (rows.reads_first) {
+      add_row(params, lane, values + kScaledRows * shared.stride(), first_weight, sums);
     }
     const std::int64_t to = params.partials.row(sequence, 0, params.num_heads, head);
     if (lane == 0) {
@@ -137,45 +189,45 @@ struct AttendOpenKernel : Kernel<AttendOpen, 128, 4> {
       params.partials.sum[to] = softmax.sum;
     }
     KVC_UNROLL
-    for (int i = 0; i < kMostLaneChannels; ++i) {
-      if (32 * i + lane < dim) {
-        params.partials.output[to * dim + 32 * i + lane] = sums[i];
+    for (int i = 0; i < kMostLanePairs; ++i) {
+      for (int j = 0; j < 2 && 64 * i + 2 * lane + j < dim; ++j) {
+        params.partials.output[to * dim + 64 * i + 2 * lane + j] = sums[i][j];
       }
     }
   }
 
- private:
-  // A head's query times a key, eight channels at a time where these are aligned.
+  // A head's query times a key, eight channels at a time.
   template <class Thread>
   static KVC_DEVICE float product_with(const AttendOpen& params, Thread& thread, const float* query,
                                        const std::uint16_t* key) {
-    float product = 0;
+    float products[2] = {};
     int i = 0;
-    if (reinterpret_cast<std::uintptr_t>(key) % 16 == 0) {
-      KVC_UNROLL_BY_4
-      for (; i + 8 <= params.head_dim; i += 8) {
-        std::uint32_t words[4];
-        thread.load_words(words, key + i);
-        KVC_UNROLL
-        for (int j = 0; j < 4; ++j) {
-          product += query[i + 2 * j] *
-                     widened(params.element, static_cast<std::uint16_t>(words[j] & 0xFFFFu));
-          product += query[i + 2 * j + 1] *
-                     widened(params.element, static_cast<std::uint16_t>(words[j] >> 16));
-        }
+    KVC_UNROLL_BY_4
+    for (; i + 8 <= params.head_dim; i += 8) {
+      std::uint32_t words[4];
+      thread.load_words(words, key + i);
+      KVC_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        products[0] += query[i + 2 * j] *
+                       widened(params.element, static_cast<std::uint16_t>(words[j] & 0xFFFFu));
+        products[1] += query[i + 2 * j + 1] *
+                       widened(params.element, static_cast<std::uint16_t>(words[j] >> 16));
       }
     }
     for (; i < params.head_dim; ++i) {
-      product += query[i] * widened(params.element, key[i]);
+      products[0] += query[i] * widened(params.element, key[i]);
     }
-    return product;
+    return products[0] + products[1];
   }
+  // A lane has channels 2 lane, 2 lane + 1 of every 64.
   static KVC_DEVICE void add_row(const AttendOpen& params, int lane, const std::uint16_t* row,
-                                 float weight, float (&sums)[kMostLaneChannels]) {
+                                 float weight, float (&sums)[kMostLanePairs][2]) {
     KVC_UNROLL
-    for (int i = 0; i < kMostLaneChannels; ++i) {
-      if (32 * i + lane < params.head_dim) {
-        sums[i] += weight * widened(params.element, row[32 * i + lane]);
+    for (int i = 0; i < kMostLanePairs; ++i) {
+      if (64 * i + 2 * lane < params.head_dim) {  // behind an odd one lies a number of the stride
+        const std::uint32_t pair = *reinterpret_cast<const std::uint32_t*>(row + 64 * i + 2 * lane);
+        sums[i][0] += weight * widened(params.element, static_cast<std::uint16_t>(pair & 0xFFFFu));
+        sums[i][1] += weight * widened(params.element, static_cast<std::uint16_t>(pair >> 16));
       }
     }
   }
@@ -183,10 +235,10 @@ struct AttendOpenKernel : Kernel<AttendOpen, 128, 4> {
 
 template <class Launcher>
 LaunchError launch_kernels(const AttendOpen& params, const Launcher& launcher) {
-  const int threads = launcher.threads(AttendOpenKernel::kThreads), warps = threads / 32;
+  const int threads = launcher.threads(AttendOpenKernel::kThreads);
   return launcher.template run<AttendOpenKernel>(
-      params, {divide_up(params.num_heads, warps), params.num_sequences}, threads,
-      warps * params.head_dim * 4);
+      params, {params.num_kv_heads, params.num_sequences}, threads,
+      OpenShared{params.head_dim}.bytes(threads / 32));
 }
 
 }  // namespace kvc

@@ -15,9 +15,9 @@ KVC_HOST_DEVICE float engine_number(DeviceElement element, const EngineRows& row
 
 // A token's number of a block's channel, as it is coded. place: the channel's.
 KVC_HOST_DEVICE float centred_number(const EncodeTokens& params, const DeviceBlock& block,
-                                     const BlockChannel& place, int token, int channel) {
+                                     const BlockChannel& place, int token, std::int64_t position,
+                                     int channel) {
   const EngineRows& rows = place.is_key ? params.keys[place.layer] : params.values[place.layer];
-  const std::int64_t position = params.positions[token];
   float number = engine_number(params.element, rows, token, place.head, place.in_head);
   const DeviceRope& rope = params.ropes[place.layer];
   const int distance = partner_distance(rope, place.in_head);
@@ -62,7 +62,7 @@ struct EncodeTokensKernel : Kernel<EncodeTokens, 128> {
       stage(params, thread, block, channel, first, count, staged);
       thread.sync();
       if (coefficient < k) {
-        KVC_UNROLL_BY_4  // so many numbers of E are under way
+        KVC_UNROLL_BY_8  // so many numbers of E are under way
             for (int row = 0; row < rows; ++row) {
           const float weight = encoder_number(
               params.of, block, static_cast<std::int64_t>(channel + row) * k + coefficient);
@@ -90,11 +90,30 @@ struct EncodeTokensKernel : Kernel<EncodeTokens, 128> {
     if (channel + row >= block.channels) {
       return;
     }
+    constexpr int kAtOnce = 4;  // tokens whose numbers are under way
     const BlockChannel place = block_channel(params.of, block, channel + row);
-    for (int token = thread.index() / kStagedRows; token < kPagedTokens;
-         token += thread.count() / kStagedRows) {
-      staged[row * kStride + token] =
-          token < count ? centred_number(params, block, place, first + token, channel + row) : 0.0f;
+    const int step = thread.count() / kStagedRows;
+    for (int from = thread.index() / kStagedRows; from < kPagedTokens; from += kAtOnce * step) {
+      std::int64_t positions[kAtOnce];
+      float numbers[kAtOnce];
+      KVC_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int token = from + i * step;
+        positions[i] = token < count ? params.positions[first + token] : 0;
+      }
+      KVC_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int token = from + i * step;
+        numbers[i] = token < count ? centred_number(params, block, place, first + token,
+                                                    positions[i], channel + row)
+                                   : 0.0f;
+      }
+      KVC_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (from + i * step < kPagedTokens) {
+          staged[row * kStride + from + i * step] = numbers[i];
+        }
+      }
     }
   }
 };

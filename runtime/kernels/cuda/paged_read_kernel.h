@@ -57,19 +57,20 @@ struct ReadTokensKernel : Kernel<ReadTokens, 128, 4> {
                              ? tiles.num_coefficients - first
                              : kStagedRows;
       thread.sync();
-      // Here and below several loads are under way.
+      // Here and below several loads are under way. Only tokens that are read: often that is token 0 alone.
       KVC_UNROLL_BY_4
-      for (int i = thread.index(); i < staged * kPagedTokens; i += thread.count()) {
-        const int token = i % kPagedTokens;
-        const CoefficientPlace place = coefficient_place(tiles, first + i / kPagedTokens);
-        levels[i] = code_level(unpack_code(codes + place.byte, place.bits, token), place.bits) *
-                    tile_gain(tiles, codes, token);
+      for (int i = thread.index(); i < staged * count; i += thread.count()) {
+        const int token = i % count, row = i / count;
+        const CoefficientPlace place = coefficient_place(tiles, first + row);
+        levels[row * kPagedTokens + token] =
+            code_level(unpack_code(codes + place.byte, place.bits, token), place.bits) *
+            tile_gain(tiles, codes, token);
       }
       thread.sync();
       if (is_channel) {
         const float* weights =
             decoder + static_cast<std::int64_t>(first) * block.channels + channel;
-        KVC_UNROLL_BY_4
+        KVC_UNROLL_BY_8
         for (int row = 0; row < staged; ++row) {
           add_tokens(levels + row * kPagedTokens, weights[row * block.channels], count, sums);
         }
