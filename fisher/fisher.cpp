@@ -6,7 +6,6 @@
 #include "model/layer_stream.h"
 #include "model/statistics_provenance.h"
 #include "model/sum_files.h"
-#include "model/tensor_memory.h"
 
 namespace kvc {
 namespace {
@@ -23,8 +22,8 @@ class FisherRun {
         stream_(checkpoint, config, tokens,
                 {.place = place, .batch_tokens = 1, .spill_directory = directory}),
         boundaries_(
-            make_spilled_tensor({config.num_layers + 1, tokens.num_tokens(), config.hidden_size},
-                                at::kFloat, directory)),
+            make_pass_tensor({config.num_layers + 1, tokens.num_tokens(), config.hidden_size},
+                             place.dtype, place, directory, /*memory_bytes=*/0)),
         channel_sum_(at::empty({config.num_layers, 2, config.kv_dim()}, at::kDouble)),
         rms_sum_(at::empty({config.num_layers, 2}, at::kDouble)),
         progress_("fisher", std::int64_t{2 * config.num_layers + 1} * stream_.num_batches()) {}
@@ -111,7 +110,7 @@ class FisherRun {
   const ModelConfig& config_;
   ComputePlace place_;
   LayerStream stream_;
-  at::Tensor boundaries_;             // [num_layers + 1, num_tokens, hidden_size] float32
+  at::Tensor boundaries_;  // [num_layers + 1, num_tokens, hidden_size] in the place's dtype
   at::Tensor channel_sum_, rms_sum_;  // as in the file
   std::int64_t num_scored_ = 0;
   double loss_sum_ = 0;

@@ -9,7 +9,6 @@
 #include "model/layer_stream.h"
 #include "model/statistics_provenance.h"
 #include "model/sum_files.h"
-#include "model/tensor_memory.h"
 
 namespace kvc {
 namespace {
@@ -63,14 +62,14 @@ class MetricRun {
         halves_(halves_of(tokens, options.joint.sink_tokens)),
         stream_(checkpoint, config, tokens,
                 {.place = place, .batch_tokens = 1, .spill_directory = directory_}),
-        cached_(make_spilled_tensor(
+        cached_(make_pass_tensor(
             {config.num_layers, halves_.back().first_cached + halves_.back().num_cached,
              2 * config.kv_dim()},
-            at::kFloat, directory_)),
-        scored_(make_spilled_tensor(
+            at::kFloat, place, directory_, /*memory_bytes=*/0)),
+        scored_(make_pass_tensor(
             {config.num_layers + 1, halves_.back().first_scored + halves_.back().num_scored,
              config.hidden_size},
-            at::kFloat, directory_)),
+            at::kFloat, place, directory_, /*memory_bytes=*/0)),
         progress_("metric", std::int64_t{2 * config.num_layers + 1} * stream_.num_batches()) {
     num_tokens_ =
         halves_.back().first_counted + halves_.back().num_cached - options.joint.sink_tokens;

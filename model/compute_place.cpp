@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 
 #include "core/error.h"
+#include "model/tensor_memory.h"
 
 namespace kvc {
 namespace {
@@ -49,6 +50,28 @@ ComputePlace statistics_place(const std::string& device) {
 
 std::string compute_dtype_name(const ComputePlace& place) {
   return place.dtype == at::kFloat ? "float32" : "bfloat16";
+}
+
+void wait_for_stream([[maybe_unused]] at::Device device) {
+#ifdef KVC_CUDA
+  if (device.is_cuda()) {
+    wait_for_cuda_stream(device);
+  }
+#endif
+}
+
+at::Tensor make_pass_tensor(const std::vector<std::int64_t>& shape, at::ScalarType dtype,
+                            [[maybe_unused]] const ComputePlace& place,
+                            const std::filesystem::path& directory, std::int64_t memory_bytes) {
+#ifdef KVC_CUDA
+  constexpr std::int64_t kShare = 4;
+  const auto bytes =
+      c10::multiply_integers(shape) * static_cast<std::int64_t>(c10::elementSize(dtype));
+  if (place.device.is_cuda() && bytes <= free_cuda_bytes(place.device) / kShare) {
+    return at::empty(shape, at::TensorOptions(dtype).device(place.device));
+  }
+#endif
+  return make_scratch_tensor(shape, dtype, directory, memory_bytes);
 }
 
 void on_own_stream([[maybe_unused]] at::Device device, const std::function<void()>& work) {

@@ -1,6 +1,7 @@
 #include "model/compute_place.h"
 
 #include <ATen/Context.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
@@ -26,6 +27,19 @@ void set_up_cuda(int index) {
   context.setDeterministicAlgorithms(true, /*warn_only=*/false);
   context.setDeterministicFillUninitializedMemory(false);
   context.setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);
+}
+
+void wait_for_cuda_stream(at::Device device) {
+  c10::cuda::getCurrentCUDAStream(device.index()).synchronize();
+}
+
+std::int64_t free_cuda_bytes(at::Device device) {
+  const c10::cuda::CUDAGuard guard(device);
+  c10::cuda::CUDACachingAllocator::emptyCache();  // what it holds without a tensor in it
+  std::size_t free = 0, total = 0;
+  const cudaError_t status = cudaMemGetInfo(&free, &total);
+  KVC_CHECK(status == cudaSuccess, "--device cuda: memory: {}", cudaGetErrorString(status));
+  return static_cast<std::int64_t>(free);
 }
 
 void on_cuda_stream(at::Device device, const std::function<void()>& work) {

@@ -4,7 +4,6 @@
 
 #include "core/error.h"
 #include "core/process.h"
-#include "model/tensor_memory.h"
 
 namespace kvc {
 namespace {
@@ -70,8 +69,8 @@ LayerStream::LayerStream(const Checkpoint& checkpoint, const ModelConfig& config
       state_(std::make_unique<State>()) {
   state_->batches = make_batches(tokens, options_.batch_tokens);
   const std::vector<std::int64_t> shape = {tokens.num_tokens(), config.hidden_size};
-  const at::Tensor all = make_scratch_tensor(shape, options_.place.dtype, options_.spill_directory,
-                                             options_.memory_bytes);
+  const at::Tensor all = make_pass_tensor(shape, options_.place.dtype, options_.place,
+                                          options_.spill_directory, options_.memory_bytes);
   std::int64_t row = 0;
   for (const TokenBatch& batch : state_->batches) {
     const at::Tensor rows = all.narrow(0, row, batch.ids.size(0));
@@ -79,6 +78,7 @@ LayerStream::LayerStream(const Checkpoint& checkpoint, const ModelConfig& config
     state_->boundary.push_back(rows);
     row += batch.ids.size(0);
   }
+  wait_for_stream(options_.place.device);
 }
 
 LayerStream::~LayerStream() = default;
@@ -122,6 +122,7 @@ void LayerStream::run(int num_layers, const Visitor& visit, bool move) {
       boundary(index).copy_(hidden_states);
     }
   }
+  wait_for_stream(options_.place.device);
 }
 
 }  // namespace kvc

@@ -1,6 +1,6 @@
 // Runs a token set through a checkpoint a few layers at a time. Only their weights and one boundary
-// of hidden states are in memory, so memory does not grow with the number of layers. A large
-// boundary spills to a file.
+// of hidden states are in memory, so memory does not grow with the number of layers. A boundary that is large for the
+// place's GPU lies in memory, and a large one there in a file.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -49,7 +49,7 @@ class LayerStream {
   int next_layer() const { return next_layer_; }
   const RopeTables& rope() const { return rope_; }
   const TokenBatch& batch(int index) const;
-  // Hidden states at the boundary before next_layer(), for one batch, on the CPU in the place's dtype.
+  // Hidden states at the boundary before next_layer(), for one batch, on the CPU or the place's GPU, in its dtype.
   // [num_tokens, hidden_size]
   at::Tensor boundary(int batch_index) const;
 
