@@ -14,6 +14,9 @@
 
 namespace kvc {
 
+// Tokens that are coded at a time: enough for all multiprocessors.
+inline constexpr std::int64_t kCodingTokens = 4096;
+
 class GpuCodedEncoder {
  public:
   // factors: of the plan's coded blocks. At most kMostPagedLayers layers.

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "runtime/gpu/row_coding.h"
-#include "runtime/store/row_store.h"
 
 namespace kvc {
 namespace {
@@ -51,8 +50,8 @@ class TileEncoder {
   // The oldest exact tokens that are no sinks.
   void encode(std::int64_t count) const {
     for (std::int64_t done = 0; done < count && blocks_.num_coefficients > 0;
-         done += kChunkTokens) {
-      encode(done, std::min(kChunkTokens, count - done));
+         done += kCodingTokens) {
+      encode(done, std::min(kCodingTokens, count - done));
     }
   }
 

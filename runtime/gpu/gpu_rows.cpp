@@ -187,7 +187,8 @@ void GpuRows::write_table(std::size_t sequence) {
       to[page] = first + page % pages * page_bytes();
     }
   }
-  table_[static_cast<std::int64_t>(sequence)].copy_(addresses);
+  // The copy has taken the addresses when it returns, and does not wait for what is queued before.
+  table_[static_cast<std::int64_t>(sequence)].copy_(addresses, /*non_blocking=*/true);
 }
 
 DeviceRows GpuRows::table() const {

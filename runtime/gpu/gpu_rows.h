@@ -70,6 +70,8 @@ class GpuRows {
   DeviceRows table() const;
   // For one sequence, as if it were alone.
   DeviceRows table(std::size_t sequence) const;
+  // What it points to: int64 [num_sequences, pages of the longest] on the device.
+  const at::Tensor& addresses() const { return table_; }
 
  private:
   struct Extent {

@@ -18,64 +18,92 @@ DeviceTiles device_layout(const TileLayout& layout) {
   return tiles;
 }
 
-GpuTiles::GpuTiles(const KvPlan& plan, const CodedLayers& coded, const GpuPages& pages)
-    : layers(coded) {
-  GpuPages of_tiles = pages;  // whose bytes they count
+namespace {
+
+std::vector<CodedBlock> specs_of(const KvPlan& plan, const CodedLayers& layers) {
+  const auto first = plan.coded.begin() + layers.first_block;
+  return {first, first + layers.num_blocks};
+}
+
+// Whose bytes the pages count.
+GpuPages pages_of_tiles(const KvPlan& plan, const GpuPages& pages) {
+  GpuPages of_tiles = pages;
   of_tiles.page_tokens /= kTileTokens;
   for (std::int64_t& rows : of_tiles.most_rows) {
     rows = tokens_in_blocks(plan, rows) / kTileTokens;
   }
-  most_tiles_ = of_tiles.most_rows;
-  for (int block = layers.first_block; block < layers.first_block + layers.num_blocks; ++block) {
-    specs_.push_back(plan.coded[static_cast<std::size_t>(block)]);
-    rows_.emplace_back(of_tiles, tile_layout(specs_.back()).bytes(), at::kChar);
-  }
-  write_blocks(pages.device);
+  return of_tiles;
 }
 
-void GpuTiles::write_blocks(at::Device device) {
+}  // namespace
+
+GpuTiles::GpuTiles(const KvPlan& plan, const CodedLayers& coded, const GpuPages& pages)
+    : layers(coded),
+      specs_(specs_of(plan, coded)),
+      most_tiles_(pages_of_tiles(plan, pages).most_rows),
+      rows_(pages_of_tiles(plan, pages), tile_bytes_of(specs_), at::kChar) {
+  std::vector<std::int64_t> offsets;
+  std::int64_t before = 0;
+  for (const CodedBlock& spec : specs_) {
+    offsets.push_back(before * pages.page_tokens / kTileTokens);
+    before += tile_layout(spec).bytes();
+  }
+  offsets_ = at::tensor(offsets, at::kLong).view({-1, 1, 1}).to(pages.device);
+  write_blocks();
+}
+
+std::int64_t GpuTiles::tile_bytes_of(const std::vector<CodedBlock>& specs) {
+  std::int64_t bytes = 0;
+  for (const CodedBlock& spec : specs) {
+    bytes += tile_layout(spec).bytes();
+  }
+  return bytes;
+}
+
+void GpuTiles::write_addresses() { at::add_out(addresses_, rows_.addresses(), offsets_); }
+
+void GpuTiles::write_blocks() {
+  addresses_ = rows_.addresses() + offsets_;
   at::Tensor host =
-      at::empty({static_cast<std::int64_t>(rows_.size() * sizeof(DeviceTiles))}, at::kByte);
-  for (std::size_t block = 0; block < rows_.size(); ++block) {
+      at::empty({static_cast<std::int64_t>(specs_.size() * sizeof(DeviceTiles))}, at::kByte);
+  for (std::size_t block = 0; block < specs_.size(); ++block) {
     const DeviceTiles tiles = layout_of(block);
     std::memcpy(host.mutable_data_ptr<std::uint8_t>() + block * sizeof(DeviceTiles), &tiles,
                 sizeof(DeviceTiles));
   }
-  blocks_ = host.to(device);
+  blocks_ = host.to(addresses_.device());
 }
 
 DeviceTiles GpuTiles::layout_of(std::size_t block) const {
-  const DeviceRows rows = rows_[block].table();
   DeviceTiles tiles = device_layout(tile_layout(specs_[block]));
-  tiles.blocks = rows.blocks;
-  tiles.max_blocks = rows.max_blocks;
-  tiles.block_tiles = rows.block_rows;
+  tiles.blocks =
+      reinterpret_cast<const void* const*>(addresses_[static_cast<std::int64_t>(block)].data_ptr());
+  tiles.max_blocks = addresses_.size(2);
+  tiles.block_tiles = rows_.table().block_rows;
   return tiles;
 }
 
 void GpuTiles::reserve(std::size_t sequence) {
-  for (GpuRows& rows : rows_) {
-    rows.reserve(sequence, most_tiles_[sequence]);
+  if (rows_.capacity(sequence) < most_tiles_[sequence]) {
+    rows_.reserve(sequence, most_tiles_[sequence]);
+    write_addresses();
   }
 }
 
 void GpuTiles::allow(std::size_t sequence, std::int64_t codes) {
   most_tiles_[sequence] = std::max(most_tiles_[sequence], codes / kTileTokens);
-  for (GpuRows& rows : rows_) {
-    rows.allow(most_tiles_[sequence]);
-  }
-  write_blocks(blocks_.device());
+  rows_.allow(most_tiles_[sequence]);
+  write_blocks();
 }
 
 void GpuTiles::copy(std::size_t from, std::size_t to) {
-  for (GpuRows& rows : rows_) {
-    rows.copy(from, to);
-  }
+  rows_.copy(from, to);
+  write_addresses();
 }
 
 DeviceTiles GpuTiles::block(std::size_t block, std::size_t sequence) const {
   DeviceTiles tiles = layout_of(block);
-  tiles.blocks = rows_[block].table(sequence).blocks;
+  tiles.blocks += static_cast<std::int64_t>(sequence) * tiles.max_blocks;
   return tiles;
 }
 
@@ -108,12 +136,6 @@ std::int64_t GpuTiles::most_tile_bytes(CodedParts part) const {
   return most;
 }
 
-std::int64_t GpuTiles::bytes(std::size_t sequence) const {
-  std::int64_t bytes = 0;
-  for (const GpuRows& rows : rows_) {
-    bytes += rows.bytes(sequence);
-  }
-  return bytes;
-}
+std::int64_t GpuTiles::bytes(std::size_t sequence) const { return rows_.bytes(sequence); }
 
 }  // namespace kvc

@@ -1,5 +1,6 @@
 // Codes of layers that are coded together (CodedStore of runtime/store), for a batch of sequences, in pages of GPU
-// memory: tiles of 32 tokens in the layout of runtime/kernels/code_tiles.h.
+// memory: tiles of 32 tokens in the layout of runtime/kernels/code_tiles.h. A page has the tiles of all blocks, one block's
+// after the other's, so that one allocation and one table serve all.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -47,12 +48,18 @@ class GpuTiles {
  private:
   std::vector<std::size_t> blocks_of(CodedParts part) const;
   DeviceTiles layout_of(std::size_t block) const;
-  void write_blocks(at::Device device);
+  static std::int64_t tile_bytes_of(const std::vector<CodedBlock>& specs);
+  // After pages changed, and after the tables moved.
+  void write_addresses();
+  void write_blocks();
 
   std::vector<CodedBlock> specs_;         // [num_blocks]
   std::vector<std::int64_t> most_tiles_;  // [num_sequences]
-  std::vector<GpuRows> rows_;             // [num_blocks]: a row is a tile
-  at::Tensor blocks_;                     // the bytes of DeviceTiles [num_blocks]
+  GpuRows rows_;                          // a row has the bytes of a tile of every block
+  at::Tensor
+      offsets_;  // int64 [num_blocks, 1, 1]: where a block's tiles begin in a page, on the device
+  at::Tensor addresses_;  // int64 [num_blocks, num_sequences, pages of the longest]: of them
+  at::Tensor blocks_;     // the bytes of DeviceTiles [num_blocks]
 };
 
 }  // namespace kvc

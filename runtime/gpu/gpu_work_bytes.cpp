@@ -13,7 +13,7 @@ std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
                               std::int64_t new_tokens, int multiprocessors) {
   constexpr std::int64_t kGramBytes =
       48;  // an element: sums, both triangles, directions, the solver's work
-  std::int64_t rank = 0, stacked = 0, gram = 0, sums = 0, blocks = 1;
+  std::int64_t rank = 0, stacked = 0, gram = 0, sums = 0, blocks = 1, coding = 0;
   for (const LatentGroup& group : plan.groups) {
     rank = std::max(rank, group.rank);
     sums = std::max(sums, whole_ranks(group.rank));
@@ -33,12 +33,15 @@ std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
     }
     rank = std::max(rank, width);
     blocks = std::max(blocks, of_values);
-    stacked = std::max(stacked, layers.num_layers * 2 * plan.kv_dim());
+    // Coefficients in float32, and copies of rows that do not lie together.
+    coding = std::max(coding, std::min(kCodingTokens, longest_prompt) *
+                                  (4 * width + 2 * layers.num_layers * 2 * plan.kv_dim()));
   }
   if (rank == 0) {
     return 0;
   }
-  const std::int64_t encoding = 4 * std::min(kChunkTokens, longest_prompt) * (3 * stacked + rank);
+  const std::int64_t encoding =
+      std::max(coding, 4 * std::min(kChunkTokens, longest_prompt) * (3 * stacked + rank));
   const std::int64_t tokens = longest_prompt + new_tokens;
   // Softmaxes of tiles, 2 bytes a token and query head, between two launches; sums of latents in parts and
   // whole, of exact rows in parts.

@@ -28,14 +28,15 @@ struct LoadedRow {
   float weights[2];
   std::int32_t channels[2], angle;
 };
-KVC_DEVICE LoadedRow load_row(const GroupRows& of, int kv_head, int row) {
+// turned: is it? Only then it has an angle.
+KVC_DEVICE LoadedRow load_row(const GroupRows& of, int kv_head, int row, bool turned) {
   if (row >= of.count) {
     return {{0, 0}, {0, 0}, -1};
   }
   const int first = 2 * kv_head * of.rows.count + of.first + row, second = first + of.rows.count;
   return {{of.rows.weights[first], of.rows.weights[second]},
           {of.rows.channels[first], of.rows.channels[second]},
-          of.rows.angles[kv_head * of.rows.count + of.first + row]};
+          turned ? of.rows.angles[kv_head * of.rows.count + of.first + row] : -1};
 }
 
 // The query heads of the KV head, [heads, head_dim] as they are, to where products will lie; by all threads.
@@ -74,7 +75,7 @@ KVC_DEVICE void prepare_rows(Thread& thread, const CodedAttention& params,
     for (int i = 0; i < kAtOnce; ++i) {
       const int at = from + i * thread.count(), group = at / kGroupCoefficients;
       loaded[i] = at < rows ? load_row(group_rows(params, shared, groups, group), thread.block_y(),
-                                       at % kGroupCoefficients)
+                                       at % kGroupCoefficients, group >= first_turned)
                             : LoadedRow{{0, 0}, {0, 0}, -1};
     }
     KVC_UNROLL
@@ -111,7 +112,8 @@ KVC_DEVICE void prepare_turns(Thread& thread, const CodedAttention& params,
   if (shared.turned_groups() == 0) {
     return;
   }
-  const float scale = 1.0f / params.cos[0];  // cosines of 0, where all angles have a factor
+  // Cosines of 0, where all angles have a factor. Without RoPE there are none.
+  const float scale = params.num_angles > 0 ? 1.0f / params.cos[0] : 1.0f;
   for (int i = thread.index(); i < 32 * shared.turned_groups(); i += thread.count()) {
     const int lane = i % 32, row = kGroupCoefficients * (i / 32) + 2 * (lane % 4);
     float cos[4][2], sin[4][2];
