@@ -131,13 +131,17 @@ at::Tensor RopeTable::unrotate(const at::Tensor& x, const RopeRows& rows) const 
                         rows.sin.unsqueeze(1) * -scale, rope_.interleaved);
 }
 
+std::int64_t RopeTable::positions_of_table(std::int64_t num_positions) {
+  constexpr std::int64_t kFirstPositions = 1024, kSpareShare = 8;
+  return std::max(num_positions + num_positions / kSpareShare, kFirstPositions);
+}
+
 // The old table goes before the new one comes, whose angles are computed some positions at a time.
 RopeRows RopeTable::rows_of_positions(std::int64_t num_positions) const {
-  constexpr std::int64_t kFirstPositions = 1024, kSpareShare = 8, kPositionsAtOnce = 1024;
+  constexpr std::int64_t kPositionsAtOnce = 1024;
   const std::int64_t known = table_.cos.defined() ? table_.cos.size(0) : 0;
   if (num_positions > known) {
-    const std::int64_t count =
-        std::max(num_positions + num_positions / kSpareShare, kFirstPositions);
+    const std::int64_t count = positions_of_table(num_positions);
     const std::int64_t num_pairs = inverse_frequencies(0).size(0);
     table_ = {};
     table_ = {lasting(count, num_pairs), lasting(count, num_pairs)};

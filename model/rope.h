@@ -40,6 +40,8 @@ class RopeTable {
   bool depends_on_length() const { return rope_.depends_on_length(); }
   // Angles of at least `num_positions` positions, if they do not depend on the length of the text.
   RopeRows rows_of_positions(std::int64_t num_positions) const;
+  // For how many the table then has room: an eighth is spare.
+  static std::int64_t positions_of_table(std::int64_t num_positions);
   // Drops the cached angles, but not the table.
   void forget() const;
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <string_view>
 
+#include "model/kernels/int8_matrix.h"
 #include "model/tensor_names.h"
 
 namespace kvc {
@@ -22,11 +23,10 @@ bool stays_float(const ModelConfig& config, std::string_view name) {
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-// As int8 in groups of 32 numbers under one scale of two bytes.
 std::int64_t int8_bytes(const std::vector<std::int64_t>& shape) {
-  constexpr std::int64_t kGroup = 32, kScaleBytes = 2;
+  constexpr std::int64_t kScaleBytes = 2;
   const std::int64_t rows = c10::multiply_integers(shape) / shape.back();
-  return rows * ((shape.back() + kGroup - 1) / kGroup) * (kGroup + kScaleBytes);
+  return rows * int8_groups(shape.back()) * (kInt8Group + kScaleBytes);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ struct GpuModel {
   mutable std::map<int, RopeRows> angle_tables{};  // by the layers' tables
 
   at::Device device() const { return weights.lm_head.weight.device(); }
-  // Of at least `num_positions` positions, for kernels; what it returned before stays valid while somebody holds it.
+  // They are of at least `num_positions` positions; what it returned before stays valid while somebody holds it.
   RopeRows angles(int layer, std::int64_t num_positions) const;
   // Keys of the tokens from position `first` on before RoPE, float32. [n, num_kv_heads, head_dim]
   at::Tensor unrotate(int layer, const at::Tensor& key, std::int64_t first) const;

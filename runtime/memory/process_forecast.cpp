@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <fstream>
 
+#include "model/rope.h"
+
 namespace kvc {
 namespace {
 
@@ -73,12 +75,12 @@ std::int64_t compression_bytes(const KvPlan& plan, const TokenPolicy& policy,
 
 std::int64_t angle_bytes(const ModelConfig& config, const KvPlan& plan, KvDtype kv_dtype,
                          std::int64_t positions) {
-  constexpr std::int64_t kSpareShare = 8;
   if (!stores_keys_before_rope(plan, kv_dtype)) {
     return 0;
   }
   const std::int64_t width = config.rotary_width() * static_cast<std::int64_t>(config.ropes.size());
-  return (positions + positions / kSpareShare) * width * static_cast<std::int64_t>(sizeof(float));
+  return RopeTable::positions_of_table(positions) * width *
+         static_cast<std::int64_t>(sizeof(float));
 }
 
 std::int64_t program_bytes() {

@@ -79,7 +79,7 @@ struct StoreCodesKernel : Kernel<StoreCodes, 256> {
   }
 
  private:
-  // Of the tile's tokens, which follow each other from `first` on.
+  // Finds the tile's tokens, which follow each other from `first` on.
   template <class Thread>
   static KVC_DEVICE void find_sources(const StoreCodes& params, Thread& thread, int first,
                                       std::int64_t tile, int* sources) {
