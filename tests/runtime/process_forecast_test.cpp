@@ -37,12 +37,12 @@ TEST(ProcessForecast, ActivationsOfAttentionMayBeTheWidest) {
 TEST(ProcessForecast, AnglesAreOfKeysStoredBeforeRope) {
   const ModelConfig config = small_config();
   KvPlan plan = plain_plan(2, 1, 4);
-  EXPECT_EQ(angle_bytes(config, plan, KvDtype::kBFloat16, 80), 0);
-  EXPECT_EQ(angle_bytes(config, plan, KvDtype::kInt8, 80), (80 + 10) * 4 * 4);
+  EXPECT_EQ(angle_bytes(config, plan, KvDtype::kBFloat16, 8000), 0);
+  EXPECT_EQ(angle_bytes(config, plan, KvDtype::kInt8, 8000), (8000 + 1000) * 4 * 4);
   plan.coded = {{.part = CodedParts::kKeys, .rotated = true}, {.part = CodedParts::kValues}};
-  EXPECT_EQ(angle_bytes(config, plan, KvDtype::kBFloat16, 80), 0);
+  EXPECT_EQ(angle_bytes(config, plan, KvDtype::kBFloat16, 8000), 0);
   plan.coded = {{.part = CodedParts::kKeys}};
-  EXPECT_EQ(angle_bytes(config, plan, KvDtype::kBFloat16, 80), (80 + 10) * 4 * 4);
+  EXPECT_EQ(angle_bytes(config, plan, KvDtype::kBFloat16, 8000), (8000 + 1000) * 4 * 4);
 }
 
 TEST(ProcessForecast, CompressingTakesMoreWhereTokensMerge) {
