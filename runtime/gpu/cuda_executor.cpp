@@ -1,6 +1,5 @@
 #include "runtime/gpu/cuda_executor.h"
 
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
@@ -43,12 +42,9 @@ class CudaExecutor : public StepExecutor {
 
   at::Device device() const override { return device_; }
   int multiprocessors() const override { return attribute(cudaDevAttrMultiProcessorCount); }
-  // What the allocator holds without a tensor in it is given back first. What cuBLAS may yet allocate is not free.
+  // What cuBLAS may yet allocate is not free.
   std::int64_t free_bytes() const override {
-    c10::cuda::CUDACachingAllocator::emptyCache();
-    std::size_t free = 0, total = 0;
-    require(cudaMemGetInfo(&free, &total), "memory");
-    return std::max<std::int64_t>(0, static_cast<std::int64_t>(free) - kCublasWorkspaceBytes);
+    return std::max<std::int64_t>(0, free_cuda_bytes(device_) - kCublasWorkspaceBytes);
   }
   // An exception may leave launches behind that still write: memory is reused once these have ended.
   at::Tensor host_zeros(std::int64_t count) override {

@@ -78,7 +78,6 @@ class TileEncoder {
       encode.values[index] = add(cache_.values(layer, sequence_, sinks + done, count));
       encode.ropes[index] = device_rope(model_.angles(layer, first + count));
     }
-    encode.of.rope = encode.ropes[0];
     executor_.run({encode, StoreCodes{.of = encode.of,
                                       .tables = tiles_.tables(),
                                       .sequence = static_cast<int>(sequence_),

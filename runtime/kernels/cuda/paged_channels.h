@@ -50,16 +50,17 @@ KVC_HOST_DEVICE float turned_number(const DeviceRope& rope, int in_head, std::in
   return (own * cos - other * sin) / (cos * cos + sin * sin);  // the inverse, whatever their factor
 }
 
-// The mean of a block's channel at a position.
-KVC_HOST_DEVICE float mean_at(const PagedBlocks& of, const DeviceBlock& block,
-                              const BlockChannel& place, int channel, std::int64_t position) {
+// The mean of a block's channel at a position. rope: its layer's
+KVC_HOST_DEVICE float mean_at(const PagedBlocks& of, const DeviceRope& rope,
+                              const DeviceBlock& block, const BlockChannel& place, int channel,
+                              std::int64_t position) {
   const float* mean =
       image_floats(of, position == 0 && block.first != 0 ? block.first : block.mean);
-  const int distance = partner_distance(of.rope, place.in_head);
+  const int distance = partner_distance(rope, place.in_head);
   if (!block.rotated || !place.is_key || distance == 0) {
     return mean[channel];
   }
-  return turned_number(of.rope, place.in_head, position, mean[channel], mean[channel + distance],
+  return turned_number(rope, place.in_head, position, mean[channel], mean[channel + distance],
                        false);
 }
 

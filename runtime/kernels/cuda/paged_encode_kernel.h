@@ -26,7 +26,7 @@ KVC_HOST_DEVICE float centred_number(const EncodeTokens& params, const DeviceBlo
         engine_number(params.element, rows, token, place.head, place.in_head + distance);
     number = turned_number(rope, place.in_head, position, number, other, true);
   }
-  return number - mean_at(params.of, block, place, channel, position);
+  return number - mean_at(params.of, rope, block, place, channel, position);
 }
 
 // A number of E.

@@ -92,10 +92,10 @@ struct ReadTokensKernel : Kernel<ReadTokens, 128, 4> {
       const BlockChannel place{0, head, in_head, is_key};
       const std::int64_t position = first_position + t;
       const int distance = is_key ? partner_distance(of.rope, in_head) : 0;
-      float number = rows[i] + mean_at(of, block, place, channel, position);
+      float number = rows[i] + mean_at(of, of.rope, block, place, channel, position);
       if (distance != 0 && !block.rotated) {
         const float other =
-            rows[i + distance] + mean_at(of, block, place, channel + distance, position);
+            rows[i + distance] + mean_at(of, of.rope, block, place, channel + distance, position);
         number = turned_number(of.rope, in_head, position, number, other, false);
       }
       const std::int64_t token = static_cast<std::int64_t>(thread.block_z()) * params.count +

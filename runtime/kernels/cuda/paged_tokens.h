@@ -50,7 +50,7 @@ struct PagedBlocks {
   int num_blocks = 0;
   int num_coefficients = 0, most_coefficients = 0;  // of all blocks, of one
   int num_layers = 1, num_kv_heads = 0, head_dim = 0;
-  DeviceRope rope{};  // of one layer, or of all
+  DeviceRope rope{};  // of the layer that is read, or of all
 };
 
 // Rows [tokens, heads, head_dim] of 16-bit numbers; strides in numbers.
@@ -63,9 +63,9 @@ struct EngineRows {
 struct EncodeTokens {
   PagedBlocks of{};
   EngineRows keys[kMostPagedLayers] = {}, values[kMostPagedLayers] = {};  // keys post-RoPE
-  DeviceRope ropes[kMostPagedLayers] = {};           // the layers'; rotated blocks take of.rope
-  DeviceElement element = DeviceElement::kBFloat16;  // or float16
-  const std::int64_t* positions = nullptr;           // [count]
+  DeviceRope ropes[kMostPagedLayers] = {};                                // the layers'
+  DeviceElement element = DeviceElement::kBFloat16;                       // or float16
+  const std::int64_t* positions = nullptr;                                // [count]
   int count = 0;
   float* z = nullptr;  // [count, of.num_coefficients]
 };
