@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/arithmetic.h"
-#include "runtime/gpu/gpu_tiles.h"
+#include "runtime/kernels/cuda/device_layout.h"
 
 namespace kvc {
 

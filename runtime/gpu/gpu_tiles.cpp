@@ -4,19 +4,9 @@
 #include <cstring>
 
 #include "core/kv_plan_bytes.h"
+#include "runtime/kernels/cuda/device_layout.h"
 
 namespace kvc {
-
-DeviceTiles device_layout(const TileLayout& layout) {
-  DeviceTiles tiles;
-  for (int bits = 0; bits <= kMostCodeBits; ++bits) {
-    tiles.coefficients[bits] = static_cast<int>(layout.coefficients[bits]);
-  }
-  tiles.num_coefficients = static_cast<int>(layout.num_coefficients());
-  tiles.code_bytes = static_cast<int>(layout.code_bytes());
-  tiles.gain = layout.gain;
-  return tiles;
-}
 
 namespace {
 

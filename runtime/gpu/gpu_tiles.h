@@ -17,9 +17,6 @@
 
 namespace kvc {
 
-// A tile's layout without its place.
-DeviceTiles device_layout(const TileLayout& layout);
-
 class GpuTiles {
  public:
   // pages: of tokens, whole tiles.

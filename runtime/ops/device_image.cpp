@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "core/arithmetic.h"
+#include "runtime/kernels/cuda/device_layout.h"
 #include "runtime/kernels/cuda/paged_tokens.h"
 
 namespace kvc {
@@ -90,12 +91,7 @@ void DeviceImage::add_blocks(const std::vector<PagedBlock>& all) {
     const auto k = static_cast<int>(block.layout.num_coefficients());
     const auto of_tile = static_cast<int>(block.layout.bytes());
     DeviceBlock to;
-    to.tiles.num_coefficients = k;
-    to.tiles.code_bytes = static_cast<int>(block.layout.code_bytes());
-    to.tiles.gain = block.layout.gain;
-    for (int bits = 1; bits <= kMostCodeBits; ++bits) {
-      to.tiles.coefficients[bits] = static_cast<int>(block.layout.coefficients[bits]);
-    }
+    to.tiles = device_layout(block.layout);
     to.page_offset = tile_bytes;
     to.num_heads = static_cast<int>(block.num_heads);
     to.first_head = static_cast<int>(block.first_head);

@@ -10,6 +10,7 @@
 #include "runtime/kernels/coded_attention.h"
 #include "runtime/kernels/cuda/attention_codes.h"
 #include "runtime/kernels/cuda/attention_rank.h"
+#include "runtime/kernels/cuda/device_layout.h"
 #include "tests/runtime/kernels/cuda/case_inputs.h"
 #include "tests/runtime/kernels/cuda/case_tiles.h"
 #include "tests/runtime/kernels/cuda/kernel_cases.h"
@@ -118,15 +119,10 @@ class CaseTiles {
         table.push_back(bytes.empty() ? nullptr : backend.upload(bytes));
       }
     }
+    device = device_layout(layout);
     device.blocks = backend.upload(table);
     device.max_blocks = max_blocks;
     device.block_tiles = kBlockTiles;
-    for (int bits = 1; bits <= kWidestCode; ++bits) {
-      device.coefficients[bits] = static_cast<int>(layout.coefficients[bits]);
-    }
-    device.num_coefficients = static_cast<int>(layout.num_coefficients());
-    device.code_bytes = static_cast<int>(layout.code_bytes());
-    device.gain = layout.gain;
   }
 
   CodeTiles host(std::size_t sequence, int rows) const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/kernels/code_tiles.h"
+#include "runtime/kernels/cuda/device_layout.h"
 #include "runtime/kernels/quantise.h"
 #include "tests/runtime/kernels/cuda/case_inputs.h"
 #include "tests/runtime/kernels/cuda/case_tiles.h"
@@ -146,11 +147,7 @@ std::string tiles_case(bool gain, KernelBackend& backend) {
   }
   const void* const* table = backend.upload(std::vector<const void*>(blocks.begin(), blocks.end()));
   DeviceBlock block;
-  std::copy(std::begin(layout.coefficients), std::end(layout.coefficients),
-            block.tiles.coefficients);
-  block.tiles.num_coefficients = static_cast<int>(count);
-  block.tiles.code_bytes = static_cast<int>(layout.code_bytes());
-  block.tiles.gain = gain;
+  block.tiles = device_layout(layout);
   DeviceTiles tiles = block.tiles;
   tiles.blocks = table;
   tiles.max_blocks = tiles.block_tiles = 2;

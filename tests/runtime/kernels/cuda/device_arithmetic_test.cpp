@@ -7,10 +7,10 @@
 #include "runtime/kernels/code_tiles.h"
 #include "runtime/kernels/cuda/attention_combine.h"
 #include "runtime/kernels/cuda/code_planes.h"
+#include "runtime/kernels/cuda/device_layout.h"
 #include "runtime/kernels/cuda/device_numbers.h"
 #include "runtime/kernels/cuda/device_rope.h"
 #include "runtime/kernels/cuda/device_softmax.h"
-#include "runtime/kernels/cuda/device_tiles.h"
 #include "runtime/kernels/kv_element.h"
 #include "runtime/kernels/narrow.h"
 
@@ -173,13 +173,10 @@ TEST(DeviceRope, TurnsAPairByItsAngle) {
 
 TEST(DeviceTiles, EveryWidthUnpacksAsTheReferenceDoes) {
   TileLayout layout;
-  DeviceTiles tiles;
   for (int bits = 1; bits <= kWidestCode; ++bits) {
     layout.coefficients[bits] = bits == 5 ? 0 : 2;
-    tiles.coefficients[bits] = static_cast<int>(layout.coefficients[bits]);
   }
-  tiles.num_coefficients = static_cast<int>(layout.num_coefficients());
-  tiles.code_bytes = static_cast<int>(layout.code_bytes());
+  const DeviceTiles tiles = device_layout(layout);
   std::vector<std::uint8_t> tile(static_cast<std::size_t>(layout.bytes()));
   for (std::size_t i = 0; i < tile.size(); ++i) {
     tile[i] = static_cast<std::uint8_t>(37 * i + i / 7);

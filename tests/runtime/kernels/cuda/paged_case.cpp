@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/kernels/cuda/device_layout.h"
 #include "tests/runtime/kernels/cuda/case_tiles.h"
 
 namespace kvc::testing {
@@ -48,11 +49,7 @@ void PagedCase::add_block(bool keys, bool rotated, int first_head, int num_heads
   block.layout = case_layout(gain);
   const auto k = block.layout.num_coefficients(), n = std::int64_t{num_heads} * kDim;
   DeviceBlock& device = block.device;
-  std::copy(std::begin(block.layout.coefficients), std::end(block.layout.coefficients),
-            device.tiles.coefficients);
-  device.tiles.num_coefficients = static_cast<int>(k);
-  device.tiles.code_bytes = static_cast<int>(block.layout.code_bytes());
-  device.tiles.gain = gain;
+  device.tiles = device_layout(block.layout);
   device.page_offset = tile_bytes_;
   device.num_heads = num_heads;
   device.first_head = first_head;
