@@ -4,7 +4,6 @@
 #include "calibrate/calibrate.h"
 #include "calibrate/covariance.h"
 #include "core/error.h"
-#include "core/process.h"
 #include "model/statistics_program.h"
 
 namespace kvc {
@@ -76,7 +75,6 @@ struct Flags {
 }  // namespace kvc
 
 int main(int argc, char** argv) {
-  kvc::restart_with_short_waits(argv);
   const auto flags = std::make_shared<kvc::Flags>();
   return kvc::run_statistics_program(
       argc, argv,

@@ -1,8 +1,6 @@
 #include "convert/command_line.h"
-#include "core/process.h"
 
 int main(int argc, char** argv) {
-  kvc::restart_with_short_waits(argv);
   return kvc::run_command(argc, argv,
                           "Rewrites a HuggingFace checkpoint so that its KV cache is smaller, and "
                           "measures what that costs.",

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 
 #include "core/error.h"
@@ -20,12 +19,23 @@ extern "C" void on_signal(int) {
   std::signal(SIGTERM, SIG_DFL);
 }
 
-constexpr const char* kVariable = "GOMP_SPINCOUNT";
-constexpr const char* kTurns = "1000";
+constexpr const char* kTurns = "GOMP_SPINCOUNT=1000";
+constexpr std::size_t kMostVariables = 4096;
+
+// The value of `NAME=`, or null. Not getenv(), which knows no variables yet where libraries are not initialised.
+const char* value_of(char** environment, const char* name) {
+  const std::size_t length = std::strlen(name);
+  for (; *environment != nullptr; ++environment) {
+    if (std::strncmp(*environment, name, length) == 0) {
+      return *environment + length;
+    }
+  }
+  return nullptr;
+}
 
 // Its libraries are preloaded; what a program under it starts runs without it.
-bool is_under_valgrind() {
-  const char* preloaded = std::getenv("LD_PRELOAD");
+bool is_under_valgrind(char** environment) {
+  const char* preloaded = value_of(environment, "LD_PRELOAD=");
   return preloaded != nullptr && std::strstr(preloaded, "vgpreload") != nullptr;
 }
 
@@ -48,19 +58,30 @@ void check_interrupt() {
   }
 }
 
-void restart_with_short_waits(char** argv) {
-  if (std::getenv(kVariable) != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr ||
-      argv[0] == nullptr || is_under_valgrind()) {
+void restart_with_short_waits(char** argv, char** environment) {
+  if (environment == nullptr) {
+    environment = environ;
+  }
+  if (value_of(environment, "GOMP_SPINCOUNT=") != nullptr ||
+      value_of(environment, "OMP_WAIT_POLICY=") != nullptr || argv[0] == nullptr ||
+      is_under_valgrind(environment)) {
     return;
   }
   std::array<char, 4096> path = {};
   const ssize_t length = readlink("/proc/self/exe", path.data(), path.size() - 1);
-  if (length <= 0 || length >= static_cast<ssize_t>(path.size()) - 1 ||
-      setenv(kVariable, kTurns, 0) != 0) {
+  if (length <= 0 || length >= static_cast<ssize_t>(path.size()) - 1) {
     return;
   }
-  execv(path.data(), argv);
-  unsetenv(kVariable);  // not restarted: as if nothing had been tried
+  std::array<char*, kMostVariables + 2> variables = {};
+  std::size_t count = 0;
+  for (; environment[count] != nullptr; ++count) {
+    if (count == kMostVariables) {
+      return;
+    }
+    variables[count] = environment[count];
+  }
+  variables[count] = const_cast<char*>(kTurns);
+  execve(path.data(), argv, variables.data());
 }
 
 }  // namespace kvc

@@ -11,8 +11,9 @@ void check_interrupt();
 
 // A waiting libgomp thread spins for milliseconds, which slows a busy machine down. libgomp reads its settings when it
 // is loaded, before main, so the program restarts itself with the same arguments and a GOMP_SPINCOUNT of some
-// microseconds. Returns without a restart if OMP_WAIT_POLICY or GOMP_SPINCOUNT is set, under valgrind, and if the
-// restart fails. Call first in main, before any thread runs or file is open.
-void restart_with_short_waits(char** argv);
+// microseconds. Returns without a restart if OMP_WAIT_POLICY or GOMP_SPINCOUNT is set in the environment (null: the
+// process's), under valgrind, and if the restart fails. Call first in main, before any thread runs or file is open. The
+// programs call it sooner (core/program_start.cpp).
+void restart_with_short_waits(char** argv, char** environment = nullptr);
 
 }  // namespace kvc

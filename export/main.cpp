@@ -1,11 +1,9 @@
 #include <memory>
 
 #include "core/command.h"
-#include "core/process.h"
 #include "export/export.h"
 
 int main(int argc, char** argv) {
-  kvc::restart_with_short_waits(argv);
   return kvc::run_command(
       argc, argv, "Writes a conversion as a HuggingFace directory, factored or folded.",
       [](CLI::App& app, kvc::CommonOptions& common) -> kvc::Action {

@@ -1,7 +1,6 @@
 #include <memory>
 
 #include "core/error.h"
-#include "core/process.h"
 #include "fisher/fisher.h"
 #include "fisher/metric.h"
 #include "model/statistics_program.h"
@@ -27,7 +26,6 @@ struct Flags {
 }  // namespace
 
 int main(int argc, char** argv) {
-  kvc::restart_with_short_waits(argv);
   const auto flags = std::make_shared<Flags>();
   return kvc::run_statistics_program(
       argc, argv,

@@ -1,8 +1,6 @@
-#include "core/process.h"
 #include "validate/command_line.h"
 
 int main(int argc, char** argv) {
-  kvc::restart_with_short_waits(argv);
   return kvc::run_command(argc, argv,
                           "Compares a candidate with the original on the same text: perplexity, KL "
                           "divergence, agreement and bytes of the cache.",

@@ -1,7 +1,6 @@
 #include <memory>
 
 #include "core/command.h"
-#include "core/process.h"
 #include "runtime/program/run.h"
 
 namespace {
@@ -104,7 +103,6 @@ void declare_output(CLI::App& app, kvc::RunOptions& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  kvc::restart_with_short_waits(argv);
   return kvc::run_command(argc, argv,
                           "Generates text with a HuggingFace checkpoint, converted or not.",
                           [](CLI::App& app, kvc::CommonOptions& common) -> kvc::Action {
