@@ -5,9 +5,9 @@ bench_contention.py [--bin build/cpu/bin] [--rounds 3] [--jobs convert prefill d
                     [--model DIRECTORY] [--nice -20]
 
 A setting is `default` (what the programs arrange), `active` or `passive` (OMP_WAIT_POLICY) or a number (GOMP_SPINCOUNT).
-`convert` is the quickstart's conversion of tests/data/reference-llama, `prefill` and `decode` are runs of a random model
-(made here unless --model names one): 1536 tokens read, or 64 generated. A round runs every job with every setting, alone and
-beside the loop, in an order of its own. Prints medians over the rounds: seconds, processor seconds, both over those of
+`convert` is the quickstart's conversion of tests/data/reference-llama; `calibrate` and `fisher` are its two longest parts, on
+12 and 4 sequences. `prefill` and `decode` are runs of a random model (made here unless --model names one): 1536 tokens read,
+or 64 generated. A round runs every job with every setting, alone and beside the loop, in an order of its own. Prints medians over the rounds: seconds, processor seconds, both over those of
 `active` alone in the same round, and how much longer the same setting takes beside the loop. `--nice -20` (as root) keeps
 other work of the machine from taking part.
 """
@@ -27,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "tests" / "data" / "reference-llama"
-JOBS = ("convert", "prefill", "decode")
+JOBS = ("convert", "calibrate", "fisher", "prefill", "decode")
 VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 
 
@@ -57,7 +57,7 @@ class Jobs:
 
     def __init__(self, arguments, directory):
         self.arguments, self.directory = arguments, directory
-        self.model = arguments.model or self.random_model()
+        self.model = arguments.model or (self.random_model() if {"prefill", "decode"} & set(arguments.jobs) else None)
         generator = random.Random(1)
         self.ids = {}
         for name, tokens in (("prefill", 1536), ("decode", 16)):
@@ -73,15 +73,18 @@ class Jobs:
 
     def run(self, job, environment):
         threads = ["--threads", self.arguments.threads, "--quiet"]
+        out = ["--out", self.directory / job, "--force"]
         if job == "convert":
-            command = ["kvconvert", "--group", "4", "--rank", "0.7", REFERENCE, "--out", self.directory / "out", "--force"]
+            command = ["kvconvert", "--group", "4", "--rank", "0.7", REFERENCE, *out]
+        elif job in ("calibrate", "fisher"):
+            command = [f"kv{job}", REFERENCE, "--num-sequences", {"calibrate": 12, "fisher": 4}[job], *out]
         else:
             command = ["kvrun", self.model, "--ids", self.ids[job], "--max-new-tokens", 1 if job == "prefill" else 64,
                        "--ignore-eos", "--json"]
         program, *options = command
         output = subprocess.run([self.arguments.bin / program, *map(str, options + threads)], check=True, env=environment,
                                 stdout=subprocess.PIPE).stdout
-        return None if job == "convert" else json.loads(output)["timing"][f"{job}_seconds"]
+        return json.loads(output)["timing"][f"{job}_seconds"] if job in ("prefill", "decode") else None
 
 
 class BusyLoop:
