@@ -38,14 +38,15 @@ void rotate_reference(const RopeAngles& rope, std::int64_t position, ReferenceRo
 
 namespace {
 
-void attend_head(const DecodeAttentionParams& params, const ReferenceReader& read_key,
-                 const ReferenceReader& read_value, std::int64_t head, std::int64_t first,
-                 std::int64_t last, const AttentionPartial& partial, const float* bias) {
-  const std::int64_t kv_head = head / (params.num_heads / params.num_kv_heads);
+// keys, values: of rows first .. last - 1 of one KV head, which the query head reads.
+void attend_head(const DecodeAttentionParams& params, const std::vector<ReferenceRow>& keys,
+                 const std::vector<ReferenceRow>& values, std::int64_t head, std::int64_t kv_head,
+                 std::int64_t first, std::int64_t last, const AttentionPartial& partial,
+                 const float* bias) {
   std::vector<double> scores;
   double largest = -INFINITY;
   for (std::int64_t row = first; row < last; ++row) {
-    const ReferenceRow key = read_key(row, kv_head);
+    const ReferenceRow& key = keys[static_cast<std::size_t>(row - first)];
     double score = 0;
     for (std::size_t channel = 0; channel < key.size(); ++channel) {
       score +=
@@ -65,7 +66,7 @@ void attend_head(const DecodeAttentionParams& params, const ReferenceReader& rea
   ReferenceRow output;
   for (std::int64_t row = first; row < last; ++row) {
     const double weight = std::exp(scores[static_cast<std::size_t>(row - first)] - largest);
-    const ReferenceRow value = read_value(row, kv_head);
+    const ReferenceRow& value = values[static_cast<std::size_t>(row - first)];
     sum += weight;
     output.resize(value.size());
     for (std::size_t channel = 0; channel < value.size(); ++channel) {
@@ -114,8 +115,17 @@ ReferenceRow reference_key(const DecodeAttentionParams& params, const KvSegment&
 void reference_attention(const DecodeAttentionParams& params, const ReferenceReader& key,
                          const ReferenceReader& value, std::int64_t first, std::int64_t last,
                          const AttentionPartial& partial, const float* bias) {
-  for (std::int64_t head = 0; head < params.num_heads; ++head) {
-    attend_head(params, key, value, head, first, last, partial, bias);
+  const std::int64_t heads_per_kv = params.num_heads / params.num_kv_heads;
+  for (std::int64_t kv_head = 0; kv_head < params.num_kv_heads; ++kv_head) {
+    std::vector<ReferenceRow> keys, values;  // read once for all query heads
+    for (std::int64_t row = first; row < last; ++row) {
+      keys.push_back(key(row, kv_head));
+      values.push_back(value(row, kv_head));
+    }
+    for (std::int64_t i = 0; i < heads_per_kv; ++i) {
+      attend_head(params, keys, values, kv_head * heads_per_kv + i, kv_head, first, last, partial,
+                  bias);
+    }
   }
 }
 
