@@ -138,6 +138,15 @@ std::vector<std::string> arguments_of(const CLI::App& app, int argc, char** argv
 // LibTorch appends a backtrace to its messages.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
+constexpr const char* kOutOfMemory =
+    "out of memory; free some, or raise the limit on this process";
+
+// LibTorch's allocator and oneDNN have messages of their own where std::bad_alloc is meant.
+bool means_out_of_memory(const std::string& text) {
+  return text.find("can't allocate memory") != std::string::npos ||
+         text.find("could not create a primitive") != std::string::npos;
+}
+
 int parse_and_run(int argc, char** argv, const std::string& program, const std::string& description,
                   const std::function<Action(CLI::App&, CommonOptions&)>& declare) {
   CLI::App app(description, program);
@@ -209,10 +218,11 @@ int run_command(int argc, char** argv, const std::string& description,
     return report(program, fmt::format("{}: {}", error.path1().string(), error.code().message()),
                   ExitCode::kFailed);
   } catch (const std::bad_alloc&) {
-    return report(program, "out of memory; free some, or raise the limit on this process",
-                  ExitCode::kFailed);
+    return report(program, kOutOfMemory, ExitCode::kFailed);
   } catch (const std::exception& error) {
-    return report(program, first_line(error.what()), ExitCode::kFailed);
+    return report(program,
+                  means_out_of_memory(error.what()) ? kOutOfMemory : first_line(error.what()),
+                  ExitCode::kFailed);
   }
 }
 

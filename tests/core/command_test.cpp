@@ -100,8 +100,14 @@ TEST(RunCommand, ErrorsBecomeOneMessageAndTheirCode) {
   EXPECT_EQ(failed.err, "kvtest: error: x.h5: 3 is too large\n");
   EXPECT_EQ(run({}, [] { fail_usage("no"); }).code, 2);
   EXPECT_EQ(run({}, [] { throw Error("missed", ExitCode::kThresholdMissed); }).code, 3);
-  EXPECT_EQ(run({}, [] { throw std::bad_alloc(); }).err,
-            "kvtest: error: out of memory; free some, or raise the limit on this process\n");
+  const std::string out_of_memory =
+      "kvtest: error: out of memory; free some, or raise the limit on this process\n";
+  EXPECT_EQ(run({}, [] { throw std::bad_alloc(); }).err, out_of_memory);
+  for (const char* const message :
+       {"DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.\nbacktrace",
+        "could not create a primitive"}) {
+    EXPECT_EQ(run({}, [&] { throw std::runtime_error(message); }).err, out_of_memory);
+  }
   EXPECT_EQ(run({},
                 [] {
                   const auto denied = std::make_error_code(std::errc::permission_denied);
