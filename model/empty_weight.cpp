@@ -15,8 +15,9 @@ namespace kvc {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{1} << 21;
-constexpr std::size_t kSlabBytes = std::size_t{1}
-                                   << 28;  // of addresses; memory is taken page by page
+// Of addresses: memory is taken page by page, but limits of a process count addresses. Each slab is twice the one before.
+constexpr std::size_t kFirstSlabBytes = std::size_t{1} << 25;
+constexpr std::size_t kMostSlabBytes = std::size_t{1} << 28;
 constexpr std::size_t kSmallBytes = std::size_t{1} << 14;
 constexpr std::size_t kAlignment = 128;
 
@@ -28,7 +29,9 @@ class Slab {
   explicit Slab(std::size_t bytes) : mapped_(bytes + kHugePage) {
     memory_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, /*fd=*/-1, 0);
-    KVC_CHECK(memory_ != MAP_FAILED, "no memory for weights of {} bytes", bytes);
+    KVC_CHECK(memory_ != MAP_FAILED,
+              "no memory for weights of {} bytes; free some, or raise the limit on this process",
+              bytes);
     const std::uintptr_t first = round_up(reinterpret_cast<std::uintptr_t>(memory_), kHugePage);
     free_[first] = first + bytes;
 #ifdef MADV_HUGEPAGE
@@ -92,18 +95,32 @@ struct Piece {
   void* memory;
 };
 
+// A slab of `wanted` bytes, or where these are not to be had of `least`.
+std::shared_ptr<Slab> make_slab(std::size_t wanted, std::size_t least) {
+  if (wanted > least) {
+    try {
+      return std::make_shared<Slab>(wanted);
+    } catch (const Error&) {  // a limit leaves less
+    }
+  }
+  return std::make_shared<Slab>(least);
+}
+
 Piece take(std::size_t bytes) {
-  if (bytes > kSlabBytes / 2) {
+  if (bytes > kMostSlabBytes / 2) {
     const auto slab = std::make_shared<Slab>(bytes);
     return {slab, slab->take(bytes)};
   }
   static std::mutex mutex;
   static std::weak_ptr<Slab> latest;  // as long as something lies in it
+  static std::size_t next_bytes = kFirstSlabBytes;
   const std::lock_guard lock(mutex);
   std::shared_ptr<Slab> slab = latest.lock();
+  next_bytes = slab == nullptr ? kFirstSlabBytes : next_bytes;
   void* memory = slab == nullptr ? nullptr : slab->take(bytes);
   if (memory == nullptr) {
-    latest = slab = std::make_shared<Slab>(kSlabBytes);
+    latest = slab = make_slab(next_bytes, bytes);
+    next_bytes = std::min(2 * next_bytes, kMostSlabBytes);
     memory = slab->take(bytes);
   }
   return {std::move(slab), memory};

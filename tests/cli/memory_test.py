@@ -3,7 +3,8 @@
 
 import unittest
 
-from process_memory import OPTIONS, MemoryTest
+from process_memory import MIB, OPTIONS, MemoryTest
+from programs import REFERENCE
 
 
 class Memory(MemoryTest):
@@ -21,6 +22,12 @@ class Memory(MemoryTest):
 
     def test_later_turns_grow_as_the_formula_says(self):
         self.check_later_turns("coded head")
+
+    def test_a_small_model_reserves_little(self):
+        """Limits of a process count addresses, used or not."""
+        most, text = self.most_data(REFERENCE, "--prompt", "Once upon a time", "--max-new-tokens", 4, "--threads", 2)
+        self.assertNotEqual(text, "")
+        self.assertLess(most, 200 * MIB)
 
     def test_a_text_fits_compressed_that_does_not_fit_plain(self):
         self.check_fits_compressed(16384)
