@@ -138,8 +138,7 @@ std::vector<std::string> arguments_of(const CLI::App& app, int argc, char** argv
 // LibTorch appends a backtrace to its messages.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-constexpr const char* kOutOfMemory =
-    "out of memory; free some, or raise the limit on this process";
+constexpr const char* kOutOfMemory = "out of memory; free some, or raise the limit on this process";
 
 // LibTorch's allocator and oneDNN have messages of their own where std::bad_alloc is meant.
 bool means_out_of_memory(const std::string& text) {

@@ -15,7 +15,7 @@ namespace kvc {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{1} << 21;
-// Of addresses: memory is taken page by page, but limits of a process count addresses. Each slab is twice the one before.
+// A slab reserves addresses; memory is taken page by page. Limits of a process count addresses, so slabs start small and double.
 constexpr std::size_t kFirstSlabBytes = std::size_t{1} << 25;
 constexpr std::size_t kMostSlabBytes = std::size_t{1} << 28;
 constexpr std::size_t kSmallBytes = std::size_t{1} << 14;
