@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/arithmetic.h"
 #include "runtime/kernels/cuda/device_layout.h"
 
 namespace kvc {
@@ -12,33 +11,24 @@ GpuCodedEncoder::GpuCodedEncoder(const KvPlan& plan, const CodedLayers& layers,
   blocks_.num_layers = layers.num_layers;
   blocks_.num_kv_heads = static_cast<int>(plan.num_kv_heads);
   blocks_.head_dim = static_cast<int>(plan.head_dim);
-  add(at::zeros({1}, at::kFloat));  // place 0 stands for nothing
+  PagedImage image;
   for (int i = layers.first_block; i < layers.first_block + layers.num_blocks; ++i) {
     const auto block = static_cast<std::size_t>(i);
-    described_.push_back(add_block(plan.coded[block], factors[block]));
+    described_.push_back(add_block(plan.coded[block], factors[block], image));
   }
   blocks_.num_blocks = layers.num_blocks;
-  const auto bytes = static_cast<std::int64_t>(described_.size() * sizeof(DeviceBlock));
-  const std::int64_t place = add(at::from_blob(described_.data(), {bytes}, at::kByte).clone());
-  image_ = at::cat(parts_).to(device);
-  parts_.clear();
+  const std::int64_t place = image.add(described_);
+  image_ = at::tensor(image.bytes(), at::kByte).to(device);
   blocks_.image = image_.const_data_ptr<std::uint8_t>();
   blocks_.blocks = reinterpret_cast<const DeviceBlock*>(blocks_.image + place);
 }
 
-std::int64_t GpuCodedEncoder::add(const at::Tensor& numbers) {
-  constexpr std::int64_t kAlignment = 16;
-  std::int64_t place = 0;
-  for (const at::Tensor& part : parts_) {
-    place += part.numel();
-  }
-  const at::Tensor bytes = numbers.contiguous().flatten().view(at::kByte);
-  parts_.push_back(
-      at::constant_pad_nd(bytes, {0, round_up(bytes.numel(), kAlignment) - bytes.numel()}));
-  return place;
-}
-
-DeviceBlock GpuCodedEncoder::add_block(const CodedBlock& spec, const CodedBlockFactors& factors) {
+DeviceBlock GpuCodedEncoder::add_block(const CodedBlock& spec, const CodedBlockFactors& factors,
+                                       PagedImage& image) {
+  const auto add = [&](const at::Tensor& numbers) {
+    const at::Tensor bytes = numbers.contiguous().flatten().view(at::kByte);
+    return image.add(bytes.const_data_ptr<std::uint8_t>(), static_cast<std::size_t>(bytes.numel()));
+  };
   DeviceBlock block;
   block.tiles = device_layout(tile_layout(spec));
   block.num_heads = spec.head < 0 ? blocks_.num_kv_heads : 1;

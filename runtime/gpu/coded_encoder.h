@@ -9,6 +9,7 @@
 
 #include "core/kv_plan.h"
 #include "runtime/compression/coded_factors.h"
+#include "runtime/kernels/cuda/paged_image.h"
 #include "runtime/kernels/cuda/paged_tokens.h"
 #include "runtime/store/coded_store.h"
 
@@ -30,11 +31,9 @@ class GpuCodedEncoder {
   std::int64_t bytes() const { return image_.numel(); }
 
  private:
-  // The place of a tensor's numbers in the image.
-  std::int64_t add(const at::Tensor& numbers);
-  DeviceBlock add_block(const CodedBlock& spec, const CodedBlockFactors& factors);
+  DeviceBlock add_block(const CodedBlock& spec, const CodedBlockFactors& factors,
+                        PagedImage& image);
 
-  std::vector<at::Tensor> parts_;  // of the image while it grows, on the CPU
   std::vector<DeviceBlock> described_;
   PagedBlocks blocks_{};
   at::Tensor image_;  // bytes on the device

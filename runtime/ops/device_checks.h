@@ -44,10 +44,11 @@ inline DeviceCodes::Memory memory_of(const DeviceCodes& codes, const Tensor& ima
       .cos = device_numbers<float>(cos, ScalarType::Float, 2, "cos"),
       .sin = device_numbers<float>(sin, ScalarType::Float, 2, "sin"),
       .element = device_element(rows, "rows")};
-  STD_TORCH_CHECK(image.size(0) == static_cast<std::int64_t>(codes.image().bytes.size()) &&
-                      cos.size(1) == shape.rope.num_pairs && sin.size(1) == cos.size(1) &&
-                      cos.size(0) >= shape.num_positions && sin.size(0) >= shape.num_positions,
-                  "kvconvert: image and angles: expected those of the codes");
+  STD_TORCH_CHECK(
+      image.size(0) == static_cast<std::int64_t>(codes.image().factors.bytes().size()) &&
+          cos.size(1) == shape.rope.num_pairs && sin.size(1) == cos.size(1) &&
+          cos.size(0) >= shape.num_positions && sin.size(0) >= shape.num_positions,
+      "kvconvert: image and angles: expected those of the codes");
   const std::int64_t bytes = std::max<std::int64_t>(1, codes.image().tile_bytes);
   STD_TORCH_CHECK(pages.scalar_type() == ScalarType::Byte && pages.dim() == 2 &&
                       pages.stride(1) == 1 && pages.stride(0) % 4 == 0 && pages.size(1) >= bytes,

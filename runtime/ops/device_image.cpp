@@ -1,8 +1,6 @@
 #include "runtime/ops/device_image.h"
 
 #include <algorithm>
-#include <cstring>
-#include <type_traits>
 
 #include "core/arithmetic.h"
 #include "runtime/kernels/cuda/device_layout.h"
@@ -44,17 +42,6 @@ bool meets_heads(std::int64_t head_dim) {
 
 }  // namespace
 
-template <class T>
-std::int64_t DeviceImage::add(const std::vector<T>& numbers) {
-  static_assert(std::is_trivially_copyable_v<T>, "an image is bytes");
-  const std::int64_t place = round_up(static_cast<std::int64_t>(bytes.size()), 16);
-  bytes.resize(at(place) + numbers.size() * sizeof(T));
-  if (!numbers.empty()) {
-    std::memcpy(bytes.data() + place, numbers.data(), numbers.size() * sizeof(T));
-  }
-  return place;
-}
-
 DeviceImage::DeviceImage(const PagedCodes::Shape& shape, const std::vector<PagedBlock>& all) {
   const HeadBlocks keys = blocks_of(all, shape.num_kv_heads, false);
   const HeadBlocks values = blocks_of(all, shape.num_kv_heads, true);
@@ -75,11 +62,10 @@ DeviceImage::DeviceImage(const PagedCodes::Shape& shape, const std::vector<Paged
   if (!refusal.empty()) {
     return;
   }
-  add(std::vector<float>(4));  // place 0 stands for nothing
   add_blocks(all);
   std::vector<std::int32_t> numbers(keys.numbers.begin(), keys.numbers.end());
   numbers.insert(numbers.end(), values.numbers.begin(), values.numbers.end());
-  order = add(numbers);
+  order = factors.add(numbers);
   for (std::int64_t layer = 0; layer < shape.num_layers; ++layer) {
     add_layer(keys, values, layer, shape.rope.num_pairs);
   }
@@ -100,11 +86,11 @@ void DeviceImage::add_blocks(const std::vector<PagedBlock>& all) {
     to.rotated = block.bases.rotated;
     to.channels = static_cast<int>(block.channels());
     to.first_coefficient = num_coefficients;
-    to.encoder = add(encoder_columns(block));
-    to.decoder = add(decoder_columns(block));
-    to.mean = add(std::vector<float>(block.mean, block.mean + block.channels()));
-    to.first = block.first == nullptr ? 0 : add(first_mean(block));
-    to.steps = add(std::vector<float>(block.steps, block.steps + k));
+    to.encoder = factors.add(encoder_columns(block));
+    to.decoder = factors.add(decoder_columns(block));
+    to.mean = factors.add(std::vector<float>(block.mean, block.mean + block.channels()));
+    to.first = block.first == nullptr ? 0 : factors.add(first_mean(block));
+    to.steps = factors.add(std::vector<float>(block.steps, block.steps + k));
     described.push_back(to);
     has_first = has_first || block.first != nullptr;
     tile_bytes += of_tile;
@@ -120,7 +106,7 @@ void DeviceImage::add_blocks(const std::vector<PagedBlock>& all) {
     }
   }
   num_blocks = static_cast<int>(described.size());
-  blocks = add(described);
+  blocks = factors.add(described);
 }
 
 void DeviceImage::add_layer(const HeadBlocks& keys, const HeadBlocks& values, std::int64_t layer,
@@ -132,29 +118,29 @@ void DeviceImage::add_layer(const HeadBlocks& keys, const HeadBlocks& values, st
       places.push_back({part->number_of(head), static_cast<int>(part->channel(layer, head))});
     }
   }
-  to.places = add(places);
+  to.places = factors.add(places);
   const FactorRows of_values = value_rows(values, layer, value_width);
-  to.value = add(of_values.rows);
-  to.value_scale = add(of_values.scales);
-  to.value_offset = add(of_values.means);
+  to.value = factors.add(of_values.rows);
+  to.value_scale = factors.add(of_values.scales);
+  to.value_offset = factors.add(of_values.means);
   if (are_met) {
     const MetKeyRows rows = met_key_rows(keys, layer, num_pairs);
     to.num_code_rows = static_cast<int>(rows.codes.count);
     to.num_mean_rows = static_cast<int>(rows.means.count);
-    to.code_channels = add(rows.codes.channels);
-    to.code_weights = add(rows.codes.weights);
-    to.code_angles = add(rows.codes.angles);
-    to.mean_channels = add(rows.means.channels);
-    to.mean_weights = add(rows.means.weights);
-    to.mean_angles = add(rows.means.angles);
+    to.code_channels = factors.add(rows.codes.channels);
+    to.code_weights = factors.add(rows.codes.weights);
+    to.code_angles = factors.add(rows.codes.angles);
+    to.mean_channels = factors.add(rows.means.channels);
+    to.mean_weights = factors.add(rows.means.weights);
+    to.mean_angles = factors.add(rows.means.angles);
   } else {
     const RebuiltKeyRows rows = rebuilt_key_rows(keys, layer, num_pairs, key_width);
     to.num_code_rows = rows.num_pairs;
-    to.code_channels = add(rows.channels);
-    to.code_angles = add(rows.angles);
-    to.key = add(rows.rows.rows);
-    to.key_scale = add(rows.rows.scales);
-    to.key_offset = add(rows.rows.means);
+    to.code_channels = factors.add(rows.channels);
+    to.code_angles = factors.add(rows.angles);
+    to.key = factors.add(rows.rows.rows);
+    to.key_scale = factors.add(rows.rows.scales);
+    to.key_offset = factors.add(rows.rows.means);
   }
   layers.push_back(to);
 }

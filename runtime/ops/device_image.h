@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/kernels/cuda/paged_image.h"
 #include "runtime/ops/device_factors.h"
 #include "runtime/ops/paged_codes.h"
 
@@ -26,7 +27,7 @@ struct DeviceImage {
 
   DeviceImage(const PagedCodes::Shape& shape, const std::vector<PagedBlock>& blocks);
 
-  std::vector<std::uint8_t> bytes;
+  PagedImage factors;
   std::string refusal;      // what kernels do not take, or empty: then the rest is there
   std::int64_t blocks = 0;  // DeviceBlock [num_blocks]
   std::int64_t order =
@@ -41,8 +42,6 @@ struct DeviceImage {
   bool has_first = false;                        // a text's first token has a mean of its own
 
  private:
-  template <class T>
-  std::int64_t add(const std::vector<T>& numbers);
   void add_blocks(const std::vector<PagedBlock>& all);
   void add_layer(const HeadBlocks& keys, const HeadBlocks& values, std::int64_t layer,
                  std::int64_t num_pairs);

@@ -41,15 +41,15 @@ std::int64_t open_device(const std::vector<std::int64_t>& shape, const Tensor& s
 void close_device(std::int64_t handle) { registry().remove(handle); }
 
 std::int64_t device_image_bytes(std::int64_t handle) {
-  return static_cast<std::int64_t>(registry().find(handle)->image().bytes.size());
+  return static_cast<std::int64_t>(registry().find(handle)->image().factors.bytes().size());
 }
 
 void device_image(std::int64_t handle, Tensor image) {
   const auto codes = registry().find(handle);
   const auto* bytes = kvc::numbers<std::uint8_t>(image, ScalarType::Byte, 1, "image");
-  STD_TORCH_CHECK(image.size(0) == static_cast<std::int64_t>(codes->image().bytes.size()),
-                  "kvconvert: image: expected ", codes->image().bytes.size(), " bytes");
-  std::copy(codes->image().bytes.begin(), codes->image().bytes.end(),
+  STD_TORCH_CHECK(image.size(0) == static_cast<std::int64_t>(codes->image().factors.bytes().size()),
+                  "kvconvert: image: expected ", codes->image().factors.bytes().size(), " bytes");
+  std::copy(codes->image().factors.bytes().begin(), codes->image().factors.bytes().end(),
             const_cast<std::uint8_t*>(bytes));
 }
 

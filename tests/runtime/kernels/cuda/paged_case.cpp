@@ -19,13 +19,12 @@ PagedCase::PagedCase(KernelBackend& backend, DeviceElement of_numbers)
   add_block(true, false, 0, 1, true);
   add_block(true, true, 1, 1, false);
   add_block(false, false, 0, 2, true);
-  image_.resize((image_.size() + 15) / 16 * 16);
-  const std::size_t place = image_.size();
+  std::vector<DeviceBlock> described;
   for (const CaseBlock& block : blocks) {
-    const auto* bytes = reinterpret_cast<const std::uint8_t*>(&block.device);
-    image_.insert(image_.end(), bytes, bytes + sizeof(DeviceBlock));
+    described.push_back(block.device);
   }
-  of.image = backend.upload(image_);
+  const std::int64_t place = image_.add(described);
+  of.image = backend.upload(image_.bytes());
   of.blocks = reinterpret_cast<const DeviceBlock*>(of.image + place);
   of.num_blocks = 3;
   of.num_kv_heads = kHeads;
@@ -33,14 +32,6 @@ PagedCase::PagedCase(KernelBackend& backend, DeviceElement of_numbers)
   of.rope = angles_.device;
   const std::int64_t stride = tile_bytes_ * kPageTiles + 16;
   pages = {backend.unwritten<std::uint8_t>(at(stride * kPages)), stride, kPages, kPageTiles};
-}
-
-std::int64_t PagedCase::add(const std::vector<float>& numbers) {
-  image_.resize((image_.size() + 15) / 16 * 16);
-  const std::size_t place = image_.size();
-  const auto* bytes = reinterpret_cast<const std::uint8_t*>(numbers.data());
-  image_.insert(image_.end(), bytes, bytes + numbers.size() * sizeof(float));
-  return static_cast<std::int64_t>(place);
 }
 
 void PagedCase::add_block(bool keys, bool rotated, int first_head, int num_heads, bool gain) {
@@ -62,16 +53,13 @@ void PagedCase::add_block(bool keys, bool rotated, int first_head, int num_heads
   block.decoder = case_numbers(n * k, seed + 1);
   block.mean = case_numbers(n, seed + 2);
   block.steps = case_steps(k, seed + 4);
-  if (image_.empty()) {
-    add({0, 0, 0, 0});  // place 0 stands for nothing
-  }
-  device.encoder = add(block.encoder);
-  device.decoder = add(block.decoder);
-  device.mean = add(block.mean);
-  device.steps = add(block.steps);
+  device.encoder = image_.add(block.encoder);
+  device.decoder = image_.add(block.decoder);
+  device.mean = image_.add(block.mean);
+  device.steps = image_.add(block.steps);
   if (keys) {
     block.first = case_numbers(n, seed + 3);
-    device.first = add(block.first);
+    device.first = image_.add(block.first);
   }
   tile_bytes_ += block.layout.bytes();
   of.num_coefficients += static_cast<int>(k);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/kernels/code_tiles.h"
+#include "runtime/kernels/cuda/paged_image.h"
 #include "runtime/kernels/cuda/paged_tokens.h"
 #include "tests/runtime/kernels/cuda/case_inputs.h"
 
@@ -47,7 +48,6 @@ class PagedCase {
       levels;  // of blocks: levels times gains of all tokens, [kTokens, k]
 
  private:
-  std::int64_t add(const std::vector<float>& numbers);
   void add_block(bool keys, bool rotated, int first_head, int num_heads, bool gain);
   // [kDim] turned to a position by RoPE, or back from it.
   std::vector<float> turned(std::vector<float> row, int position, bool back) const;
@@ -55,7 +55,7 @@ class PagedCase {
   std::vector<float> mean_of(const CaseBlock& block, int position) const;
 
   CaseAngles angles_;
-  std::vector<std::uint8_t> image_;
+  PagedImage image_;
   std::int64_t tile_bytes_ = 0;
 };
 
