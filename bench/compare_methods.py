@@ -6,7 +6,7 @@ compare_methods.py CHECKPOINT --bin build/cpu/bin [--kept-ratio 0.5 0.25] [--met
 Caches that other engines ship (turboquant, kivi, nvfp4, mxfp4) have one size each; measure_engine_caches.py scores them,
 with transformers.
 
-Every 64 tokens of a row are scored through the cache of all tokens before them, which were prefilled exactly and then
+Every 64 tokens (--block) of a row are scored through the cache of all tokens before them, which were prefilled exactly and then
 compressed. The first 4 tokens stay exact (of coded caches none: blocks of 32 tokens then end where rows do), no window
 does. Models compute in float32 and caches store 16-bit numbers (or what a method names); kept_ratio counts every byte
 against the original's cache of 16-bit numbers; a float32 checkpoint is rounded to float16 first. Statistics are
@@ -27,8 +27,6 @@ from half_checkpoint import in_16_bits
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEXTS = ROOT / "tests" / "data" / "texts"
-# Tokens that are scored together, and compressed together: none of them is read through the cache before it.
-BLOCK = ("--block", "64")
 # The widest latent that a kept_ratio leaves room for: tried in this order.
 RANKS = [["--rank", f"{percent / 100:g}"] for percent in (70, 60, 50, 40, 35, 30, 25, 20, 16, 13, 11, 9, 7, 5, 4, 3)]
 # Those of engine_caches.py.
@@ -96,7 +94,7 @@ def convert(options, directory, method, kept_ratio):
         command = [options.bin / "kvconvert", options.checkpoint, "--out", out, "--work", directory / "work",
                    "--sink", method.sink, "--window", 0, "--context", options.seq_len, "--seq-len", options.seq_len,
                    "--num-sequences", 80, "--quiet", "--no-validate", *method.convert,
-                   *([] if "coded" in method.convert else BLOCK),
+                   *([] if "coded" in method.convert else ["--block", options.block]),
                    *choice, *([] if method.only else ["--kept-ratio", kept_ratio])]
         for text in options.calibration:
             command += ["--calibration", text]
@@ -111,7 +109,7 @@ def convert(options, directory, method, kept_ratio):
 def measure_engine(options, name):
     process = run([ROOT / "scripts" / "with_peers.sh", ROOT / "bench" / "measure_engine_caches.py", options.checkpoint,
                    "--caches", name, "--num-sequences", options.num_sequences, "--seq-len", options.seq_len,
-                   "--recall", options.recall, "--json", "--text", *options.text, "--calibration", *options.calibration])
+                   "--block", options.block, "--recall", options.recall, "--json", "--text", *options.text, "--calibration", *options.calibration])
     if process.returncode != 0:
         return {"refused": process.stderr.strip().split("\n")[-1]}
     return json.loads(process.stdout)[name]
@@ -122,7 +120,7 @@ def measure(options, directory, method, kept_ratio):
     if candidate is None:
         return {"refused": detail}
     command = [options.bin / "kvvalidate", options.checkpoint, candidate, "--num-sequences", options.num_sequences,
-               "--seq-len", options.seq_len, *BLOCK, "--recall", options.recall, "--quiet", "--json",
+               "--seq-len", options.seq_len, "--block", options.block, "--recall", options.recall, "--quiet", "--json",
                *method.validate]
     for text in options.text:
         command += ["--text", text]
@@ -181,6 +179,8 @@ def main():
     parser.add_argument("--text", type=pathlib.Path, nargs="+", default=[TEXTS / "tinystories_heldout.txt"])
     parser.add_argument("--num-sequences", type=int, default=8)
     parser.add_argument("--seq-len", type=int, default=512)
+    parser.add_argument("--block", type=int, default=64,
+                        help="tokens that are scored together, and compressed together: none of them is read through the cache before it")
     parser.add_argument("--recall", type=int, default=10, help="lists of facts asked back (0: none; a model whose context is under 542 tokens has no room for them)")
     options = parser.parse_args()
     options.subject = options.checkpoint.resolve().name
