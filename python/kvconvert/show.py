@@ -7,8 +7,8 @@ import pathlib
 
 from safetensors import safe_open
 
+from kvconvert import fused, latents
 from kvconvert.factors import ConversionError, block_of
-from kvconvert.latents import group_of, is_latent, why_refused
 from kvconvert.plans import exact_tokens, read_config
 
 
@@ -100,19 +100,23 @@ def show(directory: str | os.PathLike) -> Conversion:
     size = sum(block.tile_bytes for block in blocks) / 32 if blocks else None
     scopes = {"group" if block.num_layers > 1 else "layer" if block.head is None else "head" for block in blocks}
     forms = {_form(block) for block in blocks if block.part != "values"}
-    served_by, latents = ["kvrun"], []
+    served_by, numbers = ["kvrun"], []
     if plan["method"] == "coded" and sink == 0 and window == 0:
         served_by += ["transformers", "vLLM"]
-    elif is_latent(plan) and why_refused(conversion) is None:
+    elif latents.is_latent(plan) and latents.why_refused(conversion) is None:
         stores_at_once = (sink, window, plan["policy"]["block_tokens"]) == (0, 0, 1)
         served_by += ["transformers", "vLLM"] if stores_at_once else ["transformers"]
-        groups = [group_of(number, spec) for number, spec in enumerate(plan["groups"])]
-        latents = [(group.rank, len(store)) for group in groups for store in group.stores]
-        size = sum(rank for rank, _ in latents) * _BYTES[dtype] + plan["layers"].count("plain") * layer_bytes
+        groups = [latents.group_of(number, spec) for number, spec in enumerate(plan["groups"])]
+        numbers = [(group.rank, len(store)) for group in groups for store in group.stores]
+        size = sum(rank for rank, _ in numbers) * _BYTES[dtype] + plan["layers"].count("plain") * layer_bytes
         replaced = sum(group.replaces_projections for group in groups)
         grown -= replaced * layer_bytes * text["hidden_size"]
+    elif fused.is_fused(plan):
+        served_by += ["transformers"] if fused.why_refused(conversion) is None else []
+        size = plan["layers"].count("plain") * layer_bytes
+        grown -= plan["layers"].count("fused") * layer_bytes * text["hidden_size"]
     return Conversion(
         directory=os.fspath(directory), method=plan["method"], model_type=conversion.get("model_type", "unknown"),
         num_layers=layers, bytes_per_token=size, plain_bytes_per_token=plain, sink_tokens=sink, window_tokens=window,
         scopes=tuple(sorted(scopes)), forms=tuple(sorted(forms)), factor_bytes=grown, served_by=tuple(served_by),
-        latents=tuple(latents))
+        latents=tuple(numbers))

@@ -1,4 +1,4 @@
-"""A transformers cache whose layers hold pages of codes, or latents.
+"""A transformers cache whose layers hold pages of codes, or latents, or nothing.
 
 Rows of a batch are sequences of their own: padding is not stored, so a token's position is its index among the
 tokens of its row. A page is a tile of 32 tokens. Each row has the same number of pages, as many as the longest needs.
@@ -8,7 +8,7 @@ import copy
 import dataclasses
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvconvert.codes import TILE
 from kvconvert.factors import ConversionError
@@ -90,14 +90,16 @@ class CodedCache(Cache):
         self._columns: torch.Tensor | None = None  # bool [batch, columns]: False for padding; None: no padding
         self._lengths: list[int] | None = None  # tokens of each row
         self._kept_from: list[int] | None = None  # first token of each row whose exact rows are kept
-        super().__init__(layers=[self._layer(layer) for layer in range(codes.num_layers)])
+        layers = []
+        for layer in range(codes.num_layers):
+            layers.append(self._stored_layer(layer) or codes.cache_layer(layer, layers))
+        super().__init__(layers=layers)
 
-    def _layer(self, layer: int) -> CacheLayerMixin:
+    def _stored_layer(self, layer: int) -> CodedLayer | None:
         for store in self.stores:
             if layer in store.layers:
                 return CodedLayer(self, store, store.layers.index(layer))
-        window = self.codes.window(layer)
-        return DynamicLayer() if window is None else DynamicSlidingWindowLayer(window)
+        return None
 
     def nbytes(self) -> int:
         """Bytes of the tensors that hold keys and values."""
@@ -192,12 +194,13 @@ class CodedCache(Cache):
     def crop(self, tokens_to_remove: int) -> None:
         """Removes the last -tokens_to_remove columns of every row."""
         number = int(tokens_to_remove)  # above 0 it is the final length, as in earlier versions
-        removed = -number if number <= 0 else max(self.get_seq_length() - number, 0)
+        held = self.get_seq_length()
+        removed = -number if number <= 0 else max(held - number, 0)
         for layer in self.layers:
             layer.crop(-removed) if not isinstance(layer, CodedLayer) else None
         if removed == 0 or self._lengths is None:
             return
-        columns = max(self.get_seq_length() - removed, 0)
+        columns = max(held - removed, 0)
         if self._columns is None:
             self._lengths = [columns] * len(self._lengths)
         else:

@@ -11,11 +11,13 @@ from transformers.utils import cached_file
 from kvconvert.checkpoints import ConvertedCheckpoint
 from kvconvert.codes import CodedCheckpoint
 from kvconvert.factors import ConversionError
+from kvconvert.fused import FusedCheckpoint, is_fused
 from kvconvert.latents import LatentCheckpoint, is_latent
 from kvconvert.plans import read_config
 from kvconvert.transformers.attention import NAME
 from kvconvert.transformers.cache import CodedCache
 from kvconvert.transformers.model_codes import ModelCodes
+from kvconvert.transformers.model_fused import ModelFused, drop_projections
 from kvconvert.transformers.model_latents import ModelLatents, replace_projections
 from kvconvert.transformers.model_parts import ModelParts
 
@@ -34,8 +36,11 @@ def local_directory(name: str, options: dict) -> pathlib.Path:
 
 def open_checkpoint(directory: pathlib.Path) -> ConvertedCheckpoint:
     """A directory that transformers runs. Raises ConversionError for any other."""
-    if is_latent(read_config(directory)["kvconvert"]["plan"]):
+    plan = read_config(directory)["kvconvert"]["plan"]
+    if is_latent(plan):
         return LatentCheckpoint(directory)
+    if is_fused(plan):
+        return FusedCheckpoint(directory)
     checkpoint = CodedCheckpoint(directory)
     if checkpoint.sinks or checkpoint.window:
         raise ConversionError(
@@ -54,6 +59,7 @@ class CodedModel:
     def __init__(self, config, *args, **kwargs):
         super().__init__(config, *args, **kwargs)
         replace_projections(self.get_decoder(), config.kvconvert)
+        drop_projections(self.get_decoder(), config.kvconvert)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, exact_step: bool = False, **kwargs):
@@ -72,8 +78,13 @@ class CodedModel:
         return loaded
 
     def _attach(self, checkpoint: ConvertedCheckpoint, exact_step: bool) -> None:
-        decoder, latent = self.get_decoder(), isinstance(checkpoint, LatentCheckpoint)
-        self.coded = ModelLatents(decoder, checkpoint) if latent else ModelCodes(decoder, checkpoint, exact_step)
+        decoder = self.get_decoder()
+        if isinstance(checkpoint, LatentCheckpoint):
+            self.coded = ModelLatents(decoder, checkpoint)
+        elif isinstance(checkpoint, FusedCheckpoint):
+            self.coded = ModelFused(decoder, checkpoint)
+        else:
+            self.coded = ModelCodes(decoder, checkpoint, exact_step)
         base, hook = self.base_model, functools.partial(_before_forward, self)
         base.register_forward_pre_hook(torch.compiler.disable(hook), with_kwargs=True)
         # Codes are read and written by operators that torch.compile cannot look into, at sizes that change each step.
@@ -128,9 +139,11 @@ def _before_forward(model: CodedModel, module: torch.nn.Module, args: tuple, kwa
         wanted = kwargs.get("use_cache")
         wanted = getattr(model.config.get_text_config(), "use_cache", True) if wanted is None else wanted
         if not wanted or module.training:
+            kwargs["use_cache"] = False
             if model.coded is not None:
                 model.coded.begin_pass(False)
-            return (), {**kwargs, "use_cache": False}
+            if model.coded is None or not model.coded.needs_cache:
+                return (), kwargs
         cache = model.new_cache()
     elif not isinstance(cache, CodedCache):
         raise ConversionError(f"past_key_values: a {type(cache).__name__} holds no codes, expected a CodedCache; "

@@ -3,6 +3,7 @@
 import inspect
 
 import torch
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from kvconvert.checkpoints import ConvertedCheckpoint
 from kvconvert.codes import TILE
@@ -31,12 +32,19 @@ class ModelParts:
     def attention(self, layer: int) -> torch.nn.Module:
         return self.decoder.layers[layer].self_attn
 
+    needs_cache = False  # also in training, and where the caller wants none
+
     def begin_pass(self, cached: bool) -> None:
         """A forward pass comes, with or without a cache."""
 
     def new_store(self, number: int):
         """An empty store of the layers stores[number]."""
         raise NotImplementedError
+
+    def cache_layer(self, layer: int, below: list[CacheLayerMixin]) -> CacheLayerMixin:
+        """A layer of a cache that no store has. below: the layers before it."""
+        window = self.window(layer)
+        return DynamicLayer() if window is None else DynamicSlidingWindowLayer(window)
 
     def _max_positions(self) -> int:
         """Tokens of the longest text."""

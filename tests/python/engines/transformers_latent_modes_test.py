@@ -182,8 +182,8 @@ class RefusalsTest(Case):
                      "config.json: method pca: kvrun alone runs latents of int8; convert without --kv-dtype")
         request = convert(REFERENCE, "--method", "xkv", "--key-rank", "16", "--value-rank", "24", exact=EXACT)
         self.refused(request, "config.json: method xkv: kvrun alone runs a basis for each prompt; convert with --method xkv-static")
-        fused = latent("--method", "fusedkv", "--force", exact=())
-        self.refused(fused, "config.json: method fusedkv with fused, plain layers .* run it with kvrun.*pca, xkv-static, palu")
+        pairs = latent("--method", "minicache", "--force", exact=())
+        self.refused(pairs, "config.json: method minicache with paired, plain layers .* run it with kvrun.*pca, xkv-static, palu")
 
     def test_plan_that_leaves_a_layer_out(self):
         directory = copy_of(latent(*PCA))
