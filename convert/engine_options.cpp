@@ -39,13 +39,18 @@ void suit_engine(const Given& given, PipelineOptions& options) {
   ConvertSettings& settings = options.settings;
   const std::string engine = to_string(options.engine);
   const bool latents = serves_latents(options.engine, settings.method);
-  KVC_CHECK_USAGE(!given("--method") || latents || settings.method == "coded",
-                  "--for {}: requires --method coded, pca, xkv-static, palu or commonkv, found {}; "
+  const bool fused = serves_fused(options.engine, settings.method);
+  KVC_CHECK_USAGE(!given("--method") || latents || fused || settings.method == "coded",
+                  "--for {}: requires --method coded, pca, xkv-static, palu{}, found {}; "
                   "leave --method out, or leave --for out and pass --export folded",
-                  engine, settings.method);
+                  engine,
+                  options.engine == ServingEngine::kTransformers
+                      ? ", commonkv, fusedkv, fusedkv-lite, yoco or cla"
+                      : " or commonkv",
+                  settings.method);
   KVC_CHECK_USAGE(options.format == ExportFormat::kFactored,
                   "--for {}: reads factored exports, found --export; leave --export out", engine);
-  if (latents && given("--method")) {
+  if ((latents || fused) && given("--method")) {
     if (prescribes_tokens(options)) {
       suit_latents(given, options);
     }

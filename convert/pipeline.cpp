@@ -174,7 +174,7 @@ void choose_settings(PipelineOptions& options, const Original& original) {
   resolve(options.settings);
   const auto model_type = original.checkpoint.config().at("model_type").get<std::string>();
   check_served_family(options.engine, model_type);
-  check_served_latents(options.engine, options.settings, model_type);
+  check_served_method(options.engine, options.settings, model_type);
   for (const std::string& choice :
        choose_defaults(original.config, options.open, options.settings)) {
     log_info(choice);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "convert/fusion/fusion_plan.h"
 #include "convert/latent/latent_settings.h"
 #include "core/enum_names.h"
 #include "core/error.h"
@@ -24,6 +25,9 @@ constexpr std::array<std::string_view, 5> kNotInVllm = {"ministral", "olmo2", "s
 // As in python/kvconvert/latents.py.
 constexpr std::array<std::string_view, 4> kLatentMethods = {"pca", "xkv-static", "palu",
                                                             "commonkv"};
+
+constexpr std::array<std::string_view, 4> kFusedMethods = {"fusedkv", "fusedkv-lite", "yoco",
+                                                           "cla"};
 
 template <std::size_t count>
 bool is_among(const std::array<std::string_view, count>& names, std::string_view name) {
@@ -58,8 +62,22 @@ bool serves_latents(ServingEngine engine, std::string_view method) {
   return engine != ServingEngine::kKvrun && is_among(kLatentMethods, method);
 }
 
-void check_served_latents(ServingEngine engine, const ConvertSettings& settings,
-                          std::string_view model_type) {
+bool serves_fused(ServingEngine engine, std::string_view method) {
+  return engine == ServingEngine::kTransformers && is_among(kFusedMethods, method);
+}
+
+void check_served_method(ServingEngine engine, const ConvertSettings& settings,
+                         std::string_view model_type) {
+  if (serves_fused(engine, settings.method)) {
+    KVC_CHECK_USAGE(settings.own<FusionSettings>().form != FusionForm::kFull,
+                    "--for {}: combines keys after RoPE, found --fusion matrices; leave one of "
+                    "them out",
+                    to_string(engine));
+    KVC_CHECK_USAGE(model_type != "phi3",
+                    "--for {}: has one matrix for the queries, keys and values of {}, so it does "
+                    "not run fused layers; leave --for out",
+                    to_string(engine), model_type);
+  }
   if (!serves_latents(engine, settings.method)) {
     return;
   }

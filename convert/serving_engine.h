@@ -19,9 +19,11 @@ ServingEngine parse_serving_engine(const std::string&);  // UsageError lists the
 
 // Does the engine run the latents of this method?
 bool serves_latents(ServingEngine engine, std::string_view method);
+// Does the engine run the fused layers of this method?
+bool serves_fused(ServingEngine engine, std::string_view method);
 // UsageError if the engine does not run what these settings of such a method make. model_type: of config.json
-void check_served_latents(ServingEngine engine, const ConvertSettings& settings,
-                          std::string_view model_type);
+void check_served_method(ServingEngine engine, const ConvertSettings& settings,
+                         std::string_view model_type);
 // Can the engine serve codes and latents of this family? model_type: of config.json
 bool serves_family(ServingEngine engine, std::string_view model_type);
 // UsageError if the engine cannot serve this family
