@@ -76,7 +76,8 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& 
   app.add_option(
          "--for", words.engine,
          "Engine that serves the result: kvrun, or transformers or vllm, which read prompts "
-         "through codes (coded, --prefill coded) and also take methods with latents")
+         "through codes (coded, --prefill coded) and also take methods with latents, transformers "
+         "fused layers too")
       ->capture_default_str();
   app.add_option("--export", words.format,
                  "factored, folded, both, or mla: DeepSeek-V2's architecture, at a loss of quality")
