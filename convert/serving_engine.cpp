@@ -68,21 +68,17 @@ bool serves_fused(ServingEngine engine, std::string_view method) {
 
 void check_served_method(ServingEngine engine, const ConvertSettings& settings,
                          std::string_view model_type) {
-  if (serves_fused(engine, settings.method)) {
+  const bool fused = serves_fused(engine, settings.method);
+  if (!fused && !serves_latents(engine, settings.method)) {
+    return;
+  }
+  const std::string name = to_string(engine);
+  if (fused) {
     KVC_CHECK_USAGE(settings.own<FusionSettings>().form != FusionForm::kFull,
                     "--for {}: combines keys after RoPE, found --fusion matrices; leave one of "
                     "them out",
-                    to_string(engine));
-    KVC_CHECK_USAGE(model_type != "phi3",
-                    "--for {}: has one matrix for the queries, keys and values of {}, so it does "
-                    "not run fused layers; leave --for out",
-                    to_string(engine), model_type);
+                    name);
   }
-  if (!serves_latents(engine, settings.method)) {
-    return;
-  }
-  const bool of_weights = settings.method == "palu" || settings.method == "commonkv";
-  const std::string name = to_string(engine);
   if (settings.method == "commonkv") {
     const MergeRule rule = settings.own<LatentSettings>().merge;
     KVC_CHECK_USAGE(rule == MergeRule::kNone,
@@ -91,12 +87,14 @@ void check_served_method(ServingEngine engine, const ConvertSettings& settings,
                     name, to_string(rule));
   }
   KVC_CHECK_USAGE(!settings.kv_dtype.starts_with("int"),
-                  "--for {}: keeps latents in the model's dtype, found --kv-dtype {}; leave "
+                  "--for {}: keeps the cache in the model's dtype, found --kv-dtype {}; leave "
                   "one of them out",
                   name, settings.kv_dtype);
-  KVC_CHECK_USAGE(!of_weights || model_type != "phi3",
+  const bool changes_projections =
+      fused || settings.method == "palu" || settings.method == "commonkv";
+  KVC_CHECK_USAGE(!changes_projections || model_type != "phi3",
                   "--for {}: has one matrix for the queries, keys and values of {}, so it "
-                  "does not run factors of {}; pass --method pca, or leave --for out",
+                  "does not run {}; pass --method pca, or leave --for out",
                   name, model_type, settings.method);
   KVC_CHECK_USAGE(model_type != "deepseek_v2",
                   "--for {}: does not run latents of {}'s own latents; leave --for out", name,

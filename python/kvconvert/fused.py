@@ -19,10 +19,13 @@ def is_fused(plan: dict) -> bool:
 
 def why_refused(conversion: dict) -> str | None:
     """What of a fused conversion (the configuration's key kvconvert) only kvrun does, with the way out; None: nothing."""
+    kv_dtype = conversion.get("settings", {}).get("kv_dtype") or ""
     if any(layer["form"] not in FORMS for layer in conversion["plan"]["fused"]):
         return "matrices, which combine keys before RoPE; convert with --fusion vectors"
     if conversion.get("model_type") in _ONE_PROJECTION:
-        return f"fused layers of {conversion['model_type']}, which engines keep in one matrix"
+        return f"fused layers of {conversion['model_type']}, whose queries, keys and values have one matrix; convert with --method pca"
+    if kv_dtype.startswith("int"):
+        return f"a cache of {kv_dtype}; convert without --kv-dtype"
     return None
 
 

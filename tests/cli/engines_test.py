@@ -58,7 +58,9 @@ class Engines(ProgramTest):
             self.assertEqual(plain, suited)
         self.assert_refused({2}, ["--for transformers", "found --fusion matrices"], *arguments, *engine, "--method", "fusedkv",
                             "--fusion", "matrices")
-        self.assert_refused({2}, ["--for transformers", "phi3", "fused layers"], "kvconvert", DATA / "zoo/phi3_partial_window",
+        self.assert_refused({2}, ["keeps the cache in the model's dtype, found --kv-dtype int8"], *arguments, *engine, "--method",
+                            "fusedkv", "--kv-dtype", "int8")
+        self.assert_refused({2}, ["--for transformers", "of phi3", "does not run fusedkv"], "kvconvert", DATA / "zoo/phi3_partial_window",
                             "--plan", *engine, "--method", "fusedkv", "--force")
         self.assert_refused({2}, ["--for vllm", "found fusedkv"], *arguments, "--for", "vllm", "--method", "fusedkv")
 
