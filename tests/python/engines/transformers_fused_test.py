@@ -68,6 +68,7 @@ class UseTest(Case):
         cache = model(ids).past_key_values
         self.assertEqual(cache.nbytes(), 100 * shown.bytes_per_token)
         self.assertEqual((shown.kept_ratio, shown.served_by), (0.5, ("kvrun", "transformers")))
+        self.assertEqual((shown.sink_tokens, shown.window_tokens), (0, 0))
         self.assertLess(shown.factor_bytes, 0)  # projections that no layer reads are gone
 
     def test_pieces_and_crop(self):
