@@ -10,18 +10,20 @@
 
 namespace {
 
-// A restart comes before constructors.
-void start(int /*argc*/, char** argv, char** environment) {
+#if defined(__SANITIZE_ADDRESS__)
+
+// Behind the sanitizer's own constructor.
+[[gnu::constructor]] void start(int /*argc*/, char** argv, char** environment) {
   kvc::restart_with_short_waits(argv, environment);
 }
 
-#if defined(__SANITIZE_ADDRESS__)
-
-#define KVC_START_SECTION ".init_array"  // checked code runs behind the sanitizer's constructor
-
 #else
 
-#define KVC_START_SECTION ".preinit_array"
+// Before all constructors.
+void start(int /*argc*/, char** argv, char** environment) {
+  kvc::restart_with_short_waits(argv, environment);
+}
+[[gnu::section(".preinit_array"), gnu::used]] void (*const at_start)(int, char**, char**) = start;
 
 // Runs behind all other handlers of this program, and leaves destructors of libraries to the system.
 void leave(int status, void* /*nothing*/) {
@@ -32,7 +34,5 @@ void leave(int status, void* /*nothing*/) {
 [[maybe_unused]] const int registered = on_exit(leave, nullptr);
 
 #endif
-
-[[gnu::section(KVC_START_SECTION), gnu::used]] void (*const at_start)(int, char**, char**) = start;
 
 }  // namespace
