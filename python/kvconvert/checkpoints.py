@@ -1,5 +1,6 @@
 """A converted directory: its plan and its tensors."""
 
+import contextlib
 import pathlib
 
 from kvconvert.factors import ConversionError, TensorFiles
@@ -37,6 +38,19 @@ class ConvertedCheckpoint:
     def window(self) -> int:
         """Last tokens that the plan keeps exact."""
         return exact_tokens(self.plan)[1]
+
+    @contextlib.contextmanager
+    def reading_plan(self, part: str = "kvconvert.plan"):
+        """While a part of the plan is read: what is missing, or of another type, is an error that names the file."""
+        try:
+            yield
+        except (KeyError, TypeError) as error:
+            raise ConversionError(f"{self.path}: {part}: {error!r}; convert again") from error
+
+    def check_covers(self, part: str, source: str, layers: list[int]) -> None:
+        """Raises ConversionError unless `layers`, of a part of the plan, are all that have this source, once."""
+        if layers != [layer for layer, own in enumerate(self.plan["layers"]) if own == source]:
+            raise ConversionError(f"{self.path}: kvconvert.plan.{part} does not cover each {source} layer once; convert again")
 
     def open_files(self) -> TensorFiles:
         """The tensors, whose checksum is compared. Raises ConversionError where they are damaged."""

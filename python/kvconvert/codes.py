@@ -37,10 +37,8 @@ class CodedCheckpoint(ConvertedCheckpoint):
         super().__init__(directory)
         if self.plan["method"] != "coded" or set(self.plan["layers"]) != {"coded"}:
             raise self.refused("this engine")
-        try:
+        with self.reading_plan("kvconvert.plan.coded"):
             self.blocks = [block_of(i, spec) for i, spec in enumerate(self.plan["coded"])]
-        except (KeyError, TypeError) as error:
-            raise ConversionError(f"{self.path}: kvconvert.plan.coded: {error!r}; convert again") from error
         stores = sorted({(block.first_layer, block.num_layers) for block in self.blocks})
         self.stores = [list(range(first, first + count)) for first, count in stores]
         if [layer for store in self.stores for layer in store] != list(range(self.num_layers)):

@@ -10,8 +10,8 @@ from torch.nn.functional import linear
 
 from kvconvert.checkpoints import LATENT_METHODS, ConvertedCheckpoint
 from kvconvert.factors import ConversionError
+from kvconvert.plans import has_one_projection, integer_dtype
 
-_ONE_PROJECTION = ("phi3",)  # families whose queries, keys and values come of one matrix
 TOKENS_TOGETHER = 1024  # whose latents are made in one go, in float32
 
 
@@ -57,7 +57,7 @@ def is_latent(plan: dict) -> bool:
 
 def why_refused(conversion: dict) -> str | None:
     """What of a latent conversion (the configuration's key kvconvert) only kvrun does, with the way out; None: nothing."""
-    plan, kv_dtype = conversion["plan"], conversion.get("settings", {}).get("kv_dtype") or ""
+    plan = conversion["plan"]
     bases = {group.get("basis", "weights") for group in plan["groups"]}
     if plan.get("own_widths") is not None:
         return "latents of the model's own latents (latent attention)"
@@ -65,34 +65,32 @@ def why_refused(conversion: dict) -> str | None:
         return "a basis for each prompt; convert with --method xkv-static"
     if "weights" in bases and plan["policy"]["rule"] != "none":
         return f"merged tokens (rule {plan['policy']['rule']}); convert with --merge none"
-    if "weights" in bases and conversion.get("model_type") in _ONE_PROJECTION:
+    if "weights" in bases and has_one_projection(conversion):
         return f"factors of weights of {conversion['model_type']}, which engines keep in one matrix; convert with --method pca"
-    if kv_dtype.startswith("int"):
-        return f"latents of {kv_dtype}; convert without --kv-dtype"
+    if integer_dtype(conversion) is not None:
+        return f"latents of {integer_dtype(conversion)}; convert without --kv-dtype"
     return None
 
 
 class LatentCheckpoint(ConvertedCheckpoint):
     """A converted directory whose layers are latent, or some of them plain. Raises ConversionError for any other directory."""
 
+    takes = staticmethod(is_latent)
+
     def __init__(self, directory: str | pathlib.Path):
         super().__init__(directory)
-        if not is_latent(self.plan):
+        if not self.takes(self.plan):
             raise self.refused("this engine")
-        try:
+        with self.reading_plan():
             reason = why_refused(self.config["kvconvert"])
             self.groups = [group_of(i, spec) for i, spec in enumerate(self.plan["groups"])]
             policy = self.plan["policy"]
             self.block_tokens, self.truncated = policy["block_tokens"], policy["prefill"] == "truncated"
-        except (KeyError, TypeError) as error:
-            raise ConversionError(f"{self.path}: kvconvert.plan: {error!r}; convert again") from error
         if reason is not None:
             raise ConversionError(f"{self.path}: method {self.plan['method']}: kvrun alone runs {reason}; {LATENT_METHODS} run "
                                   "here, and --export folded runs everywhere")
         self.stores = [store for group in self.groups for store in group.stores]
-        latent = [layer for layer, source in enumerate(self.plan["layers"]) if source == "latent"]
-        if [layer for store in self.stores for layer in store] != latent:
-            raise ConversionError(f"{self.path}: kvconvert.plan.groups does not cover each latent layer once; convert again")
+        self.check_covers("groups", "latent", [layer for store in self.stores for layer in store])
         self.files = self.open_files()
 
     @property

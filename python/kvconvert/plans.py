@@ -6,6 +6,7 @@ import pathlib
 from kvconvert.factors import ConversionError
 
 FORMAT = 1  # of the config's key kvconvert
+_ONE_PROJECTION = ("phi3",)  # families whose queries, keys and values come of one matrix
 
 
 def read_config(directory: str | pathlib.Path) -> dict:
@@ -22,6 +23,17 @@ def read_config(directory: str | pathlib.Path) -> dict:
         raise ConversionError(f"{path}: kvconvert.format is {conversion.get('format')}, expected {FORMAT}; "
                               "convert again, or install the kvconvert that wrote it")
     return config
+
+
+def has_one_projection(conversion: dict) -> bool:
+    """Does the family keep queries, keys and values in one matrix? conversion: the configuration's key kvconvert."""
+    return conversion.get("model_type") in _ONE_PROJECTION
+
+
+def integer_dtype(conversion: dict) -> str | None:
+    """The integers that the cache was converted to store; None: the model's numbers. conversion: as above."""
+    stated = conversion.get("settings", {}).get("kv_dtype") or ""
+    return stated if stated.startswith("int") else None
 
 
 def exact_tokens(plan: dict) -> tuple[int, int]:

@@ -46,6 +46,7 @@ class FusedLayer(CacheLayerMixin):
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
         """Combinations of what the sources' attention read, the tokens of this pass included."""
         self.lazy_initialization(key_states, value_states)
+        self.key, self.value = (fusion.on(key_states.device) for fusion in (self.key, self.value))
         first = 0 if self.window is None else 1 - self.window - key_states.shape[-2]
 
         def rows(fusion: "Fusion", part: int) -> list[torch.Tensor]:
@@ -76,10 +77,4 @@ class FusedLayer(CacheLayerMixin):
         pass
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        pass
-
-    def offload(self) -> None:
-        pass
-
-    def prefetch(self) -> None:
         pass

@@ -11,17 +11,18 @@ from transformers.utils import cached_file
 from kvconvert.checkpoints import ConvertedCheckpoint
 from kvconvert.codes import CodedCheckpoint
 from kvconvert.factors import ConversionError
-from kvconvert.fused import FusedCheckpoint, is_fused
-from kvconvert.latents import LatentCheckpoint, is_latent
+from kvconvert.fused import FusedCheckpoint
+from kvconvert.latents import LatentCheckpoint
 from kvconvert.plans import read_config
 from kvconvert.transformers.attention import NAME
 from kvconvert.transformers.cache import CodedCache
 from kvconvert.transformers.model_codes import ModelCodes
-from kvconvert.transformers.model_fused import ModelFused, drop_projections
-from kvconvert.transformers.model_latents import ModelLatents, replace_projections
+from kvconvert.transformers.model_fused import ModelFused
+from kvconvert.transformers.model_latents import ModelLatents
 from kvconvert.transformers.model_parts import ModelParts
 
 _CACHE = ALL_CACHE_NAMES[0]  # the argument of forward passes: "past_key_values", "cache" in later versions of transformers
+_KINDS = {LatentCheckpoint: ModelLatents, FusedCheckpoint: ModelFused}  # of conversions; all others are coded
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 
 
@@ -37,10 +38,9 @@ def local_directory(name: str, options: dict) -> pathlib.Path:
 def open_checkpoint(directory: pathlib.Path) -> ConvertedCheckpoint:
     """A directory that transformers runs. Raises ConversionError for any other."""
     plan = read_config(directory)["kvconvert"]["plan"]
-    if is_latent(plan):
-        return LatentCheckpoint(directory)
-    if is_fused(plan):
-        return FusedCheckpoint(directory)
+    for kind in _KINDS:
+        if kind.takes(plan):
+            return kind(directory)
     checkpoint = CodedCheckpoint(directory)
     if checkpoint.sinks or checkpoint.window:
         raise ConversionError(
@@ -58,8 +58,8 @@ class CodedModel:
 
     def __init__(self, config, *args, **kwargs):
         super().__init__(config, *args, **kwargs)
-        replace_projections(self.get_decoder(), config.kvconvert)
-        drop_projections(self.get_decoder(), config.kvconvert)
+        for parts in _KINDS.values():
+            parts.prepare(self.get_decoder(), config.kvconvert)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, exact_step: bool = False, **kwargs):
@@ -78,13 +78,8 @@ class CodedModel:
         return loaded
 
     def _attach(self, checkpoint: ConvertedCheckpoint, exact_step: bool) -> None:
-        decoder = self.get_decoder()
-        if isinstance(checkpoint, LatentCheckpoint):
-            self.coded = ModelLatents(decoder, checkpoint)
-        elif isinstance(checkpoint, FusedCheckpoint):
-            self.coded = ModelFused(decoder, checkpoint)
-        else:
-            self.coded = ModelCodes(decoder, checkpoint, exact_step)
+        decoder, parts = self.get_decoder(), _KINDS.get(type(checkpoint))
+        self.coded = ModelCodes(decoder, checkpoint, exact_step) if parts is None else parts(decoder, checkpoint)
         base, hook = self.base_model, functools.partial(_before_forward, self)
         base.register_forward_pre_hook(torch.compiler.disable(hook), with_kwargs=True)
         # Codes are read and written by operators that torch.compile cannot look into, at sizes that change each step.

@@ -6,7 +6,7 @@ from transformers.cache_utils import CacheLayerMixin
 from kvconvert.factors import ConversionError
 from kvconvert.fused import FusedCheckpoint, is_fused, why_refused
 from kvconvert.transformers.fused_cache import FusedLayer, SlidingSourceLayer, SourceLayer
-from kvconvert.transformers.model_parts import ModelParts
+from kvconvert.transformers.model_parts import ModelParts, served_plan
 
 
 class NoProjection(torch.nn.Module):
@@ -20,22 +20,19 @@ class NoProjection(torch.nn.Module):
         return hidden.new_zeros(*hidden.shape[:-1], self.width)
 
 
-def drop_projections(decoder: torch.nn.Module, conversion: dict | None) -> None:
-    """Puts a NoProjection in place of those of fused layers, of which a directory has no weights. conversion: the
-    configuration's key kvconvert."""
-    plan = (conversion or {}).get("plan")
-    if not isinstance(plan, dict) or not is_fused(plan) or why_refused(conversion) is not None:
-        return
-    for layer, source in enumerate(plan["layers"]):
-        attention, width = decoder.layers[layer].self_attn, plan["num_kv_heads"] * plan["head_dim"]
-        for name in ("k_proj", "v_proj") if source == "fused" else ():
-            setattr(attention, name, NoProjection(width, getattr(attention, name).bias))
-
-
 class ModelFused(ModelParts):
     """Opens the factors of every fused layer. Raises ConversionError where they do not fit the model."""
 
     needs_cache = True  # layers read what others stored, in passes of one text alone too
+
+    @staticmethod
+    def prepare(decoder: torch.nn.Module, conversion: dict | None) -> None:
+        plan = served_plan(conversion, is_fused, why_refused)
+        for layer, source in enumerate(plan["layers"] if plan else ()):
+            attention = decoder.layers[layer].self_attn
+            for name in ("k_proj", "v_proj") if source == "fused" else ():
+                width = plan["num_kv_heads"] * plan["head_dim"]
+                setattr(attention, name, NoProjection(width, getattr(attention, name).bias))
 
     def __init__(self, decoder: torch.nn.Module, checkpoint: FusedCheckpoint):
         super().__init__(decoder, checkpoint)

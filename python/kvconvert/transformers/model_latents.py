@@ -8,7 +8,7 @@ from torch.nn.functional import linear
 from kvconvert.factors import ConversionError
 from kvconvert.latents import LatentCheckpoint, Latents, LayerForm, group_of, is_latent, why_refused
 from kvconvert.transformers.latent_store import LatentStore
-from kvconvert.transformers.model_parts import ModelParts
+from kvconvert.transformers.model_parts import ModelParts, served_plan
 
 
 class LatentProjection(torch.nn.Module):
@@ -52,22 +52,18 @@ class _Inputs:
         return linear(hidden, self.latent_proj.to(hidden.dtype))
 
 
-def replace_projections(decoder: torch.nn.Module, conversion: dict | None) -> None:
-    """Puts a LatentProjection in place of each projection that a directory has no weights of. conversion: the configuration's
-    key kvconvert."""
-    plan = (conversion or {}).get("plan")
-    if not isinstance(plan, dict) or not is_latent(plan) or why_refused(conversion) is not None:
-        return
-    for index, spec in enumerate(plan["groups"]):
-        group = group_of(index, spec)
-        for layer in group.layers if group.replaces_projections else ():
-            attention = decoder.layers[layer].self_attn
-            for name in ("k_proj", "v_proj"):
-                setattr(attention, name, LatentProjection(getattr(attention, name).bias))
-
-
 class ModelLatents(ModelParts):
     """Opens the latents of every store. Raises ConversionError where they do not fit the model."""
+
+    @staticmethod
+    def prepare(decoder: torch.nn.Module, conversion: dict | None) -> None:
+        plan = served_plan(conversion, is_latent, why_refused)
+        for index, spec in enumerate(plan["groups"] if plan else ()):
+            group = group_of(index, spec)
+            for layer in group.layers if group.replaces_projections else ():
+                attention = decoder.layers[layer].self_attn
+                for name in ("k_proj", "v_proj"):
+                    setattr(attention, name, LatentProjection(getattr(attention, name).bias))
 
     def __init__(self, decoder: torch.nn.Module, checkpoint: LatentCheckpoint):
         super().__init__(decoder, checkpoint)

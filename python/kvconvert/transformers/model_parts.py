@@ -12,6 +12,13 @@ from kvconvert.factors import ConversionError
 _BY_LENGTH = ("dynamic", "longrope")  # RoPE whose angles depend on the length of the text
 
 
+def served_plan(conversion: dict | None, is_kind, why_refused) -> dict | None:
+    """The plan of a conversion of this kind that transformers runs; None for any other. conversion: the configuration's key
+    kvconvert."""
+    plan = (conversion or {}).get("plan")
+    return plan if isinstance(plan, dict) and is_kind(plan) and why_refused(conversion) is None else None
+
+
 class ModelParts:
     """stores: layers whose tokens are stored together. Raises ConversionError where the checkpoint does not fit the model."""
 
@@ -31,6 +38,10 @@ class ModelParts:
 
     def attention(self, layer: int) -> torch.nn.Module:
         return self.decoder.layers[layer].self_attn
+
+    @staticmethod
+    def prepare(decoder: torch.nn.Module, conversion: dict | None) -> None:
+        """Replaces modules of a new model of which a directory has no weights. conversion: the configuration's key kvconvert."""
 
     needs_cache = False  # also in training, and where the caller wants none
 
