@@ -11,18 +11,15 @@
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__)
-
-// Behind the sanitizer's own constructor.
-[[gnu::constructor]] void start(int /*argc*/, char** argv, char** environment) {
-  kvc::restart_with_short_waits(argv, environment);
-}
-
-#else
-
-// Before all constructors.
+[[gnu::constructor]]  // behind the sanitizer's own
+#endif
 void start(int /*argc*/, char** argv, char** environment) {
   kvc::restart_with_short_waits(argv, environment);
 }
+
+#if !defined(__SANITIZE_ADDRESS__)
+
+// Before all constructors.
 [[gnu::section(".preinit_array"), gnu::used]] void (*const at_start)(int, char**, char**) = start;
 
 // Runs behind all other handlers of this program, and leaves destructors of libraries to the system.

@@ -40,6 +40,8 @@ class Slab {
 #endif
   }
   Slab(const Slab&) = delete;
+
+  std::size_t bytes() const { return mapped_ - kHugePage; }
   ~Slab() { munmap(memory_, mapped_); }
 
   // Null: no room is left.
@@ -113,14 +115,12 @@ Piece take(std::size_t bytes) {
   }
   static std::mutex mutex;
   static std::weak_ptr<Slab> latest;  // as long as something lies in it
-  static std::size_t next_bytes = kFirstSlabBytes;
   const std::lock_guard lock(mutex);
   std::shared_ptr<Slab> slab = latest.lock();
-  next_bytes = slab == nullptr ? kFirstSlabBytes : next_bytes;
   void* memory = slab == nullptr ? nullptr : slab->take(bytes);
   if (memory == nullptr) {
-    latest = slab = make_slab(next_bytes, bytes);
-    next_bytes = std::min(2 * next_bytes, kMostSlabBytes);
+    const std::size_t wanted = slab == nullptr ? 0 : 2 * slab->bytes();
+    latest = slab = make_slab(std::clamp(wanted, kFirstSlabBytes, kMostSlabBytes), bytes);
     memory = slab->take(bytes);
   }
   return {std::move(slab), memory};
