@@ -88,9 +88,9 @@ void DeviceImage::add_blocks(const std::vector<PagedBlock>& all) {
     to.first_coefficient = num_coefficients;
     to.encoder = factors.add(encoder_columns(block));
     to.decoder = factors.add(decoder_columns(block));
-    to.mean = factors.add(std::vector<float>(block.mean, block.mean + block.channels()));
+    to.mean = factors.add(block.mean, at(block.channels()));
     to.first = block.first == nullptr ? 0 : factors.add(first_mean(block));
-    to.steps = factors.add(std::vector<float>(block.steps, block.steps + k));
+    to.steps = factors.add(block.steps, at(k));
     described.push_back(to);
     has_first = has_first || block.first != nullptr;
     tile_bytes += of_tile;

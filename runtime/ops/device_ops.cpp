@@ -47,10 +47,10 @@ std::int64_t device_image_bytes(std::int64_t handle) {
 void device_image(std::int64_t handle, Tensor image) {
   const auto codes = registry().find(handle);
   const auto* bytes = kvc::numbers<std::uint8_t>(image, ScalarType::Byte, 1, "image");
-  STD_TORCH_CHECK(image.size(0) == static_cast<std::int64_t>(codes->image().factors.bytes().size()),
-                  "kvconvert: image: expected ", codes->image().factors.bytes().size(), " bytes");
-  std::copy(codes->image().factors.bytes().begin(), codes->image().factors.bytes().end(),
-            const_cast<std::uint8_t*>(bytes));
+  const std::vector<std::uint8_t>& factors = codes->image().factors.bytes();
+  STD_TORCH_CHECK(image.size(0) == static_cast<std::int64_t>(factors.size()),
+                  "kvconvert: image: expected ", factors.size(), " bytes");
+  std::copy(factors.begin(), factors.end(), const_cast<std::uint8_t*>(bytes));
 }
 
 void queue(const kvc::DeviceProgram& program, const Tensor& of_device) {

@@ -1,6 +1,7 @@
 // Inputs of attention benchmarks over codes.
 #include <algorithm>
 
+#include "runtime/kernels/cuda/device_layout.h"
 #include "tests/runtime/kernels/cuda/gpu_bench_inputs.h"
 
 namespace kvc::testing {
@@ -19,13 +20,9 @@ std::vector<int> quarter_widths(int heads) {
 
 RankCodes BenchInputs::tiles(const Batch& batch, int num_blocks, const std::vector<int>& widths,
                              std::int64_t offset) {
-  DeviceTiles tiles;
-  for (int bits = 1; bits <= kMostCodeBits; ++bits) {
-    const int count = widths[static_cast<std::size_t>(bits)];
-    tiles.coefficients[bits] = count;
-    tiles.num_coefficients += count;
-    tiles.code_bytes += 4 * bits * count;
-  }
+  TileLayout layout;
+  std::copy(widths.begin() + 1, widths.end(), layout.coefficients + 1);
+  DeviceTiles tiles = device_layout(layout);
   tiles.block_tiles = 4;
   tiles.max_blocks = (batch.num_tokens + 127) / 128;
   const std::int64_t block_bytes = (4 * std::int64_t{tiles.code_bytes} + 255) / 256 * 256;
