@@ -49,7 +49,7 @@ std::string usage(ExportFormat format, const KvPlan& plan, std::string_view mode
   }
   const std::string directory = format == ExportFormat::kBoth ? "factored" : ".";
   text += fmt::format("```\nkvrun {} --prompt \"Once upon a time\"\n", directory);
-  if (serves_plan(ServingEngine::kVllm, plan, model_type)) {
+  if (vllm_serves(plan, model_type)) {
     text += fmt::format("vllm serve {}        # with the package kvconvert installed\n", directory);
   }
   text += "```\n";

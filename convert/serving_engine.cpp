@@ -50,12 +50,13 @@ bool serves_family(ServingEngine engine, std::string_view model_type) {
   return engine != ServingEngine::kVllm || !is_among(kNotInVllm, model_type);
 }
 
-bool serves_plan(ServingEngine engine, const KvPlan& plan, std::string_view model_type) {
+bool vllm_serves(const KvPlan& plan, std::string_view model_type) {
   const CompressionSettings& policy = plan.compression;
   const bool merges = policy.rule != MergeRule::kNone && has_basis(plan, LatentBasis::kWeights);
-  const bool latents = serves_latents(engine, plan.method) && !merges && policy.sink_tokens == 0 &&
-                       policy.window_tokens == 0 && policy.block_tokens == 1;
-  return serves_family(engine, model_type) && (latents || codes_first_token(plan));
+  const bool latents = serves_latents(ServingEngine::kVllm, plan.method) && !merges &&
+                       policy.sink_tokens == 0 && policy.window_tokens == 0 &&
+                       policy.block_tokens == 1;
+  return serves_family(ServingEngine::kVllm, model_type) && (latents || codes_first_token(plan));
 }
 
 bool serves_latents(ServingEngine engine, std::string_view method) {

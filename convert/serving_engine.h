@@ -28,8 +28,8 @@ void check_served_method(ServingEngine engine, const ConvertSettings& settings,
 bool serves_family(ServingEngine engine, std::string_view model_type);
 // UsageError if the engine cannot serve this family
 void check_served_family(ServingEngine engine, std::string_view model_type);
-// Can vLLM or transformers run a conversion that has this plan?
-bool serves_plan(ServingEngine engine, const KvPlan& plan, std::string_view model_type);
+// Can vLLM run a conversion that has this plan?
+bool vllm_serves(const KvPlan& plan, std::string_view model_type);
 // A sentence for each way to run the engine that the plan rules out.
 std::vector<std::string> serving_limits(ServingEngine engine, const KvPlan& plan);
 
