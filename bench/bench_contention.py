@@ -7,9 +7,9 @@ bench_contention.py [--bin build/cpu/bin] [--rounds 3] [--jobs convert prefill d
 A setting is `default` (what the programs arrange), `active` or `passive` (OMP_WAIT_POLICY) or a number (GOMP_SPINCOUNT).
 `convert` is the quickstart's conversion of tests/data/reference-llama; `calibrate` and `fisher` are its two longest parts, on
 12 and 4 sequences. `prefill` and `decode` are runs of a random model (made here unless --model names one): 1536 tokens read,
-or 64 generated. A round runs every job with every setting, alone and beside the loop, in an order of its own. Prints medians over the rounds: seconds, processor seconds, both over those of
-`active` alone in the same round, and how much longer the same setting takes beside the loop. `--nice -20` (as root) keeps
-other work of the machine from taking part.
+or 64 generated. A round runs every job with every setting, alone and beside the loop, in an order of its own. Prints medians
+over the rounds: seconds, processor seconds, both over those of `active` alone in the same round, and how much longer the same
+setting takes beside the loop. `--nice -20` (as root) keeps other work of the machine from taking part.
 """
 
 import argparse

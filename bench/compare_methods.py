@@ -6,8 +6,8 @@ compare_methods.py CHECKPOINT --bin build/cpu/bin [--kept-ratio 0.5 0.25] [--met
 Caches that other engines ship (turboquant, kivi, nvfp4, mxfp4) have one size each; measure_engine_caches.py scores them,
 with transformers.
 
-Every 64 tokens (--block) of a row are scored through the cache of all tokens before them, which were prefilled exactly and then
-compressed. The first 4 tokens stay exact (of coded caches none: blocks of 32 tokens then end where rows do), no window
+Every 64 tokens (--block) of a row are scored through the cache of all tokens before them, which were prefilled exactly and
+then compressed. The first 4 tokens stay exact (of coded caches none: blocks of 32 tokens then end where rows do), no window
 does. Models compute in float32 and caches store 16-bit numbers (or what a method names); kept_ratio counts every byte
 against the original's cache of 16-bit numbers; a float32 checkpoint is rounded to float16 first. Statistics are
 computed once and shared. Writes comparison.json, comparison.md and comparison.svg; what is there already is not measured again; what
@@ -109,7 +109,8 @@ def convert(options, directory, method, kept_ratio):
 def measure_engine(options, name):
     process = run([ROOT / "scripts" / "with_peers.sh", ROOT / "bench" / "measure_engine_caches.py", options.checkpoint,
                    "--caches", name, "--num-sequences", options.num_sequences, "--seq-len", options.seq_len,
-                   "--block", options.block, "--recall", options.recall, "--json", "--text", *options.text, "--calibration", *options.calibration])
+                   "--block", options.block, "--recall", options.recall, "--json", "--text", *options.text,
+                   "--calibration", *options.calibration])
     if process.returncode != 0:
         return {"refused": process.stderr.strip().split("\n")[-1]}
     return json.loads(process.stdout)[name]
@@ -180,7 +181,8 @@ def main():
     parser.add_argument("--num-sequences", type=int, default=8)
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--block", type=int, default=64,
-                        help="tokens that are scored together, and compressed together: none of them is read through the cache before it")
+                        help="tokens that are scored together, and compressed together: none of them is read through the cache "
+                             "before it")
     parser.add_argument("--recall", type=int, default=10, help="lists of facts asked back (0: none; a model whose context is under 542 tokens has no room for them)")
     options = parser.parse_args()
     options.subject = options.checkpoint.resolve().name
