@@ -1,6 +1,3 @@
-#include <ATen/Parallel.h>
-
-#include <cstring>
 #include <span>
 
 #include "core/error.h"
@@ -60,17 +57,6 @@ at::ScalarType parse_scalar_type(const std::string& name) {
 
 namespace {
 
-// By all threads: pages of the file and of the new tensor are mapped one by one as they are touched, which takes longer than
-// the copy.
-void copy_in_parallel(std::byte* to, std::span<const std::byte> from) {
-  constexpr std::int64_t kLeastBytes = std::int64_t{1} << 22;  // of a thread
-  at::parallel_for(0, static_cast<std::int64_t>(from.size()), kLeastBytes,
-                   [&](std::int64_t begin, std::int64_t end) {
-                     std::memcpy(to + begin, from.data() + begin,
-                                 static_cast<std::size_t>(end - begin));
-                   });
-}
-
 // Bytes of the file as a tensor of `sizes`.
 at::Tensor copy_bytes(std::span<const std::byte> bytes, at::IntArrayRef sizes,
                       at::ScalarType stored, at::ScalarType dtype, const std::string& name) {
@@ -78,7 +64,7 @@ at::Tensor copy_bytes(std::span<const std::byte> bytes, at::IntArrayRef sizes,
       stored == dtype ? empty_weight(sizes, stored) : at::empty(sizes, at::TensorOptions(stored));
   KVC_CHECK(tensor.nbytes() == bytes.size(), "{}: {} bytes; expected {}", name, bytes.size(),
             tensor.nbytes());
-  copy_in_parallel(static_cast<std::byte*>(tensor.data_ptr()), bytes);
+  copy_in_parallel(tensor.data_ptr(), bytes.data(), bytes.size());
   release_pages(bytes);
   return stored == dtype ? tensor : empty_weight(sizes, dtype).copy_(tensor);
 }

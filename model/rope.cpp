@@ -96,8 +96,18 @@ const RopeTable::Rows& RopeTable::rows(const at::Tensor& positions, std::int64_t
     return rows.positions.is_same(positions) && rows.version == version && rows.regime == regime &&
            rows.cos.device() == device;
   };
+  // Texts of one length have equal positions, each its own tensor.
+  const auto equals = [&](const Rows& rows) {
+    return rows.positions.defined() && !rows.positions.is_inference() &&
+           rows.version == rows.positions._version() && rows.regime == regime &&
+           rows.cos.device() == device && at::equal(rows.positions, positions);
+  };
   if (!holds(recent_[0])) {
     std::swap(recent_[0], recent_[1]);
+  }
+  if (!holds(recent_[0]) && equals(recent_[0])) {
+    recent_[0].positions = positions;
+    recent_[0].version = version;
   }
   if (!holds(recent_[0])) {
     const Angles found = angles(regime, positions);

@@ -211,5 +211,26 @@ TEST(Rope, ForgetsNothingBetweenCalls) {
                                          rope.rotate(x, at::tensor({2, 3}, at::kLong))));
 }
 
+TEST(Rope, KnowsEqualPositionsOfAnotherTensorUntilTheyChange) {
+  const RopeTable rope(of_width({}, 8), at::kFloat);
+  const at::Tensor x = testing::random_normal({3, 1, 8}, 2);
+  const auto expect_as_fresh = [&](const at::Tensor& asked) {
+    const RopeTable fresh(of_width({}, 8), at::kFloat);
+    EXPECT_TRUE(testing::tensors_identical(rope.rotate(x, asked), fresh.rotate(x, asked)));
+  };
+  const at::Tensor first = at::arange(3);
+  std::vector<at::Tensor> texts;
+  for (int text = 0; text < 4; ++text) {
+    texts.push_back(first.clone());
+    expect_as_fresh(texts.back());
+  }
+  for (const at::Tensor& text : texts) {  // what is held becomes other positions
+    text.add_(5);
+    expect_as_fresh(first);
+    expect_as_fresh(text);
+    expect_as_fresh(first.clone());
+  }
+}
+
 }  // namespace
 }  // namespace kvc
