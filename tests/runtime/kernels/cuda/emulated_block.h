@@ -88,7 +88,9 @@ class BlockEmulator {
 
   void begin(LaunchGrid block) {
     block_ = block;
-    std::memset(shared_.data(), 0xFF, shared_.size() * sizeof(Vector));
+    // What was not written: no numbers and negative indices in one order, large ones in the other.
+    const int unwritten = order_ == ThreadOrder::kForward ? 0xFF : 0x5A;
+    std::memset(shared_.data(), unwritten, shared_.size() * sizeof(Vector));
     threads_.clear();
     for (int i = 0; i < all_.size; ++i) {
       threads_.emplace_back(*this, i);
