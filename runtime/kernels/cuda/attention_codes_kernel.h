@@ -79,6 +79,9 @@ struct CodedAttentionKernel
     const int first_tile = range.first / kTileRows + thread.warp();
     std::uint8_t* ring = thread.shared() + shared.rings() +
                          thread.warp() * CodedShared::kStages * shared.stage_bytes();
+    const LoadedRows first_rows = load_rows(thread, params, thread.index());
+    std::int32_t angles_of_means[2];
+    mean_angles(thread, params, angles_of_means);
     const DeviceTiles keys = params.keys[kv_head];
     DeviceTiles values;
     if constexpr (kSums) {
@@ -112,7 +115,7 @@ struct CodedAttentionKernel
                                           4 * thread.lane() % CodedShared::kZeros) = 0;
     }
     if (last_tile > 0) {  // the same for all of the block
-      prepare_block(thread, params, shared);
+      prepare_block(thread, params, keys, values, shared, first_rows, angles_of_means);
     }
     const int key_groups = num_code_groups(keys);
     const int value_groups = kSums ? num_code_groups(values) : 0;
@@ -149,8 +152,12 @@ struct CodedAttentionKernel
       stage ^= 1;
     }
     if constexpr (kSums) {
-      finish_sums(thread, softmax);
-      merge_codes(thread, params, softmax, sums);
+      if (last_tile > 0) {
+        finish_sums(thread, softmax);
+        merge_codes(thread, params, values, shared, softmax, sums);
+      } else {
+        write_no_tokens(thread, params);
+      }
     }
   }
 };
@@ -161,7 +168,8 @@ LaunchError launch_coded_instance(const CodedAttention& params, const Launcher& 
   using Instance = CodedAttentionKernel<kPairs, kQueryTiles>;
   const CodedShared shared(params, kQueryTiles);
   const auto bytes = [&](int warps) {
-    const int merge = warps * 8 * kQueryTiles * (16 * kPairs + 3) * 4, own = shared.bytes(warps);
+    const int own = shared.bytes(warps),
+              merge = shared.rings() + merge_codes_bytes(shared, kPairs, warps);
     return own > merge ? own : merge;
   };
   int warps = launcher.threads(Instance::kThreads) / 32;

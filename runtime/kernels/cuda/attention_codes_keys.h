@@ -20,18 +20,19 @@ KVC_DEVICE void unpack_keys(const CodeGroup& group, const std::uint8_t* tile, in
   unpack_levels(group.bits, TokenPlanes{first, first + bytes, lane / 4}, levels);
 }
 
-// A group's products with a query head, of the lane's rows: {cos, sin} of one, {cos, sin} of the next.
+// A turned group's products with a query head, of the lane's rows: {cos, sin} of one, {cos, sin} of the next.
 KVC_DEVICE FourNumbers lane_products(const std::uint8_t* memory, const CodedShared& shared,
-                                     int group, int head, int lane) {
+                                     int turned_group, int head, int lane) {
   const auto* queries = reinterpret_cast<const float*>(memory + shared.queries());
-  return four_floats(queries + 16 * (group * shared.heads + head) + 4 * (lane % 4));
+  return four_floats(queries + 16 * (turned_group * shared.heads + head) + 4 * (lane % 4));
 }
 
 // scores += the rows of a turned group, of levels or, without, of ones.
 template <int kQueryTiles, class Thread>
 KVC_DEVICE void add_turned(Thread& thread, const CodedShared& shared, const CodedTile& tile,
-                           int group, const std::uint32_t* levels, ScoreTile<kQueryTiles>& scores) {
-  const int lane = thread.lane(), turned = shared.turned ? group : group - shared.key_groups;
+                           int turned, const std::uint32_t* levels,
+                           ScoreTile<kQueryTiles>& scores) {
+  const int lane = thread.lane();
   const auto* angles =
       shared_at<std::int32_t>(thread.shared(), shared.angles()) + kGroupCoefficients * turned;
   float cos[2] = {1, 1}, sin[2] = {0, 0};
@@ -52,7 +53,7 @@ KVC_DEVICE void add_turned(Thread& thread, const CodedShared& shared, const Code
   }
   KVC_UNROLL
   for (int n = 0; n < kQueryTiles; ++n) {
-    const FourNumbers of = lane_products(thread.shared(), shared, group, 8 * n + lane / 4, lane);
+    const FourNumbers of = lane_products(thread.shared(), shared, turned, 8 * n + lane / 4, lane);
     const std::uint32_t b[2] = {pack_pair<Float16>(of.x[0] * cos[0] + of.x[1] * sin[0],
                                                    of.x[2] * cos[1] + of.x[3] * sin[1]),
                                 pack_pair<Float16>(of.x[1] * cos[0] - of.x[0] * sin[0],
@@ -88,8 +89,9 @@ KVC_DEVICE void score_codes(Thread& thread, const CodedShared& shared, const Dev
   }
   ScoreTile<kQueryTiles> means = {};
   KVC_NO_UNROLL
-  for (int group = 0; group < shared.mean_groups; ++group) {
-    add_turned(thread, shared, tile, shared.key_groups + group, nullptr, means);
+  for (int group = shared.turned_groups() - shared.mean_groups; group < shared.turned_groups();
+       ++group) {
+    add_turned(thread, shared, tile, group, nullptr, means);
   }
   float gains[2][2] = {{1, 1}, {1, 1}};
   if (tiles.gain) {

@@ -25,18 +25,23 @@ struct KeyWidth {
 //   groups    [key groups + value groups] CodeGroup
 //   kinds     [value groups / 2] int: plane_kinds() that a pair of groups has; 16-byte aligned behind
 //   parts     [value groups / 2, kPlaneKinds, 8 rows, 2] int: where a row's planes of either group lie behind those of the values
-//   queries   [key groups + mean groups, heads, 8, 2] float: a row's products with the query, divided by its head's scale
 //   scales    [2, heads] float: of codes, of means; [heads]: what codes' sums are behind levels', in units of the scale
 //   gains     [kGainIndices] float
 //   turns     [turned groups, 32 lanes, 8] words: cosines and sines of a lane's rows and tokens, as fragments
 //   angles    [turned groups, 8] int
 //   widths    [kMostCodeBits] KeyWidth: of 1 bit first
-//   products  [steps, query tiles, 32 lanes, 2] words: of a lane's four coefficients with the query, times 2^key_factor(); at
-//             first the query itself, [heads, head_dim]
+//   query     [heads, head_dim] as it is
+//   largest   float: of 32 channels of the query each [heads, head_dim / 32]; of a warp's rows' weights [2, warps]: codes', means'
+//   behind    [warps, heads] float: a warp's share of scales' last row
+//   queries   [turned groups, heads, 8, 2] float: a row's products with the query, divided by its head's scale
+//   products  [steps, query tiles, 32 lanes, 2] words: of a lane's four coefficients with the query, divided by its head's scale,
+//             times 2^key_factor()
+//   rings     the warps' tiles; at the end what warps have summed
 struct CodedShared {
   static constexpr int kStages = 2;
   // Bytes at the end of a stage's values: a plane that a group does not have.
   static constexpr int kZeros = 32;
+  static constexpr int kMostWarps = 4;
   int heads, key_groups, value_groups, mean_groups;
   bool turned;
   int key_bytes, value_bytes, num_angles, query_bytes;
@@ -61,17 +66,18 @@ struct CodedShared {
   KVC_HOST_DEVICE int zeros() const { return value_bytes - kZeros; }
   KVC_HOST_DEVICE int kinds() const { return 16 * (key_groups + value_groups); }
   KVC_HOST_DEVICE int parts() const { return kinds() + section(2 * value_groups); }
-  KVC_HOST_DEVICE int queries() const { return parts() + 64 * kPlaneKinds * (value_groups / 2); }
-  KVC_HOST_DEVICE int scales() const { return queries() + 64 * heads * (key_groups + mean_groups); }
+  KVC_HOST_DEVICE int scales() const { return parts() + 64 * kPlaneKinds * (value_groups / 2); }
   KVC_HOST_DEVICE int gains() const { return scales() + 12 * heads; }
   KVC_HOST_DEVICE int turns() const { return gains() + 4 * kGainIndices; }
   KVC_HOST_DEVICE int angles() const { return turns() + 1024 * turned_groups(); }
   KVC_HOST_DEVICE int widths() const { return angles() + 32 * turned_groups(); }
-  KVC_HOST_DEVICE int products() const { return widths() + 8 * kMostCodeBits; }
-  KVC_HOST_DEVICE int rings() const {
-    const int of_steps = 32 * heads * steps();
-    return products() + (of_steps > query_bytes ? of_steps : query_bytes);
-  }
+  KVC_HOST_DEVICE int query() const { return widths() + 8 * kMostCodeBits; }
+  KVC_HOST_DEVICE int largest() const { return query() + query_bytes; }
+  KVC_HOST_DEVICE int largest_weights() const { return largest() + query_bytes / 16; }
+  KVC_HOST_DEVICE int behind() const { return largest_weights() + 8 * kMostWarps; }
+  KVC_HOST_DEVICE int queries() const { return behind() + 4 * kMostWarps * heads; }
+  KVC_HOST_DEVICE int products() const { return queries() + 64 * heads * turned_groups(); }
+  KVC_HOST_DEVICE int rings() const { return products() + 32 * heads * steps(); }
   // A stage holds keys, values, and cosines and sines of the first token.
   KVC_HOST_DEVICE int stage_bytes() const {
     return key_bytes + value_bytes + section(8 * num_angles);

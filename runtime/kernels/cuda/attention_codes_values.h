@@ -142,13 +142,36 @@ KVC_DEVICE void add_codes(Thread& thread, const CodedShared& shared, int num_gro
   }
 }
 
+// Shared memory of merge_codes() behind what stays: softmaxes, sums of weights, and sums of all warps.
+KVC_HOST_DEVICE int merge_codes_bytes(const CodedShared& shared, int pairs, int warps) {
+  return warps * shared.heads * (16 * pairs + 3) * 4;
+}
+
+// The first of a KV head's rows of the partials.
+template <class Thread>
+KVC_DEVICE std::int64_t first_partial(const Thread& thread, const CodedAttention& params) {
+  return params.partials.row(thread.block_z(), thread.block_x(), params.num_heads,
+                             thread.block_y() * (params.num_heads / params.num_kv_heads));
+}
+
+// A part without tokens, whose output nobody reads.
+template <class Thread>
+KVC_DEVICE void write_no_tokens(Thread& thread, const CodedAttention& params) {
+  const std::int64_t first_row = first_partial(thread, params);
+  for (int head = thread.index(); head < params.num_heads / params.num_kv_heads;
+       head += thread.count()) {
+    params.partials.max[first_row + head] = negative_infinity();
+    params.partials.sum[first_row + head] = 0;
+  }
+}
+
 // All warps' sums, below one maximum, to the partials.
 template <int kPairs, int kQueryTiles, class Thread>
-KVC_DEVICE void merge_codes(Thread& thread, const CodedAttention& params,
-                            const WarpSoftmax<kQueryTiles>& softmax,
+KVC_DEVICE void merge_codes(Thread& thread, const CodedAttention& params, const DeviceTiles& values,
+                            const CodedShared& shared, const WarpSoftmax<kQueryTiles>& softmax,
                             const CodeSums<kPairs, kQueryTiles>& sums) {
   constexpr int kHeads = 8 * kQueryTiles, kRows = 16 * kPairs;
-  auto* states = reinterpret_cast<SoftmaxState*>(thread.shared());  // [warps, heads]
+  auto* states = shared_at<SoftmaxState>(thread.shared(), shared.rings());  // [warps, heads]
   const int warps = thread.count() / 32, lane = thread.lane();
   auto* weights = reinterpret_cast<float*>(states + warps * kHeads);  // [warps, heads] sums
   float* outputs = weights + warps * kHeads;                          // [warps, heads, kRows]
@@ -164,34 +187,51 @@ KVC_DEVICE void merge_codes(Thread& thread, const CodedAttention& params,
     }
   });
   thread.sync();
-  const int kv_head = thread.block_y(), group = params.num_heads / params.num_kv_heads;
-  const DeviceTiles tiles = params.values[kv_head];
-  const std::int64_t first_row =
-      params.partials.row(thread.block_z(), thread.block_x(), params.num_heads, kv_head * group);
-  for (int i = thread.index(); i < group * kRows; i += thread.count()) {
-    const int head = i / kRows, row = i % kRows;
-    const CodeGroup of = code_group(tiles, row / kGroupCoefficients);
-    SoftmaxState total;
-    float output = 0, weight = 0;
+  const int group = params.num_heads / params.num_kv_heads;
+  const std::int64_t first_row = first_partial(thread, params);
+  // Each warp's factor takes its maximum's place, and the first one's sum of weights that of all.
+  for (int head = thread.index(); head < group; head += thread.count()) {
+    float max = negative_infinity(), sum = 0, weight = 0;
     for (int warp = 0; warp < warps; ++warp) {
-      const SoftmaxFactors factors = combine_softmax(total, states[warp * kHeads + head]);
-      output =
-          factors.total * output + factors.part * outputs[(warp * kHeads + head) * kRows + row];
-      weight = factors.total * weight + factors.part * weights[warp * kHeads + head];
+      max = fmaxf(max, states[warp * kHeads + head].max);
     }
-    if (row % kGroupCoefficients < of.count) {
-      params.partials
-          .output[(first_row + head) * params.sums_width + of.first + row % kGroupCoefficients] =
-          sum_unit(of.bits) * output + first_code_level(of.bits) * weight;
+    for (int warp = 0; warp < warps; ++warp) {
+      SoftmaxState& state = states[warp * kHeads + head];
+      state.max = exp_below(state.max, max);
+      sum += state.max * state.sum;
+      weight += state.max * weights[warp * kHeads + head];
     }
-    if (row == 0) {
-      params.partials.max[first_row + head] = total.max;
-      params.partials.sum[first_row + head] = total.sum;
+    weights[head] = weight;
+    params.partials.max[first_row + head] = max;
+    params.partials.sum[first_row + head] = sum;
+  }
+  thread.sync();
+  const auto* groups = shared_at<CodeGroup>(thread.shared(), 0) + shared.key_groups;
+  KVC_NO_UNROLL
+  for (int row = thread.index(); row < kGroupCoefficients * shared.value_groups;
+       row += thread.count()) {
+    const CodeGroup of = groups[row / kGroupCoefficients];
+    if (row % kGroupCoefficients >= of.count) {
+      continue;
+    }
+    const float unit = sum_unit(of.bits), level = first_code_level(of.bits);
+    float* to = params.partials.output + first_row * params.sums_width + of.first +
+                row % kGroupCoefficients;
+    KVC_NO_UNROLL
+    for (int head = 0; head < group; ++head) {
+      float output = 0;
+      KVC_UNROLL_BY_4
+      for (int warp = 0; warp < warps; ++warp) {
+        const int from = warp * kHeads + head;
+        output += states[from].max * outputs[from * kRows + row];
+      }
+      to[head * params.sums_width] = unit * output + level * weights[head];
     }
   }
-  const int behind = params.sums_width - tiles.num_coefficients;
+  const int behind = params.sums_width - values.num_coefficients;
+  KVC_NO_UNROLL
   for (int i = thread.index(); i < group * behind; i += thread.count()) {
-    params.partials.output[(first_row + i / behind) * params.sums_width + tiles.num_coefficients +
+    params.partials.output[(first_row + i / behind) * params.sums_width + values.num_coefficients +
                            i % behind] = 0;
   }
 }

@@ -8,7 +8,7 @@
 namespace kvc {
 
 template <class T>
-struct ProjectValuesKernel : Kernel<ProjectValues, 128, 1> {
+struct ProjectValuesKernel : Kernel<ProjectValues, 128, 6> {
   static constexpr const char* kName = "project_values";
 
   template <class Thread>

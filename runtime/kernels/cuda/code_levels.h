@@ -18,6 +18,7 @@ struct CodeGroup {
 };
 KVC_HOST_DEVICE CodeGroup code_group(const DeviceTiles& tiles, int group) {
   int first = 0, byte = 0;
+  KVC_UNROLL
   for (int bits = kMostCodeBits; bits >= 1; --bits) {
     const int of_width = tiles.coefficients[bits], done = kGroupCoefficients * group;
     if (done < of_width) {

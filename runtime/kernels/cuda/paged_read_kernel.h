@@ -50,7 +50,7 @@ struct ReadTokensKernel : Kernel<ReadTokens, 128, 4> {
                                           const DeviceBlock& block, const std::uint8_t* codes,
                                           int channel, bool is_channel, int count, float* levels,
                                           float (&sums)[kPagedTokens]) {
-    const DeviceTiles& tiles = block.tiles;
+    const DeviceTiles tiles = block.tiles;  // in registers
     const float* decoder = image_floats(params.of, block.decoder);
     for (int first = 0; first < tiles.num_coefficients; first += kStagedRows) {
       const int staged = tiles.num_coefficients - first < kStagedRows
@@ -67,15 +67,35 @@ struct ReadTokensKernel : Kernel<ReadTokens, 128, 4> {
             tile_gain(tiles, codes, token);
       }
       thread.sync();
-      if (is_channel) {
-        const float* weights =
-            decoder + static_cast<std::int64_t>(first) * block.channels + channel;
+      const float* weights = decoder + static_cast<std::int64_t>(first) * block.channels + channel;
+      if (is_channel && count == 1) {
+        sums[0] += product_with_first(levels, weights, block.channels, staged);
+      } else if (is_channel) {
         KVC_UNROLL_BY_8
         for (int row = 0; row < staged; ++row) {
           add_tokens(levels + row * kPagedTokens, weights[row * block.channels], count, sums);
         }
       }
     }
+  }
+
+  // The first token's levels times the decoder's numbers of a channel, many of which are under way.
+  static KVC_DEVICE float product_with_first(const float* levels, const float* weights,
+                                             int channels, int count) {
+    constexpr int kAtOnce = 32;
+    float sum = 0;
+    for (int first = 0; first < count; first += kAtOnce) {
+      float loaded[kAtOnce];
+      KVC_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        loaded[i] = first + i < count ? weights[(first + i) * channels] : 0.0f;
+      }
+      KVC_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        sum += first + i < count ? loaded[i] * levels[(first + i) * kPagedTokens] : 0.0f;
+      }
+    }
+    return sum;
   }
 
   template <class Thread>
