@@ -59,7 +59,6 @@ struct CoefficientPlace {
 };
 KVC_HOST_DEVICE CoefficientPlace coefficient_place(const DeviceTiles& tiles, int coefficient) {
   int byte = 0;
-  KVC_UNROLL
   for (int bits = kMostCodeBits; bits >= 1; --bits) {
     const int count = tiles.coefficients[bits];
     if (coefficient < count) {

@@ -5,6 +5,8 @@
 
 namespace kvc {
 
+// kOneToken: first tokens alone, which needs more registers than many tokens leave.
+template <bool kOneToken>
 struct ReadTokensKernel : Kernel<ReadTokens, 128, 4> {
   static constexpr const char* kName = "read_tokens";
   static constexpr int shared_bytes(int head_dim) {  // levels, and rows
@@ -50,7 +52,7 @@ struct ReadTokensKernel : Kernel<ReadTokens, 128, 4> {
                                           const DeviceBlock& block, const std::uint8_t* codes,
                                           int channel, bool is_channel, int count, float* levels,
                                           float (&sums)[kPagedTokens]) {
-    const DeviceTiles tiles = block.tiles;  // in registers
+    const DeviceTiles& tiles = block.tiles;
     const float* decoder = image_floats(params.of, block.decoder);
     for (int first = 0; first < tiles.num_coefficients; first += kStagedRows) {
       const int staged = tiles.num_coefficients - first < kStagedRows
@@ -68,8 +70,8 @@ struct ReadTokensKernel : Kernel<ReadTokens, 128, 4> {
       }
       thread.sync();
       const float* weights = decoder + static_cast<std::int64_t>(first) * block.channels + channel;
-      if (is_channel && count == 1) {
-        sums[0] += product_with_first(levels, weights, block.channels, staged);
+      if constexpr (kOneToken) {
+        sums[0] += is_channel ? product_with_first(levels, weights, block.channels, staged) : 0.0f;
       } else if (is_channel) {
         KVC_UNROLL_BY_8
         for (int row = 0; row < staged; ++row) {
@@ -128,11 +130,13 @@ struct ReadTokensKernel : Kernel<ReadTokens, 128, 4> {
 
 template <class Launcher>
 LaunchError launch_kernels(const ReadTokens& params, const Launcher& launcher) {
-  const int threads = launcher.threads(ReadTokensKernel::kThreads);
-  return launcher.template run<ReadTokensKernel>(
-      params,
-      {divide_up(params.count, kPagedTokens), 2 * params.of.num_kv_heads, params.num_sequences},
-      threads, ReadTokensKernel::shared_bytes(params.of.head_dim));
+  return with_flag(params.count == 1, [&](auto one_token) {
+    using Instance = ReadTokensKernel<decltype(one_token)::value>;
+    return launcher.template run<Instance>(
+        params,
+        {divide_up(params.count, kPagedTokens), 2 * params.of.num_kv_heads, params.num_sequences},
+        launcher.threads(Instance::kThreads), Instance::shared_bytes(params.of.head_dim));
+  });
 }
 
 }  // namespace kvc
