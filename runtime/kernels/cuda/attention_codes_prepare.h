@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "runtime/kernels/cuda/attention_codes_rows.h"
+#include "runtime/kernels/cuda/attention_codes_turns.h"
 
 namespace kvc {
 
