@@ -115,6 +115,9 @@ class Rows:
         return report
 
 
+LEAST_PLAUSIBLE_RATIO = 0.98  # of perplexities, within the error of most texts
+
+
 def measured_cells(report):
     kld = report["continuation"]["kl_divergence"]
     cells = [f"{report['kept_ratio']:.3f}", f"{kld['mean']:.3g}", f"{report['continuation']['perplexity_ratio']:.4f}"]
@@ -131,13 +134,16 @@ def print_table(head, rows):
 
 def print_measured(rows, reports):
     good = [report for _, report in reports if "refused" not in report]
-    print(f"Measured here: {rows.options.model}, scores of tasks at {rows.length} tokens")
+    has_tasks = any(report["tasks"] for report in good)
+    print(f"Measured here: {rows.options.model}, {'scores of tasks at' if has_tasks else 'rows of'} {rows.length} tokens")
     if good:
         head = ["", "kept_ratio", "KL divergence", "perplexity ratio"] + (["recall"] if good[0]["recall"] else [])
         head += [task["task"] for task in good[0]["tasks"] or []]
         first = ["full cache", "1.000", "0", "1.0000"] + ([f"{good[0]['recall']['reference_accuracy']:.0%}"] if good[0]["recall"] else [])
         first += [f"{task['reference']['mean']:.1f}" for task in good[0]["tasks"] or []]
         print_table(head, [first, *([name, *measured_cells(report)] for name, report in reports if "refused" not in report)])
+        if any(report["continuation"]["perplexity_ratio"] < LEAST_PLAUSIBLE_RATIO for report in good):
+            print("A perplexity ratio below 1 is no gain: the model predicts this text worse from more context. Compare divergences.")
     for name, report in reports:
         if "refused" in report:
             print(f"{name}: {report['refused']}")
