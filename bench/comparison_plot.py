@@ -3,13 +3,38 @@
 import math
 
 RATIOS = (0.5, 0.35, 0.25, 0.125, 0.0625)  # that the horizontal axis names
-COLOURS = ("#c0392b", "#e67e22", "#f1c40f", "#d35400", "#2980b9", "#8e44ad", "#27ae60", "#16a085", "#7f8c8d", "#2c3e50",
-           "#e84393", "#6c5ce7", "#00b894", "#636e72", "#b2bec3", "#fd79a8", "#55efc4", "#0984e3", "#a29bfe", "#fdcb6e",
-           "#00cec9", "#b33939", "#218c74", "#cc8e35")
+FACTORS = (0.25, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100)  # that the axis of perplexity ratios names
+# A colour for each family of methods, a mark for each of its variants.
+COLOURS = ("#c0392b", "#2c3e50", "#6c5ce7", "#0984e3", "#00a383", "#8fbf2f", "#8e5a2b", "#e84393", "#636e72", "#e67e22", "#d4a900",
+           "#00b8d4", "#9b59b6")
+SHAPES = ("M-3.4 0a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0 -6.8 0z", "M-3 -3h6v6h-6z", "M0 -4.4l4.4 4.4l-4.4 4.4l-4.4 -4.4z",
+          "M0 -4l4 7h-8z", "M0 4l4 -7h-8z")
+
+
+def family(name):
+    word = name.partition(",")[0].partition(" ")[0]
+    return {"int8": "cache", "int4": "cache", "int2": "cache", "nvfp4": "fp4", "mxfp4": "fp4"}.get(word, word)
+
+
+def styles(names):
+    """Each method's colour and how its mark is drawn: filled shapes first, then hollow ones."""
+    families, found = {}, {}
+    for name in names:
+        members = families.setdefault(family(name), [])
+        colour = COLOURS[list(families).index(family(name)) % len(COLOURS)]
+        hollow = len(members) // len(SHAPES) % 2 == 1
+        found[name] = colour, SHAPES[len(members) % len(SHAPES)], "white" if hollow else colour
+        members.append(name)
+    return found
+
+
+def mark(style, x, y):
+    colour, shape, fill = style
+    return f'<path transform="translate({x:.1f} {y:.1f})" d="{shape}" fill="{fill}" stroke="{colour}" stroke-width="1.2"/>'
 
 
 class Axis:
-    """A logarithmic axis from the decade below `low` to the one above `high`, over pixels first .. last."""
+    """A logarithmic axis from `low` to `high`, over pixels first .. last."""
 
     def __init__(self, low, high, first, last):
         self.low, self.high = math.log10(low), math.log10(high)
@@ -20,47 +45,52 @@ class Axis:
         return self.first + share * (self.last - self.first)
 
 
-def panel(results, key, title, top, bottom):
+def panel(results, of, key, title, top, bottom):
     """One plot of `key` against kept_ratio between two heights."""
     lines = {name: sorted((r["kept_ratio"], r[key]) for r in by_ratio.values() if r.get(key))
              for name, by_ratio in results.items()}
     values = [value for line in lines.values() for _, value in line]
     if not values:
         return []
-    log = key == "kld"
-    low, high = (10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(max(values)))) if log else (
-        min(values) - 0.01, max(values) + 0.01)
+    if key == "kld":
+        low, high = 10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(max(values)))
+        ticks = [10 ** d for d in range(round(math.log10(low)), round(math.log10(high)) + 1)]
+    elif key == "perplexity_ratio":
+        low, high = min(*values, 0.95) / 1.02, max(*values, 1.05) * 1.02
+        ticks = [factor for factor in FACTORS if low <= factor <= high]
+    else:
+        low, high = min(values) - 0.01, max(values) + 0.01
+        ticks = [low + (high - low) * i / 4 for i in range(5)]
     ratios = [ratio for line in lines.values() for ratio, _ in line]
     x = Axis(min(ratios) * 0.9, max(*ratios, 0.55) * 1.1, 70, 560)
-    y = Axis(low, high, bottom, top) if log else Axis(10 ** low, 10 ** high, bottom, top)
-    height = y.at if log else lambda value: y.at(10 ** value)
+    linear = key == "recall"
+    y = Axis(10 ** low, 10 ** high, bottom, top) if linear else Axis(low, high, bottom, top)
+    height = (lambda value: y.at(10 ** value)) if linear else y.at
     parts = [f'<text x="70" y="{top - 10}" font-weight="bold">{title}</text>',
              f'<path d="M70 {top}V{bottom}H560" fill="none" stroke="#999"/>']
-    ticks = [10 ** d for d in range(round(math.log10(low)), round(math.log10(high)) + 1)] if log else [
-        low + (high - low) * i / 4 for i in range(5)]
     for tick in ticks:
         parts.append(f'<text x="64" y="{height(tick) + 4:.0f}" text-anchor="end">{tick:.3g}</text>'
                      f'<path d="M70 {height(tick):.1f}H560" stroke="#eee"/>')
     for ratio in RATIOS:
         if x.first <= x.at(ratio) <= x.last:
             parts.append(f'<text x="{x.at(ratio):.0f}" y="{bottom + 16}" text-anchor="middle">{ratio:g}</text>')
-    for index, (name, line) in enumerate(lines.items()):
+    for name, line in lines.items():
         points = [(x.at(ratio), height(value)) for ratio, value in line]
-        colour = COLOURS[index % len(COLOURS)]
-        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="'
-                     + " ".join(f"{px:.1f},{py:.1f}" for px, py in points) + '"/>')
-        parts += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in points]
+        if len(points) > 1:
+            parts.append(f'<polyline fill="none" stroke="{of[name][0]}" stroke-width="1.4" points="'
+                         + " ".join(f"{px:.1f},{py:.1f}" for px, py in points) + '"/>')
+        parts += [mark(of[name], px, py) for px, py in points]
     return parts
 
 
 def plot(results, subject):
-    legend = [f'<rect x="590" y="{50 + 18 * i}" width="12" height="12" fill="{COLOURS[i % len(COLOURS)]}"/>'
-              f'<text x="608" y="{61 + 18 * i}">{name}</text>' for i, name in enumerate(results)]
-    panels = [("kld", "KL divergence (nats)", 270), ("perplexity_ratio", "perplexity ratio", 170),
+    of = styles(results)
+    legend = [mark(of[name], 596, 57 + 18 * i) + f'<text x="608" y="{61 + 18 * i}">{name}</text>' for i, name in enumerate(results)]
+    panels = [("kld", "KL divergence (nats)", 430), ("perplexity_ratio", "perplexity ratio", 190),
               ("recall", "recall accuracy", 170)]
     parts, top = [f'<text x="70" y="22" font-size="15">{subject}: quality against KV bytes kept</text>', *legend], 60
     for key, title, height in panels:
-        drawn = panel(results, key, title, top, top + height)
+        drawn = panel(results, of, key, title, top, top + height)
         parts += drawn
         top += height + 70 if drawn else 0
     bottom = max(top - 20, 70 + 18 * len(results))
