@@ -3,16 +3,13 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 
 #include "core/error.h"
-#include "model/parallel.h"
 
 namespace kvc {
 namespace {
@@ -143,16 +140,6 @@ at::Tensor empty_weight(at::IntArrayRef sizes, at::ScalarType type) {
       memory, sizes,
       [slab = std::move(piece.slab), bytes](void* first) { slab->give_back(first, bytes); },
       at::TensorOptions(type));
-}
-
-void copy_in_parallel(void* to, const void* from, std::size_t bytes) {
-  constexpr std::int64_t kLeastBytes = std::int64_t{1} << 22;  // of a thread
-  parallel_pieces(static_cast<std::int64_t>(bytes), kLeastBytes,
-                  [&](std::int64_t begin, std::int64_t end) {
-                    std::memcpy(static_cast<std::byte*>(to) + begin,
-                                static_cast<const std::byte*>(from) + begin,
-                                static_cast<std::size_t>(end - begin));
-                  });
 }
 
 }  // namespace kvc

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/mapped_file.h"
 #include "model/int8_linear.h"
+#include "model/parallel.h"
 #include "model/tensor_memory.h"
 #include "model/weights.h"
 

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <cstring>
 #include <exception>
 
 namespace kvc {
@@ -100,6 +102,16 @@ void parallel_phases(std::int64_t max_threads, const std::vector<Phase>& phases)
   if (failure) {
     std::rethrow_exception(failure);
   }
+}
+
+void copy_in_parallel(void* to, const void* from, std::size_t bytes) {
+  constexpr std::int64_t kLeastBytes = std::int64_t{1} << 22;  // of a thread
+  parallel_pieces(static_cast<std::int64_t>(bytes), kLeastBytes,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    std::memcpy(static_cast<std::byte*>(to) + begin,
+                                static_cast<const std::byte*>(from) + begin,
+                                static_cast<std::size_t>(end - begin));
+                  });
 }
 
 }  // namespace kvc

@@ -1,6 +1,7 @@
 // Loops over independent pieces on ATen's threads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -30,5 +31,9 @@ void parallel_shares(std::int64_t count, std::int64_t smallest,
 // on the number of threads.
 using Phase = std::function<void(std::int64_t thread, std::int64_t threads)>;
 void parallel_phases(std::int64_t max_threads, const std::vector<Phase>& phases);
+
+// Copies by all threads: pages of a mapped file and of new memory are mapped one by one as they are touched, which takes longer
+// than the copy.
+void copy_in_parallel(void* to, const void* from, std::size_t bytes);
 
 }  // namespace kvc

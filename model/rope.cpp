@@ -92,15 +92,16 @@ const RopeTable::Rows& RopeTable::rows(const at::Tensor& positions, std::int64_t
   const std::uint32_t version = positions.is_inference() ? 0 : positions._version();
   const std::int64_t regime =
       rope_.depends_on_length() ? regime_of(std::max(length, length_of(positions))) : 0;
+  const auto fits = [&](const Rows& rows) {
+    return rows.regime == regime && rows.cos.device() == device;
+  };
   const auto holds = [&](const Rows& rows) {
-    return rows.positions.is_same(positions) && rows.version == version && rows.regime == regime &&
-           rows.cos.device() == device;
+    return fits(rows) && rows.positions.is_same(positions) && rows.version == version;
   };
   // Texts of one length have equal positions, each its own tensor.
   const auto equals = [&](const Rows& rows) {
-    return rows.positions.defined() && !rows.positions.is_inference() &&
-           rows.version == rows.positions._version() && rows.regime == regime &&
-           rows.cos.device() == device && at::equal(rows.positions, positions);
+    return fits(rows) && !rows.positions.is_inference() &&
+           rows.version == rows.positions._version() && at::equal(rows.positions, positions);
   };
   if (!holds(recent_[0])) {
     std::swap(recent_[0], recent_[1]);

@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <vector>
@@ -13,10 +12,6 @@ namespace kvc {
 // Memory for weights: as at::empty, but in huge pages where the system has them, one tensor after the other: reading
 // them once per token is what generation spends its time on, and is a fifth faster so.
 at::Tensor empty_weight(at::IntArrayRef sizes, at::ScalarType type);
-
-// By all threads: pages of a mapped file and of new memory are mapped one by one as they are touched, which takes longer than the
-// copy.
-void copy_in_parallel(void* to, const void* from, std::size_t bytes);
 
 // A tensor in an unnamed temporary file: its pages can leave memory.
 // Uninitialised, any dtype. Disk space is reserved first (Error if there is not enough); the file

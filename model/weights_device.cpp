@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "model/parallel.h"
 #include "model/tensor_memory.h"
 #include "model/weights.h"
 

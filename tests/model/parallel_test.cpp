@@ -1,5 +1,6 @@
 #include "model/parallel.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -113,6 +114,18 @@ TEST(ParallelShares, BeginAtMultiples) {
       });
       EXPECT_EQ(odd, 0) << count << " " << smallest;
     }
+  }
+}
+
+TEST(CopyInParallel, CopiesEveryByteAndNoOther) {
+  for (const std::int64_t bytes : {std::int64_t{0}, std::int64_t{1}, (std::int64_t{1} << 23) + 5,
+                                   (std::int64_t{1} << 25) + 4097}) {
+    const at::Tensor from = at::randint(256, {bytes}, at::kByte);
+    const at::Tensor to = at::zeros({bytes + 2}, at::kByte);
+    copy_in_parallel(to.mutable_data_ptr<std::uint8_t>() + 1, from.const_data_ptr(),
+                     static_cast<std::size_t>(bytes));
+    EXPECT_TRUE(at::equal(to.narrow(0, 1, bytes), from)) << bytes;
+    EXPECT_EQ(to[0].item<int>() + to[bytes + 1].item<int>(), 0) << bytes;
   }
 }
 
