@@ -8,9 +8,17 @@
 
 namespace kvc {
 
-// Groups of keys of each width, and where the first one lies; by all threads.
+// Keys' groups or, if they are not turned, how many there are of each width and where the first one lies; by all threads.
 template <class Thread>
 KVC_DEVICE void place_keys(Thread& thread, const DeviceTiles& keys, const CodedShared& shared) {
+  if (shared.turned) {
+    auto* groups = shared_at<CodeGroup>(thread.shared(), 0);
+    KVC_NO_UNROLL
+    for (int i = thread.index(); i < shared.key_groups; i += thread.count()) {
+      groups[i] = code_group(keys, i);
+    }
+    return;
+  }
   auto* widths = shared_at<KeyWidth>(thread.shared(), shared.widths());
   int byte = 0;
   KVC_UNROLL
@@ -20,11 +28,6 @@ KVC_DEVICE void place_keys(Thread& thread, const DeviceTiles& keys, const CodedS
       widths[bits - 1] = {(of_width + kGroupCoefficients - 1) / kGroupCoefficients, byte};
     }
     byte += 4 * bits * of_width;
-  }
-  auto* groups = shared_at<CodeGroup>(thread.shared(), 0);
-  KVC_NO_UNROLL
-  for (int i = thread.index(); i < shared.key_groups; i += thread.count()) {
-    groups[i] = code_group(keys, i);
   }
 }
 

@@ -43,11 +43,11 @@ KVC_DEVICE void write_turns(Thread& thread, const CodedAttention& params, const 
   }
 }
 
-// A thread's turns of the first groups of means, whose angles are known before anything is placed.
+// A warp takes a group of means, of the first ones: the angles of a lane's rows, which are known before anything is placed.
 template <class Thread>
 KVC_DEVICE void mean_angles(const Thread& thread, const CodedAttention& params,
                             std::int32_t (&angles)[2]) {
-  const int row = kGroupCoefficients * (thread.index() / 32) + 2 * (thread.index() % 4);
+  const int row = kGroupCoefficients * thread.warp() + 2 * (thread.lane() % 4);
   KVC_UNROLL
   for (int next = 0; next < 2; ++next) {
     angles[next] = row + next < params.means.count
@@ -55,11 +55,12 @@ KVC_DEVICE void mean_angles(const Thread& thread, const CodedAttention& params,
                        : -1;
   }
 }
+// The turns of these groups.
 template <class Thread>
 KVC_DEVICE void write_mean_turns(Thread& thread, const CodedAttention& params,
                                  const CodedShared& shared, const LoadedTurns& loaded,
                                  const std::int32_t (&angles)[2]) {
-  const int group = thread.index() / 32;
+  const int group = thread.warp();
   if (group < shared.mean_groups) {
     write_turns(thread, params, shared, loaded, angles,
                 shared.turned_groups() - shared.mean_groups + group, thread.lane());
