@@ -61,11 +61,9 @@ def panel(results, of, key, title, top, bottom):
     else:
         low, high = min(values) - 0.01, max(values) + 0.01
         ticks = [low + (high - low) * i / 4 for i in range(5)]
+    height = Axis(low, high, bottom, top).at if key != "recall" else lambda value: bottom + (value - low) / (high - low) * (top - bottom)
     ratios = [ratio for line in lines.values() for ratio, _ in line]
     x = Axis(min(ratios) * 0.9, max(*ratios, 0.55) * 1.1, 70, 560)
-    linear = key == "recall"
-    y = Axis(10 ** low, 10 ** high, bottom, top) if linear else Axis(low, high, bottom, top)
-    height = (lambda value: y.at(10 ** value)) if linear else y.at
     parts = [f'<text x="70" y="{top - 10}" font-weight="bold">{title}</text>',
              f'<path d="M70 {top}V{bottom}H560" fill="none" stroke="#999"/>']
     for tick in ticks:
