@@ -18,7 +18,7 @@ endfunction()
 # kvc_program(NAME SOURCES ... DEPS ...): an executable in build/<preset>/bin.
 function(kvc_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES} "${PROJECT_SOURCE_DIR}/core/program_start.cpp")
+  add_executable(${name} ${ARG_SOURCES} "${PROJECT_SOURCE_DIR}/core/program_end.cpp")
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} CLI11::CLI11 kvc_flags)
   kvc_precompile(${name} kvc_pch)
   # Found without help also where it lies within the project, whose directories an installed program forgets.

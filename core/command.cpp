@@ -22,6 +22,7 @@
 #include "core/process.h"
 #include "core/progress.h"
 #include "core/provenance.h"
+#include "core/thread_waits.h"
 
 namespace kvc {
 namespace {
@@ -179,6 +180,7 @@ int parse_and_run(int argc, char** argv, const std::string& program, const std::
   set_log_level(common.quiet ? LogLevel::kError : kLogLevels.at(common.log_level));
   set_thread_count(common.threads);
   install_interrupt_handlers();
+  const ThreadWaits waits(common.threads);
   action();
   flush_standard_output();
   return static_cast<int>(ExitCode::kDone);

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """What every program has in common, options that cannot be right, and plans from a config alone."""
 
+import contextlib
 import json
 import os
 import re
 import subprocess
+import sys
+import time
 import unittest
+from pathlib import Path
 
 from programs import BIN, DATA, PROGRAMS, REFERENCE, STORIES, ProgramTest, listing, run
 
@@ -63,21 +67,53 @@ class CommonOptions(ProgramTest):
         self.assert_refused({1}, ["absent"], "kvcalibrate", absent, "--out", self.directory / "out.h5")
 
 
+def nanoseconds_of_threads(process):
+    """What each of its threads has computed."""
+    times = []
+    for task in Path(f"/proc/{process}/task").iterdir():
+        with contextlib.suppress(OSError):  # it ended
+            times.append(int(task.joinpath("schedstat").read_text().split()[0]))
+    return times
+
+
 class ThreadWaits(ProgramTest):
-    """A program starts itself once more, before its libraries, with a bound on how long its threads turn in loops."""
+    """How long threads turn in loops follows what else runs, unless the user says."""
 
     UNSET = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    CORES = len(os.sched_getaffinity(0))
 
     def spin_count(self, **variables):
         shown = self.run_ok("kvrun", "--version", env=self.UNSET | {"OMP_DISPLAY_ENV": "verbose"} | variables).stderr
         return re.findall(r"GOMP_SPINCOUNT = '(\d+)'", shown)
 
-    def test_are_short_unless_the_user_says_otherwise(self):
-        counts = self.spin_count()
-        self.assertEqual(len(counts), 1, "libraries start once")
-        self.assertEqual(counts[-1], "1000")
+    def test_libraries_start_once_with_what_the_user_says(self):
+        self.assertEqual(len(self.spin_count()), 1)
         self.assertEqual(self.spin_count(GOMP_SPINCOUNT="77"), ["77"])
         self.assertEqual(self.spin_count(OMP_WAIT_POLICY="passive"), ["0"])
+
+    def threads_beside_loops(self, environment):
+        """How many threads a calibration beside busy loops has, once two of them have computed for a while."""
+        loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(self.CORES)]
+        out = self.directory / "calibration.h5"
+        command = [BIN / "kvcalibrate", REFERENCE, "--num-sequences", "40", "--out", out, "--threads", "2", "--quiet"]
+        program = subprocess.Popen(command, env=environment)
+        try:
+            while program.poll() is None:
+                ran = nanoseconds_of_threads(program.pid)
+                if sum(nanoseconds > 1e9 for nanoseconds in ran) >= 2:
+                    return len(ran)
+                time.sleep(0.02)
+            self.fail("the calibration ended before two of its threads had computed for a second")
+        finally:
+            for process in (program, *loops):
+                process.kill()
+                process.wait()
+
+    @unittest.skipIf(CORES == 1, "one core: threads never wait in loops")
+    def test_are_short_beside_busy_loops(self):
+        """OpenMP keeps them short while it manages more threads than there are cores."""
+        left_alone = self.threads_beside_loops(self.UNSET | {"OMP_WAIT_POLICY": "passive"})
+        self.assertEqual(self.threads_beside_loops(self.UNSET), left_alone + 2 + self.CORES)
 
     def test_arguments_and_directory_stay(self):
         out = self.directory / "a b"

@@ -1,0 +1,225 @@
+#include "core/thread_waits.h"
+
+#include <omp.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace kvc {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kStackBytes = std::size_t{256} << 10;
+constexpr int kMostSleepers = 128;
+constexpr std::chrono::milliseconds kInterval(50);
+constexpr std::size_t kThreadsPerInterval = 32;  // reading them takes less than a hundredth of it
+// Threads that wait for a core. Alone on two cores they are 0.01 to 0.08; beside one busy loop 0.45 and more, however the
+// threads wait for each other.
+constexpr double kContended = 0.2;
+constexpr double kSeveralThreads = 1.1;  // cores: fewer do not show what several threads would meet
+constexpr int kCalmIntervals = 2;
+
+// A thread with a small stack. std::thread has those of the process's limit, which count as its memory.
+class SmallThread {
+ public:
+  explicit SmallThread(std::function<void()> body) : body_(std::move(body)) {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, kStackBytes);
+    runs_ = pthread_create(&thread_, &attributes, &SmallThread::start, this) == 0;
+    pthread_attr_destroy(&attributes);
+  }
+  ~SmallThread() {
+    if (runs_) {
+      pthread_join(thread_, nullptr);
+    }
+  }
+  SmallThread(const SmallThread&) = delete;
+  SmallThread& operator=(const SmallThread&) = delete;
+
+  bool runs() const { return runs_; }
+
+ private:
+  static void* start(void* self) {
+    static_cast<SmallThread*>(self)->body_();
+    return nullptr;
+  }
+
+  std::function<void()> body_;
+  pthread_t thread_ = {};
+  bool runs_ = false;
+};
+
+// Set once.
+class Event {
+ public:
+  void set() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_set_ = true;
+    }
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return is_set_; });
+  }
+  // Whether it is set after at most that time.
+  bool wait_for(std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, time, [&] { return is_set_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_set_ = false;
+};
+
+// libgomp ends the process where it cannot make a thread.
+bool can_make_threads(int count) {
+  Event made;
+  std::vector<pthread_t> threads;
+  const auto wait = [](void* event) -> void* {
+    static_cast<Event*>(event)->wait();
+    return nullptr;
+  };
+  pthread_t thread = {};
+  while (static_cast<int>(threads.size()) < count &&
+         pthread_create(&thread, nullptr, wait, &made) == 0) {
+    threads.push_back(thread);
+  }
+  made.set();
+  for (const pthread_t each : threads) {
+    pthread_join(each, nullptr);
+  }
+  return static_cast<int>(threads.size()) == count;
+}
+
+// More threads than there are cores, all asleep: while alive, libgomp's threads turn in loops only for a moment. They belong to
+// a thread of their own, and end with it.
+class SleepingTeam {
+ public:
+  SleepingTeam()
+      : owner_([this] {
+          const int count = std::min(omp_get_num_procs(), kMostSleepers) + 1;
+          if (can_make_threads(count)) {
+#pragma omp parallel num_threads(count)
+            members_.fetch_add(1);  // an empty region would be left out
+          }
+          made_.set();
+          ended_.wait();
+        }) {
+    if (owner_.runs()) {
+      made_.wait();
+    }
+  }
+  ~SleepingTeam() { ended_.set(); }
+  SleepingTeam(const SleepingTeam&) = delete;
+  SleepingTeam& operator=(const SleepingTeam&) = delete;
+
+ private:
+  Event made_, ended_;
+  std::atomic<int> members_ = 0;
+  SmallThread owner_;  // last: it uses what stands before it, and is joined first
+};
+
+// Of all threads of this process, since they were started.
+struct ThreadTimes {
+  double running_seconds = 0, waiting_seconds = 0;  // on a core, and for one
+  std::size_t threads = 0;
+};
+
+std::optional<ThreadTimes> thread_times() {
+  ThreadTimes sums;
+  std::error_code ignored;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", ignored)) {
+    double running = 0, waiting = 0;  // nanoseconds
+    if (std::ifstream(task.path() / "schedstat") >> running >> waiting) {
+      sums.running_seconds += running * 1e-9;
+      sums.waiting_seconds += waiting * 1e-9;
+      ++sums.threads;
+    }
+  }
+  return sums.running_seconds > 0 ? std::optional(sums) : std::nullopt;
+}
+
+}  // namespace
+
+class ThreadWaits::Watch {
+ public:
+  Watch() : sleepers_(std::in_place), watcher_([this] { watch(); }) {}
+  ~Watch() { ended_.set(); }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  bool are_short() const { return are_short_; }
+
+ private:
+  void watch() {
+    std::optional<ThreadTimes> before = thread_times();
+    Clock::time_point start = Clock::now();
+    Choice choice;
+    while (before && !ended_.wait_for(kInterval * (1 + before->threads / kThreadsPerInterval))) {
+      const std::optional<ThreadTimes> now = thread_times();
+      const Clock::time_point end = Clock::now();
+      if (now) {
+        const double seconds = std::chrono::duration<double>(end - start).count();
+        set_short(choice.after((now->running_seconds - before->running_seconds) / seconds,
+                               (now->waiting_seconds - before->waiting_seconds) / seconds));
+      }
+      before = now;
+      start = end;
+    }
+  }
+
+  void set_short(bool are_short) {
+    if (are_short && !sleepers_) {
+      sleepers_.emplace();
+    } else if (!are_short) {
+      sleepers_.reset();
+    }
+    are_short_ = are_short;
+  }
+
+  Event ended_;
+  std::atomic<bool> are_short_ = true;
+  std::optional<SleepingTeam> sleepers_;
+  SmallThread watcher_;  // last: it uses what stands before it, and is joined first
+};
+
+bool ThreadWaits::Choice::after(double running, double waiting) {
+  if (waiting > kContended) {
+    are_short_ = true;
+    calm_intervals_ = 0;
+  } else if (running > kSeveralThreads && ++calm_intervals_ >= kCalmIntervals) {
+    are_short_ = false;
+  }
+  return are_short_;
+}
+
+ThreadWaits::ThreadWaits(int threads) {
+  const bool is_users_choice =
+      std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr;
+  if (!is_users_choice && threads != 1 && omp_get_num_procs() > 1) {
+    watch_ = std::make_unique<Watch>();
+  }
+}
+
+ThreadWaits::~ThreadWaits() = default;
+
+bool ThreadWaits::are_short() const { return watch_ && watch_->are_short(); }
+
+}  // namespace kvc
