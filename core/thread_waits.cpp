@@ -13,7 +13,6 @@
 #include <functional>
 #include <mutex>
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace kvc {
@@ -160,7 +159,7 @@ std::optional<ThreadTimes> thread_times() {
 
 class ThreadWaits::Watch {
  public:
-  Watch() : sleepers_(std::in_place), watcher_([this] { watch(); }) {}
+  Watch() : watcher_([this] { watch(); }) {}
   ~Watch() { ended_.set(); }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -170,6 +169,9 @@ class ThreadWaits::Watch {
  private:
   void watch() {
     std::optional<ThreadTimes> before = thread_times();
+    if (!before) {
+      set_short(true);
+    }
     Clock::time_point start = Clock::now();
     Choice choice;
     while (before && !ended_.wait_for(kInterval * (1 + before->threads / kThreadsPerInterval))) {
@@ -195,7 +197,7 @@ class ThreadWaits::Watch {
   }
 
   Event ended_;
-  std::atomic<bool> are_short_ = true;
+  std::atomic<bool> are_short_ = false;
   std::optional<SleepingTeam> sleepers_;
   SmallThread watcher_;  // last: it uses what stands before it, and is joined first
 };

@@ -9,9 +9,8 @@ namespace kvc {
 // to wait; beside other work it takes the core from the thread that it waits for, and a program takes three times as long.
 // libgomp turns only some microseconds while it manages more threads than there are cores. While alive, an object watches how
 // long the process's threads wait for a core (Linux: /proc/self/task/*/schedstat), and keeps a team of sleeping threads while
-// they do. Waits are short at the beginning, and where nothing can be watched. It does nothing for one thread, where
-// OMP_WAIT_POLICY or GOMP_SPINCOUNT is set in the environment, and with OpenMP runtimes other than libgomp.
-// A process needs one, made before its threads work.
+// they do, or always where that cannot be watched. It does nothing for one thread, where OMP_WAIT_POLICY or GOMP_SPINCOUNT is
+// set in the environment, and with OpenMP runtimes other than libgomp. A process needs one.
 class ThreadWaits {
  public:
   explicit ThreadWaits(int threads);  // those that the program computes with; 0: all
@@ -29,7 +28,7 @@ class ThreadWaits {
     bool after(double running, double waiting);
 
    private:
-    bool are_short_ = true;
+    bool are_short_ = false;
     int calm_intervals_ = 0;  // since others were last seen
   };
 
