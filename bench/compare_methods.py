@@ -4,7 +4,7 @@
 compare_methods.py CHECKPOINT --bin build/cpu/bin [--kept-ratio 0.5 0.25] [--methods coded palu] [--out DIR]
 
 Caches that other engines ship (turboquant, kivi, nvfp4, mxfp4) have one size each; measure_engine_caches.py scores them,
-with transformers.
+with transformers. Policies of kvpress are scored by its package (measure_kvpress.py).
 
 Every 64 tokens (--block) of a row are scored through the cache of all tokens before them, which were prefilled exactly and
 then compressed. The first 4 tokens stay exact (of coded caches none: blocks of 32 tokens then end where rows do), no window
@@ -37,6 +37,8 @@ ENGINE_CACHES = {
     "kivi int4": 0.3125, "kivi int2": 0.1875, "kivi int4, no window": 0.3125, "kivi int2, no window": 0.1875,
     "nvfp4": 0.2812, "mxfp4": 0.2656, "kvquant nuq4": 0.29, "kvquant nuq3": 0.2275,
 }
+# Those of measure_kvpress.py.
+PRESSES = ("kvzip", "snapkv", "keydiff", "tova", "expected attention", "adakv, expected attention", "knorm")
 
 
 @dataclasses.dataclass
@@ -46,6 +48,7 @@ class Method:
     validate: list[str] = dataclasses.field(default_factory=lambda: ["--kv-dtype", "float16"])
     sink: int = 4
     only: float | None = None  # the one kept_ratio that it can have, stated without a row's exact tokens
+    press: str | None = None  # of kvpress
     engine: bool = False  # a cache of engine_caches.py; `only` is then that of heads of 128 channels
 
 
@@ -76,6 +79,7 @@ METHODS = {
     "int4 cache": Method(None, validate=["--kv-dtype", "int4"], only=0.3125),
     "int2 cache": Method(None, validate=["--kv-dtype", "int2"], only=0.1875),
     **{name: Method(None, only=only, engine=True) for name, only in ENGINE_CACHES.items()},
+    **{f"kvpress {name}": Method(None, press=name) for name in PRESSES},
 }
 
 
@@ -106,14 +110,25 @@ def convert(options, directory, method, kept_ratio):
     return None, refused.stderr.strip().split("error: ")[-1]
 
 
-def measure_engine(options, name):
-    process = run([ROOT / "scripts" / "with_peers.sh", ROOT / "bench" / "measure_engine_caches.py", options.checkpoint,
-                   "--caches", name, "--num-sequences", options.num_sequences, "--seq-len", options.seq_len,
-                   "--block", options.block, "--recall", options.recall, "--json", "--text", *options.text,
-                   "--calibration", *options.calibration])
+def by_transformers(options, script, *arguments):
+    """The results of a script that scores by transformers, or its refusal."""
+    process = run([*script, options.checkpoint, *arguments, "--num-sequences", options.num_sequences, "--seq-len", options.seq_len,
+                   "--block", options.block, "--recall", options.recall, "--json", "--text", *options.text])
     if process.returncode != 0:
-        return {"refused": process.stderr.strip().split("\n")[-1]}
-    return json.loads(process.stdout)[name]
+        return None, {"refused": process.stderr.strip().split("\n")[-1]}
+    return json.loads(process.stdout), None
+
+
+def measure_engine(options, name):
+    script = ROOT / "scripts" / "with_peers.sh", ROOT / "bench" / "measure_engine_caches.py"
+    found, refusal = by_transformers(options, script, "--caches", name, "--calibration", *options.calibration)
+    return refusal or found[name]
+
+
+def measure_press(options, name, kept_ratio):
+    script = [ROOT / "bench" / "measure_kvpress.py"]
+    found, refusal = by_transformers(options, script, "--presses", name, "--kept-ratio", kept_ratio)
+    return refusal or found[name][str(kept_ratio)]
 
 
 def measure(options, directory, method, kept_ratio):
@@ -198,6 +213,7 @@ def main():
             if "kld" not in by_ratio.get(f"{kept_ratio:g}", {}):
                 by_ratio[f"{kept_ratio:g}"] = (
                     measure_engine(options, name) if method.engine else
+                    measure_press(options, method.press, kept_ratio) if method.press else
                     measure(options, options.out, method, kept_ratio))
                 write(options, results)
     print("\n".join(tables_of(options, results)), flush=True)
