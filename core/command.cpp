@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/process.h"
+#include "core/interrupt.h"
 #include "core/progress.h"
 #include "core/provenance.h"
 #include "core/thread_waits.h"

@@ -11,7 +11,7 @@
 #include <set>
 
 #include <iterator>
-#include "core/process.h"
+#include "core/interrupt.h"
 
 namespace kvc {
 namespace {

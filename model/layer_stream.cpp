@@ -3,7 +3,7 @@
 #include <c10/core/GradMode.h>
 
 #include "core/error.h"
-#include "core/process.h"
+#include "core/interrupt.h"
 
 namespace kvc {
 namespace {

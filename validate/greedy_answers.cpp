@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/process.h"
+#include "core/interrupt.h"
 #include "runtime/sampler.h"
 #include "runtime/text_stream.h"
 

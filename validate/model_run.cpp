@@ -1,6 +1,6 @@
 #include "validate/model_run.h"
 
-#include "core/process.h"
+#include "core/interrupt.h"
 
 namespace kvc {
 namespace {

@@ -1,7 +1,7 @@
 #include "validate/recall_task.h"
 
 #include "core/error.h"
-#include "core/process.h"
+#include "core/interrupt.h"
 #include "validate/tasks/recall.h"
 
 namespace kvc {

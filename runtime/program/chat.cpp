@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/json.h"
-#include "core/process.h"
 #include "core/progress.h"
 #include "model/tokenizer/utf8.h"
 #include "runtime/program/conversation.h"

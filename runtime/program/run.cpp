@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/output.h"
-#include "core/process.h"
 #include "core/progress.h"
 #include "core/safetensors.h"
 #include "runtime/block_cache.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/process.h"
+#include "core/interrupt.h"
 #include "core/progress.h"
 #include "model/cache_plan.h"
 #include "model/tokenizer/tokenizer.h"

@@ -11,7 +11,7 @@
 #include <new>
 
 #include "core/error.h"
-#include "core/process.h"
+#include "core/interrupt.h"
 #include "core/progress.h"
 
 namespace kvc {

@@ -83,6 +83,8 @@ class CodedLayer(CacheLayerMixin):
 class CodedCache(Cache):
     """Codes or latents of every layer of a model. `generate()` and forward passes make one; new_cache() does so explicitly."""
 
+    is_of_one_pass = False  # a forward pass without a cache made it for itself
+
     def __init__(self, codes: ModelParts):
         self.codes = codes
         self.stores = [codes.new_store(number) for number in range(len(codes.stores))]

@@ -82,6 +82,7 @@ class CodedModel:
         self.coded = ModelCodes(decoder, checkpoint, exact_step) if parts is None else parts(decoder, checkpoint)
         base, hook = self.base_model, functools.partial(_before_forward, self)
         base.register_forward_pre_hook(torch.compiler.disable(hook), with_kwargs=True)
+        base.register_forward_hook(torch.compiler.disable(_after_forward), with_kwargs=True)
         # Codes are read and written by operators that torch.compile cannot look into, at sizes that change each step.
         base.forward = torch.compiler.disable(base.forward)
 
@@ -133,13 +134,15 @@ def _before_forward(model: CodedModel, module: torch.nn.Module, args: tuple, kwa
     if cache is None:
         wanted = kwargs.get("use_cache")
         wanted = getattr(model.config.get_text_config(), "use_cache", True) if wanted is None else wanted
-        if not wanted or module.training:
+        keeps_cache = wanted and not module.training
+        if not keeps_cache:
             kwargs["use_cache"] = False
             if model.coded is not None:
                 model.coded.begin_pass(False)
             if model.coded is None or not model.coded.needs_cache:
                 return (), kwargs
         cache = model.new_cache()
+        cache.is_of_one_pass = not keeps_cache
     elif not isinstance(cache, CodedCache):
         raise ConversionError(f"past_key_values: a {type(cache).__name__} holds no codes, expected a CodedCache; "
                               "leave past_key_values out, or pass model.new_cache()")
@@ -148,3 +151,13 @@ def _before_forward(model: CodedModel, module: torch.nn.Module, args: tuple, kwa
     positions = cache.begin_step(tokens.shape[0], tokens.shape[1], tokens.device, kwargs.get("attention_mask"),
                                  kwargs.get("position_ids"))
     return (), {**kwargs, _CACHE: cache, "position_ids": positions}
+
+
+def _after_forward(module: torch.nn.Module, args: tuple, kwargs: dict, output):
+    """The output without a cache that only its own pass needed."""
+    cache = kwargs.get(_CACHE)
+    if cache is None or not cache.is_of_one_pass:
+        return output
+    if isinstance(output, tuple):
+        return tuple(part for part in output if part is not cache)
+    return type(output)(**{name: part for name, part in output.items() if part is not cache})

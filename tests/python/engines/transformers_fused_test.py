@@ -115,7 +115,10 @@ class UseTest(Case):
     def test_training_and_no_cache(self):
         ids = self.text[:, :50]
         expected = self.model(ids).logits
-        torch.testing.assert_close(self.model(ids, use_cache=False).logits, expected)
+        for options in ({}, {"return_dict": False}):
+            found = self.model(ids, use_cache=False, **options)
+            torch.testing.assert_close(found[0], expected)
+            self.assertEqual(len(found), 1, "no cache that the caller did not ask for")
         with torch.enable_grad():
             model = load(self.directory).train()
             logits = model(ids).logits

@@ -1,4 +1,4 @@
-// Signals that end a program.
+// How a signal ends a run.
 #pragma once
 
 namespace kvc {
