@@ -135,7 +135,7 @@ class SleepingTeam {
   SmallThread owner_;  // last: it uses what stands before it, and is joined first
 };
 
-// Of all threads of this process, since they were started.
+// Sums over all threads of this process, since they were started.
 struct ThreadTimes {
   double running_seconds = 0, waiting_seconds = 0;  // on a core, and for one
   std::size_t threads = 0;
