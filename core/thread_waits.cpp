@@ -4,16 +4,19 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <mutex>
 #include <optional>
-#include <vector>
+#include <utility>
 
 namespace kvc {
 namespace {
@@ -30,15 +33,20 @@ constexpr double kContended = 0.2;
 constexpr double kSeveralThreads = 1.1;  // cores: fewer do not show what several threads would meet
 constexpr int kCalmIntervals = 2;
 
-// A thread with a small stack. std::thread has those of the process's limit, which count as its memory.
+// A thread that no signal interrupts, with a small stack: std::thread has those of the process's limit, which count as its
+// memory. `body` throws nothing.
 class SmallThread {
  public:
   explicit SmallThread(std::function<void()> body) : body_(std::move(body)) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // threads inherit it
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, kStackBytes);
     runs_ = pthread_create(&thread_, &attributes, &SmallThread::start, this) == 0;
     pthread_attr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   ~SmallThread() {
     if (runs_) {
@@ -90,21 +98,20 @@ class Event {
 // libgomp ends the process where it cannot make a thread.
 bool can_make_threads(int count) {
   Event made;
-  std::vector<pthread_t> threads;
+  std::array<pthread_t, kMostSleepers + 1> threads;
   const auto wait = [](void* event) -> void* {
     static_cast<Event*>(event)->wait();
     return nullptr;
   };
-  pthread_t thread = {};
-  while (static_cast<int>(threads.size()) < count &&
-         pthread_create(&thread, nullptr, wait, &made) == 0) {
-    threads.push_back(thread);
+  int number = 0;
+  while (number < count && pthread_create(&threads[number], nullptr, wait, &made) == 0) {
+    ++number;
   }
   made.set();
-  for (const pthread_t each : threads) {
-    pthread_join(each, nullptr);
+  for (int i = 0; i < number; ++i) {
+    pthread_join(threads[i], nullptr);
   }
-  return static_cast<int>(threads.size()) == count;
+  return number == count;
 }
 
 // More threads than there are cores, all asleep: while alive, libgomp's threads turn in loops only for a moment. They belong to
@@ -159,7 +166,13 @@ std::optional<ThreadTimes> thread_times() {
 
 class ThreadWaits::Watch {
  public:
-  Watch() : watcher_([this] { watch(); }) {}
+  Watch()
+      : watcher_([this] {
+          try {
+            watch();
+          } catch (const std::exception&) {  // no memory or no file to read: waits stay as they are
+          }
+        }) {}
   ~Watch() { ended_.set(); }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
