@@ -7,8 +7,9 @@ Caches that other engines ship (turboquant, kivi, nvfp4, mxfp4) have one size ea
 with transformers. Policies of kvpress are scored by its package (measure_kvpress.py).
 
 Every 64 tokens (--block) of a row are scored through the cache of all tokens before them, which were prefilled exactly and
-then compressed. The first 4 tokens stay exact (of coded caches none: blocks of 32 tokens then end where rows do), no window
-does. Models compute in float32 and caches store 16-bit numbers (or what a method names); kept_ratio counts every byte
+then compressed. The first 4 tokens stay exact (of coded caches none: tiles of 32 tokens then end where rows do), no window
+does. A scored token reads its own block exactly, half of it on average; coded caches compress a tile as soon as it is whole,
+so there 16 tokens on average. Models compute in float32 and caches store 16-bit numbers (or what a method names); kept_ratio counts every byte
 against the original's cache of 16-bit numbers; a float32 checkpoint is rounded to float16 first. Statistics are
 computed once and shared. Writes comparison.json, comparison.md and comparison.svg; what is there already is not measured again; what
 was refused is tried again.

@@ -6,7 +6,7 @@ RATIOS = (0.5, 0.35, 0.25, 0.125, 0.0625)  # that the horizontal axis names
 FACTORS = (0.25, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100)  # that the axis of perplexity ratios names
 # A colour for each family of methods, a mark for each of its variants.
 COLOURS = ("#c0392b", "#2c3e50", "#6c5ce7", "#0984e3", "#00a383", "#8fbf2f", "#8e5a2b", "#e84393", "#636e72", "#e67e22", "#d4a900",
-           "#00b8d4", "#9b59b6")
+           "#00b8d4", "#9b59b6", "#1b5e20")
 SHAPES = ("M-3.4 0a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0 -6.8 0z", "M-3 -3h6v6h-6z", "M0 -4.4l4.4 4.4l-4.4 4.4l-4.4 -4.4z",
           "M0 -4l4 7h-8z", "M0 4l4 -7h-8z")
 
@@ -47,7 +47,8 @@ class Axis:
 
 def panel(results, of, key, title, top, bottom):
     """One plot of `key` against kept_ratio between two heights."""
-    lines = {name: sorted((r["kept_ratio"], r[key]) for r in by_ratio.values() if r.get(key))
+    least = 0 if key == "recall" else 1e-30  # other axes are logarithmic
+    lines = {name: sorted((r["kept_ratio"], r[key]) for r in by_ratio.values() if r.get(key) is not None and r[key] >= least)
              for name, by_ratio in results.items()}
     values = [value for line in lines.values() for _, value in line]
     if not values:
@@ -59,8 +60,8 @@ def panel(results, of, key, title, top, bottom):
         low, high = min(*values, 0.95) / 1.02, max(*values, 1.05) * 1.02
         ticks = [factor for factor in FACTORS if low <= factor <= high]
     else:
-        low, high = min(values) - 0.01, max(values) + 0.01
-        ticks = [low + (high - low) * i / 4 for i in range(5)]
+        low, high = math.floor(4 * min(values)) / 4, 1
+        ticks = [low + i / 4 for i in range(round(4 * (high - low)) + 1)]
     height = Axis(low, high, bottom, top).at if key != "recall" else lambda value: bottom + (value - low) / (high - low) * (top - bottom)
     ratios = [ratio for line in lines.values() for ratio, _ in line]
     x = Axis(min(ratios) * 0.9, max(*ratios, 0.55) * 1.1, 70, 560)
