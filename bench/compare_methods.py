@@ -9,10 +9,10 @@ with transformers. Policies of kvpress are scored by its package (measure_kvpres
 Every 64 tokens (--block) of a row are scored through the cache of all tokens before them, which were prefilled exactly and
 then compressed. The first 4 tokens stay exact (of coded caches none: tiles of 32 tokens then end where rows do), no window
 does. A scored token reads its own block exactly, half of it on average; coded caches compress a tile as soon as it is whole,
-so there 16 tokens on average. Models compute in float32 and caches store 16-bit numbers (or what a method names); kept_ratio counts every byte
-against the original's cache of 16-bit numbers; a float32 checkpoint is rounded to float16 first. Statistics are
-computed once and shared. Writes comparison.json, comparison.md and comparison.svg; what is there already is not measured again; what
-was refused is tried again.
+so there 16 tokens on average. Models compute in float32 and caches store 16-bit numbers (or what a method names);
+kept_ratio counts every byte against the original's cache of 16-bit numbers; a float32 checkpoint is rounded to float16
+first. Statistics are computed once and shared. Writes comparison.json, comparison.md and comparison.svg; what is there
+already is not measured again; what was refused is tried again.
 """
 
 import argparse
@@ -38,7 +38,7 @@ ENGINE_CACHES = {
     "kivi int4": 0.3125, "kivi int2": 0.1875, "kivi int4, no window": 0.3125, "kivi int2, no window": 0.1875,
     "nvfp4": 0.2812, "mxfp4": 0.2656, "kvquant nuq4": 0.29, "kvquant nuq3": 0.2275,
 }
-# Those of measure_kvpress.py.
+# Policies of kvpress that measure_kvpress.py can score.
 PRESSES = ("kvzip", "snapkv", "keydiff", "tova", "expected attention", "adakv, expected attention", "knorm")
 
 

@@ -193,15 +193,37 @@ def recall(scorer, cache, tokenizer, num_lists):
     return right / asked, original_right / asked
 
 
-def measure(scorer, tokenizer, rows, options, name):
-    if name in CALIBRATED:
-        cache = KvQuant(CALIBRATED[name], scorer.calibration(rows_of(tokenizer, options.calibration, options.seq_len, 32)))
-    else:
-        cache = CACHES[name](scorer.shape)
-    result = {"settings": "", **compare(scorer, cache, rows, options.block), "recall": None, "original_recall": None}
-    if options.recall:
-        result["recall"], result["original_recall"] = recall(scorer, cache, tokenizer, options.recall)
-    return result
+def add_scoring_options(parser):
+    """What is scored, and how."""
+    parser.add_argument("--text", type=pathlib.Path, nargs="+", default=[TEXTS / "tinystories_heldout.txt"])
+    parser.add_argument("--num-sequences", type=int, default=8)
+    parser.add_argument("--seq-len", type=int, default=512)
+    parser.add_argument("--block", type=int, default=64, help="tokens that are scored together")
+    parser.add_argument("--recall", type=int, default=10, help="lists of 20 facts asked back (0: none)")
+    parser.add_argument("--json", action="store_true")
+
+
+class Scoring:
+    """Rows and lists of facts that a checkpoint reads through one cache after the other."""
+
+    def __init__(self, scorer, options):
+        from tokenizers import Tokenizer
+
+        self.scorer, self.options = scorer, options
+        self.tokenizer = Tokenizer.from_file(str(options.checkpoint / "tokenizer.json"))
+        self.rows = rows_of(self.tokenizer, options.text, options.seq_len, options.num_sequences)
+
+    def score(self, name, cache):
+        """The result, which is printed unless all results will be, as JSON."""
+        result = {"settings": "", **compare(self.scorer, cache, self.rows, self.options.block), "recall": None, "original_recall": None}
+        if self.options.recall:
+            result["recall"], result["original_recall"] = recall(self.scorer, cache, self.tokenizer, self.options.recall)
+        if not self.options.json:
+            named = "-" if result["recall"] is None else f"{result['recall']:.3f}"
+            print(f"{name:32} {result['kept_ratio']:.4f}  KLD x 1000 {1000 * result['kld']:9.4g} ± "
+                  f"{1000 * (result['kld_error'] or 0):.2g}  perplexity ratio {result['perplexity_ratio']:.4f}  "
+                  f"same top {100 * result['same_top']:.1f} %  recall {named}", flush=True)
+        return result
 
 
 def main():
@@ -212,26 +234,18 @@ def main():
                         help=f"one or more of: {', '.join((*CACHES, *CALIBRATED))} (default: all but kvrun's own)")
     parser.add_argument("--calibration", type=pathlib.Path, nargs="+", default=[TEXTS / "tinystories_calibration.txt"],
                         help="text that the levels of kvquant are fitted to")
-    parser.add_argument("--text", type=pathlib.Path, nargs="+", default=[TEXTS / "tinystories_heldout.txt"])
-    parser.add_argument("--num-sequences", type=int, default=8)
-    parser.add_argument("--seq-len", type=int, default=512)
-    parser.add_argument("--block", type=int, default=64, help="tokens that are scored together")
-    parser.add_argument("--recall", type=int, default=10, help="lists of 20 facts asked back (0: none)")
-    parser.add_argument("--json", action="store_true")
+    add_scoring_options(parser)
     options = parser.parse_args()
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(options.checkpoint / "tokenizer.json"))
     scorer = Scorer(options.checkpoint)
-    rows = rows_of(tokenizer, options.text, options.seq_len, options.num_sequences)
-    results = {}
-    for name in options.caches:
-        result = results[name] = measure(scorer, tokenizer, rows, options, name)
-        if not options.json:
-            named = "-" if result["recall"] is None else f"{result['recall']:.3f}"
-            print(f"{name:32} {result['kept_ratio']:.4f}  KLD x 1000 {1000 * result['kld']:9.4g} ± "
-                  f"{1000 * (result['kld_error'] or 0):.2g}  perplexity ratio {result['perplexity_ratio']:.4f}  "
-                  f"same top {100 * result['same_top']:.1f} %  recall {named}", flush=True)
+    scoring = Scoring(scorer, options)
+
+    def new_cache(name):
+        if name not in CALIBRATED:
+            return CACHES[name](scorer.shape)
+        rows = rows_of(scoring.tokenizer, options.calibration, options.seq_len, 32)
+        return KvQuant(CALIBRATED[name], scorer.calibration(rows))
+
+    results = {name: scoring.score(name, new_cache(name)) for name in options.caches}
     if options.json:
         print(json.dumps(results, indent=1))
 

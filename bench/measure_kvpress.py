@@ -31,9 +31,8 @@ if __name__ == "__main__" and importlib.util.find_spec("kvpress") is None:  # no
 
 import torch  # noqa: E402
 
-from measure_engine_caches import TEXTS, Scorer, compare, recall, rows_of  # noqa: E402
-
-PRESSES = ("kvzip", "snapkv", "keydiff", "tova", "expected attention", "adakv, expected attention", "knorm", "none")
+from compare_methods import PRESSES  # noqa: E402
+from measure_engine_caches import Scorer, Scoring, add_scoring_options  # noqa: E402
 
 
 def press_of(name, removed):
@@ -89,34 +88,14 @@ class PressedScorer(Scorer):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=pathlib.Path)
-    parser.add_argument("--presses", nargs="+", choices=PRESSES, metavar="NAME", default=PRESSES[:-1],
-                        help=f"one or more of: {', '.join(PRESSES)} (default: all but none)")
+    parser.add_argument("--presses", nargs="+", choices=(*PRESSES, "none"), metavar="NAME", default=PRESSES,
+                        help=f"one or more of: {', '.join(PRESSES)}, none (default: all but none)")
     parser.add_argument("--kept-ratio", type=float, nargs="+", default=[0.5, 0.25])
-    parser.add_argument("--text", type=pathlib.Path, nargs="+", default=[TEXTS / "tinystories_heldout.txt"])
-    parser.add_argument("--num-sequences", type=int, default=8)
-    parser.add_argument("--seq-len", type=int, default=512)
-    parser.add_argument("--block", type=int, default=64, help="tokens that are scored together")
-    parser.add_argument("--recall", type=int, default=10, help="lists of 20 facts asked back (0: none)")
-    parser.add_argument("--json", action="store_true")
+    add_scoring_options(parser)
     options = parser.parse_args()
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(options.checkpoint / "tokenizer.json"))
-    scorer = PressedScorer(options.checkpoint)
-    rows = rows_of(tokenizer, options.text, options.seq_len, options.num_sequences)
-    results = {}
-    for name in options.presses:
-        for ratio in options.kept_ratio:
-            cache = Pressed(press_of(name, 1 - ratio))
-            result = {"settings": "", **compare(scorer, cache, rows, options.block), "recall": None, "original_recall": None}
-            if options.recall:
-                result["recall"], result["original_recall"] = recall(scorer, cache, tokenizer, options.recall)
-            results.setdefault(name, {})[str(ratio)] = result
-            if not options.json:
-                named = "-" if result["recall"] is None else f"{result['recall']:.3f}"
-                print(f"{name:26} {result['kept_ratio']:.4f}  KLD x 1000 {1000 * result['kld']:9.4g} ± "
-                      f"{1000 * (result['kld_error'] or 0):.2g}  perplexity ratio {result['perplexity_ratio']:.4f}  "
-                      f"same top {100 * result['same_top']:.1f} %  recall {named}", flush=True)
+    scoring = Scoring(PressedScorer(options.checkpoint), options)
+    results = {name: {str(ratio): scoring.score(name, Pressed(press_of(name, 1 - ratio))) for ratio in options.kept_ratio}
+               for name in options.presses}
     if options.json:
         print(json.dumps(results, indent=1))
 
