@@ -1,6 +1,6 @@
 # LibTorch as hand-written imported targets: find_package(Torch) of the PyPI wheel needs a CUDA
 # toolkit even for CPU code and overrides the project's CUDA flags.
-#   kvc_fmt    fmt's headers, header-only: the copy inside torch, so that one build sees one fmt
+#   kvc_fmt    fmt's headers, the copy inside torch, so that one build sees one fmt; its code is in kvc_core
 #   kvc_torch  libtorch_cpu and libc10 (and libtorch_cuda, cuSOLVER where KVC_CUDA is on)
 if(NOT KVC_TORCH_DIR)
   foreach(_python "${CMAKE_CURRENT_SOURCE_DIR}/.venv/bin/python" "${CMAKE_CURRENT_SOURCE_DIR}/.venv-peers/bin/python"
@@ -40,7 +40,6 @@ set_target_properties(kvc_torch_cpu PROPERTIES
 
 add_library(kvc_fmt INTERFACE)
 target_include_directories(kvc_fmt SYSTEM INTERFACE "${KVC_TORCH_DIR}/include")
-target_compile_definitions(kvc_fmt INTERFACE FMT_HEADER_ONLY)
 
 add_library(kvc_torch INTERFACE)
 target_link_libraries(kvc_torch INTERFACE kvc_torch_cpu)
