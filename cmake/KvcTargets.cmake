@@ -20,6 +20,7 @@ function(kvc_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES} "${PROJECT_SOURCE_DIR}/core/program_end.cpp")
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} CLI11::CLI11 kvc_flags)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # CLI11's headers hold their code, which is run once
   kvc_precompile(${name} kvc_pch)
   # Found without help also where it lies within the project, whose directories an installed program forgets.
   set_target_properties(${name} PROPERTIES INSTALL_RPATH "${KVC_TORCH_DIR}/lib")
